@@ -6,10 +6,13 @@ mod test_gpu;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ringbell::abi::Status;
 use ringbell::memory::RemoteMemory;
+use ringbell::parts::nic_core::port::mem::MemSwitch;
+use ringbell::parts::nic_core::port::Checksums;
 use ringbell::{CommOptions, Communicator, DeviceBuffer, GpuResult, HostQueue, Nic, Socket};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -32,14 +35,56 @@ fn folder() -> Folder {
     Folder(std::env::temp_dir().join(name))
 }
 
-fn open(ip: &str, discovery: &Path) -> Nic {
+/// Transport of a test.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Via {
+    Local,
+    Rdma,
+}
+
+/// NICs of a subnet, from host number 1 on, which reach each other.
+fn open(via: Via, subnet: &str, nics: u8, discovery: &Path) -> Vec<Nic> {
     let gpu = match test_gpu::on_cuda() {
         true => "cuda:0",
         false => "auto",
     };
-    let nic = Nic::builder().ip(ip).directory(discovery);
-    nic.gpu(gpu).gpu_memory(32 << 20).open().expect("a NIC")
+    let switch = MemSwitch::private(16, 1500, Checksums::Software).expect("a switch");
+    let switch = Arc::new(switch);
+    let one = |n: u8| {
+        let ip = format!("{subnet}.{n}/24");
+        let nic = Nic::builder().ip(&*ip).directory(discovery);
+        let nic = match via {
+            Via::Local => nic,
+            Via::Rdma => nic
+                .switch(switch.clone(), usize::from(n) - 1)
+                .port("mem")
+                .transport("rdma"),
+        };
+        nic.gpu(gpu).gpu_memory(32 << 20).open().expect("a NIC")
+    };
+    (1..=nics).map(one).collect()
 }
+
+/// Tests of both transports, from functions of a [`Via`].
+macro_rules! over_both {
+    ($($name:ident),+ $(,)?) => {
+        mod local {
+            $(#[test] fn $name() { super::$name(super::Via::Local); })+
+        }
+        mod rdma {
+            $(#[test] fn $name() { super::$name(super::Via::Rdma); })+
+        }
+    };
+}
+
+over_both!(
+    kernels_put_get_and_update_in_every_scope,
+    a_wait_for_a_signal_ends_with_it_or_with_its_time,
+    a_flush_returns_when_every_put_is_in_place,
+    hosts_put_get_and_update_as_kernels_do,
+    ranks_name_each_others_memory_by_window_and_offset,
+    windows_refuse_what_they_do_not_have,
+);
 
 /// Two NICs and a connection between them.
 struct Pair {
@@ -51,9 +96,10 @@ struct Pair {
     _folder: Folder,
 }
 
-fn pair() -> Pair {
+fn pair(via: Via) -> Pair {
     let dir = folder();
-    let (client, server) = (open("10.77.5.1/24", &dir.0), open("10.77.5.2/24", &dir.0));
+    let mut nics = open(via, "10.77.5", 2, &dir.0);
+    let (server, client) = (nics.pop().expect("two"), nics.pop().expect("two"));
     let listener = server.listen(7).expect("a free port");
     let socket = std::thread::scope(|scope| {
         let accepted = scope.spawn(|| listener.accept().expect("it comes"));
@@ -147,9 +193,8 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(len).collect()
 }
 
-#[test]
-fn kernels_put_get_and_update_in_every_scope() {
-    let pair = pair();
+fn kernels_put_get_and_update_in_every_scope(via: Via) {
+    let pair = pair(via);
     let caller = Caller::new(&pair.client);
     let there = pair.server.alloc_remote::<u8>(1 << 20).expect("room");
     let here = pair.client.alloc::<u8>(1 << 20).expect("room");
@@ -224,9 +269,8 @@ fn kernels_put_get_and_update_in_every_scope() {
     }
 }
 
-#[test]
-fn a_wait_for_a_signal_ends_with_it_or_with_its_time() {
-    let pair = pair();
+fn a_wait_for_a_signal_ends_with_it_or_with_its_time(via: Via) {
+    let pair = pair(via);
     let (caller, waiter) = (Caller::new(&pair.client), Caller::new(&pair.server));
     let there = pair.server.alloc_remote::<u64>(8).expect("room");
     let wait = Call {
@@ -258,9 +302,8 @@ fn a_wait_for_a_signal_ends_with_it_or_with_its_time() {
     }
 }
 
-#[test]
-fn a_flush_returns_when_every_put_is_in_place() {
-    let pair = pair();
+fn a_flush_returns_when_every_put_is_in_place(via: Via) {
+    let pair = pair(via);
     let caller = Caller::new(&pair.client);
     let (len, count) = (100_000_u64, 9_u32);
     let bytes = len * u64::from(count);
@@ -293,7 +336,7 @@ fn a_flush_returns_when_every_put_is_in_place() {
 
 #[test]
 fn updates_of_one_word_by_kernels_nics_and_hosts_add_up() {
-    let pair = pair();
+    let pair = pair(Via::Local);
     let caller = Caller::new(&pair.client);
     test_gpu::load(pair.server.gpu(), "puts");
     let own_queue = pair.server.create_queue().expect("a queue");
@@ -346,9 +389,8 @@ fn updates_of_one_word_by_kernels_nics_and_hosts_add_up() {
     assert_eq!(word.to_vec().expect("a copy"), [all]);
 }
 
-#[test]
-fn hosts_put_get_and_update_as_kernels_do() {
-    let pair = pair();
+fn hosts_put_get_and_update_as_kernels_do(via: Via) {
+    let pair = pair(via);
     let there = pair.server.alloc_remote::<u8>(100_000).expect("room");
     let here = pair.client.alloc::<u8>(200_000).expect("room");
     let data = noise(1, 99_999);
@@ -410,11 +452,9 @@ fn hosts_put_get_and_update_as_kernels_do() {
 }
 
 /// Communicators of NICs of this process.
-fn communicators(ranks: u8) -> Vec<Communicator> {
+fn communicators(via: Via, ranks: u8) -> Vec<Communicator> {
     let dir = folder();
-    let nics: Vec<Nic> = (1..=ranks)
-        .map(|n| open(&format!("10.77.6.{n}/24"), &dir.0))
-        .collect();
+    let nics = open(via, "10.77.6", ranks, &dir.0);
     Communicator::init_all(&nics, &CommOptions::default()).expect("all ranks")
 }
 
@@ -428,10 +468,9 @@ fn each<T: Send>(comms: &[Communicator], f: impl Fn(&Communicator) -> T + Sync) 
     })
 }
 
-#[test]
-fn ranks_name_each_others_memory_by_window_and_offset() {
+fn ranks_name_each_others_memory_by_window_and_offset(via: Via) {
     for ranks in [1, 2, 3] {
-        let comms = communicators(ranks);
+        let comms = communicators(via, ranks);
         let ends = each(&comms, |comm| {
             test_gpu::load(comm.nic().gpu(), "puts");
             // Two windows: the second is used.
@@ -456,9 +495,8 @@ fn ranks_name_each_others_memory_by_window_and_offset() {
     }
 }
 
-#[test]
-fn windows_refuse_what_they_do_not_have() {
-    let comms = communicators(2);
+fn windows_refuse_what_they_do_not_have(via: Via) {
+    let comms = communicators(via, 2);
     let sizes = each(&comms, |comm| {
         comm.alloc_symmetric::<u8>(100 + u64::from(comm.rank()))
             .map(drop)

@@ -51,15 +51,16 @@ enum Bench {
     SendLat(send::Args),
     /// Rate of 8-byte messages
     SendRate(send::Args),
-    /// Latency of a put with a signal from kernel to kernel: half a round trip. Transport local
+    /// Latency of a put with a signal from kernel to kernel: half a round trip
+    #[command(visible_alias = "put-signal-lat")]
     WriteLat(one_sided::Args),
-    /// Bandwidth of puts into the other side's GPU memory, where no kernel runs. Transport local
+    /// Bandwidth of puts into the other side's GPU memory, where no kernel runs
     WriteBw(one_sided::Args),
-    /// Latency of gets from the other side's GPU memory, where no kernel runs. Transport local
+    /// Latency of gets from the other side's GPU memory, where no kernel runs
     ReadLat(one_sided::Args),
-    /// Bandwidth of such gets. Transport local
+    /// Bandwidth of such gets
     ReadBw(one_sided::Args),
-    /// Latency of fetch-and-add and compare-and-swap on a word of the other side's. Transport local
+    /// Latency of fetch-and-add and compare-and-swap on a word of the other side's
     AtomicLat(one_sided::Args),
     /// Slots of rising size, against zero-copy sends rung by a kernel and launched by the host
     Slots(slots::Args),

@@ -88,25 +88,30 @@ fn connections_are_swept_over_every_transport() {
 }
 
 #[test]
-fn one_sided_operations_are_verified_over_local_and_refused_elsewhere() {
-    for kind in ["write-lat", "write-bw", "read-lat", "read-bw", "atomic-lat"] {
+fn one_sided_operations_are_verified_over_local_and_rdma_and_refused_over_tcp() {
+    for kind in [
+        "write-lat",
+        "put-signal-lat",
+        "write-bw",
+        "read-lat",
+        "read-bw",
+        "atomic-lat",
+    ] {
         let sizes: &[&str] = match kind {
             "atomic-lat" => &[],
             _ => &["-b", "8", "-e", "70000", "-f", "93"],
         };
         let common = [&[kind, "-n", "20", "--json", "-"], sizes].concat();
-        let (json, rows) = rows(&perf(&common));
-        assert_eq!(json["meta"]["transport"], "local");
-        assert_eq!(rows.len(), if sizes.is_empty() { 1 } else { 3 }, "{kind}");
-        for transport in ["tcp", "rdma"] {
-            let out = perf(&[&common[..], &["--transport", transport]].concat());
-            assert_eq!(out.status.code(), Some(2), "{out:?}");
-            let said = String::from_utf8_lossy(&out.stderr);
-            assert!(
-                said.contains("one-sided") && said.contains(transport),
-                "{said}"
-            );
+        for transport in ["local", "rdma"] {
+            let args = [&common[..], &["--transport", transport]].concat();
+            let (json, rows) = rows(&perf(&args));
+            assert_eq!(json["meta"]["transport"], transport);
+            assert_eq!(rows.len(), if sizes.is_empty() { 1 } else { 3 }, "{kind}");
         }
+        let out = perf(&[&common[..], &["--transport", "tcp"]].concat());
+        assert_eq!(out.status.code(), Some(2), "{out:?}");
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(said.contains("one-sided") && said.contains("tcp"), "{said}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! One-sided operations over `local`: descriptors at one NIC, memory of the other.
+//! One-sided operations over `local` and `rdma`: descriptors at one NIC, memory of the other.
 
 mod nic_support;
 
@@ -11,24 +11,29 @@ use ringbell_nic_core::port::Checksums;
 use ringbell_nic_core::transport::tcp::TcpConfig;
 
 /// Two NICs; peers may do everything in the second's memory, under the key returned.
-fn pair(dir: &TempDir) -> (Host, Host, Rkey) {
-    let a = Host::new(&Setup::new(dir, 1));
-    let b = Host::new(&Setup {
+fn pair(via: Via, dir: &TempDir) -> (Host, Host, Rkey) {
+    let target = Setup {
         access: Access::REMOTE,
         ..Setup::new(dir, 2)
-    });
+    };
+    let [a, b] = via.hosts([Setup::new(dir, 1), target]);
     let rkey = b.rkey();
     (a, b, rkey)
 }
+
+over_both!(
+    a_put_lands_and_its_signal_follows,
+    every_size_is_put_and_got_as_in_plain_memory,
+    words_are_updated_atomically_and_give_their_value_before,
+);
 
 fn word(h: &Host, at: u64) -> u64 {
     u64::from_le_bytes(h.peek(at, 8).try_into().expect("8 bytes"))
 }
 
-#[test]
-fn a_put_lands_and_its_signal_follows() {
+fn a_put_lands_and_its_signal_follows(via: Via) {
     let dir = TempDir::new();
-    let (a, b, rkey) = pair(&dir);
+    let (a, b, rkey) = pair(via, &dir);
     let hosts = [&a, &b];
     let (s, _) = connected(&hosts, 0, 1, 7);
     a.poke(0, b"12345678");
@@ -54,10 +59,9 @@ fn a_put_lands_and_its_signal_follows() {
     assert_eq!(c.accepted, c.retired);
 }
 
-#[test]
-fn every_size_is_put_and_got_as_in_plain_memory() {
+fn every_size_is_put_and_got_as_in_plain_memory(via: Via) {
     let dir = TempDir::new();
-    let (a, b, rkey) = pair(&dir);
+    let (a, b, rkey) = pair(via, &dir);
     let hosts = [&a, &b];
     let (s, _) = connected(&hosts, 0, 1, 7);
     let mut rng = Rng::new(17);
@@ -96,10 +100,9 @@ fn every_size_is_put_and_got_as_in_plain_memory() {
     }
 }
 
-#[test]
-fn words_are_updated_atomically_and_give_their_value_before() {
+fn words_are_updated_atomically_and_give_their_value_before(via: Via) {
     let dir = TempDir::new();
-    let (a, b, rkey) = pair(&dir);
+    let (a, b, rkey) = pair(via, &dir);
     let hosts = [&a, &b];
     let (s, _) = connected(&hosts, 0, 1, 7);
     let at = 4096 + 8;

@@ -10,11 +10,20 @@ use ringbell_gtlb::Access;
 use ringbell_nic_abi::{Descriptor, Flags, GpuVa, Opcode, PdId, Rkey, Status};
 use ringbell_nic_core::{HostBuffer, StagingConfig};
 
+over_both!(
+    keys_rights_and_bounds_are_checked_at_the_target,
+    hostile_descriptors_retire_and_write_only_where_the_key_allows,
+    a_region_is_freed_while_puts_and_gets_are_under_way,
+    operations_time_out_and_late_answers_are_dropped,
+    requests_wait_until_their_session_is_accepted_and_end_with_the_peer,
+    a_close_waits_for_what_was_posted_before,
+);
+
 const PAGE: u64 = 64 << 10;
 
 /// Two NICs, whose memory peers may not touch.
-fn pair(dir: &TempDir) -> [Host; 2] {
-    [1, 2].map(|n| Host::new(&Setup::new(dir, n)))
+fn pair(via: Via, dir: &TempDir) -> [Host; 2] {
+    via.hosts([1, 2].map(|n| Setup::new(dir, n)))
 }
 
 /// Another region over part of a NIC's memory.
@@ -28,10 +37,9 @@ fn status(hosts: &[&Host], d: &Descriptor) -> (Status, u64) {
     (c.status, c.detail)
 }
 
-#[test]
-fn keys_rights_and_bounds_are_checked_at_the_target() {
+fn keys_rights_and_bounds_are_checked_at_the_target(via: Via) {
     let dir = TempDir::new();
-    let hosts = pair(&dir);
+    let hosts = pair(via, &dir);
     let (a, b) = (&hosts[0], &hosts[1]);
     let hosts = &[a, b];
     let (s, _) = connected(hosts, 0, 1, 7);
@@ -129,10 +137,9 @@ fn keys_rights_and_bounds_are_checked_at_the_target() {
     assert_eq!(b.peek(at, 64), [9; 64]);
 }
 
-#[test]
-fn hostile_descriptors_retire_and_write_only_where_the_key_allows() {
+fn hostile_descriptors_retire_and_write_only_where_the_key_allows(via: Via) {
     let dir = TempDir::new();
-    let hosts = pair(&dir);
+    let hosts = pair(via, &dir);
     let (a, b) = (&hosts[0], &hosts[1]);
     let hosts = &[a, b];
     let (s, _) = connected(hosts, 0, 1, 7);
@@ -194,10 +201,9 @@ fn hostile_descriptors_retire_and_write_only_where_the_key_allows() {
     assert_eq!(status(hosts, &put(s, key, 0, at, 64)).0, Status::Ok);
 }
 
-#[test]
-fn a_region_is_freed_while_puts_and_gets_are_under_way() {
+fn a_region_is_freed_while_puts_and_gets_are_under_way(via: Via) {
     let dir = TempDir::new();
-    let hosts = pair(&dir);
+    let hosts = pair(via, &dir);
     let (a, b) = (&hosts[0], &hosts[1]);
     let hosts = &[a, b];
     let mut rng = Rng::new(5);
@@ -271,10 +277,9 @@ fn a_region_is_freed_while_puts_and_gets_are_under_way() {
     }
 }
 
-#[test]
-fn operations_time_out_and_late_answers_are_dropped() {
+fn operations_time_out_and_late_answers_are_dropped(via: Via) {
     let dir = TempDir::new();
-    let hosts = pair(&dir);
+    let hosts = pair(via, &dir);
     let (a, b) = (&hosts[0], &hosts[1]);
     let hosts = &[a, b];
     let (s, r) = connected(hosts, 0, 1, 7);
@@ -318,10 +323,9 @@ fn operations_time_out_and_late_answers_are_dropped() {
     assert_eq!(all.map(pins), [0, 0]);
 }
 
-#[test]
-fn requests_wait_until_their_session_is_accepted_and_end_with_the_peer() {
+fn requests_wait_until_their_session_is_accepted_and_end_with_the_peer(via: Via) {
     let dir = TempDir::new();
-    let [a, b] = pair(&dir);
+    let [a, b] = pair(via, &dir);
     let key = region(&b, b.pd, 0, 1 << 20, Access::REMOTE);
     {
         let hosts = &[&a, &b];
@@ -364,10 +368,9 @@ fn requests_wait_until_their_session_is_accepted_and_end_with_the_peer() {
     assert_eq!(a.nic.counters().accepted, a.nic.counters().retired);
 }
 
-#[test]
-fn a_close_waits_for_what_was_posted_before() {
+fn a_close_waits_for_what_was_posted_before(via: Via) {
     let dir = TempDir::new();
-    let hosts = pair(&dir);
+    let hosts = pair(via, &dir);
     let (a, b) = (&hosts[0], &hosts[1]);
     let hosts = &[a, b];
     let (s, _) = connected(hosts, 0, 1, 7);

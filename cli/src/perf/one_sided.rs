@@ -46,11 +46,11 @@ pub(crate) fn run(kind: Kind, args: &Args) -> Result<Exit> {
         Role::Client(client) => client,
     };
     let carrier = client.pair.transport();
-    if carrier != "local" {
+    if carrier == "tcp" {
         let name = kind.name();
         let what =
             format!("{name} needs one-sided operations, which transport `{carrier}` has not");
-        let advice = "measure between NICs of one host, with --transport local";
+        let advice = "measure with --transport rdma, or local between NICs of one host";
         return Err(client.abandon(Problem::new(Exit::Usage, what, advice).into()));
     }
     let mut report = client.pair.report(kind.name(), &sizes);

@@ -13,7 +13,8 @@ use ringbell_gtlb::testing::{GpuView, HostMemory, Layout};
 use ringbell_gtlb::Access;
 use ringbell_nic_abi::{Descriptor, GpuVa, PdId};
 use ringbell_nic_core::network::Network;
-use ringbell_nic_core::port::Port;
+use ringbell_nic_core::port::mem::MemSwitch;
+use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::rdma::{RdmaConfig, RdmaTransport};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
 use ringbell_nic_core::{
@@ -179,6 +180,51 @@ impl Host {
     pub fn post(&self, d: &Descriptor) -> u32 {
         self.queue.try_post(d).expect("room in the queue")
     }
+}
+
+/// The transports that have one-sided operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Via {
+    Local,
+    Rdma,
+}
+
+impl Via {
+    /// Two NICs that reach each other.
+    pub fn hosts(self, setups: [Setup; 2]) -> [Host; 2] {
+        self.over(setups, 1500)
+    }
+
+    /// The same with another MTU of the ports.
+    pub fn over(self, setups: [Setup; 2], mtu: usize) -> [Host; 2] {
+        if self == Via::Local {
+            return setups.map(|setup| Host::new(&setup));
+        }
+        let switch = MemSwitch::private(2, mtu, Checksums::Software).expect("numbers in range");
+        let mut at = 0;
+        setups.map(|setup| {
+            let port = Box::new(switch.port(at).expect("free"));
+            at += 1;
+            let config = RdmaConfig {
+                seed: at as u64,
+                ..RdmaConfig::default()
+            };
+            Host::with(&setup, |nic| with_rdma(&setup, nic, port, config))
+        })
+    }
+}
+
+/// Tests of both transports, from functions of a [`Via`].
+#[macro_export]
+macro_rules! over_both {
+    ($($name:ident),+ $(,)?) => {
+        mod local {
+            $(#[test] fn $name() { super::$name(super::Via::Local); })+
+        }
+        mod rdma {
+            $(#[test] fn $name() { super::$name(super::Via::Rdma); })+
+        }
+    };
 }
 
 impl Driven for Host {

@@ -1,4 +1,4 @@
-//! One connection: its queue pair, its stream, the operations posted on it, and its connection management.
+//! One connection: its queue pairs, its stream, the operations posted on it, and its connection management.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use ringbell_nic_abi::Status;
 
-use super::qp::QueuePair;
+use super::one_sided::{OneSided, Peer};
+use super::qp::{QueuePair, State, Transmit};
 use super::stream::{Ends, Stream, Waiting};
 use super::RdmaConfig;
 use crate::datapath::{Datapath, Filled, ReceivePath, SendPath, Sent};
 use crate::engine::{Direction, EngineFailed};
+use crate::port::Batch;
 use crate::transport::connections::Connection;
 use crate::transport::TransportEvent;
 use crate::types::{ConnId, ListenerId, NicTime};
@@ -151,6 +153,7 @@ pub(super) struct Conn {
     pub(super) stream: Stream,
     pub(super) sends: SendPath,
     pub(super) recvs: ReceivePath,
+    pub(super) one_sided: OneSided,
     /// Way to the peer.
     pub(super) hop: Option<usize>,
     pub(super) wire: Wire,
@@ -175,6 +178,8 @@ pub(super) struct Seen {
     pub(super) finished: bool,
     /// The last bytes were stopped by memory that has not answered.
     pub(super) pending: bool,
+    /// The queue pair of one-sided operations sends next.
+    pub(super) one_sided_next: bool,
 }
 
 impl Connection for Conn {
@@ -223,6 +228,7 @@ impl Conn {
             stream: Stream::new(config.tx_buffer, config.rx_buffer),
             sends: SendPath::new(id),
             recvs: ReceivePath::new(id),
+            one_sided: OneSided::default(),
             hop: None,
             wire: Wire::default(),
             ask: None,
@@ -262,7 +268,60 @@ impl Conn {
         (&mut self.qp, ends)
     }
 
-    /// Ends the queue pair.
+    /// The queue pair of one-sided operations with its client.
+    pub(super) fn peer<'a, 'd>(
+        &'a mut self,
+        data: &'a mut Datapath<'d>,
+        events: &'a mut VecDeque<TransportEvent>,
+    ) -> (&'a mut QueuePair, Peer<'a, 'd>) {
+        self.one_sided.parts(self.id, Some(data), events)
+    }
+
+    /// Adds the next packet to a batch: of one queue pair when the other has none. `false`: neither has.
+    pub(super) fn append(
+        &mut self,
+        now: NicTime,
+        batch: &mut Batch,
+        data: &mut Datapath<'_>,
+        events: &mut VecDeque<TransportEvent>,
+    ) -> bool {
+        // In turn, so that a busy stream does not keep the others waiting.
+        self.seen.one_sided_next ^= true;
+        let first = self.seen.one_sided_next;
+        [first, !first].into_iter().any(|one_sided| {
+            let made = match one_sided {
+                true => {
+                    let (qp, mut peer) = self.peer(data, events);
+                    qp.append(now, batch, &mut peer)
+                }
+                false => {
+                    let (qp, mut ends) = self.ends(data, events);
+                    qp.append(now, batch, &mut ends)
+                }
+            };
+            matches!(made, Transmit::Packet(_))
+        })
+    }
+
+    /// Acts on timers of the queue pairs that have come.
+    pub(super) fn expire(
+        &mut self,
+        now: NicTime,
+        data: &mut Datapath<'_>,
+        events: &mut VecDeque<TransportEvent>,
+    ) {
+        let (qp, mut ends) = self.ends(data, events);
+        qp.expire(now, &mut ends);
+        let (qp, mut peer) = self.peer(data, events);
+        qp.expire(now, &mut peer);
+    }
+
+    /// Whether a queue pair has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.qp.state() == State::Err || self.one_sided.has_failed()
+    }
+
+    /// Ends the queue pairs.
     pub(super) fn cut(&mut self, events: &mut VecDeque<TransportEvent>) {
         let mut ends = Ends {
             stream: &mut self.stream,
@@ -270,6 +329,8 @@ impl Conn {
             events,
         };
         self.qp.fail(&mut ends);
+        let (qp, mut peer) = self.one_sided.parts(self.id, None, events);
+        qp.fail(&mut peer);
     }
 
     /// Retires every operation with this status.
@@ -280,6 +341,7 @@ impl Conn {
     ) {
         self.sends.fail_all(status, events);
         self.recvs.fail_all(status, events);
+        self.one_sided.fail_all(self.id, status, events);
     }
 
     /// Fills posted receives from what waits for them. Returns whether anything moved.
@@ -341,6 +403,7 @@ impl Conn {
             self.ask.map(|a| a.next),
             self.deadline,
             self.qp.next_timer(),
+            self.one_sided.next_timer(),
             self.probes.next,
         ];
         timers.into_iter().flatten().min()

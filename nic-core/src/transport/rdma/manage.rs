@@ -19,7 +19,7 @@ use ringbell_nic_abi::{RoceOpcode, Status};
 use super::conn::{Ask, Conn, Phase, Wire};
 use super::qp::{BadTransition, Change, PaceConfig, RtrAttributes, RtsAttributes};
 use super::stream::{Ends, Fin};
-use super::{waiter, Icrc, RdmaConfig, RdmaTransport};
+use super::{one_sided, waiter, Icrc, RdmaConfig, RdmaTransport};
 use crate::network::{Datagrams, Link, Network, Protocol};
 use crate::port::{Batch, Checksums};
 use crate::transport::connections::{index_of, Connection};
@@ -35,8 +35,8 @@ use crate::wire::udp::UNFRAGMENTED;
 
 /// A reply that is not confirmed after this long is dropped.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Bytes around the payload of a stream's packet behind the UDP header: base header, immediate data, CRC.
-pub(super) const AROUND: usize = BTH_BYTES + 4 + ICRC_BYTES;
+/// Most bytes around the payload of a packet behind the UDP header: base header, the header of a WRITE and its immediate data, CRC.
+pub(super) const AROUND: usize = BTH_BYTES + 20 + ICRC_BYTES;
 /// ECN-capable transport (RFC 3168 §5): a switch marks a packet instead of dropping it.
 pub(super) const ECT0: u8 = 2;
 /// Fewest packets in flight that a window allows.
@@ -71,7 +71,7 @@ struct Terms {
 }
 
 const MAGIC: &[u8; 4] = b"RBEL";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const WITHOUT_ICRC: u8 = 1;
 const ANY_IDENTIFICATION: u8 = 2;
 const SELECTIVE: u8 = 4;
@@ -539,41 +539,56 @@ fn start(
     };
     c.stream.open(theirs.window);
     let window = (config.window as u32 / mtu).max(WINDOW_PACKETS);
-    let selective = ours.selective && theirs.selective;
-    let changes = [
-        Change::Init,
-        Change::Rtr(RtrAttributes {
-            peer: peer.qpn,
-            expected: peer.psn,
-            mtu,
-            resources: 0,
-            // 1.28 ms.
-            rnr_timer: 14,
-            // The peer's window is of the same kind; what lies beyond is sent again.
-            early: if selective { window.min(EARLY_MAX) } else { 0 },
-        }),
-        Change::Rts(RtsAttributes {
-            first: c.names.psn,
-            depth: 0,
-            retries: 7,
-            rnr_retries: None,
-            give_up: config.give_up,
-            pace: PaceConfig {
-                window,
-                timeout_min: config.timeout,
-                timeout_max: Duration::from_secs(1),
-                congestion: config.congestion,
-            },
-            selective,
-        }),
-    ];
+    let changes = |to, depth: usize, resources, selective: bool| {
+        [
+            Change::Init,
+            Change::Rtr(RtrAttributes {
+                peer: to,
+                expected: peer.psn,
+                mtu,
+                resources,
+                // 1.28 ms.
+                rnr_timer: 14,
+                // The peer's window is of the same kind; what lies beyond is sent again.
+                early: if selective { window.min(EARLY_MAX) } else { 0 },
+            }),
+            Change::Rts(RtsAttributes {
+                first: c.names.psn,
+                depth,
+                retries: 7,
+                rnr_retries: None,
+                give_up: config.give_up,
+                pace: PaceConfig {
+                    window,
+                    timeout_min: config.timeout,
+                    timeout_max: Duration::from_secs(1),
+                    congestion: config.congestion,
+                },
+                selective,
+            }),
+        ]
+    };
+    let stream = changes(peer.qpn, 0, 0, ours.selective && theirs.selective);
+    let one_sided = changes(
+        one_sided::number(peer.qpn),
+        one_sided::DEPTH,
+        one_sided::RESOURCES,
+        // Early packets behind a refused one would have to be forgotten.
+        false,
+    );
     let mut events = std::collections::VecDeque::new();
     let mut ends = Ends {
         stream: &mut c.stream,
         recvs: None,
         events: &mut events,
     };
-    changes
-        .iter()
-        .try_for_each(|&change| c.qp.modify(change, &mut ends))
+    for change in stream {
+        c.qp.modify(change, &mut ends)?;
+    }
+    let (qp, mut client) = c.one_sided.parts(c.id, None, &mut events);
+    for change in one_sided {
+        qp.modify(change, &mut client)?;
+    }
+    c.one_sided.start(mtu, window);
+    Ok(())
 }

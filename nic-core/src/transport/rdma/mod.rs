@@ -1,15 +1,15 @@
-//! RDMA: streams over reliable connections of RoCEv2, each a queue pair.
+//! RDMA: streams and one-sided operations over reliable connections of RoCEv2.
 //!
 //! ```text
 //! network (ports, ARP) ─▶ serve (queue pair number) ─▶ qp ─▶ stream ─▶ posted receives ─▶ memory
-//!                              │ queue pair 1               ▲
-//!                              ▼                            │ serve: timers, ready list
-//!                            manage ─▶ conn      memory ─▶ posted sends
+//!                              │ queue pair 1           └───▶ one_sided ─▶ memory that the peer names
+//!                              ▼                            ▲
+//!                            manage ─▶ conn      memory ─▶ posted operations (serve: timers, ready list)
 //! ```
 //!
 //! The wire is real RoCEv2: tshark reads it, and the invariant CRC is that of any RoCEv2 NIC. [`qp`] is the standard's reliable
 //! connection without I/O. `stream` puts the bytes of a session into SENDs and has a window, so that the receiver is always
-//! ready. Connections are made by the standard's communication management over queue pair 1 (`manage`): the service is
+//! ready. `one_sided` has a queue pair of its own. Connections are made by the standard's communication management over queue pair 1 (`manage`): the service is
 //! the session's port, as of the RDMA connection manager of Linux; window, features and packet size travel as private data.
 //!
 //! **Packets.** Two NICs of this kind use the largest packets that both ports carry, and leave the invariant CRC out when both
@@ -22,6 +22,7 @@
 
 mod conn;
 mod manage;
+mod one_sided;
 pub mod qp;
 pub(crate) mod random;
 mod ring;
@@ -33,7 +34,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringbell_nic_abi::Status;
+use ringbell_nic_abi::{PdId, Status};
 use rustc_hash::FxBuildHasher;
 
 use self::conn::{Conn, Names, Phase};
@@ -44,7 +45,7 @@ use self::stream::{Fin, WINDOW_MAX};
 pub use super::connections::CONNECTIONS_MAX;
 use super::connections::{check_remote, index_of, Connections, EphemeralPorts, Listeners};
 use super::timers::Timers;
-use super::{PacketTransport, RecvWork, SendWork, Transport, TransportEvent};
+use super::{PacketTransport, RecvWork, RemoteWork, SendWork, Transport, TransportEvent};
 use crate::datapath::Datapath;
 use crate::memory::Sharer;
 use crate::network::{Datagrams, Link, Network, Protocol, Routes, Waiter};
@@ -299,22 +300,24 @@ impl RdmaTransport {
         if self.requests.get(&request) == Some(&index) {
             self.requests.remove(&request);
         }
-        let n = c.qp.counters();
         let all = &mut self.counters;
-        all.repeated += n.repeated;
-        all.out_of_order += n.out_of_order;
-        all.duplicates += n.duplicates;
-        all.not_ready += n.not_ready;
-        all.timeouts += n.timeouts;
+        for n in [c.qp.counters(), c.one_sided.counters()] {
+            all.repeated += n.repeated;
+            all.out_of_order += n.out_of_order;
+            all.duplicates += n.duplicates;
+            all.not_ready += n.not_ready;
+            all.timeouts += n.timeouts;
+        }
     }
 
     /// Numbers for a new connection.
     fn names(&mut self, peer: u32, peer_qpn: Qpn, transaction: Option<u64>) -> Names {
         let own = loop {
-            let id = self.numbers.draw() as u32;
+            // The next number is that of the pair of one-sided operations.
+            let id = self.numbers.draw() as u32 & !1;
             let qpn = Qpn::new(id);
             // 0 and 1 are for management, all ones for multicast (IBTA vol. 1 §3.5.10).
-            let is_reserved = qpn.value() < 2 || qpn == Qpn::new(u32::MAX);
+            let is_reserved = qpn.value() < 2 || one_sided::number(qpn) == Qpn::new(u32::MAX);
             if !is_reserved && self.table.find(qpn).is_none() {
                 break id;
             }
@@ -420,8 +423,38 @@ impl Transport for RdmaTransport {
             .push_back(TransportEvent::recv_refused(conn, work.token, refused));
     }
 
+    fn post_remote(&mut self, conn: ConnId, work: RemoteWork) -> Result<(), Status> {
+        let status = match self.table.by_id(conn) {
+            None => Status::NotConnected,
+            Some(c) if c.phase == Phase::Dead || c.seen.finished => Status::ConnectionReset,
+            Some(c) if c.stream.fin != Fin::Open => Status::NotConnected,
+            Some(c) => {
+                c.one_sided.post(work);
+                self.mark(index_of(conn));
+                return Ok(());
+            }
+        };
+        self.events.push_back(TransportEvent::RemoteDone {
+            conn,
+            token: work.token,
+            status,
+            bytes: 0,
+            detail: 0,
+        });
+        Ok(())
+    }
+
+    fn grant(&mut self, conn: ConnId, pd: PdId) {
+        if let Some(c) = self.table.by_id(conn) {
+            c.one_sided.grant(pd);
+        }
+    }
+
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
         let c = self.table.by_id(conn)?;
+        if let Some(n) = c.one_sided.cancel(conn, token, &mut self.events) {
+            return Some(n);
+        }
         let sent = c.sends.cancel(token).map(|s| s.bytes);
         sent.or_else(|| Some(c.recvs.cancel(token)?.0))
     }
@@ -450,6 +483,7 @@ impl Transport for RdmaTransport {
             return;
         };
         c.stream.fin = c.stream.fin.max(Fin::Wanted);
+        c.one_sided.revoke();
         c.recvs
             .fail_all((Status::NotConnected, 0), &mut self.events);
         match c.phase {
@@ -460,8 +494,7 @@ impl Transport for RdmaTransport {
             Phase::Closing => {}
             _ => {
                 // Never established, reset, or over: there is nothing to wait for.
-                c.sends
-                    .fail_all((Status::NotConnected, 0), &mut self.events);
+                c.fail_all((Status::NotConnected, 0), &mut self.events);
                 self.events.push_back(TransportEvent::Closed { conn });
                 self.dismiss(index_of(conn));
             }

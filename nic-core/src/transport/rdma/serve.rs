@@ -11,9 +11,9 @@ use ringbell_nic_abi::Status;
 
 use super::conn::Phase;
 use super::manage::{Letter, AROUND, ECT0};
-use super::qp::{State, Transmit, WorkStatus};
+use super::qp::{Client, QueuePair, WorkStatus};
 use super::stream::Fin;
-use super::{waiter, RdmaTransport, Unsent};
+use super::{one_sided, waiter, RdmaTransport, Unsent};
 use crate::datapath::Datapath;
 use crate::engine::EngineFailed;
 use crate::network::{Datagrams, Headers, Link, Network, Packet, Protocol, Refused, Resolved};
@@ -99,8 +99,7 @@ impl RdmaTransport {
         let Some(c) = self.table.at(index) else {
             return moved;
         };
-        let (qp, mut ends) = c.ends(data, &mut self.events);
-        qp.expire(now, &mut ends);
+        c.expire(now, data, &mut self.events);
         match self.bytes(index, data) {
             Ok(any) => moved |= any,
             Err(failed) => {
@@ -241,8 +240,10 @@ impl RdmaTransport {
             if packets >= BUDGET {
                 break Sent::More;
             }
-            // The end of the stream waits for what an engine has kept.
+            c.one_sided.post_requests();
+            // The end of the stream waits for what an engine has kept, and for one-sided operations.
             let ends_now = c.stream.fin == Fin::Wanted
+                && c.one_sided.is_idle()
                 && c.sends.is_empty()
                 && c.sends.finish(data) == Ok(true);
             while c.qp.room() > 0 {
@@ -258,12 +259,11 @@ impl RdmaTransport {
             if net.payload_to(link.port, peer) < AROUND + wire.mtu as usize {
                 break Sent::TooSmall;
             }
-            let (qp, mut ends) = c.ends(data, &mut self.events);
             let batch = &mut self.batch;
             batch.clear();
             let mut more = true;
             while more && batch.len() < most.min(BUDGET) {
-                more = matches!(qp.append(now, batch, &mut ends), Transmit::Packet(_));
+                more = c.append(now, batch, data, &mut self.events);
                 if more {
                     batch.seal(wire.icrc.then_some(&wire.flow));
                     batch.end();
@@ -309,11 +309,11 @@ impl RdmaTransport {
             return false;
         };
         let is_gone = c.probes.refused >= REFUSED_MAX || sent == Sent::TooSmall;
-        let is_cut = c.qp.state() == State::Err && !c.seen.finished;
+        let is_cut = c.has_failed() && !c.seen.finished;
         let conn = c.id;
         match c.phase {
             Phase::Open | Phase::Closing if is_gone || is_cut => {
-                match c.stream.error {
+                match c.stream.error.or(c.one_sided.error()) {
                     Some(WorkStatus::RetryExceeded) => tracing::warn!(
                         peer = %c.peer,
                         "the peer acknowledged nothing for {:?} (RETRY_EXC); the connection is reset",
@@ -332,7 +332,13 @@ impl RdmaTransport {
                 true
             }
             // The peer has ended its direction as well; or it still sends, and nobody reads (RFC 1122 §4.2.2.13).
-            Phase::Orphan if c.stream.peer_fin || !c.stream.rx.is_empty() || is_gone || is_cut => {
+            Phase::Orphan
+                if c.stream.peer_fin
+                    || !c.stream.rx.is_empty()
+                    || c.one_sided.is_asked()
+                    || is_gone
+                    || is_cut =>
+            {
                 self.dismiss(index);
                 true
             }
@@ -403,7 +409,7 @@ impl RdmaTransport {
         let at = match sent {
             Sent::Blocked => now.plus(BLOCKED),
             Sent::More => now,
-            _ if c.seen.pending || c.seen.queued => now,
+            _ if c.seen.pending || c.one_sided.take_pending() || c.seen.queued => now,
             _ => return,
         };
         self.mark(index);
@@ -447,28 +453,50 @@ impl RdmaTransport {
             }
             return Ok(());
         }
-        let index = self.table.find(bth.destination);
+        let index = self.table.find(one_sided::stream(bth.destination));
         let conn = index.and_then(|i| self.table.at(i));
         let Some(c) = conn.filter(|c| c.wire.is_from(frame.src)) else {
             self.counters.foreign += 1;
             return Ok(());
         };
-        let packet =
-            roce::Packet::parse(open(bytes, c.wire.icrc.then(|| flow_of(frame)).as_ref())?)?;
-        let (qp, mut ends) = c.ends(data, &mut self.events);
-        if qp.receive(now, &packet, &mut ends) {
+        let flow = c.wire.icrc.then(|| flow_of(frame));
+        let packet = roce::Packet::parse(open(bytes, flow.as_ref())?)?;
+        let is_marked = frame.ecn == MARKED;
+        self.counters.marked += u64::from(is_marked);
+        let useful = match bth.destination == one_sided::stream(bth.destination) {
+            true => {
+                let (qp, mut ends) = c.ends(data, &mut self.events);
+                take_one(qp, now, &packet, is_marked, &mut ends)
+            }
+            false => {
+                let (qp, mut peer) = c.peer(data, &mut self.events);
+                take_one(qp, now, &packet, is_marked, &mut peer)
+            }
+        };
+        if useful {
             c.seen.heard = true;
             c.probes.refused = 0;
-        }
-        if frame.ecn == MARKED {
-            c.qp.marked(now);
-            self.counters.marked += 1;
         }
         if let Some(index) = index {
             self.mark(index);
         }
         Ok(())
     }
+}
+
+/// Gives a packet to its queue pair, and its mark.
+fn take_one(
+    qp: &mut QueuePair,
+    now: NicTime,
+    packet: &roce::Packet<'_>,
+    is_marked: bool,
+    client: &mut dyn Client,
+) -> bool {
+    let useful = qp.receive(now, packet, client);
+    if is_marked {
+        qp.marked(now);
+    }
+    useful
 }
 
 /// The addresses of a packet that has arrived.

@@ -181,6 +181,13 @@ pub trait Client {
     /// A request of ours has ended.
     fn done(&mut self, id: u64, status: WorkStatus);
 
+    /// Whether a request of ours that was not executed is to be dropped, because one before it was refused. Asked of a queue pair
+    /// that goes on behind refusals ([`QueuePair::resuming`]).
+    fn is_void(&self, id: u64) -> bool {
+        let _ = id;
+        false
+    }
+
     /// Takes a packet of a SEND, or the immediate data of a WRITE (with no bytes).
     ///
     /// # Errors
@@ -338,6 +345,8 @@ pub struct QueuePair {
     mtu: u32,
     requester: Option<Requester>,
     responder: Option<Responder>,
+    /// A refusal ends one request.
+    resumes: bool,
     counters: QpCounters,
 }
 
@@ -356,7 +365,21 @@ impl QueuePair {
             mtu: 0,
             requester: None,
             responder: None,
+            resumes: false,
             counters: QpCounters::default(),
+        }
+    }
+
+    /// A queue pair in RESET that goes on when a request is refused, if the peer's does as well.
+    ///
+    /// The standard's ends: both pairs go to ERR, and what was executed of the requests in flight is unknown (§9.9.2). This one
+    /// repeats the reason and the answers to earlier requests until the requester, which drops the refused request, goes on at a
+    /// number that is 2^19 further. It is as if both had gone through RESET with that number, which both know.
+    /// A READ that fails while it is answered fails alone, with the reason "remote operational error".
+    pub fn resuming() -> QueuePair {
+        QueuePair {
+            resumes: true,
+            ..QueuePair::new()
         }
     }
 
@@ -390,9 +413,9 @@ impl QueuePair {
             Change::Resume if self.requester.is_none() => return Err(refused),
             Change::Rtr(a) => {
                 (self.peer, self.mtu) = (a.peer, a.mtu);
-                self.responder = Some(Responder::new(&a));
+                self.responder = Some(Responder::new(&a, self.resumes));
             }
-            Change::Rts(a) => self.requester = Some(Requester::new(&a)),
+            Change::Rts(a) => self.requester = Some(Requester::new(&a, self.resumes)),
             Change::Reset | Change::Err => self.flush(client),
             Change::Init | Change::Resume | Change::Sqd => {}
         }

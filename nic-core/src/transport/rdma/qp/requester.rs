@@ -8,6 +8,7 @@ use ringbell_nic_abi::{NakCode, RoceOpcode};
 use super::flights::Flights;
 use super::out::Out;
 use super::pace::Pace;
+use super::responder::RESUME;
 use super::{
     packets_of, Client, QpCounters, Remote, Request, RtsAttributes, Transmit, Unavailable, Work,
     WorkStatus,
@@ -131,6 +132,8 @@ pub(super) struct Requester {
     pace: Pace,
     /// The peer keeps packets that come early, and reports them.
     selective: bool,
+    /// A refusal ends one request ([`QueuePair::resuming`](super::QueuePair::resuming)).
+    resumes: bool,
     failed: bool,
 }
 
@@ -146,7 +149,7 @@ struct Tries {
 }
 
 impl Requester {
-    pub(super) fn new(a: &RtsAttributes) -> Requester {
+    pub(super) fn new(a: &RtsAttributes, resumes: bool) -> Requester {
         Requester {
             works: VecDeque::new(),
             cursor: 0,
@@ -168,6 +171,7 @@ impl Requester {
             },
             pace: Pace::new(&a.pace),
             selective: a.selective,
+            resumes,
             failed: false,
         }
     }
@@ -383,6 +387,7 @@ impl Requester {
                             self.reported(psn, packet.payload, counters);
                         }
                         NakCode::Sequence => self.gap(now, client, counters),
+                        code if self.resumes => self.refused(psn, code, now, client),
                         code => self.fail(WorkStatus::Refused(code), client),
                     }
                 }
@@ -467,6 +472,40 @@ impl Requester {
                 self.progress(psn.plus(1), now);
             }
         }
+    }
+
+    /// The peer has refused a request. Those behind it go on: at another number, which tells the peer that we know of it; or
+    /// as before, when the peer had begun to answer it, and so has executed others since.
+    fn refused(&mut self, psn: Psn, code: NakCode, now: NicTime, client: &mut dyn Client) {
+        // While an earlier request lacks its answer, this one is refused again later.
+        let is_first = |p: &Posted| !psn.is_before(p.first) && psn.is_before(p.end());
+        let Some(p) = self.works.front().copied().filter(is_first) else {
+            return;
+        };
+        self.works.pop_front();
+        self.cursor = self.cursor.saturating_sub(1);
+        client.done(p.work.id, WorkStatus::Refused(code));
+        if code == NakCode::RemoteOperation {
+            self.fetching = self.fetching.saturating_sub(1);
+            return self.progress(p.end(), now);
+        }
+        while let Some(id) = self.works.front().map(|p| p.work.id) {
+            if !client.is_void(id) {
+                break;
+            }
+            self.works.pop_front();
+            client.done(id, WorkStatus::Flushed);
+        }
+        let first = psn.plus(RESUME);
+        self.end = first;
+        for p in &mut self.works {
+            p.first = self.end;
+            self.end = p.end();
+        }
+        self.flights = Flights::new(first);
+        (self.cursor, self.fetching, self.unasked) = (0, 0, 0);
+        (self.tries.lost, self.tries.not_ready, self.rewound) = (0, 0, false);
+        (self.timer, self.wait_until) = (None, None);
     }
 
     /// The peer misses the oldest packet.

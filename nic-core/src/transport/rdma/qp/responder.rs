@@ -22,6 +22,9 @@ const NEAR: i32 = 1 << 16;
 /// Reserved bytes of a congestion notification.
 const NOTIFICATION_BYTES: usize = 16;
 
+/// Where the requests behind a refused one go on: so far behind its number that no packet of before has that number.
+pub(super) const RESUME: u32 = 1 << 19;
+
 /// A message of which more packets are to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Open {
@@ -53,8 +56,10 @@ pub(super) struct Responder {
     atomics: VecDeque<(Psn, u64)>,
     resources: usize,
     rnr_timer: RnrTimer,
-    /// The reason for which the connection ends is the last answer.
-    refused: bool,
+    /// Why the expected packet was refused. Nothing behind it is executed.
+    refused: Option<NakCode>,
+    /// A request at another number shows that the peer knows of it ([`QueuePair::resuming`](super::QueuePair::resuming)).
+    resumes: bool,
     failed: bool,
     /// Packets that have come before others, when the peer wants them kept.
     early: Option<Early>,
@@ -79,7 +84,7 @@ impl From<Refusal> for Stop {
 const INVALID: Stop = Stop::Refused(Refusal::Nak(NakCode::InvalidRequest));
 
 impl Responder {
-    pub(super) fn new(a: &RtrAttributes) -> Responder {
+    pub(super) fn new(a: &RtrAttributes, resumes: bool) -> Responder {
         Responder {
             expected: a.expected,
             messages: 0,
@@ -89,7 +94,8 @@ impl Responder {
             atomics: VecDeque::new(),
             resources: a.resources,
             rnr_timer: RnrTimer::new(a.rnr_timer),
-            refused: false,
+            refused: None,
+            resumes,
             failed: false,
             early: (a.early > 0).then(|| Early::new(a.early, a.mtu)),
             notified: None,
@@ -115,10 +121,20 @@ impl Responder {
         client: &mut dyn Client,
         counters: &mut QpCounters,
     ) -> bool {
-        if self.refused {
-            return false;
-        }
         let psn = packet.bth.psn;
+        if let Some(code) = self.refused {
+            if !self.resumes {
+                return false;
+            }
+            if psn == self.expected.plus(RESUME) {
+                (self.refused, self.open, self.told) = (None, None, false);
+                self.expected = psn;
+            } else if psn == self.expected {
+                // The reason was lost, or the peer lacks the answer to an earlier request.
+                self.acknowledge(psn, Syndrome::Nak(code));
+                return true;
+            }
+        }
         let ahead = psn.distance(self.expected);
         if let (Some(early), true) = (&mut self.early, ahead > 0) {
             match early.keep(self.expected, packet) {
@@ -134,7 +150,7 @@ impl Responder {
         if ahead > 0 {
             counters.out_of_order += 1;
             // Once for each gap (§9.7.5.2.8).
-            if !std::mem::replace(&mut self.told, true) {
+            if self.refused.is_none() && !std::mem::replace(&mut self.told, true) {
                 self.acknowledge(self.expected, Syndrome::Nak(NakCode::Sequence));
             }
             return ahead < NEAR;
@@ -192,7 +208,7 @@ impl Responder {
                 self.acknowledge(psn, Syndrome::ReceiverNotReady(self.rnr_timer));
             }
             Err(Stop::Refused(Refusal::Nak(code))) => {
-                self.refused = true;
+                self.refused = Some(code);
                 self.acknowledge(psn, Syndrome::Nak(code));
             }
         }
@@ -213,7 +229,8 @@ impl Responder {
             }
         }
         // The reason for the end is queued always: nothing else tells the peer, and nothing comes after it.
-        if self.refused || self.has_room() {
+        let is_end = self.refused.is_some() && !self.resumes;
+        if is_end || self.has_room() {
             self.answers.push_back(Answer::Acknowledge(psn, syndrome));
         }
     }
@@ -482,9 +499,11 @@ impl Responder {
         let msn = self.messages;
         let aeth = |syndrome| Aeth { syndrome, msn };
         let (mut payload, mut from) = (0, Remote { address: 0, key: 0 });
+        let mut rest = None;
         let (opcode, psn, extended) = match answer {
             Answer::Acknowledge(psn, syndrome) => {
-                self.failed |= self.refused && self.answers.is_empty();
+                let is_over = self.refused.is_some() && !self.resumes;
+                self.failed |= is_over && self.answers.is_empty();
                 if let (Some(early), Syndrome::Nak(NakCode::Sequence)) = (&self.early, syndrome) {
                     let mut bits = [0; REPORT_MAX];
                     let len = early.report(psn, mtu as usize, &mut bits);
@@ -529,9 +548,7 @@ impl Responder {
                     address: reth.address.wrapping_add(done.into()),
                     key: reth.key,
                 };
-                if k + 1 < packets {
-                    self.answers.push_front(Answer::Read(first, reth, k + 1));
-                }
+                rest = (k + 1 < packets).then_some(Answer::Read(first, reth, k + 1));
                 (opcode, first.plus(k), extended)
             }
         };
@@ -539,15 +556,32 @@ impl Responder {
             bth: Bth::new(opcode, peer, psn),
             extended,
         };
-        if let Ok(len) = out.answer(&head, payload, from, client) {
-            return Some(len);
-        }
         // The key may have gone since the request was checked, and a duplicate was not checked.
-        self.answers.clear();
-        (self.refused, self.failed) = (true, true);
+        match out.answer(&head, payload, from, client) {
+            Ok(len) => {
+                if let Some(rest) = rest {
+                    self.answers.push_front(rest);
+                }
+                return Some(len);
+            }
+            Err(Refusal::NotReady) => {
+                self.answers.push_front(answer);
+                return None;
+            }
+            Err(Refusal::Nak(_)) => {}
+        }
+        let code = match self.resumes {
+            // Requests behind it were executed: it fails alone.
+            true => NakCode::RemoteOperation,
+            false => {
+                self.answers.clear();
+                (self.refused, self.failed) = (Some(NakCode::RemoteAccess), true);
+                NakCode::RemoteAccess
+            }
+        };
         let head = Head {
             bth: Bth::new(RoceOpcode::Acknowledge, peer, psn),
-            extended: Extended::Aeth(aeth(Syndrome::Nak(NakCode::RemoteAccess))),
+            extended: Extended::Aeth(aeth(Syndrome::Nak(code))),
         };
         out.answer(&head, 0, from, client).ok()
     }
