@@ -48,7 +48,6 @@ mod directory;
 pub mod export;
 pub mod fault;
 pub mod gtlb;
-mod keys;
 pub mod memory;
 pub mod mmu;
 pub mod page_table;

@@ -12,10 +12,12 @@ use crate::bank::{Bank, GtlbStats, MapError, VA_END};
 use crate::bus::{BusAddr, BusSpan};
 use crate::fault::Fault;
 use crate::gtlb::{ConfigError, Gtlb, GtlbConfig};
-use crate::keys::{RemoteKeys, MAX_REGIONS};
 use crate::page_table::{PageTable, GROUP_SHIFT};
 use crate::pd::{DomainTable, PdError, MAX_DOMAINS};
-use crate::region::{Access, MemoryRegion, Need, Region, RegionInfo, RegionState, RegionTable};
+use crate::region::{
+    Access, MemoryRegion, Need, Region, RegionInfo, RegionState, RegionTable, RemoteKeys,
+    MAX_REGIONS,
+};
 use crate::registers::{BarError, RegisterBlock};
 
 /// Sizes of an [`Mmu`].

@@ -338,11 +338,18 @@ impl WorkQueueEntry {
     ///
     /// # Errors
     /// [`DescriptorError`] names the word at fault.
+    // Inlined, so that a descriptor is written where it is used.
+    #[inline(always)]
     pub fn decode(&self) -> Result<Descriptor, DescriptorError> {
         let mut w = self.0;
         let saved = W_SAVED.of(w[7]);
-        for (i, word) in w.iter_mut().enumerate().take(7) {
-            *word = (*word & !LAP) | ((saved >> i) & 1) << 63;
+        for word in w.iter_mut().take(7) {
+            *word &= !LAP;
+        }
+        if saved != 0 {
+            for (i, word) in w.iter_mut().enumerate().take(7) {
+                *word |= ((saved >> i) & 1) << 63;
+            }
         }
         let code = W_OPCODE.of(w[0]) as u8;
         let opcode = Opcode::from_code(code).ok_or(DescriptorError::UnknownOpcode(code))?;

@@ -282,7 +282,7 @@ impl Nic {
     /// Steps the NIC once unless another thread is at it. Returns whether anything moved. With
     /// [`ProgressMode::Dedicated`] that thread does all the work, and this makes room for it.
     pub fn step(&self) -> bool {
-        if self.inner.config.progress == ProgressMode::Dedicated {
+        if self.inner.progress.is_dedicated() {
             std::thread::yield_now();
             return false;
         }

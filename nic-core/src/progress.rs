@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use ringbell_nic_abi::queue::{WAIT_IDLE, WAIT_PROGRESS};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::command::Core;
+use crate::command::{Core, Found};
 use crate::types::NicTime;
 use crate::wait_policy::WaitPolicy;
 use crate::wake::WakeCell;
@@ -231,6 +231,12 @@ impl Progress {
         }
     }
 
+    /// Whether a thread of the NIC polls, so that waiters need not step.
+    #[inline]
+    pub(crate) fn is_dedicated(&self) -> bool {
+        self.dedicated
+    }
+
     /// Steps the NIC unless another thread does. `Some(true)`: something moved.
     #[inline]
     pub(crate) fn try_step(&self) -> Option<bool> {
@@ -274,14 +280,19 @@ impl Progress {
         });
         let since = self.clock.since_read.load(Ordering::Relaxed);
         let fresh = fresh || since >= CLOCK_EVERY;
-        if fresh || !core.is_quiet() {
-            return Some(self.step_locked(core, fresh));
+        let found = match fresh {
+            true => Found::Anything,
+            false => core.look(),
+        };
+        if found != Found::Nothing {
+            return Some(self.step_locked(core, found, fresh));
         }
         core.count_step();
         self.clock.since_read.store(since + 1, Ordering::Relaxed);
         for _ in 0..looks {
-            if !core.is_quiet() {
-                return Some(self.step_locked(core, false));
+            let found = core.look();
+            if found != Found::Nothing {
+                return Some(self.step_locked(core, found, false));
             }
         }
         Some(false)
@@ -289,7 +300,7 @@ impl Progress {
 
     /// A step that finds something, or reads the clock. Returns whether anything moved.
     #[inline(never)]
-    fn step_locked(&self, mut core: MutexGuard<'_, Core>, fresh: bool) -> bool {
+    fn step_locked(&self, mut core: MutexGuard<'_, Core>, found: Found, fresh: bool) -> bool {
         let (since, now) = if fresh || core.time.is_wanted {
             (0, Some(self.now()))
         } else {
@@ -298,7 +309,10 @@ impl Progress {
         };
         self.clock.since_read.store(since, Ordering::Relaxed);
         let retired = core.report.counters.retired;
-        let moved = core.step(now);
+        let moved = match (now, found) {
+            (None, Found::Collectives) => core.step_found_collectives(),
+            (now, _) => core.step(now),
+        };
         let notify = core.report.counters.retired != retired;
         drop(core);
         if notify {

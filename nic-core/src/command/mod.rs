@@ -100,6 +100,16 @@ pub(crate) struct Core {
     expired: Vec<WorkToken>,
 }
 
+/// What a look has found to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    Nothing,
+    /// A collective can go on, and nothing else.
+    Collectives,
+    /// Something, perhaps of several parts.
+    Anything,
+}
+
 /// The time of a step, and which parts need it.
 #[derive(Debug)]
 pub(crate) struct Time {
@@ -151,14 +161,24 @@ impl Core {
             .count() as u32
     }
 
-    /// Whether a step without a clock reading would find nothing to do. A load for each queue and each link.
+    /// What a step without a clock reading would find to do. A load for each queue and each link.
     #[inline]
-    pub(crate) fn is_quiet(&self) -> bool {
-        !self.is_due
-            && !self.queues.iter().any(SendQueue::is_rung_anew)
-            && self.streams.transports.iter().all(|t| t.is_quiet())
-            && (!self.streams.has_ports() || self.streams.network.is_quiet())
-            && (!self.collectives.exists() || self.collectives.is_quiet())
+    pub(crate) fn look(&self) -> Found {
+        let rung = self.is_due || self.queues.iter().any(SendQueue::is_rung_anew);
+        if rung || !self.streams_are_quiet() {
+            Found::Anything
+        } else if self.collectives.exists() && !self.collectives.is_quiet() {
+            Found::Collectives
+        } else {
+            Found::Nothing
+        }
+    }
+
+    /// Whether no transport and no port has anything to do before the clock is read.
+    #[inline]
+    fn streams_are_quiet(&self) -> bool {
+        let s = &self.streams;
+        s.transports.iter().all(|t| t.is_quiet()) && (!s.has_ports() || s.network.is_quiet())
     }
 
     /// A step that finds nothing has been made.
@@ -179,20 +199,16 @@ impl Core {
             None => false,
         };
         moved |= self.take_descriptors();
+        if std::mem::take(&mut self.streams.is_unflushed) {
+            self.streams.transports.iter_mut().for_each(|t| t.flush());
+        }
         // Decides for all of them: memory that is polled may have bytes for any.
         let is_due = self.is_due;
         if is_due {
             moved |= self.memory.dma.poll();
         }
-        let ports_are = self.streams.has_ports() && (is_due || !self.streams.network.is_quiet());
-        if ports_are {
-            moved |= self.deliver();
-        }
-        for i in 0..self.streams.transports.len() {
-            let t = &mut self.streams.transports[i];
-            if is_due || !t.is_quiet() || (ports_are && t.packets().is_some()) {
-                moved |= self.step_transport(i);
-            }
+        if is_due || !self.streams_are_quiet() {
+            moved |= self.step_transports(is_due);
         }
         if self.is_due
             || self.memory.engines.has_news()
@@ -201,6 +217,14 @@ impl Core {
             moved |= self.step_others();
         }
         moved
+    }
+
+    /// The step of a NIC of which a look has found nothing but collectives.
+    #[inline]
+    pub(crate) fn step_found_collectives(&mut self) -> bool {
+        self.count_step();
+        self.time.fresh = false;
+        self.step_others()
     }
 
     /// The part of a step that needs the time.
@@ -212,6 +236,20 @@ impl Core {
         let moved = self.expire();
         if self.status.is_due(self.time.now) {
             self.refresh_status();
+        }
+        moved
+    }
+
+    /// Steps the ports and transports that have something to do.
+    #[inline(never)]
+    fn step_transports(&mut self, is_due: bool) -> bool {
+        let ports_are = self.streams.has_ports() && (is_due || !self.streams.network.is_quiet());
+        let mut moved = ports_are && self.deliver();
+        for i in 0..self.streams.transports.len() {
+            let t = &mut self.streams.transports[i];
+            if is_due || !t.is_quiet() || (ports_are && t.packets().is_some()) {
+                moved |= self.step_transport(i);
+            }
         }
         moved
     }
@@ -390,21 +428,6 @@ impl Core {
         r
     }
 
-    #[inline]
-    fn retire_collectives(&mut self) {
-        if self.collectives.table.has_retired() {
-            self.retire_all_collectives();
-        }
-    }
-
-    fn retire_all_collectives(&mut self) {
-        // Before the pins go: kernels that wait at a stream are notified that it has failed.
-        self.collectives.table.streams.tell(&mut self.memory.dma());
-        while let Some(r) = self.collectives.table.take_retired() {
-            self.retire(r.token, r.status, r.bytes, r.detail);
-        }
-    }
-
     /// The streams and what they work with.
     #[inline]
     fn streams_env(&mut self) -> (&mut Streams, &mut Returns, Env<'_>) {
@@ -422,12 +445,6 @@ impl Core {
         let r = f(streams, &mut env);
         self.retire_ended();
         r
-    }
-
-    fn retire_ended(&mut self) {
-        for r in std::mem::take(&mut self.streams.ended) {
-            self.retire(r.token, r.status, r.bytes, r.detail);
-        }
     }
 
     /// The places of engines.

@@ -63,6 +63,29 @@ impl Core {
         self.finish(work.permit, status, bytes, detail);
     }
 
+    /// Retires the collectives that have ended.
+    #[inline]
+    pub(super) fn retire_collectives(&mut self) {
+        if self.collectives.table.has_retired() {
+            self.retire_all_collectives();
+        }
+    }
+
+    fn retire_all_collectives(&mut self) {
+        // Before the pins go: kernels that wait at a stream are notified that it has failed.
+        self.collectives.table.streams.tell(&mut self.memory.dma());
+        while let Some(r) = self.collectives.table.take_retired() {
+            self.retire(r.token, r.status, r.bytes, r.detail);
+        }
+    }
+
+    /// Retires what the streams have ended.
+    pub(super) fn retire_ended(&mut self) {
+        for r in std::mem::take(&mut self.streams.ended) {
+            self.retire(r.token, r.status, r.bytes, r.detail);
+        }
+    }
+
     /// Retires what is past its deadline. Returns whether anything was.
     pub(super) fn expire(&mut self) -> bool {
         let mut expired = std::mem::take(&mut self.expired);

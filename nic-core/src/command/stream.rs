@@ -68,6 +68,7 @@ impl Core {
         if send.len == 0 || !self.streams.transports[transport].send_now(conn, &send) {
             return false;
         }
+        self.streams.is_unflushed = true;
         let bytes = u64::from(send.len);
         if !is_inline {
             self.memory.dma.copied += bytes;

@@ -42,6 +42,8 @@ pub(crate) struct Streams {
     pub(crate) transports: Vec<Box<dyn Transport>>,
     /// What carries their packets.
     pub(crate) network: Network,
+    /// Payloads have left at once, and peers that sleep are to be woken.
+    pub(super) is_unflushed: bool,
     /// Slots of the sessions of connections.
     pub(super) conns: HashMap<Conn, u32>,
     /// Likewise of listeners.
@@ -67,6 +69,7 @@ impl Streams {
             sessions: Sessions::new(max_sessions),
             transports,
             network,
+            is_unflushed: false,
             conns: HashMap::new(),
             listeners: HashMap::new(),
             lingering: HashMap::new(),

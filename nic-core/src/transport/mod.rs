@@ -76,11 +76,15 @@ pub trait Transport: Sharer + Send {
     fn post_send(&mut self, conn: ConnId, work: SendWork);
 
     /// Sends a small payload at once if nothing is queued before it and the peer has room for it.
-    /// `true`: it has left, there will be no event. `false`: nothing happened, queue it instead.
+    /// `true`: it has left with the next [`flush`](Transport::flush), there will be no event. `false`: nothing happened,
+    /// queue it instead.
     fn send_now(&mut self, conn: ConnId, payload: &InlineSend) -> bool {
         let _ = (conn, payload);
         false
     }
+
+    /// Wakes the peers of payloads that were sent at once. A step does that, too.
+    fn flush(&mut self) {}
 
     /// Queues a receive.
     fn post_recv(&mut self, conn: ConnId, work: RecvWork);

@@ -247,6 +247,12 @@ impl Link {
         self.rx.peek(self.rings.as_ref()?.received)
     }
 
+    /// The next packet's header, and the words where one has its payload.
+    #[inline(always)]
+    pub(super) fn peek_payload(&self) -> Option<(u64, &[AtomicU64])> {
+        self.rx.peek_payload(self.rings.as_ref()?.received)
+    }
+
     /// Whether a packet can be read.
     #[inline]
     pub(super) fn has_packets(&self) -> bool {

@@ -41,7 +41,6 @@ mod rx;
 mod shared;
 mod stage;
 mod stage_room;
-mod table;
 mod transmit;
 mod tx;
 pub(crate) use crate::sync;
@@ -63,7 +62,7 @@ use crate::transport::connections::Listeners;
 use crate::transport::{PeerWindow, RecvWork, RemoteWork, SendWork, Transport, TransportEvent};
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, Small, WorkToken};
 use crate::wake::WakeCell;
-use conn::{Conn, Phase};
+use conn::{Conn, Phase, Table};
 use endpoint::Endpoint;
 use exports::Offers;
 use io::{Fill, In, Out};
@@ -71,7 +70,6 @@ use link::{Link, LinkState};
 use packet::Packet;
 pub use rendezvous::LocalError;
 use stage_room::{Rooms, Stage};
-use table::Table;
 use transmit::Stop;
 
 /// Most host exports of one NIC that a link announces, and most exports, so that a peer's tables stay bounded.
@@ -494,7 +492,6 @@ impl Transport for LocalTransport {
             return false;
         };
         let line = packet::inline_line(c.peer_id, payload.len, &payload.words);
-        // The peer is woken by the flush at the end of this step.
         if on_the_way > link.peer_window || !link.push_line(&line) {
             return false;
         }
@@ -502,13 +499,18 @@ impl Transport for LocalTransport {
         true
     }
 
+    fn flush(&mut self) {
+        self.links.iter_mut().flatten().for_each(Link::flush);
+    }
+
     #[inline]
     fn next_small(&self, conn: ConnId) -> Option<Small> {
         let c = self.table.get(conn.0)?;
-        let link = self.links[c.link].as_ref()?;
-        let (dst, small) = packet::inline_of(&link.peek()?)?;
-        let is_next = c.may_receive_now() && c.rx.segs.is_empty() && dst == conn.0;
-        is_next.then_some(small)
+        if !c.may_receive_now() || !c.rx.segs.is_empty() {
+            return None;
+        }
+        let (head, words) = self.links[c.link].as_ref()?.peek_payload()?;
+        packet::inline_to(conn.0, head, words)
     }
 
     #[inline]

@@ -3,6 +3,7 @@
 //! Word 0: kind (8 bits), small length (8), the receiver's connection id (32), and the ring's lap
 //! bit on top. The rest depends on the kind.
 
+use super::sync::{AtomicU64, Ordering};
 use crate::types::Small;
 
 /// Payload bytes that travel inside a line.
@@ -61,6 +62,18 @@ pub(super) fn inline_of(w: &[u64; 8]) -> Option<(u32, Small)> {
     }
     let words = [w[3], w[4], w[5], w[6], w[7]];
     Some(((w[0] >> 16) as u32, Small { len, words }))
+}
+
+/// The payload of a line with that header that is an `Inline` packet for `dst`; `None` for all others.
+#[inline(always)]
+pub(super) fn inline_to(dst: u32, head_word: u64, payload: &[AtomicU64]) -> Option<Small> {
+    let len = (head_word >> 8) as u8;
+    if len as usize > INLINE || head_word & !(0xff << 8) != head(4, 0, dst) {
+        return None;
+    }
+    let payload: &[AtomicU64; INLINE / 8] = payload.first_chunk()?;
+    let words = std::array::from_fn(|i| payload[i].load(Ordering::Relaxed));
+    Some(Small { len, words })
 }
 
 impl Packet {

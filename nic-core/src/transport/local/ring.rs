@@ -8,6 +8,8 @@ use super::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Words of a line.
 pub(crate) const WORDS: usize = 8;
+/// The first word of a payload in a line.
+pub(crate) const PAYLOAD: usize = 3;
 /// The lap bit of the header.
 pub(crate) const LAP: u64 = 1 << 63;
 
@@ -110,6 +112,18 @@ impl Consumer {
             words[i] = line[i].load(Ordering::Relaxed);
         }
         Some(words)
+    }
+
+    /// The header of the next line, when it is there, and the words of its payload.
+    #[inline(always)]
+    pub(crate) fn peek_payload<'a>(
+        &self,
+        memory: &'a [AtomicU64],
+    ) -> Option<(u64, &'a [AtomicU64])> {
+        let line: &[AtomicU64; WORDS] = memory[self.at..].first_chunk()?;
+        // Acquire: as in `peek`.
+        let head = line[0].load(Ordering::Acquire);
+        ((head ^ self.lap) & LAP == 0).then(|| (head & !LAP, &line[PAYLOAD..]))
     }
 
     /// Gives the line just read back to the producer, a quarter of the ring at a time.
