@@ -32,6 +32,8 @@ pub(crate) struct DirectComm {
     /// All ranks are there, and share this host.
     pub(crate) ready: bool,
     /// Operations that are off the path and retire with the communicator, once nothing touches their memory.
+    // Boxed, as they are on the path and among those that are kept.
+    #[allow(clippy::vec_box)]
     pub(super) over: Vec<Box<Prepared>>,
     /// What engines are to see of operations on the path, by their numbers among the collectives.
     pub(super) taps: Vec<(u32, Box<Tap>)>,
