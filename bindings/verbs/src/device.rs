@@ -4,10 +4,11 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::null_mut;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use ringbell_nic_core::verbs::{
-    Context, OpenError, CQ_ENTRIES_MAX, DEPTH_MAX, MESSAGE_MAX, QPS_MAX, QP_LIMITS_MAX,
+    Context, ContextConfig, OpenError, CQ_ENTRIES_MAX, DEPTH_MAX, MESSAGE_MAX, QPS_MAX,
+    QP_LIMITS_MAX,
 };
 
 use crate::abi::{self, DeviceAttr, DeviceEnds, Gid, GidEntry, PortAttr};
@@ -28,6 +29,8 @@ const CAPABILITIES: u32 = 1 << 11 | 1 << 12;
 /// IBV_PORT_IP_BASED_GIDS and IBV_PORT_CM_SUP is not there.
 const PORT_CAPABILITIES: u32 = 1 << 26;
 const GID_TYPE_ROCE_V2: u32 = 2;
+/// An organisation's number from the space of local ones.
+const VENDOR: u32 = 0x02_5242;
 const NAME: &[u8] = b"ringbell0";
 
 /// The device, which lives as long as the process.
@@ -127,7 +130,7 @@ extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context {
             return refuse(libc::EINVAL);
         }
     };
-    let context = match Context::open(&config) {
+    let context = match shared(&config) {
         Ok(context) => context,
         Err(error) => {
             eprintln!("ringbell: {error}");
@@ -164,6 +167,18 @@ extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context {
     Box::into_raw(made).cast()
 }
 
+/// The process's context. The device has one address, so that what is opened several times can be connected to itself.
+fn shared(config: &ContextConfig) -> Result<Context, OpenError> {
+    static OPEN: Mutex<Option<Context>> = Mutex::new(None);
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(context) = &*open {
+        return Ok(context.clone());
+    }
+    let context = Context::open(config)?;
+    *open = Some(context.clone());
+    Ok(context)
+}
+
 fn new_eventfd() -> std::io::Result<OwnedFd> {
     // SAFETY: no pointer is involved, and the result is a descriptor of ours or an error.
     unsafe {
@@ -175,7 +190,7 @@ fn new_eventfd() -> std::io::Result<OwnedFd> {
     }
 }
 
-/// `ibv_close_device`. The socket closes with the last object of the context.
+/// `ibv_close_device`. The socket stays open until the process ends.
 #[no_mangle]
 unsafe extern "C" fn ibv_close_device(context: *mut abi::Context) -> c_int {
     // SAFETY: `ibv_open_device` has made it.
@@ -213,7 +228,7 @@ unsafe extern "C" fn ibv_query_device(_: *mut abi::Context, to: *mut DeviceAttr)
         sys_image_guid: guid,
         max_mr_size: u64::MAX >> 8,
         page_size_cap: 0xffff_f000,
-        vendor: [0, 0, 0],
+        vendor: [VENDOR, 0, 0],
         qps: [QPS_MAX as c_int, count(max.sends)],
         device_cap_flags: CAPABILITIES,
         sges: [count(max.send_pieces), count(max.send_pieces)],
@@ -339,7 +354,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
         return -(libc::EINVAL as isize);
     }
     if room == 0 {
-        return 0;
+        return -(libc::EINVAL as isize);
     }
     // SAFETY: as above.
     unsafe { *to = entry(context) };

@@ -67,15 +67,15 @@ impl Pieces {
                 continue;
             }
             let n = (len - done).min(left as usize);
-            let address = s.address.checked_add(skip).ok_or(Denied)?;
             // Key 0 would find the region by its address.
             if s.lkey == 0 {
                 return Err(Denied);
             }
+            // A piece is right as a whole, or not at all.
             let span = memory
-                .span_once(pd, Lkey(s.lkey), GpuVa(address), n as u64, need)
+                .span_once(pd, Lkey(s.lkey), GpuVa(s.address), s.len.into(), need)
                 .map_err(|_| Denied)?;
-            each(pointer(span.addr.value()), done, n);
+            each(pointer(span.addr.value() + skip), done, n);
             done += n;
             skip = 0;
         }

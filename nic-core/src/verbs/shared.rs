@@ -180,7 +180,9 @@ impl Shared {
         // A signal ends the sleep, as everything else does.
         let _ = rustix::event::poll(&mut fds, wait.as_ref());
         self.is_dormant.store(false, Ordering::SeqCst);
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.wake, &mut count);
+        if !fds[0].revents().is_empty() {
+            let mut count = [0; 8];
+            let _ = rustix::io::read(&self.wake, &mut count);
+        }
     }
 }
