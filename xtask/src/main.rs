@@ -22,6 +22,7 @@ mod test;
 mod tools;
 mod unprivileged;
 mod venv;
+mod verbs;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -75,6 +76,8 @@ enum Task {
     Mutants(mutants::Args),
     /// All-reduce beside Open MPI and MPICH (installed from PyPI), with ratios and pictures; not part of CI
     Peers(peers::Args),
+    /// Debian's programs of libibverbs over `ringbell verbs`: perftest, ibverbs-utils, the suite of pyverbs
+    Verbs(verbs::Args),
     /// Build a bundle that checks and measures Ringbell on a machine with a GPU and without Rust
     Gpu(gpu::Args),
     /// Run such a bundle (its script does)
@@ -115,6 +118,7 @@ fn run(task: Task) -> Result<bool> {
         }
         Task::Test { filter } => test::filtered(&filter),
         Task::Install(args) => install::run(&args).map(|()| true),
+        Task::Verbs(args) => verbs::run(&args),
         Task::Kernels => Ok(steps::run(&[("kernels", kernels::compile)])),
         Task::User => Ok(steps::run(&[("user", unprivileged::tests)])),
         Task::Counts {

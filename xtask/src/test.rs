@@ -7,17 +7,18 @@ use std::time::Duration;
 use anyhow::{bail, Context, Result};
 
 use crate::steps::{command, command_within, exit_code_within, Outcome, Step};
-use crate::{counts, fuzz, gpu, install, kernels, root, suite, target, unprivileged, venv};
+use crate::{counts, fuzz, gpu, install, kernels, root, suite, target, unprivileged, venv, verbs};
 
 /// Examples and tests share the profile, so that nothing is compiled twice. The workspace's tests, and those that run once
 /// more over the mock driver, come last: their closing lines are what a reader looks for.
-pub(crate) const STEPS: [Step; 11] = [
+pub(crate) const STEPS: [Step; 12] = [
     ("rtl", rtl),
     ("kernels", kernels::compile),
     ("counts", counts::compare),
     ("fuzzing", fuzz::step),
     ("examples", examples),
     ("install", install::step),
+    ("verbs", verbs::step),
     ("doctests", doctests),
     ("tests", || workspace(&[])),
     ("user", unprivileged::tests),

@@ -68,6 +68,13 @@ nothing! {
     ibv_copy_ah_attr_from_kern ibv_copy_path_rec_from_kern ibv_copy_path_rec_to_kern ibv_copy_qp_attr_from_kern
 }
 
+/// `ibv_rereg_mr`: -1 is `IBV_REREG_MR_ERR_INPUT`, after which the region is as it was.
+#[no_mangle]
+extern "C" fn ibv_rereg_mr() -> c_int {
+    set_errno(libc::EOPNOTSUPP);
+    -1
+}
+
 /// `ibv_fork_init`: nothing is pinned, so a child's copy harms nothing.
 #[no_mangle]
 extern "C" fn ibv_fork_init() -> c_int {

@@ -83,36 +83,7 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut abi::Pd) -> c_int {
 #[repr(C)]
 struct MrBox {
     front: abi::Mr,
-    region: MemoryRegion,
-    flags: c_uint,
-}
-
-/// Registers memory with the flags of `enum ibv_access_flags`.
-///
-/// # Safety
-/// A domain of ours; the program keeps the memory mapped, as libibverbs demands too.
-unsafe fn register(
-    of: *mut abi::Pd,
-    addr: *mut c_void,
-    length: usize,
-    iova: u64,
-    flags: c_uint,
-) -> Result<MemoryRegion, c_int> {
-    let known = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
-    let iova = if flags & ZERO_BASED != 0 { 0 } else { iova };
-    if flags & !(known | ZERO_BASED | NO_EFFECT) != 0 {
-        // On-demand paging, and what newer headers add.
-        return Err(libc::EOPNOTSUPP);
-    }
-    let access = Access {
-        local_write: flags & LOCAL_WRITE != 0,
-        remote_read: flags & REMOTE_READ != 0,
-        remote_write: flags & REMOTE_WRITE != 0,
-        remote_atomic: flags & REMOTE_ATOMIC != 0,
-    };
-    // SAFETY: the caller's contract.
-    let registered = unsafe { pd(of).register(addr.cast(), length, iova, access) };
-    registered.map_err(|e| explain("ibv_reg_mr", &e))
+    _region: MemoryRegion,
 }
 
 /// `ibv_reg_mr_iova2`.
@@ -124,8 +95,21 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     flags: c_uint,
 ) -> *mut abi::Mr {
-    // SAFETY: the program's objects.
-    match unsafe { register(of, addr, length, iova, flags) } {
+    let known = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+    let iova = if flags & ZERO_BASED != 0 { 0 } else { iova };
+    if flags & !(known | ZERO_BASED | NO_EFFECT) != 0 {
+        // On-demand paging, and what newer headers add.
+        return refuse(libc::EOPNOTSUPP);
+    }
+    let access = Access {
+        local_write: flags & LOCAL_WRITE != 0,
+        remote_read: flags & REMOTE_READ != 0,
+        remote_write: flags & REMOTE_WRITE != 0,
+        remote_atomic: flags & REMOTE_ATOMIC != 0,
+    };
+    // SAFETY: a domain of ours; the program keeps the memory mapped, as libibverbs demands too.
+    let registered = unsafe { pd(of).register(addr.cast(), length, iova, access) };
+    match registered {
         Ok(region) => Box::into_raw(Box::new(MrBox {
             front: abi::Mr {
                 // SAFETY: a domain of ours.
@@ -137,58 +121,10 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
                 lkey: region.lkey(),
                 rkey: region.rkey(),
             },
-            region,
-            flags,
+            _region: region,
         }))
         .cast(),
-        Err(code) => refuse(code),
-    }
-}
-
-/// `ibv_rereg_mr`: registers anew, with new keys. When it is refused the region is as it was.
-#[no_mangle]
-unsafe extern "C" fn ibv_rereg_mr(
-    mr: *mut abi::Mr,
-    change: c_int,
-    of: *mut abi::Pd,
-    addr: *mut c_void,
-    length: usize,
-    flags: c_int,
-) -> c_int {
-    const TRANSLATION: c_int = 1;
-    const PD: c_int = 2;
-    const ACCESS: c_int = 4;
-    const ERR_INPUT: c_int = -1;
-    const ERR_CMD: c_int = -4;
-    if change == 0 || change & !(TRANSLATION | PD | ACCESS) != 0 {
-        set_errno(libc::EINVAL);
-        return ERR_INPUT;
-    }
-    // SAFETY: a region of ours.
-    let b = unsafe { &mut *mr.cast::<MrBox>() };
-    let has = |bit: c_int| change & bit != 0;
-    let of = if has(PD) { of } else { b.front.pd };
-    let (addr, length, iova) = match has(TRANSLATION) {
-        true => (addr, length, addr.addr() as u64),
-        false => (b.front.addr, b.front.length, b.region.address()),
-    };
-    let flags = if has(ACCESS) {
-        flags as c_uint
-    } else {
-        b.flags
-    };
-    // SAFETY: the program's objects.
-    match unsafe { register(of, addr, length, iova, flags) } {
-        Ok(region) => {
-            (b.front.pd, b.front.addr, b.front.length) = (of, addr, length);
-            (b.front.lkey, b.front.rkey) = (region.lkey(), region.rkey());
-            (b.region, b.flags) = (region, flags);
-            0
-        }
-        Err(code) => {
-            set_errno(code);
-            ERR_CMD
-        }
+        Err(e) => refuse(explain("ibv_reg_mr", &e)),
     }
 }
 

@@ -24,6 +24,8 @@ const NAP: Duration = Duration::from_millis(1);
 const TICK: Duration = Duration::from_millis(10);
 /// Without packets and polls for so long, the thread sleeps until something wakes it.
 const DORMANT_AFTER: Duration = Duration::from_secs(1);
+/// Polls for nothing before a program lets others have its core: its peer may wait for it.
+const YIELDS_AFTER: u64 = 64;
 /// Wake-ups for nothing before a nap: at first, and at most.
 const PATIENCE: (u32, u32) = (8, 1 << 20);
 
@@ -38,6 +40,8 @@ pub(super) struct Shared {
     is_dormant: AtomicBool,
     /// When a program has polled last, in nanoseconds.
     polled: AtomicU64,
+    /// Polls in a row that found nothing.
+    empty: AtomicU64,
 }
 
 impl Shared {
@@ -51,6 +55,7 @@ impl Shared {
             naps: AtomicBool::new(false),
             is_dormant: AtomicBool::new(false),
             polled: AtomicU64::new(0),
+            empty: AtomicU64::new(0),
         })
     }
 
@@ -99,9 +104,17 @@ impl Shared {
                     self.polled.store(now.0, Ordering::Relaxed);
                     engine.step(now);
                 }
-                Some(n) => return Ok(n),
+                Some(0) => break,
+                Some(n) => {
+                    self.empty.store(0, Ordering::Relaxed);
+                    return Ok(n);
+                }
                 None => return Err(VerbsError::Overrun { entries }),
             }
+        }
+        drop(engine);
+        if self.empty.fetch_add(1, Ordering::Relaxed) >= YIELDS_AFTER {
+            std::thread::yield_now();
         }
         Ok(0)
     }

@@ -1,0 +1,350 @@
+//! Debian's programs of libibverbs over `ringbell verbs`: ibverbs-utils, perftest, and the suite of pyverbs.
+
+#![allow(clippy::disallowed_methods)] // Runs programs, with deadlines.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+
+use crate::steps::{command, Outcome};
+use crate::{target, test, tools};
+
+/// Arguments of `cargo xtask verbs`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Build and run the release: for figures
+    #[arg(long)]
+    release: bool,
+}
+
+const PACKAGES: [&str; 3] = ["ibverbs-utils", "perftest", "python3-pyverbs"];
+/// Longest time of one program.
+const LIMIT: Duration = Duration::from_secs(40);
+/// Where Debian's python3-pyverbs has rdma-core's suite.
+const SUITE: &str = "/usr/share/doc/rdma-core/tests";
+/// Cases of that suite which cannot pass, with the reason.
+const FAILING: [(&str, &str); 1] = [(
+    "test_phys_port_cnt_ex",
+    "contexts have no extended operations, so the number of ports beyond 255 is not told",
+)];
+
+/// Programs that run as a pair, with arguments for both ends.
+const PAIRS: [(&str, &[&str]); 13] = [
+    ("ibv_rc_pingpong", &["-g", "0"]),
+    (
+        "ibv_rc_pingpong",
+        &["-g", "0", "-e", "-s", "65536", "-n", "200"],
+    ),
+    ("ibv_srq_pingpong", &["-g", "0"]),
+    ("ib_write_bw", &["-F", "-n", "5000"]),
+    ("ib_write_bw", &["-F", "-n", "1000", "-b", "-q", "8"]),
+    ("ib_read_bw", &["-F", "-n", "5000"]),
+    ("ib_send_bw", &["-F", "-n", "5000"]),
+    ("ib_send_bw", &["-F", "-n", "1000", "-s", "8", "-I", "8"]),
+    ("ib_atomic_bw", &["-F", "-n", "1000"]),
+    ("ib_write_lat", &["-F", "-n", "1000"]),
+    ("ib_read_lat", &["-F", "-n", "1000"]),
+    ("ib_send_lat", &["-F", "-n", "1000"]),
+    ("ib_atomic_lat", &["-F", "-n", "1000"]),
+];
+
+/// Builds what is tested, and runs all programs.
+pub(crate) fn run(args: &Args) -> Result<bool> {
+    let packages = ["-p", "ringbell-cli", "-p", "ringbell-verbs"];
+    let release = args.release.then_some("--release");
+    command(test::cargo().arg("build").args(packages).args(release))?;
+    let folder = if args.release { "release" } else { "debug" };
+    match programs(&target().join(folder))? {
+        Outcome::Passed => Ok(true),
+        Outcome::Skipped(why) => {
+            println!("SKIPPED: {why}");
+            Ok(true)
+        }
+    }
+}
+
+/// As a step of the tests.
+pub(crate) fn step() -> Result<Outcome> {
+    test::build()?;
+    programs(&test::built())
+}
+
+/// What is missing, after an attempt to install it.
+fn missing() -> Option<String> {
+    let lacks = || {
+        let pairs = PAIRS.iter().map(|(program, _)| *program);
+        let absent = pairs
+            .chain(["ibv_devinfo"])
+            .find(|p| tools::find(p).is_none());
+        absent.map(|p| format!("no {p}. Debian: apt-get install {}", PACKAGES.join(" ")))
+    };
+    if lacks().is_none() && Path::new(SUITE).is_dir() {
+        return None;
+    }
+    if tools::is_root() {
+        let mut apt = Command::new("apt-get");
+        apt.args(["install", "-y", "--no-install-recommends"])
+            .args(PACKAGES);
+        // Without it the reason below is shown.
+        let _ = apt.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
+    lacks()
+}
+
+fn programs(built: &Path) -> Result<Outcome> {
+    if let Some(why) = missing() {
+        return Ok(Outcome::Skipped(why));
+    }
+    let ringbell = built.join("ringbell");
+    let mut rows = vec![("ibv_devinfo".to_string(), devinfo(&ringbell)?)];
+    for (program, args) in PAIRS {
+        let name = format!("{program} {}", args.join(" "));
+        let said = pair(&ringbell, program, args).with_context(|| name.clone())?;
+        rows.push((name, said));
+    }
+    rows.push(("a killed ibv_rc_pingpong".into(), killed(&ringbell)?));
+    if Path::new(SUITE).is_dir() {
+        rows.push(("pyverbs' suite".into(), suite(&ringbell)?));
+    } else {
+        println!("SKIPPED: no {SUITE}. Debian: apt-get install python3-pyverbs");
+    }
+    for (name, said) in rows {
+        println!("{name:<44} {said}");
+    }
+    Ok(Outcome::Passed)
+}
+
+fn verbs(ringbell: &Path, program: &str) -> Command {
+    let mut c = Command::new(ringbell);
+    c.args(["verbs", "--", program]);
+    c.stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    c
+}
+
+/// A program that is ended when something fails before its end.
+struct Running(Option<Child>);
+
+impl Running {
+    fn start(c: &mut Command) -> Result<Running> {
+        Ok(Running(Some(
+            c.spawn().context("cannot start the program")?,
+        )))
+    }
+
+    fn child(&mut self) -> &mut Child {
+        self.0.as_mut().expect("it has not ended")
+    }
+
+    /// Waits for the end; gives exit and output.
+    fn end(mut self) -> Result<(bool, String)> {
+        let until = Instant::now() + LIMIT;
+        while self.child().try_wait()?.is_none() {
+            if Instant::now() > until {
+                bail!("it had not ended after {} s", LIMIT.as_secs());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let child = self.0.take().expect("it has just ended");
+        // What these programs print fits a pipe.
+        let out = child.wait_with_output()?;
+        let text = [out.stdout, out.stderr].concat();
+        Ok((
+            out.status.success(),
+            String::from_utf8_lossy(&text).into_owned(),
+        ))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            // It may have ended meanwhile.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn devinfo(ringbell: &Path) -> Result<String> {
+    let (good, text) = Running::start(&mut verbs(ringbell, "ibv_devinfo"))?.end()?;
+    ensure!(
+        good && text.contains("ringbell0") && text.contains("PORT_ACTIVE"),
+        "{text}"
+    );
+    Ok("ringbell0, PORT_ACTIVE".into())
+}
+
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// Starts a server and waits until it listens.
+fn server(ringbell: &Path, program: &str, args: &[&str], port: u16) -> Result<Running> {
+    let port_text = port.to_string();
+    let mut server = Running::start(verbs(ringbell, program).args(args).args(["-p", &port_text]))?;
+    let until = Instant::now() + LIMIT;
+    // Of a listening socket of either family.
+    let state = format!(":{port:04X} ");
+    let listens = || {
+        ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|file| {
+            let table = std::fs::read_to_string(file).unwrap_or_default();
+            table.lines().any(|l| {
+                let mut words = l.split_whitespace().skip(1);
+                let local = words
+                    .next()
+                    .is_some_and(|w| format!("{w} ").ends_with(&state));
+                local && words.nth(1) == Some("0A")
+            })
+        })
+    };
+    while !listens() {
+        if server.child().try_wait()?.is_some() {
+            bail!("the server ended: {}", server.end()?.1);
+        }
+        ensure!(Instant::now() < until, "the server does not listen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(server)
+}
+
+fn pair(ringbell: &Path, program: &str, args: &[&str]) -> Result<String> {
+    let port = free_port()?;
+    let server = server(ringbell, program, args, port)?;
+    let port = port.to_string();
+    let mut client = verbs(ringbell, program);
+    let client = Running::start(client.args(args).args(["-p", &port, "127.0.0.1"]))?;
+    let (good, text) = client.end().context("the client")?;
+    ensure!(good, "the client: {text}");
+    let (good, other) = server.end().context("the server")?;
+    ensure!(good, "the server: {other}");
+    figure(program, &text).with_context(|| format!("no figure in: {text}"))
+}
+
+/// The figure of a program's output: perftest's last row, or the time of an iteration.
+fn figure(program: &str, text: &str) -> Option<String> {
+    if program.ends_with("_pingpong") {
+        let line = text.lines().find(|l| l.contains("usec/iter"))?;
+        let time = line.split_whitespace().rev().nth(1)?;
+        return Some(format!("{time} us an iteration"));
+    }
+    let is_row = |l: &&str| {
+        l.split_whitespace()
+            .next()
+            .is_some_and(|w| w.parse::<u64>().is_ok())
+    };
+    let row: Vec<_> = text.lines().rfind(is_row)?.split_whitespace().collect();
+    let (bytes, value) = (
+        row.first()?,
+        row.get(if program.ends_with("_lat") { 4 } else { 3 })?,
+    );
+    value.parse::<f64>().ok()?;
+    Some(match program.ends_with("_lat") {
+        true => format!("{bytes} B: {value} us, typically"),
+        false => format!("{bytes} B: {value} MB/s"),
+    })
+}
+
+/// Kills one end; the other must give it up.
+fn killed(ringbell: &Path) -> Result<String> {
+    let args = ["-g", "0", "-n", "1000000000"];
+    let port = free_port()?;
+    let mut server = server(ringbell, "ibv_rc_pingpong", &args, port)?;
+    let port = port.to_string();
+    let mut client = verbs(ringbell, "ibv_rc_pingpong");
+    let client = Running::start(client.args(args).args(["-p", &port, "127.0.0.1"]))?;
+    std::thread::sleep(Duration::from_millis(500));
+    server.child().kill()?;
+    let start = Instant::now();
+    let (good, text) = client.end()?;
+    let expected = "transport retry counter exceeded";
+    ensure!(!good && text.contains(expected), "the client said: {text}");
+    Ok(format!(
+        "{expected}, after {:.1} s",
+        start.elapsed().as_secs_f64()
+    ))
+}
+
+/// Unpacks the suite, runs it, and tells what was skipped and why.
+fn suite(ringbell: &Path) -> Result<String> {
+    let folder = target().join("pyverbs/tests");
+    std::fs::create_dir_all(&folder)?;
+    for entry in std::fs::read_dir(SUITE)? {
+        let from = entry?.path();
+        let name = from.file_name().unwrap_or_default();
+        std::fs::copy(&from, folder.join(name)).with_context(|| from.display().to_string())?;
+    }
+    let packed: Vec<PathBuf> = std::fs::read_dir(&folder)?
+        .filter_map(|e| Some(e.ok()?.path()))
+        .filter(|p| p.extension().is_some_and(|e| e == "gz"))
+        .collect();
+    command(Command::new("gzip").args(["-d", "-f"]).args(packed))?;
+    // Debian's own Python, for which pyverbs was built.
+    let mut python = verbs(ringbell, "/usr/bin/python3");
+    let (_, text) = Running::start(python.arg(folder.join("run_tests.py")).arg("-v"))?.end()?;
+    let mut skipped = BTreeMap::<&str, usize>::new();
+    for line in text.lines() {
+        if let Some((_, why)) = line.split_once("... skipped ") {
+            *skipped.entry(why).or_default() += 1;
+        }
+    }
+    for (why, count) in &skipped {
+        println!("pyverbs: {count:>3} skipped: {why}");
+    }
+    let failed = text.lines().filter_map(|l| {
+        let name = l
+            .strip_prefix("ERROR: ")
+            .or_else(|| l.strip_prefix("FAIL: "))?;
+        name.split_whitespace().next()
+    });
+    let failed: Vec<_> = failed.collect();
+    for name in &failed {
+        let known = FAILING.iter().find(|(n, _)| n == name);
+        let (_, why) =
+            known.with_context(|| format!("{name} of pyverbs' suite failed:\n{text}"))?;
+        println!("pyverbs: {name} fails: {why}");
+    }
+    let passed = text
+        .lines()
+        .filter(|l| *l == "ok" || l.ends_with(" ... ok"))
+        .count();
+    ensure!(
+        passed >= 25,
+        "only {passed} cases of pyverbs' suite passed:\n{text}"
+    );
+    let skips: usize = skipped.values().sum();
+    Ok(format!(
+        "{passed} passed, {skips} skipped, {} known to fail",
+        failed.len()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::figure;
+
+    #[test]
+    fn figures_of_both_kinds_of_programs_are_found() {
+        let lat = " #bytes #iterations t_min\n 2       1000          4.10           51.60      7.38     11.58  84.68\n---\n";
+        assert_eq!(
+            figure("ib_send_lat", lat).as_deref(),
+            Some("2 B: 7.38 us, typically")
+        );
+        let bw = " 65536      49794            0.00               1553.98\t\t   0.024864\n---";
+        assert_eq!(
+            figure("ib_write_bw", bw).as_deref(),
+            Some("65536 B: 1553.98 MB/s")
+        );
+        let ping = "1000 iters in 0.18 seconds = 183.22 usec/iter\n";
+        assert_eq!(
+            figure("ibv_rc_pingpong", ping).as_deref(),
+            Some("183.22 us an iteration")
+        );
+        assert_eq!(figure("ib_write_bw", "Couldn't connect"), None);
+    }
+}
