@@ -5,67 +5,21 @@
 //! Input: records of `time step (1 byte), length (1 byte), frame`.
 #![no_main]
 
+#[allow(dead_code, unreachable_pub)] // Tests of transports use all of it.
+#[path = "../../nic-core/tests/transport_support/memory.rs"]
+mod memory;
+
 use std::net::Ipv4Addr;
 
 use libfuzzer_sys::fuzz_target;
-use ringbell_gtlb::{BusSpan, Fault, Need};
-use ringbell_nic_abi::{GpuVa, PdId, Rkey, Status};
+use memory::MockDma;
 use ringbell_nic_core::datapath::Datapath;
-use ringbell_nic_core::dma::{DmaAccess, PeerDma, ReadStatus, RemoteMemory, WordUpdate};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::{mac_of, MemSwitch};
 use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
 use ringbell_nic_core::transport::{deliver, Takers, Transport};
-use ringbell_nic_core::types::{Buffer, NicTime};
-
-/// No work is posted, so nothing is read or written.
-struct NoMemory;
-
-/// No region has a remote key, so none is ever held.
-impl RemoteMemory for NoMemory {
-    fn remote(
-        &mut self,
-        _: &[PdId],
-        rkey: Rkey,
-        _: GpuVa,
-        _: u32,
-        _: Need,
-    ) -> Result<Buffer, Fault> {
-        Err(Fault::BadKey { key: rkey.0 })
-    }
-    fn remote_word(&mut self, _: &[PdId], rkey: Rkey, _: GpuVa, _: u32) -> Result<Buffer, Fault> {
-        Err(Fault::BadKey { key: rkey.0 })
-    }
-    fn update_word(&mut self, word: &Buffer, _: WordUpdate) -> Result<u64, (Status, u64)> {
-        unreachable!("{word:?} was never granted")
-    }
-    fn hold(&mut self, region: u32) {
-        unreachable!("region {region} was never granted")
-    }
-    fn release(&mut self, region: u32) {
-        unreachable!("region {region} was never held")
-    }
-}
-
-impl DmaAccess for NoMemory {
-    fn read(&mut self, b: &Buffer, _: u64, _: &mut [u8]) -> Result<ReadStatus, Fault> {
-        Err(Fault::NoTranslation { va: b.va })
-    }
-    fn write(&mut self, b: &Buffer, _: u64, _: &[u8]) -> Result<(), Fault> {
-        Err(Fault::NoTranslation { va: b.va })
-    }
-    fn span(&mut self, b: &Buffer, _: u64) -> Result<BusSpan, Fault> {
-        Err(Fault::NoTranslation { va: b.va })
-    }
-    fn direct(&self, _: BusSpan) -> Option<*mut u8> {
-        None
-    }
-    fn count_copied(&mut self, _: u64) {}
-    fn peers(&mut self) -> Option<&mut dyn PeerDma> {
-        None
-    }
-}
+use ringbell_nic_core::types::NicTime;
 
 fuzz_target!(|bytes: &[u8]| {
     let sw = MemSwitch::private(2, 1500, Checksums::Omitted).expect("numbers in range");
@@ -94,7 +48,8 @@ fuzz_target!(|bytes: &[u8]| {
             attacker.flush(now);
         }
         let takers: &mut Takers<'_> = &mut [Some(&mut victim), None];
-        let mut memory = NoMemory;
+        // No work is posted, so nothing is read or written.
+        let mut memory = MockDma::default();
         let mut data = Datapath::without_engines(&mut memory);
         deliver(now, &mut net, takers, &mut data);
         victim.step(now, &mut net, &mut data);

@@ -1,6 +1,6 @@
 //! Received packets go to the transport of their protocol, whatever else arrives at the port.
 
-mod tcp_support;
+mod transport_support;
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use ringbell_nic_core::port::mem::{mac_of, MemPort, MemSwitch};
 use ringbell_nic_core::port::{Checksums, MacAddr, Port, PortCounters};
 use ringbell_nic_core::transport::{deliver, PacketTransport, Takers};
 use ringbell_nic_core::types::NicTime;
-use tcp_support::{MockDma, Rng, IP_A, IP_B};
+use transport_support::{MockDma, Rng, IP_A, IP_B};
 
 /// Keeps the payloads that it is given, and counts its answers.
 struct Taker {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
-mod tcp_support;
+mod transport_support;
 #[macro_use]
 mod port_rules;
 
@@ -20,7 +20,7 @@ use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
 use ringbell_nic_core::port::tap::{TapConfig, TapPort};
 use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
 use ringbell_nic_core::port::{Batch, Checksums, DatagramPort as _, MacAddr, Port};
-use tcp_support::live::{missing, ok, run, Namespace};
+use transport_support::live::{missing, ok, run, Namespace};
 
 fn link(ports: [Box<dyn Port>; 2]) -> Option<Link> {
     Some(Link {

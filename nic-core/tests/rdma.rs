@@ -1,12 +1,10 @@
 //! Streams over RDMA in virtual time: lost, repeated, reordered and corrupted packets, ends, and limits.
 
-mod rdma_support;
-mod tcp_support;
+mod transport_support;
 
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use rdma_support::*;
 use ringbell_nic_abi::Status;
 use ringbell_nic_core::port::capture::Capture;
 use ringbell_nic_core::port::impair::{Faults, Impair};
@@ -16,7 +14,8 @@ use ringbell_nic_core::transport::rdma::{
 };
 use ringbell_nic_core::transport::{Transport, TransportEvent};
 use ringbell_nic_core::types::NicTime;
-use tcp_support::{Rng, IP_A, IP_B, MINUTE};
+use transport_support::rdma::{config, Pair, Side};
+use transport_support::{wire, Flow, Rng, Wire, IP_A, IP_B, MINUTE};
 
 fn faulty(seed: u64, faults: &Faults) -> Wire {
     let (a, b) = wire(1500, Checksums::Software);
@@ -39,13 +38,13 @@ fn exactly_once(mut p: Pair, seed: u64, len: usize) -> Pair {
     there.check(&p.a, &p.b);
     back.check(&p.b, &p.a);
     // The end arrives behind all bytes, in both directions.
-    p.a.rdma.close(a);
+    p.a.transport.close(a);
     p.until(MINUTE, |p| p.b.has(TransportEvent::PeerClosed { conn: b }));
-    p.b.rdma.close(b);
+    p.b.transport.close(b);
     p.until(MINUTE, |p| p.a.has(TransportEvent::Closed { conn: a }));
     p.until(MINUTE, |p| p.b.has(TransportEvent::Closed { conn: b }));
     p.until(2 * MINUTE, |p| {
-        (p.a.rdma.connections() + p.b.rdma.connections() == 0).then_some(())
+        (p.a.transport.connections() + p.b.transport.connections() == 0).then_some(())
     });
     p
 }
@@ -71,7 +70,7 @@ fn bytes_arrive_once_over_thousands_of_bad_wires() {
         };
         let p = Pair::with(faulty(seed, &faults), repair(1), repair(2));
         let p = exactly_once(p, seed, 60_000);
-        let n = p.a.rdma.counters();
+        let n = p.a.transport.counters();
         all[0] += n.repeated;
         all[1] += n.out_of_order;
         all[2] += n.duplicates;
@@ -99,12 +98,12 @@ fn over_a_narrow_cable(congestion: Congestion) -> (u64, u64) {
     let start = p.now;
     p.until(MINUTE, |p| there.drive(&mut p.a, &mut p.b).then_some(()));
     there.check(&p.a, &p.b);
-    assert_eq!(p.a.rdma.counters().repeated, 0, "nothing is lost");
+    assert_eq!(p.a.transport.counters().repeated, 0, "nothing is lost");
     let ns = p.now.0 - start.0;
     let packets = len as u64 / 1_448;
     (
         len as u64 * 1_000_000_000 / ns,
-        p.b.rdma.counters().marked * 1_000 / packets,
+        p.b.transport.counters().marked * 1_000 / packets,
     )
 }
 
@@ -139,7 +138,7 @@ fn numbers_wrap() {
         };
         let mut p = Pair::new(faulty(seed, &faults), seed);
         let (a, b) = p.connect(7000);
-        let start = p.a.rdma.first_psn(a).unwrap(); // connected
+        let start = p.a.transport.first_psn(a).unwrap(); // connected
         if start.value() < (1 << 24) - 50_000 {
             continue;
         }
@@ -169,7 +168,7 @@ fn a_silent_peer_is_given_up_in_time() {
         p.a.step(now);
         let next = p.a.next_timer().map_or(now.0 + 1_000_000, |t| t.0);
         now = NicTime(next.max(now.0 + 10_000));
-        assert!(now.0 < start.0 + 40_000_000_000, "{:?}", p.a.rdma);
+        assert!(now.0 < start.0 + 40_000_000_000, "{:?}", p.a.transport);
     }
     assert!(now.0 >= start.0 + 30_000_000_000);
     assert_eq!(
@@ -179,7 +178,7 @@ fn a_silent_peer_is_given_up_in_time() {
     );
     assert_eq!(p.a.done(2), Some((Status::ConnectionReset, 0)));
     p.a.send(a, 3, src);
-    p.a.rdma.close(a);
+    p.a.transport.close(a);
     p.a.step(now);
     assert_eq!(p.a.done(3), Some((Status::ConnectionReset, 0)));
     assert!(p.a.has(TransportEvent::Closed { conn: a }).is_some());
@@ -199,14 +198,14 @@ fn a_full_window_stops_the_sender_and_no_packet_is_refused() {
     p.a.send(a, 1, src);
     p.run(1_000_000_000);
     assert_eq!(p.a.done(1), None, "more than both buffers hold");
-    assert!(p.a.rdma.undelivered(a) >= tx as u64);
+    assert!(p.a.transport.undelivered(a) >= tx as u64);
     let dst = p.b.dma.region(vec![0; data.len()]);
     p.b.recv(b, 2, dst, false);
     p.until(MINUTE, |p| p.b.done(2));
     assert_eq!(p.a.done(1), Some((Status::Ok, data.len() as u64)));
     assert!(p.b.dma.bytes(dst) == data);
     for side in [&p.a, &p.b] {
-        let n = side.rdma.counters();
+        let n = side.transport.counters();
         assert_eq!((n.not_ready, n.repeated), (0, 0));
     }
 }
@@ -214,18 +213,18 @@ fn a_full_window_stops_the_sender_and_no_packet_is_refused() {
 #[test]
 fn a_flood_of_requests_fills_the_backlog_and_no_more() {
     let mut p = Pair::new(wire(1500, Checksums::Software), 7);
-    p.b.rdma.listen(7000, 4).unwrap(); // the port is free
+    p.b.transport.listen(7000, 4).unwrap(); // the port is free
     let deadline = NicTime(p.now.0 + 5_000_000_000);
     let remote = SocketAddrV4::new(IP_B, 7000);
     for _ in 0..50 {
-        p.a.rdma.connect(p.now, remote, deadline).unwrap(); // there is room
+        p.a.transport.connect(p.now, remote, deadline).unwrap(); // there is room
     }
     p.run(1_000_000_000);
     // Those that are not polled by the program count against the backlog; here all are.
-    assert!(p.b.rdma.connections() <= 50);
+    assert!(p.b.transport.connections() <= 50);
     // Nobody answers at a port without a listener.
     let refused =
-        p.a.rdma
+        p.a.transport
             .connect(p.now, SocketAddrV4::new(IP_B, 9), deadline)
             .unwrap();
     p.until(MINUTE, |p| {
@@ -235,7 +234,7 @@ fn a_flood_of_requests_fills_the_backlog_and_no_more() {
         })
     });
     let own =
-        p.a.rdma
+        p.a.transport
             .connect(p.now, SocketAddrV4::new(IP_A, 9), deadline);
     assert_eq!(own, Err(Status::HostUnreachable));
 }
@@ -255,8 +254,8 @@ fn the_crc_is_left_out_over_shared_memory_when_both_agree() {
         };
         let mut p = Pair::with(wire(9000, checksums), with(1, a), with(2, b));
         let (ca, cb) = p.connect(7000);
-        assert_eq!(p.a.rdma.has_icrc(ca), Some(!left_out));
-        assert_eq!(p.b.rdma.has_icrc(cb), Some(!left_out));
+        assert_eq!(p.a.transport.has_icrc(ca), Some(!left_out));
+        assert_eq!(p.b.transport.has_icrc(cb), Some(!left_out));
         let mut there = Flow::new(&mut p.a, &mut p.b, (ca, cb), 300_000, 3);
         p.until(MINUTE, |p| there.drive(&mut p.a, &mut p.b).then_some(()));
         there.check(&p.a, &p.b);
@@ -305,11 +304,11 @@ fn tshark_reads_a_session_from_the_first_request_to_the_last_reply() {
         let done = there.drive(&mut p.a, &mut p.b) & back.drive(&mut p.b, &mut p.a);
         done.then_some(())
     });
-    p.a.rdma.close(a);
+    p.a.transport.close(a);
     p.until(MINUTE, |p| p.b.has(TransportEvent::PeerClosed { conn: b }));
-    p.b.rdma.close(b);
+    p.b.transport.close(b);
     p.until(MINUTE, |p| {
-        (p.a.rdma.connections() + p.b.rdma.connections() == 0).then_some(())
+        (p.a.transport.connections() + p.b.transport.connections() == 0).then_some(())
     });
     drop(p);
     let shown = std::process::Command::new("tshark")

@@ -2,7 +2,7 @@
 //!
 //! The link has 100 Gb/s, a round trip of 100 µs and no queue but the sender's; a packet carries 1,024 bytes.
 
-mod tcp_support;
+mod transport_support;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use ringbell_nic_core::transport::rdma::qp::*;
 use ringbell_nic_core::types::NicTime;
 use ringbell_nic_core::wire::roce::{Packet, Psn, Qpn};
-use tcp_support::Rng;
+use transport_support::Rng;
 
 const MTU: u32 = 1_024;
 /// Ethernet, IPv4, UDP, ICRC, preamble and gap around a packet.

@@ -1,7 +1,7 @@
 //! Queue pairs alone, in virtual time: every operation, exactly once, over wires that lose, repeat, reorder and delay packets; and
 //! requests that a responder must refuse.
 
-mod tcp_support;
+mod transport_support;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use ringbell_nic_core::wire::roce::packet::Head;
 use ringbell_nic_core::wire::roce::{
     Aeth, AtomicEth, Bth, Extended, Packet, Psn, Qpn, Reth, Syndrome,
 };
-use tcp_support::Rng;
+use transport_support::Rng;
 
 const MTU: u32 = 256;
 const KEY: u32 = 0x1234_5678;

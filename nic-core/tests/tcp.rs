@@ -1,6 +1,6 @@
 //! TCP transports over the in-memory switch, in virtual time: every run is the same.
 
-mod tcp_support;
+mod transport_support;
 
 use std::collections::HashMap;
 use std::net::SocketAddrV4;
@@ -14,7 +14,7 @@ use ringbell_nic_core::port::{Checksums, MacAddr, Port, PortCounters};
 use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_nic_core::transport::{Transport, TransportEvent};
 use ringbell_nic_core::types::{Buffer, NicTime, WorkToken};
-use tcp_support::*;
+use transport_support::*;
 
 #[test]
 fn bytes_go_both_ways() {
@@ -96,7 +96,7 @@ fn the_holes_of_a_window_are_repaired_one_after_another() {
         let (start, bytes) = (p.now.0, 8 << 20);
         p.transfer(conns, random(12, bytes), 13, 600 * MINUTE);
         let mbs = bytes as f64 * 1e3 / (p.now.0 - start) as f64;
-        let mended = p.a.tcp.counters().partial_acks;
+        let mended = p.a.transport.counters().partial_acks;
         println!("loss {loss}: {mbs:.2} MB/s, {mended} holes mended");
         assert!(mended >= 5, "loss {loss}: {mended} holes mended");
     }
@@ -179,7 +179,7 @@ fn half_close_in_both_directions() {
     // a sends and shuts down; b sees the bytes, then the end, and can still answer.
     let hello = p.a.dma.region(random(1, 100_000));
     p.a.send(a, 1, hello);
-    p.a.tcp.shutdown(a);
+    p.a.transport.shutdown(a);
     let whole = p.b.dma.region(vec![0; 100_000]);
     let more = p.b.dma.region(vec![0; 10]);
     p.b.recv(b, 2, whole, false);
@@ -200,20 +200,20 @@ fn half_close_in_both_directions() {
     let got = p.a.dma.region(vec![0; 400_000]);
     p.a.recv(a, 6, got, false);
     p.run(MINUTE / 60);
-    p.b.tcp.shutdown(b);
+    p.b.transport.shutdown(b);
     // The end comes before the buffer is full: what came is reported.
     assert_eq!(
         p.until(MINUTE, |p| p.a.received(6)),
         (Status::EndOfStream, 300_000)
     );
     assert!(p.a.dma.bytes(got)[..300_000] == *p.b.dma.bytes(answer));
-    p.a.tcp.close(a);
-    p.b.tcp.close(b);
+    p.a.transport.close(a);
+    p.b.transport.close(b);
     p.until(MINUTE, |p| p.a.has(TransportEvent::Closed { conn: a }));
     p.until(MINUTE, |p| p.b.has(TransportEvent::Closed { conn: b }));
     // TIME-WAIT ends by itself, and nothing is left.
     p.until(5 * MINUTE, |p| {
-        (p.a.tcp.connections() + p.b.tcp.connections() == 0).then_some(())
+        (p.a.transport.connections() + p.b.transport.connections() == 0).then_some(())
     });
 }
 
@@ -226,7 +226,7 @@ fn close_delivers_queued_bytes() {
     let waiting = p.a.dma.region(vec![0; 8]);
     p.a.send(a, 1, data);
     p.a.recv(a, 2, waiting, false);
-    p.a.tcp.close(a);
+    p.a.transport.close(a);
     assert_eq!(
         p.until(MINUTE, |p| p.a.received(2)),
         (Status::NotConnected, 0)
@@ -237,7 +237,7 @@ fn close_delivers_queued_bytes() {
     assert_eq!(p.until(MINUTE, |p| p.a.sent(1)), (Status::Ok, 2 << 20));
     assert!(p.b.dma.bytes(got) == p.a.dma.bytes(data));
     p.until(MINUTE, |p| p.a.has(TransportEvent::Closed { conn: a }));
-    assert!(p.a.tcp.endpoints(a).is_none());
+    assert!(p.a.transport.endpoints(a).is_none());
     // The orphan that a left behind answers data with a reset.
     let late = p.b.dma.region(vec![1; 100]);
     p.b.send(b, 4, late);
@@ -264,8 +264,8 @@ fn abort_resets_the_peer() {
         },
         false,
     );
-    p.a.tcp.abort(a);
-    assert!(p.a.tcp.endpoints(a).is_none());
+    p.a.transport.abort(a);
+    assert!(p.a.transport.endpoints(a).is_none());
     p.until(MINUTE, |p| p.b.has(TransportEvent::Reset { conn: b }));
     assert_eq!(p.b.received(1), Some((Status::ConnectionReset, 0)));
     let (status, bytes) = p.b.sent(2).expect("the send retired");
@@ -275,10 +275,10 @@ fn abort_resets_the_peer() {
         p.until(MINUTE, |p| p.b.received(4)),
         (Status::ConnectionReset, 0)
     );
-    p.b.tcp.close(b);
+    p.b.transport.close(b);
     p.until(MINUTE, |p| p.b.has(TransportEvent::Closed { conn: b }));
     p.until(MINUTE, |p| {
-        (p.a.tcp.connections() + p.b.tcp.connections() == 0).then_some(())
+        (p.a.transport.connections() + p.b.transport.connections() == 0).then_some(())
     });
 }
 
@@ -297,15 +297,15 @@ fn refused_unreachable_and_timed_out_have_statuses_of_their_own() {
     let deadline = |p: &Pair| NicTime(p.now.0 + MINUTE);
     // No listener on that port.
     let c =
-        p.a.tcp
+        p.a.transport
             .connect(p.now, to([10, 0, 0, 2], 9), deadline(&p))
             .expect("an id");
     assert_eq!(failed(&mut p, c), Status::ConnectionRefused);
-    assert_eq!(p.b.tcp.counters().refused, 1);
+    assert_eq!(p.b.transport.counters().refused, 1);
     // No such host: ARP fails long before the deadline.
     let start = p.now;
     let c =
-        p.a.tcp
+        p.a.transport
             .connect(p.now, to([10, 0, 0, 99], 9), deadline(&p))
             .expect("an id");
     let queued = p.a.dma.region(vec![0; 9]);
@@ -315,13 +315,13 @@ fn refused_unreachable_and_timed_out_have_statuses_of_their_own() {
     assert!(p.now.0 - start.0 < MINUTE / 10);
     // A network without a way to it.
     let c =
-        p.a.tcp
+        p.a.transport
             .connect(p.now, to([192, 168, 1, 1], 9), deadline(&p));
     assert_eq!(c, Err(Status::HostUnreachable));
     // A host that drops SYNs: the listener's backlog is full.
-    p.b.tcp.listen(PORT, 1).expect("the port is free");
+    p.b.transport.listen(PORT, 1).expect("the port is free");
     let first =
-        p.a.tcp
+        p.a.transport
             .connect(p.now, to([10, 0, 0, 2], PORT), deadline(&p))
             .expect("an id");
     for _ in 0..1000 {
@@ -334,7 +334,7 @@ fn refused_unreachable_and_timed_out_have_statuses_of_their_own() {
         .expect("the first fits");
     let soon = NicTime(p.now.0 + 3_000_000_000);
     let c =
-        p.a.tcp
+        p.a.transport
             .connect(p.now, to([10, 0, 0, 2], PORT), soon)
             .expect("an id");
     let status = loop {
@@ -352,20 +352,20 @@ fn refused_unreachable_and_timed_out_have_statuses_of_their_own() {
             status: Status::TimedOut
         }
     );
-    assert!(p.b.tcp.counters().overflowed >= 1);
+    assert!(p.b.transport.counters().overflowed >= 1);
     // With the backlog drained the next one gets in.
     assert!(p.until(MINUTE, |p| p.b.incoming()).0 < u32::MAX);
     p.connect(PORT);
-    assert_eq!(p.a.tcp.connections(), 2);
+    assert_eq!(p.a.transport.connections(), 2);
 }
 
 #[test]
 fn a_port_has_one_listener() {
     let mut p = Pair::mem(1500, Checksums::Software);
     let l = p.listen(PORT);
-    assert_eq!(p.b.tcp.listen(PORT, 1), Err(Status::AddressInUse));
+    assert_eq!(p.b.transport.listen(PORT, 1), Err(Status::AddressInUse));
     let (a, b) = p.connect(PORT);
-    p.b.tcp.unlisten(l);
+    p.b.transport.unlisten(l);
     p.transfer((a, b), random(1, 1000), 1, MINUTE);
     let again = p.listen(PORT);
     assert_ne!(l, again);
@@ -502,8 +502,8 @@ fn cancel_withdraws_an_outstanding_receive() {
     let part = p.a.dma.region(vec![7; 40]);
     p.a.send(a, 2, part);
     p.run(1_000_000);
-    assert_eq!(p.b.tcp.cancel(b, WorkToken(1)), Some(40));
-    assert_eq!(p.b.tcp.cancel(b, WorkToken(1)), None);
+    assert_eq!(p.b.transport.cancel(b, WorkToken(1)), Some(40));
+    assert_eq!(p.b.transport.cancel(b, WorkToken(1)), None);
     p.run(1_000_000);
     assert_eq!(p.b.received(1), None);
 }
@@ -642,20 +642,20 @@ fn a_thousand_connections_take_turns() {
         ..config(ip)
     };
     let mut p = Pair::with(ports, small(IP_A), small(IP_B));
-    p.b.tcp.listen(PORT, N).expect("the port is free");
+    p.b.transport.listen(PORT, N).expect("the port is free");
     let deadline = NicTime(p.now.0 + MINUTE);
     let remote = SocketAddrV4::new(IP_B, PORT);
     let mut up = HashMap::new();
     for _ in 0..N {
         let a =
-            p.a.tcp
+            p.a.transport
                 .connect(p.now, remote, deadline)
                 .expect("room for all");
         p.until(MINUTE, |p| p.a.has(TransportEvent::Connected { conn: a }));
         let b = p.until(MINUTE, |p| p.b.incoming());
         assert_eq!(
-            p.a.tcp.endpoints(a).map(|(l, r)| (r, l)),
-            p.b.tcp.endpoints(b)
+            p.a.transport.endpoints(a).map(|(l, r)| (r, l)),
+            p.b.transport.endpoints(b)
         );
         up.insert(a, b);
     }
@@ -692,19 +692,19 @@ fn a_full_table_is_reported_and_time_wait_gives_way() {
     let _second = p.connect(PORT);
     let remote = SocketAddrV4::new(IP_B, PORT);
     assert_eq!(
-        p.a.tcp.connect(p.now, remote, NicTime(u64::MAX)),
+        p.a.transport.connect(p.now, remote, NicTime(u64::MAX)),
         Err(Status::NoResources)
     );
-    p.a.tcp.close(first.0);
+    p.a.transport.close(first.0);
     p.run(100_000);
-    p.b.tcp.close(first.1);
+    p.b.transport.close(first.1);
     p.until(MINUTE, |p| {
         p.a.has(TransportEvent::Closed { conn: first.0 })
     });
     p.until(MINUTE, |p| {
         p.b.has(TransportEvent::Closed { conn: first.1 })
     });
-    assert_eq!(p.a.tcp.connections(), 2, "one is in TIME-WAIT");
+    assert_eq!(p.a.transport.connections(), 2, "one is in TIME-WAIT");
     let third = p.connect(PORT);
     p.transfer(third, random(1, 10_000), 1, MINUTE);
 }
@@ -755,7 +755,7 @@ fn a_peer_that_vanishes_is_detected() {
     assert_eq!(alone(&mut p, 1), (Status::ConnectionReset, 0));
     p.a.has(TransportEvent::Reset { conn: a })
         .expect("Reset was reported");
-    p.b.tcp.abort(b);
+    p.b.transport.abort(b);
 
     // Without keep-alive it is noticed when there is something to send.
     let mut p = Pair::mem(1500, Checksums::Omitted);

@@ -3,7 +3,7 @@
 //! The same in each run; `RINGBELL_FUZZ_ROUNDS` makes it longer. `fuzz/` has the same targets for
 //! coverage-guided fuzzing.
 
-mod tcp_support;
+mod transport_support;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -15,7 +15,7 @@ use ringbell_nic_core::types::NicTime;
 use ringbell_nic_core::wire::control::{echo_reply, Arp};
 use ringbell_nic_core::wire::frame::{classify, set_acknowledgement, set_sequence, Frame};
 use ringbell_nic_core::wire::vxlan;
-use tcp_support::*;
+use transport_support::*;
 
 fn parse_all(bytes: &[u8]) {
     let mac = mac_of(1);
@@ -125,7 +125,7 @@ fn a_transport_survives_hostile_frames() {
         let end = |i: usize| -> Box<dyn Port> { Box::new(sw.port(i).unwrap()) }; // free ports
         let mut p = Pair::with((end(0), end(1)), config(IP_A), config(IP_B));
         let mut attacker = sw.port(2).unwrap(); // free port
-        p.b.tcp.listen(PORT, 64).expect("the port is free");
+        p.b.transport.listen(PORT, 64).expect("the port is free");
         let (a, b) = p.connect(PORT);
         // Seeds: what a friendly connection looks like from the victim's side. The attacker answers
         // them with the addresses turned round.
@@ -137,13 +137,13 @@ fn a_transport_survives_hostile_frames() {
         let src = p.a.dma.region(random(round, 5_000));
         p.a.send(a, 3, src);
         if rng.below(3) == 0 {
-            p.b.tcp.shutdown(b);
+            p.b.transport.shutdown(b);
         }
         for (remote_port, flags, seq, ack) in [
             (4000u16, 0x02u8, 1u32, 0u32), // SYN of an unknown sender
             (4001, 0x10, 2, 3),            // ACK of no connection
             (
-                p.a.tcp.endpoints(a).map_or(1, |(l, _)| l.port()),
+                p.a.transport.endpoints(a).map_or(1, |(l, _)| l.port()),
                 0x18,
                 4,
                 5,
@@ -169,7 +169,10 @@ fn a_transport_survives_hostile_frames() {
         while p.b.incoming().is_some() {}
         let remote = SocketAddrV4::new(IP_B, PORT);
         let deadline = NicTime(p.now.0 + MINUTE);
-        let conn = p.a.tcp.connect(p.now, remote, deadline).expect("room");
+        let conn =
+            p.a.transport
+                .connect(p.now, remote, deadline)
+                .expect("room");
         p.until(2 * MINUTE, |p| {
             while p.b.incoming().is_some() {}
             p.a.take(|e| match *e {
@@ -223,10 +226,10 @@ fn live_connections_with_mutated_segments_never_panic() {
         ); // free ports
         let mut bridge = (left.port(1).unwrap(), right.port(0).unwrap()); // free ports
         let mut p = Pair::with(ports, config(IP_A), config(IP_B));
-        p.b.tcp.listen(PORT, 16).expect("the port is free");
+        p.b.transport.listen(PORT, 16).expect("the port is free");
         let remote = SocketAddrV4::new(IP_B, PORT);
         let a =
-            p.a.tcp
+            p.a.transport
                 .connect(p.now, remote, NicTime(p.now.0 + MINUTE))
                 .expect("room");
         let data = p.a.dma.region(random(round, 60_000));
@@ -244,10 +247,10 @@ fn live_connections_with_mutated_segments_never_panic() {
                 p.b.recv(b, 3, room, true);
             }
             if turn == 150 {
-                p.a.tcp.shutdown(a);
+                p.a.transport.shutdown(a);
             }
             if turn == 300 {
-                p.a.tcp.close(a);
+                p.a.transport.close(a);
             }
         }
         assert!(started <= 400);

@@ -1,6 +1,6 @@
 //! TCP under attack, in virtual time: SYN floods, blind resets, blind data, reused ports (RFC 4987, RFC 5961).
 
-mod tcp_support;
+mod transport_support;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
@@ -11,8 +11,8 @@ use ringbell_nic_core::port::mem::{MemPort, MemSwitch};
 use ringbell_nic_core::port::Checksums;
 use ringbell_nic_core::transport::{Transport, TransportEvent};
 use ringbell_nic_core::types::{ConnId, NicTime};
-use tcp_support::raw::{drain, Hand, Raw, Segment, ACK, FIN, OPTIONS, RST, SYN};
-use tcp_support::*;
+use transport_support::raw::{drain, Hand, Raw, Segment, ACK, FIN, OPTIONS, RST, SYN};
+use transport_support::*;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -96,9 +96,9 @@ impl Flood {
             assert!(
                 self.p.now.0 < end,
                 "not within {limit} ns; a {:?} {:?}, b {:?} {:?}",
-                self.p.a.tcp,
+                self.p.a.transport,
                 self.p.a.events,
-                self.p.b.tcp,
+                self.p.b.transport,
                 self.p.b.events
             );
             self.tick();
@@ -110,7 +110,12 @@ impl Flood {
     fn connect(&mut self) -> (ConnId, ConnId) {
         let deadline = NicTime(self.p.now.0 + MINUTE);
         let remote = SocketAddrV4::new(IP_B, PORT);
-        let a = self.p.a.tcp.connect(self.p.now, remote, deadline).unwrap(); // on the same network
+        let a = self
+            .p
+            .a
+            .transport
+            .connect(self.p.now, remote, deadline)
+            .unwrap(); // on the same network
         self.until(SECOND, |p| {
             p.a.events
                 .contains(&TransportEvent::Connected { conn: a })
@@ -164,7 +169,11 @@ fn a_client_gets_in_under_a_syn_flood() {
         // The NIC speaks first, to a client that has said nothing but its handshake.
         let second = f.connect();
         f.exchange(second, true, 3_000);
-        assert!(f.p.b.tcp.connections() <= 2 + 16, "{:?}", f.p.b.tcp);
+        assert!(
+            f.p.b.transport.connections() <= 2 + 16,
+            "{:?}",
+            f.p.b.transport
+        );
     }
 }
 
@@ -174,9 +183,9 @@ fn a_flood_leaves_nothing_behind() {
     f.run(SECOND);
     f.rate = 0;
     f.run(12 * SECOND);
-    assert_eq!(f.p.b.tcp.connections(), 0);
+    assert_eq!(f.p.b.transport.connections(), 0);
     assert!(f.p.b.events.is_empty(), "{:?}", f.p.b.events);
-    assert!(f.p.b.tcp.counters().cookies > 9_000);
+    assert!(f.p.b.transport.counters().cookies > 9_000);
     f.connect();
 }
 
@@ -206,7 +215,7 @@ fn a_syn_is_answered_alike_with_room_and_without() {
         let want = with.say(&syn).remove(0);
         let mut without = Raw::new();
         let got = cookie(&mut without, 4000, 9, options);
-        assert_eq!(without.nic.tcp.counters().cookies, 1);
+        assert_eq!(without.nic.transport.counters().cookies, 1);
         assert_eq!(
             (want.flags, want.window, want.options),
             (got.flags, got.window, got.options),
@@ -279,7 +288,7 @@ fn the_backlog_bounds_connections_by_cookie() {
         w.now.0 += MS;
     }
     drain(&mut w.wire, w.now);
-    let came = std::iter::from_fn(|| w.nic.tcp.poll_event()).count();
+    let came = std::iter::from_fn(|| w.nic.transport.poll_event()).count();
     assert_eq!(came, 16);
     // What was not answered is said again, and finds room.
     let answers = w.say(&last[19]);
@@ -408,10 +417,10 @@ fn a_peer_that_starts_again_reuses_its_port() {
             old.next = old.next.wrapping_add(1);
         }
         if closes {
-            w.nic.tcp.close(old.conn);
+            w.nic.transport.close(old.conn);
         }
         if shuts {
-            w.nic.tcp.shutdown(old.conn);
+            w.nic.transport.shutdown(old.conn);
         }
         w.run(MS);
         // The new program has no state of the old one, and draws a number below the old one's.
@@ -430,12 +439,12 @@ fn a_peer_that_starts_again_reuses_its_port() {
         let new = w.connect(4000, 500);
         assert_ne!(new.conn, old.conn);
         // Giving the old one back takes nothing from the new one.
-        w.nic.tcp.close(old.conn);
+        w.nic.transport.close(old.conn);
         w.run(MS);
         w.nic.events.clear();
         let mut new = new;
         assert_lives(&mut w, &mut new);
-        assert_eq!(w.nic.tcp.connections(), 1);
+        assert_eq!(w.nic.transport.connections(), 1);
     }
 }
 
@@ -543,7 +552,7 @@ fn a_half_open_handshake_ends_by_the_exact_reset_only() {
 fn into_time_wait(w: &mut Raw) -> Hand {
     let mut hand = w.connect(4000, 1 << 20);
     assert_lives(w, &mut hand);
-    w.nic.tcp.close(hand.conn);
+    w.nic.transport.close(hand.conn);
     let got = w.run(MS);
     assert!(got.iter().any(|s| s.flags & FIN != 0), "{got:?}");
     hand.expected = hand.expected.wrapping_add(1);
@@ -553,7 +562,7 @@ fn into_time_wait(w: &mut Raw) -> Hand {
     w.nic
         .has(TransportEvent::Closed { conn: hand.conn })
         .expect("both sides have closed");
-    assert_eq!(w.nic.tcp.connections(), 1, "in TIME-WAIT");
+    assert_eq!(w.nic.transport.connections(), 1, "in TIME-WAIT");
     hand
 }
 
@@ -575,7 +584,7 @@ fn time_wait_gives_way_to_a_new_connection_and_not_to_an_old_syn() {
     let hand = into_time_wait(&mut w);
     w.say(&Segment::new(4000, SYN, 5, 0));
     w.say(&Segment::new(4000, RST, hand.next, 0));
-    assert_eq!(w.nic.tcp.connections(), 0);
+    assert_eq!(w.nic.transport.connections(), 0);
     w.connect(4000, 5);
 }
 
@@ -617,7 +626,7 @@ fn a_reset_while_closing_is_reported_once_and_in_order() {
         if len > 0 {
             w.nic.send(hand.conn, 7, data);
         }
-        w.nic.tcp.close(hand.conn);
+        w.nic.transport.close(hand.conn);
         w.run(MS);
         w.nic
             .events
@@ -639,11 +648,11 @@ fn a_reset_while_closing_is_reported_once_and_in_order() {
         want.push(TransportEvent::Closed { conn: hand.conn });
         assert_eq!(got, want, "fin {fin}, {len} bytes");
         // It is gone: what still comes is refused, and its id names nothing.
-        assert_eq!(w.nic.tcp.connections(), 0);
+        assert_eq!(w.nic.transport.connections(), 0);
         let got = w.say(&hand.segment(ACK, 0, 0));
         assert_eq!((got.len(), got[0].flags), (1, RST));
-        w.nic.tcp.close(hand.conn);
-        w.nic.tcp.abort(hand.conn);
+        w.nic.transport.close(hand.conn);
+        w.nic.transport.abort(hand.conn);
         w.run(MS);
         assert!(w.nic.events.is_empty(), "{:?}", w.nic.events);
     }
@@ -655,7 +664,7 @@ fn a_reset_behind_the_last_byte_takes_nothing_from_the_reader() {
     // meets a reset (RFC 1337), which may be received together with the FIN.
     let mut w = Raw::new();
     let mut hand = w.connect(4000, 1000);
-    w.nic.tcp.shutdown(hand.conn);
+    w.nic.transport.shutdown(hand.conn);
     let got = w.run(MS);
     assert!(got.iter().any(|s| s.flags & FIN != 0), "{got:?}");
     hand.expected = hand.expected.wrapping_add(1);
@@ -688,9 +697,9 @@ fn a_segment_after_its_connection_was_removed_reaches_no_other() {
     assert_lives(&mut w, &mut second);
     // The last one looked up, then removed.
     assert_lives(&mut w, &mut first);
-    w.nic.tcp.abort(first.conn);
+    w.nic.transport.abort(first.conn);
     w.run(MS);
-    assert_eq!(w.nic.tcp.connections(), 1);
+    assert_eq!(w.nic.transport.connections(), 1);
     // In one step: a late segment, a connection in the same place, and a late segment again.
     let late = first.segment(ACK, 0, 0);
     let got = w.say(&late);

@@ -4,7 +4,7 @@
 //! `RINGBELL_TCP_LINUX_MIB` sets the size of a transfer (default 16).
 #![allow(clippy::disallowed_methods)] // Real time at the edge.
 
-mod tcp_support;
+mod transport_support;
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -18,8 +18,8 @@ use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
 use ringbell_nic_core::port::MacAddr;
 use ringbell_nic_core::transport::{Transport, TransportEvent};
 use ringbell_nic_core::types::Buffer;
-use tcp_support::live::{missing, ok, run, tap, Live, Namespace, HOST, NIC, PATIENCE};
-use tcp_support::random;
+use transport_support::live::{missing, ok, run, tap, Live, Namespace, HOST, NIC, PATIENCE};
+use transport_support::random;
 
 fn mib() -> usize {
     let set = std::env::var("RINGBELL_TCP_LINUX_MIB").ok();
@@ -64,7 +64,10 @@ c.sendall(h.hexdigest().encode()); c.close()
 
 /// Serves one echo client; gives how many bytes came.
 fn echo(nic: &mut Live, client: impl FnOnce() -> Child) -> u64 {
-    nic.side.tcp.listen(7000, 4).expect("the port is free");
+    nic.side
+        .transport
+        .listen(7000, 4)
+        .expect("the port is free");
     let child = client();
     let conn = nic.accept();
     let room = nic.side.dma.region(vec![0; 1 << 20]);
@@ -121,7 +124,7 @@ fn a_linux_server_gets_our_bytes_over_tap() {
         .stdout;
     let _ = std::fs::remove_file(file);
     nic.send_all(conn, data);
-    nic.side.tcp.shutdown(conn);
+    nic.side.transport.shutdown(conn);
     let answer = nic.read_to_end(conn, 1000);
     assert_eq!(answer, sum[..64]);
     nic.close(conn);
@@ -136,7 +139,7 @@ fn a_linux_host_refuses_and_pings() {
     let (now, deadline) = (nic.now(), nic.now().plus(PATIENCE));
     let conn = nic
         .side
-        .tcp
+        .transport
         .connect(now, SocketAddrV4::new(HOST, 9), deadline)
         .expect("an id");
     let refused = TransportEvent::ConnectFailed {
@@ -265,7 +268,10 @@ fn carries(
         let server_side = s.spawn(move || {
             y.enter();
             let mut nic = Live::new(udp(server, Vec::new(), mtus[0]), NIC);
-            nic.side.tcp.listen(7000, 1).expect("the port is free");
+            nic.side
+                .transport
+                .listen(7000, 1)
+                .expect("the port is free");
             let conn = nic.accept();
             let got = nic.read_to_end(conn, data.len() + 1);
             nic.send_all(conn, got.clone());
@@ -279,7 +285,7 @@ fn carries(
             let conn = nic.connect(SocketAddrV4::new(NIC, 7000));
             during(&mut nic);
             nic.send_all(conn, data.to_vec());
-            nic.side.tcp.shutdown(conn);
+            nic.side.transport.shutdown(conn);
             let answer = nic.read_to_end(conn, data.len() + 1);
             nic.close(conn);
             (answer, nic.side.port().mtu())

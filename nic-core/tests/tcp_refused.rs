@@ -1,6 +1,6 @@
 //! Hosts that report that no process receives there, and peers that are merely stopped.
 
-mod tcp_support;
+mod transport_support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use ringbell_nic_core::port::mem::{MemPort, MemSwitch};
 use ringbell_nic_core::port::{Checksums, MacAddr, Port, PortCounters};
 use ringbell_nic_core::transport::{Transport as _, TransportEvent};
 use ringbell_nic_core::types::NicTime;
-use tcp_support::*;
+use transport_support::*;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -95,7 +95,7 @@ fn alone(p: &mut Pair, time: u64) -> Option<u64> {
 fn an_idle_peer_that_has_ended_is_detected_within_three_seconds_if_watched() {
     let (mut p, refuse) = pair();
     let (a, _) = p.connect(PORT);
-    p.a.tcp.watch(a);
+    p.a.transport.watch(a);
     let buf = p.a.dma.region(vec![0; 8]);
     p.a.recv(a, 1, buf, false);
     p.run(10 * SECOND);
@@ -116,7 +116,7 @@ fn an_idle_peer_that_has_ended_is_detected_within_three_seconds_if_watched() {
 fn a_peer_that_is_only_stopped_is_not_given_up() {
     let (mut p, _) = pair();
     let (a, b) = p.connect(PORT);
-    p.a.tcp.watch(a);
+    p.a.transport.watch(a);
     assert_eq!(alone(&mut p, 60 * SECOND), None);
     p.transfer((a, b), random(1, 10_000), 1, MINUTE);
 }
@@ -125,7 +125,7 @@ fn a_peer_that_is_only_stopped_is_not_given_up() {
 fn refusals_do_not_end_a_connection_whose_peer_answers() {
     let (mut p, refuse) = pair();
     let (a, b) = p.connect(PORT);
-    p.a.tcp.watch(a);
+    p.a.transport.watch(a);
     refuse.store(true, Ordering::Relaxed);
     p.run(60 * SECOND);
     p.transfer((a, b), random(1, 1 << 20), 1, MINUTE);

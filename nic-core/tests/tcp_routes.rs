@@ -1,6 +1,6 @@
 //! NICs with several ports: the forwarding table chooses the port, and each port keeps its own MTU and checksums.
 
-mod tcp_support;
+mod transport_support;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -11,7 +11,7 @@ use ringbell_nic_core::port::{AnyPort, Checksums, Port};
 use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_nic_core::transport::{Transport as _, TransportEvent};
 use ringbell_nic_core::types::{ConnId, NicTime};
-use tcp_support::{random, Side, MINUTE, PORT};
+use transport_support::{random, Side, MINUTE, PORT};
 
 const HUB: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
 const NEAR: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 2);
@@ -45,7 +45,7 @@ impl World {
                 ..TcpConfig::default()
             };
             let mut side = Side::over(net, config);
-            side.tcp.listen(PORT, 16).expect("the port is free");
+            side.transport.listen(PORT, 16).expect("the port is free");
             side
         };
         World {
@@ -77,7 +77,7 @@ impl World {
     fn start(&mut self, from: usize, to: Ipv4Addr) -> Result<ConnId, Status> {
         let (now, deadline) = (self.now, NicTime(self.now.0 + MINUTE));
         let remote = SocketAddrV4::new(to, PORT);
-        self.sides[from].tcp.connect(now, remote, deadline)
+        self.sides[from].transport.connect(now, remote, deadline)
     }
 
     /// Connects two sides, and moves bytes both ways.
@@ -135,7 +135,7 @@ fn an_address_without_a_route_is_refused_at_once() {
     let mut w = hub(&[]);
     assert_eq!(w.start(0, FAR), Err(Status::HostUnreachable));
     assert_eq!(w.start(0, HUB), Err(Status::HostUnreachable), "itself");
-    assert_eq!(w.sides[0].tcp.connections(), 0);
+    assert_eq!(w.sides[0].transport.connections(), 0);
     w.transfers(0, 1);
     // The far peer has a way here, but its answer would have none.
     let conn = w.start(2, HUB).expect("its own route");
@@ -143,7 +143,7 @@ fn an_address_without_a_route_is_refused_at_once() {
         s[2].has(TransportEvent::Connected { conn })
     });
     assert_eq!(connected, None);
-    assert!(w.sides[0].tcp.counters().overflowed > 0, "counted");
+    assert!(w.sides[0].transport.counters().overflowed > 0, "counted");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_handshake_through_a_port_that_does_not_lead_back_is_dropped() {
         s[1].has(TransportEvent::Connected { conn })
     });
     assert_eq!(connected, None);
-    assert!(w.sides[0].tcp.counters().overflowed > 0, "counted");
+    assert!(w.sides[0].transport.counters().overflowed > 0, "counted");
 }
 
 #[test]

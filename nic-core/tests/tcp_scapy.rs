@@ -2,7 +2,7 @@
 //! `/dev/net/tun`, `ip`, and scapy, which `cargo xtask test` installs below `target/venv`; what is missing is
 //! skipped, visibly.
 
-mod tcp_support;
+mod transport_support;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use ringbell_nic_abi::Status;
 use ringbell_nic_core::transport::{Transport, TransportEvent};
 use ringbell_nic_core::types::{Buffer, ConnId};
-use tcp_support::live::{missing, run, tap, Live, Namespace, NIC};
-use tcp_support::PORT;
+use transport_support::live::{missing, run, tap, Live, Namespace, NIC};
+use transport_support::PORT;
 
 /// Bytes of a connection's buffer.
 const ROOM: u32 = 64 << 10;
@@ -63,7 +63,7 @@ impl Echo {
                 } => nic.side.recv(conn, 1, self.open[&conn], true),
                 // The peer's end, a reset, or what follows from one.
                 TransportEvent::RecvDone { conn, .. } | TransportEvent::Reset { conn } => {
-                    nic.side.tcp.close(conn);
+                    nic.side.transport.close(conn);
                 }
                 _ => {}
             }
@@ -84,7 +84,10 @@ fn case(name: &str) {
     };
     let ns = Namespace::new();
     let mut nic = Live::new(Box::new(tap(&ns)), NIC);
-    nic.side.tcp.listen(PORT, 16).expect("the port is free");
+    nic.side
+        .transport
+        .listen(PORT, 16)
+        .expect("the port is free");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tcp_scapy.py");
     let mut child = Command::new("ip")
         .args(["netns", "exec", &ns.0])
@@ -103,7 +106,7 @@ fn case(name: &str) {
     let out = child.wait_with_output().expect("our child");
     println!("{}", String::from_utf8_lossy(&out.stdout));
     let err = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{err}\n{:?}", nic.side.tcp);
+    assert!(out.status.success(), "{err}\n{:?}", nic.side.transport);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Windows that close and open, full ports, and the timers that smoltcp then loses.
 
-mod tcp_support;
+mod transport_support;
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, MacAddr, Port, PortCounters};
 use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_nic_core::types::{Buffer, NicTime};
-use tcp_support::*;
+use transport_support::*;
 
 /// A cable of 100 µs, so that bytes are under way when a window closes.
 fn cable(sw: &MemSwitch, i: usize, loss: f64) -> Box<dyn Port> {
@@ -164,6 +164,6 @@ fn retransmissions_wait_for_room_in_the_port() {
         }
         assert!(p.b.dma.bytes(dst) == p.a.dma.bytes(src), "bytes differ");
         // Reminding is the remedy of another ill; here nothing is forgotten.
-        assert_eq!(p.a.tcp.counters().restarted, 0, "seed {seed}");
+        assert_eq!(p.a.transport.counters().restarted, 0, "seed {seed}");
     }
 }

@@ -1,11 +1,14 @@
 //! Two TCP transports, as the NIC drives them, with plain memory behind the DMA seam.
 
+#[allow(dead_code, unreachable_pub)] // Tests of transports use all of it.
+#[path = "../../../nic-core/tests/transport_support/memory.rs"]
+mod mock;
+
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use ringbell_gtlb::{BusSpan, Fault, Need};
-use ringbell_nic_abi::{GpuVa, PdId, Rkey, Status};
+use mock::MockDma;
+use ringbell_nic_abi::{GpuVa, Status};
 use ringbell_nic_core::datapath::Datapath;
-use ringbell_nic_core::dma::{DmaAccess, PeerDma, ReadStatus, RemoteMemory, WordUpdate};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
@@ -14,56 +17,10 @@ use ringbell_nic_core::transport::{
 };
 use ringbell_nic_core::types::{Buffer, ConnId, NicTime, Owner, WorkToken};
 
-/// One region of memory.
-struct Memory(Vec<u8>);
-
-/// No region has a remote key, so none is ever held.
-impl RemoteMemory for Memory {
-    fn remote(
-        &mut self,
-        _: &[PdId],
-        rkey: Rkey,
-        _: GpuVa,
-        _: u32,
-        _: Need,
-    ) -> Result<Buffer, Fault> {
-        Err(Fault::BadKey { key: rkey.0 })
-    }
-    fn remote_word(&mut self, _: &[PdId], rkey: Rkey, _: GpuVa, _: u32) -> Result<Buffer, Fault> {
-        Err(Fault::BadKey { key: rkey.0 })
-    }
-    fn update_word(&mut self, word: &Buffer, _: WordUpdate) -> Result<u64, (Status, u64)> {
-        unreachable!("{word:?} was never granted")
-    }
-    fn hold(&mut self, region: u32) {
-        unreachable!("region {region} was never granted")
-    }
-    fn release(&mut self, region: u32) {
-        unreachable!("region {region} was never held")
-    }
-}
-
-impl DmaAccess for Memory {
-    fn read(&mut self, b: &Buffer, offset: u64, dst: &mut [u8]) -> Result<ReadStatus, Fault> {
-        let from = (b.va.0 + offset) as usize;
-        dst.copy_from_slice(&self.0[from..from + dst.len()]);
-        Ok(ReadStatus::Done)
-    }
-    fn write(&mut self, b: &Buffer, offset: u64, src: &[u8]) -> Result<(), Fault> {
-        let to = (b.va.0 + offset) as usize;
-        self.0[to..to + src.len()].copy_from_slice(src);
-        Ok(())
-    }
-    fn span(&mut self, b: &Buffer, _: u64) -> Result<BusSpan, Fault> {
-        Err(Fault::NoTranslation { va: b.va })
-    }
-    fn direct(&self, _: BusSpan) -> Option<*mut u8> {
-        None
-    }
-    fn count_copied(&mut self, _: u64) {}
-    fn peers(&mut self) -> Option<&mut dyn PeerDma> {
-        None
-    }
+fn memory(region: Vec<u8>) -> MockDma {
+    let mut memory = MockDma::default();
+    memory.region(region);
+    memory
 }
 
 /// The pair with its connections.
@@ -71,8 +28,8 @@ pub(crate) struct Ours {
     a: TcpTransport,
     b: TcpTransport,
     nets: [Network; 2],
-    src: Memory,
-    dst: Memory,
+    src: MockDma,
+    dst: MockDma,
     conns: Vec<(ConnId, ConnId)>,
     now: NicTime,
     start: std::time::Instant,
@@ -100,12 +57,12 @@ impl Ours {
             a: side(0),
             b: side(1),
             nets,
-            src: Memory(
+            src: memory(
                 (0..1usize << 20)
                     .map(|i| (i * 31 + i / 251) as u8)
                     .collect(),
             ),
-            dst: Memory(vec![0; 1 << 20]),
+            dst: memory(vec![0; 1 << 20]),
             conns: Vec::new(),
             now: NicTime(0),
             start: std::time::Instant::now(),
@@ -181,7 +138,7 @@ impl Ours {
         message: usize,
         depth: usize,
     ) -> (usize, usize) {
-        self.dst.0[..message].fill(0);
+        self.dst.regions[0][..message].fill(0);
         let (mut posted, mut done) = (0, 0);
         for _ in 0..depth {
             for &c in conns.iter().take(messages - posted) {
@@ -210,9 +167,9 @@ impl Ours {
             }
         }
         let differ = |(a, b): (&u8, &u8)| a != b;
-        let wrong = self.src.0[..message]
+        let wrong = self.src.regions[0][..message]
             .iter()
-            .zip(&self.dst.0[..message])
+            .zip(&self.dst.regions[0][..message])
             .map(differ);
         (messages * message, wrong.filter(|&d| d).count())
     }

@@ -15,7 +15,7 @@ use ringbell_nic_core::transport::{deliver, PacketTransport, Takers};
 use ringbell_nic_core::types::NicTime;
 
 use super::{Link, PATIENCE};
-use crate::tcp_support::{MockDma, Rng};
+use crate::transport_support::{MockDma, Rng};
 
 /// A transport of RoCEv2 that keeps what it is given.
 #[derive(Default)]

@@ -142,7 +142,7 @@ impl Raw {
     pub fn with(config: TcpConfig) -> Raw {
         let sw = MemSwitch::private(2, 1500, Checksums::Omitted).unwrap(); // numbers in range
         let mut nic = Side::new(Box::new(sw.port(1).unwrap()), IP_B, config); // free ports
-        nic.tcp.listen(PORT, 16).expect("the port is free");
+        nic.transport.listen(PORT, 16).expect("the port is free");
         Raw {
             nic,
             wire: sw.port(0).unwrap(),

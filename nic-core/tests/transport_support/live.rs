@@ -166,7 +166,7 @@ impl Live {
             assert!(
                 Instant::now() < end,
                 "nothing in {PATIENCE:?}: {:?}",
-                self.side.tcp
+                self.side.transport
             );
             if !moved {
                 let (fds, _) = self.side.net.poll_fds();
@@ -190,7 +190,7 @@ impl Live {
         let now = self.now();
         let conn = self
             .side
-            .tcp
+            .transport
             .connect(now, to, deadline)
             .expect("on the network");
         self.until(|l| l.side.has(TransportEvent::Connected { conn }));
@@ -214,7 +214,7 @@ impl Live {
         self.side.dma.bytes(b)[..bytes as usize].to_vec()
     }
     pub fn close(&mut self, conn: ConnId) {
-        self.side.tcp.close(conn);
+        self.side.transport.close(conn);
         self.until(|l| l.side.has(TransportEvent::Closed { conn }));
     }
     /// Keeps answering (acknowledgements, FIN) until the other program has ended.
