@@ -1,4 +1,4 @@
-//! Reception of frames: to their connection, to a [listener](super::listener), or answered by the transport itself.
+//! Reception of frames: to their connection, to a [listener](crate::transport::connections), or answered by the transport itself.
 
 use std::net::SocketAddrV4;
 
