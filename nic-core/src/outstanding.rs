@@ -127,7 +127,8 @@ impl Outstanding {
     }
 
     /// Removes an operation; its token is stale from then on.
-    #[inline]
+    // Inlined, so that an operation is not copied on its way out.
+    #[inline(always)]
     pub(crate) fn remove(&mut self, token: WorkToken) -> Option<Operation> {
         let i = self.index(token)?;
         self.unlink(i);

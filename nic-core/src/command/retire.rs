@@ -37,20 +37,11 @@ impl Core {
         bytes: u64,
         detail: u64,
     ) {
-        for pin in work.pins.iter_mut() {
-            if let Some(pin) = pin.take() {
-                if status != Status::Ok {
-                    self.memory.dma.forget_reads(pin.region);
-                }
-                self.memory.mmu.unpin(pin);
-            }
+        if status != Status::Ok {
+            self.note_failure(&work, status, detail);
         }
-        if is_fault(status) {
-            let id = self.streams.sessions.id(work.session);
-            self.report.fault(self.time.now, id, detail);
-        }
-        if let (Some(id), false) = (work.chain, status == Status::Ok) {
-            self.streams.sessions.end_chain(id, status, detail);
+        for pin in work.pins.iter_mut().filter_map(Option::take) {
+            self.memory.mmu.unpin(pin);
         }
         match work.opcode {
             Opcode::Send | Opcode::Put => self.report.counters.tx_bytes += bytes,
@@ -61,6 +52,21 @@ impl Core {
             return self.finish_scattered(work.permit, GpuVa(work.va), status, bytes, detail);
         }
         self.finish(work.permit, status, bytes, detail);
+    }
+
+    /// An operation fails: nothing of it is read any more, and those chained to it fail as well.
+    #[cold]
+    fn note_failure(&mut self, work: &Operation, status: Status, detail: u64) {
+        for pin in work.pins.iter().flatten() {
+            self.memory.dma.forget_reads(pin.region);
+        }
+        if is_fault(status) {
+            let id = self.streams.sessions.id(work.session);
+            self.report.fault(self.time.now, id, detail);
+        }
+        if let Some(id) = work.chain {
+            self.streams.sessions.end_chain(id, status, detail);
+        }
     }
 
     /// Retires the collectives that have ended.
