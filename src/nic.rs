@@ -110,9 +110,6 @@ pub enum OpenError {
     /// The UDP socket of a port of datagrams failed.
     #[error("cannot open port roce")]
     Roce(#[from] RoceError),
-    /// Faults or a capture were asked for around a port of datagrams.
-    #[error("captures and faults act on frames, and port roce carries datagrams; leave them away, or give another port")]
-    NoWrapper,
     /// The TAP device failed.
     #[cfg(feature = "tap")]
     #[error("cannot open the TAP device")]

@@ -4,10 +4,10 @@
 use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 
-use ringbell_nic_core::port::impair::{Faults, Impair};
+use ringbell_nic_core::port::impair::{Faults, Impair, ImpairDatagrams};
 use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
 use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
-use ringbell_nic_core::port::{AnyPort, MacAddr, Port};
+use ringbell_nic_core::port::{AnyPort, DatagramPort, MacAddr, Port};
 
 use crate::builder::{NicOptions, PortOptions};
 use crate::nic::PortSpec;
@@ -63,32 +63,45 @@ fn one(
             };
             let bind = bind.unwrap_or(own);
             let mtu = mtu.map(usize::from);
-            if options.pcap.is_some() || has_faults(&options.faults) {
-                return Err(OpenError::NoWrapper);
-            }
-            return Ok(RocePort::open(&RoceConfig { bind, mtu })?.into());
+            let port = Box::new(RocePort::open(&RoceConfig { bind, mtu })?);
+            return datagrams(n, port, options);
         }
     };
     if let Some(path) = &options.pcap {
         port = capture(port, &numbered(path, n))?;
     }
-    if has_faults(&options.faults) {
-        let seed = options.faults.seed.wrapping_add(n as u64);
-        let faults = Faults {
-            seed,
-            ..options.faults
-        };
+    if let Some(faults) = faults(n, options) {
         port = Box::new(Impair::new(port, faults)?);
     }
     Ok(port.into())
 }
 
-fn has_faults(faults: &Faults) -> bool {
+/// A port of datagrams, with the recorder and the faults around it.
+fn datagrams(
+    n: usize,
+    mut port: Box<dyn DatagramPort>,
+    options: &NicOptions,
+) -> Result<AnyPort, OpenError> {
+    if let Some(path) = &options.pcap {
+        port = capture_datagrams(port, &numbered(path, n))?;
+    }
+    if let Some(faults) = faults(n, options) {
+        port = Box::new(ImpairDatagrams::new(port, faults)?);
+    }
+    Ok(port.into())
+}
+
+/// The faults of port `n`; `None` when there are none.
+fn faults(n: usize, options: &NicOptions) -> Option<Faults> {
+    let seed = options.faults.seed;
     let none = Faults {
-        seed: faults.seed,
+        seed,
         ..Faults::default()
     };
-    *faults != none
+    (options.faults != none).then(|| Faults {
+        seed: seed.wrapping_add(n as u64),
+        ..options.faults
+    })
 }
 
 /// The file of port `n`: as given for the first one.
@@ -130,6 +143,25 @@ fn tap(_: &str, _: Option<u16>, _: MacAddr, _: &NicOptions) -> Result<Box<dyn Po
 #[cfg(feature = "pcap")]
 fn capture(port: Box<dyn Port>, path: &Path) -> Result<Box<dyn Port>, OpenError> {
     use ringbell_nic_core::port::capture::Capture;
+    let (file, epoch) = record(path)?;
+    Ok(Box::new(Capture::new(port, file, epoch)?))
+}
+
+#[cfg(feature = "pcap")]
+fn capture_datagrams(
+    port: Box<dyn DatagramPort>,
+    path: &Path,
+) -> Result<Box<dyn DatagramPort>, OpenError> {
+    use ringbell_nic_core::port::capture::CaptureDatagrams;
+    let (file, epoch) = record(path)?;
+    Ok(Box::new(CaptureDatagrams::new(port, file, epoch)?))
+}
+
+/// The file of a capture, and the calendar time of NIC time 0.
+#[cfg(feature = "pcap")]
+fn record(
+    path: &Path,
+) -> Result<(std::io::BufWriter<std::fs::File>, std::time::Duration), OpenError> {
     let file = std::fs::File::create(path).map_err(|source| OpenError::CaptureFile {
         path: path.to_owned(),
         source,
@@ -137,14 +169,24 @@ fn capture(port: Box<dyn Port>, path: &Path) -> Result<Box<dyn Port>, OpenError>
     let epoch = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default();
-    let writer = std::io::BufWriter::new(file);
-    Ok(Box::new(Capture::new(port, writer, epoch)?))
+    Ok((std::io::BufWriter::new(file), epoch))
 }
 
 #[cfg(not(feature = "pcap"))]
+const NOT_BUILT: OpenError = OpenError::NotBuilt {
+    what: "a capture",
+    feature: "pcap",
+};
+
+#[cfg(not(feature = "pcap"))]
 fn capture(_: Box<dyn Port>, _: &Path) -> Result<Box<dyn Port>, OpenError> {
-    Err(OpenError::NotBuilt {
-        what: "a capture",
-        feature: "pcap",
-    })
+    Err(NOT_BUILT)
+}
+
+#[cfg(not(feature = "pcap"))]
+fn capture_datagrams(
+    _: Box<dyn DatagramPort>,
+    _: &Path,
+) -> Result<Box<dyn DatagramPort>, OpenError> {
+    Err(NOT_BUILT)
 }

@@ -246,6 +246,7 @@ fn messages_are_measured_over_datagrams_with_every_crc_and_packet_size() {
         ("send-bw", &["--icrc", "on"]),
         ("send-bw", &["--icrc", "on", "--mtu", "4144", "--threads"]),
         ("send-bw", &["--icrc", "off", "--mtu", "576"]),
+        ("send-bw", &["--loss", "0.01", "--reorder", "0.01"]),
     ] {
         let common = [
             kind,

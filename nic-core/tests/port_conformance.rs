@@ -13,8 +13,8 @@ use std::time::Duration;
 use port_rules::packets::Wired;
 use port_rules::Link;
 use ringbell_nic_core::network::Refused;
-use ringbell_nic_core::port::capture::Capture;
-use ringbell_nic_core::port::impair::{Faults, Impair};
+use ringbell_nic_core::port::capture::{Capture, CaptureDatagrams};
+use ringbell_nic_core::port::impair::{Faults, Impair, ImpairDatagrams};
 use ringbell_nic_core::port::mem::{MemPort, MemSwitch};
 use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
 use ringbell_nic_core::port::tap::{TapConfig, TapPort};
@@ -207,6 +207,20 @@ fn roce_packet_by_packet() -> Option<Wired> {
     Some(wired)
 }
 
+/// The cable takes packets one by one, and holds so many.
+fn roce_impaired() -> Option<Wired> {
+    let ports = [(); 2].map(|()| ImpairDatagrams::new(datagrams(None), Faults::default()));
+    let ports = ports.map(|p| p.expect("no faults"));
+    Some(Wired::datagrams(ports, Box::new(())))
+}
+
+fn roce_captured() -> Option<Wired> {
+    let ports =
+        [(); 2].map(|()| CaptureDatagrams::new(datagrams(None), std::io::sink(), Duration::ZERO));
+    let ports = ports.map(|p| p.expect("a sink takes all"));
+    Some(Wired::datagrams(ports, Box::new(())))
+}
+
 packet_conformance! {
     packets_over_mem_private => || super::private().map(super::Wired::frames),
     packets_over_mem_shared => || super::shared().map(super::Wired::frames),
@@ -218,6 +232,8 @@ packet_conformance! {
     packets_over_roce => || super::roce(None),
     packets_over_roce_with_a_small_mtu => || super::roce(Some(1_500)),
     packets_over_roce_packet_by_packet => super::roce_packet_by_packet,
+    packets_over_roce_impaired_without_faults => super::roce_impaired,
+    packets_over_roce_captured => super::roce_captured,
 }
 
 /// Two ports of datagrams in a namespace of their own, whose loopback has this MTU.

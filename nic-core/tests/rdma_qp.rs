@@ -977,3 +977,48 @@ fn marked_packets_slow_a_paced_requester_and_are_told_at_most_every_50_us() {
     assert!(slowed > 10 * free, "{slowed} ns, unmarked {free} ns");
     assert!(told <= slowed / 50_000 + 1, "{told} in {slowed} ns");
 }
+
+#[test]
+fn an_acknowledgement_of_a_short_message_leaves_behind_a_request_or_in_time() {
+    let patience = Duration::from_micros(20);
+    let message = |psn| (bth(RoceOpcode::SendOnly, psn), Extended::None, vec![7; 8]);
+    let waiting = || {
+        let [_, mut e] = connected([Psn::new(100), Psn::new(200)], GO_BACK);
+        e.qp.delay_acknowledgements(patience);
+        give(&mut e, &message(100));
+        assert_eq!(sent(&mut e), (vec![], 0), "it waits");
+        assert_eq!(e.qp.next_timer(), Some(NicTime(0).plus(patience)));
+        e
+    };
+    // With a request of its own side: behind it.
+    let mut e = waiting();
+    e.memory.local.insert(1, vec![1; 8]);
+    let request = Request::Send(None);
+    let len = 8;
+    assert!(e.qp.post(Work {
+        id: 1,
+        request,
+        len
+    }));
+    let mut room = [0; 512];
+    let mut opcodes = Vec::new();
+    while let Transmit::Packet(len) = e.qp.transmit(NicTime(0), &mut room, &mut e.memory) {
+        let packet = Packet::parse(&room[..len]).expect("ours");
+        opcodes.push(packet.bth.opcode);
+    }
+    assert_eq!(opcodes, [RoceOpcode::SendOnly, RoceOpcode::Acknowledge]);
+    // Alone, when its time has come.
+    let mut e = waiting();
+    let due = NicTime(0).plus(patience);
+    let made = e.qp.transmit(due, &mut room, &mut e.memory);
+    assert!(matches!(made, Transmit::Packet(_)));
+    assert_eq!(e.qp.next_timer(), None);
+    // Of several messages one, at once; and of a message that came twice.
+    let mut e = waiting();
+    for psn in 101..104 {
+        give(&mut e, &message(psn));
+    }
+    assert_eq!(sent(&mut e).1, 1);
+    give(&mut e, &message(103));
+    assert_eq!(sent(&mut e).1, 1);
+}

@@ -3,10 +3,15 @@
 mod nic_support;
 mod transport_rules;
 
+use std::net::{Ipv4Addr, SocketAddrV4};
+
 use nic_support::*;
+use ringbell_nic_core::network::Network;
+use ringbell_nic_core::port::impair::{Faults, ImpairDatagrams};
 use ringbell_nic_core::port::mem::MemSwitch;
-use ringbell_nic_core::port::Checksums;
-use ringbell_nic_core::transport::rdma::RdmaConfig;
+use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
+use ringbell_nic_core::port::{Checksums, DatagramPort};
+use ringbell_nic_core::transport::rdma::{Icrc, RdmaConfig, RdmaTransport};
 use ringbell_nic_core::transport::tcp::TcpConfig;
 use transport_rules::Subject;
 
@@ -50,8 +55,62 @@ fn rdma() -> Option<Subject<Host>> {
     })
 }
 
+fn roce() -> Option<Subject<Host>> {
+    over_sockets(Faults::default())
+}
+
+fn roce_with_faults() -> Option<Subject<Host>> {
+    over_sockets(Faults {
+        loss: 0.01,
+        reorder: 0.01,
+        duplicate: 0.01,
+        corrupt: 0.01,
+        ..Faults::default()
+    })
+}
+
+/// RDMA over plain sockets of the loopback.
+fn over_sockets(faults: Faults) -> Option<Subject<Host>> {
+    let dir = TempDir::new();
+    let bind = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
+    let sockets =
+        [1, 2].map(|_| RocePort::open(&RoceConfig { bind, mtu: None }).expect("a free port"));
+    let at = [sockets[0].local(), sockets[1].local()];
+    let setups = [1, 2].map(|n| Setup::new(&dir, n));
+    let known: Vec<_> = setups.iter().map(|s| s.nic.ip).zip(at).collect();
+    let mut seed = 0;
+    let mut sockets = sockets.into_iter();
+    let hosts = setups.each_ref().map(|setup| {
+        seed += 1;
+        let config = RdmaConfig {
+            seed,
+            icrc: Icrc::Always,
+            ..RdmaConfig::default()
+        };
+        let faults = Faults { seed, ..faults };
+        let socket = sockets.next().expect("one for each");
+        let port: Box<dyn DatagramPort> =
+            Box::new(ImpairDatagrams::new(socket, faults).expect("sound faults"));
+        Host::with(setup, |nic| {
+            let net = Network::new(setup.nic.ip, 24, vec![port], &[]);
+            let mut net = net.expect("a host's address");
+            for (nic, address) in &known {
+                net.know_host(*nic, *address);
+            }
+            let rdma = RdmaTransport::new(&net, config).expect("a valid configuration");
+            nic.transport(Box::new(rdma)).network(net)
+        })
+    });
+    Some(Subject {
+        hosts,
+        keep: Box::new(dir),
+    })
+}
+
 conformance! {
     over_local => super::local,
     over_tcp => super::tcp,
     over_rdma => super::rdma,
+    over_rdma_by_sockets => super::roce,
+    over_rdma_by_sockets_with_faults => super::roce_with_faults,
 }

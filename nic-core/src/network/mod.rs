@@ -667,14 +667,20 @@ impl Network {
     /// Sends what waits for a batch.
     pub fn flush(&mut self, now: NicTime) {
         self.send_answer(now);
-        for port in self.ports.iter_mut().filter_map(AnyPort::frames_mut) {
-            port.flush(now);
+        for port in &mut self.ports {
+            match port {
+                AnyPort::Frames(p) => p.flush(now),
+                AnyPort::Datagrams(p) => p.flush(now),
+            }
         }
     }
 
     /// When the transports must be stepped although no frame arrives.
     pub fn next_timer(&self) -> Option<NicTime> {
-        let ports = self.ports.iter().filter_map(|p| p.frames()?.next_timer());
+        let ports = self.ports.iter().filter_map(|p| match p {
+            AnyPort::Frames(p) => p.next_timer(),
+            AnyPort::Datagrams(p) => p.next_timer(),
+        });
         ports.chain(self.neighbors.next_timer()).min()
     }
 

@@ -1,9 +1,12 @@
-//! Capture of a port's frames as pcapng, for Wireshark and tshark.
+//! Capture of a port's frames or datagrams as pcapng, for Wireshark and tshark.
+//!
+//! A datagram is recorded behind the IP and UDP headers that the kernel gives it: not fragmented, identification 0.
 //!
 //! Timestamps have nanoseconds. Time is the NIC's; the offset to the calendar is given once.
 
 use std::borrow::Cow;
 use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -14,8 +17,9 @@ use pcap_file::pcapng::blocks::interface_description::{
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::{DataLink, PcapError};
 
-use super::{Checksums, MacAddr, Port, PortCounters};
+use super::{Batch, Checksums, Datagram, DatagramPort, MacAddr, Port, PortCounters, Segmentation};
 use crate::types::NicTime;
+use crate::wire::udp::{self, IP_UDP_HEADERS};
 use crate::wire::ETHERNET_HEADER;
 
 /// Nanoseconds: 10^-9, pcapng §4.2 `if_tsresol`.
@@ -46,6 +50,31 @@ struct Recorder<W: Write> {
 }
 
 impl<W: Write> Recorder<W> {
+    fn start(
+        file: W,
+        name: String,
+        linktype: DataLink,
+        epoch: Duration,
+    ) -> Result<Recorder<W>, CaptureError> {
+        let start = |file| {
+            let mut writer = PcapNgWriter::new(file)?;
+            writer.write_pcapng_block(InterfaceDescriptionBlock {
+                linktype,
+                snaplen: 0,
+                options: vec![
+                    InterfaceDescriptionOption::IfName(Cow::Owned(name)),
+                    InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
+                ],
+            })?;
+            Ok(writer)
+        };
+        Ok(Recorder {
+            writer: start(file).map_err(|source| CaptureError { source })?,
+            epoch,
+            failed: false,
+        })
+    }
+
     fn record(&mut self, now: NicTime, frame: &[u8], direction: Direction) {
         if self.failed {
             return;
@@ -79,28 +108,11 @@ impl<P: Port, W: Write + Send> Capture<P, W> {
     /// # Errors
     /// [`CaptureError`] when the file's header cannot be written.
     pub fn new(inner: P, file: W, epoch: Duration) -> Result<Self, CaptureError> {
-        let start = |file| {
-            let mut writer = PcapNgWriter::new(file)?;
-            let name = Cow::Owned(inner.describe());
-            writer.write_pcapng_block(InterfaceDescriptionBlock {
-                linktype: DataLink::ETHERNET,
-                snaplen: 0,
-                options: vec![
-                    InterfaceDescriptionOption::IfName(name),
-                    InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
-                ],
-            })?;
-            Ok(writer)
-        };
-        let writer = start(file).map_err(|source| CaptureError { source })?;
+        let recorder = Recorder::start(file, inner.describe(), DataLink::ETHERNET, epoch)?;
         Ok(Capture {
             scratch: vec![0; ETHERNET_HEADER + inner.mtu()].into(),
             inner,
-            recorder: Recorder {
-                writer,
-                epoch,
-                failed: false,
-            },
+            recorder,
             dst: MacAddr::default(),
         })
     }
@@ -160,6 +172,107 @@ impl<P: Port, W: Write + Send> Port for Capture<P, W> {
         self.inner.poll_fds(fds);
     }
     fn next_refused(&mut self) -> Option<MacAddr> {
+        self.inner.next_refused()
+    }
+    fn counters(&self) -> PortCounters {
+        self.inner.counters()
+    }
+}
+
+/// A port of datagrams whose packets are recorded.
+pub struct CaptureDatagrams<P, W: Write> {
+    inner: P,
+    recorder: Recorder<W>,
+    /// The packet being recorded.
+    scratch: Box<[u8]>,
+    /// The last time that was told: sending is not told any.
+    now: NicTime,
+}
+
+impl<P: DatagramPort, W: Write + Send> CaptureDatagrams<P, W> {
+    /// As [`Capture::new`].
+    ///
+    /// # Errors
+    /// [`CaptureError`] when the file's header cannot be written.
+    pub fn new(inner: P, file: W, epoch: Duration) -> Result<Self, CaptureError> {
+        Ok(CaptureDatagrams {
+            recorder: Recorder::start(file, inner.describe(), DataLink::RAW, epoch)?,
+            scratch: vec![0; IP_UDP_HEADERS + inner.mtu()].into(),
+            inner,
+            now: NicTime(0),
+        })
+    }
+
+    /// Ends the capture and gives the file back, for its owner to flush.
+    pub fn into_file(self) -> W {
+        self.recorder.writer.into_inner()
+    }
+}
+
+impl<P: DatagramPort, W: Write + Send> DatagramPort for CaptureDatagrams<P, W> {
+    fn describe(&self) -> String {
+        format!("{}, captured", self.inner.describe())
+    }
+    fn local(&self) -> SocketAddrV4 {
+        self.inner.local()
+    }
+    fn mtu(&self) -> usize {
+        self.inner.mtu()
+    }
+    fn mtu_to(&mut self, to: Ipv4Addr) -> usize {
+        self.inner.mtu_to(to)
+    }
+    fn segmentation(&self) -> Segmentation {
+        self.inner.segmentation()
+    }
+    fn receive_buffer(&self) -> usize {
+        self.inner.receive_buffer()
+    }
+
+    fn send(
+        &mut self,
+        to: SocketAddrV4,
+        ecn: u8,
+        segmented: bool,
+        batch: &Batch,
+        from: usize,
+    ) -> usize {
+        let taken = self.inner.send(to, ecn, segmented, batch, from);
+        for packet in from..from + taken {
+            let len = batch.len_of(packet);
+            // What is longer than any packet was dropped.
+            if batch.copy_to(packet, &mut self.scratch[IP_UDP_HEADERS..]) {
+                udp::emit(&mut self.scratch, self.inner.local(), to, ecn, len);
+                let whole = &self.scratch[..IP_UDP_HEADERS + len];
+                self.recorder.record(self.now, whole, Direction::Out);
+            }
+        }
+        taken
+    }
+
+    fn receive(&mut self, now: NicTime) -> Option<Datagram<'_>> {
+        self.now = now;
+        let local = self.inner.local();
+        let d = self.inner.receive(now)?;
+        let len = d.bytes.len();
+        if let Some(room) = self.scratch.get_mut(..IP_UDP_HEADERS + len) {
+            room[IP_UDP_HEADERS..].copy_from_slice(d.bytes);
+            udp::emit(room, d.from, local, d.ecn, len);
+            self.recorder.record(now, room, Direction::In);
+        }
+        Some(d)
+    }
+    fn flush(&mut self, now: NicTime) {
+        self.now = now;
+        self.inner.flush(now);
+    }
+    fn next_timer(&self) -> Option<NicTime> {
+        self.inner.next_timer()
+    }
+    fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
+        self.inner.poll_fds(fds);
+    }
+    fn next_refused(&mut self) -> Option<SocketAddrV4> {
         self.inner.next_refused()
     }
     fn counters(&self) -> PortCounters {

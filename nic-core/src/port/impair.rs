@@ -5,10 +5,13 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use super::{is_frame, Checksums, MacAddr, Port, PortCounters};
+use super::{
+    is_frame, Batch, Checksums, Datagram, DatagramPort, MacAddr, Port, PortCounters, Segmentation,
+};
 use crate::types::NicTime;
 use crate::wire::ETHERNET_HEADER;
 
@@ -94,32 +97,26 @@ pub struct Impaired {
     pub marked: u64,
 }
 
-/// A port behind a bad cable.
+/// Both ECN bits.
+const CONGESTION_EXPERIENCED: u8 = 3;
+
+/// What travels by a cable, with where it goes.
 #[derive(Debug)]
-pub struct Impair<P> {
-    inner: P,
+struct Cable<K> {
     faults: Faults,
     rng: u64,
-    scratch: Box<[u8]>,
-    dst: MacAddr,
-    /// Frames under way, by the time they leave and the order they came in.
+    /// What is under way, by the time it leaves and the order it came in.
     queue: BinaryHeap<Reverse<(NicTime, u64, usize)>>,
     /// Their bytes, reused.
-    frames: Vec<Vec<u8>>,
+    slots: Vec<(K, Vec<u8>)>,
     free: Vec<usize>,
     sequence: u64,
     line_free: NicTime,
     done: Impaired,
-    /// Frames whose length no frame of the port has.
-    dropped: u64,
 }
 
-impl<P: Port> Impair<P> {
-    /// Puts a bad cable on a port.
-    ///
-    /// # Errors
-    /// [`ImpairError`] names the setting that makes no sense.
-    pub fn new(inner: P, faults: Faults) -> Result<Impair<P>, ImpairError> {
+impl<K: Copy> Cable<K> {
+    fn new(faults: Faults, checksums: Checksums) -> Result<Cable<K>, ImpairError> {
         let probabilities = [
             ("loss", faults.loss),
             ("reorder", faults.reorder),
@@ -134,28 +131,23 @@ impl<P: Port> Impair<P> {
         if faults.rate_bps == Some(0) {
             return Err(ImpairError::Rate);
         }
-        if faults.corrupt > 0.0 && inner.checksums() == Checksums::Omitted {
+        if faults.corrupt > 0.0 && checksums == Checksums::Omitted {
             return Err(ImpairError::NoChecksums);
         }
-        Ok(Impair {
-            scratch: vec![0; ETHERNET_HEADER + inner.mtu()].into(),
-            inner,
+        Ok(Cable {
             faults,
             rng: faults.seed,
-            dst: MacAddr::default(),
             queue: BinaryHeap::new(),
-            frames: Vec::new(),
+            slots: Vec::new(),
             free: Vec::new(),
             sequence: 0,
             line_free: NicTime(0),
             done: Impaired::default(),
-            dropped: 0,
         })
     }
 
-    /// What the cable did so far.
-    pub fn impaired(&self) -> Impaired {
-        self.done
+    fn is_full(&self) -> bool {
+        self.queue.len() >= IN_FLIGHT_MAX
     }
 
     /// SplitMix64 (Steele et al., OOPSLA 2014): small, seeded, good enough for dice.
@@ -171,46 +163,144 @@ impl<P: Port> Impair<P> {
         probability > 0.0 && ((self.random() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 
-    fn enqueue(&mut self, due: NicTime, len: usize) {
+    /// Sends bytes on their way; a bit behind the first `guarded` may flip. `mark` marks them, if it can.
+    fn put(
+        &mut self,
+        now: NicTime,
+        mut to: K,
+        bytes: &mut [u8],
+        guarded: usize,
+        mark: impl FnOnce(&mut K, &mut [u8]) -> bool,
+    ) {
+        let f = self.faults;
+        let mut due = now;
+        if let Some(bps) = f.rate_bps {
+            let on_wire = (bytes.len() as u64 * 8).saturating_mul(1_000_000_000) / bps;
+            self.line_free = NicTime(self.line_free.max(now).0.saturating_add(on_wire));
+            due = self.line_free;
+            let waits = f.mark_beyond.is_some_and(|max| now.plus(max) < due);
+            if waits && mark(&mut to, bytes) {
+                self.done.marked += 1;
+            }
+        }
+        if self.happens(f.loss) {
+            self.done.lost += 1;
+            return;
+        }
+        if self.happens(f.corrupt) && bytes.len() > guarded {
+            let bits = (bytes.len() - guarded) as u64 * 8;
+            let bit = (self.random() % bits) as usize;
+            bytes[guarded + bit / 8] ^= 1 << (bit % 8);
+            self.done.corrupted += 1;
+        }
+        due = due.plus(f.delay);
+        if !f.jitter.is_zero() {
+            let span = u64::try_from(f.jitter.as_nanos()).unwrap_or(u64::MAX);
+            due = NicTime(due.0.saturating_add(self.random() % span.max(1)));
+        }
+        let twice = self.happens(f.duplicate);
+        if self.happens(f.reorder) {
+            self.done.reordered += 1;
+            due = due.plus(f.reorder_by);
+        }
+        self.enqueue(due, to, bytes);
+        if twice {
+            self.done.duplicated += 1;
+            self.enqueue(due, to, bytes);
+        }
+    }
+
+    fn enqueue(&mut self, due: NicTime, to: K, bytes: &[u8]) {
         let at = self.free.pop().unwrap_or_else(|| {
-            self.frames.push(Vec::with_capacity(self.scratch.len()));
-            self.frames.len() - 1
+            self.slots.push((to, Vec::new()));
+            self.slots.len() - 1
         });
-        self.frames[at].clear();
-        self.frames[at].extend_from_slice(&self.scratch[..len]);
+        let (key, kept) = &mut self.slots[at];
+        *key = to;
+        kept.clear();
+        kept.extend_from_slice(bytes);
         self.sequence += 1;
         self.queue.push(Reverse((due, self.sequence, at)));
     }
 
-    /// Hands over the frames whose time has come.
-    fn release(&mut self, now: NicTime) {
+    /// Hands over what is due, until `send` has no room.
+    fn release(&mut self, now: NicTime, mut send: impl FnMut(K, &[u8]) -> bool) {
         while let Some(&Reverse((due, _, at))) = self.queue.peek() {
-            if due > now {
+            let (to, bytes) = &self.slots[at];
+            if due > now || !send(*to, bytes) {
                 return;
-            }
-            let frame = &self.frames[at];
-            let mut dst = MacAddr::default();
-            dst.0.copy_from_slice(&frame[..6]);
-            let Some(room) = self.inner.tx_frame(now, dst) else {
-                return;
-            };
-            match room.get_mut(..frame.len()) {
-                Some(room) => {
-                    room.copy_from_slice(frame);
-                    self.inner.tx_commit(now, frame.len());
-                }
-                // The port's MTU has fallen since.
-                None => self.dropped += 1,
             }
             self.queue.pop();
             self.free.push(at);
         }
     }
+
+    fn next_timer(&self) -> Option<NicTime> {
+        self.queue.peek().map(|&Reverse((due, ..))| due)
+    }
+
+    fn describe(&self, inner: &str) -> String {
+        let f = &self.faults;
+        format!(
+            "{inner} with loss {} reorder {} duplicate {} corrupt {} seed {}",
+            f.loss, f.reorder, f.duplicate, f.corrupt, f.seed
+        )
+    }
+}
+
+/// A port behind a bad cable.
+#[derive(Debug)]
+pub struct Impair<P> {
+    inner: P,
+    cable: Cable<MacAddr>,
+    scratch: Box<[u8]>,
+    dst: MacAddr,
+    /// Frames whose length no frame of the port has.
+    dropped: u64,
+}
+
+impl<P: Port> Impair<P> {
+    /// Puts a bad cable on a port.
+    ///
+    /// # Errors
+    /// [`ImpairError`] names the setting that makes no sense.
+    pub fn new(inner: P, faults: Faults) -> Result<Impair<P>, ImpairError> {
+        Ok(Impair {
+            cable: Cable::new(faults, inner.checksums())?,
+            scratch: vec![0; ETHERNET_HEADER + inner.mtu()].into(),
+            inner,
+            dst: MacAddr::default(),
+            dropped: 0,
+        })
+    }
+
+    /// What the cable did so far.
+    pub fn impaired(&self) -> Impaired {
+        self.cable.done
+    }
+
+    /// Hands over the frames whose time has come.
+    fn release(&mut self, now: NicTime) {
+        let (inner, dropped) = (&mut self.inner, &mut self.dropped);
+        self.cable.release(now, |dst, frame| {
+            let Some(room) = inner.tx_frame(now, dst) else {
+                return false;
+            };
+            match room.get_mut(..frame.len()) {
+                Some(room) => {
+                    room.copy_from_slice(frame);
+                    inner.tx_commit(now, frame.len());
+                }
+                // The port's MTU has fallen since.
+                None => *dropped += 1,
+            }
+            true
+        });
+    }
 }
 
 /// Marks an IPv4 packet whose transport knows ECN. `false`: it does not, or was marked before.
 fn mark(packet: &mut [u8]) -> bool {
-    const CONGESTION_EXPERIENCED: u8 = 3;
     let Some(header) = packet.get_mut(..20).filter(|h| h[0] == 0x45) else {
         return false;
     };
@@ -230,16 +320,7 @@ fn mark(packet: &mut [u8]) -> bool {
 
 impl<P: Port> Port for Impair<P> {
     fn describe(&self) -> String {
-        let f = &self.faults;
-        format!(
-            "{} with loss {} reorder {} duplicate {} corrupt {} seed {}",
-            self.inner.describe(),
-            f.loss,
-            f.reorder,
-            f.duplicate,
-            f.corrupt,
-            f.seed
-        )
+        self.cable.describe(&self.inner.describe())
     }
     fn mac(&self) -> MacAddr {
         self.inner.mac()
@@ -255,7 +336,7 @@ impl<P: Port> Port for Impair<P> {
     }
 
     fn tx_frame(&mut self, _now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
-        if self.queue.len() >= IN_FLIGHT_MAX {
+        if self.cable.is_full() {
             return None;
         }
         self.dst = dst;
@@ -267,43 +348,12 @@ impl<P: Port> Port for Impair<P> {
             self.dropped += 1;
             return;
         }
-        let f = self.faults;
-        let mut due = now;
-        if let Some(bps) = f.rate_bps {
-            let on_wire = (len as u64 * 8).saturating_mul(1_000_000_000) / bps;
-            self.line_free = NicTime(self.line_free.max(now).0.saturating_add(on_wire));
-            due = self.line_free;
-            let waits = f.mark_beyond.is_some_and(|max| now.plus(max) < due);
-            if waits && mark(&mut self.scratch[ETHERNET_HEADER..len]) {
-                self.done.marked += 1;
-            }
-        }
-        if self.happens(f.loss) {
-            self.done.lost += 1;
-            return;
-        }
-        if self.happens(f.corrupt) && len > ETHERNET_HEADER {
-            // Not the Ethernet header: the frame check sequence, which we do not carry, guards it.
-            let bits = (len - ETHERNET_HEADER) as u64 * 8;
-            let bit = (self.random() % bits) as usize;
-            self.scratch[ETHERNET_HEADER + bit / 8] ^= 1 << (bit % 8);
-            self.done.corrupted += 1;
-        }
-        due = due.plus(f.delay);
-        if !f.jitter.is_zero() {
-            let span = u64::try_from(f.jitter.as_nanos()).unwrap_or(u64::MAX);
-            due = NicTime(due.0.saturating_add(self.random() % span.max(1)));
-        }
-        let twice = self.happens(f.duplicate);
-        if self.happens(f.reorder) {
-            self.done.reordered += 1;
-            due = due.plus(f.reorder_by);
-        }
-        self.enqueue(due, len);
-        if twice {
-            self.done.duplicated += 1;
-            self.enqueue(due, len);
-        }
+        // Not the Ethernet header: the frame check sequence, which we do not carry, guards it.
+        let frame = &mut self.scratch[..len];
+        self.cable
+            .put(now, self.dst, frame, ETHERNET_HEADER, |_, frame| {
+                mark(&mut frame[ETHERNET_HEADER..])
+            });
         self.release(now);
     }
 
@@ -312,11 +362,8 @@ impl<P: Port> Port for Impair<P> {
         self.inner.flush(now);
     }
     fn next_timer(&self) -> Option<NicTime> {
-        let due = self.queue.peek().map(|&Reverse((due, ..))| due);
-        match (due, self.inner.next_timer()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let timers = [self.cable.next_timer(), self.inner.next_timer()];
+        timers.into_iter().flatten().min()
     }
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         self.inner.poll_fds(fds);
@@ -327,7 +374,124 @@ impl<P: Port> Port for Impair<P> {
     fn counters(&self) -> PortCounters {
         let inner = self.inner.counters();
         PortCounters {
-            tx_dropped: inner.tx_dropped + self.done.lost + self.dropped,
+            tx_dropped: inner.tx_dropped + self.cable.done.lost + self.dropped,
+            ..inner
+        }
+    }
+}
+
+/// A port of datagrams behind a bad cable. Packets leave one by one.
+#[derive(Debug)]
+pub struct ImpairDatagrams<P> {
+    inner: P,
+    cable: Cable<(SocketAddrV4, u8)>,
+    scratch: Box<[u8]>,
+    batch: Batch,
+    /// The last time that was told: sending is not told any.
+    now: NicTime,
+    /// Packets longer than any.
+    dropped: u64,
+}
+
+impl<P: DatagramPort> ImpairDatagrams<P> {
+    /// Puts a bad cable on a port of datagrams, whose packets have the ICRC as a checksum.
+    ///
+    /// # Errors
+    /// [`ImpairError`] names the setting that makes no sense.
+    pub fn new(inner: P, faults: Faults) -> Result<ImpairDatagrams<P>, ImpairError> {
+        Ok(ImpairDatagrams {
+            cable: Cable::new(faults, Checksums::Software)?,
+            scratch: vec![0; inner.mtu()].into(),
+            inner,
+            batch: Batch::new(),
+            now: NicTime(0),
+            dropped: 0,
+        })
+    }
+
+    /// What the cable did so far.
+    pub fn impaired(&self) -> Impaired {
+        self.cable.done
+    }
+
+    fn release(&mut self) {
+        let (inner, batch) = (&mut self.inner, &mut self.batch);
+        self.cable.release(self.now, |(to, ecn), packet| {
+            batch.clear();
+            batch.put(packet);
+            batch.end();
+            inner.send(to, ecn, false, batch, 0) == batch.len()
+        });
+    }
+}
+
+impl<P: DatagramPort> DatagramPort for ImpairDatagrams<P> {
+    fn describe(&self) -> String {
+        self.cable.describe(&self.inner.describe())
+    }
+    fn local(&self) -> SocketAddrV4 {
+        self.inner.local()
+    }
+    fn mtu(&self) -> usize {
+        self.inner.mtu()
+    }
+    fn mtu_to(&mut self, to: Ipv4Addr) -> usize {
+        self.inner.mtu_to(to)
+    }
+    fn segmentation(&self) -> Segmentation {
+        self.inner.segmentation()
+    }
+    fn receive_buffer(&self) -> usize {
+        self.inner.receive_buffer()
+    }
+
+    fn send(&mut self, to: SocketAddrV4, ecn: u8, _: bool, batch: &Batch, from: usize) -> usize {
+        let mut taken = 0;
+        for packet in from..batch.len() {
+            if self.cable.is_full() {
+                break;
+            }
+            taken += 1;
+            let len = batch.len_of(packet);
+            if !batch.copy_to(packet, &mut self.scratch) {
+                self.dropped += 1;
+            } else {
+                let bytes = &mut self.scratch[..len];
+                self.cable
+                    .put(self.now, (to, ecn), bytes, 0, |(_, ecn), _| {
+                        let may = matches!(*ecn, 1 | 2);
+                        *ecn |= if may { CONGESTION_EXPERIENCED } else { 0 };
+                        may
+                    });
+            }
+        }
+        self.release();
+        taken
+    }
+
+    fn receive(&mut self, now: NicTime) -> Option<Datagram<'_>> {
+        self.now = now;
+        self.inner.receive(now)
+    }
+    fn flush(&mut self, now: NicTime) {
+        self.now = now;
+        self.release();
+        self.inner.flush(now);
+    }
+    fn next_timer(&self) -> Option<NicTime> {
+        let timers = [self.cable.next_timer(), self.inner.next_timer()];
+        timers.into_iter().flatten().min()
+    }
+    fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
+        self.inner.poll_fds(fds);
+    }
+    fn next_refused(&mut self) -> Option<SocketAddrV4> {
+        self.inner.next_refused()
+    }
+    fn counters(&self) -> PortCounters {
+        let inner = self.inner.counters();
+        PortCounters {
+            tx_dropped: inner.tx_dropped + self.cable.done.lost + self.dropped,
             ..inner
         }
     }

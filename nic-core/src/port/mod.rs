@@ -14,8 +14,8 @@
 //! | UDP socket, VXLAN-framed | [`udp`] | a UDP port; works between machines |
 //! | TAP device | [`tap`] | root, or a device that root made |
 //! | UDP socket, datagrams for RoCEv2 | [`roce`] | an address of the host; works between machines |
-//! | any port of frames, with faults | [`impair`] | – |
-//! | any port of frames, recorded | [`capture`] | a writable file |
+//! | any of these, with faults | [`impair`] | – |
+//! | any of these, recorded | [`capture`] | a writable file |
 //!
 //! [`tx_frame`]: Port::tx_frame
 //! [`tx_commit`]: Port::tx_commit
@@ -193,6 +193,16 @@ pub trait DatagramPort: Send {
     /// The next datagram that has arrived. It stays until the next call of any method.
     fn receive(&mut self, now: NicTime) -> Option<Datagram<'_>>;
 
+    /// Sends what a wrapper has kept back.
+    fn flush(&mut self, now: NicTime) {
+        let _ = now;
+    }
+
+    /// When [`DatagramPort::flush`] must be called although nothing arrives.
+    fn next_timer(&self) -> Option<NicTime> {
+        None
+    }
+
     /// Adds the file descriptors that become readable when a datagram arrives.
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>);
 
@@ -284,6 +294,61 @@ impl AnyPort {
             AnyPort::Frames(p) => p.poll_fds(fds),
             AnyPort::Datagrams(p) => p.poll_fds(fds),
         }
+    }
+}
+
+impl From<Box<dyn DatagramPort>> for AnyPort {
+    fn from(port: Box<dyn DatagramPort>) -> AnyPort {
+        AnyPort::Datagrams(port)
+    }
+}
+
+impl<P: DatagramPort + ?Sized> DatagramPort for Box<P> {
+    fn describe(&self) -> String {
+        (**self).describe()
+    }
+    fn local(&self) -> SocketAddrV4 {
+        (**self).local()
+    }
+    fn mtu(&self) -> usize {
+        (**self).mtu()
+    }
+    fn mtu_to(&mut self, to: Ipv4Addr) -> usize {
+        (**self).mtu_to(to)
+    }
+    fn segmentation(&self) -> Segmentation {
+        (**self).segmentation()
+    }
+    fn receive_buffer(&self) -> usize {
+        (**self).receive_buffer()
+    }
+    fn send(
+        &mut self,
+        to: SocketAddrV4,
+        ecn: u8,
+        segmented: bool,
+        batch: &Batch,
+        from: usize,
+    ) -> usize {
+        (**self).send(to, ecn, segmented, batch, from)
+    }
+    fn receive(&mut self, now: NicTime) -> Option<Datagram<'_>> {
+        (**self).receive(now)
+    }
+    fn flush(&mut self, now: NicTime) {
+        (**self).flush(now)
+    }
+    fn next_timer(&self) -> Option<NicTime> {
+        (**self).next_timer()
+    }
+    fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
+        (**self).poll_fds(fds)
+    }
+    fn next_refused(&mut self) -> Option<SocketAddrV4> {
+        (**self).next_refused()
+    }
+    fn counters(&self) -> PortCounters {
+        (**self).counters()
     }
 }
 

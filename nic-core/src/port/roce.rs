@@ -17,10 +17,11 @@
 
 mod socket;
 
-use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
+
+use rustc_hash::FxHashMap;
 
 use self::socket::{Message, Pieces, Received, MESSAGES, PIECES_MAX};
 use super::kernel::{failed, path_mtu, Errors};
@@ -118,7 +119,7 @@ pub struct RocePort {
     socket: UdpSocket,
     local: SocketAddrV4,
     asked: Option<usize>,
-    ways: HashMap<Ipv4Addr, usize>,
+    ways: FxHashMap<Ipv4Addr, usize>,
     segments: usize,
     errors: Errors,
     inbox: Inbox,
@@ -146,7 +147,7 @@ impl RocePort {
             socket,
             local: SocketAddrV4::new(*addr.ip(), port),
             asked: mtu,
-            ways: HashMap::new(),
+            ways: FxHashMap::default(),
             segments,
             errors: Errors::default(),
             inbox: Inbox {

@@ -9,8 +9,7 @@ use ringbell_nic_core::datapath::Datapath;
 use ringbell_nic_core::network::{
     Datagrams, Headers, Network, Packet, Protocol, Refused, Resolved, Waiter,
 };
-use ringbell_nic_core::port::roce::RocePort;
-use ringbell_nic_core::port::{AnyPort, Batch, DatagramPort as _, PortCounters};
+use ringbell_nic_core::port::{AnyPort, Batch, DatagramPort, PortCounters};
 use ringbell_nic_core::transport::{deliver, PacketTransport, Takers};
 use ringbell_nic_core::types::NicTime;
 
@@ -68,9 +67,13 @@ impl Wired {
     }
 
     /// Over two ports of datagrams.
-    pub fn datagrams(ports: [RocePort; 2], keep: Box<dyn std::any::Any>) -> Wired {
+    pub fn datagrams<P: DatagramPort + 'static>(
+        ports: [P; 2],
+        keep: Box<dyn std::any::Any>,
+    ) -> Wired {
         let at = [ports[0].local(), ports[1].local()];
-        Wired::new(ports.map(AnyPort::from), at, keep)
+        let any = |port| AnyPort::Datagrams(Box::new(port));
+        Wired::new(ports.map(any), at, keep)
     }
 
     fn new(ports: [AnyPort; 2], at: [SocketAddrV4; 2], keep: Box<dyn std::any::Any>) -> Wired {

@@ -39,6 +39,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 pub(super) const AROUND: usize = BTH_BYTES + 20 + ICRC_BYTES;
 /// ECN-capable transport (RFC 3168 §5): a switch marks a packet instead of dropping it.
 pub(super) const ECT0: u8 = 2;
+/// How long an acknowledgement of short messages waits for an answer of the program, with which it leaves in one system call.
+const ACK_DELAY: Duration = Duration::from_micros(20);
 /// Fewest packets in flight that a window allows.
 const WINDOW_PACKETS: u32 = 8;
 /// Most packets that are kept when others before them are missing: as many as a report has bits.
@@ -585,6 +587,7 @@ fn start(
     for change in stream {
         c.qp.modify(change, &mut ends)?;
     }
+    c.qp.delay_acknowledgements(ACK_DELAY);
     let (qp, mut client) = c.one_sided.parts(c.id, None, &mut events);
     for change in one_sided {
         qp.modify(change, &mut client)?;

@@ -347,6 +347,8 @@ pub struct QueuePair {
     responder: Option<Responder>,
     /// A refusal ends one request.
     resumes: bool,
+    /// Requests were sent since an acknowledgement could leave behind them.
+    has_company: bool,
     counters: QpCounters,
 }
 
@@ -366,6 +368,7 @@ impl QueuePair {
             requester: None,
             responder: None,
             resumes: false,
+            has_company: false,
             counters: QpCounters::default(),
         }
     }
@@ -485,7 +488,7 @@ impl QueuePair {
         let Some(r) = &mut self.responder else {
             return false;
         };
-        r.receive(packet, self.mtu, client, counters)
+        r.receive(now, packet, self.mtu, client, counters)
     }
 
     /// A switch has marked the packet that was received last (ECN): the peer is told.
@@ -526,9 +529,28 @@ impl QueuePair {
                 if r.has_failed() {
                     self.fail(client);
                 }
-                made
+                if made != Transmit::Nothing {
+                    self.has_company = true;
+                    return made;
+                }
             }
-            _ => Transmit::Nothing,
+            _ => {}
+        }
+        // Behind the last request: it is shorter, and leaves in one message with it.
+        let has_company = std::mem::take(&mut self.has_company);
+        let answers = self.state.answers();
+        let responder = self.responder.as_mut().filter(|_| answers);
+        let sent = responder.and_then(|r| {
+            r.pay(now, has_company);
+            r.transmit(self.peer, self.mtu, out, client)
+        });
+        sent.map_or(Transmit::Nothing, Transmit::Packet)
+    }
+
+    /// Lets the acknowledgement of short SENDs wait so long for a packet of ours with which it leaves. By default it does not wait.
+    pub fn delay_acknowledgements(&mut self, patience: Duration) {
+        if let Some(r) = &mut self.responder {
+            r.set_patience(patience);
         }
     }
 
@@ -544,8 +566,14 @@ impl QueuePair {
 
     /// When [`QueuePair::expire`] or [`QueuePair::transmit`] must be called although nothing arrives.
     pub fn next_timer(&self) -> Option<NicTime> {
-        let sends = self.state.requests();
-        self.requester.as_ref().filter(|_| sends)?.next_timer()
+        let (sends, answers) = (self.state.requests(), self.state.answers());
+        let requester = self.requester.as_ref().filter(|_| sends);
+        let responder = self.responder.as_ref().filter(|_| answers);
+        let timers = [
+            requester.and_then(Requester::next_timer),
+            responder.and_then(Responder::next_timer),
+        ];
+        timers.into_iter().flatten().min()
     }
 }
 

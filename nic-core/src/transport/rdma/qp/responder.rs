@@ -1,6 +1,7 @@
 //! The responder of a queue pair: requests of the peer in order, and the answers to them (IBTA vol. 1 §9.7.4, §9.7.5.1, §9.9.3).
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use ringbell_nic_abi::{NakCode, RoceOpcode};
 
@@ -66,7 +67,23 @@ pub(super) struct Responder {
     /// When the peer was told of a marked packet, and whether it must be.
     notified: Option<NicTime>,
     notify: bool,
+    /// How long the acknowledgement of short messages may wait for a packet of ours with which it leaves.
+    patience: Duration,
+    owed: Option<Owed>,
 }
+
+/// An acknowledgement that waits for company.
+#[derive(Debug, Clone, Copy)]
+struct Owed {
+    psn: Psn,
+    due: NicTime,
+    packets: u32,
+    bytes: usize,
+}
+
+/// What may wait at most.
+const OWED_PACKETS: u32 = 4;
+const OWED_BYTES: usize = 32 << 10;
 
 /// Why a packet is not executed.
 enum Stop {
@@ -100,6 +117,8 @@ impl Responder {
             early: (a.early > 0).then(|| Early::new(a.early, a.mtu)),
             notified: None,
             notify: false,
+            patience: Duration::ZERO,
+            owed: None,
         }
     }
 
@@ -110,12 +129,46 @@ impl Responder {
         }
     }
 
+    pub(super) fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    /// Acknowledges a request, now or with the next packet of ours.
+    fn owe(&mut self, psn: Psn, packet: &Packet<'_>, now: NicTime) {
+        let before = self.owed.map_or((0, 0), |o| (o.packets, o.bytes));
+        let (packets, bytes) = (before.0 + 1, before.1 + packet.payload.len());
+        // Bytes of streams alone: an operation on memory ends with its acknowledgement.
+        let waits = packet.bth.opcode == RoceOpcode::SendOnly;
+        if !waits || self.patience.is_zero() || packets >= OWED_PACKETS || bytes >= OWED_BYTES {
+            return self.acknowledge(psn, Syndrome::ACK);
+        }
+        self.owed = Some(Owed {
+            psn,
+            due: self.owed.map_or(now.plus(self.patience), |o| o.due),
+            packets,
+            bytes,
+        });
+    }
+
+    /// Queues what is owed, when it is due or has company.
+    pub(super) fn pay(&mut self, now: NicTime, has_company: bool) {
+        if let Some(o) = self.owed.filter(|o| has_company || o.due <= now) {
+            self.acknowledge(o.psn, Syndrome::ACK);
+        }
+    }
+
+    /// When an acknowledgement is due.
+    pub(super) fn next_timer(&self) -> Option<NicTime> {
+        self.owed.map(|o| o.due)
+    }
+
     pub(super) fn has_failed(&self) -> bool {
         self.failed
     }
 
     pub(super) fn receive(
         &mut self,
+        now: NicTime,
         packet: &Packet<'_>,
         mtu: u32,
         client: &mut dyn Client,
@@ -160,13 +213,13 @@ impl Responder {
             self.repeat(packet, mtu);
             return ahead > -NEAR;
         }
-        let mut goes_on = self.expect(packet, mtu, client, counters);
+        let mut goes_on = self.expect(now, packet, mtu, client, counters);
         // The packets that have waited for it. They are lent out, because their execution needs the rest of the responder.
         if let Some(mut early) = self.early.take_if(|e| !e.is_empty()) {
             early.pass(psn, self.expected);
             while let Some(next) = early.get(self.expected).filter(|_| goes_on) {
                 let at = self.expected;
-                goes_on = self.expect(&next, mtu, client, counters);
+                goes_on = self.expect(now, &next, mtu, client, counters);
                 early.pass(at, self.expected);
             }
             let waits = goes_on && !early.is_empty();
@@ -181,6 +234,7 @@ impl Responder {
     /// Executes the expected packet. `false`: the next must wait.
     fn expect(
         &mut self,
+        now: NicTime,
         packet: &Packet<'_>,
         mtu: u32,
         client: &mut dyn Client,
@@ -196,7 +250,7 @@ impl Responder {
                     RoceOpcode::ReadRequest | RoceOpcode::FetchAdd | RoceOpcode::CompareSwap
                 );
                 if packet.bth.acknowledge && !has_answer {
-                    self.acknowledge(psn, Syndrome::ACK);
+                    self.owe(psn, packet, now);
                 }
                 return true;
             }
@@ -217,6 +271,8 @@ impl Responder {
 
     /// Queues an acknowledgement. It takes the place of the one before it when both are positive, or reports.
     fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
+        // It says what an older one would have said.
+        self.owed = None;
         let is_state = |s: &Syndrome| match s {
             Syndrome::Ack { .. } => true,
             Syndrome::Nak(NakCode::Sequence) => self.early.is_some(),

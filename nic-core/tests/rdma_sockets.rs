@@ -1,0 +1,295 @@
+//! RDMA over plain UDP sockets: faults of the network, strangers, a peer that ends, and a capture. Sockets are real, time is virtual.
+
+mod transport_support;
+
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ringbell_nic_core::network::Network;
+use ringbell_nic_core::port::capture::CaptureDatagrams;
+use ringbell_nic_core::port::impair::{Faults, ImpairDatagrams};
+use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
+use ringbell_nic_core::port::{Batch, Datagram, DatagramPort, PortCounters, Segmentation};
+use ringbell_nic_core::transport::rdma::{Icrc, RdmaConfig};
+use ringbell_nic_core::transport::{Transport, TransportEvent};
+use ringbell_nic_core::types::NicTime;
+use transport_support::rdma::{config, Pair, Side};
+use transport_support::{Flow, IP_A, IP_B, MINUTE};
+
+fn socket(mtu: Option<usize>) -> RocePort {
+    let bind = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
+    RocePort::open(&RoceConfig { bind, mtu }).expect("loopback has free ports")
+}
+
+fn with_icrc(seed: u64, icrc: Icrc) -> RdmaConfig {
+    RdmaConfig {
+        icrc,
+        ..config(seed)
+    }
+}
+
+type Socket = Box<dyn DatagramPort>;
+
+/// Two sides over ports of datagrams, each told where the other one receives.
+fn over_sockets(ports: (Socket, Socket), a: RdmaConfig, b: RdmaConfig) -> Pair {
+    let at = (ports.0.local(), ports.1.local());
+    let side = |port, ip, (other, address), config| {
+        let mut net = Network::new(ip, 24, vec![port], &[]).expect("a host's address");
+        net.know_host(other, address);
+        Side::over(net, config)
+    };
+    Pair {
+        a: side(ports.0, IP_A, (IP_B, at.1), a),
+        b: side(ports.1, IP_B, (IP_A, at.0), b),
+        now: NicTime(1_000_000),
+    }
+}
+
+/// Sends both ways at once, and checks every byte.
+fn carry(p: &mut Pair, bytes: usize) {
+    let (a, b) = p.connect(7000);
+    let mut there = Flow::new(&mut p.a, &mut p.b, (a, b), bytes, 1);
+    let mut back = Flow::new(&mut p.b, &mut p.a, (b, a), bytes / 3, 2);
+    p.until(10 * MINUTE, |p| {
+        let done = there.drive(&mut p.a, &mut p.b) & back.drive(&mut p.b, &mut p.a);
+        done.then_some(())
+    });
+    there.check(&p.a, &p.b);
+    back.check(&p.b, &p.a);
+    p.a.transport.close(a);
+    p.b.transport.close(b);
+    p.until(MINUTE, |p| {
+        (p.a.transport.connections() + p.b.transport.connections() == 0).then_some(())
+    });
+}
+
+#[test]
+fn streams_survive_loss_order_duplicates_and_flipped_bits() {
+    for (seed, mtu) in [
+        (1, None),
+        (2, Some(1_500)),
+        (3, Some(576)),
+        (4, Some(4_144)),
+    ] {
+        let faulty = |seed| -> Box<dyn DatagramPort> {
+            let faults = Faults {
+                loss: 0.03,
+                reorder: 0.03,
+                duplicate: 0.03,
+                corrupt: 0.03,
+                seed,
+                ..Faults::default()
+            };
+            Box::new(ImpairDatagrams::new(socket(mtu), faults).expect("sound faults"))
+        };
+        let ports = (faulty(seed * 2), faulty(seed * 2 + 1));
+        let ends = [1, 2].map(|n| with_icrc(seed * 2 + n, Icrc::Always));
+        let mut p = over_sockets(ports, ends[0].clone(), ends[1].clone());
+        carry(&mut p, 3_000_001);
+        let counted = p.a.transport.counters();
+        assert!(counted.repeated > 0, "{counted:?}");
+        assert!(p.b.transport.counters().invalid > 0, "bits were flipped");
+    }
+}
+
+#[test]
+fn the_crc_is_left_out_over_the_loopback_alone_and_when_both_agree() {
+    for (a, b, left_out) in [
+        (Icrc::Auto, Icrc::Auto, true),
+        (Icrc::Always, Icrc::Auto, false),
+        (Icrc::Never, Icrc::Always, false),
+        (Icrc::Never, Icrc::Never, true),
+    ] {
+        let ports = (Box::new(socket(None)) as _, Box::new(socket(None)) as _);
+        let mut p = over_sockets(ports, with_icrc(1, a), with_icrc(2, b));
+        let (a, b) = p.connect(7000);
+        for has in [p.a.transport.has_icrc(a), p.b.transport.has_icrc(b)] {
+            assert_eq!(has, Some(!left_out));
+        }
+    }
+}
+
+/// A port that keeps a copy of each packet that it sends.
+struct Spied {
+    inner: RocePort,
+    seen: Arc<Mutex<Vec<Vec<u8>>>>,
+    spy: UdpSocket,
+}
+
+impl Spied {
+    fn new(inner: RocePort) -> Spied {
+        let spy = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        spy.set_nonblocking(true).expect("a socket");
+        Spied {
+            inner,
+            seen: Arc::default(),
+            spy,
+        }
+    }
+}
+
+impl DatagramPort for Spied {
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+    fn local(&self) -> SocketAddrV4 {
+        self.inner.local()
+    }
+    fn mtu(&self) -> usize {
+        self.inner.mtu()
+    }
+    fn mtu_to(&mut self, to: Ipv4Addr) -> usize {
+        self.inner.mtu_to(to)
+    }
+    fn segmentation(&self) -> Segmentation {
+        self.inner.segmentation()
+    }
+    fn receive_buffer(&self) -> usize {
+        self.inner.receive_buffer()
+    }
+    fn send(&mut self, to: SocketAddrV4, ecn: u8, _: bool, batch: &Batch, from: usize) -> usize {
+        let std::net::SocketAddr::V4(spy) = self.spy.local_addr().expect("bound") else {
+            unreachable!("an IPv4 address");
+        };
+        // The kernel copies them, packet by packet.
+        self.inner.send(spy, ecn, false, batch, from);
+        let mut bytes = vec![0; 1 << 16];
+        while let Ok(n) = self.spy.recv(&mut bytes) {
+            let mut seen = self.seen.lock().expect("no panic");
+            seen.push(bytes[..n].to_vec());
+        }
+        self.inner.send(to, ecn, false, batch, from)
+    }
+    fn receive(&mut self, now: NicTime) -> Option<Datagram<'_>> {
+        self.inner.receive(now)
+    }
+    fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
+        self.inner.poll_fds(fds);
+    }
+    fn next_refused(&mut self) -> Option<SocketAddrV4> {
+        self.inner.next_refused()
+    }
+    fn counters(&self) -> PortCounters {
+        self.inner.counters()
+    }
+}
+
+#[test]
+fn strangers_change_nothing_even_with_packets_of_the_peer() {
+    let spied = Spied::new(socket(None));
+    let seen = spied.seen.clone();
+    let receiver = socket(None);
+    let victim = receiver.local();
+    let mut p = over_sockets(
+        (Box::new(spied), Box::new(receiver)),
+        with_icrc(1, Icrc::Always),
+        with_icrc(2, Icrc::Always),
+    );
+    let (a, b) = p.connect(7000);
+    let mut flow = Flow::new(&mut p.a, &mut p.b, (a, b), 200_000, 1);
+    let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let tell = |bytes: &[u8]| {
+        stranger.send_to(bytes, victim).expect("loopback");
+    };
+    p.until(MINUTE, |p| {
+        // What the peer has sent, again, with a bit flipped, and cut.
+        for mut packet in std::mem::take(&mut *seen.lock().expect("no panic")) {
+            tell(&packet);
+            tell(&packet[..packet.len() / 2]);
+            let last = packet.len() - 1;
+            packet[last] ^= 1;
+            tell(&packet);
+            // To a queue pair that is nobody's, and to none.
+            packet[5..8].copy_from_slice(&[0x12, 0x34, 0x56]);
+            tell(&packet);
+            tell(&packet[..1]);
+            tell(&[]);
+        }
+        flow.drive(&mut p.a, &mut p.b).then_some(())
+    });
+    flow.check(&p.a, &p.b);
+    let counted = p.b.transport.counters();
+    assert!(counted.foreign > 0 && counted.invalid > 0, "{counted:?}");
+    assert_eq!(
+        counted.duplicates, 0,
+        "nothing of a stranger reached a queue pair"
+    );
+    assert_eq!(
+        (p.a.transport.connections(), p.b.transport.connections()),
+        (1, 1)
+    );
+}
+
+#[test]
+fn a_peer_whose_process_ends_resets_its_connections() {
+    let ports = (Box::new(socket(None)) as _, Box::new(socket(None)) as _);
+    let mut p = over_sockets(ports, config(1), config(2));
+    let (conn, _) = p.connect(7000);
+    let Pair { mut a, b, mut now } = p;
+    // Its socket is closed by the kernel.
+    drop(b);
+    let data = a.dma.region(vec![1; 10_000]);
+    a.send(conn, 1, data);
+    let end = now.0 + 10_000_000_000;
+    while a.has(TransportEvent::Reset { conn }).is_none() {
+        assert!(now.0 < end, "no reset: {:?}", a.events);
+        a.step(now);
+        now = NicTime(
+            a.next_timer()
+                .map_or(now.0 + 1_000_000, |t| t.0.max(now.0 + 10_000)),
+        );
+    }
+}
+
+#[test]
+fn tshark_reads_a_capture_of_datagrams() {
+    let path = std::env::temp_dir().join(format!("ringbell-roce-{}.pcapng", std::process::id()));
+    let file = std::fs::File::create_new(&path).expect("a name of our own");
+    // At the port by which tshark knows the protocol, at addresses of loopback that are this test's own.
+    let [x, y] = std::process::id().to_be_bytes()[2..] else {
+        unreachable!("two bytes");
+    };
+    let open = |n: u8| {
+        let bind = SocketAddrV4::new(Ipv4Addr::new(127, 100 + n, x, y.max(1)), 4_791);
+        RocePort::open(&RoceConfig {
+            bind,
+            mtu: Some(1_500),
+        })
+        .expect("an address of loopback")
+    };
+    let recorded = CaptureDatagrams::new(open(0), file, Duration::ZERO);
+    let recorded = Box::new(recorded.expect("a new file can be written"));
+    let ends = [1, 2].map(|n| with_icrc(n, Icrc::Always));
+    let mut p = over_sockets(
+        (recorded, Box::new(open(1))),
+        ends[0].clone(),
+        ends[1].clone(),
+    );
+    carry(&mut p, 300_001);
+    drop(p);
+    let fields = [
+        "_ws.malformed",
+        "_ws.expert",
+        "ip.version",
+        "infiniband.bth.opcode",
+    ];
+    let shown = std::process::Command::new("tshark")
+        .args(["-n", "--disable-protocol", "rpcordma", "-T", "fields"])
+        .args(fields.iter().flat_map(|f| ["-e", f]))
+        .arg("-r")
+        .arg(&path)
+        .output();
+    std::fs::remove_file(&path).expect("written above");
+    let Ok(shown) = shown else {
+        eprintln!("SKIPPED tshark_reads_a_capture_of_datagrams: there is no tshark");
+        return;
+    };
+    let text = String::from_utf8_lossy(&shown.stdout);
+    assert!(text.lines().count() > 200, "{text}");
+    let odd = text
+        .lines()
+        .find(|l| !l.starts_with("\t\t4\t") || l.len() < 5);
+    assert_eq!(odd, None, "malformed, an expert's remark, or not of RoCEv2");
+}
