@@ -4,6 +4,7 @@
 //! [`limits`] are measured in the same run. [`send`] and [`collective`] verify their data; a row says how much was wrong.
 
 pub mod collective;
+pub mod datagrams;
 pub mod limits;
 pub mod machine;
 pub mod memory;

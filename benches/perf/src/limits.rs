@@ -35,6 +35,7 @@ pub fn measure(sizes: &[u64]) -> Limits {
         memcpy_gbs: by_size.values().next_back().copied(),
         memcpy_gbs_by_size: by_size,
         cacheline_pingpong_ns: cacheline_pingpong_ns(),
+        ..Limits::default()
     }
 }
 

@@ -110,6 +110,12 @@ pub struct Limits {
     pub memcpy_gbs_by_size: BTreeMap<u64, f64>,
     /// Half round trip between two cores over two cache lines, in nanoseconds; none on one core.
     pub cacheline_pingpong_ns: Option<f64>,
+    /// Plain UDP sockets over the loopback with segmentation offload, one way, 10^9 bytes per second; where port `roce` is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp_gbs: Option<f64>,
+    /// Half round trip of 8 bytes between two plain UDP sockets, in nanoseconds; where port `roce` is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp_pingpong_ns: Option<f64>,
 }
 
 impl Limits {

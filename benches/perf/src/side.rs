@@ -12,7 +12,7 @@ use ringbell::nic::{PortSpec, ProgressMode};
 use ringbell::{DeviceBuffer, HostQueue, KernelArg, Nic};
 
 use crate::wire::{Plan, Verdict, MESSAGE_BYTES};
-use crate::{limits, machine, Payload, Report};
+use crate::{datagrams, limits, machine, Payload, Report};
 
 /// A NIC and the resources of a measurement on it.
 pub struct Side {
@@ -276,6 +276,14 @@ impl Pair {
         }
         .into();
         meta.limits = limits::measure(sizes);
+        if let PortSpec::Roce { mtu, .. } = self.side.nic.port() {
+            // What a packet of the NIC carries.
+            let packet = mtu
+                .map_or(60 << 10, |mtu| usize::from(mtu) - 48)
+                .min(60 << 10);
+            meta.limits.udp_gbs = datagrams::bandwidth_gbs(packet);
+            meta.limits.udp_pingpong_ns = datagrams::ping_pong_ns();
+        }
         Report {
             meta,
             rows: Vec::new(),

@@ -118,6 +118,18 @@ fn summarise(kind: Kind, report: &Report, output: &OutputArgs) -> Result<()> {
                         row.algbw_gbs / memcpy
                     ))?;
                 }
+                if let Some(udp) = report
+                    .meta
+                    .limits
+                    .udp_gbs
+                    .filter(|_| row.size_bytes >= 64 << 10)
+                {
+                    let size = report::size_text(row.size_bytes);
+                    say(format!(
+                        "# {size}: {:.2} x plain UDP with packets as long ({udp:.2} GB/s)",
+                        row.algbw_gbs / udp
+                    ))?;
+                }
             }
         }
         Kind::Latency => {
@@ -129,6 +141,14 @@ fn summarise(kind: Kind, report: &Report, output: &OutputArgs) -> Result<()> {
                     "# {} B: median {:.0} ns half round trip, {:.2} x a cache-line ping-pong ({ns:.0} ns)",
                     row.size_bytes,
                     row.p50_us * 1e3,
+                    row.p50_us * 1e3 / ns
+                ))?;
+            }
+            if let (Some(row), Some(ns)) = (report.rows.first(), report.meta.limits.udp_pingpong_ns)
+            {
+                say(format!(
+                    "# {} B: {:.2} x a ping-pong of plain UDP sockets ({ns:.0} ns)",
+                    row.size_bytes,
                     row.p50_us * 1e3 / ns
                 ))?;
             }

@@ -33,6 +33,12 @@ pub(super) fn render(report: &Report) -> String {
     if let Some(ns) = m.limits.cacheline_pingpong_ns {
         limits.push(format!("cache-line ping-pong {ns:.0} ns"));
     }
+    if let Some(gbs) = m.limits.udp_gbs {
+        limits.push(format!("plain UDP {gbs:.2} GB/s"));
+    }
+    if let Some(ns) = m.limits.udp_pingpong_ns {
+        limits.push(format!("plain UDP ping-pong {ns:.0} ns"));
+    }
     if !limits.is_empty() {
         let _ = writeln!(
             out,
