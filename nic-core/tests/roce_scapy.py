@@ -1,13 +1,20 @@
-"""Checks RoCEv2 frames, one a line in hexadecimal, with scapy: dissection, and the invariant CRC. Writes them to a pcap file."""
+"""Checks RoCEv2 frames with scapy: dissection, and the invariant CRC.
+
+They are one a line in hexadecimal, and are written to a pcap file; or, with a second argument, those of that capture.
+"""
 
 import sys
 
-from scapy.all import Ether, raw, wrpcap
+from scapy.all import Ether, raw, rdpcap, wrpcap
 from scapy.contrib.roce import BTH
 
 frames = []
-for line in sys.stdin:
-    data = bytes.fromhex(line.strip())
+if len(sys.argv) > 2:
+    captured = [raw(f) for f in rdpcap(sys.argv[2])]
+    given = [data for data in captured if data[12:14] != b"\x08\x06"]  # without ARP
+else:
+    given = [bytes.fromhex(line.strip()) for line in sys.stdin]
+for data in given:
     frame = Ether(data)
     frames.append(frame)
     if BTH not in frame:

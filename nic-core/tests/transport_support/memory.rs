@@ -1,6 +1,8 @@
 //! A mock of GPU memory behind the DMA seam.
 
-use ringbell_gtlb::{BusSpan, Fault, Need};
+use std::collections::BTreeMap;
+
+use ringbell_gtlb::{Access, BusSpan, Fault, Need};
 use ringbell_nic_abi::{GpuVa, PdId, Rkey, Status};
 use ringbell_nic_core::dma::{DmaAccess, PeerDma, ReadStatus, RemoteMemory, WordUpdate};
 use ringbell_nic_core::types::Buffer;
@@ -15,6 +17,8 @@ pub struct MockDma {
     owed: Option<(Buffer, u64, usize)>,
     /// Refuse this region.
     pub faulty: Option<u32>,
+    /// What peers may do to regions, by their remote keys, and to the regions of which domain.
+    pub keys: BTreeMap<u32, (PdId, Buffer, Access)>,
 }
 
 impl MockDma {
@@ -32,23 +36,59 @@ impl MockDma {
     }
 }
 
-/// No region has a remote key, so none is ever held.
+/// Nothing holds a region.
 impl RemoteMemory for MockDma {
     fn remote(
         &mut self,
-        _: &[PdId],
+        domains: &[PdId],
+        rkey: Rkey,
+        va: GpuVa,
+        len: u32,
+        need: Need,
+    ) -> Result<Buffer, Fault> {
+        let known = self.keys.get(&rkey.0);
+        let known = known.filter(|(pd, ..)| domains.contains(pd));
+        let (_, whole, access) = known.ok_or(Fault::BadKey { key: rkey.0 })?;
+        let end = u64::from(whole.len);
+        if va.0.checked_add(len.into()).is_none_or(|e| e > end) {
+            let end = GpuVa(end);
+            return Err(Fault::OutOfBounds { va, end });
+        }
+        let may = match need {
+            Need::RemoteRead => access.remote_read,
+            Need::RemoteWrite => access.remote_write,
+            _ => access.remote_atomic,
+        };
+        match may {
+            true => Ok(Buffer { va, len, ..*whole }),
+            false => Err(Fault::AccessDenied { va }),
+        }
+    }
+    fn remote_word(
+        &mut self,
+        domains: &[PdId],
         rkey: Rkey,
         _: GpuVa,
-        _: u32,
-        _: Need,
+        index: u32,
     ) -> Result<Buffer, Fault> {
-        Err(Fault::BadKey { key: rkey.0 })
+        let va = GpuVa(u64::from(index) * 8);
+        self.remote(domains, rkey, va, 8, Need::RemoteWrite)
     }
-    fn remote_word(&mut self, _: &[PdId], rkey: Rkey, _: GpuVa, _: u32) -> Result<Buffer, Fault> {
-        Err(Fault::BadKey { key: rkey.0 })
-    }
-    fn update_word(&mut self, word: &Buffer, _: WordUpdate) -> Result<u64, (Status, u64)> {
-        unreachable!("{word:?} was never granted")
+    fn update_word(&mut self, word: &Buffer, update: WordUpdate) -> Result<u64, (Status, u64)> {
+        if !word.va.0.is_multiple_of(8) {
+            return Err((Status::InvalidArgument, word.va.0));
+        }
+        let at = word.va.0 as usize;
+        let bytes = &mut self.regions[word.region as usize][at..at + 8];
+        let old = u64::from_le_bytes((&*bytes).try_into().unwrap()); // 8 bytes
+        let new = match update {
+            WordUpdate::Add(n) => old.wrapping_add(n),
+            WordUpdate::Set(n) => n,
+            WordUpdate::CompareSwap { compare, swap } if old == compare => swap,
+            WordUpdate::CompareSwap { .. } => old,
+        };
+        bytes.copy_from_slice(&new.to_le_bytes());
+        Ok(old)
     }
     fn hold(&mut self, region: u32) {
         unreachable!("region {region} was never granted")

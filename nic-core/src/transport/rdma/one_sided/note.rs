@@ -143,13 +143,8 @@ impl Access {
             _ => word,
         };
         if let Some(word) = updated {
-            if !word.va.0.is_multiple_of(8) {
-                return Err((Status::InvalidArgument, word.va.0));
-            }
-            let span = dma.span(&word, 0).map_err(Fault::status)?;
-            if dma.direct(span.prefix(8)).is_none() {
-                return Err((Status::Unsupported, word.va.0));
-            }
+            // Whether it is aligned, and in memory that the CPU reaches. The word is left as it is.
+            dma.update_word(&word, WordUpdate::Add(0))?;
         }
         Ok(word)
     }

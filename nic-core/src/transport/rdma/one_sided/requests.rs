@@ -182,6 +182,10 @@ impl Requests {
         if self.asked.len() < ASKED_MAX {
             if let Some(number) = self.refused.pop_front() {
                 self.asked.push_back(number);
+                // It may have to be asked again although the answer has come.
+                if let Some(op) = self.op(number) {
+                    op.open += 1;
+                }
                 return Some(note(id(number, WHY)));
             }
         }
@@ -282,16 +286,17 @@ impl Requests {
         let mut done = 0;
         while done < len {
             let at = u64::from(part) + u64::from(offset) + done as u64;
-            let span = data.dma.span(&from, at).map_err(|_| Unavailable::Fault)?;
-            let span = span.prefix((len - done) as u64);
-            let Some(bytes) = data.dma.direct(span) else {
+            let span = data.dma.span(&from, at).ok();
+            let span = span.map(|s| s.prefix((len - done) as u64));
+            let mapped = span.and_then(|s| Some((data.dma.direct(s)?, s.len as usize)));
+            let Some((bytes, n)) = mapped else {
                 let to = batch.room(len - done);
                 return self.gather(id, offset + done as u32, to, Some(data));
             };
             // SAFETY: the span is mapped (checked by `direct`), and its region pinned until the operation retires. `serve` sends the
             // batch, or makes its bytes own ones, before anything else is done with the connection.
-            unsafe { batch.memory(bytes, span.len as usize) };
-            done += span.len as usize;
+            unsafe { batch.memory(bytes, n) };
+            done += n;
         }
         Ok(())
     }
@@ -343,6 +348,9 @@ impl Requests {
                 return;
             }
             WHY => {
+                if let Some(op) = self.op(number) {
+                    op.open = op.open.saturating_sub(1);
+                }
                 if let WorkStatus::Refused(_) = status {
                     self.asked.retain(|n| *n != number);
                     self.explained(number, None);

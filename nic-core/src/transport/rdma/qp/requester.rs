@@ -489,13 +489,14 @@ impl Requester {
             self.fetching = self.fetching.saturating_sub(1);
             return self.progress(p.end(), now);
         }
-        while let Some(id) = self.works.front().map(|p| p.work.id) {
-            if !client.is_void(id) {
-                break;
+        // None of them was executed.
+        self.works.retain(|p| {
+            let is_void = client.is_void(p.work.id);
+            if is_void {
+                client.done(p.work.id, WorkStatus::Flushed);
             }
-            self.works.pop_front();
-            client.done(id, WorkStatus::Flushed);
-        }
+            !is_void
+        });
         let first = psn.plus(RESUME);
         self.end = first;
         for p in &mut self.works {
