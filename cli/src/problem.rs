@@ -24,6 +24,16 @@ pub(crate) enum Exit {
     Program(u8),
 }
 
+impl Exit {
+    /// The end of a measurement in which so many bytes were wrong.
+    pub(crate) fn of_data(wrong: u64) -> Exit {
+        match wrong {
+            0 => Exit::Ok,
+            _ => Exit::WrongData,
+        }
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
         ExitCode::from(match exit {

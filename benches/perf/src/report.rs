@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::machine;
+
 /// One measurement: what ran, where, and its rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -166,6 +168,14 @@ pub struct Row {
 }
 
 impl Report {
+    /// A report without rows.
+    pub fn new(benchmark: &str) -> Report {
+        Report {
+            meta: machine::meta(benchmark),
+            rows: Vec::new(),
+        }
+    }
+
     /// Wrong bytes in all rows.
     pub fn wrong(&self) -> u64 {
         self.rows.iter().filter_map(|r| r.wrong).sum()
@@ -175,7 +185,6 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine;
 
     /// The names that other programs rely on.
     #[test]

@@ -475,10 +475,7 @@ fn one_rank(
         timeout,
     };
     let rank = Rank::new(comm, plan, largest)?;
-    let mut report = Report {
-        meta: machine::meta(name(kind)),
-        rows: Vec::new(),
-    };
+    let mut report = Report::new(name(kind));
     report.meta.limits = limits;
     let progress = Progress::new(name(kind), steps.len() as u64);
     for step in steps {

@@ -63,10 +63,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
         other: nic.alloc::<u8>(largest)?,
         result: nic.alloc::<u8>(PerfResult::BYTES)?,
     };
-    let mut report = Report {
-        meta: machine::meta("combine"),
-        rows: Vec::new(),
-    };
+    let mut report = Report::new("combine");
     report.meta.nic = nic.kind().to_string();
     report.meta.gpu = machine::gpu_name(nic.gpu());
     report.meta.limits = limits::measure(&sizes);
@@ -126,10 +123,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
         y: Axis::Bandwidth,
     };
     emit(&report, &args.output, &plot)?;
-    Ok(match report.wrong() {
-        0 => Exit::Ok,
-        _ => Exit::WrongData,
-    })
+    Ok(Exit::of_data(report.wrong()))
 }
 
 fn row(series: String, size_bytes: u64, iters: u32, time_ns: u64, wrong: Option<u64>) -> Row {

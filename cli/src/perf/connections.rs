@@ -10,7 +10,7 @@ use anyhow::{anyhow, Result};
 use ringbell::abi::SessionId;
 
 use super::pair::{Client, Role, WireArgs};
-use crate::report::{emit, parse_size, Axis, OutputArgs, Plot, Progress, Report, Row, Samples};
+use crate::report::{emit, parse_size, Axis, OutputArgs, Plot, Report, Row, Samples};
 use crate::{Exit, Problem};
 use ringbell_perf::serve::{many_args, rounds, session_list, stride, MANY_WINDOW};
 use ringbell_perf::wire::{Plan, Run, Verdict};
@@ -61,16 +61,10 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
     };
     let mut report = client.pair.report("connections", &[args.bytes]);
     report.meta.parameter = Some("connections".into());
-    let progress = Progress::new("connections", args.connections.len() as u64);
-    for &n in &args.connections {
-        progress.message(n.to_string());
-        match measure(args, &client, n) {
-            Ok(rows) => report.rows.extend(rows),
-            Err(e) => return Err(client.abandon(e)),
-        }
-        progress.step();
-    }
-    drop(progress);
+    let points = &args.connections;
+    let client = client.sweep(&mut report, points, u16::to_string, |client, n| {
+        measure(args, client, *n)
+    })?;
     client.end()?;
     emit(
         &report,
@@ -82,11 +76,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
         },
     )?;
     summarise(&report, &args.output)?;
-    Ok(if report.wrong() == 0 {
-        Exit::Ok
-    } else {
-        Exit::WrongData
-    })
+    Ok(Exit::of_data(report.wrong()))
 }
 
 /// Each row against one connection.

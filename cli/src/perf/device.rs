@@ -338,9 +338,5 @@ pub(super) fn dma(args: &DmaArgs) -> Result<Exit> {
             y: Axis::Bandwidth,
         },
     )?;
-    Ok(if report.wrong() == 0 {
-        Exit::Ok
-    } else {
-        Exit::WrongData
-    })
+    Ok(Exit::of_data(report.wrong()))
 }

@@ -55,10 +55,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
         ..EmulatedGpuConfig::default()
     };
     let gpu = open::gpu(&config)?.gpu;
-    let mut report = Report {
-        meta: machine::meta("floor"),
-        rows: Vec::new(),
-    };
+    let mut report = Report::new("floor");
     report.meta.nic = "none".into();
     report.meta.gpu = machine::gpu_name(&gpu);
     report.meta.progress = "none".into();

@@ -60,10 +60,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
     let path = Path::open(args.transport, largest)?;
     let items = items(args.seed, (WINDOW * largest) as usize);
     path.fill(0, &items)?;
-    let mut report = Report {
-        meta: machine::meta("hll"),
-        rows: Vec::new(),
-    };
+    let mut report = Report::new("hll");
     let mut grid = None;
     let progress = Progress::new("hll", sizes.len() as u64);
     for size in &sizes {
@@ -141,10 +138,7 @@ fn finish(args: &Args, report: &Report) -> Result<Exit> {
             format!("cannot write {file}; check the path given to --svg")
         })?;
     }
-    Ok(match report.wrong() {
-        0 => Exit::Ok,
-        _ => Exit::WrongData,
-    })
+    Ok(Exit::of_data(report.wrong()))
 }
 
 /// Each row as a point of three curves, or four.

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::report::{
-    emit, limits, machine, parse_size, size_text, Axis, OutputArgs, Plot, Progress, Report, Row,
+    emit, limits, parse_size, size_text, Axis, OutputArgs, Plot, Progress, Report, Row,
 };
 use crate::{stdio, Exit, Problem};
 
@@ -42,10 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         .take_while(|s| *s <= args.max)
         .collect();
     let progress = Progress::new("limits", sizes.len() as u64 + 1);
-    let mut report = Report {
-        meta: machine::meta("limits"),
-        rows: Vec::new(),
-    };
+    let mut report = Report::new("limits");
     let limits = &mut report.meta.limits;
     for &size in &sizes {
         progress.message(format!("memcpy of {}", size_text(size)));

@@ -2,13 +2,13 @@
 
 use anyhow::Result;
 use ringbell_perf::one_sided::measure;
-use ringbell_perf::send::{measure as measure_send, Kind as SendKind, Settings};
+use ringbell_perf::send::{measure as measure_send, Kind as SendKind};
 
 pub(crate) use ringbell_perf::one_sided::Kind;
 use ringbell_perf::serve::stride;
 
 use super::pair::{Role, WireArgs};
-use crate::report::{self, Axis, OutputArgs, Plot, Progress, SweepArgs};
+use crate::report::{self, Axis, OutputArgs, Plot, SweepArgs};
 use crate::{Exit, Problem};
 
 /// Arguments of the benchmarks.
@@ -54,23 +54,11 @@ pub(crate) fn run(kind: Kind, args: &Args) -> Result<Exit> {
         return Err(client.abandon(Problem::new(Exit::Usage, what, advice).into()));
     }
     let mut report = client.pair.report(kind.name(), &sizes);
-    let progress = Progress::new(kind.name(), sizes.len() as u64);
-    let settings = Settings {
-        window: args.window,
-        iters: args.sweep.iters,
-        warmup: args.sweep.warmup,
-        check: args.sweep.checks(),
-        seed: args.wire.seed(),
-    };
-    for size in &sizes {
-        progress.message(report::size_text(*size));
-        match measure(kind, &settings, &client.pair, *size) {
-            Ok(row) => report.rows.push(row),
-            Err(e) => return Err(client.abandon(e)),
-        }
-        progress.step();
-    }
-    drop(progress);
+    let settings = args.wire.settings(&args.sweep, args.window);
+    let label = |size: &u64| report::size_text(*size);
+    let client = client.sweep(&mut report, &sizes, label, |client, size| {
+        Ok(vec![measure(kind, &settings, &client.pair, *size)?])
+    })?;
     // The message that a put with a signal replaces, in the same run.
     let beside = match (kind, report.rows.first()) {
         (Kind::WriteLatency, Some(row)) => {
@@ -100,8 +88,5 @@ pub(crate) fn run(kind: Kind, args: &Args) -> Result<Exit> {
             put / send
         ))?;
     }
-    Ok(match report.wrong() {
-        0 => Exit::Ok,
-        _ => Exit::WrongData,
-    })
+    Ok(Exit::of_data(report.wrong()))
 }

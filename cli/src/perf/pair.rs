@@ -14,11 +14,13 @@ use ringbell::parts::nic_core::port::Checksums;
 use ringbell::parts::nic_core::transport::rdma::Icrc;
 use ringbell::{Nic, NicBuilder};
 
+use ringbell_perf::send::Settings;
 use ringbell_perf::serve;
 use ringbell_perf::side::{Pair, Side};
 
 use super::receiver::Receiver;
 use crate::child::dies_with_us;
+use crate::report::{Progress, Report, Row, SweepArgs};
 use crate::scratch::Folder;
 use crate::secret::SecretArgs;
 use crate::{open, stdio, Exit, Problem};
@@ -218,6 +220,17 @@ pub(super) enum Role {
 }
 
 impl WireArgs {
+    /// Settings of each size of a sweep.
+    pub(super) fn settings(&self, sweep: &SweepArgs, window: u16) -> Settings {
+        Settings {
+            window,
+            iters: sweep.iters,
+            warmup: sweep.warmup,
+            check: sweep.checks(),
+            seed: self.seed,
+        }
+    }
+
     /// Seed of the data.
     pub(super) fn seed(&self) -> u64 {
         self.seed
@@ -557,6 +570,26 @@ impl Client {
             Ok(()) => self.peer.join(),
             Err(e) => Err(self.peer.blame(e)),
         }
+    }
+
+    /// Adds the rows of each point to a report. When one cannot be measured, both sides are ended.
+    pub(super) fn sweep<P>(
+        self,
+        report: &mut Report,
+        points: &[P],
+        label: impl Fn(&P) -> String,
+        measure: impl Fn(&Client, &P) -> Result<Vec<Row>>,
+    ) -> Result<Client> {
+        let progress = Progress::new(&report.meta.benchmark, points.len() as u64);
+        for point in points {
+            progress.message(label(point));
+            match measure(&self, point) {
+                Ok(rows) => report.rows.extend(rows),
+                Err(e) => return Err(self.abandon(e)),
+            }
+            progress.step();
+        }
+        Ok(self)
     }
 
     /// Ends the measurement because of an error: the other side is ended if it is ours. Returns the error, with the other side's

@@ -1,13 +1,13 @@
 //! `perf send-bw`, `perf send-lat` and `perf send-rate`: GPU memory to GPU memory, through two NICs.
 
 use anyhow::Result;
-use ringbell_perf::send::{measure, Settings};
+use ringbell_perf::send::measure;
 
 pub(crate) use ringbell_perf::send::Kind;
 use ringbell_perf::serve::stride;
 
 use super::pair::{Role, WireArgs};
-use crate::report::{self, Axis, OutputArgs, Plot, Progress, Report, SweepArgs};
+use crate::report::{self, Axis, OutputArgs, Plot, Report, SweepArgs};
 use crate::{Exit, Problem};
 
 /// Arguments of the three benchmarks.
@@ -60,32 +60,16 @@ pub(crate) fn run(kind: Kind, args: &Args) -> Result<Exit> {
         Role::Client(client) => client,
     };
     let mut report = client.pair.report(kind.name(), &sizes);
-    let progress = Progress::new(kind.name(), sizes.len() as u64);
-    let settings = Settings {
-        window: args.window(kind),
-        iters: args.sweep.iters,
-        warmup: args.sweep.warmup,
-        check: args.sweep.checks(),
-        seed: args.wire.seed(),
-    };
-    for size in &sizes {
-        progress.message(report::size_text(*size));
-        match measure(kind, &settings, &client.pair, *size) {
-            Ok(row) => report.rows.push(row),
-            Err(e) => return Err(client.abandon(e)),
-        }
-        progress.step();
-    }
-    drop(progress);
+    let settings = args.wire.settings(&args.sweep, args.window(kind));
+    let label = |size: &u64| report::size_text(*size);
+    let client = client.sweep(&mut report, &sizes, label, |client, size| {
+        Ok(vec![measure(kind, &settings, &client.pair, *size)?])
+    })?;
     report.meta.payload = client.pair.payload();
     client.end()?;
     report::emit(&report, &args.output, &plot(kind))?;
     summarise(kind, &report, &args.output)?;
-    Ok(if report.wrong() == 0 {
-        Exit::Ok
-    } else {
-        Exit::WrongData
-    })
+    Ok(Exit::of_data(report.wrong()))
 }
 
 fn plot(kind: Kind) -> Plot {

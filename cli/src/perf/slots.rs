@@ -13,9 +13,7 @@ use ringbell::abi::GpuVa;
 use ringbell::KernelArg;
 
 use super::pair::{Client, Role, WireArgs};
-use crate::report::{
-    emit, parse_size, size_text, Axis, OutputArgs, Plot, Progress, Row, SweepArgs,
-};
+use crate::report::{emit, parse_size, size_text, Axis, OutputArgs, Plot, Row, SweepArgs};
 use crate::{Exit, Problem};
 use ringbell_perf::serve::{slots_of, stride};
 use ringbell_perf::side::KernelResult;
@@ -77,27 +75,27 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
         Role::Client(client) => client,
     };
     let mut report = client.pair.report("slots", &sizes);
-    let progress = Progress::new("slots", 3 * sizes.len() as u64);
     let series: [(&str, Series); 3] = [
         ("slots", through_slots),
         ("kernel-rung", rung),
         ("host-launched", launched),
     ];
-    for (name, measure) in series {
-        for &size in &sizes {
-            progress.message(format!("{name} {}", size_text(size)));
-            match measure(args, &client, size) {
-                Ok(row) => report.rows.push(Row {
-                    series: Some(name.into()),
-                    wrong: row.wrong.filter(|_| args.sweep.checks()),
-                    ..row
-                }),
-                Err(e) => return Err(client.abandon(e)),
-            }
-            progress.step();
-        }
-    }
-    drop(progress);
+    let points = series.map(|s| sizes.iter().map(move |size| (s, *size)));
+    let points: Vec<_> = points.into_iter().flatten().collect();
+    let label = |((name, _), size): &((&str, Series), u64)| format!("{name} {}", size_text(*size));
+    let client = client.sweep(
+        &mut report,
+        &points,
+        label,
+        |client, ((name, measure), size)| {
+            let row = measure(args, client, *size)?;
+            Ok(vec![Row {
+                series: Some((*name).into()),
+                wrong: row.wrong.filter(|_| args.sweep.checks()),
+                ..row
+            }])
+        },
+    )?;
     client.end()?;
     emit(
         &report,
@@ -108,11 +106,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
             y: Axis::Bandwidth,
         },
     )?;
-    Ok(if report.wrong() == 0 {
-        Exit::Ok
-    } else {
-        Exit::WrongData
-    })
+    Ok(Exit::of_data(report.wrong()))
 }
 
 /// Measures one size.

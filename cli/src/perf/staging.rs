@@ -328,10 +328,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         .into());
     }
     let sweep = args.chunk.len() > 1;
-    let mut report = Report {
-        meta: machine::meta("staging"),
-        rows: Vec::new(),
-    };
+    let mut report = Report::new("staging");
     report.meta.nic = "soft".into();
     report.meta.transport = "local".into();
     report.meta.progress = "waiter".into();
@@ -388,8 +385,5 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             y: Axis::Bandwidth,
         },
     )?;
-    Ok(match report.wrong() {
-        0 => Exit::Ok,
-        _ => Exit::WrongData,
-    })
+    Ok(Exit::of_data(report.wrong()))
 }
