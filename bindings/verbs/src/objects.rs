@@ -3,7 +3,6 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{AsFd, AsRawFd};
-use std::ptr::null_mut;
 
 use ringbell_nic_core::verbs::{
     Access, CompletionChannel, CompletionQueue, MemoryRegion, ProtectionDomain, Rights,
@@ -374,7 +373,7 @@ unsafe extern "C" fn ibv_destroy_srq(srq: *mut abi::Srq) -> c_int {
 /// # Safety
 /// `ibv_create_srq` has made it.
 pub(crate) unsafe fn srq<'a>(srq: *mut abi::Srq) -> Option<&'a SharedReceiveQueue> {
-    if srq == null_mut() {
+    if srq.is_null() {
         return None;
     }
     // SAFETY: the caller's contract; the front is the first field.
