@@ -139,15 +139,13 @@ impl Shared {
                 let mut engine = self.lock();
                 (engine.step(now), engine.is_busy(), engine.next_timer())
             };
-            if came > 0 || self.is_polled(now) {
+            let is_polled = self.is_polled(now);
+            if came > 0 || is_polled {
                 active = now;
             }
-            if came > 0 {
-                misses = 0;
-                continue;
-            }
-            misses += 1;
-            if misses > patience && self.is_polled(now) {
+            // What comes while a program polls is the program's: the thread was woken for nothing, also when it was faster.
+            misses = if is_polled { misses + 1 } else { 0 };
+            if misses > patience {
                 self.naps.store(true, Ordering::SeqCst);
                 self.sleep(&[], Some(NAP));
                 self.naps.store(false, Ordering::SeqCst);
@@ -157,6 +155,9 @@ impl Shared {
                     patience = (patience * 64).min(PATIENCE.1);
                     misses = 0;
                 }
+                continue;
+            }
+            if came > 0 {
                 continue;
             }
             let until = timer.map(|t| Duration::from_nanos(t.0.saturating_sub(now.0)));
