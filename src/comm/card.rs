@@ -63,7 +63,9 @@ impl Card {
         let of_frames = ports.iter().any(|p| p.address.is_none());
         let datagrams = ports.iter().find_map(|p| p.address);
         let over_port = match transport {
-            TransportSpec::Auto => u8::from(of_frames) * TCP | u8::from(datagrams.is_some()) * RDMA,
+            TransportSpec::Auto => {
+                (u8::from(of_frames) * TCP) | (u8::from(datagrams.is_some()) * RDMA)
+            }
             TransportSpec::Tcp => TCP,
             TransportSpec::Rdma => RDMA,
             TransportSpec::Local => 0,
