@@ -77,7 +77,7 @@ pub mod memory {
     pub use crate::remote::RemoteMemory;
 }
 
-/// Queue pairs on host memory in ibverbs' vocabulary, without a GPU and without a [`Nic`](crate::Nic).
+/// Queue pairs on host memory in ibverbs' vocabulary, without a GPU and without a [`Nic`].
 pub mod verbs {
     pub use ringbell_nic_core::verbs::*;
 }

@@ -110,6 +110,9 @@ fn sessions(a: &Nic, b: &Nic) {
     let taken = b.listen(70).expect_err("a port in use");
     assert!(taken.status().is_some(), "{taken}");
     let to = format!("{}:70", b.ip().ip);
+    // Where datagrams for it would go: a NIC of the same host is reached as before.
+    let nowhere = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9);
+    a.backend().know_host(b.ip().ip, nowhere);
     let (client, server) = (
         a.connect(&*to).expect("there"),
         listener.accept().expect("it"),
