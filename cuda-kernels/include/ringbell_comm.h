@@ -82,8 +82,8 @@ typedef struct rb_comm_config {
     uint32_t port;            /* of the NIC, at which it serves collectives; default 18620 */
     uint32_t version;         /* RB_COMM_CONFIG_VERSION, or 0 */
     /* Messages. */
-    uint64_t eager_max;          /* bytes of a message that travels with its header; longer ones ask first. 8 KiB */
-    uint64_t eager_buffers;      /* receive buffers of that size for each peer. 16 */
+    uint64_t eager_max;          /* bytes of a message that travels with its header; longer ones ask first. 64 KiB; over local 8 KiB */
+    uint64_t eager_buffers;      /* receive buffers of that size for each peer. 8 */
     uint64_t segment_bytes;      /* bytes of a chunk that move at once. 256 KiB */
     uint64_t segments_in_flight; /* segments of an operation that are under way at once. 4 */
     uint64_t scratch_bytes;      /* NIC memory for partial results. 16 MiB */

@@ -12,12 +12,15 @@ use crate::types::CommId;
 /// Most ranks of one communicator.
 pub const MAX_RANKS: usize = 1024;
 
+/// Longest eager message over `local`: there the receiver's answer costs less than a second copy of more bytes.
+pub(super) const EAGER_LOCAL_MAX: u64 = 8 << 10;
+
 /// Settings of a communicator. They are checked against each other when it is made, and every rank
 /// must use the same `segment_bytes` and algorithms (the first message of an operation checks it).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CollectiveSettings {
     /// Messages up to this many bytes travel with their header (eager); longer ones wait until the
-    /// receiver has named a buffer (rendezvous).
+    /// receiver has named a buffer (rendezvous). Over `local` at most 8 KiB.
     pub eager_max: u64,
     /// Receive buffers of `eager_max` bytes that this rank keeps for each peer. A sender that has
     /// filled them falls back to rendezvous.
@@ -49,8 +52,8 @@ pub struct CollectiveSettings {
 impl Default for CollectiveSettings {
     fn default() -> CollectiveSettings {
         CollectiveSettings {
-            eager_max: 8 << 10,
-            eager_buffers: 16,
+            eager_max: 64 << 10,
+            eager_buffers: 8,
             segment_bytes: 256 << 10,
             segments_in_flight: 4,
             scratch_bytes: 16 << 20,
