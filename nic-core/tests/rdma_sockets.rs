@@ -1,4 +1,4 @@
-//! RDMA over plain UDP sockets: faults of the network, strangers, a peer that ends, and a capture. Sockets are real, time is virtual.
+//! RDMA over plain UDP sockets: faults of the network, packets from other sockets, a peer that ends, and a capture. Sockets are real, time is virtual.
 
 mod transport_support;
 
@@ -177,7 +177,7 @@ impl DatagramPort for Spied {
 }
 
 #[test]
-fn strangers_change_nothing_even_with_packets_of_the_peer() {
+fn packets_of_the_peer_from_another_socket_change_nothing() {
     let spied = Spied::new(socket(None));
     let seen = spied.seen.clone();
     let receiver = socket(None);
@@ -189,9 +189,9 @@ fn strangers_change_nothing_even_with_packets_of_the_peer() {
     );
     let (a, b) = p.connect(7000);
     let mut flow = Flow::new(&mut p.a, &mut p.b, (a, b), 200_000, 1);
-    let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let other = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let tell = |bytes: &[u8]| {
-        stranger.send_to(bytes, victim).expect("loopback");
+        other.send_to(bytes, victim).expect("loopback");
     };
     p.until(MINUTE, |p| {
         // What the peer has sent, again, with a bit flipped, and cut.
@@ -201,7 +201,7 @@ fn strangers_change_nothing_even_with_packets_of_the_peer() {
             let last = packet.len() - 1;
             packet[last] ^= 1;
             tell(&packet);
-            // To a queue pair that is nobody's, and to none.
+            // To a queue pair that does not exist, and too short for one.
             packet[5..8].copy_from_slice(&[0x12, 0x34, 0x56]);
             tell(&packet);
             tell(&packet[..1]);
@@ -214,7 +214,7 @@ fn strangers_change_nothing_even_with_packets_of_the_peer() {
     assert!(counted.foreign > 0 && counted.invalid > 0, "{counted:?}");
     assert_eq!(
         counted.duplicates, 0,
-        "nothing of a stranger reached a queue pair"
+        "a packet from another socket reached a queue pair"
     );
     assert_eq!(
         (p.a.transport.connections(), p.b.transport.connections()),

@@ -551,7 +551,7 @@ fn a_silent_peer_is_given_up_in_time() {
 }
 
 #[test]
-fn strangers_are_not_heard() {
+fn packets_from_other_sockets_are_dropped() {
     let [a, b] = pair(&ContextConfig::default(), 1024);
     // A third context that knows number, packet number and key.
     let c = End::new(&ContextConfig::default());

@@ -271,7 +271,7 @@ unsafe extern "C" fn ibv_resize_cq(of: *mut abi::Cq, entries: c_int) -> c_int {
     }
 }
 
-/// `ibv_destroy_cq`. Events that nobody has acknowledged do not hold it up.
+/// `ibv_destroy_cq`. It does not wait for unacknowledged events.
 #[no_mangle]
 unsafe extern "C" fn ibv_destroy_cq(cq: *mut abi::Cq) -> c_int {
     // SAFETY: a queue of ours.

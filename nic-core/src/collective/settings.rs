@@ -12,9 +12,6 @@ use crate::types::CommId;
 /// Most ranks of one communicator.
 pub const MAX_RANKS: usize = 1024;
 
-/// Longest eager message over `local`: there the receiver's answer costs less than a second copy of more bytes.
-pub(super) const EAGER_LOCAL_MAX: u64 = 8 << 10;
-
 /// Settings of a communicator. They are checked against each other when it is made, and every rank
 /// must use the same `segment_bytes` and algorithms (the first message of an operation checks it).
 #[derive(Debug, Clone, PartialEq, Eq)]

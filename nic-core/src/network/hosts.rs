@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 use rustc_hash::FxHashMap;
 
-/// Which socket of which host is which NIC's. Whoever is not named has its own address as the host's, as any RoCEv2 NIC.
+/// The UDP socket of each NIC's host. A NIC that was not named is reached at its own address, as any RoCEv2 NIC.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
     addresses: FxHashMap<Ipv4Addr, SocketAddrV4>,

@@ -51,6 +51,12 @@ pub trait Transport: Sharer + Send {
     /// Short name: `local`, `tcp`, `rdma`.
     fn name(&self) -> &'static str;
 
+    /// Longest message, in bytes, for which a copy out of the receiver's buffer costs less than asking for its destination first. Default:
+    /// any.
+    fn eager_max(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Starts to listen on a port; `backlog` connections may wait between handshake and
     /// [`TransportEvent::Incoming`] being polled.
     ///

@@ -146,7 +146,7 @@ fn check_limits(l: &QpLimits) -> Result<(), VerbsError> {
 }
 
 impl ProtectionDomain {
-    /// Makes a queue pair in RESET, with a number that a stranger cannot guess.
+    /// Makes a queue pair in RESET, with a number that cannot be guessed.
     ///
     /// # Errors
     /// [`VerbsError`]: a size is too large, or an object is of another context.

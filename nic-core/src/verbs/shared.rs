@@ -150,7 +150,7 @@ impl Shared {
                 self.sleep(&[], Some(NAP));
                 self.naps.store(false, Ordering::SeqCst);
                 let now = self.now();
-                // Nobody has polled, and packets wait.
+                // No program has polled during the nap, and packets have waited.
                 if !self.is_polled(now) && self.lock().step(now) > 0 {
                     patience = (patience * 64).min(PATIENCE.1);
                     misses = 0;

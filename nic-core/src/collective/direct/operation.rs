@@ -93,7 +93,7 @@ impl Key {
     }
 }
 
-/// An operation of a communicator that is under way, whatever it does.
+/// What every operation of a communicator has while it is under way.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Call {
     pub(crate) token: WorkToken,

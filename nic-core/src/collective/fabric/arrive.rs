@@ -9,7 +9,6 @@ use ringbell_nic_abi::Status;
 use super::group::{Early, EarlyKind, MAX_EARLY, USER_TAG};
 use super::link::{Dest, LinkState, TxKey};
 use super::{Envelope, Fabric, FabricEvent, Frame, Io, Pieces, SendRequest, Sending};
-use crate::collective::settings::EAGER_LOCAL_MAX;
 use crate::types::Owner;
 
 /// A message to this rank and the receive that it has met.
@@ -83,11 +82,8 @@ impl Fabric {
                 }
                 let l = &mut self.links.all[link];
                 l.proven = true;
-                let most = match io.transports[l.transport].name() {
-                    "local" => EAGER_LOCAL_MAX,
-                    _ => u64::MAX,
-                };
-                (m.credits, m.eager_max, m.joined) = (credits, eager_max.min(most), true);
+                let worth = io.transports[l.transport].eager_max();
+                (m.credits, m.eager_max, m.joined) = (credits, eager_max.min(worth), true);
                 m.area = area;
                 if ranks as usize != g.members.len() || hash != g.hash {
                     self.events.push_back(FabricEvent::Aborted {

@@ -450,6 +450,10 @@ impl Transport for LocalTransport {
         "local"
     }
 
+    fn eager_max(&self) -> u64 {
+        8 << 10
+    }
+
     fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, Status> {
         // The backlog is the command layer's: connections are reported as they come.
         self.listeners.listen(port, backlog)

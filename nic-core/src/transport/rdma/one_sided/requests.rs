@@ -12,7 +12,7 @@ use crate::transport::rdma::qp::{Remote, Request, Unavailable, Work, WorkStatus}
 use crate::transport::{Payload, RemoteOp, RemoteWork, TransportEvent};
 use crate::types::{ConnId, WorkToken};
 
-/// Most bytes of a WRITE: its packets then have numbers, whatever their size.
+/// Most bytes of a WRITE, so that packets of the smallest MTU do not use up the packet numbers.
 const WRITE_MAX: u32 = 1 << 29;
 /// Questions that the peer has not answered.
 const ASKED_MAX: usize = 8;

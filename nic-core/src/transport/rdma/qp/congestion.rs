@@ -18,25 +18,34 @@ use crate::types::NicTime;
 /// Shortest time between two congestion notifications of a queue pair: N of DCQCN §3.2.
 pub const NOTIFY_EVERY: Duration = Duration::from_micros(50);
 
-/// Decides on window and rate of a requester.
+/// Decides on window and rate of a requester. A control that does not react to an event leaves its method out.
 pub trait CongestionControl: Debug + Send {
     /// Most packets in flight.
     fn window(&self) -> u32;
 
-    /// Bytes per second, or no limit.
-    fn rate(&mut self, now: NicTime) -> Option<u64>;
+    /// Bytes per second; `None`, the default: no limit.
+    fn rate(&mut self, now: NicTime) -> Option<u64> {
+        let _ = now;
+        None
+    }
 
     /// A packet of so many bytes has left.
-    fn sent(&mut self, bytes: usize);
+    fn sent(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
 
     /// The peer has so many packets more.
-    fn acknowledged(&mut self, packets: u32);
+    fn acknowledged(&mut self, packets: u32) {
+        let _ = packets;
+    }
 
     /// Packets were lost.
-    fn lost(&mut self);
+    fn lost(&mut self) {}
 
     /// The peer says that a switch has marked a packet.
-    fn marked(&mut self, now: NicTime);
+    fn marked(&mut self, now: NicTime) {
+        let _ = now;
+    }
 }
 
 /// A congestion control to choose.
@@ -99,18 +108,6 @@ impl CongestionControl for Fixed {
     fn window(&self) -> u32 {
         self.window
     }
-
-    fn rate(&mut self, _: NicTime) -> Option<u64> {
-        None
-    }
-
-    fn sent(&mut self, _: usize) {}
-
-    fn acknowledged(&mut self, _: u32) {}
-
-    fn lost(&mut self) {}
-
-    fn marked(&mut self, _: NicTime) {}
 }
 
 /// Fewest packets in flight after losses.
@@ -138,12 +135,6 @@ impl CongestionControl for Window {
     fn window(&self) -> u32 {
         self.window
     }
-
-    fn rate(&mut self, _: NicTime) -> Option<u64> {
-        None
-    }
-
-    fn sent(&mut self, _: usize) {}
 
     fn acknowledged(&mut self, packets: u32) {
         self.acknowledged += packets;
@@ -297,10 +288,6 @@ impl CongestionControl for Dcqcn {
             }
         }
     }
-
-    fn acknowledged(&mut self, _: u32) {}
-
-    fn lost(&mut self) {}
 
     fn marked(&mut self, now: NicTime) {
         // What time has done to the estimate before.

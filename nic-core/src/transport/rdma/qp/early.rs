@@ -27,6 +27,9 @@ pub(super) enum Kept {
 /// Packets by their numbers, in slots that are used in turn.
 #[derive(Debug)]
 pub(super) struct Early {
+    /// How many slots there are: a power of two, which divides the number of packet numbers.
+    count: usize,
+    /// Empty until a packet comes early: most connections lose none.
     slots: Vec<Option<Slot>>,
     bytes: Vec<u8>,
     mtu: usize,
@@ -38,7 +41,8 @@ impl Early {
     /// Room for `packets`, rounded up to a power of two. Memory is allocated with the first that comes early.
     pub(super) fn new(packets: u32, mtu: u32) -> Early {
         Early {
-            slots: vec![None; packets.next_power_of_two() as usize],
+            count: packets.next_power_of_two() as usize,
+            slots: Vec::new(),
             bytes: Vec::new(),
             mtu: mtu as usize,
             last: None,
@@ -50,23 +54,23 @@ impl Early {
     }
 
     fn index(&self, psn: Psn) -> usize {
-        // A power of two, which divides the number of packet numbers.
-        psn.value() as usize & (self.slots.len() - 1)
+        psn.value() as usize & (self.count - 1)
     }
 
     /// Keeps a packet that comes before the expected one.
     pub(super) fn keep(&mut self, expected: Psn, packet: &Packet<'_>) -> Kept {
         let (psn, len) = (packet.bth.psn, packet.payload.len());
         let ahead = psn.distance(expected);
-        if ahead >= self.slots.len() as i32 || len > self.mtu {
+        if ahead >= self.count as i32 || len > self.mtu {
             return Kept::TooFar;
+        }
+        if self.slots.is_empty() {
+            self.slots = vec![None; self.count];
+            self.bytes = vec![0; self.count * self.mtu];
         }
         let index = self.index(psn);
         if self.slots[index].is_some() {
             return Kept::Again;
-        }
-        if self.bytes.is_empty() {
-            self.bytes = vec![0; self.slots.len() * self.mtu];
         }
         self.bytes[index * self.mtu..][..len].copy_from_slice(packet.payload);
         self.slots[index] = Some(Slot {
@@ -85,7 +89,7 @@ impl Early {
     /// The packet of this number, if it is kept.
     pub(super) fn get(&self, psn: Psn) -> Option<Packet<'_>> {
         let index = self.index(psn);
-        let slot = self.slots[index].as_ref()?;
+        let slot = self.slots.get(index)?.as_ref()?;
         Some(Packet {
             bth: slot.bth,
             extended: slot.extended,
@@ -98,7 +102,7 @@ impl Early {
         let Some(last) = self.last else {
             return;
         };
-        let n = to.distance(from).max(0).min(self.slots.len() as i32) as u32;
+        let n = to.distance(from).max(0).min(self.count as i32) as u32;
         for k in 0..n {
             let index = self.index(from.plus(k));
             self.slots[index] = None;
