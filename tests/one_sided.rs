@@ -81,6 +81,8 @@ over_both!(
     kernels_put_get_and_update_in_every_scope,
     a_wait_for_a_signal_ends_with_it_or_with_its_time,
     a_flush_returns_when_every_put_is_in_place,
+    a_counter_counts_more_operations_than_the_queue_holds,
+    a_counter_takes_requests_and_tells_how_many_have_ended,
     hosts_put_get_and_update_as_kernels_do,
     ranks_name_each_others_memory_by_window_and_offset,
     windows_refuse_what_they_do_not_have,
@@ -92,7 +94,7 @@ struct Pair {
     server: Nic,
     socket: Socket,
     /// The server's end.
-    _peer: Socket,
+    peer: Socket,
     _folder: Folder,
 }
 
@@ -110,7 +112,7 @@ fn pair(via: Via) -> Pair {
         client,
         server,
         socket: socket.0,
-        _peer: socket.1,
+        peer: socket.1,
         _folder: dir,
     }
 }
@@ -332,6 +334,105 @@ fn a_flush_returns_when_every_put_is_in_place(via: Via) {
         out[0].check("flush").expect("all in place");
         assert_eq!(out[1].bytes, u64::from(count), "requests that have ended");
     }
+}
+
+fn a_counter_counts_more_operations_than_the_queue_holds(via: Via) {
+    let pair = pair(via);
+    let caller = Caller::new(&pair.client);
+    let (len, pieces) = (3_001_u64, 150_u32);
+    let bytes = len * u64::from(pieces);
+    let there = pair.server.alloc_remote::<u8>(bytes).expect("room");
+    let from = pair.client.alloc::<u8>(bytes).expect("room");
+    let to = pair.client.alloc::<u8>(bytes).expect("room");
+    let kernel = caller.nic.kernel("count_puts").expect("loaded");
+    let mut model = vec![0; bytes as usize];
+    for scope in 0..3_u32 {
+        // The second round loses piece 6.
+        for refused in [u32::MAX, 6] {
+            let data = noise(
+                u64::from(scope) * 2 + u64::from(refused & 1),
+                bytes as usize,
+            );
+            from.write(0, &data).expect("fits");
+            // Word 0 counts the signals, so the first piece is compared behind it.
+            there.write(0, &[0; 8]).expect("fits");
+            let at = there.remote();
+            let args = (
+                &caller.queue,
+                pair.socket.session().0,
+                at.va(),
+                at.rkey().0,
+                &from,
+                &to,
+                len,
+                pieces,
+                refused,
+                scope,
+                &caller.out,
+            );
+            // SAFETY: the arguments have the types of the kernel's parameters.
+            let launch = unsafe { kernel.launch(1, 64, args) }.expect("a launch");
+            launch.wait(PATIENCE).expect("it ends");
+            let lost = 6 * len as usize..7 * len as usize;
+            let kept = model[lost.clone()].to_vec();
+            model.copy_from_slice(&data);
+            let out = caller.out.to_vec().expect("a copy");
+            assert_eq!(out[0].status(), Some(Status::InvalidArgument));
+            let all = u64::from(pieces) * 2;
+            match refused {
+                6 => {
+                    model[lost].copy_from_slice(&kept);
+                    for r in &out[1..] {
+                        let failure = (r.status(), r.detail);
+                        let key = u64::from(at.rkey().0 ^ 0x100);
+                        assert_eq!(failure, (Some(Status::BadKey), key));
+                    }
+                    assert_eq!(out[3].bytes, 2 * bytes - len);
+                }
+                _ => {
+                    assert_eq!(out[1].status(), Some(Status::Ok));
+                    assert!((all / 2..=all).contains(&out[1].detail), "{:?}", out[1]);
+                    for r in &out[2..] {
+                        let end = (r.status(), r.detail, r.bytes);
+                        assert_eq!(end, (Some(Status::Ok), all, 2 * bytes));
+                    }
+                }
+            }
+            let there = there.to_vec().expect("a copy");
+            assert!(there[8..] == model[8..], "put in scope {scope}");
+            assert!(to.to_vec().expect("a copy")[8..] == model[8..], "got");
+        }
+    }
+}
+
+fn a_counter_takes_requests_and_tells_how_many_have_ended(via: Via) {
+    let pair = pair(via);
+    let caller = Caller::new(&pair.client);
+    let words = pair.server.alloc_remote::<u64>(2).expect("room");
+    let into = pair.client.alloc::<u8>(1).expect("room");
+    let at = words.remote();
+    let kernel = caller.nic.kernel("count_requests").expect("loaded");
+    let (id, short_us) = (pair.socket.session().0, 20_000_u32);
+    let (va, key) = (at.va(), at.rkey().0);
+    let args = (&caller.queue, id, va, key, &into, short_us, &caller.out);
+    // SAFETY: the arguments have the types of the kernel's parameters.
+    let launch = unsafe { kernel.launch(1, 1, args) }.expect("a launch");
+    let start = std::time::Instant::now();
+    while words.to_vec().expect("a copy")[1] == 0 {
+        assert!(start.elapsed() < PATIENCE, "the kernel has not signalled");
+        std::thread::yield_now();
+    }
+    let message = pair.server.alloc::<u8>(1).expect("room");
+    message.write(0, &[7]).expect("fits");
+    pair.peer.send(&message).expect("sent");
+    launch.wait(PATIENCE).expect("it ends");
+    let ends = caller.out.to_vec().expect("a copy");
+    let ends: Vec<_> = ends.iter().map(|r| (r.status(), r.detail)).collect();
+    let (ok, late) = (Some(Status::Ok), Some(Status::TimedOut));
+    assert_eq!(ends[..3], [(ok, 1), (late, 1), (ok, 2)]);
+    assert_eq!(ends[3].0, Some(Status::BadDescriptor));
+    assert_eq!(into.to_vec().expect("a copy"), [7]);
+    assert_eq!(words.to_vec().expect("a copy"), [1, 1]);
 }
 
 #[test]

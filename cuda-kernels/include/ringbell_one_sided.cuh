@@ -4,6 +4,10 @@
  *   gpu_result r = gpu_put_signal<rb::block>(q, there, halo, bytes, 3, 1); // then 1 is added to word 3 of its region
  *   r = gpu_wait_signal<rb::block>(q, my_words + 3, step);               // the neighbour's has come
  *
+ *   gpu_counter c{};                                                     // many puts, and one wait for all
+ *   for (rb_u32 i = 0; i < n; ++i) gpu_counter_put(q, c, there + i * bytes, rows + i * bytes, bytes);
+ *   r = gpu_counter_wait(q, c, c.posted);
+ *
  * The peer's NIC checks key, protection domain, right and bounds. A put has completed when its bytes are in place there,
  * and its signal is set. Operations on one session, or on one rank of a communicator, are executed in the order in which
  * they were posted, so a signal announces every put before it. They are not ordered with sends and receives.
@@ -291,6 +295,140 @@ RB_DEVICE gpu_request gpu_iatomic_cas(const rb_queue &q, const gpu_remote &at, r
   });
 }
 
+/* --- counters ------------------------------------------------------------------------------------------ */
+
+/* Counts operations of a set as they complete, so that they are not waited for one by one. An operation's slot of the queue is
+ * free when it has been counted. All operations of a counter are on one queue. Plain data of one user, `gpu_counter c{}` in
+ * the beginning: a thread, or a warp or block, of which the first lane's copy is used (let other lanes read one in shared
+ * memory). */
+struct gpu_counter {
+  rb_u64 posted;    /* operations of the set */
+  rb_u64 completed; /* those that were seen to have ended, failures too: it only rises */
+  rb_u64 bytes;     /* that these have moved */
+  rb_u64 detail;    /* of the first failure */
+  rb_u64 pending;   /* bit i: ticket `oldest` + i was not counted */
+  rb_u32 oldest;
+  rb_u32 status; /* the first failure's, or OK */
+};
+
+namespace detail {
+
+RB_DEVICE void count_one(gpu_counter &c, const completion &e) {
+  ++c.completed;
+  c.bytes += e.bytes;
+  if (c.status != RB_STATUS_OK || e.status == RB_STATUS_OK) return;
+  c.status = e.status;
+  c.detail = e.detail;
+}
+
+/* Counts what has completed. */
+RB_DEVICE void count(const rb_queue &q, gpu_counter &c) {
+  rb_u32 t = c.oldest;
+  for (rb_u64 bit = 1; bit && bit <= c.pending; bit <<= 1, ++t) {
+    completion e;
+    if (!(c.pending & bit) || !poll(q, t, &e)) continue;
+    c.pending &= ~bit;
+    count_one(c, e);
+  }
+}
+
+/* Adds a ticket. Those before it that do not fit beside it are waited for. */
+RB_DEVICE void count_ticket(const rb_queue &q, gpu_counter &c, rb_u32 ticket, rb_u32 timeout_us) {
+  ++c.posted;
+  for (; c.pending && (!(c.pending & 1) || ticket - c.oldest >= 64); c.pending >>= 1, ++c.oldest)
+    if (c.pending & 1) count_one(c, wait(q, c.oldest, timeout_us));
+  if (!c.pending) c.oldest = ticket;
+  c.pending |= rb_u64(1) << (ticket - c.oldest);
+}
+
+RB_DEVICE gpu_result counted(const gpu_counter &c, rb_u32 status) {
+  bool failed = status == RB_STATUS_OK && c.status != RB_STATUS_OK;
+  return gpu_result{failed ? c.status : status, 0, c.bytes, failed ? c.detail : c.completed};
+}
+
+/* Posts an operation of the set. A full queue is waited for: the counter's own operations free their slots meanwhile. */
+RB_DEVICE gpu_result post_counted(const rb_queue &q, gpu_counter &c, const entry &e, rb_u32 timeout_us) {
+  rb_u32 ticket;
+  if (!post(q, e, timeout_us, false, &ticket)) {
+    bounded_wait bound(timeout_us);
+    for (count(q, c); !post(q, e, timeout_us, false, &ticket); count(q, c))
+      if (!bound.turn(q, nullptr, 0)) return failed(RB_STATUS_QUEUE_FULL);
+  }
+  count_ticket(q, c, ticket, timeout_us);
+  return gpu_result{};
+}
+
+} // namespace detail
+
+/* Starts a put, a put with a signal or a get of at most MAX_PIECE bytes, which the counter counts. The result says whether it was
+ * posted: QUEUE_FULL, when no slot was free in time. Its end is the counter's. */
+template <class Scope = thread>
+RB_DEVICE gpu_result gpu_counter_put(const rb_queue &q, gpu_counter &c, const gpu_remote &to, const void *from, rb_u64 len,
+                                     rb_u32 timeout_us = 0, rb_u32 lkey = 0) {
+  return detail::scoped<Scope>::template run<gpu_result>([&] {
+    rb_u32 t = detail::effective_timeout(q, timeout_us);
+    if (len > MAX_PIECE) return detail::too_long().result;
+    return detail::post_counted(q, c, detail::put_entry(to, from, rb_u32(len), t, lkey, 0, 0, 0), t);
+  });
+}
+template <class Scope = thread>
+RB_DEVICE gpu_result gpu_counter_put_signal(const rb_queue &q, gpu_counter &c, const gpu_remote &to, const void *from, rb_u64 len,
+                                            rb_u32 word, rb_u64 value, bool set = false, rb_u32 timeout_us = 0, rb_u32 lkey = 0) {
+  return detail::scoped<Scope>::template run<gpu_result>([&] {
+    rb_u32 t = detail::effective_timeout(q, timeout_us);
+    if (len > MAX_PIECE) return detail::too_long().result;
+    return detail::post_counted(q, c, detail::put_entry(to, from, rb_u32(len), t, lkey, detail::signal_flags(set), word, value), t);
+  });
+}
+template <class Scope = thread>
+RB_DEVICE gpu_result gpu_counter_get(const rb_queue &q, gpu_counter &c, void *to, const gpu_remote &from, rb_u64 len,
+                                     rb_u32 timeout_us = 0, rb_u32 lkey = 0) {
+  return detail::scoped<Scope>::template run<gpu_result>([&] {
+    rb_u32 t = detail::effective_timeout(q, timeout_us);
+    if (len > MAX_PIECE) return detail::too_long().result;
+    return detail::post_counted(q, c, detail::get_entry(to, from, rb_u32(len), t, lkey), t);
+  });
+}
+
+/* Adds a request of any kind, which is the counter's from then on. It waits when other operations have taken 64 tickets of the
+ * queue since the oldest of the set, and when the request is older than the set's. */
+template <class Scope = thread> RB_DEVICE gpu_result gpu_counter_add(const rb_queue &q, gpu_counter &c, const gpu_request &request) {
+  return detail::scoped<Scope>::template run<gpu_result>([&] {
+    if (request.done) {
+      const gpu_result &r = request.result;
+      ++c.posted;
+      detail::count_one(c, detail::completion{r.status, r.bytes, r.detail});
+    } else {
+      detail::count_ticket(q, c, request.ticket, request.timeout_us);
+    }
+    return gpu_result{};
+  });
+}
+
+/* How many have completed: the result's detail, unless one has failed; then status and detail are the first failure's. Never
+ * waits. */
+template <class Scope = thread> RB_DEVICE gpu_result gpu_counter_read(const rb_queue &q, gpu_counter &c) {
+  return detail::scoped<Scope>::template run<gpu_result>([&] {
+    detail::count(q, c);
+    return detail::counted(c, RB_STATUS_OK);
+  });
+}
+
+/* Waits until `value` operations have completed since the counter began, with results as above. TIMED_OUT: fewer have, as many as
+ * detail says; they go on, and the wait may be repeated. INVALID_ARGUMENT: the set has fewer. */
+template <class Scope = thread>
+RB_DEVICE gpu_result gpu_counter_wait(const rb_queue &q, gpu_counter &c, rb_u64 value, rb_u32 timeout_us = 0) {
+  return detail::scoped<Scope>::template run<gpu_result>([&] {
+    if (value > c.posted) return detail::counted(c, RB_STATUS_INVALID_ARGUMENT);
+    detail::bounded_wait bound(detail::effective_timeout(q, timeout_us));
+    for (;;) {
+      detail::count(q, c);
+      if (c.completed >= value) return detail::counted(c, RB_STATUS_OK);
+      if (!bound.turn(q, nullptr, 0)) return detail::counted(c, RB_STATUS_TIMED_OUT);
+    }
+  });
+}
+
 /* --- the same calls with a suffix ---------------------------------------------------------------------- */
 
 #define RB_SCOPED_NAMES(type, name)                                                                   \
@@ -316,12 +454,19 @@ RB_SCOPED_NAMES(gpu_request, gpu_isignal)
 RB_SCOPED_NAMES(gpu_request, gpu_iget)
 RB_SCOPED_NAMES(gpu_request, gpu_iatomic_add)
 RB_SCOPED_NAMES(gpu_request, gpu_iatomic_cas)
+RB_SCOPED_NAMES(gpu_result, gpu_counter_put)
+RB_SCOPED_NAMES(gpu_result, gpu_counter_put_signal)
+RB_SCOPED_NAMES(gpu_result, gpu_counter_get)
+RB_SCOPED_NAMES(gpu_result, gpu_counter_add)
+RB_SCOPED_NAMES(gpu_result, gpu_counter_read)
+RB_SCOPED_NAMES(gpu_result, gpu_counter_wait)
 #undef RB_SCOPED_NAMES
 
 } // namespace rb
 
 #ifndef RINGBELL_NO_USING
 using rb::gpu_remote;
+using rb::gpu_counter;
 using rb::gpu_remote_of;
 using rb::gpu_window;
 #define RB_USING(name) \
@@ -344,6 +489,12 @@ RB_USING(gpu_isignal)
 RB_USING(gpu_iget)
 RB_USING(gpu_iatomic_add)
 RB_USING(gpu_iatomic_cas)
+RB_USING(gpu_counter_put)
+RB_USING(gpu_counter_put_signal)
+RB_USING(gpu_counter_get)
+RB_USING(gpu_counter_add)
+RB_USING(gpu_counter_read)
+RB_USING(gpu_counter_wait)
 #undef RB_USING
 #endif
 

@@ -70,6 +70,61 @@ extern "C" __global__ void flush_puts(rb_queue q, rb_u32 session, rb_u64 peer, r
 }
 RB_KERNEL(flush_puts)
 
+// Puts pieces to the peer and gets them back to `to` under a counter, all posted before the first is waited for. `refused`: this put
+// has a wrong key. `out`: results of a wait for more than there are, for half, for all, and of a last read.
+template <class Scope> __device__ void count_all(const rb_queue &q, gpu_counter &c, const gpu_remote &there, unsigned char *from,
+                                                 unsigned char *to, rb_u64 len, rb_u32 pieces, rb_u32 refused, gpu_result *out) {
+  gpu_result r[4] = {};
+  bool posted = true;
+  for (rb_u32 i = 0; i < pieces; ++i) {
+    gpu_remote piece = there + i * len;
+    if (i == refused) piece.key ^= 0x100;
+    posted &= i & 1 ? gpu_counter_put<Scope>(q, c, piece, from + i * len, len).ok()
+                    : gpu_counter_put_signal<Scope>(q, c, piece, from + i * len, len, 0, 1).ok();
+    posted &= gpu_counter_get<Scope>(q, c, to + i * len, there + i * len, len).ok();
+  }
+  r[0] = gpu_counter_wait<Scope>(q, c, 2 * pieces + 1);
+  r[1] = gpu_counter_wait<Scope>(q, c, pieces);
+  r[2] = gpu_counter_wait<Scope>(q, c, 2 * pieces);
+  r[3] = gpu_counter_read<Scope>(q, c);
+  if (threadIdx.x == 0)
+    for (int i = 0; i < 4; ++i) out[i] = posted ? r[i] : gpu_result{RB_STATUS_QUEUE_FULL, 0, 0, 0};
+}
+
+extern "C" __global__ void count_puts(rb_queue q, rb_u32 session, rb_u64 peer, rb_u32 rkey, unsigned char *from, unsigned char *to,
+                                      rb_u64 len, rb_u32 pieces, rb_u32 refused, rb_u32 scope, gpu_result *out) {
+  __shared__ gpu_counter c;
+  if (threadIdx.x == 0) c = gpu_counter{};
+  gpu_remote there = gpu_remote_of(session, peer, rkey);
+  if (scope == 2)
+    count_all<rb::block>(q, c, there, from, to, len, pieces, refused, out);
+  else if (scope == 1 && threadIdx.x < 32)
+    count_all<rb::warp>(q, c, there, from, to, len, pieces, refused, out);
+  else if (threadIdx.x == 0)
+    count_all<rb::thread>(q, c, there, from, to, len, pieces, refused, out);
+}
+RB_KERNEL(count_puts)
+
+// Adds requests to a counter, the later one first, and waits while the earlier one, a receive, has no message; then for both. The
+// third request was never posted.
+extern "C" __global__ void count_requests(rb_queue q, rb_u32 session, rb_u64 peer, rb_u32 rkey, unsigned char *into, rb_u32 short_us,
+                                          gpu_result *out) {
+  gpu_counter c{};
+  gpu_request message = gpu_irecv(q, session, into, 1);
+  gpu_request add = gpu_iatomic_add(q, gpu_remote_of(session, peer, rkey), 1);
+  gpu_counter_add(q, c, add);
+  gpu_counter_add(q, c, message);
+  out[0] = gpu_counter_wait(q, c, 1);
+  out[1] = gpu_counter_wait(q, c, 2, short_us);
+  // The peer's program sends when it sees this.
+  gpu_signal(q, gpu_remote_of(session, peer, rkey), 1, 1);
+  out[2] = gpu_counter_wait(q, c, 2);
+  gpu_request refused = gpu_iput(q, gpu_remote_of(session, peer, rkey), into, rb::MAX_PIECE + 1);
+  gpu_counter_add(q, c, refused);
+  out[3] = gpu_counter_wait(q, c, c.posted);
+}
+RB_KERNEL(count_requests)
+
 // Every lane adds to the peer's word `rounds` times, each with a request of its own; and every block adds to its own word, which
 // peers update as well.
 extern "C" __global__ void add_many(rb_queue q, rb_u32 session, rb_u64 peer, rb_u32 rkey, rb_u32 rounds,
