@@ -1,13 +1,17 @@
 //! RoCEv2 packets judged by scapy (headers, invariant CRC) and tshark (every field). A missing tool is skipped, visibly.
 
 use std::io::Write;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use ringbell_gtlb::testing::Rng;
 use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI, ROCE_UDP_PORT};
 use ringbell_nic_abi::{NakCode, RoceOpcode};
+use ringbell_nic_core::verbs::{
+    self, Context, ContextConfig, Destination, Gid, Local, Modify, QpAttributes, QpLimits,
+    SendFlags, SendRequest, Service,
+};
 use ringbell_nic_core::wire::roce::aeth::RnrTimer;
 use ringbell_nic_core::wire::roce::cm::{Endpoint, Message, Reason, Request, PRIVATE_BYTES};
 use ringbell_nic_core::wire::roce::icrc::{icrc, Flow};
@@ -337,6 +341,106 @@ fn scapy_and_tshark_agree_on_every_operation() {
             Extended::AtomicAck(_, old) => assert_eq!(row[15], Some(old)),
             _ => {}
         }
+    }
+}
+
+#[test]
+fn scapy_and_tshark_read_the_datagrams_of_a_context() {
+    // At the port by which tshark knows the protocol, at addresses of loopback that are this test's own.
+    let [x, y] = std::process::id().to_be_bytes()[2..] else {
+        unreachable!("two bytes");
+    };
+    let at = |n| SocketAddrV4::new(Ipv4Addr::new(127, n, x, y.max(1)), ROCE_UDP_PORT);
+    let config = ContextConfig {
+        address: *at(120).ip(),
+        port: ROCE_UDP_PORT,
+        ..ContextConfig::default()
+    };
+    let context = Context::open(&config).expect("an address of loopback");
+    let socket = UdpSocket::bind(at(121)).expect("another one");
+    let limit = std::time::Duration::from_secs(20);
+    socket.set_read_timeout(Some(limit)).expect("a limit");
+    let pd = context.alloc_pd().expect("a domain");
+    let cq = context.create_cq(128, None).expect("a queue");
+    let qp = pd.create_qp(&QpAttributes {
+        service: Service::Datagram,
+        send_cq: &cq,
+        receive_cq: &cq,
+        shared: None,
+        limits: QpLimits {
+            inline: 1024,
+            ..QpLimits::default()
+        },
+        signal_all: true,
+    });
+    let qp = qp.expect("a queue pair");
+    for change in [
+        Modify::InitDatagram(1),
+        Modify::RtrDatagram,
+        Modify::RtsDatagram(0xff_fff0),
+    ] {
+        qp.modify(change).expect("a state");
+    }
+    let mut gid = [0; 16];
+    gid[10..12].fill(0xff);
+    gid[12..].copy_from_slice(&at(121).ip().octets());
+    let handle = pd.create_ah(Gid(gid)).expect("the standard's address");
+    let (number, key) = (0x00ab_cdef, 0x7654_3210);
+    let mut frames = Vec::new();
+    for i in 0..100_u32 {
+        let bytes = vec![i as u8; i as usize * 7];
+        let request = SendRequest {
+            id: 0,
+            request: verbs::Request::Send((i % 2 == 0).then_some(i)),
+            local: Local::Inline(&[&bytes]),
+            flags: SendFlags {
+                solicited: i % 3 == 0,
+                ..SendFlags::default()
+            },
+        };
+        let to = Destination {
+            handle: &handle,
+            number,
+            key,
+        };
+        qp.post_send_to(&request, &to).expect("posted");
+        let mut packet = [0; 2048];
+        let (len, from) = socket.recv_from(&mut packet).expect("within the limit");
+        assert_eq!(from, SocketAddr::V4(at(120)));
+        let mut f = vec![0; 14 + udp::IP_UDP_HEADERS];
+        emit_ethernet(&mut f, MacAddr::local(2), MacAddr::local(1), ETHERTYPE_IPV4);
+        udp::emit(&mut f[14..], at(120), at(121), 0, len);
+        f.extend(&packet[..len]);
+        frames.push(f);
+    }
+    let Some(pcap) = judged_by_scapy("datagrams", &frames) else {
+        return;
+    };
+    let fields = [
+        "bth.opcode",
+        "bth.se",
+        "bth.padcnt",
+        "bth.destqp",
+        "bth.psn",
+        "deth.q_key",
+        "deth.srcqp",
+    ];
+    let fields = fields.map(|f| format!("infiniband.{f}"));
+    let names: Vec<&str> = fields.iter().map(String::as_str).collect();
+    let rows = judged_by_tshark("datagrams", &pcap, &names);
+    std::fs::remove_file(&pcap).expect("scapy wrote it");
+    for (i, row) in rows.unwrap_or_default().iter().enumerate() {
+        let i = i as u64;
+        let expected = [
+            0x64 + u64::from(i % 2 == 0),
+            u64::from(i % 3 == 0),
+            (i * 7).next_multiple_of(4) - i * 7,
+            number.into(),
+            (0xff_fff0 + i) & 0xff_ffff,
+            key.into(),
+            qp.number().into(),
+        ];
+        assert_eq!(row[..], expected.map(Some), "datagram {i}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ringbell_nic_core::verbs::{
     Access, Completion, CompletionQueue, Context, ContextConfig, Local, MemoryRegion, Modify,
     ProtectionDomain, QpAttributes, QpLimits, QueuePair, ReceiveRequest, Remote, Request, Rights,
-    Rtr, Rts, SendFlags, SendRequest, State, Status, VerbsError, WorkKind,
+    Rtr, Rts, SendFlags, SendRequest, Service, State, Status, VerbsError, WorkKind,
 };
 
 const LONG: Duration = Duration::from_secs(20);
@@ -103,6 +103,7 @@ impl End {
 
 fn attributes(cq: &CompletionQueue) -> QpAttributes<'_> {
     QpAttributes {
+        service: Service::Connected,
         send_cq: cq,
         receive_cq: cq,
         shared: None,

@@ -243,6 +243,28 @@ pub(crate) struct AhAttr {
     pub(crate) port_num: u8,
 }
 
+/// An address that names no peer.
+pub(crate) const NOWHERE: AhAttr = AhAttr {
+    dgid: Gid([0; 16]),
+    flow_label: 0,
+    sgid_index: 0,
+    hop_limit: 0,
+    traffic_class: 0,
+    pad: 0,
+    dlid: 0,
+    subnet: [0; 3],
+    is_global: 0,
+    port_num: 0,
+};
+
+/// `struct ibv_ah`.
+#[repr(C)]
+pub(crate) struct Ah {
+    pub(crate) context: *mut Context,
+    pub(crate) pd: *mut Pd,
+    pub(crate) handle: u32,
+}
+
 /// `struct ibv_qp_attr`.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -315,6 +337,11 @@ pub(crate) struct RecvWr {
     pub(crate) sg_list: *mut Sge,
     pub(crate) num_sge: c_int,
 }
+
+// Flags of `struct ibv_wc`.
+pub(crate) const WC_GRH: c_uint = 1;
+pub(crate) const WC_WITH_IMM: c_uint = 2;
+pub(crate) const WC_WITH_INV: c_uint = 8;
 
 /// `struct ibv_wc`.
 #[repr(C)]

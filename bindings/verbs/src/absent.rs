@@ -41,8 +41,6 @@ macro_rules! nothing {
 }
 
 no_object! {
-    ibv_create_ah: "there are no datagram queue pairs."
-    ibv_create_ah_from_wc: "there are no datagram queue pairs."
     ibv_import_device: "objects belong to their process."
     ibv_import_pd: "objects belong to their process."
     ibv_import_mr: "objects belong to their process."
@@ -52,14 +50,11 @@ no_object! {
 }
 
 no_call! {
-    ibv_destroy_ah: "there are no datagram queue pairs."
-    ibv_init_ah_from_wc: "there are no datagram queue pairs."
     ibv_attach_mcast: "there is no multicast."
     ibv_detach_mcast: "there is no multicast."
     ibv_modify_srq: "shared receive queues have no limit event, and keep their size."
     ibv_query_ece: "there are no vendor options."
     ibv_set_ece: "there are no vendor options."
-    ibv_query_qp_data_in_order: "0 would promise nothing, and nothing is promised."
     ibv_resolve_eth_l2_from_gid: "the kernel resolves addresses."
 }
 
@@ -96,6 +91,12 @@ extern "C" fn ibv_dontfork_range() -> c_int {
 /// `ibv_dofork_range`.
 #[no_mangle]
 extern "C" fn ibv_dofork_range() -> c_int {
+    0
+}
+
+/// `ibv_query_qp_data_in_order`: no promise that a later byte of a message lies in memory after an earlier one.
+#[no_mangle]
+extern "C" fn ibv_query_qp_data_in_order() -> c_int {
     0
 }
 

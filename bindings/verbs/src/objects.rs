@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use ringbell_nic_core::verbs::{
     Access, CompletionChannel, CompletionQueue, MemoryRegion, ProtectionDomain, Rights,
-    SharedReceiveQueue,
+    SharedReceiveQueue, VerbsError,
 };
 
 use crate::abi::{self, SrqAttr, SrqInitAttr};
@@ -266,6 +266,11 @@ unsafe extern "C" fn ibv_resize_cq(of: *mut abi::Cq, entries: c_int) -> c_int {
             // SAFETY: as above.
             unsafe { (*of).cqe = entries };
             0
+        }
+        // More are waiting: the queue stays as it is.
+        Err(e @ VerbsError::Full { .. }) => {
+            explain("ibv_resize_cq", &e);
+            libc::EINVAL
         }
         Err(e) => explain("ibv_resize_cq", &e),
     }

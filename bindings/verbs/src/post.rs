@@ -4,12 +4,12 @@
 use std::ffi::{c_int, c_uint};
 
 use ringbell_nic_core::verbs::{
-    Completion, Local, Posting, ReceiveRequest, Remote, Request, SendFlags, SendRequest, Sge,
-    VerbsError, WorkKind,
+    Completion, Destination, Local, Posting, ReceiveRequest, Remote, Request, SendFlags,
+    SendRequest, Sge, VerbsError, WorkKind,
 };
 
 use crate::abi::{self, RecvWr, SendWr, Wc};
-use crate::{explain, objects, queue_pair};
+use crate::{address, explain, objects, queue_pair};
 
 const FENCE: c_uint = 1;
 const SIGNALED: c_uint = 2;
@@ -17,9 +17,6 @@ const SOLICITED: c_uint = 4;
 const INLINE: c_uint = 8;
 /// `IBV_SEND_IP_CSUM` asks for what the kernel does anyway.
 const KNOWN: c_uint = 31;
-
-const WC_WITH_IMM: c_uint = 2;
-const WC_WITH_INV: c_uint = 8;
 
 /// Most pieces of an inline request.
 const INLINE_PIECES: usize = 32;
@@ -67,7 +64,7 @@ fn request_of(wr: &SendWr) -> Option<Request> {
     })
 }
 
-unsafe fn post_one(to: &mut Posting<'_>, wr: &SendWr) -> Result<(), VerbsError> {
+unsafe fn post_one(to: &mut Posting<'_>, wr: &SendWr, is_datagram: bool) -> Result<(), VerbsError> {
     let request = request_of(wr).ok_or(VerbsError::Misuse("there is no such operation"))?;
     if wr.send_flags & !KNOWN != 0 {
         return Err(VerbsError::Misuse("there is no such flag of a request"));
@@ -94,7 +91,7 @@ unsafe fn post_one(to: &mut Posting<'_>, wr: &SendWr) -> Result<(), VerbsError> 
         Local::Registered(list)
     };
     let flag = |bit: c_uint| wr.send_flags & bit != 0;
-    to.send(&SendRequest {
+    let request = SendRequest {
         id: wr.wr_id,
         request,
         local,
@@ -103,7 +100,19 @@ unsafe fn post_one(to: &mut Posting<'_>, wr: &SendWr) -> Result<(), VerbsError> 
             solicited: flag(SOLICITED),
             fence: flag(FENCE),
         },
-    })
+    };
+    if !is_datagram {
+        return to.send(&request);
+    }
+    // SAFETY: the program's address handle.
+    let handle = unsafe { address::of(std::ptr::with_exposed_provenance(wr.remote_addr as usize)) };
+    let [number, key] = wr.second;
+    let destination = Destination {
+        handle: handle.ok_or(VerbsError::Misuse("a datagram needs an address handle"))?,
+        number,
+        key,
+    };
+    to.send_to(&request, &destination)
 }
 
 /// `ibv_post_send`.
@@ -113,11 +122,12 @@ pub(crate) unsafe extern "C" fn post_send(
     bad: *mut *mut SendWr,
 ) -> c_int {
     // SAFETY: a queue pair of ours.
-    let mut to = unsafe { queue_pair::of(qp) }.begin();
+    let (mut to, is_datagram) =
+        unsafe { (queue_pair::of(qp).begin(), queue_pair::is_datagram(qp)) };
     // SAFETY: the program's list.
     while let Some(one) = unsafe { wr.as_ref() } {
         // SAFETY: as above.
-        if let Err(e) = unsafe { post_one(&mut to, one) } {
+        if let Err(e) = unsafe { post_one(&mut to, one, is_datagram) } {
             // SAFETY: the caller's variable.
             unsafe { *bad = wr };
             return explain("ibv_post_send", &e);
@@ -182,10 +192,11 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 
 fn entry(c: &Completion) -> Wc {
     let (imm_data, wc_flags) = match (c.immediate, c.invalidated) {
-        (Some(n), _) => (n.to_be(), WC_WITH_IMM),
-        (None, Some(key)) => (key, WC_WITH_INV),
+        (Some(n), _) => (n.to_be(), abi::WC_WITH_IMM),
+        (None, Some(key)) => (key, abi::WC_WITH_INV),
         (None, None) => (0, 0),
     };
+    let header = if c.source.is_some() { abi::WC_GRH } else { 0 };
     Wc {
         wr_id: c.id,
         status: c.status as c_uint,
@@ -202,8 +213,8 @@ fn entry(c: &Completion) -> Wc {
         byte_len: c.len,
         imm_data,
         qp_num: c.queue_pair,
-        src_qp: 0,
-        wc_flags,
+        src_qp: c.source.unwrap_or(0),
+        wc_flags: wc_flags | header,
         pkey_index: 0,
         slid: 0,
         sl: 0,

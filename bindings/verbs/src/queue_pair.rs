@@ -4,13 +4,14 @@
 use std::ffi::{c_int, c_uint};
 
 use ringbell_nic_core::verbs::{
-    Gid, Modify, QpAttributes, QpLimits, QueuePair, Rtr, Rts, State, VerbsError,
+    Gid, Modify, QpAttributes, QpLimits, QueuePair, Rtr, Rts, Service, State, VerbsError,
 };
 
-use crate::abi::{self, AhAttr, QpAttr, QpCap, QpInitAttr, SmallQpAttr};
+use crate::abi::{self, QpAttr, QpCap, QpInitAttr, SmallQpAttr};
 use crate::{explain, objects, refuse};
 
 const RC: c_uint = 2;
+const UD: c_uint = 4;
 
 // Bits of `enum ibv_qp_attr_mask`.
 const STATE: c_int = 1 << 0;
@@ -18,6 +19,7 @@ const CUR_STATE: c_int = 1 << 1;
 const ACCESS_FLAGS: c_int = 1 << 3;
 const PKEY_INDEX: c_int = 1 << 4;
 const PORT: c_int = 1 << 5;
+const QKEY: c_int = 1 << 6;
 const AV: c_int = 1 << 7;
 const PATH_MTU: c_int = 1 << 8;
 const TIMEOUT: c_int = 1 << 9;
@@ -32,6 +34,7 @@ const DEST_QPN: c_int = 1 << 20;
 
 /// What a change must name (IBTA vol. 1 table 96).
 const TO_INIT: c_int = PKEY_INDEX | PORT | ACCESS_FLAGS;
+const TO_INIT_DATAGRAM: c_int = PKEY_INDEX | PORT | QKEY;
 const TO_RTR: c_int = AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER;
 const TO_RTS: c_int = TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC;
 
@@ -43,6 +46,15 @@ pub(crate) struct QpBox {
     sq_sig_all: c_int,
 }
 
+/// Whether a queue pair sends datagrams.
+///
+/// # Safety
+/// `ibv_create_qp` has made it.
+pub(crate) unsafe fn is_datagram(qp: *mut abi::Qp) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { (*qp).qp_type == UD }
+}
+
 /// The queue pair of a pointer.
 ///
 /// # Safety
@@ -51,19 +63,6 @@ pub(crate) unsafe fn of<'a>(qp: *mut abi::Qp) -> &'a QueuePair {
     // SAFETY: the caller's contract; the front is the first field.
     unsafe { &(*qp.cast::<QpBox>()).qp }
 }
-
-const NOWHERE: AhAttr = AhAttr {
-    dgid: abi::Gid([0; 16]),
-    flow_label: 0,
-    sgid_index: 0,
-    hop_limit: 0,
-    traffic_class: 0,
-    pad: 0,
-    dlid: 0,
-    subnet: [0; 3],
-    is_global: 0,
-    port_num: 0,
-};
 
 const UNSET: QpAttr = QpAttr {
     qp_state: 0,
@@ -82,8 +81,8 @@ const UNSET: QpAttr = QpAttr {
         max_recv_sge: 0,
         max_inline_data: 0,
     },
-    ah_attr: NOWHERE,
-    alt_ah_attr: NOWHERE,
+    ah_attr: abi::NOWHERE,
+    alt_ah_attr: abi::NOWHERE,
     small: SmallQpAttr {
         pkey_index: 0,
         alt_pkey_index: 0,
@@ -105,9 +104,11 @@ const UNSET: QpAttr = QpAttr {
 unsafe extern "C" fn ibv_create_qp(pd: *mut abi::Pd, init: *mut QpInitAttr) -> *mut abi::Qp {
     // SAFETY: the caller's variable.
     let init = unsafe { &mut *init };
-    if init.qp_type != RC {
-        return refuse(libc::EOPNOTSUPP);
-    }
+    let service = match init.qp_type {
+        RC => Service::Connected,
+        UD => Service::Datagram,
+        _ => return refuse(libc::EOPNOTSUPP),
+    };
     if init.send_cq.is_null() || init.recv_cq.is_null() {
         return refuse(libc::EINVAL);
     }
@@ -115,6 +116,7 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut abi::Pd, init: *mut QpInitAttr) -> *
     // SAFETY: objects of ours.
     let made = unsafe {
         objects::pd(pd).create_qp(&QpAttributes {
+            service,
             send_cq: objects::cq(init.send_cq),
             receive_cq: objects::cq(init.recv_cq),
             shared: objects::srq(init.srq),
@@ -145,7 +147,7 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut abi::Pd, init: *mut QpInitAttr) -> *
             handle: number,
             qp_num: number,
             state: 0,
-            qp_type: RC,
+            qp_type: init.qp_type,
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
             cond: libc::PTHREAD_COND_INITIALIZER,
             events_completed: 0,
@@ -189,6 +191,9 @@ fn merge(to: &mut QpAttr, from: &QpAttr, mask: c_int) {
     if has(PORT) {
         to.small.port_num = from.small.port_num;
     }
+    if has(QKEY) {
+        to.qkey = from.qkey;
+    }
     if has(AV) {
         to.ah_attr = from.ah_attr;
     }
@@ -225,7 +230,12 @@ fn merge(to: &mut QpAttr, from: &QpAttr, mask: c_int) {
 }
 
 /// The change of state that a program asks for, from `attr` with its mask merged in. `Err`: something is missing or wrong.
-fn change(from: State, to: c_uint, mask: c_int, a: &QpAttr) -> Result<Modify, &'static str> {
+fn change(
+    (from, is_datagram): (State, bool),
+    to: c_uint,
+    mask: c_int,
+    a: &QpAttr,
+) -> Result<Modify, &'static str> {
     let needs = |bits: c_int| match mask & bits == bits {
         true => Ok(()),
         false => Err("an attribute that this change needs is not in the mask"),
@@ -234,13 +244,20 @@ fn change(from: State, to: c_uint, mask: c_int, a: &QpAttr) -> Result<Modify, &'
         0 => Modify::Reset,
         1 => {
             if from == State::Reset {
-                needs(TO_INIT)?;
+                needs(match is_datagram {
+                    true => TO_INIT_DATAGRAM,
+                    false => TO_INIT,
+                })?;
             }
             if a.small.port_num != 1 || a.small.pkey_index != 0 {
                 return Err("there is port 1, and partition key 0");
             }
-            Modify::Init(objects::rights(a.qp_access_flags))
+            match is_datagram {
+                true => Modify::InitDatagram(a.qkey),
+                false => Modify::Init(objects::rights(a.qp_access_flags)),
+            }
         }
+        2 if is_datagram => Modify::RtrDatagram,
         2 => {
             needs(TO_RTR)?;
             if a.ah_attr.is_global == 0 || a.ah_attr.sgid_index != 0 {
@@ -254,6 +271,10 @@ fn change(from: State, to: c_uint, mask: c_int, a: &QpAttr) -> Result<Modify, &'
                 resources: a.small.max_dest_rd_atomic,
                 rnr_timer: a.small.min_rnr_timer,
             })
+        }
+        3 if from == State::Rtr && is_datagram => {
+            needs(SQ_PSN)?;
+            Modify::RtsDatagram(a.sq_psn & 0x00ff_ffff)
         }
         3 if from == State::Rtr => {
             needs(TO_RTS)?;
@@ -284,7 +305,7 @@ unsafe extern "C" fn ibv_modify_qp(at: *mut abi::Qp, attr: *mut QpAttr, mask: c_
     let mut merged = b.attr;
     merge(&mut merged, attr, mask);
     if mask & STATE != 0 {
-        let to = match change(now, attr.qp_state, mask, &merged) {
+        let to = match change((now, b.front.qp_type == UD), attr.qp_state, mask, &merged) {
             Ok(to) => to,
             Err(what) => return explain("ibv_modify_qp", &VerbsError::Misuse(what)),
         };
@@ -299,6 +320,9 @@ unsafe extern "C" fn ibv_modify_qp(at: *mut abi::Qp, attr: *mut QpAttr, mask: c_
     }
     if mask & ACCESS_FLAGS != 0 {
         b.qp.set_rights(objects::rights(attr.qp_access_flags));
+    }
+    if mask & QKEY != 0 {
+        b.qp.set_key(attr.qkey);
     }
     b.attr = merged;
     0

@@ -45,6 +45,7 @@ fn structures_lie_as_the_header_says() {
         }
         "ibv_gid_entry" = GidEntry { "gid_index" = gid_index, "ndev_ifindex" = ndev_ifindex }
         "ibv_pd" = Pd { "handle" = handle }
+        "ibv_ah" = Ah { "pd" = pd, "handle" = handle }
         "ibv_mr" = Mr { "addr" = addr, "length" = length, "lkey" = lkey, "rkey" = rkey }
         "ibv_comp_channel" = Channel { "fd" = fd, "refcnt" = refcnt }
         "ibv_cq" = Cq { "channel" = channel, "cq_context" = cq_context, "cqe" = cqe, "comp_events_completed" = comp_events_completed }
@@ -62,11 +63,11 @@ fn structures_lie_as_the_header_says() {
         "ibv_sge" = Sge { "length" = len, "lkey" = lkey }
         "ibv_send_wr" = SendWr {
             "sg_list" = sg_list, "num_sge" = num_sge, "opcode" = opcode, "send_flags" = send_flags, "imm_data" = imm_data,
-            "wr.rdma.remote_addr" = remote_addr, "wr.rdma.rkey" = second, "wr.atomic.compare_add" = second, "wr.atomic.swap" = swap,
+            "wr.rdma.remote_addr" = remote_addr, "wr.ud.ah" = remote_addr, "wr.ud.remote_qpn" = second, "wr.rdma.rkey" = second, "wr.atomic.compare_add" = second, "wr.atomic.swap" = swap,
             "wr.atomic.rkey" = atomic_rkey, "qp_type" = rest
         }
         "ibv_recv_wr" = RecvWr { "next" = next, "sg_list" = sg_list, "num_sge" = num_sge }
-        "ibv_wc" = Wc { "status" = status, "byte_len" = byte_len, "imm_data" = imm_data, "qp_num" = qp_num, "wc_flags" = wc_flags, "sl" = sl }
+        "ibv_wc" = Wc { "status" = status, "byte_len" = byte_len, "imm_data" = imm_data, "qp_num" = qp_num, "src_qp" = src_qp, "wc_flags" = wc_flags, "sl" = sl }
     };
     let mut text =
         format!("#include <stddef.h>\n{include}#define IS(a, b) _Static_assert((a) == (b), #a)\n");

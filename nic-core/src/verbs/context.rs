@@ -242,7 +242,11 @@ impl ProtectionDomain {
         &self.inner.context
     }
 
-    /// How many regions and queue pairs use it.
+    pub(super) fn is(&self, other: &ProtectionDomain) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// How many regions, queue pairs and address handles use it.
     pub fn users(&self) -> usize {
         Arc::strong_count(&self.inner) - 1
     }

@@ -8,10 +8,11 @@ use ringbell_nic_abi::{NakCode, PdId, RoceOpcode};
 
 use super::completions::Cq;
 use super::memory::{self, Pieces};
-use super::types::{Completion, Local, QpLimits, Rights, Sge, Status, WorkKind};
+use super::types::{
+    Completion, Local, QpLimits, Rights, SendRequest, Sge, Status, WorkKind, GRH_BYTES,
+};
 use crate::transport::rdma::qp::{
-    Atomic, Client, Part, QueuePair, Refusal, Remote, Request, Right, State, Unavailable, Work,
-    WorkStatus,
+    Atomic, Client, Part, QueuePair, Refusal, Remote, Request, Right, Unavailable, Work, WorkStatus,
 };
 use crate::wire::roce::{AtomicEth, Extended, Packet, Qpn};
 
@@ -32,6 +33,8 @@ struct Posted {
     signaled: bool,
     solicited: bool,
     fence: bool,
+    /// Of a datagram.
+    way: Option<Way>,
     ended: Option<Status>,
 }
 
@@ -103,13 +106,21 @@ impl ReceiveQueue {
     }
 }
 
-/// The other end of a connection.
-#[derive(Debug, Clone, Copy)]
+/// Another context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Peer {
     pub(super) at: SocketAddrV4,
     /// Its packets come from that UDP port, as ours do; other NICs vary theirs.
     pub(super) is_ours: bool,
     pub(super) with_icrc: bool,
+}
+
+/// Where a datagram goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Way {
+    pub(super) peer: Peer,
+    pub(super) number: Qpn,
+    pub(super) key: u32,
 }
 
 /// A program's side of a queue pair.
@@ -167,7 +178,7 @@ impl Endpoint {
     }
 
     /// Queues a request whose pieces were checked. `false`: the queue is full.
-    pub(super) fn post(&mut self, r: &super::types::SendRequest<'_>, len: u32) -> bool {
+    pub(super) fn post(&mut self, r: &SendRequest<'_>, len: u32, way: Option<Way>) -> bool {
         if self.sends.len() >= self.limits.sends as usize {
             return false;
         }
@@ -183,6 +194,7 @@ impl Endpoint {
             signaled: self.signal_all || r.flags.signaled,
             solicited: r.flags.solicited,
             fence: r.flags.fence,
+            way,
             ended: None,
         });
         true
@@ -225,6 +237,8 @@ pub(super) struct Incoming {
     opcode: Option<RoceOpcode>,
     solicited: bool,
     invalidates: Option<u32>,
+    /// The sending queue pair, of a datagram.
+    source: Option<u32>,
     len: u32,
 }
 
@@ -235,6 +249,10 @@ impl Incoming {
             solicited: packet.bth.solicited,
             invalidates: match packet.extended {
                 Extended::Invalidate(key) => Some(key),
+                _ => None,
+            },
+            source: match packet.extended {
+                Extended::Datagram(d) | Extended::DatagramImmediate(d, _) => Some(d.source.value()),
                 _ => None,
             },
             len: packet.payload.len() as u32,
@@ -276,6 +294,7 @@ impl View<'_> {
                     len: p.len,
                     immediate: None,
                     invalidated: None,
+                    source: None,
                     queue_pair: self.end.at.number.value(),
                 };
                 self.complete(self.end.at.send_cq, c, false);
@@ -294,18 +313,24 @@ impl View<'_> {
             len,
             immediate: part.immediate,
             invalidated: self.packet.invalidates,
+            source: self.packet.source,
             queue_pair: self.end.at.number.value(),
         };
         self.complete(self.end.at.receive_cq, c, self.packet.solicited);
     }
 
-    /// Ends what is left when the queue pair is in ERR.
-    pub(super) fn flush(&mut self) {
+    /// Ends the requests that are left.
+    pub(super) fn flush_sends(&mut self) {
         for p in &mut self.end.sends {
             p.ended.get_or_insert(Status::Flushed);
         }
         self.end.fetching = 0;
         self.retire();
+    }
+
+    /// Ends what is left when the queue pair is in ERR.
+    pub(super) fn flush(&mut self) {
+        self.flush_sends();
         let nothing = Part {
             first: true,
             last: true,
@@ -338,12 +363,84 @@ impl View<'_> {
     }
 }
 
-/// After each call of a queue pair: gives it what it can take now, and ends what an error has left.
-pub(super) fn settle(qp: &mut QueuePair, view: &mut View<'_>) {
-    if qp.state() == State::Err {
-        view.flush();
-    } else {
-        view.end.hand(qp);
+/// What became of a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arrived {
+    /// It lies in its receive.
+    Kept,
+    /// There is no receive, or a shorter one.
+    Dropped,
+    /// The memory of its receive cannot be written.
+    Failed,
+}
+
+/// Datagrams.
+impl View<'_> {
+    /// Way, immediate data and solicitation of the next one to send.
+    pub(super) fn next_datagram(&self) -> Option<(Way, Option<u32>, bool)> {
+        let p = self.end.sends.front()?;
+        let immediate = match p.request {
+            Request::Send(immediate) => immediate,
+            _ => None,
+        };
+        p.way.map(|way| (way, immediate, p.solicited))
+    }
+
+    /// Copies the bytes of the next one to `room`, and completes it. `None`: its memory cannot be read.
+    pub(super) fn take_datagram(&mut self, room: &mut [u8]) -> Option<usize> {
+        let (pd, memory) = (self.end.at.pd, &mut *self.memory);
+        let p = self.end.sends.front_mut()?;
+        let len = p.len as usize;
+        let to = &mut room[..len];
+        let has_read = match &p.bytes {
+            Bytes::Registered(pieces) => len == 0 || pieces.read(memory, pd, 0, to).is_ok(),
+            Bytes::Inline(bytes) => {
+                to.copy_from_slice(bytes);
+                true
+            }
+        };
+        p.ended = Some(match has_read {
+            true => Status::Success,
+            false => Status::LocalProtection,
+        });
+        self.retire();
+        has_read.then_some(len)
+    }
+
+    /// Puts a datagram into the next receive, behind the network's header.
+    pub(super) fn receive_datagram(
+        &mut self,
+        header: &[u8; GRH_BYTES],
+        bytes: &[u8],
+        immediate: Option<u32>,
+    ) -> Arrived {
+        let len = (GRH_BYTES + bytes.len()) as u32;
+        let Some(q) = self.receives[self.end.at.receives].as_mut() else {
+            return Arrived::Dropped;
+        };
+        let fits = |w: &PostedReceive| w.pieces.len() >= len.into();
+        let fits = q.works.front().is_some_and(fits);
+        let Some(work) = fits.then(|| q.works.pop_front()).flatten() else {
+            return Arrived::Dropped;
+        };
+        let pieces = &work.pieces;
+        let head = pieces.write(self.memory, q.pd, 0, header);
+        let body = match bytes {
+            [] => Ok(()),
+            _ => pieces.write(self.memory, q.pd, GRH_BYTES as u32, bytes),
+        };
+        let part = Part {
+            first: true,
+            last: true,
+            bytes: &[],
+            immediate,
+        };
+        if head.and(body).is_err() {
+            self.received(work.id, Status::LocalProtection, &part, 0, false);
+            return Arrived::Failed;
+        }
+        self.received(work.id, Status::Success, &part, len, false);
+        Arrived::Kept
     }
 }
 

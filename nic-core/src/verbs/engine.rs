@@ -4,14 +4,16 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, SocketAddrV4};
 
 use ringbell_gtlb::{GtlbConfig, Mmu, MmuConfig};
+use ringbell_nic_abi::roce::ROCE_PKEY_DEFAULT;
 use rustc_hash::FxHashMap;
 
 use super::completions::Cq;
-use super::endpoint::{settle, Endpoint, Incoming, Peer, ReceiveQueue, View};
+use super::endpoint::{Endpoint, Incoming, Peer, ReceiveQueue, View};
 use super::outbox::Outbox;
-use super::types::VerbsError;
+use super::service::Machine;
+use super::types::{Service, VerbsError};
 use crate::port::{Datagram, DatagramPort};
-use crate::transport::rdma::qp::{QueuePair, Transmit};
+use crate::transport::rdma::qp::Transmit;
 use crate::transport::rdma::random::Numbers;
 use crate::types::NicTime;
 use crate::wire::roce::icrc::Flow;
@@ -19,13 +21,15 @@ use crate::wire::roce::packet::open;
 use crate::wire::roce::{Packet, Qpn, BTH_BYTES};
 use crate::wire::udp::UNFRAGMENTED;
 
+/// Bits of a partition key that name the partition (IBTA vol. 1 §10.9.1.1).
+const PARTITION: u16 = 0x7fff;
 /// Datagrams of one step: then it is the turn of what is to be sent.
 const STEP_DATAGRAMS: usize = 128;
 
 /// A queue pair and its program's side.
 #[derive(Debug)]
 pub(super) struct Pair {
-    pub(super) qp: QueuePair,
+    pub(super) qp: Machine,
     pub(super) end: Endpoint,
     is_ready: bool,
 }
@@ -102,12 +106,12 @@ impl Tables {
         }
     }
 
-    pub(super) fn add(&mut self, end: Endpoint) -> usize {
+    pub(super) fn add(&mut self, end: Endpoint, service: Service) -> usize {
         let number = end.at.number.value();
         let at = place(
             &mut self.pairs,
             Pair {
-                qp: QueuePair::new(),
+                qp: Machine::new(service),
                 end,
                 is_ready: false,
             },
@@ -147,7 +151,7 @@ impl Tables {
         &mut self,
         at: usize,
         packet: Incoming,
-        call: impl FnOnce(&mut QueuePair, &mut View<'_>) -> R,
+        call: impl FnOnce(&mut Machine, &mut View<'_>) -> R,
     ) -> Option<R> {
         let pair = self.pairs.get_mut(at)?.as_mut()?;
         let mut view = View {
@@ -158,7 +162,7 @@ impl Tables {
             packet,
         };
         let result = call(&mut pair.qp, &mut view);
-        settle(&mut pair.qp, &mut view);
+        pair.qp.settle(&mut view);
         if !std::mem::replace(&mut pair.is_ready, true) {
             self.ready.push_back(at);
         }
@@ -179,20 +183,30 @@ impl Tables {
         let head = d.bytes.first_chunk::<BTH_BYTES>()?;
         let number = Qpn::new(u32::from_be_bytes([0, head[5], head[6], head[7]]));
         let at = *self.by_number.get(&number.value())?;
-        let peer = self.pairs.get(at)?.as_ref()?.end.peer?;
-        if peer.at.ip() != d.from.ip() || peer.is_ours && peer.at.port() != d.from.port() {
-            return None;
-        }
-        let flow = peer.with_icrc.then_some(Flow {
+        let pair = self.pairs.get(at)?.as_ref()?;
+        let with_icrc = match pair.qp {
+            Machine::Connected(_) => {
+                let peer = pair.end.peer?;
+                if peer.at.ip() != d.from.ip() || peer.is_ours && peer.at.port() != d.from.port() {
+                    return None;
+                }
+                peer.with_icrc
+            }
+            Machine::Datagram(_) => true,
+        };
+        let flow = with_icrc.then_some(Flow {
             from: SocketAddr::V4(d.from),
             to: SocketAddr::V4(local),
             fragment: UNFRAGMENTED,
         });
         let packet = Packet::parse(open(d.bytes, flow.as_ref()).ok()?).ok()?;
-        self.with(at, Incoming::of(&packet), |qp, view| {
-            qp.receive(now, &packet, view)
+        if packet.bth.partition & PARTITION != ROCE_PKEY_DEFAULT & PARTITION {
+            return None;
+        }
+        let was_taken = self.with(at, Incoming::of(&packet), |qp, view| {
+            qp.receive(now, (d, local), &packet, view)
         });
-        Some(())
+        was_taken?.then_some(())
     }
 
     /// Acts on timers.
@@ -205,7 +219,10 @@ impl Tables {
             let next = self.pairs[at].as_ref().and_then(|p| p.qp.next_timer());
             match next {
                 Some(t) if t <= now => {
-                    self.with(at, Incoming::default(), |qp, view| qp.expire(now, view));
+                    self.with(at, Incoming::default(), |qp, view| {
+                        // Datagrams have no timers.
+                        qp.connected().map(|qp| qp.expire(now, view))
+                    });
                 }
                 Some(t) => self.timer = Some(self.timer.map_or(t, |now| now.min(t))),
                 None => {}
@@ -275,9 +292,6 @@ impl Engine {
                 continue;
             };
             pair.is_ready = false;
-            let Some(peer) = pair.end.peer else {
-                continue;
-            };
             let mut view = View {
                 end: &mut pair.end,
                 memory: &mut self.tables.memory,
@@ -285,10 +299,13 @@ impl Engine {
                 receives: &mut self.tables.receives,
                 packet: Incoming::default(),
             };
+            let Some(peer) = pair.qp.peer(&view) else {
+                continue;
+            };
             self.outbox.begin(local, &peer);
             let mut has_more = false;
             while let Some(room) = self.outbox.room() {
-                has_more = match pair.qp.transmit(now, room, &mut view) {
+                has_more = match pair.qp.transmit(now, room, &peer, &mut view) {
                     Transmit::Packet(len) => {
                         let solicits = std::mem::take(&mut view.end.solicits);
                         self.outbox.add(len, solicits);
@@ -300,7 +317,8 @@ impl Engine {
                     break;
                 }
             }
-            settle(&mut pair.qp, &mut view);
+            has_more |= pair.qp.has_others(&view);
+            pair.qp.settle(&mut view);
             if has_more {
                 pair.is_ready = true;
                 self.tables.ready.push_back(at);

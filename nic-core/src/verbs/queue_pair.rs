@@ -3,13 +3,16 @@
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use super::address::Destination;
 use super::context::{CompletionQueue, Context, ProtectionDomain};
-use super::endpoint::{Endpoint, Incoming, Peer, Places, ReceiveQueue};
-use super::engine::{place, Engine};
+use super::datagram::Datagrams;
+use super::endpoint::{Endpoint, Incoming, Peer, Places, ReceiveQueue, Way};
+use super::engine::{place, Engine, Tables};
 use super::gid::Gid;
+use super::service::Machine;
 use super::types::{
-    Local, QpLimits, ReceiveRequest, Rights, SendRequest, VerbsError, DEPTH_MAX, MESSAGE_MAX,
-    QPS_MAX, QP_LIMITS_MAX,
+    Local, QpLimits, ReceiveRequest, Rights, SendRequest, Service, VerbsError, DEPTH_MAX,
+    MESSAGE_MAX, QPS_MAX, QP_LIMITS_MAX,
 };
 use crate::transport::rdma::qp::{self, Change, PaceConfig, QpCounters, Request, State};
 use crate::wire::roce::{Psn, Qpn};
@@ -60,10 +63,16 @@ pub enum Modify {
     Reset,
     /// To INIT.
     Init(Rights),
+    /// To INIT, of the datagram service: with the key that datagrams must name.
+    InitDatagram(u32),
     /// To RTR.
     Rtr(Rtr),
+    /// To RTR, of the datagram service.
+    RtrDatagram,
     /// From RTR to RTS.
     Rts(Rts),
+    /// From RTR to RTS, of the datagram service: with the number of the first packet, below 2^24.
+    RtsDatagram(u32),
     /// Back to RTS, with the attributes that it had.
     Resume,
     /// To SQD: requests that were not begun wait.
@@ -75,6 +84,8 @@ pub enum Modify {
 /// What a queue pair is made with.
 #[derive(Debug)]
 pub struct QpAttributes<'a> {
+    /// What it promises.
+    pub service: Service,
     /// Completions of requests.
     pub send_cq: &'a CompletionQueue,
     /// Completions of receives.
@@ -108,7 +119,7 @@ impl Drop for QpHandle {
     }
 }
 
-/// A queue pair of the reliable connection service. It is destroyed when the handle goes.
+/// A queue pair. It is destroyed when the handle goes.
 pub struct QueuePair {
     handle: QpHandle,
 }
@@ -145,6 +156,42 @@ fn check_limits(l: &QpLimits) -> Result<(), VerbsError> {
     within("number of inline bytes", l.inline.into(), max.inline.into())
 }
 
+const OTHER_SERVICE: VerbsError =
+    VerbsError::Misuse("the queue pair was made for the other service");
+
+/// Forgets what was posted to a queue pair that goes to RESET.
+fn forget(tables: &mut Tables, at: usize) -> Result<(), VerbsError> {
+    let pair = tables.pair(at)?;
+    pair.end.reset();
+    let receives = pair.end.at.receives;
+    if let Some(q) = tables.receives[receives].as_mut().filter(|q| !q.is_shared) {
+        q.clear();
+    }
+    Ok(())
+}
+
+/// Changes the state of a datagram queue pair.
+fn change_datagram(d: &mut Datagrams, to: Modify) -> Result<(), VerbsError> {
+    let next = match to {
+        Modify::Reset => State::Reset,
+        Modify::InitDatagram(_) => State::Init,
+        Modify::RtrDatagram => State::Rtr,
+        Modify::RtsDatagram(_) | Modify::Resume => State::Rts,
+        Modify::Sqd => State::Sqd,
+        Modify::Err => State::Err,
+        Modify::Init(_) | Modify::Rtr(_) | Modify::Rts(_) => return Err(OTHER_SERVICE),
+    };
+    let next = d.state.change_to(next)?;
+    match to {
+        Modify::Reset => *d = Datagrams::new(),
+        Modify::InitDatagram(key) => d.key = key,
+        Modify::RtsDatagram(first) => d.next = Psn::new(first),
+        _ => {}
+    }
+    d.state = next;
+    Ok(())
+}
+
 impl ProtectionDomain {
     /// Makes a queue pair in RESET, with a number that cannot be guessed.
     ///
@@ -176,7 +223,7 @@ impl ProtectionDomain {
             receive_cq: a.receive_cq.at(),
             receives,
         };
-        let at = tables.add(Endpoint::new(places, a.limits, a.signal_all));
+        let at = tables.add(Endpoint::new(places, a.limits, a.signal_all), a.service);
         drop(engine);
         Ok(QueuePair {
             handle: QpHandle {
@@ -252,6 +299,15 @@ impl QueuePair {
         }
     }
 
+    /// Sets the key that datagrams to it must name.
+    pub fn set_key(&self, key: u32) {
+        if let Ok(pair) = self.lock().tables.pair(self.handle.at) {
+            if let Machine::Datagram(d) = &mut pair.qp {
+                d.key = key;
+            }
+        }
+    }
+
     /// Changes its state.
     ///
     /// # Errors
@@ -260,12 +316,29 @@ impl QueuePair {
         let owner = &self.handle.pd.context().owner;
         let mut engine = owner.shared.lock();
         let at = self.handle.at;
+        match &mut engine.tables.pair(at)?.qp {
+            Machine::Datagram(d) => {
+                change_datagram(d, to)?;
+                if matches!(to, Modify::Reset) {
+                    forget(&mut engine.tables, at)?;
+                }
+                engine.tables.with(at, Incoming::default(), |_, _| ());
+            }
+            Machine::Connected(_) => self.change_connected(&mut engine, to)?,
+        }
+        owner.shared.kick(&mut engine);
+        Ok(())
+    }
+
+    fn change_connected(&self, engine: &mut Engine, to: Modify) -> Result<(), VerbsError> {
+        let at = self.handle.at;
+        let state = engine.tables.pair(at)?.qp.state();
         let change = match &to {
             Modify::Reset => Change::Reset,
             Modify::Init(_) => Change::Init,
             Modify::Rtr(a) => {
-                engine.tables.pair(at)?.qp.state().change_to(State::Rtr)?;
-                let (peer, mtu) = self.peer_of(&mut engine, a)?;
+                state.change_to(State::Rtr)?;
+                let (peer, mtu) = self.peer_of(engine, a)?;
                 engine.tables.pair(at)?.end.peer = Some(peer);
                 Change::Rtr(qp::RtrAttributes {
                     peer: Qpn::new(a.number),
@@ -278,32 +351,33 @@ impl QueuePair {
                 })
             }
             Modify::Rts(a) => {
+                state.change_to(State::Rts)?;
                 let pair = engine.tables.pair(at)?;
-                let mtu = pair.qp.mtu();
-                pair.qp.state().change_to(State::Rts)?;
+                let mtu = pair.qp.connected().map_or(0, |qp| qp.mtu());
                 pair.end.depth = a.depth;
-                Change::Rts(self.to_rts(&engine, a, mtu)?)
+                Change::Rts(self.to_rts(engine, a, mtu)?)
             }
             Modify::Resume => Change::Resume,
             Modify::Sqd => Change::Sqd,
             Modify::Err => Change::Err,
+            Modify::InitDatagram(_) | Modify::RtrDatagram | Modify::RtsDatagram(_) => {
+                return Err(OTHER_SERVICE)
+            }
         };
         let tables = &mut engine.tables;
         if matches!(to, Modify::Reset) {
-            let pair = tables.pair(at)?;
-            pair.qp.state().change_to(State::Reset)?;
-            pair.end.reset();
-            let receives = pair.end.at.receives;
-            if let Some(q) = tables.receives[receives].as_mut().filter(|q| !q.is_shared) {
-                q.clear();
-            }
+            state.change_to(State::Reset)?;
+            forget(tables, at)?;
         }
-        let changed = tables.with(at, Incoming::default(), |qp, view| qp.modify(change, view));
-        changed.unwrap_or(Ok(()))?;
+        tables
+            .with(at, Incoming::default(), |qp, view| {
+                qp.connected().map(|qp| qp.modify(change, view))
+            })
+            .flatten()
+            .unwrap_or(Ok(()))?;
         if let Modify::Init(rights) = to {
             tables.pair(at)?.end.rights = rights;
         }
-        owner.shared.kick(&mut engine);
         Ok(())
     }
 
@@ -386,6 +460,23 @@ impl QueuePair {
         })
     }
 
+    fn check_destination(
+        &self,
+        r: &SendRequest<'_>,
+        to: &Destination<'_>,
+    ) -> Result<(), VerbsError> {
+        within("number of a queue pair", to.number.into(), (1 << 24) - 1)?;
+        if !matches!(r.request, Request::Send(_)) {
+            return Err(VerbsError::Misuse("a datagram is a SEND"));
+        }
+        if !to.handle.pd.is(&self.handle.pd) {
+            return Err(VerbsError::Misuse(
+                "the address handle is of another protection domain",
+            ));
+        }
+        Ok(())
+    }
+
     /// Begins to post. What is posted leaves when the result is dropped.
     pub fn begin(&self) -> Posting<'_> {
         Posting {
@@ -400,6 +491,18 @@ impl QueuePair {
     /// [`VerbsError`]: the state, a full queue, or a request that no queue pair can do.
     pub fn post_send(&self, request: &SendRequest<'_>) -> Result<(), VerbsError> {
         self.begin().send(request)
+    }
+
+    /// Posts a datagram.
+    ///
+    /// # Errors
+    /// As [`post_send`](Self::post_send), and a message that is longer than a packet.
+    pub fn post_send_to(
+        &self,
+        request: &SendRequest<'_>,
+        to: &Destination<'_>,
+    ) -> Result<(), VerbsError> {
+        self.begin().send_to(request, to)
     }
 
     /// Posts a receive.
@@ -430,6 +533,22 @@ impl Posting<'_> {
     /// # Errors
     /// As [`QueuePair::post_send`].
     pub fn send(&mut self, r: &SendRequest<'_>) -> Result<(), VerbsError> {
+        self.post(r, None)
+    }
+
+    /// Posts a datagram.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post_send_to`].
+    pub fn send_to(&mut self, r: &SendRequest<'_>, to: &Destination<'_>) -> Result<(), VerbsError> {
+        self.post(r, Some(to))
+    }
+
+    fn post(
+        &mut self,
+        r: &SendRequest<'_>,
+        to: Option<&Destination<'_>>,
+    ) -> Result<(), VerbsError> {
         let limits = &self.pair.handle.limits;
         let at = self.pair.handle.at;
         let pair = self.engine.tables.pair(at)?;
@@ -459,6 +578,27 @@ impl Posting<'_> {
                 len
             }
         };
+        let way = match to {
+            Some(to) => {
+                within(
+                    "number of a datagram's bytes",
+                    len,
+                    to.handle.longest as u64,
+                )?;
+                self.pair.check_destination(r, to)?;
+                Some(Way {
+                    peer: to.handle.peer,
+                    number: Qpn::new(to.number),
+                    key: to.key,
+                })
+            }
+            None => None,
+        };
+        if way.is_some() != matches!(pair.qp, Machine::Datagram(_)) {
+            return Err(VerbsError::Misuse(
+                "a datagram needs a destination, and no other request has one",
+            ));
+        }
         within("number of a message's bytes", len, MESSAGE_MAX.into())?;
         if fetches && pair.end.depth == 0 {
             return Err(VerbsError::Misuse(
@@ -470,7 +610,7 @@ impl Posting<'_> {
                 "the answer of an atomic operation has 8 bytes",
             ));
         }
-        if !pair.end.post(r, len as u32) {
+        if !pair.end.post(r, len as u32, way) {
             return Err(VerbsError::Full {
                 what: "send queue",
                 limit: limits.sends,

@@ -56,6 +56,16 @@ pub struct ReceiveRequest<'a> {
     pub local: &'a [Sge],
 }
 
+/// What a queue pair promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Service {
+    /// Reliable connection: every operation, in order, to one peer.
+    #[default]
+    Connected,
+    /// Unreliable datagrams: messages of one packet, to any peer.
+    Datagram,
+}
+
 /// What has completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkKind {
@@ -110,12 +120,14 @@ pub struct Completion {
     pub status: Status,
     /// What it was.
     pub kind: WorkKind,
-    /// Bytes received, read, or written by the peer.
+    /// Bytes received, read, or written by the peer; of a datagram with the 40 of the network's header.
     pub len: u32,
     /// Immediate data.
     pub immediate: Option<u32>,
     /// Key that the peer has invalidated.
     pub invalidated: Option<u32>,
+    /// The sending queue pair, of a datagram.
+    pub source: Option<u32>,
     /// Number of the queue pair.
     pub queue_pair: u32,
 }
@@ -129,6 +141,7 @@ impl Completion {
         len: 0,
         immediate: None,
         invalidated: None,
+        source: None,
         queue_pair: 0,
     };
 }
@@ -182,6 +195,10 @@ pub const CQ_ENTRIES_MAX: u32 = 1 << 22;
 pub const QPS_MAX: usize = 1 << 16;
 /// READs and atomic operations in flight of a queue pair, each way.
 pub const DEPTH_MAX: u8 = 128;
+/// Bytes of a receive before the message of a datagram: the network's header.
+pub const GRH_BYTES: usize = 40;
+/// Longest datagram, on a path that carries it: the largest payload of the standard.
+pub const DATAGRAM_MAX: usize = 4096;
 /// Longest message, in bytes (IBTA vol. 1 §9.7.7.1.1).
 pub const MESSAGE_MAX: u32 = 1 << 31;
 

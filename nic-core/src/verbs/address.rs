@@ -1,0 +1,63 @@
+//! Ways to other contexts, for datagrams.
+
+use super::context::ProtectionDomain;
+use super::endpoint::Peer;
+use super::gid::Gid;
+use super::types::{VerbsError, DATAGRAM_MAX, GRH_BYTES};
+
+/// Way to a context, for datagrams.
+#[derive(Debug, Clone)]
+pub struct AddressHandle {
+    /// It lives as long as the handle.
+    pub(super) pd: ProtectionDomain,
+    pub(super) peer: Peer,
+    pub(super) longest: usize,
+}
+
+impl AddressHandle {
+    /// Longest message that a packet carries there.
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+}
+
+/// Where a datagram goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Destination<'a> {
+    /// The context.
+    pub handle: &'a AddressHandle,
+    /// Number of the queue pair there.
+    pub number: u32,
+    /// Its key; with the highest bit set, the sending queue pair's own.
+    pub key: u32,
+}
+
+/// The sender of a datagram, from the first [`GRH_BYTES`] bytes of its receive.
+///
+/// `None`: no context of ours has written them.
+pub fn sender(header: &[u8; GRH_BYTES]) -> Option<Gid> {
+    let gid = Gid(*header.first_chunk()?);
+    gid.endpoint().map(|_| gid)
+}
+
+impl ProtectionDomain {
+    /// Makes a handle for a context, to which datagrams then are sent.
+    ///
+    /// # Errors
+    /// [`VerbsError::Address`]: no context has this address.
+    pub fn create_ah(&self, to: Gid) -> Result<AddressHandle, VerbsError> {
+        let (at, _) = to.endpoint().ok_or(VerbsError::Address { gid: to })?;
+        let peer = Peer {
+            at,
+            is_ours: to.is_ours(),
+            // The receiver does not know the sender, so nothing can be agreed.
+            with_icrc: true,
+        };
+        let payload = self.context().owner.shared.lock().payload_to(&peer);
+        Ok(AddressHandle {
+            pd: self.clone(),
+            peer,
+            longest: payload.min(DATAGRAM_MAX),
+        })
+    }
+}
