@@ -1,9 +1,9 @@
-//! Installation: `bin/ringbell`, `lib/libringbell.so`, `lib/libringbell_verbs.so`, the headers and a pkg-config file below a prefix.
+//! Installation: `bin/ringbell`, `lib/libringbell.so`, `lib/libringbell_verbs.so`, the headers and a pkg-config file of each library below a prefix.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{ensure, Context, Result};
 
@@ -57,33 +57,50 @@ pub(crate) fn step() -> Result<Outcome> {
             "no {tool}: no program was compiled against what was installed"
         )));
     }
+    let text = "#include <ringbell.h>\n#include <stdio.h>\n\
+        int main(void) { return puts(rb_version()) < 0; }\n";
+    let source = prefix.join("version.c");
+    fs::write(&source, text)?;
+    compile_and_run(&prefix, "ringbell", "c99", &source)?;
+    let mut header = Command::new("gcc");
+    header.args(["-include", "infiniband/verbs.h", "-fsyntax-only", "-x", "c"]);
+    let found = header.arg("/dev/null").stderr(Stdio::null()).status();
+    if !found.context("cannot start gcc")?.success() {
+        println!(
+            "SKIPPED ringbell_verbs: no infiniband/verbs.h. Debian: apt-get install libibverbs-dev"
+        );
+        return Ok(Outcome::Passed);
+    }
+    let source = root().join("examples/17_verbs_c/verbs.c");
+    compile_and_run(&prefix, "ringbell_verbs", "gnu11", &source)?;
+    Ok(Outcome::Passed)
+}
+
+/// Compiles a program by the flags that pkg-config gives for a package, and runs it.
+fn compile_and_run(prefix: &Path, package: &str, standard: &str, source: &Path) -> Result<()> {
     let flags = Command::new("pkg-config")
-        .args(["--cflags", "--libs", "ringbell"])
+        .args(["--cflags", "--libs", package])
         .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))
         .output()
         .context("cannot start pkg-config")?;
     ensure!(
         flags.status.success(),
-        "pkg-config does not find ringbell: {}",
+        "pkg-config does not find {package}: {}",
         String::from_utf8_lossy(&flags.stderr)
     );
     let flags = String::from_utf8_lossy(&flags.stdout).into_owned();
-    let source = prefix.join("version.c");
-    let text = "#include <ringbell.h>\n#include <stdio.h>\n\
-        int main(void) { return puts(rb_version()) < 0; }\n";
-    fs::write(&source, text)?;
-    let program = prefix.join("version");
+    let program = prefix.join(package);
     command(
         Command::new("gcc")
-            .args(["-std=c99", "-Wall", "-Werror"])
-            .arg(&source)
+            .arg(format!("-std={standard}"))
+            .args(["-Wall", "-Werror"])
+            .arg(source)
             .args(flags.split_whitespace())
             .arg("-o")
             .arg(&program),
     )?;
     // Without a library path: the flags alone must suffice.
-    command(Command::new(&program).env_remove("LD_LIBRARY_PATH"))?;
-    Ok(Outcome::Passed)
+    command(Command::new(&program).env_remove("LD_LIBRARY_PATH"))
 }
 
 /// Copies the products of `from`, the headers and the pkg-config file below `prefix`.
@@ -104,9 +121,12 @@ fn place(from: &Path, prefix: &Path) -> Result<()> {
         let to = prefix.join("include").join(entry.file_name());
         copy(&entry.path(), &to, 0o644)?;
     }
-    let file = prefix.join("lib/pkgconfig/ringbell.pc");
-    fs::write(&file, package(&absolute(prefix)?))
-        .with_context(|| format!("cannot write {}", file.display()))
+    for (name, description) in PACKAGES {
+        let file = prefix.join(format!("lib/pkgconfig/{name}.pc"));
+        fs::write(&file, package(&absolute(prefix)?, name, description))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
 }
 
 /// Replaces a file as a whole: a program that runs from it keeps the old one.
@@ -123,18 +143,30 @@ fn absolute(path: &Path) -> Result<PathBuf> {
         .with_context(|| format!("cannot resolve {}", path.display()))
 }
 
-/// The text of `ringbell.pc`.
-fn package(prefix: &Path) -> String {
+/// Libraries with a pkg-config file, and what they are. The header of the second is rdma-core's.
+const PACKAGES: [(&str, &str); 2] = [
+    (
+        "ringbell",
+        "GPU kernels send, receive and reduce over a NIC",
+    ),
+    (
+        "ringbell_verbs",
+        "The calls of libibverbs over plain UDP sockets",
+    ),
+];
+
+/// The text of a pkg-config file.
+fn package(prefix: &Path, name: &str, description: &str) -> String {
     format!(
         "prefix={}\n\
          includedir=${{prefix}}/include\n\
          libdir=${{prefix}}/lib\n\
          \n\
-         Name: ringbell\n\
-         Description: GPU kernels send, receive and reduce over a NIC\n\
+         Name: {name}\n\
+         Description: {description}\n\
          Version: {}\n\
          Cflags: -I${{includedir}}\n\
-         Libs: -L${{libdir}} -lringbell -Wl,-rpath,${{libdir}}\n",
+         Libs: -L${{libdir}} -l{name} -Wl,-rpath,${{libdir}}\n",
         prefix.display(),
         env!("CARGO_PKG_VERSION"),
     )
