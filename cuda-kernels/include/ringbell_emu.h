@@ -172,6 +172,12 @@ template <class T> T atomicCAS(T *p, std::type_identity_t<T> expected, std::type
   rb::emu::count_rmw();
   return expected;
 }
+template <class T> T atomicCAS_system(T *p, std::type_identity_t<T> expected, std::type_identity_t<T> desired) {
+  return atomicCAS(p, expected, desired);
+}
+template <class T> T atomicCAS_block(T *p, std::type_identity_t<T> expected, std::type_identity_t<T> desired) {
+  return atomicCAS(p, expected, desired);
+}
 
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
 inline int __popcll(unsigned long long v) { return __builtin_popcountll(v); }

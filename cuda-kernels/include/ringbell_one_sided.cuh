@@ -298,7 +298,8 @@ RB_DEVICE gpu_request gpu_iatomic_cas(const rb_queue &q, const gpu_remote &at, r
 /* --- counters ------------------------------------------------------------------------------------------ */
 
 /* Counts operations of a set as they complete, so that they are not waited for one by one. An operation's slot of the queue is
- * free when it has been counted. All operations of a counter are on one queue. Plain data of one user, `gpu_counter c{}` in
+ * free when it has been counted, which calls without the counter do not: threads that share a queue must not wait for its slots by those
+ * while all are held by counters. All operations of a counter are on one queue. Plain data of one user, `gpu_counter c{}` in
  * the beginning: a thread, or a warp or block, of which the first lane's copy is used (let other lanes read one in shared
  * memory). */
 struct gpu_counter {
