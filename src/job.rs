@@ -12,7 +12,7 @@ pub use ringbell_job::{
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::scratch;
 
-use crate::nic::Cidr;
+use crate::nic::{Cidr, PortSpec};
 use crate::{NicBuilder, OpenError};
 
 /// Address of a rank's NIC: 10.77.0.1 for rank 0, and so on.
@@ -26,7 +26,8 @@ pub fn address_of(rank: u32) -> Cidr {
 
 impl NicBuilder {
     /// The settings of this process's rank: an address by rank, and a directory, a network number and secrets of the job's own,
-    /// so that two jobs on one machine never meet; port, transport and switch as the launcher says. Later settings override it.
+    /// so that two jobs on one machine never meet; port, transport and switch as the launcher says. Where it names no port and the job's
+    /// bootstrap is no address of the loopback, the port is `roce`: ranks of one host use memory, others RDMA. Later settings override it.
     ///
     /// ```no_run
     /// use ringbell::{Job, Nic};
@@ -50,10 +51,21 @@ impl NicBuilder {
                 builder.options.transport = transport;
             }
         }
-        if let Some(port) = job.port() {
-            if let Some(port) = builder.read("RINGBELL_PORT", port) {
-                builder.options.port = port;
+        match job.port() {
+            Some(port) => {
+                if let Some(port) = builder.read("RINGBELL_PORT", port) {
+                    builder.options.port = port;
+                }
             }
+            // Ranks may be on several hosts, which memory does not connect.
+            None if is_far(job) && builder.options.host.is_some() => {
+                builder.options.port = PortSpec::Roce {
+                    bind: None,
+                    peers: Vec::new(),
+                    mtu: None,
+                };
+            }
+            None => {}
         }
         if let Some(path) = job.switch() {
             match attach(path) {
@@ -79,6 +91,11 @@ impl NicBuilder {
         options.local.secret = id.derived("local");
         self
     }
+}
+
+/// Whether ranks of other hosts can be in the job.
+fn is_far(job: &Job) -> bool {
+    job.source() != JobSource::Ringbell && !job.id().address().ip().is_loopback()
 }
 
 /// The address of this host from which it reaches another. No packet is sent.
@@ -134,6 +151,27 @@ mod tests {
             let e = job(name, value).open().expect_err(name).to_string();
             assert!(e.contains(value), "{e}");
         }
+    }
+
+    #[test]
+    fn ranks_of_several_hosts_have_a_port_without_being_told() {
+        let port = |bootstrap: &'static str, port: &'static str| {
+            let given = [
+                ("PMI_RANK", "0"),
+                ("PMI_SIZE", "2"),
+                ("RINGBELL_SECRET", "000102030405060708090a0b0c0d0e0f"),
+                ("RINGBELL_BOOTSTRAP", bootstrap),
+                ("RINGBELL_PORT", port),
+            ];
+            let find = |n: &str| Some(given.iter().find(|v| v.0 == n)?.1.to_owned());
+            let job = Job::from_variables(&find).expect("a rank");
+            Nic::builder().job(&job).options.port.to_string()
+        };
+        assert_eq!(port("127.0.0.1:5000", ""), "none");
+        assert_eq!(port("192.0.2.1:5000", "none"), "none");
+        // A host without any route has no address for it either.
+        let routed = towards(([192, 0, 2, 1], 5000).into()).is_some();
+        assert_eq!(port("192.0.2.1:5000", "") == "roce", routed);
     }
 
     #[test]

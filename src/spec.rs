@@ -248,8 +248,8 @@ impl fmt::Display for PortSpec {
 /// Transports that a NIC offers and tries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TransportSpec {
-    /// `local` when the peer is a NIC of this host, user and network namespace, else `tcp`. `SessionInfo` of `Nic::sessions`
-    /// reports a session's transport, and why.
+    /// `local` when the peer is a NIC of this host, user and network namespace, else what its port is best at: `rdma` over port roce, which
+    /// carries nothing else, `tcp` over ports of frames. `SessionInfo` of `Nic::sessions` reports a session's transport, and why.
     #[default]
     Auto,
     /// Only memory to memory on this host, also between network namespaces when both NICs say so.

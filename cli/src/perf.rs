@@ -5,6 +5,7 @@ mod combine;
 mod compare;
 mod connections;
 mod device;
+mod exchange;
 mod floor;
 mod hll;
 mod limits;

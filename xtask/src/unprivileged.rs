@@ -22,7 +22,7 @@ const USER: u32 = 60_999;
 /// The tests, as the runner's filter: those of devices, namespaces, files, sockets, limits and processes. The rest computes, and
 /// needs no right of the system.
 const WANTED: &str = "(package(ringbell) & (binary(card) | binary(communicator_memory) | binary(progress) | binary(sockets) | binary(ringbell))) \
-    | (package(ringbell-cli) & (binary(nc) | binary(udp) | binary(run) | binary(cli) | binary(command_line) | binary(descriptors) \
+    | (package(ringbell-cli) & (binary(nc) | binary(udp) | binary(hosts) | binary(run) | binary(cli) | binary(command_line) | binary(descriptors) \
     | binary(faults) | binary(regs_live) | binary(tutorial) | binary(ends) | binary(ringbell))) \
     | (package(ringbell-nic-core) & (binary(tcp_linux) | binary(tcp_scapy) | binary(networks) | test(cache) | test(shmem) | test(port::))) \
     | package(ringbell-card) | package(ringbell-job)";

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{anyhow, Context, Result};
+use anyhow::{anyhow, bail, Context, Result};
 use ringbell::nic::{Cidr, Congestion, Faults, PortSpec, ProgressMode, Route, TransportSpec};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
@@ -18,6 +18,7 @@ use ringbell_perf::send::Settings;
 use ringbell_perf::serve;
 use ringbell_perf::side::{Pair, Side};
 
+use super::exchange::{self, Exchange, Place, Question};
 use super::receiver::Receiver;
 use crate::child::dies_with_us;
 use crate::report::{Progress, Report, Row, SweepArgs};
@@ -26,7 +27,7 @@ use crate::secret::SecretArgs;
 use crate::{open, stdio, Exit, Problem};
 
 /// Default TCP port, that of perftest.
-const PORT: u16 = 18_515;
+pub(super) const PORT: u16 = 18_515;
 const SERVER_IP: Cidr = Cidr {
     ip: Ipv4Addr::new(10, 77, 0, 1),
     prefix: 24,
@@ -56,10 +57,13 @@ pub(crate) struct WireArgs {
     /// Two threads of one process, a NIC and a GPU each
     #[arg(long)]
     threads: bool,
-    /// Be the receiving side of another machine's (or shell's) measurement, at this NIC address
-    #[arg(long, value_name = "IP[:PORT]", conflicts_with_all = ["connect", "threads", "procs"], value_parser = address)]
-    listen: Option<SocketAddrV4>,
-    /// Measure to the NIC at this address, where `--listen` runs
+    /// As with perftest: measure to this host, where the command runs with --listen alone. Both sides tell each other their addresses over a TCP connection (port 18515), and measure over RoCEv2: transport rdma, port roce at the address by which they reach each other
+    #[arg(value_name = "HOST[:PORT]", conflicts_with_all = ["listen", "connect", "threads", "procs"], value_parser = exchange::host)]
+    host: Option<(String, u16)>,
+    /// Be the receiving side. Alone or with a TCP port, as perftest's server: for a client that names this host. With a NIC address, for a client with --connect
+    #[arg(long, value_name = "IP[:PORT]|:PORT", num_args = 0..=1, default_missing_value = ":18515", conflicts_with_all = ["connect", "threads", "procs"], value_parser = listen)]
+    listen: Option<Listen>,
+    /// Measure to the NIC at this address, where `--listen IP` runs; ports and peers of both are those of --port
     #[arg(long, value_name = "IP[:PORT]", conflicts_with_all = ["threads", "procs"], value_parser = address)]
     connect: Option<SocketAddrV4>,
     /// Own NIC address with --connect [default: 10.77.0.2/24]
@@ -199,6 +203,25 @@ fn address(text: &str) -> Result<SocketAddrV4, String> {
     }
 }
 
+/// Whom the receiving side waits for.
+#[derive(Debug, Clone, Copy)]
+enum Listen {
+    /// A NIC that connects to this address.
+    Nic(SocketAddrV4),
+    /// A client that connects to this TCP port.
+    Tcp(u16),
+}
+
+fn listen(text: &str) -> Result<Listen, String> {
+    match text.strip_prefix(':') {
+        None => address(text).map(Listen::Nic),
+        Some(port) => match port.parse() {
+            Ok(0) | Err(_) => Err(format!("`{port}` is no port; write :1 to :65535")),
+            Ok(port) => Ok(Listen::Tcp(port)),
+        },
+    }
+}
+
 /// The measuring side, connected.
 pub(super) struct Client {
     pub(super) pair: Pair,
@@ -271,7 +294,8 @@ impl WireArgs {
 
     /// Both NICs belong to this command, so that no unknown peer's delayed acknowledgements count.
     fn both_ours(&self) -> bool {
-        self.directory.is_some() || (self.listen.is_none() && self.connect.is_none())
+        let elsewhere = self.listen.is_some() || self.connect.is_some() || self.host.is_some();
+        self.directory.is_some() || !elsewhere
     }
 
     fn tcp_buffer(&self) -> u64 {
@@ -294,6 +318,9 @@ impl WireArgs {
 
     /// Faults and captures act on frames, which only TCP has.
     fn transport(&self) -> TransportSpec {
+        if self.host.is_some() || matches!(self.listen, Some(Listen::Tcp(_))) {
+            return TransportSpec::Rdma;
+        }
         frames_need_a_port(self.transport, self.acts_on_frames(), self.port.first())
     }
 
@@ -311,7 +338,12 @@ impl WireArgs {
         if self.acts_on_frames() {
             check_frames(self.transport)?;
         }
-        if let Some(at) = self.listen {
+        match (&self.host, self.listen) {
+            (Some(host), _) => return self.measure_to(host, command, memory).map(Role::client),
+            (_, Some(Listen::Tcp(port))) => return self.serve_hosts(port),
+            _ => {}
+        }
+        if let Some(Listen::Nic(at)) = self.listen {
             let mut nic = self.recorded(
                 Cidr {
                     ip: *at.ip(),
@@ -364,6 +396,86 @@ impl WireArgs {
             self.in_processes(command, memory)?
         };
         Ok(Role::client(client))
+    }
+
+    /// A side of a measurement between hosts, at the address by which the other host is reached unless --port names one.
+    fn side_of_hosts(&self, ip: Cidr, exchange: &Exchange, memory: u64) -> Result<(Side, Place)> {
+        let port = match self.port.as_slice() {
+            [] => None,
+            [PortSpec::Roce { bind, mtu, peers }] if peers.is_empty() => Some((*bind, *mtu)),
+            _ => None.context(Problem::new(
+                Exit::Usage,
+                "a measurement between hosts has one port, which is roce, and its peers are found",
+                "leave --port away or give --port roce:ADDR; for others give both sides NIC addresses by --listen IP and --connect IP",
+            ))?,
+        };
+        let (bind, mtu) = port.unwrap_or((None, None));
+        let bind = match (bind, exchange.local()?) {
+            (Some(bind), _) => bind,
+            (None, IpAddr::V4(own)) => SocketAddrV4::new(own, 0),
+            (None, IpAddr::V6(own)) => {
+                bail!("the hosts reach each other by IPv6, from {own}: port roce has IPv4 only")
+            }
+        };
+        let port = PortSpec::Roce {
+            bind: Some(bind),
+            peers: Vec::new(),
+            mtu,
+        };
+        let side = Side::new(open::nic(self.recorded(ip, port, memory)?)?, self.timeout())?;
+        let at = side.nic.ports().iter().find_map(|p| p.address);
+        let place = Place {
+            nic: ip.ip,
+            at: at.context("the NIC has no port of datagrams")?.into(),
+        };
+        Ok((side, place))
+    }
+
+    /// The measuring side between hosts.
+    fn measure_to(&self, host: &(String, u16), command: &str, memory: u64) -> Result<Client> {
+        self.check_hosts()?;
+        let mut exchange = exchange::connect(host, self.timeout())?;
+        let (side, place) = self.side_of_hosts(CLIENT_IP, &exchange, memory)?;
+        let server = exchange.ask(Question {
+            benchmark: command.into(),
+            memory,
+            place,
+        })?;
+        know(&side, server)?;
+        let to = SocketAddrV4::new(server.nic, PORT);
+        Client::connect(side, to, Peer::Elsewhere, self.timeout())
+    }
+
+    /// The receiving side between hosts.
+    fn serve_hosts(&self, port: u16) -> Result<Role> {
+        self.check_hosts()?;
+        let (mut exchange, client) = exchange::wait(port, self.client_patience())?;
+        let (peer, what) = (exchange.peer(), client.benchmark.escape_debug());
+        stdio::note(format_args!("{peer} measures {what}"));
+        super::memory::enough(
+            &format!("{what} of {peer}"),
+            client.memory,
+            "give a smaller -e there, or fewer messages in flight",
+        )?;
+        let (side, place) = self.side_of_hosts(SERVER_IP, &exchange, client.memory)?;
+        know(&side, client.place)?;
+        let listener = side.listen(PORT, 1024)?;
+        exchange.answer(place)?;
+        serve::serve(&side, listener, START)?;
+        side.nic.flush(Duration::from_secs(2));
+        Ok(Role::Served)
+    }
+
+    fn check_hosts(&self) -> Result<()> {
+        match self.transport {
+            TransportSpec::Auto | TransportSpec::Rdma => Ok(()),
+            other => Err(Problem::new(
+                Exit::Usage,
+                format!("between hosts that find each other the transport is rdma, not {other}"),
+                "leave --transport away, or give both sides NIC addresses by --listen IP and --connect IP",
+            )
+            .into()),
+        }
     }
 
     /// The switch between both sides, and both sides' port.
@@ -528,6 +640,15 @@ impl Role {
     fn client(client: Client) -> Role {
         Role::Client(Box::new(client))
     }
+}
+
+/// Tells a NIC where the other side's receives.
+fn know(side: &Side, other: Place) -> Result<()> {
+    match other.at {
+        SocketAddr::V4(at) if at.port() != 0 => side.nic.backend().know_host(other.nic, at),
+        at => bail!("the other side receives at {at}, which port roce does not reach"),
+    }
+    Ok(())
 }
 
 /// Attaches to the switch of the process that started this one.

@@ -110,6 +110,30 @@ impl Namespace {
         Ok(other)
     }
 
+    /// So many namespaces joined by a bridge, numbered from 1: number n has the address 10.60.0.n on its `cable`, whose MTU is `mtu(n)`. The
+    /// first of the result is the bridge's.
+    pub(crate) fn bridged(count: u32, mtu: impl Fn(u32) -> u32) -> Result<Vec<Namespace>, String> {
+        let bridge = Namespace::new()?;
+        bridge.ip("link add hub type bridge")?;
+        bridge.ip("link set hub up")?;
+        let mut all = vec![bridge];
+        for n in 1..=count {
+            let mut unshare = all[0].command("unshare");
+            unshare.arg("-n");
+            let host = Namespace::hold(unshare, all[0].user)?;
+            let (pid, mtu) = (host.holder.id(), mtu(n));
+            all[0].ip(&format!(
+                "link add port{n} mtu {mtu} type veth peer name cable mtu {mtu} netns {pid}"
+            ))?;
+            all[0].ip(&format!("link set port{n} master hub up"))?;
+            host.ip(&format!("addr add 10.60.0.{n}/24 dev cable"))?;
+            host.ip("link set cable up")?;
+            host.ip("link set lo up")?;
+            all.push(host);
+        }
+        Ok(all)
+    }
+
     fn hold(mut unshare: Command, user: bool) -> Result<Namespace, String> {
         let net = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
         let mut holder = unshare
