@@ -113,7 +113,13 @@ fn special_values_have_the_bits_of_the_model_on_every_path() {
         Algorithm::Pairwise,
         Algorithm::RecursiveDoubling,
     ];
-    for wire in [Wire::Local, Wire::Tcp, Wire::Lossy(2, 9)] {
+    for wire in [
+        Wire::Local,
+        Wire::Tcp,
+        Wire::Lossy(2, 9),
+        Wire::Rdma,
+        Wire::LossyRdma(2, 9),
+    ] {
         let settings = CollectiveSettings {
             segment_bytes: 4096,
             eager_max: 512,

@@ -68,7 +68,7 @@ fn ranks_that_disagree_are_named_on_all_ranks() {
         Call::new(K::Barrier, 0),
         Call::new(K::AllGather, 700),
     ];
-    for wire in [Wire::Local, Wire::Tcp] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
         for (i, other) in others.iter().enumerate() {
             for odd in [1usize, 3] {
                 let mut w = World::new(4, wire, &small());
@@ -115,7 +115,7 @@ fn another_order_or_root_is_a_mismatch() {
 
 #[test]
 fn a_rank_that_never_comes_times_out_and_the_buffers_are_safe_after_that() {
-    for wire in [Wire::Local, Wire::Tcp] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
         let mut w = World::new(3, wire, &small());
         let count = 100_000u64;
         let call = Call::new(K::AllReduce, count)
@@ -164,7 +164,7 @@ fn a_rank_that_never_comes_times_out_and_the_buffers_are_safe_after_that() {
 
 #[test]
 fn a_receive_that_times_out_leaves_the_communicator_alone() {
-    for wire in [Wire::Local, Wire::Tcp] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
         let mut w = World::new(2, wire, &small());
         let byte = |k, n| {
             Call::new(k, n)
@@ -312,22 +312,24 @@ impl Sums {
 #[test]
 fn five_percent_loss_costs_time_and_no_bit() {
     for seed in [42, 43, 44] {
-        let mut w = World::new(3, Wire::Lossy(5, seed), &small());
-        for round in 0..5 {
-            let sums = Sums {
-                count: 20_000,
-                round,
-            };
-            (0..3).for_each(|r| sums.put(&w, r));
-            w.run(&sums.call());
-            sums.check(&w);
+        for wire in [Wire::Lossy(5, seed), Wire::LossyRdma(5, seed)] {
+            let mut w = World::new(3, wire, &small());
+            for round in 0..5 {
+                let sums = Sums {
+                    count: 20_000,
+                    round,
+                };
+                (0..3).for_each(|r| sums.put(&w, r));
+                w.run(&sums.call());
+                sums.check(&w);
+            }
         }
     }
 }
 
 #[test]
 fn a_slow_rank_is_waited_for() {
-    for wire in [Wire::Local, Wire::Tcp] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
         for algo in [Algorithm::Auto, Algorithm::Ring] {
             let mut w = World::new(3, wire, &small());
             for slow in 0..3usize {
@@ -532,7 +534,7 @@ fn settings_that_differ_between_ranks_are_a_mismatch() {
 
 /// A header, as an unknown peer would write it.
 fn header(kind: u8, from: u16, a: u32, words: [u64; 4]) -> Vec<u8> {
-    let head = u64::from(kind) | 1 << 8 | u64::from(from) << 16 | u64::from(a) << 32;
+    let head = u64::from(kind) | 2 << 8 | u64::from(from) << 16 | u64::from(a) << 32;
     std::iter::once(head)
         .chain(words)
         .flat_map(u64::to_le_bytes)
@@ -541,7 +543,7 @@ fn header(kind: u8, from: u16, a: u32, words: [u64; 4]) -> Vec<u8> {
 
 #[test]
 fn a_hostile_peer_breaks_its_own_connection_and_nothing_else() {
-    for wire in [Wire::Local, Wire::Tcp] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
         let mut w = World::unjoined(3, wire, 16 << 20);
         // Rank 0 is host 1, rank 1 is host 2; host 0 is the unknown peer, with the lowest address.
         let ids = w.communicator(7, &[1, 2], &small());

@@ -1,4 +1,4 @@
-//! Every collective, with every algorithm, on both transports, against a serial model.
+//! Every collective, with every algorithm, on every transport, against a serial model.
 
 mod collective_support;
 
@@ -177,6 +177,18 @@ fn matrix_tcp_5() {
 }
 
 #[test]
+fn matrix_rdma_2_3() {
+    for n in [2, 3] {
+        matrix(Wire::Rdma, n, &small(), usize::MAX);
+    }
+}
+
+#[test]
+fn matrix_rdma_5() {
+    matrix(Wire::Rdma, 5, &CollectiveSettings::default(), usize::MAX);
+}
+
+#[test]
 fn matrix_tcp_8() {
     matrix(Wire::Tcp, 8, &CollectiveSettings::default(), usize::MAX);
 }
@@ -217,7 +229,7 @@ fn neither_algorithm_nor_transport_nor_run_changes_a_bit() {
     let count = 4099usize;
     for kind in [K::AllReduce, K::Reduce, K::ReduceScatter] {
         let mut first: Option<Vec<Vec<u8>>> = None;
-        for wire in [Wire::Local, Wire::Tcp, Wire::Local] {
+        for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Local] {
             let mut w = World::new(5, wire, &small());
             for algo in algorithms(kind) {
                 if matches!(algo, Algorithm::Tree | Algorithm::Direct) {
@@ -251,6 +263,29 @@ fn neither_algorithm_nor_transport_nor_run_changes_a_bit() {
             }
         }
     }
+}
+
+/// A message whose bytes have come with its header is received at once, what it sends leaves at once, and credits travel with
+/// messages.
+#[test]
+fn a_short_all_reduce_over_rdma_takes_two_rounds_of_steps_and_no_message_besides() {
+    let mut w = World::new(2, Wire::Rdma, &CollectiveSettings::default());
+    let call = Call::new(K::AllReduce, 256).at(IN, OUT);
+    w.run(&call);
+    let sent = |w: &World| w.host(0).nic.ports()[0].counters.tx_frames;
+    let before = sent(&w);
+    for _ in 0..32 {
+        let tickets = [0, 1].map(|r| w.post(r, &call));
+        let mut rounds = 0;
+        while (0..2).any(|r| w.host(r).queue.poll(tickets[r]).is_none()) {
+            w.step();
+            rounds += 1;
+            assert!(rounds <= 2, "it waits for a step of its own");
+        }
+    }
+    // A message each, some with an acknowledgement in a packet of its own.
+    let frames = sent(&w) - before;
+    assert!(frames <= 2 * 32, "{frames} frames");
 }
 
 #[test]
@@ -348,7 +383,7 @@ fn no_message_overwrites_memory_that_is_still_being_sent() {
         ..CollectiveSettings::default()
     };
     let count = 6000;
-    for wire in [Wire::Local, Wire::Tcp] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
         // Rank 1 stands still for a while, from each moment of the operation.
         for moment in 0..60 {
             let mut w = World::new(3, wire, &settings);

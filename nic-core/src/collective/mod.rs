@@ -139,6 +139,18 @@ impl Collectives {
         self.table.lives.unsettled && self.table.wait_for_clock()
     }
 
+    /// Whether operations by messages can proceed at once.
+    #[inline]
+    pub(crate) fn has_ready(&self) -> bool {
+        self.table.ready() > 0
+    }
+
+    /// Whether transports have been given messages since this was last asked.
+    #[inline]
+    pub(crate) fn take_posted(&mut self) -> bool {
+        self.messages.fabric.take_posted()
+    }
+
     /// Whether messages or operations are under way.
     pub(crate) fn is_active(&self) -> bool {
         self.messages.fabric.is_busy() || !self.table.ops.is_empty() || self.direct.active > 0

@@ -202,6 +202,10 @@ impl Core {
         if std::mem::take(&mut self.streams.is_unflushed) {
             self.streams.transports.iter_mut().for_each(|t| t.flush());
         }
+        if self.streams.has_ports() && self.collectives.has_ready() {
+            // What a new operation sends leaves before the ports are asked for what has arrived.
+            moved |= self.step_collectives();
+        }
         // Decides for all of them: memory that is polled may have bytes for any.
         let is_due = self.is_due;
         if is_due {
@@ -244,14 +248,26 @@ impl Core {
     #[inline(never)]
     fn step_transports(&mut self, is_due: bool) -> bool {
         let ports_are = self.streams.has_ports() && (is_due || !self.streams.network.is_quiet());
-        let mut moved = ports_are && self.deliver();
+        let arrived = ports_are && self.deliver();
+        let mut moved = arrived;
         for i in 0..self.streams.transports.len() {
             let t = &mut self.streams.transports[i];
-            if is_due || !t.is_quiet() || (ports_are && t.packets().is_some()) {
+            if is_due || !t.is_quiet() || (arrived && t.packets().is_some()) {
                 moved |= self.step_transport(i);
             }
         }
         moved
+    }
+
+    /// Lets what collectives have just posted leave by the ports.
+    #[inline(never)]
+    fn step_posted(&mut self) {
+        for i in 0..self.streams.transports.len() {
+            let t = &mut self.streams.transports[i];
+            if t.packets().is_some() && !t.is_quiet() {
+                self.step_transport(i);
+            }
+        }
     }
 
     /// Passes what has arrived at the ports to the transports.
@@ -381,6 +397,9 @@ impl Core {
         };
         let moved = self.collectives.step(&mut io, fresh, &ended);
         self.retire_collectives();
+        if self.collectives.take_posted() && self.streams.has_ports() {
+            self.step_posted();
+        }
         if !fresh && self.collectives.wants_clock() {
             self.time.is_wanted = true;
         }

@@ -220,6 +220,12 @@ pub trait PacketTransport {
     /// called before the next packet.
     fn receive(&mut self, now: NicTime, packet: &Packet<'_>, data: &mut Datapath<'_>) -> bool;
 
+    /// Whether the layer above should see what the last packet has done before the next one comes: it then posts the receive into
+    /// which that one's bytes go. Asked once for each packet.
+    fn wants_step(&mut self) -> bool {
+        false
+    }
+
     /// Does what the last packet asks for beside the packet itself, such as an answer to its sender.
     fn answer(&mut self, now: NicTime, net: &mut Network);
 
@@ -257,6 +263,9 @@ pub fn deliver(
                 Some(taker) => {
                     if taker.receive(now, &packet, data) {
                         taker.answer(now, net);
+                    }
+                    if taker.wants_step() {
+                        break;
                     }
                 }
                 None => net.drop_unclaimed(),

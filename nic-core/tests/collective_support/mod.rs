@@ -18,6 +18,7 @@ use ringbell_nic_core::collective::{CollectiveSettings, CommStatus, Communicator
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, Port};
+use ringbell_nic_core::transport::rdma::RdmaConfig;
 use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_nic_core::types::{CommId, NicTime};
 
@@ -30,6 +31,9 @@ pub enum Wire {
     Lossy(u8, u64),
     /// TCP that notices silent peers, over a wire that loses and reorders this share of the frames.
     Probed(u8, u64),
+    Rdma,
+    /// RDMA over a wire that loses this share of the frames, in percent.
+    LossyRdma(u8, u64),
 }
 
 pub const FABRIC_PORT: u16 = 7117;
@@ -92,7 +96,9 @@ impl World {
                 config.user_timeout = Some(Duration::from_millis(100));
             }
             let port: Box<dyn Port> = match wire {
-                Wire::Lossy(percent, seed) | Wire::Probed(percent, seed) => {
+                Wire::Lossy(percent, seed)
+                | Wire::Probed(percent, seed)
+                | Wire::LossyRdma(percent, seed) => {
                     let share = f64::from(percent) / 100.0;
                     let reorder = matches!(wire, Wire::Probed(..));
                     let faults = Faults {
@@ -106,6 +112,14 @@ impl World {
                 }
                 _ => Box::new(port),
             };
+            if matches!(wire, Wire::Rdma | Wire::LossyRdma(..)) {
+                let config = RdmaConfig {
+                    seed: r as u64,
+                    timeout: Duration::from_millis(1),
+                    ..RdmaConfig::default()
+                };
+                return Host::with(&setup, |nic| nic::with_rdma(&setup, nic, port, config));
+            }
             Host::over(&setup, port, config)
         };
         World {

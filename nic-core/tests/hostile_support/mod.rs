@@ -309,7 +309,7 @@ impl Input<'_> {
 
 /// A header, as `nic-core/src/collective/fabric/frame.rs` has it.
 pub fn header(kind: u8, from: u16, a: u32, words: [u64; 4]) -> Vec<u8> {
-    let head = u64::from(kind) | 1 << 8 | u64::from(from) << 16 | u64::from(a) << 32;
+    let head = u64::from(kind) | 2 << 8 | u64::from(from) << 16 | u64::from(a) << 32;
     std::iter::once(head)
         .chain(words)
         .flat_map(u64::to_le_bytes)

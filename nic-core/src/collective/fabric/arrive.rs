@@ -199,6 +199,7 @@ impl Fabric {
         }
         let user = e.tag & USER_TAG != 0;
         let m = &mut g.members[e.from as usize];
+        m.credits = m.credits.saturating_add(e.credits);
         let buffer = match e.len {
             0 => None,
             _ => match m.free.pop() {

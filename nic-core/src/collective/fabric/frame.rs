@@ -13,7 +13,7 @@
 //! | 2 | | tag |
 //! | 3 | | bytes of the message |
 //! | 4 | 0–31 | hash of the operation's parameters |
-//! |   | 32–63 | `b`: number of the send in frames that name both ends |
+//! |   | 32–63 | `b`: number of the send in frames that name both ends; credits in a message with its payload |
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -24,7 +24,7 @@ use crate::collective::params::Params;
 /// Bytes of a header.
 pub(crate) const HEADER: usize = 40;
 /// Version of the protocol.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// Header fields of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +41,8 @@ pub(crate) struct Envelope {
     pub(crate) hash: u32,
     /// The sender's number of the message.
     pub(crate) send: u32,
+    /// Receive buffers of the sender's that are free again; none in a request.
+    pub(crate) credits: u32,
 }
 
 /// A header, decoded and checked.
@@ -164,7 +166,9 @@ impl Frame {
                 hash,
                 area,
             } => Words::new(2, from, credits, ctx).with(ranks.into(), eager_max, hash, area),
-            Frame::Eager(e) => Words::new(3, e.from, e.send, e.ctx).with(e.tag, e.len, e.hash, 0),
+            Frame::Eager(e) => {
+                Words::new(3, e.from, e.send, e.ctx).with(e.tag, e.len, e.hash, e.credits)
+            }
             Frame::Request(e) => Words::new(4, e.from, e.send, e.ctx).with(e.tag, e.len, e.hash, 0),
             Frame::Clear {
                 ctx,
@@ -252,6 +256,7 @@ impl Frame {
             len,
             hash,
             send: a,
+            credits: if kind == 3 { b } else { 0 },
         };
         Ok(match kind {
             1 => {
@@ -334,6 +339,7 @@ mod tests {
             len: u32::MAX.into(),
             hash: u32::MAX,
             send,
+            credits: 0,
         };
         let params = Params {
             kind: CollectiveKind::AllToAll,
@@ -359,7 +365,7 @@ mod tests {
                 hash: u32::MAX,
                 area: 3,
             },
-            Frame::Eager(e),
+            Frame::Eager(Envelope { credits: 9, ..e }),
             Frame::Request(e),
             Frame::Clear {
                 ctx,

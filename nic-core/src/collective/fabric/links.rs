@@ -64,6 +64,8 @@ pub(super) struct Links {
     next_token: u64,
     /// Destination of bytes that are dropped.
     sink: Option<Block>,
+    /// Links whose next header came with the bytes before it.
+    headers: Vec<usize>,
 }
 
 impl Links {
@@ -76,6 +78,7 @@ impl Links {
             by_peer: HashMap::new(),
             next_token: 0,
             sink: None,
+            headers: Vec::new(),
         }
     }
 
@@ -178,10 +181,11 @@ impl Links {
         }
     }
 
-    /// Waits for the next piece of a payload. Where it went, when it has come as a whole.
+    /// Takes the next pieces of a payload, and waits for the first that is not here. Where it went, when it has come as a whole.
     fn next_piece(&mut self, io: &mut Io<'_>, link: usize) -> Option<Dest> {
         let sink = self.sink.map_or(0, |s| s.at);
         let l = &mut self.all[link];
+        let (t, conn) = (l.transport, l.conn);
         let Rx::Payload {
             into,
             token,
@@ -193,15 +197,21 @@ impl Links {
         else {
             return None;
         };
-        let next = rest.pop_front().or_else(|| {
-            let n = (*surplus).min(SINK.into()) as u32;
-            *surplus -= u64::from(n);
-            (n > 0).then(|| io.dma.nic_memory.buffer(sink, n))
-        });
-        let Some(buffer) = next else {
-            let into = *into;
-            self.await_header(io, link);
-            return Some(into);
+        let buffer = loop {
+            let next = rest.pop_front().or_else(|| {
+                let n = (*surplus).min(SINK.into()) as u32;
+                *surplus -= u64::from(n);
+                (n > 0).then(|| io.dma.nic_memory.buffer(sink, n))
+            });
+            match next {
+                Some(buffer) if io.recv_now((t, conn), &buffer) => {}
+                Some(buffer) => break buffer,
+                None => {
+                    let into = *into;
+                    self.await_header(io, link);
+                    return Some(into);
+                }
+            }
         };
         self.next_token += 1;
         (*token, *piece) = (self.next_token, buffer);
@@ -211,7 +221,6 @@ impl Links {
             buffer,
             some: false,
         };
-        let (t, conn) = (l.transport, l.conn);
         io.transports[t].post_recv(conn, work);
         None
     }
@@ -220,7 +229,21 @@ impl Links {
         let l = &mut self.all[link];
         let buffer = io.dma.nic_memory.buffer(l.header.at, HEADER as u32);
         let t = l.transport;
+        if io.recv_now((t, l.conn), &buffer) {
+            l.rx = Rx::Idle;
+            return self.headers.push(link);
+        }
         l.await_header(&mut *io.transports[t], &mut self.next_token, buffer);
+    }
+
+    /// Whether headers have come that are not processed.
+    pub(super) fn has_headers(&self) -> bool {
+        !self.headers.is_empty()
+    }
+
+    /// The next link of them.
+    pub(super) fn next_header(&mut self) -> Option<usize> {
+        self.headers.pop()
     }
 
     /// Begins to read a payload. Where it went, when it has come as a whole: it is empty.
@@ -410,7 +433,9 @@ impl Links {
 
     /// A header was processed: waits for the next, unless its payload comes first.
     pub(super) fn go_on(&mut self, io: &mut Io<'_>, link: usize) {
-        if let (Rx::Idle, LinkState::Up) = (&self.all[link].rx, self.all[link].state) {
+        let waits = self.headers.contains(&link);
+        if let (Rx::Idle, LinkState::Up, false) = (&self.all[link].rx, self.all[link].state, waits)
+        {
             self.await_header(io, link);
         }
     }
@@ -421,6 +446,7 @@ impl Links {
         let l = &mut self.all[link];
         io.transports[l.transport].abort(l.conn);
         self.by_conn.remove(&(l.transport, l.conn));
+        self.headers.retain(|h| *h != link);
         let was_up = l.state == LinkState::Up;
         let missed = l.unsent();
         l.reset();

@@ -203,19 +203,29 @@ impl Fabric {
             Some(LinkEvent::Up(link)) => self.announce(link),
             Some(LinkEvent::Left(key)) => self.left(key),
             Some(LinkEvent::Payload(into)) => self.payload_is_here(io, into),
-            Some(LinkEvent::Header(link)) => {
-                let frame = self.links.header(io, link);
-                match frame.is_some_and(|f| self.on_frame(io, link, f)) {
-                    true => self.links.go_on(io, link),
-                    false => {
-                        self.violations += 1;
-                        self.cut(io, link);
-                    }
-                }
-            }
+            Some(LinkEvent::Header(link)) => self.on_header(io, link),
             Some(LinkEvent::Ended(link)) => self.cut(io, link),
         }
+        self.take_headers(io);
         true
+    }
+
+    /// Processes the headers that came with the bytes before them.
+    fn take_headers(&mut self, io: &mut Io<'_>) {
+        while let Some(link) = self.links.next_header() {
+            self.on_header(io, link);
+        }
+    }
+
+    fn on_header(&mut self, io: &mut Io<'_>, link: usize) {
+        let frame = self.links.header(io, link);
+        match frame.is_some_and(|f| self.on_frame(io, link, f)) {
+            true => self.links.go_on(io, link),
+            false => {
+                self.violations += 1;
+                self.cut(io, link);
+            }
+        }
     }
 
     /// Cuts a connection, of which nothing more is read.
@@ -361,12 +371,15 @@ impl Fabric {
 
     /// Moves queued frames on, and connects what is down. `fresh`: `io.now` was read in this step.
     pub(crate) fn step(&mut self, io: &mut Io<'_>, fresh: bool) -> bool {
-        let mut moved = false;
+        let mut moved = self.links.has_headers();
+        self.take_headers(io);
         for i in 0..self.links.all.len() {
             match self.links.all[i].state {
                 LinkState::Up if self.links.all[i].has_queued() => {
                     let mut done = std::mem::take(&mut self.done);
-                    moved |= self.links.pump(io, i, &mut done);
+                    let posted = self.links.pump(io, i, &mut done);
+                    self.has_posted |= posted;
+                    moved |= posted;
                     for key in done.drain(..) {
                         self.left(key);
                     }

@@ -5,7 +5,7 @@
 //! and tag, so a message without a receive never blocks the stream:
 //!
 //! - *eager*: header and payload at once, into the receive that waits, or into one of the receive
-//!   buffers that the receiver keeps for each sender. The sender counts them; when none is free it
+//!   buffers that the receiver keeps for each sender. The sender counts them; messages the other way announce free ones. When none is free it
 //! - asks (*rendezvous*): the header alone; when a receive has met it the receiver names it, and the
 //!   payload goes straight into its memory.
 //!
@@ -35,10 +35,11 @@ pub(crate) use pieces::Pieces;
 
 use super::params::Params;
 use super::slab::Slab;
+use crate::datapath::Datapath;
 use crate::dma::{Dma, DmaState};
 use crate::engine::Engines;
 use crate::transport::Transport;
-use crate::types::{ConnId, NicTime, Owner};
+use crate::types::{Buffer, ConnId, NicTime, Owner};
 use group::{Early, EarlyKind, Group, UserRecv};
 use link::{Link, LinkState, TxFrame, TxKey};
 use links::Links;
@@ -59,6 +60,17 @@ impl Io<'_> {
             mmu: self.mmu,
             state: self.dma,
         }
+    }
+
+    /// Fills a buffer from a connection, when no receive is queued there and all its bytes have arrived. `false`: nothing happened.
+    fn recv_now(&mut self, (t, conn): (usize, ConnId), buffer: &Buffer) -> bool {
+        let mut dma = Dma {
+            mmu: self.mmu,
+            state: self.dma,
+        };
+        let mut data = Datapath::new(&mut dma, self.engines, t);
+        let got = self.transports[t].recv_now(conn, buffer, false, &mut data);
+        got == Some(buffer.len)
     }
 }
 
@@ -192,6 +204,8 @@ pub(crate) struct Fabric {
     earlies: Slab<Early>,
     events: VecDeque<FabricEvent>,
     done: Vec<TxKey>,
+    /// Transports have been given work since it was last asked.
+    has_posted: bool,
     /// Messages of this rank to itself that have met their receives.
     own: VecDeque<Own>,
     /// Connections that broke the protocol.
@@ -212,6 +226,7 @@ impl Fabric {
             earlies: Slab::default(),
             events: VecDeque::new(),
             done: Vec::new(),
+            has_posted: false,
             own: VecDeque::new(),
             violations: 0,
         }
@@ -318,6 +333,12 @@ impl Fabric {
                 }
             }
         }
+        // A user message can be taken back, and its credits with it.
+        let carries = eager && !user;
+        let credits = match self.groups.get_mut(&r.ctx) {
+            Some(g) if carries => std::mem::take(&mut g.members[r.to as usize].pending_credits),
+            _ => 0,
+        };
         let e = Envelope {
             from,
             ctx: r.ctx,
@@ -325,6 +346,7 @@ impl Fabric {
             len,
             hash: r.hash,
             send,
+            credits,
         };
         if eager {
             let key = if user {
@@ -446,9 +468,17 @@ impl Fabric {
         }
     }
 
+    /// Whether transports have been given messages since this was last asked.
+    #[inline]
+    pub(crate) fn take_posted(&mut self) -> bool {
+        std::mem::take(&mut self.has_posted)
+    }
+
     /// Whether a step would find nothing to do.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.events.is_empty() && !self.links.all.iter().any(Link::has_queued)
+        self.events.is_empty()
+            && !self.links.has_headers()
+            && !self.links.all.iter().any(Link::has_queued)
     }
 
     /// Cancels a receive that has met no message. `false`: it has, and cannot be cancelled.
@@ -711,12 +741,12 @@ impl Fabric {
         }
     }
 
-    /// A receive buffer is free again: the sender is notified of several at once.
+    /// A receive buffer is free again. The sender is told with the next message to it, or of half of them at once.
     fn owe(&mut self, ctx: u64, to: u32) {
         let Some(g) = self.groups.get_mut(&ctx) else {
             return;
         };
-        let (rank, limit) = (g.rank, (g.eager_buffers / 4).max(1));
+        let (rank, limit) = (g.rank, (g.eager_buffers / 2).max(1));
         let m = &mut g.members[to as usize];
         m.pending_credits += 1;
         if m.pending_credits >= limit {

@@ -41,16 +41,17 @@ use self::conn::{Conn, Names, Phase};
 use self::manage::Letter;
 pub use self::qp::{Congestion, DcqcnConfig};
 use self::random::Numbers;
-use self::stream::{Fin, WINDOW_MAX};
+use self::stream::{Fin, Waiting, WINDOW_MAX};
 pub use super::connections::CONNECTIONS_MAX;
 use super::connections::{check_remote, index_of, Connections, EphemeralPorts, Listeners};
 use super::timers::Timers;
 use super::{PacketTransport, RecvWork, RemoteWork, SendWork, Transport, TransportEvent};
-use crate::datapath::Datapath;
+use crate::datapath::{Datapath, ReceivePath};
+use crate::engine::Direction;
 use crate::memory::Sharer;
 use crate::network::{Datagrams, Link, Network, Protocol, Routes, Waiter};
 use crate::port::Batch;
-use crate::types::{ConnId, ListenerId, NicTime, WorkToken};
+use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
 use crate::wire::roce::{Psn, Qpn};
 
 /// Whether the invariant CRC is computed and checked.
@@ -205,6 +206,8 @@ struct Turns {
     timers: Timers,
     /// The last step left work behind that no timer covers.
     again: Option<NicTime>,
+    /// See [`PacketTransport::wants_step`].
+    wants_step: bool,
 }
 
 impl std::fmt::Debug for RdmaTransport {
@@ -421,6 +424,38 @@ impl Transport for RdmaTransport {
         };
         self.events
             .push_back(TransportEvent::recv_refused(conn, work.token, refused));
+    }
+
+    fn recv_now(
+        &mut self,
+        conn: ConnId,
+        buffer: &Buffer,
+        some: bool,
+        data: &mut Datapath<'_>,
+    ) -> Option<u32> {
+        let c = self.table.by_id(conn)?;
+        let is_next = c.recvs.is_empty() && !c.recvs.holds();
+        if c.phase != Phase::Open || !is_next || data.on_path(conn, Direction::Receive) {
+            return None;
+        }
+        let mut waiting = Waiting {
+            rx: &mut c.stream.rx,
+            ended: c.seen.peer_closed,
+        };
+        let n = ReceivePath::receive_now(&mut waiting, buffer, some, data.dma)?;
+        if c.stream.must_announce() {
+            self.mark(index_of(conn));
+        }
+        Some(n)
+    }
+
+    fn is_quiet(&self) -> bool {
+        // Timers fire when the clock is read.
+        self.turns.ready.is_empty()
+            && self.letters.is_empty()
+            && self.events.is_empty()
+            && self.unsent.is_none()
+            && !self.table.has_released()
     }
 
     fn post_remote(&mut self, conn: ConnId, work: RemoteWork) -> Result<(), Status> {

@@ -463,6 +463,7 @@ impl RdmaTransport {
         let packet = roce::Packet::parse(open(bytes, flow.as_ref())?)?;
         let is_marked = frame.ecn == MARKED;
         self.counters.marked += u64::from(is_marked);
+        let had_receive = !c.recvs.is_empty();
         let useful = match bth.destination == one_sided::stream(bth.destination) {
             true => {
                 let (qp, mut ends) = c.ends(data, &mut self.events);
@@ -473,6 +474,8 @@ impl RdmaTransport {
                 take_one(qp, now, &packet, is_marked, &mut peer)
             }
         };
+        // The bytes that follow on a link go into a buffer that its user names when it has read these.
+        self.turns.wants_step |= c.probes.watched && had_receive && c.recvs.is_empty();
         if useful {
             c.seen.heard = true;
             c.probes.refused = 0;
@@ -522,6 +525,10 @@ impl PacketTransport for RdmaTransport {
         }
         // The next step sends what follows.
         false
+    }
+
+    fn wants_step(&mut self) -> bool {
+        std::mem::take(&mut self.turns.wants_step)
     }
 
     fn answer(&mut self, _: NicTime, _: &mut Network) {}

@@ -108,7 +108,7 @@ impl Stream {
     }
 
     /// Whether so much was taken that the peer must hear of it.
-    fn must_announce(&self) -> bool {
+    pub(super) fn must_announce(&self) -> bool {
         let window = self.rx.capacity() as u64;
         self.rx.start() - self.announced >= window / 4
     }
