@@ -432,8 +432,8 @@ fn scapy_and_tshark_read_the_datagrams_of_a_context() {
     for (i, row) in rows.unwrap_or_default().iter().enumerate() {
         let i = i as u64;
         let expected = [
-            0x64 + u64::from(i % 2 == 0),
-            u64::from(i % 3 == 0),
+            0x64 + u64::from(i.is_multiple_of(2)),
+            u64::from(i.is_multiple_of(3)),
             (i * 7).next_multiple_of(4) - i * 7,
             number.into(),
             (0xff_fff0 + i) & 0xff_ffff,

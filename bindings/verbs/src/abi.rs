@@ -46,6 +46,27 @@ pub(crate) const OP_POST_SRQ_RECV: usize = 20;
 pub(crate) const OP_POST_SEND: usize = 25;
 pub(crate) const OP_POST_RECV: usize = 26;
 
+/// The fields of `struct verbs_context` before its `struct ibv_context`: new calls come in front.
+#[repr(C)]
+pub(crate) struct Extension {
+    pub(crate) ops: [Operation; 39],
+    pub(crate) sz: usize,
+}
+
+/// `struct verbs_context`.
+#[repr(C)]
+pub(crate) struct VerbsContext {
+    pub(crate) extension: Extension,
+    pub(crate) context: Context,
+}
+
+// Places in `Extension::ops`.
+pub(crate) const OP_CREATE_CQ_EX: usize = 25;
+pub(crate) const OP_QUERY_DEVICE_EX: usize = 27;
+pub(crate) const OP_CREATE_QP_EX: usize = 33;
+/// `__VERBS_ABI_IS_EXTENDED`.
+pub(crate) const EXTENDED: *mut c_void = std::ptr::without_provenance_mut(usize::MAX);
+
 /// `struct ibv_device_attr`.
 #[repr(C)]
 pub(crate) struct DeviceAttr {
@@ -80,6 +101,17 @@ pub(crate) struct DeviceEnds {
     pub(crate) max_pkeys: u16,
     pub(crate) local_ca_ack_delay: u8,
     pub(crate) phys_port_cnt: u8,
+}
+
+/// `struct ibv_device_attr_ex`; between its fields are those of features that are not there.
+#[repr(C)]
+pub(crate) struct DeviceAttrEx {
+    pub(crate) orig_attr: DeviceAttr,
+    pub(crate) comp_mask: u32,
+    pub(crate) absent: [u32; 11],
+    pub(crate) device_cap_flags_ex: u64,
+    pub(crate) absent_too: [u32; 27],
+    pub(crate) phys_port_cnt_ex: u32,
 }
 
 /// `struct _compat_ibv_port_attr`: `struct ibv_port_attr` without its last field.
@@ -156,6 +188,35 @@ pub(crate) struct Cq {
     pub(crate) async_events_completed: u32,
 }
 
+/// `struct ibv_cq_ex`.
+#[repr(C)]
+pub(crate) struct CqEx {
+    pub(crate) base: Cq,
+    pub(crate) comp_mask: u32,
+    pub(crate) status: c_uint,
+    pub(crate) wr_id: u64,
+    pub(crate) ops: [Operation; 18],
+}
+
+/// `struct ibv_cq_init_attr_ex`.
+#[repr(C)]
+pub(crate) struct CqInitAttrEx {
+    pub(crate) cqe: u32,
+    pub(crate) cq_context: *mut c_void,
+    pub(crate) channel: *mut Channel,
+    pub(crate) comp_vector: u32,
+    pub(crate) wc_flags: u64,
+    pub(crate) comp_mask: u32,
+    pub(crate) flags: u32,
+    pub(crate) parent_domain: *mut Pd,
+}
+
+/// `struct ibv_poll_cq_attr`.
+#[repr(C)]
+pub(crate) struct PollCqAttr {
+    pub(crate) comp_mask: u32,
+}
+
 /// `struct ibv_srq`.
 #[repr(C)]
 pub(crate) struct Srq {
@@ -223,6 +284,39 @@ pub(crate) struct QpInitAttr {
     pub(crate) cap: QpCap,
     pub(crate) qp_type: c_uint,
     pub(crate) sq_sig_all: c_int,
+}
+
+/// `struct ibv_qp_init_attr_ex`: it begins as `struct ibv_qp_init_attr`, whose padding it uses.
+#[repr(C)]
+pub(crate) struct QpInitAttrEx {
+    pub(crate) objects: [*mut c_void; 4],
+    pub(crate) cap: QpCap,
+    pub(crate) qp_type: c_uint,
+    pub(crate) sq_sig_all: c_int,
+    pub(crate) comp_mask: u32,
+    pub(crate) pd: *mut Pd,
+    pub(crate) xrcd: *mut c_void,
+    pub(crate) create_flags: u32,
+    /// max_tso_header, rwq_ind_tbl, rx_hash_conf, source_qpn.
+    pub(crate) absent: [u32; 11],
+    pub(crate) send_ops_flags: u64,
+}
+
+/// `struct ibv_qp_ex`.
+#[repr(C)]
+pub(crate) struct QpEx {
+    pub(crate) base: Qp,
+    pub(crate) comp_mask: u64,
+    pub(crate) wr_id: u64,
+    pub(crate) wr_flags: c_uint,
+    pub(crate) ops: [Operation; 21],
+}
+
+/// `struct ibv_data_buf`.
+#[repr(C)]
+pub(crate) struct DataBuf {
+    pub(crate) addr: *mut c_void,
+    pub(crate) length: usize,
 }
 
 /// `struct ibv_ah_attr`.

@@ -46,7 +46,6 @@ no_object! {
     ibv_import_mr: "objects belong to their process."
     ibv_import_dm: "objects belong to their process."
     ibv_reg_dmabuf_mr: "memory is the host's."
-    ibv_qp_to_qp_ex: "requests are posted by `ibv_post_send`."
 }
 
 no_call! {

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // C: pointers of the program.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -11,8 +12,8 @@ use ringbell_nic_core::verbs::{
     QP_LIMITS_MAX,
 };
 
-use crate::abi::{self, DeviceAttr, DeviceEnds, Gid, GidEntry, PortAttr};
-use crate::{post, refuse, set_errno, settings};
+use crate::abi::{self, DeviceAttr, DeviceAttrEx, DeviceEnds, Gid, GidEntry, PortAttr};
+use crate::{extended_cq, extended_qp, post, refuse, set_errno, settings};
 
 const NODE_CA: c_int = 1;
 const TRANSPORT_IB: c_int = 0;
@@ -103,12 +104,18 @@ extern "C" fn ibv_get_device_guid(_: *mut abi::Device) -> u64 {
     u64::from_ne_bytes([0x02, 0x52, 0x42, 0xff, a, b, c, d])
 }
 
-/// A context: the header's structure, and ours behind it.
+/// A context: the header's structure, and ours behind it. Programs have the address of the second part of the first.
 #[repr(C)]
-pub(crate) struct ContextBox {
-    pub(crate) front: abi::Context,
-    pub(crate) context: Context,
+struct ContextBox {
+    front: abi::VerbsContext,
+    context: Context,
     _events: OwnedFd,
+}
+
+fn box_of(context: *mut abi::Context) -> *mut ContextBox {
+    context
+        .wrapping_byte_sub(offset_of!(ContextBox, front.context))
+        .cast()
 }
 
 /// The box of a context.
@@ -116,8 +123,8 @@ pub(crate) struct ContextBox {
 /// # Safety
 /// `ibv_open_device` has made it, and it was not closed.
 pub(crate) unsafe fn of<'a>(context: *mut abi::Context) -> &'a Context {
-    // SAFETY: the caller's contract; the front is the first field.
-    unsafe { &(*context.cast::<ContextBox>()).context }
+    // SAFETY: the caller's contract.
+    unsafe { &(*box_of(context)).context }
 }
 
 /// `ibv_open_device`.
@@ -150,21 +157,34 @@ extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context {
     ops[abi::OP_POST_SRQ_RECV] = post::post_srq_recv as *const c_void;
     ops[abi::OP_POST_SEND] = post::post_send as *const c_void;
     ops[abi::OP_POST_RECV] = post::post_recv as *const c_void;
-    let made = Box::new(ContextBox {
-        front: abi::Context {
-            device,
-            ops,
-            cmd_fd: -1,
-            async_fd: events.as_raw_fd(),
-            num_comp_vectors: 1,
-            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-            // No extended operations: the header's inline functions then answer EOPNOTSUPP, or fall back.
-            abi_compat: null_mut(),
+    let mut extended = [std::ptr::null::<c_void>(); 39];
+    extended[abi::OP_CREATE_CQ_EX] = extended_cq::create as *const c_void;
+    extended[abi::OP_QUERY_DEVICE_EX] = query_device_ex as *const c_void;
+    extended[abi::OP_CREATE_QP_EX] = extended_qp::create as *const c_void;
+    let made = Box::into_raw(Box::new(ContextBox {
+        front: abi::VerbsContext {
+            extension: abi::Extension {
+                // The header's inline functions answer EOPNOTSUPP for the others, or fall back.
+                ops: extended,
+                // Programs of newer headers learn by it which calls there cannot be.
+                sz: size_of::<abi::VerbsContext>(),
+            },
+            context: abi::Context {
+                device,
+                ops,
+                // There is no device file, but a program may duplicate what it finds here.
+                cmd_fd: events.as_raw_fd(),
+                async_fd: events.as_raw_fd(),
+                num_comp_vectors: 1,
+                mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+                abi_compat: abi::EXTENDED,
+            },
         },
         context,
         _events: events,
-    });
-    Box::into_raw(made).cast()
+    }));
+    // SAFETY: it was just made.
+    unsafe { &raw mut (*made).front.context }
 }
 
 /// The process's context. The device has one address, so that what is opened several times can be connected to itself.
@@ -194,7 +214,7 @@ fn new_eventfd() -> std::io::Result<OwnedFd> {
 #[no_mangle]
 unsafe extern "C" fn ibv_close_device(context: *mut abi::Context) -> c_int {
     // SAFETY: `ibv_open_device` has made it.
-    drop(unsafe { Box::from_raw(context.cast::<ContextBox>()) });
+    drop(unsafe { Box::from_raw(box_of(context)) });
     0
 }
 
@@ -247,6 +267,26 @@ unsafe extern "C" fn ibv_query_device(_: *mut abi::Context, to: *mut DeviceAttr)
     // SAFETY: the caller's variable.
     unsafe { *to = attr };
     0
+}
+
+/// `ibv_query_device_ex`: the device's attributes, and of the others the number of ports.
+unsafe extern "C" fn query_device_ex(
+    context: *mut abi::Context,
+    _: *const c_void,
+    to: *mut DeviceAttrEx,
+    size: usize,
+) -> c_int {
+    if size < size_of::<DeviceAttrEx>() {
+        // The program's header is older: it falls back to what it knows.
+        return libc::EOPNOTSUPP;
+    }
+    // SAFETY: the caller's variable, of so many bytes; zeros are valid for it.
+    unsafe {
+        to.cast::<u8>().write_bytes(0, size);
+        (*to).phys_port_cnt_ex = 1;
+        (*to).device_cap_flags_ex = CAPABILITIES.into();
+        ibv_query_device(context, &raw mut (*to).orig_attr)
+    }
 }
 
 /// `ibv_query_port`, without the last field of newer headers, which their inline function has cleared.

@@ -10,6 +10,7 @@ use ringbell_nic_core::verbs::{
 };
 
 use crate::abi::{self, SrqAttr, SrqInitAttr};
+use crate::extended_cq::Current;
 use crate::{device, explain, refuse, set_errno};
 
 const LOCAL_WRITE: c_uint = 1;
@@ -193,8 +194,9 @@ unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut abi::Channel) -> c_i
 
 #[repr(C)]
 pub(crate) struct CqBox {
-    pub(crate) front: abi::Cq,
+    front: abi::CqEx,
     pub(crate) cq: CompletionQueue,
+    pub(crate) current: Current,
 }
 
 /// The queue of a pointer.
@@ -208,7 +210,7 @@ pub(crate) unsafe fn cq<'a>(cq: *mut abi::Cq) -> &'a CompletionQueue {
 
 /// `ibv_create_cq`.
 #[no_mangle]
-unsafe extern "C" fn ibv_create_cq(
+pub(crate) unsafe extern "C" fn ibv_create_cq(
     context: *mut abi::Context,
     entries: c_int,
     cq_context: *mut c_void,
@@ -238,18 +240,25 @@ unsafe extern "C" fn ibv_create_cq(
         unsafe { (*channel).refcnt += 1 };
     }
     room.write(CqBox {
-        front: abi::Cq {
-            context,
-            channel,
-            cq_context,
-            handle: 0,
-            cqe: entries,
-            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-            cond: libc::PTHREAD_COND_INITIALIZER,
-            comp_events_completed: 0,
-            async_events_completed: 0,
+        front: abi::CqEx {
+            base: abi::Cq {
+                context,
+                channel,
+                cq_context,
+                handle: 0,
+                cqe: entries,
+                mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+                cond: libc::PTHREAD_COND_INITIALIZER,
+                comp_events_completed: 0,
+                async_events_completed: 0,
+            },
+            comp_mask: 0,
+            status: 0,
+            wr_id: 0,
+            ops: [std::ptr::null(); 18],
         },
         cq,
+        current: Current::new(),
     });
     Box::into_raw(room).cast()
 }

@@ -38,6 +38,15 @@ unsafe fn pieces<'a>(list: *const Sge, count: c_int) -> Result<&'a [Sge], VerbsE
     }
 }
 
+/// The flags of a request that say how it is done.
+pub(crate) fn flags(bits: c_uint) -> SendFlags {
+    SendFlags {
+        signaled: bits & SIGNALED != 0,
+        solicited: bits & SOLICITED != 0,
+        fence: bits & FENCE != 0,
+    }
+}
+
 fn request_of(wr: &SendWr) -> Option<Request> {
     let remote = || Remote {
         address: wr.remote_addr,
@@ -90,16 +99,11 @@ unsafe fn post_one(to: &mut Posting<'_>, wr: &SendWr, is_datagram: bool) -> Resu
     } else {
         Local::Registered(list)
     };
-    let flag = |bit: c_uint| wr.send_flags & bit != 0;
     let request = SendRequest {
         id: wr.wr_id,
         request,
         local,
-        flags: SendFlags {
-            signaled: flag(SIGNALED),
-            solicited: flag(SOLICITED),
-            fence: flag(FENCE),
-        },
+        flags: flags(wr.send_flags),
     };
     if !is_datagram {
         return to.send(&request);
@@ -190,7 +194,8 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     unsafe { post_receives(wr, bad, "ibv_post_srq_recv", |r| to.post_receive(r)) }
 }
 
-fn entry(c: &Completion) -> Wc {
+/// A completion as programs read it.
+pub(crate) fn entry(c: &Completion) -> Wc {
     let (imm_data, wc_flags) = match (c.immediate, c.invalidated) {
         (Some(n), _) => (n.to_be(), abi::WC_WITH_IMM),
         (None, Some(key)) => (key, abi::WC_WITH_INV),

@@ -8,10 +8,11 @@ use ringbell_nic_core::verbs::{
 };
 
 use crate::abi::{self, QpAttr, QpCap, QpInitAttr, SmallQpAttr};
+use crate::extended_qp::Builder;
 use crate::{explain, objects, refuse};
 
 const RC: c_uint = 2;
-const UD: c_uint = 4;
+pub(crate) const UD: c_uint = 4;
 
 // Bits of `enum ibv_qp_attr_mask`.
 const STATE: c_int = 1 << 0;
@@ -40,8 +41,9 @@ const TO_RTS: c_int = TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMI
 
 #[repr(C)]
 pub(crate) struct QpBox {
-    front: abi::Qp,
+    front: abi::QpEx,
     pub(crate) qp: QueuePair,
+    pub(crate) builder: Builder,
     attr: QpAttr,
     sq_sig_all: c_int,
 }
@@ -101,7 +103,10 @@ const UNSET: QpAttr = QpAttr {
 
 /// `ibv_create_qp`.
 #[no_mangle]
-unsafe extern "C" fn ibv_create_qp(pd: *mut abi::Pd, init: *mut QpInitAttr) -> *mut abi::Qp {
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: *mut abi::Pd,
+    init: *mut QpInitAttr,
+) -> *mut abi::Qp {
     // SAFETY: the caller's variable.
     let init = unsafe { &mut *init };
     let service = match init.qp_type {
@@ -136,23 +141,30 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut abi::Pd, init: *mut QpInitAttr) -> *
     };
     let number = qp.number();
     Box::into_raw(Box::new(QpBox {
-        front: abi::Qp {
-            // SAFETY: a domain of ours.
-            context: unsafe { (*pd).context },
-            qp_context: init.qp_context,
-            pd,
-            send_cq: init.send_cq,
-            recv_cq: init.recv_cq,
-            srq: init.srq,
-            handle: number,
-            qp_num: number,
-            state: 0,
-            qp_type: init.qp_type,
-            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-            cond: libc::PTHREAD_COND_INITIALIZER,
-            events_completed: 0,
+        front: abi::QpEx {
+            base: abi::Qp {
+                // SAFETY: a domain of ours.
+                context: unsafe { (*pd).context },
+                qp_context: init.qp_context,
+                pd,
+                send_cq: init.send_cq,
+                recv_cq: init.recv_cq,
+                srq: init.srq,
+                handle: number,
+                qp_num: number,
+                state: 0,
+                qp_type: init.qp_type,
+                mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+                cond: libc::PTHREAD_COND_INITIALIZER,
+                events_completed: 0,
+            },
+            comp_mask: 0,
+            wr_id: 0,
+            wr_flags: 0,
+            ops: [std::ptr::null(); 21],
         },
         qp,
+        builder: Builder::default(),
         attr: QpAttr { cap, ..UNSET },
         sq_sig_all: init.sq_sig_all,
     }))
@@ -305,14 +317,19 @@ unsafe extern "C" fn ibv_modify_qp(at: *mut abi::Qp, attr: *mut QpAttr, mask: c_
     let mut merged = b.attr;
     merge(&mut merged, attr, mask);
     if mask & STATE != 0 {
-        let to = match change((now, b.front.qp_type == UD), attr.qp_state, mask, &merged) {
+        let to = match change(
+            (now, b.front.base.qp_type == UD),
+            attr.qp_state,
+            mask,
+            &merged,
+        ) {
             Ok(to) => to,
             Err(what) => return explain("ibv_modify_qp", &VerbsError::Misuse(what)),
         };
         if let Err(e) = b.qp.modify(to) {
             return explain("ibv_modify_qp", &e);
         }
-        b.front.state = attr.qp_state;
+        b.front.base.state = attr.qp_state;
         if attr.qp_state == 0 {
             let cap = merged.cap;
             merged = QpAttr { cap, ..UNSET };
@@ -340,19 +357,19 @@ unsafe extern "C" fn ibv_query_qp(
     unsafe {
         let b = &mut *at.cast::<QpBox>();
         let state = code(b.qp.state());
-        b.front.state = state;
+        b.front.base.state = state;
         *attr = QpAttr {
             qp_state: state,
             cur_qp_state: state,
             ..b.attr
         };
         *init = QpInitAttr {
-            qp_context: b.front.qp_context,
-            send_cq: b.front.send_cq,
-            recv_cq: b.front.recv_cq,
-            srq: b.front.srq,
+            qp_context: b.front.base.qp_context,
+            send_cq: b.front.base.send_cq,
+            recv_cq: b.front.base.recv_cq,
+            srq: b.front.base.srq,
             cap: b.attr.cap,
-            qp_type: b.front.qp_type,
+            qp_type: b.front.base.qp_type,
             sq_sig_all: b.sq_sig_all,
         };
     }

@@ -60,6 +60,19 @@ fn structures_lie_as_the_header_says() {
             "path_mtu" = path_mtu, "rq_psn" = rq_psn, "dest_qp_num" = dest_qp_num, "qp_access_flags" = qp_access_flags, "cap" = cap,
             "ah_attr" = ah_attr, "alt_ah_attr" = alt_ah_attr, "pkey_index" = small, "rate_limit" = rate_limit
         }
+        "verbs_context" = VerbsContext { "context" = context }
+        "ibv_device_attr_ex" = DeviceAttrEx {
+            "comp_mask" = comp_mask, "device_cap_flags_ex" = device_cap_flags_ex, "phys_port_cnt_ex" = phys_port_cnt_ex
+        }
+        "ibv_cq_ex" = CqEx { "comp_mask" = comp_mask, "status" = status, "wr_id" = wr_id, "start_poll" = ops }
+        "ibv_cq_init_attr_ex" = CqInitAttrEx { "channel" = channel, "comp_vector" = comp_vector, "wc_flags" = wc_flags, "flags" = flags }
+        "ibv_poll_cq_attr" = PollCqAttr { "comp_mask" = comp_mask }
+        "ibv_qp_ex" = QpEx { "comp_mask" = comp_mask, "wr_id" = wr_id, "wr_flags" = wr_flags, "wr_atomic_cmp_swp" = ops }
+        "ibv_qp_init_attr_ex" = QpInitAttrEx {
+            "cap" = cap, "qp_type" = qp_type, "sq_sig_all" = sq_sig_all, "comp_mask" = comp_mask, "pd" = pd, "create_flags" = create_flags,
+            "send_ops_flags" = send_ops_flags
+        }
+        "ibv_data_buf" = DataBuf { "length" = length }
         "ibv_sge" = Sge { "length" = len, "lkey" = lkey }
         "ibv_send_wr" = SendWr {
             "sg_list" = sg_list, "num_sge" = num_sge, "opcode" = opcode, "send_flags" = send_flags, "imm_data" = imm_data,
@@ -91,6 +104,61 @@ fn structures_lie_as_the_header_says() {
             "IS(offsetof(struct ibv_context_ops, {name}), {});",
             at * 8
         );
+    }
+    let extended = [
+        ("create_cq_ex", abi::OP_CREATE_CQ_EX * 8),
+        ("query_device_ex", abi::OP_QUERY_DEVICE_EX * 8),
+        ("create_qp_ex", abi::OP_CREATE_QP_EX * 8),
+        ("sz", offset_of!(abi::Extension, sz)),
+    ];
+    for (name, at) in extended {
+        let _ = writeln!(text, "IS(offsetof(struct verbs_context, {name}), {at});");
+    }
+    let built = [
+        "wr_atomic_cmp_swp",
+        "wr_atomic_fetch_add",
+        "wr_bind_mw",
+        "wr_local_inv",
+        "wr_rdma_read",
+        "wr_rdma_write",
+        "wr_rdma_write_imm",
+        "wr_send",
+        "wr_send_imm",
+        "wr_send_inv",
+        "wr_send_tso",
+        "wr_set_ud_addr",
+        "wr_set_xrc_srqn",
+        "wr_set_inline_data",
+        "wr_set_inline_data_list",
+        "wr_set_sge",
+        "wr_set_sge_list",
+        "wr_start",
+        "wr_complete",
+        "wr_abort",
+        "wr_atomic_write",
+    ];
+    let polled = [
+        "start_poll",
+        "next_poll",
+        "end_poll",
+        "read_opcode",
+        "read_vendor_err",
+        "read_byte_len",
+        "read_imm_data",
+        "read_qp_num",
+        "read_src_qp",
+        "read_wc_flags",
+        "read_slid",
+        "read_sl",
+        "read_dlid_path_bits",
+    ];
+    for (i, name) in built.iter().enumerate() {
+        let at = offset_of!(abi::QpEx, ops) + 8 * i;
+        let _ = writeln!(text, "IS(offsetof(struct ibv_qp_ex, {name}), {at});");
+    }
+    for (i, name) in polled.iter().enumerate() {
+        let at = offset_of!(abi::CqEx, ops) + 8 * i;
+        let _ = writeln!(text, "IS(offsetof(struct ibv_cq_ex, {name}), {at});");
     }
     let ports = [
         ("port_cap_flags", offset_of!(abi::PortAttr, port_cap_flags)),

@@ -177,6 +177,11 @@ impl Endpoint {
         }
     }
 
+    /// Requests that have not completed.
+    pub(super) fn queued(&self) -> usize {
+        self.sends.len()
+    }
+
     /// Queues a request whose pieces were checked. `false`: the queue is full.
     pub(super) fn post(&mut self, r: &SendRequest<'_>, len: u32, way: Option<Way>) -> bool {
         if self.sends.len() >= self.limits.sends as usize {

@@ -514,6 +514,13 @@ impl QueuePair {
     }
 }
 
+fn full(limit: u32) -> VerbsError {
+    VerbsError::Full {
+        what: "send queue",
+        limit,
+    }
+}
+
 /// Posts several requests, which leave together.
 pub struct Posting<'a> {
     engine: MutexGuard<'a, Engine>,
@@ -544,11 +551,51 @@ impl Posting<'_> {
         self.post(r, Some(to))
     }
 
+    /// Checks that so many requests have room.
+    ///
+    /// # Errors
+    /// [`VerbsError::Full`].
+    pub fn reserve(&mut self, requests: usize) -> Result<(), VerbsError> {
+        let limit = self.pair.handle.limits.sends;
+        let pair = self.engine.tables.pair(self.pair.handle.at)?;
+        match pair.end.queued() + requests <= limit as usize {
+            true => Ok(()),
+            false => Err(full(limit)),
+        }
+    }
+
+    /// Checks a request as [`send`](Self::send) and [`send_to`](Self::send_to) do, but for room.
+    ///
+    /// # Errors
+    /// As theirs.
+    pub fn check(
+        &mut self,
+        r: &SendRequest<'_>,
+        to: Option<&Destination<'_>>,
+    ) -> Result<(), VerbsError> {
+        self.examine(r, to).map(drop)
+    }
+
     fn post(
         &mut self,
         r: &SendRequest<'_>,
         to: Option<&Destination<'_>>,
     ) -> Result<(), VerbsError> {
+        let (len, way) = self.examine(r, to)?;
+        let at = self.pair.handle.at;
+        if !self.engine.tables.pair(at)?.end.post(r, len, way) {
+            return Err(full(self.pair.handle.limits.sends));
+        }
+        self.engine.tables.with(at, Incoming::default(), |_, _| ());
+        Ok(())
+    }
+
+    /// The bytes of a valid request, and where it goes.
+    fn examine(
+        &mut self,
+        r: &SendRequest<'_>,
+        to: Option<&Destination<'_>>,
+    ) -> Result<(u32, Option<Way>), VerbsError> {
         let limits = &self.pair.handle.limits;
         let at = self.pair.handle.at;
         let pair = self.engine.tables.pair(at)?;
@@ -610,14 +657,7 @@ impl Posting<'_> {
                 "the answer of an atomic operation has 8 bytes",
             ));
         }
-        if !pair.end.post(r, len as u32, way) {
-            return Err(VerbsError::Full {
-                what: "send queue",
-                limit: limits.sends,
-            });
-        }
-        self.engine.tables.with(at, Incoming::default(), |_, _| ());
-        Ok(())
+        Ok((len as u32, way))
     }
 
     /// Posts a receive.
