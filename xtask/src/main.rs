@@ -11,6 +11,7 @@ mod kernels;
 mod lint;
 mod mutants;
 mod peers;
+mod python;
 #[allow(dead_code)] // The program's own file; only its sizes are used.
 #[path = "../../cli/src/report/sizes.rs"]
 mod sizes;
@@ -78,6 +79,8 @@ enum Task {
     Peers(peers::Args),
     /// Debian's programs of libibverbs over `ringbell verbs`: perftest, ibverbs-utils, the suite of pyverbs
     Verbs(verbs::Args),
+    /// Build the Python package's wheel in release into target/wheels, and try it in an empty environment
+    Wheel,
     /// Build a bundle that checks and measures Ringbell on a machine with a GPU and without Rust
     Gpu(gpu::Args),
     /// Run such a bundle (its script does)
@@ -119,6 +122,7 @@ fn run(task: Task) -> Result<bool> {
         Task::Test { filter } => test::filtered(&filter),
         Task::Install(args) => install::run(&args).map(|()| true),
         Task::Verbs(args) => verbs::run(&args),
+        Task::Wheel => python::wheel().map(|()| true),
         Task::Kernels => Ok(steps::run(&[("kernels", kernels::compile)])),
         Task::User => Ok(steps::run(&[("user", unprivileged::tests)])),
         Task::Counts {

@@ -7,11 +7,13 @@ use std::time::Duration;
 use anyhow::{bail, Context, Result};
 
 use crate::steps::{command, command_within, exit_code_within, Outcome, Step};
-use crate::{counts, fuzz, gpu, install, kernels, root, suite, target, unprivileged, venv, verbs};
+use crate::{
+    counts, fuzz, gpu, install, kernels, python, root, suite, target, unprivileged, venv, verbs,
+};
 
 /// Examples and tests share the profile, so that nothing is compiled twice. The workspace's tests, and those that run once
 /// more over the mock driver, come last: their closing lines are what a reader looks for.
-pub(crate) const STEPS: [Step; 12] = [
+pub(crate) const STEPS: [Step; 13] = [
     ("rtl", rtl),
     ("kernels", kernels::compile),
     ("counts", counts::compare),
@@ -19,6 +21,7 @@ pub(crate) const STEPS: [Step; 12] = [
     ("examples", examples),
     ("install", install::step),
     ("verbs", verbs::step),
+    ("python", python::step),
     ("doctests", doctests),
     ("tests", || workspace(&[])),
     ("user", unprivileged::tests),

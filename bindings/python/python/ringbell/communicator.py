@@ -1,0 +1,248 @@
+"""Communicators: groups of ranks that run collectives together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+from ringbell._ringbell import Comm, Job, Nic, Request
+
+#: An object whose memory the NIC uses: a numpy array, a buffer of this package, any object with the buffer protocol.
+Array: TypeAlias = Any
+Op: TypeAlias = Literal["sum", "prod", "min", "max"]
+
+
+def init(
+    *,
+    nic: Nic | None = None,
+    job: Job | None = None,
+    timeout: float | None = None,
+    init_timeout: float | None = None,
+) -> Communicator:
+    """The communicator of the job in which this process was started; opens a NIC for it unless one is given.
+
+    Waits until all ranks have come, at most ``init_timeout`` seconds (30). Operations end after ``timeout`` seconds (30).
+
+    Raises:
+        JobError: No launcher has started this process, or ranks did not come; ``peers`` names them.
+    """
+    job = Job.from_env() if job is None else job
+    nic = Nic(job=job) if nic is None else nic
+    return Communicator(nic, job, timeout=timeout, init_timeout=init_timeout)
+
+
+class Communicator:
+    """A group of ranks that run collectives together. Every rank makes the same calls in the same order.
+
+    Calls block until the operation has ended. Those that begin with ``i`` return a :class:`Request`, to be waited for or awaited, after
+    which the arrays are the program's again. Options of every operation, by name:
+
+    - ``timeout``: seconds, instead of the communicator's.
+    - ``algo``: ``"auto"``, ``"direct"``, ``"ring"``, ``"recursive_doubling"``, ``"tree"``, ``"flat"``, ``"chain"``, ``"linear"``, ``"pairwise"``, ``"user"``.
+    - ``wire``: ``"bf16"`` or ``"f16"``, the type of float32 elements between ranks.
+
+    Shapes are free: an array counts as its elements in order. Where the text says *n* elements, any array of *n* elements serves.
+
+    Raises (every operation):
+        InvalidArgument: Arrays do not fit each other in size or type.
+        TimedOut: A rank had not come in time; ``peers`` names it.
+        PeerFailed: A rank has ended; ``peers`` names it.
+        Mismatch: A rank has called something else; ``peers`` names it.
+        Aborted: A rank has aborted the communicator.
+        BufferError: An array is not contiguous, or a destination is read-only.
+        TypeError: An element type that the NIC does not have.
+    """
+
+    __slots__ = ("_comm", "_nic", "rank", "size", "__weakref__")
+
+    #: Own rank, from 0.
+    rank: int
+    #: Number of ranks.
+    size: int
+
+    def __init__(
+        self,
+        nic: Nic,
+        job: Job,
+        *,
+        timeout: float | None = None,
+        init_timeout: float | None = None,
+        algo: str | None = None,
+        wire: str | None = None,
+    ) -> None:
+        """Makes the communicator of a job, together with its other ranks."""
+        self._hold(nic, Comm.of_job(nic, job, timeout=timeout, init_timeout=init_timeout, algo=algo, wire=wire))
+
+    def _hold(self, nic: Nic, comm: Comm) -> Communicator:
+        self._nic, self._comm = nic, comm
+        self.rank, self.size = comm.rank, comm.size
+        return self
+
+    def _of(self, comm: Comm) -> Communicator:
+        return Communicator.__new__(Communicator)._hold(self._nic, comm)
+
+    def __repr__(self) -> str:
+        return f"<ringbell.Communicator rank {self.rank} of {self.size}>"
+
+    @property
+    def nic(self) -> Nic:
+        """Its NIC."""
+        return self._nic
+
+    @property
+    def timeout(self) -> float:
+        """Seconds after which operations without a time-out of their own end."""
+        return self._comm.timeout
+
+    @property
+    def job_ranks(self) -> Sequence[int]:
+        """Rank in the job of each rank."""
+        return self._comm.job_ranks
+
+    @property
+    def transports(self) -> Sequence[str | None]:
+        """Transport to each rank: ``"local"``, ``"tcp"`` or ``"rdma"``; ``None`` for the own one."""
+        return self._comm.transports
+
+    # Collectives: `iNAME` posts, `NAME` also waits.
+
+    def iall_reduce(self, src: Array, dst: Array | None = None, op: Op = "sum", **options: Any) -> Request:
+        """As :meth:`all_reduce`, without waiting."""
+        return self._comm.post("all_reduce", src, src if dst is None else dst, op, **options)
+
+    def all_reduce(self, src: Array, dst: Array | None = None, op: Op = "sum", **options: Any) -> None:
+        """Reduces every rank's *n* elements of ``src`` into *n* elements of ``dst``; in place without ``dst``."""
+        self._comm.post("all_reduce", src, src if dst is None else dst, op, **options).finish()
+
+    def ireduce_scatter(self, src: Array, dst: Array, op: Op = "sum", **options: Any) -> Request:
+        """As :meth:`reduce_scatter`, without waiting."""
+        return self._comm.post("reduce_scatter", src, dst, op, **options)
+
+    def reduce_scatter(self, src: Array, dst: Array, op: Op = "sum", **options: Any) -> None:
+        """Reduces block *r* of every rank's ``src`` into rank *r*'s ``dst``: ``size`` × *n* elements into *n*."""
+        self._comm.post("reduce_scatter", src, dst, op, **options).finish()
+
+    def iall_gather(self, src: Array, dst: Array, **options: Any) -> Request:
+        """As :meth:`all_gather`, without waiting."""
+        return self._comm.post("all_gather", src, dst, **options)
+
+    def all_gather(self, src: Array, dst: Array, **options: Any) -> None:
+        """Copies rank *r*'s ``src`` to block *r* of every ``dst``: *n* elements to ``size`` × *n*."""
+        self._comm.post("all_gather", src, dst, **options).finish()
+
+    def ibroadcast(self, array: Array, root: int = 0, **options: Any) -> Request:
+        """As :meth:`broadcast`, without waiting."""
+        return self._comm.post("broadcast", array, array, None, root, **options)
+
+    def broadcast(self, array: Array, root: int = 0, **options: Any) -> None:
+        """Copies the root's *n* elements to every other rank's ``array``."""
+        self._comm.post("broadcast", array, array, None, root, **options).finish()
+
+    def ireduce(
+        self, src: Array, dst: Array | None = None, op: Op = "sum", root: int = 0, **options: Any
+    ) -> Request:
+        """As :meth:`reduce`, without waiting."""
+        return self._comm.post("reduce", src, src if dst is None else dst, op, root, **options)
+
+    def reduce(
+        self, src: Array, dst: Array | None = None, op: Op = "sum", root: int = 0, **options: Any
+    ) -> None:
+        """Reduces every rank's *n* elements into the root's ``dst``, or its ``src`` without one. Other ranks' ``dst`` is ignored."""
+        self.ireduce(src, dst, op, root, **options).finish()
+
+    def igather(self, src: Array, dst: Array | None = None, root: int = 0, **options: Any) -> Request:
+        """As :meth:`gather`, without waiting."""
+        return self._comm.post("gather", src, dst if self.rank == root else None, None, root, **options)
+
+    def gather(self, src: Array, dst: Array | None = None, root: int = 0, **options: Any) -> None:
+        """Copies rank *r*'s *n* elements to block *r* of the root's ``dst`` of ``size`` × *n*. Other ranks need no ``dst``."""
+        self.igather(src, dst, root, **options).finish()
+
+    def iscatter(self, src: Array | None, dst: Array, root: int = 0, **options: Any) -> Request:
+        """As :meth:`scatter`, without waiting."""
+        return self._comm.post("scatter", src if self.rank == root else None, dst, None, root, **options)
+
+    def scatter(self, src: Array | None, dst: Array, root: int = 0, **options: Any) -> None:
+        """Copies block *r* of the root's ``src`` of ``size`` × *n* elements to rank *r*'s ``dst``. Other ranks need no ``src``."""
+        self.iscatter(src, dst, root, **options).finish()
+
+    def iall_to_all(self, src: Array, dst: Array, **options: Any) -> Request:
+        """As :meth:`all_to_all`, without waiting."""
+        return self._comm.post("all_to_all", src, dst, **options)
+
+    def all_to_all(self, src: Array, dst: Array, **options: Any) -> None:
+        """Copies block *j* of rank *i*'s ``src`` to block *i* of rank *j*'s ``dst``; both have ``size`` × *n* elements."""
+        self._comm.post("all_to_all", src, dst, **options).finish()
+
+    def ibarrier(self, **options: Any) -> Request:
+        """As :meth:`barrier`, without waiting."""
+        return self._comm.post("barrier", None, None, **options)
+
+    def barrier(self, **options: Any) -> None:
+        """Returns when every rank has come."""
+        self._comm.post("barrier", None, None, **options).finish()
+
+    # Messages between two ranks.
+
+    def isend(self, src: Array, to: int, tag: int = 0, **options: Any) -> Request:
+        """As :meth:`send`, without waiting."""
+        return self._comm.post("send", src, None, None, to, tag, **options)
+
+    def send(self, src: Array, to: int, tag: int = 0, **options: Any) -> None:
+        """Sends an array to rank ``to``; returns when the memory may be used again."""
+        self._comm.post("send", src, None, None, to, tag, **options).finish()
+
+    def irecv(self, dst: Array, source: int | None = None, tag: int | None = None, **options: Any) -> Request:
+        """As :meth:`recv`, without waiting; the request gives the bytes received."""
+        return self._comm.post("recv", None, dst, None, source, tag, **options)
+
+    def recv(self, dst: Array, source: int | None = None, tag: int | None = None, **options: Any) -> int:
+        """Receives at most as much as ``dst`` holds, from rank ``source`` (``None``: any) with a tag (``None``: any); returns the bytes received."""
+        return self._comm.post("recv", None, dst, None, source, tag, **options).finish()
+
+    def sendrecv(
+        self, src: Array, to: int, dst: Array, source: int | None = None, tag: int = 0, **options: Any
+    ) -> int:
+        """Sends and receives at the same time, so that two ranks may call it with each other; returns the bytes received."""
+        received = self.irecv(dst, source, tag, **options)
+        try:
+            self._comm.post("send", src, None, None, to, tag, **options).finish()
+        except BaseException:
+            try:
+                received.cancel()
+            finally:
+                raise
+        return received.finish()
+
+    # The group itself.
+
+    def split(self, colour: int | None, key: int = 0) -> Communicator | None:
+        """Divides the communicator: ranks of one colour form a new one, ordered by key, then by rank. ``None`` takes part in none.
+
+        Every rank calls it."""
+        comm = self._comm.split(colour, key)
+        return None if comm is None else self._of(comm)
+
+    def shrink(self, patience: float = 10.0) -> Communicator:
+        """A new communicator of the ranks that are left and call this within ``patience`` seconds; this one is aborted.
+
+        Raises:
+            JobError: The others have gone on without this rank, or another rank has ended meanwhile (call it again).
+        """
+        return self._of(self._comm.shrink(patience))
+
+    def abort(self) -> None:
+        """Ends all operations, on every rank, with :class:`Aborted`."""
+        self._comm.abort()
+
+    def settle(self) -> None:
+        """Waits until none of its operations is outstanding, those whose requests were dropped included."""
+        self._comm.settle()
+
+    def finish(self, patience: float = 10.0) -> None:
+        """Ends it together with the other ranks: returns when all that are left have called it too. Over a network, call it before the process ends."""
+        self._comm.finish(patience)
+
+    def load_program(self, text: str) -> None:
+        """Verifies and loads a collective of one's own, for operations with ``algo="user"``; docs/collectives.md has the form."""
+        self._comm.load_program(text)

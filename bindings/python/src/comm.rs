@@ -1,0 +1,316 @@
+//! Communicators: collectives and messages on memory of Python objects.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use ringbell::abi::collective::{ANY_RANK, ANY_TAG};
+use ringbell::abi::CollectiveKind;
+use ringbell::comm::{CommOptions, WireType};
+use ringbell::{Algorithm, CollectiveError, Communicator, DataType, Operation, ReduceOp, Span};
+
+use crate::failure;
+use crate::nic::{Job, Nic};
+use crate::operand::{Operand, Registry};
+use crate::process::Owned;
+use crate::request::{Posted, Request};
+use crate::waiting::{interruptible, seconds};
+
+/// A communicator, with what its requests leave behind.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// Operations whose requests were dropped; their memory is the NIC's until they have ended.
+    dropped: Mutex<Vec<Posted>>,
+    comm: Owned<Communicator>,
+    registry: Arc<Registry>,
+    rank: u32,
+}
+
+impl Shared {
+    pub(crate) fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// Keeps an operation without a request until it has ended.
+    pub(crate) fn adopt(&self, posted: Posted) {
+        let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        dropped.push(posted);
+    }
+
+    fn collect_dropped(&self) {
+        let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        dropped.retain_mut(|p| !p.has_ended());
+    }
+
+    pub(crate) fn abort(&self) {
+        if let Ok(comm) = self.comm.get() {
+            comm.abort();
+        }
+    }
+}
+
+/// The value of a name, in small letters as Python's arguments are.
+fn named<T: Copy>(
+    all: &[T],
+    name: impl Fn(T) -> &'static str,
+    given: &str,
+    what: &str,
+) -> PyResult<T> {
+    let found = all.iter().find(|v| name(**v).eq_ignore_ascii_case(given));
+    found.copied().ok_or_else(|| {
+        let known: Vec<String> = all.iter().map(|v| name(*v).to_ascii_lowercase()).collect();
+        failure::argument(format!(
+            "{what} is `{given}`; there is {}",
+            known.join(", ")
+        ))
+    })
+}
+
+/// A group of ranks that run collectives together.
+#[pyclass(frozen, module = "ringbell")]
+pub(crate) struct Comm {
+    shared: Arc<Shared>,
+}
+
+impl Comm {
+    fn new(
+        registry: &Arc<Registry>,
+        comm: Result<Communicator, CollectiveError>,
+    ) -> PyResult<Comm> {
+        let comm = comm.map_err(|e| failure::collective(&e))?;
+        let rank = comm.rank();
+        let shared = Shared {
+            dropped: Mutex::default(),
+            comm: Owned::new(comm),
+            registry: registry.clone(),
+            rank,
+        };
+        Ok(Comm {
+            shared: Arc::new(shared),
+        })
+    }
+
+    fn comm(&self) -> PyResult<&Communicator> {
+        self.shared.comm.get()
+    }
+
+    /// Runs a call on the communicator that waits for other ranks.
+    fn waiting<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(Communicator) -> T + Send + 'static,
+    ) -> PyResult<T> {
+        let comm = self.comm()?.clone();
+        interruptible(py, move || call(comm))
+    }
+}
+
+/// Elements of an operation, as its operands give them.
+fn count(
+    kind: CollectiveKind,
+    needs: (u64, u64),
+    ranks: u32,
+    src: Option<&Operand>,
+    dst: Option<&Operand>,
+) -> PyResult<u64> {
+    let name = || kind.name().to_ascii_lowercase();
+    let sides = [("source", needs.0, src), ("destination", needs.1, dst)];
+    let mut count = None;
+    for (side, blocks, operand) in sides {
+        if blocks == 0 {
+            continue;
+        }
+        let Some(operand) = operand else {
+            return Err(failure::argument(format!(
+                "{} needs a {side} on this rank",
+                name()
+            )));
+        };
+        let elements = operand.count();
+        if elements % blocks != 0 {
+            return Err(failure::argument(format!(
+                "{}: the {side} has {elements} elements, which are no block for each of {ranks} ranks",
+                name()
+            )));
+        }
+        let here = elements / blocks;
+        if count.is_some_and(|c| c != here) {
+            let (source, destination) = (src.map_or(0, Operand::count), elements);
+            return Err(failure::argument(format!(
+                "{}: source and destination do not fit each other on {ranks} ranks: {source} and {destination} elements, for {} and {} block(s)",
+                name(), needs.0, needs.1
+            )));
+        }
+        count = Some(here);
+    }
+    Ok(count.unwrap_or(0))
+}
+
+/// The element type, which both operands have.
+fn dtype(src: Option<&Operand>, dst: Option<&Operand>) -> PyResult<DataType> {
+    match (src.map(|o| o.dtype), dst.map(|o| o.dtype)) {
+        (Some(a), Some(b)) if a != b => Err(failure::argument(format!(
+            "the source has elements of type {a:?}, the destination {b:?}; give both one type"
+        ))),
+        (Some(one), _) | (None, Some(one)) => Ok(one),
+        (None, None) => Ok(DataType::U8),
+    }
+}
+
+#[pymethods]
+impl Comm {
+    /// The communicator of a job; all ranks make it together.
+    #[staticmethod]
+    #[pyo3(signature = (nic, job, *, timeout = None, init_timeout = None, algo = None, wire = None))]
+    fn of_job(
+        py: Python<'_>,
+        nic: &Nic,
+        job: &Job,
+        timeout: Option<f64>,
+        init_timeout: Option<f64>,
+        algo: Option<&str>,
+        wire: Option<&str>,
+    ) -> PyResult<Comm> {
+        let mut options = CommOptions::default();
+        if let Some(timeout) = timeout {
+            options.timeout = seconds(timeout, "timeout")?;
+        }
+        if let Some(timeout) = init_timeout {
+            options.init_timeout = seconds(timeout, "init_timeout")?;
+        }
+        if let Some(algo) = algo {
+            options.algo = named(Algorithm::ALL, Algorithm::name, algo, "algo")?;
+        }
+        if let Some(wire) = wire {
+            options.wire = named(WireType::ALL, WireType::name, wire, "wire")?;
+        }
+        let (job, on) = (job.job.clone(), nic.registry.nic()?.clone());
+        let made = interruptible(py, move || Communicator::from_job(&on, &job, &options))?;
+        Comm::new(&nic.registry, made)
+    }
+
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.shared.rank
+    }
+
+    #[getter]
+    fn size(&self) -> PyResult<u32> {
+        Ok(self.comm()?.size())
+    }
+
+    #[getter]
+    fn job_ranks(&self) -> PyResult<Vec<u32>> {
+        Ok(self.comm()?.job_ranks().to_vec())
+    }
+
+    #[getter]
+    fn timeout(&self) -> PyResult<f64> {
+        Ok(self.comm()?.options().timeout.as_secs_f64())
+    }
+
+    /// Starts an operation.
+    #[pyo3(signature = (kind, src, dst, op = None, root = None, tag = None, timeout = None, algo = None, wire = None))]
+    #[allow(clippy::too_many_arguments)] // The fields of an operation; `ringbell.Communicator` names them.
+    fn post(
+        &self,
+        kind: &str,
+        src: Option<&Bound<'_, PyAny>>,
+        dst: Option<&Bound<'_, PyAny>>,
+        op: Option<&str>,
+        root: Option<u32>,
+        tag: Option<u32>,
+        timeout: Option<f64>,
+        algo: Option<&str>,
+        wire: Option<&str>,
+    ) -> PyResult<Request> {
+        let comm = self.comm()?;
+        let (rank, ranks) = (comm.rank(), comm.size());
+        let kind = named(CollectiveKind::ALL, CollectiveKind::name, kind, "kind")?;
+        let op = match op {
+            Some(op) => named(ReduceOp::ALL, ReduceOp::name, op, "op")?,
+            None => ReduceOp::Sum,
+        };
+        let root = root.unwrap_or(ANY_RANK);
+        let mut src = src.map(Operand::of).transpose()?;
+        let mut dst = dst.map(Operand::of).transpose()?;
+        let dtype = dtype(src.as_ref(), dst.as_ref())?;
+        let one = Operation::by_kind(kind, dtype, op, Span::NONE, Span::NONE, 1, root);
+        let needs = one.needs(rank, ranks);
+        let count = count(kind, needs, ranks, src.as_ref(), dst.as_ref())?;
+        // A rank that gives no memory may pass some, as in place: it is not looked at.
+        src = src.filter(|_| needs.0 > 0 && count > 0);
+        dst = dst.filter(|_| needs.1 > 0 && count > 0);
+        dst = dst.map(Operand::writable).transpose()?;
+        let mut both: Vec<&mut Operand> = src.iter_mut().chain(dst.iter_mut()).collect();
+        self.shared.registry.register(&mut both)?;
+        let span = |o: &Option<Operand>| o.as_ref().map_or(Span::NONE, Operand::span);
+        let (from, to) = (span(&src), span(&dst));
+        let mut operation = Operation::by_kind(kind, dtype, op, from, to, count, root);
+        operation = operation.tag(tag.unwrap_or(if kind == CollectiveKind::Recv {
+            ANY_TAG
+        } else {
+            0
+        }));
+        let mut limit = comm.options().timeout;
+        if let Some(timeout) = timeout {
+            limit = seconds(timeout, "timeout")?;
+            operation = operation.timeout(limit);
+        }
+        if let Some(algo) = algo {
+            operation = operation.algo(named(Algorithm::ALL, Algorithm::name, algo, "algo")?);
+        }
+        if let Some(wire) = wire {
+            operation = operation.wire(named(WireType::ALL, WireType::name, wire, "wire")?);
+        }
+        self.shared.collect_dropped();
+        let request = comm.post(&operation);
+        let request = request.map_err(|e| failure::collective(&e))?;
+        let posted = Posted::new(request, src.into_iter().chain(dst).collect());
+        Ok(Request::new(posted, self.shared.clone(), kind, limit))
+    }
+
+    /// Loads a user's program.
+    fn load_program(&self, text: &str) -> PyResult<()> {
+        let loaded = self.comm()?.load_program(text);
+        loaded.map_err(|e| failure::collective(&e))
+    }
+
+    #[pyo3(signature = (colour, key = 0))]
+    fn split(&self, py: Python<'_>, colour: Option<u32>, key: i32) -> PyResult<Option<Comm>> {
+        let made = self.waiting(py, move |c| c.split(colour, key))?;
+        match made.transpose() {
+            Some(made) => Comm::new(&self.shared.registry, made).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn shrink(&self, py: Python<'_>, patience: f64) -> PyResult<Comm> {
+        let patience = seconds(patience, "patience")?;
+        let made = self.waiting(py, move |c| c.shrink(patience))?;
+        Comm::new(&self.shared.registry, made)
+    }
+
+    fn abort(&self) -> PyResult<()> {
+        self.comm().map(Communicator::abort)
+    }
+
+    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        let settled = self.waiting(py, |c| c.settle())?;
+        self.shared.collect_dropped();
+        settled.map_err(|e| failure::collective(&e))
+    }
+
+    fn finish(&self, py: Python<'_>, patience: f64) -> PyResult<()> {
+        let patience = seconds(patience, "patience")?;
+        let finished = self.waiting(py, move |c| c.finish(patience))?;
+        finished.map_err(|e| failure::collective(&e))
+    }
+
+    /// Transport to each rank, by rank.
+    #[getter]
+    fn transports(&self) -> PyResult<Vec<Option<String>>> {
+        let info = self.comm()?.info().map_err(|e| failure::collective(&e))?;
+        let all = info.peers.iter().map(|p| p.transport.map(String::from));
+        Ok(all.collect())
+    }
+}

@@ -1,0 +1,187 @@
+//! The NIC, and a process's place in a job.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use ringbell::job::BootstrapServer;
+use ringbell::nic::ProgressMode;
+use ringbell::NicBuilder;
+
+use crate::failure::{self, Failure};
+use crate::memory::{DeviceBuffer, HostBuffer, Registration, Shape};
+use crate::operand::{Operand, Registry};
+use crate::process::Owned;
+use crate::waiting::{interruptible, seconds};
+
+/// A NIC with its GPU.
+#[pyclass(frozen, module = "ringbell")]
+pub(crate) struct Nic {
+    pub(crate) registry: Arc<Registry>,
+}
+
+#[pymethods]
+impl Nic {
+    #[new]
+    #[pyo3(signature = (ip = None, *, job = None, transport = None, port = None, directory = None, gpu = None, gpu_memory = None, progress = None))]
+    #[allow(clippy::too_many_arguments)] // Named in Python.
+    fn new(
+        py: Python<'_>,
+        ip: Option<String>,
+        job: Option<&Job>,
+        transport: Option<String>,
+        port: Option<String>,
+        directory: Option<String>,
+        gpu: Option<String>,
+        gpu_memory: Option<u64>,
+        progress: Option<&str>,
+    ) -> PyResult<Nic> {
+        let progress = match progress {
+            None => None,
+            Some("waiter") => Some(ProgressMode::Waiter),
+            Some("dedicated") => Some(ProgressMode::Dedicated),
+            Some(other) => {
+                let text = format!("progress is `{other}`; write waiter or dedicated");
+                return Err(failure::argument(text));
+            }
+        };
+        let builder = ringbell::Nic::builder();
+        let builder = builder.when(job, |b, job| b.job(&job.job));
+        let builder = builder
+            .when(ip.as_deref(), NicBuilder::ip)
+            .when(transport.as_deref(), NicBuilder::transport)
+            .when(port.as_deref(), NicBuilder::port)
+            .when(directory, NicBuilder::directory)
+            .when(gpu.as_deref(), NicBuilder::gpu)
+            .when(gpu_memory, NicBuilder::gpu_memory)
+            .when(progress, NicBuilder::progress);
+        let nic = py.detach(|| builder.open());
+        let nic = nic.map_err(|e| match e {
+            e @ ringbell::OpenError::Setting { .. } => failure::argument(e.to_string()),
+            e => failure::host(&e),
+        })?;
+        Ok(Nic {
+            registry: Registry::new(nic),
+        })
+    }
+
+    #[getter]
+    fn ip(&self) -> PyResult<String> {
+        Ok(self.registry.nic()?.ip().to_string())
+    }
+
+    fn describe(&self) -> PyResult<String> {
+        Ok(self.registry.nic()?.describe())
+    }
+
+    #[pyo3(signature = (shape, dtype = "float32"))]
+    fn alloc_host(&self, shape: Shape, dtype: &str) -> PyResult<HostBuffer> {
+        HostBuffer::new(self.registry.nic()?, shape, dtype)
+    }
+
+    #[pyo3(signature = (shape, dtype = "float32"))]
+    fn alloc(&self, shape: Shape, dtype: &str) -> PyResult<DeviceBuffer> {
+        DeviceBuffer::new(self.registry.nic()?, shape, dtype)
+    }
+
+    fn register(&self, array: &Bound<'_, PyAny>) -> PyResult<Registration> {
+        let operand = self.registry.pin(Operand::of(array)?)?;
+        Ok(Registration::new(operand))
+    }
+
+    fn flush(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        let timeout = seconds(timeout, "timeout")?;
+        let nic = self.registry.nic()?.clone();
+        interruptible(py, move || nic.flush(timeout))
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let nic = self.registry.nic()?.clone();
+        let closed = interruptible(py, move || nic.close())?;
+        closed.map_err(|lost| Failure::new("TIMED_OUT", lost.to_string()).raise())
+    }
+}
+
+/// This process's place in a job, as its launcher gives it.
+#[pyclass(frozen, module = "ringbell")]
+pub(crate) struct Job {
+    pub(crate) job: ringbell::Job,
+}
+
+#[pymethods]
+impl Job {
+    /// Reads the environment of `ringbell run`, torchrun, mpirun, mpiexec or srun.
+    #[staticmethod]
+    fn from_env() -> PyResult<Job> {
+        let job = ringbell::Job::from_env().map_err(|e| failure::job(&e))?;
+        Ok(Job { job })
+    }
+
+    /// A place that no launcher gave.
+    #[staticmethod]
+    fn of(id: String, rank: u32, size: u32) -> PyResult<Job> {
+        use ringbell::job::variables as v;
+        let given = [
+            (v::RANK, rank.to_string()),
+            (v::SIZE, size.to_string()),
+            (v::ID, id),
+        ];
+        let find = |name: &str| Some(given.iter().find(|g| g.0 == name)?.1.clone());
+        let job = ringbell::Job::from_variables(&find).map_err(|e| failure::job(&e))?;
+        Ok(Job { job })
+    }
+
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.job.rank()
+    }
+
+    #[getter]
+    fn size(&self) -> u32 {
+        self.job.size()
+    }
+
+    #[getter]
+    fn local_rank(&self) -> Option<u32> {
+        self.job.local_rank()
+    }
+
+    #[getter]
+    fn launcher(&self) -> String {
+        self.job.source().to_string()
+    }
+}
+
+/// The server by which the ranks of a job find each other.
+#[pyclass(frozen, module = "ringbell")]
+pub(crate) struct Bootstrap {
+    server: Owned<BootstrapServer>,
+}
+
+#[pymethods]
+impl Bootstrap {
+    #[new]
+    fn new(ranks: u32) -> PyResult<Bootstrap> {
+        let server = BootstrapServer::start((Ipv4Addr::LOCALHOST, 0).into(), Some(ranks));
+        let server = Owned::new(server.map_err(|e| failure::job(&e))?);
+        Ok(Bootstrap { server })
+    }
+
+    /// The job's id, for `RINGBELL_ID`.
+    #[getter]
+    fn id(&self) -> PyResult<String> {
+        Ok(self.server.get()?.id().to_string())
+    }
+
+    /// Directory in which the job's NICs find each other on this host.
+    #[getter]
+    fn directory(&self) -> PyResult<std::path::PathBuf> {
+        Ok(self.server.get()?.id().local_directory())
+    }
+
+    /// Says that a rank has ended, so that the others stop waiting for it.
+    fn rank_ended(&self, rank: u32, how: &str) -> PyResult<()> {
+        self.server.get()?.rank_ended(rank, how);
+        Ok(())
+    }
+}

@@ -1,0 +1,353 @@
+//! Operands of calls: Python objects whose memory the NIC reads or writes in place.
+//!
+//! Three kinds of objects have such memory: buffers of this package, objects with the buffer protocol (numpy's arrays, `bytearray`, `array.array`,
+//! `memoryview`), and arrays with `__array_interface__` and a type that the buffer protocol cannot name (bfloat16 of `ml_dtypes`).
+//! Memory that is not registered is registered for the time of the operation, and shared by operations at the same time.
+#![allow(unsafe_code)] // Registers memory that Python owns.
+
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use ringbell::abi::GpuVa;
+use ringbell::memory::HostRegion;
+use ringbell::{DataType, Nic, Span};
+
+use crate::failure;
+use crate::memory::{DeviceBuffer, HostBuffer};
+use crate::process::Owned;
+
+/// What keeps an operand's memory in place: its bytes neither move nor go while this lives.
+#[derive(Debug)]
+enum View {
+    /// An export of the buffer protocol.
+    Buffer(#[allow(dead_code)] PyUntypedBuffer),
+    Object(#[allow(dead_code)] Py<PyAny>),
+}
+
+/// Memory of a Python object.
+#[derive(Debug)]
+pub(crate) struct Operand {
+    /// Before the view, which keeps the registered bytes.
+    region: Option<Arc<Region>>,
+    view: Arc<View>,
+    va: u64,
+    bytes: u64,
+    pub(crate) dtype: DataType,
+    read_only: bool,
+    /// It lies in memory of this package's buffers.
+    owned: bool,
+}
+
+impl Operand {
+    /// The memory of an object.
+    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Operand> {
+        if let Ok(buffer) = object.cast::<DeviceBuffer>() {
+            let buffer = buffer.get();
+            let (va, bytes) = buffer.place()?;
+            return Ok(Operand::new(object, va, bytes, buffer.dtype(), true));
+        }
+        if let Ok(buffer) = object.cast::<HostBuffer>() {
+            let buffer = buffer.get();
+            let (va, bytes) = buffer.place()?;
+            return Ok(Operand::new(object, va, bytes, buffer.dtype(), true));
+        }
+        match PyUntypedBuffer::get(object) {
+            Ok(view) => Operand::of_buffer(view),
+            Err(why) => Operand::of_array(object, why),
+        }
+    }
+
+    fn new(
+        object: &Bound<'_, PyAny>,
+        va: u64,
+        bytes: u64,
+        dtype: DataType,
+        owned: bool,
+    ) -> Operand {
+        Operand {
+            region: None,
+            view: Arc::new(View::Object(object.clone().unbind())),
+            va,
+            bytes,
+            dtype,
+            read_only: false,
+            owned,
+        }
+    }
+
+    fn of_buffer(view: PyUntypedBuffer) -> PyResult<Operand> {
+        if !view.is_c_contiguous() {
+            return Err(not_contiguous());
+        }
+        let (format, size) = (
+            view.format().to_string_lossy().into_owned(),
+            view.item_size(),
+        );
+        let dtype = of_format(&format, size).ok_or_else(|| unknown_type(&format, size))?;
+        Ok(Operand {
+            region: None,
+            va: view.buf_ptr().expose_provenance() as u64,
+            bytes: view.len_bytes() as u64,
+            dtype,
+            read_only: view.readonly(),
+            owned: false,
+            view: Arc::new(View::Buffer(view)),
+        })
+    }
+
+    /// An array whose element type the buffer protocol has no code for.
+    fn of_array(object: &Bound<'_, PyAny>, why: PyErr) -> PyResult<Operand> {
+        let interface = object.getattr("__array_interface__");
+        let Ok(interface) = interface.and_then(|i| Ok(i.cast_into::<PyDict>()?)) else {
+            return Err(why);
+        };
+        let name: String = object.getattr("dtype")?.getattr("name")?.extract()?;
+        let dtype = by_name(&name)?;
+        let strides = interface.get_item("strides")?;
+        if strides.is_some_and(|s| !s.is_none()) {
+            return Err(not_contiguous());
+        }
+        let data = interface.get_item("data")?;
+        let (va, read_only): (usize, bool) = data.ok_or(why)?.extract()?;
+        let bytes: usize = object.getattr("nbytes")?.extract()?;
+        let mut operand = Operand::new(object, va as u64, bytes as u64, dtype, false);
+        operand.read_only = read_only;
+        Ok(operand)
+    }
+
+    /// Elements.
+    pub(crate) fn count(&self) -> u64 {
+        self.bytes / self.dtype.bytes()
+    }
+
+    /// The memory as operations name it.
+    pub(crate) fn span(&self) -> Span {
+        Span::of(GpuVa(self.va), self.bytes)
+    }
+
+    /// Refuses memory that the program must not see changed.
+    pub(crate) fn writable(self) -> PyResult<Operand> {
+        match self.read_only {
+            true => Err(PyBufferError::new_err(
+                "the destination is read-only; give an array that can be written to",
+            )),
+            false => Ok(self),
+        }
+    }
+
+    fn end(&self) -> u64 {
+        self.va.saturating_add(self.bytes)
+    }
+}
+
+fn not_contiguous() -> PyErr {
+    PyBufferError::new_err(
+        "the array is not contiguous in C's order; copy it first (`numpy.ascontiguousarray`, `tensor.contiguous()`)",
+    )
+}
+
+fn unknown_type(format: &str, size: usize) -> PyErr {
+    PyTypeError::new_err(format!(
+        "the NIC has no element type for format `{format}` of {size} bytes; it has {}",
+        names()
+    ))
+}
+
+/// Element type of a format of the `struct` module. The length of `l` depends on the prefix, so the item's size decides.
+fn of_format(format: &str, size: usize) -> Option<DataType> {
+    let native = if cfg!(target_endian = "little") {
+        '<'
+    } else {
+        '>'
+    };
+    let code = format.trim_start_matches(['@', '=', native]);
+    Some(match (code, size) {
+        ("e", 2) => DataType::F16,
+        ("f", 4) => DataType::F32,
+        ("d", 8) => DataType::F64,
+        ("b", 1) => DataType::I8,
+        ("B" | "c", 1) => DataType::U8,
+        ("i" | "l", 4) => DataType::I32,
+        ("I" | "L", 4) => DataType::U32,
+        ("l" | "q", 8) => DataType::I64,
+        ("L" | "Q", 8) => DataType::U64,
+        _ => return None,
+    })
+}
+
+/// Python's name of a type, and its code in the buffer protocol; bfloat16 has none, and goes as its bits.
+pub(crate) const fn described(dtype: DataType) -> (&'static str, &'static std::ffi::CStr) {
+    match dtype {
+        DataType::F16 => ("float16", c"e"),
+        DataType::Bf16 => ("bfloat16", c"H"),
+        DataType::F32 => ("float32", c"f"),
+        DataType::F64 => ("float64", c"d"),
+        DataType::I8 => ("int8", c"b"),
+        DataType::I32 => ("int32", c"i"),
+        DataType::I64 => ("int64", c"q"),
+        DataType::U8 => ("uint8", c"B"),
+        DataType::U32 => ("uint32", c"I"),
+        DataType::U64 => ("uint64", c"Q"),
+    }
+}
+
+fn names() -> String {
+    let all = DataType::ALL.iter().map(|d| described(*d).0);
+    all.collect::<Vec<_>>().join(", ")
+}
+
+/// Element type by the name that numpy gives it.
+pub(crate) fn by_name(name: &str) -> PyResult<DataType> {
+    let found = DataType::ALL.iter().find(|d| described(**d).0 == name);
+    found.copied().ok_or_else(|| {
+        PyTypeError::new_err(format!(
+            "the NIC has no element type `{name}`; it has {}",
+            names()
+        ))
+    })
+}
+
+/// A registration of Python's memory, shared by the operations that use it.
+#[derive(Debug)]
+pub(crate) struct Region {
+    /// `None` only while it is dropped.
+    region: Option<Owned<HostRegion>>,
+    registry: Arc<Registry>,
+    /// Behind the registration.
+    _views: Vec<Arc<View>>,
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let Some(region) = self.region.take() else {
+            return;
+        };
+        let Ok(start) = region.get().map(|r| r.va().0) else {
+            return;
+        };
+        // Under the lock, so that no thread finds the bytes neither in the table nor free.
+        let mut table = self.registry.lock();
+        drop(region);
+        table.remove(&start);
+    }
+}
+
+type Table = BTreeMap<u64, (u64, Weak<Region>)>;
+
+/// Registrations of Python's memory with one NIC, by address. No thread takes the interpreter's lock while it holds this one.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    nic: Owned<Nic>,
+    /// Bytes and registration; they are disjoint. An entry whose registration is being dropped goes with its end.
+    regions: Mutex<Table>,
+}
+
+impl Registry {
+    pub(crate) fn new(nic: Nic) -> Arc<Registry> {
+        Arc::new(Registry {
+            nic: Owned::new(nic),
+            regions: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn nic(&self) -> PyResult<&Nic> {
+        self.nic.get()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // Each change of the table is one step, so a panic leaves it whole.
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the NIC know the operands' memory: finds the registration around each, or makes one.
+    pub(crate) fn register(self: &Arc<Self>, operands: &mut [&mut Operand]) -> PyResult<()> {
+        // Overlapping operands (an all-gather in place) are registered as one range, because no byte is registered twice.
+        if let [a, b] = operands {
+            let overlap = a.va < b.end() && b.va < a.end();
+            if overlap && !a.owned && !b.owned {
+                let (start, end) = (a.va.min(b.va), a.end().max(b.end()));
+                let views = vec![a.view.clone(), b.view.clone()];
+                let region = self.around(start, end - start, views)?;
+                a.region.clone_from(&region);
+                b.region = region;
+                return Ok(());
+            }
+        }
+        for operand in operands.iter_mut() {
+            if !operand.owned && operand.bytes > 0 {
+                let views = vec![operand.view.clone()];
+                operand.region = self.around(operand.va, operand.bytes, views)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The registration around a range; `None` when it lies in a buffer of this package, which its view keeps.
+    fn around(
+        self: &Arc<Self>,
+        va: u64,
+        bytes: u64,
+        views: Vec<Arc<View>>,
+    ) -> PyResult<Option<Arc<Region>>> {
+        let nic = self.nic()?;
+        let mut table = loop {
+            let table = self.lock();
+            let end = va.saturating_add(bytes);
+            let last = table.range(..end).next_back();
+            let Some((start, (len, region))) = last.filter(|(s, (len, _))| va < *s + len) else {
+                break table;
+            };
+            let covered = *start <= va && end <= start + len;
+            match region.upgrade() {
+                Some(region) if covered => return Ok(Some(region)),
+                Some(region) => {
+                    // The NIC names the overlap. A last reference must not be dropped under the lock.
+                    drop(table);
+                    drop(region);
+                    break self.lock();
+                }
+                // Another thread is ending it.
+                None => drop(table),
+            }
+            std::thread::yield_now();
+        };
+        let info = nic.pointer_info(GpuVa(va));
+        if info.is_some_and(|i| bytes <= i.region.len - i.offset) {
+            return Ok(None);
+        }
+        let start = std::ptr::with_exposed_provenance_mut(va as usize);
+        let start = NonNull::new(start)
+            .ok_or_else(|| failure::argument("the array's memory is at address 0"))?;
+        // SAFETY: the views, which the region holds, keep the bytes mapped; the docstrings ask the program to share them as with a thread.
+        let made = unsafe { nic.register_host(start, bytes as usize) };
+        let region = match made {
+            Ok(region) => region,
+            Err(error) => {
+                // The exception is made with the interpreter's lock.
+                drop(table);
+                return Err(failure::host(&error));
+            }
+        };
+        let region = Arc::new(Region {
+            region: Some(Owned::new(region)),
+            registry: self.clone(),
+            _views: views,
+        });
+        table.insert(va, (bytes, Arc::downgrade(&region)));
+        Ok(Some(region))
+    }
+
+    /// A registration for as long as the result lives.
+    pub(crate) fn pin(self: &Arc<Self>, mut operand: Operand) -> PyResult<Operand> {
+        if operand.bytes == 0 {
+            return Err(failure::argument("the array has no elements"));
+        }
+        self.register(&mut [&mut operand])?;
+        Ok(operand)
+    }
+}

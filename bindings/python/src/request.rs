@@ -1,0 +1,212 @@
+//! [`Request`]: an outstanding operation, with the memory that it uses.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use ringbell::abi::{CollectiveKind, Status};
+
+use crate::comm::Shared;
+use crate::failure::{self, Failure};
+use crate::operand::Operand;
+use crate::process::Owned;
+use crate::waiting::{give_up, patience, seconds, silent, wait_within};
+
+/// An operation that has not been waited for to its end.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    /// Before its memory.
+    request: Owned<ringbell::Request>,
+    _operands: Vec<Operand>,
+}
+
+impl Posted {
+    pub(crate) fn new(request: ringbell::Request, operands: Vec<Operand>) -> Posted {
+        Posted {
+            request: Owned::new(request),
+            _operands: operands,
+        }
+    }
+
+    pub(crate) fn request(&mut self) -> PyResult<&mut ringbell::Request> {
+        self.request.get_mut()
+    }
+
+    /// Whether it has ended; steps the NIC.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        // In a forked child nothing is left to be done.
+        self.request()
+            .map_or(true, |r| !matches!(r.test(), Ok(None)))
+    }
+}
+
+/// How far a request is.
+#[derive(Debug)]
+enum State {
+    Outstanding(Posted),
+    /// A thread waits for it.
+    Waited,
+    /// It moved so many bytes.
+    Done(u64),
+    Failed,
+}
+
+/// An outstanding operation. Its arrays belong to the NIC until it has ended.
+#[pyclass(frozen, module = "ringbell", weakref)]
+pub(crate) struct Request {
+    state: Mutex<State>,
+    comm: Arc<Shared>,
+    kind: CollectiveKind,
+    timeout: Duration,
+}
+
+impl Request {
+    pub(crate) fn new(
+        posted: Posted,
+        comm: Arc<Shared>,
+        kind: CollectiveKind,
+        timeout: Duration,
+    ) -> Request {
+        Request {
+            state: Mutex::new(State::Outstanding(posted)),
+            comm,
+            kind,
+            timeout,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each change is one assignment.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn bad_state(text: &str) -> PyErr {
+    Failure::new(Status::BadState.name(), text).raise()
+}
+
+const FAILED_BEFORE: &str =
+    "the request has failed before; the first call that noticed it raised why";
+const WAITED: &str = "another thread waits for this request";
+
+#[pymethods]
+impl Request {
+    /// Seconds after which `wait` without a time-out gives up.
+    #[getter]
+    fn patience(&self) -> f64 {
+        patience(self.timeout).as_secs_f64()
+    }
+
+    /// Whether the operation has ended; never waits.
+    fn test(&self) -> PyResult<bool> {
+        let mut state = self.state();
+        let end = match &mut *state {
+            State::Outstanding(posted) => posted.request()?.test(),
+            State::Waited => return Ok(false),
+            State::Done(_) => return Ok(true),
+            State::Failed => return Err(bad_state(FAILED_BEFORE)),
+        };
+        match end {
+            Ok(None) => Ok(false),
+            Ok(Some(done)) => {
+                *state = State::Done(done.bytes);
+                Ok(true)
+            }
+            Err(error) => {
+                *state = State::Failed;
+                Err(failure::collective(&error))
+            }
+        }
+    }
+
+    /// Waits for its end, and returns the bytes moved.
+    #[pyo3(signature = (timeout = None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
+        let limit = match timeout {
+            Some(timeout) => seconds(timeout, "timeout")?,
+            None => patience(self.timeout),
+        };
+        let mut posted = {
+            let mut state = self.state();
+            match std::mem::replace(&mut *state, State::Waited) {
+                State::Outstanding(posted) => posted,
+                State::Waited => return Err(bad_state(WAITED)),
+                ended => {
+                    let bytes = match ended {
+                        State::Done(bytes) => Ok(bytes),
+                        _ => Err(bad_state(FAILED_BEFORE)),
+                    };
+                    *state = ended;
+                    return bytes;
+                }
+            }
+        };
+        let end = posted.request().and_then(|r| wait_within(py, r, limit));
+        let (next, result) = match end {
+            Ok(Some(Ok(done))) => (State::Done(done.bytes), Ok(done.bytes)),
+            Ok(Some(Err(error))) => (State::Failed, Err(failure::collective(&error))),
+            Ok(None) if timeout.is_none() => {
+                let error = silent(self.kind, self.comm.rank());
+                (State::Outstanding(posted), Err(error))
+            }
+            Ok(None) => {
+                let text = format!(
+                    "{} has not ended after {limit:?}; wait again, or cancel it",
+                    self.kind.name()
+                );
+                (
+                    State::Outstanding(posted),
+                    Err(Failure::new("IN_PROGRESS", text).raise()),
+                )
+            }
+            // A signal's exception, or another process's request.
+            Err(error) => (State::Outstanding(posted), Err(error)),
+        };
+        *self.state() = next;
+        result
+    }
+
+    /// Waits for its end, which it brings about when a signal ends the wait: for calls whose arrays are the caller's again on return.
+    fn finish(&self, py: Python<'_>) -> PyResult<u64> {
+        let result = self.wait(py, None);
+        let mut state = self.state();
+        if let (Err(_), State::Outstanding(posted)) = (&result, &mut *state) {
+            if let Ok(request) = posted.request() {
+                give_up(request, || self.comm.abort());
+            }
+        }
+        result
+    }
+
+    /// Cancels the operation, if no other rank depends on it yet.
+    fn cancel(&self) -> PyResult<()> {
+        match &mut *self.state() {
+            State::Outstanding(posted) => {
+                let cancelled = posted.request()?.cancel();
+                cancelled.map_err(|e| failure::collective(&e))
+            }
+            State::Waited => Err(bad_state(WAITED)),
+            State::Done(_) | State::Failed => Err(bad_state("the request has ended")),
+        }
+    }
+
+    fn __await__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let waiting = slf.py().import("ringbell._waiting")?;
+        waiting
+            .getattr("until_done")?
+            .call1((slf,))?
+            .call_method0("__await__")
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        let state = std::mem::replace(&mut *self.state(), State::Failed);
+        if let State::Outstanding(mut posted) = state {
+            // Its memory stays the NIC's until it has ended.
+            if !posted.has_ended() {
+                self.comm.adopt(posted);
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The Python package: its tests against the workspace's build, and its wheel.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+
+use crate::steps::{command, command_within, Outcome};
+use crate::{root, target, test, venv};
+
+/// The model, the runner, and the judge of the types.
+const TESTS: [&str; 4] = [
+    "numpy==2.4.6",
+    "ml_dtypes==0.6.0",
+    "pytest==9.2.0",
+    "mypy==2.4.1",
+];
+
+/// Builds the wheel.
+const MATURIN: [&str; 1] = ["maturin==1.16.0"];
+
+/// Longest time of all tests of the package.
+const LIMIT: Duration = Duration::from_secs(300);
+
+fn sources() -> PathBuf {
+    root().join("bindings/python")
+}
+
+/// An environment with these packages, and its interpreter.
+fn environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
+    let dir = target().join(name);
+    // What was installed last, so that nothing is asked of the index again.
+    let (done, wanted) = (dir.join("installed"), packages.join(" "));
+    if fs::read_to_string(&done).ok().as_ref() != Some(&wanted) {
+        venv::install(&dir, packages)?;
+        fs::write(&done, wanted).with_context(|| format!("cannot write {}", done.display()))?;
+    }
+    Ok(dir.join("bin/python3"))
+}
+
+/// As a step of the tests.
+pub(crate) fn step() -> Result<Outcome> {
+    let recent = "import sys; sys.exit(sys.version_info < (3, 11))";
+    let found = Command::new("python3").args(["-c", recent]).status();
+    if !found.is_ok_and(|s| s.success()) {
+        return Ok(Outcome::Skipped("no Python from 3.11 on".into()));
+    }
+    let python = match environment("venv-python", &TESTS) {
+        Ok(python) => python,
+        Err(error) => return Ok(Outcome::Skipped(format!("no pytest: {error:#}"))),
+    };
+    test::build()?;
+    let mut tests = Command::new(python);
+    tests
+        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
+        .arg(sources().join("tests"))
+        .env("PYTHONPATH", package()?)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    command_within(&mut tests, LIMIT)?;
+    Ok(Outcome::Passed)
+}
+
+/// A folder with the package as a wheel would install it: its Python files and the workspace's build of the native module.
+fn package() -> Result<PathBuf> {
+    let folder = target().join("python");
+    let inside = folder.join("ringbell");
+    // Links to files that are gone would be imported.
+    let _ = fs::remove_dir_all(&inside);
+    fs::create_dir_all(&inside).with_context(|| format!("cannot make {}", inside.display()))?;
+    let link = |from: &Path, name: &Path| {
+        symlink(from, inside.join(name)).with_context(|| format!("cannot link {}", from.display()))
+    };
+    let files = sources().join("python/ringbell");
+    for entry in fs::read_dir(&files).with_context(|| format!("no {}", files.display()))? {
+        let file = entry?;
+        link(&file.path(), Path::new(&file.file_name()))?;
+    }
+    let module = test::built().join("lib_ringbell.so");
+    ensure!(module.is_file(), "{} was not built", module.display());
+    link(&module, Path::new("_ringbell.abi3.so"))?;
+    Ok(folder)
+}
+
+/// Builds the wheel, and runs the first program of docs/python.md in an environment with nothing else.
+pub(crate) fn wheel() -> Result<()> {
+    let python = environment("venv-maturin", &MATURIN)?;
+    let wheels = target().join("wheels");
+    let _ = fs::remove_dir_all(&wheels);
+    command(
+        Command::new(python)
+            .current_dir(sources())
+            .args(["-m", "maturin", "build", "--release", "--locked", "--out"])
+            .arg(&wheels),
+    )?;
+    let built = fs::read_dir(&wheels)?.next();
+    let wheel = built.context("maturin has built no wheel")??.path();
+    let empty = target().join("venv-empty");
+    let _ = fs::remove_dir_all(&empty);
+    let path = wheel.to_str().context("a folder whose name is no UTF-8")?;
+    venv::install(&empty, &[path, TESTS[0]])?;
+    let page = root().join("docs/python.md");
+    let page = fs::read_to_string(page).context("cannot read docs/python.md")?;
+    let program = page.split("```python\n").nth(1);
+    let program = program.and_then(|p| p.split("```").next());
+    let file = empty.join("ten_lines.py");
+    fs::write(&file, program.context("docs/python.md has no program")?)?;
+    let mut run = Command::new(empty.join("bin/ringbell-run"));
+    run.args(["-R", "2"]).arg(&file);
+    command_within(&mut run, Duration::from_secs(60))?;
+    println!("built and tried {}", wheel.display());
+    Ok(())
+}
