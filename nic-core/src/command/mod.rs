@@ -544,8 +544,10 @@ impl Core {
     fn execute(&mut self, q: usize, ticket: u32, entry: &WorkQueueEntry) -> bool {
         let decoded = entry.decode();
         let opcode = entry.0[0] as u8;
-        // The fabric of collectives gives transports work, which makes them look; other operations may do so at once.
-        self.is_due |= opcode != Opcode::Collective.code();
+        // The fabric of collectives and one-sided operations give transports work, which makes them look; other operations may do
+        // so at once.
+        let gives_work = |op: Opcode| op == Opcode::Collective || op.is_one_sided();
+        self.is_due |= !Opcode::from_code(opcode).is_some_and(gives_work);
         if let Ok(d) = &decoded {
             if needs_clock(d.opcode) && !self.time.fresh {
                 self.time.is_wanted = true;
@@ -690,12 +692,16 @@ impl Core {
         match ready.way {
             Way::Own(sides, ending) => {
                 let token = self.outstanding.insert(work);
+                self.is_due = true;
                 self.copies.begin(token, sides, 0, ending);
             }
             Way::Remote((t, conn), remote) => {
                 work.conn = Some((t, conn));
                 let token = self.outstanding.insert(work);
-                let posted = self.streams.transports[t].post_remote(conn, remote.work(token));
+                let transport = &mut self.streams.transports[t];
+                let posted = transport.post_remote(conn, remote.work(token));
+                // A transport that does not notice work by itself.
+                self.is_due |= transport.is_quiet();
                 if let Err(status) = posted {
                     self.retire(token, status, 0, d.opcode.code().into());
                 }

@@ -21,6 +21,10 @@ impl LocalTransport {
                 self.on_inline(link, dst, &bytes[..usize::from(small.len)], data);
                 continue;
             }
+            if one_sided::line::is_short(&words) {
+                self.on_short(link, &words, data);
+                continue;
+            }
             match Packet::decode(&words) {
                 Some(p) => self.on_packet(link, p),
                 None => {
@@ -155,6 +159,25 @@ impl LocalTransport {
             self.free_conn(dst);
         } else {
             self.activate(dst);
+        }
+    }
+
+    /// A request that is one line, or an answer. What waits behind others is left to a step of the connection.
+    fn on_short(&mut self, link: usize, words: &[u64; 8], data: &mut Datapath<'_>) {
+        let dst = (words[0] >> 16) as u32;
+        let (c, l) = (self.table.get_mut(dst), self.links[link].as_mut());
+        let is_open = |c: &&mut Conn| c.link == link && c.phase == Phase::Open && !c.reset;
+        let (Some(c), Some(l)) = (c.filter(is_open), l) else {
+            return self.activate(dst);
+        };
+        let taken = one_sided::take_short(c, words, l, data, &mut self.events);
+        match taken {
+            Some(true) => {}
+            Some(false) => self.activate(dst),
+            None => {
+                self.violations += 1;
+                self.reset_conn(dst);
+            }
         }
     }
 

@@ -582,11 +582,15 @@ impl Transport for LocalTransport {
     }
 
     fn post_remote(&mut self, conn: ConnId, work: RemoteWork) -> Result<(), Status> {
-        let status = match self.conn(conn.0) {
+        let status = match self.table.get_mut(conn.0) {
             Some(c) if c.reset || c.peer_closed => Status::ConnectionReset,
             Some(c) if c.phase == Phase::Open && !c.tx.shut => {
-                c.one_sided.requester.post(work);
-                self.activate(conn.0);
+                let (peer, requester) = (c.peer_id, &mut c.one_sided.requester);
+                let link = self.links[c.link].as_mut();
+                if !link.is_some_and(|l| requester.post_now(&work, peer, l)) {
+                    requester.post(work);
+                    self.activate(conn.0);
+                }
                 return Ok(());
             }
             _ => Status::NotConnected,

@@ -71,6 +71,12 @@ const fn pair(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
 }
 
+/// Whether a line is a request that needs no other line, or an answer.
+#[inline]
+pub(in super::super) fn is_short(w: &[u64; 8]) -> bool {
+    matches!(w[0] as u8, 9 | 12 | 13)
+}
+
 impl OneSidedPacket {
     /// The line's words, without lap bit.
     pub(in super::super) fn encode(&self, dst: u32) -> [u64; 8] {

@@ -6,6 +6,7 @@ use ringbell_gtlb::Fault;
 use ringbell_nic_abi::{GpuVa, Status};
 
 use super::super::io::{Fill, In, Out, Progress};
+use super::super::link::Link;
 use super::super::packet::INLINE;
 use super::line::{OneSidedPacket, PutBytes, PUT_INLINE};
 use super::piece::{Held, Piece};
@@ -90,6 +91,40 @@ impl Requester {
             by_ref: false,
             retired: false,
         });
+    }
+
+    /// Whether operations wait to be sent.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.next < self.works.len()
+    }
+
+    /// Posts an operation and sends it at once, when its request has all of it and nothing waits before it.
+    pub(in super::super) fn post_now(
+        &mut self,
+        work: &RemoteWork,
+        dst: u32,
+        link: &mut Link,
+    ) -> bool {
+        let Some(packet) = short(work).filter(|_| !self.has_unsent() && !self.is_full()) else {
+            return false;
+        };
+        if !link.push_line(&packet.encode(dst)) {
+            return false;
+        }
+        self.post(*work);
+        self.sent_short();
+        true
+    }
+
+    /// The peer must take lines first.
+    fn is_full(&self) -> bool {
+        self.lines_sent.wrapping_sub(self.lines_taken) >= WINDOW
+    }
+
+    /// The next operation has left in one line.
+    fn sent_short(&mut self) {
+        self.lines_sent = self.lines_sent.wrapping_add(1);
+        self.next += 1;
     }
 
     /// Ends an operation without event. The bytes that the peer may still read; `None`: it is not here, or has retired.
@@ -323,7 +358,7 @@ pub(super) fn pump(
             r.works.remove(r.next);
             continue;
         }
-        if r.lines_sent.wrapping_sub(r.lines_taken) >= WINDOW {
+        if r.is_full() {
             return Ok(false);
         }
         match emit(r, dst, out) {
@@ -365,26 +400,16 @@ fn emit(r: &mut Requester, dst: u32, out: &mut Out<'_, '_>) -> Result<Progress, 
             rkey,
             len: into.len,
         },
-        RemoteOp::FetchAdd { addend } => OneSidedPacket::Atomic {
-            va,
-            rkey,
-            operand: addend,
-            swap: None,
-        },
-        RemoteOp::CompareSwap { compare, swap } => OneSidedPacket::Atomic {
-            va,
-            rkey,
-            operand: compare,
-            swap: Some(swap),
-        },
-        RemoteOp::Put { payload, signal } => {
-            let left = payload.len() - w.emitted;
+        RemoteOp::Put {
+            payload: Payload::Memory(buffer),
+            signal,
+        } => {
+            let left = buffer.len - w.emitted;
             let inline = left as usize <= PUT_INLINE && w.emitted == 0;
             let (mut staged, mut by_ref) = (None, false);
-            let (bytes, len) = match payload {
-                Payload::Inline { bytes, .. } => (inline_words(&bytes[..left as usize]), left),
-                Payload::Memory(_) if left == 0 => (inline_words(&[]), 0),
-                Payload::Memory(buffer) if inline => {
+            let (bytes, len) = match left {
+                0 => (inline_words(&[]), 0),
+                _ if inline => {
                     let mut bytes = [0; PUT_INLINE];
                     let to = &mut bytes[..left as usize];
                     if out.data.dma.read(&buffer, 0, to)? == ReadStatus::Pending {
@@ -392,7 +417,7 @@ fn emit(r: &mut Requester, dst: u32, out: &mut Out<'_, '_>) -> Result<Progress, 
                     }
                     (inline_words(&bytes), left)
                 }
-                Payload::Memory(buffer) => {
+                _ => {
                     let span = out
                         .data
                         .dma
@@ -442,6 +467,15 @@ fn emit(r: &mut Requester, dst: u32, out: &mut Out<'_, '_>) -> Result<Progress, 
             r.next += usize::from(len == left);
             return Ok(Progress::On);
         }
+        _ => {
+            let sent = short(&w.work).is_some_and(|p| out.link.push_line(&p.encode(dst)));
+            if !sent {
+                return Ok(Progress::Again);
+            }
+            out.moved = true;
+            r.sent_short();
+            return Ok(Progress::On);
+        }
     };
     if !out.link.push_line(&packet.encode(dst)) {
         return Ok(Progress::Again);
@@ -460,6 +494,37 @@ fn emit(r: &mut Requester, dst: u32, out: &mut Out<'_, '_>) -> Result<Progress, 
     }
     r.next += 1;
     Ok(Progress::On)
+}
+
+/// The request of an operation that needs no memory of this side.
+fn short(work: &RemoteWork) -> Option<OneSidedPacket> {
+    let (va, rkey) = (work.va, work.rkey);
+    let (operand, swap) = match work.op {
+        RemoteOp::Put {
+            payload: Payload::Inline { bytes, len },
+            signal,
+        } => {
+            let (bytes, len) = (inline_words(&bytes[..len.into()]), len.into());
+            return Some(OneSidedPacket::Put {
+                va,
+                rkey,
+                bytes,
+                len,
+                left: len,
+                last: true,
+                signal,
+            });
+        }
+        RemoteOp::FetchAdd { addend } => (addend, None),
+        RemoteOp::CompareSwap { compare, swap } => (compare, Some(swap)),
+        _ => return None,
+    };
+    Some(OneSidedPacket::Atomic {
+        va,
+        rkey,
+        operand,
+        swap,
+    })
 }
 
 fn inline_words(bytes: &[u8]) -> PutBytes {

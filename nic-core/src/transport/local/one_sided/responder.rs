@@ -6,6 +6,7 @@ use ringbell_gtlb::{Fault, Need};
 use ringbell_nic_abi::{PdId, Status};
 
 use super::super::io::{is_staged, Fill, In, Out, Progress};
+use super::super::link::Link;
 use super::super::packet::{INLINE, SPANS};
 use super::line::{OneSidedPacket, PutBytes, GET_INLINE};
 use super::piece::{Held, Piece};
@@ -115,6 +116,18 @@ impl Responder {
             status,
             detail,
         });
+    }
+
+    /// Sends the answers. `false`: there is no room.
+    pub(super) fn tell(&mut self, dst: u32, link: &mut Link) -> bool {
+        while let Some(a) = self.answers.front() {
+            if !answer(a, self.lines, dst, link) {
+                return false;
+            }
+            (self.lines_told, self.tell_now) = (self.lines, false);
+            self.answers.pop_front();
+        }
+        true
     }
 
     /// The oldest request is done with.
@@ -343,12 +356,9 @@ pub(super) fn pump(dst: u32, o: &mut OneSided, out: &mut Out<'_, '_>) -> Result<
             }
         }
     }
-    while let Some(a) = r.answers.front() {
-        if !answer(a, r.lines, dst, out) {
-            return Ok(true);
-        }
-        (r.lines_told, r.tell_now) = (r.lines, false);
-        r.answers.pop_front();
+    out.moved |= !r.answers.is_empty();
+    if !r.tell(dst, out.link) {
+        return Ok(true);
     }
     let untold = r.lines.wrapping_sub(r.lines_told);
     if untold >= WINDOW / 4 || (r.tell_now && untold > 0) {
@@ -358,9 +368,10 @@ pub(super) fn pump(dst: u32, o: &mut OneSided, out: &mut Out<'_, '_>) -> Result<
             status: Status::Ok,
             detail: 0,
         };
-        if !answer(&so_far, r.lines, dst, out) {
+        if !answer(&so_far, r.lines, dst, out.link) {
             return Ok(true);
         }
+        out.moved = true;
         (r.lines_told, r.tell_now) = (r.lines, false);
     }
     // Requests behind a get.
@@ -368,16 +379,14 @@ pub(super) fn pump(dst: u32, o: &mut OneSided, out: &mut Out<'_, '_>) -> Result<
     Ok(again || (more && !r.domains.is_empty()))
 }
 
-fn answer(a: &Answer, lines: u32, dst: u32, out: &mut Out<'_, '_>) -> bool {
+fn answer(a: &Answer, lines: u32, dst: u32, link: &mut Link) -> bool {
     let packet = OneSidedPacket::Answer {
         status: a.status.code(),
         operations: a.operations,
         lines,
         detail: a.detail,
     };
-    let sent = out.link.push_line(&packet.encode(dst));
-    out.moved |= sent;
-    sent
+    link.push_line(&packet.encode(dst))
 }
 
 /// Sends the next bytes of a get, or grants.
