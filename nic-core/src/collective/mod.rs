@@ -145,7 +145,7 @@ impl Collectives {
         self.table.ready() > 0
     }
 
-    /// Whether transports have been given messages since this was last asked.
+    /// Whether transports have been given messages, or room for payloads, since this was last asked.
     #[inline]
     pub(crate) fn take_posted(&mut self) -> bool {
         self.messages.fabric.take_posted()

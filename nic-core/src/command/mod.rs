@@ -259,7 +259,7 @@ impl Core {
         moved
     }
 
-    /// Lets what collectives have just posted leave by the ports.
+    /// Lets what collectives have just posted leave by the ports, and arrive out of the transports' buffers.
     #[inline(never)]
     fn step_posted(&mut self) {
         for i in 0..self.streams.transports.len() {

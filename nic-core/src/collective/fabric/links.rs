@@ -66,6 +66,8 @@ pub(super) struct Links {
     sink: Option<Block>,
     /// Links whose next header came with the bytes before it.
     headers: Vec<usize>,
+    /// Transports have been given messages, or room for payloads, since it was last asked.
+    pub(super) has_posted: bool,
 }
 
 impl Links {
@@ -79,6 +81,7 @@ impl Links {
             next_token: 0,
             sink: None,
             headers: Vec::new(),
+            has_posted: false,
         }
     }
 
@@ -121,7 +124,9 @@ impl Links {
     /// Hands queued frames of a link to its transport.
     pub(super) fn pump(&mut self, io: &mut Io<'_>, link: usize, done: &mut Vec<TxKey>) -> bool {
         let l = &mut self.all[link];
-        l.pump(&mut *io.transports[l.transport], &mut self.next_token, done)
+        let posted = l.pump(&mut *io.transports[l.transport], &mut self.next_token, done);
+        self.has_posted |= posted;
+        posted
     }
 
     /// Serves collectives at a port of every transport.
@@ -222,6 +227,8 @@ impl Links {
             some: false,
         };
         io.transports[t].post_recv(conn, work);
+        // The first bytes are in the transport's buffer as a rule: they go before more come, which then take no way around.
+        self.has_posted = true;
         None
     }
 

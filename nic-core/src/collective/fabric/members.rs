@@ -377,9 +377,7 @@ impl Fabric {
             match self.links.all[i].state {
                 LinkState::Up if self.links.all[i].has_queued() => {
                     let mut done = std::mem::take(&mut self.done);
-                    let posted = self.links.pump(io, i, &mut done);
-                    self.has_posted |= posted;
-                    moved |= posted;
+                    moved |= self.links.pump(io, i, &mut done);
                     for key in done.drain(..) {
                         self.left(key);
                     }

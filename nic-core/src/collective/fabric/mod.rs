@@ -204,8 +204,6 @@ pub(crate) struct Fabric {
     earlies: Slab<Early>,
     events: VecDeque<FabricEvent>,
     done: Vec<TxKey>,
-    /// Transports have been given work since it was last asked.
-    has_posted: bool,
     /// Messages of this rank to itself that have met their receives.
     own: VecDeque<Own>,
     /// Connections that broke the protocol.
@@ -226,7 +224,6 @@ impl Fabric {
             earlies: Slab::default(),
             events: VecDeque::new(),
             done: Vec::new(),
-            has_posted: false,
             own: VecDeque::new(),
             violations: 0,
         }
@@ -468,10 +465,10 @@ impl Fabric {
         }
     }
 
-    /// Whether transports have been given messages since this was last asked.
+    /// Whether transports have been given messages, or room for payloads, since this was last asked.
     #[inline]
     pub(crate) fn take_posted(&mut self) -> bool {
-        std::mem::take(&mut self.has_posted)
+        std::mem::take(&mut self.links.has_posted)
     }
 
     /// Whether a step would find nothing to do.
