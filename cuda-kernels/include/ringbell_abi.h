@@ -45,6 +45,18 @@ typedef uint64_t rb_u64;
 #define RB_MAX_QUEUES 512u
 /** Bytes of the whole BAR. */
 #define RB_BAR_BYTES 36864u
+/** log2 of the bytes of a GPU page, a complementary entry of the GTLB. */
+#define RB_PAGE_SHIFT 16u
+/** log2 of the bytes of a main entry of the GTLB. */
+#define RB_LARGE_PAGE_SHIFT 21u
+/** GTLB_COMMAND: writes a main entry of 2 MiB. */
+#define RB_GTLB_WRITE_LARGE 1u
+/** GTLB_COMMAND: writes a complementary entry of 64 KiB. */
+#define RB_GTLB_WRITE_PAGE 2u
+/** GTLB_COMMAND: writes a main entry that points to 32 complementary entries. */
+#define RB_GTLB_WRITE_POINTER 3u
+/** GTLB_COMMAND: invalidates a main entry. */
+#define RB_GTLB_INVALIDATE 4u
 /** Bytes of one work queue entry, and the stride of the send queue. */
 #define RB_DESCRIPTOR_BYTES 64u
 /** Bytes of one completion line, and the stride of the completion queue. */

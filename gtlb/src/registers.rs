@@ -5,6 +5,9 @@
 //! memory does not move it.
 
 use ringbell_nic_abi::bar::Reg;
+use ringbell_nic_abi::translation::{
+    GTLB_INVALIDATE, GTLB_WRITE_LARGE, GTLB_WRITE_PAGE, GTLB_WRITE_POINTER,
+};
 use ringbell_nic_abi::GpuVa;
 
 use crate::bank::Bank;
@@ -151,11 +154,11 @@ impl RegisterBlock {
         let (va, pa) = (join(self.va), join(self.pa));
         let window = bank.windows[select as usize];
         let gtlb = &mut bank.instances[select as usize];
-        if value == 2 {
+        if value == GTLB_WRITE_PAGE {
             return Ok(gtlb.write_page(index, pa)?);
         }
         let group = match value {
-            4 => window.first.wrapping_add(index as u64),
+            GTLB_INVALIDATE => window.first.wrapping_add(index as u64),
             _ => va >> GROUP_SHIFT,
         };
         if !window.contains(group) || group - window.first != index as u64 {
@@ -166,9 +169,9 @@ impl RegisterBlock {
             });
         }
         match value {
-            1 => gtlb.write_large(group, pa)?,
-            3 => gtlb.write_pointer(group, pa as u32)?,
-            4 => gtlb.invalidate(group),
+            GTLB_WRITE_LARGE => gtlb.write_large(group, pa)?,
+            GTLB_WRITE_POINTER => gtlb.write_pointer(group, pa as u32)?,
+            GTLB_INVALIDATE => gtlb.invalidate(group),
             _ => {
                 return Err(BarError::BadCommand {
                     reg: Reg::GtlbCommand,

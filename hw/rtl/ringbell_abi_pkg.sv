@@ -26,6 +26,18 @@ package ringbell_abi_pkg;
   localparam logic [31:0] MAX_QUEUES = 32'h200;
   // Bytes of the whole BAR.
   localparam logic [31:0] BAR_BYTES = 32'h9000;
+  // log2 of the bytes of a GPU page, a complementary entry of the GTLB.
+  localparam logic [31:0] PAGE_SHIFT = 32'h10;
+  // log2 of the bytes of a main entry of the GTLB.
+  localparam logic [31:0] LARGE_PAGE_SHIFT = 32'h15;
+  // GTLB_COMMAND: writes a main entry of 2 MiB.
+  localparam logic [31:0] GTLB_WRITE_LARGE = 32'h1;
+  // GTLB_COMMAND: writes a complementary entry of 64 KiB.
+  localparam logic [31:0] GTLB_WRITE_PAGE = 32'h2;
+  // GTLB_COMMAND: writes a main entry that points to 32 complementary entries.
+  localparam logic [31:0] GTLB_WRITE_POINTER = 32'h3;
+  // GTLB_COMMAND: invalidates a main entry.
+  localparam logic [31:0] GTLB_INVALIDATE = 32'h4;
   // Bytes of one work queue entry, and the stride of the send queue.
   localparam logic [31:0] DESCRIPTOR_BYTES = 32'h40;
   // Bytes of one completion line, and the stride of the completion queue.
@@ -665,6 +677,12 @@ package ringbell_abi_pkg;
   localparam int unsigned REG_FRAMES_RECEIVED = 537;
   // Ro. Frames and datagrams that a port could not send.
   localparam int unsigned REG_FRAMES_LOST = 538;
+
+  // Bit i: there is a register with index i.
+  localparam logic [1023:0] REG_PRESENT = 1024'h00000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000007ffffff0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000070000000000000000000000000003ff01;
+
+  // Bit i: software may write the register with index i.
+  localparam logic [1023:0] REG_WRITABLE = 1024'h000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000070000000000000000000000000003ff01;
 
   // Device-side handle of one queue.
   // Fields from the last to the first: byte 0 in memory is bits 7:0.

@@ -4,7 +4,9 @@
 //! own beside their definition. Each row here is taken from the constant that Rust uses.
 
 use crate::describe::Const;
-use crate::{bar, collective, completion, descriptor, event, kernel_stream, queue, Status};
+use crate::{
+    bar, collective, completion, descriptor, event, kernel_stream, queue, translation, Status,
+};
 
 const fn row(name: &'static str, value: u64, doc: &'static str) -> Const {
     Const { name, value, doc }
@@ -51,6 +53,36 @@ pub const TABLE: &[Const] = &[
         "BAR_BYTES",
         bar::BAR_BYTES as u64,
         "Bytes of the whole BAR.",
+    ),
+    row(
+        "PAGE_SHIFT",
+        translation::PAGE_SHIFT as u64,
+        "log2 of the bytes of a GPU page, a complementary entry of the GTLB.",
+    ),
+    row(
+        "LARGE_PAGE_SHIFT",
+        translation::LARGE_PAGE_SHIFT as u64,
+        "log2 of the bytes of a main entry of the GTLB.",
+    ),
+    row(
+        "GTLB_WRITE_LARGE",
+        translation::GTLB_WRITE_LARGE as u64,
+        "GTLB_COMMAND: writes a main entry of 2 MiB.",
+    ),
+    row(
+        "GTLB_WRITE_PAGE",
+        translation::GTLB_WRITE_PAGE as u64,
+        "GTLB_COMMAND: writes a complementary entry of 64 KiB.",
+    ),
+    row(
+        "GTLB_WRITE_POINTER",
+        translation::GTLB_WRITE_POINTER as u64,
+        "GTLB_COMMAND: writes a main entry that points to 32 complementary entries.",
+    ),
+    row(
+        "GTLB_INVALIDATE",
+        translation::GTLB_INVALIDATE as u64,
+        "GTLB_COMMAND: invalidates a main entry.",
     ),
     row(
         "DESCRIPTOR_BYTES",

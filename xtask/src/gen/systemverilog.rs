@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ringbell_nic_abi::bar::Reg;
+use ringbell_nic_abi::bar::{Access, Reg, CONTROL_BYTES};
 use ringbell_nic_abi::describe::{BitField, Const, Struct};
 use ringbell_nic_abi::{
     collective, completion, constants, descriptor, engine, one_sided, queue, roce, Algorithm,
@@ -77,10 +77,40 @@ pub(super) fn package() -> String {
             *reg as u32
         );
     }
+    mask(
+        &mut out,
+        "REG_PRESENT",
+        "Bit i: there is a register with index i.",
+        |_| true,
+    );
+    mask(
+        &mut out,
+        "REG_WRITABLE",
+        "Bit i: software may write the register with index i.",
+        |access| access != Access::Ro,
+    );
     structure(&mut out, &queue::QueueHandle::LAYOUT);
     structure(&mut out, &Event::LAYOUT);
     out.push_str("\nendpackage\n\n`endif\n");
     out
+}
+
+/// One bit for each of the control window's 1024 registers.
+fn mask(out: &mut String, name: &str, doc: &str, wants: fn(Access) -> bool) {
+    let mut words = [0u32; CONTROL_BYTES / 4 / 32];
+    for (reg, access, ..) in Reg::ALL {
+        let index = *reg as usize;
+        words[index / 32] |= u32::from(wants(*access)) << (index % 32);
+    }
+    let digits: String = words.iter().rev().map(|w| format!("{w:08x}")).collect();
+    let bits = 32 * words.len();
+    out.push('\n');
+    comment(out, doc);
+    let _ = writeln!(
+        out,
+        "  localparam logic [{}:0] {name} = {bits}'h{digits};",
+        bits - 1
+    );
 }
 
 fn comment(out: &mut String, doc: &str) {

@@ -1,0 +1,196 @@
+//! Verilates each block of hw/rtl and writes Rust bindings to its ports (feature `verilator`).
+//!
+//! The ports come from the header that Verilator writes, so a block needs no code here but its name.
+
+use std::env;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Blocks, with the files that each needs beside its own and the package.
+const BLOCKS: [(&str, &[&str]); 4] = [
+    ("gtlb", &[]),
+    ("regfile", &[]),
+    ("dma_split", &[]),
+    ("reduce", &["float_add"]),
+];
+
+fn main() {
+    for name in ["RINGBELL_VERILATOR", "RINGBELL_RTL"] {
+        println!("cargo:rerun-if-env-changed={name}");
+    }
+    println!("cargo:rerun-if-changed=build.rs");
+    if env::var_os("CARGO_FEATURE_VERILATOR").is_none() {
+        return;
+    }
+    let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    // `cargo xtask hw mutate` simulates a changed copy.
+    let rtl = env::var_os("RINGBELL_RTL").map_or_else(|| here.join("../rtl"), PathBuf::from);
+    println!("cargo:rerun-if-changed={}", rtl.display());
+    let verilator = env::var_os("RINGBELL_VERILATOR").unwrap_or_else(|| "verilator".into());
+
+    let mut cpp = cc::Build::new();
+    cpp.cpp(true).std("c++17").opt_level(2).warnings(false);
+    let mut rust = String::new();
+    for (block, others) in BLOCKS {
+        let made = out.join(block);
+        let _ = std::fs::remove_dir_all(&made);
+        let files = ["ringbell_abi_pkg"].iter().chain(others).chain([&block]);
+        run(Command::new(&verilator)
+            .args(["--cc", "-Wno-lint", "-O3", "--assert"])
+            .args(["--x-assign", "unique", "--x-initial", "unique"])
+            .args(["--top-module", block, "--prefix", &prefix(block), "-Mdir"])
+            .arg(&made)
+            .args(files.map(|f| rtl.join(format!("{f}.sv")))));
+        let header = made.join(format!("{}.h", prefix(block)));
+        let header = std::fs::read_to_string(header).expect("Verilator has written it");
+        let ports = ports(&header);
+        let shim = made.join("shim.cpp");
+        std::fs::write(&shim, in_cpp(block, &ports)).expect("OUT_DIR is writable");
+        rust.push_str(&in_rust(block, &ports));
+        cpp.include(&made);
+        for file in std::fs::read_dir(&made).expect("Verilator has made it") {
+            let file = file.expect("an entry").path();
+            if file.extension().is_some_and(|e| e == "cpp") {
+                cpp.file(file);
+            }
+        }
+    }
+    std::fs::write(out.join("blocks.rs"), rust).expect("OUT_DIR is writable");
+    let include = include_of(&verilator);
+    cpp.include(&include).include(include.join("vltstd"));
+    for file in ["verilated.cpp", "verilated_threads.cpp"] {
+        cpp.file(include.join(file));
+    }
+    cpp.compile("ringbell_rtl");
+}
+
+/// The folder with Verilator's own sources.
+fn include_of(verilator: &std::ffi::OsStr) -> PathBuf {
+    let mut ask = Command::new(verilator);
+    let told = ask.args(["--getenv", "VERILATOR_ROOT"]).output();
+    let told = told.expect("verilator starts").stdout;
+    Path::new(String::from_utf8_lossy(&told).trim()).join("include")
+}
+
+fn run(command: &mut Command) {
+    let status = command.status();
+    let status = status.unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
+    assert!(status.success(), "{command:?} ended with {status}");
+}
+
+fn prefix(block: &str) -> String {
+    format!("V{block}")
+}
+
+/// A port: its name, whether it is an input, and its 32-bit words when it has more than 64 bits.
+struct Port {
+    name: String,
+    input: bool,
+    words: Option<u32>,
+}
+
+/// Lines like `VL_IN8(&valid_i,0,0);` and `VL_OUTW(&data_o,511,0,16);`.
+fn ports(header: &str) -> Vec<Port> {
+    let port = |line: &str| {
+        let (kind, rest) = line.trim().strip_prefix("VL_")?.split_once("(&")?;
+        let mut fields = rest.trim_end_matches(");").split(',');
+        Some(Port {
+            name: fields.next()?.to_string(),
+            input: kind.starts_with("IN"),
+            words: fields.nth(2).map(|w| w.parse().expect("a count")),
+        })
+    };
+    header.lines().filter_map(port).collect()
+}
+
+fn in_cpp(block: &str, ports: &[Port]) -> String {
+    let top = prefix(block);
+    let mut s = format!(
+        "#include \"{top}.h\"\n#include <cstring>\nextern \"C\" {{\n\
+         void* rb_{block}_new() {{ return new {top}(); }}\n\
+         void rb_{block}_free({top}* b) {{ b->final(); delete b; }}\n\
+         void rb_{block}_eval({top}* b) {{ b->eval(); }}\n"
+    );
+    for Port { name, input, words } in ports {
+        let _ = match (words, input) {
+            (None, true) => writeln!(s, "void rb_{block}_{name}({top}* b, uint64_t v) {{ b->{name} = v; }}"),
+            (None, false) => writeln!(s, "uint64_t rb_{block}_{name}({top}* b) {{ return b->{name}; }}"),
+            (Some(n), true) => writeln!(
+                s,
+                "void rb_{block}_{name}({top}* b, const uint32_t* v) {{ memcpy(b->{name}.data(), v, 4 * {n}); }}"
+            ),
+            (Some(n), false) => writeln!(
+                s,
+                "void rb_{block}_{name}({top}* b, uint32_t* v) {{ memcpy(v, b->{name}.data(), 4 * {n}); }}"
+            ),
+        };
+    }
+    s + "}\n"
+}
+
+fn in_rust(block: &str, ports: &[Port]) -> String {
+    let (mut calls, mut methods) = (String::new(), String::new());
+    for Port { name, input, words } in ports {
+        let (signature, method) = match (words, input) {
+            (None, true) => (
+                "v: u64)".to_string(),
+                format!("pub fn {name}(&mut self, v: u64) {{ unsafe {{ ffi::rb_{block}_{name}(self.0, v) }} }}"),
+            ),
+            (None, false) => (
+                ") -> u64".to_string(),
+                format!("pub fn {name}(&self) -> u64 {{ unsafe {{ ffi::rb_{block}_{name}(self.0) }} }}"),
+            ),
+            (Some(n), true) => (
+                "v: *const u32)".to_string(),
+                format!(
+                    "pub fn {name}(&mut self, v: &[u32; {n}]) {{ unsafe {{ ffi::rb_{block}_{name}(self.0, v.as_ptr()) }} }}"
+                ),
+            ),
+            (Some(n), false) => (
+                "v: *mut u32)".to_string(),
+                format!(
+                    "pub fn {name}(&self) -> [u32; {n}] {{ let mut v = [0; {n}]; \
+                     unsafe {{ ffi::rb_{block}_{name}(self.0, v.as_mut_ptr()) }} v }}"
+                ),
+            ),
+        };
+        let _ = writeln!(
+            calls,
+            "pub(super) fn rb_{block}_{name}(b: *mut core::ffi::c_void, {signature};"
+        );
+        let _ = writeln!(
+            methods,
+            "/// Port `{name}`.\n// SAFETY: as for `eval`; arrays have the port's words.\n{method}"
+        );
+    }
+    format!(
+        "pub mod {block} {{
+//! Block `{block}`.
+mod ffi {{ unsafe extern \"C\" {{
+pub(super) fn rb_{block}_new() -> *mut core::ffi::c_void;
+pub(super) fn rb_{block}_free(b: *mut core::ffi::c_void);
+pub(super) fn rb_{block}_eval(b: *mut core::ffi::c_void);
+{calls} }} }}
+/// One instance.
+#[derive(Debug)]
+pub struct Block(*mut core::ffi::c_void);
+#[allow(clippy::new_without_default)]
+impl Block {{
+/// A new instance, not yet reset.
+// SAFETY: the shim gives a new object, which `Drop` alone frees.
+pub fn new() -> Block {{ let mut b = Block(unsafe {{ ffi::rb_{block}_new() }}); b.clk_i(0); b.eval(); b }}
+/// Settles the outputs after a change of inputs.
+// SAFETY: the object is alive as long as `self`, and no other thread has it: a raw pointer is not `Send`.
+pub fn eval(&mut self) {{ unsafe {{ ffi::rb_{block}_eval(self.0) }} }}
+/// One cycle: the rising edge, then the falling one.
+pub fn tick(&mut self) {{ self.clk_i(1); self.eval(); self.clk_i(0); self.eval(); }}
+{methods} }}
+impl Drop for Block {{
+// SAFETY: see `new`.
+fn drop(&mut self) {{ unsafe {{ ffi::rb_{block}_free(self.0) }} }} }}
+}}
+"
+    )
+}

@@ -1,0 +1,18 @@
+//! The blocks of hw/rtl as Rust objects, compiled by Verilator (feature `verilator`).
+//!
+//! Each block has a module of its name with the type `Block`: a method for each port, `eval` and `tick`. The tests of this crate
+//! compare the blocks cycle by cycle with the Rust models that the software NIC uses.
+
+#[cfg(feature = "verilator")]
+#[allow(
+    unsafe_code,
+    unreachable_pub,
+    missing_docs,
+    clippy::undocumented_unsafe_blocks
+)] // Calls into what Verilator has compiled.
+mod blocks {
+    include!(concat!(env!("OUT_DIR"), "/blocks.rs"));
+}
+
+#[cfg(feature = "verilator")]
+pub use blocks::*;

