@@ -15,9 +15,12 @@ mod ranks;
 use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use ranks::nic::{connected, recv, send, send_inline, with_tcp, Host, Setup, TempDir};
+use ranks::nic::{
+    connected, recv, remote, send, send_inline, signalled, with_tcp, Host, Setup, TempDir, BASE,
+};
 use ranks::World;
-use ringbell_nic_abi::{Algorithm, CollectiveKind, Descriptor, SessionId, Status};
+use ringbell_gtlb::Access;
+use ringbell_nic_abi::{Algorithm, CollectiveKind, Descriptor, Flags, Opcode, SessionId, Status};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
 use ringbell_nic_core::port::{Checksums, MacAddr};
@@ -158,6 +161,52 @@ fn send_receive(inline: bool, posted: Posted, beside: Beside) -> u64 {
     n
 }
 
+/// 8 bytes put with a signal, there and back, by the waits of kernels: both ends.
+fn put_signal() -> u64 {
+    let dir = TempDir::new();
+    let host = |n| {
+        Host::new(&Setup {
+            access: Access::REMOTE,
+            ..Setup::new(&dir, n)
+        })
+    };
+    let hosts = [host(1), host(2)];
+    let (s, r) = connected(&[&hosts[0], &hosts[1]], 0, 1, 7);
+    let message = *b"ringbell";
+    let puts = [(s, hosts[1].rkey()), (r, hosts[0].rkey())].map(|(session, rkey)| {
+        let d = signalled(remote(Opcode::Put, session, rkey, 64), 0, 1);
+        let mut d = Descriptor {
+            flags: d.flags.union(Flags::INLINE),
+            inline_len: 8,
+            ..d
+        };
+        d.inline[..8].copy_from_slice(&message);
+        d
+    });
+    // Making a view takes longer than the operation.
+    let views = [0, 1].map(|i: usize| hosts[i].view());
+    let (mut seen, mut under_way) = (0_u64, [None; 2]);
+    let n = rounds(|| {
+        seen += 1;
+        for (i, put) in puts.iter().enumerate() {
+            // As the kernel does: the put before has completed by the time the answer to it was seen.
+            let before = under_way[i].replace(hosts[i].post(put));
+            let mut word = [0; 8];
+            while u64::from_le_bytes(word) != seen {
+                hosts[i].nic.step();
+                hosts[1 - i].nic.step();
+                views[1 - i].read(BASE, &mut word);
+            }
+            if let Some(before) = before {
+                let c = hosts[i].queue.poll(before).expect("answered");
+                assert_eq!(c.status, Status::Ok, "{c:?}");
+            }
+        }
+    });
+    assert_eq!(hosts[1].peek(64, 8), message, "wrong bytes");
+    2 * n
+}
+
 /// A message in a frame over the UDP port, in virtual time: both ends, with its acknowledgement.
 fn udp_frame() -> u64 {
     const LEN: u32 = 1024;
@@ -282,7 +331,7 @@ fn hll_beat() -> u64 {
 /// A path's name, and what runs it.
 type Path = (&'static str, fn() -> u64);
 
-const PATHS: [Path; 15] = [
+const PATHS: [Path; 16] = [
     ("idle step", || idle_step(Beside::Nothing)),
     ("idle step, 8 queues", || idle_step(Beside::Queues)),
     ("idle step, tcp beside", || idle_step(Beside::Tcp)),
@@ -296,6 +345,7 @@ const PATHS: [Path; 15] = [
     ("receive 8 B posted early", || {
         send_receive(true, Posted::Early, Beside::Nothing)
     }),
+    ("put 8 B with a signal", put_signal),
     ("8 B inline, 8 queues", || {
         send_receive(true, Posted::Late, Beside::Queues)
     }),
