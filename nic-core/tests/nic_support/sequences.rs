@@ -167,7 +167,7 @@ impl Rig {
             _ => {
                 let old = self.word(at);
                 // Half of them find what they look for.
-                compare_swap(s, key, to, old ^ u64::from(value & 1), value)
+                compare_swap(s, key, to, old ^ (value & 1), value)
             }
         };
         let end = BYTES as u64;

@@ -170,10 +170,10 @@ impl LocalTransport {
         let (Some(c), Some(l)) = (c.filter(is_open), l) else {
             return self.activate(dst);
         };
-        let taken = one_sided::take_short(c, words, l, data, &mut self.events);
-        match taken {
-            Some(true) => {}
-            Some(false) => self.activate(dst),
+        let (ids, o, closing) = ((c.id, c.peer_id), &mut c.one_sided, c.closing);
+        match one_sided::take_short(ids, o, words, l, data, &mut self.events) {
+            Some(true) if !closing => {}
+            Some(_) => self.activate(dst),
             None => {
                 self.violations += 1;
                 self.reset_conn(dst);

@@ -14,7 +14,6 @@ use std::collections::VecDeque;
 
 use ringbell_nic_abi::Status;
 
-use super::conn::Conn;
 use super::io::{Fill, In, Out};
 use super::link::Link;
 use crate::datapath::Datapath;
@@ -97,13 +96,13 @@ impl OneSided {
 /// Takes a line that [`is_short`](line::is_short). A request is executed and answered at once, unless others wait before it. `Some(false)`: the
 /// connection needs a step; `None`: the peer breaks the protocol.
 pub(super) fn take_short(
-    c: &mut Conn,
+    (id, peer): (ConnId, u32),
+    o: &mut OneSided,
     words: &[u64; 8],
     link: &mut Link,
     data: &mut Datapath<'_>,
     events: &mut VecDeque<TransportEvent>,
 ) -> Option<bool> {
-    let (id, peer, o) = (c.id, c.peer_id, &mut c.one_sided);
     let is_first = o.responder.is_idle();
     if !o.receive(id, OneSidedPacket::decode(words)?, events) {
         return None;
@@ -121,7 +120,7 @@ pub(super) fn take_short(
         o.responder.tell(peer, link);
     }
     let rest = o.requester.has_unsent() || !o.responder.is_idle() || !o.left.is_empty();
-    Some(!rest && !c.closing)
+    Some(!rest)
 }
 
 /// Moves bytes into memory of ours: requests of the peer, and bytes that this side has asked for. `peer`: its id of the
