@@ -52,8 +52,8 @@ pub use report::Counters;
 use report::Report;
 use retire::is_fault;
 use status::StatusPage;
-use streams::Streams;
 pub use streams::Undelivered;
+use streams::{needs_clock, Streams};
 pub(crate) use windows::Windows;
 pub use windows::{RankMemory, Window};
 
@@ -797,12 +797,4 @@ impl Core {
             other => return self.memory.mmu.read_register(other),
         })
     }
-}
-
-/// Operations that tell a transport a point in time.
-const fn needs_clock(op: Opcode) -> bool {
-    matches!(
-        op,
-        Opcode::Connect | Opcode::Close | Opcode::Abort | Opcode::Listen
-    )
 }

@@ -341,3 +341,11 @@ pub(super) fn forget_engines(env: &mut Env<'_>, (t, conn): Conn, at_once: bool) 
         engines.forget((t, conn, Direction::Send));
     }
 }
+
+/// Operations that tell a transport a point in time.
+pub(super) const fn needs_clock(op: Opcode) -> bool {
+    matches!(
+        op,
+        Opcode::Connect | Opcode::Close | Opcode::Abort | Opcode::Listen
+    )
+}
