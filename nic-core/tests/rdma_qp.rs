@@ -573,23 +573,26 @@ fn an_acknowledgement_of_a_short_message_leaves_behind_a_request_or_in_time() {
         assert_eq!(e.qp.next_timer(), Some(NicTime(0).plus(patience)));
         e
     };
-    // With a request of its own side: behind it.
-    let mut e = waiting();
-    e.memory.local.insert(1, vec![1; 8]);
-    let request = Request::Send(None);
-    let len = 8;
-    assert!(e.qp.post(Work {
-        id: 1,
-        request,
-        len
-    }));
+    // With a request of its own side: behind it, when it is for three messages.
     let mut room = [0; 512];
-    let mut opcodes = Vec::new();
-    while let Transmit::Packet(len) = e.qp.transmit(NicTime(0), &mut room, &mut e.memory) {
-        let packet = Packet::parse(&room[..len]).expect("ours");
-        opcodes.push(packet.bth.opcode);
+    let mut e = waiting();
+    for (psn, acknowledges) in [(100, false), (101, false), (102, true), (103, false)] {
+        if psn > 100 {
+            give(&mut e, &message(psn));
+        }
+        let id = psn.into();
+        e.memory.local.insert(id, vec![1; 8]);
+        let request = Request::Send(None);
+        let len = 8;
+        assert!(e.qp.post(Work { id, request, len }));
+        let mut opcodes = Vec::new();
+        while let Transmit::Packet(len) = e.qp.transmit(NicTime(0), &mut room, &mut e.memory) {
+            let packet = Packet::parse(&room[..len]).expect("ours");
+            opcodes.push(packet.bth.opcode);
+        }
+        let both = [RoceOpcode::SendOnly, RoceOpcode::Acknowledge];
+        assert_eq!(opcodes, both[..1 + usize::from(acknowledges)]);
     }
-    assert_eq!(opcodes, [RoceOpcode::SendOnly, RoceOpcode::Acknowledge]);
     // Alone, when its time has come.
     let mut e = waiting();
     let due = NicTime(0).plus(patience);

@@ -92,6 +92,8 @@ struct Inbox {
     /// How many messages the next call asks for: a single one while they come one by one, since a call that finds the queue empty behind
     /// it takes longer.
     asks: usize,
+    /// The last call has emptied the queue, as far as it tells: what came is answered before the next look.
+    pauses: bool,
 }
 
 /// What is being sent.
@@ -121,6 +123,8 @@ pub struct RocePort {
     asked: Option<usize>,
     ways: FxHashMap<Ipv4Addr, usize>,
     segments: usize,
+    /// The ECN bits that the socket gives to what leaves.
+    ecn: u8,
     errors: Errors,
     inbox: Inbox,
     outbox: Outbox,
@@ -157,7 +161,9 @@ impl RocePort {
                 next: 0,
                 offset: 0,
                 asks: 1,
+                pauses: false,
             },
+            ecn: 0,
             outbox: Outbox {
                 flat: vec![0; MESSAGES * MESSAGE_BYTES].into(),
                 ..Outbox::default()
@@ -321,6 +327,10 @@ impl DatagramPort for RocePort {
         from: usize,
     ) -> usize {
         let mut next = from;
+        let ecn = ecn & 3;
+        if ecn != self.ecn && socket::mark(&self.socket, ecn).is_ok() {
+            self.ecn = ecn;
+        }
         let (mut repeated, mut one_by_one) = (false, !segmented);
         while next < batch.len() {
             let longest = self.mtu_to(*to.ip()) - HEADERS;
@@ -336,7 +346,7 @@ impl DatagramPort for RocePort {
             } = &self.outbox;
             // SAFETY: the pieces are the batch's, whose filler keeps them readable, and `flat`, which the outbox keeps.
             #[allow(unsafe_code)]
-            let sent = unsafe { socket::send(&self.socket, to, ecn & 3, messages, pieces) };
+            let sent = unsafe { socket::send(&self.socket, to, messages, pieces) };
             match sent {
                 Ok(sent) => {
                     repeated = false;
@@ -373,6 +383,9 @@ impl DatagramPort for RocePort {
         loop {
             let i = &mut self.inbox;
             if i.next == i.count {
+                if std::mem::take(&mut i.pauses) {
+                    return None;
+                }
                 let asked = &mut i.messages[..i.asks];
                 let mut got = socket::receive(&self.socket, &mut i.bytes, MESSAGE_BYTES, asked);
                 if failed(&got) && self.read_errors() {
@@ -382,7 +395,12 @@ impl DatagramPort for RocePort {
                 }
                 let i = &mut self.inbox;
                 i.count = got.unwrap_or(0);
-                i.asks = if i.count == i.asks { MESSAGES } else { 1 };
+                i.pauses = i.count > 0 && i.count < MESSAGES;
+                i.asks = if i.count > 1 || i.count == i.asks {
+                    MESSAGES
+                } else {
+                    1
+                };
                 (i.next, i.offset) = (0, 0);
                 if i.count == 0 {
                     return None;

@@ -123,6 +123,16 @@ pub(super) fn set_up(socket: &UdpSocket, buffer: usize) -> io::Result<usize> {
     Ok(if segments.is_ok() { 64 } else { 1 })
 }
 
+/// Gives everything that leaves from here on these ECN bits. A control message of each would cost the kernel an allocation.
+pub(super) fn mark(socket: &UdpSocket, ecn: u8) -> io::Result<()> {
+    set(
+        socket.as_raw_fd(),
+        libc::IPPROTO_IP,
+        libc::IP_TOS,
+        ecn.into(),
+    )
+}
+
 /// Bytes that the kernel keeps of what has arrived, its own bookkeeping included.
 pub(super) fn receive_buffer(socket: &UdpSocket) -> usize {
     let mut bytes: libc::c_int = 0;
@@ -158,7 +168,6 @@ fn name_of(to: SocketAddrV4) -> libc::sockaddr_in {
 pub(super) unsafe fn send(
     socket: &UdpSocket,
     to: SocketAddrV4,
-    ecn: u8,
     messages: &[Message],
     pieces: &Pieces,
 ) -> io::Result<usize> {
@@ -166,7 +175,7 @@ pub(super) unsafe fn send(
     let fd = socket.as_raw_fd();
     if let [message] = messages {
         let mut control = MaybeUninit::uninit();
-        let header = header_of(message, &name, ecn, pieces, &mut control);
+        let header = header_of(message, &name, pieces, &mut control);
         // SAFETY: name, control and piece list live as long as the call and are as long as said; the caller keeps the pieces readable.
         let sent = unsafe { libc::sendmsg(fd, &raw const header, libc::MSG_DONTWAIT) };
         return match sent {
@@ -178,7 +187,7 @@ pub(super) unsafe fn send(
     // SAFETY: all-zero is a valid `mmsghdr`.
     let mut headers: [libc::mmsghdr; MESSAGES] = unsafe { MaybeUninit::zeroed().assume_init() };
     for ((header, control), m) in headers.iter_mut().zip(&mut controls).zip(messages) {
-        header.msg_hdr = header_of(m, &name, ecn, pieces, control);
+        header.msg_hdr = header_of(m, &name, pieces, control);
     }
     let count = messages.len().min(MESSAGES) as libc::c_uint;
     // SAFETY: as above.
@@ -191,7 +200,6 @@ pub(super) unsafe fn send(
 fn header_of(
     message: &Message,
     name: &libc::sockaddr_in,
-    ecn: u8,
     pieces: &Pieces,
     control: &mut MaybeUninit<Control>,
 ) -> libc::msghdr {
@@ -202,48 +210,30 @@ fn header_of(
     let iovecs = &pieces.0[message.pieces.clone()];
     header.msg_iov = iovecs.as_ptr().cast_mut();
     header.msg_iovlen = iovecs.len();
-    if message.packets == 1 && ecn == 0 {
-        return header;
-    }
-    let control = control.write([0; 8]);
-    let mut used = 0;
     if message.packets > 1 {
-        let segment = message.segment as u16;
-        used = put(control, used, (libc::SOL_UDP, libc::UDP_SEGMENT), segment);
+        // SAFETY: arithmetic alone.
+        let (len, space) = unsafe { (libc::CMSG_LEN(SEGMENT), libc::CMSG_SPACE(SEGMENT)) };
+        let of = libc::cmsghdr {
+            cmsg_len: len as usize,
+            cmsg_level: libc::SOL_UDP,
+            cmsg_type: libc::UDP_SEGMENT,
+        };
+        let at = control.write([0; 8]).as_mut_ptr().cast::<libc::cmsghdr>();
+        // SAFETY: the room is longer than one control message, and aligned as they are.
+        unsafe {
+            at.write(of);
+            libc::CMSG_DATA(at)
+                .cast::<u16>()
+                .write_unaligned(message.segment as u16);
+        }
+        header.msg_control = at.cast();
+        header.msg_controllen = space as usize;
     }
-    if ecn != 0 {
-        let tos = libc::c_int::from(ecn);
-        used = put(control, used, (libc::IPPROTO_IP, libc::IP_TOS), tos);
-    }
-    header.msg_control = control.as_mut_ptr().cast();
-    header.msg_controllen = used;
     header
 }
 
-/// Writes a control message behind `used` bytes of others. Returns how many are used now.
-fn put<T>(control: &mut Control, used: usize, (level, kind): (i32, i32), value: T) -> usize {
-    let header = libc::cmsghdr {
-        // SAFETY: arithmetic alone.
-        cmsg_len: unsafe { libc::CMSG_LEN(size_of::<T>() as u32) } as usize,
-        cmsg_level: level,
-        cmsg_type: kind,
-    };
-    // SAFETY: arithmetic alone.
-    let space = unsafe { libc::CMSG_SPACE(size_of::<T>() as u32) } as usize;
-    assert!(
-        used + space <= size_of::<Control>(),
-        "room for what is sent"
-    );
-    let at = control.as_mut_ptr().cast::<u8>().wrapping_add(used);
-    // SAFETY: within the room (checked), which is aligned as control messages are, as are their lengths.
-    unsafe {
-        at.cast::<libc::cmsghdr>().write(header);
-        libc::CMSG_DATA(at.cast())
-            .cast::<T>()
-            .write_unaligned(value);
-    }
-    used + space
-}
+/// Bytes of a size of segments.
+const SEGMENT: u32 = size_of::<u16>() as u32;
 
 /// Receives messages, as many as are there and `got` has places, into rooms of `room` bytes each. Returns how many there were.
 pub(super) fn receive(

@@ -39,8 +39,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 pub(super) const AROUND: usize = BTH_BYTES + 20 + ICRC_BYTES;
 /// ECN-capable transport (RFC 3168 §5): a switch marks a packet instead of dropping it.
 pub(super) const ECT0: u8 = 2;
-/// How long an acknowledgement of short messages waits for an answer of the program, with which it leaves in one system call.
-const ACK_DELAY: Duration = Duration::from_micros(20);
+/// How long an acknowledgement of short messages waits for answers of the program, with one of which it leaves in one system call.
+const ACK_DELAY: Duration = Duration::from_micros(30);
 /// Fewest packets in flight that a window allows.
 const WINDOW_PACKETS: u32 = 8;
 /// Most packets that are kept when others before them are missing: as many as a report has bits.

@@ -67,23 +67,27 @@ pub(super) struct Responder {
     /// When the peer was told of a marked packet, and whether it must be.
     notified: Option<NicTime>,
     notify: bool,
-    /// How long the acknowledgement of short messages may wait for a packet of ours with which it leaves.
-    patience: Duration,
-    owed: Option<Owed>,
+    owed: Owed,
 }
 
 /// An acknowledgement that waits for company.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default)]
 struct Owed {
+    /// How long that of short messages may wait for a packet of ours with which it leaves.
+    patience: Duration,
     psn: Psn,
-    due: NicTime,
+    /// `None`: none waits.
+    due: Option<NicTime>,
+    /// Requests that ask for one, and bytes of all requests, since the last.
     packets: u32,
     bytes: usize,
 }
 
 /// What may wait at most.
 const OWED_PACKETS: u32 = 4;
-const OWED_BYTES: usize = 32 << 10;
+const OWED_BYTES: usize = 16 << 10;
+/// What leaves with a packet of ours at least: fewer wait for more.
+const OWED_WITH_COMPANY: u32 = 3;
 
 /// Why a packet is not executed.
 enum Stop {
@@ -117,8 +121,7 @@ impl Responder {
             early: (a.early > 0).then(|| Early::new(a.early, a.mtu)),
             notified: None,
             notify: false,
-            patience: Duration::ZERO,
-            owed: None,
+            owed: Owed::default(),
         }
     }
 
@@ -130,36 +133,34 @@ impl Responder {
     }
 
     pub(super) fn set_patience(&mut self, patience: Duration) {
-        self.patience = patience;
+        self.owed.patience = patience;
     }
 
-    /// Acknowledges a request, now or with the next packet of ours.
-    fn owe(&mut self, psn: Psn, packet: &Packet<'_>, now: NicTime) {
-        let before = self.owed.map_or((0, 0), |o| (o.packets, o.bytes));
-        let (packets, bytes) = (before.0 + 1, before.1 + packet.payload.len());
+    /// Acknowledges a request, now or with a packet of ours.
+    fn owe(&mut self, psn: Psn, opcode: RoceOpcode, now: NicTime) {
+        let o = &mut self.owed;
+        o.packets += 1;
         // Bytes of streams alone: an operation on memory ends with its acknowledgement.
-        let waits = packet.bth.opcode == RoceOpcode::SendOnly;
-        if !waits || self.patience.is_zero() || packets >= OWED_PACKETS || bytes >= OWED_BYTES {
+        let waits = opcode == RoceOpcode::SendOnly && !o.patience.is_zero();
+        if !waits || o.packets >= OWED_PACKETS || o.bytes >= OWED_BYTES {
             return self.acknowledge(psn, Syndrome::ACK);
         }
-        self.owed = Some(Owed {
-            psn,
-            due: self.owed.map_or(now.plus(self.patience), |o| o.due),
-            packets,
-            bytes,
-        });
+        o.psn = psn;
+        o.due.get_or_insert(now.plus(o.patience));
     }
 
-    /// Queues what is owed, when it is due or has company.
+    /// Queues what is owed, when it is due, or is enough and has company.
     pub(super) fn pay(&mut self, now: NicTime, has_company: bool) {
-        if let Some(o) = self.owed.filter(|o| has_company || o.due <= now) {
+        let o = &self.owed;
+        let has_enough = has_company && o.packets >= OWED_WITH_COMPANY;
+        if o.due.is_some_and(|due| due <= now || has_enough) {
             self.acknowledge(o.psn, Syndrome::ACK);
         }
     }
 
     /// When an acknowledgement is due.
     pub(super) fn next_timer(&self) -> Option<NicTime> {
-        self.owed.map(|o| o.due)
+        self.owed.due
     }
 
     pub(super) fn has_failed(&self) -> bool {
@@ -249,8 +250,9 @@ impl Responder {
                     packet.bth.opcode,
                     RoceOpcode::ReadRequest | RoceOpcode::FetchAdd | RoceOpcode::CompareSwap
                 );
+                self.owed.bytes += packet.payload.len();
                 if packet.bth.acknowledge && !has_answer {
-                    self.owe(psn, packet, now);
+                    self.owe(psn, packet.bth.opcode, now);
                 }
                 return true;
             }
@@ -272,7 +274,7 @@ impl Responder {
     /// Queues an acknowledgement. It takes the place of the one before it when both are positive, or reports.
     fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
         // It says what an older one would have said.
-        self.owed = None;
+        (self.owed.due, self.owed.packets, self.owed.bytes) = (None, 0, 0);
         let is_state = |s: &Syndrome| match s {
             Syndrome::Ack { .. } => true,
             Syndrome::Nak(NakCode::Sequence) => self.early.is_some(),
