@@ -20,6 +20,7 @@ use ringbell_nic_abi::{GpuVa, INLINE_MAX};
 use crate::copy;
 use crate::memory::nic_memory::{host_at_bus, Block, NicMemory, HOST_BUS, NIC_BUS};
 use crate::types::{Buffer, Small};
+pub(crate) use access::each_mapped;
 pub use access::{
     CopyError, CopyStart, CopyStatus, DmaAccess, PeerDma, ReadOutcome, ReadStatus, StageRoom,
 };

@@ -13,7 +13,7 @@ use ringbell_nic_core::transport::rdma::{
     Congestion, DcqcnConfig, Icrc, RdmaConfig, RdmaConfigError, RdmaTransport,
 };
 use ringbell_nic_core::transport::{Transport, TransportEvent};
-use ringbell_nic_core::types::NicTime;
+use ringbell_nic_core::types::{NicTime, WorkToken};
 use transport_support::rdma::{config, Pair, Side};
 use transport_support::{wire, Flow, Rng, Wire, IP_A, IP_B, MINUTE};
 
@@ -68,7 +68,9 @@ fn bytes_arrive_once_over_thousands_of_bad_wires() {
             reorder_by: Duration::from_micros(50),
             ..Faults::default()
         };
-        let p = Pair::with(faulty(seed, &faults), repair(1), repair(2));
+        let mut p = Pair::with(faulty(seed, &faults), repair(1), repair(2));
+        // Long sends stay in memory that is mapped.
+        (p.a.dma.mapped, p.b.dma.mapped) = (seed % 3 == 0, seed % 3 == 1);
         let p = exactly_once(p, seed, 60_000);
         let n = p.a.transport.counters();
         all[0] += n.repeated;
@@ -182,6 +184,55 @@ fn a_silent_peer_is_given_up_in_time() {
     p.a.step(now);
     assert_eq!(p.a.done(3), Some((Status::ConnectionReset, 0)));
     assert!(p.a.has(TransportEvent::Closed { conn: a }).is_some());
+}
+
+#[test]
+fn a_long_send_stays_in_memory_until_it_is_acknowledged() {
+    let len = 100_003;
+    let sent = || {
+        let mut p = Pair::new(wire(1500, Checksums::Software), 7);
+        let (a, b) = p.connect(7000);
+        p.a.dma.mapped = true;
+        let mut data = vec![0; len];
+        Rng(7).fill(&mut data);
+        let src = p.a.dma.region(data.clone());
+        let dst = p.b.dma.region(vec![0; len]);
+        p.b.recv(b, 2, dst, false);
+        p.a.send(a, 1, src);
+        p.a.step(p.now);
+        assert_eq!(p.a.done(1), None, "the peer has not acknowledged it");
+        (p, a, src, dst, data)
+    };
+    let (mut p, a, _, dst, data) = sent();
+    assert_eq!(p.until(MINUTE, |p| p.b.done(2)), (Status::Ok, len as u64));
+    assert_eq!(p.until(MINUTE, |p| p.a.done(1)), (Status::Ok, len as u64));
+    assert_eq!(p.b.dma.bytes(dst), data);
+    assert_eq!(p.a.transport.undelivered(a), 0);
+    // Taken back: nothing reads the memory again, so the stream ends when a packet is to be repeated.
+    let (mut p, a, src, ..) = sent();
+    assert!(p.a.transport.cancel(a, WorkToken(1)).is_some_and(|n| n > 0));
+    p.a.dma.regions[src.region as usize] = Vec::new();
+    let mut now = p.now;
+    while p.a.has(TransportEvent::Reset { conn: a }).is_none() {
+        now = NicTime(now.0 + 100_000);
+        p.a.step(now);
+        assert!(now.0 < p.now.0 + 1_000_000_000, "{:?}", p.a.transport);
+    }
+    assert_eq!(p.a.done(1), None, "it was taken back");
+    // The end of the stream, and an abort, with a send in flight.
+    let (mut p, a, _, _, data) = sent();
+    p.a.transport.close(a);
+    assert_eq!(
+        p.until(MINUTE, |p| p.b.done(2)),
+        (Status::Ok, data.len() as u64)
+    );
+    p.until(MINUTE, |p| p.a.has(TransportEvent::Closed { conn: a }));
+    assert_eq!(p.a.done(1), Some((Status::Ok, len as u64)));
+    let (mut p, a, src, ..) = sent();
+    p.a.transport.abort(a);
+    p.a.dma.regions[src.region as usize] = Vec::new();
+    p.run(1_000_000_000);
+    assert_eq!(p.a.done(1), Some((Status::Aborted, 0)));
 }
 
 #[test]

@@ -9,9 +9,17 @@ mod delayed;
 mod host;
 mod view;
 
+use crate::bus::{BusAddr, BusSpan};
+
 pub use delayed::DelayedMemory;
 pub use host::HostMemory;
 pub use view::{GpuView, Layout};
+
+/// A span of a memory that a test defines itself.
+pub fn span(addr: u64, len: u64) -> BusSpan {
+    let addr = BusAddr::mint(addr);
+    BusSpan { addr, len }
+}
 
 /// Pseudo-random numbers for tests: SplitMix64, seeded, the same on every machine.
 #[derive(Debug, Clone)]

@@ -116,6 +116,27 @@ pub trait DmaAccess: RemoteMemory {
     fn peers(&mut self) -> Option<&mut dyn PeerDma>;
 }
 
+/// Passes on the address of each run of mapped bytes. Returns how many bytes there were before the first that is not mapped.
+pub(crate) fn each_mapped(
+    dma: &mut dyn DmaAccess,
+    buffer: &Buffer,
+    at: u64,
+    len: usize,
+    mut run: impl FnMut(*mut u8, usize),
+) -> usize {
+    let mut done = 0;
+    while done < len {
+        let span = dma.span(buffer, at + done as u64).ok();
+        let span = span.map(|s| s.prefix((len - done) as u64));
+        let Some((bytes, n)) = span.and_then(|s| Some((dma.direct(s)?, s.len as usize))) else {
+            break;
+        };
+        run(bytes, n);
+        done += n;
+    }
+    done
+}
+
 /// Memory that NICs of one host pass to each other: staging rooms in NIC memory, and copies out of imported memory.
 pub trait PeerDma {
     /// A place in the order of our writes to memory that no CPU maps, for [`PeerDma::has_landed`].

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ringbell_gtlb::testing::span;
 use ringbell_gtlb::{Access, BusSpan, Fault, Need};
 use ringbell_nic_abi::{GpuVa, PdId, Rkey, Status};
 use ringbell_nic_core::dma::{DmaAccess, PeerDma, ReadStatus, RemoteMemory, WordUpdate};
@@ -15,6 +16,8 @@ pub struct MockDma {
     pub pending_every: u64,
     reads: u64,
     owed: Option<(Buffer, u64, usize)>,
+    /// Memory is mapped, in runs of 5,000 bytes.
+    pub mapped: bool,
     /// Refuse this region.
     pub faulty: Option<u32>,
     /// What peers may do to regions, by their remote keys, and to the regions of which domain.
@@ -141,12 +144,20 @@ impl DmaAccess for MockDma {
         Ok(())
     }
     fn span(&mut self, b: &Buffer, offset: u64) -> Result<BusSpan, Fault> {
-        Err(Fault::NoTranslation {
-            va: GpuVa(b.va.0 + offset),
-        })
+        let va = b.va.0 + offset;
+        let len = 5_000 - va % 5_000;
+        match self.mapped {
+            true => Ok(span(
+                u64::from(b.region) << 32 | va,
+                len.min(u64::from(b.len) - offset),
+            )),
+            false => Err(Fault::NoTranslation { va: GpuVa(va) }),
+        }
     }
-    fn direct(&self, _: BusSpan) -> Option<*mut u8> {
-        None
+    fn direct(&self, span: BusSpan) -> Option<*mut u8> {
+        let (region, at) = (span.addr.value() >> 32, span.addr.value() as u32);
+        let bytes = &self.regions[region as usize][at as usize..][..span.len as usize];
+        Some(bytes.as_ptr().cast_mut())
     }
     fn count_copied(&mut self, _: u64) {}
     fn peers(&mut self) -> Option<&mut dyn PeerDma> {

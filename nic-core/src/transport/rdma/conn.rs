@@ -7,15 +7,17 @@ use std::time::Duration;
 use ringbell_nic_abi::Status;
 
 use super::one_sided::{OneSided, Peer};
+use super::outgoing::{is_mapped, Outgoing};
 use super::qp::{QueuePair, State, Transmit};
 use super::stream::{Ends, Stream, Waiting};
 use super::RdmaConfig;
-use crate::datapath::{Datapath, Filled, ReceivePath, SendPath, Sent};
+use crate::datapath::{Datapath, Filled, Payload, ReceivePath, SendPath, Sent};
+use crate::dma::DmaAccess;
 use crate::engine::{Direction, EngineFailed};
 use crate::port::Batch;
 use crate::transport::connections::Connection;
 use crate::transport::TransportEvent;
-use crate::types::{ConnId, ListenerId, NicTime};
+use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
 use crate::wire::roce::cm::Message;
 use crate::wire::roce::icrc::Flow;
 use crate::wire::roce::{Psn, Qpn};
@@ -26,6 +28,9 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// Tries to tell a peer that a connection ends.
 const GOODBYES: u32 = 5;
 const ASK_AGAIN_MAX: Duration = Duration::from_secs(1);
+/// From here on a send leaves by reference. A shorter one is copied, and retires at once; the acknowledgement of packets of this many
+/// bytes does not wait for company.
+const REFERRED_MIN: u32 = 16 << 10;
 
 /// Phase of a connection as reported to the layer above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -339,6 +344,7 @@ impl Conn {
         status: (Status, u64),
         events: &mut VecDeque<TransportEvent>,
     ) {
+        self.stream.tx.withdraw(None);
         self.sends.fail_all(status, events);
         self.recvs.fail_all(status, events);
         self.one_sided.fail_all(self.id, status, events);
@@ -364,7 +370,7 @@ impl Conn {
         moved
     }
 
-    /// Moves bytes of posted sends into the ring. Returns whether anything moved.
+    /// Retires sends that the peer has, and takes the bytes of others into the stream. Returns whether anything moved.
     ///
     /// # Errors
     /// The engine on the path has failed.
@@ -376,16 +382,34 @@ impl Conn {
         let before = events.len();
         let mut moved = false;
         self.seen.pending = false;
-        if self.sends.is_empty() && !data.on_path(self.id, Direction::Send) {
-            return Ok(false);
+        self.sends.acknowledge(self.stream.tx.start(), events);
+        if self.sends.unsent().is_none() && !data.on_path(self.id, Direction::Send) {
+            return Ok(events.len() != before);
         }
         while self.stream.tx.free() > 0 {
-            match self.sends.fill(self.stream.tx.room(), data, events) {
-                Sent::Bytes(0) => break,
-                Sent::Bytes(n) => {
-                    self.stream.tx.filled(n);
-                    moved = true;
+            let tx = &mut self.stream.tx;
+            let sent = match referable(self.id, tx, &self.sends, data) {
+                Some(Long { n: 0, .. }) => break,
+                Some(Long { token, from, at, n }) => {
+                    tx.refer(token, from, at, n);
+                    // Such memory is mapped, and mapped memory answers at once.
+                    let read = |dma: &mut dyn DmaAccess, at: u32, to: &mut [u8]| {
+                        dma.read(&from, at.into(), to).map(|_| ())
+                    };
+                    self.sends.refer(n, tx.end(), data, events, read)
                 }
+                None => match self.sends.fill(tx.room(), data, events) {
+                    Sent::Bytes(0) => break,
+                    sent => {
+                        if let Sent::Bytes(n) = sent {
+                            tx.filled(n);
+                        }
+                        sent
+                    }
+                },
+            };
+            match sent {
+                Sent::Bytes(_) => moved = true,
                 Sent::Pending => {
                     self.seen.pending = true;
                     break;
@@ -408,4 +432,39 @@ impl Conn {
         ];
         timers.into_iter().flatten().min()
     }
+}
+
+/// Bytes of a send that leave by reference.
+struct Long {
+    token: WorkToken,
+    from: Buffer,
+    at: u32,
+    n: u32,
+}
+
+/// The next bytes to leave by reference; none of them when there is too little room. `None`: the next are copied.
+fn referable(
+    conn: ConnId,
+    tx: &Outgoing,
+    sends: &SendPath,
+    data: &mut Datapath<'_>,
+) -> Option<Long> {
+    let (work, at) = sends.unsent()?;
+    let Payload::Memory(from) = work.payload else {
+        return None;
+    };
+    let left = from.len - at;
+    let is_changed = data.transforms(conn) || data.held(conn, Direction::Send) > 0;
+    if left < REFERRED_MIN
+        || is_changed
+        || sends.pending() > 0
+        || tx.capacity() < 4 * REFERRED_MIN as usize
+    {
+        return None;
+    }
+    // At most the capacity, which a count of the window can hold.
+    let n = left.min(tx.free() as u32);
+    let n = if n < REFERRED_MIN { 0 } else { n };
+    let token = work.token;
+    is_mapped(&from, at.into(), n as usize, data.dma).then_some(Long { token, from, at, n })
 }

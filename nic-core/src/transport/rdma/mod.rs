@@ -23,6 +23,7 @@
 mod conn;
 mod manage;
 mod one_sided;
+mod outgoing;
 pub mod qp;
 pub(crate) mod random;
 mod ring;
@@ -490,8 +491,12 @@ impl Transport for RdmaTransport {
         if let Some(n) = c.one_sided.cancel(conn, token, &mut self.events) {
             return Some(n);
         }
-        let sent = c.sends.cancel(token).map(|s| s.bytes);
-        sent.or_else(|| Some(c.recvs.cancel(token)?.0))
+        if let Some(s) = c.sends.cancel(token) {
+            c.stream.tx.withdraw(Some(token));
+            // What lies in its memory is lost to the stream.
+            return Some(s.bytes.max(s.referred.into()));
+        }
+        Some(c.recvs.cancel(token)?.0)
     }
 
     fn undelivered(&self, conn: ConnId) -> u64 {

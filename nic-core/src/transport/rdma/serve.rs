@@ -203,7 +203,7 @@ impl RdmaTransport {
             return Err(failed);
         }
         moved |= c.pump_sends(data, &mut self.events)?;
-        if c.stream.fin == Fin::Wanted && c.sends.is_empty() && !c.sends.finish(data)? {
+        if c.stream.fin == Fin::Wanted && c.sends.unsent().is_none() && !c.sends.finish(data)? {
             // What an engine has kept for the end.
             moved |= c.pump_sends(data, &mut self.events)?;
         }
@@ -244,7 +244,7 @@ impl RdmaTransport {
             // The end of the stream waits for what an engine has kept, and for one-sided operations.
             let ends_now = c.stream.fin == Fin::Wanted
                 && c.one_sided.is_idle()
-                && c.sends.is_empty()
+                && c.sends.unsent().is_none()
                 && c.sends.finish(data) == Ok(true);
             while c.qp.room() > 0 {
                 let Some(work) = c.stream.next_work(wire.mtu, ends_now) else {

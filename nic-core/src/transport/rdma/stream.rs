@@ -9,13 +9,15 @@
 //! |  kind  |  bytes taken so far, modulo 2^28      |
 //! ```
 //!
-//! **Copies.** A byte is copied from memory into the ring of what is not acknowledged, where the send retires, and from there into
-//! packets. On the other side it goes from the packet to the posted receive, or to the ring of what waits for one.
+//! **Copies.** A short send is copied into the ring of what is not acknowledged, and retires there; a long one stays in its memory, and
+//! retires with its acknowledgement ([`Outgoing`]). On the other side a byte goes from the packet to the posted receive, or to the ring
+//! of what waits for one.
 
 use std::collections::VecDeque;
 
 use ringbell_nic_abi::NakCode;
 
+use super::outgoing::Outgoing;
 use super::qp::{Client, Part, Refusal, Request, Unavailable, Work, WorkStatus};
 use super::ring::Ring;
 use crate::datapath::{Datapath, Filled, ReceivePath, Run, Source};
@@ -52,7 +54,7 @@ struct Posted {
 /// Both directions of a stream. See the module text.
 #[derive(Debug)]
 pub(super) struct Stream {
-    pub(super) tx: Ring,
+    pub(super) tx: Outgoing,
     pub(super) rx: Ring,
     /// Position behind the last byte of a SEND.
     framed: u64,
@@ -76,7 +78,7 @@ pub(super) struct Stream {
 impl Stream {
     pub(super) fn new(tx: usize, rx: usize) -> Stream {
         Stream {
-            tx: Ring::new(tx),
+            tx: Outgoing::new(tx),
             rx: Ring::new(rx),
             framed: 0,
             posted: VecDeque::new(),
@@ -200,10 +202,11 @@ pub(super) struct Ends<'a, 'd> {
 
 impl Client for Ends<'_, '_> {
     fn gather(&mut self, id: u64, offset: u32, to: &mut [u8]) -> Result<(), Unavailable> {
-        if !to.is_empty() {
-            self.stream.tx.copy(id + u64::from(offset), to);
+        match &mut self.recvs {
+            _ if to.is_empty() => Ok(()),
+            None => Err(Unavailable::Fault),
+            Some((_, data)) => self.stream.tx.copy(id + u64::from(offset), to, data.dma),
         }
-        Ok(())
     }
 
     #[allow(unsafe_code)] // As the ring.
@@ -214,11 +217,13 @@ impl Client for Ends<'_, '_> {
         len: usize,
         batch: &mut Batch,
     ) -> Result<(), Unavailable> {
-        if len > 0 {
+        let (tx, at) = (&self.stream.tx, id + u64::from(offset));
+        match &mut self.recvs {
+            _ if len == 0 => Ok(()),
+            None => Err(Unavailable::Fault),
             // SAFETY: `serve` sends the batch, or makes its bytes own ones, before anything else is done with the connection.
-            unsafe { self.stream.tx.refer(id + u64::from(offset), len, batch) };
+            Some((_, data)) => unsafe { tx.append(at, len, batch, data.dma) },
         }
-        Ok(())
     }
 
     fn done(&mut self, _: u64, status: WorkStatus) {

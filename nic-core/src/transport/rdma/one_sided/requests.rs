@@ -8,6 +8,7 @@ use super::note::{Access, Note, NOTE_BYTES};
 use crate::datapath::Datapath;
 use crate::dma::{DmaAccess, ReadStatus};
 use crate::port::Batch;
+use crate::transport::rdma::outgoing;
 use crate::transport::rdma::qp::{Remote, Request, Unavailable, Work, WorkStatus};
 use crate::transport::{Payload, RemoteOp, RemoteWork, TransportEvent};
 use crate::types::{ConnId, WorkToken};
@@ -283,22 +284,14 @@ impl Requests {
             return self.gather(id, offset, batch.room(len), data);
         };
         let data = data.ok_or(Unavailable::Fault)?;
-        let mut done = 0;
-        while done < len {
-            let at = u64::from(part) + u64::from(offset) + done as u64;
-            let span = data.dma.span(&from, at).ok();
-            let span = span.map(|s| s.prefix((len - done) as u64));
-            let mapped = span.and_then(|s| Some((data.dma.direct(s)?, s.len as usize)));
-            let Some((bytes, n)) = mapped else {
-                let to = batch.room(len - done);
-                return self.gather(id, offset + done as u32, to, Some(data));
-            };
-            // SAFETY: the span is mapped (checked by `direct`), and its region pinned until the operation retires. `serve` sends the
-            // batch, or makes its bytes own ones, before anything else is done with the connection.
-            unsafe { batch.memory(bytes, n) };
-            done += n;
+        let at = u64::from(part) + u64::from(offset);
+        // SAFETY: the region is pinned until the operation retires. `serve` sends the batch, or makes its bytes own ones, before
+        // anything else is done with the connection.
+        let done = unsafe { outgoing::refer(&from, at, len, batch, data.dma) };
+        match len - done {
+            0 => Ok(()),
+            rest => self.gather(id, offset + done as u32, batch.room(rest), Some(data)),
         }
-        Ok(())
     }
 
     /// Takes bytes of a READ.
