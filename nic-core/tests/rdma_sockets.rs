@@ -95,6 +95,55 @@ fn streams_survive_loss_order_duplicates_and_flipped_bits() {
 }
 
 #[test]
+fn long_packets_are_received_in_place_whatever_comes_between() {
+    for (seed, mtu, icrc, has_faults) in [
+        (1, None, Icrc::Never, false),
+        (2, None, Icrc::Always, true),
+        (3, Some(9_000), Icrc::Never, false),
+        (4, Some(9_000), Icrc::Always, true),
+        (5, Some(20_000), Icrc::Always, false),
+    ] {
+        let faults = Faults {
+            loss: 0.02,
+            reorder: 0.02,
+            duplicate: 0.02,
+            corrupt: 0.02,
+            seed,
+            ..Faults::default()
+        };
+        let sender: Socket = match has_faults {
+            true => Box::new(ImpairDatagrams::new(socket(mtu), faults).expect("sound faults")),
+            false => Box::new(socket(mtu)),
+        };
+        let ports: (Socket, Socket) = (sender, Box::new(socket(mtu)));
+        let (sender, receiver) = (ports.0.local(), ports.1.local());
+        let ends = [1, 2].map(|n| with_icrc(seed * 2 + n, icrc));
+        let mut p = over_sockets(ports, ends[0].clone(), ends[1].clone());
+        (p.a.dma.mapped, p.b.dma.mapped) = (true, true);
+        let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let (a, b) = p.connect(7000);
+        let mut there = Flow::new(&mut p.a, &mut p.b, (a, b), 6_000_001, seed);
+        let mut back = Flow::new(&mut p.b, &mut p.a, (b, a), 2_000_001, seed + 7);
+        let mut turn = 0;
+        p.until(10 * MINUTE, |p| {
+            turn += 1;
+            // Of any length, packets as long as those of the stream among them.
+            let junk = vec![0x5a; [1, 12, 28, 8_952, 20_000][turn % 5]];
+            for to in [sender, receiver] {
+                stranger.send_to(&junk, to).expect("the loopback");
+            }
+            let done = there.drive(&mut p.a, &mut p.b) & back.drive(&mut p.b, &mut p.a);
+            done.then_some(())
+        });
+        there.check(&p.a, &p.b);
+        back.check(&p.b, &p.a);
+        let counted = p.b.transport.counters();
+        assert!(counted.in_place > 10, "{seed}: {counted:?}");
+        assert!(counted.foreign + counted.invalid > 0, "{counted:?}");
+    }
+}
+
+#[test]
 fn the_crc_is_left_out_over_the_loopback_alone_and_when_both_agree() {
     for (a, b, left_out) in [
         (Icrc::Auto, Icrc::Auto, true),

@@ -8,8 +8,9 @@ use ringbell_nic_abi::Status;
 
 use super::{Datapath, RecvWork, TransportEvent};
 use crate::copy;
-use crate::dma::DmaAccess;
+use crate::dma::{each_mapped, DmaAccess};
 use crate::engine::{Direction, EngineFailed, Stage, PIECE, TAPPED, TAPPED_AROUND};
+use crate::port::Places;
 use crate::types::{Buffer, ConnId, WorkToken};
 
 /// Receives below this size stay in the cache, however many are posted: their waiter reads them soon.
@@ -372,6 +373,51 @@ impl ReceivePath {
     /// What is on its way is not waited for any more.
     pub(crate) fn forget_expected(&mut self) {
         self.recvs.iter_mut().for_each(|r| r.copying = 0);
+    }
+
+    /// Says where packets of so many bytes would go that came next, as far as memory is mapped.
+    pub(crate) fn places(&self, len: usize, places: &mut Places, dma: &mut dyn DmaAccess) {
+        let mut recvs = self.recvs.iter();
+        let mut next = recvs.next().map(|r| (r, r.done));
+        loop {
+            let mut left = len;
+            while left > 0 {
+                let Some((r, at)) = next else {
+                    return places.cancel();
+                };
+                let n = left.min((r.work.buffer.len - at) as usize);
+                let mapped = each_mapped(dma, &r.work.buffer, at.into(), n, |to, n| {
+                    // SAFETY: mapped (`direct`). The receive is posted until the step's packets have been taken.
+                    unsafe { places.add(to, n) };
+                });
+                if mapped < n {
+                    return places.cancel();
+                }
+                left -= n;
+                // n <= buffer.len <= u32::MAX
+                let at = at + n as u32;
+                let is_over = at == r.work.buffer.len || (r.work.some && left == 0);
+                next = match is_over {
+                    true => recvs.next().map(|r| (r, r.done)),
+                    false => Some((r, at)),
+                };
+            }
+            if !places.end() {
+                return;
+            }
+        }
+    }
+
+    /// A packet of so many bytes is in its place.
+    pub(crate) fn placed(&mut self, mut len: u32, events: &mut VecDeque<TransportEvent>) {
+        while let Some(r) = self.recvs.front_mut().filter(|_| len > 0) {
+            let n = len.min(r.work.buffer.len - r.done);
+            r.done += n;
+            len -= n;
+            if r.done == r.work.buffer.len || r.work.some {
+                self.retire((Status::Ok, 0), events);
+            }
+        }
     }
 
     /// No bytes can be brought to the first receive.

@@ -23,7 +23,7 @@ pub use self::neighbor::Resolved;
 use self::neighbor::{Neighbors, Place};
 pub(crate) use self::routes::Routes;
 pub use self::routes::{Route, RouteError, Via, ROUTES_MAX};
-use crate::port::{AnyPort, Batch, MacAddr, Port, PortCounters, Segmentation};
+use crate::port::{AnyPort, Batch, MacAddr, Places, Port, PortCounters, Segmentation};
 use crate::types::NicTime;
 use crate::wire::control::{echo_reply, Arp, ARP_FRAME};
 use crate::wire::frame::{classify, Dropped, Frame, RoceFrame, TcpFrame};
@@ -170,6 +170,8 @@ pub struct Packet<'a> {
     pub headers: Headers,
     /// From the Ethernet header on; of a port of datagrams, what lies behind the UDP header.
     pub frame: &'a [u8],
+    /// Of several packets whose payloads are in their places; the frame has header and CRC of each.
+    pub placed: Option<&'a Places>,
 }
 
 /// A host that has refused a packet.
@@ -515,6 +517,15 @@ impl Network {
         self.counters.replies_lost += u64::from(!sent);
     }
 
+    /// Where to say which RoCEv2 packets are expected in which places, right before [`Network::rx`].
+    #[inline]
+    pub(crate) fn places(&mut self, port: usize) -> Option<&mut Places> {
+        match &mut self.ports[port] {
+            AnyPort::Frames(_) => None,
+            AnyPort::Datagrams(p) => p.places(),
+        }
+    }
+
     /// The next frame of a port. Answers leave with the next call, or with [`Network::flush`].
     // Inlined: the segment, written field by field and copied whole, stalls on the store buffer otherwise.
     #[inline(always)]
@@ -541,6 +552,7 @@ impl Network {
                         end: datagram.bytes.len(),
                     }),
                     frame: datagram.bytes,
+                    placed: datagram.placed,
                 };
                 return Some(Received::Packet(Protocol::Roce, packet));
             }
@@ -552,6 +564,7 @@ impl Network {
                     from: Link { port, mac },
                     headers: Headers::Tcp(seg),
                     frame,
+                    placed: None,
                 };
                 return Some(Received::Packet(Protocol::Tcp, packet));
             }
@@ -561,6 +574,7 @@ impl Network {
                     from: Link { port, mac },
                     headers: Headers::Roce(datagram),
                     frame,
+                    placed: None,
                 };
                 return Some(Received::Packet(Protocol::Roce, packet));
             }

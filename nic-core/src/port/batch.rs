@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use crc_fast::Digest;
+
 use crate::copy::copy;
 use crate::wire::roce::icrc::{self, Flow, ICRC_BYTES};
 use crate::wire::roce::BTH_BYTES;
@@ -148,15 +150,9 @@ impl Batch {
                     digest.update(unsafe { std::slice::from_raw_parts(at, p.len) });
                 }
                 Place::Memory => {
-                    let mut piece = [0; CRC_PIECE];
-                    let mut done = 0;
-                    while done < p.len {
-                        let n = (p.len - done).min(CRC_PIECE);
-                        let at: *const u8 = std::ptr::with_exposed_provenance(p.at + done);
-                        // SAFETY: the caller of `memory` keeps the span readable; the piece is as long.
-                        unsafe { copy(piece.as_mut_ptr(), at, n) };
-                        digest.update(&piece[..n]);
-                        done += n;
+                    // SAFETY: the caller of `memory` keeps the span readable.
+                    unsafe {
+                        digest_memory(&mut digest, std::ptr::with_exposed_provenance(p.at), p.len);
                     }
                 }
             }
@@ -251,6 +247,22 @@ impl Batch {
             }
         }
         true
+    }
+}
+
+/// Adds bytes of memory to a CRC.
+///
+/// # Safety
+/// They are mapped and readable.
+pub(super) unsafe fn digest_memory(digest: &mut Digest, at: *const u8, len: usize) {
+    let mut piece = [0; CRC_PIECE];
+    let mut done = 0;
+    while done < len {
+        let n = (len - done).min(CRC_PIECE);
+        // SAFETY: readable (the caller's contract); the piece is as long.
+        unsafe { copy(piece.as_mut_ptr(), at.wrapping_add(done), n) };
+        digest.update(&piece[..n]);
+        done += n;
     }
 }
 

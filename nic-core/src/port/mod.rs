@@ -28,6 +28,7 @@ pub mod capture;
 pub mod impair;
 mod kernel;
 pub mod mem;
+mod places;
 pub mod roce;
 #[cfg(feature = "tap")]
 pub mod tap;
@@ -37,6 +38,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::BorrowedFd;
 
 pub use self::batch::Batch;
+pub use self::places::Places;
+pub(crate) use self::places::AROUND_PLACED;
 use crate::types::NicTime;
 pub use crate::wire::MacAddr;
 use crate::wire::ETHERNET_HEADER;
@@ -155,8 +158,10 @@ pub struct Datagram<'a> {
     pub from: SocketAddrV4,
     /// The two ECN bits (RFC 3168 §5).
     pub ecn: u8,
-    /// What lies behind the UDP header.
+    /// What lies behind the UDP header. Of packets whose payloads are in their places: header and CRC of each.
     pub bytes: &'a [u8],
+    /// Those places.
+    pub placed: Option<&'a Places>,
 }
 
 /// A place where datagrams of the host leave and enter: the kernel does Ethernet, ARP, routes and the IP header.
@@ -189,6 +194,12 @@ pub trait DatagramPort: Send {
         batch: &Batch,
         from: usize,
     ) -> usize;
+
+    /// Where to say in which places the payloads of the next packets are expected, right before [`DatagramPort::receive`]. `None`, the
+    /// default: they are not put there.
+    fn places(&mut self) -> Option<&mut Places> {
+        None
+    }
 
     /// The next datagram that has arrived. It stays until the next call of any method.
     fn receive(&mut self, now: NicTime) -> Option<Datagram<'_>>;
@@ -331,6 +342,9 @@ impl<P: DatagramPort + ?Sized> DatagramPort for Box<P> {
         from: usize,
     ) -> usize {
         (**self).send(to, ecn, segmented, batch, from)
+    }
+    fn places(&mut self) -> Option<&mut Places> {
+        (**self).places()
     }
     fn receive(&mut self, now: NicTime) -> Option<Datagram<'_>> {
         (**self).receive(now)

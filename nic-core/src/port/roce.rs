@@ -25,8 +25,11 @@ use rustc_hash::FxHashMap;
 
 use self::socket::{Message, Pieces, Received, MESSAGES, PIECES_MAX};
 use super::kernel::{failed, path_mtu, Errors};
-use super::{Batch, Datagram, DatagramPort, PortCounters, Segmentation, MTU_MIN};
+use super::{
+    Batch, Datagram, DatagramPort, Places, PortCounters, Segmentation, AROUND_PLACED, MTU_MIN,
+};
 use crate::types::NicTime;
+use crate::wire::roce::BTH_BYTES;
 
 /// Largest MTU of a port of datagrams: the longest IPv4 packet.
 pub const DATAGRAM_MTU_MAX: usize = 65_535;
@@ -96,6 +99,17 @@ struct Inbox {
     pauses: bool,
 }
 
+/// Where the next packets are expected to go.
+#[derive(Debug, Default)]
+struct Expected {
+    places: Places,
+    /// They are for the next call.
+    is_next: bool,
+    pieces: Pieces,
+    /// Headers and CRCs.
+    around: Vec<u8>,
+}
+
 /// What is being sent.
 #[derive(Debug, Default)]
 struct Outbox {
@@ -127,6 +141,7 @@ pub struct RocePort {
     ecn: u8,
     errors: Errors,
     inbox: Inbox,
+    expected: Expected,
     outbox: Outbox,
     counters: PortCounters,
 }
@@ -164,6 +179,7 @@ impl RocePort {
                 pauses: false,
             },
             ecn: 0,
+            expected: Expected::default(),
             outbox: Outbox {
                 flat: vec![0; MESSAGES * MESSAGE_BYTES].into(),
                 ..Outbox::default()
@@ -201,6 +217,56 @@ impl RocePort {
             }
         }
         some
+    }
+
+    /// Receives a message into the places where it is expected. `Some(n)`: its `n` packets are there. Otherwise it is in the inbox, if
+    /// there was one.
+    #[allow(unsafe_code)] // Memory of posted receives, by address.
+    fn receive_placed(&mut self) -> Option<(Received, usize)> {
+        let (i, e) = (&mut self.inbox, &mut self.expected);
+        let (most, packet) = (e.places.len(), e.places.payload() + AROUND_PLACED);
+        e.around.resize(most * AROUND_PLACED, 0);
+        e.pieces.clear();
+        let mut around = e.around.as_mut_ptr();
+        let mut add = |pieces: &mut Pieces, len: usize| {
+            pieces.add(pieces.len(), around, len);
+            around = around.wrapping_add(len);
+        };
+        add(&mut e.pieces, BTH_BYTES);
+        for k in 0..most {
+            for (at, len) in e.places.spans(k) {
+                e.pieces.add(e.pieces.len(), at, len);
+            }
+            let next = if k + 1 < most { BTH_BYTES } else { 0 };
+            add(&mut e.pieces, AROUND_PLACED - BTH_BYTES + next);
+        }
+        let (beyond, linear) = i.bytes.split_at_mut(MESSAGE_BYTES);
+        e.pieces
+            .add(e.pieces.len(), beyond.as_mut_ptr(), beyond.len());
+        // SAFETY: the transport has said where in its posted receives; the rest is ours.
+        let got = unsafe { socket::receive_into(&self.socket, &e.pieces) };
+        let is_failed = failed(&got);
+        let Ok(got) = got else {
+            i.asks = 1;
+            if is_failed {
+                self.read_errors();
+            }
+            return None;
+        };
+        i.pauses = true;
+        let n = got.len / packet;
+        let is_whole = n > 0 && n <= most && n * packet == got.len;
+        let is_cut_so = got.segment == packet;
+        if is_whole && is_cut_so && e.places.are(got.from, &e.around[..n * AROUND_PLACED]) {
+            e.places.truncate(n);
+            return Some((got, n));
+        }
+        // Another message: as if it had come without places.
+        // SAFETY: as above, and the second message's room is apart from all pieces.
+        unsafe { e.pieces.copy_to(&mut linear[..got.len.min(MESSAGE_BYTES)]) };
+        i.messages[1] = got;
+        (i.next, i.count, i.offset, i.asks) = (1, 2, 0, 1);
+        None
     }
 
     /// Gathers messages from packet `at` on, none of them longer than `longest` bytes. Returns whether there is one.
@@ -379,7 +445,32 @@ impl DatagramPort for RocePort {
         next - from
     }
 
+    fn places(&mut self) -> Option<&mut Places> {
+        let i = &self.inbox;
+        let e = &mut self.expected;
+        let looks = i.next == i.count && !i.pauses;
+        e.is_next = looks;
+        e.places.clear();
+        looks.then_some(&mut e.places)
+    }
+
     fn receive(&mut self, _: NicTime) -> Option<Datagram<'_>> {
+        let e = &mut self.expected;
+        if std::mem::take(&mut e.is_next) && (1..PIECES_MAX / 2).contains(&e.places.runs()) {
+            if let Some((got, n)) = self.receive_placed() {
+                self.counters.rx_frames += n as u64;
+                self.counters.rx_bytes += got.len as u64;
+                return Some(Datagram {
+                    from: got.from,
+                    ecn: got.ecn,
+                    bytes: &self.expected.around[..n * AROUND_PLACED],
+                    placed: Some(&self.expected.places),
+                });
+            }
+            if self.inbox.next == self.inbox.count {
+                return None;
+            }
+        }
         loop {
             let i = &mut self.inbox;
             if i.next == i.count {
@@ -427,6 +518,7 @@ impl DatagramPort for RocePort {
                 from: m.from,
                 ecn: m.ecn,
                 bytes: &self.inbox.bytes[start..start + n],
+                placed: None,
             });
         }
     }

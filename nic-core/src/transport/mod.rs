@@ -29,6 +29,7 @@ use crate::datapath::Datapath;
 pub use crate::datapath::{Payload, RecvWork, SendWork, TransportEvent};
 use crate::memory::Sharer;
 use crate::network::{Network, Packet, Protocol, Received, Refused, Resolved, PROTOCOLS};
+use crate::port::Places;
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, Small, WorkToken};
 pub use one_sided::{RemoteOp, RemoteWork, Signal};
 
@@ -216,6 +217,11 @@ pub trait PacketTransport {
     /// The protocol of its packets.
     fn protocol(&self) -> Protocol;
 
+    /// Says where the payloads of the next packets go, if that is known.
+    fn expect(&mut self, places: &mut Places, data: &mut Datapath<'_>) {
+        let _ = (places, data);
+    }
+
     /// Takes a packet, which lies in the port until the call returns. `true`: [`answer`](PacketTransport::answer) is
     /// called before the next packet.
     fn receive(&mut self, now: NicTime, packet: &Packet<'_>, data: &mut Datapath<'_>) -> bool;
@@ -252,6 +258,11 @@ pub fn deliver(
     let mut any = false;
     for port in 0..net.ports().len() {
         for _ in 0..RX_BUDGET {
+            if let Some(places) = net.places(port) {
+                if let Some(taker) = &mut takers[Protocol::Roce as usize] {
+                    taker.expect(places, data);
+                }
+            }
             let Some(received) = net.rx(port, now) else {
                 break;
             };

@@ -7,6 +7,8 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 
+use crate::copy::copy;
+
 /// Most messages of one system call.
 pub(super) const MESSAGES: usize = 8;
 /// Most pieces of a message (`UIO_MAXIOV`).
@@ -43,6 +45,21 @@ impl Pieces {
                 iov_base: at.cast_mut().cast(),
                 iov_len: len,
             }),
+        }
+    }
+}
+
+impl Pieces {
+    /// Copies the first bytes of the pieces to `to`.
+    ///
+    /// # Safety
+    /// They are mapped and readable, and do not overlap with `to`.
+    pub(super) unsafe fn copy_to(&self, mut to: &mut [u8]) {
+        for piece in &self.0 {
+            let (now, rest) = to.split_at_mut(piece.iov_len.min(to.len()));
+            // SAFETY: the caller's contract.
+            unsafe { copy(now.as_mut_ptr(), piece.iov_base.cast(), now.len()) };
+            to = rest;
         }
     }
 }
@@ -276,6 +293,21 @@ pub(super) fn receive(
         *got = place.received(&header.msg_hdr, header.msg_len as usize);
     }
     Ok(n)
+}
+
+/// Receives a message into pieces.
+///
+/// # Safety
+/// They are mapped and may be written.
+pub(super) unsafe fn receive_into(socket: &UdpSocket, pieces: &Pieces) -> io::Result<Received> {
+    let mut place = Place::new(&mut []);
+    let mut header = place.header();
+    header.msg_iov = pieces.0.as_ptr().cast_mut();
+    header.msg_iovlen = pieces.0.len();
+    // SAFETY: the place and the list live as long as the call and are as long as said; the pieces are the caller's.
+    let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
+    let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+    Ok(place.received(&header, len))
 }
 
 /// Where the kernel puts a message and what it says about it.

@@ -4,23 +4,23 @@ use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
-use ringbell_nic_abi::Status;
+use ringbell_nic_abi::{RoceOpcode, Status};
 
 use super::one_sided::{OneSided, Peer};
 use super::outgoing::{is_mapped, Outgoing};
 use super::qp::{QueuePair, State, Transmit};
-use super::stream::{Ends, Stream, Waiting};
+use super::stream::{Ends, Stream, Waiting, PLACED_MIN};
 use super::RdmaConfig;
 use crate::datapath::{Datapath, Filled, Payload, ReceivePath, SendPath, Sent};
 use crate::dma::DmaAccess;
 use crate::engine::{Direction, EngineFailed};
-use crate::port::Batch;
+use crate::port::{Batch, Places};
 use crate::transport::connections::Connection;
 use crate::transport::TransportEvent;
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
 use crate::wire::roce::cm::Message;
 use crate::wire::roce::icrc::Flow;
-use crate::wire::roce::{Psn, Qpn};
+use crate::wire::roce::{Bth, Psn, Qpn};
 use crate::wire::udp::UNFRAGMENTED;
 
 /// Time to the second try of a message of connection management; it doubles.
@@ -271,6 +271,21 @@ impl Conn {
             events,
         };
         (&mut self.qp, ends)
+    }
+
+    /// Says where the payloads of the next packets go, when they are whole, in order, and long enough.
+    pub(super) fn expect(&self, places: &mut Places, data: &mut Datapath<'_>) {
+        let is_plain = self.phase == Phase::Open
+            && self.wire.mtu >= PLACED_MIN
+            && self.stream.takes_directly()
+            && !data.on_path(self.id, Direction::Receive);
+        let Some(psn) = self.qp.expects().filter(|_| is_plain) else {
+            return;
+        };
+        let first = Bth::new(RoceOpcode::SendOnly, self.key(), psn);
+        let len = self.wire.mtu as usize;
+        places.begin(self.wire.from, first, len);
+        self.recvs.places(len, places, data.dma);
     }
 
     /// The queue pair of one-sided operations with its client.

@@ -162,6 +162,8 @@ pub struct RdmaCounters {
     pub out_of_order: u64,
     /// Packets that a switch has marked (ECN).
     pub marked: u64,
+    /// Packets whose payload was received in its place, without a copy of ours.
+    pub in_place: u64,
     /// Packets that had arrived before.
     pub duplicates: u64,
     /// Times that a receiver was not ready, at either end.
@@ -183,6 +185,8 @@ pub struct RdmaTransport {
     turns: Turns,
     /// Messages for queue pair 1 that came in since the last step.
     letters: VecDeque<Letter>,
+    /// The connection whose long packets come now: the next may be received in place.
+    streaming: Option<usize>,
     /// Connections that peers have asked for, by their address and number.
     requests: HashMap<(Ipv4Addr, u32), usize>,
     /// Packets that are being sent, and for whom, when they found no room.
@@ -257,6 +261,7 @@ impl RdmaTransport {
             ports,
             turns: Turns::default(),
             letters: VecDeque::new(),
+            streaming: None,
             requests: HashMap::new(),
             batch: Batch::new(),
             unsent: None,

@@ -7,23 +7,24 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI, ROCE_PKEY_DEFAULT};
-use ringbell_nic_abi::Status;
+use ringbell_nic_abi::{RoceOpcode, Status};
 
 use super::conn::Phase;
 use super::manage::{Letter, AROUND, ECT0};
 use super::qp::{Client, QueuePair, WorkStatus};
-use super::stream::Fin;
+use super::stream::{Fin, PLACED_MIN};
 use super::{one_sided, waiter, RdmaTransport, Unsent};
 use crate::datapath::Datapath;
 use crate::engine::EngineFailed;
 use crate::network::{Datagrams, Headers, Link, Network, Packet, Protocol, Refused, Resolved};
+use crate::port::{Places, AROUND_PLACED};
 use crate::transport::{PacketTransport, TransportEvent};
 use crate::types::NicTime;
 use crate::wire::frame::RoceFrame;
 use crate::wire::roce::cm::Message;
 use crate::wire::roce::icrc::Flow;
 use crate::wire::roce::packet::open;
-use crate::wire::roce::{self, Bth, Extended, Invalid};
+use crate::wire::roce::{self, Bth, Extended, Invalid, BTH_BYTES};
 
 /// Packets that one service may send.
 const BUDGET: usize = 128;
@@ -418,6 +419,51 @@ impl RdmaTransport {
 }
 
 impl RdmaTransport {
+    /// Takes packets whose payloads are in their places.
+    ///
+    /// # Errors
+    /// [`Invalid`], to be counted.
+    fn take_placed(
+        &mut self,
+        now: NicTime,
+        frame: &RoceFrame,
+        (places, around): (&Places, &[u8]),
+        data: &mut Datapath<'_>,
+    ) -> Result<(), Invalid> {
+        for (k, around) in around.chunks_exact(AROUND_PLACED).enumerate() {
+            let (head, sum) = around
+                .split_first_chunk::<BTH_BYTES>()
+                .ok_or(Invalid::Length)?;
+            let (bth, _) = Bth::parse(head)?;
+            let index = self.table.find(bth.destination);
+            let Some(c) = index.and_then(|i| self.table.at(i)) else {
+                return Ok(());
+            };
+            if c.wire.icrc {
+                let right = places.icrc(k, &flow_of(frame), head);
+                // Those behind it are as if lost.
+                right.filter(|right| right == sum).ok_or(Invalid::Icrc)?;
+            }
+            // A packet is no longer than 64 KiB.
+            let len = places.payload() as u32;
+            let (qp, mut ends) = c.ends(data, &mut self.events);
+            if qp.placed(now, &bth, len, &mut ends) {
+                c.seen.heard = true;
+                c.probes.refused = 0;
+                self.counters.in_place += 1;
+            }
+            if frame.ecn == MARKED {
+                c.qp.marked(now);
+                self.counters.marked += 1;
+            }
+            self.streaming = index;
+            if let Some(index) = index {
+                self.mark(index);
+            }
+        }
+        Ok(())
+    }
+
     /// # Errors
     /// [`Invalid`], to be counted.
     fn take(
@@ -480,6 +526,10 @@ impl RdmaTransport {
             c.seen.heard = true;
             c.probes.refused = 0;
         }
+        if bth.opcode == RoceOpcode::SendOnly {
+            let is_long = packet.payload.len() >= PLACED_MIN as usize;
+            self.streaming = index.filter(|_| is_long);
+        }
         if let Some(index) = index {
             self.mark(index);
         }
@@ -516,10 +566,20 @@ impl PacketTransport for RdmaTransport {
         Protocol::Roce
     }
 
+    fn expect(&mut self, places: &mut Places, data: &mut Datapath<'_>) {
+        if let Some(c) = self.streaming.and_then(|index| self.table.at(index)) {
+            c.expect(places, data);
+        }
+    }
+
     fn receive(&mut self, now: NicTime, packet: &Packet<'_>, data: &mut Datapath<'_>) -> bool {
         if let Headers::Roce(frame) = &packet.headers {
             let bytes = &packet.frame[frame.payload_at..frame.end];
-            if self.take(now, packet.from, frame, bytes, data).is_err() {
+            let taken = match packet.placed {
+                Some(places) => self.take_placed(now, frame, (places, bytes), data),
+                None => self.take(now, packet.from, frame, bytes, data),
+            };
+            if taken.is_err() {
                 self.counters.invalid += 1;
             }
         }

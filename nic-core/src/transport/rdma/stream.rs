@@ -10,8 +10,8 @@
 //! ```
 //!
 //! **Copies.** A short send is copied into the ring of what is not acknowledged, and retires there; a long one stays in its memory, and
-//! retires with its acknowledgement ([`Outgoing`]). On the other side a byte goes from the packet to the posted receive, or to the ring
-//! of what waits for one.
+//! retires with its acknowledgement ([`Outgoing`]). On the other side the kernel puts long packets that are expected into the posted
+//! receives; another byte goes from the packet to the posted receive, or to the ring of what waits for one.
 
 use std::collections::VecDeque;
 
@@ -29,6 +29,8 @@ const KIND_SHIFT: u32 = 28;
 const COUNT: u32 = (1 << KIND_SHIFT) - 1;
 const TAKEN: u32 = 0;
 const FIN: u32 = 1;
+/// Packets of so many bytes and more are received in place. A place costs the kernel more than the copy of fewer bytes costs us.
+pub(super) const PLACED_MIN: u32 = 8 << 10;
 /// Largest window: well below what a count can tell apart.
 pub(super) const WINDOW_MAX: usize = 1 << 26;
 
@@ -124,8 +126,10 @@ impl Stream {
     pub(super) fn next_work(&mut self, mtu: u32, ends: bool) -> Option<Work> {
         let start = self.framed;
         let mut immediate = None;
-        let len = self.may_send().min(mtu.into()) as u32;
+        let mut len = self.may_send().min(mtu.into()) as u32;
         if self.must_announce() || (self.probe && len == 0) {
+            // A long packet keeps the header that the peer expects, so that it can receive it in place.
+            len = if len < PLACED_MIN { len } else { 0 };
             immediate = Some(self.announce());
             self.probe = false;
         } else if len == 0 {
@@ -145,6 +149,11 @@ impl Stream {
             request: Request::Send(immediate),
             len,
         })
+    }
+
+    /// Whether bytes that arrive go to posted receives by no way around.
+    pub(super) fn takes_directly(&self) -> bool {
+        self.rx.is_empty() && !self.peer_fin && self.failed.is_none()
     }
 
     /// What immediate data say.
@@ -241,6 +250,13 @@ impl Client for Ends<'_, '_> {
                 self.stream.error.get_or_insert(status);
             }
         }
+    }
+
+    fn placed(&mut self, len: u32) -> Result<(), Refusal> {
+        let (recvs, _) = self.recvs.as_mut().ok_or(Refusal::NotReady)?;
+        recvs.placed(len, self.events);
+        self.stream.rx.pass(len as usize);
+        Ok(())
     }
 
     fn receive(&mut self, part: Part<'_>) -> Result<(), Refusal> {

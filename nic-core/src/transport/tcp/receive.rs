@@ -75,6 +75,7 @@ impl PacketTransport for TcpTransport {
             from,
             headers: Headers::Tcp(seg),
             frame,
+            ..
         } = packet
         else {
             return false;

@@ -36,7 +36,7 @@ use self::responder::Responder;
 pub use self::state::{BadTransition, State};
 use crate::port::Batch;
 use crate::types::NicTime;
-use crate::wire::roce::{AtomicEth, Packet, Psn, Qpn};
+use crate::wire::roce::{AtomicEth, Bth, Packet, Psn, Qpn};
 
 /// Memory of the peer: an address there, and its remote key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,6 +193,15 @@ pub trait Client {
     /// # Errors
     /// [`Refusal`]; nothing was taken.
     fn receive(&mut self, part: Part<'_>) -> Result<(), Refusal>;
+
+    /// Takes a SEND of one packet whose bytes are where they belong.
+    ///
+    /// # Errors
+    /// [`Refusal`]; nothing was taken.
+    fn placed(&mut self, len: u32) -> Result<(), Refusal> {
+        let _ = len;
+        Err(NO_MEMORY)
+    }
 
     /// Checks an access of the peer to all of a range.
     ///
@@ -489,6 +498,25 @@ impl QueuePair {
             return false;
         };
         r.receive(now, packet, self.mtu, client, counters)
+    }
+
+    /// The number of the next packet of the peer, if its payload may be put into place before it is looked at.
+    pub(crate) fn expects(&self) -> Option<Psn> {
+        let responder = self.responder.as_ref().filter(|_| self.state.answers());
+        responder.and_then(Responder::expects)
+    }
+
+    /// Takes a SEND of one packet whose payload is in its place ([`Client::placed`]). Returns whether it was of any use.
+    pub(crate) fn placed(
+        &mut self,
+        now: NicTime,
+        bth: &Bth,
+        len: u32,
+        client: &mut dyn Client,
+    ) -> bool {
+        let answers = self.state.answers();
+        let responder = self.responder.as_mut().filter(|_| answers);
+        responder.is_some_and(|r| r.placed(now, bth, len, client))
     }
 
     /// A switch has marked the packet that was received last (ECN): the peer is told.

@@ -232,6 +232,34 @@ impl Responder {
         true
     }
 
+    /// The number of the next packet, if it may begin a message and nothing waits behind it.
+    pub(super) fn expects(&self) -> Option<Psn> {
+        let is_plain = self.refused.is_none() && self.open.is_none();
+        let has_early = self.early.as_ref().is_some_and(|e| !e.is_empty());
+        (is_plain && !has_early).then_some(self.expected)
+    }
+
+    /// Takes a SEND of one packet whose payload is in its place already. `false`: it is not the expected one, and as if lost.
+    pub(super) fn placed(
+        &mut self,
+        now: NicTime,
+        bth: &Bth,
+        len: u32,
+        client: &mut dyn Client,
+    ) -> bool {
+        if self.expects() != Some(bth.psn) || client.placed(len).is_err() {
+            return false;
+        }
+        self.told = false;
+        self.expected = bth.psn.plus(1);
+        self.completed();
+        self.owed.bytes += len as usize;
+        if bth.acknowledge {
+            self.owe(bth.psn, bth.opcode, now);
+        }
+        true
+    }
+
     /// Executes the expected packet. `false`: the next must wait.
     fn expect(
         &mut self,
