@@ -1,6 +1,6 @@
 //! Communicators: collectives and messages on memory of Python objects.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use pyo3::prelude::*;
 use ringbell::abi::collective::{ANY_RANK, ANY_TAG};
@@ -11,42 +11,9 @@ use ringbell::{Algorithm, CollectiveError, Communicator, DataType, Operation, Re
 use crate::failure;
 use crate::nic::{Job, Nic};
 use crate::operand::{Operand, Registry};
-use crate::process::Owned;
-use crate::request::{Posted, Request};
+use crate::posted::{Posted, Shared};
+use crate::request::Request;
 use crate::waiting::{interruptible, seconds};
-
-/// A communicator, with what its requests leave behind.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    /// Operations whose requests were dropped; their memory is the NIC's until they have ended.
-    dropped: Mutex<Vec<Posted>>,
-    comm: Owned<Communicator>,
-    registry: Arc<Registry>,
-    rank: u32,
-}
-
-impl Shared {
-    pub(crate) fn rank(&self) -> u32 {
-        self.rank
-    }
-
-    /// Keeps an operation without a request until it has ended.
-    pub(crate) fn adopt(&self, posted: Posted) {
-        let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
-        dropped.push(posted);
-    }
-
-    fn collect_dropped(&self) {
-        let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
-        dropped.retain_mut(|p| !p.has_ended());
-    }
-
-    pub(crate) fn abort(&self) {
-        if let Ok(comm) = self.comm.get() {
-            comm.abort();
-        }
-    }
-}
 
 /// The value of a name, in small letters as Python's arguments are.
 fn named<T: Copy>(
@@ -77,16 +44,8 @@ impl Comm {
         comm: Result<Communicator, CollectiveError>,
     ) -> PyResult<Comm> {
         let comm = comm.map_err(|e| failure::collective(&e))?;
-        let rank = comm.rank();
-        let shared = Shared {
-            dropped: Mutex::default(),
-            comm: Owned::new(comm),
-            registry: registry.clone(),
-            rank,
-        };
-        Ok(Comm {
-            shared: Arc::new(shared),
-        })
+        let shared = Shared::new(comm, registry);
+        Ok(Comm { shared })
     }
 
     fn comm(&self) -> PyResult<&Communicator> {
@@ -190,7 +149,7 @@ impl Comm {
 
     #[getter]
     fn rank(&self) -> u32 {
-        self.shared.rank
+        self.shared.rank()
     }
 
     #[getter]

@@ -2,15 +2,18 @@
 //!
 //! `python/ringbell` is the package: it adds names, types and texts, and has the tests' view of this module in `_ringbell.pyi`.
 //!
-//! `nic`: the NIC, and a process's place in a job. `memory` with `operand`: buffers, and Python objects whose memory the NIC uses in place.
-//! `comm`, `request`: communicators and their operations. `waiting`: waits without the interpreter's lock that Ctrl-C ends. `process`:
+//! `nic`: the NIC, and a process's place in a job. `memory`, `element`: buffers and their element types. `operand`: Python objects whose memory the
+//! NIC uses in place.
+//! `comm`, `request`, `posted`: communicators and their operations. `waiting`: waits without the interpreter's lock that Ctrl-C ends. `process`:
 //! objects that a forked child must not touch. `failure`: errors as exceptions.
 
 mod comm;
+mod element;
 mod failure;
 mod memory;
 mod nic;
 mod operand;
+mod posted;
 mod process;
 mod request;
 mod waiting;
@@ -26,7 +29,7 @@ fn _ringbell(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<nic::Bootstrap>()?;
     module.add_class::<memory::HostBuffer>()?;
     module.add_class::<memory::DeviceBuffer>()?;
-    module.add_class::<memory::Registration>()?;
+    module.add_class::<operand::Registration>()?;
     module.add_class::<comm::Comm>()?;
     module.add_class::<request::Request>()
 }

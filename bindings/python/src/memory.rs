@@ -12,8 +12,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use ringbell::DataType;
 
+use crate::element::{by_name, described};
 use crate::failure;
-use crate::operand::{by_name, described, Operand};
 use crate::process::Owned;
 
 /// Shape of an array: a number of elements, or one for each dimension.
@@ -276,36 +276,5 @@ impl DeviceBuffer {
             py.detach(|| drop(buffer));
         }
         Ok(())
-    }
-}
-
-/// A registration of an array's memory, until it is ended or dropped.
-#[pyclass(frozen, module = "ringbell")]
-pub(crate) struct Registration {
-    operand: Mutex<Option<Operand>>,
-}
-
-impl Registration {
-    pub(crate) fn new(operand: Operand) -> Registration {
-        Registration {
-            operand: Mutex::new(Some(operand)),
-        }
-    }
-}
-
-#[pymethods]
-impl Registration {
-    /// Ends the registration; operations that use it keep it until they have ended.
-    fn end(&self) {
-        drop(lock(&self.operand).take());
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_args))]
-    fn __exit__(&self, _args: &Bound<'_, PyTuple>) {
-        self.end();
     }
 }

@@ -9,8 +9,8 @@ use ringbell::nic::ProgressMode;
 use ringbell::NicBuilder;
 
 use crate::failure::{self, Failure};
-use crate::memory::{DeviceBuffer, HostBuffer, Registration, Shape};
-use crate::operand::{Operand, Registry};
+use crate::memory::{DeviceBuffer, HostBuffer, Shape};
+use crate::operand::{Operand, Registration, Registry};
 use crate::process::Owned;
 use crate::waiting::{interruptible, seconds};
 

@@ -6,39 +6,9 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use ringbell::abi::{CollectiveKind, Status};
 
-use crate::comm::Shared;
 use crate::failure::{self, Failure};
-use crate::operand::Operand;
-use crate::process::Owned;
+use crate::posted::{Posted, Shared};
 use crate::waiting::{give_up, patience, seconds, silent, wait_within};
-
-/// An operation that has not been waited for to its end.
-#[derive(Debug)]
-pub(crate) struct Posted {
-    /// Before its memory.
-    request: Owned<ringbell::Request>,
-    _operands: Vec<Operand>,
-}
-
-impl Posted {
-    pub(crate) fn new(request: ringbell::Request, operands: Vec<Operand>) -> Posted {
-        Posted {
-            request: Owned::new(request),
-            _operands: operands,
-        }
-    }
-
-    pub(crate) fn request(&mut self) -> PyResult<&mut ringbell::Request> {
-        self.request.get_mut()
-    }
-
-    /// Whether it has ended; steps the NIC.
-    pub(crate) fn has_ended(&mut self) -> bool {
-        // In a forked child nothing is left to be done.
-        self.request()
-            .map_or(true, |r| !matches!(r.test(), Ok(None)))
-    }
-}
 
 /// How far a request is.
 #[derive(Debug)]
