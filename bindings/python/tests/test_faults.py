@@ -115,19 +115,27 @@ def test_ctrl_c_ends_waits(ranks: Ranks) -> None:
                 assert time.monotonic() - start < 5
                 return
             raise AssertionError("it was not interrupted")
+        def meet(name):
+            # Without the communicator: neither rank goes on before the other has been interrupted.
+            mark = lambda rank: f"{sys.argv[0]}.{name}.{rank}"
+            open(mark(comm.rank), "w").close()
+            while not os.path.exists(mark(1 - comm.rank)):
+                time.sleep(0.01)
         box = np.zeros(4)
         interrupted(lambda: comm.recv(box, 1 - comm.rank, 5))
         # A message that has met no partner was cancelled: the communicator works on, and the memory is free.
         comm.all_reduce(box)
         request = comm.irecv(box, 1 - comm.rank, 6)
         interrupted(request.wait)
+        meet("waited")
         comm.send(np.ones(4), 1 - comm.rank, 6)
         assert request.wait() == 32 and box[0] == 1
         # A collective has begun on every rank: the interrupted rank aborts the communicator, and is named.
         if comm.rank == 0:
             interrupted(comm.barrier)
+            meet("given up")
         else:
-            time.sleep(0.6)
+            meet("given up")
             try:
                 comm.barrier()
                 raise AssertionError("rank 0 has given up")
