@@ -1,5 +1,6 @@
 //! One-sided operations of kernels and of host threads: puts, gets, signals and atomics on a peer's memory.
 #![allow(unsafe_code)] // Launches kernels.
+#![allow(clippy::disallowed_methods)] // A deadline, so that a hang fails.
 
 #[path = "../cuda-kernels/tests/common/test_gpu.rs"]
 mod test_gpu;
