@@ -240,9 +240,9 @@ fn graphs(name: &str) {
             serving.listen(accepted, 1, 1).expect_err("once"),
             "a listen",
         );
-        let nobody = [10, 66, 0, 9].into();
+        let missing = [10, 66, 0, 9].into();
         refused(
-            sending.connect(socket, nobody, 1).expect_err("once"),
+            sending.connect(socket, missing, 1).expect_err("once"),
             "a connect",
         );
         refused(sending.shutdown(socket).expect_err("once"), "a shutdown");

@@ -38,7 +38,7 @@ use ringbell_nic_core::bar::{target, BarError, Target};
 /// Where Linux shows PCI devices.
 const PCI: &str = "/sys/bus/pci/devices";
 /// Value that reads return when no device answers on the bus.
-const NOBODY: u32 = u32::MAX;
+const NO_PROCESS: u32 = u32::MAX;
 
 /// A card cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -200,7 +200,7 @@ impl CardBar {
         let path = || self.path.clone();
         match self.read(Reg::Magic) {
             MAGIC => {}
-            NOBODY => return Err(CardError::Silent { path: path() }),
+            NO_PROCESS => return Err(CardError::Silent { path: path() }),
             found => {
                 return Err(CardError::NoNic {
                     path: path(),

@@ -70,26 +70,26 @@ fn benchmarks_of_perftest_take_the_name_of_its_servers_host() {
 }
 
 #[test]
-fn a_server_outlives_strangers_and_a_client_names_them() {
+fn a_server_outlives_foreign_clients_and_a_client_names_foreign_servers() {
     // A client of a host where nothing listens, and of one that is no server of ours.
     let args = |host: &str| {
         let args = ["perf", "write-bw", host, "-n", "5", "--timeout", "1"];
         quiet(ringbell(&args))
     };
-    let nobody = format!("127.0.0.1:{}", free_port());
+    let silent = format!("127.0.0.1:{}", free_port());
     let says = |out: &Output, words: &[&str]| {
         let text = String::from_utf8_lossy(&out.stderr).into_owned();
         assert_eq!(out.status.code(), Some(1), "{text}");
         assert!(words.iter().all(|w| text.contains(w)), "{text}");
     };
     says(
-        &args(&nobody),
+        &args(&silent),
         &["cannot connect to 127.0.0.1", "--listen", "refused"],
     );
-    let stranger = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let at = stranger.local_addr().expect("bound").to_string();
+    let foreign = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at = foreign.local_addr().expect("bound").to_string();
     let speaks = std::thread::spawn(move || {
-        let (mut stream, _) = stranger.accept().expect("the client");
+        let (mut stream, _) = foreign.accept().expect("the client");
         stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").expect("room");
         let _ = stream.read(&mut [0; 512]);
     });

@@ -47,8 +47,8 @@ typedef struct rb_nic_config {
     size_t size;                 /* sizeof(rb_nic_config): lets the structure grow */
     const char *ip;              /* own address and network; default "10.77.0.1/24" */
     const char *transport;       /* "auto" (default), "local", "tcp", "rdma" */
-    const char *port;            /* "none" (default: local only), "udp:BIND[,PEER...]", "tap:NAME"; ",mtu=BYTES" at the end
-                                  * sets the IP MTU */
+    const char *port;            /* "none" (default: local only), "udp:BIND[,PEER...]", "tap:NAME", "roce[:ADDR[:PORT]]" (RDMA in
+                                  * UDP of the host); ",mtu=BYTES" at the end sets the IP MTU */
     const char *local_directory; /* where NICs of this user meet; default $XDG_RUNTIME_DIR/ringbell or /tmp/ringbell-UID */
     uint64_t gpu_memory_bytes;   /* of the emulated GPU, unused beside a real one; default 256 MiB */
     uint32_t default_timeout_us; /* of operations that pass 0; default 10,000,000 */

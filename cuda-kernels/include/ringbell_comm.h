@@ -35,7 +35,7 @@ typedef struct rb_request rb_request;
 
 /* ---- How ranks find each other ------------------------------------------------------------------ */
 
-/* Where a job's ranks meet, and the secret that admits to it: text, zero-terminated. Whoever has it may
+/* Where a job's ranks meet, and the secret that admits to it: text, zero-terminated. A process that has it may
  * join, so keep it like a password. Pass it on as it is: by MPI_Bcast, a file, a variable. */
 typedef struct rb_unique_id {
     char text[128];

@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn the_starter_is_the_nearest_ancestor_without_the_variable() {
         let parent = std::os::unix::process::parent_id();
-        let found = starter("RB_NOBODY_SETS_THIS").expect("this process has a parent");
+        let found = starter("RB_NEVER_SET").expect("this process has a parent");
         assert!(found.starts_with(&format!("{parent}@")), "{found}");
         // Every ancestor has it, so none is left.
         assert_ne!(starter("PATH"), Some(found));

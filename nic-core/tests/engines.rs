@@ -371,8 +371,8 @@ fn a_kernel_attaches_queries_and_detaches_an_engine() {
         assert!(nic.register_engine_kind(5, |_| None).is_err());
         assert_eq!(call(hosts, 1, &attach(r, 6, 8)).status, Status::BadEngine);
         assert_eq!(call(hosts, 1, &attach(r, 5, 99)).status, Status::BadEngine);
-        let nobody = call(hosts, 1, &attach(SessionId(999), 5, 8));
-        assert_eq!(nobody.status, Status::BadSession);
+        let missing = call(hosts, 1, &attach(SessionId(999), 5, 8));
+        assert_eq!(missing.status, Status::BadSession);
         let done = call(hosts, 1, &attach(r, 5, 8));
         assert_eq!(done.status, Status::Ok);
         let id = EngineId(done.detail as u32);

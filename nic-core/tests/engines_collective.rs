@@ -570,8 +570,8 @@ fn engines_that_a_communicator_cannot_take_are_refused_with_a_reason() {
         .nic
         .attach_communicator_engines(pd, comm, place, || make("checksum"));
     assert_eq!(error, Err(EngineUseError::OneStream { place }));
-    let nobody = CommId(0xff_0000);
-    let error = h.nic.share_communicator_engine(id, nobody, place, 1);
-    assert_eq!(error, Err(EngineUseError::NoCommunicator { id: nobody }));
+    let missing = CommId(0xff_0000);
+    let error = h.nic.share_communicator_engine(id, missing, place, 1);
+    assert_eq!(error, Err(EngineUseError::NoCommunicator { id: missing }));
     assert_eq!(h.nic.engines().len(), 1, "a refused engine keeps no place");
 }

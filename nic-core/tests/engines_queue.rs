@@ -272,9 +272,9 @@ fn engines_that_a_queue_cannot_take_are_refused_with_a_reason() {
     let error = nic.attach_queue_engine(queue, Direction::Send, make("cast:f32-bf16"), 1);
     let error = error.expect_err("not a tap").to_string();
     assert!(error.contains("cast") && error.contains("queue"), "{error}");
-    let nobody = QueueId(400);
-    let error = nic.attach_queue_engine(nobody, Direction::Send, make("checksum"), 1);
-    assert_eq!(error, Err(EngineUseError::NoQueue { queue: nobody }));
+    let missing = QueueId(400);
+    let error = nic.attach_queue_engine(missing, Direction::Send, make("checksum"), 1);
+    assert_eq!(error, Err(EngineUseError::NoQueue { queue: missing }));
     let id = nic
         .attach_queue_engine(queue, Direction::Send, make("checksum"), 1)
         .expect("attach");

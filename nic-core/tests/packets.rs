@@ -1,4 +1,4 @@
-//! Received packets go to the transport of their protocol, whatever else arrives at the port.
+//! Received packets go to the transport of their protocol, among others that arrive at the port.
 
 mod transport_support;
 

@@ -273,7 +273,7 @@ fn a_flood_of_requests_fills_the_backlog_and_no_more() {
     p.run(1_000_000_000);
     // Those that are not polled by the program count against the backlog; here all are.
     assert!(p.b.transport.connections() <= 50);
-    // Nobody answers at a port without a listener.
+    // Nothing answers at a port without a listener.
     let refused =
         p.a.transport
             .connect(p.now, SocketAddrV4::new(IP_B, 9), deadline)

@@ -95,7 +95,7 @@ fn streams_survive_loss_order_duplicates_and_flipped_bits() {
 }
 
 #[test]
-fn long_packets_are_received_in_place_whatever_comes_between() {
+fn long_packets_are_received_in_place_between_others() {
     for (seed, mtu, icrc, has_faults) in [
         (1, None, Icrc::Never, false),
         (2, None, Icrc::Always, true),
@@ -120,7 +120,7 @@ fn long_packets_are_received_in_place_whatever_comes_between() {
         let ends = [1, 2].map(|n| with_icrc(seed * 2 + n, icrc));
         let mut p = over_sockets(ports, ends[0].clone(), ends[1].clone());
         (p.a.dma.mapped, p.b.dma.mapped) = (true, true);
-        let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let foreign = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let (a, b) = p.connect(7000);
         let mut there = Flow::new(&mut p.a, &mut p.b, (a, b), 6_000_001, seed);
         let mut back = Flow::new(&mut p.b, &mut p.a, (b, a), 2_000_001, seed + 7);
@@ -130,7 +130,7 @@ fn long_packets_are_received_in_place_whatever_comes_between() {
             // Of any length, packets as long as those of the stream among them.
             let junk = vec![0x5a; [1, 12, 28, 8_952, 20_000][turn % 5]];
             for to in [sender, receiver] {
-                stranger.send_to(&junk, to).expect("the loopback");
+                foreign.send_to(&junk, to).expect("the loopback");
             }
             let done = there.drive(&mut p.a, &mut p.b) & back.drive(&mut p.b, &mut p.a);
             done.then_some(())

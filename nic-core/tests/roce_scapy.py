@@ -20,7 +20,7 @@ for data in given:
     if BTH not in frame:
         sys.exit(f"frame {len(frames)}: scapy sees no RoCEv2 packet")
     bth = frame[BTH]
-    # Built again with the CRC left to scapy, whatever the headers behind the base header are.
+    # Built again with the CRC left to scapy, for every kind of headers behind the base header.
     right = bth.compute_icrc(b"")
     if data[-4:] != right:
         sys.exit(f"frame {len(frames)}: ICRC {data[-4:].hex()}, scapy has {right.hex()}: {frame!r}")

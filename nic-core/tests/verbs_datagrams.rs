@@ -1,4 +1,4 @@
-//! Datagram queue pairs, by the face that programs have, and what strangers send to them.
+//! Datagram queue pairs, by the face that programs have, and what foreign sockets send to them.
 #![allow(clippy::disallowed_methods)] // Waits for packets of real sockets.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
@@ -198,7 +198,7 @@ fn messages_arrive_behind_the_networks_header_and_can_be_answered() {
 }
 
 #[test]
-fn what_nobody_waits_for_is_dropped() {
+fn what_no_receive_waits_for_is_dropped() {
     let [a, b] = [End::new(), End::new()];
     let there = a.to(&b);
     let send = |number, key, len: u32| {
@@ -424,20 +424,20 @@ fn datagrams_to_many_peers_leave_in_turn_and_fill_shared_receives() {
     }
 }
 
-/// A stranger: a socket that sends what it likes.
-struct Stranger {
+/// A socket that sends arbitrary packets.
+struct Foreign {
     socket: UdpSocket,
     flow: Flow,
 }
 
-impl Stranger {
-    fn new(to: &End) -> Stranger {
+impl Foreign {
+    fn new(to: &End) -> Foreign {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
         let to = SocketAddr::V4(address(to.context.gid()));
         socket.connect(to).expect("loopback");
         let from = socket.local_addr().expect("bound");
         let fragment = UNFRAGMENTED;
-        Stranger {
+        Foreign {
             socket,
             flow: Flow { from, to, fragment },
         }
@@ -464,10 +464,10 @@ fn packet(bth: Bth, extended: Extended, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_stranger_gets_in_with_number_and_key_alone() {
+fn a_foreign_packet_is_taken_with_number_and_key_alone() {
     let b = End::new();
     b.receive(1, 5000);
-    let stranger = Stranger::new(&b);
+    let foreign = Foreign::new(&b);
     let number = Qpn::new(b.qp.number());
     let bth = Bth::new(RoceOpcode::DatagramSend, number, Psn::new(5));
     let deth = |key| {
@@ -480,8 +480,8 @@ fn a_stranger_gets_in_with_number_and_key_alone() {
     let mut dropped = 0;
     let mut drops = |bytes: &[u8], with_crc: bool| {
         match with_crc {
-            true => stranger.send(bytes),
-            false => stranger.raw(bytes),
+            true => foreign.send(bytes),
+            false => foreign.raw(bytes),
         }
         dropped += 1;
         b.drops(dropped);
@@ -537,11 +537,11 @@ fn a_stranger_gets_in_with_number_and_key_alone() {
     drops(&[&good[..], &[0; 4]].concat(), false);
     drops(&good, false);
     // The receive has waited for this one.
-    stranger.send(&good);
+    foreign.send(&good);
     let c = b.next();
     assert_eq!((c.status, c.len, c.source), (Status::Success, 45, Some(9)));
     assert_eq!(b.bytes(INTO + 40, 5), b"hello");
-    let SocketAddr::V4(from) = stranger.flow.from else {
+    let SocketAddr::V4(from) = foreign.flow.from else {
         unreachable!("IPv4")
     };
     assert_eq!(sender(&b.header()).map(address), Some(from));
@@ -553,8 +553,8 @@ fn a_stranger_gets_in_with_number_and_key_alone() {
             bytes[rng.below(good.len() as u64) as usize] ^= 1 << rng.below(8);
         }
         b.receive(2, 5000);
-        stranger.send(&bytes);
-        stranger.send(&good);
+        foreign.send(&bytes);
+        foreign.send(&good);
         let first = b.next();
         assert_eq!(first.status, Status::Success);
         assert!((40..=48).contains(&first.len), "{first:?}");

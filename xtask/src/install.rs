@@ -71,7 +71,7 @@ pub(crate) fn step() -> Result<Outcome> {
         );
         return Ok(Outcome::Passed);
     }
-    let source = root().join("examples/17_verbs_c/verbs.c");
+    let source = root().join("examples/18_verbs_c/verbs.c");
     compile_and_run(&prefix, "ringbell_verbs", "gnu11", &source)?;
     Ok(Outcome::Passed)
 }

@@ -231,7 +231,7 @@ impl DeviceBuffer {
     /// Copies bytes from the host.
     #[pyo3(signature = (source, offset = 0))]
     fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, offset: u64) -> PyResult<()> {
-        // As bytes, whatever the element type is; a copy, because another thread may change the array meanwhile.
+        // As bytes, for every element type; a copy, because another thread may change the array meanwhile.
         let flat = py
             .import("builtins")?
             .getattr("memoryview")?

@@ -133,7 +133,7 @@ impl Streams {
         }
     }
 
-    /// The stream of a session, whatever became of it.
+    /// The stream of a session, also of one that has failed or ended.
     pub(super) fn stream_at(&mut self, slot: u32) -> Option<&mut Stream> {
         match &mut self.sessions.at(slot)?.state {
             State::Stream(s) => Some(s),

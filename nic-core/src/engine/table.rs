@@ -190,8 +190,8 @@ impl Engines {
         };
         watch.show((key.0, key.1), label);
         // Transports look for a path before they hand bytes over.
-        let nobody = || Path::new(None, label, 1);
-        self.paths.entry(key).or_insert_with(nobody);
+        let empty = || Path::new(None, label, 1);
+        self.paths.entry(key).or_insert_with(empty);
     }
 
     /// Whether each stream of an engine has one of its own.

@@ -501,7 +501,7 @@ impl DatagramPort for RocePort {
             let m = i.messages[i.next];
             let len = m.len.min(MESSAGE_BYTES);
             if len == 0 || m.from.port() == 0 {
-                // An empty datagram, one that was cut, or one that nobody can answer.
+                // An empty datagram, one that was cut, or one that cannot be answered.
                 self.counters.rx_malformed += 1;
                 i.next += 1;
                 continue;

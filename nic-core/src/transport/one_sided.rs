@@ -1,7 +1,7 @@
 //! One-sided operations as a transport gets them.
 //!
 //! The peer's NIC checks key, domain, right and bounds, moves the bytes and answers; nothing at the peer posts anything.
-//! Operations of one connection are executed in the order in which they were posted: whatever a signal announces was put
+//! Operations of one connection are executed in the order in which they were posted: what a signal announces was put
 //! before it. They are not ordered with the connection's sends.
 
 use ringbell_nic_abi::{GpuVa, Rkey};

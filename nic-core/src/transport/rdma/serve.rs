@@ -332,7 +332,7 @@ impl RdmaTransport {
                 self.mark(index);
                 true
             }
-            // The peer has ended its direction as well; or it still sends, and nobody reads (RFC 1122 §4.2.2.13).
+            // The peer has ended its direction as well; or it still sends, and nothing reads (RFC 1122 §4.2.2.13).
             Phase::Orphan
                 if c.stream.peer_fin
                     || !c.stream.rx.is_empty()
