@@ -12,7 +12,9 @@ use ringbell_nic_core::network::Route;
 use ringbell_nic_core::port::impair::Faults;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::transport::rdma::{Congestion, Icrc};
-use ringbell_nic_core::{LocalConfig, NicConfig, ProgressMode, QueueConfig, StagingConfig};
+use ringbell_nic_core::{
+    EngineThread, LocalConfig, NicConfig, ProgressMode, QueueConfig, StagingConfig,
+};
 
 use crate::backend::NicKind;
 use crate::gpu::GpuChoice;
@@ -51,6 +53,7 @@ pub(crate) struct NicOptions {
     pub(crate) gpu: EmulatedGpuConfig,
     pub(crate) mmu: MmuConfig,
     pub(crate) progress: ProgressMode,
+    pub(crate) engine_thread: EngineThread,
     pub(crate) queue: QueueConfig,
     pub(crate) local: LocalConfig,
     pub(crate) limits: NicConfig,
@@ -85,6 +88,7 @@ impl Default for NicOptions {
             gpu: EmulatedGpuConfig::default(),
             mmu: MmuConfig::default(),
             progress: ProgressMode::Waiter,
+            engine_thread: EngineThread::default(),
             queue: QueueConfig::default(),
             local: LocalConfig::default(),
             limits: NicConfig::default(),
@@ -249,14 +253,20 @@ impl NicBuilder {
         self
     }
 
+    /// Where engines run that only look at long messages. Default: on the thread that steps the NIC.
+    pub fn engine_thread(mut self, thread: EngineThread) -> Self {
+        self.options.engine_thread = thread;
+        self
+    }
+
     /// Depth and time-outs of queues. Default: [`QueueConfig::default`].
     pub fn queue(mut self, queue: QueueConfig) -> Self {
         self.options.queue = queue;
         self
     }
 
-    /// Limits of the NIC: sessions, queues, its memory, how long a close waits for undelivered data. The address, MAC and
-    /// progress in it are ignored. Default: [`NicConfig::default`].
+    /// Limits of the NIC: sessions, queues, its memory, how long a close waits for undelivered data. The address, MAC,
+    /// progress and engine thread in it are ignored. Default: [`NicConfig::default`].
     pub fn limits(mut self, limits: NicConfig) -> Self {
         self.options.limits = limits;
         self

@@ -21,7 +21,7 @@ use ringbell_nic_core::port::udp::UdpError;
 use ringbell_nic_core::transport::rdma::RdmaConfigError;
 use ringbell_nic_core::transport::tcp::TcpConfigError;
 use ringbell_nic_core::{Counters, HostQueue, NicError};
-pub use ringbell_nic_core::{NotDelivered, ProgressMode, QueueConfig, SessionInfo};
+pub use ringbell_nic_core::{EngineThread, NotDelivered, ProgressMode, QueueConfig, SessionInfo};
 
 pub use crate::backend::{Backend, NicKind};
 use crate::buffer::{AllocError, Allocation, DeviceBuffer, Plain};

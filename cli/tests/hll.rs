@@ -179,6 +179,19 @@ fn the_sweep_verifies_and_reports_engine_stream_and_both() {
     }
 }
 
+#[test]
+fn engines_beside_the_copy_give_the_registers_of_one_thread() {
+    for thread in ["off", "auto", "always"] {
+        let mut args = vec!["perf", "hll", "-b", "1M", "-e", "1M", "-n", "20"];
+        args.extend(["--engine-thread", thread, "--json", "-"]);
+        let report = json(&ringbell(&args, b""));
+        assert_eq!(report["rows"][0]["wrong"], 0, "{thread}");
+    }
+    let refused = ringbell(&["perf", "hll", "--engine-thread", "there"], b"");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("choose auto, off or always"), "{said}");
+}
+
 /// A shell command's result for a file: one number.
 fn told(shell: &str) -> f64 {
     let out = Command::new("sh")

@@ -60,6 +60,8 @@ typedef struct rb_nic_config {
                                   * there is nothing to do; "dedicated": a thread that polls */
     uint32_t events;             /* kept for rb_nic_event; default 1,024 */
     uint32_t reserved2;          /* 0 */
+    const char *engine_thread;   /* engines that only look at messages from 256 KiB on over `local`: "off" (default): on the thread
+                                  * of the copy; "auto": on one beside it while that is faster; "always": beside it */
 } rb_nic_config;
 #define RB_LINGER_NONE 0xffffffffu
 

@@ -26,6 +26,31 @@ pub enum ProgressMode {
     Manual,
 }
 
+/// Where engines run that only look at long messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EngineThread {
+    /// Beside the copy, on a thread of the NIC, while that is faster: measured, and tried again at times. Only with more than
+    /// one core.
+    Auto,
+    /// On the thread that steps the NIC.
+    #[default]
+    Off,
+    /// Beside the copy, even on one core.
+    Always,
+}
+
+impl EngineThread {
+    /// `auto`, `off` or `always`.
+    pub fn from_name(name: &str) -> Option<EngineThread> {
+        match name {
+            "auto" => Some(EngineThread::Auto),
+            "off" => Some(EngineThread::Off),
+            "always" => Some(EngineThread::Always),
+            _ => None,
+        }
+    }
+}
+
 /// Settings of a NIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NicConfig {
@@ -54,6 +79,8 @@ pub struct NicConfig {
     pub progress: ProgressMode,
     /// Longest nap of the progress thread while a kernel may ring a doorbell unseen.
     pub idle_nap: Duration,
+    /// The thread of taps on messages from 256 KiB on over `local`.
+    pub engine_thread: EngineThread,
 }
 
 impl Default for NicConfig {
@@ -70,6 +97,7 @@ impl Default for NicConfig {
             nic_memory_bytes: 1 << 30,
             progress: ProgressMode::Waiter,
             idle_nap: Duration::from_millis(2),
+            engine_thread: EngineThread::default(),
         }
     }
 }

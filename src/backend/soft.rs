@@ -18,6 +18,7 @@ pub(crate) fn open(options: &NicOptions, gpu: &Gpu) -> Result<Arc<dyn Backend>, 
     let mut config = options.limits.clone();
     config.ip = ip.ip;
     config.progress = options.progress;
+    config.engine_thread = options.engine_thread;
     config.mac = station(ip.ip);
     let mut builder = Nic::builder(config, gpu.memory()).mmu(options.mmu.clone());
     if !options.transport.needs_port() {

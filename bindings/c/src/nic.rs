@@ -15,7 +15,7 @@ use crate::handles::Table;
 use crate::host::Others;
 use crate::pointer::{optional_text, Out};
 use crate::{comm, graph, kernel_stream, request, socket, stream};
-use ringbell::nic::{NicConfig, ProgressMode, QueueConfig};
+use ringbell::nic::{EngineThread, NicConfig, ProgressMode, QueueConfig};
 use ringbell::{DeviceBuffer, Job, Nic, NicBuilder, OpenError};
 
 /// `rb_nic_config`. Fields are only ever appended.
@@ -36,12 +36,14 @@ struct Config {
     progress: *const c_char,
     events: u32,
     reserved2: u32,
+    engine_thread: *const c_char,
 }
 
-/// Bytes that the structure has had: without the lingering, without the GPU, and now.
-const SIZES: [usize; 3] = [
+/// Bytes that the structure has had: without the lingering, without the GPU, without the engines' thread, and now.
+const SIZES: [usize; 4] = [
     std::mem::offset_of!(Config, linger_ms),
     std::mem::offset_of!(Config, gpu),
+    std::mem::offset_of!(Config, engine_thread),
     size_of::<Config>(),
 ];
 /// `RB_LINGER_NONE`
@@ -161,10 +163,11 @@ unsafe fn configured(config: *const Config, nic: NicBuilder) -> Result<NicBuilde
         ));
     }
     // SAFETY: the caller vouches for the texts.
-    let (gpu, progress) = unsafe {
+    let (gpu, progress, engine_thread) = unsafe {
         (
             optional_text(c.gpu, "config->gpu")?,
             optional_text(c.progress, "config->progress")?,
+            optional_text(c.engine_thread, "config->engine_thread")?,
         )
     };
     // SAFETY: the same.
@@ -197,6 +200,13 @@ unsafe fn configured(config: *const Config, nic: NicBuilder) -> Result<NicBuilde
             )))
         }
     };
+    let engine_thread = engine_thread.map(|name| {
+        EngineThread::from_name(&name).ok_or_else(|| {
+            Failure::argument(format!(
+                "config->engine_thread is `{name}`; write auto, off or always"
+            ))
+        })
+    });
     let memory = Some(c.gpu_memory_bytes).filter(|bytes| *bytes != 0);
     Ok(nic
         .when(ip, NicBuilder::ip)
@@ -206,6 +216,7 @@ unsafe fn configured(config: *const Config, nic: NicBuilder) -> Result<NicBuilde
         .when(memory, NicBuilder::gpu_memory)
         .when(gpu, NicBuilder::gpu)
         .when(progress, NicBuilder::progress)
+        .when(engine_thread.transpose()?, NicBuilder::engine_thread)
         .queue(queue)
         .limits(limits))
 }

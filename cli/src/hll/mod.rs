@@ -21,7 +21,7 @@ use ringbell::engines::hll::{
     DataSketchesForm, HashKind, HllConfig, HllEngine, HllSummary, Sketch,
 };
 use ringbell::engines::StreamEngine;
-use ringbell::nic::TransportSpec;
+use ringbell::nic::{EngineThread, TransportSpec};
 use serde_json::json;
 
 use super::{stdio, Exit, Problem};
@@ -92,6 +92,14 @@ pub(crate) struct SketchArgs {
     /// How items are hashed: `mix` is fastest, `murmur3` the paper's, `datasketches` as Apache's numbers, `datasketches-bytes` as its strings and byte arrays [default: mix; of lines and columns: murmur3]
     #[arg(long, value_name = "mix|murmur3|datasketches|datasketches-bytes", value_parser = hash)]
     hash: Option<HashKind>,
+    /// Where the engine runs: `off` on the thread of the copy, `auto` beside the copy of long messages while that is faster
+    #[arg(long, default_value = "off", value_name = "auto|off|always", value_parser = engine_thread)]
+    pub(crate) engine_thread: EngineThread,
+}
+
+fn engine_thread(name: &str) -> Result<EngineThread, String> {
+    let unknown = || format!("no place of engines named `{name}`; choose auto, off or always");
+    EngineThread::from_name(name).ok_or_else(unknown)
 }
 
 fn hash(name: &str) -> Result<HashKind, String> {
@@ -191,7 +199,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             .image(&Sketch::new(args.sketch.precision, hash, 8)?)?;
     }
     let (mut input, len) = open(&args.file)?;
-    let path = Path::open(args.transport, args.message)?;
+    let path = Path::open(args.transport, args.message, args.sketch.engine_thread)?;
     let kernel = args.kernel.open(&path, &args.sketch)?;
     let bar = bar(len);
     let mut chunk = vec![0; args.message as usize];

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, Context, Result};
 use ringbell::abi::{Completion, Descriptor, EngineId, GpuVa, Opcode, SessionId, Status};
 use ringbell::engines::{Direction, StreamEngine};
-use ringbell::nic::{Cidr, TransportSpec};
+use ringbell::nic::{Cidr, EngineThread, TransportSpec};
 use ringbell::parts::nic_core::port::Checksums;
 use ringbell::{DeviceBuffer, Gpu, Nic};
 
@@ -70,7 +70,11 @@ impl Path {
     }
 
     /// Opens both NICs, for messages of up to `size` bytes.
-    pub(crate) fn open(transport: TransportSpec, size: u64) -> Result<Path> {
+    pub(crate) fn open(
+        transport: TransportSpec,
+        size: u64,
+        engine_thread: EngineThread,
+    ) -> Result<Path> {
         let folder = Folder::new("hll")?;
         // Both ends share memory: no bit can flip.
         let switch = match transport {
@@ -87,6 +91,7 @@ impl Path {
                 .when(switch.clone(), |nic, switch| nic.switch(switch, i))
                 .tcp_rto_min(Duration::from_millis(20))
                 .progress(progress_for_gpu())
+                .engine_thread(engine_thread)
                 .gpu_memory(WINDOW * slot_bytes(size) + (64 << 20))
                 .directory(folder.path());
             Side::new(open::nic(nic)?, PATIENCE)

@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
             stdio::note("# the kernel refused to pin this process to one core");
         }
     }
-    let path = Path::open(args.transport, largest)?;
+    let path = Path::open(args.transport, largest, args.sketch.engine_thread)?;
     let items = items(args.seed, (WINDOW * largest) as usize);
     path.fill(0, &items)?;
     let mut report = Report::new("hll");

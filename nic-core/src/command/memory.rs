@@ -4,6 +4,7 @@ use ringbell_gtlb::{Access, Mmu, Need, Pin};
 use ringbell_nic_abi::{GpuVa, InlineSend, Lkey, PdId, Transfer, INLINE_MAX};
 
 use super::Refusal;
+use crate::config::EngineThread;
 use crate::datapath::Datapath;
 use crate::dma::{Dma, DmaState};
 use crate::engine::Engines;
@@ -23,10 +24,10 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(super) fn new(mmu: Mmu, dma: DmaState) -> Memory {
+    pub(super) fn new(mmu: Mmu, dma: DmaState, thread: EngineThread) -> Memory {
         Memory {
             dma,
-            engines: Engines::default(),
+            engines: Engines::new(thread),
             mmu,
             exports: Exports::default(),
         }

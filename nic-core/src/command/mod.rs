@@ -136,7 +136,7 @@ impl Core {
                 fresh: false,
                 is_wanted: true,
             },
-            memory: Memory::new(mmu, DmaState::new(memory, nic_memory)),
+            memory: Memory::new(mmu, DmaState::new(memory, nic_memory), config.engine_thread),
             queues: Vec::new(),
             outstanding: Outstanding::new(1024),
             streams: Streams::new(transports, network, config.max_sessions, config.linger),

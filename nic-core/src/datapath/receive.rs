@@ -9,7 +9,7 @@ use ringbell_nic_abi::Status;
 use super::{Datapath, RecvWork, TransportEvent};
 use crate::copy;
 use crate::dma::{each_mapped, DmaAccess};
-use crate::engine::{Direction, EngineFailed, Stage, PIECE, TAPPED, TAPPED_AROUND};
+use crate::engine::{Direction, EngineFailed, Stage, PIECE};
 use crate::port::Places;
 use crate::types::{Buffer, ConnId, WorkToken};
 
@@ -127,6 +127,11 @@ pub(crate) trait Source {
 
     /// The first `n` bytes of the last run are taken.
     fn consume(&mut self, n: usize);
+
+    /// How many bytes of a peer's memory come now, before any others.
+    fn ahead(&self) -> usize {
+        0
+    }
 
     /// No byte is left, and the peer sends no more.
     fn is_ended(&self) -> bool;
@@ -469,6 +474,10 @@ impl Receiving {
         moved: &mut bool,
     ) -> Result<Stop, Fault> {
         let buffer = self.work.buffer;
+        if let Some(s) = &mut stage {
+            let room = (buffer.len - self.done) as usize;
+            s.begin(source.ahead().min(room), streaming);
+        }
         loop {
             let (at, room) = (u64::from(self.done), (buffer.len - self.done) as usize);
             if let Some(s) = &mut stage {
@@ -499,8 +508,10 @@ impl Receiving {
             let (changed, most) = match &stage {
                 None => (false, room),
                 Some(s) if s.transforms() => (true, PIECE),
-                Some(_) if streaming && matches!(run, Run::Peer(_)) => (false, TAPPED_AROUND),
-                Some(_) => (false, TAPPED),
+                Some(s) => (
+                    false,
+                    s.most(matches!(run, Run::Peer(_)).then_some(streaming)),
+                ),
             };
             let n = if changed { len } else { len.min(room) }.min(most);
             let marks = stage.as_mut().map(|s| s.moving(n));

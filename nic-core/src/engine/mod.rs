@@ -23,9 +23,13 @@
 //! A failed tap is bypassed. A stream that the engine changes ends: operations on it with `ENGINE_FAILED`, the peer's
 //! with `CONNECTION_RESET`.
 //!
-//! **Time.** An engine's time is measured, for [`EngineInfo`] and the event `ENGINE_SLOW`; no decision
-//! depends on it.
+//! **Threads.** An engine runs on the thread that steps the NIC. Taps of long messages may run beside the copy, on a thread of
+//! their own (`beside.rs`, [`EngineThread`](crate::EngineThread)).
+//!
+//! **Time.** An engine's time is measured, for [`EngineInfo`] and the event `ENGINE_SLOW`, and that of long runs, to choose
+//! their thread. No result depends on either.
 
+mod beside;
 mod meter;
 mod path;
 mod running;

@@ -2,10 +2,11 @@
 
 use ringbell_nic_abi::{EngineId, Status};
 
+use super::beside::{Beside, Run, Seat, Seats, BESIDE, SHORTEST};
 use super::meter::Mark;
 use super::running::Running;
 use super::watch::Watching;
-use super::PIECE;
+use super::{PIECE, TAPPED, TAPPED_AROUND};
 
 /// The engine that changes a stream has panicked or failed, so the stream must end with an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,6 +124,8 @@ pub(crate) struct Stage<'a> {
     running: Option<&'a mut Running>,
     watching: Option<Watching<'a>>,
     piece: &'a mut Vec<u8>,
+    beside: &'a mut Beside,
+    run: Option<Run>,
     news: &'a mut bool,
 }
 
@@ -134,6 +137,7 @@ impl<'a> Stage<'a> {
         path: &'a mut Path,
         (running, watching): (Option<&'a mut Running>, Option<Watching<'a>>),
         piece: &'a mut Vec<u8>,
+        beside: &'a mut Beside,
         news: &'a mut bool,
     ) -> Stage<'a> {
         Stage {
@@ -141,7 +145,75 @@ impl<'a> Stage<'a> {
             running,
             watching,
             piece,
+            beside,
+            run: None,
             news,
+        }
+    }
+
+    /// A run of `ahead` bytes of a peer comes, for one receive: taps may see it on the worker.
+    pub(crate) fn begin(&mut self, ahead: usize, streaming: bool) {
+        if ahead < SHORTEST || self.transforms() || !self.held().is_empty() {
+            return;
+        }
+        let mut beside = self.beside.is_chosen(streaming);
+        if beside {
+            let path = &mut *self.path;
+            let watched = self.watching.as_mut().filter(|w| !w.running.failed);
+            let tap = self.running.as_mut().filter(|r| !r.failed);
+            let seats = Seats::new([
+                watched.map(|w| Seat::take(w.running, w.begun, w.item)),
+                tap.map(|r| Seat::take(r, &mut path.begun, path.item)),
+            ]);
+            if seats.iter().all(Option::is_none) {
+                return;
+            }
+            if let Err(seats) = self.beside.begin(seats) {
+                self.seat(seats);
+                beside = false;
+            }
+        }
+        self.run = Some(Run::new(beside, streaming));
+    }
+
+    /// Taps come back.
+    fn seat(&mut self, seats: Seats) {
+        let [watched, tap] = *seats;
+        if let (Some(w), Some(seat)) = (&mut self.watching, watched) {
+            (*w.running, *w.begun) = (seat.running, seat.begun);
+        }
+        if let (Some(r), Some(seat)) = (&mut self.running, tap) {
+            (**r, self.path.begun) = (seat.running, seat.begun);
+        }
+    }
+
+    /// Every tap has seen the bytes of the run when this returns, or has failed.
+    fn end(&mut self) {
+        let Some(mut run) = self.run.take() else {
+            return;
+        };
+        if run.beside {
+            if let Some(piece) = run.piece.take() {
+                self.beside.put_back(piece);
+            }
+            match self.beside.end() {
+                Some(seats) => self.seat(seats),
+                None => return,
+            }
+        }
+        self.beside.ran(&run);
+    }
+
+    fn is_beside(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.beside)
+    }
+
+    /// Most bytes that move at once past a tap; `from_peer`: from the peer's memory, around the cache or not.
+    pub(crate) fn most(&self, from_peer: Option<bool>) -> usize {
+        match from_peer {
+            Some(_) if self.is_beside() => BESIDE,
+            Some(true) => TAPPED_AROUND,
+            _ => TAPPED,
         }
     }
 
@@ -180,6 +252,17 @@ impl<'a> Stage<'a> {
 
     /// Room for `n` bytes of the NIC's own.
     pub(crate) fn piece(&mut self, n: usize) -> &mut [u8] {
+        let needs_one = |run: &&mut Run| run.beside && run.piece.is_none();
+        if let Some(run) = self.run.as_mut().filter(needs_one) {
+            run.piece = self.beside.piece();
+            if run.piece.is_none() {
+                // The worker hangs, with the taps: they have failed, and the bytes go on.
+                self.run = None;
+            }
+        }
+        if let Some(piece) = self.run.as_mut().and_then(|run| run.piece.as_mut()) {
+            return &mut piece[..n];
+        }
         if self.piece.len() < n {
             self.piece.resize(n.max(PIECE), 0);
         }
@@ -188,6 +271,9 @@ impl<'a> Stage<'a> {
 
     /// Before bytes move that taps will see.
     pub(crate) fn moving(&mut self, n: usize) -> Marks {
+        if self.is_beside() {
+            return Marks([None, None]);
+        }
         let tap = self.running.as_mut().and_then(|r| r.meter.moving(n));
         let watching = self.watching.as_mut();
         Marks([tap, watching.and_then(|w| w.running.meter.moving(n))])
@@ -196,6 +282,10 @@ impl<'a> Stage<'a> {
     /// The next bytes that arrive.
     pub(crate) fn pass(&mut self, bytes: &[u8], Marks([tap, watched]): Marks) {
         *self.news = true;
+        if self.is_beside() {
+            // They are not the peer's, as the run's are: behind those.
+            self.end();
+        }
         match &mut self.running {
             Some(r) if !r.failed && !r.is_tap => r.feed(bytes, &mut self.path.held),
             running => {
@@ -213,6 +303,13 @@ impl<'a> Stage<'a> {
 
     /// As [`pass`](Stage::pass) for the first bytes of the [piece](Stage::piece).
     pub(crate) fn pass_piece(&mut self, n: usize, marks: Marks) {
+        if let Some(run) = &mut self.run {
+            run.bytes += n as u64;
+            if let Some(piece) = run.piece.take() {
+                *self.news = true;
+                return self.beside.give(piece, n);
+            }
+        }
         let piece = std::mem::take(self.piece);
         self.pass(&piece[..n], marks);
         *self.piece = piece;
@@ -236,5 +333,11 @@ impl<'a> Stage<'a> {
         let piece = std::mem::take(self.piece);
         self.send(&piece[..n]);
         *self.piece = piece;
+    }
+}
+
+impl Drop for Stage<'_> {
+    fn drop(&mut self) {
+        self.end();
     }
 }

@@ -6,7 +6,8 @@ use super::meter::Meter;
 
 /// An engine and what it has done.
 pub(super) struct Running {
-    pub(super) engine: Box<dyn StreamEngine>,
+    /// `None`: it is with the worker, and has failed unless it comes back.
+    engine: Option<Box<dyn StreamEngine>>,
     pub(super) name: &'static str,
     pub(super) declared: f64,
     pub(super) is_tap: bool,
@@ -24,7 +25,7 @@ impl Running {
             name: engine.name(),
             declared: engine.declared_rate(),
             is_tap: engine.is_tap(),
-            engine,
+            engine: Some(engine),
             meter: Meter::default(),
             bytes_in: 0,
             bytes_out: 0,
@@ -33,12 +34,21 @@ impl Running {
         }
     }
 
+    /// Takes it away, to another thread. What is left here has failed until it is replaced.
+    pub(super) fn take(&mut self) -> Running {
+        Running {
+            engine: self.engine.take(),
+            failed: std::mem::replace(&mut self.failed, true),
+            ..*self
+        }
+    }
+
     /// Calls the engine, which may be a user's: a panic must not end the NIC. `None` when it has failed.
     pub(super) fn guarded<R>(&mut self, f: impl FnOnce(&mut dyn StreamEngine) -> R) -> Option<R> {
         if self.failed {
             return None;
         }
-        let engine = &mut *self.engine;
+        let engine = self.engine.as_deref_mut()?;
         let call = std::panic::AssertUnwindSafe(|| f(engine));
         // The state that a panic has left is never read again.
         let done = std::panic::catch_unwind(call).ok();

@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex};
 use ringbell_nic_abi::{EngineId, PdId, QueueId, SessionId};
 use ringbell_onc_engines::stream::StreamEngine;
 
+use super::beside::Beside;
 use super::meter::Rates;
 use super::path::{Path, Stage};
 use super::running::{Notice, Running, Told};
 use super::watch::{Seen, Sharing, Watch, Watching};
 use super::{Direction, EngineFailed, EngineInfo, Place};
+use crate::config::EngineThread;
 use crate::types::{CommId, ConnId, Owner};
 
 /// Engines that a NIC can have.
@@ -48,7 +50,6 @@ struct Entry {
 }
 
 /// All engines of a NIC.
-#[derive(Default)]
 pub(crate) struct Engines {
     slots: Vec<Slot>,
     paths: HashMap<PathKey, Path>,
@@ -57,11 +58,25 @@ pub(crate) struct Engines {
     kinds: HashMap<u16, Arc<Mutex<Box<Factory>>>>,
     /// Bytes of a peer's memory, or of a send, while an engine reads them.
     piece: Vec<u8>,
+    /// The thread of taps beside the copy.
+    beside: Beside,
     /// An event happened that must be reported to the host.
     news: bool,
 }
 
 impl Engines {
+    pub(crate) fn new(thread: EngineThread) -> Engines {
+        Engines {
+            slots: Vec::new(),
+            paths: HashMap::new(),
+            watches: HashMap::new(),
+            kinds: HashMap::new(),
+            piece: Vec::new(),
+            beside: Beside::new(thread),
+            news: false,
+        }
+    }
+
     /// Whether no stream has an engine: the common case, which must cost nothing.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
@@ -371,7 +386,9 @@ impl Engines {
     pub(crate) fn stage(&mut self, key: PathKey, by: Owner) -> Option<Stage<'_>> {
         let path = self.paths.get_mut(&key)?;
         let both = Engines::both(&mut self.slots, &mut self.watches, path.engine, by, key);
-        Some(Stage::new(path, both, &mut self.piece, &mut self.news))
+        let piece = &mut self.piece;
+        let stage = Stage::new(path, both, piece, &mut self.beside, &mut self.news);
+        Some(stage)
     }
 
     /// Whether the engine changes outgoing bytes.
@@ -538,7 +555,7 @@ mod tests {
 
     #[test]
     fn ids_of_ended_engines_are_refused() {
-        let mut t = Engines::default();
+        let mut t = Engines::new(EngineThread::Off);
         let a = t
             .add(PdId(1), Box::new(ChecksumEngine::new()))
             .expect("room");

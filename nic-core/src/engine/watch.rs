@@ -161,8 +161,8 @@ impl Watch {
 /// A watching engine and its place in one stream.
 pub(super) struct Watching<'a> {
     pub(super) running: &'a mut Running,
-    begun: &'a mut Vec<u8>,
-    item: usize,
+    pub(super) begun: &'a mut Vec<u8>,
+    pub(super) item: usize,
 }
 
 impl Watching<'_> {

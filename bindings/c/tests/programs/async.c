@@ -348,6 +348,14 @@ static void configs(const char *directory) {
     config.progress = "whenever";
     FAILS(rb_nic_open(&config, &nic), RB_ERR_INVALID_ARGUMENT, "waiter or dedicated");
     config.progress = NULL;
+    config.engine_thread = "always";
+    CHECK(rb_nic_open(&config, &nic) == 0 && rb_nic_close(nic) == 0);
+    config.engine_thread = "elsewhere";
+    FAILS(rb_nic_open(&config, &nic), RB_ERR_INVALID_ARGUMENT, "auto, off or always");
+    config.size = offsetof(rb_nic_config, engine_thread); /* beyond the size: not looked at */
+    CHECK(rb_nic_open(&config, &nic) == 0 && rb_nic_close(nic) == 0);
+    config.size = sizeof config;
+    config.engine_thread = NULL;
     config.gpu = "voodoo";
     FAILS(rb_nic_open(&config, &nic), RB_ERR_INVALID_ARGUMENT, "config->gpu");
     config.gpu = NULL;

@@ -92,6 +92,18 @@ impl Source for Arrived<'_> {
         }
     }
 
+    fn ahead(&self) -> usize {
+        let mut ahead = 0;
+        for seg in &self.rx.segs {
+            match seg {
+                Seg::Ref { len, .. } if ahead < *self.budget => ahead += u64::from(*len),
+                _ => break,
+            }
+        }
+        // At most the budget, of a step.
+        ahead.min(*self.budget) as usize
+    }
+
     fn is_ended(&self) -> bool {
         self.rx.peer_fin && self.rx.segs.is_empty()
     }
