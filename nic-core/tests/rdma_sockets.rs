@@ -16,7 +16,7 @@ use ringbell_nic_core::transport::rdma::{Icrc, RdmaConfig};
 use ringbell_nic_core::transport::{Transport, TransportEvent};
 use ringbell_nic_core::types::NicTime;
 use transport_support::rdma::{config, Pair, Side};
-use transport_support::{Flow, IP_A, IP_B, MINUTE};
+use transport_support::{random, Flow, IP_A, IP_B, MINUTE};
 
 fn socket(mtu: Option<usize>) -> RocePort {
     let bind = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
@@ -141,6 +141,39 @@ fn long_packets_are_received_in_place_between_others() {
         assert!(counted.in_place > 10, "{seed}: {counted:?}");
         assert!(counted.foreign + counted.invalid > 0, "{counted:?}");
     }
+}
+
+#[test]
+fn a_receive_that_has_not_begun_keeps_what_its_memory_holds() {
+    let ports: (Socket, Socket) = (Box::new(socket(None)), Box::new(socket(None)));
+    let receiver = ports.1.local();
+    let mut p = over_sockets(ports, with_icrc(1, Icrc::Never), with_icrc(2, Icrc::Never));
+    (p.a.dma.mapped, p.b.dma.mapped) = (true, true);
+    let foreign = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let (a, b) = p.connect(7000);
+    let len = 1_000_000;
+    let sent: Vec<Vec<u8>> = (1..4).map(|seed| random(seed, len)).collect();
+    let buffer = p.b.dma.region(vec![0; len]);
+    // As latency tests do: two receives on one buffer, which holds a message until the next one is sent.
+    p.b.recv(b, 1, buffer, false);
+    for (n, data) in (1..).zip(&sent) {
+        p.b.recv(b, n + 1, buffer, false);
+        let from = p.a.dma.region(data.clone());
+        p.a.send(a, 100 + n, from);
+        p.until(MINUTE, |p| p.b.received(n).map(|_| ()));
+        for turn in 0..50 {
+            let junk = vec![0x5a; [1, 12, 28, 8_952, 20_000][turn % 5]];
+            foreign.send_to(&junk, receiver).expect("the loopback");
+            let mut steps = 0;
+            p.until(MINUTE, |_| {
+                steps += 1;
+                (steps > 2).then_some(())
+            });
+            assert!(p.b.dma.bytes(buffer) == data, "message {n}, {turn}");
+        }
+    }
+    let counted = p.b.transport.counters();
+    assert!(counted.in_place > 0, "{counted:?}");
 }
 
 #[test]

@@ -17,6 +17,8 @@ import os, signal, sys, time
 import numpy as np
 import ringbell
 from ringbell import errors
+# A shell starts programs in the background with the signal ignored, and their children inherit it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 """
 
 Ranks = Callable[..., subprocess.CompletedProcess[str]]

@@ -380,33 +380,24 @@ impl ReceivePath {
         self.recvs.iter_mut().for_each(|r| r.copying = 0);
     }
 
-    /// Says where packets of so many bytes would go that came next, as far as memory is mapped.
+    /// Says where packets of so many bytes would go that came next: in the first receive alone, and only when it has begun.
+    ///
+    /// A packet may turn out to be another one. Until a receive begins, programs rely on what its memory holds: several receives
+    /// may share one buffer, which then has the message before.
     pub(crate) fn places(&self, len: usize, places: &mut Places, dma: &mut dyn DmaAccess) {
-        let mut recvs = self.recvs.iter();
-        let mut next = recvs.next().map(|r| (r, r.done));
-        loop {
-            let mut left = len;
-            while left > 0 {
-                let Some((r, at)) = next else {
-                    return places.cancel();
-                };
-                let n = left.min((r.work.buffer.len - at) as usize);
-                let mapped = each_mapped(dma, &r.work.buffer, at.into(), n, |to, n| {
-                    // SAFETY: mapped (`direct`). The receive is posted until the step's packets have been taken.
-                    unsafe { places.add(to, n) };
-                });
-                if mapped < n {
-                    return places.cancel();
-                }
-                left -= n;
-                // n <= buffer.len <= u32::MAX
-                let at = at + n as u32;
-                let is_over = at == r.work.buffer.len || (r.work.some && left == 0);
-                next = match is_over {
-                    true => recvs.next().map(|r| (r, r.done)),
-                    false => Some((r, at)),
-                };
+        let Some(r) = self.recvs.front().filter(|r| r.done > 0 && !r.work.some) else {
+            return;
+        };
+        let mut at = r.done as usize;
+        while r.work.buffer.len as usize - at >= len {
+            let mapped = each_mapped(dma, &r.work.buffer, at as u64, len, |to, n| {
+                // SAFETY: mapped (`direct`). The receive is posted until the step's packets have been taken.
+                unsafe { places.add(to, n) };
+            });
+            if mapped < len {
+                return places.cancel();
             }
+            at += len;
             if !places.end() {
                 return;
             }
