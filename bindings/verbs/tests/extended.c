@@ -74,7 +74,8 @@ int main(void) {
     assert(ibv_query_device_ex(context, NULL, &device) == 0 && device.phys_port_cnt_ex == 1 && device.orig_attr.max_ah > 0);
     struct ibv_pd *pd = ibv_alloc_pd(context);
     mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-    struct ibv_cq_init_attr_ex wanted = {.cqe = 1024, .wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP};
+    /* Room for everything that is posted: the threads that poll may not run for a while. */
+    struct ibv_cq_init_attr_ex wanted = {.cqe = DEPTH * ROUNDS + 1, .wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP};
     assert(ibv_create_cq_ex(context, &wanted) == NULL && errno == EOPNOTSUPP);
     wanted.wc_flags = IBV_WC_STANDARD_FLAGS;
     cq = ibv_create_cq_ex(context, &wanted);
