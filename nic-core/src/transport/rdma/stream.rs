@@ -10,8 +10,8 @@
 //! ```
 //!
 //! **Copies.** A short send is copied into the ring of what is not acknowledged, and retires there; a long one stays in its memory, and
-//! retires with its acknowledgement ([`Outgoing`]). On the other side the kernel puts long packets that are expected into the posted
-//! receives; another byte goes from the packet to the posted receive, or to the ring of what waits for one.
+//! retires with its acknowledgement ([`Outgoing`]). On the other side the kernel puts long packets that are expected into the
+//! receive that has begun; another byte goes from the packet to the posted receive, or to the ring of what waits for one.
 
 use std::collections::VecDeque;
 
