@@ -4,7 +4,6 @@
 //! Input: a byte for the transport, then as `sequences.rs` says.
 #![no_main]
 
-#[allow(dead_code, unreachable_pub)] // Tests of NICs use all of it.
 #[path = "../../nic-core/tests/nic_support/mod.rs"]
 mod nic_support;
 #[path = "../../nic-core/tests/nic_support/sequences.rs"]
