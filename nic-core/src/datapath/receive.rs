@@ -404,15 +404,14 @@ impl ReceivePath {
         }
     }
 
-    /// A packet of so many bytes is in its place.
-    pub(crate) fn placed(&mut self, mut len: u32, events: &mut VecDeque<TransportEvent>) {
-        while let Some(r) = self.recvs.front_mut().filter(|_| len > 0) {
-            let n = len.min(r.work.buffer.len - r.done);
-            r.done += n;
-            len -= n;
-            if r.done == r.work.buffer.len || r.work.some {
-                self.retire((Status::Ok, 0), events);
-            }
+    /// A packet of so many bytes is in its place, in the first receive.
+    pub(crate) fn placed(&mut self, len: u32, events: &mut VecDeque<TransportEvent>) {
+        let Some(r) = self.recvs.front_mut() else {
+            return;
+        };
+        r.done += len;
+        if r.done == r.work.buffer.len {
+            self.retire((Status::Ok, 0), events);
         }
     }
 

@@ -47,9 +47,7 @@ impl Pieces {
             }),
         }
     }
-}
 
-impl Pieces {
     /// Copies the first bytes of the pieces to `to`.
     ///
     /// # Safety
