@@ -46,10 +46,10 @@ use problem::{Exit, Problem};
 #[command(name = "ringbell", version)]
 struct Cli {
     /// What runs the kernels: `cuda` or `cuda:N` a real GPU, `emulated` host threads, `auto` a real one if there is
-    #[arg(long, global = true, env = ringbell::gpu::GPU_VARIABLE, value_name = "auto|cuda[:N]|emulated")]
+    #[arg(long, global = true, help_heading = "Options of every command", env = ringbell::gpu::GPU_VARIABLE, value_name = "auto|cuda[:N]|emulated")]
     gpu: Option<GpuChoice>,
     /// What implements the NIC: `soft`, the software NIC
-    #[arg(long, global = true, env = ringbell::nic::NIC_VARIABLE, value_name = "soft")]
+    #[arg(long, global = true, help_heading = "Options of every command", env = ringbell::nic::NIC_VARIABLE, value_name = "soft")]
     nic: Option<NicKind>,
     #[command(subcommand)]
     command: Command,
