@@ -108,6 +108,19 @@ fn one_sided_operations_are_verified_over_local_and_rdma_and_refused_over_tcp() 
             assert_eq!(json["meta"]["transport"], transport);
             assert_eq!(rows.len(), if sizes.is_empty() { 1 } else { 3 }, "{kind}");
         }
+        if kind.ends_with("-bw") {
+            for wire in [&["local"][..], &["rdma", "--port", "roce"]] {
+                let args = [&common[..], &["--bidirectional", "--transport"], wire].concat();
+                for row in rows(&perf(&args)).1 {
+                    let speed = |name: &str| row[name].as_f64().unwrap_or(0.0);
+                    let both = speed("busbw_gbs") / speed("algbw_gbs");
+                    assert!((both - 2.0).abs() < 1e-6, "{row}");
+                }
+            }
+        } else {
+            let out = perf(&[&common[..], &["--bidirectional"]].concat());
+            assert_eq!(out.status.code(), Some(2), "{out:?}");
+        }
         let out = perf(&[&common[..], &["--transport", "tcp"]].concat());
         assert_eq!(out.status.code(), Some(2), "{out:?}");
         let said = String::from_utf8_lossy(&out.stderr);

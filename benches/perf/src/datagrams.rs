@@ -14,7 +14,7 @@ use crate::{machine, Samples};
 /// Memory that is sent from and received into, again and again.
 const MEMORY: usize = 16 << 20;
 const BYTES: usize = 128 << 20;
-/// Bytes under way at most: what the receiver has not confirmed.
+/// Most bytes under way: what the receiver has not confirmed.
 const WINDOW: usize = 2 << 20;
 /// Longest message that the kernel cuts.
 const MESSAGE: usize = 65_507;
@@ -24,7 +24,7 @@ const ROUND_TRIPS: usize = 4_000;
 const GIVE_UP: Duration = Duration::from_secs(3);
 const BUFFER: libc::c_int = 32 << 20;
 
-/// Two connected sockets; those of the first are cut into packets of `segment` bytes.
+/// Two connected sockets, whose messages are cut into packets of `segment` bytes unless that is 0.
 fn pair(segment: usize) -> io::Result<[UdpSocket; 2]> {
     let ends = [
         UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?,
@@ -39,14 +39,9 @@ fn pair(segment: usize) -> io::Result<[UdpSocket; 2]> {
             let _ = set(s, libc::SOL_SOCKET, buffer, BUFFER);
         }
         set(s, libc::SOL_UDP, libc::UDP_GRO, 1)?;
-    }
-    if segment > 0 {
-        set(
-            &ends[0],
-            libc::SOL_UDP,
-            libc::UDP_SEGMENT,
-            segment as libc::c_int,
-        )?;
+        if segment > 0 {
+            set(s, libc::SOL_UDP, libc::UDP_SEGMENT, segment as libc::c_int)?;
+        }
     }
     Ok(ends)
 }
@@ -103,47 +98,113 @@ fn on_two_cores<T: Send>(
     })
 }
 
-/// 10^9 bytes per second in packets of `segment` bytes; the median of some runs.
-pub fn bandwidth_gbs(segment: usize) -> Option<f64> {
+/// What the sockets reach in packets of one size, in 10^9 bytes per second.
+#[derive(Debug, Clone, Copy)]
+pub struct Bandwidth {
+    /// With segmentation offload, one way.
+    pub one_way: f64,
+    /// The same, both ways at once: each of them.
+    pub each_way: f64,
+    /// Without offload, one way: a call for each packet.
+    pub by_packet: f64,
+}
+
+/// Medians of some runs in packets of `segment` bytes; `None` on one core, and where a run was given up.
+pub fn bandwidth(segment: usize) -> Option<Bandwidth> {
     let segment = segment.clamp(1, MESSAGE);
     // The kernel cuts a message into 64 packets at most.
-    let message = segment * (MESSAGE / segment).min(64);
-    let (src, mut dst) = (vec![0x5a_u8; MEMORY], vec![0_u8; MEMORY + MESSAGE]);
+    let cut = segment * (MESSAGE / segment).min(64);
+    Some(Bandwidth {
+        one_way: median_gbs(segment, cut, false)?,
+        each_way: median_gbs(segment, cut, true)?,
+        by_packet: median_gbs(0, segment, false)?,
+    })
+}
+
+/// Messages of `message` bytes, which the kernel cuts into packets of `segment` bytes unless that is 0.
+fn median_gbs(segment: usize, message: usize, both_ways: bool) -> Option<f64> {
     let mut samples = Samples::with_capacity(BATCHES);
+    let memory = || (vec![0x5a_u8; MEMORY], vec![0_u8; MEMORY + MESSAGE]);
+    let (mut near, mut far) = (memory(), memory());
     for _ in 0..BATCHES {
         let ends = pair(segment).ok()?;
-        let taken = AtomicUsize::new(0);
+        let window = window(&ends[0]);
+        let taken = [AtomicUsize::new(0), AtomicUsize::new(0)];
         let start = Instant::now();
-        let (sender, receiver) = (&ends[0], &ends[1]);
-        let (src, dst, taken) = (&src, &mut dst, &taken);
-        on_two_cores(
-            move |stop| {
-                let mut got = 0;
-                while got < BYTES {
-                    let at = got % MEMORY;
-                    got += retry(start, stop, || receiver.recv(&mut dst[at..at + MESSAGE]))?;
-                    taken.store(got, Ordering::Release);
-                }
-                Some(())
-            },
-            move |stop| {
-                let mut sent = 0;
-                while sent < BYTES {
-                    let at = sent % MEMORY;
-                    let n = message.min(MEMORY - at);
-                    sent += retry(start, stop, || {
-                        match sent < taken.load(Ordering::Acquire) + WINDOW {
-                            true => sender.send(&src[at..at + n]),
-                            false => Err(io::ErrorKind::WouldBlock.into()),
-                        }
-                    })?;
-                }
-                Some(())
-            },
-        )?;
+        let side = |end: usize, (src, dst), sends| Side {
+            socket: &ends[end],
+            src,
+            dst,
+            message,
+            window,
+            sends,
+            receives: both_ways || !sends,
+            taken: &taken[end],
+            taken_there: &taken[1 - end],
+            start,
+        };
+        let far = side(1, (&far.0[..], &mut far.1[..]), both_ways);
+        let near = side(0, (&near.0[..], &mut near.1[..]), true);
+        on_two_cores(move |stop| far.run(stop), move |stop| near.run(stop))?;
         samples.push(BYTES as f64 / start.elapsed().as_nanos() as f64);
     }
     Some(samples.median())
+}
+
+/// Bytes that may be under way: what the receiving socket surely holds, whose kernel counts its own structures too.
+fn window(socket: &UdpSocket) -> usize {
+    let buffer = rustix::net::sockopt::socket_recv_buffer_size(socket);
+    (buffer.unwrap_or(0) / 4).clamp(MESSAGE, WINDOW)
+}
+
+/// One side of a transfer.
+struct Side<'a> {
+    socket: &'a UdpSocket,
+    src: &'a [u8],
+    dst: &'a mut [u8],
+    message: usize,
+    window: usize,
+    sends: bool,
+    receives: bool,
+    /// Bytes received here, and by the other side.
+    taken: &'a AtomicUsize,
+    taken_there: &'a AtomicUsize,
+    start: Instant,
+}
+
+impl Side<'_> {
+    /// Sends and receives all bytes, as fast as the other side takes them.
+    fn run(self, stop: &AtomicBool) -> Option<()> {
+        let all = |does: bool| if does { 0 } else { BYTES };
+        let (mut sent, mut got) = (all(self.sends), all(self.receives));
+        while sent < BYTES || got < BYTES {
+            if sent < BYTES && sent < self.taken_there.load(Ordering::Acquire) + self.window {
+                let at = sent % MEMORY;
+                let n = self.message.min(MEMORY - at);
+                sent += done(self.socket.send(&self.src[at..at + n]), stop);
+            }
+            if got < BYTES {
+                let at = got % MEMORY;
+                got += done(self.socket.recv(&mut self.dst[at..at + MESSAGE]), stop);
+                self.taken.store(got, Ordering::Release);
+            }
+            if stop.load(Ordering::Relaxed) || self.start.elapsed() > GIVE_UP {
+                stop.store(true, Ordering::Relaxed);
+                return None;
+            }
+        }
+        Some(())
+    }
+}
+
+/// Bytes of a call; 0 when it would block, and both sides stop when it failed.
+fn done(result: io::Result<usize>, stop: &AtomicBool) -> usize {
+    result.unwrap_or_else(|e| {
+        if e.kind() != io::ErrorKind::WouldBlock {
+            stop.store(true, Ordering::Relaxed);
+        }
+        0
+    })
 }
 
 /// Half a round trip of 8 bytes, in nanoseconds; the median of some runs.
@@ -184,8 +245,9 @@ mod tests {
     fn both_limits_are_measured_where_there_are_two_cores() {
         let two = machine::cores().len() > 1;
         for segment in [4_096, 61_440] {
-            let gbs = bandwidth_gbs(segment);
-            assert!(gbs.is_none_or(|g| g > 0.0) && (two || gbs.is_none()));
+            let gbs = bandwidth(segment);
+            let all = |b: Bandwidth| b.one_way.min(b.each_way).min(b.by_packet);
+            assert!(gbs.is_none_or(|b| all(b) > 0.0) && (two || gbs.is_none()));
         }
         let ns = ping_pong_ns();
         assert!(ns.is_none_or(|n| n > 100.0) && (two || ns.is_none()));

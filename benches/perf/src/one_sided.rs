@@ -76,6 +76,7 @@ pub fn measure(
     let plan = Plan {
         run: kind.run(),
         full: false,
+        both_ways: settings.both_ways && !kind.is_latency(),
         len: size,
         window: if kind.is_latency() {
             1
@@ -110,6 +111,7 @@ fn timed(kind: Kind, pair: &Pair, plan: &Plan) -> Result<Row> {
     side.tell(pair.session, &plan.encode())?;
     let there = hear_memory(side, pair.session)?;
     let id = pair.session.0.into();
+    let mut mine = None;
     let result = match kind {
         Kind::WriteLatency => {
             let (sent, mine) = ping_pong_memory(side, plan)?;
@@ -136,27 +138,14 @@ fn timed(kind: Kind, pair: &Pair, plan: &Plan) -> Result<Row> {
             ],
         ),
         _ => {
-            let buffer = side
-                .nic
-                .alloc::<u8>(u64::from(plan.window) * stride(plan.len))?;
-            side.run(
-                "rb_perf_one_sided_bw",
-                &[
-                    id,
-                    u32::from(plan.run == Run::Gets).into(),
-                    (&buffer).into(),
-                    there.va().into(),
-                    there.rkey().0.into(),
-                    plan.len.into(),
-                    stride(plan.len).into(),
-                    u32::from(plan.window).into(),
-                    plan.warmup.into(),
-                    plan.count.into(),
-                    plan.seed.into(),
-                    plan.timeout_us.into(),
-                    (&times).into(),
-                ],
-            )
+            mine = match plan.both_ways {
+                true => Some(target(side, plan, plan.seed + 1)?),
+                false => None,
+            };
+            if let Some(mine) = &mine {
+                tell_memory(side, pair.session, &mine.remote())?;
+            }
+            stream(side, pair.session, plan, plan.seed, times.va(), &there)
         }
     };
     if kind != Kind::WriteLatency {
@@ -165,8 +154,20 @@ fn timed(kind: Kind, pair: &Pair, plan: &Plan) -> Result<Row> {
     }
     let result = result?.ok(kind.name())?;
     let verdict = pair.verdict()?;
+    let wrong_here = match &mine {
+        Some(mine) if plan.run == Run::Puts => {
+            look(side, plan, mine, plan.seed + 1, true)?
+                .ok(kind.name())?
+                .wrong
+        }
+        _ => 0,
+    };
     let half = if kind == Kind::WriteLatency { 2.0 } else { 1.0 };
-    let mean_ns = result.elapsed_ns as f64 / f64::from(plan.count.max(1)) / half;
+    // Of a run both ways the slower side counts.
+    let elapsed_ns = result
+        .elapsed_ns
+        .max(mine.as_ref().map_or(0, |_| verdict.detail));
+    let mean_ns = elapsed_ns as f64 / f64::from(plan.count.max(1)) / half;
     let mut samples: Samples = read_times(&times, plan.count)?;
     // An operation of a stream is under way as long as the window ahead of it: each of those took a part.
     let shared = half * f64::from(plan.window).min(f64::from(plan.count));
@@ -178,8 +179,8 @@ fn timed(kind: Kind, pair: &Pair, plan: &Plan) -> Result<Row> {
         p50_us: samples.median() / shared / 1e3,
         p99_us: samples.percentile(99.0) / shared / 1e3,
         algbw_gbs,
-        busbw_gbs: algbw_gbs,
-        wrong: Some(result.wrong + verdict.wrong),
+        busbw_gbs: algbw_gbs * if mine.is_some() { 2.0 } else { 1.0 },
+        wrong: Some(result.wrong + verdict.wrong + wrong_here),
         ..Row::default()
     })
 }
@@ -199,31 +200,88 @@ pub(crate) fn serve(side: &Side, session: SessionId, plan: &Plan) -> Result<Kern
             Ok(KernelResult::default())
         }
         _ => {
-            let bytes = u64::from(plan.window) * stride(plan.len);
-            let memory = side.nic.alloc_remote::<u8>(bytes)?;
-            let slots = u32::from(plan.window).min(plan.warmup.saturating_add(plan.count));
-            let look = |check: bool| {
-                side.run(
-                    "rb_perf_one_sided_peer",
-                    &[
-                        u32::from(check).into(),
-                        (&memory).into(),
-                        plan.len.into(),
-                        stride(plan.len).into(),
-                        slots.into(),
-                        plan.seed.into(),
-                    ],
-                )
-            };
-            if plan.run == Run::Gets {
-                look(false)?;
+            let memory = target(side, plan, plan.seed)?;
+            let mut here = KernelResult::default();
+            if plan.both_ways {
+                tell_memory(side, session, &memory.remote())?;
+                let there = hear_memory(side, session)?;
+                here = stream(side, session, plan, plan.seed + 1, GpuVa(0), &there)?;
+                here.detail += here.elapsed_ns;
+                let done = side.hear(session, side.patience());
+                done.context("the client went away")?;
+            } else {
                 expose(side, session, &memory)?;
-                return Ok(KernelResult::default());
             }
-            expose(side, session, &memory)?;
-            look(true)
+            if plan.run == Run::Puts && here.status == 0 {
+                here.wrong += look(side, plan, &memory, plan.seed, true)?.wrong;
+            }
+            Ok(here)
         }
     }
+}
+
+/// Memory for a stream from the other side; for gets filled by `seed`.
+fn target(side: &Side, plan: &Plan, seed: u64) -> Result<DeviceBuffer> {
+    let bytes = u64::from(plan.window) * stride(plan.len);
+    let memory = side.nic.alloc_remote::<u8>(bytes)?;
+    if plan.run == Run::Gets {
+        look(side, plan, &memory, seed, false)?.ok("filling memory")?;
+    }
+    Ok(memory)
+}
+
+/// Checks the memory of a stream, or fills it.
+fn look(
+    side: &Side,
+    plan: &Plan,
+    memory: &DeviceBuffer,
+    seed: u64,
+    check: bool,
+) -> Result<KernelResult> {
+    let slots = u32::from(plan.window).min(plan.warmup.saturating_add(plan.count));
+    side.run(
+        "rb_perf_one_sided_peer",
+        &[
+            u32::from(check).into(),
+            memory.into(),
+            plan.len.into(),
+            stride(plan.len).into(),
+            slots.into(),
+            seed.into(),
+        ],
+    )
+}
+
+/// A stream of puts or gets. `seed` is that of the data that travels; `times`: where the time of each goes, or 0.
+fn stream(
+    side: &Side,
+    session: SessionId,
+    plan: &Plan,
+    seed: u64,
+    times: GpuVa,
+    there: &RemoteMemory,
+) -> Result<KernelResult> {
+    let buffer = side
+        .nic
+        .alloc::<u8>(u64::from(plan.window) * stride(plan.len))?;
+    side.run(
+        "rb_perf_one_sided_bw",
+        &[
+            session.0.into(),
+            u32::from(plan.run == Run::Gets).into(),
+            (&buffer).into(),
+            there.va().into(),
+            there.rkey().0.into(),
+            plan.len.into(),
+            stride(plan.len).into(),
+            u32::from(plan.window).into(),
+            plan.warmup.into(),
+            plan.count.into(),
+            seed.into(),
+            plan.timeout_us.into(),
+            times.into(),
+        ],
+    )
 }
 
 /// Tells the client of memory, and waits until it has done with it.

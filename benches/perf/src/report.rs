@@ -115,6 +115,12 @@ pub struct Limits {
     /// Plain UDP sockets over the loopback with segmentation offload, one way, 10^9 bytes per second; where port `roce` is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp_gbs: Option<f64>,
+    /// The same both ways at once, each of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp_each_way_gbs: Option<f64>,
+    /// The same one way without offload, a call for each packet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp_by_packet_gbs: Option<f64>,
     /// Half round trip of 8 bytes between two plain UDP sockets, in nanoseconds; where port `roce` is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp_pingpong_ns: Option<f64>,

@@ -45,6 +45,8 @@ pub struct Settings {
     pub warmup: Option<u64>,
     /// Verify every byte, in a run of its own.
     pub check: bool,
+    /// Streams of puts and gets: the other side does the same at the same time.
+    pub both_ways: bool,
     /// Seed of the data.
     pub seed: u64,
 }
@@ -74,6 +76,7 @@ pub fn measure(kind: Kind, settings: &Settings, pair: &Pair, size: u64) -> Resul
             Kind::Rate => Run::Rate,
         },
         full: false,
+        both_ways: false,
         len: size,
         window: settings.window,
         part: 0,

@@ -39,6 +39,9 @@ pub struct KernelResult {
     pub elapsed_ns: u64,
 }
 
+/// Messages for which bandwidth is a question.
+const LONG: u64 = 64 << 10;
+
 /// Bytes of `perf_result`.
 const RESULT_BYTES: usize = 48;
 
@@ -276,12 +279,18 @@ impl Pair {
         }
         .into();
         meta.limits = limits::measure(sizes);
-        if let PortSpec::Roce { mtu, .. } = self.side.nic.port() {
+        let port = self.side.nic.port();
+        if let (PortSpec::Roce { mtu, .. }, "rdma") = (port, meta.transport.as_str()) {
             // What a packet of the NIC carries.
             let packet = mtu
                 .map_or(60 << 10, |mtu| usize::from(mtu) - 48)
                 .min(60 << 10);
-            meta.limits.udp_gbs = datagrams::bandwidth_gbs(packet);
+            let long = sizes.iter().any(|&s| s >= LONG);
+            if let Some(udp) = long.then(|| datagrams::bandwidth(packet)).flatten() {
+                meta.limits.udp_gbs = Some(udp.one_way);
+                meta.limits.udp_each_way_gbs = Some(udp.each_way);
+                meta.limits.udp_by_packet_gbs = Some(udp.by_packet);
+            }
             meta.limits.udp_pingpong_ns = datagrams::ping_pong_ns();
         }
         Report {

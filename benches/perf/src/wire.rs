@@ -43,6 +43,8 @@ pub struct Plan {
     pub run: Run,
     /// Check every byte of every message.
     pub full: bool,
+    /// [`Run::Puts`] and [`Run::Gets`]: the server does the same to the client's memory at the same time.
+    pub both_ways: bool,
     /// Bytes of a message.
     pub len: u64,
     /// Messages in flight; [`Run::Many`]: the connections; [`Run::Slots`]: MiB of the exposed window.
@@ -64,6 +66,7 @@ impl Plan {
     pub const END: Plan = Plan {
         run: Run::End,
         full: false,
+        both_ways: false,
         len: 0,
         window: 0,
         part: 0,
@@ -89,7 +92,7 @@ impl Plan {
             Run::Gets => 9,
             Run::Atomics => 10,
         };
-        m[5] = u8::from(self.full);
+        m[5] = u8::from(self.full) | u8::from(self.both_ways) << 1;
         m[6..8].copy_from_slice(&self.window.to_le_bytes());
         m[8..16].copy_from_slice(&self.len.to_le_bytes());
         m[16..20].copy_from_slice(&self.warmup.to_le_bytes());
@@ -120,7 +123,8 @@ impl Plan {
                 10 => Run::Atomics,
                 other => bail!("the peer asks for run {other}, which this version does not know; run the same version on both sides"),
             },
-            full: m[5] != 0,
+            full: m[5] & 1 != 0,
+            both_ways: m[5] & 2 != 0,
             window: u16::from_le_bytes([m[6], m[7]]),
             len: word64(m, 8),
             warmup: word32(m, 16),
@@ -137,7 +141,7 @@ impl Plan {
 pub struct Verdict {
     /// Completion status code of the first failure, or 0.
     pub status: u32,
-    /// Its detail.
+    /// Its detail; of a run both ways that succeeded the nanoseconds that the server's kernel took.
     pub detail: u64,
     /// Messages received.
     pub messages: u64,
@@ -211,6 +215,7 @@ mod tests {
             let plan = Plan {
                 run,
                 full: true,
+                both_ways: run == Run::Puts,
                 len: u64::MAX - 3,
                 window: 513,
                 part: 1 << 30,

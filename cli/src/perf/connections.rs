@@ -117,6 +117,7 @@ fn measure(args: &Args, client: &Client, connections: u16) -> Result<Vec<Row>> {
     let plan = Plan {
         run: Run::Many,
         full: true,
+        both_ways: false,
         len: args.bytes,
         window: connections,
         part: 0,

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use ringbell_perf::one_sided::measure;
-use ringbell_perf::send::{measure as measure_send, Kind as SendKind};
+use ringbell_perf::send::{measure as measure_send, Kind as SendKind, Settings};
 
 pub(crate) use ringbell_perf::one_sided::Kind;
 use ringbell_perf::serve::stride;
@@ -23,6 +23,9 @@ pub(crate) struct Args {
     /// Operations in flight of write-bw and read-bw, up to 256
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     window: u16,
+    /// write-bw and read-bw: the other side does the same to this side's memory at the same time; algbw is then one way at the slower side, busbw both together
+    #[arg(long)]
+    bidirectional: bool,
 }
 
 /// Runs one of them.
@@ -38,6 +41,13 @@ pub(crate) fn run(kind: Kind, args: &Args) -> Result<Exit> {
         }
     }
     .map_err(usage("give sizes such as -b 8 -e 16M -f 2"))?;
+    if args.bidirectional && kind.is_latency() {
+        let what = format!(
+            "--bidirectional is for write-bw and read-bw, not for {}",
+            kind.name()
+        );
+        return Err(Problem::new(Exit::Usage, what, "leave it away").into());
+    }
     let largest = sizes.last().copied().unwrap_or(8);
     super::memory::one_descriptor(largest)?;
     let memory = (u64::from(args.window) + 2) * stride(largest) + (64 << 20);
@@ -54,7 +64,10 @@ pub(crate) fn run(kind: Kind, args: &Args) -> Result<Exit> {
         return Err(client.abandon(Problem::new(Exit::Usage, what, advice).into()));
     }
     let mut report = client.pair.report(kind.name(), &sizes);
-    let settings = args.wire.settings(&args.sweep, args.window);
+    let settings = Settings {
+        both_ways: args.bidirectional,
+        ..args.wire.settings(&args.sweep, args.window)
+    };
     let label = |size: &u64| report::size_text(*size);
     let client = client.sweep(&mut report, &sizes, label, |client, size| {
         Ok(vec![measure(kind, &settings, &client.pair, *size)?])
@@ -87,6 +100,12 @@ pub(crate) fn run(kind: Kind, args: &Args) -> Result<Exit> {
             "# {size} B: median {put_ns:.0} ns half round trip, {:.2} x send-lat of the same run ({send_ns:.0} ns)",
             put / send
         ))?;
+    }
+    match kind {
+        Kind::WriteLatency => report::beside_udp_ping_pong(&report, &args.output)?,
+        // Their times are whole round trips.
+        Kind::ReadLatency | Kind::AtomicLatency => {}
+        _ => report::beside_udp(&report, args.bidirectional, &args.output)?,
     }
     Ok(Exit::of_data(report.wrong()))
 }

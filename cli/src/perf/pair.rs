@@ -250,6 +250,7 @@ impl WireArgs {
             iters: sweep.iters,
             warmup: sweep.warmup,
             check: sweep.checks(),
+            both_ways: false,
             seed: self.seed,
         }
     }

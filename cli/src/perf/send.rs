@@ -102,19 +102,8 @@ fn summarise(kind: Kind, report: &Report, output: &OutputArgs) -> Result<()> {
                         row.algbw_gbs / memcpy
                     ))?;
                 }
-                if let Some(udp) = report
-                    .meta
-                    .limits
-                    .udp_gbs
-                    .filter(|_| row.size_bytes >= 64 << 10)
-                {
-                    let size = report::size_text(row.size_bytes);
-                    say(format!(
-                        "# {size}: {:.2} x plain UDP with packets as long ({udp:.2} GB/s)",
-                        row.algbw_gbs / udp
-                    ))?;
-                }
             }
+            report::beside_udp(report, false, output)?;
         }
         Kind::Latency => {
             if let (Some(row), Some(ns)) = (
@@ -128,14 +117,7 @@ fn summarise(kind: Kind, report: &Report, output: &OutputArgs) -> Result<()> {
                     row.p50_us * 1e3 / ns
                 ))?;
             }
-            if let (Some(row), Some(ns)) = (report.rows.first(), report.meta.limits.udp_pingpong_ns)
-            {
-                say(format!(
-                    "# {} B: {:.2} x a ping-pong of plain UDP sockets ({ns:.0} ns)",
-                    row.size_bytes,
-                    row.p50_us * 1e3 / ns
-                ))?;
-            }
+            report::beside_udp_ping_pong(report, output)?;
         }
         Kind::Rate => {
             for row in &report.rows {

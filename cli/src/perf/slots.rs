@@ -117,6 +117,7 @@ fn plan(args: &Args, client: &Client, run: Run, len: u64, window: u16, count: u3
     Plan {
         run,
         full: false,
+        both_ways: false,
         len,
         window,
         part: 0,

@@ -3,12 +3,14 @@
 //! A benchmark collects [`Row`]s into a [`Report`] and hands it to [`emit`]; sizes come from [`SweepArgs`], the machine's limits
 //! for comparison from [`limits`].
 
+mod beside_udp;
 mod output;
 mod plot;
 mod progress;
 mod sizes;
 mod table;
 
+pub(crate) use beside_udp::{beside_udp, beside_udp_ping_pong};
 pub(crate) use output::{emit, emit_text, OutputArgs};
 pub(crate) use plot::{svg as draw, Axis, Plot, COLOURS};
 pub(crate) use progress::Progress;

@@ -36,6 +36,12 @@ pub(super) fn render(report: &Report) -> String {
     if let Some(gbs) = m.limits.udp_gbs {
         limits.push(format!("plain UDP {gbs:.2} GB/s"));
     }
+    if let Some(gbs) = m.limits.udp_each_way_gbs {
+        limits.push(format!("both ways at once {gbs:.2} each"));
+    }
+    if let Some(gbs) = m.limits.udp_by_packet_gbs {
+        limits.push(format!("without segmentation offload {gbs:.2}"));
+    }
     if let Some(ns) = m.limits.udp_pingpong_ns {
         limits.push(format!("plain UDP ping-pong {ns:.0} ns"));
     }
