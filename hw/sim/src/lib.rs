@@ -3,6 +3,8 @@
 //! Each block has a module of its name with the type `Block`: a method for each port, `eval` and `tick`. The tests of this crate
 //! compare the blocks cycle by cycle with the Rust models that the software NIC uses.
 
+pub mod stream;
+
 #[cfg(feature = "verilator")]
 #[allow(
     unsafe_code,

@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 
 use ringbell_gtlb::testing::Rng;
 use ringbell_hw_sim::reduce::Block;
+use ringbell_hw_sim::stream::{words, BEAT as LINE};
 use ringbell_nic_abi::{DataType, ReduceOp};
 use ringbell_onc_engines::reduce::fused;
 
-const LINE: usize = 64;
 type Line = [u8; LINE];
 const TYPES: [(DataType, usize); 4] = [
     (DataType::F32, 4),
@@ -29,12 +29,6 @@ fn model(dtype: DataType, op: ReduceOp, bytes: usize, a: &Line, b: &Line) -> Lin
     // SAFETY: each operand is a line of `LINE / bytes` elements, and the result lies apart.
     unsafe { fused(dtype, op, &[out.as_mut_ptr()], &srcs, LINE / bytes, false) };
     out
-}
-
-fn words(line: &Line) -> [u32; LINE / 4] {
-    std::array::from_fn(|i| {
-        u32::from_le_bytes(line[4 * i..4 * i + 4].try_into().expect("four bytes"))
-    })
 }
 
 /// A result that is due: its data, kept bytes and mark of the last beat.

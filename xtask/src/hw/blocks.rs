@@ -5,6 +5,8 @@ pub(super) struct Block {
     pub(super) name: &'static str,
     /// Other modules inside it.
     pub(super) parts: &'static [&'static str],
+    /// Other blocks that its simulation runs beside it.
+    pub(super) beside: &'static [&'static str],
     /// Steps of its k-induction; none without a proof.
     pub(super) depth: Option<u32>,
     /// The module whose resources are estimated: the block, or the part of which it has many.
@@ -24,21 +26,33 @@ const fn proved(name: &'static str, depth: u32) -> Block {
     Block {
         name,
         parts: &[],
+        beside: &[],
         depth: Some(depth),
         estimated: name,
     }
 }
 
-pub(super) const BLOCKS: [Block; 4] = [
+const fn simulated(name: &'static str) -> Block {
+    Block {
+        depth: None,
+        ..proved(name, 1)
+    }
+}
+
+pub(super) const BLOCKS: [Block; 6] = [
     proved("gtlb", 7),
     proved("regfile", 6),
     proved("dma_split", 5),
+    Block {
+        beside: &["crc32c"],
+        ..proved("onpath", 4)
+    },
+    simulated("crc32c"),
     // Its 80 adders would take yosys minutes: one of f32 is estimated.
     Block {
-        name: "reduce",
         parts: &["float_add"],
-        depth: None,
         estimated: "float_add",
+        ..simulated("reduce")
     },
 ];
 
@@ -75,7 +89,7 @@ const fn fault(
 }
 
 /// The first that a block's proof notices is planted in every run, the others by `cargo xtask hw mutate`.
-pub(super) const FAULTS: [Fault; 21] = [
+pub(super) const FAULTS: [Fault; 29] = [
     fault(
         "gtlb",
         By::Proof,
@@ -222,5 +236,61 @@ pub(super) const FAULTS: [Fault; 21] = [
         "beats move on while their taker waits",
         "wire              en = !out_valid_o || out_ready_i;",
         "wire              en = !out_valid_o || out_ready_i || in_valid_i;",
+    ),
+    fault(
+        "onpath",
+        By::Proof,
+        "the engine gets a beat twice",
+        "sent_op_q  <= sent_op_q || op_in_ready_i;",
+        "sent_op_q  <= op_in_ready_i;",
+    ),
+    fault(
+        "onpath",
+        By::Proof,
+        "the next stream does not wait for the result",
+        "(leaves && !last_q));",
+        "leaves);",
+    ),
+    fault(
+        "onpath",
+        By::Proof,
+        "an engine that is awaited is never cut off",
+        "(awaited && wait_q == WaitW'(Deadline - 1)) || (endless",
+        "(endless",
+    ),
+    fault(
+        "onpath",
+        By::Simulation,
+        "a result without end is not cut off",
+        "(endless && !failed_q)) failed_q",
+        "1'b0) failed_q",
+    ),
+    fault(
+        "onpath",
+        By::Simulation,
+        "the result of a failed engine is not marked",
+        "res_error_q <= failed_q;",
+        "res_error_q <= 1'b0;",
+    ),
+    fault(
+        "crc32c",
+        By::Simulation,
+        "some zeros of a last beat stay",
+        "if (zeros_q[0]) crc_q",
+        "if (zeros_q[0] && step_q != 3'd5) crc_q",
+    ),
+    fault(
+        "crc32c",
+        By::Simulation,
+        "two words of a beat are swapped",
+        "data1_q[64*g +: 64]",
+        "data1_q[64*(g^1) +: 64]",
+    ),
+    fault(
+        "crc32c",
+        By::Simulation,
+        "bytes that are not kept count",
+        "op_in_keep_i[i] ? op_in_i[8*i +: 8] : 8'd0;",
+        "op_in_i[8*i +: 8];",
     ),
 ];

