@@ -5,7 +5,7 @@
 #![allow(unsafe_code)] // Declares a registration of memory that lives elsewhere.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::str::FromStr;
@@ -125,7 +125,11 @@ macro_rules! control_path {
         /// Every port, by number, with its counters.
         fn ports() -> Vec<PortInfo>;
         /// Says at which socket of its host a NIC receives datagrams.
-        fn know_host(nic: Ipv4Addr, address: SocketAddrV4);
+        fn know_host(nic: Ipv4Addr, address: SocketAddr);
+        /// The short name of the NIC at an IPv6 address; `None` without a port of IPv6, or without a name left.
+        fn short_name(ip: Ipv6Addr) -> Option<Ipv4Addr>;
+        /// The IPv6 address behind a short name.
+        fn behind_short_name(name: Ipv4Addr) -> Option<Ipv6Addr>;
         /// Every open session.
         fn sessions() -> Vec<SessionInfo>;
         /// Memory of this NIC's GPU that peers map, or copy from.

@@ -1,7 +1,7 @@
 //! [`NicBuilder`]: the settings of a NIC, each with a default that works on one machine without privileges.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,8 +45,8 @@ pub(crate) struct NicOptions {
     pub(crate) vni: u32,
     pub(crate) udp_secret: Option<u64>,
     pub(crate) tap_host: Option<Cidr>,
-    /// Address of this host for a port of datagrams that names none.
-    pub(crate) host: Option<Ipv4Addr>,
+    /// Address of this host for a port of datagrams that names none, with UDP port 0.
+    pub(crate) host: Option<SocketAddr>,
     pub(crate) icrc: Icrc,
     pub(crate) pcap: Option<PathBuf>,
     pub(crate) gpu_choice: GpuChoice,
@@ -205,7 +205,7 @@ impl NicBuilder {
     }
 
     /// Port that carries frames: `"none"`, `"mem"` (with [`switch`](Self::switch)), `"udp"`, `"udp:BIND[,PEER...]"`, `"tap:NAME"`; or
-    /// datagrams of transport `rdma`: `"roce"`, `"roce:ADDR[:PORT][,NIC=ADDR:PORT...]"`; or a [`PortSpec`]. `,mtu=BYTES` at the end of
+    /// datagrams of transport `rdma`: `"roce"`, `"roce:ADDR[:PORT][,NIC=ADDR:PORT...]"` with `ADDR` of `A.B.C.D` or `[IPv6]`; or a [`PortSpec`]. `,mtu=BYTES` at the end of
     /// udp, roce or tap sets the IP MTU. Default: `none`.
     pub fn port(mut self, port: impl TryInto<PortSpec, Error: Into<SpecError>>) -> Self {
         if let Some(port) = self.read("port", port) {

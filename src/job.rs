@@ -1,7 +1,7 @@
 //! Ranks of a job: how they find each other, and the settings of a rank's NIC: its address, network and secrets, derived from
 //! the job's id.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -98,14 +98,17 @@ fn is_far(job: &Job) -> bool {
     job.source() != JobSource::Ringbell && !job.id().address().ip().is_loopback()
 }
 
-/// The address of this host from which it reaches another. No packet is sent.
-fn towards(other: SocketAddr) -> Option<Ipv4Addr> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+/// The address of this host from which it reaches another, with port 0. No packet is sent.
+fn towards(other: SocketAddr) -> Option<SocketAddr> {
+    let any: SocketAddr = match other {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any).ok()?;
     socket.connect(other).ok()?;
-    match socket.local_addr().ok()?.ip() {
-        IpAddr::V4(own) => Some(own),
-        IpAddr::V6(_) => None,
-    }
+    let mut own = socket.local_addr().ok()?;
+    own.set_port(0);
+    Some(own)
 }
 
 fn attach(path: &Path) -> Result<Arc<MemSwitch>, OpenError> {
@@ -172,6 +175,12 @@ mod tests {
         // A host without any route has no address for it either.
         let routed = towards(([192, 0, 2, 1], 5000).into()).is_some();
         assert_eq!(port("192.0.2.1:5000", "") == "roce", routed);
+        assert_eq!(port("[::1]:5000", ""), "none");
+        let routed = towards(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 5000).into()).is_some();
+        assert_eq!(port("[2001:db8::1]:5000", "") == "roce", routed);
+        if let Some(own) = towards((Ipv6Addr::LOCALHOST, 5000).into()) {
+            assert_eq!(own, (Ipv6Addr::LOCALHOST, 0).into());
+        }
     }
 
     #[test]

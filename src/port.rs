@@ -1,7 +1,7 @@
 //! The ports of a [`Nic`](crate::Nic), opened by its options.
 #![allow(clippy::disallowed_methods)] // A capture is stamped with the calendar; the NIC itself never asks for it.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use ringbell_nic_core::port::impair::{Faults, Impair, ImpairDatagrams};
@@ -58,8 +58,8 @@ fn one(
         PortSpec::Tap { name, mtu } => tap(name, *mtu, mac, options)?,
         PortSpec::Roce { bind, mtu, .. } => {
             let own = match options.host {
-                Some(host) => SocketAddrV4::new(host, 0),
-                None => SocketAddrV4::new(options.ip.ip, ROCE_PORT),
+                Some(host) => host,
+                None => SocketAddr::from((options.ip.ip, ROCE_PORT)),
             };
             let bind = bind.unwrap_or(own);
             let mtu = mtu.map(usize::from);

@@ -5,7 +5,7 @@
 //! takes a connection over by its number ([`Socket::session`]).
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub enum SessionError {
         /// The call: `connect`, `send`, ...
         operation: &'static str,
         /// The peer, where it is known.
-        peer: Option<SocketAddrV4>,
+        peer: Option<SocketAddr>,
         /// How it ended.
         status: Status,
         /// Bytes that were moved before the error.
@@ -40,8 +40,8 @@ pub enum SessionError {
         /// The status's detail.
         detail: u64,
     },
-    /// The text is no IPv4 address with a port.
-    #[error("`{text}` is no IPv4 address with a port, such as 10.0.0.2:7000: {why}")]
+    /// The text is no address with a port, or the NIC cannot reach one of its kind.
+    #[error("`{text}` is no address with a port that this NIC reaches, such as 10.0.0.2:7000 or [fd00::2]:7000: {why}")]
     Address {
         /// As given.
         text: String,
@@ -57,7 +57,7 @@ pub enum SessionError {
         /// The call.
         operation: &'static str,
         /// The peer, where it is known.
-        peer: Option<SocketAddrV4>,
+        peer: Option<SocketAddr>,
         /// The cause.
         #[source]
         source: WaitError,
@@ -73,7 +73,7 @@ pub enum SessionError {
     Memory(#[from] MemoryError),
 }
 
-fn of(peer: &Option<SocketAddrV4>) -> String {
+fn of(peer: &Option<SocketAddr>) -> String {
     peer.map_or(String::new(), |p| format!(" {p}"))
 }
 
@@ -152,7 +152,7 @@ impl Nic {
 fn call(
     queue: &HostQueue,
     operation: &'static str,
-    peer: Option<SocketAddrV4>,
+    peer: Option<SocketAddr>,
     d: &Descriptor,
 ) -> Result<Completion, SessionError> {
     let done = queue.call(d);
@@ -165,7 +165,7 @@ fn call(
 
 fn failed(
     operation: &'static str,
-    peer: Option<SocketAddrV4>,
+    peer: Option<SocketAddr>,
     c: &Completion,
     before: u64,
 ) -> SessionError {
@@ -184,7 +184,7 @@ struct Session {
     nic: Nic,
     queue: HostQueue,
     id: SessionId,
-    peer: Option<SocketAddrV4>,
+    peer: Option<SocketAddr>,
     timeout_us: AtomicU32,
 }
 
@@ -270,7 +270,8 @@ impl Nic {
         Ok(Listener { session, port })
     }
 
-    /// Connects to a NIC, or to any TCP program that the port reaches: `nic.connect("10.0.0.2:7000")`. IPv4.
+    /// Connects to a NIC, or to any TCP program that the port reaches: `nic.connect("10.0.0.2:7000")`. A NIC with port `roce` at an IPv6 address
+    /// is reached by that, too: `nic.connect("[fd00::2]:7000")`, over RDMA. Of a name with several addresses the first of IPv4 is taken.
     ///
     /// # Errors
     /// [`SessionError`]: the text is no address, no program listens there, or it did not answer in time.
@@ -278,30 +279,60 @@ impl Nic {
         &self,
         to: impl ToSocketAddrs + std::fmt::Debug,
     ) -> Result<Socket, SessionError> {
-        let to = resolve(to)?;
+        let (shown, to) = self.resolve(to)?;
         let mut session = Session::new(self)?;
         let d = Descriptor {
             operand: u32::from(*to.ip()).into(),
             imm: to.port().into(),
             ..Descriptor::new(Opcode::Connect)
         };
-        session.peer = Some(to);
+        session.peer = Some(shown);
         session.call("connect", d)?;
         Ok(Socket { session })
     }
-}
 
-fn resolve(to: impl ToSocketAddrs + std::fmt::Debug) -> Result<SocketAddrV4, SessionError> {
-    let wrong = |why: &str| SessionError::Address {
-        text: format!("{to:?}").trim_matches('"').to_owned(),
-        why: why.to_owned(),
-    };
-    let mut all = to.to_socket_addrs().map_err(|e| wrong(&e.to_string()))?;
-    let v4 = all.find_map(|a| match a {
-        SocketAddr::V4(a) => Some(a),
-        SocketAddr::V6(_) => None,
-    });
-    v4.ok_or_else(|| wrong("no address of IPv4"))
+    /// The short name of the NIC at an IPv6 address: an address of 240.0.0.0/8 by which this NIC's kernels and descriptors reach it, as they
+    /// reach others by theirs. It means nothing to other NICs. `None`: no port of this NIC is a `roce` of IPv6, or 65,536 have names.
+    ///
+    /// ```
+    /// use ringbell::Nic;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let nic = Nic::builder().ip("10.9.9.31/24").open()?;
+    /// assert_eq!(nic.short_name("fd00::2".parse()?), None, "it has no port");
+    /// # Ok(()) }
+    /// ```
+    pub fn short_name(&self, ip: Ipv6Addr) -> Option<Ipv4Addr> {
+        self.backend().short_name(ip)
+    }
+
+    /// An address as given, and as descriptors name it.
+    fn resolve(
+        &self,
+        to: impl ToSocketAddrs + std::fmt::Debug,
+    ) -> Result<(SocketAddr, SocketAddrV4), SessionError> {
+        let wrong = |why: &str| SessionError::Address {
+            text: format!("{to:?}").trim_matches('"').to_owned(),
+            why: why.to_owned(),
+        };
+        let all = to.to_socket_addrs().map_err(|e| wrong(&e.to_string()))?;
+        let found = all.min_by_key(|a| a.is_ipv6());
+        match found.ok_or_else(|| wrong("no address"))? {
+            SocketAddr::V4(a) => Ok((a.into(), a)),
+            SocketAddr::V6(a) => {
+                let name = self.short_name(*a.ip());
+                let name = name.ok_or_else(|| {
+                    wrong("an IPv6 address needs port roce at one, such as roce:[fd00::1]")
+                })?;
+                Ok((a.into(), SocketAddrV4::new(name, a.port())))
+            }
+        }
+    }
+
+    /// A peer's address for users.
+    fn shown(&self, peer: SocketAddrV4) -> SocketAddr {
+        let behind = self.backend().behind_short_name(*peer.ip());
+        behind.map_or(peer.into(), |ip| (ip, peer.port()).into())
+    }
 }
 
 /// A port at which the NIC listens. Closed when it is dropped.
@@ -325,7 +356,7 @@ impl Listener {
             nic: self.session.nic.clone(),
             queue: self.session.queue.clone(),
             id: SessionId(done.detail as u32),
-            peer: Some(peer),
+            peer: Some(self.session.nic.shown(peer)),
             timeout_us: AtomicU32::new(self.session.timeout_us.load(Ordering::Relaxed)),
         };
         Ok(Socket { session })
@@ -440,8 +471,8 @@ impl Socket {
         self.session.id
     }
 
-    /// The other end.
-    pub fn peer(&self) -> Option<SocketAddrV4> {
+    /// The other end: of IPv6 where it has no other address.
+    pub fn peer(&self) -> Option<SocketAddr> {
         self.session.peer
     }
 

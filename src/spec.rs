@@ -1,11 +1,11 @@
 //! Text forms of a NIC's attachment: `--port`, `--transport`, `--ip`.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::str::FromStr;
 
 use ringbell_nic_core::network::RouteError;
-use ringbell_nic_core::port::roce::DATAGRAM_MTU_MAX;
+use ringbell_nic_core::port::roce::{interface, DATAGRAM_MTU_MAX};
 use ringbell_nic_core::port::{MTU_MAX, MTU_MIN};
 
 /// UDP port of VXLAN, RFC 7348 §5.
@@ -31,11 +31,11 @@ pub enum PortSpec {
     },
     /// RoCEv2 in datagrams of the host's UDP, for transport `rdma` alone; needs no privilege.
     Roce {
-        /// An address of this host, and the UDP port. `None`: the NIC's own address at port 4791; of a rank the address towards
+        /// An address of this host, of IPv4 or IPv6, and the UDP port. `None`: the NIC's own address at port 4791; of a rank the address towards
         /// the job's rank 0, at any free port.
-        bind: Option<SocketAddrV4>,
+        bind: Option<SocketAddr>,
         /// NICs that receive elsewhere than at their own address and port 4791. Ranks of a job learn each other's.
-        peers: Vec<(Ipv4Addr, SocketAddrV4)>,
+        peers: Vec<(Ipv4Addr, SocketAddr)>,
         /// IP MTU, up to 65,535; `None`: what the way to each peer carries.
         mtu: Option<u16>,
     },
@@ -62,6 +62,36 @@ impl PortSpec {
     /// Whether it carries Ethernet frames, which transport `tcp` needs.
     pub fn carries_frames(&self) -> bool {
         !matches!(self, PortSpec::None | PortSpec::Roce { .. })
+    }
+
+    /// An address of a host: `A.B.C.D`, `A.B.C.D:PORT`, `IPv6`, `[IPv6]`, `[IPv6]:PORT`; a link-local one with its interface, by number or name,
+    /// as `fe80::1%eth0`. `port` is that of one that names none.
+    ///
+    /// # Errors
+    /// [`SpecError`] says what is accepted.
+    pub fn parse_host(text: &str, port: u16) -> Result<SocketAddr, SpecError> {
+        let found = text.parse::<SocketAddr>().ok();
+        let found = found.or_else(|| {
+            let (inner, port) = match text.strip_prefix('[').and_then(|t| t.rsplit_once(']')) {
+                Some((ip, "")) => (ip, port),
+                Some((ip, rest)) => (ip, rest.strip_prefix(':')?.parse().ok()?),
+                None => (text, port),
+            };
+            let Some((ip, interface)) = inner.split_once('%') else {
+                let ip = inner.parse::<IpAddr>().ok()?;
+                return Some(SocketAddr::new(ip, port));
+            };
+            let scope = match interface.parse() {
+                Ok(number) => number,
+                Err(_) => interface_number(interface)?,
+            };
+            Some(SocketAddrV6::new(ip.parse().ok()?, port, 0, scope).into())
+        });
+        found.ok_or_else(|| {
+            SpecError(format!(
+                "`{text}` is not an address of a host; write A.B.C.D:PORT or [IPv6]:PORT, or the address alone for port {port}; a link-local one with an interface of this host, such as [fe80::1%eth0]"
+            ))
+        })
     }
 
     /// An IP MTU that a port can have.
@@ -175,11 +205,11 @@ impl FromStr for PortSpec {
                     match part.split_once('=') {
                         Some((nic, at)) => {
                             let ip = nic.parse().map_err(|_| {
-                                SpecError(format!("`{nic}` is not the address of a NIC; write NIC=ADDR:PORT, both as A.B.C.D"))
+                                SpecError(format!("`{nic}` is not the address of a NIC; write NIC=ADDR:PORT with a NIC of A.B.C.D and a host's address of A.B.C.D or [IPv6]"))
                             })?;
-                            peers.push((ip, roce_address(at)?));
+                            peers.push((ip, PortSpec::parse_host(at, ROCE_PORT)?));
                         }
-                        None if n == 0 => bind = Some(roce_address(part)?),
+                        None if n == 0 => bind = Some(PortSpec::parse_host(part, ROCE_PORT)?),
                         None => {
                             return Err(SpecError(format!(
                                 "`{part}` names no NIC; write NIC=ADDR:PORT for one that receives at another address than its own"
@@ -187,10 +217,17 @@ impl FromStr for PortSpec {
                         }
                     }
                 }
+                // The host reaches one version of IP by one socket.
+                let is_other = |at: &SocketAddr| bind.is_some_and(|b| b.is_ipv6() != at.is_ipv6());
+                if let Some((nic, at)) = peers.iter().find(|(_, at)| is_other(at)) {
+                    return Err(SpecError(format!(
+                        "{nic} receives at {at}, which a port of the other version of IP does not reach; write both addresses as A.B.C.D or both as [IPv6]"
+                    )));
+                }
                 Ok(PortSpec::Roce { bind, peers, mtu })
             }
             _ => Err(SpecError(format!(
-                "`{text}` is not a port; write none, mem, udp, udp:BIND[,PEER...][,mtu=BYTES], roce, roce:ADDR[:PORT][,NIC=ADDR:PORT...][,mtu=BYTES] or tap:NAME[,mtu=BYTES]"
+                "`{text}` is not a port; write none, mem, udp, udp:BIND[,PEER...][,mtu=BYTES], roce, roce:ADDR[:PORT][,NIC=ADDR:PORT...][,mtu=BYTES] with ADDR of A.B.C.D or [IPv6], or tap:NAME[,mtu=BYTES]"
             ))),
         }
     }
@@ -208,14 +245,10 @@ fn udp_address(text: &str) -> Result<SocketAddr, SpecError> {
     )))
 }
 
-fn roce_address(text: &str) -> Result<SocketAddrV4, SpecError> {
-    let full = text.parse::<SocketAddrV4>();
-    let alone = || text.parse().map(|ip| SocketAddrV4::new(ip, ROCE_PORT));
-    full.or_else(|_| alone()).map_err(|_| {
-        SpecError(format!(
-            "`{text}` is not an address of a host; write A.B.C.D:PORT, or A.B.C.D for port {ROCE_PORT}"
-        ))
-    })
+/// The number of an interface, where its name can be one.
+fn interface_number(name: &str) -> Option<u32> {
+    let is_name = (1..16).contains(&name.len()) && !name.contains(|c: char| c == '/' || c == '\0');
+    is_name.then(|| interface(name).ok()).flatten()
 }
 
 impl fmt::Display for PortSpec {
@@ -229,7 +262,7 @@ impl fmt::Display for PortSpec {
                 mtu
             }
             PortSpec::Roce { bind, peers, mtu } => {
-                let bind = bind.iter().map(SocketAddrV4::to_string);
+                let bind = bind.iter().map(SocketAddr::to_string);
                 let peers = peers.iter().map(|(nic, at)| format!("{nic}={at}"));
                 let parts: Vec<String> = bind.chain(peers).collect();
                 let colon = if parts.is_empty() { "" } else { ":" };
@@ -309,7 +342,7 @@ impl FromStr for Cidr {
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let bad = || {
             SpecError(format!(
-                "`{text}` is not an IPv4 address; write A.B.C.D or A.B.C.D/N with N up to 32"
+                "`{text}` is not the IPv4 address of a NIC; write A.B.C.D or A.B.C.D/N with N up to 32 (an IPv6 address is that of a port: --port roce:[ADDR])"
             ))
         };
         let (ip, prefix) = text.split_once('/').unwrap_or((text, "24"));
@@ -349,6 +382,9 @@ mod tests {
             "roce:127.0.0.1:0",
             "roce:127.0.0.1:5000,10.0.0.2=127.0.0.1:5001,10.0.0.3=127.0.0.1:5002,mtu=4144",
             "roce:10.0.0.2=127.0.0.1:5001",
+            "roce:[::1]:0",
+            "roce:[fe80::1%7]:4791",
+            "roce:[fd00::1]:4791,10.0.0.2=[fd00::2]:5001,mtu=4164",
         ] {
             assert_eq!(
                 text.parse::<PortSpec>().map(|p| p.to_string()).as_deref(),
@@ -363,11 +399,33 @@ mod tests {
             "roce:10.0.0.1".parse::<PortSpec>().map(|p| p.to_string()),
             Ok("roce:10.0.0.1:4791".into())
         );
+        for (short, whole) in [
+            ("roce:[::1]", "roce:[::1]:4791"),
+            ("roce:::1", "roce:[::1]:4791"),
+            ("roce:fd00::1,mtu=1500", "roce:[fd00::1]:4791,mtu=1500"),
+            ("roce:[fe80::1%3]", "roce:[fe80::1%3]:4791"),
+            ("roce:[fe80::1%lo]:9", "roce:[fe80::1%1]:9"),
+        ] {
+            let read = short.parse::<PortSpec>().map(|p| p.to_string());
+            assert_eq!(read.as_deref(), Ok(whole));
+        }
+        let refused = "roce:[::1]x".parse::<PortSpec>().expect_err("no address");
+        assert!(refused.to_string().contains("[IPv6]:PORT"), "{refused}");
         for text in [
             "",
             "roce:x",
             "roce:10.0.0.1,10.0.0.2",
-            "roce:[::1]:4791",
+            "roce:[::1",
+            "roce:[::1]4791",
+            "roce:[::1]:",
+            "roce:[::1]:65536",
+            "roce:[127.0.0.1%lo]",
+            "roce:[fe80::1%]",
+            "roce:[fe80::1%no/such]",
+            "roce:[fe80::1%no-such-one]",
+            "roce:[fe80::1%4294967296]",
+            "roce:[::1]:1,10.0.0.2=127.0.0.1:2",
+            "roce:[::1]:1,fd00::2=[::1]:2",
             "roce:10.0.0.1,x=10.0.0.2:1",
             "roce,mtu=65536",
             "tap",

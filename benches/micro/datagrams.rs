@@ -153,11 +153,11 @@ struct Sender {
 
 impl Sender {
     fn new(port: RocePort, to: SocketAddr) -> Sender {
-        let ip = *port.local().ip();
-        let mut net = Network::new(ip, 24, vec![port], &[]).expect("a host's address");
-        let SocketAddr::V4(to) = to else {
+        let SocketAddr::V4(local) = port.local() else {
             panic!("an IPv4 address");
         };
+        let ip = *local.ip();
+        let mut net = Network::new(ip, 24, vec![port], &[]).expect("a host's address");
         net.know_host(ip, to);
         let hop = net.hop_to(Protocol::Roce, ip, None, NicTime(0));
         let link = net.link(hop.expect("a route"));
@@ -166,7 +166,6 @@ impl Sender {
             link: link.expect("the kernel finds it"),
             net,
             how: Datagrams {
-                src_port: 0,
                 ecn: 0,
                 segmented: true,
             },
@@ -193,7 +192,8 @@ impl Sender {
     /// Sends the batch from packet `sent` on, as far as there is room.
     fn send(&mut self, sent: usize) -> usize {
         let Sender { net, batch, .. } = self;
-        net.send(NicTime(0), self.link, self.ip, &self.how, batch, sent)
+        let flow = net.flow(self.link.port, 0, self.ip);
+        net.send(NicTime(0), self.link, &flow, &self.how, batch, sent)
     }
 }
 
@@ -270,7 +270,7 @@ fn raw_in_turn(payload: usize, src: &[u8], dst: &mut [u8]) -> (f64, f64) {
 
 fn port_in_turn(payload: usize, src: &[u8], dst: &mut [u8]) -> (f64, f64) {
     let mut receiver = port();
-    let mut sender = Sender::new(port(), receiver.local().into());
+    let mut sender = Sender::new(port(), receiver.local());
     in_turn(
         |at, end| {
             sender.fill(src, at, end, payload);
@@ -400,7 +400,7 @@ fn raw_trips() -> f64 {
 struct Side {
     port: RocePort,
     batch: Batch,
-    to: std::net::SocketAddrV4,
+    to: SocketAddr,
 }
 
 impl Side {
@@ -469,7 +469,7 @@ fn main() {
 
             let receiver = UdpSocket::bind("127.0.0.1:0").expect("loopback has free ports");
             let sender = port();
-            raw::connect(&receiver, sender.local().into(), 0);
+            raw::connect(&receiver, sender.local(), 0);
             let to = receiver.local_addr().expect("it is bound");
             let y = one_way(
                 |s| send_packets(sender, to, s, payload),
@@ -479,7 +479,7 @@ fn main() {
             );
 
             let (sender, receiver) = (port(), port());
-            let to = receiver.local().into();
+            let to = receiver.local();
             let z = one_way(
                 |s| send_packets(sender, to, s, payload),
                 |d| receive_packets(receiver, d),

@@ -9,7 +9,7 @@
 #![allow(clippy::disallowed_methods)] // A program at the edge: it waits for people and networks.
 
 use std::io::{ErrorKind, IsTerminal as _, Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs as _};
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError};
@@ -47,7 +47,7 @@ const NEVER_US: u64 = 100 * 365 * 86_400 * 1_000_000;
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Args {
-    /// With -l: only PORT. Else: HOST PORT, where HOST is an IPv4 address or a name
+    /// With -l: only PORT. Else: HOST PORT, where HOST is an address or a name; one of IPv6 is that of another NIC's port roce
     #[arg(value_name = "[HOST] PORT", num_args = 1..=2, required = true)]
     target: Vec<String>,
     /// Wait for a connection instead of making one
@@ -147,7 +147,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             side.close(listener)?;
             session
         }
-        Some(host) => Some(side.connect_once(SocketAddrV4::new(host, port))?),
+        Some(host) => Some(side.connect_once(side.name(host)?)?),
     };
     let Some(session) = session else {
         return Ok(Exit::Interrupted);
@@ -198,7 +198,7 @@ fn finish(side: &Side, session: SessionId, end: Result<End>) -> Result<Exit> {
 }
 
 /// HOST and PORT; no HOST when listening.
-fn target(args: &Args) -> Result<(Option<Ipv4Addr>, u16)> {
+fn target(args: &Args) -> Result<(Option<SocketAddr>, u16)> {
     let usage = |what: String| {
         Problem::new(Exit::Usage, what, "write `ringbell nc HOST PORT` or `ringbell nc -l PORT`, with the NIC's own address in --ip")
     };
@@ -221,12 +221,9 @@ fn target(args: &Args) -> Result<(Option<Ipv4Addr>, u16)> {
     let found = (host.as_str(), number)
         .to_socket_addrs()
         .with_context(|| usage(format!("cannot find host `{host}`")))?
-        .find_map(|a| match a {
-            SocketAddr::V4(a) => Some(*a.ip()),
-            SocketAddr::V6(_) => None,
-        });
-    let ip = found.ok_or_else(|| usage(format!("`{host}` has no IPv4 address")))?;
-    Ok((Some(ip), number))
+        .min_by_key(SocketAddr::is_ipv6);
+    let found = found.ok_or_else(|| usage(format!("`{host}` has no address")))?;
+    Ok((Some(found), number))
 }
 
 /// Waits for a connection until it is interrupted.

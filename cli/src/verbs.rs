@@ -1,12 +1,13 @@
 //! `ringbell verbs`: a program of ibverbs, unmodified, on this NIC.
 
 use std::ffi::OsString;
-use std::net::Ipv4Addr;
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use ringbell::nic::PortSpec;
 
 use super::{Exit, Problem};
 
@@ -15,10 +16,12 @@ const LIBRARY: &str = "libringbell_verbs.so";
 /// Arguments of `ringbell verbs`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Address of this host for the program's packets; peers on other hosts need one that they can reach
-    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
-    addr: Ipv4Addr,
-    /// UDP port: 0 for a free one, which peers learn with the address; 4791 for peers that are other RoCEv2 NICs
+    /// Address of this host for the program's packets, of IPv4 or IPv6 (a link-local one with its interface: fe80::1%eth0); peers on other
+    /// hosts need one that they can reach
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS", value_parser = host)]
+    addr: SocketAddr,
+    /// UDP port: 0 for a free one, which peers learn with the address; 4791 for peers that are other RoCEv2 NICs. An address of IPv6 that is
+    /// neither ::1 nor link-local has port 4791
     #[arg(long, default_value_t = 0, value_name = "PORT")]
     port: u16,
     /// Largest IP packet in bytes [default: what the way to each peer carries]
@@ -38,6 +41,10 @@ pub(crate) struct Args {
     program: Vec<OsString>,
 }
 
+fn host(text: &str) -> Result<SocketAddr, String> {
+    PortSpec::parse_host(text, 0).map_err(|why| why.to_string())
+}
+
 /// Becomes the program.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let library = find(args.library.as_deref())?;
@@ -50,12 +57,15 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     command
         .args(&args.program[1..])
         .env("LD_PRELOAD", preloaded)
-        .env("RINGBELL_VERBS_ADDR", args.addr.to_string())
+        .env("RINGBELL_VERBS_ADDR", args.addr.ip().to_string())
         .env("RINGBELL_VERBS_PORT", args.port.to_string())
         .env(
             "RINGBELL_VERBS_STANDARD",
             u8::from(args.standard).to_string(),
         );
+    if let SocketAddr::V6(at) = args.addr {
+        command.env("RINGBELL_VERBS_SCOPE", at.scope_id().to_string());
+    }
     if let Some(mtu) = args.mtu {
         command.env("RINGBELL_VERBS_MTU", mtu.to_string());
     }

@@ -162,6 +162,124 @@ fn four_hosts_on_a_bridge_find_each_other_by_the_bootstrap_alone() {
     sound(&self::report(&out), 2);
 }
 
+#[test]
+fn a_host_reaches_itself_by_ipv6() {
+    if std::net::UdpSocket::bind("[::1]:0").is_err() {
+        skip!("no IPv6 here");
+    }
+    // Between two processes of this command, and by the address alone.
+    let flags = ["-b", "64", "-e", "64K", "-f", "1024", "-n", "50"];
+    let flags = [&flags[..], &["--json", "-"]].concat();
+    let port = [
+        "perf",
+        "write-bw",
+        "--transport",
+        "rdma",
+        "--port",
+        "roce:[::1]",
+    ];
+    let out = quiet(ringbell(&[&port[..], &flags].concat()));
+    sound(&report(&out), 2);
+    let tcp = free_port();
+    let serves = server(ringbell(&[
+        "perf",
+        "send-bw",
+        "--listen",
+        &format!(":{tcp}"),
+    ]));
+    let host = format!("[::1]:{tcp}");
+    let out = quiet(ringbell(
+        &[&["perf", "send-bw", &host], &flags[..]].concat(),
+    ));
+    serves.succeeds();
+    sound(&report(&out), 2);
+}
+
+#[test]
+fn hosts_with_ipv6_alone_find_each_other() {
+    let hosts = match Namespace::bridged(2, |_| 1_500) {
+        Ok(hosts) => hosts,
+        Err(why) => skip!("{why}"),
+    };
+    for (n, host) in (1..).zip(&hosts[1..]) {
+        let addr = format!("fd60::{n}/64");
+        for args in [
+            &["-4", "addr", "flush", "dev", "cable"][..],
+            &["-6", "addr", "add", &addr, "dev", "cable", "nodad"],
+        ] {
+            let mut c = host.command("ip");
+            c.args(args);
+            let out = output(c);
+            if !out.status.success() {
+                skip!("{}", String::from_utf8_lossy(&out.stderr));
+            }
+        }
+    }
+    // Ranks, by the bootstrap.
+    let bootstrap = format!("[fd60::1]:{}", free_port());
+    let rank = |n: usize| {
+        let flags = ["-b", "1K", "-e", "256K", "-f", "16", "-n", "10"];
+        let rest = ["--no-limits", "--json", "-"];
+        let mut c = hosts[n + 1].ringbell(&[&["perf", "all-reduce"], &flags[..], &rest].concat());
+        c.envs([("PMI_SIZE", "2"), ("RINGBELL_SECRET", SECRET)])
+            .env("PMI_RANK", n.to_string())
+            .env("RINGBELL_BOOTSTRAP", &bootstrap);
+        c
+    };
+    let mut other = rank(1);
+    other.stdin(Stdio::null()).stdout(Stdio::null());
+    let other = start(other);
+    let out = quiet(rank(0));
+    other.succeeds();
+    sound(&report(&out), 6);
+    // Sockets, by the peer's address of IPv6: both NICs have one address of IPv4, and the capture is right.
+    let folder = net::folder("ipv6");
+    let (file, got, pcap) = (folder.join("file"), folder.join("got"), folder.join("pcap"));
+    net::random_file(&file, 300_000, 6);
+    let own = ["--ip", "10.77.0.1/24", "-v", "-w", "20"];
+    let args = [
+        &["nc", "-l", "7000", "-d", "--port", "roce:[fd60::2]"],
+        &own[..],
+    ]
+    .concat();
+    let mut serves = hosts[2].ringbell(&args);
+    serves.stdout(std::fs::File::create(&got).expect("a file"));
+    let mut serves = start(serves);
+    serves.says("listening");
+    let pcap_name = pcap.display().to_string();
+    let port = ["--port", "roce:[fd60::1]", "--pcap", &pcap_name];
+    let args = [&["nc", "fd60::2", "7000"], &port[..], &own].concat();
+    let mut sends = hosts[1].ringbell(&args);
+    sends.stdin(std::fs::File::open(&file).expect("just written"));
+    let mut sends = start(sends);
+    sends.says("connected with [fd60::2]:7000 over rdma");
+    serves.says("connected with [fd60::1]:");
+    sends.succeeds();
+    serves.succeeds();
+    assert_eq!(net::sha256(&got), net::sha256(&file));
+    if !net::installed("tshark") {
+        skip!("there is no tshark");
+    }
+    let mut shows = Command::new("tshark");
+    let fields = [
+        "_ws.malformed",
+        "_ws.expert",
+        "ipv6.src",
+        "infiniband.bth.opcode",
+    ];
+    shows
+        .args(["-n", "--disable-protocol", "rpcordma", "-T", "fields"])
+        .args(["-o", "udp.check_checksum:TRUE"])
+        .args(fields.iter().flat_map(|f| ["-e", f]))
+        .arg("-r")
+        .arg(&pcap);
+    let out = output(shows);
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(text.lines().count() > 200, "{text}");
+    let odd = text.lines().find(|l| !l.starts_with("\t\tfd60::"));
+    assert_eq!(odd, None, "malformed, an expert's remark, or not of RoCEv2");
+}
+
 /// A Python that finds scapy: the one below `target/`, or the system's.
 fn python() -> Option<PathBuf> {
     let here = std::env::current_exe().ok()?;

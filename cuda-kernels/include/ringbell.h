@@ -223,6 +223,7 @@ rb_result rb_socket_open(rb_context *context, uint32_t *sock, uint32_t timeout_u
 rb_result rb_socket_listen(rb_context *context, uint32_t sock, uint16_t port, uint32_t backlog, uint32_t timeout_us);
 /* `peer` may be NULL; else it gets ip << 16 | port of the other side. */
 rb_result rb_socket_accept(rb_context *context, uint32_t sock, uint32_t *conn, uint64_t *peer, uint32_t timeout_us);
+/* `ip` is "A.B.C.D", or the IPv6 address of another NIC's port roce, which the NIC reaches by a port roce of IPv6. */
 rb_result rb_socket_connect(rb_context *context, uint32_t sock, const char *ip, uint16_t port, uint32_t timeout_us);
 /* Sends all of it, in pieces of 4 GiB - 64 KiB with a time-out each. `va` lies in GPU, host or NIC memory that was
  * allocated or registered here. */

@@ -8,7 +8,7 @@ mod host_buffer;
 mod memory;
 mod nic_buffer;
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -240,9 +240,9 @@ pub struct SessionInfo {
     /// The transport that carries it.
     pub transport: Option<&'static str>,
     /// Own address.
-    pub local: Option<SocketAddrV4>,
-    /// The peer's address.
-    pub peer: Option<SocketAddrV4>,
+    pub local: Option<SocketAddr>,
+    /// The peer's address: of IPv6 for one that is known by a short name.
+    pub peer: Option<SocketAddr>,
     /// Payload bytes sent.
     pub tx_bytes: u64,
     /// Payload bytes received.
@@ -415,8 +415,18 @@ impl Nic {
     }
 
     /// Says at which socket of its host a NIC receives datagrams: [`Network::know_host`].
-    pub fn know_host(&self, nic: Ipv4Addr, address: SocketAddrV4) {
+    pub fn know_host(&self, nic: Ipv4Addr, address: SocketAddr) {
         self.core(|c| c.streams.network.know_host(nic, address));
+    }
+
+    /// The short name of the NIC at an IPv6 address: [`Network::short_name`].
+    pub fn short_name(&self, ip: Ipv6Addr) -> Option<Ipv4Addr> {
+        self.core(|c| c.streams.network.short_name(ip))
+    }
+
+    /// The IPv6 address behind a short name: [`Network::behind_short_name`].
+    pub fn behind_short_name(&self, name: Ipv4Addr) -> Option<Ipv6Addr> {
+        self.core(|c| c.streams.network.behind_short_name(name))
     }
 
     /// Every open session.
@@ -436,8 +446,8 @@ impl Nic {
                     id,
                     state,
                     transport: t.map(|t| transports[t].name()),
-                    local: s.local,
-                    peer: s.peer,
+                    local: s.local.map(Into::into),
+                    peer: s.peer.map(|peer| c.streams.network.shown(peer)),
                     tx_bytes: s.tx_bytes,
                     rx_bytes: s.rx_bytes,
                     why: s.why,

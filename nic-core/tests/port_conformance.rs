@@ -6,7 +6,7 @@ mod transport_support;
 #[macro_use]
 mod port_rules;
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -188,9 +188,7 @@ conformance! {
 
 /// A port of datagrams with an address of loopback that no other test has.
 fn datagrams(mtu: Option<usize>) -> RocePort {
-    let SocketAddr::V4(bind) = unused() else {
-        unreachable!("an IPv4 address");
-    };
+    let bind = unused();
     RocePort::open(&RoceConfig { bind, mtu }).expect("an address of loopback")
 }
 
@@ -199,6 +197,18 @@ fn roce(mtu: Option<usize>) -> Option<Wired> {
         [datagrams(mtu), datagrams(mtu)],
         Box::new(()),
     ))
+}
+
+fn roce_of_ipv6(mtu: Option<usize>) -> Option<Wired> {
+    let bind = (Ipv6Addr::LOCALHOST, 0).into();
+    let open = || RocePort::open(&RoceConfig { bind, mtu });
+    match (open(), open()) {
+        (Ok(a), Ok(b)) => Some(Wired::datagrams([a, b], Box::new(()))),
+        (a, _) => {
+            eprintln!("SKIPPED {}:{}: {a:?}", file!(), line!());
+            None
+        }
+    }
 }
 
 fn roce_packet_by_packet() -> Option<Wired> {
@@ -231,6 +241,8 @@ packet_conformance! {
     packets_captured_to_a_file => || super::captured().map(super::Wired::frames),
     packets_over_roce => || super::roce(None),
     packets_over_roce_with_a_small_mtu => || super::roce(Some(1_500)),
+    packets_over_roce_of_ipv6 => || super::roce_of_ipv6(None),
+    packets_over_roce_of_ipv6_with_a_small_mtu => || super::roce_of_ipv6(Some(1_500)),
     packets_over_roce_packet_by_packet => super::roce_packet_by_packet,
     packets_over_roce_impaired_without_faults => super::roce_impaired,
     packets_over_roce_captured => super::roce_captured,
@@ -409,15 +421,22 @@ fn settings_of_a_port_of_datagrams_that_cannot_work_are_refused() {
         let bind = bind.parse().expect("an address");
         RocePort::open(&RoceConfig { bind, mtu }).map(|p| p.mtu())
     };
-    for bind in ["0.0.0.0:0", "255.255.255.255:0", "224.0.0.1:0"] {
+    let many = ["0.0.0.0:0", "255.255.255.255:0", "224.0.0.1:0"];
+    let many_ipv6 = ["[::]:0", "[ff02::1%1]:0", "[::ffff:0.0.0.0]:0"];
+    for bind in many.into_iter().chain(many_ipv6) {
         let refused = open(bind, None).expect_err("no host");
         assert!(
             refused.to_string().contains("no address of this host"),
             "{refused}"
         );
     }
-    let refused = open("192.0.2.1:0", None).expect_err("another host's");
-    assert!(refused.to_string().contains("cannot receive"), "{refused}");
+    for bind in ["192.0.2.1:0", "[2001:db8::1]:0", "[fe80::abcd%1]:0"] {
+        let refused = open(bind, None).expect_err("another host's");
+        assert!(refused.to_string().contains("cannot receive"), "{refused}");
+    }
+    let refused = open("[fe80::1]:0", None).expect_err("of which interface?");
+    assert!(refused.to_string().contains("[fe80::1%eth0]"), "{refused}");
+    assert_eq!(open("[::ffff:127.0.0.1]:0", Some(900)).ok(), Some(900));
     for mtu in [0, 575, 65_536, usize::MAX] {
         let refused = open("127.0.0.1:0", Some(mtu)).expect_err("out of range");
         assert!(refused.to_string().contains("576 to 65535"), "{refused}");

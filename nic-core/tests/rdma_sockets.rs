@@ -2,7 +2,7 @@
 
 mod transport_support;
 
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,8 +19,16 @@ use transport_support::rdma::{config, Pair, Side};
 use transport_support::{random, Flow, IP_A, IP_B, MINUTE};
 
 fn socket(mtu: Option<usize>) -> RocePort {
-    let bind = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
+    let bind = (Ipv4Addr::LOCALHOST, 0).into();
     RocePort::open(&RoceConfig { bind, mtu }).expect("loopback has free ports")
+}
+
+/// The same of IPv6. `None`, visibly: this machine has none.
+fn socket_ipv6(mtu: Option<usize>) -> Option<RocePort> {
+    let bind = (Ipv6Addr::LOCALHOST, 0).into();
+    let port = RocePort::open(&RoceConfig { bind, mtu });
+    port.inspect_err(|e| eprintln!("SKIPPED: no IPv6 here: {e}"))
+        .ok()
 }
 
 fn with_icrc(seed: u64, icrc: Icrc) -> RdmaConfig {
@@ -67,12 +75,17 @@ fn carry(p: &mut Pair, bytes: usize) {
 
 #[test]
 fn streams_survive_loss_order_duplicates_and_flipped_bits() {
-    for (seed, mtu) in [
-        (1, None),
-        (2, Some(1_500)),
-        (3, Some(576)),
-        (4, Some(4_144)),
+    for (seed, mtu, is_ipv6) in [
+        (1, None, false),
+        (2, Some(1_500), false),
+        (3, Some(576), false),
+        (4, Some(4_144), false),
+        (5, None, true),
+        (6, Some(1_500), true),
     ] {
+        if is_ipv6 && socket_ipv6(mtu).is_none() {
+            return;
+        }
         let faulty = |seed| -> Box<dyn DatagramPort> {
             let faults = Faults {
                 loss: 0.03,
@@ -82,7 +95,11 @@ fn streams_survive_loss_order_duplicates_and_flipped_bits() {
                 seed,
                 ..Faults::default()
             };
-            Box::new(ImpairDatagrams::new(socket(mtu), faults).expect("sound faults"))
+            let socket = match is_ipv6 {
+                true => socket_ipv6(mtu).expect("as before"),
+                false => socket(mtu),
+            };
+            Box::new(ImpairDatagrams::new(socket, faults).expect("sound faults"))
         };
         let ports = (faulty(seed * 2), faulty(seed * 2 + 1));
         let ends = [1, 2].map(|n| with_icrc(seed * 2 + n, Icrc::Always));
@@ -96,13 +113,24 @@ fn streams_survive_loss_order_duplicates_and_flipped_bits() {
 
 #[test]
 fn long_packets_are_received_in_place_between_others() {
+    let is_there = socket_ipv6(None).is_some();
     for (seed, mtu, icrc, has_faults) in [
         (1, None, Icrc::Never, false),
         (2, None, Icrc::Always, true),
         (3, Some(9_000), Icrc::Never, false),
         (4, Some(9_000), Icrc::Always, true),
         (5, Some(20_000), Icrc::Always, false),
+        // The second two over IPv6.
+        (6, None, Icrc::Always, false),
+        (7, Some(9_000), Icrc::Always, true),
     ] {
+        let socket = |mtu| match seed > 5 {
+            true => socket_ipv6(mtu).expect("as before"),
+            false => socket(mtu),
+        };
+        if seed > 5 && !is_there {
+            return;
+        }
         let faults = Faults {
             loss: 0.02,
             reorder: 0.02,
@@ -120,7 +148,7 @@ fn long_packets_are_received_in_place_between_others() {
         let ends = [1, 2].map(|n| with_icrc(seed * 2 + n, icrc));
         let mut p = over_sockets(ports, ends[0].clone(), ends[1].clone());
         (p.a.dma.mapped, p.b.dma.mapped) = (true, true);
-        let foreign = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let foreign = UdpSocket::bind((sender.ip(), 0)).expect("a free port");
         let (a, b) = p.connect(7000);
         let mut there = Flow::new(&mut p.a, &mut p.b, (a, b), 6_000_001, seed);
         let mut back = Flow::new(&mut p.b, &mut p.a, (b, a), 2_000_001, seed + 7);
@@ -216,13 +244,13 @@ impl DatagramPort for Spied {
     fn describe(&self) -> String {
         self.inner.describe()
     }
-    fn local(&self) -> SocketAddrV4 {
+    fn local(&self) -> SocketAddr {
         self.inner.local()
     }
     fn mtu(&self) -> usize {
         self.inner.mtu()
     }
-    fn mtu_to(&mut self, to: Ipv4Addr) -> usize {
+    fn mtu_to(&mut self, to: IpAddr) -> usize {
         self.inner.mtu_to(to)
     }
     fn segmentation(&self) -> Segmentation {
@@ -231,10 +259,8 @@ impl DatagramPort for Spied {
     fn receive_buffer(&self) -> usize {
         self.inner.receive_buffer()
     }
-    fn send(&mut self, to: SocketAddrV4, ecn: u8, _: bool, batch: &Batch, from: usize) -> usize {
-        let std::net::SocketAddr::V4(spy) = self.spy.local_addr().expect("bound") else {
-            unreachable!("an IPv4 address");
-        };
+    fn send(&mut self, to: SocketAddr, ecn: u8, _: bool, batch: &Batch, from: usize) -> usize {
+        let spy = self.spy.local_addr().expect("bound");
         // The kernel copies them, packet by packet.
         self.inner.send(spy, ecn, false, batch, from);
         let mut bytes = vec![0; 1 << 16];
@@ -250,7 +276,7 @@ impl DatagramPort for Spied {
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         self.inner.poll_fds(fds);
     }
-    fn next_refused(&mut self) -> Option<SocketAddrV4> {
+    fn next_refused(&mut self) -> Option<SocketAddr> {
         self.inner.next_refused()
     }
     fn counters(&self) -> PortCounters {
@@ -325,30 +351,15 @@ fn a_peer_whose_process_ends_resets_its_connections() {
     }
 }
 
-#[test]
-fn tshark_reads_a_capture_of_datagrams() {
+/// Records one end, at a port by which tshark is told the protocol. Each line is what it shows of a packet; `None`: there is no tshark.
+fn recorded(ports: (RocePort, Box<dyn DatagramPort>)) -> Option<String> {
+    let udp = ports.0.local().port();
     let path = std::env::temp_dir().join(format!("ringbell-roce-{}.pcapng", std::process::id()));
     let file = std::fs::File::create_new(&path).expect("a name of our own");
-    // At the port by which tshark knows the protocol, at addresses of loopback that are this test's own.
-    let [x, y] = std::process::id().to_be_bytes()[2..] else {
-        unreachable!("two bytes");
-    };
-    let open = |n: u8| {
-        let bind = SocketAddrV4::new(Ipv4Addr::new(127, 100 + n, x, y.max(1)), 4_791);
-        RocePort::open(&RoceConfig {
-            bind,
-            mtu: Some(1_500),
-        })
-        .expect("an address of loopback")
-    };
-    let recorded = CaptureDatagrams::new(open(0), file, Duration::ZERO);
+    let recorded = CaptureDatagrams::new(ports.0, file, Duration::ZERO);
     let recorded = Box::new(recorded.expect("a new file can be written"));
     let ends = [1, 2].map(|n| with_icrc(n, Icrc::Always));
-    let mut p = over_sockets(
-        (recorded, Box::new(open(1))),
-        ends[0].clone(),
-        ends[1].clone(),
-    );
+    let mut p = over_sockets((recorded, ports.1), ends[0].clone(), ends[1].clone());
     carry(&mut p, 300_001);
     drop(p);
     let fields = [
@@ -359,19 +370,37 @@ fn tshark_reads_a_capture_of_datagrams() {
     ];
     let shown = std::process::Command::new("tshark")
         .args(["-n", "--disable-protocol", "rpcordma", "-T", "fields"])
+        .args(["-o", "udp.check_checksum:TRUE"])
+        .args(["-o", &format!("infiniband.rroce.port:{udp}")])
         .args(fields.iter().flat_map(|f| ["-e", f]))
         .arg("-r")
         .arg(&path)
         .output();
     std::fs::remove_file(&path).expect("written above");
-    let Ok(shown) = shown else {
-        eprintln!("SKIPPED tshark_reads_a_capture_of_datagrams: there is no tshark");
-        return;
+    let shown = shown
+        .inspect_err(|e| eprintln!("SKIPPED: there is no tshark: {e}"))
+        .ok()?;
+    Some(String::from_utf8_lossy(&shown.stdout).into_owned())
+}
+
+#[test]
+fn tshark_reads_a_capture_of_datagrams() {
+    let open = |is_ipv6| match is_ipv6 {
+        true => socket_ipv6(Some(1_500)),
+        false => Some(socket(Some(1_500))),
     };
-    let text = String::from_utf8_lossy(&shown.stdout);
-    assert!(text.lines().count() > 200, "{text}");
-    let odd = text
-        .lines()
-        .find(|l| !l.starts_with("\t\t4\t") || l.len() < 5);
-    assert_eq!(odd, None, "malformed, an expert's remark, or not of RoCEv2");
+    for (is_ipv6, version) in [(false, "\t\t4\t"), (true, "\t\t6\t")] {
+        let (Some(a), Some(b)) = (open(is_ipv6), open(is_ipv6)) else {
+            return;
+        };
+        let Some(text) = recorded((a, Box::new(b))) else {
+            return;
+        };
+        assert!(text.lines().count() > 200, "{text}");
+        let odd = text.lines().find(|l| {
+            let opcode = l.strip_prefix(version).unwrap_or_default();
+            !opcode.starts_with(|c: char| c.is_ascii_digit())
+        });
+        assert_eq!(odd, None, "malformed, an expert's remark, or not of RoCEv2");
+    }
 }

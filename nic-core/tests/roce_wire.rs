@@ -459,7 +459,7 @@ fn scapy_and_tshark_read_the_datagrams_of_a_context() {
     };
     let at = |n| SocketAddrV4::new(Ipv4Addr::new(127, n, x, y.max(1)), ROCE_UDP_PORT);
     let config = ContextConfig {
-        address: *at(120).ip(),
+        address: (*at(120).ip()).into(),
         port: ROCE_UDP_PORT,
         ..ContextConfig::default()
     };
@@ -567,16 +567,17 @@ fn scapy_and_tshark_agree_on_connection_management() {
         private: [7; PRIVATE_BYTES],
     };
     let (to, own) = (0x9abc_def0, from.id);
+    let request = Request {
+        from,
+        port: 7000,
+        source: A.into(),
+        destination: (*B.ip()).into(),
+        mtu: 5,
+        timeout: 14,
+        retries: 7,
+    };
     let messages = [
-        Message::Request(Request {
-            from,
-            port: 7000,
-            source: A,
-            destination: *B.ip(),
-            mtu: 5,
-            timeout: 14,
-            retries: 7,
-        }),
+        Message::Request(request),
         Message::Reply { to, from },
         Message::Ready { to, from: own },
         Message::Reject {
@@ -590,6 +591,11 @@ fn scapy_and_tshark_agree_on_connection_management() {
             qpn: from.qpn,
         },
         Message::Disconnected { to, from: own },
+        Message::Request(Request {
+            source: ([0xfd00, 0, 0, 0, 0, 0, 0, 1], 50_001).into(),
+            destination: [0xfd00, 0, 0, 0, 0, 0, 0, 2].into(),
+            ..request
+        }),
     ];
     let head = Head {
         bth: Bth::new(RoceOpcode::DatagramSend, Qpn::new(QPN_GSI), Psn::new(1)),
@@ -619,6 +625,7 @@ fn scapy_and_tshark_agree_on_connection_management() {
         "infiniband.cm.rep.startpsn",
         "infiniband.cm.rep.rnrretrcount",
         "infiniband.cm.rep.remotecommid",
+        "infiniband.cm.req.ip_cm.ipv",
     ];
     let rows = judged_by_tshark("cm", &pcap, &fields);
     std::fs::remove_file(&pcap).expect("scapy wrote it");
@@ -640,7 +647,9 @@ fn scapy_and_tshark_agree_on_connection_management() {
         ]
     );
     assert_eq!(rows[1][0], n(0x13));
-    assert_eq!(rows[1][9..], [qpn, psn, n(7), n(to.into())]);
+    assert_eq!(rows[1][9..13], [qpn, psn, n(7), n(to.into())]);
     let kinds: Vec<_> = rows[2..].iter().map(|r| r[0]).collect();
-    assert_eq!(kinds, [n(0x14), n(0x12), n(0x15), n(0x16)]);
+    assert_eq!(kinds, [n(0x14), n(0x12), n(0x15), n(0x16), n(0x10)]);
+    let ends = [&rows[0], &rows[6]].map(|r| (r[8], r[13]));
+    assert_eq!(ends, [(n(50_000), n(4)), (n(50_001), n(6))]);
 }

@@ -3,7 +3,7 @@
 mod nic_support;
 mod transport_rules;
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nic_support::*;
 use ringbell_nic_core::network::Network;
@@ -56,23 +56,32 @@ fn rdma() -> Option<Subject<Host>> {
 }
 
 fn roce() -> Option<Subject<Host>> {
-    over_sockets(Faults::default())
+    over_sockets(Ipv4Addr::LOCALHOST.into(), Faults::default())
+}
+
+fn roce_of_ipv6() -> Option<Subject<Host>> {
+    over_sockets(Ipv6Addr::LOCALHOST.into(), Faults::default())
 }
 
 fn roce_with_faults() -> Option<Subject<Host>> {
-    over_sockets(Faults {
+    let faults = Faults {
         loss: 0.01,
         reorder: 0.01,
         duplicate: 0.01,
         corrupt: 0.01,
         ..Faults::default()
-    })
+    };
+    over_sockets(Ipv4Addr::LOCALHOST.into(), faults)
 }
 
 /// RDMA over plain sockets of the loopback.
-fn over_sockets(faults: Faults) -> Option<Subject<Host>> {
+fn over_sockets(ip: IpAddr, faults: Faults) -> Option<Subject<Host>> {
     let dir = TempDir::new();
-    let bind = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
+    let bind = (ip, 0).into();
+    if let Err(e) = RocePort::open(&RoceConfig { bind, mtu: None }) {
+        eprintln!("SKIPPED: {e}");
+        return None;
+    }
     let sockets =
         [1, 2].map(|_| RocePort::open(&RoceConfig { bind, mtu: None }).expect("a free port"));
     let at = [sockets[0].local(), sockets[1].local()];
@@ -112,5 +121,6 @@ conformance! {
     over_tcp => super::tcp,
     over_rdma => super::rdma,
     over_rdma_by_sockets => super::roce,
+    over_rdma_by_sockets_of_ipv6 => super::roce_of_ipv6,
     over_rdma_by_sockets_with_faults => super::roce_with_faults,
 }

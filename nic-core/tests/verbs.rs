@@ -1,6 +1,7 @@
 //! Queue pairs on host memory, by the face that programs have.
 #![allow(clippy::disallowed_methods)] // Waits for packets of a real socket.
 
+use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
 
 use ringbell_nic_core::verbs::{
@@ -141,7 +142,8 @@ fn every_operation_moves_its_bytes() {
         payload_kib: 4,
         ..ContextConfig::default()
     };
-    for (config, mtu) in [(standard, 1024), (ContextConfig::default(), 4096)] {
+    let configs = [(standard, 1024), (ContextConfig::default(), 4096)];
+    for (config, mtu) in configs.into_iter().chain(ipv6().map(|c| (c, 4096))) {
         let [a, b] = pair(&config, mtu);
         let data = pattern(1, 300_001);
         a.memory.write(0, &data);
@@ -335,6 +337,66 @@ fn random_operations_end_as_a_model_says() {
         compare_with_model(seed, &standard, mtu);
     }
     compare_with_model(4, &ContextConfig::default(), 4096);
+    if let Some(config) = ipv6() {
+        compare_with_model(5, &config, 4096);
+        let standard = ContextConfig {
+            icrc: true,
+            ..config
+        };
+        compare_with_model(6, &standard, 1024);
+    }
+}
+
+/// At `::1`. `None`, visibly, where there is no IPv6.
+fn ipv6() -> Option<ContextConfig> {
+    let config = ContextConfig {
+        address: Ipv6Addr::LOCALHOST.into(),
+        ..ContextConfig::default()
+    };
+    let context = Context::open(&config);
+    context
+        .map(|_| config)
+        .inspect_err(|e| eprintln!("SKIPPED: no IPv6 here: {e}"))
+        .ok()
+}
+
+#[test]
+fn a_context_of_ipv6_has_its_address_as_gid_and_reaches_none_of_ipv4() {
+    let Some(config) = ipv6() else { return };
+    let [v4, v6] = [End::new(&ContextConfig::default()), End::new(&config)];
+    let gid = v6.context.gid();
+    let (at, _) = gid.endpoint().expect("its own");
+    assert_eq!(at.ip(), Ipv6Addr::LOCALHOST);
+    for (from, to) in [(&v4, &v6), (&v6, &v4)] {
+        from.qp.modify(Modify::Init(Rights::ALL)).expect("INIT");
+        let rtr = Rtr {
+            peer: to.context.gid(),
+            number: 17,
+            expected: 0,
+            mtu: 1024,
+            resources: 1,
+            rnr_timer: 1,
+        };
+        let refused = from.qp.modify(Modify::Rtr(rtr));
+        assert!(matches!(refused, Err(VerbsError::Address { .. })));
+        let refused = from.pd.create_ah(to.context.gid());
+        assert!(matches!(refused, Err(VerbsError::Address { .. })));
+    }
+    // A GID that is the address alone names no other port.
+    for address in ["2001:db8::7", "fd00::7"] {
+        let open = |port| {
+            let address = address.parse().expect("an address");
+            Context::open(&ContextConfig {
+                address,
+                port,
+                ..config.clone()
+            })
+        };
+        let refused = open(5_000).expect_err("no port").to_string();
+        assert!(refused.contains("4791 alone, not 5000"), "{refused}");
+        let refused = open(0).expect_err("no address of this host").to_string();
+        assert!(refused.contains("]:4791"), "{refused}");
+    }
 }
 
 /// What becomes of one request of `a` whose peer is `b`; the connection is new.

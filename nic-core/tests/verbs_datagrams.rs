@@ -1,7 +1,7 @@
 //! Datagram queue pairs, by the face that programs have, and what foreign sockets send to them.
 #![allow(clippy::disallowed_methods)] // Waits for packets of real sockets.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use ringbell_gtlb::testing::Rng;
@@ -50,19 +50,29 @@ fn to_rts(qp: &QueuePair) {
 
 impl End {
     fn new() -> End {
-        let context = Context::open(&ContextConfig::default()).expect("a socket");
+        End::at(Ipv4Addr::LOCALHOST.into()).expect("a socket")
+    }
+
+    /// `None`, visibly: this machine has no such address.
+    fn at(address: IpAddr) -> Option<End> {
+        let config = ContextConfig {
+            address,
+            ..ContextConfig::default()
+        };
+        let context = Context::open(&config);
+        let context = context.inspect_err(|e| eprintln!("SKIPPED: {e}")).ok()?;
         let pd = context.alloc_pd().expect("a domain");
         let cq = context.create_cq(512, None).expect("a queue");
         let qp = pd.create_qp(&attributes(&cq)).expect("a queue pair");
         let memory = pd.alloc(BYTES, Access::REMOTE).expect("memory");
         to_rts(&qp);
-        End {
+        Some(End {
             context,
             pd,
             cq,
             qp,
             memory,
-        }
+        })
     }
 
     fn to(&self, other: &End) -> AddressHandle {
@@ -128,8 +138,42 @@ impl End {
     }
 }
 
-fn address(gid: Gid) -> SocketAddrV4 {
+fn address(gid: Gid) -> SocketAddr {
     gid.endpoint().expect("a context's").0
+}
+
+#[test]
+fn messages_of_ipv6_arrive_behind_the_whole_header_and_can_be_answered() {
+    let ip = Ipv6Addr::LOCALHOST;
+    let (Some(a), Some(b)) = (End::at(ip.into()), End::at(ip.into())) else {
+        return;
+    };
+    let there = a.to(&b);
+    b.receive(7, (GRH_BYTES + 99) as u32);
+    let bytes = [0x77; 99];
+    let to = (&there, b.qp.number(), KEY);
+    a.post(Request::Send(None), Local::Inline(&[&bytes]), to)
+        .expect("posted");
+    assert_eq!((b.next().id, a.next().id), (7, 1));
+    let header = b.header();
+    // Base and datagram header, padding and CRC besides.
+    let len = 8 + 12 + 8 + 99 + 1 + 4;
+    assert_eq!(header[..8], [0x60, 0, 0, 0, 0, len, 17, 64]);
+    // Without what the contexts can beside the standard.
+    for (at, end) in [(8, &a), (24, &b)] {
+        let mut gid = end.context.gid();
+        gid.0[6..8].fill(0);
+        assert_eq!(header[at..at + 16], gid.0);
+    }
+    assert_eq!(b.bytes(INTO + GRH_BYTES as u64, 99), bytes);
+    let back = sender(&header).expect("a's address");
+    assert_eq!(address(back), address(a.context.gid()));
+    let handle = b.pd.create_ah(back).expect("a context");
+    a.receive(9, GRH_BYTES as u32);
+    let to = (&handle, a.qp.number(), KEY);
+    b.post(Request::Send(None), Local::Inline(&[]), to)
+        .expect("posted");
+    assert_eq!(a.next().id, 9);
 }
 
 #[test]
@@ -176,8 +220,8 @@ fn messages_arrive_behind_the_networks_header_and_can_be_answered() {
             20 + 8 + 12 + 8 + 4 * usize::from(immediate.is_some()) + len.next_multiple_of(4) + 4;
         assert_eq!((ip[0], ip[9]), (0x45, 17), "IPv4, UDP");
         assert_eq!(usize::from(u16::from_be_bytes([ip[2], ip[3]])), whole);
-        assert_eq!(ip[12..16], address(a.context.gid()).ip().octets());
-        assert_eq!(ip[16..20], address(b.context.gid()).ip().octets());
+        assert_eq!(ip[12..16], a.context.gid().0[12..]);
+        assert_eq!(ip[16..20], b.context.gid().0[12..]);
         let sum: u32 = ip
             .chunks(2)
             .map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])))
@@ -433,7 +477,7 @@ struct Foreign {
 impl Foreign {
     fn new(to: &End) -> Foreign {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
-        let to = SocketAddr::V4(address(to.context.gid()));
+        let to = address(to.context.gid());
         socket.connect(to).expect("loopback");
         let from = socket.local_addr().expect("bound");
         let fragment = UNFRAGMENTED;
@@ -541,10 +585,7 @@ fn a_foreign_packet_is_taken_with_number_and_key_alone() {
     let c = b.next();
     assert_eq!((c.status, c.len, c.source), (Status::Success, 45, Some(9)));
     assert_eq!(b.bytes(INTO + 40, 5), b"hello");
-    let SocketAddr::V4(from) = foreign.flow.from else {
-        unreachable!("IPv4")
-    };
-    assert_eq!(sender(&b.header()).map(address), Some(from));
+    assert_eq!(sender(&b.header()).map(address), Some(foreign.flow.from));
     // Every other bit flipped: dropped, or a datagram of the same length or within its padding.
     let mut rng = Rng::new(3);
     for _ in 0..400 {

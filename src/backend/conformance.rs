@@ -111,8 +111,10 @@ fn sessions(a: &Nic, b: &Nic) {
     assert!(taken.status().is_some(), "{taken}");
     let to = format!("{}:70", b.ip().ip);
     // Where datagrams for it would go: a NIC of the same host is reached as before.
-    let nowhere = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9);
+    let nowhere = (Ipv4Addr::LOCALHOST, 9).into();
     a.backend().know_host(b.ip().ip, nowhere);
+    // Without a port of IPv6 there is no name of one.
+    assert_eq!(a.backend().short_name(Ipv6Addr::LOCALHOST), None);
     let (client, server) = (
         a.connect(&*to).expect("there"),
         listener.accept().expect("it"),

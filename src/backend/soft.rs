@@ -49,7 +49,7 @@ pub(crate) fn open(options: &NicOptions, gpu: &Gpu) -> Result<Arc<dyn Backend>, 
 }
 
 /// NICs whose hosts the ports name.
-fn named_hosts(options: &NicOptions) -> impl Iterator<Item = (Ipv4Addr, SocketAddrV4)> + '_ {
+fn named_hosts(options: &NicOptions) -> impl Iterator<Item = (Ipv4Addr, SocketAddr)> + '_ {
     let more = options.more_ports.iter().map(|p| &p.spec);
     let ports = std::iter::once(&options.port).chain(more);
     ports.flat_map(|port| match port {

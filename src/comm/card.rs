@@ -10,7 +10,7 @@ use crate::nic::TransportSpec;
 use crate::Nic;
 
 /// Bytes of a card.
-const BYTES: usize = 52;
+const BYTES: usize = 64;
 /// Can use the `local` transport.
 const LOCAL: u8 = 1;
 /// Can use `tcp`.
@@ -34,7 +34,7 @@ pub(super) struct Card {
     /// Address at which it would serve the bootstrap.
     standby: Option<SocketAddr>,
     /// Where it receives datagrams.
-    pub(super) datagrams: Option<SocketAddrV4>,
+    pub(super) datagrams: Option<SocketAddr>,
 }
 
 /// Number of this machine, made of the kernel's boot id; 0 where it cannot be read.
@@ -53,6 +53,26 @@ pub(crate) fn host() -> u64 {
         }),
         Err(_) => 0,
     }
+}
+
+/// An address of IPv6, or one of IPv4 mapped to it, and a port; none has port 0.
+fn socket(at: Option<SocketAddr>) -> [u8; 18] {
+    let mut out = [0; 18];
+    if let Some(at) = at {
+        let ip = match at.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        out[..16].copy_from_slice(&ip.octets());
+        out[16..].copy_from_slice(&at.port().to_le_bytes());
+    }
+    out
+}
+
+fn read_socket(b: &[u8; 18]) -> Option<SocketAddr> {
+    let port = u16::from_le_bytes([b[16], b[17]]);
+    let ip = Ipv6Addr::from(std::array::from_fn::<u8, 16, _>(|i| b[i]));
+    (port != 0).then(|| SocketAddr::new(ip.to_canonical(), port))
 }
 
 impl Card {
@@ -91,20 +111,9 @@ impl Card {
         out[6] = self.transports;
         out[8..16].copy_from_slice(&self.host.to_le_bytes());
         out[16..20].copy_from_slice(&self.user.to_le_bytes());
-        // Port 0: none.
-        if let Some(at) = self.standby {
-            let ip = match at.ip() {
-                IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-                IpAddr::V6(v6) => v6,
-            };
-            out[20..36].copy_from_slice(&ip.octets());
-            out[36..38].copy_from_slice(&at.port().to_le_bytes());
-        }
+        out[20..38].copy_from_slice(&socket(self.standby));
         out[38..46].copy_from_slice(&self.network.to_le_bytes());
-        if let Some(at) = self.datagrams {
-            out[46..50].copy_from_slice(&at.ip().octets());
-            out[50..].copy_from_slice(&at.port().to_le_bytes());
-        }
+        out[46..].copy_from_slice(&socket(self.datagrams));
         out
     }
 
@@ -117,16 +126,8 @@ impl Card {
             host: u64::from_le_bytes(b[8..16].try_into().ok()?),
             user: u32::from_le_bytes(b[16..20].try_into().ok()?),
             network: u64::from_le_bytes(b[38..46].try_into().ok()?),
-            standby: {
-                let ip: [u8; 16] = b[20..36].try_into().ok()?;
-                let port = u16::from_le_bytes([b[36], b[37]]);
-                (port != 0).then(|| SocketAddr::new(Ipv6Addr::from(ip).to_canonical(), port))
-            },
-            datagrams: {
-                let ip = Ipv4Addr::new(b[46], b[47], b[48], b[49]);
-                let port = u16::from_le_bytes([b[50], b[51]]);
-                (port != 0).then(|| SocketAddrV4::new(ip, port))
-            },
+            standby: read_socket(b[20..38].try_into().ok()?),
+            datagrams: read_socket(b[46..].try_into().ok()?),
         })
     }
 
@@ -216,7 +217,7 @@ mod tests {
         };
         assert_eq!(Card::decode(&v6.encode()), Some(v6));
         let with_socket = Card {
-            datagrams: Some(SocketAddrV4::new([10, 1, 0, 1].into(), 4_791)),
+            datagrams: Some(([10, 1, 0, 1], 4_791).into()),
             ..c
         };
         assert_eq!(Card::decode(&with_socket.encode()), Some(with_socket));

@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods)] // Runs programs, with deadlines.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -54,6 +54,18 @@ const PAIRS: [(&str, &[&str]); 17] = [
     ("ib_atomic_lat", &["-F", "-n", "1000"]),
 ];
 
+/// Those that run over IPv6 as well.
+const PAIRS_OF_IPV6: [(&str, &[&str]); 5] = [
+    ("ibv_rc_pingpong", &["-g", "0"]),
+    (
+        "ibv_ud_pingpong",
+        &["-g", "0", "-e", "-s", "1000", "-n", "200"],
+    ),
+    ("ib_write_bw", &["-F", "-n", "5000"]),
+    ("ib_read_lat", &["-F", "-n", "1000"]),
+    ("ib_send_lat", &["-F", "-n", "1000"]),
+];
+
 /// Builds what is tested, and runs all programs.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let packages = ["-p", "ringbell-cli", "-p", "ringbell-verbs"];
@@ -101,16 +113,29 @@ fn programs(built: &Path) -> Result<Outcome> {
     if let Some(why) = missing() {
         return Ok(Outcome::Skipped(why));
     }
-    let ringbell = built.join("ringbell");
-    let mut rows = vec![("ibv_devinfo".to_string(), devinfo(&ringbell)?)];
+    let ringbell = &built.join("ringbell");
+    let addr = "127.0.0.1";
+    let nic = Nic { ringbell, addr };
+    let mut rows = vec![("ibv_devinfo".to_string(), devinfo(nic)?)];
     for (program, args) in PAIRS {
         let name = format!("{program} {}", args.join(" "));
-        let said = pair(&ringbell, program, args).with_context(|| name.clone())?;
+        let said = pair(nic, program, args).with_context(|| name.clone())?;
         rows.push((name, said));
     }
-    rows.push(("a killed ibv_rc_pingpong".into(), killed(&ringbell)?));
+    if UdpSocket::bind("[::1]:0").is_ok() {
+        let nic = Nic { addr: "::1", ..nic };
+        rows.push(("ibv_devinfo over IPv6".into(), devinfo(nic)?));
+        for (program, args) in PAIRS_OF_IPV6 {
+            let name = format!("{program} {} over IPv6", args.join(" "));
+            let said = pair(nic, program, args).with_context(|| name.clone())?;
+            rows.push((name, said));
+        }
+    } else {
+        println!("SKIPPED: no IPv6 here");
+    }
+    rows.push(("a killed ibv_rc_pingpong".into(), killed(nic)?));
     if Path::new(SUITE).is_dir() {
-        rows.push(("pyverbs' suite".into(), suite(&ringbell)?));
+        rows.push(("pyverbs' suite".into(), suite(nic)?));
     } else {
         println!("SKIPPED: no {SUITE}. Debian: apt-get install python3-pyverbs");
     }
@@ -120,9 +145,16 @@ fn programs(built: &Path) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-fn verbs(ringbell: &Path, program: &str) -> Command {
-    let mut c = Command::new(ringbell);
-    c.args(["verbs", "--", program]);
+/// The command, and the address of its NICs.
+#[derive(Clone, Copy)]
+struct Nic<'a> {
+    ringbell: &'a Path,
+    addr: &'a str,
+}
+
+fn verbs(nic: Nic<'_>, program: &str) -> Command {
+    let mut c = Command::new(nic.ringbell);
+    c.args(["verbs", "--addr", nic.addr, "--", program]);
     c.stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -173,10 +205,15 @@ impl Drop for Running {
     }
 }
 
-fn devinfo(ringbell: &Path) -> Result<String> {
-    let (good, text) = Running::start(&mut verbs(ringbell, "ibv_devinfo"))?.end()?;
+fn devinfo(nic: Nic<'_>) -> Result<String> {
+    let (good, text) = Running::start(verbs(nic, "ibv_devinfo").arg("-v"))?.end()?;
+    // The GID of IPv4 names it as a mapped one.
+    let gid = text.lines().find(|l| l.contains("GID["));
+    let is_ipv4 = gid.is_some_and(|l| l.contains(":ffff:"));
     ensure!(
-        good && text.contains("ringbell0") && text.contains("PORT_ACTIVE"),
+        good && text.contains("ringbell0")
+            && text.contains("PORT_ACTIVE")
+            && is_ipv4 != nic.addr.contains(':'),
         "{text}"
     );
     Ok("ringbell0, PORT_ACTIVE".into())
@@ -187,9 +224,9 @@ fn free_port() -> Result<u16> {
 }
 
 /// Starts a server and waits until it listens.
-fn server(ringbell: &Path, program: &str, args: &[&str], port: u16) -> Result<Running> {
+fn server(nic: Nic<'_>, program: &str, args: &[&str], port: u16) -> Result<Running> {
     let port_text = port.to_string();
-    let mut server = Running::start(verbs(ringbell, program).args(args).args(["-p", &port_text]))?;
+    let mut server = Running::start(verbs(nic, program).args(args).args(["-p", &port_text]))?;
     let until = Instant::now() + LIMIT;
     // Of a listening socket of either family.
     let state = format!(":{port:04X} ");
@@ -215,11 +252,11 @@ fn server(ringbell: &Path, program: &str, args: &[&str], port: u16) -> Result<Ru
     Ok(server)
 }
 
-fn pair(ringbell: &Path, program: &str, args: &[&str]) -> Result<String> {
+fn pair(nic: Nic<'_>, program: &str, args: &[&str]) -> Result<String> {
     let port = free_port()?;
-    let server = server(ringbell, program, args, port)?;
+    let server = server(nic, program, args, port)?;
     let port = port.to_string();
-    let mut client = verbs(ringbell, program);
+    let mut client = verbs(nic, program);
     let client = Running::start(client.args(args).args(["-p", &port, "127.0.0.1"]))?;
     let (good, text) = client.end().context("the client")?;
     ensure!(good, "the client: {text}");
@@ -253,12 +290,12 @@ fn figure(program: &str, text: &str) -> Option<String> {
 }
 
 /// Kills one end; the other must give it up.
-fn killed(ringbell: &Path) -> Result<String> {
+fn killed(nic: Nic<'_>) -> Result<String> {
     let args = ["-g", "0", "-n", "1000000000"];
     let port = free_port()?;
-    let mut server = server(ringbell, "ibv_rc_pingpong", &args, port)?;
+    let mut server = server(nic, "ibv_rc_pingpong", &args, port)?;
     let port = port.to_string();
-    let mut client = verbs(ringbell, "ibv_rc_pingpong");
+    let mut client = verbs(nic, "ibv_rc_pingpong");
     let client = Running::start(client.args(args).args(["-p", &port, "127.0.0.1"]))?;
     std::thread::sleep(Duration::from_millis(500));
     server.child().kill()?;
@@ -273,7 +310,7 @@ fn killed(ringbell: &Path) -> Result<String> {
 }
 
 /// Unpacks the suite, runs it, and tells what was skipped and why.
-fn suite(ringbell: &Path) -> Result<String> {
+fn suite(nic: Nic<'_>) -> Result<String> {
     let folder = target().join("pyverbs/tests");
     std::fs::create_dir_all(&folder)?;
     for entry in std::fs::read_dir(SUITE)? {
@@ -287,7 +324,7 @@ fn suite(ringbell: &Path) -> Result<String> {
         .collect();
     command(Command::new("gzip").args(["-d", "-f"]).args(packed))?;
     // Debian's own Python, for which pyverbs was built.
-    let mut python = verbs(ringbell, "/usr/bin/python3");
+    let mut python = verbs(nic, "/usr/bin/python3");
     let (_, text) = Running::start(python.arg(folder.join("run_tests.py")).arg("-v"))?.end()?;
     let mut skipped = BTreeMap::<&str, usize>::new();
     for line in text.lines() {

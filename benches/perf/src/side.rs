@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // The program: waits with a deadline.
 
-use std::net::SocketAddrV4;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, Context, Result};
@@ -150,6 +150,23 @@ impl Side {
                 }
                 Err(e) if !goes_on() => return Err(e),
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    /// A peer's address as descriptors name it: one of IPv6 by a short name.
+    ///
+    /// # Errors
+    /// The NIC has no port of IPv6.
+    pub fn name(&self, to: SocketAddr) -> Result<SocketAddrV4> {
+        match to {
+            SocketAddr::V4(to) => Ok(to),
+            SocketAddr::V6(to) => {
+                let name = self.nic.short_name(*to.ip());
+                let name = name.with_context(|| {
+                    format!("{to} is reached by RDMA from an address of IPv6: give --port roce:[ADDR] with one of this host")
+                })?;
+                Ok(SocketAddrV4::new(name, to.port()))
             }
         }
     }

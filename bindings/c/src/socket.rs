@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::{c_char, c_void};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -348,9 +348,19 @@ unsafe extern "C" fn rb_socket_connect(
         // SAFETY: by this function's contract.
         let ip = unsafe { text(ip, "`ip`")? };
         let context = CONTEXTS.get(context.addr())?;
-        let to: Ipv4Addr = ip.parse().map_err(|_| {
-            Failure::argument(format!("`{ip}` is not an IPv4 address; write A.B.C.D"))
-        })?;
+        let to = match ip.parse() {
+            Ok(IpAddr::V4(to)) => to,
+            Ok(IpAddr::V6(to)) => context.nic.nic.short_name(to).ok_or_else(|| {
+                Failure::argument(format!(
+                    "`{ip}` needs a NIC with port roce at an IPv6 address, such as roce:[fd00::1]"
+                ))
+            })?,
+            Err(_) => {
+                return Err(Failure::argument(format!(
+                    "`{ip}` is not an address; write A.B.C.D, or that of IPv6"
+                )))
+            }
+        };
         let args = [sock.into(), u32::from(to).into(), u32::from(port).into()];
         context.command("rb_connect", &args, timeout_us).map(|_| ())
     })

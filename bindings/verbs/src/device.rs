@@ -3,6 +3,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -99,9 +100,19 @@ extern "C" fn ibv_get_device_index(_: *mut abi::Device) -> c_int {
 /// `ibv_get_device_guid`: derived from the address, in the space of local ones.
 #[no_mangle]
 extern "C" fn ibv_get_device_guid(_: *mut abi::Device) -> u64 {
-    let address = settings::config().map_or([0; 4], |c| c.address.octets());
-    let [a, b, c, d] = address;
-    u64::from_ne_bytes([0x02, 0x52, 0x42, 0xff, a, b, c, d])
+    let address = settings::config().map(|c| c.address.to_canonical());
+    match address {
+        Ok(IpAddr::V6(ip)) => {
+            // Its interface identifier.
+            let [_, _, _, _, _, _, _, _, id @ ..] = ip.octets();
+            u64::from_ne_bytes(id)
+        }
+        Ok(IpAddr::V4(ip)) => {
+            let [a, b, c, d] = ip.octets();
+            u64::from_ne_bytes([0x02, 0x52, 0x42, 0xff, a, b, c, d])
+        }
+        Err(_) => 0,
+    }
 }
 
 /// A context: the header's structure, and ours behind it. Programs have the address of the second part of the first.

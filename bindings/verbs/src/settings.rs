@@ -1,6 +1,6 @@
 //! Settings, which `ringbell verbs` gives by the environment.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::OnceLock;
 
 use ringbell_nic_core::verbs::ContextConfig;
@@ -24,8 +24,11 @@ fn read<T: std::str::FromStr>(name: &str) -> Result<Option<T>, String> {
 /// How a context is opened.
 pub(crate) fn config() -> Result<ContextConfig, String> {
     let mut config = ContextConfig::default();
-    if let Some(address) = read::<Ipv4Addr>("RINGBELL_VERBS_ADDR")? {
+    if let Some(address) = read::<IpAddr>("RINGBELL_VERBS_ADDR")? {
         config.address = address;
+    }
+    if let Some(scope) = read("RINGBELL_VERBS_SCOPE")? {
+        config.scope = scope;
     }
     if let Some(port) = read("RINGBELL_VERBS_PORT")? {
         config.port = port;

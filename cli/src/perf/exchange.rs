@@ -178,8 +178,12 @@ impl Exchange {
     ///
     /// # Errors
     /// The connection is gone.
-    pub(super) fn local(&self) -> Result<IpAddr> {
-        Ok(self.stream.local_addr()?.ip().to_canonical())
+    pub(super) fn local(&self) -> Result<SocketAddr> {
+        let mut own = self.stream.local_addr()?;
+        // A link-local address keeps its interface.
+        own.set_ip(own.ip().to_canonical());
+        own.set_port(0);
+        Ok(own)
     }
 
     /// The other side, for messages.

@@ -1,6 +1,6 @@
 //! The two sides of a measurement: threads, processes, or two commands on two machines.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -63,9 +63,9 @@ pub(crate) struct WireArgs {
     /// Be the receiving side. Alone or with a TCP port, as perftest's server: for a client that names this host. With a NIC address, for a client with --connect
     #[arg(long, value_name = "IP[:PORT]|:PORT", num_args = 0..=1, default_missing_value = ":18515", conflicts_with_all = ["connect", "threads", "procs"], value_parser = listen)]
     listen: Option<Listen>,
-    /// Measure to the NIC at this address, where `--listen IP` runs; ports and peers of both are those of --port
-    #[arg(long, value_name = "IP[:PORT]", conflicts_with_all = ["threads", "procs"], value_parser = address)]
-    connect: Option<SocketAddrV4>,
+    /// Measure to the NIC at this address, where `--listen IP` runs; ports and peers of both are those of --port. One of IPv6 is that of the other NIC's port roce
+    #[arg(long, value_name = "IP[:PORT]", conflicts_with_all = ["threads", "procs"], value_parser = to)]
+    connect: Option<SocketAddr>,
     /// Own NIC address with --connect [default: 10.77.0.2/24]
     #[arg(long, value_name = "IP/N", requires = "connect")]
     ip: Option<Cidr>,
@@ -156,23 +156,14 @@ pub(crate) fn frames_need_a_port(
 }
 
 /// A free UDP port of each of so many sockets, all bound before the first is freed again, so that no number is given twice.
-pub(crate) fn free_sockets(ip: IpAddr, count: u32) -> Result<Vec<SocketAddr>> {
+pub(crate) fn free_sockets(mut host: SocketAddr, count: u32) -> Result<Vec<SocketAddr>> {
+    host.set_port(0);
     let sockets: Vec<UdpSocket> = (0..count)
-        .map(|_| UdpSocket::bind((ip, 0)))
+        .map(|_| UdpSocket::bind(host))
         .collect::<Result<_, _>>()
         .context("no free UDP port")?;
     let addresses = sockets.iter().map(UdpSocket::local_addr);
     Ok(addresses.collect::<Result<_, _>>()?)
-}
-
-/// The same for port `roce`, which has IPv4.
-pub(crate) fn free_datagram_sockets(ip: Ipv4Addr, count: u32) -> Result<Vec<SocketAddrV4>> {
-    let all = free_sockets(ip.into(), count)?.into_iter();
-    let v4 = all.filter_map(|at| match at {
-        SocketAddr::V4(at) => Some(at),
-        SocketAddr::V6(_) => None,
-    });
-    Ok(v4.collect())
 }
 
 /// Refuses to lose, reorder or record frames where there are none.
@@ -200,6 +191,16 @@ fn address(text: &str) -> Result<SocketAddrV4, String> {
         Err(_) => Err(format!(
             "write A.B.C.D, or A.B.C.D:PORT for another port than {PORT}"
         )),
+    }
+}
+
+/// The same, or an address of IPv6.
+fn to(text: &str) -> Result<SocketAddr, String> {
+    match PortSpec::parse_host(text, PORT) {
+        Ok(at @ SocketAddr::V6(_)) if at.port() != 0 => Ok(at),
+        _ => address(text)
+            .map(SocketAddr::V4)
+            .map_err(|why| format!("{why}; or an IPv6 address, as [fd00::2] or [fd00::2]:PORT")),
     }
 }
 
@@ -370,6 +371,7 @@ impl WireArgs {
                 memory,
             )?;
             let side = Side::new(open::nic(nic)?, self.timeout())?;
+            let to = side.name(to)?;
             return Client::connect(side, to, Peer::Elsewhere, self.timeout()).map(Role::client);
         }
         if self.port.len() > 1 || !self.route.is_empty() {
@@ -411,12 +413,9 @@ impl WireArgs {
             ))?,
         };
         let (bind, mtu) = port.unwrap_or((None, None));
-        let bind = match (bind, exchange.local()?) {
-            (Some(bind), _) => bind,
-            (None, IpAddr::V4(own)) => SocketAddrV4::new(own, 0),
-            (None, IpAddr::V6(own)) => {
-                bail!("the hosts reach each other by IPv6, from {own}: port roce has IPv4 only")
-            }
+        let bind = match bind {
+            Some(bind) => bind,
+            None => exchange.local()?,
         };
         let port = PortSpec::Roce {
             bind: Some(bind),
@@ -427,7 +426,7 @@ impl WireArgs {
         let at = side.nic.ports().iter().find_map(|p| p.address);
         let place = Place {
             nic: ip.ip,
-            at: at.context("the NIC has no port of datagrams")?.into(),
+            at: at.context("the NIC has no port of datagrams")?,
         };
         Ok((side, place))
     }
@@ -498,12 +497,11 @@ impl WireArgs {
             }
             PortSpec::Udp { bind, peers, mtu } if peers.is_empty() => {
                 // Two sockets on this host, each configured with the other's address; the port numbers are free ones.
-                let ip = if bind.ip().is_unspecified() {
-                    Ipv4Addr::LOCALHOST.into()
-                } else {
-                    bind.ip()
+                let host = match bind.ip().is_unspecified() {
+                    true => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+                    false => bind,
                 };
-                let sockets = free_sockets(ip, 2)?;
+                let sockets = free_sockets(host, 2)?;
                 let (a, b) = (sockets[0], sockets[1]);
                 (
                     None,
@@ -520,8 +518,7 @@ impl WireArgs {
                 )
             }
             PortSpec::Roce { bind, peers, mtu } if peers.is_empty() => {
-                let ip = bind.map_or(Ipv4Addr::LOCALHOST, |at| *at.ip());
-                let sockets = free_datagram_sockets(ip, 2)?;
+                let sockets = free_sockets(bind.unwrap_or((Ipv4Addr::LOCALHOST, 0).into()), 2)?;
                 let of = |own: usize, peer: Cidr| PortSpec::Roce {
                     bind: Some(sockets[own]),
                     peers: vec![(peer.ip, sockets[1 - own])],
@@ -645,10 +642,12 @@ impl Role {
 
 /// Tells a NIC where the other side's receives.
 fn know(side: &Side, other: Place) -> Result<()> {
-    match other.at {
-        SocketAddr::V4(at) if at.port() != 0 => side.nic.backend().know_host(other.nic, at),
-        at => bail!("the other side receives at {at}, which port roce does not reach"),
+    let own = side.nic.ports().iter().find_map(|p| p.address);
+    let is_reached = own.is_some_and(|own| own.is_ipv6() == other.at.is_ipv6());
+    if other.at.port() == 0 || !is_reached {
+        bail!("the other side receives at {}, which port roce does not reach from {own:?}; give both sides --port roce:ADDR with addresses of one version of IP", other.at);
     }
+    side.nic.backend().know_host(other.nic, other.at);
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Ports that connect the ranks' NICs, and each rank's variables for them.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd as _;
 
 use anyhow::Result;
@@ -10,7 +10,7 @@ use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
 use ringbell::UniqueId;
 
-use crate::perf::pair::{free_datagram_sockets, free_sockets};
+use crate::perf::pair::free_sockets;
 use crate::{open, Exit, Problem};
 
 /// The ports of all ranks.
@@ -21,7 +21,7 @@ pub(crate) enum Wiring {
     /// Each rank's socket address, and the MTU.
     Udp(Vec<SocketAddr>, Option<u16>),
     /// The same for datagrams.
-    Roce(Vec<SocketAddrV4>, Option<u16>),
+    Roce(Vec<SocketAddr>, Option<u16>),
 }
 
 impl Wiring {
@@ -48,12 +48,12 @@ impl Wiring {
                 open::switch(ranks.max(2) as usize, mtu, Checksums::Omitted).map(Wiring::Mem)
             }
             PortSpec::Udp { mtu: own, .. } => {
-                let addresses = free_sockets(Ipv4Addr::LOCALHOST.into(), ranks)?;
+                let addresses = free_sockets((Ipv4Addr::LOCALHOST, 0).into(), ranks)?;
                 Ok(Wiring::Udp(addresses, own.or(mtu)))
             }
             PortSpec::Roce { bind, mtu: own, .. } => {
-                let ip = bind.map_or(Ipv4Addr::LOCALHOST, |at| *at.ip());
-                let addresses = free_datagram_sockets(ip, ranks)?;
+                let host = bind.unwrap_or((Ipv4Addr::LOCALHOST, 0).into());
+                let addresses = free_sockets(host, ranks)?;
                 Ok(Wiring::Roce(addresses, own.or(mtu)))
             }
             PortSpec::Tap { name, .. } => Err(Problem::new(

@@ -4,13 +4,14 @@
 //! table chooses port and next hop, and ARP finds the hardware address. A frame that arrives is classified once, for the transport of its
 //! [`Protocol`]; those that are no transport's (ARP, ICMP echo) are answered here.
 //!
-//! The NIC has one address, which it answers for on every port.
+//! The NIC has one address of IPv4, which it answers for on every port of frames, and by which other NICs name it. A port of datagrams has an
+//! address of its host beside it, of IPv4 or IPv6.
 
 mod hosts;
 mod neighbor;
 mod routes;
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 use ringbell_nic_abi::Status;
 use smoltcp::wire::Ipv4Cidr;
 
+pub use self::hosts::is_short_name;
 use self::hosts::Hosts;
 pub use self::neighbor::Resolved;
 use self::neighbor::{Neighbors, Place};
@@ -27,7 +29,8 @@ use crate::port::{AnyPort, Batch, MacAddr, Places, Port, PortCounters, Segmentat
 use crate::types::NicTime;
 use crate::wire::control::{echo_reply, Arp, ARP_FRAME};
 use crate::wire::frame::{classify, Dropped, Frame, RoceFrame, TcpFrame};
-use crate::wire::udp::{self, IP_UDP_HEADERS, UNFRAGMENTED};
+use crate::wire::roce::icrc::Flow;
+use crate::wire::udp::{self, headers_to, IP_UDP_HEADERS, UNFRAGMENTED};
 use crate::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
 
 /// Most ports of a NIC.
@@ -38,7 +41,7 @@ pub const PORTS_MAX: usize = 64;
 #[non_exhaustive]
 pub enum NetworkError {
     /// The address names no single host.
-    #[error("{ip}/{prefix_len} is no host address; give the NIC one such as 10.0.0.1/24")]
+    #[error("{ip}/{prefix_len} is no host address; give the NIC one such as 10.0.0.1/24, and an address of IPv6 to its port, such as roce:[fd00::1]")]
     Address {
         /// As given.
         ip: Ipv4Addr,
@@ -126,7 +129,7 @@ pub struct PortInfo {
     /// Largest IP packet that it carries now.
     pub mtu: usize,
     /// Where it receives, if it carries datagrams of the host.
-    pub address: Option<SocketAddrV4>,
+    pub address: Option<SocketAddr>,
     /// What went through it.
     pub counters: PortCounters,
 }
@@ -145,7 +148,7 @@ pub struct Link {
 pub enum Protocol {
     /// TCP over IPv4.
     Tcp,
-    /// RoCEv2 over UDP and IPv4.
+    /// RoCEv2 over UDP.
     Roce,
 }
 
@@ -184,15 +187,19 @@ pub enum Refused {
         /// Our port.
         port: usize,
         /// Where it was sent to.
-        peer: SocketAddrV4,
+        peer: SocketAddr,
     },
+}
+
+/// A flow whose packets are not cut.
+fn unfragmented(from: SocketAddr, to: SocketAddr) -> Flow {
+    let fragment = UNFRAGMENTED;
+    Flow { from, to, fragment }
 }
 
 /// How RoCEv2 packets leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagrams {
-    /// The UDP source port, on a port of frames; a port of datagrams has one.
-    pub src_port: u16,
     /// The ECN bits.
     pub ecn: u8,
     /// The kernel may cut packets from larger ones: it then numbers them by their IPv4 identification, which the ICRC covers.
@@ -254,7 +261,7 @@ impl Network {
         routes: &[Route],
     ) -> Result<Network, NetworkError> {
         let ports: Vec<AnyPort> = ports.into_iter().map(P::into).collect();
-        if !is_host(ip) || prefix_len == 0 || prefix_len > 32 {
+        if !is_host(ip) || is_short_name(ip) || prefix_len == 0 || prefix_len > 32 {
             return Err(NetworkError::Address { ip, prefix_len });
         }
         if ports.len() > PORTS_MAX {
@@ -270,11 +277,12 @@ impl Network {
         }
         let address = Ipv4Cidr::new(ip, prefix_len);
         let of_datagrams: Vec<bool> = ports.iter().map(|p| p.frames().is_none()).collect();
+        let ipv6 = ports.iter().position(AnyPort::is_ipv6);
         let frames = ports.iter().filter_map(|p| p.frames());
         let longest = frames.map(|p| p.mtu()).max().unwrap_or(0);
         Ok(Network {
             address,
-            routes: Arc::new(Routes::new(address, &of_datagrams, routes)?),
+            routes: Arc::new(Routes::new(address, &of_datagrams, ipv6, routes)?),
             ports,
             macs,
             neighbors: Neighbors::default(),
@@ -353,6 +361,14 @@ impl Network {
         if seen.is_some_and(|s| s.port != port) {
             return Err(Status::HostUnreachable);
         }
+        if let AnyPort::Datagrams(p) = &self.ports[port] {
+            let host = self.hosts.address(peer);
+            if host.is_none_or(|host| host.is_ipv6() != p.local().is_ipv6()) {
+                return Err(Status::HostUnreachable);
+            }
+        } else if is_short_name(peer) {
+            return Err(Status::HostUnreachable);
+        }
         let (ip, fixed) = match route.via {
             // The kernel finds the hardware address.
             Via::Link if self.ports[port].frames().is_none() => (peer, Some(MacAddr::default())),
@@ -398,36 +414,100 @@ impl Network {
     }
 
     /// Says at which address of its host a NIC receives datagrams. One that is not known has its own address there, and the port of RoCEv2.
-    pub fn know_host(&mut self, ip: Ipv4Addr, address: SocketAddrV4) {
+    pub fn know_host(&mut self, ip: Ipv4Addr, address: SocketAddr) {
         self.hosts.know(ip, address);
     }
 
+    /// The short name by which this NIC's users reach the NIC at an IPv6 address: at UDP port 4791, by the first port of datagrams with an
+    /// address of IPv6. It is the same each time, and means nothing to other NICs. `None`: there is no such port, or there are too many names.
+    pub fn short_name(&mut self, ip: Ipv6Addr) -> Option<Ipv4Addr> {
+        let has_port = self.ports.iter().any(AnyPort::is_ipv6);
+        has_port.then(|| self.hosts.ask(ip)).flatten()
+    }
+
+    /// The IPv6 address behind a short name.
+    pub fn behind_short_name(&self, name: Ipv4Addr) -> Option<Ipv6Addr> {
+        self.hosts.behind(name)
+    }
+
+    /// A peer's address for users.
+    pub(crate) fn shown(&self, peer: SocketAddrV4) -> SocketAddr {
+        let behind = self.hosts.behind(*peer.ip());
+        behind.map_or(peer.into(), |ip| (ip, peer.port()).into())
+    }
+
+    /// The name of the NIC at an IPv6 address, from which a request has come by a port. `None`: all names have connections.
+    pub(crate) fn hear(&mut self, port: usize, ip: Ipv6Addr) -> Option<Ipv4Addr> {
+        let neighbors = &self.neighbors;
+        self.hosts
+            .hear(ip, |name| neighbors.is_used(Place { port, ip: name }))
+    }
+
     /// The addresses of RoCEv2 packets to a peer, as its ICRC covers them: source, which has `src_port` on a port of frames, and destination.
-    pub fn flow(&self, port: usize, src_port: u16, peer: Ipv4Addr) -> (SocketAddrV4, SocketAddrV4) {
-        match &self.ports[port] {
-            AnyPort::Frames(_) => (
-                SocketAddrV4::new(self.ip(), src_port),
-                SocketAddrV4::new(peer, ROCE_UDP_PORT),
-            ),
-            AnyPort::Datagrams(p) => (p.local(), self.hosts.address(peer)),
+    pub fn flow(&self, port: usize, src_port: u16, peer: Ipv4Addr) -> Flow {
+        let (from, to) = match &self.ports[port] {
+            AnyPort::Frames(_) => self.between(src_port, peer),
+            AnyPort::Datagrams(p) => {
+                let to = self.hosts.address(peer);
+                // `hop_to` has refused a name that nothing has.
+                (p.local(), to.unwrap_or((peer, ROCE_UDP_PORT).into()))
+            }
+        };
+        unfragmented(from, to)
+    }
+
+    /// Those of an answer to a packet that came from there.
+    pub(crate) fn answer_flow(&self, port: usize, src_port: u16, to: SocketAddr) -> Flow {
+        let (from, to) = match (&self.ports[port], to.ip()) {
+            (AnyPort::Frames(_), IpAddr::V4(ip)) => self.between(src_port, ip),
+            (AnyPort::Frames(_), IpAddr::V6(_)) => (to, to),
+            (AnyPort::Datagrams(p), _) => (p.local(), self.hosts.answer_to(to)),
+        };
+        unfragmented(from, to)
+    }
+
+    /// Those of a packet in a frame.
+    fn between(&self, src_port: u16, peer: Ipv4Addr) -> (SocketAddr, SocketAddr) {
+        let from = (self.ip(), src_port).into();
+        (from, (peer, ROCE_UDP_PORT).into())
+    }
+
+    /// The addresses by which management names both ends of a connection (annex A11): ours and the peer's. They are of IPv6 for a peer that is
+    /// known by a short name.
+    pub(crate) fn ends(&self, port: usize, peer: Ipv4Addr) -> (IpAddr, IpAddr) {
+        match (self.hosts.behind(peer), &self.ports[port]) {
+            (Some(ip), AnyPort::Datagrams(p)) => (p.local().ip(), ip.into()),
+            _ => (self.ip().into(), peer.into()),
         }
     }
 
-    /// The NIC whose RoCEv2 packets come from there.
-    pub(crate) fn sender(&self, port: usize, from: SocketAddrV4) -> Ipv4Addr {
-        match &self.ports[port] {
-            AnyPort::Frames(_) => *from.ip(),
-            AnyPort::Datagrams(_) => self.hosts.whose(from),
+    /// Whether management means this NIC by an address, in a message that came by a port.
+    pub(crate) fn is_own(&self, port: usize, ip: IpAddr) -> bool {
+        match (ip, &self.ports[port]) {
+            (IpAddr::V4(ip), _) => ip == self.ip(),
+            (IpAddr::V6(_), AnyPort::Datagrams(p)) => ip == p.local().ip(),
+            (IpAddr::V6(_), AnyPort::Frames(_)) => false,
+        }
+    }
+
+    /// The NIC whose RoCEv2 packets come from there. `None`: an IPv6 address that no NIC of ours names.
+    pub(crate) fn sender(&self, port: usize, from: SocketAddr) -> Option<Ipv4Addr> {
+        match (&self.ports[port], from) {
+            (AnyPort::Frames(_), SocketAddr::V4(from)) => Some(*from.ip()),
+            (AnyPort::Frames(_), SocketAddr::V6(_)) => None,
+            (AnyPort::Datagrams(_), from) => self.hosts.whose(from),
         }
     }
 
     /// Longest UDP payload to a peer by a port. It may fall, and never rises.
     pub fn payload_to(&mut self, port: usize, peer: Ipv4Addr) -> usize {
-        let mtu = match &mut self.ports[port] {
-            AnyPort::Frames(p) => p.mtu(),
-            AnyPort::Datagrams(p) => p.mtu_to(*self.hosts.address(peer).ip()),
-        };
-        mtu - IP_UDP_HEADERS
+        match &mut self.ports[port] {
+            AnyPort::Frames(p) => p.mtu() - IP_UDP_HEADERS,
+            AnyPort::Datagrams(p) => {
+                let host = self.hosts.address(peer).map_or(peer.into(), |at| at.ip());
+                p.mtu_to(host) - headers_to(host)
+            }
+        }
     }
 
     /// How many packets of one size leave a port as one.
@@ -441,21 +521,24 @@ impl Network {
         }
     }
 
-    /// Sends packets `from..` of a batch, each beginning at the BTH, to a peer. Returns how many were taken; the others found
+    /// Sends packets `from..` of a batch, each beginning at the BTH, between the addresses of a flow. Returns how many were taken; the others found
     /// no room and may be sent again. A packet longer than [`Network::payload_to`] is taken, dropped and counted. Frames wait for [`Network::flush`].
     pub fn send(
         &mut self,
         now: NicTime,
         link: Link,
-        peer: Ipv4Addr,
+        flow: &Flow,
         how: &Datagrams,
         batch: &Batch,
         from: usize,
     ) -> usize {
-        let (source, to) = self.flow(link.port, how.src_port, peer);
         if let AnyPort::Datagrams(port) = &mut self.ports[link.port] {
-            return port.send(to, how.ecn, how.segmented, batch, from);
+            return port.send(flow.to, how.ecn, how.segmented, batch, from);
         }
+        let (SocketAddr::V4(source), SocketAddr::V4(to)) = (flow.from, flow.to) else {
+            // Frames carry IPv4 alone: lost, as on any network.
+            return batch.len().saturating_sub(from);
+        };
         for packet in from..batch.len() {
             let Some(room) = self.room(now, link) else {
                 return packet - from;

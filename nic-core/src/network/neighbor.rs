@@ -147,6 +147,12 @@ impl Neighbors {
         }
     }
 
+    /// Whether connections use the entry of an address.
+    pub(super) fn is_used(&self, at: Place) -> bool {
+        let entry = self.by_place.get(&at);
+        entry.is_some_and(|e| self.entries[*e].users > 0)
+    }
+
     pub(super) fn place(&self, entry: usize) -> Place {
         self.entries[entry].at
     }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use smoltcp::wire::Ipv4Cidr;
 
+use super::hosts::SHORT_NAMES;
 use super::{NetworkError, Protocol};
 use crate::port::MacAddr;
 
@@ -122,10 +123,11 @@ pub(crate) struct Routes {
 
 impl Routes {
     /// The given routes, and the NIC's own network at the first port unless one of them has it. A port of datagrams, the first of them, leads
-    /// everywhere else: the host's routes are behind it.
+    /// everywhere else: the host's routes are behind it. `ipv6` is the one to which short names lead.
     pub(super) fn new(
         own: Ipv4Cidr,
         of_datagrams: &[bool],
+        ipv6: Option<usize>,
         given: &[Route],
     ) -> Result<Routes, NetworkError> {
         let ports = of_datagrams.len();
@@ -162,6 +164,7 @@ impl Routes {
         let implied = [
             (ports > 0).then_some((own, 0)),
             first_of_datagrams.map(|port| (everywhere, port)),
+            ipv6.map(|port| (SHORT_NAMES, port)),
         ];
         for (network, port) in implied.into_iter().flatten() {
             if !all.iter().any(|r| r.cidr() == network) {
@@ -200,7 +203,7 @@ mod tests {
 
     fn table(ports: usize, texts: &[&str]) -> Result<Routes, NetworkError> {
         let given: Vec<Route> = texts.iter().map(|t| t.parse().unwrap()).collect(); // routes all
-        Routes::new(own(), &vec![false; ports], &given)
+        Routes::new(own(), &vec![false; ports], None, &given)
     }
 
     #[test]
@@ -259,18 +262,19 @@ mod tests {
     #[test]
     fn a_port_of_datagrams_leads_everywhere_and_carries_no_tcp() {
         let given = ["10.0.3.0/24=1".parse().unwrap()]; // a route
-        let t = Routes::new(own(), &[false, true, true], &given).unwrap(); // sound
+        let t = Routes::new(own(), &[false, true, true], Some(2), &given).unwrap(); // sound
         let port = |protocol, ip: [u8; 4]| t.to(protocol, ip.into()).map(|r| r.port);
         for (ip, tcp, roce) in [
             ([10, 0, 1, 7], Some(0), Some(0)),
             ([10, 0, 3, 7], None, Some(1)),
             ([192, 168, 0, 1], None, Some(1)),
+            ([240, 0, 0, 1], None, Some(2)),
         ] {
             assert_eq!(port(Protocol::Tcp, ip), tcp, "{ip:?}");
             assert_eq!(port(Protocol::Roce, ip), roce, "{ip:?}");
         }
         let via = ["10.0.3.0/24=1,via=10.0.1.254".parse().unwrap()]; // a route
-        let refused = Routes::new(own(), &[false, true], &via).unwrap_err();
+        let refused = Routes::new(own(), &[false, true], None, &via).unwrap_err();
         assert!(refused.to_string().contains("host's own routes"));
     }
 
@@ -293,7 +297,7 @@ mod tests {
         let one: Route = "10.0.2.0/24=0".parse().unwrap(); // a route
         let many = vec![one; ROUTES_MAX + 1];
         assert_eq!(
-            Routes::new(own(), &[false], &many),
+            Routes::new(own(), &[false], None, &many),
             Err(NetworkError::TooManyRoutes)
         );
     }

@@ -1,7 +1,7 @@
 //! A NIC's description as text: settings, transports, counters, and per session its transport and the reason.
 
 use std::fmt::Write as _;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use super::Nic;
 use crate::network::{Network, NetworkCounters};
@@ -117,7 +117,7 @@ pub(super) fn describe(nic: &Nic) -> String {
         );
     }
     for s in nic.sessions() {
-        let show = |a: Option<SocketAddrV4>| a.map_or("-".into(), |a| a.to_string());
+        let show = |a: Option<SocketAddr>| a.map_or("-".into(), |a| a.to_string());
         let _ = writeln!(
             out,
             "{}: {} over {}, {} -> {}, {} B sent, {} B received; {}",

@@ -1,12 +1,12 @@
 //! Capture of a port's frames or datagrams as pcapng, for Wireshark and tshark.
 //!
-//! A datagram is recorded behind the IP and UDP headers that the kernel gives it: not fragmented, identification 0.
+//! A datagram is recorded behind the IP and UDP headers that the kernel gives it: not fragmented, of IPv4 with identification 0.
 //!
 //! Timestamps have nanoseconds. Time is the NIC's; the offset to the calendar is given once.
 
 use std::borrow::Cow;
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use pcap_file::{DataLink, PcapError};
 
 use super::{Batch, Checksums, Datagram, DatagramPort, MacAddr, Port, PortCounters, Segmentation};
 use crate::types::NicTime;
-use crate::wire::udp::{self, IP_UDP_HEADERS};
+use crate::wire::udp::{self, headers_to};
 use crate::wire::ETHERNET_HEADER;
 
 /// Nanoseconds: 10^-9, pcapng §4.2 `if_tsresol`.
@@ -197,7 +197,7 @@ impl<P: DatagramPort, W: Write + Send> CaptureDatagrams<P, W> {
     pub fn new(inner: P, file: W, epoch: Duration) -> Result<Self, CaptureError> {
         Ok(CaptureDatagrams {
             recorder: Recorder::start(file, inner.describe(), DataLink::RAW, epoch)?,
-            scratch: vec![0; IP_UDP_HEADERS + inner.mtu()].into(),
+            scratch: vec![0; headers_to(inner.local().ip()) + inner.mtu()].into(),
             inner,
             now: NicTime(0),
         })
@@ -213,13 +213,13 @@ impl<P: DatagramPort, W: Write + Send> DatagramPort for CaptureDatagrams<P, W> {
     fn describe(&self) -> String {
         format!("{}, captured", self.inner.describe())
     }
-    fn local(&self) -> SocketAddrV4 {
+    fn local(&self) -> SocketAddr {
         self.inner.local()
     }
     fn mtu(&self) -> usize {
         self.inner.mtu()
     }
-    fn mtu_to(&mut self, to: Ipv4Addr) -> usize {
+    fn mtu_to(&mut self, to: IpAddr) -> usize {
         self.inner.mtu_to(to)
     }
     fn segmentation(&self) -> Segmentation {
@@ -231,19 +231,23 @@ impl<P: DatagramPort, W: Write + Send> DatagramPort for CaptureDatagrams<P, W> {
 
     fn send(
         &mut self,
-        to: SocketAddrV4,
+        to: SocketAddr,
         ecn: u8,
         segmented: bool,
         batch: &Batch,
         from: usize,
     ) -> usize {
         let taken = self.inner.send(to, ecn, segmented, batch, from);
+        let local = self.inner.local();
+        let headers = headers_to(local.ip());
         for packet in from..from + taken {
-            let len = batch.len_of(packet);
+            let whole = headers + batch.len_of(packet);
             // What is longer than any packet was dropped.
-            if batch.copy_to(packet, &mut self.scratch[IP_UDP_HEADERS..]) {
-                udp::emit(&mut self.scratch, self.inner.local(), to, ecn, len);
-                let whole = &self.scratch[..IP_UDP_HEADERS + len];
+            if !batch.copy_to(packet, &mut self.scratch[headers..]) {
+                continue;
+            }
+            let whole = &mut self.scratch[..whole];
+            if udp::emit_any(whole, local, to, ecn) {
                 self.recorder.record(self.now, whole, Direction::Out);
             }
         }
@@ -254,11 +258,12 @@ impl<P: DatagramPort, W: Write + Send> DatagramPort for CaptureDatagrams<P, W> {
         self.now = now;
         let local = self.inner.local();
         let d = self.inner.receive(now)?;
-        let len = d.bytes.len();
-        if let Some(room) = self.scratch.get_mut(..IP_UDP_HEADERS + len) {
-            room[IP_UDP_HEADERS..].copy_from_slice(d.bytes);
-            udp::emit(room, d.from, local, d.ecn, len);
-            self.recorder.record(now, room, Direction::In);
+        let headers = headers_to(local.ip());
+        if let Some(room) = self.scratch.get_mut(..headers + d.bytes.len()) {
+            room[headers..].copy_from_slice(d.bytes);
+            if udp::emit_any(room, d.from, local, d.ecn) {
+                self.recorder.record(now, room, Direction::In);
+            }
         }
         Some(d)
     }
@@ -272,7 +277,7 @@ impl<P: DatagramPort, W: Write + Send> DatagramPort for CaptureDatagrams<P, W> {
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         self.inner.poll_fds(fds);
     }
-    fn next_refused(&mut self) -> Option<SocketAddrV4> {
+    fn next_refused(&mut self) -> Option<SocketAddr> {
         self.inner.next_refused()
     }
     fn counters(&self) -> PortCounters {

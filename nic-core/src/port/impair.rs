@@ -5,7 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -384,7 +384,7 @@ impl<P: Port> Port for Impair<P> {
 #[derive(Debug)]
 pub struct ImpairDatagrams<P> {
     inner: P,
-    cable: Cable<(SocketAddrV4, u8)>,
+    cable: Cable<(SocketAddr, u8)>,
     scratch: Box<[u8]>,
     batch: Batch,
     /// The last time that was told: sending is not told any.
@@ -429,13 +429,13 @@ impl<P: DatagramPort> DatagramPort for ImpairDatagrams<P> {
     fn describe(&self) -> String {
         self.cable.describe(&self.inner.describe())
     }
-    fn local(&self) -> SocketAddrV4 {
+    fn local(&self) -> SocketAddr {
         self.inner.local()
     }
     fn mtu(&self) -> usize {
         self.inner.mtu()
     }
-    fn mtu_to(&mut self, to: Ipv4Addr) -> usize {
+    fn mtu_to(&mut self, to: IpAddr) -> usize {
         self.inner.mtu_to(to)
     }
     fn segmentation(&self) -> Segmentation {
@@ -445,7 +445,7 @@ impl<P: DatagramPort> DatagramPort for ImpairDatagrams<P> {
         self.inner.receive_buffer()
     }
 
-    fn send(&mut self, to: SocketAddrV4, ecn: u8, _: bool, batch: &Batch, from: usize) -> usize {
+    fn send(&mut self, to: SocketAddr, ecn: u8, _: bool, batch: &Batch, from: usize) -> usize {
         let mut taken = 0;
         for packet in from..batch.len() {
             if self.cable.is_full() {
@@ -485,7 +485,7 @@ impl<P: DatagramPort> DatagramPort for ImpairDatagrams<P> {
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         self.inner.poll_fds(fds);
     }
-    fn next_refused(&mut self) -> Option<SocketAddrV4> {
+    fn next_refused(&mut self) -> Option<SocketAddr> {
         self.inner.next_refused()
     }
     fn counters(&self) -> PortCounters {

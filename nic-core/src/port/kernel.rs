@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::mem::{size_of, MaybeUninit};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Refusals that wait to be asked for; more add no information.
@@ -111,8 +111,9 @@ fn next_error(socket: BorrowedFd<'_>) -> Option<(Option<SocketAddr>, Refusal)> {
 }
 
 /// Bytes of an IP packet from `from` to `to` that the kernel would send undivided.
-pub(super) fn path_mtu(from: IpAddr, mut to: SocketAddr) -> io::Result<usize> {
-    let probe = UdpSocket::bind((from, 0))?;
+pub(super) fn path_mtu(mut from: SocketAddr, mut to: SocketAddr) -> io::Result<usize> {
+    from.set_port(0);
+    let probe = UdpSocket::bind(from)?;
     // The port plays no part, and there is none 0.
     to.set_port(to.port().max(1));
     probe.connect(to)?;

@@ -34,7 +34,7 @@ pub mod roce;
 pub mod tap;
 pub mod udp;
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 pub use self::batch::Batch;
@@ -155,7 +155,7 @@ pub struct Segmentation {
 #[derive(Debug)]
 pub struct Datagram<'a> {
     /// The sender's address, as the network says it.
-    pub from: SocketAddrV4,
+    pub from: SocketAddr,
     /// The two ECN bits (RFC 3168 §5).
     pub ecn: u8,
     /// What lies behind the UDP header. Of packets whose payloads are in their places: header and CRC of each.
@@ -169,14 +169,14 @@ pub trait DatagramPort: Send {
     /// Kind and address, as text for users: `roce 127.0.0.1:4791`.
     fn describe(&self) -> String;
 
-    /// The address and UDP port that our packets carry as their sender.
-    fn local(&self) -> SocketAddrV4;
+    /// The address and UDP port that our packets carry as their sender. Addresses of IPv6 have no interface here, nor in any other method.
+    fn local(&self) -> SocketAddr;
 
     /// Largest IP packet to any peer.
     fn mtu(&self) -> usize;
 
     /// Largest IP packet to a peer. It may fall while the port is used, and never rises.
-    fn mtu_to(&mut self, to: Ipv4Addr) -> usize;
+    fn mtu_to(&mut self, to: IpAddr) -> usize;
 
     /// How many packets leave as one.
     fn segmentation(&self) -> Segmentation;
@@ -188,7 +188,7 @@ pub trait DatagramPort: Send {
     /// many were taken; the others found no room and may be sent again. A packet that is longer than the MTU is taken, dropped and counted.
     fn send(
         &mut self,
-        to: SocketAddrV4,
+        to: SocketAddr,
         ecn: u8,
         segmented: bool,
         batch: &Batch,
@@ -219,7 +219,7 @@ pub trait DatagramPort: Send {
 
     /// The next peer by which a datagram was refused: its host reports that no process receives there. A hint
     /// that an attacker on the path may have forged.
-    fn next_refused(&mut self) -> Option<SocketAddrV4>;
+    fn next_refused(&mut self) -> Option<SocketAddr>;
 
     /// Counted since the port was opened; bytes behind the UDP header.
     fn counters(&self) -> PortCounters;
@@ -283,6 +283,14 @@ impl AnyPort {
         self.frames().map_or(Checksums::Omitted, |p| p.checksums())
     }
 
+    /// Whether it carries datagrams of IPv6.
+    pub fn is_ipv6(&self) -> bool {
+        match self {
+            AnyPort::Frames(_) => false,
+            AnyPort::Datagrams(p) => p.local().is_ipv6(),
+        }
+    }
+
     /// The port, if it carries frames.
     #[inline]
     pub fn frames(&self) -> Option<&dyn Port> {
@@ -318,13 +326,13 @@ impl<P: DatagramPort + ?Sized> DatagramPort for Box<P> {
     fn describe(&self) -> String {
         (**self).describe()
     }
-    fn local(&self) -> SocketAddrV4 {
+    fn local(&self) -> SocketAddr {
         (**self).local()
     }
     fn mtu(&self) -> usize {
         (**self).mtu()
     }
-    fn mtu_to(&mut self, to: Ipv4Addr) -> usize {
+    fn mtu_to(&mut self, to: IpAddr) -> usize {
         (**self).mtu_to(to)
     }
     fn segmentation(&self) -> Segmentation {
@@ -335,7 +343,7 @@ impl<P: DatagramPort + ?Sized> DatagramPort for Box<P> {
     }
     fn send(
         &mut self,
-        to: SocketAddrV4,
+        to: SocketAddr,
         ecn: u8,
         segmented: bool,
         batch: &Batch,
@@ -358,7 +366,7 @@ impl<P: DatagramPort + ?Sized> DatagramPort for Box<P> {
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         (**self).poll_fds(fds)
     }
-    fn next_refused(&mut self) -> Option<SocketAddrV4> {
+    fn next_refused(&mut self) -> Option<SocketAddr> {
         (**self).next_refused()
     }
     fn counters(&self) -> PortCounters {

@@ -4,7 +4,7 @@
 //! written there: nothing is delivered before the transport says so.
 #![allow(unsafe_code)] // Spans of memory that has no owner here, as in a batch.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::ops::Range;
 
 use super::batch::digest_memory;
@@ -21,7 +21,7 @@ const PACKETS_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub struct Places {
     /// Their sender, and the header of the first.
-    first: Option<(SocketAddrV4, Bth)>,
+    first: Option<(SocketAddr, Bth)>,
     /// Bytes of each payload.
     payload: usize,
     /// Exposed addresses, and lengths.
@@ -38,7 +38,7 @@ impl Places {
     }
 
     /// Begins anew. The headers differ from the first in their number, and may ask for an acknowledgement.
-    pub(crate) fn begin(&mut self, from: SocketAddrV4, first: Bth, payload: usize) {
+    pub(crate) fn begin(&mut self, from: SocketAddr, first: Bth, payload: usize) {
         self.clear();
         (self.first, self.payload) = (Some((from, first)), payload);
     }
@@ -100,7 +100,7 @@ impl Places {
     }
 
     /// Whether this is the sender of the packets, and those are their headers, each with its CRC behind it.
-    pub(super) fn are(&self, from: SocketAddrV4, heads: &[u8]) -> bool {
+    pub(super) fn are(&self, from: SocketAddr, heads: &[u8]) -> bool {
         let Some((sender, first)) = self.first else {
             return false;
         };

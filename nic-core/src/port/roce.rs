@@ -1,14 +1,14 @@
 //! A port of datagrams: a plain UDP socket, for RoCEv2 (InfiniBand Architecture, annex 17) without privileges.
 //!
-//! The kernel does Ethernet, ARP, routes and the IP header; our end is an address of the host. A packet begins behind the UDP header,
-//! at the BTH.
+//! The kernel does Ethernet, ARP, routes and the IP header; our end is an address of the host, of IPv4 or IPv6. A packet begins behind the
+//! UDP header, at the BTH. A link-local address has its interface from the port's own, here and nowhere else.
 //!
 //! **Sending.** Packets of one size to one peer leave as one message, which the kernel cuts (`UDP_SEGMENT`), and up to 8 messages leave in
 //! one system call. The kernel gathers them from the batch's pieces: no byte is copied before.
 //! **Receiving.** Several messages in one call, each of packets that the kernel has joined (`UDP_GRO`).
 //!
 //! **Identification.** Datagrams are never fragmented (DF), and the socket is not connected: the kernel then gives them the identification 0,
-//! which the ICRC covers. It numbers the packets that it cuts from one message 0, 1, 2, ...: a peer that computes the ICRC from the IP
+//! which the ICRC covers (IPv6 has none). It numbers the packets that it cuts from one message 0, 1, 2, ...: a peer that computes the ICRC from the IP
 //! header needs packets that are sent without segmentation.
 //!
 //! **MTU.** What the way to each peer carries, as the kernel knows it, or a lower setting. It falls when a datagram was too long.
@@ -18,7 +18,7 @@
 mod socket;
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustc_hash::FxHashMap;
@@ -30,11 +30,10 @@ use super::{
 };
 use crate::types::NicTime;
 use crate::wire::roce::BTH_BYTES;
+use crate::wire::udp::headers_to;
 
 /// Largest MTU of a port of datagrams: the longest IPv4 packet.
 pub const DATAGRAM_MTU_MAX: usize = 65_535;
-/// Bytes of the IPv4 header and the UDP header.
-const HEADERS: usize = 28;
 /// Bytes of a message that is received: what the kernel joins at most.
 const MESSAGE_BYTES: usize = 1 << 16;
 /// Kernel buffers asked for, each way; the kernel may give less.
@@ -49,8 +48,8 @@ const WAYS_MAX: usize = 4_096;
 /// How a port of datagrams is opened.
 #[derive(Debug, Clone)]
 pub struct RoceConfig {
-    /// An address of this host, and the UDP port; 0 lets the kernel choose.
-    pub bind: SocketAddrV4,
+    /// An address of this host, with the interface of a link-local one, and the UDP port; 0 lets the kernel choose.
+    pub bind: SocketAddr,
     /// Largest IP packet. `None`: what the way to each peer carries.
     pub mtu: Option<usize>,
 }
@@ -63,13 +62,19 @@ pub enum RoceError {
     #[error("{addr} is no address of this host: packets carry the address as their sender; name one, such as 127.0.0.1 or that of an interface")]
     Address {
         /// As given.
-        addr: SocketAddrV4,
+        addr: SocketAddr,
+    },
+    /// A link-local address without its interface.
+    #[error("{addr} is the same on every interface; name the interface as well, such as [{}%eth0]", addr.ip())]
+    Scope {
+        /// As given.
+        addr: SocketAddr,
     },
     /// The socket cannot be bound.
     #[error("cannot receive on UDP {addr}: {source}; choose another address or port")]
     Bind {
         /// As given.
-        addr: SocketAddrV4,
+        addr: SocketAddr,
         /// As the kernel says.
         source: io::Error,
     },
@@ -133,9 +138,12 @@ enum Outcome {
 #[derive(Debug)]
 pub struct RocePort {
     socket: UdpSocket,
-    local: SocketAddrV4,
+    /// Its own address, which for packets has no interface.
+    local: SocketAddr,
+    /// The interface of link-local addresses; 0 without one.
+    scope: u32,
     asked: Option<usize>,
-    ways: FxHashMap<Ipv4Addr, usize>,
+    ways: FxHashMap<IpAddr, usize>,
     segments: usize,
     /// The ECN bits that the socket gives to what leaves.
     ecn: u8,
@@ -146,25 +154,49 @@ pub struct RocePort {
     counters: PortCounters,
 }
 
+/// The number of an interface, which a link-local address has with it.
+///
+/// # Errors
+/// There is no interface of this name.
+pub fn interface(name: &str) -> io::Result<u32> {
+    let socket = UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
+    Ok(rustix::net::netdevice::name_to_index(socket, name)?)
+}
+
 impl RocePort {
     /// Opens a socket.
     ///
     /// # Errors
     /// [`RoceError`] says what is wrong with which setting.
     pub fn open(config: &RoceConfig) -> Result<RocePort, RoceError> {
-        let RoceConfig { bind: addr, mtu } = *config;
-        if addr.ip().is_unspecified() || addr.ip().is_multicast() || addr.ip().is_broadcast() {
+        let RoceConfig {
+            bind: mut addr,
+            mtu,
+        } = *config;
+        addr.set_ip(addr.ip().to_canonical());
+        let (is_host, scope) = match addr {
+            SocketAddr::V4(a) => (crate::network::is_host(*a.ip()), 0),
+            SocketAddr::V6(a) if a.ip().is_unicast_link_local() && a.scope_id() == 0 => {
+                return Err(RoceError::Scope { addr });
+            }
+            SocketAddr::V6(a) => {
+                let is_host = !a.ip().is_unspecified() && !a.ip().is_multicast();
+                (is_host, a.scope_id())
+            }
+        };
+        if !is_host {
             return Err(RoceError::Address { addr });
         }
         if let Some(mtu) = mtu.filter(|m| !(MTU_MIN..=DATAGRAM_MTU_MAX).contains(m)) {
             return Err(RoceError::Mtu { mtu });
         }
         let socket = UdpSocket::bind(addr).map_err(|source| RoceError::Bind { addr, source })?;
-        let segments = socket::set_up(&socket, SOCKET_BUFFER)?;
+        let segments = socket::set_up(&socket, addr.is_ipv6(), SOCKET_BUFFER)?;
         let port = socket.local_addr()?.port();
         Ok(RocePort {
             socket,
-            local: SocketAddrV4::new(*addr.ip(), port),
+            local: SocketAddr::new(addr.ip(), port),
+            scope,
             asked: mtu,
             ways: FxHashMap::default(),
             segments,
@@ -189,16 +221,23 @@ impl RocePort {
     }
 
     /// What the kernel says that the way carries.
-    fn probe(&self, to: Ipv4Addr) -> usize {
-        let from = (*self.local.ip()).into();
-        let known = path_mtu(from, SocketAddr::from((to, 1)));
+    fn probe(&self, to: IpAddr) -> usize {
+        let with_scope = |ip: IpAddr| {
+            let mut at = SocketAddr::new(ip, 0);
+            if let SocketAddr::V6(at) = &mut at {
+                let is_local = at.ip().is_unicast_link_local();
+                at.set_scope_id(if is_local { self.scope } else { 0 });
+            }
+            at
+        };
+        let known = path_mtu(with_scope(self.local.ip()), with_scope(to));
         known
             .unwrap_or(MTU_UNKNOWN)
             .clamp(MTU_MIN, DATAGRAM_MTU_MAX)
     }
 
     /// Lowers the MTU of a way. Returns whether it was higher.
-    fn lower(&mut self, to: Ipv4Addr, path: usize) -> bool {
+    fn lower(&mut self, to: IpAddr, path: usize) -> bool {
         let was = self.mtu_to(to);
         let now = path.max(MTU_MIN);
         if now < was {
@@ -212,9 +251,7 @@ impl RocePort {
     fn read_errors(&mut self) -> bool {
         let some = self.errors.read(self.socket.as_fd());
         while let Some((to, path)) = self.errors.next_too_long() {
-            if let SocketAddr::V4(to) = to {
-                self.lower(*to.ip(), path);
-            }
+            self.lower(to.ip(), path);
         }
         some
     }
@@ -278,6 +315,7 @@ impl RocePort {
         } = &mut self.outbox;
         pieces.clear();
         messages.clear();
+        let headers = headers_to(self.local.ip());
         let mut flat_len = 0;
         while at < batch.len() && messages.len() < MESSAGES {
             let segment = batch.len_of(at);
@@ -297,7 +335,7 @@ impl RocePort {
                 let count = batch.pieces_of(packet);
                 let copied = len <= COPIED_MAX || count > PIECES_MAX;
                 let more = if copied { 1 } else { count };
-                let room = message.bytes + len <= DATAGRAM_MTU_MAX - HEADERS
+                let room = message.bytes + len <= DATAGRAM_MTU_MAX - headers
                     && pieces.len() - first + more <= PIECES_MAX;
                 if len > segment || !room {
                     break;
@@ -327,15 +365,15 @@ impl RocePort {
     }
 
     /// What becomes of the first message, which the kernel has refused.
-    fn refused(&mut self, to: SocketAddrV4, error: &io::Error) -> Outcome {
+    fn refused(&mut self, to: SocketAddr, error: &io::Error) -> Outcome {
         let packets = self.outbox.messages.first().map_or(0, |m| m.packets);
         let of_several = packets > 1;
         let code = error.raw_os_error();
         // Older kernels refuse a message of too long packets so, and any kernel one that it cannot cut for its device.
         let uncut = of_several && matches!(code, Some(libc::EINVAL | libc::EIO));
         if code == Some(libc::EMSGSIZE) || uncut {
-            let path = self.probe(*to.ip());
-            if self.lower(*to.ip(), path) {
+            let path = self.probe(to.ip());
+            if self.lower(to.ip(), path) {
                 return Outcome::Again;
             }
         }
@@ -352,7 +390,7 @@ impl DatagramPort for RocePort {
         format!("roce {}", self.local)
     }
 
-    fn local(&self) -> SocketAddrV4 {
+    fn local(&self) -> SocketAddr {
         self.local
     }
 
@@ -360,7 +398,7 @@ impl DatagramPort for RocePort {
         self.asked.unwrap_or(DATAGRAM_MTU_MAX)
     }
 
-    fn mtu_to(&mut self, to: Ipv4Addr) -> usize {
+    fn mtu_to(&mut self, to: IpAddr) -> usize {
         let most = self.mtu();
         if let Some(known) = self.ways.get(&to) {
             return (*known).min(most);
@@ -376,7 +414,7 @@ impl DatagramPort for RocePort {
     fn segmentation(&self) -> Segmentation {
         Segmentation {
             packets: self.segments,
-            bytes: DATAGRAM_MTU_MAX - HEADERS,
+            bytes: DATAGRAM_MTU_MAX - headers_to(self.local.ip()),
         }
     }
 
@@ -386,7 +424,7 @@ impl DatagramPort for RocePort {
 
     fn send(
         &mut self,
-        to: SocketAddrV4,
+        to: SocketAddr,
         ecn: u8,
         segmented: bool,
         batch: &Batch,
@@ -394,15 +432,16 @@ impl DatagramPort for RocePort {
     ) -> usize {
         let mut next = from;
         let ecn = ecn & 3;
-        if ecn != self.ecn && socket::mark(&self.socket, ecn).is_ok() {
+        if ecn != self.ecn && socket::mark(&self.socket, self.local.is_ipv6(), ecn).is_ok() {
             self.ecn = ecn;
         }
         let (mut repeated, mut one_by_one) = (false, !segmented);
+        let is_reachable = to.port() != 0 && to.is_ipv6() == self.local.is_ipv6();
         while next < batch.len() {
-            let longest = self.mtu_to(*to.ip()) - HEADERS;
+            let longest = self.mtu_to(to.ip()) - headers_to(to.ip());
             let segments = if one_by_one { 1 } else { self.segments };
-            if to.port() == 0 || !self.gather(batch, next, longest, segments) {
-                // Longer than any packet on this way, or for no port.
+            if !is_reachable || !self.gather(batch, next, longest, segments) {
+                // Longer than any packet on this way, for no port, or for an address of the other family.
                 self.counters.tx_dropped += 1;
                 next += 1;
                 continue;
@@ -412,7 +451,7 @@ impl DatagramPort for RocePort {
             } = &self.outbox;
             // SAFETY: the pieces are the batch's, whose filler keeps them readable, and `flat`, which the outbox keeps.
             #[allow(unsafe_code)]
-            let sent = unsafe { socket::send(&self.socket, to, messages, pieces) };
+            let sent = unsafe { socket::send(&self.socket, (to, self.scope), messages, pieces) };
             match sent {
                 Ok(sent) => {
                     repeated = false;
@@ -527,13 +566,8 @@ impl DatagramPort for RocePort {
         fds.push(self.socket.as_fd());
     }
 
-    fn next_refused(&mut self) -> Option<SocketAddrV4> {
-        loop {
-            match self.errors.next_refused()? {
-                SocketAddr::V4(by) => return Some(by),
-                SocketAddr::V6(_) => {}
-            }
-        }
+    fn next_refused(&mut self) -> Option<SocketAddr> {
+        self.errors.next_refused()
     }
 
     fn counters(&self) -> PortCounters {
@@ -547,7 +581,7 @@ mod tests {
 
     /// How many packets each message of a batch has, whose packets are header, payload and trailer.
     fn messages(sizes: &[usize], longest: usize, segments: usize) -> Vec<usize> {
-        let bind = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
+        let bind = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut port = RocePort::open(&RoceConfig { bind, mtu: None }).unwrap(); // loopback has free ports
         let (mut batch, payload) = (Batch::new(), vec![1; 1 << 16]);
         for (n, size) in sizes.iter().enumerate() {

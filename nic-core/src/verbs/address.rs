@@ -1,6 +1,7 @@
 //! Ways to other contexts, for datagrams.
 
 use super::context::ProtectionDomain;
+use super::datagram::SENDER_IPV6;
 use super::endpoint::Peer;
 use super::gid::Gid;
 use super::types::{VerbsError, DATAGRAM_MAX, GRH_BYTES};
@@ -36,7 +37,9 @@ pub struct Destination<'a> {
 ///
 /// `None`: no context of ours has written them.
 pub fn sender(header: &[u8; GRH_BYTES]) -> Option<Gid> {
-    let gid = Gid(*header.first_chunk()?);
+    // Of IPv4 it begins with zeros.
+    let at = if header[0] >> 4 == 6 { SENDER_IPV6 } else { 0 };
+    let gid = Gid(*header[at..].first_chunk()?);
     gid.endpoint().map(|_| gid)
 }
 
@@ -46,14 +49,16 @@ impl ProtectionDomain {
     /// # Errors
     /// [`VerbsError::Address`]: no context has this address.
     pub fn create_ah(&self, to: Gid) -> Result<AddressHandle, VerbsError> {
-        let (at, _) = to.endpoint().ok_or(VerbsError::Address { gid: to })?;
+        let mut engine = self.context().owner.shared.lock();
+        let (at, _) = to.reached_from(engine.local())?;
         let peer = Peer {
             at,
             is_ours: to.is_ours(),
             // The receiver does not know the sender, so nothing can be agreed.
             with_icrc: true,
         };
-        let payload = self.context().owner.shared.lock().payload_to(&peer);
+        let payload = engine.payload_to(&peer);
+        drop(engine);
         Ok(AddressHandle {
             pd: self.clone(),
             peer,

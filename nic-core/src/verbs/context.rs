@@ -1,11 +1,12 @@
 //! Contexts, protection domains, memory regions and completion queues, as programs hold them.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use ringbell_gtlb::Access;
+use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 use ringbell_nic_abi::{GpuVa, PdId};
 
 use super::completions::{Armed, Channel, Cq};
@@ -21,9 +22,12 @@ use crate::shmem::Mapping;
 #[derive(Debug, Clone)]
 pub struct ContextConfig {
     /// An address of this host. Packets carry it as their sender.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
+    /// The interface of a link-local address, by its number; else 0.
+    pub scope: u32,
     /// UDP port; 0: a free one, which peers learn by the [`Gid`]. 4791 is the standard's, for peers that are other NICs: one context of an
-    /// address can have it.
+    /// address can have it. The GID of an IPv6 address is the address itself and names no port, so it has port 4791, unless it is `::1`
+    /// or link-local.
     pub port: u16,
     /// Largest IP packet, in bytes. `None`: what the way to each peer carries.
     pub mtu: Option<usize>,
@@ -37,7 +41,8 @@ impl Default for ContextConfig {
     /// A free port of 127.0.0.1, packets of up to 60 KiB without CRC over loopback.
     fn default() -> ContextConfig {
         ContextConfig {
-            address: Ipv4Addr::LOCALHOST,
+            address: Ipv4Addr::LOCALHOST.into(),
+            scope: 0,
             port: 0,
             mtu: None,
             icrc: false,
@@ -55,6 +60,14 @@ pub enum OpenError {
     Payload {
         /// As given.
         kib: u8,
+    },
+    /// An address whose GID names no UDP port.
+    #[error("{address} has UDP port {ROCE_UDP_PORT} alone, not {port}: its GID is the address itself, which names no port; an IPv4 address, ::1 or a link-local one can have any")]
+    UdpPort {
+        /// As given.
+        address: IpAddr,
+        /// As given.
+        port: u16,
     },
     /// The port cannot be opened.
     #[error(transparent)]
@@ -109,10 +122,19 @@ impl Context {
         if !(4..=60).contains(&kib) {
             return Err(OpenError::Payload { kib });
         }
-        let port = RocePort::open(&RoceConfig {
-            bind: SocketAddrV4::new(config.address, config.port),
-            mtu: config.mtu,
-        })?;
+        let address = config.address.to_canonical();
+        let mut bind = SocketAddr::new(address, config.port);
+        if !Gid::names_port(address) {
+            match config.port {
+                0 | ROCE_UDP_PORT => bind.set_port(ROCE_UDP_PORT),
+                port => return Err(OpenError::UdpPort { address, port }),
+            }
+        }
+        if let SocketAddr::V6(bind) = &mut bind {
+            bind.set_scope_id(config.scope);
+        }
+        let mtu = config.mtu;
+        let port = RocePort::open(&RoceConfig { bind, mtu })?;
         let mut seed = [0; 8];
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
             .map_err(std::io::Error::from)?;

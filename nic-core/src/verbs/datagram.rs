@@ -9,10 +9,10 @@
 //! ```
 //!
 //! The first 40 bytes of a receive hold the network's header (annex A17 §A17.4.5.1): of IPv4 it is the last 20 of them, and those before are undefined.
-//! Here they begin with the sender's [`Gid`], since its UDP port is nowhere else. The kernel keeps the header to itself, so its time to live
-//! is not the packet's.
+//! Here they begin with the sender's [`Gid`], since its UDP port is nowhere else. Of IPv6 they are the whole header, with the sender's GID as its
+//! source. The kernel keeps the header to itself, so its time to live is not the packet's.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use ringbell_nic_abi::RoceOpcode;
 use smoltcp::phy::ChecksumCapabilities;
@@ -29,6 +29,8 @@ use crate::wire::roce::{Bth, Deth, Extended, Packet, Psn, BTH_BYTES};
 /// Bytes of the IPv4 header at their end.
 const IPV4_BYTES: usize = 20;
 const UDP_BYTES: usize = 8;
+/// Where an IPv6 header has its source.
+pub(super) const SENDER_IPV6: usize = 8;
 /// A key with this bit in a request stands for the sending queue pair's own (§10.2.5).
 const OWN_KEY: u32 = 1 << 31;
 /// The time to live that Linux sends with by default.
@@ -57,7 +59,7 @@ impl Datagrams {
     pub(super) fn receive(
         &mut self,
         d: &Datagram<'_>,
-        local: SocketAddrV4,
+        local: SocketAddr,
         packet: &Packet<'_>,
         view: &mut View<'_>,
     ) -> bool {
@@ -128,16 +130,25 @@ impl Datagrams {
 }
 
 /// What precedes a message in its receive.
-fn header(d: &Datagram<'_>, local: SocketAddrV4) -> [u8; GRH_BYTES] {
+fn header(d: &Datagram<'_>, local: SocketAddr) -> [u8; GRH_BYTES] {
     let mut bytes = [0; GRH_BYTES];
     let sender = Gid::new(d.from, Features::default());
+    let len = UDP_BYTES + d.bytes.len();
+    let (SocketAddr::V4(from), SocketAddr::V4(to)) = (d.from, local) else {
+        // A datagram is no longer than 64 KiB.
+        let [l0, l1] = (len as u16).to_be_bytes();
+        bytes[..8].copy_from_slice(&[0x60, (d.ecn & 3) << 4, 0, 0, l0, l1, 17, HOPS]);
+        bytes[SENDER_IPV6..][..16].copy_from_slice(&sender.0);
+        bytes[SENDER_IPV6 + 16..].copy_from_slice(&Gid::new(local, Features::default()).0);
+        return bytes;
+    };
     bytes[..sender.0.len()].copy_from_slice(&sender.0);
     let room = &mut bytes[GRH_BYTES - IPV4_BYTES..];
     let repr = Ipv4Repr {
-        src_addr: *d.from.ip(),
-        dst_addr: *local.ip(),
+        src_addr: *from.ip(),
+        dst_addr: *to.ip(),
         next_header: IpProtocol::Udp,
-        payload_len: UDP_BYTES + d.bytes.len(),
+        payload_len: len,
         hop_limit: HOPS,
     };
     let mut ip = Ipv4Packet::new_unchecked(room);

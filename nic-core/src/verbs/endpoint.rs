@@ -1,7 +1,7 @@
 //! What a program posts to a queue pair, and the queue pair's way to it: memory, receives and completions.
 
 use std::collections::VecDeque;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use ringbell_gtlb::{Mmu, Need};
 use ringbell_nic_abi::{NakCode, PdId, RoceOpcode};
@@ -109,7 +109,7 @@ impl ReceiveQueue {
 /// Another context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Peer {
-    pub(super) at: SocketAddrV4,
+    pub(super) at: SocketAddr,
     /// Its packets come from that UDP port, as ours do; other NICs vary theirs.
     pub(super) is_ours: bool,
     pub(super) with_icrc: bool,

@@ -1,7 +1,7 @@
 //! All queue pairs of a context, and their packets: without a clock, and without threads.
 
 use std::collections::VecDeque;
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 
 use ringbell_gtlb::{GtlbConfig, Mmu, MmuConfig};
 use ringbell_nic_abi::roce::ROCE_PKEY_DEFAULT;
@@ -19,7 +19,7 @@ use crate::types::NicTime;
 use crate::wire::roce::icrc::Flow;
 use crate::wire::roce::packet::open;
 use crate::wire::roce::{Packet, Qpn, BTH_BYTES};
-use crate::wire::udp::UNFRAGMENTED;
+use crate::wire::udp::{headers_to, UNFRAGMENTED};
 
 /// Bits of a partition key that name the partition (IBTA vol. 1 §10.9.1.1).
 const PARTITION: u16 = 0x7fff;
@@ -173,13 +173,13 @@ impl Tables {
     }
 
     /// Takes a datagram. Anything but a packet of a peer for its queue pair is dropped and counted.
-    fn arrived(&mut self, now: NicTime, local: SocketAddrV4, d: &Datagram<'_>) {
+    fn arrived(&mut self, now: NicTime, local: SocketAddr, d: &Datagram<'_>) {
         if self.accept(now, local, d).is_none() {
             self.ignored += 1;
         }
     }
 
-    fn accept(&mut self, now: NicTime, local: SocketAddrV4, d: &Datagram<'_>) -> Option<()> {
+    fn accept(&mut self, now: NicTime, local: SocketAddr, d: &Datagram<'_>) -> Option<()> {
         let head = d.bytes.first_chunk::<BTH_BYTES>()?;
         let number = Qpn::new(u32::from_be_bytes([0, head[5], head[6], head[7]]));
         let at = *self.by_number.get(&number.value())?;
@@ -195,8 +195,8 @@ impl Tables {
             Machine::Datagram(_) => true,
         };
         let flow = with_icrc.then_some(Flow {
-            from: SocketAddr::V4(d.from),
-            to: SocketAddr::V4(local),
+            from: d.from,
+            to: local,
             fragment: UNFRAGMENTED,
         });
         let packet = Packet::parse(open(d.bytes, flow.as_ref()).ok()?).ok()?;
@@ -243,14 +243,14 @@ impl Engine {
         })
     }
 
-    pub(super) fn local(&self) -> SocketAddrV4 {
+    pub(super) fn local(&self) -> SocketAddr {
         self.port.local()
     }
 
     /// Payload that a packet to a peer can carry: a power of two up to 4,096 bytes, or more between two of ours.
     pub(super) fn payload_to(&mut self, peer: &Peer) -> usize {
-        let headers = 28 + super::outbox::HEADERS_MAX;
-        self.port.mtu_to(*peer.at.ip()).saturating_sub(headers)
+        let headers = headers_to(peer.at.ip()) + super::outbox::HEADERS_MAX;
+        self.port.mtu_to(peer.at.ip()).saturating_sub(headers)
     }
 
     /// Packets that may be in flight with this payload: half of what the kernel keeps for us, as the peer's will for it.

@@ -1,7 +1,7 @@
 //! Packets of one queue pair on their way to the port.
 #![allow(unsafe_code)] // A batch takes spans of memory; these are the outbox's own.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use super::endpoint::Peer;
 use crate::port::{Batch, DatagramPort};
@@ -29,22 +29,22 @@ pub(super) struct Outbox {
     /// Packets of the batch that the port has taken.
     sent: usize,
     flow: Flow,
-    to: SocketAddrV4,
+    to: SocketAddr,
     is_ours: bool,
     with_icrc: bool,
 }
 
 impl Outbox {
     pub(super) fn new() -> Outbox {
-        let nowhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+        let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         Outbox {
             batch: Batch::new(),
             room: vec![0; ROOM].into(),
             used: 0,
             sent: 0,
             flow: Flow {
-                from: SocketAddr::V4(nowhere),
-                to: SocketAddr::V4(nowhere),
+                from: nowhere,
+                to: nowhere,
                 fragment: UNFRAGMENTED,
             },
             to: nowhere,
@@ -54,9 +54,8 @@ impl Outbox {
     }
 
     /// Begins a batch to a peer; the one before was sent.
-    pub(super) fn begin(&mut self, from: SocketAddrV4, peer: &Peer) {
-        self.flow.from = SocketAddr::V4(from);
-        self.flow.to = SocketAddr::V4(peer.at);
+    pub(super) fn begin(&mut self, from: SocketAddr, peer: &Peer) {
+        (self.flow.from, self.flow.to) = (from, peer.at);
         (self.to, self.is_ours, self.with_icrc) = (peer.at, peer.is_ours, peer.with_icrc);
     }
 

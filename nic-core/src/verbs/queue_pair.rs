@@ -399,12 +399,9 @@ impl QueuePair {
                 "a path MTU is 256, 512, 1024, 2048 or 4096 bytes",
             ));
         }
-        let (at, features) = a
-            .peer
-            .endpoint()
-            .ok_or(VerbsError::Address { gid: a.peer })?;
-        let owner = &self.handle.pd.context().owner;
         let local = engine.local();
+        let (at, features) = a.peer.reached_from(local)?;
+        let owner = &self.handle.pd.context().owner;
         let is_ours = a.peer.is_ours() && owner.gid.is_ours();
         let same_host = local.ip() == at.ip() || local.ip().is_loopback() && at.ip().is_loopback();
         let common = match is_ours && same_host {

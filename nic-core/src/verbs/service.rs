@@ -1,6 +1,6 @@
 //! The two services of queue pairs: reliable connections and unreliable datagrams.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use super::datagram::Datagrams;
 use super::endpoint::{Peer, View};
@@ -59,7 +59,7 @@ impl Machine {
     pub(super) fn receive(
         &mut self,
         now: NicTime,
-        (d, local): (&Datagram<'_>, SocketAddrV4),
+        (d, local): (&Datagram<'_>, SocketAddr),
         packet: &Packet<'_>,
         view: &mut View<'_>,
     ) -> bool {

@@ -252,7 +252,7 @@ pub enum VerbsError {
     Transition(#[from] BadTransition),
     /// No context has this address.
     #[error(
-        "{gid} is no address of a context: it begins with zeros and ends with an IPv4 address"
+        "{gid} is no address that this context reaches: that is an IPv6 address, or zeros and an IPv4 address behind them, of the version of IP that the context has"
     )]
     Address {
         /// As given.

@@ -3,7 +3,7 @@
 //! Only as many checks as it takes to find the connection; smoltcp checks the rest (lengths,
 //! checksums, flags) when the packet is handed to the connection's socket.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 use zerocopy::byteorder::network_endian::{U16, U32};
@@ -118,10 +118,10 @@ pub struct TcpFrame {
 pub struct RoceFrame {
     /// Ethernet source.
     pub src_mac: MacAddr,
-    /// IPv4 source and source port.
-    pub src: SocketAddrV4,
-    /// IPv4 destination and destination port.
-    pub dst: SocketAddrV4,
+    /// IP source and source port.
+    pub src: SocketAddr,
+    /// IP destination and destination port.
+    pub dst: SocketAddr,
     /// The two ECN bits (RFC 3168 §5).
     pub ecn: u8,
     /// Identification, flags and fragment offset of the IPv4 header, which the ICRC covers.
@@ -240,8 +240,8 @@ fn roce(
     let udp_at = ETHERNET_HEADER + header.len();
     Ok(Frame::Roce(RoceFrame {
         src_mac,
-        src: SocketAddrV4::new(src, udp.src_port.get()),
-        dst: SocketAddrV4::new(Ipv4Addr::from(hdr.dst.get()), ROCE_UDP_PORT),
+        src: (src, udp.src_port.get()).into(),
+        dst: (Ipv4Addr::from(hdr.dst.get()), ROCE_UDP_PORT).into(),
         ecn: hdr.tos & 3,
         fragment: u32::from(hdr.ident.get()) << 16 | u32::from(hdr.flags_fragment.get()),
         payload_at: udp_at + 8,
@@ -371,7 +371,7 @@ mod tests {
             let end = 34 + usize::from(len);
             assert_eq!((d.payload_at, d.end), (42, end));
             assert_eq!((d.ecn, d.fragment), (3, 0x1234_4000));
-            assert_eq!(d.src, SocketAddrV4::new([10, 0, 0, 9].into(), 4000));
+            assert_eq!(d.src, ([10, 0, 0, 9], 4000).into());
         }
         for len in [0, 7, 21, u16::MAX] {
             let got = classify(&frame(ROCE_UDP_PORT, len), MAC, IP);

@@ -1,7 +1,7 @@
 //! What the network must do with batches of RoCEv2 packets over every port, of frames or of datagrams.
 #![allow(unsafe_code)] // Spans of memory: the tests' own buffers outlive their batches.
 
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use ringbell_nic_abi::roce::ROCE_UDP_PORT;
@@ -19,7 +19,7 @@ use crate::transport_support::{MockDma, Rng};
 /// A transport of RoCEv2 that keeps what it is given.
 #[derive(Default)]
 pub struct Taker {
-    pub got: Vec<(SocketAddrV4, u8, Vec<u8>)>,
+    pub got: Vec<(SocketAddr, u8, Vec<u8>)>,
     pub refused: Vec<Refused>,
 }
 
@@ -42,11 +42,14 @@ impl PacketTransport for Taker {
     }
 }
 
+/// The addresses of two NICs.
+const NAMES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
+
 /// Two networks that reach each other, each with one port.
 pub struct Wired {
     pub nets: [Network; 2],
     /// Where packets for each are sent to.
-    pub at: [SocketAddrV4; 2],
+    pub at: [SocketAddr; 2],
     /// The hop from each to the other one.
     pub hops: [usize; 2],
     pub takers: [Taker; 2],
@@ -60,7 +63,7 @@ pub struct Wired {
 impl Wired {
     /// Over two ports of frames, once ARP has found the addresses.
     pub fn frames(link: Link) -> Wired {
-        let at = [1, 2].map(|n| SocketAddrV4::new([10, 0, 0, n].into(), ROCE_UDP_PORT));
+        let at = NAMES.map(|ip| SocketAddr::from((ip, ROCE_UDP_PORT)));
         let mut wired = Wired::new(link.ports.map(AnyPort::from), at, link.keep);
         wired.lossless = link.lossless;
         wired
@@ -76,11 +79,14 @@ impl Wired {
         Wired::new(ports.map(any), at, keep)
     }
 
-    fn new(ports: [AnyPort; 2], at: [SocketAddrV4; 2], keep: Box<dyn std::any::Any>) -> Wired {
+    fn new(ports: [AnyPort; 2], at: [SocketAddr; 2], keep: Box<dyn std::any::Any>) -> Wired {
         let mut n = 0;
         let nets = ports.map(|port| {
             n += 1;
-            Network::new(*at[n - 1].ip(), 24, vec![port], &[]).expect("a host's address")
+            let net = Network::new(NAMES[n - 1], 24, vec![port], &[]);
+            let mut net = net.expect("a host's address");
+            net.know_host(NAMES[2 - n], at[2 - n]);
+            net
         });
         let mut wired = Wired {
             nets,
@@ -97,7 +103,7 @@ impl Wired {
             index: 0,
         };
         for from in [0, 1] {
-            let (to, now) = (*wired.at[1 - from].ip(), wired.now);
+            let (to, now) = (NAMES[1 - from], wired.now);
             let net = &mut wired.nets[from];
             let hop = net.hop_to(Protocol::Roce, to, None, now).expect("a route");
             if net.link(hop).is_none() {
@@ -137,7 +143,7 @@ impl Wired {
     pub fn longest(&mut self, from: usize) -> usize {
         let net = &mut self.nets[from];
         let port = net.port_of(self.hops[from]);
-        net.payload_to(port, *self.at[1 - from].ip())
+        net.payload_to(port, NAMES[1 - from])
     }
 
     pub fn counters(&self, of: usize) -> PortCounters {
@@ -146,17 +152,17 @@ impl Wired {
 
     /// Sends what a batch still holds. Returns how much was taken.
     pub fn send(&mut self, from: usize, ecn: u8, batch: &Batch, at: usize) -> usize {
-        let to = self.at[1 - from];
         let how = Datagrams {
-            src_port: 50_000,
             ecn,
             segmented: self.segmented,
         };
         self.now.0 += 1_000;
         let net = &mut self.nets[from];
-        net.know_host(*to.ip(), to);
+        // Tests move it.
+        net.know_host(NAMES[1 - from], self.at[1 - from]);
         let link = net.link(self.hops[from]).expect("a known link");
-        net.send(self.now, link, *to.ip(), &how, batch, at)
+        let flow = net.flow(link.port, 50_000, NAMES[1 - from]);
+        net.send(self.now, link, &flow, &how, batch, at)
     }
 
     /// Sends a batch whole, and gives what has arrived of `count` packets.
@@ -175,7 +181,7 @@ impl Wired {
         self.step();
         let net = &self.nets[from];
         let port = net.port_of(self.hops[from]);
-        let (source, _) = net.flow(port, 50_000, *self.at[1 - from].ip());
+        let source = net.flow(port, 50_000, NAMES[1 - from]).from;
         let got = std::mem::take(&mut self.takers[taker].got);
         assert_eq!(got.len(), count);
         let taken = got.into_iter().map(|(src, bits, bytes)| {

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::mem::{size_of, MaybeUninit};
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -75,16 +75,20 @@ pub(super) struct Message {
 /// A message that was received: packets of one sender.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Received {
-    pub(super) from: SocketAddrV4,
+    /// Without the interface of a link-local address: the socket has one.
+    pub(super) from: SocketAddr,
     pub(super) len: usize,
     /// Bytes of each packet but the last.
     pub(super) segment: usize,
     pub(super) ecn: u8,
 }
 
+/// No sender.
+const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
 impl Received {
     pub(super) const NONE: Received = Received {
-        from: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
+        from: NOWHERE,
         len: 0,
         segment: 0,
         ecn: 0,
@@ -108,19 +112,35 @@ fn set(socket: RawFd, level: i32, name: i32, value: libc::c_int) -> io::Result<(
     }
 }
 
-/// Sets the socket up: not to be fragmented, ECN and errors reported, received datagrams joined, buffers of so many bytes. Returns how many
-/// packets one message may hold.
-pub(super) fn set_up(socket: &UdpSocket, buffer: usize) -> io::Result<usize> {
-    socket.set_nonblocking(true)?;
-    let fd = socket.as_raw_fd();
-    set(
-        fd,
+/// Not to be fragmented, ECN bits and errors reported: level, name and value of each option.
+const IPV4_OPTIONS: [(i32, i32, i32); 3] = [
+    (
         libc::IPPROTO_IP,
         libc::IP_MTU_DISCOVER,
         libc::IP_PMTUDISC_DO,
-    )?;
-    set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
-    set(fd, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
+    ),
+    (libc::IPPROTO_IP, libc::IP_RECVTOS, 1),
+    (libc::IPPROTO_IP, libc::IP_RECVERR, 1),
+];
+const IPV6_OPTIONS: [(i32, i32, i32); 3] = [
+    (
+        libc::IPPROTO_IPV6,
+        libc::IPV6_MTU_DISCOVER,
+        libc::IPV6_PMTUDISC_DO,
+    ),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1),
+];
+
+/// Sets the socket up: not to be fragmented, ECN and errors reported, received datagrams joined, buffers of so many bytes. Returns how many
+/// packets one message may hold.
+pub(super) fn set_up(socket: &UdpSocket, is_ipv6: bool, buffer: usize) -> io::Result<usize> {
+    socket.set_nonblocking(true)?;
+    let fd = socket.as_raw_fd();
+    let options = if is_ipv6 { IPV6_OPTIONS } else { IPV4_OPTIONS };
+    for (level, name, value) in options {
+        set(fd, level, name, value)?;
+    }
     // Best effort, each: an older kernel joins nothing, and its limit of buffers may be lower. Only a privileged process may exceed it.
     let _ = set(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
     let bytes = buffer as libc::c_int;
@@ -139,13 +159,12 @@ pub(super) fn set_up(socket: &UdpSocket, buffer: usize) -> io::Result<usize> {
 }
 
 /// Gives everything that leaves from here on these ECN bits. A control message of each would cost the kernel an allocation.
-pub(super) fn mark(socket: &UdpSocket, ecn: u8) -> io::Result<()> {
-    set(
-        socket.as_raw_fd(),
-        libc::IPPROTO_IP,
-        libc::IP_TOS,
-        ecn.into(),
-    )
+pub(super) fn mark(socket: &UdpSocket, is_ipv6: bool, ecn: u8) -> io::Result<()> {
+    let (level, name) = match is_ipv6 {
+        false => (libc::IPPROTO_IP, libc::IP_TOS),
+        true => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+    };
+    set(socket.as_raw_fd(), level, name, ecn.into())
 }
 
 /// Bytes that the kernel keeps of what has arrived, its own bookkeeping included.
@@ -165,32 +184,87 @@ pub(super) fn receive_buffer(socket: &UdpSocket) -> usize {
     usize::try_from(bytes).unwrap_or(0)
 }
 
-fn name_of(to: SocketAddrV4) -> libc::sockaddr_in {
-    libc::sockaddr_in {
-        sin_family: libc::AF_INET as libc::sa_family_t,
-        sin_port: to.port().to_be(),
-        sin_addr: libc::in_addr {
-            s_addr: u32::from(*to.ip()).to_be(),
-        },
-        sin_zero: [0; 8],
+/// An address as the kernel takes and gives it. Both begin with the family.
+#[repr(C)]
+union Name {
+    v4: libc::sockaddr_in,
+    v6: libc::sockaddr_in6,
+}
+
+impl Name {
+    /// `scope`: the interface of link-local addresses.
+    #[inline]
+    fn of(to: SocketAddr, scope: u32) -> Name {
+        match to {
+            SocketAddr::V4(to) => Name {
+                v4: libc::sockaddr_in {
+                    sin_family: libc::AF_INET as libc::sa_family_t,
+                    sin_port: to.port().to_be(),
+                    sin_addr: libc::in_addr {
+                        s_addr: u32::from(*to.ip()).to_be(),
+                    },
+                    sin_zero: [0; 8],
+                },
+            },
+            SocketAddr::V6(to) => Name {
+                v6: libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                    sin6_port: to.port().to_be(),
+                    sin6_flowinfo: 0,
+                    sin6_addr: libc::in6_addr {
+                        s6_addr: to.ip().octets(),
+                    },
+                    sin6_scope_id: if to.ip().is_unicast_link_local() {
+                        scope
+                    } else {
+                        0
+                    },
+                },
+            },
+        }
+    }
+
+    /// Bytes of the address of this family.
+    #[inline]
+    const fn len(is_ipv6: bool) -> libc::socklen_t {
+        match is_ipv6 {
+            false => size_of::<libc::sockaddr_in>() as libc::socklen_t,
+            true => size_of::<libc::sockaddr_in6>() as libc::socklen_t,
+        }
+    }
+
+    /// # Safety
+    /// The kernel has written it, for a socket of one of the two families.
+    #[inline]
+    unsafe fn address(&self) -> SocketAddr {
+        // SAFETY: both begin with the family, which says what else was written.
+        unsafe {
+            if libc::c_int::from(self.v4.sin_family) == libc::AF_INET {
+                let ip = Ipv4Addr::from(u32::from_be(self.v4.sin_addr.s_addr));
+                (ip, u16::from_be(self.v4.sin_port)).into()
+            } else {
+                let ip = Ipv6Addr::from(self.v6.sin6_addr.s6_addr);
+                SocketAddrV6::new(ip, u16::from_be(self.v6.sin6_port), 0, 0).into()
+            }
+        }
     }
 }
 
-/// Sends messages to one peer, at most [`MESSAGES`]. Returns how many were sent, 1 at least.
+/// Sends messages to one peer, at most [`MESSAGES`]; `scope` is the interface of a link-local one. Returns how many were sent, 1 at least.
 ///
 /// # Safety
 /// The pieces are mapped and readable.
 pub(super) unsafe fn send(
     socket: &UdpSocket,
-    to: SocketAddrV4,
+    (to, scope): (SocketAddr, u32),
     messages: &[Message],
     pieces: &Pieces,
 ) -> io::Result<usize> {
-    let name = name_of(to);
+    let name = &(Name::of(to, scope), Name::len(to.is_ipv6()));
     let fd = socket.as_raw_fd();
     if let [message] = messages {
         let mut control = MaybeUninit::uninit();
-        let header = header_of(message, &name, pieces, &mut control);
+        let header = header_of(message, name, pieces, &mut control);
         // SAFETY: name, control and piece list live as long as the call and are as long as said; the caller keeps the pieces readable.
         let sent = unsafe { libc::sendmsg(fd, &raw const header, libc::MSG_DONTWAIT) };
         return match sent {
@@ -202,7 +276,7 @@ pub(super) unsafe fn send(
     // SAFETY: all-zero is a valid `mmsghdr`.
     let mut headers: [libc::mmsghdr; MESSAGES] = unsafe { MaybeUninit::zeroed().assume_init() };
     for ((header, control), m) in headers.iter_mut().zip(&mut controls).zip(messages) {
-        header.msg_hdr = header_of(m, &name, pieces, control);
+        header.msg_hdr = header_of(m, name, pieces, control);
     }
     let count = messages.len().min(MESSAGES) as libc::c_uint;
     // SAFETY: as above.
@@ -214,14 +288,14 @@ pub(super) unsafe fn send(
 #[inline]
 fn header_of(
     message: &Message,
-    name: &libc::sockaddr_in,
+    (name, name_len): &(Name, libc::socklen_t),
     pieces: &Pieces,
     control: &mut MaybeUninit<Control>,
 ) -> libc::msghdr {
     // SAFETY: all-zero is a valid `msghdr`.
     let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     header.msg_name = (&raw const *name).cast_mut().cast();
-    header.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    header.msg_namelen = *name_len;
     let iovecs = &pieces.0[message.pieces.clone()];
     header.msg_iov = iovecs.as_ptr().cast_mut();
     header.msg_iovlen = iovecs.len();
@@ -311,7 +385,7 @@ pub(super) unsafe fn receive_into(socket: &UdpSocket, pieces: &Pieces) -> io::Re
 /// Where the kernel puts a message and what it says about it.
 struct Place {
     room: libc::iovec,
-    name: MaybeUninit<libc::sockaddr_in>,
+    name: MaybeUninit<Name>,
     control: MaybeUninit<Control>,
 }
 
@@ -335,7 +409,7 @@ impl Place {
         header.msg_iov = &raw mut self.room;
         header.msg_iovlen = 1;
         header.msg_name = self.name.as_mut_ptr().cast();
-        header.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+        header.msg_namelen = size_of::<Name>() as libc::socklen_t;
         header.msg_control = self.control.as_mut_ptr().cast();
         header.msg_controllen = size_of::<Control>();
         header
@@ -343,12 +417,11 @@ impl Place {
 
     /// What the kernel has put here, when it has received `len` bytes.
     fn received(&self, header: &libc::msghdr, len: usize) -> Received {
-        // SAFETY: a socket of IPv4 has filled it.
-        let name = unsafe { self.name.assume_init() };
-        let from = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
+        // SAFETY: the kernel has filled as much of it as the family has.
+        let from = unsafe { (*self.name.as_ptr()).address() };
         let cut = header.msg_flags & libc::MSG_TRUNC != 0;
         let mut got = Received {
-            from: SocketAddrV4::new(from, u16::from_be(name.sin_port)),
+            from,
             len: if cut { 0 } else { len },
             segment: len,
             ecn: 0,
@@ -373,6 +446,12 @@ fn read_controls(header: &libc::msghdr, got: &mut Received) {
                     got.segment = usize::try_from(bytes).unwrap_or(0);
                 }
                 (libc::IPPROTO_IP, libc::IP_TOS) => got.ecn = libc::CMSG_DATA(control).read() & 3,
+                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                    let class = libc::CMSG_DATA(control)
+                        .cast::<libc::c_int>()
+                        .read_unaligned();
+                    got.ecn = class as u8 & 3;
+                }
                 _ => {}
             }
             control = libc::CMSG_NXTHDR(header, control);

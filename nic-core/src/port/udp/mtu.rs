@@ -28,7 +28,7 @@ pub(super) fn inside(path: usize, to: &SocketAddr) -> usize {
 
 /// IP MTU inside the tunnel to a peer, as the kernel knows it.
 pub(super) fn towards(from: IpAddr, to: SocketAddr) -> io::Result<usize> {
-    path_mtu(from, to).map(|path| inside(path, &to))
+    path_mtu(SocketAddr::new(from, 0), to).map(|path| inside(path, &to))
 }
 
 /// The port's MTU when it is opened: as asked for, if the ways to all known peers carry it; else what they carry.

@@ -1,7 +1,7 @@
 //! One connection: its queue pairs, its stream, the operations posted on it, and its connection management.
 
 use std::collections::VecDeque;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 use ringbell_nic_abi::{RoceOpcode, Status};
@@ -109,12 +109,12 @@ pub(super) struct Wire {
     pub(super) segmented: bool,
     /// Our packets' addresses, and those that the peer's must have, with any source port where it is 0.
     pub(super) flow: Flow,
-    pub(super) from: SocketAddrV4,
+    pub(super) from: SocketAddr,
 }
 
 impl Wire {
     /// Whether a packet from there may be the peer's.
-    pub(super) fn is_from(&self, address: SocketAddrV4) -> bool {
+    pub(super) fn is_from(&self, address: SocketAddr) -> bool {
         let any_port = self.from.port() == 0;
         address.ip() == self.from.ip() && (any_port || address.port() == self.from.port())
     }
@@ -122,14 +122,14 @@ impl Wire {
 
 impl Default for Wire {
     fn default() -> Wire {
-        let none = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+        let none = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         Wire {
             mtu: 0,
             icrc: true,
             segmented: false,
             flow: Flow {
-                from: none.into(),
-                to: none.into(),
+                from: none,
+                to: none,
                 fragment: UNFRAGMENTED,
             },
             from: none,

@@ -10,7 +10,7 @@
 //!
 //! REQ, REP and DREQ are sent until they are answered, or until their deadline.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI, ROCE_UDP_PORT};
@@ -31,9 +31,11 @@ use crate::wire::roce::icrc::Flow;
 use crate::wire::roce::mad::MAD_BYTES;
 use crate::wire::roce::packet::Head;
 use crate::wire::roce::{Bth, Extended, Psn, Qpn, BTH_BYTES, ICRC_BYTES};
-use crate::wire::udp::UNFRAGMENTED;
 
 /// A reply that is not confirmed after this long is dropped.
+/// The UDP source port of management in frames: one for all, since they are few.
+const SOURCE_PORT: u16 = ROCE_UDP_PORT;
+
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Most bytes around the payload of a packet behind the UDP header: base header, the header of a WRITE and its immediate data, CRC.
 pub(super) const AROUND: usize = BTH_BYTES + 20 + ICRC_BYTES;
@@ -51,7 +53,7 @@ const EARLY_MAX: u32 = 4_096;
 pub(super) struct Letter {
     pub(super) from: Link,
     /// Where it came from.
-    pub(super) address: SocketAddrV4,
+    pub(super) address: SocketAddr,
     pub(super) message: Message,
     pub(super) transaction: u64,
 }
@@ -111,7 +113,7 @@ impl Terms {
     fn of(config: &RdmaConfig, net: &mut Network, number: usize, peer: Ipv4Addr) -> Terms {
         let payload = net.payload_to(number, peer).saturating_sub(AROUND) & !3;
         let payload = payload.min(config.payload_max);
-        let (_, host) = net.flow(number, 0, peer);
+        let host = net.flow(number, 0, peer).to;
         let port = &net.ports()[number];
         let of_datagrams = port.frames().is_none();
         Terms {
@@ -138,12 +140,12 @@ fn mtu_code(payload: u32) -> u8 {
         .unwrap_or(1)
 }
 
-/// Sends a datagram to queue pair 1 of a peer. `false`: there was no room.
+/// Sends a datagram to queue pair 1 of the other end of a flow. `false`: there was no room.
 fn send_datagram(
     net: &mut Network,
     now: NicTime,
     to: Link,
-    peer: Ipv4Addr,
+    flow: &Flow,
     datagram: &[u8; MAD_BYTES],
 ) -> bool {
     let gsi = Qpn::new(QPN_GSI);
@@ -155,25 +157,17 @@ fn send_datagram(
         }),
     };
     let how = Datagrams {
-        // One source port for all: they are few.
-        src_port: ROCE_UDP_PORT,
         ecn: ECT0,
         segmented: false,
-    };
-    let (from, to_host) = net.flow(to.port, how.src_port, peer);
-    let flow = Flow {
-        from: from.into(),
-        to: to_host.into(),
-        fragment: UNFRAGMENTED,
     };
     let mut batch = Batch::new();
     let len = head.len() + MAD_BYTES;
     let room = batch.room(len);
     room[head.len()..].copy_from_slice(datagram);
     head.emit(room, MAD_BYTES);
-    batch.seal(Some(&flow));
+    batch.seal(Some(flow));
     batch.end();
-    net.send(now, to, peer, &how, &batch, 0) == 1
+    net.send(now, to, flow, &how, &batch, 0) == 1
 }
 
 impl RdmaTransport {
@@ -213,7 +207,8 @@ impl RdmaTransport {
             };
             if let Some(answer) = answer {
                 // A lost answer is asked for again.
-                send_datagram(net, now, from, source, &answer.emit(transaction));
+                let flow = net.answer_flow(from.port, SOURCE_PORT, letter.address);
+                send_datagram(net, now, from, &flow, &answer.emit(transaction));
             }
         }
         any
@@ -223,12 +218,12 @@ impl RdmaTransport {
     fn named(
         &mut self,
         id: u32,
-        source: Ipv4Addr,
+        source: Option<Ipv4Addr>,
         is_it: impl FnOnce(&Conn) -> bool,
     ) -> Option<usize> {
         let index = self.table.find(Qpn::new(id))?;
         let c = self.table.at(index)?;
-        (c.names.own == id && *c.peer.ip() == source && is_it(c)).then_some(index)
+        (c.names.own == id && Some(*c.peer.ip()) == source && is_it(c)).then_some(index)
     }
 
     /// A request for a connection. Gives an answer that refuses it.
@@ -236,12 +231,12 @@ impl RdmaTransport {
         &mut self,
         now: NicTime,
         net: &mut Network,
-        (source, letter): (Ipv4Addr, &Letter),
+        (source, letter): (Option<Ipv4Addr>, &Letter),
         r: &Request,
     ) -> Option<Message> {
         let from = letter.from;
-        let key = (source, r.from.id);
-        if let Some(&index) = self.requests.get(&key) {
+        let known = source.and_then(|source| self.requests.get(&(source, r.from.id)));
+        if let Some(&index) = known {
             // It came before: the reply was lost.
             let c = self.table.at(index)?;
             if let (Phase::Incoming(_), Some(ask)) = (c.phase, &mut c.ask) {
@@ -262,8 +257,12 @@ impl RdmaTransport {
             return refuse(Reason::NoService);
         };
         let terms = Terms::read(&r.from.private);
-        let (Some(theirs), true) = (terms, r.destination == self.ip && *r.source.ip() == source)
-        else {
+        let is_sender = match r.source.ip() {
+            IpAddr::V4(ip) => Some(ip) == source,
+            IpAddr::V6(_) => r.source.ip() == letter.address.ip(),
+        };
+        let is_meant = is_sender && net.is_own(from.port, r.destination);
+        let (Some(theirs), true) = (terms, is_meant) else {
             self.counters.refused += 1;
             return refuse(Reason::Consumer);
         };
@@ -274,8 +273,17 @@ impl RdmaTransport {
         }
         let id = listener.id;
         self.table.release_hops(net, Protocol::Roce);
-        let hop = net.hop_to(Protocol::Roce, source, Some(from), now).ok();
         let has_room = self.table.has_room();
+        let source = match (source, letter.address.ip()) {
+            (None, IpAddr::V6(ip)) if has_room => net.hear(from.port, ip),
+            _ => source,
+        };
+        let Some(source) = source else {
+            self.counters.refused += 1;
+            return refuse(Reason::NoResources);
+        };
+        let key = (source, r.from.id);
+        let hop = net.hop_to(Protocol::Roce, source, Some(from), now).ok();
         let Some(hop) = hop.filter(|_| has_room) else {
             if let Some(hop) = hop {
                 net.release(hop, waiter(usize::MAX));
@@ -316,7 +324,7 @@ impl RdmaTransport {
         &mut self,
         now: NicTime,
         net: &mut Network,
-        source: Ipv4Addr,
+        source: Option<Ipv4Addr>,
         to: u32,
         from: &Endpoint,
     ) -> Option<Message> {
@@ -338,7 +346,8 @@ impl RdmaTransport {
             // The confirmation was lost.
             return (c.names.peer == from.id && c.phase != Phase::Ending).then_some(ready);
         }
-        let (Some(theirs), Some(hop)) = (Terms::read(&from.private), c.hop) else {
+        let (Some(theirs), Some(hop), Some(source)) = (Terms::read(&from.private), c.hop, source)
+        else {
             self.fail_connect(index, Status::ConnectionRefused);
             return reject;
         };
@@ -375,7 +384,7 @@ impl RdmaTransport {
         self.mark(index);
     }
 
-    fn rejected(&mut self, source: Ipv4Addr, to: u32, reason: Reason) {
+    fn rejected(&mut self, source: Option<Ipv4Addr>, to: u32, reason: Reason) {
         let Some(index) = self.named(to, source, |_| true) else {
             return;
         };
@@ -464,7 +473,8 @@ impl RdmaTransport {
             return true;
         }
         let datagram = ask.message.emit(c.names.transaction);
-        if !send_datagram(net, now, link, *c.peer.ip(), &datagram) {
+        let flow = net.flow(link.port, SOURCE_PORT, *c.peer.ip());
+        if !send_datagram(net, now, link, &flow, &datagram) {
             return false;
         }
         ask.tried(now);
@@ -477,17 +487,19 @@ impl RdmaTransport {
 
     /// The request of a connection whose way to the peer is known.
     pub(super) fn request(&mut self, index: usize, now: NicTime, net: &mut Network) {
-        let (config, ip) = (&self.config, self.ip);
+        let config = &self.config;
         let Some(c) = self.table.at(index) else {
             return;
         };
         let Some(hop) = c.hop else { return };
-        let ours = Terms::of(config, net, net.port_of(hop), *c.peer.ip());
+        let port = net.port_of(hop);
+        let ours = Terms::of(config, net, port, *c.peer.ip());
+        let (source, destination) = net.ends(port, *c.peer.ip());
         let request = Message::Request(Request {
             from: endpoint(c, &ours),
             port: c.peer.port(),
-            source: SocketAddrV4::new(ip, c.local.port()),
-            destination: *c.peer.ip(),
+            source: SocketAddr::new(source, c.local.port()),
+            destination,
             mtu: mtu_code(ours.payload),
             // 4.096 µs × 2^13: 34 ms.
             timeout: 13,
@@ -523,20 +535,16 @@ fn start(
     (net, port): (&Network, usize),
 ) -> Result<(), BadTransition> {
     let mtu = ours.payload.min(theirs.payload);
-    let (from, to) = net.flow(port, c.source_port(), *c.peer.ip());
+    let flow = net.flow(port, c.source_port(), *c.peer.ip());
     c.wire = Wire {
         mtu,
         icrc: !(ours.without_icrc && theirs.without_icrc),
         segmented: theirs.any_identification,
-        flow: Flow {
-            from: from.into(),
-            to: to.into(),
-            fragment: UNFRAGMENTED,
-        },
+        flow,
         from: match ours.any_identification && theirs.any_identification {
             // A port of datagrams sends and receives by one socket.
-            true => to,
-            false => SocketAddrV4::new(*to.ip(), 0),
+            true => flow.to,
+            false => SocketAddr::new(flow.to.ip(), 0),
         },
     };
     c.stream.open(theirs.window);

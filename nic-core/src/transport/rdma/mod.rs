@@ -18,7 +18,9 @@
 //! **Unauthenticated senders.** A packet must come from the peer's address and name a queue pair, whose number is drawn at random, and a number
 //! inside the window, which began at random. A request for a connection costs an entry of the backlog until its deadline.
 //!
-//! **Limits.** IPv4. Packet sizes are agreed once: when a port's MTU falls below, the connection ends.
+//! **IPv6.** A peer is named by an IPv4 address in every case; the network knows the host behind it.
+//!
+//! **Limits.** Packet sizes are agreed once: when a port's MTU falls below, the connection ends.
 
 mod conn;
 mod manage;
@@ -53,6 +55,7 @@ use crate::memory::Sharer;
 use crate::network::{Datagrams, Link, Network, Protocol, Routes, Waiter};
 use crate::port::Batch;
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
+use crate::wire::roce::icrc::Flow;
 use crate::wire::roce::{Psn, Qpn};
 
 /// Whether the invariant CRC is computed and checked.
@@ -200,7 +203,7 @@ pub struct RdmaTransport {
 #[derive(Debug)]
 struct Unsent {
     link: Link,
-    peer: Ipv4Addr,
+    flow: Flow,
     how: Datagrams,
 }
 

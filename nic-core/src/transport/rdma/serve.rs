@@ -3,7 +3,6 @@
 //! A packet goes to its queue pair while it lies in the port, when it is whole and of the right peer. All else waits for the
 //! step: acknowledgements of many packets are one.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI, ROCE_PKEY_DEFAULT};
@@ -232,7 +231,6 @@ impl RdmaTransport {
         // What a port takes as one.
         let most = net.segmentation(link.port).packets;
         let how = Datagrams {
-            src_port: c.source_port(),
             ecn: ECT0,
             segmented: wire.segmented,
         };
@@ -273,11 +271,12 @@ impl RdmaTransport {
             packets += batch.len();
             let taken = match batch.is_empty() {
                 true => 0,
-                false => net.send(now, link, peer, &how, batch, 0),
+                false => net.send(now, link, &wire.flow, &how, batch, 0),
             };
             if taken < batch.len() {
                 batch.own_from(taken);
-                self.unsent = Some(Unsent { link, peer, how });
+                let flow = wire.flow;
+                self.unsent = Some(Unsent { link, flow, how });
                 break Sent::Blocked;
             }
             if !more {
@@ -295,7 +294,7 @@ impl RdmaTransport {
         let Some(u) = &self.unsent else {
             return true;
         };
-        let taken = net.send(now, u.link, u.peer, &u.how, &self.batch, 0);
+        let taken = net.send(now, u.link, &u.flow, &u.how, &self.batch, 0);
         if taken < self.batch.len() {
             self.batch.own_from(taken);
             return false;
@@ -555,8 +554,8 @@ fn take_one(
 /// The addresses of a packet that has arrived.
 fn flow_of(frame: &RoceFrame) -> Flow {
     Flow {
-        from: SocketAddr::V4(frame.src),
-        to: SocketAddr::V4(frame.dst),
+        from: frame.src,
+        to: frame.dst,
         fragment: frame.fragment,
     }
 }
@@ -607,7 +606,7 @@ impl PacketTransport for RdmaTransport {
             let is_it = match by {
                 Refused::Link(by) => link == Some(by),
                 Refused::Peer { port, peer } => {
-                    c.wire.flow.to == peer.into() && link.is_some_and(|l| l.port == port)
+                    c.wire.flow.to == peer && link.is_some_and(|l| l.port == port)
                 }
             };
             if is_it && matches!(c.phase, Phase::Open | Phase::Closing | Phase::Orphan) {

@@ -3,7 +3,7 @@
 //! Each is one management datagram. Of the fields, those that a reliable connection over RoCEv2 needs are kept; the
 //! others have the values that Linux writes.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::mad::{Mad, MAD_BYTES, MAD_HEADER};
 use super::psn::{Psn, Qpn};
@@ -82,9 +82,9 @@ pub struct Request {
     /// TCP port of the service.
     pub port: u16,
     /// The sender's address.
-    pub source: SocketAddrV4,
-    /// The receiver's address.
-    pub destination: Ipv4Addr,
+    pub source: SocketAddr,
+    /// The receiver's address, of the same version of IP.
+    pub destination: IpAddr,
     /// Largest payload of a packet as a code: 1 to 5 stand for 256 to 4,096 bytes.
     pub mtu: u8,
     /// Code of the time after which a packet is sent again: 4.096 µs × 2^code (§12.6.10).
@@ -153,9 +153,20 @@ impl Body<'_> {
     fn joined(&mut self, at: usize, high: u32, low: u8) {
         self.u32(at, high << 8 | u32::from(low));
     }
-    /// An IPv4 address as a mapped GID (annex A17 §A17.4.1).
-    fn gid(&mut self, at: usize, ip: Ipv4Addr) {
-        self.bytes(at, &ip.to_ipv6_mapped().octets());
+    /// An address as a GID, of IPv4 a mapped one (annex A17 §A17.4.1).
+    fn gid(&mut self, at: usize, ip: IpAddr) {
+        let ip = match ip {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        self.bytes(at, &ip.octets());
+    }
+    /// An address in the header of the private data: of IPv4 in the last 4 of 16 bytes (annex A11 §A11.4).
+    fn ip(&mut self, at: usize, ip: IpAddr) {
+        match ip {
+            IpAddr::V4(ip) => self.bytes(at + 12, &ip.octets()),
+            IpAddr::V6(ip) => self.bytes(at, &ip.octets()),
+        }
     }
 }
 
@@ -272,27 +283,31 @@ fn emit_request(b: &mut Body<'_>, r: &Request) {
     );
     // Permissive LIDs, as over Ethernet.
     b.bytes(52, &[0xff; 4]);
-    b.gid(56, *r.source.ip());
+    b.gid(56, r.source.ip());
     b.gid(72, r.destination);
     b.bytes(92, &[0, 64, 0, r.timeout << 3]);
     let at = 140;
-    b.bytes(at + 1, &[4 << 4]);
+    b.bytes(at + 1, &[if r.source.is_ipv6() { 6 << 4 } else { 4 << 4 }]);
     b.bytes(at + 2, &r.source.port().to_be_bytes());
-    b.bytes(at + 16, &r.source.ip().octets());
-    b.bytes(at + 32, &r.destination.octets());
+    b.ip(at + 4, r.source.ip());
+    b.ip(at + 20, r.destination);
     b.bytes(at + IP_HEADER, &from.private);
 }
 
 fn parse_request(body: &[u8]) -> Option<Request> {
     let service = u64::from(u32_at(body, 8)) << 32 | u64::from(u32_at(body, 12));
-    let quad = |at: usize| Ipv4Addr::from(u32_at(body, at));
     let at = 140;
+    let ip = |at: usize| -> Option<IpAddr> {
+        match body[140 + 1] >> 4 {
+            4 => Some(Ipv4Addr::from(u32_at(body, at + 12)).into()),
+            6 => Some(Ipv6Addr::from(std::array::from_fn::<u8, 16, _>(|i| body[at + i])).into()),
+            _ => None,
+        }
+    };
+    let (source, destination) = (ip(at + 4)?, ip(at + 20)?);
     let (qpn, psn) = (u32_at(body, 32), u32_at(body, 44));
-    // Reliable connection, IPv4 addresses in version 0 of their header.
-    let valid = service & !0xffff == SERVICE_TCP
-        && u32_at(body, 40) >> 1 & 3 == 0
-        && body[at] == 0
-        && body[at + 1] >> 4 == 4;
+    // Reliable connection, addresses in version 0 of their header.
+    let valid = service & !0xffff == SERVICE_TCP && u32_at(body, 40) >> 1 & 3 == 0 && body[at] == 0;
     valid.then(|| Request {
         from: Endpoint {
             id: u32_at(body, 0),
@@ -304,11 +319,8 @@ fn parse_request(body: &[u8]) -> Option<Request> {
             private: private(body, at + IP_HEADER),
         },
         port: service as u16,
-        source: SocketAddrV4::new(
-            quad(at + 16),
-            u16::from_be_bytes([body[at + 2], body[at + 3]]),
-        ),
-        destination: quad(at + 32),
+        source: SocketAddr::new(source, u16::from_be_bytes([body[at + 2], body[at + 3]])),
+        destination,
         mtu: body[50] >> 4,
         timeout: body[95] >> 3,
         retries: body[47] & 7,
@@ -334,15 +346,21 @@ mod tests {
     #[test]
     fn every_message_comes_back() {
         let (to, from) = (0x9abc_def0, endpoint());
+        let request = Request {
+            from,
+            port: 7000,
+            source: ([10, 0, 0, 1], 50_000).into(),
+            destination: [10, 0, 0, 2].into(),
+            mtu: 5,
+            timeout: 14,
+            retries: 7,
+        };
         let messages = [
+            Message::Request(request),
             Message::Request(Request {
-                from,
-                port: 7000,
-                source: SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 50_000),
-                destination: Ipv4Addr::new(10, 0, 0, 2),
-                mtu: 5,
-                timeout: 14,
-                retries: 7,
+                source: ([0xfd00, 0, 0, 0, 0, 0, 0, 1], 50_000).into(),
+                destination: [0xfd00, 0, 0, 0, 0, 0, 0, 2].into(),
+                ..request
             }),
             Message::Reply { to, from },
             Message::Ready { to, from: 1 },
