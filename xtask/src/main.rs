@@ -82,6 +82,8 @@ enum Task {
     Verbs(verbs::Args),
     /// Build the Python package's wheel in release into target/wheels, and try it in an empty environment
     Wheel,
+    /// The backend of PyTorch: its tests and all-reduce beside Gloo, with the wheel and PyTorch from PyPI (5 GB); not part of CI
+    Torch,
     /// The hardware: lint, proofs, simulations beside the Rust models, estimates; installs what it needs
     Hw(hw::Args),
     /// Build a bundle that checks and measures Ringbell on a machine with a GPU and without Rust
@@ -126,6 +128,7 @@ fn run(task: Task) -> Result<bool> {
         Task::Install(args) => install::run(&args).map(|()| true),
         Task::Verbs(args) => verbs::run(&args),
         Task::Wheel => python::wheel().map(|()| true),
+        Task::Torch => python::torch().map(|()| true),
         Task::Hw(args) => hw::run(&args),
         Task::Kernels => Ok(steps::run(&[("kernels", kernels::compile)])),
         Task::User => Ok(steps::run(&[("user", unprivileged::tests)])),

@@ -22,8 +22,14 @@ const TESTS: [&str; 4] = [
 /// Builds the wheel.
 const MATURIN: [&str; 1] = ["maturin==1.16.0"];
 
+/// PyTorch, with what its tests need. PyPI has it with CUDA's libraries, 5 GB.
+const TORCH: [&str; 3] = ["torch==2.15.0", TESTS[0], TESTS[2]];
+
 /// Longest time of all tests of the package.
 const LIMIT: Duration = Duration::from_secs(300);
+
+/// Longest time of the tests with PyTorch, and of a comparison with Gloo.
+const TORCH_LIMIT: Duration = Duration::from_secs(1200);
 
 fn sources() -> PathBuf {
     root().join("bindings/python")
@@ -84,32 +90,79 @@ fn package() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Builds the wheel, and runs the first program of docs/python.md in an environment with nothing else.
-pub(crate) fn wheel() -> Result<()> {
+/// Builds the wheel, with the command in it.
+fn built_wheel() -> Result<PathBuf> {
     let python = environment("venv-maturin", &MATURIN)?;
     let wheels = target().join("wheels");
     let _ = fs::remove_dir_all(&wheels);
     command(
         Command::new(python)
-            .current_dir(sources())
-            .args(["-m", "maturin", "build", "--release", "--locked", "--out"])
-            .arg(&wheels),
+            .args(["-m", "pip", "wheel", "--no-deps", "--no-build-isolation"])
+            .arg("--wheel-dir")
+            .arg(&wheels)
+            .arg(sources()),
     )?;
     let built = fs::read_dir(&wheels)?.next();
-    let wheel = built.context("maturin has built no wheel")??.path();
+    Ok(built.context("pip has built no wheel")??.path())
+}
+
+/// Writes the first program of a page to a file.
+fn first_program(page: &str, file: &Path) -> Result<()> {
+    let text = fs::read_to_string(root().join(page));
+    let text = text.with_context(|| format!("cannot read {page}"))?;
+    let program = text.split("```python\n").nth(1);
+    let program = program.and_then(|p| p.split("```").next());
+    fs::write(
+        file,
+        program.with_context(|| format!("{page} has no program"))?,
+    )?;
+    Ok(())
+}
+
+/// Builds the wheel, and runs what docs/python.md says in an environment with nothing else.
+pub(crate) fn wheel() -> Result<()> {
+    let wheel = built_wheel()?;
     let empty = target().join("venv-empty");
     let _ = fs::remove_dir_all(&empty);
     let path = wheel.to_str().context("a folder whose name is no UTF-8")?;
     venv::install(&empty, &[path, TESTS[0]])?;
-    let page = root().join("docs/python.md");
-    let page = fs::read_to_string(page).context("cannot read docs/python.md")?;
-    let program = page.split("```python\n").nth(1);
-    let program = program.and_then(|p| p.split("```").next());
     let file = empty.join("ten_lines.py");
-    fs::write(&file, program.context("docs/python.md has no program")?)?;
+    first_program("docs/python.md", &file)?;
+    let limit = Duration::from_secs(60);
     let mut run = Command::new(empty.join("bin/ringbell-run"));
-    run.args(["-R", "2"]).arg(&file);
-    command_within(&mut run, Duration::from_secs(60))?;
+    command_within(run.args(["-R", "2"]).arg(&file), limit)?;
+    // The command finds the interpreter beside it, as in an environment that is in use.
+    let mut run = Command::new(empty.join("bin/ringbell"));
+    run.args(["run", "-R", "2", "--"])
+        .arg(empty.join("bin/python3"));
+    command_within(run.arg(&file), limit)?;
     println!("built and tried {}", wheel.display());
+    Ok(())
+}
+
+/// The backend of PyTorch: its tests, and all-reduce beside Gloo, with the wheel in an environment with PyTorch.
+pub(crate) fn torch() -> Result<()> {
+    let wheel = built_wheel()?;
+    let python = environment("venv-torch", &TORCH)?;
+    command(
+        Command::new(&python)
+            .args(["-m", "pip", "install", "--quiet", "--no-deps"])
+            .args(["--force-reinstall", "--disable-pip-version-check"])
+            .arg(&wheel),
+    )?;
+    let tests = sources().join("torch_tests");
+    let mut run = Command::new(&python);
+    run.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
+        .arg(&tests)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    command_within(&mut run, TORCH_LIMIT)?;
+    for ranks in ["2", "4"] {
+        let mut run = Command::new(&python);
+        run.args(["-m", "torch.distributed.run", "--standalone"])
+            .args(["--nproc-per-node", ranks])
+            .arg(tests.join("beside_gloo.py"))
+            .env("OMP_NUM_THREADS", "1");
+        command_within(&mut run, TORCH_LIMIT)?;
+    }
     Ok(())
 }

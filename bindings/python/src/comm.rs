@@ -1,6 +1,7 @@
 //! Communicators: collectives and messages on memory of Python objects.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use ringbell::abi::collective::{ANY_RANK, ANY_TAG};
@@ -8,6 +9,7 @@ use ringbell::abi::CollectiveKind;
 use ringbell::comm::{CommOptions, WireType};
 use ringbell::{Algorithm, CollectiveError, Communicator, DataType, Operation, ReduceOp, Span};
 
+use crate::element::by_name;
 use crate::failure;
 use crate::nic::{Job, Nic};
 use crate::operand::{Operand, Registry};
@@ -30,6 +32,14 @@ fn named<T: Copy>(
             known.join(", ")
         ))
     })
+}
+
+/// Settings of one operation; `None` is the communicator's.
+#[derive(Default)]
+struct Options {
+    timeout: Option<Duration>,
+    algo: Option<Algorithm>,
+    wire: Option<WireType>,
 }
 
 /// A group of ranks that run collectives together.
@@ -60,6 +70,62 @@ impl Comm {
     ) -> PyResult<T> {
         let comm = self.comm()?.clone();
         interruptible(py, move || call(comm))
+    }
+
+    /// Posts an operation, whose operands are the NIC's from then on.
+    #[allow(clippy::too_many_arguments)] // The fields of an operation.
+    fn start(
+        &self,
+        kind: &str,
+        mut src: Option<Operand>,
+        mut dst: Option<Operand>,
+        op: Option<&str>,
+        root: Option<u32>,
+        tag: Option<u32>,
+        options: Options,
+    ) -> PyResult<Request> {
+        let comm = self.comm()?;
+        let (rank, ranks) = (comm.rank(), comm.size());
+        let kind = named(CollectiveKind::ALL, CollectiveKind::name, kind, "kind")?;
+        let op = match op {
+            Some(op) => named(ReduceOp::ALL, ReduceOp::name, op, "op")?,
+            None => ReduceOp::Sum,
+        };
+        let root = root.unwrap_or(ANY_RANK);
+        let dtype = dtype(src.as_ref(), dst.as_ref())?;
+        let one = Operation::by_kind(kind, dtype, op, Span::NONE, Span::NONE, 1, root);
+        let needs = one.needs(rank, ranks);
+        let count = count(kind, needs, ranks, src.as_ref(), dst.as_ref())?;
+        // A rank that gives no memory may pass some, as in place: it is not looked at.
+        src = src.filter(|_| needs.0 > 0 && count > 0);
+        dst = dst.filter(|_| needs.1 > 0 && count > 0);
+        dst = dst.map(Operand::writable).transpose()?;
+        // Their memory may have been freed, and given to these operands.
+        self.shared.collect_dropped();
+        let mut both: Vec<&mut Operand> = src.iter_mut().chain(dst.iter_mut()).collect();
+        self.shared.registry.register(&mut both)?;
+        let span = |o: &Option<Operand>| o.as_ref().map_or(Span::NONE, Operand::span);
+        let (from, to) = (span(&src), span(&dst));
+        let mut operation = Operation::by_kind(kind, dtype, op, from, to, count, root);
+        operation = operation.tag(tag.unwrap_or(if kind == CollectiveKind::Recv {
+            ANY_TAG
+        } else {
+            0
+        }));
+        let limit = options.timeout.unwrap_or(comm.options().timeout);
+        if let Some(timeout) = options.timeout {
+            operation = operation.timeout(timeout);
+        }
+        if let Some(algo) = options.algo {
+            operation = operation.algo(algo);
+        }
+        if let Some(wire) = options.wire {
+            operation = operation.wire(wire);
+        }
+        let request = comm.post(&operation);
+        let request = request.map_err(|e| failure::collective(&e))?;
+        let posted = Posted::new(request, src.into_iter().chain(dst).collect());
+        Ok(Request::new(posted, self.shared.clone(), kind, limit))
     }
 }
 
@@ -182,50 +248,43 @@ impl Comm {
         algo: Option<&str>,
         wire: Option<&str>,
     ) -> PyResult<Request> {
-        let comm = self.comm()?;
-        let (rank, ranks) = (comm.rank(), comm.size());
-        let kind = named(CollectiveKind::ALL, CollectiveKind::name, kind, "kind")?;
-        let op = match op {
-            Some(op) => named(ReduceOp::ALL, ReduceOp::name, op, "op")?,
-            None => ReduceOp::Sum,
-        };
-        let root = root.unwrap_or(ANY_RANK);
-        let mut src = src.map(Operand::of).transpose()?;
-        let mut dst = dst.map(Operand::of).transpose()?;
-        let dtype = dtype(src.as_ref(), dst.as_ref())?;
-        let one = Operation::by_kind(kind, dtype, op, Span::NONE, Span::NONE, 1, root);
-        let needs = one.needs(rank, ranks);
-        let count = count(kind, needs, ranks, src.as_ref(), dst.as_ref())?;
-        // A rank that gives no memory may pass some, as in place: it is not looked at.
-        src = src.filter(|_| needs.0 > 0 && count > 0);
-        dst = dst.filter(|_| needs.1 > 0 && count > 0);
-        dst = dst.map(Operand::writable).transpose()?;
-        let mut both: Vec<&mut Operand> = src.iter_mut().chain(dst.iter_mut()).collect();
-        self.shared.registry.register(&mut both)?;
-        let span = |o: &Option<Operand>| o.as_ref().map_or(Span::NONE, Operand::span);
-        let (from, to) = (span(&src), span(&dst));
-        let mut operation = Operation::by_kind(kind, dtype, op, from, to, count, root);
-        operation = operation.tag(tag.unwrap_or(if kind == CollectiveKind::Recv {
-            ANY_TAG
-        } else {
-            0
-        }));
-        let mut limit = comm.options().timeout;
+        let mut options = Options::default();
         if let Some(timeout) = timeout {
-            limit = seconds(timeout, "timeout")?;
-            operation = operation.timeout(limit);
+            options.timeout = Some(seconds(timeout, "timeout")?);
         }
         if let Some(algo) = algo {
-            operation = operation.algo(named(Algorithm::ALL, Algorithm::name, algo, "algo")?);
+            options.algo = Some(named(Algorithm::ALL, Algorithm::name, algo, "algo")?);
         }
         if let Some(wire) = wire {
-            operation = operation.wire(named(WireType::ALL, WireType::name, wire, "wire")?);
+            options.wire = Some(named(WireType::ALL, WireType::name, wire, "wire")?);
         }
-        self.shared.collect_dropped();
-        let request = comm.post(&operation);
-        let request = request.map_err(|e| failure::collective(&e))?;
-        let posted = Posted::new(request, src.into_iter().chain(dst).collect());
-        Ok(Request::new(posted, self.shared.clone(), kind, limit))
+        let src = src.map(Operand::of).transpose()?;
+        let dst = dst.map(Operand::of).transpose()?;
+        self.start(kind, src, dst, op, root, tag, options)
+    }
+
+    /// Starts an operation on tensors, each given with its address and bytes: contiguous, of one element type.
+    #[allow(clippy::too_many_arguments)] // As `post`; by position, because naming arguments costs time.
+    fn post_tensors(
+        &self,
+        kind: &str,
+        dtype: &str,
+        src: Option<(Bound<'_, PyAny>, u64, u64)>,
+        dst: Option<(Bound<'_, PyAny>, u64, u64)>,
+        op: Option<&str>,
+        root: Option<u32>,
+        tag: Option<u32>,
+        timeout: f64,
+    ) -> PyResult<Request> {
+        let dtype = by_name(dtype)?;
+        let operand =
+            |(t, va, bytes): (Bound<'_, PyAny>, u64, u64)| Operand::of_tensor(&t, va, bytes, dtype);
+        let options = Options {
+            timeout: Some(seconds(timeout, "timeout")?),
+            ..Options::default()
+        };
+        let (src, dst) = (src.map(operand).transpose()?, dst.map(operand).transpose()?);
+        self.start(kind, src, dst, op, root, tag, options)
     }
 
     /// Loads a user's program.

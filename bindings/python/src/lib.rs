@@ -2,14 +2,15 @@
 //!
 //! `python/ringbell` is the package: it adds names, types and texts, and has the tests' view of this module in `_ringbell.pyi`.
 //!
-//! `nic`: the NIC, and a process's place in a job. `memory`, `element`: buffers and their element types. `operand`: Python objects whose memory the
-//! NIC uses in place.
+//! `nic`: the NIC, and a process's place in a job. `memory`, `element`: buffers and their element types. `operand`, `kept`: Python objects whose
+//! memory the NIC uses in place, and tensors' registrations.
 //! `comm`, `request`, `posted`: communicators and their operations. `waiting`: waits without the interpreter's lock that Ctrl-C ends. `process`:
 //! objects that a forked child must not touch. `failure`: errors as exceptions.
 
 mod comm;
 mod element;
 mod failure;
+mod kept;
 mod memory;
 mod nic;
 mod operand;

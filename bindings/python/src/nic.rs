@@ -117,7 +117,7 @@ impl Job {
         Ok(Job { job })
     }
 
-    /// A place that no launcher gave.
+    /// A place that no launcher gave. Settings of the NIC are the environment's.
     #[staticmethod]
     fn of(id: String, rank: u32, size: u32) -> PyResult<Job> {
         use ringbell::job::variables as v;
@@ -126,7 +126,11 @@ impl Job {
             (v::SIZE, size.to_string()),
             (v::ID, id),
         ];
-        let find = |name: &str| Some(given.iter().find(|g| g.0 == name)?.1.clone());
+        let find = |name: &str| match given.iter().find(|g| g.0 == name) {
+            Some(given) => Some(given.1.clone()),
+            None if [v::TRANSPORT, v::PORT, v::SWITCH].contains(&name) => std::env::var(name).ok(),
+            None => None,
+        };
         let job = ringbell::Job::from_variables(&find).map_err(|e| failure::job(&e))?;
         Ok(Job { job })
     }
@@ -161,8 +165,11 @@ pub(crate) struct Bootstrap {
 #[pymethods]
 impl Bootstrap {
     #[new]
-    fn new(ranks: u32) -> PyResult<Bootstrap> {
-        let server = BootstrapServer::start((Ipv4Addr::LOCALHOST, 0).into(), Some(ranks));
+    #[pyo3(signature = (ranks, host = "127.0.0.1"))]
+    fn new(ranks: u32, host: &str) -> PyResult<Bootstrap> {
+        let no_address = |_| failure::argument(format!("`{host}` is no IPv4 address of this host"));
+        let host: Ipv4Addr = host.parse().map_err(no_address)?;
+        let server = BootstrapServer::start((host, 0).into(), Some(ranks));
         let server = Owned::new(server.map_err(|e| failure::job(&e))?);
         Ok(Bootstrap { server })
     }

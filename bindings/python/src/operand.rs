@@ -2,7 +2,8 @@
 //!
 //! Three kinds of objects have such memory: buffers of this package, objects with the buffer protocol (numpy's arrays, `bytearray`, `array.array`,
 //! `memoryview`), and arrays with `__array_interface__` and a type that the buffer protocol cannot name (bfloat16 of `ml_dtypes`).
-//! Memory that is not registered is registered for the time of the operation, and shared by operations at the same time.
+//! Memory that is not registered is registered for the time of the operation, and shared by operations at the same time. Tensors come by address, and
+//! their registrations are kept (`kept`).
 #![allow(unsafe_code)] // Registers memory that Python owns.
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use ringbell::abi::GpuVa;
@@ -19,6 +21,7 @@ use ringbell::{DataType, Nic, Span};
 
 use crate::element::{by_name, of_format, unknown_type};
 use crate::failure;
+use crate::kept::Kept;
 use crate::memory::{DeviceBuffer, HostBuffer};
 use crate::process::Owned;
 
@@ -42,6 +45,8 @@ pub(crate) struct Operand {
     read_only: bool,
     /// It lies in memory of this package's buffers.
     owned: bool,
+    /// A tensor's storage, as address and bytes: it is registered, so that its views share a registration, and stays so.
+    storage: Option<(u64, u64)>,
 }
 
 impl Operand {
@@ -78,7 +83,24 @@ impl Operand {
             dtype,
             read_only: false,
             owned,
+            storage: None,
         }
+    }
+
+    /// A tensor's memory, which is contiguous.
+    pub(crate) fn of_tensor(
+        tensor: &Bound<'_, PyAny>,
+        va: u64,
+        bytes: u64,
+        dtype: DataType,
+    ) -> PyResult<Operand> {
+        let py = tensor.py();
+        let storage = tensor.call_method0(intern!(py, "untyped_storage"))?;
+        let start: u64 = storage.call_method0(intern!(py, "data_ptr"))?.extract()?;
+        let len: u64 = storage.call_method0(intern!(py, "nbytes"))?.extract()?;
+        let mut operand = Operand::new(tensor, va, bytes, dtype, false);
+        operand.storage = Some((start, len));
+        Ok(operand)
     }
 
     fn of_buffer(view: PyUntypedBuffer) -> PyResult<Operand> {
@@ -97,6 +119,7 @@ impl Operand {
             dtype,
             read_only: view.readonly(),
             owned: false,
+            storage: None,
             view: Arc::new(View::Buffer(view)),
         })
     }
@@ -157,7 +180,7 @@ fn not_contiguous() -> PyErr {
 pub(crate) struct Region {
     /// `None` only while it is dropped.
     region: Option<Owned<HostRegion>>,
-    registry: Arc<Registry>,
+    registry: Weak<Registry>,
     /// Behind the registration.
     _views: Vec<Arc<View>>,
 }
@@ -170,10 +193,13 @@ impl Drop for Region {
         let Ok(start) = region.get().map(|r| r.va().0) else {
             return;
         };
-        // Under the lock, so that no thread finds the bytes neither in the table nor free.
-        let mut table = self.registry.lock();
+        // Under the lock, so that no thread finds the bytes neither in the table nor free. Without a registry no thread looks.
+        let registry = self.registry.upgrade();
+        let table = registry.as_ref().map(|r| r.lock());
         drop(region);
-        table.remove(&start);
+        if let Some(mut table) = table {
+            table.remove(&start);
+        }
     }
 }
 
@@ -185,6 +211,7 @@ pub(crate) struct Registry {
     nic: Owned<Nic>,
     /// Bytes and registration; they are disjoint. An entry whose registration is being dropped goes with its end.
     regions: Mutex<Table>,
+    kept: Kept,
 }
 
 impl Registry {
@@ -192,6 +219,7 @@ impl Registry {
         Arc::new(Registry {
             nic: Owned::new(nic),
             regions: Mutex::default(),
+            kept: Kept::default(),
         })
     }
 
@@ -209,7 +237,7 @@ impl Registry {
         // Overlapping operands (an all-gather in place) are registered as one range, because no byte is registered twice.
         if let [a, b] = operands {
             let overlap = a.va < b.end() && b.va < a.end();
-            if overlap && !a.owned && !b.owned {
+            if overlap && !a.owned && !b.owned && a.storage.is_none() {
                 let (start, end) = (a.va.min(b.va), a.end().max(b.end()));
                 let views = vec![a.view.clone(), b.view.clone()];
                 let region = self.around(start, end - start, views)?;
@@ -219,12 +247,34 @@ impl Registry {
             }
         }
         for operand in operands.iter_mut() {
-            if !operand.owned && operand.bytes > 0 {
+            if operand.bytes == 0 || operand.owned {
+                continue;
+            }
+            if let Some((start, len)) = operand.storage {
+                operand.region = self.keep(start, len)?;
+            } else {
                 let views = vec![operand.view.clone()];
                 operand.region = self.around(operand.va, operand.bytes, views)?;
             }
         }
         Ok(())
+    }
+
+    /// The registration of a tensor's storage, which lasts. One of freed memory does not count, although it may cover this storage: it could
+    /// cover a part of another one too.
+    fn keep(self: &Arc<Self>, start: u64, len: u64) -> PyResult<Option<Arc<Region>>> {
+        self.nic()?;
+        let found = self.lock().get(&start).filter(|(l, _)| *l == len).cloned();
+        if let Some(region) = found.and_then(|(_, region)| region.upgrade()) {
+            return Ok(Some(region));
+        }
+        let region = self.around(start, len, Vec::new())?;
+        // Not the registration of an array around it, which the program ends.
+        let own = self.lock().get(&start).is_some_and(|(l, _)| *l == len);
+        if let Some(region) = region.as_ref().filter(|_| own) {
+            self.kept.keep(start, len, region.clone());
+        }
+        Ok(region)
     }
 
     /// The registration around a range; `None` when it lies in a buffer of this package, which its view keeps.
@@ -235,9 +285,11 @@ impl Registry {
         views: Vec<Arc<View>>,
     ) -> PyResult<Option<Arc<Region>>> {
         let nic = self.nic()?;
+        let end = va.saturating_add(bytes);
+        // Their tensors may be gone.
+        self.kept.forget(va, end);
         let mut table = loop {
             let table = self.lock();
-            let end = va.saturating_add(bytes);
             let last = table.range(..end).next_back();
             let Some((start, (len, region))) = last.filter(|(s, (len, _))| va < *s + len) else {
                 break table;
@@ -246,9 +298,10 @@ impl Registry {
             match region.upgrade() {
                 Some(region) if covered => return Ok(Some(region)),
                 Some(region) => {
-                    // The NIC names the overlap. A last reference must not be dropped under the lock.
+                    // A last reference must not be dropped under the lock.
                     drop(table);
                     drop(region);
+                    // The NIC names the overlap.
                     break self.lock();
                 }
                 // Another thread is ending it.
@@ -263,7 +316,8 @@ impl Registry {
         let start = std::ptr::with_exposed_provenance_mut(va as usize);
         let start = NonNull::new(start)
             .ok_or_else(|| failure::argument("the array's memory is at address 0"))?;
-        // SAFETY: the views, which the region holds, keep the bytes mapped; the docstrings ask the program to share them as with a thread.
+        // SAFETY: the views, which the region holds, keep the bytes mapped, or for a tensor each operation does, and without operations the
+        // NIC does not touch them. The docstrings ask the program to share them as with a thread.
         let made = unsafe { nic.register_host(start, bytes as usize) };
         let region = match made {
             Ok(region) => region,
@@ -275,7 +329,7 @@ impl Registry {
         };
         let region = Arc::new(Region {
             region: Some(Owned::new(region)),
-            registry: self.clone(),
+            registry: Arc::downgrade(self),
             _views: views,
         });
         table.insert(va, (bytes, Arc::downgrade(&region)));

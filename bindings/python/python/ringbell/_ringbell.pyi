@@ -58,7 +58,7 @@ class Job:
         """As ``ringbell run``, ``ringbell-run``, torchrun, mpirun, mpiexec or srun gives it in the environment."""
     @staticmethod
     def of(id: str, rank: int, size: int) -> Job:
-        """A place that no launcher gave; ``id`` is that of a server of the job's bootstrap."""
+        """A place that no launcher gave; ``id`` is that of a server of the job's bootstrap. Transport and port are the environment's."""
     @property
     def rank(self) -> int: ...
     @property
@@ -70,9 +70,9 @@ class Job:
 
 @final
 class Bootstrap:
-    """The server by which the ranks of a job find each other; ``ringbell.run`` holds one."""
+    """The server by which the ranks of a job find each other, at an address of this host; ``ringbell.run`` holds one."""
 
-    def __new__(cls, ranks: int) -> Bootstrap: ...
+    def __new__(cls, ranks: int, host: str = "127.0.0.1") -> Bootstrap: ...
     @property
     def id(self) -> str: ...
     @property
@@ -174,6 +174,18 @@ class Comm:
         algo: str | None = None,
         wire: str | None = None,
     ) -> Request: ...
+    def post_tensors(
+        self,
+        kind: str,
+        dtype: str,
+        src: tuple[Any, int, int] | None,
+        dst: tuple[Any, int, int] | None,
+        op: str | None,
+        root: int | None,
+        tag: int | None,
+        timeout: float,
+    ) -> Request:
+        """As ``post``, on contiguous tensors of PyTorch, each with its address and bytes. Their storages stay registered."""
     def load_program(self, text: str) -> None: ...
     def split(self, colour: int | None, key: int = 0) -> Comm | None: ...
     def shrink(self, patience: float) -> Comm: ...

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from ringbell._ringbell import Comm, Job, Nic, Request
+from ringbell.errors import RingbellError
 
 #: An object whose memory the NIC uses: a numpy array, a buffer of this package, any object with the buffer protocol.
 Array: TypeAlias = Any
@@ -208,10 +210,10 @@ class Communicator:
         try:
             self._comm.post("send", src, None, None, to, tag, **options).finish()
         except BaseException:
-            try:
+            # One that has begun ends by its own deadline.
+            with contextlib.suppress(RingbellError):
                 received.cancel()
-            finally:
-                raise
+            raise
         return received.finish()
 
     # The group itself.

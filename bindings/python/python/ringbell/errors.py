@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 
-class RingbellError(Exception):
+class RingbellError(RuntimeError):
     """An operation failed.
 
     ``status`` is the NIC's status by name (``PEER_FAILED``), or ``JOB``, ``HOST``, ``KERNEL`` or ``IN_PROGRESS``. ``rank`` is the own rank where an operation of a
@@ -54,7 +54,7 @@ class Cancelled(RingbellError):
     """The operation was cancelled before it had begun."""
 
 
-class JobError(RingbellError, RuntimeError):
+class JobError(RingbellError):
     """The ranks did not find each other, or the environment does not say which rank this is; ``peers`` has missing ranks of the job."""
 
 

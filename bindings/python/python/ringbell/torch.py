@@ -1,0 +1,616 @@
+# mypy: disable-error-code=import-not-found, allow-subclassing-any, no-warn-return-any
+"""Backend ``ringbell`` of ``torch.distributed``: collectives on CPU tensors, in place.
+
+An installed package needs no import: ``torch.distributed.init_process_group("ringbell")``, or ``"cpu:ringbell"`` beside another backend for GPUs, under
+``torchrun``. Otherwise ``import ringbell.torch`` registers it. docs/pytorch.md describes it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ipaddress
+import os
+import queue
+import secrets
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from ringbell import errors
+from ringbell._ringbell import Bootstrap, Comm, Job, Nic, Request
+
+__all__ = ["RingbellBackend", "register"]
+
+#: Element types that the NIC reduces. Others are moved as bytes.
+_TYPES = {
+    getattr(torch, name): name
+    for name in ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint32", "uint64")
+}
+_SUM, _AVG, _PREMUL = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PREMUL_SUM
+_OPS = {
+    _SUM: "sum",
+    _AVG: "sum",
+    _PREMUL: "sum",
+    dist.ReduceOp.PRODUCT: "prod",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.MAX: "max",
+}
+#: As logic, which is what a sum of truth values means.
+_LOGIC = {
+    _SUM: "max",
+    dist.ReduceOp.PRODUCT: "min",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.MAX: "max",
+    dist.ReduceOp.BAND: "min",
+    dist.ReduceOp.BOR: "max",
+}
+#: Longest time-out, in seconds, that a descriptor can hold.
+_LONGEST = 4200.0
+#: Tags of messages inside collectives; a program's are below.
+_OWN_TAGS = 1 << 31
+#: Time, in seconds, for which the thread that completes futures waits for one operation before it looks at the others.
+_SLICE = 0.001
+
+_Tensor: TypeAlias = "torch.Tensor"
+_After: TypeAlias = Callable[[], object]
+
+
+class _Work(c10d.Work):
+    """Operations under way, and what follows them on this rank: copies out of a buffer, the division of an average."""
+
+    def __init__(self, name: str, requests: list[Request], after: list[_After], result: list[_Tensor]) -> None:
+        super().__init__()
+        self._name, self._requests, self._after, self._result = name, requests, after, result
+        self._lock = threading.Lock()
+        self._error: BaseException | None = None
+        self._future: torch.futures.Future[None] | None = None
+        self._ended = False
+
+    def wait(self, timeout: timedelta = timedelta()) -> bool:
+        """Waits for the end; at most ``timeout``, where one is given."""
+        seconds = timeout.total_seconds()
+        limit = time.monotonic() + seconds if seconds > 0 else None
+        if not self._lock.acquire(timeout=seconds if limit else -1):
+            raise self._late(seconds)
+        try:
+            if not self._finish(limit):
+                raise self._late(seconds)
+        finally:
+            self._lock.release()
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def _late(self, seconds: float) -> errors.RingbellError:
+        return errors.InProgress(f"{self._name} has not ended after {seconds} s; wait again", status="IN_PROGRESS")
+
+    def poll(self) -> bool:
+        """Waits a moment, unless another thread waits; whether it has ended."""
+        if not self._lock.acquire(blocking=False):
+            time.sleep(_SLICE)
+            return self._ended
+        try:
+            return self._finish(time.monotonic() + _SLICE)
+        finally:
+            self._lock.release()
+
+    def _finish(self, limit: float | None) -> bool:
+        if self._ended:
+            return True
+        try:
+            while self._requests:
+                left = None if limit is None else max(limit - time.monotonic(), 1e-6)
+                self._requests[0].wait(left)
+                self._requests.pop(0)
+            for step in self._after:
+                step()
+        except errors.InProgress:
+            return False
+        except errors.RingbellError as error:
+            self._error = error
+        self._ended = True
+        self._after, self._requests = [], []
+        if self._future is not None:
+            self._future.set_result(None)
+        return True
+
+    def get_future(self) -> Any:
+        """A future of the tensors; a thread completes it."""
+        with self._lock:
+            if self._future is None:
+                self._future = torch.futures.Future()
+                if self._ended:
+                    self._future.set_result(None)
+                else:
+                    _completer.add(self)
+        # The function's exception becomes an error that C++ sees too, as that of a future itself would not.
+        return self._future.then(self._outcome)
+
+    def _outcome(self, _: object) -> list[_Tensor]:
+        if self._error is not None:
+            raise RuntimeError(str(self._error)) from self._error
+        return self._result
+
+
+class _Completer:
+    """The thread that completes futures."""
+
+    def __init__(self) -> None:
+        self._new: queue.SimpleQueue[_Work] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._process = 0
+
+    def add(self, work: _Work) -> None:
+        if self._thread is None or self._process != os.getpid():
+            self._process = os.getpid()
+            self._thread = threading.Thread(target=self._run, name="ringbell-torch", daemon=True)
+            self._thread.start()
+        self._new.put(work)
+
+    def _run(self) -> None:
+        waiting: list[_Work] = []
+        while True:
+            if not waiting:
+                waiting.append(self._new.get())
+            while not self._new.empty():
+                waiting.append(self._new.get())
+            waiting = [work for work in waiting if not work.poll()]
+
+
+_completer = _Completer()
+
+
+class _World:
+    """The NIC of this process, for all groups whose processes share a store."""
+
+    known: weakref.WeakValueDictionary[str, _World] = weakref.WeakValueDictionary()
+
+    def __init__(self, name: str, place: int) -> None:
+        self.host = name.partition("@")[2].rpartition(":")[0]
+        job = Job.of(name, place, place + 1)
+        far = not ipaddress.ip_address(self.host).is_loopback
+        port = "roce" if far and "RINGBELL_PORT" not in os.environ else None
+        self.nic = Nic(job=job, port=port)
+
+    @classmethod
+    def of(cls, store: Any) -> _World:
+        base = store
+        while isinstance(base, dist.PrefixStore):
+            base = base.underlying_store
+        name = f"rb1-{secrets.token_hex(16)}@{_host()}:1"
+        name = base.compare_set("ringbell/world", "", name).decode()
+        world = cls.known.get(name)
+        if world is None:
+            # Places are never given twice: a process that comes later, or again, gets an address of its own.
+            world = cls(name, base.add("ringbell/places", 1) - 1)
+            cls.known[name] = world
+        return world
+
+
+def _host() -> str:
+    """The address at which other ranks reach this process: of the loopback, where all are on one host."""
+    master = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    if os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE", "-"):
+        return "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        # No packet is sent.
+        way.connect((master, 9))
+        return str(way.getsockname()[0])
+
+
+class RingbellBackend(c10d.Backend):
+    """A group of ranks: a communicator of the NIC."""
+
+    def __init__(self, world: _World, comm: Comm, timeout: timedelta, server: Bootstrap | None = None) -> None:
+        super().__init__(comm.rank, comm.size)
+        self._world, self._comm, self._server = world, comm, server
+        self._rank, self._size = comm.rank, comm.size
+        self._sequence = 0
+        self._options = c10d.Backend.Options("ringbell", timeout)
+        self.set_timeout(timeout)
+        _alive.add(self)
+
+    @classmethod
+    def make(cls, store: Any, rank: int, size: int, timeout: timedelta) -> RingbellBackend:
+        """Makes the group of ``size`` ranks that share a store; all of them call it."""
+        world = _World.of(store)
+        server = None
+        if rank == 0:
+            server = Bootstrap(size, _host() if world.host != "127.0.0.1" else "127.0.0.1")
+            store.set("ringbell/id", server.id)
+        try:
+            name = store.get("ringbell/id").decode()
+        except RuntimeError as error:
+            raise errors.JobError(f"rank 0 of a group of {size} has not come: {error}", status="JOB", peers=(0,)) from error
+        seconds = min(timeout.total_seconds(), _LONGEST)
+        comm = Comm.of_job(world.nic, Job.of(name, rank, size), timeout=seconds, init_timeout=seconds)
+        if rank == 0:
+            # All have read it. A group that uses the store again must not.
+            store.delete_key("ringbell/id")
+        return cls(world, comm, timeout, server)
+
+    def getBackendName(self) -> str:
+        return "ringbell"
+
+    @property
+    def options(self) -> Any:
+        return self._options
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Of operations without a time-out of their own."""
+        self._timeout = min(timeout.total_seconds(), _LONGEST)
+
+    def _limit(self, options: Any) -> float:
+        seconds: float = options.timeout.total_seconds()
+        return min(seconds, _LONGEST) if seconds > 0 else self._timeout
+
+    # Operations.
+
+    def _end(self, name: str, options: Any, requests: list[Request], after: list[_After], result: list[_Tensor]) -> _Work | None:
+        self._sequence += 1
+        if options.asyncOp:
+            return _Work(name, requests, after, result)
+        # The caller would wait at once. Without an object that waits it costs less.
+        for request in requests:
+            request.finish()
+        for step in after:
+            step()
+        return None
+
+    def _moved(self, name: str, tensor: _Tensor) -> str:
+        """The element type of data that is only moved."""
+        if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+            raise TypeError(f"{name}: a tensor is {tensor.layout} on {tensor.device}; ringbell takes dense tensors on the CPU")
+        return _TYPES.get(tensor.dtype, "uint8")
+
+    def _reduced(self, name: str, tensor: _Tensor, op: Any) -> tuple[str, str]:
+        """The element type and the operation of a reduction."""
+        self._moved(name, tensor)
+        logic = tensor.dtype is torch.bool
+        kind = (_LOGIC if logic else _OPS).get(op.op)
+        if kind is None:
+            raise TypeError(f"{name}: ringbell does not reduce {tensor.dtype} by {op.op.name}; it has {', '.join(o.name for o in _OPS)}")
+        dtype = "uint8" if logic else _TYPES.get(tensor.dtype)
+        if dtype is None:
+            raise TypeError(f"{name}: ringbell does not reduce {tensor.dtype}; it has {', '.join(_TYPES.values())} and bool")
+        return dtype, kind
+
+    def _source(self, tensor: _Tensor, op: Any = None) -> _Tensor:
+        """A tensor to be read: itself, where it is contiguous."""
+        if op is not None and op.op == _PREMUL:
+            return tensor.contiguous() * op.factor
+        return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+    def _target(self, tensor: _Tensor, after: list[_After], op: Any = None) -> _Tensor:
+        """A tensor to be written: itself, or one that is copied to it in the end."""
+        into = tensor if tensor.is_contiguous() else tensor.contiguous()
+        if op is not None and op.op == _AVG:
+            exact = into.is_floating_point() or into.is_complex()
+            after.append(lambda: into.div_(self._size, rounding_mode=None if exact else "trunc"))
+        if into is not tensor:
+            after.append(lambda: tensor.copy_(into))
+        return into
+
+    def _post(
+        self,
+        kind: str,
+        dtype: str,
+        src: _Tensor | None,
+        dst: _Tensor | None,
+        limit: float,
+        op: str | None = None,
+        root: int | None = None,
+        tag: int | None = None,
+    ) -> Request:
+        source = None if src is None else (src, src.data_ptr(), src.nbytes)
+        target = source if dst is src else (dst, dst.data_ptr(), dst.nbytes) if dst is not None else None
+        return self._comm.post_tensors(kind, dtype, source, target, op, root, tag, limit)
+
+    def allreduce(self, tensors: list[_Tensor], opts: Any) -> _Work | None:
+        after: list[_After] = []
+        requests, op, limit = [], opts.reduceOp, self._limit(opts)
+        for tensor in tensors:
+            dtype, kind = self._reduced("all_reduce", tensor, op)
+            into = self._target(tensor, after, op)
+            source = self._source(into, op) if op.op == _PREMUL else into
+            requests.append(self._post("all_reduce", dtype, source, into, limit, kind))
+        return self._end("all_reduce", opts, requests, after, tensors)
+
+    def allreduce_coalesced(self, tensors: list[_Tensor], opts: Any) -> _Work | None:
+        return self.allreduce(tensors, opts)
+
+    def broadcast(self, tensors: list[_Tensor], opts: Any) -> _Work | None:
+        after: list[_After] = []
+        requests, limit = [], self._limit(opts)
+        for tensor in tensors:
+            dtype = self._moved("broadcast", tensor)
+            into = self._target(tensor, after)
+            requests.append(self._post("broadcast", dtype, into, into, limit, None, opts.rootRank))
+        return self._end("broadcast", opts, requests, after, tensors)
+
+    def reduce(self, tensors: list[_Tensor], opts: Any) -> _Work | None:
+        after: list[_After] = []
+        requests, op, limit = [], opts.reduceOp, self._limit(opts)
+        for tensor in tensors:
+            dtype, kind = self._reduced("reduce", tensor, op)
+            mine = opts.rootRank == self._rank
+            into = self._target(tensor, after, op) if mine else None
+            source = self._source(tensor, op) if into is None or op.op == _PREMUL else into
+            requests.append(self._post("reduce", dtype, source, into, limit, kind, opts.rootRank))
+        return self._end("reduce", opts, requests, after, tensors)
+
+    def all_gather_single(self, output: _Tensor, input: _Tensor, opts: Any) -> _Work | None:
+        return self.all_gather_single_coalesced([output], [input], opts)
+
+    def all_gather_single_coalesced(self, outputs: list[_Tensor], inputs: list[_Tensor], opts: Any) -> _Work | None:
+        after: list[_After] = []
+        requests, limit = [], self._limit(opts)
+        for output, input in zip(outputs, inputs, strict=True):
+            dtype = self._alike("all_gather", [output, input])
+            source, into = self._source(input), self._target(output, after)
+            requests.append(self._post("all_gather", dtype, source, into, limit))
+        return self._end("all_gather", opts, requests, after, outputs)
+
+    def _alike(self, name: str, tensors: Sequence[_Tensor]) -> str:
+        first = tensors[0]
+        for tensor in tensors:
+            if tensor.dtype is not first.dtype:
+                raise TypeError(f"{name}: tensors of {first.dtype} and {tensor.dtype}; give all one type")
+        return self._moved(name, first)
+
+    def _blocks(self, name: str, tensors: Sequence[_Tensor], like: _Tensor) -> None:
+        """Refuses a list that has not a block for each rank."""
+        if len(tensors) != self._size or any(t.numel() != like.numel() for t in tensors):
+            sizes = [t.numel() for t in tensors]
+            raise ValueError(f"{name}: tensors of {sizes} elements, where {self._size} of {like.numel()} are needed, one for each rank")
+        self._alike(name, [like, *tensors])
+
+    def _gathered(self, outputs: Sequence[_Tensor], after: list[_After]) -> _Tensor:
+        """Memory for a block of each rank: the outputs themselves, where they lie in a row."""
+        first = outputs[0]
+        step, start = first.nbytes, first.data_ptr()
+        in_row = all(t.is_contiguous() and t.data_ptr() == start + i * step for i, t in enumerate(outputs))
+        if in_row and start + step * len(outputs) <= first.untyped_storage().data_ptr() + first.untyped_storage().nbytes():
+            return first.as_strided((len(outputs) * first.numel(),), (1,))
+        flat = torch.empty(len(outputs) * first.numel(), dtype=first.dtype)
+        parts = flat.view(len(outputs), -1)
+
+        def spread() -> None:
+            for part, output in zip(parts, outputs, strict=True):
+                output.copy_(part.view_as(output))
+
+        after.append(spread)
+        return flat
+
+    def allgather(self, outputs: list[list[_Tensor]], inputs: list[_Tensor], opts: Any) -> _Work | None:
+        after: list[_After] = []
+        requests, limit = [], self._limit(opts)
+        for row, input in zip(outputs, inputs, strict=True):
+            self._blocks("all_gather", row, input)
+            dtype = self._moved("all_gather", input)
+            requests.append(self._post("all_gather", dtype, self._source(input), self._gathered(row, after), limit))
+        return self._end("all_gather", opts, requests, after, [t for row in outputs for t in row])
+
+    def allgather_coalesced(self, outputs: list[list[_Tensor]], inputs: list[_Tensor], opts: Any) -> _Work | None:
+        by_input = [[row[i] for row in outputs] for i in range(len(inputs))]
+        return self.allgather(by_input, inputs, opts)
+
+    def gather(self, outputs: list[list[_Tensor]], inputs: list[_Tensor], opts: Any) -> _Work | None:
+        after: list[_After] = []
+        (input,) = inputs
+        dtype, into = self._moved("gather", input), None
+        if opts.rootRank == self._rank:
+            self._blocks("gather", outputs[0], input)
+            into = self._gathered(outputs[0], after)
+        request = self._post("gather", dtype, self._source(input), into, self._limit(opts), None, opts.rootRank)
+        return self._end("gather", opts, [request], after, outputs[0] if into is not None else [])
+
+    def scatter(self, outputs: list[_Tensor], inputs: list[list[_Tensor]], opts: Any) -> _Work | None:
+        after: list[_After] = []
+        (output,) = outputs
+        dtype, source = self._moved("scatter", output), None
+        if opts.rootRank == self._rank:
+            self._blocks("scatter", inputs[0], output)
+            source = torch.cat([t.reshape(-1) for t in inputs[0]])
+        into = self._target(output, after)
+        request = self._post("scatter", dtype, source, into, self._limit(opts), None, opts.rootRank)
+        return self._end("scatter", opts, [request], after, outputs)
+
+    def reduce_scatter(self, outputs: list[_Tensor], inputs: list[list[_Tensor]], opts: Any) -> _Work | None:
+        flat = []
+        for output, row in zip(outputs, inputs, strict=True):
+            self._blocks("reduce_scatter", row, output)
+            flat.append(torch.cat([t.reshape(-1) for t in row]))
+        return self.reduce_scatter_single_coalesced(outputs, flat, opts)
+
+    def reduce_scatter_single(self, output: _Tensor, input: _Tensor, opts: Any) -> _Work | None:
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: list[_Tensor], inputs: list[_Tensor], opts: Any) -> _Work | None:
+        after: list[_After] = []
+        requests, op, limit = [], opts.reduceOp, self._limit(opts)
+        for output, input in zip(outputs, inputs, strict=True):
+            self._alike("reduce_scatter", [output, input])
+            dtype, kind = self._reduced("reduce_scatter", output, op)
+            source, into = self._source(input, op), self._target(output, after, op)
+            requests.append(self._post("reduce_scatter", dtype, source, into, limit, kind))
+        return self._end("reduce_scatter", opts, requests, after, outputs)
+
+    def all_to_all_single(
+        self, output: _Tensor, input: _Tensor, output_splits: list[int], input_splits: list[int], opts: Any
+    ) -> _Work | None:
+        dtype = self._alike("all_to_all", [output, input])
+        after: list[_After] = []
+        source, into = self._source(input), self._target(output, after)
+        if not output_splits and not input_splits:
+            request = self._post("all_to_all", dtype, source, into, self._limit(opts))
+            return self._end("all_to_all", opts, [request], after, [output])
+        parts = [self._split(t, s) for t, s in ((into, output_splits), (source, input_splits))]
+        return self._exchange(parts[0], parts[1], opts, after, [output])
+
+    def _split(self, tensor: _Tensor, sizes: list[int]) -> Sequence[_Tensor]:
+        rows = tensor.shape[0] if tensor.dim() else 0
+        sizes = sizes or [rows // self._size] * self._size
+        if len(sizes) != self._size or sum(sizes) != rows:
+            raise ValueError(f"all_to_all: splits {sizes} of a tensor of {rows} rows, among {self._size} ranks")
+        return tensor.split(sizes)
+
+    def alltoall(self, outputs: list[_Tensor], inputs: list[_Tensor], opts: Any) -> _Work | None:
+        if len(outputs) != self._size or len(inputs) != self._size:
+            raise ValueError(f"all_to_all: {len(outputs)} and {len(inputs)} tensors, where {self._size} are needed, one for each rank")
+        self._alike("all_to_all", [*outputs, *inputs])
+        after: list[_After] = []
+        targets = [self._target(t, after) for t in outputs]
+        return self._exchange(targets, [self._source(t) for t in inputs], opts, after, outputs)
+
+    def _exchange(
+        self, outputs: Sequence[_Tensor], inputs: Sequence[_Tensor], opts: Any, after: list[_After], result: list[_Tensor]
+    ) -> _Work | None:
+        """A block of any size from each rank to each."""
+        own, limit = self._rank, self._limit(opts)
+        if outputs[own].numel() != inputs[own].numel():
+            raise ValueError(f"all_to_all: {inputs[own].numel()} elements of this rank for itself, and room for {outputs[own].numel()}")
+        tag = _OWN_TAGS + self._sequence % (1 << 30)
+        requests = []
+        for peer, output in enumerate(outputs):
+            if peer != own and output.numel():
+                requests.append(self._post("recv", "uint8", None, output, limit, None, peer, tag))
+                after.append(_fills(requests[-1], output, peer))
+        for peer, input in enumerate(inputs):
+            if peer != own and input.numel():
+                requests.append(self._post("send", "uint8", input, None, limit, None, peer, tag))
+        outputs[own].copy_(inputs[own].view_as(outputs[own]))
+        return self._end("all_to_all", opts, requests, after, result)
+
+    def barrier(self, opts: Any) -> _Work | None:
+        return self._end("barrier", opts, [self._post("barrier", "uint8", None, None, self._limit(opts))], [], [])
+
+    def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
+        """A barrier; its error names a rank that has not come."""
+        self._post("barrier", "uint8", None, None, self._limit(opts)).finish()
+
+    # Messages.
+
+    def send(self, tensors: list[_Tensor], dst: int, tag: int = 0) -> _Work:
+        (tensor,) = tensors
+        self._moved("send", tensor)
+        request = self._post("send", "uint8", self._source(tensor), None, self._timeout, None, dst, tag)
+        return _Work("send", [request], [], tensors)
+
+    def recv(self, tensors: list[_Tensor], src: int | None, tag: int = 0) -> _Work:
+        (tensor,) = tensors
+        after: list[_After] = []
+        self._moved("recv", tensor)
+        into = self._target(tensor, after)
+        request = self._post("recv", "uint8", None, into, self._timeout, None, src, tag)
+        after.insert(0, _fills(request, into, src))
+        return _Work("recv", [request], after, tensors)
+
+    def recv_anysource(self, tensors: list[_Tensor], tag: int = 0) -> _Work:
+        return self.recv(tensors, None, tag)
+
+    # The group itself.
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._sequence = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    @property
+    def supports_splitting(self) -> bool:
+        return True
+
+    # PyTorch asks for those that are not overridden without an end.
+    @property
+    def supports_coalescing(self) -> bool:
+        return False
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        return False
+
+    @property
+    def supports_window(self) -> bool:
+        return False
+
+    @property
+    def _supports_time_estimate(self) -> bool:
+        return False
+
+    def split(self, store: Any, ranks: list[int], opts: Any) -> RingbellBackend:
+        """The group of some ranks of this one, which call it."""
+        timeout = timedelta(seconds=self._timeout) if opts is None else opts._timeout
+        return RingbellBackend.make(store, ranks.index(self._rank), len(ranks), timeout)
+
+    @property
+    def supports_shrinking(self) -> bool:
+        return True
+
+    def shrink(self, ranks_to_exclude: list[int], shrink_flags: int = 0, opts_override: Any = None) -> RingbellBackend:
+        """The group without some ranks, which have ended or do not call it."""
+        timeout = timedelta(seconds=self._timeout) if opts_override is None else opts_override._timeout
+        comm = self._comm.shrink(min(timeout.total_seconds(), 30.0))
+        if comm.size != self._size - len(ranks_to_exclude):
+            raise errors.JobError(
+                f"{comm.size} ranks are left of {self._size}, which is not all but {ranks_to_exclude}; shrink again without those that have ended",
+                status="JOB",
+            )
+        return RingbellBackend(self._world, comm, timeout, self._server)
+
+    def abort(self) -> None:
+        self._comm.abort()
+
+    def shutdown(self) -> None:
+        """Ends it; over a network, together with the other ranks."""
+        if any(t not in (None, "local") for t in self._comm.transports):
+            self._comm.finish(10.0)
+
+
+def _fills(request: Request, tensor: _Tensor, source: int | None) -> _After:
+    """Checks that a message was as long as the tensor."""
+
+    def check() -> None:
+        got = request.wait()
+        if got != tensor.nbytes:
+            sender = "a rank" if source is None else f"rank {source}"
+            peers = () if source is None else (source,)
+            raise errors.Mismatch(
+                f"the message of {sender} has {got} bytes, the tensor {tensor.nbytes}; give both ends one shape and type", status="MISMATCH", peers=peers
+            )
+
+    return check
+
+
+#: Groups of this process, to be ended with it.
+_alive: weakref.WeakSet[RingbellBackend] = weakref.WeakSet()
+
+
+@atexit.register
+def _exit() -> None:
+    # The interpreter ends before C++ drops its groups, which then could free nothing of Python's.
+    for backend in list(_alive):
+        try:
+            backend.shutdown()
+        except (errors.RingbellError, RuntimeError):
+            pass  # Its ranks are gone, or it belongs to the process that forked this one.
+
+
+def _create(options: Any, _: object) -> RingbellBackend:
+    return RingbellBackend.make(options.store, options.group_rank, options.group_size, options.timeout)
+
+
+def register() -> None:
+    """Makes the backend known to ``torch.distributed``; importing this module has done it already."""
+    dist.Backend.register_backend("ringbell", _create, extended_api=True, devices=["cpu"])
+
+
+register()

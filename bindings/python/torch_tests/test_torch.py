@@ -1,0 +1,463 @@
+"""The backend of torch.distributed: against Gloo, or the definition; faults; the page. `cargo xtask torch` runs them."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+#: What every rank's program begins with.
+PREAMBLE = """
+import datetime, faulthandler, os, signal, sys, time
+faulthandler.dump_traceback_later(60, exit=True)
+import torch, torch.distributed as dist
+import ringbell.torch
+from ringbell import errors
+signal.signal(signal.SIGINT, signal.default_int_handler)
+torch.set_num_threads(1)
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("ringbell", timeout=datetime.timedelta(seconds=40))
+def refused(kind, text, call):
+    try:
+        call()
+    except kind as error:
+        assert text in str(error), error
+        return error
+    raise AssertionError(f"accepted, not {kind}")
+"""
+
+Ranks = Callable[..., str]
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Ranks:
+    def start(program: str, ranks: int, codes: list[int] | None = None, preamble: str = PREAMBLE) -> str:
+        file = tmp_path / "program.py"
+        file.write_text(preamble + textwrap.dedent(program))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        own = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
+        running = []
+        for rank in range(ranks):
+            environment = os.environ | {name: str(value) for name, value in (own | {"RANK": rank, "LOCAL_RANK": rank}).items()}
+            running.append(subprocess.Popen([sys.executable, str(file)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        try:
+            texts = [process.communicate(timeout=180)[0] for process in running]
+        finally:
+            for process in running:
+                process.kill()
+        assert [p.returncode for p in running] == (codes or [0] * ranks), "\n".join(texts)
+        return "".join(texts)
+
+    return start
+
+
+def test_every_collective_on_every_type(ranks: Ranks) -> None:
+    ranks(
+        """
+        exact = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.int32, torch.int64, torch.uint8]
+        def each(dtype, n):
+            # Small integers: every order of a sum gives the same bits.
+            return [((torch.arange(n) * 3 + 5 * r) % 7 + 1).to(dtype) for r in range(size)]
+        for dtype in exact:
+            for n in (1, 5, 1000, 70000):
+                all = each(dtype, n)
+                mine = all[rank]
+                for op, want in (
+                    (dist.ReduceOp.SUM, torch.stack(all).to(torch.float64).sum(0)),
+                    (dist.ReduceOp.PRODUCT, torch.stack(all[:1] * 1).to(torch.float64)[0] * torch.stack(all[1:]).to(torch.float64).prod(0)),
+                    (dist.ReduceOp.MIN, torch.stack(all).to(torch.float64).amin(0)),
+                    (dist.ReduceOp.MAX, torch.stack(all).to(torch.float64).amax(0)),
+                ):
+                    x = mine.clone()
+                    dist.all_reduce(x, op=op)
+                    assert torch.equal(x, want.to(torch.int64).to(dtype)), (dtype, n, op)
+                x = mine.clone()
+                dist.broadcast(x, 1)
+                assert torch.equal(x, all[1])
+                x = mine.clone()
+                dist.reduce(x, 1)
+                assert rank != 1 or torch.equal(x, torch.stack(all).to(torch.float64).sum(0).to(dtype))
+                outs = [torch.zeros(n, dtype=dtype) for _ in range(size)]
+                dist.all_gather(outs, mine)
+                assert torch.equal(torch.cat(outs), torch.cat(all))
+                flat = torch.zeros(size * n, dtype=dtype)
+                dist.all_gather_into_tensor(flat, mine)
+                assert torch.equal(flat, torch.cat(all))
+                outs = [torch.zeros(n, dtype=dtype) for _ in range(size)] if rank == 0 else None
+                dist.gather(mine, outs, 0)
+                assert rank or torch.equal(torch.cat(outs), torch.cat(all))
+                x = torch.zeros(n, dtype=dtype)
+                dist.scatter(x, all if rank == size - 1 else None, size - 1)
+                assert torch.equal(x, mine)
+                # Block b of rank r is all[r] + b.
+                blocks = [mine + b for b in range(size)]
+                want = torch.stack([a + rank for a in all]).to(torch.float64).sum(0).to(torch.int64).to(dtype)
+                x = torch.zeros(n, dtype=dtype)
+                dist.reduce_scatter(x, blocks)
+                assert torch.equal(x, want)
+                x.zero_()
+                dist.reduce_scatter_tensor(x, torch.cat(blocks))
+                assert torch.equal(x, want)
+                x = torch.zeros(size * n, dtype=dtype)
+                dist.all_to_all_single(x, torch.cat(blocks))
+                assert torch.equal(x, torch.cat([a + rank for a in all]))
+                outs = [torch.zeros(n, dtype=dtype) for _ in range(size)]
+                dist.all_to_all(outs, blocks)
+                assert torch.equal(torch.cat(outs), torch.cat([a + rank for a in all]))
+        # Moved as bytes; truth values as logic; halves of a complex number.
+        for dtype in (torch.int16, torch.bool, torch.complex64, torch.float8_e4m3fn):
+            x = torch.ones(9).to(dtype) if rank == 0 else torch.zeros(9).to(dtype)
+            dist.broadcast(x, 0)
+            assert (x.to(torch.float32) == 1).all(), dtype
+        x = torch.tensor([rank == 0, True, False])
+        dist.all_reduce(x)
+        assert x.tolist() == [True, True, False]
+        x = torch.tensor([rank == 0, True, False])
+        dist.all_reduce(x, op=dist.ReduceOp.BAND)
+        assert x.tolist() == [False, True, False]
+        x = torch.tensor([1 + 2j]) * (rank + 1)
+        dist.all_reduce(x)
+        assert x.item() == (1 + 2j) * size * (size + 1) / 2
+        # Averages, scaled sums, memory that is not contiguous, no elements, splits.
+        x = torch.full((7,), rank + 1.0)
+        dist.all_reduce(x, op=dist.ReduceOp.AVG)
+        assert (x == (size + 1) / 2).all()
+        x = torch.full((size * 3,), rank + 1.0)
+        y = torch.zeros(3)
+        dist.reduce_scatter_tensor(y, x, op=dist.ReduceOp.AVG)
+        assert (y == (size + 1) / 2).all() and (x == rank + 1).all()
+        x = torch.full((6, 4), rank + 1.0)
+        dist.all_reduce(x[:, ::2])
+        assert (x[:, ::2] == size * (size + 1) / 2).all() and (x[:, 1::2] == rank + 1).all()
+        dist.all_reduce(torch.zeros(0))
+        x = torch.arange(rank + 1.0)
+        outs = torch.zeros(size * (size + 1) // 2 if rank == 0 else 0)
+        ins = [rank + 1] + [0] * (size - 1)
+        dist.all_to_all_single(outs, x, list(range(1, size + 1)) if rank == 0 else [0] * size, ins)
+        assert rank or torch.equal(outs, torch.cat([torch.arange(r + 1.0) for r in range(size)]))
+        dist.barrier()
+        dist.monitored_barrier()
+        dist.destroy_process_group()
+        """,
+        3,
+    )
+
+
+def test_messages_groups_objects_and_futures(ranks: Ranks) -> None:
+    ranks(
+        """
+        peer = size - 1 - rank
+        for n in (1, 3000, 1 << 18):
+            got = torch.zeros(n)
+            ops = [dist.P2POp(dist.isend, torch.full((n,), float(rank)), peer), dist.P2POp(dist.irecv, got, peer)]
+            [w.wait() for w in dist.batch_isend_irecv(ops)]
+            assert (got == peer).all()
+        # Tags choose the message.
+        a, b = torch.zeros(2), torch.zeros(2)
+        works = [dist.isend(torch.ones(2), peer, tag=1), dist.isend(torch.ones(2) * 2, peer, tag=2), dist.irecv(b, peer, tag=2), dist.irecv(a, peer, tag=1)]
+        [w.wait() for w in works]
+        assert a.tolist() == [1, 1] and b.tolist() == [2, 2]
+        w = dist.irecv(a, peer, tag=3)
+        refused(errors.InProgress, "recv", lambda: w.wait(datetime.timedelta(milliseconds=50)))
+        dist.barrier()
+        dist.send(torch.ones(2) * 3, peer, tag=3)
+        assert w.wait() and a.tolist() == [3, 3]
+
+        everything = [None] * size
+        dist.all_gather_object(everything, {"rank": rank, "text": "x" * (1000 * rank)})
+        assert [e["rank"] for e in everything] == list(range(size))
+        thing = [{"from": rank}]
+        dist.broadcast_object_list(thing, 1)
+        assert thing[0]["from"] == 1
+        got = [None]
+        dist.scatter_object_list(got, [f"for {r}" for r in range(size)] if rank == 0 else None, 0)
+        assert got[0] == f"for {rank}"
+
+        # Sub-groups with other members; a split; those of a mesh. In the end one that only its members make.
+        evens, odds = dist.new_group([0, 2]), dist.new_group([1, 3])
+        x = torch.tensor([rank + 1.0])
+        dist.all_reduce(x, group=evens if rank % 2 == 0 else odds)
+        assert x.item() == (4 if rank % 2 == 0 else 6)
+        half = dist.split_group(split_ranks=[[0, 1], [2, 3]])
+        x = torch.tensor([rank + 1.0])
+        dist.all_reduce(x, group=half)
+        assert x.item() == (3 if rank < 2 else 7)
+        from torch.distributed.device_mesh import init_device_mesh
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        x = torch.tensor([rank + 1.0])
+        dist.all_reduce(x, group=mesh.get_group("dp"))
+        assert x.item() == {0: 4, 1: 6, 2: 4, 3: 6}[rank]
+
+        # Coalesced, asynchronous, by futures, out of order.
+        xs = [torch.full((k + 1,), float(rank)) for k in range(20)]
+        with dist._coalescing_manager(async_ops=True) as manager:
+            for x in xs:
+                dist.all_reduce(x)
+        manager.wait()
+        assert all((x == sum(range(size))).all() for x in xs)
+        outs = [torch.zeros(size * 4) for _ in range(3)]
+        with dist._coalescing_manager():
+            for out in outs:
+                dist.all_gather_into_tensor(out, torch.full((4,), float(rank)))
+        assert all(torch.equal(o, torch.arange(size).repeat_interleave(4).float()) for o in outs)
+        xs = [torch.full((1000,), rank + 1.0) for _ in range(50)]
+        works = [dist.all_reduce(x, async_op=True, op=dist.ReduceOp.AVG) for x in xs]
+        futures = [w.get_future() for w in works[::2]]
+        then = futures[0].then(lambda f: f.value()[0].sum().item())
+        for w in reversed(works):
+            w.wait()
+        torch.futures.wait_all(futures)
+        assert futures[0].done() and torch.equal(futures[0].value()[0], xs[0])
+        assert then.wait() == 1000 * (size + 1) / 2
+        assert all((x == (size + 1) / 2).all() for x in xs)
+        # A future of a message that nobody sends yet does not hold up those behind it.
+        box = torch.zeros(1)
+        late = dist.irecv(box, peer, tag=9).get_future()
+        x = torch.ones(1)
+        dist.all_reduce(x, async_op=True).get_future().wait()
+        assert not late.done()
+        dist.barrier()
+        dist.send(torch.ones(1), peer, tag=9)
+        late.wait()
+        assert box.item() == 1
+        import torch.distributed._functional_collectives as functional
+        y = functional.all_reduce(torch.full((3,), rank + 1.0), "sum", list(range(size)))
+        assert (y == 10).all()
+        if rank in (1, 2):
+            pair = dist.new_group([1, 2], use_local_synchronization=True)
+            x = torch.tensor([rank + 1.0])
+            dist.all_reduce(x, group=pair)
+            assert x.item() == 5
+        dist.barrier()
+        dist.destroy_process_group()
+        """,
+        4,
+    )
+
+
+def test_what_no_operation_takes_is_named(ranks: Ranks) -> None:
+    ranks(
+        """
+        def mismatch(call):
+            try:
+                call()
+                raise AssertionError("the ranks differ")
+            except errors.Mismatch as error:
+                assert error.peers in ((0,), (1,)) and "rank" in str(error), error
+                return str(error)
+        refused(TypeError, "int16", lambda: dist.all_reduce(torch.ones(2, dtype=torch.int16)))
+        refused(TypeError, "BXOR", lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32), op=dist.ReduceOp.BXOR))
+        refused((TypeError, RuntimeError), "", lambda: dist.all_reduce(torch.eye(3).to_sparse()))
+        refused(ValueError, "for each rank", lambda: dist.all_gather([torch.ones(3), torch.ones(4)], torch.ones(3)))
+        refused(ValueError, "9 elements", lambda: dist.all_gather_into_tensor(torch.ones(9), torch.ones(2)))
+        refused(ValueError, "splits", lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [1, 1], [2, 2]))
+        # Nothing of that has reached another rank.
+        x = torch.ones(2)
+        dist.all_reduce(x)
+        assert x.tolist() == [2, 2]
+        if rank == 0:
+            dist.send(torch.ones(3), 1)
+        else:
+            error = refused(errors.Mismatch, "12 bytes", lambda: dist.recv(torch.ones(5), 0))
+            assert error.peers == (0,)
+        groups = [dist.new_group() for _ in range(4)]
+        assert "count" in mismatch(lambda: dist.all_reduce(torch.ones(8 + rank), group=groups[0]))
+        assert "type" in mismatch(lambda: dist.all_reduce(torch.ones(8, dtype=torch.int32 if rank else torch.float32), group=groups[1]))
+        mismatch(lambda: dist.broadcast(torch.ones(8), rank, group=groups[2]))
+        mismatch(lambda: dist.barrier(group=groups[3]) if rank else dist.all_reduce(torch.ones(1), group=groups[3]))
+        dist.all_reduce(x)
+        assert x.tolist() == [4, 4]
+        """,
+        2,
+    )
+
+
+def test_a_killed_rank_is_named_and_the_others_go_on(ranks: Ranks) -> None:
+    said = ranks(
+        """
+        x = torch.ones(1 << 18)
+        dist.all_reduce(x)
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            while True:
+                dist.all_reduce(x, op=dist.ReduceOp.MAX)
+        except RuntimeError as error:
+            assert isinstance(error, errors.PeerFailed) and error.peers == (1,) and "rank 1" in str(error), error
+        # By the future too, as DDP sees it.
+        try:
+            dist.all_reduce(x, async_op=True).get_future().wait()
+            raise AssertionError("rank 1 is dead")
+        except RuntimeError as error:
+            assert "rank 1" in str(error) or "abort" in str(error).lower(), error
+        group = dist.shrink_group([1])
+        y = torch.tensor([rank + 1.0])
+        dist.all_reduce(y, group=group)
+        assert y.item() == 4 and dist.get_world_size() == 2
+        print("went on")
+        os._exit(0)  # The store of the dead rank's job is no part of this.
+        """,
+        3,
+        [0, -9, 0],
+    )
+    assert said.count("went on") == 2
+
+
+def test_exit_fork_and_ctrl_c(ranks: Ranks) -> None:
+    ranks(
+        """
+        import threading
+        from torch.utils.data import DataLoader, TensorDataset
+        x = torch.ones(100)
+        dist.all_reduce(x)
+        # Workers are forked, and end.
+        loader = DataLoader(TensorDataset(torch.arange(8.0)), batch_size=4, num_workers=2)
+        assert torch.cat([b[0] for b in loader]).sum() == 28
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                dist.all_reduce(x)
+            except RuntimeError as error:
+                code = 0 if "fork" in str(error) else 2
+            os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        dist.all_reduce(x)
+        assert (x == 4).all()
+        # Ctrl-C while a message is waited for; the group works on.
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        start = time.monotonic()
+        work = dist.irecv(x, 1 - rank, tag=4)
+        try:
+            work.wait()
+            raise AssertionError("it was not interrupted")
+        except KeyboardInterrupt:
+            assert time.monotonic() - start < 20
+        dist.send(torch.ones(100), 1 - rank, tag=4)
+        work.wait()
+        dist.barrier()
+        # Works, futures and a group that nothing ends.
+        pending = [dist.irecv(torch.zeros(3), 1 - rank, tag=t) for t in range(5, 8)]
+        pending[0].get_future()
+        dist.barrier()
+        """,
+        2,
+    )
+
+
+def test_ten_thousand_tensors_leave_nothing(ranks: Ranks) -> None:
+    ranks(
+        """
+        def resident():
+            return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        for i in range(500):
+            dist.all_reduce(torch.ones(1000 + i % 50))
+        before = resident()
+        for i in range(10000):
+            x = torch.ones(500 + 37 * (i % 400))
+            dist.all_reduce(x)
+            assert x[0] == 2 and x[-1] == 2
+        assert resident() - before < 64 << 20, resident() - before
+        # Parts of one storage share a registration; memory comes back at the same place in other sizes.
+        x = torch.ones(1 << 16)
+        for part in x.split(1000):
+            dist.all_reduce(part)
+        assert (x == 2).all()
+        """,
+        2,
+    )
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_losses_are_those_of_gloo(ranks: Ranks, kind: str) -> None:
+    ranks(
+        f"""
+        kind = {kind!r}
+        """
+        + """
+        from torch import nn
+        from torch.distributed.device_mesh import init_device_mesh
+        def train(mesh, group):
+            torch.manual_seed(1)
+            layer = lambda: nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+            model = nn.Sequential(layer(), layer(), nn.Linear(32, 1))
+            if kind == "ddp":
+                model = nn.parallel.DistributedDataParallel(model, process_group=group, bucket_cap_mb=0.02)
+            else:
+                from torch.distributed.fsdp import fully_shard
+                for part in (*model, model):
+                    fully_shard(part, mesh=mesh)
+            optimiser = torch.optim.AdamW(model.parameters(), 1e-2)
+            draw = torch.Generator().manual_seed(7 + rank)
+            losses = []
+            for _ in range(8):
+                x = torch.randn(4, 6, 32, generator=draw)
+                loss = (model(x) - x.mean(-1, keepdim=True)).square().mean()
+                loss.backward()
+                optimiser.step()
+                optimiser.zero_grad()
+                losses.append(loss.item())
+            return losses
+        ours = train(init_device_mesh("cpu", (size,)), None)
+        group = dist.new_group(backend="gloo")
+        from torch.distributed.device_mesh import DeviceMesh
+        theirs = train(DeviceMesh.from_group(group, "cpu"), group)
+        assert ours[-1] < ours[0]
+        for a, b in zip(ours, theirs):
+            assert abs(a - b) <= 1e-5 * max(1, abs(b)), (ours, theirs)
+        dist.destroy_process_group()
+        """,
+        2,
+    )
+
+
+def torchrun(file: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *options, str(file)]
+    return subprocess.run(run, capture_output=True, text=True, timeout=180, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+def test_the_page_runs_as_written(tmp_path: Path) -> None:
+    text = (ROOT / "docs/pytorch.md").read_text()
+    programs = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert programs and len(programs[0].strip().splitlines()) <= 10
+    for i, program in enumerate(programs):
+        file = tmp_path / f"program{i}.py"
+        file.write_text(program)
+        done = torchrun(file)
+        assert done.returncode == 0, program + done.stdout + done.stderr
+        if i == 0:
+            assert "2 ranks, each element is 3" in done.stdout
+
+
+def test_torchrun_restarts_all_ranks(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(
+        textwrap.dedent(
+            """
+            import os, torch, torch.distributed as dist
+            dist.init_process_group("cpu:ringbell")
+            x = torch.ones(10)
+            dist.all_reduce(x)
+            if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1:
+                os.kill(os.getpid(), 9)
+            dist.all_reduce(x)
+            assert (x == 4).all()
+            print("second time", flush=True)
+            dist.destroy_process_group()
+            """
+        )
+    )
+    done = torchrun(file, "--max-restarts", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("second time") == 2, done.stdout
