@@ -6,7 +6,8 @@
 // gives a result of more than ResultBeats beats, has failed: it is in reset until the result of its stream has left, which
 // then ends with a beat marked as an error, without bytes. The stream goes on without it.
 module onpath #(
-  parameter int unsigned Deadline    = 4096,
+  // hll clears its registers in 16,384.
+  parameter int unsigned Deadline    = 32768,
   // At least 1; hll has 1,025.
   parameter int unsigned ResultBeats = 2048
 ) (

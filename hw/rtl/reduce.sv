@@ -12,6 +12,8 @@ module reduce (
   // Codes of dtype_e and redop_e.
   input  logic [7:0]   dtype_i,
   input  logic [7:0]   redop_i,
+  // The result is the first operand, of whatever type.
+  input  logic         copy_i,
   input  logic [511:0] a_i,
   input  logic [511:0] b_i,
   input  logic [63:0]  keep_i,
@@ -49,6 +51,7 @@ module reduce (
     if (is_sum && is_bf16) kind = Bf16;
     if (is_sum && is_i32)  kind = Pick;
     if ((is_min || is_max) && (is_f32 || is_f16 || is_bf16 || is_i32)) kind = Pick;
+    if (copy_i) kind = Pick;
   end
 
   // ---------------------------------------------------------------- Sums of integers, min and max, in one cycle
@@ -88,7 +91,7 @@ module reduce (
     wire nan = (second ? kb : ka) == (is_max ? 16'h7fff : 16'h8000);
     assign picked16[16*i +: 16] = nan ? (is_bf16 ? NanBf : NanHalf) : second ? b : a;
   end
-  assign picked = is_f16 || is_bf16 ? picked16 : picked32;
+  assign picked = copy_i ? a_i : is_f16 || is_bf16 ? picked16 : picked32;
 
   // ---------------------------------------------------------------- The pipeline
   logic [Depth-1:0] valid_q, last_q;

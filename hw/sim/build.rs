@@ -7,14 +7,41 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Blocks, with the files that each needs beside its own and the package.
-const BLOCKS: [(&str, &[&str]); 6] = [
-    ("gtlb", &[]),
-    ("regfile", &[]),
-    ("dma_split", &[]),
-    ("onpath", &[]),
-    ("crc32c", &[]),
-    ("reduce", &["float_add"]),
+/// A block as the crate has it.
+struct Rtl {
+    name: &'static str,
+    /// Its module, the last of these files; the others are parts of it.
+    modules: &'static [&'static str],
+    /// Parameters that are not the module's own.
+    parameters: &'static [&'static str],
+}
+
+const fn rtl(name: &'static str, modules: &'static [&'static str]) -> Rtl {
+    Rtl {
+        name,
+        modules,
+        parameters: &[],
+    }
+}
+
+const HLL: &[&str] = &["mul_const", "hll_hash", "hll_registers", "hll"];
+const BLOCKS: [Rtl; 9] = [
+    rtl("gtlb", &["gtlb"]),
+    rtl("regfile", &["regfile"]),
+    rtl("dma_split", &["dma_split"]),
+    rtl("onpath", &["onpath"]),
+    rtl("crc32c", &["crc32c"]),
+    rtl("hll", HLL),
+    Rtl {
+        parameters: &["-GMurmur3=1"],
+        ..rtl("hll_murmur3", HLL)
+    },
+    rtl("reduce", &["float_add", "reduce"]),
+    Rtl {
+        // A test waits for it.
+        parameters: &["-GDeadline=5000"],
+        ..rtl("sequencer", &["sequencer"])
+    },
 ];
 
 fn main() {
@@ -28,8 +55,8 @@ fn main() {
     let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     // `cargo xtask hw mutate` simulates a changed copy.
-    let rtl = env::var_os("RINGBELL_RTL").map_or_else(|| here.join("../rtl"), PathBuf::from);
-    println!("cargo:rerun-if-changed={}", rtl.display());
+    let sources = env::var_os("RINGBELL_RTL").map_or_else(|| here.join("../rtl"), PathBuf::from);
+    println!("cargo:rerun-if-changed={}", sources.display());
     let verilator = env::var_os("RINGBELL_VERILATOR").unwrap_or_else(|| "verilator".into());
 
     // The tests of one block need no others, which take minutes to compile.
@@ -42,16 +69,19 @@ fn main() {
     let mut cpp = cc::Build::new();
     cpp.cpp(true).std("c++17").opt_level(2).warnings(false);
     let mut rust = String::new();
-    for (block, others) in BLOCKS.into_iter().filter(|(b, _)| wanted(b)) {
+    for rtl in BLOCKS.iter().filter(|b| wanted(b.name)) {
+        let block = rtl.name;
         let made = out.join(block);
         let _ = std::fs::remove_dir_all(&made);
-        let files = ["ringbell_abi_pkg"].iter().chain(others).chain([&block]);
+        let files = ["ringbell_abi_pkg"].iter().chain(rtl.modules);
+        let top = rtl.modules.last().expect("a block has a module");
         run(Command::new(&verilator)
             .args(["--cc", "-Wno-lint", "-O3", "--assert"])
             .args(["--x-assign", "unique", "--x-initial", "unique"])
-            .args(["--top-module", block, "--prefix", &prefix(block), "-Mdir"])
+            .args(rtl.parameters)
+            .args(["--top-module", top, "--prefix", &prefix(block), "-Mdir"])
             .arg(&made)
-            .args(files.map(|f| rtl.join(format!("{f}.sv")))));
+            .args(files.map(|f| sources.join(format!("{f}.sv")))));
         let header = made.join(format!("{}.h", prefix(block)));
         let header = std::fs::read_to_string(header).expect("Verilator has written it");
         let ports = ports(&header);

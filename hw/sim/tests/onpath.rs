@@ -10,7 +10,7 @@ use ringbell_onc_engines::stream::checksum::ChecksumEngine;
 use ringbell_onc_engines::stream::StreamEngine;
 
 /// Parameters of the block.
-const DEADLINE: u64 = 4096;
+const DEADLINE: u64 = 32_768;
 const RESULT_BEATS: usize = 2048;
 
 /// An engine beside the slot. Its outputs do not depend on its inputs of the same cycle.

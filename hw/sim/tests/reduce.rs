@@ -44,6 +44,8 @@ struct Bench {
     rtl: Block,
     rng: Rng,
     due: VecDeque<Due>,
+    /// The next beat is to be copied.
+    copy: bool,
     results: u64,
     cycles: u64,
 }
@@ -58,6 +60,7 @@ impl Bench {
             rtl,
             rng: Rng::new(seed),
             due: VecDeque::new(),
+            copy: false,
             results: 0,
             cycles: 0,
         }
@@ -87,6 +90,7 @@ impl Bench {
         let (keep, last) = (self.rng.bits(), self.rng.below(2));
         self.rtl.dtype_i(u64::from(dtype));
         self.rtl.redop_i(u64::from(op));
+        self.rtl.copy_i(u64::from(self.copy));
         self.rtl.a_i(&words(a));
         self.rtl.b_i(&words(b));
         self.rtl.keep_i(keep);
@@ -189,7 +193,7 @@ fn results_have_the_bits_of_the_software_nic() {
 #[test]
 fn what_is_not_here_is_an_error_and_a_beat_leaves_each_cycle() {
     let mut bench = Bench::new(4);
-    let ones = [1; LINE];
+    let (ones, twos) = ([1; LINE], [2; LINE]);
     let start = bench.cycles;
     for n in 0..2_000u32 {
         let (dtype, op) = (n as u8 % 16, (n / 16) as u8 % 8);
@@ -197,8 +201,11 @@ fn what_is_not_here_is_an_error_and_a_beat_leaves_each_cycle() {
             .iter()
             .find(|t| t.0 as u8 == dtype)
             .zip(OPS.iter().find(|o| **o as u8 == op));
-        let data = known.map(|(t, o)| model(t.0, *o, t.1, &ones, &ones));
-        bench.beat(dtype, op, &ones, &ones, data, false);
+        let data = known.map(|(t, o)| model(t.0, *o, t.1, &ones, &twos));
+        // A copy of anything, among them.
+        bench.copy = n % 5 == 0;
+        let data = if bench.copy { Some(ones) } else { data };
+        bench.beat(dtype, op, &ones, &twos, data, false);
     }
     assert_eq!(bench.cycles - start, 2_000, "a beat a cycle");
     bench.drain();

@@ -1,16 +1,20 @@
 //! The blocks of hw/rtl, and faults that their proofs and simulations must notice.
 
-/// A block: `hw/rtl/NAME.sv`, proved by `hw/formal/NAME_props.svh`, simulated by `hw/sim/tests/NAME.rs`.
+/// A block: `hw/rtl/NAME.sv`, proved by `hw/formal/NAME_props.svh`.
 pub(super) struct Block {
     pub(super) name: &'static str,
     /// Other modules inside it.
     pub(super) parts: &'static [&'static str],
-    /// Other blocks that its simulation runs beside it.
-    pub(super) beside: &'static [&'static str],
+    /// Its simulation, `hw/sim/tests/TEST.rs`.
+    pub(super) test: &'static str,
+    /// What that runs, as `hw/sim/build.rs` names it.
+    pub(super) runs: &'static [&'static str],
     /// Steps of its k-induction; none without a proof.
     pub(super) depth: Option<u32>,
     /// The module whose resources are estimated: the block, or the part of which it has many.
     pub(super) estimated: &'static str,
+    /// Its parameters there.
+    pub(super) parameters: &'static [(&'static str, &'static str)],
 }
 
 impl Block {
@@ -22,38 +26,50 @@ impl Block {
     }
 }
 
-const fn proved(name: &'static str, depth: u32) -> Block {
+const fn proved(name: &'static str, runs: &'static [&'static str], depth: u32) -> Block {
+    Block {
+        depth: Some(depth),
+        ..simulated(name, runs)
+    }
+}
+
+const fn simulated(name: &'static str, runs: &'static [&'static str]) -> Block {
     Block {
         name,
         parts: &[],
-        beside: &[],
-        depth: Some(depth),
-        estimated: name,
-    }
-}
-
-const fn simulated(name: &'static str) -> Block {
-    Block {
+        test: name,
+        runs,
         depth: None,
-        ..proved(name, 1)
+        estimated: name,
+        parameters: &[],
     }
 }
 
-pub(super) const BLOCKS: [Block; 6] = [
-    proved("gtlb", 7),
-    proved("regfile", 6),
-    proved("dma_split", 5),
+const HLL: &[&str] = &["hll", "hll_murmur3"];
+pub(super) const BLOCKS: [Block; 9] = [
+    proved("gtlb", &["gtlb"], 7),
+    proved("regfile", &["regfile"], 6),
+    proved("dma_split", &["dma_split"], 5),
+    proved("onpath", &["onpath", "crc32c"], 4),
+    simulated("crc32c", &["crc32c"]),
     Block {
-        beside: &["crc32c"],
-        ..proved("onpath", 4)
+        test: "hll",
+        ..proved("hll_registers", HLL, 5)
     },
-    simulated("crc32c"),
+    // Each of its 16 lanes is such a hash, of the two the larger, and an instance of hll_registers.
+    Block {
+        parts: &["mul_const", "hll_hash", "hll_registers"],
+        estimated: "hll_hash",
+        parameters: &[("Murmur3", "1")],
+        ..simulated("hll", HLL)
+    },
     // Its 80 adders would take yosys minutes: one of f32 is estimated.
     Block {
         parts: &["float_add"],
         estimated: "float_add",
-        ..simulated("reduce")
+        ..simulated("reduce", &["reduce"])
     },
+    simulated("sequencer", &["sequencer", "reduce"]),
 ];
 
 /// Which check must notice a fault.
@@ -89,7 +105,7 @@ const fn fault(
 }
 
 /// The first that a block's proof notices is planted in every run, the others by `cargo xtask hw mutate`.
-pub(super) const FAULTS: [Fault; 29] = [
+pub(super) const FAULTS: [Fault; 38] = [
     fault(
         "gtlb",
         By::Proof,
@@ -292,5 +308,68 @@ pub(super) const FAULTS: [Fault; 29] = [
         "bytes that are not kept count",
         "op_in_keep_i[i] ? op_in_i[8*i +: 8] : 8'd0;",
         "op_in_i[8*i +: 8];",
+    ),
+    fault(
+        "hll_registers",
+        By::Proof,
+        "the item two places before is not seen",
+        "valid3_q && slot3_q == slot1_q ? value3_q : row_o",
+        "row_o",
+    ),
+    fault(
+        "hll_registers",
+        By::Proof,
+        "a lower rank replaces a higher one",
+        "rank1_q > old ? rank1_q : old",
+        "rank1_q",
+    ),
+    fault(
+        "hll",
+        By::Simulation,
+        "two lanes are merged into others' places",
+        "{index_q, sub_q, 4'(i)}",
+        "{index_q, sub_q, 4'(i ^ 1)}",
+    ),
+    fault(
+        "hll",
+        By::Simulation,
+        "a lane is left out of the result",
+        "row[4*g+2][6*r +: 6], row[4*g+3]",
+        "row[4*g+2][6*r +: 6], row[4*g+2]",
+    ),
+    fault(
+        "hll",
+        By::Simulation,
+        "a product loses its carry into the top part",
+        "sum_q[63:51] + high3_q",
+        "sum_q[63:51] | high3_q",
+    ),
+    fault(
+        "sequencer",
+        By::Simulation,
+        "a line is read before memory has it",
+        "asked_q != acked_q && ",
+        "",
+    ),
+    fault(
+        "sequencer",
+        By::Simulation,
+        "the last beat of a value keeps too many bytes",
+        "(64'd1 << out_len[5:0]) - 64'd1",
+        "(64'd2 << out_len[5:0]) - 64'd1",
+    ),
+    fault(
+        "sequencer",
+        By::Simulation,
+        "a beat reaches the GPU twice",
+        "if (write_valid_o && write_ready_i) sent_gpu_q <= 1'b1;",
+        "",
+    ),
+    fault(
+        "sequencer",
+        By::Simulation,
+        "a message of another length is taken",
+        "rx_meta_ready_o && rx_meta_len_i != in_len",
+        "rx_meta_ready_o && 1'b0",
     ),
 ];

@@ -77,8 +77,10 @@ fn estimate(tools: &Tools, block: &Block) -> Result<Row> {
         .collect();
     let out = tools.work.join(format!("{}.json", block.name));
     let _ = fs::remove_file(&out);
+    let parameter = |(name, value)| format!("chparam -set {name} {value} {}; ", block.estimated);
+    let parameters: String = block.parameters.iter().copied().map(parameter).collect();
     let script = format!(
-        "read_verilog -sv {}; synth_xilinx -family xcup -flatten -noiopad -top {}; tee -q -o {} stat -json",
+        "read_verilog -sv {}; {parameters}synth_xilinx -family xcup -flatten -noiopad -top {}; tee -q -o {} stat -json",
         files.join(" "),
         block.estimated,
         out.display()
@@ -116,6 +118,8 @@ fn kind(cell: &str) -> Result<Option<(&'static str, u64)>> {
         "URAM288" => ("URAM", 1),
         "RAMB36E2" | "RAMB18E2" => ("BRAM", 1),
         "INV" | "BUFG" | "CARRY4" | "CARRY8" | "MUXF7" | "MUXF8" | "MUXF9" => return Ok(None),
+        // Where a part of a flattened design came from.
+        "$scopeinfo" => return Ok(None),
         lut if lut.starts_with("LUT") => ("LUT", 1),
         other => {
             ensure!(!other.starts_with('$'), "yosys left a cell {other}");

