@@ -360,45 +360,6 @@ fn ipv6() -> Option<ContextConfig> {
         .ok()
 }
 
-#[test]
-fn a_context_of_ipv6_has_its_address_as_gid_and_reaches_none_of_ipv4() {
-    let Some(config) = ipv6() else { return };
-    let [v4, v6] = [End::new(&ContextConfig::default()), End::new(&config)];
-    let gid = v6.context.gid();
-    let (at, _) = gid.endpoint().expect("its own");
-    assert_eq!(at.ip(), Ipv6Addr::LOCALHOST);
-    for (from, to) in [(&v4, &v6), (&v6, &v4)] {
-        from.qp.modify(Modify::Init(Rights::ALL)).expect("INIT");
-        let rtr = Rtr {
-            peer: to.context.gid(),
-            number: 17,
-            expected: 0,
-            mtu: 1024,
-            resources: 1,
-            rnr_timer: 1,
-        };
-        let refused = from.qp.modify(Modify::Rtr(rtr));
-        assert!(matches!(refused, Err(VerbsError::Address { .. })));
-        let refused = from.pd.create_ah(to.context.gid());
-        assert!(matches!(refused, Err(VerbsError::Address { .. })));
-    }
-    // A GID that is the address alone names no other port.
-    for address in ["2001:db8::7", "fd00::7"] {
-        let open = |port| {
-            let address = address.parse().expect("an address");
-            Context::open(&ContextConfig {
-                address,
-                port,
-                ..config.clone()
-            })
-        };
-        let refused = open(5_000).expect_err("no port").to_string();
-        assert!(refused.contains("4791 alone, not 5000"), "{refused}");
-        let refused = open(0).expect_err("no address of this host").to_string();
-        assert!(refused.contains("]:4791"), "{refused}");
-    }
-}
-
 /// What becomes of one request of `a` whose peer is `b`; the connection is new.
 fn outcome(request: impl Fn(&End) -> Request, len: u32) -> (Status, Vec<u8>) {
     let [a, b] = pair(&ContextConfig::default(), 1024);

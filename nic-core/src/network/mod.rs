@@ -7,15 +7,15 @@
 //! The NIC has one address of IPv4, which it answers for on every port of frames, and by which other NICs name it. A port of datagrams has an
 //! address of its host beside it, of IPv4 or IPv6.
 
+mod addresses;
 mod hosts;
 mod neighbor;
 mod routes;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 use ringbell_nic_abi::Status;
 use smoltcp::wire::Ipv4Cidr;
 
@@ -30,7 +30,7 @@ use crate::types::NicTime;
 use crate::wire::control::{echo_reply, Arp, ARP_FRAME};
 use crate::wire::frame::{classify, Dropped, Frame, RoceFrame, TcpFrame};
 use crate::wire::roce::icrc::Flow;
-use crate::wire::udp::{self, headers_to, IP_UDP_HEADERS, UNFRAGMENTED};
+use crate::wire::udp::{self, IP_UDP_HEADERS, UNFRAGMENTED};
 use crate::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
 
 /// Most ports of a NIC.
@@ -189,12 +189,6 @@ pub enum Refused {
         /// Where it was sent to.
         peer: SocketAddr,
     },
-}
-
-/// A flow whose packets are not cut.
-fn unfragmented(from: SocketAddr, to: SocketAddr) -> Flow {
-    let fragment = UNFRAGMENTED;
-    Flow { from, to, fragment }
 }
 
 /// How RoCEv2 packets leave.
@@ -411,103 +405,6 @@ impl Network {
     /// The port of a hop.
     pub fn port_of(&self, hop: usize) -> usize {
         self.neighbors.place(hop).port
-    }
-
-    /// Says at which address of its host a NIC receives datagrams. One that is not known has its own address there, and the port of RoCEv2.
-    pub fn know_host(&mut self, ip: Ipv4Addr, address: SocketAddr) {
-        self.hosts.know(ip, address);
-    }
-
-    /// The short name by which this NIC's users reach the NIC at an IPv6 address: at UDP port 4791, by the first port of datagrams with an
-    /// address of IPv6. It is the same each time, and means nothing to other NICs. `None`: there is no such port, or there are too many names.
-    pub fn short_name(&mut self, ip: Ipv6Addr) -> Option<Ipv4Addr> {
-        let has_port = self.ports.iter().any(AnyPort::is_ipv6);
-        has_port.then(|| self.hosts.ask(ip)).flatten()
-    }
-
-    /// The IPv6 address behind a short name.
-    pub fn behind_short_name(&self, name: Ipv4Addr) -> Option<Ipv6Addr> {
-        self.hosts.behind(name)
-    }
-
-    /// A peer's address for users.
-    pub(crate) fn shown(&self, peer: SocketAddrV4) -> SocketAddr {
-        let behind = self.hosts.behind(*peer.ip());
-        behind.map_or(peer.into(), |ip| (ip, peer.port()).into())
-    }
-
-    /// The name of the NIC at an IPv6 address, from which a request has come by a port. `None`: all names have connections.
-    pub(crate) fn hear(&mut self, port: usize, ip: Ipv6Addr) -> Option<Ipv4Addr> {
-        let neighbors = &self.neighbors;
-        self.hosts
-            .hear(ip, |name| neighbors.is_used(Place { port, ip: name }))
-    }
-
-    /// The addresses of RoCEv2 packets to a peer, as its ICRC covers them: source, which has `src_port` on a port of frames, and destination.
-    pub fn flow(&self, port: usize, src_port: u16, peer: Ipv4Addr) -> Flow {
-        let (from, to) = match &self.ports[port] {
-            AnyPort::Frames(_) => self.between(src_port, peer),
-            AnyPort::Datagrams(p) => {
-                let to = self.hosts.address(peer);
-                // `hop_to` has refused a name that nothing has.
-                (p.local(), to.unwrap_or((peer, ROCE_UDP_PORT).into()))
-            }
-        };
-        unfragmented(from, to)
-    }
-
-    /// Those of an answer to a packet that came from there.
-    pub(crate) fn answer_flow(&self, port: usize, src_port: u16, to: SocketAddr) -> Flow {
-        let (from, to) = match (&self.ports[port], to.ip()) {
-            (AnyPort::Frames(_), IpAddr::V4(ip)) => self.between(src_port, ip),
-            (AnyPort::Frames(_), IpAddr::V6(_)) => (to, to),
-            (AnyPort::Datagrams(p), _) => (p.local(), self.hosts.answer_to(to)),
-        };
-        unfragmented(from, to)
-    }
-
-    /// Those of a packet in a frame.
-    fn between(&self, src_port: u16, peer: Ipv4Addr) -> (SocketAddr, SocketAddr) {
-        let from = (self.ip(), src_port).into();
-        (from, (peer, ROCE_UDP_PORT).into())
-    }
-
-    /// The addresses by which management names both ends of a connection (annex A11): ours and the peer's. They are of IPv6 for a peer that is
-    /// known by a short name.
-    pub(crate) fn ends(&self, port: usize, peer: Ipv4Addr) -> (IpAddr, IpAddr) {
-        match (self.hosts.behind(peer), &self.ports[port]) {
-            (Some(ip), AnyPort::Datagrams(p)) => (p.local().ip(), ip.into()),
-            _ => (self.ip().into(), peer.into()),
-        }
-    }
-
-    /// Whether management means this NIC by an address, in a message that came by a port.
-    pub(crate) fn is_own(&self, port: usize, ip: IpAddr) -> bool {
-        match (ip, &self.ports[port]) {
-            (IpAddr::V4(ip), _) => ip == self.ip(),
-            (IpAddr::V6(_), AnyPort::Datagrams(p)) => ip == p.local().ip(),
-            (IpAddr::V6(_), AnyPort::Frames(_)) => false,
-        }
-    }
-
-    /// The NIC whose RoCEv2 packets come from there. `None`: an IPv6 address that no NIC of ours names.
-    pub(crate) fn sender(&self, port: usize, from: SocketAddr) -> Option<Ipv4Addr> {
-        match (&self.ports[port], from) {
-            (AnyPort::Frames(_), SocketAddr::V4(from)) => Some(*from.ip()),
-            (AnyPort::Frames(_), SocketAddr::V6(_)) => None,
-            (AnyPort::Datagrams(_), from) => self.hosts.whose(from),
-        }
-    }
-
-    /// Longest UDP payload to a peer by a port. It may fall, and never rises.
-    pub fn payload_to(&mut self, port: usize, peer: Ipv4Addr) -> usize {
-        match &mut self.ports[port] {
-            AnyPort::Frames(p) => p.mtu() - IP_UDP_HEADERS,
-            AnyPort::Datagrams(p) => {
-                let host = self.hosts.address(peer).map_or(peer.into(), |at| at.ip());
-                p.mtu_to(host) - headers_to(host)
-            }
-        }
     }
 
     /// How many packets of one size leave a port as one.
