@@ -25,7 +25,7 @@ const fn rtl(name: &'static str, modules: &'static [&'static str]) -> Rtl {
 }
 
 const HLL: &[&str] = &["mul_const", "hll_hash", "hll_registers", "hll"];
-const BLOCKS: [Rtl; 9] = [
+const BLOCKS: [Rtl; 10] = [
     rtl("gtlb", &["gtlb"]),
     rtl("regfile", &["regfile"]),
     rtl("dma_split", &["dma_split"]),
@@ -42,6 +42,21 @@ const BLOCKS: [Rtl; 9] = [
         parameters: &["-GDeadline=5000"],
         ..rtl("sequencer", &["sequencer"])
     },
+    rtl(
+        "nic_top",
+        &[
+            "fifo",
+            "dma_split",
+            "dma_align",
+            "dma_read",
+            "dma_write",
+            "gtlb",
+            "regfile",
+            "desc",
+            "direct",
+            "nic_top",
+        ],
+    ),
 ];
 
 fn main() {
@@ -49,6 +64,7 @@ fn main() {
         println!("cargo:rerun-if-env-changed={name}");
     }
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rustc-check-cfg=cfg(nic_top)");
     if env::var_os("CARGO_FEATURE_VERILATOR").is_none() {
         return;
     }
@@ -66,6 +82,9 @@ fn main() {
             .is_none_or(|o| o.split(',').any(|b| b == block))
     };
 
+    if wanted("nic_top") {
+        println!("cargo:rustc-cfg=nic_top");
+    }
     let mut cpp = cc::Build::new();
     cpp.cpp(true).std("c++17").opt_level(2).warnings(false);
     let mut rust = String::new();

@@ -18,3 +18,7 @@ mod blocks {
 
 #[cfg(feature = "verilator")]
 pub use blocks::*;
+
+// Where `nic_top` was compiled.
+#[cfg(nic_top)]
+pub mod card;

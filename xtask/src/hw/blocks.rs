@@ -11,8 +11,11 @@ pub(super) struct Block {
     pub(super) runs: &'static [&'static str],
     /// Steps of its k-induction; none without a proof.
     pub(super) depth: Option<u32>,
-    /// The module whose resources are estimated: the block, or the part of which it has many.
-    pub(super) estimated: &'static str,
+    /// A parameter and its value in the proof of every run; at full size it is proved by `exhaust`.
+    pub(super) narrow: Option<(&'static str, u32)>,
+    /// The module whose resources are estimated: the block, or the part of which it has many; none where others contain it, or it is
+    /// their sum.
+    pub(super) estimated: Option<&'static str>,
     /// Its parameters there.
     pub(super) parameters: &'static [(&'static str, &'static str)],
 }
@@ -40,13 +43,23 @@ const fn simulated(name: &'static str, runs: &'static [&'static str]) -> Block {
         test: name,
         runs,
         depth: None,
-        estimated: name,
+        narrow: None,
+        estimated: Some(name),
         parameters: &[],
     }
 }
 
+/// A block that is simulated as part of `nic_top`.
+const fn part(name: &'static str, parts: &'static [&'static str]) -> Block {
+    Block {
+        parts,
+        test: "nic_top",
+        ..simulated(name, &["nic_top"])
+    }
+}
+
 const HLL: &[&str] = &["hll", "hll_murmur3"];
-pub(super) const BLOCKS: [Block; 9] = [
+pub(super) const BLOCKS: [Block; 16] = [
     proved("gtlb", &["gtlb"], 7),
     proved("regfile", &["regfile"], 6),
     proved("dma_split", &["dma_split"], 5),
@@ -59,17 +72,56 @@ pub(super) const BLOCKS: [Block; 9] = [
     // Each of its 16 lanes is such a hash, of the two the larger, and an instance of hll_registers.
     Block {
         parts: &["mul_const", "hll_hash", "hll_registers"],
-        estimated: "hll_hash",
+        estimated: Some("hll_hash"),
         parameters: &[("Murmur3", "1")],
         ..simulated("hll", HLL)
     },
     // Its 80 adders would take yosys minutes: one of f32 is estimated.
     Block {
         parts: &["float_add"],
-        estimated: "float_add",
+        estimated: Some("float_add"),
         ..simulated("reduce", &["reduce"])
     },
     simulated("sequencer", &["sequencer", "reduce"]),
+    Block {
+        depth: Some(3),
+        estimated: None,
+        ..part("fifo", &[])
+    },
+    // Of 64 bytes it takes four minutes.
+    Block {
+        depth: Some(3),
+        narrow: Some(("Bytes", 16)),
+        estimated: None,
+        ..part("dma_align", &[])
+    },
+    part("dma_read", &["fifo", "dma_split", "dma_align"]),
+    part("dma_write", &["fifo", "dma_split", "dma_align"]),
+    Block {
+        depth: Some(3),
+        ..part("desc", &[])
+    },
+    Block {
+        depth: Some(3),
+        ..part("direct", &["fifo"])
+    },
+    Block {
+        estimated: None,
+        ..part(
+            "nic_top",
+            &[
+                "fifo",
+                "dma_split",
+                "dma_align",
+                "dma_read",
+                "dma_write",
+                "gtlb",
+                "regfile",
+                "desc",
+                "direct",
+            ],
+        )
+    },
 ];
 
 /// Which check must notice a fault.
@@ -105,7 +157,7 @@ const fn fault(
 }
 
 /// The first that a block's proof notices is planted in every run, the others by `cargo xtask hw mutate`.
-pub(super) const FAULTS: [Fault; 38] = [
+pub(super) const FAULTS: [Fault; 52] = [
     fault(
         "gtlb",
         By::Proof,
@@ -217,6 +269,104 @@ pub(super) const FAULTS: [Fault; 38] = [
         "a command that ends on a boundary asks for one more burst",
         "left_q <= to_edge;",
         "left_q < to_edge;",
+    ),
+    fault(
+        "fifo",
+        By::Proof,
+        "a full queue takes one more",
+        "(AtW+1)'(Depth);",
+        "(AtW+1)'(Depth + 1);",
+    ),
+    fault(
+        "dma_align",
+        By::Proof,
+        "the bytes of the beat before are turned once more",
+        "if (prime || form) prev_q <= turned;",
+        "if (prime || form) prev_q <= in_data_i;",
+    ),
+    fault(
+        "dma_align",
+        By::Proof,
+        "the last beat keeps a byte too many",
+        "LaneW'(i) <= end_q)",
+        "LaneW'(i) <= end_q + 1'b1)",
+    ),
+    fault(
+        "dma_align",
+        By::Proof,
+        "the first beat of a late transfer is not kept aside",
+        "prime_q    <= cmd_to_i < cmd_from_i;",
+        "prime_q    <= 1'b0;",
+    ),
+    fault(
+        "desc",
+        By::Proof,
+        "a slot is fetched again before it has retired",
+        "state_q == Ask && !busy;",
+        "state_q == Ask;",
+    ),
+    fault(
+        "desc",
+        By::Proof,
+        "an entry is taken without its last word",
+        "laps == {8{lap}}",
+        "laps[6:0] == {7{lap}}",
+    ),
+    fault(
+        "desc",
+        By::Proof,
+        "a completion needs no permit",
+        "held_q && permit_rd_q[103:72] == done_ticket_q",
+        "permit_rd_q[103:72] == done_ticket_q",
+    ),
+    fault(
+        "desc",
+        By::Proof,
+        "doorbells are lost while a queue is set up",
+        "!setup && state_q != Sweep;",
+        "1'b1;",
+    ),
+    fault(
+        "direct",
+        By::Proof,
+        "a chunk is longer than its credit",
+        "wire [31:0] most    = credit < 32'(Chunk) ? credit : 32'(Chunk);",
+        "wire [31:0] most    = 32'(Chunk);",
+    ),
+    fault(
+        "direct",
+        By::Proof,
+        "an operation ends with its first chunk",
+        "wire        in_full = chunk == next_left;",
+        "wire        in_full = 1'b1;",
+    ),
+    fault(
+        "direct",
+        By::Proof,
+        "a segment may be longer than its receive",
+        "rx_meta_len_i != '0 && rx_meta_len_i <= next_left;",
+        "rx_meta_len_i != '0;",
+    ),
+    fault(
+        "nic_top",
+        By::Simulation,
+        "the GTLB's command goes to the command layer",
+        "wire        is_others  = !(is_command || is_base || is_staged);",
+        "wire        is_others  = !(is_base || is_staged);",
+    ),
+    fault(
+        "nic_top",
+        By::Simulation,
+        "the answers of look-ups go to the wrong side",
+        ".lookup_valid_i(found && who_q[2]), .lookup_fault_i(fault),",
+        ".lookup_valid_i(found && who_q[1]), .lookup_fault_i(fault),",
+    ),
+    fault(
+        "nic_top",
+        By::Simulation,
+        "undefined flags are taken",
+        "(flags & ~allowed) != '0 || set_alone",
+        "set_alone",
     ),
     fault(
         "reduce",

@@ -34,23 +34,25 @@ pub(super) fn compare(tools: &Tools, blocks: &[&Block], update: bool) -> Result<
         COLUMNS.map(|c| format!("{c:>8}")).concat()
     );
     for block in blocks {
-        let row = estimate(tools, block)?;
+        let Some(module) = block.estimated else {
+            continue;
+        };
+        let row = estimate(tools, block, module)?;
         let shown = COLUMNS.map(|c| format!("{:>8}", row[c])).concat();
-        println!("{:<12}{shown}", block.estimated);
+        println!("{module:<12}{shown}");
         for (column, value) in &row {
-            let before = recorded["blocks"][block.estimated][column].as_u64();
+            let before = recorded["blocks"][module][column].as_u64();
             let close = before.is_some_and(|b| {
                 let most = (b as f64 * TOLERANCE.0).max(TOLERANCE.1);
                 (b as f64 - *value as f64).abs() <= most
             });
             if !close {
                 differences.push(format!(
-                    "{} {column}: {before:?} recorded, {value} now",
-                    block.estimated
+                    "{module} {column}: {before:?} recorded, {value} now"
                 ));
             }
         }
-        now[block.estimated] = json!(row);
+        now[module] = json!(row);
     }
     if update {
         let text = serde_json::to_string_pretty(&json!({
@@ -69,7 +71,7 @@ pub(super) fn compare(tools: &Tools, blocks: &[&Block], update: bool) -> Result<
     Ok(())
 }
 
-fn estimate(tools: &Tools, block: &Block) -> Result<Row> {
+fn estimate(tools: &Tools, block: &Block, module: &str) -> Result<Row> {
     let files: Vec<String> = block
         .files()
         .iter()
@@ -77,12 +79,12 @@ fn estimate(tools: &Tools, block: &Block) -> Result<Row> {
         .collect();
     let out = tools.work.join(format!("{}.json", block.name));
     let _ = fs::remove_file(&out);
-    let parameter = |(name, value)| format!("chparam -set {name} {value} {}; ", block.estimated);
+    let parameter = |(name, value)| format!("chparam -set {name} {value} {module}; ");
     let parameters: String = block.parameters.iter().copied().map(parameter).collect();
     let script = format!(
         "read_verilog -sv {}; {parameters}synth_xilinx -family xcup -flatten -noiopad -top {}; tee -q -o {} stat -json",
         files.join(" "),
-        block.estimated,
+        module,
         out.display()
     );
     command_within(
