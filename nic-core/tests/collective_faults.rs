@@ -217,6 +217,45 @@ fn abort_and_free_release_every_rank() {
     }
 }
 
+/// A rank that has announced its receives ends the communicator while others write to them: nothing is written after that, and the links
+/// go on.
+#[test]
+fn receives_that_peers_write_are_gone_with_the_communicator() {
+    for steps in 0..12 {
+        let mut w = World::new(3, Wire::Rdma, &CollectiveSettings::default());
+        let count = 300_000;
+        let call = Call::new(K::AllReduce, count).at(0, 4 * count);
+        let early: Vec<_> = [0, 1].map(|r| (r, w.post(r, &call))).to_vec();
+        for _ in 0..20 {
+            w.step();
+        }
+        let late = (2, w.post(2, &call));
+        for _ in 0..steps {
+            w.step();
+        }
+        let (nic, id) = (w.host(0).nic.clone(), w.comms[0]);
+        nic.abort_communicator(id).expect("known");
+        let ended = w.settle(&early[..1]);
+        assert_eq!(ended[0].status, Status::CommAborted);
+        let (at, len) = (4 * count, 4 * count);
+        let memory = vec![0x5a; len as usize];
+        w.host(0).poke(at, &memory);
+        w.settle(&[early[1], late]);
+        for _ in 0..200 {
+            w.step();
+        }
+        assert!(
+            w.host(0).peek(at, memory.len()) == memory,
+            "after {steps} steps"
+        );
+        works_again(&mut w, 70, &[0, 1, 2]);
+        let all = (0..3).map(|r| w.host(r).nic.communicator_status(w.comms[r]));
+        assert!(all
+            .into_iter()
+            .all(|s| matches!(s, Ok(CommStatus::Aborted { .. }))));
+    }
+}
+
 /// Ends the NIC of a rank of a ring, in order, after so many steps; the others end, and the survivors
 /// go on. (Ranks that are killed: `src/collective/killed.rs`.)
 fn end_at(wire: Wire, steps: u32, seed: u64) {
@@ -534,7 +573,7 @@ fn settings_that_differ_between_ranks_are_a_mismatch() {
 
 /// A header, as an unknown peer would write it.
 fn header(kind: u8, from: u16, a: u32, words: [u64; 4]) -> Vec<u8> {
-    let head = u64::from(kind) | 2 << 8 | u64::from(from) << 16 | u64::from(a) << 32;
+    let head = u64::from(kind) | 3 << 8 | u64::from(from) << 16 | u64::from(a) << 32;
     std::iter::once(head)
         .chain(words)
         .flat_map(u64::to_le_bytes)

@@ -288,6 +288,25 @@ fn a_short_all_reduce_over_rdma_takes_two_rounds_of_steps_and_no_message_besides
     assert!(frames <= 2 * 32, "{frames} frames");
 }
 
+/// Longer messages go straight to their receives, which were announced ahead: no request, and no header with the payload.
+#[test]
+fn a_long_all_reduce_over_rdma_is_written_and_asks_for_nothing() {
+    let mut w = World::new(3, Wire::Rdma, &CollectiveSettings::default());
+    let call = Call::new(K::AllReduce, 400_000).of(DataType::U32, ReduceOp::Sum);
+    let (data, len) = (input(0, 400_000, 5), 4 * 400_000_usize);
+    for r in 0..3 {
+        w.host(r).poke(0, &bytes(&data));
+    }
+    w.run(&call.at(0, len as u64));
+    let sums: Vec<_> = data.iter().map(|x| x.wrapping_mul(3)).collect();
+    for r in 0..3 {
+        assert!(words(&w.host(r).peek(len as u64, len)) == sums, "rank {r}");
+        let info = w.host(r).nic.communicator_info(w.comms[r]).expect("known");
+        let c = info.counters;
+        assert!(c.written >= 4 && c.rendezvous + c.eager == 0, "{c:?}");
+    }
+}
+
 #[test]
 fn thirty_two_ranks() {
     let mut w = World::new(32, Wire::Tcp, &small());

@@ -7,14 +7,17 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ringbell_nic_abi::Status;
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::capture::CaptureDatagrams;
 use ringbell_nic_core::port::impair::{Faults, ImpairDatagrams};
 use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
 use ringbell_nic_core::port::{Batch, Datagram, DatagramPort, PortCounters, Segmentation};
 use ringbell_nic_core::transport::rdma::{Icrc, RdmaConfig};
-use ringbell_nic_core::transport::{Transport, TransportEvent};
-use ringbell_nic_core::types::NicTime;
+use ringbell_nic_core::transport::{
+    Payload, RecvWork, SendWork, Target, Transport, TransportEvent,
+};
+use ringbell_nic_core::types::{NicTime, Owner, WorkToken};
 use transport_support::rdma::{config, Pair, Side};
 use transport_support::{random, Flow, IP_A, IP_B, MINUTE};
 
@@ -167,6 +170,62 @@ fn long_packets_are_received_in_place_between_others() {
         back.check(&p.b, &p.a);
         let counted = p.b.transport.counters();
         assert!(counted.in_place > 10, "{seed}: {counted:?}");
+        assert!(counted.foreign + counted.invalid > 0, "{counted:?}");
+    }
+}
+
+/// The first packet of a written message is received in place, too, and the last one, which is shorter.
+#[test]
+fn written_messages_are_received_in_place_between_foreign_packets() {
+    for (seed, mtu, icrc) in [
+        (1, None, Icrc::Never),
+        (2, None, Icrc::Always),
+        (3, Some(9_000), Icrc::Never),
+        (4, Some(9_000), Icrc::Always),
+        (5, Some(20_000), Icrc::Always),
+    ] {
+        let ports: (Socket, Socket) = (Box::new(socket(mtu)), Box::new(socket(mtu)));
+        let receiver = ports.1.local();
+        let ends = [1, 2].map(|n| with_icrc(seed * 2 + n, icrc));
+        let mut p = over_sockets(ports, ends[0].clone(), ends[1].clone());
+        (p.a.dma.mapped, p.b.dma.mapped) = (true, true);
+        let foreign = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let (a, b) = p.connect(7000);
+        for round in 0..8 {
+            let data = random(seed * 100 + round, 200_000 + 4 * round as usize);
+            let (from, into) = (
+                p.a.dma.region(data.clone()),
+                p.b.dma.region(vec![0; data.len()]),
+            );
+            let recv = RecvWork {
+                token: WorkToken(1),
+                by: Owner::NIC,
+                buffer: into,
+                some: false,
+            };
+            let key = p.b.transport.expose(b, &recv).expect("an open connection");
+            let work = SendWork {
+                token: WorkToken(2),
+                by: Owner::NIC,
+                payload: Payload::Memory(from),
+                push: true,
+            };
+            let to = Target {
+                key,
+                offset: 0,
+                last: true,
+            };
+            foreign
+                .send_to(&[0x5a; 9_000], receiver)
+                .expect("the loopback");
+            p.a.transport.post_write(a, work, to);
+            let done = p.until(MINUTE, |p| p.b.received(1));
+            assert_eq!(done, (Status::Ok, data.len() as u64));
+            assert_eq!(p.until(MINUTE, |p| p.a.sent(2)).0, Status::Ok);
+            assert!(p.b.dma.bytes(into) == data, "{seed}");
+        }
+        let counted = p.b.transport.counters();
+        assert!(counted.in_place >= 8, "{seed}: {counted:?}");
         assert!(counted.foreign + counted.invalid > 0, "{counted:?}");
     }
 }

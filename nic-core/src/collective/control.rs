@@ -254,6 +254,7 @@ impl Collectives {
             nic_memory += g.buffers.map_or(0, |b| b.len);
             counters.eager = g.counts.eager;
             counters.rendezvous = g.counts.rendezvous;
+            counters.written = g.counts.written;
             counters.without_credit = g.counts.without_credit;
             counters.unexpected = g.counts.unexpected;
         }

@@ -326,9 +326,11 @@ pub struct CollectiveCounters {
     pub eager: u64,
     /// Messages sent after the receiver had named a buffer.
     pub rendezvous: u64,
+    /// Messages written straight to receives that the receiver had announced.
+    pub written: u64,
     /// Messages longer than nothing that would have been eager, but found no free receive buffer.
     pub without_credit: u64,
-    /// Messages that came before their receive.
+    /// Messages that came before their receive, and announced receives that came before their message.
     pub unexpected: u64,
     /// Elements that this NIC has reduced.
     pub reduced: u64,

@@ -33,7 +33,7 @@ use crate::dma::DmaAccess;
 use crate::engine::{Direction, EngineFailed, Engines, Stage};
 use crate::types::{ConnId, Owner};
 
-pub(crate) use receive::{Filled, Mapped, ReceivePath, Run, Source};
+pub(crate) use receive::{place, Filled, Mapped, ReceivePath, Run, Source};
 pub(crate) use send::{SendPath, Sent};
 pub use work::{Payload, RecvWork, SendWork, TransportEvent};
 

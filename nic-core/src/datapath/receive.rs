@@ -385,23 +385,14 @@ impl ReceivePath {
     /// A packet may turn out to be another one. Until a receive begins, programs rely on what its memory holds: several receives
     /// may share one buffer, which then has the message before.
     pub(crate) fn places(&self, len: usize, places: &mut Places, dma: &mut dyn DmaAccess) {
-        let Some(r) = self.recvs.front().filter(|r| r.done > 0 && !r.work.some) else {
-            return;
-        };
-        let mut at = r.done as usize;
-        while r.work.buffer.len as usize - at >= len {
-            let mapped = each_mapped(dma, &r.work.buffer, at as u64, len, |to, n| {
-                // SAFETY: mapped (`direct`). The receive is posted until the step's packets have been taken.
-                unsafe { places.add(to, n) };
-            });
-            if mapped < len {
-                return places.cancel();
-            }
-            at += len;
-            if !places.end() {
-                return;
-            }
+        if let Some(r) = self.recvs.front().filter(|r| r.done > 0 && !r.work.some) {
+            place(&r.work.buffer, r.done, (len, u32::MAX), places, dma);
         }
+    }
+
+    /// Whether bytes of the first receive are there, and others are not.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.recvs.front().is_some_and(|r| r.done > 0)
     }
 
     /// A packet of so many bytes is in its place, in the first receive.
@@ -538,6 +529,33 @@ impl Receiving {
                 self.done += n as u32;
             }
             *moved = true;
+        }
+    }
+}
+/// Adds places for packets of so many bytes each, and as many of them at most, in a receive's memory from `at` on.
+#[allow(unsafe_code)] // As its callers.
+pub(crate) fn place(
+    buffer: &Buffer,
+    at: u32,
+    (len, most): (usize, u32),
+    places: &mut Places,
+    dma: &mut dyn DmaAccess,
+) {
+    let mut at = at as usize;
+    for _ in 0..most {
+        if buffer.len as usize - at < len {
+            return;
+        }
+        let mapped = each_mapped(dma, buffer, at as u64, len, |to, n| {
+            // SAFETY: mapped (`direct`). The receive is posted until the step's packets have been taken.
+            unsafe { places.add(to, n) };
+        });
+        if mapped < len {
+            return places.cancel();
+        }
+        at += len;
+        if !places.end() {
+            return;
         }
     }
 }

@@ -39,7 +39,6 @@ use std::os::fd::BorrowedFd;
 
 pub use self::batch::Batch;
 pub use self::places::Places;
-pub(crate) use self::places::AROUND_PLACED;
 use crate::types::NicTime;
 pub use crate::wire::MacAddr;
 use crate::wire::ETHERNET_HEADER;

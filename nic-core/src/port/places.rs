@@ -9,19 +9,18 @@ use std::ops::Range;
 
 use super::batch::digest_memory;
 use crate::wire::roce::icrc::{self, Flow, ICRC_BYTES};
-use crate::wire::roce::{Bth, BTH_BYTES};
+use crate::wire::roce::packet::Head;
+use crate::wire::roce::{Bth, Extended, Reth, BTH_BYTES};
 
-/// Bytes around a payload: a base header before it, a CRC behind.
-pub(crate) const AROUND_PLACED: usize = BTH_BYTES + ICRC_BYTES;
 /// Most bytes of packets that arrive as one, and most packets.
 const BYTES_MAX: usize = 65_507;
 const PACKETS_MAX: usize = 64;
 
-/// Consecutive packets of one sender, all of one size, with a base header alone. See the module text.
+/// Consecutive packets of one sender, all of one size: SENDs without extended headers, or WRITEs of consecutive memory. See the module text.
 #[derive(Debug, Default)]
 pub struct Places {
-    /// Their sender, and the header of the first.
-    first: Option<(SocketAddr, Bth)>,
+    /// Their sender, and the headers of the first.
+    first: Option<(SocketAddr, Head)>,
     /// Bytes of each payload.
     payload: usize,
     /// Exposed addresses, and lengths.
@@ -37,8 +36,8 @@ impl Places {
         self.ends.clear();
     }
 
-    /// Begins anew. The headers differ from the first in their number, and may ask for an acknowledgement.
-    pub(crate) fn begin(&mut self, from: SocketAddr, first: Bth, payload: usize) {
+    /// Begins anew. The headers differ from the first in their number and address, and may ask for an acknowledgement.
+    pub(crate) fn begin(&mut self, from: SocketAddr, first: Head, payload: usize) {
         self.clear();
         (self.first, self.payload) = (Some((from, first)), payload);
     }
@@ -55,12 +54,17 @@ impl Places {
     pub(crate) fn end(&mut self) -> bool {
         self.ends.push(self.spans.len());
         let more = self.ends.len() + 1;
-        more <= PACKETS_MAX && more * (self.payload + AROUND_PLACED) <= BYTES_MAX
+        more <= PACKETS_MAX && more * (self.payload + self.around()) <= BYTES_MAX
     }
 
     /// Drops the place that is not whole.
     pub(crate) fn cancel(&mut self) {
         self.spans.truncate(self.ends.last().copied().unwrap_or(0));
+    }
+
+    /// Bytes around a payload: headers before it, a CRC behind.
+    pub(crate) fn around(&self) -> usize {
+        self.first.map_or(0, |(_, head)| head.len()) + ICRC_BYTES
     }
 
     /// Bytes of each payload.
@@ -105,28 +109,33 @@ impl Places {
             return false;
         };
         let is_it = |(k, head): (u32, &[u8])| {
-            Bth::parse(head).is_ok_and(|(bth, _)| {
-                let psn = first.psn.plus(k);
-                let acknowledge = bth.acknowledge;
-                bth == Bth {
-                    psn,
-                    acknowledge,
-                    ..first
-                }
-            })
+            let Ok((bth, rest)) = Bth::parse(head) else {
+                return false;
+            };
+            let expected = Bth {
+                psn: first.bth.psn.plus(k),
+                acknowledge: bth.acknowledge,
+                ..first.bth
+            };
+            let before = u64::from(k) * self.payload as u64;
+            let extended = match first.extended {
+                Extended::Reth(r) => Extended::Reth(Reth {
+                    address: r.address.wrapping_add(before),
+                    ..r
+                }),
+                other => other,
+            };
+            bth == expected && Extended::parse(bth.opcode, rest).is_ok_and(|(is, _)| is == extended)
         };
-        let mut all = (0_u32..).zip(heads.chunks(AROUND_PLACED));
+        let mut all = (0_u32..).zip(heads.chunks(self.around()));
         sender == from && all.all(is_it)
     }
 
     /// The CRC of a packet whose payload is in its place.
-    pub(crate) fn icrc(
-        &self,
-        packet: usize,
-        flow: &Flow,
-        head: &[u8; BTH_BYTES],
-    ) -> Option<[u8; ICRC_BYTES]> {
-        let mut digest = icrc::begin(flow, head, BTH_BYTES + self.payload)?;
+    pub(crate) fn icrc(&self, packet: usize, flow: &Flow, head: &[u8]) -> Option<[u8; ICRC_BYTES]> {
+        let (bth, extended) = head.split_first_chunk::<BTH_BYTES>()?;
+        let mut digest = icrc::begin(flow, bth, head.len() + self.payload)?;
+        digest.update(extended);
         for (at, len) in self.spans(packet) {
             // SAFETY: mapped until the next packet is asked for (the caller of `add`).
             unsafe { digest_memory(&mut digest, at, len) };

@@ -25,11 +25,9 @@ use rustc_hash::FxHashMap;
 
 use self::socket::{Message, Pieces, Received, MESSAGES, PIECES_MAX};
 use super::kernel::{failed, path_mtu, Errors};
-use super::{
-    Batch, Datagram, DatagramPort, Places, PortCounters, Segmentation, AROUND_PLACED, MTU_MIN,
-};
+use super::{Batch, Datagram, DatagramPort, Places, PortCounters, Segmentation, MTU_MIN};
 use crate::types::NicTime;
-use crate::wire::roce::BTH_BYTES;
+use crate::wire::roce::icrc::ICRC_BYTES;
 use crate::wire::udp::headers_to;
 
 /// Largest MTU of a port of datagrams: the longest IPv4 packet.
@@ -261,21 +259,22 @@ impl RocePort {
     #[allow(unsafe_code)] // Memory of posted receives, by address.
     fn receive_placed(&mut self) -> Option<(Received, usize)> {
         let (i, e) = (&mut self.inbox, &mut self.expected);
-        let (most, packet) = (e.places.len(), e.places.payload() + AROUND_PLACED);
-        e.around.resize(most * AROUND_PLACED, 0);
+        let (most, around_each) = (e.places.len(), e.places.around());
+        let (packet, head) = (e.places.payload() + around_each, around_each - ICRC_BYTES);
+        e.around.resize(most * around_each, 0);
         e.pieces.clear();
         let mut around = e.around.as_mut_ptr();
         let mut add = |pieces: &mut Pieces, len: usize| {
             pieces.add(pieces.len(), around, len);
             around = around.wrapping_add(len);
         };
-        add(&mut e.pieces, BTH_BYTES);
+        add(&mut e.pieces, head);
         for k in 0..most {
             for (at, len) in e.places.spans(k) {
                 e.pieces.add(e.pieces.len(), at, len);
             }
-            let next = if k + 1 < most { BTH_BYTES } else { 0 };
-            add(&mut e.pieces, AROUND_PLACED - BTH_BYTES + next);
+            let next = if k + 1 < most { head } else { 0 };
+            add(&mut e.pieces, ICRC_BYTES + next);
         }
         let (beyond, linear) = i.bytes.split_at_mut(MESSAGE_BYTES);
         e.pieces
@@ -294,7 +293,7 @@ impl RocePort {
         let n = got.len / packet;
         let is_whole = n > 0 && n <= most && n * packet == got.len;
         let is_cut_so = got.segment == packet;
-        if is_whole && is_cut_so && e.places.are(got.from, &e.around[..n * AROUND_PLACED]) {
+        if is_whole && is_cut_so && e.places.are(got.from, &e.around[..n * around_each]) {
             e.places.truncate(n);
             return Some((got, n));
         }
@@ -502,7 +501,7 @@ impl DatagramPort for RocePort {
                 return Some(Datagram {
                     from: got.from,
                     ecn: got.ecn,
-                    bytes: &self.expected.around[..n * AROUND_PLACED],
+                    bytes: &self.expected.around[..n * self.expected.places.around()],
                     placed: Some(&self.expected.places),
                 });
             }

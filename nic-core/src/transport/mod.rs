@@ -47,6 +47,17 @@ pub trait PeerWindow {
     fn wake(&self);
 }
 
+/// Where the bytes of a send go, in a receive that the peer has exposed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    /// The key of the receive.
+    pub key: u32,
+    /// Its first byte there. The sends of a message continue each other.
+    pub offset: u32,
+    /// The message ends with it.
+    pub last: bool,
+}
+
 /// A stream transport. See the module text for the rules.
 pub trait Transport: Sharer + Send {
     /// Short name: `local`, `tcp`, `rdma`.
@@ -56,6 +67,12 @@ pub trait Transport: Sharer + Send {
     /// any.
     fn eager_max(&self) -> u64 {
         u64::MAX
+    }
+
+    /// Longest message, in bytes, that costs less in the stream than in a receive which the peer writes ([`expose`](Transport::expose)).
+    /// `None`: there are no such receives.
+    fn exposes(&self) -> Option<u64> {
+        None
     }
 
     /// Starts to listen on a port; `backlog` connections may wait between handshake and
@@ -95,6 +112,22 @@ pub trait Transport: Sharer + Send {
 
     /// Queues a receive.
     fn post_recv(&mut self, conn: ConnId, work: RecvWork);
+
+    /// Posts a receive that the peer fills by a message of its own, in no order with other receives. Returns the key by which the peer
+    /// names it, for one message. `None`: nothing happened, because the transport has none.
+    fn expose(&mut self, conn: ConnId, work: &RecvWork) -> Option<u32> {
+        let _ = (conn, work);
+        None
+    }
+
+    /// Queues a send whose bytes go to a receive that the peer has exposed. It arrives in order with other sends.
+    fn post_write(&mut self, conn: ConnId, work: SendWork, to: Target) {
+        let _ = (conn, work, to);
+        debug_assert!(
+            false,
+            "only peers of transports that expose receives have keys"
+        );
+    }
 
     /// Queues a one-sided operation; its `RemoteDone` follows.
     ///

@@ -26,7 +26,9 @@ use ringbell_nic_abi::{
 use ringbell_nic_core::collective::{CollectiveSettings, CommStatus, CommunicatorConfig};
 use ringbell_nic_core::datapath::Datapath;
 use ringbell_nic_core::network::Network;
-use ringbell_nic_core::transport::{Payload, RecvWork, SendWork, Transport, TransportEvent};
+use ringbell_nic_core::transport::{
+    Payload, RecvWork, SendWork, Target, Transport, TransportEvent,
+};
 use ringbell_nic_core::types::{CommId, ConnId, ListenerId, NicTime, WorkToken};
 use ringbell_nic_core::Sharer;
 use ringbell_nic_core::{HostQueue, Nic, NicConfig, ProgressMode, QueueConfig};
@@ -53,6 +55,9 @@ struct Stream {
     /// Bytes that the NIC has not read.
     inbox: VecDeque<u8>,
     recvs: VecDeque<(RecvWork, u64)>,
+    /// Receives that the peer may write, and how many of them it has written.
+    exposed: VecDeque<RecvWork>,
+    written: usize,
     /// Sends that the peer does not take yet.
     held: VecDeque<SendWork>,
     holds: bool,
@@ -93,6 +98,15 @@ impl Wire {
                 detail: 0,
             });
         self.events.extend(recvs);
+        let s = &mut self.streams[i];
+        let exposed = s.exposed.drain(..).map(|w| TransportEvent::RecvDone {
+            conn,
+            token: w.token,
+            status,
+            bytes: 0,
+            detail: 0,
+        });
+        self.events.extend(exposed);
     }
 
     fn reset(&mut self, i: usize) {
@@ -189,9 +203,29 @@ impl Transport for Played {
             }
         });
     }
+    fn exposes(&self) -> Option<u64> {
+        // Every other connection.
+        self.with(|w| w.streams.len().is_multiple_of(2).then_some(64))
+    }
+    fn expose(&mut self, conn: ConnId, work: &RecvWork) -> Option<u32> {
+        self.with(|w| {
+            let s = &mut w.streams[conn.0 as usize];
+            if s.open {
+                s.exposed.push_back(*work);
+            }
+            s.open.then_some(7)
+        })
+    }
+    fn post_write(&mut self, conn: ConnId, work: SendWork, _: Target) {
+        self.post_send(conn, work);
+    }
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
         self.with(|w| {
             let s = &mut w.streams[conn.0 as usize];
+            if let Some(i) = s.exposed.iter().position(|r| r.token == token) {
+                s.exposed.remove(i);
+                return Some(0);
+            }
             if let Some(i) = s.held.iter().position(|h| h.token == token) {
                 s.held.remove(i);
                 return Some(0);
@@ -244,6 +278,23 @@ impl Transport for Played {
                             detail: 0,
                         });
                     }
+                }
+                let s = &mut w.streams[i];
+                while s.open && s.written > 0 {
+                    s.written -= 1;
+                    let Some(r) = s.exposed.pop_front() else {
+                        continue;
+                    };
+                    moved = true;
+                    let bytes = vec![0x5a; r.buffer.len as usize];
+                    let written = data.dma.write(&r.buffer, 0, &bytes);
+                    w.events.push_back(TransportEvent::RecvDone {
+                        conn,
+                        token: r.token,
+                        status: written.map_or_else(|fault| fault.status().0, |()| Status::Ok),
+                        bytes: r.buffer.len.into(),
+                        detail: 0,
+                    });
                 }
                 let s = &mut w.streams[i];
                 if s.open && s.fin && s.inbox.is_empty() {
@@ -309,7 +360,7 @@ impl Input<'_> {
 
 /// A header, as `nic-core/src/collective/fabric/frame.rs` has it.
 pub fn header(kind: u8, from: u16, a: u32, words: [u64; 4]) -> Vec<u8> {
-    let head = u64::from(kind) | 2 << 8 | u64::from(from) << 16 | u64::from(a) << 32;
+    let head = u64::from(kind) | 3 << 8 | u64::from(from) << 16 | u64::from(a) << 32;
     std::iter::once(head)
         .chain(words)
         .flat_map(u64::to_le_bytes)
@@ -558,6 +609,7 @@ impl Play {
                 return;
             };
             s.holds = holds;
+            s.written += usize::from(!holds);
             if !holds {
                 for work in std::mem::take(&mut s.held) {
                     let bytes = match work.payload {

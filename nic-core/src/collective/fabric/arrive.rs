@@ -7,9 +7,11 @@
 use ringbell_nic_abi::Status;
 
 use super::group::{Early, EarlyKind, MAX_EARLY, USER_TAG};
-use super::link::{Dest, LinkState, TxKey};
-use super::{Envelope, Fabric, FabricEvent, Frame, Io, Pieces, SendRequest, Sending};
-use crate::types::Owner;
+use super::link::{Dest, Link, LinkState, TxKey, EXPOSED_TOKEN};
+use super::{Envelope, Fabric, FabricEvent, Frame, Io, Pieces, SendRequest, Sending, FABRIC_TOKEN};
+use crate::engine::Direction;
+use crate::transport::RecvWork;
+use crate::types::{Owner, WorkToken};
 
 /// A message to this rank and the receive that it has met.
 #[derive(Debug)]
@@ -34,7 +36,7 @@ impl Fabric {
         }
         let (ctx, from) = match f {
             Frame::Hello { .. } => return false,
-            Frame::Eager(e) | Frame::Request(e) => (e.ctx, e.from),
+            Frame::Eager(e) | Frame::Request(e) | Frame::Ready(e) => (e.ctx, e.from),
             Frame::Join { ctx, from, .. }
             | Frame::Clear { ctx, from, .. }
             | Frame::Data { ctx, from, .. }
@@ -96,6 +98,7 @@ impl Fabric {
             }
             Frame::Eager(e) => return self.on_eager(io, link, e),
             Frame::Request(e) => return self.on_request(e),
+            Frame::Ready(e) => return self.on_ready(e),
             Frame::Clear { send, recv, .. } => return self.on_clear(ctx, from, send, recv),
             Frame::Data { recv, len, .. } => {
                 return self.on_data(io, link, (ctx, from), recv, len);
@@ -284,7 +287,11 @@ impl Fabric {
             return None;
         }
         let user = e.tag & USER_TAG != 0;
-        if !user && g.early.contains_key(&(e.from, e.tag)) {
+        let all = match kind {
+            EarlyKind::Receive(_) => &mut g.writes.ready,
+            _ => &mut g.early,
+        };
+        if !user && all.contains_key(&(e.from, e.tag)) {
             return None;
         }
         let id = self.earlies.insert(Early {
@@ -302,7 +309,7 @@ impl Fabric {
         if user {
             g.user_early.push_back(id);
         } else {
-            g.early.insert((e.from, e.tag), id);
+            all.insert((e.from, e.tag), id);
             self.events.push_back(FabricEvent::Seen {
                 ctx: e.ctx,
                 from: e.from,
@@ -340,7 +347,7 @@ impl Fabric {
             self.sends.remove(send);
             TxKey::Engine(key)
         };
-        self.frame_with(ctx, from, data, pieces, key);
+        self.frame_with(ctx, from, data, pieces, key, None);
         true
     }
 
@@ -356,7 +363,7 @@ impl Fabric {
             self.take_payload(io, link, Dest::Drop, &Pieces::default(), len);
             return true;
         };
-        let Some(met) = r.met.as_mut() else {
+        let Some(met) = r.met.as_mut().filter(|_| !r.exposed) else {
             return false;
         };
         if met.from != from || met.len != len || met.arriving {
@@ -494,6 +501,166 @@ impl Fabric {
             }
         }
         self.sends.remove(send);
+    }
+
+    /// Whether a collective message to a rank, or from it, goes straight to its receive. Both ends decide so: `eager_max` is the receiver's.
+    pub(super) fn is_written(&self, ctx: u64, rank: u32, len: u64, eager_max: u64) -> bool {
+        let link = self.group_and_link(ctx, rank);
+        let longest = link.and_then(|(_, l)| l.exposes);
+        longest.is_some_and(|n| len > n.min(eager_max))
+    }
+
+    /// Tells a rank where a receive is, when its message is written. `false`: it is not.
+    pub(super) fn announce_recv(
+        &mut self,
+        io: &mut Io<'_>,
+        id: u32,
+        (from, tag): (u32, u64),
+    ) -> bool {
+        let Some(r) = self.recvs.get_mut(id) else {
+            return false;
+        };
+        let (ctx, len, hash) = (r.ctx, r.pieces.len(), r.hash);
+        let Some((g, link)) = self.group_and_link(ctx, from) else {
+            return false;
+        };
+        if !self.is_written(ctx, from, len, g.eager_max) {
+            return false;
+        }
+        let (rank, by) = (g.rank, g.by);
+        let (t, conn) = (link.transport, link.conn);
+        let is_tapped = io.engines.is_on((t, conn, Direction::Receive));
+        let mut key = None;
+        if let Some(r) = self.recvs.get_mut(id) {
+            let mut pieces = r.pieces.iter();
+            if let (Some(buffer), None, false) = (pieces.next(), pieces.next(), is_tapped) {
+                let work = RecvWork {
+                    token: WorkToken(FABRIC_TOKEN | EXPOSED_TOKEN | u64::from(id)),
+                    by,
+                    buffer: *buffer,
+                    some: false,
+                };
+                key = io.transports[t].expose(conn, &work);
+            }
+            r.exposed = key.is_some();
+        }
+        self.set_met(id, from, tag, len, 0);
+        let ready = Envelope {
+            from: rank,
+            ctx,
+            tag,
+            len,
+            hash,
+            send: id,
+            credits: key.unwrap_or(0),
+        };
+        self.frame(ctx, from, Frame::Ready(ready));
+        true
+    }
+
+    fn group_and_link(&self, ctx: u64, rank: u32) -> Option<(&super::Group, &Link)> {
+        let g = self.groups.get(&ctx)?;
+        let link = g.members.get(rank as usize)?.link?;
+        Some((g, &self.links.all[link]))
+    }
+
+    /// The memory of a receive is not written any more.
+    pub(super) fn conceal(&mut self, io: &mut Io<'_>, id: u32) {
+        let Some(r) = self.recvs.get(id).filter(|r| r.exposed) else {
+            return;
+        };
+        let from = r.met.map_or(0, |m| m.from);
+        let Some((_, link)) = self.group_and_link(r.ctx, from) else {
+            return;
+        };
+        let token = WorkToken(FABRIC_TOKEN | EXPOSED_TOKEN | u64::from(id));
+        io.transports[link.transport].cancel(link.conn, token);
+    }
+
+    /// Sends a message to where its receive is, as soon as that is known.
+    pub(super) fn write(&mut self, r: SendRequest) {
+        let Some(g) = self.groups.get_mut(&r.ctx) else {
+            return;
+        };
+        g.counts.written += 1;
+        let sending = Sending {
+            ctx: r.ctx,
+            to: r.to,
+            pieces: r.pieces,
+            key: r.key,
+            user: false,
+            cleared: false,
+            left: false,
+            taken: false,
+        };
+        let Some(send) = self.sends.insert(sending) else {
+            return self.full(r.key);
+        };
+        let with = (r.to, r.tag);
+        g.writes.waiting.insert(with, (send, r.hash));
+        let ready = g.writes.ready.remove(&with);
+        if let Some(e) = ready.and_then(|id| self.earlies.remove(id)) {
+            g.members[r.to as usize].early -= 1;
+            if let EarlyKind::Receive(key) = e.kind {
+                self.meet_ready((e.ctx, e.from, e.tag), (e.len, e.hash), (e.send, key));
+            }
+        }
+    }
+
+    /// A send has met its receive, unless they disagree.
+    fn meet_ready(
+        &mut self,
+        (ctx, to, tag): (u64, u32, u64),
+        (len, hash): (u64, u32),
+        (recv, key): (u32, u32),
+    ) {
+        let Some(g) = self.groups.get_mut(&ctx) else {
+            return;
+        };
+        let Some(&(send, mine)) = g.writes.waiting.get(&(to, tag)) else {
+            return;
+        };
+        let from = g.rank;
+        let is_same = hash == mine;
+        let fits = self.sends.get(send).is_some_and(|s| s.pieces.len() == len);
+        if !(is_same && fits) {
+            // It stays without a receive: the engine finds out which rank is wrong.
+            return self.events.push_back(FabricEvent::Seen {
+                ctx,
+                from: to,
+                tag,
+                hash: if is_same { 0 } else { hash },
+            });
+        }
+        g.writes.waiting.remove(&(to, tag));
+        let Some(s) = self.sends.remove(send) else {
+            return;
+        };
+        let data = Frame::Data {
+            ctx,
+            from,
+            recv,
+            len,
+        };
+        let write = (key != 0).then_some(key);
+        self.frame_with(ctx, to, data, s.pieces, TxKey::Engine(s.key), write);
+    }
+
+    /// A rank has announced a receive.
+    fn on_ready(&mut self, e: Envelope) -> bool {
+        let Some(g) = self.groups.get(&e.ctx) else {
+            return true;
+        };
+        let eager_max = g.members[e.from as usize].eager_max;
+        if e.tag & USER_TAG != 0 || !self.is_written(e.ctx, e.from, e.len, eager_max) {
+            return false;
+        }
+        if g.writes.waiting.contains_key(&(e.from, e.tag)) {
+            let with = (e.ctx, e.from, e.tag);
+            self.meet_ready(with, (e.len, e.hash), (e.send, e.credits));
+            return true;
+        }
+        self.keep_early(e, EarlyKind::Receive(e.credits)).is_some()
     }
 
     /// Begins to read a payload.

@@ -13,7 +13,7 @@
 //! | 2 | | tag |
 //! | 3 | | bytes of the message |
 //! | 4 | 0–31 | hash of the operation's parameters |
-//! |   | 32–63 | `b`: number of the send in frames that name both ends; credits in a message with its payload |
+//! |   | 32–63 | `b`: number of the send in frames that name both ends; credits in a message with its payload; key of a receive |
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -24,7 +24,7 @@ use crate::collective::params::Params;
 /// Bytes of a header.
 pub(crate) const HEADER: usize = 40;
 /// Version of the protocol.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 /// Header fields of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(crate) struct Envelope {
     pub(crate) hash: u32,
     /// The sender's number of the message.
     pub(crate) send: u32,
-    /// Receive buffers of the sender's that are free again; none in a request.
+    /// Receive buffers of the sender's that are free again; none in a request. Of a receive its key.
     pub(crate) credits: u32,
 }
 
@@ -98,6 +98,9 @@ pub(crate) enum Frame {
     Withdraw { ctx: u64, from: u32, send: u32 },
     /// Receive buffers that are free again.
     Credit { ctx: u64, from: u32, n: u32 },
+    /// The sender waits for the message of this tag: its receive `send` may be written under the key `credits`. Key 0: its payload is to come
+    /// as after `Clear`.
+    Ready(Envelope),
     /// The parameters with which the sender runs operation `seq`.
     Params {
         ctx: u64,
@@ -215,6 +218,9 @@ impl Frame {
             Frame::Leave { ctx, from } => Words::new(13, from, 0, ctx),
             Frame::Ask { ctx, from } => Words::new(14, from, 0, ctx),
             Frame::Here { ctx, from, posted } => Words::new(15, from, posted, ctx),
+            Frame::Ready(e) => {
+                Words::new(16, e.from, e.send, e.ctx).with(e.tag, e.len, e.hash, e.credits)
+            }
         };
         let mut bytes = [0; HEADER];
         for (i, word) in w.0.iter().enumerate() {
@@ -256,7 +262,7 @@ impl Frame {
             len,
             hash,
             send: a,
-            credits: if kind == 3 { b } else { 0 },
+            credits: if kind == 4 { 0 } else { b },
         };
         Ok(match kind {
             1 => {
@@ -274,7 +280,7 @@ impl Frame {
                 hash,
                 area: b,
             },
-            3 | 4 if len > u64::from(u32::MAX) => return Err(bad),
+            3 | 4 | 16 if len > u64::from(u32::MAX) => return Err(bad),
             3 => Frame::Eager(envelope),
             4 => Frame::Request(envelope),
             5 => Frame::Clear {
@@ -319,6 +325,7 @@ impl Frame {
                 from,
                 posted: a,
             },
+            16 => Frame::Ready(envelope),
             other => return Err(FrameError::Kind(other)),
         })
     }
@@ -445,11 +452,11 @@ mod tests {
     proptest! {
         /// An accepted header means the same when it is encoded again.
         #[test]
-        fn accepted_bytes_are_a_frame(bytes in prop::array::uniform32(any::<u8>()), more in any::<u64>(), kind in 0u8..16) {
+        fn accepted_bytes_are_a_frame(bytes in prop::array::uniform32(any::<u8>()), more in any::<u64>(), kind in 0u8..18) {
             let mut header = [0; HEADER];
             header[..32].copy_from_slice(&bytes);
             header[32..].copy_from_slice(&more.to_le_bytes());
-            (header[0], header[1]) = (kind, 1);
+            (header[0], header[1]) = (kind, VERSION as u8);
             if let Ok(f) = Frame::decode(&header) {
                 prop_assert_eq!(Frame::decode(&f.encode()), Ok(f));
             }

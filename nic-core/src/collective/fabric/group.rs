@@ -55,6 +55,8 @@ pub(crate) enum EarlyKind {
     Requested,
     /// In this rank's own memory: the sender is this rank.
     Own,
+    /// It is the receive of a message that this rank will send, under this key.
+    Receive(u32),
 }
 
 /// A message without a receive.
@@ -86,14 +88,25 @@ impl UserRecv {
     }
 }
 
+/// Messages that go straight to their receives, before both are known: by peer and tag.
+#[derive(Debug, Default)]
+pub(crate) struct Writes {
+    /// Receives that peers have announced, as early messages.
+    pub(crate) ready: FxHashMap<(u32, u64), u32>,
+    /// Sends, and the hash of each.
+    pub(crate) waiting: FxHashMap<(u32, u64), (u32, u32)>,
+}
+
 /// How the messages of a communicator went.
 #[derive(Debug, Default)]
 pub(crate) struct MessageCounts {
     pub(crate) eager: u64,
     pub(crate) rendezvous: u64,
+    /// Written to receives that the peer has announced.
+    pub(crate) written: u64,
     /// Small ones that went by rendezvous because the peer had no buffer free.
     pub(crate) without_credit: u64,
-    /// Those that came before their receive.
+    /// Those that came before their receive, and receives that were announced before their message.
     pub(crate) unexpected: u64,
 }
 
@@ -121,6 +134,7 @@ pub(crate) struct Group {
     /// Collective messages without a receive: by sender and tag. (Tags are a peer's choice, but it can
     /// have no more of them here than [`Member::early`] allows.)
     pub(crate) early: FxHashMap<(u32, u64), u32>,
+    pub(crate) writes: Writes,
     /// User messages without a receive, oldest first.
     pub(crate) user_early: VecDeque<u32>,
     /// Ended: only what is on the way is waited for.

@@ -8,7 +8,7 @@ use ringbell_nic_abi::{InlineSend, SessionId};
 use super::frame::{Frame, HEADER};
 use super::pieces::Pieces;
 use crate::memory::nic_memory::Block;
-use crate::transport::{Payload, RecvWork, SendWork, Transport};
+use crate::transport::{Payload, RecvWork, SendWork, Target, Transport};
 use crate::types::{ConnId, NicTime, Owner, WorkToken};
 
 /// Tokens of operations that belong to the fabric; the command layer's own never have this bit.
@@ -17,6 +17,8 @@ pub(crate) const FABRIC_TOKEN: u64 = 1 << 63;
 const HANDED_BYTES: u64 = 1 << 20;
 /// Operations handed to the transport at once.
 const HANDED_WORKS: usize = 64;
+/// Further bit of the tokens of exposed receives; the low 32 are the number of the fabric's receive.
+pub(super) const EXPOSED_TOKEN: u64 = 1 << 62;
 
 /// Recipient of the event when a frame's payload has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub(crate) struct TxFrame {
     pub(crate) frame: Frame,
     pub(crate) payload: Pieces,
     pub(crate) key: TxKey,
+    /// The payload is written to the receive that the peer has exposed under this key, and no header is sent.
+    pub(crate) to: Option<u32>,
 }
 
 /// A work that the transport holds.
@@ -130,6 +134,8 @@ pub(crate) struct Link {
     /// The peer is authenticated: we have connected to its address, or it has sent the number of a
     /// communicator.
     pub(crate) proven: bool,
+    /// Its transport exposes receives: those of messages that are longer.
+    pub(crate) exposes: Option<u64>,
 }
 
 impl Link {
@@ -147,6 +153,7 @@ impl Link {
             mute: false,
             why: "",
             proven: false,
+            exposes: None,
         }
     }
 
@@ -186,6 +193,10 @@ impl Link {
         while self.handed.len() < HANDED_WORKS && self.handed_bytes < HANDED_BYTES {
             let Some(f) = self.tx.pop_front() else { break };
             moved = true;
+            if let Some(key) = f.to {
+                self.write(transport, next_token, &f, key);
+                continue;
+            }
             let header = f.frame.encode();
             let push = f.payload.len() == 0;
             if !(self.handed.is_empty() && transport.send_now(self.conn, &inline(&header))) {
@@ -219,6 +230,30 @@ impl Link {
             }
         }
         moved
+    }
+
+    /// Hands over the payload of a message that goes to its receive.
+    fn write(
+        &mut self,
+        transport: &mut dyn Transport,
+        next_token: &mut u64,
+        f: &TxFrame,
+        key: u32,
+    ) {
+        let n = f.payload.iter().count();
+        let mut offset = 0;
+        for (i, piece) in f.payload.iter().enumerate() {
+            let last = i + 1 == n;
+            let work = SendWork {
+                token: self.hand(next_token, f, piece.len.into(), last),
+                by: f.by,
+                payload: Payload::Memory(*piece),
+                push: last && self.tx.is_empty(),
+            };
+            let to = Target { key, offset, last };
+            transport.post_write(self.conn, work, to);
+            offset += piece.len;
+        }
     }
 
     fn hand(&mut self, next_token: &mut u64, f: &TxFrame, bytes: u64, last: bool) -> WorkToken {

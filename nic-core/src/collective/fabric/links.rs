@@ -8,7 +8,7 @@ use ringbell_nic_abi::Status;
 use rustc_hash::FxHashMap;
 
 use super::frame::HEADER;
-use super::link::{Dest, Link, LinkState, Rx, TxFrame, TxKey};
+use super::link::{Dest, Link, LinkState, Rx, TxFrame, TxKey, EXPOSED_TOKEN};
 use super::{Frame, Io, Pieces, FABRIC_TOKEN};
 use crate::collective::settings::CommError;
 use crate::memory::nic_memory::{Block, NicMemory};
@@ -322,6 +322,12 @@ impl Links {
                     return None;
                 }
                 match self.by_conn.get(&(t, conn)) {
+                    Some(&l) if token.0 & EXPOSED_TOKEN != 0 => match status {
+                        // The low half.
+                        Status::Ok => LinkEvent::Payload(Dest::Recv(token.0 as u32)),
+                        _ if self.all[l].state == LinkState::Up => LinkEvent::Ended(l),
+                        _ => LinkEvent::Nothing,
+                    },
                     Some(&l) => self.on_recv(io, l, token.0 & !FABRIC_TOKEN, status),
                     None => LinkEvent::Nothing,
                 }
@@ -333,6 +339,7 @@ impl Links {
                 link.state = LinkState::Up;
                 link.proven = true;
                 link.why = why_chosen(io.transports, t);
+                link.exposes = io.transports[t].exposes();
                 io.transports[t].watch(conn);
                 let (peer, transport) = (link.peer, io.transports[t].name());
                 tracing::info!(?peer, transport, why = link.why, "link of a communicator");
@@ -342,6 +349,7 @@ impl Links {
                     frame: Frame::Hello { from: me },
                     payload: Pieces::default(),
                     key: TxKey::None,
+                    to: None,
                 });
                 self.await_header(io, l);
                 LinkEvent::Up(l)
@@ -370,6 +378,7 @@ impl Links {
                     Link::new(LinkState::Unidentified(io.now.plus(PATIENCE)), None, header);
                 (link.transport, link.conn) = (t, conn);
                 link.why = "the peer chose the transport";
+                link.exposes = io.transports[t].exposes();
                 let l = match free {
                     Some(l) => {
                         io.dma.nic_memory.free(self.all[l].header);

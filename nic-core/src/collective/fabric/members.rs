@@ -6,7 +6,7 @@ use std::net::SocketAddrV4;
 use ringbell_nic_abi::Status;
 use rustc_hash::FxHashMap;
 
-use super::group::{Group, Member, MessageCounts};
+use super::group::{Group, Member, MessageCounts, Writes};
 use super::link::{Dest, LinkState, Rx, TxKey};
 use super::links::{LinkEvent, SINK};
 use super::{EarlyKind, Fabric, FabricEvent, Frame, Io, Tells, EARLY_JOINS_MAX};
@@ -91,6 +91,7 @@ impl Fabric {
             posted: FxHashMap::default(),
             user_posted: VecDeque::new(),
             early: FxHashMap::default(),
+            writes: Writes::default(),
             user_early: VecDeque::new(),
             dead: false,
             counts: MessageCounts::default(),
@@ -153,6 +154,7 @@ impl Fabric {
         g.user_posted.clear();
         g.early.clear();
         g.user_early.clear();
+        g.writes = Writes::default();
         for i in 0..self.links.all.len() {
             let into = match &self.links.all[i].rx {
                 Rx::Payload { into, .. } => *into,
@@ -169,6 +171,7 @@ impl Fabric {
             self.links.all[i].drop_frames(ctx);
         }
         for id in self.recvs.ids(|r| r.ctx == ctx) {
+            self.conceal(io, id);
             self.recvs.remove(id);
         }
         for id in self.sends.ids(|s| s.ctx == ctx) {

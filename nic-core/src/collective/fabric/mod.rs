@@ -7,7 +7,9 @@
 //! - *eager*: header and payload at once, into the receive that waits, or into one of the receive
 //!   buffers that the receiver keeps for each sender. The sender counts them; messages the other way announce free ones. When none is free it
 //! - asks (*rendezvous*): the header alone; when a receive has met it the receiver names it, and the
-//!   payload goes straight into its memory.
+//!   payload goes straight into its memory;
+//! - *written*: over a transport whose receives can be exposed a rank announces each longer receive of a collective when it posts it, with a
+//!   key. The sender asks for nothing and writes to that memory; immediate data with the last bytes end the receive.
 //!
 //! A peer that breaks the protocol loses its connection and nothing else. Frames of a
 //! communicator that has ended are read and dropped.
@@ -179,8 +181,10 @@ struct Receiving {
     from: Option<u32>,
     tag: Option<u64>,
     hash: u32,
-    /// The message it has met.
+    /// The message it has met, or, of an exposed one, will.
     met: Option<Met>,
+    /// The peer may write its memory.
+    exposed: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -262,10 +266,18 @@ impl Fabric {
     }
 
     fn frame(&mut self, ctx: u64, to: u32, frame: Frame) {
-        self.frame_with(ctx, to, frame, Pieces::default(), TxKey::None);
+        self.frame_with(ctx, to, frame, Pieces::default(), TxKey::None, None);
     }
 
-    fn frame_with(&mut self, ctx: u64, to: u32, frame: Frame, payload: Pieces, key: TxKey) {
+    fn frame_with(
+        &mut self,
+        ctx: u64,
+        to: u32,
+        frame: Frame,
+        payload: Pieces,
+        key: TxKey,
+        write: Option<u32>,
+    ) {
         let link = self
             .groups
             .get(&ctx)
@@ -277,6 +289,7 @@ impl Fabric {
                 frame,
                 payload,
                 key,
+                to: write,
             });
         } else if key != TxKey::None {
             let g = self.groups.get_mut(&ctx);
@@ -290,6 +303,13 @@ impl Fabric {
     pub(crate) fn send(&mut self, r: SendRequest) {
         let user = r.tag & USER_TAG != 0;
         let len = r.pieces.len();
+        let Some(g) = self.groups.get(&r.ctx) else {
+            return;
+        };
+        let eager_max = g.members[r.to as usize].eager_max;
+        if !user && self.is_written(r.ctx, r.to, len, eager_max) {
+            return self.write(r);
+        }
         let Some(g) = self.groups.get_mut(&r.ctx) else {
             return;
         };
@@ -351,7 +371,7 @@ impl Fabric {
             } else {
                 TxKey::Engine(r.key)
             };
-            self.frame_with(r.ctx, r.to, Frame::Eager(e), r.pieces, key);
+            self.frame_with(r.ctx, r.to, Frame::Eager(e), r.pieces, key, None);
         } else {
             self.frame(r.ctx, r.to, Frame::Request(e));
         }
@@ -369,6 +389,7 @@ impl Fabric {
             tag: r.tag,
             hash: r.hash,
             met: None,
+            exposed: false,
         })?;
         self.wait(io, id);
         Some(id)
@@ -377,7 +398,8 @@ impl Fabric {
     /// A receive without a message meets one that is there, or waits.
     fn wait(&mut self, io: &mut Io<'_>, id: u32) {
         let Some(r) = self.recvs.get(id) else { return };
-        let Some(g) = self.groups.get_mut(&r.ctx) else {
+        let ctx = r.ctx;
+        let Some(g) = self.groups.get_mut(&ctx) else {
             return;
         };
         if r.user {
@@ -399,8 +421,11 @@ impl Fabric {
         } else if let (Some(from), Some(tag)) = (r.from, r.tag) {
             match g.early.remove(&(from, tag)) {
                 Some(e) => self.meet(io, id, e),
+                None if self.announce_recv(io, id, (from, tag)) => {}
                 None => {
-                    g.posted.insert((from, tag), id);
+                    if let Some(g) = self.groups.get_mut(&ctx) {
+                        g.posted.insert((from, tag), id);
+                    }
                 }
             }
         }
@@ -411,13 +436,13 @@ impl Fabric {
         !self.earlies.is_empty()
     }
 
-    /// Collective messages without a receive: sender, tag and hash.
+    /// Collective messages without a receive, and announced receives without a message: peer, tag and hash.
     pub(crate) fn early(&self, ctx: u64) -> impl Iterator<Item = (u32, u64, u32)> + '_ {
         let all = self
             .groups
             .get(&ctx)
             .into_iter()
-            .flat_map(|g| g.early.values());
+            .flat_map(|g| g.early.values().chain(g.writes.ready.values()));
         all.filter_map(|id| self.earlies.get(*id))
             .map(|e| (e.from, e.tag, e.hash))
     }
@@ -590,7 +615,7 @@ impl Fabric {
             e.claimed = Some(recv);
         }
         match kind {
-            EarlyKind::Own => {}
+            EarlyKind::Own | EarlyKind::Receive(_) => {}
             EarlyKind::Requested => {
                 self.earlies.remove(early);
                 self.clear(recv, from, tag, len, send);

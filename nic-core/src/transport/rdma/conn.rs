@@ -11,7 +11,7 @@ use super::outgoing::{is_mapped, Outgoing};
 use super::qp::{QueuePair, State, Transmit};
 use super::stream::{Ends, Stream, Waiting, PLACED_MIN};
 use super::RdmaConfig;
-use crate::datapath::{Datapath, Filled, Payload, ReceivePath, SendPath, Sent};
+use crate::datapath::{place, Datapath, Filled, Payload, ReceivePath, SendPath, Sent};
 use crate::dma::DmaAccess;
 use crate::engine::{Direction, EngineFailed};
 use crate::port::{Batch, Places};
@@ -20,7 +20,8 @@ use crate::transport::TransportEvent;
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
 use crate::wire::roce::cm::Message;
 use crate::wire::roce::icrc::Flow;
-use crate::wire::roce::{Bth, Psn, Qpn};
+use crate::wire::roce::packet::Head;
+use crate::wire::roce::{Bth, Extended, Psn, Qpn, Reth};
 use crate::wire::udp::UNFRAGMENTED;
 
 /// Time to the second try of a message of connection management; it doubles.
@@ -28,9 +29,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// Tries to tell a peer that a connection ends.
 const GOODBYES: u32 = 5;
 const ASK_AGAIN_MAX: Duration = Duration::from_secs(1);
-/// From here on a send leaves by reference. A shorter one is copied, and retires at once; the acknowledgement of packets of this many
-/// bytes does not wait for company.
-const REFERRED_MIN: u32 = 16 << 10;
+/// From here on a send leaves by reference. A shorter one is copied, and retires at once: it would wait for its acknowledgement.
+const REFERRED_MIN: u32 = 24 << 10;
 
 /// Phase of a connection as reported to the layer above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -266,6 +266,7 @@ impl Conn {
         events: &'a mut VecDeque<TransportEvent>,
     ) -> (&'a mut QueuePair, Ends<'a, 'd>) {
         let ends = Ends {
+            conn: self.id,
             stream: &mut self.stream,
             recvs: Some((&mut self.recvs, data)),
             events,
@@ -277,15 +278,50 @@ impl Conn {
     pub(super) fn expect(&self, places: &mut Places, data: &mut Datapath<'_>) {
         let is_plain = self.phase == Phase::Open
             && self.wire.mtu >= PLACED_MIN
-            && self.stream.takes_directly()
             && !data.on_path(self.id, Direction::Receive);
         let Some(psn) = self.qp.expects().filter(|_| is_plain) else {
             return;
         };
-        let first = Bth::new(RoceOpcode::SendOnly, self.key(), psn);
-        let len = self.wire.mtu as usize;
-        places.begin(self.wire.from, first, len);
-        self.recvs.places(len, places, data.dma);
+        let (mtu, key) = (self.wire.mtu, self.key());
+        if self.recvs.has_begun() || self.stream.exposed.is_empty() {
+            if !self.stream.takes_directly() {
+                return;
+            }
+            let first = Head {
+                bth: Bth::new(RoceOpcode::SendOnly, key, psn),
+                extended: Extended::None,
+            };
+            places.begin(self.wire.from, first, mtu as usize);
+            return self.recvs.places(mtu as usize, places, data.dma);
+        }
+        let Some(e) = self.stream.exposed.expected() else {
+            return;
+        };
+        // At most the length of the buffer.
+        let done = e.at.address as u32;
+        let left = e.buffer.len - done;
+        let length = left.min(mtu);
+        let reth = Reth {
+            address: e.at.address,
+            key: e.at.key,
+            length,
+        };
+        let (opcode, extended) = match length == left {
+            true => (
+                RoceOpcode::WriteOnlyImm,
+                Extended::RethImmediate(reth, e.word),
+            ),
+            false => (RoceOpcode::WriteOnly, Extended::Reth(reth)),
+        };
+        // A packet with padding is copied, as a short one is.
+        if length < PLACED_MIN || !length.is_multiple_of(4) {
+            return;
+        }
+        let bth = Bth::new(opcode, key, psn);
+        places.begin(self.wire.from, Head { bth, extended }, length as usize);
+        // The last packet has another header.
+        let most = ((left - 1) / length).max(1);
+        place(&e.buffer, done, (length as usize, most), places, data.dma);
     }
 
     /// The queue pair of one-sided operations with its client.
@@ -344,6 +380,7 @@ impl Conn {
     /// Ends the queue pairs.
     pub(super) fn cut(&mut self, events: &mut VecDeque<TransportEvent>) {
         let mut ends = Ends {
+            conn: self.id,
             stream: &mut self.stream,
             recvs: None,
             events,
@@ -362,6 +399,8 @@ impl Conn {
         self.stream.tx.withdraw(None);
         self.sends.fail_all(status, events);
         self.recvs.fail_all(status, events);
+        self.stream.exposed.fail_all(self.id, status, events);
+        self.stream.writes.drop_target(None);
         self.one_sided.fail_all(self.id, status, events);
     }
 
@@ -402,6 +441,8 @@ impl Conn {
             return Ok(events.len() != before);
         }
         while self.stream.tx.free() > 0 {
+            let next = self.sends.unsent();
+            let next = next.map(|(w, done)| (w.token, done, w.payload.len()));
             let tx = &mut self.stream.tx;
             let sent = match referable(self.id, tx, &self.sends, data) {
                 Some(Long { n: 0, .. }) => break,
@@ -424,7 +465,18 @@ impl Conn {
                 },
             };
             match sent {
-                Sent::Bytes(_) => moved = true,
+                Sent::Bytes(n) => {
+                    moved = true;
+                    let writes = &mut self.stream.writes;
+                    if let Some((token, done, len)) = next {
+                        if let Some(to) = writes.target(token) {
+                            // Of one send, which has no more than 2^32 - 1.
+                            let n = n as u32;
+                            let is_all = done + n == len;
+                            writes.add((token, to), self.stream.tx.end(), n, done, is_all);
+                        }
+                    }
+                }
                 Sent::Pending => {
                     self.seen.pending = true;
                     break;

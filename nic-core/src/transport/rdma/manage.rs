@@ -588,6 +588,7 @@ fn start(
     );
     let mut events = std::collections::VecDeque::new();
     let mut ends = Ends {
+        conn: c.id,
         stream: &mut c.stream,
         recvs: None,
         events: &mut events,

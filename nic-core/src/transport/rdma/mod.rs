@@ -9,7 +9,7 @@
 //!
 //! The wire is real RoCEv2: tshark reads it, and the invariant CRC is that of any RoCEv2 NIC. [`qp`] is the standard's reliable
 //! connection without I/O. `stream` puts the bytes of a session into SENDs and has a window, so that the receiver is always
-//! ready. `one_sided` has a queue pair of its own. Connections are made by the standard's communication management over queue pair 1 (`manage`): the service is
+//! ready; `writes` puts messages for receives that the peer has announced between them. `one_sided` has a queue pair of its own. Connections are made by the standard's communication management over queue pair 1 (`manage`): the service is
 //! the session's port, as of the RDMA connection manager of Linux; window, features and packet size travel as private data.
 //!
 //! **Packets.** Two NICs of this kind use the largest packets that both ports carry, and leave the invariant CRC out when both
@@ -31,6 +31,7 @@ pub(crate) mod random;
 mod ring;
 mod serve;
 mod stream;
+mod writes;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -48,7 +49,7 @@ use self::stream::{Fin, Waiting, WINDOW_MAX};
 pub use super::connections::CONNECTIONS_MAX;
 use super::connections::{check_remote, index_of, Connections, EphemeralPorts, Listeners};
 use super::timers::Timers;
-use super::{PacketTransport, RecvWork, RemoteWork, SendWork, Transport, TransportEvent};
+use super::{PacketTransport, RecvWork, RemoteWork, SendWork, Target, Transport, TransportEvent};
 use crate::datapath::{Datapath, ReceivePath};
 use crate::engine::Direction;
 use crate::memory::Sharer;
@@ -144,6 +145,9 @@ pub enum RdmaConfigError {
         timeout: Duration,
     },
 }
+
+/// Longest message of a collective that is copied from and to the stream, and needs no announcement.
+const STREAMED_MAX: u64 = 32 << 10;
 
 /// Smallest MTU of InfiniBand (IBTA vol. 1 §7.7.8).
 const PAYLOAD_MIN: usize = 256;
@@ -442,6 +446,11 @@ impl Transport for RdmaTransport {
         some: bool,
         data: &mut Datapath<'_>,
     ) -> Option<u32> {
+        // What has ended before is reported before.
+        let is_it = |e: &TransportEvent| matches!(e, TransportEvent::RecvDone { conn: c, .. } if *c == conn);
+        if self.events.iter().any(is_it) {
+            return None;
+        }
         let c = self.table.by_id(conn)?;
         let is_next = c.recvs.is_empty() && !c.recvs.holds();
         if c.phase != Phase::Open || !is_next || data.on_path(conn, Direction::Receive) {
@@ -456,6 +465,29 @@ impl Transport for RdmaTransport {
             self.mark(index_of(conn));
         }
         Some(n)
+    }
+
+    fn exposes(&self) -> Option<u64> {
+        Some(STREAMED_MAX)
+    }
+
+    fn expose(&mut self, conn: ConnId, work: &RecvWork) -> Option<u32> {
+        let c = self.table.by_id(conn)?;
+        if c.phase != Phase::Open || work.buffer.len == 0 {
+            return None;
+        }
+        let numbers = &mut self.numbers;
+        let key = c.stream.exposed.open(*work, || numbers.draw() as u32);
+        // What comes next may go straight there.
+        self.streaming = Some(index_of(conn));
+        Some(key)
+    }
+
+    fn post_write(&mut self, conn: ConnId, work: SendWork, to: Target) {
+        if let Some(c) = self.table.by_id(conn) {
+            c.stream.writes.post(work.token, to);
+        }
+        self.post_send(conn, work);
     }
 
     fn is_quiet(&self) -> bool {
@@ -499,7 +531,11 @@ impl Transport for RdmaTransport {
         if let Some(n) = c.one_sided.cancel(conn, token, &mut self.events) {
             return Some(n);
         }
+        if let Some(n) = c.stream.exposed.cancel(token) {
+            return Some(n);
+        }
         if let Some(s) = c.sends.cancel(token) {
+            c.stream.writes.drop_target(Some(token));
             c.stream.tx.withdraw(Some(token));
             // What lies in its memory is lost to the stream.
             return Some(s.bytes.max(s.referred.into()));
@@ -532,8 +568,9 @@ impl Transport for RdmaTransport {
         };
         c.stream.fin = c.stream.fin.max(Fin::Wanted);
         c.one_sided.revoke();
-        c.recvs
-            .fail_all((Status::NotConnected, 0), &mut self.events);
+        let ended = (Status::NotConnected, 0);
+        c.recvs.fail_all(ended, &mut self.events);
+        c.stream.exposed.fail_all(conn, ended, &mut self.events);
         match c.phase {
             Phase::Open if !c.seen.finished => {
                 c.phase = Phase::Closing;

@@ -16,14 +16,14 @@ use super::{one_sided, waiter, RdmaTransport, Unsent};
 use crate::datapath::Datapath;
 use crate::engine::EngineFailed;
 use crate::network::{Datagrams, Headers, Link, Network, Packet, Protocol, Refused, Resolved};
-use crate::port::{Places, AROUND_PLACED};
+use crate::port::Places;
 use crate::transport::{PacketTransport, TransportEvent};
 use crate::types::NicTime;
 use crate::wire::frame::RoceFrame;
 use crate::wire::roce::cm::Message;
 use crate::wire::roce::icrc::Flow;
-use crate::wire::roce::packet::open;
-use crate::wire::roce::{self, Bth, Extended, Invalid, BTH_BYTES};
+use crate::wire::roce::packet::{open, Head};
+use crate::wire::roce::{self, Bth, Extended, Invalid, ICRC_BYTES};
 
 /// Packets that one service may send.
 const BUDGET: usize = 128;
@@ -429,24 +429,27 @@ impl RdmaTransport {
         (places, around): (&Places, &[u8]),
         data: &mut Datapath<'_>,
     ) -> Result<(), Invalid> {
-        for (k, around) in around.chunks_exact(AROUND_PLACED).enumerate() {
+        for (k, around) in around.chunks_exact(places.around()).enumerate() {
             let (head, sum) = around
-                .split_first_chunk::<BTH_BYTES>()
+                .split_last_chunk::<ICRC_BYTES>()
                 .ok_or(Invalid::Length)?;
-            let (bth, _) = Bth::parse(head)?;
+            let headers = head;
+            let (bth, rest) = Bth::parse(headers)?;
+            let (extended, _) = Extended::parse(bth.opcode, rest)?;
+            let head = Head { bth, extended };
             let index = self.table.find(bth.destination);
             let Some(c) = index.and_then(|i| self.table.at(i)) else {
                 return Ok(());
             };
             if c.wire.icrc {
-                let right = places.icrc(k, &flow_of(frame), head);
+                let right = places.icrc(k, &flow_of(frame), headers);
                 // Those behind it are as if lost.
                 right.filter(|right| right == sum).ok_or(Invalid::Icrc)?;
             }
             // A packet is no longer than 64 KiB.
             let len = places.payload() as u32;
             let (qp, mut ends) = c.ends(data, &mut self.events);
-            if qp.placed(now, &bth, len, &mut ends) {
+            if qp.placed(now, &head, len, &mut ends) {
                 c.seen.heard = true;
                 c.probes.refused = 0;
                 self.counters.in_place += 1;
@@ -525,9 +528,13 @@ impl RdmaTransport {
             c.seen.heard = true;
             c.probes.refused = 0;
         }
-        if bth.opcode == RoceOpcode::SendOnly {
-            let is_long = packet.payload.len() >= PLACED_MIN as usize;
-            self.streaming = index.filter(|_| is_long);
+        let is_long = packet.payload.len() >= PLACED_MIN as usize;
+        if !c.stream.exposed.is_empty()
+            || (is_long && bth.destination == one_sided::stream(bth.destination))
+        {
+            self.streaming = index;
+        } else if bth.opcode == RoceOpcode::SendOnly {
+            self.streaming = None;
         }
         if let Some(index) = index {
             self.mark(index);

@@ -2,11 +2,12 @@
 //!
 //! Each SEND is one packet with the next bytes of the stream. The receiver announces how many bytes it has given to its program by
 //! a SEND without bytes whose immediate data count them; the sender sends at most a window beyond that, so that a packet always
-//! finds room and RNR is for faults alone. A SEND with the immediate data of the end is a FIN.
+//! finds room and RNR is for faults alone. A SEND with the immediate data of the end is a FIN. Bytes that go to receives of their own
+//! ([`Writes`]) have positions in the ring of what is not acknowledged, but need no window.
 //!
 //! ```text
-//!  31    28 27                                    0
-//! |  kind  |  bytes taken so far, modulo 2^28      |
+//!  31    28 27                                                            0
+//! |  kind  |  bytes taken so far, modulo 2^28; or the receive that was written  |
 //! ```
 //!
 //! **Copies.** A short send is copied into the ring of what is not acknowledged, and retires there; a long one stays in its memory, and
@@ -18,14 +19,15 @@ use std::collections::VecDeque;
 use ringbell_nic_abi::NakCode;
 
 use super::outgoing::Outgoing;
-use super::qp::{Client, Part, Refusal, Request, Unavailable, Work, WorkStatus};
+use super::qp::{Client, Part, Refusal, Remote, Request, Right, Unavailable, Work, WorkStatus};
 use super::ring::Ring;
+use super::writes::{Exposed, Writes, KIND_SHIFT, WRITTEN};
 use crate::datapath::{Datapath, Filled, ReceivePath, Run, Source};
 use crate::engine::EngineFailed;
 use crate::port::Batch;
 use crate::transport::TransportEvent;
+use crate::types::ConnId;
 
-const KIND_SHIFT: u32 = 28;
 const COUNT: u32 = (1 << KIND_SHIFT) - 1;
 const TAKEN: u32 = 0;
 const FIN: u32 = 1;
@@ -45,7 +47,7 @@ pub(super) enum Fin {
     Done,
 }
 
-/// A SEND that is not acknowledged.
+/// A SEND or a WRITE that is not acknowledged.
 #[derive(Debug, Clone, Copy)]
 struct Posted {
     /// Position behind its bytes.
@@ -58,7 +60,10 @@ struct Posted {
 pub(super) struct Stream {
     pub(super) tx: Outgoing,
     pub(super) rx: Ring,
-    /// Position behind the last byte of a SEND.
+    pub(super) writes: Writes,
+    /// Receives that the peer writes.
+    pub(super) exposed: Exposed,
+    /// Position behind the last byte of a SEND or WRITE.
     framed: u64,
     posted: VecDeque<Posted>,
     /// Positions that the peer has given to its program, and the bytes that it takes beyond.
@@ -82,6 +87,8 @@ impl Stream {
         Stream {
             tx: Outgoing::new(tx),
             rx: Ring::new(rx),
+            writes: Writes::default(),
+            exposed: Exposed::default(),
             framed: 0,
             posted: VecDeque::new(),
             peer_taken: 0,
@@ -105,10 +112,12 @@ impl Stream {
         self.tx.end() - self.tx.start()
     }
 
-    /// Whether the ring holds bytes for the next SEND that the window admits.
+    /// Bytes for the next SEND, up to the next WRITE, as far as the window admits them.
     fn may_send(&self) -> u64 {
-        let limit = self.peer_taken + self.peer_window;
-        self.tx.end().min(limit).saturating_sub(self.framed)
+        let limit = self.peer_taken + self.peer_window + self.writes.framed;
+        let end = self.writes.next_start().unwrap_or(u64::MAX);
+        let end = self.tx.end().min(limit).min(end);
+        end.saturating_sub(self.framed)
     }
 
     /// Whether so much was taken that the peer must hear of it.
@@ -132,6 +141,9 @@ impl Stream {
             len = if len < PLACED_MIN { len } else { 0 };
             immediate = Some(self.announce());
             self.probe = false;
+        } else if let Some(work) = self.writes.next(start, mtu, !self.posted.is_empty()) {
+            self.frame(work.len, false);
+            return Some(work);
         } else if len == 0 {
             if !ends || self.fin != Fin::Wanted || self.framed != self.tx.end() {
                 return None;
@@ -139,16 +151,19 @@ impl Stream {
             self.fin = Fin::Posted;
             immediate = Some(FIN << KIND_SHIFT);
         }
-        self.framed += u64::from(len);
-        self.posted.push_back(Posted {
-            end: self.framed,
-            fin: immediate == Some(FIN << KIND_SHIFT),
-        });
+        self.frame(len, immediate == Some(FIN << KIND_SHIFT));
         Some(Work {
             id: start,
             request: Request::Send(immediate),
             len,
         })
+    }
+
+    /// The next bytes are those of a packet.
+    fn frame(&mut self, len: u32, fin: bool) {
+        self.framed += u64::from(len);
+        let end = self.framed;
+        self.posted.push_back(Posted { end, fin });
     }
 
     /// Whether bytes that arrive go to posted receives by no way around.
@@ -162,7 +177,7 @@ impl Stream {
             TAKEN => {
                 let more = (word & COUNT).wrapping_sub(self.peer_taken as u32) & COUNT;
                 // No more than was sent.
-                if u64::from(more) > self.framed - self.peer_taken {
+                if u64::from(more) > self.framed - self.writes.framed - self.peer_taken {
                     return Err(Refusal::Nak(NakCode::InvalidRequest));
                 }
                 self.peer_taken += u64::from(more);
@@ -203,6 +218,7 @@ impl Source for Waiting<'_> {
 
 /// A stream as the client of its queue pair.
 pub(super) struct Ends<'a, 'd> {
+    pub(super) conn: ConnId,
     pub(super) stream: &'a mut Stream,
     /// Receives, and what they need; `None` where no bytes can arrive.
     pub(super) recvs: Option<(&'a mut ReceivePath, &'a mut Datapath<'d>)>,
@@ -252,7 +268,11 @@ impl Client for Ends<'_, '_> {
         }
     }
 
-    fn placed(&mut self, len: u32) -> Result<(), Refusal> {
+    fn placed(&mut self, len: u32, write: Option<(Remote, Option<u32>)>) -> Result<(), Refusal> {
+        if let Some((at, immediate)) = write {
+            self.stream.exposed.placed(at, len)?;
+            return immediate.map_or(Ok(()), |word| self.ended(word));
+        }
         let (recvs, _) = self.recvs.as_mut().ok_or(Refusal::NotReady)?;
         recvs.placed(len, self.events);
         self.stream.rx.pass(len as usize);
@@ -270,7 +290,10 @@ impl Client for Ends<'_, '_> {
             return Err(Refusal::NotReady);
         }
         if let Some(word) = part.immediate {
-            stream.told(word)?;
+            match word >> KIND_SHIFT {
+                WRITTEN if part.bytes.is_empty() => return self.ended(word),
+                _ => stream.told(word)?,
+            }
         }
         let mut bytes = part.bytes;
         if let Some((recvs, data)) = &mut self.recvs {
@@ -284,5 +307,29 @@ impl Client for Ends<'_, '_> {
         }
         stream.rx.push(bytes);
         Ok(())
+    }
+
+    fn check(&mut self, at: Remote, len: u32, right: Right) -> Result<(), Refusal> {
+        match right {
+            Right::Write => self.stream.exposed.check(at, len),
+            Right::Read => Err(Refusal::Nak(NakCode::RemoteAccess)),
+        }
+    }
+
+    fn write(&mut self, at: Remote, bytes: &[u8]) -> Result<(), Refusal> {
+        let (_, data) = self.recvs.as_mut().ok_or(Refusal::NotReady)?;
+        let exposed = &mut self.stream.exposed;
+        exposed.write(self.conn, at, bytes, data.dma, self.events)
+    }
+}
+
+impl Ends<'_, '_> {
+    /// Immediate data of a WRITE.
+    fn ended(&mut self, word: u32) -> Result<(), Refusal> {
+        let exposed = &mut self.stream.exposed;
+        match word >> KIND_SHIFT {
+            WRITTEN => exposed.end(self.conn, word, self.events),
+            _ => Err(Refusal::Nak(NakCode::InvalidRequest)),
+        }
     }
 }

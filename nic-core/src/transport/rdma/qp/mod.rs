@@ -36,7 +36,8 @@ use self::responder::Responder;
 pub use self::state::{BadTransition, State};
 use crate::port::Batch;
 use crate::types::NicTime;
-use crate::wire::roce::{AtomicEth, Bth, Packet, Psn, Qpn};
+use crate::wire::roce::packet::Head;
+use crate::wire::roce::{AtomicEth, Packet, Psn, Qpn};
 
 /// Memory of the peer: an address there, and its remote key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,12 +195,12 @@ pub trait Client {
     /// [`Refusal`]; nothing was taken.
     fn receive(&mut self, part: Part<'_>) -> Result<(), Refusal>;
 
-    /// Takes a SEND of one packet whose bytes are where they belong.
+    /// Takes a SEND or a WRITE of one packet whose bytes are where they belong: of a WRITE, that memory, and its immediate data.
     ///
     /// # Errors
     /// [`Refusal`]; nothing was taken.
-    fn placed(&mut self, len: u32) -> Result<(), Refusal> {
-        let _ = len;
+    fn placed(&mut self, len: u32, write: Option<(Remote, Option<u32>)>) -> Result<(), Refusal> {
+        let _ = (len, write);
         Err(NO_MEMORY)
     }
 
@@ -506,17 +507,17 @@ impl QueuePair {
         responder.and_then(Responder::expects)
     }
 
-    /// Takes a SEND of one packet whose payload is in its place ([`Client::placed`]). Returns whether it was of any use.
+    /// Takes a packet whose payload is in its place ([`Client::placed`]). Returns whether it was of any use.
     pub(crate) fn placed(
         &mut self,
         now: NicTime,
-        bth: &Bth,
+        head: &Head,
         len: u32,
         client: &mut dyn Client,
     ) -> bool {
         let answers = self.state.answers();
         let responder = self.responder.as_mut().filter(|_| answers);
-        responder.is_some_and(|r| r.placed(now, bth, len, client))
+        responder.is_some_and(|r| r.placed(now, head, len, client))
     }
 
     /// A switch has marked the packet that was received last (ECN): the peer is told.

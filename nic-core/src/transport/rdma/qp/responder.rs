@@ -239,15 +239,26 @@ impl Responder {
         (is_plain && !has_early).then_some(self.expected)
     }
 
-    /// Takes a SEND of one packet whose payload is in its place already. `false`: it is not the expected one, and as if lost.
+    /// Takes a message of one packet whose payload is in its place already. `false`: it is not the expected one, and as if lost.
     pub(super) fn placed(
         &mut self,
         now: NicTime,
-        bth: &Bth,
+        head: &Head,
         len: u32,
         client: &mut dyn Client,
     ) -> bool {
-        if self.expects() != Some(bth.psn) || client.placed(len).is_err() {
+        let bth = &head.bth;
+        let write = match head.extended {
+            Extended::Reth(r) => Some((r, None)),
+            Extended::RethImmediate(r, n) => Some((r, Some(n))),
+            _ => None,
+        };
+        let to = |r: Reth| Remote {
+            address: r.address,
+            key: r.key,
+        };
+        let write = write.map(|(r, immediate)| (to(r), immediate));
+        if self.expects() != Some(bth.psn) || client.placed(len, write).is_err() {
             return false;
         }
         self.told = false;
