@@ -247,7 +247,7 @@ fn udp_address(text: &str) -> Result<SocketAddr, SpecError> {
 
 /// The number of an interface, where its name can be one.
 fn interface_number(name: &str) -> Option<u32> {
-    let is_name = (1..16).contains(&name.len()) && !name.contains(|c: char| c == '/' || c == '\0');
+    let is_name = (1..16).contains(&name.len()) && !name.contains(['/', '\0']);
     is_name.then(|| interface(name).ok()).flatten()
 }
 

@@ -39,7 +39,8 @@ impl Hosts {
     pub(super) fn know(&mut self, nic: Ipv4Addr, mut address: SocketAddr) {
         if let SocketAddr::V6(at) = &mut address {
             // The port has the interface.
-            (at.set_scope_id(0), at.set_flowinfo(0));
+            at.set_scope_id(0);
+            at.set_flowinfo(0);
         }
         if let Some(old) = self.addresses.insert(nic, address) {
             self.nics.remove(&old);

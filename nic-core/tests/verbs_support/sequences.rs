@@ -376,7 +376,7 @@ impl Rig {
             return;
         };
         let sides = [(end, at, (peer_end, peer)), (peer_end, peer_at, (end, own))];
-        let count = 1 + usize::from(r.0[4] % 4 != 0);
+        let count = 1 + usize::from(r.0[4] & 3 != 0);
         for (e, a, peer) in sides.into_iter().take(count) {
             self.modify(e, a, Modify::Reset);
             self.modify(e, a, Modify::Init(Rights::ALL));
