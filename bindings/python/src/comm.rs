@@ -76,6 +76,7 @@ impl Comm {
     #[allow(clippy::too_many_arguments)] // The fields of an operation.
     fn start(
         &self,
+        py: Python<'_>,
         kind: &str,
         mut src: Option<Operand>,
         mut dst: Option<Operand>,
@@ -122,7 +123,11 @@ impl Comm {
         if let Some(wire) = options.wire {
             operation = operation.wire(wire);
         }
-        let request = comm.post(&operation);
+        // Where the queue is full it waits for completions that other threads take, with the interpreter's lock.
+        let request = py.detach(|| {
+            self.shared.make_room();
+            comm.post(&operation)
+        });
         let request = request.map_err(|e| failure::collective(&e))?;
         let posted = Posted::new(request, src.into_iter().chain(dst).collect());
         Ok(Request::new(posted, self.shared.clone(), kind, limit))
@@ -238,6 +243,7 @@ impl Comm {
     #[allow(clippy::too_many_arguments)] // The fields of an operation; `ringbell.Communicator` names them.
     fn post(
         &self,
+        py: Python<'_>,
         kind: &str,
         src: Option<&Bound<'_, PyAny>>,
         dst: Option<&Bound<'_, PyAny>>,
@@ -260,13 +266,14 @@ impl Comm {
         }
         let src = src.map(Operand::of).transpose()?;
         let dst = dst.map(Operand::of).transpose()?;
-        self.start(kind, src, dst, op, root, tag, options)
+        self.start(py, kind, src, dst, op, root, tag, options)
     }
 
     /// Starts an operation on tensors, each given with its address and bytes: contiguous, of one element type.
     #[allow(clippy::too_many_arguments)] // As `post`; by position, because naming arguments costs time.
     fn post_tensors(
         &self,
+        py: Python<'_>,
         kind: &str,
         dtype: &str,
         src: Option<(Bound<'_, PyAny>, u64, u64)>,
@@ -284,7 +291,7 @@ impl Comm {
             ..Options::default()
         };
         let (src, dst) = (src.map(operand).transpose()?, dst.map(operand).transpose()?);
-        self.start(kind, src, dst, op, root, tag, options)
+        self.start(py, kind, src, dst, op, root, tag, options)
     }
 
     /// Loads a user's program.

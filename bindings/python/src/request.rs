@@ -1,30 +1,19 @@
 //! [`Request`]: an outstanding operation, with the memory that it uses.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use ringbell::abi::{CollectiveKind, Status};
 
 use crate::failure::{self, Failure};
-use crate::posted::{Posted, Shared};
+use crate::posted::{locked, Posted, Shared, State};
 use crate::waiting::{give_up, patience, seconds, silent, wait_within};
-
-/// How far a request is.
-#[derive(Debug)]
-enum State {
-    Outstanding(Posted),
-    /// A thread waits for it.
-    Waited,
-    /// It moved so many bytes.
-    Done(u64),
-    Failed,
-}
 
 /// An outstanding operation. Its arrays belong to the NIC until it has ended.
 #[pyclass(frozen, module = "ringbell", weakref)]
 pub(crate) struct Request {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     comm: Arc<Shared>,
     kind: CollectiveKind,
     timeout: Duration,
@@ -37,8 +26,10 @@ impl Request {
         kind: CollectiveKind,
         timeout: Duration,
     ) -> Request {
+        let state = Arc::new(Mutex::new(State::Outstanding(posted)));
+        comm.watch(&state);
         Request {
-            state: Mutex::new(State::Outstanding(posted)),
+            state,
             comm,
             kind,
             timeout,
@@ -46,8 +37,7 @@ impl Request {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change is one assignment.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 }
 

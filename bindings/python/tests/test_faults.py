@@ -240,3 +240,31 @@ def test_threads_use_one_communicator(ranks: Ranks) -> None:
         """,
         2,
     )
+
+
+def test_requests_that_nothing_waits_for_yet_do_not_fill_the_queue(ranks: Ranks) -> None:
+    ranks(
+        """
+        comm = ringbell.init(timeout=10)
+        # More than the queue has slots, in one thread.
+        xs = [np.full(10, comm.rank + 1.0) for _ in range(700)]
+        requests = [comm.iall_reduce(x) for x in xs]
+        for request in requests:
+            request.wait()
+        assert all((x == 3).all() for x in xs)
+        # An error is still there for those that wait late.
+        box = np.zeros(4)
+        late = comm.irecv(box, 1 - comm.rank, 9, timeout=0.2)
+        for x in xs[:200]:
+            comm.all_reduce(x)
+        time.sleep(0.3)
+        for x in xs:
+            comm.all_reduce(x)
+        try:
+            late.wait()
+            raise AssertionError("no rank has sent")
+        except errors.TimedOut:
+            pass
+        """,
+        2,
+    )
