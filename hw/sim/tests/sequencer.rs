@@ -98,11 +98,23 @@ struct Nic {
     /// Ranges that are read from GPU memory, and the cycle from which; the one being written.
     reads: VecDeque<(u64, Range<usize>)>,
     write: Range<usize>,
-    stores: VecDeque<(u64, usize, [u32; BEAT / 4])>,
-    loads: VecDeque<(u64, usize)>,
+    stores: [VecDeque<(u64, usize, [u32; BEAT / 4])>; 2],
+    loads: [VecDeque<(u64, usize)>; 2],
     status: Option<u64>,
     /// Cycles in which outputs lag their column: (step, out_step) seen when a step is half done.
     columns: Vec<(u64, u64)>,
+}
+
+/// The state table: steps and beats of inputs with and without a message, and of outputs likewise.
+fn state(rtl: &sequencer::Block) -> ([u64; 4], [u64; 4]) {
+    let beats = rtl
+        .at_beat_o()
+        .iter()
+        .rev()
+        .fold(0, |all, w| all << 32 | u128::from(*w));
+    let step = |i| rtl.at_step_o() >> (7 * i) & 0x7f;
+    let beat = |i| (beats >> (26 * i)) as u64 & 0x3ff_ffff;
+    (std::array::from_fn(step), std::array::from_fn(beat))
 }
 
 struct Ring {
@@ -123,8 +135,8 @@ impl Ring {
             card: Vec::new(),
             reads: VecDeque::new(),
             write: 0..0,
-            stores: VecDeque::new(),
-            loads: VecDeque::new(),
+            stores: Default::default(),
+            loads: Default::default(),
             status: None,
             columns: Vec::new(),
         };
@@ -154,8 +166,8 @@ impl Ring {
             }
             nic.reads.clear();
             nic.write = 0..0;
-            nic.stores.clear();
-            nic.loads.clear();
+            nic.stores = Default::default();
+            nic.loads = Default::default();
             nic.status = None;
         }
         self.links.iter_mut().for_each(|l| *l = Link::default());
@@ -211,9 +223,11 @@ impl Ring {
                 let end = range.end.min(range.start + BEAT);
                 rtl.read_i(&Beat::new(&nic.gpu[range.start..end], false).data);
             }
-            let ready = [(); 5].map(|()| may());
-            let (commands, writes, sends, stores, loads) =
-                (ready[0], ready[1], ready[2], ready[3], ready[4]);
+            let ready = [(); 7].map(|()| may());
+            let [commands, writes, sends, ports @ ..] = ready;
+            let mask = |two: [bool; 2]| u64::from(two[0]) | u64::from(two[1]) << 1;
+            let stores = mask([ports[0], ports[1]]);
+            let loads = mask([ports[2], ports[3]]);
             let sends = sends && self.links[next].beats.len() < LINK_BEATS + times.link as usize;
             rtl.read_cmd_ready_i(u64::from(commands));
             rtl.write_cmd_ready_i(u64::from(commands));
@@ -221,8 +235,8 @@ impl Ring {
             rtl.report_ready_i(u64::from(commands));
             rtl.write_ready_i(u64::from(writes));
             rtl.tx_ready_i(u64::from(sends));
-            rtl.store_ready_i(u64::from(stores));
-            rtl.load_ready_i(u64::from(loads));
+            rtl.store_ready_i(stores);
+            rtl.load_ready_i(loads);
             let link = &mut self.links[rank];
             let meta = link
                 .metas
@@ -241,18 +255,22 @@ impl Ring {
                 rtl.rx_i(&beat.data);
                 rtl.rx_last_i(u64::from(beat.last));
             }
-            let ack = nic.stores.front().is_some_and(|s| due(s.0));
-            rtl.store_ack_i(u64::from(ack));
-            if ack {
-                let (_, line, data) = nic.stores.pop_front().expect("seen");
-                nic.card[line] = data;
+            let (mut acks, mut loaded, mut lines) = (0, 0, [0; BEAT / 2]);
+            for port in 0..2 {
+                if nic.stores[port].front().is_some_and(|s| due(s.0)) {
+                    let (_, line, data) = nic.stores[port].pop_front().expect("seen");
+                    nic.card[line] = data;
+                    acks |= 1 << port;
+                }
+                if nic.loads[port].front().is_some_and(|l| due(l.0)) {
+                    let (_, line) = nic.loads[port].pop_front().expect("seen");
+                    lines[port * BEAT / 4..][..BEAT / 4].copy_from_slice(&nic.card[line]);
+                    loaded |= 1 << port;
+                }
             }
-            let loaded = nic.loads.front().is_some_and(|l| due(l.0));
-            rtl.load_valid_i(u64::from(loaded));
-            if loaded {
-                let (_, line) = nic.loads.pop_front().expect("seen");
-                rtl.load_i(&nic.card[line]);
-            }
+            rtl.store_ack_i(acks);
+            rtl.load_valid_i(loaded);
+            rtl.load_i(&lines);
 
             // `reduce` beside it.
             rtl.eval();
@@ -292,26 +310,29 @@ impl Ring {
                 let start = rtl.write_cmd_va_o() as usize;
                 nic.write = start..start + rtl.write_cmd_len_o() as usize;
             }
-            let out = Beat {
-                data: rtl.out_o(),
-                keep: rtl.out_keep_o(),
-                last: rtl.out_last_o() == 1,
-            };
             if rtl.write_valid_o() == 1 && writes {
-                let bytes = out.bytes();
+                let beat = Beat {
+                    data: rtl.write_o(),
+                    keep: rtl.write_keep_o(),
+                    last: rtl.write_last_o() == 1,
+                };
+                let bytes = beat.bytes();
                 let at = nic.write.start;
                 nic.gpu[at..at + bytes.len()].copy_from_slice(&bytes);
                 nic.write.start += bytes.len();
-                assert_eq!(nic.write.is_empty(), out.last);
+                assert_eq!(nic.write.is_empty(), beat.last);
             }
-            if rtl.store_valid_o() == 1 && stores {
-                let line = rtl.store_line_o() as usize;
-                nic.stores
-                    .push_back((now + times.card, line, rtl.store_o()));
-            }
-            if rtl.load_valid_o() == 1 && loads {
-                nic.loads
-                    .push_back((now + times.card, rtl.load_line_o() as usize));
+            let (stored, asked) = (rtl.store_valid_o() & stores, rtl.load_valid_o() & loads);
+            for port in 0..2 {
+                let line = |both: u64| (both >> (26 * port)) as usize & 0x3ff_ffff;
+                if stored >> port & 1 == 1 {
+                    let data = rtl.store_o()[port * BEAT / 4..][..BEAT / 4].try_into();
+                    let data = data.expect("a line");
+                    nic.stores[port].push_back((now + times.card, line(rtl.store_line_o()), data));
+                }
+                if asked >> port & 1 == 1 {
+                    nic.loads[port].push_back((now + times.card, line(rtl.load_line_o())));
+                }
             }
             if rtl.report_valid_o() == 1 && commands {
                 nic.status = Some(rtl.report_status_o());
@@ -328,7 +349,12 @@ impl Ring {
                     .push_back((now + times.link, rtl.tx_meta_len_o() as u32));
             }
             if rtl.tx_valid_o() == 1 && sends {
-                link.beats.push_back((now + times.link, out));
+                let beat = Beat {
+                    data: rtl.tx_o(),
+                    keep: rtl.tx_keep_o(),
+                    last: rtl.tx_last_o() == 1,
+                };
+                link.beats.push_back((now + times.link, beat));
             }
         }
         for nic in &mut self.nics {
@@ -481,42 +507,39 @@ const CARD: Times = Times {
     stalls: false,
 };
 
-/// An all-reduce in parts, one behind the other. Its cycles, and those in which a link at one beat a cycle carries its bytes.
-fn all_reduce(ranks: u32, bytes: u64, parts: u64) -> (u64, u64) {
+/// An all-reduce in parts of so many sixteenths, one behind the other. Its cycles, and those in which a link at one beat a cycle
+/// carries its bytes.
+fn all_reduce(ranks: u32, bytes: u64, parts: &[u64]) -> (u64, u64) {
     let mut ring = Ring::new(ranks as usize, CARD, 1);
-    let (mut rng, count) = (Rng::new(2), bytes / 4 / parts);
-    let job = |_| Job::new(&mut rng, ALL_REDUCE, ranks, count, TYPES[0], ReduceOp::Sum);
-    let mut jobs: Vec<Job> = (0..parts).map(job).collect();
+    let mut rng = Rng::new(2);
+    let job = |part: &u64| {
+        let count = bytes / 4 * part / 16;
+        Job::new(&mut rng, ALL_REDUCE, ranks, count, TYPES[0], ReduceOp::Sum)
+    };
+    let mut jobs: Vec<Job> = parts.iter().map(job).collect();
     start(&mut jobs, &mut ring);
     let start = ring.now;
     assert_eq!(ring.run(), vec![0; ranks as usize]);
     jobs.iter().for_each(|job| job.compare(&ring));
-    (
-        ring.now - start,
-        2 * u64::from(ranks - 1) * bytes / u64::from(ranks) / BEAT as u64,
-    )
+    let beats = bytes / u64::from(ranks) / BEAT as u64;
+    (ring.now - start, 2 * u64::from(ranks - 1) * beats)
 }
 
 #[test]
-fn a_ring_runs_table_8_without_a_pause() {
-    // Table 8 has 2 N columns, in the first and the last of which no network is used. In parts that the receiver's buffer holds, the
-    // first is sent while it is read.
-    for (ranks, kib, parts, columns) in [
-        (4, 64, 1, 8),
-        (4, 1024, 1, 8),
-        (4, 1024, 8, 7),
-        (8, 1024, 1, 16),
-        (8, 1024, 4, 15),
+fn a_ring_reaches_the_bandwidth_of_its_links() {
+    // In one part: Table 8 uses no network in two of its 2 N columns.
+    for (ranks, kib, parts, least) in [
+        (4, 64, &[16][..], 0.0),
+        (4, 1024, &[16], 74.0),
+        (4, 1024, &[1, 2, 2, 2, 2, 2, 2, 2, 1], 95.0),
+        (8, 1024, &[16], 86.0),
+        (8, 1024, &[4; 4], 95.0),
     ] {
         let (cycles, ideal) = all_reduce(ranks, kib << 10, parts);
         let share = 100.0 * ideal as f64 / cycles as f64;
-        println!("all-reduce of {kib} KiB by {ranks} in {parts}: {cycles} cycles, {share:.1}% of the bus bandwidth");
-        let column = ideal / (2 * u64::from(ranks) - 2);
-        // Beside the columns, one trip through GPU, card and link for each of the first.
-        assert!(
-            cycles <= columns * column * 101 / 100 + 1_000,
-            "{cycles} cycles"
-        );
+        let count = parts.len();
+        println!("all-reduce of {kib} KiB by {ranks} in {count}: {cycles} cycles, {share:.1}% of the bus bandwidth");
+        assert!(share >= least);
     }
 }
 
@@ -552,7 +575,7 @@ fn programs_of_rings_give_their_bits_under_any_timing() {
             // The state table has come to its end.
             for (nic, p) in ring.nics.iter().zip(&job.programs) {
                 let steps = p.steps.len() as u64;
-                assert_eq!((nic.rtl.in_step_o(), nic.rtl.out_step_o()), (steps, steps));
+                assert_eq!(state(&nic.rtl).0[2..], [steps; 2]);
             }
         }
     }
@@ -576,16 +599,17 @@ fn inputs_and_outputs_overlap_as_in_table_8() {
         ring.cycle();
         assert!(ring.now < limit, "no report");
         for nic in &mut ring.nics {
-            let at = (nic.rtl.in_step_o(), nic.rtl.out_step_o());
-            if nic.rtl.in_beat_o() == half && !nic.columns.contains(&at) {
+            let (steps, beats) = state(&nic.rtl);
+            let at = (steps[0], steps[2]);
+            if beats[0] == half && !nic.columns.contains(&at) {
                 nic.columns.push(at);
             }
         }
     }
-    // In each column the value of the column before leaves; after the first, in which nothing does.
+    // In each column the value of the column before leaves; the first has no message.
     for nic in &ring.nics {
         assert_eq!(
-            nic.columns[1..],
+            nic.columns,
             [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5)]
         );
     }
