@@ -95,8 +95,14 @@ fn built_wheel() -> Result<PathBuf> {
     let python = environment("venv-maturin", &MATURIN)?;
     let wheels = target().join("wheels");
     let _ = fs::remove_dir_all(&wheels);
+    // maturin's build backend starts its program by name.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let bin = python.parent().map(Path::to_path_buf);
+    let path = std::env::join_paths(bin.into_iter().chain(std::env::split_paths(&path)))
+        .context("a folder whose name has a colon")?;
     command(
-        Command::new(python)
+        Command::new(&python)
+            .env("PATH", path)
             .args(["-m", "pip", "wheel", "--no-deps", "--no-build-isolation"])
             .arg("--wheel-dir")
             .arg(&wheels)
