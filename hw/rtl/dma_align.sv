@@ -82,7 +82,7 @@ module dma_align #(
     if ((prime || form) && more) in_left_q <= in_left_q - 1'b1;
     if (form || cut) begin
       out_valid_o <= 1'b1;
-      out_data_o  <= cut ? {{(DataW-64){1'b0}}, in_data_i[63:0]} : data;
+      out_data_o  <= cut ? DataW'(in_data_i[63:0]) : data;
       out_keep_o  <= cut ? '0 : keep;
       out_last_o  <= cut || last;
       out_cut_o   <= cut;
