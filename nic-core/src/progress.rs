@@ -34,6 +34,8 @@ use crate::wake::WakeCell;
 const CLOCK_EVERY: u32 = 64;
 /// As many idle steps a step counts for in which something moved.
 const CLOCK_BUSY: u32 = 4;
+/// As many idle steps a look counts for that makes a system call.
+const CLOCK_ASKED: u32 = 2;
 /// Looks for something to do after an idle step of a waiter on a core of its own, before it gives the
 /// NIC up for a moment: a look costs a tenth of a step, and what arrives is found that much sooner.
 const LOOKS: u32 = 32;
@@ -288,13 +290,20 @@ impl Progress {
             return Some(self.step_locked(core, found, fresh));
         }
         core.count_step();
-        self.clock.since_read.store(since + 1, Ordering::Relaxed);
+        let each = match core.streams.network.calls_kernel() {
+            true => CLOCK_ASKED,
+            false => 0,
+        };
+        let mut since = since + 1 + each;
         for _ in 0..looks {
             let found = core.look();
             if found != Found::Nothing {
+                self.clock.since_read.store(since, Ordering::Relaxed);
                 return Some(self.step_locked(core, found, false));
             }
+            since += each;
         }
+        self.clock.since_read.store(since, Ordering::Relaxed);
         Some(false)
     }
 

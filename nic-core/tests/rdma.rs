@@ -5,7 +5,7 @@ mod transport_support;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use ringbell_nic_abi::Status;
+use ringbell_nic_abi::{InlineSend, SessionId, Status};
 use ringbell_nic_core::port::capture::Capture;
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::{Checksums, Port};
@@ -15,7 +15,7 @@ use ringbell_nic_core::transport::rdma::{
 use ringbell_nic_core::transport::{Transport, TransportEvent};
 use ringbell_nic_core::types::{NicTime, WorkToken};
 use transport_support::rdma::{config, Pair, Side};
-use transport_support::{wire, Flow, Rng, Wire, IP_A, IP_B, MINUTE};
+use transport_support::{random, wire, Flow, Rng, Wire, IP_A, IP_B, MINUTE};
 
 fn faulty(seed: u64, faults: &Faults) -> Wire {
     let (a, b) = wire(1500, Checksums::Software);
@@ -311,6 +311,42 @@ fn the_crc_is_left_out_over_shared_memory_when_both_agree() {
         p.until(MINUTE, |p| there.drive(&mut p.a, &mut p.b).then_some(()));
         there.check(&p.a, &p.b);
     }
+}
+
+#[test]
+fn small_payloads_are_sent_at_once_when_nothing_is_before_them() {
+    let mut p = Pair::new(wire(1500, Checksums::Software), 9);
+    let (a, b) = p.connect(7000);
+    let payload = |n: u8| InlineSend {
+        session: SessionId(0),
+        len: 1 + n % 40,
+        words: [u64::from_le_bytes([n; 8]); 5],
+    };
+    let mut sent = Vec::new();
+    for n in 0..100 {
+        let one = payload(n);
+        assert!(p.a.transport.send_now(a, &one), "there is room");
+        sent.extend(vec![n; one.len.into()]);
+    }
+    // Behind a send that is queued it would overtake.
+    let long = p.a.dma.region(random(5, 2 << 20));
+    p.a.send(a, 1, long);
+    assert!(!p.a.transport.send_now(a, &payload(0)));
+    let want = sent.len() as u32 + long.len;
+    let to = p.b.dma.region(vec![0; want as usize]);
+    p.b.recv(b, 2, to, false);
+    p.until(MINUTE, |p| p.b.received(2));
+    sent.extend(random(5, 2 << 20));
+    assert!(p.b.dma.bytes(to) == sent);
+    p.until(MINUTE, |p| p.a.sent(1));
+    assert!(p.a.transport.send_now(a, &payload(0)));
+    p.a.transport.shutdown(a);
+    assert!(
+        !p.a.transport.send_now(a, &payload(0)),
+        "nothing follows the end"
+    );
+    p.a.transport.abort(a);
+    assert!(!p.a.transport.send_now(a, &payload(0)));
 }
 
 #[test]

@@ -608,3 +608,45 @@ fn an_acknowledgement_of_a_short_message_leaves_behind_a_request_or_in_time() {
     give(&mut e, &message(103));
     assert_eq!(sent(&mut e).1, 1);
 }
+
+#[test]
+fn some_requests_leave_before_an_acknowledgement() {
+    let [_, mut e] = connected([Psn::new(100), Psn::new(200)], GO_BACK);
+    let at = Remote {
+        address: BASE,
+        key: KEY,
+    };
+    let write = |e: &mut End, id| {
+        e.memory.local.insert(id, vec![1; 8]);
+        let request = Request::Write(at, None);
+        assert!(e.qp.post(Work {
+            id,
+            request,
+            len: 8
+        }));
+    };
+    let mut room = [0; 512];
+    let mut opcodes = |e: &mut End| {
+        let mut all = Vec::new();
+        while let Transmit::Packet(len) = e.qp.transmit(NicTime(0), &mut room, &mut e.memory) {
+            all.push(Packet::parse(&room[..len]).expect("ours").bth.opcode);
+        }
+        all
+    };
+    use RoceOpcode as Op;
+    let put = |psn| (bth(Op::WriteOnly, psn), reth(8), vec![7; 8]);
+    // Without a request the acknowledgement leaves at once.
+    give(&mut e, &put(100));
+    assert_eq!(opcodes(&mut e), [Op::Acknowledge]);
+    give(&mut e, &put(101));
+    (0..10).for_each(|id| write(&mut e, id));
+    let mut mixed = [Op::WriteOnly; 11];
+    mixed[8] = Op::Acknowledge;
+    assert_eq!(opcodes(&mut e), mixed);
+    // An answer that brings bytes goes first.
+    give(&mut e, &(bth(Op::ReadRequest, 102), reth(8), vec![]));
+    give(&mut e, &put(103));
+    write(&mut e, 10);
+    let answers = [Op::ReadResponseOnly, Op::WriteOnly, Op::Acknowledge];
+    assert_eq!(opcodes(&mut e), answers);
+}

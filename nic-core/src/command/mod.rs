@@ -35,12 +35,12 @@ use crate::config::NicConfig;
 use crate::dma::DmaState;
 use crate::engine::{EngineUseError, Return};
 use crate::memory::nic_memory::NicMemory;
-use crate::network::{Network, Protocol, PROTOCOLS};
+use crate::network::{Network, Protocol};
 use crate::outstanding::{Operation, Outstanding};
 use crate::permit::Permit;
 use crate::queue::SendQueue;
 use crate::session::slot_of;
-use crate::transport::{deliver, Takers, Transport, TransportEvent};
+use crate::transport::{Transport, TransportEvent};
 use crate::types::{NicTime, WorkToken};
 use collective_op::Decoded;
 use copy_op::{Copies, Ending, Step};
@@ -161,11 +161,12 @@ impl Core {
             .count() as u32
     }
 
-    /// What a step without a clock reading would find to do. A load for each queue and each link.
+    /// What a step without a clock reading would find to do. A load for each queue and each link, and a system call for each port of
+    /// datagrams.
     #[inline]
-    pub(crate) fn look(&self) -> Found {
+    pub(crate) fn look(&mut self) -> Found {
         let rung = self.is_due || self.queues.iter().any(SendQueue::is_rung_anew);
-        if rung || !self.streams_are_quiet() {
+        if rung || self.streams.poll() {
             Found::Anything
         } else if self.collectives.exists() && !self.collectives.is_quiet() {
             Found::Collectives
@@ -202,9 +203,12 @@ impl Core {
         if std::mem::take(&mut self.streams.is_unflushed) {
             self.streams.transports.iter_mut().for_each(|t| t.flush());
         }
-        if self.streams.has_ports() && self.collectives.has_ready() {
+        if self.streams.has_ports() {
             // What a new operation sends leaves before the ports are asked for what has arrived.
-            moved |= self.step_collectives();
+            moved |= self.step_posted();
+            if self.collectives.has_ready() {
+                moved |= self.step_collectives();
+            }
         }
         // Decides for all of them: memory that is polled may have bytes for any.
         let is_due = self.is_due;
@@ -248,50 +252,32 @@ impl Core {
     #[inline(never)]
     fn step_transports(&mut self, is_due: bool) -> bool {
         let ports_are = self.streams.has_ports() && (is_due || !self.streams.network.is_quiet());
-        let arrived = ports_are && self.deliver();
+        let arrived = ports_are && self.streams.deliver(self.time.now, &mut self.memory);
         let mut moved = arrived;
         for i in 0..self.streams.transports.len() {
             let t = &mut self.streams.transports[i];
-            if is_due || !t.is_quiet() || (arrived && t.packets().is_some()) {
+            let taker = t.packets().filter(|_| arrived).map(|t| t.protocol());
+            if taker == Some(Protocol::Roce) && !is_due && !t.is_quiet() {
+                // The next step answers first of all: together with what a kernel sends upon these packets.
+                moved |= self.poll_events(i);
+            } else if is_due || !t.is_quiet() || taker.is_some() {
                 moved |= self.step_transport(i);
             }
         }
         moved
     }
 
-    /// Lets what collectives have just posted leave by the ports, and arrive out of the transports' buffers.
+    /// Lets what was posted leave by the ports, and arrive out of the transports' buffers.
     #[inline(never)]
-    fn step_posted(&mut self) {
+    fn step_posted(&mut self) -> bool {
+        let mut moved = false;
         for i in 0..self.streams.transports.len() {
             let t = &mut self.streams.transports[i];
             if t.packets().is_some() && !t.is_quiet() {
-                self.step_transport(i);
+                moved |= self.step_transport(i);
             }
         }
-    }
-
-    /// Passes what has arrived at the ports to the transports.
-    fn deliver(&mut self) -> bool {
-        let Streams {
-            transports,
-            network,
-            ..
-        } = &mut self.streams;
-        let mut takers: Takers<'_> = [const { None }; PROTOCOLS];
-        let mut writes = 0;
-        for (i, transport) in transports.iter_mut().enumerate() {
-            if let Some(taker) = transport.packets() {
-                let protocol = taker.protocol();
-                // The one that writes to memory as it receives.
-                if protocol == Protocol::Roce {
-                    writes = i;
-                }
-                takers[protocol as usize] = Some(taker);
-            }
-        }
-        let now = self.time.now;
-        self.memory
-            .with_datapath(writes, |data| deliver(now, network, &mut takers, data))
+        moved
     }
 
     fn step_transport(&mut self, i: usize) -> bool {
@@ -302,12 +288,19 @@ impl Core {
         } = &mut self.streams;
         let (transport, now) = (&mut transports[i], self.time.now);
         let memory = &mut self.memory;
-        let mut moved = memory.with_datapath(i, |data| transport.step(now, network, data));
+        let moved = memory.with_datapath(i, |data| transport.step(now, network, data));
+        moved | self.poll_events(i)
+    }
+
+    /// Acts on the events of a transport. Returns whether there were any.
+    #[inline]
+    fn poll_events(&mut self, i: usize) -> bool {
+        let mut any = false;
         while let Some(e) = self.streams.transports[i].poll_event() {
             self.on_transport_event(i, e);
-            moved = true;
+            any = true;
         }
-        moved
+        any
     }
 
     #[inline]

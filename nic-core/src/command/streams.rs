@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use ringbell_nic_abi::{Flags, Opcode, PdId, SessionId, Status};
 
+use super::memory::Memory;
 use super::{Env, Refusal};
 use crate::engine::{Direction, EngineFailed, Engines};
-use crate::network::Network;
+use crate::network::{Network, Protocol, PROTOCOLS};
 use crate::outstanding::{Operation, Retired};
 use crate::session::{slot_of, Sessions, State, Stream};
-use crate::transport::Transport;
+use crate::transport::{deliver, Takers, Transport};
 use crate::types::{ConnId, ListenerId, NicTime, WorkToken};
 
 /// Most losses that are kept to be reported; each is logged.
@@ -290,6 +291,31 @@ impl Streams {
             }
             self.abort(conn, env);
         }
+    }
+
+    /// Whether a transport or a port may have something to do before the clock is read.
+    #[inline]
+    pub(super) fn poll(&mut self) -> bool {
+        let is_ready = |t: &dyn Transport| !t.is_quiet() || t.expects_places();
+        self.transports.iter().any(|t| is_ready(&**t)) || (self.has_ports() && self.network.poll())
+    }
+
+    /// Passes what has arrived at the ports to the transports.
+    pub(super) fn deliver(&mut self, now: NicTime, memory: &mut Memory) -> bool {
+        let (transports, network) = (&mut self.transports, &mut self.network);
+        let mut takers: Takers<'_> = [const { None }; PROTOCOLS];
+        let mut writes = 0;
+        for (i, transport) in transports.iter_mut().enumerate() {
+            if let Some(taker) = transport.packets() {
+                let protocol = taker.protocol();
+                // The one that writes to memory as it receives.
+                if protocol == Protocol::Roce {
+                    writes = i;
+                }
+                takers[protocol as usize] = Some(taker);
+            }
+        }
+        memory.with_datapath(writes, |data| deliver(now, network, &mut takers, data))
     }
 
     /// Whether frames may arrive.

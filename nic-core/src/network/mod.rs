@@ -658,6 +658,22 @@ impl Network {
         self.answer.is_none() && !self.is_asking() && self.ports.iter().all(port_is)
     }
 
+    /// Whether a port may have something, or something waits for a step. Ports of datagrams receive to find out.
+    #[inline]
+    pub(crate) fn poll(&mut self) -> bool {
+        let port_has = |p: &mut AnyPort| match p {
+            AnyPort::Frames(p) => !p.is_quiet(),
+            AnyPort::Datagrams(p) => p.poll(),
+        };
+        self.answer.is_some() || self.is_asking() || self.ports.iter_mut().any(port_has)
+    }
+
+    /// Whether a look at the ports takes a system call.
+    #[inline]
+    pub(crate) fn calls_kernel(&self) -> bool {
+        self.ports.iter().any(|p| p.frames().is_none())
+    }
+
     /// Sends what waits for a batch.
     pub fn flush(&mut self, now: NicTime) {
         self.send_answer(now);

@@ -194,6 +194,12 @@ pub trait DatagramPort: Send {
         from: usize,
     ) -> usize;
 
+    /// Whether [`DatagramPort::receive`] may find something. It may receive to find out, unless packets are expected in places; default:
+    /// yes. A spinning thread asks before it makes a whole step.
+    fn poll(&mut self) -> bool {
+        true
+    }
+
     /// Where to say in which places the payloads of the next packets are expected, right before [`DatagramPort::receive`]. `None`, the
     /// default: they are not put there.
     fn places(&mut self) -> Option<&mut Places> {
@@ -349,6 +355,9 @@ impl<P: DatagramPort + ?Sized> DatagramPort for Box<P> {
         from: usize,
     ) -> usize {
         (**self).send(to, ecn, segmented, batch, from)
+    }
+    fn poll(&mut self) -> bool {
+        (**self).poll()
     }
     fn places(&mut self) -> Option<&mut Places> {
         (**self).places()

@@ -100,6 +100,8 @@ struct Inbox {
     asks: usize,
     /// The last call has emptied the queue, as far as it tells: what came is answered before the next look.
     pauses: bool,
+    /// The last call has found a message.
+    found: bool,
 }
 
 /// Where the next packets are expected to go.
@@ -207,6 +209,7 @@ impl RocePort {
                 offset: 0,
                 asks: 1,
                 pauses: false,
+                found: false,
             },
             ecn: 0,
             expected: Expected::default(),
@@ -252,6 +255,28 @@ impl RocePort {
             self.lower(to.ip(), path);
         }
         some
+    }
+
+    /// Receives messages into the inbox, which is empty. Returns whether there was any, or an error of an earlier datagram.
+    fn fetch(&mut self) -> bool {
+        let mut is_told = false;
+        let got = loop {
+            let i = &mut self.inbox;
+            let asked = &mut i.messages[..i.asks];
+            let got = socket::receive(&self.socket, &mut i.bytes, MESSAGE_BYTES, asked);
+            if is_told || !failed(&got) || !self.read_errors() {
+                break got;
+            }
+            is_told = true;
+        };
+        let i = &mut self.inbox;
+        i.count = got.unwrap_or(0);
+        i.pauses = i.count > 0 && i.count < MESSAGES;
+        let found = i.count > 0;
+        let more = i.count > 1 || (found && i.found);
+        (i.asks, i.found) = (if more { MESSAGES } else { 1 }, found);
+        (i.next, i.offset) = (0, 0);
+        found || is_told
     }
 
     /// Receives a message into the places where it is expected. `Some(n)`: its `n` packets are there. Otherwise it is in the inbox, if
@@ -486,10 +511,16 @@ impl DatagramPort for RocePort {
     fn places(&mut self) -> Option<&mut Places> {
         let i = &self.inbox;
         let e = &mut self.expected;
-        let looks = i.next == i.count && !i.pauses;
-        e.is_next = looks;
+        let is_empty = i.next == i.count;
+        e.is_next = is_empty && !i.pauses;
         e.places.clear();
-        looks.then_some(&mut e.places)
+        // Asked behind the last packet as well: `poll` leaves to `receive` what has a place.
+        is_empty.then_some(&mut e.places)
+    }
+
+    fn poll(&mut self) -> bool {
+        let i = &self.inbox;
+        i.next < i.count || self.expected.places.runs() > 0 || self.fetch()
     }
 
     fn receive(&mut self, _: NicTime) -> Option<Datagram<'_>> {
@@ -515,23 +546,8 @@ impl DatagramPort for RocePort {
                 if std::mem::take(&mut i.pauses) {
                     return None;
                 }
-                let asked = &mut i.messages[..i.asks];
-                let mut got = socket::receive(&self.socket, &mut i.bytes, MESSAGE_BYTES, asked);
-                if failed(&got) && self.read_errors() {
-                    let i = &mut self.inbox;
-                    let asked = &mut i.messages[..i.asks];
-                    got = socket::receive(&self.socket, &mut i.bytes, MESSAGE_BYTES, asked);
-                }
-                let i = &mut self.inbox;
-                i.count = got.unwrap_or(0);
-                i.pauses = i.count > 0 && i.count < MESSAGES;
-                i.asks = if i.count > 1 || i.count == i.asks {
-                    MESSAGES
-                } else {
-                    1
-                };
-                (i.next, i.offset) = (0, 0);
-                if i.count == 0 {
+                self.fetch();
+                if self.inbox.count == 0 {
                     return None;
                 }
                 continue;
@@ -576,7 +592,11 @@ impl DatagramPort for RocePort {
 
 #[cfg(test)]
 mod tests {
+    use ringbell_nic_abi::RoceOpcode;
+
     use super::*;
+    use crate::wire::roce::packet::Head;
+    use crate::wire::roce::{Bth, Extended, Psn, Qpn};
 
     /// How many packets each message of a batch has, whose packets are header, payload and trailer.
     fn messages(sizes: &[usize], longest: usize, segments: usize) -> Vec<usize> {
@@ -623,5 +643,50 @@ mod tests {
         assert_eq!(messages(&[300; 3], 1_000, 1), [1; 3]);
         // Short packets are copied side by side.
         assert_eq!(of(&[100; 70]), [64, 6]);
+    }
+
+    #[test]
+    fn a_poll_receives_what_has_come_unless_packets_are_expected_in_places() {
+        let bind = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut port = RocePort::open(&RoceConfig { bind, mtu: None }).unwrap(); // loopback has free ports
+        let peer = UdpSocket::bind(bind).unwrap();
+        let now = NicTime(0);
+        assert!(!port.poll());
+        peer.send_to(&[1; 20], port.local()).unwrap();
+        peer.send_to(&[2; 21], port.local()).unwrap();
+        // On the loopback a datagram is there when the call returns.
+        assert!(port.poll() && port.poll());
+        assert_eq!(
+            port.receive(now).map(|d| d.bytes.to_vec()),
+            Some(vec![1; 20])
+        );
+        assert!(port.receive(now).is_none(), "it is answered first");
+        assert!(port.poll());
+        assert_eq!(
+            port.receive(now).map(|d| d.bytes.to_vec()),
+            Some(vec![2; 21])
+        );
+        assert!(!port.poll());
+
+        let mut room = [0; 64];
+        let first = Head {
+            bth: Bth::new(RoceOpcode::SendOnly, Qpn::new(9), Psn::new(1)),
+            extended: Extended::None,
+        };
+        let from = peer.local_addr().unwrap();
+        let places = port.places().expect("the inbox is empty");
+        places.begin(from, first, room.len());
+        // SAFETY: the room outlives the call.
+        #[allow(unsafe_code)]
+        unsafe {
+            places.add(room.as_mut_ptr(), room.len())
+        };
+        places.end();
+        assert!(port.receive(now).is_none());
+        peer.send_to(&[3; 22], port.local()).unwrap();
+        assert!(port.poll(), "it may not receive, so it cannot tell");
+        assert_eq!(port.inbox.next, port.inbox.count);
+        port.places().expect("still empty");
+        assert!(port.receive(now).is_some() && !port.poll());
     }
 }

@@ -174,6 +174,11 @@ pub trait Transport: Sharer + Send {
         false
     }
 
+    /// Whether the next packets may have places ([`PacketTransport::expect`]): only a step says where, so a look must not receive them.
+    fn expects_places(&self) -> bool {
+        false
+    }
+
     /// Cancels a posted operation. `Some(bytes)` when it was still queued: it yields no event, and
     /// after the call the transport never touches its buffer again. A send that was partly taken by
     /// the peer, or by frames in flight, makes the stream unusable: the caller aborts it. So does a one-sided operation whose source the

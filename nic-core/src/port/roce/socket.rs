@@ -158,6 +158,21 @@ pub(super) fn set_up(socket: &UdpSocket, is_ipv6: bool, buffer: usize) -> io::Re
     Ok(if segments.is_ok() { 64 } else { 1 })
 }
 
+/// `sendmsg` or `recvmsg` that does not wait. The C library's functions are points of cancellation, which costs two locked instructions.
+///
+/// # Safety
+/// As of the C library's.
+#[inline]
+unsafe fn call(number: libc::c_long, fd: RawFd, header: *mut libc::msghdr) -> io::Result<usize> {
+    let (fd, flags) = (
+        libc::c_long::from(fd),
+        libc::c_long::from(libc::MSG_DONTWAIT),
+    );
+    // SAFETY: the caller's contract.
+    let result = unsafe { libc::syscall(number, fd, header, flags) };
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
 /// Gives everything that leaves from here on these ECN bits. A control message of each would cost the kernel an allocation.
 pub(super) fn mark(socket: &UdpSocket, is_ipv6: bool, ecn: u8) -> io::Result<()> {
     let (level, name) = match is_ipv6 {
@@ -266,11 +281,8 @@ pub(super) unsafe fn send(
         let mut control = MaybeUninit::uninit();
         let header = header_of(message, name, pieces, &mut control);
         // SAFETY: name, control and piece list live as long as the call and are as long as said; the caller keeps the pieces readable.
-        let sent = unsafe { libc::sendmsg(fd, &raw const header, libc::MSG_DONTWAIT) };
-        return match sent {
-            0.. => Ok(1),
-            _ => Err(io::Error::last_os_error()),
-        };
+        let sent = unsafe { call(libc::SYS_sendmsg, fd, (&raw const header).cast_mut()) };
+        return sent.map(|_| 1);
     }
     let mut controls = [MaybeUninit::uninit(); MESSAGES];
     // SAFETY: all-zero is a valid `mmsghdr`.
@@ -337,8 +349,7 @@ pub(super) fn receive(
         let mut place = Place::new(rooms.next().unwrap_or_default());
         let mut header = place.header();
         // SAFETY: the place lives as long as the call, and its parts are as long as said.
-        let len = unsafe { libc::recvmsg(fd, &raw mut header, libc::MSG_DONTWAIT) };
-        let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+        let len = unsafe { call(libc::SYS_recvmsg, fd, &raw mut header) }?;
         *one = place.received(&header, len);
         return Ok(1);
     }
@@ -377,8 +388,7 @@ pub(super) unsafe fn receive_into(socket: &UdpSocket, pieces: &Pieces) -> io::Re
     header.msg_iov = pieces.0.as_ptr().cast_mut();
     header.msg_iovlen = pieces.0.len();
     // SAFETY: the place and the list live as long as the call and are as long as said; the pieces are the caller's.
-    let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
-    let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+    let len = unsafe { call(libc::SYS_recvmsg, socket.as_raw_fd(), &raw mut header) }?;
     Ok(place.received(&header, len))
 }
 

@@ -38,7 +38,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringbell_nic_abi::{PdId, Status};
+use ringbell_nic_abi::{InlineSend, PdId, Status, INLINE_MAX};
 use rustc_hash::FxBuildHasher;
 
 use self::conn::{Conn, Names, Phase};
@@ -425,6 +425,23 @@ impl Transport for RdmaTransport {
             .push_back(TransportEvent::send_refused(conn, work.token, refused));
     }
 
+    fn send_now(&mut self, conn: ConnId, payload: &InlineSend) -> bool {
+        let Some(c) = self.table.by_id(conn) else {
+            return false;
+        };
+        let is_open = c.phase == Phase::Open && c.stream.fin == Fin::Open && !c.seen.finished;
+        if !is_open || !c.sends.is_empty() || c.stream.tx.free() < INLINE_MAX {
+            return false;
+        }
+        let mut bytes = [0; INLINE_MAX];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(payload.words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        c.stream.tx.push(&bytes[..payload.len.into()]);
+        self.mark(index_of(conn));
+        true
+    }
+
     fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
         let refused = match self.table.by_id(conn) {
             None => Status::NotConnected,
@@ -488,6 +505,10 @@ impl Transport for RdmaTransport {
             c.stream.writes.post(work.token, to);
         }
         self.post_send(conn, work);
+    }
+
+    fn expects_places(&self) -> bool {
+        self.streaming.is_some()
     }
 
     fn is_quiet(&self) -> bool {

@@ -74,6 +74,11 @@ impl Outgoing {
         self.ring.filled(n);
     }
 
+    /// The next bytes of the stream; there must be room for them.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.ring.push(bytes);
+    }
+
     /// The next `n` bytes of the stream are those of a send from `at` on; there must be room for them.
     pub(super) fn refer(&mut self, token: WorkToken, from: Buffer, at: u32, n: u32) {
         let start = self.ring.end();

@@ -117,6 +117,10 @@ pub enum Refusal {
     Nak(NakCode),
 }
 
+/// Requests that leave before an acknowledgement: so few that it does not wait for long, and so short.
+const GO_FIRST: u32 = 8;
+const GO_FIRST_BYTES: u32 = 1 << 10;
+
 /// The reason for a request that needs memory which the client does not expose.
 const NO_MEMORY: Refusal = Refusal::Nak(NakCode::RemoteAccess);
 
@@ -357,8 +361,8 @@ pub struct QueuePair {
     responder: Option<Responder>,
     /// A refusal ends one request.
     resumes: bool,
-    /// Requests were sent since an acknowledgement could leave behind them.
-    has_company: bool,
+    /// Requests that were sent since an acknowledgement could leave behind them.
+    company: u32,
     counters: QpCounters,
 }
 
@@ -378,7 +382,7 @@ impl QueuePair {
             requester: None,
             responder: None,
             resumes: false,
-            has_company: false,
+            company: 0,
             counters: QpCounters::default(),
         }
     }
@@ -543,37 +547,41 @@ impl QueuePair {
                 if let Some(len) = r.notify(self.peer, out) {
                     return Transmit::Packet(len);
                 }
-                if let Some(len) = r.transmit(self.peer, self.mtu, out, client) {
-                    if r.has_failed() {
-                        self.fail(client);
+                // An acknowledgement lets short requests go first, and leaves in one message with them. Behind long ones it would keep
+                // them from being received in place.
+                let requester = self.requester.as_ref();
+                let is_before = requester.is_some_and(|r| r.next_is_at_most(GO_FIRST_BYTES));
+                let waits = is_before && self.company < GO_FIRST && r.only_acknowledges();
+                if !waits {
+                    if let Some(len) = r.transmit(self.peer, self.mtu, out, client) {
+                        if r.has_failed() {
+                            self.fail(client);
+                        }
+                        return Transmit::Packet(len);
                     }
-                    return Transmit::Packet(len);
                 }
             }
         }
         let begins = self.state == State::Rts;
-        match &mut self.requester {
-            Some(r) if self.state.requests() => {
-                let made = r.transmit(now, self.peer, self.mtu, begins, out, client);
-                if r.has_failed() {
-                    self.fail(client);
-                }
-                if made != Transmit::Nothing {
-                    self.has_company = true;
-                    return made;
-                }
+        let mut made = Transmit::Nothing;
+        if let Some(r) = self.requester.as_mut().filter(|_| self.state.requests()) {
+            made = r.transmit(now, self.peer, self.mtu, begins, out, client);
+            if r.has_failed() {
+                self.fail(client);
             }
-            _ => {}
+            if let Transmit::Packet(_) = made {
+                self.company += 1;
+                return made;
+            }
         }
-        // Behind the last request: it is shorter, and leaves in one message with it.
-        let has_company = std::mem::take(&mut self.has_company);
+        let has_company = std::mem::take(&mut self.company) > 0;
         let answers = self.state.answers();
         let responder = self.responder.as_mut().filter(|_| answers);
         let sent = responder.and_then(|r| {
             r.pay(now, has_company);
             r.transmit(self.peer, self.mtu, out, client)
         });
-        sent.map_or(Transmit::Nothing, Transmit::Packet)
+        sent.map_or(made, Transmit::Packet)
     }
 
     /// Lets the acknowledgement of short SENDs wait so long for a packet of ours with which it leaves. By default it does not wait.

@@ -205,6 +205,12 @@ impl Requester {
         self.pace.window().saturating_sub(posted)
     }
 
+    /// Whether there is a request that was not begun, of so many bytes at most.
+    pub(super) fn next_is_at_most(&self, bytes: u32) -> bool {
+        let next = self.works.get(self.cursor);
+        next.is_some_and(|p| p.work.len <= bytes)
+    }
+
     pub(super) fn flush(&mut self, client: &mut dyn Client) {
         for p in self.works.drain(..) {
             client.done(p.work.id, WorkStatus::Flushed);

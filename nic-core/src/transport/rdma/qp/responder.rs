@@ -158,6 +158,12 @@ impl Responder {
         }
     }
 
+    /// Whether nothing but acknowledgements waits to be sent.
+    pub(super) fn only_acknowledges(&self) -> bool {
+        let mut answers = self.answers.iter();
+        answers.all(|a| matches!(a, Answer::Acknowledge(_, Syndrome::Ack { .. })))
+    }
+
     /// When an acknowledgement is due.
     pub(super) fn next_timer(&self) -> Option<NicTime> {
         self.owed.due
