@@ -20,6 +20,7 @@ use ringbell_nic_core::port::tap::TapError;
 use ringbell_nic_core::port::udp::UdpError;
 use ringbell_nic_core::transport::rdma::RdmaConfigError;
 use ringbell_nic_core::transport::tcp::TcpConfigError;
+use ringbell_nic_core::transport::udp::UdpConfigError;
 use ringbell_nic_core::{Counters, HostQueue, NicError};
 pub use ringbell_nic_core::{EngineThread, NotDelivered, ProgressMode, QueueConfig, SessionInfo};
 
@@ -83,17 +84,20 @@ pub enum OpenError {
     /// RDMA's settings are invalid.
     #[error("cannot start RDMA")]
     Rdma(#[from] RdmaConfigError),
+    /// The settings of transport `udp` are invalid.
+    #[error("cannot start transport udp")]
+    UdpTransport(#[from] UdpConfigError),
     /// The in-memory switch refused.
     #[error("cannot attach to the in-memory switch")]
     Switch(#[from] SwitchError),
-    /// `tcp` or `rdma` was selected, but there is no port to carry it.
+    /// `tcp`, `rdma` or `udp` was selected, but there is no port to carry it.
     #[error("transport {transport} needs a port; open the NIC with port mem, udp or tap:NAME")]
     NoPort {
         /// As selected.
         transport: TransportSpec,
     },
     /// `tcp` was selected, and all ports carry datagrams.
-    #[error("transport tcp needs a port that carries frames, and port roce carries the datagrams of transport rdma alone; open the NIC with transport rdma or auto, or with port udp, tap:NAME or mem")]
+    #[error("transport tcp needs a port that carries frames, and port roce carries datagrams; open the NIC with transport rdma, udp or auto, or with port udp, tap:NAME or mem")]
     NoFrames,
     /// More ports were added, but there is no first one.
     #[error("ports were added, but port 0 is none; give it first")]

@@ -13,7 +13,7 @@ pub const VXLAN_PORT: u16 = 4789;
 /// UDP port of RoCEv2 (InfiniBand Architecture, annex A17).
 pub(crate) const ROCE_PORT: u16 = 4791;
 
-/// The port that carries a NIC's Ethernet frames, or the datagrams of transport `rdma`.
+/// The port that carries a NIC's Ethernet frames, or the datagrams of transport `rdma` or `udp`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PortSpec {
     /// No port: only the `local` transport, between NICs of one host and one user.
@@ -29,7 +29,7 @@ pub enum PortSpec {
         /// IP MTU inside VXLAN; `None`: what the ways to the peers carry.
         mtu: Option<u16>,
     },
-    /// RoCEv2 in datagrams of the host's UDP, for transport `rdma` alone; needs no privilege.
+    /// Datagrams of the host's UDP, RoCEv2 of transport `rdma` or messages of transport `udp`; needs no privilege.
     Roce {
         /// An address of this host, of IPv4 or IPv6, and the UDP port. `None`: the NIC's own address at port 4791; of a rank the address towards
         /// the job's rank 0, at any free port.
@@ -291,12 +291,17 @@ pub enum TransportSpec {
     Tcp,
     /// Only RDMA over the port: RoCEv2, between NICs of this kind.
     Rdma,
+    /// Only plain UDP over the port, as ACCL has it: nothing is sent twice, and a lost packet ends the session. Never chosen by `auto`.
+    Udp,
 }
 
 impl TransportSpec {
     /// Whether it was named, and cannot do without a port.
     pub const fn needs_port(self) -> bool {
-        matches!(self, TransportSpec::Tcp | TransportSpec::Rdma)
+        matches!(
+            self,
+            TransportSpec::Tcp | TransportSpec::Rdma | TransportSpec::Udp
+        )
     }
 }
 
@@ -309,8 +314,9 @@ impl FromStr for TransportSpec {
             "local" => Ok(TransportSpec::Local),
             "tcp" => Ok(TransportSpec::Tcp),
             "rdma" => Ok(TransportSpec::Rdma),
+            "udp" => Ok(TransportSpec::Udp),
             _ => Err(SpecError(format!(
-                "`{text}` is not a transport; write auto, local, tcp or rdma"
+                "`{text}` is not a transport; write auto, local, tcp, rdma or udp"
             ))),
         }
     }
@@ -323,6 +329,7 @@ impl fmt::Display for TransportSpec {
             TransportSpec::Local => "local",
             TransportSpec::Tcp => "tcp",
             TransportSpec::Rdma => "rdma",
+            TransportSpec::Udp => "udp",
         })
     }
 }

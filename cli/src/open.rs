@@ -51,7 +51,10 @@ pub(crate) fn nic(builder: NicBuilder) -> Result<Nic> {
             OpenError::NoPort { .. } => {
                 (Exit::Usage, "give --port a port, or leave --transport away")
             }
-            OpenError::NoFrames => (Exit::Usage, "give --transport rdma, or leave it away"),
+            OpenError::NoFrames => (
+                Exit::Usage,
+                "give --transport rdma or udp, or leave it away",
+            ),
             OpenError::Tcp(_) | OpenError::Faults(_) | OpenError::Network(_) => {
                 (Exit::Usage, "see --help for the range")
             }

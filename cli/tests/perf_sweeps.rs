@@ -45,7 +45,7 @@ fn every_memory_is_measured_and_pieces_are_swept() {
 
 #[test]
 fn connections_are_swept_over_every_transport() {
-    for transport in ["local", "tcp", "rdma"] {
+    for transport in ["local", "tcp", "rdma", "udp"] {
         let args = [
             "connections",
             "--transport",
@@ -88,7 +88,7 @@ fn connections_are_swept_over_every_transport() {
 }
 
 #[test]
-fn one_sided_operations_are_verified_over_local_and_rdma_and_refused_over_tcp() {
+fn one_sided_operations_are_verified_over_local_and_rdma_and_refused_elsewhere() {
     for kind in [
         "write-lat",
         "put-signal-lat",
@@ -121,10 +121,13 @@ fn one_sided_operations_are_verified_over_local_and_rdma_and_refused_over_tcp() 
             let out = perf(&[&common[..], &["--bidirectional"]].concat());
             assert_eq!(out.status.code(), Some(2), "{out:?}");
         }
-        let out = perf(&[&common[..], &["--transport", "tcp"]].concat());
-        assert_eq!(out.status.code(), Some(2), "{out:?}");
-        let said = String::from_utf8_lossy(&out.stderr);
-        assert!(said.contains("one-sided") && said.contains("tcp"), "{said}");
+        for transport in ["tcp", "udp"] {
+            let out = perf(&[&common[..], &["--transport", transport]].concat());
+            assert_eq!(out.status.code(), Some(2), "{out:?}");
+            let said = String::from_utf8_lossy(&out.stderr);
+            let both = said.contains("one-sided") && said.contains(transport);
+            assert!(both, "{said}");
+        }
     }
 }
 

@@ -367,6 +367,40 @@ fn five_percent_loss_costs_time_and_no_bit() {
 }
 
 #[test]
+fn over_udp_a_lost_packet_ends_the_communicator_by_an_error_in_time() {
+    let (mut right, mut ended) = (0, 0);
+    for seed in 0..40 {
+        let Some(mut w) = World::joined(3, Wire::LossyUdp(1, seed), &small()) else {
+            // Lost before the ranks had met.
+            ended += 1;
+            continue;
+        };
+        let sums = Sums {
+            count: 3_001,
+            round: seed as u32,
+        };
+        (0..3).for_each(|r| sums.put(&w, r));
+        let start = w.now;
+        let done = w.call(&sums.call());
+        assert!(
+            w.now - start < 10_000 * MS,
+            "before the time of the operation is up"
+        );
+        if done.iter().all(|c| c.status == Status::Ok) {
+            sums.check(&w);
+            right += 1;
+            continue;
+        }
+        ended += 1;
+        for c in done.iter().filter(|c| c.status != Status::Ok) {
+            let why = [Status::PeerFailed, Status::CommAborted];
+            assert!(why.contains(&c.status), "{c:?}");
+        }
+    }
+    assert!(right > 3 && ended > 5, "{right} {ended}");
+}
+
+#[test]
 fn a_slow_rank_is_waited_for() {
     for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
         for algo in [Algorithm::Auto, Algorithm::Ring] {

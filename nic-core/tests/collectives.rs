@@ -184,6 +184,13 @@ fn matrix_rdma_2_3() {
 }
 
 #[test]
+fn matrix_udp_1_2_3() {
+    for n in [1, 2, 3] {
+        matrix(Wire::Udp, n, &small(), usize::MAX);
+    }
+}
+
+#[test]
 fn matrix_rdma_5() {
     matrix(Wire::Rdma, 5, &CollectiveSettings::default(), usize::MAX);
 }

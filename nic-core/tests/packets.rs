@@ -40,7 +40,7 @@ impl PacketTransport for Taker {
                 assert_eq!(self.protocol, Protocol::Tcp);
                 &packet.frame[seg.tcp_at + 20..seg.end]
             }
-            Headers::Roce(d) => {
+            Headers::Udp(d) => {
                 assert_eq!(self.protocol, Protocol::Roce);
                 assert_eq!((d.src.port(), d.ecn, d.fragment), (4000, 2, 0x0000_4000));
                 &packet.frame[d.payload_at..d.end]
@@ -125,7 +125,7 @@ fn each_packet_goes_to_the_transport_of_its_protocol_in_order() {
         // Neither of them: another port of UDP, and another protocol.
         send(&mut far, &frame(17, 4789, b"other"));
         send(&mut far, &frame(132, 1, b"other"));
-        let takers: &mut Takers<'_> = &mut [Some(&mut tcp), Some(&mut roce)];
+        let takers: &mut Takers<'_> = &mut [Some(&mut tcp), Some(&mut roce), None];
         assert!(deliver(
             NicTime(round),
             &mut net,
@@ -155,7 +155,7 @@ fn a_packet_without_a_transport_is_dropped_and_counted() {
     let mut tcp = Taker::new(Protocol::Tcp);
     send(&mut far, &frame(17, ROCE_UDP_PORT, b"for no transport"));
     send(&mut far, &frame(6, 7, b"for tcp"));
-    let takers: &mut Takers<'_> = &mut [Some(&mut tcp), None];
+    let takers: &mut Takers<'_> = &mut [Some(&mut tcp), None, None];
     assert!(deliver(
         NicTime(1),
         &mut net,
@@ -208,7 +208,7 @@ fn a_flood_at_one_port_leaves_the_other_port_and_the_step_their_turn() {
     let (mut tcp, mut roce) = (Taker::new(Protocol::Tcp), Taker::new(Protocol::Roce));
     for step in 1..=10 {
         send(&mut far, &frame(6, 7, b"in time"));
-        let takers: &mut Takers<'_> = &mut [Some(&mut tcp), Some(&mut roce)];
+        let takers: &mut Takers<'_> = &mut [Some(&mut tcp), Some(&mut roce), None];
         assert!(deliver(
             NicTime(step),
             &mut net,
@@ -244,7 +244,7 @@ fn damaged_datagrams_stay_within_their_frame() {
             correct(&mut f);
         }
         send(&mut far, &f);
-        let takers: &mut Takers<'_> = &mut [None, Some(&mut roce)];
+        let takers: &mut Takers<'_> = &mut [None, Some(&mut roce), None];
         deliver(
             NicTime(1),
             &mut net,
@@ -269,7 +269,7 @@ impl PacketTransport for Damaged {
         Protocol::Roce
     }
     fn receive(&mut self, _: NicTime, packet: &Packet<'_>, _: &mut Datapath<'_>) -> bool {
-        if let Headers::Roce(d) = &packet.headers {
+        if let Headers::Udp(d) = &packet.headers {
             assert!(d.payload_at <= d.end && d.end <= packet.frame.len());
             self.got += 1;
         }

@@ -6,13 +6,14 @@ mod transport_rules;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nic_support::*;
-use ringbell_nic_core::network::Network;
+use ringbell_nic_core::network::{Network, Protocol};
 use ringbell_nic_core::port::impair::{Faults, ImpairDatagrams};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
 use ringbell_nic_core::port::{Checksums, DatagramPort};
 use ringbell_nic_core::transport::rdma::{Icrc, RdmaConfig, RdmaTransport};
 use ringbell_nic_core::transport::tcp::TcpConfig;
+use ringbell_nic_core::transport::udp::{UdpConfig, UdpTransport};
 use transport_rules::Subject;
 
 fn local() -> Option<Subject<Host>> {
@@ -55,12 +56,49 @@ fn rdma() -> Option<Subject<Host>> {
     })
 }
 
+fn udp() -> Option<Subject<Host>> {
+    let dir = TempDir::new();
+    let switch = MemSwitch::private(2, 1500, Checksums::Software).expect("switch");
+    let host = |n: u8| {
+        let setup = Setup::new(&dir, n);
+        let port = Box::new(switch.port(usize::from(n) - 1).expect("port"));
+        let config = UdpConfig {
+            seed: n.into(),
+            ..UdpConfig::default()
+        };
+        Host::with(&setup, |nic| with_udp(&setup, nic, port, config))
+    };
+    Some(Subject {
+        hosts: [host(1), host(2)],
+        keep: Box::new(dir),
+    })
+}
+
+fn udp_by_sockets() -> Option<Subject<Host>> {
+    over_sockets(Ipv4Addr::LOCALHOST.into(), Faults::default(), By::Udp)
+}
+
+/// Of the faults, the one that transport udp can bear.
+fn udp_by_sockets_with_copies() -> Option<Subject<Host>> {
+    let faults = Faults {
+        duplicate: 0.05,
+        ..Faults::default()
+    };
+    over_sockets(Ipv4Addr::LOCALHOST.into(), faults, By::Udp)
+}
+
+#[derive(PartialEq)]
+enum By {
+    Rdma,
+    Udp,
+}
+
 fn roce() -> Option<Subject<Host>> {
-    over_sockets(Ipv4Addr::LOCALHOST.into(), Faults::default())
+    over_sockets(Ipv4Addr::LOCALHOST.into(), Faults::default(), By::Rdma)
 }
 
 fn roce_of_ipv6() -> Option<Subject<Host>> {
-    over_sockets(Ipv6Addr::LOCALHOST.into(), Faults::default())
+    over_sockets(Ipv6Addr::LOCALHOST.into(), Faults::default(), By::Rdma)
 }
 
 fn roce_with_faults() -> Option<Subject<Host>> {
@@ -71,11 +109,11 @@ fn roce_with_faults() -> Option<Subject<Host>> {
         corrupt: 0.01,
         ..Faults::default()
     };
-    over_sockets(Ipv4Addr::LOCALHOST.into(), faults)
+    over_sockets(Ipv4Addr::LOCALHOST.into(), faults, By::Rdma)
 }
 
-/// RDMA over plain sockets of the loopback.
-fn over_sockets(ip: IpAddr, faults: Faults) -> Option<Subject<Host>> {
+/// RDMA or UDP over plain sockets of the loopback.
+fn over_sockets(ip: IpAddr, faults: Faults, by: By) -> Option<Subject<Host>> {
     let dir = TempDir::new();
     let bind = (ip, 0).into();
     if let Err(e) = RocePort::open(&RoceConfig { bind, mtu: None }) {
@@ -106,6 +144,15 @@ fn over_sockets(ip: IpAddr, faults: Faults) -> Option<Subject<Host>> {
             for (nic, address) in &known {
                 net.know_host(*nic, *address);
             }
+            if by == By::Udp {
+                net.carry_by_datagrams(Protocol::Udp);
+                let config = UdpConfig {
+                    seed,
+                    ..UdpConfig::default()
+                };
+                let udp = UdpTransport::new(&net, config).expect("a valid configuration");
+                return nic.transport(Box::new(udp)).network(net);
+            }
             let rdma = RdmaTransport::new(&net, config).expect("a valid configuration");
             nic.transport(Box::new(rdma)).network(net)
         })
@@ -123,4 +170,7 @@ conformance! {
     over_rdma_by_sockets => super::roce,
     over_rdma_by_sockets_of_ipv6 => super::roce_of_ipv6,
     over_rdma_by_sockets_with_faults => super::roce_with_faults,
+    over_udp => super::udp,
+    over_udp_by_sockets => super::udp_by_sockets,
+    over_udp_by_sockets_with_copies => super::udp_by_sockets_with_copies,
 }

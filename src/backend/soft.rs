@@ -1,10 +1,11 @@
 //! The software NIC as a [`Backend`]: `ringbell-nic-core` with the transports and the port of the settings.
 #![allow(unsafe_code)] // Forwards a registration of memory that lives elsewhere.
 
-use ringbell_nic_core::network::{Network, NetworkError};
+use ringbell_nic_core::network::{Network, NetworkError, Protocol};
 use ringbell_nic_core::port::{AnyPort, MacAddr};
 use ringbell_nic_core::transport::rdma::{RdmaConfig, RdmaTransport};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
+use ringbell_nic_core::transport::udp::{UdpConfig, UdpTransport};
 use ringbell_nic_core::transport::Transport;
 use ringbell_nic_core::Nic;
 
@@ -33,6 +34,9 @@ pub(crate) fn open(options: &NicOptions, gpu: &Gpu) -> Result<Arc<dyn Backend>, 
             let mut net = Network::new(ip.ip, ip.prefix, ports, &options.routes)?;
             for (nic, address) in named_hosts(options) {
                 net.know_host(nic, address);
+            }
+            if options.transport == TransportSpec::Udp {
+                net.carry_by_datagrams(Protocol::Udp);
             }
             for transport in over_ports(options, &net)? {
                 builder = builder.transport(transport);
@@ -67,6 +71,7 @@ fn over_ports(options: &NicOptions, net: &Network) -> Result<Vec<Box<dyn Transpo
     );
     Ok(match options.transport {
         TransportSpec::Rdma => vec![rdma(options, net)?],
+        TransportSpec::Udp => vec![udp(options, net)?],
         TransportSpec::Tcp if !any => return Err(OpenError::NoFrames),
         TransportSpec::Tcp => vec![tcp(options, net)?],
         _ if all => vec![tcp(options, net)?],
@@ -90,6 +95,17 @@ fn rdma(options: &NicOptions, net: &Network) -> Result<Box<dyn Transport>, OpenE
         ..RdmaConfig::default()
     };
     Ok(Box::new(RdmaTransport::new(net, config)?))
+}
+
+fn udp(options: &NicOptions, net: &Network) -> Result<Box<dyn Transport>, OpenError> {
+    let config = UdpConfig {
+        rx_buffer: options.tcp_buffer,
+        watch: options.tcp_watch,
+        connections: options.limits.max_sessions,
+        seed: seed(options)?,
+        ..UdpConfig::default()
+    };
+    Ok(Box::new(UdpTransport::new(net, config)?))
 }
 
 fn tcp(options: &NicOptions, net: &Network) -> Result<Box<dyn Transport>, OpenError> {

@@ -19,6 +19,8 @@ const TCP: u8 = 2;
 const ACROSS: u8 = 4;
 /// Can use `rdma`.
 const RDMA: u8 = 8;
+/// Uses `udp`.
+const UDP: u8 = 16;
 
 /// A rank's NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +90,7 @@ impl Card {
             }
             TransportSpec::Tcp => TCP,
             TransportSpec::Rdma => RDMA,
+            TransportSpec::Udp => UDP,
             TransportSpec::Local => 0,
         };
         Card {
@@ -137,7 +140,7 @@ impl Card {
         let near = self.host == other.host
             && self.user == other.user
             && (self.network == other.network || both & ACROSS != 0);
-        if both & (TCP | RDMA) != 0 || (both & LOCAL != 0 && near) {
+        if both & (TCP | RDMA | UDP) != 0 || (both & LOCAL != 0 && near) {
             return None;
         }
         Some(match (near, both & LOCAL != 0) {
@@ -253,5 +256,7 @@ mod tests {
         assert!(check_paths(&[c, elsewhere(LOCAL | TCP)], 0).is_ok());
         says(&[card(1, LOCAL, 9), card(2, TCP, 9)], "same transport");
         says(&[card(1, LOCAL, 8), card(2, TCP, 9)], "in common");
+        says(&[card(1, UDP, 8), card(2, RDMA, 9)], "in common");
+        assert!(check_paths(&[card(1, UDP, 8), card(2, UDP, 9)], 0).is_ok());
     }
 }

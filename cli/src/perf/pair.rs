@@ -42,10 +42,10 @@ pub(super) const START: Duration = Duration::from_secs(20);
 /// Flags that say between whom, and over what.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct WireArgs {
-    /// What carries the bytes: `local` from memory to memory on one host, `tcp` or `rdma` (RoCEv2, between NICs of this kind) over the port, `auto` is `local` where it reaches the peer, else `rdma` over port roce and `tcp` over another
-    #[arg(long, default_value = "auto", value_name = "auto|local|tcp|rdma")]
+    /// What carries the bytes: `local` from memory to memory on one host, `tcp`, `rdma` (RoCEv2, between NICs of this kind) or `udp` (ACCL's: a lost packet ends the session) over the port, `auto` is `local` where it reaches the peer, else `rdma` over port roce and `tcp` over another
+    #[arg(long, default_value = "auto", value_name = "auto|local|tcp|rdma|udp")]
     transport: TransportSpec,
-    /// What carries the packets: `mem` an in-memory switch, `udp[:BIND[,PEER...]]` VXLAN over UDP, `tap:NAME`, `roce[:ADDR[:PORT][,NIC=ADDR:PORT...]]` RoCEv2 in the host's UDP, for rdma alone, `none`. Given several times with --listen or --connect, the NIC has several ports [default: mem; with --listen or --connect: none]
+    /// What carries the packets: `mem` an in-memory switch, `udp[:BIND[,PEER...]]` VXLAN over UDP, `tap:NAME`, `roce[:ADDR[:PORT][,NIC=ADDR:PORT...]]` the host's UDP, for rdma and udp, `none`. Given several times with --listen or --connect, the NIC has several ports [default: mem; with --listen or --connect: none]
     #[arg(long, value_name = "PORT")]
     port: Vec<PortSpec>,
     /// Leads a network to a port, numbered from 0 in the order of --port: `10.0.2.0/24=1`, or behind a gateway `0.0.0.0/0=0,via=10.0.1.254`; can be given several times [default: the own network to port 0]
@@ -95,7 +95,7 @@ pub(crate) struct WireArgs {
     /// Time-out of each operation, and of finding the other side with --listen and --connect, in seconds [default: 10; --listen waits an hour for a client]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: Option<u64>,
-    /// Bytes of a TCP or RDMA connection's receive buffer, and as many to send [default: 1M; perf connections: 64K]
+    /// Bytes of a connection's receive buffer, with TCP and RDMA as many to send [default: 1M; perf connections: 64K]
     #[arg(long, value_name = "SIZE", value_parser = tcp_buffer)]
     pub(super) tcp_buffer: Option<u64>,
     /// Shortest time after which TCP sends a segment again, in milliseconds [default: 20 between NICs of this command, else 200]
@@ -172,7 +172,7 @@ pub(crate) fn check_frames(transport: TransportSpec) -> Result<()> {
         TransportSpec::Local => Err(Problem::new(
             Exit::Usage,
             "--loss, --reorder and --pcap act on frames, and transport local has none",
-            "give --transport tcp or rdma, or leave --transport away",
+            "give --transport tcp, rdma or udp, or leave --transport away",
         )
         .into()),
         _ => Ok(()),

@@ -27,8 +27,9 @@ pub(crate) use self::routes::Routes;
 pub use self::routes::{Route, RouteError, Via, ROUTES_MAX};
 use crate::port::{AnyPort, Batch, MacAddr, Places, Port, PortCounters, Segmentation};
 use crate::types::NicTime;
+use crate::wire::accl::ACCL_UDP_PORT;
 use crate::wire::control::{echo_reply, Arp, ARP_FRAME};
-use crate::wire::frame::{classify, Dropped, Frame, RoceFrame, TcpFrame};
+use crate::wire::frame::{classify, Dropped, Frame, TcpFrame, UdpFrame};
 use crate::wire::roce::icrc::Flow;
 use crate::wire::udp::{self, IP_UDP_HEADERS, UNFRAGMENTED};
 use crate::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
@@ -150,10 +151,12 @@ pub enum Protocol {
     Tcp,
     /// RoCEv2 over UDP.
     Roce,
+    /// ACCL's messages over UDP.
+    Udp,
 }
 
 /// How many protocols there are.
-pub const PROTOCOLS: usize = 2;
+pub const PROTOCOLS: usize = 3;
 
 /// A connection that waits for a hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,7 +194,7 @@ pub enum Refused {
     },
 }
 
-/// How RoCEv2 packets leave.
+/// How datagrams leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagrams {
     /// The ECN bits.
@@ -205,8 +208,8 @@ pub struct Datagrams {
 pub enum Headers {
     /// A TCP segment.
     Tcp(TcpFrame),
-    /// A datagram for the port of RoCEv2.
-    Roce(RoceFrame),
+    /// A UDP datagram.
+    Udp(UdpFrame),
 }
 
 /// A frame that has arrived.
@@ -225,6 +228,8 @@ pub struct Network {
     routes: Arc<Routes>,
     neighbors: Neighbors,
     hosts: Hosts,
+    /// What datagrams of the host carry.
+    datagrams: Protocol,
     counters: NetworkCounters,
     /// An answer to the last frame, which leaves when the port has its buffer back.
     answer: Option<(Link, usize)>,
@@ -281,6 +286,7 @@ impl Network {
             macs,
             neighbors: Neighbors::default(),
             hosts: Hosts::default(),
+            datagrams: Protocol::Roce,
             counters: NetworkCounters::default(),
             answer: None,
             scratch: vec![0; (ETHERNET_HEADER + longest).max(ARP_FRAME)].into(),
@@ -407,6 +413,19 @@ impl Network {
         self.neighbors.place(hop).port
     }
 
+    /// Says what ports of datagrams carry, if not RoCEv2: they tell no protocols apart.
+    pub fn carry_by_datagrams(&mut self, protocol: Protocol) {
+        self.datagrams = protocol;
+    }
+
+    /// Bytes that wait at a port of datagrams before the network loses some.
+    pub fn receive_buffer(&self, port: usize) -> Option<usize> {
+        match &self.ports[port] {
+            AnyPort::Frames(_) => None,
+            AnyPort::Datagrams(p) => Some(p.receive_buffer()),
+        }
+    }
+
     /// How many packets of one size leave a port as one.
     pub fn segmentation(&self, port: usize) -> Segmentation {
         match &self.ports[port] {
@@ -418,7 +437,7 @@ impl Network {
         }
     }
 
-    /// Sends packets `from..` of a batch, each beginning at the BTH, between the addresses of a flow. Returns how many were taken; the others found
+    /// Sends packets `from..` of a batch, each beginning behind the UDP header, between the addresses of a flow. Returns how many were taken; the others found
     /// no room and may be sent again. A packet longer than [`Network::payload_to`] is taken, dropped and counted. Frames wait for [`Network::flush`].
     pub fn send(
         &mut self,
@@ -522,7 +541,7 @@ impl Network {
                 let mac = MacAddr::default();
                 let packet = Packet {
                     from: Link { port, mac },
-                    headers: Headers::Roce(RoceFrame {
+                    headers: Headers::Udp(UdpFrame {
                         src_mac: mac,
                         src: datagram.from,
                         dst,
@@ -534,7 +553,7 @@ impl Network {
                     frame: datagram.bytes,
                     placed: datagram.placed,
                 };
-                return Some(Received::Packet(Protocol::Roce, packet));
+                return Some(Received::Packet(self.datagrams, packet));
             }
         };
         match classify(frame, mac, ip) {
@@ -548,15 +567,19 @@ impl Network {
                 };
                 return Some(Received::Packet(Protocol::Tcp, packet));
             }
-            Ok(Frame::Roce(datagram)) => {
+            Ok(Frame::Udp(datagram)) => {
                 let mac = datagram.src_mac;
+                let protocol = match datagram.dst.port() {
+                    ACCL_UDP_PORT => Protocol::Udp,
+                    _ => Protocol::Roce,
+                };
                 let packet = Packet {
                     from: Link { port, mac },
-                    headers: Headers::Roce(datagram),
+                    headers: Headers::Udp(datagram),
                     frame,
                     placed: None,
                 };
-                return Some(Received::Packet(Protocol::Roce, packet));
+                return Some(Received::Packet(protocol, packet));
             }
             Ok(Frame::Arp) => match Arp::parse(frame) {
                 Some(arp) => {

@@ -183,7 +183,7 @@ impl Routes {
 
     /// The route to an address for a protocol: TCP has none by a port of datagrams.
     pub(crate) fn to(&self, protocol: Protocol, ip: Ipv4Addr) -> Option<&Route> {
-        let carries = |r: &Route| protocol == Protocol::Roce || !self.of_datagrams[r.port];
+        let carries = |r: &Route| protocol != Protocol::Tcp || !self.of_datagrams[r.port];
         let mut all = self.all.iter();
         all.find(|r| r.cidr().contains_addr(&ip) && carries(r))
     }

@@ -101,6 +101,15 @@ impl Batch {
         self.open = 0;
     }
 
+    /// Takes the last `n` own bytes from the packet again, which [`Batch::room`] has given.
+    pub fn shorten(&mut self, n: usize) {
+        self.own.truncate(self.own.len() - n);
+        self.open -= n;
+        if let Some(last) = self.pieces.last_mut() {
+            last.len -= n;
+        }
+    }
+
     /// Adds a span of memory to the packet. The memory may be written meanwhile: the packet then carries old or new bytes.
     ///
     /// # Safety

@@ -4,8 +4,8 @@
 //! the time and moves what can be moved, [`poll_event`] returns what happened. Deadlines belong to
 //! the command layer above, which calls [`cancel`]; packets belong to the network below.
 //!
-//! Three implementations: `local` copies straight out of the sender's memory between NICs of one host
-//! and one user, `tcp` is smoltcp behind our own demultiplexer, `rdma` is RoCEv2. Sessions are byte streams: no
+//! Four implementations: `local` copies straight out of the sender's memory between NICs of one host
+//! and one user, `tcp` is smoltcp behind our own demultiplexer, `rdma` is RoCEv2, `udp` is ACCL's UDP, without retransmission. Sessions are byte streams: no
 //! message boundaries, and flow control is the window that receiving opens, so that an ordinary TCP
 //! peer works.
 //!
@@ -16,9 +16,12 @@
 mod connections;
 pub mod local;
 mod one_sided;
+pub(crate) mod random;
 pub mod rdma;
+mod ring;
 pub mod tcp;
 mod timers;
+pub mod udp;
 
 use std::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;
@@ -60,7 +63,7 @@ pub struct Target {
 
 /// A stream transport. See the module text for the rules.
 pub trait Transport: Sharer + Send {
-    /// Short name: `local`, `tcp`, `rdma`.
+    /// Short name: `local`, `tcp`, `rdma`, `udp`.
     fn name(&self) -> &'static str;
 
     /// Longest message, in bytes, for which a copy out of the receiver's buffer costs less than asking for its destination first. Default:

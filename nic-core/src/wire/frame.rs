@@ -9,6 +9,7 @@ use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
+use super::accl::ACCL_UDP_PORT;
 use super::udp::is_intact;
 use super::{MacAddr, ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4};
 
@@ -113,9 +114,9 @@ pub struct TcpFrame {
     pub end: usize,
 }
 
-/// A UDP datagram for the port of RoCEv2.
+/// A UDP datagram for the port of RoCEv2 or of ACCL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RoceFrame {
+pub struct UdpFrame {
     /// Ethernet source.
     pub src_mac: MacAddr,
     /// IP source and source port.
@@ -137,8 +138,8 @@ pub struct RoceFrame {
 pub enum Frame {
     /// A TCP segment for our address.
     Tcp(TcpFrame),
-    /// A RoCEv2 packet for our address.
-    Roce(RoceFrame),
+    /// A UDP datagram for our address, at a port of ours.
+    Udp(UdpFrame),
     /// An ARP packet; [`super::control`] looks further.
     Arp,
     /// An ICMP packet for our address.
@@ -208,7 +209,7 @@ pub fn classify(frame: &[u8], mac: MacAddr, ip: Ipv4Addr) -> Result<Frame, Dropp
                 rst: tcp.flags & FLAG_RST != 0,
             }))
         }
-        17 => roce(eth.src, hdr, &rest[..header_len], payload),
+        17 => udp(eth.src, hdr, &rest[..header_len], payload),
         1 => Ok(Frame::Icmp { src_mac: eth.src }),
         _ => Err(Dropped::NotOurs),
     }
@@ -219,15 +220,16 @@ fn is_answerable(src: Ipv4Addr) -> bool {
     !(src.is_unspecified() || src.is_broadcast() || src.is_multicast())
 }
 
-/// A UDP datagram: RoCEv2 alone is known. UDP's checksum is not verified, as the ICRC covers what it covers and more.
-fn roce(
+/// A UDP datagram: RoCEv2 and ACCL alone are known. UDP's checksum is not verified, as the CRCs of both cover their payloads.
+fn udp(
     src_mac: MacAddr,
     hdr: &Ipv4Header,
     header: &[u8],
     payload: &[u8],
 ) -> Result<Frame, Dropped> {
     let (udp, _) = UdpHeader::ref_from_prefix(payload).map_err(|_| Dropped::Malformed)?;
-    if udp.dst_port.get() != ROCE_UDP_PORT {
+    let dst_port = udp.dst_port.get();
+    if !matches!(dst_port, ROCE_UDP_PORT | ACCL_UDP_PORT) {
         return Err(Dropped::NotOurs);
     }
     let src = Ipv4Addr::from(hdr.src.get());
@@ -238,10 +240,10 @@ fn roce(
         return Err(Dropped::Malformed);
     }
     let udp_at = ETHERNET_HEADER + header.len();
-    Ok(Frame::Roce(RoceFrame {
+    Ok(Frame::Udp(UdpFrame {
         src_mac,
         src: (src, udp.src_port.get()).into(),
-        dst: (Ipv4Addr::from(hdr.dst.get()), ROCE_UDP_PORT).into(),
+        dst: (Ipv4Addr::from(hdr.dst.get()), dst_port).into(),
         ecn: hdr.tos & 3,
         fragment: u32::from(hdr.ident.get()) << 16 | u32::from(hdr.flags_fragment.get()),
         payload_at: udp_at + 8,
@@ -365,7 +367,7 @@ mod tests {
         };
         for len in 8..=20 {
             let got = classify(&frame(ROCE_UDP_PORT, len), MAC, IP);
-            let Ok(Frame::Roce(d)) = got else {
+            let Ok(Frame::Udp(d)) = got else {
                 panic!("{got:?}")
             };
             let end = 34 + usize::from(len);

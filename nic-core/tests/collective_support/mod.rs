@@ -20,6 +20,7 @@ use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::rdma::RdmaConfig;
 use ringbell_nic_core::transport::tcp::TcpConfig;
+use ringbell_nic_core::transport::udp::UdpConfig;
 use ringbell_nic_core::types::{CommId, NicTime};
 
 /// What carries the messages.
@@ -34,6 +35,9 @@ pub enum Wire {
     Rdma,
     /// RDMA over a wire that loses this share of the frames, in percent.
     LossyRdma(u8, u64),
+    Udp,
+    /// UDP over a wire that loses this share of the frames, in percent: collectives end by an error.
+    LossyUdp(u8, u64),
 }
 
 pub const FABRIC_PORT: u16 = 7117;
@@ -71,6 +75,21 @@ impl World {
         w
     }
 
+    /// Ranks that have met; `None` when their communicator ended before.
+    pub fn joined(ranks: usize, wire: Wire, settings: &CollectiveSettings) -> Option<World> {
+        let mut w = World::unjoined(ranks, wire, 16 << 20);
+        let members: Vec<_> = (0..ranks).collect();
+        w.comms = w.begin_communicator(7, &members, settings);
+        let status = |w: &World, r: usize| w.host(r).nic.communicator_status(w.comms[r]);
+        let is_over = |s| matches!(s, Some(CommStatus::Ready | CommStatus::Aborted { .. }));
+        w.until("end of the meeting", 40_000_000_000, |w| {
+            (0..ranks).all(|r| is_over(status(w, r).ok()))
+        });
+        (0..ranks)
+            .all(|r| matches!(status(&w, r), Ok(CommStatus::Ready)))
+            .then_some(w)
+    }
+
     /// NICs without a communicator.
     pub fn unjoined(ranks: usize, wire: Wire, memory: u64) -> World {
         let dir = TempDir::new();
@@ -98,7 +117,8 @@ impl World {
             let port: Box<dyn Port> = match wire {
                 Wire::Lossy(percent, seed)
                 | Wire::Probed(percent, seed)
-                | Wire::LossyRdma(percent, seed) => {
+                | Wire::LossyRdma(percent, seed)
+                | Wire::LossyUdp(percent, seed) => {
                     let share = f64::from(percent) / 100.0;
                     let reorder = matches!(wire, Wire::Probed(..));
                     let faults = Faults {
@@ -119,6 +139,14 @@ impl World {
                     ..RdmaConfig::default()
                 };
                 return Host::with(&setup, |nic| nic::with_rdma(&setup, nic, port, config));
+            }
+            if matches!(wire, Wire::Udp | Wire::LossyUdp(..)) {
+                let config = UdpConfig {
+                    seed: r as u64,
+                    first: Some(u32::MAX - 20),
+                    ..UdpConfig::default()
+                };
+                return Host::with(&setup, |nic| nic::with_udp(&setup, nic, port, config));
             }
             Host::over(&setup, port, config)
         };

@@ -17,6 +17,7 @@ use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::rdma::{RdmaConfig, RdmaTransport};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
+use ringbell_nic_core::transport::udp::{UdpConfig, UdpTransport};
 use ringbell_nic_core::{
     HostQueue, LocalConfig, Nic, NicBuilder, NicConfig, ProgressMode, QueueConfig,
 };
@@ -117,6 +118,18 @@ pub fn with_rdma(
     let net = Network::new(setup.nic.ip, 24, vec![port], &[]).expect("a host's address");
     let rdma = RdmaTransport::new(&net, config).expect("transport");
     nic.transport(Box::new(rdma)).network(net)
+}
+
+/// UDP over a port of frames.
+pub fn with_udp(
+    setup: &Setup,
+    nic: NicBuilder,
+    port: Box<dyn Port>,
+    config: UdpConfig,
+) -> NicBuilder {
+    let net = Network::new(setup.nic.ip, 24, vec![port], &[]).expect("a host's address");
+    let udp = UdpTransport::new(&net, config).expect("transport");
+    nic.transport(Box::new(udp)).network(net)
 }
 
 impl Host {

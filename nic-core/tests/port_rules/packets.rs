@@ -28,7 +28,7 @@ impl PacketTransport for Taker {
         Protocol::Roce
     }
     fn receive(&mut self, _: NicTime, packet: &Packet<'_>, _: &mut Datapath<'_>) -> bool {
-        if let Headers::Roce(d) = &packet.headers {
+        if let Headers::Udp(d) = &packet.headers {
             assert_eq!(d.fragment, 0x0000_4000, "identification 0, DF");
             let bytes = packet.frame[d.payload_at..d.end].to_vec();
             self.got.push((d.src, d.ecn, bytes));
@@ -128,7 +128,7 @@ impl Wired {
     pub fn step(&mut self) {
         self.now.0 += 1_000;
         for (net, taker) in self.nets.iter_mut().zip(&mut self.takers) {
-            let takers: &mut Takers<'_> = &mut [None, Some(taker)];
+            let takers: &mut Takers<'_> = &mut [None, Some(taker), None];
             let memory = &mut MockDma::default();
             deliver(
                 self.now,

@@ -7,9 +7,9 @@
 use std::collections::VecDeque;
 
 use super::qp::Unavailable;
-use super::ring::Ring;
 use crate::dma::{each_mapped, DmaAccess, ReadStatus};
 use crate::port::Batch;
+use crate::transport::ring::Ring;
 use crate::types::{Buffer, WorkToken};
 
 /// Bytes that stay in memory.

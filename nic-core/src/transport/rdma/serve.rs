@@ -19,7 +19,7 @@ use crate::network::{Datagrams, Headers, Link, Network, Packet, Protocol, Refuse
 use crate::port::Places;
 use crate::transport::{PacketTransport, TransportEvent};
 use crate::types::NicTime;
-use crate::wire::frame::RoceFrame;
+use crate::wire::frame::UdpFrame;
 use crate::wire::roce::cm::Message;
 use crate::wire::roce::icrc::Flow;
 use crate::wire::roce::packet::{open, Head};
@@ -425,7 +425,7 @@ impl RdmaTransport {
     fn take_placed(
         &mut self,
         now: NicTime,
-        frame: &RoceFrame,
+        frame: &UdpFrame,
         (places, around): (&Places, &[u8]),
         data: &mut Datapath<'_>,
     ) -> Result<(), Invalid> {
@@ -472,7 +472,7 @@ impl RdmaTransport {
         &mut self,
         now: NicTime,
         from: Link,
-        frame: &RoceFrame,
+        frame: &UdpFrame,
         bytes: &[u8],
         data: &mut Datapath<'_>,
     ) -> Result<(), Invalid> {
@@ -559,7 +559,7 @@ fn take_one(
 }
 
 /// The addresses of a packet that has arrived.
-fn flow_of(frame: &RoceFrame) -> Flow {
+fn flow_of(frame: &UdpFrame) -> Flow {
     Flow {
         from: frame.src,
         to: frame.dst,
@@ -579,7 +579,7 @@ impl PacketTransport for RdmaTransport {
     }
 
     fn receive(&mut self, now: NicTime, packet: &Packet<'_>, data: &mut Datapath<'_>) -> bool {
-        if let Headers::Roce(frame) = &packet.headers {
+        if let Headers::Udp(frame) = &packet.headers {
             let bytes = &packet.frame[frame.payload_at..frame.end];
             let taken = match packet.placed {
                 Some(places) => self.take_placed(now, frame, (places, bytes), data),

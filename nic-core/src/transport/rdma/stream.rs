@@ -20,11 +20,11 @@ use ringbell_nic_abi::NakCode;
 
 use super::outgoing::Outgoing;
 use super::qp::{Client, Part, Refusal, Remote, Request, Right, Unavailable, Work, WorkStatus};
-use super::ring::Ring;
 use super::writes::{Exposed, Writes, KIND_SHIFT, WRITTEN};
-use crate::datapath::{Datapath, Filled, ReceivePath, Run, Source};
+use crate::datapath::{Datapath, Filled, ReceivePath};
 use crate::engine::EngineFailed;
 use crate::port::Batch;
+use crate::transport::ring::Ring;
 use crate::transport::TransportEvent;
 use crate::types::ConnId;
 
@@ -189,30 +189,6 @@ impl Stream {
             }
             _ => Err(Refusal::Nak(NakCode::InvalidRequest)),
         }
-    }
-}
-
-/// The bytes that wait for receives.
-pub(super) struct Waiting<'a> {
-    pub(super) rx: &'a mut Ring,
-    /// The end of the stream was reported.
-    pub(super) ended: bool,
-}
-
-impl Source for Waiting<'_> {
-    fn next(&mut self) -> Run<'_> {
-        match self.rx.is_empty() {
-            true => Run::Empty,
-            false => Run::Own(self.rx.head()),
-        }
-    }
-
-    fn consume(&mut self, n: usize) {
-        self.rx.take(n);
-    }
-
-    fn is_ended(&self) -> bool {
-        self.ended && self.rx.is_empty()
     }
 }
 

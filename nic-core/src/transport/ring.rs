@@ -1,6 +1,7 @@
 //! Bytes of a stream that are kept: sent and not acknowledged, or received and not taken.
 #![allow(unsafe_code)] // Lends bytes to a batch, which is sent before they change.
 
+use crate::datapath::{Run, Source};
 use crate::port::Batch;
 
 /// A ring of bytes, addressed by their positions in the stream. Its memory is taken with the first byte.
@@ -121,6 +122,30 @@ impl Ring {
         first.copy_from_slice(&self.bytes[at..at + n]);
         let rest = second.len();
         second.copy_from_slice(&self.bytes[..rest]);
+    }
+}
+
+/// The bytes that wait for receives.
+pub(super) struct Waiting<'a> {
+    pub(super) rx: &'a mut Ring,
+    /// The end of the stream was reported.
+    pub(super) ended: bool,
+}
+
+impl Source for Waiting<'_> {
+    fn next(&mut self) -> Run<'_> {
+        match self.rx.is_empty() {
+            true => Run::Empty,
+            false => Run::Own(self.rx.head()),
+        }
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.rx.take(n);
+    }
+
+    fn is_ended(&self) -> bool {
+        self.ended && self.rx.is_empty()
     }
 }
 
