@@ -175,7 +175,11 @@ impl RocePort {
         } = *config;
         addr.set_ip(addr.ip().to_canonical());
         let (is_host, scope) = match addr {
-            SocketAddr::V4(a) => (crate::network::is_host(*a.ip()), 0),
+            SocketAddr::V4(a) => {
+                let ip = a.ip();
+                let is_none = ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast();
+                (!is_none, 0)
+            }
             SocketAddr::V6(a) if a.ip().is_unicast_link_local() && a.scope_id() == 0 => {
                 return Err(RoceError::Scope { addr });
             }

@@ -1,9 +1,11 @@
 //! Ways to other contexts, for datagrams.
 
+use std::net::SocketAddr;
+
 use super::context::ProtectionDomain;
 use super::datagram::SENDER_IPV6;
 use super::endpoint::Peer;
-use super::gid::Gid;
+use super::gid::{Features, Gid};
 use super::types::{VerbsError, DATAGRAM_MAX, GRH_BYTES};
 
 /// Way to a context, for datagrams.
@@ -43,6 +45,19 @@ pub fn sender(header: &[u8; GRH_BYTES]) -> Option<Gid> {
     gid.endpoint().map(|_| gid)
 }
 
+/// What a GID names, for a context at `local`.
+///
+/// # Errors
+/// [`VerbsError::Address`]: no context has this address, or one of the other version of IP.
+pub(super) fn reached_from(
+    gid: Gid,
+    local: SocketAddr,
+) -> Result<(SocketAddr, Features), VerbsError> {
+    let end = gid.endpoint();
+    end.filter(|(at, _)| at.is_ipv6() == local.is_ipv6())
+        .ok_or(VerbsError::Address { gid })
+}
+
 impl ProtectionDomain {
     /// Makes a handle for a context, to which datagrams then are sent.
     ///
@@ -50,7 +65,7 @@ impl ProtectionDomain {
     /// [`VerbsError::Address`]: no context has this address.
     pub fn create_ah(&self, to: Gid) -> Result<AddressHandle, VerbsError> {
         let mut engine = self.context().owner.shared.lock();
-        let (at, _) = to.reached_from(engine.local())?;
+        let (at, _) = reached_from(to, engine.local())?;
         let peer = Peer {
             at,
             is_ours: to.is_ours(),

@@ -16,8 +16,6 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 
-use super::types::VerbsError;
-
 /// What a context of ours can beside the standard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
@@ -111,19 +109,6 @@ impl Gid {
             }
         };
         is_host.then_some((SocketAddr::new(ip, port), features))
-    }
-
-    /// The same, for a context at that address.
-    ///
-    /// # Errors
-    /// [`VerbsError::Address`]: no context has this address, or one of the other version of IP.
-    pub(super) fn reached_from(
-        &self,
-        local: SocketAddr,
-    ) -> Result<(SocketAddr, Features), VerbsError> {
-        let end = self.endpoint();
-        end.filter(|(at, _)| at.is_ipv6() == local.is_ipv6())
-            .ok_or(VerbsError::Address { gid: *self })
     }
 
     /// Whether it names a UDP port, as no other NIC's does.

@@ -400,7 +400,7 @@ impl QueuePair {
             ));
         }
         let local = engine.local();
-        let (at, features) = a.peer.reached_from(local)?;
+        let (at, features) = super::address::reached_from(a.peer, local)?;
         let owner = &self.handle.pd.context().owner;
         let is_ours = a.peer.is_ours() && owner.gid.is_ours();
         let same_host = local.ip() == at.ip() || local.ip().is_loopback() && at.ip().is_loopback();
