@@ -1,4 +1,4 @@
-// Proof of onpath, included at its end: whatever network, takers and engine do, at any time, the stream leaves as it came, the engine
+// Proof of onpath, included at its end: for every behaviour of network, takers and engine, at any time, the stream leaves as it came, the engine
 // gets its beats in order until it fails, and each stream is followed by one result. One beat of the stream is chosen freely (anyconst).
 logic f_started = 1'b0;
 always_ff @(posedge clk_i) f_started <= 1'b1;

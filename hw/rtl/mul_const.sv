@@ -1,5 +1,5 @@
 // The low 64 bits of a number times a constant, five cycles later, as a pipeline of products that a DSP block can take (26 by 17
-// bits). Bits that nobody reads cost nothing: of 32 bits, two products and some look-up tables remain.
+// bits). Unused bits cost nothing: of 32 bits, two products and some look-up tables remain.
 module mul_const #(
   parameter logic [63:0] Factor = 64'd1
 ) (

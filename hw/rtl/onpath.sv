@@ -2,7 +2,7 @@
 // beat by beat to the engine too (op_in). At the stream's end the engine gives a result of some beats, which goes to the GPU (op_out) or
 // back to the network (op_return). The next stream begins when the result has left.
 //
-// Every stream is followed by exactly one result, whatever the engine does. An engine that is awaited for Deadline cycles in a row, or
+// Every stream is followed by exactly one result, for every behaviour of the engine. An engine that is awaited for Deadline cycles in a row, or
 // gives a result of more than ResultBeats beats, has failed: it is in reset until the result of its stream has left, which
 // then ends with a beat marked as an error, without bytes. The stream goes on without it.
 module onpath #(

@@ -12,7 +12,7 @@ module reduce (
   // Codes of dtype_e and redop_e.
   input  logic [7:0]   dtype_i,
   input  logic [7:0]   redop_i,
-  // The result is the first operand, of whatever type.
+  // The result is the first operand, of any type.
   input  logic         copy_i,
   input  logic [511:0] a_i,
   input  logic [511:0] b_i,

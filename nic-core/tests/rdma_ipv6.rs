@@ -162,7 +162,7 @@ fn names_and_hosts_that_are_not_there_are_refused_in_time() {
 }
 
 /// Host 3, which sends what it likes.
-struct Stranger {
+struct Outsider {
     socket: UdpSocket,
     sent: u64,
 }
@@ -172,12 +172,12 @@ fn headers(from: SocketAddr, to: SocketAddr) -> Headers {
     Headers { from, to, fragment }
 }
 
-impl Stranger {
-    fn new() -> Stranger {
+impl Outsider {
+    fn new() -> Outsider {
         let socket = UdpSocket::bind(at(3)).expect("a free port");
         let wait = Some(Duration::from_millis(1));
         socket.set_read_timeout(wait).expect("a socket");
-        Stranger { socket, sent: 0 }
+        Outsider { socket, sent: 0 }
     }
 
     fn say(&mut self, message: &Message) {
@@ -228,7 +228,7 @@ fn messages_of_other_hosts_are_answered_refused_or_dropped() {
     let name = p.a.net.short_name(host(2)).expect("a port of IPv6");
     let a = connect(&mut p.a, p.now, name);
     let b = p.until(MINUTE, |p| p.b.incoming());
-    let mut stranger = Stranger::new();
+    let mut outsider = Outsider::new();
     let mut private = [0; PRIVATE_BYTES];
     private[..6].copy_from_slice(b"RBEL\x02\x02");
     private[8..12].copy_from_slice(&65_536_u32.to_be_bytes());
@@ -294,50 +294,50 @@ fn messages_of_other_hosts_are_answered_refused_or_dropped() {
         })
     };
     for wrong in wrong {
-        stranger.say(&Message::Request(wrong));
+        outsider.say(&Message::Request(wrong));
         assert_eq!(
-            stranger.hears(&mut p),
+            outsider.hears(&mut p),
             reject(Reason::Consumer),
             "{wrong:?}"
         );
     }
-    stranger.say(&Message::Request(Request {
+    outsider.say(&Message::Request(Request {
         port: SERVICE + 1,
         ..request
     }));
-    assert_eq!(stranger.hears(&mut p), reject(Reason::NoService));
+    assert_eq!(outsider.hears(&mut p), reject(Reason::NoService));
     assert_eq!(p.b.transport.connections(), 1);
     // Of connections that are not this host's: with the numbers of one that is there, too.
     let theirs = p.b.transport.connections();
     for id in [0, 1, 77, u32::MAX] {
         let (to, own) = (id, 77);
-        stranger.say(&Message::Ready { to, from: own });
-        stranger.say(&Message::Disconnected { to, from: own });
+        outsider.say(&Message::Ready { to, from: own });
+        outsider.say(&Message::Disconnected { to, from: own });
         let reason = Reason::Consumer;
-        stranger.say(&Message::Reject {
+        outsider.say(&Message::Reject {
             to,
             from: own,
             reason,
         });
-        assert_eq!(stranger.hears(&mut p), None);
-        stranger.say(&Message::Reply { to, from });
+        assert_eq!(outsider.hears(&mut p), None);
+        outsider.say(&Message::Reply { to, from });
         assert!(matches!(
-            stranger.hears(&mut p),
+            outsider.hears(&mut p),
             Some(Message::Reject { to: 77, .. })
         ));
         let qpn = from.qpn;
-        stranger.say(&Message::Disconnect { to, from: own, qpn });
+        outsider.say(&Message::Disconnect { to, from: own, qpn });
         let gone = Message::Disconnected { to: own, from: to };
-        assert_eq!(stranger.hears(&mut p), Some(gone));
+        assert_eq!(outsider.hears(&mut p), Some(gone));
     }
     assert_eq!(p.b.transport.connections(), theirs);
     // A right one is taken, twice said, too.
-    stranger.say(&Message::Request(request));
-    stranger.say(&Message::Request(request));
-    let Some(Message::Reply { to: 77, from: own }) = stranger.hears(&mut p) else {
+    outsider.say(&Message::Request(request));
+    outsider.say(&Message::Request(request));
+    let Some(Message::Reply { to: 77, from: own }) = outsider.hears(&mut p) else {
         panic!("no reply");
     };
-    stranger.say(&Message::Ready {
+    outsider.say(&Message::Ready {
         to: own.id,
         from: 77,
     });

@@ -221,7 +221,7 @@ def test_messages_groups_objects_and_futures(ranks: Ranks) -> None:
         assert futures[0].done() and torch.equal(futures[0].value()[0], xs[0])
         assert then.wait() == 1000 * (size + 1) / 2
         assert all((x == (size + 1) / 2).all() for x in xs)
-        # A future of a message that nobody sends yet does not hold up those behind it.
+        # A future of a message that no rank sends yet does not hold up those behind it.
         box = torch.zeros(1)
         late = dist.irecv(box, peer, tag=9).get_future()
         x = torch.ones(1)
