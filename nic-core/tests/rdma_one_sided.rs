@@ -1,6 +1,7 @@
 //! One-sided operations over RDMA in virtual time: bad wires, refusals between operations, keys that go, peers that fall silent, and
 //! the wire as tshark and scapy see it.
 
+mod scapy_support;
 mod transport_support;
 
 use std::net::SocketAddrV4;
@@ -462,17 +463,6 @@ fn cancelled_operations_leave_local_memory_alone() {
     assert!(p.a.events.is_empty(), "{:?}", p.a.events);
 }
 
-/// A Python that finds scapy: the one below `target/`, or the system's.
-fn python() -> Option<PathBuf> {
-    let here = std::env::current_exe().ok()?;
-    let ours = here.ancestors().map(|a| a.join("venv/bin/python3"));
-    let mut candidates = ours.filter(|p| p.exists()).chain(["python3".into()]);
-    candidates.find(|p| {
-        let tried = Command::new(p).args(["-c", "import scapy"]).output();
-        tried.is_ok_and(|o| o.status.success())
-    })
-}
-
 #[test]
 fn tshark_and_scapy_read_every_operation() {
     let path = std::env::temp_dir().join(format!("ringbell-os-{}.pcapng", std::process::id()));
@@ -509,7 +499,7 @@ fn tshark_and_scapy_read_every_operation() {
     let end = p.until(MINUTE, |p| ended(&mut p.a, last));
     assert_eq!(end.0, Status::BadKey);
     drop(p);
-    match python() {
+    match scapy_support::python() {
         None => eprintln!("SKIPPED tshark_and_scapy_read_every_operation: there is no scapy"),
         Some(python) => {
             let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/roce_scapy.py");

@@ -1,5 +1,7 @@
 //! RoCEv2 packets judged by scapy (headers, invariant CRC) and tshark (every field). A missing tool is skipped, visibly.
 
+mod scapy_support;
+
 use std::io::Write;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -163,20 +165,9 @@ fn frame_v6(packet: &[u8], rng: &mut Rng) -> Vec<u8> {
     [f, ip, udp].concat()
 }
 
-/// A Python that finds scapy: the one below `target/`, or the system's.
-fn python() -> Option<PathBuf> {
-    let here = std::env::current_exe().ok()?;
-    let ours = here.ancestors().map(|a| a.join("venv/bin/python3"));
-    let mut candidates = ours.filter(|p| p.exists()).chain(["python3".into()]);
-    candidates.find(|p| {
-        let tried = Command::new(p).args(["-c", "import scapy"]).output();
-        tried.is_ok_and(|o| o.status.success())
-    })
-}
-
 /// Gives frames to scapy, which checks them and writes a pcap file. `None`: there is no scapy.
 fn judged_by_scapy(name: &str, frames: &[Vec<u8>]) -> Option<PathBuf> {
-    let Some(python) = python() else {
+    let Some(python) = scapy_support::python() else {
         eprintln!(
             "SKIPPED {name}: there is no scapy; `cargo xtask test` installs it below target/venv"
         );

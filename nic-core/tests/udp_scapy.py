@@ -5,20 +5,16 @@ Prints the types of messages that it has seen.
 
 import sys
 
-try:
-    from scapy.all import (
-        IP,
-        UDP,
-        LEIntField,
-        LELongField,
-        LEShortField,
-        Packet,
-        XByteField,
-        rdpcap,
-    )
-except ImportError:
-    print("SKIPPED there is no scapy")
-    sys.exit(0)
+from scapy.all import (
+    IP,
+    UDP,
+    LEIntField,
+    LELongField,
+    LEShortField,
+    Packet,
+    XByteField,
+    rdpcap,
+)
 
 
 class Signature(Packet):
