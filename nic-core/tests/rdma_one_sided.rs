@@ -5,7 +5,7 @@ mod scapy_support;
 mod transport_support;
 
 use std::net::SocketAddrV4;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
