@@ -459,12 +459,12 @@ fn credit_bounds_what_is_under_way_and_a_silent_peer_is_given_up() {
 }
 
 #[test]
-fn strangers_and_wrong_fields_change_nothing() {
+fn outsiders_and_wrong_fields_change_nothing() {
     let mut raw = Raw::new(config(2));
     let (end, conn, next) = raw.connect(100);
     let to = raw.nic.dma.region(vec![0; 4]);
     raw.nic.recv(conn, 1, to, false);
-    let stranger = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 9), ACCL_UDP_PORT);
+    let outsider = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 9), ACCL_UDP_PORT);
     let other_port = SocketAddrV4::new(IP_A, ACCL_UDP_PORT + 1);
     let own = SocketAddrV4::new(IP_A, ACCL_UDP_PORT);
     let data = Kind::Data(credit(next));
@@ -495,7 +495,7 @@ fn strangers_and_wrong_fields_change_nothing() {
         Kind::Refuse { no_listener: true },
     ] {
         let payload: &[u8] = if kind == data { b"evil" } else { b"" };
-        for from in [stranger, other_port] {
+        for from in [outsider, other_port] {
             raw.bytes(from, &message(end, 100, kind, payload));
             foreign += 1;
         }

@@ -38,7 +38,7 @@ pub(crate) fn config() -> Result<ContextConfig, String> {
     }
     if let Some(standard) = read::<u8>("RINGBELL_VERBS_STANDARD")? {
         if standard != 0 {
-            (config.icrc, config.payload_kib) = (true, 4);
+            (config.icrc, config.payload_kib, config.selective) = (true, 4, false);
         }
     }
     Ok(config)

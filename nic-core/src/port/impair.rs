@@ -13,6 +13,7 @@ use super::{
     is_frame, Batch, Checksums, Datagram, DatagramPort, MacAddr, Port, PortCounters, Segmentation,
 };
 use crate::types::NicTime;
+use crate::wire::udp::MARKED;
 use crate::wire::ETHERNET_HEADER;
 
 /// Frames that may be under way in the impaired cable; then the port pushes back.
@@ -96,9 +97,6 @@ pub struct Impaired {
     /// Frames marked.
     pub marked: u64,
 }
-
-/// Both ECN bits.
-const CONGESTION_EXPERIENCED: u8 = 3;
 
 /// What travels by a cable, with where it goes.
 #[derive(Debug)]
@@ -304,11 +302,11 @@ fn mark(packet: &mut [u8]) -> bool {
     let Some(header) = packet.get_mut(..20).filter(|h| h[0] == 0x45) else {
         return false;
     };
-    let (before, ecn) = (header[1], header[1] & CONGESTION_EXPERIENCED);
-    if ecn == 0 || ecn == CONGESTION_EXPERIENCED {
+    let (before, ecn) = (header[1], header[1] & MARKED);
+    if ecn == 0 || ecn == MARKED {
         return false;
     }
-    header[1] |= CONGESTION_EXPERIENCED;
+    header[1] |= MARKED;
     // The checksum follows by RFC 1624 §3, equation 3.
     let sum = u16::from_be_bytes([header[10], header[11]]);
     let mut new = u32::from(!sum) + u32::from(!u16::from(before)) + u32::from(header[1]);
@@ -460,7 +458,7 @@ impl<P: DatagramPort> DatagramPort for ImpairDatagrams<P> {
                 self.cable
                     .put(self.now, (to, ecn), bytes, 0, |(_, ecn), _| {
                         let may = matches!(*ecn, 1 | 2);
-                        *ecn |= if may { CONGESTION_EXPERIENCED } else { 0 };
+                        *ecn |= if may { MARKED } else { 0 };
                         may
                     });
             }

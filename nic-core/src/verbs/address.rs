@@ -71,6 +71,7 @@ impl ProtectionDomain {
             is_ours: to.is_ours(),
             // The receiver does not know the sender, so nothing can be agreed.
             with_icrc: true,
+            selective: false,
         };
         let payload = engine.payload_to(&peer);
         drop(engine);

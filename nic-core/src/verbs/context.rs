@@ -1,9 +1,11 @@
 //! Contexts, protection domains, memory regions and completion queues, as programs hold them.
+#![allow(clippy::disallowed_methods)] // This is the edge: the clock is read here and passed down.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use ringbell_gtlb::Access;
 use ringbell_nic_abi::roce::ROCE_UDP_PORT;
@@ -12,11 +14,13 @@ use ringbell_nic_abi::{GpuVa, PdId};
 use super::completions::{Armed, Channel, Cq};
 use super::engine::{place, Engine};
 use super::gid::{Features, Gid};
-use super::shared::Shared;
+use super::shared::{Clock, Shared};
 use super::types::{Completion, VerbsError, CQ_ENTRIES_MAX};
 use crate::memory::populate::populate;
 use crate::port::roce::{RoceConfig, RoceError, RocePort};
+use crate::port::DatagramPort;
 use crate::shmem::Mapping;
+use crate::types::NicTime;
 
 /// How a context is opened.
 #[derive(Debug, Clone)]
@@ -35,10 +39,13 @@ pub struct ContextConfig {
     pub icrc: bool,
     /// Longest payload of packets to contexts of ours, in KiB, 4 to 60; the standard's is 4.
     pub payload_kib: u8,
+    /// Losses between this context and others of ours that have it are repaired selectively, and their pace follows the marks of
+    /// switches. Else a loss repeats all packets behind it, as the standard has it.
+    pub selective: bool,
 }
 
 impl Default for ContextConfig {
-    /// A free port of 127.0.0.1, packets of up to 60 KiB without CRC over loopback.
+    /// A free port of 127.0.0.1, packets of up to 60 KiB without CRC over loopback, selective repeat.
     fn default() -> ContextConfig {
         ContextConfig {
             address: Ipv4Addr::LOCALHOST.into(),
@@ -47,6 +54,7 @@ impl Default for ContextConfig {
             mtu: None,
             icrc: false,
             payload_kib: 60,
+            selective: true,
         }
     }
 }
@@ -80,7 +88,7 @@ pub enum OpenError {
     Tables(#[from] ringbell_gtlb::ConfigError),
 }
 
-/// The machinery and its thread, which ends with the last handle.
+/// The machinery and its thread, if it has one, which ends with the last handle.
 pub(super) struct Owner {
     pub(super) shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -118,10 +126,6 @@ impl Context {
     /// # Errors
     /// [`OpenError`] says what is wrong.
     pub fn open(config: &ContextConfig) -> Result<Context, OpenError> {
-        let kib = config.payload_kib;
-        if !(4..=60).contains(&kib) {
-            return Err(OpenError::Payload { kib });
-        }
         let address = config.address.to_canonical();
         let mut bind = SocketAddr::new(address, config.port);
         if !Gid::names_port(address) {
@@ -135,32 +139,59 @@ impl Context {
         }
         let mtu = config.mtu;
         let port = RocePort::open(&RoceConfig { bind, mtu })?;
+        let start = Instant::now();
+        let clock = move || NicTime(start.elapsed().as_nanos() as u64);
+        let mut owner = Context::own(Box::new(port), config, Box::new(clock))?;
+        let sockets = owner.shared.lock().descriptors()?;
+        let shared = owner.shared.clone();
+        let run = move || shared.run(&sockets);
+        let thread = std::thread::Builder::new().name("ringbell-verbs".into());
+        owner.thread = Some(thread.spawn(run)?);
+        Ok(Context {
+            owner: Arc::new(owner),
+        })
+    }
+
+    /// Makes a context of a port, with a clock of the caller's and without a thread: polls and posts alone step it. So a run over a bad
+    /// cable ([`impair`](crate::port::impair)) in virtual time can be repeated. Address, UDP port and MTU are the port's.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what is wrong.
+    pub fn over(
+        port: Box<dyn DatagramPort>,
+        config: &ContextConfig,
+        clock: impl Fn() -> NicTime + Send + Sync + 'static,
+    ) -> Result<Context, OpenError> {
+        let owner = Context::own(port, config, Box::new(clock))?;
+        Ok(Context {
+            owner: Arc::new(owner),
+        })
+    }
+
+    fn own(
+        port: Box<dyn DatagramPort>,
+        config: &ContextConfig,
+        clock: Clock,
+    ) -> Result<Owner, OpenError> {
+        let kib = config.payload_kib;
+        if !(4..=60).contains(&kib) {
+            return Err(OpenError::Payload { kib });
+        }
         let mut seed = [0; 8];
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
             .map_err(std::io::Error::from)?;
-        let engine = Engine::new(Box::new(port), u64::from_ne_bytes(seed))?;
+        let engine = Engine::new(port, u64::from_ne_bytes(seed))?;
         let features = Features {
             payload_kib: kib,
             without_icrc: !config.icrc,
+            selective: config.selective,
         };
         let gid = Gid::new(engine.local(), features);
-        let sockets = engine.descriptors()?;
-        let shared = Arc::new(Shared::new(engine)?);
-        let thread = {
-            let shared = shared.clone();
-            let run = move || shared.run(&sockets);
-            std::thread::Builder::new()
-                .name("ringbell-verbs".into())
-                .spawn(run)?
-        };
-        let owner = Owner {
-            shared,
-            thread: Some(thread),
+        Ok(Owner {
+            shared: Arc::new(Shared::new(engine, clock)?),
+            thread: None,
             gid,
             features,
-        };
-        Ok(Context {
-            owner: Arc::new(owner),
         })
     }
 

@@ -22,7 +22,7 @@ use super::endpoint::{Arrived, Peer, View};
 use super::gid::{Features, Gid};
 use super::types::{DATAGRAM_MAX, GRH_BYTES};
 use crate::port::Datagram;
-use crate::transport::rdma::qp::{QpCounters, State, Transmit};
+use crate::transport::rdma::qp::{Client, QpCounters, State, Transmit};
 use crate::wire::roce::packet::Head;
 use crate::wire::roce::{Bth, Deth, Extended, Packet, Psn, BTH_BYTES};
 
@@ -63,6 +63,7 @@ impl Datagrams {
         packet: &Packet<'_>,
         view: &mut View<'_>,
     ) -> bool {
+        view.begins(packet);
         let (deth, immediate) = match packet.extended {
             Extended::Datagram(deth) => (deth, None),
             Extended::DatagramImmediate(deth, n) => (deth, Some(n)),

@@ -113,6 +113,8 @@ pub(super) struct Peer {
     /// Its packets come from that UDP port, as ours do; other NICs vary theirs.
     pub(super) is_ours: bool,
     pub(super) with_icrc: bool,
+    /// Both keep packets that come early, and answer marks of switches.
+    pub(super) selective: bool,
 }
 
 /// Where a datagram goes.
@@ -236,7 +238,7 @@ impl Endpoint {
     }
 }
 
-/// What is known of the packet that arrives.
+/// What is known of the packet that is executed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Incoming {
     opcode: Option<RoceOpcode>,
@@ -450,6 +452,10 @@ impl View<'_> {
 }
 
 impl Client for View<'_> {
+    fn begins(&mut self, packet: &Packet<'_>) {
+        self.packet = Incoming::of(packet);
+    }
+
     fn gather(&mut self, id: u64, offset: u32, to: &mut [u8]) -> Result<(), Unavailable> {
         let (pd, memory) = (self.end.at.pd, &mut *self.memory);
         self.end.solicits = false;

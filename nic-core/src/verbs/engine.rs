@@ -23,6 +23,8 @@ use crate::wire::udp::{headers_to, UNFRAGMENTED};
 
 /// Bits of a partition key that name the partition (IBTA vol. 1 §10.9.1.1).
 const PARTITION: u16 = 0x7fff;
+/// Packets in flight to a peer, at least and at most.
+pub(super) const PACKETS: (u32, u32) = (8, 256);
 /// Datagrams of one step: then it is the turn of what is to be sent.
 const STEP_DATAGRAMS: usize = 128;
 
@@ -150,7 +152,6 @@ impl Tables {
     pub(super) fn with<R>(
         &mut self,
         at: usize,
-        packet: Incoming,
         call: impl FnOnce(&mut Machine, &mut View<'_>) -> R,
     ) -> Option<R> {
         let pair = self.pairs.get_mut(at)?.as_mut()?;
@@ -159,7 +160,7 @@ impl Tables {
             memory: &mut self.memory,
             cqs: &mut self.cqs,
             receives: &mut self.receives,
-            packet,
+            packet: Incoming::default(),
         };
         let result = call(&mut pair.qp, &mut view);
         pair.qp.settle(&mut view);
@@ -203,9 +204,7 @@ impl Tables {
         if packet.bth.partition & PARTITION != ROCE_PKEY_DEFAULT & PARTITION {
             return None;
         }
-        let was_taken = self.with(at, Incoming::of(&packet), |qp, view| {
-            qp.receive(now, (d, local), &packet, view)
-        });
+        let was_taken = self.with(at, |qp, view| qp.receive(now, (d, local), &packet, view));
         was_taken?.then_some(())
     }
 
@@ -219,7 +218,7 @@ impl Tables {
             let next = self.pairs[at].as_ref().and_then(|p| p.qp.next_timer());
             match next {
                 Some(t) if t <= now => {
-                    self.with(at, Incoming::default(), |qp, view| {
+                    self.with(at, |qp, view| {
                         // Datagrams have no timers.
                         qp.connected().map(|qp| qp.expire(now, view))
                     });
@@ -258,7 +257,7 @@ impl Engine {
         // The kernel's bookkeeping of a datagram.
         const OVERHEAD: usize = 768;
         let packets = self.port.receive_buffer() / 2 / (mtu as usize + OVERHEAD);
-        (packets as u32).clamp(8, 256)
+        (packets as u32).clamp(PACKETS.0, PACKETS.1)
     }
 
     /// Receives, acts on timers, and sends. Returns how many datagrams came.
@@ -272,6 +271,7 @@ impl Engine {
                 break;
             }
         }
+        self.port.flush(now);
         self.tables.expire(now);
         self.transmit(now);
         count
@@ -338,7 +338,8 @@ impl Engine {
 
     /// When the next step must be, although nothing arrives.
     pub(super) fn next_timer(&self) -> Option<NicTime> {
-        self.tables.timer
+        let timers = [self.tables.timer, self.port.next_timer()];
+        timers.into_iter().flatten().min()
     }
 
     pub(super) fn descriptors(&self) -> std::io::Result<Vec<std::os::fd::OwnedFd>> {

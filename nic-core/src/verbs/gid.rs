@@ -23,7 +23,14 @@ pub struct Features {
     pub payload_kib: u8,
     /// Packets over loopback need no invariant CRC.
     pub without_icrc: bool,
+    /// Packets that come early are kept and reported, and marks of switches answered: losses are repaired selectively, and the pace
+    /// follows the marks.
+    pub selective: bool,
 }
+
+/// Features with a bit each.
+const WITHOUT_ICRC: u8 = 1;
+const SELECTIVE: u8 = 2;
 
 impl Features {
     /// What two contexts both can.
@@ -32,6 +39,7 @@ impl Features {
         Features {
             payload_kib: self.payload_kib.min(other.payload_kib),
             without_icrc: self.without_icrc && other.without_icrc,
+            selective: self.selective && other.selective,
         }
     }
 }
@@ -49,13 +57,10 @@ impl Gid {
         let mut gid = Gid(ip.octets());
         if let Some(fields) = fields_at(&ip).filter(|_| at.port() != ROCE_UDP_PORT) {
             let [p0, p1] = at.port().to_be_bytes();
-            let without_icrc = u8::from(features.without_icrc);
-            gid.0[fields..fields + 4].copy_from_slice(&[
-                features.payload_kib,
-                without_icrc,
-                p0,
-                p1,
-            ]);
+            let bit = |is_set, bit| if is_set { bit } else { 0 };
+            let bits =
+                bit(features.without_icrc, WITHOUT_ICRC) | bit(features.selective, SELECTIVE);
+            gid.0[fields..fields + 4].copy_from_slice(&[features.payload_kib, bits, p0, p1]);
         }
         gid
     }
@@ -95,7 +100,8 @@ impl Gid {
                 port,
                 Features {
                     payload_kib,
-                    without_icrc: flags & 1 != 0,
+                    without_icrc: flags & WITHOUT_ICRC != 0,
+                    selective: flags & SELECTIVE != 0,
                 },
             ),
         };
@@ -151,6 +157,7 @@ mod tests {
         let ours = Features {
             payload_kib: 60,
             without_icrc: true,
+            selective: true,
         };
         let plain = Gid::new(at(4791), ours);
         assert_eq!(plain.to_string(), "::ffff:10.0.0.7");
@@ -185,10 +192,11 @@ mod tests {
         let ours = Features {
             payload_kib: 60,
             without_icrc: true,
+            selective: true,
         };
         for (ip, own) in [
-            ("::1", Some("::3c01:9c40:0:0:1")),
-            ("fe80::7", Some("fe80:3c01:9c40::7")),
+            ("::1", Some("::3c03:9c40:0:0:1")),
+            ("fe80::7", Some("fe80:3c03:9c40::7")),
             ("fd00::7", None),
             ("2001:db8::1:2:3", None),
         ] {

@@ -8,7 +8,7 @@ use crate::port::{Batch, DatagramPort};
 use crate::wire::roce::extended::EXTENDED_MAX;
 use crate::wire::roce::icrc::{icrc, Flow};
 use crate::wire::roce::{BTH_BYTES, ICRC_BYTES};
-use crate::wire::udp::UNFRAGMENTED;
+use crate::wire::udp::{ECT0, UNFRAGMENTED};
 
 /// Most bytes of a packet beside its payload: headers, padding, invariant CRC.
 pub(super) const HEADERS_MAX: usize = BTH_BYTES + EXTENDED_MAX + 3 + ICRC_BYTES;
@@ -32,6 +32,7 @@ pub(super) struct Outbox {
     to: SocketAddr,
     is_ours: bool,
     with_icrc: bool,
+    ecn: u8,
 }
 
 impl Outbox {
@@ -50,6 +51,7 @@ impl Outbox {
             to: nowhere,
             is_ours: false,
             with_icrc: true,
+            ecn: 0,
         }
     }
 
@@ -57,6 +59,8 @@ impl Outbox {
     pub(super) fn begin(&mut self, from: SocketAddr, peer: &Peer) {
         (self.flow.from, self.flow.to) = (from, peer.at);
         (self.to, self.is_ours, self.with_icrc) = (peer.at, peer.is_ours, peer.with_icrc);
+        // A peer that answers no marks must not keep a switch from dropping.
+        self.ecn = if peer.selective { ECT0 } else { 0 };
     }
 
     /// Room for the next packet. `None`: the batch is full.
@@ -96,7 +100,7 @@ impl Outbox {
             return true;
         }
         // A NIC that computes the CRC from the IP header needs packets that the kernel has not numbered by cutting them.
-        self.sent += port.send(self.to, 0, self.is_ours, &self.batch, self.sent);
+        self.sent += port.send(self.to, self.ecn, self.is_ours, &self.batch, self.sent);
         let is_done = self.sent == self.batch.len();
         if is_done {
             self.batch.clear();

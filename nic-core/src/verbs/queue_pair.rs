@@ -6,15 +6,17 @@ use std::time::Duration;
 use super::address::Destination;
 use super::context::{CompletionQueue, Context, ProtectionDomain};
 use super::datagram::Datagrams;
-use super::endpoint::{Endpoint, Incoming, Peer, Places, ReceiveQueue, Way};
-use super::engine::{place, Engine, Tables};
-use super::gid::Gid;
+use super::endpoint::{Endpoint, Peer, Places, ReceiveQueue, Way};
+use super::engine::{place, Engine, Tables, PACKETS};
+use super::gid::{Features, Gid};
 use super::service::Machine;
 use super::types::{
     Local, QpLimits, ReceiveRequest, Rights, SendRequest, Service, VerbsError, DEPTH_MAX,
     MESSAGE_MAX, QPS_MAX, QP_LIMITS_MAX,
 };
-use crate::transport::rdma::qp::{self, Change, PaceConfig, QpCounters, Request, State};
+use crate::transport::rdma::qp::{
+    self, Change, Congestion, DcqcnConfig, PaceConfig, QpCounters, Request, State,
+};
 use crate::wire::roce::{Psn, Qpn};
 
 /// Shortest time after which a packet counts as lost; a loaded host keeps a peer from its core for milliseconds.
@@ -130,6 +132,11 @@ impl std::fmt::Debug for QueuePair {
             .field("number", &self.handle.number)
             .finish_non_exhaustive()
     }
+}
+
+/// Packets in flight between two contexts of ours, at most, and so those that come early.
+fn packets_max(mtu: u32) -> u32 {
+    (IN_FLIGHT / mtu.max(1)).clamp(PACKETS.0, PACKETS.1)
 }
 
 fn within(what: &'static str, value: u64, limit: u64) -> Result<(), VerbsError> {
@@ -322,7 +329,7 @@ impl QueuePair {
                 if matches!(to, Modify::Reset) {
                     forget(&mut engine.tables, at)?;
                 }
-                engine.tables.with(at, Incoming::default(), |_, _| ());
+                engine.tables.with(at, |_, _| ());
             }
             Machine::Connected(_) => self.change_connected(&mut engine, to)?,
         }
@@ -346,8 +353,7 @@ impl QueuePair {
                     mtu,
                     resources: a.resources.into(),
                     rnr_timer: a.rnr_timer & 31,
-                    // What the peer does with early packets is not known.
-                    early: 0,
+                    early: if peer.selective { packets_max(mtu) } else { 0 },
                 })
             }
             Modify::Rts(a) => {
@@ -355,7 +361,8 @@ impl QueuePair {
                 let pair = engine.tables.pair(at)?;
                 let mtu = pair.qp.connected().map_or(0, |qp| qp.mtu());
                 pair.end.depth = a.depth;
-                Change::Rts(self.to_rts(engine, a, mtu)?)
+                let selective = pair.end.peer.is_some_and(|p| p.selective);
+                Change::Rts(self.to_rts(engine, a, mtu, selective)?)
             }
             Modify::Resume => Change::Resume,
             Modify::Sqd => Change::Sqd,
@@ -370,7 +377,7 @@ impl QueuePair {
             forget(tables, at)?;
         }
         tables
-            .with(at, Incoming::default(), |qp, view| {
+            .with(at, |qp, view| {
                 qp.connected().map(|qp| qp.modify(change, view))
             })
             .flatten()
@@ -404,21 +411,21 @@ impl QueuePair {
         let owner = &self.handle.pd.context().owner;
         let is_ours = a.peer.is_ours() && owner.gid.is_ours();
         let same_host = local.ip() == at.ip() || local.ip().is_loopback() && at.ip().is_loopback();
-        let common = match is_ours && same_host {
+        let common = match is_ours {
             true => owner.features.common(features),
-            false => super::gid::Features::default(),
+            false => Features::default(),
         };
         let peer = Peer {
             at,
             is_ours: a.peer.is_ours(),
-            with_icrc: !common.without_icrc,
+            with_icrc: !(same_host && common.without_icrc),
+            selective: common.selective,
         };
         let payload = engine.payload_to(&peer);
         let long = u32::from(common.payload_kib) << 10;
-        let mtu = if a.mtu == 4096 {
-            a.mtu.max(long)
-        } else {
-            a.mtu
+        let mtu = match a.mtu {
+            4096 if same_host => a.mtu.max(long),
+            mtu => mtu,
         };
         if mtu as usize > payload {
             return Err(VerbsError::Range {
@@ -430,7 +437,13 @@ impl QueuePair {
         Ok((peer, mtu))
     }
 
-    fn to_rts(&self, engine: &Engine, a: &Rts, mtu: u32) -> Result<qp::RtsAttributes, VerbsError> {
+    fn to_rts(
+        &self,
+        engine: &Engine,
+        a: &Rts,
+        mtu: u32,
+        selective: bool,
+    ) -> Result<qp::RtsAttributes, VerbsError> {
         within("READs in flight", a.depth.into(), DEPTH_MAX.into())?;
         within("time-out", a.timeout.into(), 31)?;
         within("number of retries", a.retries.into(), 7)?;
@@ -440,7 +453,6 @@ impl QueuePair {
             code => Duration::from_nanos(4096 << code),
         };
         let give_up = one_try.saturating_mul(u32::from(a.retries) + 1);
-        let most = (IN_FLIGHT / mtu.max(1)).max(8);
         Ok(qp::RtsAttributes {
             first: Psn::new(a.first),
             depth: a.depth.into(),
@@ -448,12 +460,15 @@ impl QueuePair {
             rnr_retries: (a.rnr_retries < 7).then_some(a.rnr_retries.into()),
             give_up,
             pace: PaceConfig {
-                window: engine.window(mtu).min(most),
+                window: engine.window(mtu).min(packets_max(mtu)),
                 timeout_min: LOST_AFTER_MIN,
                 timeout_max: one_try.clamp(LOST_AFTER_MIN, Duration::from_secs(1)),
-                congestion: qp::Congestion::Window,
+                congestion: match selective {
+                    true => Congestion::Dcqcn(DcqcnConfig::default()),
+                    false => Congestion::Window,
+                },
             },
-            selective: false,
+            selective,
         })
     }
 
@@ -583,7 +598,7 @@ impl Posting<'_> {
         if !self.engine.tables.pair(at)?.end.post(r, len, way) {
             return Err(full(self.pair.handle.limits.sends));
         }
-        self.engine.tables.with(at, Incoming::default(), |_, _| ());
+        self.engine.tables.with(at, |_, _| ());
         Ok(())
     }
 
@@ -686,7 +701,7 @@ impl Posting<'_> {
             });
         }
         if state == State::Err {
-            tables.with(at, Incoming::default(), |_, _| ());
+            tables.with(at, |_, _| ());
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use crate::port::Datagram;
 use crate::transport::rdma::qp::{QpCounters, QueuePair, State, Transmit};
 use crate::types::NicTime;
 use crate::wire::roce::Packet;
+use crate::wire::udp::MARKED;
 
 /// What makes the packets of a queue pair, and takes them.
 #[derive(Debug)]
@@ -66,6 +67,9 @@ impl Machine {
         match self {
             Machine::Connected(qp) => {
                 qp.receive(now, packet, view);
+                if d.ecn == MARKED {
+                    qp.marked(now);
+                }
                 true
             }
             Machine::Datagram(one) => one.receive(d, local, packet, view),

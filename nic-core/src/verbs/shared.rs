@@ -3,12 +3,11 @@
 //! A program that polls drives the machinery itself, so that its latency is that of polling. The thread sleeps on the socket. While a program polls,
 //! packets that wake the thread are already taken: after some such wake-ups it naps instead. When a nap has delayed packets, because the program
 //! waits by reading its memory, the thread is much slower to nap again.
-#![allow(clippy::disallowed_methods)] // This is the edge: the clock is read here and passed down.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
@@ -29,10 +28,13 @@ const YIELDS_AFTER: u64 = 64;
 /// Wake-ups for nothing before a nap: at first, and at most.
 const PATIENCE: (u32, u32) = (8, 1 << 20);
 
+/// What the time is.
+pub(super) type Clock = Box<dyn Fn() -> NicTime + Send + Sync>;
+
 /// What all handles of a context share.
 pub(super) struct Shared {
     engine: Mutex<Engine>,
-    start: Instant,
+    clock: Clock,
     wake: OwnedFd,
     stop: AtomicBool,
     /// The thread naps, or sleeps without a limit: it must be woken where that matters.
@@ -45,11 +47,11 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(engine: Engine) -> std::io::Result<Shared> {
+    pub(super) fn new(engine: Engine, clock: Clock) -> std::io::Result<Shared> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Shared {
             engine: Mutex::new(engine),
-            start: Instant::now(),
+            clock,
             wake: rustix::event::eventfd(0, flags)?,
             stop: AtomicBool::new(false),
             naps: AtomicBool::new(false),
@@ -60,7 +62,7 @@ impl Shared {
     }
 
     pub(super) fn now(&self) -> NicTime {
-        NicTime(self.start.elapsed().as_nanos() as u64)
+        (self.clock)()
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Engine> {

@@ -9,6 +9,10 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 pub const IP_UDP_HEADERS: usize = 28;
 /// Bytes of an IPv6 and a UDP header.
 pub const IPV6_UDP_HEADERS: usize = 48;
+/// ECN bits of a transport that knows them (RFC 3168 §5): a switch marks its packets instead of dropping them.
+pub const ECT0: u8 = 2;
+/// Both ECN bits: a switch has marked the packet.
+pub const MARKED: u8 = 3;
 /// Identification of UDP in IP headers.
 const PROTOCOL_UDP: u8 = 17;
 

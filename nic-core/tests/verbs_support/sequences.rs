@@ -7,9 +7,14 @@
 #![allow(unsafe_code)] // Registers memory of the test.
 #![allow(clippy::disallowed_methods)] // Sockets are real.
 
+#[path = "clock.rs"]
+mod clock;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use clock::Clock;
+use ringbell_nic_core::port::impair::{Faults, ImpairDatagrams};
 use ringbell_nic_core::verbs::{
     Access, AddressHandle, Completion, CompletionQueue, Context, ContextConfig, Destination, Gid,
     Local, MemoryRegion, Modify, ProtectionDomain, QpAttributes, QpLimits, QueuePair,
@@ -136,8 +141,7 @@ struct End {
 }
 
 impl End {
-    fn new() -> End {
-        let context = Context::open(&ContextConfig::default()).expect("a socket");
+    fn new(context: Context) -> End {
         let cq = |_| context.create_cq(1 << 12, None).expect("entries");
         End {
             cqs: std::array::from_fn(cq),
@@ -192,14 +196,41 @@ struct Rig {
     ends: [End; 2],
     next: u64,
     works: BTreeMap<(usize, u64), Work>,
+    /// Of virtual time.
+    clock: Option<Clock>,
 }
+
+/// How far time goes with each poll.
+const TICK: Duration = Duration::from_micros(20);
 
 /// Runs the calls that the bytes say. Each end begins with two connected queue pairs and memory that peers may use.
 pub fn run(bytes: &[u8]) {
+    let config = ContextConfig::default();
+    let open = || Context::open(&config).expect("a socket");
+    run_between([open(), open()], None, bytes);
+}
+
+/// The same over bad cables, in virtual time: a run that can be repeated.
+pub fn run_over(cables: [Faults; 2], bytes: &[u8]) {
+    let clock = Clock::default();
+    // Damage is found by the CRC alone.
+    let config = ContextConfig {
+        icrc: true,
+        ..ContextConfig::default()
+    };
+    let contexts = cables.map(|faults| {
+        let cable = |port| ImpairDatagrams::new(port, faults).expect("faults that there are");
+        clock.context(&config, cable)
+    });
+    run_between(contexts, Some(clock), bytes);
+}
+
+fn run_between(contexts: [Context; 2], clock: Option<Clock>, bytes: &[u8]) {
     let mut rig = Rig {
-        ends: [End::new(), End::new()],
+        ends: contexts.map(End::new),
         next: 1,
         works: BTreeMap::new(),
+        clock,
     };
     for end in [0, 1] {
         rig.make_pd(end, 0);
@@ -645,6 +676,9 @@ impl Rig {
     }
 
     fn poll(&mut self) {
+        if let Some(clock) = &self.clock {
+            clock.advance(TICK);
+        }
         for end in [0, 1] {
             for at in 0..PLACES {
                 let mut out = [Completion::EMPTY; 8];

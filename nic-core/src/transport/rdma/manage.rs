@@ -31,6 +31,7 @@ use crate::wire::roce::icrc::Flow;
 use crate::wire::roce::mad::MAD_BYTES;
 use crate::wire::roce::packet::Head;
 use crate::wire::roce::{Bth, Extended, Psn, Qpn, BTH_BYTES, ICRC_BYTES};
+use crate::wire::udp::ECT0;
 
 /// A reply that is not confirmed after this long is dropped.
 /// The UDP source port of management in frames: one for all, since they are few.
@@ -39,8 +40,6 @@ const SOURCE_PORT: u16 = ROCE_UDP_PORT;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Most bytes around the payload of a packet behind the UDP header: base header, the header of a WRITE and its immediate data, CRC.
 pub(super) const AROUND: usize = BTH_BYTES + 20 + ICRC_BYTES;
-/// ECN-capable transport (RFC 3168 §5): a switch marks a packet instead of dropping it.
-pub(super) const ECT0: u8 = 2;
 /// How long an acknowledgement of short messages waits for answers of the program, with one of which it leaves in one system call.
 const ACK_DELAY: Duration = Duration::from_micros(30);
 /// Fewest packets in flight that a window allows.

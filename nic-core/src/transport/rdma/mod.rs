@@ -47,7 +47,7 @@ pub use super::connections::CONNECTIONS_MAX;
 use super::connections::{check_remote, index_of, Connections, EphemeralPorts, Listeners};
 use super::random::Numbers;
 use super::ring::Waiting;
-use super::timers::Timers;
+use super::turns::Turns;
 use super::{PacketTransport, RecvWork, RemoteWork, SendWork, Target, Transport, TransportEvent};
 use crate::datapath::{Datapath, ReceivePath};
 use crate::engine::Direction;
@@ -210,17 +210,6 @@ struct Unsent {
     how: Datagrams,
 }
 
-/// Which connections are served next.
-#[derive(Debug, Default)]
-struct Turns {
-    ready: VecDeque<usize>,
-    timers: Timers,
-    /// The last step left work behind that no timer covers.
-    again: Option<NicTime>,
-    /// See [`PacketTransport::wants_step`].
-    wants_step: bool,
-}
-
 impl std::fmt::Debug for RdmaTransport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RdmaTransport")
@@ -299,10 +288,26 @@ impl RdmaTransport {
 
     fn mark(&mut self, index: usize) {
         if let Some(c) = self.table.at(index) {
-            if !std::mem::replace(&mut c.seen.queued, true) {
-                self.turns.ready.push_back(index);
-            }
+            self.turns.mark(index, &mut c.seen.queued);
         }
+    }
+
+    /// Queues a send, of the stream or to a receive that the peer has exposed.
+    fn post(&mut self, conn: ConnId, work: SendWork, to: Option<Target>) {
+        let refused = match self.table.by_id(conn) {
+            None => Status::NotConnected,
+            Some(c) if c.phase == Phase::Dead => Status::ConnectionReset,
+            Some(c) if c.stream.fin != Fin::Open || c.seen.finished => Status::NotConnected,
+            Some(c) => {
+                if let Some(to) = to {
+                    c.stream.writes.post(work.token, to);
+                }
+                c.sends.post(work);
+                return self.mark(index_of(conn));
+            }
+        };
+        self.events
+            .push_back(TransportEvent::send_refused(conn, work.token, refused));
     }
 
     /// Frees a connection that has nothing left to send.
@@ -406,22 +411,12 @@ impl Transport for RdmaTransport {
         let conn = made.ok_or(Status::NoResources)?;
         self.mark(index_of(conn));
         // No packet wakes the NIC for it.
-        self.turns.again = Some(now);
+        self.turns.no_later(now);
         Ok(conn)
     }
 
     fn post_send(&mut self, conn: ConnId, work: SendWork) {
-        let refused = match self.table.by_id(conn) {
-            None => Status::NotConnected,
-            Some(c) if c.phase == Phase::Dead => Status::ConnectionReset,
-            Some(c) if c.stream.fin != Fin::Open || c.seen.finished => Status::NotConnected,
-            Some(c) => {
-                c.sends.post(work);
-                return self.mark(index_of(conn));
-            }
-        };
-        self.events
-            .push_back(TransportEvent::send_refused(conn, work.token, refused));
+        self.post(conn, work, None);
     }
 
     fn send_now(&mut self, conn: ConnId, payload: &InlineSend) -> bool {
@@ -500,10 +495,7 @@ impl Transport for RdmaTransport {
     }
 
     fn post_write(&mut self, conn: ConnId, work: SendWork, to: Target) {
-        if let Some(c) = self.table.by_id(conn) {
-            c.stream.writes.post(work.token, to);
-        }
-        self.post_send(conn, work);
+        self.post(conn, work, Some(to));
     }
 
     fn expects_places(&self) -> bool {
@@ -512,7 +504,7 @@ impl Transport for RdmaTransport {
 
     fn is_quiet(&self) -> bool {
         // Timers fire when the clock is read.
-        self.turns.ready.is_empty()
+        self.turns.is_quiet()
             && self.letters.is_empty()
             && self.events.is_empty()
             && self.unsent.is_none()
@@ -634,8 +626,7 @@ impl Transport for RdmaTransport {
     }
 
     fn next_timer(&self) -> Option<NicTime> {
-        let timers = self.turns.timers.next();
-        self.turns.again.into_iter().chain(timers).min()
+        self.turns.next_timer()
     }
 
     fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {

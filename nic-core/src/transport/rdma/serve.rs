@@ -9,7 +9,7 @@ use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI, ROCE_PKEY_DEFAULT};
 use ringbell_nic_abi::{RoceOpcode, Status};
 
 use super::conn::Phase;
-use super::manage::{Letter, AROUND, ECT0};
+use super::manage::{Letter, AROUND};
 use super::qp::{Client, QueuePair, WorkStatus};
 use super::stream::{Fin, PLACED_MIN};
 use super::{one_sided, waiter, RdmaTransport, Unsent};
@@ -17,6 +17,7 @@ use crate::datapath::Datapath;
 use crate::engine::EngineFailed;
 use crate::network::{Datagrams, Headers, Link, Network, Packet, Protocol, Refused, Resolved};
 use crate::port::Places;
+use crate::transport::turns::Sent;
 use crate::transport::{PacketTransport, TransportEvent};
 use crate::types::NicTime;
 use crate::wire::frame::UdpFrame;
@@ -24,6 +25,7 @@ use crate::wire::roce::cm::Message;
 use crate::wire::roce::icrc::Flow;
 use crate::wire::roce::packet::{open, Head};
 use crate::wire::roce::{self, Bth, Extended, Invalid, ICRC_BYTES};
+use crate::wire::udp::{ECT0, MARKED};
 
 /// Packets that one service may send.
 const BUDGET: usize = 128;
@@ -34,25 +36,10 @@ const FIN_WAIT: Duration = Duration::from_secs(60);
 /// A peer whose host has refused so many packets in a row is gone.
 const REFUSED_MAX: u32 = 3;
 
-/// ECN bits of a packet that a switch has marked (RFC 3168 §5).
-const MARKED: u8 = 3;
 /// Messages that wait for a step; a flood beyond is dropped, as if the wire had lost it.
 const LETTERS_MAX: usize = 256;
 /// Bits of a partition key that name the partition.
 const PARTITION: u16 = 0x7fff;
-
-/// How the sending of packets ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sent {
-    /// There is nothing more to send now.
-    All,
-    /// The budget was used up.
-    More,
-    /// The port has no room.
-    Blocked,
-    /// The port's MTU has fallen below the size that was agreed.
-    TooSmall,
-}
 
 impl RdmaTransport {
     /// Serves each connection that has something to do once. Returns whether anything moved.
@@ -63,12 +50,12 @@ impl RdmaTransport {
         data: &mut Datapath<'_>,
     ) -> bool {
         let mut moved = false;
-        self.turns.again = None;
+        let ready = self.turns.begin();
         if !self.send_again(now, net) {
-            self.turns.again = Some(now.plus(BLOCKED));
+            self.turns.no_later(now.plus(BLOCKED));
         }
-        for _ in 0..self.turns.ready.len() {
-            let Some(index) = self.turns.ready.pop_front() else {
+        for _ in 0..ready {
+            let Some(index) = self.turns.next_ready() else {
                 break;
             };
             if let Some(c) = self.table.at(index) {
@@ -413,7 +400,7 @@ impl RdmaTransport {
             _ => return,
         };
         self.mark(index);
-        self.turns.again = Some(self.turns.again.map_or(at, |a| a.min(at)));
+        self.turns.no_later(at);
     }
 }
 

@@ -46,7 +46,7 @@ use self::sessions::{Answer, Letter};
 use super::connections::{check_remote, index_of, Connections, EphemeralPorts, Listeners};
 use super::random::Numbers;
 use super::ring::Waiting;
-use super::timers::Timers;
+use super::turns::Turns;
 use super::{PacketTransport, RecvWork, SendWork, Transport, TransportEvent};
 use crate::datapath::{Datapath, ReceivePath};
 use crate::engine::Direction;
@@ -165,17 +165,6 @@ pub struct UdpTransport {
     counters: UdpCounters,
 }
 
-/// Which sessions are served next.
-#[derive(Debug, Default)]
-struct Turns {
-    ready: VecDeque<usize>,
-    timers: Timers,
-    /// The last step left work behind that no timer covers.
-    again: Option<NicTime>,
-    /// See [`PacketTransport::wants_step`].
-    wants_step: bool,
-}
-
 impl std::fmt::Debug for UdpTransport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("UdpTransport")
@@ -244,9 +233,7 @@ impl UdpTransport {
 
     fn mark(&mut self, index: usize) {
         if let Some(c) = self.table.at(index) {
-            if !std::mem::replace(&mut c.seen.queued, true) {
-                self.turns.ready.push_back(index);
-            }
+            self.turns.mark(index, &mut c.seen.queued);
         }
     }
 
@@ -317,7 +304,7 @@ impl Transport for UdpTransport {
         let conn = made.ok_or(Status::NoResources)?;
         self.mark(index_of(conn));
         // No packet wakes the NIC for it.
-        self.turns.again = Some(now);
+        self.turns.no_later(now);
         Ok(conn)
     }
 
@@ -374,7 +361,7 @@ impl Transport for UdpTransport {
 
     fn is_quiet(&self) -> bool {
         // Timers fire when the clock is read.
-        self.turns.ready.is_empty()
+        self.turns.is_quiet()
             && self.letters.is_empty()
             && self.answers.is_empty()
             && self.events.is_empty()
@@ -460,8 +447,7 @@ impl Transport for UdpTransport {
     }
 
     fn next_timer(&self) -> Option<NicTime> {
-        let timers = self.turns.timers.next();
-        self.turns.again.into_iter().chain(timers).min()
+        self.turns.next_timer()
     }
 
     fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {

@@ -13,6 +13,7 @@ use super::UdpTransport;
 use crate::datapath::Datapath;
 use crate::engine::EngineFailed;
 use crate::network::{Headers, Link, Network, Packet, Protocol, Refused, Resolved};
+use crate::transport::turns::Sent;
 use crate::transport::{PacketTransport, TransportEvent};
 use crate::types::NicTime;
 use crate::wire::accl::{Gap, Kind, Signature, SIGNATURE_BYTES};
@@ -31,19 +32,6 @@ pub(super) struct Unsent {
     flow: Flow,
 }
 
-/// How the sending of messages ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sent {
-    /// There is nothing more to send now.
-    All,
-    /// The budget was used up.
-    More,
-    /// The port has no room.
-    Blocked,
-    /// The port's MTU has fallen below the size that was agreed.
-    TooSmall,
-}
-
 impl UdpTransport {
     /// Serves each session that has something to do once. Returns whether anything moved.
     pub(super) fn serve_ready(
@@ -53,12 +41,12 @@ impl UdpTransport {
         data: &mut Datapath<'_>,
     ) -> bool {
         let mut moved = false;
-        self.turns.again = None;
+        let ready = self.turns.begin();
         if !self.send_again(now, net) {
-            self.turns.again = Some(now.plus(BLOCKED));
+            self.turns.no_later(now.plus(BLOCKED));
         }
-        for _ in 0..self.turns.ready.len() {
-            let Some(index) = self.turns.ready.pop_front() else {
+        for _ in 0..ready {
+            let Some(index) = self.turns.next_ready() else {
                 break;
             };
             if let Some(c) = self.table.at(index) {
@@ -303,7 +291,7 @@ impl UdpTransport {
             _ => return,
         };
         self.mark(index);
-        self.turns.again = Some(self.turns.again.map_or(at, |a| a.min(at)));
+        self.turns.no_later(at);
     }
 
     /// The peer says that the session has ended.

@@ -39,8 +39,10 @@ pub trait CongestionControl: Debug + Send {
         let _ = packets;
     }
 
-    /// Packets were lost.
-    fn lost(&mut self) {}
+    /// So many packets were lost, as far as is known.
+    fn lost(&mut self, packets: u32) {
+        let _ = packets;
+    }
 
     /// The peer says that a switch has marked a packet.
     fn marked(&mut self, now: NicTime) {
@@ -56,7 +58,7 @@ pub enum Congestion {
     /// The window halves on a loss or mark and grows by a packet for each window that was acknowledged.
     #[default]
     Window,
-    /// DCQCN: the rate follows the marks of switches; a loss changes nothing.
+    /// DCQCN: the rate follows the marks of switches. Losses change nothing, unless they are a good part of a window.
     Dcqcn(DcqcnConfig),
 }
 
@@ -144,13 +146,13 @@ impl CongestionControl for Window {
         }
     }
 
-    fn lost(&mut self) {
+    fn lost(&mut self, _: u32) {
         self.acknowledged = 0;
         self.window = (self.window / 2).max(WINDOW_MIN).min(self.max);
     }
 
     fn marked(&mut self, _: NicTime) {
-        self.lost();
+        self.lost(1);
     }
 }
 
@@ -194,6 +196,10 @@ impl Default for DcqcnConfig {
     }
 }
 
+/// Losses of more than this part of a window mean that a buffer on the way is too small for it, which DCQCN leaves to the link layer.
+/// A kernel's socket neither marks nor pauses. Then the window halves, and grows again as [`Congestion::Window`]'s.
+const OVERFLOW: u32 = 8;
+
 /// Increases that are made up for at once after a pause. They reach any line rate.
 const PERIODS_MAX: u64 = 4_096;
 
@@ -201,7 +207,9 @@ const PERIODS_MAX: u64 = 4_096;
 #[derive(Debug)]
 struct Dcqcn {
     config: DcqcnConfig,
-    window: u32,
+    window: Window,
+    /// Packets lost in this window.
+    lost: u32,
     /// R_C and R_T, bytes per second.
     current: f64,
     target: f64,
@@ -221,7 +229,8 @@ impl Dcqcn {
         let rate = config.line_rate as f64;
         Dcqcn {
             config,
-            window,
+            window: Window::new(window),
+            lost: 0,
             current: rate,
             target: rate,
             alpha: 1.0,
@@ -264,7 +273,22 @@ impl Dcqcn {
 
 impl CongestionControl for Dcqcn {
     fn window(&self) -> u32 {
-        self.window
+        self.window.window()
+    }
+
+    fn acknowledged(&mut self, packets: u32) {
+        self.window.acknowledged(packets);
+        if self.window.acknowledged == 0 {
+            self.lost = 0;
+        }
+    }
+
+    fn lost(&mut self, packets: u32) {
+        self.lost = self.lost.saturating_add(packets);
+        if self.lost > self.window() / OVERFLOW {
+            self.lost = 0;
+            self.window.lost(packets);
+        }
     }
 
     fn rate(&mut self, now: NicTime) -> Option<u64> {
@@ -352,13 +376,34 @@ mod tests {
     }
 
     #[test]
+    fn dcqcn_keeps_its_window_under_single_losses_and_halves_it_when_a_buffer_overflows() {
+        let mut c = Dcqcn::new(64, DcqcnConfig::default());
+        for _ in 0..1_000 {
+            c.lost(1);
+            c.acknowledged(64);
+        }
+        assert_eq!(c.window(), 64);
+        for _ in 0..9 {
+            c.lost(1);
+        }
+        assert_eq!(c.window(), 32);
+        c.lost(60);
+        assert_eq!(c.window(), 16);
+        for _ in 0..1_000 {
+            c.acknowledged(64);
+        }
+        assert_eq!(c.window(), 64);
+        assert_eq!(c.rate(NicTime(0)), None, "no mark, no limit");
+    }
+
+    #[test]
     fn a_window_halves_and_grows_within_its_limits() {
         let mut w = Window::new(64);
-        w.lost();
+        w.lost(1);
         w.marked(NicTime(0));
         assert_eq!(w.window(), 16);
         for _ in 0..5 {
-            w.lost();
+            w.lost(1);
         }
         assert_eq!(w.window(), WINDOW_MIN);
         w.acknowledged(4);

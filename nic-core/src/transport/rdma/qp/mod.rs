@@ -193,6 +193,12 @@ pub trait Client {
         false
     }
 
+    /// The next packet of the peer is about to be executed: what follows, until the next, is of it. Packets that have come early are
+    /// executed later.
+    fn begins(&mut self, packet: &Packet<'_>) {
+        let _ = packet;
+    }
+
     /// Takes a packet of a SEND, or the immediate data of a WRITE (with no bytes).
     ///
     /// # Errors

@@ -96,16 +96,16 @@ impl Pace {
         self.control.acknowledged(packets);
     }
 
-    /// A packet was lost.
-    pub(super) fn lost(&mut self) {
+    /// So many packets were lost, as far as is known.
+    pub(super) fn lost(&mut self, packets: u32) {
         // An acknowledgement may be for either copy from now on.
         self.timed = None;
-        self.control.lost();
+        self.control.lost(packets);
     }
 
-    /// Nothing came back in time.
-    pub(super) fn timed_out(&mut self) {
-        self.lost();
+    /// Nothing came back in time, and so many packets are on their way.
+    pub(super) fn timed_out(&mut self, packets: u32) {
+        self.lost(packets.max(1));
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
     }
 

@@ -442,7 +442,7 @@ impl Requester {
             if !self.rewound {
                 self.rewound = true;
                 self.repeat(counters);
-                self.pace.lost();
+                self.pace.lost(1);
             }
             return;
         }
@@ -517,7 +517,7 @@ impl Requester {
 
     /// The peer misses the oldest packet.
     fn gap(&mut self, now: NicTime, client: &mut dyn Client, counters: &mut QpCounters) {
-        self.pace.lost();
+        self.pace.lost(1);
         self.tries.lost += 1;
         if self.is_exhausted(now) {
             return self.fail(WorkStatus::RetryExceeded, client);
@@ -536,7 +536,8 @@ impl Requester {
         let lost = self.flights.find_lost(1 + 8 * bits.len());
         if lost > 0 {
             counters.repeated += lost;
-            self.pace.lost();
+            // No more than were in flight.
+            self.pace.lost(lost as u32);
         }
     }
 
@@ -584,7 +585,7 @@ impl Requester {
         }
         counters.timeouts += 1;
         self.tries.lost += 1;
-        self.pace.timed_out();
+        self.pace.timed_out(self.flights.on_the_way());
         if self.is_exhausted(now) {
             return self.fail(WorkStatus::RetryExceeded, client);
         }

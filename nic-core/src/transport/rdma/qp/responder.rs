@@ -397,6 +397,7 @@ impl Responder {
         client: &mut dyn Client,
     ) -> Result<u32, Stop> {
         use RoceOpcode as Op;
+        client.begins(packet);
         let (opcode, bytes) = (packet.bth.opcode, packet.payload);
         let is_full = bytes.len() == mtu as usize;
         let (first, last) = match opcode {
