@@ -16,7 +16,7 @@ use ringbell_nic_core::{
     EngineThread, LocalConfig, NicConfig, ProgressMode, QueueConfig, StagingConfig,
 };
 
-use crate::backend::NicKind;
+use crate::backend::{NicKind, VCD_VARIABLE};
 use crate::gpu::GpuChoice;
 use crate::spec::{readable, Cidr, PortSpec, SpecError, TransportSpec};
 use crate::{Nic, OpenError};
@@ -49,6 +49,8 @@ pub(crate) struct NicOptions {
     pub(crate) host: Option<SocketAddr>,
     pub(crate) icrc: Icrc,
     pub(crate) pcap: Option<PathBuf>,
+    /// Of simulated hardware.
+    pub(crate) vcd: Option<PathBuf>,
     pub(crate) gpu_choice: GpuChoice,
     pub(crate) gpu: EmulatedGpuConfig,
     pub(crate) mmu: MmuConfig,
@@ -84,6 +86,7 @@ impl Default for NicOptions {
             host: None,
             icrc: Icrc::Auto,
             pcap: None,
+            vcd: std::env::var_os(VCD_VARIABLE).map(PathBuf::from),
             gpu_choice: GpuChoice::Auto,
             gpu: EmulatedGpuConfig::default(),
             mmu: MmuConfig::default(),
@@ -187,7 +190,7 @@ impl NicBuilder {
         }
     }
 
-    /// What implements the NIC: `"soft"` or a [`NicKind`]. Default: the value of `RINGBELL_NIC`, else `soft`.
+    /// What implements the NIC: `"soft"`, `"rtl"` or a [`NicKind`]. Default: the value of `RINGBELL_NIC`, else `soft`.
     pub fn nic(mut self, nic: impl TryInto<NicKind, Error: Into<SpecError>>) -> Self {
         if let Some(nic) = self.read("nic", nic) {
             self.options.nic = Some(nic);
@@ -358,6 +361,13 @@ impl NicBuilder {
     /// Default: no file.
     pub fn pcap(mut self, file: impl Into<PathBuf>) -> Self {
         self.options.pcap = Some(file.into());
+        self
+    }
+
+    /// Writes a trace of all signals (VCD) of NIC `rtl` to this file, with the NIC's address in its name: `t-10.77.0.1.vcd` for `t.vcd`.
+    /// Default: the value of `RINGBELL_VCD`, else no file.
+    pub fn vcd(mut self, file: impl Into<PathBuf>) -> Self {
+        self.options.vcd = Some(file.into());
         self
     }
 

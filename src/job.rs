@@ -59,11 +59,7 @@ impl NicBuilder {
             }
             // Ranks may be on several hosts, which memory does not connect.
             None if is_far(job) && builder.options.host.is_some() => {
-                builder.options.port = PortSpec::Roce {
-                    bind: None,
-                    peers: Vec::new(),
-                    mtu: None,
-                };
+                builder.options.port = ROCE;
             }
             None => {}
         }
@@ -72,6 +68,22 @@ impl NicBuilder {
                 Ok(switch) => builder.options.switch = Some((switch, job.rank() as usize)),
                 Err(why) => drop(builder.wrong.get_or_insert(why)),
             }
+        }
+        builder
+    }
+
+    /// As [`job`](NicBuilder::job), for a new rank of a running job ([`Member::join_running`]). The variable RINGBELL_TRANSPORT counts;
+    /// where the bootstrap is no address of the loopback, the port is `roce`.
+    pub fn member(self, member: &Member) -> NicBuilder {
+        let mut builder = self.rank(member.id(), member.rank());
+        builder.options.host = towards(member.id().address());
+        if let Ok(transport) = std::env::var(variables::TRANSPORT) {
+            if let Some(transport) = builder.read("RINGBELL_TRANSPORT", &*transport) {
+                builder.options.transport = transport;
+            }
+        }
+        if !member.id().address().ip().is_loopback() && builder.options.host.is_some() {
+            builder.options.port = ROCE;
         }
         builder
     }
@@ -92,6 +104,13 @@ impl NicBuilder {
         self
     }
 }
+
+/// The port of ranks of several hosts.
+const ROCE: PortSpec = PortSpec::Roce {
+    bind: None,
+    peers: Vec::new(),
+    mtu: None,
+};
 
 /// Whether ranks of other hosts can be in the job.
 fn is_far(job: &Job) -> bool {

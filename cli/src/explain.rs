@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use ringbell::abi::{Algorithm, CollectiveKind};
 use ringbell::parts::onc_engines::program::{
-    self, algorithm_named, algorithms, check, choose, collective_named, generate_all, pretty,
-    spelled, InPlace, Limits, Locality, Order, Program, Proof, Table, Thresholds, UserProgram,
+    self, algorithm_named, algorithms, check, collective_named, generate_all_in, pretty, spelled,
+    InPlace, Limits, Locality, Order, Program, Proof, Table, Thresholds, UserProgram,
 };
 use serde::Serialize;
 
@@ -29,6 +29,9 @@ pub(crate) struct Args {
     /// Algorithm [default: what the NIC chooses for this size, ranks and transport]
     #[arg(long, value_parser = algorithm)]
     algo: Option<Algorithm>,
+    /// In the order of the ranks, as the setting `deterministic` has it
+    #[arg(long, conflicts_with = "program")]
+    deterministic: bool,
     /// Root, where the collective has one
     #[arg(long, default_value_t = 0)]
     root: u32,
@@ -87,7 +90,7 @@ struct Json {
     algorithm: String,
     ranks: u32,
     root: u32,
-    /// `ring`, `other` or `none`.
+    /// `ring`, `rank`, `other` or `none`.
     order: String,
     block_chunks: u32,
     /// Whether source and destination may be one; null where the collective has no such form.
@@ -181,9 +184,13 @@ fn explain(args: &Args) -> Result<Explained> {
                 "local" => Locality::OneHost,
                 _ => Locality::Network,
             };
+            let (order, choose): (_, fn(_, _, _, _, &_) -> _) = match args.deterministic {
+                true => (Order::Rank, program::choose_strict),
+                false => (Order::Ring, program::choose),
+            };
             let auto = choose(kind, args.size, args.ranks, reach, &Thresholds::default());
             let algo = args.algo.filter(|a| *a != Algorithm::Auto).unwrap_or(auto);
-            let programs = generate_all(kind, algo, args.ranks, args.root)
+            let programs = generate_all_in(order, kind, algo, args.ranks, args.root)
                 .map_err(|error| refused(error.to_string()))?;
             let proof = check(&programs, &limits).context("the generated program is refused")?;
             (programs, proof)
@@ -238,6 +245,7 @@ fn text(e: &Explained, args: &Args) -> String {
             Order::Ring => {
                 "chunk i is reduced from rank i on, round the ring: the bits of every default"
             }
+            Order::Rank => "every chunk from rank 0 on: the bits of `deterministic`, with any algorithm, count and path",
             Order::Other => "another than the ring's: bits may differ from the defaults'",
             Order::None => "nothing is reduced",
         }

@@ -65,6 +65,9 @@ struct rb_nic_config; /* ringbell.h */
 /* Opens the NIC of a rank of the job of `id`: its address, its meeting place and its secrets are the
  * job's, so that two jobs of one machine never meet. What `config` sets goes before; NULL: nothing. */
 rb_result rb_nic_open_rank(const struct rb_nic_config *config, const rb_unique_id *id, uint32_t rank, rb_nic **nic);
+/* Joins the running job of `id` as a new rank, and opens its NIC. The rank has a number that no rank of the job had
+ * before. Waits at most `patience_us` for the job's server (0: 30 s). Next, rb_comm_join. */
+rb_result rb_nic_open_new_rank(const struct rb_nic_config *config, const rb_unique_id *id, uint64_t patience_us, rb_nic **nic);
 /* The same for the rank that the launcher of this process says. */
 rb_result rb_nic_open_env(const struct rb_nic_config *config, rb_nic **nic);
 
@@ -99,11 +102,12 @@ typedef struct rb_comm_config {
     uint64_t broadcast_chain;    /* bytes above which broadcast goes down a chain. 64 KiB */
     uint64_t gather_tree;        /* bytes of a block above which gather goes up a tree. 1 MiB */
     uint64_t all_gather_ring;    /* bytes of the result above which all-gather goes round a ring. 64 KiB */
+    uint64_t deterministic;      /* 1: reduce in the order of the ranks, for any count, memory, algorithm and path. 0 */
 } rb_comm_config;
 
-#define RB_COMM_CONFIG_VERSION 2u
+#define RB_COMM_CONFIG_VERSION 3u
 #define RB_CONFIG_ZERO 18446744073709551615u /* the number 0 where 0 itself would be the default */
-#define RB_COMM_CONFIG_INITIALIZER {sizeof(rb_comm_config), 0, 0, 0, 0, 0, RB_COMM_CONFIG_VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define RB_COMM_CONFIG_INITIALIZER {sizeof(rb_comm_config), 0, 0, 0, 0, 0, RB_COMM_CONFIG_VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* Makes the communicator of a job: this is rank `rank` of `ranks`. Every rank calls it; it returns when all
  * have come, or with RB_ERR_JOB and the ranks that did not. One thread that is several ranks, with a
@@ -125,6 +129,18 @@ rb_result rb_comm_split(rb_communicator *comm, uint32_t color, int32_t key, rb_c
  * the time-out of making one); a rank that does not is left out. Any rank may have died, rank 0 included.
  * Afterwards only destroy `comm`. */
 rb_result rb_comm_shrink(rb_communicator *comm, uint64_t patience_us, rb_communicator **newcomm);
+/* Makes a communicator of `ranks` ranks: those of `comm`, in their order, and new ones, which call rb_comm_join. Every rank
+ * calls it with the same number. Waits at most `patience_us` for the new ranks (0: the time-out of making one): RB_ERR_JOB
+ * says how many came. All ranks get the new communicator, or all get an error; `comm` and what is under way go on. */
+rb_result rb_comm_grow(rb_communicator *comm, uint32_t ranks, uint64_t patience_us, rb_communicator **newcomm);
+/* A new rank's half of rb_comm_grow; `nic` is one of rb_nic_open_new_rank, and can be used for one call. Waits at most for the
+ * time-out of making one. `config` must be that of the other ranks. */
+rb_result rb_comm_join(rb_communicator **comm, rb_nic *nic, const rb_comm_config *config);
+/* The id by which processes may join the job of `comm`: the secret, and where the job is served now. */
+rb_result rb_comm_get_unique_id(rb_communicator *comm, rb_unique_id *id);
+/* Makes one communicator of `comm` and another of the same job, whose `count` ranks in the job are `others` (rb_comm_job_rank). The
+ * ranks of both call it. The one with the job's lowest rank comes first. Both go on beside the new one. */
+rb_result rb_comm_merge(rb_communicator *comm, const uint32_t *others, uint32_t count, rb_communicator **newcomm);
 /* Ends everything under way, on every rank, with RB_STATUS_COMM_ABORTED. The handle stays, to be shrunk or
  * destroyed. */
 rb_result rb_comm_abort(rb_communicator *comm);

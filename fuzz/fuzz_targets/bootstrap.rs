@@ -8,7 +8,7 @@
 mod message;
 
 use libfuzzer_sys::fuzz_target;
-use message::{Answer, Contribution, Hello, HELLO_BYTES, PART_MAX, RANKS_MAX};
+use message::{Answer, Contribution, Hello, HELLO_BYTES, RANKS_MAX};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((which, bytes)) = bytes.split_first() else {
@@ -23,7 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
         1 => {
             if let Some(c) = Contribution::decode(bytes) {
-                assert!(c.part.len() <= PART_MAX);
+                assert!(c.part.len() <= c.kind.part_max());
                 assert!(c.members.len().max(c.dead.len()) <= RANKS_MAX as usize);
                 assert_eq!(c.encode(), bytes);
             }

@@ -10,7 +10,7 @@ use crate::nic::TransportSpec;
 use crate::Nic;
 
 /// Bytes of a card.
-const BYTES: usize = 64;
+pub(super) const BYTES: usize = 64;
 /// Can use the `local` transport.
 const LOCAL: u8 = 1;
 /// Can use `tcp`.
@@ -120,7 +120,7 @@ impl Card {
         out
     }
 
-    fn decode(bytes: &[u8]) -> Option<Card> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<Card> {
         let b: &[u8; BYTES] = bytes.try_into().ok()?;
         let ip = Ipv4Addr::new(b[0], b[1], b[2], b[3]);
         Some(Card {
@@ -169,6 +169,43 @@ pub(super) fn successors(cards: &[Card]) -> Vec<Option<SocketAddr>> {
         return Vec::new();
     }
     cards.iter().map(|c| c.standby).collect()
+}
+
+/// Adds the standby addresses of these ranks, by number, to those that are known. An empty list stays so: the bootstrap cannot move.
+pub(super) fn add_successors(known: &mut Vec<Option<SocketAddr>>, ranks: &[u32], cards: &[Card]) {
+    let one_host = cards.windows(2).all(|w| w[0].host == w[1].host);
+    if known.is_empty() {
+        return;
+    }
+    for (rank, card) in ranks.iter().zip(cards) {
+        let at = *rank as usize;
+        if at >= known.len() {
+            known.resize(at + 1, None);
+        }
+        // The loopback of another machine would be taken for this one's.
+        known[at] = card.standby.filter(|s| one_host || !s.ip().is_loopback());
+    }
+}
+
+/// Addresses as a list of bytes, and back.
+pub(super) fn put_sockets(out: &mut Vec<u8>, all: &[Option<SocketAddr>]) {
+    all.iter()
+        .for_each(|at| out.extend_from_slice(&socket(*at)));
+}
+
+pub(super) fn read_sockets(bytes: &[u8]) -> Vec<Option<SocketAddr>> {
+    let (all, _) = bytes.as_chunks::<18>();
+    all.iter().map(read_socket).collect()
+}
+
+/// Addresses of the NICs; tells the own one where the others receive datagrams.
+pub(super) fn peers(cards: &[Card], nic: &Nic) -> Vec<SocketAddrV4> {
+    for card in cards {
+        if let Some(at) = card.datagrams {
+            nic.backend().know_host(*card.address.ip(), at);
+        }
+    }
+    cards.iter().map(|c| c.address).collect()
 }
 
 /// Refuses a job in which this rank cannot reach another, before any rank waits for it.

@@ -2,13 +2,13 @@
 #![allow(clippy::disallowed_methods)] // Waits for other ranks, with deadlines on the host's clock.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ringbell_cuda_kernels::collective::CommHandle;
 use ringbell_cuda_kernels::{GpuKind, LaunchError, Posted, Stream};
-use ringbell_job::{BootstrapError, Job, Member, Round, UniqueId};
+use ringbell_job::{BootstrapError, Job, Member, UniqueId};
 use ringbell_nic_abi::{Algorithm, CollectiveKind, GpuVa, Status};
 use ringbell_nic_core::collective::{CommInfo, CommStatus, CommunicatorConfig};
 use ringbell_nic_core::descriptors::{self, Shortages};
@@ -20,7 +20,7 @@ use super::card::{self, Card};
 use super::operation::can_default_to;
 use super::stream::Results;
 use super::stream_queue::StreamQueues;
-use super::{CollectiveError, CommOptions, Done, Element, Operation, Request};
+use super::{membership, CollectiveError, CommOptions, Done, Element, Operation, Request};
 use crate::{DeviceBuffer, Nic, Span};
 
 /// Additional wait for the NIC's completion after the operation's time-out.
@@ -72,14 +72,14 @@ pub(super) struct Inner {
     pub(super) queue: HostQueue,
     pub(super) rank: u32,
     pub(super) id: CommId,
-    ctx: u64,
+    pub(super) ctx: u64,
     /// Rank in the job, by rank of the communicator.
-    job_ranks: Vec<u32>,
-    peers: Vec<SocketAddrV4>,
-    member: Arc<Member>,
-    options: CommOptions,
+    pub(super) job_ranks: Vec<u32>,
+    pub(super) peers: Vec<SocketAddrV4>,
+    pub(super) member: Arc<Member>,
+    pub(super) options: CommOptions,
     /// Number of calls of [`Communicator::shrink`], failed ones included.
-    shrinks: AtomicU64,
+    pub(super) shrinks: AtomicU64,
     /// Tickets whose requests were dropped.
     orphans: Mutex<Vec<u32>>,
     /// Before the NIC, because streams post on these queues.
@@ -220,19 +220,15 @@ impl Communicator {
         let cards = card::decode_all(&round)?;
         card::check_paths(&cards, member.rank())?;
         member.set_successors(card::successors(&cards));
-        for card in &cards {
-            if let Some(at) = card.datagrams {
-                nic.backend().know_host(*card.address.ip(), at);
-            }
-        }
-        let peers = cards.iter().map(|c| c.address).collect();
+        let peers = card::peers(&cards, nic);
         let member = Arc::new(member);
-        Communicator::make(nic, member, options, round.id, all, peers, shortages)
+        let on = (nic, nic.create_queue()?);
+        Communicator::make(on, member, options, round.id, all, peers, shortages)
     }
 
-    /// Makes the communicator in the NIC, and waits until its ranks are connected.
-    fn make(
-        nic: &Nic,
+    /// Makes the communicator in the NIC, on a queue of it, and waits until its ranks are connected.
+    pub(super) fn make(
+        (nic, queue): (&Nic, HostQueue),
         member: Arc<Member>,
         options: &CommOptions,
         ctx: u64,
@@ -244,7 +240,6 @@ impl Communicator {
         let rank = me.unwrap_or(usize::MAX) as u32;
         let mut settings = options.settings.clone();
         settings.connect_timeout = options.init_timeout;
-        let queue = nic.create_queue()?;
         let staging = Staging::new(nic, &queue, options);
         let id = nic.backend().create_communicator(&CommunicatorConfig {
             ctx,
@@ -364,6 +359,54 @@ impl Communicator {
         }
     }
 
+    /// Joins a running job as a new rank: waits until the ranks of one of its communicators call [`grow`](Communicator::grow), and
+    /// returns the larger one. `nic` is opened for the rank by [`NicBuilder::member`](crate::NicBuilder::member). The options must
+    /// be those of the other ranks; `init_timeout` is the longest wait for them.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use ringbell::{job::Member, CommOptions, Communicator, Nic};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let id = std::env::var("RINGBELL_ID")?.parse()?; // as the other ranks have it, or as `Communicator::job_id` says
+    /// let member = Member::join_running(&id, Duration::from_secs(10))?;
+    /// let nic = Nic::builder().member(&member).open()?;
+    /// let comm = Communicator::join(&nic, member, &CommOptions::default())?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`BootstrapError::Unwanted`] when no communicator of the job has grown in time; else as [`Communicator::grow`].
+    pub fn join(
+        nic: &Nic,
+        member: Member,
+        options: &CommOptions,
+    ) -> Result<Communicator, CollectiveError> {
+        membership::join(nic, member, options)
+    }
+
+    /// Makes a communicator of `ranks` ranks: these, in their order, and new ones, which [`join`](Communicator::join) the job as
+    /// processes of their own, in the order of their numbers. Every rank calls it with the same number, and waits for the new
+    /// ranks for at most `patience`. This communicator, and operations under way, go on in any case.
+    ///
+    /// All ranks get the new communicator, or all get an error, unless the bootstrap is lost.
+    ///
+    /// # Errors
+    /// [`BootstrapError::NotJoined`] when too few new ranks have come, [`BootstrapError::Missing`] and [`BootstrapError::Gone`] with
+    /// the ranks of this one that did not call it or have ended; [`CollectiveError::NotConnected`] with those that cannot be
+    /// reached.
+    pub fn grow(&self, ranks: u32, patience: Duration) -> Result<Communicator, CollectiveError> {
+        membership::grow(self, ranks, patience)
+    }
+
+    /// Makes one communicator of this one and another of the same job, whose ranks in the job are `others`. The ranks of both call
+    /// it. The communicator that has the job's lowest rank comes first; each keeps its order, and goes on beside the new one.
+    ///
+    /// # Errors
+    /// As [`Communicator::grow`]; at most for the time-out of making one.
+    pub fn merge(&self, others: &[u32]) -> Result<Communicator, CollectiveError> {
+        membership::merge(self, others)
+    }
+
     /// Divides the communicator: ranks of one colour form a new one, ordered by key, then by their rank
     /// here. Every rank calls it; one without a colour gets none.
     ///
@@ -374,47 +417,16 @@ impl Communicator {
         colour: Option<u32>,
         key: i32,
     ) -> Result<Option<Communicator>, CollectiveError> {
-        let i = &*self.inner;
-        let shortages = descriptors::shortages();
-        let part = match colour {
-            Some(c) => [&[1][..], &c.to_le_bytes(), &key.to_le_bytes()].concat(),
-            None => vec![0],
-        };
-        let round = i.member.all_gather(
-            &self.sorted_job_ranks(),
-            i.ctx,
-            &part,
-            i.options.init_timeout,
-        )?;
-        let Some(colour) = colour else {
-            return Ok(None);
-        };
-        let said = |job_rank: u32| -> Option<(u32, i32)> {
-            let (_, p) = round.parts.iter().find(|(r, _)| *r == job_rank)?;
-            let (c, k) = (p.get(1..5)?, p.get(5..9)?);
-            Some((
-                u32::from_le_bytes(c.try_into().ok()?),
-                i32::from_le_bytes(k.try_into().ok()?),
-            ))
-        };
-        let mut colours: Vec<u32> = i
-            .job_ranks
-            .iter()
-            .filter_map(|r| Some(said(*r)?.0))
-            .collect();
-        colours.sort_unstable();
-        colours.dedup();
-        let index = colours.iter().position(|c| *c == colour).unwrap_or(0) as u64;
-        let mut chosen: Vec<(i32, usize)> = i
-            .job_ranks
-            .iter()
-            .enumerate()
-            .filter_map(|(rank, r)| Some((said(*r).filter(|(c, _)| *c == colour)?.1, rank)))
-            .collect();
-        chosen.sort_unstable();
-        let chosen = chosen.iter().map(|(_, rank)| *rank);
-        self.with_ranks(chosen, round.id + 1 + index, shortages)
-            .map(Some)
+        membership::split(self, colour, key)
+    }
+
+    /// Makes a communicator of these ranks, in this order, own one included. They alone call it, with one tag, which no other call of the same
+    /// ranks has meanwhile (MPI's `MPI_Comm_create_group`). It posts to this communicator's queue, of which a NIC has a limited number.
+    ///
+    /// # Errors
+    /// As [`Communicator::init`].
+    pub fn create_group(&self, ranks: &[u32], tag: u64) -> Result<Communicator, CollectiveError> {
+        membership::create_group(self, ranks, tag)
     }
 
     /// Continues without ranks that have ended: aborts all operations, finds out together with the others who is left, and makes
@@ -428,46 +440,23 @@ impl Communicator {
     /// [`BootstrapError::Excluded`] when the others have gone on without this rank. [`CollectiveError::NotConnected`] when
     /// another rank has ended meanwhile: call it again.
     pub fn shrink(&self, patience: Duration) -> Result<Communicator, CollectiveError> {
-        let i = &*self.inner;
-        let shortages = descriptors::shortages();
-        self.abort();
-        // Each attempt is a round of its own; a second one would get the first one's result again. Relaxed: it only counts.
-        let attempt = i.shrinks.fetch_add(1, Ordering::Relaxed);
-        let tag = i.ctx ^ attempt << 48;
-        let round: Round = i
-            .member
-            .survivors(&self.sorted_job_ranks(), tag, &[], patience)?;
-        let alive = |r: &u32| round.parts.iter().any(|(p, _)| p == r);
-        let left = i.job_ranks.iter().enumerate();
-        let left = left.filter(|(_, r)| alive(r)).map(|(rank, _)| rank);
-        self.with_ranks(left.collect::<Vec<_>>(), round.id, shortages)
+        membership::shrink(self, patience)
     }
 
-    /// A new communicator of some ranks of this one.
-    fn with_ranks(
-        &self,
-        ranks: impl IntoIterator<Item = usize>,
-        ctx: u64,
-        shortages: Shortages,
-    ) -> Result<Communicator, CollectiveError> {
-        let i = &*self.inner;
-        let (job_ranks, peers) = ranks
-            .into_iter()
-            .map(|r| (i.job_ranks[r], i.peers[r]))
-            .unzip();
-        let (member, options) = (i.member.clone(), &i.options);
-        Communicator::make(&i.nic, member, options, ctx, job_ranks, peers, shortages)
-    }
-
-    fn sorted_job_ranks(&self) -> Vec<u32> {
-        let mut ranks = self.inner.job_ranks.clone();
-        ranks.sort_unstable();
-        ranks
+    /// The job's id at the address where it is served now: a process that has it may [`join`](Communicator::join).
+    pub fn job_id(&self) -> UniqueId {
+        self.inner.member.id_now()
     }
 
     /// The NIC's number of it.
     pub(super) fn id(&self) -> CommId {
         self.inner.id
+    }
+
+    pub(super) fn sorted_job_ranks(&self) -> Vec<u32> {
+        let mut ranks = self.inner.job_ranks.clone();
+        ranks.sort_unstable();
+        ranks
     }
 
     /// Gives every rank a part of each, by rank, over the bootstrap. Every rank calls it.
@@ -620,11 +609,14 @@ impl Communicator {
         let i = &self.inner;
         operation.check(i.rank, self.size())?;
         operation.check_arguments(self.size())?;
+        let defaults = (i.options.algo, i.options.wire, i.options.timeout);
+        if i.options.settings.deterministic {
+            operation.check_strict(defaults)?;
+        }
         let timeout = operation.timeout.unwrap_or(i.options.timeout);
         if timeout > MAX_TIMEOUT {
             return Err(operation.too_patient(timeout));
         }
-        let defaults = (i.options.algo, i.options.wire, i.options.timeout);
         let make = |ticket| operation.descriptor(i.id.session(), ticket, defaults);
         let patience = timeout + GRACE;
         let ticket = match i.queue.try_post_with(make) {

@@ -43,6 +43,14 @@ pub enum CollectiveError {
         /// Ranks of the communicator.
         wanted: u32,
     },
+    /// A communicator that would not grow.
+    #[error("a communicator of {size} ranks cannot grow to {ranks}: give the number of ranks that the new one is to have")]
+    NoGrowth {
+        /// As given.
+        ranks: u32,
+        /// Ranks of the communicator.
+        size: u32,
+    },
     /// Ranks do not have the same symmetric memory.
     #[error("symmetric memory: rank {rank} has {has} bytes (0: none was left), this rank {wanted}; allocate the same on every rank")]
     Symmetric {

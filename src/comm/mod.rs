@@ -1,6 +1,6 @@
 //! Communicators: collectives of a job's ranks.
 //!
-//! `card`: descriptions of the ranks' NICs. `communicator`: the handle. `operation` and `calls`: its operations. `kernel_stream`:
+//! `card`: descriptions of the ranks' NICs. `communicator`: the handle. `membership`: splitting, shrinking, growing and merging. `operation` and `calls`: its operations. `kernel_stream`:
 //! rings that kernels push and pop instead of buffers. `request` and `stream`: how operations end.
 
 mod calls;
@@ -10,6 +10,7 @@ mod element;
 mod engines;
 mod error;
 mod kernel_stream;
+mod membership;
 mod operation;
 mod options;
 mod request;

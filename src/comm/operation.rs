@@ -8,7 +8,7 @@ use ringbell_nic_abi::{
     Rkey, SessionId, WireType,
 };
 
-use ringbell_onc_engines::program::{algorithms, GenerateError};
+use ringbell_onc_engines::program::{algorithms, is_strict, GenerateError};
 
 use super::{CollectiveError, Element, Request};
 use crate::span::Span;
@@ -399,6 +399,32 @@ impl Operation {
     }
 
     /// The descriptor, for the ticket that it gets.
+    /// Refuses what would not reduce in the order of the ranks.
+    pub(super) fn check_strict(
+        &self,
+        defaults: (Algorithm, WireType, Duration),
+    ) -> Result<(), CollectiveError> {
+        use CollectiveKind as K;
+        let (kind, d) = (self.spec.kind, self.descriptor(SessionId(0), 0, defaults));
+        let Some(spec) = CollectiveSpec::decode(d.imm, d.len) else {
+            return Ok(());
+        };
+        let reduces = matches!(kind, K::Reduce | K::AllReduce | K::ReduceScatter);
+        let why = if reduces && spec.wire != WireType::Same {
+            let wire = spec.wire;
+            format!("the communicator is `deterministic`, and with {wire:?} on the wire the bits depend on the algorithm; leave the wire type as the elements are")
+        } else if !is_strict(kind, spec.algo) {
+            GenerateError::Strict {
+                kind,
+                algo: spec.algo,
+            }
+            .to_string()
+        } else {
+            return Ok(());
+        };
+        Err(CollectiveError::Argument { kind, why })
+    }
+
     pub(super) fn descriptor(
         &self,
         comm: SessionId,

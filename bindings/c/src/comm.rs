@@ -1,9 +1,9 @@
-//! Communicators of the C API: making, splitting, shrinking and freeing them.
+//! Communicators of the C API: making, splitting, shrinking, growing and freeing them.
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void, CStr};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ringbell::parts::cuda_kernels::KernelArg;
@@ -15,7 +15,7 @@ use crate::handles::Table;
 use crate::nic::NICS;
 use crate::pointer::{optional_text, text, Out};
 use ringbell::comm::{CommStatus, SymmetricBuffer};
-use ringbell::{Communicator, Job, UniqueId};
+use ringbell::{CollectiveError, Communicator, Job, UniqueId};
 
 /// Bytes of `rb_unique_id`.
 const ID_BYTES: usize = 128;
@@ -269,6 +269,28 @@ unsafe extern "C" fn rb_comm_init_all(
     })
 }
 
+/// A communicator made of another one, or none for this rank.
+///
+/// # Safety
+/// `newcomm` is null or may be written to, in a group until it ends.
+unsafe fn of_comm(
+    call: &'static str,
+    comm: *mut c_void,
+    newcomm: *mut *mut c_void,
+    make: impl FnOnce(&Communicator) -> Result<Option<Communicator>, CollectiveError> + Send + 'static,
+) -> i32 {
+    group::entry(call, || {
+        // SAFETY: by this function's contract.
+        let out = unsafe { Out::new(newcomm, "`newcomm`")? };
+        out.set(std::ptr::null_mut());
+        let of = COMMS.get(comm.addr())?;
+        group::make(out, move || {
+            let made = make(&of.comm).map_err(|e| Failure::collective(&e))?;
+            Ok(made.map_or(0, |comm| COMMS.insert(OpenComm::new(of.owner, comm))))
+        })
+    })
+}
+
 /// # Safety
 /// `newcomm` is null or may be written to, in a group until it ends.
 #[no_mangle]
@@ -278,19 +300,13 @@ unsafe extern "C" fn rb_comm_split(
     key: i32,
     newcomm: *mut *mut c_void,
 ) -> i32 {
-    group::entry("rb_comm_split", || {
-        // SAFETY: by this function's contract.
-        let out = unsafe { Out::new(newcomm, "`newcomm`")? };
-        out.set(std::ptr::null_mut());
-        let of = COMMS.get(comm.addr())?;
-        group::make(out, move || {
-            let colour = (color != NO_COLOUR).then_some(color);
-            let part = of.comm.split(colour, key);
-            let part = part.map_err(|e| Failure::collective(&e))?;
-            let owner = of.owner;
-            Ok(part.map_or(0, |comm| COMMS.insert(OpenComm::new(owner, comm))))
+    let colour = (color != NO_COLOUR).then_some(color);
+    // SAFETY: by this function's contract.
+    unsafe {
+        of_comm("rb_comm_split", comm, newcomm, move |c| {
+            c.split(colour, key)
         })
-    })
+    }
 }
 
 /// # Safety
@@ -301,18 +317,95 @@ unsafe extern "C" fn rb_comm_shrink(
     patience_us: u64,
     newcomm: *mut *mut c_void,
 ) -> i32 {
-    group::entry("rb_comm_shrink", || {
+    let make = move |c: &Communicator| c.shrink(patience(c, patience_us)).map(Some);
+    // SAFETY: by this function's contract.
+    unsafe { of_comm("rb_comm_shrink", comm, newcomm, make) }
+}
+
+/// # Safety
+/// `id` is null or may be written to.
+#[no_mangle]
+unsafe extern "C" fn rb_comm_get_unique_id(comm: *mut c_void, id: *mut UniqueIdText) -> i32 {
+    entry("rb_comm_get_unique_id", || {
         // SAFETY: by this function's contract.
-        let out = unsafe { Out::new(newcomm, "`newcomm`")? };
-        out.set(std::ptr::null_mut());
-        let of = COMMS.get(comm.addr())?;
+        let out = unsafe { Out::new(id, "`id`")? };
+        let id = COMMS.get(comm.addr())?.comm.job_id();
+        out.set(UniqueIdText {
+            text: chars(&id.to_string()),
+        });
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `newcomm` is null or may be written to, in a group until it ends.
+#[no_mangle]
+unsafe extern "C" fn rb_comm_grow(
+    comm: *mut c_void,
+    ranks: u32,
+    patience_us: u64,
+    newcomm: *mut *mut c_void,
+) -> i32 {
+    let make = move |c: &Communicator| c.grow(ranks, patience(c, patience_us)).map(Some);
+    // SAFETY: by this function's contract.
+    unsafe { of_comm("rb_comm_grow", comm, newcomm, make) }
+}
+
+/// # Safety
+/// `comm` and `config` are null or valid, as `ringbell_comm.h` says; in a group `comm` stays so until it
+/// ends.
+#[no_mangle]
+unsafe extern "C" fn rb_comm_join(
+    comm: *mut *mut c_void,
+    nic: *mut c_void,
+    config: *const Config,
+) -> i32 {
+    group::entry("rb_comm_join", || {
+        // SAFETY: by this function's contract.
+        let (out, options) = unsafe {
+            let out = Out::new(comm, "`comm`")?;
+            out.set(std::ptr::null_mut());
+            (out, options(config)?)
+        };
+        let owner = nic.addr();
+        let nic = NICS.get(owner)?;
+        let member = nic
+            .member
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let member = member.ok_or_else(|| {
+            Failure::argument(
+                "`nic` is none of rb_nic_open_new_rank, or has joined a communicator already",
+            )
+        })?;
         group::make(out, move || {
-            let comm = of.comm.shrink(patience(&of.comm, patience_us));
+            let comm = Communicator::join(&nic.nic, member, &options);
             let comm = comm.map_err(|e| Failure::collective(&e))?;
-            let owner = of.owner;
             Ok(COMMS.insert(OpenComm::new(owner, comm)))
         })
     })
+}
+
+/// # Safety
+/// `others` is null or holds `count` numbers; `newcomm` is null or may be written to, in a group until it ends.
+#[no_mangle]
+unsafe extern "C" fn rb_comm_merge(
+    comm: *mut c_void,
+    others: *const u32,
+    count: u32,
+    newcomm: *mut *mut c_void,
+) -> i32 {
+    if others.is_null() {
+        let why = || Err(Failure::argument("`others` is a null pointer"));
+        return group::entry("rb_comm_merge", why);
+    }
+    // SAFETY: inside the array that the caller vouches for.
+    let at = |i| unsafe { others.add(i).read_unaligned() };
+    let others: Vec<u32> = (0..count as usize).map(at).collect();
+    let make = move |c: &Communicator| c.merge(&others).map(Some);
+    // SAFETY: by this function's contract.
+    unsafe { of_comm("rb_comm_merge", comm, newcomm, make) }
 }
 
 fn patience(comm: &Communicator, patience_us: u64) -> Duration {

@@ -9,7 +9,7 @@ use ringbell::comm::CollectiveSettings;
 use ringbell::CommOptions;
 
 /// `RB_COMM_CONFIG_VERSION`
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// `RB_CONFIG_ZERO`
 const ZERO: u64 = u64::MAX;
 
@@ -29,8 +29,9 @@ pub(super) struct Config {
 
 /// Settings of the structure: each is a field of `rb_comm_config`, in this order.
 const SETTINGS: usize = CollectiveSettings::NAMES.len();
-/// Bytes of the structure's first version, without settings.
+/// Bytes of the structure's first version, without settings, and of the second, without the last one.
 const FIRST: usize = std::mem::offset_of!(Config, settings);
+const SECOND: usize = size_of::<Config>() - size_of::<u64>();
 
 /// # Safety
 /// `config` is null, or valid for as many bytes as its `size` says.
@@ -41,7 +42,7 @@ pub(super) unsafe fn options(config: *const Config) -> Result<CommOptions, Failu
     }
     // SAFETY: `size` comes first in every version of the structure.
     let size = unsafe { config.cast::<usize>().read_unaligned() };
-    if size != FIRST && size != size_of::<Config>() {
+    if ![FIRST, SECOND, size_of::<Config>()].contains(&size) {
         return Err(Failure::argument(format!(
             "config->size is {size}, not {} = sizeof(rb_comm_config); begin with RB_COMM_CONFIG_INITIALIZER, and build against the header of this library",
             size_of::<Config>()
@@ -140,6 +141,12 @@ mod tests {
         let o = read(&c).expect("the first version");
         assert_eq!(o.timeout, Duration::from_millis(1));
         assert_eq!(o.settings, CollectiveSettings::default());
+        c.settings = [0; SETTINGS];
+        c.settings[field("deterministic")] = 1;
+        for (size, is) in [(SECOND, false), (size_of::<Config>(), true)] {
+            c.size = size;
+            assert_eq!(read(&c).expect("a version").settings.deterministic, is);
+        }
     }
 
     #[test]

@@ -78,9 +78,11 @@ impl Failure {
         use CollectiveError as E;
         let code = match error {
             E::Failed { status, .. } => i32::from(status.code()),
-            E::Misuse { .. } | E::Program(_) | E::ProgramRanks { .. } | E::Symmetric { .. } => {
-                INVALID_ARGUMENT
-            }
+            E::Misuse { .. }
+            | E::Program(_)
+            | E::ProgramRanks { .. }
+            | E::NoGrowth { .. }
+            | E::Symmetric { .. } => INVALID_ARGUMENT,
             E::Bootstrap(_) | E::Job(_) | E::NoPath { .. } | E::NotConnected { .. } => JOB,
             E::Wait { source, .. } => match source {
                 WaitError::QueueFull { .. } => i32::from(Status::QueueFull.code()),

@@ -15,8 +15,9 @@ use crate::handles::Table;
 use crate::host::Others;
 use crate::pointer::{optional_text, Out};
 use crate::{comm, graph, kernel_stream, request, socket, stream};
+use ringbell::job::Member;
 use ringbell::nic::{EngineThread, NicConfig, ProgressMode, QueueConfig};
-use ringbell::{DeviceBuffer, Job, Nic, NicBuilder, OpenError};
+use ringbell::{CommOptions, DeviceBuffer, Job, Nic, NicBuilder, OpenError};
 
 /// `rb_nic_config`. Fields are only ever appended.
 #[repr(C)]
@@ -59,6 +60,8 @@ pub(super) struct OpenNic {
     pub(super) opened: super::shared::real::Opened,
     /// Held for the kernels that have their handles.
     pub(super) queues: Mutex<Vec<HostQueue>>,
+    /// Of `rb_nic_open_new_rank`, until `rb_comm_join` takes it.
+    pub(super) member: Mutex<Option<Member>>,
     pub(super) nic: Nic,
 }
 
@@ -70,7 +73,7 @@ pub(super) static NICS: Table<OpenNic> = Table::new("NIC (rb_nic)");
 unsafe extern "C" fn rb_nic_open(config: *const Config, nic: *mut *mut c_void) -> i32 {
     // SAFETY: by this function's contract.
     entry("rb_nic_open", || unsafe {
-        open(config, nic, || Ok(Nic::builder()))
+        open(config, nic, || Ok((Nic::builder(), None)))
     })
 }
 
@@ -86,7 +89,30 @@ unsafe extern "C" fn rb_nic_open_rank(
     // SAFETY: by this function's contract.
     entry("rb_nic_open_rank", || unsafe {
         let id = comm::unique_id(id)?;
-        open(config, nic, || Ok(Nic::builder().rank(&id, rank)))
+        open(config, nic, || Ok((Nic::builder().rank(&id, rank), None)))
+    })
+}
+
+/// # Safety
+/// `config`, `id` and `nic` are null or valid, as `ringbell.h` says.
+#[no_mangle]
+unsafe extern "C" fn rb_nic_open_new_rank(
+    config: *const Config,
+    id: *const comm::UniqueIdText,
+    patience_us: u64,
+    nic: *mut *mut c_void,
+) -> i32 {
+    // SAFETY: by this function's contract.
+    entry("rb_nic_open_new_rank", || unsafe {
+        let id = comm::unique_id(id)?;
+        open(config, nic, || {
+            let patience = match patience_us {
+                0 => CommOptions::default().init_timeout,
+                us => Duration::from_micros(us),
+            };
+            let member = Member::join_running(&id, patience).map_err(|e| Failure::job(&e))?;
+            Ok((Nic::builder().member(&member), Some(member)))
+        })
     })
 }
 
@@ -98,7 +124,7 @@ unsafe extern "C" fn rb_nic_open_env(config: *const Config, nic: *mut *mut c_voi
     entry("rb_nic_open_env", || unsafe {
         open(config, nic, || {
             let job = Job::from_env().map_err(|e| Failure::job(&e))?;
-            Ok(Nic::builder().job(&job))
+            Ok((Nic::builder().job(&job), None))
         })
     })
 }
@@ -108,13 +134,14 @@ unsafe extern "C" fn rb_nic_open_env(config: *const Config, nic: *mut *mut c_voi
 unsafe fn open(
     config: *const Config,
     nic: *mut *mut c_void,
-    base: impl FnOnce() -> Result<NicBuilder, Failure>,
+    base: impl FnOnce() -> Result<(NicBuilder, Option<Member>), Failure>,
 ) -> Result<(), Failure> {
     // SAFETY: by this function's contract.
     let out = unsafe { Out::new(nic, "`nic`")? };
     out.set(std::ptr::null_mut());
+    let (builder, member) = base()?;
     // SAFETY: by this function's contract.
-    let nic = unsafe { configured(config, base()?)? }.open();
+    let nic = unsafe { configured(config, builder)? }.open();
     let nic = nic.map_err(|e| match e {
         OpenError::Setting { setting, why } if !setting.starts_with("RINGBELL_") => {
             Failure::argument(format!("config->{setting}: {why}"))
@@ -127,6 +154,7 @@ unsafe fn open(
         others: Others::default(),
         opened: Default::default(),
         queues: Mutex::default(),
+        member: Mutex::new(member),
         nic,
     });
     out.set(std::ptr::without_provenance_mut(handle));

@@ -10,7 +10,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::message::{Answer, Contribution, Hello, FRAME_MAX};
+use super::message::{Answer, Contribution, Hello, FRAME_MAX, NEW_RANK};
 use super::proof::{nonce, Handshake, CHALLENGE_BYTES};
 use super::BootstrapError;
 use crate::id::UniqueId;
@@ -54,16 +54,17 @@ impl std::fmt::Debug for Who {
 }
 
 impl Link {
-    /// Connects to the job's first server; retries while no process serves there.
+    /// Connects to the job's server; retries while no process serves there. `place` is the own rank and the ranks of the job;
+    /// `None` joins a running job. Returns the place, and the port of the job's first server.
     pub(super) fn first(
         id: &UniqueId,
-        rank: u32,
-        ranks: u32,
+        place: Option<(u32, u32)>,
         timeout: Duration,
-    ) -> Result<Link, BootstrapError> {
+    ) -> Result<(Link, u16), BootstrapError> {
         let deadline = Instant::now() + timeout;
         let at = id.address();
-        let who = Who {
+        let (rank, ranks) = place.unwrap_or((NEW_RANK, 0));
+        let mut who = Who {
             secret: *id.secret(),
             rank,
             ranks,
@@ -90,15 +91,30 @@ impl Link {
         };
         let lost = |source| BootstrapError::Lost { at, source };
         let local_ip = stream.local_addr().map_err(lost)?.ip();
-        let stream = enter(stream, at, &who, deadline + GRACE)?;
-        Ok(Link {
+        let (stream, answer) = enter(stream, at, &who, deadline + GRACE)?;
+        let mut first_port = at.port();
+        if let (None, Answer::Entered { rank, ranks, port }) = (place, answer) {
+            (who.rank, who.ranks, first_port) = (rank, ranks, port);
+        }
+        let link = Link {
             who,
             at,
             stream: Some(stream),
             local_ip,
             successors: Vec::new(),
             next: 0,
-        })
+        };
+        Ok((link, first_port))
+    }
+
+    /// Own rank, and the ranks with which the job began.
+    pub(super) fn place(&self) -> (u32, u32) {
+        (self.who.rank, self.who.ranks)
+    }
+
+    /// By rank of the job.
+    pub(super) fn successors(&self) -> &[Option<SocketAddr>] {
+        &self.successors
     }
 
     /// Address of the current server.
@@ -168,7 +184,7 @@ impl Link {
                 .map_err(|source| BootstrapError::Lost { at, source })
                 .and_then(|stream| enter(stream, at, &self.who, limit));
             match found {
-                Ok(stream) => {
+                Ok((stream, _)) => {
                     tracing::info!(%at, "another rank serves the bootstrap now");
                     self.at = at;
                     self.stream = Some(stream);
@@ -224,13 +240,13 @@ pub(super) fn is_shortage(error: &std::io::Error) -> bool {
     matches!(code, Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Sends the hello, checks the server's proof, sends its own, and waits to be admitted.
+/// Sends the hello, checks the server's proof, sends its own, and waits to be admitted; returns the answer, too.
 fn enter(
     mut stream: TcpStream,
     at: SocketAddr,
     who: &Who,
     deadline: Instant,
-) -> Result<TcpStream, BootstrapError> {
+) -> Result<(TcpStream, Answer), BootstrapError> {
     let lost = |source| BootstrapError::Lost { at, source };
     stream.set_nodelay(true).map_err(lost)?;
     let hello = Hello {
@@ -247,7 +263,7 @@ fn enter(
     let proof = handshake.proof(&who.secret);
     stream.write_all(&proof).map_err(lost)?;
     match receive(&mut stream, deadline).map_err(lost)? {
-        Answer::Welcome => Ok(stream),
+        answer @ (Answer::Welcome | Answer::Entered { .. }) => Ok((stream, answer)),
         Answer::Refused(why) => Err(BootstrapError::Refused { at, why }),
         _ => Err(lost(ErrorKind::InvalidData.into())),
     }

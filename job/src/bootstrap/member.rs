@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::link::{Link, GRACE};
-use super::message::{Answer, Contribution, RoundKind, PART_MAX};
+use super::message::{Answer, Contribution, RoundKind};
 use super::rounds::Past;
 use super::{BootstrapError, BootstrapServer};
 use crate::id::UniqueId;
@@ -46,16 +46,37 @@ impl Member {
         ranks: u32,
         timeout: Duration,
     ) -> Result<Member, BootstrapError> {
-        let link = Link::first(id, rank, ranks, timeout)?;
+        Member::admitted(id, Some((rank, ranks)), timeout)
+    }
+
+    /// Joins the running job as a new rank, whose number no rank had before; [`Member::rank`] is the number. `id` is the job's, or
+    /// [`Member::id_now`] of any of its ranks. A round of [`Member::grow`] of the others takes it in.
+    ///
+    /// # Errors
+    /// As [`Member::join`]; [`BootstrapError::Refused`] when the job has not begun.
+    pub fn join_running(id: &UniqueId, timeout: Duration) -> Result<Member, BootstrapError> {
+        Member::admitted(id, None, timeout)
+    }
+
+    fn admitted(
+        id: &UniqueId,
+        place: Option<(u32, u32)>,
+        timeout: Duration,
+    ) -> Result<Member, BootstrapError> {
+        let (link, port) = Link::first(id, place, timeout)?;
+        let (rank, ranks) = link.place();
+        // The ranks derive common names from the port of the first server.
+        let id = UniqueId::new(SocketAddr::new(id.address().ip(), port), *id.secret());
         let past = Past::default();
         // The address at which the others reach this host, taken from the route to the server.
         let bind = SocketAddr::new(link.local_ip(), 0);
-        let standby = BootstrapServer::start_after(bind, Some(ranks), *id.secret(), past.clone());
+        let before = Some((past.clone(), port));
+        let standby = BootstrapServer::start_after(bind, Some(ranks), *id.secret(), before);
         let standby = standby
             .inspect_err(|error| tracing::warn!(%error, "this rank cannot take the bootstrap over"))
             .ok();
         Ok(Member {
-            id: *id,
+            id,
             rank,
             ranks,
             link: Mutex::new(link),
@@ -74,6 +95,11 @@ impl Member {
         self.link().set_successors(addresses);
     }
 
+    /// The addresses of [`Member::set_successors`].
+    pub fn successors(&self) -> Vec<Option<SocketAddr>> {
+        self.link().successors().to_vec()
+    }
+
     fn link(&self) -> MutexGuard<'_, Link> {
         // Nothing that holds the lock can panic half-way through a change.
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
@@ -84,9 +110,14 @@ impl Member {
         self.rank
     }
 
-    /// Ranks of the job.
+    /// Ranks with which the job began.
     pub fn ranks(&self) -> u32 {
         self.ranks
+    }
+
+    /// The job's id at the address where it is served now: for ranks that join it.
+    pub fn id_now(&self) -> UniqueId {
+        UniqueId::new(self.link().at(), *self.id.secret())
     }
 
     /// The job.
@@ -113,7 +144,7 @@ impl Member {
         part: &[u8],
         timeout: Duration,
     ) -> Result<Round, BootstrapError> {
-        self.round(RoundKind::All, members, tag, part, timeout)
+        self.round(RoundKind::All, members, tag, 0, part, timeout)
     }
 
     /// Waits until all `members` are here.
@@ -142,7 +173,31 @@ impl Member {
         part: &[u8],
         timeout: Duration,
     ) -> Result<Round, BootstrapError> {
-        self.round(RoundKind::Survivors, members, tag, part, timeout)
+        self.round(RoundKind::Survivors, members, tag, 0, part, timeout)
+    }
+
+    /// As [`Member::all_gather`] with `wanted` new ranks, which call [`Member::enter`] at any time. Parts have at most 24 KiB here.
+    ///
+    /// # Errors
+    /// As [`Member::all_gather`]; [`BootstrapError::NotJoined`] when too few new ranks came in time. Those that came wait on, for
+    /// another call.
+    pub fn grow(
+        &self,
+        members: &[u32],
+        tag: u64,
+        wanted: u32,
+        part: &[u8],
+        timeout: Duration,
+    ) -> Result<Round, BootstrapError> {
+        self.round(RoundKind::Grow, members, tag, wanted, part, timeout)
+    }
+
+    /// Waits as a new rank for a round of [`Member::grow`], and returns its result.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Unwanted`] after `timeout`.
+    pub fn enter(&self, part: &[u8], timeout: Duration) -> Result<Round, BootstrapError> {
+        self.round(RoundKind::Join, &[self.rank], 0, 0, part, timeout)
     }
 
     fn round(
@@ -150,14 +205,13 @@ impl Member {
         kind: RoundKind,
         members: &[u32],
         tag: u64,
+        wanted: u32,
         part: &[u8],
         timeout: Duration,
     ) -> Result<Round, BootstrapError> {
-        if part.len() > PART_MAX {
-            return Err(BootstrapError::PartTooLong {
-                bytes: part.len(),
-                max: PART_MAX,
-            });
+        let (bytes, max) = (part.len(), kind.part_max());
+        if bytes > max {
+            return Err(BootstrapError::PartTooLong { bytes, max });
         }
         let deadline = Instant::now() + timeout;
         let mut link = self.link();
@@ -168,6 +222,7 @@ impl Member {
                 members: members.to_vec(),
                 dead: link.dead_among(members),
                 timeout_ms: u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
+                wanted,
                 part: part.to_vec(),
             };
             if let Some(answer) = link.exchange(&contribution, deadline + GRACE)? {
@@ -176,37 +231,35 @@ impl Member {
             // The server has ended, and the contribution sent to it is lost.
             link.move_on(deadline)?;
         };
-        match answer {
-            Answer::Done { id, parts } => {
-                if kind == RoundKind::Survivors {
-                    let done = Answer::Done {
-                        id,
-                        parts: parts.clone(),
-                    };
-                    self.past.remember(tag, members, &done);
-                }
-                Ok(Round { id, parts })
-            }
-            Answer::Missing { ranks, notes } => Err(BootstrapError::Missing {
-                ranks,
-                waited: timeout,
-                notes: if notes.is_empty() {
-                    notes
-                } else {
-                    format!(" (meanwhile: {notes})")
-                },
-            }),
-            Answer::Gone { ranks, notes } => Err(BootstrapError::Gone {
-                ranks,
-                notes: if notes.is_empty() {
-                    notes
-                } else {
-                    format!(" ({notes})")
-                },
-            }),
-            Answer::Refused(why) => Err(BootstrapError::Refused { at: link.at(), why }),
-            Answer::Excluded => Err(BootstrapError::Excluded { rank: self.rank }),
-            Answer::Welcome => Err(link.nonsense()),
+        if let Answer::Done { .. } = answer {
+            self.past.remember(kind, tag, members, &answer);
         }
+        let noted = |notes: String, word: &str| match notes.is_empty() {
+            true => notes,
+            false => format!(" ({word}{notes})"),
+        };
+        let waited = timeout;
+        Err(match answer {
+            Answer::Done { id, parts } => return Ok(Round { id, parts }),
+            Answer::Missing { ranks, notes } => BootstrapError::Missing {
+                ranks,
+                waited,
+                notes: noted(notes, "meanwhile: "),
+            },
+            Answer::Gone { ranks, notes } => BootstrapError::Gone {
+                ranks,
+                notes: noted(notes, ""),
+            },
+            Answer::Few { came, notes } => BootstrapError::NotJoined {
+                came,
+                wanted,
+                waited,
+                notes: noted(notes, "meanwhile: "),
+            },
+            Answer::Refused(why) => BootstrapError::Refused { at: link.at(), why },
+            Answer::Excluded => BootstrapError::Excluded { rank: self.rank },
+            Answer::Unwanted => BootstrapError::Unwanted { waited },
+            Answer::Welcome | Answer::Entered { .. } => link.nonsense(),
+        })
     }
 }

@@ -14,14 +14,21 @@ pub(super) const HELLO_BYTES: usize = 32;
 pub(super) const FRAME_MAX: usize = 20 << 20;
 /// Longest part that a rank contributes to a round.
 pub(super) const PART_MAX: usize = 4 << 10;
-/// Most ranks of a job.
+/// Longest part of a rank in a round that new ranks join: they need the addresses of all ranks of the job.
+pub(super) const GROW_PART_MAX: usize = 24 << 10;
+/// Most ranks of a round.
 pub(super) const RANKS_MAX: u32 = 4096;
+/// Most numbers of ranks that a job gives in its life: each has an address of 10.77.0.0/16 (`ringbell::job::address_of`).
+pub(super) const NUMBERS_MAX: u32 = 0xfffe;
+/// Rank of a [`Hello`] from a process that joins a running job.
+pub(super) const NEW_RANK: u32 = u32::MAX;
 
-const MAGIC: [u8; 8] = *b"RBBOOT3\n";
+const MAGIC: [u8; 8] = *b"RBBOOT4\n";
 
 /// First message of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
+    /// [`NEW_RANK`]: the server gives a number.
     pub(super) rank: u32,
     pub(super) ranks: u32,
     /// Nonce that the server's proof must cover.
@@ -51,12 +58,16 @@ impl Hello {
 }
 
 /// How a round ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum RoundKind {
     /// When all members have come; a member that is gone or late fails it for all.
-    All,
+    All = 1,
     /// When all members have come, are gone, or are late: those who came survive.
     Survivors,
+    /// As `All`, when as many new ranks have come as the members want. It takes them in.
+    Grow,
+    /// The round of a new rank alone, until one of kind `Grow` takes it in.
+    Join,
 }
 
 /// A member's contribution to a round.
@@ -69,6 +80,8 @@ pub(super) struct Contribution {
     /// Members that this one found to have ended: a server that took over sees only the ranks that connected to it.
     pub(super) dead: Vec<u32>,
     pub(super) timeout_ms: u32,
+    /// New ranks that a round of kind [`RoundKind::Grow`] waits for.
+    pub(super) wanted: u32,
     pub(super) part: Vec<u8>,
 }
 
@@ -87,6 +100,12 @@ pub(super) enum Answer {
     Gone { ranks: Vec<u32>, notes: String },
     /// The round of survivors ended without this rank.
     Excluded,
+    /// Instead of `Welcome` to a new rank: its number, the ranks with which the job began, and the port of its first server.
+    Entered { rank: u32, ranks: u32, port: u16 },
+    /// The deadline passed before so many new ranks had come; `notes` as above.
+    Few { came: u32, notes: String },
+    /// The deadline of a new rank passed before the others wanted it.
+    Unwanted,
 }
 
 /// Reads numbers off the front of bytes from a peer.
@@ -128,12 +147,10 @@ fn put_ranks(out: &mut Vec<u8>, ranks: &[u32]) {
 
 impl Contribution {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![match self.kind {
-            RoundKind::All => 1,
-            RoundKind::Survivors => 2,
-        }];
+        let mut out = vec![self.kind as u8];
         out.extend_from_slice(&self.tag.to_le_bytes());
         out.extend_from_slice(&self.timeout_ms.to_le_bytes());
+        out.extend_from_slice(&self.wanted.to_le_bytes());
         put_ranks(&mut out, &self.members);
         put_ranks(&mut out, &self.dead);
         out.extend_from_slice(&self.part);
@@ -145,19 +162,32 @@ impl Contribution {
         let kind = match r.u8()? {
             1 => RoundKind::All,
             2 => RoundKind::Survivors,
+            3 => RoundKind::Grow,
+            4 => RoundKind::Join,
             _ => return None,
         };
-        let (tag, timeout_ms) = (r.u64()?, r.u32()?);
+        let (tag, timeout_ms, wanted) = (r.u64()?, r.u32()?, r.u32()?);
         let (members, dead) = (r.ranks()?, r.ranks()?);
         let part = r.rest().to_vec();
-        (part.len() <= PART_MAX).then_some(Contribution {
+        (part.len() <= kind.part_max()).then_some(Contribution {
             kind,
             tag,
             members,
             timeout_ms,
+            wanted,
             dead,
             part,
         })
+    }
+}
+
+impl RoundKind {
+    /// Most bytes of a part.
+    pub(super) fn part_max(self) -> usize {
+        match self {
+            RoundKind::Grow => GROW_PART_MAX,
+            _ => PART_MAX,
+        }
     }
 }
 
@@ -191,6 +221,18 @@ impl Answer {
                 out.extend_from_slice(notes.as_bytes());
             }
             Answer::Excluded => out.push(6),
+            Answer::Entered { rank, ranks, port } => {
+                out.push(7);
+                out.extend_from_slice(&rank.to_le_bytes());
+                out.extend_from_slice(&ranks.to_le_bytes());
+                out.extend_from_slice(&port.to_le_bytes());
+            }
+            Answer::Few { came, notes } => {
+                out.push(8);
+                out.extend_from_slice(&came.to_le_bytes());
+                out.extend_from_slice(notes.as_bytes());
+            }
+            Answer::Unwanted => out.push(9),
         }
         out
     }
@@ -220,6 +262,16 @@ impl Answer {
                 notes: text(r.rest()),
             },
             6 => Answer::Excluded,
+            7 => Answer::Entered {
+                rank: r.u32()?,
+                ranks: r.u32()?,
+                port: u16::from_le_bytes(r.bytes(2)?.try_into().ok()?),
+            },
+            8 => Answer::Few {
+                came: r.u32()?,
+                notes: text(r.rest()),
+            },
+            9 => Answer::Unwanted,
             _ => return None,
         };
         r.end()?;
@@ -246,9 +298,14 @@ mod tests {
             members: vec![0, 2, 3],
             dead: vec![2],
             timeout_ms: 900,
+            wanted: 2,
             part: vec![1, 2, 3],
         };
-        assert_eq!(Contribution::decode(&c.encode()), Some(c));
+        use RoundKind::{All, Grow, Join, Survivors};
+        for kind in [All, Survivors, Grow, Join] {
+            let c = Contribution { kind, ..c.clone() };
+            assert_eq!(Contribution::decode(&c.encode()), Some(c));
+        }
         let answers = [
             Answer::Welcome,
             Answer::Refused("no".into()),
@@ -265,6 +322,16 @@ mod tests {
                 notes: "y".into(),
             },
             Answer::Excluded,
+            Answer::Entered {
+                rank: 7,
+                ranks: 4,
+                port: 4711,
+            },
+            Answer::Few {
+                came: 1,
+                notes: "z".into(),
+            },
+            Answer::Unwanted,
         ];
         for a in answers {
             let bytes = a.encode();

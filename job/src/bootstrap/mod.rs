@@ -4,7 +4,8 @@
 //! the size of the job ([`Member::join`]), and stays connected: its end closes the connection, and so the others learn of it. A
 //! launcher that sees a rank's process end reports it ([`BootstrapServer::rank_ended`]), for ranks that never came. Ranks agree
 //! in rounds ([`Member::all_gather`]): on the table of NIC addresses, on the numbers of new communicators, and after a failure on
-//! who is left ([`Member::survivors`]).
+//! who is left ([`Member::survivors`]). A process may join the running job ([`Member::join_running`]): it gets a number that no
+//! rank had before, and waits until a round of others takes it in ([`Member::grow`]).
 //!
 //! When the serving process ends, the lowest rank of the job that is left takes over: each listens from the start, and all hold
 //! the list of addresses (`link`).
@@ -95,6 +96,24 @@ pub enum BootstrapError {
         ranks: Vec<u32>,
         /// How they ended, where the launcher has reported it.
         notes: String,
+    },
+    /// New ranks did not come in time.
+    #[error("{came} of {wanted} new rank(s) had joined the job after {waited:?}{notes}; the communicator works on. See why they did not start, or grow it by fewer")]
+    NotJoined {
+        /// New ranks that wait.
+        came: u32,
+        /// New ranks that were to come.
+        wanted: u32,
+        /// Time waited.
+        waited: Duration,
+        /// Processes that were refused meanwhile.
+        notes: String,
+    },
+    /// A new rank was not taken in.
+    #[error("no communicator of the job took this new rank in within {waited:?}; the ranks of one must call grow")]
+    Unwanted {
+        /// Time waited.
+        waited: Duration,
     },
     /// The others have gone on without this rank.
     #[error("the other ranks went on without rank {rank} of the job, which came too late; it can only end or join a new job")]

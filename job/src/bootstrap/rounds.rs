@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::message::{Answer, Contribution, Hello, RoundKind, RANKS_MAX};
+use super::message::{Answer, Contribution, Hello, RoundKind, NEW_RANK, NUMBERS_MAX, RANKS_MAX};
 
 /// Distance between two rounds' numbers: a round may be divided into that many communicators.
 const ID_STEP: u64 = 1 << 16;
@@ -13,28 +13,47 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Most bytes of notes: an unauthenticated peer must not fill the memory.
 const NOTES_MAX: usize = 2048;
 
-/// Rounds with the same members, tag and way to end are one.
-type Key = (bool, u64, Vec<u32>);
+/// Rounds of the same kind, tag and members are one.
+type Key = (RoundKind, u64, Vec<u32>);
 
-/// Results of rounds of survivors, with this server or another one: a rank that asks again gets the same answer, and an excluded
-/// rank is refused.
+/// What a server that takes over must know of the servers before it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Past(Arc<Mutex<HashMap<Key, Answer>>>);
+pub(super) struct Past(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Results of rounds of survivors: a rank that asks again gets the same answer, and an excluded rank is refused.
+    survivors: HashMap<Key, Answer>,
+    /// One more than the highest number of a rank.
+    numbers: u32,
+}
 
 impl Past {
-    fn all(&self) -> MutexGuard<'_, HashMap<Key, Answer>> {
+    fn all(&self) -> MutexGuard<'_, Known> {
         // Nothing that holds the lock can panic half-way through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records how a round of survivors ended for this member, which may serve others later.
-    pub(super) fn remember(&self, tag: u64, members: &[u32], done: &Answer) {
-        let key = (true, tag, members.to_vec());
-        self.all().entry(key).or_insert_with(|| done.clone());
+    /// Records how a round ended for this member, which may serve others later.
+    pub(super) fn remember(&self, kind: RoundKind, tag: u64, members: &[u32], done: &Answer) {
+        if let Answer::Done { parts, .. } = done {
+            parts.iter().for_each(|(r, _)| self.number(*r));
+        }
+        if kind == RoundKind::Survivors {
+            let key = (kind, tag, members.to_vec());
+            let known = &mut self.all().survivors;
+            known.entry(key).or_insert_with(|| done.clone());
+        }
+    }
+
+    /// Records that a number is in use.
+    fn number(&self, rank: u32) {
+        let known = &mut self.all().numbers;
+        *known = (*known).max(rank + 1);
     }
 
     fn answer(&self, key: &Key, rank: u32) -> Option<Answer> {
-        match self.all().get(key)? {
+        match self.all().survivors.get(key)? {
             Answer::Done { parts, .. } if !parts.iter().any(|(r, _)| *r == rank) => {
                 Some(Answer::Excluded)
             }
@@ -47,13 +66,19 @@ impl Past {
 struct Round {
     parts: BTreeMap<u32, Vec<u8>>,
     deadline: Duration,
+    /// New ranks to be taken in.
+    wanted: u32,
 }
 
 /// Members and rounds of one job.
 #[derive(Debug)]
 pub(super) struct Rounds {
-    /// Ranks of the job; taken from the first member where the server was given none.
+    /// Ranks with which the job began; taken from the first member where the server was given none.
     ranks: Option<u32>,
+    /// Port of the job's first server, from which the ranks derive common names.
+    port: u16,
+    /// Whether it took over from another server, and so may not know all numbers of ranks.
+    standby: bool,
     here: BTreeSet<u32>,
     /// Ranks that have left or ended: they may not come back, because their peers have given them up.
     gone: BTreeSet<u32>,
@@ -71,10 +96,19 @@ pub(super) struct Rounds {
 pub(super) type Answers = Vec<(u32, Answer)>;
 
 impl Rounds {
-    /// A job without members. `first_id` is random, so that two jobs' numbers differ.
-    pub(super) fn new(ranks: Option<u32>, first_id: u64, past: Past) -> Rounds {
+    /// A job without members. `first_id` is random, so that two jobs' numbers differ. `port` is that of its first
+    /// server, which this one is unless it is a `standby`.
+    pub(super) fn new(
+        ranks: Option<u32>,
+        first_id: u64,
+        past: Past,
+        port: u16,
+        standby: bool,
+    ) -> Rounds {
         Rounds {
             ranks,
+            port,
+            standby,
             here: BTreeSet::new(),
             gone: BTreeSet::new(),
             ends: BTreeMap::new(),
@@ -96,18 +130,19 @@ impl Rounds {
         }
     }
 
-    /// Admits a member that has proved that it holds the secret, or says why not.
-    pub(super) fn admit(&mut self, hello: &Hello) -> Result<u32, String> {
+    /// Admits a member that has proved that it holds the secret, and returns its rank and the answer; or says why not.
+    pub(super) fn admit(&mut self, hello: &Hello) -> Result<(u32, Answer), String> {
         let Hello { rank, ranks, .. } = *hello;
         let why = match self.ranks {
             _ if self.broken.is_some() => return Err(self.broken.clone().unwrap_or_default()),
+            _ if rank == NEW_RANK => return self.admit_new(),
             _ if ranks == 0 || ranks > RANKS_MAX => {
                 format!("a job has 1 to {RANKS_MAX} ranks, not {ranks}")
             }
             Some(job) if job != ranks => {
                 format!("rank {rank} says that the job has {ranks} ranks, but it has {job}")
             }
-            _ if rank >= ranks => {
+            _ if rank >= NUMBERS_MAX || (rank >= ranks && !self.standby) => {
                 format!("rank {rank} does not exist in a job of {ranks}; ranks count from 0")
             }
             _ if self.here.contains(&rank) => {
@@ -119,11 +154,34 @@ impl Rounds {
             _ => {
                 self.ranks = Some(ranks);
                 self.here.insert(rank);
-                return Ok(rank);
+                self.past.number(rank);
+                return Ok((rank, Answer::Welcome));
             }
         };
         self.note(&why);
         Err(why)
+    }
+
+    /// Admits a new rank of the running job under a number that no rank had before.
+    fn admit_new(&mut self) -> Result<(u32, Answer), String> {
+        let Some(ranks) = self.ranks else {
+            return Err("no rank of the job has come yet; start its ranks first".into());
+        };
+        let rank = self.numbers();
+        if rank >= NUMBERS_MAX {
+            return Err(format!(
+                "the job has given {NUMBERS_MAX} numbers to ranks, which is all; make a new id for a new job"
+            ));
+        }
+        self.here.insert(rank);
+        self.past.number(rank);
+        let port = self.port;
+        Ok((rank, Answer::Entered { rank, ranks, port }))
+    }
+
+    /// One more than the highest number of a rank.
+    fn numbers(&self) -> u32 {
+        self.past.all().numbers.max(self.ranks.unwrap_or(0))
     }
 
     /// Whether members came and all of them have left.
@@ -138,8 +196,13 @@ impl Rounds {
 
     /// A member's contribution.
     pub(super) fn contribute(&mut self, now: Duration, rank: u32, c: Contribution) -> Answers {
-        let ranks = self.ranks.unwrap_or(0);
+        let ranks = if self.standby {
+            NUMBERS_MAX
+        } else {
+            self.numbers()
+        };
         let sound = c.members.windows(2).all(|w| w[0] < w[1])
+            && (c.kind != RoundKind::Join || c.members == [rank])
             && c.members.last().is_some_and(|l| *l < ranks)
             && c.members.contains(&rank);
         if !sound {
@@ -152,7 +215,11 @@ impl Rounds {
         if let Some(why) = &self.broken {
             return vec![(rank, Answer::Refused(why.clone()))];
         }
-        let key = (c.kind == RoundKind::Survivors, c.tag, c.members);
+        let tag = match c.kind {
+            RoundKind::Join => 0,
+            _ => c.tag,
+        };
+        let key = (c.kind, tag, c.members);
         if let Some(answer) = self.past.answer(&key, rank) {
             return vec![(rank, answer)];
         }
@@ -166,15 +233,31 @@ impl Rounds {
         let round = self.open.entry(key.clone()).or_insert_with(|| Round {
             parts: BTreeMap::new(),
             deadline: now + wanted,
+            wanted: c.wanted,
         });
         // The shortest time-out counts: a member that gives up breaks the round for all.
         round.deadline = round.deadline.min(now + wanted);
+        if round.wanted != c.wanted {
+            let why = format!(
+                "rank {rank} waits for {} new rank(s), ranks {:?} for {}; all must call it with the same number of ranks",
+                c.wanted,
+                round.parts.keys().collect::<Vec<_>>(),
+                round.wanted
+            );
+            answers.extend(self.end(&key, &Answer::Refused(why.clone())));
+            answers.push((rank, Answer::Refused(why)));
+            return answers;
+        }
         if round.parts.insert(rank, c.part).is_some() {
             let why = format!("rank {rank} contributed twice to one round");
             answers.push((rank, Answer::Refused(why)));
             return answers;
         }
-        answers.extend(self.judge(now, &key));
+        answers.extend(match key.0 {
+            // Others may have waited for it.
+            RoundKind::Join => self.judge_all(now),
+            _ => self.judge(now, &key),
+        });
         answers
     }
 
@@ -184,6 +267,7 @@ impl Rounds {
             return Vec::new();
         }
         self.gone.insert(rank);
+        self.open.remove(&(RoundKind::Join, 0, vec![rank]));
         self.judge_all(now)
     }
 
@@ -234,53 +318,89 @@ impl Rounds {
         let Some(round) = self.open.get(key) else {
             return Vec::new();
         };
-        let (survivors, _, members) = key;
+        let (kind, tag, members) = key;
+        let survivors = *kind == RoundKind::Survivors;
         let absent: Vec<u32> = members
             .iter()
             .copied()
-            .filter(|m| !round.parts.contains_key(m))
+            .filter(|m| {
+                // A growth may wait for long: a member that ends meanwhile is noticed.
+                let left = *kind == RoundKind::Grow && self.gone.contains(m);
+                left || !round.parts.contains_key(m)
+            })
             .collect();
         let (gone, late): (Vec<u32>, Vec<u32>) = absent.iter().partition(|m| self.gone.contains(m));
         let expired = round.deadline <= now;
-        let answer = if absent.is_empty() || (*survivors && (late.is_empty() || expired)) {
-            let id = self.next_id;
-            self.next_id = id.wrapping_add(ID_STEP);
-            // A survivor that contributed and then ended is none.
-            let alive = |rank: &u32| !survivors || !self.gone.contains(rank);
-            let parts: Vec<_> = round
-                .parts
-                .iter()
-                .filter(|(r, _)| alive(r))
-                .map(|(r, p)| (*r, p.clone()))
-                .collect();
-            Answer::Done { id, parts }
-        } else if !survivors && !gone.is_empty() {
-            let told = gone.iter().filter_map(|r| self.ends.get(r));
-            let notes: Vec<&str> = told.map(String::as_str).collect();
-            Answer::Gone {
-                notes: notes.join("; "),
-                ranks: gone,
-            }
-        } else if expired {
-            Answer::Missing {
-                ranks: late,
-                notes: self.notes.clone(),
-            }
-        } else {
-            return Vec::new();
+        let new = match kind {
+            RoundKind::Grow => self.new_ranks(round.wanted),
+            _ => Vec::new(),
         };
-        let Some(round) = self.open.remove(key) else {
-            return Vec::new();
-        };
-        if *survivors {
-            self.past.remember(key.1, members, &answer);
+        let complete = new.len() as u32 == round.wanted && *kind != RoundKind::Join;
+        let answer =
+            if (absent.is_empty() && complete) || (survivors && (late.is_empty() || expired)) {
+                let id = self.next_id;
+                self.next_id = id.wrapping_add(ID_STEP);
+                // A survivor that contributed and then ended is none.
+                let alive = |rank: &u32| !survivors || !self.gone.contains(rank);
+                let mut parts: Vec<_> = round
+                    .parts
+                    .iter()
+                    .filter(|(r, _)| alive(r))
+                    .map(|(r, p)| (*r, p.clone()))
+                    .collect();
+                parts.extend(new.iter().cloned());
+                parts.sort_unstable();
+                Answer::Done { id, parts }
+            } else if !survivors && !gone.is_empty() {
+                let told = gone.iter().filter_map(|r| self.ends.get(r));
+                let notes: Vec<&str> = told.map(String::as_str).collect();
+                Answer::Gone {
+                    notes: notes.join("; "),
+                    ranks: gone,
+                }
+            } else if !expired {
+                return Vec::new();
+            } else if *kind == RoundKind::Join {
+                Answer::Unwanted
+            } else if late.is_empty() {
+                Answer::Few {
+                    came: new.len() as u32,
+                    notes: self.notes.clone(),
+                }
+            } else {
+                Answer::Missing {
+                    ranks: late,
+                    notes: self.notes.clone(),
+                }
+            };
+        self.past.remember(*kind, *tag, members, &answer);
+        let mut answers = self.end(key, &answer);
+        if let Answer::Done { .. } = answer {
+            for (rank, _) in new {
+                answers.extend(self.end(&(RoundKind::Join, 0, vec![rank]), &answer));
+            }
         }
-        round
-            .parts
-            .into_keys()
+        answers
+    }
+
+    /// Ends a round with this answer to all who have contributed.
+    fn end(&mut self, key: &Key, answer: &Answer) -> Answers {
+        let round = self.open.remove(key);
+        let ranks = round.into_iter().flat_map(|r| r.parts.into_keys());
+        ranks
             .filter(|r| self.here.contains(r))
             .map(|r| (r, answer.clone()))
             .collect()
+    }
+
+    /// The new ranks that wait to be taken in, lowest numbers first and no more than `wanted`, with their parts.
+    fn new_ranks(&self, wanted: u32) -> Vec<(u32, Vec<u8>)> {
+        let waiting = self.open.iter().filter(|(k, _)| k.0 == RoundKind::Join);
+        let parts = waiting.flat_map(|(_, r)| r.parts.iter());
+        let mut new: Vec<_> = parts.map(|(r, p)| (*r, p.clone())).collect();
+        new.sort_unstable();
+        new.truncate(wanted as usize);
+        new
     }
 }
 
@@ -288,10 +408,19 @@ impl Rounds {
 mod tests {
     use super::*;
 
+    fn first(ranks: Option<u32>, past: Past) -> Rounds {
+        Rounds::new(ranks, 1 << 40, past, 4711, false)
+    }
+
+    /// What a member that is admitted gets.
+    fn admitted(rank: u32) -> Result<(u32, Answer), String> {
+        Ok((rank, Answer::Welcome))
+    }
+
     fn job(ranks: u32) -> Rounds {
-        let mut r = Rounds::new(None, 1 << 40, Past::default());
+        let mut r = first(None, Past::default());
         for rank in 0..ranks {
-            assert_eq!(r.admit(&hello(rank, ranks)), Ok(rank));
+            assert_eq!(r.admit(&hello(rank, ranks)), admitted(rank));
         }
         r
     }
@@ -311,6 +440,7 @@ mod tests {
             members: members.to_vec(),
             dead: Vec::new(),
             timeout_ms: 1000,
+            wanted: 0,
             part: vec![rank as u8 * 3],
         }
     }
@@ -366,9 +496,9 @@ mod tests {
 
     #[test]
     fn a_rank_that_ends_before_it_comes_is_not_waited_for() {
-        let mut r = Rounds::new(Some(3), 1 << 40, Past::default());
+        let mut r = first(Some(3), Past::default());
         for rank in [0, 2] {
-            assert_eq!(r.admit(&hello(rank, 3)), Ok(rank));
+            assert_eq!(r.admit(&hello(rank, 3)), admitted(rank));
             assert_eq!(
                 r.contribute(at(0), rank, c(RoundKind::All, &[0, 1, 2], rank)),
                 []
@@ -414,10 +544,10 @@ mod tests {
 
     #[test]
     fn a_new_server_accepts_reports_of_ended_ranks_but_not_of_joined_ones() {
-        let mut r = Rounds::new(Some(4), 1 << 40, Past::default());
+        let mut r = Rounds::new(Some(4), 1 << 40, Past::default(), 4711, true);
         let all = [0, 1, 2, 3];
         for rank in [1, 3] {
-            assert_eq!(r.admit(&hello(rank, 4)), Ok(rank));
+            assert_eq!(r.admit(&hello(rank, 4)), admitted(rank));
         }
         r.contribute(at(0), 3, c(RoundKind::Survivors, &all, 3));
         let found = Contribution {
@@ -436,10 +566,96 @@ mod tests {
             "{again:?}"
         );
         assert!(r.admit(&hello(2, 4)).is_err_and(|e| e.contains("left")));
-        let mut next = Rounds::new(Some(4), 1 << 41, r.past.clone());
-        assert_eq!(next.admit(&hello(2, 4)), Ok(2));
+        let mut next = Rounds::new(Some(4), 1 << 41, r.past.clone(), 4711, true);
+        assert_eq!(next.admit(&hello(2, 4)), admitted(2));
         let late = next.contribute(at(3), 2, c(RoundKind::Survivors, &all, 2));
         assert_eq!(late, [(2, Answer::Excluded)]);
+    }
+
+    fn grow(r: &mut Rounds, ms: u64, rank: u32, members: &[u32], wanted: u32) -> Answers {
+        let c = c(RoundKind::Grow, members, rank);
+        r.contribute(at(ms), rank, Contribution { wanted, ..c })
+    }
+
+    fn join(r: &mut Rounds, ms: u64) -> (u32, Answers) {
+        let (rank, _) = r.admit(&hello(NEW_RANK, 0)).expect("a running job");
+        let alone = Contribution {
+            tag: 0,
+            ..c(RoundKind::Join, &[rank], rank)
+        };
+        (rank, r.contribute(at(ms), rank, alone))
+    }
+
+    #[test]
+    fn new_ranks_get_numbers_of_their_own_and_are_taken_in_when_enough_have_come() {
+        let mut r = first(Some(2), Past::default());
+        let early = first(None, Past::default()).admit(&hello(NEW_RANK, 0));
+        assert!(early.is_err_and(|e| e.contains("no rank of the job")));
+        assert_eq!(r.admit(&hello(0, 2)), admitted(0));
+        assert_eq!(r.admit(&hello(1, 2)), admitted(1));
+        let entered = Answer::Entered {
+            rank: 2,
+            ranks: 2,
+            port: 4711,
+        };
+        assert_eq!(r.admit(&hello(NEW_RANK, 0)), Ok((2, entered)));
+        // It ends before it joins; its number is not given again.
+        r.leave(at(0), 2);
+        assert_eq!(join(&mut r, 1), (3, vec![]));
+        assert_eq!(grow(&mut r, 2, 1, &[0, 1], 2), []);
+        assert_eq!(grow(&mut r, 3, 0, &[0, 1], 2), []);
+        let (rank, answers) = join(&mut r, 4);
+        assert_eq!(rank, 4);
+        let to: Vec<u32> = answers.iter().map(|a| a.0).collect();
+        assert_eq!(to, [0, 1, 3, 4]);
+        let Answer::Done { parts, .. } = &answers[0].1 else {
+            panic!("{answers:?}")
+        };
+        let all: Vec<u32> = parts.iter().map(|p| p.0).collect();
+        assert_eq!(all, [0, 1, 3, 4]);
+        assert!(answers.iter().all(|a| a.1 == answers[0].1));
+        // New ranks are members like the others, and a standby server knows their numbers.
+        let both = r.contribute(at(5), 3, c(RoundKind::All, &[0, 3], 3));
+        assert_eq!(both, []);
+        assert_eq!(
+            r.contribute(at(5), 0, c(RoundKind::All, &[0, 3], 0)).len(),
+            2
+        );
+        let mut next = Rounds::new(Some(2), 1 << 41, r.past.clone(), 4711, true);
+        assert_eq!(next.admit(&hello(4, 2)), admitted(4));
+        assert!(matches!(
+            next.admit(&hello(NEW_RANK, 0)),
+            Ok((5, Answer::Entered { port: 4711, .. }))
+        ));
+    }
+
+    #[test]
+    fn a_growth_without_enough_ranks_fails_for_all_and_later_takes_those_that_wait() {
+        let mut r = job(2);
+        let (new, _) = join(&mut r, 500);
+        assert_eq!(grow(&mut r, 0, 0, &[0, 1], 2), []);
+        assert_eq!(grow(&mut r, 1, 1, &[0, 1], 2), []);
+        let few = Answer::Few {
+            came: 1,
+            notes: String::new(),
+        };
+        assert_eq!(r.expire(at(1000)), [(0, few.clone()), (1, few)]);
+        // Ranks that want different numbers are refused, all of them.
+        assert_eq!(grow(&mut r, 1100, 0, &[0, 1], 2), []);
+        let refused = grow(&mut r, 1100, 1, &[0, 1], 1);
+        assert_eq!(refused.len(), 2);
+        for (_, answer) in refused {
+            assert!(matches!(answer, Answer::Refused(why) if why.contains("same number")));
+        }
+        assert_eq!(grow(&mut r, 1200, 0, &[0, 1], 1), []);
+        assert_eq!(grow(&mut r, 1200, 1, &[0, 1], 1).len(), 3);
+        // A member that ends is named; one that no round takes in is told so.
+        let (late, _) = join(&mut r, 1300);
+        assert_eq!((new, late), (2, 3));
+        assert_eq!(grow(&mut r, 1300, 0, &[0, 1, 2], 3), []);
+        let answers = r.leave(at(1301), 1);
+        assert!(matches!(&answers[..], [(0, Answer::Gone { ranks, .. })] if *ranks == [1]));
+        assert_eq!(r.expire(at(2300)), [(3, Answer::Unwanted)]);
     }
 
     #[test]

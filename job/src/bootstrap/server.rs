@@ -77,17 +77,17 @@ impl BootstrapServer {
         ranks: Option<u32>,
         secret: [u8; 16],
     ) -> Result<BootstrapServer, BootstrapError> {
-        BootstrapServer::start_after(bind, ranks, secret, Past::default())
+        BootstrapServer::start_after(bind, ranks, secret, None)
     }
 
-    /// The same for a standby server, which keeps the results of the servers before it.
+    /// The same for a standby server, which keeps the results of the servers before it; the first of them had this port.
     pub(super) fn start_after(
         bind: SocketAddr,
         ranks: Option<u32>,
         secret: [u8; 16],
-        past: Past,
+        before: Option<(Past, u16)>,
     ) -> Result<BootstrapServer, BootstrapError> {
-        let (id, stop, server) = prepare(bind, ranks, secret, false, past)?;
+        let (id, stop, server) = prepare(bind, ranks, secret, false, before)?;
         let thread = std::thread::Builder::new()
             .name("ringbell-boot".into())
             .spawn(move || server.run())
@@ -141,7 +141,7 @@ pub(super) fn detach_with(
     ranks: Option<u32>,
     secret: [u8; 16],
 ) -> Result<UniqueId, BootstrapError> {
-    let (id, _stop, server) = prepare(bind, ranks, secret, true, Past::default())?;
+    let (id, _stop, server) = prepare(bind, ranks, secret, true, None)?;
     std::thread::Builder::new()
         .name("ringbell-boot".into())
         .spawn(move || server.run())
@@ -154,7 +154,7 @@ fn prepare(
     ranks: Option<u32>,
     secret: [u8; 16],
     ends_with_job: bool,
-    past: Past,
+    before: Option<(Past, u16)>,
 ) -> Result<(UniqueId, Arc<Stop>, Server), BootstrapError> {
     let failed = |source| BootstrapError::Serve { bind, source };
     let listener = TcpListener::bind(bind).map_err(failed)?;
@@ -170,11 +170,13 @@ fn prepare(
     let first = nonce().map_err(failed)?;
     let mut id = [0; 8];
     id.copy_from_slice(&first[..8]);
+    let standby = before.is_some();
+    let (past, port) = before.unwrap_or_else(|| (Past::default(), address.port()));
     let server = Server {
         listener,
         stop: stop.clone(),
         secret,
-        rounds: Rounds::new(ranks, u64::from_le_bytes(id), past),
+        rounds: Rounds::new(ranks, u64::from_le_bytes(id), past, port, standby),
         spare: spare(),
         short_since: None,
         connections: HashMap::new(),
@@ -450,9 +452,9 @@ impl Server {
                 }
                 c.input.drain(..MAC_BYTES);
                 let answer = match self.rounds.admit(handshake.hello()) {
-                    Ok(rank) => {
+                    Ok((rank, answer)) => {
                         c.rank = Some(rank);
-                        Answer::Welcome
+                        answer
                     }
                     Err(why) => {
                         c.closing = true;

@@ -29,7 +29,7 @@ fn agreement(c: &CommunicatorConfig) -> u32 {
         s.segments_in_flight.into(),
         s.scratch_bytes,
         s.stream_bytes,
-        s.direct_eager_bytes | u64::from(s.direct) << 63,
+        s.direct_eager_bytes | u64::from(s.direct) << 63 | u64::from(s.deterministic) << 62,
     ];
     let rest = rest.into_iter().chain(s.thresholds.words());
     super::params::fold(peers.chain(rest))

@@ -224,7 +224,16 @@ impl DirectPaths {
         }
         let eager = c.settings.direct_eager_bytes;
         let nic_memory = &mut io.dma.nic_memory;
-        let path = Direct::new(nic_memory, &mut self.areas, c.ctx, c.rank, ranks, eager)?;
+        let order = c.settings.order();
+        let path = Direct::new(
+            nic_memory,
+            &mut self.areas,
+            c.ctx,
+            c.rank,
+            ranks,
+            eager,
+            order,
+        )?;
         Some(DirectComm {
             path,
             routes: vec![None; ranks as usize],

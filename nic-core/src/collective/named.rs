@@ -13,7 +13,7 @@ enum Field<'a> {
 impl CollectiveSettings {
     /// Names of the settings that [`set`](CollectiveSettings::set) takes: those of the fields, here and in
     /// [`Thresholds`](ringbell_onc_engines::program::Thresholds). The time-out of connecting is set elsewhere.
-    pub const NAMES: [&'static str; 15] = [
+    pub const NAMES: [&'static str; 16] = [
         "eager_max",
         "eager_buffers",
         "segment_bytes",
@@ -29,6 +29,7 @@ impl CollectiveSettings {
         "broadcast_chain",
         "gather_tree",
         "all_gather_ring",
+        "deterministic",
     ];
 
     fn field(&mut self, name: &str) -> Option<Field<'_>> {
@@ -49,6 +50,7 @@ impl CollectiveSettings {
             "broadcast_chain" => Field::Bytes(&mut t.broadcast_chain),
             "gather_tree" => Field::Bytes(&mut t.gather_tree),
             "all_gather_ring" => Field::Bytes(&mut t.all_gather_ring),
+            "deterministic" => Field::Switch(&mut self.deterministic),
             _ => return None,
         })
     }
@@ -95,7 +97,8 @@ mod tests {
         let mut seen = Vec::new();
         for name in CollectiveSettings::NAMES {
             let mut s = CollectiveSettings::default();
-            s.set(name, 0).expect("a name");
+            s.set(name, u64::from(name == "deterministic"))
+                .expect("a name");
             assert_ne!(s, CollectiveSettings::default(), "{name}");
             assert!(!seen.contains(&s), "{name} is another's field");
             seen.push(s);

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use onc::program::{self, InPlace, Limits, Operand, Place, Program, Proof, Target};
+use onc::program::{self, InPlace, Limits, Operand, Order, Place, Program, Proof, Target};
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 use ringbell_onc_engines as onc;
 use rustc_hash::FxHashMap;
@@ -23,6 +23,12 @@ pub(crate) enum PlanError {
     Messages {
         /// How many.
         messages: u32,
+    },
+    /// A user program that does not reduce in the order of the ranks.
+    #[error("the program for {kind:?} does not reduce in the order of the ranks, which the setting `deterministic` asks for: write one that claims `order rank`")]
+    NotStrict {
+        /// The collective.
+        kind: CollectiveKind,
     },
     /// A user program for this shape was not loaded.
     #[error("no program for {kind:?} is loaded; load it first")]
@@ -104,6 +110,8 @@ pub(crate) struct Shape {
     pub(crate) rank: u32,
     pub(crate) root: u32,
     pub(crate) in_place: bool,
+    /// Where something is reduced.
+    pub(crate) order: Order,
 }
 
 /// Plans by shape, and the programs that users have loaded.
@@ -138,6 +146,9 @@ impl Plans {
             let key = (kind, shape.ranks, shape.root);
             let programs = self.user.get(&key).ok_or(PlanError::NotLoaded { kind })?;
             let proof = program::check(programs, &Limits::default())?;
+            if shape.order == Order::Rank && !matches!(proof.order, Order::Rank | Order::None) {
+                return Err(PlanError::NotStrict { kind });
+            }
             Plan::new(programs, &proof, shape)
         } else {
             let proved = proved(shape)?;
@@ -172,8 +183,8 @@ impl Plans {
 
 /// Programs of all ranks, and the proof that they are right.
 type Proved = Result<Arc<(Vec<Program>, Proof)>, PlanError>;
-/// Kind, algorithm, ranks, root: what generated programs depend on.
-type ProvedKey = (CollectiveKind, Algorithm, u32, u32);
+/// Kind, algorithm, ranks, root, order: what generated programs depend on.
+type ProvedKey = (CollectiveKind, Algorithm, u32, u32, Order);
 
 /// Shapes of which programs and proof are kept: as many as the collectives of a program's inner loop.
 const PROVED: usize = 16;
@@ -182,7 +193,7 @@ const PROVED: usize = 16;
 /// 64 ranks: the first rank makes it, and the others wait for it instead of making it again.
 fn proved(shape: Shape) -> Proved {
     static KEPT: Mutex<Vec<(ProvedKey, Arc<OnceLock<Proved>>)>> = Mutex::new(Vec::new());
-    let key = (shape.kind, shape.algo, shape.ranks, shape.root);
+    let key = (shape.kind, shape.algo, shape.ranks, shape.root, shape.order);
     let cell = {
         // Nothing panics while it is held.
         let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -199,7 +210,8 @@ fn proved(shape: Shape) -> Proved {
         }
     };
     let make = || {
-        let programs = program::generate_all(shape.kind, shape.algo, shape.ranks, shape.root)?;
+        let (kind, algo) = (shape.kind, shape.algo);
+        let programs = program::generate_all_in(shape.order, kind, algo, shape.ranks, shape.root)?;
         let proof = program::check(&programs, &Limits::default())?;
         Ok(Arc::new((programs, proof)))
     };

@@ -4,7 +4,7 @@ use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
-use ringbell_onc_engines::program::Thresholds;
+use ringbell_onc_engines::program::{Order, Thresholds};
 
 use crate::config::ConfigError;
 use crate::types::CommId;
@@ -40,6 +40,9 @@ pub struct CollectiveSettings {
     /// Direct path: inputs of up to this many bytes travel inside the operation's record, and one
     /// synchronisation is enough. Those of all ranks together are at most 8 KiB.
     pub direct_eager_bytes: u64,
+    /// Whether every reduction runs in the order of the ranks, so that its bits depend neither on the count, the place of an
+    /// element, the algorithm nor the path.
+    pub deterministic: bool,
     /// Where operations that name no algorithm change from one to another.
     pub thresholds: Thresholds,
     /// How long the ranks may take to find each other.
@@ -58,6 +61,7 @@ impl Default for CollectiveSettings {
             staging_bytes: 1 << 20,
             direct: true,
             direct_eager_bytes: 1 << 10,
+            deterministic: false,
             thresholds: Thresholds::default(),
             connect_timeout: Duration::from_secs(30),
         }
@@ -69,6 +73,14 @@ fn refuse(setting: &'static str, why: String) -> Result<(), ConfigError> {
 }
 
 impl CollectiveSettings {
+    /// The order of reductions.
+    pub(crate) fn order(&self) -> Order {
+        match self.deterministic {
+            true => Order::Rank,
+            false => Order::Ring,
+        }
+    }
+
     /// Checks every setting, and the settings against each other.
     ///
     /// # Errors

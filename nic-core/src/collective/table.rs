@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use ringbell_nic_abi::Status;
+use ringbell_onc_engines::program::Order;
 use rustc_hash::FxHashMap;
 
 use super::channel::Channel;
@@ -218,6 +219,11 @@ impl Table {
     pub(crate) fn thresholds(&self, slot: u32) -> Thresholds {
         self.comm(slot)
             .map_or_else(Thresholds::default, |c| c.settings.thresholds)
+    }
+
+    /// The order of a communicator's reductions.
+    pub(crate) fn order(&self, slot: u32) -> Order {
+        self.comm(slot).map_or(Order::Ring, |c| c.settings.order())
     }
 
     /// Least size of a stream's ring.

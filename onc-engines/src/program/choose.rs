@@ -2,6 +2,8 @@
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 
+use super::is_strict;
+
 /// How the ranks of a communicator reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Locality {
@@ -152,6 +154,20 @@ pub fn choose(
     }
 }
 
+/// As [`choose`], among those that reduce in the order of the ranks.
+pub fn choose_strict(
+    kind: CollectiveKind,
+    bytes: u64,
+    ranks: u32,
+    locality: Locality,
+    thresholds: &Thresholds,
+) -> Algorithm {
+    match choose(kind, bytes, ranks, locality, thresholds) {
+        algo if is_strict(kind, algo) => algo,
+        _ => Algorithm::Pairwise,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,6 +181,8 @@ mod tests {
             for reach in [Locality::OneHost, Locality::Network] {
                 for ranks in [1, 2, 3, 4, 8, 64] {
                     for bytes in [0, 4, 1 << 10, 1 << 14, 1 << 18, 1 << 22, u64::MAX] {
+                        let strict = choose_strict(*kind, bytes, ranks, reach, &t);
+                        assert!(is_strict(*kind, strict), "{kind:?} {strict:?}");
                         let algo = choose(*kind, bytes, ranks, reach, &t);
                         if algorithms(*kind).is_empty() {
                             continue;

@@ -51,6 +51,7 @@ impl Fnv {
             Order::Ring => 1,
             Order::Other => 2,
             Order::None => 3,
+            Order::Rank => 4,
         });
         self.word(p.steps.len() as u32);
         p.steps.iter().for_each(|s| self.step(s));

@@ -17,8 +17,10 @@ mod text;
 mod user;
 
 pub use check::{check, CheckError, InPlace, Limits, Problem, Proof, Value};
-pub use choose::{choose, Locality, ThresholdError, Thresholds};
-pub use generate::{algorithms, generate, generate_all, GenerateError, MAX_RANKS};
+pub use choose::{choose, choose_strict, Locality, ThresholdError, Thresholds};
+pub use generate::{
+    algorithms, generate, generate_all, generate_all_in, is_strict, GenerateError, MAX_RANKS,
+};
 pub use hash::hash_all;
 pub use layout::Layout;
 pub use names::{algorithm_named, collective_named, spelled};

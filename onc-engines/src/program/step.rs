@@ -189,6 +189,9 @@ pub enum Order {
     /// As FpgaNIC's Table 8: chunk i starts at rank i, then i + 1, ...: the same bits with every
     /// algorithm.
     Ring,
+    /// Rank 0, then 1, ..., for every chunk: the bits of an element depend neither on its place in the buffer nor on
+    /// the algorithm.
+    Rank,
     /// Another: only on request, and the result's bits may differ.
     Other,
     /// Nothing is reduced.

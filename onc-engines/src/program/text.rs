@@ -210,12 +210,14 @@ fn header_line<'a>(line: &mut Line<'a>, header: &mut Header<'a>) -> Result<(), T
     } else if line.accept("order") {
         header.order = Some(if line.accept("ring") {
             Order::Ring
+        } else if line.accept("rank") {
+            Order::Rank
         } else if line.accept("other") {
             Order::Other
         } else if line.accept("none") {
             Order::None
         } else {
-            return Err(line.expected("`ring`, `other` or `none`"));
+            return Err(line.expected("`ring`, `rank`, `other` or `none`"));
         });
     } else {
         return Err(line.expected("`collective`, `ranks`, `root`, `block`, `order` or `rank`"));

@@ -586,6 +586,53 @@ static void threads(const char *directory) {
     FAILS(rb_barrier(comms[0], NULL), RB_ERR_INVALID_ARGUMENT, "closed before");
 }
 
+/* A job of one rank takes in a second, and halves of it become one; one thread is both ranks. */
+static void growth(void) {
+    rb_unique_id id, now;
+    rb_nic_config config;
+    rb_nic *nics[2];
+    rb_communicator *one = NULL, *two[2] = {NULL, NULL}, *half[2], *again[2], *none = NULL;
+    struct rank all[2];
+    uint32_t i, rank = 9;
+    memset(&config, 0, sizeof config);
+    config.size = sizeof config;
+    config.gpu_memory_bytes = 1u << 20;
+    config.gpu = "emulated";
+    CHECK(rb_get_unique_id(&id) == 0 && rb_nic_open_rank(&config, &id, 0, &nics[0]) == 0);
+    CHECK(rb_comm_init_rank(&one, nics[0], 1, &id, 0, NULL) == 0);
+    FAILS(rb_comm_grow(one, 1, 0, &two[0]), RB_ERR_INVALID_ARGUMENT, "cannot grow to 1");
+    FAILS(rb_comm_grow(one, 2, 1000, &two[0]), RB_ERR_JOB, "0 of 1 new rank(s)");
+    FAILS(rb_comm_join(&two[1], nics[0], NULL), RB_ERR_INVALID_ARGUMENT, "rb_nic_open_new_rank");
+    CHECK(rb_comm_get_unique_id(one, &now) == 0 && strcmp(now.text, id.text) == 0);
+    CHECK(rb_nic_open_new_rank(&config, &now, 0, &nics[1]) == 0);
+    CHECK(rb_group_start() == 0 && rb_comm_grow(one, 2, 0, &two[0]) == 0);
+    CHECK(rb_comm_join(&two[1], nics[1], NULL) == 0 && rb_group_end() == 0);
+    FAILS(rb_comm_join(&half[1], nics[1], NULL), RB_ERR_INVALID_ARGUMENT, "already");
+    CHECK(rb_comm_job_rank(two[1], 1, &rank) == 0 && rank == 1);
+    CHECK(rb_group_start() == 0);
+    for (i = 0; i < 2; ++i) CHECK(rb_comm_split(two[i], i, 0, &half[i]) == 0);
+    CHECK(rb_group_end() == 0 && rb_group_start() == 0);
+    for (i = 0; i < 2; ++i) {
+        uint32_t other = 1 - i;
+        CHECK(rb_comm_merge(half[i], &other, 1, &again[i]) == 0);
+    }
+    CHECK(rb_group_end() == 0);
+    FAILS(rb_comm_merge(half[0], NULL, 1, &none), RB_ERR_INVALID_ARGUMENT, "`others`");
+    block = 1023;
+    the_root = 1;
+    for (i = 0; i < 2; ++i) {
+        all[i].nic = nics[i];
+        all[i].comm = again[i];
+        all[i].me = i;
+        all[i].ranks = 2;
+    }
+    each(all, 2, every_collective);
+    for (i = 0; i < 2; ++i) all[i].comm = two[i];
+    each(all, 2, every_collective);
+    CHECK(rb_barrier(one, NULL) == 0);
+    for (i = 0; i < 2; ++i) CHECK(rb_nic_close(nics[i]) == 0);
+}
+
 /* ---- Ranks as processes, of which one dies ---------------------------------------------------------- */
 
 #define ROUNDS 40
@@ -687,10 +734,11 @@ int main(int argc, char **argv) {
         return process((uint32_t)atoi(argv[3]), (uint32_t)atoi(argv[4]), (uint32_t)atoi(argv[5]), &id);
     }
     if (argc != 2) return 100;
-    CHECK(sizeof(rb_unique_id) == 128 && sizeof(rb_job) == 32 && sizeof(rb_comm_config) == 160 && sizeof(rb_done) == 16);
+    CHECK(sizeof(rb_unique_id) == 128 && sizeof(rb_job) == 32 && sizeof(rb_comm_config) == 168 && sizeof(rb_done) == 16);
     CHECK(sizeof(rb_operation) == 88 && offsetof(rb_operation, src) == 40 && offsetof(rb_operation, after) == 72);
     CHECK(sizeof(rb_comm) == 128 && offsetof(rb_comm, comm) == 96);
     threads(argv[1]);
+    growth();
     processes(argv, 1, 0);
     /* The one that serves dies: another takes over. */
     processes(argv, 0, 1);

@@ -3,32 +3,36 @@
 //! The operation is cut into *slices*: the same few elements of every chunk, so that the order of operands stays as it
 //! is, and with it every bit. A rank has two windows for sources and two for results, used in turn. For each slice it
 //!
-//! 1. copies its pieces into a source window, and tells its peers how many slices it has *filled*;
-//! 2. once all ranks have filled theirs, runs its steps as a push between the windows, and tells how many it has *passed*;
-//! 3. once all ranks have passed, copies its pieces out of the result window.
+//! 1. copies the pieces that its peers will read into a source window, and tells them how many slices it has *filled*;
+//! 2. once all ranks have filled theirs, runs its steps as a push between its own memory and the peers' windows, and tells how
+//!    many it has *passed*;
+//! 3. once all ranks have passed, copies the pieces that its peers have written out of the result window.
 //!
 //! While one slice is passed the next is filled. A window is filled again when its last slice has been copied out here,
 //! so when all ranks have passed that: none of them reads or writes the windows any more. Slices are numbered through all
 //! such operations of a communicator, so the flags only grow.
 #![allow(unsafe_code)] // Copies between own buffers and windows.
 
-use ringbell_gtlb::PAGE_BYTES;
 use ringbell_onc_engines::program::Layout;
 
-use super::area::Flag;
-use super::pages::{Access, Pages, INLINE_PAGES};
+use super::area::{Area, Flag};
+use super::pages::Pages;
 use super::ranges::{Plans, Ranges};
-use super::record::Record;
 use super::Params;
 use crate::copy;
 use crate::memory::nic_memory::{Block, NicMemory, NIC_BUS};
 
-/// Bytes of a window: as many pages as a record names itself.
-const WINDOW: u64 = INLINE_PAGES as u64 * PAGE_BYTES;
 /// Windows in turn.
 const TURNS: u64 = 2;
-/// Windows of both sides.
-pub(super) const ALL: u64 = 2 * TURNS * WINDOW;
+
+/// Bytes of a window. Those of two ranks stay in a core's own cache. More ranks often share cores, and take turns for each slice, which
+/// costs more than the cache saves.
+fn window_bytes(ranks: u32) -> u64 {
+    match ranks {
+        ..=2 => 128 << 10,
+        _ => 512 << 10,
+    }
+}
 
 /// What a rank without room for windows gives as their address.
 pub(super) const NO_WINDOWS: u64 = 1;
@@ -38,16 +42,26 @@ pub(super) const NO_WINDOWS: u64 = 1;
 pub(super) struct Windows {
     block: Block,
     base: *mut u8,
+    /// Of each.
+    bytes: u64,
 }
 
 // SAFETY: an address range of NIC memory, accessed by raw copies only.
 unsafe impl Send for Windows {}
 
 impl Windows {
-    pub(super) fn new(nic_memory: &mut NicMemory) -> Option<Windows> {
-        let block = nic_memory.alloc(ALL)?;
-        let base = nic_memory.at_bus(NIC_BUS + block.at, ALL)?;
-        Some(Windows { block, base })
+    pub(super) fn new(ranks: u32, nic_memory: &mut NicMemory) -> Option<Windows> {
+        let bytes = window_bytes(ranks);
+        // Of both sides.
+        let all = 2 * TURNS * bytes;
+        let block = nic_memory.alloc(all)?;
+        let base = nic_memory.at_bus(NIC_BUS + block.at, all)?;
+        Some(Windows { block, base, bytes })
+    }
+
+    /// Bytes of NIC memory that they take.
+    pub(super) fn bytes(&self) -> u64 {
+        2 * TURNS * self.bytes
     }
 
     pub(super) fn bus(&self) -> u64 {
@@ -59,30 +73,39 @@ impl Windows {
     }
 
     fn at(&self, slice: u64, output: bool) -> *mut u8 {
-        self.base.wrapping_add(offset(slice, output) as usize)
-    }
-
-    /// The window of a slice as a buffer of so many bytes.
-    pub(super) fn buffer(&self, slice: u64, output: bool, bytes: u64) -> Pages {
-        let access = Access {
-            exported: true,
-            writable: true,
-        };
-        let at = |offset: u64| self.at(slice, output).wrapping_add(offset as usize);
-        let bus = self.bus() + offset(slice, output);
-        let span = |offset: u64| Ok::<_, ()>((bus + offset, at(offset), bytes - offset));
-        // Addresses of its own, from 0 on: a window is two pages.
-        Pages::new(0, bytes, access, span).unwrap_or_else(|()| Pages::none())
+        self.base
+            .wrapping_add(offset(self.bytes, slice, output) as usize)
     }
 }
 
-fn offset(slice: u64, output: bool) -> u64 {
-    (slice % TURNS * 2 + u64::from(output)) * WINDOW
+fn offset(window: u64, slice: u64, output: bool) -> u64 {
+    (slice % TURNS * 2 + u64::from(output)) * window
 }
 
-/// A peer's windows of a slice, as its record would name them.
-pub(super) fn record(bus: u64, slice: u64) -> Record {
-    Record::of_windows([false, true].map(|output| bus.saturating_add(offset(slice, output))))
+/// The windows of all ranks in a slice.
+#[derive(Debug)]
+pub(super) struct Theirs<'a> {
+    area: &'a Area,
+    window: u64,
+    slice: u64,
+}
+
+impl<'a> Theirs<'a> {
+    pub(super) fn new(area: &'a Area, ranks: u32, slice: u64) -> Theirs<'a> {
+        Theirs {
+            area,
+            window: window_bytes(ranks),
+            slice,
+        }
+    }
+
+    /// Bus address of the byte at an offset of a rank's window. `None`: its last byte of `bytes` is behind the window.
+    pub(super) fn at(&self, rank: u32, output: bool, inside: u64, bytes: u64) -> Option<u64> {
+        let end = inside.checked_add(bytes)?;
+        let start = self.area.windows_of(rank);
+        let start = start.checked_add(offset(self.window, self.slice, output))?;
+        (end <= self.window).then_some(start.checked_add(inside)?)
+    }
 }
 
 /// Progress of one such operation. Counts of slices are relative to its first.
@@ -97,6 +120,8 @@ pub(super) struct Bounce {
     shapes: [(Params, Ranges); 2],
     /// Blocks of this rank's source and destination.
     blocks: [u64; 2],
+    /// Chunks of them that go through windows.
+    shared: [Vec<u32>; 2],
     pub(super) filled: u64,
     pub(super) passed: u64,
     pub(super) taken: u64,
@@ -111,6 +136,7 @@ impl Bounce {
         base: u64,
         plans: &mut Plans,
     ) -> Bounce {
+        let window = window_bytes(plans.ranks());
         let size = p.dtype.bytes();
         let block = (p.count * size).max(1);
         let chunks = u64::from(push.block_chunks.max(1));
@@ -119,7 +145,7 @@ impl Bounce {
             .max(push.output_bytes)
             .div_ceil(block)
             .max(1);
-        let each = (WINDOW / (size * most_blocks * chunks)).max(1);
+        let each = (window / (size * most_blocks * chunks)).max(1);
         let slices = p.count.div_ceil(chunks).div_ceil(each).max(1);
         let of = |plans: &mut Plans, count: u64| {
             let p = Params { count, ..p };
@@ -135,6 +161,7 @@ impl Bounce {
                 of(plans, p.count - (slices - 1) * each * chunks),
             ],
             blocks: bytes.map(|b| b / block),
+            shared: plans.shared(&p),
             filled: 0,
             passed: 0,
             taken: 0,
@@ -162,14 +189,32 @@ impl Bounce {
         &self.shapes[usize::from(slice + 1 == self.slices)]
     }
 
-    /// Bytes of this rank's source and destination in a slice.
-    pub(super) fn bytes(&self, slice: u64) -> [u64; 2] {
-        let (p, _) = self.shape(slice);
-        self.blocks.map(|b| b * p.count * p.dtype.bytes())
+    /// A slice of this rank's source or destination, of which the operation has `count` elements.
+    pub(super) fn slice<'a>(
+        &self,
+        count: u64,
+        buffer: &'a Pages,
+        slice: u64,
+        output: bool,
+    ) -> Slice<'a> {
+        let (p, ranges) = self.shape(slice);
+        let of = |count: u64| Layout {
+            count,
+            block_chunks: ranges.block_chunks.max(1),
+        };
+        let size = p.dtype.bytes();
+        Slice {
+            buffer,
+            whole: of(count),
+            part: of(p.count),
+            before: slice * self.each,
+            size,
+            bytes: self.blocks[usize::from(output)] * p.count * size,
+        }
     }
 
-    /// Copies this rank's pieces of a slice from `buffer` into its source window, or there from its result window. The
-    /// operation has `count` elements. Returns how many bytes.
+    /// Copies the pieces of a slice that peers read from `buffer` into its source window, or those that they have written there
+    /// from its result window. The operation has `count` elements. Returns how many bytes.
     pub(super) fn copy(
         &self,
         count: u64,
@@ -178,32 +223,63 @@ impl Bounce {
         slice: u64,
         output: bool,
     ) -> u64 {
-        let (p, ranges) = self.shape(slice);
-        let (chunks, size) = (ranges.block_chunks.max(1), p.dtype.bytes());
-        let of = |count: u64| Layout {
-            count,
-            block_chunks: chunks,
-        };
-        let (whole, part) = (of(count), of(p.count));
+        let own = self.slice(count, buffer, slice, output);
         let window = windows.at(self.base + slice, output);
-        let blocks = self.blocks[usize::from(output)];
         let mut copied = 0;
-        for i in 0..blocks as u32 * chunks {
-            let piece = part.chunk(i);
-            let (from, len) = (piece.start * size, (piece.end - piece.start) * size);
-            let at = (whole.chunk(i).start + slice * self.each) * size;
-            let mut done = 0;
-            while done < len {
-                let (own, run) = buffer.at(at + done);
-                let n = (run as u64).min(len - done);
-                let inside = window.wrapping_add((from + done) as usize);
+        for chunk in &self.shared[usize::from(output)] {
+            let piece = own.part.chunk(*chunk);
+            let (mut at, end) = (piece.start * own.size, piece.end * own.size);
+            while at < end.min(own.bytes) {
+                let (own, n) = own.in_chunk(*chunk, at);
+                let inside = window.wrapping_add(at as usize);
                 let (to, from) = if output { (own, inside) } else { (inside, own) };
                 // SAFETY: the pieces of all slices tile the buffer, which is pinned, and those of one slice its window.
                 unsafe { copy::copy(to, from, n as usize) };
-                done += n;
+                at += n;
+                copied += n;
             }
-            copied += len;
         }
         copied
+    }
+}
+
+/// The pieces of an own buffer in a slice, as if they lay together, as they do in a window.
+#[derive(Debug)]
+pub(super) struct Slice<'a> {
+    buffer: &'a Pages,
+    whole: Layout,
+    part: Layout,
+    /// Elements of each chunk before the slice.
+    before: u64,
+    /// Of an element.
+    size: u64,
+    bytes: u64,
+}
+
+impl Slice<'_> {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The bytes at an offset, and how many of them lie together.
+    pub(super) fn at(&self, offset: u64) -> (*mut u8, u64) {
+        let chunks = u64::from(self.part.block_chunks);
+        let element = offset / self.size;
+        let (block, inside) = (element / self.part.count, element % self.part.count);
+        // Chunks differ by one element at most: the next one or the one before, if it is not this one.
+        let guess = block * chunks + inside * chunks / self.part.count;
+        let near = guess.saturating_sub(1)..=guess + 1;
+        let mut near = near.map(|chunk| chunk as u32);
+        let chunk = near.find(|c| self.part.chunk(*c).contains(&element));
+        self.in_chunk(chunk.unwrap_or(guess as u32), offset)
+    }
+
+    /// The same, in a chunk.
+    fn in_chunk(&self, chunk: u32, offset: u64) -> (*mut u8, u64) {
+        let piece = self.part.chunk(chunk);
+        let inside = offset - piece.start * self.size;
+        let start = (self.whole.chunk(chunk).start + self.before) * self.size;
+        let (at, run) = self.buffer.at(start + inside);
+        (at, (run as u64).min(piece.end * self.size - offset))
     }
 }

@@ -46,6 +46,8 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use ringbell_onc_engines::program::Order;
+
 use super::Params;
 use crate::memory::nic_memory::NicMemory;
 pub(crate) use crate::sync;
@@ -133,6 +135,7 @@ impl Direct {
         rank: u32,
         ranks: u32,
         eager_bytes: u64,
+        order: Order,
     ) -> Option<Direct> {
         if ranks > MAX_DIRECT_RANKS {
             return None;
@@ -145,7 +148,7 @@ impl Direct {
             everybody_else: (u64::MAX >> (64 - ranks)) & !(1 << rank),
             area,
             peers: vec![0; ranks as usize],
-            plans: Plans::new(rank, ranks),
+            plans: Plans::new(rank, ranks, order),
             ops: VecDeque::new(),
             published: 0,
             posted: 0,
@@ -166,7 +169,7 @@ impl Direct {
 
     /// Bytes of NIC memory that the area takes.
     pub(crate) fn nic_memory(&self) -> u64 {
-        self.area.bytes() + self.windows.as_ref().map_or(0, |_| bounce::ALL)
+        self.area.bytes() + self.windows.as_ref().map_or(0, Windows::bytes)
     }
 
     /// Sets the address of a peer's area.
@@ -537,24 +540,36 @@ impl Direct {
                         };
                     }
                 }
-                Phase::Bounce(_) => match self.run_bounce(peers) {
-                    Ok(Looked::Ended(outcome)) => {
-                        self.idle = 0;
-                        match outcome {
-                            Outcome::Fallback => self.stats.fallback += 1,
-                            _ => self.stats.bounced += 1,
+                Phase::Bounce(_) => {
+                    let budget = self.stats.stored + BATCH_BYTES;
+                    let looked = loop {
+                        match self.run_bounce(peers) {
+                            Ok(Looked::Moved) if self.stats.stored < budget => {
+                                moved = true;
+                                self.idle = 0;
+                            }
+                            looked => break looked,
                         }
-                        return Some(Ok(Some(outcome)));
+                    };
+                    match looked {
+                        Ok(Looked::Ended(outcome)) => {
+                            self.idle = 0;
+                            match outcome {
+                                Outcome::Fallback => self.stats.fallback += 1,
+                                _ => self.stats.bounced += 1,
+                            }
+                            return Some(Ok(Some(outcome)));
+                        }
+                        Ok(Looked::Moved) => {
+                            self.idle = 0;
+                            return Some(Ok(None));
+                        }
+                        Ok(Looked::Waits(missing)) => {
+                            return self.wait(peers, missing).or(moved.then_some(Ok(None)));
+                        }
+                        Err(outcome) => return Some(Err(outcome)),
                     }
-                    Ok(Looked::Moved) => {
-                        self.idle = 0;
-                        return Some(Ok(None));
-                    }
-                    Ok(Looked::Waits(missing)) => {
-                        return self.wait(peers, missing).or(moved.then_some(Ok(None)));
-                    }
-                    Err(outcome) => return Some(Err(outcome)),
-                },
+                }
                 Phase::Flags { missing } => {
                     let mut left = *missing;
                     while left != 0 {

@@ -8,6 +8,7 @@ use ringbell_gtlb::PAGE_BYTES;
 use ringbell_onc_engines::reduce;
 
 use super::area::Area;
+use super::bounce::{self, Slice};
 use super::pages::{Pages, INLINE_PAGES};
 use super::ranges::{Ranges, Run, Step};
 use super::record::{Place, Record};
@@ -34,17 +35,47 @@ pub(super) struct PassError {
     pub(super) rank: u32,
 }
 
+/// A buffer of this rank, or its pieces in a slice.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Own<'a> {
+    Whole(&'a Pages),
+    Slice(&'a Slice<'a>),
+}
+
+impl Own<'_> {
+    /// The bytes at an offset, and how many of them lie together.
+    #[inline]
+    fn at(self, offset: u64) -> Option<(*mut u8, u64)> {
+        match self {
+            Own::Whole(pages) if offset < pages.bytes() => {
+                let (at, run) = pages.at(offset);
+                Some((at, run as u64))
+            }
+            Own::Slice(slice) if offset < slice.bytes() => Some(slice.at(offset)),
+            _ => None,
+        }
+    }
+}
+
+/// Where the peers' buffers are.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Theirs<'a> {
+    /// The inputs of an operation, in the own area.
+    Came(&'a Area, u64),
+    /// Where their records say.
+    Placed(&'a [Record]),
+    Windows(&'a bounce::Theirs<'a>),
+}
+
 /// One batch.
 pub(super) struct Job<'a> {
     pub(super) plan: &'a Ranges,
     pub(super) params: &'a Params,
     pub(super) rank: u32,
-    pub(super) input: &'a Pages,
-    pub(super) output: &'a Pages,
-    pub(super) records: &'a [Record],
+    pub(super) input: Own<'a>,
+    pub(super) output: Own<'a>,
+    pub(super) theirs: Theirs<'a>,
     pub(super) peers: &'a dyn Peers,
-    /// Peers' inputs lie in the own area.
-    pub(super) eager: Option<(&'a Area, u64)>,
     pub(super) streaming: bool,
 }
 
@@ -298,28 +329,43 @@ fn across(job: &Job<'_>, sources: &[Run], destinations: &[Run], at: u64) -> Resu
 #[inline]
 fn resolve(job: &Job<'_>, c: &Run, offset: u64, most: u64) -> Result<(*mut u8, u64), PassError> {
     if c.rank == job.rank {
-        let pages = if c.output { job.output } else { job.input };
-        if offset >= pages.bytes() {
-            return Err(PassError { rank: c.rank });
-        }
-        let (p, n) = pages.at(offset);
-        return Ok((p, most.min(n as u64)));
+        let own = if c.output { job.output } else { job.input };
+        let (p, n) = own.at(offset).ok_or(PassError { rank: c.rank })?;
+        return Ok((p, most.min(n)));
     }
-    if let Some((area, seq)) = job.eager {
-        let len = job.plan.input_bytes;
-        if c.output || offset.saturating_add(most) > len {
-            return Err(PassError { rank: c.rank });
+    let found = match job.theirs {
+        Theirs::Came(area, seq) => {
+            let len = job.plan.input_bytes;
+            let inside = !c.output && offset.saturating_add(most) <= len;
+            inside.then(|| {
+                let p = area.input(c.rank, seq, len as usize);
+                (p.cast_mut().wrapping_add(offset as usize), most)
+            })
         }
-        let p = area.input(c.rank, seq, len as usize);
-        return Ok((p.cast_mut().wrapping_add(offset as usize), most));
-    }
-    let record = &job.records[c.rank as usize];
-    let place = if c.output {
-        &record.output
-    } else {
-        &record.input
+        Theirs::Placed(records) => {
+            let record = &records[c.rank as usize];
+            let place = if c.output {
+                &record.output
+            } else {
+                &record.input
+            };
+            peer(job.peers, c.rank, place, offset, most)
+        }
+        Theirs::Windows(all) => in_window(job.peers, all, c, offset, most),
     };
-    peer(job.peers, c.rank, place, offset, most).ok_or(PassError { rank: c.rank })
+    found.ok_or(PassError { rank: c.rank })
+}
+
+/// The same for a peer's window.
+fn in_window(
+    peers: &dyn Peers,
+    all: &bounce::Theirs<'_>,
+    c: &Run,
+    offset: u64,
+    most: u64,
+) -> Option<(*mut u8, u64)> {
+    let bus = all.at(c.rank, c.output, offset, most)?;
+    Some((peers.window(c.rank)?.at(bus, most)?, most))
 }
 
 /// The same for a peer's buffer, as its record describes it.

@@ -1,6 +1,7 @@
 //! The plans of a communicator's direct path: one for each kind and root, and in bytes for one count and type.
 
 use ringbell_nic_abi::CollectiveKind;
+use ringbell_onc_engines::program::Order;
 use rustc_hash::FxHashMap;
 
 use super::steps::{build, Chunks, Plan, Shape};
@@ -11,26 +12,43 @@ use super::Params;
 pub(super) struct Plans {
     rank: u32,
     ranks: u32,
+    order: Order,
     shapes: FxHashMap<(CollectiveKind, u32), Option<Shape>>,
 }
 
 impl Plans {
-    pub(super) fn new(rank: u32, ranks: u32) -> Plans {
+    pub(super) fn new(rank: u32, ranks: u32, order: Order) -> Plans {
         Plans {
             rank,
             ranks,
+            order,
             shapes: FxHashMap::default(),
         }
     }
 
+    pub(super) fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
     /// For one count and type: this rank's own steps, then the parts of all ranks' steps whose results are this rank's.
     pub(super) fn ranges(&mut self, p: &Params) -> [Ranges; 2] {
-        let (rank, ranks) = (self.rank, self.ranks);
-        let shape = self.shapes.entry((p.kind, p.root));
-        match shape.or_insert_with(|| build(p, rank, ranks)) {
+        match self.shape(p) {
             Some(s) => [Ranges::of(&s.push, p), Ranges::of(&s.pull, p)],
             None => Default::default(),
         }
+    }
+
+    /// Chunks of this rank's source that other ranks read, and of its destination that they write, in order.
+    pub(super) fn shared(&mut self, p: &Params) -> [Vec<u32>; 2] {
+        self.shape(p).map(|s| s.shared.clone()).unwrap_or_default()
+    }
+
+    fn shape(&mut self, p: &Params) -> Option<&Shape> {
+        let (rank, ranks, order) = (self.rank, self.ranks, self.order);
+        let shape = self.shapes.entry((p.kind, p.root));
+        shape
+            .or_insert_with(|| build(order, p, rank, ranks))
+            .as_ref()
     }
 }
 

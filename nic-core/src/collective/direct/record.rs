@@ -19,8 +19,6 @@
 //! Tables of pages are written for each operation and live as long as it does, so that no peer ever
 //! holds a translation that could be stale, and nothing need be invalidated there when memory is freed.
 
-use ringbell_gtlb::PAGE_BYTES;
-
 use super::pages::{Pages, INLINE_PAGES};
 use super::Params;
 use crate::collective::params::fold;
@@ -194,20 +192,6 @@ impl Record {
             flags,
             codes: codes(p),
             count: p.count,
-        }
-    }
-
-    /// Of a peer's windows of whole pages, which lie together at these addresses.
-    pub(super) fn of_windows([input, output]: [u64; 2]) -> Record {
-        let place = |bus: u64| Place {
-            words: std::array::from_fn(|i| bus.saturating_add(i as u64 * PAGE_BYTES)),
-            pages: INLINE_PAGES as u32,
-            offset: 0,
-        };
-        Record {
-            input: place(input),
-            output: place(output),
-            ..Record::default()
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::area::{Area, Flag};
 use super::bounce::{self, Windows, NO_WINDOWS};
-use super::pass::{self, Cursor, PassError};
+use super::pass::{self, Cursor, Own, PassError, Theirs};
 use super::record::flag;
 use super::{guard, Direct, Outcome, Peers, Phase, Way, BATCH_BYTES};
 use crate::memory::nic_memory::NicMemory;
@@ -30,11 +30,10 @@ impl Direct {
             plan: &d.pull,
             params: &op.params,
             rank: self.rank,
-            input: &d.input,
-            output: &d.output,
-            records: &self.records,
+            input: Own::Whole(&d.input),
+            output: Own::Whole(&d.output),
+            theirs: Theirs::Came(eager.0, eager.1),
             peers,
-            eager: Some(eager),
             streaming: false,
         };
         match pass::run(&job, &mut Cursor::default(), u64::MAX, &mut self.stats) {
@@ -84,11 +83,10 @@ impl Direct {
             },
             params: &op.params,
             rank: self.rank,
-            input: &op.at.input,
-            output: &op.at.output,
-            records: &self.records,
+            input: Own::Whole(&op.at.input),
+            output: Own::Whole(&op.at.output),
+            theirs: Theirs::Placed(&self.records),
             peers,
-            eager: None,
             streaming,
         };
         let result = pass::run(&job, cursor, BATCH_BYTES, &mut self.stats);
@@ -139,7 +137,7 @@ impl Direct {
     /// Tells the peers where this rank's windows are.
     pub(super) fn show_windows(&mut self, nic_memory: &mut NicMemory, peers: &dyn Peers) {
         if self.windows.is_none() {
-            self.windows = Windows::new(nic_memory);
+            self.windows = Windows::new(self.ranks, nic_memory);
         }
         let bus = self.windows.as_ref().map_or(NO_WINDOWS, Windows::bus);
         for r in self.others() {
@@ -211,29 +209,29 @@ impl Direct {
         slice: u64,
         number: u64,
     ) -> Result<bool, Outcome> {
-        let Some(windows) = &self.windows else {
+        if self.windows.is_none() {
+            return Ok(false);
+        }
+        if self.others().any(|r| self.area.windows_of(r) == NO_WINDOWS) {
+            return Ok(false);
+        }
+        let Some(op) = self.ops.front() else {
             return Ok(false);
         };
-        for r in self.others() {
-            match self.area.windows_of(r) {
-                NO_WINDOWS => return Ok(false),
-                bus => self.records[r as usize] = bounce::record(bus, number),
-            }
-        }
-        let Some(Phase::Bounce(b)) = self.ops.front().map(|op| &op.course.phase) else {
+        let Phase::Bounce(b) = &op.course.phase else {
             return Ok(false);
         };
         let (params, plan) = b.shape(slice);
-        let [input, output] = b.bytes(slice);
+        let own = |pages, output| b.slice(op.params.count, pages, slice, output);
+        let (input, output) = (own(&op.at.input, false), own(&op.at.output, true));
         let job = pass::Job {
             plan,
             params,
             rank: self.rank,
-            input: &windows.buffer(number, false, input),
-            output: &windows.buffer(number, true, output),
-            records: &self.records,
+            input: Own::Slice(&input),
+            output: Own::Slice(&output),
+            theirs: Theirs::Windows(&bounce::Theirs::new(&self.area, self.ranks, number)),
             peers,
-            eager: None,
             streaming: false,
         };
         let entered = self.enter(peers)?;

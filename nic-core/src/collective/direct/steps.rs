@@ -1,7 +1,11 @@
 //! Reads and writes of this rank, from the `DIRECT` programs, by rank and chunk.
 
+use std::collections::BTreeSet;
+
 use ringbell_nic_abi::Algorithm;
-use ringbell_onc_engines::program::{generate_all, Layout, Operand, Place, Program, Target};
+use ringbell_onc_engines::program::{
+    generate_all_in, Layout, Operand, Order, Place, Program, Target,
+};
 
 use super::Params;
 
@@ -77,11 +81,13 @@ pub(super) struct Shape {
     pub(super) push: Plan,
     /// The parts of all ranks' steps whose results are this rank's.
     pub(super) pull: Plan,
+    /// Chunks of this rank's source that other ranks read, and of its destination that they write, in order.
+    pub(super) shared: [Vec<u32>; 2],
 }
 
 /// `None` when the operation has no such program; the caller has chosen `DIRECT` only where it has.
-pub(super) fn build(p: &Params, rank: u32, ranks: u32) -> Option<Shape> {
-    let all = generate_all(p.kind, Algorithm::Direct, ranks, p.root).ok()?;
+pub(super) fn build(order: Order, p: &Params, rank: u32, ranks: u32) -> Option<Shape> {
+    let all = generate_all_in(order, p.kind, Algorithm::Direct, ranks, p.root).ok()?;
     let mine = all.get(rank as usize)?;
     let blocks = |chunks: fn(&Program) -> u32| {
         let most = all.iter().map(chunks).max().unwrap_or(0);
@@ -95,6 +101,15 @@ pub(super) fn build(p: &Params, rank: u32, ranks: u32) -> Option<Shape> {
         steps,
     };
     let push = mine.steps.iter().map(|s| step(mine, s, None)).collect();
+    let mut shared = [BTreeSet::new(), BTreeSet::new()];
+    for program in all.iter().filter(|q| q.rank != rank) {
+        for s in program.steps.iter().map(|s| step(program, s, None)) {
+            let places = s.sources.iter().chain(&s.destinations);
+            for c in places.filter(|c| c.rank == rank) {
+                shared[usize::from(c.output)].extend(c.first..c.first + s.chunks);
+            }
+        }
+    }
     let pull = all
         .iter()
         .flat_map(|q| q.steps.iter().map(move |s| step(q, s, Some(rank))))
@@ -103,6 +118,7 @@ pub(super) fn build(p: &Params, rank: u32, ranks: u32) -> Option<Shape> {
     Some(Shape {
         push: plan(push),
         pull: plan(pull),
+        shared: shared.map(|s| s.into_iter().collect()),
     })
 }
 

@@ -183,7 +183,10 @@ fn ranks<R: Send + 'static>(
         .map(|r| {
             let nic_memory = &mut memories[r as usize];
             (0..comms)
-                .map(|c| Direct::new(nic_memory, &mut pool, c as u64, r, n, EAGER).expect("room"))
+                .map(|c| {
+                    Direct::new(nic_memory, &mut pool, c as u64, r, n, EAGER, Order::Ring)
+                        .expect("room")
+                })
                 .collect()
         })
         .collect();

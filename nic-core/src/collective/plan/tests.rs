@@ -41,6 +41,7 @@ fn a_receive_posted_ahead_waits_for_every_use_of_its_memory_and_for_messages_tha
                         rank,
                         root,
                         in_place,
+                        order: [Order::Ring, Order::Rank][ranks as usize % 2],
                     };
                     // Some do not exist for every number of ranks.
                     let Ok(plan) = Plans::default().of(shape) else {

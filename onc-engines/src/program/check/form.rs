@@ -196,9 +196,9 @@ fn order(p: &Program) -> Result<(), Problem> {
     let whole_block = matches!(p.kind, K::Reduce | K::AllReduce);
     match p.order {
         Order::None if whole_block || p.kind == K::ReduceScatter => {
-            refused("the collective reduces: claim Ring or Other")
+            refused("the collective reduces: claim Ring, Rank or Other")
         }
-        Order::Ring | Order::Other if !whole_block && p.kind != K::ReduceScatter => {
+        Order::Ring | Order::Rank | Order::Other if !whole_block && p.kind != K::ReduceScatter => {
             refused("the collective reduces nothing: say None")
         }
         Order::Ring if whole_block && !p.block_chunks.is_multiple_of(p.ranks) => {

@@ -538,7 +538,7 @@ mod planted {
         p.iter_mut().for_each(|p| p.order = Order::None);
         assert_eq!(
             refused(&p),
-            "rank 0: order None does not fit: the collective reduces: claim Ring or Other"
+            "rank 0: order None does not fit: the collective reduces: claim Ring, Rank or Other"
         );
         assert_eq!(
             refused(&[]),

@@ -105,23 +105,30 @@ impl Algebra {
         }
     }
 
-    /// The rank with which the ring's reduction of a source chunk starts: chunk i of n of a block with
-    /// rank i; a reduce-scatter's block i with rank i.
-    fn ring_start(&self, chunk: u32) -> u32 {
-        if self.kind == CollectiveKind::ReduceScatter {
+    /// The rank with which the reduction of a source chunk starts: rank 0; or round the ring, chunk i of n of a block with
+    /// rank i, and a reduce-scatter's block i with rank i.
+    fn start(&self, chunk: u32) -> u32 {
+        if self.order == Order::Rank {
+            0
+        } else if self.kind == CollectiveKind::ReduceScatter {
             chunk / self.block_chunks
         } else {
             chunk % self.block_chunks / (self.block_chunks / self.ranks)
         }
     }
 
+    /// Whether the order is fixed.
+    fn in_order(&self) -> bool {
+        matches!(self.order, Order::Ring | Order::Rank)
+    }
+
     /// The whole reduction of a source chunk, in words.
     fn whole_text(&self, chunk: u32) -> String {
         match self.order {
-            Order::Ring => format!(
+            Order::Ring | Order::Rank => format!(
                 "chunk {chunk} of all {} ranks in ring order from rank {}",
                 self.ranks,
-                self.ring_start(chunk)
+                self.start(chunk)
             ),
             _ => format!("chunk {chunk} of all {} ranks", self.ranks),
         }
@@ -134,7 +141,7 @@ impl Algebra {
             Value::Run {
                 chunk, first, len, ..
             } => {
-                let in_order = self.order != Order::Ring || first == self.ring_start(of);
+                let in_order = !self.in_order() || first == self.start(of);
                 chunk == of && len == self.ranks && (in_order || self.ranks == 1)
             }
             Value::Any { chunk, len, .. } => chunk == of && len == self.ranks,
@@ -186,7 +193,7 @@ impl Algebra {
         if let Some(twice) = self.common(a, b) {
             return Err(Refused::Twice(twice));
         }
-        if self.order == Order::Ring {
+        if self.in_order() {
             return self.reduce_in_order(of, a, b);
         }
         let mut set = vec![0u64; (self.ranks as usize).div_ceil(64)];
@@ -202,7 +209,7 @@ impl Algebra {
     }
 
     fn reduce_in_order(&self, of: u32, a: Value, b: Value) -> Result<Value, Refused> {
-        let start = self.ring_start(of);
+        let start = self.start(of);
         match (a, b) {
             (Value::Run { first, .. }, _) if first != start => Err(Refused::Order(format!(
                 "chunk {of} starts with rank {start}"

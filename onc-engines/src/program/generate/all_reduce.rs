@@ -1,6 +1,6 @@
 //! All-reduce over the network.
 
-use super::blocks::{all_gather_blocks, reduce_blocks};
+use super::blocks::{all_gather_blocks, reduce_blocks, reduce_messages};
 use super::{tree, Builder};
 use crate::program::{Chunks, Operand, Order, Place, Program, Target};
 
@@ -47,12 +47,12 @@ pub(super) fn ring(b: Builder) -> Program {
 }
 
 /// For short messages: every rank gets every source by recursive doubling (Bruck's algorithm when the
-/// number of ranks is no power of two), then reduces in the order of the ring.
+/// number of ranks is no power of two), then reduces in the wanted order.
 ///
 /// Takes the logarithm of the ring's hops and n / 2 times its bytes; the same bits as the ring's.
 pub(super) fn recursive_doubling(b: Builder) -> Program {
     let n = b.n();
-    let mut b = b.buffers(n, n, n).order(Order::Ring);
+    let mut b = b.buffers(n, n, n).reducing();
     if n == 1 {
         b.step(0, [Operand::input(0)], [Target::output(0)]);
         return b.finish(0);
@@ -77,13 +77,13 @@ pub(super) fn recursive_doubling(b: Builder) -> Program {
     b.finish(n * n)
 }
 
-/// Chunk r of every rank goes to rank r, which reduces it in the order of the ring and sends it to all.
+/// Chunk r of every rank goes to rank r, which reduces it in the wanted order and sends it to all.
 ///
-/// As many bytes as the ring's in two hops instead of 2 (n - 1), and no NIC memory; but every rank
+/// As many bytes as the ring's in two hops instead of 2 (n - 1), and no NIC memory in the order of the ring; but every rank
 /// exchanges messages with every other, so it needs a network that carries all pairs at once.
 pub(super) fn pairwise(b: Builder) -> Program {
     let n = b.n();
-    let mut b = b.buffers(n, n, n).order(Order::Ring);
+    let mut b = b.buffers(n, n, n).reducing();
     let p = b.rank();
     if n == 1 {
         b.step(0, [Operand::input(0)], [Target::output(0)]);
@@ -93,15 +93,8 @@ pub(super) fn pairwise(b: Builder) -> Program {
         let to = b.before(k);
         b.step(k - 1, [Operand::input(to)], [Target::to(to)]);
     }
-    for k in 1..n {
-        let so_far = if k == 1 {
-            Operand::input(p)
-        } else {
-            Operand::output(p)
-        };
-        let from = Operand::from(b.after(k));
-        b.step(k, [so_far, from], [Target::output(p)]);
-    }
+    let whole = Place::Output(Chunks::one(p));
+    let slots = reduce_messages(&mut b, 1, p, p, whole, None);
     for k in 1..n {
         let to = b.before(k);
         b.step(n + k - 1, [Operand::output(p)], [Target::to(to)]);
@@ -110,7 +103,7 @@ pub(super) fn pairwise(b: Builder) -> Program {
         let from = b.after(k);
         b.step(n + k, [Operand::from(from)], [Target::output(from)]);
     }
-    b.finish(0)
+    b.finish(slots)
 }
 
 /// Up a binary tree to rank 0 and down again: few hops, but another order of reduction.

@@ -67,8 +67,45 @@ pub(super) fn all_gather_blocks(
     round + 1
 }
 
-/// Reduces the sources of all ranks, which lie here, to the destination, each chunk in the order of the
-/// ring: chunk c of `at(c, c)`, `at(c + 1, c)`, and so on; `partial(c)` is where its partial results go.
+/// Reduces this rank's chunk of all sources, which come as messages but for the own one, in the wanted order. Its chunk is
+/// `own` of the source, and the result goes to `into`, and to `result` at last; partial results stay in `slot` of the NIC's
+/// memory until the own source was added, which the destination may hold. Returns the slots that are needed.
+pub(super) fn reduce_messages(
+    b: &mut Builder,
+    start: u32,
+    own: u32,
+    slot: u32,
+    into: Place,
+    result: Option<Target>,
+) -> u32 {
+    let p = b.rank();
+    let operand = |q| match q == p {
+        true => Operand::input(own),
+        false => Operand::from(q),
+    };
+    let mut ranks = b.contributors();
+    let first = ranks.next().unwrap_or(p);
+    let (mut so_far, mut added, mut slots) = (operand(first), first == p, 0);
+    let last = b.n() - 2;
+    for (k, q) in (0..).zip(ranks) {
+        added |= q == p;
+        let to = match added {
+            true => into,
+            false => Place::Scratch(Chunks::one(slot)),
+        };
+        if matches!(to, Place::Scratch(_)) {
+            slots = slot + 1;
+        }
+        let mut results = vec![Target::Local(to)];
+        results.extend(result.filter(|_| k == last));
+        b.push(start + k, vec![so_far, operand(q)], results, 1);
+        so_far = Operand::Local(to);
+    }
+    slots
+}
+
+/// Reduces the sources of all ranks, which lie here, to the destination, each chunk in the wanted order:
+/// chunk c of `at(c, c)`, `at(c + 1, c)`, and so on, or from rank 0 on; `partial(c)` is where its partial results go.
 pub(super) fn reduce_blocks(
     b: &mut Builder,
     start: u32,
@@ -77,14 +114,15 @@ pub(super) fn reduce_blocks(
 ) {
     let n = b.n();
     for c in 0..n {
-        let mut so_far = at(c, c);
+        let first = b.first(c);
+        let mut so_far = at(first, c);
         for k in 1..n {
             let result = if k == n - 1 {
                 Place::Output(Chunks::one(c))
             } else {
                 partial(c)
             };
-            let next = at((c + k) % n, c);
+            let next = at((first + k) % n, c);
             b.step(
                 start + k - 1,
                 [Operand::Local(so_far), Operand::Local(next)],

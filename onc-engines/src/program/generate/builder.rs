@@ -8,11 +8,14 @@ use crate::program::{Operand, Order, Program, Step, Target};
 #[derive(Debug)]
 pub(super) struct Builder {
     program: Program,
+    /// The order of programs that can have both.
+    wanted: Order,
 }
 
 impl Builder {
     /// No buffers and no steps yet.
     pub(super) fn new(
+        wanted: Order,
         kind: CollectiveKind,
         algo: Algorithm,
         ranks: u32,
@@ -33,6 +36,7 @@ impl Builder {
                 order: Order::None,
                 steps: Vec::new(),
             },
+            wanted,
         }
     }
 
@@ -50,6 +54,20 @@ impl Builder {
     pub(super) fn ring(&self) -> impl Iterator<Item = u32> {
         let (n, rank) = (self.n(), self.program.rank);
         (0..n).map(move |k| (rank + k) % n)
+    }
+
+    /// The rank with which the reduction of a chunk starts, of which this is the number.
+    pub(super) fn first(&self, chunk: u32) -> u32 {
+        match self.wanted {
+            Order::Rank => 0,
+            _ => chunk % self.n(),
+        }
+    }
+
+    /// The ranks in the order in which this rank reduces its own chunk.
+    pub(super) fn contributors(&self) -> impl Iterator<Item = u32> + use<> {
+        let (n, first) = (self.n(), self.first(self.rank()));
+        (0..n).map(move |k| (first + k) % n)
     }
 
     /// This rank.
@@ -93,6 +111,12 @@ impl Builder {
         self.program.input_chunks = input;
         self.program.output_chunks = output;
         self
+    }
+
+    /// It reduces in the order that was wanted.
+    pub(super) fn reducing(self) -> Builder {
+        let order = self.wanted;
+        self.order(order)
     }
 
     /// The order in which it reduces.

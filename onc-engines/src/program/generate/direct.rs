@@ -3,12 +3,12 @@
 //!
 //! A rank touches only its own share, so the ranks need no order among them between the barriers at
 //! both ends, and source and destination may be the same memory. Its own memory is `Local`, a peer's
-//! `Peer`; operands come in the order of Table 8's ring.
+//! `Peer`; operands come in the order of Table 8's ring, or of the ranks.
 
 use ringbell_nic_abi::CollectiveKind as K;
 
 use super::Builder;
-use crate::program::{Operand, Order, Place, Program, Target};
+use crate::program::{Operand, Place, Program, Target};
 
 /// The one-pass form of any collective.
 pub(super) fn program(b: Builder) -> Program {
@@ -17,11 +17,11 @@ pub(super) fn program(b: Builder) -> Program {
     // Where the share is a part of one block, the block has a chunk for each rank.
     match b.kind() {
         K::AllReduce => {
-            let b = b.buffers(n, n, n).order(Order::Ring);
+            let b = b.buffers(n, n, n).reducing();
             fused(b, None, None)
         }
         K::Reduce => {
-            let b = b.buffers(n, n, at_root(n)).order(Order::Ring);
+            let b = b.buffers(n, n, at_root(n)).reducing();
             fused(b, None, Some(root))
         }
         K::Broadcast => {
@@ -29,8 +29,8 @@ pub(super) fn program(b: Builder) -> Program {
             fused(b, Some(root), None)
         }
         K::ReduceScatter => {
-            let b = b.buffers(1, n, 1).order(Order::Ring);
-            let operands = b.ring().map(|q| read(r, q, Place::Input(r.into())));
+            let b = b.buffers(1, n, 1).reducing();
+            let operands = b.contributors().map(|q| read(r, q, Place::Input(r.into())));
             let operands = operands.collect();
             one_step(b, operands, vec![Target::output(0)])
         }
@@ -66,7 +66,10 @@ pub(super) fn program(b: Builder) -> Program {
 /// Chunk r of one source, or of all reduced, to one destination or all.
 fn fused(b: Builder, source: Option<u32>, destination: Option<u32>) -> Program {
     let r = b.rank();
-    let of = |one: Option<u32>| b.ring().filter(move |q| one.is_none_or(|o| o == *q));
+    let of = |one: Option<u32>| {
+        b.contributors()
+            .filter(move |q| one.is_none_or(|o| o == *q))
+    };
     let operands = of(source).map(|q| read(r, q, Place::Input(r.into())));
     let results = of(destination).map(|q| write(r, q, Place::Output(r.into())));
     let (operands, results) = (operands.collect(), results.collect());

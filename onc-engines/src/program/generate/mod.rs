@@ -16,7 +16,7 @@ mod tree;
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 
-use super::Program;
+use super::{Order, Program};
 use builder::Builder;
 
 /// Most ranks that a program can have: chunk numbers up to ranks² fit 32 bits.
@@ -54,6 +54,14 @@ pub enum GenerateError {
         /// Given.
         kind: CollectiveKind,
     },
+    /// The algorithm cannot reduce in the order of the ranks.
+    #[error("{} by {} does not reduce in the order of the ranks, which `deterministic` asks for: choose one of {}", spelled(kind.name()), spelled(algo.name()), strict_names(*kind))]
+    Strict {
+        /// Collective.
+        kind: CollectiveKind,
+        /// Given.
+        algo: Algorithm,
+    },
     /// The collective has no such algorithm.
     #[error("{} has no algorithm {}: choose one of {}", spelled(kind.name()), spelled(algo.name()), names(*kind))]
     Algorithm {
@@ -74,12 +82,25 @@ fn names(kind: CollectiveKind) -> String {
     all.collect::<Vec<_>>().join(", ")
 }
 
+fn strict_names(kind: CollectiveKind) -> String {
+    let all = algorithms(kind).iter().filter(|a| is_strict(kind, **a));
+    let all = all.map(|a| spelled(a.name()));
+    all.collect::<Vec<_>>().join(", ")
+}
+
+/// Whether the program of this algorithm can reduce in the order of the ranks, or reduces nothing.
+pub const fn is_strict(kind: CollectiveKind, algo: Algorithm) -> bool {
+    use CollectiveKind as K;
+    let reduces = matches!(kind, K::Reduce | K::AllReduce | K::ReduceScatter);
+    !(reduces && matches!(algo, Algorithm::Ring | Algorithm::Tree))
+}
+
 /// The algorithms that a collective has; empty for an operation that is none.
 pub const fn algorithms(kind: CollectiveKind) -> &'static [Algorithm] {
     use Algorithm as A;
     match kind {
         CollectiveKind::Broadcast => &[A::Chain, A::RecursiveDoubling, A::Flat, A::Direct],
-        CollectiveKind::Reduce => &[A::Ring, A::Flat, A::Tree, A::Direct],
+        CollectiveKind::Reduce => &[A::Ring, A::Flat, A::Pairwise, A::Tree, A::Direct],
         CollectiveKind::Scatter => &[A::Flat, A::Direct],
         CollectiveKind::Gather => &[A::Flat, A::Ring, A::Tree, A::Direct],
         CollectiveKind::AllGather => &[A::Ring, A::RecursiveDoubling, A::Pairwise, A::Direct],
@@ -113,6 +134,18 @@ pub fn generate(
     rank: u32,
     root: u32,
 ) -> Result<Program, GenerateError> {
+    generate_in(Order::Ring, kind, algo, ranks, rank, root)
+}
+
+/// As [`generate`], in this order where something is reduced: [`Order::Ring`] or [`Order::Rank`].
+fn generate_in(
+    order: Order,
+    kind: CollectiveKind,
+    algo: Algorithm,
+    ranks: u32,
+    rank: u32,
+    root: u32,
+) -> Result<Program, GenerateError> {
     if ranks == 0 || ranks > MAX_RANKS {
         return Err(GenerateError::Ranks { ranks });
     }
@@ -129,7 +162,10 @@ pub fn generate(
     if !algorithms(kind).contains(&algo) {
         return Err(GenerateError::Algorithm { kind, algo });
     }
-    let b = Builder::new(kind, algo, ranks, rank, root);
+    if order == Order::Rank && !is_strict(kind, algo) {
+        return Err(GenerateError::Strict { kind, algo });
+    }
+    let b = Builder::new(order, kind, algo, ranks, rank, root);
     use Algorithm as A;
     use CollectiveKind as K;
     Ok(match (kind, algo) {
@@ -139,6 +175,7 @@ pub fn generate(
         (K::Broadcast, A::Chain) => broadcast::chain(b),
         (K::Reduce, A::Flat) => reduce::flat(b),
         (K::Reduce, A::Ring) => reduce::ring(b),
+        (K::Reduce, A::Pairwise) => reduce::pairwise(b),
         (K::Reduce, A::Tree) => reduce::tree(b),
         (K::Scatter, A::Flat) => broadcast::scatter_flat(b),
         (K::Gather, A::Flat) => gather::flat(b),
@@ -171,7 +208,21 @@ pub fn generate_all(
     ranks: u32,
     root: u32,
 ) -> Result<Vec<Program>, GenerateError> {
+    generate_all_in(Order::Ring, kind, algo, ranks, root)
+}
+
+/// As [`generate_all`], in this order where something is reduced: [`Order::Ring`] or [`Order::Rank`].
+///
+/// # Errors
+/// As [`generate`]; [`GenerateError::Strict`] for an algorithm that cannot reduce in the order of the ranks.
+pub fn generate_all_in(
+    order: Order,
+    kind: CollectiveKind,
+    algo: Algorithm,
+    ranks: u32,
+    root: u32,
+) -> Result<Vec<Program>, GenerateError> {
     (0..ranks.max(1))
-        .map(|rank| generate(kind, algo, ranks, rank, root))
+        .map(|rank| generate_in(order, kind, algo, ranks, rank, root))
         .collect()
 }

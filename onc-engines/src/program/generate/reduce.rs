@@ -1,6 +1,6 @@
 //! Reduce over the network.
 
-use super::blocks::reduce_blocks;
+use super::blocks::{reduce_blocks, reduce_messages};
 use super::{tree, Builder};
 use crate::program::{Chunks, Operand, Order, Place, Program, Target};
 
@@ -41,12 +41,39 @@ pub(super) fn ring(b: Builder) -> Program {
     b.finish(if n > 2 || p != root { n } else { 0 })
 }
 
-/// Every rank sends its source to the root, which reduces in the order of the ring (ACCL+ Table 2:
+/// Chunk r of every rank goes to rank r, which reduces it in the wanted order and sends it to the root.
+pub(super) fn pairwise(b: Builder) -> Program {
+    let (n, root) = (b.n(), b.root());
+    let output = if b.is_root() { n } else { 0 };
+    let mut b = b.buffers(n, n, output).reducing();
+    let p = b.rank();
+    if n == 1 {
+        b.step(0, [Operand::input(0)], [Target::output(0)]);
+        return b.finish(0);
+    }
+    for k in 1..n {
+        let to = b.before(k);
+        b.step(k - 1, [Operand::input(to)], [Target::to(to)]);
+    }
+    let own = Chunks::one(p);
+    if p != root {
+        let slots = reduce_messages(&mut b, 1, p, p, Place::Scratch(own), Some(Target::to(root)));
+        return b.finish(slots);
+    }
+    let slots = reduce_messages(&mut b, 1, p, p, Place::Output(own), None);
+    for k in 1..n {
+        let from = b.after(k);
+        b.step(n + k - 1, [Operand::from(from)], [Target::output(from)]);
+    }
+    b.finish(slots)
+}
+
+/// Every rank sends its source to the root, which reduces in the wanted order (ACCL+ Table 2:
 /// all-to-one): for short messages, because the root keeps all sources in its NIC memory.
 pub(super) fn flat(b: Builder) -> Program {
     let (n, root) = (b.n(), b.root());
     let output = if b.is_root() { n } else { 0 };
-    let mut b = b.buffers(n, n, output).order(Order::Ring);
+    let mut b = b.buffers(n, n, output).reducing();
     let all = Chunks { first: 0, count: n };
     if !b.is_root() {
         let round = b.relative() - 1;
@@ -76,7 +103,8 @@ pub(super) fn flat(b: Builder) -> Program {
     };
     // In place the destination holds the root's own source until that was added: partial results stay
     // in NIC memory, except where the root's comes first.
-    let partial = |c| match at(c, c) {
+    let starts: Vec<u32> = (0..n).map(|c| b.first(c)).collect();
+    let partial = |c: u32| match at(starts[c as usize], c) {
         Place::Input(_) => Place::Output(Chunks::one(c)),
         other => other,
     };

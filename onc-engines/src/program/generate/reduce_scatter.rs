@@ -1,15 +1,16 @@
 //! Reduce-scatter over the network.
 
+use super::blocks::reduce_messages;
 use super::Builder;
-use crate::program::{Operand, Order, Program, Target};
+use crate::program::{Chunks, Operand, Order, Place, Program, Target};
 
-/// Block r of every rank goes to rank r, which reduces it in the order of the ring.
+/// Block r of every rank goes to rank r, which reduces it in the wanted order.
 ///
-/// As many bytes as the ring's in one hop, and no NIC memory. It keeps the order of the all-reduce,
+/// As many bytes as the ring's in one hop, and no NIC memory in the order of the ring. It keeps the order of the all-reduce,
 /// rank r first, for the same bytes; a classic ring that ends at rank r would start at rank r + 1.
 pub(super) fn pairwise(b: Builder) -> Program {
     let n = b.n();
-    let mut b = b.buffers(1, n, 1).order(Order::Ring);
+    let mut b = b.buffers(1, n, 1).reducing();
     let p = b.rank();
     if n == 1 {
         b.step(0, [Operand::input(0)], [Target::output(0)]);
@@ -19,16 +20,9 @@ pub(super) fn pairwise(b: Builder) -> Program {
         let to = b.before(k);
         b.step(k - 1, [Operand::input(to)], [Target::to(to)]);
     }
-    for k in 1..n {
-        let so_far = if k == 1 {
-            Operand::input(p)
-        } else {
-            Operand::output(0)
-        };
-        let from = Operand::from(b.after(k));
-        b.step(k, [so_far, from], [Target::output(0)]);
-    }
-    b.finish(0)
+    let whole = Place::Output(Chunks::one(0));
+    let slots = reduce_messages(&mut b, 1, p, 0, whole, None);
+    b.finish(slots)
 }
 
 /// Between neighbours only: block r starts at rank r, is whole at rank r - 1, and goes one hop more, to

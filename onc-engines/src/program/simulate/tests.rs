@@ -3,7 +3,7 @@
 use ringbell_nic_abi::{Algorithm, CollectiveKind as K};
 
 use super::*;
-use crate::program::{algorithms, check, generate_all, Limits, Order};
+use crate::program::{algorithms, check, generate_all, generate_all_in, is_strict, Limits, Order};
 
 /// Elements of rank r's source: distinct in every rank and element, and inexact when summed.
 fn source(rank: u32, len: usize) -> Vec<f32> {
@@ -13,7 +13,7 @@ fn source(rank: u32, len: usize) -> Vec<f32> {
         .collect()
 }
 
-/// What every rank must end with: the reduction of chunk i of n starts at rank i.
+/// What every rank must end with: the reduction of chunk i of n starts at rank i, or at rank 0.
 fn model(p: &Program, count: usize, sources: &[Vec<f32>]) -> Vec<f32> {
     let n = p.ranks as usize;
     let chunks = |start: usize| {
@@ -28,6 +28,7 @@ fn model(p: &Program, count: usize, sources: &[Vec<f32>]) -> Vec<f32> {
         })
     };
     let sum = |i: usize, first: usize| {
+        let first = if p.order == Order::Rank { 0 } else { first };
         (1..n).fold(sources[first][i], |sum, k| {
             sum + sources[(first + k) % n][i]
         })
@@ -55,7 +56,15 @@ fn model(p: &Program, count: usize, sources: &[Vec<f32>]) -> Vec<f32> {
 }
 
 fn run(kind: K, algo: Algorithm, ranks: u32, root: u32, counts: &[usize]) {
-    let programs = generate_all(kind, algo, ranks, root).unwrap();
+    run_in(Order::Ring, kind, algo, ranks, root, counts);
+    if is_strict(kind, algo) && matches!(kind, K::Reduce | K::AllReduce | K::ReduceScatter) {
+        run_in(Order::Rank, kind, algo, ranks, root, counts);
+    }
+}
+
+fn run_in(order: Order, kind: K, algo: Algorithm, ranks: u32, root: u32, counts: &[usize]) {
+    let programs = generate_all_in(order, kind, algo, ranks, root).unwrap();
+    check(&programs, &Limits::default()).unwrap();
     for &count in counts {
         let len = |p: &Program| (p.input_chunks / p.block_chunks) as usize * count;
         // Sums of small whole numbers are exact, so that another order has the same bits.
@@ -142,6 +151,37 @@ fn the_order_of_the_ring_is_kept_by_every_algorithm_that_claims_it() {
         for output in out.outputs {
             let output: Vec<_> = output.into_iter().flatten().collect();
             assert_eq!(output, ["01234", "12340", "23401", "34012", "40123"]);
+        }
+    }
+}
+
+#[test]
+fn in_strict_order_every_element_starts_with_rank_0_and_other_algorithms_are_refused() {
+    for kind in [K::AllReduce, K::Reduce, K::ReduceScatter] {
+        for algo in algorithms(kind) {
+            let programs = generate_all_in(Order::Rank, kind, *algo, 5, 3);
+            if matches!(algo, Algorithm::Ring | Algorithm::Tree) {
+                let e = programs.expect_err("another order").to_string();
+                assert!(e.contains("pairwise") && !e.contains("tree,"), "{e}");
+                continue;
+            }
+            let programs = programs.unwrap();
+            let blocks = programs[0].input_chunks / programs[0].block_chunks;
+            let count = 5 * blocks as usize;
+            let sources: Vec<_> = (0..5).map(|r| vec![r.to_string(); count]).collect();
+            for in_place in [false, true] {
+                let join = |a: &String, b: &String| format!("{a}{b}");
+                let out = simulate(&programs, 5, &sources, in_place, join, 1).unwrap();
+                let all = out.outputs.into_iter().flatten().flatten();
+                assert!(all.into_iter().all(|v| v == "01234"), "{kind:?} {algo:?}");
+            }
+            // The checker refuses a program that claims the order and has not got it.
+            let mut ring = generate_all(kind, *algo, 5, 3).unwrap();
+            ring.iter_mut().for_each(|p| p.order = Order::Rank);
+            assert!(
+                check(&ring, &Limits::default()).is_err(),
+                "{kind:?} {algo:?}"
+            );
         }
     }
 }

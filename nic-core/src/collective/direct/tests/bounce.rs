@@ -117,7 +117,7 @@ fn without_nic_memory_for_windows_all_ranks_use_messages() {
 #[test]
 fn a_rank_that_fails_or_aborts_between_slices_ends_the_others() {
     for aborts in [false, true] {
-        for after in 1..12 {
+        for after in 1..4 {
             let outcomes = ranks(3, 1, move |me| {
                 let p = params(K::AllReduce, DataType::F32, ReduceOp::Sum, 0, 500_000);
                 let bytes = p.count * 4;

@@ -25,7 +25,7 @@ fn setup() -> Setup {
     let mut paths: Vec<_> = memories
         .iter_mut()
         .enumerate()
-        .map(|(r, b)| Direct::new(b, &mut pool, 9, r as u32, n, EAGER).expect("room"))
+        .map(|(r, b)| Direct::new(b, &mut pool, 9, r as u32, n, EAGER, Order::Ring).expect("room"))
         .collect();
     let addresses: Vec<u64> = paths.iter().map(Direct::address).collect();
     for p in &mut paths {

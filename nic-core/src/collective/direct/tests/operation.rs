@@ -43,6 +43,7 @@ pub(super) fn post(path: &mut Direct, token: u64, params: Params, input: Pages, 
         rank: 0,
         root: 0,
         in_place: false,
+        order: Order::Ring,
     });
     let at = path.locate(&params, input, output);
     let op = Box::new(Prepared {
