@@ -1,4 +1,5 @@
-//! [`Backend`]: what the SDK asks of a NIC. `soft`, the software NIC of `ringbell-nic-core`, is its first implementation.
+//! [`Backend`]: what the SDK asks of a NIC. `soft` is the software NIC of `ringbell-nic-core`, `rtl` the same with simulated hardware as
+//! its data path.
 //!
 //! This is the control path. The data path does not pass here: [`Backend::create_queue`] gives a [`HostQueue`] once, and what is
 //! posted to it goes straight to the queue's memory and doorbell.
@@ -17,6 +18,7 @@ use ringbell_gtlb::{
     Access, DeregisterError, MapError, MemoryRegion, PageTable, PdError, RegisterError, UnmapError,
 };
 use ringbell_nic_abi::{EngineId, Event, GpuVa, Lkey, PdId, QueueId, SessionId};
+use ringbell_nic_core::card::CardCounts;
 use ringbell_nic_core::collective::{
     CancelError, CommError, CommInfo, CommStatus, CommunicatorConfig, ProgramError,
 };
@@ -38,6 +40,9 @@ use crate::OpenError;
 /// Environment variable that selects the NIC where the program does not: see [`NicKind`].
 pub const NIC_VARIABLE: &str = "RINGBELL_NIC";
 
+/// Environment variable with the file of traces of simulated hardware where the program names none.
+pub const VCD_VARIABLE: &str = "RINGBELL_VCD";
+
 /// Opens a NIC beside a GPU.
 pub(crate) type Open = fn(&NicOptions, &Gpu) -> Result<Arc<dyn Backend>, OpenError>;
 
@@ -48,22 +53,26 @@ pub enum NicKind {
     /// `soft`: the software NIC, stepped by threads of this process.
     #[default]
     Soft,
+    /// `rtl`: the software NIC with the hardware of hw/rtl as its data path, simulated. Needs the feature `rtl`.
+    Rtl,
 }
 
 impl NicKind {
     /// All of them.
-    pub const ALL: [NicKind; 1] = [NicKind::Soft];
+    pub const ALL: [NicKind; 2] = [NicKind::Soft, NicKind::Rtl];
 
     /// Its name in settings and tables.
     pub fn name(self) -> &'static str {
         match self {
             NicKind::Soft => "soft",
+            NicKind::Rtl => "rtl",
         }
     }
 
     pub(crate) fn open(self) -> Open {
         match self {
             NicKind::Soft => soft::open,
+            NicKind::Rtl => rtl::open,
         }
     }
 
@@ -120,6 +129,8 @@ macro_rules! control_path {
         fn poll_event() -> Option<Event>;
         /// Counters since it was opened.
         fn counters() -> Counters;
+        /// What has passed its hardware; `None` where all of it is software.
+        fn card_counts() -> Option<CardCounts>;
         /// Who has stepped it, and how often.
         fn progress_stats() -> ProgressStats;
         /// Every port, by number, with its counters.
@@ -234,4 +245,5 @@ control_path!(define);
 // Behind the macro, which they use.
 #[cfg(test)]
 mod conformance;
+mod rtl;
 mod soft;

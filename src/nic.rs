@@ -32,6 +32,7 @@ use crate::foreign::SharedPages;
 use crate::gpu::GpuOpenError;
 pub use crate::spec::{Cidr, PortSpec, SpecError, TransportSpec};
 
+pub use ringbell_nic_core::card::{CardCounts, CLOCK_HZ as CARD_CLOCK_HZ};
 pub use ringbell_nic_core::descriptors;
 pub use ringbell_nic_core::network::{NetworkError, PortInfo, Route};
 pub use ringbell_nic_core::port::impair::Faults;
@@ -39,7 +40,7 @@ pub use ringbell_nic_core::port::PortCounters;
 pub use ringbell_nic_core::transport::rdma::{Congestion, DcqcnConfig};
 pub use ringbell_nic_core::{NicConfig, StagingConfig, Undelivered, WaitError};
 
-pub use crate::backend::NIC_VARIABLE;
+pub use crate::backend::{NIC_VARIABLE, VCD_VARIABLE};
 #[cfg(feature = "card")]
 pub use crate::card::{doorbell_choice, DOORBELLS_VARIABLE};
 pub use crate::debug::{print_events, DebugLevelError, DEBUG_VARIABLE};
@@ -132,6 +133,15 @@ pub enum OpenError {
     /// The capture's file cannot be written.
     #[error("cannot write the capture {path}; check the path and free space")]
     CaptureFile {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The trace of simulated hardware cannot be written.
+    #[error("cannot write the trace {path}; check the path and free space")]
+    TraceFile {
         /// The file.
         path: PathBuf,
         /// The system's answer.

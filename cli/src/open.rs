@@ -38,6 +38,12 @@ pub(crate) fn icrc_name(value: Icrc) -> &'static str {
     found.map_or("auto", |(name, _)| name)
 }
 
+/// Whether NICs are simulated hardware by default: so many times slower that benchmarks have fewer iterations.
+pub(crate) fn is_simulated() -> bool {
+    let kind = std::env::var(ringbell::nic::NIC_VARIABLE);
+    kind.is_ok_and(|kind| kind == ringbell::nic::NicKind::Rtl.name())
+}
+
 const ADVICE: &str = "read the cause above; `ringbell doctor` tells what this machine offers";
 
 /// Opens a NIC.
@@ -58,6 +64,10 @@ pub(crate) fn nic(builder: NicBuilder) -> Result<Nic> {
             OpenError::Tcp(_) | OpenError::Faults(_) | OpenError::Network(_) => {
                 (Exit::Usage, "see --help for the range")
             }
+            OpenError::NotBuilt { feature: "rtl", .. } => (
+                Exit::Environment,
+                "build the command with it: `cargo xtask hw simulate --block nic_top` installs Verilator, then `cargo build --features rtl`",
+            ),
             OpenError::NoFirstPort => {
                 (Exit::Usage, "give --port none alone, or another first port")
             }

@@ -107,6 +107,9 @@ module direct #(
   input  logic         report_cut_i,
   input  logic [63:0]  report_va_i
 );
+  // Chunks under way to the GPU and back: reads of 512 bytes, each a PCIe round trip, fill the stream.
+  localparam int unsigned Flight  = 32;
+  localparam int unsigned FlightW = $clog2(Flight + 1);
   localparam int unsigned ConnW  = $clog2(Conns);
   localparam int unsigned SlotW  = $clog2(Slots);
   localparam logic [1:0] CtlOpen      = 2'd0;
@@ -150,7 +153,7 @@ module direct #(
   logic [31:0] bytes_q;
   logic [15:0] tag_q;
   logic [63:0] va_q;
-  logic [3:0]  under_way_q [2];  // chunks and segments that have not ended
+  logic [FlightW-1:0] under_way_q [2];  // chunks and segments that have not ended
 
   wire [ConnW:0] side   = {send_q, at_q};
   place_t head, next, tail;
@@ -187,9 +190,9 @@ module direct #(
   wire  can_ctl  = ctl_valid_i && !(flushing && under_way_q[ctl_what_i == CtlFlushSend] != '0);
   wire  can_end  = sent_valid || (report_valid_i && rx_valid);
   // Only what can be done at once: this side must not wait for the DMA, which waits for it.
-  wire  can_send = can != '0 && read_ready_i && tx_room && !(flushing && ctl_what_i == CtlFlushSend) && under_way_q[1] != 4'd8;
+  wire  can_send = can != '0 && read_ready_i && tx_room && !(flushing && ctl_what_i == CtlFlushSend) && under_way_q[1] != FlightW'(Flight);
   logic segment_free;
-  wire  can_recv = rx_meta_valid_i && segment_free && write_ready_i && rx_room && !(flushing && ctl_what_i == CtlFlushRecv) && under_way_q[0] != 4'd8;
+  wire  can_recv = rx_meta_valid_i && segment_free && write_ready_i && rx_room && !(flushing && ctl_what_i == CtlFlushRecv) && under_way_q[0] != FlightW'(8);
 
   // ---------------------------------------------------------------- What an event does
   wire [31:0] most    = credit < 32'(Chunk) ? credit : 32'(Chunk);
@@ -346,8 +349,8 @@ module direct #(
       default: if (fault_ready_i) state_q <= Idle;
     endcase
     if (state_q == Done && done_ready_i) flushed_q <= 1'b0;
-    under_way_q[1] <= under_way_q[1] + 4'(sends) - 4'(state_q == End && send_q);
-    under_way_q[0] <= under_way_q[0] + 4'(receives) - 4'(state_q == End && !send_q);
+    under_way_q[1] <= under_way_q[1] + FlightW'(sends) - FlightW'(state_q == End && send_q);
+    under_way_q[0] <= under_way_q[0] + FlightW'(receives) - FlightW'(state_q == End && !send_q);
     if (!rst_ni) begin
       state_q        <= Clear;
       {send_q, at_q} <= '0;
@@ -370,7 +373,7 @@ module direct #(
   logic        tx_cut_q;
   logic [63:0] tx_va_q;
 
-  fifo #(.Width(ConnW + 33), .Depth(8)) i_tx (
+  fifo #(.Width(ConnW + 33), .Depth(Flight)) i_tx (
     .clk_i, .rst_ni, .in_valid_i(sends), .in_ready_o(tx_room), .in_i({at_q, in_full, chunk}),
     .out_valid_o(tx_valid), .out_ready_i(tx_take), .out_o(tx_info));
   fifo #(.Width(ConnW + 66), .Depth(8)) i_sent (

@@ -8,7 +8,7 @@
 module dma_read #(
   parameter int unsigned MaxBurst = 512,
   // Lines that are buffered or under way; a power of two, above 16.
-  parameter int unsigned Lines    = 256
+  parameter int unsigned Lines    = 512
 ) (
   input  logic         clk_i,
   input  logic         rst_ni,
@@ -41,7 +41,7 @@ module dma_read #(
   output logic         out_cut_o
 );
   // Cuts take a place as well: at most one for each command under way.
-  localparam int unsigned Commands = 4;
+  localparam int unsigned Commands = 32;
   localparam int unsigned Credits  = Lines - 2 * Commands;
   localparam int unsigned CountW   = $clog2(Lines + 1);
 

@@ -6,7 +6,10 @@
 // on connections (`io`) and completions (`done`). It is software: sessions, keys and deadlines are its work, as are the
 // registers that are not the GTLB's, and the status registers' values.
 module nic_top #(
-  parameter int unsigned Conns = 64
+  parameter int unsigned Conns     = 64,
+  parameter int unsigned Queues    = 16,
+  // log2 of the most slots of a queue.
+  parameter int unsigned DepthLog2 = 8
 ) (
   input  logic         clk_i,
   input  logic         rst_ni,
@@ -211,7 +214,7 @@ module nic_top #(
   logic         fetch_valid, fetch_ready, cpl_valid, cpl_ready;
   logic [63:0]  fetch_addr, cpl_addr;
   logic [255:0] cpl;
-  desc i_desc (
+  desc #(.Queues(Queues), .DepthLog2(DepthLog2)) i_desc (
     .clk_i, .rst_ni, .setup_valid_i, .setup_ready_o, .setup_queue_i, .setup_sq_i, .setup_cq_i, .setup_depth_i, .setup_ticket_i,
     .bell_valid_i(bell_valid), .bell_ready_o(bell_ready), .bell_queue_i(bell_queue), .bell_value_i(value),
     .fetch_valid_o(fetch_valid), .fetch_ready_i(fetch_ready), .fetch_addr_o(fetch_addr),

@@ -1,4 +1,4 @@
-//! Verilates each block of hw/rtl and writes Rust bindings to its ports (feature `verilator`).
+//! Verilates each block of hw/rtl and writes Rust bindings to its ports (feature `verilator`; `card`: of `nic_top` alone).
 //!
 //! The ports come from the header that Verilator writes, so a block needs no code here but its name.
 
@@ -14,6 +14,8 @@ struct Rtl {
     modules: &'static [&'static str],
     /// Parameters that are not the module's own.
     parameters: &'static [&'static str],
+    /// It can write a trace of its signals.
+    traced: bool,
 }
 
 const fn rtl(name: &'static str, modules: &'static [&'static str]) -> Rtl {
@@ -21,10 +23,23 @@ const fn rtl(name: &'static str, modules: &'static [&'static str]) -> Rtl {
         name,
         modules,
         parameters: &[],
+        traced: false,
     }
 }
 
 const HLL: &[&str] = &["mul_const", "hll_hash", "hll_registers", "hll"];
+const NIC_TOP: &[&str] = &[
+    "fifo",
+    "dma_split",
+    "dma_align",
+    "dma_read",
+    "dma_write",
+    "gtlb",
+    "regfile",
+    "desc",
+    "direct",
+    "nic_top",
+];
 const BLOCKS: [Rtl; 10] = [
     rtl("gtlb", &["gtlb"]),
     rtl("regfile", &["regfile"]),
@@ -42,21 +57,12 @@ const BLOCKS: [Rtl; 10] = [
         parameters: &["-GDeadline=5000"],
         ..rtl("sequencer", &["sequencer"])
     },
-    rtl(
-        "nic_top",
-        &[
-            "fifo",
-            "dma_split",
-            "dma_align",
-            "dma_read",
-            "dma_write",
-            "gtlb",
-            "regfile",
-            "desc",
-            "direct",
-            "nic_top",
-        ],
-    ),
+    Rtl {
+        // The SDK's queues: the sockets of a host have one of 1,024 slots.
+        parameters: &["-GQueues=64", "-GDepthLog2=10"],
+        traced: true,
+        ..rtl("nic_top", NIC_TOP)
+    },
 ];
 
 fn main() {
@@ -65,7 +71,8 @@ fn main() {
     }
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-check-cfg=cfg(nic_top)");
-    if env::var_os("CARGO_FEATURE_VERILATOR").is_none() {
+    let has = |feature: &str| env::var_os(format!("CARGO_FEATURE_{feature}")).is_some();
+    if !has("VERILATOR") && !has("CARD") {
         return;
     }
     let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
@@ -73,10 +80,13 @@ fn main() {
     // `cargo xtask hw mutate` simulates a changed copy.
     let sources = env::var_os("RINGBELL_RTL").map_or_else(|| here.join("../rtl"), PathBuf::from);
     println!("cargo:rerun-if-changed={}", sources.display());
-    let verilator = env::var_os("RINGBELL_VERILATOR").unwrap_or_else(|| "verilator".into());
+    let verilator = env::var_os("RINGBELL_VERILATOR").unwrap_or_else(|| installed(&out));
 
     // The tests of one block need no others, which take minutes to compile.
-    let only = env::var("RINGBELL_BLOCKS").ok();
+    let only = match has("VERILATOR") {
+        true => env::var("RINGBELL_BLOCKS").ok(),
+        false => Some("nic_top".into()),
+    };
     let wanted = |block: &str| {
         only.as_ref()
             .is_none_or(|o| o.split(',').any(|b| b == block))
@@ -98,6 +108,7 @@ fn main() {
             .args(["--cc", "-Wno-lint", "-O3", "--assert"])
             .args(["--x-assign", "unique", "--x-initial", "unique"])
             .args(rtl.parameters)
+            .args(rtl.traced.then_some("--trace-vcd"))
             .args(["--top-module", top, "--prefix", &prefix(block), "-Mdir"])
             .arg(&made)
             .args(files.map(|f| sources.join(format!("{f}.sv")))));
@@ -105,8 +116,8 @@ fn main() {
         let header = std::fs::read_to_string(header).expect("Verilator has written it");
         let ports = ports(&header);
         let shim = made.join("shim.cpp");
-        std::fs::write(&shim, in_cpp(block, &ports)).expect("OUT_DIR is writable");
-        rust.push_str(&in_rust(block, &ports));
+        std::fs::write(&shim, in_cpp(rtl, &ports)).expect("OUT_DIR is writable");
+        rust.push_str(&in_rust(rtl, &ports));
         cpp.include(&made);
         for file in std::fs::read_dir(&made).expect("Verilator has made it") {
             let file = file.expect("an entry").path();
@@ -118,10 +129,21 @@ fn main() {
     std::fs::write(out.join("blocks.rs"), rust).expect("OUT_DIR is writable");
     let include = include_of(&verilator);
     cpp.include(&include).include(include.join("vltstd"));
-    for file in ["verilated.cpp", "verilated_threads.cpp"] {
+    for file in [
+        "verilated.cpp",
+        "verilated_threads.cpp",
+        "verilated_vcd_c.cpp",
+    ] {
         cpp.file(include.join(file));
     }
     cpp.compile("ringbell_rtl");
+}
+
+/// Verilator as `cargo xtask hw` has installed it in the target folder, else that of PATH.
+fn installed(out: &Path) -> std::ffi::OsString {
+    let tools = out.ancestors().map(|a| a.join("venv-hw/bin/verilator-cli"));
+    let found = tools.into_iter().find(|t| t.is_file());
+    found.map_or_else(|| "verilator".into(), PathBuf::into_os_string)
 }
 
 /// The folder with Verilator's own sources.
@@ -163,33 +185,62 @@ fn ports(header: &str) -> Vec<Port> {
     header.lines().filter_map(port).collect()
 }
 
-fn in_cpp(block: &str, ports: &[Port]) -> String {
-    let top = prefix(block);
+fn in_cpp(rtl: &Rtl, ports: &[Port]) -> String {
+    let (block, top) = (rtl.name, prefix(rtl.name));
+    // A context of its own: instances of several threads share nothing.
     let mut s = format!(
-        "#include \"{top}.h\"\n#include <cstring>\nextern \"C\" {{\n\
-         void* rb_{block}_new() {{ return new {top}(); }}\n\
-         void rb_{block}_free({top}* b) {{ b->final(); delete b; }}\n\
-         void rb_{block}_eval({top}* b) {{ b->eval(); }}\n"
+        "#include \"{top}.h\"\n#include \"verilated_vcd_c.h\"\n#include <cstring>\nnamespace {{\n\
+         struct Instance {{ VerilatedContext context; {top} top{{&context}}; VerilatedVcdC vcd; }};\n}}\nextern \"C\" {{\n\
+         void* rb_{block}_new() {{ return new Instance(); }}\n\
+         void rb_{block}_free(Instance* b) {{ b->top.final(); b->vcd.close(); delete b; }}\n\
+         void rb_{block}_eval(Instance* b) {{ b->top.eval(); }}\n"
     );
+    if rtl.traced {
+        let _ = writeln!(
+            s,
+            "bool rb_{block}_trace(Instance* b, const char* file) {{\n\
+             b->context.traceEverOn(true); b->top.trace(&b->vcd, 99); b->vcd.open(file); return b->vcd.isOpen(); }}\n\
+             void rb_{block}_dump(Instance* b, uint64_t time) {{ b->vcd.dump(time); }}"
+        );
+    }
     for Port { name, input, words } in ports {
         let _ = match (words, input) {
-            (None, true) => writeln!(s, "void rb_{block}_{name}({top}* b, uint64_t v) {{ b->{name} = v; }}"),
-            (None, false) => writeln!(s, "uint64_t rb_{block}_{name}({top}* b) {{ return b->{name}; }}"),
+            (None, true) => writeln!(
+                s,
+                "void rb_{block}_{name}(Instance* b, uint64_t v) {{ b->top.{name} = v; }}\n\
+                 uint64_t rb_{block}_{name}_now(Instance* b) {{ return b->top.{name}; }}"
+            ),
+            (None, false) => writeln!(s, "uint64_t rb_{block}_{name}(Instance* b) {{ return b->top.{name}; }}"),
             (Some(n), true) => writeln!(
                 s,
-                "void rb_{block}_{name}({top}* b, const uint32_t* v) {{ memcpy(b->{name}.data(), v, 4 * {n}); }}"
+                "void rb_{block}_{name}(Instance* b, const uint32_t* v) {{ memcpy(b->top.{name}.data(), v, 4 * {n}); }}"
             ),
             (Some(n), false) => writeln!(
                 s,
-                "void rb_{block}_{name}({top}* b, uint32_t* v) {{ memcpy(v, b->{name}.data(), 4 * {n}); }}"
+                "void rb_{block}_{name}(Instance* b, uint32_t* v) {{ memcpy(v, b->top.{name}.data(), 4 * {n}); }}"
             ),
         };
     }
     s + "}\n"
 }
 
-fn in_rust(block: &str, ports: &[Port]) -> String {
+fn in_rust(rtl: &Rtl, ports: &[Port]) -> String {
+    let block = rtl.name;
     let (mut calls, mut methods) = (String::new(), String::new());
+    if rtl.traced {
+        let _ = writeln!(
+            calls,
+            "pub(super) fn rb_{block}_trace(b: *mut core::ffi::c_void, file: *const core::ffi::c_char) -> bool;\n\
+             pub(super) fn rb_{block}_dump(b: *mut core::ffi::c_void, time: u64);"
+        );
+        let _ = writeln!(
+            methods,
+            "/// Writes a trace (VCD) to a file from now on. `false`: it cannot be made.\n// SAFETY: as for `eval`.\n\
+             pub fn trace(&mut self, file: &core::ffi::CStr) -> bool {{ unsafe {{ ffi::rb_{block}_trace(self.0, file.as_ptr()) }} }}\n\
+             /// Notes the signals at a time. Only with a trace.\n// SAFETY: as for `eval`.\n\
+             pub fn dump(&mut self, time: u64) {{ unsafe {{ ffi::rb_{block}_dump(self.0, time) }} }}"
+        );
+    }
     for Port { name, input, words } in ports {
         let (signature, method) = match (words, input) {
             (None, true) => (
@@ -218,6 +269,18 @@ fn in_rust(block: &str, ports: &[Port]) -> String {
             calls,
             "pub(super) fn rb_{block}_{name}(b: *mut core::ffi::c_void, {signature};"
         );
+        if (words, input) == (&None, &true) {
+            let call = format!("rb_{block}_{name}_now");
+            let _ = writeln!(
+                calls,
+                "pub(super) fn {call}(b: *mut core::ffi::c_void) -> u64;"
+            );
+            let _ = writeln!(
+                methods,
+                "/// What port `{name}` was set to.\n// SAFETY: as for `eval`.\n\
+                 pub fn {name}_now(&self) -> u64 {{ unsafe {{ ffi::{call}(self.0) }} }}"
+            );
+        }
         let _ = writeln!(
             methods,
             "/// Port `{name}`.\n// SAFETY: as for `eval`; arrays have the port's words.\n{method}"

@@ -1,9 +1,9 @@
 //! The BAR map: doorbells and registers of the NIC at fixed offsets.
 //!
 //! Page 0 is FpgaNIC's control window (§2.5.1, Table 3): 512 doorbell registers at 0x000 and 512
-//! status registers at 0x800, 4 bytes each. Queue doorbells follow in a page of their own, one per
-//! 64-byte line so that two rings never share a cache line; then the page of inline descriptor
-//! lines. Registers of the control window are either *trapped* (written by the host through
+//! status registers at 0x800, 4 bytes each. Queue doorbells follow in pages of their own, one per
+//! 64-byte line so that two rings never share a cache line. A doorbell is the first word of its line; the other fifteen are
+//! no registers, and an access to one is refused. Registers of the control window are either *trapped* (written by the host through
 //! `Nic::bar_write32`) or *shared* (plain memory that kernels store to and the NIC polls).
 
 /// Bytes of the control window.

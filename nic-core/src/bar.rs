@@ -9,7 +9,9 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use ringbell_gtlb::{DmaMemory, Exposed};
-use ringbell_nic_abi::bar::{Access, Reg, BAR_BYTES, CONTROL_BYTES, DOORBELL_BASE, MEMFD_NAME};
+use ringbell_nic_abi::bar::{
+    Access, Reg, BAR_BYTES, CONTROL_BYTES, DOORBELL_BASE, DOORBELL_STRIDE, MEMFD_NAME,
+};
 
 use ringbell_nic_abi::GpuVa;
 
@@ -59,7 +61,7 @@ pub enum BarError {
 pub enum Target {
     /// A register of the control window.
     Reg(Reg, Access),
-    /// A doorbell line.
+    /// A doorbell, at the first word of its line.
     Doorbell,
 }
 
@@ -72,7 +74,11 @@ pub fn target(offset: usize) -> Result<Target, BarError> {
         return Err(BarError::BadOffset { offset });
     }
     if offset >= DOORBELL_BASE {
-        return Ok(Target::Doorbell);
+        let at = offset - DOORBELL_BASE;
+        let first = at.is_multiple_of(DOORBELL_STRIDE);
+        return first
+            .then_some(Target::Doorbell)
+            .ok_or(BarError::NoRegister { offset });
     }
     debug_assert!(offset < CONTROL_BYTES);
     let reg = Reg::from_index((offset / 4) as u32).ok_or(BarError::NoRegister { offset })?;

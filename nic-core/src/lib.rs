@@ -11,6 +11,7 @@ extern crate self as ringbell_nic_core;
 
 pub mod bar;
 mod cache;
+pub mod card;
 pub mod collective;
 mod command;
 mod config;

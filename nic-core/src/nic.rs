@@ -19,7 +19,8 @@ use ringbell_nic_abi::bar::{Access as RegAccess, Reg};
 use ringbell_nic_abi::{Event, PdId, QueueId, SessionId, Status};
 
 use crate::bar::{self, Bar, BarError, Registers, Target};
-use crate::command::{Core, Counters};
+use crate::card::{CardCounts, Grants, MakeCard, MemoryBus, SharedCard, Sizes};
+use crate::command::{card, Core, Counters};
 use crate::config::{ConfigError, LocalConfig, NicConfig, ProgressMode};
 use crate::host_queue::HostQueue;
 use crate::memory::nic_memory::NicMemory;
@@ -60,6 +61,17 @@ pub enum NicError {
         /// The setting.
         limit: usize,
     },
+    /// A card moves payloads, and the CPU does not map the GPU's memory.
+    #[error("simulated hardware reaches the GPU's memory only where the CPU maps it; use the emulated GPU (RINGBELL_GPU=emulated)")]
+    NotMapped,
+    /// The card has no such queue.
+    #[error("the card has {queues} queues of up to {slots} slots; use fewer, or shallower ones")]
+    CardQueues {
+        /// Its queues.
+        queues: u32,
+        /// Most slots of one.
+        slots: u32,
+    },
     /// The system refused memory or a descriptor.
     #[error("the system refused {what}: {source}; check `ulimit -n`, `ulimit -v` and free memory")]
     System {
@@ -83,6 +95,7 @@ pub struct NicBuilder {
     local: Option<LocalConfig>,
     transports: Vec<Box<dyn Transport>>,
     network: Option<Network>,
+    card: Option<MakeCard>,
 }
 
 impl std::fmt::Debug for NicBuilder {
@@ -117,6 +130,12 @@ impl NicBuilder {
     /// Gives the NIC its ports, for the transports that send packets.
     pub fn network(mut self, network: Network) -> NicBuilder {
         self.network = Some(network);
+        self
+    }
+
+    /// Puts hardware behind the NIC: descriptors and payloads of its queues and transports pass it.
+    pub fn card(mut self, card: MakeCard) -> NicBuilder {
+        self.card = Some(card);
         self
     }
 
@@ -172,6 +191,18 @@ impl NicBuilder {
             transports,
             network,
         );
+        if let Some(make) = self.card {
+            let memory = core.memory.dma.memory.clone();
+            let mapping = core.memory.dma.nic_memory.mapping();
+            let grants = Grants::default();
+            let bus = MemoryBus::new(memory, mapping, grants.clone()).ok_or(NicError::NotMapped)?;
+            let hardware = SharedCard::new(make(Box::new(bus)), grants);
+            if !card::attach(&mut core, hardware) {
+                let why = "it has no room for the payloads of the card's connections".into();
+                let setting = "nic_memory_bytes";
+                return Err(ConfigError { setting, why }.into());
+            }
+        }
         core.show_status_in(bar.clone());
         let progress = Arc::new(Progress::new(
             core,
@@ -261,6 +292,7 @@ impl Nic {
             local: None,
             transports: Vec::new(),
             network: None,
+            card: None,
         }
     }
 
@@ -317,6 +349,12 @@ impl Nic {
             if doorbell as usize >= limit {
                 return Err(NicError::TooManyQueues { limit });
             }
+            if let Some(card) = &c.card {
+                let Sizes { queues, slots, .. } = card.lock().sizes();
+                if c.queues.len() >= queues as usize || config.depth > slots {
+                    return Err(NicError::CardQueues { queues, slots });
+                }
+            }
             let memory = c.memory.dma.memory.clone();
             let make = |producers| {
                 QueueMemory::new(&config, producers, bar.clone(), &*memory)
@@ -330,7 +368,9 @@ impl Nic {
             let host = id.0 + u32::from(own.is_some());
             for ring in std::iter::once(&kernels).chain(&own) {
                 let mut ring = SendQueue::new(ring.clone(), pd, id, host, &config);
-                if !ring.mem.is_shared() {
+                if let Some(card) = &c.card {
+                    ring.give_to(card.clone(), c.queues.len() as u32);
+                } else if !ring.mem.is_shared() {
                     ring.scatter = c.memory.scatter_slots(config.depth);
                 }
                 c.queues.push(ring);
@@ -377,6 +417,11 @@ impl Nic {
     /// Counters of the command and DMA layers.
     pub fn counters(&self) -> Counters {
         self.core(|c| c.counters())
+    }
+
+    /// What has passed the card; `None` without one.
+    pub fn card_counts(&self) -> Option<CardCounts> {
+        self.core(|c| Some(c.card.as_ref()?.lock().counts()))
     }
 
     /// Counts of the waiting policy.

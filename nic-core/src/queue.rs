@@ -9,6 +9,7 @@
 
 mod scatter;
 
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::Arc;
 
@@ -20,6 +21,8 @@ use ringbell_nic_abi::{
 };
 
 use crate::bar::Bar;
+use crate::card::SharedCard;
+use crate::memory::nic_memory::HOST_BUS;
 use crate::outstanding::Operation;
 use crate::permit::Permit;
 use crate::shmem::Mapping;
@@ -203,6 +206,12 @@ impl QueueMemory {
         self.device_words.is_none()
     }
 
+    /// Bus addresses of the entries and of the completion lines.
+    fn on_bus(&self) -> (u64, u64) {
+        let at = |words: &[AtomicU64]| HOST_BUS + words.as_ptr().expose_provenance() as u64;
+        (at(self.slots.sq), at(self.slots.cq))
+    }
+
     /// Number of the doorbell in the BAR; `None` for a ring of the host alone.
     pub(crate) fn doorbell(&self) -> Option<u32> {
         match self.producers {
@@ -293,6 +302,33 @@ pub(crate) struct SendQueue {
     pending: bool,
     /// Per slot: a permit is out. A hostile kernel that overruns its ring waits here.
     busy: Vec<bool>,
+    card: Option<CardRing>,
+}
+
+/// A ring whose entries a card fetches, and whose completion lines it writes.
+#[derive(Debug)]
+struct CardRing {
+    card: SharedCard,
+    /// Its number there.
+    number: u32,
+    /// Descriptors that the card has fetched.
+    fetched: u32,
+    /// The one that was shown and not consumed.
+    shown: Option<WorkQueueEntry>,
+}
+
+impl CardRing {
+    #[cold]
+    fn complete(&self, ticket: u32, c: &Completion) {
+        let status = c.status as u8;
+        let mut card = self.card.lock();
+        card.complete(self.number, ticket, status, c.bytes, c.detail);
+    }
+
+    #[cold]
+    fn consumed(&mut self) {
+        self.shown = None;
+    }
 }
 
 impl SendQueue {
@@ -319,7 +355,48 @@ impl SendQueue {
             seen_doorbell: config.first_ticket,
             may_have_more: false,
             pending: false,
+            card: None,
         }
+    }
+
+    /// Gives the ring to a card, under a number.
+    pub(crate) fn give_to(&mut self, card: SharedCard, number: u32) {
+        let (rings, depth) = (self.mem.on_bus(), self.mem.depth_log2);
+        card.lock().setup_queue(number, rings, depth, self.next);
+        self.card = Some(CardRing {
+            card,
+            number,
+            fetched: self.next,
+            shown: None,
+        });
+    }
+
+    /// Tells the card of a doorbell that was rung.
+    pub(crate) fn pass_doorbell(&mut self) {
+        let Some(ring) = &mut self.card else { return };
+        // Acquire: pairs with the Release store of the doorbell by the producer.
+        let rung = self.slots.doorbell.load(Acquire);
+        if rung != self.seen_doorbell {
+            self.seen_doorbell = rung;
+            ring.card.lock().ring(ring.number, rung);
+        }
+        // As the card sees it: 0 means that no producer is ahead.
+        let ahead = rung.wrapping_sub(ring.fetched).wrapping_sub(1);
+        self.pending = ahead < self.busy.len() as u32;
+        self.may_have_more = self.pending && ring.card.lock().is_busy();
+    }
+
+    /// [`peek`](SendQueue::peek) of a card's ring.
+    #[cold]
+    fn peek_fetched(&mut self) -> Option<(u32, WorkQueueEntry)> {
+        let ring = self.card.as_mut()?;
+        if ring.shown.is_none() {
+            let (ticket, entry) = ring.card.lock().next_entry(ring.number)?;
+            debug_assert_eq!(ticket, ring.fetched, "in the order of tickets");
+            ring.fetched = ticket.wrapping_add(1);
+            ring.shown = Some(entry);
+        }
+        Some((self.next, ring.shown?))
     }
 
     /// Owner of this ring's operations, for engines: the queue.
@@ -332,6 +409,9 @@ impl SendQueue {
     /// while the doorbell does not change, two while it names an entry that has not come.
     #[inline]
     pub(crate) fn peek(&mut self) -> Option<(u32, WorkQueueEntry)> {
+        if self.card.is_some() {
+            return self.peek_fetched();
+        }
         // Acquire: pairs with the Release store of the doorbell by the producer.
         let rung = self.slots.doorbell.load(Acquire);
         if rung != self.seen_doorbell {
@@ -400,6 +480,9 @@ impl SendQueue {
 
     #[inline]
     fn advance(&mut self) {
+        if let Some(ring) = &mut self.card {
+            ring.consumed();
+        }
         self.next = self.next.wrapping_add(1);
         self.next_slot += 1;
         if self.next_slot == self.busy.len() {
@@ -437,7 +520,7 @@ impl SendQueue {
     pub(crate) fn complete_next(&mut self, c: &Completion, memory: &dyn DmaMemory) {
         let ticket = self.next;
         self.advance();
-        self.write_completion(ticket, c.encode(ticket), memory);
+        self.write_completion(ticket, c, memory);
     }
 
     /// Retires a descriptor: publishes its completion.
@@ -459,7 +542,7 @@ impl SendQueue {
     pub(crate) fn complete(&mut self, ticket: u32, c: &Completion, memory: &dyn DmaMemory) {
         let slot = self.slot(ticket);
         self.busy[slot] = false;
-        self.write_completion(ticket, c.encode(ticket), memory);
+        self.write_completion(ticket, c, memory);
     }
 
     /// The same for a receive whose bytes travel in the line, as many as the completion says; kernels store them at `va`.
@@ -480,11 +563,19 @@ impl SendQueue {
         self.busy[slot] = false;
         let mut words = c.encode(ticket);
         words[0] |= C_SCATTERED.put(1);
-        self.write_completion(ticket, words, memory);
+        self.write_line(ticket, words, memory);
     }
 
     #[inline]
-    fn write_completion(&self, ticket: u32, words: [u64; 4], memory: &dyn DmaMemory) {
+    fn write_completion(&self, ticket: u32, c: &Completion, memory: &dyn DmaMemory) {
+        match &self.card {
+            None => self.write_line(ticket, c.encode(ticket), memory),
+            Some(ring) => ring.complete(ticket, c),
+        }
+    }
+
+    #[inline]
+    fn write_line(&self, ticket: u32, words: [u64; 4], memory: &dyn DmaMemory) {
         let line = self.slots.line(ticket).as_ptr();
         // SAFETY: the line lies in this queue's mapping. A memory may hold the completion back,
         // but the NIC keeps every queue's memory until it has dropped its `DmaMemory`.

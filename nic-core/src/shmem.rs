@@ -114,6 +114,11 @@ impl Mapping {
         self.base
     }
 
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.len
+    }
+
     /// The memfd, when there is one.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(AsFd::as_fd)

@@ -670,6 +670,12 @@ fn registers_count_and_invalid_accesses_change_nothing() {
         "past the end"
     );
     assert!(a.nic.bar_read32(0x7fc).is_err(), "no register");
+    // A doorbell is the first word of its line alone.
+    for word in 1..16 {
+        let at = bar::doorbell_offset(3) + 4 * word;
+        assert!(a.nic.bar_write32(at, 1).is_err(), "word {word}");
+        assert!(a.nic.bar_read32(at).is_err(), "word {word}");
+    }
     assert!(a.nic.bar_write32(Reg::GtlbSelect.offset(), 99).is_err());
     assert!(a.nic.bar_write32(Reg::GtlbSelect.offset(), 1).is_ok());
     assert_eq!(read(Reg::GtlbSelect), 1);

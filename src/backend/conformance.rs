@@ -258,6 +258,12 @@ fn reports(nic: &Nic) {
     assert!(nic.ports().iter().all(|p| !p.name.is_empty() && p.mtu > 0));
     let counters = nic.counters();
     assert!(counters.tx_bytes >= 20_000, "{counters:?}");
+    if let Some(card) = nic.backend().card_counts() {
+        assert!(
+            card.tx_bytes >= 20_000 && card.cycles.fetched > 10,
+            "{card:?}"
+        );
+    }
     let stats = nic.backend().progress_stats();
     assert!(format!("{stats:?}").contains(char::is_numeric));
     while nic.poll_event().is_some() {}
@@ -294,6 +300,19 @@ fn end(a: &Nic, b: &Nic) {
 #[test]
 fn soft_conforms() {
     check("soft", &soft::open);
+}
+
+#[cfg(feature = "rtl")]
+#[test]
+fn rtl_conforms() {
+    check("rtl", &rtl::open);
+}
+
+#[cfg(not(feature = "rtl"))]
+#[test]
+fn a_build_without_hardware_says_what_it_lacks() {
+    let e = Nic::builder().nic("rtl").open().expect_err("not built");
+    assert!(e.to_string().contains("feature `rtl`"), "{e}");
 }
 
 /// Forwards every call, and notes its name.

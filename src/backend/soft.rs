@@ -1,6 +1,7 @@
 //! The software NIC as a [`Backend`]: `ringbell-nic-core` with the transports and the port of the settings.
 #![allow(unsafe_code)] // Forwards a registration of memory that lives elsewhere.
 
+use ringbell_nic_core::card::MakeCard;
 use ringbell_nic_core::network::{Network, NetworkError, Protocol};
 use ringbell_nic_core::port::{AnyPort, MacAddr};
 use ringbell_nic_core::transport::rdma::{RdmaConfig, RdmaTransport};
@@ -15,6 +16,15 @@ use crate::port;
 
 /// Opens a software NIC over the GPU's memory.
 pub(crate) fn open(options: &NicOptions, gpu: &Gpu) -> Result<Arc<dyn Backend>, OpenError> {
+    open_with(options, gpu, None)
+}
+
+/// The same, with hardware as its data path where some is given.
+pub(super) fn open_with(
+    options: &NicOptions,
+    gpu: &Gpu,
+    card: Option<MakeCard>,
+) -> Result<Arc<dyn Backend>, OpenError> {
     let ip = options.ip;
     let mut config = options.limits.clone();
     config.ip = ip.ip;
@@ -22,6 +32,9 @@ pub(crate) fn open(options: &NicOptions, gpu: &Gpu) -> Result<Arc<dyn Backend>, 
     config.engine_thread = options.engine_thread;
     config.mac = station(ip.ip);
     let mut builder = Nic::builder(config, gpu.memory()).mmu(options.mmu.clone());
+    if let Some(card) = card {
+        builder = builder.card(card);
+    }
     if !options.transport.needs_port() {
         let mut local = options.local.clone();
         // `local` by name reaches other network namespaces; `auto` does not.

@@ -5,6 +5,7 @@
 
 pub mod collective;
 pub mod datagrams;
+pub mod hardware;
 pub mod limits;
 pub mod machine;
 pub mod memory;

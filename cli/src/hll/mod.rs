@@ -201,6 +201,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let (mut input, len) = open(&args.file)?;
     let path = Path::open(args.transport, args.message, args.sketch.engine_thread)?;
     let kernel = args.kernel.open(&path, &args.sketch)?;
+    let mut hardware = path.hardware();
     let bar = bar(len);
     let mut chunk = vec![0; args.message as usize];
     let mut is_start = true;
@@ -255,6 +256,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         gpu_kind: machine::gpu_kind(path.gpu()),
     };
     report.print(args)?;
+    for line in hardware.iter_mut().filter_map(|h| path.did(h)) {
+        stdio::note(format_args!("# {line}"));
+    }
     Ok(Exit::Ok)
 }
 

@@ -16,6 +16,7 @@ use ringbell::{DeviceBuffer, Gpu, Nic};
 use super::kernel::slot_bytes;
 use crate::open;
 use crate::scratch::Folder;
+use ringbell_perf::hardware::Hardware;
 use ringbell_perf::side::{failed, progress_for_gpu, Side};
 
 /// Messages that can be under way.
@@ -62,6 +63,16 @@ impl Path {
     /// The NICs' implementation.
     pub(crate) fn nic(&self) -> ringbell::nic::NicKind {
         self.rx.nic.kind()
+    }
+
+    /// Counts of the receiver's hardware, where it has some.
+    pub(crate) fn hardware(&self) -> Option<Hardware> {
+        Hardware::of(&self.rx.nic)
+    }
+
+    /// What it has done since, as a line.
+    pub(crate) fn did(&self, hardware: &mut Hardware) -> Option<String> {
+        hardware.part(&self.rx.nic, "which receives")
     }
 
     /// The receiver's GPU.

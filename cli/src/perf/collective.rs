@@ -30,6 +30,7 @@ use crate::report::{
 use crate::{open, Exit, Problem};
 use ringbell_perf::collective::data::Shape;
 use ringbell_perf::collective::rank::{Plan, Rank};
+use ringbell_perf::hardware::{Hardware, NOTE};
 
 /// Longest time for started ranks to end after the last measurement.
 const END: Duration = Duration::from_secs(10);
@@ -397,11 +398,13 @@ pub(super) fn steps_of(
                 1_048_577..=16_777_216 => 40,
                 _ => 15,
             };
-            let iters = sweep.iters.unwrap_or(iters);
+            let few = open::is_simulated();
+            let iters = sweep.iters.unwrap_or(if few { 4 } else { iters });
+            let warmup = if few { 1 } else { (iters / 5).clamp(2, 200) };
             Step {
                 bytes: count * size * blocks,
                 count,
-                warmup: sweep.warmup.unwrap_or((iters / 5).clamp(2, 200)),
+                warmup: sweep.warmup.unwrap_or(warmup),
                 iters,
             }
         })
@@ -478,6 +481,8 @@ fn one_rank(
     let mut report = Report::new(name(kind));
     report.meta.limits = limits;
     let progress = Progress::new(name(kind), steps.len() as u64);
+    let mut hardware = Hardware::of(rank.comm().nic());
+    let mut by_hardware: Vec<String> = hardware.map(|_| NOTE.into()).into_iter().collect();
     for step in steps {
         for in_place in [false, true] {
             let measured = rank
@@ -506,12 +511,21 @@ fn one_rank(
                 ..Row::default()
             });
         }
+        let what = format!(
+            "{} out of place and in place",
+            crate::report::size_text(step.bytes)
+        );
+        let done = hardware
+            .as_mut()
+            .and_then(|h| h.part(rank.comm().nic(), &what));
+        by_hardware.extend(done);
         progress.step();
     }
     drop(progress);
     let wrong = report.wrong();
     if job.rank() == 0 {
         describe(&mut report, args, &rank)?;
+        report.meta.notes.extend(by_hardware);
         let engines = rank.comm().nic().engines();
         let at_work = engines.into_iter().find(|e| Some(e.id) == engine);
         if let (Some(e), Some(text)) = (at_work, &args.engine) {

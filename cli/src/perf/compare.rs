@@ -1,7 +1,8 @@
 //! `ringbell perf compare`: reports of one benchmark side by side, with ratios.
 //!
-//! The first report is the subject; the others are its peers. Rows belong together when size and
-//! series are the same; of several rows for one place (interleaved runs) the median counts.
+//! The first report is the subject; the others are its peers: those of other programs, if there are any, so that a second way of
+//! Ringbell's own stands beside them without being the best peer. Rows belong together when size and series are the same; of several
+//! rows for one place (interleaved runs) the median counts.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -155,8 +156,15 @@ pub(super) fn table(reports: &[Report], columns: &[Column], lone: bool) -> Strin
         let _ = write!(out, " {:>20}", "us (GB/s)");
     }
     let _ = writeln!(out, " {:>8} {:>8}", "ratio", "ratio");
+    // Of another program, no NIC of ours makes progress.
+    let is_other = |r: &Report| r.meta.progress == "none";
+    let has_others = reports[1..].iter().any(is_other);
+    let peers: Vec<_> = (columns.iter().zip(reports).skip(1))
+        .filter(|(_, r)| !has_others || is_other(r))
+        .map(|(c, _)| c)
+        .collect();
     for (key, own) in &columns[0].rows {
-        let best = columns[1..]
+        let best = peers
             .iter()
             .filter_map(|c| Some((c.name.as_str(), c.rows.get(key)?)))
             .min_by(|a, b| a.1.p50_us.total_cmp(&b.1.p50_us));
@@ -267,6 +275,28 @@ mod tests {
         let text = table(&reports, &columns, true);
         let line = text.lines().find(|l| l.contains("  64 ")).expect("a row");
         assert!(line.ends_with("none"), "{line}");
+    }
+
+    #[test]
+    fn another_way_of_our_own_is_no_peer_beside_other_programs() {
+        let best_of = |reports: [Report; 3]| {
+            let names = ["own", "way", "other"];
+            let columns: Vec<_> = (names.iter().zip(&reports))
+                .map(|(name, r)| column(name, r))
+                .collect();
+            let text = table(&reports, &columns, false);
+            let line = text.lines().find(|l| l.contains("1K")).expect("a row");
+            line.split(' ').next_back().map(str::to_owned)
+        };
+        let [own, way, mut other] = [9.0, 2.0, 4.0].map(|us| {
+            let mut report = report(&[(1024, us)]);
+            report.meta.progress = "waiter".into();
+            report
+        });
+        let ours = [own.clone(), way.clone(), other.clone()];
+        assert_eq!(best_of(ours).as_deref(), Some("way"));
+        other.meta.progress = "none".into();
+        assert_eq!(best_of([own, way, other]).as_deref(), Some("other"));
     }
 
     #[test]

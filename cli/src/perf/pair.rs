@@ -14,6 +14,7 @@ use ringbell::parts::nic_core::port::Checksums;
 use ringbell::parts::nic_core::transport::rdma::Icrc;
 use ringbell::{Nic, NicBuilder};
 
+use ringbell_perf::hardware::{Hardware, NOTE};
 use ringbell_perf::send::Settings;
 use ringbell_perf::serve;
 use ringbell_perf::side::{Pair, Side};
@@ -246,10 +247,11 @@ pub(super) enum Role {
 impl WireArgs {
     /// Settings of each size of a sweep.
     pub(super) fn settings(&self, sweep: &SweepArgs, window: u16) -> Settings {
+        let few = |n| open::is_simulated().then_some(n);
         Settings {
             window,
-            iters: sweep.iters,
-            warmup: sweep.warmup,
+            iters: sweep.iters.or(few(16)),
+            warmup: sweep.warmup.or(few(2)),
             check: sweep.checks(),
             both_ways: false,
             seed: self.seed,
@@ -702,12 +704,17 @@ impl Client {
         measure: impl Fn(&Client, &P) -> Result<Vec<Row>>,
     ) -> Result<Client> {
         let progress = Progress::new(&report.meta.benchmark, points.len() as u64);
+        let nic = self.pair.side.nic.clone();
+        let mut hardware = Hardware::of(&nic);
+        report.meta.notes.extend(hardware.map(|_| NOTE.into()));
         for point in points {
             progress.message(label(point));
             match measure(&self, point) {
                 Ok(rows) => report.rows.extend(rows),
                 Err(e) => return Err(self.abandon(e)),
             }
+            let done = hardware.as_mut().and_then(|h| h.part(&nic, &label(point)));
+            report.meta.notes.extend(done);
             progress.step();
         }
         Ok(self)

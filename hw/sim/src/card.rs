@@ -1,152 +1,34 @@
-//! [`Card`]: the verilated `nic_top` as a NIC, cycle by cycle.
+//! [`Card`]: the verilated `nic_top` as the card of a NIC, cycle by cycle.
 //!
-//! Its PCIe side is a [`Bus`]; its network side and its command layer are queues of plain values, which the program fills and
-//! empties between cycles. Time is cycles: nothing here reads a clock.
+//! Its PCIe side is a [`Bus`]; its network side and its command layer are queues of plain values, which the NIC fills and
+//! empties between cycles ([`ringbell_nic_core::card`]). Time is cycles: nothing here reads a clock.
+#![allow(unsafe_code)] // An instance moves between the threads that step its NIC.
 
 use std::collections::VecDeque;
+use std::ffi::CStr;
 use std::fmt;
+
+use ringbell_nic_abi::WorkQueueEntry;
+use ringbell_nic_core::card::{self as nic, Sizes};
+pub use ringbell_nic_core::card::{Bus, Control, Cycles, Ended, Event, Fetched, Io, LINE};
 
 use crate::nic_top::Block;
 
-/// Bytes of a line, and of a beat.
-pub const LINE: usize = 64;
-/// Entries of the main table of the card's GTLB.
-const MAIN_ENTRIES: u64 = 16_384;
+/// What `build.rs` makes of `nic_top`, and its own parameters.
+const SIZES: Sizes = Sizes {
+    queues: 64,
+    slots: 1 << 10,
+    conns: 64,
+    operations: 4,
+    main_entries: 16_384,
+    complementary_entries: 2_048,
+};
 /// Cycles after which an answer that the card owes is missing. Clearing the GTLB takes the longest.
-const PATIENCE: u64 = 4 * MAIN_ENTRIES;
-
-/// Memory behind PCIe, by bus address. Lines are aligned to 64 bytes.
-pub trait Bus {
-    /// Reads a line.
-    fn read(&mut self, addr: u64, line: &mut [u8; LINE]);
-    /// Writes the bytes of a line whose bits in `strobe` are set.
-    fn write(&mut self, addr: u64, line: &[u8; LINE], strobe: u64);
-    /// Writes words 0 to 3 of a completion line, word 0 last, after everything written before.
-    fn complete(&mut self, addr: u64, words: [u64; 4]);
-}
-
-/// A descriptor that the card has fetched: it is to be completed once.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fetched {
-    /// Number of the queue.
-    pub queue: u32,
-    /// Its ticket.
-    pub ticket: u32,
-    /// The words with bit 63 restored.
-    pub words: [u64; 8],
-    /// The word at fault of a malformed one.
-    pub bad: Option<u8>,
-}
-
-/// A send or receive of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Io {
-    /// It sends.
-    pub send: bool,
-    /// The connection.
-    pub conn: u16,
-    /// First byte.
-    pub va: u64,
-    /// Bytes.
-    pub len: u32,
-    /// A receive that ends with its first segment.
-    pub some: bool,
-    /// Returned when it ends.
-    pub tag: u16,
-}
-
-/// How a send or receive has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// All of it, or of a receive with `some` these bytes.
-    Done(u32),
-    /// It was flushed after so many bytes.
-    Flushed(u32),
-    /// No such connection, no slot, or no bytes.
-    Refused,
-}
-
-/// What to do with a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Control {
-    /// Operations are taken from now on.
-    Open = 0,
-    /// They are refused.
-    Close = 1,
-    /// All sends end.
-    FlushSends = 2,
-    /// All receives end.
-    FlushReceives = 3,
-}
-
-/// What happens at the card beside the streams.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// A descriptor was fetched.
-    Fetched(Fetched),
-    /// An operation has ended.
-    End {
-        /// It was a send.
-        send: bool,
-        /// Its number.
-        tag: u16,
-        /// How.
-        ended: Ended,
-    },
-    /// An address has faulted; that side of the connection waits to be flushed.
-    Fault {
-        /// Of a send.
-        send: bool,
-        /// The connection.
-        conn: u16,
-        /// The address.
-        va: u64,
-    },
-    /// Bytes of a connection for the transport. `cut`: those behind them did not come, because an address faulted.
-    Sent {
-        /// The connection.
-        conn: u16,
-        /// In order.
-        bytes: Vec<u8>,
-        /// See above.
-        cut: bool,
-    },
-    /// The card has room for bytes of a connection.
-    Want {
-        /// The connection.
-        conn: u16,
-        /// How many.
-        len: u32,
-        /// One segment is enough.
-        some: bool,
-    },
-    /// A register that is not the GTLB's was written.
-    Register {
-        /// Its index.
-        index: u32,
-        /// The value.
-        value: u32,
-    },
-}
-
-/// Counts since the card was made.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Cycles {
-    /// Clock cycles.
-    pub cycles: u64,
-    /// Beats of `tx_data`.
-    pub tx_beats: u64,
-    /// Beats of `rx_data`.
-    pub rx_beats: u64,
-    /// Cycles in which a beat of `rx_data` waited for the card.
-    pub stalls: u64,
-    /// The cycle of the last read that was asked for, of an entry or of data.
-    pub last_read: u64,
-    /// Completions that had no descriptor.
-    pub strays: u64,
-    /// Segments that were dropped.
-    pub dropped: u64,
-}
+const PATIENCE: u64 = 4 * SIZES.main_entries as u64;
+/// Cycles without a sign of work after which nothing is under way, beside the bus's latency.
+const REST: u64 = 48;
+/// Looks for an entry that has not come which count as work. The card looks again every 256 cycles.
+const LOOKS: u32 = 3;
 
 /// A burst asked for: when its first line comes, next line, lines left, and whether it is an entry.
 type Burst = (u64, u64, u64, bool);
@@ -167,9 +49,64 @@ pub struct Card {
     segments: VecDeque<(u16, u32, Vec<u8>)>,
     /// Segments whose meta was taken, and their next byte.
     rx: VecDeque<(Vec<u8>, usize)>,
-    /// The chunk that leaves.
-    tx: Option<(u16, Vec<u8>)>,
+    /// The chunk that leaves: connection, announced bytes, and the bytes.
+    tx: Option<(u16, u32, Vec<u8>)>,
+    /// Bytes of `segments` and `rx`.
+    backlog: usize,
+    work: Work,
+    ports: Ports,
+    /// A trace is written.
+    traced: bool,
 }
+
+/// What tells a busy card from one at rest.
+#[derive(Default)]
+struct Work {
+    /// The last cycle with a sign of work.
+    worked: u64,
+    /// Looks for entries since the last that was there.
+    looks: u32,
+    /// An access of the BAR, or of the control ports, waits for its answer.
+    awaited: bool,
+}
+
+/// Outputs that the surroundings take, in the order of `Ports::ready`.
+const SINKS: usize = 11;
+/// Inputs that the surroundings offer, in the order of `Ports::offered`.
+const SOURCES: usize = 5;
+
+/// Sees the ports in each cycle.
+type Watch = Box<dyn FnMut(&Block) + Send>;
+
+/// What may move in this cycle, and who looks on.
+#[derive(Default)]
+struct Ports {
+    may: Option<Box<dyn FnMut() -> bool + Send>>,
+    watch: Option<Watch>,
+    ready: [bool; SINKS],
+    /// What was offered stays until it is taken.
+    offered: [bool; SOURCES],
+}
+
+impl Ports {
+    fn may(&mut self) -> bool {
+        self.may.as_mut().is_none_or(|may| may())
+    }
+
+    fn offer(&mut self, source: usize, is_there: bool) -> u64 {
+        self.offered[source] |= is_there && self.may();
+        self.offered[source].into()
+    }
+
+    fn is_taken(&mut self, source: usize, ready: u64) -> bool {
+        let taken = self.offered[source] && ready == 1;
+        self.offered[source] &= !taken;
+        taken
+    }
+}
+
+// SAFETY: the instance has a context of its own, so that no two share state, and one thread at a time has `&mut Card`.
+unsafe impl Send for Card {}
 
 impl fmt::Debug for Card {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -186,17 +123,6 @@ impl Card {
         rtl.rst_ni(0);
         rtl.tick();
         rtl.rst_ni(1);
-        rtl.bready_i(1);
-        rtl.rready_i(1);
-        rtl.read_ready_i(1);
-        rtl.line_ready_i(1);
-        rtl.op_ready_i(1);
-        rtl.end_ready_i(1);
-        rtl.fault_ready_i(1);
-        rtl.tx_meta_ready_i(1);
-        rtl.tx_ready_i(1);
-        rtl.want_ready_i(1);
-        rtl.reg_ready_i(1);
         Card {
             rtl,
             bus,
@@ -210,7 +136,50 @@ impl Card {
             segments: VecDeque::new(),
             rx: VecDeque::new(),
             tx: None,
+            backlog: 0,
+            work: Work::default(),
+            ports: Ports::default(),
+            traced: false,
         }
+    }
+
+    /// Resets the card; what was under way is lost, on its bus and its streams as well.
+    pub fn reset(&mut self) {
+        let rtl = &mut self.rtl;
+        rtl.setup_valid_i(0);
+        rtl.ctl_valid_i(0);
+        rtl.awvalid_i(0);
+        rtl.wvalid_i(0);
+        rtl.arvalid_i(0);
+        rtl.rst_ni(0);
+        rtl.tick();
+        rtl.rst_ni(1);
+        self.reads.clear();
+        self.events.clear();
+        self.ios.clear();
+        self.dones.clear();
+        self.credits.clear();
+        self.segments.clear();
+        self.rx.clear();
+        self.tx = None;
+        self.backlog = 0;
+        self.ports.offered = [false; SOURCES];
+    }
+
+    /// Asks `may` in each cycle, for each port, whether the surroundings are ready there.
+    pub fn hold(&mut self, may: impl FnMut() -> bool + Send + 'static) {
+        self.ports.may = Some(Box::new(may));
+    }
+
+    /// Shows the ports to `look` in each cycle, with all outputs settled.
+    pub fn watch(&mut self, look: impl FnMut(&Block) + Send + 'static) {
+        self.ports.watch = Some(Box::new(look));
+    }
+
+    /// Writes a trace of all signals (VCD, two steps a cycle) from now on. `false`: the file cannot be made.
+    pub fn trace(&mut self, file: &CStr) -> bool {
+        self.traced = self.rtl.trace(file);
+        self.traced
     }
 
     /// Counts so far.
@@ -245,6 +214,7 @@ impl Card {
 
     /// A segment whose meta states another length than it has.
     pub fn receive_as(&mut self, conn: u16, len: u32, bytes: Vec<u8>) {
+        self.backlog += bytes.len();
         self.segments.push_back((conn, len, bytes));
     }
 
@@ -278,6 +248,7 @@ impl Card {
 
     /// Writes a word of the BAR. `false`: the card refuses it.
     pub fn bar_write(&mut self, offset: usize, value: u32) -> bool {
+        self.work.looks = 0;
         self.rtl.awaddr_i(offset as u64);
         self.rtl.wdata_i(value.into());
         self.rtl.wstrb_i(0xf);
@@ -289,7 +260,7 @@ impl Card {
         let mut okay = false;
         self.until(|rtl| {
             okay = rtl.bresp_o() == 0;
-            rtl.bvalid_o() == 1
+            rtl.bvalid_o() & rtl.bready_i_now() == 1
         });
         okay
     }
@@ -303,18 +274,20 @@ impl Card {
         let mut value = None;
         self.until(|rtl| {
             value = (rtl.rresp_o() == 0).then(|| rtl.rdata_o() as u32);
-            rtl.rvalid_o() == 1
+            rtl.rvalid_o() & rtl.rready_i_now() == 1
         });
         value
     }
 
     /// Runs cycles up to and with the first in which `is_there` holds.
     fn until(&mut self, mut is_there: impl FnMut(&Block) -> bool) {
+        self.work.awaited = true;
         for _ in 0..PATIENCE {
             self.drive();
             let there = is_there(&self.rtl);
             self.finish();
             if there {
+                self.work.awaited = false;
                 return;
             }
         }
@@ -329,8 +302,22 @@ impl Card {
 
     /// Sets the inputs of a cycle.
     fn drive(&mut self) {
-        let rtl = &mut self.rtl;
+        let (rtl, ports) = (&mut self.rtl, &mut self.ports);
+        ports.ready = [(); SINKS].map(|()| ports.may());
+        let [read, line, op, end, fault, tx_meta, tx, want, reg, b, r] = ports.ready;
+        rtl.read_ready_i(read.into());
+        rtl.line_ready_i(line.into());
+        rtl.op_ready_i(op.into());
+        rtl.end_ready_i(end.into());
+        rtl.fault_ready_i(fault.into());
+        rtl.tx_meta_ready_i(tx_meta.into());
+        rtl.tx_ready_i(tx.into());
+        rtl.want_ready_i(want.into());
+        rtl.reg_ready_i(reg.into());
+        rtl.bready_i(b.into());
+        rtl.rready_i(r.into());
         let line = self.reads.front().filter(|r| r.0 <= self.now.cycles);
+        let line = line.filter(|_| ports.may());
         rtl.data_valid_i(line.is_some().into());
         if let Some(&(_, addr, _, entry)) = line {
             let mut bytes = [0; LINE];
@@ -338,7 +325,7 @@ impl Card {
             rtl.data_i(&words(&bytes));
             rtl.data_entry_i(entry.into());
         }
-        rtl.io_valid_i(u64::from(!self.ios.is_empty()));
+        rtl.io_valid_i(ports.offer(0, !self.ios.is_empty()));
         if let Some(io) = self.ios.front() {
             rtl.io_send_i(io.send.into());
             rtl.io_conn_i(io.conn.into());
@@ -347,7 +334,7 @@ impl Card {
             rtl.io_some_i(io.some.into());
             rtl.io_tag_i(io.tag.into());
         }
-        rtl.done_valid_i(u64::from(!self.dones.is_empty()));
+        rtl.done_valid_i(ports.offer(1, !self.dones.is_empty()));
         if let Some(&(queue, ticket, status, bytes, detail)) = self.dones.front() {
             rtl.done_queue_i(queue.into());
             rtl.done_ticket_i(ticket.into());
@@ -355,17 +342,17 @@ impl Card {
             rtl.done_bytes_i(bytes);
             rtl.done_detail_i(detail);
         }
-        rtl.credit_valid_i(u64::from(!self.credits.is_empty()));
+        rtl.credit_valid_i(ports.offer(2, !self.credits.is_empty()));
         if let Some(&(conn, bytes)) = self.credits.front() {
             rtl.credit_conn_i(conn.into());
             rtl.credit_i(bytes.into());
         }
-        rtl.rx_meta_valid_i(u64::from(!self.segments.is_empty()));
+        rtl.rx_meta_valid_i(ports.offer(3, !self.segments.is_empty()));
         if let Some(&(conn, len, _)) = self.segments.front() {
             rtl.rx_meta_conn_i(conn.into());
             rtl.rx_meta_len_i(len.into());
         }
-        rtl.rx_valid_i(u64::from(!self.rx.is_empty()));
+        rtl.rx_valid_i(ports.offer(4, !self.rx.is_empty()));
         if let Some((bytes, at)) = self.rx.front() {
             let rest = &bytes[*at..];
             let mut beat = [0; LINE];
@@ -377,18 +364,65 @@ impl Card {
         rtl.eval();
     }
 
+    /// Whether something is under way: there was a sign of work within the bus's latency.
+    pub fn is_busy(&self) -> bool {
+        self.is_asked() || self.now.cycles - self.work.worked < self.latency + REST
+    }
+
+    /// Whether something waits to be taken by the block.
+    fn is_asked(&self) -> bool {
+        let none = !self.work.awaited
+            && self.ios.is_empty()
+            && self.dones.is_empty()
+            && self.credits.is_empty()
+            && self.segments.is_empty()
+            && self.rx.is_empty();
+        !none
+    }
+
+    /// Counts this cycle as busy if it has a sign of work, and those before it that waited for memory.
+    fn count_work(&mut self) {
+        let rtl = &self.rtl;
+        let fetches = rtl.read_valid_o() == 1 && rtl.read_entry_o() == 1;
+        if rtl.op_valid_o() == 1 {
+            self.work.looks = 0;
+        } else if fetches {
+            self.work.looks += 1;
+        }
+        let is_entry = self.reads.front().is_some_and(|r| r.3) || fetches;
+        let reads = rtl.read_valid_o() | u64::from(!self.reads.is_empty());
+        let works = rtl.line_valid_o()
+            | rtl.op_valid_o()
+            | rtl.end_valid_o()
+            | rtl.fault_valid_o()
+            | rtl.want_valid_o()
+            | rtl.tx_meta_valid_o()
+            | rtl.tx_valid_o()
+            | u64::from(self.is_asked());
+        if works == 1 || (reads == 1 && !(is_entry && self.work.looks > LOOKS)) {
+            let gap = self.now.cycles - self.work.worked;
+            self.now.busy += if gap <= self.latency + REST { gap } else { 1 };
+            self.work.worked = self.now.cycles;
+        }
+    }
+
     /// Takes the outputs of a cycle, and ends it.
     fn finish(&mut self) {
-        let rtl = &self.rtl;
-        let given = self.reads.front_mut().filter(|r| r.0 <= self.now.cycles);
-        if let Some(burst) = given {
+        self.count_work();
+        let (rtl, ports) = (&self.rtl, &mut self.ports);
+        if let Some(look) = &mut ports.watch {
+            look(rtl);
+        }
+        let [read, line, op, end, fault, tx_meta, tx, want, reg, ..] = ports.ready;
+        let given = self.reads.front_mut();
+        if let Some(burst) = given.filter(|_| rtl.data_valid_i_now() == 1) {
             burst.1 += LINE as u64;
             burst.2 -= 1;
             if burst.2 == 0 {
                 self.reads.pop_front();
             }
         }
-        if rtl.read_valid_o() == 1 {
+        if rtl.read_valid_o() == 1 && read {
             self.now.last_read = self.now.cycles;
             let (addr, len) = (rtl.read_addr_o(), rtl.read_len_o());
             let first = addr & !(LINE as u64 - 1);
@@ -397,27 +431,29 @@ impl Card {
             self.reads
                 .push_back((due, first, lines, rtl.read_entry_o() == 1));
         }
-        if rtl.line_valid_o() == 1 {
+        if rtl.line_valid_o() == 1 && line {
             let line = bytes(&rtl.line_o());
             let addr = rtl.line_addr_o();
             if rtl.line_done_o() == 1 {
+                self.now.completed += 1;
                 let word = |i: usize| line[8 * i..][..8].try_into().map_or(0, u64::from_le_bytes);
                 self.bus.complete(addr, std::array::from_fn(word));
             } else {
                 self.bus.write(addr, &line, rtl.line_strobe_o());
             }
         }
-        if rtl.op_valid_o() == 1 {
+        if rtl.op_valid_o() == 1 && op {
+            self.now.fetched += 1;
             let entry = bytes(&rtl.op_entry_o());
             let word = |i: usize| entry[8 * i..][..8].try_into().map_or(0, u64::from_le_bytes);
             self.events.push_back(Event::Fetched(Fetched {
                 queue: rtl.op_queue_o() as u32,
                 ticket: rtl.op_ticket_o() as u32,
-                words: std::array::from_fn(word),
+                entry: WorkQueueEntry(std::array::from_fn(word)),
                 bad: (rtl.op_bad_o() == 1).then(|| rtl.op_word_o() as u8),
             }));
         }
-        if rtl.end_valid_o() == 1 {
+        if rtl.end_valid_o() == 1 && end {
             let bytes = rtl.end_bytes_o() as u32;
             let ended = match (rtl.end_refused_o(), rtl.end_flushed_o()) {
                 (1, _) => Ended::Refused,
@@ -430,69 +466,129 @@ impl Card {
                 ended,
             });
         }
-        if rtl.fault_valid_o() == 1 {
+        if rtl.fault_valid_o() == 1 && fault {
             self.events.push_back(Event::Fault {
                 send: rtl.fault_send_o() == 1,
                 conn: rtl.fault_conn_o() as u16,
                 va: rtl.fault_va_o(),
             });
         }
-        if rtl.want_valid_o() == 1 {
+        if rtl.want_valid_o() == 1 && want {
             self.events.push_back(Event::Want {
                 conn: rtl.want_conn_o() as u16,
                 len: rtl.want_len_o() as u32,
                 some: rtl.want_some_o() == 1,
             });
         }
-        if rtl.reg_valid_o() == 1 {
+        if rtl.reg_valid_o() == 1 && reg {
             self.events.push_back(Event::Register {
                 index: rtl.reg_index_o() as u32,
                 value: rtl.reg_value_o() as u32,
             });
         }
-        if rtl.tx_meta_valid_o() == 1 {
-            let len = rtl.tx_meta_len_o() as usize;
-            self.tx = Some((rtl.tx_meta_conn_o() as u16, Vec::with_capacity(len)));
+        if rtl.tx_meta_valid_o() == 1 && tx_meta {
+            let len = rtl.tx_meta_len_o() as u32;
+            let room = Vec::with_capacity(len as usize);
+            self.tx = Some((rtl.tx_meta_conn_o() as u16, len, room));
         }
-        if rtl.tx_valid_o() == 1 {
+        if rtl.tx_valid_o() == 1 && tx {
             self.now.tx_beats += 1;
             let (data, keep) = (bytes(&rtl.tx_data_o()), rtl.tx_keep_o());
-            let (_, chunk) = self.tx.as_mut().expect("its meta went before");
-            let kept = (0..LINE).filter(|i| keep >> i & 1 == 1);
-            chunk.extend(kept.map(|i| data[i]));
+            let (.., chunk) = self.tx.as_mut().expect("its meta went before");
+            if keep == u64::MAX {
+                chunk.extend_from_slice(&data);
+            } else {
+                let kept = (0..LINE).filter(|i| keep >> i & 1 == 1);
+                chunk.extend(kept.map(|i| data[i]));
+            }
             if rtl.tx_last_o() == 1 {
-                let (conn, bytes) = self.tx.take().expect("it is there");
-                let cut = rtl.tx_cut_o() == 1;
-                self.events.push_back(Event::Sent { conn, bytes, cut });
+                let (conn, len, bytes) = self.tx.take().expect("it is there");
+                self.events.push_back(Event::Sent { conn, len, bytes });
             }
         }
-        if rtl.io_ready_o() == 1 && !self.ios.is_empty() {
+        if ports.is_taken(0, rtl.io_ready_o()) {
             self.ios.pop_front();
         }
-        if rtl.done_ready_o() == 1 {
+        if ports.is_taken(1, rtl.done_ready_o()) {
             self.dones.pop_front();
         }
-        if rtl.credit_ready_o() == 1 {
+        if ports.is_taken(2, rtl.credit_ready_o()) {
             self.credits.pop_front();
         }
-        if let (1, Some((bytes, at))) = (rtl.rx_ready_o(), self.rx.front_mut()) {
+        let waits = ports.offered[4];
+        if ports.is_taken(4, rtl.rx_ready_o()) {
             self.now.rx_beats += 1;
-            *at += LINE;
-            if *at >= bytes.len() {
-                self.rx.pop_front();
+            if let Some((bytes, at)) = self.rx.front_mut() {
+                *at += LINE;
+                if *at >= bytes.len() {
+                    self.backlog -= bytes.len();
+                    self.rx.pop_front();
+                }
             }
         } else {
-            self.now.stalls += u64::from(!self.rx.is_empty());
+            self.now.stalls += u64::from(waits);
         }
-        if rtl.rx_meta_ready_o() == 1 {
+        if ports.is_taken(3, rtl.rx_meta_ready_o()) {
             if let Some((_, _, bytes)) = self.segments.pop_front() {
                 self.rx.push_back((bytes, 0));
             }
         }
         self.now.strays += rtl.stray_o();
         self.now.dropped += rtl.rx_dropped_o();
-        self.rtl.tick();
+        self.rtl.clk_i(1);
+        self.rtl.eval();
+        if self.traced {
+            self.rtl.dump(2 * self.now.cycles);
+        }
+        self.rtl.clk_i(0);
+        self.rtl.eval();
+        if self.traced {
+            self.rtl.dump(2 * self.now.cycles + 1);
+        }
         self.now.cycles += 1;
+    }
+}
+
+/// The same methods, for a NIC.
+impl nic::Card for Card {
+    fn sizes(&self) -> Sizes {
+        SIZES
+    }
+    fn cycle(&mut self) {
+        Card::cycle(self);
+    }
+    fn is_busy(&self) -> bool {
+        Card::is_busy(self)
+    }
+    fn cycles(&self) -> Cycles {
+        Card::cycles(self)
+    }
+    fn event(&mut self) -> Option<Event> {
+        Card::event(self)
+    }
+    fn setup_queue(&mut self, queue: u32, sq: u64, cq: u64, depth_log2: u32, first_ticket: u32) {
+        Card::setup_queue(self, queue, sq, cq, depth_log2, first_ticket);
+    }
+    fn bar_write(&mut self, offset: usize, value: u32) -> bool {
+        Card::bar_write(self, offset, value)
+    }
+    fn control(&mut self, conn: u16, what: Control) {
+        Card::control(self, conn, what);
+    }
+    fn post(&mut self, io: Io) {
+        Card::post(self, io);
+    }
+    fn complete(&mut self, queue: u32, ticket: u32, status: u8, bytes: u64, detail: u64) {
+        Card::complete(self, queue, ticket, status, bytes, detail);
+    }
+    fn credit(&mut self, conn: u16, bytes: u32) {
+        Card::credit(self, conn, bytes);
+    }
+    fn receive(&mut self, conn: u16, bytes: Vec<u8>) {
+        Card::receive(self, conn, bytes);
+    }
+    fn backlog(&self) -> usize {
+        self.backlog
     }
 }
 

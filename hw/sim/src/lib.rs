@@ -1,11 +1,12 @@
-//! The blocks of hw/rtl as Rust objects, compiled by Verilator (feature `verilator`).
+//! The blocks of hw/rtl as Rust objects, compiled by Verilator (feature `verilator`; `card`: `nic_top` alone).
 //!
 //! Each block has a module of its name with the type `Block`: a method for each port, `eval` and `tick`. The tests of this crate
 //! compare the blocks cycle by cycle with the Rust models that the software NIC uses.
 
+pub mod figure;
 pub mod stream;
 
-#[cfg(feature = "verilator")]
+#[cfg(any(feature = "verilator", feature = "card"))]
 #[allow(
     unsafe_code,
     unreachable_pub,
@@ -16,7 +17,7 @@ mod blocks {
     include!(concat!(env!("OUT_DIR"), "/blocks.rs"));
 }
 
-#[cfg(feature = "verilator")]
+#[cfg(any(feature = "verilator", feature = "card"))]
 pub use blocks::*;
 
 // Where `nic_top` was compiled.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use ringbell_gtlb::testing::Rng;
 use ringbell_gtlb::{Access, GtlbConfig, Mmu, MmuConfig, LARGE_PAGE_BYTES, PAGE_BYTES};
+use ringbell_hw_sim::figure::{self, Signal, Wave};
 use ringbell_hw_sim::gtlb::Block;
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::translation::{
@@ -328,4 +329,46 @@ fn the_last_byte_of_the_address_space_does_not_wrap() {
     }
     // Address 0 lies behind the window's last group, not in it.
     assert_eq!(answers, [Some(((1 << 40) + LARGE_PAGE_BYTES - 1, 1)), None]);
+}
+
+#[test]
+fn timing_of_look_ups() {
+    use Signal::{Bit, Word};
+    let mut pair = Pair::new(2);
+    let base = 0x7f00_0000_0000;
+    pair.command(Command::Base(base));
+    pair.command(Command::Entry {
+        command: GTLB_WRITE_LARGE,
+        index: 0,
+        va: base,
+        pa: 1 << 40,
+    });
+    let rtl = &mut pair.rtl;
+    let mut wave = Wave::new(&[
+        Bit("lookup_valid_i"),
+        Word("lookup_va_i[23:0]"),
+        Bit("lookup_valid_o"),
+        Bit("lookup_fault_o"),
+        Word("lookup_bus_o"),
+        Word("lookup_left_o"),
+    ]);
+    // The third has no entry.
+    let looks = [Some(0), Some(0x12_3456), Some(0x20_0000), Some(0x1f_ffff)];
+    for look in looks.into_iter().chain([None; 5]) {
+        rtl.lookup_valid_i(look.is_some().into());
+        rtl.lookup_va_i(base + look.unwrap_or(0));
+        rtl.eval();
+        let found = rtl.lookup_valid_o() == 1;
+        wave.sample(&[
+            Some(look.is_some().into()),
+            look,
+            Some(found.into()),
+            Some(u64::from(found) & rtl.lookup_fault_o()),
+            found.then(|| rtl.lookup_bus_o()),
+            found.then(|| rtl.lookup_left_o()),
+        ]);
+        rtl.tick();
+    }
+    println!("{wave}");
+    figure::record("gtlb.txt", &wave.to_string());
 }

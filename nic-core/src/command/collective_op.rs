@@ -6,7 +6,7 @@ use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, Descriptor, GpuVa, Lkey, PdId, Status, StreamRef,
     WireType,
 };
-use ringbell_onc_engines::program::{choose, Locality};
+use ringbell_onc_engines::program::{choose, choose_strict, Locality, Order};
 
 use super::memory::Memory;
 use super::Refusal;
@@ -335,10 +335,18 @@ impl Decoder<'_> {
         if root >= ranks {
             return Err(invalid(root.into()));
         }
+        let order = self.collectives.table.order(self.slot);
+        let strict = order == Order::Rank;
+        let reduces = matches!(spec.kind, K::Reduce | K::AllReduce | K::ReduceScatter);
+        if strict && spec.wire != WireType::Same && reduces {
+            // How often a value is rounded on its way depends on the algorithm.
+            return Err(invalid(spec.wire.code().into()));
+        }
         let algo = match spec.algo {
             // The direct path falls back to messages.
             Algorithm::Auto | Algorithm::Direct => {
                 let t = self.collectives.table.thresholds(self.slot);
+                let choose = if strict { choose_strict } else { choose };
                 choose(spec.kind, bytes, ranks, Locality::Network, &t)
             }
             a => a,
@@ -350,6 +358,7 @@ impl Decoder<'_> {
             rank,
             root,
             in_place: false,
+            order,
         };
         let refuse = |e: PlanError| {
             tracing::warn!(error = %e, kind = ?spec.kind, ?algo, "no program");

@@ -3,6 +3,7 @@
 //! It owns sessions, deadlines and completion permits; transports get operations and yield events.
 //! Sans-I/O: the time of a step is an argument.
 
+pub(crate) mod card;
 mod collective_op;
 mod control;
 mod copy_op;
@@ -30,6 +31,7 @@ use ringbell_nic_abi::{
 };
 
 use crate::bar::Bar;
+use crate::card::SharedCard;
 use crate::collective::{After, Collectives, Io};
 use crate::config::NicConfig;
 use crate::dma::DmaState;
@@ -57,9 +59,8 @@ use streams::{needs_clock, Streams};
 pub(crate) use windows::Windows;
 pub use windows::{RankMemory, Window};
 
-/// Value of [`Reg::Backend`] for the software NIC.
-const BACKEND_SOFT: u32 = 1;
-
+/// Value of [`Reg::Backend`] without and with a card.
+const BACKEND: [u32; 2] = [1, 2];
 /// Why a descriptor is refused: status and detail.
 type Refusal = (Status, u64);
 /// How a descriptor ends that is executed at once: bytes and detail.
@@ -98,6 +99,8 @@ pub(crate) struct Core {
     /// The next step looks at every part: the last one has left work, or the control path may have made some.
     pub(crate) is_due: bool,
     expired: Vec<WorkToken>,
+    /// Hardware that takes descriptors and moves payloads.
+    pub(crate) card: Option<SharedCard>,
 }
 
 /// What a look has found to do.
@@ -149,6 +152,7 @@ impl Core {
             stopping: false,
             is_due: true,
             expired: Vec::new(),
+            card: None,
             config,
         }
     }
@@ -199,6 +203,7 @@ impl Core {
             Some(now) => self.begin(now),
             None => false,
         };
+        moved |= self.card.is_some() && card::step(self);
         moved |= self.take_descriptors();
         if std::mem::take(&mut self.streams.is_unflushed) {
             self.streams.transports.iter_mut().for_each(|t| t.flush());
@@ -364,7 +369,8 @@ impl Core {
         self.is_due = self.queues.iter().any(SendQueue::is_pending)
             || !self.copies.is_empty()
             || !self.memory.is_quiet()
-            || self.time.is_wanted;
+            || self.time.is_wanted
+            || self.card.as_ref().is_some_and(|c| c.lock().is_busy());
         moved
     }
 
@@ -766,7 +772,7 @@ impl Core {
         Some(match reg {
             Reg::Magic => MAGIC,
             Reg::AbiVersion => ABI_VERSION,
-            Reg::Backend => BACKEND_SOFT,
+            Reg::Backend => BACKEND[usize::from(self.card.is_some())],
             Reg::Queues => self.queue_count(),
             Reg::Ipv4 => u32::from(self.config.ip),
             Reg::MacLo => u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]),

@@ -296,8 +296,12 @@ impl Streams {
     /// Whether a transport or a port may have something to do before the clock is read.
     #[inline]
     pub(super) fn poll(&mut self) -> bool {
-        let is_ready = |t: &dyn Transport| !t.is_quiet() || t.expects_places();
-        self.transports.iter().any(|t| is_ready(&**t)) || (self.has_ports() && self.network.poll())
+        if self.transports.iter().any(|t| !t.is_quiet()) {
+            return true;
+        }
+        // Packets come by ports alone, and so do those that have places.
+        let expects_places = || self.transports.iter().any(|t| t.expects_places());
+        self.has_ports() && (expects_places() || self.network.poll())
     }
 
     /// Passes what has arrived at the ports to the transports.

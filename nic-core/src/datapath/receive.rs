@@ -532,6 +532,7 @@ impl Receiving {
         }
     }
 }
+
 /// Adds places for packets of so many bytes each, and as many of them at most, in a receive's memory from `at` on.
 #[allow(unsafe_code)] // As its callers.
 pub(crate) fn place(

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use ringbell_gtlb::Export;
 use ringbell_nic_abi::GpuVa;
@@ -95,7 +96,7 @@ impl Space {
 /// The memory, and which of it is in use.
 #[derive(Debug)]
 pub(crate) struct NicMemory {
-    map: Mapping,
+    map: Arc<Mapping>,
     len: u64,
     /// Handle of the region in the MMU, once NIC memory is registered.
     region: u32,
@@ -107,7 +108,7 @@ impl NicMemory {
     pub(crate) fn new(len: u64) -> std::io::Result<NicMemory> {
         let size = usize::try_from(len).map_err(|_| std::io::ErrorKind::InvalidInput)?;
         Ok(NicMemory {
-            map: Mapping::memfd("ringbell-nic-memory", size)?,
+            map: Arc::new(Mapping::memfd("ringbell-nic-memory", size)?),
             len,
             region: u32::MAX,
             space: Space::new(0, len),
@@ -132,6 +133,11 @@ impl NicMemory {
     /// Sets the region under which NIC memory is registered with the MMU.
     pub(crate) fn set_region(&mut self, region: u32) {
         self.region = region;
+    }
+
+    /// Its mapping, for a card that reaches it.
+    pub(crate) fn mapping(&self) -> Arc<Mapping> {
+        self.map.clone()
     }
 
     /// What local peers map.

@@ -44,7 +44,13 @@ impl Nic {
     /// # Errors
     /// [`MapError`]; nothing was changed.
     pub fn map(&self, table: &PageTable) -> Result<(), MapError> {
-        self.core(|c| c.memory.mmu.map(table))
+        self.core(|c| {
+            c.memory.mmu.map(table)?;
+            if let Some(card) = &c.card {
+                card.lock().place(table.base.0);
+            }
+            Ok(())
+        })
     }
 
     /// Removes pages before the GPU frees them.
@@ -52,7 +58,13 @@ impl Nic {
     /// # Errors
     /// [`UnmapError`] while a region covers a part of them.
     pub fn unmap(&self, va: GpuVa, len: u64) -> Result<(), UnmapError> {
-        self.core(|c| c.memory.mmu.unmap(va, len))
+        self.core(|c| {
+            c.memory.mmu.unmap(va, len)?;
+            if let Some(card) = &c.card {
+                card.lock().forget(va.0, len);
+            }
+            Ok(())
+        })
     }
 
     /// Registers memory that queues of `pd` may then use.

@@ -13,6 +13,7 @@
 //! [`poll_event`]: Transport::poll_event
 //! [`cancel`]: Transport::cancel
 
+pub(crate) mod carded;
 mod connections;
 pub mod local;
 mod one_sided;
@@ -21,6 +22,7 @@ pub mod rdma;
 mod ring;
 pub mod tcp;
 mod timers;
+mod turns;
 pub mod udp;
 
 use std::net::SocketAddrV4;

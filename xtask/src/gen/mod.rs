@@ -1,9 +1,10 @@
 //! Generated files: the contract for other languages.
 //!
-//! The tables in `nic-abi` are the source; a file here renders each target. Nothing is parsed: the generator links the crate, so
-//! its output is what the NIC was compiled with.
+//! The tables in `nic-abi` are the source; a file here renders each target. The generator links the crate, so its output is what the
+//! NIC was compiled with. Only the ports of the hardware's blocks are read from their sources.
 
 mod cuda;
+mod ports;
 mod registers;
 mod systemverilog;
 #[cfg(test)]
@@ -22,6 +23,7 @@ fn outputs() -> Vec<Output> {
         ("cuda-kernels/include/ringbell_abi.h", cuda::header()),
         ("hw/rtl/ringbell_abi_pkg.sv", systemverilog::package()),
         ("docs/registers.md", registers::reference()),
+        ("docs/hardware-ports.md", ports::reference()),
     ]
 }
 

@@ -22,7 +22,7 @@ pub(super) fn reference() -> String {
          | bytes | what |\n|---|---|\n\
          | `{:#06x}..{:#06x}` | doorbell registers of the control window (FpgaNIC §2.5.1), 4 bytes each |\n\
          | `{:#06x}..{:#06x}` | status registers, 4 bytes each, read only |\n\
-         | `{:#06x}..{:#06x}` | {} queue doorbells, one u32 per {}-byte line |\n\n\
+         | `{:#06x}..{:#06x}` | {} queue doorbells, one u32 at the start of each {}-byte line; an access to the other words is refused |\n\n\
          Access: `Ro` read only, `Wo` write only (reads give the last value written), `Rw` both.\n",
         ringbell_nic_abi::ABI_VERSION,
         0,

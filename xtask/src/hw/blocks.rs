@@ -157,7 +157,7 @@ const fn fault(
 }
 
 /// The first that a block's proof notices is planted in every run, the others by `cargo xtask hw mutate`.
-pub(super) const FAULTS: [Fault; 52] = [
+pub(super) const FAULTS: [Fault; 53] = [
     fault(
         "gtlb",
         By::Proof,
@@ -351,8 +351,8 @@ pub(super) const FAULTS: [Fault; 52] = [
         "nic_top",
         By::Simulation,
         "the GTLB's command goes to the command layer",
-        "wire        is_others  = !(is_command || is_base || is_staged);",
-        "wire        is_others  = !(is_base || is_staged);",
+        "is_others  = !(is_command || is_base || is_staged);",
+        "is_others  = !(is_base || is_staged);",
     ),
     fault(
         "nic_top",
@@ -360,6 +360,13 @@ pub(super) const FAULTS: [Fault; 52] = [
         "the answers of look-ups go to the wrong side",
         ".lookup_valid_i(found && who_q[2]), .lookup_fault_i(fault),",
         ".lookup_valid_i(found && who_q[1]), .lookup_fault_i(fault),",
+    ),
+    fault(
+        "nic_top",
+        By::Simulation,
+        "an entry's read takes the place of a burst that waits",
+        "read_entry_o = fetch_valid && !reads_data_q;",
+        "read_entry_o = fetch_valid;",
     ),
     fault(
         "nic_top",
@@ -523,3 +530,20 @@ pub(super) const FAULTS: [Fault; 52] = [
         "rx_meta_ready_o && 1'b0",
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_of_each_fault_stands_once_in_the_files_of_its_block() {
+        for fault in &FAULTS {
+            let block = BLOCKS.iter().find(|b| b.name == fault.block);
+            let files = block.expect("a block").files();
+            let read = |f: &String| std::fs::read_to_string(super::super::rtl().join(f));
+            let texts = files.iter().map(|f| read(f).expect("a source"));
+            let found: usize = texts.map(|t| t.matches(fault.from).count()).sum();
+            assert_eq!(found, 1, "{}: {}", fault.block, fault.what);
+        }
+    }
+}

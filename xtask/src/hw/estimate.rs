@@ -13,7 +13,7 @@ use super::{rtl, Block, Tools};
 use crate::root;
 use crate::steps::command_within;
 
-const RECORD: &str = "docs/results/hw/estimates.json";
+pub(super) const RECORD: &str = "docs/results/hw/estimates.json";
 /// What an estimate may differ from the record: a share of it, and some cells of small blocks.
 const TOLERANCE: (f64, f64) = (0.05, 16.0);
 const LIMIT: Duration = Duration::from_secs(240);

@@ -7,6 +7,7 @@
 
 mod blocks;
 mod estimate;
+mod figures;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -39,7 +40,7 @@ pub(crate) struct Args {
     /// Only this block
     #[arg(long, value_name = "NAME")]
     block: Option<String>,
-    /// Record the estimates in docs/results/hw/estimates.json instead of comparing with them
+    /// Record the estimates, or the figures, in docs/results/hw and docs/hardware.md instead of comparing with them
     #[arg(long)]
     update: bool,
 }
@@ -52,6 +53,8 @@ enum Part {
     Prove,
     /// The blocks beside their Rust models
     Simulate,
+    /// FpgaNIC's Fig. 4, 5a and 7 and Table 2 for the blocks, and timing diagrams: docs/results/hw and docs/hardware.md
+    Figures,
     /// Resources on an UltraScale+ FPGA, as yosys estimates them
     Synthesise,
     /// Every planted fault: a proof or a simulation must fail for each
@@ -98,23 +101,40 @@ fn checked(args: &Args) -> Result<Outcome> {
     }
     if wants(Part::Simulate) {
         let only = args.block.as_deref();
-        command_within(&mut tools.simulation(only), SIMULATION_LIMIT)?;
+        command_within(&mut tools.simulation(only.as_slice()), SIMULATION_LIMIT)?;
+        if only.is_none() {
+            for tests in [&["--test", "rtl"][..], &["--lib", "rtl_conforms"]] {
+                command_within(tools.nic().args(tests), SIMULATION_LIMIT)?;
+            }
+        }
     }
     if wants(Part::Synthesise) {
         estimate::compare(&tools, &blocks, args.update)?;
     }
+    // The simulations of all blocks have measured for the figures; else these do.
+    if wants(Part::Figures) && args.block.is_none() {
+        if !wants(Part::Simulate) {
+            let mut measure = tools.simulation(&["gtlb", "nic_top", "sequencer"]);
+            command_within(measure.args(["--", "figure", "timing"]), SIMULATION_LIMIT)?;
+        }
+        figures::compare(&tools.figures(), args.update)?;
+    }
     if args.parts.contains(&Part::Exhaust) {
-        let mut all = tools.simulation(Some("reduce"));
+        let mut all = tools.simulation(&["reduce"]);
         command_within(all.args(["--", "--ignored"]), EXHAUST_LIMIT)?;
         for block in blocks.iter().filter(|b| b.narrow.is_some()) {
             tools.prove_whole(block)?;
         }
     }
     if args.parts.contains(&Part::Mutate) {
-        for fault in FAULTS.iter().filter(|f| named(f.block)) {
-            tools.plant(fault)?;
-        }
-        println!("all planted faults were noticed");
+        let faults: Vec<&Fault> = FAULTS.iter().filter(|f| named(f.block)).collect();
+        // The others are tried after one that nothing notices.
+        let planted = faults.iter().map(|fault| tools.plant(fault));
+        let missed: Vec<String> = planted
+            .filter_map(|p| p.err().map(|e| format!("{e:#}")))
+            .collect();
+        ensure!(missed.is_empty(), "{}", missed.join("; "));
+        println!("all {} planted faults were noticed", faults.len());
     }
     Ok(Outcome::Passed)
 }
@@ -133,8 +153,14 @@ impl Tools {
             venv::install(&venv, &PACKAGES)?;
         }
         let work = target().join("hw");
-        std::fs::create_dir_all(&work)?;
-        Ok(Tools { bin, work })
+        let tools = Tools { bin, work };
+        std::fs::create_dir_all(tools.figures())?;
+        Ok(tools)
+    }
+
+    /// Where simulations write what they measure for the documents.
+    fn figures(&self) -> PathBuf {
+        self.work.join("figures")
     }
 
     /// A tool, with its neighbours on PATH and its cache below target/.
@@ -234,19 +260,34 @@ impl Tools {
         exit_code_within(sby.stdout(Stdio::null()), LIMIT)
     }
 
-    /// The simulations, or that of one block.
-    fn simulation(&self, block: Option<&str>) -> Command {
+    /// The simulations, or those of some blocks.
+    fn simulation(&self, only: &[&str]) -> Command {
         let mut cargo = test::cargo();
         cargo
-            .args(["test", "-p", "ringbell-hw-sim", "--features", "verilator"])
+            .args(["test", "-p", "ringbell-hw-sim"])
+            .args(["--features", "verilator,card"])
+            .env("RINGBELL_VERILATOR", self.bin.join("verilator-cli"))
+            .env("RINGBELL_FIGURES", self.figures());
+        if only.is_empty() {
+            cargo.args(["--lib", "--tests"]);
+            return cargo;
+        }
+        let blocks = BLOCKS.iter().filter(|b| only.contains(&b.name));
+        let (tests, runs): (Vec<_>, Vec<_>) = blocks.map(|b| (b.test, b.runs.join(","))).unzip();
+        for test in tests {
+            cargo.args(["--test", test]);
+        }
+        cargo.env("RINGBELL_BLOCKS", runs.join(","));
+        cargo
+    }
+
+    /// Tests of the SDK over the NIC `rtl`. The blocks are compiled as for `simulation`, and once for both.
+    fn nic(&self) -> Command {
+        let mut cargo = test::cargo();
+        cargo
+            .args(["test", "-p", "ringbell"])
+            .args(["--features", "rtl,ringbell-hw-sim/verilator"])
             .env("RINGBELL_VERILATOR", self.bin.join("verilator-cli"));
-        match BLOCKS.iter().find(|b| Some(b.name) == block) {
-            Some(block) => {
-                cargo.args(["--test", block.test]);
-                cargo.env("RINGBELL_BLOCKS", block.runs.join(","))
-            }
-            None => cargo.args(["--lib", "--tests"]),
-        };
         cargo
     }
 
@@ -289,10 +330,11 @@ impl Tools {
                 ),
             },
             By::Simulation => {
-                let mut run = self.simulation(Some(block.name));
-                run.env("RINGBELL_RTL", &copy);
+                let mut run = self.simulation(&[block.name]);
+                run.env("RINGBELL_RTL", &copy)
+                    .env_remove("RINGBELL_FIGURES");
                 // A fault that does not compile would prove nothing.
-                let mut build = self.simulation(Some(block.name));
+                let mut build = self.simulation(&[block.name]);
                 command_within(
                     build.arg("--no-run").env("RINGBELL_RTL", &copy),
                     SIMULATION_LIMIT,

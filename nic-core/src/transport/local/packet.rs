@@ -11,6 +11,19 @@ pub(super) const INLINE: usize = 40;
 /// Bus spans that one `Ref` names.
 pub(super) const SPANS: usize = 3;
 
+/// Kinds of lines.
+const CONNECT: u8 = 1;
+const ACCEPT: u8 = 2;
+const REFUSE: u8 = 3;
+const INLINE_BYTES: u8 = 4;
+const REF: u8 = 5;
+const ACK: u8 = 6;
+const FIN: u8 = 7;
+const RST: u8 = 8;
+/// Those of one-sided operations.
+pub(super) const ONE_SIDED_FIRST: u8 = 9;
+pub(super) const ONE_SIDED_LAST: u8 = 16;
+
 /// A packet of a link. `dst` is the receiver's id of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Packet {
@@ -42,22 +55,31 @@ pub(super) enum Packet {
     OneSided { dst: u32, words: [u64; 8] },
 }
 
-pub(super) const fn head(kind: u64, small: u64, dst: u32) -> u64 {
-    kind | small << 8 | (dst as u64) << 16
+pub(super) const fn head(kind: u8, small: u64, dst: u32) -> u64 {
+    kind as u64 | small << 8 | (dst as u64) << 16
 }
 
 /// The line of an `Inline` packet whose payload is words already.
 #[inline]
 pub(super) fn inline_line(dst: u32, len: u8, payload: &[u64; INLINE / 8]) -> [u64; 8] {
     let p = payload;
-    [head(4, len.into(), dst), 0, 0, p[0], p[1], p[2], p[3], p[4]]
+    [
+        head(INLINE_BYTES, len.into(), dst),
+        0,
+        0,
+        p[0],
+        p[1],
+        p[2],
+        p[3],
+        p[4],
+    ]
 }
 
 /// Receiver and payload of a line that is an `Inline` packet in order; `None` for all others.
 #[inline]
 pub(super) fn inline_of(w: &[u64; 8]) -> Option<(u32, Small)> {
     let len = (w[0] >> 8) as u8;
-    if w[0] as u8 != 4 || len as usize > INLINE {
+    if w[0] as u8 != INLINE_BYTES || len as usize > INLINE {
         return None;
     }
     let words = [w[3], w[4], w[5], w[6], w[7]];
@@ -68,7 +90,7 @@ pub(super) fn inline_of(w: &[u64; 8]) -> Option<(u32, Small)> {
 #[inline(always)]
 pub(super) fn inline_to(dst: u32, head_word: u64, payload: &[AtomicU64]) -> Option<Small> {
     let len = (head_word >> 8) as u8;
-    if len as usize > INLINE || head_word & !(0xff << 8) != head(4, 0, dst) {
+    if len as usize > INLINE || head_word & !(0xff << 8) != head(INLINE_BYTES, 0, dst) {
         return None;
     }
     let payload: &[AtomicU64; INLINE / 8] = payload.first_chunk()?;
@@ -87,20 +109,20 @@ impl Packet {
                 port,
                 src_port,
             } => {
-                w[0] = head(1, 0, 0);
+                w[0] = head(CONNECT, 0, 0);
                 w[1] = u64::from(src) | u64::from(port) << 32 | u64::from(src_port) << 48;
             }
             Packet::Accept { dst, src } => {
-                w[0] = head(2, 0, dst);
+                w[0] = head(ACCEPT, 0, dst);
                 w[1] = src.into();
             }
-            Packet::Refuse { dst, status } => w[0] = head(3, status.into(), dst),
+            Packet::Refuse { dst, status } => w[0] = head(REFUSE, status.into(), dst),
             Packet::Inline {
                 dst,
                 len,
                 ref bytes,
             } => {
-                w[0] = head(4, len.into(), dst);
+                w[0] = head(INLINE_BYTES, len.into(), dst);
                 for (i, c) in bytes.chunks_exact(8).enumerate() {
                     let mut b = [0; 8];
                     b.copy_from_slice(c);
@@ -108,7 +130,7 @@ impl Packet {
                 }
             }
             Packet::Ref { dst, n, ref spans } => {
-                w[0] = head(5, n.into(), dst);
+                w[0] = head(REF, n.into(), dst);
                 for (i, (addr, _)) in spans.iter().enumerate() {
                     w[1 + i] = *addr;
                 }
@@ -116,12 +138,12 @@ impl Packet {
                 w[5] = spans[2].1.into();
             }
             Packet::Ack { dst, spans, inline } => {
-                w[0] = head(6, 0, dst);
+                w[0] = head(ACK, 0, dst);
                 w[1] = spans;
                 w[2] = inline;
             }
-            Packet::Fin { dst, closed } => w[0] = head(7, closed.into(), dst),
-            Packet::Rst { dst } => w[0] = head(8, 0, dst),
+            Packet::Fin { dst, closed } => w[0] = head(FIN, closed.into(), dst),
+            Packet::Rst { dst } => w[0] = head(RST, 0, dst),
             Packet::OneSided { words, .. } => w = words,
         }
         w
@@ -132,22 +154,22 @@ impl Packet {
     pub(super) fn decode(w: &[u64; 8]) -> Option<Packet> {
         let (small, dst) = ((w[0] >> 8) as u8, (w[0] >> 16) as u32);
         Some(match w[0] as u8 {
-            1 => Packet::Connect {
+            CONNECT => Packet::Connect {
                 src: w[1] as u32,
                 port: (w[1] >> 32) as u16,
                 src_port: (w[1] >> 48) as u16,
             },
-            2 => Packet::Accept {
+            ACCEPT => Packet::Accept {
                 dst,
                 src: w[1] as u32,
             },
-            3 => Packet::Refuse { dst, status: small },
-            4 => {
+            REFUSE => Packet::Refuse { dst, status: small },
+            INLINE_BYTES => {
                 let (dst, small) = inline_of(w)?;
                 let (len, bytes) = (small.len, small.bytes());
                 Packet::Inline { dst, len, bytes }
             }
-            5 => {
+            REF => {
                 let spans = [
                     (w[1], w[4] as u32),
                     (w[2], (w[4] >> 32) as u32),
@@ -160,17 +182,17 @@ impl Packet {
                 let n = small;
                 Packet::Ref { dst, n, spans }
             }
-            6 => Packet::Ack {
+            ACK => Packet::Ack {
                 dst,
                 spans: w[1],
                 inline: w[2],
             },
-            7 => Packet::Fin {
+            FIN => Packet::Fin {
                 dst,
                 closed: small != 0,
             },
-            8 => Packet::Rst { dst },
-            9..=16 => Packet::OneSided { dst, words: *w },
+            RST => Packet::Rst { dst },
+            ONE_SIDED_FIRST..=ONE_SIDED_LAST => Packet::OneSided { dst, words: *w },
             _ => return None,
         })
     }
@@ -219,8 +241,8 @@ mod tests {
         for kind in [0u64, 17, 255] {
             assert_eq!(Packet::decode(&[kind; 8]), None);
         }
-        assert_eq!(Packet::decode(&[head(4, 41, 0); 8]), None);
-        assert_eq!(Packet::decode(&[head(5, 4, 0); 8]), None);
+        assert_eq!(Packet::decode(&[head(INLINE_BYTES, 41, 0); 8]), None);
+        assert_eq!(Packet::decode(&[head(REF, 4, 0); 8]), None);
         for empty in 0..SPANS {
             let mut spans = [(4096, 1); SPANS];
             spans[empty].1 = 0;

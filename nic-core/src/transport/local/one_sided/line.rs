@@ -7,13 +7,23 @@
 
 use ringbell_nic_abi::{GpuVa, Rkey};
 
-use super::super::packet::{head, INLINE, SPANS};
+use super::super::packet::{head, INLINE, ONE_SIDED_FIRST, ONE_SIDED_LAST, SPANS};
 use crate::transport::Signal;
 
 /// Bytes of a put inside its line.
 pub(super) const PUT_INLINE: usize = 32;
 /// Most bytes of a get that is answered inside lines.
 pub(super) const GET_INLINE: u32 = 3 * INLINE as u32;
+
+/// Kinds of lines, behind those of a stream: a put with its bytes and one of bytes in memory, other requests, and answers.
+const PUT: u8 = ONE_SIDED_FIRST;
+const PUT_AT: u8 = 10;
+const GET: u8 = 11;
+const ATOMIC: u8 = 12;
+const ANSWER: u8 = 13;
+const DATA: u8 = 14;
+const GRANT: u8 = 15;
+const TAKEN: u8 = ONE_SIDED_LAST;
 
 const LAST: u64 = 1 << 48;
 const SIGNAL: u64 = 1 << 49;
@@ -74,7 +84,7 @@ const fn pair(low: u32, high: u32) -> u64 {
 /// Whether a line is a request that needs no other line, or an answer.
 #[inline]
 pub(in super::super) fn is_short(w: &[u64; 8]) -> bool {
-    matches!(w[0] as u8, 9 | 12 | 13)
+    matches!(w[0] as u8, PUT | ATOMIC | ANSWER)
 }
 
 impl OneSidedPacket {
@@ -102,17 +112,17 @@ impl OneSidedPacket {
                 (w[1], w[2], w[3]) = (va.0, pair(rkey.0, s.index), s.value);
                 match bytes {
                     PutBytes::Inline(words) => {
-                        w[0] = head(9, len.into(), dst) | flags;
+                        w[0] = head(PUT, len.into(), dst) | flags;
                         w[4..].copy_from_slice(&words);
                     }
                     PutBytes::At(bus) => {
-                        w[0] = head(10, 0, dst) | flags;
+                        w[0] = head(PUT_AT, 0, dst) | flags;
                         (w[4], w[5]) = (bus, pair(len, left));
                     }
                 }
             }
             OneSidedPacket::Get { va, rkey, len } => {
-                w[0] = head(11, 0, dst) | LAST;
+                w[0] = head(GET, 0, dst) | LAST;
                 (w[1], w[2]) = (va.0, pair(rkey.0, len));
             }
             OneSidedPacket::Atomic {
@@ -121,7 +131,7 @@ impl OneSidedPacket {
                 operand,
                 swap,
             } => {
-                w[0] = head(12, swap.is_some().into(), dst) | LAST;
+                w[0] = head(ATOMIC, swap.is_some().into(), dst) | LAST;
                 (w[1], w[2], w[3]) = (va.0, rkey.0.into(), operand);
                 w[4] = swap.unwrap_or(0);
             }
@@ -131,11 +141,11 @@ impl OneSidedPacket {
                 lines,
                 detail,
             } => {
-                w[0] = head(13, status.into(), dst);
+                w[0] = head(ANSWER, status.into(), dst);
                 (w[1], w[2]) = (pair(operations, lines), detail);
             }
             OneSidedPacket::Data { len, ref bytes } => {
-                w[0] = head(14, len.into(), dst);
+                w[0] = head(DATA, len.into(), dst);
                 for (to, from) in w[3..].iter_mut().zip(bytes.chunks_exact(8)) {
                     let mut b = [0; 8];
                     b.copy_from_slice(from);
@@ -143,14 +153,14 @@ impl OneSidedPacket {
                 }
             }
             OneSidedPacket::Grant { n, ref spans } => {
-                w[0] = head(15, n.into(), dst);
+                w[0] = head(GRANT, n.into(), dst);
                 for (to, (bus, _)) in w[1..].iter_mut().zip(spans) {
                     *to = *bus;
                 }
                 (w[4], w[5]) = (pair(spans[0].1, spans[1].1), spans[2].1.into());
             }
             OneSidedPacket::Taken { spans } => {
-                w[0] = head(16, 0, dst);
+                w[0] = head(TAKEN, 0, dst);
                 w[1] = spans;
             }
         }
@@ -166,15 +176,15 @@ impl OneSidedPacket {
         let (low, high) = (|i: usize| w[i] as u32, |i: usize| (w[i] >> 32) as u32);
         let (va, rkey) = (GpuVa(w[1]), Rkey(low(2)));
         Some(match w[0] as u8 {
-            kind @ (9 | 10) => {
+            kind @ (PUT | PUT_AT) => {
                 let signal = (w[0] & SIGNAL != 0).then_some(Signal {
                     index: high(2),
                     value: w[3],
                     set: w[0] & SET != 0,
                 });
                 let (bytes, len, left) = match kind {
-                    9 if small as usize > PUT_INLINE => return None,
-                    9 => {
+                    PUT if small as usize > PUT_INLINE => return None,
+                    PUT => {
                         let words = [w[4], w[5], w[6], w[7]];
                         (PutBytes::Inline(words), small.into(), small.into())
                     }
@@ -194,35 +204,35 @@ impl OneSidedPacket {
                     signal,
                 }
             }
-            11 => OneSidedPacket::Get {
+            GET => OneSidedPacket::Get {
                 va,
                 rkey,
                 len: high(2),
             },
-            12 => OneSidedPacket::Atomic {
+            ATOMIC => OneSidedPacket::Atomic {
                 va,
                 rkey,
                 operand: w[3],
                 swap: (small != 0).then_some(w[4]),
             },
-            13 => OneSidedPacket::Answer {
+            ANSWER => OneSidedPacket::Answer {
                 status: small,
                 operations: low(1),
                 lines: high(1),
                 detail: w[2],
             },
-            14 if small as usize <= INLINE => {
+            DATA if small as usize <= INLINE => {
                 let mut bytes = [0; INLINE];
                 for (to, from) in bytes.chunks_exact_mut(8).zip(&w[3..]) {
                     to.copy_from_slice(&from.to_ne_bytes());
                 }
                 OneSidedPacket::Data { len: small, bytes }
             }
-            15 if small as usize <= SPANS => OneSidedPacket::Grant {
+            GRANT if small as usize <= SPANS => OneSidedPacket::Grant {
                 n: small,
                 spans: [(w[1], low(4)), (w[2], high(4)), (w[3], low(5))],
             },
-            16 => OneSidedPacket::Taken { spans: w[1] },
+            TAKEN => OneSidedPacket::Taken { spans: w[1] },
             _ => return None,
         })
     }

@@ -1,5 +1,4 @@
-//! A ring of `sequencer.sv`, each with `reduce.sv`, memories and links with latency, against `onc_engines::program`: the steps are
-//! those of the Rust programs, and all ranks get the bits of their simulation.
+//! A ring of `sequencer.sv`, each with `reduce.sv`, memories and links with latency, and the programs that it executes.
 
 #![allow(unsafe_code)] // The model of a reduction takes raw operands.
 
@@ -16,7 +15,7 @@ use ringbell_onc_engines::program::{
 use ringbell_onc_engines::reduce::fused;
 
 /// Deadline of the simulated block, in cycles.
-const DEADLINE: u64 = 5_000;
+pub(crate) const DEADLINE: u64 = 5_000;
 
 /// A step as the block takes it.
 struct Step {
@@ -74,39 +73,39 @@ fn steps(p: &Program, layout: &Layout, bytes: usize, input: usize, output: usize
 
 /// Cycles that things take, and whether everything also waits at random.
 #[derive(Clone, Copy)]
-struct Times {
-    gpu: u64,
-    card: u64,
-    link: u64,
-    stalls: bool,
+pub(crate) struct Times {
+    pub(crate) gpu: u64,
+    pub(crate) card: u64,
+    pub(crate) link: u64,
+    pub(crate) stalls: bool,
 }
 
 /// Beats between two NICs, with the cycle from which each can be taken.
 #[derive(Default)]
-struct Link {
-    metas: VecDeque<(u64, u32)>,
-    beats: VecDeque<(u64, Beat)>,
+pub(crate) struct Link {
+    pub(crate) metas: VecDeque<(u64, u32)>,
+    pub(crate) beats: VecDeque<(u64, Beat)>,
 }
 /// Beats that a receiver holds beside those on the wire: the 64 KiB of a connection of FpgaNIC's transport (§2.4).
 const LINK_BEATS: usize = 1024;
 
-struct Nic {
-    rtl: sequencer::Block,
-    reduce: reduce::Block,
-    gpu: Vec<u8>,
-    card: Vec<[u32; BEAT / 4]>,
+pub(crate) struct Nic {
+    pub(crate) rtl: sequencer::Block,
+    pub(crate) reduce: reduce::Block,
+    pub(crate) gpu: Vec<u8>,
+    pub(crate) card: Vec<[u32; BEAT / 4]>,
     /// Ranges that are read from GPU memory, and the cycle from which; the one being written.
-    reads: VecDeque<(u64, Range<usize>)>,
-    write: Range<usize>,
-    stores: [VecDeque<(u64, usize, [u32; BEAT / 4])>; 2],
-    loads: [VecDeque<(u64, usize)>; 2],
-    status: Option<u64>,
+    pub(crate) reads: VecDeque<(u64, Range<usize>)>,
+    pub(crate) write: Range<usize>,
+    pub(crate) stores: [VecDeque<(u64, usize, [u32; BEAT / 4])>; 2],
+    pub(crate) loads: [VecDeque<(u64, usize)>; 2],
+    pub(crate) status: Option<u64>,
     /// Cycles in which outputs lag their column: (step, out_step) seen when a step is half done.
-    columns: Vec<(u64, u64)>,
+    pub(crate) columns: Vec<(u64, u64)>,
 }
 
 /// The state table: steps and beats of inputs with and without a message, and of outputs likewise.
-fn state(rtl: &sequencer::Block) -> ([u64; 4], [u64; 4]) {
+pub(crate) fn state(rtl: &sequencer::Block) -> ([u64; 4], [u64; 4]) {
     let beats = rtl
         .at_beat_o()
         .iter()
@@ -117,17 +116,17 @@ fn state(rtl: &sequencer::Block) -> ([u64; 4], [u64; 4]) {
     (std::array::from_fn(step), std::array::from_fn(beat))
 }
 
-struct Ring {
-    nics: Vec<Nic>,
+pub(crate) struct Ring {
+    pub(crate) nics: Vec<Nic>,
     /// Into each NIC.
-    links: Vec<Link>,
-    times: Times,
-    rng: Rng,
-    now: u64,
+    pub(crate) links: Vec<Link>,
+    pub(crate) times: Times,
+    pub(crate) rng: Rng,
+    pub(crate) now: u64,
 }
 
 impl Ring {
-    fn new(ranks: usize, times: Times, seed: u64) -> Ring {
+    pub(crate) fn new(ranks: usize, times: Times, seed: u64) -> Ring {
         let nic = |_| Nic {
             rtl: sequencer::Block::new(),
             reduce: reduce::Block::new(),
@@ -152,7 +151,7 @@ impl Ring {
     }
 
     /// Of all NICs and what lies between them.
-    fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         for nic in &mut self.nics {
             for clear in [0, 1] {
                 nic.rtl.rst_ni(clear);
@@ -205,7 +204,7 @@ impl Ring {
         rtl.start_valid_i(0);
     }
 
-    fn cycle(&mut self) {
+    pub(crate) fn cycle(&mut self) {
         let (now, times) = (self.now, self.times);
         let ranks = self.nics.len();
         for rank in 0..ranks {
@@ -364,7 +363,7 @@ impl Ring {
         self.now += 1;
     }
 
-    fn until(&mut self, done: impl Fn(&Ring) -> bool) {
+    pub(crate) fn until(&mut self, done: impl Fn(&Ring) -> bool) {
         let limit = self.now + 2_000_000;
         while !done(self) {
             self.cycle();
@@ -373,34 +372,34 @@ impl Ring {
     }
 
     /// Until every rank has reported.
-    fn run(&mut self) -> Vec<u64> {
+    pub(crate) fn run(&mut self) -> Vec<u64> {
         self.until(|ring| ring.nics.iter().all(|n| n.status.is_some()));
         self.nics.iter().filter_map(|n| n.status).collect()
     }
 }
 
-const TYPES: [(DataType, usize); 4] = [
+pub(crate) const TYPES: [(DataType, usize); 4] = [
     (DataType::F32, 4),
     (DataType::F16, 2),
     (DataType::Bf16, 2),
     (DataType::I32, 4),
 ];
-const OPS: [ReduceOp; 3] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max];
+pub(crate) const OPS: [ReduceOp; 3] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max];
 
 /// A collective on elements of a type; one element as the low bytes of a word.
-struct Job {
-    programs: Vec<Program>,
-    layout: Layout,
-    dtype: (DataType, usize),
-    op: ReduceOp,
-    in_place: bool,
-    sources: Vec<Vec<u32>>,
+pub(crate) struct Job {
+    pub(crate) programs: Vec<Program>,
+    pub(crate) layout: Layout,
+    pub(crate) dtype: (DataType, usize),
+    pub(crate) op: ReduceOp,
+    pub(crate) in_place: bool,
+    pub(crate) sources: Vec<Vec<u32>>,
     /// Where each rank's destination begins.
-    outputs: Vec<usize>,
+    pub(crate) outputs: Vec<usize>,
 }
 
 /// Loads all NICs with some collectives, one behind the other, and starts them.
-fn start(jobs: &mut [Job], ring: &mut Ring) {
+pub(crate) fn start(jobs: &mut [Job], ring: &mut Ring) {
     for rank in 0..ring.nics.len() {
         let mut gpu = vec![0x5a; 64 + rank];
         let steps = |job: &mut Job| job.place(rank, &mut gpu);
@@ -411,7 +410,7 @@ fn start(jobs: &mut [Job], ring: &mut Ring) {
 }
 
 impl Job {
-    fn new(
+    pub(crate) fn new(
         rng: &mut Rng,
         (kind, algo): (CollectiveKind, Algorithm),
         ranks: u32,
@@ -470,12 +469,12 @@ impl Job {
     }
 
     /// Loads all NICs and starts them.
-    fn start(&mut self, ring: &mut Ring) {
+    pub(crate) fn start(&mut self, ring: &mut Ring) {
         start(std::slice::from_mut(self), ring);
     }
 
     /// Every rank's destination is that of the Rust simulation, bit for bit.
-    fn compare(&self, ring: &Ring) {
+    pub(crate) fn compare(&self, ring: &Ring) {
         let (dtype, _) = self.dtype;
         let reduce = |a: &u32, b: &u32| {
             let mut out = [0; 4];
@@ -497,189 +496,13 @@ impl Job {
     }
 }
 
-const ALL_REDUCE: (CollectiveKind, Algorithm) = (CollectiveKind::AllReduce, Algorithm::Ring);
+pub(crate) const ALL_REDUCE: (CollectiveKind, Algorithm) =
+    (CollectiveKind::AllReduce, Algorithm::Ring);
 
 /// Latencies of the order of a card's: PCIe reads 0.8 µs, its memory 0.12 µs, a switched link 0.8 µs, at 250 MHz.
-const CARD: Times = Times {
+pub(crate) const CARD: Times = Times {
     gpu: 200,
     card: 30,
     link: 200,
     stalls: false,
 };
-
-/// An all-reduce in parts of so many sixteenths, one behind the other. Its cycles, and those in which a link at one beat a cycle
-/// carries its bytes.
-fn all_reduce(ranks: u32, bytes: u64, parts: &[u64]) -> (u64, u64) {
-    let mut ring = Ring::new(ranks as usize, CARD, 1);
-    let mut rng = Rng::new(2);
-    let job = |part: &u64| {
-        let count = bytes / 4 * part / 16;
-        Job::new(&mut rng, ALL_REDUCE, ranks, count, TYPES[0], ReduceOp::Sum)
-    };
-    let mut jobs: Vec<Job> = parts.iter().map(job).collect();
-    start(&mut jobs, &mut ring);
-    let start = ring.now;
-    assert_eq!(ring.run(), vec![0; ranks as usize]);
-    jobs.iter().for_each(|job| job.compare(&ring));
-    let beats = bytes / u64::from(ranks) / BEAT as u64;
-    (ring.now - start, 2 * u64::from(ranks - 1) * beats)
-}
-
-#[test]
-fn a_ring_reaches_the_bandwidth_of_its_links() {
-    // In one part: Table 8 uses no network in two of its 2 N columns.
-    for (ranks, kib, parts, least) in [
-        (4, 64, &[16][..], 0.0),
-        (4, 1024, &[16], 74.0),
-        (4, 1024, &[1, 2, 2, 2, 2, 2, 2, 2, 1], 95.0),
-        (8, 1024, &[16], 86.0),
-        (8, 1024, &[4; 4], 95.0),
-    ] {
-        let (cycles, ideal) = all_reduce(ranks, kib << 10, parts);
-        let share = 100.0 * ideal as f64 / cycles as f64;
-        let count = parts.len();
-        println!("all-reduce of {kib} KiB by {ranks} in {count}: {cycles} cycles, {share:.1}% of the bus bandwidth");
-        assert!(share >= least);
-    }
-}
-
-#[test]
-fn programs_of_rings_give_their_bits_under_any_timing() {
-    use Algorithm as A;
-    use CollectiveKind as K;
-    let kinds = [
-        ALL_REDUCE,
-        (K::ReduceScatter, A::Ring),
-        (K::AllGather, A::Ring),
-        (K::Broadcast, A::Chain),
-        (K::Gather, A::Ring),
-    ];
-    for n in 0..60usize {
-        let mut rng = Rng::new(n as u64);
-        let ranks = 1 + rng.below(6) as u32;
-        let times = Times {
-            gpu: rng.below(40),
-            card: 1 + rng.below(20),
-            link: 1 + rng.below(60),
-            stalls: n % 3 != 0,
-        };
-        let mut ring = Ring::new(ranks as usize, times, n as u64);
-        // A second collective follows on the same NICs.
-        for round in 0..2 {
-            let count = [0, 1, 7, 16, 100, 1_000][rng.below(6) as usize] + rng.below(40);
-            let (dtype, op) = (TYPES[n % 4], OPS[n / 4 % 3]);
-            let mut job = Job::new(&mut rng, kinds[(n + round) % 5], ranks, count, dtype, op);
-            job.start(&mut ring);
-            assert_eq!(ring.run(), vec![0; ranks as usize]);
-            job.compare(&ring);
-            // The state table has come to its end.
-            for (nic, p) in ring.nics.iter().zip(&job.programs) {
-                let steps = p.steps.len() as u64;
-                assert_eq!(state(&nic.rtl).0[2..], [steps; 2]);
-            }
-        }
-    }
-}
-
-#[test]
-fn inputs_and_outputs_overlap_as_in_table_8() {
-    let mut ring = Ring::new(4, CARD, 3);
-    let mut job = Job::new(
-        &mut Rng::new(4),
-        ALL_REDUCE,
-        4,
-        256 << 10,
-        TYPES[0],
-        ReduceOp::Sum,
-    );
-    job.start(&mut ring);
-    let half = (1 << 20) / 4 / BEAT as u64 / 2;
-    let limit = ring.now + 100_000;
-    while ring.nics.iter().any(|n| n.status.is_none()) {
-        ring.cycle();
-        assert!(ring.now < limit, "no report");
-        for nic in &mut ring.nics {
-            let (steps, beats) = state(&nic.rtl);
-            let at = (steps[0], steps[2]);
-            if beats[0] == half && !nic.columns.contains(&at) {
-                nic.columns.push(at);
-            }
-        }
-    }
-    // In each column the value of the column before leaves; the first has no message.
-    for nic in &ring.nics {
-        assert_eq!(
-            nic.columns,
-            [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5)]
-        );
-    }
-}
-
-#[test]
-fn faults_end_a_collective_with_a_status_and_a_reset_mends_it() {
-    let times = Times {
-        gpu: 5,
-        card: 3,
-        link: 8,
-        stalls: true,
-    };
-    for n in 0..16u64 {
-        let mut ring = Ring::new(3, times, n);
-        let mut rng = Rng::new(n);
-        let mut job = Job::new(&mut rng, ALL_REDUCE, 3, 2_000, TYPES[0], ReduceOp::Sum);
-        job.start(&mut ring);
-        let stop = rng.below(200);
-        for _ in 0..stop {
-            ring.cycle();
-        }
-        let finished = |ring: &Ring| ring.nics.iter().all(|n| n.status == Some(0));
-        assert!(!finished(&ring));
-        match n % 4 {
-            // Messages of another length.
-            0 => {
-                ring.until(|r| !r.links[1].metas.is_empty());
-                ring.links[1].metas[0].1 += 1;
-                assert_eq!(ring.run()[1], 2);
-            }
-            // A message that ends early.
-            1 => {
-                ring.until(|r| !r.links[2].beats.is_empty());
-                let beat = &mut ring.links[2].beats[0].1;
-                beat.last = !beat.last;
-                assert_eq!(ring.run()[2], 2);
-            }
-            // A silent neighbour.
-            2 => {
-                let start = ring.now;
-                while ring.nics[0].status.is_none() {
-                    ring.links[0] = Link::default();
-                    ring.cycle();
-                    assert!(ring.now - start < 2 * DEADLINE, "no report");
-                }
-                assert_eq!(ring.nics[0].status, Some(1));
-            }
-            // A type that is not there, or a reset in between.
-            _ if n % 8 == 3 => {
-                ring.reset();
-                let mut bad = Job::new(&mut rng, ALL_REDUCE, 3, 500, TYPES[0], ReduceOp::Sum);
-                bad.dtype.0 = DataType::F64;
-                bad.start(&mut ring);
-                assert!(ring.run().contains(&3));
-            }
-            _ => {}
-        }
-        let broken = ring.nics.iter().any(|n| n.status.is_some_and(|s| s != 0));
-        for nic in &mut ring.nics {
-            nic.rtl.eval();
-            if nic.status.is_some_and(|s| s != 0) {
-                assert_eq!(nic.rtl.start_ready_o(), 0);
-            }
-        }
-        assert!(broken || n % 8 == 7);
-        ring.reset();
-        let mut again = Job::new(&mut rng, ALL_REDUCE, 3, 300, TYPES[0], ReduceOp::Sum);
-        again.start(&mut ring);
-        assert_eq!(ring.run(), [0; 3]);
-        again.compare(&ring);
-    }
-}

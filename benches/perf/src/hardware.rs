@@ -1,0 +1,61 @@
+//! What simulated hardware has done in a part of a measurement, in cycles of its own clock. The wall clock says nothing about it.
+
+use ringbell::nic::{CardCounts, CARD_CLOCK_HZ};
+use ringbell::Nic;
+
+/// Counts at the start of a part.
+#[derive(Debug, Clone, Copy)]
+pub struct Hardware(CardCounts);
+
+impl Hardware {
+    /// From now on; `None` for a NIC that is software alone.
+    pub fn of(nic: &Nic) -> Option<Hardware> {
+        nic.backend().card_counts().map(Hardware)
+    }
+
+    /// What was done since, as a line; the next part begins.
+    pub fn part(&mut self, nic: &Nic, what: &str) -> Option<String> {
+        let now = nic.backend().card_counts()?;
+        let before = std::mem::replace(&mut self.0, now);
+        Some(line(what, &before, &now))
+    }
+}
+
+fn line(what: &str, before: &CardCounts, now: &CardCounts) -> String {
+    let of = |f: fn(&CardCounts) -> u64| f(now) - f(before);
+    let cycles = of(|c| c.cycles.busy);
+    let beats = of(|c| c.cycles.tx_beats + c.cycles.rx_beats);
+    let bytes = of(|c| c.tx_bytes + c.rx_bytes);
+    let seconds = cycles as f64 / CARD_CLOCK_HZ as f64;
+    format!(
+        "hardware of this NIC, {what}: {cycles} cycles at work ({:.1} us at {} MHz), {beats} beats ({:.2} a cycle), {bytes} B ({:.2} GB/s); \
+         {} descriptors; {} operations in software",
+        seconds * 1e6,
+        CARD_CLOCK_HZ / 1_000_000,
+        beats as f64 / cycles.max(1) as f64,
+        bytes as f64 / seconds.max(1e-9) / 1e9,
+        of(|c| c.cycles.fetched),
+        of(|c| c.in_software),
+    )
+}
+
+/// What a report of simulated hardware begins with.
+pub const NOTE: &str =
+    "the hardware is simulated: times and bandwidths of the table are the simulation's, those of the hardware are in the lines `hardware`, \
+     with warm-up and checks";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_those_of_the_stated_clock() {
+        let before = CardCounts::default();
+        let mut now = before;
+        now.cycles.busy = 1_000;
+        now.cycles.tx_beats = 500;
+        now.tx_bytes = 32_000;
+        let text = line("64", &before, &now);
+        assert!(text.contains("1000 cycles at work (4.0 us at 250 MHz), 500 beats (0.50 a cycle), 32000 B (8.00 GB/s)"), "{text}");
+    }
+}

@@ -1,0 +1,237 @@
+//! A card behind the NIC: hardware, simulated or real, that does a part of its work.
+//!
+//! The NIC keeps its command layer, sessions, deadlines and transports. With a card, three things pass it:
+//!
+//! - **descriptors**: the card fetches, checks and decodes entries when a doorbell rings, and writes completion lines (`queue`);
+//! - **payloads** of posted sends and receives: the card moves them between memory and the streams of a transport
+//!   (`transport/carded/`);
+//! - **translation**: both find memory through the card's GTLB, which is programmed by its registers (`gtlb`).
+//!
+//! [`Card`] is what the hardware side implements, and [`Bus`] is what it sees of memory. [`Shared`] is the NIC's end.
+
+mod bus;
+mod gtlb;
+mod shared;
+
+pub(crate) use bus::{Grants, MemoryBus, Stage};
+pub(crate) use gtlb::Mapped;
+pub(crate) use shared::{ConnEvent, Shared, SharedCard, Side};
+
+use ringbell_nic_abi::WorkQueueEntry;
+
+/// Bytes of a line, and of a beat.
+pub const LINE: usize = 64;
+/// The card's clock, by which its cycles are shown as time.
+pub const CLOCK_HZ: u64 = 250_000_000;
+
+/// Memory behind PCIe, by bus address. Lines are aligned to 64 bytes.
+pub trait Bus: Send {
+    /// Reads a line.
+    fn read(&mut self, addr: u64, line: &mut [u8; LINE]);
+    /// Writes the bytes of a line whose bits in `strobe` are set.
+    fn write(&mut self, addr: u64, line: &[u8; LINE], strobe: u64);
+    /// Writes words 0 to 3 of a completion line, word 0 last, after everything written before.
+    fn complete(&mut self, addr: u64, words: [u64; 4]);
+}
+
+/// A descriptor that the card has fetched: it is to be completed once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetched {
+    /// Number of the queue.
+    pub queue: u32,
+    /// Its ticket.
+    pub ticket: u32,
+    /// The entry, with bit 63 of its words restored.
+    pub entry: WorkQueueEntry,
+    /// The word at fault of a malformed one.
+    pub bad: Option<u8>,
+}
+
+/// A send or receive of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Io {
+    /// It sends.
+    pub send: bool,
+    /// The connection.
+    pub conn: u16,
+    /// First byte.
+    pub va: u64,
+    /// Bytes.
+    pub len: u32,
+    /// A receive that ends with its first segment.
+    pub some: bool,
+    /// Returned when it ends.
+    pub tag: u16,
+}
+
+/// How a send or receive has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// All of it, or of a receive with `some` these bytes.
+    Done(u32),
+    /// It was flushed after so many bytes.
+    Flushed(u32),
+    /// No such connection, no slot, or no bytes.
+    Refused,
+}
+
+/// What to do with a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Control {
+    /// Operations are taken from now on.
+    Open = 0,
+    /// They are refused.
+    Close = 1,
+    /// All sends end.
+    FlushSends = 2,
+    /// All receives end.
+    FlushReceives = 3,
+}
+
+/// What happens at the card beside the streams.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A descriptor was fetched.
+    Fetched(Fetched),
+    /// An operation has ended.
+    End {
+        /// It was a send.
+        send: bool,
+        /// Its number.
+        tag: u16,
+        /// How.
+        ended: Ended,
+    },
+    /// An address has faulted; that side of the connection waits to be flushed.
+    Fault {
+        /// Of a send.
+        send: bool,
+        /// The connection.
+        conn: u16,
+        /// The address.
+        va: u64,
+    },
+    /// Bytes of a connection for the transport.
+    Sent {
+        /// The connection.
+        conn: u16,
+        /// How many were announced, and paid for with credit.
+        len: u32,
+        /// In order; fewer than announced when an address has faulted.
+        bytes: Vec<u8>,
+    },
+    /// The card has room for bytes of a connection.
+    Want {
+        /// The connection.
+        conn: u16,
+        /// How many.
+        len: u32,
+        /// One segment is enough.
+        some: bool,
+    },
+    /// A register that is not the GTLB's was written.
+    Register {
+        /// Its index.
+        index: u32,
+        /// The value.
+        value: u32,
+    },
+}
+
+/// Counts since the card was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cycles {
+    /// Clock cycles.
+    pub cycles: u64,
+    /// Those of them in which something was under way, waiting for memory included.
+    pub busy: u64,
+    /// Beats of `tx_data`.
+    pub tx_beats: u64,
+    /// Beats of `rx_data`.
+    pub rx_beats: u64,
+    /// Cycles in which a beat of `rx_data` waited for the card.
+    pub stalls: u64,
+    /// The cycle of the last read that was asked for, of an entry or of data.
+    pub last_read: u64,
+    /// Descriptors fetched and consumed.
+    pub fetched: u64,
+    /// Completion lines written.
+    pub completed: u64,
+    /// Completions that had no descriptor.
+    pub strays: u64,
+    /// Segments that were dropped.
+    pub dropped: u64,
+}
+
+/// Sizes of a card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// Queues.
+    pub queues: u32,
+    /// Most slots of a queue, a power of two.
+    pub slots: u32,
+    /// Connections.
+    pub conns: u16,
+    /// Operations of a connection in each direction.
+    pub operations: usize,
+    /// Entries of the GTLB's main table, a power of two.
+    pub main_entries: u32,
+    /// Entries of its complementary table.
+    pub complementary_entries: u32,
+}
+
+/// The hardware: `nic_top` of hw/rtl, cycle by cycle. What is posted to it waits in queues of plain values until it takes them.
+pub trait Card: Send {
+    /// Its sizes.
+    fn sizes(&self) -> Sizes;
+    /// One cycle.
+    fn cycle(&mut self);
+    /// Whether something is under way.
+    fn is_busy(&self) -> bool;
+    /// Counts so far.
+    fn cycles(&self) -> Cycles;
+    /// The oldest event that was not taken.
+    fn event(&mut self) -> Option<Event>;
+    /// Makes a queue known: bus addresses of its entries and completion lines.
+    fn setup_queue(&mut self, queue: u32, sq: u64, cq: u64, depth_log2: u32, first_ticket: u32);
+    /// Writes a word of the BAR. `false`: the card refuses it.
+    fn bar_write(&mut self, offset: usize, value: u32) -> bool;
+    /// Opens, closes or flushes; returns when it has been done.
+    fn control(&mut self, conn: u16, what: Control);
+    /// Posts a send or receive.
+    fn post(&mut self, io: Io);
+    /// Completes a descriptor.
+    fn complete(&mut self, queue: u32, ticket: u32, status: u8, bytes: u64, detail: u64);
+    /// The transport has room for more bytes of a connection.
+    fn credit(&mut self, conn: u16, bytes: u32);
+    /// The transport has received bytes that the card has asked for, within one [`Event::Want`].
+    fn receive(&mut self, conn: u16, bytes: Vec<u8>);
+    /// Received bytes that the card has not taken yet.
+    fn backlog(&self) -> usize;
+}
+
+/// What has passed the card of a NIC, and what has not.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CardCounts {
+    /// Counts of the hardware.
+    pub cycles: Cycles,
+    /// Sends whose bytes the card has read from memory.
+    pub sends: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// Receives whose bytes the card has written to memory.
+    pub receives: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Sends and receives that the software has executed: inline ones, and those for which the card had no entry of the GTLB or no
+    /// connection left.
+    pub in_software: u64,
+    /// Entries written to the card's GTLB.
+    pub entries: u64,
+    /// Faults of the card's GTLB.
+    pub faults: u64,
+}
+
+/// Makes a card in front of a bus.
+pub type MakeCard = Box<dyn FnOnce(Box<dyn Bus>) -> Box<dyn Card>>;

@@ -1,0 +1,308 @@
+//! A transport whose payloads pass a card: the bytes of sends and receives that were posted with memory.
+//!
+//! ```text
+//! memory ─▶ card (direct, GTLB, DMA) ─▶ room in NIC memory ─▶ the transport's sends
+//! memory ◀─ card ◀─ room in NIC memory ◀─ the transport's receives
+//! ```
+//!
+//! The transport below sees sends out of the room and receives of what has come into it (`some`); everything else passes unchanged.
+//! Operations of a connection keep their order in each direction, whichever way each goes. Inline payloads go past the card, as do
+//! operations for which it has no connection or no entry of its GTLB left; they are counted. When an address faults in the card, the
+//! entry is written again; memory without a translation goes the software's way, which gives the status of the contract.
+
+mod events;
+mod link;
+mod pump;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddrV4;
+use std::os::fd::BorrowedFd;
+
+use ringbell_gtlb::{Export, ExportRecord};
+use ringbell_nic_abi::{GpuVa, PdId, Status};
+
+use super::{PacketTransport, RemoteWork, Transport};
+use crate::card::{ConnEvent, Ended, SharedCard, Side, Stage};
+use crate::datapath::{Datapath, Payload, RecvWork, SendWork, TransportEvent};
+use crate::memory::{PeerExports, Sharer};
+use crate::network::Network;
+use crate::types::{Buffer, ConnId, ListenerId, NicTime, Owner, WorkToken};
+use link::{map, rest, Below, Last, Link, Op, Piece};
+
+/// Bytes that wait between card and transport, for each connection and direction: two of the card's chunks.
+pub(crate) const ROOM: u32 = 128 << 10;
+/// Most bytes of one operation of the card. Of a receive they are kept until they lie in memory.
+const PIECE: u32 = 256 << 10;
+/// Faults of one operation after which the software executes it.
+const FAULTS: u8 = 3;
+
+/// See the module text.
+pub(crate) struct CardTransport {
+    inner: Box<dyn Transport>,
+    card: SharedCard,
+    room: Stage,
+    /// The room as the transport names it; that of card connection `i` begins at `2 * i * ROOM`.
+    place: Buffer,
+    links: HashMap<ConnId, Link>,
+    /// Those with operations.
+    active: BTreeSet<ConnId>,
+    works: HashMap<u64, (ConnId, Below)>,
+    next_token: u64,
+    events: VecDeque<TransportEvent>,
+    /// Something was posted, or has moved, since the last step that found nothing.
+    is_due: bool,
+}
+
+impl CardTransport {
+    /// Puts a card before a transport. `place` has `2 * ROOM` bytes for each connection of the card.
+    pub(crate) fn new(
+        inner: Box<dyn Transport>,
+        card: SharedCard,
+        room: Stage,
+        place: Buffer,
+    ) -> CardTransport {
+        CardTransport {
+            inner,
+            card,
+            room,
+            place,
+            links: HashMap::new(),
+            active: BTreeSet::new(),
+            works: HashMap::new(),
+            next_token: 0,
+            events: VecDeque::new(),
+            is_due: false,
+        }
+    }
+
+    fn token(&mut self, conn: ConnId, what: Below) -> WorkToken {
+        self.next_token += 1;
+        self.works.insert(self.next_token, (conn, what));
+        WorkToken(self.next_token)
+    }
+
+    /// A part of the room, as the transport names it.
+    fn buffer(&self, at: u32, len: u32) -> Buffer {
+        Buffer {
+            va: GpuVa(self.place.va.0 + u64::from(at)),
+            len,
+            ..self.place
+        }
+    }
+
+    fn link(&mut self, conn: ConnId) -> &mut Link {
+        self.active.insert(conn);
+        self.is_due = true;
+        self.links.entry(conn).or_default()
+    }
+
+    /// Takes a connection of the card for a link that has none.
+    fn open(&mut self, conn: ConnId) {
+        let Some(link) = self
+            .links
+            .get(&conn)
+            .filter(|l| l.slot.is_none() && !l.is_dead)
+        else {
+            return;
+        };
+        // Its rest is with the transport; the card begins with a new operation.
+        if !link.sends.pieces.is_empty() || !link.receives.pieces.is_empty() {
+            return;
+        }
+        let mut found = self.card.lock().open(ROOM);
+        if found.is_none() {
+            let idle = |(c, l): &(&ConnId, &Link)| {
+                l.slot.is_some() && !self.active.contains(c) && l.ring.works.is_empty()
+            };
+            let idle = self.links.iter().find(idle).map(|(c, _)| *c);
+            if let Some(other) = idle {
+                self.leave_card(other);
+                found = self.card.lock().open(ROOM);
+            }
+        }
+        if let Some(link) = self.links.get_mut(&conn) {
+            link.slot = found;
+        }
+    }
+
+    /// Gives a link's connection of the card back.
+    fn leave_card(&mut self, conn: ConnId) {
+        let Some(link) = self.links.get_mut(&conn) else {
+            return;
+        };
+        let Some(slot) = link.slot.take() else { return };
+        let mut card = self.card.lock();
+        for side in [Side::Send, Side::Receive] {
+            card.flush(slot, side);
+        }
+        for half in [&mut link.sends, &mut link.receives] {
+            for piece in half.pieces.drain(..) {
+                card.unmap(&piece.mapped);
+            }
+        }
+        card.close(slot);
+    }
+}
+
+impl Sharer for CardTransport {
+    fn share(&mut self, id: u64, memory: &Export<'_>) -> std::io::Result<()> {
+        self.inner.share(id, memory)
+    }
+    fn export(&mut self, id: u64, record: &ExportRecord) {
+        self.inner.export(id, record);
+    }
+    fn peer_exports(&self) -> Vec<PeerExports> {
+        self.inner.peer_exports()
+    }
+    fn withdraw(&mut self, id: u64) {
+        self.inner.withdraw(id);
+    }
+    fn holders(&self, id: u64) -> usize {
+        self.inner.holders(id)
+    }
+}
+
+impl Transport for CardTransport {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn eager_max(&self) -> u64 {
+        self.inner.eager_max()
+    }
+
+    fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, Status> {
+        self.inner.listen(port, backlog)
+    }
+
+    fn unlisten(&mut self, listener: ListenerId) {
+        self.inner.unlisten(listener);
+    }
+
+    fn connect(
+        &mut self,
+        now: NicTime,
+        remote: SocketAddrV4,
+        deadline: NicTime,
+    ) -> Result<ConnId, Status> {
+        self.inner.connect(now, remote, deadline)
+    }
+
+    fn post_send(&mut self, conn: ConnId, work: SendWork) {
+        let op = Op::new(work.token, work.by, work.payload, false, work.push);
+        self.link(conn).sends.ops.push_back(op);
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
+    fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
+        let payload = Payload::Memory(work.buffer);
+        let op = Op::new(work.token, work.by, payload, work.some, false);
+        self.link(conn).receives.ops.push_back(op);
+    }
+
+    fn post_remote(&mut self, conn: ConnId, work: RemoteWork) -> Result<(), Status> {
+        self.inner.post_remote(conn, work)
+    }
+
+    fn grant(&mut self, conn: ConnId, pd: PdId) {
+        self.inner.grant(conn, pd);
+    }
+
+    fn is_quiet(&self) -> bool {
+        !self.is_due
+            && self.events.is_empty()
+            && self.inner.is_quiet()
+            && (self.active.is_empty() || !self.card.lock().is_busy())
+    }
+
+    fn expects_places(&self) -> bool {
+        self.inner.expects_places()
+    }
+
+    fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
+        let link = self.links.get(&conn);
+        let is_send = link.is_some_and(|l| l.sends.ops.iter().any(|o| o.token == token));
+        let is_receive = link.is_some_and(|l| l.receives.ops.iter().any(|o| o.token == token));
+        match (is_send, is_receive) {
+            (true, _) => self.cancel_send(conn, token),
+            (_, true) => self.cancel_receive(conn, token),
+            // A one-sided operation, or one whose event is on its way.
+            _ => self.inner.cancel(conn, token),
+        }
+    }
+
+    fn undelivered(&self, conn: ConnId) -> u64 {
+        self.inner.undelivered(conn)
+    }
+
+    fn watch(&mut self, conn: ConnId) {
+        self.inner.watch(conn);
+    }
+
+    fn shutdown(&mut self, conn: ConnId) {
+        self.link(conn).last.get_or_insert(Last::Shutdown);
+        self.follow(conn);
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        self.end_receives(conn, (Status::NotConnected, 0));
+        if let Some(pull) = self.links.get_mut(&conn).and_then(|l| l.pull.take()) {
+            self.works.remove(&pull);
+        }
+        self.link(conn).last = Some(Last::Close);
+        self.follow(conn);
+    }
+
+    fn abort(&mut self, conn: ConnId) {
+        self.end_all(conn, [(Status::Aborted, 0); 2]);
+        self.drop_link(conn);
+        self.inner.abort(conn);
+    }
+
+    fn step(&mut self, now: NicTime, net: &mut Network, data: &mut Datapath<'_>) -> bool {
+        let mut moved = self.advance(data);
+        moved |= self.inner.step(now, net, data);
+        moved |= self.take_inner();
+        moved |= self.advance(data);
+        self.is_due = moved;
+        moved
+    }
+
+    fn poll_event(&mut self) -> Option<TransportEvent> {
+        if self.events.is_empty() {
+            self.take_inner();
+        }
+        self.events.pop_front()
+    }
+
+    fn next_timer(&self) -> Option<NicTime> {
+        self.inner.next_timer()
+    }
+
+    fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
+        self.inner.endpoints(conn)
+    }
+
+    fn packets(&mut self) -> Option<&mut dyn PacketTransport> {
+        self.inner.packets()
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.inner.poll_fds()
+    }
+}
+
+impl CardTransport {
+    /// Moves what can be moved without the transport.
+    fn advance(&mut self, data: &mut Datapath<'_>) -> bool {
+        let mut moved = false;
+        for conn in self.active.iter().copied().collect::<Vec<_>>() {
+            moved |= self.take_events(conn);
+            moved |= self.pump(conn, data);
+        }
+        moved
+    }
+}
