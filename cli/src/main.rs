@@ -11,9 +11,11 @@ mod child;
 mod doctor;
 mod explain;
 mod hll;
+mod mpi;
 mod nc;
 mod open;
 mod perf;
+mod preload;
 mod problem;
 mod regs;
 mod report;
@@ -39,7 +41,7 @@ use problem::{Exit, Problem};
 /// lacks what was asked for (`ringbell doctor` says what);
 /// 130 interrupted; `run` ends as the first rank that failed.
 ///
-/// Environment: RINGBELL_GPU=auto|cuda|cuda:N|emulated is the default of --gpu, and RINGBELL_NIC=soft that of --nic, also for programs;
+/// Environment: RINGBELL_GPU=auto|cuda|cuda:N|emulated is the default of --gpu, and RINGBELL_NIC=soft|rtl that of --nic, also for programs;
 /// RINGBELL_DEBUG=INFO|DEBUG|TRACE prints what the NIC does, and why, on standard error;
 /// RINGBELL_UDP_SECRET is the number that --secret reads from a file.
 #[derive(Parser)]
@@ -48,9 +50,12 @@ struct Cli {
     /// What runs the kernels: `cuda` or `cuda:N` a real GPU, `emulated` host threads, `auto` a real one if there is
     #[arg(long, global = true, help_heading = "Options of every command", env = ringbell::gpu::GPU_VARIABLE, value_name = "auto|cuda[:N]|emulated")]
     gpu: Option<GpuChoice>,
-    /// What implements the NIC: `soft`, the software NIC
-    #[arg(long, global = true, help_heading = "Options of every command", env = ringbell::nic::NIC_VARIABLE, value_name = "soft")]
+    /// What implements the NIC: `soft`, the software NIC, or `rtl`, the same with simulated hardware as its data path (feature `rtl`)
+    #[arg(long, global = true, help_heading = "Options of every command", env = ringbell::nic::NIC_VARIABLE, value_name = "soft|rtl")]
     nic: Option<NicKind>,
+    /// Trace of all signals of each NIC `rtl`, as VCD: `t.vcd` gives t-10.77.0.1.vcd and so on. Large: a few iterations are enough
+    #[arg(long, global = true, help_heading = "Options of every command", env = ringbell::nic::VCD_VARIABLE, value_name = "FILE")]
+    vcd: Option<std::path::PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -73,6 +78,8 @@ enum Command {
     Regs(regs::Args),
     /// Start the ranks of a job on this machine
     Run(run::Args),
+    /// Run a program of MPI, unmodified, with its collectives on this NIC
+    Mpi(mpi::Args),
     /// Run a program of ibverbs, unmodified, over this NIC
     Verbs(verbs::Args),
 }
@@ -99,6 +106,9 @@ fn main() -> ExitCode {
     if let Some(gpu) = cli.gpu {
         // The library reads it, and so do the ranks that `run` starts. No thread runs yet.
         std::env::set_var(ringbell::gpu::GPU_VARIABLE, gpu.to_string());
+    }
+    if let Some(file) = &cli.vcd {
+        std::env::set_var(ringbell::nic::VCD_VARIABLE, file);
     }
     if let Some(nic) = cli.nic {
         // Likewise.
@@ -137,6 +147,7 @@ fn run(command: Command) -> Result<Exit> {
         Command::Perf(args) => perf::run(*args),
         Command::Regs(args) => regs::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Mpi(args) => mpi::run(&args),
         Command::Verbs(args) => verbs::run(&args),
     }
 }

@@ -3,13 +3,12 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use ringbell::nic::PortSpec;
 
-use super::{Exit, Problem};
+use super::{preload, Exit, Problem};
 
 const LIBRARY: &str = "libringbell_verbs.so";
 
@@ -27,7 +26,8 @@ pub(crate) struct Args {
     /// Largest IP packet in bytes [default: what the way to each peer carries]
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u16>,
-    /// Packets of 4,096 bytes at most, and with the invariant CRC, also between programs of this host
+    /// What any other NIC gets, between programs of Ringbell as well: packets of 4,096 bytes at most with the invariant CRC, and no selective
+    /// repeat
     #[arg(long)]
     standard: bool,
     /// Say on stderr why a call is refused
@@ -47,16 +47,8 @@ fn host(text: &str) -> Result<SocketAddr, String> {
 
 /// Becomes the program.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let library = find(args.library.as_deref())?;
-    let mut preloaded = library.into_os_string();
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|o| !o.is_empty()) {
-        preloaded.push(":");
-        preloaded.push(others);
-    }
-    let mut command = Command::new(&args.program[0]);
+    let mut command = preload::command(&args.program, LIBRARY, args.library.as_deref())?;
     command
-        .args(&args.program[1..])
-        .env("LD_PRELOAD", preloaded)
         .env("RINGBELL_VERBS_ADDR", args.addr.ip().to_string())
         .env("RINGBELL_VERBS_PORT", args.port.to_string())
         .env(
@@ -80,27 +72,4 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         "give the program's path; Debian has ibv_rc_pingpong in ibverbs-utils and ib_write_bw in perftest",
     )
     .into())
-}
-
-/// The named library, or the one that came with this command.
-fn find(named: Option<&Path>) -> Result<PathBuf> {
-    let places = match named {
-        Some(named) => vec![named.to_owned()],
-        None => {
-            let command = std::env::current_exe().context("cannot tell where this command lies")?;
-            let folder = command.parent().unwrap_or(Path::new("."));
-            // cargo puts it beside the command; an installation has bin/ and lib/.
-            vec![folder.join(LIBRARY), folder.join("../lib").join(LIBRARY)]
-        }
-    };
-    let found = places.iter().find(|p| p.is_file()).ok_or_else(|| {
-        Problem::new(
-            Exit::Environment,
-            format!("there is no file {}", places[0].display()),
-            "run `cargo build` (with --release for a release build), which puts it beside the command, or name it in --library",
-        )
-    })?;
-    found
-        .canonicalize()
-        .with_context(|| format!("cannot resolve {}", found.display()))
 }

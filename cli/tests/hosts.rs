@@ -232,6 +232,23 @@ fn hosts_with_ipv6_alone_find_each_other() {
     let out = quiet(rank(0));
     other.succeeds();
     sound(&report(&out), 6);
+    // A measurement to a named NIC: the address in brackets, with a port and without.
+    for at in ["", ":7001"] {
+        let port = ["--transport", "rdma", "--port", "roce:[fd60::2]"];
+        let listen = format!("10.77.0.1{at}");
+        let args = [&["perf", "send-bw", "--listen", &listen], &port[..]].concat();
+        let mut serves = start(hosts[2].ringbell(&args));
+        serves.says("listening on");
+        let to = format!("[fd60::2]{at}");
+        let port = ["--transport", "rdma", "--port", "roce:[fd60::1]"];
+        let flags = [
+            "-b", "64", "-e", "64K", "-f", "1024", "-n", "50", "--json", "-",
+        ];
+        let args = [&["perf", "send-bw", "--connect", &to], &port[..], &flags].concat();
+        let out = quiet(hosts[1].ringbell(&args));
+        serves.succeeds();
+        sound(&report(&out), 2);
+    }
     // Sockets, by the peer's address of IPv6: both NICs have one address of IPv4, and the capture is right.
     let folder = net::folder("ipv6");
     let (file, got, pcap) = (folder.join("file"), folder.join("got"), folder.join("pcap"));

@@ -1,4 +1,4 @@
-//! Installation: `bin/ringbell`, `lib/libringbell.so`, `lib/libringbell_verbs.so`, the headers and a pkg-config file of each library below a prefix.
+//! Installation: `bin/ringbell`, `lib/libringbell.so`, `lib/libringbell_verbs.so`, `lib/libringbell_mpi.so`, the headers and a pkg-config file of each library below a prefix.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -27,6 +27,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         "ringbell-c",
         "-p",
         "ringbell-verbs",
+        "-p",
+        "ringbell-mpi",
     ];
     command(test::cargo().args(["build", "--release"]).args(packages))?;
     place(&target().join("release"), &args.prefix)?;
@@ -112,8 +114,10 @@ fn place(from: &Path, prefix: &Path) -> Result<()> {
     copy(&from.join("ringbell"), &prefix.join("bin/ringbell"), 0o755)?;
     let library = prefix.join("lib/libringbell.so");
     copy(&from.join("libringbell.so"), &library, 0o755)?;
-    let verbs = "libringbell_verbs.so";
-    copy(&from.join(verbs), &prefix.join("lib").join(verbs), 0o755)?;
+    for preloaded in ["libringbell_verbs.so", "libringbell_mpi.so"] {
+        let to = prefix.join("lib").join(preloaded);
+        copy(&from.join(preloaded), &to, 0o755)?;
+    }
     let headers = root().join("cuda-kernels/include");
     let entries = fs::read_dir(&headers);
     for entry in entries.with_context(|| format!("cannot read {}", headers.display()))? {

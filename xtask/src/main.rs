@@ -10,6 +10,7 @@ mod hw;
 mod install;
 mod kernels;
 mod lint;
+mod mpi;
 mod mutants;
 mod peers;
 mod python;
@@ -78,6 +79,8 @@ enum Task {
     Mutants(mutants::Args),
     /// All-reduce beside Open MPI and MPICH (installed from PyPI), with ratios and pictures; not part of CI
     Peers(peers::Args),
+    /// Programs of MPI over `ringbell mpi`: C and Fortran by Debian's MPICH and Open MPI, Python by mpi4py
+    Mpi(mpi::Args),
     /// Debian's programs of libibverbs over `ringbell verbs`: perftest, ibverbs-utils, the suite of pyverbs
     Verbs(verbs::Args),
     /// Build the Python package's wheel in release into target/wheels, and try it in an empty environment
@@ -126,6 +129,7 @@ fn run(task: Task) -> Result<bool> {
         }
         Task::Test { filter } => test::filtered(&filter),
         Task::Install(args) => install::run(&args).map(|()| true),
+        Task::Mpi(args) => mpi::run(&args),
         Task::Verbs(args) => verbs::run(&args),
         Task::Wheel => python::wheel().map(|()| true),
         Task::Torch => python::torch().map(|()| true),

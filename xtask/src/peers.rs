@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context, Result};
 use serde_json::{json, Value};
 
-use self::hosts::Hosts;
+use self::hosts::{Hosts, SECRET};
 use crate::sizes::parse_size;
 use crate::steps::command;
 use crate::venv::install;
@@ -393,10 +393,10 @@ fn sweep(commands: Vec<Command>) -> Result<Vec<Value>> {
 fn started(commands: Vec<Command>) -> Result<String> {
     let mut children = Vec::new();
     for mut c in commands {
-        println!("$ {c:?}");
+        println!("$ {}", shown(&c));
         // A group of its own, so that a launcher's ranks end with it.
         let child = c.stdout(Stdio::piped()).process_group(0).spawn();
-        children.push(child.with_context(|| format!("cannot start {c:?}"))?);
+        children.push(child.with_context(|| format!("cannot start {}", shown(&c)))?);
     }
     let mut pipes: Vec<_> = children
         .iter_mut()
@@ -410,6 +410,16 @@ fn started(commands: Vec<Command>) -> Result<String> {
     }
     ended.with_context(|| format!("its output was:\n{text}"))?;
     Ok(text)
+}
+
+/// A command with its environment, but for the job's secret.
+fn shown(command: &Command) -> String {
+    let text = format!("{command:?}");
+    let secret = command.get_envs().find(|(name, _)| *name == SECRET);
+    match secret.and_then(|(_, value)| value) {
+        Some(value) => text.replace(&*value.to_string_lossy(), "..."),
+        None => text,
+    }
 }
 
 fn wait(children: &mut [Child]) -> Result<()> {
@@ -437,5 +447,21 @@ fn wait(children: &mut [Child]) -> Result<()> {
     match failed {
         Some(why) => bail!(why),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_secret_of_a_job_is_not_printed() {
+        let mut c = Command::new("rank");
+        c.env(SECRET, "0123abcd").env("PMI_RANK", "1").arg("perf");
+        let text = shown(&c);
+        assert!(!text.contains("0123abcd"), "{text}");
+        for kept in [SECRET, "PMI_RANK", "rank", "perf"] {
+            assert!(text.contains(kept), "{text}");
+        }
     }
 }

@@ -2,7 +2,9 @@
 
 #![allow(clippy::disallowed_methods)] // Runs programs and times them.
 
-use std::process::{Child, Command};
+use std::io::Read;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
@@ -68,6 +70,53 @@ pub(crate) fn command_within(command: &mut Command, limit: Duration) -> Result<(
     match exit_code_within(command, limit)? {
         0 => Ok(()),
         code => bail!("`{}` ended with exit code {code}", shown(command)),
+    }
+}
+
+/// What a command prints, and how it ends; it and its children are stopped when it takes longer than `limit`.
+pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<Output> {
+    let shown = shown(command);
+    println!("$ {shown}");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    // A group of its own, so that a launcher's ranks end with it.
+    let mut child = command
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("cannot start `{shown}`"))?;
+    let group = format!("-{}", child.id());
+    let read = |pipe: Option<Box<dyn Read + Send>>| {
+        std::thread::spawn(move || {
+            let mut text = Vec::new();
+            pipe.map(|mut p| p.read_to_end(&mut text)).transpose()?;
+            Ok::<_, std::io::Error>(text)
+        })
+    };
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let out = read(out.map(|p| Box::new(p) as Box<dyn Read + Send>));
+    let err = read(err.map(|p| Box::new(p) as Box<dyn Read + Send>));
+    let ended = wait_within(&mut child, limit);
+    // Whatever is left of the group holds the pipes.
+    let _ = Command::new("kill")
+        .args(["-KILL", "--", &group])
+        .stderr(Stdio::null())
+        .status();
+    let panicked = |_| anyhow::anyhow!("a thread that reads has panicked");
+    let (stdout, stderr) = (
+        out.join().map_err(panicked)??,
+        err.join().map_err(panicked)??,
+    );
+    match ended.with_context(|| format!("cannot wait for `{shown}`"))? {
+        Some(status) => Ok(Output {
+            status,
+            stdout,
+            stderr,
+        }),
+        None => bail!(
+            "`{shown}` had not ended after {} s and was stopped; it had printed: {}{}",
+            limit.as_secs(),
+            String::from_utf8_lossy(&stdout),
+            String::from_utf8_lossy(&stderr)
+        ),
     }
 }
 

@@ -71,7 +71,7 @@ pub(crate) const KERNELS: [(&str, &str); 3] = [
 
 /// Test files of the two packages that are no part of the suite, with the reason. Tests of the command (`cli/`) and of the
 /// C library (`bindings/c/`) are outside as a whole: they start programs and compilers.
-const OUTSIDE: [(&str, &str); 13] = [
+const OUTSIDE: [(&str, &str); 16] = [
     (
         "tests/stream_sockets.rs",
         "brings the mock driver, with stream memory operations and without",
@@ -120,6 +120,18 @@ const OUTSIDE: [(&str, &str); 13] = [
     (
         "tests/one_sided.rs",
         "signals and atomics need memory that the target's CPU reaches, which a real GPU's without a window is not",
+    ),
+    (
+        "tests/growth.rs",
+        "ranks that join and end; `communicator` runs operations on every GPU",
+    ),
+    (
+        "tests/strict.rs",
+        "the order of sums, which programs decide and no GPU; `communicator` reduces on every GPU",
+    ),
+    (
+        "tests/rtl.rs",
+        "simulated hardware behind the NIC, by the step `hw`; the emulated GPU's kernels reach it",
     ),
 ];
 

@@ -10,6 +10,7 @@ use ringbell::comm::{CommOptions, WireType};
 use ringbell::{Algorithm, CollectiveError, Communicator, DataType, Operation, ReduceOp, Span};
 
 use crate::element::by_name;
+use crate::engine::{Engine, Wanted};
 use crate::failure;
 use crate::nic::{Job, Nic};
 use crate::operand::{Operand, Registry};
@@ -175,6 +176,31 @@ fn count(
     Ok(count.unwrap_or(0))
 }
 
+/// Settings of a communicator; `None` is the default.
+fn settings(
+    timeout: Option<f64>,
+    init_timeout: Option<f64>,
+    algo: Option<&str>,
+    wire: Option<&str>,
+    deterministic: bool,
+) -> PyResult<CommOptions> {
+    let mut options = CommOptions::default();
+    options.settings.deterministic = deterministic;
+    if let Some(timeout) = timeout {
+        options.timeout = seconds(timeout, "timeout")?;
+    }
+    if let Some(timeout) = init_timeout {
+        options.init_timeout = seconds(timeout, "init_timeout")?;
+    }
+    if let Some(algo) = algo {
+        options.algo = named(Algorithm::ALL, Algorithm::name, algo, "algo")?;
+    }
+    if let Some(wire) = wire {
+        options.wire = named(WireType::ALL, WireType::name, wire, "wire")?;
+    }
+    Ok(options)
+}
+
 /// The element type, which both operands have.
 fn dtype(src: Option<&Operand>, dst: Option<&Operand>) -> PyResult<DataType> {
     match (src.map(|o| o.dtype), dst.map(|o| o.dtype)) {
@@ -190,7 +216,8 @@ fn dtype(src: Option<&Operand>, dst: Option<&Operand>) -> PyResult<DataType> {
 impl Comm {
     /// The communicator of a job; all ranks make it together.
     #[staticmethod]
-    #[pyo3(signature = (nic, job, *, timeout = None, init_timeout = None, algo = None, wire = None))]
+    #[pyo3(signature = (nic, job, *, timeout = None, init_timeout = None, algo = None, wire = None, deterministic = false))]
+    #[allow(clippy::too_many_arguments)] // Named in Python.
     fn of_job(
         py: Python<'_>,
         nic: &Nic,
@@ -199,23 +226,53 @@ impl Comm {
         init_timeout: Option<f64>,
         algo: Option<&str>,
         wire: Option<&str>,
+        deterministic: bool,
     ) -> PyResult<Comm> {
-        let mut options = CommOptions::default();
-        if let Some(timeout) = timeout {
-            options.timeout = seconds(timeout, "timeout")?;
-        }
-        if let Some(timeout) = init_timeout {
-            options.init_timeout = seconds(timeout, "init_timeout")?;
-        }
-        if let Some(algo) = algo {
-            options.algo = named(Algorithm::ALL, Algorithm::name, algo, "algo")?;
-        }
-        if let Some(wire) = wire {
-            options.wire = named(WireType::ALL, WireType::name, wire, "wire")?;
-        }
+        let options = settings(timeout, init_timeout, algo, wire, deterministic)?;
         let (job, on) = (job.job.clone(), nic.registry.nic()?.clone());
         let made = interruptible(py, move || Communicator::from_job(&on, &job, &options))?;
         Comm::new(&nic.registry, made)
+    }
+
+    /// The communicator of a running job that takes this new rank in.
+    #[staticmethod]
+    #[pyo3(signature = (nic, *, timeout = None, init_timeout = None, algo = None, wire = None, deterministic = false))]
+    #[allow(clippy::too_many_arguments)] // As above.
+    fn join(
+        py: Python<'_>,
+        nic: &Nic,
+        timeout: Option<f64>,
+        init_timeout: Option<f64>,
+        algo: Option<&str>,
+        wire: Option<&str>,
+        deterministic: bool,
+    ) -> PyResult<Comm> {
+        let options = settings(timeout, init_timeout, algo, wire, deterministic)?;
+        let (member, on) = (nic.member()?, nic.registry.nic()?.clone());
+        let made = interruptible(py, move || Communicator::join(&on, member, &options))?;
+        Comm::new(&nic.registry, made)
+    }
+
+    /// Puts an engine at a place of the communicator.
+    #[pyo3(signature = (engine, place, item = 1))]
+    fn attach_engine(
+        &self,
+        engine: &Bound<'_, PyAny>,
+        place: &str,
+        item: usize,
+    ) -> PyResult<Engine> {
+        let place = crate::engine::place(place)?;
+        let comm = self.shared.comm.get()?;
+        let wanted = Wanted::of(engine)?;
+        wanted.attach(&self.shared.registry, |e| {
+            comm.attach_engine(place, e, item.max(1))
+        })
+    }
+
+    /// The id by which processes join the job.
+    #[getter]
+    fn job_id(&self) -> PyResult<String> {
+        Ok(self.comm()?.job_id().to_string())
     }
 
     #[getter]
@@ -312,6 +369,17 @@ impl Comm {
     fn shrink(&self, py: Python<'_>, patience: f64) -> PyResult<Comm> {
         let patience = seconds(patience, "patience")?;
         let made = self.waiting(py, move |c| c.shrink(patience))?;
+        Comm::new(&self.shared.registry, made)
+    }
+
+    fn grow(&self, py: Python<'_>, ranks: u32, patience: f64) -> PyResult<Comm> {
+        let patience = seconds(patience, "patience")?;
+        let made = self.waiting(py, move |c| c.grow(ranks, patience))?;
+        Comm::new(&self.shared.registry, made)
+    }
+
+    fn merge(&self, py: Python<'_>, others: Vec<u32>) -> PyResult<Comm> {
+        let made = self.waiting(py, move |c| c.merge(&others))?;
         Comm::new(&self.shared.registry, made)
     }
 

@@ -1,7 +1,9 @@
 //! Element types: the names that numpy gives them, and the formats of the buffer protocol.
 
 use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 use ringbell::DataType;
 
 pub(crate) fn unknown_type(format: &str, size: usize) -> PyErr {
@@ -63,4 +65,35 @@ pub(crate) fn by_name(name: &str) -> PyResult<DataType> {
             names()
         ))
     })
+}
+
+/// Element type of an argument: numpy's name, or an object that numpy or PyTorch has for the type (`numpy.float32`, `array.dtype`,
+/// `torch.float32`).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Dtype(pub(crate) DataType);
+
+impl Default for Dtype {
+    fn default() -> Dtype {
+        Dtype(DataType::F32)
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Dtype {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Dtype> {
+        let py = object.py();
+        let named = match object.cast::<PyString>() {
+            Ok(name) => name.to_str()?.to_owned(),
+            // A class has the name of its arrays' type, an instance of `numpy.dtype` has one, and PyTorch's print theirs.
+            Err(_) => match object.getattr(intern!(py, "__name__")) {
+                Ok(name) => name.extract()?,
+                Err(_) => match object.getattr(intern!(py, "name")) {
+                    Ok(name) => name.extract()?,
+                    Err(_) => object.str()?.to_str()?.to_owned(),
+                },
+            },
+        };
+        by_name(named.strip_prefix("torch.").unwrap_or(&named)).map(Dtype)
+    }
 }

@@ -6,7 +6,7 @@ use ringbell::abi::collective::RANK_ABSENT;
 use ringbell::abi::Status;
 use ringbell::job::BootstrapError;
 use ringbell::nic::WaitError;
-use ringbell::CollectiveError;
+use ringbell::{CollectiveError, SessionError};
 
 /// Data of an exception; `ringbell.errors` chooses the class by the status.
 #[derive(Default)]
@@ -61,14 +61,28 @@ pub(crate) fn job(error: &dyn std::error::Error) -> PyErr {
     Failure::new("JOB", chain(error)).raise()
 }
 
+/// A call on a socket or listener that failed.
+pub(crate) fn session(error: &SessionError) -> PyErr {
+    let status = match error {
+        SessionError::Failed { status, .. } => status.name(),
+        SessionError::Address { .. } => Status::InvalidArgument.name(),
+        _ => "HOST",
+    };
+    let mut failure = Failure::new(status, chain(error));
+    failure.detail = error.detail();
+    failure.raise()
+}
+
 /// A communicator that could not be made, or an operation of one that failed.
 pub(crate) fn collective(error: &CollectiveError) -> PyErr {
     use CollectiveError as E;
     let status = match error {
         E::Failed { status, .. } => status.name(),
-        E::Misuse { .. } | E::Argument { .. } | E::Program(_) | E::ProgramRanks { .. } => {
-            Status::InvalidArgument.name()
-        }
+        E::Misuse { .. }
+        | E::Argument { .. }
+        | E::Program(_)
+        | E::ProgramRanks { .. }
+        | E::NoGrowth { .. } => Status::InvalidArgument.name(),
         E::Bootstrap(_) | E::Job(_) | E::NoPath { .. } | E::NotConnected { .. } => "JOB",
         E::Wait { source, .. } => match source {
             WaitError::QueueFull { .. } => Status::QueueFull.name(),

@@ -1,7 +1,7 @@
-//! [`Kept`]: registrations of tensors' memory that outlive their operations, so that a tensor that is used again costs a look-up.
+//! [`Kept`]: registrations of arrays and tensors that outlive their operations, so that one that is used again costs a look-up.
 //!
-//! A tensor may be freed while its memory is still registered. That is sound: the NIC touches only memory of operations under way, and those
-//! hold their tensors. Memory that is allocated anew in the same place ends the old registrations, unless it is exactly one of them.
+//! An array may be freed while its memory is still registered. That is sound: the NIC touches only memory of operations under way, and those
+//! hold their arrays. Memory that is allocated anew in the same place ends the old registrations, unless it is exactly one of them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -62,8 +62,8 @@ impl Kept {
         drop((before, oldest));
     }
 
-    /// Lets go of the registrations that overlap these bytes.
-    pub(crate) fn forget(&self, start: u64, end: u64) {
+    /// Lets go of the registrations that overlap these bytes. Returns whether there were any.
+    pub(crate) fn forget(&self, start: u64, end: u64) -> bool {
         let mut state = self.lock();
         let mut gone = Vec::new();
         loop {
@@ -78,6 +78,6 @@ impl Kept {
             }
         }
         drop(state);
-        drop(gone);
+        !gone.is_empty()
     }
 }

@@ -4,11 +4,12 @@
 //!
 //! `nic`: the NIC, and a process's place in a job. `memory`, `element`: buffers and their element types. `operand`, `kept`: Python objects whose
 //! memory the NIC uses in place, and tensors' registrations.
-//! `comm`, `request`, `posted`: communicators and their operations. `waiting`: waits without the interpreter's lock that Ctrl-C ends. `process`:
+//! `comm`, `request`, `posted`: communicators and their operations. `socket`, `engine`: connections, and engines on their bytes. `waiting`: waits without the interpreter's lock that Ctrl-C ends. `process`:
 //! objects that a forked child must not touch. `failure`: errors as exceptions.
 
 mod comm;
 mod element;
+mod engine;
 mod failure;
 mod kept;
 mod memory;
@@ -17,6 +18,7 @@ mod operand;
 mod posted;
 mod process;
 mod request;
+mod socket;
 mod waiting;
 
 use pyo3::prelude::*;
@@ -32,5 +34,8 @@ fn _ringbell(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<memory::DeviceBuffer>()?;
     module.add_class::<operand::Registration>()?;
     module.add_class::<comm::Comm>()?;
+    module.add_class::<engine::Engine>()?;
+    module.add_class::<socket::Listener>()?;
+    module.add_class::<socket::Socket>()?;
     module.add_class::<request::Request>()
 }

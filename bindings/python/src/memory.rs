@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use ringbell::DataType;
 
-use crate::element::{by_name, described};
+use crate::element::{described, Dtype};
 use crate::failure;
 use crate::process::Owned;
 
@@ -62,10 +62,14 @@ pub(crate) struct HostBuffer {
 }
 
 impl HostBuffer {
-    pub(crate) fn new(nic: &ringbell::Nic, shape: Shape, dtype: &str) -> PyResult<HostBuffer> {
-        let dtype = by_name(dtype)?;
+    /// Of memory that `alloc` makes, of so many bytes.
+    pub(crate) fn new(
+        shape: Shape,
+        Dtype(dtype): Dtype,
+        alloc: impl FnOnce(usize) -> PyResult<ringbell::HostBuffer>,
+    ) -> PyResult<HostBuffer> {
         let (shape, bytes) = shape.bytes(dtype)?;
-        let buffer = nic.alloc_host(bytes).map_err(|e| failure::host(&e))?;
+        let buffer = alloc(bytes)?;
         let shape: Vec<isize> = shape.iter().map(|n| *n as isize).collect();
         let mut strides = vec![dtype.bytes() as isize; shape.len()];
         for i in (1..shape.len()).rev() {
@@ -187,8 +191,11 @@ pub(crate) struct DeviceBuffer {
 }
 
 impl DeviceBuffer {
-    pub(crate) fn new(nic: &ringbell::Nic, shape: Shape, dtype: &str) -> PyResult<DeviceBuffer> {
-        let dtype = by_name(dtype)?;
+    pub(crate) fn new(
+        nic: &ringbell::Nic,
+        shape: Shape,
+        Dtype(dtype): Dtype,
+    ) -> PyResult<DeviceBuffer> {
         let (shape, bytes) = shape.bytes(dtype)?;
         let buffer = nic.alloc::<u8>(bytes as u64);
         let buffer = buffer.map_err(|e| failure::host(&e))?;

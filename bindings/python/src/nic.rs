@@ -1,34 +1,51 @@
 //! The NIC, and a process's place in a job.
 
 use std::net::Ipv4Addr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use ringbell::job::BootstrapServer;
+use ringbell::job::{BootstrapServer, Member, UniqueId};
 use ringbell::nic::ProgressMode;
 use ringbell::NicBuilder;
 
+use crate::element::Dtype;
 use crate::failure::{self, Failure};
 use crate::memory::{DeviceBuffer, HostBuffer, Shape};
 use crate::operand::{Operand, Registration, Registry};
 use crate::process::Owned;
+use crate::socket::{Listener, Socket};
 use crate::waiting::{interruptible, seconds};
 
 /// A NIC with its GPU.
 #[pyclass(frozen, module = "ringbell")]
 pub(crate) struct Nic {
     pub(crate) registry: Arc<Registry>,
+    /// Of a new rank, until it joins a communicator.
+    member: Owned<Mutex<Option<Member>>>,
+}
+
+impl Nic {
+    /// Takes the place in the running job that this NIC was opened for.
+    pub(crate) fn member(&self) -> PyResult<Member> {
+        let member = self.member.get()?.lock();
+        let member = member.unwrap_or_else(PoisonError::into_inner).take();
+        member.ok_or_else(|| {
+            failure::argument("this NIC was not opened for a new rank (`new_rank_of`), or has joined a communicator already")
+        })
+    }
 }
 
 #[pymethods]
 impl Nic {
     #[new]
-    #[pyo3(signature = (ip = None, *, job = None, transport = None, port = None, directory = None, gpu = None, gpu_memory = None, progress = None))]
+    #[pyo3(signature = (ip = None, *, job = None, new_rank_of = None, join_timeout = 30.0, transport = None, port = None, directory = None, gpu = None, gpu_memory = None, progress = None))]
     #[allow(clippy::too_many_arguments)] // Named in Python.
     fn new(
         py: Python<'_>,
         ip: Option<String>,
         job: Option<&Job>,
+        new_rank_of: Option<&str>,
+        join_timeout: f64,
         transport: Option<String>,
         port: Option<String>,
         directory: Option<String>,
@@ -47,6 +64,16 @@ impl Nic {
         };
         let builder = ringbell::Nic::builder();
         let builder = builder.when(job, |b, job| b.job(&job.job));
+        let member = match new_rank_of {
+            None => None,
+            Some(id) => {
+                let id: UniqueId = id.parse().map_err(|e| failure::job(&e))?;
+                let timeout = seconds(join_timeout, "join_timeout")?;
+                let joined = interruptible(py, move || Member::join_running(&id, timeout))?;
+                Some(joined.map_err(|e| failure::job(&e))?)
+            }
+        };
+        let builder = builder.when(member.as_ref(), NicBuilder::member);
         let builder = builder
             .when(ip.as_deref(), NicBuilder::ip)
             .when(transport.as_deref(), NicBuilder::transport)
@@ -62,6 +89,7 @@ impl Nic {
         })?;
         Ok(Nic {
             registry: Registry::new(nic),
+            member: Owned::new(Mutex::new(member)),
         })
     }
 
@@ -74,19 +102,32 @@ impl Nic {
         Ok(self.registry.nic()?.describe())
     }
 
-    #[pyo3(signature = (shape, dtype = "float32"))]
-    fn alloc_host(&self, shape: Shape, dtype: &str) -> PyResult<HostBuffer> {
-        HostBuffer::new(self.registry.nic()?, shape, dtype)
+    #[pyo3(signature = (shape, dtype = Dtype::default()))]
+    fn alloc_host(&self, shape: Shape, dtype: Dtype) -> PyResult<HostBuffer> {
+        HostBuffer::new(shape, dtype, |bytes| self.registry.alloc_host(bytes))
     }
 
-    #[pyo3(signature = (shape, dtype = "float32"))]
-    fn alloc(&self, shape: Shape, dtype: &str) -> PyResult<DeviceBuffer> {
+    #[pyo3(signature = (shape, dtype = Dtype::default()))]
+    fn alloc(&self, shape: Shape, dtype: Dtype) -> PyResult<DeviceBuffer> {
         DeviceBuffer::new(self.registry.nic()?, shape, dtype)
     }
 
     fn register(&self, array: &Bound<'_, PyAny>) -> PyResult<Registration> {
         let operand = self.registry.pin(Operand::of(array)?)?;
         Ok(Registration::new(operand))
+    }
+
+    /// Listens for connections; 0 as backlog is 16.
+    #[pyo3(signature = (port, backlog = 0))]
+    fn listen(&self, py: Python<'_>, port: u16, backlog: u16) -> PyResult<Listener> {
+        Listener::listen(py, &self.registry, port, backlog)
+    }
+
+    /// Connects to `address:port`.
+    #[pyo3(signature = (to, timeout = None))]
+    fn connect(&self, py: Python<'_>, to: String, timeout: Option<f64>) -> PyResult<Socket> {
+        let timeout = timeout.map(|t| seconds(t, "timeout")).transpose()?;
+        Socket::connect(py, &self.registry, to, timeout)
     }
 
     fn flush(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {

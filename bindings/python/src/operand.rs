@@ -1,9 +1,8 @@
 //! Operands of calls: Python objects whose memory the NIC reads or writes in place.
 //!
-//! Three kinds of objects have such memory: buffers of this package, objects with the buffer protocol (numpy's arrays, `bytearray`, `array.array`,
-//! `memoryview`), and arrays with `__array_interface__` and a type that the buffer protocol cannot name (bfloat16 of `ml_dtypes`).
-//! Memory that is not registered is registered for the time of the operation, and shared by operations at the same time. Tensors come by address, and
-//! their registrations are kept (`kept`).
+//! Four kinds of objects have such memory: buffers of this package, objects with the buffer protocol (numpy's arrays, `bytearray`, `array.array`,
+//! `memoryview`), those that others read by DLPack, and arrays with `__array_interface__` and a type that the buffer protocol cannot name (bfloat16 of `ml_dtypes`).
+//! Memory that is not registered is registered at its first use, as a whole array or the storage of a tensor, and stays so (`kept`).
 #![allow(unsafe_code)] // Registers memory that Python owns.
 
 use std::collections::BTreeMap;
@@ -16,7 +15,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use ringbell::abi::GpuVa;
-use ringbell::memory::HostRegion;
+use ringbell::memory::{HostRegion, MemoryError};
 use ringbell::{DataType, Nic, Span};
 
 use crate::element::{by_name, of_format, unknown_type};
@@ -36,17 +35,16 @@ enum View {
 /// Memory of a Python object.
 #[derive(Debug)]
 pub(crate) struct Operand {
-    /// Before the view, which keeps the registered bytes.
     region: Option<Arc<Region>>,
-    view: Arc<View>,
+    _view: View,
     va: u64,
     bytes: u64,
     pub(crate) dtype: DataType,
     read_only: bool,
     /// It lies in memory of this package's buffers.
     owned: bool,
-    /// A tensor's storage, as address and bytes: it is registered, so that its views share a registration, and stays so.
-    storage: Option<(u64, u64)>,
+    /// Address and bytes of what is registered for it: the array's own, or a tensor's storage, so that its views share a registration.
+    storage: (u64, u64),
 }
 
 impl Operand {
@@ -64,7 +62,22 @@ impl Operand {
         }
         match PyUntypedBuffer::get(object) {
             Ok(view) => Operand::of_buffer(view),
+            Err(_) if object.hasattr(intern!(object.py(), "__dlpack__"))? && !is_array(object)? => {
+                Operand::of_buffer(by_dlpack(object)?)
+            }
             Err(why) => Operand::of_array(object, why),
+        }
+    }
+
+    /// The memory of an object of which only the bytes matter: of any element type.
+    pub(crate) fn of_bytes(object: &Bound<'_, PyAny>) -> PyResult<Operand> {
+        let own = object.cast::<DeviceBuffer>().is_ok() || object.cast::<HostBuffer>().is_ok();
+        match PyUntypedBuffer::get(object) {
+            Ok(view) if !own => Operand::of_view(view, DataType::U8),
+            Err(_) if object.hasattr(intern!(object.py(), "__dlpack__"))? && !is_array(object)? => {
+                Operand::of_view(by_dlpack(object)?, DataType::U8)
+            }
+            _ => Operand::of(object),
         }
     }
 
@@ -77,13 +90,13 @@ impl Operand {
     ) -> Operand {
         Operand {
             region: None,
-            view: Arc::new(View::Object(object.clone().unbind())),
+            _view: View::Object(object.clone().unbind()),
             va,
             bytes,
             dtype,
             read_only: false,
             owned,
-            storage: None,
+            storage: (va, bytes),
         }
     }
 
@@ -99,28 +112,40 @@ impl Operand {
         let start: u64 = storage.call_method0(intern!(py, "data_ptr"))?.extract()?;
         let len: u64 = storage.call_method0(intern!(py, "nbytes"))?.extract()?;
         let mut operand = Operand::new(tensor, va, bytes, dtype, false);
-        operand.storage = Some((start, len));
+        operand.storage = (start, len);
         Ok(operand)
     }
 
     fn of_buffer(view: PyUntypedBuffer) -> PyResult<Operand> {
-        if !view.is_c_contiguous() {
-            return Err(not_contiguous());
-        }
         let (format, size) = (
             view.format().to_string_lossy().into_owned(),
             view.item_size(),
         );
-        let dtype = of_format(&format, size).ok_or_else(|| unknown_type(&format, size))?;
+        let dtype = of_format(&format, size);
+        match dtype {
+            Some(dtype) => Operand::of_view(view, dtype),
+            None if !view.is_c_contiguous() => Err(not_contiguous()),
+            None => Err(unknown_type(&format, size)),
+        }
+    }
+
+    fn of_view(view: PyUntypedBuffer, dtype: DataType) -> PyResult<Operand> {
+        if !view.is_c_contiguous() {
+            return Err(not_contiguous());
+        }
+        let (va, bytes) = (
+            view.buf_ptr().expose_provenance() as u64,
+            view.len_bytes() as u64,
+        );
         Ok(Operand {
             region: None,
-            va: view.buf_ptr().expose_provenance() as u64,
-            bytes: view.len_bytes() as u64,
+            va,
+            bytes,
             dtype,
             read_only: view.readonly(),
             owned: false,
-            storage: None,
-            view: Arc::new(View::Buffer(view)),
+            storage: (va, bytes),
+            _view: View::Buffer(view),
         })
     }
 
@@ -169,20 +194,31 @@ impl Operand {
     }
 }
 
+/// Whether an object says where its memory is as numpy's arrays do.
+fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    object.hasattr(intern!(object.py(), "__array_interface__"))
+}
+
+/// The memory of an object that another library made, in place, as numpy reads it: memory of the host.
+fn by_dlpack(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
+    let py = object.py();
+    let numpy = py.import(intern!(py, "numpy"))?;
+    let array = numpy.call_method1(intern!(py, "from_dlpack"), (object,))?;
+    PyUntypedBuffer::get(&array)
+}
+
 fn not_contiguous() -> PyErr {
     PyBufferError::new_err(
         "the array is not contiguous in C's order; copy it first (`numpy.ascontiguousarray`, `tensor.contiguous()`)",
     )
 }
 
-/// A registration of Python's memory, shared by the operations that use it.
+/// A registration of Python's memory, shared by the operations that use it; it does not keep the bytes.
 #[derive(Debug)]
 pub(crate) struct Region {
     /// `None` only while it is dropped.
     region: Option<Owned<HostRegion>>,
     registry: Weak<Registry>,
-    /// Behind the registration.
-    _views: Vec<Arc<View>>,
 }
 
 impl Drop for Region {
@@ -237,10 +273,9 @@ impl Registry {
         // Overlapping operands (an all-gather in place) are registered as one range, because no byte is registered twice.
         if let [a, b] = operands {
             let overlap = a.va < b.end() && b.va < a.end();
-            if overlap && !a.owned && !b.owned && a.storage.is_none() {
+            if overlap && !a.owned && !b.owned && a.storage != b.storage {
                 let (start, end) = (a.va.min(b.va), a.end().max(b.end()));
-                let views = vec![a.view.clone(), b.view.clone()];
-                let region = self.around(start, end - start, views)?;
+                let region = self.keep(start, end - start)?;
                 a.region.clone_from(&region);
                 b.region = region;
                 return Ok(());
@@ -250,25 +285,21 @@ impl Registry {
             if operand.bytes == 0 || operand.owned {
                 continue;
             }
-            if let Some((start, len)) = operand.storage {
-                operand.region = self.keep(start, len)?;
-            } else {
-                let views = vec![operand.view.clone()];
-                operand.region = self.around(operand.va, operand.bytes, views)?;
-            }
+            let (start, len) = operand.storage;
+            operand.region = self.keep(start, len)?;
         }
         Ok(())
     }
 
-    /// The registration of a tensor's storage, which lasts. One of freed memory does not count, although it may cover this storage: it could
-    /// cover a part of another one too.
+    /// The registration of an array or of a tensor's storage, which lasts. One of freed memory does not count, although it may cover this one: it
+    /// could cover a part of another one too.
     fn keep(self: &Arc<Self>, start: u64, len: u64) -> PyResult<Option<Arc<Region>>> {
         self.nic()?;
         let found = self.lock().get(&start).filter(|(l, _)| *l == len).cloned();
         if let Some(region) = found.and_then(|(_, region)| region.upgrade()) {
             return Ok(Some(region));
         }
-        let region = self.around(start, len, Vec::new())?;
+        let region = self.around(start, len)?;
         // Not the registration of an array around it, which the program ends.
         let own = self.lock().get(&start).is_some_and(|(l, _)| *l == len);
         if let Some(region) = region.as_ref().filter(|_| own) {
@@ -277,13 +308,8 @@ impl Registry {
         Ok(region)
     }
 
-    /// The registration around a range; `None` when it lies in a buffer of this package, which its view keeps.
-    fn around(
-        self: &Arc<Self>,
-        va: u64,
-        bytes: u64,
-        views: Vec<Arc<View>>,
-    ) -> PyResult<Option<Arc<Region>>> {
+    /// The registration around a range; `None` when it lies in a buffer of this package.
+    fn around(self: &Arc<Self>, va: u64, bytes: u64) -> PyResult<Option<Arc<Region>>> {
         let nic = self.nic()?;
         let end = va.saturating_add(bytes);
         // Their tensors may be gone.
@@ -316,8 +342,7 @@ impl Registry {
         let start = std::ptr::with_exposed_provenance_mut(va as usize);
         let start = NonNull::new(start)
             .ok_or_else(|| failure::argument("the array's memory is at address 0"))?;
-        // SAFETY: the views, which the region holds, keep the bytes mapped, or for a tensor each operation does, and without operations the
-        // NIC does not touch them. The docstrings ask the program to share them as with a thread.
+        // SAFETY: each operation holds the object whose bytes these are, and without operations the NIC does not touch them. The docstrings ask the program to share them as with a thread.
         let made = unsafe { nic.register_host(start, bytes as usize) };
         let region = match made {
             Ok(region) => region,
@@ -330,10 +355,21 @@ impl Registry {
         let region = Arc::new(Region {
             region: Some(Owned::new(region)),
             registry: Arc::downgrade(self),
-            _views: views,
         });
         table.insert(va, (bytes, Arc::downgrade(&region)));
         Ok(Some(region))
+    }
+
+    /// Memory that the NIC allocates. It may lie where an array was whose registration is still kept: that one is ended then.
+    pub(crate) fn alloc_host(&self, bytes: usize) -> PyResult<ringbell::HostBuffer> {
+        loop {
+            match self.nic()?.alloc_host(bytes) {
+                Err(MemoryError::Overlaps {
+                    other, other_len, ..
+                }) if self.kept.forget(other.0, other.0 + other_len) => {}
+                made => return made.map_err(|e| failure::host(&e)),
+            }
+        }
     }
 
     /// A registration for as long as the result lives.

@@ -224,3 +224,20 @@ def test_splits_and_own_programs(ranks: Ranks) -> None:
         """,
         4,
     )
+
+
+def test_memory_that_is_freed_and_allocated_again(ranks: Ranks) -> None:
+    program = """
+    comm = ringbell.init(timeout=20)
+    n = 1 << 20
+    for _ in range(5):
+        # Each of these lies where the one before was, as a rule.
+        x = np.ones(n, np.float32); comm.all_reduce(x); assert (x == comm.size).all(); del x
+        a = np.asarray(comm.nic.alloc_host(n, np.float32)); a[:] = 1; comm.all_reduce(a); assert (a == comm.size).all(); del a
+        y = np.ones(n // 2 + 7); comm.all_reduce(y[5:]); comm.all_reduce(y)
+        assert y[0] == comm.size and (y[5:] == comm.size ** 2).all(); del y
+        o = np.zeros(comm.size * 1000); comm.all_gather(o[comm.rank * 1000 : (comm.rank + 1) * 1000], o)
+        registration = comm.nic.register(o); comm.all_reduce(o[10:20]); registration.end(); del o, registration
+        comm.all_reduce(bytearray(8000))
+    """
+    ranks(program, 2)

@@ -32,6 +32,12 @@ def test_a_host_buffer_is_an_array_without_a_copy(nic: ringbell.Nic, dtype: str)
     assert memoryview(buffer).cast("B").nbytes == a.nbytes
 
 
+@pytest.mark.parametrize("dtype", ["float16", np.float16, np.dtype("float16")])
+def test_types_are_named_as_numpy_names_them(nic: ringbell.Nic, dtype: object) -> None:
+    assert nic.alloc_host(3, dtype).dtype == "float16"
+    assert nic.alloc(3, dtype).dtype == "float16"
+
+
 def test_views_keep_a_buffer_and_a_freed_one_is_refused(nic: ringbell.Nic) -> None:
     buffer = nic.alloc_host(100)
     a = np.asarray(buffer)[10:20]

@@ -52,6 +52,9 @@ pub(super) fn render(report: &Report) -> String {
             limits.join("; ")
         );
     }
+    for note in &m.notes {
+        let _ = writeln!(out, "# {note}");
+    }
     let series = report.rows.iter().any(|r| r.series.is_some());
     let parameter = m.parameter.as_deref();
     let mut names = String::from("#");

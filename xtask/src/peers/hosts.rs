@@ -9,6 +9,8 @@ use crate::steps::command;
 use crate::tools;
 
 /// The bridge's own address.
+/// Where ranks find their job's secret.
+pub(super) const SECRET: &str = "RINGBELL_SECRET";
 const HUB: &str = "10.60.0.254";
 
 /// The namespaces: the bridge's, then one for each rank.
@@ -107,7 +109,7 @@ impl Hosts {
             c.env("PMI_RANK", n.to_string())
                 .env("PMI_SIZE", count.to_string())
                 .env("RINGBELL_BOOTSTRAP", "10.60.0.1:18600")
-                .env("RINGBELL_SECRET", &secret);
+                .env(SECRET, &secret);
             c
         };
         Ok((0..count).map(rank).collect())

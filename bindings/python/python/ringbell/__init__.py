@@ -20,26 +20,33 @@ lock, and is ended by Ctrl-C.
 from ringbell import errors
 from ringbell._ringbell import (
     DeviceBuffer,
+    Engine,
     HostBuffer,
     Job,
+    Listener,
     Nic,
     Registration,
     Request,
+    Socket,
     __version__,
 )
-from ringbell.communicator import Communicator, init
+from ringbell.communicator import Communicator, init, join
 from ringbell.errors import RingbellError
 
 __all__ = [
     "Communicator",
     "DeviceBuffer",
+    "Engine",
     "HostBuffer",
     "Job",
+    "Listener",
     "Nic",
     "Registration",
     "Request",
     "RingbellError",
+    "Socket",
     "__version__",
     "errors",
     "init",
+    "join",
 ]

@@ -3,9 +3,9 @@
 import sys
 from collections.abc import Generator, Sequence
 from types import TracebackType
-from typing import Any, final
+from typing import Any, Literal, final
 
-__all__ = ["Bootstrap", "Comm", "DeviceBuffer", "HostBuffer", "Job", "Nic", "Registration", "Request", "__version__"]
+__all__ = ["Bootstrap", "Comm", "DeviceBuffer", "Engine", "HostBuffer", "Job", "Listener", "Nic", "Registration", "Request", "Socket", "__version__"]
 
 __version__: str
 
@@ -13,7 +13,8 @@ __version__: str
 class Nic:
     """A NIC with its GPU.
 
-    ``ip`` is its address and network (``"10.0.0.1/24"``). ``job`` gives the settings of a rank; other arguments override them. ``transport``:
+    ``ip`` is its address and network (``"10.0.0.1/24"``). ``job`` gives the settings of a rank; other arguments override them. ``new_rank_of``: the id of a
+    running job, which this process joins as a new rank within ``join_timeout`` seconds; ``Comm.join`` comes next. ``transport``:
     ``auto``, ``local``, ``tcp`` or ``rdma``. ``port``: ``none``, ``udp[:BIND[,PEER...]]``, ``roce[...]`` or ``tap:NAME``. ``gpu``: ``auto``, ``emulated`` or ``cuda:N``.
     ``progress``: ``waiter`` or ``dedicated``.
 
@@ -27,6 +28,8 @@ class Nic:
         ip: str | None = None,
         *,
         job: Job | None = None,
+        new_rank_of: str | None = None,
+        join_timeout: float = 30.0,
         transport: str | None = None,
         port: str | None = None,
         directory: str | None = None,
@@ -38,12 +41,21 @@ class Nic:
     def ip(self) -> str: ...
     def describe(self) -> str:
         """Settings, transports, counters and sessions as text."""
-    def alloc_host(self, shape: int | Sequence[int], dtype: str = "float32") -> HostBuffer:
-        """Zeroed host memory that NICs of this host map: one copy moves a message. ``numpy.asarray`` makes an array of it, without a copy."""
-    def alloc(self, shape: int | Sequence[int], dtype: str = "float32") -> DeviceBuffer:
-        """Memory of the GPU. Its contents are undefined."""
+    def alloc_host(self, shape: int | Sequence[int], dtype: object = ...) -> HostBuffer:
+        """Zeroed host memory that NICs of this host map: one copy moves a message. A type is numpy's name or object, or PyTorch's; float32 if none is given. ``numpy.asarray`` makes an array of it, without a copy."""
+    def alloc(self, shape: int | Sequence[int], dtype: object = ...) -> DeviceBuffer:
+        """Memory of the GPU; types as for ``alloc_host``. Its contents are undefined."""
     def register(self, array: Any) -> Registration:
         """Registers an array's memory, so that operations on it, or on parts of it, need not."""
+    def listen(self, port: int, backlog: int = 0) -> Listener:
+        """Listens at a port of the NIC's address, on all its transports; ``backlog`` connections may wait to be accepted (0: 16)."""
+    def connect(self, to: str, timeout: float | None = None) -> Socket:
+        """Connects to ``address:port``; ``timeout`` is that of the socket's calls, as by ``settimeout``.
+
+        Raises:
+            NotConnected: No program listens there, or the peer cannot be reached.
+            TimedOut: It did not answer in time.
+        """
     def flush(self, timeout: float) -> bool:
         """Waits until nothing is under way; whether it was in time."""
     def close(self) -> None:
@@ -139,6 +151,62 @@ class Request:
     def __await__(self) -> Generator[Any, None, int]: ...
 
 @final
+class Listener:
+    """A port at which the NIC listens; closed by ``close``, the end of a ``with``, or when it is dropped."""
+
+    @property
+    def port(self) -> int: ...
+    def accept(self, timeout: float | None = None) -> Socket:
+        """Waits for a connection; ``timeout`` as by ``settimeout``. Raises TimedOut when none came; the listener stays usable."""
+    def settimeout(self, timeout: float) -> None:
+        """Longest wait of ``accept`` in seconds, and the initial one of its sockets (10)."""
+    def close(self) -> None: ...
+    def __enter__(self) -> Listener: ...
+    def __exit__(self, *args: object) -> None: ...
+
+@final
+class Socket:
+    """A stream of bytes to a peer, from and into arrays in place. Arrays are of any type and shape, contiguous; their bytes count.
+
+    Calls raise TimedOut, PeerFailed (the peer is gone) or NotConnected. Ctrl-C closes the connection.
+    """
+
+    @property
+    def peer(self) -> tuple[str, int] | None:
+        """Address and port of the other end."""
+    def send(self, array: Any) -> None:
+        """Sends all bytes of an array; it may be changed then."""
+    def recv(self, array: Any) -> int:
+        """Receives until the array is full or the peer has closed its side; returns the bytes."""
+    def recv_some(self, array: Any) -> int:
+        """Receives at least one byte; returns how many, 0 when the peer has closed its side."""
+    def shutdown(self) -> None:
+        """Closes the sending side behind what was sent; receives go on."""
+    def settimeout(self, timeout: float) -> None:
+        """Longest time of each call in seconds (10)."""
+    def attach_engine(self, engine: Any, direction: Literal["received", "sent"] = "received") -> Engine:
+        """Puts an engine on the bytes that are received or sent from here on: a text (``"hll:p=14"``, ``"checksum"``), or an object (:class:`Engine`)."""
+    def close(self) -> None: ...
+    def __enter__(self) -> Socket: ...
+    def __exit__(self, *args: object) -> None: ...
+
+@final
+class Engine:
+    """An engine on the path of bytes. It stays there when this object is dropped.
+
+    An engine of the program is an object with ``process(data: bytes)``, ``result()`` and, if it wants, ``finish()`` for the end of a stream. It sees the
+    bytes, and cannot change them. It runs when its result is asked for: until then at most 256 MiB wait for it, beyond which it fails.
+    """
+
+    @property
+    def name(self) -> str: ...
+    def result(self) -> Any:
+        """The result so far: of an own engine what its ``result`` returns; else a dictionary with ``data`` (bytes in the engine's format), ``cut`` (bytes of an
+        item that the end has cut off), and for ``hll`` ``estimate``, ``relative_error`` and ``items``, for ``checksum`` ``crc32c`` and ``bytes``."""
+    def detach(self) -> Any:
+        """Takes it off its path, and returns its last result."""
+
+@final
 class Comm:
     """A communicator; ``ringbell.Communicator`` names its operations."""
 
@@ -151,7 +219,21 @@ class Comm:
         init_timeout: float | None = None,
         algo: str | None = None,
         wire: str | None = None,
+        deterministic: bool = False,
     ) -> Comm: ...
+    @staticmethod
+    def join(
+        nic: Nic,
+        *,
+        timeout: float | None = None,
+        init_timeout: float | None = None,
+        algo: str | None = None,
+        wire: str | None = None,
+        deterministic: bool = False,
+    ) -> Comm: ...
+    def attach_engine(self, engine: Any, place: str, item: int = 1) -> Engine: ...
+    @property
+    def job_id(self) -> str: ...
     @property
     def rank(self) -> int: ...
     @property
@@ -189,6 +271,8 @@ class Comm:
     def load_program(self, text: str) -> None: ...
     def split(self, colour: int | None, key: int = 0) -> Comm | None: ...
     def shrink(self, patience: float) -> Comm: ...
+    def grow(self, ranks: int, patience: float) -> Comm: ...
+    def merge(self, others: Sequence[int]) -> Comm: ...
     def abort(self) -> None: ...
     def settle(self) -> None: ...
     def finish(self, patience: float) -> None: ...

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
-from ringbell._ringbell import Comm, Job, Nic, Request
+from ringbell._ringbell import Comm, Engine, Job, Nic, Request
 from ringbell.errors import RingbellError
 
 #: An object whose memory the NIC uses: a numpy array, a buffer of this package, any object with the buffer protocol.
@@ -20,17 +21,40 @@ def init(
     job: Job | None = None,
     timeout: float | None = None,
     init_timeout: float | None = None,
+    deterministic: bool = False,
 ) -> Communicator:
     """The communicator of the job in which this process was started; opens a NIC for it unless one is given.
 
     Waits until all ranks have come, at most ``init_timeout`` seconds (30). Operations end after ``timeout`` seconds (30).
+    With ``deterministic`` every reduction runs in the order of the ranks, and its bits depend on nothing but the ranks' elements.
 
     Raises:
         JobError: No launcher has started this process, or ranks did not come; ``peers`` names them.
     """
     job = Job.from_env() if job is None else job
     nic = Nic(job=job) if nic is None else nic
-    return Communicator(nic, job, timeout=timeout, init_timeout=init_timeout)
+    return Communicator(nic, job, timeout=timeout, init_timeout=init_timeout, deterministic=deterministic)
+
+
+def join(
+    job_id: str | None = None,
+    *,
+    timeout: float | None = None,
+    init_timeout: float | None = None,
+    deterministic: bool = False,
+) -> Communicator:
+    """Joins a running job as a new rank, and returns the communicator that takes it in: its ranks call :meth:`Communicator.grow`.
+
+    ``job_id`` is :attr:`Communicator.job_id` of any rank, or without it the variable RINGBELL_ID. Waits at most ``init_timeout`` seconds (30). The settings
+    must be those of the other ranks.
+
+    Raises:
+        JobError: No process serves the job, or no communicator grew in time.
+    """
+    job_id = os.environ.get("RINGBELL_ID", "") if job_id is None else job_id
+    nic = Nic(new_rank_of=job_id, join_timeout=30.0 if init_timeout is None else init_timeout)
+    comm = Comm.join(nic, timeout=timeout, init_timeout=init_timeout, deterministic=deterministic)
+    return Communicator.__new__(Communicator)._hold(nic, comm)
 
 
 class Communicator:
@@ -71,9 +95,13 @@ class Communicator:
         init_timeout: float | None = None,
         algo: str | None = None,
         wire: str | None = None,
+        deterministic: bool = False,
     ) -> None:
         """Makes the communicator of a job, together with its other ranks."""
-        self._hold(nic, Comm.of_job(nic, job, timeout=timeout, init_timeout=init_timeout, algo=algo, wire=wire))
+        comm = Comm.of_job(
+            nic, job, timeout=timeout, init_timeout=init_timeout, algo=algo, wire=wire, deterministic=deterministic
+        )
+        self._hold(nic, comm)
 
     def _hold(self, nic: Nic, comm: Comm) -> Communicator:
         self._nic, self._comm = nic, comm
@@ -102,11 +130,23 @@ class Communicator:
         return self._comm.job_ranks
 
     @property
+    def job_id(self) -> str:
+        """The id by which a process may :func:`join` the job. It has the job's secret: keep it like a password."""
+        return self._comm.job_id
+
+    @property
     def transports(self) -> Sequence[str | None]:
         """Transport to each rank: ``"local"``, ``"tcp"`` or ``"rdma"``; ``None`` for the own one."""
         return self._comm.transports
 
     # Collectives: `iNAME` posts, `NAME` also waits.
+
+    def attach_engine(self, engine: Any, place: Literal["input", "output", "sent", "received"], item: int = 1) -> Engine:
+        """Puts an engine that sees the bytes of operations from here on: their sources, their results, or the messages that leave or come.
+
+        ``engine`` is a text (``"hll:p=14"``, ``"checksum"``) or an object (:class:`Engine`). Items of ``item`` bytes are never mixed between peers.
+        """
+        return self._comm.attach_engine(engine, place, item)
 
     def iall_reduce(self, src: Array, dst: Array | None = None, op: Op = "sum", **options: Any) -> Request:
         """As :meth:`all_reduce`, without waiting."""
@@ -232,6 +272,20 @@ class Communicator:
             JobError: The others have gone on without this rank, or another rank has ended meanwhile (call it again).
         """
         return self._of(self._comm.shrink(patience))
+
+    def grow(self, ranks: int, patience: float = 30.0) -> Communicator:
+        """A new communicator of ``ranks`` ranks: these, and new ones that :func:`join` the job within ``patience`` seconds. Every rank calls it.
+
+        This one, and operations under way, go on in any case.
+
+        Raises:
+            JobError: New ranks have not come, or ranks of this one have not called it: on all ranks.
+        """
+        return self._of(self._comm.grow(ranks, patience))
+
+    def merge(self, others: Sequence[int]) -> Communicator:
+        """One communicator of this one and another of the same job, whose :attr:`job_ranks` are ``others``. The ranks of both call it, and both go on."""
+        return self._of(self._comm.merge(list(others)))
 
     def abort(self) -> None:
         """Ends all operations, on every rank, with :class:`Aborted`."""

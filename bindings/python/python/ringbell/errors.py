@@ -42,6 +42,10 @@ class PeerFailed(RingbellError, ConnectionError):
     """A rank has ended or cannot be reached; ``Communicator.shrink`` goes on without it."""
 
 
+class NotConnected(RingbellError, ConnectionError):
+    """No program listens there, the peer cannot be reached, or the socket is closed."""
+
+
 class Aborted(RingbellError, ConnectionError):
     """The communicator was aborted, here or by the rank in ``peers``."""
 
@@ -69,6 +73,11 @@ _BY_STATUS: dict[str, type[RingbellError]] = {
     "IN_PROGRESS": InProgress,
     "PEER_FAILED": PeerFailed,
     "CONNECTION_RESET": PeerFailed,
+    "CONNECTION_REFUSED": NotConnected,
+    "HOST_UNREACHABLE": NotConnected,
+    "NOT_CONNECTED": NotConnected,
+    "BAD_SESSION": NotConnected,
+    "ADDRESS_IN_USE": HostError,
     "COMM_ABORTED": Aborted,
     "ABORTED": Aborted,
     "MISMATCH": Mismatch,

@@ -102,6 +102,15 @@ class _Work(c10d.Work):
         finally:
             self._lock.release()
 
+    def is_completed(self) -> bool:
+        """Whether it has ended; never waits."""
+        if not self._lock.acquire(blocking=False):
+            return self._ended
+        try:
+            return self._finish(time.monotonic())
+        finally:
+            self._lock.release()
+
     def _finish(self, limit: float | None) -> bool:
         if self._ended:
             return True
@@ -110,11 +119,12 @@ class _Work(c10d.Work):
                 left = None if limit is None else max(limit - time.monotonic(), 1e-6)
                 self._requests[0].wait(left)
                 self._requests.pop(0)
-            for step in self._after:
-                step()
+            while self._after:
+                # A step that raises is not run again.
+                self._after.pop(0)()
         except errors.InProgress:
             return False
-        except errors.RingbellError as error:
+        except Exception as error:
             self._error = error
         self._ended = True
         self._after, self._requests = [], []
@@ -604,7 +614,11 @@ def _exit() -> None:
             pass  # Its ranks are gone, or it belongs to the process that forked this one.
 
 
-def _create(options: Any, _: object) -> RingbellBackend:
+def _create(options: Any, _: object) -> Any:
+    if options.enable_reconfigure:
+        from ringbell.reconfigure import ReconfigurableGroup
+
+        return ReconfigurableGroup(options.group_rank, options.group_size, options.timeout)
     return RingbellBackend.make(options.store, options.group_rank, options.group_size, options.timeout)
 
 

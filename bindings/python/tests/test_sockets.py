@@ -1,0 +1,149 @@
+"""Sockets and engines, in one process with two NICs."""
+
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Ranks
+
+import ringbell
+from ringbell import errors
+
+Pair = tuple[ringbell.Nic, ringbell.Nic]
+
+
+@pytest.fixture
+def nics(tmp_path: Path) -> Iterator[Pair]:
+    nics = [ringbell.Nic(f"10.9.71.{i}/24", directory=str(tmp_path), gpu_memory=16 << 20) for i in (1, 2)]
+    yield (nics[0], nics[1])
+    for nic in nics:
+        nic.close()
+
+
+def connected(nics: Pair) -> tuple[ringbell.Socket, ringbell.Socket]:
+    with nics[0].listen(7000) as listener:
+        there = nics[1].connect("10.9.71.1:7000", timeout=5)
+        return listener.accept(5), there
+
+
+def test_streams_of_every_length_and_type(nics: Pair) -> None:
+    here, there = connected(nics)
+    assert there.peer == ("10.9.71.1", 7000)
+    choose = np.random.default_rng(5)
+    sent = [choose.integers(0, 256, int(n), np.uint8) for n in (1, 39, 40, 41, 4097, 100_000, 3 << 20)]
+    errors_: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            for data in sent:
+                there.send(data)
+            there.send(np.zeros((2, 3), [("a", "<i4"), ("b", "<f8")]))
+            there.send(b"")
+            there.send(np.asarray(nics[1].alloc_host(1000, "float64")))
+            there.shutdown()
+        except BaseException as error:
+            errors_.append(error)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    for data in sent:
+        got = np.zeros_like(data)
+        assert here.recv(got) == data.size
+        assert (got == data).all()
+    rest = bytearray(2 * 3 * 12 + 8000 + 5)
+    assert here.recv(rest) == len(rest) - 5, "the peer has closed its side"
+    assert here.recv(rest) == 0
+    thread.join()
+    assert not errors_
+    # The other direction is open.
+    here.send(b"answer")
+    answer = bytearray(100)
+    assert there.recv_some(answer) == 6 and answer[:6] == b"answer"
+
+
+def test_calls_that_cannot_be(nics: Pair) -> None:
+    with pytest.raises(errors.NotConnected):
+        nics[1].connect("10.9.71.1:7009")
+    with pytest.raises(errors.InvalidArgument, match="address"):
+        nics[1].connect("nowhere")
+    with pytest.raises(errors.HostError), nics[0].listen(7000), nics[0].listen(7000):
+        pass
+    with nics[0].listen(7001) as listener, pytest.raises(errors.TimedOut):
+        listener.accept(0.05)
+    here, there = connected(nics)
+    here.settimeout(0.05)
+    with pytest.raises(errors.TimedOut):
+        here.recv(bytearray(1))
+    with pytest.raises(BufferError, match="read-only"):
+        here.recv(b"123")
+    with pytest.raises(BufferError, match="contiguous"):
+        here.send(np.ones((4, 4))[:, 1])
+    with pytest.raises(ValueError, match="timeout"):
+        here.settimeout(0)
+    there.close()
+    with pytest.raises(errors.NotConnected, match="closed"):
+        there.send(b"1")
+
+
+def test_engines_of_the_nic_and_of_the_program(nics: Pair) -> None:
+    class Crc:
+        """zlib's CRC-32 of each stream."""
+
+        def __init__(self) -> None:
+            self.now, self.streams = 0, list[int]()
+
+        def process(self, data: bytes) -> None:
+            self.now = zlib.crc32(data, self.now)
+
+        def finish(self) -> None:
+            self.streams.append(self.now)
+            self.now = 0
+
+        def result(self) -> tuple[int, list[int]]:
+            return self.now, self.streams
+
+    here, there = connected(nics)
+    own = here.attach_engine(Crc())
+    items = np.random.default_rng(9).integers(0, 3000, 50_000, np.uint32)
+    hll = there.attach_engine("hll:p=14", "sent")
+    there.send(items[:20_000])
+    got = np.zeros_like(items)
+    assert here.recv(got[:20_000]) == 80_000
+    assert own.result() == (zlib.crc32(items[:20_000]), [])
+    there.send(items[20_000:])
+    there.shutdown()
+    here.recv(got[20_000:])
+    assert here.recv(bytearray(1)) == 0
+    assert own.detach() == (0, [zlib.crc32(items)])
+    seen = hll.result()
+    distinct = len(np.unique(items))
+    assert seen["items"] == items.size
+    assert abs(seen["estimate"] - distinct) < 5 * seen["relative_error"] * distinct
+    with pytest.raises(errors.InvalidArgument, match="hll"):
+        here.attach_engine("hull")
+    with pytest.raises(TypeError, match="process"):
+        here.attach_engine(5)
+    with pytest.raises(errors.InvalidArgument, match="direction"):
+        here.attach_engine("checksum", "input")  # type: ignore[arg-type]
+
+
+def test_engines_at_a_communicator(ranks: Ranks) -> None:
+    program = """
+    class Total:
+        total = 0.0
+        def process(self, data):
+            self.total += np.frombuffer(data, np.float32).sum()
+        def result(self):
+            return self.total
+    comm = ringbell.init(timeout=20)
+    seen = comm.attach_engine(Total(), "input", item=4)
+    out = comm.attach_engine("checksum", "output")
+    for n in (4, 1000, 50_000):
+        comm.all_reduce(np.full(n, comm.rank + 1, np.float32))
+    assert seen.result() == 51_004 * (comm.rank + 1)
+    assert out.detach()["bytes"] == 51_004 * 4
+    """
+    ranks(program, 2)
