@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{ensure, Context, Result};
 
 use crate::steps::{output_within, Outcome};
 use crate::{root, target, test, tools, venv};
@@ -39,6 +39,9 @@ const PYTHON: [&str; 2] = ["mpi4py==4.1.2", "numpy==2.4.6"];
 
 /// Longest time of one program.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// Runs a rank, and stays until both survivors have written their files; a limit ends it when one does not.
+const STAYING: &str = r#""$0" "$@"; until [ -e "$SURVIVORS/rank-0" ] && [ -e "$SURVIVORS/rank-2" ]; do sleep 0.1; done"#;
 
 /// A line of a call that was taken, on stderr of `--explain`.
 const TAKEN: &str = " taken, ";
@@ -309,6 +312,9 @@ impl Bench<'_> {
     }
 
     /// One of three ranks is killed: the others get an error that names it, or their program ends.
+    ///
+    /// A launcher that notices the death may kill the others before they have got the error, even when told not to, and loses what they print. So a shell
+    /// between it and each rank stays until the survivors have written their files.
     fn killed(&self, program: &OsString) -> Result<()> {
         let mut launcher = self.library.launch(3);
         // The launchers would end the others first.
@@ -317,16 +323,24 @@ impl Bench<'_> {
         } else {
             "-disable-auto-cleanup"
         });
-        let ended = output_within(self.ringbell(launcher).arg(program), LIMIT)?;
-        let said = String::from_utf8_lossy(&ended.stdout);
+        let folder = target().join("mpi/killed");
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder)?;
+        }
+        std::fs::create_dir_all(&folder)?;
+        launcher
+            .env("SURVIVORS", &folder)
+            .args(["sh", "-c", STAYING]);
+        let ended = output_within(self.ringbell(launcher).arg(program).arg(&folder), LIMIT)?;
         for rank in [0, 2] {
-            let line = format!("rank {rank}: MPI_ERR_PROC_FAILED: MPI_Allreduce: rank 1");
-            if !said.contains(&line) {
-                bail!(
-                    "a killed rank of {}: no `{line}` in {ended:?}",
-                    self.library.name
-                );
-            }
+            let said = std::fs::read_to_string(folder.join(format!("rank-{rank}")));
+            let said = said.unwrap_or_else(|e| format!("no file: {e}"));
+            let error = "MPI_ERR_PROC_FAILED: MPI_Allreduce: rank 1 ";
+            ensure!(
+                said.starts_with(error),
+                "rank 1 of {} was killed, and rank {rank} has `{said}`, not `{error}`: {ended:?}",
+                self.library.name
+            );
         }
         let mut fatal = self.ringbell(self.library.launch(3));
         let fatal = output_within(fatal.arg(program).arg("fatal"), LIMIT)?;

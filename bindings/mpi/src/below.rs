@@ -5,6 +5,8 @@ use std::ffi::{c_int, c_void, CStr, CString};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::trace::say;
+
 /// A function of the library below.
 pub(crate) struct Symbol {
     name: &'static str,
@@ -24,10 +26,10 @@ impl Symbol {
     pub(crate) fn get(&self) -> *mut c_void {
         let found = self.find();
         if found.is_null() {
-            eprintln!(
-                "ringbell: the program's MPI library has no {}; run the program without `ringbell mpi`",
+            say(format_args!(
+                "the program's MPI library has no {}; run the program without `ringbell mpi`",
                 self.name.trim_end_matches('\0')
-            );
+            ));
             std::process::abort();
         }
         found

@@ -9,6 +9,7 @@ use ringbell::CollectiveError;
 use crate::abi::Handle;
 use crate::below::below;
 use crate::group::Group;
+use crate::trace::say;
 
 /// Longest text of an error in either library, with its zero.
 const LONGEST: usize = 250;
@@ -27,7 +28,7 @@ pub(crate) fn report(call: &str, comm: Handle, group: &Group, error: &Collective
         text = format!("MPI_ERR_PROC_FAILED: {call}: rank {detail}{world} has ended");
     }
     let me = group.world_ranks().get(group.rank() as usize);
-    eprintln!("ringbell: rank {}: {text}", me.copied().unwrap_or(0));
+    say(format_args!("rank {}: {text}", me.copied().unwrap_or(0)));
     text.truncate(text.floor_char_boundary(LONGEST));
     let text = CString::new(text).unwrap_or_default();
     let (mut class, mut code) = (0, 0);

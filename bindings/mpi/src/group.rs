@@ -10,6 +10,7 @@ use crate::abi::{Handle, Tables};
 use crate::below::below;
 use crate::layer::{agreed, Layer};
 use crate::memory::Scratch;
+use crate::trace::say;
 
 /// A communicator of the program.
 #[derive(Debug)]
@@ -80,7 +81,7 @@ impl Group {
         }
         let made = layer.world().and_then(|w| {
             let made = w.create_group(&ranks, tag);
-            made.map_err(|e| eprintln!("ringbell: a communicator of {size} ranks: {e}"))
+            made.map_err(|e| say(format_args!("a communicator of {size} ranks: {e}")))
                 .ok()
         });
         let all = agreed(&layer.tables, comm, made.is_some());

@@ -15,7 +15,7 @@ use crate::abi::{Abi, Handle, Tables};
 use crate::below::below;
 use crate::group::{freed, not_copied, Group};
 use crate::memory::Memories;
-use crate::trace;
+use crate::trace::{self, say};
 
 /// Longest wait of an operation, unless `RINGBELL_MPI_TIMEOUT` says otherwise: about the longest that a descriptor holds.
 const TIMEOUT: Duration = Duration::from_secs(70 * 60);
@@ -76,7 +76,7 @@ impl Layer {
         }
         if size < 2 {
             if trace::traces() {
-                eprintln!("ringbell: MPI_COMM_WORLD has one rank: nothing is taken");
+                say("MPI_COMM_WORLD has one rank: nothing is taken");
             }
             return;
         }
@@ -84,12 +84,12 @@ impl Layer {
             Ok(layer) => {
                 if trace::traces() && rank == 0 {
                     let abi = layer.tables.abi;
-                    eprintln!("ringbell: {size} ranks, library below: {abi:?}");
+                    say(format_args!("{size} ranks, library below: {abi:?}"));
                 }
                 let _ = LAYER.set(layer);
             }
             Err(why) => {
-                eprintln!("ringbell: rank {rank}: all calls are handed on: {why}");
+                say(format_args!("rank {rank}: all calls are handed on: {why}"));
             }
         }
     }
@@ -226,7 +226,7 @@ impl Layer {
         layer.ended.store(true, Ordering::Relaxed);
         if trace::traces() && layer.rank == 0 {
             for line in trace::summary() {
-                eprintln!("ringbell: {line}");
+                say(line);
             }
         }
         let mut groups = layer.groups.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,15 @@
-//! What was taken and what was handed on, for `ringbell mpi --explain`.
+//! Lines on stderr, and what was taken and what was handed on, for `ringbell mpi --explain`.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::io::Write;
 use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Prints a line on stderr by one write, so that lines of several ranks do not mix: `eprintln!` writes piece by piece. A failure to do so cannot be
+/// reported.
+pub(crate) fn say(text: impl Display) {
+    let _ = std::io::stderr().write_all(format!("ringbell: {text}\n").as_bytes());
+}
 
 /// Whether calls are explained on stderr.
 pub(crate) fn traces() -> bool {

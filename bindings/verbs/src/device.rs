@@ -14,7 +14,7 @@ use ringbell_nic_core::verbs::{
 };
 
 use crate::abi::{self, DeviceAttr, DeviceAttrEx, DeviceEnds, Gid, GidEntry, PortAttr};
-use crate::{extended_cq, extended_qp, post, refuse, set_errno, settings};
+use crate::{extended_cq, extended_qp, post, refuse, say, set_errno, settings};
 
 const NODE_CA: c_int = 1;
 const TRANSPORT_IB: c_int = 0;
@@ -144,14 +144,14 @@ extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context {
     let config = match settings::config() {
         Ok(config) => config,
         Err(text) => {
-            eprintln!("ringbell: {text}");
+            say(text);
             return refuse(libc::EINVAL);
         }
     };
     let context = match shared(&config) {
         Ok(context) => context,
         Err(error) => {
-            eprintln!("ringbell: {error}");
+            say(&error);
             return refuse(match error {
                 OpenError::System(e) => e.raw_os_error().unwrap_or(libc::EIO),
                 _ => libc::EADDRNOTAVAIL,

@@ -52,10 +52,17 @@ fn code_of(error: &VerbsError) -> c_int {
     }
 }
 
+/// Prints a line on stderr by one write, so that lines of several processes do not mix: `eprintln!` writes piece by piece. A failure to do so cannot
+/// be reported.
+fn say(text: impl std::fmt::Display) {
+    use std::io::Write;
+    let _ = std::io::stderr().write_all(format!("ringbell: {text}\n").as_bytes());
+}
+
 /// Says why a call is refused when `RINGBELL_VERBS_TRACE` is set, and gives its `errno`: programs print the number alone.
 fn explain(call: &str, error: &VerbsError) -> c_int {
     if settings::traces() {
-        eprintln!("ringbell: {call}: {error}");
+        say(format_args!("{call}: {error}"));
     }
     code_of(error)
 }
