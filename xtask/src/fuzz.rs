@@ -156,7 +156,11 @@ fn all(names: &BTreeSet<String>, guided: bool, seconds: u32, keep: bool) -> Resu
                     Ok(said) => println!("{name:<12} {said}"),
                     Err(error) => {
                         println!("{name:<12} FAILED: {error:#}");
-                        failed.lock().map(|mut f| f.push(name.clone())).ok();
+                        let said = reason(&format!("{error:#}"));
+                        failed
+                            .lock()
+                            .map(|mut f| f.push(format!("{name} failed{said}")))
+                            .ok();
                     }
                 }
             });
@@ -164,7 +168,7 @@ fn all(names: &BTreeSet<String>, guided: bool, seconds: u32, keep: bool) -> Resu
     });
     let failed = failed.into_inner().unwrap_or_default();
     if !failed.is_empty() {
-        bail!("{} failed; see target/fuzz-run/", failed.join(", "));
+        bail!("{}; see target/fuzz-run/", failed.join(", "));
     }
     Ok(())
 }
@@ -199,13 +203,26 @@ fn one(name: &str, programs: &Path, work: &Path, seconds: u32, keep: bool) -> Re
         let from = said.lines().count().saturating_sub(40);
         let tail: Vec<_> = said.lines().skip(from).collect();
         bail!(
-            "{status}; {} ends:\n{}",
+            "{status}{}; {} ends:\n{}",
+            reason(&said),
             log_path.display(),
             tail.join("\n")
         );
     }
     summary(&said)
         .with_context(|| format!("{} has no closing line of libFuzzer", log_path.display()))
+}
+
+/// What ended a target: a panic's place and text, else libFuzzer's line.
+fn reason(log: &str) -> String {
+    let panic = log.lines().skip_while(|l| !l.contains("panicked at"));
+    let panic: Vec<_> = panic.take(2).collect();
+    let error = log.lines().find(|l| l.contains("ERROR: "));
+    match (panic.is_empty(), error) {
+        (false, _) => format!(": {}", panic.join(" ")),
+        (true, Some(line)) => format!(": {line}"),
+        (true, None) => String::new(),
+    }
 }
 
 /// The number of runs, and the covered part of the code.
@@ -229,6 +246,19 @@ fn summary(said: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_reason_of_a_failure_is_found() {
+        let panic = "#5 NEW\nthread 'x' panicked at a.rs:1:2:\n3 requests never completed\nnote: run\n==1== ERROR: libFuzzer: deadly signal\n";
+        let want = ": thread 'x' panicked at a.rs:1:2: 3 requests never completed";
+        assert_eq!(reason(panic), want);
+        let timeout = "x\n==1== ERROR: libFuzzer: timeout after 21 seconds\n";
+        assert_eq!(
+            reason(timeout),
+            ": ==1== ERROR: libFuzzer: timeout after 21 seconds"
+        );
+        assert_eq!(reason("Done 5 runs"), "");
+    }
 
     #[test]
     fn every_target_is_built_and_has_seeds() {
