@@ -3,9 +3,15 @@
 
 mod communicators;
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use communicators::{each, gpu_choice, options};
 use ringbell::abi::Status;
 use ringbell::comm::WireType;
+use ringbell::job::Member;
+use ringbell::parts::nic_core::port::mem::MemSwitch;
+use ringbell::parts::nic_core::port::Checksums;
 use ringbell::{Algorithm, CollectiveError, CommOptions, Communicator, Nic, Operation, ReduceOp};
 
 const RANKS: u32 = 5;
@@ -112,15 +118,22 @@ fn the_bits_are_those_of_the_order_of_the_ranks_whatever_the_path() {
             )
         });
     }
-    let open = |n: u8| {
-        let nic = Nic::builder().ip(format!("10.67.0.{}/24", n + 1));
-        let nic = nic.gpu(gpu_choice()).gpu_memory(16 << 20);
-        let nic = nic.port("roce:127.0.0.1:0").transport("rdma");
-        nic.open().expect("a NIC")
-    };
-    let nics: Vec<Nic> = (0..RANKS as u8).map(open).collect();
-    let comms = Communicator::init_all(&nics, &strict(true)).expect("all come");
-    each(&comms, |c| reduces(c, &[A::Auto], "rdma"));
+    for (transport, network) in [("rdma", 67), ("udp", 68), ("tcp", 69)] {
+        let switch = MemSwitch::private(RANKS as usize, 1500, Checksums::Software);
+        let switch = Arc::new(switch.expect("a switch"));
+        let open = |n: u8| {
+            let nic = Nic::builder().ip(format!("10.{network}.0.{}/24", n + 1));
+            let nic = nic.gpu(gpu_choice()).gpu_memory(16 << 20);
+            let nic = match transport {
+                "tcp" => nic.switch(switch.clone(), n.into()),
+                _ => nic.port("roce:127.0.0.1:0"),
+            };
+            nic.transport(transport).open().expect("a NIC")
+        };
+        let nics: Vec<Nic> = (0..RANKS as u8).map(open).collect();
+        let comms = Communicator::init_all(&nics, &strict(true)).expect("all come");
+        each(&comms, |c| reduces(c, &[A::Auto], transport));
+    }
 }
 
 #[test]
@@ -145,6 +158,7 @@ fn operations_that_cannot_keep_the_order_are_refused_and_other_ranks_must_ask_fo
         c.run(&sum()).expect("works on");
     });
     drop(comms);
+    // The first communicator names the setting, and so does one that a new rank joins.
     let id = ringbell::UniqueId::create().expect("a port");
     std::thread::scope(|s| {
         for (rank, nic) in (0..).zip(&r.nics) {
@@ -152,11 +166,31 @@ fn operations_that_cannot_keep_the_order_are_refused_and_other_ranks_must_ask_fo
                 let mut options = strict(true);
                 options.settings.deterministic = rank == 0;
                 let c = Communicator::init(nic, &id, 2, rank, &options);
-                let e = c.and_then(|c| c.barrier()).expect_err("they differ");
-                // Which of the settings differs is not said to a rank that connects.
-                let lost = matches!(e, CollectiveError::NotConnected { .. });
-                assert!(lost || e.status() == Some(Status::Mismatch), "{e}");
+                differs(&c.expect_err("they differ"));
             });
         }
     });
+    let id = ringbell::UniqueId::create().expect("a port");
+    let old = Communicator::init(&r.nics[0], &id, 1, 0, &strict(true)).expect("alone");
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let wait = Duration::from_secs(20);
+            differs(&old.grow(2, wait).expect_err("they differ"));
+        });
+        let member = Member::join_running(&id, Duration::from_secs(20)).expect("it runs");
+        let mut other = strict(true);
+        other.settings.deterministic = false;
+        differs(&Communicator::join(&r.nics[1], member, &other).expect_err("they differ"));
+    });
+    old.barrier().expect("goes on");
+}
+
+/// Rank 1 has not asked for the order of the ranks.
+fn differs(e: &CollectiveError) {
+    assert_eq!(e.status(), Some(Status::Mismatch), "{e}");
+    let text = e.to_string();
+    assert!(
+        text.contains("rank 1") && text.contains("`deterministic` at 0"),
+        "{e}"
+    );
 }

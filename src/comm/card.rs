@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use ringbell_job::{BootstrapError, Round};
 
+use super::agreement::Agreed;
 use super::CollectiveError;
 use crate::nic::TransportSpec;
 use crate::Nic;
@@ -151,12 +152,18 @@ impl Card {
     }
 }
 
-pub(super) fn decode_all(round: &Round) -> Result<Vec<Card>, CollectiveError> {
-    let cards = round
-        .parts
-        .iter()
-        .map(|(rank, part)| Card::decode(part).ok_or(BootstrapError::Version { rank: *rank }));
-    Ok(cards.collect::<Result<_, _>>()?)
+/// Cards and settings of the ranks of a job.
+pub(super) fn decode_all(round: &Round) -> Result<(Vec<Card>, Vec<Agreed>), CollectiveError> {
+    let both = |(rank, part): &(u32, Vec<u8>)| {
+        let read = part
+            .split_first_chunk::<BYTES>()
+            .and_then(|(card, settings)| {
+                let settings = settings.try_into().ok()?;
+                Some((Card::decode(card)?, Agreed::decode(settings)))
+            });
+        read.ok_or(BootstrapError::Version { rank: *rank })
+    };
+    Ok(round.parts.iter().map(both).collect::<Result<_, _>>()?)
 }
 
 /// Standby addresses of the ranks, in order. Empty when a rank of another machine has only its loopback address, because the

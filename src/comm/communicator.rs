@@ -16,6 +16,7 @@ use ringbell_nic_core::types::CommId;
 use ringbell_nic_core::{threads, HostQueue};
 use ringbell_onc_engines::program::{Limits, UserProgram};
 
+use super::agreement::{self, Agreed};
 use super::card::{self, Card};
 use super::operation::can_default_to;
 use super::stream::Results;
@@ -216,8 +217,10 @@ impl Communicator {
         let shortages = descriptors::shortages();
         let all: Vec<u32> = (0..member.ranks()).collect();
         let own = Card::of(nic, options.port, member.standby_address());
-        let round = member.all_gather(&all, 0, &own.encode(), options.init_timeout)?;
-        let cards = card::decode_all(&round)?;
+        let part = [&own.encode()[..], &Agreed::of(&options.settings).encode()].concat();
+        let round = member.all_gather(&all, 0, &part, options.init_timeout)?;
+        let (cards, settings) = card::decode_all(&round)?;
+        agreement::check(&settings)?;
         card::check_paths(&cards, member.rank())?;
         member.set_successors(card::successors(&cards));
         let peers = card::peers(&cards, nic);

@@ -87,6 +87,18 @@ pub enum CollectiveError {
         /// The ranks.
         ranks: String,
     },
+    /// Ranks gave different settings. Every rank gets this error, with the same rank.
+    #[error("rank {rank} has the setting `{setting}` at {has}, rank 0 at {first}; give every rank of a communicator the same")]
+    Settings {
+        /// Name of the setting, as in `CollectiveSettings::NAMES`.
+        setting: &'static str,
+        /// First rank of the communicator that differs from rank 0.
+        rank: u32,
+        /// Its value; 1 is on and 0 off.
+        has: u64,
+        /// Rank 0's value.
+        first: u64,
+    },
     /// This process has no file descriptor left for the links between NICs.
     #[error("no file descriptors are left for the NIC's links to other ranks ({open} are open, {limit} is the limit): a rank needs about 15, one for each other rank in its process and two for each in another process of this host, so {ranks} ranks in one process need about {needed}; raise the limit (`ulimit -n {needed}`), or run the ranks as processes")]
     Descriptors {
@@ -176,6 +188,7 @@ impl CollectiveError {
         match self {
             CollectiveError::Failed { status, .. } => Some(*status),
             CollectiveError::Argument { .. } => Some(Status::InvalidArgument),
+            CollectiveError::Settings { .. } => Some(Status::Mismatch),
             _ => None,
         }
     }

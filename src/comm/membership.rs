@@ -13,6 +13,7 @@ use ringbell_job::{BootstrapError, Member, Round};
 use ringbell_nic_core::descriptors::{self, Shortages};
 use ringbell_nic_core::HostQueue;
 
+use super::agreement::{self, Agreed};
 use super::card::{self, Card};
 use super::{CollectiveError, CollectiveKind, CommOptions, Communicator};
 use crate::Nic;
@@ -33,6 +34,7 @@ struct Origin {
     /// Its rank there.
     rank: u32,
     card: Card,
+    settings: Agreed,
     /// Standby addresses of the job's ranks, from the first rank of a communicator.
     successors: Vec<Option<SocketAddr>>,
 }
@@ -42,6 +44,7 @@ impl Origin {
         let mut out = self.ctx.to_le_bytes().to_vec();
         out.extend_from_slice(&self.rank.to_le_bytes());
         out.extend_from_slice(&self.card.encode());
+        out.extend_from_slice(&self.settings.encode());
         card::put_sockets(&mut out, &self.successors);
         out
     }
@@ -50,10 +53,12 @@ impl Origin {
         let (ctx, rest) = bytes.split_first_chunk()?;
         let (rank, rest) = rest.split_first_chunk()?;
         let (card, rest) = rest.split_first_chunk::<{ card::BYTES }>()?;
+        let (settings, rest) = rest.split_first_chunk()?;
         Some(Origin {
             ctx: u64::from_le_bytes(*ctx),
             rank: u32::from_le_bytes(*rank),
             card: Card::decode(card)?,
+            settings: Agreed::decode(settings),
             successors: card::read_sockets(rest),
         })
     }
@@ -73,6 +78,7 @@ impl Origin {
             ctx: i.ctx,
             rank: i.rank,
             card: Card::of(&i.nic, i.options.port, i.member.standby_address()),
+            settings: Agreed::of(&i.options.settings),
             successors,
         }
     }
@@ -82,6 +88,7 @@ impl Origin {
 struct Assembly {
     ranks: Vec<u32>,
     cards: Vec<Card>,
+    settings: Vec<Agreed>,
     successors: Vec<Option<SocketAddr>>,
 }
 
@@ -106,12 +113,12 @@ impl Assembly {
         places.sort_unstable();
         let known = all.iter_mut().map(|(_, o)| &mut o.successors);
         let successors = known.max_by_key(|s| s.len()).map(std::mem::take);
+        let ordered = |p: &(u32, u32, u32, usize)| (all[p.3].1.card, all[p.3].1.settings);
+        let (cards, settings) = places.iter().map(ordered).unzip();
         Ok(Assembly {
             ranks: places.iter().map(|p| p.2).collect(),
-            cards: places
-                .iter()
-                .map(|p: &(u32, u32, u32, usize)| all[p.3].1.card)
-                .collect(),
+            cards,
+            settings,
             successors: successors.unwrap_or_default(),
         })
     }
@@ -128,6 +135,7 @@ impl Assembly {
         let Assembly {
             ranks,
             cards,
+            settings,
             successors,
         } = self;
         let mut known = match member.successors() {
@@ -139,18 +147,21 @@ impl Assembly {
         let mut members = ranks.clone();
         members.sort_unstable();
         let own = ranks.iter().position(|r| *r == member.rank());
-        let made = card::check_paths(&cards, own.unwrap_or(0) as u32).and_then(|()| {
-            let peers = card::peers(&cards, nic);
-            Communicator::make(
-                (nic, nic.create_queue()?),
-                member.clone(),
-                options,
-                ctx,
-                ranks.clone(),
-                peers,
-                shortages,
-            )
-        });
+        let fit = card::check_paths(&cards, own.unwrap_or(0) as u32);
+        let made = fit
+            .and_then(|()| agreement::check(&settings))
+            .and_then(|()| {
+                let peers = card::peers(&cards, nic);
+                Communicator::make(
+                    (nic, nic.create_queue()?),
+                    member.clone(),
+                    options,
+                    ctx,
+                    ranks.clone(),
+                    peers,
+                    shortages,
+                )
+            });
         // What a rank that cannot be reached does not learn by itself.
         let vote = [u8::from(made.is_ok())];
         let votes = member.all_gather(&members, ctx, &vote, options.init_timeout + GRACE);
@@ -181,6 +192,7 @@ pub(super) fn join(
         ctx: NONE,
         rank: 0,
         card: Card::of(nic, options.port, member.standby_address()),
+        settings: Agreed::of(&options.settings),
         successors: Vec::new(),
     };
     let round = member.enter(&origin.encode(), options.init_timeout)?;
@@ -335,6 +347,7 @@ mod tests {
             ctx,
             rank,
             card,
+            settings: Agreed::of(&CommOptions::default().settings),
             successors,
         }
         .encode()

@@ -3,6 +3,7 @@
 //! `card`: descriptions of the ranks' NICs. `communicator`: the handle. `membership`: splitting, shrinking, growing and merging. `operation` and `calls`: its operations. `kernel_stream`:
 //! rings that kernels push and pop instead of buffers. `request` and `stream`: how operations end.
 
+mod agreement;
 mod calls;
 mod card;
 mod communicator;

@@ -78,6 +78,7 @@ impl Failure {
         use CollectiveError as E;
         let code = match error {
             E::Failed { status, .. } => i32::from(status.code()),
+            E::Settings { .. } => i32::from(Status::Mismatch.code()),
             E::Misuse { .. }
             | E::Program(_)
             | E::ProgramRanks { .. }

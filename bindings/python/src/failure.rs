@@ -78,6 +78,7 @@ pub(crate) fn collective(error: &CollectiveError) -> PyErr {
     use CollectiveError as E;
     let status = match error {
         E::Failed { status, .. } => status.name(),
+        E::Settings { .. } => Status::Mismatch.name(),
         E::Misuse { .. }
         | E::Argument { .. }
         | E::Program(_)
@@ -110,6 +111,7 @@ pub(crate) fn collective(error: &CollectiveError) -> PyErr {
         ) => {
             failure.peers = ranks.clone();
         }
+        E::Settings { rank, .. } => failure.peers = vec![*rank],
         E::NoPath { a, b, .. } => failure.peers = vec![*a, *b],
         _ => {}
     }

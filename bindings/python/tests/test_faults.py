@@ -32,6 +32,19 @@ def test_a_killed_rank_is_named_and_the_others_go_on(ranks: Ranks) -> None:
     assert done.stdout.count("went on") == 2
 
 
+def test_settings_that_differ_are_named(ranks: Ranks) -> None:
+    ranks(
+        """
+        try:
+            ringbell.init(timeout=20, deterministic=os.environ["RINGBELL_RANK"] == "1")
+            raise AssertionError("the settings differ")
+        except errors.Mismatch as e:
+            assert e.peers == (1,) and "`deterministic` at 1, rank 0 at 0" in str(e), e
+        """,
+        2,
+    )
+
+
 def test_ranks_that_differ_or_are_late_are_named(ranks: Ranks) -> None:
     ranks(
         """

@@ -23,15 +23,7 @@ fn agreement(c: &CommunicatorConfig) -> u32 {
         .peers
         .iter()
         .map(|p| u64::from(u32::from(*p.ip())) << 16 | u64::from(p.port()));
-    let s = &c.settings;
-    let rest = [
-        s.segment_bytes,
-        s.segments_in_flight.into(),
-        s.scratch_bytes,
-        s.stream_bytes,
-        s.direct_eager_bytes | u64::from(s.direct) << 63 | u64::from(s.deterministic) << 62,
-    ];
-    let rest = rest.into_iter().chain(s.thresholds.words());
+    let rest = c.settings.agreed().into_iter().map(|(_, value)| value);
     super::params::fold(peers.chain(rest))
 }
 

@@ -32,6 +32,26 @@ impl CollectiveSettings {
         "deterministic",
     ];
 
+    /// The settings that every rank must give alike, by name.
+    pub fn agreed(&self) -> [(&'static str, u64); 13] {
+        let [flat, whole, ring, chain, tree, gather] = self.thresholds.words();
+        [
+            ("segment_bytes", self.segment_bytes),
+            ("segments_in_flight", self.segments_in_flight.into()),
+            ("scratch_bytes", self.scratch_bytes),
+            ("stream_bytes", self.stream_bytes),
+            ("direct", self.direct.into()),
+            ("direct_eager_bytes", self.direct_eager_bytes),
+            ("deterministic", self.deterministic.into()),
+            ("flat_ranks", flat),
+            ("whole_sources", whole),
+            ("all_reduce_ring", ring),
+            ("broadcast_chain", chain),
+            ("gather_tree", tree),
+            ("all_gather_ring", gather),
+        ]
+    }
+
     fn field(&mut self, name: &str) -> Option<Field<'_>> {
         let t = &mut self.thresholds;
         Some(match name {
@@ -101,6 +121,14 @@ mod tests {
                 .expect("a name");
             assert_ne!(s, CollectiveSettings::default(), "{name}");
             assert!(!seen.contains(&s), "{name} is another's field");
+            // What a rank may choose for itself; all else is compared, under its name.
+            let own = ["eager_max", "eager_buffers", "staging_bytes"].contains(&name);
+            let both = s
+                .agreed()
+                .into_iter()
+                .zip(CollectiveSettings::default().agreed());
+            let differs: Vec<_> = both.filter(|(a, b)| a != b).map(|(a, _)| a.0).collect();
+            assert_eq!(differs, if own { vec![] } else { vec![name] });
             seen.push(s);
         }
     }
