@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
+use ringbell::comm::Done;
 use ringbell::Communicator;
 
 use crate::operand::{Operand, Registry};
@@ -44,8 +45,7 @@ pub(crate) enum State {
     Outstanding(Posted),
     /// A thread waits for it.
     Waited,
-    /// It moved so many bytes.
-    Done(u64),
+    Done(Done),
     Failed,
 }
 

@@ -57,6 +57,26 @@ impl Request {
         patience(self.timeout).as_secs_f64()
     }
 
+    /// Rank that sent the message; `None` before it has come, and of other operations.
+    #[getter]
+    fn source(&self) -> Option<u32> {
+        match &*self.state() {
+            State::Done(done) if self.kind == CollectiveKind::Recv => {
+                Some((done.detail >> 32) as u32)
+            }
+            _ => None,
+        }
+    }
+
+    /// Tag of the message; `None` as for `source`.
+    #[getter]
+    fn tag(&self) -> Option<u32> {
+        match &*self.state() {
+            State::Done(done) if self.kind == CollectiveKind::Recv => Some(done.detail as u32),
+            _ => None,
+        }
+    }
+
     /// Whether the operation has ended; never waits.
     fn test(&self) -> PyResult<bool> {
         let mut state = self.state();
@@ -69,7 +89,7 @@ impl Request {
         match end {
             Ok(None) => Ok(false),
             Ok(Some(done)) => {
-                *state = State::Done(done.bytes);
+                *state = State::Done(done);
                 Ok(true)
             }
             Err(error) => {
@@ -93,7 +113,7 @@ impl Request {
                 State::Waited => return Err(bad_state(WAITED)),
                 ended => {
                     let bytes = match ended {
-                        State::Done(bytes) => Ok(bytes),
+                        State::Done(done) => Ok(done.bytes),
                         _ => Err(bad_state(FAILED_BEFORE)),
                     };
                     *state = ended;
@@ -103,7 +123,7 @@ impl Request {
         };
         let end = posted.request().and_then(|r| wait_within(py, r, limit));
         let (next, result) = match end {
-            Ok(Some(Ok(done))) => (State::Done(done.bytes), Ok(done.bytes)),
+            Ok(Some(Ok(done))) => (State::Done(done), Ok(done.bytes)),
             Ok(Some(Err(error))) => (State::Failed, Err(failure::collective(&error))),
             Ok(None) if timeout.is_none() => {
                 let error = silent(self.kind, self.comm.rank());

@@ -422,6 +422,165 @@ def test_losses_are_those_of_gloo(ranks: Ranks, kind: str) -> None:
     )
 
 
+def analysed(folder: Path, *options: str) -> str:
+    """What PyTorch's analyser says of the dumps in a folder."""
+    run = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder), *options]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_flight_recorder_names_the_rank_that_misses(ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "dumps"
+    monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", str(folder / "trace_"))
+    ranks(
+        """
+        import pathlib, pickle
+        folder = pathlib.Path(os.environ["TORCH_FR_DUMP_TEMP_FILE"]).parent
+        signal.signal(signal.SIGUSR1, lambda *_: ringbell.torch.dump_flight_recorder(folder.parent / f"asked{rank}"))
+        pair = dist.new_group([0, 1])
+        x = torch.ones(10)
+        for _ in range(3):
+            dist.all_reduce(x)
+        refused(TypeError, "int16", lambda: dist.all_reduce(torch.ones(2, dtype=torch.int16)))
+        dist.all_reduce(x, async_op=True).wait()
+        if rank < 2:
+            dist.broadcast(x, 0, group=pair)
+        if rank == 0:
+            dist.send(x, 1)
+        if rank == 1:
+            dist.recv(x, 0)
+        # By the program's signal while it waits, on failure (once), and on demand.
+        if rank != 2:
+            import threading
+            threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+            pending = dist.all_reduce(x, async_op=True)
+            work = dist.reduce_scatter_tensor(torch.zeros(2), torch.ones(6), async_op=True)
+            refused(errors.RingbellError, "", lambda: pending.wait())
+            refused(errors.RingbellError, "", work.wait)
+            refused(errors.RingbellError, "", dist.barrier)
+            assert (folder.parent / f"asked{rank}").exists()
+        else:
+            time.sleep(6)
+            assert ringbell.torch.dump_flight_recorder() == str(folder / "trace_2")
+        dump = pickle.loads((folder / f"trace_{rank}").read_bytes())
+        states = [e["state"] for e in dump["entries"] if e["process_group"][0] == "0" and not e["is_p2p"]]
+        assert states == ["completed"] * 3 + ["scheduled"] + ["completed"] + ["scheduled"] * (2 if rank < 2 else 0), states
+        assert [e["state"] for e in dump["entries"] if e["is_p2p"]] == ["completed"] * (rank < 2)
+        assert [e["state"] for e in dump["entries"] if e["process_group"][0] != "0"] == ["completed"] * (rank < 2)
+        os._exit(0)
+        """,
+        3,
+        preamble=PREAMBLE.replace("seconds=40", "seconds=4"),
+    )
+    said = analysed(folder)
+    assert "Not all ranks joining collective, sequence number: 6" in said, said
+    assert "missing ranks: {2}" in said and "missing ranks: {1}" not in said and "missing ranks: {0}" not in said, said
+    for name in (tmp_path / "asked").parent.glob("asked*"):
+        name.rename(folder / f"trace_{name.name[-1]}")
+    assert "missing ranks: {2}" in analysed(folder)
+    # One rank's dump, as after a kill.
+    (folder / "trace_2").unlink()
+    assert "all_reduce" in analysed(folder, "--allow-incomplete-ranks")
+
+
+def test_a_recorder_that_is_off_writes_nothing(ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(tmp_path / "trace_"))
+    program = """
+        if rank == 0:
+            refused(errors.TimedOut, "rank 1", lambda: dist.all_reduce(torch.ones(3)))
+        else:
+            time.sleep(3)
+        os._exit(0)
+        """
+    short = PREAMBLE.replace("seconds=40", "seconds=1")
+    monkeypatch.setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
+    ranks(program, 2, preamble=short)
+    monkeypatch.delenv("TORCH_NCCL_DUMP_ON_TIMEOUT")
+    monkeypatch.setenv("TORCH_NCCL_TRACE_BUFFER_SIZE", "0")
+    ranks(program, 2, preamble=short)
+    assert not list(tmp_path.glob("trace_*"))
+    monkeypatch.delenv("TORCH_NCCL_TRACE_BUFFER_SIZE")
+    ranks(program, 2, preamble=short)
+    assert [f.name for f in tmp_path.glob("trace_*")] == ["trace_0"]
+
+
+def test_works_say_whether_they_have_ended_and_who_sent(ranks: Ranks) -> None:
+    ranks(
+        """
+        x = torch.zeros(4)
+        if rank == 0:
+            got = sorted(dist.recv(x, tag=7) for _ in range(size - 1))
+            assert got == list(range(1, size)), got
+            work = dist.irecv(x, tag=8)
+            assert not work.is_completed()
+            dist.barrier()
+            work.wait()
+            assert work.is_completed() and work.source_rank() == 2 and (x == 2).all()
+            refused(errors.Mismatch, "16 bytes", lambda: dist.recv(torch.zeros(9), tag=9))
+        else:
+            dist.send(torch.full((4,), float(rank)), 0, tag=7)
+            dist.barrier()
+            if rank == 2:
+                dist.send(torch.full((4,), float(rank)), 0, tag=8)
+                dist.send(x, 0, tag=9)
+        # It ends without a wait, and says so; Gloo's works and those that are not receives answer as ever.
+        work = dist.all_reduce(torch.ones(1 << 16), async_op=True)
+        end = time.monotonic() + 20
+        while not work.is_completed():
+            assert time.monotonic() < end
+        work.wait()
+        refused(RuntimeError, "received nothing", work.source_rank)
+        # In a group the rank is the job's.
+        odd = dist.new_group([1, 2])
+        if rank == 1:
+            assert dist.recv(x, group=odd) == 2
+        if rank == 2:
+            dist.send(x, 1, group=odd)
+        gloo = dist.new_group(backend="gloo")
+        theirs = dist.all_reduce(torch.ones(9), group=gloo, async_op=True)
+        theirs.wait()
+        assert theirs.is_completed()
+        if rank == 0:
+            assert dist.recv(x, group=gloo) == 1
+        elif rank == 1:
+            dist.send(x, 0, group=gloo)
+        dist.barrier()
+        dist.destroy_process_group()
+        """,
+        3,
+    )
+
+
+def test_sums_in_the_order_of_the_ranks(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = """
+        n = 30011
+        every = [torch.randn(n, generator=torch.Generator().manual_seed(r)) * 10.0 ** (r - 1) for r in range(size)]
+        want = every[0].clone()
+        for x in every[1:]:
+            want += x
+        def summed(group, cut):
+            x = every[rank].clone()
+            for part in x.split(cut):
+                dist.all_reduce(part, group=group)
+            return x
+        def holds(group):
+            return all(torch.equal(summed(group, cut), want) for cut in (n, 1000, 17))
+        plain = dist.new_group(pg_options=ringbell.torch.Options())
+        strict = dist.new_group(pg_options=ringbell.torch.Options(deterministic=True))
+        assert holds(strict) and not holds(plain)
+        assert holds(None) == (os.environ.get("RINGBELL_DETERMINISTIC") == "1")
+        half = dist.split_group(parent_pg=strict, split_ranks=[list(range(size))])
+        assert holds(half)
+        error = refused(errors.Mismatch, "`deterministic` at 1", lambda: dist.new_group(pg_options=ringbell.torch.Options(deterministic=rank == 2)))
+        assert error.peers == (2,)
+        dist.destroy_process_group()
+        """
+    ranks(program, 4)
+    monkeypatch.setenv("RINGBELL_DETERMINISTIC", "1")
+    ranks(program, 4)
+
+
 def torchrun(file: Path, *options: str) -> subprocess.CompletedProcess[str]:
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *options, str(file)]
     return subprocess.run(run, capture_output=True, text=True, timeout=180, env=os.environ | {"OMP_NUM_THREADS": "1"})

@@ -140,6 +140,12 @@ class Request:
     @property
     def patience(self) -> float:
         """Seconds after which ``wait`` without a time-out gives up: more than the operation's own time-out."""
+    @property
+    def source(self) -> int | None:
+        """Rank that sent the message of a receive; ``None`` before it has come, and of other operations."""
+    @property
+    def tag(self) -> int | None:
+        """Tag of that message."""
     def test(self) -> bool:
         """Whether it has ended; never waits. Raises what the operation failed with."""
     def wait(self, timeout: float | None = None) -> int:

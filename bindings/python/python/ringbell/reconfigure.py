@@ -56,9 +56,9 @@ class ReconfigurableGroup(dist.ProcessGroup):
     A handle is the address of a store that its process serves. Members meet at the store of the first of them; the processes need no other store in common.
     """
 
-    def __init__(self, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(self, rank: int, size: int, timeout: timedelta, deterministic: bool = False) -> None:
         super().__init__(rank, size)
-        self._place, self._timeout = (rank, size), timeout
+        self._place, self._timeout, self._deterministic = (rank, size), timeout, deterministic
         self._backend: RingbellBackend | None = None
         self._uuids: set[int] = set()
         self._aborted = False
@@ -118,7 +118,9 @@ class ReconfigurableGroup(dist.ProcessGroup):
         rank = handles.index(self._handle)
         # Not aborted: a slower member may be in an operation that has ended here. It is freed when all have met.
         old, self._backend = self._backend, None
-        self._backend = RingbellBackend.make(self._meeting(opts.uuid, handles, timeout), rank, len(handles), timeout)
+        self._backend = RingbellBackend.make(
+            self._meeting(opts.uuid, handles, timeout), rank, len(handles), timeout, deterministic=self._deterministic
+        )
         del old
         self._backend.set_timeout(self._timeout)
         self._place, self._aborted = (rank, len(handles)), False

@@ -8,6 +8,7 @@ An installed package needs no import: ``torch.distributed.init_process_group("ri
 from __future__ import annotations
 
 import atexit
+import functools
 import ipaddress
 import os
 import queue
@@ -15,19 +16,20 @@ import secrets
 import socket
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from ringbell import errors
+from ringbell import _flight, errors
 from ringbell._ringbell import Bootstrap, Comm, Job, Nic, Request
 
-__all__ = ["RingbellBackend", "register"]
+__all__ = ["Options", "RingbellBackend", "dump_flight_recorder", "register"]
 
 #: Element types that the NIC reduces. Others are moved as bytes.
 _TYPES = {
@@ -59,6 +61,8 @@ _OWN_TAGS = 1 << 31
 #: Time, in seconds, for which the thread that completes futures waits for one operation before it looks at the others.
 _SLICE = 0.001
 
+_DEFAULT_TIMEOUT = timedelta(minutes=30)
+
 _Tensor: TypeAlias = "torch.Tensor"
 _After: TypeAlias = Callable[[], object]
 
@@ -73,6 +77,11 @@ class _Work(c10d.Work):
         self._error: BaseException | None = None
         self._future: torch.futures.Future[None] | None = None
         self._ended = False
+        #: Told of its end, with its number.
+        self._group: RingbellBackend | None = None
+        self._key = (0, 0)
+        #: Of a receive.
+        self._source: int | None = None
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
         """Waits for the end; at most ``timeout``, where one is given."""
@@ -118,7 +127,7 @@ class _Work(c10d.Work):
             while self._requests:
                 left = None if limit is None else max(limit - time.monotonic(), 1e-6)
                 self._requests[0].wait(left)
-                self._requests.pop(0)
+                self._source = self._requests.pop(0).source
             while self._after:
                 # A step that raises is not run again.
                 self._after.pop(0)()
@@ -128,12 +137,25 @@ class _Work(c10d.Work):
             self._error = error
         self._ended = True
         self._after, self._requests = [], []
+        if self._group is not None:
+            self._group._is_over(self._key, self._error)
         if self._future is not None:
             self._future.set_result(None)
         return True
 
+    def _source_rank(self) -> int:
+        """Rank in the group that sent what a receive has got."""
+        if self._source is None:
+            raise RuntimeError(f"{self._name} has received nothing; wait for it first")
+        return self._source
+
+    source_rank = _source_rank
+
     def get_future(self) -> Any:
         """A future of the tensors; a thread completes it."""
+        if getattr(_asked, "now", False):
+            _asked.work = self
+            return torch.futures.Future()
         with self._lock:
             if self._future is None:
                 self._future = torch.futures.Future()
@@ -148,6 +170,43 @@ class _Work(c10d.Work):
         if self._error is not None:
             raise RuntimeError(str(self._error)) from self._error
         return self._result
+
+
+_asked = threading.local()
+
+
+def _inside(work: Any) -> _Work | None:
+    """The object of this module in the one that PyTorch gives a program instead of it.
+
+    That one, PyWorkHolder in C++, passes on ``wait`` and ``get_future`` and nothing else, up to PyTorch 2.15. So its ``get_future`` is called to find what is inside.
+    """
+    if type(work) is not c10d.Work:
+        return None
+    _asked.now, _asked.work = True, None
+    try:
+        work.get_future()
+    except RuntimeError:
+        pass  # A work without futures.
+    finally:
+        _asked.now = False
+    return _asked.work
+
+
+def _pass_on() -> None:
+    """Lets ``is_completed`` and ``source_rank`` of such objects reach the works inside; those of other backends answer as before."""
+    is_completed, source_rank = c10d.Work.is_completed, c10d.Work._source_rank
+
+    def completed(work: Any) -> bool:
+        if is_completed(work):
+            return True
+        own = _inside(work)
+        return own is not None and own.is_completed()
+
+    def source(work: Any) -> int:
+        own = _inside(work)
+        return source_rank(work) if own is None else own._source_rank()
+
+    c10d.Work.is_completed, c10d.Work._source_rank, c10d.Work.source_rank = completed, source, source
 
 
 class _Completer:
@@ -216,11 +275,65 @@ def _host() -> str:
         return str(way.getsockname()[0])
 
 
+class Options(c10d.Backend.Options):
+    """Settings of a group: ``init_process_group("ringbell", pg_options=Options(deterministic=True))``; also of ``new_group`` and ``split_group``.
+
+    deterministic: Every reduction runs in the order of the ranks, so that its bits depend on nothing but the ranks' elements. Without options the
+    variable ``RINGBELL_DETERMINISTIC`` (1 or 0) says it. The same on every rank.
+    """
+
+    def __init__(self, *, deterministic: bool = False, timeout: timedelta = _DEFAULT_TIMEOUT) -> None:
+        super().__init__("ringbell", timeout)
+        self.deterministic = deterministic
+
+
+def _deterministic(options: Any, otherwise: bool) -> bool:
+    return bool(getattr(options, "deterministic", otherwise))
+
+
+def _by_variable() -> bool:
+    value = os.environ.get("RINGBELL_DETERMINISTIC", "0")
+    if value not in ("0", "1", ""):
+        raise ValueError(f"RINGBELL_DETERMINISTIC is `{value}`; give 1 or 0")
+    return value == "1"
+
+
+_Collective = TypeVar("_Collective", bound=Callable[..., Any])
+
+
+def _recorded(call: _Collective) -> _Collective:
+    """Numbers a call of PyTorch's as its flight recorder does, and remembers how it ends."""
+    message = call.__name__ in ("send", "recv", "recv_anysource")
+
+    @functools.wraps(call)
+    def recorded(self: RingbellBackend, *args: Any) -> _Work | None:
+        operations = self._operations
+        if operations is None:
+            return call(self, *args)
+        key = operations.begin(message)
+        try:
+            work: _Work | None = call(self, *args)
+        except errors.RingbellError as error:
+            self._is_over(key, error)
+            raise
+        if work is None:
+            operations.left.discard(key)
+        else:
+            work._group, work._key = self, key
+        return work
+
+    return recorded  # type: ignore[return-value]
+
+
 class RingbellBackend(c10d.Backend):
     """A group of ranks: a communicator of the NIC."""
 
-    def __init__(self, world: _World, comm: Comm, timeout: timedelta, server: Bootstrap | None = None) -> None:
+    def __init__(
+        self, world: _World, comm: Comm, timeout: timedelta, server: Bootstrap | None = None, *, name: str | None = None, deterministic: bool = False
+    ) -> None:
         super().__init__(comm.rank, comm.size)
+        self._deterministic, self._dumped = deterministic, False
+        self._operations = _flight.Operations(name) if name and _flight.is_on() else None
         self._world, self._comm, self._server = world, comm, server
         self._rank, self._size = comm.rank, comm.size
         self._sequence = 0
@@ -229,7 +342,9 @@ class RingbellBackend(c10d.Backend):
         _alive.add(self)
 
     @classmethod
-    def make(cls, store: Any, rank: int, size: int, timeout: timedelta) -> RingbellBackend:
+    def make(
+        cls, store: Any, rank: int, size: int, timeout: timedelta, *, name: str | None = None, deterministic: bool = False
+    ) -> RingbellBackend:
         """Makes the group of ``size`` ranks that share a store; all of them call it."""
         world = _World.of(store)
         server = None
@@ -237,15 +352,15 @@ class RingbellBackend(c10d.Backend):
             server = Bootstrap(size, _host() if world.host != "127.0.0.1" else "127.0.0.1")
             store.set("ringbell/id", server.id)
         try:
-            name = store.get("ringbell/id").decode()
+            job = store.get("ringbell/id").decode()
         except RuntimeError as error:
             raise errors.JobError(f"rank 0 of a group of {size} has not come: {error}", status="JOB", peers=(0,)) from error
         seconds = min(timeout.total_seconds(), _LONGEST)
-        comm = Comm.of_job(world.nic, Job.of(name, rank, size), timeout=seconds, init_timeout=seconds)
+        comm = Comm.of_job(world.nic, Job.of(job, rank, size), timeout=seconds, init_timeout=seconds, deterministic=deterministic)
         if rank == 0:
             # All have read it. A group that uses the store again must not.
             store.delete_key("ringbell/id")
-        return cls(world, comm, timeout, server)
+        return cls(world, comm, timeout, server, name=name, deterministic=deterministic)
 
     def getBackendName(self) -> str:
         return "ringbell"
@@ -261,6 +376,19 @@ class RingbellBackend(c10d.Backend):
     def _limit(self, options: Any) -> float:
         seconds: float = options.timeout.total_seconds()
         return min(seconds, _LONGEST) if seconds > 0 else self._timeout
+
+    def _is_over(self, key: tuple[int, int], error: BaseException | None) -> None:
+        """An operation has ended; the first that fails writes a dump."""
+        if self._operations is None:
+            return
+        if error is None:
+            self._operations.left.discard(key)
+        elif isinstance(error, errors.RingbellError) and not self._dumped and _flight.wanted():
+            self._dumped = True
+            try:
+                _flight.write()
+            except (OSError, RuntimeError) as why:
+                warnings.warn(f"no dump of the flight recorder: {why}", RuntimeWarning, stacklevel=2)
 
     # Operations.
 
@@ -324,7 +452,11 @@ class RingbellBackend(c10d.Backend):
         target = source if dst is src else (dst, dst.data_ptr(), dst.nbytes) if dst is not None else None
         return self._comm.post_tensors(kind, dtype, source, target, op, root, tag, limit)
 
+    @_recorded
     def allreduce(self, tensors: list[_Tensor], opts: Any) -> _Work | None:
+        return self._all_reduce(tensors, opts)
+
+    def _all_reduce(self, tensors: list[_Tensor], opts: Any) -> _Work | None:
         after: list[_After] = []
         requests, op, limit = [], opts.reduceOp, self._limit(opts)
         for tensor in tensors:
@@ -334,9 +466,11 @@ class RingbellBackend(c10d.Backend):
             requests.append(self._post("all_reduce", dtype, source, into, limit, kind))
         return self._end("all_reduce", opts, requests, after, tensors)
 
+    @_recorded
     def allreduce_coalesced(self, tensors: list[_Tensor], opts: Any) -> _Work | None:
-        return self.allreduce(tensors, opts)
+        return self._all_reduce(tensors, opts)
 
+    @_recorded
     def broadcast(self, tensors: list[_Tensor], opts: Any) -> _Work | None:
         after: list[_After] = []
         requests, limit = [], self._limit(opts)
@@ -346,6 +480,7 @@ class RingbellBackend(c10d.Backend):
             requests.append(self._post("broadcast", dtype, into, into, limit, None, opts.rootRank))
         return self._end("broadcast", opts, requests, after, tensors)
 
+    @_recorded
     def reduce(self, tensors: list[_Tensor], opts: Any) -> _Work | None:
         after: list[_After] = []
         requests, op, limit = [], opts.reduceOp, self._limit(opts)
@@ -357,10 +492,15 @@ class RingbellBackend(c10d.Backend):
             requests.append(self._post("reduce", dtype, source, into, limit, kind, opts.rootRank))
         return self._end("reduce", opts, requests, after, tensors)
 
+    @_recorded
     def all_gather_single(self, output: _Tensor, input: _Tensor, opts: Any) -> _Work | None:
-        return self.all_gather_single_coalesced([output], [input], opts)
+        return self._all_gather([output], [input], opts)
 
+    @_recorded
     def all_gather_single_coalesced(self, outputs: list[_Tensor], inputs: list[_Tensor], opts: Any) -> _Work | None:
+        return self._all_gather(outputs, inputs, opts)
+
+    def _all_gather(self, outputs: list[_Tensor], inputs: list[_Tensor], opts: Any) -> _Work | None:
         after: list[_After] = []
         requests, limit = [], self._limit(opts)
         for output, input in zip(outputs, inputs, strict=True):
@@ -400,7 +540,11 @@ class RingbellBackend(c10d.Backend):
         after.append(spread)
         return flat
 
+    @_recorded
     def allgather(self, outputs: list[list[_Tensor]], inputs: list[_Tensor], opts: Any) -> _Work | None:
+        return self._all_gather_lists(outputs, inputs, opts)
+
+    def _all_gather_lists(self, outputs: list[list[_Tensor]], inputs: list[_Tensor], opts: Any) -> _Work | None:
         after: list[_After] = []
         requests, limit = [], self._limit(opts)
         for row, input in zip(outputs, inputs, strict=True):
@@ -409,10 +553,12 @@ class RingbellBackend(c10d.Backend):
             requests.append(self._post("all_gather", dtype, self._source(input), self._gathered(row, after), limit))
         return self._end("all_gather", opts, requests, after, [t for row in outputs for t in row])
 
+    @_recorded
     def allgather_coalesced(self, outputs: list[list[_Tensor]], inputs: list[_Tensor], opts: Any) -> _Work | None:
         by_input = [[row[i] for row in outputs] for i in range(len(inputs))]
-        return self.allgather(by_input, inputs, opts)
+        return self._all_gather_lists(by_input, inputs, opts)
 
+    @_recorded
     def gather(self, outputs: list[list[_Tensor]], inputs: list[_Tensor], opts: Any) -> _Work | None:
         after: list[_After] = []
         (input,) = inputs
@@ -423,6 +569,7 @@ class RingbellBackend(c10d.Backend):
         request = self._post("gather", dtype, self._source(input), into, self._limit(opts), None, opts.rootRank)
         return self._end("gather", opts, [request], after, outputs[0] if into is not None else [])
 
+    @_recorded
     def scatter(self, outputs: list[_Tensor], inputs: list[list[_Tensor]], opts: Any) -> _Work | None:
         after: list[_After] = []
         (output,) = outputs
@@ -434,17 +581,23 @@ class RingbellBackend(c10d.Backend):
         request = self._post("scatter", dtype, source, into, self._limit(opts), None, opts.rootRank)
         return self._end("scatter", opts, [request], after, outputs)
 
+    @_recorded
     def reduce_scatter(self, outputs: list[_Tensor], inputs: list[list[_Tensor]], opts: Any) -> _Work | None:
         flat = []
         for output, row in zip(outputs, inputs, strict=True):
             self._blocks("reduce_scatter", row, output)
             flat.append(torch.cat([t.reshape(-1) for t in row]))
-        return self.reduce_scatter_single_coalesced(outputs, flat, opts)
+        return self._reduce_scatter(outputs, flat, opts)
 
+    @_recorded
     def reduce_scatter_single(self, output: _Tensor, input: _Tensor, opts: Any) -> _Work | None:
-        return self.reduce_scatter_single_coalesced([output], [input], opts)
+        return self._reduce_scatter([output], [input], opts)
 
+    @_recorded
     def reduce_scatter_single_coalesced(self, outputs: list[_Tensor], inputs: list[_Tensor], opts: Any) -> _Work | None:
+        return self._reduce_scatter(outputs, inputs, opts)
+
+    def _reduce_scatter(self, outputs: list[_Tensor], inputs: list[_Tensor], opts: Any) -> _Work | None:
         after: list[_After] = []
         requests, op, limit = [], opts.reduceOp, self._limit(opts)
         for output, input in zip(outputs, inputs, strict=True):
@@ -454,6 +607,7 @@ class RingbellBackend(c10d.Backend):
             requests.append(self._post("reduce_scatter", dtype, source, into, limit, kind))
         return self._end("reduce_scatter", opts, requests, after, outputs)
 
+    @_recorded
     def all_to_all_single(
         self, output: _Tensor, input: _Tensor, output_splits: list[int], input_splits: list[int], opts: Any
     ) -> _Work | None:
@@ -473,6 +627,7 @@ class RingbellBackend(c10d.Backend):
             raise ValueError(f"all_to_all: splits {sizes} of a tensor of {rows} rows, among {self._size} ranks")
         return tensor.split(sizes)
 
+    @_recorded
     def alltoall(self, outputs: list[_Tensor], inputs: list[_Tensor], opts: Any) -> _Work | None:
         if len(outputs) != self._size or len(inputs) != self._size:
             raise ValueError(f"all_to_all: {len(outputs)} and {len(inputs)} tensors, where {self._size} are needed, one for each rank")
@@ -500,6 +655,7 @@ class RingbellBackend(c10d.Backend):
         outputs[own].copy_(inputs[own].view_as(outputs[own]))
         return self._end("all_to_all", opts, requests, after, result)
 
+    @_recorded
     def barrier(self, opts: Any) -> _Work | None:
         return self._end("barrier", opts, [self._post("barrier", "uint8", None, None, self._limit(opts))], [], [])
 
@@ -509,13 +665,18 @@ class RingbellBackend(c10d.Backend):
 
     # Messages.
 
+    @_recorded
     def send(self, tensors: list[_Tensor], dst: int, tag: int = 0) -> _Work:
         (tensor,) = tensors
         self._moved("send", tensor)
         request = self._post("send", "uint8", self._source(tensor), None, self._timeout, None, dst, tag)
         return _Work("send", [request], [], tensors)
 
+    @_recorded
     def recv(self, tensors: list[_Tensor], src: int | None, tag: int = 0) -> _Work:
+        return self._receive(tensors, src, tag)
+
+    def _receive(self, tensors: list[_Tensor], src: int | None, tag: int) -> _Work:
         (tensor,) = tensors
         after: list[_After] = []
         self._moved("recv", tensor)
@@ -524,8 +685,9 @@ class RingbellBackend(c10d.Backend):
         after.insert(0, _fills(request, into, src))
         return _Work("recv", [request], after, tensors)
 
+    @_recorded
     def recv_anysource(self, tensors: list[_Tensor], tag: int = 0) -> _Work:
-        return self.recv(tensors, None, tag)
+        return self._receive(tensors, None, tag)
 
     # The group itself.
 
@@ -559,7 +721,9 @@ class RingbellBackend(c10d.Backend):
     def split(self, store: Any, ranks: list[int], opts: Any) -> RingbellBackend:
         """The group of some ranks of this one, which call it."""
         timeout = timedelta(seconds=self._timeout) if opts is None else opts._timeout
-        return RingbellBackend.make(store, ranks.index(self._rank), len(ranks), timeout)
+        strict = _deterministic(opts, self._deterministic)
+        name = getattr(opts, "group_name", None)
+        return RingbellBackend.make(store, ranks.index(self._rank), len(ranks), timeout, name=name, deterministic=strict)
 
     @property
     def supports_shrinking(self) -> bool:
@@ -574,7 +738,8 @@ class RingbellBackend(c10d.Backend):
                 f"{comm.size} ranks are left of {self._size}, which is not all but {ranks_to_exclude}; shrink again without those that have ended",
                 status="JOB",
             )
-        return RingbellBackend(self._world, comm, timeout, self._server)
+        name = getattr(opts_override, "group_name", None)
+        return RingbellBackend(self._world, comm, timeout, self._server, name=name, deterministic=self._deterministic)
 
     def abort(self) -> None:
         self._comm.abort()
@@ -614,12 +779,24 @@ def _exit() -> None:
             pass  # Its ranks are gone, or it belongs to the process that forked this one.
 
 
-def _create(options: Any, _: object) -> Any:
+def _create(options: Any, own: Any) -> Any:
+    strict = _deterministic(own, _by_variable())
+    rank, size, timeout = options.group_rank, options.group_size, options.timeout
     if options.enable_reconfigure:
         from ringbell.reconfigure import ReconfigurableGroup
 
-        return ReconfigurableGroup(options.group_rank, options.group_size, options.timeout)
-    return RingbellBackend.make(options.store, options.group_rank, options.group_size, options.timeout)
+        return ReconfigurableGroup(rank, size, timeout, strict)
+    _flight.set_rank((options.global_ranks_in_group or range(size))[rank])
+    return RingbellBackend.make(options.store, rank, size, timeout, name=options.group_id, deterministic=strict)
+
+
+def dump_flight_recorder(path: str | os.PathLike[str] | None = None) -> str | None:
+    """Writes what PyTorch has recorded of this process's groups of this backend, for ``torchfrtrace``; returns the file's name, and ``None`` when there is nothing.
+
+    Without ``path`` the file is that of ``TORCH_FR_DUMP_TEMP_FILE`` (or ``TORCH_NCCL_DEBUG_INFO_TEMP_FILE``) with the process's rank behind it. It may be called
+    in a signal's handler while an operation is waited for.
+    """
+    return _flight.write(path)
 
 
 def register() -> None:
@@ -627,4 +804,5 @@ def register() -> None:
     dist.Backend.register_backend("ringbell", _create, extended_api=True, devices=["cpu"])
 
 
+_pass_on()
 register()
