@@ -1,4 +1,4 @@
-//! Installation: `bin/ringbell`, `lib/libringbell.so`, `lib/libringbell_verbs.so`, `lib/libringbell_mpi.so`, the headers and a pkg-config file of each library below a prefix.
+//! Installation: `bin/ringbell`, `lib/libringbell.so`, `lib/libringbell_verbs.so`, `lib/libringbell_mpi.so`, `lib/libnccl-net-ringbell.so`, the headers and a pkg-config file of each library below a prefix.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -29,6 +29,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         "ringbell-verbs",
         "-p",
         "ringbell-mpi",
+        "-p",
+        "ringbell-nccl",
     ];
     command(test::cargo().args(["build", "--release"]).args(packages))?;
     place(&target().join("release"), &args.prefix)?;
@@ -118,6 +120,9 @@ fn place(from: &Path, prefix: &Path) -> Result<()> {
         let to = prefix.join("lib").join(preloaded);
         copy(&from.join(preloaded), &to, 0o755)?;
     }
+    // NCCL looks for this name, which no crate can have.
+    let to = prefix.join("lib/libnccl-net-ringbell.so");
+    copy(&from.join("libnccl_net_ringbell.so"), &to, 0o755)?;
     let headers = root().join("cuda-kernels/include");
     let entries = fs::read_dir(&headers);
     for entry in entries.with_context(|| format!("cannot read {}", headers.display()))? {

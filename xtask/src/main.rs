@@ -12,6 +12,7 @@ mod kernels;
 mod lint;
 mod mpi;
 mod mutants;
+mod nccl;
 mod peers;
 mod python;
 #[allow(dead_code)] // The program's own file; only its sizes are used.
@@ -81,6 +82,8 @@ enum Task {
     Peers(peers::Args),
     /// Programs of MPI over `ringbell mpi`: C and Fortran by Debian's MPICH and Open MPI, Python by mpi4py
     Mpi(mpi::Args),
+    /// NCCL's network plug-in: a C driver that calls it as NCCL does, between processes
+    Nccl(nccl::Args),
     /// Debian's programs of libibverbs over `ringbell verbs`: perftest, ibverbs-utils, the suite of pyverbs
     Verbs(verbs::Args),
     /// Build the Python package's wheel in release into target/wheels, and try it in an empty environment
@@ -130,6 +133,7 @@ fn run(task: Task) -> Result<bool> {
         Task::Test { filter } => test::filtered(&filter),
         Task::Install(args) => install::run(&args).map(|()| true),
         Task::Mpi(args) => mpi::run(&args),
+        Task::Nccl(args) => nccl::run(&args),
         Task::Verbs(args) => verbs::run(&args),
         Task::Wheel => python::wheel().map(|()| true),
         Task::Torch => python::torch().map(|()| true),

@@ -8,13 +8,13 @@ use anyhow::{bail, Context, Result};
 
 use crate::steps::{command, command_within, exit_code_within, Outcome, Step};
 use crate::{
-    counts, fuzz, gpu, hw, install, kernels, mpi, python, root, suite, target, unprivileged, venv,
-    verbs,
+    counts, fuzz, gpu, hw, install, kernels, mpi, nccl, python, root, suite, target, unprivileged,
+    venv, verbs,
 };
 
 /// Examples and tests share the profile, so that nothing is compiled twice. The workspace's tests, and those that run once
 /// more over the mock driver, come last: their closing lines are what a reader looks for.
-pub(crate) const STEPS: [Step; 14] = [
+pub(crate) const STEPS: [Step; 15] = [
     ("hw", hw::step),
     ("kernels", kernels::compile),
     ("counts", counts::compare),
@@ -23,6 +23,7 @@ pub(crate) const STEPS: [Step; 14] = [
     ("install", install::step),
     ("verbs", verbs::step),
     ("mpi", mpi::step),
+    ("nccl", nccl::step),
     ("python", python::step),
     ("doctests", doctests),
     ("tests", || workspace(&[])),

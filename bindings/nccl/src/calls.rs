@@ -1,0 +1,512 @@
+//! The functions of the plug-in: arguments from C, errors to NCCL's log and codes.
+#![allow(unsafe_code)] // C: pointers of NCCL.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::abi::{
+    Code, CommConfig, End11, End12, Logger, Properties, Properties11, Properties12, VDevice,
+    HANDLE_BYTES, ID_UNDEFINED, PTR_HOST,
+};
+use crate::device;
+use crate::establish::{Connecting, Listening};
+use crate::failure::Failure;
+use crate::link::Link;
+use crate::log;
+use crate::memory::Registered;
+use crate::receive::{Incoming, Receiver};
+use crate::send::{Outgoing, Sender};
+use crate::table::{Table, REQUEST_BITS};
+use crate::wire::{Handle, GROUP, INSIDE};
+
+/// Most connections that NCCL is told of: queues of a NIC.
+const MAX_COMMS: c_int = 512;
+/// Longest message: its length fits an `int`, in which NCCL is told it.
+const MESSAGE_MAX: usize = 1 << 30;
+
+/// What one initialisation has made: connections under way, by the number in their copy of the handle.
+struct Context {
+    pending: Mutex<HashMap<u64, Connecting>>,
+    next: AtomicU64,
+}
+
+/// A connection's end.
+enum End {
+    Send(Mutex<Sender>),
+    Receive(Mutex<Receiver>),
+}
+
+static CONTEXTS: Table<Context> = Table::new("context");
+static LISTENING: Table<Mutex<Listening>> = Table::new("listening communicator");
+static ENDS: Table<End> = Table::new("communicator");
+static MEMORY: Table<Registered> = Table::new("registered memory");
+
+/// Each change of what it protects is one step.
+fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn number(handle: *mut c_void) -> u64 {
+    handle.addr() as u64
+}
+
+fn handle(number: u64) -> *mut c_void {
+    std::ptr::without_provenance_mut(number as usize)
+}
+
+/// Runs a function of the plug-in: what fails is logged, and a panic does not reach C.
+fn run(name: &str, call: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    let failure = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => return Code::Success as c_int,
+        Ok(Err(failure)) => failure,
+        Err(_) => Failure::new(Code::InternalError, "a fault of the plug-in (panic)"),
+    };
+    if !failure.text.is_empty() {
+        log::warn(&format!("{name}: {}", failure.text));
+    }
+    failure.code as c_int
+}
+
+/// Writes a result to the caller's variable.
+///
+/// # Safety
+/// The pointer is null, or the caller's.
+unsafe fn give<T>(to: *mut T, value: T) -> Result<(), Failure> {
+    if to.is_null() {
+        return Err(Failure::argument("a result's pointer is null"));
+    }
+    // SAFETY: the caller's contract.
+    unsafe { to.write(value) };
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn init(
+    context: *mut *mut c_void,
+    _: u64,
+    _: *const CommConfig,
+    logger: Option<Logger>,
+    _: *const c_void,
+) -> c_int {
+    log::set(logger);
+    run("init", || {
+        device::acquire()?;
+        let made = CONTEXTS.insert(Context {
+            pending: Mutex::default(),
+            next: AtomicU64::new(1),
+        });
+        // SAFETY: the caller's variable.
+        unsafe { give(context, handle(made)) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn finalize(context: *mut c_void) -> c_int {
+    run("finalize", || {
+        let context = CONTEXTS.remove(number(context))?;
+        // Connections that were given up.
+        let pending = std::mem::take(&mut *locked(&context.pending));
+        drop(pending);
+        device::release();
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn devices(count: *mut c_int) -> c_int {
+    run("devices", || {
+        let all = device::count() as c_int;
+        // SAFETY: the caller's variable.
+        unsafe { give(count, all) }
+    })
+}
+
+fn properties<const DEVICES: usize, E>(
+    number: c_int,
+    end: E,
+) -> Result<Properties<DEVICES, E>, Failure> {
+    let device = device::get(number)?;
+    let mut devices = [0; DEVICES];
+    devices[0] = number;
+    Ok(Properties {
+        // It lives as long as its device, which NCCL uses no longer after `finalize`.
+        name: device.name.as_ptr(),
+        pci_path: std::ptr::null(),
+        guid: u64::from(u32::from(device.nic.ip().ip)),
+        ptr_support: PTR_HOST,
+        // A registration again finds what is known, but a deregistered buffer is not kept.
+        reg_is_global: 1,
+        force_flush: 0,
+        speed: device.speed,
+        port: 1,
+        latency: 0.0,
+        max_comms: MAX_COMMS,
+        max_recvs: GROUP as c_int,
+        // NCCL_NET_DEVICE_HOST: no code of ours on the GPU.
+        device_type: 0,
+        device_version: 0,
+        virtual_device: VDevice { count: 1, devices },
+        max_p2p_bytes: MESSAGE_MAX,
+        max_coll_bytes: MESSAGE_MAX,
+        end,
+    })
+}
+
+pub(crate) unsafe extern "C" fn properties11(number: c_int, to: *mut Properties11) -> c_int {
+    run("getProperties", || {
+        let end = End11 {
+            max_multi_request_size: 1,
+        };
+        let properties = properties(number, end)?;
+        // SAFETY: the caller's variable.
+        unsafe { give(to, properties) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn properties12(number: c_int, to: *mut Properties12) -> c_int {
+    run("getProperties", || {
+        let end = End12 {
+            max_multi_request_size: 1,
+            rail: ID_UNDEFINED,
+            plane: ID_UNDEFINED,
+        };
+        let properties = properties(number, end)?;
+        // SAFETY: the caller's variable.
+        unsafe { give(to, properties) }
+    })
+}
+
+/// The caller's handle.
+fn handle_bytes(at: *mut c_void) -> Result<*mut [u8; HANDLE_BYTES], Failure> {
+    match at.is_null() {
+        true => Err(Failure::argument("the handle's pointer is null")),
+        false => Ok(at.cast()),
+    }
+}
+
+pub(crate) unsafe extern "C" fn listen(
+    context: *mut c_void,
+    number_of_device: c_int,
+    to: *mut c_void,
+    comm: *mut *mut c_void,
+) -> c_int {
+    run("listen", || {
+        CONTEXTS.get(number(context))?;
+        let to = handle_bytes(to)?;
+        let device = device::get(number_of_device)?;
+        let (listening, made) = Listening::new(&device)?;
+        // SAFETY: NCCL's memory of so many bytes.
+        unsafe { to.write(made.encode()) };
+        let made = LISTENING.insert(Mutex::new(listening));
+        // SAFETY: the caller's variable.
+        unsafe { give(comm, handle(made)) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn connect(
+    context: *mut c_void,
+    number_of_device: c_int,
+    at: *mut c_void,
+    comm: *mut *mut c_void,
+    _: *mut *mut c_void,
+) -> c_int {
+    run("connect", || {
+        let context = CONTEXTS.get(number(context))?;
+        // SAFETY: the caller's variable.
+        unsafe { give(comm, std::ptr::null_mut())? };
+        let at = handle_bytes(at)?;
+        // SAFETY: NCCL's memory of so many bytes.
+        let read = Handle::decode(&unsafe { at.read() });
+        let mut there = read.ok_or_else(|| {
+            Failure::argument(
+                "the handle is none of this version of the plug-in; use the same one on all hosts",
+            )
+        })?;
+        let mut pending = locked(&context.pending);
+        if there.pending == 0 {
+            let device = device::get(number_of_device)?;
+            let connecting = Connecting::new(&device, &there)?;
+            // Relaxed: only uniqueness matters.
+            there.pending = context.next.fetch_add(1, Ordering::Relaxed);
+            pending.insert(there.pending, connecting);
+            // SAFETY: as above. Each connection has its own copy, which NCCL gives again until it is made.
+            unsafe { at.write(there.encode()) };
+        }
+        let mut connecting = pending.remove(&there.pending).ok_or_else(|| {
+            Failure::argument("the handle names a connection that is not under way; give the one that `listen` has made")
+        })?;
+        // Others may connect meanwhile.
+        drop(pending);
+        let made = connecting.poll();
+        if let Ok(None) = made {
+            locked(&context.pending).insert(there.pending, connecting);
+            return Ok(());
+        }
+        there.pending = 0;
+        // SAFETY: as above.
+        unsafe { at.write(there.encode()) };
+        let Some(sender) = made? else {
+            return Ok(());
+        };
+        let made = ENDS.insert(End::Send(Mutex::new(sender)));
+        // SAFETY: the caller's variable.
+        unsafe { give(comm, handle(made)) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn accept(
+    listening: *mut c_void,
+    comm: *mut *mut c_void,
+    _: *mut *mut c_void,
+) -> c_int {
+    run("accept", || {
+        // SAFETY: the caller's variable.
+        unsafe { give(comm, std::ptr::null_mut())? };
+        let listening = LISTENING.get(number(listening))?;
+        let accepted = locked(&listening).accept()?;
+        let Some(receiver) = accepted else {
+            return Ok(());
+        };
+        let made = ENDS.insert(End::Receive(Mutex::new(receiver)));
+        // SAFETY: the caller's variable.
+        unsafe { give(comm, handle(made)) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn reg_mr(
+    comm: *mut c_void,
+    data: *mut c_void,
+    size: usize,
+    kind: c_int,
+    memory: *mut *mut c_void,
+) -> c_int {
+    run("regMr", || {
+        if kind != PTR_HOST {
+            let text = format!(
+                "memory of type {kind}: the plug-in takes host memory alone, as its properties say"
+            );
+            return Err(Failure::new(Code::InvalidUsage, text));
+        }
+        let end = ENDS.get(number(comm))?;
+        let device = |link: &Link| link.device.clone();
+        let device = match &*end {
+            End::Send(s) => device(&locked(s).link),
+            End::Receive(r) => device(&locked(r).link),
+        };
+        // SAFETY: NCCL frees the memory after it was deregistered.
+        let registered = unsafe { device.memory.register(data.cast(), size)? };
+        let made = MEMORY.insert(registered);
+        // SAFETY: the caller's variable.
+        unsafe { give(memory, handle(made)) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn dereg_mr(comm: *mut c_void, memory: *mut c_void) -> c_int {
+    run("deregMr", || {
+        ENDS.get(number(comm))?;
+        MEMORY.remove(number(memory)).map(drop)
+    })
+}
+
+/// The memory of a handle; a null one stands for memory of short messages.
+fn memory(at: *mut c_void) -> Result<Option<std::sync::Arc<Registered>>, Failure> {
+    match at.is_null() {
+        true => Ok(None),
+        false => MEMORY.get(number(at)).map(Some),
+    }
+}
+
+pub(crate) unsafe extern "C" fn isend(
+    comm: *mut c_void,
+    data: *mut c_void,
+    size: usize,
+    tag: c_int,
+    registered: *mut c_void,
+    _: *mut c_void,
+    request: *mut *mut c_void,
+) -> c_int {
+    run("isend", || {
+        // SAFETY: the caller's variable.
+        unsafe { give(request, std::ptr::null_mut())? };
+        let comm = number(comm);
+        let end = ENDS.get(comm)?;
+        let End::Send(sender) = &*end else {
+            return Err(Failure::argument("isend on the receiving end"));
+        };
+        if size > MESSAGE_MAX || (data.is_null() && size > 0) {
+            let text = format!("cannot send {size} B at {data:p}; at most {MESSAGE_MAX}");
+            return Err(Failure::argument(text));
+        }
+        let registered = match size > INSIDE {
+            true => memory(registered)?,
+            false => None,
+        };
+        let mut inside = [0; INSIDE];
+        if size <= INSIDE && size > 0 {
+            // SAFETY: the caller's bytes.
+            unsafe {
+                inside
+                    .as_mut_ptr()
+                    .copy_from_nonoverlapping(data.cast(), size)
+            };
+        }
+        let sent = locked(sender).send(&Outgoing {
+            at: data.addr(),
+            size,
+            tag,
+            memory: registered.as_deref(),
+            inside,
+        })?;
+        if let Some(sent) = sent {
+            // SAFETY: the caller's variable.
+            unsafe { give(request, handle(comm | sent))? };
+        }
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn irecv(
+    comm: *mut c_void,
+    count: c_int,
+    data: *const *mut c_void,
+    sizes: *const usize,
+    tags: *const c_int,
+    memories: *const *mut c_void,
+    _: *const *mut c_void,
+    request: *mut *mut c_void,
+) -> c_int {
+    run("irecv", || {
+        // SAFETY: the caller's variable. NCCL may have written there that it looks at the data instead; a request serves it as well.
+        unsafe { give(request, std::ptr::null_mut())? };
+        let comm = number(comm);
+        let end = ENDS.get(comm)?;
+        let End::Receive(receiver) = &*end else {
+            return Err(Failure::argument("irecv on the sending end"));
+        };
+        let n = usize::try_from(count).ok();
+        let n = n.filter(|n| (1..=GROUP).contains(n));
+        let n = n.ok_or_else(|| {
+            Failure::argument(format!("{count} receives in a group; from 1 to {GROUP}"))
+        })?;
+        if data.is_null() || sizes.is_null() || tags.is_null() {
+            return Err(Failure::argument("an array of the receives is null"));
+        }
+        let mut receives = Vec::with_capacity(n);
+        for i in 0..n {
+            // SAFETY: arrays of so many elements; that of the handles may be absent.
+            let (at, room, tag, registered) = unsafe {
+                let registered = match memories.is_null() {
+                    true => std::ptr::null_mut(),
+                    false => *memories.add(i),
+                };
+                (*data.add(i), *sizes.add(i), *tags.add(i), registered)
+            };
+            if at.is_null() && room > 0 {
+                return Err(Failure::argument("cannot receive at a null pointer"));
+            }
+            let registered = memory(registered)?;
+            receives.push(Incoming::new(at.cast(), room, tag, registered));
+        }
+        if let Some(posted) = locked(receiver).receive(receives)? {
+            // SAFETY: the caller's variable.
+            unsafe { give(request, handle(comm | posted))? };
+        }
+        Ok(())
+    })
+}
+
+/// There is nothing to flush: bytes in host memory are visible when their receive is complete.
+pub(crate) unsafe extern "C" fn iflush(
+    comm: *mut c_void,
+    _: c_int,
+    _: *const *mut c_void,
+    _: *const c_int,
+    _: *const *mut c_void,
+    request: *mut *mut c_void,
+) -> c_int {
+    run("iflush", || {
+        let end = ENDS.get(number(comm))?;
+        if matches!(&*end, End::Send(_)) {
+            return Err(Failure::argument("iflush on the sending end"));
+        }
+        // SAFETY: the caller's variable.
+        unsafe { give(request, std::ptr::null_mut()) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn test(
+    request: *mut c_void,
+    done: *mut c_int,
+    sizes: *mut c_int,
+) -> c_int {
+    run("test", || {
+        // SAFETY: the caller's variable.
+        unsafe { give(done, 0)? };
+        let request = number(request);
+        let mask = (1 << REQUEST_BITS) - 1;
+        let (comm, own) = (request & !mask, request & mask);
+        let end = ENDS.get(comm)?;
+        match &*end {
+            End::Send(sender) => {
+                let Some(size) = locked(sender).test(own)? else {
+                    return Ok(());
+                };
+                if !sizes.is_null() {
+                    // SAFETY: the caller's variable.
+                    unsafe { *sizes = size as c_int };
+                }
+            }
+            End::Receive(receiver) => {
+                let Some(all) = locked(receiver).test(own)? else {
+                    return Ok(());
+                };
+                if !sizes.is_null() {
+                    for (i, size) in all.iter().enumerate() {
+                        // SAFETY: the caller's array has an element for each receive of the group.
+                        unsafe { *sizes.add(i) = *size as c_int };
+                    }
+                }
+            }
+        }
+        // SAFETY: the caller's variable.
+        unsafe { give(done, 1) }
+    })
+}
+
+/// Closes an end of the kind that is asked for.
+fn close(name: &str, comm: *mut c_void, sends: bool) -> c_int {
+    run(name, || {
+        let comm = number(comm);
+        let end = ENDS.get(comm)?;
+        if matches!(&*end, End::Send(_)) != sends {
+            return Err(Failure::argument("this is the other end of a connection"));
+        }
+        ENDS.remove(comm)?;
+        match &*end {
+            End::Send(s) => locked(s).close(),
+            End::Receive(r) => locked(r).close(),
+        }
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn close_send(comm: *mut c_void) -> c_int {
+    close("closeSend", comm, true)
+}
+
+pub(crate) unsafe extern "C" fn close_recv(comm: *mut c_void) -> c_int {
+    close("closeRecv", comm, false)
+}
+
+pub(crate) unsafe extern "C" fn close_listen(listening: *mut c_void) -> c_int {
+    run("closeListen", || {
+        let listening = LISTENING.remove(number(listening))?;
+        locked(&listening).close();
+        Ok(())
+    })
+}
+
+/// NCCL says what it is about to do (operation, algorithm, protocol, peers): nothing here depends on it.
+pub(crate) unsafe extern "C" fn set_net_attr(context: *mut c_void, _: *const c_void) -> c_int {
+    run("setNetAttr", || CONTEXTS.get(number(context)).map(drop))
+}

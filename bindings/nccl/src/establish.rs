@@ -1,0 +1,241 @@
+//! How connections are made: a listening NIC port for each listening communicator, and a first record that proves the handle.
+#![allow(clippy::disallowed_methods)] // Deadlines on the host's clock.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ringbell::abi::{Descriptor, Opcode, SessionId, Status};
+use ringbell::HostQueue;
+
+use crate::abi::Code;
+use crate::device::{self, Device};
+use crate::failure::Failure;
+use crate::link::{self, Event, Link};
+use crate::log;
+use crate::receive::Receiver;
+use crate::send::Sender;
+use crate::wire::{Handle, Process, Record};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 256;
+/// Connections whose first record has not come yet.
+const GREETING: usize = 64;
+/// Longest time until it comes.
+const GREETING_TIME: Duration = Duration::from_secs(20);
+/// Longest wait of an accept of the NIC, in microseconds; it is posted again.
+const ACCEPT_US: u32 = 4_200_000_000;
+/// Ports that are tried.
+const PORTS: u32 = 8192;
+
+/// A listening communicator.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    device: Arc<Device>,
+    queue: HostQueue,
+    session: SessionId,
+    nonce: [u8; 16],
+    accept: Option<u32>,
+    /// Connections that have not proved the handle, with the time at which they came.
+    greeting: Vec<(Link, Instant)>,
+}
+
+impl Listening {
+    /// Listens at a port of the NIC, and makes the handle.
+    pub(crate) fn new(device: &Arc<Device>) -> Result<(Listening, Handle), Failure> {
+        let nonce = device::random()?;
+        let queue = device.take_queue()?;
+        let session = link::socket(&queue)?;
+        let mut port = device.next_port();
+        let mut tries = 0;
+        loop {
+            let d = Descriptor {
+                session,
+                imm: u32::from(port) | BACKLOG << 16,
+                ..Descriptor::new(Opcode::Listen)
+            };
+            let done = queue.call(&d);
+            let done = done.map_err(|e| Failure::system("cannot listen", &e))?;
+            match done.status {
+                Status::Ok => break,
+                Status::AddressInUse if tries < PORTS => tries += 1,
+                status => {
+                    let text = format!("cannot listen at port {port}: {}", status.help());
+                    return Err(Failure::new(Code::SystemError, text));
+                }
+            }
+            port = device.next_port();
+        }
+        let handle = Handle {
+            nic: device.nic.ip().ip,
+            port,
+            datagrams: device.datagrams,
+            nonce,
+            process: Process::own(),
+            pending: 0,
+        };
+        let listening = Listening {
+            device: device.clone(),
+            queue,
+            session,
+            nonce,
+            accept: None,
+            greeting: Vec::new(),
+        };
+        Ok((listening, handle))
+    }
+
+    /// A connection that has proved the handle, if one has.
+    pub(crate) fn accept(&mut self) -> Result<Option<Receiver>, Failure> {
+        self.device.nic.backend().step();
+        match self.accept.and_then(|ticket| self.queue.poll(ticket)) {
+            Some(done) if done.status == Status::Ok => {
+                self.accept = None;
+                let session = SessionId(done.detail as u32);
+                self.greet(session)?;
+            }
+            Some(done) if done.status == Status::TimedOut => self.accept = None,
+            Some(done) => {
+                self.accept = None;
+                let text = format!("cannot accept: {}", done.status.help());
+                return Err(Failure::new(Code::SystemError, text));
+            }
+            None => {}
+        }
+        if self.accept.is_none() && self.greeting.len() < GREETING {
+            let d = Descriptor {
+                session: self.session,
+                timeout_us: ACCEPT_US,
+                ..Descriptor::new(Opcode::Accept)
+            };
+            self.accept = self.queue.try_post(&d);
+        }
+        let Some(link) = self.proved() else {
+            return Ok(None);
+        };
+        let receiver = Receiver::new(link)?;
+        log::info(&format!(
+            "accepted {} over {}",
+            receiver.link.peer,
+            receiver.link.transport()
+        ));
+        Ok(Some(receiver))
+    }
+
+    /// Takes a connection out that has proved the handle; drops those that have failed to.
+    fn proved(&mut self) -> Option<Link> {
+        let mut place = 0;
+        while let Some((link, since)) = self.greeting.get_mut(place) {
+            match link.poll() {
+                Ok(None) if since.elapsed() < GREETING_TIME => place += 1,
+                Ok(Some(Event::Record(Record::Hello { nonce, process }, _)))
+                    if nonce == self.nonce =>
+                {
+                    let (mut link, _) = self.greeting.remove(place);
+                    link.peer = process;
+                    return Some(link);
+                }
+                // Its peer has gone.
+                Err(_) => drop(self.greeting.remove(place)),
+                Ok(_) => {
+                    drop(self.greeting.remove(place));
+                    log::info("refused a connection that did not begin with its handle's secret");
+                }
+            }
+        }
+        None
+    }
+
+    /// A connection has come.
+    fn greet(&mut self, session: SessionId) -> Result<(), Failure> {
+        let queue = self.device.take_queue()?;
+        let unknown = Process {
+            host: String::new(),
+            pid: 0,
+        };
+        let mut link = Link::new(&self.device, queue, session, unknown)?;
+        link.receive_record(0)?;
+        self.greeting.push((link, Instant::now()));
+        Ok(())
+    }
+
+    /// Stops listening.
+    pub(crate) fn close(&mut self) {
+        let d = Descriptor {
+            session: self.session,
+            ..Descriptor::new(Opcode::Close)
+        };
+        // It fails when the NIC is closed.
+        let _ = self.queue.call(&d);
+        let accepted = match self.accept.take() {
+            None => None,
+            Some(ticket) => match self.queue.wait(ticket, Duration::from_secs(1)) {
+                Ok(done) => (done.status == Status::Ok).then_some(done.detail as u32),
+                // The queue stays as it is.
+                Err(_) => return,
+            },
+        };
+        if let Some(session) = accepted {
+            let d = Descriptor {
+                session: SessionId(session),
+                ..Descriptor::new(Opcode::Abort)
+            };
+            let _ = self.queue.call(&d);
+        }
+        self.device.give_queue(self.queue.clone());
+    }
+}
+
+/// A connection that is being made.
+#[derive(Debug)]
+pub(crate) struct Connecting {
+    link: Option<Link>,
+    nonce: [u8; 16],
+    at: String,
+}
+
+impl Connecting {
+    /// Starts it.
+    pub(crate) fn new(device: &Arc<Device>, handle: &Handle) -> Result<Connecting, Failure> {
+        if let Some(at) = handle.datagrams {
+            device.nic.backend().know_host(handle.nic, at);
+        }
+        let queue = device.take_queue()?;
+        let session = link::socket(&queue)?;
+        let mut link = Link::new(device, queue, session, handle.process.clone())?;
+        link.connect(handle.nic, handle.port)?;
+        Ok(Connecting {
+            link: Some(link),
+            nonce: handle.nonce,
+            at: format!("{}:{}", handle.nic, handle.port),
+        })
+    }
+
+    /// The connection when it is made.
+    pub(crate) fn poll(&mut self) -> Result<Option<Sender>, Failure> {
+        let Some(link) = &mut self.link else {
+            return Err(Failure::argument("this connection was made before"));
+        };
+        link.step();
+        link.poll().map_err(|e| Failure {
+            text: format!("cannot connect to {}: {}", self.at, e.text),
+            ..e
+        })?;
+        if !link.has_sent() {
+            return Ok(None);
+        }
+        let Some(mut link) = self.link.take() else {
+            return Ok(None);
+        };
+        link.send(&Record::Hello {
+            nonce: self.nonce,
+            process: Process::own(),
+        })?;
+        let sender = Sender::new(link)?;
+        log::info(&format!(
+            "connected to {} over {}",
+            sender.link.peer,
+            sender.link.transport()
+        ));
+        Ok(Some(sender))
+    }
+}

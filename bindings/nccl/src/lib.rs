@@ -1,0 +1,67 @@
+//! NCCL's network plug-in: point-to-point traffic of NCCL, from host memory, over sessions of a Ringbell NIC.
+//!
+//! NCCL loads the library (`NCCL_NET_PLUGIN`), finds one of the tables below, and calls its functions from its proxy threads. A device is a NIC
+//! of this process. A connection is a session: the sender's messages go one way, each behind a header; the receiver's announcements of
+//! receives go the other way.
+//!
+//! `abi`: NCCL's types. `calls`: the functions. `table`, `requests`: handles. `settings`, `device`: NICs. `memory`: registrations. `wire`: what
+//! processes exchange. `establish`: listen, connect, accept. `link`: a session. `send`, `receive`: its ends. `log`, `failure`: what NCCL learns.
+#![allow(unsafe_code)] // Exports the tables.
+
+mod abi;
+mod calls;
+mod device;
+mod establish;
+mod failure;
+mod link;
+mod log;
+mod memory;
+mod receive;
+mod requests;
+mod send;
+mod settings;
+mod table;
+mod wire;
+
+use abi::{Net, Properties11, Properties12};
+
+/// `NCCL_NET` may ask for it.
+const NAME: &std::ffi::CStr = c"Ringbell";
+
+/// A table whose properties are filled by `$properties`.
+macro_rules! net {
+    ($properties:expr) => {
+        Net {
+            name: NAME.as_ptr(),
+            init: calls::init,
+            devices: calls::devices,
+            properties: $properties,
+            listen: calls::listen,
+            connect: calls::connect,
+            accept: calls::accept,
+            reg_mr: calls::reg_mr,
+            reg_mr_dma_buf: None,
+            dereg_mr: calls::dereg_mr,
+            isend: calls::isend,
+            irecv: calls::irecv,
+            iflush: calls::iflush,
+            test: calls::test,
+            close_send: calls::close_send,
+            close_recv: calls::close_recv,
+            close_listen: calls::close_listen,
+            device_mr: None,
+            irecv_consumed: None,
+            make_v_device: None,
+            finalize: calls::finalize,
+            set_net_attr: calls::set_net_attr,
+        }
+    };
+}
+
+#[no_mangle]
+#[allow(non_upper_case_globals)] // NCCL's name.
+static ncclNetPlugin_v11: Net<Properties11> = net!(calls::properties11);
+
+#[no_mangle]
+#[allow(non_upper_case_globals)] // NCCL's name.
+static ncclNetPlugin_v12: Net<Properties12> = net!(calls::properties12);
