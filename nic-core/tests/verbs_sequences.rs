@@ -19,6 +19,18 @@ fn sequences_of_calls_complete_once_and_write_what_was_granted() {
 }
 
 #[test]
+fn a_write_after_a_refused_change_reaches_the_peer_it_had() {
+    // RTR in state RTS is refused; then a WRITE and two polls.
+    let records = [
+        [7, 0, 3, 0, 0, 0, 0, 0],
+        [12, 0, 0, 0x46, 1, 1, 8, 4],
+        [18, 0, 0, 0, 0, 0, 0, 0],
+        [18, 0, 0, 0, 0, 0, 0, 0],
+    ];
+    sequences::run(&records.concat());
+}
+
+#[test]
 fn sequences_over_bad_cables_do_so_as_well() {
     for seed in 0..400 {
         let mut rng = Rng::new(1_000 + seed);

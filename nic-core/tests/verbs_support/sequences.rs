@@ -419,10 +419,12 @@ impl Rig {
                 resources: 4,
                 rnr_timer: 1,
             };
-            if let Some(pair) = self.ends[e].pairs[a].as_mut() {
+            if let (true, Some(pair)) = (
+                self.modify(e, a, Modify::Rtr(rtr)),
+                &mut self.ends[e].pairs[a],
+            ) {
                 pair.peer = Some(peer);
             }
-            self.modify(e, a, Modify::Rtr(rtr));
             let rts = Rts {
                 first: 7,
                 depth: r.0[6] % 5,
@@ -466,16 +468,18 @@ impl Rig {
             8 => Modify::Sqd,
             _ => Modify::Err,
         };
-        if let (Modify::Rtr(a), Some(pair)) = (to, self.ends[end].pairs[at].as_mut()) {
+        let is_done = self.modify(end, at, to);
+        // A change that is refused leaves the peer as it was.
+        if let (true, Modify::Rtr(a), Some(pair)) = (is_done, to, &mut self.ends[end].pairs[at]) {
             // By a guess it reaches none of ours.
             pair.peer = Some((usize::from(r.0[3] & 1), a.number));
         }
-        self.modify(end, at, to);
     }
 
-    fn modify(&mut self, end: usize, at: usize, to: Modify) {
+    /// Whether it was done.
+    fn modify(&mut self, end: usize, at: usize, to: Modify) -> bool {
         let Some(pair) = &self.ends[end].pairs[at] else {
-            return;
+            return false;
         };
         let (before, done, after) = (pair.qp.state(), pair.qp.modify(to), pair.qp.state());
         let number = pair.qp.number();
@@ -496,6 +500,7 @@ impl Rig {
         if after == State::Reset {
             self.lose(end, number);
         }
+        done.is_ok()
     }
 
     /// A piece of memory, as hostile as its bytes say.
