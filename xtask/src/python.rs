@@ -64,6 +64,10 @@ pub(crate) fn step() -> Result<Outcome> {
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
         .arg(sources().join("tests"))
         .env("PYTHONPATH", package()?)
+        .env(
+            "RINGBELL_MOCK_LIBCUDA",
+            test::built().join("libringbell_mock_libcuda.so"),
+        )
         .env("PYTHONDONTWRITEBYTECODE", "1");
     command_within(&mut tests, LIMIT)?;
     Ok(Outcome::Passed)

@@ -29,6 +29,16 @@ impl Failure {
         }
     }
 
+    /// An argument that the caller must change.
+    pub(crate) fn argument(text: impl Into<String>) -> Failure {
+        Failure::new(Status::InvalidArgument.name(), text)
+    }
+
+    /// The host, the GPU or the NIC refused something.
+    pub(crate) fn host(error: &dyn std::error::Error) -> Failure {
+        Failure::new("HOST", chain(error))
+    }
+
     /// The exception. Where the package's Python files cannot be imported, it says so instead.
     pub(crate) fn raise(self) -> PyErr {
         Python::attach(|py| self.exception(py).unwrap_or_else(|e| e))
@@ -48,12 +58,12 @@ impl Failure {
 
 /// An argument that the caller must change.
 pub(crate) fn argument(text: impl Into<String>) -> PyErr {
-    Failure::new(Status::InvalidArgument.name(), text).raise()
+    Failure::argument(text).raise()
 }
 
 /// The host, the GPU or the NIC refused something.
 pub(crate) fn host(error: &dyn std::error::Error) -> PyErr {
-    Failure::new("HOST", chain(error)).raise()
+    Failure::host(error).raise()
 }
 
 /// Ranks that did not find each other, or an environment that does not give the rank.

@@ -8,6 +8,7 @@
 //! objects that a forked child must not touch. `failure`: errors as exceptions.
 
 mod comm;
+mod cuda_array;
 mod element;
 mod engine;
 mod failure;

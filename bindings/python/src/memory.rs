@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::exceptions::{PyAttributeError, PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 use ringbell::DataType;
 
 use crate::element::{described, Dtype};
@@ -188,6 +188,8 @@ pub(crate) struct DeviceBuffer {
     buffer: Mutex<Option<Owned<ringbell::DeviceBuffer>>>,
     dtype: DataType,
     shape: Vec<usize>,
+    /// Of a real GPU, where other libraries can use it.
+    real: bool,
 }
 
 impl DeviceBuffer {
@@ -203,6 +205,10 @@ impl DeviceBuffer {
             buffer: Mutex::new(Some(Owned::new(buffer))),
             dtype,
             shape,
+            #[cfg(feature = "cuda")]
+            real: nic.cuda().is_some(),
+            #[cfg(not(feature = "cuda"))]
+            real: false,
         })
     }
 
@@ -233,6 +239,16 @@ impl DeviceBuffer {
     #[getter]
     fn nbytes(&self) -> PyResult<u64> {
         self.place().map(|(_, bytes)| bytes)
+    }
+
+    /// Where it lies, for other libraries; only beside a real GPU.
+    #[getter(__cuda_array_interface__)]
+    fn interface<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        if !self.real {
+            let text = "the GPU is emulated: no library of CUDA can use its memory";
+            return Err(PyAttributeError::new_err(text));
+        }
+        crate::cuda_array::describe(py, self.place()?.0, &self.shape, self.dtype)
     }
 
     /// Copies bytes from the host.

@@ -1,8 +1,9 @@
 //! Operands of calls: Python objects whose memory the NIC reads or writes in place.
 //!
-//! Four kinds of objects have such memory: buffers of this package, objects with the buffer protocol (numpy's arrays, `bytearray`, `array.array`,
-//! `memoryview`), those that others read by DLPack, and arrays with `__array_interface__` and a type that the buffer protocol cannot name (bfloat16 of `ml_dtypes`).
-//! Memory that is not registered is registered at its first use, as a whole array or the storage of a tensor, and stays so (`kept`).
+//! Five kinds of objects have such memory: buffers of this package, objects with the buffer protocol (numpy's arrays, `bytearray`, `array.array`,
+//! `memoryview`), those of CUDA's memory (`cuda_array`), those that others read by DLPack, and arrays with `__array_interface__` and a type that the buffer protocol
+//! cannot name (bfloat16 of `ml_dtypes`). Memory that is not registered is registered at its first use, as a whole array or the storage of a tensor. That of the host
+//! stays so (`kept`). CUDA's does not: freed memory may not stay mapped.
 #![allow(unsafe_code)] // Registers memory that Python owns.
 
 use std::collections::BTreeMap;
@@ -16,10 +17,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use ringbell::abi::GpuVa;
 use ringbell::memory::{HostRegion, MemoryError};
+#[cfg(feature = "cuda")]
+use ringbell::{gpu::ForeignRegion, parts::cuda_kernels::cuda::ForeignMemory};
 use ringbell::{DataType, Nic, Span};
 
+use crate::cuda_array::{self, CudaArray};
 use crate::element::{by_name, of_format, unknown_type};
-use crate::failure;
+use crate::failure::{self, Failure};
 use crate::kept::Kept;
 use crate::memory::{DeviceBuffer, HostBuffer};
 use crate::process::Owned;
@@ -30,6 +34,13 @@ enum View {
     /// An export of the buffer protocol.
     Buffer(#[allow(dead_code)] PyUntypedBuffer),
     Object(#[allow(dead_code)] Py<PyAny>),
+}
+
+/// CUDA's memory of another library.
+#[derive(Debug, Clone, Copy)]
+struct Foreign {
+    /// The stream whose work must have ended before the NIC uses it.
+    stream: Option<u64>,
 }
 
 /// Memory of a Python object.
@@ -43,6 +54,8 @@ pub(crate) struct Operand {
     read_only: bool,
     /// It lies in memory of this package's buffers.
     owned: bool,
+    /// It is CUDA's memory, and not this package's.
+    foreign: Option<Foreign>,
     /// Address and bytes of what is registered for it: the array's own, or a tensor's storage, so that its views share a registration.
     storage: (u64, u64),
 }
@@ -62,10 +75,24 @@ impl Operand {
         }
         match PyUntypedBuffer::get(object) {
             Ok(view) => Operand::of_buffer(view),
-            Err(_) if object.hasattr(intern!(object.py(), "__dlpack__"))? && !is_array(object)? => {
-                Operand::of_buffer(by_dlpack(object)?)
-            }
-            Err(why) => Operand::of_array(object, why),
+            Err(why) => Operand::of_others(object, why),
+        }
+    }
+
+    /// An object without the buffer protocol.
+    fn of_others(object: &Bound<'_, PyAny>, why: PyErr) -> PyResult<Operand> {
+        if let Some(interface) = cuda_array::described(object)? {
+            let array = CudaArray::of(object, &interface)?;
+            let mut operand = Operand::new(object, array.va, array.bytes, array.dtype, false);
+            operand.read_only = array.read_only;
+            operand.foreign = Some(Foreign {
+                stream: array.stream,
+            });
+            return Ok(operand);
+        }
+        match object.hasattr(intern!(object.py(), "__dlpack__"))? && !is_array(object)? {
+            true => Operand::of_buffer(by_dlpack(object)?),
+            false => Operand::of_array(object, why),
         }
     }
 
@@ -74,7 +101,11 @@ impl Operand {
         let own = object.cast::<DeviceBuffer>().is_ok() || object.cast::<HostBuffer>().is_ok();
         match PyUntypedBuffer::get(object) {
             Ok(view) if !own => Operand::of_view(view, DataType::U8),
-            Err(_) if object.hasattr(intern!(object.py(), "__dlpack__"))? && !is_array(object)? => {
+            Err(_)
+                if cuda_array::described(object)?.is_none()
+                    && object.hasattr(intern!(object.py(), "__dlpack__"))?
+                    && !is_array(object)? =>
+            {
                 Operand::of_view(by_dlpack(object)?, DataType::U8)
             }
             _ => Operand::of(object),
@@ -96,6 +127,7 @@ impl Operand {
             dtype,
             read_only: false,
             owned,
+            foreign: None,
             storage: (va, bytes),
         }
     }
@@ -144,6 +176,7 @@ impl Operand {
             dtype,
             read_only: view.readonly(),
             owned: false,
+            foreign: None,
             storage: (va, bytes),
             _view: View::Buffer(view),
         })
@@ -213,11 +246,29 @@ fn not_contiguous() -> PyErr {
     )
 }
 
+/// What is registered.
+#[derive(Debug)]
+enum Memory {
+    Host(HostRegion),
+    #[cfg(feature = "cuda")]
+    Cuda(ForeignRegion<ForeignMemory>),
+}
+
+impl Memory {
+    fn va(&self) -> GpuVa {
+        match self {
+            Memory::Host(region) => region.va(),
+            #[cfg(feature = "cuda")]
+            Memory::Cuda(region) => region.va(),
+        }
+    }
+}
+
 /// A registration of Python's memory, shared by the operations that use it; it does not keep the bytes.
 #[derive(Debug)]
 pub(crate) struct Region {
     /// `None` only while it is dropped.
-    region: Option<Owned<HostRegion>>,
+    region: Option<Owned<Memory>>,
     registry: Weak<Registry>,
 }
 
@@ -275,7 +326,10 @@ impl Registry {
             let overlap = a.va < b.end() && b.va < a.end();
             if overlap && !a.owned && !b.owned && a.storage != b.storage {
                 let (start, end) = (a.va.min(b.va), a.end().max(b.end()));
-                let region = self.keep(start, end - start)?;
+                let region = match a.foreign.or(b.foreign) {
+                    None => self.keep(start, end - start)?,
+                    foreign => self.around(start, end - start, foreign)?,
+                };
                 a.region.clone_from(&region);
                 b.region = region;
                 return Ok(());
@@ -286,7 +340,10 @@ impl Registry {
                 continue;
             }
             let (start, len) = operand.storage;
-            operand.region = self.keep(start, len)?;
+            operand.region = match operand.foreign {
+                None => self.keep(start, len)?,
+                foreign => self.around(start, len, foreign)?,
+            };
         }
         Ok(())
     }
@@ -299,7 +356,7 @@ impl Registry {
         if let Some(region) = found.and_then(|(_, region)| region.upgrade()) {
             return Ok(Some(region));
         }
-        let region = self.around(start, len)?;
+        let region = self.around(start, len, None)?;
         // Not the registration of an array around it, which the program ends.
         let own = self.lock().get(&start).is_some_and(|(l, _)| *l == len);
         if let Some(region) = region.as_ref().filter(|_| own) {
@@ -309,8 +366,14 @@ impl Registry {
     }
 
     /// The registration around a range; `None` when it lies in a buffer of this package.
-    fn around(self: &Arc<Self>, va: u64, bytes: u64) -> PyResult<Option<Arc<Region>>> {
+    fn around(
+        self: &Arc<Self>,
+        va: u64,
+        bytes: u64,
+        foreign: Option<Foreign>,
+    ) -> PyResult<Option<Arc<Region>>> {
         let nic = self.nic()?;
+        wait_for_owner(nic, foreign)?;
         let end = va.saturating_add(bytes);
         // Their tensors may be gone.
         self.kept.forget(va, end);
@@ -339,17 +402,16 @@ impl Registry {
         if info.is_some_and(|i| bytes <= i.region.len - i.offset) {
             return Ok(None);
         }
-        let start = std::ptr::with_exposed_provenance_mut(va as usize);
-        let start = NonNull::new(start)
-            .ok_or_else(|| failure::argument("the array's memory is at address 0"))?;
-        // SAFETY: each operation holds the object whose bytes these are, and without operations the NIC does not touch them. The docstrings ask the program to share them as with a thread.
-        let made = unsafe { nic.register_host(start, bytes as usize) };
+        let made = match foreign {
+            None => register_host(nic, va, bytes),
+            Some(_) => register_cuda(nic, va, bytes),
+        };
         let region = match made {
             Ok(region) => region,
-            Err(error) => {
+            Err(failure) => {
                 // The exception is made with the interpreter's lock.
                 drop(table);
-                return Err(failure::host(&error));
+                return Err(failure.raise());
             }
         };
         let region = Arc::new(Region {
@@ -380,6 +442,51 @@ impl Registry {
         self.register(&mut [&mut operand])?;
         Ok(operand)
     }
+}
+
+fn register_host(nic: &Nic, va: u64, bytes: u64) -> Result<Memory, Failure> {
+    let start = std::ptr::with_exposed_provenance_mut(va as usize);
+    let start = NonNull::new(start)
+        .ok_or_else(|| Failure::argument("the array's memory is at address 0"))?;
+    // SAFETY: each operation holds the object whose bytes these are, and without operations the NIC does not touch them. The docstrings ask the program to share them as with a thread.
+    let made = unsafe { nic.register_host(start, bytes as usize) };
+    made.map(Memory::Host).map_err(|e| Failure::host(&e))
+}
+
+#[cfg(feature = "cuda")]
+fn register_cuda(nic: &Nic, va: u64, bytes: u64) -> Result<Memory, Failure> {
+    let gpu = nic.cuda().ok_or_else(no_cuda)?;
+    // SAFETY: the operation or the `Registration` holds the array until this is dropped. The docstrings ask the program to share it as with a kernel.
+    let memory = unsafe { gpu.adopt(GpuVa(va), bytes) }.map_err(|e| Failure::host(&e))?;
+    let region = nic.register_foreign(memory);
+    region.map(Memory::Cuda).map_err(|e| Failure::host(&e))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn register_cuda(_nic: &Nic, _va: u64, _bytes: u64) -> Result<Memory, Failure> {
+    Err(no_cuda())
+}
+
+fn no_cuda() -> Failure {
+    Failure::argument(
+        "the array is CUDA's memory, and the NIC's GPU is emulated; open the NIC with gpu=\"cuda\"",
+    )
+}
+
+/// Waits for what the array's owner has under way on it.
+#[cfg(feature = "cuda")]
+fn wait_for_owner(nic: &Nic, foreign: Option<Foreign>) -> PyResult<()> {
+    let stream = foreign.and_then(|f| f.stream);
+    if let (Some(stream), Some(gpu)) = (stream, nic.cuda()) {
+        // SAFETY: the array's owner names a stream of the primary context by the interface's contract, and lives.
+        unsafe { gpu.wait_for_stream(stream) }.map_err(|e| failure::host(&e))?;
+    }
+    Ok(())
+}
+
+#[cfg(not(feature = "cuda"))]
+fn wait_for_owner(_nic: &Nic, _foreign: Option<Foreign>) -> PyResult<()> {
+    Ok(())
 }
 
 /// A registration of an array's memory, until it is ended or dropped.

@@ -147,24 +147,39 @@ impl CudaGpu {
         })
     }
 
+    /// Waits until the present work of a stream has ended. 1 is the legacy default stream, 2 that of the calling thread; others are the driver's
+    /// handles.
+    ///
+    /// # Errors
+    /// [`CudaError::Stuck`] when it has not ended in time; what the driver says of the stream.
+    ///
+    /// # Safety
+    /// It is a live stream of this GPU's primary context.
+    pub unsafe fn wait_for_stream(&self, stream: u64) -> Result<(), CudaError> {
+        let (context, _) = self.parts();
+        let stream = std::ptr::with_exposed_provenance_mut(stream as usize);
+        // SAFETY: the caller's promise.
+        let end = unsafe { RawEvent::behind(context.clone(), stream) }?;
+        match end.wait(PATIENCE)? {
+            true => Ok(()),
+            false => Err(CudaError::Stuck {
+                what: "the stream of the memory's owner",
+                waited_ms: PATIENCE.as_millis() as u64,
+            }),
+        }
+    }
+
     /// Lets the NIC reach a `cudarc` slice of this GPU's context, once the work of its stream has
     /// ended.
     ///
     /// # Errors
     /// As [`CudaGpu::adopt`], and [`CudaError::Stuck`]; the slice is dropped then.
     pub fn adopt_slice<T>(&self, slice: CudaSlice<T>) -> Result<AdoptedSlice<T>, CudaError> {
-        let (context, _) = self.parts();
         let (va, sync) = slice.device_ptr(slice.stream());
         drop(sync);
         let stream = slice.stream().cu_stream();
         // SAFETY: the slice holds its stream.
-        let filled = unsafe { RawEvent::behind(context.clone(), stream) }?;
-        if !filled.wait(PATIENCE)? {
-            return Err(CudaError::Stuck {
-                what: "the slice's own stream",
-                waited_ms: PATIENCE.as_millis() as u64,
-            });
-        }
+        unsafe { self.wait_for_stream(stream as u64) }?;
         // SAFETY: the slice is owned until the memory was dropped.
         let memory = unsafe { self.adopt(GpuVa(va), slice.num_bytes() as u64) }?;
         Ok(AdoptedSlice { memory, slice })

@@ -118,6 +118,9 @@ class DeviceBuffer:
     def dtype(self) -> str: ...
     @property
     def nbytes(self) -> int: ...
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Where it lies, for CuPy, Numba and PyTorch. Raises ``AttributeError`` where the GPU is emulated."""
     def write(self, source: Any, offset: int = 0) -> None:
         """Copies an array's bytes to ``offset`` bytes behind the start."""
     def read(self, offset: int = 0, nbytes: int | None = None) -> bytes:
