@@ -493,7 +493,7 @@ impl Rig {
             Modify::Sqd => State::Sqd,
             Modify::Err => State::Err,
         };
-        match done {
+        match &done {
             Ok(()) => assert!(after == target || has_failed, "{to:?}: {before} to {after}"),
             Err(e) => assert!(after == before || has_failed, "{e}: {before} to {after}"),
         }
