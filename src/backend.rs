@@ -150,6 +150,9 @@ macro_rules! control_path {
         /// A word of its BAR.
         fn bar_read32(offset: usize) -> Result<u32, BarError>;
 
+        /// A word of the BAR of its hardware; `None` where all of it is software, or there is no register.
+        fn card_read32(offset: usize) -> Option<u32>;
+
         /// A new protection domain.
         fn alloc_pd() -> Result<PdId, PdError>;
         /// Puts pages of the GPU into the GTLB.

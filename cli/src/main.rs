@@ -29,6 +29,7 @@ mod verbs;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::parser::ValueSource;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use ringbell::gpu::GpuChoice;
 use ringbell::nic::NicKind;
@@ -74,7 +75,7 @@ enum Command {
     Nc(nc::Args),
     /// Measure: bandwidth, latency, and the limits of the machine
     Perf(Box<perf::Args>),
-    /// The register map of the NIC, and the values of those that run here
+    /// The register map of the NIC, and the values and blocks of those that run here; with --nic, of one that it opens
     Regs(regs::Args),
     /// Start the ranks of a job on this machine
     Run(run::Args),
@@ -115,7 +116,8 @@ fn main() -> ExitCode {
         std::env::set_var(ringbell::nic::NIC_VARIABLE, nic.to_string());
     }
     share_no_work_queues();
-    let done = trace::start().and_then(|()| run(cli.command));
+    let asked = matches.value_source("nic") == Some(ValueSource::CommandLine);
+    let done = trace::start().and_then(|()| run(cli.command, asked));
     match done {
         Ok(exit) => exit.into(),
         Err(error) => problem::print(&error).into(),
@@ -137,7 +139,8 @@ fn share_no_work_queues() {
     }
 }
 
-fn run(command: Command) -> Result<Exit> {
+/// `asked`: the command line has `--nic`.
+fn run(command: Command, asked: bool) -> Result<Exit> {
     match command {
         Command::Cc(args) => cc::run(&args),
         Command::Doctor(args) => doctor::run(&args),
@@ -145,7 +148,7 @@ fn run(command: Command) -> Result<Exit> {
         Command::Hll(args) => hll::run(&args),
         Command::Nc(args) => nc::run(&args),
         Command::Perf(args) => perf::run(*args),
-        Command::Regs(args) => regs::run(&args),
+        Command::Regs(args) => regs::run(&args, asked),
         Command::Run(args) => run::run(&args),
         Command::Mpi(args) => mpi::run(&args),
         Command::Verbs(args) => verbs::run(&args),

@@ -1,5 +1,6 @@
-//! `ringbell regs`: the register map of the NIC, and its values in the NICs that run here, or in a card.
+//! `ringbell regs`: the register map of the NIC, and its values and blocks in the NICs that run here, in one of a kind, or in a card.
 
+mod blocks;
 mod running;
 
 use std::collections::BTreeMap;
@@ -14,9 +15,11 @@ use ringbell::nic::doorbell_choice;
 use ringbell::parts::card::pages::FilePages;
 use ringbell::parts::card::{CardBar, CardGtlb, Doorbells, ProxyPolicy};
 use ringbell::parts::gtlb::LARGE_PAGE_BYTES;
+use ringbell::Nic as OpenNic;
 use serde::Serialize;
 
 use super::{open as opened, stdio, Exit, Problem};
+use blocks::Blocks;
 use running::RunningNic;
 
 /// Arguments of `ringbell regs`.
@@ -73,6 +76,8 @@ struct Card {
     path: PathBuf,
     /// Values now, by name of the register.
     values: BTreeMap<&'static str, u32>,
+    /// What its BAR says of itself.
+    blocks: Blocks,
     /// The way by which kernels ring it, and why, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     doorbells: Option<String>,
@@ -109,6 +114,11 @@ struct Nic {
     fd: u32,
     /// Values now, by name of the register.
     values: BTreeMap<&'static str, u32>,
+    /// What its BAR says of itself.
+    blocks: Blocks,
+    /// The same of the BAR of the hardware behind it, for a NIC that was opened to be shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hardware: Option<Blocks>,
 }
 
 /// One register.
@@ -162,6 +172,8 @@ fn map(filter: &str, nics: &[RunningNic], card: Option<&CardBar>) -> Map {
             values: rows()
                 .filter_map(|&(reg, _, name, _)| Some((name, nic.read(reg)?)))
                 .collect(),
+            blocks: Blocks::read(|offset| nic.word(offset)),
+            hardware: None,
         })
         .collect();
     let card = card.map(|card| Card {
@@ -169,6 +181,7 @@ fn map(filter: &str, nics: &[RunningNic], card: Option<&CardBar>) -> Map {
         values: rows()
             .map(|&(reg, _, name, _)| (name, card.read(reg)))
             .collect(),
+        blocks: Blocks::read(|offset| card.read32(offset).ok()),
         doorbells: None,
         pages: None,
     });
@@ -184,8 +197,16 @@ fn map(filter: &str, nics: &[RunningNic], card: Option<&CardBar>) -> Map {
     }
 }
 
-/// Prints the map and the values.
-pub(crate) fn run(args: &Args) -> Result<Exit> {
+/// Opens a NIC of the kind that was asked for, beside a small GPU.
+fn own() -> Result<OpenNic> {
+    opened::nic(OpenNic::builder().gpu_memory(2 << 20))
+}
+
+/// Prints the map, and the values of the NICs that run, of a card, or with `open` of a NIC that it opens.
+pub(crate) fn run(args: &Args, open_own: bool) -> Result<Exit> {
+    let own = (open_own && args.bar.is_none() && args.pid.is_none())
+        .then(own)
+        .transpose()?;
     let card = args
         .bar
         .as_deref()
@@ -197,7 +218,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     };
     let nics = match &card {
         Some(_) => Vec::new(),
-        None => running::nics(args.pid),
+        None => running::nics(own.as_ref().map(|_| std::process::id()).or(args.pid)),
     };
     if let (Some(pid), true) = (args.pid, nics.is_empty()) {
         return Err(Problem::new(
@@ -221,6 +242,12 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
     if let Some(shown) = &mut map.card {
         shown.pages = pages;
+    }
+    if let (Some(nic), Some(shown)) = (&own, map.nics.first_mut()) {
+        let backend = nic.backend();
+        shown.hardware = backend
+            .card_counts()
+            .map(|_| Blocks::read(|offset| backend.card_read32(offset)));
     }
     match args.json.as_deref() {
         None => stdio::out(text(&map))?,
@@ -320,6 +347,7 @@ fn text(map: &Map) -> String {
     if let Some(card) = &map.card {
         out.push_str(&format!("\n{}:\n", card.path.display()));
         values(&mut out, &card.values);
+        out.push_str(&card.blocks.text());
         if let Some(pages) = &card.pages {
             out.push_str(&format!("GTLB: {pages}\n"));
         }
@@ -337,6 +365,11 @@ fn text(map: &Map) -> String {
             nic.process, nic.pid, nic.fd
         ));
         values(&mut out, &nic.values);
+        out.push_str(&nic.blocks.text());
+        if let Some(blocks) = &nic.hardware {
+            out.push_str("its hardware:\n");
+            out.push_str(&blocks.text());
+        }
     }
     out
 }

@@ -45,6 +45,12 @@ typedef uint64_t rb_u64;
 #define RB_MAX_QUEUES 512u
 /** Bytes of the whole BAR. */
 #define RB_BAR_BYTES 36864u
+/** Byte offset of the first block header of a NIC of this contract. */
+#define RB_HEADERS_BASE 3072u
+/** Bytes between two block headers of it. */
+#define RB_HEADER_STRIDE 64u
+/** Flag of a block header: hardware does the block's work; else software does. */
+#define RB_BLOCK_HARDWARE 1u
 /** log2 of the bytes of a GPU page, a complementary entry of the GTLB. */
 #define RB_PAGE_SHIFT 16u
 /** log2 of the bytes of a main entry of the GTLB. */
@@ -430,6 +436,20 @@ typedef uint64_t rb_u64;
 /** The responder cannot complete the request for a reason of its own. */
 #define RB_ROCE_NAK_REMOTE_OPERATION 3u
 
+/* Kinds of blocks of the BAR. */
+/** Names the contract, and resets the NIC. */
+#define RB_BLOCK_IDENTITY 1u
+/** Doorbells: `units` queues of at most `size` slots. */
+#define RB_BLOCK_QUEUES 2u
+/** GPU TLB: `units` instances of `size` main and `more` complementary entries. */
+#define RB_BLOCK_GTLB 3u
+/** Counters of operations, bytes, faults and steps. */
+#define RB_BLOCK_COUNTERS 4u
+/** Addresses of the NIC, and counters of its `units` ports. */
+#define RB_BLOCK_NETWORK 5u
+/** Direct model: `units` connections of `size` operations in each direction. It has no registers. */
+#define RB_BLOCK_DIRECT 6u
+
 /* Work queue entry: fields of its 64-bit words. */
 /** Operation code. */
 #define RB_WQE_OPCODE_WORD 0u
@@ -728,6 +748,8 @@ typedef uint64_t rb_u64;
 #define RB_REG_FRAMES_RECEIVED 0x864u
 /** Ro. Frames and datagrams that a port could not send. */
 #define RB_REG_FRAMES_LOST 0x868u
+/** Ro. Byte offset of the first block header, 0 without any. */
+#define RB_REG_BLOCKS 0x86cu
 
 /** Device-side handle of one queue. */
 struct rb_queue {
@@ -780,6 +802,35 @@ struct rb_event {
   rb_u64 sequence;
 };
 typedef struct rb_event rb_event;
+
+/** Header of a block of the BAR, 48 bytes. Registers are byte ranges of the BAR; those without bytes begin at 0. */
+struct rb_block_header {
+  /** See the BLOCK_ constants. */
+  rb_u32 kind;
+  /** Version of the block; one that is higher has everything of those before. */
+  rb_u32 version;
+  /** Bytes of this header: 48, more in later versions. */
+  rb_u32 bytes;
+  /** Byte offset of the next header, beyond this one's end; 0 in the last. */
+  rb_u32 next;
+  /** See the BLOCK_ flags. */
+  rb_u32 flags;
+  /** First byte of its control registers or doorbells. */
+  rb_u32 control;
+  /** Bytes of them. */
+  rb_u32 control_bytes;
+  /** First byte of its status registers. */
+  rb_u32 status;
+  /** Bytes of them. */
+  rb_u32 status_bytes;
+  /** How many it has of what its kind counts. */
+  rb_u32 units;
+  /** Size of one of them. */
+  rb_u32 size;
+  /** A second size, where the kind has one. */
+  rb_u32 more;
+};
+typedef struct rb_block_header rb_block_header;
 
 /** Name of a status code, as in RB_STATUS_<name>. */
 RB_HOST_DEVICE static inline const char *rb_status_name(rb_u32 status) {

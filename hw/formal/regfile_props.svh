@@ -66,6 +66,10 @@ end
 (* anyconst *) logic [8:0] f_reg;
 (* anyconst *) logic [8:0] f_bell;
 (* anyconst *) logic [8:0] f_status;
+(* anyconst *) logic [3:0] f_header, f_word;
+wire [15:0] f_header_at = 16'hc00 + {6'b0, f_header, 6'b0} + {10'b0, f_word, 2'b0};
+// What a header says is constant: its place, its kind and the chain, by the contract's layout.
+wire        f_there     = f_header < 6 && f_word < 12;
 logic [31:0] m_reg, m_bell, m_status, m_seen;
 logic        m_read;
 logic [15:0] m_from;
@@ -86,7 +90,8 @@ always_ff @(posedge clk_i) begin
     m_read   <= 1'b0;
   end
 end
-wire m_present = m_from < 16'h1000 ? m_from % 4 == 0 && ringbell_abi_pkg::REG_PRESENT[m_from / 4]
+wire m_header  = m_from >= 16'hc00 && m_from < 16'h1000 && m_from % 4 == 0 && (m_from - 16'hc00) / 64 < 6 && m_from % 64 < 48;
+wire m_present = m_header || m_from < 16'h1000 ? m_header || (m_from % 4 == 0 && ringbell_abi_pkg::REG_PRESENT[m_from / 4])
                                    : m_from < 16'h9000 && m_from % 64 == 0;
 always_comb if (f_started && rvalid_o) begin
   assert (m_read);
@@ -94,6 +99,15 @@ always_comb if (f_started && rvalid_o) begin
   if (!m_present) assert (rdata_o == '0);
   else if (m_from == 16'(4 * ringbell_abi_pkg::REG_MAGIC)) assert (rdata_o == ringbell_abi_pkg::MAGIC);
   else if (m_from == 16'(4 * ringbell_abi_pkg::REG_ABI_VERSION)) assert (rdata_o == ringbell_abi_pkg::ABI_VERSION);
+  else if (m_from == 16'(4 * ringbell_abi_pkg::REG_BLOCKS)) assert (rdata_o == 32'hc00);
+  else if (m_header) begin
+    if (f_there && m_from == f_header_at) begin
+      if (f_word == 0) assert (rdata_o == f_header + 1);                             // kind
+      if (f_word == 2) assert (rdata_o == 48);                                       // bytes
+      if (f_word == 3) assert (rdata_o == (f_header == 5 ? 0 : f_header_at - 12 + 64)); // next
+      if (f_word == 9) assert (rdata_o == (f_header == 1 ? Queues : f_header == 5 ? Conns : 1));
+    end
+  end
   else if (m_from == {5'b0, f_reg, 2'b00}) assert (rdata_o == m_seen);
   else if (m_from == {4'b0, 1'b1, f_status, 2'b00}) assert (rdata_o == m_seen);
   else if (m_from == 16'h1000 + {1'b0, f_bell, 6'b0}) assert (rdata_o == m_seen);

@@ -141,7 +141,12 @@ module nic_top #(
   logic        bell_valid, bell_ready, reg_valid, reg_ready, reg_refuse;
   logic [8:0]  bell_queue, reg_index;
   logic [31:0] value;
-  regfile i_regfile (
+  localparam int unsigned Operations  = 4;
+  localparam int unsigned MainEntries = 16384;
+  localparam int unsigned CompEntries = 2048;
+  regfile #(
+    .Queues(Queues), .Slots(32'd1 << DepthLog2), .Conns(Conns), .Operations(Operations), .MainEntries(MainEntries), .CompEntries(CompEntries)
+  ) i_regfile (
     .clk_i, .rst_ni, .awvalid_i, .awready_o, .awaddr_i, .wvalid_i, .wready_o, .wdata_i, .wstrb_i, .bvalid_o, .bready_i, .bresp_o,
     .arvalid_i, .arready_o, .araddr_i, .rvalid_o, .rready_i, .rdata_o, .rresp_o,
     .bell_valid_o(bell_valid), .bell_ready_i(bell_ready), .bell_queue_o(bell_queue),
@@ -191,7 +196,7 @@ module nic_top #(
   wire         lookup       = held_q || want_read || want_write;
   wire         lookup_write = held_q ? held_write_q : !want_read;
   wire [63:0]  lookup_va    = held_q ? held_va_q : want_read ? read_va : write_va;
-  gtlb i_gtlb (
+  gtlb #(.MainEntries(MainEntries), .CompEntries(CompEntries)) i_gtlb (
     .clk_i, .rst_ni, .lookup_valid_i(lookup), .lookup_va_i(lookup_va),
     .lookup_valid_o(found), .lookup_fault_o(fault), .lookup_bus_o(bus), .lookup_left_o(left),
     .cmd_valid_i(reg_valid && is_command && !asked_q), .cmd_ready_o(cmd_ready), .cmd_i(value), .cmd_index_i(index_q),
@@ -232,7 +237,7 @@ module nic_top #(
   logic [63:0]  wcmd_va, report_va;
   logic [31:0]  wcmd_len;
   logic [511:0] wdata;
-  direct #(.Conns(Conns)) i_direct (
+  direct #(.Conns(Conns), .Slots(Operations)) i_direct (
     .clk_i, .rst_ni, .ctl_valid_i, .ctl_ready_o, .ctl_conn_i, .ctl_what_i,
     .op_valid_i(io_valid_i), .op_ready_o(io_ready_o), .op_send_i(io_send_i), .op_conn_i(io_conn_i), .op_va_i(io_va_i),
     .op_len_i(io_len_i), .op_some_i(io_some_i), .op_tag_i(io_tag_i),

@@ -6,8 +6,16 @@
 // refuse the value, which answers the write with SLVERR too; the register then keeps its old value.
 //
 // Status registers are written by the other blocks through a port of their own. After a reset all registers read as zero; clearing
-// them takes 512 cycles, in which the bus waits.
-module regfile (
+// them takes 512 cycles, in which the bus waits. The block headers are constants, with the sizes of the parameters.
+module regfile #(
+  // What the headers state: queues and their most slots, connections and their operations in each direction, entries of the GTLB.
+  parameter int unsigned Queues      = 16,
+  parameter int unsigned Slots       = 256,
+  parameter int unsigned Conns       = 64,
+  parameter int unsigned Operations  = 4,
+  parameter int unsigned MainEntries = 16384,
+  parameter int unsigned CompEntries = 2048
+) (
   input  logic        clk_i,
   input  logic        rst_ni,
 
@@ -57,6 +65,32 @@ module regfile (
   endfunction
   function automatic logic is_register(input logic [15:0] addr, input logic [1023:0] which);
     is_register = {16'b0, addr} < ringbell_abi_pkg::CONTROL_BYTES && addr[1:0] == 2'b00 && which[addr[11:2]];
+  endfunction
+  // Headers stand 16 words apart, from a multiple of as many bytes on as there are below the end of the control window.
+  function automatic logic is_header(input logic [15:0] addr);
+    is_header = {16'b0, addr} >= ringbell_abi_pkg::HEADERS_BASE && {16'b0, addr} < ringbell_abi_pkg::CONTROL_BYTES && addr[1:0] == 2'b00 &&
+                32'(addr[9:6]) < ringbell_abi_pkg::BLOCK_KINDS && 32'(addr[5:2]) < ringbell_abi_pkg::HEADER_WORDS;
+  endfunction
+  function automatic logic [31:0] header(input logic [7:0] at);
+    header = ringbell_abi_pkg::BLOCK_HEADERS[{at, 5'b0} +: 32];
+    // A kind is one more than the number of its header.
+    case (32'(at[7:4]) + 32'd1)
+      ringbell_abi_pkg::BLOCK_QUEUES: header = sized(at[3:0], header, ringbell_abi_pkg::BLOCK_HARDWARE, Queues, Slots, 0);
+      ringbell_abi_pkg::BLOCK_GTLB:   header = sized(at[3:0], header, ringbell_abi_pkg::BLOCK_HARDWARE, 1, MainEntries, CompEntries);
+      ringbell_abi_pkg::BLOCK_DIRECT: header = sized(at[3:0], header, ringbell_abi_pkg::BLOCK_HARDWARE, Conns, Operations, 0);
+      default:                        header = sized(at[3:0], header, 0, 1, 0, 0);
+    endcase
+  endfunction
+  // A word of a header, with flags and sizes where they stand.
+  function automatic logic [31:0] sized(input logic [3:0] word, input logic [31:0] other, input logic [31:0] flags,
+                                        input logic [31:0] units, input logic [31:0] size, input logic [31:0] more);
+    case (32'(word))
+      ringbell_abi_pkg::HEADER_FLAGS: sized = flags;
+      ringbell_abi_pkg::HEADER_UNITS: sized = units;
+      ringbell_abi_pkg::HEADER_SIZE:  sized = size;
+      ringbell_abi_pkg::HEADER_MORE:  sized = more;
+      default:                        sized = other;
+    endcase
   endfunction
   function automatic logic [8:0] queue_of(input logic [15:0] addr);
     queue_of = 9'((addr - 16'(ringbell_abi_pkg::DOORBELL_BASE)) >> LineShift);
@@ -120,13 +154,14 @@ module regfile (
   end
 
   // ---------------------------------------------------------------- Reads
-  localparam logic [1:0] None    = 2'd0;
-  localparam logic [1:0] Control = 2'd1;
-  localparam logic [1:0] Status  = 2'd2;
-  localparam logic [1:0] Bell    = 2'd3;
+  localparam logic [2:0] None    = 3'd0;
+  localparam logic [2:0] Control = 3'd1;
+  localparam logic [2:0] Status  = 3'd2;
+  localparam logic [2:0] Bell    = 3'd3;
+  localparam logic [2:0] Header  = 3'd4;
 
   logic        read_q, rvalid_q;
-  logic [1:0]  kind_q;
+  logic [2:0]  kind_q;
   logic [15:0] raddr_q;
   logic [31:0] rdata_q, control_rd_q, status_rd_q, bell_rd_q;
   logic [1:0]  rresp_q;
@@ -142,6 +177,7 @@ module regfile (
       raddr_q <= araddr_i;
       kind_q  <= None;
       if (is_bell(araddr_i)) kind_q <= Bell;
+      if (is_header(araddr_i)) kind_q <= Header;
       if (is_register(araddr_i, ringbell_abi_pkg::REG_PRESENT))
         kind_q <= {16'b0, araddr_i} < ringbell_abi_pkg::STATUS_BASE ? Control : Status;
     end
@@ -155,9 +191,11 @@ module regfile (
       case (kind_q)
         Control: rdata_q <= control_rd_q;
         Bell:    rdata_q <= bell_rd_q;
+        Header:  rdata_q <= header(raddr_q[9:2]);
         Status: case (32'(raddr_q[11:2]))
           ringbell_abi_pkg::REG_MAGIC:       rdata_q <= ringbell_abi_pkg::MAGIC;
           ringbell_abi_pkg::REG_ABI_VERSION: rdata_q <= ringbell_abi_pkg::ABI_VERSION;
+          ringbell_abi_pkg::REG_BLOCKS:      rdata_q <= ringbell_abi_pkg::HEADERS_BASE;
           default:                           rdata_q <= status_rd_q;
         endcase
         default: rdata_q <= '0;

@@ -26,6 +26,12 @@ package ringbell_abi_pkg;
   localparam logic [31:0] MAX_QUEUES = 32'h200;
   // Bytes of the whole BAR.
   localparam logic [31:0] BAR_BYTES = 32'h9000;
+  // Byte offset of the first block header of a NIC of this contract.
+  localparam logic [31:0] HEADERS_BASE = 32'hc00;
+  // Bytes between two block headers of it.
+  localparam logic [31:0] HEADER_STRIDE = 32'h40;
+  // Flag of a block header: hardware does the block's work; else software does.
+  localparam logic [31:0] BLOCK_HARDWARE = 32'h1;
   // log2 of the bytes of a GPU page, a complementary entry of the GTLB.
   localparam logic [31:0] PAGE_SHIFT = 32'h10;
   // log2 of the bytes of a main entry of the GTLB.
@@ -402,6 +408,21 @@ package ringbell_abi_pkg;
     ROCE_NAK_REMOTE_OPERATION = 5'd3
   } nak_code_e;
 
+  typedef enum logic [31:0] {
+    // Names the contract, and resets the NIC.
+    BLOCK_IDENTITY = 32'd1,
+    // Doorbells: `units` queues of at most `size` slots.
+    BLOCK_QUEUES = 32'd2,
+    // GPU TLB: `units` instances of `size` main and `more` complementary entries.
+    BLOCK_GTLB = 32'd3,
+    // Counters of operations, bytes, faults and steps.
+    BLOCK_COUNTERS = 32'd4,
+    // Addresses of the NIC, and counters of its `units` ports.
+    BLOCK_NETWORK = 32'd5,
+    // Direct model: `units` connections of `size` operations in each direction. It has no registers.
+    BLOCK_DIRECT = 32'd6
+  } block_kind_e;
+
   // Flags of a descriptor, one bit each.
   // The payload travels inside the descriptor (SEND, at most INLINE_MAX bytes; PUT, at most PUT_INLINE_MAX).
   localparam logic [7:0] FLAG_INLINE = 8'h1;
@@ -677,12 +698,33 @@ package ringbell_abi_pkg;
   localparam int unsigned REG_FRAMES_RECEIVED = 537;
   // Ro. Frames and datagrams that a port could not send.
   localparam int unsigned REG_FRAMES_LOST = 538;
+  // Ro. Byte offset of the first block header, 0 without any.
+  localparam int unsigned REG_BLOCKS = 539;
 
   // Bit i: there is a register with index i.
-  localparam logic [1023:0] REG_PRESENT = 1024'h00000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000007ffffff0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000070000000000000000000000000003ff01;
+  localparam logic [1023:0] REG_PRESENT = 1024'h0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000fffffff0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000070000000000000000000000000003ff01;
 
   // Bit i: software may write the register with index i.
   localparam logic [1023:0] REG_WRITABLE = 1024'h000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000070000000000000000000000000003ff01;
+
+  // Words of a block header, by field.
+  localparam int unsigned HEADER_KIND = 0;
+  localparam int unsigned HEADER_VERSION = 1;
+  localparam int unsigned HEADER_BYTES = 2;
+  localparam int unsigned HEADER_NEXT = 3;
+  localparam int unsigned HEADER_FLAGS = 4;
+  localparam int unsigned HEADER_CONTROL = 5;
+  localparam int unsigned HEADER_CONTROL_BYTES = 6;
+  localparam int unsigned HEADER_STATUS = 7;
+  localparam int unsigned HEADER_STATUS_BYTES = 8;
+  localparam int unsigned HEADER_UNITS = 9;
+  localparam int unsigned HEADER_SIZE = 10;
+  localparam int unsigned HEADER_MORE = 11;
+  localparam int unsigned HEADER_WORDS = 12;
+
+  // Kinds of blocks, and the headers of a NIC that has all of them: word w of header i is word 16 i + w. The flags and sizes are zero.
+  localparam int unsigned BLOCK_KINDS = 6;
+  localparam logic [8191:0] BLOCK_HEADERS = 8192'h000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000030000000010000000600000000000000000000000000000000000000000000000000000000000000100000085c0000000c000002000000000000000d4000000030000000010000000500000000000000000000000000000000000000000000000000000000000000300000082c00000000000000000000000000000d00000000300000000100000004000000000000000000000000000000000000000000000000000000000000001c0000081000000028000000200000000000000cc000000030000000010000000300000000000000000000000000000000000000000000000000000000000000040000080c00008000000010000000000000000c80000000300000000100000002000000000000000000000000000000000000000000000000000000000000000c0000080000000004000000000000000000000c40000000300000000100000001;
 
   // Device-side handle of one queue.
   // Fields from the last to the first: byte 0 in memory is bits 7:0.
@@ -735,6 +777,35 @@ package ringbell_abi_pkg;
     // Kind code, see the EVENT_ constants.
     logic [31:0] kind;
   } rb_event_t;
+
+  // Header of a block of the BAR, 48 bytes. Registers are byte ranges of the BAR; those without bytes begin at 0.
+  // Fields from the last to the first: byte 0 in memory is bits 7:0.
+  typedef struct packed {
+    // A second size, where the kind has one.
+    logic [31:0] more;
+    // Size of one of them.
+    logic [31:0] size;
+    // How many it has of what its kind counts.
+    logic [31:0] units;
+    // Bytes of them.
+    logic [31:0] status_bytes;
+    // First byte of its status registers.
+    logic [31:0] status;
+    // Bytes of them.
+    logic [31:0] control_bytes;
+    // First byte of its control registers or doorbells.
+    logic [31:0] control;
+    // See the BLOCK_ flags.
+    logic [31:0] flags;
+    // Byte offset of the next header, beyond this one's end; 0 in the last.
+    logic [31:0] next;
+    // Bytes of this header: 48, more in later versions.
+    logic [31:0] bytes;
+    // Version of the block; one that is higher has everything of those before.
+    logic [31:0] version;
+    // See the BLOCK_ constants.
+    logic [31:0] kind;
+  } rb_block_header_t;
 
 endpackage
 

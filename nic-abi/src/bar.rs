@@ -3,7 +3,7 @@
 //! Page 0 is FpgaNIC's control window (§2.5.1, Table 3): 512 doorbell registers at 0x000 and 512
 //! status registers at 0x800, 4 bytes each. Queue doorbells follow in pages of their own, one per
 //! 64-byte line so that two rings never share a cache line. A doorbell is the first word of its line; the other fifteen are
-//! no registers, and an access to one is refused. Registers of the control window are either *trapped* (written by the host through
+//! no registers, and an access to one is refused. From 0xc00 on stand the headers of the BAR's blocks ([`block`](crate::block)), read-only. Registers of the control window are either *trapped* (written by the host through
 //! `Nic::bar_write32`) or *shared* (plain memory that kernels store to and the NIC polls).
 
 /// Bytes of the control window.
@@ -139,6 +139,8 @@ registers! {
     FramesReceived = 537 [Ro] => "FRAMES_RECEIVED",
     /// Frames and datagrams that a port could not send.
     FramesLost = 538 [Ro] => "FRAMES_LOST",
+    /// Byte offset of the first block header, 0 without any.
+    Blocks = 539 [Ro] => "BLOCKS",
 }
 
 impl Reg {

@@ -5,7 +5,8 @@
 
 use crate::describe::Const;
 use crate::{
-    bar, collective, completion, descriptor, event, kernel_stream, queue, translation, Status,
+    bar, block, collective, completion, descriptor, event, kernel_stream, queue, translation,
+    Status,
 };
 
 const fn row(name: &'static str, value: u64, doc: &'static str) -> Const {
@@ -53,6 +54,21 @@ pub const TABLE: &[Const] = &[
         "BAR_BYTES",
         bar::BAR_BYTES as u64,
         "Bytes of the whole BAR.",
+    ),
+    row(
+        "HEADERS_BASE",
+        block::HEADERS_BASE as u64,
+        "Byte offset of the first block header of a NIC of this contract.",
+    ),
+    row(
+        "HEADER_STRIDE",
+        block::HEADER_STRIDE as u64,
+        "Bytes between two block headers of it.",
+    ),
+    row(
+        "BLOCK_HARDWARE",
+        block::BLOCK_HARDWARE as u64,
+        "Flag of a block header: hardware does the block's work; else software does.",
     ),
     row(
         "PAGE_SHIFT",
@@ -183,7 +199,11 @@ mod tests {
     use crate::{Event, EventKind, Flags, Opcode, Status};
 
     /// Every structure and bit-field table that crosses the border.
-    const STRUCTS: &[Struct] = &[queue::QueueHandle::LAYOUT, Event::LAYOUT];
+    const STRUCTS: &[Struct] = &[
+        queue::QueueHandle::LAYOUT,
+        Event::LAYOUT,
+        block::BlockHeader::LAYOUT,
+    ];
     const FIELDS: &[&[BitField]] = &[descriptor::DESCRIPTOR_FIELDS, completion::COMPLETION_FIELDS];
 
     #[test]
@@ -194,6 +214,7 @@ mod tests {
             Status::TABLE,
             EventKind::TABLE,
             Flags::TABLE,
+            block::BlockKind::TABLE,
         ];
         let names = || tables.iter().flat_map(|t| t.iter()).map(|c| c.name);
         for (i, a) in names().enumerate() {

@@ -1,6 +1,6 @@
 //! The contract between a GPU kernel, the host library and the NIC.
 //!
-//! All data between GPU and NIC is defined here, once: the BAR map ([`bar`]), the 64-byte work queue entry
+//! All data between GPU and NIC is defined here, once: the BAR map ([`bar`]) with its description of itself ([`block`]), the 64-byte work queue entry
 //! ([`descriptor`]), the completion line ([`completion`]), the event ([`event`]), operation and status
 //! codes, the plain-data queue handle of a kernel ([`queue`]), and the stream between a kernel and the NIC
 //! ([`kernel_stream`]), and the numbers of RoCEv2 ([`roce`]). `cargo xtask gen` writes the CUDA header, the SystemVerilog package and the
@@ -10,6 +10,7 @@
 #![no_std]
 
 pub mod bar;
+pub mod block;
 pub mod collective;
 pub mod completion;
 pub mod constants;
@@ -26,6 +27,7 @@ pub mod roce;
 pub mod status;
 pub mod translation;
 
+pub use block::{Block, BlockHeader, BlockKind, ChainError};
 pub use collective::{Algorithm, CollectiveKind, CollectiveSpec, DataType, ReduceOp, WireType};
 pub use completion::Completion;
 pub use descriptor::{

@@ -13,6 +13,7 @@ use ringbell_nic_abi::bar::{
     Access, Reg, BAR_BYTES, CONTROL_BYTES, DOORBELL_BASE, DOORBELL_STRIDE, MEMFD_NAME,
 };
 
+use ringbell_nic_abi::block::{BlockKind, HEADERS_BASE, HEADER_STRIDE, HEADER_WORDS};
 use ringbell_nic_abi::GpuVa;
 
 use crate::shmem::Mapping;
@@ -41,6 +42,12 @@ pub enum BarError {
         /// The register.
         reg: Reg,
     },
+    /// A block header was written.
+    #[error("BAR offset {offset:#x} is in a block header, which is read-only")]
+    Header {
+        /// The offset given.
+        offset: usize,
+    },
     /// The GTLB block refused it.
     #[error(transparent)]
     Gtlb(#[from] ringbell_gtlb::BarError),
@@ -63,6 +70,8 @@ pub enum Target {
     Reg(Reg, Access),
     /// A doorbell, at the first word of its line.
     Doorbell,
+    /// A word of a block header.
+    Header,
 }
 
 /// What lies at a byte offset.
@@ -81,6 +90,16 @@ pub fn target(offset: usize) -> Result<Target, BarError> {
             .ok_or(BarError::NoRegister { offset });
     }
     debug_assert!(offset < CONTROL_BYTES);
+    if offset >= HEADERS_BASE {
+        let (block, at) = (
+            (offset - HEADERS_BASE) / HEADER_STRIDE,
+            (offset - HEADERS_BASE) % HEADER_STRIDE,
+        );
+        let there = block < BlockKind::ALL.len() && at / 4 < HEADER_WORDS;
+        return there
+            .then_some(Target::Header)
+            .ok_or(BarError::NoRegister { offset });
+    }
     let reg = Reg::from_index((offset / 4) as u32).ok_or(BarError::NoRegister { offset })?;
     let access = Reg::ALL
         .iter()

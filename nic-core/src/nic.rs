@@ -19,7 +19,7 @@ use ringbell_nic_abi::bar::{Access as RegAccess, Reg};
 use ringbell_nic_abi::{Event, PdId, QueueId, SessionId, Status};
 
 use crate::bar::{self, Bar, BarError, Registers, Target};
-use crate::card::{CardCounts, Grants, MakeCard, MemoryBus, SharedCard, Sizes};
+use crate::card::{CardBlocksError, CardCounts, Grants, MakeCard, MemoryBus, SharedCard, Sizes};
 use crate::command::{card, Core, Counters};
 use crate::config::{ConfigError, LocalConfig, NicConfig, ProgressMode};
 use crate::host_queue::HostQueue;
@@ -64,6 +64,9 @@ pub enum NicError {
     /// A card moves payloads, and the CPU does not map the GPU's memory.
     #[error("simulated hardware reaches the GPU's memory only where the CPU maps it; use the emulated GPU (RINGBELL_GPU=emulated)")]
     NotMapped,
+    /// The card is not one of this contract.
+    #[error("the card behind the NIC is refused: {0}")]
+    Card(#[from] CardBlocksError),
     /// The card has no such queue.
     #[error("the card has {queues} queues of up to {slots} slots; use fewer, or shallower ones")]
     CardQueues {
@@ -196,7 +199,7 @@ impl NicBuilder {
             let mapping = core.memory.dma.nic_memory.mapping();
             let grants = Grants::default();
             let bus = MemoryBus::new(memory, mapping, grants.clone()).ok_or(NicError::NotMapped)?;
-            let hardware = SharedCard::new(make(Box::new(bus)), grants);
+            let hardware = SharedCard::new(make(Box::new(bus)), grants)?;
             if !card::attach(&mut core, hardware) {
                 let why = "it has no room for the payloads of the card's connections".into();
                 let setting = "nic_memory_bytes";
@@ -519,14 +522,25 @@ impl Nic {
     /// # Errors
     /// [`BarError`] when nothing is there.
     pub fn bar_read32(&self, offset: usize) -> Result<u32, BarError> {
-        let target = bar::target(offset)?;
-        if let Target::Reg(reg, _) = target {
-            if let Some(v) = self.core(|c| c.register_value(reg)) {
-                self.inner.bar.set(reg, v);
-                return Ok(v);
+        match bar::target(offset)? {
+            Target::Reg(reg, _) => {
+                if let Some(v) = self.core(|c| c.register_value(reg)) {
+                    self.inner.bar.set(reg, v);
+                    return Ok(v);
+                }
             }
+            Target::Header => {
+                let word = self.core(|c| c.header_word(offset));
+                return word.ok_or(BarError::NoRegister { offset });
+            }
+            Target::Doorbell => {}
         }
         Ok(self.inner.bar.load(offset))
+    }
+
+    /// Reads a word of the BAR of the hardware behind the NIC; `None` without hardware, or where it has no register.
+    pub fn card_read32(&self, offset: usize) -> Option<u32> {
+        self.core(|c| c.card.as_ref()?.lock().bar_read(offset))
     }
 
     /// Writes a BAR word; registers act at once.
@@ -539,6 +553,7 @@ impl Nic {
                 self.inner.bar.store(offset, value);
                 return Ok(());
             }
+            Target::Header => return Err(BarError::Header { offset }),
             Target::Reg(reg, RegAccess::Ro) => return Err(BarError::ReadOnly { reg }),
             Target::Reg(reg, _) => reg,
         };

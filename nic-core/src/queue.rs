@@ -30,6 +30,9 @@ use crate::slots::Slots;
 use crate::types::Owner;
 pub(crate) use scatter::ScatterSlots;
 
+/// Most slots of a queue.
+pub(crate) const MAX_DEPTH: u32 = 65_536;
+
 /// Shape of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueConfig {
@@ -58,7 +61,7 @@ impl Default for QueueConfig {
 impl QueueConfig {
     /// The fault of the configuration, as (setting, reason).
     pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
-        if !self.depth.is_power_of_two() || !(2..=65536).contains(&self.depth) {
+        if !self.depth.is_power_of_two() || !(2..=MAX_DEPTH).contains(&self.depth) {
             let why = format!("{} is not a power of two from 2 to 65,536", self.depth);
             return Err(("queue.depth", why));
         }

@@ -10,6 +10,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use ringbell_nic_abi::bar::Reg;
+use ringbell_nic_abi::block::{
+    header_offset, walk, BlockHeader, BlockKind, BLOCK_HARDWARE, HEADER_STRIDE,
+};
 use ringbell_nic_abi::CollectiveKind;
 use ringbell_nic_core::engine::Place;
 
@@ -277,10 +280,78 @@ fn reports(nic: &Nic) {
         nic.backend().bar_read32(usize::MAX - 3).is_err(),
         "no such register"
     );
+    blocks(nic);
     let deadline = Instant::now() + PATIENCE;
     while !nic.flush(Duration::from_millis(100)) {
         assert!(Instant::now() < deadline, "something is always under way");
     }
+}
+
+/// The block headers of the NIC, and of the hardware behind it.
+fn blocks(nic: &Nic) {
+    let backend = nic.backend();
+    let read = |offset| backend.bar_read32(offset).ok();
+    let word = |reg: Reg| read(reg.offset()).expect("a register");
+    let own = chain(&read);
+    let find = |kind| own.iter().find(|h| h.known() == Some(kind)).copied();
+    let has = |kind| find(kind).unwrap_or_else(|| panic!("no block {}", kind.name()));
+    assert_eq!(has(BlockKind::Identity).version, 1);
+    assert_eq!(has(BlockKind::Network).units, word(Reg::Ports));
+    let gtlb = has(BlockKind::Gtlb);
+    let [instances, main, complementary] = [
+        Reg::GtlbInstances,
+        Reg::GtlbMainEntries,
+        Reg::GtlbComplementaryEntries,
+    ]
+    .map(word);
+    assert_eq!(
+        (gtlb.units, gtlb.size, gtlb.more),
+        (instances, main, complementary)
+    );
+    let queues = has(BlockKind::Queues);
+    assert!(queues.units > word(Reg::Queues) && queues.size >= 256);
+    has(BlockKind::Counters);
+
+    // Headers are read-only, and their places hold nothing where a block is missing.
+    let at = header_offset(BlockKind::Identity);
+    assert!(
+        backend.bar_read32(at + HEADER_STRIDE - 4).is_err(),
+        "between two headers"
+    );
+    let direct = header_offset(BlockKind::Direct);
+    assert_eq!(
+        backend.bar_read32(direct).is_ok(),
+        find(BlockKind::Direct).is_some()
+    );
+
+    let card = chain(&|offset| backend.card_read32(offset));
+    let in_hardware = |chain: &[BlockHeader], kind: BlockKind| {
+        let mut of = chain.iter().filter(|h| h.known() == Some(kind));
+        of.any(|h| h.flags & BLOCK_HARDWARE != 0)
+    };
+    for kind in [BlockKind::Queues, BlockKind::Direct] {
+        let hardware = backend.card_counts().is_some();
+        assert_eq!(in_hardware(&own, kind), hardware, "{}", kind.name());
+        assert_eq!(in_hardware(&card, kind), hardware, "{}", kind.name());
+    }
+}
+
+/// The headers of a BAR whose chain is right; every register that a block names can be read.
+fn chain(read: &dyn Fn(usize) -> Option<u32>) -> Vec<BlockHeader> {
+    let headers: Vec<BlockHeader> = match read(Reg::Blocks.offset()) {
+        Some(_) => walk(read)
+            .map(|found| found.expect("a right chain").1)
+            .collect(),
+        None => Vec::new(),
+    };
+    for (reg, ..) in Reg::ALL.iter().filter(|_| !headers.is_empty()) {
+        assert!(
+            read(reg.offset()).is_some(),
+            "{} cannot be read",
+            reg.name()
+        );
+    }
+    headers
 }
 
 fn end(a: &Nic, b: &Nic) {

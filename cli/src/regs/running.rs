@@ -24,10 +24,13 @@ pub(super) struct RunningNic {
 impl RunningNic {
     /// The value of a register now; none when the memory cannot be read.
     pub(super) fn read(&self, reg: Reg) -> Option<u32> {
+        self.word(reg.offset())
+    }
+
+    /// The word at an offset of the BAR now; none when the memory cannot be read.
+    pub(super) fn word(&self, offset: usize) -> Option<u32> {
         let mut word = [0; 4];
-        self.bar
-            .read_exact_at(&mut word, reg.offset() as u64)
-            .ok()?;
+        self.bar.read_exact_at(&mut word, offset as u64).ok()?;
         Some(u32::from_le_bytes(word))
     }
 }

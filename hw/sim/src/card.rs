@@ -9,22 +9,13 @@ use std::ffi::CStr;
 use std::fmt;
 
 use ringbell_nic_abi::WorkQueueEntry;
-use ringbell_nic_core::card::{self as nic, Sizes};
+use ringbell_nic_core::card as nic;
 pub use ringbell_nic_core::card::{Bus, Control, Cycles, Ended, Event, Fetched, Io, LINE};
 
 use crate::nic_top::Block;
 
-/// What `build.rs` makes of `nic_top`, and its own parameters.
-const SIZES: Sizes = Sizes {
-    queues: 64,
-    slots: 1 << 10,
-    conns: 64,
-    operations: 4,
-    main_entries: 16_384,
-    complementary_entries: 2_048,
-};
-/// Cycles after which an answer that the card owes is missing. Clearing the GTLB takes the longest.
-const PATIENCE: u64 = 4 * SIZES.main_entries as u64;
+/// Cycles after which an answer that the card owes is missing. Clearing the GTLB's 16,384 main entries takes the longest.
+const PATIENCE: u64 = 4 * 16_384;
 /// Cycles without a sign of work after which nothing is under way, beside the bus's latency.
 const REST: u64 = 48;
 /// Looks for an entry that has not come which count as work. The card looks again every 256 cycles.
@@ -551,9 +542,6 @@ impl Card {
 
 /// The same methods, for a NIC.
 impl nic::Card for Card {
-    fn sizes(&self) -> Sizes {
-        SIZES
-    }
     fn cycle(&mut self) {
         Card::cycle(self);
     }
@@ -568,6 +556,9 @@ impl nic::Card for Card {
     }
     fn setup_queue(&mut self, queue: u32, sq: u64, cq: u64, depth_log2: u32, first_ticket: u32) {
         Card::setup_queue(self, queue, sq, cq, depth_log2, first_ticket);
+    }
+    fn bar_read(&mut self, offset: usize) -> Option<u32> {
+        Card::bar_read(self, offset)
     }
     fn bar_write(&mut self, offset: usize, value: u32) -> bool {
         Card::bar_write(self, offset, value)

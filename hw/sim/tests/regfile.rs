@@ -7,6 +7,9 @@ use ringbell_hw_sim::regfile::Block;
 use ringbell_nic_abi::bar::{
     Access, Reg, BAR_BYTES, CONTROL_BYTES, DOORBELL_BASE, DOORBELL_STRIDE, MAGIC, STATUS_BASE,
 };
+use ringbell_nic_abi::block::{
+    header_offset, walk, Block as Described, BlockKind, BLOCK_HARDWARE, HEADERS_BASE, HEADER_STRIDE,
+};
 use ringbell_nic_abi::ABI_VERSION;
 
 const OKAY: u64 = 0;
@@ -138,12 +141,35 @@ fn event(addr: usize, value: u32, strobe: u64) -> Option<Event> {
     (row.1 != Access::Ro).then(|| Event::Register(reg as u64, value))
 }
 
+/// The blocks of the register file as it is built alone: the sizes are its own parameters.
+fn described(kind: BlockKind) -> Described {
+    let mut block = Described::new(kind);
+    (block.flags, block.units, block.size, block.more) = match kind {
+        BlockKind::Queues => (BLOCK_HARDWARE, 16, 256, 0),
+        BlockKind::Gtlb => (BLOCK_HARDWARE, 1, 16_384, 2_048),
+        BlockKind::Direct => (BLOCK_HARDWARE, 64, 4, 0),
+        _ => (0, 1, 0, 0),
+    };
+    block
+}
+
+/// The word of a block header at an address, by the contract.
+fn header_word(addr: usize) -> Option<u32> {
+    let at = addr.checked_sub(HEADERS_BASE)?;
+    let (i, word) = (at / HEADER_STRIDE, at % HEADER_STRIDE / 4);
+    let kind = *BlockKind::ALL.get(i)?;
+    let next = BlockKind::ALL.get(i + 1).copied();
+    let words = described(kind).header(next).words();
+    words.get(word).copied().filter(|_| addr.is_multiple_of(4))
+}
+
 /// Addresses of every kind, registers and doorbells most often.
 fn address(rng: &mut Rng) -> usize {
     match rng.below(8) {
         0 => rng.below(1 << 16) as usize,
         1 => rng.below(CONTROL_BYTES as u64) as usize,
-        2..=4 => DOORBELL_BASE + DOORBELL_STRIDE * rng.below(512) as usize,
+        2 => HEADERS_BASE + 4 * rng.below(256) as usize,
+        3..=4 => DOORBELL_BASE + DOORBELL_STRIDE * rng.below(512) as usize,
         _ => 4 * Reg::ALL[rng.below(Reg::ALL.len() as u64) as usize].0 as usize,
     }
 }
@@ -186,13 +212,17 @@ fn check(seed: u64, ready: u64, accesses: usize) {
                 refused += u64::from(!kept);
             }
             _ => {
+                let header = header_word(addr);
                 let there = match addr {
+                    _ if header.is_some() => true,
                     a if !a.is_multiple_of(4) || a >= BAR_BYTES => false,
                     a if a >= DOORBELL_BASE => a.is_multiple_of(DOORBELL_STRIDE),
                     a => Reg::from_index((a / 4) as u32).is_some(),
                 };
                 let value = match (there, Reg::from_index((addr / 4) as u32)) {
                     (false, _) => 0,
+                    (true, _) if header.is_some() => header.unwrap_or(0),
+                    (true, Some(Reg::Blocks)) => HEADERS_BASE as u32,
                     (true, Some(Reg::Magic)) => MAGIC,
                     (true, Some(Reg::AbiVersion)) => ABI_VERSION,
                     (true, _) => model.get(&addr).copied().unwrap_or(0),
@@ -214,6 +244,31 @@ fn every_write_leaves_its_event_once_under_any_back_pressure() {
     for (seed, ready) in [(1, 8), (2, 4), (3, 1)] {
         check(seed, ready, 20_000);
     }
+}
+
+#[test]
+fn the_block_headers_are_the_contracts_chain_with_the_sizes_of_the_parameters() {
+    let mut bench = Bench::new(4, 4);
+    let chain = walk(|addr| match bench.read(addr) {
+        (OKAY, value) => Some(value),
+        _ => None,
+    });
+    let found: Vec<_> = chain.map(|h| h.expect("a right chain")).collect();
+    assert_eq!(found.len(), BlockKind::ALL.len());
+    for (i, (at, header)) in found.into_iter().enumerate() {
+        let kind = BlockKind::ALL[i];
+        let next = BlockKind::ALL.get(i + 1).copied();
+        assert_eq!(
+            (at, header),
+            (header_offset(kind), described(kind).header(next))
+        );
+    }
+    // They are constants: a write is refused, and changes nothing.
+    let at = header_offset(BlockKind::Gtlb);
+    let before = bench.read(at);
+    assert_eq!(bench.write(at, 0, 0xf), SLAVE_ERROR);
+    assert_eq!(bench.read(at), before);
+    assert!(bench.events.is_empty());
 }
 
 #[test]

@@ -9,10 +9,12 @@
 //!
 //! [`Card`] is what the hardware side implements, and [`Bus`] is what it sees of memory. [`Shared`] is the NIC's end.
 
+mod blocks;
 mod bus;
 mod gtlb;
 mod shared;
 
+pub use blocks::CardBlocksError;
 pub(crate) use bus::{Grants, MemoryBus, Stage};
 pub(crate) use gtlb::Mapped;
 pub(crate) use shared::{ConnEvent, Shared, SharedCard, Side};
@@ -163,7 +165,7 @@ pub struct Cycles {
     pub dropped: u64,
 }
 
-/// Sizes of a card.
+/// Sizes of a card, which the headers of its BAR state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
     /// Queues.
@@ -182,8 +184,6 @@ pub struct Sizes {
 
 /// The hardware: `nic_top` of hw/rtl, cycle by cycle. What is posted to it waits in queues of plain values until it takes them.
 pub trait Card: Send {
-    /// Its sizes.
-    fn sizes(&self) -> Sizes;
     /// One cycle.
     fn cycle(&mut self);
     /// Whether something is under way.
@@ -194,6 +194,8 @@ pub trait Card: Send {
     fn event(&mut self) -> Option<Event>;
     /// Makes a queue known: bus addresses of its entries and completion lines.
     fn setup_queue(&mut self, queue: u32, sq: u64, cq: u64, depth_log2: u32, first_ticket: u32);
+    /// Reads a word of the BAR; `None` where the card has no register.
+    fn bar_read(&mut self, offset: usize) -> Option<u32>;
     /// Writes a word of the BAR. `false`: the card refuses it.
     fn bar_write(&mut self, offset: usize, value: u32) -> bool;
     /// Opens, closes or flushes; returns when it has been done.

@@ -8,7 +8,7 @@ use ringbell_nic_abi::WorkQueueEntry;
 
 use super::bus::Grants;
 use super::gtlb::{Gtlb, Mapped};
-use super::{Card, CardCounts, Control, Cycles, Ended, Event, Fetched, Io, Sizes};
+use super::{Card, CardBlocksError, CardCounts, Control, Cycles, Ended, Event, Fetched, Io, Sizes};
 use crate::memory::nic_memory::HOST_BUS;
 
 /// Most cycles until a card has taken or given what it can at once.
@@ -69,9 +69,13 @@ impl std::fmt::Debug for Shared {
 pub(crate) struct SharedCard(Arc<Mutex<Shared>>);
 
 impl SharedCard {
-    pub(crate) fn new(card: Box<dyn Card>, grants: Grants) -> SharedCard {
-        let sizes = card.sizes();
-        SharedCard(Arc::new(Mutex::new(Shared {
+    /// Refuses a card whose headers are broken, or lack what a NIC needs.
+    pub(crate) fn new(
+        mut card: Box<dyn Card>,
+        grants: Grants,
+    ) -> Result<SharedCard, CardBlocksError> {
+        let sizes = Sizes::of(&mut *card)?;
+        Ok(SharedCard(Arc::new(Mutex::new(Shared {
             gtlb: Gtlb::new(&sizes),
             card,
             sizes,
@@ -79,7 +83,7 @@ impl SharedCard {
             fetched: vec![VecDeque::new(); sizes.queues as usize],
             conns: (0..sizes.conns).map(|_| Conn::default()).collect(),
             counts: CardCounts::default(),
-        })))
+        }))))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Shared> {
@@ -197,6 +201,13 @@ impl Shared {
         }
         self.card
             .setup_queue(queue, sq, cq, depth_log2, first_ticket);
+    }
+
+    /// A word of the card's BAR; `None` where it has no register.
+    pub(crate) fn bar_read(&mut self, offset: usize) -> Option<u32> {
+        let value = self.card.bar_read(offset);
+        self.sort();
+        value
     }
 
     /// A doorbell was rung.

@@ -24,10 +24,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringbell_gtlb::{DmaMemory, Mmu};
-use ringbell_nic_abi::bar::{Reg, MAGIC};
+use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::{
     CollectiveSpec, Descriptor, EntryKind, EventKind, Flags, Opcode, PdId, SessionId, Status,
-    WorkQueueEntry, ABI_VERSION,
+    WorkQueueEntry,
 };
 
 use crate::bar::Bar;
@@ -59,8 +59,6 @@ use streams::{needs_clock, Streams};
 pub(crate) use windows::Windows;
 pub use windows::{RankMemory, Window};
 
-/// Value of [`Reg::Backend`] without and with a card.
-const BACKEND: [u32; 2] = [1, 2];
 /// Why a descriptor is refused: status and detail.
 type Refusal = (Status, u64);
 /// How a descriptor ends that is executed at once: bytes and detail.
@@ -747,7 +745,8 @@ impl Core {
     fn refresh_status(&mut self) {
         let mut page = std::mem::take(&mut self.status);
         let counters = self.counters();
-        page.refresh(self.time.now, |reg| self.value_of(reg, &counters));
+        page.refresh(self.time.now, |reg| status::value(self, reg, &counters));
+        page.show_headers(self);
         self.status = page;
     }
 
@@ -764,36 +763,11 @@ impl Core {
 
     /// The value of a register now; none when it has none besides what was last written.
     pub(crate) fn register_value(&self, reg: Reg) -> Option<u32> {
-        self.value_of(reg, &self.counters())
+        status::value(self, reg, &self.counters())
     }
 
-    fn value_of(&self, reg: Reg, counters: &Counters) -> Option<u32> {
-        let mac = self.config.mac;
-        Some(match reg {
-            Reg::Magic => MAGIC,
-            Reg::AbiVersion => ABI_VERSION,
-            Reg::Backend => BACKEND[usize::from(self.card.is_some())],
-            Reg::Queues => self.queue_count(),
-            Reg::Ipv4 => u32::from(self.config.ip),
-            Reg::MacLo => u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]),
-            Reg::MacHi => u32::from(u16::from_be_bytes([mac[0], mac[1]])),
-            Reg::Faults => counters.faults as u32,
-            Reg::Accepted => counters.accepted as u32,
-            Reg::Retired => counters.retired as u32,
-            Reg::TxBytesLo => counters.tx_bytes as u32,
-            Reg::TxBytesHi => (counters.tx_bytes >> 32) as u32,
-            Reg::RxBytesLo => counters.rx_bytes as u32,
-            Reg::RxBytesHi => (counters.rx_bytes >> 32) as u32,
-            Reg::FramesDropped => self.streams.network.refused_frames() as u32,
-            Reg::Ports => self.streams.network.ports().len() as u32,
-            Reg::FramesSent => self.streams.network.sum(|c| c.tx_frames) as u32,
-            Reg::FramesReceived => self.streams.network.sum(|c| c.rx_frames) as u32,
-            Reg::FramesLost => self.streams.network.sum(|c| c.tx_dropped) as u32,
-            Reg::EventsLost => counters.events_lost as u32,
-            Reg::Sessions => self.streams.sessions.len() as u32,
-            Reg::BadDescriptor => self.report.last_bad,
-            Reg::Heartbeat => counters.steps as u32,
-            other => return self.memory.mmu.read_register(other),
-        })
+    /// The word at an offset of the block headers now; none where there is no header.
+    pub(crate) fn header_word(&self, offset: usize) -> Option<u32> {
+        status::header_word(self, offset)
     }
 }

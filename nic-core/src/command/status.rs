@@ -5,10 +5,19 @@
 
 use std::time::Duration;
 
-use ringbell_nic_abi::bar::Reg;
+use ringbell_nic_abi::bar::{Reg, MAGIC};
+use ringbell_nic_abi::block::{
+    header_offset, Block, BlockKind, BLOCK_HARDWARE, HEADERS_BASE, HEADER_STRIDE, HEADER_WORDS,
+};
+use ringbell_nic_abi::ABI_VERSION;
 
+use super::{Core, Counters};
 use crate::bar::Bar;
+use crate::queue::MAX_DEPTH;
 use crate::types::NicTime;
+
+/// Value of [`Reg::Backend`] without and with a card.
+const BACKEND: [u32; 2] = [1, 2];
 
 /// How old the page may grow while the NIC is stepped.
 const REFRESH: Duration = Duration::from_millis(20);
@@ -41,4 +50,93 @@ impl StatusPage {
             }
         }
     }
+
+    /// Stores the headers of the blocks that the NIC has.
+    pub(super) fn show_headers(&self, core: &Core) {
+        let Some(bar) = &self.bar else { return };
+        for kind in BlockKind::ALL {
+            let words = header(core, *kind).into_iter().flatten();
+            for (i, word) in words.enumerate() {
+                bar.store(header_offset(*kind) + 4 * i, word);
+            }
+        }
+    }
+}
+
+/// The block of a kind, if the NIC has it.
+fn block(core: &Core, kind: BlockKind) -> Option<Block> {
+    let mut block = Block::new(kind);
+    let sizes = core.card.as_ref().map(|card| card.lock().sizes());
+    match (kind, sizes) {
+        (BlockKind::Queues, None) => {
+            (block.units, block.size) = (core.config.max_queues as u32, MAX_DEPTH);
+        }
+        (BlockKind::Queues, Some(sizes)) => {
+            block.flags = BLOCK_HARDWARE;
+            (block.units, block.size) =
+                (sizes.queues.min(core.config.max_queues as u32), sizes.slots);
+        }
+        // The registers of this BAR act on the software's GTLB, with a card as well.
+        (BlockKind::Gtlb, _) => {
+            let read = |reg| core.memory.mmu.read_register(reg).unwrap_or(0);
+            block.units = read(Reg::GtlbInstances);
+            block.size = read(Reg::GtlbMainEntries);
+            block.more = read(Reg::GtlbComplementaryEntries);
+        }
+        (BlockKind::Network, _) => block.units = core.streams.network.ports().len() as u32,
+        (BlockKind::Direct, sizes) => {
+            let sizes = sizes?;
+            block.flags = BLOCK_HARDWARE;
+            (block.units, block.size) = (sizes.conns.into(), sizes.operations as u32);
+        }
+        (BlockKind::Identity | BlockKind::Counters, _) => {}
+    }
+    Some(block)
+}
+
+/// The words of a block's header, if the NIC has it.
+fn header(core: &Core, kind: BlockKind) -> Option<[u32; HEADER_WORDS]> {
+    let block = block(core, kind)?;
+    let mut later = BlockKind::ALL.iter().filter(|k| **k > kind);
+    let next = later.find(|k| self::block(core, **k).is_some());
+    Some(block.header(next.copied()).words())
+}
+
+/// The word at an offset of the headers.
+pub(super) fn header_word(core: &Core, offset: usize) -> Option<u32> {
+    let at = offset.checked_sub(HEADERS_BASE)?;
+    let kind = *BlockKind::ALL.get(at / HEADER_STRIDE)?;
+    header(core, kind)?.get(at % HEADER_STRIDE / 4).copied()
+}
+
+/// The value of a register now; none when it has none besides what was last written.
+pub(super) fn value(core: &Core, reg: Reg, counters: &Counters) -> Option<u32> {
+    let mac = core.config.mac;
+    Some(match reg {
+        Reg::Magic => MAGIC,
+        Reg::AbiVersion => ABI_VERSION,
+        Reg::Backend => BACKEND[usize::from(core.card.is_some())],
+        Reg::Queues => core.queue_count(),
+        Reg::Ipv4 => u32::from(core.config.ip),
+        Reg::MacLo => u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]),
+        Reg::MacHi => u32::from(u16::from_be_bytes([mac[0], mac[1]])),
+        Reg::Faults => counters.faults as u32,
+        Reg::Accepted => counters.accepted as u32,
+        Reg::Retired => counters.retired as u32,
+        Reg::TxBytesLo => counters.tx_bytes as u32,
+        Reg::TxBytesHi => (counters.tx_bytes >> 32) as u32,
+        Reg::RxBytesLo => counters.rx_bytes as u32,
+        Reg::RxBytesHi => (counters.rx_bytes >> 32) as u32,
+        Reg::FramesDropped => core.streams.network.refused_frames() as u32,
+        Reg::Ports => core.streams.network.ports().len() as u32,
+        Reg::FramesSent => core.streams.network.sum(|c| c.tx_frames) as u32,
+        Reg::FramesReceived => core.streams.network.sum(|c| c.rx_frames) as u32,
+        Reg::FramesLost => core.streams.network.sum(|c| c.tx_dropped) as u32,
+        Reg::EventsLost => counters.events_lost as u32,
+        Reg::Sessions => core.streams.sessions.len() as u32,
+        Reg::BadDescriptor => core.report.last_bad,
+        Reg::Heartbeat => counters.steps as u32,
+        Reg::Blocks => HEADERS_BASE as u32,
+        other => return core.memory.mmu.read_register(other),
+    })
 }

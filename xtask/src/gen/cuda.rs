@@ -6,8 +6,8 @@ use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::describe::{BitField, Const, Struct};
 use ringbell_nic_abi::{
     collective, completion, constants, descriptor, engine, one_sided, queue, roce, Algorithm,
-    CollectiveKind, DataType, EngineTarget, Event, EventKind, Flags, NakCode, Opcode, ReduceOp,
-    RoceOpcode, Status, WireType,
+    BlockHeader, BlockKind, CollectiveKind, DataType, EngineTarget, Event, EventKind, Flags,
+    NakCode, Opcode, ReduceOp, RoceOpcode, Status, WireType,
 };
 
 use super::one_line;
@@ -65,6 +65,7 @@ pub(super) fn header() -> String {
     consts(&mut out, "RoCEv2", roce::TABLE);
     consts(&mut out, "RoCEv2 operations", RoceOpcode::TABLE);
     consts(&mut out, "RoCEv2 reasons of a refusal", NakCode::TABLE);
+    consts(&mut out, "Kinds of blocks of the BAR", BlockKind::TABLE);
     fields(&mut out, "Work queue entry", descriptor::DESCRIPTOR_FIELDS);
     fields(&mut out, "Collective descriptor", collective::SPEC_FIELDS);
     fields(
@@ -77,6 +78,7 @@ pub(super) fn header() -> String {
     registers(&mut out);
     structure(&mut out, &queue::QueueHandle::LAYOUT);
     structure(&mut out, &Event::LAYOUT);
+    structure(&mut out, &BlockHeader::LAYOUT);
     status_texts(&mut out);
     out.push_str("\n#endif /* RINGBELL_ABI_H */\n");
     out

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use ringbell_nic_abi::bar::{self, Access, Reg};
 use ringbell_nic_abi::describe::{BitField, Const, Struct};
 use ringbell_nic_abi::{
-    collective, completion, constants, descriptor, engine, one_sided, queue, roce, Algorithm,
-    CollectiveKind, DataType, EngineTarget, Event, EventKind, Flags, NakCode, Opcode, ReduceOp,
-    RoceOpcode, Status, WireType,
+    block, collective, completion, constants, descriptor, engine, one_sided, queue, roce,
+    Algorithm, BlockHeader, BlockKind, CollectiveKind, DataType, EngineTarget, Event, EventKind,
+    Flags, NakCode, Opcode, ReduceOp, RoceOpcode, Status, WireType,
 };
 
 use super::one_line;
@@ -22,13 +22,17 @@ pub(super) fn reference() -> String {
          | bytes | what |\n|---|---|\n\
          | `{:#06x}..{:#06x}` | doorbell registers of the control window (FpgaNIC §2.5.1), 4 bytes each |\n\
          | `{:#06x}..{:#06x}` | status registers, 4 bytes each, read only |\n\
+         | `{:#06x}..{:#06x}` | block headers, {} bytes apart, read only |\n\
          | `{:#06x}..{:#06x}` | {} queue doorbells, one u32 at the start of each {}-byte line; an access to the other words is refused |\n\n\
          Access: `Ro` read only, `Wo` write only (reads give the last value written), `Rw` both.\n",
         ringbell_nic_abi::ABI_VERSION,
         0,
         bar::STATUS_BASE,
         bar::STATUS_BASE,
+        block::HEADERS_BASE,
+        block::HEADERS_BASE,
         bar::CONTROL_BYTES,
+        block::HEADER_STRIDE,
         bar::DOORBELL_BASE,
         bar::BAR_BYTES,
         bar::MAX_QUEUES,
@@ -36,6 +40,7 @@ pub(super) fn reference() -> String {
     );
     registers(&mut out, "Doorbell registers", false);
     registers(&mut out, "Status registers", true);
+    blocks(&mut out);
     out.push_str(
         "\n## Work queue entry\n\n\
          64 bytes, eight 64-bit words. Bit 63 of every word is the lap bit: 1 in even laps of the ring,\n\
@@ -62,6 +67,7 @@ pub(super) fn reference() -> String {
     fields(&mut out, completion::COMPLETION_FIELDS);
     structure(&mut out, "Queue handle", &queue::QueueHandle::LAYOUT);
     structure(&mut out, "Event", &Event::LAYOUT);
+    structure(&mut out, "Block header", &BlockHeader::LAYOUT);
     codes(&mut out, "Operation codes", Opcode::TABLE);
     codes(&mut out, "Flags", Flags::TABLE);
     codes(&mut out, "Status codes", Status::TABLE);
@@ -105,6 +111,30 @@ fn registers(out: &mut String, title: &str, status: bool) {
             reg.offset(),
             *reg as u32,
             cell(doc)
+        );
+    }
+}
+
+/// The blocks, with their headers' offsets and their registers.
+fn blocks(out: &mut String) {
+    out.push_str(
+        "\n### Blocks\n\nRegister `BLOCKS` has the offset of the first block header, and each header that of the next one, always a higher one. A reader skips kinds that \
+         it does not know. A NIC lacks the headers of the blocks that it lacks. Registers of a block, by their bytes in the BAR:\n\n\
+         | header | kind | name | version | control registers | status registers | meaning |\n|---|---|---|---|---|---|---|\n",
+    );
+    for (kind, row) in BlockKind::ALL.iter().zip(BlockKind::TABLE) {
+        let [control, status] = kind.ranges().map(|(first, bytes)| match bytes {
+            0 => "–".to_string(),
+            _ => format!("`{first:#06x}..{:#06x}`", first + bytes),
+        });
+        let _ = writeln!(
+            out,
+            "| `{:#05x}` | {} | `RB_{}` | {} | {control} | {status} | {} |",
+            block::header_offset(*kind),
+            row.value,
+            row.name,
+            kind.version(),
+            cell(row.doc)
         );
     }
 }

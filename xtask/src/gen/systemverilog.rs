@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use ringbell_nic_abi::bar::{Access, Reg, CONTROL_BYTES};
 use ringbell_nic_abi::describe::{BitField, Const, Struct};
 use ringbell_nic_abi::{
-    collective, completion, constants, descriptor, engine, one_sided, queue, roce, Algorithm,
-    CollectiveKind, DataType, EngineTarget, Event, EventKind, Flags, NakCode, Opcode, ReduceOp,
-    RoceOpcode, Status, WireType,
+    block, collective, completion, constants, descriptor, engine, one_sided, queue, roce,
+    Algorithm, Block, BlockHeader, BlockKind, CollectiveKind, DataType, EngineTarget, Event,
+    EventKind, Flags, NakCode, Opcode, ReduceOp, RoceOpcode, Status, WireType,
 };
 
 use super::one_line;
@@ -50,6 +50,7 @@ pub(super) fn package() -> String {
     enumeration(&mut out, "wire_type_e", 8, WireType::TABLE);
     enumeration(&mut out, "roce_opcode_e", 8, RoceOpcode::TABLE);
     enumeration(&mut out, "nak_code_e", 5, NakCode::TABLE);
+    enumeration(&mut out, "block_kind_e", 32, BlockKind::TABLE);
     out.push_str("\n  // Flags of a descriptor, one bit each.\n");
     for c in Flags::TABLE {
         comment(&mut out, c.doc);
@@ -89,8 +90,10 @@ pub(super) fn package() -> String {
         "Bit i: software may write the register with index i.",
         |access| access != Access::Ro,
     );
+    headers(&mut out);
     structure(&mut out, &queue::QueueHandle::LAYOUT);
     structure(&mut out, &Event::LAYOUT);
+    structure(&mut out, &BlockHeader::LAYOUT);
     out.push_str("\nendpackage\n\n`endif\n");
     out
 }
@@ -110,6 +113,41 @@ fn mask(out: &mut String, name: &str, doc: &str, wants: fn(Access) -> bool) {
         out,
         "  localparam logic [{}:0] {name} = {bits}'h{digits};",
         bits - 1
+    );
+}
+
+/// The block headers of a NIC that has all blocks, as one constant, and the words of a header by their field.
+fn headers(out: &mut String) {
+    let stride = block::HEADER_STRIDE / 4;
+    // As long as the window, so that every index of it is one of the constant.
+    let window = CONTROL_BYTES - block::HEADERS_BASE;
+    let mut words = vec![0_u32; window / 4];
+    for (i, &kind) in BlockKind::ALL.iter().enumerate() {
+        let next = BlockKind::ALL.get(i + 1).copied();
+        let mut header = Block::new(kind).header(next);
+        header.units = 0;
+        words[i * stride..][..block::HEADER_WORDS].copy_from_slice(&header.words());
+    }
+    let digits: String = words.iter().rev().map(|w| format!("{w:08x}")).collect();
+    out.push_str("\n  // Words of a block header, by field.\n");
+    for f in BlockHeader::LAYOUT.fields {
+        let name = f.name.to_uppercase();
+        let _ = writeln!(
+            out,
+            "  localparam int unsigned HEADER_{name} = {};",
+            f.offset / 4
+        );
+    }
+    let _ = writeln!(
+        out,
+        "  localparam int unsigned HEADER_WORDS = {};\n\n  \
+         // Kinds of blocks, and the headers of a NIC that has all of them: word w of header i is word {stride} i + w. The flags and sizes are zero.\n  \
+         localparam int unsigned BLOCK_KINDS = {};\n  \
+         localparam logic [{}:0] BLOCK_HEADERS = {}'h{digits};",
+        block::HEADER_WORDS,
+        BlockKind::ALL.len(),
+        32 * words.len() - 1,
+        32 * words.len(),
     );
 }
 

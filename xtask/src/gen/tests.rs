@@ -7,8 +7,8 @@ use std::process::Command;
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::{
     collective, completion, constants, descriptor, engine, one_sided, queue, roce, Algorithm,
-    CollectiveKind, DataType, EngineTarget, Event, EventKind, Flags, NakCode, Opcode, ReduceOp,
-    RoceOpcode, Status, WireType,
+    BlockHeader, BlockKind, CollectiveKind, DataType, EngineTarget, Event, EventKind, Flags,
+    NakCode, Opcode, ReduceOp, RoceOpcode, Status, WireType,
 };
 
 use super::stale;
@@ -70,7 +70,11 @@ fn expected() -> Vec<(String, u64)> {
     for (reg, _, name, _) in Reg::ALL {
         rows.push((format!("RB_REG_{name}"), reg.offset() as u64));
     }
-    for s in [queue::QueueHandle::LAYOUT, Event::LAYOUT] {
+    for s in [
+        queue::QueueHandle::LAYOUT,
+        Event::LAYOUT,
+        BlockHeader::LAYOUT,
+    ] {
         rows.push((format!("sizeof(struct {})", s.name), s.size as u64));
         for f in s.fields {
             let size = if f.ty == "u64" { 8 } else { 4 };
