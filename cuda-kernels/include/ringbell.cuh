@@ -413,6 +413,29 @@ RB_DEVICE rb_u32 gpu_read_status_register(const rb_queue &q, rb_u32 reg) {
   return detail::load_relaxed(reinterpret_cast<const rb_u32 *>(q.bar + reg));
 }
 
+/* Tells the host `value`: its next event of kind RB_EVENT_MAILBOX has it as `data`. Returns when the NIC has taken it, in order. One thread of all
+ * kernels of a NIC at a time: of two that write at once, one's value may be lost. RB_STATUS_TIMED_OUT: the NIC did not take it in time, or the
+ * value before; it may still do so. */
+RB_DEVICE rb_u32 gpu_mailbox(const rb_queue &q, rb_u32 value, rb_u32 timeout_us = 0) {
+  const auto at = [&](rb_u32 reg) { return reinterpret_cast<rb_u32 *>(q.bar + reg); };
+  detail::bounded_wait w(detail::effective_timeout(q, timeout_us));
+  rb_u32 taken = 0;
+  const auto is_free = [&] {
+    taken = detail::load_relaxed(at(RB_REG_MAILBOX_TAKEN));
+    return taken == detail::load_relaxed(at(RB_REG_MAILBOX_RING));
+  };
+  while (!is_free())
+    if (!w.turn(q, nullptr, 0)) return RB_STATUS_TIMED_OUT;
+  const rb_u32 next = taken + 1;
+  detail::store_relaxed(at(RB_REG_MAILBOX_DATA), value);
+  detail::order_before_publishing();
+  /* Release: pairs with the NIC's Acquire load of the number. */
+  detail::ring(at(RB_REG_MAILBOX_RING), next);
+  while (detail::load_relaxed(at(RB_REG_MAILBOX_TAKEN)) != next)
+    if (!w.turn(q, nullptr, 0)) return RB_STATUS_TIMED_OUT;
+  return RB_STATUS_OK;
+}
+
 /* --- non-blocking forms ------------------------------------------------------------------------ */
 
 /* Starts to send at most MAX_PIECE bytes; the buffer is the NIC's until the request is done. */
@@ -621,6 +644,7 @@ using rb::gpu_wait_block;
 using rb::gpu_wait_any;
 using rb::gpu_wait_all;
 using rb::gpu_read_status_register;
+using rb::gpu_mailbox;
 #endif
 
 #endif /* RINGBELL_CUH */

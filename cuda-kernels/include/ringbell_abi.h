@@ -51,6 +51,8 @@ typedef uint64_t rb_u64;
 #define RB_HEADER_STRIDE 64u
 /** Flag of a block header: hardware does the block's work; else software does. */
 #define RB_BLOCK_HARDWARE 1u
+/** Flag of a block header: kernels may write its control registers or doorbells. */
+#define RB_BLOCK_KERNELS 2u
 /** log2 of the bytes of a GPU page, a complementary entry of the GTLB. */
 #define RB_PAGE_SHIFT 16u
 /** log2 of the bytes of a main entry of the GTLB. */
@@ -243,6 +245,8 @@ typedef uint64_t rb_u64;
 #define RB_EVENT_ENGINE_SLOW 7u
 /** A stream ended inside an item of engine `session` (data = bytes that were there), or the engine failed (data = all ones) and a stream that it changes has ended. */
 #define RB_EVENT_ENGINE_ERROR 8u
+/** A kernel has told the host `data` by the mailbox; session = the number that it wrote to MAILBOX_RING. */
+#define RB_EVENT_MAILBOX 9u
 
 /* Collective operations. */
 /** Completes when its predecessors have (ACCL's nop). */
@@ -449,6 +453,8 @@ typedef uint64_t rb_u64;
 #define RB_BLOCK_NETWORK 5u
 /** Direct model: `units` connections of `size` operations in each direction. It has no registers. */
 #define RB_BLOCK_DIRECT 6u
+/** Mailbox from kernels to the host. */
+#define RB_BLOCK_MAILBOX 7u
 
 /* Work queue entry: fields of its 64-bit words. */
 /** Operation code. */
@@ -688,6 +694,10 @@ typedef uint64_t rb_u64;
 #define RB_REG_GTLB_BASE_HI 0x040u
 /** Wo. Answers the miss shown in the status registers: 1 after its entry was written (refused while it is missing; the faulted operation is to be repeated), 2 dismisses it. */
 #define RB_REG_GTLB_REFILL 0x044u
+/** Rw. Mailbox: the value that a kernel tells the host. Kernels may write it. */
+#define RB_REG_MAILBOX_DATA 0x080u
+/** Rw. Mailbox: any number but that of MAILBOX_TAKEN hands MAILBOX_DATA to the host, as event MAILBOX. Kernels may write it. */
+#define RB_REG_MAILBOX_RING 0x084u
 /** Rw. Own MAC address, low 32 bits. */
 #define RB_REG_MAC_LO 0x200u
 /** Rw. Own IPv4 address, host byte order. */
@@ -750,6 +760,8 @@ typedef uint64_t rb_u64;
 #define RB_REG_FRAMES_LOST 0x868u
 /** Ro. Byte offset of the first block header, 0 without any. */
 #define RB_REG_BLOCKS 0x86cu
+/** Ro. The number of MAILBOX_RING whose value was taken last: while both are equal the mailbox is free. */
+#define RB_REG_MAILBOX_TAKEN 0x870u
 
 /** Device-side handle of one queue. */
 struct rb_queue {

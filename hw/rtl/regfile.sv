@@ -77,6 +77,7 @@ module regfile #(
     case (32'(at[7:4]) + 32'd1)
       ringbell_abi_pkg::BLOCK_QUEUES: header = sized(at[3:0], header, ringbell_abi_pkg::BLOCK_HARDWARE, Queues, Slots, 0);
       ringbell_abi_pkg::BLOCK_GTLB:   header = sized(at[3:0], header, ringbell_abi_pkg::BLOCK_HARDWARE, 1, MainEntries, CompEntries);
+      ringbell_abi_pkg::BLOCK_MAILBOX: header = sized(at[3:0], header, ringbell_abi_pkg::BLOCK_HARDWARE, 1, 0, 0);
       ringbell_abi_pkg::BLOCK_DIRECT: header = sized(at[3:0], header, ringbell_abi_pkg::BLOCK_HARDWARE, Conns, Operations, 0);
       default:                        header = sized(at[3:0], header, 0, 1, 0, 0);
     endcase
@@ -85,7 +86,7 @@ module regfile #(
   function automatic logic [31:0] sized(input logic [3:0] word, input logic [31:0] other, input logic [31:0] flags,
                                         input logic [31:0] units, input logic [31:0] size, input logic [31:0] more);
     case (32'(word))
-      ringbell_abi_pkg::HEADER_FLAGS: sized = flags;
+      ringbell_abi_pkg::HEADER_FLAGS: sized = other | flags;
       ringbell_abi_pkg::HEADER_UNITS: sized = units;
       ringbell_abi_pkg::HEADER_SIZE:  sized = size;
       ringbell_abi_pkg::HEADER_MORE:  sized = more;

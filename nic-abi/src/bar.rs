@@ -4,7 +4,8 @@
 //! status registers at 0x800, 4 bytes each. Queue doorbells follow in pages of their own, one per
 //! 64-byte line so that two rings never share a cache line. A doorbell is the first word of its line; the other fifteen are
 //! no registers, and an access to one is refused. From 0xc00 on stand the headers of the BAR's blocks ([`block`](crate::block)), read-only. Registers of the control window are either *trapped* (written by the host through
-//! `Nic::bar_write32`) or *shared* (plain memory that kernels store to and the NIC polls).
+//! `Nic::bar_write32`) or *shared* (plain memory that kernels store to and the NIC polls). Of the control registers kernels may write
+//! those of the mailbox. A software NIC ignores their stores to others; a card, which cannot tell a kernel from the host, does not.
 
 /// Bytes of the control window.
 pub const CONTROL_BYTES: usize = 4096;
@@ -79,6 +80,10 @@ registers! {
     GtlbBaseHi = 16 [Rw] => "GTLB_BASE_HI",
     /// Answers the miss shown in the status registers: 1 after its entry was written (refused while it is missing; the faulted operation is to be repeated), 2 dismisses it.
     GtlbRefill = 17 [Wo] => "GTLB_REFILL",
+    /// Mailbox: the value that a kernel tells the host. Kernels may write it.
+    MailboxData = 32 [Rw] => "MAILBOX_DATA",
+    /// Mailbox: any number but that of MAILBOX_TAKEN hands MAILBOX_DATA to the host, as event MAILBOX. Kernels may write it.
+    MailboxRing = 33 [Rw] => "MAILBOX_RING",
     /// Own MAC address, low 32 bits.
     MacLo = 128 [Rw] => "MAC_LO",
     /// Own IPv4 address, host byte order.
@@ -141,6 +146,8 @@ registers! {
     FramesLost = 538 [Ro] => "FRAMES_LOST",
     /// Byte offset of the first block header, 0 without any.
     Blocks = 539 [Ro] => "BLOCKS",
+    /// The number of MAILBOX_RING whose value was taken last: while both are equal the mailbox is free.
+    MailboxTaken = 540 [Ro] => "MAILBOX_TAKEN",
 }
 
 impl Reg {

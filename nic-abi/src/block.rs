@@ -18,8 +18,8 @@ pub const HEADER_STRIDE: usize = 64;
 pub const HEADER_WORDS: usize = BlockHeader::LAYOUT.size / 4;
 /// Flag: hardware does the block's work; else software does.
 pub const BLOCK_HARDWARE: u32 = 1;
-/// All flags of this version.
-pub const BLOCK_FLAGS: u32 = BLOCK_HARDWARE;
+/// Flag: kernels may write its control registers.
+pub const BLOCK_KERNELS: u32 = 2;
 
 coded_enum! {
     /// Kind of a block of the BAR.
@@ -36,6 +36,8 @@ coded_enum! {
         Network = 5 => "NETWORK",
         /// Direct model: `units` connections of `size` operations in each direction. It has no registers.
         Direct = 6 => "DIRECT",
+        /// Mailbox from kernels to the host.
+        Mailbox = 7 => "MAILBOX",
     }
 }
 
@@ -101,6 +103,14 @@ impl BlockKind {
         1
     }
 
+    /// Flags that the contract fixes: whether kernels may write its control registers. The doorbells are theirs as well.
+    pub const fn flags(self) -> u32 {
+        match self {
+            BlockKind::Queues | BlockKind::Mailbox => BLOCK_KERNELS,
+            _ => 0,
+        }
+    }
+
     /// First byte and bytes of its control registers, then of its status registers.
     pub const fn ranges(self) -> [(u32, u32); 2] {
         const NONE: (u32, u32) = (0, 0);
@@ -123,6 +133,10 @@ impl BlockKind {
                 registers(Reg::Ports, Reg::FramesLost),
             ],
             BlockKind::Direct => [NONE, NONE],
+            BlockKind::Mailbox => [
+                registers(Reg::MailboxData, Reg::MailboxRing),
+                registers(Reg::MailboxTaken, Reg::MailboxTaken),
+            ],
         }
     }
 }
@@ -132,7 +146,7 @@ impl Block {
     pub const fn new(kind: BlockKind) -> Block {
         Block {
             kind,
-            flags: 0,
+            flags: kind.flags(),
             units: 1,
             size: 0,
             more: 0,

@@ -71,6 +71,11 @@ pub const TABLE: &[Const] = &[
         "Flag of a block header: hardware does the block's work; else software does.",
     ),
     row(
+        "BLOCK_KERNELS",
+        block::BLOCK_KERNELS as u64,
+        "Flag of a block header: kernels may write its control registers or doorbells.",
+    ),
+    row(
         "PAGE_SHIFT",
         translation::PAGE_SHIFT as u64,
         "log2 of the bytes of a GPU page, a complementary entry of the GTLB.",

@@ -21,6 +21,8 @@ coded_enum! {
         EngineSlow = 7 => "ENGINE_SLOW",
         /// A stream ended inside an item of engine `session` (data = bytes that were there), or the engine failed (data = all ones) and a stream that it changes has ended.
         EngineError = 8 => "ENGINE_ERROR",
+        /// A kernel has told the host `data` by the mailbox; session = the number that it wrote to MAILBOX_RING.
+        Mailbox = 9 => "MAILBOX",
     }
 }
 

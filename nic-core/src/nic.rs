@@ -566,6 +566,12 @@ impl Nic {
                     why: "RESET takes 1; addresses are settings of the NIC, fixed when it is made",
                 })
             }
+            // Plain memory, as for kernels.
+            Reg::MailboxData => {}
+            Reg::MailboxRing => {
+                self.inner.bar.store(offset, value);
+                self.core(Core::poll_mailbox);
+            }
             _ => self.core(|c| c.memory.mmu.write_register(reg, value))?,
         }
         self.inner.bar.store(offset, value);

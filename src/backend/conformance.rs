@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::block::{
-    header_offset, walk, BlockHeader, BlockKind, BLOCK_HARDWARE, HEADER_STRIDE,
+    header_offset, walk, BlockHeader, BlockKind, BLOCK_HARDWARE, BLOCK_KERNELS, HEADER_STRIDE,
 };
-use ringbell_nic_abi::CollectiveKind;
+use ringbell_nic_abi::{CollectiveKind, EventKind};
 use ringbell_nic_core::engine::Place;
 
 use super::*;
@@ -281,6 +281,7 @@ fn reports(nic: &Nic) {
         "no such register"
     );
     blocks(nic);
+    mailbox(nic);
     let deadline = Instant::now() + PATIENCE;
     while !nic.flush(Duration::from_millis(100)) {
         assert!(Instant::now() < deadline, "something is always under way");
@@ -329,11 +330,63 @@ fn blocks(nic: &Nic) {
         let mut of = chain.iter().filter(|h| h.known() == Some(kind));
         of.any(|h| h.flags & BLOCK_HARDWARE != 0)
     };
-    for kind in [BlockKind::Queues, BlockKind::Direct] {
+    let kernels: Vec<_> = own
+        .iter()
+        .filter(|h| h.flags & BLOCK_KERNELS != 0)
+        .collect();
+    let kernels: Vec<_> = kernels.iter().filter_map(|h| h.known()).collect();
+    assert_eq!(kernels, [BlockKind::Queues, BlockKind::Mailbox]);
+    for kind in [BlockKind::Queues, BlockKind::Direct, BlockKind::Mailbox] {
         let hardware = backend.card_counts().is_some();
         assert_eq!(in_hardware(&own, kind), hardware, "{}", kind.name());
         assert_eq!(in_hardware(&card, kind), hardware, "{}", kind.name());
     }
+}
+
+/// Stores of kernels to the BAR: those to the mailbox arrive once each and in order, those to other registers do nothing.
+fn mailbox(nic: &Nic) {
+    use std::os::unix::fs::FileExt as _;
+
+    let backend = nic.backend();
+    // As a kernel sees it: memory that the NIC shares.
+    let mut options = std::fs::OpenOptions::new();
+    let page = options.read(true).write(true).open(backend.bar_file());
+    let page = page.expect("the BAR's memory");
+    let store = |reg: Reg, value: u32| {
+        let at = reg.offset() as u64;
+        page.write_all_at(&value.to_le_bytes(), at).expect("inside");
+    };
+    let word = |reg: Reg| backend.bar_read32(reg.offset()).expect("a register");
+    while nic.poll_event().is_some() {}
+    let before = (word(Reg::Ipv4), nic.sessions().len());
+    store(Reg::Reset, 1);
+    store(Reg::Ipv4, 7);
+    store(Reg::GtlbBaseHi, 0x7000);
+    store(Reg::Magic, 0);
+    store(Reg::MailboxTaken, 99);
+    let first = word(Reg::MailboxTaken);
+    assert_ne!(first, 99, "a status register is the NIC's");
+    for i in 1..=20_u32 {
+        let number = first.wrapping_add(i * i);
+        store(Reg::MailboxData, i / 2);
+        store(Reg::MailboxRing, number);
+        let deadline = Instant::now() + PATIENCE;
+        while word(Reg::MailboxTaken) != number {
+            assert!(Instant::now() < deadline, "the mailbox is not emptied");
+            backend.step();
+        }
+        let event = nic.poll_event().expect("an event");
+        assert_eq!(event.kind, EventKind::Mailbox.code());
+        assert_eq!((event.session, event.data), (number, u64::from(i / 2)));
+    }
+    assert_eq!(nic.poll_event(), None, "nothing arrives twice");
+    assert_eq!((word(Reg::Ipv4), nic.sessions().len()), before);
+    let buffer = nic.alloc::<u32>(100).expect("room");
+    let other = nic.alloc::<u32>(100).expect("room");
+    buffer.write(0, &[5; 100]).expect("inside");
+    nic.copy(&buffer, &other)
+        .expect("translations are as they were");
+    assert_eq!(other.to_vec().expect("a copy"), [5; 100]);
 }
 
 /// The headers of a BAR whose chain is right; every register that a block names can be read.

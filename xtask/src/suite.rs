@@ -34,7 +34,7 @@ const fn program(package: &'static str, target: &'static str, over_mock: bool) -
 }
 
 /// All of them, the path with the fewest layers first: an early failure explains later ones.
-pub(crate) const PROGRAMS: [Program; 19] = [
+pub(crate) const PROGRAMS: [Program; 20] = [
     program(GPU_SIDE, "first_path", true),
     Program {
         package: GPU_SIDE,
@@ -57,16 +57,18 @@ pub(crate) const PROGRAMS: [Program; 19] = [
     program(ROOT, "transports", true),
     program(ROOT, "sockets", true),
     program(ROOT, "engines_kernel", true),
+    program(ROOT, "mailbox", true),
     program(ROOT, "communicator_memory", true),
     program(ROOT, "communicator", true),
 ];
 
 /// Kernels of tests, by the names that tests load them by, and where their sources are
 /// (`cuda-kernels/tests/common/test_gpu.rs` has the same table).
-pub(crate) const KERNELS: [(&str, &str); 3] = [
+pub(crate) const KERNELS: [(&str, &str); 4] = [
     ("selftest", "cuda-kernels/tests/kernels/selftest.cu"),
     ("count", "tests/engines_kernel/count.cu"),
     ("puts", "tests/one_sided/puts.cu"),
+    ("tell", "tests/mailbox/tell.cu"),
 ];
 
 /// Test files of the two packages that are no part of the suite, with the reason. Tests of the command (`cli/`) and of the

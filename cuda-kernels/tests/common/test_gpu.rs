@@ -90,12 +90,13 @@ pub fn files() -> PathBuf {
 }
 
 /// Kernels of tests: their names, and where the workspace has the sources. `cargo xtask` builds all of them for real GPUs.
-const SOURCES: [(&str, &str); 4] = [
+const SOURCES: [(&str, &str); 5] = [
     // For the emulated GPU alone.
     ("bus_traffic", "cuda-kernels/tests/kernels/bus_traffic.cu"),
     ("selftest", "cuda-kernels/tests/kernels/selftest.cu"),
     ("count", "tests/engines_kernel/count.cu"),
     ("puts", "tests/one_sided/puts.cu"),
+    ("tell", "tests/mailbox/tell.cu"),
 ];
 
 /// Loads kernels of tests by their name.

@@ -144,12 +144,15 @@ fn event(addr: usize, value: u32, strobe: u64) -> Option<Event> {
 /// The blocks of the register file as it is built alone: the sizes are its own parameters.
 fn described(kind: BlockKind) -> Described {
     let mut block = Described::new(kind);
-    (block.flags, block.units, block.size, block.more) = match kind {
+    let flags;
+    (flags, block.units, block.size, block.more) = match kind {
+        BlockKind::Mailbox => (BLOCK_HARDWARE, 1, 0, 0),
         BlockKind::Queues => (BLOCK_HARDWARE, 16, 256, 0),
         BlockKind::Gtlb => (BLOCK_HARDWARE, 1, 16_384, 2_048),
         BlockKind::Direct => (BLOCK_HARDWARE, 64, 4, 0),
         _ => (0, 1, 0, 0),
     };
+    block.flags |= flags;
     block
 }
 
@@ -176,6 +179,7 @@ fn address(rng: &mut Rng) -> usize {
 
 fn check(seed: u64, ready: u64, accesses: usize) {
     let mut bench = Bench::new(seed, ready);
+    bench.read(4 * Reg::Magic as usize); // The block has cleared its memories, and takes status values from now on.
     let mut model: HashMap<usize, u32> = HashMap::new();
     let (mut rung, mut refused) = (0, 0);
     for n in 0..accesses {

@@ -53,6 +53,8 @@ pub(crate) struct Shared {
     grants: Grants,
     fetched: Vec<VecDeque<(u32, WorkQueueEntry)>>,
     conns: Vec<Conn>,
+    /// Writes of registers that are not the GTLB's.
+    writes: Vec<(u32, u32)>,
     pub(crate) counts: CardCounts,
 }
 
@@ -82,6 +84,7 @@ impl SharedCard {
             grants,
             fetched: vec![VecDeque::new(); sizes.queues as usize],
             conns: (0..sizes.conns).map(|_| Conn::default()).collect(),
+            writes: Vec::new(),
             counts: CardCounts::default(),
         }))))
     }
@@ -173,8 +176,7 @@ impl Shared {
                     self.put(conn, ConnEvent::Sent(bytes, missing));
                 }
                 Event::Want { conn, .. } => self.put(conn, ConnEvent::Want),
-                // Those of the command layer are written through the software's own BAR.
-                Event::Register { .. } => {}
+                Event::Register { index, value } => self.writes.push((index, value)),
             }
         }
     }
@@ -208,6 +210,18 @@ impl Shared {
         let value = self.card.bar_read(offset);
         self.sort();
         value
+    }
+
+    /// Writes a register of the card; `false` when it refuses.
+    pub(crate) fn bar_write(&mut self, reg: Reg, value: u32) -> bool {
+        let taken = self.card.bar_write(reg.offset(), value);
+        self.sort();
+        taken
+    }
+
+    /// The writes of registers that are not the GTLB's, as they have come out of the card.
+    pub(crate) fn register_writes(&mut self) -> Vec<(u32, u32)> {
+        std::mem::take(&mut self.writes)
     }
 
     /// A doorbell was rung.

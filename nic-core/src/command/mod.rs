@@ -10,6 +10,7 @@ mod copy_op;
 mod engine_op;
 mod engine_places;
 mod engine_return;
+mod mailbox;
 mod memory;
 mod one_sided;
 mod report;
@@ -48,6 +49,7 @@ use collective_op::Decoded;
 use copy_op::{Copies, Ending, Step};
 pub(crate) use engine_places::{EnginePlaces, On};
 use engine_return::Returns;
+use mailbox::Mailbox;
 use memory::Memory;
 use one_sided::Way;
 pub use report::Counters;
@@ -93,6 +95,7 @@ pub(crate) struct Core {
     pub(crate) windows: Windows,
     pub(crate) report: Report,
     status: StatusPage,
+    mailbox: Mailbox,
     stopping: bool,
     /// The next step looks at every part: the last one has left work, or the control path may have made some.
     pub(crate) is_due: bool,
@@ -147,6 +150,7 @@ impl Core {
             windows: Windows::default(),
             report: Report::new(config.event_capacity),
             status: StatusPage::default(),
+            mailbox: Mailbox::default(),
             stopping: false,
             is_due: true,
             expired: Vec::new(),
@@ -244,7 +248,8 @@ impl Core {
         self.is_due = true;
         self.time.now = self.time.now.max(now);
         self.time.is_wanted = false;
-        let moved = self.expire();
+        let mut moved = self.expire();
+        moved |= self.poll_mailbox();
         if self.status.is_due(self.time.now) {
             self.refresh_status();
         }
@@ -736,8 +741,14 @@ impl Core {
             || self.collectives.is_active()
     }
 
+    /// Takes what a kernel has put in the mailbox. Returns whether there was something.
+    pub(crate) fn poll_mailbox(&mut self) -> bool {
+        mailbox::poll(self)
+    }
+
     /// Shows the status registers in this BAR from now on.
     pub(crate) fn show_status_in(&mut self, bar: Bar) {
+        self.mailbox.show_in(bar.clone());
         self.status.show_in(bar);
         self.refresh_status();
     }

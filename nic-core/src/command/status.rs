@@ -72,7 +72,7 @@ fn block(core: &Core, kind: BlockKind) -> Option<Block> {
             (block.units, block.size) = (core.config.max_queues as u32, MAX_DEPTH);
         }
         (BlockKind::Queues, Some(sizes)) => {
-            block.flags = BLOCK_HARDWARE;
+            block.flags |= BLOCK_HARDWARE;
             (block.units, block.size) =
                 (sizes.queues.min(core.config.max_queues as u32), sizes.slots);
         }
@@ -86,10 +86,11 @@ fn block(core: &Core, kind: BlockKind) -> Option<Block> {
         (BlockKind::Network, _) => block.units = core.streams.network.ports().len() as u32,
         (BlockKind::Direct, sizes) => {
             let sizes = sizes?;
-            block.flags = BLOCK_HARDWARE;
+            block.flags |= BLOCK_HARDWARE;
             (block.units, block.size) = (sizes.conns.into(), sizes.operations as u32);
         }
-        (BlockKind::Identity | BlockKind::Counters, _) => {}
+        (BlockKind::Mailbox, Some(_)) => block.flags |= BLOCK_HARDWARE,
+        (BlockKind::Identity | BlockKind::Counters | BlockKind::Mailbox, _) => {}
     }
     Some(block)
 }
@@ -137,6 +138,7 @@ pub(super) fn value(core: &Core, reg: Reg, counters: &Counters) -> Option<u32> {
         Reg::BadDescriptor => core.report.last_bad,
         Reg::Heartbeat => counters.steps as u32,
         Reg::Blocks => HEADERS_BASE as u32,
+        Reg::MailboxTaken => core.mailbox.taken,
         other => return core.memory.mmu.read_register(other),
     })
 }

@@ -141,7 +141,7 @@ fn headers(out: &mut String) {
     let _ = writeln!(
         out,
         "  localparam int unsigned HEADER_WORDS = {};\n\n  \
-         // Kinds of blocks, and the headers of a NIC that has all of them: word w of header i is word {stride} i + w. The flags and sizes are zero.\n  \
+         // Kinds of blocks, and the headers of a NIC that has all of them: word w of header i is word {stride} i + w. The sizes are zero.\n  \
          localparam int unsigned BLOCK_KINDS = {};\n  \
          localparam logic [{}:0] BLOCK_HEADERS = {}'h{digits};",
         block::HEADER_WORDS,

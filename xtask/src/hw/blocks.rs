@@ -157,7 +157,7 @@ const fn fault(
 }
 
 /// The first that a block's proof notices is planted in every run, the others by `cargo xtask hw mutate`.
-pub(super) const FAULTS: [Fault; 53] = [
+pub(super) const FAULTS: [Fault; 56] = [
     fault(
         "gtlb",
         By::Proof,
@@ -241,6 +241,27 @@ pub(super) const FAULTS: [Fault; 53] = [
         "a part of a word rings a doorbell",
         "strb_q == 4'b1111",
         "strb_q[0]",
+    ),
+    fault(
+        "regfile",
+        By::Proof,
+        "a register that is read-only can be written",
+        "is_register(addr_q, ringbell_abi_pkg::REG_WRITABLE)",
+        "is_register(addr_q, ringbell_abi_pkg::REG_PRESENT)",
+    ),
+    fault(
+        "regfile",
+        By::Proof,
+        "the place between two headers can be read",
+        " && 32'(addr[5:2]) < ringbell_abi_pkg::HEADER_WORDS;",
+        ";",
+    ),
+    fault(
+        "regfile",
+        By::Simulation,
+        "a header states the slots of a queue as its number",
+        "ringbell_abi_pkg::BLOCK_HARDWARE, Queues, Slots, 0)",
+        "ringbell_abi_pkg::BLOCK_HARDWARE, Slots, Queues, 0)",
     ),
     fault(
         "dma_split",
