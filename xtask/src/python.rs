@@ -150,7 +150,7 @@ pub(crate) fn wheel() -> Result<()> {
     Ok(())
 }
 
-/// The backend of PyTorch: its tests, and all-reduce beside Gloo, with the wheel in an environment with PyTorch.
+/// The backend of PyTorch: its tests, and its times beside Gloo and the C API, with the wheel in an environment with PyTorch.
 pub(crate) fn torch() -> Result<()> {
     let wheel = built_wheel()?;
     let python = environment("venv-torch", &TORCH)?;
@@ -166,11 +166,20 @@ pub(crate) fn torch() -> Result<()> {
         .arg(&tests)
         .env("PYTHONDONTWRITEBYTECODE", "1");
     command_within(&mut run, TORCH_LIMIT)?;
-    for ranks in ["2", "4"] {
+    command(test::cargo().args(["build", "--release", "--package", "ringbell-c"]))?;
+    let library = target().join("release/libringbell.so");
+    let compared = [
+        ("overhead.py", "2"),
+        ("beside_gloo.py", "2"),
+        ("beside_gloo.py", "4"),
+        ("steps.py", "2"),
+    ];
+    for (program, ranks) in compared {
         let mut run = Command::new(&python);
         run.args(["-m", "torch.distributed.run", "--standalone"])
             .args(["--nproc-per-node", ranks])
-            .arg(tests.join("beside_gloo.py"))
+            .arg(tests.join(program))
+            .env("RINGBELL_LIBRARY", &library)
             .env("OMP_NUM_THREADS", "1");
         command_within(&mut run, TORCH_LIMIT)?;
     }

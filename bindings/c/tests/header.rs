@@ -165,6 +165,19 @@ fn every_function_of_the_headers_is_exported_with_the_same_arguments_and_no_othe
 }
 
 #[test]
+fn the_page_names_every_function() {
+    let page = read("../../docs/c-api.md");
+    let of_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words: Vec<&str> = page.split(|c| !of_word(c)).collect();
+    let all = declared();
+    let missing: Vec<_> = all
+        .keys()
+        .filter(|n| !words.contains(&n.as_str()))
+        .collect();
+    assert_eq!(missing, Vec::<&String>::new(), "docs/c-api.md");
+}
+
+#[test]
 fn error_codes_and_flags_are_the_same_on_both_sides() {
     let header = headers();
     let of_header = |name: &str| {

@@ -113,6 +113,12 @@ impl HostBuffer {
         self.place().map(|(_, bytes)| bytes)
     }
 
+    /// Whether views by the buffer protocol are in use.
+    #[getter]
+    fn in_use(&self) -> bool {
+        self.exports.load(Ordering::Relaxed) > 0
+    }
+
     /// Unregisters the memory and frees it now.
     fn free(&self, py: Python<'_>) -> PyResult<()> {
         let mut buffer = lock(&self.buffer);

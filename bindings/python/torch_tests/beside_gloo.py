@@ -1,4 +1,6 @@
-"""All-reduce of float32 tensors by ringbell and by Gloo in turns, in one process group's ranks: a table with the ratio.
+"""All-reduce of float32 tensors by ringbell and by Gloo in turns, in one process group's ranks: a table with the ratios.
+
+`mapped` are tensors of `ringbell.torch.empty`.
 
 torchrun --standalone --nproc-per-node RANKS beside_gloo.py [ROUNDS]
 """
@@ -12,6 +14,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+import ringbell.torch
 
 #: Bytes, and calls in a round.
 SIZES = [(1 << 10, 200), (64 << 10, 100), (1 << 20, 20), (64 << 20, 1)]
@@ -33,25 +37,25 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("ringbell", timeout=timedelta(seconds=100))
     rank, size = dist.get_rank(), dist.get_world_size()
-    groups = {"ringbell": None, "gloo": dist.new_group(backend="gloo")}
+    gloo = dist.new_group(backend="gloo")
     if rank == 0:
-        print(f"all-reduce, {size} ranks, float32, median of {rounds} rounds\n{'bytes':>10} {'ringbell':>12} {'gloo':>12}   ratio")
+        print(f"all-reduce, {size} ranks, float32, median of {rounds} rounds\n{'bytes':>10} {'ringbell':>12} {'mapped':>12} {'gloo':>12}   gloo/ringbell, gloo/mapped")
     for nbytes, calls in SIZES:
-        x = torch.full((nbytes // 4,), rank + 1.0)
-        for group in groups.values():
-            y = x.clone()
-            dist.all_reduce(y, group=group)
-            assert (y == size * (size + 1) / 2).all()
-        took: dict[str, list[float]] = {name: [] for name in groups}
+        plain, mapped = torch.empty(nbytes // 4), ringbell.torch.empty(nbytes // 4)
+        ways = {"ringbell": (plain, None), "mapped": (mapped, None), "gloo": (plain, gloo)}
+        took: dict[str, list[float]] = {name: [] for name in ways}
         for i in range(rounds + 1):
-            for name, group in groups.items():
+            for name, (x, group) in ways.items():
+                x.fill_(rank + 1.0)
+                dist.all_reduce(x, group=group)
+                assert (x == size * (size + 1) / 2).all()
                 x.zero_()
                 us = timed(calls, lambda: dist.all_reduce(x, group=group))
                 if i:
                     took[name].append(us)
-        ours, theirs = (statistics.median(took[name]) for name in groups)
+        ours, direct, theirs = (statistics.median(took[name]) for name in ways)
         if rank == 0:
-            print(f"{nbytes:>10} {ours:>9.1f} us {theirs:>9.1f} us {theirs / ours:>6.1f}x", flush=True)
+            print(f"{nbytes:>10} {ours:>9.1f} us {direct:>9.1f} us {theirs:>9.1f} us {theirs / ours:>6.1f}x {theirs / direct:>6.1f}x", flush=True)
     dist.destroy_process_group()
 
 

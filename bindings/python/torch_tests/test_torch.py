@@ -438,6 +438,59 @@ def test_ctrl_c_and_an_exception_in_the_middle_are_told_to_the_others(ranks: Ran
     assert "named" in said and "a defect of the program" in said
 
 
+def test_tensors_in_memory_that_peers_map(ranks: Ranks) -> None:
+    ranks(
+        """
+        def resident():
+            return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        for dtype in (torch.float32, torch.bfloat16, torch.int64):
+            for n in (1, 1000, 300_000):
+                x = ringbell.torch.empty(n, dtype=dtype)
+                x.fill_(rank + 1)
+                dist.all_reduce(x)
+                assert (x == 3).all() and x.dtype is dtype and x.shape == (n,)
+                flat = ringbell.torch.empty(2, n, dtype=dtype)
+                dist.all_gather_into_tensor(flat, x + rank)
+                assert (flat[0] == 3).all() and (flat[1] == 4).all()
+        assert ringbell.torch.empty(0).numel() == 0
+        # A freed tensor's memory is the next one's; one in use, by an operation too, is not.
+        a = ringbell.torch.empty(5000)
+        at = a.data_ptr()
+        b = ringbell.torch.empty(5000)
+        assert b.data_ptr() != at
+        part = a[100:]
+        del a
+        assert ringbell.torch.empty(5000).data_ptr() != at
+        del part
+        assert ringbell.torch.empty(5000).data_ptr() == at
+        if rank == 0:
+            time.sleep(0.3)
+        a = ringbell.torch.empty(5000)
+        a.fill_(1)
+        at, work = a.data_ptr(), dist.all_reduce(a, async_op=True)
+        del a
+        c = ringbell.torch.empty(5000)
+        assert c.data_ptr() != at or rank == 0
+        c.fill_(9)
+        work.wait()
+        del work, b, c
+        before = resident()
+        for i in range(2000):
+            x = ringbell.torch.empty(100_000 + i % 300)
+            x.fill_(1)
+            if i % 100 == 0:
+                dist.all_reduce(x)
+                assert (x == 2).all()
+        assert resident() - before < 400 << 20, resident() - before
+        refused(TypeError, "gloo", lambda: ringbell.torch.empty(3, group=dist.new_group(backend="gloo")))
+        refused(TypeError, "meta", lambda: dist.group.WORLD._get_backend(torch.device("cpu")).allocate_tensor(3, device=torch.device("meta")))
+        dist.barrier()
+        dist.destroy_process_group()
+        """,
+        2,
+    )
+
+
 def test_ten_thousand_tensors_leave_nothing(ranks: Ranks) -> None:
     ranks(
         """
@@ -461,7 +514,7 @@ def test_ten_thousand_tensors_leave_nothing(ranks: Ranks) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "fsdp2 mapped"])
 def test_losses_are_those_of_gloo(ranks: Ranks, kind: str) -> None:
     ranks(
         f"""
@@ -480,6 +533,8 @@ def test_losses_are_those_of_gloo(ranks: Ranks, kind: str) -> None:
                 from torch.distributed.fsdp import fully_shard
                 for part in (*model, model):
                     fully_shard(part, mesh=mesh)
+                    if kind == "fsdp2 mapped" and group is None:
+                        part.set_allocate_memory_from_process_group_for_comm(True)
             optimiser = torch.optim.AdamW(model.parameters(), 1e-2)
             draw = torch.Generator().manual_seed(7 + rank)
             losses = []

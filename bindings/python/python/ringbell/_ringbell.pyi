@@ -101,6 +101,9 @@ class HostBuffer:
     def dtype(self) -> str: ...
     @property
     def nbytes(self) -> int: ...
+    @property
+    def in_use(self) -> bool:
+        """Whether arrays made of it, or other views by the buffer protocol, are in use."""
     def free(self) -> None:
         """Frees it now. Raises ``BufferError`` while arrays of it exist."""
     # The interpreter shows the protocol's methods from 3.12 on.

@@ -28,6 +28,7 @@ _CALLS = {
     "all_gather_single_coalesced": "all_gather_single_coalesced",
     "all_to_all_single": "all_to_all_single",
     "allgather": "allgather",
+    "allocate_tensor": "allocate_tensor",
     "allgather_coalesced": "allgather_coalesced",
     "allgather_into_tensor_coalesced": "all_gather_single_coalesced",
     "allreduce": "allreduce",
@@ -47,6 +48,7 @@ _CALLS = {
     "reduce_scatter_tensor_coalesced": "reduce_scatter_single_coalesced",
     "scatter": "scatter",
     "send": "send",
+    "supports_tensor_alloc": "supports_tensor_alloc",
 }
 
 
