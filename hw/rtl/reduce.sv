@@ -101,19 +101,32 @@ module reduce (
   wire              en = !out_valid_o || out_ready_i;
   wire [511:0]      sum_f32, sum_f16, sum_bf16;
 
+  // The adders of a type stand while none of its sums is on its way through them.
+  logic go_f32, go_f16, go_bf16;
+  always_comb begin
+    go_f32  = in_valid_i && kind == F32;
+    go_f16  = in_valid_i && kind == F16;
+    go_bf16 = in_valid_i && kind == Bf16;
+    for (int unsigned i = 0; i < Depth - 1; i++) begin
+      if (valid_q[i] && kind_q[i] == F32)  go_f32  = 1'b1;
+      if (valid_q[i] && kind_q[i] == F16)  go_f16  = 1'b1;
+      if (valid_q[i] && kind_q[i] == Bf16) go_bf16 = 1'b1;
+    end
+  end
+
   assign in_ready_o = en;
 
   for (genvar i = 0; i < 16; i++) begin : gen_f32
     float_add #(.ExpW(8), .ManW(23)) u_add (
-      .clk_i, .en_i(en), .a_i(a_i[32*i +: 32]), .b_i(b_i[32*i +: 32]), .sum_o(sum_f32[32*i +: 32])
+      .clk_i, .en_i(en && go_f32), .a_i(a_i[32*i +: 32]), .b_i(b_i[32*i +: 32]), .sum_o(sum_f32[32*i +: 32])
     );
   end
   for (genvar i = 0; i < 32; i++) begin : gen_half
     float_add #(.ExpW(5), .ManW(10)) u_f16 (
-      .clk_i, .en_i(en), .a_i(a_i[16*i +: 16]), .b_i(b_i[16*i +: 16]), .sum_o(sum_f16[16*i +: 16])
+      .clk_i, .en_i(en && go_f16), .a_i(a_i[16*i +: 16]), .b_i(b_i[16*i +: 16]), .sum_o(sum_f16[16*i +: 16])
     );
     float_add #(.ExpW(8), .ManW(7)) u_bf16 (
-      .clk_i, .en_i(en), .a_i(a_i[16*i +: 16]), .b_i(b_i[16*i +: 16]), .sum_o(sum_bf16[16*i +: 16])
+      .clk_i, .en_i(en && go_bf16), .a_i(a_i[16*i +: 16]), .b_i(b_i[16*i +: 16]), .sum_o(sum_bf16[16*i +: 16])
     );
   end
 

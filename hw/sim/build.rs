@@ -126,6 +126,19 @@ fn main() {
             }
         }
     }
+    rust.push_str(
+        "/// Runs cycles of a block until `go_on`, which is asked after every so many, says no. The first function gives random bits for its inputs.\n\
+         pub type Run = fn(u64, &mut dyn FnMut() -> u64, go_on: &mut dyn FnMut() -> bool);\n\
+         /// Each block, by name, and a run of it after a reset.\npub const RUNS: &[(&str, Run)] = &[\n",
+    );
+    for name in BLOCKS.iter().map(|b| b.name).filter(|name| wanted(name)) {
+        let _ = writeln!(
+            rust,
+            "(\"{name}\", |cycles, next, go_on| {{ let mut b = {name}::Block::new(); b.ignore_assertions(); b.rst_ni(0); b.tick(); b.rst_ni(1); \
+             while go_on() {{ b.run_at_random(cycles, next); }} }}),"
+        );
+    }
+    rust.push_str("];\n");
     std::fs::write(out.join("blocks.rs"), rust).expect("OUT_DIR is writable");
     let include = include_of(&verilator);
     cpp.include(&include).include(include.join("vltstd"));
@@ -168,6 +181,7 @@ fn prefix(block: &str) -> String {
 struct Port {
     name: String,
     input: bool,
+    bits: u32,
     words: Option<u32>,
 }
 
@@ -176,10 +190,13 @@ fn ports(header: &str) -> Vec<Port> {
     let port = |line: &str| {
         let (kind, rest) = line.trim().strip_prefix("VL_")?.split_once("(&")?;
         let mut fields = rest.trim_end_matches(");").split(',');
+        let name = fields.next()?.to_string();
+        let mut number = || Some(fields.next()?.parse::<u32>().expect("a number"));
         Some(Port {
-            name: fields.next()?.to_string(),
+            name,
             input: kind.starts_with("IN"),
-            words: fields.nth(2).map(|w| w.parse().expect("a count")),
+            bits: number()? + 1 - number()?,
+            words: number(),
         })
     };
     header.lines().filter_map(port).collect()
@@ -193,7 +210,8 @@ fn in_cpp(rtl: &Rtl, ports: &[Port]) -> String {
          struct Instance {{ VerilatedContext context; {top} top{{&context}}; VerilatedVcdC vcd; }};\n}}\nextern \"C\" {{\n\
          void* rb_{block}_new() {{ return new Instance(); }}\n\
          void rb_{block}_free(Instance* b) {{ b->top.final(); b->vcd.close(); delete b; }}\n\
-         void rb_{block}_eval(Instance* b) {{ b->top.eval(); }}\n"
+         void rb_{block}_eval(Instance* b) {{ b->top.eval(); }}\n\
+         void rb_{block}_ignore_assertions(Instance* b) {{ b->context.assertOn(false); }}\n"
     );
     if rtl.traced {
         let _ = writeln!(
@@ -203,7 +221,10 @@ fn in_cpp(rtl: &Rtl, ports: &[Port]) -> String {
              void rb_{block}_dump(Instance* b, uint64_t time) {{ b->vcd.dump(time); }}"
         );
     }
-    for Port { name, input, words } in ports {
+    for Port {
+        name, input, words, ..
+    } in ports
+    {
         let _ = match (words, input) {
             (None, true) => writeln!(
                 s,
@@ -241,7 +262,36 @@ fn in_rust(rtl: &Rtl, ports: &[Port]) -> String {
              pub fn dump(&mut self, time: u64) {{ unsafe {{ ffi::rb_{block}_dump(self.0, time) }} }}"
         );
     }
-    for Port { name, input, words } in ports {
+    methods.push_str(
+        "/// Runs cycles with random bits at all inputs but the clock and the reset.\n\
+         pub fn run_at_random(&mut self, cycles: u64, next: &mut dyn FnMut() -> u64) { for _ in 0..cycles {\n",
+    );
+    let random = |p: &&Port| p.input && p.name != "clk_i" && p.name != "rst_ni";
+    for Port {
+        name, bits, words, ..
+    } in ports.iter().filter(random)
+    {
+        let _ = match words {
+            None => writeln!(
+                methods,
+                "self.{name}(next() & (u64::MAX >> {}));",
+                64 - bits
+            ),
+            Some(_) => writeln!(
+                methods,
+                "self.{name}(&core::array::from_fn(|_| next() as u32));"
+            ),
+        };
+        assert!(
+            words.is_none() || bits % 32 == 0,
+            "{name} ends within a word"
+        );
+    }
+    methods.push_str("self.tick(); } }\n");
+    for Port {
+        name, input, words, ..
+    } in ports
+    {
         let (signature, method) = match (words, input) {
             (None, true) => (
                 "v: u64)".to_string(),
@@ -293,20 +343,24 @@ mod ffi {{ unsafe extern \"C\" {{
 pub(super) fn rb_{block}_new() -> *mut core::ffi::c_void;
 pub(super) fn rb_{block}_free(b: *mut core::ffi::c_void);
 pub(super) fn rb_{block}_eval(b: *mut core::ffi::c_void);
+pub(super) fn rb_{block}_ignore_assertions(b: *mut core::ffi::c_void);
 {calls} }} }}
 /// One instance.
 #[derive(Debug)]
-pub struct Block(*mut core::ffi::c_void);
+pub struct Block(*mut core::ffi::c_void, bool);
 #[allow(clippy::new_without_default)]
 impl Block {{
 /// A new instance, not yet reset.
 // SAFETY: the shim gives a new object, which `Drop` alone frees.
-pub fn new() -> Block {{ let mut b = Block(unsafe {{ ffi::rb_{block}_new() }}); b.clk_i(0); b.eval(); b }}
+pub fn new() -> Block {{ let mut b = Block(unsafe {{ ffi::rb_{block}_new() }}, false); b.clk_i(0); b.eval(); b }}
 /// Settles the outputs after a change of inputs.
 // SAFETY: the object is alive as long as `self`, and no other thread has it: a raw pointer is not `Send`.
-pub fn eval(&mut self) {{ unsafe {{ ffi::rb_{block}_eval(self.0) }} }}
-/// One cycle: the rising edge, then the falling one.
-pub fn tick(&mut self) {{ self.clk_i(1); self.eval(); self.clk_i(0); self.eval(); }}
+pub fn eval(&mut self) {{ self.1 = true; unsafe {{ ffi::rb_{block}_eval(self.0) }} }}
+/// Breaches of what the block assumes of its surroundings no longer end the program.
+// SAFETY: as for `eval`.
+pub fn ignore_assertions(&mut self) {{ unsafe {{ ffi::rb_{block}_ignore_assertions(self.0) }} }}
+/// One cycle: the rising edge, with outputs settled behind it. The falling edge changes nothing, and is seen with the next inputs.
+pub fn tick(&mut self) {{ if !self.1 {{ self.eval(); }} self.clk_i(1); self.eval(); self.clk_i(0); self.1 = false; }}
 {methods} }}
 impl Drop for Block {{
 // SAFETY: see `new`.

@@ -29,13 +29,14 @@ fn line(what: &str, before: &CardCounts, now: &CardCounts) -> String {
     let seconds = cycles as f64 / CARD_CLOCK_HZ as f64;
     format!(
         "hardware of this NIC, {what}: {cycles} cycles at work ({:.1} us at {} MHz), {beats} beats ({:.2} a cycle), {bytes} B ({:.2} GB/s); \
-         {} descriptors; {} operations in software",
+         {} descriptors; {} operations in software; simulated at {:.0} K cycles a second of wall clock",
         seconds * 1e6,
         CARD_CLOCK_HZ / 1_000_000,
         beats as f64 / cycles.max(1) as f64,
         bytes as f64 / seconds.max(1e-9) / 1e9,
         of(|c| c.cycles.fetched),
         of(|c| c.in_software),
+        of(|c| c.cycles.cycles) as f64 * 1e6 / of(|c| c.cycles.simulated_ns).max(1) as f64,
     )
 }
 
@@ -55,7 +56,13 @@ mod tests {
         now.cycles.busy = 1_000;
         now.cycles.tx_beats = 500;
         now.tx_bytes = 32_000;
+        // 2,000 cycles, half of them idle, in 10 ms.
+        (now.cycles.cycles, now.cycles.simulated_ns) = (2_000, 10_000_000);
         let text = line("64", &before, &now);
         assert!(text.contains("1000 cycles at work (4.0 us at 250 MHz), 500 beats (0.50 a cycle), 32000 B (8.00 GB/s)"), "{text}");
+        assert!(
+            text.ends_with("simulated at 200 K cycles a second of wall clock"),
+            "{text}"
+        );
     }
 }

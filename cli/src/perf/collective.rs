@@ -622,11 +622,18 @@ fn describe(report: &mut Report, args: &Args, rank: &Rank) -> Result<()> {
     } else {
         "the host posts and waits"
     };
-    let gpu = match nic.gpu().kind() {
-        GpuKind::Emulated => "a software NIC and an emulated GPU each",
-        _ => "a software NIC each, all on one GPU",
+    let card = match nic.backend().card_counts() {
+        Some(_) => "a NIC of simulated hardware",
+        None => "a software NIC",
     };
-    let mut notes = vec![format!("{} rank(s), {ranks_are}, {gpu}; {by}", info.ranks)];
+    let gpu = match nic.gpu().kind() {
+        GpuKind::Emulated => "and an emulated GPU each",
+        _ => "each, all on one GPU",
+    };
+    let mut notes = vec![format!(
+        "{} rank(s), {ranks_are}, {card} {gpu}; {by}",
+        info.ranks
+    )];
     if args.streams {
         notes.push(format!(
             "operands: kernels' streams, {} bytes of ring each, windows of {} bytes",

@@ -1,12 +1,14 @@
 //! [`Card`]: the verilated `nic_top` as the card of a NIC, cycle by cycle.
 //!
 //! Its PCIe side is a [`Bus`]; its network side and its command layer are queues of plain values, which the NIC fills and
-//! empties between cycles ([`ringbell_nic_core::card`]). Time is cycles: nothing here reads a clock.
+//! empties between cycles ([`ringbell_nic_core::card`]). Time is cycles; the wall clock tells only how fast the simulation is.
 #![allow(unsafe_code)] // An instance moves between the threads that step its NIC.
+#![allow(clippy::disallowed_methods)] // Measures the simulation.
 
 use std::collections::VecDeque;
 use std::ffi::CStr;
 use std::fmt;
+use std::time::Instant;
 
 use ringbell_nic_abi::WorkQueueEntry;
 use ringbell_nic_core::card as nic;
@@ -46,8 +48,17 @@ pub struct Card {
     backlog: usize,
     work: Work,
     ports: Ports,
+    asks: Asks,
     /// A trace is written.
     traced: bool,
+}
+
+/// The access of the BAR that is under way: what of it the block has not taken.
+#[derive(Default)]
+struct Asks {
+    write_address: bool,
+    write_data: bool,
+    read: bool,
 }
 
 /// What tells a busy card from one at rest.
@@ -64,7 +75,7 @@ struct Work {
 /// Outputs that the surroundings take, in the order of `Ports::ready`.
 const SINKS: usize = 11;
 /// Inputs that the surroundings offer, in the order of `Ports::offered`.
-const SOURCES: usize = 5;
+const SOURCES: usize = 8;
 
 /// Sees the ports in each cycle.
 type Watch = Box<dyn FnMut(&Block) + Send>;
@@ -130,6 +141,7 @@ impl Card {
             backlog: 0,
             work: Work::default(),
             ports: Ports::default(),
+            asks: Asks::default(),
             traced: false,
         }
     }
@@ -155,6 +167,7 @@ impl Card {
         self.tx = None;
         self.backlog = 0;
         self.ports.offered = [false; SOURCES];
+        self.asks = Asks::default();
     }
 
     /// Asks `may` in each cycle, for each port, whether the surroundings are ready there.
@@ -243,11 +256,9 @@ impl Card {
         self.rtl.awaddr_i(offset as u64);
         self.rtl.wdata_i(value.into());
         self.rtl.wstrb_i(0xf);
-        self.rtl.awvalid_i(1);
-        self.rtl.wvalid_i(1);
-        self.until(|rtl| rtl.awready_o() & rtl.wready_o() == 1);
-        self.rtl.awvalid_i(0);
-        self.rtl.wvalid_i(0);
+        // Address and data are offered by themselves, in any order.
+        self.asks.write_address = true;
+        self.asks.write_data = true;
         let mut okay = false;
         self.until(|rtl| {
             okay = rtl.bresp_o() == 0;
@@ -259,9 +270,7 @@ impl Card {
     /// Reads a word of the BAR; none where there is no register.
     pub fn bar_read(&mut self, offset: usize) -> Option<u32> {
         self.rtl.araddr_i(offset as u64);
-        self.rtl.arvalid_i(1);
-        self.until(|rtl| rtl.arready_o() == 1);
-        self.rtl.arvalid_i(0);
+        self.asks.read = true;
         let mut value = None;
         self.until(|rtl| {
             value = (rtl.rresp_o() == 0).then(|| rtl.rdata_o() as u32);
@@ -352,6 +361,9 @@ impl Card {
             rtl.rx_data_i(&words(&beat));
             rtl.rx_last_i(u64::from(rest.len() <= LINE));
         }
+        rtl.awvalid_i(ports.offer(5, self.asks.write_address));
+        rtl.wvalid_i(ports.offer(6, self.asks.write_data));
+        rtl.arvalid_i(ports.offer(7, self.asks.read));
         rtl.eval();
     }
 
@@ -524,17 +536,19 @@ impl Card {
                 self.rx.push_back((bytes, 0));
             }
         }
+        self.asks.write_address &= !ports.is_taken(5, rtl.awready_o());
+        self.asks.write_data &= !ports.is_taken(6, rtl.wready_o());
+        self.asks.read &= !ports.is_taken(7, rtl.arready_o());
         self.now.strays += rtl.stray_o();
         self.now.dropped += rtl.rx_dropped_o();
-        self.rtl.clk_i(1);
-        self.rtl.eval();
         if self.traced {
-            self.rtl.dump(2 * self.now.cycles);
-        }
-        self.rtl.clk_i(0);
-        self.rtl.eval();
-        if self.traced {
-            self.rtl.dump(2 * self.now.cycles + 1);
+            for clock in [1, 0] {
+                self.rtl.clk_i(clock);
+                self.rtl.eval();
+                self.rtl.dump(2 * self.now.cycles + 1 - clock);
+            }
+        } else {
+            self.rtl.tick();
         }
         self.now.cycles += 1;
     }
@@ -543,7 +557,9 @@ impl Card {
 /// The same methods, for a NIC.
 impl nic::Card for Card {
     fn cycle(&mut self) {
+        let start = Instant::now();
         Card::cycle(self);
+        self.now.simulated_ns += u64::try_from(start.elapsed().as_nanos()).unwrap_or(0);
     }
     fn is_busy(&self) -> bool {
         Card::is_busy(self)

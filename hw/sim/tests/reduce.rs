@@ -3,8 +3,11 @@
 //! All 2^32 pairs of f16 take minutes: `cargo xtask hw exhaust`.
 
 #![allow(unsafe_code)] // The model takes raw operands.
+#![allow(clippy::disallowed_methods)] // Tells how long the exhaustive run takes.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 use ringbell_gtlb::testing::Rng;
 use ringbell_hw_sim::reduce::Block;
@@ -37,7 +40,8 @@ struct Due {
     keep: u64,
     last: u64,
     error: u64,
-    what: String,
+    /// Type, operation and operands.
+    what: (u8, u8, Line, Line),
 }
 
 struct Bench {
@@ -73,10 +77,10 @@ impl Bench {
         self.rtl.eval();
         if self.rtl.out_valid_o() == 1 && ready {
             let due = self.due.pop_front().expect("a result without a beat");
-            assert_eq!(self.rtl.out_error_o(), due.error, "{}", due.what);
-            assert_eq!(self.rtl.out_o(), due.data, "{}", due.what);
+            assert_eq!(self.rtl.out_error_o(), due.error, "{:02x?}", due.what);
+            assert_eq!(self.rtl.out_o(), due.data, "{:02x?}", due.what);
             let marks = (self.rtl.out_keep_o(), self.rtl.out_last_o());
-            assert_eq!(marks, (due.keep, due.last), "{}", due.what);
+            assert_eq!(marks, (due.keep, due.last), "{:02x?}", due.what);
             self.results += 1;
         }
         let taken = offered && self.rtl.in_ready_o() == 1;
@@ -108,7 +112,7 @@ impl Bench {
             keep,
             last,
             error: u64::from(data.is_none()),
-            what: format!("type {dtype}, operation {op}: {a:02x?} and {b:02x?}"),
+            what: (dtype, op, *a, *b),
         });
     }
 
@@ -211,40 +215,104 @@ fn what_is_not_here_is_an_error_and_a_beat_leaves_each_cycle() {
     bench.drain();
 }
 
-/// All pairs whose first value is in the range.
-fn all_pairs(first: impl Iterator<Item = u16>) {
-    let mut bench = Bench::new(5);
+/// All pairs whose first value is in the range; a beat a cycle. Gives their number.
+///
+/// Beside the simulation this costs next to nothing: the model computes all sums of a value in one call, and a text is made of an error alone.
+fn all_pairs(first: impl Iterator<Item = u16>) -> u64 {
+    const ALL: usize = 1 << 16;
+    let mut rtl = Bench::new(5).rtl;
+    rtl.dtype_i(DataType::F16 as u64);
+    rtl.redop_i(ReduceOp::Sum as u64);
+    rtl.copy_i(0);
+    rtl.out_ready_i(1);
+    let ys: Vec<u16> = (0..=u16::MAX).collect();
+    let beats: Vec<[u32; LINE / 4]> = ys.chunks(LINE / 2).map(packed).collect();
+    let (mut xs, mut sums) = (vec![0_u16; ALL], vec![0_u16; ALL]);
+    let mut due: VecDeque<([u32; LINE / 4], u16, u16)> = VecDeque::new();
+    let mut pairs = 0;
+    let mut step = |rtl: &mut Block, due: &mut VecDeque<_>| {
+        rtl.tick();
+        if rtl.out_valid_o() == 1 {
+            let (wanted, x, y): ([u32; LINE / 4], _, _) = due.pop_front().expect("a beat");
+            let out = rtl.out_o();
+            assert!(
+                out == wanted,
+                "{x:#06x} + {y:#06x}.. is {out:08x?}, not {wanted:08x?}"
+            );
+            pairs += LINE as u64 / 2;
+        }
+    };
     for x in first {
-        let mut a = [0; LINE];
-        a.chunks_mut(2)
-            .for_each(|e| e.copy_from_slice(&x.to_le_bytes()));
-        for y in (0..=u16::MAX).step_by(LINE / 2) {
-            let mut b = [0; LINE];
-            for (i, e) in b.chunks_mut(2).enumerate() {
-                e.copy_from_slice(&(y + i as u16).to_le_bytes());
-            }
-            let wanted = model(DataType::F16, ReduceOp::Sum, 2, &a, &b);
-            let (dtype, op) = (DataType::F16 as u8, ReduceOp::Sum as u8);
-            bench.beat(dtype, op, &a, &b, Some(wanted), false);
+        xs.fill(x);
+        rtl.a_i(&packed(&xs[..LINE / 2]));
+        let srcs = [xs.as_ptr().cast(), ys.as_ptr().cast()];
+        let into = [sums.as_mut_ptr().cast()];
+        // SAFETY: each operand and the result have `ALL` elements, and lie apart.
+        unsafe { fused(DataType::F16, ReduceOp::Sum, &into, &srcs, ALL, false) };
+        rtl.in_valid_i(1);
+        for ((beat, wanted), y) in beats
+            .iter()
+            .zip(sums.chunks(LINE / 2))
+            .zip((0..=u16::MAX).step_by(LINE / 2))
+        {
+            rtl.b_i(beat);
+            due.push_back((packed(wanted), x, y));
+            step(&mut rtl, &mut due);
         }
     }
-    bench.drain();
+    rtl.in_valid_i(0);
+    for _ in 0..LATENCY {
+        step(&mut rtl, &mut due);
+    }
+    assert!(due.is_empty(), "{} results are missing", due.len());
+    pairs
+}
+
+/// The elements of a beat as words.
+fn packed(elements: &[u16]) -> [u32; LINE / 4] {
+    std::array::from_fn(|i| u32::from(elements[2 * i]) | u32::from(elements[2 * i + 1]) << 16)
 }
 
 #[test]
 fn a_sample_of_f16_with_all_of_f16() {
     // Zero, subnormal numbers, one, the largest, infinity, NaN, with their neighbours and signs.
     let edges = [0, 1, 0x3ff, 0x400, 0x3c00, 0x7bff, 0x7c00, 0x7e01];
-    all_pairs(edges.into_iter().flat_map(|x: u16| [x, x | 0x8000]));
+    let pairs = all_pairs(edges.into_iter().flat_map(|x: u16| [x, x | 0x8000]));
+    assert_eq!(pairs, 16 << 16);
 }
 
 #[test]
 #[ignore = "takes minutes: cargo xtask hw exhaust"]
 fn all_pairs_of_f16() {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for t in 0..threads {
-            scope.spawn(move || all_pairs((0..=u16::MAX).skip(t).step_by(threads)));
-        }
+    let start = Instant::now();
+    // Values are given out one by one, so that all threads end together.
+    let next = AtomicU32::new(0);
+    let values = || {
+        std::iter::from_fn(|| {
+            let x = next.fetch_add(1, Ordering::Relaxed);
+            if x & 0xfff == 0xfff {
+                println!(
+                    "{} of 65536 values, {:.0} s",
+                    x + 1,
+                    start.elapsed().as_secs_f64()
+                );
+            }
+            u16::try_from(x).ok()
+        })
+    };
+    let pairs: u64 = std::thread::scope(|scope| {
+        let run = |_| scope.spawn(|| all_pairs(values()));
+        let running: Vec<_> = (0..threads).map(run).collect();
+        running
+            .into_iter()
+            .map(|t| t.join().expect("right sums"))
+            .sum()
     });
+    assert_eq!(pairs, 1 << 32);
+    let seconds = start.elapsed().as_secs_f64();
+    println!(
+        "{pairs} pairs in {seconds:.0} s on {threads} threads: {:.1} M a second",
+        pairs as f64 / seconds / 1e6
+    );
 }

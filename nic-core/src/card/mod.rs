@@ -163,6 +163,8 @@ pub struct Cycles {
     pub strays: u64,
     /// Segments that were dropped.
     pub dropped: u64,
+    /// Wall clock that the simulation of all these cycles took, in ns; 0 for a real card.
+    pub simulated_ns: u64,
 }
 
 /// Sizes of a card, which the headers of its BAR state.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use serde_json::{json, Value};
 
-use super::{rtl, Block, Tools};
+use super::{at_once, rtl, Block, Tools};
 use crate::root;
 use crate::steps::command_within;
 
@@ -33,11 +33,12 @@ pub(super) fn compare(tools: &Tools, blocks: &[&Block], update: bool) -> Result<
         "block",
         COLUMNS.map(|c| format!("{c:>8}")).concat()
     );
-    for block in blocks {
-        let Some(module) = block.estimated else {
-            continue;
-        };
-        let row = estimate(tools, block, module)?;
+    let estimated: Vec<_> = blocks
+        .iter()
+        .filter_map(|b| Some((*b, b.estimated?)))
+        .collect();
+    let rows = at_once(&estimated, |(block, module)| estimate(tools, block, module))?;
+    for ((_, module), row) in estimated.into_iter().zip(rows) {
         let shown = COLUMNS.map(|c| format!("{:>8}", row[c])).concat();
         println!("{module:<12}{shown}");
         for (column, value) in &row {
