@@ -13,6 +13,7 @@ mod explain;
 mod hll;
 mod mpi;
 mod nc;
+mod nccl;
 mod open;
 mod perf;
 mod preload;
@@ -81,6 +82,8 @@ enum Command {
     Run(run::Args),
     /// Run a program of MPI, unmodified, with its collectives on this NIC
     Mpi(mpi::Args),
+    /// Run a program of NCCL, unmodified, with its network traffic on this NIC
+    Nccl(nccl::Args),
     /// Run a program of ibverbs, unmodified, over this NIC
     Verbs(verbs::Args),
 }
@@ -151,6 +154,7 @@ fn run(command: Command, asked: bool) -> Result<Exit> {
         Command::Regs(args) => regs::run(&args, asked),
         Command::Run(args) => run::run(&args),
         Command::Mpi(args) => mpi::run(&args),
+        Command::Nccl(args) => nccl::run(&args),
         Command::Verbs(args) => verbs::run(&args),
     }
 }

@@ -1,4 +1,4 @@
-//! Programs that start with a library of ours in front of their own.
+//! Libraries of ours that programs start with, in front of their own or by their own will.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub(crate) fn command(
     library: &str,
     named: Option<&Path>,
 ) -> Result<Command> {
-    let mut preloaded = find(library, named)?.into_os_string();
+    let mut preloaded = find(&[library], named)?.into_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|o| !o.is_empty()) {
         preloaded.push(":");
         preloaded.push(others);
@@ -24,14 +24,18 @@ pub(crate) fn command(
     Ok(command)
 }
 
-fn find(library: &str, named: Option<&Path>) -> Result<PathBuf> {
+/// A library by one of its names: the one that the user names, or the one that came with this command.
+pub(crate) fn find(names: &[&str], named: Option<&Path>) -> Result<PathBuf> {
     let places = match named {
         Some(named) => vec![named.to_owned()],
         None => {
             let command = std::env::current_exe().context("cannot tell where this command lies")?;
             let folder = command.parent().unwrap_or(Path::new("."));
             // cargo puts it beside the command; an installation has bin/ and lib/.
-            vec![folder.join(library), folder.join("../lib").join(library)]
+            let places = names
+                .iter()
+                .flat_map(|n| [folder.join(n), folder.join("../lib").join(n)]);
+            places.collect()
         }
     };
     let found = places.iter().find(|p| p.is_file()).ok_or_else(|| {

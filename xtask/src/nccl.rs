@@ -1,13 +1,14 @@
-//! NCCL's network plug-in: a C driver that calls it as NCCL does, between processes.
+//! NCCL's network plug-in: a C driver that calls it as NCCL does, between processes; NCCL itself as far as it goes without a GPU; and the program
+//! of docs/nccl.md.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{ensure, Result};
+use anyhow::{anyhow, ensure, Context, Result};
 
 use crate::steps::{command, output_within, Outcome};
-use crate::{root, target, test, tools};
+use crate::{root, target, test, tools, venv};
 
 /// Arguments of `cargo xtask nccl`.
 #[derive(clap::Args)]
@@ -28,12 +29,30 @@ const SCENARIOS: [&str; 8] = [
 /// Scenarios over RDMA, which a process does not use to itself.
 const OVER_RDMA: [&str; 6] = ["random", "threads", "overlaps", "close", "large", "killed"];
 
+/// NCCL, whose internal functions `bindings/nccl/tests/nccl.c` calls: it knows this version alone.
+const WHEEL: &str = "nvidia-nccl-cu12==2.32.3";
+
+/// Variables that a user may have set.
+const SETTINGS: [&str; 5] = [
+    "RINGBELL_PORT",
+    "RINGBELL_TRANSPORT",
+    "RINGBELL_NCCL_ADDR",
+    "RINGBELL_NCCL_SPEED",
+    "RINGBELL_NCCL_TIMEOUT",
+];
+
+/// Over the network, as between hosts.
+const RDMA: [(&str, &str); 2] = [
+    ("RINGBELL_NCCL_ADDR", "127.0.0.1"),
+    ("RINGBELL_TRANSPORT", "rdma"),
+];
+
 /// Builds what is tested, and tests it.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let release = args.release.then_some("--release");
     command(
         test::cargo()
-            .args(["build", "-p", "ringbell-nccl"])
+            .args(["build", "-p", "ringbell-nccl", "-p", "ringbell-cli"])
             .args(release),
     )?;
     let folder = if args.release { "release" } else { "debug" };
@@ -53,65 +72,190 @@ pub(crate) fn step() -> Result<Outcome> {
 }
 
 fn tests(built: &Path) -> Result<Outcome> {
-    let plugin = built.join("libnccl_net_ringbell.so");
     let Some(cc) = tools::find("cc") else {
         return Ok(Outcome::Skipped("no cc for the driver".into()));
     };
     let folder = target().join("nccl");
-    std::fs::create_dir_all(&folder)?;
-    let driver = folder.join("driver");
-    command(
-        Command::new(&cc)
-            .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"])
-            .arg(root().join("bindings/nccl/tests/driver.c"))
-            .arg("-o")
-            .arg(&driver)
-            .args(["-ldl", "-lpthread"]),
-    )?;
-    let bench = Bench { driver, plugin };
-    for (version, seed) in [("12", 1), ("11", 2)] {
-        for scenario in SCENARIOS {
-            bench.drive(version, scenario, seed, &[])?;
-        }
-    }
-    // Over the network, as between hosts.
-    let rdma = [
-        ("RINGBELL_NCCL_ADDR", "127.0.0.1"),
-        ("RINGBELL_TRANSPORT", "rdma"),
-        ("DRIVER_KILL_LIMIT", "50"),
-    ];
-    for scenario in OVER_RDMA {
-        bench.drive("12", scenario, 3, &rdma)?;
-    }
-    Ok(Outcome::Passed)
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot make {}", folder.display()))?;
+    let bench = Bench {
+        cc,
+        folder,
+        built: built.to_owned(),
+    };
+    let driver = bench.compile("driver")?;
+    // A peer of RDMA that says nothing is given up after 30 s: beside the others.
+    std::thread::scope(|scope| {
+        let stopped = scope.spawn(|| bench.drive(&driver, "12", "stopped", 1, &RDMA));
+        let others = bench.scenarios(&driver).and_then(|()| bench.beyond());
+        let stopped = stopped.join().map_err(|_| anyhow!("a test has panicked"))?;
+        let others = others?;
+        stopped.map(|()| others)
+    })
 }
 
-/// The driver and the plug-in.
+/// NCCL's library, from PyPI.
+fn library() -> Result<PathBuf> {
+    let dir = target().join("venv-nccl");
+    let done = dir.join("installed");
+    if !std::fs::read_to_string(&done).is_ok_and(|text| text == WHEEL) {
+        venv::install(&dir, &[WHEEL])?;
+        std::fs::write(&done, WHEEL).context("cannot note what was installed")?;
+    }
+    let versions = std::fs::read_dir(dir.join("lib")).context("the environment has no lib")?;
+    let inside = "site-packages/nvidia/nccl/lib/libnccl.so.2";
+    let found = versions.filter_map(|v| Some(v.ok()?.path().join(inside)));
+    let mut found = found.filter(|l| l.is_file());
+    found
+        .next()
+        .with_context(|| format!("{WHEEL} has no {inside}"))
+}
+
+/// Leaves the user's settings out.
+fn clear(command: &mut Command) {
+    for name in SETTINGS {
+        command.env_remove(name);
+    }
+}
+
+/// A compiler, a folder for programs, and where the plug-in lies.
 struct Bench {
-    driver: std::path::PathBuf,
-    plugin: std::path::PathBuf,
+    cc: PathBuf,
+    folder: PathBuf,
+    built: PathBuf,
 }
 
 impl Bench {
-    fn drive(&self, version: &str, scenario: &str, seed: u32, env: &[(&str, &str)]) -> Result<()> {
-        let mut c = Command::new(&self.driver);
-        c.arg(&self.plugin)
-            .args([version, scenario, &seed.to_string()]);
-        for name in [
-            "RINGBELL_PORT",
-            "RINGBELL_TRANSPORT",
-            "RINGBELL_NCCL_ADDR",
-            "RINGBELL_NCCL_TIMEOUT",
-        ] {
-            c.env_remove(name);
+    /// What the driver does, with each version of the interface and over RDMA.
+    fn scenarios(&self, driver: &Path) -> Result<()> {
+        for (version, seed) in [("12", 1), ("11", 2)] {
+            for scenario in SCENARIOS {
+                self.drive(driver, version, scenario, seed, &[])?;
+            }
         }
+        for scenario in ["loopback", "random"] {
+            self.drive(driver, "10", scenario, 4, &[])?;
+        }
+        let limit = ("DRIVER_KILL_LIMIT", "50");
+        let rdma = [&RDMA[..], &[limit]].concat();
+        for scenario in OVER_RDMA {
+            self.drive(driver, "12", scenario, 3, &rdma)?;
+        }
+        Ok(())
+    }
+
+    /// The documented program, and NCCL itself.
+    fn beyond(&self) -> Result<Outcome> {
+        self.documented()?;
+        match library() {
+            Ok(library) => self.nccl(&library),
+            Err(why) => Ok(Outcome::Skipped(format!(
+                "no NCCL to load the plug-in: {why:#}"
+            ))),
+        }
+    }
+
+    fn plugin(&self) -> PathBuf {
+        self.built.join("libnccl_net_ringbell.so")
+    }
+
+    /// Compiles a program of the plug-in's tests.
+    fn compile(&self, name: &str) -> Result<PathBuf> {
+        let program = self.folder.join(name);
+        command(
+            Command::new(&self.cc)
+                .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"])
+                .arg(root().join(format!("bindings/nccl/tests/{name}.c")))
+                .arg("-o")
+                .arg(&program)
+                .args(["-ldl", "-lpthread"]),
+        )?;
+        Ok(program)
+    }
+
+    fn drive(
+        &self,
+        driver: &Path,
+        version: &str,
+        scenario: &str,
+        seed: u32,
+        env: &[(&str, &str)],
+    ) -> Result<()> {
+        let mut c = Command::new(driver);
+        c.arg(self.plugin())
+            .args([version, scenario, &seed.to_string()]);
+        clear(&mut c);
         let ended = output_within(c.envs(env.iter().copied()), LIMIT)?;
         let said = String::from_utf8_lossy(&ended.stdout);
         let expected = format!("{scenario} v{version}: as it should");
         ensure!(
             ended.status.success() && said.contains(&expected),
-            "{scenario} of version {version}, seed {seed}, {env:?}: {}{}",
-            said,
+            "{scenario} of version {version}, seed {seed}, {env:?}: {said}{}",
+            String::from_utf8_lossy(&ended.stderr)
+        );
+        Ok(())
+    }
+
+    /// NCCL loads the plug-in, chooses it, and gathers over it.
+    fn nccl(&self, library: &Path) -> Result<Outcome> {
+        let program = self.compile("nccl")?;
+        for (ranks, env) in [(2, &[][..]), (4, &[]), (3, &RDMA)] {
+            let mut c = Command::new(&program);
+            c.arg(library).arg(ranks.to_string());
+            clear(&mut c);
+            c.env("NCCL_NET_PLUGIN", self.plugin())
+                .env("NCCL_DEBUG", "INFO")
+                // Its bootstrap uses the network that was chosen, and its own monitoring is left out.
+                .env("NCCL_OOB_NET_ENABLE", "1")
+                .env("NCCL_RAS_ENABLE", "0");
+            let ended = output_within(c.envs(env.iter().copied()), LIMIT)?;
+            let said = String::from_utf8_lossy(&ended.stdout);
+            let lines = [
+                "NET/Plugin: Loaded net plugin Ringbell (v12)".to_string(),
+                "Assigned NET plugin Ringbell to comm".to_string(),
+                format!("round 0: {ranks} ranks gathered over Ringbell"),
+                format!("round 1: {ranks} ranks gathered over Ringbell"),
+            ];
+            let missing = lines.iter().find(|l| !said.contains(l.as_str()));
+            ensure!(
+                ended.status.success() && missing.is_none(),
+                "{ranks} ranks of NCCL, {env:?}: no line `{}` in {said}{}",
+                missing.map_or("", |l| l.as_str()),
+                String::from_utf8_lossy(&ended.stderr)
+            );
+        }
+        Ok(Outcome::Passed)
+    }
+
+    /// The program of docs/nccl.md, by the commands there.
+    fn documented(&self) -> Result<()> {
+        let page = root().join("docs/nccl.md");
+        let text = std::fs::read_to_string(&page)
+            .with_context(|| format!("cannot read {}", page.display()))?;
+        let block = |kind: &str| {
+            let start = format!("```{kind}\n");
+            let block = text
+                .split_once(&start)
+                .and_then(|(_, t)| t.split_once("```"));
+            block.map(|(b, _)| b.to_owned())
+        };
+        let (program, commands) = block("c")
+            .zip(block("sh"))
+            .with_context(|| format!("no program in {}", page.display()))?;
+        std::fs::write(self.folder.join("devices.c"), program).context("cannot write it")?;
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::iter::once(self.built.clone()).chain(std::env::split_paths(&path));
+        let mut sh = Command::new("sh");
+        sh.args(["-e", "-c", &commands])
+            .current_dir(&self.folder)
+            .env("PATH", std::env::join_paths(folders)?);
+        clear(&mut sh);
+        let ended = output_within(&mut sh, LIMIT)?;
+        let said = String::from_utf8_lossy(&ended.stdout);
+        ensure!(
+            ended.status.success() && said.contains("ringbell0, 100000 Mb/s"),
+            "the commands of {} printed {said}{}",
+            page.display(),
             String::from_utf8_lossy(&ended.stderr)
         );
         Ok(())

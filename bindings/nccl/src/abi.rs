@@ -90,28 +90,20 @@ pub(crate) struct End12 {
     pub(crate) plane: i16,
 }
 
+/// End of version 10's properties.
+#[repr(C)]
+pub(crate) struct End10;
+
+pub(crate) type Properties10 = Properties<4, End10>;
 pub(crate) type Properties11 = Properties<4, End11>;
 pub(crate) type Properties12 = Properties<8, End12>;
 
 type Result = c_int;
 type Void = *mut c_void;
 
-/// `ncclNet_v11_t` and `ncclNet_v12_t`, whose functions differ in what `properties` fills.
+/// The functions that all versions have, from `accept` on.
 #[repr(C)]
-pub(crate) struct Net<P> {
-    pub(crate) name: *const c_char,
-    pub(crate) init: unsafe extern "C" fn(
-        *mut Void,
-        u64,
-        *const CommConfig,
-        Option<Logger>,
-        *const c_void,
-    ) -> Result,
-    pub(crate) devices: unsafe extern "C" fn(*mut c_int) -> Result,
-    pub(crate) properties: unsafe extern "C" fn(c_int, *mut P) -> Result,
-    pub(crate) listen: unsafe extern "C" fn(Void, c_int, *mut c_void, *mut Void) -> Result,
-    pub(crate) connect:
-        unsafe extern "C" fn(Void, c_int, *mut c_void, *mut Void, *mut Void) -> Result,
+pub(crate) struct Rest {
     pub(crate) accept: unsafe extern "C" fn(Void, *mut Void, *mut Void) -> Result,
     pub(crate) reg_mr: unsafe extern "C" fn(Void, Void, usize, c_int, *mut Void) -> Result,
     pub(crate) reg_mr_dma_buf:
@@ -144,9 +136,44 @@ pub(crate) struct Net<P> {
     pub(crate) device_mr: Option<unsafe extern "C" fn(Void, Void, *mut Void) -> Result>,
     pub(crate) irecv_consumed: Option<unsafe extern "C" fn(Void, c_int, Void) -> Result>,
     pub(crate) make_v_device: Option<unsafe extern "C" fn(*mut c_int, Void) -> Result>,
+}
+
+/// `ncclNet_v11_t` and `ncclNet_v12_t`, whose functions differ in what `properties` fills.
+#[repr(C)]
+pub(crate) struct Net<P> {
+    pub(crate) name: *const c_char,
+    pub(crate) init: unsafe extern "C" fn(
+        *mut Void,
+        u64,
+        *const CommConfig,
+        Option<Logger>,
+        *const c_void,
+    ) -> Result,
+    pub(crate) devices: unsafe extern "C" fn(*mut c_int) -> Result,
+    pub(crate) properties: unsafe extern "C" fn(c_int, *mut P) -> Result,
+    pub(crate) listen: unsafe extern "C" fn(Void, c_int, *mut c_void, *mut Void) -> Result,
+    pub(crate) connect:
+        unsafe extern "C" fn(Void, c_int, *mut c_void, *mut Void, *mut Void) -> Result,
+    pub(crate) rest: Rest,
     pub(crate) finalize: unsafe extern "C" fn(Void) -> Result,
     pub(crate) set_net_attr: unsafe extern "C" fn(Void, *const c_void) -> Result,
 }
 
 // SAFETY: it holds pointers to functions and to a text that never change.
 unsafe impl<P> Sync for Net<P> {}
+
+/// `ncclNet_v10_t`, of NCCL 2.25 to 2.27: without contexts.
+#[repr(C)]
+pub(crate) struct Net10 {
+    pub(crate) name: *const c_char,
+    pub(crate) init: unsafe extern "C" fn(Option<Logger>, *const c_void) -> Result,
+    pub(crate) devices: unsafe extern "C" fn(*mut c_int) -> Result,
+    pub(crate) properties: unsafe extern "C" fn(c_int, *mut Properties10) -> Result,
+    pub(crate) listen: unsafe extern "C" fn(c_int, *mut c_void, *mut Void) -> Result,
+    pub(crate) connect:
+        unsafe extern "C" fn(c_int, *const CommConfig, *mut c_void, *mut Void, *mut Void) -> Result,
+    pub(crate) rest: Rest,
+}
+
+// SAFETY: as for `Net`.
+unsafe impl Sync for Net10 {}

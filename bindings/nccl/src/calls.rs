@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::abi::{
-    Code, CommConfig, End11, End12, Logger, Properties, Properties11, Properties12, VDevice,
-    HANDLE_BYTES, ID_UNDEFINED, PTR_HOST,
+    Code, CommConfig, End10, End11, End12, Logger, Properties, Properties10, Properties11,
+    Properties12, VDevice, HANDLE_BYTES, ID_UNDEFINED, PTR_HOST,
 };
 use crate::device;
 use crate::establish::{Connecting, Listening};
@@ -129,12 +129,11 @@ fn properties<const DEVICES: usize, E>(
     let mut devices = [0; DEVICES];
     devices[0] = number;
     Ok(Properties {
-        // It lives as long as its device, which NCCL uses no longer after `finalize`.
         name: device.name.as_ptr(),
         pci_path: std::ptr::null(),
         guid: u64::from(u32::from(device.nic.ip().ip)),
         ptr_support: PTR_HOST,
-        // A registration again finds what is known, but a deregistered buffer is not kept.
+        // A registration holds for all connections of its device.
         reg_is_global: 1,
         force_flush: 0,
         speed: device.speed,
@@ -149,6 +148,14 @@ fn properties<const DEVICES: usize, E>(
         max_p2p_bytes: MESSAGE_MAX,
         max_coll_bytes: MESSAGE_MAX,
         end,
+    })
+}
+
+pub(crate) unsafe extern "C" fn properties10(number: c_int, to: *mut Properties10) -> c_int {
+    run("getProperties", || {
+        let properties = properties(number, End10)?;
+        // SAFETY: the caller's variable.
+        unsafe { give(to, properties) }
     })
 }
 
@@ -509,4 +516,43 @@ pub(crate) unsafe extern "C" fn close_listen(listening: *mut c_void) -> c_int {
 /// NCCL says what it is about to do (operation, algorithm, protocol, peers): nothing here depends on it.
 pub(crate) unsafe extern "C" fn set_net_attr(context: *mut c_void, _: *const c_void) -> c_int {
     run("setNetAttr", || CONTEXTS.get(number(context)).map(drop))
+}
+
+/// The context of version 10, which has none: 0 before its first initialisation. Its devices stay open as long as the process.
+static CONTEXT10: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) unsafe extern "C" fn init10(logger: Option<Logger>, profiler: *const c_void) -> c_int {
+    static ONCE: Mutex<()> = Mutex::new(());
+    let _once = locked(&ONCE);
+    // Relaxed: the lock orders it, and NCCL calls nothing else before.
+    if CONTEXT10.load(Ordering::Relaxed) != 0 {
+        return Code::Success as c_int;
+    }
+    let mut context = std::ptr::null_mut();
+    // SAFETY: a variable of ours, and NCCL's pointers.
+    let ended = unsafe { init(&raw mut context, 0, std::ptr::null(), logger, profiler) };
+    CONTEXT10.store(number(context), Ordering::Relaxed);
+    ended
+}
+
+pub(crate) unsafe extern "C" fn listen10(
+    number_of_device: c_int,
+    to: *mut c_void,
+    comm: *mut *mut c_void,
+) -> c_int {
+    let context = handle(CONTEXT10.load(Ordering::Relaxed));
+    // SAFETY: the caller's contract is the same.
+    unsafe { listen(context, number_of_device, to, comm) }
+}
+
+pub(crate) unsafe extern "C" fn connect10(
+    number_of_device: c_int,
+    _: *const CommConfig,
+    at: *mut c_void,
+    comm: *mut *mut c_void,
+    device: *mut *mut c_void,
+) -> c_int {
+    let context = handle(CONTEXT10.load(Ordering::Relaxed));
+    // SAFETY: the caller's contract is the same.
+    unsafe { connect(context, number_of_device, at, comm, device) }
 }

@@ -1,13 +1,15 @@
 //! Devices: a NIC each, which all communicators of the process share.
 #![allow(clippy::disallowed_methods)] // Opens NICs of the host.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ringbell::nic::{Cidr, NicConfig, OpenError, PortSpec, QueueConfig};
+use ringbell::parts::nic_core::transport::local::LocalError;
+use ringbell::parts::nic_core::NicError;
 use ringbell::{HostQueue, Nic};
 
 use crate::failure::Failure;
@@ -30,7 +32,7 @@ const FIRST_PORT: u16 = 1024;
 /// A device.
 #[derive(Debug)]
 pub(crate) struct Device {
-    pub(crate) name: CString,
+    pub(crate) name: &'static CStr,
     pub(crate) nic: Nic,
     /// Where it receives datagrams of other hosts.
     pub(crate) datagrams: Option<SocketAddr>,
@@ -90,14 +92,13 @@ impl Device {
             }
         };
         let datagrams = nic.ports().iter().find_map(|p| p.address);
-        let name = CString::new(format!("ringbell{number}")).unwrap_or_default();
         log::info(&format!(
             "device ringbell{number}: NIC {} on port {port}, transport {}",
             nic.ip(),
             nic.transport()
         ));
         Ok(Device {
-            name,
+            name: name(number),
             datagrams,
             speed: settings.speed,
             timeout: settings.timeout,
@@ -140,11 +141,21 @@ impl Device {
 
 /// Whether another NIC has the address.
 fn is_taken(error: &OpenError) -> bool {
-    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |e| e.source());
-    causes.into_iter().any(|e| {
-        e.to_string()
-            .contains("another NIC of this user already has the address")
-    })
+    matches!(
+        error,
+        OpenError::Nic(NicError::Local(LocalError::AddressInUse { .. }))
+    )
+}
+
+/// The name of a device. NCCL may keep it when the device is closed, so it is made once.
+fn name(number: usize) -> &'static CStr {
+    static NAMES: Mutex<Vec<&'static CStr>> = Mutex::new(Vec::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    while names.len() <= number {
+        let name = CString::new(format!("ringbell{}", names.len())).unwrap_or_default();
+        names.push(Box::leak(name.into_boxed_c_str()));
+    }
+    names[number]
 }
 
 /// The devices, while there are users.

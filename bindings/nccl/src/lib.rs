@@ -23,45 +23,64 @@ mod settings;
 mod table;
 mod wire;
 
-use abi::{Net, Properties11, Properties12};
+use abi::{Net, Net10, Properties11, Properties12, Rest};
 
 /// `NCCL_NET` may ask for it.
 const NAME: &std::ffi::CStr = c"Ringbell";
 
-/// A table whose properties are filled by `$properties`.
-macro_rules! net {
-    ($properties:expr) => {
-        Net {
-            name: NAME.as_ptr(),
-            init: calls::init,
-            devices: calls::devices,
-            properties: $properties,
-            listen: calls::listen,
-            connect: calls::connect,
-            accept: calls::accept,
-            reg_mr: calls::reg_mr,
-            reg_mr_dma_buf: None,
-            dereg_mr: calls::dereg_mr,
-            isend: calls::isend,
-            irecv: calls::irecv,
-            iflush: calls::iflush,
-            test: calls::test,
-            close_send: calls::close_send,
-            close_recv: calls::close_recv,
-            close_listen: calls::close_listen,
-            device_mr: None,
-            irecv_consumed: None,
-            make_v_device: None,
-            finalize: calls::finalize,
-            set_net_attr: calls::set_net_attr,
-        }
-    };
-}
+const REST: Rest = Rest {
+    accept: calls::accept,
+    reg_mr: calls::reg_mr,
+    reg_mr_dma_buf: None,
+    dereg_mr: calls::dereg_mr,
+    isend: calls::isend,
+    irecv: calls::irecv,
+    iflush: calls::iflush,
+    test: calls::test,
+    close_send: calls::close_send,
+    close_recv: calls::close_recv,
+    close_listen: calls::close_listen,
+    device_mr: None,
+    irecv_consumed: None,
+    make_v_device: None,
+};
 
 #[no_mangle]
 #[allow(non_upper_case_globals)] // NCCL's name.
-static ncclNetPlugin_v11: Net<Properties11> = net!(calls::properties11);
+static ncclNetPlugin_v10: Net10 = Net10 {
+    name: NAME.as_ptr(),
+    init: calls::init10,
+    devices: calls::devices,
+    properties: calls::properties10,
+    listen: calls::listen10,
+    connect: calls::connect10,
+    rest: REST,
+};
 
 #[no_mangle]
 #[allow(non_upper_case_globals)] // NCCL's name.
-static ncclNetPlugin_v12: Net<Properties12> = net!(calls::properties12);
+static ncclNetPlugin_v11: Net<Properties11> = Net {
+    name: NAME.as_ptr(),
+    init: calls::init,
+    devices: calls::devices,
+    properties: calls::properties11,
+    listen: calls::listen,
+    connect: calls::connect,
+    rest: REST,
+    finalize: calls::finalize,
+    set_net_attr: calls::set_net_attr,
+};
+
+#[no_mangle]
+#[allow(non_upper_case_globals)] // NCCL's name.
+static ncclNetPlugin_v12: Net<Properties12> = Net {
+    name: NAME.as_ptr(),
+    init: calls::init,
+    devices: calls::devices,
+    properties: calls::properties12,
+    listen: calls::listen,
+    connect: calls::connect,
+    rest: REST,
+    finalize: calls::finalize,
+    set_net_attr: calls::set_net_attr,
+};

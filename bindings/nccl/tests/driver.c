@@ -61,6 +61,44 @@ typedef struct {
     int (*setNetAttr)(void *, void *);
 } Net;
 
+/* Version 10 has no contexts, and its devices are never closed. */
+typedef struct {
+    const char *name;
+    int (*init)(Logger, void *);
+    int (*devices)(int *);
+    int (*getProperties)(int, void *);
+    int (*listen)(int, void *, void **);
+    int (*connect)(int, void *, void *, void **, void **);
+    int (*accept)(void *, void **, void **);
+    int (*regMr)(void *, void *, size_t, int, void **);
+    int (*regMrDmaBuf)(void *, void *, size_t, int, uint64_t, int, void **);
+    int (*deregMr)(void *, void *);
+    int (*isend)(void *, void *, size_t, int, void *, void *, void **);
+    int (*irecv)(void *, int, void **, size_t *, int *, void **, void **, void **);
+    int (*iflush)(void *, int, void **, int *, void **, void **);
+    int (*test)(void *, int *, int *);
+    int (*closeSend)(void *);
+    int (*closeRecv)(void *);
+    int (*closeListen)(void *);
+    int (*getDeviceMr)(void *, void *, void **);
+    int (*irecvConsumed)(void *, int, void *);
+    int (*makeVDevice)(int *, void *);
+} Net10;
+
+static const Net10 *net10;
+static int init10(void **c, uint64_t id, void *config, Logger log, void *profiler) { (void)id; (void)config; *c = NULL; return net10->init(log, profiler); }
+static int listen10(void *c, int dev, void *handle, void **comm) { (void)c; return net10->listen(dev, handle, comm); }
+static int connect10(void *c, int dev, void *handle, void **comm, void **device) { int config[1] = { -1 }; (void)c; return net10->connect(dev, config, handle, comm, device); }
+static int finalize10(void *c) { (void)c; return 0; }
+static int attr10(void *c, void *attr) { (void)c; (void)attr; return 0; }
+static const Net *as_newer(const Net10 *n) {
+    static Net all;
+    net10 = n;
+    all = (Net){ n->name, init10, n->devices, n->getProperties, listen10, connect10, n->accept, n->regMr, n->regMrDmaBuf, n->deregMr, n->isend, n->irecv,
+        n->iflush, n->test, n->closeSend, n->closeRecv, n->closeListen, n->getDeviceMr, n->irecvConsumed, n->makeVDevice, finalize10, attr10 };
+    return &all;
+}
+
 static const Net *net;
 static void *ctx;
 static const char *plugin, *version;
@@ -102,6 +140,7 @@ static void start(void) {
     snprintf(symbol, sizeof symbol, "ncclNetPlugin_v%s", version);
     net = dlsym(library, symbol);
     if (!net) die("%s", dlerror());
+    if (!strcmp(version, "10")) net = as_newer((const Net10 *)(const void *)net);
     must(net->init(&ctx, 77, &config, logger, NULL));
     must(net->devices(&count));
     check(count >= 1);
@@ -113,7 +152,8 @@ static void start(void) {
         check(p.v12.ptrSupport == HOST && p.v12.maxRecvs == GROUP_MAX && p.v12.speed > 0 && p.v12.maxComms > 0);
         check(p.v12.netDeviceType == 0 && p.v12.vProps.ndevs == 1 && p.v12.vProps.devs[0] == d);
         size_t size = strcmp(version, "12") ? sizeof(Props11) : sizeof(Props12);
-        if (size == sizeof(Props11)) check(p.v11.maxP2pBytes == 1 << 30 && p.v11.maxMultiRequestSize == 1);
+        if (!strcmp(version, "10")) { size -= 8; check(p.v11.maxP2pBytes == 1 << 30); }
+        else if (size == sizeof(Props11)) check(p.v11.maxP2pBytes == 1 << 30 && p.v11.maxMultiRequestSize == 1);
         else check(p.v12.maxP2pBytes == 1 << 30 && p.v12.maxMultiRequestSize == 1 && p.v12.railId == -1 && p.v12.planeId == -1);
         for (size_t i = size; i < sizeof p; i++) check(p.bytes[i] == 0xa5);
     }
@@ -480,6 +520,89 @@ static void killed(int side, uint64_t seed) {
     part(p);
 }
 
+/* The other process is stopped, as a host without power: it says nothing, and nothing is under way to it. */
+static void stopped(int side, uint64_t seed) {
+    (void)seed;
+    Pair p = pair_up(0);
+    int pid = getpid(), tag = 1, r = OK, done;
+    size_t size = 16;
+    char memory[16], c;
+    void *at = memory, *request = NULL, *mh = NULL;
+    if (side) {
+        tell(&pid, sizeof pid);
+        hear(&c, 1);
+        part(p);
+        return;
+    }
+    hear(&pid, sizeof pid);
+    must(net->irecv(p.recv, 1, &at, &size, &tag, &mh, NULL, &request));
+    for (double start = now(); now() - start < 0.5;) must(net->test(request, &done, NULL));
+    check(!kill(pid, SIGSTOP));
+    double start = now();
+    while (r == OK && now() - start < 50) { r = net->test(request, &done, NULL); usleep(200); }
+    double took = now() - start;
+    check(!kill(pid, SIGCONT));
+    if (r != REMOTE || took < 1) die("a stopped peer gave %d after %g s: %s", r, took, warned);
+    tell("k", 1);
+    part(p);
+}
+
+/* Times: a message there and back, and many one way. */
+static void bench(int side, uint64_t seed) {
+    (void)seed;
+    Pair p = pair_up(0);
+    size_t most = 4 << 20;
+    unsigned char *memory = malloc(8 * most);
+    void *out, *in;
+    memset(memory, 1, 8 * most);
+    must(net->regMr(p.send, memory, 8 * most, HOST, &out));
+    must(net->regMr(p.recv, memory, 8 * most, HOST, &in));
+    for (int way = 0; way < 2; way++) {
+        static const size_t sizes[] = { 8, 1024, 16384, 131072, 1 << 20, 4 << 20 };
+        for (int s = 0; s < 6; s++) {
+            size_t size = sizes[s];
+            int rounds = size <= 16384 ? 20000 : size <= 131072 ? 4000 : 600, tag = 0, done, got;
+            if (way == 0) rounds /= 4;
+            void *a = memory, *b = memory + 4 * most;
+            double start = 0;
+            meet();
+            for (int turn = 0; turn < 2; turn++) { /* The first turn warms up. */
+                int n = turn ? rounds : rounds / 10 + 8;
+                start = now();
+                if (way == 0) {
+                    for (int i = 0; i < n; i++) {
+                        void *r = NULL, *q = NULL;
+                        while (!r) must(net->irecv(p.recv, 1, &b, &size, &tag, &in, NULL, &r));
+                        if (!side) while (!q) must(net->isend(p.send, a, size, tag, out, NULL, &q));
+                        for (done = 0; !done;) must(net->test(r, &done, &got));
+                        if (side) while (!q) must(net->isend(p.send, a, size, tag, out, NULL, &q));
+                        for (done = 0; !done;) must(net->test(q, &done, &got));
+                    }
+                } else {
+                    void *ring[8] = { NULL };
+                    for (int i = 0; i < n + 8; i++) {
+                        void **q = &ring[i % 8];
+                        if (*q) { for (done = 0; !done;) must(net->test(*q, &done, &got)); *q = NULL; }
+                        void *place = memory + (size_t)(i % 8) * most;
+                        if (i >= n) continue;
+                        if (side) while (!*q) must(net->irecv(p.recv, 1, &place, &size, &tag, &in, NULL, q));
+                        else while (!*q) must(net->isend(p.send, place, size, tag, out, NULL, q));
+                    }
+                    meet();
+                }
+            }
+            double took = now() - start;
+            if (!side && way == 0) printf("%8zu B one way %9.2f us\n", size, took / rounds / 2 * 1e6);
+            if (!side && way) printf("%8zu B, 8 under way %9.3f GB/s\n", size, (double)size * rounds / took * 1e-9);
+        }
+    }
+    meet();
+    must(net->deregMr(p.send, out));
+    must(net->deregMr(p.recv, in));
+    free(memory);
+    part(p);
+}
+
 /* Handles of every wrong kind: errors, and what is sound goes on. */
 static void wrong_handles(int side, uint64_t seed) {
     Pair p = pair_up(0);
@@ -594,6 +717,7 @@ typedef struct { const char *name; void (*run)(int, uint64_t); int processes, se
 static const Scenario scenarios[] = {
     { "loopback", loopback, 1, 0 }, { "random", random_traffic, 2, 0 }, { "threads", threads, 2, 0 }, { "overlaps", overlaps, 2, 0 },
     { "close", close_in_flight, 2, 0 }, { "large", too_large, 2, 0 }, { "killed", killed, 2, 1 }, { "wrong", wrong_handles, 2, 0 },
+    { "stopped", stopped, 2, 0 }, { "bench", bench, 2, 0 },
 };
 
 int main(int argc, char **argv) {
