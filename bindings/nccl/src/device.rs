@@ -13,6 +13,7 @@ use ringbell::parts::nic_core::NicError;
 use ringbell::{HostQueue, Nic};
 
 use crate::failure::Failure;
+use crate::introduce::Introductions;
 use crate::log;
 use crate::memory::Registry;
 use crate::settings::Settings;
@@ -36,6 +37,8 @@ pub(crate) struct Device {
     pub(crate) nic: Nic,
     /// Where it receives datagrams of other hosts.
     pub(crate) datagrams: Option<SocketAddr>,
+    /// With the same address.
+    pub(crate) introductions: Option<Introductions>,
     /// Mb/s.
     pub(crate) speed: i32,
     /// Longest time until a connection is made.
@@ -92,6 +95,8 @@ impl Device {
             }
         };
         let datagrams = nic.ports().iter().find_map(|p| p.address);
+        let introductions = datagrams.map(|own| Introductions::open(&nic, own));
+        let introductions = introductions.transpose()?;
         log::info(&format!(
             "device ringbell{number}: NIC {} on port {port}, transport {}",
             nic.ip(),
@@ -100,6 +105,7 @@ impl Device {
         Ok(Device {
             name: name(number),
             datagrams,
+            introductions,
             speed: settings.speed,
             timeout: settings.timeout,
             memory: Registry::new(&nic),

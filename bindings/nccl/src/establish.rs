@@ -10,6 +10,7 @@ use ringbell::HostQueue;
 use crate::abi::Code;
 use crate::device::{self, Device};
 use crate::failure::Failure;
+use crate::introduce::Introductions;
 use crate::link::{self, Event, Link};
 use crate::log;
 use crate::receive::Receiver;
@@ -65,10 +66,15 @@ impl Listening {
             }
             port = device.next_port();
         }
+        let introductions = device.introductions.as_ref();
+        if let Some(i) = introductions {
+            i.listen(nonce);
+        }
         let handle = Handle {
             nic: device.nic.ip().ip,
             port,
             datagrams: device.datagrams,
+            introductions: introductions.map_or(0, Introductions::port),
             nonce,
             process: Process::own(),
             pending: 0,
@@ -86,6 +92,9 @@ impl Listening {
 
     /// A connection that has proved the handle, if one has.
     pub(crate) fn accept(&mut self) -> Result<Option<Receiver>, Failure> {
+        if let Some(i) = &self.device.introductions {
+            i.pump();
+        }
         self.device.nic.backend().step();
         match self.accept.and_then(|ticket| self.queue.poll(ticket)) {
             Some(done) if done.status == Status::Ok => {
@@ -160,6 +169,9 @@ impl Listening {
 
     /// Stops listening.
     pub(crate) fn close(&mut self) {
+        if let Some(i) = &self.device.introductions {
+            i.stop(&self.nonce);
+        }
         let d = Descriptor {
             session: self.session,
             ..Descriptor::new(Opcode::Close)
@@ -185,12 +197,16 @@ impl Listening {
     }
 }
 
+/// How often an introduction is sent that has no answer.
+const ASK: Duration = Duration::from_millis(20);
+
 /// A connection that is being made.
 #[derive(Debug)]
 pub(crate) struct Connecting {
     link: Option<Link>,
-    nonce: [u8; 16],
-    at: String,
+    handle: Handle,
+    /// While the other process must learn of our NIC: since when, and when it was told last.
+    introduced: Option<(Instant, Option<Instant>)>,
 }
 
 impl Connecting {
@@ -202,32 +218,82 @@ impl Connecting {
         let queue = device.take_queue()?;
         let session = link::socket(&queue)?;
         let mut link = Link::new(device, queue, session, handle.process.clone())?;
-        link.connect(handle.nic, handle.port)?;
+        let other = handle.nic != device.nic.ip().ip;
+        let introduced = other && device.introductions.is_some() && handle.datagrams.is_some();
+        if !introduced {
+            link.connect(handle.nic, handle.port)?;
+        }
         Ok(Connecting {
             link: Some(link),
-            nonce: handle.nonce,
-            at: format!("{}:{}", handle.nic, handle.port),
+            handle: handle.clone(),
+            introduced: introduced.then(|| (Instant::now(), None)),
         })
+    }
+
+    /// Tells the other process of our NIC; connects when it knows.
+    fn introduce(&mut self) -> Result<(), Failure> {
+        let (Some((since, last)), Some(link)) = (&mut self.introduced, &mut self.link) else {
+            return Ok(());
+        };
+        let device = link.device.clone();
+        let (Some(all), Some(at)) = (&device.introductions, self.handle.datagrams) else {
+            return Ok(());
+        };
+        all.pump();
+        match all.answer(&self.handle.nonce) {
+            Some(true) => {
+                all.forget(&self.handle.nonce);
+                self.introduced = None;
+                link.connect(self.handle.nic, self.handle.port)
+            }
+            Some(false) => {
+                all.forget(&self.handle.nonce);
+                Err(link.fail(
+                    Code::RemoteError,
+                    "nothing listens with this handle's secret",
+                ))
+            }
+            None if since.elapsed() > device.timeout => {
+                all.forget(&self.handle.nonce);
+                let text = format!(
+                    "no answer from UDP port {} of {} in {:?}; check the address, and that nothing filters UDP",
+                    self.handle.introductions,
+                    at.ip(),
+                    device.timeout
+                );
+                Err(link.fail(Code::RemoteError, &text))
+            }
+            None => {
+                if last.is_none_or(|l| l.elapsed() >= ASK) {
+                    *last = Some(Instant::now());
+                    all.ask(&self.handle, at);
+                }
+                Ok(())
+            }
+        }
     }
 
     /// The connection when it is made.
     pub(crate) fn poll(&mut self) -> Result<Option<Sender>, Failure> {
+        let (nic, port) = (self.handle.nic, self.handle.port);
+        let to = |e: Failure| Failure {
+            text: format!("cannot connect to {nic}:{port}: {}", e.text),
+            ..e
+        };
+        self.introduce().map_err(to)?;
         let Some(link) = &mut self.link else {
             return Err(Failure::argument("this connection was made before"));
         };
         link.step();
-        link.poll().map_err(|e| Failure {
-            text: format!("cannot connect to {}: {}", self.at, e.text),
-            ..e
-        })?;
-        if !link.has_sent() {
+        link.poll().map_err(to)?;
+        if self.introduced.is_some() || !link.has_sent() {
             return Ok(None);
         }
         let Some(mut link) = self.link.take() else {
             return Ok(None);
         };
         link.send(&Record::Hello {
-            nonce: self.nonce,
+            nonce: self.handle.nonce,
             process: Process::own(),
         })?;
         let sender = Sender::new(link)?;

@@ -5,7 +5,7 @@
 //! receives go the other way.
 //!
 //! `abi`: NCCL's types. `calls`: the functions. `table`, `requests`: handles. `settings`, `device`: NICs. `memory`: registrations. `wire`: what
-//! processes exchange. `establish`: listen, connect, accept. `link`: a session. `send`, `receive`: its ends. `log`, `failure`: what NCCL learns.
+//! processes exchange. `introduce`, `establish`: listen, connect, accept. `link`: a session. `send`, `receive`: its ends. `log`, `failure`: what NCCL learns.
 #![allow(unsafe_code)] // Exports the tables.
 
 mod abi;
@@ -13,6 +13,7 @@ mod calls;
 mod device;
 mod establish;
 mod failure;
+mod introduce;
 mod link;
 mod log;
 mod memory;

@@ -56,6 +56,8 @@ pub(crate) struct Handle {
     pub(crate) port: u16,
     /// Where its NIC receives datagrams of other hosts.
     pub(crate) datagrams: Option<SocketAddr>,
+    /// UDP port for introductions, beside `datagrams`.
+    pub(crate) introductions: u16,
     /// What a connection must begin with.
     pub(crate) nonce: [u8; 16],
     pub(crate) process: Process,
@@ -98,6 +100,7 @@ impl Handle {
         put(&mut out[32..], &self.nonce);
         put(&mut out[48..], &self.process.pid.to_le_bytes());
         put(&mut out[52..52 + HOST], self.process.host.as_bytes());
+        put(&mut out[100..], &self.introductions.to_le_bytes());
         put(&mut out[120..], &self.pending.to_le_bytes());
         out
     }
@@ -113,6 +116,7 @@ impl Handle {
             nic: Ipv4Addr::from(at::<4>(b, 8)),
             port: u16::from_le_bytes(at(b, 12)),
             datagrams: (datagrams != 0).then(|| SocketAddr::new(ip, datagrams)),
+            introductions: u16::from_le_bytes(at(b, 100)),
             nonce: at(b, 32),
             process: Process {
                 pid: u32::from_le_bytes(at(b, 48)),
@@ -219,6 +223,7 @@ mod tests {
                 nic: Ipv4Addr::new(10, 1, 2, 3),
                 port: 40_000,
                 datagrams: Some(at.parse().expect("an address")),
+                introductions: 5001,
                 nonce: [7; 16],
                 process: process.clone(),
                 pending: u64::MAX,

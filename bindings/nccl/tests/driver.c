@@ -644,14 +644,19 @@ static void wrong_handles(int side, uint64_t seed) {
     memcpy(bad, handle, sizeof bad);
     bad[40] ^= 1;
     void *wrong = NULL, *right = NULL, *accepted = NULL;
-    for (double start = now(); !(wrong && right && accepted) && now() - start < 10;) {
-        if (!wrong) must(net->connect(ctx, 0, bad, &wrong, NULL));
-        else if (!right) must(net->connect(ctx, 0, handle, &right, NULL));
+    int refused = 0;
+    for (double start = now(); !((wrong || refused) && right && accepted) && now() - start < 10;) {
+        if (!wrong && !refused) {
+            /* Refused before the connection, or after its first record. */
+            int r = net->connect(ctx, 0, bad, &wrong, NULL);
+            if (r == REMOTE) refused = 1;
+            else must(r);
+        } else if (!right) must(net->connect(ctx, 0, handle, &right, NULL));
         if (!accepted) must(net->accept(listening, &accepted, NULL));
     }
-    check(wrong && right && accepted);
+    check((wrong || refused) && right && accepted);
     traffic((Pair){ right, accepted }, 0, 0, 0);
-    for (double start = now(); now() - start < 10;) {
+    for (double start = now(); wrong && now() - start < 10;) {
         int r = net->isend(wrong, memory, 1, 0, NULL, NULL, &request);
         check(!request);
         if (r == REMOTE) break;
@@ -663,7 +668,8 @@ static void wrong_handles(int side, uint64_t seed) {
         if (!second) must(net->connect(ctx, 0, handle, &second, NULL));
         if (!more) must(net->accept(listening, &more, NULL));
     }
-    must(net->closeSend(wrong)); must(net->closeSend(right)); must(net->closeRecv(accepted));
+    if (wrong) must(net->closeSend(wrong));
+    must(net->closeSend(right)); must(net->closeRecv(accepted));
     must(net->closeSend(second)); must(net->closeRecv(more));
     must(net->closeListen(listening));
     check(net->closeListen(listening) == ARGUMENT);
