@@ -22,28 +22,33 @@ _KEPT = 2000
 
 
 class Operations:
-    """The operations of a group, by the numbers that PyTorch's recorder gives them: collectives and messages from 1 on each."""
+    """The operations of a group, by the numbers that PyTorch's recorder gives them: collectives from 1 on, and messages from -1 on downwards."""
 
     def __init__(self, name: str | None) -> None:
-        #: Collectives and messages that were called.
-        self.called = [0, 0]
-        #: Those of them that have not ended well: failed, refused, under way, or never waited for.
-        self.left: set[tuple[int, int]] = set()
+        self.collectives = 0
+        self.messages = 0
+        #: Those that have not ended well: failed, refused, under way, or never waited for.
+        self.left: set[int] = set()
         if name:
             _groups[name] = self
 
-    def begin(self, message: bool = False) -> tuple[int, int]:
+    def begin(self, message: bool = False) -> int:
         """A call; the group is told by ``left.discard`` when it has ended."""
-        number = self.called[message] = self.called[message] + 1
-        key = (message, number)
+        if message:
+            number = self.messages = self.messages - 1
+        else:
+            number = self.collectives = self.collectives + 1
         left = self.left
-        left.add(key)
+        left.add(number)
         if len(left) > 4 * _KEPT:
-            self.left = {(m, n) for m, n in left if n > self.called[m] - _KEPT}
-        return key
+            self.left = {n for n in left if self._is_recent(n)}
+        return number
 
-    def is_done(self, key: tuple[int, int]) -> bool:
-        return key not in self.left and self.called[key[0]] - key[1] < _KEPT
+    def _is_recent(self, number: int) -> bool:
+        return (self.collectives - number if number > 0 else number - self.messages) < _KEPT
+
+    def is_done(self, number: int) -> bool:
+        return number not in self.left and self._is_recent(number)
 
 
 #: Of this process among all, as the first group says it.
@@ -75,9 +80,8 @@ def trace() -> dict[str, Any]:
     dump: dict[str, Any] = pickle.loads(c10d._dump_fr_trace(backend="ringbell"))
     for entry in dump["entries"]:
         group = _groups.get(entry["process_group"][0])
-        message = bool(entry["is_p2p"])
-        key = (message, entry["p2p_seq_id" if message else "collective_seq_id"])
-        if group is not None and group.is_done(key):
+        number = -entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"]
+        if group is not None and group.is_done(number):
             entry["state"], entry["retired"] = "completed", True
     return dump
 

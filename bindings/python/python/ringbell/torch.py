@@ -84,7 +84,7 @@ class _Work(c10d.Work):
         self._ended = False
         #: Told of its end, with its number.
         self._group: RingbellBackend | None = None
-        self._key = (0, 0)
+        self._key = 0
         #: Of a receive.
         self._source: int | None = None
 
@@ -430,9 +430,12 @@ class RingbellBackend(c10d.Backend):
     def _limit(self, options: Any) -> float:
         timeout: timedelta = options.timeout
         # Minus one millisecond stands for none.
-        return min(timeout.total_seconds(), _LONGEST) if timeout > _NONE else self._timeout
+        if timeout <= _NONE:
+            return self._timeout
+        seconds = timeout.total_seconds()
+        return seconds if seconds < _LONGEST else _LONGEST
 
-    def _is_over(self, key: tuple[int, int], error: BaseException | None) -> None:
+    def _is_over(self, key: int, error: BaseException | None) -> None:
         """An operation has ended; the first that fails writes a dump."""
         if self._operations is None:
             return
@@ -507,20 +510,36 @@ class RingbellBackend(c10d.Backend):
         target = source if dst is src else (dst, dst.data_ptr(), dst.nbytes) if dst is not None else None
         return self._comm.post_tensors(kind, dtype, source, target, op, root, tag, limit)
 
-    @_recorded
     def allreduce(self, tensors: list[_Tensor], opts: Any) -> _Work | None:
         tensor = tensors[0]
         # The usual call without what the others need: each look at an object of C++ costs a part of a microsecond.
         dtype, kind = _TYPES.get(tensor.dtype), _PLAIN.get(opts.reduceOp.op)
-        if len(tensors) != 1 or dtype is None or kind is None or tensor.layout is not _STRIDED or not tensor.is_cpu or not tensor.is_contiguous():
-            return self._all_reduce(tensors, opts)
+        if (
+            len(tensors) != 1
+            or dtype is None
+            or kind is None
+            or opts.asyncOp
+            or tensor.layout is not _STRIDED
+            or not tensor.is_cpu
+            or not tensor.is_contiguous()
+        ):
+            return self._any_all_reduce(tensors, opts)
+        operations = self._operations
+        number = 0 if operations is None else operations.begin()
         operand = (tensor, tensor.data_ptr(), tensor.nbytes)
-        request = self._comm.post_tensors("all_reduce", dtype, operand, operand, kind, None, None, self._limit(opts))
+        try:
+            self._comm.post_tensors("all_reduce", dtype, operand, operand, kind, None, None, self._limit(opts)).finish()
+        except errors.RingbellError as error:
+            self._is_over(number, error)
+            raise
         self._sequence += 1
-        if opts.asyncOp:
-            return _Work("all_reduce", [request], [], tensors)
-        request.finish()
+        if operations is not None:
+            operations.left.discard(number)
         return None
+
+    @_recorded
+    def _any_all_reduce(self, tensors: list[_Tensor], opts: Any) -> _Work | None:
+        return self._all_reduce(tensors, opts)
 
     def _all_reduce(self, tensors: list[_Tensor], opts: Any) -> _Work | None:
         after: list[_After] = []
