@@ -347,13 +347,13 @@ def _recorded(call: _Collective) -> _Collective:
     message = call.__name__ in ("send", "recv", "recv_anysource")
 
     @functools.wraps(call)
-    def recorded(self: RingbellBackend, *args: Any) -> _Work | None:
+    def recorded(self: RingbellBackend, *args: Any, **named: Any) -> _Work | None:
         operations = self._operations
         if operations is None:
-            return call(self, *args)
+            return call(self, *args, **named)
         key = operations.begin(message)
         try:
-            work: _Work | None = call(self, *args)
+            work: _Work | None = call(self, *args, **named)
         except errors.RingbellError as error:
             self._is_over(key, error)
             raise
