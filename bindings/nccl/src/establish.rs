@@ -212,13 +212,17 @@ pub(crate) struct Connecting {
 impl Connecting {
     /// Starts it.
     pub(crate) fn new(device: &Arc<Device>, handle: &Handle) -> Result<Connecting, Failure> {
-        if let Some(at) = handle.datagrams {
-            device.nic.backend().know_host(handle.nic, at);
+        let other = handle.nic != device.nic.ip().ip;
+        if let (true, Some(at), Some(all)) = (other, handle.datagrams, &device.introductions) {
+            if !all.know(handle.nic, at) {
+                let (nic, peer) = (handle.nic, &handle.process);
+                let text = format!("{peer} has drawn the NIC address {nic}, which another peer has; start one of them again");
+                return Err(Failure::new(Code::RemoteError, text));
+            }
         }
         let queue = device.take_queue()?;
         let session = link::socket(&queue)?;
         let mut link = Link::new(device, queue, session, handle.process.clone())?;
-        let other = handle.nic != device.nic.ip().ip;
         let introduced = other && device.introductions.is_some() && handle.datagrams.is_some();
         if !introduced {
             link.connect(handle.nic, handle.port)?;
@@ -250,7 +254,7 @@ impl Connecting {
                 all.forget(&self.handle.nonce);
                 Err(link.fail(
                     Code::RemoteError,
-                    "nothing listens with this handle's secret",
+                    "nothing listens with this handle's secret, or our NIC's address is that of another there",
                 ))
             }
             None if since.elapsed() > device.timeout => {

@@ -29,6 +29,8 @@ struct State {
     listening: HashSet<Secret>,
     /// Of other processes, with their answers.
     asked: HashMap<Secret, Option<bool>>,
+    /// Where each NIC receives.
+    hosts: HashMap<Ipv4Addr, SocketAddr>,
 }
 
 /// The socket of a device for introductions.
@@ -84,6 +86,16 @@ impl Introductions {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Tells our NIC where another one receives. False when a third one, elsewhere, has drawn its address: that one's connections would go there.
+    pub(crate) fn know(&self, nic: Ipv4Addr, at: SocketAddr) -> bool {
+        let mut state = self.state();
+        let is_free = nic != self.nic.ip().ip && *state.hosts.entry(nic).or_insert(at) == at;
+        if is_free {
+            self.nic.backend().know_host(nic, at);
+        }
+        is_free
+    }
+
     /// Answers what proves this secret.
     pub(crate) fn listen(&self, secret: Secret) {
         self.state().listening.insert(secret);
@@ -129,16 +141,68 @@ impl Introductions {
                 }
                 continue;
             }
-            let listens = self.state().listening.contains(&secret);
+            let mut listens = self.state().listening.contains(&secret);
             if listens {
                 let nic = Ipv4Addr::from(std::array::from_fn::<u8, 4, _>(|i| b[24 + i]));
                 let ip = Ipv6Addr::from(std::array::from_fn::<u8, 16, _>(|i| b[28 + i]));
                 let at = SocketAddr::new(ip.to_canonical(), u16::from_le_bytes([b[44], b[45]]));
-                self.nic.backend().know_host(nic, at);
+                listens = self.know(nic, at);
             }
             let kind = if listens { YES } else { NO };
             let answer = datagram(kind, &secret, self.nic.ip().ip, self.own);
             let _ = self.socket.send_to(&answer, from);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Process;
+
+    fn device(ip: &str) -> Introductions {
+        let nic = Nic::builder()
+            .ip(ip)
+            .port("roce:127.0.0.1:0")
+            .transport("rdma")
+            .gpu("emulated")
+            .gpu_memory(1 << 20)
+            .open()
+            .expect("a NIC");
+        let own = nic.ports()[0].address.expect("of datagrams");
+        Introductions::open(&nic, own).expect("a socket")
+    }
+
+    #[test]
+    fn a_secret_is_answered_by_what_listens_with_it_and_an_address_stays_with_its_nic() {
+        let (here, there) = (device("10.3.1.1/8"), device("10.3.1.2/8"));
+        let handle = |nonce| Handle {
+            nic: there.nic.ip().ip,
+            port: 1,
+            datagrams: Some(there.own),
+            introductions: there.port(),
+            nonce,
+            process: Process::own(),
+            pending: 0,
+        };
+        there.listen([1; 16]);
+        for (secret, listens) in [([1; 16], true), ([2; 16], false)] {
+            here.ask(&handle(secret), there.own);
+            assert_eq!(here.answer(&secret), None);
+            there.pump();
+            here.pump();
+            assert_eq!(here.answer(&secret), Some(listens));
+        }
+        there.stop(&[1; 16]);
+        here.forget(&[1; 16]);
+        here.ask(&handle([1; 16]), there.own);
+        there.pump();
+        here.pump();
+        assert_eq!(here.answer(&[1; 16]), Some(false));
+        // It has learned of the first NIC. Another at the same address is none of its peers.
+        let (nic, elsewhere) = (here.nic.ip().ip, "127.0.0.1:9".parse().expect("an address"));
+        assert!(there.know(nic, here.own));
+        assert!(!there.know(nic, elsewhere));
+        assert!(!there.know(there.nic.ip().ip, elsewhere));
     }
 }
