@@ -14,9 +14,9 @@ const LIBRARY: &str = "libringbell_mpi.so";
 const AFTER: &str = "\
 Start it as a rank, by the launcher of the program's MPI: `mpirun -n 4 ringbell mpi -- PROGRAM`. With -n it starts the launcher itself.
 Taken are blocking MPI_Allreduce, Reduce, Bcast, Allgather, Allgatherv, Alltoall, Gather, Scatter, Reduce_scatter, Reduce_scatter_block and
-Barrier, of C and Fortran; MPI_Alloc_mem gives memory that the NICs of a host share. Everything else, messages between two ranks too, is the
-program's own MPI library's: MPICH (and those of its ABI), Open MPI, or one of MPI 5's ABI. docs/mpi.md has the details.
-Environment: RINGBELL_MPI_TRACE=1 is --explain, RINGBELL_MPI_TIMEOUT --timeout, RINGBELL_MPI_HOST the address where rank 0 listens for ranks of other hosts.";
+Barrier, of C and Fortran; MPI_Alloc_mem gives memory that the NICs of a host share. With --p2p also messages between two
+ranks of MPI_COMM_WORLD: sends of all modes, receives, probes, their requests. Everything else is the program's own MPI library's: MPICH (and those of its ABI), Open MPI, or one of MPI 5's ABI. docs/mpi.md has the details.
+Environment: RINGBELL_MPI_TRACE=1 is --explain, RINGBELL_MPI_TIMEOUT --timeout, RINGBELL_MPI_P2P=1 --p2p, RINGBELL_MPI_HOST the address where rank 0 listens for ranks of other hosts.";
 
 /// Arguments of `ringbell mpi`.
 #[derive(clap::Args)]
@@ -39,6 +39,9 @@ pub(crate) struct Args {
     /// Say on stderr, at the end, which calls were taken, and why others were handed on
     #[arg(long)]
     explain: bool,
+    /// Take messages between two ranks of MPI_COMM_WORLD as well (programs of C and mpi4py)
+    #[arg(long)]
+    p2p: bool,
     /// The library that takes the program's calls [default: the one beside this command]
     #[arg(long, env = "RINGBELL_MPI_LIBRARY", value_name = LIBRARY)]
     library: Option<PathBuf>,
@@ -64,6 +67,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.explain {
         command.env("RINGBELL_MPI_TRACE", "1");
     }
+    if args.p2p {
+        command.env("RINGBELL_MPI_P2P", "1");
+    }
     // It returns only when the program cannot be started.
     let error = command.exec();
     let started = command.get_program().display();
@@ -82,6 +88,7 @@ fn launch(args: &Args, ranks: u32) -> Result<Command> {
     command.arg("-n").arg(ranks.to_string()).arg(own).arg("mpi");
     command.arg("--timeout").arg(args.timeout.to_string());
     command.args(args.explain.then_some("--explain"));
+    command.args(args.p2p.then_some("--p2p"));
     if let Some(library) = &args.library {
         command.arg("--library").arg(library);
     }

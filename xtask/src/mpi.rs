@@ -194,22 +194,29 @@ fn programs(built: &Path) -> Result<Outcome> {
             let program = [python.into(), sources.join("program.py").into()];
             for ranks in [2, 3] {
                 bench.compare(ranks, &program, 9)?;
+                let program = [python.into(), sources.join("messages.py").into()];
+                bench.compare_by(Way::Messages, ranks, &program, 10)?;
             }
         }
         // MPI 5's ABI, which MPICH from 4.3 on has beside its own.
         let abi = library.launcher.with_file_name("mpicc_abi");
         if abi.is_file() {
-            let program = folder.join("random-abi");
             let libraries = library.launcher.with_file_name("../lib");
-            crate::steps::command(
-                Command::new(abi)
-                    .args(["-O1", "-o"])
-                    .arg(&program)
-                    .arg(sources.join("random.c"))
-                    .arg(format!("-Wl,-rpath,{}", libraries.display())),
-            )?;
-            let program = [program.into(), "1".into(), "40".into()];
-            bench.compare(2, &program, 10)?;
+            for (name, way, kinds) in [
+                ("random", Way::Collectives, 10),
+                ("messages", Way::Messages, 16),
+            ] {
+                let program = folder.join(format!("{name}-abi"));
+                crate::steps::command(
+                    Command::new(&abi)
+                        .args(["-O1", "-o"])
+                        .arg(&program)
+                        .arg(sources.join(format!("{name}.c")))
+                        .arg(format!("-Wl,-rpath,{}", libraries.display())),
+                )?;
+                let program = [program.into(), "1".into(), "40".into()];
+                bench.compare_by(way, 2, &program, kinds)?;
+            }
         }
         let Some(compilers) = &library.compilers else {
             continue;
@@ -257,12 +264,29 @@ fn programs(built: &Path) -> Result<Outcome> {
         for ranks in if library.open_mpi() { 2..4 } else { 2..3 } {
             bench.compare(ranks, &beside, 1)?;
         }
-        bench.killed(&compile(Path::new("fault.c"), "fault", &[])?)?;
+        let messages = compile(Path::new("messages.c"), "messages", &[])?;
+        for (seed, ranks, longest) in [(1, 2, 3000), (2, 3, 3000), (3, 2, 60_000), (4, 3, 60_000)] {
+            let args = [seed, 40, longest].map(|n: u32| n.to_string().into());
+            let program = [&[messages.clone()][..], &args].concat();
+            bench.compare(ranks, &program, 2)?;
+            bench.compare_by(Way::Messages, ranks, &program, 16)?;
+        }
+        let fault = compile(Path::new("fault.c"), "fault", &[])?;
+        bench.killed(&fault, Way::Collectives)?;
+        bench.killed(&fault, Way::Messages)?;
     }
     match missing.is_empty() {
         true => Ok(Outcome::Passed),
         false => Ok(Outcome::Skipped(missing.join("; "))),
     }
+}
+
+/// What is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Collectives,
+    /// Messages between two ranks, too.
+    Messages,
 }
 
 /// A library with the command in front of it.
@@ -272,24 +296,26 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn ringbell(&self, mut launcher: Command) -> Command {
-        launcher.arg(self.built.join("ringbell")).args([
-            "mpi",
-            "--explain",
-            "--timeout",
-            "50",
-            "--",
-        ]);
+    fn ringbell(&self, mut launcher: Command, way: Way) -> Command {
+        launcher
+            .arg(self.built.join("ringbell"))
+            .args(["mpi", "--explain", "--timeout", "50"]);
+        launcher.args((way == Way::Messages).then_some("--p2p"));
+        launcher.arg("--");
         launcher
     }
 
     /// Runs a program alone and with Ringbell: it prints the same, and so many kinds of calls were taken at least.
     fn compare(&self, ranks: u32, program: &[OsString], kinds: usize) -> Result<()> {
+        self.compare_by(Way::Collectives, ranks, program, kinds)
+    }
+
+    fn compare_by(&self, way: Way, ranks: u32, program: &[OsString], kinds: usize) -> Result<()> {
         let mut alone = self.library.launch(ranks);
         let alone = output_within(alone.args(program), LIMIT)?;
         let shown = format!("{program:?} on {ranks} ranks of {}", self.library.name);
         ensure!(alone.status.success(), "{shown} alone failed: {alone:?}");
-        let mut ours = self.ringbell(self.library.launch(ranks));
+        let mut ours = self.ringbell(self.library.launch(ranks), way);
         let ours = output_within(ours.args(program), LIMIT)?;
         let (said, expected) = (&ours.stdout, &alone.stdout);
         let explained = String::from_utf8_lossy(&ours.stderr);
@@ -315,7 +341,7 @@ impl Bench<'_> {
     ///
     /// A launcher that notices the death may kill the others before they have got the error, even when told not to, and loses what they print. So a shell
     /// between it and each rank stays until the survivors have written their files.
-    fn killed(&self, program: &OsString) -> Result<()> {
+    fn killed(&self, program: &OsString, way: Way) -> Result<()> {
         let mut launcher = self.library.launch(3);
         // The launchers would end the others first.
         launcher.arg(if self.library.open_mpi() {
@@ -331,19 +357,24 @@ impl Bench<'_> {
         launcher
             .env("SURVIVORS", &folder)
             .args(["sh", "-c", STAYING]);
-        let ended = output_within(self.ringbell(launcher).arg(program).arg(&folder), LIMIT)?;
+        let (call, second) = match way {
+            Way::Collectives => ("MPI_Allreduce", None),
+            Way::Messages => ("MPI_Recv", Some("messages")),
+        };
+        let mut launcher = self.ringbell(launcher, way);
+        let ended = output_within(launcher.arg(program).arg(&folder).args(second), LIMIT)?;
         for rank in [0, 2] {
             let said = std::fs::read_to_string(folder.join(format!("rank-{rank}")));
             let said = said.unwrap_or_else(|e| format!("no file: {e}"));
-            let error = "MPI_ERR_PROC_FAILED: MPI_Allreduce: rank 1 ";
+            let error = format!("MPI_ERR_PROC_FAILED: {call}: rank 1 ");
             ensure!(
-                said.starts_with(error),
+                said.starts_with(&error),
                 "rank 1 of {} was killed, and rank {rank} has `{said}`, not `{error}`: {ended:?}",
                 self.library.name
             );
         }
-        let mut fatal = self.ringbell(self.library.launch(3));
-        let fatal = output_within(fatal.arg(program).arg("fatal"), LIMIT)?;
+        let mut fatal = self.ringbell(self.library.launch(3), way);
+        let fatal = output_within(fatal.arg(program), LIMIT)?;
         ensure!(
             !fatal.status.success(),
             "a program whose rank was killed ended well"
@@ -379,7 +410,7 @@ fn measure(built: &Path) -> Result<()> {
                         .args(["--mca", "pml", "ob1", "--mca", "btl", "self,sm"]);
                 }
                 if way > 0 {
-                    c = bench.ringbell(c);
+                    c = bench.ringbell(c, Way::Collectives);
                 }
                 c.arg(python).arg(&program);
                 c.args((way == 2).then_some("exported"));

@@ -81,11 +81,13 @@ macro_rules! counted {
     (@give $ty:tt $arg:ident) => { $arg };
 }
 
+pub(crate) use {counted, exported};
+
 /// `MPI_ERR_COUNT`, which the three ABIs have in common.
-const ERR_COUNT: c_int = 2;
+pub(crate) const ERR_COUNT: c_int = 2;
 
 /// Ranks of a communicator.
-fn size_of_comm(comm: Handle) -> usize {
+pub(crate) fn size_of_comm(comm: Handle) -> usize {
     let mut size: c_int = 0;
     // SAFETY: the signature of MPI's standard.
     unsafe { below!("PMPI_Comm_size", fn(Handle, *mut c_int) -> c_int)(comm, &raw mut size) };
@@ -93,7 +95,7 @@ fn size_of_comm(comm: Handle) -> usize {
 }
 
 /// An array of counts as `int`, where they fit.
-fn narrow(counts: *const i64, ranks: usize) -> Option<Vec<c_int>> {
+pub(crate) fn narrow(counts: *const i64, ranks: usize) -> Option<Vec<c_int>> {
     // SAFETY: the program's array, which has one for each rank.
     let counts = (0..ranks).map(|i| unsafe { *counts.add(i) });
     counts.map(|c| c_int::try_from(c).ok()).collect()

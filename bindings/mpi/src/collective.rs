@@ -50,7 +50,7 @@ impl Buffer {
     }
 
     /// Bytes of its elements without gaps; `None` of a wrong count or type, which the library below reports.
-    fn bytes(&self, layer: &Layer) -> Option<u64> {
+    pub(crate) fn bytes(&self, layer: &Layer) -> Option<u64> {
         let count = u64::try_from(self.count).ok()?;
         let size = match layer.tables.plain(self.ty) {
             Some(plain) => plain.bytes,
@@ -85,7 +85,7 @@ impl Buffer {
     }
 
     /// Its part of `count` elements, `skipped` elements behind its start.
-    fn part(&self, layer: &Layer, skipped: i64, count: i64) -> Buffer {
+    pub(crate) fn part(&self, layer: &Layer, skipped: i64, count: i64) -> Buffer {
         let bytes = self.extent(layer).wrapping_mul(skipped as isize);
         Buffer {
             at: self.at.wrapping_byte_offset(bytes),
@@ -94,7 +94,7 @@ impl Buffer {
         }
     }
 
-    fn elements(&self, layer: &Layer) -> Elements {
+    pub(crate) fn elements(&self, layer: &Layer) -> Elements {
         match layer.tables.plain(self.ty) {
             Some(_) => Elements::Plain(self.at.cast()),
             None => Elements::Typed(self.at.cast(), self.count, self.ty),
@@ -233,7 +233,12 @@ fn wait(layer: &Layer, comm: &Communicator, operation: &Operation) -> Result<(),
     let slices = patience.as_micros() / SLICE.as_micros();
     for _ in 0..slices {
         match request.wait_for(SLICE) {
-            Err(CollectiveError::Wait { .. }) => layer.progress_below(),
+            Err(CollectiveError::Wait { .. }) => {
+                layer.progress_below();
+                if let Some(messages) = &layer.messages {
+                    messages.progress(layer);
+                }
+            }
             end => return end.map(drop),
         }
     }

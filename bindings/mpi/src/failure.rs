@@ -29,7 +29,12 @@ pub(crate) fn report(call: &str, comm: Handle, group: &Group, error: &Collective
     }
     let me = group.world_ranks().get(group.rank() as usize);
     say(format_args!("rank {}: {text}", me.copied().unwrap_or(0)));
-    text.truncate(text.floor_char_boundary(LONGEST));
+    raise(comm, code(&text))
+}
+
+/// A new code of the library below for a text.
+pub(crate) fn code(text: &str) -> c_int {
+    let text = &text[..text.floor_char_boundary(LONGEST)];
     let text = CString::new(text).unwrap_or_default();
     let (mut class, mut code) = (0, 0);
     // SAFETY: the signatures of MPI's standard.
@@ -37,7 +42,13 @@ pub(crate) fn report(call: &str, comm: Handle, group: &Group, error: &Collective
         below!("PMPI_Add_error_class", fn(*mut c_int) -> c_int)(&raw mut class);
         below!("PMPI_Add_error_code", fn(c_int, *mut c_int) -> c_int)(class, &raw mut code);
         below!("PMPI_Add_error_string", fn(c_int, *const c_char) -> c_int)(code, text.as_ptr());
-        below!("PMPI_Comm_call_errhandler", fn(Handle, c_int) -> c_int)(comm, code);
     }
+    code
+}
+
+/// Calls the communicator's error handler, and gives the code that the call returns where the handler lets it.
+pub(crate) fn raise(comm: Handle, code: c_int) -> c_int {
+    // SAFETY: the signature of MPI's standard.
+    unsafe { below!("PMPI_Comm_call_errhandler", fn(Handle, c_int) -> c_int)(comm, code) };
     code
 }

@@ -11,10 +11,11 @@ use std::time::Duration;
 use ringbell::job::variables as v;
 use ringbell::{CommOptions, Communicator, Job, Nic, UniqueId};
 
-use crate::abi::{Abi, Handle, Tables};
+use crate::abi::{Handle, Tables};
 use crate::below::below;
 use crate::group::{freed, not_copied, Group};
 use crate::memory::Memories;
+use crate::p2p::{self, Messages};
 use crate::trace::{self, say};
 
 /// Longest wait of an operation, unless `RINGBELL_MPI_TIMEOUT` says otherwise: about the longest that a descriptor holds.
@@ -42,6 +43,11 @@ pub(crate) struct Layer {
     tags: AtomicU64,
     ended: AtomicBool,
     pub(crate) memories: Memories,
+    size: u32,
+    /// A communicator of the library below for all ranks, on which there are no messages.
+    silent: Handle,
+    /// Messages between two ranks, when they are taken.
+    pub(crate) messages: Option<Messages>,
 }
 
 static LAYER: OnceLock<Layer> = OnceLock::new();
@@ -52,6 +58,16 @@ impl Layer {
     pub(crate) fn get() -> Option<&'static Layer> {
         // Relaxed: the program orders its calls and MPI_Finalize.
         LAYER.get().filter(|l| !l.ended.load(Ordering::Relaxed))
+    }
+
+    /// Own rank in `MPI_COMM_WORLD`.
+    pub(crate) fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// Ranks of `MPI_COMM_WORLD`.
+    pub(crate) fn size(&self) -> u32 {
+        self.size
     }
 
     /// Its NIC.
@@ -87,6 +103,11 @@ impl Layer {
                     say(format_args!("{size} ranks, library below: {abi:?}"));
                 }
                 let _ = LAYER.set(layer);
+                if let Some((layer, messages)) =
+                    Layer::get().and_then(|l| Some((l, l.messages.as_ref()?)))
+                {
+                    messages.start(layer);
+                }
             }
             Err(why) => {
                 say(format_args!("rank {rank}: all calls are handed on: {why}"));
@@ -138,8 +159,16 @@ impl Layer {
             return Err(world.err().unwrap_or(why));
         }
         let world = world?;
+        let messages = take_messages(&tables, &nic, &world);
         let group = Group::new(Ok(world.clone()), rank, (0..size).collect());
-        let mut key = 0;
+        let (mut key, mut silent): (c_int, Handle) = (0, 0);
+        // SAFETY: the signature of MPI's standard.
+        unsafe {
+            below!("PMPI_Comm_dup", fn(Handle, *mut Handle) -> c_int)(
+                tables.world,
+                &raw mut silent,
+            );
+        }
         // SAFETY: the signature of MPI's standard, and the callbacks have those of an attribute's.
         unsafe {
             type Copy = extern "C" fn(
@@ -169,6 +198,9 @@ impl Layer {
             tags: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             memories: Memories::default(),
+            size,
+            silent,
+            messages,
         })
     }
 
@@ -222,6 +254,9 @@ impl Layer {
         let Some(layer) = Layer::get() else {
             return;
         };
+        if let Some(messages) = &layer.messages {
+            messages.end(layer, timeout());
+        }
         // Relaxed: MPI is finalized by one thread, when no other calls it.
         layer.ended.store(true, Ordering::Relaxed);
         if trace::traces() && layer.rank == 0 {
@@ -238,17 +273,16 @@ impl Layer {
             let _ = world.finish(FINISH);
         }
         let _ = layer.nic.close();
+        let mut silent = layer.silent;
+        // SAFETY: the signature of MPI's standard. All ranks are here.
+        unsafe { below!("PMPI_Comm_free", fn(*mut Handle) -> c_int)(&raw mut silent) };
     }
 
     /// Lets the library below move its own messages, which another rank may need before it comes to the collective that this one waits in.
     pub(crate) fn progress_below(&self) {
         let (mut flag, mut status) = (0, [0_u8; 64]);
-        let any = match self.tables.abi {
-            Abi::OpenMpi => (-1, -1),
-            Abi::Mpich => (-2, -1),
-            Abi::Standard => (-1, -2),
-        };
-        // On MPI_COMM_WORLD, because MPICH makes no progress in a probe on MPI_COMM_SELF. Nothing is received.
+        let any = self.tables.any();
+        // On a communicator of its own, without messages: a probe that finds one makes no progress. Neither does MPICH in one on MPI_COMM_SELF.
         // SAFETY: the signature of MPI's standard; a status has 24 bytes in Open MPI, 20 in MPICH and 32 in the standard.
         unsafe {
             type Probe = unsafe extern "C" fn(c_int, c_int, Handle, *mut c_int, *mut u8) -> c_int;
@@ -259,7 +293,7 @@ impl Layer {
             probe(
                 any.0,
                 any.1,
-                self.tables.world,
+                self.silent,
                 &raw mut flag,
                 status.as_mut_ptr(),
             );
@@ -298,6 +332,27 @@ pub(crate) fn agreed(tables: &Tables, comm: Handle, yes: bool) -> bool {
         );
     }
     all != 0
+}
+
+/// Messages between two ranks, where all ranks ask for them. All of them call it.
+fn take_messages(tables: &Tables, nic: &Nic, world: &Communicator) -> Option<Messages> {
+    let wanted = p2p::wanted();
+    let refusal = p2p::refusal().filter(|_| wanted);
+    if let Some(why) = refusal {
+        say(format_args!("messages between ranks are handed on: {why}"));
+    }
+    if !agreed(tables, tables.world, wanted && refusal.is_none()) {
+        return None;
+    }
+    // On a queue of its own: a collective that waits keeps its place in the world's.
+    let made = world.split(Some(0), 0).map_err(|e| e.to_string());
+    let made =
+        made.and_then(|comm| Messages::new(nic, comm.ok_or("no communicator for messages")?));
+    if let Err(why) = &made {
+        say(format_args!("messages between ranks are handed on: {why}"));
+    }
+    let all = agreed(tables, tables.world, made.is_ok());
+    made.ok().filter(|_| all)
 }
 
 /// Whether the ranks are on several hosts: of each, what tells hosts apart.

@@ -8,7 +8,7 @@
 //!
 //! `abi`: handles and constants. `below`: functions of the library below. `memory`: how buffers reach the NIC. `group`: communicators.
 //! `layer`: the state of a process. `collective`: which calls are taken, and how. `failure`, `trace`: what the program and its user learn.
-//! `calls` and `fortran`: the functions that are exported.
+//! `p2p`: messages between two ranks. `calls` and `fortran`: the functions that are exported.
 // `trace::say` writes whole lines.
 #![warn(clippy::print_stderr)]
 
@@ -21,4 +21,5 @@ mod fortran;
 mod group;
 mod layer;
 mod memory;
+mod p2p;
 mod trace;

@@ -55,7 +55,7 @@ impl Memories {
     }
 
     /// Exported memory. The system may put it where memory was that is still registered: those registrations end first.
-    fn export(&self, nic: &Nic, bytes: usize) -> Result<HostBuffer, MemoryError> {
+    pub(crate) fn export(&self, nic: &Nic, bytes: usize) -> Result<HostBuffer, MemoryError> {
         let refused = match nic.alloc_host(bytes) {
             Ok(buffer) => return Ok(buffer),
             Err(error) => error,
@@ -89,7 +89,7 @@ impl Memories {
     }
 
     /// A place in memory that the NIC knows; short or unknown memory that cannot be registered has none.
-    fn place(&self, nic: &Nic, at: *mut u8, bytes: usize) -> Option<Place> {
+    pub(crate) fn place(&self, nic: &Nic, at: *mut u8, bytes: usize) -> Option<Place> {
         let (start, end) = (at.addr(), at.addr().checked_add(bytes)?);
         let span = Span::of(GpuVa(at.expose_provenance() as u64), bytes as u64);
         let mut known = self.lock();

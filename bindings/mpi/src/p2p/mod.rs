@@ -1,0 +1,485 @@
+//! Messages between two ranks of `MPI_COMM_WORLD`, when `ringbell mpi --p2p` asks for them.
+//!
+//! Every call of these on that communicator is taken, or none of the job: a receive from any rank must see messages of one path only. So derived types are packed
+//! by the library below, matching is done here (`matching`), and long messages, synchronous ones, probes and persistent requests have their forms.
+//! `engine` moves bytes, `frame` is what ranks say to each other, `operation` is what the program waits for, `persistent` and `requests` are the calls
+//! that start and end requests, `calls` what is exported.
+#![allow(unsafe_code)] // The program's pointers.
+#![allow(clippy::disallowed_methods)] // Waits, and a thread.
+
+mod calls;
+mod engine;
+mod frame;
+mod matching;
+mod operation;
+mod persistent;
+mod requests;
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ringbell::{Communicator, Nic};
+
+use crate::abi::{Abi, Handle, Tables};
+use crate::below::{below, find};
+use crate::collective::Buffer;
+use crate::layer::Layer;
+use crate::memory::Elements;
+use crate::trace;
+use engine::{Engine, Message, Receive, Send, Source};
+use matching::{Envelope, Wanted};
+use operation::Op;
+use persistent::Persistents;
+
+/// How long a call waits before it lets the library below move its own messages.
+const SLICE: Duration = Duration::from_micros(500);
+
+/// How often the thread looks whether a call has advanced the engine.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Messages between two ranks.
+#[derive(Debug)]
+pub(crate) struct Messages {
+    engine: Mutex<Engine>,
+    /// Counts steps of the engine by calls.
+    steps: AtomicU64,
+    over: AtomicBool,
+    /// Messages of matched probes, by the program's handle.
+    probed: Mutex<Vec<Option<(Envelope, Message)>>>,
+    persistents: Persistents,
+}
+
+/// Whether the program asks for them, on this rank.
+pub(crate) fn wanted() -> bool {
+    std::env::var_os("RINGBELL_MPI_P2P").is_some_and(|v| v != "0")
+}
+
+/// Why they cannot be taken.
+pub(crate) fn refusal() -> Option<&'static str> {
+    // Its functions call those of C by names that cannot be taken.
+    let fortran = !find(c"mpi_send_").is_null();
+    fortran.then_some("the program uses MPI's functions of Fortran")
+}
+
+/// How a message is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Standard,
+    Synchronous,
+    /// A copy is sent, so that the call does not wait.
+    Buffered,
+}
+
+/// Why a call is not taken.
+enum Refused {
+    /// A wrong argument, which the library below reports; or nothing to do with this path, as a rank that is none.
+    HandOn,
+    /// Of a derived type, and longer than the library below packs.
+    TooLong,
+}
+
+impl Messages {
+    /// Over a communicator of all ranks that nothing else uses.
+    pub(crate) fn new(nic: &Nic, comm: Communicator) -> Result<Messages, String> {
+        Ok(Messages {
+            engine: Mutex::new(Engine::new(nic, comm)?),
+            steps: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+            probed: Mutex::default(),
+            persistents: Persistents::default(),
+        })
+    }
+
+    /// Starts the thread that moves messages while the program is inside the library below, where other ranks may wait for them.
+    pub(crate) fn start(&'static self, layer: &'static Layer) {
+        let moving = move || {
+            let mut seen = 0;
+            // Relaxed: the loop ends a moment later.
+            while !self.over.load(Ordering::Relaxed) {
+                std::thread::sleep(LOOK);
+                // Relaxed: it only counts.
+                let steps = self.steps.load(Ordering::Relaxed);
+                if steps == seen {
+                    if let Ok(mut engine) = self.engine.try_lock() {
+                        engine.advance(&layer.memories);
+                    }
+                }
+                seen = steps;
+            }
+        };
+        let thread = std::thread::Builder::new().name("ringbell-p2p".into());
+        if let Err(error) = thread.spawn(moving) {
+            trace::say(format_args!(
+                "no thread for messages: {error}; ranks inside the library below do not answer"
+            ));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves what can move, and tells the program of what has ended.
+    pub(crate) fn progress(&self, layer: &Layer) {
+        let mut engine = self.lock();
+        engine.advance(&layer.memories);
+        let finished = std::mem::take(&mut engine.finished);
+        drop(engine);
+        // Relaxed: it only counts.
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        for f in finished {
+            f.finish(layer);
+        }
+    }
+
+    /// Waits until something may have moved, and lets the library below move, too.
+    fn idle(&self, layer: &Layer) {
+        self.lock().wait(SLICE);
+        layer.progress_below();
+    }
+
+    fn complete(&self, layer: &Layer, op: &Op) {
+        loop {
+            self.progress(layer);
+            if op.is_done() {
+                return;
+            }
+            self.idle(layer);
+        }
+    }
+
+    /// Ends with the program: first all that it was told is sent has left, on every rank. Each helps the others until then.
+    pub(crate) fn end(&self, layer: &Layer, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        let mut all_left: Option<Handle> = None;
+        while Instant::now() < deadline {
+            self.progress(layer);
+            match &mut all_left {
+                None if self.lock().has_left() => {
+                    let mut request: Handle = 0;
+                    // SAFETY: the signature of MPI's standard.
+                    unsafe {
+                        below!("PMPI_Ibarrier", fn(Handle, *mut Handle) -> c_int)(
+                            layer.tables.world,
+                            &raw mut request,
+                        );
+                    }
+                    all_left = Some(request);
+                }
+                None => {}
+                Some(request) => {
+                    let mut flag = 0;
+                    // SAFETY: as before; room for any status.
+                    unsafe {
+                        let mut status = [0_u64; 8];
+                        below!("PMPI_Test", fn(*mut Handle, *mut c_int, *mut u64) -> c_int)(
+                            request,
+                            &raw mut flag,
+                            status.as_mut_ptr(),
+                        );
+                    }
+                    if flag != 0 {
+                        break;
+                    }
+                }
+            }
+            std::thread::yield_now();
+        }
+        // Relaxed: see `start`.
+        self.over.store(true, Ordering::Relaxed);
+        self.lock().close();
+    }
+
+    /// A rank to send to.
+    fn peer(layer: &Layer, rank: c_int) -> Result<u32, Refused> {
+        let known = u32::try_from(rank).ok().filter(|r| *r < layer.size());
+        known.ok_or(Refused::HandOn)
+    }
+
+    fn wanted(layer: &Layer, source: c_int, tag: c_int) -> Result<Wanted, Refused> {
+        let (any_source, any_tag) = layer.tables.any();
+        let source = match source {
+            s if s == any_source => None,
+            s => Some(Messages::peer(layer, s)?),
+        };
+        let tag = match tag {
+            t if t == any_tag => None,
+            t if t < 0 => return Err(Refused::HandOn),
+            t => Some(t),
+        };
+        Ok(Wanted { source, tag })
+    }
+
+    /// Begins a send.
+    fn send(
+        &self,
+        layer: &Layer,
+        mode: Mode,
+        buffer: Buffer,
+        (to, tag): (c_int, c_int),
+        op: Arc<Op>,
+    ) -> Result<u64, Refused> {
+        let (to, bytes) = sendable(layer, &buffer, to, tag)?;
+        let plain = layer.tables.plain(buffer.ty).is_some();
+        let source = if plain && mode != Mode::Buffered {
+            Source::Program(buffer.at.cast())
+        } else {
+            let mut packed = vec![0; bytes as usize];
+            let elements = buffer.elements(layer);
+            elements.fill(packed.as_mut_ptr(), packed.len(), layer.tables.own);
+            Source::Heap(packed)
+        };
+        let mut engine = self.lock();
+        let op = match mode {
+            Mode::Standard | Mode::Synchronous => Some(op),
+            // The program is told at once.
+            Mode::Buffered => {
+                engine.sent(Some(op), None);
+                None
+            }
+        };
+        let send = Send {
+            op,
+            source,
+            bytes,
+            synchronous: mode == Mode::Synchronous,
+        };
+        engine.send(to, tag, send);
+        drop(engine);
+        self.progress(layer);
+        Ok(bytes)
+    }
+
+    /// Begins a receive.
+    fn receive(
+        &self,
+        layer: &Layer,
+        buffer: Buffer,
+        (source, tag): (c_int, c_int),
+        op: Arc<Op>,
+    ) -> Result<(), Refused> {
+        let wanted = Messages::wanted(layer, source, tag)?;
+        let receive = receivable(layer, &buffer, op)?;
+        self.lock().receive(wanted, receive);
+        self.progress(layer);
+        Ok(())
+    }
+
+    /// Gives a message of a matched probe its receive.
+    fn receive_probed(
+        &self,
+        layer: &Layer,
+        buffer: Buffer,
+        message: *mut c_void,
+        op: Arc<Op>,
+    ) -> Result<(), Refused> {
+        let receive = receivable(layer, &buffer, op)?;
+        // SAFETY: the program's handle.
+        let handle = unsafe { layer.tables.read(message, 0) };
+        let found = handle.wrapping_sub(layer.tables.first_message());
+        let mut probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
+        let (envelope, found) = probed
+            .get_mut(found)
+            .and_then(Option::take)
+            .ok_or(Refused::HandOn)?;
+        drop(probed);
+        // SAFETY: as before.
+        unsafe { layer.tables.write(message, 0, layer.tables.no_message()) };
+        self.lock().deliver(receive, envelope, found);
+        self.progress(layer);
+        Ok(())
+    }
+
+    /// Whether this is a message of ours.
+    fn has_probed(&self, layer: &Layer, message: *const c_void) -> bool {
+        // SAFETY: the program's handle.
+        let handle = unsafe { layer.tables.read(message, 0) };
+        let found = handle.wrapping_sub(layer.tables.first_message());
+        let probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
+        probed.get(found).is_some_and(Option::is_some)
+    }
+
+    /// What a probe finds, as the end of an operation; a matched one takes the message out, and gives its handle.
+    fn probe(&self, layer: &Layer, wanted: &Wanted, matched: bool) -> Option<(Op, Option<Handle>)> {
+        self.progress(layer);
+        let mut engine = self.lock();
+        let (envelope, bytes) = engine.look(wanted)?;
+        let message = matched.then(|| engine.take(wanted)).flatten();
+        drop(engine);
+        let handle = message.map(|m| self.keep(layer, m));
+        Some((Op::found(envelope, bytes), handle))
+    }
+
+    /// Why no message comes any more.
+    fn lost(&self) -> Option<String> {
+        self.lock().lost()
+    }
+
+    /// Keeps a message for [`Messages::receive_probed`], and gives its handle.
+    fn keep(&self, layer: &Layer, message: (Envelope, Message)) -> Handle {
+        let mut probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = probed.iter().position(Option::is_none);
+        let at = at.unwrap_or_else(|| {
+            probed.push(None);
+            probed.len() - 1
+        });
+        probed[at] = Some(message);
+        layer.tables.first_message() + at
+    }
+}
+
+fn sendable(layer: &Layer, buffer: &Buffer, to: c_int, tag: c_int) -> Result<(u32, u64), Refused> {
+    let to = Messages::peer(layer, to)?;
+    let bytes = judged(layer, buffer)?;
+    match tag >= 0 {
+        true => Ok((to, bytes)),
+        false => Err(Refused::HandOn),
+    }
+}
+
+fn receivable(layer: &Layer, buffer: &Buffer, op: Arc<Op>) -> Result<Receive, Refused> {
+    Ok(Receive {
+        op,
+        to: buffer.elements(layer),
+        room: judged(layer, buffer)?,
+    })
+}
+
+/// Bytes of a buffer's elements.
+fn judged(layer: &Layer, buffer: &Buffer) -> Result<u64, Refused> {
+    let bytes = buffer.bytes(layer).ok_or(Refused::HandOn)?;
+    let packed = layer.tables.plain(buffer.ty).is_none();
+    // The library below packs no more.
+    if packed && bytes > i32::MAX as u64 {
+        trace::say(format_args!(
+            "a message of {bytes} bytes of a derived type: with --p2p it has at most 2 GiB - 1"
+        ));
+        return Err(Refused::TooLong);
+    }
+    Ok(bytes)
+}
+
+impl Tables {
+    /// `MPI_ANY_SOURCE` and `MPI_ANY_TAG`.
+    pub(crate) fn any(&self) -> (c_int, c_int) {
+        match self.abi {
+            Abi::OpenMpi => (-1, -1),
+            Abi::Mpich => (-2, -1),
+            Abi::Standard => (-1, -2),
+        }
+    }
+
+    /// A handle in the program's memory, at an index.
+    ///
+    /// # Safety
+    /// There is one.
+    pub(crate) unsafe fn read(&self, at: *const c_void, index: usize) -> Handle {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match self.abi {
+                Abi::Mpich => *at.cast::<u32>().add(index) as usize,
+                Abi::OpenMpi | Abi::Standard => *at.cast::<usize>().add(index),
+            }
+        }
+    }
+
+    /// Writes a handle.
+    ///
+    /// # Safety
+    /// As [`Tables::read`].
+    pub(crate) unsafe fn write(&self, at: *mut c_void, index: usize, handle: Handle) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match self.abi {
+                Abi::Mpich => *at.cast::<u32>().add(index) = handle as u32,
+                Abi::OpenMpi | Abi::Standard => *at.cast::<usize>().add(index) = handle,
+            }
+        }
+    }
+
+    /// Bytes of a handle in the program's arrays.
+    fn bytes_of_handle(&self) -> usize {
+        match self.abi {
+            Abi::Mpich => 4,
+            Abi::OpenMpi | Abi::Standard => 8,
+        }
+    }
+
+    /// `MPI_PROC_NULL`.
+    fn no_rank(&self) -> c_int {
+        match self.abi {
+            Abi::Mpich => -1,
+            Abi::OpenMpi => -2,
+            Abi::Standard => -3,
+        }
+    }
+
+    /// `MPI_MESSAGE_NULL`.
+    fn no_message(&self) -> Handle {
+        match self.abi {
+            Abi::Mpich => 0x2c00_0000,
+            Abi::OpenMpi => find(c"ompi_message_null").addr(),
+            Abi::Standard => 0x128,
+        }
+    }
+
+    /// `MPI_REQUEST_NULL`.
+    fn no_request(&self) -> Handle {
+        match self.abi {
+            Abi::Mpich => 0x2c00_0000,
+            Abi::OpenMpi => find(c"ompi_request_null").addr(),
+            Abi::Standard => 0x180,
+        }
+    }
+
+    /// The first handle of messages of our own: a kind that MPICH does not have, an address that no memory has.
+    fn first_message(&self) -> Handle {
+        match self.abi {
+            Abi::Mpich => 0x7800_0000,
+            Abi::OpenMpi | Abi::Standard => 0x7800_0000_0000_0000,
+        }
+    }
+}
+
+/// The layer and its messages, where a call on this communicator is taken.
+fn taken(comm: Handle, call: &'static str) -> Option<(&'static Layer, &'static Messages)> {
+    let layer = Layer::get()?;
+    let messages = layer.messages.as_ref()?;
+    if layer.tables.handle(comm) != layer.tables.world {
+        trace::note(call, Some("a communicator other than MPI_COMM_WORLD"), 0);
+        return None;
+    }
+    Some((layer, messages))
+}
+
+impl Elements {
+    /// Copies so many bytes to them, which may end within an element.
+    fn drain_some(&self, from: *const u8, bytes: usize, layer: &Layer) {
+        let own = layer.tables.own;
+        let Elements::Typed(at, _, ty) = self else {
+            return self.drain(from, bytes, own);
+        };
+        let one = Buffer::new(at.cast(), 1, *ty);
+        let Some(size) = one.bytes(layer).filter(|s| *s > 0) else {
+            return;
+        };
+        let whole = bytes / size as usize;
+        let elements = Elements::Typed(*at, whole as i64, *ty);
+        elements.drain(from, whole * size as usize, own);
+        let rest = bytes % size as usize;
+        if rest > 0 {
+            // The element as it is, with a new start.
+            let last = one.part(layer, whole as i64, 1).elements(layer);
+            let mut packed = vec![0_u8; size as usize];
+            last.fill(packed.as_mut_ptr(), packed.len(), own);
+            // SAFETY: the bytes received have that many behind the whole elements.
+            unsafe {
+                let tail = from.add(bytes - rest);
+                packed.as_mut_ptr().copy_from_nonoverlapping(tail, rest);
+            }
+            last.drain(packed.as_ptr(), packed.len(), own);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! [`Op`]: a send or a receive until the program has been told of its end.
+//!
+//! A request that the program gets is a generalized request of the library below, so that its own functions wait for it, test, cancel and free it, beside
+//! requests of its own.
+#![allow(unsafe_code)] // Calls the library below.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::matching::Envelope;
+use crate::abi::{Abi, Handle, Tables};
+use crate::below::below;
+use crate::failure;
+use crate::layer::Layer;
+use crate::memory::Elements;
+use crate::trace;
+
+/// Start of the text of an error that a rank's end has caused.
+pub(super) const PEER_FAILED: &str = "MPI_ERR_PROC_FAILED: ";
+
+/// How an operation ended.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Outcome {
+    /// `None` of a send.
+    pub(super) source: Option<u32>,
+    pub(super) tag: i32,
+    pub(super) bytes: u64,
+    pub(super) cancelled: bool,
+    pub(super) fault: Option<Fault>,
+    /// Of the fault, once the program is told.
+    pub(super) code: c_int,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Fault {
+    /// The message is longer than the receive.
+    Truncated,
+    /// A text.
+    Lost(String),
+}
+
+/// A send or a receive.
+#[derive(Debug, Default)]
+pub(crate) struct Op {
+    done: AtomicBool,
+    cancel: AtomicBool,
+    outcome: Mutex<Outcome>,
+    request: Mutex<Option<Handle>>,
+}
+
+impl Op {
+    /// Whether it has ended, and what it received lies in the program's buffer.
+    pub(super) fn is_done(&self) -> bool {
+        // Acquire: pairs with the Release in `finish`, after the buffer was written.
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// One that has ended with a message that a probe has found.
+    pub(super) fn found(e: Envelope, bytes: u64) -> Op {
+        let op = Op::default();
+        *op.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Outcome {
+            source: Some(e.source),
+            tag: e.tag,
+            bytes,
+            ..Outcome::default()
+        };
+        op
+    }
+
+    pub(super) fn outcome(&self) -> Outcome {
+        let outcome = self.outcome.lock();
+        outcome.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether the program wants it cancelled.
+    pub(super) fn is_cancelled(&self) -> bool {
+        // Relaxed: whether it still can be is decided under the engine's lock.
+        self.cancel.load(Ordering::Relaxed)
+    }
+
+    /// Gives it a request of the library below.
+    pub(super) fn start(self: &Arc<Op>) -> Handle {
+        type Query = extern "C" fn(*const Op, *mut c_int) -> c_int;
+        type Free = extern "C" fn(*const Op) -> c_int;
+        type Cancel = extern "C" fn(*const Op, c_int) -> c_int;
+        let mut request: Handle = 0;
+        let extra = Arc::into_raw(self.clone());
+        // SAFETY: the signature of MPI's standard; `free` takes the reference back.
+        unsafe {
+            below!(
+                "PMPI_Grequest_start",
+                fn(Query, Free, Cancel, *const Op, *mut Handle) -> c_int
+            )(query, free, cancel, extra, &raw mut request);
+        }
+        let mut own = self.request.lock().unwrap_or_else(PoisonError::into_inner);
+        *own = Some(request);
+        request
+    }
+
+    /// Writes a status.
+    pub(super) fn write_status(&self, layer: &Layer, status: *mut c_int) {
+        layer.tables.write_status(status, &self.outcome());
+    }
+
+    /// The code that a call returns which waited for it: the communicator's error handler has been asked.
+    pub(super) fn code(&self, layer: &Layer, call: &str) -> c_int {
+        let outcome = self.outcome();
+        match outcome.fault {
+            None => 0,
+            Some(Fault::Truncated) => failure::raise(layer.tables.world, outcome.code),
+            Some(Fault::Lost(why)) => {
+                let text = lost(call, &why);
+                trace::say(format_args!("rank {}: {text}", layer.rank()));
+                failure::raise(layer.tables.world, failure::code(&text))
+            }
+        }
+    }
+}
+
+/// An operation that has ended, of which the program is to be told by a thread of its own: a thread of ours must not call the library below.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) op: Arc<Op>,
+    pub(super) outcome: Outcome,
+    /// Elements of a derived type, with the bytes that are still to be unpacked.
+    pub(super) unpack: Option<(Elements, Bytes)>,
+}
+
+/// Where bytes lie that were received.
+#[derive(Debug)]
+pub(super) enum Bytes {
+    Heap(Vec<u8>),
+    /// Exported memory, of which so many.
+    Exported(ringbell::HostBuffer, usize),
+}
+
+impl Finished {
+    /// Unpacks, and completes the request.
+    pub(super) fn finish(mut self, layer: &Layer) {
+        match &self.unpack {
+            Some((elements, Bytes::Heap(b))) => elements.drain_some(b.as_ptr(), b.len(), layer),
+            Some((elements, Bytes::Exported(b, len))) => {
+                elements.drain_some(b.as_ptr(), *len, layer);
+            }
+            None => {}
+        }
+        let request = *self
+            .op
+            .request
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.outcome.code = match &self.outcome.fault {
+            None => 0,
+            Some(Fault::Truncated) => layer.tables.truncate(),
+            // Calls that wait for the operation itself have a text of their own.
+            Some(Fault::Lost(why)) if request.is_some() => failure::code(why),
+            Some(Fault::Lost(_)) => 0,
+        };
+        let mut outcome = self
+            .op
+            .outcome
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *outcome = self.outcome;
+        drop(outcome);
+        // Release: pairs with the Acquire in `is_done`.
+        self.op.done.store(true, Ordering::Release);
+        if let Some(request) = request {
+            // SAFETY: the signature of MPI's standard.
+            unsafe { below!("PMPI_Grequest_complete", fn(Handle) -> c_int)(request) };
+        }
+    }
+}
+
+/// The text of a call that a rank's end has ended.
+pub(super) fn lost(call: &str, why: &str) -> String {
+    match why.strip_prefix(PEER_FAILED) {
+        Some(rest) => format!("{PEER_FAILED}{call}: {rest}"),
+        None => format!("{call}: {why}"),
+    }
+}
+
+extern "C" fn query(op: *const Op, status: *mut c_int) -> c_int {
+    let Some(layer) = Layer::get() else {
+        return 0;
+    };
+    // SAFETY: the reference that `start` gave away lives until `free`.
+    let outcome = unsafe { &*op }.outcome();
+    layer.tables.write_status(status, &outcome);
+    outcome.code
+}
+
+extern "C" fn free(op: *const Op) -> c_int {
+    // SAFETY: takes back the reference that `start` gave away; MPI calls it once.
+    drop(unsafe { Arc::from_raw(op) });
+    0
+}
+
+extern "C" fn cancel(op: *const Op, complete: c_int) -> c_int {
+    if complete == 0 {
+        // SAFETY: as in `query`. Relaxed: see `is_cancelled`.
+        unsafe { &*op }.cancel.store(true, Ordering::Relaxed);
+    }
+    0
+}
+
+impl Tables {
+    /// `MPI_ERR_TRUNCATE`.
+    fn truncate(&self) -> c_int {
+        match self.abi {
+            Abi::Mpich => 14,
+            Abi::OpenMpi | Abi::Standard => 15,
+        }
+    }
+
+    /// Writes a status, unless it is `MPI_STATUS_IGNORE`.
+    fn write_status(&self, status: *mut c_int, outcome: &Outcome) {
+        if self.ignores(status.cast()) {
+            return;
+        }
+        let at = match self.abi {
+            Abi::Mpich => 2,
+            Abi::OpenMpi | Abi::Standard => 0,
+        };
+        // SAFETY: the program's status, whose public fields lie there; the signatures of MPI's standard.
+        unsafe {
+            if let Some(source) = outcome.source {
+                *status.add(at) = source as c_int;
+                *status.add(at + 1) = outcome.tag;
+            }
+            *status.add(at + 2) = outcome.code;
+            below!("PMPI_Status_set_cancelled", fn(*mut c_int, c_int) -> c_int)(
+                status,
+                outcome.cancelled.into(),
+            );
+            match c_int::try_from(outcome.bytes) {
+                Ok(bytes) => {
+                    below!(
+                        "PMPI_Status_set_elements",
+                        fn(*mut c_int, Handle, c_int) -> c_int
+                    )(status, self.byte, bytes);
+                }
+                Err(_) => {
+                    below!(
+                        "PMPI_Status_set_elements_x",
+                        fn(*mut c_int, Handle, i64) -> c_int
+                    )(status, self.byte, outcome.bytes as i64);
+                }
+            }
+        }
+    }
+
+    /// Whether an address stands for `MPI_STATUS_IGNORE` or `MPI_STATUSES_IGNORE`.
+    pub(super) fn ignores(&self, status: *const c_void) -> bool {
+        match self.abi {
+            Abi::Mpich => status.addr() == 1,
+            Abi::OpenMpi | Abi::Standard => status.is_null(),
+        }
+    }
+}
