@@ -204,7 +204,7 @@ fn programs(built: &Path) -> Result<Outcome> {
             let libraries = library.launcher.with_file_name("../lib");
             for (name, way, kinds) in [
                 ("random", Way::Collectives, 10),
-                ("messages", Way::Messages, 16),
+                ("messages", Way::Messages, 8),
             ] {
                 let program = folder.join(format!("{name}-abi"));
                 crate::steps::command(
@@ -269,7 +269,7 @@ fn programs(built: &Path) -> Result<Outcome> {
             let args = [seed, 40, longest].map(|n: u32| n.to_string().into());
             let program = [&[messages.clone()][..], &args].concat();
             bench.compare(ranks, &program, 2)?;
-            bench.compare_by(Way::Messages, ranks, &program, 16)?;
+            bench.compare_by(Way::Messages, ranks, &program, 8)?;
         }
         let fault = compile(Path::new("fault.c"), "fault", &[])?;
         bench.killed(&fault, Way::Collectives)?;
