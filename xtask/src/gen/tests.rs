@@ -7,8 +7,8 @@ use std::process::Command;
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::{
     collective, completion, constants, descriptor, engine, one_sided, queue, roce, Algorithm,
-    BlockHeader, BlockKind, CollectiveKind, DataType, EngineTarget, Event, EventKind, Flags,
-    NakCode, Opcode, ReduceOp, RoceOpcode, Status, WireType,
+    BlockHeader, CollectiveKind, DataType, EngineTarget, Event, EventKind, Flags, NakCode, Opcode,
+    ReduceOp, RoceOpcode, Status, WireType,
 };
 
 use super::stale;
