@@ -65,6 +65,16 @@ typedef uint64_t rb_u64;
 #define RB_GTLB_WRITE_POINTER 3u
 /** GTLB_COMMAND: invalidates a main entry. */
 #define RB_GTLB_INVALIDATE 4u
+/** ENGINE_COMMAND: no engine is on the path. */
+#define RB_ENGINE_OFF 0u
+/** ENGINE_COMMAND: HyperLogLog of 32-bit items, hash Mix, 2^14 registers. */
+#define RB_ENGINE_HLL14 1u
+/** ENGINE_COMMAND: the same with 2^16 registers. */
+#define RB_ENGINE_HLL16 2u
+/** ENGINE_COMMAND: CRC-32C. */
+#define RB_ENGINE_CRC32C 3u
+/** ENGINE_COMMAND: gives the result, and clears the engine. */
+#define RB_ENGINE_RESULT 4u
 /** Bytes of one work queue entry, and the stride of the send queue. */
 #define RB_DESCRIPTOR_BYTES 64u
 /** Bytes of one completion line, and the stride of the completion queue. */
@@ -455,6 +465,8 @@ typedef uint64_t rb_u64;
 #define RB_BLOCK_DIRECT 6u
 /** Mailbox from kernels to the host. */
 #define RB_BLOCK_MAILBOX 7u
+/** Engines on the path of received payloads: `units` slots. Hardware alone has it. */
+#define RB_BLOCK_ENGINES 8u
 
 /* Work queue entry: fields of its 64-bit words. */
 /** Operation code. */
@@ -694,6 +706,10 @@ typedef uint64_t rb_u64;
 #define RB_REG_GTLB_BASE_HI 0x040u
 /** Wo. Answers the miss shown in the status registers: 1 after its entry was written (refused while it is missing; the faulted operation is to be repeated), 2 dismisses it. */
 #define RB_REG_GTLB_REFILL 0x044u
+/** Wo. Connection of the card whose received payloads pass the engine that ENGINE_COMMAND attaches next. */
+#define RB_REG_ENGINE_CONN 0x048u
+/** Wo. The engine of the card on the path of received payloads: 0 = none, 1 = HyperLogLog of 2^14 registers, 2 = of 2^16, 3 = CRC-32C, attached to the connection in ENGINE_CONN and cleared; 4 = gives its result and clears it. Refused while another command waits, or where there is no engine to read. Hardware alone has it. */
+#define RB_REG_ENGINE_COMMAND 0x04cu
 /** Rw. Mailbox: the value that a kernel tells the host. Kernels may write it. */
 #define RB_REG_MAILBOX_DATA 0x080u
 /** Rw. Mailbox: any number but that of MAILBOX_TAKEN hands MAILBOX_DATA to the host, as event MAILBOX. Kernels may write it. */

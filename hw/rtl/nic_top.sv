@@ -1,4 +1,5 @@
-// The NIC's data path: registers, GTLB, descriptors, DMA and the direct model, between PCIe and a network transport.
+// The NIC's data path: registers, GTLB, descriptors, DMA, the direct model, and engines on the path of what is received, between PCIe and
+// a network transport.
 //
 // PCIe: an AXI4-Lite slave for the BAR; reads of bursts, answered in order by aligned lines (`entry` tells the two users apart);
 // writes of aligned lines with strobes, taken in order. A completion line (`line_done`) follows the lines of its data.
@@ -131,11 +132,25 @@ module nic_top #(
   output logic         rx_meta_ready_o,
   input  logic [15:0]  rx_meta_conn_i,
   input  logic [31:0]  rx_meta_len_i,
+  // A segment that came before, whose receive has faulted: the engine has seen it.
+  input  logic         rx_meta_again_i,
   input  logic         rx_valid_i,
   output logic         rx_ready_o,
   input  logic [511:0] rx_data_i,
   input  logic         rx_last_i,
-  output logic         rx_dropped_o
+  output logic         rx_dropped_o,
+
+  // ---------------------------------------------------------------- Results of engines, for the command layer
+  output logic         result_valid_o,
+  input  logic         result_ready_i,
+  output logic [511:0] result_o,
+  output logic [63:0]  result_keep_o,
+  output logic         result_last_o,
+  output logic         result_error_o,
+  output logic [1:0]   result_rest_len_o,
+  output logic [23:0]  result_rest_o,
+  output logic [31:0]  engine_beats_o,
+  output logic [31:0]  engine_stalls_o
 );
   // ---------------------------------------------------------------- Registers
   logic        bell_valid, bell_ready, reg_valid, reg_ready, reg_refuse;
@@ -161,16 +176,21 @@ module nic_top #(
   wire         is_command = at == ringbell_abi_pkg::REG_GTLB_COMMAND;
   wire         is_base    = at == ringbell_abi_pkg::REG_GTLB_BASE_HI;
   wire         is_staged  = at >= ringbell_abi_pkg::REG_GTLB_VA_LO && at <= ringbell_abi_pkg::REG_GTLB_BASE_LO && !is_command;
-  wire         is_others  = !(is_command || is_base || is_staged);
-  logic        cmd_ready, base_ready, done, error;
+  // The engines' are answered at once.
+  wire         is_conn    = at == ringbell_abi_pkg::REG_ENGINE_CONN;
+  wire         is_engine  = at == ringbell_abi_pkg::REG_ENGINE_COMMAND;
+  wire         is_others  = !(is_command || is_base || is_staged || is_conn || is_engine);
+  logic        cmd_ready, base_ready, done, error, engine_refuse;
+  logic [15:0] engine_conn_q;
 
   assign reg_valid_o = reg_valid && is_others;
   assign reg_index_o = reg_index;
   assign reg_value_o = value;
-  assign reg_ready   = is_others ? reg_ready_i : is_staged || done;
-  assign reg_refuse  = is_others ? reg_refuse_i : !is_staged && error;
+  assign reg_ready   = is_others ? reg_ready_i : is_staged || is_conn || is_engine || done;
+  assign reg_refuse  = is_others ? reg_refuse_i : is_engine ? engine_refuse : !is_staged && !is_conn && error;
 
   always_ff @(posedge clk_i) begin
+    if (reg_valid && is_conn) engine_conn_q <= value[15:0];
     if (reg_valid && is_staged) begin
       case (at)
         ringbell_abi_pkg::REG_GTLB_VA_LO: va_q[31:0]  <= value;
@@ -228,6 +248,18 @@ module nic_top #(
     .done_valid_i, .done_ready_o, .done_queue_i, .done_ticket_i, .done_status_i, .done_bytes_i, .done_detail_i, .stray_o,
     .line_valid_o(cpl_valid), .line_ready_i(cpl_ready), .line_addr_o(cpl_addr), .line_o(cpl));
 
+  // ---------------------------------------------------------------- Engines on the path of received segments
+  logic         seg_valid, seg_ready, seg_last;
+  logic [511:0] seg;
+  engines i_engines (
+    .clk_i, .rst_ni, .cmd_valid_i(reg_valid && is_engine), .cmd_refuse_o(engine_refuse), .cmd_i(value), .cmd_conn_i(engine_conn_q),
+    .meta_taken_i(rx_meta_valid_i && rx_meta_ready_o), .meta_conn_i(rx_meta_conn_i), .meta_len_i(rx_meta_len_i),
+    .meta_again_i(rx_meta_again_i),
+    .in_valid_i(rx_valid_i), .in_ready_o(rx_ready_o), .in_i(rx_data_i), .in_last_i(rx_last_i),
+    .out_valid_o(seg_valid), .out_ready_i(seg_ready), .out_o(seg), .out_last_o(seg_last),
+    .result_valid_o, .result_ready_i, .result_o, .result_keep_o, .result_last_o, .result_error_o,
+    .rest_len_o(result_rest_len_o), .rest_o(result_rest_o), .beats_o(engine_beats_o), .stalls_o(engine_stalls_o));
+
   // ---------------------------------------------------------------- Direct model and DMA
   logic         rcmd_valid, rcmd_ready, rdata_valid, rdata_ready, rdata_last, rdata_cut;
   logic [63:0]  rcmd_va, rdata_keep;
@@ -247,7 +279,7 @@ module nic_top #(
     .credit_valid_i, .credit_ready_o, .credit_conn_i, .credit_i, .tx_meta_valid_o, .tx_meta_ready_i, .tx_meta_conn_o,
     .tx_meta_len_o, .tx_valid_o, .tx_ready_i, .tx_data_o, .tx_keep_o, .tx_last_o, .tx_cut_o,
     .want_valid_o, .want_ready_i, .want_conn_o, .want_len_o, .want_some_o, .rx_meta_valid_i, .rx_meta_ready_o, .rx_meta_conn_i,
-    .rx_meta_len_i, .rx_valid_i, .rx_ready_o, .rx_data_i, .rx_last_i, .rx_dropped_o,
+    .rx_meta_len_i, .rx_valid_i(seg_valid), .rx_ready_o(seg_ready), .rx_data_i(seg), .rx_last_i(seg_last), .rx_dropped_o,
     .read_valid_o(rcmd_valid), .read_ready_i(rcmd_ready), .read_va_o(rcmd_va), .read_len_o(rcmd_len),
     .data_valid_i(rdata_valid), .data_ready_o(rdata_ready), .data_i(rdata), .keep_i(rdata_keep), .last_i(rdata_last),
     .cut_i(rdata_cut),

@@ -78,6 +78,7 @@ module regfile #(
       ringbell_abi_pkg::BLOCK_QUEUES: header = sized(at[3:0], header, ringbell_abi_pkg::BLOCK_HARDWARE, Queues, Slots, 0);
       ringbell_abi_pkg::BLOCK_GTLB:   header = sized(at[3:0], header, ringbell_abi_pkg::BLOCK_HARDWARE, 1, MainEntries, CompEntries);
       ringbell_abi_pkg::BLOCK_MAILBOX: header = sized(at[3:0], header, ringbell_abi_pkg::BLOCK_HARDWARE, 1, 0, 0);
+      ringbell_abi_pkg::BLOCK_ENGINES: header = sized(at[3:0], header, ringbell_abi_pkg::BLOCK_HARDWARE, 1, 0, 0);
       ringbell_abi_pkg::BLOCK_DIRECT: header = sized(at[3:0], header, ringbell_abi_pkg::BLOCK_HARDWARE, Conns, Operations, 0);
       default:                        header = sized(at[3:0], header, 0, 1, 0, 0);
     endcase

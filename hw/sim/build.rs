@@ -1,4 +1,4 @@
-//! Verilates each block of hw/rtl and writes Rust bindings to its ports (feature `verilator`; `card`: of `nic_top` alone).
+//! Verilates each block of hw/rtl and writes Rust bindings to its ports (feature `verilator`; `card`: of `nic_top` and `reduce`).
 //!
 //! The ports come from the header that Verilator writes, so a block needs no code here but its name.
 
@@ -38,6 +38,15 @@ const NIC_TOP: &[&str] = &[
     "regfile",
     "desc",
     "direct",
+    "onpath",
+    "crc32c",
+    "mul_const",
+    "hll_hash",
+    "hll_registers",
+    "hll",
+    "pack",
+    "clock_gate",
+    "engines",
     "nic_top",
 ];
 const BLOCKS: [Rtl; 10] = [
@@ -87,16 +96,22 @@ fn main() {
         true => env::var("RINGBELL_BLOCKS").ok(),
         false => Some("nic_top".into()),
     };
-    let wanted = |block: &str| {
+    let named = |block: &str| {
         only.as_ref()
             .is_none_or(|o| o.split(',').any(|b| b == block))
     };
+    // A card has both.
+    let wanted = |block: &str| named(block) || (block == "reduce" && named("nic_top"));
 
     if wanted("nic_top") {
         println!("cargo:rustc-cfg=nic_top");
     }
     let mut cpp = cc::Build::new();
-    cpp.cpp(true).std("c++17").opt_level(2).warnings(false);
+    cpp.cpp(true).std("c++17").warnings(false);
+    // What runs once, or only for traces, in functions of many thousand lines, for which an optimiser takes minutes.
+    let mut slow = cpp.clone();
+    cpp.opt_level(2);
+    slow.opt_level(0);
     let mut rust = String::new();
     for rtl in BLOCKS.iter().filter(|b| wanted(b.name)) {
         let block = rtl.name;
@@ -119,10 +134,14 @@ fn main() {
         std::fs::write(&shim, in_cpp(rtl, &ports)).expect("OUT_DIR is writable");
         rust.push_str(&in_rust(rtl, &ports));
         cpp.include(&made);
+        slow.include(&made);
         for file in std::fs::read_dir(&made).expect("Verilator has made it") {
             let file = file.expect("an entry").path();
-            if file.extension().is_some_and(|e| e == "cpp") {
-                cpp.file(file);
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            if name.ends_with("__Slow.cpp") || name.contains("__Trace") {
+                slow.file(&file);
+            } else if name.ends_with(".cpp") {
+                cpp.file(&file);
             }
         }
     }
@@ -149,7 +168,9 @@ fn main() {
     ] {
         cpp.file(include.join(file));
     }
+    slow.include(&include).include(include.join("vltstd"));
     cpp.compile("ringbell_rtl");
+    slow.compile("ringbell_rtl_slow");
 }
 
 /// Verilator as `cargo xtask hw` has installed it in the target folder, else that of PATH.

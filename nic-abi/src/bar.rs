@@ -80,6 +80,10 @@ registers! {
     GtlbBaseHi = 16 [Rw] => "GTLB_BASE_HI",
     /// Answers the miss shown in the status registers: 1 after its entry was written (refused while it is missing; the faulted operation is to be repeated), 2 dismisses it.
     GtlbRefill = 17 [Wo] => "GTLB_REFILL",
+    /// Connection of the card whose received payloads pass the engine that ENGINE_COMMAND attaches next.
+    EngineConn = 18 [Wo] => "ENGINE_CONN",
+    /// The engine of the card on the path of received payloads: 0 = none, 1 = HyperLogLog of 2^14 registers, 2 = of 2^16, 3 = CRC-32C, attached to the connection in ENGINE_CONN and cleared; 4 = gives its result and clears it. Refused while another command waits, or where there is no engine to read. Hardware alone has it.
+    EngineCommand = 19 [Wo] => "ENGINE_COMMAND",
     /// Mailbox: the value that a kernel tells the host. Kernels may write it.
     MailboxData = 32 [Rw] => "MAILBOX_DATA",
     /// Mailbox: any number but that of MAILBOX_TAKEN hands MAILBOX_DATA to the host, as event MAILBOX. Kernels may write it.

@@ -38,6 +38,8 @@ coded_enum! {
         Direct = 6 => "DIRECT",
         /// Mailbox from kernels to the host.
         Mailbox = 7 => "MAILBOX",
+        /// Engines on the path of received payloads: `units` slots. Hardware alone has it.
+        Engines = 8 => "ENGINES",
     }
 }
 
@@ -137,6 +139,7 @@ impl BlockKind {
                 registers(Reg::MailboxData, Reg::MailboxRing),
                 registers(Reg::MailboxTaken, Reg::MailboxTaken),
             ],
+            BlockKind::Engines => [registers(Reg::EngineConn, Reg::EngineCommand), NONE],
         }
     }
 }

@@ -5,8 +5,8 @@
 
 use crate::describe::Const;
 use crate::{
-    bar, block, collective, completion, descriptor, event, kernel_stream, queue, translation,
-    Status,
+    bar, block, collective, completion, descriptor, engine, event, kernel_stream, queue,
+    translation, Status,
 };
 
 const fn row(name: &'static str, value: u64, doc: &'static str) -> Const {
@@ -104,6 +104,31 @@ pub const TABLE: &[Const] = &[
         "GTLB_INVALIDATE",
         translation::GTLB_INVALIDATE as u64,
         "GTLB_COMMAND: invalidates a main entry.",
+    ),
+    row(
+        "ENGINE_OFF",
+        engine::ENGINE_OFF as u64,
+        "ENGINE_COMMAND: no engine is on the path.",
+    ),
+    row(
+        "ENGINE_HLL14",
+        engine::ENGINE_HLL14 as u64,
+        "ENGINE_COMMAND: HyperLogLog of 32-bit items, hash Mix, 2^14 registers.",
+    ),
+    row(
+        "ENGINE_HLL16",
+        engine::ENGINE_HLL16 as u64,
+        "ENGINE_COMMAND: the same with 2^16 registers.",
+    ),
+    row(
+        "ENGINE_CRC32C",
+        engine::ENGINE_CRC32C as u64,
+        "ENGINE_COMMAND: CRC-32C.",
+    ),
+    row(
+        "ENGINE_RESULT",
+        engine::ENGINE_RESULT as u64,
+        "ENGINE_COMMAND: gives the result, and clears the engine.",
     ),
     row(
         "DESCRIPTOR_BYTES",

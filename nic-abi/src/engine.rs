@@ -6,6 +6,17 @@
 
 use crate::{bit_fields, coded_enum};
 
+/// `ENGINE_COMMAND`: no engine is on the path of received payloads.
+pub const ENGINE_OFF: u32 = 0;
+/// `ENGINE_COMMAND`: HyperLogLog of 32-bit items, hash Mix, 2^14 registers.
+pub const ENGINE_HLL14: u32 = 1;
+/// `ENGINE_COMMAND`: the same with 2^16 registers.
+pub const ENGINE_HLL16: u32 = 2;
+/// `ENGINE_COMMAND`: CRC-32C.
+pub const ENGINE_CRC32C: u32 = 3;
+/// `ENGINE_COMMAND`: gives the result, and clears the engine.
+pub const ENGINE_RESULT: u32 = 4;
+
 coded_enum! {
     /// What an engine is attached to.
     pub enum EngineTarget: u8 ["ENGINE_ON_"] {

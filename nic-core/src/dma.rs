@@ -17,6 +17,7 @@ use std::sync::Arc;
 use ringbell_gtlb::{BusError, BusSpan, DmaId, DmaMemory, DmaOp, Fault, Mmu, Submitted, Window};
 use ringbell_nic_abi::{GpuVa, INLINE_MAX};
 
+use crate::card::SharedCard;
 use crate::copy;
 use crate::memory::nic_memory::{host_at_bus, Block, NicMemory, HOST_BUS, NIC_BUS};
 use crate::types::{Buffer, Small};
@@ -72,6 +73,8 @@ pub(crate) struct DmaState {
     pub(crate) staged: u64,
     /// Those of them that went from memory to memory past the host.
     pub(crate) direct: u64,
+    /// Hardware that reduces operands.
+    pub(crate) card: Option<SharedCard>,
 }
 
 impl DmaState {
@@ -87,6 +90,7 @@ impl DmaState {
             copied: 0,
             staged: 0,
             direct: 0,
+            card: None,
         }
     }
 

@@ -336,7 +336,12 @@ fn blocks(nic: &Nic) {
         .collect();
     let kernels: Vec<_> = kernels.iter().filter_map(|h| h.known()).collect();
     assert_eq!(kernels, [BlockKind::Queues, BlockKind::Mailbox]);
-    for kind in [BlockKind::Queues, BlockKind::Direct, BlockKind::Mailbox] {
+    for kind in [
+        BlockKind::Queues,
+        BlockKind::Direct,
+        BlockKind::Mailbox,
+        BlockKind::Engines,
+    ] {
         let hardware = backend.card_counts().is_some();
         assert_eq!(in_hardware(&own, kind), hardware, "{}", kind.name());
         assert_eq!(in_hardware(&card, kind), hardware, "{}", kind.name());

@@ -27,7 +27,7 @@ fn line(what: &str, before: &CardCounts, now: &CardCounts) -> String {
     let beats = of(|c| c.cycles.tx_beats + c.cycles.rx_beats);
     let bytes = of(|c| c.tx_bytes + c.rx_bytes);
     let seconds = cycles as f64 / CARD_CLOCK_HZ as f64;
-    format!(
+    let mut text = format!(
         "hardware of this NIC, {what}: {cycles} cycles at work ({:.1} us at {} MHz), {beats} beats ({:.2} a cycle), {bytes} B ({:.2} GB/s); \
          {} descriptors; {} operations in software; simulated at {:.0} K cycles a second of wall clock",
         seconds * 1e6,
@@ -37,7 +37,27 @@ fn line(what: &str, before: &CardCounts, now: &CardCounts) -> String {
         of(|c| c.cycles.fetched),
         of(|c| c.in_software),
         of(|c| c.cycles.cycles) as f64 * 1e6 / of(|c| c.cycles.simulated_ns).max(1) as f64,
-    )
+    );
+    let (seen, stalls) = (
+        of(|c| c.cycles.engine_beats),
+        of(|c| c.cycles.engine_stalls),
+    );
+    if seen + stalls > 0 {
+        text += &format!("; engine: {seen} beats, {stalls} cycles of stalls");
+    }
+    let (reduced, at_work) = (
+        of(|c| c.cycles.reduce_beats),
+        of(|c| c.cycles.reduce_cycles),
+    );
+    if reduced > 0 {
+        let rate = reduced as f64 / at_work.max(1) as f64;
+        text += &format!("; reductions: {reduced} beats in {at_work} cycles ({rate:.2} a cycle)");
+    }
+    let apart = of(|c| c.reductions_in_software);
+    if apart > 0 {
+        text += &format!("; {apart} reductions in software");
+    }
+    text
 }
 
 /// What a report of simulated hardware begins with.
@@ -59,6 +79,11 @@ mod tests {
         // 2,000 cycles, half of them idle, in 10 ms.
         (now.cycles.cycles, now.cycles.simulated_ns) = (2_000, 10_000_000);
         let text = line("64", &before, &now);
+        assert!(!text.contains("engine") && !text.contains("reductions"));
+        now.cycles.engine_beats = 7;
+        (now.cycles.reduce_beats, now.cycles.reduce_cycles) = (50, 100);
+        let more = line("64", &before, &now);
+        assert!(more.ends_with("engine: 7 beats, 0 cycles of stalls; reductions: 50 beats in 100 cycles (0.50 a cycle)"), "{more}");
         assert!(text.contains("1000 cycles at work (4.0 us at 250 MHz), 500 beats (0.50 a cycle), 32000 B (8.00 GB/s)"), "{text}");
         assert!(
             text.ends_with("simulated at 200 K cycles a second of wall clock"),

@@ -10,11 +10,12 @@ use std::ffi::CStr;
 use std::fmt;
 use std::time::Instant;
 
-use ringbell_nic_abi::WorkQueueEntry;
+use ringbell_nic_abi::{DataType, ReduceOp, WorkQueueEntry};
 use ringbell_nic_core::card as nic;
-pub use ringbell_nic_core::card::{Bus, Control, Cycles, Ended, Event, Fetched, Io, LINE};
+pub use ringbell_nic_core::card::{Bus, Control, Counted, Cycles, Ended, Event, Fetched, Io, LINE};
 
 use crate::nic_top::Block;
+use crate::reducer::Reducer;
 
 /// Cycles after which an answer that the card owes is missing. Clearing the GTLB's 16,384 main entries takes the longest.
 const PATIENCE: u64 = 4 * 16_384;
@@ -29,6 +30,8 @@ type Burst = (u64, u64, u64, bool);
 /// See the module text.
 pub struct Card {
     rtl: Block,
+    /// The block `reduce`, beside it.
+    reducer: Reducer,
     bus: Box<dyn Bus>,
     /// Cycles from a read's request to its first line.
     latency: u64,
@@ -38,12 +41,14 @@ pub struct Card {
     ios: VecDeque<Io>,
     dones: VecDeque<(u32, u32, u8, u64, u64)>,
     credits: VecDeque<(u16, u32)>,
-    /// Connection, stated bytes, and the bytes.
-    segments: VecDeque<(u16, u32, Vec<u8>)>,
+    /// Connection, stated bytes, whether they came before, and the bytes.
+    segments: VecDeque<(u16, u32, bool, Vec<u8>)>,
     /// Segments whose meta was taken, and their next byte.
     rx: VecDeque<(Vec<u8>, usize)>,
     /// The chunk that leaves: connection, announced bytes, and the bytes.
     tx: Option<(u16, u32, Vec<u8>)>,
+    /// The engine's result, as far as it has come.
+    result: Vec<u8>,
     /// Bytes of `segments` and `rx`.
     backlog: usize,
     work: Work,
@@ -73,7 +78,7 @@ struct Work {
 }
 
 /// Outputs that the surroundings take, in the order of `Ports::ready`.
-const SINKS: usize = 11;
+const SINKS: usize = 12;
 /// Inputs that the surroundings offer, in the order of `Ports::offered`.
 const SOURCES: usize = 8;
 
@@ -127,6 +132,7 @@ impl Card {
         rtl.rst_ni(1);
         Card {
             rtl,
+            reducer: Reducer::new(),
             bus,
             latency,
             now: Cycles::default(),
@@ -138,6 +144,7 @@ impl Card {
             segments: VecDeque::new(),
             rx: VecDeque::new(),
             tx: None,
+            result: Vec::new(),
             backlog: 0,
             work: Work::default(),
             ports: Ports::default(),
@@ -165,6 +172,7 @@ impl Card {
         self.segments.clear();
         self.rx.clear();
         self.tx = None;
+        self.result.clear();
         self.backlog = 0;
         self.ports.offered = [false; SOURCES];
         self.asks = Asks::default();
@@ -188,7 +196,11 @@ impl Card {
 
     /// Counts so far.
     pub fn cycles(&self) -> Cycles {
-        self.now
+        Cycles {
+            reduce_beats: self.reducer.beats,
+            reduce_cycles: self.reducer.cycles,
+            ..self.now
+        }
     }
 
     /// The oldest event that was not taken.
@@ -216,10 +228,17 @@ impl Card {
         self.receive_as(conn, bytes.len() as u32, bytes);
     }
 
+    /// Received bytes that the engine on the path has seen before.
+    pub fn receive_again(&mut self, conn: u16, bytes: Vec<u8>) {
+        self.backlog += bytes.len();
+        let len = bytes.len() as u32;
+        self.segments.push_back((conn, len, true, bytes));
+    }
+
     /// A segment whose meta states another length than it has.
     pub fn receive_as(&mut self, conn: u16, len: u32, bytes: Vec<u8>) {
         self.backlog += bytes.len();
-        self.segments.push_back((conn, len, bytes));
+        self.segments.push_back((conn, len, false, bytes));
     }
 
     /// Makes a queue known: bus addresses of its entries and completion lines.
@@ -304,7 +323,7 @@ impl Card {
     fn drive(&mut self) {
         let (rtl, ports) = (&mut self.rtl, &mut self.ports);
         ports.ready = [(); SINKS].map(|()| ports.may());
-        let [read, line, op, end, fault, tx_meta, tx, want, reg, b, r] = ports.ready;
+        let [read, line, op, end, fault, tx_meta, tx, want, reg, b, r, result] = ports.ready;
         rtl.read_ready_i(read.into());
         rtl.line_ready_i(line.into());
         rtl.op_ready_i(op.into());
@@ -316,6 +335,7 @@ impl Card {
         rtl.reg_ready_i(reg.into());
         rtl.bready_i(b.into());
         rtl.rready_i(r.into());
+        rtl.result_ready_i(result.into());
         let line = self.reads.front().filter(|r| r.0 <= self.now.cycles);
         let line = line.filter(|_| ports.may());
         rtl.data_valid_i(line.is_some().into());
@@ -348,9 +368,10 @@ impl Card {
             rtl.credit_i(bytes.into());
         }
         rtl.rx_meta_valid_i(ports.offer(3, !self.segments.is_empty()));
-        if let Some(&(conn, len, _)) = self.segments.front() {
+        if let Some(&(conn, len, again, _)) = self.segments.front() {
             rtl.rx_meta_conn_i(conn.into());
             rtl.rx_meta_len_i(len.into());
+            rtl.rx_meta_again_i(again.into());
         }
         rtl.rx_valid_i(ports.offer(4, !self.rx.is_empty()));
         if let Some((bytes, at)) = self.rx.front() {
@@ -401,6 +422,7 @@ impl Card {
             | rtl.want_valid_o()
             | rtl.tx_meta_valid_o()
             | rtl.tx_valid_o()
+            | rtl.result_valid_o()
             | u64::from(self.is_asked());
         if works == 1 || (reads == 1 && !(is_entry && self.work.looks > LOOKS)) {
             let gap = self.now.cycles - self.work.worked;
@@ -416,7 +438,7 @@ impl Card {
         if let Some(look) = &mut ports.watch {
             look(rtl);
         }
-        let [read, line, op, end, fault, tx_meta, tx, want, reg, ..] = ports.ready;
+        let [read, line, op, end, fault, tx_meta, tx, want, reg, _, _, result] = ports.ready;
         let given = self.reads.front_mut();
         if let Some(burst) = given.filter(|_| rtl.data_valid_i_now() == 1) {
             burst.1 += LINE as u64;
@@ -489,6 +511,19 @@ impl Card {
                 value: rtl.reg_value_o() as u32,
             });
         }
+        if rtl.result_valid_o() == 1 && result {
+            let (data, keep) = (bytes(&rtl.result_o()), rtl.result_keep_o());
+            let kept = (0..LINE).filter(|i| keep >> i & 1 == 1);
+            self.result.extend(kept.map(|i| data[i]));
+            if rtl.result_last_o() == 1 {
+                let rest = &rtl.result_rest_o().to_le_bytes()[..rtl.result_rest_len_o() as usize];
+                self.events.push_back(Event::Counted(Counted {
+                    result: std::mem::take(&mut self.result),
+                    rest: rest.to_vec(),
+                    failed: rtl.result_error_o() == 1,
+                }));
+            }
+        }
         if rtl.tx_meta_valid_o() == 1 && tx_meta {
             let len = rtl.tx_meta_len_o() as u32;
             let room = Vec::with_capacity(len as usize);
@@ -532,7 +567,7 @@ impl Card {
             self.now.stalls += u64::from(waits);
         }
         if ports.is_taken(3, rtl.rx_meta_ready_o()) {
-            if let Some((_, _, bytes)) = self.segments.pop_front() {
+            if let Some((.., bytes)) = self.segments.pop_front() {
                 self.rx.push_back((bytes, 0));
             }
         }
@@ -541,6 +576,8 @@ impl Card {
         self.asks.read &= !ports.is_taken(7, rtl.arready_o());
         self.now.strays += rtl.stray_o();
         self.now.dropped += rtl.rx_dropped_o();
+        self.now.engine_beats = rtl.engine_beats_o();
+        self.now.engine_stalls = rtl.engine_stalls_o();
         if self.traced {
             for clock in [1, 0] {
                 self.rtl.clk_i(clock);
@@ -591,11 +628,17 @@ impl nic::Card for Card {
     fn credit(&mut self, conn: u16, bytes: u32) {
         Card::credit(self, conn, bytes);
     }
-    fn receive(&mut self, conn: u16, bytes: Vec<u8>) {
-        Card::receive(self, conn, bytes);
+    fn receive(&mut self, conn: u16, bytes: Vec<u8>, again: bool) {
+        match again {
+            false => Card::receive(self, conn, bytes),
+            true => self.receive_again(conn, bytes),
+        }
     }
     fn backlog(&self) -> usize {
         self.backlog
+    }
+    fn reduce(&mut self, dtype: DataType, op: ReduceOp, a: &[u8], b: &[u8]) -> Option<Vec<u8>> {
+        self.reducer.run(dtype, op, a, b)
     }
 }
 

@@ -20,6 +20,8 @@ mod blocks {
 #[cfg(any(feature = "verilator", feature = "card"))]
 pub use blocks::*;
 
-// Where `nic_top` was compiled.
+// Where `nic_top` was compiled, with `reduce`.
 #[cfg(nic_top)]
 pub mod card;
+#[cfg(nic_top)]
+mod reducer;

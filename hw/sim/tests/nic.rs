@@ -10,13 +10,16 @@ use ringbell_gtlb::LARGE_PAGE_BYTES;
 use ringbell_hw_sim::card::{Bus, Card, Control, Cycles, Event, Io};
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::translation::GTLB_INVALIDATE;
-use ringbell_nic_abi::{Descriptor, Opcode, SessionId, Status};
-use ringbell_nic_core::card::{self as nic, CardCounts, Sizes};
+use ringbell_nic_abi::{DataType, Descriptor, EngineId, Opcode, ReduceOp, SessionId, Status};
+use ringbell_nic_core::card::{self as nic, CardCounts};
+use ringbell_nic_core::engine::Direction;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::Checksums;
 use ringbell_nic_core::transport::rdma::RdmaConfig;
 use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_nic_core::NicBuilder;
+use ringbell_onc_engines::stream::checksum::ChecksumEngine;
+use ringbell_onc_engines::stream::StreamEngine;
 
 const READ_CYCLES: u64 = 60;
 
@@ -30,8 +33,8 @@ struct Forgetful {
 }
 
 impl nic::Card for Forgetful {
-    fn sizes(&self) -> Sizes {
-        nic::Card::sizes(&self.card)
+    fn bar_read(&mut self, offset: usize) -> Option<u32> {
+        self.card.bar_read(offset)
     }
     fn cycle(&mut self) {
         self.card.cycle();
@@ -80,11 +83,14 @@ impl nic::Card for Forgetful {
     fn credit(&mut self, conn: u16, bytes: u32) {
         self.card.credit(conn, bytes);
     }
-    fn receive(&mut self, conn: u16, bytes: Vec<u8>) {
-        self.card.receive(conn, bytes);
+    fn receive(&mut self, conn: u16, bytes: Vec<u8>, again: bool) {
+        nic::Card::receive(&mut self.card, conn, bytes, again);
     }
     fn backlog(&self) -> usize {
         nic::Card::backlog(&self.card)
+    }
+    fn reduce(&mut self, dtype: DataType, op: ReduceOp, a: &[u8], b: &[u8]) -> Option<Vec<u8>> {
+        nic::Card::reduce(&mut self.card, dtype, op, a, b)
     }
 }
 
@@ -148,12 +154,39 @@ fn counts(host: &Host) -> CardCounts {
     host.nic.card_counts().expect("it has a card")
 }
 
+/// A checksum of what a host receives, counted by its card, and that of the bytes that it should have received.
+struct Checked {
+    id: EngineId,
+    own: ChecksumEngine,
+}
+
+impl Checked {
+    fn new(host: &Host, session: SessionId) -> Checked {
+        let engine = Box::new(ChecksumEngine::new());
+        let id = host.nic.attach_engine(session, Direction::Receive, engine);
+        Checked {
+            id: id.expect("a path"),
+            own: ChecksumEngine::new(),
+        }
+    }
+
+    /// These bytes have come.
+    fn expect(&mut self, host: &Host, bytes: &[u8]) {
+        self.own.process(bytes, &mut Vec::new());
+        let mut wanted = Vec::new();
+        self.own.result(&mut wanted);
+        let result = host.nic.engine_result(self.id).expect("a result");
+        assert_eq!(result.bytes, wanted, "checksum and bytes");
+    }
+}
+
 /// Streams both ways at once, cut otherwise by sender and receiver, by all kinds of sends and receives.
 fn streams(over: Over, one_in: u64) -> [CardCounts; 2] {
     let (_dir, hosts) = hosts(over, one_in);
     let refs = [&hosts[0], &hosts[1]];
     let (s, r) = connected(&refs, 0, 1, 7);
     let ends = [s, r];
+    let mut checked = [0, 1].map(|i| Checked::new(refs[i], ends[i]));
     let mut rng = Rng::new(one_in + 5);
     for round in 0..5 {
         let total = [200, 70_000, 300_000, 9_000, 1_200_000][round];
@@ -194,6 +227,7 @@ fn streams(over: Over, one_in: u64) -> [CardCounts; 2] {
         for side in 0..2 {
             let got = refs[1 - side].peek(4 << 20, total);
             assert!(got == data[side], "{over:?}, round {round}: bytes differ");
+            checked[1 - side].expect(refs[1 - side], &data[side]);
         }
     }
     // Receives that take what is there, one after the other.
@@ -208,6 +242,7 @@ fn streams(over: Over, one_in: u64) -> [CardCounts; 2] {
     }
     assert_eq!(settle(&refs, &[(0, sent)])[0].status, Status::Ok);
     assert!(refs[1].peek(1 << 20, 50_000) == data);
+    checked[1].expect(refs[1], &data);
     // The end of the stream ends a receive with the bytes that it has.
     assert_eq!(call(&refs, 0, &send(s, 0, 1_000)).bytes, 1_000);
     let late = refs[1].post(&recv(r, 2 << 20, 3_000));
@@ -219,15 +254,23 @@ fn streams(over: Over, one_in: u64) -> [CardCounts; 2] {
         [(Status::EndOfStream, 1_000), (Status::EndOfStream, 0)]
     );
     assert!(refs[1].peek(2 << 20, 1_000) == data[..1_000]);
+    checked[1].expect(refs[1], &data[..1_000]);
     for (host, id) in [(0, s), (1, r)] {
         assert_eq!(call(&refs, host, &close(id)).status, Status::Ok);
     }
+    // What it has counted outlives the session.
+    checked[1].expect(refs[1], &[]);
     let all = [counts(refs[0]), counts(refs[1])];
     for (host, c) in refs.iter().zip(all) {
         let n = host.nic.counters();
         assert_eq!(n.accepted, n.retired);
         assert_eq!(c.cycles.completed, n.retired, "each by the card");
-        assert_eq!((c.cycles.strays, c.cycles.dropped > 0), (0, c.faults > 0));
+        assert_eq!(c.engines, 1);
+        // With many faults a receive leaves the card, and the engine with it.
+        assert!(one_in == 3 || c.cycles.engine_beats > 10_000, "{c:?}");
+        // It takes a beat a cycle.
+        assert_eq!(c.cycles.engine_stalls, 0);
+        assert!(c.cycles.strays == 0 && (c.cycles.dropped == 0 || c.faults > 0));
     }
     all
 }
@@ -254,12 +297,47 @@ fn streams_over_rdma_pass_the_card() {
 #[test]
 fn entries_that_vanish_under_way_are_written_again() {
     let mut faults = [0; 2];
-    for over in [Over::Local, Over::Tcp] {
-        for (i, c) in streams(over, 3).into_iter().enumerate() {
+    // With one in 12 the engine stays in the card, and is not shown again what came before.
+    for (over, one_in) in [(Over::Local, 3), (Over::Tcp, 3), (Over::Local, 12)] {
+        for (i, c) in streams(over, one_in).into_iter().enumerate() {
             faults[i] += c.faults;
         }
     }
     assert!(faults.iter().all(|n| *n > 3), "{faults:?}");
+}
+
+#[test]
+fn an_engine_that_gets_a_second_stream_goes_on_in_software() {
+    let (_dir, hosts) = hosts(Over::Local, 0);
+    let refs = [&hosts[0], &hosts[1]];
+    let streams = [7, 8].map(|port| connected(&refs, 0, 1, port));
+    let mut checked = Checked::new(refs[1], streams[0].1);
+    let mut rng = Rng::new(21);
+    let mut seen = 0;
+    for round in 0..6 {
+        let (s, r) = streams[round % 2 * (round / 2).min(1)];
+        let data = rng.bytes(5_001);
+        refs[0].poke(0, &data);
+        let sent = refs[0].post(&send(s, 0, 5_001));
+        let received = refs[1].post(&recv(r, 0, 5_001));
+        settle(&refs, &[(0, sent), (1, received)]);
+        checked.expect(refs[1], &data);
+        if round == 1 {
+            let nic = &refs[1].nic;
+            let shared = nic.share_engine(checked.id, streams[1].1, Direction::Receive, 1);
+            shared.expect("a tap");
+            seen = counts(refs[1]).cycles.engine_beats;
+        }
+    }
+    let c = counts(refs[1]);
+    assert!(
+        seen >= 2 * 5_001 / 64 && c.cycles.engine_beats == seen,
+        "{c:?}"
+    );
+    // The card's engine is free again.
+    refs[1].nic.detach_engine(checked.id).expect("it");
+    Checked::new(refs[1], streams[1].1);
+    assert_eq!(counts(refs[1]).engines, 2);
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn described(kind: BlockKind) -> Described {
     let mut block = Described::new(kind);
     let flags;
     (flags, block.units, block.size, block.more) = match kind {
-        BlockKind::Mailbox => (BLOCK_HARDWARE, 1, 0, 0),
+        BlockKind::Mailbox | BlockKind::Engines => (BLOCK_HARDWARE, 1, 0, 0),
         BlockKind::Queues => (BLOCK_HARDWARE, 16, 256, 0),
         BlockKind::Gtlb => (BLOCK_HARDWARE, 1, 16_384, 2_048),
         BlockKind::Direct => (BLOCK_HARDWARE, 64, 4, 0),

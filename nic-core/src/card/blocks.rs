@@ -117,6 +117,7 @@ mod tests {
 
     use ringbell_nic_abi::bar::Reg;
     use ringbell_nic_abi::block::{header_offset, Block};
+    use ringbell_nic_abi::{DataType, ReduceOp};
 
     use super::super::{Control, Cycles, Event, Io};
     use super::*;
@@ -137,8 +138,9 @@ mod tests {
         fn post(&mut self, _: Io) {}
         fn complete(&mut self, _: u32, _: u32, _: u8, _: u64, _: u64) {}
         fn credit(&mut self, _: u16, _: u32) {}
-        fn receive(&mut self, _: u16, _: Vec<u8>) {}
+        fn receive(&mut self, _: u16, _: Vec<u8>, _: bool) {}
         fn backlog(&self) -> usize { 0 }
+        fn reduce(&mut self, _: DataType, _: ReduceOp, _: &[u8], _: &[u8]) -> Option<Vec<u8>> { None }
     }
 
     /// A card with these blocks, in the order of their kinds.

@@ -5,12 +5,14 @@
 //! - **descriptors**: the card fetches, checks and decodes entries when a doorbell rings, and writes completion lines (`queue`);
 //! - **payloads** of posted sends and receives: the card moves them between memory and the streams of a transport
 //!   (`transport/carded/`);
-//! - **translation**: both find memory through the card's GTLB, which is programmed by its registers (`gtlb`).
+//! - **translation**: both find memory through the card's GTLB, which is programmed by its registers (`gtlb`);
+//! - **an engine** of the card sees the received payloads of one connection (`engine`).
 //!
 //! [`Card`] is what the hardware side implements, and [`Bus`] is what it sees of memory. [`Shared`] is the NIC's end.
 
 mod blocks;
 mod bus;
+mod engine;
 mod gtlb;
 mod shared;
 
@@ -19,7 +21,7 @@ pub(crate) use bus::{Grants, MemoryBus, Stage};
 pub(crate) use gtlb::Mapped;
 pub(crate) use shared::{ConnEvent, Shared, SharedCard, Side};
 
-use ringbell_nic_abi::WorkQueueEntry;
+use ringbell_nic_abi::{DataType, ReduceOp, WorkQueueEntry};
 
 /// Bytes of a line, and of a beat.
 pub const LINE: usize = 64;
@@ -138,6 +140,19 @@ pub enum Event {
         /// The value.
         value: u32,
     },
+    /// The engine on the path of received payloads was read out.
+    Counted(Counted),
+}
+
+/// What an engine of the card has counted since it was attached or last read out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counted {
+    /// The engine's result in the format of its block in hw/rtl.
+    pub result: Vec<u8>,
+    /// The first bytes of an item that has not come whole: they are not counted.
+    pub rest: Vec<u8>,
+    /// The engine has stalled or given no end, and was cut off: there is no result.
+    pub failed: bool,
 }
 
 /// Counts since the card was made.
@@ -163,6 +178,14 @@ pub struct Cycles {
     pub strays: u64,
     /// Segments that were dropped.
     pub dropped: u64,
+    /// Beats of `rx_data` that have passed an engine.
+    pub engine_beats: u64,
+    /// Cycles in which an engine alone has held a beat up.
+    pub engine_stalls: u64,
+    /// Beats that the block `reduce` has reduced.
+    pub reduce_beats: u64,
+    /// Its cycles, beside the others.
+    pub reduce_cycles: u64,
     /// Wall clock that the simulation of all these cycles took, in ns; 0 for a real card.
     pub simulated_ns: u64,
 }
@@ -208,10 +231,13 @@ pub trait Card: Send {
     fn complete(&mut self, queue: u32, ticket: u32, status: u8, bytes: u64, detail: u64);
     /// The transport has room for more bytes of a connection.
     fn credit(&mut self, conn: u16, bytes: u32);
-    /// The transport has received bytes that the card has asked for, within one [`Event::Want`].
-    fn receive(&mut self, conn: u16, bytes: Vec<u8>);
+    /// The transport has received bytes that the card has asked for, within one [`Event::Want`]. `again`: they came before, and the
+    /// engine on the path has seen them.
+    fn receive(&mut self, conn: u16, bytes: Vec<u8>, again: bool);
     /// Received bytes that the card has not taken yet.
     fn backlog(&self) -> usize;
+    /// `a op b`, element by element, by the card's adders. `None`: it does not have that type or operation.
+    fn reduce(&mut self, dtype: DataType, op: ReduceOp, a: &[u8], b: &[u8]) -> Option<Vec<u8>>;
 }
 
 /// What has passed the card of a NIC, and what has not.
@@ -231,6 +257,12 @@ pub struct CardCounts {
     /// Sends and receives that the software has executed: inline ones, and those for which the card had no entry of the GTLB or no
     /// connection left.
     pub in_software: u64,
+    /// Reductions of collectives whose operands have passed the card's adders.
+    pub reductions: u64,
+    /// Those that the software has done: the card does not have the type or operation.
+    pub reductions_in_software: u64,
+    /// Engines of the NIC for which the card's engine has counted.
+    pub engines: u64,
     /// Entries written to the card's GTLB.
     pub entries: u64,
     /// Faults of the card's GTLB.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringbell_nic_abi::bar::{doorbell_offset, Reg};
-use ringbell_nic_abi::WorkQueueEntry;
+use ringbell_nic_abi::{DataType, ReduceOp, WorkQueueEntry};
 
 use super::bus::Grants;
 use super::gtlb::{Gtlb, Mapped};
@@ -47,7 +47,7 @@ struct Conn {
 
 /// See the module text.
 pub(crate) struct Shared {
-    card: Box<dyn Card>,
+    pub(super) card: Box<dyn Card>,
     sizes: Sizes,
     gtlb: Gtlb,
     grants: Grants,
@@ -55,6 +55,7 @@ pub(crate) struct Shared {
     conns: Vec<Conn>,
     /// Writes of registers that are not the GTLB's.
     writes: Vec<(u32, u32)>,
+    pub(super) engine: super::engine::Use,
     pub(crate) counts: CardCounts,
 }
 
@@ -85,6 +86,7 @@ impl SharedCard {
             fetched: vec![VecDeque::new(); sizes.queues as usize],
             conns: (0..sizes.conns).map(|_| Conn::default()).collect(),
             writes: Vec::new(),
+            engine: super::engine::Use::default(),
             counts: CardCounts::default(),
         }))))
     }
@@ -138,7 +140,7 @@ impl Shared {
     }
 
     /// Sorts the card's events by queue and connection.
-    fn sort(&mut self) {
+    pub(super) fn sort(&mut self) {
         while let Some(event) = self.card.event() {
             match event {
                 Event::Fetched(Fetched {
@@ -176,6 +178,7 @@ impl Shared {
                     self.put(conn, ConnEvent::Sent(bytes, missing));
                 }
                 Event::Want { conn, .. } => self.put(conn, ConnEvent::Want),
+                Event::Counted(counted) => self.engine.result = Some(counted),
                 Event::Register { index, value } => self.writes.push((index, value)),
             }
         }
@@ -269,6 +272,7 @@ impl Shared {
 
     /// Ends a connection, which its owner has flushed.
     pub(crate) fn close(&mut self, conn: u16) {
+        self.leave_engine(conn);
         self.card.control(conn, Control::Close);
         self.sort();
         self.conns[usize::from(conn)] = Conn::default();
@@ -322,14 +326,42 @@ impl Shared {
         self.card.credit(conn, bytes);
     }
 
-    /// The transport has received bytes for the first receive that wants some.
-    pub(crate) fn receive(&mut self, conn: u16, bytes: Vec<u8>) {
-        self.card.receive(conn, bytes);
+    /// The transport has received bytes for the first receive that wants some. `again`: they were given to the card before.
+    pub(crate) fn receive(&mut self, conn: u16, bytes: Vec<u8>, again: bool) {
+        self.card.receive(conn, bytes, again);
     }
 
     /// Received bytes that the card has not taken yet.
     pub(crate) fn backlog(&self) -> usize {
         self.card.backlog()
+    }
+
+    // ---------------------------------------------------------------- Reductions
+
+    /// Reduces operands of the same length, left to right, in the card's block; `None`: it does not have that type or operation.
+    pub(crate) fn reduce(
+        &mut self,
+        dtype: DataType,
+        op: ReduceOp,
+        operands: &[&[u8]],
+    ) -> Option<Vec<u8>> {
+        let (&first, rest) = operands.split_first()?;
+        // The sum of unsigned numbers has the bits of the signed ones'.
+        let dtype = match (dtype, op) {
+            (DataType::U32, ReduceOp::Sum) => DataType::I32,
+            _ => dtype,
+        };
+        let mut sum: Option<Vec<u8>> = None;
+        for operand in rest {
+            let before: &[u8] = sum.as_deref().unwrap_or(first);
+            let Some(next) = self.card.reduce(dtype, op, before, operand) else {
+                self.counts.reductions_in_software += 1;
+                return None;
+            };
+            sum = Some(next);
+        }
+        self.counts.reductions += u64::from(sum.is_some());
+        sum
     }
 
     // ---------------------------------------------------------------- Memory

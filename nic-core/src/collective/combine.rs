@@ -9,6 +9,7 @@ use ringbell_nic_abi::{DataType, ReduceOp, WireType};
 use ringbell_onc_engines::reduce;
 
 use super::fabric::Pieces;
+use crate::copy;
 use crate::dma::{Dma, DmaAccess, ReadStatus};
 use crate::types::Buffer;
 
@@ -163,7 +164,11 @@ impl Combine {
         // SAFETY: every source and destination has n elements: directly mapped spans of at least that
         // length, or bounce buffers of it, which live to the end of this function. A destination is
         // identical with a source (in place) or apart from it, as the checker has proved.
-        unsafe { reduce::fused(self.dtype, self.op, &dsts, &srcs, n as usize, false) };
+        unsafe {
+            if !self.in_hardware(dma, &dsts, &srcs, n) {
+                reduce::fused(self.dtype, self.op, &dsts, &srcs, n as usize, false);
+            }
+        }
         let moved = n * self.dtype.bytes() * self.results.len() as u64;
         dma.count_copied(moved);
         for (i, bytes) in late {
@@ -180,6 +185,39 @@ impl Combine {
             }
         }
         Ok(n)
+    }
+
+    /// Reduces in the card behind the NIC. `false`: there is none, it cannot do that, or there is nothing to reduce.
+    ///
+    /// # Safety
+    /// As [`reduce::fused`].
+    unsafe fn in_hardware(
+        &self,
+        dma: &Dma<'_>,
+        dsts: &[*mut u8],
+        srcs: &[*const u8],
+        n: u64,
+    ) -> bool {
+        let Some(card) = dma.state.card.as_ref().filter(|_| srcs.len() > 1) else {
+            return false;
+        };
+        let len = (n * self.dtype.bytes()) as usize;
+        let copy = |src: &*const u8| {
+            let mut operand = vec![0; len];
+            // SAFETY: n elements are readable (the caller's contract); the vector has room for them.
+            unsafe { copy::copy(operand.as_mut_ptr(), *src, len) };
+            operand
+        };
+        let operands: Vec<Vec<u8>> = srcs.iter().map(copy).collect();
+        let operands: Vec<&[u8]> = operands.iter().map(Vec::as_slice).collect();
+        let Some(sum) = card.lock().reduce(self.dtype, self.op, &operands) else {
+            return false;
+        };
+        for dst in dsts {
+            // SAFETY: n elements are writable (the caller's contract), and none of them is the vector's.
+            unsafe { copy::copy(*dst, sum.as_ptr(), len) };
+        }
+        true
     }
 
     /// The bytes of all operands that cannot be reached directly; `None`: memory is not done. All reads are begun before

@@ -31,6 +31,7 @@ pub(crate) fn attach(core: &mut Core, card: SharedCard) -> bool {
         let carded = CardTransport::new(transport, card.clone(), room, place);
         core.streams.transports.push(Box::new(carded));
     }
+    core.memory.dma.card = Some(card.clone());
     core.card = Some(card);
     true
 }

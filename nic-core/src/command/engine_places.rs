@@ -111,7 +111,19 @@ impl EnginePlaces<'_> {
         if let Some(id) = engines.on(key) {
             return Err(EngineUseError::Occupied { session, id });
         }
+        // A card counts for one stream of an engine.
+        let shared = engines.path_of(engine);
+        let unseen = shared.map_or(Vec::new(), |(t, conn, _)| self.streams.unseen(t, conn));
+        engines.continue_in_software(engine, &unseen);
+        let alone = shared.is_none() && item == 1;
         engines.put(engine, key, session, item);
+        let spec = engines.could_be(engine);
+        if let (Some(spec), Direction::Receive, true) = (spec, direction, alone) {
+            let transport = &mut self.streams.transports[stream.transport];
+            if let Some(counter) = transport.take_engine(stream.conn, spec) {
+                engines.count_in_hardware(engine, counter);
+            }
+        }
         tracing::info!(%engine, name, %session, ?direction, "engine on the path");
         Ok(())
     }

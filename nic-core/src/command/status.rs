@@ -89,6 +89,10 @@ fn block(core: &Core, kind: BlockKind) -> Option<Block> {
             block.flags |= BLOCK_HARDWARE;
             (block.units, block.size) = (sizes.conns.into(), sizes.operations as u32);
         }
+        (BlockKind::Engines, sizes) => {
+            sizes?;
+            block.flags |= BLOCK_HARDWARE;
+        }
         (BlockKind::Mailbox, Some(_)) => block.flags |= BLOCK_HARDWARE,
         (BlockKind::Identity | BlockKind::Counters | BlockKind::Mailbox, _) => {}
     }

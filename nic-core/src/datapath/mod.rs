@@ -105,6 +105,18 @@ impl<'a> Datapath<'a> {
         (self.dma, engines.and_then(|e| e.stage(key, by)))
     }
 
+    /// The engine of a connection's received bytes goes on without the card that has counted for it. `unseen`: bytes that have not reached
+    /// the card.
+    #[cold]
+    pub(crate) fn continue_in_software(&mut self, conn: ConnId, unseen: &[u8]) {
+        let key = (self.transport, conn, Direction::Receive);
+        if let Some(engines) = &mut self.engines {
+            if let Some(id) = engines.on(key) {
+                engines.continue_in_software(id, unseen);
+            }
+        }
+    }
+
     /// A stream has ended: its engine gives what it has kept. Only the first call counts.
     fn end(&mut self, conn: ConnId, direction: Direction) -> Result<(), EngineFailed> {
         let key = (self.transport, conn, direction);

@@ -26,10 +26,15 @@
 //! **Threads.** An engine runs on the thread that steps the NIC. Taps of long messages may run beside the copy, on a thread of
 //! their own (`beside.rs`, [`EngineThread`](crate::EngineThread)).
 //!
+//! **Hardware.** A card behind the NIC may count in an engine's place (`hardware.rs`): the bytes are counted here, and pass the card's
+//! engine on their way to memory. What it has counted is added to the engine's own state when a result is asked for, or when it goes on in
+//! software.
+//!
 //! **Time.** An engine's time is measured, for [`EngineInfo`] and the event `ENGINE_SLOW`, and that of long runs, to choose
 //! their thread. No result depends on either.
 
 mod beside;
+mod hardware;
 mod meter;
 mod path;
 mod running;
@@ -40,6 +45,7 @@ use ringbell_nic_abi::{EngineId, QueueId, SessionId};
 
 use crate::types::{CommId, Owner};
 
+pub use hardware::{Counter, Tally};
 pub use meter::Rates;
 pub use path::EngineFailed;
 pub(crate) use path::Stage;

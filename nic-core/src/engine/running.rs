@@ -1,7 +1,8 @@
 //! An attached engine: its calls, counts, and reports to the host.
 
-use ringbell_onc_engines::stream::{EngineError, StreamEngine};
+use ringbell_onc_engines::stream::{EngineError, Hardware, StreamEngine};
 
+use super::hardware::{Counter, InHardware};
 use super::meter::Meter;
 
 /// An engine and what it has done.
@@ -17,6 +18,8 @@ pub(super) struct Running {
     pub(super) cut: Option<usize>,
     /// It has panicked or reported a failure: it is never called again.
     pub(super) failed: bool,
+    /// A card counts for it.
+    hardware: Option<InHardware>,
 }
 
 impl Running {
@@ -31,7 +34,59 @@ impl Running {
             bytes_out: 0,
             cut: None,
             failed: false,
+            hardware: None,
         }
+    }
+
+    /// Lets a counter count from the next byte on.
+    pub(super) fn count_in_hardware(&mut self, counter: Box<dyn Counter>) {
+        let spec = self.guarded(|e| e.hardware()).flatten();
+        self.hardware = spec.map(|spec| InHardware {
+            counter,
+            item: spec.item() as u64,
+            offered: 0,
+            ended: false,
+        });
+    }
+
+    pub(super) fn is_in_hardware(&self) -> bool {
+        self.hardware.is_some()
+    }
+
+    /// What the card could do for it.
+    pub(super) fn could_be(&mut self) -> Option<Hardware> {
+        self.guarded(|e| e.hardware()).flatten()
+    }
+
+    /// Adds what the card has counted to the engine's own state. Gives the beginning of an item.
+    pub(super) fn absorb(&mut self) -> Vec<u8> {
+        let Some(hardware) = &mut self.hardware else {
+            return Vec::new();
+        };
+        let counted = hardware.counter.take();
+        let rest = match counted {
+            Some(counted) if counted.result.is_empty() => Some(counted.rest),
+            Some(counted) => {
+                let taken = self.guarded(|e| e.absorb(&counted.result));
+                (taken == Some(true)).then_some(counted.rest)
+            }
+            None => None,
+        };
+        self.failed |= rest.is_none();
+        rest.unwrap_or_default()
+    }
+
+    /// Goes on without the card. `unseen`: the bytes of the stream that have not reached it.
+    pub(super) fn continue_in_software(&mut self, unseen: &[u8]) {
+        let rest = self.absorb();
+        let Some(hardware) = self.hardware.take() else {
+            return;
+        };
+        let begun = if hardware.ended { &[][..] } else { &rest };
+        self.guarded(|e| {
+            e.process(begun, &mut Vec::new());
+            e.process(unseen, &mut Vec::new());
+        });
     }
 
     /// Takes it away, to another thread. What is left here has failed until it is replaced.
@@ -39,6 +94,7 @@ impl Running {
         Running {
             engine: self.engine.take(),
             failed: std::mem::replace(&mut self.failed, true),
+            hardware: self.hardware.take(),
             ..*self
         }
     }
@@ -58,6 +114,13 @@ impl Running {
 
     /// The next bytes. What leaves is appended to `out`; nothing does for a tap, or when it fails.
     pub(super) fn feed(&mut self, input: &[u8], out: &mut Vec<u8>) {
+        if let Some(hardware) = self.hardware.as_mut().filter(|_| !self.failed) {
+            // The bytes reach it on their way to memory.
+            hardware.offered += input.len() as u64;
+            self.bytes_in += input.len() as u64;
+            self.bytes_out += input.len() as u64;
+            return;
+        }
         let (before, mark) = (out.len(), self.meter.work(input.len()));
         let fed = self.guarded(|e| e.process(input, out));
         if fed.is_none() {
@@ -76,6 +139,18 @@ impl Running {
 
     /// The end of a stream.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
+        if let Some(hardware) = &mut self.hardware {
+            hardware.ended = true;
+            let left = (hardware.offered % hardware.item) as usize;
+            if left > 0 {
+                tracing::warn!(
+                    left,
+                    "the stream of an engine of the card ended inside an item"
+                );
+                self.cut = Some(left);
+            }
+            return;
+        }
         let before = out.len();
         match self.guarded(|e| e.finish(out)) {
             Some(Ok(())) => {}

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use ringbell_nic_abi::{EngineId, PdId, QueueId, SessionId};
-use ringbell_onc_engines::stream::StreamEngine;
+use ringbell_onc_engines::stream::{Hardware, StreamEngine};
 
 use super::beside::Beside;
+use super::hardware::Counter;
 use super::meter::Rates;
 use super::path::{Path, Stage};
 use super::running::{Notice, Running, Told};
@@ -170,6 +171,35 @@ impl Engines {
         }
     }
 
+    /// The engine of a card that could count for an engine.
+    pub(crate) fn could_be(&mut self, id: EngineId) -> Option<Hardware> {
+        self.entry(id)?.running.could_be()
+    }
+
+    /// Lets a card count for an engine on one path, from the next byte on.
+    pub(crate) fn count_in_hardware(&mut self, id: EngineId, counter: Box<dyn Counter>) {
+        if let Some(entry) = self.entry(id) {
+            entry.running.count_in_hardware(counter);
+        }
+    }
+
+    /// The path of an engine for which a card counts; `None` when its stream has ended.
+    pub(crate) fn path_of(&self, id: EngineId) -> Option<PathKey> {
+        let slot = self.slot(id)?;
+        let mut all = self.paths.iter();
+        all.find(|(_, p)| p.engine == Some(slot))
+            .map(|(key, _)| *key)
+    }
+
+    /// An engine goes on without the card. `unseen`: bytes of its stream that have not reached that.
+    #[cold]
+    pub(crate) fn continue_in_software(&mut self, id: EngineId, unseen: &[u8]) {
+        self.news = true;
+        if let Some(entry) = self.entry(id).filter(|e| e.running.is_in_hardware()) {
+            entry.running.continue_in_software(unseen);
+        }
+    }
+
     /// Whether an engine watches what operations of that owner move.
     #[inline]
     pub(crate) fn is_watched(&self, by: Owner, direction: Direction) -> bool {
@@ -313,6 +343,7 @@ impl Engines {
 
     /// An engine's description of itself.
     fn outcome(running: &mut Running) -> Outcome {
+        running.absorb();
         let mut result = Vec::new();
         match running.guarded(|e| e.result(&mut result)) {
             Some(()) => Outcome::Result(result, running.cut),

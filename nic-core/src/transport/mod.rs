@@ -29,9 +29,11 @@ use std::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;
 
 use ringbell_nic_abi::{InlineSend, PdId, Status};
+use ringbell_onc_engines::stream::Hardware;
 
 use crate::datapath::Datapath;
 pub use crate::datapath::{Payload, RecvWork, SendWork, TransportEvent};
+use crate::engine::Counter;
 use crate::memory::Sharer;
 use crate::network::{Network, Packet, Protocol, Received, Refused, Resolved, PROTOCOLS};
 use crate::port::Places;
@@ -171,6 +173,19 @@ pub trait Transport: Sharer + Send {
     ) -> Option<u32> {
         let _ = (conn, buffer, some, data);
         None
+    }
+
+    /// Lets hardware count the received bytes of a connection in an engine's place, from the next byte on that reaches the engine. `None`:
+    /// there is none, or it is in use.
+    fn take_engine(&mut self, conn: ConnId, spec: Hardware) -> Option<Box<dyn Counter>> {
+        let _ = (conn, spec);
+        None
+    }
+
+    /// Bytes that have reached the engine of a connection and not the hardware that counts for it. They do not reach that any more.
+    fn unseen(&mut self, conn: ConnId) -> Vec<u8> {
+        let _ = conn;
+        Vec::new()
     }
 
     /// Whether a `step` without the time would find nothing to do. A cheap check, by which a

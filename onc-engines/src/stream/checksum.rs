@@ -3,10 +3,10 @@
 //! The checksum of iSCSI (RFC 3720 §12.1), SCTP, ext4 and most storage formats: what a sender has computed
 //! can be compared with what has arrived in GPU memory, without reading it there.
 
-use crc_fast::{CrcAlgorithm, Digest};
+use crc_fast::{checksum_combine, CrcAlgorithm, Digest};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::{EngineError, StreamEngine};
+use super::{EngineError, Hardware, StreamEngine};
 
 /// The result of a [`ChecksumEngine`], 16 bytes, little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
@@ -101,6 +101,30 @@ impl StreamEngine for ChecksumEngine {
         into.extend_from_slice(result.as_bytes());
     }
 
+    fn hardware(&self) -> Option<Hardware> {
+        Some(Hardware::Checksum)
+    }
+
+    fn absorb(&mut self, counted: &[u8]) -> bool {
+        let Ok(behind) = Checksum::read_from_bytes(counted) else {
+            return false;
+        };
+        let Ok(crc) = u32::try_from(behind.crc32c) else {
+            return false;
+        };
+        let both = checksum_combine(
+            CrcAlgorithm::Crc32Iscsi,
+            self.checksum().into(),
+            crc.into(),
+            behind.bytes,
+        );
+        // The state of a digest is inverted at the end.
+        let state = both ^ u64::from(u32::MAX);
+        self.digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, state);
+        self.bytes += behind.bytes;
+        true
+    }
+
     fn reset(&mut self) {
         *self = ChecksumEngine::new();
     }
@@ -135,6 +159,24 @@ mod tests {
         zeros.process(&[0; 32], &mut Vec::new());
         // RFC 3720 §B.4.
         assert_eq!(zeros.checksum(), 0x8a91_36aa);
+    }
+
+    #[test]
+    fn what_hardware_has_counted_is_added_behind_what_came_before() {
+        let noise = conformance::noise(6, 700);
+        for (cut, end) in [(0, 0), (0, 64), (300, 300), (1, 699), (257, 600)] {
+            let [mut engine, mut behind, mut whole] = [(); 3].map(|()| ChecksumEngine::new());
+            engine.process(&noise[..cut], &mut Vec::new());
+            behind.process(&noise[cut..end], &mut Vec::new());
+            whole.process(&noise, &mut Vec::new());
+            let mut counted = Vec::new();
+            behind.result(&mut counted);
+            assert!(engine.absorb(&counted));
+            engine.process(&noise[end..], &mut Vec::new());
+            assert_eq!((engine.checksum(), engine.bytes()), (whole.checksum(), 700));
+        }
+        let mut engine = ChecksumEngine::new();
+        assert!(!engine.absorb(&[0; 15]) && !engine.absorb(&[0xff; 16]) && engine.bytes() == 0);
     }
 
     #[test]

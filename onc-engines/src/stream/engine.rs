@@ -24,6 +24,30 @@ pub enum EngineError {
     },
 }
 
+/// An engine of a card that can count in an engine's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Hardware {
+    /// HyperLogLog of 32-bit items with the hash `Mix`, 2^14 or 2^16 registers. Its result: items (8 bytes), then 56 bytes of which
+    /// the last 53 are zero, then the registers, a byte each.
+    Hll {
+        /// 14 or 16.
+        precision: u8,
+    },
+    /// CRC-32C, with a [`Checksum`](super::checksum::Checksum) as result.
+    Checksum,
+}
+
+impl Hardware {
+    /// Bytes of an item.
+    pub fn item(self) -> usize {
+        match self {
+            Hardware::Hll { .. } => 4,
+            Hardware::Checksum => 1,
+        }
+    }
+}
+
 /// An engine on the path of a stream: beats in, beats out, a result.
 ///
 /// The NIC calls [`process`](StreamEngine::process) with the bytes of the stream in order, each
@@ -59,6 +83,18 @@ pub trait StreamEngine: Send {
 
     /// Appends the result so far, in the engine's own format; changes nothing.
     fn result(&self, into: &mut Vec<u8>);
+
+    /// The engine of a card that does the same for the bytes to come, if there is one.
+    fn hardware(&self) -> Option<Hardware> {
+        None
+    }
+
+    /// Adds what such an engine has counted of the bytes behind those so far. `false`: that is no result of it, and nothing has
+    /// changed.
+    fn absorb(&mut self, counted: &[u8]) -> bool {
+        let _ = counted;
+        false
+    }
 
     /// Back to the state of a new engine.
     fn reset(&mut self);

@@ -14,5 +14,5 @@ pub mod hll;
 mod registry;
 
 pub use chain::{split_results, Chain};
-pub use engine::{EngineError, StreamEngine};
+pub use engine::{EngineError, Hardware, StreamEngine};
 pub use registry::{Maker, Options, Registry, SpecError};

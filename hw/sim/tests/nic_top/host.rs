@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use ringbell_gtlb::testing::Rng;
 use ringbell_gtlb::{LARGE_PAGE_BYTES, PAGE_BYTES};
-use ringbell_hw_sim::card::{Bus, Card, Control, Ended, Event, Fetched, Io, LINE};
+use ringbell_hw_sim::card::{Bus, Card, Control, Counted, Ended, Event, Fetched, Io, LINE};
 use ringbell_nic_abi::bar::{self, Reg};
 use ringbell_nic_abi::descriptor::lap_bit;
 use ringbell_nic_abi::{
@@ -70,6 +70,8 @@ pub(crate) struct Host {
     under_way: HashMap<u16, Fetched>,
     pub(crate) fetched: Vec<Fetched>,
     pub(crate) faults: Vec<(bool, u16, u64)>,
+    /// The last result of an engine.
+    pub(crate) counted: Option<Counted>,
     /// Bytes on their way to the peer, and what the card has asked for.
     pub(crate) sent: HashMap<u16, Vec<u8>>,
     pub(crate) wants: HashMap<u16, VecDeque<(u32, bool)>>,
@@ -97,6 +99,7 @@ impl Host {
             under_way: HashMap::new(),
             fetched: Vec::new(),
             faults: Vec::new(),
+            counted: None,
             sent: HashMap::new(),
             wants: HashMap::new(),
         };
@@ -221,6 +224,7 @@ impl Host {
                 Event::Want { conn, len, some } => {
                     self.wants.entry(conn).or_default().push_back((len, some));
                 }
+                Event::Counted(counted) => self.counted = Some(counted),
                 Event::Register { index, value } => panic!("register {index} = {value}"),
             }
         }

@@ -8,7 +8,7 @@ use ringbell_hw_sim::nic_top::Block;
 use ringbell_nic_abi::{Opcode, Status};
 
 /// Lets every port of a card wait in so many of eight cycles. What the card has offered must stay until it is taken.
-fn hold(host: &mut Host, seed: u64, waits: u64) {
+pub(crate) fn hold(host: &mut Host, seed: u64, waits: u64) {
     let mut rng = Rng::new(seed);
     host.card.hold(move || rng.below(8) >= waits);
     let mut before = None;

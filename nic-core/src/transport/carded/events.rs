@@ -201,6 +201,7 @@ impl CardTransport {
             for op in &mut link.receives.ops {
                 op.posted = op.moved;
             }
+            link.again += kept.len();
             kept.extend(link.kept.drain(..));
             link.kept.extend(kept);
         }
@@ -292,7 +293,7 @@ impl CardTransport {
                     match pieces.iter_mut().find(|p| !p.full && p.wanted) {
                         Some(piece) => {
                             piece.give(&bytes);
-                            self.card.lock().receive(slot, bytes);
+                            self.card.lock().receive(slot, bytes, false);
                         }
                         None => link.kept.extend(bytes),
                     }
@@ -326,6 +327,7 @@ impl CardTransport {
         if let Some(link) = self.links.get_mut(&conn) {
             (link.pull, link.last, link.over) = (None, None, None);
             link.kept.clear();
+            link.again = 0;
             link.ring.works.clear();
             for (half, end) in [(&mut link.sends, send), (&mut link.receives, receive)] {
                 for op in &mut half.ops {

@@ -95,6 +95,8 @@ pub(super) struct Link {
     pub(super) is_cut: bool,
     /// Bytes of the stream that were taken from the transport, and are not in memory because an address has faulted.
     pub(super) kept: VecDeque<u8>,
+    /// The first of them, which were given to the card before: its engine has seen them.
+    pub(super) again: usize,
     /// The receive into the room that the transport has.
     pub(super) pull: Option<u64>,
     pub(super) last: Option<Last>,

@@ -8,7 +8,7 @@
 //! The transport below sees sends out of the room and receives of what has come into it (`some`); everything else passes unchanged.
 //! Operations of a connection keep their order in each direction, whichever way each goes. Inline payloads go past the card, as do
 //! operations for which it has no connection or no entry of its GTLB left; they are counted. When an address faults in the card, the
-//! entry is written again; memory without a translation goes the software's way, which gives the status of the contract.
+//! entry is written again, and bytes that the card had are given to it once more, not to its engine; memory without a translation goes the software's way, which gives the status of the contract.
 
 mod events;
 mod link;
@@ -20,10 +20,12 @@ use std::os::fd::BorrowedFd;
 
 use ringbell_gtlb::{Export, ExportRecord};
 use ringbell_nic_abi::{GpuVa, PdId, Status};
+use ringbell_onc_engines::stream::Hardware;
 
 use super::{PacketTransport, RemoteWork, Transport};
 use crate::card::{ConnEvent, Ended, SharedCard, Side, Stage};
 use crate::datapath::{Datapath, Payload, RecvWork, SendWork, TransportEvent};
+use crate::engine::Counter;
 use crate::memory::{PeerExports, Sharer};
 use crate::network::Network;
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, Owner, WorkToken};
@@ -112,7 +114,10 @@ impl CardTransport {
         let mut found = self.card.lock().open(ROOM);
         if found.is_none() {
             let idle = |(c, l): &(&ConnId, &Link)| {
-                l.slot.is_some() && !self.active.contains(c) && l.ring.works.is_empty()
+                l.slot.is_some()
+                    && !self.active.contains(c)
+                    && l.ring.works.is_empty()
+                    && !self.is_counted(**c)
             };
             let idle = self.links.iter().find(idle).map(|(c, _)| *c);
             if let Some(other) = idle {
@@ -123,6 +128,12 @@ impl CardTransport {
         if let Some(link) = self.links.get_mut(&conn) {
             link.slot = found;
         }
+    }
+
+    /// Whether the card's engine counts the received bytes of a connection.
+    fn is_counted(&self, conn: ConnId) -> bool {
+        let slot = self.links.get(&conn).and_then(|l| l.slot);
+        slot.is_some_and(|slot| self.card.lock().counts_for(slot))
     }
 
     /// Gives a link's connection of the card back.
@@ -141,6 +152,7 @@ impl CardTransport {
             }
         }
         card.close(slot);
+        link.again = link.kept.len();
     }
 }
 
@@ -209,6 +221,27 @@ impl Transport for CardTransport {
 
     fn grant(&mut self, conn: ConnId, pd: PdId) {
         self.inner.grant(conn, pd);
+    }
+
+    fn take_engine(&mut self, conn: ConnId, spec: Hardware) -> Option<Box<dyn Counter>> {
+        // What the transport has received already is not for it.
+        self.take_inner();
+        self.link(conn);
+        self.open(conn);
+        let link = self.links.get_mut(&conn)?;
+        link.again = link.kept.len();
+        let in_software = link.receives.ops.iter().any(|op| op.in_software);
+        let slot = link.slot.filter(|_| !in_software)?;
+        self.card.take_engine(slot, spec)
+    }
+
+    fn unseen(&mut self, conn: ConnId) -> Vec<u8> {
+        self.take_inner();
+        let Some(link) = self.links.get_mut(&conn) else {
+            return Vec::new();
+        };
+        let seen = std::mem::replace(&mut link.again, link.kept.len());
+        link.kept.range(seen..).copied().collect()
     }
 
     fn is_quiet(&self) -> bool {

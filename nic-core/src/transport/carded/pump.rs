@@ -117,6 +117,11 @@ impl CardTransport {
         buffer: &Buffer,
         data: &mut Datapath<'_>,
     ) {
+        // The bytes go past the card's engine, too.
+        if self.is_counted(conn) {
+            let unseen = self.unseen(conn);
+            data.continue_in_software(conn, &unseen);
+        }
         let Some(link) = self.links.get_mut(&conn) else {
             return;
         };
@@ -129,6 +134,7 @@ impl CardTransport {
             match data.dma.write(buffer, op.moved.into(), &bytes) {
                 Ok(()) => {
                     kept.drain(..n);
+                    link.again -= link.again.min(n);
                     op.moved += n as u32;
                     op.posted = op.moved;
                     if op.some || op.moved == op.payload.len() {
@@ -196,10 +202,13 @@ impl CardTransport {
                 self.inner.post_recv(conn, work);
                 return true;
             }
-            let n = link.kept.len().min(left as usize);
+            let again = link.again > 0;
+            let most = if again { link.again } else { link.kept.len() };
+            let n = most.min(left as usize);
             let bytes: Vec<u8> = link.kept.drain(..n).collect();
+            link.again -= if again { n } else { 0 };
             piece.give(&bytes);
-            self.card.lock().receive(slot, bytes);
+            self.card.lock().receive(slot, bytes, again);
             given = true;
         }
     }

@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::sketch::{Sketch, SketchError};
 use super::update::Isa;
 use super::HashKind;
-use crate::stream::{EngineError, StreamEngine};
+use crate::stream::{EngineError, Hardware, StreamEngine};
 
 /// Log2 of the number of registers that an engine can have.
 pub const ENGINE_PRECISIONS: std::ops::RangeInclusive<u8> = 4..=18;
@@ -210,6 +210,37 @@ impl StreamEngine for HllEngine {
         if self.config.image {
             self.sketch.write(into);
         }
+    }
+
+    fn hardware(&self) -> Option<Hardware> {
+        let HllConfig {
+            precision,
+            width,
+            hash,
+            ..
+        } = self.config;
+        let same = (width, hash) == (4, HashKind::Mix) && matches!(precision, 14 | 16);
+        // An item that has begun here cannot end there.
+        (same && self.carried == 0).then_some(Hardware::Hll { precision })
+    }
+
+    fn absorb(&mut self, counted: &[u8]) -> bool {
+        let Some((head, registers)) = counted.split_first_chunk::<64>() else {
+            return false;
+        };
+        let Some((items, about)) = head.split_first_chunk::<8>() else {
+            return false;
+        };
+        // Precision, hash and faults. A fault is a cut item, which the NIC counts.
+        if about[..2] != [self.config.precision, 0] || registers.len() != 1 << about[0] {
+            return false;
+        }
+        let sketch = Sketch::from_registers(self.config.hash, self.config.width, registers);
+        let merged = sketch.and_then(|sketch| self.sketch.merge(&sketch));
+        if merged.is_ok() {
+            self.items += u64::from_le_bytes(*items);
+        }
+        merged.is_ok()
     }
 
     fn reset(&mut self) {
