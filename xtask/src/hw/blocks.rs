@@ -400,8 +400,8 @@ pub(super) const FAULTS: [Fault; 60] = [
         "nic_top",
         By::Simulation,
         "the GTLB's command goes to the command layer",
-        "is_others  = !(is_command || is_base || is_staged);",
-        "is_others  = !(is_base || is_staged);",
+        "is_others  = !(is_command || is_base || is_staged || is_conn || is_engine);",
+        "is_others  = !(is_base || is_staged || is_conn || is_engine);",
     ),
     fault(
         "nic_top",
