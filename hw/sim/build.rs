@@ -49,7 +49,7 @@ const NIC_TOP: &[&str] = &[
     "engines",
     "nic_top",
 ];
-const BLOCKS: [Rtl; 10] = [
+const BLOCKS: [Rtl; 11] = [
     rtl("gtlb", &["gtlb"]),
     rtl("regfile", &["regfile"]),
     rtl("dma_split", &["dma_split"]),
@@ -61,6 +61,8 @@ const BLOCKS: [Rtl; 10] = [
         ..rtl("hll_murmur3", HLL)
     },
     rtl("reduce", &["float_add", "reduce"]),
+    // A bench of this crate around the adder.
+    rtl("float_add_f16", &["float_add", "float_add_f16"]),
     Rtl {
         // A test waits for it.
         parameters: &["-GDeadline=5000"],
@@ -79,6 +81,7 @@ fn main() {
         println!("cargo:rerun-if-env-changed={name}");
     }
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=float_add_f16.sv");
     println!("cargo:rustc-check-cfg=cfg(nic_top)");
     let has = |feature: &str| env::var_os(format!("CARGO_FEATURE_{feature}")).is_some();
     if !has("VERILATOR") && !has("CARD") {
@@ -126,7 +129,15 @@ fn main() {
             .args(rtl.traced.then_some("--trace-vcd"))
             .args(["--top-module", top, "--prefix", &prefix(block), "-Mdir"])
             .arg(&made)
-            .args(files.map(|f| sources.join(format!("{f}.sv")))));
+            .args(files.map(|f| {
+                let file = sources.join(format!("{f}.sv"));
+                let own = here.join(format!("{f}.sv"));
+                if file.is_file() {
+                    file
+                } else {
+                    own
+                }
+            })));
         let header = made.join(format!("{}.h", prefix(block)));
         let header = std::fs::read_to_string(header).expect("Verilator has written it");
         let ports = ports(&header);
@@ -153,7 +164,7 @@ fn main() {
     for name in BLOCKS.iter().map(|b| b.name).filter(|name| wanted(name)) {
         let _ = writeln!(
             rust,
-            "(\"{name}\", |cycles, next, go_on| {{ let mut b = {name}::Block::new(); b.ignore_assertions(); b.rst_ni(0); b.tick(); b.rst_ni(1); \
+            "(\"{name}\", |cycles, next, go_on| {{ let mut b = {name}::Block::new(); b.ignore_assertions(); b.reset(); \
              while go_on() {{ b.run_at_random(cycles, next); }} }}),"
         );
     }
@@ -287,6 +298,10 @@ fn in_rust(rtl: &Rtl, ports: &[Port]) -> String {
         "/// Runs cycles with random bits at all inputs but the clock and the reset.\n\
          pub fn run_at_random(&mut self, cycles: u64, next: &mut dyn FnMut() -> u64) { for _ in 0..cycles {\n",
     );
+    let reset = match ports.iter().any(|p| p.name == "rst_ni") {
+        true => "self.rst_ni(0); self.tick(); self.rst_ni(1);",
+        false => "",
+    };
     let random = |p: &&Port| p.input && p.name != "clk_i" && p.name != "rst_ni";
     for Port {
         name, bits, words, ..
@@ -308,7 +323,10 @@ fn in_rust(rtl: &Rtl, ports: &[Port]) -> String {
             "{name} ends within a word"
         );
     }
-    methods.push_str("self.tick(); } }\n");
+    let _ = writeln!(
+        methods,
+        "self.tick(); }} }}\n/// A cycle of reset, where it has one.\npub fn reset(&mut self) {{ {reset} }}"
+    );
     for Port {
         name, input, words, ..
     } in ports

@@ -238,7 +238,9 @@ impl Pair {
             _ => index,
         };
         match command {
-            GTLB_WRITE_POINTER => pa = pa & !0xffff_ffff | r.below(COMPLEMENTARY / 32 + 1) * 32,
+            GTLB_WRITE_POINTER => {
+                pa = (pa & !0xffff_ffff) | (r.below(COMPLEMENTARY / 32 + 1) * 32);
+            }
             GTLB_WRITE_PAGE => pa &= !(PAGE_BYTES - 1),
             _ => pa &= !(LARGE_PAGE_BYTES - 1),
         }

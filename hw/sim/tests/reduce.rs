@@ -1,13 +1,10 @@
 //! `reduce.sv` against `onc_engines::reduce`: the same bits for all values that are hard, and for random ones.
 //!
-//! All 2^32 pairs of f16 take minutes: `cargo xtask hw exhaust`.
+//! All 2^32 pairs of f16: `float_add.rs`.
 
 #![allow(unsafe_code)] // The model takes raw operands.
-#![allow(clippy::disallowed_methods)] // Tells how long the exhaustive run takes.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
 
 use ringbell_gtlb::testing::Rng;
 use ringbell_hw_sim::reduce::Block;
@@ -279,40 +276,4 @@ fn a_sample_of_f16_with_all_of_f16() {
     let edges = [0, 1, 0x3ff, 0x400, 0x3c00, 0x7bff, 0x7c00, 0x7e01];
     let pairs = all_pairs(edges.into_iter().flat_map(|x: u16| [x, x | 0x8000]));
     assert_eq!(pairs, 16 << 16);
-}
-
-#[test]
-#[ignore = "takes minutes: cargo xtask hw exhaust"]
-fn all_pairs_of_f16() {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let start = Instant::now();
-    // Values are given out one by one, so that all threads end together.
-    let next = AtomicU32::new(0);
-    let values = || {
-        std::iter::from_fn(|| {
-            let x = next.fetch_add(1, Ordering::Relaxed);
-            if x & 0xfff == 0xfff {
-                println!(
-                    "{} of 65536 values, {:.0} s",
-                    x + 1,
-                    start.elapsed().as_secs_f64()
-                );
-            }
-            u16::try_from(x).ok()
-        })
-    };
-    let pairs: u64 = std::thread::scope(|scope| {
-        let run = |_| scope.spawn(|| all_pairs(values()));
-        let running: Vec<_> = (0..threads).map(run).collect();
-        running
-            .into_iter()
-            .map(|t| t.join().expect("right sums"))
-            .sum()
-    });
-    assert_eq!(pairs, 1 << 32);
-    let seconds = start.elapsed().as_secs_f64();
-    println!(
-        "{pairs} pairs in {seconds:.0} s on {threads} threads: {:.1} M a second",
-        pairs as f64 / seconds / 1e6
-    );
 }

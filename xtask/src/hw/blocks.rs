@@ -69,7 +69,7 @@ const ENGINES: &[&str] = &[
     "pack",
     "clock_gate",
 ];
-pub(super) const BLOCKS: [Block; 18] = [
+pub(super) const BLOCKS: [Block; 19] = [
     proved("gtlb", &["gtlb"], 7),
     proved("regfile", &["regfile"], 6),
     proved("dma_split", &["dma_split"], 5),
@@ -85,6 +85,11 @@ pub(super) const BLOCKS: [Block; 18] = [
         estimated: Some("hll_hash"),
         parameters: &[("Murmur3", "1")],
         ..simulated("hll", HLL)
+    },
+    // Estimated with `reduce`.
+    Block {
+        estimated: None,
+        ..simulated("float_add", &["float_add_f16"])
     },
     // Its 80 adders would take yosys minutes: one of f32 is estimated.
     Block {

@@ -123,7 +123,7 @@ fn checked(args: &Args) -> Result<Outcome> {
         figures::compare(&tools.figures(), args.update)?;
     }
     if args.parts.contains(&Part::Exhaust) {
-        let mut all = tools.simulation(&["reduce"]);
+        let mut all = tools.simulation(&["float_add"]);
         command_within(all.args(["--", "--ignored"]), EXHAUST_LIMIT)?;
         for block in blocks.iter().filter(|b| b.narrow.is_some()) {
             tools.prove_whole(block)?;
