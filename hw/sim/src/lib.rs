@@ -11,7 +11,8 @@ pub mod stream;
     unsafe_code,
     unreachable_pub,
     missing_docs,
-    clippy::undocumented_unsafe_blocks
+    clippy::undocumented_unsafe_blocks,
+    clippy::identity_op
 )] // Calls into what Verilator has compiled.
 mod blocks {
     include!(concat!(env!("OUT_DIR"), "/blocks.rs"));
