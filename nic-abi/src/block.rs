@@ -1,6 +1,6 @@
 //! Block headers: the BAR's own description of its blocks.
 //!
-//! Register [`Reg::Blocks`](crate::bar::Reg::Blocks) holds the byte offset of the first header, and each header the offset of the next
+//! Register [`Reg::Blocks`] holds the byte offset of the first header, and each header the offset of the next
 //! one, always a higher one; the last has 0. A header says what the block is, which registers belong to it, and how large it is. A reader that
 //! does not know a kind skips it. [`walk`] reads a chain and refuses one that is broken.
 //!

@@ -6,23 +6,12 @@ use ringbell_nic_abi::engine::{
 };
 use ringbell_onc_engines::stream::Hardware;
 
+use super::shared::EngineUse;
 use super::{Counted, Shared, SharedCard};
 use crate::engine::{self, Counter};
 
 /// Most cycles until a result has come: HyperLogLog's registers are cleared and then read, or the engine is cut off.
 const PATIENCE: u64 = 1 << 18;
-
-/// The use of the card's engine. The card has one.
-#[derive(Debug, Default)]
-pub(super) struct Use {
-    taken: bool,
-    /// The connection whose bytes it sees; none when that has ended.
-    conn: Option<u16>,
-    /// What it had counted at that time.
-    left: Option<Counted>,
-    /// A result that has come.
-    pub(super) result: Option<Counted>,
-}
 
 /// The register's value that attaches an engine.
 fn command(spec: Hardware) -> Option<u32> {
@@ -45,10 +34,10 @@ impl Shared {
         let done = self.card.bar_write(Reg::EngineConn.offset(), conn.into())
             && self.card.bar_write(Reg::EngineCommand.offset(), command);
         if done {
-            self.engine = Use {
+            self.engine = EngineUse {
                 taken: true,
                 conn: Some(conn),
-                ..Use::default()
+                ..EngineUse::default()
             };
             self.counts.engines += 1;
         }
@@ -117,7 +106,7 @@ impl Drop for InUse {
         if card.engine.conn.is_some() {
             card.card.bar_write(Reg::EngineCommand.offset(), ENGINE_OFF);
         }
-        card.engine = Use::default();
+        card.engine = EngineUse::default();
     }
 }
 

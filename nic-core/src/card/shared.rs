@@ -8,7 +8,9 @@ use ringbell_nic_abi::{DataType, ReduceOp, WorkQueueEntry};
 
 use super::bus::Grants;
 use super::gtlb::{Gtlb, Mapped};
-use super::{Card, CardBlocksError, CardCounts, Control, Cycles, Ended, Event, Fetched, Io, Sizes};
+use super::{
+    Card, CardBlocksError, CardCounts, Control, Counted, Cycles, Ended, Event, Fetched, Io, Sizes,
+};
 use crate::memory::nic_memory::HOST_BUS;
 
 /// Most cycles until a card has taken or given what it can at once.
@@ -45,6 +47,18 @@ struct Conn {
     events: VecDeque<ConnEvent>,
 }
 
+/// The use of the card's engine. The card has one.
+#[derive(Debug, Default)]
+pub(super) struct EngineUse {
+    pub(super) taken: bool,
+    /// The connection whose bytes it sees; none when that has ended.
+    pub(super) conn: Option<u16>,
+    /// What it had counted at that time.
+    pub(super) left: Option<Counted>,
+    /// A result that has come.
+    pub(super) result: Option<Counted>,
+}
+
 /// See the module text.
 pub(crate) struct Shared {
     pub(super) card: Box<dyn Card>,
@@ -55,7 +69,7 @@ pub(crate) struct Shared {
     conns: Vec<Conn>,
     /// Writes of registers that are not the GTLB's.
     writes: Vec<(u32, u32)>,
-    pub(super) engine: super::engine::Use,
+    pub(super) engine: EngineUse,
     pub(crate) counts: CardCounts,
 }
 
@@ -86,7 +100,7 @@ impl SharedCard {
             fetched: vec![VecDeque::new(); sizes.queues as usize],
             conns: (0..sizes.conns).map(|_| Conn::default()).collect(),
             writes: Vec::new(),
-            engine: super::engine::Use::default(),
+            engine: EngineUse::default(),
             counts: CardCounts::default(),
         }))))
     }

@@ -49,7 +49,6 @@ use collective_op::Decoded;
 use copy_op::{Copies, Ending, Step};
 pub(crate) use engine_places::{EnginePlaces, On};
 use engine_return::Returns;
-use mailbox::Mailbox;
 use memory::Memory;
 use one_sided::Way;
 pub use report::Counters;
@@ -95,7 +94,6 @@ pub(crate) struct Core {
     pub(crate) windows: Windows,
     pub(crate) report: Report,
     status: StatusPage,
-    mailbox: Mailbox,
     stopping: bool,
     /// The next step looks at every part: the last one has left work, or the control path may have made some.
     pub(crate) is_due: bool,
@@ -150,7 +148,6 @@ impl Core {
             windows: Windows::default(),
             report: Report::new(config.event_capacity),
             status: StatusPage::default(),
-            mailbox: Mailbox::default(),
             stopping: false,
             is_due: true,
             expired: Vec::new(),
@@ -748,7 +745,6 @@ impl Core {
 
     /// Shows the status registers in this BAR from now on.
     pub(crate) fn show_status_in(&mut self, bar: Bar) {
-        self.mailbox.show_in(bar.clone());
         self.status.show_in(bar);
         self.refresh_status();
     }
