@@ -69,7 +69,7 @@ end
 (* anyconst *) logic [3:0] f_header, f_word;
 wire [15:0] f_header_at = 16'hc00 + {6'b0, f_header, 6'b0} + {10'b0, f_word, 2'b0};
 // What a header says is constant: its place, its kind and the chain, by the contract's layout.
-wire        f_there     = f_header < 7 && f_word < 12;
+wire        f_there     = f_header < ringbell_abi_pkg::BLOCK_KINDS && f_word < 12;
 logic [31:0] m_reg, m_bell, m_status, m_seen;
 logic        m_read;
 logic [15:0] m_from;
@@ -90,7 +90,7 @@ always_ff @(posedge clk_i) begin
     m_read   <= 1'b0;
   end
 end
-wire m_header  = m_from >= 16'hc00 && m_from < 16'h1000 && m_from % 4 == 0 && (m_from - 16'hc00) / 64 < 7 && m_from % 64 < 48;
+wire m_header  = m_from >= 16'hc00 && m_from < 16'h1000 && m_from % 4 == 0 && (m_from - 16'hc00) / 64 < ringbell_abi_pkg::BLOCK_KINDS && m_from % 64 < 48;
 wire m_present = m_header || m_from < 16'h1000 ? m_header || (m_from % 4 == 0 && ringbell_abi_pkg::REG_PRESENT[m_from / 4])
                                    : m_from < 16'h9000 && m_from % 64 == 0;
 always_comb if (f_started && rvalid_o) begin
@@ -104,7 +104,7 @@ always_comb if (f_started && rvalid_o) begin
     if (f_there && m_from == f_header_at) begin
       if (f_word == 0) assert (rdata_o == f_header + 1);                             // kind
       if (f_word == 2) assert (rdata_o == 48);                                       // bytes
-      if (f_word == 3) assert (rdata_o == (f_header == 6 ? 0 : f_header_at - 12 + 64)); // next
+      if (f_word == 3) assert (rdata_o == (f_header + 1 == ringbell_abi_pkg::BLOCK_KINDS ? 0 : f_header_at - 12 + 64)); // next
       if (f_word == 9) assert (rdata_o == (f_header == 1 ? Queues : f_header == 5 ? Conns : 1));
     end
   end
