@@ -37,10 +37,10 @@ impl Mailbox {
 
 /// Takes what a kernel has put in. Returns whether there was something.
 pub(super) fn poll(core: &mut Core) -> bool {
-    let Some((ring, value)) = core.status.mailbox.rung() else {
+    let Some((ring, value)) = core.report.mailbox.rung() else {
         return false;
     };
-    core.status.mailbox.passed = ring;
+    core.report.mailbox.passed = ring;
     let Some(card) = &core.card else {
         report(core, ring, value);
         return true;
@@ -66,8 +66,8 @@ pub(super) fn take_from_card(core: &mut Core) {
     let writes = card.lock().register_writes();
     for (index, value) in writes {
         match Reg::from_index(index) {
-            Some(Reg::MailboxData) => core.status.mailbox.value = value,
-            Some(Reg::MailboxRing) => report(core, value, core.status.mailbox.value),
+            Some(Reg::MailboxData) => core.report.mailbox.value = value,
+            Some(Reg::MailboxRing) => report(core, value, core.report.mailbox.value),
             // Their work is done by the registers of the NIC's own BAR.
             _ => {}
         }
@@ -78,8 +78,8 @@ fn report(core: &mut Core, ring: u32, value: u32) {
     let now = core.time.now;
     let events = &mut core.report.events;
     events.push(now, EventKind::Mailbox, ring, value.into());
-    core.status.mailbox.taken = ring;
-    if let Some(bar) = &core.status.mailbox.bar {
+    core.report.mailbox.taken = ring;
+    if let Some(bar) = &core.report.mailbox.bar {
         bar.set(Reg::MailboxTaken, ring);
     }
 }

@@ -745,6 +745,7 @@ impl Core {
 
     /// Shows the status registers in this BAR from now on.
     pub(crate) fn show_status_in(&mut self, bar: Bar) {
+        self.report.mailbox.show_in(bar.clone());
         self.status.show_in(bar);
         self.refresh_status();
     }

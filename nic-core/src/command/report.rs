@@ -2,6 +2,7 @@
 
 use ringbell_nic_abi::{EventKind, SessionId};
 
+use super::mailbox::Mailbox;
 use crate::engine::{Engines, Notice};
 use crate::event::EventQueue;
 use crate::types::NicTime;
@@ -48,6 +49,8 @@ pub(crate) struct Report {
     pub(crate) counters: Counters,
     /// Queue and word of the last malformed descriptor.
     pub(super) last_bad: u32,
+    /// What kernels tell the host.
+    pub(super) mailbox: Mailbox,
 }
 
 impl Report {
@@ -56,6 +59,7 @@ impl Report {
             events: EventQueue::new(event_capacity),
             counters: Counters::default(),
             last_bad: 0,
+            mailbox: Mailbox::default(),
         }
     }
 

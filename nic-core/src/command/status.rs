@@ -1,4 +1,4 @@
-//! The page that shows the status registers, and has the mailbox.
+//! The page that shows the status registers.
 //!
 //! A read through the NIC returns the present value. A reader of the shared page (a
 //! kernel, `ringbell regs` in another process) sees the value that the NIC last wrote there.
@@ -11,7 +11,6 @@ use ringbell_nic_abi::block::{
 };
 use ringbell_nic_abi::ABI_VERSION;
 
-use super::mailbox::Mailbox;
 use super::{Core, Counters};
 use crate::bar::Bar;
 use crate::queue::MAX_DEPTH;
@@ -28,12 +27,10 @@ const REFRESH: Duration = Duration::from_millis(20);
 pub(super) struct StatusPage {
     bar: Option<Bar>,
     due: NicTime,
-    pub(super) mailbox: Mailbox,
 }
 
 impl StatusPage {
     pub(super) fn show_in(&mut self, bar: Bar) {
-        self.mailbox.show_in(bar.clone());
         self.bar = Some(bar);
     }
 
@@ -145,7 +142,7 @@ pub(super) fn value(core: &Core, reg: Reg, counters: &Counters) -> Option<u32> {
         Reg::BadDescriptor => core.report.last_bad,
         Reg::Heartbeat => counters.steps as u32,
         Reg::Blocks => HEADERS_BASE as u32,
-        Reg::MailboxTaken => core.status.mailbox.taken,
+        Reg::MailboxTaken => core.report.mailbox.taken,
         other => return core.memory.mmu.read_register(other),
     })
 }
