@@ -95,7 +95,7 @@ pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<Ou
     let out = read(out.map(|p| Box::new(p) as Box<dyn Read + Send>));
     let err = read(err.map(|p| Box::new(p) as Box<dyn Read + Send>));
     let ended = wait_within(&mut child, limit);
-    // Whatever is left of the group holds the pipes.
+    // Processes that are left of the group hold the pipes.
     let _ = Command::new("kill")
         .args(["-KILL", "--", &group])
         .stderr(Stdio::null())

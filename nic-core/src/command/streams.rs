@@ -121,14 +121,13 @@ impl Streams {
         Err(refusal)
     }
 
-    /// The established stream of a session, with its domain. `pd` is none for the host, which owns all.
     /// Received bytes of a connection that have passed its engine in the NIC and not in the card.
     pub(super) fn unseen(&mut self, transport: usize, conn: ConnId) -> Vec<u8> {
         let transport = self.transports.get_mut(transport);
         transport.map_or(Vec::new(), |t| t.unseen(conn))
     }
 
-    /// The stream of a session, for an engine.
+    /// The established stream of a session, with its domain. `pd` is none for the host, which owns all.
     pub(super) fn for_engine(&mut self, id: SessionId, pd: Option<PdId>) -> Option<(Stream, PdId)> {
         let session = match pd {
             Some(pd) => self.sessions.get(id, pd),
