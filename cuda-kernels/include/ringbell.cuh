@@ -421,7 +421,8 @@ RB_DEVICE rb_u32 gpu_mailbox(const rb_queue &q, rb_u32 value, rb_u32 timeout_us 
   detail::bounded_wait w(detail::effective_timeout(q, timeout_us));
   rb_u32 taken = 0;
   const auto is_free = [&] {
-    taken = detail::load_relaxed(at(RB_REG_MAILBOX_TAKEN));
+    /* Acquire: pairs with the NIC's Release store of the number, which follows its load of the value before. */
+    taken = detail::load_acquire(at(RB_REG_MAILBOX_TAKEN));
     return taken == detail::load_relaxed(at(RB_REG_MAILBOX_RING));
   };
   while (!is_free())
