@@ -345,9 +345,10 @@ fn memory_that_cannot_be_pinned_is_an_error() {
         let base = NonNull::new(page.unwrap().cast::<u8>()).unwrap();
         let e = gpu.memory().expose(base, 8192).err().unwrap();
         assert!(e.to_string().contains("cuMemHostRegister"), "{e}");
-        // Two ranges that share a page.
-        let mut page = vec![0_u8; 8192];
-        let base = NonNull::new(page.as_mut_ptr()).unwrap();
+        // Two ranges that share a page: both lie behind the first boundary inside the vector.
+        let mut pages = vec![0_u8; 8192];
+        let to_boundary = pages.as_ptr().align_offset(4096);
+        let base = NonNull::new(pages[to_boundary..].as_mut_ptr()).unwrap();
         let first = gpu.memory().expose(base, 100).unwrap();
         // SAFETY: inside the vector.
         let near = unsafe { base.add(200) };
