@@ -10,71 +10,76 @@ use std::process::Command;
 /// A block as the crate has it.
 struct Rtl {
     name: &'static str,
-    /// Its module, the last of these files; the others are parts of it.
-    modules: &'static [&'static str],
+    /// Its block in hw/rtl: a module with its parts.
+    block: &'static str,
+    /// A bench of this crate around the block: the module NAME in NAME.sv.
+    bench: bool,
     /// Parameters that are not the module's own.
     parameters: &'static [&'static str],
     /// It can write a trace of its signals.
     traced: bool,
 }
 
-const fn rtl(name: &'static str, modules: &'static [&'static str]) -> Rtl {
+const fn rtl(name: &'static str) -> Rtl {
     Rtl {
         name,
-        modules,
+        block: name,
+        bench: false,
         parameters: &[],
         traced: false,
     }
 }
 
-const HLL: &[&str] = &["mul_const", "hll_hash", "hll_registers", "hll"];
-const NIC_TOP: &[&str] = &[
-    "fifo",
-    "dma_split",
-    "dma_align",
-    "dma_read",
-    "dma_write",
-    "gtlb",
-    "regfile",
-    "desc",
-    "direct",
-    "onpath",
-    "crc32c",
-    "mul_const",
-    "hll_hash",
-    "hll_registers",
-    "hll",
-    "pack",
-    "clock_gate",
-    "engines",
-    "nic_top",
-];
 const BLOCKS: [Rtl; 11] = [
-    rtl("gtlb", &["gtlb"]),
-    rtl("regfile", &["regfile"]),
-    rtl("dma_split", &["dma_split"]),
-    rtl("onpath", &["onpath"]),
-    rtl("crc32c", &["crc32c"]),
-    rtl("hll", HLL),
+    rtl("gtlb"),
+    rtl("regfile"),
+    rtl("dma_split"),
+    rtl("onpath"),
+    rtl("crc32c"),
+    rtl("hll"),
     Rtl {
+        block: "hll",
         parameters: &["-GMurmur3=1"],
-        ..rtl("hll_murmur3", HLL)
+        ..rtl("hll_murmur3")
     },
-    rtl("reduce", &["float_add", "reduce"]),
-    // A bench of this crate around the adder.
-    rtl("float_add_f16", &["float_add", "float_add_f16"]),
+    rtl("reduce"),
+    Rtl {
+        block: "float_add",
+        bench: true,
+        ..rtl("float_add_f16")
+    },
     Rtl {
         // A test waits for it.
         parameters: &["-GDeadline=5000"],
-        ..rtl("sequencer", &["sequencer"])
+        ..rtl("sequencer")
     },
     Rtl {
         // The SDK's queues: the sockets of a host have one of 1,024 slots.
         parameters: &["-GQueues=64", "-GDepthLog2=10"],
         traced: true,
-        ..rtl("nic_top", NIC_TOP)
+        ..rtl("nic_top")
     },
 ];
+
+impl Rtl {
+    /// Its sources, with the package first.
+    fn files(&self, sources: &Path) -> Vec<PathBuf> {
+        // A block of one module has no list.
+        let list = std::fs::read_to_string(sources.join(format!("{}.f", self.block)));
+        let list = list.unwrap_or_else(|_| format!("ringbell_abi_pkg.sv\n{}.sv\n", self.block));
+        // Cargo runs this in the crate's folder.
+        let own = self.bench.then(|| format!("{}.sv", self.name).into());
+        list.lines().map(|f| sources.join(f)).chain(own).collect()
+    }
+
+    fn top(&self) -> &str {
+        if self.bench {
+            self.name
+        } else {
+            self.block
+        }
+    }
+}
 
 fn main() {
     for name in ["RINGBELL_VERILATOR", "RINGBELL_RTL", "RINGBELL_BLOCKS"] {
@@ -120,24 +125,15 @@ fn main() {
         let block = rtl.name;
         let made = out.join(block);
         let _ = std::fs::remove_dir_all(&made);
-        let files = ["ringbell_abi_pkg"].iter().chain(rtl.modules);
-        let top = rtl.modules.last().expect("a block has a module");
         run(Command::new(&verilator)
             .args(["--cc", "-Wno-lint", "-O3", "--assert"])
             .args(["--x-assign", "unique", "--x-initial", "unique"])
             .args(rtl.parameters)
             .args(rtl.traced.then_some("--trace-vcd"))
-            .args(["--top-module", top, "--prefix", &prefix(block), "-Mdir"])
+            .args(["--prefix", &prefix(block), "--top-module", rtl.top()])
+            .arg("-Mdir")
             .arg(&made)
-            .args(files.map(|f| {
-                let file = sources.join(format!("{f}.sv"));
-                let own = here.join(format!("{f}.sv"));
-                if file.is_file() {
-                    file
-                } else {
-                    own
-                }
-            })));
+            .args(rtl.files(&sources)));
         let header = made.join(format!("{}.h", prefix(block)));
         let header = std::fs::read_to_string(header).expect("Verilator has written it");
         let ports = ports(&header);

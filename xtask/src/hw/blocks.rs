@@ -3,8 +3,6 @@
 /// A block: `hw/rtl/NAME.sv`, proved by `hw/formal/NAME_props.svh`.
 pub(super) struct Block {
     pub(super) name: &'static str,
-    /// Other modules inside it.
-    pub(super) parts: &'static [&'static str],
     /// Its simulation, `hw/sim/tests/TEST.rs`.
     pub(super) test: &'static str,
     /// What that runs, as `hw/sim/build.rs` names it.
@@ -21,11 +19,11 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Files below hw/rtl, in the order in which tools read them.
+    /// Files below hw/rtl, the package first and the block last: `NAME.f` lists those of a block with parts.
     pub(super) fn files(&self) -> Vec<String> {
-        let names = ["ringbell_abi_pkg"].into_iter();
-        let names = names.chain(self.parts.iter().copied()).chain([self.name]);
-        names.map(|name| format!("{name}.sv")).collect()
+        let list = std::fs::read_to_string(super::rtl().join(format!("{}.f", self.name)));
+        let list = list.unwrap_or_else(|_| format!("ringbell_abi_pkg.sv\n{}.sv\n", self.name));
+        list.lines().map(str::to_owned).collect()
     }
 }
 
@@ -39,7 +37,6 @@ const fn proved(name: &'static str, runs: &'static [&'static str], depth: u32) -
 const fn simulated(name: &'static str, runs: &'static [&'static str]) -> Block {
     Block {
         name,
-        parts: &[],
         test: name,
         runs,
         depth: None,
@@ -50,25 +47,14 @@ const fn simulated(name: &'static str, runs: &'static [&'static str]) -> Block {
 }
 
 /// A block that is simulated as part of `nic_top`.
-const fn part(name: &'static str, parts: &'static [&'static str]) -> Block {
+const fn part(name: &'static str) -> Block {
     Block {
-        parts,
         test: "nic_top",
         ..simulated(name, &["nic_top"])
     }
 }
 
 const HLL: &[&str] = &["hll", "hll_murmur3"];
-const ENGINES: &[&str] = &[
-    "onpath",
-    "crc32c",
-    "mul_const",
-    "hll_hash",
-    "hll_registers",
-    "hll",
-    "pack",
-    "clock_gate",
-];
 pub(super) const BLOCKS: [Block; 19] = [
     proved("gtlb", &["gtlb"], 7),
     proved("regfile", &["regfile"], 6),
@@ -81,7 +67,6 @@ pub(super) const BLOCKS: [Block; 19] = [
     },
     // Each of its 16 lanes is such a hash, of the two the larger, and an instance of hll_registers.
     Block {
-        parts: &["mul_const", "hll_hash", "hll_registers"],
         estimated: Some("hll_hash"),
         parameters: &[("Murmur3", "1")],
         ..simulated("hll", HLL)
@@ -93,7 +78,6 @@ pub(super) const BLOCKS: [Block; 19] = [
     },
     // Its 80 adders would take yosys minutes: one of f32 is estimated.
     Block {
-        parts: &["float_add"],
         estimated: Some("float_add"),
         ..simulated("reduce", &["reduce"])
     },
@@ -101,59 +85,37 @@ pub(super) const BLOCKS: [Block; 19] = [
     Block {
         depth: Some(3),
         estimated: None,
-        ..part("fifo", &[])
+        ..part("fifo")
     },
     // Of 64 bytes, and any length, it takes four minutes.
     Block {
         depth: Some(3),
         narrow: Some(("Bytes", 8)),
         estimated: None,
-        ..part("dma_align", &[])
+        ..part("dma_align")
     },
-    part("dma_read", &["fifo", "dma_split", "dma_align"]),
-    part("dma_write", &["fifo", "dma_split", "dma_align"]),
+    part("dma_read"),
+    part("dma_write"),
     Block {
         depth: Some(3),
-        ..part("desc", &[])
+        ..part("desc")
     },
     Block {
         depth: Some(3),
-        ..part("direct", &["fifo"])
+        ..part("direct")
     },
     Block {
         estimated: None,
-        ..part("pack", &[])
+        ..part("pack")
     },
     // The sum of its parts.
     Block {
         estimated: None,
-        ..part("engines", ENGINES)
+        ..part("engines")
     },
     Block {
         estimated: None,
-        ..part(
-            "nic_top",
-            &[
-                "fifo",
-                "dma_split",
-                "dma_align",
-                "dma_read",
-                "dma_write",
-                "gtlb",
-                "regfile",
-                "desc",
-                "direct",
-                "onpath",
-                "crc32c",
-                "mul_const",
-                "hll_hash",
-                "hll_registers",
-                "hll",
-                "pack",
-                "clock_gate",
-                "engines",
-            ],
-        )
+        ..part("nic_top")
     },
 ];
 

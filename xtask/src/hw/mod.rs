@@ -239,8 +239,8 @@ impl Tools {
         let files = block.files();
         // Parts that are proved themselves keep their assertions here.
         let formal = root().join("hw/formal");
-        let props = block.parts.iter().chain([&block.name]);
-        let props = props.map(|part| formal.join(format!("{part}_props.svh")));
+        let modules = files.iter().filter_map(|f| f.strip_suffix(".sv"));
+        let props = modules.map(|module| formal.join(format!("{module}_props.svh")));
         let paths: String = files
             .iter()
             .map(|f| rtl.join(f))

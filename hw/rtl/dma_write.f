@@ -1,0 +1,5 @@
+ringbell_abi_pkg.sv
+fifo.sv
+dma_split.sv
+dma_align.sv
+dma_write.sv

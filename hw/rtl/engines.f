@@ -1,0 +1,10 @@
+ringbell_abi_pkg.sv
+onpath.sv
+crc32c.sv
+mul_const.sv
+hll_hash.sv
+hll_registers.sv
+hll.sv
+pack.sv
+clock_gate.sv
+engines.sv

@@ -1,0 +1,3 @@
+ringbell_abi_pkg.sv
+float_add.sv
+reduce.sv
