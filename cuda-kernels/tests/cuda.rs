@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{pattern, result, MockNic, Queue, PATIENCE};
+use cudarc::driver::CudaContext;
 use mock_driver::{on_any_driver, under_driver, under_mock};
-use ringbell_cuda_kernels::cuda::{find, CudaConfig, CudaError, CudaGpu};
+use ringbell_cuda_kernels::cuda::{find, gpu_of, CudaConfig, CudaError, CudaGpu, DeviceCopies};
 use ringbell_cuda_kernels::{GpuError, GpuKind, LaunchError};
 use ringbell_gtlb::testing::conformance;
 use ringbell_gtlb::BusError;
@@ -495,6 +496,60 @@ fn memory_of_others_is_adopted_or_refused_with_the_reason() {
             adopt(raw, 8).unwrap_err(),
             CudaError::NotGpuMemory { .. }
         ));
+    });
+}
+
+#[test]
+fn plain_pointers_to_gpu_memory_are_found_and_copied() {
+    use cudarc::driver::{result, sys};
+    let name = "plain_pointers_to_gpu_memory_are_found_and_copied";
+    on_any_driver(name, "guard,slow-writes", || {
+        let copies = DeviceCopies::new();
+        let mut host = [0_u8; 64];
+        assert_eq!(gpu_of(host.as_ptr()), None, "CUDA was not started yet");
+        let context = CudaContext::new(0).unwrap();
+        assert_eq!(gpu_of(host.as_ptr()), None);
+        // SAFETY: fresh memory of the context, freed below.
+        let raw = unsafe { result::malloc_sync(5_000_000) }.unwrap();
+        let at = std::ptr::with_exposed_provenance_mut::<u8>(raw as usize);
+        assert_eq!(gpu_of(at), Some(0));
+        assert_eq!(gpu_of(at.wrapping_add(4_999_999)), Some(0));
+        // No context is current, before and behind a copy, as on a thread that has called nothing of CUDA.
+        // SAFETY: null is none.
+        unsafe { result::ctx::set_current(std::ptr::null_mut()) }.unwrap();
+        // In one slot of pinned memory, in several, and in more than there are.
+        for (offset, len) in [(0, 1), (77, 65_536), (3, 1 << 20), (1, 4_999_999)] {
+            let data = pattern(len, offset as u8);
+            let mut got = vec![0; len];
+            // SAFETY: inside the memory, which nothing else uses.
+            unsafe {
+                copies.write(at.wrapping_add(offset), &data).unwrap();
+                copies.read(at.wrapping_add(offset), &mut got).unwrap();
+            }
+            assert!(got == data, "{len} bytes at {offset}");
+        }
+        assert_eq!(result::ctx::get_current().unwrap(), None);
+        // SAFETY: it touches nothing: the driver refuses.
+        let beyond = unsafe { copies.read(at.wrapping_add(4_999_999), &mut host) };
+        assert!(matches!(beyond, Err(CudaError::Call { .. })), "{beyond:?}");
+        // SAFETY: as before.
+        let of_host = unsafe { copies.write(host.as_mut_ptr(), &[1]) };
+        assert!(
+            matches!(of_host, Err(CudaError::NotGpuMemory { .. })),
+            "{of_host:?}"
+        );
+        context.bind_to_thread().unwrap();
+        let mut managed = 0;
+        // SAFETY: fresh memory, freed by the end of the process; the pointer is to a live word.
+        let made = unsafe { sys::cuMemAllocManaged(&mut managed, 4096, 1) };
+        assert_eq!(made, sys::CUresult::CUDA_SUCCESS);
+        assert_eq!(
+            gpu_of(std::ptr::with_exposed_provenance(managed as usize)),
+            Some(0)
+        );
+        // SAFETY: allocated above.
+        unsafe { result::free_sync(raw) }.unwrap();
+        assert_eq!(gpu_of(at), None, "it was freed");
     });
 }
 

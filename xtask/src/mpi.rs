@@ -75,7 +75,8 @@ impl Library {
 
 /// Builds what is tested, and runs all programs.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    let packages = ["-p", "ringbell-cli", "-p", "ringbell-mpi"];
+    let packages = ["ringbell-cli", "ringbell-mpi", "ringbell-mock-libcuda"];
+    let packages = packages.into_iter().flat_map(|p| ["-p", p]);
     let release = (args.release || args.measure).then_some("--release");
     crate::steps::command(test::cargo().arg("build").args(packages).args(release))?;
     let folder = target().join(if release.is_some() {
@@ -250,6 +251,9 @@ fn programs(built: &Path) -> Result<Outcome> {
             let args = [seed, 40, longest].map(|n: u32| n.to_string().into());
             let program = [&[random.clone()][..], &args].concat();
             bench.compare(ranks, &program, 11)?;
+            if seed < 3 {
+                bench.compare_by(Way::Device, ranks, &program, 11 + 2)?;
+            }
         }
         // The module mpi_f08 of MPICH calls its library by internal names.
         let new = if library.open_mpi() { 10 } else { 0 };
@@ -270,6 +274,9 @@ fn programs(built: &Path) -> Result<Outcome> {
             let program = [&[messages.clone()][..], &args].concat();
             bench.compare(ranks, &program, 2)?;
             bench.compare_by(Way::Messages, ranks, &program, 8)?;
+            if seed > 2 {
+                bench.compare_by(Way::DeviceMessages, ranks, &program, 8 + 2)?;
+            }
         }
         let fault = compile(Path::new("fault.c"), "fault", &[])?;
         bench.killed(&fault, Way::Collectives)?;
@@ -287,6 +294,19 @@ enum Way {
     Collectives,
     /// Messages between two ranks, too.
     Messages,
+    /// As `Collectives`, of memory of a GPU: the mock driver's, which ends a program that touches it from the host.
+    Device,
+    DeviceMessages,
+}
+
+impl Way {
+    fn has_messages(self) -> bool {
+        matches!(self, Way::Messages | Way::DeviceMessages)
+    }
+
+    fn has_gpu(self) -> bool {
+        matches!(self, Way::Device | Way::DeviceMessages)
+    }
 }
 
 /// A library with the command in front of it.
@@ -300,9 +320,23 @@ impl Bench<'_> {
         launcher
             .arg(self.built.join("ringbell"))
             .args(["mpi", "--explain", "--timeout", "50"]);
-        launcher.args((way == Way::Messages).then_some("--p2p"));
+        launcher.args(way.has_messages().then_some("--p2p"));
         launcher.arg("--");
         launcher
+    }
+
+    /// A folder with the mock driver under the real one's name.
+    fn driver(&self) -> Result<PathBuf> {
+        let folder = target().join("mpi/driver");
+        std::fs::create_dir_all(&folder)?;
+        let link = folder.join("libcuda.so.1");
+        let mock = self.built.join("libringbell_mock_libcuda.so");
+        ensure!(mock.is_file(), "{} was not built", mock.display());
+        if link.symlink_metadata().is_ok() {
+            std::fs::remove_file(&link)?;
+        }
+        std::os::unix::fs::symlink(&mock, &link)?;
+        Ok(folder)
     }
 
     /// Runs a program alone and with Ringbell: it prints the same, and so many kinds of calls were taken at least.
@@ -315,7 +349,15 @@ impl Bench<'_> {
         let alone = output_within(alone.args(program), LIMIT)?;
         let shown = format!("{program:?} on {ranks} ranks of {}", self.library.name);
         ensure!(alone.status.success(), "{shown} alone failed: {alone:?}");
-        let mut ours = self.ringbell(self.library.launch(ranks), way);
+        let mut ours = self.library.launch(ranks);
+        if way.has_gpu() {
+            // The NIC stays on the emulated GPU, so that all copies are the layer's.
+            ours.env("LD_LIBRARY_PATH", self.driver()?)
+                .env("RINGBELL_TEST_DRIVER", "libcuda.so.1")
+                .env("RINGBELL_MOCK_CUDA", "guard")
+                .env("RINGBELL_GPU", "emulated");
+        }
+        let mut ours = self.ringbell(ours, way);
         let ours = output_within(ours.args(program), LIMIT)?;
         let (said, expected) = (&ours.stdout, &alone.stdout);
         let explained = String::from_utf8_lossy(&ours.stderr);
@@ -358,8 +400,8 @@ impl Bench<'_> {
             .env("SURVIVORS", &folder)
             .args(["sh", "-c", STAYING]);
         let (call, second) = match way {
-            Way::Collectives => ("MPI_Allreduce", None),
-            Way::Messages => ("MPI_Recv", Some("messages")),
+            Way::Collectives | Way::Device => ("MPI_Allreduce", None),
+            Way::Messages | Way::DeviceMessages => ("MPI_Recv", Some("messages")),
         };
         let mut launcher = self.ringbell(launcher, way);
         let ended = output_within(launcher.arg(program).arg(&folder).args(second), LIMIT)?;

@@ -14,10 +14,11 @@ use ringbell::{CollectiveError, Communicator, DataType, Operation, ReduceOp, Spa
 
 use crate::abi::Handle;
 use crate::below::below;
+use crate::elements::{Elements, Side};
 use crate::failure;
 use crate::group::Group;
 use crate::layer::Layer;
-use crate::memory::{Elements, Side};
+
 use crate::trace;
 
 /// How often a call that waits lets the library below move its own messages.
@@ -96,7 +97,7 @@ impl Buffer {
 
     pub(crate) fn elements(&self, layer: &Layer) -> Elements {
         match layer.tables.plain(self.ty) {
-            Some(_) => Elements::Plain(self.at.cast()),
+            Some(_) => Elements::plain(self.at.cast()),
             None => Elements::Typed(self.at.cast(), self.count, self.ty),
         }
     }
@@ -185,15 +186,16 @@ fn run(
         from = src.in_place(&layer.memories, nic);
         to = dst.in_place(&layer.memories, nic);
     }
+    let misuse = |why| CollectiveError::Misuse {
+        kind: plan.kind,
+        why,
+    };
     let mut scratch = group.scratch.lock().unwrap_or_else(PoisonError::into_inner);
     let rounded = src.bytes.next_multiple_of(64);
     let (mut from_scratch, mut to_scratch) = (std::ptr::null_mut(), std::ptr::null_mut());
     if from.is_none() || to.is_none() {
         let at = scratch.of(&layer.memories, nic, rounded + dst.bytes);
-        let at = at.map_err(|e| CollectiveError::Misuse {
-            kind: plan.kind,
-            why: e.to_string(),
-        })?;
+        let at = at.map_err(|e| misuse(e.to_string()))?;
         (from_scratch, to_scratch) = (at, at.wrapping_add(rounded));
     }
     let span = |at: *mut u8, bytes: usize| {
@@ -205,7 +207,9 @@ fn run(
     let from_span = match &from {
         Some(place) => place.span,
         None => {
-            src.elements.fill(from_scratch, src.bytes, own);
+            src.elements
+                .fill(from_scratch, src.bytes, own)
+                .map_err(misuse)?;
             span(from_scratch, src.bytes)
         }
     };
@@ -221,7 +225,9 @@ fn run(
     );
     wait(layer, comm, &operation)?;
     if to.is_none() {
-        dst.elements.drain(to_scratch, dst.bytes, own);
+        dst.elements
+            .drain(to_scratch, dst.bytes, own)
+            .map_err(misuse)?;
     }
     Ok(())
 }

@@ -6,7 +6,8 @@
 //!
 //! One library serves MPICH, Open MPI and MPI 5's standard ABI: which one is below is seen when the program initialises it (`abi`).
 //!
-//! `abi`: handles and constants. `below`: functions of the library below. `memory`: how buffers reach the NIC. `group`: communicators.
+//! `abi`: handles and constants. `below`: functions of the library below. `elements`: the program's elements of a call. `memory`: how buffers reach the NIC.
+//! `device`: memory of a GPU. `group`: communicators.
 //! `layer`: the state of a process. `collective`: which calls are taken, and how. `failure`, `trace`: what the program and its user learn.
 //! `p2p`: messages between two ranks. `calls` and `fortran`: the functions that are exported.
 // `trace::say` writes whole lines.
@@ -16,6 +17,8 @@ mod abi;
 mod below;
 mod calls;
 mod collective;
+mod device;
+mod elements;
 mod failure;
 mod fortran;
 mod group;

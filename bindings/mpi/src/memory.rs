@@ -2,20 +2,17 @@
 //!
 //! Memory of `MPI_Alloc_mem` is exported: peers map it. Long buffers of ordinary memory are registered, and stay so, because nothing is pinned and
 //! the NIC touches only memory of operations under way: memory that was freed and is used again finds its registration, or replaces it. Short
-//! buffers, derived types and memory that cannot be registered (read-only, for example) are copied through exported memory of the group.
+//! buffers, derived types, memory of a GPU and memory that cannot be registered (read-only, for example) are copied through exported memory of the group.
 #![allow(unsafe_code)] // The program's memory, by its pointers.
 
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ringbell::abi::GpuVa;
 use ringbell::memory::{HostRegion, MemoryError};
 use ringbell::{HostBuffer, Nic, Span};
-
-use crate::abi::Handle;
-use crate::below::below;
 
 /// Ordinary memory up to this many bytes goes through scratch memory.
 const SHORT: usize = 64 << 10;
@@ -42,6 +39,16 @@ pub(crate) struct Memories {
 pub(crate) struct Place {
     pub(crate) span: Span,
     _known: Option<Known>,
+}
+
+impl Place {
+    /// Of no bytes.
+    pub(crate) fn nowhere() -> Place {
+        Place {
+            span: Span::NONE,
+            _known: None,
+        }
+    }
 }
 
 impl Memories {
@@ -149,132 +156,6 @@ fn overlapping(
         found.extend(known.remove_entry(&s));
     }
     found
-}
-
-/// One side of an operation: the program's elements, which are `bytes` one behind the other for the NIC.
-#[derive(Debug)]
-pub(crate) struct Side {
-    pub(crate) bytes: usize,
-    pub(crate) elements: Elements,
-    /// Copied in any case: it overlaps the other side, or is shorter than its block.
-    pub(crate) apart: bool,
-}
-
-/// Where the program's elements are.
-#[derive(Debug)]
-pub(crate) enum Elements {
-    None,
-    /// One behind the other.
-    Plain(*mut u8),
-    /// Of a derived type: packed and unpacked by the library below.
-    Typed(*mut u8, i64, Handle),
-    /// Blocks of their own places, each in its slot of so many bytes.
-    Blocks(usize, Vec<(Elements, usize)>),
-}
-
-impl Side {
-    pub(crate) const NONE: Side = Side {
-        bytes: 0,
-        elements: Elements::None,
-        apart: false,
-    };
-
-    pub(crate) fn plain(at: *mut u8, bytes: usize) -> Side {
-        Side {
-            bytes,
-            elements: Elements::Plain(at),
-            apart: false,
-        }
-    }
-
-    /// Its place without a copy, where there is one.
-    pub(crate) fn in_place(&self, memories: &Memories, nic: &Nic) -> Option<Place> {
-        match self.elements {
-            _ if self.bytes == 0 => Some(Place {
-                span: Span::NONE,
-                _known: None,
-            }),
-            Elements::Plain(at) if !self.apart => memories.place(nic, at, self.bytes),
-            _ => None,
-        }
-    }
-}
-
-impl Elements {
-    /// Copies them to scratch memory.
-    pub(crate) fn fill(&self, to: *mut u8, bytes: usize, own: Handle) {
-        match self {
-            Elements::None => {}
-            // SAFETY: the program's memory during its call, and scratch memory of at least as many bytes.
-            Elements::Plain(at) => unsafe { to.copy_from_nonoverlapping(*at, bytes) },
-            Elements::Typed(at, count, ty) => {
-                let mut position = 0;
-                type Pack = unsafe extern "C" fn(
-                    *const u8,
-                    c_int,
-                    Handle,
-                    *mut u8,
-                    c_int,
-                    *mut c_int,
-                    Handle,
-                ) -> c_int;
-                let pack: Pack = below!(
-                    "PMPI_Pack",
-                    fn(*const u8, c_int, Handle, *mut u8, c_int, *mut c_int, Handle) -> c_int
-                );
-                // SAFETY: the signature of MPI's standard; counts fit, which the caller has checked.
-                unsafe {
-                    pack(
-                        *at,
-                        *count as c_int,
-                        *ty,
-                        to,
-                        bytes as c_int,
-                        &raw mut position,
-                        own,
-                    )
-                };
-            }
-            Elements::Blocks(stride, blocks) => {
-                for (i, (block, bytes)) in blocks.iter().enumerate() {
-                    block.fill(to.wrapping_add(i * stride), *bytes, own);
-                }
-            }
-        }
-    }
-
-    /// Copies them from scratch memory.
-    pub(crate) fn drain(&self, from: *const u8, bytes: usize, own: Handle) {
-        match self {
-            Elements::None => {}
-            // SAFETY: as in `fill`.
-            Elements::Plain(at) => unsafe { at.copy_from_nonoverlapping(from, bytes) },
-            Elements::Typed(at, count, ty) => {
-                let mut position = 0;
-                let unpack = below!(
-                    "PMPI_Unpack",
-                    fn(*const u8, c_int, *mut c_int, *mut u8, c_int, Handle, Handle) -> c_int
-                );
-                // SAFETY: as in `fill`.
-                unsafe {
-                    unpack(
-                        from,
-                        bytes as c_int,
-                        &raw mut position,
-                        *at,
-                        *count as c_int,
-                        *ty,
-                        own,
-                    )
-                };
-            }
-            Elements::Blocks(stride, blocks) => {
-                for (i, (block, bytes)) in blocks.iter().enumerate() {
-                    block.drain(from.wrapping_add(i * stride), *bytes, own);
-                }
-            }
-        }
-    }
 }
 
 /// Exported memory of a group, for what is copied.

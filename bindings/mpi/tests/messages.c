@@ -1,10 +1,12 @@
 /* Random messages between ranks of MPI_COMM_WORLD: modes, types, lengths, wildcards, probes, persistent and cancelled requests, messages that are too
- * long, beside collectives of the library below. Prints a hash of what each rank received: it is the same with and without Ringbell. */
+ * long, memory of a GPU (device.h), beside collectives of the library below. Prints a hash of what each rank received: it is the same with and without Ringbell. */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "device.h"
 
 /* Of MPI_STATUSES_IGNORE in the header of MPICH. */
 #pragma GCC diagnostic ignored "-Wstringop-overflow"
@@ -12,7 +14,7 @@
 #define MOST 24
 
 static uint64_t state, hash = 1469598103934665603u;
-static int rank, size;
+static int rank, size, gpu;
 
 /* The same numbers on all ranks. */
 static uint32_t draw(uint32_t below) {
@@ -160,14 +162,18 @@ static void probed(uint32_t longest) {
 /* Blocking calls around the ring. */
 static void ring(uint32_t longest) {
     int right = (rank + 1) % size, left = (rank + size - 1) % size, count = (int)draw(longest), way = (int)draw(5);
-    int *a = malloc(longest * sizeof(int) + 4), *b = malloc(longest * sizeof(int) + 4), ended = 0;
+    int *a = malloc(longest * sizeof(int) + 4), *b = malloc(longest * sizeof(int) + 4), ended = 0, back = 0;
     MPI_Status status;
     fill(a, count, rank);
+    size_t bytes = longest * sizeof(int);
+    int *host[] = {a, b};
+    if (gpu) a = (int *)device_copy(a, bytes);
+    if (gpu && rank != 1) b = (int *)device_copy(b, bytes);
     switch (way) {
     case 0: MPI_Sendrecv(a, count, MPI_INT, right, 7, b, (int)longest, MPI_INT, left, 7, MPI_COMM_WORLD, &status); break;
     case 1:
         MPI_Sendrecv_replace(a, count, MPI_INT, right, 8, left, MPI_ANY_TAG, MPI_COMM_WORLD, &status);
-        memcpy(b, a, (size_t)count * sizeof(int));
+        back = 1;
         break;
     case 2: /* an open ring */
         left = rank == 0 ? MPI_PROC_NULL : left;
@@ -183,7 +189,10 @@ static void ring(uint32_t longest) {
         MPI_Bsend(a, count, MPI_INT, right, 10, MPI_COMM_WORLD);
         MPI_Recv(b, (int)longest, MPI_INT, MPI_ANY_SOURCE, 10, MPI_COMM_WORLD, &status);
     }
-    received(&status, b, 1);
+    if (a != host[0]) device_return(host[0], (char *)a, bytes);
+    if (b != host[1]) device_return(host[1], (char *)b, bytes);
+    a = host[0], b = host[1];
+    received(&status, back ? a : b, 1);
     free(a);
     free(b);
 }
@@ -218,6 +227,10 @@ static void derived(uint32_t longest) {
     MPI_Request request;
     MPI_Status status;
     fill(a, 3 * n, rank);
+    size_t bytes = (longest + 3) * sizeof(int);
+    int *host[] = {a, b};
+    if (gpu && n % 3) a = (int *)device_copy(a, bytes);
+    if (gpu) b = (int *)device_copy(b, bytes);
     MPI_Irecv(b, way == 0 ? 2 * n : n, way == 0 ? MPI_INT : pairs, left, 4, MPI_COMM_WORLD, &request);
     switch (way) {
     case 0: case 1: MPI_Send(a, n, pairs, right, 4, MPI_COMM_WORLD); break;
@@ -225,6 +238,9 @@ static void derived(uint32_t longest) {
     default: MPI_Send(a, 2 * n, MPI_INT, right, 4, MPI_COMM_WORLD);
     }
     MPI_Wait(&request, &status);
+    if (a != host[0]) device_return(host[0], (char *)a, bytes);
+    if (b != host[1]) device_return(host[1], (char *)b, bytes);
+    a = host[0], b = host[1];
     MPI_Get_count(&status, pairs, &count);
     MPI_Get_elements(&status, pairs, &elements);
     mix(&count, sizeof count);
@@ -307,6 +323,7 @@ int main(int argc, char **argv) {
     uint32_t longest = argc > 3 ? (uint32_t)atoi(argv[3]) : 3000;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
+    gpu = device_open();
     int room = (int)(4 * MOST * (longest * sizeof(int) + MPI_BSEND_OVERHEAD));
     void *attached = malloc((size_t)room);
     MPI_Buffer_attach(attached, room);

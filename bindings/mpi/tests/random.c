@@ -1,10 +1,13 @@
-/* Random collectives: random communicators, counts, types, operations, roots, memory, in place or not, derived types on some ranks.
+/* Random collectives: random communicators, counts, types, operations, roots, memory (also of a GPU: device.h), in place or not, derived types on some
+ * ranks.
  * Prints a hash of everything that each rank received: it is the same with and without Ringbell. */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "device.h"
 
 static uint64_t state, hash = 1469598103934665603u;
 
@@ -77,6 +80,7 @@ int main(int argc, char **argv) {
     const MPI_Op ops[] = {MPI_SUM, MPI_PROD, MPI_MIN, MPI_MAX};
     MPI_Op own_op;
     MPI_Op_create(user_op, 0, &own_op);
+    int gpu = device_open();
     for (int round = 0; round < rounds; round++) {
         MPI_Comm comm = MPI_COMM_WORLD;
         state = seed + (uint64_t)round;
@@ -109,27 +113,33 @@ int main(int argc, char **argv) {
                 MPI_Type_commit(&sent_type);
                 sent_count = n / 2;
             }
+            /* Calls that are handed on need memory of the host: the library below knows no other. Other ranks decide otherwise. */
+            int taken = size > 1 && count > 0 && kind != 6 && kind != 10;
+            if (kind > 6) taken = taken && t->type != MPI_SHORT && (kind != 7 || t->type != MPI_INT);
+            int on_gpu = gpu && taken ? (round + call + world_rank) % 4 : 0;
+            char *src = on_gpu & 1 ? device_copy(from, all + 64) : from, *dst = on_gpu & 2 ? device_copy(to, all + 64) : to;
+            size_t undefined = all;
             switch (kind) {
             case 0: MPI_Barrier(comm); break;
-            case 1: MPI_Bcast(to, sent_count, sent_type, root, comm); break;
+            case 1: MPI_Bcast(dst, sent_count, sent_type, root, comm); break;
             case 2: {
-                if (in_place) MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, to, n, t->type, comm);
-                else MPI_Allgather(from, sent_count, sent_type, to, n, t->type, comm);
+                if (in_place) MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, dst, n, t->type, comm);
+                else MPI_Allgather(src, sent_count, sent_type, dst, n, t->type, comm);
                 break;
             }
             case 3: {
-                if (in_place && rank == root) MPI_Gather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, to, n, t->type, root, comm);
-                else MPI_Gather(from, sent_count, sent_type, rank == root ? to : NULL, n, t->type, root, comm);
+                if (in_place && rank == root) MPI_Gather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, dst, n, t->type, root, comm);
+                else MPI_Gather(src, sent_count, sent_type, rank == root ? dst : NULL, n, t->type, root, comm);
                 break;
             }
             case 4: {
-                if (in_place && rank == root) MPI_Scatter(from, n, t->type, MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, root, comm);
-                else MPI_Scatter(rank == root ? from : NULL, n, t->type, to, sent_count, sent_type, root, comm);
+                if (in_place && rank == root) MPI_Scatter(src, n, t->type, MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, root, comm);
+                else MPI_Scatter(rank == root ? src : NULL, n, t->type, dst, sent_count, sent_type, root, comm);
                 break;
             }
             case 5: {
-                if (in_place) MPI_Alltoall(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, to, n, t->type, comm);
-                else MPI_Alltoall(from, sent_count, sent_type, to, n, t->type, comm);
+                if (in_place) MPI_Alltoall(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, dst, n, t->type, comm);
+                else MPI_Alltoall(src, sent_count, sent_type, dst, n, t->type, comm);
                 break;
             }
             case 6: {
@@ -140,36 +150,39 @@ int main(int argc, char **argv) {
                     places[r] = at;
                     at += counts[r] + (at + counts[r] < n ? 1 : 0);
                 }
-                if (in_place) MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, to, counts, places, t->type, comm);
-                else MPI_Allgatherv(from, counts[rank], t->type, to, counts, places, t->type, comm);
+                if (in_place) MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, dst, counts, places, t->type, comm);
+                else MPI_Allgatherv(src, counts[rank], t->type, dst, counts, places, t->type, comm);
                 free(counts);
                 free(places);
                 break;
             }
             case 7: {
                 if (draw(8) == 0 && t->type == MPI_INT) op = own_op;
-                MPI_Allreduce(in_place ? MPI_IN_PLACE : from, to, n, t->type, op, comm);
+                MPI_Allreduce(in_place ? MPI_IN_PLACE : src, dst, n, t->type, op, comm);
                 break;
             }
             case 8: {
                 /* MPICH 4.0 alone ends with a fault for other roots. */
-                if (in_place && rank == root && root == 0) MPI_Reduce(MPI_IN_PLACE, to, n, t->type, op, root, comm);
-                else MPI_Reduce(from, rank == root ? to : NULL, n, t->type, op, root, comm);
+                if (in_place && rank == root && root == 0) MPI_Reduce(MPI_IN_PLACE, dst, n, t->type, op, root, comm);
+                else MPI_Reduce(src, rank == root ? dst : NULL, n, t->type, op, root, comm);
                 break;
             }
-            case 9: MPI_Reduce_scatter_block(in_place ? MPI_IN_PLACE : from, to, n, t->type, op, comm); break;
+            case 9: MPI_Reduce_scatter_block(in_place ? MPI_IN_PLACE : src, dst, n, t->type, op, comm); break;
             case 10: {
                 int *counts = calloc((size_t)size, sizeof(int));
                 int alike = (int)draw(2);
                 for (int r = 0; r < size; r++) counts[r] = alike ? n : (int)draw((uint32_t)n + 1);
                 int own = counts[rank];
-                MPI_Reduce_scatter(in_place ? MPI_IN_PLACE : from, to, counts, t->type, op, comm);
+                MPI_Reduce_scatter(in_place ? MPI_IN_PLACE : src, dst, counts, t->type, op, comm);
                 /* In place, what lies behind the result is undefined. */
-                if (in_place) memset(to + (size_t)own * (size_t)t->size, 0, all - (size_t)own * (size_t)t->size);
+                if (in_place) undefined = (size_t)own * (size_t)t->size;
                 free(counts);
                 break;
             }
             }
+            if (on_gpu & 1) device_return(from, src, all + 64);
+            if (on_gpu & 2) device_return(to, dst, all + 64);
+            if (undefined < all) memset(to + undefined, 0, all - undefined);
             if (kind == 9 && in_place) memset(to + one, 0, all - one);
             mix(from, all);
             mix(to, all);

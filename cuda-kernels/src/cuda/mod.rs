@@ -8,7 +8,8 @@
 //! - `module` brings the kernels (embedded fat binaries, else `nvrtc`), and `stream` launches them;
 //! - `memory` and `copy_engine` move bytes for the NIC and the host, `dma` is the NIC's view of them, and [`GpuMapper`] is the
 //!   interface of what maps GPU memory for the CPU;
-//! - `ipc`, `open_allocations` and `peer_copies` export and import allocations; `adopt` takes in foreign memory.
+//! - `ipc`, `open_allocations` and `peer_copies` export and import allocations; `adopt` takes in foreign memory;
+//!   `device_copies` copies it where plain pointers are given.
 //!
 //! Not measured, and not yet run on a real GPU: CI runs this code over a `libcuda.so.1` of its own, whose
 //! launches go to the emulated GPU. It says nothing of a GPU's memory ordering or speed.
@@ -27,6 +28,8 @@ mod copy_engine;
 mod cust;
 #[cfg(feature = "cuda")]
 mod deferred_release;
+#[cfg(feature = "cuda")]
+mod device_copies;
 #[cfg(feature = "cuda")]
 mod device_memory;
 #[cfg(feature = "cuda")]
@@ -80,6 +83,8 @@ pub use adopt::{AdoptedSlice, ForeignMemory};
 pub use capabilities::{
     Capabilities, ComputeMode, DirectRdma, HostAccess, WriteOrder, CONNECTIONS_VARIABLE,
 };
+#[cfg(feature = "cuda")]
+pub use device_copies::{gpu_of, has_driver, DeviceCopies};
 #[cfg(feature = "cuda")]
 pub use dmabuf::DmaBufMapper;
 #[cfg(feature = "cuda")]

@@ -155,6 +155,22 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(ctx: *mut *mut c_void, _device
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn cuDevicePrimaryCtxGetState(
+    _device: c_int,
+    flags: *mut c_uint,
+    active: *mut c_int,
+) -> Result {
+    call(|| {
+        let retained = RETAINED.load(Ordering::Relaxed) > 0;
+        // SAFETY: the caller's pointers.
+        unsafe {
+            put(flags, 0)?;
+            put(active, retained.into())
+        }
+    })
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(_device: c_int) -> Result {
     match RETAINED.load(Ordering::Relaxed) {
         0 => return INVALID_CONTEXT,

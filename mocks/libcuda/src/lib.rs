@@ -70,6 +70,8 @@ pub struct Faults {
     /// `slow-writes`: every copy to the GPU takes five milliseconds, so that a reader that does not wait for
     /// it sees the bytes from before.
     pub slow_writes: bool,
+    /// `guard`: memory of the GPU ends a program that touches it from the host. Kernels, which run on the host here, may not use it either.
+    pub guard: bool,
     /// `no-pinning`: the host has no memory to pin.
     pub no_pinning: bool,
     /// `dmabuf`: no fault, but a GPU whose dma-bufs the CPU can map.
@@ -128,6 +130,7 @@ impl Faults {
                 ("no-fatbin", _) => f.no_fatbin = true,
                 ("no-nvrtc", _) => f.no_nvrtc = true,
                 ("slow-writes", _) => f.slow_writes = true,
+                ("guard", _) => f.guard = true,
                 ("no-pinning", _) => f.no_pinning = true,
                 ("no-words", _) => f.no_words = true,
                 ("other-gpu", _) => f.other_gpu = true,

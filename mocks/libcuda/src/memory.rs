@@ -5,7 +5,7 @@ use std::ffi::{c_uint, c_void};
 use std::sync::{Mutex, PoisonError};
 
 use ringbell_cuda_kernels::GpuBuffer;
-use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+use rustix::mm::{MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
 use crate::{
     call, faults, gpu, lock, put, ready, strict, Result, HOST_MEMORY_ALREADY_REGISTERED,
@@ -82,7 +82,7 @@ impl Memory {
         if len == 0 {
             return Err(INVALID_VALUE);
         }
-        let (va, own) = if len < SMALL {
+        let (va, own) = if len < SMALL && !faults().guard {
             let va = match self.small(len) {
                 Some(va) => va,
                 None => {
@@ -97,6 +97,7 @@ impl Memory {
             (own.va().0, Some(own))
         };
         self.insert(va, len, managed, false, own);
+        guard(va, len, MprotectFlags::empty());
         Ok(va)
     }
 
@@ -122,6 +123,32 @@ impl Memory {
         let (base, p) = self.host.range(..=at).next_back()?;
         (at < base + p.len as u64).then_some((*base, p))
     }
+}
+
+/// With the fault `guard`: lets the host touch an allocation, or not.
+fn guard(va: u64, len: u64, rights: MprotectFlags) {
+    if !faults().guard {
+        return;
+    }
+    let pages = (len.next_multiple_of(HOST_PAGE)) as usize;
+    // SAFETY: whole pages of one allocation, which begins at a page and shares none.
+    let set = unsafe { rustix::mm::mprotect(va as *mut c_void, pages, rights) };
+    set.expect("an allocation can be guarded");
+}
+
+/// Runs a copy of the driver's, which may touch the GPU's memory around an address.
+pub(crate) fn copying(va: u64, copy: impl FnOnce()) {
+    if !faults().guard {
+        return copy();
+    }
+    let around = lock(&MEMORY).around(va).map(|(base, a)| (base, a.len));
+    let Some((base, len)) = around else {
+        // The host's side.
+        return copy();
+    };
+    guard(base, len, MprotectFlags::READ | MprotectFlags::WRITE);
+    copy();
+    guard(base, len, MprotectFlags::empty());
 }
 
 /// Pages of the host, which are registered as wholes.
@@ -232,6 +259,7 @@ pub unsafe extern "C" fn cuMemFree_v2(va: u64) -> Result {
         let removed = memory.device.remove(&va);
         drop(memory);
         if let Some(a) = removed {
+            guard(va, a.len, MprotectFlags::READ | MprotectFlags::WRITE);
             crate::ipc::forget(a.id);
         }
         Ok(())

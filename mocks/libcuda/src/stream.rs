@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ringbell_cuda_kernels::{Event, KernelArg, LaunchError, Stream};
 
-use crate::memory::{is_device, is_pinned};
+use crate::memory::{copying, is_device, is_pinned};
 use crate::{
     call, faults, gpu, lock, lose, module, put, ready, strict, Result,
     COOPERATIVE_LAUNCH_TOO_LARGE, INVALID_HANDLE, INVALID_VALUE, LAUNCH_FAILED, NOT_READY,
@@ -337,7 +337,9 @@ fn copy_later(s: &Stream, to: u64, from: u64, bytes: usize, write: bool) {
         // SAFETY: the range on the GPU was checked when the copy was queued, and freeing it waits; the
         // host's half is pinned and lives until the stream has reached the copy, as the interface
         // demands.
-        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+        let copy =
+            || unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+        copying(to, || copying(from, copy));
     });
 }
 
@@ -372,7 +374,10 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
             s.host(move || {
                 slow();
                 // SAFETY: as in `copy_later`.
-                unsafe { std::ptr::copy_nonoverlapping(taken.as_ptr(), to as *mut u8, bytes) };
+                let copy = || unsafe {
+                    std::ptr::copy_nonoverlapping(taken.as_ptr(), to as *mut u8, bytes)
+                };
+                copying(to, copy);
             });
             Ok(())
         })

@@ -29,6 +29,10 @@ fn refused(layer: &Layer, why: Refused) -> Option<c_int> {
     match why {
         Refused::HandOn => None,
         Refused::TooLong => Some(failure::raise(layer.tables.world, ERR_COUNT)),
+        Refused::NoCopy(why) => {
+            trace::say(format_args!("rank {}: {why}", layer.rank()));
+            Some(failure::raise(layer.tables.world, failure::code(&why)))
+        }
     }
 }
 

@@ -20,7 +20,8 @@ use ringbell::{
 use super::frame::{Frame, HEAD};
 use super::matching::{Envelope, Queues, Wanted};
 use super::operation::{Bytes, Fault, Finished, Op, Outcome, PEER_FAILED};
-use crate::memory::{Elements, Memories, Place};
+use crate::elements::Elements;
+use crate::memory::{Memories, Place};
 
 /// Most bytes of a short message: those of memory that is not registered ([`crate::memory`]).
 pub(super) const SHORT: usize = 64 << 10;

@@ -25,8 +25,8 @@ use ringbell::{Communicator, Nic};
 use crate::abi::{Abi, Handle, Tables};
 use crate::below::{below, find};
 use crate::collective::Buffer;
+use crate::elements::Elements;
 use crate::layer::Layer;
-use crate::memory::Elements;
 use crate::trace;
 use engine::{Engine, Message, Receive, Send, Source};
 use matching::{Envelope, Wanted};
@@ -78,6 +78,8 @@ enum Refused {
     HandOn,
     /// Of a derived type, and longer than the library below packs.
     TooLong,
+    /// Memory of a GPU that the driver does not copy.
+    NoCopy(String),
 }
 
 impl Messages {
@@ -222,14 +224,14 @@ impl Messages {
         op: Arc<Op>,
     ) -> Result<u64, Refused> {
         let (to, bytes) = sendable(layer, &buffer, to, tag)?;
-        let plain = layer.tables.plain(buffer.ty).is_some();
-        let source = if plain && mode != Mode::Buffered {
-            Source::Program(buffer.at.cast())
-        } else {
-            let mut packed = vec![0; bytes as usize];
-            let elements = buffer.elements(layer);
-            elements.fill(packed.as_mut_ptr(), packed.len(), layer.tables.own);
-            Source::Heap(packed)
+        let source = match buffer.elements(layer) {
+            Elements::Plain(at) if mode != Mode::Buffered => Source::Program(at),
+            elements => {
+                let mut packed = vec![0; bytes as usize];
+                let filled = elements.fill(packed.as_mut_ptr(), packed.len(), layer.tables.own);
+                filled.map_err(Refused::NoCopy)?;
+                Source::Heap(packed)
+            }
         };
         let mut engine = self.lock();
         let op = match mode {
@@ -456,30 +458,31 @@ fn taken(comm: Handle, call: &'static str) -> Option<(&'static Layer, &'static M
 
 impl Elements {
     /// Copies so many bytes to them, which may end within an element.
-    fn drain_some(&self, from: *const u8, bytes: usize, layer: &Layer) {
+    fn drain_some(&self, from: *const u8, bytes: usize, layer: &Layer) -> Result<(), String> {
         let own = layer.tables.own;
         let Elements::Typed(at, _, ty) = self else {
             return self.drain(from, bytes, own);
         };
         let one = Buffer::new(at.cast(), 1, *ty);
         let Some(size) = one.bytes(layer).filter(|s| *s > 0) else {
-            return;
+            return Ok(());
         };
         let whole = bytes / size as usize;
         let elements = Elements::Typed(*at, whole as i64, *ty);
-        elements.drain(from, whole * size as usize, own);
+        elements.drain(from, whole * size as usize, own)?;
         let rest = bytes % size as usize;
         if rest > 0 {
             // The element as it is, with a new start.
             let last = one.part(layer, whole as i64, 1).elements(layer);
             let mut packed = vec![0_u8; size as usize];
-            last.fill(packed.as_mut_ptr(), packed.len(), own);
+            last.fill(packed.as_mut_ptr(), packed.len(), own)?;
             // SAFETY: the bytes received have that many behind the whole elements.
             unsafe {
                 let tail = from.add(bytes - rest);
                 packed.as_mut_ptr().copy_from_nonoverlapping(tail, rest);
             }
-            last.drain(packed.as_ptr(), packed.len(), own);
+            last.drain(packed.as_ptr(), packed.len(), own)?;
         }
+        Ok(())
     }
 }

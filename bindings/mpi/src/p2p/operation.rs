@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::matching::Envelope;
 use crate::abi::{Abi, Handle, Tables};
 use crate::below::below;
+use crate::elements::Elements;
 use crate::failure;
 use crate::layer::Layer;
-use crate::memory::Elements;
 use crate::trace;
 
 /// Start of the text of an error that a rank's end has caused.
@@ -123,7 +123,7 @@ impl Op {
 pub(super) struct Finished {
     pub(super) op: Arc<Op>,
     pub(super) outcome: Outcome,
-    /// Elements of a derived type, with the bytes that are still to be unpacked.
+    /// Elements of a derived type or in memory of a GPU, with the bytes that are still to be copied to them.
     pub(super) unpack: Option<(Elements, Bytes)>,
 }
 
@@ -138,12 +138,15 @@ pub(super) enum Bytes {
 impl Finished {
     /// Unpacks, and completes the request.
     pub(super) fn finish(mut self, layer: &Layer) {
-        match &self.unpack {
+        let unpacked = match &self.unpack {
             Some((elements, Bytes::Heap(b))) => elements.drain_some(b.as_ptr(), b.len(), layer),
             Some((elements, Bytes::Exported(b, len))) => {
-                elements.drain_some(b.as_ptr(), *len, layer);
+                elements.drain_some(b.as_ptr(), *len, layer)
             }
-            None => {}
+            None => Ok(()),
+        };
+        if let Err(why) = unpacked {
+            self.outcome.fault = Some(Fault::Lost(why));
         }
         let request = *self
             .op
