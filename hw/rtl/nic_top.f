@@ -17,4 +17,10 @@ hll.sv
 pack.sv
 clock_gate.sv
 engines.sv
+float_add.sv
+reduce.sv
+sequencer.sv
+dma_whole.sv
+ring.sv
+dma_share.sv
 nic_top.sv

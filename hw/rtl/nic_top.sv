@@ -1,11 +1,12 @@
-// The NIC's data path: registers, GTLB, descriptors, DMA, the direct model, and engines on the path of what is received, between PCIe and
-// a network transport.
+// The NIC's data path: registers, GTLB, descriptors, DMA, the direct model, engines on the path of what is received, and ring collectives, between
+// PCIe and a network transport.
 //
 // PCIe: an AXI4-Lite slave for the BAR; reads of bursts, answered in order by aligned lines (`entry` tells the two users apart);
 // writes of aligned lines with strobes, taken in order. A completion line (`line_done`) follows the lines of its data.
 // Network: the streams of FpgaNIC Table 4, as in `direct`. Command layer: descriptors leave decoded (`op`), and come back as operations
 // on connections (`io`) and completions (`done`). It is software: sessions, keys and deadlines are its work, as are the
-// registers that are not the GTLB's, and the status registers' values.
+// registers that are not the GTLB's, and the status registers' values. Collectives (`ring`) have their own streams to two neighbours, and lines of
+// on-card memory outside; the command layer writes their steps.
 module nic_top #(
   parameter int unsigned Conns     = 64,
   parameter int unsigned Queues    = 16,
@@ -150,7 +151,59 @@ module nic_top #(
   output logic [1:0]   result_rest_len_o,
   output logic [23:0]  result_rest_o,
   output logic [31:0]  engine_beats_o,
-  output logic [31:0]  engine_stalls_o
+  output logic [31:0]  engine_stalls_o,
+
+  // ---------------------------------------------------------------- Ring collectives: command layer, neighbours, on-card memory
+  input  logic         ring_step_we_i,
+  input  logic [5:0]   ring_step_index_i,
+  input  logic         ring_step_net_in_i,
+  input  logic         ring_step_gpu_in_i,
+  input  logic         ring_step_net_out_i,
+  input  logic         ring_step_gpu_out_i,
+  input  logic [63:0]  ring_step_read_va_i,
+  input  logic [63:0]  ring_step_write_va_i,
+  input  logic [25:0]  ring_step_slot_i,
+  input  logic [31:0]  ring_step_len_i,
+  input  logic         ring_start_valid_i,
+  output logic         ring_start_ready_o,
+  input  logic [6:0]   ring_start_steps_i,
+  input  logic [7:0]   ring_start_dtype_i,
+  input  logic [7:0]   ring_start_redop_i,
+  output logic         ring_report_valid_o,
+  input  logic         ring_report_ready_i,
+  output logic [2:0]   ring_report_status_o,
+  output logic [63:0]  ring_report_va_o,
+  output logic [27:0]  ring_at_step_o,
+  output logic [103:0] ring_at_beat_o,
+  input  logic         ring_clear_valid_i,
+  output logic         ring_clear_ready_o,
+
+  input  logic         ring_rx_meta_valid_i,
+  output logic         ring_rx_meta_ready_o,
+  input  logic [31:0]  ring_rx_meta_len_i,
+  input  logic         ring_rx_valid_i,
+  output logic         ring_rx_ready_o,
+  input  logic [511:0] ring_rx_data_i,
+  input  logic         ring_rx_last_i,
+  output logic         ring_tx_meta_valid_o,
+  input  logic         ring_tx_meta_ready_i,
+  output logic [31:0]  ring_tx_meta_len_o,
+  output logic         ring_tx_valid_o,
+  input  logic         ring_tx_ready_i,
+  output logic [511:0] ring_tx_data_o,
+  output logic [63:0]  ring_tx_keep_o,
+  output logic         ring_tx_last_o,
+
+  output logic [1:0]    ring_store_valid_o,
+  input  logic [1:0]    ring_store_ready_i,
+  output logic [51:0]   ring_store_line_o,
+  output logic [1023:0] ring_store_o,
+  input  logic [1:0]    ring_store_ack_i,
+  output logic [1:0]    ring_load_valid_o,
+  input  logic [1:0]    ring_load_ready_i,
+  output logic [51:0]   ring_load_line_o,
+  input  logic [1:0]    ring_load_valid_i,
+  input  logic [1023:0] ring_load_i
 );
   // ---------------------------------------------------------------- Registers
   logic        bell_valid, bell_ready, reg_valid, reg_ready, reg_refuse;
@@ -260,15 +313,21 @@ module nic_top #(
     .result_valid_o, .result_ready_i, .result_o, .result_keep_o, .result_last_o, .result_error_o,
     .rest_len_o(result_rest_len_o), .rest_o(result_rest_o), .beats_o(engine_beats_o), .stalls_o(engine_stalls_o));
 
-  // ---------------------------------------------------------------- Direct model and DMA
-  logic         rcmd_valid, rcmd_ready, rdata_valid, rdata_ready, rdata_last, rdata_cut;
-  logic [63:0]  rcmd_va, rdata_keep;
-  logic [31:0]  rcmd_len;
-  logic [511:0] rdata;
-  logic         wcmd_valid, wcmd_ready, wdata_valid, wdata_ready, wdata_cut, report_valid, report_ready, report_fault, report_cut;
-  logic [63:0]  wcmd_va, report_va;
-  logic [31:0]  wcmd_len;
-  logic [511:0] wdata;
+  // ---------------------------------------------------------------- Direct model and ring collectives, beside each other at the DMA
+  // Bit 0 and the low words: the direct model's.
+  logic [1:0]    use_read, use_read_ready, use_data, use_data_ready, use_write, use_write_ready, use_wdata, use_wdata_ready, use_report;
+  logic [127:0]  use_read_va, use_write_va;
+  logic [63:0]   use_read_len, use_write_len;
+  logic [1023:0] use_beats;
+  logic          direct_cut, direct_reports;
+  logic          rcmd_valid, rcmd_ready, rdata_valid, rdata_ready, rdata_last, rdata_cut;
+  logic [63:0]   rcmd_va, rdata_keep;
+  logic [31:0]   rcmd_len;
+  logic [511:0]  rdata;
+  logic          wcmd_valid, wcmd_ready, wdata_valid, wdata_ready, wdata_cut, report_valid, report_ready, report_fault, report_cut;
+  logic [63:0]   wcmd_va, report_va;
+  logic [31:0]   wcmd_len;
+  logic [511:0]  wdata;
   direct #(.Conns(Conns), .Slots(Operations)) i_direct (
     .clk_i, .rst_ni, .ctl_valid_i, .ctl_ready_o, .ctl_conn_i, .ctl_what_i,
     .op_valid_i(io_valid_i), .op_ready_o(io_ready_o), .op_send_i(io_send_i), .op_conn_i(io_conn_i), .op_va_i(io_va_i),
@@ -280,13 +339,50 @@ module nic_top #(
     .tx_meta_len_o, .tx_valid_o, .tx_ready_i, .tx_data_o, .tx_keep_o, .tx_last_o, .tx_cut_o,
     .want_valid_o, .want_ready_i, .want_conn_o, .want_len_o, .want_some_o, .rx_meta_valid_i, .rx_meta_ready_o, .rx_meta_conn_i,
     .rx_meta_len_i, .rx_valid_i(seg_valid), .rx_ready_o(seg_ready), .rx_data_i(seg), .rx_last_i(seg_last), .rx_dropped_o,
-    .read_valid_o(rcmd_valid), .read_ready_i(rcmd_ready), .read_va_o(rcmd_va), .read_len_o(rcmd_len),
-    .data_valid_i(rdata_valid), .data_ready_o(rdata_ready), .data_i(rdata), .keep_i(rdata_keep), .last_i(rdata_last),
+    .read_valid_o(use_read[0]), .read_ready_i(use_read_ready[0]), .read_va_o(use_read_va[63:0]), .read_len_o(use_read_len[31:0]),
+    .data_valid_i(use_data[0]), .data_ready_o(use_data_ready[0]), .data_i(rdata), .keep_i(rdata_keep), .last_i(rdata_last),
     .cut_i(rdata_cut),
-    .write_valid_o(wcmd_valid), .write_ready_i(wcmd_ready), .write_va_o(wcmd_va), .write_len_o(wcmd_len),
-    .wdata_valid_o(wdata_valid), .wdata_ready_i(wdata_ready), .wdata_o(wdata), .wdata_cut_o(wdata_cut),
-    .report_valid_i(report_valid), .report_ready_o(report_ready), .report_fault_i(report_fault), .report_cut_i(report_cut),
+    .write_valid_o(use_write[0]), .write_ready_i(use_write_ready[0]), .write_va_o(use_write_va[63:0]),
+    .write_len_o(use_write_len[31:0]),
+    .wdata_valid_o(use_wdata[0]), .wdata_ready_i(use_wdata_ready[0]), .wdata_o(use_beats[511:0]), .wdata_cut_o(direct_cut),
+    .report_valid_i(use_report[0]), .report_ready_o(direct_reports), .report_fault_i(report_fault), .report_cut_i(report_cut),
     .report_va_i(report_va));
+
+  ring i_ring (
+    .clk_i, .rst_ni, .step_we_i(ring_step_we_i), .step_index_i(ring_step_index_i), .step_net_in_i(ring_step_net_in_i),
+    .step_gpu_in_i(ring_step_gpu_in_i), .step_net_out_i(ring_step_net_out_i), .step_gpu_out_i(ring_step_gpu_out_i),
+    .step_read_va_i(ring_step_read_va_i), .step_write_va_i(ring_step_write_va_i), .step_slot_i(ring_step_slot_i),
+    .step_len_i(ring_step_len_i), .start_valid_i(ring_start_valid_i), .start_ready_o(ring_start_ready_o),
+    .start_steps_i(ring_start_steps_i), .start_dtype_i(ring_start_dtype_i), .start_redop_i(ring_start_redop_i),
+    .report_valid_o(ring_report_valid_o), .report_ready_i(ring_report_ready_i), .report_status_o(ring_report_status_o),
+    .report_va_o(ring_report_va_o), .at_step_o(ring_at_step_o), .at_beat_o(ring_at_beat_o),
+    .clear_valid_i(ring_clear_valid_i), .clear_ready_o(ring_clear_ready_o),
+    .rcmd_valid_o(use_read[1]), .rcmd_ready_i(use_read_ready[1]), .rcmd_va_o(use_read_va[127:64]), .rcmd_len_o(use_read_len[63:32]),
+    .rdata_valid_i(use_data[1]), .rdata_i(rdata), .rdata_last_i(rdata_last), .rdata_cut_i(rdata_cut),
+    .wcmd_valid_o(use_write[1]), .wcmd_ready_i(use_write_ready[1]), .wcmd_va_o(use_write_va[127:64]),
+    .wcmd_len_o(use_write_len[63:32]),
+    .wdata_valid_o(use_wdata[1]), .wdata_ready_i(use_wdata_ready[1]), .wdata_o(use_beats[1023:512]),
+    .dma_report_valid_i(use_report[1]), .dma_report_fault_i(report_fault), .dma_report_va_i(report_va),
+    .rx_meta_valid_i(ring_rx_meta_valid_i), .rx_meta_ready_o(ring_rx_meta_ready_o), .rx_meta_len_i(ring_rx_meta_len_i),
+    .rx_valid_i(ring_rx_valid_i), .rx_ready_o(ring_rx_ready_o), .rx_data_i(ring_rx_data_i), .rx_last_i(ring_rx_last_i),
+    .tx_meta_valid_o(ring_tx_meta_valid_o), .tx_meta_ready_i(ring_tx_meta_ready_i), .tx_meta_len_o(ring_tx_meta_len_o),
+    .tx_valid_o(ring_tx_valid_o), .tx_ready_i(ring_tx_ready_i), .tx_data_o(ring_tx_data_o), .tx_keep_o(ring_tx_keep_o),
+    .tx_last_o(ring_tx_last_o), .store_valid_o(ring_store_valid_o), .store_ready_i(ring_store_ready_i),
+    .store_line_o(ring_store_line_o), .store_o(ring_store_o), .store_ack_i(ring_store_ack_i), .load_valid_o(ring_load_valid_o),
+    .load_ready_i(ring_load_ready_i), .load_line_o(ring_load_line_o), .load_valid_i(ring_load_valid_i), .load_i(ring_load_i));
+  assign use_data_ready[1] = 1'b1;
+
+  dma_share i_share (
+    .clk_i, .rst_ni, .read_valid_i(use_read), .read_ready_o(use_read_ready), .read_va_i(use_read_va), .read_len_i(use_read_len),
+    .data_valid_o(use_data), .data_ready_i(use_data_ready),
+    .write_valid_i(use_write), .write_ready_o(use_write_ready), .write_va_i(use_write_va), .write_len_i(use_write_len),
+    .wdata_valid_i(use_wdata), .wdata_ready_o(use_wdata_ready), .wdata_i(use_beats), .wdata_cut_i({1'b0, direct_cut}),
+    .report_valid_o(use_report), .report_ready_i({1'b1, direct_reports}),
+    .rcmd_valid_o(rcmd_valid), .rcmd_ready_i(rcmd_ready), .rcmd_va_o(rcmd_va), .rcmd_len_o(rcmd_len),
+    .rdata_valid_i(rdata_valid), .rdata_ready_o(rdata_ready), .rdata_last_i(rdata_last),
+    .wcmd_valid_o(wcmd_valid), .wcmd_ready_i(wcmd_ready), .wcmd_va_o(wcmd_va), .wcmd_len_o(wcmd_len),
+    .wbeat_valid_o(wdata_valid), .wbeat_ready_i(wdata_ready), .wbeat_o(wdata), .wbeat_cut_o(wdata_cut),
+    .done_valid_i(report_valid), .done_ready_o(report_ready));
 
   logic        burst_valid, burst_ready;
   logic [63:0] burst_bus;

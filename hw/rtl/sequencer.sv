@@ -10,8 +10,9 @@
 // network is used in them too, for another part of the data. For that GPU reads are asked for up to 16 steps ahead: a program must
 // not read what it wrote in the 16 steps before.
 //
-// A collective ends with one report. A message of another length than its step, a type that `reduce` refuses, and Deadline cycles
-// without any progress end it early; streams are broken then, and the next start waits for a reset.
+// A collective ends with one report, after the GPU has all of its writes. A message of another length than its step, a type that `reduce`
+// refuses, an address of the GPU that faults, and Deadline cycles without any progress end it early; streams are broken then, and the next
+// start waits for a reset.
 module sequencer #(
   parameter int unsigned Deadline = 1 << 24
 ) (
@@ -38,14 +39,16 @@ module sequencer #(
   input  logic [7:0]   start_redop_i,
   output logic         report_valid_o,
   input  logic         report_ready_i,
-  // 0 done, 1 deadline, 2 message of another length, 3 type or operation.
-  output logic [1:0]   report_status_o,
+  // 0 done, 1 deadline, 2 message of another length, 3 type or operation, 4 address of the GPU.
+  output logic [2:0]   report_status_o,
   // The state table: inputs with and without a message and outputs likewise, in this order: those of steps before these are done, and of
   // each of these so many beats.
   output logic [27:0]  at_step_o,
   output logic [103:0] at_beat_o,
 
-  // GPU memory, by the streams of FpgaNIC Table 3.
+  // GPU memory, by the streams of FpgaNIC Table 3. An address has faulted; all beats that it was given are written.
+  input  logic         fault_i,
+  input  logic         written_i,
   output logic         read_cmd_valid_o,
   input  logic         read_cmd_ready_i,
   output logic [63:0]  read_cmd_va_o,
@@ -112,10 +115,11 @@ module sequencer #(
   localparam int unsigned WaitW   = $clog2(Deadline + 1);
   localparam logic [6:0]  Ahead   = 7'd16;
 
-  localparam logic [1:0] Done   = 2'd0;
-  localparam logic [1:0] Late   = 2'd1;
-  localparam logic [1:0] Length = 2'd2;
-  localparam logic [1:0] Type   = 2'd3;
+  localparam logic [2:0] Done    = 3'd0;
+  localparam logic [2:0] Late    = 3'd1;
+  localparam logic [2:0] Length  = 3'd2;
+  localparam logic [2:0] Type    = 3'd3;
+  localparam logic [2:0] Address = 3'd4;
 
   // Last beat of so many bytes; a value without bytes is a beat of none.
   function automatic logic [25:0] last_of(input logic [31:0] len);
@@ -145,7 +149,7 @@ module sequencer #(
   end
 
   logic             run_q, broken_q, report_q;
-  logic [1:0]       status_q;
+  logic [2:0]       status_q;
   logic [6:0]       steps_q;
   logic [7:0]       dtype_q, redop_q;
   logic [WaitW-1:0] wait_q;
@@ -332,7 +336,7 @@ module sequencer #(
 
     wait_q <= taken != '0 || stored || asks != '0 || leaves != '0 || !run_q ? '0 : wait_q + 1'b1;
     if (run_q) begin
-      if (out_step_q[0] == steps_q && out_step_q[1] == steps_q) begin
+      if (out_step_q[0] == steps_q && out_step_q[1] == steps_q && written_i) begin
         run_q    <= 1'b0;
         report_q <= 1'b1;
         status_q <= Done;
@@ -355,6 +359,12 @@ module sequencer #(
         broken_q <= 1'b1;
         report_q <= 1'b1;
         status_q <= Type;
+      end
+      if (fault_i) begin
+        run_q    <= 1'b0;
+        broken_q <= 1'b1;
+        report_q <= 1'b1;
+        status_q <= Address;
       end
     end
     if (report_q && report_ready_i) report_q <= 1'b0;

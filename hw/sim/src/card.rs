@@ -14,8 +14,10 @@ use ringbell_nic_abi::{DataType, ReduceOp, WorkQueueEntry};
 use ringbell_nic_core::card as nic;
 pub use ringbell_nic_core::card::{Bus, Control, Counted, Cycles, Ended, Event, Fetched, Io, LINE};
 
+use crate::neighbours::Ring;
 use crate::nic_top::Block;
 use crate::reducer::Reducer;
+use crate::ring::{Piece, Report, Step};
 
 /// Cycles after which an answer that the card owes is missing. Clearing the GTLB's 16,384 main entries takes the longest.
 const PATIENCE: u64 = 4 * 16_384;
@@ -32,6 +34,8 @@ pub struct Card {
     rtl: Block,
     /// The block `reduce`, beside it.
     reducer: Reducer,
+    /// What surrounds the block `ring`.
+    ring: Ring,
     bus: Box<dyn Bus>,
     /// Cycles from a read's request to its first line.
     latency: u64,
@@ -133,6 +137,7 @@ impl Card {
         Card {
             rtl,
             reducer: Reducer::new(),
+            ring: Ring::default(),
             bus,
             latency,
             now: Cycles::default(),
@@ -161,6 +166,9 @@ impl Card {
         rtl.awvalid_i(0);
         rtl.wvalid_i(0);
         rtl.arvalid_i(0);
+        rtl.ring_step_we_i(0);
+        rtl.ring_start_valid_i(0);
+        rtl.ring_clear_valid_i(0);
         rtl.rst_ni(0);
         rtl.tick();
         rtl.rst_ni(1);
@@ -174,6 +182,7 @@ impl Card {
         self.tx = None;
         self.result.clear();
         self.backlog = 0;
+        self.ring.reset();
         self.ports.offered = [false; SOURCES];
         self.asks = Asks::default();
     }
@@ -298,6 +307,71 @@ impl Card {
         value
     }
 
+    /// Writes the steps of a collective, up to 64, and starts them. Values are kept in on-card memory from line 0 on.
+    pub fn ring_start(&mut self, steps: &[Step], dtype: DataType, op: ReduceOp) {
+        self.ring.used = true;
+        self.ring.report = None;
+        let mut slot = 0;
+        self.rtl.ring_step_we_i(1);
+        for (n, step) in steps.iter().enumerate() {
+            let rtl = &mut self.rtl;
+            rtl.ring_step_index_i(n as u64);
+            rtl.ring_step_net_in_i(step.net_in.into());
+            rtl.ring_step_net_out_i(step.net_out.into());
+            rtl.ring_step_gpu_in_i(step.read.is_some().into());
+            rtl.ring_step_gpu_out_i(step.write.is_some().into());
+            rtl.ring_step_read_va_i(step.read.unwrap_or(0));
+            rtl.ring_step_write_va_i(step.write.unwrap_or(0));
+            rtl.ring_step_slot_i(u64::from(slot));
+            rtl.ring_step_len_i(step.bytes.into());
+            slot += step.lines();
+            self.cycle();
+        }
+        self.rtl.ring_step_we_i(0);
+        self.rtl.ring_start_steps_i(steps.len() as u64);
+        self.rtl.ring_start_dtype_i(dtype as u64);
+        self.rtl.ring_start_redop_i(op as u64);
+        self.rtl.ring_start_valid_i(1);
+        self.until(|rtl| rtl.ring_start_ready_o() == 1);
+        self.rtl.ring_start_valid_i(0);
+        self.ring.loaded = steps.len() as u64;
+        self.ring.running = true;
+    }
+
+    /// How the collective has ended.
+    pub fn ring_report(&self) -> Option<Report> {
+        self.ring.report
+    }
+
+    /// Ends what is left of a collective, with its streams; the next may start. The neighbours' ends of the streams are the caller's.
+    pub fn ring_clear(&mut self) {
+        self.rtl.ring_clear_valid_i(1);
+        self.until(|rtl| rtl.ring_clear_ready_o() == 1);
+        self.rtl.ring_clear_valid_i(0);
+        self.ring.clear();
+    }
+
+    /// The next piece of a message for the next NIC.
+    pub fn ring_sent(&mut self) -> Option<Piece> {
+        self.ring.pieces_out.pop_front()
+    }
+
+    /// The next piece of a message from the previous NIC.
+    pub fn ring_receive(&mut self, piece: Piece) {
+        self.ring.pieces_in.push_back(piece);
+    }
+
+    /// Received pieces that the card has not taken.
+    pub fn ring_backlog(&self) -> usize {
+        self.ring.pieces_in.len()
+    }
+
+    /// The state table (Table 8): steps of inputs with and without a message, and of outputs likewise, that are done.
+    pub fn ring_state(&self) -> [u64; 4] {
+        let at = self.rtl.ring_at_step_o();
+        std::array::from_fn(|i| at >> (7 * i) & 0x7f)
+    }
+
     /// Runs cycles up to and with the first in which `is_there` holds.
     fn until(&mut self, mut is_there: impl FnMut(&Block) -> bool) {
         self.work.awaited = true;
@@ -385,6 +459,7 @@ impl Card {
         rtl.awvalid_i(ports.offer(5, self.asks.write_address));
         rtl.wvalid_i(ports.offer(6, self.asks.write_data));
         rtl.arvalid_i(ports.offer(7, self.asks.read));
+        self.ring.drive(rtl, self.now.cycles, &mut || ports.may());
         rtl.eval();
     }
 
@@ -396,6 +471,7 @@ impl Card {
     /// Whether something waits to be taken by the block.
     fn is_asked(&self) -> bool {
         let none = !self.work.awaited
+            && !self.ring.running
             && self.ios.is_empty()
             && self.dones.is_empty()
             && self.credits.is_empty()
@@ -574,6 +650,7 @@ impl Card {
         self.asks.write_address &= !ports.is_taken(5, rtl.awready_o());
         self.asks.write_data &= !ports.is_taken(6, rtl.wready_o());
         self.asks.read &= !ports.is_taken(7, rtl.arready_o());
+        self.ring.finish(rtl, self.now.cycles);
         self.now.strays += rtl.stray_o();
         self.now.dropped += rtl.rx_dropped_o();
         self.now.engine_beats = rtl.engine_beats_o();

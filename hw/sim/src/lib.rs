@@ -4,6 +4,7 @@
 //! compare the blocks cycle by cycle with the Rust models that the software NIC uses.
 
 pub mod figure;
+pub mod ring;
 pub mod stream;
 
 #[cfg(any(feature = "verilator", feature = "card"))]
@@ -24,5 +25,7 @@ pub use blocks::*;
 // Where `nic_top` was compiled, with `reduce`.
 #[cfg(nic_top)]
 pub mod card;
+#[cfg(nic_top)]
+mod neighbours;
 #[cfg(nic_top)]
 mod reducer;

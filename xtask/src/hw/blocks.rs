@@ -55,7 +55,7 @@ const fn part(name: &'static str) -> Block {
 }
 
 const HLL: &[&str] = &["hll", "hll_murmur3"];
-pub(super) const BLOCKS: [Block; 19] = [
+pub(super) const BLOCKS: [Block; 22] = [
     proved("gtlb", &["gtlb"], 7),
     proved("regfile", &["regfile"], 6),
     proved("dma_split", &["dma_split"], 5),
@@ -113,6 +113,13 @@ pub(super) const BLOCKS: [Block; 19] = [
         estimated: None,
         ..part("engines")
     },
+    part("dma_share"),
+    part("dma_whole"),
+    // The sum of its parts.
+    Block {
+        estimated: None,
+        ..part("ring")
+    },
     Block {
         estimated: None,
         ..part("nic_top")
@@ -152,7 +159,7 @@ const fn fault(
 }
 
 /// The first that a block's proof notices is planted in every run, the others by `cargo xtask hw mutate`.
-pub(super) const FAULTS: [Fault; 60] = [
+pub(super) const FAULTS: [Fault; 65] = [
     fault(
         "gtlb",
         By::Proof,
@@ -418,6 +425,41 @@ pub(super) const FAULTS: [Fault; 60] = [
         "a read-out leaves the engine as it is",
         "clear_q  <= read_done;",
         "clear_q  <= 1'b0;",
+    ),
+    fault(
+        "nic_top",
+        By::Simulation,
+        "a write that is cut takes the beats of the next one",
+        "leaves && (wbeat_cut_o || beat_q + 27'd1 == beats)",
+        "leaves && (beat_q + 27'd1 == beats)",
+    ),
+    fault(
+        "nic_top",
+        By::Simulation,
+        "a collective reads ahead without room for it",
+        "32'(room_q) >= rlines && !stop;",
+        "!stop;",
+    ),
+    fault(
+        "nic_top",
+        By::Simulation,
+        "a collective begins writes whose beats have not come",
+        "32'(have_q) >= wlines && !stop;",
+        "have_q != '0 && !stop;",
+    ),
+    fault(
+        "nic_top",
+        By::Simulation,
+        "a collective ends before its writes",
+        "out_step_q[1] == steps_q && written_i)",
+        "out_step_q[1] == steps_q)",
+    ),
+    fault(
+        "nic_top",
+        By::Simulation,
+        "clearing does not wait for memory",
+        "clear_q == 2'b11 && idle && calm;",
+        "clear_q == 2'b11 && idle;",
     ),
     fault(
         "reduce",

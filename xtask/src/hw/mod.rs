@@ -117,7 +117,7 @@ fn checked(args: &Args) -> Result<Outcome> {
     // The simulations of all blocks have measured for the figures; else these do.
     if wants(Part::Figures) && args.block.is_none() {
         if !wants(Part::Simulate) {
-            let mut measure = tools.simulation(&["gtlb", "nic_top", "sequencer"]);
+            let mut measure = tools.simulation(&["gtlb", "nic_top"]);
             command_within(measure.args(["--", "figure", "timing"]), SIMULATION_LIMIT)?;
         }
         figures::compare(&tools.figures(), args.update)?;

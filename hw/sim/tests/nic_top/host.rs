@@ -30,15 +30,25 @@ pub(crate) struct Ram(Arc<Mutex<HashMap<u64, [u8; LINE]>>>);
 impl Ram {
     pub(crate) fn poke(&self, addr: u64, bytes: &[u8]) {
         let mut lines = self.0.lock().expect("unpoisoned");
-        for (at, byte) in (addr..).zip(bytes) {
-            lines.entry(at & !63).or_insert([0; LINE])[at as usize % LINE] = *byte;
+        let (mut at, mut bytes) = (addr, bytes);
+        while !bytes.is_empty() {
+            let from = at as usize % LINE;
+            let (now, rest) = bytes.split_at(bytes.len().min(LINE - from));
+            lines.entry(at & !63).or_insert([0; LINE])[from..from + now.len()].copy_from_slice(now);
+            (at, bytes) = (at + now.len() as u64, rest);
         }
     }
 
     pub(crate) fn peek(&self, addr: u64, len: usize) -> Vec<u8> {
         let lines = self.0.lock().expect("unpoisoned");
-        let byte = |at: u64| lines.get(&(at & !63)).map_or(0, |l| l[at as usize % LINE]);
-        (addr..addr + len as u64).map(byte).collect()
+        let mut bytes = Vec::with_capacity(len);
+        while bytes.len() < len {
+            let at = addr + bytes.len() as u64;
+            let from = at as usize % LINE;
+            let line = lines.get(&(at & !63)).unwrap_or(&[0; LINE]);
+            bytes.extend_from_slice(&line[from..LINE.min(from + len - bytes.len())]);
+        }
+        bytes
     }
 }
 
@@ -185,13 +195,22 @@ impl Host {
 
     /// Bytes of GPU memory.
     pub(crate) fn gpu(&self, va: u64, len: u64) -> Vec<u8> {
-        let byte = |at: u64| self.ram.peek(self.bus(at), 1)[0];
-        (va..va + len).map(byte).collect()
+        let mut bytes = Vec::with_capacity(len as usize);
+        while (bytes.len() as u64) < len {
+            let at = va + bytes.len() as u64;
+            let n = (PAGE_BYTES - at % PAGE_BYTES).min(va + len - at);
+            bytes.extend(self.ram.peek(self.bus(at), n as usize));
+        }
+        bytes
     }
 
     pub(crate) fn set_gpu(&self, va: u64, bytes: &[u8]) {
-        for (at, byte) in (va..).zip(bytes) {
-            self.ram.poke(self.bus(at), &[*byte]);
+        let (mut at, mut bytes) = (va, bytes);
+        while !bytes.is_empty() {
+            let n = (PAGE_BYTES - at % PAGE_BYTES).min(bytes.len() as u64);
+            let (now, rest) = bytes.split_at(n as usize);
+            self.ram.poke(self.bus(at), now);
+            (at, bytes) = (at + n, rest);
         }
     }
 

@@ -4,6 +4,9 @@
 mod engine;
 mod figures;
 mod host;
+#[path = "../programs/mod.rs"]
+mod programs;
+mod ring;
 mod stress;
 
 use host::{complete, cycle, hosts, transfer, Host, BASE, DEPTH_LOG2, LATENCY, SQ};

@@ -9,13 +9,35 @@ use ringbell_nic_abi::{Opcode, Status};
 
 /// Lets every port of a card wait in so many of eight cycles. What the card has offered must stay until it is taken.
 pub(crate) fn hold(host: &mut Host, seed: u64, waits: u64) {
+    hold_with(host, seed, waits, |ports| offers(ports).into());
+}
+
+/// Whether an output is taken now, and what it offers.
+type Offer = (bool, Option<Vec<u64>>);
+
+/// Also those of the block `ring`, as long as no collective ends early.
+pub(crate) fn hold_ring(host: &mut Host, seed: u64, waits: u64) {
+    hold_with(host, seed, waits, |ports| {
+        offers(ports)
+            .into_iter()
+            .chain(ring_offers(ports))
+            .collect()
+    });
+}
+
+fn hold_with(
+    host: &mut Host,
+    seed: u64,
+    waits: u64,
+    offers: impl Fn(&Block) -> Vec<Offer> + Send + 'static,
+) {
     let mut rng = Rng::new(seed);
     host.card.hold(move || rng.below(8) >= waits);
     let mut before = None;
     host.card.watch(move |ports| {
         let now = offers(ports);
         for (was, is) in before.iter().flatten().zip(&now) {
-            let (ready, offer): &(bool, Option<Vec<u64>>) = was;
+            let (ready, offer): &Offer = was;
             let stays = *ready || offer.is_none() || *offer == is.1;
             assert!(stays, "{was:x?} became {is:x?}");
         }
@@ -23,9 +45,49 @@ pub(crate) fn hold(host: &mut Host, seed: u64, waits: u64) {
     });
 }
 
-/// Of each output with a taker: whether it is taken now, and what it offers.
-fn offers(p: &Block) -> [(bool, Option<Vec<u64>>); 5] {
-    let offer = |ready, valid, values: &[u64]| (ready == 1, (valid == 1).then(|| values.to_vec()));
+fn offer(ready: u64, valid: u64, values: &[u64]) -> Offer {
+    (ready == 1, (valid == 1).then(|| values.to_vec()))
+}
+
+/// Of the block `ring`.
+fn ring_offers(p: &Block) -> [Offer; 7] {
+    let words = |words: &[u32]| -> Vec<u64> { words.iter().map(|w| u64::from(*w)).collect() };
+    let bit = |both: u64, port: u32| both >> port & 1;
+    let line = |both: u64, port: u32| both >> (26 * port) & 0x3ff_ffff;
+    let store = |port: u32| {
+        let mut values = words(&p.ring_store_o()[16 * port as usize..][..16]);
+        values.push(line(p.ring_store_line_o(), port));
+        let (ready, valid) = (p.ring_store_ready_i_now(), p.ring_store_valid_o());
+        offer(bit(ready, port), bit(valid, port), &values)
+    };
+    let load = |port: u32| {
+        let (ready, valid) = (p.ring_load_ready_i_now(), p.ring_load_valid_o());
+        let line = line(p.ring_load_line_o(), port);
+        offer(bit(ready, port), bit(valid, port), &[line])
+    };
+    let mut tx = words(&p.ring_tx_data_o());
+    tx.extend([p.ring_tx_keep_o(), p.ring_tx_last_o()]);
+    [
+        offer(p.ring_tx_ready_i_now(), p.ring_tx_valid_o(), &tx),
+        offer(
+            p.ring_tx_meta_ready_i_now(),
+            p.ring_tx_meta_valid_o(),
+            &[p.ring_tx_meta_len_o()],
+        ),
+        offer(
+            p.ring_report_ready_i_now(),
+            p.ring_report_valid_o(),
+            &[p.ring_report_status_o()],
+        ),
+        store(0),
+        store(1),
+        load(0),
+        load(1),
+    ]
+}
+
+/// Of each output with a taker but those.
+fn offers(p: &Block) -> [Offer; 5] {
     let line: Vec<u64> = [p.line_addr_o(), p.line_strobe_o(), p.line_done_o()]
         .into_iter()
         .chain(p.line_o().map(u64::from))

@@ -1,75 +1,16 @@
 //! A ring of `sequencer.sv`, each with `reduce.sv`, memories and links with latency, and the programs that it executes.
 
-#![allow(unsafe_code)] // The model of a reduction takes raw operands.
-
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use super::programs::Job;
 use ringbell_gtlb::testing::Rng;
+use ringbell_hw_sim::ring::Step;
 use ringbell_hw_sim::stream::{Beat, BEAT};
 use ringbell_hw_sim::{reduce, sequencer};
-use ringbell_nic_abi::{Algorithm, CollectiveKind, DataType, ReduceOp};
-use ringbell_onc_engines::program::{
-    generate_all, simulate, Layout, Operand, Place, Program, Target,
-};
-use ringbell_onc_engines::reduce::fused;
 
 /// Deadline of the simulated block, in cycles.
 pub(crate) const DEADLINE: u64 = 5_000;
-
-/// A step as the block takes it.
-struct Step {
-    net_in: bool,
-    net_out: bool,
-    read: Option<usize>,
-    write: Option<usize>,
-    bytes: usize,
-}
-
-/// The steps of a program between neighbours. `input` and `output` are where the buffers begin.
-fn steps(p: &Program, layout: &Layout, bytes: usize, input: usize, output: usize) -> Vec<Step> {
-    let range = |place: &Place| {
-        let c = place.chunks();
-        let at = |chunk| layout.chunk(chunk).start as usize * bytes;
-        at(c.first)..at(c.end())
-    };
-    let (next, previous) = ((p.rank + 1) % p.ranks, (p.rank + p.ranks - 1) % p.ranks);
-    let one = |step: &ringbell_onc_engines::program::Step| {
-        let mut out = Step {
-            net_in: false,
-            net_out: false,
-            read: None,
-            write: None,
-            bytes: 0,
-        };
-        let mut of = |r: Range<usize>| {
-            out.bytes = r.len();
-            r.start
-        };
-        for operand in &step.operands {
-            match operand {
-                Operand::Local(place @ Place::Input(_)) => {
-                    out.read = Some(input + of(range(place)))
-                }
-                Operand::Net { from, channel: 0 } if *from == previous => out.net_in = true,
-                other => panic!("not of a ring: {other:?}"),
-            }
-        }
-        for target in &step.results {
-            match target {
-                Target::Local(place @ Place::Output(_)) => {
-                    out.write = Some(output + of(range(place)))
-                }
-                // Every value is kept on the card.
-                Target::Local(place @ Place::Scratch(_)) => _ = of(range(place)),
-                Target::Net { to, channel: 0 } if *to == next => out.net_out = true,
-                other => panic!("not of a ring: {other:?}"),
-            }
-        }
-        out
-    };
-    p.steps.iter().map(one).collect()
-}
 
 /// Cycles that things take, and whether everything also waits at random.
 #[derive(Clone, Copy)]
@@ -159,6 +100,9 @@ impl Ring {
                 if clear == 0 {
                     nic.rtl.step_we_i(0);
                     nic.rtl.start_valid_i(0);
+                    nic.rtl.fault_i(0);
+                    // A beat that is taken is in memory.
+                    nic.rtl.written_i(1);
                     nic.rtl.tick();
                     nic.reduce.tick();
                 }
@@ -183,12 +127,12 @@ impl Ring {
             rtl.step_net_out_i(u64::from(step.net_out));
             rtl.step_gpu_in_i(u64::from(step.read.is_some()));
             rtl.step_gpu_out_i(u64::from(step.write.is_some()));
-            rtl.step_read_va_i(step.read.unwrap_or(0) as u64);
-            rtl.step_write_va_i(step.write.unwrap_or(0) as u64);
+            rtl.step_read_va_i(step.read.unwrap_or(0));
+            rtl.step_write_va_i(step.write.unwrap_or(0));
             rtl.step_slot_i(line as u64);
-            rtl.step_len_i(step.bytes as u64);
+            rtl.step_len_i(step.bytes.into());
             rtl.tick();
-            line += step.bytes.div_ceil(BEAT).max(1);
+            line += step.lines() as usize;
         }
         rtl.step_we_i(0);
         nic.card = vec![[0xdead_beef; BEAT / 4]; line];
@@ -202,6 +146,14 @@ impl Ring {
         rtl.start_valid_i(1);
         rtl.tick();
         rtl.start_valid_i(0);
+    }
+
+    /// Every rank's destination is that of the Rust simulation, bit for bit.
+    pub(crate) fn compare(&self, job: &Job) {
+        for (rank, (start, wanted)) in job.wanted().into_iter().enumerate() {
+            let got = &self.nics[rank].gpu[start..][..wanted.len()];
+            assert!(got == wanted, "rank {rank} has other bits");
+        }
     }
 
     pub(crate) fn cycle(&mut self) {
@@ -378,126 +330,16 @@ impl Ring {
     }
 }
 
-pub(crate) const TYPES: [(DataType, usize); 4] = [
-    (DataType::F32, 4),
-    (DataType::F16, 2),
-    (DataType::Bf16, 2),
-    (DataType::I32, 4),
-];
-pub(crate) const OPS: [ReduceOp; 3] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max];
-
-/// A collective on elements of a type; one element as the low bytes of a word.
-pub(crate) struct Job {
-    pub(crate) programs: Vec<Program>,
-    pub(crate) layout: Layout,
-    pub(crate) dtype: (DataType, usize),
-    pub(crate) op: ReduceOp,
-    pub(crate) in_place: bool,
-    pub(crate) sources: Vec<Vec<u32>>,
-    /// Where each rank's destination begins.
-    pub(crate) outputs: Vec<usize>,
-}
-
 /// Loads all NICs with some collectives, one behind the other, and starts them.
 pub(crate) fn start(jobs: &mut [Job], ring: &mut Ring) {
     for rank in 0..ring.nics.len() {
         let mut gpu = vec![0x5a; 64 + rank];
-        let steps = |job: &mut Job| job.place(rank, &mut gpu);
+        let steps = |job: &mut Job| job.place(rank, &mut gpu, 0);
         let steps: Vec<Step> = jobs.iter_mut().flat_map(steps).collect();
         ring.nics[rank].gpu = gpu;
         ring.load(rank, &steps, jobs[0].dtype.0 as u8, jobs[0].op as u8);
     }
 }
-
-impl Job {
-    pub(crate) fn new(
-        rng: &mut Rng,
-        (kind, algo): (CollectiveKind, Algorithm),
-        ranks: u32,
-        count: u64,
-        dtype: (DataType, usize),
-        op: ReduceOp,
-    ) -> Job {
-        let root = rng.below(u64::from(ranks)) as u32;
-        let programs = generate_all(kind, algo, ranks, root).expect("a program");
-        let layout = Layout {
-            count,
-            block_chunks: programs[0].block_chunks,
-        };
-        let mask = u32::MAX >> (32 - 8 * dtype.1);
-        let source = |p: &Program| {
-            let elements = layout.chunk(p.input_chunks).start;
-            // Small numbers of both signs as floats, mostly, so that sums differ by their order.
-            let mut element = || match rng.below(8) {
-                0 => rng.bits() as u32 & mask,
-                _ => (rng.bits() as u32 & mask & !(0x7000_7000 & mask)) | (0x3000_3000 & mask),
-            };
-            (0..elements).map(|_| element()).collect()
-        };
-        let sources = programs.iter().map(source).collect();
-        // Broadcasts and gathers have an in-place form at the root alone, which the steps here do not tell apart.
-        let in_place = kind == CollectiveKind::AllReduce && rng.below(2) == 0;
-        Job {
-            programs,
-            layout,
-            dtype,
-            op,
-            in_place,
-            sources,
-            outputs: vec![0; ranks as usize],
-        }
-    }
-
-    fn bytes(&self, values: &[u32]) -> Vec<u8> {
-        let bytes = self.dtype.1;
-        values
-            .iter()
-            .flat_map(|v| v.to_le_bytes().into_iter().take(bytes))
-            .collect()
-    }
-
-    /// Lays a rank's buffers behind what is in its GPU memory; gives the steps.
-    fn place(&mut self, rank: usize, gpu: &mut Vec<u8>) -> Vec<Step> {
-        let p = &self.programs[rank];
-        let input = gpu.len();
-        gpu.extend(self.bytes(&self.sources[rank]));
-        let output = if self.in_place { input } else { gpu.len() };
-        let len = self.layout.chunk(p.output_chunks).start as usize * self.dtype.1;
-        gpu.resize(gpu.len().max(output + len), 0x5a);
-        self.outputs[rank] = output;
-        steps(p, &self.layout, self.dtype.1, input, output)
-    }
-
-    /// Loads all NICs and starts them.
-    pub(crate) fn start(&mut self, ring: &mut Ring) {
-        start(std::slice::from_mut(self), ring);
-    }
-
-    /// Every rank's destination is that of the Rust simulation, bit for bit.
-    pub(crate) fn compare(&self, ring: &Ring) {
-        let (dtype, _) = self.dtype;
-        let reduce = |a: &u32, b: &u32| {
-            let mut out = [0; 4];
-            let (a, b) = (a.to_le_bytes(), b.to_le_bytes());
-            let srcs = [a.as_ptr(), b.as_ptr()];
-            // SAFETY: one element of at most 4 bytes in each, and the result lies apart.
-            unsafe { fused(dtype, self.op, &[out.as_mut_ptr()], &srcs, 1, false) };
-            u32::from_le_bytes(out)
-        };
-        let count = self.layout.count;
-        let outcome = simulate(&self.programs, count, &self.sources, false, reduce, 1);
-        let outcome = outcome.expect("a right program");
-        for (rank, wanted) in outcome.outputs.iter().enumerate() {
-            let wanted: Vec<u32> = wanted.iter().map(|v| v.expect("written")).collect();
-            let (start, len) = (self.outputs[rank], wanted.len() * self.dtype.1);
-            let got = &ring.nics[rank].gpu[start..start + len];
-            assert!(got == self.bytes(&wanted), "rank {rank} has other bits");
-        }
-    }
-}
-
-pub(crate) const ALL_REDUCE: (CollectiveKind, Algorithm) =
-    (CollectiveKind::AllReduce, Algorithm::Ring);
 
 /// Latencies of the order of a card's: PCIe reads 0.8 µs, its memory 0.12 µs, a switched link 0.8 µs, at 250 MHz.
 pub(crate) const CARD: Times = Times {

@@ -1,0 +1,3 @@
+ringbell_abi_pkg.sv
+fifo.sv
+dma_share.sv
