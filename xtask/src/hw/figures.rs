@@ -69,8 +69,8 @@ const FIGURES: [Figure; 3] = [
     Figure {
         name: "fig7",
         title: "Fig. 7: all-reduce of eight NICs by data size",
-        scope: "Here: a ring of `sequencer` and `reduce`, f32, sum; GPU reads of 200 cycles, a link of 200, on-card memory of 30 each way; a link carries a \
-                beat a cycle, 16 GB/s. There: eight cards on 100 Gb/s Ethernet, 12.5 GB/s, with PCIe and TCP. Both state the bus bandwidth of §3.4.",
+        scope: "Here: a ring of `nic_top`, f32, sum, by its block `ring`; GPU reads of 200 cycles through GTLB and DMA, a link of 200 without a transport, on-card memory of 30 each way; a link carries a \
+                beat a cycle, 16 GB/s. The four parts are an eighth, twice three eighths, and an eighth. There: eight cards on 100 Gb/s Ethernet, 12.5 GB/s, with PCIe and TCP. Both state the bus bandwidth of §3.4.",
         paper: "The theoretical bus bandwidth is reached above 8 MB (§3.4).",
         points: &[(8 << 20, 12.5)],
         curve: "fpganic-theoretical",
@@ -358,7 +358,7 @@ const PARTS: &[Part] = &[
     (
         "all-reduce, without adders",
         1,
-        &["sequencer"],
+        &["sequencer", "dma_whole", "dma_share"],
         ["7,300", "10,000", "12.8", "0"],
     ),
     (
