@@ -1,13 +1,13 @@
 // Proof of direct, included at its end: the bytes that are moved for an operation are its own, each once and in order; a send asks for
 // no more bytes than the transport has given credit for; an operation ends once, with its tag, and not before its bytes have moved
 // unless it is flushed. One slot of one side of one connection is chosen freely. Of the environment it assumes that the
-// DMA's readiness, once offered, stays until it is used, and that the credit of a connection stays below 4 GiB.
+// DMA, once ready, is ready for a command in the next cycle, and that the credit of a connection stays below 4 GiB.
 logic f_started = 1'b0;
 always_ff @(posedge clk_i) f_started <= 1'b1;
 always_comb if (!f_started) assume (!rst_ni);
 always_ff @(posedge clk_i) if (f_started && $past(rst_ni)) begin
-  if ($past(read_ready_i && !read_valid_o)) assume (read_ready_i);
-  if ($past(write_ready_i && !write_valid_o)) assume (write_ready_i);
+  if ($past(read_ready_i && !read_valid_o) && read_valid_o) assume (read_ready_i);
+  if ($past(write_ready_i && !write_valid_o) && write_valid_o) assume (write_ready_i);
   // The events' sources keep what they offer.
   if ($past(ctl_valid_i && !ctl_ready_o)) assume (ctl_valid_i && $stable(ctl_conn_i) && $stable(ctl_what_i));
   if ($past(op_valid_i && !op_ready_o))
@@ -111,7 +111,7 @@ always_comb if (f_started) begin
   if (open_q[f_conn]) assert (credit_q[f_conn] == m_credit && paid_q[f_conn] == (m_credit != '0));
   if (f_send && todo_q[f_conn] && !f_flush) assert (f_next != f_tail);
   if (state_q == Send) assert (send_q && open_q[at_q] && todo_q[at_q] && paid_q[at_q] && tx_room && read_ready_i);
-  if (state_q == Recv) assert (!send_q && rx_meta_valid_i && write_ready_i && rx_room);
+  if (state_q == Recv) assert (!send_q && rx_meta_valid_i && (write_ready_i || !write_valid_o) && rx_room);
   if (state_q == Op) assert (op_valid_i && send_q == op_send_i && at_q == conn_t'(op_conn_i) && legal_q == (32'(op_conn_i) < Conns));
   if (state_q == Credit) assert (credit_valid_i && at_q == conn_t'(credit_conn_i) && legal_q);
   if (state_q == Ctl) assert (ctl_valid_i && at_q == conn_t'(ctl_conn_i) && legal_q == (32'(ctl_conn_i) < Conns) && send_q == (ctl_what_i == CtlFlushSend));

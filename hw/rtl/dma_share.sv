@@ -117,4 +117,7 @@ module dma_share #(
     if (!rst_ni) beat_q <= '0;
   end
 
+`ifdef FORMAL
+  `include "dma_share_props.svh"
+`endif
 endmodule

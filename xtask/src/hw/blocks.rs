@@ -113,7 +113,10 @@ pub(super) const BLOCKS: [Block; 22] = [
         estimated: None,
         ..part("engines")
     },
-    part("dma_share"),
+    Block {
+        depth: Some(3),
+        ..part("dma_share")
+    },
     part("dma_whole"),
     // The sum of its parts.
     Block {
@@ -159,7 +162,7 @@ const fn fault(
 }
 
 /// The first that a block's proof notices is planted in every run, the others by `cargo xtask hw mutate`.
-pub(super) const FAULTS: [Fault; 65] = [
+pub(super) const FAULTS: [Fault; 66] = [
     fault(
         "gtlb",
         By::Proof,
@@ -369,6 +372,13 @@ pub(super) const FAULTS: [Fault; 65] = [
         "a segment may be longer than its receive",
         "rx_meta_len_i != '0 && rx_meta_len_i <= next_left;",
         "rx_meta_len_i != '0;",
+    ),
+    fault(
+        "dma_share",
+        By::Proof,
+        "a port that the first user has seen free is given to the second",
+        "free & ~first & second_q;",
+        "free & ~first;",
     ),
     fault(
         "nic_top",
