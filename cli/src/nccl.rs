@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// Longest time until a connection is made, in seconds [default: 60]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
+    /// Let NCCL give whole all-reduces, all-gathers and reduce-scatters between hosts to the NIC (NCCL_COLLNET_ENABLE=1)
+    #[arg(long)]
+    collnet: bool,
     /// Let NCCL say on stdout which network it has chosen, and what carries each connection
     #[arg(long)]
     explain: bool,
@@ -61,6 +64,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         if let Some(value) = value {
             command.env(name, value);
         }
+    }
+    if args.collnet {
+        command.env("NCCL_COLLNET_ENABLE", "1");
     }
     if args.explain {
         command

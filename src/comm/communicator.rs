@@ -177,7 +177,23 @@ impl Communicator {
         options: &CommOptions,
     ) -> Result<Communicator, CollectiveError> {
         let member = Member::join(id, rank, ranks, options.init_timeout)?;
-        Communicator::of_job(nic, member, options)
+        Communicator::of_job((nic, nic.create_queue()?), member, options)
+    }
+
+    /// As [`Communicator::init`], with its operations on this queue of the NIC. A NIC's queues live as long as the NIC, so a program that
+    /// makes many communicators in turn gives them the same ones: when a communicator was freed and none of its requests is outstanding.
+    ///
+    /// # Errors
+    /// As [`Communicator::init`].
+    pub fn init_on(
+        (nic, queue): (&Nic, HostQueue),
+        id: &UniqueId,
+        ranks: u32,
+        rank: u32,
+        options: &CommOptions,
+    ) -> Result<Communicator, CollectiveError> {
+        let member = Member::join(id, rank, ranks, options.init_timeout)?;
+        Communicator::of_job((nic, queue), member, options)
     }
 
     /// Makes the communicator of the job that this process was started in.
@@ -190,7 +206,7 @@ impl Communicator {
         options: &CommOptions,
     ) -> Result<Communicator, CollectiveError> {
         let member = job.join(options.init_timeout)?;
-        Communicator::of_job(nic, member, options)
+        Communicator::of_job((nic, nic.create_queue()?), member, options)
     }
 
     /// Makes a communicator of NICs of one process, rank by rank: one for each, for a thread of its own.
@@ -209,7 +225,7 @@ impl Communicator {
     }
 
     fn of_job(
-        nic: &Nic,
+        (nic, queue): (&Nic, HostQueue),
         member: Member,
         options: &CommOptions,
     ) -> Result<Communicator, CollectiveError> {
@@ -225,7 +241,7 @@ impl Communicator {
         member.set_successors(card::successors(&cards));
         let peers = card::peers(&cards, nic);
         let member = Arc::new(member);
-        let on = (nic, nic.create_queue()?);
+        let on = (nic, queue);
         Communicator::make(on, member, options, round.id, all, peers, shortages)
     }
 

@@ -1,5 +1,5 @@
-//! NCCL's network plug-in: a C driver that calls it as NCCL does, between processes; NCCL itself as far as it goes without a GPU; and the program
-//! of docs/nccl.md.
+//! NCCL's network plug-in: C drivers that call its two interfaces as NCCL does, between processes; NCCL itself as far as it goes without a GPU; and
+//! the program of docs/nccl.md.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,6 +28,34 @@ const SCENARIOS: [&str; 8] = [
 
 /// Scenarios over RDMA, which a process does not use to itself.
 const OVER_RDMA: [&str; 6] = ["random", "threads", "overlaps", "close", "large", "killed"];
+
+/// What the driver of collectives does, with the version of the interface and the number of ranks.
+const COLLECTIVES: [(&str, &str, u32); 15] = [
+    ("12", "support", 3),
+    ("12", "random", 2),
+    ("12", "random", 3),
+    ("12", "random", 5),
+    ("12", "threads", 3),
+    ("12", "overlaps", 4),
+    ("12", "close", 3),
+    ("12", "killed", 4),
+    ("12", "missing", 3),
+    ("12", "mismatch", 3),
+    ("12", "wrong", 2),
+    ("12", "many", 2),
+    ("11", "random", 3),
+    ("11", "wrong", 2),
+    ("10", "random", 2),
+];
+
+/// Collectives over RDMA.
+const COLLECTIVES_OVER_RDMA: [(&str, u32); 5] = [
+    ("random", 3),
+    ("threads", 2),
+    ("overlaps", 2),
+    ("close", 3),
+    ("killed", 3),
+];
 
 /// NCCL, whose internal functions `bindings/nccl/tests/nccl.c` calls: it knows this version alone.
 const WHEEL: &str = "nvidia-nccl-cu12==2.32.3";
@@ -84,10 +112,13 @@ fn tests(built: &Path) -> Result<Outcome> {
         built: built.to_owned(),
     };
     let driver = bench.compile("driver")?;
+    let collnet = bench.compile("collnet")?;
     // A peer of RDMA that says nothing is given up after 30 s: beside the others.
     std::thread::scope(|scope| {
         let stopped = scope.spawn(|| bench.drive(&driver, "12", "stopped", 1, &RDMA));
-        let others = bench.scenarios(&driver).and_then(|()| bench.beyond());
+        let others = bench.scenarios(&driver);
+        let others = others.and_then(|()| bench.collectives(&collnet));
+        let others = others.and_then(|()| bench.beyond());
         let stopped = stopped.join().map_err(|_| anyhow!("a test has panicked"))?;
         let others = others?;
         stopped.map(|()| others)
@@ -144,6 +175,24 @@ impl Bench {
         Ok(())
     }
 
+    /// What the driver of collectives does, with each version of the interface and over RDMA.
+    fn collectives(&self, driver: &Path) -> Result<()> {
+        let said = |scenario: &str, ranks, version: &str| {
+            format!("{scenario} of {ranks} ranks, v{version}: as it should")
+        };
+        let ends = [("DRIVER_CALLS", "40"), ("DRIVER_KILL_LIMIT", "50")];
+        let rdma = [&RDMA[..], &ends].concat();
+        let far = COLLECTIVES_OVER_RDMA.map(|(scenario, ranks)| ("12", scenario, ranks));
+        let all = COLLECTIVES.iter().map(|c| (*c, &[][..]));
+        let all = all.chain(far.iter().map(|c| (*c, &rdma[..])));
+        for (seed, ((version, scenario, ranks), env)) in (1..).zip(all) {
+            let arguments = [scenario.to_owned(), ranks.to_string(), seed.to_string()];
+            let expected = said(scenario, ranks, version);
+            self.expect(driver, version, &arguments, &expected, env)?;
+        }
+        Ok(())
+    }
+
     /// The documented program, and NCCL itself.
     fn beyond(&self) -> Result<Outcome> {
         self.documented()?;
@@ -181,22 +230,34 @@ impl Bench {
         seed: u32,
         env: &[(&str, &str)],
     ) -> Result<()> {
+        let arguments = [scenario.to_owned(), seed.to_string()];
+        let expected = format!("{scenario} v{version}: as it should");
+        self.expect(driver, version, &arguments, &expected, env)
+    }
+
+    /// Runs a driver, which must say what is expected.
+    fn expect(
+        &self,
+        driver: &Path,
+        version: &str,
+        arguments: &[String],
+        expected: &str,
+        env: &[(&str, &str)],
+    ) -> Result<()> {
         let mut c = Command::new(driver);
-        c.arg(self.plugin())
-            .args([version, scenario, &seed.to_string()]);
+        c.arg(self.plugin()).arg(version).args(arguments);
         clear(&mut c);
         let ended = output_within(c.envs(env.iter().copied()), LIMIT)?;
         let said = String::from_utf8_lossy(&ended.stdout);
-        let expected = format!("{scenario} v{version}: as it should");
         ensure!(
-            ended.status.success() && said.contains(&expected),
-            "{scenario} of version {version}, seed {seed}, {env:?}: {said}{}",
+            ended.status.success() && said.contains(expected),
+            "version {version}, {arguments:?}, {env:?}: {said}{}",
             String::from_utf8_lossy(&ended.stderr)
         );
         Ok(())
     }
 
-    /// NCCL loads the plug-in, chooses it, and gathers over it.
+    /// NCCL loads the plug-in, chooses both of its tables, and gathers over one; the other reduces.
     fn nccl(&self, library: &Path) -> Result<Outcome> {
         let program = self.compile("nccl")?;
         for (ranks, env) in [(2, &[][..]), (4, &[]), (3, &RDMA)] {
@@ -212,9 +273,10 @@ impl Bench {
             let said = String::from_utf8_lossy(&ended.stdout);
             let lines = [
                 "NET/Plugin: Loaded net plugin Ringbell (v12)".to_string(),
+                "NET/Plugin: Loaded collnet plugin Ringbell (v12)".to_string(),
                 "Assigned NET plugin Ringbell to comm".to_string(),
-                format!("round 0: {ranks} ranks gathered over Ringbell"),
-                format!("round 1: {ranks} ranks gathered over Ringbell"),
+                format!("round 0: {ranks} ranks gathered over Ringbell, and reduced by Ringbell"),
+                format!("round 1: {ranks} ranks gathered over Ringbell, and reduced by Ringbell"),
             ];
             let missing = lines.iter().find(|l| !said.contains(l.as_str()));
             ensure!(

@@ -1,4 +1,4 @@
-//! NCCL's interface of network plug-ins, versions 10 to 12, as its documentation and headers describe it: types and numbers.
+//! NCCL's interfaces of network plug-ins (`ncclNet`, `ncclCollNet`), versions 10 to 12, as its documentation and headers describe it: types and numbers.
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 
@@ -177,3 +177,93 @@ pub(crate) struct Net10 {
 
 // SAFETY: as for `Net`.
 unsafe impl Sync for Net10 {}
+
+/// `ncclNetSGE_t`: registered bytes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) memory: Void,
+    pub(crate) address: Void,
+    pub(crate) size: usize,
+}
+
+/// The functions of `ncclCollNet` that all versions have, from `connect` on.
+#[repr(C)]
+pub(crate) struct CollRest {
+    pub(crate) connect:
+        unsafe extern "C" fn(*const *const c_void, c_int, c_int, Void, *mut Void) -> Result,
+    pub(crate) reduce_support: unsafe extern "C" fn(c_int, c_int, *mut c_int) -> Result,
+    pub(crate) reg_mr: unsafe extern "C" fn(Void, Void, usize, c_int, *mut Void) -> Result,
+    pub(crate) reg_mr_dma_buf:
+        Option<unsafe extern "C" fn(Void, Void, usize, c_int, u64, c_int, *mut Void) -> Result>,
+    pub(crate) dereg_mr: unsafe extern "C" fn(Void, Void) -> Result,
+    pub(crate) iallreduce: unsafe extern "C" fn(
+        Void,
+        Void,
+        Void,
+        usize,
+        c_int,
+        c_int,
+        Void,
+        Void,
+        *mut Void,
+    ) -> Result,
+    pub(crate) iallgather: unsafe extern "C" fn(
+        Void,
+        Void,
+        c_int,
+        *const Piece,
+        usize,
+        usize,
+        usize,
+        Void,
+        *mut Void,
+    ) -> Result,
+    pub(crate) ireducescatter: unsafe extern "C" fn(
+        Void,
+        c_int,
+        *const Piece,
+        Void,
+        usize,
+        usize,
+        usize,
+        c_int,
+        c_int,
+        Void,
+        *mut Void,
+    ) -> Result,
+    pub(crate) iflush: unsafe extern "C" fn(Void, Void, c_int, Void, *mut Void) -> Result,
+    pub(crate) test: unsafe extern "C" fn(Void, *mut c_int, *mut c_int) -> Result,
+    pub(crate) close_coll: unsafe extern "C" fn(Void) -> Result,
+    pub(crate) close_listen: unsafe extern "C" fn(Void) -> Result,
+    pub(crate) make_v_device: Option<unsafe extern "C" fn(*mut c_int, Void) -> Result>,
+}
+
+/// `ncclCollNet_v11_t` and `ncclCollNet_v12_t`, whose functions differ in what `properties` fills.
+#[repr(C)]
+pub(crate) struct CollNet<P> {
+    pub(crate) name: *const c_char,
+    pub(crate) init: unsafe extern "C" fn(*mut Void, u64, Option<Logger>) -> Result,
+    pub(crate) devices: unsafe extern "C" fn(*mut c_int) -> Result,
+    pub(crate) properties: unsafe extern "C" fn(c_int, *mut P) -> Result,
+    pub(crate) listen: unsafe extern "C" fn(Void, c_int, *mut c_void, *mut Void) -> Result,
+    pub(crate) rest: CollRest,
+    pub(crate) finalize: unsafe extern "C" fn(Void) -> Result,
+}
+
+// SAFETY: as for `Net`.
+unsafe impl<P> Sync for CollNet<P> {}
+
+/// `ncclCollNet_v10_t`: without contexts.
+#[repr(C)]
+pub(crate) struct CollNet10 {
+    pub(crate) name: *const c_char,
+    pub(crate) init: unsafe extern "C" fn(Option<Logger>) -> Result,
+    pub(crate) devices: unsafe extern "C" fn(*mut c_int) -> Result,
+    pub(crate) properties: unsafe extern "C" fn(c_int, *mut Properties10) -> Result,
+    pub(crate) listen: unsafe extern "C" fn(c_int, *mut c_void, *mut Void) -> Result,
+    pub(crate) rest: CollRest,
+}
+
+// SAFETY: as for `Net`.
+unsafe impl Sync for CollNet10 {}

@@ -1,31 +1,24 @@
-//! The functions of the plug-in: arguments from C, errors to NCCL's log and codes.
+//! The functions of `ncclNet`: connections and messages, with arguments from C.
 #![allow(unsafe_code)] // C: pointers of NCCL.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
-use crate::abi::{
-    Code, CommConfig, End10, End11, End12, Logger, Properties, Properties10, Properties11,
-    Properties12, VDevice, HANDLE_BYTES, ID_UNDEFINED, PTR_HOST,
-};
+use crate::abi::{Code, CommConfig, Logger};
 use crate::device;
+use crate::entry::{
+    deregister, give, handle, handle_bytes, locked, memory, number, register, run, MESSAGE_MAX,
+};
 use crate::establish::{Connecting, Listening};
 use crate::failure::Failure;
 use crate::link::Link;
 use crate::log;
-use crate::memory::Registered;
 use crate::receive::{Incoming, Receiver};
 use crate::send::{Outgoing, Sender};
 use crate::table::{Table, REQUEST_BITS};
 use crate::wire::{Handle, GROUP, INSIDE};
-
-/// Most connections that NCCL is told of: queues of a NIC.
-const MAX_COMMS: c_int = 512;
-/// Longest message: its length fits an `int`, in which NCCL is told it.
-const MESSAGE_MAX: usize = 1 << 30;
 
 /// What one initialisation has made: connections under way, by the number in their copy of the handle.
 struct Context {
@@ -42,46 +35,6 @@ enum End {
 static CONTEXTS: Table<Context> = Table::new("context");
 static LISTENING: Table<Mutex<Listening>> = Table::new("listening communicator");
 static ENDS: Table<End> = Table::new("communicator");
-static MEMORY: Table<Registered> = Table::new("registered memory");
-
-/// Each change of what it protects is one step.
-fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
-    value.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn number(handle: *mut c_void) -> u64 {
-    handle.addr() as u64
-}
-
-fn handle(number: u64) -> *mut c_void {
-    std::ptr::without_provenance_mut(number as usize)
-}
-
-/// Runs a function of the plug-in: what fails is logged, and a panic does not reach C.
-fn run(name: &str, call: impl FnOnce() -> Result<(), Failure>) -> c_int {
-    let failure = match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(())) => return Code::Success as c_int,
-        Ok(Err(failure)) => failure,
-        Err(_) => Failure::new(Code::InternalError, "a fault of the plug-in (panic)"),
-    };
-    if !failure.text.is_empty() {
-        log::warn(&format!("{name}: {}", failure.text));
-    }
-    failure.code as c_int
-}
-
-/// Writes a result to the caller's variable.
-///
-/// # Safety
-/// The pointer is null, or the caller's.
-unsafe fn give<T>(to: *mut T, value: T) -> Result<(), Failure> {
-    if to.is_null() {
-        return Err(Failure::argument("a result's pointer is null"));
-    }
-    // SAFETY: the caller's contract.
-    unsafe { to.write(value) };
-    Ok(())
-}
 
 pub(crate) unsafe extern "C" fn init(
     context: *mut *mut c_void,
@@ -111,84 +64,6 @@ pub(crate) unsafe extern "C" fn finalize(context: *mut c_void) -> c_int {
         device::release();
         Ok(())
     })
-}
-
-pub(crate) unsafe extern "C" fn devices(count: *mut c_int) -> c_int {
-    run("devices", || {
-        let all = device::count() as c_int;
-        // SAFETY: the caller's variable.
-        unsafe { give(count, all) }
-    })
-}
-
-fn properties<const DEVICES: usize, E>(
-    number: c_int,
-    end: E,
-) -> Result<Properties<DEVICES, E>, Failure> {
-    let device = device::get(number)?;
-    let mut devices = [0; DEVICES];
-    devices[0] = number;
-    Ok(Properties {
-        name: device.name.as_ptr(),
-        pci_path: std::ptr::null(),
-        guid: u64::from(u32::from(device.nic.ip().ip)),
-        ptr_support: PTR_HOST,
-        // A registration holds for all connections of its device.
-        reg_is_global: 1,
-        force_flush: 0,
-        speed: device.speed,
-        port: 1,
-        latency: 0.0,
-        max_comms: MAX_COMMS,
-        max_recvs: GROUP as c_int,
-        // NCCL_NET_DEVICE_HOST: no code of ours on the GPU.
-        device_type: 0,
-        device_version: 0,
-        virtual_device: VDevice { count: 1, devices },
-        max_p2p_bytes: MESSAGE_MAX,
-        max_coll_bytes: MESSAGE_MAX,
-        end,
-    })
-}
-
-pub(crate) unsafe extern "C" fn properties10(number: c_int, to: *mut Properties10) -> c_int {
-    run("getProperties", || {
-        let properties = properties(number, End10)?;
-        // SAFETY: the caller's variable.
-        unsafe { give(to, properties) }
-    })
-}
-
-pub(crate) unsafe extern "C" fn properties11(number: c_int, to: *mut Properties11) -> c_int {
-    run("getProperties", || {
-        let end = End11 {
-            max_multi_request_size: 1,
-        };
-        let properties = properties(number, end)?;
-        // SAFETY: the caller's variable.
-        unsafe { give(to, properties) }
-    })
-}
-
-pub(crate) unsafe extern "C" fn properties12(number: c_int, to: *mut Properties12) -> c_int {
-    run("getProperties", || {
-        let end = End12 {
-            max_multi_request_size: 1,
-            rail: ID_UNDEFINED,
-            plane: ID_UNDEFINED,
-        };
-        let properties = properties(number, end)?;
-        // SAFETY: the caller's variable.
-        unsafe { give(to, properties) }
-    })
-}
-
-/// The caller's handle.
-fn handle_bytes(at: *mut c_void) -> Result<*mut [u8; HANDLE_BYTES], Failure> {
-    match at.is_null() {
-        true => Err(Failure::argument("the handle's pointer is null")),
-        false => Ok(at.cast()),
-    }
 }
 
 pub(crate) unsafe extern "C" fn listen(
@@ -288,39 +163,22 @@ pub(crate) unsafe extern "C" fn reg_mr(
     memory: *mut *mut c_void,
 ) -> c_int {
     run("regMr", || {
-        if kind != PTR_HOST {
-            let text = format!(
-                "memory of type {kind}: the plug-in takes host memory alone, as its properties say"
-            );
-            return Err(Failure::new(Code::InvalidUsage, text));
-        }
         let end = ENDS.get(number(comm))?;
         let device = |link: &Link| link.device.clone();
         let device = match &*end {
             End::Send(s) => device(&locked(s).link),
             End::Receive(r) => device(&locked(r).link),
         };
-        // SAFETY: NCCL frees the memory after it was deregistered.
-        let registered = unsafe { device.memory.register(data.cast(), size)? };
-        let made = MEMORY.insert(registered);
-        // SAFETY: the caller's variable.
-        unsafe { give(memory, handle(made)) }
+        // SAFETY: NCCL frees the memory after it was deregistered, and the variable is its own.
+        unsafe { register(&device, (data, size), kind, memory) }
     })
 }
 
 pub(crate) unsafe extern "C" fn dereg_mr(comm: *mut c_void, memory: *mut c_void) -> c_int {
     run("deregMr", || {
         ENDS.get(number(comm))?;
-        MEMORY.remove(number(memory)).map(drop)
+        deregister(memory)
     })
-}
-
-/// The memory of a handle; a null one stands for memory of short messages.
-fn memory(at: *mut c_void) -> Result<Option<std::sync::Arc<Registered>>, Failure> {
-    match at.is_null() {
-        true => Ok(None),
-        false => MEMORY.get(number(at)).map(Some),
-    }
 }
 
 pub(crate) unsafe extern "C" fn isend(

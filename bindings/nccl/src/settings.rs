@@ -90,7 +90,7 @@ impl Settings {
 }
 
 /// The address of this host's default route. No packet is sent.
-fn default_address() -> Option<IpAddr> {
+pub(crate) fn default_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     // An address of documentation (RFC 5737): it is behind the default route.
     socket.connect("192.0.2.1:9").ok()?;

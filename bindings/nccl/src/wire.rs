@@ -90,12 +90,8 @@ impl Handle {
         put(&mut out[8..], &self.nic.octets());
         put(&mut out[12..], &self.port.to_le_bytes());
         if let Some(at) = self.datagrams {
-            let ip = match at.ip() {
-                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-                IpAddr::V6(ip) => ip,
-            };
             put(&mut out[14..], &at.port().to_le_bytes());
-            put(&mut out[16..], &ip.octets());
+            put(&mut out[16..], &octets(at.ip()));
         }
         put(&mut out[32..], &self.nonce);
         put(&mut out[48..], &self.process.pid.to_le_bytes());
@@ -123,6 +119,69 @@ impl Handle {
                 host: text(&b[52..52 + HOST]),
             },
             pending: u64::from_le_bytes(at(b, 120)),
+        })
+    }
+}
+
+/// Begins every handle of a rank, with the version of what follows.
+const RANK_MAGIC: [u8; 8] = *b"rbcoll\0\x01";
+
+/// A rank of a collective communicator before it is made: its NIC, and the bootstrap that it would serve as rank 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RankHandle {
+    pub(crate) nic: Ipv4Addr,
+    /// Where its NIC receives datagrams of other hosts.
+    pub(crate) datagrams: Option<SocketAddr>,
+    pub(crate) bootstrap: SocketAddr,
+    /// What admits to the bootstrap.
+    pub(crate) secret: [u8; 16],
+    pub(crate) process: Process,
+}
+
+/// An address as 16 bytes.
+fn octets(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+impl RankHandle {
+    pub(crate) fn encode(&self) -> [u8; HANDLE_BYTES] {
+        let mut out = [0; HANDLE_BYTES];
+        put(&mut out, &RANK_MAGIC);
+        put(&mut out[8..], &self.nic.octets());
+        put(&mut out[12..], &self.bootstrap.port().to_le_bytes());
+        if let Some(at) = self.datagrams {
+            put(&mut out[14..], &at.port().to_le_bytes());
+            put(&mut out[16..], &octets(at.ip()));
+        }
+        put(&mut out[32..], &self.secret);
+        put(&mut out[48..], &self.process.pid.to_le_bytes());
+        put(&mut out[52..52 + HOST], self.process.host.as_bytes());
+        put(&mut out[100..], &octets(self.bootstrap.ip()));
+        out
+    }
+
+    /// `None` when no plug-in of this version has made it.
+    pub(crate) fn decode(b: &[u8; HANDLE_BYTES]) -> Option<RankHandle> {
+        if b[..8] != RANK_MAGIC {
+            return None;
+        }
+        let socket = |ip, port| {
+            let ip = Ipv6Addr::from(at::<16>(b, ip)).to_canonical();
+            SocketAddr::new(ip, u16::from_le_bytes(at(b, port)))
+        };
+        let datagrams = socket(16, 14);
+        Some(RankHandle {
+            nic: Ipv4Addr::from(at::<4>(b, 8)),
+            datagrams: (datagrams.port() != 0).then_some(datagrams),
+            bootstrap: socket(100, 12),
+            secret: at(b, 32),
+            process: Process {
+                pid: u32::from_le_bytes(at(b, 48)),
+                host: text(&b[52..52 + HOST]),
+            },
         })
     }
 }
@@ -232,6 +291,25 @@ mod tests {
             assert_eq!(Handle::decode(&bytes), Some(handle));
             bytes[7] += 1;
             assert_eq!(Handle::decode(&bytes), None, "another version");
+            let rank = RankHandle {
+                nic: Ipv4Addr::new(10, 1, 2, 3),
+                datagrams: Some(at.parse().expect("an address")),
+                bootstrap: "192.0.2.9:5000".parse().expect("an address"),
+                secret: [5; 16],
+                process: process.clone(),
+            };
+            let here = RankHandle {
+                datagrams: None,
+                bootstrap: "[::1]:5000".parse().expect("an address"),
+                ..rank.clone()
+            };
+            for handle in [rank, here] {
+                let mut bytes = handle.encode();
+                assert_eq!(Handle::decode(&bytes), None, "of the other interface");
+                assert_eq!(RankHandle::decode(&bytes), Some(handle));
+                bytes[7] += 1;
+                assert_eq!(RankHandle::decode(&bytes), None, "another version");
+            }
         }
         let nonce = [9; 16];
         let all = [

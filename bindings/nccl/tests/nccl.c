@@ -3,6 +3,8 @@
  * ncclCommInitRank asks CUDA for a device before it looks for a network, so this program calls the next functions of NCCL by itself: the one that
  * loads the plug-in and chooses a network, and those of its bootstrap, which with NCCL_OOB_NET_ENABLE=1 gathers over the chosen network. They are
  * local to the library, but its symbol table has them; the few fields of a communicator that they read are at the places of version 2.32.3.
+ * Of ncclCollNet NCCL calls no more than init and devices without a GPU. The program goes on with the table and the context that NCCL has stored, and
+ * with NCCL's bootstrap for the handles: a communicator, and an all-reduce.
  *
  * nccl LIBRARY RANKS. Each rank is a process. */
 #define _GNU_SOURCE
@@ -22,7 +24,7 @@
 #define must(call) do { int r_ = (call); if (r_) die("rank %d: %s: %d", rank, #call, r_); } while (0)
 
 /* struct ncclComm of 2.32.3, and of what it points to. */
-enum { VERSION = 23203, SHARED = 0x88, NET = 0x68e0, BOOTSTRAP = 0x6918, RANK = 0x1206e8, RANKS = 0x1206ec, ABORT = 0x121580, COMM_BYTES = 4 << 20 };
+enum { VERSION = 23203, SHARED = 0x88, NET = 0x68e0, COLL_NET = 0x6908, COLL_CONTEXT = 0x6910, BOOTSTRAP = 0x6918, RANK = 0x1206e8, RANKS = 0x1206ec, ABORT = 0x121580, COMM_BYTES = 4 << 20 };
 
 static const char *path;
 static char *base;
@@ -52,6 +54,54 @@ static void *internal(const char *name) {
 typedef struct { char bytes[128]; } Id;
 
 static unsigned char byte(int rank, size_t i) { return (unsigned char)(rank * 31 + (int)(i * 7) + (int)(i >> 9)); }
+
+/* ncclCollNet_v12_t. */
+typedef struct {
+    const char *name;
+    void *init, *devices, *getProperties;
+    int (*listen)(void *, int, void *, void **);
+    int (*connect)(void **, int, int, void *, void **);
+    int (*reduceSupport)(int, int, int *);
+    int (*regMr)(void *, void *, size_t, int, void **);
+    void *regMrDmaBuf;
+    int (*deregMr)(void *, void *);
+    int (*iallreduce)(void *, void *, void *, size_t, int, int, void *, void *, void **);
+    void *iallgather, *ireducescatter, *iflush;
+    int (*test)(void *, int *, int *);
+    int (*closeColl)(void *);
+    int (*closeListen)(void *);
+} CollNet;
+
+/* An all-reduce by the collective functions that NCCL has chosen. */
+static const char *reduce(char *comm, int (*gather)(void *, void *, int), int rank, int ranks) {
+    enum { INT32 = 2, SUM = 0, HOST = 1, COUNT = 100000 };
+    const CollNet *coll = *(const CollNet **)(comm + COLL_NET);
+    void *context = *(void **)(comm + COLL_CONTEXT), *listening, *group, *mh, *request, **handles = calloc((size_t)ranks, sizeof *handles);
+    if (!coll || !context) die("rank %d: NCCL has chosen no collective functions", rank);
+    char *all = calloc((size_t)ranks, 128);
+    int supported = 0, done = 0;
+    must(coll->reduceSupport(INT32, SUM, &supported));
+    if (!supported) die("rank %d: no sums of integers", rank);
+    must(coll->listen(context, 0, all + 128 * rank, &listening));
+    must(gather(*(void **)(comm + BOOTSTRAP), all, 128));
+    for (int r = 0; r < ranks; r++) handles[r] = all + 128 * r;
+    must(coll->connect(handles, ranks, rank, listening, &group));
+    must(coll->closeListen(listening));
+    int32_t *data = calloc(COUNT, sizeof *data);
+    for (int i = 0; i < COUNT; i++) data[i] = i * (rank + 1);
+    must(coll->regMr(group, data, COUNT * sizeof *data, HOST, &mh));
+    must(coll->iallreduce(group, data, data, COUNT, INT32, SUM, mh, mh, &request));
+    if (!request) die("rank %d: no request", rank);
+    while (!done) must(coll->test(request, &done, NULL));
+    for (int i = 0; i < COUNT; i++)
+        if (data[i] != i * (ranks * (ranks + 1) / 2)) die("rank %d: sum %d is %d", rank, i, data[i]);
+    must(coll->deregMr(group, mh));
+    must(coll->closeColl(group));
+    free(data);
+    free(all);
+    free(handles);
+    return coll->name;
+}
 
 static void run(int rank, int ranks, int round, int in, int out) {
     int version;
@@ -95,9 +145,10 @@ static void run(int rank, int ranks, int round, int in, int out) {
                 if (all[(size_t)r * size + i] != byte(r, i)) die("rank %d: byte %zu of rank %d is wrong", rank, i, r);
         free(all);
     }
+    const char *collective = reduce(comm, gather, rank, ranks);
     must(end(bootstrap));
     must(finalize(comm));
-    if (rank == 0) printf("round %d: %d ranks gathered over %s\n", round, ranks, name);
+    if (rank == 0) printf("round %d: %d ranks gathered over %s, and reduced by %s\n", round, ranks, name, collective);
     fflush(stdout);
 }
 
