@@ -82,7 +82,7 @@ enum Task {
     Peers(peers::Args),
     /// Programs of MPI over `ringbell mpi`: C and Fortran by Debian's MPICH and Open MPI, Python by mpi4py
     Mpi(mpi::Args),
-    /// NCCL's network plug-in: a C driver that calls it as NCCL does, between processes
+    /// NCCL's network plug-in: C drivers that call it as NCCL does, between processes
     Nccl(nccl::Args),
     /// Debian's programs of libibverbs over `ringbell verbs`: perftest, ibverbs-utils, the suite of pyverbs
     Verbs(verbs::Args),
