@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ringbell::nic::{Cidr, NicConfig, OpenError, PortSpec, QueueConfig};
@@ -47,6 +48,8 @@ pub(crate) struct Device {
     /// Queues that nothing uses. A NIC's queues live as long as it.
     queues: Mutex<Vec<HostQueue>>,
     port: AtomicU16,
+    /// Threads that end communicators together with other ranks.
+    partings: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// Random bytes of the system.
@@ -112,7 +115,25 @@ impl Device {
             nic,
             queues: Mutex::default(),
             port: AtomicU16::new(FIRST_PORT),
+            partings: Mutex::default(),
         })
+    }
+
+    /// Lets a thread end what other ranks take part in; the device is not closed before.
+    pub(crate) fn part(&self, thread: JoinHandle<()>) {
+        let mut all = self.partings.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|t| !t.is_finished());
+        all.push(thread);
+    }
+
+    /// Waits for those threads.
+    fn settle(&self) {
+        let all =
+            std::mem::take(&mut *self.partings.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in all {
+            // A panic there is reported by itself.
+            let _ = thread.join();
+        }
     }
 
     /// The next port to listen at; it may be taken.
@@ -201,6 +222,7 @@ pub(crate) fn release() {
     if open.users == 0 {
         let devices = std::mem::take(&mut open.devices);
         drop(open);
+        devices.iter().for_each(|d| d.settle());
         drop(devices);
     }
 }

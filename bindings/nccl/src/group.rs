@@ -3,7 +3,7 @@
 //! A call becomes one operation of the NIC's communicator, or, of a window, several. All ranks post the same operations in the order of their
 //! calls; a request ends when its operations have.
 #![allow(unsafe_code)] // The program's memory, by its pointers.
-#![allow(clippy::disallowed_methods)] // A deadline on the host's clock.
+#![allow(clippy::disallowed_methods)] // A deadline on the host's clock, and threads that wait for other ranks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,6 +30,9 @@ use crate::wire::Process;
 const POSTED: u64 = DEPTH as u64 / 2;
 /// Longest time until the operations of a closed communicator have ended.
 const DRAIN: Duration = Duration::from_secs(5);
+
+/// Longest time for which a rank that has closed its communicator waits for the others, when its device is to be closed.
+const PART: Duration = Duration::from_secs(10);
 
 /// Bytes of the program, with their registration.
 #[derive(Debug)]
@@ -105,7 +108,9 @@ pub(crate) struct RankGroup {
     queue: HostQueue,
     rank: u32,
     processes: Vec<Process>,
-    _server: Option<BootstrapServer>,
+    server: Option<BootstrapServer>,
+    /// Whether all ranks are reached through memory.
+    is_near: bool,
     requests: Requests<Pending>,
     /// Not posted yet, with their requests.
     waiting: VecDeque<(u64, Operation)>,
@@ -123,13 +128,16 @@ impl RankGroup {
         processes: Vec<Process>,
         server: Option<BootstrapServer>,
     ) -> RankGroup {
+        let peers = comm.info().map_or_else(|_| Vec::new(), |i| i.peers);
+        let by_memory = |t: &str| t == "local";
         RankGroup {
             device: device.clone(),
             rank: comm.rank(),
+            is_near: peers.iter().filter_map(|p| p.transport).all(by_memory),
             comm: Some(comm),
             queue,
             processes,
-            _server: server,
+            server,
             requests: Requests::new(REQUESTS),
             waiting: VecDeque::new(),
             posted: VecDeque::new(),
@@ -305,7 +313,8 @@ impl RankGroup {
         };
         let under_way = |p: &mut Posted| matches!(p.request.test(), Ok(None));
         self.posted.retain_mut(under_way);
-        if !self.posted.is_empty() || !self.waiting.is_empty() {
+        let was_under_way = !self.posted.is_empty() || !self.waiting.is_empty();
+        if was_under_way {
             comm.abort();
         }
         self.waiting.clear();
@@ -316,8 +325,26 @@ impl RankGroup {
         }
         let requests = std::mem::replace(&mut self.requests, Requests::new(0));
         if self.posted.is_empty() {
-            drop(comm);
-            self.device.give_queue(self.queue.clone());
+            let (device, queue) = (self.device.clone(), self.queue.clone());
+            let server = self.server.take();
+            let is_sound = !was_under_way && self.ended.is_none();
+            if is_sound && self.is_near {
+                drop(comm);
+                device.give_queue(queue);
+                return;
+            }
+            // A NIC that is gone sends no lost packet again, and tells no rank why the communicator has ended. Ranks may close several in
+            // different orders, so this thread does not wait.
+            let part = move || {
+                // Those that do not come are not waited for longer.
+                let _ = comm.finish(PART);
+                drop(server);
+                device.give_queue(queue);
+            };
+            let thread = std::thread::Builder::new().name("ringbell-part".into());
+            if let Ok(thread) = thread.spawn(part) {
+                self.device.part(thread);
+            }
         } else {
             // The NIC may still use their memory and slots.
             std::mem::forget((requests, std::mem::take(&mut self.posted)));
