@@ -7,6 +7,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 #[cfg(feature = "cuda")]
 use ringbell_cuda_kernels::cuda::{CudaConfig, CudaGpu};
@@ -141,7 +142,9 @@ fn build(name: &str, flags: &[&str]) -> PathBuf {
     if written(&out).is_some_and(|built| newest.is_some_and(|newest| newest < built)) {
         return out;
     }
-    // Tests run side by side: none may load a file that another is still writing.
+    // Tests run side by side, as processes or as threads: none may load a file that another is still writing.
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _one = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
     let own = out.with_extension(format!("{}.so", std::process::id()));
     let run = Command::new("g++")
         .args([
