@@ -19,7 +19,8 @@ const SPIN_SHARED: u32 = 0;
 /// The same where more waiters than cores work together and the others seem to be elsewhere: they move, and a
 /// long spin keeps the one that comes here from the core for as long.
 const SPIN_CROWDED: u32 = 100;
-/// A yield longer than this means that a CPU hog shares the core: parking gets it back sooner.
+/// A yield longer than this means that a CPU hog shares the core: parking at once, without a spin before, gets it back sooner, because the kernel
+/// prefers who has used little of it.
 const HOG: Duration = Duration::from_micros(50);
 /// The same when more waiters than cores are known to work together: a yield then takes as long as
 /// a neighbour's piece of work, and only a whole time slice is a hog's.
@@ -95,7 +96,10 @@ impl WaitPolicy {
     /// Idle rounds before a waiter yields.
     #[inline]
     pub(crate) fn spin(&self) -> u32 {
-        self.spin.load(Ordering::Relaxed)
+        match self.hog.load(Ordering::Relaxed) {
+            0 => self.spin.load(Ordering::Relaxed),
+            _ => SPIN_SHARED,
+        }
     }
 
     /// Whether a waiter with `spin` rounds seems to have its core for itself.
@@ -134,7 +138,7 @@ impl WaitPolicy {
             self.hog.store(HOG_MEMORY, Ordering::Relaxed);
         }
         let yields = yields + 1;
-        let alone = WaitPolicy::is_alone(self.spin());
+        let alone = WaitPolicy::is_alone(self.spin.load(Ordering::Relaxed));
         let window = if alone { WINDOW_ALONE.0 } else { WINDOW_SHARED };
         if yields < window {
             ASKED.set((yields, lost_before));
@@ -217,10 +221,12 @@ mod tests {
     }
 
     #[test]
-    fn waiters_stop_yielding_for_a_while_beside_a_busy_thread() {
+    fn waiters_stop_spinning_and_yielding_for_a_while_beside_a_busy_thread() {
         let p = WaitPolicy::new(2);
         p.hog.store(2, Ordering::Relaxed);
+        assert_eq!(p.spin(), SPIN_SHARED);
         assert!(!p.may_yield() && !p.may_yield() && p.may_yield());
+        assert_eq!(p.spin(), SPIN_ALONE);
     }
 
     #[test]
