@@ -7,6 +7,7 @@ use super::programs::{Job, ALL_REDUCE, OPS, TYPES};
 use super::stress::{hold, hold_ring};
 use ringbell_gtlb::testing::Rng;
 use ringbell_gtlb::LARGE_PAGE_BYTES;
+use ringbell_hw_sim::card::{Control, Event, Io};
 use ringbell_hw_sim::figure;
 use ringbell_hw_sim::ring::{Piece, Report, Step};
 use ringbell_hw_sim::stream::BEAT;
@@ -310,6 +311,45 @@ fn a_collective_that_waits_lets_sends_and_receives_pass() {
             begin(&mut ring, 1..3);
         }
         ring.run();
+        ring.compare(&job, BASE);
+    }
+}
+
+/// A receive whose segment ends too early is cut in the shared DMA; the collective's writes behind it keep their beats.
+#[test]
+fn segments_that_end_early_harm_no_collective() {
+    for seed in 0..3 {
+        let mut rng = Rng::new(seed);
+        let mut ring = Ring::new(3, GPU, LINK);
+        let count = 40_000 + rng.below(100);
+        let mut job = all_reduce(&mut rng, 3, count);
+        ring.start(std::slice::from_mut(&mut job), BASE);
+        let mut cuts = 0;
+        while ring.reports().contains(&None) {
+            let to = BASE + MAPPED - 400_000;
+            let host = &mut ring.hosts[rng.below(3) as usize];
+            host.card.post(Io {
+                send: false,
+                conn: 1,
+                va: to,
+                len: 9_000,
+                some: false,
+                tag: 7,
+            });
+            let (stated, bytes) = (3_000 + rng.below(6_000) as u32, 1 + rng.below(2_000));
+            host.card.receive_as(1, stated, vec![0xee; bytes as usize]);
+            // Its own events: no descriptor stands behind this receive.
+            let faulted = (0..50_000).any(|_| {
+                host.card.cycle();
+                matches!(host.card.event(), Some(Event::Fault { .. }))
+            });
+            assert!(faulted, "a cut is reported");
+            host.card.control(1, Control::FlushReceives);
+            while host.card.event().is_some() {}
+            cuts += 1;
+            (0..rng.below(1_000)).for_each(|_| ring.cycle());
+        }
+        assert!(cuts >= 3, "{cuts} cuts beside the collective");
         ring.compare(&job, BASE);
     }
 }
