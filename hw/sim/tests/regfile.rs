@@ -134,11 +134,11 @@ fn event(addr: usize, value: u32, strobe: u64) -> Option<Event> {
     if addr >= DOORBELL_BASE {
         let at = addr - DOORBELL_BASE;
         let whole = addr < BAR_BYTES && at.is_multiple_of(DOORBELL_STRIDE);
-        return whole.then(|| Event::Bell((at / DOORBELL_STRIDE) as u64, value));
+        return whole.then_some(Event::Bell((at / DOORBELL_STRIDE) as u64, value));
     }
     let reg = Reg::from_index((addr / 4) as u32)?;
     let row = Reg::ALL.iter().find(|row| row.0 == reg)?;
-    (row.1 != Access::Ro).then(|| Event::Register(reg as u64, value))
+    (row.1 != Access::Ro).then_some(Event::Register(reg as u64, value))
 }
 
 /// The blocks of the register file as it is built alone: the sizes are its own parameters.
