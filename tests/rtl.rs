@@ -1,5 +1,8 @@
 //! The NIC `rtl` through the public API: sockets, kernels and collectives whose descriptors and payloads pass simulated hardware.
 
+#[path = "rtl/hostile.rs"]
+mod hostile;
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -39,6 +42,15 @@ fn nic(folder: &Folder, last: u8) -> Nic {
 
 fn counts(nic: &Nic) -> CardCounts {
     nic.backend().card_counts().expect("it has hardware")
+}
+
+#[test]
+fn the_environment_selects_the_hardware() {
+    let folder = Folder::new();
+    let builder = Nic::builder().gpu("emulated").gpu_memory(4 << 20);
+    let nic = builder.directory(&folder.0).open().expect("a NIC");
+    let asked = std::env::var("RINGBELL_NIC").is_ok_and(|kind| kind == "rtl");
+    assert_eq!(nic.backend().card_counts().is_some(), asked);
 }
 
 #[test]

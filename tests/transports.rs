@@ -1,5 +1,5 @@
 //! Tests of both transports over memory of the GPU, by each way that the NIC reaches it: the same rules as over memory of the
-//! host.
+//! host. Under `RINGBELL_NIC=rtl` payloads and descriptors pass simulated hardware (feature `rtl`).
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
 #[path = "../cuda-kernels/tests/common/test_gpu.rs"]
@@ -78,6 +78,21 @@ impl Memory {
     }
 }
 
+/// Puts simulated hardware behind a NIC where the environment asks for it.
+#[cfg(feature = "rtl")]
+fn with_hardware(nic: NicBuilder) -> NicBuilder {
+    use ringbell_hw_sim::card::Card;
+    match std::env::var("RINGBELL_NIC").as_deref() {
+        Ok("rtl") => nic.card(Box::new(|bus| Box::new(Card::new(bus, 200)))),
+        _ => nic,
+    }
+}
+
+#[cfg(not(feature = "rtl"))]
+fn with_hardware(nic: NicBuilder) -> NicBuilder {
+    nic
+}
+
 /// A NIC beside a GPU, stepped by the test.
 struct GpuHost {
     // Before the memory that they use.
@@ -98,7 +113,7 @@ impl GpuHost {
             progress: ProgressMode::Manual,
             ..NicConfig::default()
         };
-        let nic = add(Nic::builder(config, gpu.memory())).build();
+        let nic = with_hardware(add(Nic::builder(config, gpu.memory()))).build();
         let nic = nic.expect("a NIC");
         let pd = nic.alloc_pd().expect("a domain");
         let queue = nic.create_queue(pd, QueueConfig::default());

@@ -33,7 +33,7 @@ pub(crate) const STEPS: [Step; 15] = [
 ];
 
 /// Longest time that one example may take, its compilation not counted.
-const EXAMPLE_LIMIT: Duration = Duration::from_secs(120);
+pub(crate) const EXAMPLE_LIMIT: Duration = Duration::from_secs(120);
 
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -101,27 +101,37 @@ fn doctests() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Builds all examples, then starts each as a user would.
-fn examples() -> Result<Outcome> {
-    let dir = root().join("examples");
-    let (mut names, mut scripts) = (Vec::new(), Vec::new());
-    if dir.is_dir() {
-        for entry in
-            std::fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()))?
-        {
-            let path = entry?.path();
-            let is_program =
-                path.extension().is_some_and(|e| e == "rs") || path.join("main.rs").exists();
-            if path.join("run.sh").exists() {
-                scripts.push(path.join("run.sh"));
-            }
-            if let (true, Some(name)) = (is_program, path.file_stem().and_then(|n| n.to_str())) {
-                names.push(name.to_string());
-            }
+/// Names of the examples that are programs of cargo.
+pub(crate) fn example_programs() -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for path in example_paths()? {
+        let is_program =
+            path.extension().is_some_and(|e| e == "rs") || path.join("main.rs").exists();
+        if let (true, Some(name)) = (is_program, path.file_stem().and_then(|n| n.to_str())) {
+            names.push(name.to_string());
         }
     }
-    names.sort();
-    scripts.sort();
+    Ok(names)
+}
+
+/// What lies in the folder of the examples, in order.
+fn example_paths() -> Result<Vec<PathBuf>> {
+    let dir = root().join("examples");
+    if !dir.is_dir() {
+        return Ok(Vec::new());
+    }
+    let entries = std::fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()));
+    let paths: std::io::Result<Vec<_>> = entries?.map(|entry| Ok(entry?.path())).collect();
+    let mut paths = paths?;
+    paths.sort();
+    Ok(paths)
+}
+
+/// Builds all examples, then starts each as a user would.
+fn examples() -> Result<Outcome> {
+    let names = example_programs()?;
+    let scripts = example_paths()?.into_iter().map(|path| path.join("run.sh"));
+    let scripts: Vec<PathBuf> = scripts.filter(|script| script.exists()).collect();
     if names.is_empty() && scripts.is_empty() {
         return Ok(Outcome::Skipped("examples/ holds no program yet".into()));
     }

@@ -267,6 +267,8 @@ pub struct CardCounts {
     pub entries: u64,
     /// Faults of the card's GTLB.
     pub faults: u64,
+    /// Entries that the card has decoded otherwise than the software: a defect of the card.
+    pub misjudged: u64,
 }
 
 /// Makes a card in front of a bus.

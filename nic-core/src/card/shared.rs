@@ -165,6 +165,7 @@ impl Shared {
                 }) => {
                     let software = entry.decode().err().map(|e| e.word());
                     if bad != software {
+                        self.counts.misjudged += 1;
                         tracing::error!(
                             queue,
                             ticket,

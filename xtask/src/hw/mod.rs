@@ -8,6 +8,7 @@
 mod blocks;
 mod estimate;
 mod figures;
+mod suites;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -41,6 +42,12 @@ pub(crate) struct Args {
     /// Only this block
     #[arg(long, value_name = "NAME")]
     block: Option<String>,
+    /// `mutate`: only faults whose description contains this
+    #[arg(long, value_name = "TEXT")]
+    fault: Option<String>,
+    /// `suites`: all suites and examples, which takes some minutes
+    #[arg(long)]
+    all: bool,
     /// Record the estimates, or the figures, in docs/results/hw and docs/hardware.md instead of comparing with them
     #[arg(long)]
     update: bool,
@@ -48,12 +55,14 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Part {
-    /// Verilator's warnings, all of them
+    /// Verilator's warnings, all of them, and clippy's in the Rust code around the blocks
     Lint,
     /// The proofs, and one planted fault of each block that its proof must notice
     Prove,
     /// The blocks beside their Rust models
     Simulate,
+    /// The SDK's suites over its NIC `rtl`: a selection, or all of them
+    Suites,
     /// FpgaNIC's Fig. 4, 5a and 7 and Table 2 for the blocks, and timing diagrams: docs/results/hw and docs/hardware.md
     Figures,
     /// Resources on an UltraScale+ FPGA, as yosys estimates them
@@ -77,6 +86,8 @@ pub(crate) fn step() -> Result<Outcome> {
     checked(&Args {
         parts: Vec::new(),
         block: None,
+        fault: None,
+        all: false,
         update: false,
     })
 }
@@ -94,6 +105,13 @@ fn checked(args: &Args) -> Result<Outcome> {
         for block in &blocks {
             tools.lint(block)?;
         }
+        if args.block.is_none() {
+            tools.clippy("ringbell-hw-sim", "verilator,card")?;
+            // Where it is asked for: it checks what the SDK is made of once more, with other features.
+            if args.parts.contains(&Part::Lint) {
+                tools.clippy("ringbell", "rtl,ringbell-hw-sim/verilator")?;
+            }
+        }
     }
     if wants(Part::Prove) {
         at_once(&blocks, |block| tools.prove(block))?;
@@ -102,14 +120,9 @@ fn checked(args: &Args) -> Result<Outcome> {
         let only = args.block.as_deref();
         command_within(&mut tools.simulation(only.as_slice()), SIMULATION_LIMIT)?;
         tools.print_speed()?;
-        if only.is_none() {
-            for tests in [
-                &["--test", "rtl", "--test", "mailbox"][..],
-                &["--lib", "rtl_conforms"],
-            ] {
-                command_within(tools.nic().args(tests), SIMULATION_LIMIT)?;
-            }
-        }
+    }
+    if wants(Part::Suites) && args.block.is_none() {
+        suites::run(&tools, args.all)?;
     }
     if wants(Part::Synthesise) {
         estimate::compare(&tools, &blocks, args.update)?;
@@ -130,7 +143,10 @@ fn checked(args: &Args) -> Result<Outcome> {
         }
     }
     if args.parts.contains(&Part::Mutate) {
-        let faults: Vec<&Fault> = FAULTS.iter().filter(|f| named(f.block)).collect();
+        let described = |what: &str| args.fault.as_deref().is_none_or(|text| what.contains(text));
+        let faults = FAULTS.iter().filter(|f| named(f.block));
+        let faults: Vec<&Fault> = faults.filter(|f| described(f.what)).collect();
+        ensure!(!faults.is_empty(), "there is no such fault");
         // The others are tried after one that nothing notices.
         let planted = faults.iter().map(|fault| tools.plant(fault));
         let missed: Vec<String> = planted
@@ -188,6 +204,16 @@ impl Tools {
             .arg("-Wno-UNUSEDPARAM")
             .args(block.files().iter().map(|f| rtl().join(f)));
         command_within(&mut lint, LIMIT)
+    }
+
+    /// Rust's warnings in what is built with the verilated blocks alone.
+    fn clippy(&self, package: &str, features: &str) -> Result<()> {
+        let mut clippy = test::cargo();
+        clippy
+            .args(["clippy", "-p", package, "--features", features])
+            .args(["--all-targets", "--", "-D", "warnings"])
+            .env("RINGBELL_VERILATOR", self.bin.join("verilator-cli"));
+        command_within(&mut clippy, SIMULATION_LIMIT)
     }
 
     /// Proves a block, and shows that its proof can fail.
@@ -301,11 +327,11 @@ impl Tools {
         Ok(())
     }
 
-    /// Tests of the SDK over the NIC `rtl`. The blocks are compiled as for `simulation`, and once for both.
-    fn nic(&self) -> Command {
+    /// A command of cargo for the SDK with its NIC `rtl`. The blocks are compiled as for `simulation`, and once for both.
+    fn nic(&self, command: &str) -> Command {
         let mut cargo = test::cargo();
         cargo
-            .args(["test", "-p", "ringbell"])
+            .args([command, "-p", "ringbell"])
             .args(["--features", "rtl,ringbell-hw-sim/verilator"])
             .env("RINGBELL_VERILATOR", self.bin.join("verilator-cli"));
         cargo

@@ -1,0 +1,79 @@
+//! The SDK's own suites over the NIC `rtl`: the tests of the software NIC, with simulated hardware as the data path.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use super::{Tools, SIMULATION_LIMIT};
+use crate::steps::command_within;
+use crate::{root, test};
+
+/// Files of tests/ in every run.
+const DAILY: [&str; 8] = [
+    "rtl",
+    "mailbox",
+    "transports",
+    "sockets",
+    "engines_kernel",
+    "communicator",
+    "communicator_memory",
+    "one_sided",
+];
+/// Tests of them that only `--all` runs: each waits five seconds for the end of RDMA.
+const SLOW: &str = "rdma::";
+/// Files that only `--all` runs.
+const MORE: [&str; 4] = ["strict", "growth", "progress", "stream_sockets"];
+
+/// Tests and examples that the NIC `rtl` cannot run, with the reason; hw/README.md names them too.
+const LEFT_OUT: [(&str, &str); 3] = [
+    (
+        "sockets_in_streams_are_kernels_where_it_has_none",
+        "runs over the mock driver, whose memory the card's bus does not reach",
+    ),
+    (
+        "sockets_in_streams_need_no_kernel_where_the_driver_has_memory_operations",
+        "runs over the mock driver, whose memory the card's bus does not reach",
+    ),
+    (
+        "03_echo_server_100_connections",
+        "wants 100 queues; the card has 64",
+    ),
+];
+
+/// Runs a selection of about a minute, or `all`: every suite, and the examples.
+pub(super) fn run(tools: &Tools, all: bool) -> Result<()> {
+    let mut skipped: Vec<&str> = LEFT_OUT.iter().map(|(name, _)| *name).collect();
+    let mut files = DAILY.to_vec();
+    if all {
+        for (name, why) in LEFT_OUT {
+            println!("left out over rtl: {name} ({why})");
+        }
+        files.extend(MORE);
+    } else {
+        skipped.push(SLOW);
+    }
+    let mut tests = tools.nic("test");
+    tests.arg("--lib");
+    for file in files {
+        tests.args(["--test", file]);
+    }
+    tests.arg("--");
+    for name in &skipped {
+        tests.args(["--skip", name]);
+    }
+    command_within(tests.env("RINGBELL_NIC", "rtl"), SIMULATION_LIMIT)?;
+    if all {
+        let mut build = tools.nic("build");
+        command_within(
+            build.args(["--examples", "--features", "tap"]),
+            SIMULATION_LIMIT,
+        )?;
+        let names = test::example_programs()?;
+        for name in names.iter().filter(|n| !skipped.contains(&n.as_str())) {
+            let mut example = Command::new(test::built().join("examples").join(name));
+            example.current_dir(root()).env("RINGBELL_NIC", "rtl");
+            command_within(&mut example, test::EXAMPLE_LIMIT)?;
+        }
+    }
+    Ok(())
+}
