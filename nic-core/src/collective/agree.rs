@@ -106,6 +106,7 @@ pub(super) fn open_dispute(table: &mut Table, slot: u32, seq: u32) {
             seq,
             said: vec![None; n],
             told: false,
+            found: None,
         });
     }
 }

@@ -117,9 +117,17 @@ pub(crate) struct Dispute {
     pub(crate) said: Vec<Option<Params>>,
     /// This rank has sent its own.
     pub(crate) told: bool,
+    /// The rank that differs as the records of the direct path have it: named when the one that would decide is gone.
+    pub(crate) found: Option<u32>,
 }
 
 impl Dispute {
+    /// The rank that differs, where that is certain but the parameters of `gone` are still needed to name the same one on all ranks.
+    pub(crate) fn found_without(&self, gone: u32) -> Option<u32> {
+        let is_silent = self.said.get(gone as usize).is_none_or(Option::is_none);
+        self.found.filter(|_| is_silent)
+    }
+
     /// The first rank that differs from rank 0, once the parameters of all before it have arrived.
     pub(crate) fn culprit(&self) -> Option<u32> {
         let first = self.said.first().copied().flatten()?;
@@ -336,6 +344,7 @@ mod tests {
             seq: 0,
             said: vec![Some(p(5)), None, Some(p(6)), None],
             told: true,
+            found: None,
         };
         assert_eq!(d.culprit(), None, "rank 1 may differ as well");
         assert_eq!(d.suspect(), Some(2));

@@ -313,10 +313,10 @@ fn complete(table: &mut Table, slot: u32, op: Box<Prepared>) {
 fn fail(table: &mut Table, slot: u32, outcome: Outcome, mut op: Box<Prepared>) {
     match outcome {
         Outcome::Fallback => return fall_back(table, slot, op),
-        Outcome::Mismatch { .. } => {
+        Outcome::Mismatch { rank } => {
             // All ranks have seen it; they notify each other and name the same rank.
             if let Some(seq) = op.call.seq {
-                table.news.push_back(News::Differs { slot, seq });
+                table.news.push_back(News::Differs { slot, seq, rank });
             }
         }
         Outcome::PeerFailed { rank } => table.end(slot, rank, Status::PeerFailed),

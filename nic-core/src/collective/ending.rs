@@ -50,7 +50,14 @@ impl Collectives {
         while let Some(news) = self.table.news.pop_front() {
             match news {
                 News::Ends { slot, rank, status } => self.end(io, slot, rank, status),
-                News::Differs { slot, seq } => self.messages.dispute(&mut self.table, slot, seq),
+                News::Differs { slot, seq, rank } => {
+                    open_dispute(&mut self.table, slot, seq);
+                    let c = self.table.comm_mut(slot);
+                    if let Some(d) = c.and_then(|c| c.dispute.as_mut()) {
+                        d.found = Some(rank);
+                    }
+                    self.messages.judge(&mut self.table, slot);
+                }
             }
         }
     }
@@ -498,7 +505,12 @@ impl Collectives {
                 false => !g.left,
             };
             if let Some(g) = c.life.gone.iter().find(ends).copied() {
-                self.end(io, slot, g.blame, g.status);
+                // A rank that has seen a difference may end before it has said so.
+                let dispute = c.dispute.as_ref();
+                match dispute.and_then(|d| d.found_without(g.rank)) {
+                    Some(rank) => self.end(io, slot, rank, Status::Mismatch),
+                    None => self.end(io, slot, g.blame, g.status),
+                }
                 moved = true;
             }
         }
@@ -508,8 +520,8 @@ impl Collectives {
     /// Whether an operation under way needs more of a rank than it has sent and stored.
     fn waits_for(&self, c: &Comm, rank: u32) -> bool {
         let direct = c.direct.as_ref();
-        let disputed = c.dispute.as_ref().and_then(Dispute::suspect);
-        disputed.is_some()
+        let dispute = c.dispute.as_ref();
+        dispute.is_some_and(|d| d.suspect().is_some() || d.found_without(rank).is_some())
             || streams_need(&self.table, c, rank)
             || self.messages.fabric.waits_for(c.ctx, rank)
             || direct.is_some_and(|d| d.path.waits_for(rank))

@@ -96,7 +96,7 @@ pub(super) enum News {
         status: Status,
     },
     /// Ranks disagree about an operation.
-    Differs { slot: u32, seq: u32 },
+    Differs { slot: u32, seq: u32, rank: u32 },
 }
 
 /// See the module text. Communicators are named by their slot, operations by their number in the slab.
