@@ -470,3 +470,57 @@ fn at_every_call_of_the_direct_path() {
         at_every_call(|_| Wire::Local, Algorithm::Direct, ranks, &DIRECT, 40);
     }
 }
+
+/// Ranks that differ in their counts, of which one dies after so many calls of its transport: the others learn at once that they differ, or
+/// that it is gone. Returns the calls that it has made.
+fn mismatched(case: &Case, odd: usize) -> u64 {
+    let mut run = Run::new(case);
+    let begin = run.w.now;
+    run.countdown.left.store(case.calls, Ordering::Relaxed);
+    let post = |r: usize| {
+        let count = case.call.count + u64::from(r == odd);
+        run.w.post(r, &Call { count, ..case.call })
+    };
+    let tickets: Vec<u32> = (0..case.ranks).map(post).collect();
+    let mut left: Vec<usize> = (0..case.ranks).filter(|r| *r != case.victim).collect();
+    while !left.is_empty() {
+        left.retain(|r| {
+            let end = run.w.host(*r).queue.poll(tickets[*r]);
+            if let Some(c) = end {
+                let known = [Status::Mismatch, Status::PeerFailed];
+                assert!(known.contains(&c.status), "rank {r}: {c:?} {case:?}");
+            }
+            end.is_none()
+        });
+        let waited = run.w.now - begin;
+        assert!(
+            waited < 1000 * MS,
+            "{left:?} wait for {waited} ns: {case:?}"
+        );
+        run.round(case.victim);
+    }
+    case.calls - run.countdown.left.load(Ordering::Relaxed)
+}
+
+#[test]
+fn at_every_call_of_ranks_that_differ() {
+    for (ranks, count) in [(2, 5), (2, 2500), (3, 5)] {
+        let call = Call::new(CollectiveKind::AllReduce, count);
+        let call = call.of(DataType::U32, ReduceOp::Sum).at(0, OUT);
+        for (victim, odd) in [(0, 1), (1, 1), (1, 0)] {
+            let mut case = Case {
+                wire: Wire::Local,
+                ranks,
+                victim,
+                call,
+                seed: count,
+                calls: u64::MAX,
+            };
+            let all = mismatched(&case, odd);
+            for calls in 0..=all {
+                (case.calls, case.seed) = (calls, count + calls * 1000);
+                mismatched(&case, odd);
+            }
+        }
+    }
+}
