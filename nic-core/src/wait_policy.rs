@@ -31,8 +31,9 @@ const PIECE: Duration = Duration::from_micros(100);
 const FEW: u32 = 8;
 /// One yield of so many is timed.
 const TIMED_EVERY: u32 = 4;
-/// Waits after which a detected hog is forgotten.
-const HOG_MEMORY: u32 = 1000;
+/// Waits after which a detected hog is forgotten. Each is a park, some 50 µs more than a spin where there is none any more; to detect one that is
+/// still there takes a time slice.
+const HOG_MEMORY: u32 = 32;
 /// Yields between two questions while the core is thought to be ours, and how many of them must have
 /// lost it to think otherwise. Few: each cost a whole spin.
 const WINDOW_ALONE: (u32, u64) = (4, 3);
