@@ -20,7 +20,7 @@ const SPIN_SHARED: u32 = 0;
 /// long spin keeps the one that comes here from the core for as long.
 const SPIN_CROWDED: u32 = 100;
 /// A yield longer than this means that a CPU hog shares the core: parking at once, without a spin before, gets it back sooner, because the kernel
-/// prefers who has used little of it.
+/// prefers threads that have used little of it.
 const HOG: Duration = Duration::from_micros(50);
 /// The same when more waiters than cores are known to work together: a yield then takes as long as
 /// a neighbour's piece of work, and only a whole time slice is a hog's.

@@ -18,7 +18,6 @@ use crate::elements::{Elements, Side};
 use crate::failure;
 use crate::group::Group;
 use crate::layer::Layer;
-
 use crate::trace;
 
 /// How often a call that waits lets the library below move its own messages.

@@ -16,7 +16,7 @@ use crate::memory::Registered;
 use crate::table::Table;
 use crate::wire::GROUP;
 
-/// Most connections that NCCL is told of: queues of a NIC.
+/// Number of connections in the properties: a NIC has as many queues.
 const MAX_COMMS: c_int = 512;
 /// Longest message: its length fits an `int`, in which NCCL is told it.
 pub(crate) const MESSAGE_MAX: usize = 1 << 30;

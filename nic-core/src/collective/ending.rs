@@ -51,12 +51,11 @@ impl Collectives {
             match news {
                 News::Ends { slot, rank, status } => self.end(io, slot, rank, status),
                 News::Differs { slot, seq, rank } => {
-                    open_dispute(&mut self.table, slot, seq);
+                    self.messages.dispute(&mut self.table, slot, seq);
                     let c = self.table.comm_mut(slot);
                     if let Some(d) = c.and_then(|c| c.dispute.as_mut()) {
                         d.found = Some(rank);
                     }
-                    self.messages.judge(&mut self.table, slot);
                 }
             }
         }
