@@ -327,7 +327,8 @@ impl Tools {
         Ok(())
     }
 
-    /// A command of cargo for the SDK with its NIC `rtl`. The blocks are compiled as for `simulation`, and once for both.
+    /// A command of cargo for the SDK with its NIC `rtl`. Cargo compiles the blocks apart from those of `simulation`, since the features of what they
+    /// depend on differ.
     fn nic(&self, command: &str) -> Command {
         let mut cargo = test::cargo();
         cargo
