@@ -31,9 +31,11 @@ const PIECE: Duration = Duration::from_micros(100);
 const FEW: u32 = 8;
 /// One yield of so many is timed.
 const TIMED_EVERY: u32 = 4;
-/// Waits after which a detected hog is forgotten. Each is a park, some 50 µs more than a spin where there is none any more; to detect one that is
-/// still there takes a time slice.
-const HOG_MEMORY: u32 = 32;
+/// Waits after which a detected hog is forgotten: at first, and at most. Each is a park, some 50 µs more than a spin where there is none any more; to
+/// detect one that is still there takes a time slice. The memory doubles with each hog that comes soon after the last.
+const HOG_MEMORY: (u32, u32) = (32, 1024);
+/// Timed yields without a hog after which the memory is as at first.
+const HOG_GONE: u32 = 16;
 /// Yields between two questions while the core is thought to be ours, and how many of them must have
 /// lost it to think otherwise. Few: each cost a whole spin.
 const WINDOW_ALONE: (u32, u64) = (4, 3);
@@ -49,7 +51,12 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct WaitPolicy {
     spin: AtomicU32,
+    /// Waits for which the last hog is remembered yet.
     hog: AtomicU32,
+    /// For how many waits the next one will be.
+    memory: AtomicU32,
+    /// Timed yields without a hog since the last.
+    calm: AtomicU32,
     /// Cores this process may use.
     cores: usize,
     crowded: AtomicBool,
@@ -64,6 +71,8 @@ impl WaitPolicy {
         WaitPolicy {
             spin: AtomicU32::new(if cores > 1 { SPIN_ALONE } else { SPIN_SHARED }),
             hog: AtomicU32::new(0),
+            memory: AtomicU32::new(HOG_MEMORY.0),
+            calm: AtomicU32::new(0),
             cores,
             crowded: AtomicBool::new(false),
             share: AtomicU32::new(1),
@@ -135,8 +144,8 @@ impl WaitPolicy {
             false => HOG,
         };
         let long = timed.is_some_and(|before| before.elapsed() > hog);
-        if long {
-            self.hog.store(HOG_MEMORY, Ordering::Relaxed);
+        if timed.is_some() {
+            self.remember(long);
         }
         let yields = yields + 1;
         let alone = WaitPolicy::is_alone(self.spin.load(Ordering::Relaxed));
@@ -149,6 +158,19 @@ impl WaitPolicy {
         ASKED.set((0, lost));
         self.learn(alone, lost.wrapping_sub(lost_before));
         long
+    }
+
+    /// Takes note of a timed yield, and of whether a hog had the core.
+    fn remember(&self, hog: bool) {
+        if hog {
+            let waits = self.memory.load(Ordering::Relaxed);
+            self.hog.store(waits, Ordering::Relaxed);
+            self.memory
+                .store((waits * 2).min(HOG_MEMORY.1), Ordering::Relaxed);
+            self.calm.store(0, Ordering::Relaxed);
+        } else if self.calm.fetch_add(1, Ordering::Relaxed) == HOG_GONE {
+            self.memory.store(HOG_MEMORY.0, Ordering::Relaxed);
+        }
     }
 
     fn learn(&self, alone: bool, lost: u64) {
@@ -228,6 +250,25 @@ mod tests {
         assert_eq!(p.spin(), SPIN_SHARED);
         assert!(!p.may_yield() && !p.may_yield() && p.may_yield());
         assert_eq!(p.spin(), SPIN_ALONE);
+    }
+
+    #[test]
+    fn a_hog_that_stays_is_remembered_longer_until_the_core_is_calm() {
+        let p = WaitPolicy::new(2);
+        let remembered = |hog: bool| {
+            p.remember(hog);
+            p.hog.swap(0, Ordering::Relaxed)
+        };
+        assert_eq!([remembered(true), remembered(false)], [32, 0]);
+        assert_eq!([remembered(true), remembered(true)], [64, 128]);
+        assert_eq!(
+            [(); 5].map(|()| remembered(true)),
+            [256, 512, 1024, 1024, 1024]
+        );
+        for _ in 0..=HOG_GONE {
+            remembered(false);
+        }
+        assert_eq!(remembered(true), 32);
     }
 
     #[test]
