@@ -64,13 +64,15 @@ pub(crate) fn step() -> Result<Outcome> {
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
         .arg(sources().join("tests"))
         .env("PYTHONPATH", package()?)
-        .env(
-            "RINGBELL_MOCK_LIBCUDA",
-            test::built().join("libringbell_mock_libcuda.so"),
-        )
+        .env("RINGBELL_MOCK_LIBCUDA", mock_driver())
         .env("PYTHONDONTWRITEBYTECODE", "1");
     command_within(&mut tests, LIMIT)?;
     Ok(Outcome::Passed)
+}
+
+/// The mock driver as it was built.
+fn mock_driver() -> PathBuf {
+    test::built().join("libringbell_mock_libcuda.so")
 }
 
 /// A folder with the package as a wheel would install it: its Python files and the workspace's build of the native module.
@@ -160,10 +162,12 @@ pub(crate) fn torch() -> Result<()> {
             .args(["--force-reinstall", "--disable-pip-version-check"])
             .arg(&wheel),
     )?;
+    command(test::cargo().args(["build", "--package", "ringbell-mock-libcuda"]))?;
     let tests = sources().join("torch_tests");
     let mut run = Command::new(&python);
     run.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
         .arg(&tests)
+        .env("RINGBELL_MOCK_LIBCUDA", mock_driver())
         .env("PYTHONDONTWRITEBYTECODE", "1");
     command_within(&mut run, TORCH_LIMIT)?;
     command(test::cargo().args(["build", "--release", "--package", "ringbell-c"]))?;

@@ -35,6 +35,9 @@ fn named<T: Copy>(
     })
 }
 
+/// A contiguous tensor, its address and bytes, and, in CUDA's memory, the handle of the stream whose work comes first.
+type Tensor<'py> = (Bound<'py, PyAny>, u64, u64, Option<u64>);
+
 /// Settings of one operation; `None` is the communicator's.
 #[derive(Default)]
 struct Options {
@@ -333,8 +336,8 @@ impl Comm {
         py: Python<'_>,
         kind: &str,
         dtype: &str,
-        src: Option<(Bound<'_, PyAny>, u64, u64)>,
-        dst: Option<(Bound<'_, PyAny>, u64, u64)>,
+        src: Option<Tensor<'_>>,
+        dst: Option<Tensor<'_>>,
         op: Option<&str>,
         root: Option<u32>,
         tag: Option<u32>,
@@ -342,7 +345,7 @@ impl Comm {
     ) -> PyResult<Request> {
         let dtype = by_name(dtype)?;
         let operand =
-            |(t, va, bytes): (Bound<'_, PyAny>, u64, u64)| Operand::of_tensor(&t, va, bytes, dtype);
+            |(t, va, bytes, stream): Tensor<'_>| Operand::of_tensor(&t, va, bytes, stream, dtype);
         let options = Options {
             timeout: Some(seconds(timeout, "timeout")?),
             ..Options::default()

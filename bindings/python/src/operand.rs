@@ -132,11 +132,12 @@ impl Operand {
         }
     }
 
-    /// A tensor's memory, which is contiguous.
+    /// A tensor's memory, which is contiguous: CUDA's where a stream is named, whose present work writes or reads it.
     pub(crate) fn of_tensor(
         tensor: &Bound<'_, PyAny>,
         va: u64,
         bytes: u64,
+        stream: Option<u64>,
         dtype: DataType,
     ) -> PyResult<Operand> {
         let py = tensor.py();
@@ -145,6 +146,9 @@ impl Operand {
         let len: u64 = storage.call_method0(intern!(py, "nbytes"))?.extract()?;
         let mut operand = Operand::new(tensor, va, bytes, dtype, false);
         operand.storage = (start, len);
+        operand.foreign = stream.map(|handle| Foreign {
+            stream: Some(handle),
+        });
         Ok(operand)
     }
 
@@ -469,17 +473,18 @@ fn register_cuda(_nic: &Nic, _va: u64, _bytes: u64) -> Result<Memory, Failure> {
 
 fn no_cuda() -> Failure {
     Failure::argument(
-        "the array is CUDA's memory, and the NIC's GPU is emulated; open the NIC with gpu=\"cuda\"",
+        "the array is CUDA's memory, and the NIC's GPU is emulated; open the NIC with gpu=\"cuda\", or set RINGBELL_GPU=cuda",
     )
 }
 
-/// Waits for what the array's owner has under way on it.
+/// Waits for what the array's owner has under way on it, without the interpreter's lock.
 #[cfg(feature = "cuda")]
 fn wait_for_owner(nic: &Nic, foreign: Option<Foreign>) -> PyResult<()> {
     let stream = foreign.and_then(|f| f.stream);
     if let (Some(stream), Some(gpu)) = (stream, nic.cuda()) {
         // SAFETY: the array's owner names a stream of the primary context by the interface's contract, and lives.
-        unsafe { gpu.wait_for_stream(stream) }.map_err(|e| failure::host(&e))?;
+        let wait = || unsafe { gpu.wait_for_stream(stream) };
+        Python::attach(|py| py.detach(wait)).map_err(|e| failure::host(&e))?;
     }
     Ok(())
 }

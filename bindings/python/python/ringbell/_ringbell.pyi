@@ -272,14 +272,17 @@ class Comm:
         self,
         kind: str,
         dtype: str,
-        src: tuple[Any, int, int] | None,
-        dst: tuple[Any, int, int] | None,
+        src: tuple[Any, int, int, int | None] | None,
+        dst: tuple[Any, int, int, int | None] | None,
         op: str | None,
         root: int | None,
         tag: int | None,
         timeout: float,
     ) -> Request:
-        """As ``post``, on contiguous tensors of PyTorch, each with its address and bytes. Their storages stay registered."""
+        """As ``post``, on contiguous tensors of PyTorch, each with its address, bytes and, in CUDA's memory, the stream whose work it waits for.
+
+        Storages in the host's memory stay registered.
+        """
     def load_program(self, text: str) -> None: ...
     def split(self, colour: int | None, key: int = 0) -> Comm | None: ...
     def shrink(self, patience: float) -> Comm: ...

@@ -16,7 +16,9 @@ from typing import Any
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from ringbell.torch import RingbellBackend, _host, _Work
+from ringbell._work import Work
+from ringbell._world import host
+from ringbell.torch import RingbellBackend
 
 __all__ = ["ReconfigurableGroup"]
 
@@ -64,10 +66,10 @@ class ReconfigurableGroup(dist.ProcessGroup):
         self._backend: RingbellBackend | None = None
         self._uuids: set[int] = set()
         self._aborted = False
-        host = _host()
-        self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timeout)
+        address = host()
+        self._store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False, timeout=timeout)
         # The random part tells this process from another that has its port later.
-        self._handle = f"{host}:{self._store.port}/{secrets.token_hex(8)}"
+        self._handle = f"{address}:{self._store.port}/{secrets.token_hex(8)}"
         self._store.set("ringbell/handle", self._handle)
 
     def _members(self) -> RingbellBackend:
@@ -102,7 +104,7 @@ class ReconfigurableGroup(dist.ProcessGroup):
         """Where other processes find this one; the same for the group's life."""
         return self._handle
 
-    def reconfigure(self, opts: Any) -> _Work:
+    def reconfigure(self, opts: Any) -> Work:
         """Makes the group one of the processes of ``opts.handles``, which all call it; waits for them.
 
         What is under way among the old members then ends with an error. When it fails, the group has no members until the next one.
@@ -130,7 +132,7 @@ class ReconfigurableGroup(dist.ProcessGroup):
         ranks = dist.distributed_c10d._world.pg_group_ranks
         if self in ranks:
             ranks[self] = {i: i for i in range(len(handles))}
-        done = _Work("reconfigure", [], [], [])
+        done = Work("reconfigure", [], [], [])
         done.wait()
         return done
 
@@ -140,8 +142,8 @@ class ReconfigurableGroup(dist.ProcessGroup):
             store = self._store
             store.set_timeout(timeout)
         else:
-            host, _, port = handles[0].partition("/")[0].rpartition(":")
-            store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timeout)
+            first, _, port = handles[0].partition("/")[0].rpartition(":")
+            store = dist.TCPStore(first, int(port), is_master=False, wait_for_workers=False, timeout=timeout)
             if store.get("ringbell/handle").decode() != handles[0]:
                 raise RuntimeError(f"reconfigure: the process of handle {handles[0]} has ended; give those of processes that run")
         members = hashlib.sha256("\n".join(handles).encode()).hexdigest()

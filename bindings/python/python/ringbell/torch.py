@@ -1,5 +1,5 @@
 # mypy: disable-error-code=import-not-found, allow-subclassing-any, no-warn-return-any
-"""Backend ``ringbell`` of ``torch.distributed``: collectives on CPU tensors, in place.
+"""Backend ``ringbell`` of ``torch.distributed``: collectives on tensors of the CPU, in place, and of a CUDA GPU.
 
 An installed package needs no import: ``torch.distributed.init_process_group("ringbell")``, or ``"cpu:ringbell"`` beside another backend for GPUs, under
 ``torchrun``. Otherwise ``import ringbell.torch`` registers it. docs/pytorch.md describes it.
@@ -9,14 +9,8 @@ from __future__ import annotations
 
 import atexit
 import functools
-import ipaddress
 import math
 import os
-import queue
-import secrets
-import socket
-import threading
-import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -28,7 +22,9 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from ringbell import _flight, errors
-from ringbell._ringbell import Bootstrap, Comm, Job, Nic, Request
+from ringbell._ringbell import Bootstrap, Comm, Job, Request
+from ringbell._work import After, Work, pass_on
+from ringbell._world import World, host
 
 __all__ = ["Options", "RingbellBackend", "dump_flight_recorder", "empty", "register"]
 
@@ -61,259 +57,13 @@ _LOGIC = {
 _LONGEST = 4200.0
 #: Tags of messages inside collectives; a program's are below.
 _OWN_TAGS = 1 << 31
-#: Time, in seconds, for which the thread that completes futures waits for one operation before it looks at the others.
-_SLICE = 0.001
-
 _DEFAULT_TIMEOUT = timedelta(minutes=30)
 
 _STRIDED, _NONE = torch.strided, timedelta()
 
 _Tensor: TypeAlias = "torch.Tensor"
-_After: TypeAlias = Callable[[], object]
-
-
-class _Work(c10d.Work):
-    """Operations under way, and what follows them on this rank: copies out of a buffer, the division of an average."""
-
-    def __init__(self, name: str, requests: list[Request], after: list[_After], result: list[_Tensor]) -> None:
-        super().__init__()
-        self._name, self._requests, self._after, self._result = name, requests, after, result
-        self._lock = threading.Lock()
-        self._error: BaseException | None = None
-        self._future: torch.futures.Future[None] | None = None
-        self._ended = False
-        #: Told of its end, with its number.
-        self._group: RingbellBackend | None = None
-        self._key = 0
-        #: Of a receive.
-        self._source: int | None = None
-
-    def wait(self, timeout: timedelta = timedelta()) -> bool:
-        """Waits for the end; at most ``timeout``, where one is given."""
-        seconds = timeout.total_seconds()
-        limit = time.monotonic() + seconds if seconds > 0 else None
-        if not self._lock.acquire(timeout=seconds if limit else -1):
-            raise self._late(seconds)
-        try:
-            if not self._finish(limit):
-                raise self._late(seconds)
-        finally:
-            self._lock.release()
-        if self._error is not None:
-            raise self._error
-        return True
-
-    def _late(self, seconds: float) -> errors.RingbellError:
-        return errors.InProgress(f"{self._name} has not ended after {seconds} s; wait again", status="IN_PROGRESS")
-
-    def poll(self) -> bool:
-        """Waits a moment, unless another thread waits; whether it has ended."""
-        if not self._lock.acquire(blocking=False):
-            time.sleep(_SLICE)
-            return self._ended
-        try:
-            return self._finish(time.monotonic() + _SLICE)
-        finally:
-            self._lock.release()
-
-    def is_completed(self) -> bool:
-        """Whether it has ended; never waits."""
-        if not self._lock.acquire(blocking=False):
-            return self._ended
-        try:
-            return self._finish(time.monotonic())
-        finally:
-            self._lock.release()
-
-    def _finish(self, limit: float | None) -> bool:
-        if self._ended:
-            return True
-        try:
-            while self._requests:
-                left = None if limit is None else max(limit - time.monotonic(), 1e-6)
-                self._requests[0].wait(left)
-                self._source = self._requests.pop(0).source
-            while self._after:
-                # A step that raises is not run again.
-                self._after.pop(0)()
-        except errors.InProgress:
-            return False
-        except Exception as error:
-            self._error = error
-        self._ended = True
-        self._after, self._requests = [], []
-        if self._group is not None:
-            self._group._is_over(self._key, self._error)
-        if self._future is not None:
-            self._future.set_result(None)
-        return True
-
-    def _source_rank(self) -> int:
-        """Rank in the group that sent what a receive has got."""
-        if self._source is None:
-            raise RuntimeError(f"{self._name} has received nothing; wait for it first")
-        return self._source
-
-    source_rank = _source_rank
-
-    def get_future(self) -> Any:
-        """A future of the tensors; a thread completes it."""
-        if getattr(_asked, "now", False):
-            _asked.work = self
-            return torch.futures.Future()
-        with self._lock:
-            if self._future is None:
-                self._future = torch.futures.Future()
-                if self._ended:
-                    self._future.set_result(None)
-                else:
-                    _completer.add(self)
-        # The function's exception becomes an error that C++ sees too, as that of a future itself would not.
-        return self._future.then(self._outcome)
-
-    def _outcome(self, _: object) -> list[_Tensor]:
-        if self._error is not None:
-            raise RuntimeError(str(self._error)) from self._error
-        return self._result
-
-
-_asked = threading.local()
-
-
-def _inside(work: Any) -> _Work | None:
-    """The object of this module in the one that PyTorch gives a program instead of it.
-
-    That one, PyWorkHolder in C++, passes on ``wait`` and ``get_future`` and nothing else, up to PyTorch 2.15. So its ``get_future`` is called to find what is inside.
-    """
-    if type(work) is not c10d.Work:
-        return None
-    _asked.now, _asked.work = True, None
-    try:
-        work.get_future()
-    except RuntimeError:
-        pass  # A work without futures.
-    finally:
-        _asked.now = False
-    return _asked.work
-
-
-def _pass_on() -> None:
-    """Lets ``is_completed`` and ``source_rank`` of such objects reach the works inside; those of other backends answer as before."""
-    is_completed, source_rank = c10d.Work.is_completed, c10d.Work._source_rank
-
-    def completed(work: Any) -> bool:
-        if is_completed(work):
-            return True
-        own = _inside(work)
-        return own is not None and own.is_completed()
-
-    def source(work: Any) -> int:
-        own = _inside(work)
-        return source_rank(work) if own is None else own._source_rank()
-
-    c10d.Work.is_completed, c10d.Work._source_rank, c10d.Work.source_rank = completed, source, source
-
-
-class _Completer:
-    """The thread that completes futures."""
-
-    def __init__(self) -> None:
-        self._new: queue.SimpleQueue[_Work] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._process = 0
-
-    def add(self, work: _Work) -> None:
-        if self._thread is None or self._process != os.getpid():
-            self._process = os.getpid()
-            self._thread = threading.Thread(target=self._run, name="ringbell-torch", daemon=True)
-            self._thread.start()
-        self._new.put(work)
-
-    def _run(self) -> None:
-        waiting: list[_Work] = []
-        while True:
-            if not waiting:
-                waiting.append(self._new.get())
-            while not self._new.empty():
-                waiting.append(self._new.get())
-            waiting = [work for work in waiting if not work.poll()]
-
-
-_completer = _Completer()
-
-
-class _World:
-    """The NIC of this process, for all groups whose processes share a store."""
-
-    known: weakref.WeakValueDictionary[str, _World] = weakref.WeakValueDictionary()
-
-    def __init__(self, name: str, place: int) -> None:
-        self.host = name.partition("@")[2].rpartition(":")[0]
-        job = Job.of(name, place, place + 1)
-        far = not ipaddress.ip_address(self.host).is_loopback
-        port = "roce" if far and "RINGBELL_PORT" not in os.environ else None
-        self.nic = Nic(job=job, port=port)
-        self.memory = _Memory(self.nic)
-
-    @classmethod
-    def of(cls, store: Any) -> _World:
-        base = store
-        while isinstance(base, dist.PrefixStore):
-            base = base.underlying_store
-        name = f"rb1-{secrets.token_hex(16)}@{_host()}:1"
-        name = base.compare_set("ringbell/world", "", name).decode()
-        world = cls.known.get(name)
-        if world is None:
-            # Places are never given twice: a process that comes later, or again, gets an address of its own.
-            world = cls(name, base.add("ringbell/places", 1) - 1)
-            cls.known[name] = world
-        return world
-
-
-class _Memory:
-    """Memory that peers map, for tensors: kept for the next tensor of its size when one is freed."""
-
-    #: Most bytes kept that no tensor uses.
-    KEPT = 256 << 20
-
-    def __init__(self, nic: Nic) -> None:
-        self._nic = nic
-        self._buffers: dict[int, list[Any]] = {}
-        self._lock = threading.Lock()
-
-    def tensor(self, count: int, dtype: torch.dtype) -> _Tensor:
-        nbytes = count * dtype.itemsize
-        if nbytes == 0:
-            return torch.empty(0, dtype=dtype)
-        with self._lock:
-            buffers = self._buffers.setdefault(nbytes, [])
-            buffer: Any = next((b for b in buffers if not b.in_use), None)
-            if buffer is None:
-                self._trim()
-                buffer = self._nic.alloc_host(nbytes, "uint8")
-                self._buffers.setdefault(nbytes, []).append(buffer)
-            # The tensor holds the view, and so tells when it is freed.
-            return torch.frombuffer(memoryview(buffer), dtype=dtype, count=count)
-
-    def _trim(self) -> None:
-        unused = [(n, b) for n, all in self._buffers.items() for b in all if not b.in_use]
-        if sum(n for n, _ in unused) <= self.KEPT:
-            return
-        for nbytes, buffer in unused:
-            self._buffers[nbytes].remove(buffer)
-            buffer.free()
-        self._buffers = {n: all for n, all in self._buffers.items() if all}
-
-
-def _host() -> str:
-    """The address at which other ranks reach this process: of the loopback, where all are on one host."""
-    master = os.environ.get("MASTER_ADDR", "127.0.0.1")
-    if os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE", "-"):
-        return "127.0.0.1"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-        # No packet is sent.
-        way.connect((master, 9))
-        return str(way.getsockname()[0])
+#: As the NIC takes it: with its address, its bytes, and the stream of CUDA's whose work comes first.
+_Operand: TypeAlias = "tuple[torch.Tensor, int, int, int | None]"
 
 
 class Options(c10d.Backend.Options):
@@ -326,6 +76,13 @@ class Options(c10d.Backend.Options):
     def __init__(self, *, deterministic: bool = False, timeout: timedelta = _DEFAULT_TIMEOUT) -> None:
         super().__init__("ringbell", timeout)
         self.deterministic = deterministic
+
+
+def _operand(tensor: _Tensor) -> _Operand:
+    if tensor.is_cpu:
+        return tensor, tensor.data_ptr(), tensor.nbytes, None
+    # The driver's name of its default stream.
+    return tensor, tensor.data_ptr(), tensor.nbytes, torch.cuda.current_stream(tensor.device).cuda_stream or 1
 
 
 def _deterministic(options: Any, otherwise: bool) -> bool:
@@ -347,13 +104,13 @@ def _recorded(call: _Collective) -> _Collective:
     message = call.__name__ in ("send", "recv", "recv_anysource")
 
     @functools.wraps(call)
-    def recorded(self: RingbellBackend, *args: Any, **named: Any) -> _Work | None:
+    def recorded(self: RingbellBackend, *args: Any, **named: Any) -> Work | None:
         operations = self._operations
         if operations is None:
             return call(self, *args, **named)
         key = operations.begin(message)
         try:
-            work: _Work | None = call(self, *args, **named)
+            work: Work | None = call(self, *args, **named)
         except errors.RingbellError as error:
             self._is_over(key, error)
             raise
@@ -370,7 +127,7 @@ class RingbellBackend(c10d.Backend):
     """A group of ranks: a communicator of the NIC."""
 
     def __init__(
-        self, world: _World, comm: Comm, timeout: timedelta, server: Bootstrap | None = None, *, name: str | None = None, deterministic: bool = False
+        self, world: World, comm: Comm, timeout: timedelta, server: Bootstrap | None = None, *, name: str | None = None, deterministic: bool = False
     ) -> None:
         super().__init__(comm.rank, comm.size)
         self._deterministic, self._dumped = deterministic, False
@@ -387,10 +144,10 @@ class RingbellBackend(c10d.Backend):
         cls, store: Any, rank: int, size: int, timeout: timedelta, *, name: str | None = None, deterministic: bool = False
     ) -> RingbellBackend:
         """Makes the group of ``size`` ranks that share a store; all of them call it."""
-        world = _World.of(store)
+        world = World.of(store)
         server = None
         if rank == 0:
-            server = Bootstrap(size, _host() if world.host != "127.0.0.1" else "127.0.0.1")
+            server = Bootstrap(size, host() if world.host != "127.0.0.1" else "127.0.0.1")
             store.set("ringbell/id", server.id)
         try:
             job = store.get("ringbell/id").decode()
@@ -450,10 +207,10 @@ class RingbellBackend(c10d.Backend):
 
     # Operations.
 
-    def _end(self, name: str, options: Any, requests: list[Request], after: list[_After], result: list[_Tensor]) -> _Work | None:
+    def _end(self, name: str, options: Any, requests: list[Request], after: list[After], result: list[_Tensor]) -> Work | None:
         self._sequence += 1
         if options.asyncOp:
-            return _Work(name, requests, after, result)
+            return Work(name, requests, after, result)
         # The caller would wait at once. Without an object that waits it costs less.
         for request in requests:
             request.finish()
@@ -463,8 +220,8 @@ class RingbellBackend(c10d.Backend):
 
     def _moved(self, name: str, tensor: _Tensor) -> str:
         """The element type of data that is only moved."""
-        if tensor.layout is not torch.strided or tensor.device.type != "cpu":
-            raise TypeError(f"{name}: a tensor is {tensor.layout} on {tensor.device}; ringbell takes dense tensors on the CPU")
+        if tensor.layout is not torch.strided or tensor.device.type not in ("cpu", "cuda"):
+            raise TypeError(f"{name}: a tensor is {tensor.layout} on {tensor.device}; ringbell takes dense tensors on the CPU or a CUDA GPU")
         return _TYPES.get(tensor.dtype, "uint8")
 
     def _reduced(self, name: str, tensor: _Tensor, op: Any) -> tuple[str, str]:
@@ -485,7 +242,7 @@ class RingbellBackend(c10d.Backend):
             return tensor.contiguous() * op.factor
         return tensor if tensor.is_contiguous() else tensor.contiguous()
 
-    def _target(self, tensor: _Tensor, after: list[_After], op: Any = None) -> _Tensor:
+    def _target(self, tensor: _Tensor, after: list[After], op: Any = None) -> _Tensor:
         """A tensor to be written: itself, or one that is copied to it in the end."""
         into = tensor if tensor.is_contiguous() else tensor.contiguous()
         if op is not None and op.op == _AVG:
@@ -506,11 +263,11 @@ class RingbellBackend(c10d.Backend):
         root: int | None = None,
         tag: int | None = None,
     ) -> Request:
-        source = None if src is None else (src, src.data_ptr(), src.nbytes)
-        target = source if dst is src else (dst, dst.data_ptr(), dst.nbytes) if dst is not None else None
+        source = None if src is None else _operand(src)
+        target = source if dst is src else None if dst is None else _operand(dst)
         return self._comm.post_tensors(kind, dtype, source, target, op, root, tag, limit)
 
-    def allreduce(self, tensors: list[_Tensor], opts: Any) -> _Work | None:
+    def allreduce(self, tensors: list[_Tensor], opts: Any) -> Work | None:
         tensor = tensors[0]
         # The usual call without what the others need: each look at an object of C++ costs a part of a microsecond.
         dtype, kind = _TYPES.get(tensor.dtype), _PLAIN.get(opts.reduceOp.op)
@@ -526,7 +283,7 @@ class RingbellBackend(c10d.Backend):
             return self._any_all_reduce(tensors, opts)
         operations = self._operations
         number = 0 if operations is None else operations.begin()
-        operand = (tensor, tensor.data_ptr(), tensor.nbytes)
+        operand = (tensor, tensor.data_ptr(), tensor.nbytes, None)
         try:
             self._comm.post_tensors("all_reduce", dtype, operand, operand, kind, None, None, self._limit(opts)).finish()
         except errors.RingbellError as error:
@@ -538,11 +295,11 @@ class RingbellBackend(c10d.Backend):
         return None
 
     @_recorded
-    def _any_all_reduce(self, tensors: list[_Tensor], opts: Any) -> _Work | None:
+    def _any_all_reduce(self, tensors: list[_Tensor], opts: Any) -> Work | None:
         return self._all_reduce(tensors, opts)
 
-    def _all_reduce(self, tensors: list[_Tensor], opts: Any) -> _Work | None:
-        after: list[_After] = []
+    def _all_reduce(self, tensors: list[_Tensor], opts: Any) -> Work | None:
+        after: list[After] = []
         requests, op, limit = [], opts.reduceOp, self._limit(opts)
         for tensor in tensors:
             dtype, kind = self._reduced("all_reduce", tensor, op)
@@ -552,12 +309,12 @@ class RingbellBackend(c10d.Backend):
         return self._end("all_reduce", opts, requests, after, tensors)
 
     @_recorded
-    def allreduce_coalesced(self, tensors: list[_Tensor], opts: Any) -> _Work | None:
+    def allreduce_coalesced(self, tensors: list[_Tensor], opts: Any) -> Work | None:
         return self._all_reduce(tensors, opts)
 
     @_recorded
-    def broadcast(self, tensors: list[_Tensor], opts: Any) -> _Work | None:
-        after: list[_After] = []
+    def broadcast(self, tensors: list[_Tensor], opts: Any) -> Work | None:
+        after: list[After] = []
         requests, limit = [], self._limit(opts)
         for tensor in tensors:
             dtype = self._moved("broadcast", tensor)
@@ -566,8 +323,8 @@ class RingbellBackend(c10d.Backend):
         return self._end("broadcast", opts, requests, after, tensors)
 
     @_recorded
-    def reduce(self, tensors: list[_Tensor], opts: Any) -> _Work | None:
-        after: list[_After] = []
+    def reduce(self, tensors: list[_Tensor], opts: Any) -> Work | None:
+        after: list[After] = []
         requests, op, limit = [], opts.reduceOp, self._limit(opts)
         for tensor in tensors:
             dtype, kind = self._reduced("reduce", tensor, op)
@@ -578,15 +335,15 @@ class RingbellBackend(c10d.Backend):
         return self._end("reduce", opts, requests, after, tensors)
 
     @_recorded
-    def all_gather_single(self, output: _Tensor, input: _Tensor, opts: Any) -> _Work | None:
+    def all_gather_single(self, output: _Tensor, input: _Tensor, opts: Any) -> Work | None:
         return self._all_gather([output], [input], opts)
 
     @_recorded
-    def all_gather_single_coalesced(self, outputs: list[_Tensor], inputs: list[_Tensor], opts: Any) -> _Work | None:
+    def all_gather_single_coalesced(self, outputs: list[_Tensor], inputs: list[_Tensor], opts: Any) -> Work | None:
         return self._all_gather(outputs, inputs, opts)
 
-    def _all_gather(self, outputs: list[_Tensor], inputs: list[_Tensor], opts: Any) -> _Work | None:
-        after: list[_After] = []
+    def _all_gather(self, outputs: list[_Tensor], inputs: list[_Tensor], opts: Any) -> Work | None:
+        after: list[After] = []
         requests, limit = [], self._limit(opts)
         for output, input in zip(outputs, inputs, strict=True):
             dtype = self._alike("all_gather", [output, input])
@@ -608,14 +365,14 @@ class RingbellBackend(c10d.Backend):
             raise ValueError(f"{name}: tensors of {sizes} elements, where {self._size} of {like.numel()} are needed, one for each rank")
         self._alike(name, [like, *tensors])
 
-    def _gathered(self, outputs: Sequence[_Tensor], after: list[_After]) -> _Tensor:
+    def _gathered(self, outputs: Sequence[_Tensor], after: list[After]) -> _Tensor:
         """Memory for a block of each rank: the outputs themselves, where they lie in a row."""
         first = outputs[0]
         step, start = first.nbytes, first.data_ptr()
         in_row = all(t.is_contiguous() and t.data_ptr() == start + i * step for i, t in enumerate(outputs))
         if in_row and start + step * len(outputs) <= first.untyped_storage().data_ptr() + first.untyped_storage().nbytes():
             return first.as_strided((len(outputs) * first.numel(),), (1,))
-        flat = torch.empty(len(outputs) * first.numel(), dtype=first.dtype)
+        flat = torch.empty(len(outputs) * first.numel(), dtype=first.dtype, device=first.device)
         parts = flat.view(len(outputs), -1)
 
         def spread() -> None:
@@ -626,11 +383,11 @@ class RingbellBackend(c10d.Backend):
         return flat
 
     @_recorded
-    def allgather(self, outputs: list[list[_Tensor]], inputs: list[_Tensor], opts: Any) -> _Work | None:
+    def allgather(self, outputs: list[list[_Tensor]], inputs: list[_Tensor], opts: Any) -> Work | None:
         return self._all_gather_lists(outputs, inputs, opts)
 
-    def _all_gather_lists(self, outputs: list[list[_Tensor]], inputs: list[_Tensor], opts: Any) -> _Work | None:
-        after: list[_After] = []
+    def _all_gather_lists(self, outputs: list[list[_Tensor]], inputs: list[_Tensor], opts: Any) -> Work | None:
+        after: list[After] = []
         requests, limit = [], self._limit(opts)
         for row, input in zip(outputs, inputs, strict=True):
             self._blocks("all_gather", row, input)
@@ -639,13 +396,13 @@ class RingbellBackend(c10d.Backend):
         return self._end("all_gather", opts, requests, after, [t for row in outputs for t in row])
 
     @_recorded
-    def allgather_coalesced(self, outputs: list[list[_Tensor]], inputs: list[_Tensor], opts: Any) -> _Work | None:
+    def allgather_coalesced(self, outputs: list[list[_Tensor]], inputs: list[_Tensor], opts: Any) -> Work | None:
         by_input = [[row[i] for row in outputs] for i in range(len(inputs))]
         return self._all_gather_lists(by_input, inputs, opts)
 
     @_recorded
-    def gather(self, outputs: list[list[_Tensor]], inputs: list[_Tensor], opts: Any) -> _Work | None:
-        after: list[_After] = []
+    def gather(self, outputs: list[list[_Tensor]], inputs: list[_Tensor], opts: Any) -> Work | None:
+        after: list[After] = []
         (input,) = inputs
         dtype, into = self._moved("gather", input), None
         if opts.rootRank == self._rank:
@@ -655,8 +412,8 @@ class RingbellBackend(c10d.Backend):
         return self._end("gather", opts, [request], after, outputs[0] if into is not None else [])
 
     @_recorded
-    def scatter(self, outputs: list[_Tensor], inputs: list[list[_Tensor]], opts: Any) -> _Work | None:
-        after: list[_After] = []
+    def scatter(self, outputs: list[_Tensor], inputs: list[list[_Tensor]], opts: Any) -> Work | None:
+        after: list[After] = []
         (output,) = outputs
         dtype, source = self._moved("scatter", output), None
         if opts.rootRank == self._rank:
@@ -667,7 +424,7 @@ class RingbellBackend(c10d.Backend):
         return self._end("scatter", opts, [request], after, outputs)
 
     @_recorded
-    def reduce_scatter(self, outputs: list[_Tensor], inputs: list[list[_Tensor]], opts: Any) -> _Work | None:
+    def reduce_scatter(self, outputs: list[_Tensor], inputs: list[list[_Tensor]], opts: Any) -> Work | None:
         flat = []
         for output, row in zip(outputs, inputs, strict=True):
             self._blocks("reduce_scatter", row, output)
@@ -675,15 +432,15 @@ class RingbellBackend(c10d.Backend):
         return self._reduce_scatter(outputs, flat, opts)
 
     @_recorded
-    def reduce_scatter_single(self, output: _Tensor, input: _Tensor, opts: Any) -> _Work | None:
+    def reduce_scatter_single(self, output: _Tensor, input: _Tensor, opts: Any) -> Work | None:
         return self._reduce_scatter([output], [input], opts)
 
     @_recorded
-    def reduce_scatter_single_coalesced(self, outputs: list[_Tensor], inputs: list[_Tensor], opts: Any) -> _Work | None:
+    def reduce_scatter_single_coalesced(self, outputs: list[_Tensor], inputs: list[_Tensor], opts: Any) -> Work | None:
         return self._reduce_scatter(outputs, inputs, opts)
 
-    def _reduce_scatter(self, outputs: list[_Tensor], inputs: list[_Tensor], opts: Any) -> _Work | None:
-        after: list[_After] = []
+    def _reduce_scatter(self, outputs: list[_Tensor], inputs: list[_Tensor], opts: Any) -> Work | None:
+        after: list[After] = []
         requests, op, limit = [], opts.reduceOp, self._limit(opts)
         for output, input in zip(outputs, inputs, strict=True):
             self._alike("reduce_scatter", [output, input])
@@ -695,9 +452,9 @@ class RingbellBackend(c10d.Backend):
     @_recorded
     def all_to_all_single(
         self, output: _Tensor, input: _Tensor, output_splits: list[int], input_splits: list[int], opts: Any
-    ) -> _Work | None:
+    ) -> Work | None:
         dtype = self._alike("all_to_all", [output, input])
-        after: list[_After] = []
+        after: list[After] = []
         source, into = self._source(input), self._target(output, after)
         if not output_splits and not input_splits:
             request = self._post("all_to_all", dtype, source, into, self._limit(opts))
@@ -713,17 +470,17 @@ class RingbellBackend(c10d.Backend):
         return tensor.split(sizes)
 
     @_recorded
-    def alltoall(self, outputs: list[_Tensor], inputs: list[_Tensor], opts: Any) -> _Work | None:
+    def alltoall(self, outputs: list[_Tensor], inputs: list[_Tensor], opts: Any) -> Work | None:
         if len(outputs) != self._size or len(inputs) != self._size:
             raise ValueError(f"all_to_all: {len(outputs)} and {len(inputs)} tensors, where {self._size} are needed, one for each rank")
         self._alike("all_to_all", [*outputs, *inputs])
-        after: list[_After] = []
+        after: list[After] = []
         targets = [self._target(t, after) for t in outputs]
         return self._exchange(targets, [self._source(t) for t in inputs], opts, after, outputs)
 
     def _exchange(
-        self, outputs: Sequence[_Tensor], inputs: Sequence[_Tensor], opts: Any, after: list[_After], result: list[_Tensor]
-    ) -> _Work | None:
+        self, outputs: Sequence[_Tensor], inputs: Sequence[_Tensor], opts: Any, after: list[After], result: list[_Tensor]
+    ) -> Work | None:
         """A block of any size from each rank to each."""
         own, limit = self._rank, self._limit(opts)
         if outputs[own].numel() != inputs[own].numel():
@@ -741,7 +498,7 @@ class RingbellBackend(c10d.Backend):
         return self._end("all_to_all", opts, requests, after, result)
 
     @_recorded
-    def barrier(self, opts: Any) -> _Work | None:
+    def barrier(self, opts: Any) -> Work | None:
         return self._end("barrier", opts, [self._post("barrier", "uint8", None, None, self._limit(opts))], [], [])
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
@@ -751,27 +508,27 @@ class RingbellBackend(c10d.Backend):
     # Messages.
 
     @_recorded
-    def send(self, tensors: list[_Tensor], dst: int, tag: int = 0) -> _Work:
+    def send(self, tensors: list[_Tensor], dst: int, tag: int = 0) -> Work:
         (tensor,) = tensors
         self._moved("send", tensor)
         request = self._post("send", "uint8", self._source(tensor), None, self._timeout, None, dst, tag)
-        return _Work("send", [request], [], tensors)
+        return Work("send", [request], [], tensors)
 
     @_recorded
-    def recv(self, tensors: list[_Tensor], src: int | None, tag: int = 0) -> _Work:
+    def recv(self, tensors: list[_Tensor], src: int | None, tag: int = 0) -> Work:
         return self._receive(tensors, src, tag)
 
-    def _receive(self, tensors: list[_Tensor], src: int | None, tag: int) -> _Work:
+    def _receive(self, tensors: list[_Tensor], src: int | None, tag: int) -> Work:
         (tensor,) = tensors
-        after: list[_After] = []
+        after: list[After] = []
         self._moved("recv", tensor)
         into = self._target(tensor, after)
         request = self._post("recv", "uint8", None, into, self._timeout, None, src, tag)
         after.insert(0, _fills(request, into, src))
-        return _Work("recv", [request], after, tensors)
+        return Work("recv", [request], after, tensors)
 
     @_recorded
-    def recv_anysource(self, tensors: list[_Tensor], tag: int = 0) -> _Work:
+    def recv_anysource(self, tensors: list[_Tensor], tag: int = 0) -> Work:
         return self._receive(tensors, None, tag)
 
     # The group itself.
@@ -835,7 +592,7 @@ class RingbellBackend(c10d.Backend):
             self._comm.finish(10.0)
 
 
-def _fills(request: Request, tensor: _Tensor, source: int | None) -> _After:
+def _fills(request: Request, tensor: _Tensor, source: int | None) -> After:
     """Checks that a message was as long as the tensor."""
 
     def check() -> None:
@@ -899,8 +656,8 @@ def dump_flight_recorder(path: str | os.PathLike[str] | None = None) -> str | No
 
 def register() -> None:
     """Makes the backend known to ``torch.distributed``; importing this module has done it already."""
-    dist.Backend.register_backend("ringbell", _create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend("ringbell", _create, extended_api=True, devices=["cpu", "cuda"])
 
 
-_pass_on()
+pass_on()
 register()
