@@ -27,7 +27,7 @@ const TURNS: u64 = 2;
 
 /// Bytes of a window. Those of two ranks stay in a core's own cache. More ranks often share cores, and take turns for each slice, which
 /// costs more than the cache saves.
-fn window_bytes(ranks: u32) -> u64 {
+pub(super) fn window_bytes(ranks: u32) -> u64 {
     match ranks {
         ..=2 => 128 << 10,
         _ => 512 << 10,
@@ -266,12 +266,9 @@ impl Slice<'_> {
         let chunks = u64::from(self.part.block_chunks);
         let element = offset / self.size;
         let (block, inside) = (element / self.part.count, element % self.part.count);
-        // Chunks differ by one element at most: the next one or the one before, if it is not this one.
-        let guess = block * chunks + inside * chunks / self.part.count;
-        let near = guess.saturating_sub(1)..=guess + 1;
-        let mut near = near.map(|chunk| chunk as u32);
-        let chunk = near.find(|c| self.part.chunk(*c).contains(&element));
-        self.in_chunk(chunk.unwrap_or(guess as u32), offset)
+        // The first chunk of the block that ends behind the element. Those before it may be empty.
+        let ends = ((inside + 1) * chunks).div_ceil(self.part.count);
+        self.in_chunk((block * chunks + ends - 1) as u32, offset)
     }
 
     /// The same, in a chunk.

@@ -1,6 +1,7 @@
 //! Operations on memory that peers cannot map: through windows in NIC memory.
 
 use super::*;
+use crate::collective::direct::bounce::window_bytes;
 
 const HIDDEN: Access = Access {
     exported: false,
@@ -30,6 +31,20 @@ fn every_collective_gives_the_same_bits_through_windows() {
             cases.extend([(p, true, HIDDEN), (p, true, READ_ONLY)]);
         }
         check(n, cases, |s| s.bounced);
+    }
+}
+
+#[test]
+fn a_last_slice_of_fewer_elements_than_chunks_keeps_its_place() {
+    for n in [2, 3, 5] {
+        // Elements of each chunk in a slice, and in all slices but the last.
+        let each = window_bytes(n) / (4 * u64::from(n));
+        let cases = (1..u64::from(n)).map(|rest| {
+            let count = each * u64::from(n) + rest;
+            let p = params(K::AllReduce, DataType::F32, ReduceOp::Sum, 0, count);
+            (p, rest % 2 == 0, HIDDEN)
+        });
+        check(n, cases.collect(), |s| s.bounced);
     }
 }
 
