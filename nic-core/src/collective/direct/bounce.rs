@@ -1,16 +1,20 @@
 //! Operations on memory that peers cannot map, or must not write: pieces of it go through windows in NIC memory.
 //!
 //! The operation is cut into *slices*: the same few elements of every chunk, so that the order of operands stays as it
-//! is, and with it every bit. A rank has two windows for sources and two for results, used in turn. For each slice it
+//! is, and with it every bit. A rank has two windows, used in turn. For each slice it
 //!
-//! 1. copies the pieces that its peers will read into a source window, and tells them how many slices it has *filled*;
+//! 1. copies the pieces that its peers will read into a window, and tells them how many slices it has *filled*;
 //! 2. once all ranks have filled theirs, runs its steps as a push between its own memory and the peers' windows, and tells how
 //!    many it has *passed*;
-//! 3. once all ranks have passed, copies the pieces that its peers have written out of the result window.
+//! 3. once all ranks have passed, copies the pieces that its peers have written out of the window.
 //!
 //! While one slice is passed the next is filled. A window is filled again when its last slice has been copied out here,
 //! so when all ranks have passed that: none of them reads or writes the windows any more. Slices are numbered through all
 //! such operations of a communicator, so the flags only grow.
+//!
+//! A result has the place of the source in the window. In a `DIRECT` program the step that writes a chunk of a rank's result is
+//! the only one that reads that chunk of its source, if any does. So a step stores to lines that it has just loaded, and only two
+//! transfers between two cores' caches remain of four.
 #![allow(unsafe_code)] // Copies between own buffers and windows.
 
 use ringbell_onc_engines::program::Layout;
@@ -52,8 +56,7 @@ unsafe impl Send for Windows {}
 impl Windows {
     pub(super) fn new(ranks: u32, nic_memory: &mut NicMemory) -> Option<Windows> {
         let bytes = window_bytes(ranks);
-        // Of both sides.
-        let all = 2 * TURNS * bytes;
+        let all = TURNS * bytes;
         let block = nic_memory.alloc(all)?;
         let base = nic_memory.at_bus(NIC_BUS + block.at, all)?;
         Some(Windows { block, base, bytes })
@@ -61,7 +64,7 @@ impl Windows {
 
     /// Bytes of NIC memory that they take.
     pub(super) fn bytes(&self) -> u64 {
-        2 * TURNS * self.bytes
+        TURNS * self.bytes
     }
 
     pub(super) fn bus(&self) -> u64 {
@@ -72,14 +75,13 @@ impl Windows {
         nic_memory.free(self.block);
     }
 
-    fn at(&self, slice: u64, output: bool) -> *mut u8 {
-        self.base
-            .wrapping_add(offset(self.bytes, slice, output) as usize)
+    fn at(&self, slice: u64) -> *mut u8 {
+        self.base.wrapping_add(offset(self.bytes, slice) as usize)
     }
 }
 
-fn offset(window: u64, slice: u64, output: bool) -> u64 {
-    (slice % TURNS * 2 + u64::from(output)) * window
+fn offset(window: u64, slice: u64) -> u64 {
+    slice % TURNS * window
 }
 
 /// The windows of all ranks in a slice.
@@ -100,10 +102,10 @@ impl<'a> Theirs<'a> {
     }
 
     /// Bus address of the byte at an offset of a rank's window. `None`: its last byte of `bytes` is behind the window.
-    pub(super) fn at(&self, rank: u32, output: bool, inside: u64, bytes: u64) -> Option<u64> {
+    pub(super) fn at(&self, rank: u32, inside: u64, bytes: u64) -> Option<u64> {
         let end = inside.checked_add(bytes)?;
         let start = self.area.windows_of(rank);
-        let start = start.checked_add(offset(self.window, self.slice, output))?;
+        let start = start.checked_add(offset(self.window, self.slice))?;
         (end <= self.window).then_some(start.checked_add(inside)?)
     }
 }
@@ -168,7 +170,7 @@ impl Bounce {
         }
     }
 
-    /// Whether a source window is free for the next slice.
+    /// Whether a window is free for the next slice.
     pub(super) fn can_fill(&self) -> bool {
         self.filled < self.slices && self.filled - self.taken < TURNS
     }
@@ -213,8 +215,8 @@ impl Bounce {
         }
     }
 
-    /// Copies the pieces of a slice that peers read from `buffer` into its source window, or those that they have written there
-    /// from its result window. The operation has `count` elements. Returns how many bytes.
+    /// Copies the pieces of a slice that peers read from `buffer` into its window, or those that they have written there
+    /// to `buffer`. The operation has `count` elements. Returns how many bytes.
     pub(super) fn copy(
         &self,
         count: u64,
@@ -224,7 +226,7 @@ impl Bounce {
         output: bool,
     ) -> u64 {
         let own = self.slice(count, buffer, slice, output);
-        let window = windows.at(self.base + slice, output);
+        let window = windows.at(self.base + slice);
         let mut copied = 0;
         for chunk in &self.shared[usize::from(output)] {
             let piece = own.part.chunk(*chunk);

@@ -364,7 +364,7 @@ fn in_window(
     offset: u64,
     most: u64,
 ) -> Option<(*mut u8, u64)> {
-    let bus = all.at(c.rank, c.output, offset, most)?;
+    let bus = all.at(c.rank, offset, most)?;
     Some((peers.window(c.rank)?.at(bus, most)?, most))
 }
 

@@ -153,3 +153,58 @@ fn step(
         chunks: step.chunks,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ringbell_nic_abi::CollectiveKind as K;
+
+    use super::*;
+
+    /// What windows in NIC memory rely on: a result is stored where the source lay (`bounce`).
+    #[test]
+    fn who_writes_a_chunk_of_a_peer_is_the_only_one_to_read_it() {
+        let kinds = [
+            K::AllReduce,
+            K::Reduce,
+            K::Broadcast,
+            K::ReduceScatter,
+            K::AllGather,
+            K::Scatter,
+            K::Gather,
+            K::AllToAll,
+        ];
+        let mut shared = 0;
+        for (kind, ranks) in kinds.into_iter().flat_map(|k| (1..=9).map(move |n| (k, n))) {
+            for (root, order) in [(0, Order::Ring), (ranks - 1, Order::Rank)] {
+                let root = if kind.has_root() { root } else { 0 };
+                let all = generate_all_in(order, kind, Algorithm::Direct, ranks, root);
+                let all = all.expect("a program");
+                // Of every rank's steps: the chunks of other ranks, with the place of their value in the step.
+                let of = |output: bool| {
+                    let mut found = Vec::new();
+                    for program in &all {
+                        for (i, s) in program.steps.iter().enumerate() {
+                            let s = step(program, s, None);
+                            let places = if output { &s.destinations } else { &s.sources };
+                            for c in places.iter().filter(|c| c.rank != program.rank) {
+                                let chunks = (0..s.chunks).map(|k| (c.rank, c.first + k, k));
+                                found.extend(chunks.map(|at| (at, (program.rank, i))));
+                            }
+                        }
+                    }
+                    found
+                };
+                let (read, written) = (of(false), of(true));
+                for ((rank, chunk, place), writer) in written {
+                    for (at, reader) in &read {
+                        if (at.0, at.1) == (rank, chunk) {
+                            assert_eq!((at.2, *reader), (place, writer), "{kind:?} {ranks}");
+                            shared += 1;
+                        }
+                    }
+                }
+            }
+        }
+        assert!(shared > 0);
+    }
+}
