@@ -93,7 +93,7 @@ impl Group {
 }
 
 /// Ranks of a communicator in `MPI_COMM_WORLD`, where they all have one.
-fn world_ranks(tables: &Tables, comm: Handle, size: c_int) -> Option<Vec<u32>> {
+pub(crate) fn world_ranks(tables: &Tables, comm: Handle, size: c_int) -> Option<Vec<u32>> {
     let own: Vec<c_int> = (0..size).collect();
     let mut ranks = vec![0; own.len()];
     // Room for a handle of either size.

@@ -43,7 +43,6 @@ pub(crate) struct Layer {
     tags: AtomicU64,
     ended: AtomicBool,
     pub(crate) memories: Memories,
-    size: u32,
     /// A communicator of the library below for all ranks, on which there are no messages.
     silent: Handle,
     /// Messages between two ranks, when they are taken.
@@ -63,11 +62,6 @@ impl Layer {
     /// Own rank in `MPI_COMM_WORLD`.
     pub(crate) fn rank(&self) -> u32 {
         self.rank
-    }
-
-    /// Ranks of `MPI_COMM_WORLD`.
-    pub(crate) fn size(&self) -> u32 {
-        self.size
     }
 
     /// Its NIC.
@@ -198,7 +192,6 @@ impl Layer {
             tags: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             memories: Memories::default(),
-            size,
             silent,
             messages,
         })
@@ -230,6 +223,15 @@ impl Layer {
         let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
         groups.insert(comm, group.clone());
         drop(groups);
+        // A second attribute of the same key would end the first, as if the communicator were freed.
+        if !self.messages.as_ref().is_some_and(|m| m.knows(comm)) {
+            self.tell_when_freed(comm);
+        }
+        group
+    }
+
+    /// Has [`Layer::forget`] called when the program frees a communicator.
+    pub(crate) fn tell_when_freed(&self, comm: Handle) {
         // SAFETY: the signature of MPI's standard.
         unsafe {
             below!(
@@ -237,7 +239,6 @@ impl Layer {
                 fn(Handle, c_int, *mut c_void) -> c_int
             )(comm, self.key, std::ptr::null_mut());
         }
-        group
     }
 
     /// Lets go of a communicator.
@@ -247,6 +248,9 @@ impl Layer {
         let gone = groups.remove(&comm);
         drop(groups);
         drop(gone);
+        if let Some(messages) = &self.messages {
+            messages.forget(comm);
+        }
     }
 
     /// Closes the NIC, before the program finalizes the library below.
@@ -346,8 +350,8 @@ fn take_messages(tables: &Tables, nic: &Nic, world: &Communicator) -> Option<Mes
     }
     // On a queue of its own: a collective that waits keeps its place in the world's.
     let made = world.split(Some(0), 0).map_err(|e| e.to_string());
-    let made =
-        made.and_then(|comm| Messages::new(nic, comm.ok_or("no communicator for messages")?));
+    let made = made
+        .and_then(|comm| Messages::new(tables, nic, comm.ok_or("no communicator for messages")?));
     if let Err(why) = &made {
         say(format_args!("messages between ranks are handed on: {why}"));
     }

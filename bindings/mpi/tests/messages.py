@@ -1,4 +1,4 @@
-"""mpi4py: messages of objects and of buffers between ranks, blocking, nonblocking, probed, persistent and cancelled. Prints a sum over everything received."""
+"""mpi4py: messages of objects and of buffers between ranks, blocking, nonblocking, probed, persistent and cancelled, on several communicators. Prints a sum over everything received."""
 
 import numpy as np
 from mpi4py import MPI
@@ -7,6 +7,20 @@ world = MPI.COMM_WORLD
 rank, size = world.rank, world.size
 right, left = (rank + 1) % size, (rank - 1) % size
 total = 0.0
+turned = world.Split(0, -rank)
+ring = turned.Create_cart([size], [True])
+down, up = ring.Shift(0, 1)
+for other in (turned, ring):
+    # The same ranks and tags on all.
+    requests = [world.Isend(np.full(9, 1.0), right, 1), other.Isend(np.full(9, 2.0), (other.rank + 1) % size, 1)]
+    x, y = np.zeros(9), np.zeros(9)
+    requests += [other.Irecv(x, MPI.ANY_SOURCE, MPI.ANY_TAG), world.Irecv(y, MPI.ANY_SOURCE, MPI.ANY_TAG)]
+    MPI.Request.Waitall(requests)
+    total += 100 * x.sum() + y.sum()
+    total += other.sendrecv([other.rank], (other.rank + 1) % size, source=(other.rank - 1) % size)[0] * rank
+total += ring.sendrecv(rank, up, source=down)
+turned.Free()
+ring.Free()
 for length in (1, 100, 30_000, 200_000):
     x = (np.arange(length) % 7 + rank).astype("d")
     y = np.zeros_like(x)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::operation::{self, Op};
 use super::persistent::{Kind, Persistent};
-use super::{receivable, requests, sendable, taken, Messages, Mode, Refused};
+use super::{receivable, requests, sendable, taken, Messages, Mode, Refused, Taken};
 use crate::abi::Handle;
 use crate::below::{below, Symbol};
 use crate::calls::{counted, exported, size_of_comm, ERR_COUNT};
@@ -25,15 +25,40 @@ type Status = *mut c_int;
 type Flag = *mut c_int;
 
 /// The code of a call that was refused, or `None` where the library below reports it.
-fn refused(layer: &Layer, why: Refused) -> Option<c_int> {
+fn refused(layer: &Layer, comm: Comm, why: Refused) -> Option<c_int> {
     match why {
         Refused::HandOn => None,
-        Refused::TooLong => Some(failure::raise(layer.tables.world, ERR_COUNT)),
+        Refused::TooLong => Some(failure::raise(comm, ERR_COUNT)),
         Refused::NoCopy(why) => {
             trace::say(format_args!("rank {}: {why}", layer.rank()));
-            Some(failure::raise(layer.tables.world, failure::code(&why)))
+            Some(failure::raise(comm, failure::code(&why)))
         }
     }
+}
+
+impl Taken {
+    fn refused(&self, why: Refused) -> Option<c_int> {
+        refused(self.layer, self.comm, why)
+    }
+
+    /// Waits for a receive, and gives the code that the call returns.
+    fn received(&self, call: &'static str, op: &Op, status: Status) -> c_int {
+        received(self.layer, self.messages, self.comm, call, op, status)
+    }
+}
+
+fn received(
+    layer: &Layer,
+    messages: &Messages,
+    comm: Comm,
+    call: &'static str,
+    op: &Op,
+    status: Status,
+) -> c_int {
+    messages.complete(layer, op);
+    trace::note(call, None, op.outcome().bytes);
+    op.write_status(layer, status);
+    op.code(layer, comm, call)
 }
 
 fn send(
@@ -44,37 +69,26 @@ fn send(
     tag: c_int,
     comm: Comm,
 ) -> Option<c_int> {
-    let (layer, messages) = taken(comm, call)?;
+    let t = taken(comm, call)?;
     let op = Arc::new(Op::default());
-    match messages.send(layer, mode, b, (to, tag), op.clone()) {
+    let there = (&*t.context, to, tag);
+    match t.messages.send(t.layer, mode, b, there, op.clone()) {
         Ok(bytes) => trace::note(call, None, bytes),
-        Err(why) => return refused(layer, why),
+        Err(why) => return t.refused(why),
     }
-    messages.complete(layer, &op);
-    Some(op.code(layer, call))
+    t.messages.complete(t.layer, &op);
+    Some(op.code(t.layer, t.comm, call))
 }
 
 fn receive(b: Buffer, from: c_int, tag: c_int, comm: Comm, status: Status) -> Option<c_int> {
     let call = "MPI_Recv";
-    let (layer, messages) = taken(comm, call)?;
+    let t = taken(comm, call)?;
     let op = Arc::new(Op::default());
-    if let Err(why) = messages.receive(layer, b, (from, tag), op.clone()) {
-        return refused(layer, why);
+    let there = (&*t.context, from, tag);
+    if let Err(why) = t.messages.receive(t.layer, b, there, op.clone()) {
+        return t.refused(why);
     }
-    Some(received(layer, messages, call, &op, status))
-}
-
-fn received(
-    layer: &Layer,
-    messages: &Messages,
-    call: &'static str,
-    op: &Op,
-    status: Status,
-) -> c_int {
-    messages.complete(layer, op);
-    trace::note(call, None, op.outcome().bytes);
-    op.write_status(layer, status);
-    op.code(layer, call)
+    Some(t.received(call, &op, status))
 }
 
 fn isend(
@@ -86,30 +100,31 @@ fn isend(
     comm: Comm,
     request: At,
 ) -> Option<c_int> {
-    let (layer, messages) = taken(comm, call)?;
-    if let Err(why) = sendable(layer, &b, to, tag) {
-        return refused(layer, why);
+    let t = taken(comm, call)?;
+    if let Err(why) = sendable(t.layer, &t.context, &b, to, tag) {
+        return t.refused(why);
     }
     let op = Arc::new(Op::default());
     // SAFETY: where the program wants its request.
-    unsafe { layer.tables.write(request, 0, op.start()) };
-    let bytes = messages.send(layer, mode, b, (to, tag), op);
+    unsafe { t.layer.tables.write(request, 0, op.start()) };
+    let bytes = t.messages.send(t.layer, mode, b, (&t.context, to, tag), op);
     trace::note(call, None, bytes.unwrap_or(0));
     Some(0)
 }
 
 fn ireceive(b: Buffer, from: c_int, tag: c_int, comm: Comm, request: At) -> Option<c_int> {
     let call = "MPI_Irecv";
-    let (layer, messages) = taken(comm, call)?;
+    let t = taken(comm, call)?;
     let op = Arc::new(Op::default());
-    let judged = Messages::wanted(layer, from, tag).and_then(|_| receivable(layer, &b, op.clone()));
+    let judged = Messages::wanted(t.layer, &t.context, from, tag)
+        .and_then(|_| receivable(t.layer, &b, op.clone()));
     if let Err(why) = judged {
-        return refused(layer, why);
+        return t.refused(why);
     }
     // SAFETY: where the program wants its request.
-    unsafe { layer.tables.write(request, 0, op.start()) };
+    unsafe { t.layer.tables.write(request, 0, op.start()) };
     // Its arguments were judged.
-    let _ = messages.receive(layer, b, (from, tag), op);
+    let _ = t.messages.receive(t.layer, b, (&t.context, from, tag), op);
     trace::note(call, None, 0);
     Some(0)
 }
@@ -125,21 +140,22 @@ fn exchange(
     comm: Comm,
     status: Status,
 ) -> Option<c_int> {
-    let (layer, messages) = taken(comm, call)?;
+    let t = taken(comm, call)?;
     let (sent, got) = (Arc::new(Op::default()), Arc::new(Op::default()));
-    let no_rank = layer.tables.no_rank();
+    let no_rank = t.layer.tables.no_rank();
     if from.1 == no_rank && to.1 == no_rank {
         return None;
     }
     let begun = match mode {
         // In place: the send's copy is made first.
         _ if to.1 == no_rank => Ok(()),
-        _ => messages
-            .send(layer, mode, to.0, (to.1, to.2), sent.clone())
+        _ => t
+            .messages
+            .send(t.layer, mode, to.0, (&t.context, to.1, to.2), sent.clone())
             .map(drop),
     };
     if let Err(why) = begun {
-        return refused(layer, why);
+        return t.refused(why);
     }
     let mut code = 0;
     if from.1 == no_rank {
@@ -152,15 +168,16 @@ fn exchange(
             )(at, 0, ty, from.1, from.2, comm, status)
         };
     } else {
-        if let Err(why) = messages.receive(layer, from.0, (from.1, from.2), got.clone()) {
-            return refused(layer, why);
+        let there = (&*t.context, from.1, from.2);
+        if let Err(why) = t.messages.receive(t.layer, from.0, there, got.clone()) {
+            return t.refused(why);
         }
-        code = received(layer, messages, call, &got, status).max(code);
+        code = t.received(call, &got, status).max(code);
     }
     if to.1 != no_rank {
-        messages.complete(layer, &sent);
+        t.messages.complete(t.layer, &sent);
         if code == 0 {
-            code = sent.code(layer, call);
+            code = sent.code(t.layer, t.comm, call);
         }
     }
     Some(code)
@@ -175,27 +192,28 @@ fn init(
     comm: Comm,
     request: At,
 ) -> Option<c_int> {
-    let (layer, messages) = taken(comm, call)?;
+    let t = taken(comm, call)?;
     let judged = match kind {
-        Kind::Send(_) => sendable(layer, &b, peer, tag).map(drop),
-        Kind::Receive => Messages::wanted(layer, peer, tag)
-            .and_then(|_| receivable(layer, &b, Arc::default()).map(drop)),
+        Kind::Send(_) => sendable(t.layer, &t.context, &b, peer, tag).map(drop),
+        Kind::Receive => Messages::wanted(t.layer, &t.context, peer, tag)
+            .and_then(|_| receivable(t.layer, &b, Arc::default()).map(drop)),
     };
     if let Err(why) = judged {
-        return refused(layer, why);
+        return t.refused(why);
     }
     let made = Persistent {
         kind,
+        context: t.context,
         buffer: b,
         peer,
         tag,
         active: None,
     };
     trace::note(call, None, 0);
-    Some(match messages.persistents.make(layer, made) {
+    Some(match t.messages.persistents.make(t.layer, made) {
         // SAFETY: where the program wants its request.
         Ok(handle) => unsafe {
-            layer.tables.write(request, 0, handle);
+            t.layer.tables.write(request, 0, handle);
             0
         },
         Err(code) => code,
@@ -218,13 +236,19 @@ fn probe(
         (true, true) => "MPI_Mprobe",
         (true, false) => "MPI_Improbe",
     };
-    let (layer, messages) = taken(comm, call)?;
-    let wanted = match Messages::wanted(layer, from, tag) {
+    let t = taken(comm, call)?;
+    let (layer, messages) = (t.layer, t.messages);
+    let wanted = match Messages::wanted(layer, &t.context, from, tag) {
         Ok(wanted) => wanted,
-        Err(why) => return refused(layer, why),
+        Err(why) => return t.refused(why),
     };
     loop {
-        let found = messages.probe(layer, &wanted, matched);
+        let found = match matched {
+            false => messages.probe(layer, &wanted).map(|op| (op, None)),
+            true => messages
+                .probe_matched(layer, t.comm, &wanted)
+                .map(|(op, handle)| (op, Some(handle))),
+        };
         let lost = messages.lost();
         if !waits {
             // SAFETY: where the program wants the answer.
@@ -257,10 +281,12 @@ fn receive_message(b: Buffer, message: At, status: Status) -> Option<c_int> {
     let layer = Layer::get()?;
     let messages = layer.messages.as_ref()?;
     let op = Arc::new(Op::default());
-    if let Err(why) = messages.receive_probed(layer, b, message, op.clone()) {
-        return refused(layer, why);
-    }
-    Some(received(layer, messages, "MPI_Mrecv", &op, status))
+    let comm = match messages.receive_probed(layer, b, message, op.clone()) {
+        Ok(comm) => comm,
+        Err(why) => return refused(layer, layer.tables.world, why),
+    };
+    let call = "MPI_Mrecv";
+    Some(received(layer, messages, comm, call, &op, status))
 }
 
 fn ireceive_message(b: Buffer, message: At, request: At) -> Option<c_int> {
@@ -271,7 +297,7 @@ fn ireceive_message(b: Buffer, message: At, request: At) -> Option<c_int> {
         return None;
     }
     if let Err(why) = receivable(layer, &b, op.clone()) {
-        return refused(layer, why);
+        return refused(layer, layer.tables.world, why);
     }
     // SAFETY: where the program wants its request.
     unsafe { layer.tables.write(request, 0, op.start()) };

@@ -78,16 +78,23 @@ pub(super) struct Send {
 pub(super) enum Message {
     /// Its bytes, and a synchronous send of this rank or another that waits.
     Short(Vec<u8>, Waits),
-    Long {
-        id: u64,
-        bytes: u64,
-    },
+    Long(Announced),
+}
+
+/// A long message at its sender.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Announced {
+    /// Rank in `MPI_COMM_WORLD`.
+    peer: u32,
+    id: u64,
+    bytes: u64,
 }
 
 #[derive(Debug)]
 pub(super) enum Waits {
     None,
-    There(u64),
+    /// At a rank of `MPI_COMM_WORLD`, with its id.
+    There(u32, u64),
     Here(Arc<Op>),
 }
 
@@ -95,7 +102,7 @@ impl Message {
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Message::Short(b, _) => b.len() as u64,
-            Message::Long { bytes, .. } => *bytes,
+            Message::Long(m) => m.bytes,
         }
     }
 }
@@ -120,7 +127,7 @@ enum End {
 #[derive(Debug)]
 enum Ready {
     Send { to: u32, under: u32, send: Send },
-    Receive(Receive, Envelope, u64, u64),
+    Receive(Receive, Envelope, Announced),
 }
 
 /// The messages of this rank.
@@ -228,24 +235,24 @@ impl Engine {
         self.next_id
     }
 
-    /// Begins a send to a rank.
-    pub(super) fn send(&mut self, to: u32, tag: i32, send: Send) {
+    /// Begins a send to a rank of `MPI_COMM_WORLD`.
+    pub(super) fn send(&mut self, to: u32, of: Envelope, send: Send) {
         if let Some(why) = self.lost.clone() {
             return self.sent(send.op, Some(why));
         }
         if to == self.comm.rank() {
-            return self.send_to_self(tag, send);
+            return self.send_to_self(of, send);
         }
         if send.bytes > SHORT as u64 {
             let (id, bytes) = (self.id(), send.bytes);
-            let frame = Frame::Long { tag, id, bytes };
+            let frame = Frame::Long { of, id, bytes };
             self.outbox.push_back((to, frame.encode().to_vec()));
             self.sends.insert(id, send);
             return;
         }
         let id = if send.synchronous { self.id() } else { 0 };
         let mut frame = Vec::with_capacity(HEAD + send.bytes as usize);
-        frame.extend_from_slice(&Frame::Short { tag, id }.encode());
+        frame.extend_from_slice(&Frame::Short { of, id }.encode());
         frame.extend_from_slice(send.source.bytes(send.bytes));
         self.outbox.push_back((to, frame));
         if send.synchronous {
@@ -255,8 +262,7 @@ impl Engine {
         }
     }
 
-    fn send_to_self(&mut self, tag: i32, send: Send) {
-        let source = self.comm.rank();
+    fn send_to_self(&mut self, envelope: Envelope, send: Send) {
         let bytes = send.source.bytes(send.bytes).to_vec();
         let waits = match send.op {
             Some(op) if send.synchronous => Waits::Here(op),
@@ -265,7 +271,6 @@ impl Engine {
                 Waits::None
             }
         };
-        let envelope = Envelope { source, tag };
         match self.queues.meet(&envelope) {
             Some(receive) => self.deliver(receive, envelope, Message::Short(bytes, waits)),
             None => self.queues.keep(envelope, Message::Short(bytes, waits)),
@@ -321,13 +326,11 @@ impl Engine {
                 match waits {
                     Waits::None => {}
                     Waits::Here(op) => self.sent(Some(op), None),
-                    Waits::There(id) => self.tell(e.source, Frame::Met { id }),
+                    Waits::There(peer, id) => self.tell(peer, Frame::Met { id }),
                 }
                 self.received(receive, e, bytes.len() as u64, Bytes::Heap(bytes));
             }
-            Message::Long { id, bytes } => {
-                self.ready.push_back(Ready::Receive(receive, e, id, bytes));
-            }
+            Message::Long(m) => self.ready.push_back(Ready::Receive(receive, e, m)),
         }
     }
 
@@ -453,14 +456,14 @@ impl Engine {
         Ok(heard)
     }
 
-    fn on_frame(&mut self, frame: Frame, rest: &[u8], source: u32) {
+    /// A frame has come from a rank of `MPI_COMM_WORLD`.
+    fn on_frame(&mut self, frame: Frame, rest: &[u8], peer: u32) {
         match frame {
-            Frame::Short { tag, id } => {
-                let e = Envelope { source, tag };
+            Frame::Short { of: e, id } => {
                 let waits = if id == 0 {
                     Waits::None
                 } else {
-                    Waits::There(id)
+                    Waits::There(peer, id)
                 };
                 match self.queues.meet(&e) {
                     // Straight from the slot.
@@ -470,8 +473,8 @@ impl Engine {
                             // SAFETY: as in `received`.
                             unsafe { to.copy_from_nonoverlapping(rest.as_ptr(), taken as usize) };
                         }
-                        if let Waits::There(id) = waits {
-                            self.tell(source, Frame::Met { id });
+                        if id != 0 {
+                            self.tell(peer, Frame::Met { id });
                         }
                         self.ended(receive.op, e, (rest.len() as u64, taken), None);
                     }
@@ -481,16 +484,16 @@ impl Engine {
                     None => self.queues.keep(e, Message::Short(rest.to_vec(), waits)),
                 }
             }
-            Frame::Long { tag, id, bytes } => {
-                let e = Envelope { source, tag };
+            Frame::Long { of: e, id, bytes } => {
+                let message = Message::Long(Announced { peer, id, bytes });
                 match self.queues.meet(&e) {
-                    Some(receive) => self.deliver(receive, e, Message::Long { id, bytes }),
-                    None => self.queues.keep(e, Message::Long { id, bytes }),
+                    Some(receive) => self.deliver(receive, e, message),
+                    None => self.queues.keep(e, message),
                 }
             }
             Frame::Clear { id, under } => {
                 if let Some(send) = self.sends.remove(&id) {
-                    let to = source;
+                    let to = peer;
                     self.ready.push_back(Ready::Send { to, under, send });
                 }
             }
@@ -512,7 +515,7 @@ impl Engine {
             begun = true;
             let transfer = match ready {
                 Ready::Send { to, under, send } => self.begin_send(memories, to, under, send)?,
-                Ready::Receive(r, e, id, bytes) => self.begin_receive(memories, r, e, id, bytes)?,
+                Ready::Receive(r, e, m) => self.begin_receive(memories, r, e, m)?,
             };
             self.transfers.push(transfer);
         }
@@ -553,8 +556,7 @@ impl Engine {
         memories: &Memories,
         receive: Receive,
         e: Envelope,
-        id: u64,
-        bytes: u64,
+        Announced { peer, id, bytes }: Announced,
     ) -> Result<Transfer, CollectiveError> {
         let (mut place, mut scratch) = (None, None);
         let mut at = std::ptr::null_mut();
@@ -572,8 +574,8 @@ impl Engine {
         // Any but that of frames, and that of any.
         self.next_tag = self.next_tag % (u32::MAX - 1) + 1;
         let under = self.next_tag;
-        let requests = self.post_pieces(K::Recv, at, bytes, e.source, under)?;
-        self.tell(e.source, Frame::Clear { id, under });
+        let requests = self.post_pieces(K::Recv, at, bytes, peer, under)?;
+        self.tell(peer, Frame::Clear { id, under });
         Ok(Transfer {
             requests,
             scratch,
@@ -657,6 +659,11 @@ impl Engine {
                 unpack: None,
             });
         }
+    }
+
+    /// Lets go of what is empty of communicators that are not in use.
+    pub(super) fn prune(&mut self, in_use: impl Fn(u64) -> bool) {
+        self.queues.prune(in_use);
     }
 
     /// Whether everything has left that the program was told is sent.

@@ -1,13 +1,14 @@
-//! Messages between two ranks of `MPI_COMM_WORLD`, when `ringbell mpi --p2p` asks for them.
+//! Messages between two ranks, when `ringbell mpi --p2p` asks for them.
 //!
-//! Every call of these on that communicator is taken, or none of the job: a receive from any rank must see messages of one path only. So derived types are packed
+//! Every call of these on a communicator is taken, or none: a receive from any rank must see messages of one path only. So derived types are packed
 //! by the library below, matching is done here (`matching`), and long messages, synchronous ones, probes and persistent requests have their forms.
-//! `engine` moves bytes, `frame` is what ranks say to each other, `operation` is what the program waits for, `persistent` and `requests` are the calls
+//! `context`: communicators. `engine` moves bytes, `frame` is what ranks say to each other, `operation` is what the program waits for, `persistent` and `requests` are the calls
 //! that start and end requests, `calls` what is exported.
 #![allow(unsafe_code)] // The program's pointers.
 #![allow(clippy::disallowed_methods)] // Waits, and a thread.
 
 mod calls;
+mod context;
 mod engine;
 mod frame;
 mod matching;
@@ -28,6 +29,7 @@ use crate::collective::Buffer;
 use crate::elements::Elements;
 use crate::layer::Layer;
 use crate::trace;
+use context::{Context, Contexts};
 use engine::{Engine, Message, Receive, Send, Source};
 use matching::{Envelope, Wanted};
 use operation::Op;
@@ -46,9 +48,19 @@ pub(crate) struct Messages {
     /// Counts steps of the engine by calls.
     steps: AtomicU64,
     over: AtomicBool,
+    contexts: Contexts,
     /// Messages of matched probes, by the program's handle.
-    probed: Mutex<Vec<Option<(Envelope, Message)>>>,
+    probed: Mutex<Vec<Option<Probed>>>,
     persistents: Persistents,
+}
+
+/// A message of a matched probe.
+#[derive(Debug)]
+struct Probed {
+    /// The communicator, whose error handler is asked.
+    comm: Handle,
+    envelope: Envelope,
+    message: Message,
 }
 
 /// Whether the program asks for them, on this rank.
@@ -84,8 +96,9 @@ enum Refused {
 
 impl Messages {
     /// Over a communicator of all ranks that nothing else uses.
-    pub(crate) fn new(nic: &Nic, comm: Communicator) -> Result<Messages, String> {
+    pub(crate) fn new(tables: &Tables, nic: &Nic, comm: Communicator) -> Result<Messages, String> {
         Ok(Messages {
+            contexts: Contexts::new(tables.world, tables.own, comm.rank(), comm.size()),
             engine: Mutex::new(Engine::new(nic, comm)?),
             steps: AtomicU64::new(0),
             over: AtomicBool::new(false),
@@ -194,24 +207,28 @@ impl Messages {
         self.lock().close();
     }
 
-    /// A rank to send to.
-    fn peer(layer: &Layer, rank: c_int) -> Result<u32, Refused> {
-        let known = u32::try_from(rank).ok().filter(|r| *r < layer.size());
-        known.ok_or(Refused::HandOn)
-    }
-
-    fn wanted(layer: &Layer, source: c_int, tag: c_int) -> Result<Wanted, Refused> {
+    fn wanted(
+        layer: &Layer,
+        context: &Context,
+        source: c_int,
+        tag: c_int,
+    ) -> Result<Wanted, Refused> {
         let (any_source, any_tag) = layer.tables.any();
         let source = match source {
             s if s == any_source => None,
-            s => Some(Messages::peer(layer, s)?),
+            s if context.world_rank(s).is_none() => return Err(Refused::HandOn),
+            s => Some(s as u32),
         };
         let tag = match tag {
             t if t == any_tag => None,
             t if t < 0 => return Err(Refused::HandOn),
             t => Some(t),
         };
-        Ok(Wanted { source, tag })
+        Ok(Wanted {
+            context: context.id,
+            source,
+            tag,
+        })
     }
 
     /// Begins a send.
@@ -220,10 +237,10 @@ impl Messages {
         layer: &Layer,
         mode: Mode,
         buffer: Buffer,
-        (to, tag): (c_int, c_int),
+        (context, to, tag): (&Context, c_int, c_int),
         op: Arc<Op>,
     ) -> Result<u64, Refused> {
-        let (to, bytes) = sendable(layer, &buffer, to, tag)?;
+        let (to, bytes) = sendable(layer, context, &buffer, to, tag)?;
         let source = match buffer.elements(layer) {
             Elements::Plain(at) if mode != Mode::Buffered => Source::Program(at),
             elements => {
@@ -248,7 +265,12 @@ impl Messages {
             bytes,
             synchronous: mode == Mode::Synchronous,
         };
-        engine.send(to, tag, send);
+        let envelope = Envelope {
+            context: context.id,
+            source: context.rank,
+            tag,
+        };
+        engine.send(to, envelope, send);
         drop(engine);
         self.progress(layer);
         Ok(bytes)
@@ -259,39 +281,37 @@ impl Messages {
         &self,
         layer: &Layer,
         buffer: Buffer,
-        (source, tag): (c_int, c_int),
+        (context, source, tag): (&Context, c_int, c_int),
         op: Arc<Op>,
     ) -> Result<(), Refused> {
-        let wanted = Messages::wanted(layer, source, tag)?;
+        let wanted = Messages::wanted(layer, context, source, tag)?;
         let receive = receivable(layer, &buffer, op)?;
         self.lock().receive(wanted, receive);
         self.progress(layer);
         Ok(())
     }
 
-    /// Gives a message of a matched probe its receive.
+    /// Gives a message of a matched probe its receive, and says on which communicator it was.
     fn receive_probed(
         &self,
         layer: &Layer,
         buffer: Buffer,
         message: *mut c_void,
         op: Arc<Op>,
-    ) -> Result<(), Refused> {
+    ) -> Result<Handle, Refused> {
         let receive = receivable(layer, &buffer, op)?;
         // SAFETY: the program's handle.
         let handle = unsafe { layer.tables.read(message, 0) };
         let found = handle.wrapping_sub(layer.tables.first_message());
         let mut probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
-        let (envelope, found) = probed
-            .get_mut(found)
-            .and_then(Option::take)
-            .ok_or(Refused::HandOn)?;
+        let found = probed.get_mut(found).and_then(Option::take);
+        let found = found.ok_or(Refused::HandOn)?;
         drop(probed);
         // SAFETY: as before.
         unsafe { layer.tables.write(message, 0, layer.tables.no_message()) };
-        self.lock().deliver(receive, envelope, found);
+        self.lock().deliver(receive, found.envelope, found.message);
         self.progress(layer);
-        Ok(())
+        Ok(found.comm)
     }
 
     /// Whether this is a message of ours.
@@ -303,15 +323,24 @@ impl Messages {
         probed.get(found).is_some_and(Option::is_some)
     }
 
-    /// What a probe finds, as the end of an operation; a matched one takes the message out, and gives its handle.
-    fn probe(&self, layer: &Layer, wanted: &Wanted, matched: bool) -> Option<(Op, Option<Handle>)> {
+    /// What a probe finds, as the end of an operation.
+    fn probe(&self, layer: &Layer, wanted: &Wanted) -> Option<Op> {
         self.progress(layer);
-        let mut engine = self.lock();
-        let (envelope, bytes) = engine.look(wanted)?;
-        let message = matched.then(|| engine.take(wanted)).flatten();
-        drop(engine);
-        let handle = message.map(|m| self.keep(layer, m));
-        Some((Op::found(envelope, bytes), handle))
+        let (envelope, bytes) = self.lock().look(wanted)?;
+        Some(Op::found(envelope, bytes))
+    }
+
+    /// What a matched probe finds on a communicator, taken out, and its handle.
+    fn probe_matched(&self, layer: &Layer, comm: Handle, wanted: &Wanted) -> Option<(Op, Handle)> {
+        self.progress(layer);
+        let (envelope, message) = self.lock().take(wanted)?;
+        let op = Op::found(envelope, message.bytes());
+        let probed = Probed {
+            comm,
+            envelope,
+            message,
+        };
+        Some((op, self.keep(layer, probed)))
     }
 
     /// Why no message comes any more.
@@ -320,7 +349,7 @@ impl Messages {
     }
 
     /// Keeps a message for [`Messages::receive_probed`], and gives its handle.
-    fn keep(&self, layer: &Layer, message: (Envelope, Message)) -> Handle {
+    fn keep(&self, layer: &Layer, message: Probed) -> Handle {
         let mut probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
         let at = probed.iter().position(Option::is_none);
         let at = at.unwrap_or_else(|| {
@@ -332,8 +361,15 @@ impl Messages {
     }
 }
 
-fn sendable(layer: &Layer, buffer: &Buffer, to: c_int, tag: c_int) -> Result<(u32, u64), Refused> {
-    let to = Messages::peer(layer, to)?;
+/// The rank of `MPI_COMM_WORLD` that a send is for, and its bytes.
+fn sendable(
+    layer: &Layer,
+    context: &Context,
+    buffer: &Buffer,
+    to: c_int,
+    tag: c_int,
+) -> Result<(u32, u64), Refused> {
+    let to = context.world_rank(to).ok_or(Refused::HandOn)?;
     let bytes = judged(layer, buffer)?;
     match tag >= 0 {
         true => Ok((to, bytes)),
@@ -445,15 +481,30 @@ impl Tables {
     }
 }
 
-/// The layer and its messages, where a call on this communicator is taken.
-fn taken(comm: Handle, call: &'static str) -> Option<(&'static Layer, &'static Messages)> {
+/// What a call needs that is taken.
+struct Taken {
+    layer: &'static Layer,
+    messages: &'static Messages,
+    context: Arc<Context>,
+    comm: Handle,
+}
+
+/// Whether a call on this communicator is taken.
+fn taken(comm: Handle, call: &'static str) -> Option<Taken> {
     let layer = Layer::get()?;
     let messages = layer.messages.as_ref()?;
-    if layer.tables.handle(comm) != layer.tables.world {
-        trace::note(call, Some("a communicator other than MPI_COMM_WORLD"), 0);
+    let comm = layer.tables.handle(comm);
+    let Some(context) = messages.contexts.get(comm) else {
+        let why = "a communicator between two groups, of MPI_Comm_idup, or with other jobs";
+        trace::note(call, Some(why), 0);
         return None;
-    }
-    Some((layer, messages))
+    };
+    Some(Taken {
+        layer,
+        messages,
+        context,
+        comm,
+    })
 }
 
 impl Elements {

@@ -104,15 +104,15 @@ impl Op {
     }
 
     /// The code that a call returns which waited for it: the communicator's error handler has been asked.
-    pub(super) fn code(&self, layer: &Layer, call: &str) -> c_int {
+    pub(super) fn code(&self, layer: &Layer, comm: Handle, call: &str) -> c_int {
         let outcome = self.outcome();
         match outcome.fault {
             None => 0,
-            Some(Fault::Truncated) => failure::raise(layer.tables.world, outcome.code),
+            Some(Fault::Truncated) => failure::raise(comm, outcome.code),
             Some(Fault::Lost(why)) => {
                 let text = lost(call, &why);
                 trace::say(format_args!("rank {}: {text}", layer.rank()));
-                failure::raise(layer.tables.world, failure::code(&text))
+                failure::raise(comm, failure::code(&text))
             }
         }
     }

@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::context::Context;
 use super::Mode;
 use crate::abi::Handle;
 use crate::below::below;
@@ -19,9 +20,10 @@ pub(super) enum Kind {
 }
 
 /// A persistent request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Persistent {
     pub(super) kind: Kind,
+    pub(super) context: Arc<Context>,
     pub(super) buffer: Buffer,
     pub(super) peer: c_int,
     pub(super) tag: c_int,
@@ -46,7 +48,7 @@ impl Persistents {
     }
 
     pub(super) fn get(&self, handle: Handle) -> Option<Persistent> {
-        self.lock().get(&handle).copied()
+        self.lock().get(&handle).cloned()
     }
 
     pub(super) fn set_active(&self, handle: Handle, active: Option<Handle>) {

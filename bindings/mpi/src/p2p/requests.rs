@@ -43,7 +43,7 @@ impl Given {
         let mut array = vec![0; count];
         let mut persistent = vec![None; count];
         for i in 0..count {
-            let meant = match found[i] {
+            let meant = match &found[i] {
                 Some(p) => {
                     persistent[i] = Some(handles[i]);
                     p.active.unwrap_or(layer.tables.no_request())
@@ -260,9 +260,9 @@ pub(super) fn start(request: Requests) -> Option<c_int> {
     messages.persistents.set_active(handle, Some(active));
     let begun = match p.kind {
         Kind::Send(mode) => messages
-            .send(layer, mode, p.buffer, (p.peer, p.tag), op)
+            .send(layer, mode, p.buffer, (&p.context, p.peer, p.tag), op)
             .map(drop),
-        Kind::Receive => messages.receive(layer, p.buffer, (p.peer, p.tag), op),
+        Kind::Receive => messages.receive(layer, p.buffer, (&p.context, p.peer, p.tag), op),
     };
     // Its arguments were judged when it was made.
     drop(begun);
