@@ -263,6 +263,16 @@ fn programs(built: &Path) -> Result<Outcome> {
                 bench.compare(ranks, &program, kinds)?;
             }
         }
+        for (name, flags) in [("fmessages", &[][..]), ("fmessages08", &["-DNEW"][..])] {
+            let program = compile(Path::new("messages.f90"), name, flags)?;
+            let new = name.ends_with("08") && !library.open_mpi();
+            for (seed, ranks) in [(1_u32, 2), (2, 3)] {
+                let args: [OsString; 2] = [program.clone(), seed.to_string().into()];
+                // Handed on, so that programs of both kinds of calls stay right.
+                let args = [&args[..], &vec!["plain".into(); usize::from(new)]].concat();
+                bench.compare_by(Way::Messages, ranks, &args, if new { 1 } else { 15 })?;
+            }
+        }
         let beside = [compile(Path::new("beside.c"), "beside", &[])?];
         // MPICH spins where ranks are more than cores.
         for ranks in if library.open_mpi() { 2..4 } else { 2..3 } {

@@ -5,7 +5,7 @@
 //! program against each header and compares.
 #![allow(unsafe_code)] // Converts handles of Fortran by functions of the library below.
 
-use std::ffi::{c_int, c_void, CString};
+use std::ffi::{c_int, c_void, CStr, CString};
 
 use ringbell::{DataType, ReduceOp};
 
@@ -132,6 +132,8 @@ pub(crate) struct Tables {
     /// Addresses that stand for `MPI_IN_PLACE` and `MPI_BOTTOM` in Fortran.
     fortran_in_place: Vec<usize>,
     fortran_bottom: Vec<usize>,
+    /// `MPI_STATUS_IGNORE` and `MPI_STATUSES_IGNORE`.
+    fortran_ignored: Vec<usize>,
 }
 
 impl Tables {
@@ -174,7 +176,7 @@ impl Tables {
             .collect();
         let [world, own, no_comm] =
             COMMUNICATORS.map(|(s, m, n)| handle(format!("ompi_mpi_comm_{s}"), m, n));
-        let of_fortran = |names: [&std::ffi::CStr; 4]| {
+        let of_fortran = |names: &[&CStr]| {
             let all = names.iter().map(|n| find(n).addr());
             all.filter(|at| *at != 0 && abi == Abi::OpenMpi).collect()
         };
@@ -188,17 +190,27 @@ impl Tables {
             min: operations[2].0,
             types,
             operations,
-            fortran_in_place: of_fortran([
+            fortran_in_place: of_fortran(&[
                 c"mpi_fortran_in_place_",
                 c"mpi_fortran_in_place",
                 c"mpi_fortran_in_place__",
                 c"MPI_FORTRAN_IN_PLACE",
             ]),
-            fortran_bottom: of_fortran([
+            fortran_bottom: of_fortran(&[
                 c"mpi_fortran_bottom_",
                 c"mpi_fortran_bottom",
                 c"mpi_fortran_bottom__",
                 c"MPI_FORTRAN_BOTTOM",
+            ]),
+            fortran_ignored: of_fortran(&[
+                c"mpi_fortran_status_ignore_",
+                c"mpi_fortran_status_ignore",
+                c"mpi_fortran_status_ignore__",
+                c"MPI_FORTRAN_STATUS_IGNORE",
+                c"mpi_fortran_statuses_ignore_",
+                c"mpi_fortran_statuses_ignore",
+                c"mpi_fortran_statuses_ignore__",
+                c"MPI_FORTRAN_STATUSES_IGNORE",
             ]),
         })
     }
@@ -245,6 +257,11 @@ impl Tables {
             return std::ptr::null_mut();
         }
         at
+    }
+
+    /// Whether a status of Fortran stands for `MPI_STATUS_IGNORE` or `MPI_STATUSES_IGNORE`.
+    pub(crate) fn ignores_in_fortran(&self, status: *const c_int) -> bool {
+        self.fortran_ignored.contains(&status.addr())
     }
 
     /// A communicator of Fortran as C has it.

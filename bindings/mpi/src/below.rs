@@ -81,7 +81,7 @@ pub(crate) fn find(name: &CStr) -> *mut c_void {
 }
 
 /// The address of a symbol that this library has too: the one behind it.
-fn find_next(name: &CStr) -> *mut c_void {
+pub(crate) fn find_next(name: &CStr) -> *mut c_void {
     // SAFETY: the name ends with zero.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     if next.is_null() {

@@ -21,7 +21,7 @@ macro_rules! exported {
         $(#[$doc])*
         #[no_mangle]
         #[allow(non_snake_case)] // MPI's name.
-        unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
+        pub(crate) unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
             if let Some(code) = $taken {
                 return code;
             }

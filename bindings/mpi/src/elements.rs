@@ -130,6 +130,8 @@ impl Elements {
 /// Elements of a derived type one behind the other, by the library below.
 fn pack(at: *const u8, count: i64, ty: Handle, to: *mut u8, bytes: usize, own: Handle) {
     let mut position = 0;
+    let placed = Placed::of(at, count, ty);
+    let (at, ty) = placed.as_ref().map_or((at, ty), |p| (p.base(), p.ty));
     type Pack =
         unsafe extern "C" fn(*const u8, c_int, Handle, *mut u8, c_int, *mut c_int, Handle) -> c_int;
     let pack: Pack = below!(
@@ -153,6 +155,10 @@ fn pack(at: *const u8, count: i64, ty: Handle, to: *mut u8, bytes: usize, own: H
 /// The reverse of [`pack`].
 fn unpack(from: *const u8, bytes: usize, at: *mut u8, count: i64, ty: Handle, own: Handle) {
     let mut position = 0;
+    let placed = Placed::of(at, count, ty);
+    let (at, ty) = placed
+        .as_ref()
+        .map_or((at, ty), |p| (p.base().cast_mut(), p.ty));
     let unpack = below!(
         "PMPI_Unpack",
         fn(*const u8, c_int, *mut c_int, *mut u8, c_int, Handle, Handle) -> c_int
@@ -169,6 +175,55 @@ fn unpack(from: *const u8, bytes: usize, at: *mut u8, count: i64, ty: Handle, ow
             own,
         )
     };
+}
+
+/// A type whose elements lie at absolute addresses (`MPI_BOTTOM`), as one with displacements from an address: MPICH 4.0 packs nothing that
+/// begins at null.
+struct Placed {
+    ty: Handle,
+    /// Nothing is read or written there.
+    base: u8,
+}
+
+impl Placed {
+    /// `None` of elements that lie elsewhere.
+    fn of(at: *const u8, count: i64, ty: Handle) -> Option<Box<Placed>> {
+        if !at.is_null() || count < 1 {
+            return None;
+        }
+        let mut placed = Box::new(Placed { ty: 0, base: 0 });
+        let length: c_int = 1;
+        let start = (placed.base().addr() as isize).wrapping_neg();
+        // SAFETY: the signatures of MPI's standard.
+        unsafe {
+            type Create = unsafe extern "C" fn(
+                c_int,
+                *const c_int,
+                *const isize,
+                Handle,
+                *mut Handle,
+            ) -> c_int;
+            let create: Create = below!(
+                "PMPI_Type_create_hindexed",
+                fn(c_int, *const c_int, *const isize, Handle, *mut Handle) -> c_int
+            );
+            let made = &raw mut placed.ty;
+            create(1, &raw const length, &raw const start, ty, made);
+            below!("PMPI_Type_commit", fn(*mut Handle) -> c_int)(made);
+        }
+        Some(placed)
+    }
+
+    fn base(&self) -> *const u8 {
+        &raw const self.base
+    }
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        // SAFETY: the signature of MPI's standard.
+        unsafe { below!("PMPI_Type_free", fn(*mut Handle) -> c_int)(&raw mut self.ty) };
+    }
 }
 
 /// The memory from the first to the last byte of elements of a derived type that lie on a GPU, copied to the host.

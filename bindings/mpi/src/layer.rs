@@ -341,7 +341,7 @@ pub(crate) fn agreed(tables: &Tables, comm: Handle, yes: bool) -> bool {
 /// Messages between two ranks, where all ranks ask for them. All of them call it.
 fn take_messages(tables: &Tables, nic: &Nic, world: &Communicator) -> Option<Messages> {
     let wanted = p2p::wanted();
-    let refusal = p2p::refusal().filter(|_| wanted);
+    let refusal = p2p::refusal(tables).filter(|_| wanted);
     if let Some(why) = refusal {
         say(format_args!("messages between ranks are handed on: {why}"));
     }

@@ -9,7 +9,7 @@
 //! `abi`: handles and constants. `below`: functions of the library below. `elements`: the program's elements of a call. `memory`: how buffers reach the NIC.
 //! `device`: memory of a GPU. `group`: communicators.
 //! `layer`: the state of a process. `collective`: which calls are taken, and how. `failure`, `trace`: what the program and its user learn.
-//! `p2p`: messages between two ranks. `calls` and `fortran`: the functions that are exported.
+//! `p2p`: messages between two ranks. `imports`: which functions the program calls. `calls` and `fortran`: the functions that are exported.
 // `trace::say` writes whole lines.
 #![warn(clippy::print_stderr)]
 
@@ -22,6 +22,7 @@ mod elements;
 mod failure;
 mod fortran;
 mod group;
+mod imports;
 mod layer;
 mod memory;
 mod p2p;

@@ -316,7 +316,7 @@ const fn of(at: In, count: i64, ty: Handle) -> Buffer {
 }
 
 #[allow(clippy::useless_conversion)] // Of a count that is long already.
-mod counts {
+pub(super) mod counts {
     use super::Mode::{Buffered, Standard, Synchronous};
     use super::*;
 

@@ -3,13 +3,14 @@
 //! Every call of these on a communicator is taken, or none: a receive from any rank must see messages of one path only. So derived types are packed
 //! by the library below, matching is done here (`matching`), and long messages, synchronous ones, probes and persistent requests have their forms.
 //! `context`: communicators. `engine` moves bytes, `frame` is what ranks say to each other, `operation` is what the program waits for, `persistent` and `requests` are the calls
-//! that start and end requests, `calls` what is exported.
+//! that start and end requests, `calls` and `fortran` what is exported.
 #![allow(unsafe_code)] // The program's pointers.
 #![allow(clippy::disallowed_methods)] // Waits, and a thread.
 
 mod calls;
 mod context;
 mod engine;
+mod fortran;
 mod frame;
 mod matching;
 mod operation;
@@ -24,9 +25,10 @@ use std::time::{Duration, Instant};
 use ringbell::{Communicator, Nic};
 
 use crate::abi::{Abi, Handle, Tables};
-use crate::below::{below, find};
+use crate::below::{below, find, find_next};
 use crate::collective::Buffer;
 use crate::elements::Elements;
+use crate::imports;
 use crate::layer::Layer;
 use crate::trace;
 use context::{Context, Contexts};
@@ -69,10 +71,17 @@ pub(crate) fn wanted() -> bool {
 }
 
 /// Why they cannot be taken.
-pub(crate) fn refusal() -> Option<&'static str> {
-    // Its functions call those of C by names that cannot be taken.
-    let fortran = !find(c"mpi_send_").is_null();
-    fortran.then_some("the program uses MPI's functions of Fortran")
+pub(crate) fn refusal(tables: &Tables) -> Option<&'static str> {
+    match tables.abi {
+        // Its functions call those of C by names that cannot be taken.
+        Abi::Mpich => imports::any(|name| {
+            (name.starts_with("mpi_") || name.starts_with("pmpir_")) && name.contains("_f08")
+        })
+        .then_some("the program uses MPICH's mpi_f08"),
+        Abi::OpenMpi => None,
+        Abi::Standard => (!find_next(c"mpi_send_").is_null())
+            .then_some("the program uses MPI's functions of Fortran with MPI 5's ABI"),
+    }
 }
 
 /// How a message is sent.
