@@ -1,28 +1,15 @@
 /* What NCCL does with the collective functions of a network plug-in (ncclCollNet), in its order, between 2 to 5 processes: a communicator of all,
  * registration, many requests at once, windows of gathers and scatters, ends in the middle. Results are compared with those that the driver computes
- * by itself. The declarations are our own, after NCCL's documentation.
+ * by itself.
  *
  * collnet PLUGIN VERSION SCENARIO RANKS [SEED]. It prints one line and ends with 0, or says what is wrong. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+#include "plugin.h"
 
-enum { OK = 0, SYSTEM = 2, INTERNAL = 3, ARGUMENT = 4, USAGE = 5, REMOTE = 6 };
-enum { HOST = 1, CUDA = 2, REQUESTS = 32, RANKS = 5, TYPES = 12, OPS = 4 };
+#include <stdatomic.h>
+
+enum { RANKS = 5, TYPES = 12, OPS = 4 };
 enum { I8, U8, I32, U32, I64, U64, F16, F32, F64, BF16 };
 enum { SUM, PROD, MAX, MIN, AVG };
-typedef void (*Logger)(int, unsigned long, const char *, int, const char *, ...);
 typedef struct { void *mhandle, *address; size_t size; } Piece;
 typedef struct {
     const char *name;
@@ -81,53 +68,14 @@ static const CollNet *as_newer(const CollNet10 *n) {
 }
 
 static const CollNet *coll;
-static void *ctx;
-static const char *plugin, *version;
 static int rank, ranks;
 
 /* What the processes share: handles, and where they meet. */
 static struct Shared { char handle[2][RANKS][128]; atomic_int came, round, pid[RANKS]; } *shared;
 
-#define die(...) do { fprintf(stderr, "rank %d, line %d: ", rank, __LINE__); fprintf(stderr, __VA_ARGS__); \
-    fputc('\n', stderr); fflush(stderr); _exit(1); } while (0)
-#define must(call) do { int r_ = (call); if (r_ != OK) die("%s: %d; %s", #call, r_, warned); } while (0)
-#define check(that) do { if (!(that)) die("not so: %s; %s", #that, warned); } while (0)
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-/* What the plug-in has warned of. */
-static char warned[8192];
-static pthread_mutex_t logging = PTHREAD_MUTEX_INITIALIZER;
-static void logger(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
-    char text[2048];
-    va_list args;
-    (void)flags; (void)file; (void)line;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    pthread_mutex_lock(&logging);
-    if (level == 2) strncat(warned, text, sizeof warned - strlen(warned) - 1);
-    if (getenv("DRIVER_LOG")) fprintf(stderr, "[%d] %d %s\n", rank, level, text);
-    pthread_mutex_unlock(&logging);
-}
-
-static void *symbol(void *library, const char *name) {
-    char text[64];
-    snprintf(text, sizeof text, "%s_v%s", name, version);
-    void *found = dlsym(library, text);
-    if (!found) die("%s", dlerror());
-    return found;
-}
-
 static void start(void) {
     int count = 0;
-    void *library = dlopen(plugin, RTLD_NOW | RTLD_LOCAL);
-    if (!library) die("%s", dlerror());
-    coll = symbol(library, "ncclCollNetPlugin");
+    coll = table("ncclCollNetPlugin");
     if (!strcmp(version, "10")) coll = as_newer((const CollNet10 *)(const void *)coll);
     must(coll->init(&ctx, 77, logger));
     must(coll->devices(&count));
@@ -174,14 +122,6 @@ static void *join(void) {
     meet();
     return comm;
 }
-
-/* Pseudo-random numbers: the same on all ranks. */
-static uint64_t mix(uint64_t x) {
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
-static uint64_t next(uint64_t *state) { return mix(*state += 0x9e3779b97f4a7c15u); }
 
 static size_t size_of(int type) { return (size_t[]){ 1, 1, 4, 4, 8, 8, 2, 4, 8, 2 }[type]; }
 
@@ -707,6 +647,8 @@ int main(int argc, char **argv) {
         check(child[rank] >= 0);
         if (child[rank]) continue;
         alarm(120);
+        process_name = "rank";
+        process_number = rank;
         atomic_store(&shared->pid[rank], (int)getpid());
         meet();
         start();

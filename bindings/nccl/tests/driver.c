@@ -1,230 +1,8 @@
 /* What NCCL does with a network plug-in, in its order, between two processes: connections that do not block, registration, groups of receives,
- * many requests, ends in the middle. The declarations are our own, after NCCL's documentation.
+ * many requests, ends in the middle.
  *
  * driver PLUGIN VERSION SCENARIO [SEED]. It prints one line and ends with 0, or says what is wrong. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
-enum { OK = 0, SYSTEM = 2, INTERNAL = 3, ARGUMENT = 4, USAGE = 5, REMOTE = 6 };
-enum { HOST = 1, CUDA = 2, GROUP_MAX = 8, REQUESTS = 32 };
-typedef void (*Logger)(int, unsigned long, const char *, int, const char *, ...);
-typedef struct { int ndevs, devs[8]; } VDevice;
-typedef struct {
-    char *name, *pciPath; uint64_t guid;
-    int ptrSupport, regIsGlobal, forceFlush, speed, port; float latency;
-    int maxComms, maxRecvs, netDeviceType, netDeviceVersion;
-    VDevice vProps; size_t maxP2pBytes, maxCollBytes;
-    int maxMultiRequestSize; int16_t railId, planeId;
-} Props12;
-typedef struct {
-    char *name, *pciPath; uint64_t guid;
-    int ptrSupport, regIsGlobal, forceFlush, speed, port; float latency;
-    int maxComms, maxRecvs, netDeviceType, netDeviceVersion;
-    struct { int ndevs, devs[4]; } vProps; size_t maxP2pBytes, maxCollBytes;
-    int maxMultiRequestSize;
-} Props11;
-typedef struct {
-    const char *name;
-    int (*init)(void **, uint64_t, void *, Logger, void *);
-    int (*devices)(int *);
-    int (*getProperties)(int, void *);
-    int (*listen)(void *, int, void *, void **);
-    int (*connect)(void *, int, void *, void **, void **);
-    int (*accept)(void *, void **, void **);
-    int (*regMr)(void *, void *, size_t, int, void **);
-    int (*regMrDmaBuf)(void *, void *, size_t, int, uint64_t, int, void **);
-    int (*deregMr)(void *, void *);
-    int (*isend)(void *, void *, size_t, int, void *, void *, void **);
-    int (*irecv)(void *, int, void **, size_t *, int *, void **, void **, void **);
-    int (*iflush)(void *, int, void **, int *, void **, void **);
-    int (*test)(void *, int *, int *);
-    int (*closeSend)(void *);
-    int (*closeRecv)(void *);
-    int (*closeListen)(void *);
-    int (*getDeviceMr)(void *, void *, void **);
-    int (*irecvConsumed)(void *, int, void *);
-    int (*makeVDevice)(int *, void *);
-    int (*finalize)(void *);
-    int (*setNetAttr)(void *, void *);
-} Net;
-
-/* Version 10 has no contexts, and its devices are never closed. */
-typedef struct {
-    const char *name;
-    int (*init)(Logger, void *);
-    int (*devices)(int *);
-    int (*getProperties)(int, void *);
-    int (*listen)(int, void *, void **);
-    int (*connect)(int, void *, void *, void **, void **);
-    int (*accept)(void *, void **, void **);
-    int (*regMr)(void *, void *, size_t, int, void **);
-    int (*regMrDmaBuf)(void *, void *, size_t, int, uint64_t, int, void **);
-    int (*deregMr)(void *, void *);
-    int (*isend)(void *, void *, size_t, int, void *, void *, void **);
-    int (*irecv)(void *, int, void **, size_t *, int *, void **, void **, void **);
-    int (*iflush)(void *, int, void **, int *, void **, void **);
-    int (*test)(void *, int *, int *);
-    int (*closeSend)(void *);
-    int (*closeRecv)(void *);
-    int (*closeListen)(void *);
-    int (*getDeviceMr)(void *, void *, void **);
-    int (*irecvConsumed)(void *, int, void *);
-    int (*makeVDevice)(int *, void *);
-} Net10;
-
-static const Net10 *net10;
-static int init10(void **c, uint64_t id, void *config, Logger log, void *profiler) { (void)id; (void)config; *c = NULL; return net10->init(log, profiler); }
-static int listen10(void *c, int dev, void *handle, void **comm) { (void)c; return net10->listen(dev, handle, comm); }
-static int connect10(void *c, int dev, void *handle, void **comm, void **device) { int config[1] = { -1 }; (void)c; return net10->connect(dev, config, handle, comm, device); }
-static int finalize10(void *c) { (void)c; return 0; }
-static int attr10(void *c, void *attr) { (void)c; (void)attr; return 0; }
-static const Net *as_newer(const Net10 *n) {
-    static Net all;
-    net10 = n;
-    all = (Net){ n->name, init10, n->devices, n->getProperties, listen10, connect10, n->accept, n->regMr, n->regMrDmaBuf, n->deregMr, n->isend, n->irecv,
-        n->iflush, n->test, n->closeSend, n->closeRecv, n->closeListen, n->getDeviceMr, n->irecvConsumed, n->makeVDevice, finalize10, attr10 };
-    return &all;
-}
-
-static const Net *net;
-static void *ctx;
-static const char *plugin, *version;
-static int other = -1; /* A socket to the other process. */
-
-#define die(...) do { fprintf(stderr, "driver %d, line %d: ", (int)getpid(), __LINE__); fprintf(stderr, __VA_ARGS__); \
-    fputc('\n', stderr); fflush(stderr); _exit(1); } while (0)
-#define must(call) do { int r_ = (call); if (r_ != OK) die("%s: %d", #call, r_); } while (0)
-#define check(that) do { if (!(that)) die("not so: %s", #that); } while (0)
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-/* What the plug-in has warned of. */
-static char warned[8192];
-static pthread_mutex_t logging = PTHREAD_MUTEX_INITIALIZER;
-static void logger(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
-    char text[2048];
-    va_list args;
-    (void)flags; (void)file; (void)line;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    pthread_mutex_lock(&logging);
-    if (level == 2) strncat(warned, text, sizeof warned - strlen(warned) - 1);
-    if (getenv("DRIVER_LOG")) fprintf(stderr, "[%d] %d %s\n", (int)getpid(), level, text);
-    pthread_mutex_unlock(&logging);
-}
-
-static void start(void) {
-    int count = 0;
-    struct { int trafficClass; } config = { -1 };
-    void *library = dlopen(plugin, RTLD_NOW | RTLD_LOCAL);
-    if (!library) die("%s", dlerror());
-    char symbol[64];
-    snprintf(symbol, sizeof symbol, "ncclNetPlugin_v%s", version);
-    net = dlsym(library, symbol);
-    if (!net) die("%s", dlerror());
-    if (!strcmp(version, "10")) net = as_newer((const Net10 *)(const void *)net);
-    must(net->init(&ctx, 77, &config, logger, NULL));
-    must(net->devices(&count));
-    check(count >= 1);
-    for (int d = 0; d < count; d++) {
-        union { Props12 v12; Props11 v11; unsigned char bytes[512]; } p;
-        memset(&p, 0xa5, sizeof p);
-        must(net->getProperties(d, &p));
-        check(p.v12.name && strncmp(p.v12.name, "ringbell", 8) == 0 && !p.v12.pciPath);
-        check(p.v12.ptrSupport == HOST && p.v12.maxRecvs == GROUP_MAX && p.v12.speed > 0 && p.v12.maxComms > 0);
-        check(p.v12.netDeviceType == 0 && p.v12.vProps.ndevs == 1 && p.v12.vProps.devs[0] == d);
-        size_t size = strcmp(version, "12") ? sizeof(Props11) : sizeof(Props12);
-        if (!strcmp(version, "10")) { size -= 8; check(p.v11.maxP2pBytes == 1 << 30); }
-        else if (size == sizeof(Props11)) check(p.v11.maxP2pBytes == 1 << 30 && p.v11.maxMultiRequestSize == 1);
-        else check(p.v12.maxP2pBytes == 1 << 30 && p.v12.maxMultiRequestSize == 1 && p.v12.railId == -1 && p.v12.planeId == -1);
-        for (size_t i = size; i < sizeof p; i++) check(p.bytes[i] == 0xa5);
-    }
-}
-
-static void finish(void) { must(net->finalize(ctx)); }
-
-static void tell(const void *what, size_t size) { check(write(other, what, size) == (ssize_t)size); }
-static void hear(void *what, size_t size) {
-    for (size_t got = 0; got < size;) {
-        ssize_t n = read(other, (char *)what + got, size - got);
-        if (n <= 0) die("the other process has ended");
-        got += (size_t)n;
-    }
-}
-/* Both are here. */
-static void meet(void) { char c = 'm'; tell(&c, 1); hear(&c, 1); }
-
-/* A connection to and one from the other process: setup, then connect and accept in turn, as NCCL's proxy. */
-typedef struct { void *send, *recv; } Pair;
-static Pair pair_up(int dev) {
-    char handle[128];
-    void *listening = NULL;
-    Pair p = { NULL, NULL };
-    must(net->listen(ctx, dev, handle, &listening));
-    check(listening);
-    tell(handle, sizeof handle);
-    hear(handle, sizeof handle);
-    double start = now();
-    while (!p.send || !p.recv) {
-        int attr[16] = { 0 };
-        must(net->setNetAttr(ctx, attr));
-        if (!p.send) must(net->connect(ctx, dev, handle, &p.send, NULL));
-        if (!p.recv) must(net->accept(listening, &p.recv, NULL));
-        if (now() - start > 20) die("no connection in 20 s: %s", warned);
-    }
-    must(net->closeListen(listening));
-    return p;
-}
-static void part(Pair p) { must(net->closeSend(p.send)); must(net->closeRecv(p.recv)); }
-
-/* Pseudo-random numbers: the same on both sides. */
-static uint64_t next(uint64_t *state) {
-    uint64_t x = (*state += 0x9e3779b97f4a7c15u);
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
-static void fill(unsigned char *at, size_t size, uint64_t seed) {
-    size_t i = 0;
-    for (; i + 8 <= size; i += 8) { uint64_t x = seed + i * 0x9e3779b97f4a7c15u; memcpy(at + i, &x, 8); }
-    for (; i < size; i++) at[i] = (unsigned char)(seed + i);
-}
-static void compare(const unsigned char *at, size_t size, uint64_t seed) {
-    size_t i = 0;
-    for (; i + 8 <= size; i += 8) {
-        uint64_t x = seed + i * 0x9e3779b97f4a7c15u;
-        if (memcmp(at + i, &x, 8)) die("wrong bytes at %zu of %zu", i, size);
-    }
-    for (; i < size; i++) if (at[i] != (unsigned char)(seed + i)) die("wrong byte at %zu of %zu", i, size);
-}
-
-static int wait_for(void *request, int *sizes, double limit) {
-    double start = now();
-    for (;;) {
-        int done = 7, r = net->test(request, &done, sizes);
-        if (r != OK) return r;
-        if (done) return OK;
-        if (now() - start > limit) die("a request had not ended in %g s: %s", limit, warned);
-    }
-}
+#include "net.h"
 
 /* One group of the random traffic: what both sides derive from its number. */
 enum { LONGEST = 4 << 20 };
@@ -547,62 +325,6 @@ static void stopped(int side, uint64_t seed) {
     part(p);
 }
 
-/* Times: a message there and back, and many one way. */
-static void bench(int side, uint64_t seed) {
-    (void)seed;
-    Pair p = pair_up(0);
-    size_t most = 4 << 20;
-    unsigned char *memory = malloc(8 * most);
-    void *out, *in;
-    memset(memory, 1, 8 * most);
-    must(net->regMr(p.send, memory, 8 * most, HOST, &out));
-    must(net->regMr(p.recv, memory, 8 * most, HOST, &in));
-    for (int way = 0; way < 2; way++) {
-        static const size_t sizes[] = { 8, 1024, 16384, 131072, 1 << 20, 4 << 20 };
-        for (int s = 0; s < 6; s++) {
-            size_t size = sizes[s];
-            int rounds = size <= 16384 ? 20000 : size <= 131072 ? 4000 : 600, tag = 0, done, got;
-            if (way == 0) rounds /= 4;
-            void *a = memory, *b = memory + 4 * most;
-            double start = 0;
-            meet();
-            for (int turn = 0; turn < 2; turn++) { /* The first turn warms up. */
-                int n = turn ? rounds : rounds / 10 + 8;
-                start = now();
-                if (way == 0) {
-                    for (int i = 0; i < n; i++) {
-                        void *r = NULL, *q = NULL;
-                        while (!r) must(net->irecv(p.recv, 1, &b, &size, &tag, &in, NULL, &r));
-                        if (!side) while (!q) must(net->isend(p.send, a, size, tag, out, NULL, &q));
-                        for (done = 0; !done;) must(net->test(r, &done, &got));
-                        if (side) while (!q) must(net->isend(p.send, a, size, tag, out, NULL, &q));
-                        for (done = 0; !done;) must(net->test(q, &done, &got));
-                    }
-                } else {
-                    void *ring[8] = { NULL };
-                    for (int i = 0; i < n + 8; i++) {
-                        void **q = &ring[i % 8];
-                        if (*q) { for (done = 0; !done;) must(net->test(*q, &done, &got)); *q = NULL; }
-                        void *place = memory + (size_t)(i % 8) * most;
-                        if (i >= n) continue;
-                        if (side) while (!*q) must(net->irecv(p.recv, 1, &place, &size, &tag, &in, NULL, q));
-                        else while (!*q) must(net->isend(p.send, place, size, tag, out, NULL, q));
-                    }
-                    meet();
-                }
-            }
-            double took = now() - start;
-            if (!side && way == 0) printf("%8zu B one way %9.2f us\n", size, took / rounds / 2 * 1e6);
-            if (!side && way) printf("%8zu B, 8 under way %9.3f GB/s\n", size, (double)size * rounds / took * 1e-9);
-        }
-    }
-    meet();
-    must(net->deregMr(p.send, out));
-    must(net->deregMr(p.recv, in));
-    free(memory);
-    part(p);
-}
-
 /* Handles of every wrong kind: errors, and what is sound goes on. */
 static void wrong_handles(int side, uint64_t seed) {
     Pair p = pair_up(0);
@@ -723,7 +445,7 @@ typedef struct { const char *name; void (*run)(int, uint64_t); int processes, se
 static const Scenario scenarios[] = {
     { "loopback", loopback, 1, 0 }, { "random", random_traffic, 2, 0 }, { "threads", threads, 2, 0 }, { "overlaps", overlaps, 2, 0 },
     { "close", close_in_flight, 2, 0 }, { "large", too_large, 2, 0 }, { "killed", killed, 2, 1 }, { "wrong", wrong_handles, 2, 0 },
-    { "stopped", stopped, 2, 0 }, { "bench", bench, 2, 0 },
+    { "stopped", stopped, 2, 0 },
 };
 
 int main(int argc, char **argv) {
@@ -734,16 +456,10 @@ int main(int argc, char **argv) {
     const Scenario *s = NULL;
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) if (!strcmp(scenarios[i].name, argv[3])) s = &scenarios[i];
     if (!s) die("no scenario %s", argv[3]);
-    int ends[2], side = 0, status = 0;
+    int side = 0, status = 0;
     pid_t child = 0;
-    if (s->processes == 2) {
-        check(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
-        child = fork();
-        check(child >= 0);
-        side = child == 0;
-        close(ends[!side]);
-        other = ends[side];
-    }
+    process_number = (int)getpid();
+    if (s->processes == 2) side = split(&child);
     alarm(120);
     start();
     s->run(side, seed);
