@@ -82,8 +82,8 @@ fn play(w: &mut World, kernels: &mut [Kernel], tickets: &[u32], rng: &mut Rng) -
     done.into_iter().flatten().collect()
 }
 
-/// Runs one from memory, then with streams where `rng` says, and compares.
-fn both(w: &mut World, call: Call, rng: &mut Rng) {
+/// Runs one from memory, then with streams where `rng` says, and compares. Returns each rank's result.
+fn both(w: &mut World, call: Call, rng: &mut Rng) -> Vec<Vec<u8>> {
     let (n, root) = (w.ranks(), call.root as usize);
     let (kind, count) = (call.spec.kind, call.count as usize);
     let mut wanted = Vec::new();
@@ -140,6 +140,7 @@ fn both(w: &mut World, call: Call, rng: &mut Rng) {
             assert_eq!((*at, ring.level(w)), (data.len(), 0), "not all was taken");
         }
     }
+    wanted
 }
 
 const KINDS: [K; 7] = [
@@ -199,6 +200,48 @@ fn three_ranks_over_tcp() {
 #[test]
 fn two_ranks_over_a_wire_that_loses() {
     matrix(Wire::Lossy(3, 11), 2, &[1, 130]);
+}
+
+#[test]
+fn streams_reduce_in_the_order_of_the_ranks_where_the_setting_asks_for_it() {
+    const N: usize = 5;
+    let strict = CollectiveSettings {
+        deterministic: true,
+        ..settings()
+    };
+    let mut w = World::new(N, Wire::Local, &strict);
+    let mut rng = Rng(8);
+    let unordered = [Algorithm::Direct, Algorithm::Ring, Algorithm::Tree];
+    for kind in [K::Reduce, K::ReduceScatter, K::AllReduce] {
+        for algo in algorithms(kind).iter().filter(|a| !unordered.contains(a)) {
+            for count in [1, 4, 211] {
+                let call = Call::new(kind, count as u64)
+                    .algo(*algo)
+                    .of(DataType::F32, ReduceOp::Sum)
+                    .root(2);
+                let got = both(&mut w, call, &mut rng);
+                let len = blocks(kind, 0, 2, N).0 * count;
+                let of = |rank| floats(rank, len, count as u64);
+                let value = |b: &[u8]| f32::from_le_bytes(b.try_into().expect("4 bytes"));
+                let sums = (1..N).fold(of(0), |sums, rank| {
+                    let add = |(s, x): (&[u8], &[u8])| (value(s) + value(x)).to_le_bytes();
+                    let with = of(rank);
+                    sums.chunks(4).zip(with.chunks(4)).flat_map(add).collect()
+                });
+                for (rank, got) in got.iter().enumerate() {
+                    let first = match kind {
+                        K::ReduceScatter => rank * count * 4,
+                        _ => 0,
+                    };
+                    let wanted = &sums[first..first + got.len()];
+                    assert!(
+                        got == wanted,
+                        "{kind:?}, {algo:?}, {count} elements, rank {rank}"
+                    );
+                }
+            }
+        }
+    }
 }
 
 #[test]
