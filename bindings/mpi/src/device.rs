@@ -38,7 +38,7 @@ pub(crate) fn holds(at: *const u8) -> bool {
 /// # Safety
 /// The memory is the program's, for this call; `into` has room.
 pub(crate) unsafe fn read(from: *const u8, into: *mut u8, bytes: usize) -> Result<(), String> {
-    trace::note("copies from a GPU", None, bytes as u64);
+    trace::note_copy("from", bytes as u64);
     #[cfg(feature = "cuda")]
     {
         // SAFETY: the caller's contract.
@@ -61,7 +61,7 @@ pub(crate) unsafe fn read(from: *const u8, into: *mut u8, bytes: usize) -> Resul
 /// # Safety
 /// As [`read`]; nothing uses the memory meanwhile.
 pub(crate) unsafe fn write(to: *mut u8, from: *const u8, bytes: usize) -> Result<(), String> {
-    trace::note("copies to a GPU", None, bytes as u64);
+    trace::note_copy("to", bytes as u64);
     #[cfg(feature = "cuda")]
     {
         // SAFETY: the caller's contract.

@@ -22,6 +22,9 @@ type Calls = BTreeMap<(&'static str, &'static str), (u64, u64)>;
 
 static CALLS: Mutex<Calls> = Mutex::new(BTreeMap::new());
 
+/// Copies of GPU memory and their bytes, by direction.
+static COPIES: Mutex<BTreeMap<&str, (u64, u64)>> = Mutex::new(BTreeMap::new());
+
 /// Counts a call that was taken (`why` is `None`) or handed on.
 pub(crate) fn note(call: &'static str, why: Option<&'static str>, bytes: u64) {
     if !traces() {
@@ -32,12 +35,27 @@ pub(crate) fn note(call: &'static str, why: Option<&'static str>, bytes: u64) {
     *entry = (entry.0 + 1, entry.1 + bytes);
 }
 
-/// One line for each kind of call, when the program finalizes MPI.
+/// Counts a copy of GPU memory, which a call may need several of.
+pub(crate) fn note_copy(direction: &'static str, bytes: u64) {
+    if !traces() {
+        return;
+    }
+    let mut copies = COPIES.lock().unwrap_or_else(PoisonError::into_inner);
+    let entry = copies.entry(direction).or_default();
+    *entry = (entry.0 + 1, entry.1 + bytes);
+}
+
+/// One line for each kind of call and of copies, when the program finalizes MPI.
 pub(crate) fn summary() -> Vec<String> {
     let calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
     let line = |((call, why), (times, bytes)): (&(&str, &str), &(u64, u64))| match *why {
         "" => format!("{call}: {times} taken, {bytes} bytes"),
         why => format!("{call}: {times} handed on: {why}"),
     };
-    calls.iter().map(line).collect()
+    let copies = COPIES.lock().unwrap_or_else(PoisonError::into_inner);
+    let copied = |(direction, (times, bytes)): (&&str, &(u64, u64))| {
+        format!("copies {direction} a GPU: {times}, {bytes} bytes")
+    };
+    let calls = calls.iter().map(line);
+    calls.chain(copies.iter().map(copied)).collect()
 }
