@@ -22,6 +22,9 @@ pub(crate) struct Args {
     /// Only measure mpi4py's Allreduce, in release: each library alone, with Ringbell, and with memory of MPI_Alloc_mem, in turn
     #[arg(long)]
     measure: bool,
+    /// Only measure messages of a program in C, in release: each library alone and with --p2p, in turn
+    #[arg(long)]
+    measure_messages: bool,
 }
 
 /// What brings compilers and launchers of both libraries.
@@ -77,7 +80,8 @@ impl Library {
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let packages = ["ringbell-cli", "ringbell-mpi", "ringbell-mock-libcuda"];
     let packages = packages.into_iter().flat_map(|p| ["-p", p]);
-    let release = (args.release || args.measure).then_some("--release");
+    let measures = args.measure || args.measure_messages;
+    let release = (args.release || measures).then_some("--release");
     crate::steps::command(test::cargo().arg("build").args(packages).args(release))?;
     let folder = target().join(if release.is_some() {
         "release"
@@ -85,7 +89,13 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         "debug"
     });
     if args.measure {
-        return measure(&folder).map(|()| true);
+        measure(&folder)?;
+    }
+    if args.measure_messages {
+        measure_messages(&folder)?;
+    }
+    if measures {
+        return Ok(true);
     }
     match programs(&folder)? {
         Outcome::Passed => Ok(true),
@@ -252,7 +262,7 @@ fn programs(built: &Path) -> Result<Outcome> {
             let program = [&[random.clone()][..], &args].concat();
             bench.compare(ranks, &program, 11)?;
             if seed < 3 {
-                bench.compare_by(Way::Device, ranks, &program, 11 + 2)?;
+                bench.compare_by(Way::Device, ranks, &program, 11)?;
             }
         }
         // The module mpi_f08 of MPICH calls its library by internal names.
@@ -285,7 +295,7 @@ fn programs(built: &Path) -> Result<Outcome> {
             bench.compare(ranks, &program, 2)?;
             bench.compare_by(Way::Messages, ranks, &program, 8)?;
             if seed > 2 {
-                bench.compare_by(Way::DeviceMessages, ranks, &program, 8 + 2)?;
+                bench.compare_by(Way::DeviceMessages, ranks, &program, 8)?;
             }
         }
         let fault = compile(Path::new("fault.c"), "fault", &[])?;
@@ -380,6 +390,11 @@ impl Bench<'_> {
             "{shown} printed {:?} with Ringbell and {:?} alone: {explained}",
             String::from_utf8_lossy(said),
             String::from_utf8_lossy(expected)
+        );
+        let copied = ["from", "to"].map(|d| explained.contains(&format!("copies {d} a GPU: ")));
+        ensure!(
+            copied == [way.has_gpu(); 2],
+            "{shown}: copies from and to a GPU: {copied:?}: {explained}"
         );
         let taken = explained.lines().filter(|l| l.contains(TAKEN)).count();
         ensure!(
@@ -482,18 +497,88 @@ fn measure(built: &Path) -> Result<()> {
             "{:>10} {:>12} {:>12} {:>7} {:>14} {:>7}",
             "bytes", "alone, us", "Ringbell", "ratio", "MPI_Alloc_mem", "ratio"
         );
-        let median = |all: &Vec<f64>| {
-            let mut all = all.clone();
-            all.sort_by(f64::total_cmp);
-            all[all.len() / 2]
-        };
         for (bytes, alone) in &times[0] {
-            let of = |way: usize| times[way].get(bytes).map_or(f64::NAN, median);
+            let of = |way: usize| times[way].get(bytes).map_or(f64::NAN, |t| median(t));
             let (alone, ours, exported) = (median(alone), of(1), of(2));
             println!(
                 "{bytes:>10} {alone:>12.1} {ours:>12.1} {:>6.1}x {exported:>14.1} {:>6.1}x",
                 alone / ours,
                 alone / exported
+            );
+        }
+    }
+    Ok(())
+}
+
+fn median(all: &[f64]) -> f64 {
+    let mut all = all.to_owned();
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}
+
+/// Messages between two ranks in C, by bytes: time of one way and rate of each library alone, and with Ringbell.
+fn measure_messages(built: &Path) -> Result<()> {
+    let (libraries, missing) = libraries();
+    for why in &missing {
+        println!("SKIPPED: {why}");
+    }
+    let folder = target().join("mpi");
+    std::fs::create_dir_all(&folder)?;
+    for library in &libraries {
+        let Some([cc, _]) = &library.compilers else {
+            continue;
+        };
+        let program = folder.join("pingpong");
+        crate::steps::command(
+            Command::new(cc)
+                .args(["-O2", "-Wall", "-Wextra", "-o"])
+                .arg(&program)
+                .arg(root().join("bindings/mpi/tests/pingpong.c")),
+        )?;
+        let bench = Bench { built, library };
+        // By bytes: microseconds and GB/s, alone and with Ringbell.
+        let mut rows: BTreeMap<u64, [[Vec<f64>; 2]; 2]> = BTreeMap::new();
+        for _ in 0..TURNS {
+            for way in 0..2 {
+                let mut c = Command::new(&library.launcher);
+                c.args(["-n", "2"]);
+                if library.open_mpi() {
+                    // The fastest path between two processes; Debian's version has its older name.
+                    c.env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+                        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+                        .args(["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]);
+                }
+                if way > 0 {
+                    c = bench.ringbell(c, Way::Messages);
+                }
+                let ended = output_within(c.arg(&program), LIMIT)?;
+                ensure!(ended.status.success(), "it failed: {ended:?}");
+                for line in String::from_utf8_lossy(&ended.stdout).lines() {
+                    let numbers = line.split(' ').map(str::parse);
+                    let numbers: Vec<f64> = numbers
+                        .collect::<Result<_, _>>()
+                        .with_context(|| format!("no row: {line}"))?;
+                    let &[bytes, us, rate] = &numbers[..] else {
+                        anyhow::bail!("no row: {line}");
+                    };
+                    let row = rows.entry(bytes as u64).or_default();
+                    row[0][way].push(us);
+                    row[1][way].push(rate);
+                }
+            }
+        }
+        println!("\n{}, 2 ranks, medians of {TURNS} turns", library.name);
+        println!(
+            "{:>10} {:>14} {:>10} {:>7} {:>14} {:>10} {:>7}",
+            "bytes", "one way, us", "Ringbell", "ratio", "8 at once GB/s", "Ringbell", "ratio"
+        );
+        for (bytes, [ways, rates]) in &rows {
+            let (alone, ours) = (median(&ways[0]), median(&ways[1]));
+            let (rate, our_rate) = (median(&rates[0]), median(&rates[1]));
+            println!(
+                "{bytes:>10} {alone:>14.2} {ours:>10.2} {:>6.2}x {rate:>14.2} {our_rate:>10.2} {:>6.2}x",
+                alone / ours,
+                our_rate / rate
             );
         }
     }

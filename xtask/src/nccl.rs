@@ -16,6 +16,9 @@ pub(crate) struct Args {
     /// Build and run the release
     #[arg(long)]
     release: bool,
+    /// Only measure the network plug-in in release, beside TCP over loopback, in turn
+    #[arg(long)]
+    measure: bool,
 }
 
 /// Longest time of one scenario.
@@ -77,14 +80,19 @@ const RDMA: [(&str, &str); 2] = [
 
 /// Builds what is tested, and tests it.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    let release = args.release.then_some("--release");
+    let released = args.release || args.measure;
+    let release = released.then_some("--release");
     command(
         test::cargo()
             .args(["build", "-p", "ringbell-nccl", "-p", "ringbell-cli"])
             .args(release),
     )?;
-    let folder = if args.release { "release" } else { "debug" };
-    match tests(&target().join(folder))? {
+    let folder = if released { "release" } else { "debug" };
+    let built = target().join(folder);
+    if args.measure {
+        return measure(&built).map(|()| true);
+    }
+    match tests(&built)? {
         Outcome::Passed => Ok(true),
         Outcome::Skipped(why) => {
             println!("SKIPPED: {why}");
@@ -100,16 +108,8 @@ pub(crate) fn step() -> Result<Outcome> {
 }
 
 fn tests(built: &Path) -> Result<Outcome> {
-    let Some(cc) = tools::find("cc") else {
+    let Some(bench) = Bench::new(built)? else {
         return Ok(Outcome::Skipped("no cc for the driver".into()));
-    };
-    let folder = target().join("nccl");
-    std::fs::create_dir_all(&folder)
-        .with_context(|| format!("cannot make {}", folder.display()))?;
-    let bench = Bench {
-        cc,
-        folder,
-        built: built.to_owned(),
     };
     let driver = bench.compile("driver")?;
     let collnet = bench.compile("collnet")?;
@@ -123,6 +123,23 @@ fn tests(built: &Path) -> Result<Outcome> {
         let others = others?;
         stopped.map(|()| others)
     })
+}
+
+/// Times that each takes its turn in a measurement.
+const TURNS: u32 = 7;
+
+/// Times and rates between two processes of this host, over memory and over RDMA.
+fn measure(built: &Path) -> Result<()> {
+    let bench = Bench::new(built)?.context("no cc for the program that measures")?;
+    let program = bench.compile("measure")?;
+    for (over, env) in [("memory", &[][..]), ("RDMA", &RDMA)] {
+        println!("\nover {over}, medians of {TURNS} turns");
+        let mut c = Command::new(&program);
+        c.arg(bench.plugin()).arg("12").arg(TURNS.to_string());
+        clear(&mut c);
+        command(c.envs(env.iter().copied()))?;
+    }
+    Ok(())
 }
 
 /// NCCL's library, from PyPI.
@@ -157,6 +174,18 @@ struct Bench {
 }
 
 impl Bench {
+    /// `None` without a compiler.
+    fn new(built: &Path) -> Result<Option<Bench>> {
+        let Some(cc) = tools::find("cc") else {
+            return Ok(None);
+        };
+        let folder = target().join("nccl");
+        std::fs::create_dir_all(&folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
+        let built = built.to_owned();
+        Ok(Some(Bench { cc, folder, built }))
+    }
+
     /// What the driver does, with each version of the interface and over RDMA.
     fn scenarios(&self, driver: &Path) -> Result<()> {
         for (version, seed) in [("12", 1), ("11", 2)] {
