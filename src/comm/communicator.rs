@@ -317,16 +317,10 @@ impl Communicator {
                 CommStatus::Connecting { missing } => missing,
                 CommStatus::Aborted { rank, .. } => vec![rank],
             };
-            let names: Vec<String> = missing
-                .iter()
-                .map(|r| match self.inner.peers.get(*r as usize) {
-                    Some(at) => format!("{r} ({})", at.ip()),
-                    None => r.to_string(),
-                })
-                .collect();
-            return Err(CollectiveError::NotConnected {
-                ranks: names.join(", "),
-            });
+            let peers = &self.inner.peers;
+            let known = |r: u32| (r, peers.get(r as usize).map(|at| *at.ip()));
+            let ranks = missing.into_iter().map(known).collect();
+            return Err(CollectiveError::NotConnected { ranks });
         }
     }
 

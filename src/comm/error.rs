@@ -82,10 +82,10 @@ pub enum CollectiveError {
         why: &'static str,
     },
     /// The NICs did not find each other in time.
-    #[error("the NICs of rank(s) {ranks} did not answer within the communicator's time-out; check that they are on the same port or host, and use the same local directory and secret")]
+    #[error("the NICs of rank(s) {} did not answer within the communicator's time-out; check that they are on the same port or host, and use the same local directory and secret", listed(.ranks))]
     NotConnected {
-        /// The ranks.
-        ranks: String,
+        /// Ranks of the communicator, with the addresses of their NICs where this rank knows them.
+        ranks: Vec<(u32, Option<Ipv4Addr>)>,
     },
     /// Ranks gave different settings. Every rank gets this error, with the same rank.
     #[error("rank {rank} has the setting `{setting}` at {has}, rank 0 at {first}; give every rank of a communicator the same")]
@@ -212,6 +212,15 @@ impl CollectiveError {
             _ => false,
         }
     }
+}
+
+/// `1 (10.0.0.2), 3`, of ranks and the addresses of their NICs.
+fn listed(ranks: &[(u32, Option<Ipv4Addr>)]) -> String {
+    let one = |(rank, ip): &(u32, Option<Ipv4Addr>)| match ip {
+        Some(ip) => format!("{rank} ({ip})"),
+        None => rank.to_string(),
+    };
+    ranks.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// The limit that keeps a process from mapping more, and the remedy.

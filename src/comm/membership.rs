@@ -166,18 +166,16 @@ impl Assembly {
         let vote = [u8::from(made.is_ok())];
         let votes = member.all_gather(&members, ctx, &vote, options.init_timeout + GRACE);
         let comm = made?;
-        let failed: Vec<String> = votes?
+        let failed: Vec<_> = votes?
             .parts
             .iter()
             .filter(|(_, vote)| *vote != [1])
             .filter_map(|(r, _)| ranks.iter().position(|x| x == r))
-            .map(|rank| rank.to_string())
+            .map(|rank| (rank as u32, None))
             .collect();
         match failed.is_empty() {
             true => Ok(comm),
-            false => Err(CollectiveError::NotConnected {
-                ranks: failed.join(", "),
-            }),
+            false => Err(CollectiveError::NotConnected { ranks: failed }),
         }
     }
 }

@@ -180,10 +180,8 @@ fn refused(error: &CollectiveError, rank: u32, all: &[RankHandle]) -> Failure {
         ) => (Code::RemoteError, ranks.clone()),
         E::Bootstrap(_) => (Code::RemoteError, vec![0]),
         E::NotConnected { ranks } => {
-            // Each with an address behind it.
-            let numbers = ranks.split(", ").filter_map(|r| r.split(' ').next());
-            let numbers = numbers.filter_map(|n| n.parse().ok());
-            (Code::RemoteError, numbers.collect())
+            let ranks = ranks.iter().map(|(rank, _)| *rank);
+            (Code::RemoteError, ranks.collect())
         }
         E::NoPath { a, b, .. } => (Code::RemoteError, vec![*a, *b]),
         E::Settings { rank, .. } => (Code::InvalidUsage, vec![*rank]),
