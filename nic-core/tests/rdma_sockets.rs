@@ -203,7 +203,10 @@ fn written_messages_are_received_in_place_between_foreign_packets() {
                 buffer: into,
                 some: false,
             };
-            let key = p.b.transport.expose(b, &recv).expect("an open connection");
+            let key =
+                p.b.transport
+                    .expose(b, &recv, false)
+                    .expect("an open connection");
             let work = SendWork {
                 token: WorkToken(2),
                 by: Owner::NIC,
@@ -261,6 +264,59 @@ fn a_receive_that_has_not_begun_keeps_what_its_memory_holds() {
     }
     let counted = p.b.transport.counters();
     assert!(counted.in_place > 0, "{counted:?}");
+}
+
+/// Of a collective in place: its receive is announced while an earlier message still leaves from the same memory.
+#[test]
+fn a_written_receive_in_use_keeps_what_its_memory_holds_until_it_begins() {
+    for in_use in [true, false] {
+        let ports: (Socket, Socket) = (Box::new(socket(None)), Box::new(socket(None)));
+        let receiver = ports.1.local();
+        let mut p = over_sockets(ports, with_icrc(1, Icrc::Never), with_icrc(2, Icrc::Never));
+        (p.a.dma.mapped, p.b.dma.mapped) = (true, true);
+        let foreign = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let (a, b) = p.connect(7000);
+        let (held, data) = (random(7, 200_000), random(8, 200_000));
+        let (from, into) = (p.a.dma.region(data.clone()), p.b.dma.region(held.clone()));
+        let recv = RecvWork {
+            token: WorkToken(1),
+            by: Owner::NIC,
+            buffer: into,
+            some: false,
+        };
+        let key = p.b.transport.expose(b, &recv, in_use);
+        let mut kept = true;
+        for turn in 0..50 {
+            let junk = vec![0x5a; [1, 12, 28, 8_952, 20_000][turn % 5]];
+            foreign.send_to(&junk, receiver).expect("the loopback");
+            let mut steps = 0;
+            p.until(MINUTE, |_| {
+                steps += 1;
+                (steps > 2).then_some(())
+            });
+            kept &= p.b.dma.bytes(into) == held;
+        }
+        assert_eq!(
+            kept, in_use,
+            "its memory may be written before its first byte only where it is not in use"
+        );
+        let work = SendWork {
+            token: WorkToken(2),
+            by: Owner::NIC,
+            payload: Payload::Memory(from),
+            push: true,
+        };
+        let to = Target {
+            key: key.expect("an open connection"),
+            offset: 0,
+            last: true,
+        };
+        p.a.transport.post_write(a, work, to);
+        let done = p.until(MINUTE, |p| p.b.received(1));
+        assert_eq!(done, (Status::Ok, data.len() as u64));
+        assert!(p.b.dma.bytes(into) == data);
+        assert!(p.b.transport.counters().in_place > 0);
+    }
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn expose(side: &mut Side, conn: ConnId, token: u64, buffer: Buffer) -> u32 {
         some: false,
     };
     side.transport
-        .expose(conn, &work)
+        .expose(conn, &work, false)
         .expect("an open connection")
 }
 

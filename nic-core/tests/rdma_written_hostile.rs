@@ -232,7 +232,7 @@ fn lying_writes_touch_no_byte_beside_the_receives_and_each_receive_ends_once() {
                     buffer,
                     some: false,
                 };
-                let key = p.b.transport.expose(b, &work);
+                let key = p.b.transport.expose(b, &work, false);
                 key.expect("an open connection")
             })
             .collect();

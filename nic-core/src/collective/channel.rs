@@ -192,6 +192,7 @@ impl Channel {
             tag: Some(self.spec.tag),
             hash: self.spec.hash,
             pieces: self.pieces(0, want),
+            in_use: false,
             key: key(id, 0),
         };
         self.receiving = fabric.recv(io, request);

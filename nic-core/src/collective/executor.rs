@@ -597,15 +597,13 @@ impl Instance {
             let k = self.posted as usize;
             let step = &steps[k];
             let lands = step.lands && !job.converts();
-            if lands && self.posted > self.cursor {
-                let used = step.free_after > self.cursor
-                    || step
-                        .senders
-                        .iter()
-                        .any(|s| self.steps[*s as usize].sends > 0);
-                if used {
-                    return;
-                }
+            let sent = |s: &u32| self.steps[*s as usize].sends == 0;
+            let in_use = lands && !step.senders.iter().all(sent);
+            // The step that is next does not wait for messages that have not left: their receivers may wait for it, and its own message is one
+            // that the peer had to receive them for.
+            let is_ahead = lands && self.posted > self.cursor;
+            if is_ahead && (in_use || step.free_after > self.cursor) {
+                return;
             }
             let elements = job.step_elements(step, self.segment);
             let size = if job.converts() { 2 } else { job.size() };
@@ -641,6 +639,7 @@ impl Instance {
                     tag: Some(job.tag(self.segment, net.channel, net.index)),
                     hash: job.hash,
                     pieces,
+                    in_use,
                     key: key(id, i, o, k as u32),
                 };
                 // Without a free number the step waits until its time-out.

@@ -76,6 +76,7 @@ impl Messages {
                     tag: tag.map(|t| USER_TAG | u64::from(t)),
                     hash: 0,
                     pieces,
+                    in_use: false,
                     key,
                 };
                 a.state = State::Message(None);

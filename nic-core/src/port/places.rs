@@ -1,7 +1,7 @@
 //! Places where the payloads of the next packets are expected to go: the kernel puts them there, without a copy of ours.
 //!
-//! Their memory belongs to a receive that is not filled: one that has begun, or one of a collective, which is announced when no step uses its
-//! memory any more. Bytes of a packet that turns out to be another one may be written there: nothing is delivered before the transport says so.
+//! Their memory belongs to a receive that is not filled: one that has begun, or one of a collective whose memory no step uses any more and no
+//! message leaves from. Bytes of a packet that turns out to be another one may be written there: nothing is delivered before the transport says so.
 #![allow(unsafe_code)] // Spans of memory that has no owner here, as in a batch.
 
 use std::net::SocketAddr;

@@ -121,9 +121,10 @@ pub trait Transport: Sharer + Send {
     fn post_recv(&mut self, conn: ConnId, work: RecvWork);
 
     /// Posts a receive that the peer fills by a message of its own, in no order with other receives. Returns the key by which the peer
-    /// names it, for one message. `None`: nothing happened, because the transport has none.
-    fn expose(&mut self, conn: ConnId, work: &RecvWork) -> Option<u32> {
-        let _ = (conn, work);
+    /// names it, for one message. `None`: nothing happened, because the transport has none. `in_use`: what lies there may still be sent, so
+    /// nothing else may be written there before the message's own first byte, which comes when it is not needed any more.
+    fn expose(&mut self, conn: ConnId, work: &RecvWork, in_use: bool) -> Option<u32> {
+        let _ = (conn, work, in_use);
         None
     }
 

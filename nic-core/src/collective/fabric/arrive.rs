@@ -540,7 +540,7 @@ impl Fabric {
                     buffer: *buffer,
                     some: false,
                 };
-                key = io.transports[t].expose(conn, &work);
+                key = io.transports[t].expose(conn, &work, r.in_use);
             }
             r.exposed = key.is_some();
         }

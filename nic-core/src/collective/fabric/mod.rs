@@ -156,6 +156,8 @@ pub(crate) struct RecvRequest {
     pub(crate) tag: Option<u64>,
     pub(crate) hash: u32,
     pub(crate) pieces: Pieces,
+    /// Messages that have not left may lie in its memory.
+    pub(crate) in_use: bool,
     pub(crate) key: u64,
 }
 
@@ -181,6 +183,8 @@ struct Receiving {
     from: Option<u32>,
     tag: Option<u64>,
     hash: u32,
+    /// As of the request.
+    in_use: bool,
     /// The message it has met, or, of an exposed one, will.
     met: Option<Met>,
     /// The peer may write its memory.
@@ -388,6 +392,7 @@ impl Fabric {
             from: r.from,
             tag: r.tag,
             hash: r.hash,
+            in_use: r.in_use,
             met: None,
             exposed: false,
         })?;

@@ -482,13 +482,16 @@ impl Transport for RdmaTransport {
         Some(STREAMED_MAX)
     }
 
-    fn expose(&mut self, conn: ConnId, work: &RecvWork) -> Option<u32> {
+    fn expose(&mut self, conn: ConnId, work: &RecvWork, in_use: bool) -> Option<u32> {
         let c = self.table.by_id(conn)?;
         if c.phase != Phase::Open || work.buffer.len == 0 {
             return None;
         }
         let numbers = &mut self.numbers;
-        let key = c.stream.exposed.open(*work, || numbers.draw() as u32);
+        let key = c
+            .stream
+            .exposed
+            .open(*work, in_use, || numbers.draw() as u32);
         // What comes next may go straight there.
         self.streaming = Some(index_of(conn));
         Some(key)

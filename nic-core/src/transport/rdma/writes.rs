@@ -142,6 +142,8 @@ struct Receive {
     done: u32,
     /// `None`: it was cancelled, or has failed.
     work: Option<RecvWork>,
+    /// What lies in its memory may still be sent.
+    in_use: bool,
 }
 
 /// The next bytes of a receive.
@@ -174,7 +176,12 @@ fn ended(conn: ConnId, r: &RecvWork, (status, detail): (Status, u64), done: u32)
 
 impl Exposed {
     /// Adds a receive. Its key.
-    pub(super) fn open(&mut self, work: RecvWork, mut draw: impl FnMut() -> u32) -> u32 {
+    pub(super) fn open(
+        &mut self,
+        work: RecvWork,
+        in_use: bool,
+        mut draw: impl FnMut() -> u32,
+    ) -> u32 {
         if self.all.len() >= CANCELLED_MAX {
             if let Some(i) = self.all.iter().position(|r| r.work.is_none()) {
                 self.all.remove(i);
@@ -192,6 +199,7 @@ impl Exposed {
             len: work.buffer.len,
             done: 0,
             work: Some(work),
+            in_use,
         });
         key
     }
@@ -290,7 +298,9 @@ impl Exposed {
     /// The bytes that come next, most likely: of the receive that has begun, or of the oldest.
     pub(super) fn expected(&self) -> Option<Expected> {
         let open = || self.all.iter().filter(|r| r.work.is_some());
-        let r = open().find(|r| r.done > 0).or_else(|| open().next())?;
+        let begun = open().find(|r| r.done > 0);
+        // The bytes may turn out to be others.
+        let r = begun.or_else(|| open().next().filter(|r| !r.in_use))?;
         let buffer = r.work.as_ref()?.buffer;
         Some(Expected {
             at: Remote {
