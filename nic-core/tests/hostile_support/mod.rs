@@ -207,7 +207,7 @@ impl Transport for Played {
         // Every other connection.
         self.with(|w| w.streams.len().is_multiple_of(2).then_some(64))
     }
-    fn expose(&mut self, conn: ConnId, work: &RecvWork) -> Option<u32> {
+    fn expose(&mut self, conn: ConnId, work: &RecvWork, _: bool) -> Option<u32> {
         self.with(|w| {
             let s = &mut w.streams[conn.0 as usize];
             if s.open {
