@@ -53,6 +53,23 @@ fn line(what: &str, before: &CardCounts, now: &CardCounts) -> String {
         let rate = reduced as f64 / at_work.max(1) as f64;
         text += &format!("; reductions: {reduced} beats in {at_work} cycles ({rate:.2} a cycle)");
     }
+    let (steps, sent, at_work) = (
+        of(|c| c.cycles.ring_steps),
+        of(|c| c.cycles.ring_beats),
+        of(|c| c.cycles.ring_cycles),
+    );
+    if steps > 0 {
+        let seconds = at_work.max(1) as f64 / CARD_CLOCK_HZ as f64;
+        let rate = sent as f64 * 64.0 / seconds / 1e9;
+        text += &format!(
+            "; sequencer: {} collectives, {steps} steps, {sent} beats to the next NIC in {at_work} cycles (bus bandwidth {rate:.2} GB/s, without waits for the network)",
+            of(|c| c.programs)
+        );
+    }
+    let apart = of(|c| c.programs_in_software);
+    if apart > 0 {
+        text += &format!("; {apart} collectives of a ring with their steps in software");
+    }
     let apart = of(|c| c.reductions_in_software);
     if apart > 0 {
         text += &format!("; {apart} reductions in software");
@@ -82,6 +99,12 @@ mod tests {
         assert!(!text.contains("engine") && !text.contains("reductions"));
         now.cycles.engine_beats = 7;
         (now.cycles.reduce_beats, now.cycles.reduce_cycles) = (50, 100);
+        assert!(!line("64", &before, &now).contains("sequencer"));
+        let mut on_card = now;
+        (on_card.programs, on_card.cycles.ring_steps) = (2, 14);
+        (on_card.cycles.ring_beats, on_card.cycles.ring_cycles) = (1_000, 2_000);
+        let on_card = line("64", &before, &on_card);
+        assert!(on_card.contains("sequencer: 2 collectives, 14 steps, 1000 beats to the next NIC in 2000 cycles (bus bandwidth 8.00 GB/s"), "{on_card}");
         let more = line("64", &before, &now);
         assert!(more.ends_with("engine: 7 beats, 0 cycles of stalls; reductions: 50 beats in 100 cycles (0.50 a cycle)"), "{more}");
         assert!(text.contains("1000 cycles at work (4.0 us at 250 MHz), 500 beats (0.50 a cycle), 32000 B (8.00 GB/s)"), "{text}");

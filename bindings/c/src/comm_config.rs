@@ -9,7 +9,7 @@ use ringbell::comm::CollectiveSettings;
 use ringbell::CommOptions;
 
 /// `RB_COMM_CONFIG_VERSION`
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// `RB_CONFIG_ZERO`
 const ZERO: u64 = u64::MAX;
 
@@ -29,9 +29,10 @@ pub(super) struct Config {
 
 /// Settings of the structure: each is a field of `rb_comm_config`, in this order.
 const SETTINGS: usize = CollectiveSettings::NAMES.len();
-/// Bytes of the structure's first version, without settings, and of the second, without the last one.
+/// Bytes of the structure's first version, without settings, of the second, without the last two, and of the third, without the last one.
 const FIRST: usize = std::mem::offset_of!(Config, settings);
-const SECOND: usize = size_of::<Config>() - size_of::<u64>();
+const SECOND: usize = size_of::<Config>() - 2 * size_of::<u64>();
+const THIRD: usize = size_of::<Config>() - size_of::<u64>();
 
 /// # Safety
 /// `config` is null, or valid for as many bytes as its `size` says.
@@ -42,7 +43,7 @@ pub(super) unsafe fn options(config: *const Config) -> Result<CommOptions, Failu
     }
     // SAFETY: `size` comes first in every version of the structure.
     let size = unsafe { config.cast::<usize>().read_unaligned() };
-    if ![FIRST, SECOND, size_of::<Config>()].contains(&size) {
+    if ![FIRST, SECOND, THIRD, size_of::<Config>()].contains(&size) {
         return Err(Failure::argument(format!(
             "config->size is {size}, not {} = sizeof(rb_comm_config); begin with RB_COMM_CONFIG_INITIALIZER, and build against the header of this library",
             size_of::<Config>()
@@ -143,9 +144,15 @@ mod tests {
         assert_eq!(o.settings, CollectiveSettings::default());
         c.settings = [0; SETTINGS];
         c.settings[field("deterministic")] = 1;
-        for (size, is) in [(SECOND, false), (size_of::<Config>(), true)] {
+        c.settings[field("card")] = ZERO;
+        for (size, is, card) in [
+            (SECOND, false, true),
+            (THIRD, true, true),
+            (size_of::<Config>(), true, false),
+        ] {
             c.size = size;
-            assert_eq!(read(&c).expect("a version").settings.deterministic, is);
+            let settings = read(&c).expect("a version").settings;
+            assert_eq!((settings.deterministic, settings.card), (is, card));
         }
     }
 

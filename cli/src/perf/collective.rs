@@ -658,6 +658,13 @@ fn describe(report: &mut Report, args: &Args, rank: &Rank) -> Result<()> {
         };
         notes.push(format!("algorithms: {} ({why})", chosen.join(", ")));
     }
+    let (by_card, all) = (info.counters.card, info.counters.completed);
+    if by_card > 0 {
+        notes.push(format!(
+            "steps: of {by_card} operations by the sequencer of rank 0's hardware, of {} in software",
+            all.saturating_sub(by_card)
+        ));
+    }
     let waiters = stats.steps.saturating_sub(stats.thread_steps);
     notes.push(format!(
         "work of rank 0's NIC: {waiters} steps by waiting threads, {} by the NIC's own thread; {} bytes of NIC memory",

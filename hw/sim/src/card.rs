@@ -35,7 +35,7 @@ pub struct Card {
     /// The block `reduce`, beside it.
     reducer: Reducer,
     /// What surrounds the block `ring`.
-    ring: Ring,
+    pub(crate) ring: Ring,
     bus: Box<dyn Bus>,
     /// Cycles from a read's request to its first line.
     latency: u64,
@@ -208,6 +208,9 @@ impl Card {
         Cycles {
             reduce_beats: self.reducer.beats,
             reduce_cycles: self.reducer.cycles,
+            ring_steps: self.ring.steps,
+            ring_beats: self.ring.beats,
+            ring_cycles: self.ring.cycles,
             ..self.now
         }
     }
@@ -311,6 +314,7 @@ impl Card {
     pub fn ring_start(&mut self, steps: &[Step], dtype: DataType, op: ReduceOp) {
         self.ring.used = true;
         self.ring.report = None;
+        self.ring.messages.begin();
         let mut slot = 0;
         self.rtl.ring_step_we_i(1);
         for (n, step) in steps.iter().enumerate() {
@@ -336,6 +340,7 @@ impl Card {
         self.rtl.ring_start_valid_i(0);
         self.ring.loaded = steps.len() as u64;
         self.ring.running = true;
+        self.ring.worked = self.now.cycles;
     }
 
     /// How the collective has ended.
@@ -468,10 +473,14 @@ impl Card {
         self.is_asked() || self.now.cycles - self.work.worked < self.latency + REST
     }
 
+    /// Something was given that the block may take.
+    pub(crate) fn wake(&mut self) {
+        self.work.worked = self.now.cycles;
+    }
+
     /// Whether something waits to be taken by the block.
     fn is_asked(&self) -> bool {
         let none = !self.work.awaited
-            && !self.ring.running
             && self.ios.is_empty()
             && self.dones.is_empty()
             && self.credits.is_empty()
@@ -482,6 +491,11 @@ impl Card {
 
     /// Counts this cycle as busy if it has a sign of work, and those before it that waited for memory.
     fn count_work(&mut self) {
+        let longest = self.latency + REST;
+        let ring_moves = self.ring.is_moving(&self.rtl);
+        if ring_moves {
+            self.ring.count(self.now.cycles, longest);
+        }
         let rtl = &self.rtl;
         let fetches = rtl.read_valid_o() == 1 && rtl.read_entry_o() == 1;
         if rtl.op_valid_o() == 1 {
@@ -499,10 +513,11 @@ impl Card {
             | rtl.tx_meta_valid_o()
             | rtl.tx_valid_o()
             | rtl.result_valid_o()
+            | u64::from(ring_moves)
             | u64::from(self.is_asked());
         if works == 1 || (reads == 1 && !(is_entry && self.work.looks > LOOKS)) {
             let gap = self.now.cycles - self.work.worked;
-            self.now.busy += if gap <= self.latency + REST { gap } else { 1 };
+            self.now.busy += if gap <= longest { gap } else { 1 };
             self.work.worked = self.now.cycles;
         }
     }
@@ -716,6 +731,9 @@ impl nic::Card for Card {
     }
     fn reduce(&mut self, dtype: DataType, op: ReduceOp, a: &[u8], b: &[u8]) -> Option<Vec<u8>> {
         self.reducer.run(dtype, op, a, b)
+    }
+    fn ring(&mut self) -> Option<&mut dyn nic::Ring> {
+        Some(self)
     }
 }
 

@@ -26,6 +26,8 @@ pub use blocks::*;
 #[cfg(nic_top)]
 pub mod card;
 #[cfg(nic_top)]
+mod messages;
+#[cfg(nic_top)]
 mod neighbours;
 #[cfg(nic_top)]
 mod reducer;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::card::LINE;
+use crate::messages::Messages;
 use crate::nic_top::Block;
 use crate::ring::{Piece, Report};
 use crate::stream::Beat;
@@ -36,6 +37,11 @@ pub(crate) struct Ring {
     loads: [VecDeque<(u64, usize)>; 2],
     offered: bool,
     ready: Ready,
+    /// For a NIC.
+    pub(crate) messages: Messages,
+    /// Cycles in which it was at work, and the last of them.
+    pub(crate) cycles: u64,
+    pub(crate) worked: u64,
 }
 
 /// What the surroundings take in this cycle.
@@ -55,6 +61,8 @@ impl Ring {
             used: self.used,
             steps: self.steps,
             beats: self.beats,
+            cycles: self.cycles,
+            worked: self.worked,
             memory: std::mem::take(&mut self.memory),
             ..Ring::default()
         };
@@ -67,6 +75,39 @@ impl Ring {
         self.pieces_in.clear();
         self.pieces_out.clear();
         self.offered = false;
+        self.messages = Messages::default();
+    }
+
+    /// Counts a cycle in which something moves, and those before it that waited for memory, up to `longest`. A longer wait was one
+    /// for the network.
+    pub(crate) fn count(&mut self, now: u64, longest: u64) {
+        let gap = now - self.worked;
+        self.cycles += if gap <= longest { gap } else { 1 };
+        self.worked = now;
+    }
+
+    /// Whether something moves in this cycle, or comes from memory.
+    pub(crate) fn is_moving(&self, rtl: &Block) -> bool {
+        let ready = &self.ready;
+        let is = |valid: u64, taken: bool| valid == 1 && taken;
+        self.running
+            && (self.stores.iter().any(|s| !s.is_empty())
+                || self.loads.iter().any(|l| !l.is_empty())
+                || rtl.ring_store_valid_o() & ready.stores != 0
+                || rtl.ring_load_valid_o() & ready.loads != 0
+                || is(rtl.ring_tx_meta_valid_o(), ready.meta)
+                || is(rtl.ring_tx_valid_o(), ready.beat)
+                || rtl.ring_report_valid_o() == 1
+                || self.takes(rtl))
+    }
+
+    /// Whether the block takes what is offered.
+    fn takes(&self, rtl: &Block) -> bool {
+        match self.pieces_in.front().filter(|_| self.offered) {
+            Some(Piece::Message(_)) => rtl.ring_rx_meta_ready_o() == 1,
+            Some(Piece::Beat(_)) => rtl.ring_rx_ready_o() == 1,
+            None => false,
+        }
     }
 
     /// Sets the inputs of a cycle.
@@ -130,12 +171,7 @@ impl Ring {
         if !self.used {
             return;
         }
-        let taken = match self.pieces_in.front().filter(|_| self.offered) {
-            Some(Piece::Message(_)) => rtl.ring_rx_meta_ready_o() == 1,
-            Some(Piece::Beat(_)) => rtl.ring_rx_ready_o() == 1,
-            None => false,
-        };
-        if taken {
+        if self.takes(rtl) {
             self.pieces_in.pop_front();
             self.offered = false;
         }
@@ -176,5 +212,6 @@ impl Ring {
             self.report = Some(report);
             self.running = false;
         }
+        self.messages.take(&mut self.pieces_out, self.report);
     }
 }

@@ -1,10 +1,15 @@
 //! The NIC of `ringbell-nic-core` with `nic_top` behind it, driven by descriptors as a kernel would: streams over each transport, entries
-//! of the card's GTLB that vanish under way, deadlines, ends of streams, and more connections than the card has.
+//! of the card's GTLB that vanish under way, deadlines, ends of streams, and more connections than the card has. `ring`: collectives.
 
-#[path = "../../../nic-core/tests/nic_support/mod.rs"]
-mod nic_support;
+#[path = "../../../nic-core/tests/collective_support/mod.rs"]
+mod collective_support;
+#[path = "nic/ring.rs"]
+mod ring;
 
-use nic_support::*;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+use collective_support::nic::*;
 use ringbell_gtlb::testing::Rng;
 use ringbell_gtlb::LARGE_PAGE_BYTES;
 use ringbell_hw_sim::card::{Bus, Card, Control, Cycles, Event, Io};
@@ -28,8 +33,52 @@ struct Forgetful {
     card: Card,
     /// Loses that of one operation in so many; 0: of none.
     one_in: u64,
+    /// Loses the next of a collective.
+    in_ring: Arc<AtomicBool>,
     rng: Rng,
     base: u64,
+}
+
+impl Forgetful {
+    /// After some cycles the card loses the entry of an address.
+    fn lose(&mut self, va: u64, cycles: u64) {
+        let cycles = self.rng.below(cycles);
+        (0..cycles).for_each(|_| self.card.cycle());
+        let index = (va - self.base) / LARGE_PAGE_BYTES;
+        self.card.bar_write(Reg::GtlbIndex.offset(), index as u32);
+        let lost = self
+            .card
+            .bar_write(Reg::GtlbCommand.offset(), GTLB_INVALIDATE);
+        assert!(lost, "entry {index} is in the window");
+    }
+}
+
+impl nic::Ring for Forgetful {
+    fn most_steps(&self) -> usize {
+        nic::Ring::most_steps(&self.card)
+    }
+    fn start(&mut self, steps: &[nic::RingStep], dtype: DataType, op: ReduceOp) {
+        nic::Ring::start(&mut self.card, steps, dtype, op);
+        let write = steps.iter().rev().find_map(|s| s.write);
+        if let Some(va) = write.filter(|_| self.in_ring.swap(false, Ordering::Relaxed)) {
+            self.lose(va, 300);
+        }
+    }
+    fn give(&mut self, message: Vec<u8>) {
+        nic::Ring::give(&mut self.card, message);
+    }
+    fn backlog(&self) -> usize {
+        nic::Ring::backlog(&self.card)
+    }
+    fn grant(&mut self, messages: u32) {
+        nic::Ring::grant(&mut self.card, messages);
+    }
+    fn event(&mut self) -> Option<nic::RingEvent> {
+        nic::Ring::event(&mut self.card)
+    }
+    fn clear(&mut self) {
+        nic::Ring::clear(&mut self.card);
+    }
 }
 
 impl nic::Card for Forgetful {
@@ -66,15 +115,7 @@ impl nic::Card for Forgetful {
         self.card.post(io);
         if self.one_in > 0 && self.rng.below(self.one_in) == 0 {
             // Some of it may have been looked up already.
-            let cycles = self.rng.below(900);
-            (0..cycles).for_each(|_| self.card.cycle());
-            let last = io.va + u64::from(io.len) - 1;
-            let index = (last - self.base) / LARGE_PAGE_BYTES;
-            self.card.bar_write(Reg::GtlbIndex.offset(), index as u32);
-            let lost = self
-                .card
-                .bar_write(Reg::GtlbCommand.offset(), GTLB_INVALIDATE);
-            assert!(lost, "entry {index} is in the window");
+            self.lose(io.va + u64::from(io.len) - 1, 900);
         }
     }
     fn complete(&mut self, queue: u32, ticket: u32, status: u8, bytes: u64, detail: u64) {
@@ -92,13 +133,21 @@ impl nic::Card for Forgetful {
     fn reduce(&mut self, dtype: DataType, op: ReduceOp, a: &[u8], b: &[u8]) -> Option<Vec<u8>> {
         nic::Card::reduce(&mut self.card, dtype, op, a, b)
     }
+    fn ring(&mut self) -> Option<&mut dyn nic::Ring> {
+        Some(self)
+    }
 }
 
 fn with_card(nic: NicBuilder, one_in: u64, seed: u64) -> NicBuilder {
+    with_losses(nic, one_in, Arc::default(), seed)
+}
+
+fn with_losses(nic: NicBuilder, one_in: u64, in_ring: Arc<AtomicBool>, seed: u64) -> NicBuilder {
     nic.card(Box::new(move |bus: Box<dyn Bus>| {
         Box::new(Forgetful {
             card: Card::new(bus, READ_CYCLES),
             one_in,
+            in_ring,
             rng: Rng::new(seed),
             base: 0,
         })

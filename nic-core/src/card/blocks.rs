@@ -119,7 +119,7 @@ mod tests {
     use ringbell_nic_abi::block::{header_offset, Block};
     use ringbell_nic_abi::{DataType, ReduceOp};
 
-    use super::super::{Control, Cycles, Event, Io};
+    use super::super::{Control, Cycles, Event, Io, Ring};
     use super::*;
 
     /// A card of which only the BAR answers.
@@ -141,6 +141,7 @@ mod tests {
         fn receive(&mut self, _: u16, _: Vec<u8>, _: bool) {}
         fn backlog(&self) -> usize { 0 }
         fn reduce(&mut self, _: DataType, _: ReduceOp, _: &[u8], _: &[u8]) -> Option<Vec<u8>> { None }
+        fn ring(&mut self) -> Option<&mut dyn Ring> { None }
     }
 
     /// A card with these blocks, in the order of their kinds.

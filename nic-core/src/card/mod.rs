@@ -1,12 +1,13 @@
 //! A card behind the NIC: hardware, simulated or real, that does a part of its work.
 //!
-//! The NIC keeps its command layer, sessions, deadlines and transports. With a card, three things pass it:
+//! The NIC keeps its command layer, sessions, deadlines and transports. With a card, these pass it:
 //!
 //! - **descriptors**: the card fetches, checks and decodes entries when a doorbell rings, and writes completion lines (`queue`);
 //! - **payloads** of posted sends and receives: the card moves them between memory and the streams of a transport
 //!   (`transport/carded/`);
 //! - **translation**: both find memory through the card's GTLB, which is programmed by its registers (`gtlb`);
-//! - **an engine** of the card sees the received payloads of one connection (`engine`).
+//! - **an engine** of the card sees the received payloads of one connection (`engine`);
+//! - **programs of rings**: the card executes the steps of a collective between neighbours (`ring`).
 //!
 //! [`Card`] is what the hardware side implements, and [`Bus`] is what it sees of memory. [`Shared`] is the NIC's end.
 
@@ -14,11 +15,14 @@ mod blocks;
 mod bus;
 mod engine;
 mod gtlb;
+mod ring;
 mod shared;
 
 pub use blocks::CardBlocksError;
 pub(crate) use bus::{Grants, MemoryBus, Stage};
 pub(crate) use gtlb::Mapped;
+pub(crate) use ring::{reduces, RingLease};
+pub use ring::{Ring, RingEnd, RingEvent, RingStep};
 pub(crate) use shared::{ConnEvent, Shared, SharedCard, Side};
 
 use ringbell_nic_abi::{DataType, ReduceOp, WorkQueueEntry};
@@ -186,6 +190,12 @@ pub struct Cycles {
     pub reduce_beats: u64,
     /// Its cycles, beside the others.
     pub reduce_cycles: u64,
+    /// Steps of programs that the block `ring` has executed.
+    pub ring_steps: u64,
+    /// Beats of its messages to the next NIC.
+    pub ring_beats: u64,
+    /// Cycles in which it was at work, waits for memory included, and waits for the network not.
+    pub ring_cycles: u64,
     /// Wall clock that the simulation of all these cycles took, in ns; 0 for a real card.
     pub simulated_ns: u64,
 }
@@ -238,6 +248,8 @@ pub trait Card: Send {
     fn backlog(&self) -> usize;
     /// `a op b`, element by element, by the card's adders. `None`: it does not have that type or operation.
     fn reduce(&mut self, dtype: DataType, op: ReduceOp, a: &[u8], b: &[u8]) -> Option<Vec<u8>>;
+    /// Its block for programs of rings, if it has one.
+    fn ring(&mut self) -> Option<&mut dyn Ring>;
 }
 
 /// What has passed the card of a NIC, and what has not.
@@ -261,6 +273,11 @@ pub struct CardCounts {
     pub reductions: u64,
     /// Those that the software has done: the card does not have the type or operation.
     pub reductions_in_software: u64,
+    /// Collectives whose steps the card's sequencer has executed.
+    pub programs: u64,
+    /// Those between neighbours whose steps the software has executed in a communicator that uses the cards: the sequencer was in
+    /// use, or the card's GTLB or NIC memory had no room.
+    pub programs_in_software: u64,
     /// Engines of the NIC for which the card's engine has counted.
     pub engines: u64,
     /// Entries written to the card's GTLB.

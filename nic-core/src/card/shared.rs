@@ -9,7 +9,8 @@ use ringbell_nic_abi::{DataType, ReduceOp, WorkQueueEntry};
 use super::bus::Grants;
 use super::gtlb::{Gtlb, Mapped};
 use super::{
-    Card, CardBlocksError, CardCounts, Control, Counted, Cycles, Ended, Event, Fetched, Io, Sizes,
+    Card, CardBlocksError, CardCounts, Control, Counted, Cycles, Ended, Event, Fetched, Io,
+    RingEvent, Sizes,
 };
 use crate::memory::nic_memory::HOST_BUS;
 
@@ -59,6 +60,28 @@ pub(super) struct EngineUse {
     pub(super) result: Option<Counted>,
 }
 
+/// The use of the card's block for rings. The card has one.
+#[derive(Debug, Default)]
+pub(super) struct RingUse {
+    /// Number of the communicator whose operation has it.
+    pub(super) owner: Option<u32>,
+    pub(super) events: VecDeque<RingEvent>,
+}
+
+impl RingUse {
+    pub(super) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+}
+
+/// The type by which the hardware reduces: the sum of unsigned numbers has the bits of the signed ones'.
+pub(super) fn hardware_type(dtype: DataType, op: ReduceOp) -> DataType {
+    match (dtype, op) {
+        (DataType::U32, ReduceOp::Sum) => DataType::I32,
+        _ => dtype,
+    }
+}
+
 /// See the module text.
 pub(crate) struct Shared {
     pub(super) card: Box<dyn Card>,
@@ -70,6 +93,7 @@ pub(crate) struct Shared {
     /// Writes of registers that are not the GTLB's.
     writes: Vec<(u32, u32)>,
     pub(super) engine: EngineUse,
+    pub(super) ring: RingUse,
     pub(crate) counts: CardCounts,
 }
 
@@ -101,6 +125,7 @@ impl SharedCard {
             conns: (0..sizes.conns).map(|_| Conn::default()).collect(),
             writes: Vec::new(),
             engine: EngineUse::default(),
+            ring: RingUse::default(),
             counts: CardCounts::default(),
         }))))
     }
@@ -129,6 +154,7 @@ impl Shared {
         self.card.is_busy()
             || self.fetched.iter().any(|q| !q.is_empty())
             || self.conns.iter().any(|c| !c.events.is_empty())
+            || self.ring.has_events()
     }
 
     /// Runs cycles while something is under way, so many at most. Returns whether it ran any.
@@ -153,8 +179,15 @@ impl Shared {
         self.sort();
     }
 
+    /// An address of the card has faulted.
+    pub(super) fn lost(&mut self, va: u64) {
+        self.counts.faults += 1;
+        self.gtlb.lost(va);
+    }
+
     /// Sorts the card's events by queue and connection.
     pub(super) fn sort(&mut self) {
+        self.take_ring_events();
         while let Some(event) = self.card.event() {
             match event {
                 Event::Fetched(Fetched {
@@ -183,8 +216,7 @@ impl Shared {
                     self.put(tag >> TAG_BITS, ConnEvent::End(side, ended));
                 }
                 Event::Fault { send, conn, va } => {
-                    self.counts.faults += 1;
-                    self.gtlb.lost(va);
+                    self.lost(va);
                     let side = if send { Side::Send } else { Side::Receive };
                     self.put(conn, ConnEvent::Fault(side, va));
                 }
@@ -361,11 +393,7 @@ impl Shared {
         operands: &[&[u8]],
     ) -> Option<Vec<u8>> {
         let (&first, rest) = operands.split_first()?;
-        // The sum of unsigned numbers has the bits of the signed ones'.
-        let dtype = match (dtype, op) {
-            (DataType::U32, ReduceOp::Sum) => DataType::I32,
-            _ => dtype,
-        };
+        let dtype = hardware_type(dtype, op);
         let mut sum: Option<Vec<u8>> = None;
         for operand in rest {
             let before: &[u8] = sum.as_deref().unwrap_or(first);

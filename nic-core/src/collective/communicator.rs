@@ -9,6 +9,7 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
 
 use super::direct::{Call, Direct, Kept, Prepared};
 use super::executor::Op;
+use super::on_card::CardOp;
 use super::params::Params;
 use super::settings::{CollectiveCounters, CollectiveSettings};
 use super::taps::Tap;
@@ -231,6 +232,10 @@ pub(crate) struct Comm {
     pub(crate) kept: Kept,
     /// The ranks' memory, when all share a host.
     pub(crate) direct: Option<DirectComm>,
+    /// This rank's card executes programs of rings, and may.
+    pub(crate) offers_card: bool,
+    /// The cards of all ranks do.
+    pub(crate) cards: bool,
 }
 
 impl Comm {
@@ -240,6 +245,15 @@ impl Comm {
 
     /// Frees a program's NIC memory, and adds up its counts.
     pub(super) fn release(&mut self, op: &Op) {
+        for b in op.blocks() {
+            self.arena.free(b);
+        }
+        self.counters.steps += op.steps_run;
+        self.counters.reduced += op.reduced;
+    }
+
+    /// The same of one that was the card's.
+    pub(super) fn release_card(&mut self, op: Box<CardOp>) {
         for b in op.blocks() {
             self.arena.free(b);
         }

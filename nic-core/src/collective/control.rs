@@ -14,6 +14,7 @@ use super::{
     CollectiveCounters, CommError, CommInfo, CommStatus, CommunicatorConfig, PeerInfo, MAX_RANKS,
 };
 use super::{Collectives, Io};
+use crate::card::SharedCard;
 use crate::memory::nic_memory::{Space, NIC_BUS, NIC_VA};
 use crate::types::{CommId, Owner};
 
@@ -85,9 +86,12 @@ impl Collectives {
         let scratch = nic_memory.alloc(needed).ok_or(short)?;
         let direct = self.direct.open(io, c);
         let area = direct.as_ref().map_or(0, DirectComm::area);
+        let has_ring = |card: &SharedCard| card.lock().has_ring();
+        let offers_card = c.settings.card && io.dma.card.as_ref().is_some_and(has_ring);
         let tells = Tells {
             hash: agreement(c),
             area,
+            card: offers_card,
             by: Owner::communicator(slot),
         };
         let opened = self
@@ -118,6 +122,8 @@ impl Collectives {
             chosen: Vec::new(),
             kept: Kept::default(),
             direct,
+            offers_card,
+            cards: false,
         };
         let id = self.table.add(slot, comm);
         tracing::info!(

@@ -4,7 +4,7 @@ use ringbell_nic_abi::Status;
 
 use super::agree::open_dispute;
 use super::communicator::{late, Comm, Dispute, End, Gone, GRACE};
-use super::fabric::{FabricEvent, Frame};
+use super::fabric::{FabricEvent, Frame, Group};
 use super::streams::streams_need;
 use super::table::{News, State};
 use super::{direct_path, Collectives, Fate, Io};
@@ -161,6 +161,7 @@ impl Collectives {
             };
             if ready {
                 c.life.ready = true;
+                c.cards = group.is_some_and(Group::has_cards);
                 moved = true;
                 direct_path::join(c, &self.messages.fabric, io);
                 self.messages.route_all(&mut self.table, slot);

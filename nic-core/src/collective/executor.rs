@@ -99,6 +99,21 @@ impl Job {
         (c.first..c.end()).map(of).sum()
     }
 
+    /// A place of one chunk in the user's memory: its buffer, and offset and length there in bytes.
+    pub(super) fn local(&self, place: Place, segment: u64) -> (Side, u64, u64) {
+        let side = match place {
+            Place::Output(_) => self.output,
+            _ => self.input,
+        };
+        let r = self.range(place.chunks().first, segment);
+        (side, r.start * self.size(), (r.end - r.start) * self.size())
+    }
+
+    /// Bytes of a step's value.
+    pub(super) fn step_bytes(&self, s: &PlanStep, segment: u64) -> u64 {
+        self.step_elements(s, segment) * self.size()
+    }
+
     fn step_elements(&self, s: &PlanStep, segment: u64) -> u64 {
         s.shape.map_or(0, |p| self.elements(p, segment))
     }
@@ -137,7 +152,7 @@ impl Job {
         out
     }
 
-    fn tag(&self, segment: u64, channel: u8, index: u32) -> u64 {
+    pub(super) fn tag(&self, segment: u64, channel: u8, index: u32) -> u64 {
         tag_of(self.seq) | segment << 21 | u64::from(channel) << 13 | u64::from(index)
     }
 }

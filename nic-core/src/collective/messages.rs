@@ -10,6 +10,7 @@ use super::cut::Cut;
 use super::executor::{self, Job, Op, Progress};
 use super::fabric::{Fabric, Frame, RecvRequest, SendRequest, USER_TAG};
 use super::kernel_stream;
+use super::on_card::CardOp;
 use super::table::{Active, State, Table};
 use super::{taps, Begun, Io, Params, Plan, Task};
 use crate::dma::ReadStatus;
@@ -101,6 +102,7 @@ impl Messages {
             Task::Program(p) => {
                 let (plan, params) = (p.plan.clone(), p.params);
                 let (input, output, streamed) = (p.input, p.output, p.streamed);
+                let sides = p.sides;
                 a.task = Task::Program(p);
                 let layout = Layout {
                     count: params.count,
@@ -142,6 +144,32 @@ impl Messages {
                     windows,
                     streams: streams.map(|s| s.is_some()),
                 };
+                let job = match io.dma.card.clone().filter(|_| c.cards) {
+                    Some(card)
+                        if streams.iter().all(Option::is_none) && CardOp::is_possible(&job) =>
+                    {
+                        if card.lock().ring_owner() == Some(slot) {
+                            // In order, after the one before it.
+                            return Begun::Later;
+                        }
+                        match CardOp::begin(job, io, &mut c.arena, &card, slot, sides) {
+                            Ok(op) => {
+                                a.state = State::OnCard(Box::new(op));
+                                c.count(params.kind, params.algo);
+                                c.counters.card += 1;
+                                c.active.push(id);
+                                table.on_card = Some(id);
+                                table.wake(id);
+                                return Begun::Yes;
+                            }
+                            Err(job) => {
+                                card.lock().counts.programs_in_software += 1;
+                                *job
+                            }
+                        }
+                    }
+                    _ => job,
+                };
                 let each = job.instance_bytes();
                 let want = segments.min(in_flight);
                 let mut blocks: Vec<Option<Block>> = Vec::new();
@@ -179,6 +207,7 @@ impl Messages {
         if !table.streams.is_quiet() {
             table.look_at_streams(io);
         }
+        table.look_at_card();
         let n = table.ready();
         let mut budget = STEP_ELEMENTS;
         for _ in 0..n {
@@ -218,6 +247,7 @@ impl Messages {
                 watch = op.waits_for_kernel;
                 ran
             }
+            State::OnCard(op) => op.run(id, &mut self.fabric, io),
             State::Local(c) => match c.run(&mut io.dma(), budget) {
                 Ok(ReadStatus::Done) => Ok(Progress::Done),
                 Ok(ReadStatus::Pending) => Ok(Progress::More),
@@ -249,7 +279,11 @@ impl Messages {
                 op.sent(key);
                 table.wake(id);
             }
-            State::Running(_) => table.fail(slot, id, (status, detail)),
+            State::OnCard(op) if status == Status::Ok => {
+                op.sent(key);
+                table.wake(id);
+            }
+            State::Running(_) | State::OnCard(_) => table.fail(slot, id, (status, detail)),
             State::Message(_) => {
                 let n = if status == Status::Ok { bytes } else { 0 };
                 table.finish(slot, id, status, n, detail);
@@ -282,7 +316,11 @@ impl Messages {
                 op.received(key);
                 table.wake(id);
             }
-            State::Running(_) => table.fail(slot, id, (status, detail)),
+            State::OnCard(op) if status == Status::Ok => {
+                op.received(key);
+                table.wake(id);
+            }
+            State::Running(_) | State::OnCard(_) => table.fail(slot, id, (status, detail)),
             State::Message(_) => {
                 let detail = match status {
                     Status::Ok => u64::from(from) << 32 | (detail & 0xffff_ffff),

@@ -33,6 +33,7 @@ mod fabric;
 mod kernel_stream;
 mod messages;
 mod named;
+mod on_card;
 mod own;
 mod params;
 #[cfg(test)]
@@ -180,7 +181,7 @@ impl Collectives {
         io: &mut Io<'_>,
         slot: u32,
         token: WorkToken,
-        task: Task,
+        mut task: Task,
         (rings, seen): (Rings, Seen),
         after: After,
     ) {
@@ -202,6 +203,9 @@ impl Collectives {
             && c.life.end.is_none()
             && c.dispute.is_none()
             && !self.messages.fabric.has_early();
+        if let (Task::Program(p), true) = (&mut task, c.cards) {
+            p.use_cards();
+        }
         let tap = Tap::of(&task, &rings, seen);
         let task = match task {
             Task::Program(p)

@@ -13,7 +13,7 @@ enum Field<'a> {
 impl CollectiveSettings {
     /// Names of the settings that [`set`](CollectiveSettings::set) takes: those of the fields, here and in
     /// [`Thresholds`](ringbell_onc_engines::program::Thresholds). The time-out of connecting is set elsewhere.
-    pub const NAMES: [&'static str; 16] = [
+    pub const NAMES: [&'static str; 17] = [
         "eager_max",
         "eager_buffers",
         "segment_bytes",
@@ -30,6 +30,7 @@ impl CollectiveSettings {
         "gather_tree",
         "all_gather_ring",
         "deterministic",
+        "card",
     ];
 
     /// The settings that every rank must give alike, by name.
@@ -71,6 +72,7 @@ impl CollectiveSettings {
             "gather_tree" => Field::Bytes(&mut t.gather_tree),
             "all_gather_ring" => Field::Bytes(&mut t.all_gather_ring),
             "deterministic" => Field::Switch(&mut self.deterministic),
+            "card" => Field::Switch(&mut self.card),
             _ => return None,
         })
     }
@@ -122,7 +124,7 @@ mod tests {
             assert_ne!(s, CollectiveSettings::default(), "{name}");
             assert!(!seen.contains(&s), "{name} is another's field");
             // What a rank may choose for itself; all else is compared, under its name.
-            let own = ["eager_max", "eager_buffers", "staging_bytes"].contains(&name);
+            let own = ["eager_max", "eager_buffers", "staging_bytes", "card"].contains(&name);
             let both = s
                 .agreed()
                 .into_iter()

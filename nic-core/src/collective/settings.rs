@@ -37,6 +37,9 @@ pub struct CollectiveSettings {
     /// Whether ranks that share the host reach each other's memory without messages (the direct
     /// path), when all of them do.
     pub direct: bool,
+    /// Whether the cards of the NICs execute the steps of collectives between neighbours, where all ranks have one that can and set
+    /// this. An all-reduce that names no algorithm is a `RING` then.
+    pub card: bool,
     /// Direct path: inputs of up to this many bytes travel inside the operation's record, and one
     /// synchronisation is enough. Those of all ranks together are at most 8 KiB.
     pub direct_eager_bytes: u64,
@@ -60,6 +63,7 @@ impl Default for CollectiveSettings {
             stream_bytes: 4 << 10,
             staging_bytes: 1 << 20,
             direct: true,
+            card: true,
             direct_eager_bytes: 1 << 10,
             deterministic: false,
             thresholds: Thresholds::default(),
@@ -355,6 +359,8 @@ pub struct CollectiveCounters {
     pub direct_bounced: u64,
     /// Operations that went over messages, because an engine is to see them or NIC memory is short.
     pub direct_refused: u64,
+    /// Operations over messages whose steps the card behind this NIC has executed.
+    pub card: u64,
 }
 
 /// A communicator's status, for users and tools.

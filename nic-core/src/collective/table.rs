@@ -13,6 +13,7 @@ use super::direct::{Call, Key, Prepared};
 use super::executor::Op;
 use super::fabric::Io;
 use super::kernel_stream::Streams;
+use super::on_card::CardOp;
 use super::slab::Slab;
 use super::taps::{Tap, Viewer};
 use super::task::OwnCopy;
@@ -40,6 +41,8 @@ pub(super) enum State {
     ToItself(u32),
     Channel(Box<Channel>),
     Running(Box<Op>),
+    /// Its steps are the card's.
+    OnCard(Box<CardOp>),
     /// Done, but for the engine that its result passes.
     Leaving {
         bytes: u64,
@@ -114,6 +117,8 @@ pub(crate) struct Table {
     /// The kernels' streams of operations.
     pub(crate) streams: Streams,
     pub(super) news: VecDeque<News>,
+    /// The operation that the card was given last.
+    pub(super) on_card: Option<u32>,
 }
 
 impl Table {
@@ -221,6 +226,12 @@ impl Table {
             .map_or_else(Thresholds::default, |c| c.settings.thresholds)
     }
 
+    /// Whether this rank's card executes programs of rings for a communicator of several ranks.
+    pub(crate) fn offers_card(&self, slot: u32) -> bool {
+        self.comm(slot)
+            .is_some_and(|c| c.offers_card && c.ranks() > 1)
+    }
+
     /// The order of a communicator's reductions.
     pub(crate) fn order(&self, slot: u32) -> Order {
         self.comm(slot).map_or(Order::Ring, |c| c.settings.order())
@@ -325,15 +336,21 @@ impl Table {
         }
     }
 
-    /// Records whether a waiting operation takes the direct path: messages of ranks without that flag belong
-    /// to another operation, even where the messages would be equal.
+    /// Chooses the path of a waiting operation, once the ranks are known. Messages of ranks without the flag of the direct path
+    /// belong to another operation, even where the messages would be equal.
     pub(super) fn route(&mut self, slot: u32, id: u32) {
-        let direct = self.comm(slot).is_some_and(Comm::is_direct);
-        let Some(a) = self.ops.get_mut(id).filter(|_| direct) else {
+        let Some(c) = self.comm(slot).filter(|c| c.cards || c.is_direct()) else {
+            return;
+        };
+        let (cards, direct) = (c.cards, c.is_direct());
+        let Some(a) = self.ops.get_mut(id) else {
             return;
         };
         if let Task::Program(p) = &mut a.task {
-            if p.reach != Reach::Messages {
+            if cards {
+                p.use_cards();
+            }
+            if direct && p.reach != Reach::Messages {
                 p.params.direct = true;
             }
         }
@@ -357,10 +374,20 @@ impl Table {
         }
     }
 
+    /// Wakes the operation whose steps the card executes, when that has given something.
+    pub(super) fn look_at_card(&mut self) {
+        let Some(id) = self.on_card else { return };
+        match self.ops.get(id).map(|a| &a.state) {
+            Some(State::OnCard(op)) if op.has_news() => self.wake(id),
+            Some(State::OnCard(_)) => {}
+            _ => self.on_card = None,
+        }
+    }
+
     /// Whether operations can go on, or wait for a kernel.
     #[inline]
     pub(super) fn has_ready(&self) -> bool {
-        !self.ready.is_empty() || !self.streams.is_quiet()
+        !self.ready.is_empty() || !self.streams.is_quiet() || self.on_card.is_some()
     }
 
     /// How many operations can go on.
@@ -428,8 +455,11 @@ impl Table {
             if let Some(i) = c.active.iter().position(|o| *o == id) {
                 c.active.remove(i);
             }
-            if let State::Running(op) = &a.state {
-                c.release(op);
+            // A card that is under way is stopped before the memory is the user's again.
+            match std::mem::replace(&mut a.state, State::Waiting) {
+                State::Running(op) => c.release(&op),
+                State::OnCard(op) => c.release_card(op),
+                _ => {}
             }
             c.count_end(status);
             if let Task::Program(p) = std::mem::replace(&mut a.task, Task::Nop) {
@@ -504,8 +534,10 @@ impl Table {
             tap.result = tap.result.prefix(bytes);
         }
         let state = std::mem::replace(&mut a.state, State::Leaving { bytes, detail });
-        if let (State::Running(op), Some(c)) = (state, self.comm_mut(slot)) {
-            c.release(&op);
+        match (state, self.comm_mut(slot)) {
+            (State::Running(op), Some(c)) => c.release(&op),
+            (State::OnCard(op), Some(c)) => c.release_card(op),
+            _ => {}
         }
         self.wake(id);
     }

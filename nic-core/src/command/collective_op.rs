@@ -10,6 +10,7 @@ use ringbell_onc_engines::program::{choose, choose_strict, Locality, Order};
 
 use super::memory::Memory;
 use super::Refusal;
+use crate::card;
 use crate::collective::{
     reach, ChannelTask, Collectives, Key, LocalPass, Params, Pieces, PlanError, Prepared,
     Reach as Path, Rings, Shape, Side, StreamSide, Task,
@@ -407,6 +408,17 @@ impl Decoder<'_> {
             shape.in_place = true;
             plan = self.collectives.plans.of(shape).map_err(refuse)?;
         }
+        // The hardware has the order of the ring.
+        let for_cards = (spec.kind == K::AllReduce
+            && spec.algo == Algorithm::Auto
+            && spec.wire == WireType::Same
+            && !(strict || ring || spec.streamed)
+            && count > 0
+            && card::reduces(spec.dtype, spec.op)
+            && self.collectives.table.offers_card(self.slot))
+        .then_some(Algorithm::Ring);
+        let for_cards = for_cards.map(|algo| self.collectives.plans.of(Shape { algo, ..shape }));
+        let for_cards = for_cards.transpose().map_err(refuse)?;
         let freed = self.mmu.deregistrations();
         let pins = self.pin_sides(&sides)?;
         let params = Params {
@@ -447,6 +459,7 @@ impl Decoder<'_> {
                 sides.input
             },
             plan,
+            for_cards,
             at: Default::default(),
             call: Default::default(),
             course: Default::default(),

@@ -22,6 +22,7 @@ use ringbell_nic_core::transport::rdma::RdmaConfig;
 use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_nic_core::transport::udp::UdpConfig;
 use ringbell_nic_core::types::{CommId, NicTime};
+use ringbell_nic_core::NicBuilder;
 
 /// What carries the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +93,16 @@ impl World {
 
     /// NICs without a communicator.
     pub fn unjoined(ranks: usize, wire: Wire, memory: u64) -> World {
+        World::with(ranks, wire, memory, |_, nic| nic)
+    }
+
+    /// The same, with what `make` adds to each rank's NIC. Over a wire, only to TCP's.
+    pub fn with(
+        ranks: usize,
+        wire: Wire,
+        memory: u64,
+        make: impl Fn(usize, NicBuilder) -> NicBuilder,
+    ) -> World {
         let dir = TempDir::new();
         let switch = (wire != Wire::Local)
             .then(|| MemSwitch::private(ranks.max(2), 9000, Checksums::Omitted).expect("switch"));
@@ -102,7 +113,7 @@ impl World {
             setup.access.remote_write = true;
             setup.layout = PageLayout::Mixed(r as u64 + 3);
             let Some(sw) = &switch else {
-                return Host::new(&setup);
+                return Host::with(&setup, |nic| make(r, nic.local(setup.local.clone())));
             };
             let port = sw.port(r).expect("port");
             let mut config = TcpConfig {
@@ -148,7 +159,9 @@ impl World {
                 };
                 return Host::with(&setup, |nic| nic::with_udp(&setup, nic, port, config));
             }
-            Host::over(&setup, port, config)
+            Host::with(&setup, |nic| {
+                make(r, nic::with_tcp(&setup, nic, port, config))
+            })
         };
         World {
             hosts: (0..ranks).map(|r| Some(host(r))).collect(),

@@ -134,6 +134,8 @@ pub(crate) struct Prepared {
     pub(crate) bytes: u64,
     /// In the order of a stream.
     pub(crate) streamed: bool,
+    /// The program for ranks that all have cards, until that is known.
+    pub(crate) for_cards: Option<Arc<Plan>>,
     /// Its buffers and steps for the direct path.
     pub(crate) at: Located,
     /// The call that is under way on the direct path, or was the last.
@@ -142,6 +144,15 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
+    /// All ranks have cards that execute programs of rings.
+    #[inline]
+    pub(crate) fn use_cards(&mut self) {
+        if let Some(plan) = self.for_cards.take() {
+            (self.params.algo, self.params.extra) = (Algorithm::Ring, plan.hash);
+            (self.plan, self.reach) = (plan, Reach::Messages);
+        }
+    }
+
     /// Bytes that it occupies between calls, about.
     fn footprint(&self) -> usize {
         let pages = self.at.input.len() + self.at.output.len();

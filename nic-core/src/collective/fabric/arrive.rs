@@ -77,6 +77,7 @@ impl Fabric {
                 eager_max,
                 hash,
                 area,
+                card,
                 ..
             } => {
                 if m.joined || m.lost {
@@ -86,7 +87,7 @@ impl Fabric {
                 l.proven = true;
                 let worth = io.transports[l.transport].eager_max();
                 (m.credits, m.eager_max, m.joined) = (credits, eager_max.min(worth), true);
-                m.area = area;
+                (m.area, m.card) = (area, card);
                 if ranks as usize != g.members.len() || hash != g.hash {
                     self.events.push_back(FabricEvent::Aborted {
                         ctx,

@@ -65,6 +65,8 @@ pub(crate) enum Frame {
         /// Where the sender's area of the direct path lies on its NIC memory, in lines of 128 bytes from
         /// 1 on; 0: it has none.
         area: u32,
+        /// The sender's card executes programs of rings.
+        card: bool,
     },
     /// A message with its payload.
     Eager(Envelope),
@@ -168,7 +170,11 @@ impl Frame {
                 eager_max,
                 hash,
                 area,
-            } => Words::new(2, from, credits, ctx).with(ranks.into(), eager_max, hash, area),
+                card,
+            } => {
+                let ranks = u64::from(ranks) | u64::from(card) << 32;
+                Words::new(2, from, credits, ctx).with(ranks, eager_max, hash, area)
+            }
             Frame::Eager(e) => {
                 Words::new(3, e.from, e.send, e.ctx).with(e.tag, e.len, e.hash, e.credits)
             }
@@ -274,11 +280,16 @@ impl Frame {
             2 => Frame::Join {
                 ctx,
                 from,
-                ranks: u32::try_from(tag).map_err(|_| bad)?,
+                ranks: tag as u32,
                 credits: a,
                 eager_max: len,
                 hash,
                 area: b,
+                card: match tag >> 32 {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(bad),
+                },
             },
             3 | 4 | 16 if len > u64::from(u32::MAX) => return Err(bad),
             3 => Frame::Eager(envelope),
@@ -371,6 +382,7 @@ mod tests {
                 eager_max: 1 << 30,
                 hash: u32::MAX,
                 area: 3,
+                card: true,
             },
             Frame::Eager(Envelope { credits: 9, ..e }),
             Frame::Request(e),

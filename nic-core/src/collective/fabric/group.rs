@@ -38,6 +38,8 @@ pub(crate) struct Member {
     pub(crate) eager_max: u64,
     /// Its area of the direct path, from its `Join`.
     pub(crate) area: u32,
+    /// Its card executes programs of rings, says its `Join`.
+    pub(crate) card: bool,
     /// Buffers that are free again but not yet announced to the peer.
     pub(crate) pending_credits: u32,
     /// Our free receive buffers for this peer.
@@ -122,6 +124,8 @@ pub(crate) struct Group {
     pub(crate) members: Vec<Member>,
     /// Our own area of the direct path.
     pub(crate) area: u32,
+    /// Our own card executes programs of rings.
+    pub(crate) card: bool,
     /// Longest eager message that we take.
     pub(crate) eager_max: u64,
     pub(crate) eager_buffers: u32,
@@ -156,6 +160,13 @@ impl Group {
         of.filter(|(r, m)| *r as u32 != self.rank && !(m.joined && m.told))
             .map(|(r, _)| r as u32)
             .collect()
+    }
+
+    /// Whether the cards of all ranks execute programs of rings.
+    pub(crate) fn has_cards(&self) -> bool {
+        let others = self.members.iter().enumerate();
+        let mut others = others.filter(|(r, _)| *r as u32 != self.rank);
+        self.card && others.all(|(_, m)| m.card)
     }
 
     /// Whether every rank has answered.

@@ -28,7 +28,12 @@ impl Fabric {
         settings: &CollectiveSettings,
         tells: Tells,
     ) -> Result<(), CommError> {
-        let Tells { hash, area, by } = tells;
+        let Tells {
+            hash,
+            area,
+            card,
+            by,
+        } = tells;
         let port = peers[rank as usize].port();
         if peers.len() > 1 {
             self.links.listen(io, port, rank)?;
@@ -61,6 +66,7 @@ impl Fabric {
             credits: 0,
             eager_max: 0,
             area: 0,
+            card: false,
             pending_credits: 0,
             free: (0..if buffers.is_some() {
                 settings.eager_buffers
@@ -77,6 +83,7 @@ impl Fabric {
             hash,
             members: peers.iter().map(member).collect(),
             area,
+            card,
             eager_max: if buffers.is_some() {
                 settings.eager_max
             } else {
@@ -137,6 +144,7 @@ impl Fabric {
             eager_max: g.eager_max,
             hash: g.hash,
             area: g.area,
+            card: g.card,
         };
         self.frame(ctx, rank as u32, join);
     }

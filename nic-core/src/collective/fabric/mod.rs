@@ -31,7 +31,7 @@ use rustc_hash::FxHashMap;
 
 pub(crate) use arrive::Own;
 pub(crate) use frame::{Envelope, Frame};
-pub(crate) use group::{STREAM_TAG, USER_TAG};
+pub(crate) use group::{Group, STREAM_TAG, USER_TAG};
 pub(crate) use link::FABRIC_TOKEN;
 pub(crate) use pieces::Pieces;
 
@@ -42,7 +42,7 @@ use crate::dma::{Dma, DmaState};
 use crate::engine::Engines;
 use crate::transport::Transport;
 use crate::types::{Buffer, ConnId, NicTime, Owner};
-use group::{Early, EarlyKind, Group, UserRecv};
+use group::{Early, EarlyKind, UserRecv};
 use link::{Link, LinkState, TxFrame, TxKey};
 use links::Links;
 
@@ -131,6 +131,8 @@ pub(crate) struct Tells {
     pub(crate) hash: u32,
     /// Its area of the direct path; 0: it has none.
     pub(crate) area: u32,
+    /// Its card executes programs of rings.
+    pub(crate) card: bool,
     /// Owner of its payloads for engines; never sent to peers.
     pub(crate) by: Owner,
 }
