@@ -104,10 +104,10 @@ fn an_all_reduce_of_two_ranks_is_executed_by_the_sequencers() {
         let c = counts(nic);
         assert_eq!((c.programs, c.programs_in_software, c.faults), (1, 0, 0));
         // The software reduces nothing, and each rank sends two halves.
-        assert_eq!((c.reductions, c.cycles.ring_steps), (0, 3));
-        assert!((626..630).contains(&c.cycles.ring_beats), "{c:?}");
+        assert_eq!((c.reductions, c.cycles.ring.steps), (0, 3));
+        assert!((626..630).contains(&c.cycles.ring.beats), "{c:?}");
         // A beat a cycle at best; the two of the first half do not overlap.
-        assert!((900..3_000).contains(&c.cycles.ring_cycles), "{c:?}");
+        assert!((900..3_000).contains(&c.cycles.ring.cycles), "{c:?}");
     }
 }
 

@@ -54,9 +54,9 @@ fn line(what: &str, before: &CardCounts, now: &CardCounts) -> String {
         text += &format!("; reductions: {reduced} beats in {at_work} cycles ({rate:.2} a cycle)");
     }
     let (steps, sent, at_work) = (
-        of(|c| c.cycles.ring_steps),
-        of(|c| c.cycles.ring_beats),
-        of(|c| c.cycles.ring_cycles),
+        of(|c| c.cycles.ring.steps),
+        of(|c| c.cycles.ring.beats),
+        of(|c| c.cycles.ring.cycles),
     );
     if steps > 0 {
         let seconds = at_work.max(1) as f64 / CARD_CLOCK_HZ as f64;
@@ -101,8 +101,8 @@ mod tests {
         (now.cycles.reduce_beats, now.cycles.reduce_cycles) = (50, 100);
         assert!(!line("64", &before, &now).contains("sequencer"));
         let mut on_card = now;
-        (on_card.programs, on_card.cycles.ring_steps) = (2, 14);
-        (on_card.cycles.ring_beats, on_card.cycles.ring_cycles) = (1_000, 2_000);
+        (on_card.programs, on_card.cycles.ring.steps) = (2, 14);
+        (on_card.cycles.ring.beats, on_card.cycles.ring.cycles) = (1_000, 2_000);
         let on_card = line("64", &before, &on_card);
         assert!(on_card.contains("sequencer: 2 collectives, 14 steps, 1000 beats to the next NIC in 2000 cycles (bus bandwidth 8.00 GB/s"), "{on_card}");
         let more = line("64", &before, &now);

@@ -208,9 +208,11 @@ impl Card {
         Cycles {
             reduce_beats: self.reducer.beats,
             reduce_cycles: self.reducer.cycles,
-            ring_steps: self.ring.steps,
-            ring_beats: self.ring.beats,
-            ring_cycles: self.ring.cycles,
+            ring: nic::RingCounts {
+                steps: self.ring.steps,
+                beats: self.ring.beats,
+                cycles: self.ring.cycles,
+            },
             ..self.now
         }
     }

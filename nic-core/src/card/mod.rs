@@ -22,7 +22,7 @@ pub use blocks::CardBlocksError;
 pub(crate) use bus::{Grants, MemoryBus, Stage};
 pub(crate) use gtlb::Mapped;
 pub(crate) use ring::{reduces, RingLease};
-pub use ring::{Ring, RingEnd, RingEvent, RingStep};
+pub use ring::{Ring, RingStep};
 pub(crate) use shared::{ConnEvent, Shared, SharedCard, Side};
 
 use ringbell_nic_abi::{DataType, ReduceOp, WorkQueueEntry};
@@ -159,6 +159,41 @@ pub struct Counted {
     pub failed: bool,
 }
 
+/// How steps of a ring have ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RingEnd {
+    /// All are done, and memory has their values.
+    Done,
+    /// The block has made no progress within its deadline.
+    Late,
+    /// A message of another length than its step.
+    Length,
+    /// A type or operation that the block does not have.
+    Type,
+    /// This address of the card has faulted.
+    Fault(u64),
+}
+
+/// What the block for rings gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RingEvent {
+    /// A message for the next rank.
+    Sent(Vec<u8>),
+    /// The steps have ended.
+    Ended(RingEnd),
+}
+
+/// Counts of the block `ring`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RingCounts {
+    /// Steps of programs that it has executed.
+    pub steps: u64,
+    /// Beats of its messages to the next NIC.
+    pub beats: u64,
+    /// Cycles in which it was at work, waits for memory included, and waits for the network not.
+    pub cycles: u64,
+}
+
 /// Counts since the card was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cycles {
@@ -190,12 +225,8 @@ pub struct Cycles {
     pub reduce_beats: u64,
     /// Its cycles, beside the others.
     pub reduce_cycles: u64,
-    /// Steps of programs that the block `ring` has executed.
-    pub ring_steps: u64,
-    /// Beats of its messages to the next NIC.
-    pub ring_beats: u64,
-    /// Cycles in which it was at work, waits for memory included, and waits for the network not.
-    pub ring_cycles: u64,
+    /// Of the block `ring`.
+    pub ring: RingCounts,
     /// Wall clock that the simulation of all these cycles took, in ns; 0 for a real card.
     pub simulated_ns: u64,
 }

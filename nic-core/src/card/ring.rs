@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use ringbell_nic_abi::{DataType, ReduceOp};
 
 use super::shared::{hardware_type, RingUse};
-use super::{Mapped, Shared, SharedCard};
+use super::{Mapped, RingEnd, RingEvent, Shared, SharedCard};
 
 /// A step, as the block takes it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,30 +23,6 @@ pub struct RingStep {
     pub write: Option<u64>,
     /// Bytes of the value.
     pub bytes: u32,
-}
-
-/// How the steps have ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RingEnd {
-    /// All are done, and memory has their values.
-    Done,
-    /// The block has made no progress within its deadline.
-    Late,
-    /// A message of another length than its step.
-    Length,
-    /// A type or operation that the block does not have.
-    Type,
-    /// This address of the card has faulted.
-    Fault(u64),
-}
-
-/// What the block gives.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RingEvent {
-    /// A message for the next rank.
-    Sent(Vec<u8>),
-    /// The steps have ended.
-    Ended(RingEnd),
 }
 
 /// The block.

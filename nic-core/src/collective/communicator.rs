@@ -174,6 +174,10 @@ pub(crate) struct Life {
     /// When the ranks must have found each other.
     pub(crate) deadline: Option<NicTime>,
     pub(crate) ready: bool,
+    /// This rank's card executes programs of rings, and may.
+    pub(crate) offers_card: bool,
+    /// The cards of all ranks do.
+    pub(crate) cards: bool,
     pub(crate) end: Option<End>,
     /// Why it ended, or what an operation lacked, in words.
     pub(crate) why: Option<String>,
@@ -189,6 +193,8 @@ impl Life {
         Life {
             deadline: None,
             ready: false,
+            offers_card: false,
+            cards: false,
             end: None,
             why: None,
             gone: Vec::new(),
@@ -232,10 +238,6 @@ pub(crate) struct Comm {
     pub(crate) kept: Kept,
     /// The ranks' memory, when all share a host.
     pub(crate) direct: Option<DirectComm>,
-    /// This rank's card executes programs of rings, and may.
-    pub(crate) offers_card: bool,
-    /// The cards of all ranks do.
-    pub(crate) cards: bool,
 }
 
 impl Comm {

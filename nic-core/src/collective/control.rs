@@ -117,13 +117,14 @@ impl Collectives {
             active: Vec::new(),
             history: VecDeque::new(),
             dispute: None,
-            life: Life::new(c.peers.len()),
+            life: Life {
+                offers_card,
+                ..Life::new(c.peers.len())
+            },
             counters: CollectiveCounters::default(),
             chosen: Vec::new(),
             kept: Kept::default(),
             direct,
-            offers_card,
-            cards: false,
         };
         let id = self.table.add(slot, comm);
         tracing::info!(

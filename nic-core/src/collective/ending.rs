@@ -161,7 +161,7 @@ impl Collectives {
             };
             if ready {
                 c.life.ready = true;
-                c.cards = group.is_some_and(Group::has_cards);
+                c.life.cards = group.is_some_and(Group::has_cards);
                 moved = true;
                 direct_path::join(c, &self.messages.fabric, io);
                 self.messages.route_all(&mut self.table, slot);

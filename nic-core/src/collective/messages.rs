@@ -144,7 +144,7 @@ impl Messages {
                     windows,
                     streams: streams.map(|s| s.is_some()),
                 };
-                let job = match io.dma.card.clone().filter(|_| c.cards) {
+                let job = match io.dma.card.clone().filter(|_| c.life.cards) {
                     Some(card)
                         if streams.iter().all(Option::is_none) && CardOp::is_possible(&job) =>
                     {

@@ -203,7 +203,7 @@ impl Collectives {
             && c.life.end.is_none()
             && c.dispute.is_none()
             && !self.messages.fabric.has_early();
-        if let (Task::Program(p), true) = (&mut task, c.cards) {
+        if let (Task::Program(p), true) = (&mut task, c.life.cards) {
             p.use_cards();
         }
         let tap = Tap::of(&task, &rings, seen);

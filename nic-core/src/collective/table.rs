@@ -229,7 +229,7 @@ impl Table {
     /// Whether this rank's card executes programs of rings for a communicator of several ranks.
     pub(crate) fn offers_card(&self, slot: u32) -> bool {
         self.comm(slot)
-            .is_some_and(|c| c.offers_card && c.ranks() > 1)
+            .is_some_and(|c| c.life.offers_card && c.ranks() > 1)
     }
 
     /// The order of a communicator's reductions.
@@ -339,10 +339,10 @@ impl Table {
     /// Chooses the path of a waiting operation, once the ranks are known. Messages of ranks without the flag of the direct path
     /// belong to another operation, even where the messages would be equal.
     pub(super) fn route(&mut self, slot: u32, id: u32) {
-        let Some(c) = self.comm(slot).filter(|c| c.cards || c.is_direct()) else {
+        let Some(c) = self.comm(slot).filter(|c| c.life.cards || c.is_direct()) else {
             return;
         };
-        let (cards, direct) = (c.cards, c.is_direct());
+        let (cards, direct) = (c.life.cards, c.is_direct());
         let Some(a) = self.ops.get_mut(id) else {
             return;
         };

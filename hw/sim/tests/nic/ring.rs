@@ -139,6 +139,41 @@ fn an_address_that_faults_ends_the_collective_on_all_ranks() {
     }
 }
 
+/// The others are told, at any point of the operation, and go on with their cards in a communicator of their own.
+#[test]
+fn a_rank_that_ends_in_the_middle_ends_the_collective() {
+    let mut failed = 0;
+    for seed in 0..6 {
+        let (mut w, _) = world(Wire::Local);
+        let members: Vec<usize> = (0..RANKS).collect();
+        let settings = CollectiveSettings::default();
+        w.comms = w.communicator(7, &members, &settings);
+        let mut rng = Rng::new(seed);
+        let call = all_reduce(100_000, 0);
+        fill(&w, &mut rng, &call);
+        let tickets: Vec<_> = members.iter().map(|r| (*r, w.post(*r, &call))).collect();
+        (0..rng.below(120)).for_each(|_| _ = w.step());
+        w.hosts[2] = None;
+        for end in w.settle(&tickets[..2]) {
+            // Its own abort comes first, or the end of its links.
+            let ends = [Status::CommAborted, Status::PeerFailed];
+            let is_told = ends.contains(&end.status) && end.detail == 2;
+            assert!(is_told || end.status == Status::Ok, "{end:?}");
+            failed += u32::from(is_told);
+        }
+        let before = counts(&w, 0);
+        w.comms = w.communicator(8, &members[..2], &settings);
+        let wanted = fill(&w, &mut rng, &call);
+        let tickets: Vec<_> = (0..2).map(|r| (r, w.post(r, &call))).collect();
+        for end in w.settle(&tickets) {
+            assert_eq!(end.status, Status::Ok, "{end:?}");
+        }
+        compare(&w, &call, &wanted, "after the end of a rank");
+        assert_eq!(counts(&w, 0).programs, before.programs + 1);
+    }
+    assert!(failed >= 6, "{failed} operations have failed");
+}
+
 /// Reductions in the order of the ranks are not the hardware's. Rings that only move data are, for every type.
 #[test]
 fn what_the_cards_cannot_keep_is_left_to_the_software() {

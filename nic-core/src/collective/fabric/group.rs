@@ -112,6 +112,15 @@ pub(crate) struct MessageCounts {
     pub(crate) unexpected: u64,
 }
 
+/// What a rank offers besides messages, as its `Join` has it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Offer {
+    /// Its area of the direct path; 0: it has none.
+    pub(crate) area: u32,
+    /// Its card executes programs of rings.
+    pub(crate) card: bool,
+}
+
 /// See the module text.
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -122,10 +131,8 @@ pub(crate) struct Group {
     /// Hash of what all ranks must be given alike.
     pub(crate) hash: u32,
     pub(crate) members: Vec<Member>,
-    /// Our own area of the direct path.
-    pub(crate) area: u32,
-    /// Our own card executes programs of rings.
-    pub(crate) card: bool,
+    /// What this rank offers the others.
+    pub(crate) offer: Offer,
     /// Longest eager message that we take.
     pub(crate) eager_max: u64,
     pub(crate) eager_buffers: u32,
@@ -166,7 +173,7 @@ impl Group {
     pub(crate) fn has_cards(&self) -> bool {
         let others = self.members.iter().enumerate();
         let mut others = others.filter(|(r, _)| *r as u32 != self.rank);
-        self.card && others.all(|(_, m)| m.card)
+        self.offer.card && others.all(|(_, m)| m.card)
     }
 
     /// Whether every rank has answered.

@@ -6,7 +6,7 @@ use std::net::SocketAddrV4;
 use ringbell_nic_abi::Status;
 use rustc_hash::FxHashMap;
 
-use super::group::{Group, Member, MessageCounts, Writes};
+use super::group::{Group, Member, MessageCounts, Offer, Writes};
 use super::link::{Dest, LinkState, Rx, TxKey};
 use super::links::{LinkEvent, SINK};
 use super::{EarlyKind, Fabric, FabricEvent, Frame, Io, Tells, EARLY_JOINS_MAX};
@@ -82,8 +82,7 @@ impl Fabric {
             rank,
             hash,
             members: peers.iter().map(member).collect(),
-            area,
-            card,
+            offer: Offer { area, card },
             eager_max: if buffers.is_some() {
                 settings.eager_max
             } else {
@@ -143,8 +142,8 @@ impl Fabric {
             credits: g.eager_buffers,
             eager_max: g.eager_max,
             hash: g.hash,
-            area: g.area,
-            card: g.card,
+            area: g.offer.area,
+            card: g.offer.card,
         };
         self.frame(ctx, rank as u32, join);
     }
