@@ -349,6 +349,7 @@ impl CardOp {
                 tag: Some(self.job.tag(segment, from.channel, from.index)),
                 hash: self.job.hash,
                 pieces: Pieces::one(self.slot(io, slot, len)),
+                in_use: false,
                 key: key(id, slot),
             };
             if fabric.recv(io, request).is_none() {
