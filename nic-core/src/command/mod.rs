@@ -166,7 +166,7 @@ impl Core {
 
     /// What a step without a clock reading would find to do. A load for each queue and each link, and a system call for each port of
     /// datagrams.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn look(&mut self) -> Found {
         let rung = self.is_due || self.queues.iter().any(SendQueue::is_rung_anew);
         if rung || self.streams.poll() {
