@@ -233,6 +233,17 @@ fn written_messages_are_received_in_place_between_foreign_packets() {
     }
 }
 
+/// Both sides step, after a packet of another socket has come, of one of five lengths.
+fn receive_junk(p: &mut Pair, (foreign, receiver): (&UdpSocket, SocketAddr), turn: usize) {
+    let junk = vec![0x5a; [1, 12, 28, 8_952, 20_000][turn % 5]];
+    foreign.send_to(&junk, receiver).expect("the loopback");
+    let mut steps = 0;
+    p.until(MINUTE, |_| {
+        steps += 1;
+        (steps > 2).then_some(())
+    });
+}
+
 #[test]
 fn a_receive_that_has_not_begun_keeps_what_its_memory_holds() {
     let ports: (Socket, Socket) = (Box::new(socket(None)), Box::new(socket(None)));
@@ -252,13 +263,7 @@ fn a_receive_that_has_not_begun_keeps_what_its_memory_holds() {
         p.a.send(a, 100 + n, from);
         p.until(MINUTE, |p| p.b.received(n).map(|_| ()));
         for turn in 0..50 {
-            let junk = vec![0x5a; [1, 12, 28, 8_952, 20_000][turn % 5]];
-            foreign.send_to(&junk, receiver).expect("the loopback");
-            let mut steps = 0;
-            p.until(MINUTE, |_| {
-                steps += 1;
-                (steps > 2).then_some(())
-            });
+            receive_junk(&mut p, (&foreign, receiver), turn);
             assert!(p.b.dma.bytes(buffer) == data, "message {n}, {turn}");
         }
     }
@@ -287,13 +292,7 @@ fn a_written_receive_in_use_keeps_what_its_memory_holds_until_it_begins() {
         let key = p.b.transport.expose(b, &recv, in_use);
         let mut kept = true;
         for turn in 0..50 {
-            let junk = vec![0x5a; [1, 12, 28, 8_952, 20_000][turn % 5]];
-            foreign.send_to(&junk, receiver).expect("the loopback");
-            let mut steps = 0;
-            p.until(MINUTE, |_| {
-                steps += 1;
-                (steps > 2).then_some(())
-            });
+            receive_junk(&mut p, (&foreign, receiver), turn);
             kept &= p.b.dma.bytes(into) == held;
         }
         assert_eq!(

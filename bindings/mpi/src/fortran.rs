@@ -19,7 +19,7 @@ type Int = *const c_int;
 
 /// Arguments of Fortran as C has them.
 #[derive(Clone, Copy)]
-struct Args(&'static Tables);
+pub(crate) struct Args(pub(crate) &'static Tables);
 
 impl Args {
     /// Where the library below does not call our functions of C by itself.
@@ -28,16 +28,16 @@ impl Args {
         (tables.abi != Abi::Mpich).then_some(Args(tables))
     }
 
-    fn int(self, at: Int) -> c_int {
+    pub(crate) fn int(self, at: Int) -> c_int {
         // SAFETY: the program's argument.
         unsafe { *at }
     }
 
-    fn any(self, at: Any) -> Any {
+    pub(crate) fn any(self, at: Any) -> Any {
         self.0.buffer_of_fortran(at)
     }
 
-    fn comm(self, at: Int) -> Handle {
+    pub(crate) fn comm(self, at: Int) -> Handle {
         self.0.comm_of_fortran(self.int(at))
     }
 
@@ -45,7 +45,7 @@ impl Args {
         self.0.op_of_fortran(self.int(at))
     }
 
-    fn ty(self, at: Int) -> Handle {
+    pub(crate) fn ty(self, at: Int) -> Handle {
         self.0.type_of_fortran(self.int(at))
     }
 

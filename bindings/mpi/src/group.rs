@@ -54,16 +54,9 @@ impl Group {
     /// Learns the group of a communicator at the first collective on it. All its ranks do so together, and end alike.
     pub(crate) fn learn(layer: &Layer, comm: Handle) -> Group {
         let handed_on = |why| Group::new(Err(why), 0, Vec::new());
-        let (mut inter, mut size, mut rank) = (0, 0, 0);
-        // SAFETY: the signatures of MPI's standard.
-        unsafe {
-            below!("PMPI_Comm_test_inter", fn(Handle, *mut c_int) -> c_int)(comm, &raw mut inter);
-            below!("PMPI_Comm_size", fn(Handle, *mut c_int) -> c_int)(comm, &raw mut size);
-            below!("PMPI_Comm_rank", fn(Handle, *mut c_int) -> c_int)(comm, &raw mut rank);
-        }
-        if inter != 0 {
+        let Some((size, rank)) = size_and_rank(comm) else {
             return handed_on("an intercommunicator");
-        }
+        };
         if size < 2 {
             return handed_on("a communicator of one rank");
         }
@@ -90,6 +83,18 @@ impl Group {
             .ok_or("Ringbell has no communicator for it");
         Group::new(made, rank as u32, ranks)
     }
+}
+
+/// Ranks of a communicator, and the own one; `None` between two groups.
+pub(crate) fn size_and_rank(comm: Handle) -> Option<(c_int, c_int)> {
+    let (mut inter, mut size, mut rank) = (0, 0, 0);
+    // SAFETY: the signatures of MPI's standard.
+    unsafe {
+        below!("PMPI_Comm_test_inter", fn(Handle, *mut c_int) -> c_int)(comm, &raw mut inter);
+        below!("PMPI_Comm_size", fn(Handle, *mut c_int) -> c_int)(comm, &raw mut size);
+        below!("PMPI_Comm_rank", fn(Handle, *mut c_int) -> c_int)(comm, &raw mut rank);
+    }
+    (inter == 0).then_some((size, rank))
 }
 
 /// Ranks of a communicator in `MPI_COMM_WORLD`, where they all have one.

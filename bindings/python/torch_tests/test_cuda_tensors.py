@@ -26,10 +26,16 @@ ok(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
 ok(cuda.cuCtxSetCurrent(context))
 stream = ctypes.c_void_p()
 ok(cuda.cuStreamCreate(ctypes.byref(stream), 1))
-asked = []
+asked, events = [], []
 def current_stream(device):
     asked.append(device)
-    return types.SimpleNamespace(cuda_stream=stream.value, synchronize=lambda: ok(cuda.cuStreamSynchronize(stream)))
+    return types.SimpleNamespace(cuda_stream=stream.value, record_event=event)
+def event():
+    events.append(0)
+    def query():
+        events[-1] += 1
+        return events[-1] > 3
+    return types.SimpleNamespace(query=query)
 torch.cuda.current_stream, torch.cuda.get_device_capability = current_stream, lambda device: (9, 0)
 class Storage:
     def __init__(self, va, nbytes):
@@ -66,6 +72,11 @@ def check():
     work = dist.all_reduce(x, async_op=True)
     work.wait()
     assert (x.gpu() == 1).all()
+    # The division follows on the stream, and is waited for.
+    work = dist.all_reduce(Cuda.of(torch.ones(10)), op=dist.ReduceOp.AVG, async_op=True)
+    assert not events
+    work.wait()
+    assert events == [4], events
     dist.broadcast(x, 0)
     y = Cuda.of(torch.zeros(600))
     dist.all_gather_into_tensor(y, Cuda.of(torch.full((300,), float(rank))))

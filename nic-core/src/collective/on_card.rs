@@ -1,8 +1,8 @@
 //! A program of a ring whose steps the card executes (FpgaNIC §A.2).
 //!
 //! The card reads the operands, reduces them, and writes the results through its GTLB. Its messages are those of the
-//! [executor](super::executor): the same lengths, tags and hash, through slots of NIC memory and the fabric. So each rank may run the program
-//! on its card or in software, whatever the others do, and the fabric's rules for ranks that fail or differ hold.
+//! [executor](super::executor): the same lengths, tags and hash, through slots of NIC memory and the fabric. So one rank may run the program
+//! on its card and another in software. Ranks that fail, or whose arguments differ, are noticed by the fabric as before.
 //!
 //! ```text
 //! previous rank ─▶ fabric ─▶ slot ─▶ card (sequencer, reduce) ─▶ slot ─▶ fabric ─▶ next rank

@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use super::Messages;
 use crate::abi::Handle;
 use crate::below::below;
-use crate::group::world_ranks;
+use crate::group::{size_and_rank, world_ranks};
 use crate::layer::Layer;
 
 /// The number of `MPI_COMM_WORLD`. Those that ranks give begin with 1.
@@ -85,16 +85,9 @@ impl Contexts {
 impl Messages {
     /// Takes messages on a communicator that the program has just made, where they can be taken. All its ranks call it.
     fn adopt(&self, layer: &Layer, comm: Handle) {
-        let (mut inter, mut size, mut rank) = (0, 0, 0);
-        // SAFETY: the signatures of MPI's standard.
-        unsafe {
-            below!("PMPI_Comm_test_inter", fn(Handle, *mut c_int) -> c_int)(comm, &raw mut inter);
-            below!("PMPI_Comm_size", fn(Handle, *mut c_int) -> c_int)(comm, &raw mut size);
-            below!("PMPI_Comm_rank", fn(Handle, *mut c_int) -> c_int)(comm, &raw mut rank);
-        }
-        if inter != 0 {
+        let Some((size, rank)) = size_and_rank(comm) else {
             return;
-        }
+        };
         let Some(world_ranks) = world_ranks(&layer.tables, comm, size) else {
             return;
         };

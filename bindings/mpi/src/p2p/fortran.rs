@@ -11,6 +11,7 @@ use super::calls::counts as n;
 use super::context::made;
 use crate::abi::{Abi, Handle, Tables};
 use crate::below::below;
+use crate::fortran::Args;
 use crate::layer::Layer;
 
 /// A buffer.
@@ -29,34 +30,13 @@ const STATUS: usize = 6;
 /// A status of C.
 type Status = [u64; STATUS / 2];
 
-/// Arguments of Fortran as C has them, in Open MPI.
-#[derive(Clone, Copy)]
-struct Args(&'static Tables);
+/// Arguments, where messages are taken in Open MPI: the library below does not call our functions of C by itself.
+fn args() -> Option<Args> {
+    let layer = Layer::get().filter(|l| l.messages.is_some())?;
+    (layer.tables.abi == Abi::OpenMpi).then_some(Args(&layer.tables))
+}
 
 impl Args {
-    /// Where messages are taken, and the library below does not call our functions of C by itself.
-    fn get() -> Option<Args> {
-        let layer = Layer::get().filter(|l| l.messages.is_some())?;
-        (layer.tables.abi == Abi::OpenMpi).then_some(Args(&layer.tables))
-    }
-
-    fn int(self, at: Int) -> c_int {
-        // SAFETY: the program's argument.
-        unsafe { *at }
-    }
-
-    fn any(self, at: Any) -> Any {
-        self.0.buffer_of_fortran(at)
-    }
-
-    fn comm(self, at: Int) -> Handle {
-        self.0.comm_of_fortran(self.int(at))
-    }
-
-    fn ty(self, at: Int) -> Handle {
-        self.0.type_of_fortran(self.int(at))
-    }
-
     fn request(self, at: Int) -> Handle {
         // SAFETY: the signature of MPI's standard.
         unsafe { below!("PMPI_Request_f2c", fn(c_int) -> Handle)(self.int(at)) }
@@ -179,7 +159,7 @@ macro_rules! exported {
     (@one $name:ident($($arg:ident: $ty:ty),*) $args:ident => $taken:expr) => {
         #[no_mangle]
         unsafe extern "C" fn $name($($arg: $ty,)* code: *mut c_int) {
-            let Some($args) = Args::get() else {
+            let Some($args) = args() else {
                 // SAFETY: the program's own call.
                 return unsafe { below!(stringify!($name), fn($($ty,)* *mut c_int))($($arg,)* code) };
             };
@@ -298,7 +278,7 @@ macro_rules! making {
             // SAFETY: the program's own call.
             unsafe { below!(stringify!($name), fn($(making!(@any $arg),)* *mut c_int, *mut c_int))($($arg,)* new, to) };
             // SAFETY: the code of the call.
-            let args = Args::get().filter(|_| unsafe { *to } == 0);
+            let args = args().filter(|_| unsafe { *to } == 0);
             if let Some(args) = args {
                 made(args.comm(new));
             }

@@ -21,8 +21,26 @@ __all__ = ["After", "Work", "pass_on"]
 
 #: Time, in seconds, for which the thread that completes futures waits for one operation before it looks at the others.
 _SLICE = 0.001
+#: Longest time, in seconds, for which a stream of CUDA's is waited for: as the NIC waits for one.
+_PATIENCE = 10.0
 
 After: TypeAlias = Callable[[], object]
+
+
+def _wait_for_stream(device: torch.device) -> None:
+    """Waits for the present work of the thread's stream.
+
+    Raises:
+        TimedOut: It has not ended after ``_PATIENCE`` seconds.
+    """
+    end, limit = torch.cuda.current_stream(device).record_event(), time.monotonic() + _PATIENCE
+    while not end.query():
+        if time.monotonic() > limit:
+            raise errors.TimedOut(
+                f"the copies behind a collective have not ended on the stream of {device} after {_PATIENCE:.0f} s: look for a kernel that does not end",
+                status="TIMED_OUT",
+            )
+        time.sleep(_SLICE / 10)
 
 
 class Work(c10d.Work):
@@ -92,7 +110,7 @@ class Work(c10d.Work):
                 self._after.pop(0)()
             if follows and self._result and self._result[0].is_cuda:
                 # This may be another thread than the one that uses the result, with another stream.
-                torch.cuda.current_stream(self._result[0].device).synchronize()
+                _wait_for_stream(self._result[0].device)
         except errors.InProgress:
             return False
         except Exception as error:

@@ -198,7 +198,7 @@ fn what_the_cards_cannot_keep_is_left_to_the_software() {
         );
         let programs = counts(&w, 0).programs;
         assert_eq!(programs, before + u64::from(!deterministic));
-        // A ring that only moves data is the cards', whatever the type.
+        // A collective that reduces nothing may have any type: the cards only move its bytes.
         let gather = Call::new(CollectiveKind::AllGather, 3_001).algo(Algorithm::Ring);
         let gather = gather.of(DataType::U8, ReduceOp::Sum);
         let blocks: Vec<Vec<u8>> = (0..RANKS).map(|_| rng.bytes(3_001)).collect();
