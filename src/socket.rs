@@ -27,7 +27,7 @@ const CLOSE: Duration = Duration::from_secs(1);
 #[non_exhaustive]
 pub enum SessionError {
     /// The NIC refused the operation, or it ended early.
-    #[error("{operation}{}: {}{}", of(.peer), .status.help(), moved(*.bytes))]
+    #[error("{operation}{}: {}{}", of(.peer), explain(.operation, *.status, *.detail), moved(*.bytes))]
     Failed {
         /// The call: `connect`, `send`, ...
         operation: &'static str,
@@ -75,6 +75,16 @@ pub enum SessionError {
 
 fn of(peer: &Option<SocketAddr>) -> String {
     peer.map_or(String::new(), |p| format!(" {p}"))
+}
+
+/// The status in words, with what operation and detail add.
+fn explain(operation: &str, status: Status, detail: u64) -> String {
+    match (status, operation) {
+        (Status::InvalidArgument, "fetch-add" | "compare-swap") => format!(
+            "the address {detail:#x} is no multiple of 8; an atomic takes an aligned 64-bit word"
+        ),
+        _ => status.with_detail(detail).to_string(),
+    }
 }
 
 fn moved(bytes: u64) -> String {

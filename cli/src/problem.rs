@@ -92,7 +92,7 @@ fn text(error: &anyhow::Error) -> String {
     for cause in error.chain().skip(1) {
         out.push_str(&format!("  because: {cause}\n"));
     }
-    let advice = error.downcast_ref::<Problem>().map(|p| p.advice.as_str());
+    let advice = error.downcast_ref::<Problem>().map(|p| p.advice.clone());
     let failed = || error.downcast_ref::<OperationFailed>();
     if let Some(advice) = advice.or_else(|| failed().map(OperationFailed::advice)) {
         out.push_str(&format!("  what to do: {advice}\n"));

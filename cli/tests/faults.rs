@@ -397,6 +397,50 @@ fn unauthenticated_peers_disturb_no_transfer() {
     assert!(rows.iter().all(|r| r["wrong"] == 0), "{rows:?}");
 }
 
+/// Transport `udp` sends nothing twice: both ends name the peer and the message that was lost.
+#[test]
+fn a_loss_over_plain_udp_is_named_with_peer_and_gap() {
+    let meeting = Meeting::new("gap");
+    for seed in ["1", "2", "3", "4"] {
+        let mut command = meeting.ringbell(&[
+            "perf",
+            "send-bw",
+            "-b",
+            "64K",
+            "-e",
+            "64K",
+            "-n",
+            "200",
+            "--transport",
+            "udp",
+            "--port",
+            "mem",
+            "--loss",
+            "0.01",
+            "--seed",
+            seed,
+        ]);
+        command.stderr(Stdio::piped());
+        let out = net::output(command);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{said}");
+        let (receiver, own): (Vec<&str>, Vec<&str>) =
+            said.lines().partition(|l| l.starts_with("receiver: "));
+        for (side, peer) in [(own, "10.77.0.1"), (receiver, "10.77.0.2")] {
+            let side = side.join("\n");
+            assert!(!side.contains("detail 0x0"), "{said}");
+            for word in [
+                peer,
+                "of the session was lost",
+                "came in its place",
+                "use rdma or tcp",
+            ] {
+                assert!(side.contains(word), "{word}: {said}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_link_that_loses_and_reorders_delivers_every_byte() {
     let meeting = Meeting::new("cable");

@@ -201,7 +201,7 @@ typedef uint64_t rb_u64;
 #define RB_STATUS_CONNECTION_REFUSED 13u
 /** No route or no answer from that host. Detail: ip << 16 | port. */
 #define RB_STATUS_HOST_UNREACHABLE 14u
-/** The peer reset the connection or its process ended. Bytes moved so far are reported. */
+/** The peer reset the connection or its process ended. Bytes moved so far are reported. Detail: over transport `udp` the gap that has ended the session (number expected << 32 | number that came), else 0. */
 #define RB_STATUS_CONNECTION_RESET 15u
 /** The peer closed its side: no more bytes will come. Bytes received before that are reported. */
 #define RB_STATUS_END_OF_STREAM 16u
@@ -225,7 +225,7 @@ typedef uint64_t rb_u64;
 #define RB_STATUS_PEER_FAILED 25u
 /** The communicator was aborted, here or by the rank in the detail; shrink it or make a new one. */
 #define RB_STATUS_COMM_ABORTED 26u
-/** A root, peer, count, type or algorithm that the communicator cannot do, or buffers that overlap in a way it does not allow. Detail: the value at fault. */
+/** A root, peer, count, type or algorithm that the communicator cannot do, buffers that overlap in a way it does not allow, or the address of an atomic that is no multiple of 8. Detail: the value at fault. */
 #define RB_STATUS_INVALID_ARGUMENT 27u
 /** A message is larger than the receive that it met; both sides end with this, unless a short message had been buffered, and so sent, before the receive came. Detail: bytes of the message. */
 #define RB_STATUS_MESSAGE_TOO_LARGE 28u
@@ -243,7 +243,7 @@ typedef uint64_t rb_u64;
 #define RB_EVENT_CONNECTION_PENDING 1u
 /** The peer closed its sending side. */
 #define RB_EVENT_PEER_CLOSED 2u
-/** The peer reset the session or its process ended. */
+/** The peer reset the session or its process ended; data = the detail that operations get with `CONNECTION_RESET`. */
 #define RB_EVENT_PEER_RESET 3u
 /** A DMA fault; data = the address. */
 #define RB_EVENT_FAULT 4u
@@ -930,7 +930,7 @@ RB_HOST_DEVICE static inline const char *rb_status_text(rb_u32 status) {
     case RB_STATUS_MISMATCH: return "the ranks called different operations, counts, types, reductions or roots, or in another order; the detail names the first rank that differs";
     case RB_STATUS_PEER_FAILED: return "the rank in the detail has ended or cannot be reached; shrink the communicator to go on without it";
     case RB_STATUS_COMM_ABORTED: return "the communicator was aborted; shrink it or make a new one";
-    case RB_STATUS_INVALID_ARGUMENT: return "the communicator cannot do this with that root, peer, count, type, algorithm or overlap of buffers; the detail is the value at fault";
+    case RB_STATUS_INVALID_ARGUMENT: return "the operation cannot have that argument: of a collective a root, peer, count, type, algorithm or overlap of buffers, of an atomic an address that is no multiple of 8; the detail is the value at fault";
     case RB_STATUS_MESSAGE_TOO_LARGE: return "the message is larger than the receive posted for it; post a larger buffer or send less";
     case RB_STATUS_CANCELLED: return "the operation was cancelled before it had begun";
     case RB_STATUS_BAD_ENGINE: return "no such engine: it was never attached, it has been detached, or the host has not registered its kind";

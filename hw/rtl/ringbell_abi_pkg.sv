@@ -187,7 +187,7 @@ package ringbell_abi_pkg;
     STATUS_CONNECTION_REFUSED = 8'd13,
     // No route or no answer from that host. Detail: ip << 16 | port.
     STATUS_HOST_UNREACHABLE = 8'd14,
-    // The peer reset the connection or its process ended. Bytes moved so far are reported.
+    // The peer reset the connection or its process ended. Bytes moved so far are reported. Detail: over transport `udp` the gap that has ended the session (number expected << 32 | number that came), else 0.
     STATUS_CONNECTION_RESET = 8'd15,
     // The peer closed its side: no more bytes will come. Bytes received before that are reported.
     STATUS_END_OF_STREAM = 8'd16,
@@ -211,7 +211,7 @@ package ringbell_abi_pkg;
     STATUS_PEER_FAILED = 8'd25,
     // The communicator was aborted, here or by the rank in the detail; shrink it or make a new one.
     STATUS_COMM_ABORTED = 8'd26,
-    // A root, peer, count, type or algorithm that the communicator cannot do, or buffers that overlap in a way it does not allow. Detail: the value at fault.
+    // A root, peer, count, type or algorithm that the communicator cannot do, buffers that overlap in a way it does not allow, or the address of an atomic that is no multiple of 8. Detail: the value at fault.
     STATUS_INVALID_ARGUMENT = 8'd27,
     // A message is larger than the receive that it met; both sides end with this, unless a short message had been buffered, and so sent, before the receive came. Detail: bytes of the message.
     STATUS_MESSAGE_TOO_LARGE = 8'd28,
@@ -230,7 +230,7 @@ package ringbell_abi_pkg;
     EVENT_CONNECTION_PENDING = 32'd1,
     // The peer closed its sending side.
     EVENT_PEER_CLOSED = 32'd2,
-    // The peer reset the session or its process ended.
+    // The peer reset the session or its process ended; data = the detail that operations get with `CONNECTION_RESET`.
     EVENT_PEER_RESET = 32'd3,
     // A DMA fault; data = the address.
     EVENT_FAULT = 32'd4,

@@ -9,7 +9,7 @@ coded_enum! {
         ConnectionPending = 1 => "CONNECTION_PENDING",
         /// The peer closed its sending side.
         PeerClosed = 2 => "PEER_CLOSED",
-        /// The peer reset the session or its process ended.
+        /// The peer reset the session or its process ended; data = the detail that operations get with `CONNECTION_RESET`.
         PeerReset = 3 => "PEER_RESET",
         /// A DMA fault; data = the address.
         Fault = 4 => "FAULT",

@@ -35,7 +35,7 @@ coded_enum! {
         ConnectionRefused = 13 => "CONNECTION_REFUSED",
         /// No route or no answer from that host. Detail: ip << 16 | port.
         HostUnreachable = 14 => "HOST_UNREACHABLE",
-        /// The peer reset the connection or its process ended. Bytes moved so far are reported.
+        /// The peer reset the connection or its process ended. Bytes moved so far are reported. Detail: over transport `udp` the gap that has ended the session (number expected << 32 | number that came), else 0.
         ConnectionReset = 15 => "CONNECTION_RESET",
         /// The peer closed its side: no more bytes will come. Bytes received before that are reported.
         EndOfStream = 16 => "END_OF_STREAM",
@@ -59,7 +59,7 @@ coded_enum! {
         PeerFailed = 25 => "PEER_FAILED",
         /// The communicator was aborted, here or by the rank in the detail; shrink it or make a new one.
         CommAborted = 26 => "COMM_ABORTED",
-        /// A root, peer, count, type or algorithm that the communicator cannot do, or buffers that overlap in a way it does not allow. Detail: the value at fault.
+        /// A root, peer, count, type or algorithm that the communicator cannot do, buffers that overlap in a way it does not allow, or the address of an atomic that is no multiple of 8. Detail: the value at fault.
         InvalidArgument = 27 => "INVALID_ARGUMENT",
         /// A message is larger than the receive that it met; both sides end with this, unless a short message had been
         /// buffered, and so sent, before the receive came. Detail: bytes of the message.
@@ -107,12 +107,37 @@ impl Status {
             Status::Mismatch => "the ranks called different operations, counts, types, reductions or roots, or in another order; the detail names the first rank that differs",
             Status::PeerFailed => "the rank in the detail has ended or cannot be reached; shrink the communicator to go on without it",
             Status::CommAborted => "the communicator was aborted; shrink it or make a new one",
-            Status::InvalidArgument => "the communicator cannot do this with that root, peer, count, type, algorithm or overlap of buffers; the detail is the value at fault",
+            Status::InvalidArgument => "the operation cannot have that argument: of a collective a root, peer, count, type, algorithm or overlap of buffers, of an atomic an address that is no multiple of 8; the detail is the value at fault",
             Status::MessageTooLarge => "the message is larger than the receive posted for it; post a larger buffer or send less",
             Status::Cancelled => "the operation was cancelled before it had begun",
             Status::BadEngine => "no such engine: it was never attached, it has been detached, or the host has not registered its kind",
             Status::ResultTooLarge => "the engine's result does not fit the buffer; the detail is the size that it needs",
             Status::EngineFailed => "the engine in the detail has panicked or failed, so a stream that it changes has ended and it has no result; mend it, connect again and attach a new one",
+        }
+    }
+}
+
+impl Status {
+    /// [`Status::help`] with what the detail of the completion says, for messages.
+    pub const fn with_detail(self, detail: u64) -> WithDetail {
+        WithDetail(self, detail)
+    }
+}
+
+/// Text of a [`Status`] and its detail.
+#[derive(Debug, Clone, Copy)]
+pub struct WithDetail(Status, u64);
+
+impl core::fmt::Display for WithDetail {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            WithDetail(Status::ConnectionReset, gap) if gap != 0 => write!(
+                f,
+                "message {} of the session was lost on its way, {} came in its place; transport udp sends none again: use rdma or tcp over this network",
+                gap >> 32,
+                gap as u32
+            ),
+            WithDetail(status, _) => f.write_str(status.help()),
         }
     }
 }

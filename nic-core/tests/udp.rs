@@ -322,16 +322,7 @@ fn a_gap_is_named_to_both_ends_and_keeps_what_came_before_it() {
         assert_eq!((reset.to, reset.kind), (OWN, Kind::Reset(Some(gap))));
         assert!(raw.nic.has(TransportEvent::Reset { conn }).is_some());
         let detail = u64::from(gap.expected) << 32 | u64::from(gap.got);
-        let done = raw.nic.take(|e| match *e {
-            TransportEvent::RecvDone {
-                status,
-                bytes,
-                detail,
-                ..
-            } => Some((status, bytes, detail)),
-            _ => None,
-        });
-        assert_eq!(done, Some((Status::ConnectionReset, 6, detail)));
+        assert_eq!(ended(&mut raw), Some((Status::ConnectionReset, 6, detail)));
         assert_eq!(raw.nic.dma.bytes(to)[..7], *b"onetwo\0");
         let n = raw.nic.transport.counters();
         assert_eq!((n.gaps, n.duplicates), (1, 1));
@@ -339,12 +330,45 @@ fn a_gap_is_named_to_both_ends_and_keeps_what_came_before_it() {
         raw.send(end, gap.expected, Kind::Data(credit(next)), b"old");
         raw.nic.recv(conn, 2, to, false);
         raw.step(0);
-        assert_eq!(raw.nic.done(2), Some((Status::ConnectionReset, 0)));
+        assert_eq!(ended(&mut raw), Some((Status::ConnectionReset, 0, detail)));
+        raw.nic.send(conn, 3, to);
+        raw.step(0);
+        assert_eq!(ended(&mut raw), Some((Status::ConnectionReset, 0, detail)));
+        assert_eq!(raw.nic.transport.reset_detail(conn), detail);
+        // The reset was lost: a question gets it again, and so does a message after the session was freed.
+        let is_named = |got: Vec<(Signature, Vec<u8>)>| {
+            let (reset, _) = got.last().expect("an answer");
+            assert_eq!((reset.to, reset.kind), (OWN, Kind::Reset(Some(gap))));
+        };
+        raw.send(end, got, Kind::Probe(credit(next)), b"");
+        is_named(raw.got());
         raw.nic.transport.close(conn);
         raw.step(0);
         assert!(raw.nic.has(TransportEvent::Closed { conn }).is_some());
         assert_eq!(raw.nic.transport.connections(), 0);
+        is_named(raw.got());
+        raw.send(end, got, Kind::Data(credit(next)), b"more");
+        is_named(raw.got());
     }
+}
+
+/// How the next operation has ended: status, bytes and detail.
+fn ended(raw: &mut Raw) -> Option<(Status, u64, u64)> {
+    raw.nic.take(|e| match *e {
+        TransportEvent::RecvDone {
+            status,
+            bytes,
+            detail,
+            ..
+        }
+        | TransportEvent::SendDone {
+            status,
+            bytes,
+            detail,
+            ..
+        } => Some((status, bytes, detail)),
+        _ => None,
+    })
 }
 
 #[test]
@@ -358,8 +382,12 @@ fn a_gap_that_the_peer_has_found_ends_our_operations() {
         got: next.wrapping_add(1),
     };
     raw.send(end, 0, Kind::Reset(Some(gap)), b"");
-    assert_eq!(raw.nic.done(1), Some((Status::ConnectionReset, 0)));
+    let detail = u64::from(gap.expected) << 32 | u64::from(gap.got);
+    assert_eq!(ended(&mut raw), Some((Status::ConnectionReset, 0, detail)));
     assert_eq!(raw.got(), [], "a reset is not answered");
+    raw.nic.send(conn, 2, to);
+    raw.step(0);
+    assert_eq!(ended(&mut raw), Some((Status::ConnectionReset, 0, detail)));
 }
 
 #[test]

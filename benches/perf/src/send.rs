@@ -169,7 +169,7 @@ fn timed(kind: Kind, pair: &Pair, plan: &Plan) -> Result<Row> {
             )?
         }
     }
-    .ok(kind.name())?;
+    .ok(&format!("{} to {}", kind.name(), pair.server))?;
     let verdict = pair.verdict()?;
     let half = if kind == Kind::Latency { 2.0 } else { 1.0 };
     let mean_ns = result.elapsed_ns as f64 / f64::from(plan.count.max(1)) / half;

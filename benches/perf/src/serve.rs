@@ -32,16 +32,17 @@ pub fn serve(side: &Side, listener: SessionId, patience: Duration) -> Result<()>
         }
         // The client reports a failed run: it gets status and count from the verdict.
         let r = run(side, session, listener, &plan)?;
-        side.tell(
-            session,
-            &Verdict {
-                status: r.status,
-                detail: r.detail,
-                messages: r.messages,
-                wrong: r.wrong,
-            }
-            .encode(),
-        )?;
+        let verdict = Verdict {
+            status: r.status,
+            detail: r.detail,
+            messages: r.messages,
+            wrong: r.wrong,
+        };
+        if let Err(untold) = side.tell(session, &verdict.encode()) {
+            // A session that has ended carries no verdict either: the kernel's error says why it has.
+            r.ok(&format!("receiving from {}", side.peer(session)))?;
+            return Err(untold);
+        }
     }
     side.close(session)
 }

@@ -230,6 +230,13 @@ impl Side {
         self.call("the receiving kernel's word", d).map(|_| ())
     }
 
+    /// The peer of a session, for messages.
+    pub fn peer(&self, s: SessionId) -> String {
+        let sessions = self.nic.sessions();
+        let peer = sessions.iter().find(|i| i.id == s).and_then(|i| i.peer);
+        peer.map_or_else(|| "a peer that is gone".into(), |p| p.to_string())
+    }
+
     /// Closes a session and delivers what was sent on it.
     pub fn close(&self, s: SessionId) -> Result<()> {
         let mut d = Descriptor::new(Opcode::Close);
@@ -399,8 +406,13 @@ pub struct OperationFailed {
 
 impl OperationFailed {
     /// What to do about it.
-    pub fn advice(&self) -> &'static str {
-        self.status.help()
+    pub fn advice(&self) -> String {
+        self.status.with_detail(self.detail).to_string()
+    }
+
+    /// Whether it is a loss on the wire, and not the peer's end.
+    pub fn is_loss(&self) -> bool {
+        self.status == Status::ConnectionReset && self.detail != 0
     }
 }
 

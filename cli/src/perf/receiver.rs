@@ -16,6 +16,7 @@ use crate::child::End;
 use crate::scratch::Folder;
 use crate::{stdio, Exit, Problem};
 use ringbell_perf::side::Side;
+use ringbell_perf::OperationFailed;
 
 /// Interval between two checks of the process.
 const LOOK: Duration = Duration::from_millis(20);
@@ -139,6 +140,11 @@ impl Receiver {
 
     /// Ends it because of an error; returns the error, with its end in front when it had ended before.
     pub(super) fn blame(self, error: anyhow::Error) -> anyhow::Error {
+        let failed = error.downcast_ref::<OperationFailed>();
+        if failed.is_some_and(OperationFailed::is_loss) {
+            // It has ended for the same reason.
+            return error;
+        }
         let pid = self.child().id();
         let start = Instant::now();
         loop {

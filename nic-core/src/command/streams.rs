@@ -109,7 +109,8 @@ impl Streams {
         let refusal = match &session.state {
             State::Stream(s) if s.reset => {
                 let failed = engines.failure_on(s.transport, s.conn);
-                failed.map_or((Status::ConnectionReset, 0), EngineFailed::status)
+                let detail = self.transports[s.transport].reset_detail(s.conn);
+                failed.map_or((Status::ConnectionReset, detail), EngineFailed::status)
             }
             State::Stream(s) => return Ok((s.transport, s.conn)),
             State::Broken => (Status::NotConnected, 0),

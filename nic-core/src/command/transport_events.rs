@@ -120,7 +120,12 @@ impl Streams {
             State::Stream(s) => {
                 s.reset |= reset;
                 s.peer_closed |= !reset;
-                env.push(kind, id.0, 0);
+                let why = if reset {
+                    self.transports[t].reset_detail(conn)
+                } else {
+                    0
+                };
+                env.push(kind, id.0, why);
             }
             State::Listening(l) => {
                 // Not accepted yet: its `ACCEPT` will report it.

@@ -144,24 +144,32 @@ pub enum TransportEvent {
 
 impl TransportEvent {
     /// The end of a send that was not queued.
-    pub(crate) fn send_refused(conn: ConnId, token: WorkToken, status: Status) -> TransportEvent {
+    pub(crate) fn send_refused(
+        conn: ConnId,
+        token: WorkToken,
+        (status, detail): (Status, u64),
+    ) -> TransportEvent {
         TransportEvent::SendDone {
             conn,
             token,
             status,
             bytes: 0,
-            detail: 0,
+            detail,
         }
     }
 
     /// The end of a receive that was not queued.
-    pub(crate) fn recv_refused(conn: ConnId, token: WorkToken, status: Status) -> TransportEvent {
+    pub(crate) fn recv_refused(
+        conn: ConnId,
+        token: WorkToken,
+        (status, detail): (Status, u64),
+    ) -> TransportEvent {
         TransportEvent::RecvDone {
             conn,
             token,
             status,
             bytes: 0,
-            detail: 0,
+            detail,
         }
     }
 }

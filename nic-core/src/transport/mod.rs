@@ -238,6 +238,12 @@ pub trait Transport: Sharer + Send {
     /// When `step` must be called again although nothing arrives.
     fn next_timer(&self) -> Option<NicTime>;
 
+    /// Why a connection was reset: the detail of operations that come after it. 0: there is no more to say.
+    fn reset_detail(&self, conn: ConnId) -> u64 {
+        let _ = conn;
+        0
+    }
+
     /// Addresses of local ends: `(local, peer)` of a connection, for `doctor`, events and `accept`.
     fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)>;
 

@@ -233,7 +233,8 @@ impl CardTransport {
                     ..
                 } => self.work_done(token, status, bytes, detail),
                 TransportEvent::Reset { conn } => {
-                    self.end_all(conn, [(Status::ConnectionReset, 0); 2]);
+                    let reset = (Status::ConnectionReset, self.inner.reset_detail(conn));
+                    self.end_all(conn, [reset; 2]);
                     if let Some(link) = self.links.get_mut(&conn) {
                         link.is_dead = true;
                     }

@@ -271,6 +271,10 @@ impl Transport for CardTransport {
         self.inner.undelivered(conn)
     }
 
+    fn reset_detail(&self, conn: ConnId) -> u64 {
+        self.inner.reset_detail(conn)
+    }
+
     fn watch(&mut self, conn: ConnId) {
         self.inner.watch(conn);
     }

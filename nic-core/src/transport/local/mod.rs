@@ -565,7 +565,7 @@ impl Transport for LocalTransport {
     }
 
     fn post_send(&mut self, conn: ConnId, work: SendWork) {
-        let done = |status| TransportEvent::send_refused(conn, work.token, status);
+        let done = |status| TransportEvent::send_refused(conn, work.token, (status, 0));
         match self.conn(conn.0) {
             Some(c) if c.reset || c.peer_closed => {
                 self.events.push_back(done(Status::ConnectionReset));
@@ -613,7 +613,7 @@ impl Transport for LocalTransport {
     }
 
     fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
-        let done = |status| TransportEvent::recv_refused(conn, work.token, status);
+        let done = |status| TransportEvent::recv_refused(conn, work.token, (status, 0));
         match self.conn(conn.0) {
             Some(c) if c.reset => self.events.push_back(done(Status::ConnectionReset)),
             Some(c) if !c.closing && c.phase != Phase::Zombie => {

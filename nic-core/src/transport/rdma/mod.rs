@@ -307,7 +307,7 @@ impl RdmaTransport {
             }
         };
         self.events
-            .push_back(TransportEvent::send_refused(conn, work.token, refused));
+            .push_back(TransportEvent::send_refused(conn, work.token, (refused, 0)));
     }
 
     /// Frees a connection that has nothing left to send.
@@ -447,7 +447,7 @@ impl Transport for RdmaTransport {
             }
         };
         self.events
-            .push_back(TransportEvent::recv_refused(conn, work.token, refused));
+            .push_back(TransportEvent::recv_refused(conn, work.token, (refused, 0)));
     }
 
     fn recv_now(

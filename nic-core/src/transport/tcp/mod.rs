@@ -340,7 +340,7 @@ impl Transport for TcpTransport {
             }
         };
         self.events
-            .push_back(TransportEvent::send_refused(conn, work.token, refused));
+            .push_back(TransportEvent::send_refused(conn, work.token, (refused, 0)));
     }
 
     fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
@@ -358,7 +358,7 @@ impl Transport for TcpTransport {
             }
         };
         self.events
-            .push_back(TransportEvent::recv_refused(conn, work.token, refused));
+            .push_back(TransportEvent::recv_refused(conn, work.token, (refused, 0)));
     }
 
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {

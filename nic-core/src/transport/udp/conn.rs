@@ -34,8 +34,8 @@ pub(super) enum Phase {
     Incoming(ListenerId),
     /// Reported as established.
     Open,
-    /// Reported as reset; the id stays until it is closed.
-    Dead,
+    /// Reported as reset, because of these messages if they are known; the id stays until it is closed.
+    Dead(Option<Gap>),
     /// `close` was called and not yet answered.
     Closing,
     /// The id was given back; the peer has not ended its direction.
@@ -326,14 +326,27 @@ impl Conn {
         self.tx.terms = Terms { payload, ..*theirs };
     }
 
+    /// The messages whose loss has ended the session, or is about to.
+    pub(super) fn gap(&self) -> Option<Gap> {
+        match self.phase {
+            Phase::Dead(gap) => gap,
+            _ => self.rx.gap,
+        }
+    }
+
+    /// Our end, as messages to it name it.
+    pub(super) fn end(&self) -> End {
+        End {
+            session: self.key(),
+            tag: self.tag,
+        }
+    }
+
     /// A message to the peer.
     pub(super) fn signed(&self, sequence: u32, kind: Kind) -> Signature {
         Signature {
             to: self.far.end,
-            from: End {
-                session: self.key(),
-                tag: self.tag,
-            },
+            from: self.end(),
             sequence,
             kind,
         }

@@ -54,7 +54,7 @@ use crate::memory::Sharer;
 use crate::network::{Network, Protocol, Routes, Waiter};
 use crate::port::Batch;
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
-use crate::wire::accl::End;
+use crate::wire::accl::{End, Gap};
 
 /// Most sessions: what ACCL's `destination` can tell apart.
 pub const SESSIONS_MAX: usize = 1 << 16;
@@ -62,6 +62,8 @@ pub const SESSIONS_MAX: usize = 1 << 16;
 const WINDOWS: std::ops::RangeInclusive<usize> = 4_096..=1 << 26;
 /// Fewest payload bytes of a message that both ends must take.
 const PAYLOAD_MIN: usize = 256;
+/// Freed sessions whose gap is kept for a peer that has not got the reset.
+const GAPS_KEPT: usize = 32;
 
 /// Settings of a [`UdpTransport`].
 #[derive(Debug, Clone)]
@@ -158,6 +160,8 @@ pub struct UdpTransport {
     answers: VecDeque<Answer>,
     /// Sessions that peers have asked for, by their address and end.
     requests: HashMap<(Ipv4Addr, End), usize>,
+    /// Our ends of sessions that a gap has ended and that are freed, oldest first.
+    gaps: VecDeque<(End, Gap)>,
     /// Packets that are being sent, and for whom, when they found no room.
     batch: Batch,
     unsent: Option<Unsent>,
@@ -173,6 +177,12 @@ impl std::fmt::Debug for UdpTransport {
             .field("counters", &self.counters)
             .finish_non_exhaustive()
     }
+}
+
+/// How operations of a session end that is reset, because of a gap if there is one.
+fn reset_by(gap: Option<Gap>) -> (Status, u64) {
+    let detail = gap.map_or(0, |g| u64::from(g.expected) << 32 | u64::from(g.got));
+    (Status::ConnectionReset, detail)
 }
 
 /// A session as the network knows it.
@@ -213,6 +223,7 @@ impl UdpTransport {
             letters: VecDeque::new(),
             answers: VecDeque::new(),
             requests: HashMap::new(),
+            gaps: VecDeque::new(),
             batch: Batch::new(),
             unsent: None,
             events: VecDeque::new(),
@@ -247,11 +258,23 @@ impl UdpTransport {
     /// Frees a session.
     fn free(&mut self, index: usize) {
         if let Some(c) = self.table.remove(index) {
+            if let Some(gap) = c.gap() {
+                if self.gaps.len() == GAPS_KEPT {
+                    self.gaps.pop_front();
+                }
+                self.gaps.push_back((c.end(), gap));
+            }
             let request = (*c.peer.ip(), c.far.end);
             if self.requests.get(&request) == Some(&index) {
                 self.requests.remove(&request);
             }
         }
+    }
+
+    /// The messages whose loss has ended a session that is freed, by our end of it.
+    fn gap_of_freed(&self, end: End) -> Option<Gap> {
+        let kept = self.gaps.iter().rev().find(|(of, _)| *of == end);
+        kept.map(|(_, gap)| *gap)
     }
 
     /// Frees a session whose peer may not know that it ends, and says so once.
@@ -260,7 +283,7 @@ impl UdpTransport {
             if let Phase::Incoming(listener) = c.phase {
                 self.listeners.handshake_over(listener, false);
             }
-            self.answers.extend(Answer::goodbye(c, None));
+            self.answers.extend(Answer::goodbye(c));
         }
         self.free(index);
     }
@@ -310,13 +333,15 @@ impl Transport for UdpTransport {
 
     fn post_send(&mut self, conn: ConnId, work: SendWork) {
         let refused = match self.table.by_id(conn) {
-            None => Status::NotConnected,
-            Some(c) if c.phase == Phase::Dead => Status::ConnectionReset,
-            Some(c) if c.tx.fin != Fin::Open => Status::NotConnected,
-            Some(c) => {
-                c.sends.post(work);
-                return self.mark(index_of(conn));
-            }
+            None => (Status::NotConnected, 0),
+            Some(c) => match c.phase {
+                Phase::Dead(gap) => reset_by(gap),
+                _ if c.tx.fin != Fin::Open => (Status::NotConnected, 0),
+                _ => {
+                    c.sends.post(work);
+                    return self.mark(index_of(conn));
+                }
+            },
         };
         self.events
             .push_back(TransportEvent::send_refused(conn, work.token, refused));
@@ -324,13 +349,15 @@ impl Transport for UdpTransport {
 
     fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
         let refused = match self.table.by_id(conn) {
-            None => Status::NotConnected,
-            Some(c) if c.phase == Phase::Closing => Status::NotConnected,
-            Some(c) if c.phase == Phase::Dead => Status::ConnectionReset,
-            Some(c) => {
-                c.recvs.post(work);
-                return self.mark(index_of(conn));
-            }
+            None => (Status::NotConnected, 0),
+            Some(c) => match c.phase {
+                Phase::Dead(gap) => reset_by(gap),
+                Phase::Closing => (Status::NotConnected, 0),
+                _ => {
+                    c.recvs.post(work);
+                    return self.mark(index_of(conn));
+                }
+            },
         };
         self.events
             .push_back(TransportEvent::recv_refused(conn, work.token, refused));
@@ -448,6 +475,11 @@ impl Transport for UdpTransport {
 
     fn next_timer(&self) -> Option<NicTime> {
         self.turns.next_timer()
+    }
+
+    fn reset_detail(&self, conn: ConnId) -> u64 {
+        let gap = self.table.get_by_id(conn).and_then(Conn::gap);
+        reset_by(gap).1
     }
 
     fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {

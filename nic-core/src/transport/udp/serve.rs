@@ -9,7 +9,7 @@ use ringbell_nic_abi::Status;
 
 use super::conn::{Arrived, Conn, Fin, Phase};
 use super::sessions::{Answer, Letter, BLOCKED, HOW, LETTERS_MAX};
-use super::UdpTransport;
+use super::{reset_by, UdpTransport};
 use crate::datapath::Datapath;
 use crate::engine::EngineFailed;
 use crate::network::{Headers, Link, Network, Packet, Protocol, Refused, Resolved};
@@ -124,7 +124,7 @@ impl UdpTransport {
                 %peer, expected, got,
                 "messages of the peer are missing, from the expected number up to the one that came; transport udp sends none again, so the session is reset. Use rdma or tcp over this network"
             );
-            self.answers.extend(Answer::goodbye(c, Some(gap)));
+            self.answers.extend(Answer::goodbye(c));
             self.broken(index, Some(gap));
             return true;
         }
@@ -254,10 +254,9 @@ impl UdpTransport {
         let Some(c) = self.table.at(index) else {
             return;
         };
-        let detail = gap.map_or(0, |g| u64::from(g.expected) << 32 | u64::from(g.got));
         let (conn, is_closing) = (c.id, c.phase == Phase::Closing);
-        c.fail_all((Status::ConnectionReset, detail), &mut self.events);
-        c.phase = Phase::Dead;
+        c.fail_all(reset_by(gap), &mut self.events);
+        c.phase = Phase::Dead(gap);
         (c.ask, c.deadline, c.probes.next) = (None, None, None);
         self.events.push_back(TransportEvent::Reset { conn });
         if is_closing {
@@ -272,7 +271,7 @@ impl UdpTransport {
             return;
         };
         c.fail_all(failed.status(), &mut self.events);
-        self.answers.extend(Answer::goodbye(c, None));
+        self.answers.extend(Answer::goodbye(c));
         self.broken(index, None);
     }
 
@@ -315,7 +314,7 @@ impl UdpTransport {
                 self.free(index);
             }
             Phase::Orphan => self.free(index),
-            Phase::Resolving | Phase::Requesting | Phase::Dead => {}
+            Phase::Resolving | Phase::Requesting | Phase::Dead(_) => {}
         }
     }
 
@@ -355,7 +354,8 @@ impl UdpTransport {
                 signature.kind,
                 Kind::Data(_) | Kind::End(_) | Kind::Probe(_)
             ) {
-                self.reply(from, signature, Kind::Reset(None));
+                let gap = self.gap_of_freed(signature.to);
+                self.reply(from, signature, Kind::Reset(gap));
             }
             return;
         };
@@ -371,8 +371,12 @@ impl UdpTransport {
                 self.fail_connect(index, status);
             }
             (Kind::Reset(gap), _) => self.reset(index, *gap),
+            // It has not got our reset.
+            (Kind::Probe(_), Phase::Dead(gap)) => {
+                self.reply(from, signature, Kind::Reset(gap));
+            }
             (Kind::Accept(_) | Kind::Refuse { .. } | Kind::Connect { .. }, _)
-            | (_, Phase::Resolving | Phase::Requesting | Phase::Dead) => {}
+            | (_, Phase::Resolving | Phase::Requesting | Phase::Dead(_)) => {}
             _ => {
                 self.established(index);
                 self.take_one(index, (signature, payload), data);
@@ -396,7 +400,7 @@ impl UdpTransport {
             Arrived::Again => self.counters.duplicates += 1,
             Arrived::Rejected => {
                 self.counters.invalid += 1;
-                self.answers.extend(Answer::goodbye(c, None));
+                self.answers.extend(Answer::goodbye(c));
                 return self.reset(index, None);
             }
         }

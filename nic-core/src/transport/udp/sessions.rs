@@ -21,7 +21,7 @@ use crate::port::Batch;
 use crate::transport::connections::index_of;
 use crate::transport::TransportEvent;
 use crate::types::NicTime;
-use crate::wire::accl::{End, Gap, Kind, Signature, Terms, ACCL_UDP_PORT, SIGNATURE_BYTES};
+use crate::wire::accl::{End, Kind, Signature, Terms, ACCL_UDP_PORT, SIGNATURE_BYTES};
 use crate::wire::roce::icrc::Flow;
 
 /// A request whose answer is not confirmed after this long is dropped.
@@ -69,12 +69,12 @@ enum Place {
 }
 
 impl Answer {
-    /// Tells the peer of a session that it ends. `None`: the peer knows nothing of it.
-    pub(super) fn goodbye(c: &Conn, gap: Option<Gap>) -> Option<Answer> {
+    /// Tells the peer of a session that it ends, and which messages were missing if that is why. `None`: the peer knows nothing of it.
+    pub(super) fn goodbye(c: &Conn) -> Option<Answer> {
         let hop = c.hop.filter(|_| c.far.end != End::default())?;
         Some(Answer {
             to: Place::Hop(hop, c.far.flow),
-            signature: c.signed(0, Kind::Reset(gap)),
+            signature: c.signed(0, Kind::Reset(c.gap())),
         })
     }
 }
@@ -239,7 +239,7 @@ impl UdpTransport {
         };
         if c.phase == Phase::Requesting {
             if !are_met(terms) {
-                self.answers.extend(Answer::goodbye(c, None));
+                self.answers.extend(Answer::goodbye(c));
                 return self.fail_connect(index, Status::ConnectionRefused);
             }
             c.start(signature.from, signature.sequence, terms);
