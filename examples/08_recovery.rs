@@ -115,7 +115,6 @@ fn launch() -> Result<(), Error> {
             failed.push(format!("rank {rank}: {status}"));
         }
     }
-    let _ = std::fs::remove_dir_all(server.id().local_directory());
     match failed.is_empty() {
         true => {
             println!("rank {VICTIM} was killed in round {KILLED_IN}; the others finished");

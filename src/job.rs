@@ -10,7 +10,6 @@ pub use ringbell_job::{
     UniqueIdError,
 };
 use ringbell_nic_core::port::mem::MemSwitch;
-use ringbell_nic_core::scratch;
 
 use crate::nic::{Cidr, PortSpec};
 use crate::{NicBuilder, OpenError};
@@ -40,10 +39,6 @@ impl NicBuilder {
     ///
     /// [`open`](NicBuilder::open) fails when the launcher names a port, a transport or a switch that cannot be used.
     pub fn job(self, job: &Job) -> NicBuilder {
-        if job.serves() {
-            // Jobs that were killed have left their directories; `ringbell run` does the same before it starts ranks.
-            scratch::sweep();
-        }
         let mut builder = self.rank(job.id(), job.rank());
         builder.options.host = towards(job.id().address());
         if let Some(transport) = job.transport() {

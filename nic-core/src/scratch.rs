@@ -1,7 +1,8 @@
 //! Temporary directories, removed when no process uses them any more.
 //!
 //! A process that uses one holds a shared `flock` on the directory itself ([`Held`]); the system lets go of it when the
-//! process ends, for any reason. So a directory that can be locked exclusively is stale, and [`sweep`] removes it. Only
+//! process ends, for any reason. So a directory that can be locked exclusively is stale. The last process that leaves it removes
+//! it ([`Held::leave`]), with what killed ones have left in it; where that one was killed as well, [`sweep`] does. Only
 //! names of the forms below are considered, only directories of this user, and never through a link.
 #![allow(clippy::disallowed_methods)] // The edge: waits shortly for a directory that is just being removed.
 
@@ -31,7 +32,16 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// A directory that stays while this exists.
 #[derive(Debug)]
 pub struct Held {
-    _lock: OwnedFd,
+    lock: OwnedFd,
+}
+
+impl Held {
+    /// Removes the directory, whose path this is, unless others hold it or its name has none of this module's forms.
+    pub fn leave(self, path: &Path) {
+        if is_swept(path) {
+            remove_if_free(&self.lock, path);
+        }
+    }
 }
 
 /// Where directories of this user's processes belong: `XDG_RUNTIME_DIR`, else among the temporary files.
@@ -77,7 +87,7 @@ fn try_hold(path: &Path) -> std::io::Result<Held> {
         Err(error) => tracing::debug!(%error, path = %path.display(), "cannot be locked"),
     }
     match is_at(&dir, path)? {
-        true => Ok(Held { _lock: dir }),
+        true => Ok(Held { lock: dir }),
         false => Err(ErrorKind::NotFound.into()),
     }
 }
@@ -109,15 +119,15 @@ pub fn sweep_in(base: &Path) {
         return;
     };
     for entry in entries.flatten() {
-        let name = entry.file_name();
-        if name.to_str().is_some_and(is_ours) {
+        if is_swept(&entry.path()) {
             remove_if_left(&entry.path());
         }
     }
 }
 
-/// Whether a name has one of the forms that directories of this module get.
-fn is_ours(name: &str) -> bool {
+/// Whether a directory has a name of this module's forms, and so is removed when no process holds it.
+pub fn is_swept(path: &Path) -> bool {
+    let name = path.file_name().and_then(|n| n.to_str()).unwrap_or("");
     let parts = name.strip_prefix(PREFIX).and_then(|n| n.split_once('-'));
     let Some((kind, end)) = parts.filter(|(kind, _)| KINDS.contains(kind)) else {
         return false;
@@ -130,12 +140,18 @@ fn is_ours(name: &str) -> bool {
 
 fn remove_if_left(path: &Path) {
     let Ok(dir) = open_dir(path) else { return };
-    let ours = fstat(&dir).is_ok_and(|s| s.st_uid == rustix::process::getuid().as_raw());
+    if fstat(&dir).is_ok_and(|s| s.st_uid == rustix::process::getuid().as_raw()) {
+        remove_if_free(&dir, path);
+    }
+}
+
+/// Removes a directory of this user that no other open file has locked.
+fn remove_if_free(dir: &OwnedFd, path: &Path) {
     // Held until it is gone: a process that makes it again meanwhile waits, and then finds another one.
-    if !ours || flock(&dir, FlockOperation::NonBlockingLockExclusive).is_err() {
+    if flock(dir, FlockOperation::NonBlockingLockExclusive).is_err() {
         return;
     }
-    if is_at(&dir, path).is_ok_and(|same| same) {
+    if is_at(dir, path).is_ok_and(|same| same) {
         match std::fs::remove_dir_all(path) {
             Ok(()) => tracing::info!(path = %path.display(), "removed what no process uses"),
             Err(error) => tracing::debug!(%error, path = %path.display(), "cannot be removed"),
@@ -188,6 +204,23 @@ mod tests {
         drop(held_lock);
         sweep_in(&base);
         assert!(!held.exists());
+        let _ = std::fs::remove_dir_all(&base);
+    }
+
+    #[test]
+    fn the_last_to_leave_removes_a_directory_with_what_killed_processes_have_left() {
+        let base = fresh("leave");
+        let job = base.join(format!("ringbell-job-{}", "e".repeat(JOB_DIGITS)));
+        let [a, b, killed] = [(); 3].map(|()| hold(&job, || make(&job)).expect("made"));
+        std::fs::write(job.join("10.77.0.3.sock"), b"x").expect("written");
+        drop(killed);
+        a.leave(&job);
+        assert!(job.is_dir(), "another process holds it");
+        b.leave(&job);
+        assert!(!job.exists());
+        let own = base.join("mine");
+        hold(&own, || make(&own)).expect("made").leave(&own);
+        assert!(own.is_dir(), "a directory that the user has named");
         let _ = std::fs::remove_dir_all(&base);
     }
 

@@ -16,12 +16,13 @@ use crate::wake::WakeCell;
 /// Key of the listening socket in the epoll set; links have their index.
 pub(super) const LISTENER: u64 = u64::MAX;
 
-/// See the module text. Dropping it takes the socket out of the directory.
+/// See the module text. Dropping it takes the socket out of the directory, and the last one removes the directory of a job.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) network: Network,
     pub(super) directory: PathBuf,
-    _held: Held,
+    /// `None` only while it is dropped.
+    held: Option<Held>,
     socket_path: PathBuf,
     pub(super) listener: OwnedFd,
     /// Watches the listening socket and those of the links.
@@ -63,7 +64,7 @@ impl Endpoint {
         Ok(Endpoint {
             network: Network::of(config),
             directory,
-            _held: held,
+            held: Some(held),
             socket_path,
             listener,
             epoll,
@@ -88,6 +89,9 @@ impl Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.socket_path);
+        if let Some(held) = self.held.take() {
+            held.leave(&self.directory);
+        }
     }
 }
 

@@ -3,6 +3,9 @@
 //! A directory of mode 0700 holds one Unix socket per NIC, named by its IPv4 address. A newcomer
 //! connects, both sides check the other's uid, and one packet each way carries version, job secret, network
 //! and the descriptors of what is shared. A peer that sends anything else is dropped.
+//!
+//! The directory of a job is removed by the NIC that leaves it last. The first NIC of a job removes those of jobs whose processes
+//! were all killed ([`scratch`]).
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -133,9 +136,13 @@ pub(super) fn directory(configured: Option<&Path>) -> Result<(PathBuf, Held), Lo
         why,
     };
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+    let mut is_new = false;
     let make = || match std::fs::DirBuilder::new().mode(0o700).create(&path) {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        made => made,
+        made => {
+            is_new |= made.is_ok();
+            made
+        }
     };
     // Not through a link: in /tmp any user could have put one there.
     let check = || match std::fs::symlink_metadata(&path) {
@@ -155,6 +162,9 @@ pub(super) fn directory(configured: Option<&Path>) -> Result<(PathBuf, Held), Lo
         refuse(e.to_string())
     })?;
     check()?;
+    if let (true, true, Some(parent)) = (is_new, scratch::is_swept(&path), path.parent()) {
+        scratch::sweep_in(parent);
+    }
     Ok((path, held))
 }
 
@@ -397,6 +407,24 @@ mod tests {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .expect("socketpair")
+    }
+
+    #[test]
+    fn the_first_nic_of_a_job_removes_the_directories_of_killed_ones() {
+        let base = std::env::temp_dir().join(format!("rb-jobs-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&base);
+        std::fs::create_dir(&base).expect("a folder");
+        let job = |c: &str| base.join(format!("ringbell-job-{}", c.repeat(32)));
+        let join = |c| directory(Some(&job(c))).expect("ours").1;
+        let (alive, killed) = (join("a"), join("b"));
+        std::fs::write(job("b").join("10.77.0.1.sock"), b"x").expect("written");
+        drop(killed);
+        let next = join("a");
+        assert!(job("b").is_dir(), "a later NIC of a job does not look");
+        let other = join("c");
+        assert!(job("a").is_dir() && !job("b").exists() && job("c").is_dir());
+        drop((alive, next, other));
+        let _ = std::fs::remove_dir_all(&base);
     }
 
     #[test]
