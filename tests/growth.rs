@@ -3,10 +3,12 @@
 
 mod communicators;
 
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use communicators::{each, gpu_choice, options, PATIENCE};
-use ringbell::job::{BootstrapError, Member};
+use ringbell::job::{BootstrapError, BootstrapServer, Member};
 use ringbell::{CollectiveError, CommOptions, Communicator, Nic, Operation, ReduceOp, UniqueId};
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -19,16 +21,20 @@ fn nic(id: &UniqueId, rank: u32) -> Nic {
 /// A job of so many ranks.
 fn job(ranks: u32) -> (UniqueId, Vec<Communicator>) {
     let id = UniqueId::create().expect("a port");
-    let made = std::thread::scope(|s| {
+    (id, joined(&id, ranks))
+}
+
+/// The ranks of a job that is served.
+fn joined(id: &UniqueId, ranks: u32) -> Vec<Communicator> {
+    std::thread::scope(|s| {
         let init = |rank| {
-            let comm = move || Communicator::init(&nic(&id, rank), &id, ranks, rank, &options());
+            let comm = move || Communicator::init(&nic(id, rank), id, ranks, rank, &options());
             s.spawn(comm)
         };
         let all: Vec<_> = (0..ranks).map(init).collect();
         let comms = all.into_iter().map(|t| t.join().expect("no panic"));
         comms.collect::<Result<_, _>>().expect("all come")
-    });
-    (id, made)
+    })
 }
 
 /// A new rank of the job.
@@ -206,10 +212,76 @@ fn the_bootstrap_moves_to_new_ranks_too() {
     let left = each(&four, |c| c.shrink(PATIENCE).expect("two are left"));
     assert_eq!(left[0].job_ranks(), [2, 3]);
     sums(&left);
-    let now = left[0].job_id();
+    let now = left[0].job_id().expect("rank 2 serves");
     let three = grown(&now, &left, 1);
     assert_eq!(three[0].job_ranks(), [2, 3, 4]);
     sums(&three);
+}
+
+/// The process that served ends while the ranks live, and no round of theirs comes in between.
+#[test]
+fn new_ranks_find_the_job_when_its_first_server_has_ended() {
+    let server = BootstrapServer::start(([127, 0, 0, 1], 0).into(), None).expect("a port");
+    let comms = joined(&server.id(), 2);
+    sums(&comms);
+    drop(server);
+    let now = comms[1].job_id().expect("rank 0 takes over");
+    let four = grown(&now, &comms, 2);
+    sums(&four);
+}
+
+const KILLED: &str = "RINGBELL_TEST_KILLED_RANK";
+
+/// The process of `a_killed_rank_leaves_no_directory`: rank 1 of the job.
+#[test]
+#[ignore = "started by a_killed_rank_leaves_no_directory"]
+fn the_rank_that_is_killed() {
+    let id = std::env::var(KILLED).expect("an id");
+    let _nic = nic(&id.parse().expect("an id"), 1);
+    println!("\nready");
+    std::thread::sleep(PATIENCE);
+}
+
+#[test]
+fn a_killed_rank_leaves_no_directory() {
+    let killed = |id: &UniqueId| {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args([
+                "--exact",
+                "the_rank_that_is_killed",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env(KILLED, id.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let ready = lines.map_while(Result::ok).any(|l| l == "ready");
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+        assert!(ready, "it has opened its NIC");
+    };
+    let new = || UniqueId::create().expect("a port");
+    // All ranks are killed: the next job removes what they have left, and nothing that a living process holds.
+    let (ended, living, next) = (new(), new(), new());
+    killed(&ended);
+    let left = ended.local_directory();
+    assert!(
+        left.join("10.77.0.2.sock").exists(),
+        "nothing is left to be removed"
+    );
+    let other = nic(&living, 0);
+    assert!(living.local_directory().is_dir() && !left.exists());
+    // One of two is killed: the other removes the directory when it leaves.
+    let first = nic(&next, 0);
+    killed(&next);
+    let left = next.local_directory();
+    assert!(left.join("10.77.0.2.sock").exists());
+    drop(first);
+    assert!(!left.exists() && living.local_directory().is_dir());
+    drop(other);
+    assert!(!living.local_directory().exists());
 }
 
 #[test]

@@ -137,7 +137,8 @@ rb_result rb_comm_grow(rb_communicator *comm, uint32_t ranks, uint64_t patience_
 /* A new rank's half of rb_comm_grow; `nic` is one of rb_nic_open_new_rank, and can be used for one call. Waits at most for the
  * time-out of making one. `config` must be that of the other ranks. */
 rb_result rb_comm_join(rb_communicator **comm, rb_nic *nic, const rb_comm_config *config);
-/* The id by which processes may join the job of `comm`: the secret, and where the job is served now. */
+/* The id by which processes may join the job of `comm`: the secret, and where the job is served now. Ask for it shortly before:
+ * where the process that served it has ended, another rank takes over, at another address. RB_ERR_JOB: none is left to. */
 rb_result rb_comm_get_unique_id(rb_communicator *comm, rb_unique_id *id);
 /* Makes one communicator of `comm` and another of the same job, whose `count` ranks in the job are `others` (rb_comm_job_rank). The
  * ranks of both call it. The one with the job's lowest rank comes first. Both go on beside the new one. */

@@ -456,9 +456,13 @@ impl Communicator {
         membership::shrink(self, patience)
     }
 
-    /// The job's id at the address where it is served now: a process that has it may [`join`](Communicator::join).
-    pub fn job_id(&self) -> UniqueId {
-        self.inner.member.id_now()
+    /// The job's id at the address where it is served now: a process that has it may [`join`](Communicator::join). Ask for it
+    /// shortly before: where the process that served it has ended, another rank's takes over and the address is a new one.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Lost`] when no rank that is left serves it.
+    pub fn job_id(&self) -> Result<UniqueId, CollectiveError> {
+        Ok(self.inner.member.id_now()?)
     }
 
     /// The NIC's number of it.

@@ -330,6 +330,7 @@ unsafe extern "C" fn rb_comm_get_unique_id(comm: *mut c_void, id: *mut UniqueIdT
         // SAFETY: by this function's contract.
         let out = unsafe { Out::new(id, "`id`")? };
         let id = COMMS.get(comm.addr())?.comm.job_id();
+        let id = id.map_err(|e| Failure::collective(&e))?;
         out.set(UniqueIdText {
             text: chars(&id.to_string()),
         });

@@ -274,8 +274,10 @@ impl Comm {
 
     /// The id by which processes join the job.
     #[getter]
-    fn job_id(&self) -> PyResult<String> {
-        Ok(self.comm()?.job_id().to_string())
+    fn job_id(&self, py: Python<'_>) -> PyResult<String> {
+        // A server that has ended is looked for.
+        let id = self.waiting(py, |comm| comm.job_id())?;
+        Ok(id.map_err(|e| failure::collective(&e))?.to_string())
     }
 
     #[getter]

@@ -21,6 +21,8 @@ pub(super) const GRACE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(20);
 /// Longest wait for a successor's answer before the next one is asked.
 const ANSWER: Duration = Duration::from_secs(10);
+/// Longest search for a successor outside a round.
+const TAKE_OVER: Duration = Duration::from_secs(20);
 /// Longest wait for a connection that checks whether a rank is alive; the address of a process that has ended refuses at once.
 const PROBE: Duration = Duration::from_secs(1);
 
@@ -120,6 +122,32 @@ impl Link {
     /// Address of the current server.
     pub(super) fn at(&self) -> SocketAddr {
         self.at
+    }
+
+    /// The same after a check that it serves: a server that has ended is left for the next one, where a new rank finds it.
+    pub(super) fn serving(&mut self) -> Result<SocketAddr, BootstrapError> {
+        if self.is_closed() {
+            self.stream = None;
+            self.move_on(Instant::now() + TAKE_OVER)?;
+        }
+        Ok(self.at)
+    }
+
+    /// Whether the server has closed the connection. One that is only unreachable has not: the others may still be with it.
+    fn is_closed(&self) -> bool {
+        let Some(stream) = &self.stream else {
+            return true;
+        };
+        if stream.set_nonblocking(true).is_err() {
+            return false;
+        }
+        let seen = stream.peek(&mut [0]);
+        // It was blocking before; a failure shows in the next round.
+        let _ = stream.set_nonblocking(false);
+        match seen {
+            Ok(bytes) => bytes == 0,
+            Err(e) => !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
+        }
     }
 
     /// Own address on the route to the first server.

@@ -115,9 +115,14 @@ impl Member {
         self.ranks
     }
 
-    /// The job's id at the address where it is served now: for ranks that join it.
-    pub fn id_now(&self) -> UniqueId {
-        UniqueId::new(self.link().at(), *self.id.secret())
+    /// The job's id at the address where it is served now: for ranks that join it. Where the serving process has ended, the
+    /// lowest rank that is left takes over first. Waits for a round of this rank that is under way.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Lost`] when no rank takes over: none is left, or no communicator was made yet.
+    pub fn id_now(&self) -> Result<UniqueId, BootstrapError> {
+        let at = self.link().serving()?;
+        Ok(UniqueId::new(at, *self.id.secret()))
     }
 
     /// The job.

@@ -8,7 +8,8 @@
 //! rank had before, and waits until a round of others takes it in ([`Member::grow`]).
 //!
 //! When the serving process ends, the lowest rank of the job that is left takes over: each listens from the start, and all hold
-//! the list of addresses (`link`).
+//! the list of addresses (`link`). A member notices it in its next round, or when it is asked for the job's id
+//! ([`Member::id_now`]).
 //!
 //! Both ends of each connection prove that they hold the job's secret, by a challenge and a MAC (`proof`). The secret never
 //! travels, so a process that takes the bootstrap's port first, or records the traffic, learns nothing. Later messages are

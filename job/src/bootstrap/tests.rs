@@ -340,6 +340,40 @@ fn the_lowest_rank_left_takes_over_each_time_the_server_ends() {
 }
 
 #[test]
+fn an_id_names_the_rank_that_takes_over_as_soon_as_the_server_has_ended() {
+    for killed in 0..3 {
+        let server = server();
+        let mut members: Vec<Option<Member>> = joined(&server, 4).into_iter().map(Some).collect();
+        let asked = members[3].as_ref().expect("alive").id_now();
+        assert_eq!(asked.expect("it serves"), server.id(), "nothing moves");
+        drop(server);
+        // The first ranks in line may have ended with it.
+        members[..killed].fill_with(|| None);
+        let left: Vec<&Member> = members.iter().flatten().collect();
+        let id = left[left.len() - 1].id_now().expect("a rank takes over");
+        assert_eq!(Some(id.address()), left[0].standby_address());
+        let ranks: Vec<u32> = left.iter().map(|m| m.rank()).collect();
+        let new = Member::join_running(&id, PATIENCE).expect("joins");
+        let taken_in = std::thread::scope(|s| {
+            let entered = s.spawn(|| new.enter(b"new", PATIENCE));
+            for m in &left {
+                let ranks = &ranks;
+                s.spawn(move || m.grow(ranks, 5, 1, b"old", PATIENCE).expect("grows"));
+            }
+            entered.join().expect("no panic").expect("taken in")
+        });
+        assert_eq!(taken_in.parts.len(), left.len() + 1);
+        assert_eq!(taken_in.parts.last(), Some(&(4, b"new".to_vec())));
+    }
+    // Without any rank in line there is an error, and no address of a process that has ended.
+    let server = server();
+    let alone = Member::join(&server.id(), 0, 2, PATIENCE).expect("joins");
+    drop(server);
+    let e = alone.id_now().expect_err("none takes over");
+    assert!(matches!(e, BootstrapError::Lost { .. }), "{e}");
+}
+
+#[test]
 fn an_excluded_rank_gets_the_reason_from_a_later_server() {
     let server = server();
     let members = joined(&server, 3);

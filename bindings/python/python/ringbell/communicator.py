@@ -131,7 +131,9 @@ class Communicator:
 
     @property
     def job_id(self) -> str:
-        """The id by which a process may :func:`join` the job. It has the job's secret: keep it like a password."""
+        """The id by which a process may :func:`join` the job. It has the job's secret: keep it like a password.
+
+        Ask for it shortly before: where the process that served the job has ended, another rank takes over, at another address."""
         return self._comm.job_id
 
     @property
