@@ -187,6 +187,7 @@ impl Outsider {
             extended: Extended::Datagram(Deth {
                 key: QKEY_GSI,
                 source: gsi,
+                reserved: 0,
             }),
         };
         self.sent += 1;

@@ -64,6 +64,7 @@ fn random_extended(opcode: RoceOpcode, rng: &mut Rng) -> Extended {
     let deth = Deth {
         key: n,
         source: Qpn::new(rng.below(1 << 24) as u32),
+        reserved: rng.below(1 << 8) as u8,
     };
     match opcode {
         Op::SendLastImm | Op::SendOnlyImm | Op::WriteLastImm => Extended::Immediate(n),
@@ -593,6 +594,7 @@ fn scapy_and_tshark_agree_on_connection_management() {
         extended: Extended::Datagram(Deth {
             key: QKEY_GSI,
             source: Qpn::new(QPN_GSI),
+            reserved: 0,
         }),
     };
     let frames: Vec<_> = messages

@@ -55,11 +55,15 @@ impl End {
 
     /// `None`, visibly: this machine has no such address.
     fn at(address: IpAddr) -> Option<End> {
-        let config = ContextConfig {
+        End::with(&ContextConfig {
             address,
             ..ContextConfig::default()
-        };
-        let context = Context::open(&config);
+        })
+    }
+
+    /// As above.
+    fn with(config: &ContextConfig) -> Option<End> {
+        let context = Context::open(config);
         let context = context.inspect_err(|e| eprintln!("SKIPPED: {e}")).ok()?;
         let pd = context.alloc_pd().expect("a domain");
         let cq = context.create_cq(512, None).expect("a queue");
@@ -159,15 +163,13 @@ fn messages_of_ipv6_arrive_behind_the_whole_header_and_can_be_answered() {
     // Base and datagram header, padding and CRC besides.
     let len = 8 + 12 + 8 + 99 + 1 + 4;
     assert_eq!(header[..8], [0x60, 0, 0, 0, 0, len, 17, 64]);
-    // Without what the contexts can beside the standard.
+    // As both programs know them, with what the contexts can beside the standard.
     for (at, end) in [(8, &a), (24, &b)] {
-        let mut gid = end.context.gid();
-        gid.0[6..8].fill(0);
-        assert_eq!(header[at..at + 16], gid.0);
+        assert_eq!(header[at..at + 16], end.context.gid().0);
     }
     assert_eq!(b.bytes(INTO + GRH_BYTES as u64, 99), bytes);
     let back = sender(&header).expect("a's address");
-    assert_eq!(address(back), address(a.context.gid()));
+    assert_eq!(back, a.context.gid());
     let handle = b.pd.create_ah(back).expect("a context");
     a.receive(9, GRH_BYTES as u32);
     let to = (&handle, a.qp.number(), KEY);
@@ -215,22 +217,19 @@ fn messages_arrive_behind_the_networks_header_and_can_be_answered() {
         assert_eq!((c.immediate, c.source), (immediate, Some(a.qp.number())));
         assert_eq!(b.bytes(INTO + GRH_BYTES as u64, len), bytes, "{len} bytes");
         let header = b.header();
-        let ip = &header[20..];
-        let whole =
-            20 + 8 + 12 + 8 + 4 * usize::from(immediate.is_some()) + len.next_multiple_of(4) + 4;
-        assert_eq!((ip[0], ip[9]), (0x45, 17), "IPv4, UDP");
-        assert_eq!(usize::from(u16::from_be_bytes([ip[2], ip[3]])), whole);
-        assert_eq!(ip[12..16], a.context.gid().0[12..]);
-        assert_eq!(ip[16..20], b.context.gid().0[12..]);
-        let sum: u32 = ip
-            .chunks(2)
-            .map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])))
-            .sum();
-        assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff, "the checksum");
+        let whole = 8 + 12 + 8 + 4 * usize::from(immediate.is_some()) + len.next_multiple_of(4) + 4;
+        assert_eq!((header[0], header[6]), (0x60, 17), "GIDs, UDP");
+        assert_eq!(
+            usize::from(u16::from_be_bytes([header[4], header[5]])),
+            whole
+        );
+        // UCX looks there for its own, as `ibv_query_gid` gave it.
+        assert_eq!(header[8..24], a.context.gid().0);
+        assert_eq!(header[24..], b.context.gid().0);
     }
     // The answer goes where the header says.
     let back = sender(&b.header()).expect("a context of ours");
-    assert_eq!(address(back), address(a.context.gid()));
+    assert_eq!(back, a.context.gid());
     let back = b.pd.create_ah(back).expect("a context");
     a.receive(9, 64);
     let to = (&back, a.qp.number(), KEY | 1 << 31);
@@ -239,6 +238,50 @@ fn messages_arrive_behind_the_networks_header_and_can_be_answered() {
     assert_eq!((b.next().status, a.next().len), (Status::Success, 46));
     assert_eq!(a.bytes(INTO + 40, 6), b"to you");
     assert_eq!((a.context.ignored(), b.context.ignored()), (0, 0));
+}
+
+#[test]
+fn a_context_with_the_standards_gid_writes_the_header_of_ipv4() {
+    // One context of an address can have the port: another test may have the usual one.
+    let ip = Ipv4Addr::new(127, 91, 0, 7);
+    let standard = |port| ContextConfig {
+        address: ip.into(),
+        port,
+        ..ContextConfig::default()
+    };
+    let (Some(a), Some(b)) = (End::with(&standard(0)), End::with(&standard(4791))) else {
+        return;
+    };
+    assert_eq!(
+        b.context.gid().0[..12],
+        [[0; 10].as_slice(), &[0xff; 2]].concat()
+    );
+    b.receive(7, (GRH_BYTES + 5) as u32);
+    let there = a.to(&b);
+    let to = (&there, b.qp.number(), KEY);
+    a.post(Request::Send(None), Local::Inline(&[b"hello"]), to)
+        .expect("posted");
+    assert_eq!((b.next().id, a.next().id), (7, 1));
+    let header = b.header();
+    let header_of_ipv4 = &header[20..];
+    assert_eq!(
+        (header_of_ipv4[0], header_of_ipv4[9]),
+        (0x45, 17),
+        "IPv4, UDP"
+    );
+    // IPv4, UDP, base and datagram header, the message, padding and CRC.
+    assert_eq!(header_of_ipv4[2..4], [0, 20 + 8 + 12 + 8 + 5 + 3 + 4]);
+    assert_eq!(header_of_ipv4[12..16], ip.octets());
+    assert_eq!(header_of_ipv4[16..20], ip.octets());
+    let sum: u32 = header_of_ipv4
+        .chunks(2)
+        .map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])))
+        .sum();
+    assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff, "the checksum");
+    // To a GID without a port nothing beside the standard is said: the address alone is known.
+    let back = sender(&header).expect("a's address");
+    assert_eq!(address(back), address(a.context.gid()));
+    assert_ne!(back, a.context.gid());
 }
 
 #[test]
@@ -518,6 +561,7 @@ fn a_foreign_packet_is_taken_with_number_and_key_alone() {
         Extended::Datagram(Deth {
             key,
             source: Qpn::new(9),
+            reserved: 0,
         })
     };
     let good = packet(bth, deth(KEY), b"hello");

@@ -1,4 +1,5 @@
-//! Debian's programs of libibverbs over `ringbell verbs`: ibverbs-utils, perftest, and the suite of pyverbs.
+//! Debian's programs of libibverbs over `ringbell verbs`: ibverbs-utils, perftest, the suite of pyverbs, and the layers above verbs: UCX, Open MPI
+//! over it, libfabric.
 
 #![allow(clippy::disallowed_methods)] // Runs programs, with deadlines.
 
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 
 use crate::steps::{command, Outcome};
-use crate::{target, test, tools};
+use crate::{root, target, test, tools};
 
 /// Arguments of `cargo xtask verbs`.
 #[derive(clap::Args)]
@@ -134,6 +135,7 @@ fn programs(built: &Path) -> Result<Outcome> {
         println!("SKIPPED: no IPv6 here");
     }
     rows.push(("a killed ib_write_bw".into(), killed(nic)?));
+    layers(nic, &mut rows)?;
     if Path::new(SUITE).is_dir() {
         rows.push(("pyverbs' suite".into(), suite(nic)?));
     } else {
@@ -226,7 +228,14 @@ fn free_port() -> Result<u16> {
 /// Starts a server and waits until it listens.
 fn server(nic: Nic<'_>, program: &str, args: &[&str], port: u16) -> Result<Running> {
     let port_text = port.to_string();
-    let mut server = Running::start(verbs(nic, program).args(args).args(["-p", &port_text]))?;
+    listening(
+        Running::start(verbs(nic, program).args(args).args(["-p", &port_text]))?,
+        port,
+    )
+}
+
+/// A server that listens.
+fn listening(mut server: Running, port: u16) -> Result<Running> {
     let until = Instant::now() + LIMIT;
     // Of a listening socket of either family.
     let state = format!(":{port:04X} ");
@@ -309,6 +318,171 @@ fn killed(nic: Nic<'_>) -> Result<String> {
         "{expected} (retries exceeded), after {:.1} s",
         start.elapsed().as_secs_f64()
     ))
+}
+
+/// UCX's two kinds of connections over verbs, as it names them; with no other, nothing of a program passes by us.
+const UCX: [&str; 2] = ["rc_v", "ud_v"];
+/// Cases of `ucx_perftest`: test, bytes, iterations.
+const UCX_CASES: [[&str; 3]; 6] = [
+    ["tag_lat", "8", "1000"],
+    ["tag_bw", "4096", "1000"],
+    ["ucp_am_bw", "65536", "100"],
+    ["ucp_put_bw", "8", "1000"],
+    ["ucp_get", "4096", "200"],
+    ["ucp_fadd", "8", "200"],
+];
+
+/// Libraries above verbs, by programs of theirs. One that is missing is skipped.
+fn layers(nic: Nic<'_>, rows: &mut Vec<(String, String)>) -> Result<()> {
+    let has = |program: &str, package: &str| {
+        let found = tools::find(program).is_some();
+        if !found {
+            println!("SKIPPED: no {program}. Debian: apt-get install {package}");
+        }
+        found
+    };
+    if has("ucx_perftest", "ucx-utils") {
+        let mut places = vec![nic];
+        if UdpSocket::bind("[::1]:0").is_ok() {
+            places.push(Nic { addr: "::1", ..nic });
+        }
+        for (nic, kind) in places.iter().flat_map(|nic| UCX.map(|kind| (*nic, kind))) {
+            for case in UCX_CASES {
+                let name = format!("ucx_perftest {} over {kind}, {}", case[0], nic.addr);
+                let said = ucx(nic, kind, case).with_context(|| name.clone())?;
+                rows.push((name, said));
+            }
+        }
+    }
+    if has("mpirun.openmpi", "openmpi-bin") && has("mpicc.openmpi", "libopenmpi-dev") {
+        for kind in UCX {
+            let name = format!("Open MPI over {kind} of UCX");
+            rows.push((
+                name.clone(),
+                mpi_over_ucx(nic, kind).with_context(|| name.clone())?,
+            ));
+        }
+    }
+    if has("fi_pingpong", "libfabric-bin") {
+        let name = "fi_pingpong -e rdm over verbs;ofi_rxd";
+        rows.push((name.into(), libfabric(nic).context(name)?));
+    }
+    Ok(())
+}
+
+/// Starts a client when its server listens, and waits for both; gives what the client said.
+fn both(nic: Nic<'_>, program: &str, server: Running, client: &mut Command) -> Result<String> {
+    let (good, text) = Running::start(client)?.end().context("the client")?;
+    ensure!(good, "the client: {text}");
+    let (good, other) = server.end().context("the server")?;
+    ensure!(good, "the server of {program} at {}: {other}", nic.addr);
+    Ok(text)
+}
+
+/// One case of `ucx_perftest`; gives the typical time of a message.
+fn ucx(nic: Nic<'_>, kind: &str, [test, bytes, iterations]: [&str; 3]) -> Result<String> {
+    let program = "ucx_perftest";
+    let port = free_port()?;
+    let port_text = port.to_string();
+    let of_ucx = || {
+        let mut c = verbs(nic, program);
+        c.env("UCX_TLS", kind).env("UCX_NET_DEVICES", "ringbell0:1");
+        c.args(["-p", &port_text]);
+        c
+    };
+    let server = listening(Running::start(&mut of_ucx())?, port)?;
+    let args = ["127.0.0.1", "-t", test, "-s", bytes, "-n", iterations, "-f"];
+    let text = both(nic, program, server, of_ucx().args(args))?;
+    // The last row: iterations, then the time of half of the messages at most.
+    let row = text
+        .lines()
+        .rfind(|l| l.split_whitespace().next() == Some(iterations));
+    let time = row.and_then(|l| l.split_whitespace().nth(1));
+    let time = time.with_context(|| format!("no figure in: {text}"))?;
+    Ok(format!("{bytes} B: {time} us, typically"))
+}
+
+/// The random collectives of the tests of `ringbell mpi`, whose hash must be that of the same program over Open MPI's own transports.
+fn mpi_over_ucx(nic: Nic<'_>, kind: &str) -> Result<String> {
+    let folder = target().join("verbs");
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot make {}", folder.display()))?;
+    let program = folder.join("random");
+    let source = root().join("bindings/mpi/tests/random.c");
+    let mut cc = Command::new("mpicc.openmpi");
+    command(cc.args(["-O1", "-o"]).arg(&program).arg(source))?;
+    let run = |settings: &[&str], through: Option<Nic<'_>>| {
+        let mut c = Command::new("mpirun.openmpi");
+        c.args(["--oversubscribe", "-n", "2"]).args(settings);
+        if tools::is_root() {
+            c.arg("--allow-run-as-root");
+        }
+        if let Some(nic) = through {
+            c.arg(nic.ringbell)
+                .args(["verbs", "--addr", nic.addr, "--"]);
+        }
+        c.arg(&program).args(["1", "40", "3000"]);
+        c.stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let (good, text) = Running::start(&mut c)?.end()?;
+        ensure!(good, "{text}");
+        let mut hashes: Vec<_> = text
+            .lines()
+            .filter(|l| !l.trim().is_empty())
+            .map(str::to_string)
+            .collect();
+        // The ranks print in any order.
+        hashes.sort();
+        Ok(hashes)
+    };
+    let tls = format!("UCX_TLS={kind},self");
+    let settings = [
+        "--mca",
+        "pml",
+        "ucx",
+        "--mca",
+        "osc",
+        "^ucx",
+        "--mca",
+        "btl",
+        "self",
+        "-x",
+        &tls,
+        "-x",
+        "UCX_NET_DEVICES=ringbell0:1",
+    ];
+    let alone = run(&["--mca", "pml", "ob1"], None).context("alone")?;
+    let ours = run(&settings, Some(nic))?;
+    ensure!(
+        !alone.is_empty() && alone == ours,
+        "alone {alone:?}, over verbs {ours:?}"
+    );
+    Ok("40 random collectives as alone".into())
+}
+
+/// libfabric's messages to any peer, over its datagrams of verbs.
+fn libfabric(nic: Nic<'_>) -> Result<String> {
+    let program = "fi_pingpong";
+    let args = ["-p", "verbs;ofi_rxd", "-e", "rdm", "-I", "100", "-c"];
+    let port = free_port()?;
+    let port_text = port.to_string();
+    let mut start = verbs(nic, program);
+    let server = Running::start(start.args(args).args(["-B", &port_text]))?;
+    let server = listening(server, port)?;
+    let mut client = verbs(nic, program);
+    client.args(args).args(["-P", &port_text, "127.0.0.1"]);
+    let text = both(nic, program, server, &mut client)?;
+    let last = text.lines().rfind(|l| l.contains("=100"));
+    let rate = last.and_then(|l| {
+        let words: Vec<_> = l.split_whitespace().collect();
+        Some(format!(
+            "{}: {} MB/s",
+            words.first()?,
+            words.iter().rev().nth(2)?
+        ))
+    });
+    rate.with_context(|| format!("no figure in: {text}"))
 }
 
 /// Unpacks the suite, runs it, and tells what was skipped and why.

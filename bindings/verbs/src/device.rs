@@ -120,6 +120,8 @@ extern "C" fn ibv_get_device_guid(_: *mut abi::Device) -> u64 {
 struct ContextBox {
     front: abi::VerbsContext,
     context: Context,
+    /// See [`header`].
+    header: u8,
     _events: OwnedFd,
 }
 
@@ -136,6 +138,29 @@ fn box_of(context: *mut abi::Context) -> *mut ContextBox {
 pub(crate) unsafe fn of<'a>(context: *mut abi::Context) -> &'a Context {
     // SAFETY: the caller's contract.
     unsafe { &(*box_of(context)).context }
+}
+
+// Service levels of completions. Ethernet has none: mlx5 tells there which header a datagram has, and UCX up to 1.18 looks for it. 8 is UDP.
+const HEADER_IPV6: u8 = 8 | 1;
+const HEADER_IPV4: u8 = 8 | 2;
+
+fn header_of(context: &Context) -> u8 {
+    let gid = context.gid();
+    // A GID with a UDP port stands in a header of version 6.
+    let at = gid.endpoint().filter(|_| !gid.is_ours());
+    match at {
+        Some((at, _)) if at.is_ipv4() => HEADER_IPV4,
+        _ => HEADER_IPV6,
+    }
+}
+
+/// The service level of a received datagram's completion: the form of the header before it.
+///
+/// # Safety
+/// As of [`of`].
+pub(crate) unsafe fn header(context: *mut abi::Context) -> u8 {
+    // SAFETY: the caller's contract.
+    unsafe { (*box_of(context)).header }
 }
 
 /// `ibv_open_device`.
@@ -191,6 +216,7 @@ extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context {
                 abi_compat: abi::EXTENDED,
             },
         },
+        header: header_of(&context),
         context,
         _events: events,
     }));

@@ -8,7 +8,7 @@ use ringbell_nic_core::verbs::Completion;
 
 use crate::abi::{self, CqEx, CqInitAttrEx, Operation, Wc};
 use crate::objects::{self, CqBox};
-use crate::{explain, post, refuse};
+use crate::{device, explain, post, refuse};
 
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS`.
 const HAS_FLAGS: u32 = 1;
@@ -45,7 +45,7 @@ impl Current {
     pub(crate) fn new() -> Current {
         Current {
             held: Held::default(),
-            wc: post::entry(&Completion::EMPTY),
+            wc: post::entry(&Completion::EMPTY, 0),
         }
     }
 }
@@ -95,7 +95,7 @@ const OPS: [Operation; 18] = [
     read_src_qp as Operation,
     read_wc_flags as Operation,
     read_nothing as Operation,
-    read_nothing as Operation,
+    read_sl as Operation,
     read_nothing as Operation,
     std::ptr::null(),
     std::ptr::null(),
@@ -113,7 +113,7 @@ unsafe fn next(at: *mut CqEx) -> c_int {
         match (*b).cq.poll(&mut found) {
             Ok(0) => libc::ENOENT,
             Ok(_) => {
-                let wc = post::entry(&found[0]);
+                let wc = post::entry(&found[0], device::header((*at).base.context));
                 ((*at).status, (*at).wr_id) = (wc.status, wc.wr_id);
                 (*b).current.wc = wc;
                 0
@@ -196,7 +196,12 @@ unsafe extern "C" fn read_wc_flags(at: *mut CqEx) -> c_uint {
     unsafe { wc(at) }.wc_flags
 }
 
-/// Local identifiers and service levels, which Ethernet does not have.
+unsafe extern "C" fn read_sl(at: *mut CqEx) -> u8 {
+    // SAFETY: as above.
+    unsafe { wc(at) }.sl
+}
+
+/// Local identifiers, which Ethernet does not have.
 extern "C" fn read_nothing(_: *mut CqEx) -> u32 {
     0
 }

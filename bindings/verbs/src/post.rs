@@ -9,7 +9,7 @@ use ringbell_nic_core::verbs::{
 };
 
 use crate::abi::{self, RecvWr, SendWr, Wc};
-use crate::{address, explain, objects, queue_pair};
+use crate::{address, device, explain, objects, queue_pair};
 
 const FENCE: c_uint = 1;
 const SIGNALED: c_uint = 2;
@@ -194,14 +194,17 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     unsafe { post_receives(wr, bad, "ibv_post_srq_recv", |r| to.post_receive(r)) }
 }
 
-/// A completion as programs read it.
-pub(crate) fn entry(c: &Completion) -> Wc {
+/// A completion as programs read it. `header`: the form of the header before a datagram.
+pub(crate) fn entry(c: &Completion, header: u8) -> Wc {
     let (imm_data, wc_flags) = match (c.immediate, c.invalidated) {
         (Some(n), _) => (n.to_be(), abi::WC_WITH_IMM),
         (None, Some(key)) => (key, abi::WC_WITH_INV),
         (None, None) => (0, 0),
     };
-    let header = if c.source.is_some() { abi::WC_GRH } else { 0 };
+    let (has_header, sl) = match c.source {
+        Some(_) => (abi::WC_GRH, header),
+        None => (0, 0),
+    };
     Wc {
         wr_id: c.id,
         status: c.status as c_uint,
@@ -219,10 +222,10 @@ pub(crate) fn entry(c: &Completion) -> Wc {
         imm_data,
         qp_num: c.queue_pair,
         src_qp: c.source.unwrap_or(0),
-        wc_flags: wc_flags | header,
+        wc_flags: wc_flags | has_header,
         pkey_index: 0,
         slid: 0,
-        sl: 0,
+        sl,
         dlid_path_bits: 0,
     }
 }
@@ -233,7 +236,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut abi::Cq, room: c_int, to: *mut 
         return -libc::EINVAL;
     };
     // SAFETY: a queue of ours.
-    let cq = unsafe { objects::cq(cq) };
+    let (cq, header) = unsafe { (objects::cq(cq), device::header((*cq).context)) };
     let mut found = [Completion::EMPTY; POLLED];
     let mut count = 0;
     while count < room {
@@ -242,7 +245,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut abi::Cq, room: c_int, to: *mut 
             Ok(n) => {
                 for (i, c) in found[..n].iter().enumerate() {
                     // SAFETY: the program has room for `room` entries.
-                    unsafe { to.add(count + i).write(entry(c)) };
+                    unsafe { to.add(count + i).write(entry(c, header)) };
                 }
                 count += n;
                 if n < most {

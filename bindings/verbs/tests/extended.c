@@ -7,7 +7,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { DEPTH = 64, ROUNDS = 20 };
 
@@ -68,6 +70,14 @@ static void *poll_some(void *unused) {
 }
 
 int main(void) {
+    /* The device's file, which UCX looks for; other paths are the system's. */
+    struct stat file;
+    const char *path = "/dev/infiniband/ringbell0";
+    assert(stat(path, &file) == 0 && S_ISCHR(file.st_mode) && access(path, R_OK | W_OK) == 0);
+    assert(access(path, X_OK) == -1 && errno == EACCES);
+    assert(stat("/dev/null", &file) == 0 && S_ISCHR(file.st_mode) && file.st_rdev != 0);
+    assert(stat("/dev/infiniband-not-there", &file) == -1 && errno == ENOENT);
+    assert(access("/dev/infiniband-not-there", R_OK) == -1 && errno == ENOENT);
     struct ibv_context *context = ibv_open_device(ibv_get_device_list(NULL)[0]);
     assert(context);
     struct ibv_device_attr_ex device;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::context::ProtectionDomain;
-use super::datagram::SENDER_IPV6;
+use super::datagram::SENDER;
 use super::endpoint::Peer;
 use super::gid::{Features, Gid};
 use super::types::{VerbsError, DATAGRAM_MAX, GRH_BYTES};
@@ -39,8 +39,8 @@ pub struct Destination<'a> {
 ///
 /// `None`: no context of ours has written them.
 pub fn sender(header: &[u8; GRH_BYTES]) -> Option<Gid> {
-    // Of IPv4 it begins with zeros.
-    let at = if header[0] >> 4 == 6 { SENDER_IPV6 } else { 0 };
+    // Before a header of IPv4 it begins with zeros.
+    let at = if header[0] >> 4 == 6 { SENDER } else { 0 };
     let gid = Gid(*header[at..].first_chunk()?);
     gid.endpoint().map(|_| gid)
 }

@@ -180,13 +180,13 @@ impl Context {
         let mut seed = [0; 8];
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
             .map_err(std::io::Error::from)?;
-        let engine = Engine::new(port, u64::from_ne_bytes(seed))?;
         let features = Features {
             payload_kib: kib,
             without_icrc: !config.icrc,
             selective: config.selective,
         };
-        let gid = Gid::new(engine.local(), features);
+        let engine = Engine::new(port, features, u64::from_ne_bytes(seed))?;
+        let gid = engine.gid();
         Ok(Owner {
             shared: Arc::new(Shared::new(engine, clock)?),
             thread: None,

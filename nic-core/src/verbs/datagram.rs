@@ -4,13 +4,16 @@
 //! than its receive, which then stays.
 //!
 //! ```text
-//! byte of a receive  0         16      20            40
-//!                    | sender  | zeros | IPv4 header | message
+//! byte of a receive  0         8         24        40
+//!                    | version | sender  | context | message     GIDs of contexts, or addresses of IPv6
+//!                    | sender            | IPv4    | message     a context of IPv4 with the standard's GID
+//!                    0                   20        40
 //! ```
 //!
-//! The first 40 bytes of a receive hold the network's header (annex A17 §A17.4.5.1): of IPv4 it is the last 20 of them, and those before are undefined.
-//! Here they begin with the sender's [`Gid`], since its UDP port is nowhere else. Of IPv6 they are the whole header, with the sender's GID as its
-//! source. The kernel keeps the header to itself, so its time to live is not the packet's.
+//! The first 40 bytes of a receive hold the network's header (annex A17 §A17.4.5.1). A header of IPv4, which is the last 20 of them, cannot name a
+//! [`Gid`] with a UDP port. A context that has one writes a header of version 6 with both GIDs instead, as InfiniBand does (§8.3), since programs look
+//! there for the GID that they know as theirs. The sender says in the reserved byte of the datagram header what it can beside the standard, so that
+//! its GID is complete as well. The kernel keeps the packet's own header, so the time to live is not the packet's.
 
 use std::net::SocketAddr;
 
@@ -29,8 +32,8 @@ use crate::wire::roce::{Bth, Deth, Extended, Packet, Psn, BTH_BYTES};
 /// Bytes of the IPv4 header at their end.
 const IPV4_BYTES: usize = 20;
 const UDP_BYTES: usize = 8;
-/// Where an IPv6 header has its source.
-pub(super) const SENDER_IPV6: usize = 8;
+/// Where a header of version 6 has its source.
+pub(super) const SENDER: usize = 8;
 /// A key with this bit in a request stands for the sending queue pair's own (§10.2.5).
 const OWN_KEY: u32 = 1 << 31;
 /// The time to live that Linux sends with by default.
@@ -59,7 +62,7 @@ impl Datagrams {
     pub(super) fn receive(
         &mut self,
         d: &Datagram<'_>,
-        local: SocketAddr,
+        (local, own): (SocketAddr, Gid),
         packet: &Packet<'_>,
         view: &mut View<'_>,
     ) -> bool {
@@ -73,7 +76,9 @@ impl Datagrams {
             self.counters.ignored += 1;
             return false;
         }
-        match view.receive_datagram(&header(d, local), packet.payload, immediate) {
+        let sender = Gid::new(d.from, Features::from_byte(deth.reserved));
+        let header = header(d, sender, local, own);
+        match view.receive_datagram(&header, packet.payload, immediate) {
             Arrived::Kept => true,
             Arrived::Dropped => {
                 self.counters.ignored += 1;
@@ -90,7 +95,7 @@ impl Datagrams {
     pub(super) fn transmit(
         &mut self,
         room: &mut [u8],
-        peer: &Peer,
+        (peer, features): (&Peer, Features),
         view: &mut View<'_>,
     ) -> Transmit {
         if self.state != State::Rts {
@@ -105,6 +110,7 @@ impl Datagrams {
         let deth = Deth {
             key: if own { self.key } else { way.key },
             source: number,
+            reserved: if peer.is_ours { features.to_byte() } else { 0 },
         };
         let (opcode, extended) = match immediate {
             Some(n) => (
@@ -130,17 +136,16 @@ impl Datagrams {
     }
 }
 
-/// What precedes a message in its receive.
-fn header(d: &Datagram<'_>, local: SocketAddr) -> [u8; GRH_BYTES] {
+/// What precedes a message in its receive, for the context `local` with GID `own`.
+fn header(d: &Datagram<'_>, sender: Gid, local: SocketAddr, own: Gid) -> [u8; GRH_BYTES] {
     let mut bytes = [0; GRH_BYTES];
-    let sender = Gid::new(d.from, Features::default());
     let len = UDP_BYTES + d.bytes.len();
-    let (SocketAddr::V4(from), SocketAddr::V4(to)) = (d.from, local) else {
+    let (SocketAddr::V4(from), SocketAddr::V4(to), false) = (d.from, local, own.is_ours()) else {
         // A datagram is no longer than 64 KiB.
         let [l0, l1] = (len as u16).to_be_bytes();
         bytes[..8].copy_from_slice(&[0x60, (d.ecn & 3) << 4, 0, 0, l0, l1, 17, HOPS]);
-        bytes[SENDER_IPV6..][..16].copy_from_slice(&sender.0);
-        bytes[SENDER_IPV6 + 16..].copy_from_slice(&Gid::new(local, Features::default()).0);
+        bytes[SENDER..][..16].copy_from_slice(&sender.0);
+        bytes[SENDER + 16..].copy_from_slice(&own.0);
         return bytes;
     };
     bytes[..sender.0.len()].copy_from_slice(&sender.0);

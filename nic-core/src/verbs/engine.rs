@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 
 use super::completions::Cq;
 use super::endpoint::{Endpoint, Incoming, Peer, ReceiveQueue, View};
+use super::gid::{Features, Gid};
 use super::outbox::Outbox;
 use super::service::Machine;
 use super::types::{Service, VerbsError};
@@ -49,6 +50,7 @@ pub(super) struct Tables {
     /// No timer comes before.
     timer: Option<NicTime>,
     numbers: Numbers,
+    gid: Gid,
     /// Packets that were malformed, or for no queue pair of ours.
     pub(super) ignored: u64,
 }
@@ -58,6 +60,7 @@ pub(super) struct Engine {
     port: Box<dyn DatagramPort>,
     pub(super) tables: Tables,
     outbox: Outbox,
+    features: Features,
 }
 
 /// Takes the first free place of a table.
@@ -75,7 +78,7 @@ pub(super) fn place<T>(table: &mut Vec<Option<T>>, value: T) -> usize {
 }
 
 impl Tables {
-    fn new(seed: u64) -> Result<Tables, ringbell_gtlb::ConfigError> {
+    fn new(seed: u64, gid: Gid) -> Result<Tables, ringbell_gtlb::ConfigError> {
         // Host memory lies on the bus as it is, so no entry is used.
         let smallest = GtlbConfig {
             main_entries: 1,
@@ -94,6 +97,7 @@ impl Tables {
             ready: VecDeque::new(),
             timer: None,
             numbers: Numbers::new(seed),
+            gid,
             ignored: 0,
         })
     }
@@ -204,7 +208,8 @@ impl Tables {
         if packet.bth.partition & PARTITION != ROCE_PKEY_DEFAULT & PARTITION {
             return None;
         }
-        let was_taken = self.with(at, |qp, view| qp.receive(now, (d, local), &packet, view));
+        let own = (local, self.gid);
+        let was_taken = self.with(at, |qp, view| qp.receive(now, d, own, &packet, view));
         was_taken?.then_some(())
     }
 
@@ -233,17 +238,24 @@ impl Tables {
 impl Engine {
     pub(super) fn new(
         port: Box<dyn DatagramPort>,
+        features: Features,
         seed: u64,
     ) -> Result<Engine, ringbell_gtlb::ConfigError> {
         Ok(Engine {
             outbox: Outbox::new(),
-            tables: Tables::new(seed)?,
+            tables: Tables::new(seed, Gid::new(port.local(), features))?,
             port,
+            features,
         })
     }
 
     pub(super) fn local(&self) -> SocketAddr {
         self.port.local()
+    }
+
+    /// The context's address.
+    pub(super) fn gid(&self) -> Gid {
+        self.tables.gid
     }
 
     /// Payload that a packet to a peer can carry: a power of two up to 4,096 bytes, or more between two of ours.
@@ -305,7 +317,8 @@ impl Engine {
             self.outbox.begin(local, &peer);
             let mut has_more = false;
             while let Some(room) = self.outbox.room() {
-                has_more = match pair.qp.transmit(now, room, &peer, &mut view) {
+                let to = (&peer, self.features);
+                has_more = match pair.qp.transmit(now, room, to, &mut view) {
                     Transmit::Packet(len) => {
                         let solicits = std::mem::take(&mut view.end.solicits);
                         self.outbox.add(len, solicits);

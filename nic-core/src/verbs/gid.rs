@@ -33,6 +33,29 @@ const WITHOUT_ICRC: u8 = 1;
 const SELECTIVE: u8 = 2;
 
 impl Features {
+    /// In a byte, as datagrams between contexts of ours carry them. It is not 0: a payload is of 4 KiB at least.
+    pub(super) fn to_byte(self) -> u8 {
+        self.payload_kib << 2 | self.bits()
+    }
+
+    /// From that byte; 0, which other NICs send, stands for none.
+    pub(super) fn from_byte(byte: u8) -> Features {
+        Features::of(byte >> 2, byte)
+    }
+
+    fn bits(self) -> u8 {
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
+        bit(self.without_icrc, WITHOUT_ICRC) | bit(self.selective, SELECTIVE)
+    }
+
+    fn of(payload_kib: u8, bits: u8) -> Features {
+        Features {
+            payload_kib,
+            without_icrc: bits & WITHOUT_ICRC != 0,
+            selective: bits & SELECTIVE != 0,
+        }
+    }
+
     /// What two contexts both can.
     #[must_use]
     pub(super) fn common(self, other: Features) -> Features {
@@ -57,9 +80,7 @@ impl Gid {
         let mut gid = Gid(ip.octets());
         if let Some(fields) = fields_at(&ip).filter(|_| at.port() != ROCE_UDP_PORT) {
             let [p0, p1] = at.port().to_be_bytes();
-            let bit = |is_set, bit| if is_set { bit } else { 0 };
-            let bits =
-                bit(features.without_icrc, WITHOUT_ICRC) | bit(features.selective, SELECTIVE);
+            let bits = features.bits();
             gid.0[fields..fields + 4].copy_from_slice(&[features.payload_kib, bits, p0, p1]);
         }
         gid
@@ -96,14 +117,7 @@ impl Gid {
         let [payload_kib, flags, p0, p1] = fields;
         let (port, features) = match u16::from_be_bytes([p0, p1]) {
             0 => (ROCE_UDP_PORT, Features::default()),
-            port => (
-                port,
-                Features {
-                    payload_kib,
-                    without_icrc: flags & WITHOUT_ICRC != 0,
-                    selective: flags & SELECTIVE != 0,
-                },
-            ),
+            port => (port, Features::of(payload_kib, flags)),
         };
         let ip = ip.to_canonical();
         let is_host = match ip {

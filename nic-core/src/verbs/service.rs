@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use super::datagram::Datagrams;
 use super::endpoint::{Peer, View};
+use super::gid::{Features, Gid};
 use super::types::Service;
 use crate::port::Datagram;
 use crate::transport::rdma::qp::{QpCounters, QueuePair, State, Transmit};
@@ -60,7 +61,8 @@ impl Machine {
     pub(super) fn receive(
         &mut self,
         now: NicTime,
-        (d, local): (&Datagram<'_>, SocketAddr),
+        d: &Datagram<'_>,
+        local: (SocketAddr, Gid),
         packet: &Packet<'_>,
         view: &mut View<'_>,
     ) -> bool {
@@ -89,12 +91,12 @@ impl Machine {
         &mut self,
         now: NicTime,
         room: &mut [u8],
-        peer: &Peer,
+        (peer, features): (&Peer, Features),
         view: &mut View<'_>,
     ) -> Transmit {
         match self {
             Machine::Connected(qp) => qp.transmit(now, room, view),
-            Machine::Datagram(d) => d.transmit(room, peer, view),
+            Machine::Datagram(d) => d.transmit(room, (peer, features), view),
         }
     }
 

@@ -153,6 +153,7 @@ fn send_datagram(
         extended: Extended::Datagram(Deth {
             key: QKEY_GSI,
             source: gsi,
+            reserved: 0,
         }),
     };
     let how = Datagrams {

@@ -53,6 +53,8 @@ pub struct Deth {
     pub key: u32,
     /// The sending queue pair.
     pub source: Qpn,
+    /// The byte before it. It is reserved: 0 to other NICs, and of them without a meaning.
+    pub reserved: u8,
 }
 
 /// Word and operands of an atomic operation.
@@ -116,6 +118,7 @@ fn deth(bytes: &[u8]) -> Result<(Deth, &[u8]), Invalid> {
     let deth = Deth {
         key: view.key.get(),
         source: Qpn::new(view.source.get()),
+        reserved: view.source.get().to_be_bytes()[0],
     };
     Ok((deth, rest))
 }
@@ -220,7 +223,7 @@ impl Extended {
         let deth_bytes = |d: &Deth| -> [u8; 8] {
             zerocopy::transmute!(DethView {
                 key: U32::new(d.key),
-                source: U32::new(d.source.value()),
+                source: U32::new(u32::from(d.reserved) << 24 | d.source.value()),
             })
         };
         let mut at = 0;
