@@ -182,6 +182,7 @@ fn host_memory_of_the_nic_is_reached_without_messages() {
                     (i as u64 + 1, 0)
                 );
             }
+            w.free(buffers.into_iter().flatten().collect());
         }
     }
 }
@@ -233,10 +234,7 @@ fn a_programs_own_memory_goes_through_nic_memory_in_pieces() {
                 assert_eq!(c.direct + c.direct_eager, 2 * (i as u64 + 1));
                 assert_eq!(c.direct_bounced > 0, i >= 1, "{c:?}");
             }
-            // What follows is freed while it can be stepped.
-            for both in buffers {
-                both.into_iter().for_each(drop);
-            }
+            w.free(buffers.into_iter().flatten().collect());
         }
     }
 }

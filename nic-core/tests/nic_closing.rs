@@ -134,6 +134,40 @@ fn undelivered_bytes_are_reported_with_their_peer() {
     assert_eq!(a.nic.close(), Ok(()), "reported once");
 }
 
+/// The end of a NIC whose session was closed comes before its peer's close.
+#[test]
+fn a_nic_that_has_closed_and_ended_leaves_its_bytes_and_nothing_to_wait_for() {
+    for unread in [false, true] {
+        let dir = TempDir::new();
+        let setups = [1, 2].map(|n| {
+            let mut setup = Setup::new(&dir, n);
+            setup.nic.progress = ProgressMode::Waiter;
+            // Shorter than a silent peer is asked.
+            setup.nic.linger = Duration::from_secs(3);
+            setup
+        });
+        let [a, b] = Via::Rdma.hosts(setups);
+        let (s, r) = connected(&[&a, &b], 0, 1, 7);
+        let data = Rng::new(37).bytes(LEN);
+        a.poke(0, &data);
+        let whole = recv(r, 0, LEN as u32 + 1);
+        let before = (!unread).then(|| b.post(&within(whole, 60_000_000)));
+        for d in [send(s, 0, LEN as u32), close(s)] {
+            let ticket = a.post(&d);
+            assert_eq!(wait(&a, ticket).status, Status::Ok);
+        }
+        a.nic.close().expect("everything arrives");
+        drop(a);
+        let received = before.unwrap_or_else(|| b.post(&within(whole, 60_000_000)));
+        let c = wait(&b, received);
+        assert_eq!((c.status, c.bytes), (Status::EndOfStream, LEN as u64));
+        assert!(b.peek(0, LEN) == data);
+        let late = b.post(&close(r));
+        assert_eq!(wait(&b, late).status, Status::Ok);
+        assert_eq!(b.nic.close(), Ok(()), "unread: {unread}");
+    }
+}
+
 #[test]
 fn a_linger_of_zero_and_a_nic_that_the_program_steps_end_at_once() {
     for (linger, first) in [(0, ProgressMode::Waiter), (3600, ProgressMode::Manual)] {

@@ -327,7 +327,12 @@ fn messages_of_other_hosts_are_answered_refused_or_dropped() {
             Some(Message::Reject { to: 77, .. })
         ));
         let qpn = from.qpn;
-        outsider.say(&Message::Disconnect { to, from: own, qpn });
+        outsider.say(&Message::Disconnect {
+            to,
+            from: own,
+            qpn,
+            in_order: false,
+        });
         let gone = Message::Disconnected { to: own, from: to };
         assert_eq!(outsider.hears(&mut p), Some(gone));
     }

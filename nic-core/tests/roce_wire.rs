@@ -581,6 +581,7 @@ fn scapy_and_tshark_agree_on_connection_management() {
             to,
             from: own,
             qpn: from.qpn,
+            in_order: true,
         },
         Message::Disconnected { to, from: own },
         Message::Request(Request {

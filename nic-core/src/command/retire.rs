@@ -258,6 +258,7 @@ impl Core {
     pub(crate) fn finish_end(&mut self) -> Vec<Undelivered> {
         self.stopping = true;
         self.abort_all(Status::ShuttingDown);
+        self.streams.transports.iter_mut().for_each(|t| t.end());
         self.streams.take_lost()
     }
 }

@@ -229,6 +229,9 @@ pub trait Transport: Sharer + Send {
     /// `Closed` follows.
     fn abort(&mut self, conn: ConnId);
 
+    /// The NIC ends after the next steps: peers of connections that were closed, and that still wait for the peer's end, are told.
+    fn end(&mut self) {}
+
     /// Moves what can be moved. Packets have come by [`deliver`] and leave by `net`. Returns whether anything was moved.
     fn step(&mut self, now: NicTime, net: &mut Network, data: &mut Datapath<'_>) -> bool;
 

@@ -22,7 +22,7 @@ use ringbell_nic_core::transport::rdma::RdmaConfig;
 use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_nic_core::transport::udp::UdpConfig;
 use ringbell_nic_core::types::{CommId, NicTime};
-use ringbell_nic_core::NicBuilder;
+use ringbell_nic_core::{HostBuffer, NicBuilder};
 
 /// What carries the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,6 +243,17 @@ impl World {
                 panic!("no {what} within {limit} ns:\n{}", all.collect::<String>());
             }
         }
+    }
+
+    /// Frees memory that peers have mapped. They release it when they are stepped, so another thread waits for them.
+    pub fn free(&mut self, buffers: Vec<HostBuffer>) {
+        std::thread::scope(|s| {
+            let freeing = s.spawn(|| buffers.into_iter().try_for_each(HostBuffer::free));
+            while !freeing.is_finished() {
+                self.step();
+            }
+            freeing.join().expect("no panic").expect("the peers answer");
+        });
     }
 
     /// Steps until all tickets have completed.

@@ -299,6 +299,10 @@ impl Transport for CardTransport {
         self.inner.abort(conn);
     }
 
+    fn end(&mut self) {
+        self.inner.end();
+    }
+
     fn step(&mut self, now: NicTime, net: &mut Network, data: &mut Datapath<'_>) -> bool {
         let mut moved = self.advance(data);
         moved |= self.inner.step(now, net, data);

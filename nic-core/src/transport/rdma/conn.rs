@@ -250,12 +250,23 @@ impl Conn {
         0xc000 | (mixed ^ mixed >> 14) as u16 & 0x3fff
     }
 
-    /// Tells the peer that the connection ends.
-    pub(super) fn goodbye(&self) -> Ask {
+    /// Whether the peer has all that was sent so far, but for the end of the stream.
+    pub(super) fn has_sent_all(&self) -> bool {
+        self.stream.unacknowledged() == 0 && self.sends.is_empty() && self.one_sided.is_idle()
+    }
+
+    /// Whether nothing that the peer has sent was lost by a close.
+    pub(super) fn has_lost_nothing(&self) -> bool {
+        self.stream.rx.is_empty() && !self.one_sided.is_asked()
+    }
+
+    /// Tells the peer that the connection ends, and whether in order.
+    pub(super) fn goodbye(&self, in_order: bool) -> Ask {
         let end = Message::Disconnect {
             to: self.names.peer,
             from: self.names.own,
             qpn: self.names.peer_qpn,
+            in_order,
         };
         Ask::new(end, NicTime::default())
     }

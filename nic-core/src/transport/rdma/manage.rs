@@ -190,10 +190,15 @@ impl RdmaTransport {
                     self.rejected(source, to, reason);
                     None
                 }
-                Message::Disconnect { to, from, qpn } => {
+                Message::Disconnect {
+                    to,
+                    from,
+                    qpn,
+                    in_order,
+                } => {
                     let is_it = |c: &Conn| c.names.peer == from && c.key() == qpn;
                     if let Some(index) = self.named(to, source, is_it) {
-                        self.disconnected(index);
+                        self.disconnected(index, in_order);
                     }
                     // Of a connection that is gone, too: its answer was lost.
                     Some(Message::Disconnected { to: from, from: to })
@@ -406,13 +411,15 @@ impl RdmaTransport {
         }
     }
 
-    /// The peer has ended the connection.
-    fn disconnected(&mut self, index: usize) {
+    /// The peer has ended the connection; `in_order`: after it has closed it, and without a loss.
+    fn disconnected(&mut self, index: usize, in_order: bool) {
         let Some(c) = self.table.at(index) else {
             return;
         };
         // It has all our bytes when it has ended after our FIN, and we have all of its bytes when we have its FIN.
-        let is_over = c.stream.peer_fin && c.stream.fin >= Fin::Posted;
+        // A NIC that ends after a close does not wait for our FIN: it lacks that alone.
+        let has_all = c.stream.fin >= Fin::Posted || (in_order && c.has_sent_all());
+        let is_over = c.stream.peer_fin && has_all;
         let conn = c.id;
         match c.phase {
             Phase::Incoming(listener) => {

@@ -101,7 +101,7 @@ pub struct RdmaConfig {
 }
 
 impl Default for RdmaConfig {
-    /// 256 KiB buffers and window, 4,096 connections, the largest packets, a retry after 20 ms, 30 s without an answer, probes of
+    /// 256 KiB buffers and window, 4,096 connections, the largest packets, a retry after 20 ms, 5 s without an answer, probes of
     /// watched connections every 500 ms, a window that halves on a loss, selective repeat, seed 0.
     fn default() -> RdmaConfig {
         RdmaConfig {
@@ -112,7 +112,7 @@ impl Default for RdmaConfig {
             icrc: Icrc::Auto,
             window: 256 << 10,
             timeout: Duration::from_millis(20),
-            give_up: Duration::from_secs(30),
+            give_up: Duration::from_secs(5),
             watch: Some(Duration::from_millis(500)),
             congestion: Congestion::default(),
             selective: true,
@@ -297,7 +297,9 @@ impl RdmaTransport {
         let refused = match self.table.by_id(conn) {
             None => Status::NotConnected,
             Some(c) if c.phase == Phase::Dead => Status::ConnectionReset,
-            Some(c) if c.stream.fin != Fin::Open || c.seen.finished => Status::NotConnected,
+            Some(c) if c.stream.fin != Fin::Open => Status::NotConnected,
+            // The peer's end was in order, but it takes nothing any more.
+            Some(c) if c.seen.finished => Status::ConnectionReset,
             Some(c) => {
                 if let Some(to) = to {
                     c.stream.writes.post(work.token, to);
@@ -353,6 +355,11 @@ impl RdmaTransport {
 
     /// Takes the id from a connection; the peer is told that it ends.
     fn dismiss(&mut self, index: usize) {
+        self.part(index, false);
+    }
+
+    /// The same, and the peer is told whether in order.
+    fn part(&mut self, index: usize, in_order: bool) {
         let Some(c) = self.table.at(index) else {
             return;
         };
@@ -368,7 +375,7 @@ impl RdmaTransport {
         c.deadline = None;
         c.probes = conn::Probes::default();
         // The next step sends it.
-        c.ask = Some(c.goodbye());
+        c.ask = Some(c.goodbye(in_order));
         self.mark(index);
     }
 }
@@ -607,6 +614,14 @@ impl Transport for RdmaTransport {
         };
         c.fail_all((Status::Aborted, 0), &mut self.events);
         self.dismiss(index_of(conn));
+    }
+
+    fn end(&mut self) {
+        let orphans = self.table.iter().filter(|(_, c)| c.phase == Phase::Orphan);
+        let orphans: Vec<_> = orphans.map(|(i, c)| (i, c.has_lost_nothing())).collect();
+        for (index, in_order) in orphans {
+            self.part(index, in_order);
+        }
     }
 
     fn step(&mut self, now: NicTime, net: &mut Network, data: &mut Datapath<'_>) -> bool {

@@ -295,7 +295,8 @@ impl RdmaTransport {
         let Some(c) = self.table.at(index) else {
             return false;
         };
-        let is_gone = c.probes.refused >= REFUSED_MAX || sent == Sent::TooSmall;
+        let is_gone =
+            (c.probes.refused >= REFUSED_MAX || sent == Sent::TooSmall) && !c.seen.finished;
         let is_cut = c.has_failed() && !c.seen.finished;
         let conn = c.id;
         match c.phase {
@@ -349,7 +350,7 @@ impl RdmaTransport {
         }
         // The id stays until it is closed; a peer that lives hears of it now.
         if !c.seen.finished {
-            c.ask = Some(c.goodbye());
+            c.ask = Some(c.goodbye(false));
             self.mark(index);
         }
     }

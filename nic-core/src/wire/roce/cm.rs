@@ -14,6 +14,8 @@ const SERVICE_TCP: u64 = 0x0000_0000_0106_0000;
 const IP_HEADER: usize = 36;
 /// Bytes of private data that a program has in each message that carries them.
 pub const PRIVATE_BYTES: usize = 56;
+/// Private data of a DREQ that ends a connection in order.
+const IN_ORDER: &[u8] = b"RBEL\x01";
 
 const REQ: u16 = 0x10;
 const REJ: u16 = 0x12;
@@ -129,6 +131,8 @@ pub enum Message {
         from: u32,
         /// The receiver's queue pair.
         qpn: Qpn,
+        /// The sender has closed, and has lost nothing that the receiver sent: in the private data, by which NICs of this kind say so.
+        in_order: bool,
     },
     /// DREP: confirms the end.
     Disconnected {
@@ -211,10 +215,18 @@ impl Message {
                 b.bytes(10, &reason.code().to_be_bytes());
                 REJ
             }
-            Message::Disconnect { to, from, qpn } => {
+            Message::Disconnect {
+                to,
+                from,
+                qpn,
+                in_order,
+            } => {
                 b.u32(0, *from);
                 b.u32(4, *to);
                 b.joined(8, qpn.value(), 0);
+                if *in_order {
+                    b.bytes(12, IN_ORDER);
+                }
                 DREQ
             }
             Message::Disconnected { to, from } => {
@@ -260,6 +272,7 @@ impl Message {
                 to,
                 from,
                 qpn: Qpn::new(u32_at(body, 8) >> 8),
+                in_order: body[12..].starts_with(IN_ORDER),
             },
             DREP => Message::Disconnected { to, from },
             _ => return None,
@@ -373,6 +386,13 @@ mod tests {
                 to,
                 from: 1,
                 qpn: from.qpn,
+                in_order: false,
+            },
+            Message::Disconnect {
+                to,
+                from: 1,
+                qpn: from.qpn,
+                in_order: true,
             },
             Message::Disconnected { to, from: 1 },
         ];
