@@ -11,7 +11,7 @@ use ringbell_gtlb::MmuConfig;
 use ringbell_nic_core::network::Route;
 use ringbell_nic_core::port::impair::Faults;
 use ringbell_nic_core::port::mem::MemSwitch;
-use ringbell_nic_core::transport::rdma::{Congestion, Icrc};
+use ringbell_nic_core::transport::rdma::{Congestion, Icrc, RdmaConfig};
 use ringbell_nic_core::{
     EngineThread, LocalConfig, NicConfig, ProgressMode, QueueConfig, StagingConfig,
 };
@@ -62,6 +62,7 @@ pub(crate) struct NicOptions {
     pub(crate) tcp_buffer: usize,
     pub(crate) tcp_rto_min: Duration,
     pub(crate) tcp_watch: Option<Duration>,
+    pub(crate) peer_timeout: Duration,
     pub(crate) congestion: Congestion,
     pub(crate) seed: Option<u64>,
 }
@@ -98,6 +99,7 @@ impl Default for NicOptions {
             tcp_buffer: 256 << 10,
             tcp_rto_min: Duration::from_millis(200),
             tcp_watch: Some(Duration::from_millis(500)),
+            peer_timeout: RdmaConfig::default().give_up,
             congestion: Congestion::default(),
             seed: None,
         }
@@ -393,6 +395,13 @@ impl NicBuilder {
     /// 500 ms. See [`TcpConfig::watch`](ringbell_nic_core::transport::tcp::TcpConfig::watch).
     pub fn tcp_watch(mut self, every: impl Into<Option<Duration>>) -> Self {
         self.options.tcp_watch = every.into();
+        self
+    }
+
+    /// How long a peer of transport `rdma` or `udp` may acknowledge nothing before it counts as gone: its connections are reset then.
+    /// Longer for programs that a debugger stops. Default: 5 s.
+    pub fn peer_timeout(mut self, longest: Duration) -> Self {
+        self.options.peer_timeout = longest;
         self
     }
 

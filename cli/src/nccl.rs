@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// Longest time until a connection is made, in seconds [default: 60]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
+    /// How long a peer over a network may say nothing before it counts as gone, in seconds [default: 5]
+    #[arg(long, value_name = "SECONDS")]
+    peer_timeout: Option<f64>,
     /// Let NCCL give whole all-reduces, all-gathers and reduce-scatters between hosts to the NIC (NCCL_COLLNET_ENABLE=1)
     #[arg(long)]
     collnet: bool,
@@ -59,6 +62,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         ("RINGBELL_TRANSPORT", args.transport.map(|t| t.to_string())),
         ("RINGBELL_NCCL_SPEED", args.speed.map(|s| s.to_string())),
         ("RINGBELL_NCCL_TIMEOUT", args.timeout.map(|s| s.to_string())),
+        (
+            "RINGBELL_NCCL_PEER_TIMEOUT",
+            args.peer_timeout.map(|s| s.to_string()),
+        ),
     ];
     for (name, value) in settings {
         if let Some(value) = value {

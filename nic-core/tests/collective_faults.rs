@@ -162,6 +162,45 @@ fn a_rank_that_never_comes_times_out_and_the_buffers_are_safe_after_that() {
     }
 }
 
+/// A host without power: nothing comes from it, and no refusal.
+#[test]
+fn a_host_that_goes_silent_over_rdma_is_named_within_seconds() {
+    // Without an operation, at its begin, and in the middle of one.
+    for (ranks, victim) in [(2, 1), (3, 0), (4, 2)] {
+        for steps in [None, Some(0), Some(40), Some(300)] {
+            let mut w = World::new(ranks, Wire::Rdma, &small());
+            let call = Call::new(K::AllReduce, 1_000_000)
+                .algo(Algorithm::Ring)
+                .at(0, 4 << 20);
+            let others: Vec<usize> = (0..ranks).filter(|r| *r != victim).collect();
+            let mut tickets = Vec::new();
+            if let Some(steps) = steps {
+                let _ = w.post(victim, &call);
+                tickets = others.iter().map(|r| (*r, w.post(*r, &call))).collect();
+                for _ in 0..steps {
+                    w.step();
+                }
+            }
+            let what = format!("{ranks} ranks, {victim} is silent after {steps:?} steps");
+            let _silent = w.hosts[victim].take();
+            let begin = w.now;
+            let ends = |w: &World, r: usize| {
+                let status = w.host(r).nic.communicator_status(w.comms[r]);
+                matches!(status, Ok(CommStatus::Aborted { rank, .. }) if rank == victim as u32)
+            };
+            w.until(&what, 100_000 * MS, |w| others.iter().all(|r| ends(w, *r)));
+            assert!(w.now - begin < 8_000 * MS, "{what}: {} ns", w.now - begin);
+            for c in w.settle(&tickets) {
+                assert_eq!(
+                    (c.status, c.detail),
+                    (Status::PeerFailed, victim as u64),
+                    "{what}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn a_receive_that_times_out_leaves_the_communicator_alone() {
     for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {

@@ -101,6 +101,7 @@ fn rdma(options: &NicOptions, net: &Network) -> Result<Box<dyn Transport>, OpenE
         tx_buffer: bytes,
         window: bytes,
         watch: options.tcp_watch,
+        give_up: options.peer_timeout,
         congestion: options.congestion,
         connections: options.limits.max_sessions,
         icrc: options.icrc,
@@ -114,6 +115,7 @@ fn udp(options: &NicOptions, net: &Network) -> Result<Box<dyn Transport>, OpenEr
     let config = UdpConfig {
         rx_buffer: options.tcp_buffer,
         watch: options.tcp_watch,
+        give_up: options.peer_timeout,
         connections: options.limits.max_sessions,
         seed: seed(options)?,
         ..UdpConfig::default()

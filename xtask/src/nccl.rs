@@ -52,24 +52,26 @@ const COLLECTIVES: [(&str, &str, u32); 15] = [
 ];
 
 /// Collectives over RDMA.
-const COLLECTIVES_OVER_RDMA: [(&str, u32); 5] = [
+const COLLECTIVES_OVER_RDMA: [(&str, u32); 6] = [
     ("random", 3),
     ("threads", 2),
     ("overlaps", 2),
     ("close", 3),
     ("killed", 3),
+    ("stopped", 3),
 ];
 
 /// NCCL, whose internal functions `bindings/nccl/tests/nccl.c` calls: it knows this version alone.
 const WHEEL: &str = "nvidia-nccl-cu12==2.32.3";
 
 /// Variables that a user may have set.
-const SETTINGS: [&str; 5] = [
+const SETTINGS: [&str; 6] = [
     "RINGBELL_PORT",
     "RINGBELL_TRANSPORT",
     "RINGBELL_NCCL_ADDR",
     "RINGBELL_NCCL_SPEED",
     "RINGBELL_NCCL_TIMEOUT",
+    "RINGBELL_NCCL_PEER_TIMEOUT",
 ];
 
 /// Over the network, as between hosts.
@@ -196,7 +198,7 @@ impl Bench {
         for scenario in ["loopback", "random"] {
             self.drive(driver, "10", scenario, 4, &[])?;
         }
-        let limit = ("DRIVER_KILL_LIMIT", "50");
+        let limit = ("DRIVER_KILL_LIMIT", "20");
         let rdma = [&RDMA[..], &[limit]].concat();
         for scenario in OVER_RDMA {
             self.drive(driver, "12", scenario, 3, &rdma)?;
@@ -209,7 +211,7 @@ impl Bench {
         let said = |scenario: &str, ranks, version: &str| {
             format!("{scenario} of {ranks} ranks, v{version}: as it should")
         };
-        let ends = [("DRIVER_CALLS", "40"), ("DRIVER_KILL_LIMIT", "50")];
+        let ends = [("DRIVER_CALLS", "40"), ("DRIVER_KILL_LIMIT", "20")];
         let rdma = [&RDMA[..], &ends].concat();
         let far = COLLECTIVES_OVER_RDMA.map(|(scenario, ranks)| ("12", scenario, ranks));
         let all = COLLECTIVES.iter().map(|c| (*c, &[][..]));

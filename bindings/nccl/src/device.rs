@@ -74,6 +74,7 @@ impl Device {
                 .ip(ip)
                 .port(port.clone())
                 .transport(settings.transport)
+                .peer_timeout(settings.peer_timeout)
                 .gpu("emulated")
                 .gpu_memory(GPU_MEMORY)
                 .queue(QueueConfig {

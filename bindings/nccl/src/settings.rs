@@ -13,10 +13,13 @@ const ADDRESSES: &str = "RINGBELL_NCCL_ADDR";
 const SPEED: &str = "RINGBELL_NCCL_SPEED";
 /// Longest time until a connection is made, in seconds.
 const TIMEOUT: &str = "RINGBELL_NCCL_TIMEOUT";
+/// How long a peer over a network may say nothing, in seconds.
+const PEER_TIMEOUT: &str = "RINGBELL_NCCL_PEER_TIMEOUT";
 
 /// Default of [`SPEED`].
 const SPEED_DEFAULT: i32 = 100_000;
 const TIMEOUT_DEFAULT: f64 = 60.0;
+const PEER_TIMEOUT_DEFAULT: f64 = 5.0;
 /// Longest time-out of a descriptor, in seconds, rounded down.
 const TIMEOUT_MAX: f64 = 4200.0;
 
@@ -28,6 +31,8 @@ pub(crate) struct Settings {
     pub(crate) transport: TransportSpec,
     pub(crate) speed: i32,
     pub(crate) timeout: Duration,
+    /// How long a peer may acknowledge nothing before it is gone.
+    pub(crate) peer_timeout: Duration,
 }
 
 fn wrong(name: &str, value: &str, what: &str) -> Failure {
@@ -50,13 +55,15 @@ impl Settings {
             },
             None => SPEED_DEFAULT,
         };
-        let seconds = match find(TIMEOUT) {
+        let seconds = |name: &str, default: f64| match find(name) {
             Some(t) => match t.parse() {
-                Ok(s) if s > 0.0 && s <= TIMEOUT_MAX => s,
-                _ => return Err(wrong(TIMEOUT, &t, "seconds above 0, and 4200 at most")),
+                Ok(s) if s > 0.0 && s <= TIMEOUT_MAX => Ok(Duration::from_secs_f64(s)),
+                _ => Err(wrong(name, &t, "seconds above 0, and 4200 at most")),
             },
-            None => TIMEOUT_DEFAULT,
+            None => Ok(Duration::from_secs_f64(default)),
         };
+        let timeout = seconds(TIMEOUT, TIMEOUT_DEFAULT)?;
+        let peer_timeout = seconds(PEER_TIMEOUT, PEER_TIMEOUT_DEFAULT)?;
         let roce = |host: IpAddr| PortSpec::Roce {
             bind: Some(SocketAddr::new(host, 0)),
             peers: Vec::new(),
@@ -84,7 +91,8 @@ impl Settings {
             ports,
             transport,
             speed,
-            timeout: Duration::from_secs_f64(seconds),
+            timeout,
+            peer_timeout,
         })
     }
 }
@@ -111,6 +119,9 @@ mod tests {
         let ports: Vec<String> = two.ports.iter().map(ToString::to_string).collect();
         assert_eq!(ports, ["roce:127.0.0.1:0", "roce:[::1]:0"]);
         assert_eq!(two.speed, 400_000);
+        assert_eq!(two.peer_timeout, Duration::from_secs(5));
+        let patient = read(&[(PEER_TIMEOUT, "90")]).expect("sound");
+        assert_eq!(patient.peer_timeout, Duration::from_secs(90));
         let local = read(&[("RINGBELL_TRANSPORT", "local")]).expect("sound");
         assert_eq!(local.ports, [PortSpec::None]);
         let named = read(&[("RINGBELL_PORT", "udp:127.0.0.1:0")]).expect("sound");
@@ -121,6 +132,7 @@ mod tests {
             (SPEED, "fast"),
             (TIMEOUT, "-1"),
             (TIMEOUT, "1e9"),
+            (PEER_TIMEOUT, "never"),
             ("RINGBELL_PORT", "carrier"),
             ("RINGBELL_TRANSPORT", "pigeon"),
         ] {
