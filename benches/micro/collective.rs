@@ -15,7 +15,7 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind};
 const ROWS: [(CollectiveKind, Algorithm, u64); 5] = [
     (CollectiveKind::Barrier, Algorithm::RecursiveDoubling, 0),
     (CollectiveKind::AllReduce, Algorithm::Ring, 16),
-    (CollectiveKind::AllReduce, Algorithm::RecursiveDoubling, 16),
+    (CollectiveKind::AllReduce, Algorithm::AllGatherReduce, 16),
     (CollectiveKind::AllReduce, Algorithm::Ring, 16 << 10),
     (CollectiveKind::AllReduce, Algorithm::Ring, 1 << 20),
 ];

@@ -339,7 +339,7 @@ typedef uint64_t rb_u64;
 #define RB_ALGO_DIRECT 2u
 /** Ring. */
 #define RB_ALGO_RING 3u
-/** Recursive doubling (binomial for a root): for small messages. */
+/** Recursive doubling (binomial for a root): for small messages. Of an all-reduce it is the former name of `ALL_GATHER_REDUCE`, and still accepted. */
 #define RB_ALGO_RECURSIVE_DOUBLING 4u
 /** Binary tree. */
 #define RB_ALGO_TREE 5u
@@ -353,6 +353,8 @@ typedef uint64_t rb_u64;
 #define RB_ALGO_PAIRWISE 9u
 /** A program that the user has loaded. */
 #define RB_ALGO_USER 10u
+/** All-reduce: every rank gets all sources, as in an all-gather, and reduces them itself; for small messages. */
+#define RB_ALGO_ALL_GATHER_REDUCE 11u
 
 /* Types on the wire. */
 /** As in memory. */

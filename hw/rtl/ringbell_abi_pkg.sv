@@ -331,7 +331,7 @@ package ringbell_abi_pkg;
     ALGO_DIRECT = 8'd2,
     // Ring.
     ALGO_RING = 8'd3,
-    // Recursive doubling (binomial for a root): for small messages.
+    // Recursive doubling (binomial for a root): for small messages. Of an all-reduce it is the former name of `ALL_GATHER_REDUCE`, and still accepted.
     ALGO_RECURSIVE_DOUBLING = 8'd4,
     // Binary tree.
     ALGO_TREE = 8'd5,
@@ -344,7 +344,9 @@ package ringbell_abi_pkg;
     // All-to-all in rounds of pairs.
     ALGO_PAIRWISE = 8'd9,
     // A program that the user has loaded.
-    ALGO_USER = 8'd10
+    ALGO_USER = 8'd10,
+    // All-reduce: every rank gets all sources, as in an all-gather, and reduces them itself; for small messages.
+    ALGO_ALL_GATHER_REDUCE = 8'd11
   } algorithm_e;
 
   typedef enum logic [7:0] {

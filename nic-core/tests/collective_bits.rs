@@ -111,7 +111,7 @@ fn special_values_have_the_bits_of_the_model_on_every_path() {
         Algorithm::Auto,
         Algorithm::Ring,
         Algorithm::Pairwise,
-        Algorithm::RecursiveDoubling,
+        Algorithm::AllGatherReduce,
     ];
     for wire in [
         Wire::Local,

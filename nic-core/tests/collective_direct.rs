@@ -270,7 +270,7 @@ fn ranks_that_disagree_are_named() {
 #[test]
 fn a_rank_that_requests_messages_is_named() {
     for (call, same) in [
-        (all_reduce(10), Algorithm::RecursiveDoubling),
+        (all_reduce(10), Algorithm::AllGatherReduce),
         (all_reduce(10_000), Algorithm::Pairwise),
         (all_reduce(100_000), Algorithm::Ring),
         (Call::new(K::Broadcast, 10), Algorithm::Flat),

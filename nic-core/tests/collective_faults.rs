@@ -579,7 +579,7 @@ fn nic_memory_that_is_too_small_is_named_with_the_required_size() {
     let mut w = World::new(12, Wire::Local, &settings);
     let call = Call::new(K::AllReduce, 100)
         .of(DataType::U32, ReduceOp::Sum)
-        .algo(Algorithm::RecursiveDoubling)
+        .algo(Algorithm::AllGatherReduce)
         .within(5_000_000);
     let mut needed = 0;
     for c in all(&mut w, &[call; 12]) {
@@ -817,7 +817,7 @@ fn too_little_scratch_is_reported_on_every_rank_and_costs_nothing_else() {
     };
     let mut w = World::new(5, Wire::Local, &settings);
     // 25 slots in NIC memory and those for messages, four segments at once.
-    let much = Call::new(K::AllReduce, 1000).algo(Algorithm::RecursiveDoubling);
+    let much = Call::new(K::AllReduce, 1000).algo(Algorithm::AllGatherReduce);
     for c in w.call(&much) {
         assert_eq!(c.status, Status::NoResources, "{c:?}");
     }

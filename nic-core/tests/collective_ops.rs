@@ -257,7 +257,7 @@ fn f32_sums_have_the_bits_of_table_8_on_every_wire_algorithm_and_segment_size() 
             for algo in [
                 Algorithm::Ring,
                 Algorithm::Pairwise,
-                Algorithm::RecursiveDoubling,
+                Algorithm::AllGatherReduce,
             ] {
                 for in_place in [false, true] {
                     let inputs: Vec<_> = (0..ranks).map(|r| floats(3, r, n)).collect();
@@ -769,5 +769,29 @@ fn tags_that_differ_in_high_bits_only_are_distinguished() {
                 );
             }
         }
+    }
+}
+
+/// Ranks that use the former and the present name of an algorithm run the same operation.
+#[test]
+fn a_former_name_of_an_algorithm_is_accepted_and_means_the_present_one() {
+    let mut w = World::new(3, Wire::Local, &CollectiveSettings::default());
+    for r in 0..3 {
+        poke_floats(&w, r, 0, &floats(1, r, 7));
+    }
+    let call = |algo| Call::new(K::AllReduce, 7).algo(algo).at(0, 4096);
+    let names = [
+        Algorithm::RecursiveDoubling,
+        Algorithm::AllGatherReduce,
+        Algorithm::RecursiveDoubling,
+    ];
+    let tickets: Vec<_> = (0..3).map(|r| (r, w.post(r, &call(names[r])))).collect();
+    for c in w.settle(&tickets) {
+        assert_eq!(c.status, Status::Ok, "{c:?}");
+    }
+    for r in 0..3 {
+        let info = w.host(r).nic.communicator_info(w.comms[r]).expect("known");
+        let chosen = vec![(K::AllReduce, Algorithm::AllGatherReduce, 1)];
+        assert_eq!(info.chosen, chosen, "rank {r}");
     }
 }

@@ -45,7 +45,7 @@ pub(super) enum After {
 
 /// Refuses an algorithm that a collective does not have. Operations without programs ignore it.
 fn generated(kind: CollectiveKind, algo: Algorithm) -> Result<(), String> {
-    let all = algorithms(kind);
+    let (all, algo) = (algorithms(kind), algo.of(kind));
     if all.is_empty() || all.contains(&algo) {
         return Ok(());
     }
@@ -56,7 +56,7 @@ fn generated(kind: CollectiveKind, algo: Algorithm) -> Result<(), String> {
 /// user's program is only looked for where there are programs at all.
 pub(super) fn can_default_to(algo: Algorithm, kind: CollectiveKind) -> bool {
     let all = algorithms(kind);
-    all.contains(&algo)
+    all.contains(&algo.of(kind))
         || (algo == Algorithm::User && kind != CollectiveKind::Barrier && !all.is_empty())
 }
 

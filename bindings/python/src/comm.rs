@@ -1,12 +1,15 @@
 //! Communicators: collectives and messages on memory of Python objects.
 
+use std::ffi::CString;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pyo3::exceptions::PyDeprecationWarning;
 use pyo3::prelude::*;
 use ringbell::abi::collective::{ANY_RANK, ANY_TAG};
 use ringbell::abi::CollectiveKind;
 use ringbell::comm::{CommOptions, WireType};
+use ringbell::parts::onc_engines::program::renamed;
 use ringbell::{Algorithm, CollectiveError, Communicator, DataType, Operation, ReduceOp, Span};
 
 use crate::element::by_name;
@@ -92,6 +95,10 @@ impl Comm {
         let comm = self.comm()?;
         let (rank, ranks) = (comm.rank(), comm.size());
         let kind = named(CollectiveKind::ALL, CollectiveKind::name, kind, "kind")?;
+        if let Some(note) = options.algo.and_then(|algo| renamed(kind, algo)) {
+            // The caller of the communicator's method, which calls `post`.
+            PyErr::warn(py, &py.get_type::<PyDeprecationWarning>(), &CString::new(note)?, 2)?;
+        }
         let op = match op {
             Some(op) => named(ReduceOp::ALL, ReduceOp::name, op, "op")?,
             None => ReduceOp::Sum,

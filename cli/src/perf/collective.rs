@@ -16,6 +16,7 @@ use ringbell::job::{BootstrapServer, JobError, JobSource};
 use ringbell::nic::{PortSpec, ProgressMode, TransportSpec};
 use ringbell::parts::nic_core::scratch;
 use ringbell::parts::nic_core::transport::rdma::Icrc;
+use ringbell::parts::onc_engines::program::renamed;
 use ringbell::{Algorithm, CommOptions, Communicator, DataType, Job, ReduceOp, UniqueId};
 
 use serde::{Deserialize, Serialize};
@@ -73,7 +74,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "auto", value_name = "auto|on|off", value_parser = crate::open::icrc)]
     icrc: Icrc,
     /// Algorithm
-    #[arg(long, default_value = "auto", value_name = "auto|direct|ring|recursive-doubling|tree|flat|chain|linear|pairwise", value_parser = algo)]
+    #[arg(long, default_value = "auto", value_name = "auto|direct|ring|recursive-doubling|all-gather-reduce|tree|flat|chain|linear|pairwise", value_parser = algo)]
     algo: Algorithm,
     /// Type that f32 elements have on the wire
     #[arg(long, default_value = "same", value_name = "same|bf16|f16", value_parser = wire)]
@@ -525,6 +526,7 @@ fn one_rank(
     let wrong = report.wrong();
     if job.rank() == 0 {
         describe(&mut report, args, &rank)?;
+        report.meta.notes.extend(renamed(kind, args.algo));
         report.meta.notes.extend(by_hardware);
         let engines = rank.comm().nic().engines();
         let at_work = engines.into_iter().find(|e| Some(e.id) == engine);

@@ -133,7 +133,7 @@ pub fn choose(
     let others = u64::from(ranks.saturating_sub(1));
     let whole = bytes.saturating_mul(others) <= t.whole_sources;
     match kind {
-        K::AllReduce if whole => A::RecursiveDoubling,
+        K::AllReduce if whole => A::AllGatherReduce,
         K::AllReduce if bytes <= t.all_reduce_ring => A::Pairwise,
         K::Broadcast if few => A::Flat,
         K::Broadcast if bytes <= t.broadcast_chain => A::RecursiveDoubling,
@@ -201,7 +201,7 @@ mod tests {
         use CollectiveKind as K;
         let t = Thresholds::default();
         let at = |kind, bytes, ranks| choose(kind, bytes, ranks, Locality::Network, &t);
-        assert_eq!(at(K::AllReduce, 16 << 10, 2), A::RecursiveDoubling);
+        assert_eq!(at(K::AllReduce, 16 << 10, 2), A::AllGatherReduce);
         assert_eq!(at(K::AllReduce, (16 << 10) + 1, 2), A::Pairwise);
         assert_eq!(at(K::AllReduce, 16 << 10, 3), A::Pairwise);
         assert_eq!(at(K::AllReduce, 256 << 10, 3), A::Pairwise);

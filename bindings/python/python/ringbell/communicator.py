@@ -64,7 +64,7 @@ class Communicator:
     which the arrays are the program's again. Options of every operation, by name:
 
     - ``timeout``: seconds, instead of the communicator's.
-    - ``algo``: ``"auto"``, ``"direct"``, ``"ring"``, ``"recursive_doubling"``, ``"tree"``, ``"flat"``, ``"chain"``, ``"linear"``, ``"pairwise"``, ``"user"``.
+    - ``algo``: ``"auto"``, ``"direct"``, ``"ring"``, ``"recursive_doubling"``, ``"all_gather_reduce"``, ``"tree"``, ``"flat"``, ``"chain"``, ``"linear"``, ``"pairwise"``, ``"user"``.
     - ``wire``: ``"bf16"`` or ``"f16"``, the type of float32 elements between ranks.
 
     Shapes are free: an array counts as its elements in order. Where the text says *n* elements, any array of *n* elements serves.

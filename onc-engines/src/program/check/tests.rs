@@ -66,7 +66,7 @@ fn programs_of_large_communicators_pass() {
     for (kind, algo, ranks, root) in [
         (K::AllReduce, A::Ring, 64, 0),
         (K::AllReduce, A::Pairwise, 64, 0),
-        (K::AllReduce, A::RecursiveDoubling, 16, 0),
+        (K::AllReduce, A::AllGatherReduce, 16, 0),
         (K::AllReduce, A::Direct, 64, 0),
         (K::AllGather, A::RecursiveDoubling, 64, 0),
         (K::Gather, A::Tree, 64, 37),

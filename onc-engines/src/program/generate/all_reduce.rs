@@ -46,11 +46,11 @@ pub(super) fn ring(b: Builder) -> Program {
     b.finish(if n > 2 { n } else { 0 })
 }
 
-/// For short messages: every rank gets every source by recursive doubling (Bruck's algorithm when the
-/// number of ranks is no power of two), then reduces in the wanted order.
+/// For short messages: an all-gather of the sources by recursive doubling (Bruck's algorithm when the
+/// number of ranks is no power of two), then every rank reduces them itself in the wanted order.
 ///
 /// Takes the logarithm of the ring's hops and n / 2 times its bytes; the same bits as the ring's.
-pub(super) fn recursive_doubling(b: Builder) -> Program {
+pub(super) fn all_gather_reduce(b: Builder) -> Program {
     let n = b.n();
     let mut b = b.buffers(n, n, n).reducing();
     if n == 1 {
