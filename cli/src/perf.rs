@@ -24,6 +24,7 @@ use clap::Subcommand;
 use ringbell::comm::CollectiveKind as Kind;
 
 use super::Exit;
+use crate::report::begin;
 
 /// Arguments of `ringbell perf`.
 #[derive(clap::Args)]
@@ -104,6 +105,7 @@ enum Bench {
 
 /// Runs a benchmark.
 pub(crate) fn run(args: Args) -> Result<Exit> {
+    begin();
     match args.bench {
         Bench::Limits(args) => limits::run(&args),
         Bench::Floor(args) => floor::run(&args),

@@ -395,3 +395,72 @@ fn percentiles_of_a_stream_are_those_of_one_message() {
     assert!(of("p50_us") <= 2.0 * of("time_us") + 0.01, "{row}");
     assert!(of("p50_us") > 0.0 && of("p50_us") <= of("p99_us"), "{row}");
 }
+
+#[test]
+fn a_former_name_of_an_algorithm_is_explained_as_the_present_one_with_a_note() {
+    let line = ["explain", "all-reduce", "--algo"];
+    let former = ringbell(&[&line[..], &["recursive-doubling"]].concat());
+    let present = ringbell(&[&line[..], &["all-gather-reduce"]].concat());
+    assert_eq!(former.status.code(), Some(0), "{}", stderr(&former));
+    assert_eq!(former.stdout, present.stdout);
+    assert!(!present.stdout.is_empty());
+    assert!(stderr(&former).contains("now called all-gather-reduce"));
+    assert_eq!(stderr(&present), "");
+    // Of a barrier it is the name.
+    let barrier = ringbell(&["explain", "barrier", "--algo", "recursive-doubling"]);
+    assert_eq!(
+        (barrier.status.code(), stderr(&barrier).as_str()),
+        (Some(0), "")
+    );
+}
+
+/// Programs that compute beside a benchmark, one for each core; they end with this value.
+struct Neighbours(Vec<std::process::Child>);
+
+impl Neighbours {
+    fn start() -> Neighbours {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let spin = |_| {
+            let mut c = Command::new("sh");
+            c.args(["-c", "while :; do :; done"]);
+            c.spawn().expect("there is a shell")
+        };
+        Neighbours((0..cores).map(spin).collect())
+    }
+}
+
+impl Drop for Neighbours {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn a_benchmark_says_that_others_used_the_cores_meanwhile() {
+    let report = temporary("busy.json").display().to_string();
+    let line = [
+        "perf", "limits", "-b", "1M", "-e", "64M", "-f", "2", "--json", &report,
+    ];
+    let out = {
+        let _neighbours = Neighbours::start();
+        ringbell(&line)
+    };
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    let text = stdout(&out);
+    assert!(text.contains("the machine was busy"), "{text}");
+    let written = std::fs::read_to_string(&report).expect("written");
+    let json: serde_json::Value = serde_json::from_str(&written).expect("JSON");
+    let busy = &json["meta"]["busy"];
+    let share = |name: &str| busy[name].as_f64().expect("a share");
+    assert!(share("own") > 0.0 && share("others") > 0.05, "{busy}");
+    // A comparison says it too.
+    let compared = ringbell(&["perf", "compare", &report, &report]);
+    assert!(
+        stdout(&compared).contains("on a busy machine"),
+        "{}",
+        stdout(&compared)
+    );
+}

@@ -3,6 +3,7 @@
 //! A measurement gives [`Row`]s, which a [`Report`] collects under the description of machine, NIC and GPU. The machine's own
 //! [`limits`] are measured in the same run. [`send`] and [`collective`] verify their data; a row says how much was wrong.
 
+pub mod busy;
 pub mod collective;
 pub mod datagrams;
 pub mod hardware;
@@ -17,6 +18,7 @@ pub mod side;
 mod stats;
 pub mod wire;
 
+pub use busy::Busy;
 pub use report::{Limits, Meta, Payload, Peer, Report, Row};
 pub use side::OperationFailed;
 pub use stats::Samples;

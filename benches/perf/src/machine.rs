@@ -23,6 +23,7 @@ pub fn meta(benchmark: &str) -> Meta {
         placement: None,
         peers: Vec::new(),
         limits: Limits::default(),
+        busy: None,
     }
 }
 
@@ -64,7 +65,19 @@ fn cpu_model(cpuinfo: &str) -> Option<String> {
 
 /// Cores that this process may run on, by number.
 pub fn cores() -> Vec<usize> {
-    let Ok(set) = rustix::thread::sched_getaffinity(None) else {
+    allowed(None)
+}
+
+/// Cores that another process may run on, by number; none when it has ended.
+pub(crate) fn cores_of(pid: u32) -> Vec<usize> {
+    let pid = i32::try_from(pid)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
+    pid.map_or_else(Vec::new, |pid| allowed(Some(pid)))
+}
+
+fn allowed(pid: Option<rustix::process::Pid>) -> Vec<usize> {
+    let Ok(set) = rustix::thread::sched_getaffinity(pid) else {
         return Vec::new();
     };
     (0..rustix::thread::CpuSet::MAX_CPU)

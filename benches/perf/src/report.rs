@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine;
+use crate::{machine, Busy};
 
 /// One measurement: what ran, where, and its rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -59,6 +59,9 @@ pub struct Meta {
     pub peers: Vec<Peer>,
     /// The machine's best values, measured in the same run.
     pub limits: Limits,
+    /// Use of the cores during the run; none for a run too short to tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy: Option<Busy>,
 }
 
 /// A peer of a measurement: another library, which did the same in the same run.

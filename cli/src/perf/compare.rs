@@ -140,9 +140,14 @@ pub(super) fn table(reports: &[Report], columns: &[Column], lone: bool) -> Strin
             (true, 0) => "no wrong values".to_string(),
             (true, n) => format!("{n} WRONG VALUES"),
         };
+        let busy = r.meta.busy.as_ref().filter(|b| b.is_busy());
+        let busy = busy.map_or(String::new(), |b| {
+            let percent = (b.others + b.stolen) * 100.0;
+            format!(", on a busy machine ({percent:.0}% of its cores for others)")
+        });
         let _ = writeln!(
             out,
-            "# {}: {}, transport {}, {wrong}",
+            "# {}: {}, transport {}, {wrong}{busy}",
             c.name, r.meta.nic, r.meta.transport
         );
     }

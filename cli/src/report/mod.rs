@@ -4,6 +4,7 @@
 //! for comparison from [`limits`].
 
 mod beside_udp;
+mod busy;
 mod output;
 mod plot;
 mod progress;
@@ -11,6 +12,7 @@ mod sizes;
 mod table;
 
 pub(crate) use beside_udp::{beside_udp, beside_udp_ping_pong};
+pub(crate) use busy::begin;
 pub(crate) use output::{emit, emit_text, OutputArgs};
 pub(crate) use plot::{svg as draw, Axis, Plot, COLOURS};
 pub(crate) use progress::Progress;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::Args;
 
+use super::busy::watched;
 use super::{plot, table, Plot, Report};
 use crate::stdio;
 
@@ -54,7 +55,11 @@ pub(crate) fn emit(report: &Report, args: &OutputArgs, plot: &Plot) -> Result<()
 /// # Errors
 /// When a file cannot be written.
 pub(crate) fn emit_text(report: &Report, text: &str, args: &OutputArgs, plot: &Plot) -> Result<()> {
+    let report = &watched(report);
     args.say(text.trim_end())?;
+    if let Some(busy) = &report.meta.busy {
+        args.say(format_args!("# {}", busy.describe()))?;
+    }
     if let Some(path) = &args.json {
         let mut json =
             serde_json::to_string_pretty(report).context("cannot express the report as JSON")?;

@@ -130,15 +130,17 @@ struct Scale {
 }
 
 impl Scale {
-    /// Of positive values; sizes are labelled at powers of two.
+    /// Of positive values; sizes are labelled at powers of two, and their axis ends at labels.
     fn log(low: f64, high: f64, sizes: bool) -> Scale {
         // A single value would be an axis without length.
-        let (low, high) = match low == high {
+        let (mut low, mut high) = match low == high {
             true => (low / 2.0, high * 2.0),
             false => (low, high),
         };
         let ticks = if sizes {
-            powers_of_two(low, high)
+            let ticks = powers_of_two(low, high);
+            (low, high) = (ticks[0], ticks[ticks.len() - 1]);
+            ticks
         } else {
             decades(low, high)
         };
@@ -188,13 +190,13 @@ impl Ranged for Scale {
     }
 }
 
-/// Powers of two in a range, equally spaced.
+/// Powers of two, equally spaced, from the last one up to `low` to the first one from `high` on: at least two.
 fn powers_of_two(low: f64, high: f64) -> Vec<f64> {
-    let (first, last) = (low.log2().ceil() as i32, high.log2().floor() as i32);
-    let step = (1..).find(|s| (last - first) / s < LABELS as i32);
-    (first..=last)
-        .step_by(step.unwrap_or(1) as usize)
-        .map(|e| 2_f64.powi(e))
+    let (first, last) = (low.log2().floor() as i32, high.log2().ceil() as i32);
+    let range = (last - first).max(1) as usize;
+    let step = (1..).find(|s| range.div_ceil(*s) < LABELS).unwrap_or(1);
+    (0..=range.div_ceil(step))
+        .map(|i| 2_f64.powi(first + (i * step) as i32))
         .collect()
 }
 
@@ -228,7 +230,12 @@ fn curves(report: &Report, plot: &Plot) -> Vec<Curve> {
         if x <= 0.0 || !y.is_finite() {
             continue;
         }
-        let name = row.series.clone().unwrap_or_default();
+        // The only curve of a benchmark has the benchmark's name.
+        let name = row
+            .series
+            .as_ref()
+            .unwrap_or(&report.meta.benchmark)
+            .clone();
         match curves.iter_mut().find(|(n, _)| *n == name) {
             Some((_, points)) => points.push((x, y)),
             None => curves.push((name, vec![(x, y)])),
@@ -372,9 +379,6 @@ fn legend(
     let style = ("sans-serif", 13).into_font().color(&BLACK);
     let mut y = 10;
     for ((name, _), (colour, is_first)) in curves.iter().zip(colours) {
-        if name.is_empty() {
-            continue;
-        }
         let line = colour.stroke_width(1 + u32::from(*is_first));
         area.draw(&PathElement::new([(8, y), (32, y)], line))?;
         for mark in marks((20, y), *colour, *is_first) {
@@ -430,11 +434,14 @@ mod tests {
         let alone = svg(&r, &plot(Axis::Bandwidth)).expect("drawn");
         assert!(alone.starts_with("<svg") && alone.trim_end().ends_with("</svg>"));
         let points = 3; // Size 0 has no place.
-        assert_eq!(alone.matches("<circle").count(), 2 * points);
+                        // And one in the legend.
+        assert_eq!(alone.matches("<circle").count(), 2 * (points + 1));
         assert!(alone.contains("a &amp; b") && !alone.contains("memcpy"));
         r.meta.limits.memcpy_gbs_by_size = [(1024, 9.0), (4096, 8.0)].into();
         let both = svg(&r, &plot(Axis::Bandwidth)).expect("drawn");
         assert!(both.contains("memcpy"));
+        // Each line has its name.
+        assert!(both.contains(">\ntest\n<"), "{both}");
     }
 
     #[test]
@@ -447,6 +454,13 @@ mod tests {
     #[test]
     fn labels_stand_at_round_values_inside_the_range() {
         assert_eq!(powers_of_two(1024.0, 65536.0).len(), 7);
+        // Nine steps: labels at every second one, and the axis goes on to the next label.
+        let odd = Scale::log(f64::from(1 << 14), f64::from(1 << 23), true);
+        assert_eq!((odd.ticks.len(), odd.high), (6, f64::from(1 << 24)));
+        let between = Scale::log(1000.0, 5000.0, true);
+        assert_eq!((between.low, between.high), (512.0, 8192.0));
+        let one = Scale::log(8.0, 8.0, true);
+        assert_eq!(one.ticks, [4.0, 8.0, 16.0]);
         let wide = powers_of_two(1024.0, f64::from(1 << 26));
         assert_eq!(
             (wide.len(), wide[0], wide[8]),
