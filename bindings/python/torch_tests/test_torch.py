@@ -642,6 +642,66 @@ def test_a_recorder_that_is_off_writes_nothing(ranks: Ranks, tmp_path: Path, mon
     assert [f.name for f in tmp_path.glob("trace_*")] == ["trace_0"]
 
 
+def test_collectives_that_pytorch_checks_in_detail(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
+    ranks(
+        """
+        import gc
+        def works(group=None, n=size):
+            gc.collect()
+            x = torch.full((100,), float(dist.get_rank(group)))
+            dist.all_reduce(x, group=group)
+            assert (x == sum(range(n))).all(), x
+            all = [torch.zeros(3) for _ in range(n)]
+            dist.all_gather(all, torch.full((3,), float(dist.get_rank(group))), group=group)
+            assert [t[0].item() for t in all] == list(range(n))
+            dist.broadcast(x, group_src=0, group=group)
+            out = torch.zeros(2)
+            dist.reduce_scatter_tensor(out, torch.ones(2 * n), group=group)
+            assert (out == n).all()
+            dist.barrier(group=group)
+            work = dist.all_reduce(x, group=group, async_op=True)
+            work.wait()
+        works()
+        for _ in range(3):
+            half = dist.new_group([0, 1])
+            if rank < 2:
+                works(half, 2)
+                dist.destroy_process_group(half)
+        works()
+        kept = ringbell.torch._wrapped
+        dist.new_group(list(range(size)))
+        assert len(kept) == 2, "destroyed groups are let go of"
+        # What PyTorch checks before the call.
+        if rank == 0:
+            refused(RuntimeError, "mismatch", lambda: dist.all_reduce(torch.ones(3)))
+        else:
+            refused(RuntimeError, "mismatch", lambda: dist.all_reduce(torch.ones(4)))
+        os._exit(0)
+        """,
+        3,
+    )
+
+
+def test_time_outs_have_the_words_that_pytorchs_tests_look_for(ranks: Ranks) -> None:
+    ranks(
+        """
+        import re
+        if rank == 0:
+            work = dist.irecv(torch.ones(3), 1)
+            waited = refused(errors.InProgress, "", lambda: work.wait(datetime.timedelta(milliseconds=50)))
+            late = refused(errors.TimedOut, "rank 1", lambda: dist.barrier())
+            for error in (waited, late):
+                assert re.search(" (Timed out|closed|timeout) ", str(error)), error
+        else:
+            time.sleep(3)
+        os._exit(0)
+        """,
+        2,
+        preamble=PREAMBLE.replace("seconds=40", "seconds=1"),
+    )
+
+
 def test_works_say_whether_they_have_ended_and_who_sent(ranks: Ranks) -> None:
     ranks(
         """

@@ -75,7 +75,7 @@ class Work(c10d.Work):
         return True
 
     def _late(self, seconds: float) -> errors.RingbellError:
-        return errors.InProgress(f"{self._name} has not ended after {seconds} s; wait again", status="IN_PROGRESS")
+        return errors.InProgress(f"{self._name}: Timed out after {seconds} s, and the operation goes on; wait again", status="IN_PROGRESS")
 
     def poll(self) -> bool:
         """Waits a moment, unless another thread waits; whether it has ended."""

@@ -138,6 +138,8 @@ class RingbellBackend(c10d.Backend):
         self._options = c10d.Backend.Options("ringbell", timeout)
         self.set_timeout(timeout)
         _alive.add(self)
+        if name:
+            _keep(name, self)
 
     @classmethod
     def make(
@@ -609,6 +611,17 @@ def _fills(request: Request, tensor: _Tensor, source: int | None) -> After:
 
 #: Groups of this process, to be ended with it.
 _alive: weakref.WeakSet[RingbellBackend] = weakref.WeakSet()
+#: Groups that PyTorch wraps, by their names. Its wrapper keeps the part of C++ alone, which finds no method of Python's without this.
+_wrapped: dict[str, RingbellBackend] = {}
+
+
+def _keep(name: str, backend: RingbellBackend) -> None:
+    """Keeps a group that PyTorch wraps (TORCH_DISTRIBUTED_DEBUG=DETAIL), and lets go of those that were destroyed."""
+    known = set(dist.distributed_c10d._world.pg_names.values())
+    for gone in [other for other in _wrapped if other not in known]:
+        del _wrapped[gone]
+    if dist.get_debug_level() == dist.DebugLevel.DETAIL:
+        _wrapped[name] = backend
 
 
 @atexit.register
