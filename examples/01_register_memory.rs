@@ -9,10 +9,9 @@
 //! Prints the keys and the translation of a buffer, `copied 3145728 bytes, 0 wrong`, and three refusals with
 //! their addresses. Ends with an error when a byte is wrong or a refusal is missing.
 
+use anyhow::{anyhow, Error};
 use ringbell::abi::{GpuVa, Status};
 use ringbell::{DeviceBuffer, Nic, SessionError, Span};
-
-type Error = Box<dyn std::error::Error>;
 
 /// 3 MiB: one whole 2 MiB page of the GTLB, and sixteen pages of 64 KiB.
 const BYTES: u32 = 3 << 20;
@@ -72,7 +71,7 @@ fn main() -> Result<(), Error> {
     )?;
 
     if wrong > 0 {
-        return Err(format!("{wrong} bytes are wrong").into());
+        return Err(anyhow!("{wrong} bytes are wrong"));
     }
     Ok(())
 }
@@ -84,11 +83,11 @@ fn copy(nic: &Nic, from: GpuVa, to: &DeviceBuffer, len: u64) -> Result<(), Sessi
 
 fn expect(what: &str, done: Result<(), SessionError>, wanted: Status) -> Result<(), Error> {
     let Err(error) = done else {
-        return Err(format!("{what}: copied, but {wanted} was expected").into());
+        return Err(anyhow!("{what}: copied, but {wanted} was expected"));
     };
     println!("{what}: {error} (at {:#x})", error.detail().unwrap_or(0));
     match error.status() == Some(wanted) {
         true => Ok(()),
-        false => Err(format!("{what}: {error}, but {wanted} was expected").into()),
+        false => Err(anyhow!("{what}: {error}, but {wanted} was expected")),
     }
 }

@@ -10,9 +10,8 @@
 
 use std::time::Duration;
 
+use anyhow::{anyhow, Error};
 use ringbell::Nic;
-
-type Error = Box<dyn std::error::Error>;
 
 const MESSAGES: u64 = 8;
 const BYTES: u64 = 256 << 10;
@@ -63,6 +62,6 @@ fn main() -> Result<(), Error> {
     println!("{MESSAGES} messages of {BYTES} bytes queued without waiting, {wrong} wrong bytes");
     match wrong {
         0 => Ok(()),
-        _ => Err("the data that arrived is wrong".into()),
+        _ => Err(anyhow!("the data that arrived is wrong")),
     }
 }

@@ -9,10 +9,9 @@
 //!
 //! Prints the loss of the first and the last step, and that it equals the serial run's; ends with an error otherwise.
 
+use anyhow::{anyhow, Error};
 use ringbell::parts::onc_engines::program::Layout;
 use ringbell::{CommOptions, Communicator, Nic, ReduceOp};
-
-type Error = Box<dyn std::error::Error + Send + Sync>;
 
 const RANKS: u32 = 4;
 const POINTS: usize = 4096;
@@ -112,7 +111,7 @@ fn main() -> Result<(), Error> {
         let ranks: Vec<_> = comms.iter().map(|c| scope.spawn(|| train(c))).collect();
         ranks
             .into_iter()
-            .map(|r| r.join().map_err(|_| "a rank panicked")?)
+            .map(|r| r.join().map_err(|_| anyhow!("a rank panicked"))?)
             .collect::<Result<_, Error>>()
     })?;
     let serial = train_serially();
@@ -121,12 +120,14 @@ fn main() -> Result<(), Error> {
             .map(|x| x.to_bits())
             .ne(serial.iter().map(|x| x.to_bits()))
         {
-            return Err(format!("rank {rank} got other losses than the serial run").into());
+            return Err(anyhow!("rank {rank} got other losses than the serial run"));
         }
     }
     let (first, last) = (serial[0], serial[STEPS - 1]);
     if last > first / 100.0 {
-        return Err(format!("the model has learnt nothing: loss {first}, then {last}").into());
+        return Err(anyhow!(
+            "the model has learnt nothing: loss {first}, then {last}"
+        ));
     }
     println!("{RANKS} ranks, {STEPS} steps: loss {first:.3} -> {last:.5}, to the bit that of a serial run");
     Ok(())

@@ -13,10 +13,9 @@ use std::net::Ipv4Addr;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use anyhow::{anyhow, Error};
 use ringbell::job::{variables, BootstrapServer, JobError};
 use ringbell::{CommOptions, Communicator, DeviceBuffer, Job, Nic, ReduceOp};
-
-type Error = Box<dyn std::error::Error>;
 
 const RANKS: u32 = 4;
 /// The rank that is killed.
@@ -56,7 +55,7 @@ fn rank(job: &Job) -> Result<(), Error> {
             Ok(sum) => {
                 let want = if recovered { 1011 } else { 1111 };
                 if sum != want {
-                    return Err(format!("round {round}: the sum is {sum}, not {want}").into());
+                    return Err(anyhow!("round {round}: the sum is {sum}, not {want}"));
                 }
                 round += 1;
             }
@@ -73,7 +72,7 @@ fn rank(job: &Job) -> Result<(), Error> {
         }
     }
     if !recovered {
-        return Err("no rank is missing".into());
+        return Err(anyhow!("no rank is missing"));
     }
     println!(
         "rank {}: {ROUNDS} rounds done, the last ones as rank {} of {}",
@@ -120,6 +119,6 @@ fn launch() -> Result<(), Error> {
             println!("rank {VICTIM} was killed in round {KILLED_IN}; the others finished");
             Ok(())
         }
-        false => Err(failed.join("; ").into()),
+        false => Err(anyhow!(failed.join("; "))),
     }
 }

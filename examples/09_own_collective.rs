@@ -8,9 +8,8 @@
 //!
 //! Prints why the wrong program was refused, then `3 ranks have the sum of 1000 values, 0 wrong`.
 
+use anyhow::{anyhow, Error};
 use ringbell::{Algorithm, CommOptions, Communicator, Nic, Operation, ReduceOp};
-
-type Error = Box<dyn std::error::Error + Send + Sync>;
 
 const HUB: &str = "
 ringbell program 1
@@ -40,20 +39,20 @@ fn main() -> Result<(), Error> {
     let wrong = HUB.replace("2: net 2 + scratch[0]", "2: scratch[0]");
     match comms[0].load_program(&wrong) {
         Err(why) => println!("refused: {why}"),
-        Ok(()) => return Err("a wrong program was loaded".into()),
+        Ok(()) => return Err(anyhow!("a wrong program was loaded")),
     }
 
     let wrong_values = std::thread::scope(|scope| {
         let ranks: Vec<_> = comms.iter().map(|c| scope.spawn(move || rank(c))).collect();
         let counts = ranks.into_iter().map(|r| match r.join() {
             Ok(counted) => counted,
-            Err(_) => Err("a rank panicked".into()),
+            Err(_) => Err(anyhow!("a rank panicked")),
         });
         counts.sum::<Result<usize, Error>>()
     })?;
     println!("3 ranks have the sum of {COUNT} values, {wrong_values} wrong");
     if wrong_values > 0 {
-        return Err("the sum is wrong".into());
+        return Err(anyhow!("the sum is wrong"));
     }
     Ok(())
 }

@@ -22,13 +22,12 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{anyhow, Error};
 use ringbell::engines::hll::{HllConfig, HllEngine, HllSummary};
 use ringbell::engines::{Direction, Return};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
 use ringbell::{Nic, NicBuilder};
-
-type Error = Box<dyn std::error::Error>;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 78, 110, 2);
 const HOST: &str = "10.78.110.1/24";
@@ -58,7 +57,9 @@ fn main() -> Result<(), Error> {
             .status()?;
         return match status.success() {
             true => Ok(()),
-            false => Err(format!("the copy inside a network namespace ended with {status}").into()),
+            false => Err(anyhow!(
+                "the copy inside a network namespace ended with {status}"
+            )),
         };
     }
     println!("no TAP device without privileges here: a second NIC is the client, over the in-memory switch");
@@ -88,7 +89,7 @@ where
     listener.set_timeout(LIMIT);
     let bytes: Vec<u8> = events.iter().flat_map(|e| e.to_le_bytes()).collect();
     let answer = std::thread::scope(|s| -> Result<Vec<u8>, Error> {
-        let client = s.spawn(move || client(bytes).map_err(|e| e.to_string()));
+        let client = s.spawn(move || client(bytes));
         let socket = listener.accept()?;
         let engine = HllEngine::new(HllConfig {
             precision: 14,
@@ -98,10 +99,10 @@ where
         })?;
         socket.attach_engine(Direction::Receive, Box::new(engine))?;
         socket.return_engine(Return::Result)?;
-        Ok(client.join().map_err(|_| "the client panicked")??)
+        client.join().map_err(|_| anyhow!("the client panicked"))?
     })?;
     let summary = HllSummary::read(&answer)
-        .ok_or_else(|| format!("the answer has {} bytes, which is no summary", answer.len()))?;
+        .ok_or_else(|| anyhow!("the answer has {} bytes, which is no summary", answer.len()))?;
     let exact = events.iter().collect::<HashSet<_>>().len() as f64;
     let error = (summary.estimate - exact).abs() / exact;
     println!(
@@ -112,11 +113,11 @@ where
         summary.relative_error * 100.0
     );
     if summary.items != events.len() as u64 {
-        return Err("the engine did not see every event once".into());
+        return Err(anyhow!("the engine did not see every event once"));
     }
     match error < 4.0 * summary.relative_error {
         true => Ok(()),
-        false => Err("the estimate is too far off".into()),
+        false => Err(anyhow!("the estimate is too far off")),
     }
 }
 
@@ -131,7 +132,10 @@ fn tcp_client(bytes: Vec<u8>) -> Result<Vec<u8>, Error> {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let mut stdin = nc.stdin.take().ok_or("nc has no standard input")?;
+        let mut stdin = nc
+            .stdin
+            .take()
+            .ok_or_else(|| anyhow!("nc has no standard input"))?;
         // The answer comes after the end of the stream, and fits into the pipe.
         stdin.write_all(&bytes)?;
         drop(stdin);

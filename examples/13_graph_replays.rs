@@ -10,9 +10,8 @@
 
 use std::time::Duration;
 
+use anyhow::{anyhow, Error};
 use ringbell::{CommOptions, Communicator, Nic, Operation, ReduceOp};
-
-type Error = Box<dyn std::error::Error + Send + Sync>;
 
 const COUNT: u64 = 1000;
 const REPLAYS: u32 = 100;
@@ -26,14 +25,14 @@ fn main() -> Result<(), Error> {
         let ranks: Vec<_> = comms.iter().map(|c| scope.spawn(move || rank(c))).collect();
         let counts = ranks.into_iter().map(|r| match r.join() {
             Ok(counted) => counted,
-            Err(_) => Err("a rank panicked".into()),
+            Err(_) => Err(anyhow!("a rank panicked")),
         });
         counts.sum::<Result<usize, Error>>()
     })?;
     println!("{REPLAYS} replays on 3 ranks, {wrong} wrong sums");
     match wrong {
         0 => Ok(()),
-        _ => Err("a replay has reduced other data than its own".into()),
+        _ => Err(anyhow!("a replay has reduced other data than its own")),
     }
 }
 

@@ -12,12 +12,11 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use anyhow::{anyhow, Error};
 use ringbell::{GpuResult, Nic};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
-
-type Error = Box<dyn std::error::Error>;
 
 const BYTES: u64 = 1 << 20;
 const PORT: u32 = 4791;
@@ -61,7 +60,7 @@ fn main() -> Result<(), Error> {
     for (who, end) in [("client", client_end), ("server", server_end)] {
         let bytes = end.to_vec()?[0].check(who)?;
         if bytes != BYTES {
-            return Err(format!("{who}: {bytes} of {BYTES} bytes").into());
+            return Err(anyhow!("{who}: {bytes} of {BYTES} bytes"));
         }
     }
     let counted = wrong.to_vec()?[0];
@@ -71,6 +70,6 @@ fn main() -> Result<(), Error> {
     let (sent, received) = (send_data.to_vec()?, rcv_data.to_vec()?);
     match counted == 0 && sent == received {
         true => Ok(()),
-        false => Err("the data that arrived is wrong".into()),
+        false => Err(anyhow!("the data that arrived is wrong")),
     }
 }

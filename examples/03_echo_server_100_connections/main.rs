@@ -12,14 +12,13 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use anyhow::{anyhow, Error};
 use ringbell::nic::NicConfig;
 use ringbell::parts::cuda_kernels::echo::{EchoConfig, EchoServer};
 use ringbell::{GpuResult, HostQueue, KernelArg, Nic};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
-
-type Error = Box<dyn std::error::Error>;
 
 const CONNECTIONS: u32 = 100;
 const ROUNDS: u32 = 4;
@@ -77,7 +76,7 @@ fn main() -> Result<(), Error> {
     let served = echo.wait(Duration::from_secs(100))?;
 
     for (i, result) in ends.to_vec()?.iter().enumerate() {
-        result.check("client").map_err(|e| format!("{i}: {e}"))?;
+        result.check("client").map_err(|e| anyhow!("{i}: {e}"))?;
     }
     let counted = wrong.to_vec()?[0];
     println!(
@@ -87,7 +86,7 @@ fn main() -> Result<(), Error> {
     let all = u64::from(CONNECTIONS) * u64::from(ROUNDS) * BYTES;
     match (counted, served.failed, served.bytes == all) {
         (0, 0, true) => Ok(()),
-        _ => Err(format!("something is wrong; {all} bytes were expected").into()),
+        _ => Err(anyhow!("something is wrong; {all} bytes were expected")),
     }
 }
 

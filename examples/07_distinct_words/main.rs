@@ -19,6 +19,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use anyhow::{anyhow, Error};
 use ringbell::abi::Status;
 use ringbell::engines::hll::{HllConfig, HllEngine, HllSummary};
 use ringbell::engines::{read_result, split_results, Chain, EngineError, StreamEngine};
@@ -26,8 +27,6 @@ use ringbell::{GpuResult, Nic, Socket};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
-
-type Error = Box<dyn std::error::Error>;
 
 const PORT: u16 = 4796;
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 106, 1);
@@ -140,12 +139,12 @@ fn main() -> Result<(), Error> {
     launch.wait(Duration::from_secs(60))?;
     end.to_vec()?[0].check("the kernel")?;
     let answer = answer?;
-    let parts = split_results(&answer).ok_or("not the results of a chain")?;
+    let parts = split_results(&answer).ok_or_else(|| anyhow!("not the results of a chain"))?;
     let [hll, longest] = parts[..] else {
-        return Err(format!("{} results", parts.len()).into());
+        return Err(anyhow!("{} results", parts.len()));
     };
-    let summary: HllSummary = read_result(hll).ok_or("no summary")?;
-    let longest: u64 = read_result(longest).ok_or("no length")?;
+    let summary: HllSummary = read_result(hll).ok_or_else(|| anyhow!("no summary"))?;
+    let longest: u64 = read_result(longest).ok_or_else(|| anyhow!("no length"))?;
     let error = (summary.estimate - exact as f64).abs() / exact as f64;
     println!(
         "{} words, {exact} distinct; the NIC estimates {:.0}, {:.2}% off (standard error {:.2}%); the longest has {} bytes",
@@ -157,11 +156,11 @@ fn main() -> Result<(), Error> {
     );
     let longest_exact = words.iter().map(|w| w.len().min(255) as u64).max();
     if summary.items != words.len() as u64 || longest_exact != Some(longest) {
-        return Err("an engine did not see every word".into());
+        return Err(anyhow!("an engine did not see every word"));
     }
     match error < 4.0 * summary.relative_error {
         true => Ok(()),
-        false => Err("the estimate is too far off".into()),
+        false => Err(anyhow!("the estimate is too far off")),
     }
 }
 

@@ -12,13 +12,12 @@
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::{anyhow, Error};
 use ringbell::parts::onc_engines::program::Layout;
 use ringbell::{CommOptions, Communicator, GpuResult, Nic};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
-
-type Error = Box<dyn std::error::Error + Send + Sync>;
 
 const RANKS: u32 = 3;
 const COUNT: u64 = 100_003;
@@ -83,12 +82,14 @@ fn main() -> Result<(), Error> {
         let ranks: Vec<_> = comms.iter().map(start).collect();
         ranks
             .into_iter()
-            .map(|r| r.join().map_err(|_| "a rank panicked")?)
+            .map(|r| r.join().map_err(|_| anyhow!("a rank panicked"))?)
             .collect::<Result<_, Error>>()
     })?;
     let serial = serially();
     if let Some(rank) = digests.iter().position(|d| *d != serial) {
-        return Err(format!("rank {rank} popped other sums than a serial program has").into());
+        return Err(anyhow!(
+            "rank {rank} popped other sums than a serial program has"
+        ));
     }
     println!("{RANKS} ranks, {COUNT} values each, {RING} bytes of ring: the sums of a serial program, to the bit");
     Ok(())

@@ -12,6 +12,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use anyhow::{anyhow, Error};
 use ringbell::abi::Status;
 use ringbell::parts::onc_engines::reduce::fused;
 use ringbell::{DataType, DeviceBuffer, GpuResult, Nic, ReduceOp, Socket};
@@ -19,8 +20,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
-
-type Error = Box<dyn std::error::Error>;
 
 const SERVER: &str = "10.77.114.1";
 const PORT: u16 = 14;
@@ -81,7 +80,7 @@ fn main() -> Result<(), Error> {
             match client.reduce(dtype.code(), op.code(), &sources, count)? {
                 Ok(got) if got == expected(dtype, op, &sources, count) => right += 1,
                 Ok(_) => wrong += 1,
-                Err(status) => return Err(format!("refused: {status}").into()),
+                Err(status) => return Err(anyhow!("refused: {status}")),
             }
         }
         if number == 1 {
@@ -101,7 +100,7 @@ fn main() -> Result<(), Error> {
     );
     match (served == right, wrong, refused) {
         (true, 0, 1) => Ok(()),
-        _ => Err(format!("something is wrong: {right} right answers").into()),
+        _ => Err(anyhow!("something is wrong: {right} right answers")),
     }
 }
 
@@ -155,7 +154,7 @@ impl Client {
 
         self.socket.recv(&self.header)?;
         let status = u8::try_from(self.header.to_vec()?[0].status)?;
-        match Status::from_code(status).ok_or("an unknown status")? {
+        match Status::from_code(status).ok_or_else(|| anyhow!("an unknown status"))? {
             Status::Ok => {}
             refused => return Ok(Err(refused)),
         }

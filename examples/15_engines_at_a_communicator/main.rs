@@ -15,6 +15,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::{anyhow, Error};
 use ringbell::abi::EngineId;
 use ringbell::engines::checksum::{Checksum, ChecksumEngine};
 use ringbell::engines::hll::{HllConfig, HllEngine, HllSummary};
@@ -23,8 +24,6 @@ use ringbell::{CommOptions, Communicator, GpuResult, Nic};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
-
-type Error = Box<dyn std::error::Error + Send + Sync>;
 
 const RANKS: u32 = 3;
 /// Visits at each machine.
@@ -115,7 +114,7 @@ fn main() -> Result<(), Error> {
         let ranks: Vec<_> = machines.iter().map(start).collect();
         ranks
             .into_iter()
-            .map(|r| r.join().map_err(|_| "a rank panicked")?)
+            .map(|r| r.join().map_err(|_| anyhow!("a rank panicked"))?)
             .collect::<Result<_, Error>>()
     })?;
 
@@ -124,11 +123,11 @@ fn main() -> Result<(), Error> {
     let (first, error) = (counted[0].estimate, counted[0].relative_error);
     for (rank, c) in counted.iter().enumerate() {
         if c.items != COUNT * u64::from(RANKS) || c.estimate != first {
-            return Err(format!("rank {rank} has seen {c:?}").into());
+            return Err(anyhow!("rank {rank} has seen {c:?}"));
         }
     }
     if (first / exact as f64 - 1.0).abs() > 4.0 * error {
-        return Err(format!("{first:.0} is too far from {exact}").into());
+        return Err(anyhow!("{first:.0} is too far from {exact}"));
     }
     let mut bytes = 0;
     for from in &machines {
@@ -140,9 +139,10 @@ fn main() -> Result<(), Error> {
             let left = from.comm.nic().engine_result_of_rank(from.sent, b)?;
             let came = to.comm.nic().engine_result_of_rank(to.received, a)?;
             if left != came {
-                return Err(format!("what rank {a} sent is not what rank {b} got").into());
+                return Err(anyhow!("what rank {a} sent is not what rank {b} got"));
             }
-            let checksum: Checksum = read_result(&left.bytes).ok_or("no checksum")?;
+            let checksum: Checksum =
+                read_result(&left.bytes).ok_or_else(|| anyhow!("no checksum"))?;
             bytes += checksum.bytes;
         }
     }

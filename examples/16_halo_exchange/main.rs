@@ -12,12 +12,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::{anyhow, Error};
 use ringbell::{CommOptions, Communicator, GpuResult, Nic};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
-
-type Error = Box<dyn std::error::Error + Send + Sync>;
 
 const RANKS: usize = 3;
 /// Rows of a rank.
@@ -110,7 +109,7 @@ fn run(transport: &str, module: &Path) -> Result<(), Error> {
             .collect();
         let ended = ranks.into_iter().map(|r| r.join());
         ended
-            .map(|r| r.map_err(|_| "a rank panicked")?)
+            .map(|r| r.map_err(|_| anyhow!("a rank panicked"))?)
             .collect::<Result<_, Error>>()
     })?;
     let (got, expected) = (strips.concat(), serially());
@@ -122,7 +121,7 @@ fn run(transport: &str, module: &Path) -> Result<(), Error> {
     );
     match differ {
         0 if got.len() == expected.len() => Ok(()),
-        _ => Err("the strips are not those of a serial program".into()),
+        _ => Err(anyhow!("the strips are not those of a serial program")),
     }
 }
 

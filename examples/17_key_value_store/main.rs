@@ -15,13 +15,12 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::{anyhow, Error};
 use ringbell::{CommOptions, Communicator, GpuResult, Nic};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
-
-type Error = Box<dyn std::error::Error + Send + Sync>;
 
 const RANKS: usize = 3;
 /// Buckets of a rank.
@@ -108,7 +107,7 @@ fn run(transport: &str, module: &Path) -> Result<(), Error> {
             .collect();
         let ended = ranks.into_iter().map(|r| r.join());
         ended
-            .map(|r| r.map_err(|_| "a rank panicked")?)
+            .map(|r| r.map_err(|_| anyhow!("a rank panicked"))?)
             .collect::<Result<_, Error>>()
     })?;
     let mut buckets = Vec::new();
@@ -126,17 +125,17 @@ fn run(transport: &str, module: &Path) -> Result<(), Error> {
     println!("{transport}: {gets} GETs, {puts} PUTs, {repeated} reads repeated, {wrong} wrong");
     let keys: HashSet<u64> = buckets.iter().map(|b| b.key).collect();
     if keys.len() != buckets.len() {
-        return Err("a key has two buckets".into());
+        return Err(anyhow!("a key has two buckets"));
     }
     if buckets.iter().any(|b| b.version % 2 != 0) {
-        return Err("a bucket is still locked".into());
+        return Err(anyhow!("a bucket is still locked"));
     }
     // A PUT adds 2.
     let counted: u64 = buckets.iter().map(|b| b.version / 2).sum();
     let all = u64::from(STEPS * BLOCKS * THREADS) * RANKS as u64;
     match (wrong, counted == puts, gets + puts == all) {
         (0, true, true) => Ok(()),
-        _ => Err(format!("{counted} PUTs were counted by the buckets").into()),
+        _ => Err(anyhow!("{counted} PUTs were counted by the buckets")),
     }
 }
 
