@@ -188,6 +188,12 @@ fn failed(
     }
 }
 
+/// A time-out as descriptors have it: 0 is the queue's default; one that does not fit becomes the longest.
+fn microseconds(timeout: Duration) -> u32 {
+    let us = u32::try_from(timeout.as_micros());
+    us.unwrap_or(u32::MAX).max(1)
+}
+
 /// State that the calls on a session share.
 #[derive(Debug)]
 struct Session {
@@ -215,16 +221,19 @@ impl Session {
     }
 
     fn set_timeout(&self, timeout: Duration) {
-        // 0 is the queue's default; a time-out that does not fit becomes the longest.
-        let us = u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX);
-        self.timeout_us.store(us.max(1), Ordering::Relaxed);
+        self.timeout_us
+            .store(microseconds(timeout), Ordering::Relaxed);
     }
 
     /// Runs an operation and returns its completion with any status.
     fn complete(&self, operation: &'static str, d: Descriptor) -> Result<Completion, SessionError> {
+        let timeout_us = match d.timeout_us {
+            0 => self.timeout_us.load(Ordering::Relaxed),
+            own => own,
+        };
         let d = Descriptor {
             session: self.id,
-            timeout_us: self.timeout_us.load(Ordering::Relaxed),
+            timeout_us,
             ..d
         };
         call(&self.queue, operation, self.peer, &d)
@@ -428,11 +437,32 @@ impl Socket {
     /// # Panics
     /// When `into` is a kernel's stream.
     pub fn recv(&self, into: impl Into<Span>) -> Result<u64, SessionError> {
-        let into = into.into();
+        self.receive(into.into(), 0)
+    }
+
+    /// As [`Socket::recv`], with a time-out of its own.
+    ///
+    /// # Errors
+    /// As [`Socket::recv`].
+    ///
+    /// # Panics
+    /// As [`Socket::recv`].
+    pub fn recv_within(
+        &self,
+        into: impl Into<Span>,
+        timeout: Duration,
+    ) -> Result<u64, SessionError> {
+        self.receive(into.into(), microseconds(timeout))
+    }
+
+    fn receive(&self, into: Span, timeout_us: u32) -> Result<u64, SessionError> {
         let mut got = 0;
         loop {
             let len = (into.bytes() - got).min(PIECE);
-            let d = transfer(Opcode::Recv, into.slice(got..got + len));
+            let d = Descriptor {
+                timeout_us,
+                ..transfer(Opcode::Recv, into.slice(got..got + len))
+            };
             let done = self.session.complete("receive", d)?;
             match done.status {
                 Status::Ok => got += len,
@@ -453,8 +483,27 @@ impl Socket {
     /// # Panics
     /// As [`Socket::recv`].
     pub fn recv_some(&self, into: impl Into<Span>) -> Result<u64, SessionError> {
-        let into = into.into();
+        self.receive_some(into.into(), 0)
+    }
+
+    /// As [`Socket::recv_some`], with a time-out of its own.
+    ///
+    /// # Errors
+    /// As [`Socket::recv`].
+    ///
+    /// # Panics
+    /// As [`Socket::recv`].
+    pub fn recv_some_within(
+        &self,
+        into: impl Into<Span>,
+        timeout: Duration,
+    ) -> Result<u64, SessionError> {
+        self.receive_some(into.into(), microseconds(timeout))
+    }
+
+    fn receive_some(&self, into: Span, timeout_us: u32) -> Result<u64, SessionError> {
         let d = Descriptor {
+            timeout_us,
             flags: Flags::SOME,
             ..transfer(Opcode::Recv, into.slice(..into.bytes().min(PIECE)))
         };

@@ -929,7 +929,7 @@ RB_HOST_DEVICE static inline const char *rb_status_text(rb_u32 status) {
     case RB_STATUS_UNSUPPORTED: return "this NIC does not offer the operation";
     case RB_STATUS_SHUTTING_DOWN: return "the NIC is shutting down";
     case RB_STATUS_BAD_COMMUNICATOR: return "no such communicator: it was never made, or it has been freed";
-    case RB_STATUS_MISMATCH: return "the ranks called different operations, counts, types, reductions or roots, or in another order; the detail names the first rank that differs";
+    case RB_STATUS_MISMATCH: return "the ranks called different operations, counts, types, reductions or roots, or in another order, and the communicator has ended; the detail names the first rank that differs: make the calls alike, and shrink the communicator or make a new one";
     case RB_STATUS_PEER_FAILED: return "the rank in the detail has ended or cannot be reached; shrink the communicator to go on without it";
     case RB_STATUS_COMM_ABORTED: return "the communicator was aborted; shrink it or make a new one";
     case RB_STATUS_INVALID_ARGUMENT: return "the operation cannot have that argument: of a collective a root, peer, count, type, algorithm or overlap of buffers, of an atomic an address that is no multiple of 8; the detail is the value at fault";

@@ -104,7 +104,7 @@ impl Status {
             Status::Unsupported => "this NIC does not offer the operation",
             Status::ShuttingDown => "the NIC is shutting down",
             Status::BadCommunicator => "no such communicator: it was never made, or it has been freed",
-            Status::Mismatch => "the ranks called different operations, counts, types, reductions or roots, or in another order; the detail names the first rank that differs",
+            Status::Mismatch => "the ranks called different operations, counts, types, reductions or roots, or in another order, and the communicator has ended; the detail names the first rank that differs: make the calls alike, and shrink the communicator or make a new one",
             Status::PeerFailed => "the rank in the detail has ended or cannot be reached; shrink the communicator to go on without it",
             Status::CommAborted => "the communicator was aborted; shrink it or make a new one",
             Status::InvalidArgument => "the operation cannot have that argument: of a collective a root, peer, count, type, algorithm or overlap of buffers, of an atomic an address that is no multiple of 8; the detail is the value at fault",

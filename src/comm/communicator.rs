@@ -626,6 +626,7 @@ impl Communicator {
         let i = &self.inner;
         operation.check(i.rank, self.size())?;
         operation.check_arguments(self.size())?;
+        operation.check_queue(i.queue.id().0)?;
         let defaults = (i.options.algo, i.options.wire, i.options.timeout);
         if i.options.settings.deterministic {
             operation.check_strict(defaults)?;

@@ -251,7 +251,8 @@ fn explain(kind: CollectiveKind, rank: u32, status: Status, detail: u64) -> Stri
     }
 }
 
-/// What was missing when the time of an operation was up, and whether its communicator works on.
+/// What was missing when the time of an operation was up, and whether its communicator works on. "Timed out" is what programs of
+/// PyTorch look for.
 fn late(kind: CollectiveKind, rank: u32, detail: u64) -> String {
     const LOST: &str = "the communicator is aborted: shrink it or make a new one, and raise the time-out if ranks are only slow";
     let absent = (detail & RANK_ABSENT != 0).then_some(detail as u32);
@@ -265,14 +266,47 @@ fn late(kind: CollectiveKind, rank: u32, detail: u64) -> String {
                 }
                 _ => "what it comes after had not ended",
             };
-            format!("TIMED_OUT: {missing}, or the time-out be longer; the communicator works on")
+            format!("Timed out (TIMED_OUT): {missing}, or the time-out be longer; the communicator works on")
         }
         (_, Some(r)) if r == rank => {
-            format!("TIMED_OUT: this rank had not called it when the others' time was up; {LOST}")
+            format!("Timed out (TIMED_OUT): this rank had not called it when the others' time was up; {LOST}")
         }
         (_, Some(r)) => {
-            format!("TIMED_OUT: rank {r} had not called it before the operation's time-out; {LOST}")
+            format!("Timed out (TIMED_OUT): rank {r} had not called it before the operation's time-out; {LOST}")
         }
-        _ => format!("TIMED_OUT: the ranks were not done before the operation's time-out; {LOST}"),
+        _ => format!("Timed out (TIMED_OUT): the ranks were not done before the operation's time-out; {LOST}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_main_returns_is_printed_with_its_remedy() {
+        let error = CollectiveError::Failed {
+            kind: CollectiveKind::AllReduce,
+            rank: 0,
+            status: Status::Mismatch,
+            detail: 1,
+            why: None,
+        };
+        // As Rust prints it.
+        let shown = format!("{:?}", anyhow::Error::from(error));
+        assert!(shown.contains("rank 1 called something else"), "{shown}");
+        assert!(
+            shown.contains("shrink the communicator or make a new one"),
+            "{shown}"
+        );
+        let tutorial = include_str!("../../docs/tutorial.md");
+        let mains: Vec<_> = tutorial
+            .lines()
+            .filter(|l| l.starts_with("fn main()"))
+            .collect();
+        assert!(mains.len() > 2);
+        assert_eq!(
+            mains,
+            vec!["fn main() -> anyhow::Result<()> {"; mains.len()]
+        );
     }
 }

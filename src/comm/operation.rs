@@ -222,9 +222,9 @@ impl Operation {
     }
 
     /// Starts when these requests of the same communicator have ended; the NIC waits, not this thread.
-    /// With more than one, when all earlier operations of the communicator's queue have ended.
+    /// With more than one, when all earlier operations of the communicator's queue have ended. Calls add up.
     pub fn after(mut self, requests: &[&Request]) -> Operation {
-        let mut after = After::Nothing;
+        let mut after = self.after;
         for r in requests {
             after = match (after, r.as_predecessor()) {
                 (a, None) => a,
@@ -274,6 +274,17 @@ impl Operation {
             K::AllGather => (one, all),
             K::ReduceScatter => (all, one),
             K::AllToAll => (all, all),
+        }
+    }
+
+    /// Refuses a predecessor whose ticket is another queue's, where the number means another operation.
+    pub(super) fn check_queue(&self, own: u32) -> Result<(), CollectiveError> {
+        match self.after {
+            After::Ticket(queue, _) if queue != own => Err(CollectiveError::Misuse {
+                kind: self.spec.kind,
+                why: "it cannot come after a request of another communicator; wait for that one first".into(),
+            }),
+            _ => Ok(()),
         }
     }
 

@@ -4,11 +4,12 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pyo3::exceptions::PyDeprecationWarning;
+use pyo3::exceptions::{PyDeprecationWarning, PyTypeError};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use ringbell::abi::collective::{ANY_RANK, ANY_TAG};
 use ringbell::abi::CollectiveKind;
-use ringbell::comm::{CommOptions, WireType};
+use ringbell::comm::{CollectiveSettings, CommOptions, WireType};
 use ringbell::parts::onc_engines::program::renamed;
 use ringbell::{Algorithm, CollectiveError, Communicator, DataType, Operation, ReduceOp, Span};
 
@@ -47,6 +48,52 @@ struct Options {
     timeout: Option<Duration>,
     algo: Option<Algorithm>,
     wire: Option<WireType>,
+    /// Operations that must have ended before it begins.
+    after: Vec<Py<Request>>,
+}
+
+impl Options {
+    /// Those that a call was given by name. `kind` is the call's.
+    fn of(kind: &str, given: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
+        let mut options = Options::default();
+        for (name, value) in given.into_iter().flatten() {
+            let name: String = name.extract()?;
+            match name.as_str() {
+                _ if value.is_none() => {}
+                "timeout" => options.timeout = Some(seconds(value.extract()?, "timeout")?),
+                "algo" => {
+                    let given: String = value.extract()?;
+                    options.algo = Some(named(Algorithm::ALL, Algorithm::name, &given, "algo")?);
+                }
+                "wire" => {
+                    let given: String = value.extract()?;
+                    options.wire = Some(named(WireType::ALL, WireType::name, &given, "wire")?);
+                }
+                "after" => options.after = requests(&value)?,
+                _ => {
+                    return Err(PyTypeError::new_err(format!(
+                        "{kind}() has no argument `{name}`; its options are timeout, algo, wire and after"
+                    )))
+                }
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// One request, or several.
+fn requests(given: &Bound<'_, PyAny>) -> PyResult<Vec<Py<Request>>> {
+    let wrong = || {
+        PyTypeError::new_err(
+            "after: give the requests that must have ended before, such as [comm.isend(...)]",
+        )
+    };
+    if let Ok(one) = given.cast::<Request>() {
+        return Ok(vec![one.clone().unbind()]);
+    }
+    let all = given.try_iter().map_err(|_| wrong())?;
+    all.map(|r| Ok(r?.cast_into::<Request>().map_err(|_| wrong())?.unbind()))
+        .collect()
 }
 
 /// A group of ranks that run collectives together.
@@ -134,6 +181,9 @@ impl Comm {
         if let Some(wire) = options.wire {
             operation = operation.wire(wire);
         }
+        for request in &options.after {
+            operation = request.get().before(operation)?;
+        }
         // Where the queue is full it waits for completions that other threads take, with the interpreter's lock.
         let request = py.detach(|| {
             self.shared.make_room();
@@ -186,27 +236,36 @@ fn count(
     Ok(count.unwrap_or(0))
 }
 
-/// Settings of a communicator; `None` is the default.
-fn settings(
-    timeout: Option<f64>,
-    init_timeout: Option<f64>,
-    algo: Option<&str>,
-    wire: Option<&str>,
-    deterministic: bool,
-) -> PyResult<CommOptions> {
+/// Settings of a communicator, by name; those that are missing or `None` have their default.
+fn settings(given: Option<&Bound<'_, PyDict>>) -> PyResult<CommOptions> {
     let mut options = CommOptions::default();
-    options.settings.deterministic = deterministic;
-    if let Some(timeout) = timeout {
-        options.timeout = seconds(timeout, "timeout")?;
-    }
-    if let Some(timeout) = init_timeout {
-        options.init_timeout = seconds(timeout, "init_timeout")?;
-    }
-    if let Some(algo) = algo {
-        options.algo = named(Algorithm::ALL, Algorithm::name, algo, "algo")?;
-    }
-    if let Some(wire) = wire {
-        options.wire = named(WireType::ALL, WireType::name, wire, "wire")?;
+    for (name, value) in given.into_iter().flatten() {
+        let name: String = name.extract()?;
+        match name.as_str() {
+            _ if value.is_none() => {}
+            "timeout" => options.timeout = seconds(value.extract()?, "timeout")?,
+            "init_timeout" => options.init_timeout = seconds(value.extract()?, "init_timeout")?,
+            "algo" => {
+                let given: String = value.extract()?;
+                options.algo = named(Algorithm::ALL, Algorithm::name, &given, "algo")?;
+            }
+            "wire" => {
+                let given: String = value.extract()?;
+                options.wire = named(WireType::ALL, WireType::name, &given, "wire")?;
+            }
+            "port" => options.port = value.extract()?,
+            "kernel_staging" => options.kernel_staging = Some(value.extract()?),
+            setting if CollectiveSettings::NAMES.contains(&setting) => {
+                let set = options.settings.set(setting, value.extract()?);
+                set.map_err(|e| failure::argument(e.to_string()))?;
+            }
+            _ => {
+                return Err(PyTypeError::new_err(format!(
+                    "a communicator has no setting `{name}`; there is timeout, init_timeout, algo, wire, port, kernel_staging, {}",
+                    CollectiveSettings::NAMES.join(", ")
+                )))
+            }
+        }
     }
     Ok(options)
 }
@@ -226,19 +285,14 @@ fn dtype(src: Option<&Operand>, dst: Option<&Operand>) -> PyResult<DataType> {
 impl Comm {
     /// The communicator of a job; all ranks make it together.
     #[staticmethod]
-    #[pyo3(signature = (nic, job, *, timeout = None, init_timeout = None, algo = None, wire = None, deterministic = false))]
-    #[allow(clippy::too_many_arguments)] // Named in Python.
+    #[pyo3(signature = (nic, job, **settings))]
     fn of_job(
         py: Python<'_>,
         nic: &Nic,
         job: &Job,
-        timeout: Option<f64>,
-        init_timeout: Option<f64>,
-        algo: Option<&str>,
-        wire: Option<&str>,
-        deterministic: bool,
+        settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Comm> {
-        let options = settings(timeout, init_timeout, algo, wire, deterministic)?;
+        let options = self::settings(settings)?;
         let (job, on) = (job.job.clone(), nic.registry.nic()?.clone());
         let made = interruptible(py, move || Communicator::from_job(&on, &job, &options))?;
         Comm::new(&nic.registry, made)
@@ -246,18 +300,9 @@ impl Comm {
 
     /// The communicator of a running job that takes this new rank in.
     #[staticmethod]
-    #[pyo3(signature = (nic, *, timeout = None, init_timeout = None, algo = None, wire = None, deterministic = false))]
-    #[allow(clippy::too_many_arguments)] // As above.
-    fn join(
-        py: Python<'_>,
-        nic: &Nic,
-        timeout: Option<f64>,
-        init_timeout: Option<f64>,
-        algo: Option<&str>,
-        wire: Option<&str>,
-        deterministic: bool,
-    ) -> PyResult<Comm> {
-        let options = settings(timeout, init_timeout, algo, wire, deterministic)?;
+    #[pyo3(signature = (nic, **settings))]
+    fn join(py: Python<'_>, nic: &Nic, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Comm> {
+        let options = self::settings(settings)?;
         let (member, on) = (nic.member()?, nic.registry.nic()?.clone());
         let made = interruptible(py, move || Communicator::join(&on, member, &options))?;
         Comm::new(&nic.registry, made)
@@ -308,7 +353,7 @@ impl Comm {
     }
 
     /// Starts an operation.
-    #[pyo3(signature = (kind, src, dst, op = None, root = None, tag = None, timeout = None, algo = None, wire = None))]
+    #[pyo3(signature = (kind, src, dst, op = None, root = None, tag = None, **options))]
     #[allow(clippy::too_many_arguments)] // The fields of an operation; `ringbell.Communicator` names them.
     fn post(
         &self,
@@ -319,20 +364,9 @@ impl Comm {
         op: Option<&str>,
         root: Option<u32>,
         tag: Option<u32>,
-        timeout: Option<f64>,
-        algo: Option<&str>,
-        wire: Option<&str>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Request> {
-        let mut options = Options::default();
-        if let Some(timeout) = timeout {
-            options.timeout = Some(seconds(timeout, "timeout")?);
-        }
-        if let Some(algo) = algo {
-            options.algo = Some(named(Algorithm::ALL, Algorithm::name, algo, "algo")?);
-        }
-        if let Some(wire) = wire {
-            options.wire = Some(named(WireType::ALL, WireType::name, wire, "wire")?);
-        }
+        let options = Options::of(kind, options)?;
         let src = src.map(Operand::of).transpose()?;
         let dst = dst.map(Operand::of).transpose()?;
         self.start(py, kind, src, dst, op, root, tag, options)

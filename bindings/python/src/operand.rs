@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -190,7 +190,11 @@ impl Operand {
     fn of_array(object: &Bound<'_, PyAny>, why: PyErr) -> PyResult<Operand> {
         let interface = object.getattr("__array_interface__");
         let Ok(interface) = interface.and_then(|i| Ok(i.cast_into::<PyDict>()?)) else {
-            return Err(why);
+            return Err(match why.is_instance_of::<PyTypeError>(object.py()) {
+                true => no_memory(object),
+                // Memory that cannot be used now: a memoryview that was released.
+                false => why,
+            });
         };
         let name: String = object.getattr("dtype")?.getattr("name")?.extract()?;
         let dtype = by_name(&name)?;
@@ -242,6 +246,16 @@ fn by_dlpack(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
     let numpy = py.import(intern!(py, "numpy"))?;
     let array = numpy.call_method1(intern!(py, "from_dlpack"), (object,))?;
     PyUntypedBuffer::get(&array)
+}
+
+/// The error for an object whose elements the NIC cannot reach in place.
+fn no_memory(object: &Bound<'_, PyAny>) -> PyErr {
+    let given = object.get_type().name();
+    let given = given.map_or_else(|_| "object".into(), |n| n.to_string());
+    PyTypeError::new_err(format!(
+        "the NIC uses an array's memory in place, and `{given}` has none that it can reach; make it an array first, such as numpy.array(x, dtype=\"float32\"), \
+         array.array(\"f\", x), a bytearray, or a buffer of Nic.alloc_host, and read results from that"
+    ))
 }
 
 fn not_contiguous() -> PyErr {

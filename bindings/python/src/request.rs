@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use ringbell::abi::{CollectiveKind, Status};
+use ringbell::Operation;
 
 use crate::failure::{self, Failure};
 use crate::posted::{locked, Posted, Shared, State};
@@ -33,6 +34,19 @@ impl Request {
             comm,
             kind,
             timeout,
+        }
+    }
+
+    /// An operation that begins when this one has ended.
+    pub(crate) fn before(&self, operation: Operation) -> PyResult<Operation> {
+        match &mut *self.state() {
+            State::Outstanding(posted) => Ok(operation.after(&[posted.request()?])),
+            // The thread that waits has it: everything that was posted so far includes it.
+            State::Waited => Ok(operation.fence()),
+            State::Done(_) => Ok(operation),
+            State::Failed => Err(bad_state(
+                "after: a request has failed; the first call that noticed it raised why",
+            )),
         }
     }
 
@@ -131,7 +145,7 @@ impl Request {
             }
             Ok(None) => {
                 let text = format!(
-                    "{} has not ended after {limit:?}; wait again, or cancel it",
+                    "{}: Timed out after {limit:?}, and the operation goes on; wait again, or cancel it",
                     self.kind.name()
                 );
                 (

@@ -183,21 +183,41 @@ impl Socket {
     }
 
     /// Receives until the array is full or the peer has closed its side; returns the bytes.
-    fn recv(&self, py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<u64> {
+    #[pyo3(signature = (array, timeout = None))]
+    fn recv(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<u64> {
+        let timeout = timeout.map(|t| seconds(t, "timeout")).transpose()?;
         let operand = self.operand(array)?.writable()?;
         if operand.span().bytes() == 0 {
             return Ok(0);
         }
-        self.open.call(py, move |s| s.recv(operand.span()))
+        self.open.call(py, move |s| match timeout {
+            Some(timeout) => s.recv_within(operand.span(), timeout),
+            None => s.recv(operand.span()),
+        })
     }
 
     /// Receives at least one byte; returns how many, 0 when the peer has closed its side.
-    fn recv_some(&self, py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<u64> {
+    #[pyo3(signature = (array, timeout = None))]
+    fn recv_some(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<u64> {
+        let timeout = timeout.map(|t| seconds(t, "timeout")).transpose()?;
         let operand = self.operand(array)?.writable()?;
         if operand.span().bytes() == 0 {
             return Err(failure::argument("the array has no bytes to receive into"));
         }
-        self.open.call(py, move |s| s.recv_some(operand.span()))
+        self.open.call(py, move |s| match timeout {
+            Some(timeout) => s.recv_some_within(operand.span(), timeout),
+            None => s.recv_some(operand.span()),
+        })
     }
 
     /// Closes the sending side behind what was sent.

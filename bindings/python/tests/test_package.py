@@ -19,8 +19,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "python"
 def test_the_stubs_are_those_of_the_module(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     allowed = tmp_path / "allowed"
-    # stubtest takes an alias of Literal for a union of types; PyTorch is not installed.
-    allowed.write_text("ringbell.communicator.Op\nringbell.torch\nringbell.reconfigure\nringbell._flight\nringbell._work\nringbell._world\n")
+    # stubtest takes aliases of Literal for a union of types; PyTorch is not installed.
+    allowed.write_text("ringbell.communicator.Op\nringbell.communicator.Algo\nringbell.communicator.Wire\nringbell.torch\nringbell.reconfigure\nringbell._flight\nringbell._work\nringbell._world\n")
     run = [sys.executable, "-m", "mypy.stubtest", "ringbell", "--ignore-disjoint-bases", "--allowlist", str(allowed)]
     done = subprocess.run(run, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=os.environ | {"MYPYPATH": str(PACKAGE)})
     assert done.returncode == 0, done.stdout + done.stderr

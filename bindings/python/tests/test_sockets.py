@@ -74,6 +74,15 @@ def test_calls_that_cannot_be(nics: Pair) -> None:
     with nics[0].listen(7001) as listener, pytest.raises(errors.TimedOut):
         listener.accept(0.05)
     here, there = connected(nics)
+    # A time-out of one call, beside the socket's own.
+    with pytest.raises(errors.TimedOut):
+        here.recv(bytearray(1), timeout=0.05)
+    with pytest.raises(errors.TimedOut):
+        here.recv_some(bytearray(1), 0.05)
+    with pytest.raises(ValueError, match="timeout"):
+        here.recv(bytearray(1), timeout=0)
+    threading.Timer(0.5, there.send, (b"later",)).start()
+    assert here.recv(bytearray(5)) == 5
     here.settimeout(0.05)
     with pytest.raises(errors.TimedOut):
         here.recv(bytearray(1))

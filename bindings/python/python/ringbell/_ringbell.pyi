@@ -188,10 +188,10 @@ class Socket:
         """Address and port of the other end."""
     def send(self, array: Any) -> None:
         """Sends all bytes of an array; it may be changed then."""
-    def recv(self, array: Any) -> int:
-        """Receives until the array is full or the peer has closed its side; returns the bytes."""
-    def recv_some(self, array: Any) -> int:
-        """Receives at least one byte; returns how many, 0 when the peer has closed its side."""
+    def recv(self, array: Any, timeout: float | None = None) -> int:
+        """Receives until the array is full or the peer has closed its side; returns the bytes. ``timeout``: seconds for this call. When some bytes had come by then, the stream has ended."""
+    def recv_some(self, array: Any, timeout: float | None = None) -> int:
+        """Receives at least one byte; returns how many, 0 when the peer has closed its side. ``timeout``: seconds for this call."""
     def shutdown(self) -> None:
         """Closes the sending side behind what was sent; receives go on."""
     def settimeout(self, timeout: float) -> None:
@@ -223,26 +223,9 @@ class Comm:
     """A communicator; ``ringbell.Communicator`` names its operations."""
 
     @staticmethod
-    def of_job(
-        nic: Nic,
-        job: Job,
-        *,
-        timeout: float | None = None,
-        init_timeout: float | None = None,
-        algo: str | None = None,
-        wire: str | None = None,
-        deterministic: bool = False,
-    ) -> Comm: ...
+    def of_job(nic: Nic, job: Job, **settings: Any) -> Comm: ...
     @staticmethod
-    def join(
-        nic: Nic,
-        *,
-        timeout: float | None = None,
-        init_timeout: float | None = None,
-        algo: str | None = None,
-        wire: str | None = None,
-        deterministic: bool = False,
-    ) -> Comm: ...
+    def join(nic: Nic, **settings: Any) -> Comm: ...
     def attach_engine(self, engine: Any, place: str, item: int = 1) -> Engine: ...
     @property
     def job_id(self) -> str: ...
@@ -264,9 +247,7 @@ class Comm:
         op: str | None = None,
         root: int | None = None,
         tag: int | None = None,
-        timeout: float | None = None,
-        algo: str | None = None,
-        wire: str | None = None,
+        **options: Any,
     ) -> Request: ...
     def post_tensors(
         self,

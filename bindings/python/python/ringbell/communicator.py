@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 from ringbell._ringbell import Comm, Engine, Job, Nic, Request
 from ringbell.errors import RingbellError
@@ -13,6 +13,49 @@ from ringbell.errors import RingbellError
 #: An object whose memory the NIC uses: a numpy array, a buffer of this package, any object with the buffer protocol.
 Array: TypeAlias = Any
 Op: TypeAlias = Literal["sum", "prod", "min", "max"]
+Algo: TypeAlias = Literal[
+    "auto", "direct", "ring", "recursive_doubling", "all_gather_reduce", "tree", "flat", "chain", "linear", "pairwise", "user"
+]
+Wire: TypeAlias = Literal["same", "bf16", "f16"]
+
+
+class Options(TypedDict, total=False):
+    """Options of one operation, by name."""
+
+    #: Seconds, instead of the communicator's.
+    timeout: float | None
+    algo: Algo | None
+    #: Type of float32 elements between ranks.
+    wire: Wire | None
+    #: Requests of the same communicator that must have ended before it begins.
+    after: Request | Sequence[Request] | None
+
+
+class Settings(TypedDict, total=False):
+    """Settings of a communicator, by name; docs/collectives.md describes them. Every rank gives the same."""
+
+    algo: Algo | None
+    wire: Wire | None
+    #: Port of the NIC at which it serves collectives.
+    port: int | None
+    #: Most bytes of a kernel's all-reduce that go through pinned memory of the host.
+    kernel_staging: int | None
+    eager_max: int | None
+    eager_buffers: int | None
+    segment_bytes: int | None
+    segments_in_flight: int | None
+    scratch_bytes: int | None
+    stream_bytes: int | None
+    staging_bytes: int | None
+    direct: bool | None
+    direct_eager_bytes: int | None
+    flat_ranks: int | None
+    whole_sources: int | None
+    all_reduce_ring: int | None
+    broadcast_chain: int | None
+    gather_tree: int | None
+    all_gather_ring: int | None
+    card: bool | None
 
 
 def init(
@@ -22,18 +65,20 @@ def init(
     timeout: float | None = None,
     init_timeout: float | None = None,
     deterministic: bool = False,
+    **settings: Unpack[Settings],
 ) -> Communicator:
     """The communicator of the job in which this process was started; opens a NIC for it unless one is given.
 
     Waits until all ranks have come, at most ``init_timeout`` seconds (30). Operations end after ``timeout`` seconds (30).
-    With ``deterministic`` every reduction runs in the order of the ranks, and its bits depend on nothing but the ranks' elements.
+    With ``deterministic`` every reduction runs in the order of the ranks, and its bits depend on nothing but the ranks' elements. :class:`Settings` names the
+    other settings: ``ringbell.init(algo="ring", eager_max=4096)``.
 
     Raises:
         JobError: No launcher has started this process, or ranks did not come; ``peers`` names them.
     """
     job = Job.from_env() if job is None else job
     nic = Nic(job=job) if nic is None else nic
-    return Communicator(nic, job, timeout=timeout, init_timeout=init_timeout, deterministic=deterministic)
+    return Communicator(nic, job, timeout=timeout, init_timeout=init_timeout, deterministic=deterministic, **settings)
 
 
 def join(
@@ -42,6 +87,7 @@ def join(
     timeout: float | None = None,
     init_timeout: float | None = None,
     deterministic: bool = False,
+    **settings: Unpack[Settings],
 ) -> Communicator:
     """Joins a running job as a new rank, and returns the communicator that takes it in: its ranks call :meth:`Communicator.grow`.
 
@@ -53,7 +99,7 @@ def join(
     """
     job_id = os.environ.get("RINGBELL_ID", "") if job_id is None else job_id
     nic = Nic(new_rank_of=job_id, join_timeout=30.0 if init_timeout is None else init_timeout)
-    comm = Comm.join(nic, timeout=timeout, init_timeout=init_timeout, deterministic=deterministic)
+    comm = Comm.join(nic, timeout=timeout, init_timeout=init_timeout, deterministic=deterministic, **settings)
     return Communicator.__new__(Communicator)._hold(nic, comm)
 
 
@@ -66,6 +112,8 @@ class Communicator:
     - ``timeout``: seconds, instead of the communicator's.
     - ``algo``: ``"auto"``, ``"direct"``, ``"ring"``, ``"recursive_doubling"``, ``"all_gather_reduce"``, ``"tree"``, ``"flat"``, ``"chain"``, ``"linear"``, ``"pairwise"``, ``"user"``.
     - ``wire``: ``"bf16"`` or ``"f16"``, the type of float32 elements between ranks.
+    - ``after``: a request or several of this communicator. The NIC begins the operation when they have ended, without the program; with several, when all
+      that was posted before has.
 
     Shapes are free: an array counts as its elements in order. Where the text says *n* elements, any array of *n* elements serves.
 
@@ -93,14 +141,11 @@ class Communicator:
         *,
         timeout: float | None = None,
         init_timeout: float | None = None,
-        algo: str | None = None,
-        wire: str | None = None,
         deterministic: bool = False,
+        **settings: Unpack[Settings],
     ) -> None:
         """Makes the communicator of a job, together with its other ranks."""
-        comm = Comm.of_job(
-            nic, job, timeout=timeout, init_timeout=init_timeout, algo=algo, wire=wire, deterministic=deterministic
-        )
+        comm = Comm.of_job(nic, job, timeout=timeout, init_timeout=init_timeout, deterministic=deterministic, **settings)
         self._hold(nic, comm)
 
     def _hold(self, nic: Nic, comm: Comm) -> Communicator:
@@ -150,102 +195,102 @@ class Communicator:
         """
         return self._comm.attach_engine(engine, place, item)
 
-    def iall_reduce(self, src: Array, dst: Array | None = None, op: Op = "sum", **options: Any) -> Request:
+    def iall_reduce(self, src: Array, dst: Array | None = None, op: Op = "sum", **options: Unpack[Options]) -> Request:
         """As :meth:`all_reduce`, without waiting."""
         return self._comm.post("all_reduce", src, src if dst is None else dst, op, **options)
 
-    def all_reduce(self, src: Array, dst: Array | None = None, op: Op = "sum", **options: Any) -> None:
+    def all_reduce(self, src: Array, dst: Array | None = None, op: Op = "sum", **options: Unpack[Options]) -> None:
         """Reduces every rank's *n* elements of ``src`` into *n* elements of ``dst``; in place without ``dst``."""
         self._comm.post("all_reduce", src, src if dst is None else dst, op, **options).finish()
 
-    def ireduce_scatter(self, src: Array, dst: Array, op: Op = "sum", **options: Any) -> Request:
+    def ireduce_scatter(self, src: Array, dst: Array, op: Op = "sum", **options: Unpack[Options]) -> Request:
         """As :meth:`reduce_scatter`, without waiting."""
         return self._comm.post("reduce_scatter", src, dst, op, **options)
 
-    def reduce_scatter(self, src: Array, dst: Array, op: Op = "sum", **options: Any) -> None:
+    def reduce_scatter(self, src: Array, dst: Array, op: Op = "sum", **options: Unpack[Options]) -> None:
         """Reduces block *r* of every rank's ``src`` into rank *r*'s ``dst``: ``size`` × *n* elements into *n*."""
         self._comm.post("reduce_scatter", src, dst, op, **options).finish()
 
-    def iall_gather(self, src: Array, dst: Array, **options: Any) -> Request:
+    def iall_gather(self, src: Array, dst: Array, **options: Unpack[Options]) -> Request:
         """As :meth:`all_gather`, without waiting."""
         return self._comm.post("all_gather", src, dst, **options)
 
-    def all_gather(self, src: Array, dst: Array, **options: Any) -> None:
+    def all_gather(self, src: Array, dst: Array, **options: Unpack[Options]) -> None:
         """Copies rank *r*'s ``src`` to block *r* of every ``dst``: *n* elements to ``size`` × *n*."""
         self._comm.post("all_gather", src, dst, **options).finish()
 
-    def ibroadcast(self, array: Array, root: int = 0, **options: Any) -> Request:
+    def ibroadcast(self, array: Array, root: int = 0, **options: Unpack[Options]) -> Request:
         """As :meth:`broadcast`, without waiting."""
         return self._comm.post("broadcast", array, array, None, root, **options)
 
-    def broadcast(self, array: Array, root: int = 0, **options: Any) -> None:
+    def broadcast(self, array: Array, root: int = 0, **options: Unpack[Options]) -> None:
         """Copies the root's *n* elements to every other rank's ``array``."""
         self._comm.post("broadcast", array, array, None, root, **options).finish()
 
     def ireduce(
-        self, src: Array, dst: Array | None = None, op: Op = "sum", root: int = 0, **options: Any
+        self, src: Array, dst: Array | None = None, op: Op = "sum", root: int = 0, **options: Unpack[Options]
     ) -> Request:
         """As :meth:`reduce`, without waiting."""
         return self._comm.post("reduce", src, src if dst is None else dst, op, root, **options)
 
     def reduce(
-        self, src: Array, dst: Array | None = None, op: Op = "sum", root: int = 0, **options: Any
+        self, src: Array, dst: Array | None = None, op: Op = "sum", root: int = 0, **options: Unpack[Options]
     ) -> None:
         """Reduces every rank's *n* elements into the root's ``dst``, or its ``src`` without one. Other ranks' ``dst`` is ignored."""
         self.ireduce(src, dst, op, root, **options).finish()
 
-    def igather(self, src: Array, dst: Array | None = None, root: int = 0, **options: Any) -> Request:
+    def igather(self, src: Array, dst: Array | None = None, root: int = 0, **options: Unpack[Options]) -> Request:
         """As :meth:`gather`, without waiting."""
         return self._comm.post("gather", src, dst if self.rank == root else None, None, root, **options)
 
-    def gather(self, src: Array, dst: Array | None = None, root: int = 0, **options: Any) -> None:
+    def gather(self, src: Array, dst: Array | None = None, root: int = 0, **options: Unpack[Options]) -> None:
         """Copies rank *r*'s *n* elements to block *r* of the root's ``dst`` of ``size`` × *n*. Other ranks need no ``dst``."""
         self.igather(src, dst, root, **options).finish()
 
-    def iscatter(self, src: Array | None, dst: Array, root: int = 0, **options: Any) -> Request:
+    def iscatter(self, src: Array | None, dst: Array, root: int = 0, **options: Unpack[Options]) -> Request:
         """As :meth:`scatter`, without waiting."""
         return self._comm.post("scatter", src if self.rank == root else None, dst, None, root, **options)
 
-    def scatter(self, src: Array | None, dst: Array, root: int = 0, **options: Any) -> None:
+    def scatter(self, src: Array | None, dst: Array, root: int = 0, **options: Unpack[Options]) -> None:
         """Copies block *r* of the root's ``src`` of ``size`` × *n* elements to rank *r*'s ``dst``. Other ranks need no ``src``."""
         self.iscatter(src, dst, root, **options).finish()
 
-    def iall_to_all(self, src: Array, dst: Array, **options: Any) -> Request:
+    def iall_to_all(self, src: Array, dst: Array, **options: Unpack[Options]) -> Request:
         """As :meth:`all_to_all`, without waiting."""
         return self._comm.post("all_to_all", src, dst, **options)
 
-    def all_to_all(self, src: Array, dst: Array, **options: Any) -> None:
+    def all_to_all(self, src: Array, dst: Array, **options: Unpack[Options]) -> None:
         """Copies block *j* of rank *i*'s ``src`` to block *i* of rank *j*'s ``dst``; both have ``size`` × *n* elements."""
         self._comm.post("all_to_all", src, dst, **options).finish()
 
-    def ibarrier(self, **options: Any) -> Request:
+    def ibarrier(self, **options: Unpack[Options]) -> Request:
         """As :meth:`barrier`, without waiting."""
         return self._comm.post("barrier", None, None, **options)
 
-    def barrier(self, **options: Any) -> None:
+    def barrier(self, **options: Unpack[Options]) -> None:
         """Returns when every rank has come."""
         self._comm.post("barrier", None, None, **options).finish()
 
     # Messages between two ranks.
 
-    def isend(self, src: Array, to: int, tag: int = 0, **options: Any) -> Request:
+    def isend(self, src: Array, to: int, tag: int = 0, **options: Unpack[Options]) -> Request:
         """As :meth:`send`, without waiting."""
         return self._comm.post("send", src, None, None, to, tag, **options)
 
-    def send(self, src: Array, to: int, tag: int = 0, **options: Any) -> None:
+    def send(self, src: Array, to: int, tag: int = 0, **options: Unpack[Options]) -> None:
         """Sends an array to rank ``to``; returns when the memory may be used again."""
         self._comm.post("send", src, None, None, to, tag, **options).finish()
 
-    def irecv(self, dst: Array, source: int | None = None, tag: int | None = None, **options: Any) -> Request:
+    def irecv(self, dst: Array, source: int | None = None, tag: int | None = None, **options: Unpack[Options]) -> Request:
         """As :meth:`recv`, without waiting; the request gives the bytes received."""
         return self._comm.post("recv", None, dst, None, source, tag, **options)
 
-    def recv(self, dst: Array, source: int | None = None, tag: int | None = None, **options: Any) -> int:
+    def recv(self, dst: Array, source: int | None = None, tag: int | None = None, **options: Unpack[Options]) -> int:
         """Receives at most as much as ``dst`` holds, from rank ``source`` (``None``: any) with a tag (``None``: any); returns the bytes received."""
         return self._comm.post("recv", None, dst, None, source, tag, **options).finish()
 
     def sendrecv(
-        self, src: Array, to: int, dst: Array, source: int | None = None, tag: int = 0, **options: Any
+        self, src: Array, to: int, dst: Array, source: int | None = None, tag: int = 0, **options: Unpack[Options]
     ) -> int:
         """Sends and receives at the same time, so that two ranks may call it with each other; returns the bytes received."""
         received = self.irecv(dst, source, tag, **options)
@@ -257,6 +302,32 @@ class Communicator:
                 received.cancel()
             raise
         return received.finish()
+
+    # Operations of this rank alone, by its NIC.
+
+    def icopy(self, src: Array, dst: Array, **options: Unpack[Options]) -> Request:
+        """As :meth:`copy`, without waiting."""
+        return self._comm.post("copy", src, dst, **options)
+
+    def copy(self, src: Array, dst: Array, **options: Unpack[Options]) -> None:
+        """Copies *n* elements from ``src`` to ``dst``."""
+        self._comm.post("copy", src, dst, **options).finish()
+
+    def icombine(self, src: Array, dst: Array, op: Op = "sum", **options: Unpack[Options]) -> Request:
+        """As :meth:`combine`, without waiting."""
+        return self._comm.post("combine", src, dst, op, **options)
+
+    def combine(self, src: Array, dst: Array, op: Op = "sum", **options: Unpack[Options]) -> None:
+        """Reduces *n* elements of ``src`` into those of ``dst``."""
+        self._comm.post("combine", src, dst, op, **options).finish()
+
+    def inop(self, **options: Unpack[Options]) -> Request:
+        """As :meth:`nop`, without waiting: one request for all that are given as ``after``."""
+        return self._comm.post("nop", None, None, **options)
+
+    def nop(self, **options: Unpack[Options]) -> None:
+        """Moves nothing: ends when what it comes ``after`` has ended."""
+        self._comm.post("nop", None, None, **options).finish()
 
     # The group itself.
 
