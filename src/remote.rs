@@ -84,7 +84,7 @@ impl Nic {
 
 impl Socket {
     /// Writes all bytes to the peer's memory, of any length, and returns when they are in place there. The peer does nothing
-    /// for it. Transport `local`.
+    /// for it. Transports `local` and `rdma`.
     ///
     /// # Errors
     /// [`SessionError`]: the peer's NIC has refused key, right or bounds (`BAD_KEY`, `ACCESS_DENIED`, `OUT_OF_BOUNDS`), the transport

@@ -10,6 +10,7 @@ mod cc;
 mod child;
 mod doctor;
 mod explain;
+mod hint;
 mod hll;
 mod mpi;
 mod nc;
@@ -103,7 +104,14 @@ fn command() -> clap::Command {
 
 /// Parses the command line and runs it.
 fn main() -> ExitCode {
-    let matches = command().get_matches();
+    let matches = command().try_get_matches().unwrap_or_else(|e| {
+        let hint = hint::elsewhere(&command(), &e);
+        let _ = e.print();
+        if let Some(hint) = hint {
+            stdio::note(hint);
+        }
+        std::process::exit(e.exit_code())
+    });
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
     // Ranks that are threads have n² links.
     ringbell::nic::descriptors::raise_limit();

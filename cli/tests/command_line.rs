@@ -464,3 +464,24 @@ fn a_benchmark_says_that_others_used_the_cores_meanwhile() {
         stdout(&compared)
     );
 }
+
+#[test]
+fn a_benchmark_without_perf_before_it_is_named_as_one() {
+    for (given, meant) in [
+        ("allreduce", "ringbell perf all-reduce"),
+        ("Send_BW", "ringbell perf send-bw"),
+        ("put-signal-lat", "ringbell perf write-lat"),
+    ] {
+        let out = ringbell(&[given]);
+        assert_eq!(out.status.code(), Some(2));
+        let said = stderr(&out);
+        assert!(said.contains(meant), "{given}: {said}");
+    }
+    for other in [&["pigeon"][..], &["perf", "pigeon"], &["nccl-worker"]] {
+        let said = stderr(&ringbell(other));
+        assert!(
+            said.contains("unrecognized subcommand") && !said.contains("is a benchmark"),
+            "{said}"
+        );
+    }
+}

@@ -526,7 +526,8 @@ RB_DEVICE rb_u32 gpu_wait_any(const rb_queue &q, gpu_request *requests, rb_u32 c
   }
 }
 
-/* Waits for all requests; the first failure's result, or OK with the sum of bytes. */
+/* Waits for all requests; the first failure's result, or OK with the sum of bytes. It has thread scope: one thread calls it, for
+   requests that it has started itself. Requests of a block are waited for one by one, by gpu_wait_block. */
 RB_DEVICE gpu_result gpu_wait_all(const rb_queue &q, gpu_request *requests, rb_u32 count) {
   gpu_result all{};
   for (rb_u32 i = 0; i < count; ++i) {
