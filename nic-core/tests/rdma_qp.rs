@@ -650,3 +650,45 @@ fn some_requests_leave_before_an_acknowledgement() {
     let answers = [Op::ReadResponseOnly, Op::WriteOnly, Op::Acknowledge];
     assert_eq!(opcodes(&mut e), answers);
 }
+
+#[test]
+fn a_long_read_asks_for_no_more_than_the_window_at_once() {
+    for (repair, faults) in [
+        (GO_BACK, [0; 4]),
+        (SELECTIVE, [0; 4]),
+        (GO_BACK, [20, 20, 0, 0]),
+        (SELECTIVE, [20, 20, 0, 0]),
+        (TOO_FEW, [20, 0, 20, 0]),
+    ] {
+        let mut w = Wire::new(5, faults, repair);
+        let at = Remote {
+            address: BASE,
+            key: KEY,
+        };
+        // Whole packets, and a part of one.
+        let lens = [200 * MTU, 100 * MTU + 3, 1];
+        for (id, len) in (0..).zip(lens) {
+            let request = Request::Read(at);
+            assert!(w.ends[0].qp.post(Work { id, request, len }));
+        }
+        let mut most = 0;
+        for _ in 0..20_000 {
+            w.tick();
+            most = most.max(w.flying.iter().filter(|f| f.1 == 0).count());
+            if w.ends[0].qp.is_idle() {
+                break;
+            }
+        }
+        let done: Vec<_> = (0..3).map(|id| (id, WorkStatus::Success(None))).collect();
+        assert_eq!(w.ends[0].memory.done, done);
+        for (id, len) in (0..).zip(lens) {
+            let read = &w.ends[0].memory.local[&id];
+            assert!(*read == w.ends[1].memory.bytes[..len as usize]);
+        }
+        if faults == [0; 4] {
+            // The window is 32 packets, and a request asks for half of it.
+            assert!(most <= 32, "{most} packets on their way at once");
+            assert_eq!(w.seen[&RoceOpcode::ReadRequest], 13 + 7 + 1);
+        }
+    }
+}

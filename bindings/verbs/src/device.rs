@@ -14,7 +14,7 @@ use ringbell_nic_core::verbs::{
 };
 
 use crate::abi::{self, DeviceAttr, DeviceAttrEx, DeviceEnds, Gid, GidEntry, PortAttr};
-use crate::{extended_cq, extended_qp, post, refuse, say, set_errno, settings};
+use crate::{extended_cq, extended_qp, interface, post, refuse, say, set_errno, settings};
 
 const NODE_CA: c_int = 1;
 const TRANSPORT_IB: c_int = 0;
@@ -357,13 +357,17 @@ unsafe extern "C" fn ibv_query_port(_: *mut abi::Context, port: u8, to: *mut Por
 /// Code of the largest payload that our interface's packets carry.
 fn active_mtu() -> c_int {
     let config = settings::config().unwrap_or_default();
-    let mtu = match config.mtu {
-        Some(mtu) => mtu,
-        None if config.address.is_loopback() => 65_535,
-        None => 1_500,
-    };
+    let address = config.address.to_canonical();
+    let carried = interface::mtu(address, config.scope);
+    let carried = carried.unwrap_or(match address.is_loopback() {
+        // Any address of 127.0.0.0/8 is one, and no interface's own.
+        true => 65_535,
+        false => 1_500,
+    });
+    let mtu = config.mtu.map_or(carried, |asked| asked.min(carried));
     // IP, UDP, and the longest headers of RoCEv2.
-    let payload = mtu.saturating_sub(28 + 64);
+    let headers = if address.is_ipv6() { 48 } else { 28 };
+    let payload = mtu.saturating_sub(headers + 64);
     (1..=MTU_4096)
         .rev()
         .find(|code| 128_usize << code <= payload)

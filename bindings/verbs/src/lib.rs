@@ -7,7 +7,7 @@
 //! Objects are structures of `verbs.h` with ours behind them: the program reads and writes the front part, as the header's inline functions do.
 //! Programs answer for their pointers, as with libibverbs.
 //!
-//! `abi`: the header's structures. `device`, `objects`, `address`, `queue_pair`, `post`, `extended_cq`, `extended_qp`: the calls. `names`: constants in words. `files`: the device's file.
+//! `abi`: the header's structures. `device`, `objects`, `address`, `queue_pair`, `post`, `extended_cq`, `extended_qp`: the calls. `names`: constants in words. `files`: the device's file. `interface`: its MTU.
 
 mod abi;
 mod absent;
@@ -16,6 +16,7 @@ mod device;
 mod extended_cq;
 mod extended_qp;
 mod files;
+mod interface;
 mod names;
 mod objects;
 mod post;

@@ -344,9 +344,14 @@ impl Engine {
         }
     }
 
-    /// Whether there is more to send than one step does, or than found room.
-    pub(super) fn is_busy(&self) -> bool {
-        !self.tables.ready.is_empty() || !self.outbox.is_empty()
+    /// Whether there is more to send than one step does.
+    pub(super) fn has_more(&self) -> bool {
+        !self.tables.ready.is_empty() && !self.is_blocked()
+    }
+
+    /// Whether the port had no room for all packets.
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.outbox.is_empty()
     }
 
     /// When the next step must be, although nothing arrives.

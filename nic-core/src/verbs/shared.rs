@@ -137,9 +137,11 @@ impl Shared {
         let mut active = self.now();
         while !self.stop.load(Ordering::SeqCst) {
             let now = self.now();
-            let (came, busy, timer) = {
+            let (came, more, blocked, timer) = {
                 let mut engine = self.lock();
-                (engine.step(now), engine.is_busy(), engine.next_timer())
+                let came = engine.step(now);
+                let (more, blocked) = (engine.has_more(), engine.is_blocked());
+                (came, more, blocked, engine.next_timer())
             };
             let is_polled = self.is_polled(now);
             if came > 0 || is_polled {
@@ -159,12 +161,13 @@ impl Shared {
                 }
                 continue;
             }
-            if came > 0 {
+            // What waits to be sent needs no packet to go on: a long answer to a READ is many batches.
+            if came > 0 || more {
                 continue;
             }
             let until = timer.map(|t| Duration::from_nanos(t.0.saturating_sub(now.0)));
             let limit = match until {
-                _ if busy => Some(NAP),
+                _ if blocked => Some(NAP),
                 Some(t) => Some(t.min(TICK)),
                 None if now < active.plus(DORMANT_AFTER) => Some(TICK),
                 None => None,

@@ -45,8 +45,13 @@ impl Posted {
         )
     }
 
-    /// Headers of packet `k`, and how many numbers it stands for.
-    fn head(&self, k: u32, mtu: u32) -> (RoceOpcode, Extended, u32) {
+    /// How many packets of an answer are asked for from packet `k` on, in parts of `part` packets.
+    fn asked(&self, k: u32, part: u32) -> u32 {
+        (part - k % part).min(self.packets - k)
+    }
+
+    /// Headers of packet `k`, and how many numbers it stands for. READs ask for `part` packets at a time.
+    fn head(&self, k: u32, mtu: u32, part: u32) -> (RoceOpcode, Extended, u32) {
         use RoceOpcode as Op;
         let (first, last) = (k == 0, k + 1 == self.packets);
         let reth = |at: Remote, skip: u32| Reth {
@@ -88,11 +93,13 @@ impl Posted {
                 (false, true, Some(n)) => (Op::WriteLastImm, Extended::Immediate(n), 1),
             },
             // A READ that is asked for again begins where its answer has stopped (§9.7.5.2.4).
-            Request::Read(at) => (
-                Op::ReadRequest,
-                Extended::Reth(reth(at, k * mtu)),
-                self.packets - k,
-            ),
+            Request::Read(at) => {
+                let numbers = self.asked(k, part);
+                let rest = reth(at, k * mtu);
+                let length = rest.length.min(numbers.saturating_mul(mtu));
+                let asked = Extended::Reth(Reth { length, ..rest });
+                (Op::ReadRequest, asked, numbers)
+            }
             Request::FetchAdd(at, add) => (Op::FetchAdd, atomic(at, add, 0), 1),
             Request::CompareSwap(at, compare, swap) => {
                 (Op::CompareSwap, atomic(at, swap, compare), 1)
@@ -117,8 +124,10 @@ pub(super) struct Requester {
     flights: Flights,
     /// Behind the last number of all requests.
     end: Psn,
-    /// READs and atomic operations that were sent and not answered.
+    /// Parts of READs, and atomic operations, that were sent and not answered.
     fetching: usize,
+    /// Packets of an answer to ask for at once: no peer sends more than we have room for.
+    part: u32,
     /// Packets since the last that asks for an acknowledgement.
     unasked: u32,
     /// The answer that went missing was asked for again: more of the same packets say nothing new.
@@ -156,6 +165,7 @@ impl Requester {
             flights: Flights::new(a.first),
             end: a.first,
             fetching: 0,
+            part: (a.pace.window / 2).max(1),
             unasked: 0,
             rewound: false,
             wait_until: None,
@@ -240,8 +250,14 @@ impl Requester {
         let psn = self.flights.end();
         // A drained queue finishes the message that it has begun.
         let may_begin = begins || psn != p.first;
+        // Of a READ the packets of its answer are in flight.
+        let (in_flight, k) = (self.flights.len(), psn.distance(p.first).unsigned_abs());
+        let has_room = match p.fetches() {
+            true => in_flight == 0 || in_flight + p.asked(k, self.part) <= window,
+            false => in_flight < window,
+        };
         let may_fetch = !p.fetches() || self.fetching < self.tries.depth;
-        (self.flights.len() < window && may_begin && may_fetch).then_some((p, psn))
+        (has_room && may_begin && may_fetch).then_some((p, psn))
     }
 
     #[allow(clippy::too_many_arguments)] // The queue pair's fields, which are not this type's.
@@ -266,7 +282,7 @@ impl Requester {
         };
         let is_new = psn == self.flights.end();
         let k = psn.distance(p.first).unsigned_abs();
-        let (opcode, extended, numbers) = p.head(k, mtu);
+        let (opcode, extended, numbers) = p.head(k, mtu, self.part);
         let payload = p.payload(k, mtu) as usize;
         let (id, fetches) = (p.work.id, p.fetches());
         let after = psn.plus(numbers);
@@ -469,10 +485,12 @@ impl Requester {
             Ok(old) => {
                 p.answered += 1;
                 let is_whole = p.answered == p.packets;
+                if is_whole || p.answered % self.part == 0 {
+                    self.fetching = self.fetching.saturating_sub(1);
+                }
                 if is_whole {
                     self.works.pop_front();
                     self.cursor = self.cursor.saturating_sub(1);
-                    self.fetching = self.fetching.saturating_sub(1);
                     client.done(id, WorkStatus::Success(old));
                 }
                 self.progress(psn.plus(1), now);
