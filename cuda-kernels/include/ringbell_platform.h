@@ -9,6 +9,12 @@
 
 #include "ringbell_abi.h"
 
+/* clang defines __CUDA__, and __CUDACC__ in CUDA's own headers alone: without them ours takes their place. */
+#if defined(__clang__) && defined(__CUDA__) && !defined(__CUDACC__)
+#define __CUDACC__ 1
+#include "ringbell_clang.h"
+#endif
+
 #ifdef __CUDACC__
 #define RB_DEVICE __device__ __forceinline__
 #define RB_DEVICE_NOINLINE __device__ __noinline__

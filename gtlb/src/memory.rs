@@ -102,6 +102,14 @@ impl Exposed {
         }
     }
 
+    /// As [`Exposed::same`], until `guard` is dropped.
+    pub fn same_while(base: NonNull<u8>, guard: Box<dyn Send + Sync>) -> Exposed {
+        Exposed {
+            _guard: Some(guard),
+            ..Exposed::same(base)
+        }
+    }
+
     /// At an address of the GPU's, until `guard` is dropped.
     pub fn pinned(va: GpuVa, guard: Box<dyn Send + Sync>) -> Exposed {
         Exposed {

@@ -73,7 +73,7 @@ pub(crate) const KERNELS: [(&str, &str); 4] = [
 
 /// Test files of the two packages that are no part of the suite, with the reason. Tests of the command (`cli/`) and of the
 /// C library (`bindings/c/`) are outside as a whole: they start programs and compilers.
-const OUTSIDE: [(&str, &str); 16] = [
+const OUTSIDE: [(&str, &str); 17] = [
     (
         "tests/stream_sockets.rs",
         "brings the mock driver, with stream memory operations and without",
@@ -97,6 +97,10 @@ const OUTSIDE: [(&str, &str); 16] = [
     (
         "cuda-kernels/tests/dmabuf.rs",
         "brings the mock driver, whose dma-bufs the CPU can map",
+    ),
+    (
+        "cuda-kernels/tests/ptx.rs",
+        "PTX on the emulated GPU; a real one's driver compiles it by itself",
     ),
     ("cuda-kernels/tests/gdrcopy.rs", "brings a mock of GDRCopy"),
     (

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
-use ringbell_gtlb::PAGE_BYTES;
+use ringbell_gtlb::page_table::{LARGE_PAGE_BYTES, PAGES_PER_LARGE, PAGE_BYTES};
 use ringbell_nic_abi::GpuVa;
 
 use super::memory::EmulatedMemory;
@@ -31,6 +31,39 @@ impl EmulatedDevice {
 
     pub(super) fn kernel(&self, name: &str) -> Result<EmulatedKernel, LaunchError> {
         read(&self.registry).find(name)
+    }
+
+    /// Populated and aligned: to 2 MiB from that size on, as `cudaMalloc` does (so that its pages
+    /// coalesce), else to 64 KiB.
+    pub(super) fn alloc(&self, bytes: u64) -> Result<GpuVa, GpuError> {
+        let out_of_memory = |largest: usize| GpuError::OutOfMemory {
+            asked: bytes,
+            largest: largest as u64 * PAGE_BYTES,
+        };
+        if bytes > self.memory.len() {
+            return Err(out_of_memory(self.allocations().largest_free()));
+        }
+        let pages = bytes.div_ceil(PAGE_BYTES) as usize;
+        let align = if bytes >= LARGE_PAGE_BYTES {
+            PAGES_PER_LARGE
+        } else {
+            1
+        };
+        let first = {
+            let mut a = self.allocations();
+            a.alloc(pages, align)
+                .ok_or_else(|| out_of_memory(a.largest_free()))?
+        };
+        if let Err(source) = self.memory.populate(first, pages) {
+            self.allocations().free(first);
+            return Err(GpuError::Populate { bytes, source });
+        }
+        Ok(GpuVa(self.memory.base_va() + first as u64 * PAGE_BYTES))
+    }
+
+    pub(super) fn free(&self, va: GpuVa) {
+        let page = (va.0 - self.memory.base_va()) / PAGE_BYTES;
+        self.allocations().free(page as usize);
     }
 
     /// Byte offset of a word inside an allocation.

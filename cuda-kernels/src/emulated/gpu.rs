@@ -1,9 +1,9 @@
 //! [`EmulatedGpu`]: the emulated GPU behind the handle [`Gpu`].
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 
-use ringbell_gtlb::page_table::{LARGE_PAGE_BYTES, PAGES_PER_LARGE, PAGE_BYTES};
+use ringbell_gtlb::page_table::{LARGE_PAGE_BYTES, PAGE_BYTES};
 use ringbell_gtlb::{DmaMemory, PageTable};
 use ringbell_nic_abi::GpuVa;
 
@@ -11,6 +11,7 @@ use super::device::EmulatedDevice;
 use super::memory::EmulatedMemory;
 use super::module::KernelRegistry;
 use super::pool::Pool;
+use super::ptx;
 use super::stream::EmulatedStream;
 use super::suballocator::Suballocator;
 use crate::gpu::{Gpu, GpuBackend, GpuError, GpuKind, ModuleError, StreamBackend};
@@ -67,38 +68,12 @@ impl GpuBackend for EmulatedBackend {
         )
     }
 
-    /// Populated and aligned: to 2 MiB from that size on, as `cudaMalloc` does (so that its pages
-    /// coalesce), else to 64 KiB.
     fn alloc(&self, bytes: u64) -> Result<GpuVa, GpuError> {
-        let gpu = &self.0;
-        let out_of_memory = |largest: usize| GpuError::OutOfMemory {
-            asked: bytes,
-            largest: largest as u64 * PAGE_BYTES,
-        };
-        if bytes > gpu.memory.len() {
-            return Err(out_of_memory(gpu.allocations().largest_free()));
-        }
-        let pages = bytes.div_ceil(PAGE_BYTES) as usize;
-        let align = if bytes >= LARGE_PAGE_BYTES {
-            PAGES_PER_LARGE
-        } else {
-            1
-        };
-        let first = {
-            let mut a = gpu.allocations();
-            a.alloc(pages, align)
-                .ok_or_else(|| out_of_memory(a.largest_free()))?
-        };
-        if let Err(source) = gpu.memory.populate(first, pages) {
-            gpu.allocations().free(first);
-            return Err(GpuError::Populate { bytes, source });
-        }
-        Ok(GpuVa(gpu.memory.base_va() + first as u64 * PAGE_BYTES))
+        self.0.alloc(bytes)
     }
 
     fn free(&self, va: GpuVa) {
-        let page = (va.0 - self.0.memory.base_va()) / PAGE_BYTES;
-        self.0.allocations().free(page as usize);
+        self.0.free(va);
     }
 
     fn page_table(&self, va: GpuVa, len: u64) -> Result<PageTable, GpuError> {
@@ -148,6 +123,16 @@ impl GpuBackend for EmulatedBackend {
     }
 
     fn load_module(&self, path: &Path) -> Result<(), ModuleError> {
+        if path.extension().is_some_and(|e| e == "ptx") {
+            let gpu = &self.0;
+            let module = ptx::load(&gpu.memory, path, |bytes| {
+                let va = gpu.alloc(bytes)?;
+                let gpu = Arc::downgrade(gpu);
+                Ok((va, Box::new(Freed { va, gpu })))
+            })?;
+            write(&self.0.registry).add_ptx(module);
+            return Ok(());
+        }
         write(&self.0.registry).load(path)
     }
 
@@ -165,6 +150,20 @@ impl GpuBackend for EmulatedBackend {
 
     fn stream(&self) -> Arc<dyn StreamBackend> {
         Arc::new(EmulatedStream::new(self.0.clone()))
+    }
+}
+
+/// Memory of a module, freed with it. Weak, because the GPU has the module.
+struct Freed {
+    va: GpuVa,
+    gpu: Weak<EmulatedDevice>,
+}
+
+impl Drop for Freed {
+    fn drop(&mut self) {
+        if let Some(gpu) = self.gpu.upgrade() {
+            gpu.free(self.va);
+        }
     }
 }
 

@@ -3,17 +3,19 @@
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
 
 use ringbell_gtlb::page_table::{LARGE_PAGE_BYTES, PAGE_BYTES};
 use ringbell_gtlb::{
-    BusError, BusSpan, CompletionWrite, DmaId, DmaMemory, DmaOp, Export, Submitted, Window,
+    BusError, BusSpan, CompletionWrite, DmaId, DmaMemory, DmaOp, Export, Exposed, Submitted, Window,
 };
 use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
 use rustix::mm::{madvise, mmap, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
 use super::layout::{groups_in, PageLayout};
+use crate::locks::{read, write};
 
 /// Where the emulated GPU's memory lies on the bus. Not 0, so that an offset mistaken for an address
 /// is noticed, and above 4 GiB, so that a cut one is.
@@ -30,6 +32,45 @@ pub struct EmulatedMemory {
     bus: *mut u8,
     va: *mut u8,
     layout: PageLayout,
+    exposed: Arc<ExposedRanges>,
+}
+
+/// Memory of the host and registers that kernels may access, as first byte and length.
+#[derive(Debug, Default)]
+struct ExposedRanges(RwLock<Vec<(u64, u64)>>);
+
+/// An exposed range, until it is dropped.
+struct ExposedRange {
+    all: Arc<ExposedRanges>,
+    range: (u64, u64),
+}
+
+impl ExposedRange {
+    fn guarded(all: &Arc<ExposedRanges>, base: NonNull<u8>, len: usize) -> Exposed {
+        let range = (base.as_ptr() as u64, len as u64);
+        write(&all.0).push(range);
+        let all = all.clone();
+        Exposed::same_while(base, Box::new(ExposedRange { all, range }))
+    }
+}
+
+impl Drop for ExposedRange {
+    fn drop(&mut self) {
+        let mut all = write(&self.all.0);
+        // One may be exposed twice.
+        if let Some(i) = all.iter().position(|r| *r == self.range) {
+            all.swap_remove(i);
+        }
+    }
+}
+
+impl ringbell_gpu::Memory for EmulatedMemory {
+    fn allows(&self, address: u64, bytes: u32) -> bool {
+        read(&self.exposed.0).iter().any(|(base, len)| {
+            let offset = address.wrapping_sub(*base);
+            offset < *len && len - offset >= u64::from(bytes)
+        })
+    }
 }
 
 // SAFETY: the pointers are mappings owned by this value until it is dropped; every access goes
@@ -90,6 +131,7 @@ impl EmulatedMemory {
             bus: ptr::null_mut(),
             va: ptr::null_mut(),
             layout,
+            exposed: Arc::default(),
         };
         // Stored at once, so that Drop unmaps them when a later step fails.
         memory.bus = reserve(len)?;
@@ -274,6 +316,14 @@ impl DmaMemory for EmulatedMemory {
             bus: BUS_BASE,
             len: self.bytes,
         })
+    }
+
+    fn expose(&self, base: NonNull<u8>, len: usize) -> std::io::Result<Exposed> {
+        Ok(ExposedRange::guarded(&self.exposed, base, len))
+    }
+
+    fn expose_io(&self, base: NonNull<u8>, len: usize) -> std::io::Result<Exposed> {
+        Ok(ExposedRange::guarded(&self.exposed, base, len))
     }
 
     fn exports(&self) -> Vec<Export<'_>> {

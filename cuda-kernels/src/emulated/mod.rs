@@ -5,7 +5,8 @@
 //! - `layout`: which page goes where;
 //! - `suballocator`: `alloc` and `free` inside it;
 //! - `module`: kernels by name, from the SDK or a user's shared object;
-//! - `pool`: one OS thread per running block;
+//! - `ptx`: kernels of PTX files, by the crate `ringbell-gpu`;
+//! - `pool`: OS threads for blocks: of compiled C++ one for each running block;
 //! - `stream`: order, and waiting with a deadline.
 
 mod device;
@@ -14,6 +15,7 @@ mod layout;
 mod memory;
 mod module;
 mod pool;
+mod ptx;
 mod stream;
 mod suballocator;
 

@@ -6,6 +6,7 @@ use std::ffi::{c_char, c_int, c_void, CStr};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::ptx::{PtxKernel, PtxModule};
 use crate::gpu::ModuleError;
 use crate::launch::{ArgBlock, Dim3, KernelArg, LaunchError};
 
@@ -59,9 +60,26 @@ extern "C" {
 #[derive(Clone)]
 pub(crate) struct EmulatedKernel {
     pub(crate) name: Arc<str>,
+    arg_bytes: Arc<[u32]>,
+    /// Most threads of a block.
+    max_threads: u64,
+    pub(super) code: Code,
+}
+
+/// What runs a kernel.
+#[derive(Clone)]
+pub(super) enum Code {
+    /// A function of a compiled module, a block for each call.
+    Native(NativeKernel),
+    /// PTX.
+    Ptx(PtxKernel),
+}
+
+/// A kernel that a C++ compiler has made.
+#[derive(Clone)]
+pub(super) struct NativeKernel {
     body: Body,
     run_block: RunBlock,
-    arg_bytes: Arc<[u32]>,
     /// Keeps a user's shared object loaded while one of its kernels runs.
     _library: Option<Arc<libloading::Library>>,
 }
@@ -86,7 +104,7 @@ impl EmulatedKernel {
         args: &[KernelArg],
     ) -> Result<(), LaunchError> {
         let kernel = || self.name.to_string();
-        if grid.count() == 0 || block.count() == 0 || block.count() > 1024 {
+        if grid.count() == 0 || block.count() == 0 || block.count() > self.max_threads {
             return Err(LaunchError::Shape {
                 kernel: kernel(),
                 grid: grid.count(),
@@ -112,7 +130,9 @@ impl EmulatedKernel {
         }
         Ok(())
     }
+}
 
+impl NativeKernel {
     /// Runs block `index` (linear) of the grid to its end on this thread.
     ///
     /// # Errors
@@ -205,13 +225,31 @@ impl KernelRegistry {
                 name.clone(),
                 EmulatedKernel {
                     name,
-                    body: k.body,
-                    run_block: module.run_block,
                     arg_bytes: arg_bytes.into(),
-                    _library: library.clone(),
+                    max_threads: 1024,
+                    code: Code::Native(NativeKernel {
+                        body: k.body,
+                        run_block: module.run_block,
+                        _library: library.clone(),
+                    }),
                 },
             );
             next = k.next;
+        }
+    }
+
+    /// Adds the kernels of a PTX module; a kernel of the same name is replaced.
+    pub(super) fn add_ptx(&mut self, module: Arc<PtxModule>) {
+        for f in module.kernels() {
+            let name: Arc<str> = f.name.as_str().into();
+            let bytes = f.parameters().into_iter().map(|p| p.bytes);
+            let kernel = EmulatedKernel {
+                name: name.clone(),
+                arg_bytes: bytes.collect(),
+                max_threads: u64::from(f.max_threads.unwrap_or(1024)),
+                code: Code::Ptx(PtxKernel::new(module.clone(), name.clone())),
+            };
+            self.kernels.insert(name, kernel);
         }
     }
 

@@ -42,6 +42,11 @@ impl Pool {
         }
     }
 
+    /// Most jobs that run at the same time.
+    pub(super) fn max_threads(&self) -> usize {
+        self.max_threads
+    }
+
     /// Queues jobs and starts the threads they need.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::device::EmulatedDevice;
-use super::module::EmulatedKernel;
+use super::module::{Code, EmulatedKernel};
 use super::pool::BlockJob;
 use crate::gpu::{Ending, Event, GraphBackend, Launch, StreamBackend};
 use crate::launch::{ArgBlock, Dim3, KernelArg, LaunchError};
@@ -60,6 +60,7 @@ pub(super) struct KernelRun {
     pub(super) args: ArgBlock,
     pub(super) grid: Dim3,
     pub(super) block: Dim3,
+    /// Jobs that have not ended.
     left: AtomicU64,
     error: Mutex<Option<String>>,
     done: Arc<KernelEnding>,
@@ -333,32 +334,59 @@ fn no_thread(e: &std::io::Error) -> LaunchError {
     }
 }
 
-/// Queues the blocks of a kernel.
+/// Queues the jobs of a kernel: for compiled C++ one for each block, for PTX a few, which share the blocks.
 fn start(
     gpu: &Arc<EmulatedDevice>,
     stream: &Arc<StreamInner>,
     work: &Arc<KernelRun>,
 ) -> Result<(), LaunchError> {
-    let blocks = work.grid.count();
-    let jobs = (0..blocks).map(|index| {
-        let (gpu, stream, work) = (gpu.clone(), stream.clone(), work.clone());
-        Box::new(move || {
-            if let Err(reason) = work.kernel.run_block(
-                &work.args,
-                work.grid,
-                work.block,
-                index,
-                gpu.lane_stack_bytes,
-            ) {
-                lock(&work.error).get_or_insert(reason);
-            }
-            // AcqRel: the last block's thread, and threads that wait, must see the other blocks' stores.
-            if work.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-                finish(&gpu, &stream, &work);
-            }
-        }) as BlockJob
-    });
+    let jobs: Vec<BlockJob> = match &work.kernel.code {
+        Code::Native(kernel) => (0..work.grid.count())
+            .map(|index| {
+                let (gpu, stream, work, kernel) =
+                    (gpu.clone(), stream.clone(), work.clone(), kernel.clone());
+                Box::new(move || {
+                    let (grid, block) = (work.grid, work.block);
+                    let stack = gpu.lane_stack_bytes;
+                    let ran = kernel.run_block(&work.args, grid, block, index, stack);
+                    end_job(&gpu, &stream, &work, ran);
+                }) as BlockJob
+            })
+            .collect(),
+        Code::Ptx(kernel) => {
+            let (grid, block) = (work.grid, work.block);
+            let launch = kernel.launch(&gpu.memory, grid, block, &work.args)?;
+            let launch = Arc::new(launch);
+            let count = launch.workers(gpu.pool.max_threads());
+            work.left.store(count, Ordering::Relaxed);
+            (0..count)
+                .map(|_| {
+                    let (gpu, stream, work, launch) =
+                        (gpu.clone(), stream.clone(), work.clone(), launch.clone());
+                    Box::new(move || {
+                        let ran = launch.work();
+                        end_job(&gpu, &stream, &work, ran);
+                    }) as BlockJob
+                })
+                .collect()
+        }
+    };
     gpu.pool.submit(jobs).map_err(|e| no_thread(&e))
+}
+
+fn end_job(
+    gpu: &Arc<EmulatedDevice>,
+    stream: &Arc<StreamInner>,
+    work: &KernelRun,
+    ran: Result<(), String>,
+) {
+    if let Err(reason) = ran {
+        lock(&work.error).get_or_insert(reason);
+    }
+    // AcqRel: the last job's thread, and threads that wait, must see the other blocks' stores.
+    if work.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+        finish(gpu, stream, work);
+    }
 }
 
 fn finish(gpu: &Arc<EmulatedDevice>, stream: &Arc<StreamInner>, work: &KernelRun) {

@@ -83,6 +83,9 @@ pub enum ModuleError {
         /// Its contract version.
         abi: u32,
     },
+    /// PTX that the emulated GPU cannot read, or that needs what it does not have.
+    #[error("cannot load PTX: {0}")]
+    Ptx(#[from] ringbell_gpu::ParseError),
     /// The CUDA driver has no use for it.
     #[error("cannot load {path}; build it for this GPU with `ringbell cc --arch` or nvcc")]
     Image {

@@ -118,8 +118,8 @@ impl Gpu {
         self.backend.read(va, into)
     }
 
-    /// Loads a user's kernels: for the emulated GPU the shared object that `ringbell cc` makes, for a
-    /// real one a fat binary, cubin or PTX file.
+    /// Loads a user's kernels: for the emulated GPU a PTX file (`.ptx`) or the shared object that `ringbell cc` makes, for
+    /// a real one a fat binary, cubin or PTX file.
     ///
     /// # Errors
     /// [`ModuleError`].

@@ -91,9 +91,10 @@ pub fn files() -> PathBuf {
 }
 
 /// Kernels of tests: their names, and where the workspace has the sources. `cargo xtask` builds all of them for real GPUs.
-const SOURCES: [(&str, &str); 5] = [
+const SOURCES: [(&str, &str); 6] = [
     // For the emulated GPU alone.
     ("bus_traffic", "cuda-kernels/tests/kernels/bus_traffic.cu"),
+    ("ptx_simple", "cuda-kernels/tests/kernels/ptx_simple.cu"),
     ("selftest", "cuda-kernels/tests/kernels/selftest.cu"),
     ("count", "tests/engines_kernel/count.cu"),
     ("puts", "tests/one_sided/puts.cu"),

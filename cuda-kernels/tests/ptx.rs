@@ -1,0 +1,352 @@
+//! PTX on the emulated GPU: results of g++'s kernels bit for bit, waits between threads and blocks, faults with their place.
+#![allow(unsafe_code)] // Loads kernels.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::test_gpu::{emulated_only, module, prebuilt_only};
+use common::PATIENCE;
+use ringbell_cuda_kernels::{Dim3, Gpu, GpuBuffer, KernelArg, LaunchError, ModuleError};
+use rustix::time::{clock_gettime, ClockId};
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/kernels")
+        .join(name)
+}
+
+fn with_ptx(name: &str) -> Gpu {
+    let gpu = common::gpu();
+    // SAFETY: the workspace's own kernels.
+    unsafe { gpu.load_module(&file(name)) }.unwrap_or_else(|e| panic!("{e}"));
+    gpu
+}
+
+fn run(
+    gpu: &Gpu,
+    kernel: &str,
+    grid: impl Into<Dim3>,
+    block: impl Into<Dim3>,
+    args: &[KernelArg],
+) -> Result<(), LaunchError> {
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    unsafe { gpu.launch(kernel, grid, block, args) }?.wait(PATIENCE)
+}
+
+fn filled(gpu: &Gpu, words: &[u32]) -> GpuBuffer {
+    let b = gpu.alloc(words.len() as u64 * 4).unwrap();
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    b.write(0, &bytes).unwrap();
+    b
+}
+
+fn words(b: &GpuBuffer, n: usize) -> Vec<u32> {
+    let mut bytes = vec![0; n * 4];
+    b.read(0, &mut bytes).unwrap();
+    let each = bytes.chunks_exact(4);
+    each.map(|c| u32::from_le_bytes(c.try_into().unwrap()))
+        .collect()
+}
+
+/// Numbers whose sums and products round.
+fn numbers(n: usize, seed: u32) -> Vec<u32> {
+    let mut x = seed;
+    let mut next = || {
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (f32::from_bits(0x3f80_0000 | x >> 9) - 1.5).to_bits()
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+/// One of the five kernels, its launch, and what it leaves.
+struct Case {
+    kernel: &'static str,
+    grid: Dim3,
+    block: Dim3,
+    n: u32,
+    results: usize,
+}
+
+/// `n` elements for all but the matrices, whose side is `side`, a multiple of 16.
+fn cases(n: u32, side: u32) -> [Case; 5] {
+    let blocks = Dim3::x(n.div_ceil(256));
+    let case = |kernel, grid, block, n, results| Case {
+        kernel,
+        grid,
+        block,
+        n,
+        results,
+    };
+    let tiles = Dim3 {
+        x: side / 16,
+        y: side / 16,
+        z: 1,
+    };
+    let tile = Dim3 { x: 16, y: 16, z: 1 };
+    [
+        case("p_saxpy", blocks, Dim3::x(256), n, n as usize),
+        case("p_block_reduce", Dim3::x(64), Dim3::x(256), n, 64),
+        case("p_gemm", tiles, tile, side, (side * side) as usize),
+        case("p_histogram", Dim3::x(64), Dim3::x(256), n, 256),
+        case("p_warp_scan", blocks, Dim3::x(256), n, n as usize),
+    ]
+}
+
+impl Case {
+    /// Launches it on fresh results; returns those.
+    fn results(&self, gpu: &Gpu, inputs: &[GpuBuffer; 2], out: &GpuBuffer) -> Vec<u32> {
+        self.launch(gpu, inputs, out);
+        words(out, self.results)
+    }
+
+    fn launch(&self, gpu: &Gpu, [x, y]: &[GpuBuffer; 2], out: &GpuBuffer) {
+        let n = KernelArg::I32(self.n as i32);
+        let args: Vec<KernelArg> = match self.kernel {
+            "p_saxpy" => vec![n, KernelArg::F32(2.7), x.into(), out.into()],
+            "p_gemm" => vec![n, x.into(), y.into(), out.into()],
+            _ => vec![n, x.into(), out.into()],
+        };
+        run(gpu, self.kernel, self.grid, self.block, &args).unwrap();
+    }
+}
+
+/// Both GPUs: kernels by g++, and the same as PTX.
+fn both(flags: &[&str]) -> [Gpu; 2] {
+    let native = common::gpu();
+    let so = module(&native, "ptx_simple", flags);
+    // SAFETY: the workspace's own kernels.
+    unsafe { native.load_module(&so) }.unwrap();
+    [native, with_ptx("ptx_simple.ptx")]
+}
+
+#[test]
+fn five_kernels_give_what_compiled_ones_give_bit_for_bit() {
+    if emulated_only("it compares the two ways of the emulated GPU") || prebuilt_only() {
+        return;
+    }
+    let n = 10_007;
+    let gpus = both(&[]);
+    for case in cases(n, 48) {
+        let results = gpus.each_ref().map(|gpu| {
+            let inputs = [1, 2].map(|seed| filled(gpu, &numbers(n as usize, seed)));
+            let out = filled(gpu, &numbers(n as usize, 3));
+            case.results(gpu, &inputs, &out)
+        });
+        assert_eq!(results[0], results[1], "{}", case.kernel);
+        assert!(results[1].iter().any(|w| *w != 0));
+    }
+}
+
+/// `cargo test -p ringbell-cuda-kernels --test ptx -- --ignored --nocapture`: both ways, one after the other.
+#[test]
+#[ignore = "it measures"]
+fn measure_the_five_kernels() {
+    let n = 1 << 20;
+    let gpus = both(&["-O3"]);
+    for case in cases(n, 256) {
+        let prepared = gpus.each_ref().map(|gpu| {
+            let inputs = [1, 2].map(|seed| filled(gpu, &numbers(n as usize, seed)));
+            (inputs, filled(gpu, &numbers(n as usize, 3)))
+        });
+        // Processor time of all threads: beside other work, more threads get more of the machine.
+        let now = || {
+            let t = clock_gettime(ClockId::ProcessCPUTime);
+            t.tv_sec as f64 * 1e3 + t.tv_nsec as f64 / 1e6
+        };
+        let timed = |i: usize| {
+            let start = now();
+            case.launch(&gpus[i], &prepared[i].0, &prepared[i].1);
+            now() - start
+        };
+        let first = timed(1);
+        timed(0);
+        let mut times = [Vec::new(), Vec::new()];
+        for _ in 0..11 {
+            for (i, of) in times.iter_mut().enumerate() {
+                of.push(timed(i));
+            }
+        }
+        let [native, ptx] = times.map(|mut t| {
+            t.sort_by(f64::total_cmp);
+            t[t.len() / 2]
+        });
+        println!(
+            "{}: processor time by g++ {native:.2} ms, as PTX {ptx:.2} ms, ratio {:.2}; with compilation {first:.2} ms",
+            case.kernel,
+            native / ptx
+        );
+    }
+}
+
+#[test]
+fn calls_variables_and_shared_memory_of_a_launch_work() {
+    if emulated_only("its PTX is for the emulated GPU") {
+        return;
+    }
+    let gpu = with_ptx("ptx_faults.ptx");
+    for (n, round) in [(5u32, 0), (20, 1)] {
+        let mut memory = vec![0; 1024];
+        (memory[1022], memory[1023]) = (100, 1000);
+        let out = filled(&gpu, &memory);
+        run(&gpu, "p_features", 1, 64, &[(&out).into(), n.into()]).unwrap();
+        let got = words(&out, 1024);
+        let table = [3, 1, 4, 1];
+        // The last value that was written to the element.
+        let own = |at: u32| (0..n).filter(|i| i & 7 == at).map(|i| i * n).next_back();
+        for (i, got) in got.iter().enumerate().take(64) {
+            let j = 63 - i;
+            let shared = (j as u32 * 2 + 1000) + (table[j & 3] * 2 + 100);
+            if let Some(own) = own(n & 7) {
+                assert_eq!(*got, shared + own, "thread {i}");
+            }
+        }
+        assert_eq!(got[1021], 5 + round);
+    }
+}
+
+#[test]
+fn threads_and_blocks_that_spin_let_others_run() {
+    if emulated_only("a GPU has no budget") {
+        return;
+    }
+    let gpu = with_ptx("ptx_faults.ptx");
+    let b = filled(&gpu, &[0; 32]);
+    let lock = KernelArg::U64(b.va().0 + 64);
+    run(&gpu, "p_lock", 3, 128, &[(&b).into(), lock]).unwrap();
+    assert_eq!(words(&b, 1), [384]);
+    let flags = filled(&gpu, &[0; 300]);
+    run(&gpu, "p_chain", 300, 32, &[(&flags).into()]).unwrap();
+    assert_eq!(words(&flags, 300), [1; 300]);
+    let slept = filled(&gpu, &[0; 64]);
+    run(&gpu, "p_sleep", 1, 4, &[(&slept).into()]).unwrap();
+    assert!(slept.load_u64(0).unwrap() >= 200_000);
+}
+
+#[track_caller]
+fn fails(gpu: &Gpu, kernel: &str, threads: u32, args: &[KernelArg], want: &[&str]) {
+    match run(gpu, kernel, 2, threads, args) {
+        Err(LaunchError::Failed { kernel: k, reason }) => {
+            assert_eq!(k, kernel);
+            for w in want {
+                assert!(reason.contains(w), "`{reason}` lacks `{w}`");
+            }
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_fault_ends_the_launch_with_its_place_and_not_the_process() {
+    if emulated_only("a fault costs a GPU's context") {
+        return;
+    }
+    let gpu = with_ptx("ptx_faults.ptx");
+    let b = filled(&gpu, &[0; 1024]);
+    let p = KernelArg::from(&b);
+    let index = |n: u64| KernelArg::U64(n);
+    // 400 MB beyond, a null pointer, one word below the memory, and not aligned.
+    let beyond = [p.clone(), index(100_000_000)];
+    let place = [
+        "thread (3,0,0)",
+        "ptx_faults.cu:5",
+        "store of 4 bytes",
+        "outside of GPU memory",
+    ];
+    fails(&gpu, "p_store_at", 32, &beyond, &place);
+    let address = format!("{:#x}", b.va().0 + 400_000_000);
+    fails(&gpu, "p_store_at", 32, &beyond, &[&address]);
+    fails(&gpu, "p_store_at", 32, &[index(0), index(0)], &["at 0x0,"]);
+    fails(
+        &gpu,
+        "p_store_at",
+        32,
+        &[index(b.va().0 + 1), index(0)],
+        &["not aligned in GPU memory"],
+    );
+    let shared = |n: u32| [p.clone(), KernelArg::U32(n)];
+    fails(
+        &gpu,
+        "p_shared_beyond",
+        32,
+        &shared(16),
+        &[
+            "load of 4 bytes at 0x40, outside of shared memory",
+            "ptx_faults.cu:12",
+        ],
+    );
+    run(&gpu, "p_shared_beyond", 1, 32, &shared(15)).unwrap();
+    let seven = filled(&gpu, &[7]);
+    fails(
+        &gpu,
+        "p_trap",
+        32,
+        &[(&seven).into()],
+        &["thread (7,0,0)", "__trap"],
+    );
+    fails(
+        &gpu,
+        "p_divergent",
+        64,
+        std::slice::from_ref(&p),
+        &["2 wait at a barrier, 30 at a warp operation"],
+    );
+    // The GPU is fit for the next.
+    run(&gpu, "p_store_at", 1, 32, &[p, index(1023)]).unwrap();
+    assert_eq!(words(&b, 1024)[1023], 7);
+}
+
+#[test]
+fn wrong_launches_and_modules_are_refused_with_their_place() {
+    if emulated_only("its PTX is for the emulated GPU") {
+        return;
+    }
+    let gpu = with_ptx("ptx_faults.ptx");
+    let b = filled(&gpu, &[0; 8]);
+    let one = [KernelArg::from(&b)];
+    let refused = run(&gpu, "p_store_at", 1, 32, &one);
+    assert!(matches!(
+        refused,
+        Err(LaunchError::ArgumentCount { expected: 2, .. })
+    ));
+    let refused = run(&gpu, "p_trap", 1, 32, &[KernelArg::U32(0)]);
+    assert!(matches!(
+        refused,
+        Err(LaunchError::ArgumentSize { expected: 8, .. })
+    ));
+    let refused = run(&gpu, "p_trap", 1, 2000, &one);
+    assert!(matches!(refused, Err(LaunchError::Shape { .. })));
+
+    let head = ".version 8.0\n.target sm_90\n.address_size 64\n";
+    let path = common::test_gpu::files().join(format!("refused-{}.ptx", std::process::id()));
+    for (text, line, words) in [
+        (
+            ".visible .entry k() {\n wgmma.fence.sync.aligned;\n ret; }",
+            5,
+            "`wgmma.fence.sync.aligned`",
+        ),
+        (
+            ".visible .entry k() {\n .reg .f16 %h<3>;\n add.f16 %h0, %h1, %h2;\n}",
+            6,
+            "`add.f16`",
+        ),
+        (
+            ".visible .entry k() {\n bra nowhere;\n}",
+            5,
+            "no such label",
+        ),
+        (".visible .entry k() {\n", 4, "the text ends"),
+        (".global .texref t;", 4, "`.texref`"),
+    ] {
+        std::fs::write(&path, format!("{head}{text}")).unwrap();
+        // SAFETY: nothing is run.
+        match unsafe { gpu.load_module(&path) } {
+            Err(ModuleError::Ptx(e)) => {
+                assert_eq!(e.line, line, "{e}");
+                assert!(e.what.contains(words), "{e}");
+            }
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+    let _ = std::fs::remove_file(&path);
+}

@@ -1,0 +1,22 @@
+//! An emulated GPU that runs PTX, the assembly text that CUDA compilers write.
+//!
+//! - [`parse`]: PTX text to a typed [`Module`], or an error with file and line;
+//! - `module`: what a module consists of: types, variables, functions, instructions;
+//! - `lower`: a kernel to machine code, by Cranelift. A thread is a function that returns where it waits;
+//! - `memory`: which addresses a kernel may access;
+//! - `schedule`: a block as a stepper of warps and threads. Time, order and budget are arguments.
+//!
+//! It has no thread and no clock of its own, and it does not know the NIC. Sections ("§") in this crate are those of
+//! NVIDIA's "Parallel Thread Execution ISA" 8.5.
+
+mod lower;
+mod memory;
+mod module;
+mod parse;
+mod schedule;
+
+pub use lower::{CompileError, Kernel, Program};
+pub use memory::{Clock, Memory};
+pub use module::{Function, Module, Parameter, Site, Type, Variable};
+pub use parse::{parse, ParseError};
+pub use schedule::{Block, Fault, FaultKind, Order, Shape, Step};

@@ -1,0 +1,331 @@
+//! Loads, stores, atomics, fences, addresses (§9.7.9, §9.7.13.4, §9.7.13.5), and the check of each access.
+//!
+//! x86-64 keeps loads in order, and stores in order: a load is an acquire and a store a release there. Only the
+//! compiler must not move others past them. Elsewhere ordered accesses are sequentially consistent.
+
+use std::mem::offset_of;
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{types, AtomicRmwOp, Endianness, InstBuilder, MemFlags, Value};
+
+use super::function::{Emit, Lowered};
+use super::operand::{bits_of, clif, Helper, Place};
+use crate::module::{
+    Access, Address, AtomicOp, Base, Instruction, MemoryOrder, Op, Site, Space, Type,
+};
+use crate::schedule::{BlockState, Thread};
+
+/// The host keeps the order of loads, and that of stores.
+const ORDERED: bool = cfg!(target_arch = "x86_64");
+
+/// Marks of a refused access, beside its bytes: a store, and the space.
+const STORE: u32 = 1 << 31;
+const SHARED: u32 = 1 << 8;
+const LOCAL: u32 = 2 << 8;
+
+impl Emit<'_, '_> {
+    pub(super) fn memory(&mut self, i: &Instruction) -> Lowered<()> {
+        match &i.op {
+            Op::Load { access, to } => {
+                let n = access.ty.bytes();
+                let at = self.checked(access, n * to.len() as u32, false, i.site)?;
+                let values: Vec<Value> = (0..to.len())
+                    .map(|k| self.load(access, at, k as i32 * n as i32))
+                    .collect::<Lowered<_>>()?;
+                for (t, v) in to.iter().zip(values) {
+                    self.set(*t, v, access.ty.is_signed());
+                }
+            }
+            Op::Store { access, from } => {
+                let n = access.ty.bytes();
+                let t = clif(access.ty);
+                let values: Vec<Value> = from.iter().map(|o| self.value(o, t)).collect();
+                let at = self.checked(access, n * from.len() as u32, true, i.site)?;
+                for (k, v) in values.into_iter().enumerate() {
+                    self.store(access, at, v, k as i32 * n as i32);
+                }
+            }
+            Op::Atomic {
+                op,
+                access,
+                to,
+                args,
+            } => {
+                let t = clif(access.ty);
+                let int = bits_of(t);
+                let args: Vec<Value> = args.iter().map(|o| self.value(o, t)).collect();
+                let at = self.checked(access, access.ty.bytes(), true, i.site)?;
+                let v = self.atomic(*op, access.ty, at, &args)?;
+                let v = if t.is_float() {
+                    v
+                } else {
+                    self.cast(v, int, false)
+                };
+                self.set(*to, v, access.ty.is_signed());
+            }
+            Op::Fence {
+                order: MemoryOrder::AcqRel,
+            } if ORDERED => self.compiler_fence(),
+            Op::Fence { .. } => {
+                self.b.ins().fence();
+            }
+            Op::ConvertAddress { space, into, to, a } => {
+                let v = self.value(a, types::I64);
+                let base = match space {
+                    Space::Shared => {
+                        Some(self.block_field(types::I64, offset_of!(BlockState, shared)))
+                    }
+                    Space::Local => Some(self.local_base()),
+                    _ => None,
+                };
+                let v = match base {
+                    None => v,
+                    Some(base) if *into => self.b.ins().isub(v, base),
+                    Some(base) => self.b.ins().iadd(v, base),
+                };
+                self.set(*to, v, false);
+            }
+            Op::IsSpace { space, to, a } => {
+                let v = self.value(a, types::I64);
+                let (base, len) = match space {
+                    Space::Shared => (
+                        self.block_field(types::I64, offset_of!(BlockState, shared)),
+                        self.block_field(types::I64, offset_of!(BlockState, shared_bytes)),
+                    ),
+                    Space::Local => (self.local_base(), self.local_bytes()),
+                    Space::Param => {
+                        let len =
+                            self.block_field(types::I32, offset_of!(BlockState, parameter_bytes));
+                        (
+                            self.block_field(types::I64, offset_of!(BlockState, parameters)),
+                            self.cast(len, types::I64, false),
+                        )
+                    }
+                    // Host memory that kernels reach is global too (§5.1.4).
+                    _ => {
+                        let (base, len) = self.program_memory();
+                        (
+                            self.int(types::I64, base as i64),
+                            self.int(types::I64, len as i64),
+                        )
+                    }
+                };
+                let offset = self.b.ins().isub(v, base);
+                let p = self.b.ins().icmp(IntCC::UnsignedLessThan, offset, len);
+                self.set(*to, p, false);
+            }
+            other => return Err(format!("no access {other:?}")),
+        }
+        Ok(())
+    }
+
+    fn program_memory(&self) -> (u64, u64) {
+        self.program.memory
+    }
+
+    fn local_bytes(&mut self) -> Value {
+        let n = self.block_field(types::I32, offset_of!(BlockState, local_bytes));
+        self.cast(n, types::I64, false)
+    }
+
+    /// The host's address of an access, which was found to be allowed.
+    fn checked(&mut self, a: &Access, bytes: u32, store: bool, site: Site) -> Lowered<Value> {
+        if let Some(v) = self.known(&a.at, bytes)? {
+            return Ok(v);
+        }
+        let Address { base, offset } = a.at;
+        let v = match base {
+            Base::Reg(r) => {
+                let v = self.register(r);
+                let v = self.cast(v, types::I64, false);
+                self.b.ins().iadd_imm(v, offset)
+            }
+            Base::Symbol(s) => self.address_of(s, offset),
+            Base::Absolute => self.int(types::I64, offset),
+        };
+        let mark = if store { STORE } else { 0 };
+        match a.space {
+            Space::Shared => {
+                let len = self.block_field(types::I64, offset_of!(BlockState, shared_bytes));
+                self.inside(v, len, bytes, bytes | mark | SHARED, site)?;
+                let base = self.block_field(types::I64, offset_of!(BlockState, shared));
+                Ok(self.b.ins().iadd(base, v))
+            }
+            Space::Local => {
+                let len = self.local_bytes();
+                self.inside(v, len, bytes, bytes | mark | LOCAL, site)?;
+                let base = self.local_base();
+                Ok(self.b.ins().iadd(base, v))
+            }
+            _ => {
+                self.in_memory(v, bytes, bytes | mark, site)?;
+                Ok(v)
+            }
+        }
+    }
+
+    /// The address of a part of a variable of the function, which needs no check.
+    fn known(&mut self, at: &Address, bytes: u32) -> Lowered<Option<Value>> {
+        let Base::Symbol(s) = at.base else {
+            return Ok(None);
+        };
+        let (place, len) = self.place(s);
+        let end = at.offset.checked_add(i64::from(bytes));
+        let fits = at.offset >= 0 && end.is_some_and(|e| e <= i64::from(len));
+        let base = match place {
+            Place::Parameter(_) | Place::Local(_) | Place::Shared(_) if !fits => {
+                return Err("the access is outside of its variable".to_owned());
+            }
+            Place::Parameter(at) => (
+                self.block_field(types::I64, offset_of!(BlockState, parameters)),
+                at,
+            ),
+            Place::Local(at) => (self.local_base(), at),
+            Place::Shared(at) => (
+                self.block_field(types::I64, offset_of!(BlockState, shared)),
+                at,
+            ),
+            Place::Global(_) | Place::Dynamic => return Ok(None),
+        };
+        let v = self.b.ins().iadd_imm(base.0, i64::from(base.1) + at.offset);
+        Ok(Some(v))
+    }
+
+    /// A rotation puts the bits that must be 0 to the top: one comparison finds both what is outside and what is not
+    /// aligned.
+    fn rotated(&mut self, offset: Value, bytes: u32) -> Value {
+        match bytes.trailing_zeros() {
+            0 => offset,
+            n => self.b.ins().rotr_imm(offset, i64::from(n)),
+        }
+    }
+
+    fn inside(
+        &mut self,
+        offset: Value,
+        len: Value,
+        bytes: u32,
+        mark: u32,
+        site: Site,
+    ) -> Lowered<()> {
+        let at = self.rotated(offset, bytes);
+        let n = self
+            .b
+            .ins()
+            .ushr_imm(len, i64::from(bytes.trailing_zeros()));
+        let ok = self.b.ins().icmp(IntCC::UnsignedLessThan, at, n);
+        let (next, cold) = (self.b.create_block(), self.b.create_block());
+        self.b.ins().brif(ok, next, &[], cold, &[]);
+        self.b.switch_to_block(cold);
+        self.b.set_cold_block(cold);
+        self.ask(Helper::Refused, offset, mark, site)?;
+        let fault = self.fault;
+        self.b.ins().jump(fault, &[]);
+        self.b.switch_to_block(next);
+        Ok(())
+    }
+
+    fn in_memory(&mut self, address: Value, bytes: u32, mark: u32, site: Site) -> Lowered<()> {
+        let (base, len) = self.program_memory();
+        let base = self.int(types::I64, base as i64);
+        let offset = self.b.ins().isub(address, base);
+        let at = self.rotated(offset, bytes);
+        let n = (len >> bytes.trailing_zeros()) as i64;
+        let ok = self.b.ins().icmp_imm(IntCC::UnsignedLessThan, at, n);
+        let (next, cold) = (self.b.create_block(), self.b.create_block());
+        self.b.ins().brif(ok, next, &[], cold, &[]);
+        self.b.switch_to_block(cold);
+        self.b.set_cold_block(cold);
+        let allowed = self.ask(Helper::Check, address, mark, site)?;
+        let fault = self.fault;
+        self.b.ins().brif(allowed, next, &[], fault, &[]);
+        self.b.switch_to_block(next);
+        Ok(())
+    }
+
+    fn ask(&mut self, h: Helper, address: Value, mark: u32, site: Site) -> Lowered<Value> {
+        let thread = self.thread;
+        let mark = self.int(types::I32, i64::from(mark));
+        let site = self.site(site);
+        let h = self.helper(h);
+        self.call_helper(h, &[thread, address, mark, site])
+    }
+
+    fn load(&mut self, a: &Access, at: Value, offset: i32) -> Lowered<Value> {
+        let t = clif(a.ty);
+        let flags = MemFlags::trusted();
+        if a.ty == Type::B128 && a.order != MemoryOrder::Weak {
+            if !ORDERED {
+                return Err("128-bit ordered loads are there on x86-64 alone".to_owned());
+            }
+            // 16 aligned bytes in one load, which processors with AVX do not tear.
+            let v = self.b.ins().load(types::I8X16, flags, at, offset);
+            self.compiler_fence();
+            let little = MemFlags::new().with_endianness(Endianness::Little);
+            return Ok(self.b.ins().bitcast(types::I128, little, v));
+        }
+        if a.order == MemoryOrder::Weak {
+            return Ok(self.b.ins().load(t, flags, at, offset));
+        }
+        let at = self.b.ins().iadd_imm(at, i64::from(offset));
+        let v = self.b.ins().atomic_load(bits_of(t), flags, at);
+        Ok(self.cast(v, t, false))
+    }
+
+    fn store(&mut self, a: &Access, at: Value, v: Value, offset: i32) {
+        let flags = MemFlags::trusted();
+        if a.ty == Type::B128 {
+            let little = MemFlags::new().with_endianness(Endianness::Little);
+            let v = self.b.ins().bitcast(types::I8X16, little, v);
+            self.b.ins().store(flags, v, at, offset);
+        } else if a.order == MemoryOrder::Weak || ORDERED {
+            self.b.ins().store(flags, v, at, offset);
+        } else {
+            let at = self.b.ins().iadd_imm(at, i64::from(offset));
+            let v = self.as_int(v);
+            self.b.ins().atomic_store(flags, v, at);
+        }
+    }
+
+    /// An atomic load of the thread's own memory: the compiler moves no access past it.
+    fn compiler_fence(&mut self) {
+        let at = self
+            .b
+            .ins()
+            .iadd_imm(self.thread, offset_of!(Thread, state) as i64);
+        self.b
+            .ins()
+            .atomic_load(types::I32, MemFlags::trusted(), at);
+    }
+
+    fn atomic(&mut self, op: AtomicOp, ty: Type, at: Value, args: &[Value]) -> Lowered<Value> {
+        let flags = MemFlags::trusted();
+        let t = clif(ty);
+        let helper = match (op, ty) {
+            (AtomicOp::Add, Type::F32) => Some(Helper::AddF32),
+            (AtomicOp::Add, Type::F64) => Some(Helper::AddF64),
+            (AtomicOp::Inc, _) => Some(Helper::Increment),
+            (AtomicOp::Dec, _) => Some(Helper::Decrement),
+            _ => None,
+        };
+        if let Some(h) = helper {
+            let h = self.helper(h);
+            return self.call_helper(h, &[at, args[0]]);
+        }
+        let signed = ty.is_signed();
+        let rmw = match op {
+            AtomicOp::Cas => return Ok(self.b.ins().atomic_cas(flags, at, args[0], args[1])),
+            AtomicOp::Add => AtomicRmwOp::Add,
+            AtomicOp::Exch => AtomicRmwOp::Xchg,
+            AtomicOp::And => AtomicRmwOp::And,
+            AtomicOp::Or => AtomicRmwOp::Or,
+            AtomicOp::Xor => AtomicRmwOp::Xor,
+            AtomicOp::Min if signed => AtomicRmwOp::Smin,
+            AtomicOp::Min => AtomicRmwOp::Umin,
+            AtomicOp::Max if signed => AtomicRmwOp::Smax,
+            AtomicOp::Max => AtomicRmwOp::Umax,
+            AtomicOp::Inc | AtomicOp::Dec => return Err("no such atomic operation".to_owned()),
+        };
+        Ok(self.b.ins().atomic_rmw(t, flags, rmw, at, args[0]))
+    }
+}

@@ -1,0 +1,429 @@
+//! Control flow: basic blocks, calls, resume points.
+
+use std::collections::HashMap;
+use std::mem::offset_of;
+
+use cranelift_codegen::ir::{types, AbiParam, Block, Function, InstBuilder, MemFlags, Type, Value};
+use cranelift_codegen::isa::{CallConv, TargetFrontendConfig};
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Switch, Variable};
+
+use super::liveness::Liveness;
+use super::operand::{clif, Place};
+use super::Program;
+use crate::module::{self, Formal, Instruction, Label, Op, Reg, Site, Space, Statement, Symbol};
+use crate::schedule::{why, Thread};
+
+pub(super) type Lowered<T> = Result<T, String>;
+
+/// What is known of a kernel when its code is complete.
+pub(super) struct Facts {
+    pub(super) shared_bytes: u32,
+    pub(super) local_bytes: u32,
+    pub(super) frame_words: u32,
+    /// It names memory whose size a launch decides.
+    pub(super) dynamic_shared: bool,
+    pub(super) sites: Vec<Site>,
+}
+
+/// A function that is being compiled into the kernel.
+pub(super) struct Frame<'a> {
+    pub(super) function: &'a module::Function,
+    pub(super) registers: Vec<Option<Variable>>,
+    pub(super) places: Vec<Place>,
+    labels: Vec<Block>,
+    /// Where its `ret` goes; `None` for the kernel.
+    leave: Option<Block>,
+    /// Kept in each wait of a function that it calls.
+    across_call: Vec<Reg>,
+}
+
+pub(super) struct Emit<'a, 'f> {
+    pub(super) b: FunctionBuilder<'f>,
+    pub(super) program: &'a Program,
+    pub(super) frames: Vec<Frame<'a>>,
+    pub(super) thread: Value,
+    pub(super) facts: Facts,
+    /// Offsets in shared memory by function and variable; the module's have no function.
+    pub(super) shared: HashMap<(Option<usize>, u32), u32>,
+    resumes: Vec<Block>,
+    pub(super) fault: Block,
+    /// Where the next variable in local memory lies.
+    local_top: u32,
+    statements: usize,
+    pub(super) call_conv: CallConv,
+}
+
+/// Statements of a kernel with all that it calls: beyond, compiling would take minutes.
+const MOST: usize = 400_000;
+
+pub(super) fn lower(
+    program: &Program,
+    kernel: usize,
+    f: &mut Function,
+    config: TargetFrontendConfig,
+) -> Lowered<Facts> {
+    f.signature.params.push(AbiParam::new(types::I64));
+    f.signature.returns.push(AbiParam::new(types::I32));
+    let mut context = FunctionBuilderContext::new();
+    let mut b = FunctionBuilder::new(f, &mut context);
+    let entry = b.create_block();
+    b.append_block_params_for_function_params(entry);
+    b.switch_to_block(entry);
+    let thread = b.block_params(entry)[0];
+    let [dispatch, start, fault] = std::array::from_fn(|_| b.create_block());
+    // The first block of the layout is the entry; where to go on is decided when all resume points are known.
+    b.ins().jump(dispatch, &[]);
+    let mut e = Emit {
+        b,
+        program,
+        frames: Vec::new(),
+        thread,
+        facts: Facts {
+            shared_bytes: 0,
+            local_bytes: 0,
+            frame_words: 0,
+            dynamic_shared: false,
+            sites: Vec::new(),
+        },
+        shared: HashMap::new(),
+        resumes: Vec::new(),
+        fault,
+        local_top: 0,
+        statements: 0,
+        call_conv: config.default_call_conv,
+    };
+    e.b.switch_to_block(start);
+    let parameters = program.module.functions[kernel].parameters();
+    let places = parameters.iter().map(|p| Place::Parameter(p.offset));
+    e.body(kernel, places.collect(), None)?;
+    e.b.switch_to_block(fault);
+    e.b.set_cold_block(fault);
+    e.leave(why::FAULT);
+    e.b.switch_to_block(dispatch);
+    if e.resumes.is_empty() {
+        e.b.ins().jump(start, &[]);
+    } else {
+        let state = e.field(types::I32, offset_of!(Thread, state));
+        let mut switch = Switch::new();
+        for (i, block) in e.resumes.iter().enumerate() {
+            switch.set_entry(i as u128 + 1, *block);
+        }
+        switch.emit(&mut e.b, state, start);
+    }
+    e.b.seal_all_blocks();
+    let facts = e.facts;
+    e.b.finalize();
+    Ok(facts)
+}
+
+impl<'a> Emit<'a, '_> {
+    /// Compiles a function's body. `places` has those of its parameters.
+    fn body(&mut self, index: usize, places: Vec<Place>, leave: Option<Block>) -> Lowered<()> {
+        let program: &'a Program = self.program;
+        let function: &'a module::Function = &program.module.functions[index];
+        self.statements += function.body.len();
+        if self.statements > MOST {
+            return Err(format!(
+                "with the functions it calls it has more than {MOST} statements"
+            ));
+        }
+        let local_top = self.local_top;
+        let places = self.lay_out(index, places)?;
+        let yields = |i: usize, op: &Op, at: &[usize]| match op {
+            Op::Branch { to } => at[to.0 as usize] <= i && observes(function, at[to.0 as usize], i),
+            op => op.waits() || matches!(op, Op::Call { .. }),
+        };
+        let live = Liveness::of(function, &yields);
+        let labels = (0..function.labels).map(|_| self.b.create_block());
+        let labels = labels.collect();
+        self.frames.push(Frame {
+            function,
+            registers: vec![None; function.registers.len()],
+            places,
+            labels,
+            leave,
+            across_call: Vec::new(),
+        });
+        let mut open = true;
+        for (i, s) in function.body.iter().enumerate() {
+            match s {
+                Statement::Label(l) => {
+                    let block = self.label(*l);
+                    if open {
+                        self.b.ins().jump(block, &[]);
+                    }
+                    self.b.switch_to_block(block);
+                    open = true;
+                }
+                Statement::Instruction(s) => {
+                    if !open {
+                        let block = self.b.create_block();
+                        self.b.switch_to_block(block);
+                    }
+                    open = self
+                        .guarded(s, i, &live)
+                        .map_err(|e| format!("line {}: {e}", s.site.line))?;
+                }
+            }
+        }
+        if open {
+            self.leave_function();
+        }
+        self.frames.pop();
+        self.local_top = local_top;
+        Ok(())
+    }
+
+    /// Places of a function's variables behind its parameters.
+    fn lay_out(&mut self, index: usize, mut places: Vec<Place>) -> Lowered<Vec<Place>> {
+        let function = &self.program.module.functions[index];
+        for (i, v) in function.variables.iter().enumerate().skip(places.len()) {
+            places.push(match v.space {
+                Space::Shared => self.shared_place(Some(index), i as u32, v),
+                _ => {
+                    let at = self.local_top.next_multiple_of(v.align.max(1));
+                    self.local_top = at
+                        .checked_add(v.bytes)
+                        .filter(|t| *t <= 1 << 24)
+                        .ok_or("a thread's local memory is larger than 16 MiB")?;
+                    self.facts.local_bytes = self.facts.local_bytes.max(self.local_top);
+                    Place::Local(at)
+                }
+            });
+        }
+        Ok(places)
+    }
+
+    fn label(&self, l: Label) -> Block {
+        self.frame().labels[l.0 as usize]
+    }
+
+    pub(super) fn frame(&self) -> &Frame<'a> {
+        self.frames.last().expect("inside a function")
+    }
+
+    pub(super) fn field(&mut self, ty: Type, offset: usize) -> Value {
+        let t = self.thread;
+        self.b.ins().load(ty, MemFlags::trusted(), t, offset as i32)
+    }
+
+    pub(super) fn put(&mut self, v: Value, offset: usize) {
+        let t = self.thread;
+        self.b.ins().store(MemFlags::trusted(), v, t, offset as i32);
+    }
+
+    pub(super) fn int(&mut self, ty: Type, v: i64) -> Value {
+        self.b.ins().iconst(ty, v)
+    }
+
+    /// Returns to the scheduler.
+    fn leave(&mut self, why: u32) {
+        let v = self.int(types::I32, i64::from(why));
+        self.b.ins().return_(&[v]);
+    }
+
+    /// `ret`.
+    fn leave_function(&mut self) {
+        match self.frame().leave {
+            Some(block) => {
+                self.b.ins().jump(block, &[]);
+            }
+            None => self.leave(why::DONE),
+        }
+    }
+
+    pub(super) fn site(&mut self, site: Site) -> Value {
+        if self.facts.sites.last() != Some(&site) {
+            self.facts.sites.push(site);
+        }
+        let i = self.facts.sites.len() as i64 - 1;
+        self.int(types::I32, i)
+    }
+
+    /// Whether control goes on behind the instruction.
+    fn guarded(&mut self, i: &Instruction, at: usize, live: &Liveness) -> Lowered<bool> {
+        let Some((reg, negated)) = i.guard else {
+            return self.instruction(i, at, live);
+        };
+        let p = self.register(reg);
+        let (hit, next) = (self.b.create_block(), self.b.create_block());
+        if negated {
+            self.b.ins().brif(p, next, &[], hit, &[]);
+        } else {
+            self.b.ins().brif(p, hit, &[], next, &[]);
+        }
+        self.b.switch_to_block(hit);
+        if self.instruction(i, at, live)? {
+            self.b.ins().jump(next, &[]);
+        }
+        self.b.switch_to_block(next);
+        Ok(true)
+    }
+
+    fn instruction(&mut self, i: &Instruction, at: usize, live: &Liveness) -> Lowered<bool> {
+        match &i.op {
+            // §9.7.12.2. Each loop can be ended, and one that looks at memory of others lets them run.
+            Op::Branch { to } => {
+                if live.at[to.0 as usize] <= at {
+                    self.back_edge(i.site, live.behind(at))?;
+                }
+                let block = self.label(*to);
+                self.b.ins().jump(block, &[]);
+                return Ok(false);
+            }
+            Op::Return => {
+                self.leave_function();
+                return Ok(false);
+            }
+            Op::Exit => {
+                self.leave(why::DONE);
+                return Ok(false);
+            }
+            Op::Trap => {
+                let site = self.site(i.site);
+                self.put(site, offset_of!(Thread, site));
+                self.leave(why::TRAP);
+                return Ok(false);
+            }
+            Op::Call {
+                function,
+                results,
+                args,
+            } => {
+                let across = live.behind(at).unwrap_or(&[]).to_vec();
+                self.call(*function as usize, results, args, across)?;
+            }
+            op if op.waits() => self.waiting(i, live.behind(at).unwrap_or(&[]))?,
+            _ => self.plain(i)?,
+        }
+        Ok(true)
+    }
+
+    /// A call is compiled as the function's body; its parameters are the caller's variables (§9.7.12.5).
+    fn call(
+        &mut self,
+        function: usize,
+        results: &[Symbol],
+        args: &[Symbol],
+        across: Vec<Reg>,
+    ) -> Lowered<()> {
+        let callee = &self.program.module.functions[function];
+        let (mut results, mut args) = (results.iter(), args.iter());
+        let mut places = Vec::new();
+        for v in &callee.variables {
+            let given = match v.formal {
+                Some(Formal::Result) => results.next(),
+                Some(Formal::Argument) => args.next(),
+                None => break,
+            };
+            let Some(Symbol::Own(own)) = given else {
+                return Err("a parameter of the call is missing".to_owned());
+            };
+            if self.frame().function.variables[*own as usize].bytes < v.bytes {
+                return Err(format!("parameter `{}` is given too few bytes", v.name));
+            }
+            places.push(self.frame().places[*own as usize]);
+        }
+        let behind = self.b.create_block();
+        let frame = self.frames.last_mut().expect("inside a function");
+        frame.across_call = across;
+        self.body(function, places, Some(behind))?;
+        self.b.switch_to_block(behind);
+        Ok(())
+    }
+
+    /// Counts the budget down, and gives way when it is spent: `live` has what is kept.
+    fn back_edge(&mut self, site: Site, live: Option<&[Reg]>) -> Lowered<()> {
+        let offset = offset_of!(Thread, budget);
+        let left = self.field(types::I32, offset);
+        let left = self.b.ins().iadd_imm(left, -1);
+        self.put(left, offset);
+        let (spent, on) = (self.b.create_block(), self.b.create_block());
+        self.b.ins().brif(left, on, &[], spent, &[]);
+        self.b.switch_to_block(spent);
+        self.b.set_cold_block(spent);
+        let thread = self.thread;
+        let site = self.site(site);
+        self.put(site, offset_of!(Thread, site));
+        let renew = self.helper(super::operand::Helper::Renew);
+        let stop = self.call_helper(renew, &[thread])?;
+        let end = self.b.create_block();
+        match live {
+            Some(live) => {
+                let give_way = self.b.create_block();
+                self.b.ins().brif(stop, end, &[], give_way, &[]);
+                self.b.switch_to_block(give_way);
+                self.wait(why::BUDGET, live, &[]);
+                self.b.ins().jump(on, &[]);
+            }
+            None => {
+                self.b.ins().brif(stop, end, &[], on, &[]);
+            }
+        }
+        self.b.switch_to_block(end);
+        self.leave(why::STOPPED);
+        self.b.switch_to_block(on);
+        Ok(())
+    }
+
+    /// Keeps what is live, here and in the callers, and returns; the code goes on at the resume point. `written` is
+    /// set by the instruction itself afterwards.
+    pub(super) fn wait(&mut self, why: u32, live: &[Reg], written: &[Reg]) {
+        let depth = self.frames.len() - 1;
+        let mut kept = Vec::new();
+        for d in 0..=depth {
+            let regs = if d == depth {
+                live.to_vec()
+            } else {
+                self.frames[d].across_call.clone()
+            };
+            let keeps = regs
+                .into_iter()
+                .filter(|r| d < depth || !written.contains(r));
+            kept.extend(keeps.map(|r| (d, r)));
+        }
+        let frame = self.field(types::I64, offset_of!(Thread, frame));
+        let mut at = 0;
+        for (d, r) in &kept {
+            let (variable, ty) = self.variable(*d, *r);
+            let v = self.b.use_var(variable);
+            self.b.ins().store(MemFlags::trusted(), v, frame, at * 8);
+            at += if ty == types::I128 { 2 } else { 1 };
+        }
+        self.facts.frame_words = self.facts.frame_words.max(at as u32);
+        let resume = self.b.create_block();
+        self.resumes.push(resume);
+        let state = self.int(types::I32, self.resumes.len() as i64);
+        self.put(state, offset_of!(Thread, state));
+        self.leave(why);
+        self.b.switch_to_block(resume);
+        let frame = self.field(types::I64, offset_of!(Thread, frame));
+        let mut at = 0;
+        for (d, r) in &kept {
+            let (variable, ty) = self.variable(*d, *r);
+            let v = self.b.ins().load(ty, MemFlags::trusted(), frame, at * 8);
+            self.b.def_var(variable, v);
+            at += if ty == types::I128 { 2 } else { 1 };
+        }
+    }
+
+    /// A register's variable, declared when it is first met: a text may declare a million.
+    pub(super) fn variable(&mut self, depth: usize, Reg(r): Reg) -> (Variable, Type) {
+        let ty = clif(self.frames[depth].function.registers[r as usize]);
+        let known = self.frames[depth].registers[r as usize];
+        let variable = known.unwrap_or_else(|| {
+            let v = self.b.declare_var(ty);
+            self.frames[depth].registers[r as usize] = Some(v);
+            v
+        });
+        (variable, ty)
+    }
+}
+
+/// Whether the loop looks at memory that other threads write, itself or in a function that it calls.
+fn observes(f: &module::Function, from: usize, to: usize) -> bool {
+    f.body[from..=to].iter().any(|s| match s {
+        Statement::Instruction(i) => i.op.observes() || matches!(i.op, Op::Call { .. }),
+        Statement::Label(_) => false,
+    })
+}

@@ -1,0 +1,368 @@
+//! Registers, constants, addresses of variables, predefined registers; helpers of the host.
+
+use std::mem::offset_of;
+
+use cranelift_codegen::ir::{
+    types, AbiParam, Endianness, InstBuilder, MemFlags, Signature, Type, Value,
+};
+
+use super::function::{Emit, Lowered};
+use crate::module::{self, Operand, Reg, Space, Special, Symbol, Target};
+use crate::schedule::{self, BlockState, Thread};
+
+/// Where a variable of a function lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Offset among the kernel's parameters.
+    Parameter(u32),
+    /// Offset in the thread's local memory.
+    Local(u32),
+    /// Offset in the block's shared memory.
+    Shared(u32),
+    /// The begin of dynamic shared memory.
+    Dynamic,
+    /// An address of GPU memory.
+    Global(u64),
+}
+
+/// Functions of the host, for compiled code.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Helper {
+    Check,
+    Refused,
+    Renew,
+    Now,
+    AddF32,
+    AddF64,
+    Increment,
+    Decrement,
+    Math(extern "C" fn(f32) -> f32),
+}
+
+pub(super) fn clif(ty: module::Type) -> Type {
+    use module::Type as T;
+    match ty {
+        T::F32 => types::F32,
+        T::F64 => types::F64,
+        _ => match ty.bytes() {
+            1 => types::I8,
+            2 => types::I16,
+            4 => types::I32,
+            8 => types::I64,
+            _ => types::I128,
+        },
+    }
+}
+
+/// The integer of the same size.
+pub(super) fn bits_of(ty: Type) -> Type {
+    Type::int(ty.bits() as u16).unwrap_or(types::I64)
+}
+
+/// A constant of the block's state while the function runs.
+fn readonly() -> MemFlags {
+    MemFlags::trusted().with_readonly().with_can_move()
+}
+
+impl Emit<'_, '_> {
+    pub(super) fn helper(&self, h: Helper) -> (Helper, usize) {
+        let at = match h {
+            Helper::Check => schedule::check as *const () as usize,
+            Helper::Refused => schedule::refused as *const () as usize,
+            Helper::Renew => schedule::renew as *const () as usize,
+            Helper::Now => schedule::now as *const () as usize,
+            Helper::AddF32 => schedule::add_f32 as *const () as usize,
+            Helper::AddF64 => schedule::add_f64 as *const () as usize,
+            Helper::Increment => schedule::increment as *const () as usize,
+            Helper::Decrement => schedule::decrement as *const () as usize,
+            Helper::Math(f) => f as *const () as usize,
+        };
+        (h, at)
+    }
+
+    /// Calls a helper; those without a result answer with the first argument.
+    pub(super) fn call_helper(
+        &mut self,
+        (h, at): (Helper, usize),
+        args: &[Value],
+    ) -> Lowered<Value> {
+        let result = match h {
+            Helper::Check | Helper::Renew | Helper::Increment | Helper::Decrement => {
+                Some(types::I32)
+            }
+            Helper::Now => Some(types::I64),
+            Helper::AddF32 | Helper::Math(_) => Some(types::F32),
+            Helper::AddF64 => Some(types::F64),
+            Helper::Refused => None,
+        };
+        let mut s = Signature::new(self.call_conv);
+        for a in args {
+            s.params.push(AbiParam::new(self.b.func.dfg.value_type(*a)));
+        }
+        s.returns.extend(result.map(AbiParam::new));
+        let s = self.b.import_signature(s);
+        let at = self.int(types::I64, at as i64);
+        let call = self.b.ins().call_indirect(s, at, args);
+        let results = self.b.inst_results(call);
+        results
+            .first()
+            .or(args.first())
+            .copied()
+            .ok_or_else(|| "a helper without result".to_owned())
+    }
+
+    pub(super) fn register(&mut self, r: Reg) -> Value {
+        let depth = self.frames.len() - 1;
+        let (v, _) = self.variable(depth, r);
+        self.b.use_var(v)
+    }
+
+    /// A constant field of the block.
+    pub(super) fn block_field(&mut self, ty: Type, offset: usize) -> Value {
+        let t = self.thread;
+        let at = offset_of!(Thread, block) as i32;
+        let block = self.b.ins().load(types::I64, readonly(), t, at);
+        self.b.ins().load(ty, readonly(), block, offset as i32)
+    }
+
+    pub(super) fn local_base(&mut self) -> Value {
+        let t = self.thread;
+        let at = offset_of!(Thread, local) as i32;
+        self.b.ins().load(types::I64, readonly(), t, at)
+    }
+
+    /// Offset of a shared variable, given at its first use.
+    pub(super) fn shared_place(
+        &mut self,
+        function: Option<usize>,
+        i: u32,
+        v: &module::Variable,
+    ) -> Place {
+        if v.bytes == 0 {
+            self.facts.dynamic_shared = true;
+            return Place::Dynamic;
+        }
+        if let Some(at) = self.shared.get(&(function, i)) {
+            return Place::Shared(*at);
+        }
+        let at = self.facts.shared_bytes.next_multiple_of(v.align.max(1));
+        self.facts.shared_bytes = at.saturating_add(v.bytes);
+        self.shared.insert((function, i), at);
+        Place::Shared(at)
+    }
+
+    pub(super) fn place(&mut self, s: Symbol) -> (Place, u32) {
+        match s {
+            Symbol::Own(i) => {
+                let f = self.frame();
+                (f.places[i as usize], f.function.variables[i as usize].bytes)
+            }
+            Symbol::Module(i) => {
+                let program = self.program;
+                let v = &program.module.variables[i as usize];
+                let place = match v.space {
+                    Space::Shared => self.shared_place(None, i, v),
+                    _ => Place::Global(program.addresses[i as usize]),
+                };
+                (place, v.bytes)
+            }
+        }
+    }
+
+    /// A variable's address in its own space; of parameters, the generic address.
+    pub(super) fn address_of(&mut self, s: Symbol, offset: i64) -> Value {
+        let own_param = match s {
+            Symbol::Own(i) => self.frame().function.variables[i as usize].space == Space::Param,
+            Symbol::Module(_) => false,
+        };
+        match self.place(s).0 {
+            Place::Parameter(at) => {
+                let base = self.block_field(types::I64, offset_of!(BlockState, parameters));
+                self.b.ins().iadd_imm(base, i64::from(at) + offset)
+            }
+            Place::Local(at) if own_param => {
+                let base = self.local_base();
+                self.b.ins().iadd_imm(base, i64::from(at) + offset)
+            }
+            Place::Local(at) | Place::Shared(at) => self.int(types::I64, i64::from(at) + offset),
+            Place::Dynamic => {
+                let base = self.block_field(types::I64, offset_of!(BlockState, dynamic));
+                self.b.ins().iadd_imm(base, offset)
+            }
+            Place::Global(at) => self.int(types::I64, (at as i64).wrapping_add(offset)),
+        }
+    }
+
+    /// An operand as a value of this type.
+    pub(super) fn value(&mut self, o: &Operand, t: Type) -> Value {
+        match o {
+            Operand::Reg(r) => {
+                let v = self.register(*r);
+                self.cast(v, t, false)
+            }
+            Operand::Not(r) => {
+                let v = self.register(*r);
+                let v = self.b.ins().bxor_imm(v, 1);
+                self.cast(v, t, false)
+            }
+            Operand::Int(v) if t == types::F32 => self.b.ins().f32const(*v as f32),
+            Operand::Int(v) if t == types::F64 => self.b.ins().f64const(*v as f64),
+            Operand::Int(v) if t == types::I128 => {
+                let low = self.int(types::I64, *v);
+                self.b.ins().sextend(types::I128, low)
+            }
+            // A constant has no bits beyond its type.
+            Operand::Int(v) => {
+                let spare = 64 - t.bits().min(64);
+                self.int(t, ((*v as u64) << spare >> spare) as i64)
+            }
+            Operand::F32(v) => {
+                let f = self.b.ins().f32const(f32::from_bits(*v));
+                if t == types::F64 {
+                    self.b.ins().fpromote(t, f)
+                } else {
+                    self.cast(f, t, false)
+                }
+            }
+            Operand::F64(v) => {
+                let f = f64::from_bits(*v);
+                if t == types::F32 {
+                    self.b.ins().f32const(f as f32)
+                } else {
+                    let f = self.b.ins().f64const(f);
+                    self.cast(f, t, false)
+                }
+            }
+            Operand::Symbol(s, offset) => {
+                let v = self.address_of(*s, *offset);
+                self.cast(v, t, false)
+            }
+            Operand::Special(s) => {
+                let v = self.special(*s);
+                self.cast(v, t, false)
+            }
+        }
+    }
+
+    /// The bits of a value in another type, cut or extended.
+    pub(super) fn cast(&mut self, v: Value, t: Type, signed: bool) -> Value {
+        let from = self.b.func.dfg.value_type(v);
+        if from == t {
+            return v;
+        }
+        let flags = MemFlags::new().with_endianness(Endianness::Little);
+        if from.bits() == t.bits() {
+            return self.b.ins().bitcast(t, flags, v);
+        }
+        let v = if from.is_float() {
+            self.b.ins().bitcast(bits_of(from), flags, v)
+        } else {
+            v
+        };
+        let int = bits_of(t);
+        let v = if from.bits() > t.bits() {
+            self.b.ins().ireduce(int, v)
+        } else if signed {
+            self.b.ins().sextend(int, v)
+        } else {
+            self.b.ins().uextend(int, v)
+        };
+        if t.is_float() {
+            self.b.ins().bitcast(t, flags, v)
+        } else {
+            v
+        }
+    }
+
+    /// Writes a register; a value that is narrower is extended (§9.4.1).
+    pub(super) fn set(&mut self, to: Target, v: Value, signed: bool) {
+        let Some(r) = to else { return };
+        let depth = self.frames.len() - 1;
+        let (variable, t) = self.variable(depth, r);
+        let v = self.cast(v, t, signed);
+        self.b.def_var(variable, v);
+    }
+
+    fn special(&mut self, s: Special) -> Value {
+        let t = types::I32;
+        let axis = |base: usize, a: u8| base + usize::from(a) * 4;
+        let lane = offset_of!(Thread, lane);
+        match s {
+            Special::Tid(a) => self.field(t, axis(offset_of!(Thread, tid), a)),
+            Special::Ntid(a) => self.block_field(t, axis(offset_of!(BlockState, ntid), a)),
+            Special::Ctaid(a) => self.block_field(t, axis(offset_of!(BlockState, ctaid), a)),
+            Special::Nctaid(a) => self.block_field(t, axis(offset_of!(BlockState, nctaid), a)),
+            Special::LaneId => self.field(t, lane),
+            Special::WarpId => self.warp_number(),
+            Special::NwarpId => {
+                let n = self.threads();
+                let n = self.b.ins().iadd_imm(n, 31);
+                self.b.ins().ushr_imm(n, 5)
+            }
+            Special::WarpSize => self.int(t, 32),
+            Special::LanemaskEq
+            | Special::LanemaskLt
+            | Special::LanemaskLe
+            | Special::LanemaskGt
+            | Special::LanemaskGe => {
+                let l = self.field(t, lane);
+                let one = self.int(t, 1);
+                let eq = self.b.ins().ishl(one, l);
+                let lt = self.b.ins().iadd_imm(eq, -1);
+                match s {
+                    Special::LanemaskEq => eq,
+                    Special::LanemaskLt => lt,
+                    Special::LanemaskLe => self.b.ins().bor(eq, lt),
+                    Special::LanemaskGe => self.b.ins().bnot(lt),
+                    _ => {
+                        let le = self.b.ins().bor(eq, lt);
+                        self.b.ins().bnot(le)
+                    }
+                }
+            }
+            Special::Clock
+            | Special::Clock64
+            | Special::GlobalTimer
+            | Special::GlobalTimerLo
+            | Special::GlobalTimerHi => {
+                let now = self.helper(Helper::Now);
+                let thread = self.thread;
+                let v = self.call_helper(now, &[thread]).unwrap_or(thread);
+                match s {
+                    Special::GlobalTimerHi => self.b.ins().ushr_imm(v, 32),
+                    _ => v,
+                }
+            }
+            Special::Zero => self.int(t, 0),
+            Special::One => self.int(t, 1),
+            Special::DynamicSharedBytes | Special::TotalSharedBytes => {
+                let all = self.block_field(types::I64, offset_of!(BlockState, shared_bytes));
+                if s == Special::TotalSharedBytes {
+                    return all;
+                }
+                let dynamic = self.block_field(types::I64, offset_of!(BlockState, dynamic));
+                self.b.ins().isub(all, dynamic)
+            }
+        }
+    }
+
+    pub(super) fn warp_number(&mut self) -> Value {
+        let t = types::I32;
+        let tid = offset_of!(Thread, tid);
+        let ntid = offset_of!(BlockState, ntid);
+        let [x, y, z] = [0, 4, 8].map(|o| self.field(t, tid + o));
+        let [nx, ny] = [0, 4].map(|o| self.block_field(t, ntid + o));
+        let v = self.b.ins().imul(z, ny);
+        let v = self.b.ins().iadd(v, y);
+        let v = self.b.ins().imul(v, nx);
+        let v = self.b.ins().iadd(v, x);
+        self.b.ins().ushr_imm(v, 5)
+    }
+
+    fn threads(&mut self) -> Value {
+        let ntid = offset_of!(BlockState, ntid);
+        let [x, y, z] = [0, 4, 8].map(|o| self.block_field(types::I32, ntid + o));
+        let v = self.b.ins().imul(x, y);
+        self.b.ins().imul(v, z)
+    }
+}

@@ -1,0 +1,157 @@
+//! A module in typed form: variables, functions, instructions.
+
+mod op;
+mod types;
+
+use std::sync::Arc;
+
+pub(crate) use op::*;
+pub(crate) use types::Space;
+pub use types::Type;
+
+/// PTX text that was read and found complete: everything in it can be compiled.
+#[derive(Debug, Clone)]
+pub struct Module {
+    /// The name by which errors call it: a file's.
+    pub file: Arc<str>,
+    /// Version of the ISA (§11.1.1), as major and minor.
+    pub version: (u32, u32),
+    /// Variables outside functions.
+    pub variables: Vec<Variable>,
+    /// Kernels and device functions.
+    pub functions: Vec<Function>,
+    /// Names of source files, by the number of `.file` (§11.5.4).
+    pub(crate) sources: Vec<(u32, String)>,
+}
+
+impl Module {
+    /// The kernels.
+    pub fn kernels(&self) -> impl Iterator<Item = &Function> {
+        self.functions.iter().filter(|f| f.entry)
+    }
+
+    /// A place in words: line of the text, and of the source if the compiler has said it.
+    pub fn describe(&self, site: Site) -> String {
+        let source = site.source.and_then(|(file, line)| {
+            let (_, name) = self.sources.iter().find(|(n, _)| *n == file)?;
+            Some(format!("{name}:{line} ({}:{})", self.file, site.line))
+        });
+        source.unwrap_or_else(|| format!("{}:{}", self.file, site.line))
+    }
+}
+
+impl Variable {
+    /// Whether it lies in GPU memory, so that the loader must find a place for it.
+    pub fn is_global(&self) -> bool {
+        matches!(self.space, Space::Global | Space::Const)
+    }
+}
+
+/// A variable of a module or of a function (§5.4).
+#[derive(Debug, Clone)]
+pub struct Variable {
+    /// Its name in the text.
+    pub name: String,
+    pub(crate) space: Space,
+    /// Bytes; 0 for an array without a size, which is the launch's dynamic shared memory.
+    pub bytes: u32,
+    /// Alignment in bytes.
+    pub align: u32,
+    /// Initial value, shorter than `bytes` if zeros follow.
+    pub initial: Vec<u8>,
+    /// Addresses in the initial value: offset, variable, and what is added.
+    pub(crate) pointers: Vec<(u32, u32, i64)>,
+    /// What a function's parameter is; `None` for all other variables.
+    pub(crate) formal: Option<Formal>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Formal {
+    Argument,
+    Result,
+}
+
+impl Variable {
+    /// Its initial bytes, when the module's variables lie at `addresses`.
+    pub fn image(&self, addresses: &[u64]) -> Vec<u8> {
+        let mut bytes = self.initial.clone();
+        bytes.resize(self.bytes as usize, 0);
+        for (at, target, add) in &self.pointers {
+            let address = addresses[*target as usize].wrapping_add_signed(*add);
+            let at = *at as usize;
+            bytes[at..at + 8].copy_from_slice(&address.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+/// A parameter of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parameter {
+    /// Bytes.
+    pub bytes: u32,
+    /// Byte offset among the parameters.
+    pub offset: u32,
+}
+
+/// A kernel or a device function.
+#[derive(Debug, Clone)]
+pub struct Function {
+    /// Its name, as a launch gives it.
+    pub name: String,
+    /// Whether it is a kernel.
+    pub entry: bool,
+    /// Line of the text.
+    pub line: u32,
+    /// Most threads of a block (`.maxntid`, `.reqntid`), if it says so.
+    pub max_threads: Option<u32>,
+    /// Variables, parameters first.
+    pub(crate) variables: Vec<Variable>,
+    pub(crate) registers: Vec<Type>,
+    pub(crate) body: Vec<Statement>,
+    pub(crate) labels: u32,
+    /// False for a declaration without a body.
+    pub(crate) defined: bool,
+}
+
+impl Function {
+    /// A kernel's parameters, in order.
+    pub fn parameters(&self) -> Vec<Parameter> {
+        let mut at = 0u32;
+        let formals = self.variables.iter().filter(|v| v.formal.is_some());
+        formals
+            .map(|v| {
+                let offset = at.next_multiple_of(v.align.max(1));
+                at = offset + v.bytes;
+                Parameter {
+                    bytes: v.bytes,
+                    offset,
+                }
+            })
+            .collect()
+    }
+}
+
+/// A line of the PTX text, and of the source by `.loc` (§11.5.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Site {
+    /// Line of the PTX text.
+    pub line: u32,
+    /// Number of the source file and line in it.
+    pub source: Option<(u32, u32)>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Statement {
+    Label(Label),
+    Instruction(Instruction),
+}
+
+/// An instruction with its guard (§9.3).
+#[derive(Debug, Clone)]
+pub(crate) struct Instruction {
+    /// It is executed if the register is true, or false when negated.
+    pub(crate) guard: Option<(Reg, bool)>,
+    pub(crate) op: Op,
+    pub(crate) site: Site,
+}

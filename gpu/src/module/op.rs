@@ -1,0 +1,568 @@
+//! Instructions in typed form. The parser makes them, and refuses what is not among them.
+
+use super::types::{Space, Type};
+
+/// A register of a function: an index into `Function::registers`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Reg(pub(crate) u32);
+
+/// A label of a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Label(pub(crate) u32);
+
+/// A name that stands for an address (§6.4.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Symbol {
+    /// A variable of the function, its parameters included.
+    Own(u32),
+    /// A variable of the module.
+    Module(u32),
+}
+
+/// A predefined register (§10).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Special {
+    /// Axis 0 to 2.
+    Tid(u8),
+    Ntid(u8),
+    Ctaid(u8),
+    Nctaid(u8),
+    LaneId,
+    WarpId,
+    NwarpId,
+    WarpSize,
+    LanemaskEq,
+    LanemaskLt,
+    LanemaskLe,
+    LanemaskGt,
+    LanemaskGe,
+    Clock,
+    Clock64,
+    GlobalTimer,
+    GlobalTimerLo,
+    GlobalTimerHi,
+    /// `%smid`, `%gridid`, ...: there is one of it, number 0.
+    Zero,
+    /// `%nsmid`, `%cluster_nctaid`, ...: there is one of it.
+    One,
+    DynamicSharedBytes,
+    TotalSharedBytes,
+}
+
+/// What an instruction reads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Operand {
+    Reg(Reg),
+    /// A negated predicate.
+    Not(Reg),
+    /// Two's complement, cut to the type's width.
+    Int(i64),
+    F32(u32),
+    F64(u64),
+    /// The address of a variable, in its own space.
+    Symbol(Symbol, i64),
+    Special(Special),
+}
+
+/// What an instruction writes; `None` is `_`.
+pub(crate) type Target = Option<Reg>;
+
+/// `[base + offset]` (§6.4.1).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Address {
+    pub(crate) base: Base,
+    pub(crate) offset: i64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Base {
+    Reg(Reg),
+    Symbol(Symbol),
+    Absolute,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UnaryOp {
+    Neg,
+    Abs,
+    Not,
+    Cnot,
+    Popc,
+    Clz,
+    Brev,
+    /// Position of the highest bit that is not the sign (§9.7.1.17); true: as a shift amount.
+    Bfind(bool),
+    Sqrt,
+    Rsqrt,
+    Rcp,
+    Ex2,
+    Lg2,
+    Sin,
+    Cos,
+    Tanh,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BinaryOp {
+    Add,
+    Sub,
+    Div,
+    Rem,
+    Min,
+    Max,
+    And,
+    Or,
+    Xor,
+    Shl,
+    Shr,
+    CopySign,
+}
+
+/// Which half of a product (§9.7.1.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Half {
+    Low,
+    High,
+    Wide,
+}
+
+/// Modifiers of floating-point instructions (§9.7.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct FloatMode {
+    /// Subnormal inputs and results become zero of the same sign.
+    pub(crate) ftz: bool,
+    /// The result is clamped to [0, 1], a NaN to 0; of integers, to the type's range.
+    pub(crate) sat: bool,
+    /// `min` and `max` of a NaN are NaN.
+    pub(crate) nan: bool,
+}
+
+/// A comparison (§9.3.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compare {
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+    /// Unsigned, whatever the type.
+    Lo,
+    Ls,
+    Hi,
+    Hs,
+    /// True if an operand is NaN.
+    Equ,
+    Neu,
+    Ltu,
+    Leu,
+    Gtu,
+    Geu,
+    Num,
+    Nan,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BoolOp {
+    And,
+    Or,
+    Xor,
+}
+
+/// Rounding to an integral value (§9.7.9.21).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IntegerRounding {
+    Nearest,
+    Zero,
+    Down,
+    Up,
+}
+
+/// Memory order of an access (§8.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MemoryOrder {
+    Weak,
+    /// `.relaxed`, `.volatile`, `.mmio`.
+    Relaxed,
+    Acquire,
+    Release,
+    AcqRel,
+    SeqCst,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AtomicOp {
+    Add,
+    Exch,
+    Min,
+    Max,
+    And,
+    Or,
+    Xor,
+    Inc,
+    Dec,
+    Cas,
+}
+
+/// What a barrier returns (§9.7.13.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BarrierOp {
+    Sync,
+    Popc,
+    And,
+    Or,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ShuffleOp {
+    Up,
+    Down,
+    Bfly,
+    Idx,
+}
+
+/// What the lanes of a warp agree on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WarpOp {
+    /// `bar.warp.sync` (§9.7.13.2).
+    Sync,
+    Ballot,
+    Any,
+    All,
+    Uni,
+    /// Operands: value, lane or distance, clamp and segment mask (§9.7.9.6).
+    Shuffle(ShuffleOp),
+    MatchAny,
+    MatchAll,
+    ReduxAdd(bool),
+    ReduxMin(bool),
+    ReduxMax(bool),
+    ReduxAnd,
+    ReduxOr,
+    ReduxXor,
+    Elect,
+}
+
+/// Loads and stores of one to four elements (§9.7.9.8).
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Access {
+    pub(crate) space: Space,
+    pub(crate) order: MemoryOrder,
+    pub(crate) ty: Type,
+    pub(crate) at: Address,
+}
+
+/// An instruction without its guard.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Op {
+    Move {
+        ty: Type,
+        to: Target,
+        from: Operand,
+    },
+    Pack {
+        ty: Type,
+        to: Target,
+        from: Vec<Operand>,
+    },
+    Unpack {
+        ty: Type,
+        to: Vec<Target>,
+        from: Operand,
+    },
+    Select {
+        ty: Type,
+        to: Target,
+        a: Operand,
+        b: Operand,
+        p: Operand,
+    },
+    Unary {
+        op: UnaryOp,
+        ty: Type,
+        to: Target,
+        a: Operand,
+        mode: FloatMode,
+    },
+    Binary {
+        op: BinaryOp,
+        ty: Type,
+        to: Target,
+        a: Operand,
+        b: Operand,
+        mode: FloatMode,
+    },
+    Multiply {
+        half: Half,
+        ty: Type,
+        to: Target,
+        a: Operand,
+        b: Operand,
+        mode: FloatMode,
+    },
+    MultiplyAdd {
+        half: Half,
+        ty: Type,
+        to: Target,
+        args: [Operand; 3],
+        mode: FloatMode,
+    },
+    /// Product of the low 24 bits (§9.7.1.5).
+    Multiply24 {
+        ty: Type,
+        to: Target,
+        a: Operand,
+        b: Operand,
+        add: Option<Operand>,
+    },
+    SumOfDifferences {
+        ty: Type,
+        to: Target,
+        args: [Operand; 3],
+    },
+    /// `true`: to the left (§9.7.8.8).
+    Funnel {
+        left: bool,
+        clamp: bool,
+        to: Target,
+        args: [Operand; 3],
+    },
+    Extract {
+        ty: Type,
+        to: Target,
+        args: [Operand; 3],
+    },
+    Insert {
+        ty: Type,
+        to: Target,
+        args: [Operand; 4],
+    },
+    Permute {
+        to: Target,
+        args: [Operand; 3],
+    },
+    /// Three inputs by a table (§9.7.8.6).
+    Lop3 {
+        to: Target,
+        args: [Operand; 3],
+        table: u8,
+    },
+    Compare {
+        compare: Compare,
+        ty: Type,
+        to: [Target; 2],
+        a: Operand,
+        b: Operand,
+        combine: Option<(BoolOp, Operand)>,
+        ftz: bool,
+    },
+    /// `set`: the type of the result is the first.
+    Set {
+        compare: Compare,
+        result: Type,
+        ty: Type,
+        to: Target,
+        a: Operand,
+        b: Operand,
+        combine: Option<(BoolOp, Operand)>,
+    },
+    Convert {
+        to_ty: Type,
+        ty: Type,
+        to: Target,
+        a: Operand,
+        round: Option<IntegerRounding>,
+        mode: FloatMode,
+    },
+    Load {
+        access: Access,
+        to: Vec<Target>,
+    },
+    Store {
+        access: Access,
+        from: Vec<Operand>,
+    },
+    /// `to` is `None` for `red`.
+    Atomic {
+        op: AtomicOp,
+        access: Access,
+        to: Target,
+        args: Vec<Operand>,
+    },
+    Fence {
+        order: MemoryOrder,
+    },
+    /// `true`: from generic to the space.
+    ConvertAddress {
+        space: Space,
+        into: bool,
+        to: Target,
+        a: Operand,
+    },
+    IsSpace {
+        space: Space,
+        to: Target,
+        a: Operand,
+    },
+    Branch {
+        to: Label,
+    },
+    Call {
+        function: u32,
+        results: Vec<Symbol>,
+        args: Vec<Symbol>,
+    },
+    Return,
+    Exit,
+    Trap,
+    Barrier {
+        op: BarrierOp,
+        id: Operand,
+        count: Option<Operand>,
+        to: Target,
+        p: Option<Operand>,
+    },
+    Warp {
+        op: WarpOp,
+        ty: Type,
+        to: Target,
+        second: Target,
+        args: Vec<Operand>,
+        mask: Operand,
+    },
+    ActiveMask {
+        to: Target,
+    },
+    Sleep {
+        ns: Operand,
+    },
+    /// A hint.
+    Nothing,
+}
+
+impl Op {
+    /// Whether a thread may wait here, so that its registers must be kept.
+    pub(crate) fn waits(&self) -> bool {
+        matches!(
+            self,
+            Op::Barrier { .. } | Op::Warp { .. } | Op::Sleep { .. }
+        )
+    }
+
+    /// Whether a loop around it may wait for another thread: it looks at memory that others write.
+    pub(crate) fn observes(&self) -> bool {
+        match self {
+            Op::Load { access, .. } => access.order != MemoryOrder::Weak,
+            Op::Atomic { to, .. } => to.is_some(),
+            _ => false,
+        }
+    }
+
+    /// The registers that it reads.
+    pub(crate) fn reads(&self, f: &mut dyn FnMut(Reg)) {
+        fn operand(o: &Operand, f: &mut dyn FnMut(Reg)) {
+            if let Operand::Reg(r) | Operand::Not(r) = o {
+                f(*r);
+            }
+        }
+        let address = |a: &Address, f: &mut dyn FnMut(Reg)| {
+            if let Base::Reg(r) = a.base {
+                f(r);
+            }
+        };
+        let mut each = |operands: &[Operand]| operands.iter().for_each(|o| operand(o, f));
+        match self {
+            Op::Move { from, .. } | Op::Unpack { from, .. } => each(&[*from]),
+            Op::Pack { from, .. } => each(from),
+            Op::Select { a, b, p, .. } => each(&[*a, *b, *p]),
+            Op::Unary { a, .. }
+            | Op::Convert { a, .. }
+            | Op::ConvertAddress { a, .. }
+            | Op::IsSpace { a, .. } => each(&[*a]),
+            Op::Binary { a, b, .. } | Op::Multiply { a, b, .. } => each(&[*a, *b]),
+            Op::MultiplyAdd { args, .. }
+            | Op::SumOfDifferences { args, .. }
+            | Op::Funnel { args, .. }
+            | Op::Extract { args, .. }
+            | Op::Permute { args, .. }
+            | Op::Lop3 { args, .. } => each(args),
+            Op::Insert { args, .. } => each(args),
+            Op::Multiply24 { a, b, add, .. } => {
+                each(&[*a, *b]);
+                each(add.as_slice());
+            }
+            Op::Compare { a, b, combine, .. } | Op::Set { a, b, combine, .. } => {
+                each(&[*a, *b]);
+                each(combine.map(|c| c.1).as_slice());
+            }
+            Op::Load { access, .. } => address(&access.at, f),
+            Op::Store { access, from } => {
+                each(from);
+                address(&access.at, f);
+            }
+            Op::Atomic { access, args, .. } => {
+                each(args);
+                address(&access.at, f);
+            }
+            Op::Barrier { id, count, p, .. } => {
+                each(&[*id]);
+                each(count.as_slice());
+                each(p.as_slice());
+            }
+            Op::Warp { args, mask, .. } => {
+                each(args);
+                each(&[*mask]);
+            }
+            Op::Sleep { ns } => each(&[*ns]),
+            Op::Fence { .. }
+            | Op::Branch { .. }
+            | Op::Call { .. }
+            | Op::Return
+            | Op::Exit
+            | Op::Trap
+            | Op::ActiveMask { .. }
+            | Op::Nothing => {}
+        }
+    }
+
+    /// The registers that it writes.
+    pub(crate) fn writes(&self, f: &mut dyn FnMut(Reg)) {
+        match self {
+            Op::Unpack { to, .. } | Op::Load { to, .. } => to.iter().flatten().for_each(|r| f(*r)),
+            Op::Compare { to, .. } => to.iter().flatten().for_each(|r| f(*r)),
+            Op::Warp { to, second, .. } => {
+                [to, second].into_iter().flatten().for_each(|r| f(*r));
+            }
+            Op::Move { to, .. }
+            | Op::Pack { to, .. }
+            | Op::Select { to, .. }
+            | Op::Unary { to, .. }
+            | Op::Binary { to, .. }
+            | Op::Multiply { to, .. }
+            | Op::MultiplyAdd { to, .. }
+            | Op::Multiply24 { to, .. }
+            | Op::SumOfDifferences { to, .. }
+            | Op::Funnel { to, .. }
+            | Op::Extract { to, .. }
+            | Op::Insert { to, .. }
+            | Op::Permute { to, .. }
+            | Op::Lop3 { to, .. }
+            | Op::Set { to, .. }
+            | Op::Convert { to, .. }
+            | Op::Atomic { to, .. }
+            | Op::ConvertAddress { to, .. }
+            | Op::IsSpace { to, .. }
+            | Op::Barrier { to, .. }
+            | Op::ActiveMask { to } => to.iter().for_each(|r| f(*r)),
+            Op::Store { .. }
+            | Op::Fence { .. }
+            | Op::Branch { .. }
+            | Op::Call { .. }
+            | Op::Return
+            | Op::Exit
+            | Op::Trap
+            | Op::Sleep { .. }
+            | Op::Nothing => {}
+        }
+    }
+}

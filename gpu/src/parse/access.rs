@@ -1,0 +1,209 @@
+//! Accesses of memory to [`Op`] (§9.7.9, §9.7.13).
+
+use super::form::Form;
+use super::operand::Arg;
+use super::Refusal;
+use crate::module::{Access, AtomicOp, MemoryOrder, Op, Space, Type};
+
+/// Decodes an instruction of this group; `None` if it is of another.
+pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>, Refusal> {
+    let line = form.line;
+    let n = args.len();
+    let arity = |least: usize, most: usize| {
+        if (least..=most).contains(&n) {
+            Ok(())
+        } else {
+            Err((line, format!("{least} operands are expected, not {n}")))
+        }
+    };
+    Ok(Some(match form.base {
+        "ld" | "ldu" | "st" => {
+            // The third operand is a cache policy, a hint.
+            arity(2, 3)?;
+            let load = form.base != "st";
+            let order = order(form);
+            hints(form);
+            let lanes = form.take(|p| match p {
+                "v2" => Some(2),
+                "v4" => Some(4),
+                _ => None,
+            });
+            let space = space(form);
+            let ty = form.ty()?;
+            let values = &args[usize::from(!load)];
+            let at = args[usize::from(load)].address(line)?;
+            let list = matches!(values, Arg::List(_));
+            let access = Access {
+                space,
+                order,
+                ty,
+                at,
+            };
+            let count = |n: usize| {
+                if n == lanes.unwrap_or(1) && (list || lanes.is_none()) {
+                    Ok(())
+                } else {
+                    Err((
+                        line,
+                        "the number of elements is not that of the vector".to_owned(),
+                    ))
+                }
+            };
+            let allowed = match order {
+                MemoryOrder::Weak | MemoryOrder::Relaxed => true,
+                MemoryOrder::Acquire => load,
+                MemoryOrder::Release => !load,
+                _ => false,
+            };
+            if ty == Type::Pred || !allowed {
+                return Err(form.refuse());
+            }
+            if load {
+                let to = values.each(|a| a.target(line))?;
+                count(to.len())?;
+                Op::Load { access, to }
+            } else {
+                let from = values.each(|a| a.operand(line))?;
+                count(from.len())?;
+                Op::Store { access, from }
+            }
+        }
+        "atom" | "red" => {
+            let returns = form.base == "atom";
+            let order = match order(form) {
+                MemoryOrder::Weak => MemoryOrder::Relaxed,
+                other => other,
+            };
+            hints(form);
+            form.flag("noftz");
+            let space = space(form);
+            let op = form.take(|p| {
+                Some(match p {
+                    "add" => AtomicOp::Add,
+                    "exch" => AtomicOp::Exch,
+                    "min" => AtomicOp::Min,
+                    "max" => AtomicOp::Max,
+                    "and" => AtomicOp::And,
+                    "or" => AtomicOp::Or,
+                    "xor" => AtomicOp::Xor,
+                    "inc" => AtomicOp::Inc,
+                    "dec" => AtomicOp::Dec,
+                    "cas" => AtomicOp::Cas,
+                    _ => return None,
+                })
+            });
+            let op = op.ok_or_else(|| form.refuse())?;
+            let ty = form.ty()?;
+            let first = usize::from(returns);
+            let values = if op == AtomicOp::Cas { 2 } else { 1 };
+            arity(first + 1 + values, first + 1 + values)?;
+            let fits = match ty {
+                Type::F32 | Type::F64 => op == AtomicOp::Add,
+                Type::B32 | Type::U32 | Type::S32 => true,
+                Type::B64 | Type::U64 | Type::S64 => !matches!(op, AtomicOp::Inc | AtomicOp::Dec),
+                Type::B16 | Type::U16 => op == AtomicOp::Cas,
+                _ => false,
+            };
+            if !fits || matches!(space, Space::Const | Space::Param | Space::Local) {
+                return Err(form.refuse());
+            }
+            let to = if returns { args[0].target(line)? } else { None };
+            let at = args[first].address(line)?;
+            let args = args[first + 1..].iter().map(|a| a.operand(line));
+            Op::Atomic {
+                op,
+                access: Access {
+                    space,
+                    order,
+                    ty,
+                    at,
+                },
+                to,
+                args: args.collect::<Result<_, _>>()?,
+            }
+        }
+        "fence" | "membar" => {
+            arity(0, 0)?;
+            let membar = form.base == "membar";
+            let order = form.take(|p| match p {
+                "sc" => Some(MemoryOrder::SeqCst),
+                "acq_rel" | "acquire" | "release" => Some(MemoryOrder::AcqRel),
+                _ => None,
+            });
+            form.drop_all(|p| is_scope(p) || (membar && p == "gl"));
+            // `membar` is `fence.sc`, and `fence` is so by default (§9.7.13.4).
+            Op::Fence {
+                order: order.unwrap_or(MemoryOrder::SeqCst),
+            }
+        }
+        "cvta" => {
+            arity(2, 2)?;
+            let into = form.flag("to");
+            let space = space(form);
+            if form.ty()?.bits() != 64 || space == Space::Generic {
+                return Err(form.refuse());
+            }
+            Op::ConvertAddress {
+                space,
+                into,
+                to: args[0].target(line)?,
+                a: args[1].operand(line)?,
+            }
+        }
+        "isspacep" => {
+            arity(2, 2)?;
+            let space = space(form);
+            if space == Space::Generic {
+                return Err(form.refuse());
+            }
+            Op::IsSpace {
+                space,
+                to: args[0].target(line)?,
+                a: args[1].operand(line)?,
+            }
+        }
+        // Hints about caches (§9.7.9.15, §9.7.9.17).
+        "prefetch" | "prefetchu" | "applypriority" | "discard" => {
+            form.drop_all(|_| true);
+            Op::Nothing
+        }
+        _ => return Ok(None),
+    }))
+}
+
+fn is_scope(part: &str) -> bool {
+    matches!(part, "cta" | "cluster" | "gpu" | "sys")
+}
+
+/// Order and scope. Every scope is the widest here, which is allowed.
+fn order(form: &mut Form<'_>) -> MemoryOrder {
+    let order = form.take(|p| {
+        Some(match p {
+            "weak" => MemoryOrder::Weak,
+            "relaxed" | "volatile" | "mmio" => MemoryOrder::Relaxed,
+            "acquire" => MemoryOrder::Acquire,
+            "release" => MemoryOrder::Release,
+            "acq_rel" => MemoryOrder::AcqRel,
+            _ => return None,
+        })
+    });
+    // `.mmio.relaxed`.
+    form.flag("relaxed");
+    form.drop_all(is_scope);
+    order.unwrap_or(MemoryOrder::Weak)
+}
+
+/// Cache operators and eviction priorities (§9.7.9.1, §9.7.9.2).
+fn hints(form: &mut Form<'_>) {
+    form.drop_all(|p| {
+        matches!(
+            p,
+            "ca" | "cg" | "cs" | "lu" | "cv" | "wb" | "wt" | "nc" | "unified"
+        ) || p.starts_with("L1::")
+            || p.starts_with("L2::")
+    });
+}
+
+fn space(form: &mut Form<'_>) -> Space {
+    form.take(Space::named).unwrap_or(Space::Generic)
+}

@@ -1,0 +1,357 @@
+//! A function's body: registers, variables, labels, instructions (§4.3, §11.5.3).
+
+use std::collections::HashMap;
+
+use super::directive::{variable, Names};
+use super::form::Form;
+use super::operand::{arg, Arg};
+use super::reader::Reader;
+use super::{access, arithmetic, control, Refusal, MOST};
+use crate::module::{
+    Function, Instruction, Label, Module, Op, Reg, Site, Space, Statement, Symbol, Type,
+};
+
+/// The names that an instruction may use, innermost block last.
+pub(super) struct Scope<'m> {
+    pub(super) module: &'m Module,
+    pub(super) names: &'m mut Names,
+    registers: Vec<HashMap<String, Reg>>,
+    /// `%r<5>` as prefix, first register and count: a map of a million names would take a second.
+    ranges: Vec<Vec<(String, u32, u32)>>,
+    variables: Vec<HashMap<String, u32>>,
+    labels: Vec<HashMap<String, Label>>,
+    source: Option<(u32, u32)>,
+}
+
+impl<'m> Scope<'m> {
+    pub(super) fn new(module: &'m Module, names: &'m mut Names) -> Scope<'m> {
+        Scope {
+            module,
+            names,
+            registers: Vec::new(),
+            ranges: Vec::new(),
+            variables: Vec::new(),
+            labels: Vec::new(),
+            source: None,
+        }
+    }
+
+    pub(super) fn register(&self, name: &str) -> Option<Reg> {
+        let in_range = |(prefix, first, count): &(String, u32, u32)| {
+            let digits = name.strip_prefix(prefix.as_str())?;
+            let canonical = digits == "0" || !digits.starts_with('0');
+            let n: u32 = digits.parse().ok().filter(|n| n < count && canonical)?;
+            Some(Reg(first + n))
+        };
+        (0..self.registers.len()).rev().find_map(|depth| {
+            let single = self.registers[depth].get(name).copied();
+            single.or_else(|| self.ranges[depth].iter().rev().find_map(in_range))
+        })
+    }
+
+    pub(super) fn symbol(&self, name: &str) -> Option<Symbol> {
+        let own = self.variables.iter().rev().find_map(|v| v.get(name));
+        if let Some(i) = own {
+            return Some(Symbol::Own(*i));
+        }
+        self.names.variables.get(name).map(|i| Symbol::Module(*i))
+    }
+
+    /// A label of this block or one around it.
+    pub(super) fn label(&self, name: &str) -> Option<Label> {
+        self.labels.iter().rev().find_map(|l| l.get(name)).copied()
+    }
+}
+
+/// Deepest nesting of blocks.
+const DEEPEST: usize = 64;
+
+/// Reads the body behind its `{`.
+pub(super) fn function(
+    r: &mut Reader<'_>,
+    f: &mut Function,
+    scope: &mut Scope<'_>,
+) -> Result<(), Refusal> {
+    let formals = f.variables.iter().enumerate();
+    let formals = formals.map(|(i, v)| (v.name.clone(), i as u32)).collect();
+    scope.variables.push(formals);
+    block(r, f, scope)
+}
+
+fn block(r: &mut Reader<'_>, f: &mut Function, scope: &mut Scope<'_>) -> Result<(), Refusal> {
+    if scope.registers.len() > DEEPEST {
+        return Err((r.line(), "blocks are nested too deep".to_owned()));
+    }
+    scope.registers.push(HashMap::new());
+    scope.ranges.push(Vec::new());
+    scope.variables.push(HashMap::new());
+    scope.labels.push(labels_ahead(r, f)?);
+    while !r.eat("}") {
+        if r.at_end() {
+            return Err(r.unexpected("`}`"));
+        }
+        statement(r, f, scope)?;
+    }
+    scope.registers.pop();
+    scope.ranges.pop();
+    scope.variables.pop();
+    scope.labels.pop();
+    Ok(())
+}
+
+/// The labels of this block, which branches may name before they come.
+fn labels_ahead(r: &Reader<'_>, f: &mut Function) -> Result<HashMap<String, Label>, Refusal> {
+    let (mut depth, mut n, mut out) = (0u32, 0, HashMap::new());
+    loop {
+        match (r.ahead(n), r.ahead(n + 1)) {
+            ("", _) => return Ok(out),
+            ("{", _) => depth += 1,
+            ("}", _) if depth == 0 => return Ok(out),
+            ("}", _) => depth -= 1,
+            (name, ":") if depth == 0 => {
+                if out.insert(name.to_owned(), Label(f.labels)).is_some() {
+                    return Err((r.line(), format!("label `{name}` is there twice")));
+                }
+                f.labels += 1;
+            }
+            _ => {}
+        }
+        n += 1;
+    }
+}
+
+fn statement(r: &mut Reader<'_>, f: &mut Function, scope: &mut Scope<'_>) -> Result<(), Refusal> {
+    let line = r.line();
+    match r.peek() {
+        "{" => {
+            r.take();
+            return block(r, f, scope);
+        }
+        ";" => {
+            r.take();
+        }
+        ".reg" => {
+            r.take();
+            registers(r, f, scope)?;
+        }
+        space @ (".shared" | ".local" | ".param") => {
+            r.take();
+            let space = Space::named(&space[1..]).expect("one of the three");
+            loop {
+                let v = variable(r, space, scope.names)?;
+                if !v.initial.is_empty() {
+                    return Err((line, format!("`{}` cannot have an initial value", v.name)));
+                }
+                let innermost = scope.variables.last_mut().expect("inside a block");
+                innermost.insert(v.name.clone(), f.variables.len() as u32);
+                f.variables.push(v);
+                if !r.eat(",") {
+                    break;
+                }
+            }
+            r.expect(";")?;
+        }
+        ".loc" => {
+            r.take();
+            loc(r, scope)?;
+        }
+        ".pragma" => r.skip_past(";")?,
+        word if word.starts_with('.') => {
+            return Err((line, format!("the emulated GPU does not have `{word}`")));
+        }
+        name if r.ahead(1) == ":" => {
+            let label = scope.label(name).expect("found ahead");
+            r.take();
+            r.take();
+            push(f, scope, line, Statement::Label(label))?;
+        }
+        _ => instruction(r, f, scope)?,
+    }
+    Ok(())
+}
+
+fn push(f: &mut Function, scope: &mut Scope<'_>, line: u32, s: Statement) -> Result<(), Refusal> {
+    scope.names.room = scope
+        .names
+        .room
+        .checked_sub(1)
+        .ok_or_else(|| (line, format!("the module has more than {MOST} statements")))?;
+    f.body.push(s);
+    Ok(())
+}
+
+/// `.reg .b32 %r<5>, %x;` (§5.4.5).
+fn registers(r: &mut Reader<'_>, f: &mut Function, scope: &mut Scope<'_>) -> Result<(), Refusal> {
+    let line = r.line();
+    let word = r.word("a type")?;
+    let ty = word.strip_prefix('.').and_then(Type::named);
+    let ty = ty.ok_or_else(|| {
+        (
+            line,
+            format!("the emulated GPU does not have registers of `{word}`"),
+        )
+    })?;
+    loop {
+        let name = r.word("a register")?.to_owned();
+        let first = f.registers.len() as u32;
+        let mut count = 1;
+        if r.eat("<") {
+            count = r.count("the number of registers")?;
+            r.expect(">")?;
+        }
+        if count > MOST || first + count > MOST {
+            return Err((line, format!("the function has more than {MOST} registers")));
+        }
+        f.registers.resize((first + count) as usize, ty);
+        // Only a range has numbered names.
+        if count == 1 && !name.is_empty() {
+            let innermost = scope.registers.last_mut().expect("inside a block");
+            innermost.insert(name.clone(), Reg(first));
+        }
+        let innermost = scope.ranges.last_mut().expect("inside a block");
+        innermost.push((name, first, count));
+        if !r.eat(",") {
+            break;
+        }
+    }
+    r.expect(";")
+}
+
+/// `.loc file line column[, function_name label, inlined_at file line column]`.
+fn loc(r: &mut Reader<'_>, scope: &mut Scope<'_>) -> Result<(), Refusal> {
+    let file = r.count("the file's number")?;
+    let line = r.count("the line")?;
+    r.count("the column")?;
+    // Line 0 says that the compiler made the code up; the line before is nearer.
+    if line > 0 {
+        scope.source = Some((file, line));
+    }
+    while r.eat(",") {
+        match r.word("an attribute")? {
+            "function_name" => {
+                r.word("a label")?;
+                if r.eat("+") {
+                    r.number()?;
+                }
+            }
+            "inlined_at" => {
+                for _ in 0..3 {
+                    r.number()?;
+                }
+            }
+            // DWARF's flags: `is_stmt 0`, `prologue_end`.
+            _ => {
+                while r.peek().starts_with(|c: char| c.is_ascii_digit()) {
+                    r.number()?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn instruction(r: &mut Reader<'_>, f: &mut Function, scope: &mut Scope<'_>) -> Result<(), Refusal> {
+    let line = r.line();
+    let guard = if r.eat("@") {
+        let negated = r.eat("!");
+        let name = r.word("a predicate")?;
+        let reg = scope.register(name);
+        let is_pred = |reg: &Reg| f.registers[reg.0 as usize] == Type::Pred;
+        let reg = reg.filter(is_pred);
+        Some((
+            reg.ok_or_else(|| (line, format!("there is no predicate `{name}`")))?,
+            negated,
+        ))
+    } else {
+        None
+    };
+    let line = r.line();
+    let opcode = r.word("an instruction")?;
+    let mut args = Vec::new();
+    if !r.eat(";") {
+        loop {
+            args.push(arg(r, scope, 0)?);
+            if r.eat(";") {
+                break;
+            }
+            // The result of a call stands in parentheses of its own.
+            if !r.eat(",") {
+                return Err(r.unexpected("`,` or `;`"));
+            }
+        }
+    }
+    let form = Form::new(opcode, line);
+    let op = decode(form, &args, f, scope)?;
+    check_registers(&op, f, line)?;
+    let site = Site {
+        line,
+        source: scope.source,
+    };
+    let i = Instruction { guard, op, site };
+    push(f, scope, line, Statement::Instruction(i))
+}
+
+fn decode(
+    mut form: Form<'_>,
+    args: &[Arg<'_>],
+    f: &Function,
+    scope: &Scope<'_>,
+) -> Result<Op, Refusal> {
+    let decoded = match arithmetic::decode(&mut form, args)? {
+        Some(op) => Some(op),
+        None => match access::decode(&mut form, args)? {
+            Some(op) => Some(op),
+            None => control::decode(&mut form, args, f, scope)?,
+        },
+    };
+    let op = decoded.ok_or_else(|| form.refuse())?;
+    form.done()?;
+    Ok(op)
+}
+
+/// Predicates and numbers do not mix (§5.2.1), and 128 bits are only moved.
+fn check_registers(op: &Op, f: &Function, line: u32) -> Result<(), Refusal> {
+    let is_pred = |reg: Reg| f.registers[reg.0 as usize] == Type::Pred;
+    let mut bad = None;
+    let moves = matches!(
+        op,
+        Op::Move { .. }
+            | Op::Pack { .. }
+            | Op::Unpack { .. }
+            | Op::Load { .. }
+            | Op::Store { .. }
+            | Op::Atomic { .. }
+    );
+    let mut wide = |reg: Reg| {
+        if !moves && f.registers[reg.0 as usize] == Type::B128 {
+            bad = Some("a register of 128 bits is only moved, loaded and stored");
+        }
+    };
+    op.reads(&mut wide);
+    op.writes(&mut wide);
+    let mut predicate = |o: &crate::module::Operand| {
+        use crate::module::Operand;
+        match o {
+            Operand::Reg(r) | Operand::Not(r) if is_pred(*r) => {}
+            Operand::Int(_) => {}
+            _ => bad = Some("a predicate is expected"),
+        }
+    };
+    match op {
+        Op::Select { p, .. } => predicate(p),
+        Op::Compare {
+            combine: Some((_, p)),
+            ..
+        }
+        | Op::Set {
+            combine: Some((_, p)),
+            ..
+        } => predicate(p),
+        Op::Barrier { p: Some(p), .. } => predicate(p),
+        _ => {}
+    }
+    match bad {
+        Some(why) => Err((line, why.to_owned())),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,80 @@
+//! What compiled code and the scheduler share: structures whose fields the code reaches by their offsets.
+
+use std::sync::atomic::AtomicU32;
+
+use crate::memory::{Clock, Memory};
+
+/// Why a thread has returned.
+pub(crate) mod why {
+    pub(crate) const RUNNABLE: u32 = 0;
+    pub(crate) const BARRIER: u32 = 1;
+    pub(crate) const WARP: u32 = 2;
+    /// Its budget at back edges is spent.
+    pub(crate) const BUDGET: u32 = 3;
+    pub(crate) const SLEEP: u32 = 4;
+    pub(crate) const DONE: u32 = 5;
+    /// A refused access, described in the thread.
+    pub(crate) const FAULT: u32 = 6;
+    pub(crate) const TRAP: u32 = 7;
+    /// The launch is to end.
+    pub(crate) const STOPPED: u32 = 8;
+}
+
+/// Back edges that a thread passes before it lets others run.
+pub(crate) const BUDGET: u32 = 1024;
+
+/// One thread of a block.
+#[repr(C)]
+pub(crate) struct Thread {
+    pub(crate) block: *const BlockState,
+    pub(crate) local: *mut u8,
+    /// Registers that live over a wait.
+    pub(crate) frame: *mut u64,
+    pub(crate) tid: [u32; 3],
+    pub(crate) lane: u32,
+    /// Number of the resume point; 0 is the start.
+    pub(crate) state: u32,
+    pub(crate) why: u32,
+    pub(crate) budget: u32,
+    /// Of a barrier or warp operation: which.
+    pub(crate) kind: u32,
+    /// Operands of a warp operation or barrier.
+    pub(crate) value: u64,
+    pub(crate) b: u32,
+    pub(crate) c: u32,
+    pub(crate) mask: u32,
+    pub(crate) second: u32,
+    pub(crate) result: u64,
+    /// The place of the wait or fault: an index into the kernel's sites.
+    pub(crate) site: u32,
+    /// Bytes of a refused access; the high bit is set for a store.
+    pub(crate) bytes: u32,
+    /// Address of a refused access, or when a sleep ends.
+    pub(crate) address: u64,
+}
+
+/// What the threads of a block share.
+#[repr(C)]
+pub(crate) struct BlockState {
+    pub(crate) parameters: *const u8,
+    pub(crate) shared: *mut u8,
+    pub(crate) shared_bytes: u64,
+    /// Where dynamic shared memory begins.
+    pub(crate) dynamic: u64,
+    pub(crate) ctaid: [u32; 3],
+    pub(crate) ntid: [u32; 3],
+    pub(crate) nctaid: [u32; 3],
+    /// Lanes of the block's warps that have not ended, for `activemask`.
+    pub(crate) live: [u32; 32],
+    pub(crate) parameter_bytes: u32,
+    pub(crate) local_bytes: u32,
+    pub(crate) surroundings: *const Surroundings<'static>,
+}
+
+/// What a step is given.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) memory: &'a dyn Memory,
+    pub(crate) clock: &'a dyn Clock,
+    /// Not 0: threads end at their next back edge.
+    pub(crate) stop: &'a AtomicU32,
+}

@@ -1,0 +1,138 @@
+//! Functions of the host that compiled code calls.
+#![allow(unsafe_code)] // Compiled code passes its own thread.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::context::{why, Surroundings, Thread, BUDGET};
+
+/// # Safety
+/// `t` is the running thread, inside a step.
+unsafe fn surroundings<'a>(t: *const Thread) -> &'a Surroundings<'a> {
+    // SAFETY: a step sets the pointer for as long as it runs.
+    unsafe { &*(*(*t).block).surroundings.cast() }
+}
+
+/// An access that is not in GPU memory: 1 if the thread may go on.
+///
+/// # Safety
+/// `t` is the running thread.
+pub(crate) unsafe extern "C" fn check(t: *mut Thread, address: u64, bytes: u32, site: u32) -> u32 {
+    // SAFETY: the caller's contract; the block outlives its threads.
+    unsafe {
+        let n = u64::from(bytes & 0xff);
+        let block = &*(*t).block;
+        let inside = |base: u64, len: u64| {
+            let offset = address.wrapping_sub(base);
+            offset <= len && len - offset >= n
+        };
+        let shared = inside(block.shared as u64, block.shared_bytes);
+        let local = inside((*t).local as u64, u64::from(block.local_bytes));
+        let parameter =
+            bytes >> 31 == 0 && inside(block.parameters as u64, u64::from(block.parameter_bytes));
+        let aligned = address.is_multiple_of(n);
+        let other = || surroundings(t).memory.allows(address, n as u32);
+        if aligned && (shared || local || parameter || other()) {
+            return 1;
+        }
+        refused(t, address, bytes, site);
+        0
+    }
+}
+
+/// Notes a refused access.
+///
+/// # Safety
+/// `t` is the running thread.
+pub(crate) unsafe extern "C" fn refused(t: *mut Thread, address: u64, bytes: u32, site: u32) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        (*t).address = address;
+        (*t).bytes = bytes;
+        (*t).site = site;
+    }
+}
+
+/// At a spent budget of a loop that waits for nobody: whether the launch is to end.
+///
+/// # Safety
+/// `t` is the running thread.
+pub(crate) unsafe extern "C" fn renew(t: *mut Thread) -> u32 {
+    // SAFETY: the caller's contract.
+    unsafe {
+        (*t).budget = BUDGET;
+        let stop = surroundings(t).stop.load(Ordering::Relaxed);
+        if stop != 0 {
+            (*t).why = why::STOPPED;
+        }
+        stop
+    }
+}
+
+/// # Safety
+/// `t` is the running thread.
+pub(crate) unsafe extern "C" fn now(t: *mut Thread) -> u64 {
+    // SAFETY: the caller's contract.
+    unsafe { surroundings(t).clock.now_ns() }
+}
+
+macro_rules! add_float {
+    ($name:ident, $float:ty, $atomic:ty) => {
+        /// # Safety
+        /// `at` was checked: aligned, and in memory that is accessed atomically.
+        pub(crate) unsafe extern "C" fn $name(at: u64, v: $float) -> $float {
+            // SAFETY: the caller's contract.
+            let word = unsafe { <$atomic>::from_ptr(at as *mut _) };
+            let add = |old| Some((<$float>::from_bits(old) + v).to_bits());
+            let old = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add);
+            <$float>::from_bits(old.unwrap_or_else(|old| old))
+        }
+    };
+}
+add_float!(add_f32, f32, AtomicU32);
+add_float!(add_f64, f64, AtomicU64);
+
+/// `atom.inc` (§9.7.13.5).
+///
+/// # Safety
+/// As `add_f32`.
+pub(crate) unsafe extern "C" fn increment(at: u64, most: u32) -> u32 {
+    // SAFETY: the caller's contract.
+    let word = unsafe { AtomicU32::from_ptr(at as *mut u32) };
+    let next = |old| Some(if old >= most { 0 } else { old + 1 });
+    let old = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
+    old.unwrap_or_else(|old| old)
+}
+
+/// `atom.dec` (§9.7.13.5).
+///
+/// # Safety
+/// As `add_f32`.
+pub(crate) unsafe extern "C" fn decrement(at: u64, most: u32) -> u32 {
+    // SAFETY: the caller's contract.
+    let word = unsafe { AtomicU32::from_ptr(at as *mut u32) };
+    let next = |old| {
+        Some(if old == 0 || old > most {
+            most
+        } else {
+            old - 1
+        })
+    };
+    let old = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
+    old.unwrap_or_else(|old| old)
+}
+
+pub(crate) extern "C" fn ex2(x: f32) -> f32 {
+    x.exp2()
+}
+pub(crate) extern "C" fn lg2(x: f32) -> f32 {
+    x.log2()
+}
+pub(crate) extern "C" fn sin(x: f32) -> f32 {
+    x.sin()
+}
+pub(crate) extern "C" fn cos(x: f32) -> f32 {
+    x.cos()
+}
+pub(crate) extern "C" fn tanh(x: f32) -> f32 {
+    x.tanh()
+}

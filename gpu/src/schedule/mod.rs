@@ -1,0 +1,425 @@
+//! A block as a stepper: [`Block::step`] lets its threads run as far as they can, and returns.
+//!
+//! Nothing in here waits or reads a clock: who drives it gives the time ([`Clock`]) and the order
+//! of threads ([`Order`]). A thread that loops at memory which others write gives way when its budget is spent, so that
+//! each thread of each resident block gets on.
+#![allow(unsafe_code)] // Calls compiled code, and hands it memory of the block.
+
+mod context;
+mod helpers;
+mod warp;
+
+use std::sync::atomic::AtomicU32;
+use std::sync::Arc;
+
+pub(crate) use context::{why, BlockState, Surroundings, Thread, BUDGET};
+pub(crate) use helpers::*;
+pub(crate) use warp::code;
+
+use crate::lower::Kernel;
+use crate::memory::{Clock, Memory};
+use crate::module::Site;
+
+/// Extents of a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Blocks along x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block along x, y and z; at most 1,024 together.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub dynamic_shared: u32,
+}
+
+/// The order in which a block's warps run: with seed 0 ascending, else another rotation in each round.
+#[derive(Debug, Clone, Copy)]
+pub struct Order(u64);
+
+impl Order {
+    /// By its seed.
+    pub fn new(seed: u64) -> Order {
+        Order(seed)
+    }
+
+    fn next(&mut self, n: usize) -> usize {
+        if self.0 == 0 {
+            return 0;
+        }
+        // xorshift64 (Marsaglia 2003).
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
+
+/// What a step came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// All threads have ended.
+    Done,
+    /// Threads have moved on, and others can.
+    Running,
+    /// Threads only looked at memory in loops: let other blocks run.
+    Spinning,
+    /// All threads that could run sleep until this time, in nanoseconds.
+    Sleeping(u64),
+    /// The block was ended.
+    Failed(Fault),
+}
+
+/// Why a block was ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// What happened.
+    pub kind: FaultKind,
+    /// Index of the block.
+    pub block: [u32; 3],
+    /// Index of the thread in it.
+    pub thread: [u32; 3],
+    /// Where.
+    pub site: Site,
+}
+
+/// What ended a block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FaultKind {
+    /// An access outside of every memory that the thread may use, or one that is not aligned.
+    Access {
+        /// Where to; of shared and local memory the offset in it.
+        address: u64,
+        /// Bytes.
+        bytes: u32,
+        /// Whether it was a store or atomic operation.
+        store: bool,
+        /// Name of the state space.
+        space: &'static str,
+    },
+    /// `trap`.
+    Trap,
+    /// No thread can run: so many wait at a barrier, so many for lanes of their warp.
+    Stuck {
+        /// At a barrier.
+        barrier: u32,
+        /// At a warp operation.
+        warp: u32,
+    },
+    /// The launch was told to end.
+    Stopped,
+}
+
+/// A block's threads and memory; used for one block after the other.
+pub struct Block {
+    kernel: Arc<Kernel>,
+    state: Box<BlockState>,
+    threads: Vec<Thread>,
+    /// 16-byte units, so that every variable is aligned.
+    shared: Vec<u128>,
+    _locals: Vec<u128>,
+    _frames: Vec<u64>,
+    _parameters: Arc<[u128]>,
+    live: u32,
+}
+
+// SAFETY: the pointers are to memory that the value owns, which moves with it on the heap.
+unsafe impl Send for Block {}
+
+impl std::fmt::Debug for Block {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Block({:?}, {} threads left)",
+            self.state.ctaid, self.live
+        )
+    }
+}
+
+impl std::fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            FaultKind::Access {
+                address,
+                bytes,
+                store,
+                space,
+            } => {
+                let what = if *store { "store" } else { "load" };
+                let aligned = address.is_multiple_of(u64::from(*bytes).max(1));
+                let how = if aligned {
+                    "outside of"
+                } else {
+                    "not aligned in"
+                };
+                write!(
+                    f,
+                    "a {what} of {bytes} bytes at {address:#x}, {how} {space}"
+                )
+            }
+            FaultKind::Trap => f.write_str("__trap()"),
+            FaultKind::Stuck { barrier, warp } => write!(
+                f,
+                "no thread can run: {barrier} wait at a barrier, {warp} at a warp operation"
+            ),
+            FaultKind::Stopped => f.write_str("it was told to end"),
+        }
+    }
+}
+
+impl Block {
+    /// Memory for a block of this shape. `parameters` has the kernel's parameters at their offsets.
+    ///
+    /// # Panics
+    /// If the block has no thread or more than 1,024, or `parameters` is shorter than the kernel's.
+    pub fn new(kernel: Arc<Kernel>, shape: Shape, parameters: Arc<[u128]>) -> Block {
+        let n = shape.block.iter().map(|n| *n as usize).product::<usize>();
+        assert!(n > 0 && n <= 1024, "a block has 1 to 1,024 threads");
+        assert!(parameters.len() * 16 >= kernel.parameter_bytes as usize);
+        let dynamic = kernel.shared_bytes.next_multiple_of(16);
+        let shared_bytes = u64::from(dynamic) + u64::from(shape.dynamic_shared);
+        // 16 more, so that an empty memory has an address of its own.
+        let mut shared = vec![0u128; (shared_bytes as usize).div_ceil(16) + 1];
+        let words = kernel.frame_words as usize;
+        let mut frames = vec![0u64; words * n + 1];
+        let units = (kernel.local_bytes as usize).div_ceil(16);
+        let mut locals = vec![0u128; units * n + 1];
+        let state = Box::new(BlockState {
+            parameters: parameters.as_ptr().cast(),
+            shared: shared.as_mut_ptr().cast(),
+            shared_bytes,
+            dynamic: u64::from(dynamic),
+            ctaid: [0; 3],
+            ntid: shape.block,
+            nctaid: shape.grid,
+            live: [0; 32],
+            parameter_bytes: kernel.parameter_bytes,
+            local_bytes: kernel.local_bytes,
+            surroundings: std::ptr::null(),
+        });
+        let [x, y, _] = shape.block;
+        let threads = (0..n).map(|i| {
+            let u = i as u32;
+            Thread {
+                block: &raw const *state,
+                local: locals.as_mut_ptr().wrapping_add(i * units).cast(),
+                frame: frames.as_mut_ptr().wrapping_add(i * words),
+                tid: [u % x, u / x % y, u / (x * y)],
+                lane: u % 32,
+                state: 0,
+                why: why::DONE,
+                budget: 0,
+                kind: 0,
+                value: 0,
+                b: 0,
+                c: 0,
+                mask: 0,
+                second: 0,
+                result: 0,
+                site: 0,
+                bytes: 0,
+                address: 0,
+            }
+        });
+        let threads = threads.collect();
+        Block {
+            kernel,
+            state,
+            threads,
+            shared,
+            _locals: locals,
+            _frames: frames,
+            _parameters: parameters,
+            live: 0,
+        }
+    }
+
+    /// Begins the block of this index.
+    pub fn begin(&mut self, index: [u32; 3]) {
+        self.state.ctaid = index;
+        self.state.shared = self.shared.as_mut_ptr().cast();
+        for t in &mut self.threads {
+            (t.state, t.why, t.budget) = (0, why::RUNNABLE, BUDGET);
+        }
+        let n = self.threads.len();
+        for w in 0..n.div_ceil(32) {
+            self.state.live[w] = u32::MAX >> (32 - (n - w * 32).min(32));
+        }
+        self.live = n as u32;
+    }
+
+    /// Lets each thread run until it waits. Threads are told to end when `stop` is not 0.
+    pub fn step(
+        &mut self,
+        memory: &dyn Memory,
+        clock: &dyn Clock,
+        stop: &AtomicU32,
+        order: &mut Order,
+    ) -> Step {
+        let surroundings = Surroundings {
+            memory,
+            clock,
+            stop,
+        };
+        self.state.surroundings = (&raw const surroundings).cast();
+        let step = self.round(order);
+        self.state.surroundings = std::ptr::null();
+        if self.live == 0 {
+            return Step::Done;
+        }
+        step.unwrap_or_else(|fault| {
+            self.live = 0;
+            Step::Failed(*fault)
+        })
+    }
+
+    fn round(&mut self, order: &mut Order) -> Result<Step, Box<Fault>> {
+        let warps = self.threads.len().div_ceil(32);
+        let first = order.next(warps);
+        let mut ran = false;
+        for w in 0..warps {
+            ran |= self.run_warp((w + first) % warps)?;
+        }
+        if self.live == 0 {
+            return Ok(Step::Done);
+        }
+        if self.settle_barriers() {
+            return Ok(Step::Running);
+        }
+        self.wake(ran)
+    }
+
+    /// Runs the lanes of a warp as long as they can; whether one ended or passed a warp operation.
+    fn run_warp(&mut self, w: usize) -> Result<bool, Box<Fault>> {
+        let range = w * 32..((w + 1) * 32).min(self.threads.len());
+        let mut moved = false;
+        loop {
+            let mut waits = false;
+            for i in range.clone() {
+                let t = &raw mut self.threads[i];
+                // SAFETY: the thread is this block's, whose memory the code was given; nothing else refers to it now.
+                let left = unsafe {
+                    if (*t).why != why::RUNNABLE {
+                        continue;
+                    }
+                    (*t).why = (self.kernel.entry)(t);
+                    (*t).why
+                };
+                match left {
+                    why::DONE => {
+                        self.live -= 1;
+                        self.state.live[w] &= !(1 << (i % 32));
+                        moved = true;
+                        // A lane less may complete what others wait for.
+                        waits = true;
+                    }
+                    why::WARP => waits = true,
+                    why::FAULT | why::TRAP | why::STOPPED => return Err(self.fault(i)),
+                    _ => {}
+                }
+            }
+            let live = self.state.live[w];
+            if !waits || !warp::settle(&mut self.threads[range.clone()], live) {
+                return Ok(moved);
+            }
+            moved = true;
+        }
+    }
+
+    /// Opens the barriers at which all threads stand that they wait for (§9.7.13.1).
+    fn settle_barriers(&mut self) -> bool {
+        let mut waiting = [0u32; 16];
+        for t in self.threads.iter().filter(|t| t.why == why::BARRIER) {
+            waiting[t.b as usize & 15] += 1;
+        }
+        let mut opened = false;
+        for id in (0..16u32).filter(|id| waiting[*id as usize] > 0) {
+            let here = |t: &&mut Thread| t.why == why::BARRIER && t.b & 15 == id;
+            // Without a count all that have not ended.
+            let counts = self.threads.iter_mut().filter(here).map(|t| t.c);
+            let count = counts.max().unwrap_or(0);
+            let want = if count == 0 { self.live } else { count };
+            if waiting[id as usize] < want {
+                continue;
+            }
+            let held = self.threads.iter_mut().filter(here);
+            let ones = held.filter(|t| t.value != 0).count() as u32;
+            for t in self.threads.iter_mut().filter(here) {
+                t.result = u64::from(match t.kind {
+                    1 => ones,
+                    2 => u32::from(ones == waiting[id as usize]),
+                    3 => u32::from(ones > 0),
+                    _ => 0,
+                });
+                t.why = why::RUNNABLE;
+            }
+            opened = true;
+        }
+        opened
+    }
+
+    /// What comes after a round in which no barrier was opened.
+    fn wake(&mut self, ran: bool) -> Result<Step, Box<Fault>> {
+        // SAFETY: set by `step`, inside of which this runs.
+        let clock = unsafe { (*self.state.surroundings).clock };
+        let sleeps = self.threads.iter().any(|t| t.why == why::SLEEP);
+        let now = if sleeps { clock.now_ns() } else { 0 };
+        let (mut spun, mut woken, mut until) = (false, false, u64::MAX);
+        let (mut barrier, mut warp) = (0, 0);
+        for t in &mut self.threads {
+            match t.why {
+                why::BUDGET => {
+                    (t.why, t.budget) = (why::RUNNABLE, BUDGET);
+                    spun = true;
+                }
+                why::SLEEP if t.address <= now => {
+                    t.why = why::RUNNABLE;
+                    woken = true;
+                }
+                why::SLEEP => until = until.min(t.address),
+                why::BARRIER => barrier += 1,
+                why::WARP => warp += 1,
+                _ => {}
+            }
+        }
+        if woken || ran && spun {
+            return Ok(Step::Running);
+        }
+        if spun {
+            return Ok(Step::Spinning);
+        }
+        if until < u64::MAX {
+            return Ok(Step::Sleeping(until));
+        }
+        let first = self.threads.iter().position(|t| t.why != why::DONE);
+        let mut fault = self.fault(first.unwrap_or(0));
+        fault.kind = FaultKind::Stuck { barrier, warp };
+        Err(fault)
+    }
+
+    fn fault(&self, i: usize) -> Box<Fault> {
+        let t = &self.threads[i];
+        let kind = match t.why {
+            why::FAULT => FaultKind::Access {
+                address: t.address,
+                bytes: t.bytes & 0xff,
+                store: t.bytes >> 31 == 1,
+                space: match t.bytes >> 8 & 3 {
+                    1 => "shared memory",
+                    2 => "local memory",
+                    _ => "GPU memory",
+                },
+            },
+            why::TRAP => FaultKind::Trap,
+            _ => FaultKind::Stopped,
+        };
+        let site = self.kernel.sites.get(t.site as usize).copied();
+        Box::new(Fault {
+            kind,
+            block: self.state.ctaid,
+            thread: t.tid,
+            site: site.unwrap_or(Site {
+                line: 0,
+                source: None,
+            }),
+        })
+    }
+}

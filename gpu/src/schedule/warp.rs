@@ -1,0 +1,133 @@
+//! Operations of a warp: done when every lane of their mask has come (§9.7.9.6, §9.7.13).
+
+use super::context::{why, Thread};
+use crate::module::{ShuffleOp, WarpOp};
+
+/// Numbers of warp operations in `Thread::kind`.
+pub(crate) fn code(op: WarpOp) -> u32 {
+    match op {
+        WarpOp::Sync => 0,
+        WarpOp::Ballot => 1,
+        WarpOp::Any => 2,
+        WarpOp::All => 3,
+        WarpOp::Uni => 4,
+        WarpOp::Shuffle(ShuffleOp::Up) => 5,
+        WarpOp::Shuffle(ShuffleOp::Down) => 6,
+        WarpOp::Shuffle(ShuffleOp::Bfly) => 7,
+        WarpOp::Shuffle(ShuffleOp::Idx) => 8,
+        WarpOp::MatchAny => 9,
+        WarpOp::MatchAll => 10,
+        WarpOp::ReduxAdd(_) => 11,
+        WarpOp::ReduxMin(false) => 12,
+        WarpOp::ReduxMin(true) => 13,
+        WarpOp::ReduxMax(false) => 14,
+        WarpOp::ReduxMax(true) => 15,
+        WarpOp::ReduxAnd => 16,
+        WarpOp::ReduxOr => 17,
+        WarpOp::ReduxXor => 18,
+        WarpOp::Elect => 19,
+    }
+}
+
+/// Completes the operations of a warp whose lanes have all come; `live` are those that have not ended. Whether a lane
+/// can run now.
+pub(super) fn settle(warp: &mut [Thread], live: u32) -> bool {
+    let mut open = 0u32;
+    for (i, t) in warp.iter().enumerate() {
+        open |= u32::from(t.why == why::WARP) << i;
+    }
+    let mut ran = false;
+    while open != 0 {
+        let first = &warp[open.trailing_zeros() as usize];
+        // Lanes that have ended are not waited for.
+        let (mask, kind) = (first.mask & live, first.kind);
+        let mut here = 0u32;
+        let mut rest = open & mask;
+        while rest != 0 {
+            let i = rest.trailing_zeros();
+            let t = &warp[i as usize];
+            if t.kind == kind && t.mask & live == mask {
+                here |= 1 << i;
+            }
+            rest &= rest - 1;
+        }
+        open &= !(here | (open & open.wrapping_neg()));
+        if here == mask && here != 0 {
+            complete(warp, mask, kind);
+            ran = true;
+        }
+    }
+    ran
+}
+
+fn lanes(mask: u32) -> impl Iterator<Item = usize> {
+    (0..32usize).filter(move |i| mask >> i & 1 == 1)
+}
+
+fn complete(warp: &mut [Thread], mask: u32, kind: u32) {
+    let first = mask.trailing_zeros() as usize;
+    let ballot = || lanes(mask).fold(0u32, |b, i| b | u32::from(warp[i].value != 0) << i);
+    let reduce = |f: &dyn Fn(u32, u32) -> u32| {
+        let values = lanes(mask).map(|i| warp[i].value as u32);
+        values.reduce(f).unwrap_or(0)
+    };
+    let signed = |f: fn(i32, i32) -> i32| move |a: u32, b: u32| f(a as i32, b as i32) as u32;
+    // Of all lanes the same, or of each its own.
+    let common = match kind {
+        0 => Some((0, 0)),
+        1 => Some((ballot(), 0)),
+        2 => Some((u32::from(ballot() != 0), 0)),
+        3 => Some((u32::from(ballot() == mask), 0)),
+        4 => Some((u32::from(ballot() == mask || ballot() == 0), 0)),
+        10 => {
+            let same = lanes(mask).all(|i| warp[i].value == warp[first].value);
+            Some((if same { mask } else { 0 }, u32::from(same)))
+        }
+        11 => Some((reduce(&u32::wrapping_add), 0)),
+        12 => Some((reduce(&u32::min), 0)),
+        13 => Some((reduce(&signed(i32::min)), 0)),
+        14 => Some((reduce(&u32::max), 0)),
+        15 => Some((reduce(&signed(i32::max)), 0)),
+        16 => Some((reduce(&|a, b| a & b), 0)),
+        17 => Some((reduce(&|a, b| a | b), 0)),
+        18 => Some((reduce(&|a, b| a ^ b), 0)),
+        _ => None,
+    };
+    let values: [u64; 32] = std::array::from_fn(|i| warp.get(i).map_or(0, |t| t.value));
+    for i in lanes(mask) {
+        let t = &mut warp[i];
+        let (result, second) = match (common, kind) {
+            (Some(c), _) => c,
+            (None, 5..=8) => shuffle(&values, i as u32, kind, t.b, t.c),
+            (None, 9) => {
+                let same = lanes(mask).filter(|j| values[*j] == t.value);
+                (same.fold(0, |m, j| m | 1 << j), 0)
+            }
+            _ => (first as u32, u32::from(i == first)),
+        };
+        t.result = u64::from(result);
+        t.second = second;
+        t.why = why::RUNNABLE;
+    }
+}
+
+/// The pseudocode of §9.7.9.6.
+fn shuffle(values: &[u64; 32], lane: u32, kind: u32, b: u32, c: u32) -> (u32, u32) {
+    let (bval, cval, segment) = (b & 31, c & 31, c >> 8 & 31);
+    let max_lane = (lane & segment) | (cval & !segment & 31);
+    let min_lane = lane & segment;
+    let (from, valid) = match kind {
+        5 => {
+            let from = lane as i32 - bval as i32;
+            (from as u32, from >= max_lane as i32)
+        }
+        6 => (lane + bval, lane + bval <= max_lane),
+        7 => (lane ^ bval, lane ^ bval <= max_lane),
+        _ => {
+            let from = min_lane | (bval & !segment & 31);
+            (from, from <= max_lane)
+        }
+    };
+    let from = if valid { from } else { lane };
+    (values[from as usize & 31] as u32, u32::from(valid))
+}
