@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use common::test_gpu::{emulated_only, module, prebuilt_only};
 use common::PATIENCE;
 use ringbell_cuda_kernels::{Dim3, Gpu, GpuBuffer, KernelArg, LaunchError, ModuleError};
+use ringbell_nic_abi::Status;
 use rustix::time::{clock_gettime, ClockId};
 
 fn file(name: &str) -> PathBuf {
@@ -221,6 +222,41 @@ fn threads_and_blocks_that_spin_let_others_run() {
     let slept = filled(&gpu, &[0; 64]);
     run(&gpu, "p_sleep", 1, 4, &[(&slept).into()]).unwrap();
     assert!(slept.load_u64(0).unwrap() >= 200_000);
+}
+
+/// Doorbells, system-scope fences, 128-bit acquire loads, sleeps and the clock of the device header, against a NIC of the
+/// tests.
+#[test]
+fn a_block_of_ptx_sends_and_receives_by_the_device_header() {
+    if emulated_only("`device_api` runs the header on every GPU") {
+        return;
+    }
+    let gpu = with_ptx("ptx_queue.ptx");
+    // Its first ticket is near the wrap past 2^32.
+    let queue = common::Queue::new(&gpu, 3, u32::MAX - 2, 60_000_000, 1_000_000);
+    let nic = common::MockNic::start(&gpu, queue);
+    for threads in [1u32, 40, 256] {
+        let data = gpu.alloc(2 << 16).unwrap();
+        let out = gpu.alloc(u64::from(threads) * 64).unwrap();
+        for bytes in [8u64, 1000, 1 << 16] {
+            let sent = common::pattern(bytes as usize, threads as u8);
+            data.write(0, &sent).unwrap();
+            let args = [
+                nic.handle(),
+                (&data).into(),
+                KernelArg::U64(bytes),
+                (&out).into(),
+            ];
+            run(&gpu, "p_loop_back", 1, threads, &args).unwrap();
+            for i in 0..2 * u64::from(threads) {
+                let r = common::result(&out, i);
+                assert_eq!((r.status, r.bytes), (Status::Ok, bytes), "{i}: {r:?}");
+            }
+            let mut got = vec![0; bytes as usize];
+            data.read(bytes, &mut got).unwrap();
+            assert!(got == sent, "{bytes} bytes, {threads} threads");
+        }
+    }
 }
 
 #[track_caller]
