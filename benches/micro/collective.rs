@@ -3,7 +3,7 @@
 //! All ranks are NICs of this process over `local`, stepped by one thread in turn: the numbers are the
 //! engine's own work, without threads that wait. Time is of a call on all ranks; throughput, "elements"
 //! to Criterion, is steps of their programs, so that its inverse is the overhead per step. Run with
-//! `cargo bench -p ringbell-micro --bench collective`; instructions of the same are counted by `counts.rs`.
+//! `cargo bench --profile dist -p ringbell-micro --bench collective`; instructions of the same are counted by `counts.rs`.
 
 mod ranks;
 

@@ -4,7 +4,7 @@
 //! The plain sockets move bytes alone; the port's packets have a header of 12 bytes and a trailer of 4 around a payload in memory, and its
 //! receiver copies each payload into place.
 //!
-//! `cargo bench -p ringbell-micro --bench datagrams [-- --one-core]`
+//! `cargo bench --profile dist -p ringbell-micro --bench datagrams [-- --one-core]`
 #![allow(clippy::disallowed_methods)] // A benchmark reads the clock.
 #![allow(unsafe_code)] // Spans of memory for batches.
 
@@ -445,6 +445,7 @@ fn port_trips() -> f64 {
 }
 
 fn main() {
+    eprintln!("built by the profile {}", env!("RINGBELL_PROFILE"));
     let one_core = std::env::args().any(|a| a == "--one-core");
     let src = content();
     let mut dst = vec![0; MEMORY];

@@ -1,7 +1,7 @@
 //! All-reduce between NICs of one host, a thread each: the direct path against the same operation over
 //! messages, in one run.
 //!
-//! `cargo bench -p ringbell-micro --bench direct [-- RANKS [MAX_KIB]]`. GPU memory is emulated
+//! `cargo bench --profile dist -p ringbell-micro --bench direct [-- RANKS [MAX_KIB]]`. GPU memory is emulated
 //! with scattered pages, so all of it is host memory. Every line verifies its data. The median and the
 //! best of the runs are shown: the machine may be shared.
 #![allow(clippy::disallowed_methods)] // A bench measures with the clock.
@@ -198,6 +198,7 @@ fn software(hosts: &[(Host, CommId)], bytes: u64) -> f64 {
 }
 
 fn main() {
+    eprintln!("built by the profile {}", env!("RINGBELL_PROFILE"));
     let mut numbers = std::env::args().filter_map(|a| a.parse::<usize>().ok());
     // `cargo test` runs benches without `--bench`: then only that it works.
     let quick = !std::env::args().any(|a| a == "--bench");

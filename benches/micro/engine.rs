@@ -1,7 +1,7 @@
 //! HyperLogLog on the path of a `local` stream, in CPU time: what the NIC spends on a byte with the engine,
 //! without it, and what the engine spends alone.
 //!
-//! `cargo bench -p ringbell-micro --bench engine [-- --quick]`. One thread steps both NICs and nothing
+//! `cargo bench --profile dist -p ringbell-micro --bench engine [-- --quick]`. One thread steps both NICs and nothing
 //! waits, so that scheduling and neighbours count for little (they still take cache and memory bandwidth); the
 //! three take turns, and figures are medians. Every row checks its bytes and the engine's registers.
 #![allow(clippy::disallowed_methods)] // A bench measures with a clock.
@@ -120,6 +120,7 @@ fn row(size: u64, budget: u64) -> (String, bool) {
 }
 
 fn main() -> ExitCode {
+    eprintln!("built by the profile {}", env!("RINGBELL_PROFILE"));
     let args: Vec<String> = std::env::args().collect();
     let flag = |name: &str| args.iter().any(|a| a == name);
     // `cargo test` runs benches without `--bench`: then only that it works.

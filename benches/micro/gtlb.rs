@@ -1,7 +1,7 @@
 //! Lookups per second, and how long it takes to populate 80 GB (page-table numbers only; no memory
 //! is touched).
 //!
-//! `cargo bench -p ringbell-micro --bench gtlb [-- --quick] [-- --json]`. Every row checks the bus addresses it got
+//! `cargo bench --profile dist -p ringbell-micro --bench gtlb [-- --quick] [-- --json]`. Every row checks the bus addresses it got
 //! against the page table (`#wrong`); a timed loop's sum of addresses must also agree. Times are
 //! medians of five runs of the software GTLB, not of hardware's.
 
@@ -298,6 +298,7 @@ fn print_json(rows: &[Row]) {
 }
 
 fn main() -> ExitCode {
+    eprintln!("built by the profile {}", env!("RINGBELL_PROFILE"));
     let args: Vec<String> = std::env::args().collect();
     let flag = |name: &str| args.iter().any(|a| a == name);
     let count = if flag("--quick") { 200_000 } else { 5_000_000 };

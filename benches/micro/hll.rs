@@ -1,6 +1,6 @@
 //! HyperLogLog: items per second against three crates and the core's read bandwidth, and accuracy.
 //!
-//! `cargo bench -p ringbell-micro --bench hll [-- --quick] [-- --json] [-- --accuracy] [-- --billion]`.
+//! `cargo bench --profile dist -p ringbell-micro --bench hll [-- --quick] [-- --json] [-- --accuracy] [-- --billion]`.
 //! Peers and engine take turns on the same stream, on one core; figures are medians. Each row checks
 //! its estimate against the exact count (`#wrong`: outside of six standard errors). `--accuracy` runs
 //! 1,000 streams of each size up to a million; `--billion` adds a few of up to 10^9.
@@ -24,6 +24,7 @@ const RUNS: usize = 7;
 const PIECE: usize = 64 << 10;
 
 fn main() -> ExitCode {
+    eprintln!("built by the profile {}", env!("RINGBELL_PROFILE"));
     let args: Vec<String> = std::env::args().collect();
     let flag = |name: &str| args.iter().any(|a| a == name);
     // `cargo test` runs benches without `--bench`: then only that it works.

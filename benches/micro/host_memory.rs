@@ -1,6 +1,6 @@
 //! All-reduce between NICs of one host over host memory that peers map and over a program's own, in turns.
 //!
-//! `cargo bench -p ringbell-micro --bench host_memory [-- RANKS [MAX_KIB [ROUNDS]]]`. Memory of `Nic::alloc_host` is *mapped* by
+//! `cargo bench --profile dist -p ringbell-micro --bench host_memory [-- RANKS [MAX_KIB [ROUNDS]]]`. Memory of `Nic::alloc_host` is *mapped* by
 //! peers. *Ordinary* memory, `Nic::adopt_host`, goes through windows in NIC memory. A call is timed between a barrier and the last
 //! rank's completion. `written`: every rank writes its operand before the call, as programs do. `kept`: it does not, and
 //! mapped operands stay in the caches of the cores that reduce them. Results are verified after each turn.
@@ -213,6 +213,7 @@ fn summary(times: &mut [f64]) -> (f64, f64) {
 }
 
 fn main() {
+    eprintln!("built by the profile {}", env!("RINGBELL_PROFILE"));
     let mut numbers = std::env::args().filter_map(|a| a.parse::<usize>().ok());
     // `cargo test` runs benches without `--bench`: then only that it works.
     let quick = !std::env::args().any(|a| a == "--bench");

@@ -1,6 +1,6 @@
 //! The `local` transport against the machine's limits, in one run: two NICs, one thread each.
 //!
-//! `cargo bench -p ringbell-micro --bench local`. Every figure is the median of several runs, and
+//! `cargo bench --profile dist -p ringbell-micro --bench local`. Every figure is the median of several runs, and
 //! every run checks its bytes.
 #![allow(clippy::disallowed_methods)] // A bench measures with the clock.
 #![allow(unsafe_code)] // The memcpy that is the limit.
@@ -262,6 +262,7 @@ fn nops() -> f64 {
 }
 
 fn main() {
+    eprintln!("built by the profile {}", env!("RINGBELL_PROFILE"));
     println!(
         "software cost of an 8 B message    {:8.1} ns inline, {:.1} ns from memory (both ends, one thread, best run)",
         one_thread(8, true),

@@ -1,6 +1,6 @@
 //! One fused pass against copying and reading the same bytes in the same run.
 //!
-//! `cargo bench -p ringbell-micro --bench reduce`. Every line verifies what it computed. Bytes
+//! `cargo bench --profile dist -p ringbell-micro --bench reduce`. Every line verifies what it computed. Bytes
 //! are payload (one operand's), as in the bus bandwidth of collectives.
 #![allow(unsafe_code)] // Calls the raw-pointer functions over vectors.
 #![allow(clippy::disallowed_methods)] // Measures time.
@@ -49,6 +49,7 @@ fn fill(dtype: DataType, n: usize, k: usize) -> Vec<u8> {
 }
 
 fn main() {
+    eprintln!("built by the profile {}", env!("RINGBELL_PROFILE"));
     // `cargo test` runs benches with `--test`: then only that it works.
     let quick = !std::env::args().any(|a| a == "--bench");
     let sizes: &[usize] = if quick {

@@ -1,7 +1,7 @@
 //! TCP over the in-memory port against a bare smoltcp pair on the same port, and many connections
 //! against one. One thread steps both ends; runs are interleaved and medians compared.
 //!
-//! `cargo bench -p ringbell-micro --bench tcp [-- --json]`
+//! `cargo bench --profile dist -p ringbell-micro --bench tcp [-- --json]`
 #![allow(clippy::disallowed_methods)] // A benchmark reads the clock.
 
 use std::time::Instant as Clock;
@@ -101,6 +101,7 @@ fn against_one(connections: usize, all: bool, buffer: usize, message: usize) -> 
 }
 
 fn main() {
+    eprintln!("built by the profile {}", env!("RINGBELL_PROFILE"));
     let json = std::env::args().any(|a| a == "--json");
     // Further arguments choose cases by a part of their name.
     let only: Vec<String> = std::env::args()

@@ -1,4 +1,6 @@
-//! Tells the library which commit it was built from, for the reports.
+//! Tells the library which commit it was built from, and by which profile, for the reports.
+
+mod profile;
 
 use std::path::Path;
 use std::process::Command;
@@ -13,6 +15,7 @@ fn git(args: &[&str]) -> Option<String> {
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=profile.rs");
     let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".into());
     // The log of HEAD grows with each commit and checkout; without one cargo would rebuild each time.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
@@ -21,4 +24,5 @@ fn main() {
         }
     }
     println!("cargo::rustc-env=RINGBELL_COMMIT={commit}");
+    profile::tell();
 }

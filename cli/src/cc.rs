@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// What to write [default: the first source without .cu for a program, with .so for kernels alone]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Library that a program is linked with [default: the one beside this command]
+    /// Library that a program is linked with [default: the one beside this command, built when first used]
     #[arg(long, env = "RINGBELL_LIBRARY", value_name = "libringbell.so")]
     library: Option<PathBuf>,
     /// Compiler for the emulated GPU

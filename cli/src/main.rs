@@ -12,6 +12,7 @@ mod doctor;
 mod explain;
 mod hint;
 mod hll;
+mod library;
 mod mpi;
 mod nc;
 mod nccl;

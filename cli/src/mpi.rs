@@ -7,9 +7,13 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use super::library::Library;
 use super::{preload, Exit, Problem};
 
-const LIBRARY: &str = "libringbell_mpi.so";
+const LIBRARY: Library = Library {
+    package: "ringbell-mpi",
+    names: &["libringbell_mpi.so"],
+};
 
 const AFTER: &str = "\
 Start it as a rank, by the launcher of the program's MPI: `mpirun -n 4 ringbell mpi -- PROGRAM`. With -n it starts the launcher itself.
@@ -42,8 +46,8 @@ pub(crate) struct Args {
     /// Take messages between two ranks of MPI_COMM_WORLD as well (programs of C and mpi4py)
     #[arg(long)]
     p2p: bool,
-    /// The library that takes the program's calls [default: the one beside this command]
-    #[arg(long, env = "RINGBELL_MPI_LIBRARY", value_name = LIBRARY)]
+    /// The library that takes the program's calls [default: the one beside this command, built when first used]
+    #[arg(long, env = "RINGBELL_MPI_LIBRARY", value_name = LIBRARY.names[0])]
     library: Option<PathBuf>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
@@ -61,7 +65,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let mut command = match args.ranks {
         Some(ranks) => launch(args, ranks)?,
-        None => preload::command(&args.program, LIBRARY, args.library.as_deref())?,
+        None => preload::command(&args.program, &LIBRARY, args.library.as_deref())?,
     };
     command.env("RINGBELL_MPI_TIMEOUT", args.timeout.to_string());
     if args.explain {
@@ -83,6 +87,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 
 /// The launcher, each of whose ranks is this command again: only they have the library in front.
 fn launch(args: &Args, ranks: u32) -> Result<Command> {
+    // Before the ranks, which would all find it missing.
+    LIBRARY.find(args.library.as_deref())?;
     let own = std::env::current_exe().context("cannot tell where this command lies")?;
     let mut command = Command::new(&args.launcher);
     command.arg("-n").arg(ranks.to_string()).arg(own).arg("mpi");

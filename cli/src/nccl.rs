@@ -8,10 +8,14 @@ use std::process::Command;
 use anyhow::Result;
 use ringbell::nic::TransportSpec;
 
-use super::{preload, Exit, Problem};
+use super::library::Library;
+use super::{Exit, Problem};
 
 /// As cargo names it, and as it is installed, where NCCL looks for it.
-const LIBRARY: [&str; 2] = ["libnccl_net_ringbell.so", "libnccl-net-ringbell.so"];
+const LIBRARY: Library = Library {
+    package: "ringbell-nccl",
+    names: &["libnccl_net_ringbell.so", "libnccl-net-ringbell.so"],
+};
 
 const AFTER: &str = "\
 Each rank is started so, by any launcher. NCCL uses a network between hosts; on one host with NCCL_P2P_DISABLE=1 and NCCL_SHM_DISABLE=1.
@@ -42,8 +46,8 @@ pub(crate) struct Args {
     /// Let NCCL say on stdout which network it has chosen, and what carries each connection
     #[arg(long)]
     explain: bool,
-    /// The plug-in [default: the one beside this command]
-    #[arg(long, value_name = LIBRARY[1])]
+    /// The plug-in [default: the one beside this command, built when first used]
+    #[arg(long, value_name = LIBRARY.names[1])]
     library: Option<PathBuf>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
@@ -52,7 +56,7 @@ pub(crate) struct Args {
 
 /// Becomes the program.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let plugin = preload::find(&LIBRARY, args.library.as_deref())?;
+    let plugin = LIBRARY.find(args.library.as_deref())?;
     let mut command = Command::new(&args.program[0]);
     command
         .args(&args.program[1..])

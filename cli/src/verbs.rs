@@ -8,9 +8,13 @@ use std::path::PathBuf;
 use anyhow::Result;
 use ringbell::nic::PortSpec;
 
+use super::library::Library;
 use super::{preload, Exit, Problem};
 
-const LIBRARY: &str = "libringbell_verbs.so";
+const LIBRARY: Library = Library {
+    package: "ringbell-verbs",
+    names: &["libringbell_verbs.so"],
+};
 
 /// Arguments of `ringbell verbs`.
 #[derive(clap::Args)]
@@ -33,8 +37,8 @@ pub(crate) struct Args {
     /// Say on stderr why a call is refused
     #[arg(long)]
     explain: bool,
-    /// The library that answers the program's calls [default: the one beside this command]
-    #[arg(long, env = "RINGBELL_VERBS_LIBRARY", value_name = LIBRARY)]
+    /// The library that answers the program's calls [default: the one beside this command, built when first used]
+    #[arg(long, env = "RINGBELL_VERBS_LIBRARY", value_name = LIBRARY.names[0])]
     library: Option<PathBuf>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
@@ -47,7 +51,7 @@ fn host(text: &str) -> Result<SocketAddr, String> {
 
 /// Becomes the program.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let mut command = preload::command(&args.program, LIBRARY, args.library.as_deref())?;
+    let mut command = preload::command(&args.program, &LIBRARY, args.library.as_deref())?;
     command
         .env("RINGBELL_VERBS_ADDR", args.addr.ip().to_string())
         .env("RINGBELL_VERBS_PORT", args.port.to_string())

@@ -485,3 +485,98 @@ fn a_benchmark_without_perf_before_it_is_named_as_one() {
         );
     }
 }
+
+/// A command as cargo lays it out after a build of it alone, with a cargo that builds an empty library when it is called.
+struct Fresh {
+    dir: PathBuf,
+}
+
+impl Fresh {
+    fn new(name: &str, profile: &str) -> Fresh {
+        let dir = temporary(name);
+        let _ = std::fs::remove_dir_all(&dir);
+        let products = dir.join(profile);
+        std::fs::create_dir_all(products.join(".fingerprint")).expect("a folder");
+        std::fs::write(dir.join("CACHEDIR.TAG"), "").expect("a file");
+        let command = products.join("ringbell");
+        std::fs::copy(env!("CARGO_BIN_EXE_ringbell"), command).expect("copied");
+        Fresh { dir }
+    }
+
+    fn cargo(&self, script: &str) {
+        use std::os::unix::fs::PermissionsExt as _;
+        let cargo = self.dir.join("cargo");
+        std::fs::write(&cargo, format!("#!/bin/sh\n{script}\n")).expect("a file");
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(cargo, mode).expect("its mode");
+    }
+
+    fn run(&self, profile: &str, arguments: &[&str]) -> (Option<i32>, String) {
+        let mut command = Command::new(self.dir.join(profile).join("ringbell"));
+        command
+            .args(arguments)
+            .env("CARGO", self.dir.join("cargo"))
+            .env("CALLS", self.dir.join("calls"));
+        let out = command.output().expect("the program starts");
+        (out.status.code(), stderr(&out))
+    }
+
+    fn calls(&self) -> String {
+        std::fs::read_to_string(self.dir.join("calls")).unwrap_or_default()
+    }
+}
+
+#[test]
+fn a_library_that_cargo_run_has_not_built_is_built_when_first_used() {
+    let programs = [
+        ("verbs", "ringbell-verbs", "libringbell_verbs.so"),
+        ("mpi", "ringbell-mpi", "libringbell_mpi.so"),
+        ("nccl", "ringbell-nccl", "libnccl_net_ringbell.so"),
+    ];
+    for (command, package, library) in programs {
+        for (folder, profile) in [("release", "release"), ("debug", "dev")] {
+            let fresh = Fresh::new(&format!("on-demand-{command}"), folder);
+            fresh.cargo(&format!(
+                "echo \"$@\" >> \"$CALLS\"; : > {}/{folder}/{library}",
+                fresh.dir.display()
+            ));
+            let (code, said) = fresh.run(folder, &[command, "--", "true"]);
+            assert_eq!(code, Some(0), "{command}: {said}");
+            assert!(
+                said.contains(&format!("{library} is not built yet")),
+                "{said}"
+            );
+            let (calls, target) = (fresh.calls(), fresh.dir.display());
+            let wanted = format!("--profile {profile} -p ringbell-cli -p {package}");
+            assert!(calls.contains(&wanted), "{calls}");
+            assert!(calls.contains(&format!("--target-dir {target}")), "{calls}");
+            let (code, said) = fresh.run(folder, &[command, "--", "true"]);
+            assert_eq!(
+                (code, fresh.calls()),
+                (Some(0), calls),
+                "built once: {said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_library_that_cannot_be_built_is_an_error_that_says_what_to_do() {
+    let fresh = Fresh::new("on-demand-fails", "release");
+    fresh.cargo("echo no network >&2; exit 101");
+    let (code, said) = fresh.run("release", &["verbs", "--", "true"]);
+    assert_eq!(code, Some(4), "{said}");
+    assert!(
+        said.contains("no network") && said.contains("--library"),
+        "{said}"
+    );
+
+    // Installed elsewhere, without its library: nothing is built.
+    std::fs::remove_dir(fresh.dir.join("release/.fingerprint")).expect("removed");
+    let (code, said) = fresh.run("release", &["mpi", "--", "true"]);
+    assert_eq!(code, Some(4), "{said}");
+    assert!(
+        said.contains("cargo xtask install") && !said.contains("not built yet"),
+        "{said}"
+    );
+}

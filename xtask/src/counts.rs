@@ -218,6 +218,7 @@ fn build() -> Result<PathBuf> {
         "bench",
         "--quiet",
         "--no-run",
+        "--profile=dist",
         "--package=ringbell-micro",
         "--bench=counts",
         "--message-format=json",

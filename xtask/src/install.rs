@@ -18,7 +18,7 @@ pub(crate) struct Args {
     prefix: PathBuf,
 }
 
-/// Builds the release and installs it.
+/// Builds what is published, and installs it.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let packages = [
         "-p",
@@ -32,8 +32,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         "-p",
         "ringbell-nccl",
     ];
-    command(test::cargo().args(["build", "--release"]).args(packages))?;
-    place(&target().join("release"), &args.prefix)?;
+    command(
+        test::cargo()
+            .args(["build", "--profile", "dist"])
+            .args(packages),
+    )?;
+    place(&target().join("dist"), &args.prefix)?;
     let prefix = absolute(&args.prefix)?;
     println!("installed below {}", prefix.display());
     println!(

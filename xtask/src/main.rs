@@ -59,7 +59,7 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         filter: Vec<String>,
     },
-    /// Build the release, and install command, library, headers and pkg-config file below a prefix
+    /// Build by the profile `dist`, and install command, library, headers and pkg-config file below a prefix
     Install(install::Args),
     /// Compile the device code with nvcc from PyPI for five architectures, and report what each kernel takes of a GPU
     Kernels,
@@ -86,7 +86,7 @@ enum Task {
     Nccl(nccl::Args),
     /// Debian's programs of libibverbs over `ringbell verbs`: perftest, ibverbs-utils, the suite of pyverbs
     Verbs(verbs::Args),
-    /// Build the Python package's wheel in release into target/wheels, and try it in an empty environment
+    /// Build the Python package's wheel by the profile `dist` into target/wheels, and try it in an empty environment
     Wheel,
     /// The backend of PyTorch: its tests and all-reduce beside Gloo, with the wheel and PyTorch from PyPI (5 GB); not part of CI
     Torch,

@@ -16,13 +16,13 @@ use crate::{root, target, test, tools, venv};
 /// Arguments of `cargo xtask mpi`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Build and run the release: for figures
+    /// Build and run by the profile `dist`: for figures
     #[arg(long)]
     release: bool,
-    /// Only measure mpi4py's Allreduce, in release: each library alone, with Ringbell, and with memory of MPI_Alloc_mem, in turn
+    /// Only measure mpi4py's Allreduce, by the profile `dist`: each library alone, with Ringbell, and with memory of MPI_Alloc_mem, in turn
     #[arg(long)]
     measure: bool,
-    /// Only measure messages of a program in C, in release: each library alone and with --p2p, in turn
+    /// Only measure messages of a program in C, by the profile `dist`: each library alone and with --p2p, in turn
     #[arg(long)]
     measure_messages: bool,
 }
@@ -81,13 +81,11 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let packages = ["ringbell-cli", "ringbell-mpi", "ringbell-mock-libcuda"];
     let packages = packages.into_iter().flat_map(|p| ["-p", p]);
     let measures = args.measure || args.measure_messages;
-    let release = (args.release || measures).then_some("--release");
-    crate::steps::command(test::cargo().arg("build").args(packages).args(release))?;
-    let folder = target().join(if release.is_some() {
-        "release"
-    } else {
-        "debug"
-    });
+    let (profile, folder) = test::profile(args.release || measures);
+    let mut build = test::cargo();
+    build.args(["build", "--profile", profile]).args(packages);
+    crate::steps::command(&mut build)?;
+    let folder = target().join(folder);
     if args.measure {
         measure(&folder)?;
     }

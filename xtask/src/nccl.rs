@@ -13,10 +13,10 @@ use crate::{root, target, test, tools, venv};
 /// Arguments of `cargo xtask nccl`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Build and run the release
+    /// Build and run by the profile `dist`: for figures
     #[arg(long)]
     release: bool,
-    /// Only measure the network plug-in in release, beside TCP over loopback, in turn
+    /// Only measure the network plug-in by the profile `dist`, beside TCP over loopback, in turn
     #[arg(long)]
     measure: bool,
 }
@@ -82,14 +82,13 @@ const RDMA: [(&str, &str); 2] = [
 
 /// Builds what is tested, and tests it.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    let released = args.release || args.measure;
-    let release = released.then_some("--release");
-    command(
-        test::cargo()
-            .args(["build", "-p", "ringbell-nccl", "-p", "ringbell-cli"])
-            .args(release),
-    )?;
-    let folder = if released { "release" } else { "debug" };
+    let (profile, folder) = test::profile(args.release || args.measure);
+    command(test::cargo().args(["build", "--profile", profile]).args([
+        "-p",
+        "ringbell-nccl",
+        "-p",
+        "ringbell-cli",
+    ]))?;
     let built = target().join(folder);
     if args.measure {
         return measure(&built).map(|()| true);

@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     command(
         cargo
             .current_dir(root())
-            .args(["build", "--release", "--bin", "ringbell"]),
+            .args(["build", "--profile", "dist", "--bin", "ringbell"]),
     )?;
     let hosts = match args.hosts {
         true => Some(Hosts::new(args.ranks, &dir)?),
@@ -142,7 +142,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     println!();
     for (svg, extra) in [("busbw.svg", None), ("time.svg", Some("--latency"))] {
-        let mut compare = Command::new(target().join("release/ringbell"));
+        let mut compare = Command::new(target().join("dist/ringbell"));
         compare.args(["perf", "compare"]).args(&files);
         compare.arg("--svg").arg(out.join(svg)).args(extra);
         if extra.is_some() {
@@ -192,7 +192,7 @@ fn ways(args: &Args) -> Vec<Way> {
 /// Ringbell's own report of one turn.
 fn ringbell(way: &Way, args: &Args, out: &Path, hosts: Option<&Hosts>) -> Result<Value> {
     let file = out.join("turn.json");
-    let program = target().join("release/ringbell");
+    let program = target().join("dist/ringbell");
     let flagged = |mut c: Command| {
         c.args(["perf", "all-reduce"]);
         for (flag, value) in [

@@ -110,6 +110,7 @@ fn built_wheel() -> Result<PathBuf> {
         Command::new(&python)
             .env("PATH", path)
             .args(["-m", "pip", "wheel", "--no-deps", "--no-build-isolation"])
+            .arg("--config-settings=profile=dist")
             .arg("--wheel-dir")
             .arg(&wheels)
             .arg(sources()),
@@ -170,8 +171,8 @@ pub(crate) fn torch() -> Result<()> {
         .env("RINGBELL_MOCK_LIBCUDA", mock_driver())
         .env("PYTHONDONTWRITEBYTECODE", "1");
     command_within(&mut run, TORCH_LIMIT)?;
-    command(test::cargo().args(["build", "--release", "--package", "ringbell-c"]))?;
-    let library = target().join("release/libringbell.so");
+    command(test::cargo().args(["build", "--profile", "dist", "--package", "ringbell-c"]))?;
+    let library = target().join("dist/libringbell.so");
     let compared = [
         ("overhead.py", "2"),
         ("beside_gloo.py", "2"),

@@ -56,6 +56,15 @@ pub(crate) fn built() -> PathBuf {
     target().join("debug")
 }
 
+/// The profile of a build, for figures or for tests, and its folder in the target folder.
+pub(crate) fn profile(for_figures: bool) -> (&'static str, &'static str) {
+    if for_figures {
+        ("dist", "dist")
+    } else {
+        ("dev", "debug")
+    }
+}
+
 /// Builds the libraries and programs that tests and examples start. One selection for all steps: another would be other
 /// features, and another build.
 pub(crate) fn build() -> Result<()> {

@@ -17,7 +17,7 @@ use crate::{root, target, test, tools};
 /// Arguments of `cargo xtask verbs`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Build and run the release: for figures
+    /// Build and run by the profile `dist`: for figures
     #[arg(long)]
     release: bool,
 }
@@ -70,9 +70,12 @@ const PAIRS_OF_IPV6: [(&str, &[&str]); 5] = [
 /// Builds what is tested, and runs all programs.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let packages = ["-p", "ringbell-cli", "-p", "ringbell-verbs"];
-    let release = args.release.then_some("--release");
-    command(test::cargo().arg("build").args(packages).args(release))?;
-    let folder = if args.release { "release" } else { "debug" };
+    let (profile, folder) = test::profile(args.release);
+    command(
+        test::cargo()
+            .args(["build", "--profile", profile])
+            .args(packages),
+    )?;
     match programs(&target().join(folder))? {
         Outcome::Passed => Ok(true),
         Outcome::Skipped(why) => {

@@ -8,6 +8,7 @@ pub fn meta(benchmark: &str) -> Meta {
     Meta {
         version: env!("CARGO_PKG_VERSION").into(),
         commit: env!("RINGBELL_COMMIT").into(),
+        profile: env!("RINGBELL_PROFILE").into(),
         benchmark: benchmark.into(),
         machine: description(),
         cores: cores().len().max(1),

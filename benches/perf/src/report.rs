@@ -23,6 +23,9 @@ pub struct Meta {
     pub version: String,
     /// Commit it was built from; `unknown` outside a git checkout.
     pub commit: String,
+    /// Cargo's profile that it was built by: `dist` for published figures, `release`, `dev`; empty in older reports.
+    #[serde(default)]
+    pub profile: String,
     /// Name of the benchmark: `send-bw`.
     pub benchmark: String,
     /// Processor and kernel.
@@ -206,6 +209,7 @@ mod tests {
         for key in [
             "version",
             "commit",
+            "profile",
             "machine",
             "cores",
             "nic",

@@ -1,6 +1,6 @@
 """All-reduce by the C API, the Python package and torch.distributed in turns, in the same ranks: what each adds to C.
 
-RINGBELL_LIBRARY=target/release/libringbell.so torchrun --standalone --nproc-per-node 2 overhead.py [ROUNDS]
+RINGBELL_LIBRARY=target/dist/libringbell.so torchrun --standalone --nproc-per-node 2 overhead.py [ROUNDS]
 
 With one rank, which waits for none, it prints the time of the CPU: other programs on the machine change it little. It also prints the time to register a tensor again and what 10,000 tensors leave behind.
 """

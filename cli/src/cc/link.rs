@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use object::{Object as _, ObjectSymbol as _};
 
 use super::{succeed, COMPILER};
+use crate::library::Library;
 use crate::{Exit, Problem};
 
 const LIBRARY: &str = "libringbell.so";
@@ -38,21 +39,13 @@ pub(super) fn find_library(named: Option<&Path>) -> Result<PathBuf> {
         )
         .into());
     }
-    let command = std::env::current_exe().context("cannot tell where this command lies")?;
-    let folder = command.parent().unwrap_or(Path::new("."));
-    // cargo puts it beside the command; an installation has bin/ and lib/.
-    let places = [folder.join(LIBRARY), folder.join("../lib").join(LIBRARY)];
-    let found = places.iter().find(|p| p.is_file());
-    let found = found.ok_or_else(|| {
-        Problem::new(
-            Exit::Environment,
-            format!("the source has a main, but there is no {LIBRARY} to link it with in {} or ../lib", folder.display()),
-            "run `cargo build` (with --release for a release build), which puts it beside the command, or name it in --library",
-        )
-    })?;
-    found
-        .canonicalize()
-        .with_context(|| format!("cannot resolve {}", found.display()))
+    let library = Library {
+        package: "ringbell-c",
+        names: &[LIBRARY],
+    };
+    library
+        .find(None)
+        .context("the source has a main, and needs a library to link it with")
 }
 
 /// Links a program that finds the library at its present place.

@@ -10,8 +10,8 @@ pub(super) fn render(report: &Report) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,
-        "# ringbell {} ({}) {}",
-        m.version, m.commit, m.benchmark
+        "# ringbell {} ({}, profile {}) {}",
+        m.version, m.commit, m.profile, m.benchmark
     );
     let _ = writeln!(out, "# machine: {}; {} core(s)", m.machine, m.cores);
     let _ = writeln!(

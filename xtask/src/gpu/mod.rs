@@ -95,7 +95,7 @@ pub(crate) fn rehearse() -> Result<Outcome> {
 }
 
 fn build(out: &Path, dev: bool, nccl: Option<&Path>) -> Result<()> {
-    let profile: &[&str] = if dev { &[] } else { &["--release"] };
+    let profile = if dev { "dev" } else { "dist" };
     for sub in ["bin", "tests"] {
         let dir = out.join(sub);
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
@@ -130,7 +130,7 @@ fn build(out: &Path, dev: bool, nccl: Option<&Path>) -> Result<()> {
     };
     let about = json!({
         "commit": commit(),
-        "profile": if dev { "dev" } else { "release" },
+        "profile": profile,
         "kernels": resources,
         "tests": tests,
     });
@@ -178,14 +178,14 @@ fn pack_nccl(out: &Path, nccl: Option<&Path>) -> Result<()> {
 }
 
 /// Builds the suite's programs, and with them the command, which tests of its package need; returns cargo's messages.
-fn cargo_build(profile: &[&str]) -> Result<String> {
+fn cargo_build(profile: &str) -> Result<String> {
     let mut cargo = test::cargo();
     // The whole workspace, as the step `tests`: another selection would be other features, and another build.
     cargo.args(["build", "--workspace", "--message-format=json"]);
     // Its tests want Verilator, and one has the name of a program of the suite.
     cargo.args(["--exclude", "ringbell-hw-sim"]);
     cargo.args(["--bin", "ringbell"]);
-    cargo.args(profile);
+    cargo.args(["--profile", profile]);
     let mut targets: Vec<&str> = PROGRAMS.iter().map(|t| t.target).collect();
     targets.sort_unstable();
     targets.dedup();

@@ -21,8 +21,8 @@ pub(in crate::perf) fn head(report: &Report, notes: &[String]) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,
-        "# ringbell {} ({}) {}",
-        m.version, m.commit, m.benchmark
+        "# ringbell {} ({}, profile {}) {}",
+        m.version, m.commit, m.profile, m.benchmark
     );
     let _ = writeln!(out, "# machine: {}; {} core(s)", m.machine, m.cores);
     for note in notes {

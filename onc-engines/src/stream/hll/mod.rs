@@ -33,7 +33,7 @@
 //!   Algorithm 6). Standard error 1.04/√m, the same for the same set of items in any order.
 //!
 //! Measured at p = 14, where 1.04/√m is 0.81%: root mean square of the error in units of that, by registers
-//! / by history (`cargo bench -p ringbell-micro --bench hll -- --billion`, [`HashKind::Mix`]; biases are
+//! / by history (`cargo bench --profile dist -p ringbell-micro --bench hll -- --billion`, [`HashKind::Mix`]; biases are
 //! within what so few streams can tell; the other hashes are alike):
 //!
 //! | distinct | streams | random u64 | sequential u32 |
