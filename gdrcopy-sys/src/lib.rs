@@ -4,8 +4,8 @@
 //! function. Those of version 2.0 are required; later ones may be missing (see [`Gdrapi`]'s fields), and
 //! calling a missing one through its method panics, so check the field first.
 //!
-//! `src/bindings.rs` is generated from `abi/gdrapi.h`, our own description of the interface; `CONTRIBUTING.md`
-//! has the command. The test `abi` compares sizes, offsets and values of the bindings with that header, and with
+//! `src/bindings.rs` is generated from `abi/gdrapi.h`, our own description of the interface, by `generate` (feature
+//! `bindgen`, off by default). The test `abi` compares sizes, offsets and values of the bindings with that header, and with
 //! the installed `gdrapi.h` if there is one.
 //!
 //! ```no_run
@@ -21,6 +21,8 @@
 #[allow(non_camel_case_types, unsafe_op_in_unsafe_fn)]
 #[allow(clippy::all, clippy::undocumented_unsafe_blocks)]
 mod bindings;
+#[cfg(feature = "bindgen")]
+mod generate;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -28,6 +30,8 @@ use std::ffi::OsStr;
 use std::fmt;
 
 pub use bindings::*;
+#[cfg(feature = "bindgen")]
+pub use generate::{generate, GenerateError};
 
 /// The library's name: its major version is its ABI's.
 pub const LIBRARY: &str = "libgdrapi.so.2";
