@@ -127,7 +127,7 @@ fn names_and_hosts_that_are_not_there_are_refused_in_time() {
         (nothing, Status::HostUnreachable),
         // No address of IPv4 is behind a port of IPv6.
         (Ipv4Addr::new(10, 0, 0, 9), Status::HostUnreachable),
-        (silent, Status::TimedOut),
+        (silent, Status::ConnectionRefused),
         (deaf, Status::ConnectionRefused),
     ] {
         let mut once = || {
@@ -296,11 +296,11 @@ fn messages_of_other_hosts_are_answered_refused_or_dropped() {
     };
     for wrong in wrong {
         outsider.say(&Message::Request(wrong));
-        assert_eq!(
-            outsider.hears(&mut p),
-            reject(Reason::Consumer),
-            "{wrong:?}"
-        );
+        let reason = match wrong.source.ip() == request.source.ip() {
+            true => Reason::Consumer,
+            false => Reason::UnknownSender,
+        };
+        assert_eq!(outsider.hears(&mut p), reject(reason), "{wrong:?}");
     }
     outsider.say(&Message::Request(Request {
         port: SERVICE + 1,

@@ -2,7 +2,7 @@
 
 mod transport_support;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -74,6 +74,63 @@ fn carry(p: &mut Pair, bytes: usize) {
     p.until(MINUTE, |p| {
         (p.a.transport.connections() + p.b.transport.connections() == 0).then_some(())
     });
+}
+
+/// A connection to NIC B must be refused long before its deadline.
+fn is_refused_at_once(mut p: Pair, what: &str) {
+    p.listen(7000);
+    let deadline = NicTime(p.now.0 + MINUTE);
+    let remote = SocketAddrV4::new(IP_B, 7000);
+    let conn = p.a.transport.connect(p.now, remote, deadline);
+    let conn = conn.expect("there is room");
+    let begin = p.now;
+    let status = p.until(2 * MINUTE, |p| {
+        p.a.take(|e| match e {
+            TransportEvent::ConnectFailed { conn: c, status } if *c == conn => Some(*status),
+            _ => None,
+        })
+    });
+    assert_eq!(status, Status::ConnectionRefused, "{what}");
+    let took = p.now.0 - begin.0;
+    assert!(took < 1_000_000_000, "{what}: {took} ns");
+    assert_eq!(p.a.transport.connections(), 0, "{what}");
+}
+
+#[test]
+fn a_nic_that_is_not_known_and_an_address_without_a_nic_are_refused_at_once() {
+    for is_ipv6 in [false, true] {
+        let open = || match is_ipv6 {
+            true => socket_ipv6(None),
+            false => Some(socket(None)),
+        };
+        let (Some(a), Some(b), Some(gone)) = (open(), open(), open()) else {
+            return;
+        };
+        let pair = |a: RocePort, b: RocePort, at| {
+            let mut net = Network::new(IP_A, 24, vec![a], &[]).expect("a host's address");
+            net.know_host(IP_B, at);
+            Pair {
+                a: Side::over(net, config(1)),
+                // It knows no NIC.
+                b: Side::over(
+                    Network::new(IP_B, 24, vec![b], &[]).expect("a host's address"),
+                    config(2),
+                ),
+                now: NicTime(1_000_000),
+            }
+        };
+        let at = b.local();
+        is_refused_at_once(pair(a, b, at), "the peer does not know this NIC");
+        let at = gone.local();
+        drop(gone);
+        let (Some(a), Some(b)) = (open(), open()) else {
+            return;
+        };
+        // Nothing else may take the number of the socket that is gone in between.
+        if b.local() != at && a.local() != at {
+            is_refused_at_once(pair(a, b, at), "no NIC is there");
+        }
+    }
 }
 
 #[test]

@@ -57,6 +57,16 @@ pub(super) struct Letter {
     pub(super) transaction: u64,
 }
 
+impl Letter {
+    /// Whether it asks for a connection from a port of datagrams, which receives by the socket that it sends by.
+    fn is_from_datagrams(&self) -> bool {
+        let Message::Request(r) = &self.message else {
+            return false;
+        };
+        Terms::read(&r.from.private).is_some_and(|terms| terms.any_identification)
+    }
+}
+
 /// What a NIC of this kind says of itself in private data.
 ///
 /// ```text
@@ -176,6 +186,7 @@ impl RdmaTransport {
         let any = !self.letters.is_empty();
         while let Some(letter) = self.letters.pop_front() {
             let (from, transaction) = (letter.from, letter.transaction);
+            let has_one_socket = letter.is_from_datagrams();
             let source = net.sender(from.port, letter.address);
             let answer = match letter.message {
                 Message::Request(r) => self.requested(now, net, (source, &letter), &r),
@@ -212,7 +223,11 @@ impl RdmaTransport {
             };
             if let Some(answer) = answer {
                 // A lost answer is asked for again.
-                let flow = net.answer_flow(from.port, SOURCE_PORT, letter.address);
+                let mut flow = net.answer_flow(from.port, SOURCE_PORT, letter.address);
+                if has_one_socket {
+                    // Also where we do not know the sender, which then learns that.
+                    flow.to = letter.address;
+                }
                 send_datagram(net, now, from, &flow, &answer.emit(transaction));
             }
         }
@@ -267,6 +282,14 @@ impl RdmaTransport {
             IpAddr::V6(_) => r.source.ip() == letter.address.ip(),
         };
         let is_meant = is_sender && net.is_own(from.port, r.destination);
+        if !is_sender {
+            self.counters.refused += 1;
+            tracing::warn!(
+                at = %letter.address, named = %r.source,
+                "a request for a connection by a NIC that is not known at this address is refused; name it among the port's peers"
+            );
+            return refuse(Reason::UnknownSender);
+        }
         let (Some(theirs), true) = (terms, is_meant) else {
             self.counters.refused += 1;
             return refuse(Reason::Consumer);
@@ -393,17 +416,26 @@ impl RdmaTransport {
         let Some(index) = self.named(to, source, |_| true) else {
             return;
         };
-        let phase = self.table.at(index).map(|c| c.phase);
-        match phase {
-            Some(Phase::Requesting) => {
+        let known = self.table.at(index).map(|c| (c.phase, c.peer));
+        match known {
+            Some((Phase::Requesting, peer)) => {
+                match reason {
+                    Reason::UnknownSender => tracing::warn!(
+                        %peer,
+                        "the peer refuses the connection: it does not know this NIC by its address; name this NIC among the peers of its port"
+                    ),
+                    reason => tracing::debug!(%peer, ?reason, "the peer refuses the connection"),
+                }
                 let status = match reason {
                     Reason::NoResources => Status::NoResources,
                     Reason::Timeout => Status::TimedOut,
-                    Reason::NoService | Reason::Consumer => Status::ConnectionRefused,
+                    Reason::NoService | Reason::UnknownSender | Reason::Consumer => {
+                        Status::ConnectionRefused
+                    }
                 };
                 self.fail_connect(index, status);
             }
-            Some(Phase::Incoming(listener)) => {
+            Some((Phase::Incoming(listener), _)) => {
                 self.listeners.handshake_over(listener, false);
                 self.free(index);
             }

@@ -595,15 +595,23 @@ impl PacketTransport for RdmaTransport {
     }
 
     fn refused(&mut self, _: NicTime, by: Refused, net: &Network) {
-        let mut broken = Vec::new();
+        let (mut broken, mut unheard) = (Vec::new(), Vec::new());
         for (index, c) in self.table.iter() {
             let link = c.hop.and_then(|hop| net.link(hop));
             let is_it = match by {
                 Refused::Link(by) => link == Some(by),
                 Refused::Peer { port, peer } => {
-                    c.wire.flow.to == peer && link.is_some_and(|l| l.port == port)
+                    let to = match c.phase {
+                        // Its addresses are agreed later.
+                        Phase::Requesting => net.flow(port, 0, *c.peer.ip()).to,
+                        _ => c.wire.flow.to,
+                    };
+                    to == peer && link.is_some_and(|l| l.port == port)
                 }
             };
+            if is_it && c.phase == Phase::Requesting {
+                unheard.push(index);
+            }
             if is_it && matches!(c.phase, Phase::Open | Phase::Closing | Phase::Orphan) {
                 c.probes.refused += 1;
                 broken.push(index);
@@ -611,6 +619,10 @@ impl PacketTransport for RdmaTransport {
         }
         for index in broken {
             self.mark(index);
+        }
+        // No NIC receives there: an answer, as that of a NIC without a listener.
+        for index in unheard {
+            self.fail_connect(index, Status::ConnectionRefused);
         }
     }
 }

@@ -33,6 +33,8 @@ pub enum Reason {
     Timeout,
     /// Nothing listens there.
     NoService,
+    /// The receiver does not know the sender by the address that the message names (an invalid GID).
+    UnknownSender,
     /// A refusal of the program, or one that this NIC does not tell from it.
     Consumer,
 }
@@ -43,6 +45,7 @@ impl Reason {
             Reason::NoResources => 3,
             Reason::Timeout => 4,
             Reason::NoService => 8,
+            Reason::UnknownSender => 12,
             Reason::Consumer => 28,
         }
     }
@@ -52,6 +55,7 @@ impl Reason {
             3 => Reason::NoResources,
             4 => Reason::Timeout,
             8 => Reason::NoService,
+            12 => Reason::UnknownSender,
             _ => Reason::Consumer,
         }
     }
@@ -381,6 +385,11 @@ mod tests {
                 to,
                 from: 1,
                 reason: Reason::NoService,
+            },
+            Message::Reject {
+                to,
+                from: 0,
+                reason: Reason::UnknownSender,
             },
             Message::Disconnect {
                 to,
