@@ -56,6 +56,7 @@ impl Nic {
     pub fn socket_context(&self, connections: usize) -> Result<SocketContext, SocketContextError> {
         let kernels = self.create_queue()?;
         let mut context = SocketContext::new(self.gpu(), kernels.handle(), connections)?;
+        context.keep(kernels);
         if context.stream().has_words().is_ok() {
             context.post_to(Box::new(Entries(self.create_queue()?)));
         }

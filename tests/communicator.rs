@@ -7,8 +7,10 @@ mod communicators;
 use std::time::Duration;
 
 use communicators::{each, options, ranks, PATIENCE};
+use ringbell::abi::bar::Reg;
 use ringbell::abi::{GpuVa, Status};
 use ringbell::comm::CollectiveKind;
+use ringbell::nic::NicConfig;
 use ringbell::{
     Algorithm, CollectiveError, CommOptions, Communicator, DataType, DeviceBuffer, KernelArg, Nic,
     Operation, ReduceOp,
@@ -249,6 +251,113 @@ fn splitting_orders_by_key_and_leaves_out_ranks_without_a_colour() {
         get(&x, 0, 1)[0]
     });
     assert_eq!(sums, [24; 4]);
+}
+
+/// Queues of a NIC that are in use, those that close included.
+fn queues(nic: &Nic) -> u32 {
+    let register = nic.backend().bar_read32(Reg::Queues.offset());
+    register.expect("a register")
+}
+
+/// Makes communicators of each rank's in turn, and uses each; then the NICs have all of it back.
+fn in_turn(
+    name: &str,
+    (times, aborts): (u32, bool),
+    make: impl Fn(&Communicator, u32) -> Communicator + Sync,
+) {
+    let r = ranks(name, 2);
+    let first = Communicator::init_all(&r.nics, &options()).expect("all come");
+    each(&first, |c| {
+        let x = c.nic().alloc::<u32>(1).expect("memory");
+        let mut made: Option<Communicator> = None;
+        for i in 0..times {
+            let comm = make(made.as_ref().unwrap_or(c), i);
+            x.write(0, &[i + comm.rank()]).expect("fits");
+            match comm.all_reduce::<u32>(&x, &x, 1, ReduceOp::Sum) {
+                Ok(()) => assert_eq!(x.to_vec().expect("a copy"), [2 * i + 1]),
+                // A rank that has its result shrinks, and so aborts what is left.
+                Err(CollectiveError::Failed { status, .. })
+                    if aborts && status == Status::CommAborted => {}
+                Err(e) => panic!("{i}: {e}"),
+            }
+            made = Some(comm);
+        }
+        drop(made);
+        // The communicator's own, and one that may still close.
+        assert!(queues(c.nic()) <= 2, "{} queues", queues(c.nic()));
+    });
+}
+
+/// More than a NIC has queues, and than the queues' numbers could wrap unnoticed.
+const MANY: u32 = 10_000;
+
+#[test]
+fn a_nic_has_queues_for_ten_thousand_divided_communicators_in_turn() {
+    let of_parent = |c: &Communicator| c.split(Some(0), 0).expect("both come").expect("a colour");
+    in_turn("many-split", (MANY, false), |c, _| of_parent(c));
+}
+
+#[test]
+fn a_nic_has_queues_for_ten_thousand_groups_in_turn() {
+    let group = |c: &Communicator, i: u32| c.create_group(&[0, 1], i.into()).expect("both come");
+    in_turn("many-group", (MANY, false), group);
+}
+
+#[test]
+fn a_nic_has_queues_for_ten_thousand_shrunk_communicators_in_turn() {
+    in_turn("many-shrink", (MANY, true), |c, _| {
+        c.shrink(PATIENCE).expect("both are left")
+    });
+}
+
+#[test]
+fn a_nic_has_queues_for_many_merged_communicators_in_turn() {
+    let merged = |c: &Communicator, _| {
+        let rank = c.rank();
+        let alone = c.split(Some(rank), 0).expect("both come");
+        let alone = alone.expect("a colour");
+        alone.merge(&[1 - rank]).expect("both come")
+    };
+    in_turn("many-merge", (1_000, false), merged);
+}
+
+#[test]
+fn a_nic_has_queues_for_ten_thousand_jobs_in_turn() {
+    let r = ranks("many-jobs", 2);
+    for i in 0..MANY {
+        let comms = Communicator::init_all(&r.nics, &options());
+        let comms = comms.unwrap_or_else(|e| panic!("{i}: {e}"));
+        assert_eq!(comms.len(), 2);
+    }
+    assert!(r.nics.iter().all(|n| queues(n) <= 1));
+}
+
+#[test]
+fn a_communicator_that_is_dropped_under_its_operations_gives_its_queue_back() {
+    let directory = std::env::temp_dir().join(format!("rb-comm-few-{}", std::process::id()));
+    let limits = NicConfig {
+        max_queues: 2,
+        ..NicConfig::default()
+    };
+    let open = |ip: &str| {
+        let nic = Nic::builder().ip(ip).limits(limits.clone());
+        let nic = nic.transport("local").directory(&directory);
+        nic.gpu_memory(1 << 20).open().expect("a NIC")
+    };
+    let nics = [open("10.66.1.1/24"), open("10.66.1.2/24")];
+    for _ in 0..20 {
+        let comms = Communicator::init_all(&nics, &options()).expect("all come");
+        let x: DeviceBuffer<u32> = nics[0].alloc(64).expect("memory");
+        // Nothing comes for the first; the second has its entry in the queue, and no thread has looked.
+        let receive = Operation::recv::<u32>(&x, 1, Some(1), Some(7));
+        let mut waits = comms[0].post(&receive).expect("room");
+        assert!(waits.test().expect("it waits").is_none());
+        let seen = comms[0].post(&receive).expect("room");
+        drop((waits, seen, comms));
+        // Its memory is the program's again.
+        drop(x);
+    }
+    let _ = std::fs::remove_dir_all(directory);
 }
 
 #[test]

@@ -93,6 +93,16 @@ fn one_rank_grows_to_two_and_further_and_every_generation_works() {
 }
 
 #[test]
+fn a_rank_grows_more_often_than_its_nic_has_queues() {
+    let (id, one) = job(1);
+    for _ in 0..70 {
+        let two = grown(&id, &one, 1);
+        assert_eq!(two.len(), 2);
+    }
+    sums(&one);
+}
+
+#[test]
 fn a_restarted_rank_rejoins_while_the_others_run() {
     let (id, mut comms) = job(3);
     sums(&comms);

@@ -21,6 +21,7 @@
 //! ```
 #![allow(unsafe_code)] // Launches the SDK's kernels.
 
+use std::any::Any;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -200,12 +201,17 @@ impl Socket {
     }
 }
 
+/// A handle that keeps a queue alive.
+type Held = Arc<dyn Any + Send + Sync>;
+
 /// The context of the paper's `create_socket_context`: a stream, a queue, and room for sockets.
 #[derive(Debug)]
 pub struct SocketContext {
     stream: Stream,
     /// Where kernels post.
     queue: QueueHandle,
+    /// What the kernels' queue needs to live.
+    held: Option<Held>,
     /// Where the stream posts.
     posting: Option<PostingStream>,
     sockets: Arc<ResultCells>,
@@ -227,6 +233,7 @@ impl SocketContext {
         Ok(SocketContext {
             stream: gpu.stream(),
             queue,
+            held: None,
             posting: None,
             sockets: ResultCells::new(gpu, connections.max(1))?,
             results: ResultCells::new(gpu, connections.max(1) * 64)?,
@@ -238,6 +245,11 @@ impl SocketContext {
     /// nothing else; a stream that cannot ([`Stream::has_words`]) goes on with kernels.
     pub fn post_to(&mut self, queue: Box<dyn EntryQueue>) {
         self.posting = Some(PostingStream::new(&self.stream, queue));
+    }
+
+    /// Keeps a value, such as the owner of the queue, for as long as the context and every kernel of it.
+    pub fn keep(&mut self, what: impl Any + Send + Sync) {
+        self.held = Some(Arc::new(what));
     }
 
     /// Time-out of the following operations in µs; 0 is the queue's default.
@@ -261,6 +273,7 @@ impl SocketContext {
         let args = [self.queue.into(), self.timeout_us.into(), cell.arg()];
         // SAFETY: the kernel's own parameters, in cells that live until it has ended.
         let opened = unsafe { self.stream.launch("rb_stream_socket", 1, 1, &args) }?;
+        let opened = opened.keep(self.held.clone());
         cell.used_by(&opened);
         Ok(Socket::new(cell, opened))
     }
@@ -295,6 +308,7 @@ impl SocketContext {
         ];
         // SAFETY: the kernel's own parameters, in cells that live until it has ended.
         let opened = unsafe { self.stream.launch("rb_stream_accept", 1, 1, &args) }?;
+        let opened = opened.keep(self.held.clone());
         cell.used_by(&opened);
         listener.cell.used_by(&opened);
         Ok(Socket::new(cell, opened))
@@ -426,9 +440,11 @@ impl SocketContext {
         args.extend([self.timeout_us.into(), cell.arg()]);
         // SAFETY: the kernel's own parameters, in cells that live until it has ended. The NIC checks buffers.
         let launch = unsafe { self.stream.launch(kernel, 1, 1, &args) }?;
+        let launch = launch.keep(self.held.clone());
         cell.used_by(&launch);
         socket.cell.used_by(&launch);
-        self.stream.keep((cell.clone(), socket.cell.clone()));
+        self.stream
+            .keep((cell.clone(), socket.cell.clone(), self.held.clone()));
         if !self.stream.is_capturing() {
             socket.kernel = Some(launch.clone());
         }

@@ -196,13 +196,14 @@ pub trait DmaMemory: Send + Sync {
 
     /// A place in the order of what was submitted, for [`DmaMemory::has_landed`].
     ///
-    /// A memory whose writes are done when `submit` returns needs neither.
+    /// A memory whose writes and completions are done when `submit` and `publish` return needs neither.
     fn mark(&self) -> u64 {
         0
     }
 
-    /// Whether every write and copy submitted before the mark has landed: another engine or process that reads the
-    /// memory from now on sees them. A NIC asks before it tells a peer where to read.
+    /// Whether every write and copy submitted before the mark has landed, and every completion published before it was stored: another
+    /// engine or process that reads the memory from now on sees them. A NIC asks before it tells a peer where to read, and before
+    /// it frees a queue's lines.
     fn has_landed(&self, mark: u64) -> bool {
         let _ = mark;
         true

@@ -37,7 +37,8 @@ pub enum WaitError {
     },
 }
 
-/// A queue, its producer end, and its device handle.
+/// A queue, its producer end, and its device handle. Clones are the same queue; the last one that is dropped gives it back
+/// ([`Nic::create_queue`](crate::Nic::create_queue) says what becomes of its operations).
 ///
 /// The host and kernels may post at the same time. On a GPU that is not emulated each side then has a ring of its own
 /// behind the one name: what one side has posted is not ordered with, fenced by, or counted among what the other has.
@@ -50,6 +51,21 @@ pub struct HostQueue {
     /// The ring that kernels post to; the same one where they are threads of the host.
     kernels: Arc<QueueMemory>,
     progress: Arc<Progress>,
+    /// Shared by all clones.
+    _held: Arc<Held>,
+}
+
+/// A queue in use: dropped with the last handle, it closes the queue.
+struct Held {
+    id: QueueId,
+    progress: Arc<Progress>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let returned = self.progress.with_core(|core| core.close_queue(self.id));
+        drop(returned);
+    }
 }
 
 impl std::fmt::Debug for HostQueue {
@@ -66,12 +82,17 @@ impl HostQueue {
         kernels: Arc<QueueMemory>,
         progress: Arc<Progress>,
     ) -> HostQueue {
+        let held = Held {
+            id,
+            progress: progress.clone(),
+        };
         HostQueue {
             id,
             config,
             mem,
             kernels,
             progress,
+            _held: Arc::new(held),
         }
     }
 
@@ -85,7 +106,7 @@ impl HostQueue {
         self.config.depth
     }
 
-    /// What a kernel holds. Valid while this queue, or the NIC, lives.
+    /// What a kernel holds. Valid while a handle of this queue lives: end the kernel first.
     pub fn handle(&self) -> QueueHandle {
         // Before the kernel can ring; and the progress thread starts to look for that.
         self.progress.exposed.store(true, Ordering::SeqCst);

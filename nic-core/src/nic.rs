@@ -337,62 +337,85 @@ impl Nic {
         self.core(|c| c.next_timer())
     }
 
-    /// A new queue whose descriptors reach the regions of `pd`.
+    /// A new queue whose descriptors reach the regions of `pd`. It is given back when the last clone of its handle is dropped: what
+    /// was posted is taken; sends of sessions get [`linger`](NicConfig::linger) to leave, and everything else that has not ended
+    /// retires with `ABORTED`. The number is free for another queue when all has retired.
     ///
     /// # Errors
-    /// [`NicError`]: the shape is wrong, or the limit of queues is reached.
+    /// [`NicError`]: the shape is wrong, or the limit of queues is reached; for queues that are being given back it waits for at
+    /// most [`deregister_timeout`](NicConfig::deregister_timeout).
     pub fn create_queue(&self, pd: PdId, config: QueueConfig) -> Result<HostQueue, NicError> {
         config
             .check()
             .map_err(|(setting, why)| ConfigError { setting, why })?;
-        let limit = self.inner.config.max_queues;
-        let bar = self.inner.bar.clone();
-        let queue = self.core(|c| {
-            let doorbell = c.queue_count();
-            if doorbell as usize >= limit {
-                return Err(NicError::TooManyQueues { limit });
-            }
-            if let Some(card) = &c.card {
-                let Sizes { queues, slots, .. } = card.lock().sizes();
-                if c.queues.len() >= queues as usize || config.depth > slots {
-                    return Err(NicError::CardQueues { queues, slots });
+        let deadline = Instant::now() + self.config().deregister_timeout;
+        let queue = loop {
+            let (made, returned) = self.core(|c| {
+                let returned = c.settle_queues();
+                let made = self.make_queue(c, pd, &config);
+                let again = made.is_err() && c.queues.are_closing();
+                (made.map_err(|e| (e, again)), returned)
+            });
+            drop(returned);
+            match made {
+                Ok(queue) => break queue,
+                Err((_, true)) if Instant::now() < deadline => {
+                    if !self.step() {
+                        std::thread::yield_now();
+                    }
                 }
+                Err((error, _)) => return Err(error),
             }
-            let memory = c.memory.dma.memory.clone();
-            let make = |producers| {
-                QueueMemory::new(&config, producers, bar.clone(), &*memory)
-                    .map(Arc::new)
-                    .map_err(system("memory for a queue"))
-            };
-            let kernels = make(Producers::Kernels { doorbell })?;
-            let own = (!kernels.is_shared()).then(|| make(Producers::Host));
-            let own = own.transpose()?;
-            let id = QueueId(c.queues.len() as u32);
-            let host = id.0 + u32::from(own.is_some());
-            for ring in std::iter::once(&kernels).chain(&own) {
-                let mut ring = SendQueue::new(ring.clone(), pd, id, host, &config);
-                if let Some(card) = &c.card {
-                    ring.give_to(card.clone(), c.queues.len() as u32);
-                } else if !ring.mem.is_shared() {
-                    ring.scatter = c.memory.scatter_slots(config.depth);
-                }
-                c.queues.push(ring);
-            }
-            let mem = own.unwrap_or_else(|| kernels.clone());
-            Ok(HostQueue::new(
-                id,
-                config,
-                mem,
-                kernels,
-                self.inner.progress.clone(),
-            ))
-        })?;
+        };
         self.inner
             .progress
             .has_queues
             .store(true, Ordering::Relaxed);
         self.inner.progress.kick();
         Ok(queue)
+    }
+
+    fn make_queue(
+        &self,
+        c: &mut Core,
+        pd: PdId,
+        config: &QueueConfig,
+    ) -> Result<HostQueue, NicError> {
+        let limit = self.inner.config.max_queues;
+        let bar = self.inner.bar.clone();
+        let place = c.queues.place(limit);
+        let place = place.ok_or(NicError::TooManyQueues { limit })?;
+        let (id, doorbell) = (QueueId(place.first), place.doorbell);
+        if let Some(card) = &c.card {
+            let Sizes { queues, slots, .. } = card.lock().sizes();
+            if id.0 >= queues || config.depth > slots {
+                return Err(NicError::CardQueues { queues, slots });
+            }
+        }
+        let memory = c.memory.dma.memory.clone();
+        let make = |producers| {
+            QueueMemory::new(config, producers, bar.clone(), &*memory)
+                .map(Arc::new)
+                .map_err(system("memory for a queue"))
+        };
+        let kernels = make(Producers::Kernels { doorbell })?;
+        let own = (!kernels.is_shared()).then(|| make(Producers::Host));
+        let own = own.transpose()?;
+        let host = id.0 + u32::from(own.is_some());
+        let mut rings = Vec::new();
+        for (number, memory) in (id.0..).zip(std::iter::once(&kernels).chain(&own)) {
+            let mut ring = SendQueue::new(memory.clone(), pd, id, host, config);
+            if let Some(card) = &c.card {
+                ring.give_to(card.clone(), number);
+            } else if !memory.is_shared() {
+                ring.scatter = c.memory.scatter_slots(config.depth);
+            }
+            rings.push(ring);
+        }
+        c.queues.occupy(place, rings);
+        let mem = own.unwrap_or_else(|| kernels.clone());
+        let progress = self.inner.progress.clone();
+        Ok(HostQueue::new(id, *config, mem, kernels, progress))
     }
 
     /// Ends the NIC now, for all its handles, as the last drop does. Waiting operations retire with `SHUTTING_DOWN`, as do

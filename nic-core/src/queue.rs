@@ -8,6 +8,7 @@
 #![allow(unsafe_code)] // Completion lines by address, and views that live as long as their mapping.
 
 mod scatter;
+mod table;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -29,6 +30,7 @@ use crate::shmem::Mapping;
 use crate::slots::Slots;
 use crate::types::Owner;
 pub(crate) use scatter::ScatterSlots;
+pub(crate) use table::Queues;
 
 /// Most slots of a queue.
 pub(crate) const MAX_DEPTH: u32 = 65_536;
@@ -285,7 +287,8 @@ fn initial_words(config: &QueueConfig) -> Vec<u32> {
 pub(crate) struct SendQueue {
     /// Those of `mem`, which keeps the memory.
     slots: Slots<'static>,
-    pub(crate) mem: Arc<QueueMemory>,
+    /// `None` when the queue is gone.
+    mem: Option<Arc<QueueMemory>>,
     pub(crate) pd: PdId,
     /// The queue that this ring belongs to, by which users know it: its kernels' ring.
     pub(crate) queue: QueueId,
@@ -345,7 +348,7 @@ impl SendQueue {
         SendQueue {
             busy: vec![false; mem.depth()],
             slots: mem.slots,
-            mem,
+            mem: Some(mem),
             pd,
             queue,
             host,
@@ -364,8 +367,9 @@ impl SendQueue {
 
     /// Gives the ring to a card, under a number.
     pub(crate) fn give_to(&mut self, card: SharedCard, number: u32) {
-        let (rings, depth) = (self.mem.on_bus(), self.mem.depth_log2);
-        card.lock().setup_queue(number, rings, depth, self.next);
+        let Some(mem) = &self.mem else { return };
+        card.lock()
+            .setup_queue(number, mem.on_bus(), mem.depth_log2, self.next);
         self.card = Some(CardRing {
             card,
             number,
@@ -458,6 +462,11 @@ impl SendQueue {
     #[inline]
     fn slot(&self, ticket: u32) -> usize {
         ticket as usize & (self.busy.len() - 1)
+    }
+
+    /// Its slots; none when the queue is gone.
+    pub(crate) fn slots(&self) -> usize {
+        self.busy.len()
     }
 
     /// Whether a consumed ticket has not retired.
@@ -620,7 +629,7 @@ mod tests {
     fn store(q: &SendQueue, ticket: u32) {
         let mut d = Descriptor::new(Opcode::Nop);
         d.wr_id = ticket.into();
-        let slots = q.mem.slots();
+        let slots = q.slots;
         let at = (ticket % DEPTH) as usize * 8;
         for (slot, word) in slots.sq[at..].iter().zip(d.encode(slots.lap(ticket)).0) {
             slot.store(word, Release);
@@ -628,10 +637,7 @@ mod tests {
     }
 
     fn ring(q: &SendQueue, ticket: u32) {
-        q.mem
-            .slots()
-            .doorbell
-            .store(ticket.wrapping_add(1), Relaxed);
+        q.slots.doorbell.store(ticket.wrapping_add(1), Relaxed);
     }
 
     fn take(q: &mut SendQueue) -> Option<u32> {
@@ -666,19 +672,19 @@ mod tests {
         // Both laps: the second finds a whole entry of the first in the slot.
         for ticket in 0..2 * DEPTH {
             for late in 0..8 {
-                let slots = q.mem.slots();
+                let slots = q.slots;
                 let word = &slots.sq[(ticket % DEPTH) as usize * 8 + late];
                 let before = word.load(Relaxed);
                 store(&q, ticket);
                 let stored = word.swap(before, Relaxed);
                 ring(&q, ticket);
                 assert!(q.peek().is_none(), "ticket {ticket} without word {late}");
-                let slots = q.mem.slots();
+                let slots = q.slots;
                 slots.sq[(ticket % DEPTH) as usize * 8 + late].store(stored, Relaxed);
                 let (t, entry) = q.peek().expect("whole");
                 assert_eq!((t, entry.wr_id()), (ticket, ticket.into()));
                 // As it was, for the next word to be late.
-                for word in &q.mem.slots().sq[(ticket % DEPTH) as usize * 8..][..8] {
+                for word in &q.slots.sq[(ticket % DEPTH) as usize * 8..][..8] {
                     word.store(word.load(Relaxed) ^ LAP, Relaxed);
                 }
             }
@@ -716,11 +722,11 @@ mod tests {
         let memory = HostMemory::new(1 << 16).expect("memory");
         let mut q = queue(&memory, 8);
         for rung in [8, 7, 8 + DEPTH + 1, u32::MAX, 1 << 31] {
-            q.mem.slots().doorbell.store(rung, Relaxed);
+            q.slots.doorbell.store(rung, Relaxed);
             assert_eq!(take(&mut q), None);
             assert!(!q.pending && !q.is_rung(), "{rung}");
         }
-        q.mem.slots().doorbell.store(8 + DEPTH, Relaxed);
+        q.slots.doorbell.store(8 + DEPTH, Relaxed);
         assert_eq!(take(&mut q), None);
         assert!(q.pending && !q.is_rung());
     }
@@ -753,8 +759,9 @@ mod tests {
     fn kernels_words_lie_in_the_memory_that_the_gpu_gives_for_them() {
         let memory = Apart(HostMemory::new(1 << 16).expect("memory"), Mutex::default());
         let q = queue(&memory, 8);
-        assert!(!q.mem.is_shared());
-        let h = q.mem.handle(3, &config(8));
+        let mem = q.mem.as_ref().expect("in use");
+        assert!(!mem.is_shared());
+        let h = mem.handle(3, &config(8));
         assert_eq!((h.released, h.tail), (DEVICE_WORDS, DEVICE_WORDS + 128));
         let words = memory.1.lock().expect("unpoisoned").remove(0);
         assert_eq!(words[..4], [8, 9, 10, 11]);

@@ -339,3 +339,40 @@ fn malformed_entries_of_kernels_are_reported_by_queue_number() {
         }
     }
 }
+
+#[test]
+fn a_queue_that_is_dropped_aborts_its_kernels_operations_and_is_given_back() {
+    let p = pair();
+    let (tx, rx) = p.connected(8);
+    let host = &p.hosts[1];
+    let (queues, memory) = (Reg::Queues.offset(), host.nic.nic_memory().0);
+    let before = host.nic.bar_read32(queues);
+    // More than there may be at a time.
+    for round in 0..200 {
+        let queue = host.nic.create_queue(host.pd, QueueConfig::default());
+        let queue = queue.unwrap_or_else(|e| panic!("{round}: {e}"));
+        let mut kernel = Kernel {
+            h: queue.handle(),
+            next: 0,
+        };
+        let waits = kernel.post(&recv(rx, 0, 16));
+        host.nic.step();
+        let unseen = kernel.post(&recv(rx, 64, 16));
+        drop(queue);
+        // The last rings stay mapped, so that a kernel reads how its operations ended.
+        for ticket in [waits, unseen] {
+            let line = kernel.line(ticket).expect("it has retired");
+            assert_eq!(status(&line, ticket), Status::Aborted, "{round}");
+        }
+    }
+    assert_eq!(host.nic.bar_read32(queues), before);
+    assert_eq!(host.nic.nic_memory().0, memory, "places of small receives");
+    // The session goes on, on another queue.
+    let got = p.hosts[1].queue.try_post(&recv(rx, 0, 5)).expect("room");
+    assert_eq!(
+        call(&p.hosts(), 0, &send_inline(tx, b"later")).status,
+        Status::Ok
+    );
+    settle(&p.hosts(), &[(1, got)]);
+    assert_eq!(p.hosts[1].peek(0, 5), b"later");
+}

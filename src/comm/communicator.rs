@@ -126,7 +126,8 @@ impl Drop for Inner {
 }
 
 /// A group of ranks that run collectives together. This is a handle: clones are the same communicator, and dropping the last one
-/// frees it in the NIC.
+/// frees it in the NIC. A [`Request`] counts as one, so what is left then was dropped before it ended: it is aborted, on all
+/// ranks. The NIC has the communicator's queue, memory and numbers back when those operations have retired, within a second.
 ///
 /// Every rank makes the same calls in the same order. The NIC does the work: a call posts one descriptor
 /// and waits.
@@ -177,23 +178,7 @@ impl Communicator {
         options: &CommOptions,
     ) -> Result<Communicator, CollectiveError> {
         let member = Member::join(id, rank, ranks, options.init_timeout)?;
-        Communicator::of_job((nic, nic.create_queue()?), member, options)
-    }
-
-    /// As [`Communicator::init`], with its operations on this queue of the NIC. A NIC's queues live as long as the NIC, so a program that
-    /// makes many communicators in turn gives them the same ones: when a communicator was freed and none of its requests is outstanding.
-    ///
-    /// # Errors
-    /// As [`Communicator::init`].
-    pub fn init_on(
-        (nic, queue): (&Nic, HostQueue),
-        id: &UniqueId,
-        ranks: u32,
-        rank: u32,
-        options: &CommOptions,
-    ) -> Result<Communicator, CollectiveError> {
-        let member = Member::join(id, rank, ranks, options.init_timeout)?;
-        Communicator::of_job((nic, queue), member, options)
+        Communicator::of_job(nic, member, options)
     }
 
     /// Makes the communicator of the job that this process was started in.
@@ -206,7 +191,7 @@ impl Communicator {
         options: &CommOptions,
     ) -> Result<Communicator, CollectiveError> {
         let member = job.join(options.init_timeout)?;
-        Communicator::of_job((nic, nic.create_queue()?), member, options)
+        Communicator::of_job(nic, member, options)
     }
 
     /// Makes a communicator of NICs of one process, rank by rank: one for each, for a thread of its own.
@@ -225,7 +210,7 @@ impl Communicator {
     }
 
     fn of_job(
-        (nic, queue): (&Nic, HostQueue),
+        nic: &Nic,
         member: Member,
         options: &CommOptions,
     ) -> Result<Communicator, CollectiveError> {
@@ -241,13 +226,12 @@ impl Communicator {
         member.set_successors(card::successors(&cards));
         let peers = card::peers(&cards, nic);
         let member = Arc::new(member);
-        let on = (nic, queue);
-        Communicator::make(on, member, options, round.id, all, peers, shortages)
+        Communicator::make(nic, member, options, round.id, all, peers, shortages)
     }
 
-    /// Makes the communicator in the NIC, on a queue of it, and waits until its ranks are connected.
+    /// Makes the communicator in the NIC, with a queue of its own, and waits until its ranks are connected.
     pub(super) fn make(
-        (nic, queue): (&Nic, HostQueue),
+        nic: &Nic,
         member: Arc<Member>,
         options: &CommOptions,
         ctx: u64,
@@ -259,6 +243,7 @@ impl Communicator {
         let rank = me.unwrap_or(usize::MAX) as u32;
         let mut settings = options.settings.clone();
         settings.connect_timeout = options.init_timeout;
+        let queue = nic.create_queue()?;
         let staging = Staging::new(nic, &queue, options);
         let id = nic.backend().create_communicator(&CommunicatorConfig {
             ctx,
@@ -434,7 +419,7 @@ impl Communicator {
     }
 
     /// Makes a communicator of these ranks, in this order, own one included. They alone call it, with one tag, which no other call of the same
-    /// ranks has meanwhile (MPI's `MPI_Comm_create_group`). It posts to this communicator's queue, of which a NIC has a limited number.
+    /// ranks has meanwhile (MPI's `MPI_Comm_create_group`).
     ///
     /// # Errors
     /// As [`Communicator::init`].

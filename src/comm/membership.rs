@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use ringbell_job::{BootstrapError, Member, Round};
 use ringbell_nic_core::descriptors::{self, Shortages};
-use ringbell_nic_core::HostQueue;
 
 use super::agreement::{self, Agreed};
 use super::card::{self, Card};
@@ -153,7 +152,7 @@ impl Assembly {
             .and_then(|()| {
                 let peers = card::peers(&cards, nic);
                 Communicator::make(
-                    (nic, nic.create_queue()?),
+                    nic,
                     member.clone(),
                     options,
                     ctx,
@@ -268,8 +267,7 @@ pub(super) fn split(
         .collect();
     chosen.sort_unstable();
     let chosen = chosen.iter().map(|(_, rank)| *rank);
-    let queue = i.nic.create_queue()?;
-    with_ranks((comm, queue), chosen, round.id + 1 + index, shortages).map(Some)
+    with_ranks(comm, chosen, round.id + 1 + index, shortages).map(Some)
 }
 
 pub(super) fn shrink(
@@ -286,8 +284,7 @@ pub(super) fn shrink(
     let alive = |r: &u32| round.parts.iter().any(|(p, _)| p == r);
     let left = i.job_ranks.iter().enumerate();
     let left = left.filter(|(_, r)| alive(r)).map(|(rank, _)| rank);
-    let queue = i.nic.create_queue()?;
-    with_ranks((comm, queue), left, round.id, shortages)
+    with_ranks(comm, left, round.id, shortages)
 }
 
 /// Tags of groups, apart from those of the communicator's other rounds.
@@ -317,20 +314,20 @@ pub(super) fn create_group(
         .member
         .all_gather(&members, tag, &[], i.options.init_timeout)?;
     let ranks = ranks.iter().map(|r| *r as usize);
-    with_ranks((comm, i.queue.clone()), ranks, round.id, shortages)
+    with_ranks(comm, ranks, round.id, shortages)
 }
 
-/// A new communicator of some ranks of this one, on a queue.
+/// A new communicator of some ranks of this one.
 fn with_ranks(
-    (comm, queue): (&Communicator, HostQueue),
+    comm: &Communicator,
     ranks: impl Iterator<Item = usize>,
     ctx: u64,
     shortages: Shortages,
 ) -> Result<Communicator, CollectiveError> {
     let i = &*comm.inner;
     let (job_ranks, peers) = ranks.map(|r| (i.job_ranks[r], i.peers[r])).unzip();
-    let (on, member, options) = ((&i.nic, queue), i.member.clone(), &i.options);
-    Communicator::make(on, member, options, ctx, job_ranks, peers, shortages)
+    let (member, options) = (i.member.clone(), &i.options);
+    Communicator::make(&i.nic, member, options, ctx, job_ranks, peers, shortages)
 }
 
 #[cfg(test)]

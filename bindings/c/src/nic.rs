@@ -38,13 +38,17 @@ struct Config {
     events: u32,
     reserved2: u32,
     engine_thread: *const c_char,
+    max_queues: u32,
+    reserved3: u32,
 }
 
-/// Bytes that the structure has had: without the lingering, without the GPU, without the engines' thread, and now.
-const SIZES: [usize; 4] = [
+/// Bytes that the structure has had: without the lingering, without the GPU, without the engines' thread, without the number of queues,
+/// and now.
+const SIZES: [usize; 5] = [
     std::mem::offset_of!(Config, linger_ms),
     std::mem::offset_of!(Config, gpu),
     std::mem::offset_of!(Config, engine_thread),
+    std::mem::offset_of!(Config, max_queues),
     size_of::<Config>(),
 ];
 /// `RB_LINGER_NONE`
@@ -185,7 +189,7 @@ unsafe fn configured(config: *const Config, nic: NicBuilder) -> Result<NicBuilde
         std::ptr::copy_nonoverlapping(config.cast::<u8>(), c.as_mut_ptr().cast(), size);
         c.assume_init()
     };
-    if c.reserved != 0 || c.reserved2 != 0 {
+    if [c.reserved, c.reserved2, c.reserved3] != [0; 3] {
         return Err(Failure::argument(
             "config->reserved is not 0; zero the structure first",
         ));
@@ -217,6 +221,7 @@ unsafe fn configured(config: *const Config, nic: NicBuilder) -> Result<NicBuilde
         LINGER_NONE => limits.linger = Duration::ZERO,
         ms => limits.linger = Duration::from_millis(ms.into()),
     }
+    limits.max_queues = given(c.max_queues).map_or(limits.max_queues, |n| n as usize);
     limits.event_capacity = given(c.events).map_or(limits.event_capacity, |n| n as usize);
     let progress = match progress.as_deref() {
         None => None,

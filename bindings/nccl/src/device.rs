@@ -23,7 +23,7 @@ use crate::settings::Settings;
 const GPU_MEMORY: u64 = 1 << 20;
 /// Slots of a communicator's queue: for the most messages of a sender, each with a header, and their announcements.
 pub(crate) const DEPTH: u32 = 1024;
-/// Queues of a NIC: one for each communicator.
+/// Most queues of a NIC: one for each communicator.
 const QUEUES: usize = 512;
 const SESSIONS: usize = 8192;
 /// How often another address is tried.
@@ -45,8 +45,6 @@ pub(crate) struct Device {
     /// Longest time until a connection is made.
     pub(crate) timeout: Duration,
     pub(crate) memory: Registry,
-    /// Queues that nothing uses. A NIC's queues live as long as it.
-    queues: Mutex<Vec<HostQueue>>,
     port: AtomicU16,
     /// Threads that end communicators together with other ranks.
     partings: Mutex<Vec<JoinHandle<()>>>,
@@ -114,7 +112,6 @@ impl Device {
             timeout: settings.timeout,
             memory: Registry::new(&nic),
             nic,
-            queues: Mutex::default(),
             port: AtomicU16::new(FIRST_PORT),
             partings: Mutex::default(),
         })
@@ -144,26 +141,14 @@ impl Device {
         port.max(FIRST_PORT)
     }
 
-    fn unused(&self) -> MutexGuard<'_, Vec<HostQueue>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A queue for one communicator.
-    pub(crate) fn take_queue(&self) -> Result<HostQueue, Failure> {
-        if let Some(queue) = self.unused().pop() {
-            return Ok(queue);
-        }
+    /// A queue for one connection.
+    pub(crate) fn queue(&self) -> Result<HostQueue, Failure> {
         self.nic.create_queue().map_err(|e| {
             Failure::system(
                 &format!("no queue for another communicator; a device has {QUEUES}"),
                 &e,
             )
         })
-    }
-
-    /// Takes a queue back on which nothing is outstanding.
-    pub(crate) fn give_queue(&self, queue: HostQueue) {
-        self.unused().push(queue);
     }
 }
 

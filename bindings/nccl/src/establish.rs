@@ -44,7 +44,7 @@ impl Listening {
     /// Listens at a port of the NIC, and makes the handle.
     pub(crate) fn new(device: &Arc<Device>) -> Result<(Listening, Handle), Failure> {
         let nonce = device::random()?;
-        let queue = device.take_queue()?;
+        let queue = device.queue()?;
         let session = link::socket(&queue)?;
         let mut port = device.next_port();
         let mut tries = 0;
@@ -156,7 +156,7 @@ impl Listening {
 
     /// A connection has come.
     fn greet(&mut self, session: SessionId) -> Result<(), Failure> {
-        let queue = self.device.take_queue()?;
+        let queue = self.device.queue()?;
         let unknown = Process {
             host: String::new(),
             pid: 0,
@@ -182,7 +182,6 @@ impl Listening {
             None => None,
             Some(ticket) => match self.queue.wait(ticket, Duration::from_secs(1)) {
                 Ok(done) => (done.status == Status::Ok).then_some(done.detail as u32),
-                // The queue stays as it is.
                 Err(_) => return,
             },
         };
@@ -193,7 +192,6 @@ impl Listening {
             };
             let _ = self.queue.call(&d);
         }
-        self.device.give_queue(self.queue.clone());
     }
 }
 
@@ -220,7 +218,7 @@ impl Connecting {
                 return Err(Failure::new(Code::RemoteError, text));
             }
         }
-        let queue = device.take_queue()?;
+        let queue = device.queue()?;
         let session = link::socket(&queue)?;
         let mut link = Link::new(device, queue, session, handle.process.clone())?;
         let introduced = other && device.introductions.is_some() && handle.datagrams.is_some();

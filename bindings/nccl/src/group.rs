@@ -13,8 +13,7 @@ use ringbell::abi::collective::RANK_ABSENT;
 use ringbell::abi::{CollectiveKind as K, GpuVa, Status};
 use ringbell::job::BootstrapServer;
 use ringbell::{
-    CollectiveError, Communicator, DataType, HostBuffer, HostQueue, Operation, ReduceOp, Request,
-    Span,
+    CollectiveError, Communicator, DataType, HostBuffer, Operation, ReduceOp, Request, Span,
 };
 
 use crate::abi::{Code, REQUESTS};
@@ -105,7 +104,6 @@ struct Posted {
 pub(crate) struct RankGroup {
     pub(crate) device: Arc<Device>,
     comm: Option<Communicator>,
-    queue: HostQueue,
     rank: u32,
     processes: Vec<Process>,
     server: Option<BootstrapServer>,
@@ -124,7 +122,7 @@ pub(crate) struct RankGroup {
 impl RankGroup {
     pub(crate) fn new(
         device: &Arc<Device>,
-        (comm, queue): (Communicator, HostQueue),
+        comm: Communicator,
         processes: Vec<Process>,
         server: Option<BootstrapServer>,
     ) -> RankGroup {
@@ -135,7 +133,6 @@ impl RankGroup {
             rank: comm.rank(),
             is_near: peers.iter().filter_map(|p| p.transport).all(by_memory),
             comm: Some(comm),
-            queue,
             processes,
             server,
             requests: Requests::new(REQUESTS),
@@ -325,12 +322,10 @@ impl RankGroup {
         }
         let requests = std::mem::replace(&mut self.requests, Requests::new(0));
         if self.posted.is_empty() {
-            let (device, queue) = (self.device.clone(), self.queue.clone());
             let server = self.server.take();
             let is_sound = !was_under_way && self.ended.is_none();
             if is_sound && self.is_near {
                 drop(comm);
-                device.give_queue(queue);
                 return;
             }
             // A NIC that is gone sends no lost packet again, and tells no rank why the communicator has ended. Ranks may close several in
@@ -339,7 +334,6 @@ impl RankGroup {
                 // Those that do not come are not waited for longer.
                 let _ = comm.finish(PART);
                 drop(server);
-                device.give_queue(queue);
             };
             let thread = std::thread::Builder::new().name("ringbell-part".into());
             if let Ok(thread) = thread.spawn(part) {

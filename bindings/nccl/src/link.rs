@@ -374,13 +374,12 @@ impl Link {
                 self.receives.pop_front();
             }
             if self.sends.is_empty() && self.receives.is_empty() {
-                self.device.give_queue(self.queue.clone());
                 return;
             }
             self.step();
             std::thread::yield_now();
         }
-        // The NIC may still write there; the queue stays as it is, too.
+        // The NIC may still write there.
         std::mem::forget(self.scratch.take());
     }
 }

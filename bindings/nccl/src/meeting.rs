@@ -99,23 +99,15 @@ impl Meeting {
         if rank > 0 {
             self.server = None;
         }
-        let queue = self.device.take_queue()?;
         let id = UniqueId::new(first.bootstrap, first.secret);
         let options = CommOptions {
             init_timeout: self.device.timeout,
             timeout: TIMEOUT,
             ..CommOptions::default()
         };
-        let on = (&self.device.nic, queue.clone());
-        let made = Communicator::init_on(on, &id, all.len() as u32, rank, &options);
-        let comm = match made {
-            Ok(comm) => comm,
-            Err(error) => {
-                // Nothing was posted there.
-                self.device.give_queue(queue);
-                return Err(refused(&error, rank, &all));
-            }
-        };
+        let ranks = all.len() as u32;
+        let comm = Communicator::init(&self.device.nic, &id, ranks, rank, &options)
+            .map_err(|error| refused(&error, rank, &all))?;
         log::info(&format!(
             "rank {rank} of {} of a collective communicator, over {}",
             all.len(),
@@ -123,12 +115,7 @@ impl Meeting {
         ));
         let processes = all.into_iter().map(|h| h.process).collect();
         let server = self.server.take();
-        Ok(RankGroup::new(
-            &self.device,
-            (comm, queue),
-            processes,
-            server,
-        ))
+        Ok(RankGroup::new(&self.device, comm, processes, server))
     }
 
     /// Tells the NIC where the others receive. Refuses ranks that have one address.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use ringbell::job::{BootstrapServer, Member, UniqueId};
-use ringbell::nic::ProgressMode;
+use ringbell::nic::{NicConfig, ProgressMode};
 use ringbell::NicBuilder;
 
 use crate::element::Dtype;
@@ -38,7 +38,7 @@ impl Nic {
 #[pymethods]
 impl Nic {
     #[new]
-    #[pyo3(signature = (ip = None, *, job = None, new_rank_of = None, join_timeout = 30.0, transport = None, port = None, directory = None, gpu = None, gpu_memory = None, progress = None))]
+    #[pyo3(signature = (ip = None, *, job = None, new_rank_of = None, join_timeout = 30.0, transport = None, port = None, directory = None, gpu = None, gpu_memory = None, progress = None, max_queues = None))]
     #[allow(clippy::too_many_arguments)] // Named in Python.
     fn new(
         py: Python<'_>,
@@ -52,6 +52,7 @@ impl Nic {
         gpu: Option<String>,
         gpu_memory: Option<u64>,
         progress: Option<&str>,
+        max_queues: Option<usize>,
     ) -> PyResult<Nic> {
         let progress = match progress {
             None => None,
@@ -81,7 +82,13 @@ impl Nic {
             .when(directory, NicBuilder::directory)
             .when(gpu.as_deref(), NicBuilder::gpu)
             .when(gpu_memory, NicBuilder::gpu_memory)
-            .when(progress, NicBuilder::progress);
+            .when(progress, NicBuilder::progress)
+            .when(max_queues, |b, max_queues| {
+                b.limits(NicConfig {
+                    max_queues,
+                    ..NicConfig::default()
+                })
+            });
         let nic = py.detach(|| builder.open());
         let nic = nic.map_err(|e| match e {
             e @ ringbell::OpenError::Setting { .. } => failure::argument(e.to_string()),

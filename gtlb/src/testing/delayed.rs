@@ -98,7 +98,10 @@ enum PendingOp {
         from: BusSpan,
         to: BusSpan,
     },
-    CompletionWrite(CompletionWrite),
+    CompletionWrite {
+        id: DmaId,
+        completion: CompletionWrite,
+    },
 }
 
 /// A range that is touched, none when it is empty.
@@ -119,7 +122,7 @@ impl PendingOp {
             PendingOp::Write { bus, bytes, .. } => ((0, 0), (*bus, *bus + bytes.len() as u64)),
             PendingOp::Read { bus, len, .. } => ((*bus, *bus + *len as u64), (0, 0)),
             PendingOp::Copy { from, to, .. } => (range(*from), range(*to)),
-            PendingOp::CompletionWrite(_) => ((0, 0), (0, 0)),
+            PendingOp::CompletionWrite { .. } => ((0, 0), (0, 0)),
         }
     }
 
@@ -127,9 +130,9 @@ impl PendingOp {
     fn after(&self, earlier: &PendingOp) -> bool {
         let ((r, w), (er, ew)) = (self.ranges(), earlier.ranges());
         match (self, earlier) {
-            (PendingOp::CompletionWrite(_), PendingOp::Read { .. }) => false,
-            (PendingOp::CompletionWrite(_), _) => true,
-            (_, PendingOp::CompletionWrite(_)) => false,
+            (PendingOp::CompletionWrite { .. }, PendingOp::Read { .. }) => false,
+            (PendingOp::CompletionWrite { .. }, _) => true,
+            (_, PendingOp::CompletionWrite { .. }) => false,
             _ => meet(w, ew) || meet(r, ew) || meet(w, er),
         }
     }
@@ -244,7 +247,7 @@ impl DelayedState {
                 copies.fetch_add(1, Ordering::Relaxed);
                 self.finished.push(id);
             }
-            Some(PendingOp::CompletionWrite(completion)) => completion.store(),
+            Some(PendingOp::CompletionWrite { completion, .. }) => completion.store(),
             None => {}
         }
     }
@@ -302,8 +305,10 @@ impl DmaMemory for DelayedMemory {
     fn has_landed(&self, mark: u64) -> bool {
         let state = self.lock();
         !state.pending.iter().any(|op| match op {
-            PendingOp::Write { id, .. } | PendingOp::Copy { id, .. } => id.0 <= mark,
-            PendingOp::Read { .. } | PendingOp::CompletionWrite(_) => false,
+            PendingOp::Write { id, .. }
+            | PendingOp::Copy { id, .. }
+            | PendingOp::CompletionWrite { id, .. } => id.0 <= mark,
+            PendingOp::Read { .. } => false,
         })
     }
 
@@ -363,9 +368,11 @@ impl DmaMemory for DelayedMemory {
     }
 
     fn publish(&self, completion: CompletionWrite) {
-        self.lock()
+        let mut state = self.lock();
+        let id = state.id();
+        state
             .pending
-            .push_back(PendingOp::CompletionWrite(completion));
+            .push_back(PendingOp::CompletionWrite { id, completion });
     }
 }
 

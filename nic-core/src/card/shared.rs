@@ -255,6 +255,22 @@ impl Shared {
             .setup_queue(queue, sq, cq, depth_log2, first_ticket);
     }
 
+    /// Forgets a ring: the card reaches neither of its parts any more, and shows none of its entries.
+    pub(crate) fn close_queue(&mut self, queue: u32, (sq, cq): (u64, u64)) {
+        // Set up anew, a queue has neither permits nor a doorbell that names tickets.
+        self.card.setup_queue(queue, 0, 0, 1, 0);
+        self.sort();
+        if let Some(fetched) = self.fetched.get_mut(queue as usize) {
+            fetched.clear();
+        }
+        let grants = &mut *self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+        for first in [sq, cq] {
+            if let Some(i) = grants.iter().rposition(|g| g.0 == first) {
+                grants.swap_remove(i);
+            }
+        }
+    }
+
     /// A word of the card's BAR; `None` where it has no register.
     pub(crate) fn bar_read(&mut self, offset: usize) -> Option<u32> {
         let value = self.card.bar_read(offset);

@@ -132,9 +132,17 @@ impl Memory {
     }
 
     /// Places for a ring of so many slots; `None` when the NIC's memory or its regions are used up, and its receives
-    /// take the general path. They stay for as long as the NIC.
+    /// take the general path.
     pub(crate) fn scatter_slots(&mut self, slots: u32) -> Option<ScatterSlots> {
-        let (_, lkey, block) = self.own_region(ScatterSlots::bytes(slots))?;
-        Some(ScatterSlots::new(lkey, block, slots))
+        let region = self.own_region(ScatterSlots::bytes(slots))?;
+        Some(ScatterSlots::new(region, slots))
+    }
+
+    /// Frees the places of a ring whose operations have retired.
+    pub(super) fn free_scatter_slots(&mut self, slots: &ScatterSlots) {
+        let (pd, lkey, block) = slots.region();
+        if !self.free_own_region(pd, lkey, block) {
+            tracing::warn!(%lkey, "small receives of a closed queue are in flight; their NIC memory is not given back");
+        }
     }
 }

@@ -41,7 +41,7 @@ use crate::memory::nic_memory::NicMemory;
 use crate::network::{Network, Protocol};
 use crate::outstanding::{Operation, Outstanding};
 use crate::permit::Permit;
-use crate::queue::SendQueue;
+use crate::queue::{Queues, SendQueue};
 use crate::session::slot_of;
 use crate::transport::{Transport, TransportEvent};
 use crate::types::{NicTime, WorkToken};
@@ -85,7 +85,7 @@ pub(crate) struct Core {
     pub(crate) time: Time,
     // Before the queues: a memory may hold announcements back, which point into the queues' lines.
     pub(crate) memory: Memory,
-    pub(crate) queues: Vec<SendQueue>,
+    pub(crate) queues: Queues,
     outstanding: Outstanding,
     pub(crate) streams: Streams,
     copies: Copies,
@@ -139,7 +139,7 @@ impl Core {
                 is_wanted: true,
             },
             memory: Memory::new(mmu, DmaState::new(memory, nic_memory), config.engine_thread),
-            queues: Vec::new(),
+            queues: Queues::default(),
             outstanding: Outstanding::new(1024),
             streams: Streams::new(transports, network, config.max_sessions, config.linger),
             copies: Copies::default(),
@@ -154,14 +154,6 @@ impl Core {
             card: None,
             config,
         }
-    }
-
-    /// How many queues there are; some are two rings.
-    pub(crate) fn queue_count(&self) -> u32 {
-        let kernels = self.queues.iter().enumerate();
-        kernels
-            .filter(|(i, ring)| ring.queue.0 as usize == *i)
-            .count() as u32
     }
 
     /// What a step without a clock reading would find to do. A load for each queue and each link, and a system call for each port of

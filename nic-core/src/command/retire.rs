@@ -1,16 +1,18 @@
 //! Ends of operations: completion, time-outs, cancellation, regions that are freed, reset and shutdown.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use ringbell_nic_abi::{GpuVa, Opcode, Status};
+use ringbell_nic_abi::{GpuVa, Opcode, QueueId, Status};
 
 use super::streams::Conn;
 use super::{Core, Undelivered};
 use crate::collective::{CancelError, Fate};
 use crate::outstanding::Operation;
 use crate::permit::Permit;
+use crate::queue::QueueMemory;
 use crate::transport::TransportEvent;
-use crate::types::WorkToken;
+use crate::types::{Owner, WorkToken};
 
 impl Core {
     /// Retires a descriptor that never became an operation.
@@ -204,6 +206,58 @@ impl Core {
                 self.retire(token, Status::RegionFreed, bytes, va);
             }
         }
+    }
+
+    /// The last handle of a queue is gone. What was posted is taken; sends get `linger` to leave, and the rest is aborted. Returns
+    /// memory that is to be dropped without the NIC's lock.
+    pub(crate) fn close_queue(&mut self, queue: QueueId) -> Vec<Arc<QueueMemory>> {
+        let rings = self.queues.rings_of(queue);
+        let slots: usize = self.queues[rings.clone()].iter().map(|r| r.slots()).sum();
+        for _ in 0..=slots / self.config.batch {
+            if !self.take_descriptors() {
+                break;
+            }
+        }
+        let linger_us = u32::try_from(self.config.linger.as_micros()).unwrap_or(u32::MAX);
+        for token in self.outstanding.tokens() {
+            let Some(work) = self.outstanding.get_mut(token) else {
+                continue;
+            };
+            if !rings.contains(&(work.permit.queue as usize)) {
+                continue;
+            }
+            if work.opcode == Opcode::Send {
+                let us = work.timeout_us.min(linger_us);
+                self.outstanding.rearm(token, us);
+            } else if let Some(bytes) = self.take_back(token, Status::Aborted, 0) {
+                self.retire(token, Status::Aborted, bytes, 0);
+            }
+        }
+        // What the rings still show waits for a reading of the clock.
+        for q in rings {
+            for _ in 0..self.queues[q].slots() {
+                let Some((ticket, entry)) = self.queues[q].peek() else {
+                    break;
+                };
+                self.queues[q].consume();
+                self.report.counters.accepted += 1;
+                let permit = Permit::new(q as u32, ticket, entry.0[0] as u8, entry.wr_id());
+                self.finish(permit, Status::Aborted, 0, 0);
+            }
+        }
+        // Its engines stay, so that they can still be queried.
+        self.memory.engines.unwatch(Owner::queue(queue.0));
+        self.queues.close(queue);
+        self.settle_queues()
+    }
+
+    /// Frees the numbers of closed queues whose operations have retired; returns as [`close_queue`](Core::close_queue).
+    pub(crate) fn settle_queues(&mut self) -> Vec<Arc<QueueMemory>> {
+        let back = self.queues.settle(&*self.memory.dma.memory);
+        for slots in &back.scatter {
+            self.memory.free_scatter_slots(slots);
+        }
+        back.memory
     }
 
     /// Aborts every session and retires every operation with `status`.

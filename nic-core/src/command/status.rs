@@ -121,7 +121,7 @@ pub(super) fn value(core: &Core, reg: Reg, counters: &Counters) -> Option<u32> {
         Reg::Magic => MAGIC,
         Reg::AbiVersion => ABI_VERSION,
         Reg::Backend => BACKEND[usize::from(core.card.is_some())],
-        Reg::Queues => core.queue_count(),
+        Reg::Queues => core.queues.count(),
         Reg::Ipv4 => u32::from(core.config.ip),
         Reg::MacLo => u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]),
         Reg::MacHi => u32::from(u16::from_be_bytes([mac[0], mac[1]])),

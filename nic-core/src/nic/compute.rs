@@ -91,7 +91,7 @@ impl Nic {
     /// completions count. All sessions are counted into one state; `item` is the bytes of an item, so that items of
     /// different sessions are never mixed (1 where that does not matter).
     ///
-    /// A queue lives as long as its NIC, and so does what is on it until it is detached.
+    /// When the queue is given back the engine stays, and can be queried.
     ///
     /// # Errors
     /// [`EngineUseError`]: no such queue, another engine is there already, or an engine that changes streams, with

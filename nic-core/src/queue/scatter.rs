@@ -4,7 +4,7 @@
 //! transport gets a place in the NIC's own memory instead of the buffer, and the waiter for the completion stores
 //! the bytes. Only in a ring that kernels alone post to: the host's waiters do not store into GPU memory.
 
-use ringbell_nic_abi::{GpuVa, Lkey};
+use ringbell_nic_abi::{GpuVa, Lkey, PdId};
 
 use crate::memory::nic_memory::{Block, NIC_VA};
 use crate::types::Buffer;
@@ -15,8 +15,9 @@ const STRIDE: u64 = 32;
 /// A place in NIC memory for each slot of a ring.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ScatterSlots {
-    region: u32,
-    first: u64,
+    pd: PdId,
+    lkey: Lkey,
+    block: Block,
     slots: u32,
 }
 
@@ -26,24 +27,30 @@ impl ScatterSlots {
         u64::from(slots) * STRIDE
     }
 
-    /// The places of a ring in a block of [`bytes`](ScatterSlots::bytes), registered under a key.
-    pub(crate) fn new(lkey: Lkey, block: Block, slots: u32) -> ScatterSlots {
+    /// The places of a ring in a block of [`bytes`](ScatterSlots::bytes), registered under a key of a domain.
+    pub(crate) fn new((pd, lkey, block): (PdId, Lkey, Block), slots: u32) -> ScatterSlots {
         ScatterSlots {
-            region: lkey.0,
-            first: block.at,
+            pd,
+            lkey,
+            block,
             slots,
         }
     }
 
+    /// The region that the places lie in.
+    pub(crate) fn region(&self) -> (PdId, Lkey, Block) {
+        (self.pd, self.lkey, self.block)
+    }
+
     /// Offset in NIC memory of a ticket's place.
     pub(crate) fn at(&self, ticket: u32) -> u64 {
-        self.first + u64::from(ticket & (self.slots - 1)) * STRIDE
+        self.block.at + u64::from(ticket & (self.slots - 1)) * STRIDE
     }
 
     /// Where the receive of a ticket arrives.
     pub(crate) fn buffer(&self, ticket: u32, len: u32) -> Buffer {
         Buffer {
-            region: self.region,
+            region: self.lkey.0,
             va: GpuVa(NIC_VA + self.at(ticket)),
             len,
         }

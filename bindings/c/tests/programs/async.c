@@ -354,8 +354,22 @@ static void configs(const char *directory) {
     FAILS(rb_nic_open(&config, &nic), RB_ERR_INVALID_ARGUMENT, "auto, off or always");
     config.size = offsetof(rb_nic_config, engine_thread); /* beyond the size: not looked at */
     CHECK(rb_nic_open(&config, &nic) == 0 && rb_nic_close(nic) == 0);
-    config.size = sizeof config;
+    config.size = offsetof(rb_nic_config, max_queues);
     config.engine_thread = NULL;
+    config.max_queues = 513; /* the same */
+    CHECK(rb_nic_open(&config, &nic) == 0 && rb_nic_close(nic) == 0);
+    config.size = sizeof config;
+    FAILS(rb_nic_open(&config, &nic), RB_ERR_HOST, "max_queues");
+    config.max_queues = 2;
+    CHECK(rb_nic_open(&config, &nic) == 0);
+    for (int i = 0; i < 100; i++) { /* a context that is destroyed gives its queue back */
+        rb_context *one = NULL, *two = NULL, *three = NULL;
+        CHECK(rb_context_create(nic, &one) == 0 && rb_context_create(nic, &two) == 0);
+        if (i == 99) FAILS(rb_context_create(nic, &three), RB_ERR_HOST, "max_queues");
+        CHECK(rb_context_destroy(one) == 0 && rb_context_destroy(two) == 0);
+    }
+    CHECK(rb_nic_close(nic) == 0);
+    config.max_queues = 0;
     config.gpu = "voodoo";
     FAILS(rb_nic_open(&config, &nic), RB_ERR_INVALID_ARGUMENT, "config->gpu");
     config.gpu = NULL;

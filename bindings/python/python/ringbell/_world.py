@@ -24,7 +24,7 @@ class World:
 
     known: weakref.WeakValueDictionary[str, World] = weakref.WeakValueDictionary()
 
-    def __init__(self, name: str, place: int) -> None:
+    def __init__(self, name: str, place: int, max_queues: int | None = None) -> None:
         self.host = name.partition("@")[2].rpartition(":")[0]
         job = Job.of(name, place, place + 1)
         far = not ipaddress.ip_address(self.host).is_loopback
@@ -32,11 +32,11 @@ class World:
         # The GPU that the program has chosen. One that has not used CUDA yet gets the NIC's own choice.
         chosen = "RINGBELL_GPU" not in os.environ and torch.cuda.is_initialized()
         gpu = f"cuda:{torch.cuda.current_device()}" if chosen else None
-        self.nic = Nic(job=job, port=port, gpu=gpu)
+        self.nic = Nic(job=job, port=port, gpu=gpu, max_queues=max_queues)
         self.memory = _Memory(self.nic)
 
     @classmethod
-    def of(cls, store: Any) -> World:
+    def of(cls, store: Any, max_queues: int | None = None) -> World:
         base = store
         while isinstance(base, dist.PrefixStore):
             base = base.underlying_store
@@ -45,7 +45,7 @@ class World:
         world = cls.known.get(name)
         if world is None:
             # Places are never given twice: a process that comes later, or again, gets an address of its own.
-            world = cls(name, base.add("ringbell/places", 1) - 1)
+            world = cls(name, base.add("ringbell/places", 1) - 1, max_queues)
             cls.known[name] = world
         return world
 

@@ -71,11 +71,15 @@ class Options(c10d.Backend.Options):
 
     deterministic: Every reduction runs in the order of the ranks, so that its bits depend on nothing but the ranks' elements. Without options the
     variable ``RINGBELL_DETERMINISTIC`` (1 or 0) says it. The same on every rank.
+
+    max_queues: Most groups at a time, 1 to 512 (64 if none is given): each has a queue of the process's NIC. Only the first group's counts, which opens
+    the NIC.
     """
 
-    def __init__(self, *, deterministic: bool = False, timeout: timedelta = _DEFAULT_TIMEOUT) -> None:
+    def __init__(self, *, deterministic: bool = False, max_queues: int | None = None, timeout: timedelta = _DEFAULT_TIMEOUT) -> None:
         super().__init__("ringbell", timeout)
         self.deterministic = deterministic
+        self.max_queues = max_queues
 
 
 def _operand(tensor: _Tensor) -> _Operand:
@@ -143,10 +147,18 @@ class RingbellBackend(c10d.Backend):
 
     @classmethod
     def make(
-        cls, store: Any, rank: int, size: int, timeout: timedelta, *, name: str | None = None, deterministic: bool = False
+        cls,
+        store: Any,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        *,
+        name: str | None = None,
+        deterministic: bool = False,
+        max_queues: int | None = None,
     ) -> RingbellBackend:
         """Makes the group of ``size`` ranks that share a store; all of them call it."""
-        world = World.of(store)
+        world = World.of(store, max_queues)
         server = None
         if rank == 0:
             server = Bootstrap(size, host() if world.host != "127.0.0.1" else "127.0.0.1")
@@ -642,7 +654,8 @@ def _create(options: Any, own: Any) -> Any:
 
         return ReconfigurableGroup(rank, size, timeout, strict)
     _flight.set_rank((options.global_ranks_in_group or range(size))[rank])
-    return RingbellBackend.make(options.store, rank, size, timeout, name=options.group_id, deterministic=strict)
+    queues = getattr(own, "max_queues", None)
+    return RingbellBackend.make(options.store, rank, size, timeout, name=options.group_id, deterministic=strict, max_queues=queues)
 
 
 def empty(*size: int, dtype: torch.dtype = torch.float32, group: Any = None) -> _Tensor:
