@@ -17,15 +17,15 @@ const TUTORIAL: &str = include_str!("../../docs/tutorial.md");
 mod programs {
     pub(crate) mod sum {
         include!(concat!(env!("OUT_DIR"), "/tutorial_0.rs"));
-        pub(crate) const MAIN: fn() -> Result<(), Box<dyn std::error::Error>> = main;
+        pub(crate) const MAIN: fn() -> anyhow::Result<()> = main;
     }
     pub(crate) mod memory {
         include!(concat!(env!("OUT_DIR"), "/tutorial_1.rs"));
-        pub(crate) const MAIN: fn() -> Result<(), Box<dyn std::error::Error>> = main;
+        pub(crate) const MAIN: fn() -> anyhow::Result<()> = main;
     }
     pub(crate) mod collectives {
         include!(concat!(env!("OUT_DIR"), "/tutorial_2.rs"));
-        pub(crate) const MAIN: fn() -> Result<(), Box<dyn std::error::Error>> = main;
+        pub(crate) const MAIN: fn() -> anyhow::Result<()> = main;
     }
 }
 
