@@ -4,8 +4,7 @@
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
 #[cfg(feature = "cuda")]
-#[path = "../cuda-kernels/tests/common/mock_driver.rs"]
-mod mock_driver;
+use crate::mock_driver;
 
 use std::io::Write as _;
 use std::net::Ipv4Addr;

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
-mod communicators;
+use crate::communicators;
 
 use std::time::Duration;
 

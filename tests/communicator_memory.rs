@@ -1,7 +1,7 @@
 //! Tests of communicator calls over memory other than the GPU's, and of cancelled requests.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
-mod communicators;
+use crate::communicators;
 
 use communicators::{each, options, ranks};
 use ringbell::abi::Status;

@@ -4,9 +4,8 @@
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
-mod communicators;
-#[path = "../cuda-kernels/tests/common/mock_driver.rs"]
-mod mock_driver;
+use crate::communicators;
+use crate::mock_driver;
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;

@@ -4,12 +4,9 @@
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
-#[path = "../cuda-kernels/tests/common/mock_driver.rs"]
-mod mock_driver;
-#[path = "../cuda-kernels/tests/common/second_process.rs"]
-mod second_process;
-#[path = "../cuda-kernels/tests/common/test_gpu.rs"]
-mod test_gpu;
+use crate::mock_driver;
+use crate::second_process;
+use crate::test_gpu;
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};

@@ -4,10 +4,8 @@
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 #![allow(unsafe_code)] // Memory of others is adopted.
 
-#[path = "../cuda-kernels/tests/common/mock_driver.rs"]
-mod mock_driver;
-#[path = "../cuda-kernels/tests/common/second_process.rs"]
-mod second_process;
+use crate::mock_driver;
+use crate::second_process;
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};

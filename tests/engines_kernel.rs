@@ -1,8 +1,7 @@
 //! Tests of engines that a kernel attaches to its own queue: a state for each session, and one for all.
 #![allow(unsafe_code)] // Launches kernels.
 
-#[path = "../cuda-kernels/tests/common/test_gpu.rs"]
-mod test_gpu;
+use crate::test_gpu;
 
 use std::path::Path;
 use std::time::Duration;

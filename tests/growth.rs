@@ -1,7 +1,7 @@
 //! Growth and merger of communicators: ranks as threads, a NIC each, and processes that end.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
-mod communicators;
+use crate::communicators;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};

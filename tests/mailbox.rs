@@ -1,8 +1,7 @@
 //! The mailbox by which kernels tell the host values, on each kind of NIC.
 #![allow(unsafe_code)] // Launches kernels.
 
-#[path = "../cuda-kernels/tests/common/test_gpu.rs"]
-mod test_gpu;
+use crate::test_gpu;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

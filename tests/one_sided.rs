@@ -2,8 +2,7 @@
 #![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // A deadline, so that a hang fails.
 
-#[path = "../cuda-kernels/tests/common/test_gpu.rs"]
-mod test_gpu;
+use crate::test_gpu;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -4,7 +4,7 @@
 //! itself can have done its part.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
-mod communicators;
+use crate::communicators;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
@@ -155,7 +155,7 @@ fn a_caller_that_posts_and_stops_holds_no_other_process_up() {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .args([
             "--exact",
-            "the_process_that_stops",
+            "progress::the_process_that_stops",
             "--ignored",
             "--nocapture",
         ])

@@ -1,7 +1,7 @@
 //! Tests of sockets of host threads: between NICs of one process, by both transports, and with bytes of a program.
 #![allow(clippy::disallowed_methods)] // Threads with deadlines.
 
-mod communicators;
+use crate::communicators;
 
 use std::io::{Read as _, Write as _};
 use std::time::Duration;

@@ -2,10 +2,9 @@
 //! driver with and without stream memory operations.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
-mod communicators;
+use crate::communicators;
 #[cfg(feature = "cuda")]
-#[path = "../cuda-kernels/tests/common/mock_driver.rs"]
-mod mock_driver;
+use crate::mock_driver;
 
 use communicators::{ranks, Ranks, PATIENCE};
 use ringbell::abi::{GpuVa, Status};

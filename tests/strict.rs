@@ -1,7 +1,7 @@
 //! Communicators with the setting `deterministic`: the same bits for any cut of a buffer, place, path and algorithm.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
-mod communicators;
+use crate::communicators;
 
 use std::sync::Arc;
 use std::time::Duration;

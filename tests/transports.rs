@@ -2,18 +2,10 @@
 //! host. Under `RINGBELL_NIC=rtl` payloads and descriptors pass simulated hardware (feature `rtl`).
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
-#[path = "../cuda-kernels/tests/common/test_gpu.rs"]
-mod test_gpu;
-#[path = "../nic-core/tests/transport_rules/mod.rs"]
-mod transport_rules;
+use crate::test_gpu;
+use crate::transport_rules;
 
-#[path = "../nic-core/tests/nic_support/driven.rs"]
-mod driven;
-
-/// The part of nic-core's own tests that the rules use.
-mod nic_support {
-    pub(crate) use super::driven;
-}
+use crate::driven;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,7 +1,7 @@
 //! `ringbell cc` with programs: kernels and the main that launches them, in one file.
 #![allow(clippy::disallowed_methods)] // Starts compilers and programs.
 
-mod common;
+use crate::common;
 
 use std::path::Path;
 use std::process::Command;

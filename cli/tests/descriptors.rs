@@ -1,7 +1,7 @@
 //! Tests of a process without file descriptors: its error names the remedy; ranks of one process need few.
 #![allow(clippy::disallowed_methods)] // Starts this program again, with a lower limit.
 
-mod common;
+use crate::common;
 
 use std::process::Command;
 use std::time::Duration;
@@ -62,7 +62,7 @@ fn ranks_that_run_out_of_descriptors_report_it_at_once() {
     let mut again = Command::new(std::env::current_exe().expect("this program"));
     again.env(CHILD, "1").args([
         "--exact",
-        "ranks_that_run_out_of_descriptors_report_it_at_once",
+        "descriptors::ranks_that_run_out_of_descriptors_report_it_at_once",
         "--nocapture",
     ]);
     let out = run(&mut again);

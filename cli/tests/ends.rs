@@ -1,7 +1,7 @@
 //! Tests of a job's processes that end too early or cannot start, and of their leftovers.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
-mod common;
+use crate::common;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;

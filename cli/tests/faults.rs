@@ -2,7 +2,7 @@
 //! peers, bad cables. Each must end in bounded time with a text that names the fault.
 #![allow(clippy::disallowed_methods)] // Programs are waited for, with deadlines.
 
-mod net;
+use crate::net;
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::OwnedFd;

@@ -2,9 +2,8 @@
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Starts the command.
 
-mod common;
-#[path = "../../cuda-kernels/tests/common/mock_driver.rs"]
-mod mock_driver;
+use crate::common;
+use crate::mock_driver;
 
 use std::process::Command;
 

@@ -2,7 +2,7 @@
 //! use RoCEv2 in plain UDP; and what the kernel makes of those packets on the wire. Skipped, visibly, where there are no namespaces.
 #![allow(clippy::disallowed_methods)] // Programs are waited for.
 
-mod net;
+use crate::net;
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

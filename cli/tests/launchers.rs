@@ -4,7 +4,7 @@
 //! Open MPI and MPICH are those that `cargo xtask peers` puts below `target/peers/`, or those on the path.
 #![allow(clippy::disallowed_methods)] // Starts programs.
 
-mod common;
+use crate::common;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

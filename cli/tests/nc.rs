@@ -1,7 +1,7 @@
 //! Tests of `ringbell nc` over TAP against Linux TCP programs: bytes, half-close, time-outs, signals.
 #![allow(clippy::disallowed_methods)] // Programs are waited for.
 
-mod net;
+use crate::net;
 
 use std::fs::File;
 use std::path::Path;

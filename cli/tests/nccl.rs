@@ -3,7 +3,7 @@
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
-mod common;
+use crate::common;
 
 use std::io::Write as _;
 use std::os::unix::fs::{symlink, PermissionsExt};

@@ -1,6 +1,6 @@
 //! Tests of `ringbell perf all-reduce` and the other collectives: each verified, with every kind of rank.
 
-mod common;
+use crate::common;
 
 use std::process::Command;
 

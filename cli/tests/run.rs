@@ -1,7 +1,7 @@
 //! Tests of `ringbell run`: variables, output, signals, exit codes.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
-mod common;
+use crate::common;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -79,10 +79,8 @@ fn a_signal_reaches_the_ranks_and_nothing_is_left_behind() {
         let line = lines.next().expect("both say their number").expect("text");
         pids.push(line.rsplit(' ').next().expect("a number").to_owned());
     }
-    let sent = Command::new("kill")
-        .args(["-TERM", &child.id().to_string()])
-        .status();
-    assert!(sent.is_ok_and(|s| s.success()));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("our own child");
     let rest: Vec<String> = lines.map_while(Result::ok).collect();
     assert_eq!(
         rest.iter().filter(|l| l.ends_with("asked")).count(),

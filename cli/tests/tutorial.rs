@@ -1,7 +1,7 @@
 //! Tests of the tutorial's programs, built and run exactly as printed there.
 #![allow(clippy::disallowed_methods)] // Starts compilers and programs.
 
-mod common;
+use crate::common;
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
@@ -97,7 +97,13 @@ impl Reader {
     fn program(&self, launcher: &[&str], name: &str) -> String {
         let own = std::env::current_exe().expect("this program");
         let own = own.to_str().expect("a path of text");
-        let args = [own, "--exact", "program", "--ignored", "--nocapture"];
+        let args = [
+            own,
+            "--exact",
+            "tutorial::program",
+            "--ignored",
+            "--nocapture",
+        ];
         let all: Vec<&str> = launcher.iter().copied().chain(args).collect();
         let mut command = Command::new(all[0]);
         succeed(self.prepare(command.args(&all[1..]).env(PROGRAM, name)))

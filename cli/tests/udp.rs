@@ -1,7 +1,7 @@
 //! Tests of VXLAN over UDP: two network namespaces joined by a cable, with a NIC in each, and Wireshark's check of the frames.
 #![allow(clippy::disallowed_methods)] // Programs are waited for.
 
-mod net;
+use crate::net;
 
 use std::net::UdpSocket;
 use std::path::Path;

@@ -2,7 +2,7 @@
 //! round trips are what the time of a small operation is made of, and they are the same everywhere.
 #![allow(unsafe_code)] // Launches kernels.
 
-mod common;
+use crate::common;
 
 use common::{MockNic, Queue, PATIENCE};
 use ringbell_cuda_kernels::{Gpu, KernelArg};

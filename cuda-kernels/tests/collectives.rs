@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
-mod common;
+use crate::common;
 
 use common::{gpu, load_selftest, result, MockNic, Queue, PATIENCE};
 use ringbell_cuda_kernels::collective::{CollectiveLaunch, CommHandle};

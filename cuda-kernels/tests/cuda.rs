@@ -3,9 +3,8 @@
 #![allow(unsafe_code)] // Registers raw GPU pointers.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
-mod common;
-#[path = "common/mock_driver.rs"]
-mod mock_driver;
+use crate::common;
+use crate::mock_driver;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

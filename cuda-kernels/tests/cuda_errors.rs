@@ -4,8 +4,7 @@
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
-#[path = "common/mock_driver.rs"]
-mod mock_driver;
+use crate::mock_driver;
 
 use std::path::Path;
 use std::sync::Arc;

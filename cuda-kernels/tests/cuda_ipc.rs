@@ -4,11 +4,9 @@
 #![allow(unsafe_code)] // Opens memory of another process.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
-mod common;
-#[path = "common/mock_driver.rs"]
-mod mock_driver;
-#[path = "common/second_process.rs"]
-mod second_process;
+use crate::common;
+use crate::mock_driver;
+use crate::second_process;
 
 use common::pattern;
 use mock_driver::{on_any_driver, under_mock};

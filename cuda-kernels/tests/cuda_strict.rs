@@ -4,9 +4,8 @@
 #![allow(unsafe_code)] // Calls the driver itself, to show what the backend does not do.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
-mod common;
-#[path = "common/mock_driver.rs"]
-mod mock_driver;
+use crate::common;
+use crate::mock_driver;
 
 use std::ffi::c_void;
 use std::ptr::NonNull;

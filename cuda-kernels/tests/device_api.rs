@@ -1,7 +1,7 @@
 //! Every function of `ringbell.cuh` against the mock NIC, and what it does when the NIC misbehaves.
 #![allow(unsafe_code)] // Launches kernels.
 
-mod common;
+use crate::common;
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;

@@ -3,8 +3,7 @@
 #![allow(unsafe_code)] // Allocates as a program of others would.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
-#[path = "common/mock_driver.rs"]
-mod mock_driver;
+use crate::mock_driver;
 
 use std::sync::Arc;
 

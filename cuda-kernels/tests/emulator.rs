@@ -2,7 +2,7 @@
 //! becomes of kernels that go wrong.
 #![allow(unsafe_code)] // Loads kernels.
 
-mod common;
+use crate::common;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -317,7 +317,7 @@ fn an_overrun_stack_ends_the_process_with_a_message() {
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "an_overrun_stack_ends_the_process_with_a_message",
+            "emulator::an_overrun_stack_ends_the_process_with_a_message",
             "--nocapture",
         ])
         .env(CHILD, "1")

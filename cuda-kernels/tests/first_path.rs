@@ -1,7 +1,7 @@
 //! The thinnest whole path: a kernel's nop, send and receive against a NIC made of a thread.
 #![allow(unsafe_code)] // Launches kernels.
 
-mod common;
+use crate::common;
 
 use common::{gpu, pattern, result, MockNic, Queue, PATIENCE};
 use ringbell_nic_abi::Status;

@@ -3,8 +3,7 @@
 #![allow(unsafe_code)] // Asks the mock how much it still holds.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
-#[path = "common/mock_driver.rs"]
-mod mock_driver;
+use crate::mock_driver;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

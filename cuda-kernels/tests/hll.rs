@@ -1,7 +1,7 @@
 //! The GPU-side count ends with the registers of the engine on the path.
 #![allow(unsafe_code)] // Launches kernels.
 
-mod common;
+use crate::common;
 
 use common::{gpu, MockNic, Queue, PATIENCE};
 use ringbell_cuda_kernels::hll::{HllError, HllKernel, HllRing};

@@ -1,7 +1,7 @@
 //! The measuring kernels against the mock NIC: they move what they say, and they notice wrong bytes.
 #![allow(unsafe_code)] // Launches kernels.
 
-mod common;
+use crate::common;
 
 use common::{gpu, MockNic, Queue, PATIENCE};
 use ringbell_cuda_kernels::perf::PerfResult;

@@ -1,7 +1,7 @@
 //! PTX on the emulated GPU: results of g++'s kernels bit for bit, waits between threads and blocks, faults with their place.
 #![allow(unsafe_code)] // Loads kernels.
 
-mod common;
+use crate::common;
 
 use std::path::{Path, PathBuf};
 

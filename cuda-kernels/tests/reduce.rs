@@ -1,7 +1,7 @@
 //! The GPU's reduction gives the bits of the NIC's.
 #![allow(unsafe_code)] // The NIC's reduction takes pointers.
 
-mod common;
+use crate::common;
 
 use common::{gpu, PATIENCE};
 use ringbell_cuda_kernels::perf::PerfResult;

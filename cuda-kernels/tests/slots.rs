@@ -1,7 +1,7 @@
 //! Slots against the mock NIC, which reaches only the window.
 #![allow(unsafe_code)] // Launches kernels.
 
-mod common;
+use crate::common;
 
 use common::{gpu, pattern, result, MockNic, Queue, PATIENCE};
 use ringbell_cuda_kernels::perf::PerfResult;

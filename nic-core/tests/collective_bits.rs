@@ -1,6 +1,6 @@
 //! The same bits from every run, wire, port, algorithm and progress mode, special values included.
 
-mod collective_support;
+use crate::collective_support;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;

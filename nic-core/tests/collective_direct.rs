@@ -1,6 +1,6 @@
 //! The direct path through the whole NIC: descriptors in, completions out, in virtual time.
 
-mod collective_support;
+use crate::collective_support;
 
 use collective_support::nic::Host;
 use collective_support::{Call, Rng, Wire, World};

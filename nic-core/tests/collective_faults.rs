@@ -1,6 +1,6 @@
 //! Ranks that disagree, end, hang or come late: every operation ends, and reports the reason.
 
-mod collective_support;
+use crate::collective_support;
 
 use collective_support::{Call, Rng, Wire, World};
 use ringbell_nic_abi::{Algorithm, CollectiveKind as K, Completion, DataType, ReduceOp, Status};

@@ -3,7 +3,7 @@
 //! The same in each run; `RINGBELL_FUZZ_ROUNDS` makes it longer. `fuzz/` has the same as the target
 //! `fabric`, guided by coverage.
 
-mod hostile_support;
+use crate::hostile_support;
 
 use hostile_support::{header, play, Play, BASE, OUT};
 use ringbell_nic_abi::{

@@ -1,6 +1,6 @@
 //! Messages of a rank to itself.
 
-mod collective_support;
+use crate::collective_support;
 
 use collective_support::{Call, Rng, Wire, World};
 use ringbell_nic_abi::collective::ANY_RANK;

@@ -1,7 +1,7 @@
 //! A rank that frees its communicator and its NIC right after its last operation: the others
 //! finish theirs with the data it has sent and stored, and only then detect its end.
 
-mod collective_support;
+use crate::collective_support;
 
 use collective_support::{Call, Rng, Wire, World};
 use ringbell_nic_abi::{Algorithm, CollectiveKind as K, DataType, ReduceOp, Status};

@@ -1,6 +1,6 @@
 //! What surrounds the programs: messages, chains, in-place forms, types, sizes, limits, user programs.
 
-mod collective_support;
+use crate::collective_support;
 
 use collective_support::nic::{within, BASE};
 use collective_support::{Call, Rng, Wire, World};

@@ -1,6 +1,6 @@
 //! Repeated collectives: what is kept from one call to the next never outlives the memory or the shape that it is for.
 
-mod collective_support;
+use crate::collective_support;
 
 use collective_support::nic::BASE;
 use collective_support::{Call, Rng, Wire, World};

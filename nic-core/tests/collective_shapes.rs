@@ -4,7 +4,7 @@
 //! collective, algorithm and number of ranks, with messages converted and as they are, with buffers for
 //! messages that come early, with one, and with none.
 
-mod collective_support;
+use crate::collective_support;
 
 use collective_support::{Call, Wire, World};
 use ringbell_nic_abi::{Algorithm, CollectiveKind, Status, WireType};

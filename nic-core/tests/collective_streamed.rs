@@ -1,7 +1,7 @@
 //! Collectives whose operands are kernels' streams: every kind with every algorithm gives what it gives
 //! from memory, to the bit, whichever ranks and sides have streams.
 
-mod collective_support;
+use crate::collective_support;
 
 use collective_support::{Call, Ring, Rng, Wire, World};
 use ringbell_nic_abi::kernel_stream::{STATE_AT, TAIL_AT};

@@ -1,7 +1,7 @@
 //! Kernels' streams as operands: pushed at one rank, popped at another, with no buffer between.
 //! The kernel is played by the test, so that every index is where the test wants it.
 
-mod collective_support;
+use crate::collective_support;
 
 use collective_support::{Call, Ring, Rng, Wire, World};
 use ringbell_nic_abi::collective::{ANY_RANK, ANY_TAG};

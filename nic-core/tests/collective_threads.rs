@@ -2,8 +2,7 @@
 
 #![allow(clippy::disallowed_methods)] // A rank that is late on purpose sleeps.
 
-#[path = "nic_support/mod.rs"]
-mod nic_support;
+use crate::nic_support;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Every collective, with every algorithm, on every transport, against a serial model.
 
-mod collective_support;
+use crate::collective_support;
 
 use collective_support::{Call, Rng, Wire, World};
 use ringbell_nic_abi::{Algorithm, CollectiveKind as K, DataType, ReduceOp, Status};

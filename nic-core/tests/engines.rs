@@ -3,8 +3,8 @@
 
 #![allow(clippy::disallowed_methods)] // A deadline, so that a hang fails.
 
-mod engine_support;
-mod nic_support;
+use crate::engine_support;
+use crate::nic_support;
 
 use std::sync::{Arc, Mutex};
 

@@ -1,7 +1,7 @@
 //! Engines at communicators: sources, results and messages, each byte once and in order, for every
 //! algorithm, path and end.
 
-mod collective_support;
+use crate::collective_support;
 
 use collective_support::nic::{within, BASE};
 use collective_support::{Call, Ring, Rng, Wire, World};

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // Plays a kernel: stores entries and reads lines by address.
 #![allow(clippy::disallowed_methods)] // Deadlines, so that a hang fails.
 
-mod nic_support;
+use crate::nic_support;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -3,7 +3,7 @@
 
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
-mod nic_support;
+use crate::nic_support;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

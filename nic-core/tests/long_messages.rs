@@ -3,7 +3,7 @@
 
 #![allow(clippy::disallowed_methods)] // A deadline, so that a hang fails.
 
-mod collective_support;
+use crate::collective_support;
 
 use collective_support::nic::*;
 use collective_support::{Call, Wire, World};

@@ -2,7 +2,7 @@
 //! addresses and odd lengths, and the errors of invalid calls.
 #![allow(unsafe_code)] // Registers memory that lives elsewhere.
 
-mod nic_support;
+use crate::nic_support;
 
 use std::ptr::NonNull;
 

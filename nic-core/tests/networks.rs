@@ -2,7 +2,7 @@
 
 #![allow(clippy::disallowed_methods)] // Deadlines, so that a hang fails.
 
-mod nic_support;
+use crate::nic_support;
 
 use nic_support::*;
 use ringbell_gtlb::testing::Rng;

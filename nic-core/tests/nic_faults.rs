@@ -1,7 +1,7 @@
 //! Bad input and faults: a clear status, nothing lost, nothing hung.
 #![allow(unsafe_code)] // A hostile kernel scribbles over its queue by address.
 
-mod nic_support;
+use crate::nic_support;
 
 use std::net::Ipv4Addr;
 use std::time::Duration;

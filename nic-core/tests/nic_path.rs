@@ -1,6 +1,6 @@
 //! The whole path: descriptors in, bytes across the `local` transport, completions out.
 
-mod nic_support;
+use crate::nic_support;
 
 use nic_support::*;
 use ringbell_gtlb::testing::Rng;

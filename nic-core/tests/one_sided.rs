@@ -1,6 +1,6 @@
 //! One-sided operations over `local` and `rdma`: descriptors at one NIC, memory of the other.
 
-mod nic_support;
+use crate::nic_support;
 
 use nic_support::*;
 use ringbell_gtlb::testing::Rng;

@@ -2,7 +2,7 @@
 //! peers that are gone; and memory that peers cannot map.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
-mod nic_support;
+use crate::nic_support;
 
 use nic_support::*;
 use ringbell_gtlb::testing::Rng;

@@ -1,7 +1,7 @@
 //! Random sequences of one-sided operations over `local`, and over `rdma` on bad wires, against a plain model of memory. The fuzz target
 //! `one_sided` runs the same.
 
-mod nic_support;
+use crate::nic_support;
 #[path = "nic_support/sequences.rs"]
 mod sequences;
 

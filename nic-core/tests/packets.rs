@@ -1,6 +1,6 @@
 //! Received packets go to the transport of their protocol, among others that arrive at the port.
 
-mod transport_support;
+use crate::transport_support;
 
 use std::collections::VecDeque;
 

@@ -2,9 +2,8 @@
 
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
-mod transport_support;
-#[macro_use]
-mod port_rules;
+use crate::port_rules;
+use crate::transport_support;
 
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -176,7 +175,7 @@ fn tap() -> Option<Link> {
     })
 }
 
-conformance! {
+port_conformance! {
     mem_private => super::private,
     mem_shared => super::shared,
     over_udp => super::udp,

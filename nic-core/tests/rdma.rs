@@ -1,6 +1,6 @@
 //! Streams over RDMA in virtual time: lost, repeated, reordered and corrupted packets, ends, and limits.
 
-mod transport_support;
+use crate::transport_support;
 
 use std::net::SocketAddrV4;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! NICs that know each other by their IPv6 addresses alone, and what other hosts send them. Sockets are those of a network namespace, time is
 //! virtual. Skipped, visibly, where there are no namespaces.
 
-mod transport_support;
+use crate::transport_support;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //!
 //! The link has 100 Gb/s, a round trip of 100 µs and no queue but the sender's; a packet carries 1,024 bytes.
 
-mod transport_support;
+use crate::transport_support;
 
 use std::collections::VecDeque;
 use std::time::Duration;

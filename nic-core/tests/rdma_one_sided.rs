@@ -1,8 +1,8 @@
 //! One-sided operations over RDMA in virtual time: bad wires, refusals between operations, keys that go, peers that fall silent, and
 //! the wire as tshark and scapy see it.
 
-mod scapy_support;
-mod transport_support;
+use crate::scapy_support;
+use crate::transport_support;
 
 use std::net::SocketAddrV4;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Queue pairs alone, in virtual time: every operation, exactly once, over wires that lose, repeat, reorder and delay packets; and
 //! requests that a responder must refuse.
 
-mod qp_support;
-mod transport_support;
+use crate::qp_support;
+use crate::transport_support;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

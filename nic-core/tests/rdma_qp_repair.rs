@@ -1,7 +1,7 @@
 //! How queue pairs repair losses and react to marks: reports of early packets, true and false, and notifications of congestion.
 
-mod qp_support;
-mod transport_support;
+use crate::qp_support;
+use crate::transport_support;
 
 use qp_support::*;
 use ringbell_nic_abi::{NakCode, RoceOpcode};

@@ -1,6 +1,6 @@
 //! RDMA over plain UDP sockets: faults of the network, packets from other sockets, a peer that ends, and a capture. Sockets are real, time is virtual.
 
-mod transport_support;
+use crate::transport_support;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::BorrowedFd;

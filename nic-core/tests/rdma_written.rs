@@ -1,6 +1,6 @@
 //! Receives that a peer writes by WRITEs with immediate data: content, order, keys, and peers that break the rules.
 
-mod transport_support;
+use crate::transport_support;
 
 use ringbell_nic_abi::Status;
 use ringbell_nic_core::port::impair::{Faults, Impair};

@@ -1,6 +1,6 @@
 //! A peer whose WRITEs into exposed receives lie: keys, addresses, lengths, operations, numbers and immediate data, with a right CRC.
 
-mod transport_support;
+use crate::transport_support;
 
 use std::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;

@@ -1,6 +1,6 @@
 //! RoCEv2 packets judged by scapy (headers, invariant CRC) and tshark (every field). A missing tool is skipped, visibly.
 
-mod scapy_support;
+use crate::scapy_support;
 
 use std::io::Write;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};

@@ -1,7 +1,7 @@
 //! Host memory that local peers map: announced while links are up, one copy, withdrawn before it is freed, and
 //! never confused with later memory at its address or descriptor.
 
-mod nic_support;
+use crate::nic_support;
 
 use std::time::Duration;
 
@@ -232,7 +232,11 @@ fn a_killed_peer_does_not_hold_memory() {
     let l = listener(&[&h], 0, 7);
     let exe = std::env::current_exe().expect("own path");
     let mut child = std::process::Command::new(exe)
-        .args(["--exact", "child_that_maps_and_is_killed", "--nocapture"])
+        .args([
+            "--exact",
+            "shared_memory::child_that_maps_and_is_killed",
+            "--nocapture",
+        ])
         .env("RB_TEST_MAPPING_CHILD", dir.path())
         .stdout(std::process::Stdio::null())
         .spawn()

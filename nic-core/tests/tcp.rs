@@ -1,6 +1,6 @@
 //! TCP transports over the in-memory switch, in virtual time: every run is the same.
 
-mod transport_support;
+use crate::transport_support;
 
 use std::collections::HashMap;
 use std::net::SocketAddrV4;

@@ -3,7 +3,7 @@
 //! The same in each run; `RINGBELL_FUZZ_ROUNDS` makes it longer. `fuzz/` has the same targets for
 //! coverage-guided fuzzing.
 
-mod transport_support;
+use crate::transport_support;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 

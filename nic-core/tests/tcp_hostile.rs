@@ -1,6 +1,6 @@
 //! TCP under attack, in virtual time: SYN floods, blind resets, blind data, reused ports (RFC 4987, RFC 5961).
 
-mod transport_support;
+use crate::transport_support;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;

@@ -4,7 +4,7 @@
 //! `RINGBELL_TCP_LINUX_MIB` sets the size of a transfer (default 16).
 #![allow(clippy::disallowed_methods)] // Real time at the edge.
 
-mod transport_support;
+use crate::{need, transport_support};
 
 use std::fs::File;
 use std::io::BufWriter;

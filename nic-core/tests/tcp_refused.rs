@@ -1,6 +1,6 @@
 //! Hosts that report that no process receives there, and peers that are merely stopped.
 
-mod transport_support;
+use crate::transport_support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! NICs with several ports: the forwarding table chooses the port, and each port keeps its own MTU and checksums.
 
-mod transport_support;
+use crate::transport_support;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 

@@ -2,7 +2,7 @@
 //! `/dev/net/tun`, `ip`, and scapy, which `cargo xtask test` installs below `target/venv`; what is missing is
 //! skipped, visibly.
 
-mod transport_support;
+use crate::transport_support;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

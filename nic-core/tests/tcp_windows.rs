@@ -1,6 +1,6 @@
 //! Windows that close and open, full ports, and the timers that smoltcp then loses.
 
-mod transport_support;
+use crate::transport_support;
 
 use std::time::Duration;
 

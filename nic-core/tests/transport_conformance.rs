@@ -1,7 +1,7 @@
 //! The rules of [`transport_rules`] for the transports that there are, over memory of the host.
 
-mod nic_support;
-mod transport_rules;
+use crate::nic_support;
+use crate::transport_rules;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

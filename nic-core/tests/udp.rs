@@ -1,7 +1,7 @@
 //! Streams over plain UDP in virtual time: every byte over a wire that loses nothing; over others every byte or an error that names the gap.
 
-mod scapy_support;
-mod transport_support;
+use crate::scapy_support;
+use crate::transport_support;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;

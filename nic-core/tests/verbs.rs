@@ -1,8 +1,7 @@
 //! Queue pairs on host memory, by the face that programs have.
 #![allow(clippy::disallowed_methods)] // Waits for packets of a real socket.
 
-#[path = "verbs_support/ends.rs"]
-mod ends;
+use crate::ends;
 
 use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};

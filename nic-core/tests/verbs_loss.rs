@@ -1,7 +1,6 @@
 //! Connections of contexts over cables that lose, swap, repeat, damage and mark packets, in virtual time.
 
-#[path = "verbs_support/ends.rs"]
-mod ends;
+use crate::ends;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

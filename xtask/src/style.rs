@@ -32,6 +32,15 @@ pub(crate) fn check() -> Result<Outcome> {
             }
         }
     }
+    for main in files.iter().filter(|p| p.ends_with("tests/main.rs")) {
+        let folder = main.trim_end_matches("main.rs");
+        let manifest = format!("{}Cargo.toml", folder.trim_end_matches("tests/"));
+        let beside = files
+            .iter()
+            .filter_map(|p| p.strip_prefix(folder)?.strip_suffix(".rs"));
+        let (main, manifest) = (read(main)?, read(manifest)?);
+        breaches.extend(forgotten(folder, beside, &main, &manifest));
+    }
     breaches.sort();
     breaches.dedup();
     for breach in &breaches {
@@ -97,6 +106,24 @@ fn file(path: &str, text: &str) -> Vec<String> {
     breaches
 }
 
+/// Files of a folder of tests that are neither modules of its program nor programs of the manifest: no test of theirs would run.
+fn forgotten<'a>(
+    folder: &str,
+    beside: impl Iterator<Item = &'a str>,
+    main: &str,
+    manifest: &str,
+) -> Vec<String> {
+    let known = |name: &str| {
+        main.lines().any(|l| l == format!("mod {name};"))
+            || manifest.contains(&format!("path = \"tests/{name}.rs\""))
+    };
+    let files = beside.filter(|name| *name != "main" && !name.contains('/'));
+    files
+        .filter(|name| !known(name))
+        .map(|name| format!("{folder}{name}.rs: never compiled; name it in {folder}main.rs"))
+        .collect()
+}
+
 /// Files that users run: no tests, mocks or tools of this repository.
 fn is_product(path: &str) -> bool {
     let inside = path.starts_with("src/") || path.contains("/src/");
@@ -157,6 +184,16 @@ fn has_reason(reasons: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_test_file_that_no_program_contains_is_found() {
+        let files = ["main", "a", "b", "c", "support/mod"].into_iter();
+        let found = forgotten("x/tests/", files, "mod a;\n", "path = \"tests/b.rs\"\n");
+        assert_eq!(
+            found,
+            ["x/tests/c.rs: never compiled; name it in x/tests/main.rs"]
+        );
+    }
 
     #[test]
     fn long_files_and_exceptions_without_a_reason_are_found() {

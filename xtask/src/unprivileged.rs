@@ -21,10 +21,9 @@ const USER: u32 = 60_999;
 
 /// The tests, as the runner's filter: those of devices, namespaces, files, sockets, limits and processes. The rest computes, and
 /// needs no right of the system.
-const WANTED: &str = "(package(ringbell) & (binary(card) | binary(communicator_memory) | binary(progress) | binary(sockets) | binary(ringbell))) \
-    | (package(ringbell-cli) & (binary(nc) | binary(udp) | binary(hosts) | binary(run) | binary(cli) | binary(command_line) | binary(descriptors) \
-    | binary(faults) | binary(regs_live) | binary(tutorial) | binary(ends) | binary(ringbell))) \
-    | (package(ringbell-nic-core) & (binary(tcp_linux) | binary(tcp_scapy) | binary(networks) | test(cache) | test(shmem) | test(port::))) \
+const WANTED: &str = "(package(ringbell) & (test(/^(card|communicator_memory|progress|sockets)::/) | binary(ringbell))) \
+    | (package(ringbell-cli) & (test(/^(nc|udp|hosts|run|cli|command_line|descriptors|faults|regs_live|tutorial|ends)::/) | binary(ringbell))) \
+    | (package(ringbell-nic-core) & (test(/^(tcp_linux|tcp_scapy|networks)::/) | test(cache) | test(shmem) | test(port::))) \
     | package(ringbell-card) | package(ringbell-job)";
 
 /// Shell script with the mounts for the user, written to a file of the step. `$1`: the step's folder; `$2`: cargo's; `$3`: the

@@ -2,8 +2,7 @@
 //! arguments by name and kind, and codes have the same numbers.
 #![allow(clippy::disallowed_methods)] // Reads sources and the built library.
 
-#[path = "../../../cli/tests/common/mod.rs"]
-mod common;
+use crate::common;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,11 +1,9 @@
 //! Tests of the C API from programs that gcc compiles as C99.
 #![allow(clippy::disallowed_methods)] // Starts compilers and programs.
 
-#[path = "../../../cli/tests/common/mod.rs"]
-mod common;
-mod compile;
-#[path = "../../../cuda-kernels/tests/common/mock_driver.rs"]
-mod mock_driver;
+use crate::common;
+use crate::compile;
+use crate::mock_driver;
 
 use std::path::Path;
 use std::process::Command;

@@ -4,9 +4,7 @@ use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
 use std::process::Command;
 
-#[allow(dead_code)] // The fields that no test names.
-#[path = "../src/abi.rs"]
-mod abi;
+use crate::abi;
 
 /// Rows of structure, field and place; without a field, of the size.
 macro_rules! rows {

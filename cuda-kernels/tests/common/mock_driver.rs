@@ -122,6 +122,25 @@ pub fn ends_under_mock(test: &str, faults: &str, said: &[&str], body: impl FnOnc
     assert!(!success && all, "{test} did not end with {said:?}:\n{text}");
 }
 
+/// The name of the test `test` in this program, with the module that it is in.
+pub fn full_name(test: &str) -> String {
+    let exe = std::env::current_exe().expect("a test has a path");
+    let list = Command::new(exe)
+        .args(["--list", "--format", "terse", "--include-ignored"])
+        .output()
+        .expect("the test itself starts");
+    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+    let names = list.lines().filter_map(|l| l.strip_suffix(": test"));
+    let named = |n: &&str| n.rsplit("::").next() == Some(test);
+    let found: Vec<&str> = names.filter(named).collect();
+    assert_eq!(
+        found.len(),
+        1,
+        "one test is named {test}, not {found:?}: it is started again by that name"
+    );
+    found[0].to_owned()
+}
+
 fn again(test: &str, dir: &Path, faults: &str) {
     let (success, text) = run(test, dir, faults);
     assert!(
@@ -136,7 +155,8 @@ fn run(test: &str, dir: &Path, faults: &str) -> (bool, String) {
     let log = dir.join("output");
     let out = std::fs::File::create(&log).expect("a fresh folder");
     let mut child = Command::new(exe)
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .arg(full_name(test))
+        .args(["--exact", "--nocapture", "--test-threads=1"])
         .env(INSIDE, "1")
         .env("RINGBELL_MOCK_CUDA", faults)
         .env("LD_LIBRARY_PATH", dir)

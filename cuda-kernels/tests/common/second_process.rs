@@ -67,7 +67,8 @@ impl Second {
     pub fn start_with(test: &str, role: &str, faults: &str) -> Second {
         let exe = std::env::current_exe().expect("a test has a path");
         let mut child = Command::new(exe)
-            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .arg(crate::mock_driver::full_name(test))
+            .args(["--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env("RINGBELL_MOCK_CUDA", faults)
             .stdin(Stdio::piped())

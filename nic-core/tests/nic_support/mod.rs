@@ -228,7 +228,7 @@ impl Via {
 }
 
 /// Tests of both transports, from functions of a [`Via`].
-#[macro_export]
+#[allow(unused_macros)] // Not every user of this module has tests of both.
 macro_rules! over_both {
     ($($name:ident),+ $(,)?) => {
         mod local {

@@ -449,10 +449,10 @@ pub fn malformed_frames_are_dropped_and_counted(mut link: Link) {
 
 /// A test for each rule and port: `name => function that makes a link`, which gives `None`, with a line of its own, where the port
 /// cannot be made.
-macro_rules! conformance {
+macro_rules! port_conformance {
     ($($name:ident => $link:path,)*) => { $(
         mod $name {
-            conformance! { @rules $link:
+            port_conformance! { @rules $link:
                 every_frame_arrives_once_and_whole_at_every_size,
                 frames_of_mixed_sizes_keep_their_order,
                 a_sender_without_room_receives_and_goes_on_later,

@@ -9,6 +9,7 @@ mod run;
 mod suite;
 mod summary;
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -109,10 +110,15 @@ fn build(out: &Path, dev: bool, nccl: Option<&Path>) -> Result<()> {
     let runner = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
     place(&runner, &out.join("bin/runner"))?;
     let mut tests = suite::Tests::new();
+    let mut listed = BTreeMap::new();
     for program in &PROGRAMS {
-        let placed = out.join("tests").join(program.name);
-        place(find_in(&built, program.package, program.target)?, &placed)?;
-        tests.insert(program.name.to_owned(), suite::list(&placed)?);
+        let placed = out.join("tests").join(program.package);
+        if !listed.contains_key(program.package) {
+            place(find_in(&built, program.package, "all")?, &placed)?;
+            listed.insert(program.package, suite::list(&placed)?);
+        }
+        let own = listed[program.package].iter().filter(|t| program.has(t));
+        tests.insert(program.name.to_owned(), own.cloned().collect());
     }
     suite::kernels(&out.join("tests/kernels"))?;
     pack_nccl(out, nccl)?;
@@ -182,20 +188,12 @@ fn cargo_build(profile: &str) -> Result<String> {
     let mut cargo = test::cargo();
     // The whole workspace, as the step `tests`: another selection would be other features, and another build.
     cargo.args(["build", "--workspace", "--message-format=json"]);
-    // Its tests want Verilator, and one has the name of a program of the suite.
+    // Its tests want Verilator.
     cargo.args(["--exclude", "ringbell-hw-sim"]);
     cargo.args(["--bin", "ringbell"]);
     cargo.args(["--profile", profile]);
-    let mut targets: Vec<&str> = PROGRAMS.iter().map(|t| t.target).collect();
-    targets.sort_unstable();
-    targets.dedup();
-    for target in targets {
-        cargo.args(["--test", target]);
-    }
-    println!(
-        "$ cargo build --workspace ({} test programs and the command)",
-        PROGRAMS.len()
-    );
+    cargo.args(["--test", "all"]);
+    println!("$ cargo build --workspace (the test programs and the command)");
     let built = cargo
         .stderr(Stdio::inherit())
         .output()
@@ -312,22 +310,22 @@ mod tests {
 
     #[test]
     fn test_binaries_are_found_in_cargos_messages() {
-        let said = r#"{"reason":"compiler-artifact","package_id":"path+file:///w/ringbell#0.1.0","target":{"name":"cuda"},"executable":"/t/cuda-1"}
+        let said = r#"{"reason":"compiler-artifact","package_id":"path+file:///w/ringbell#0.1.0","target":{"name":"all"},"executable":"/t/all-1"}
 not json
-{"reason":"compiler-artifact","package_id":"path+file:///w/x/cuda-kernels#ringbell-cuda-kernels@0.1.0","target":{"name":"cuda"},"executable":"/t/cuda-2"}
+{"reason":"compiler-artifact","package_id":"path+file:///w/x/cuda-kernels#ringbell-cuda-kernels@0.1.0","target":{"name":"all"},"executable":"/t/all-2"}
 {"reason":"compiler-artifact","package_id":"path+file:///w/x#lib@0.1.0","target":{"name":"lib"},"executable":null}"#;
         let found = executables(said);
         assert_eq!(found.len(), 2);
         assert_eq!(
             found[0],
-            ("ringbell".into(), "cuda".into(), "/t/cuda-1".into())
+            ("ringbell".into(), "all".into(), "/t/all-1".into())
         );
         assert_eq!(
             found[1],
             (
                 "ringbell-cuda-kernels".into(),
-                "cuda".into(),
-                "/t/cuda-2".into()
+                "all".into(),
+                "/t/all-2".into()
             )
         );
     }

@@ -182,7 +182,7 @@ fn correctness(plan: &mut Plan<'_>, real: bool, short: bool, tests: &Tests) {
         let Some(all) = tests.get(program.name) else {
             continue;
         };
-        let (name, path) = (program.name, format!("tests/{}", program.name));
+        let (name, path) = (program.name, format!("tests/{}", program.package));
         let env = environment(plan, real);
         let step = plan.add(&format!("suite-{name}"), Correctness, 120, &path, "");
         step.tests = suite::sample(all, short);
@@ -214,8 +214,9 @@ fn sanitizers(plan: &mut Plan<'_>, real: bool) {
     for (program, test, tools) in SANITIZED {
         for tool in tools {
             let name = format!("{program}-{test}");
-            let path = format!("tests/{program}");
-            let args = format!("{test} --exact --nocapture --test-threads=1");
+            let of = PROGRAMS.iter().find(|p| p.name == program);
+            let path = format!("tests/{}", of.map_or(program, |p| p.package));
+            let args = format!("{program}::{test} --exact --nocapture --test-threads=1");
             let env = environment(plan, real);
             sanitize(plan, tool, &name, &path, &args, env);
         }

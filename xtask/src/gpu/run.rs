@@ -270,9 +270,7 @@ pub(super) fn one(step: &Step, gpu: &str, out: &Path, limit: Duration) -> Result
             });
         }
         if start.elapsed() > limit {
-            let group = format!("-{}", child.id());
-            let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
-            let _ = child.kill();
+            crate::steps::end_group(&child);
             let _ = child.wait();
             return Ok(End::Failed(format!(
                 "not done after {} s; see {}",

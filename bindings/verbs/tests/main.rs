@@ -1,0 +1,10 @@
+//! All integration tests of this package as one program, so that one program is linked.
+//!
+//! A file beside this one is a module. `cargo test -p PACKAGE --test all NAME` runs the tests whose name contains NAME.
+
+#[allow(dead_code)] // What no test names.
+#[path = "../src/abi.rs"]
+mod abi;
+
+mod extended;
+mod layout;
