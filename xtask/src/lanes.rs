@@ -1,0 +1,386 @@
+//! Steps side by side: a lane for cargo, which locks its folder, and a lane for programs that run beside it.
+//!
+//! Each step is this program once more, with its output in a pipe. So the output of a step has its name in front of each line, a
+//! log of its own in `target/steps/`, and a deadline; a panic ends that step alone.
+
+#![allow(clippy::disallowed_methods)] // Runs programs and times them.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context as _, Result};
+
+use crate::steps::Outcome;
+use crate::summary::Summary;
+use crate::{root, target};
+
+/// Longest time of one step. The whole of CI has 90 minutes.
+const LIMIT: Duration = Duration::from_secs(40 * 60);
+/// Time between two lines that name the running steps.
+const HEARTBEAT: Duration = Duration::from_secs(60);
+/// Set in a step's process: what all steps share is built.
+const BUILT: &str = "RINGBELL_XTASK_BUILT";
+/// The step that builds what the others start.
+pub(crate) const BUILD: &str = "build";
+
+/// Where a step runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lane {
+    /// One at a time, in order: cargo locks its folder.
+    Cargo,
+    /// Beside it.
+    Beside,
+}
+
+/// A step: its name, its lane, the steps that come before it, and what it does.
+#[derive(Clone, Copy)]
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) lane: Lane,
+    pub(crate) after: &'static [&'static str],
+    pub(crate) run: fn() -> Result<Outcome>,
+}
+
+/// How a step ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    Passed,
+    Skipped(String),
+    Failed(String),
+}
+
+/// Whether an earlier step of this run has built what the steps share.
+pub(crate) fn is_built() -> bool {
+    std::env::var_os(BUILT).is_some()
+}
+
+/// The folder with the logs of the steps.
+pub(crate) fn logs() -> PathBuf {
+    target().join("steps")
+}
+
+/// Runs one step in this process, and leaves its end where the process that started this one reads it.
+pub(crate) fn one(step: &Step) -> Result<bool> {
+    let end = match (step.run)() {
+        Ok(Outcome::Passed) => End::Passed,
+        Ok(Outcome::Skipped(why)) => End::Skipped(why),
+        Err(error) => End::Failed(format!("{error:#}")),
+    };
+    let text = match &end {
+        End::Passed => "passed".to_owned(),
+        End::Skipped(why) => format!("skipped {why}"),
+        End::Failed(why) => format!("failed {why}"),
+    };
+    std::fs::create_dir_all(logs())?;
+    std::fs::write(end_of(step.name), text).context("cannot write how the step ended")?;
+    Ok(!matches!(end, End::Failed(_)))
+}
+
+fn end_of(name: &str) -> PathBuf {
+    logs().join(format!("{name}.end"))
+}
+
+/// A step under way.
+struct Running {
+    step: Step,
+    child: Child,
+    start: Instant,
+    forwarded: Vec<JoinHandle<()>>,
+}
+
+/// Runs all steps, also after one failed, and prints how each ended; true when none failed.
+pub(crate) fn run(steps: &[Step]) -> Result<bool> {
+    std::fs::create_dir_all(logs()).context("cannot make the folder of the logs")?;
+    let mut waiting: Vec<Step> = steps.to_vec();
+    let mut running: Vec<Running> = Vec::new();
+    let mut ends: BTreeMap<&'static str, End> = BTreeMap::new();
+    let mut summary = Summary::default();
+    let mut said = Instant::now();
+    while !waiting.is_empty() || !running.is_empty() {
+        let mut i = 0;
+        while i < running.len() {
+            match running[i].ended()? {
+                None => i += 1,
+                Some(end) => {
+                    let done = running.swap_remove(i);
+                    let took = done.start.elapsed();
+                    println!(
+                        "<== {}: {} ({:.0} s)",
+                        done.step.name,
+                        first_line(&end),
+                        took.as_secs_f64()
+                    );
+                    summary.add(done.step.name, &end, took, &log_of(done.step.name));
+                    ends.insert(done.step.name, end);
+                }
+            }
+        }
+        while let Some(next) = next(&waiting, &running, &ends, steps) {
+            let step = waiting.remove(next);
+            let broken = step
+                .after
+                .iter()
+                .find(|name| matches!(ends.get(*name), Some(End::Failed(_))));
+            if let Some(name) = broken {
+                let end = End::Failed(format!("not run, because `{name}` failed"));
+                summary.add(step.name, &end, Duration::ZERO, &log_of(step.name));
+                ends.insert(step.name, end);
+                continue;
+            }
+            println!("==> {}", step.name);
+            running.push(Running::start(step, ends.get(BUILD) == Some(&End::Passed))?);
+        }
+        if said.elapsed() > HEARTBEAT {
+            said = Instant::now();
+            let names: Vec<String> = running
+                .iter()
+                .map(|r| format!("{} for {} s", r.step.name, r.start.elapsed().as_secs()))
+                .collect();
+            println!("... {}; {} steps wait", names.join(", "), waiting.len());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    summary.print();
+    Ok(!ends.values().any(|end| matches!(end, End::Failed(_))))
+}
+
+/// The next step that can begin: its lane is free, and all that come before it have ended.
+fn next(
+    waiting: &[Step],
+    running: &[Running],
+    ends: &BTreeMap<&'static str, End>,
+    all: &[Step],
+) -> Option<usize> {
+    let busy: Vec<Lane> = running.iter().map(|r| r.step.lane).collect();
+    ready(waiting, &busy, &|name| {
+        // What is no part of this run holds nothing up.
+        ends.contains_key(name) || !all.iter().any(|s| s.name == name)
+    })
+}
+
+fn ready(waiting: &[Step], busy: &[Lane], ended: &dyn Fn(&str) -> bool) -> Option<usize> {
+    let begins =
+        |step: &Step| !busy.contains(&step.lane) && step.after.iter().all(|name| ended(name));
+    waiting.iter().position(begins)
+}
+
+fn log_of(name: &str) -> PathBuf {
+    logs().join(format!("{name}.log"))
+}
+
+fn first_line(end: &End) -> String {
+    let (word, why) = match end {
+        End::Passed => return "passed".into(),
+        End::Skipped(why) => ("SKIPPED", why),
+        End::Failed(why) => ("FAILED", why),
+    };
+    format!("{word}: {}", why.lines().next().unwrap_or_default())
+}
+
+impl Running {
+    fn start(step: Step, built: bool) -> Result<Running> {
+        let _ = std::fs::remove_file(end_of(step.name));
+        // This very program: a build of the workspace may put another in its place meanwhile.
+        let mut command = Command::new(format!("/proc/{}/exe", std::process::id()));
+        command.current_dir(root()).args(["step", step.name]);
+        if built {
+            command.env(BUILT, "1");
+        }
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start the step {}", step.name))?;
+        let log = log_of(step.name);
+        let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let log = Arc::new(Mutex::new(file));
+        let mut forwarded = Vec::new();
+        let pipes: [Option<Box<dyn Read + Send>>; 2] = [
+            child.stdout.take().map(|p| Box::new(p) as _),
+            child.stderr.take().map(|p| Box::new(p) as _),
+        ];
+        for pipe in pipes.into_iter().flatten() {
+            let (log, name) = (log.clone(), step.name);
+            forwarded.push(std::thread::spawn(move || forward(name, pipe, &log)));
+        }
+        Ok(Running {
+            step,
+            child,
+            start: Instant::now(),
+            forwarded,
+        })
+    }
+
+    /// How it ended; `None` while it runs.
+    fn ended(&mut self) -> Result<Option<End>> {
+        if let Some(status) = self.child.try_wait().context("cannot wait for a step")? {
+            // Programs that a step has left behind may hold the pipes.
+            let patience = Instant::now();
+            while self.forwarded.iter().any(|t| !t.is_finished())
+                && patience.elapsed() < Duration::from_secs(2)
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let text = std::fs::read_to_string(end_of(self.step.name));
+            return Ok(Some(
+                match text
+                    .as_deref()
+                    .map(|t| t.split_once(' ').unwrap_or((t, "")))
+                {
+                    Ok(("passed", _)) if status.success() => End::Passed,
+                    Ok(("skipped", why)) if status.success() => End::Skipped(why.to_owned()),
+                    Ok(("failed", why)) => End::Failed(why.to_owned()),
+                    _ => End::Failed(format!("its process ended with {status}")),
+                },
+            ));
+        }
+        if self.start.elapsed() > LIMIT {
+            kill_tree(self.child.id());
+            let _ = self.child.wait();
+            return Ok(Some(End::Failed(format!(
+                "not done after {} s, and stopped",
+                LIMIT.as_secs()
+            ))));
+        }
+        Ok(None)
+    }
+}
+
+fn forward(name: &str, pipe: Box<dyn Read + Send>, log: &Mutex<File>) {
+    let mut reader = BufReader::new(pipe);
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+        let text = String::from_utf8_lossy(&line);
+        println!("{name} | {}", text.trim_end());
+        // Without its log a step's lines are still printed.
+        let _ = log
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .write_all(&line);
+        line.clear();
+    }
+}
+
+/// Ends a process and its descendants. They are in this process's group, so that Ctrl-C reaches them.
+fn kill_tree(pid: u32) {
+    for child in children(pid) {
+        kill_tree(child);
+    }
+    if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+/// The children of a process, by /proc.
+fn children(pid: u32) -> Vec<u32> {
+    let Ok(all) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let of = |entry: std::fs::DirEntry| -> Option<u32> {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        // After the name in parentheses: the state, then the parent.
+        let parent = stat.rsplit(')').next()?.split_whitespace().nth(1)?;
+        (parent.parse() == Ok(pid)).then_some(number)
+    };
+    all.filter_map(|entry| of(entry.ok()?)).collect()
+}
+
+/// Finds a step by its name.
+pub(crate) fn find<'a>(steps: &'a [Step], name: &str) -> Result<&'a Step> {
+    match steps.iter().find(|s| s.name == name) {
+        Some(step) => Ok(step),
+        None => {
+            let names: Vec<&str> = steps.iter().map(|s| s.name).collect();
+            bail!("there is no step `{name}`; there are {}", names.join(", "))
+        }
+    }
+}
+
+/// Whether a path is a log of a step; for messages.
+pub(crate) fn shown(path: &Path) -> String {
+    path.strip_prefix(root())
+        .unwrap_or(path)
+        .display()
+        .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(name: &'static str, lane: Lane, after: &'static [&'static str]) -> Step {
+        Step {
+            name,
+            lane,
+            after,
+            run: || Ok(Outcome::Passed),
+        }
+    }
+
+    #[test]
+    fn a_step_begins_when_its_lane_is_free_and_those_before_it_have_ended() {
+        let steps = [
+            step("tests", Lane::Cargo, &["build"]),
+            step("docs", Lane::Cargo, &[]),
+            step("mpi", Lane::Beside, &["build"]),
+        ];
+        assert_eq!(ready(&steps, &[], &|_| false), Some(1));
+        assert_eq!(ready(&steps, &[Lane::Cargo], &|_| false), None);
+        assert_eq!(ready(&steps, &[Lane::Cargo], &|_| true), Some(2));
+        assert_eq!(ready(&steps, &[], &|_| true), Some(0));
+    }
+
+    #[test]
+    fn every_step_has_a_name_of_its_own_and_comes_after_known_ones() {
+        let all = crate::test::all();
+        for (i, step) in all.iter().enumerate() {
+            assert!(
+                all[..i].iter().all(|s| s.name != step.name),
+                "{}",
+                step.name
+            );
+            for before in step.after {
+                let known = all[..i].iter().any(|s| s.name == *before);
+                assert!(
+                    known,
+                    "{} comes after {before}, which comes later",
+                    step.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_children_of_a_process_are_found_and_ended() {
+        let mut sh = Command::new("sh")
+            .args(["-c", "sleep 60 & sleep 60 & wait"])
+            .spawn()
+            .expect("a shell");
+        let limit = Instant::now() + Duration::from_secs(20);
+        while children(sh.id()).len() < 2 {
+            assert!(Instant::now() < limit, "two children");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let below = children(sh.id());
+        kill_tree(sh.id());
+        assert!(!sh.wait().expect("our child").success());
+        for pid in below {
+            let gone = || {
+                std::fs::read_to_string(format!("/proc/{pid}/stat"))
+                    .map_or(true, |s| s.contains(") Z"))
+            };
+            while !gone() {
+                assert!(Instant::now() < limit, "{pid} is left");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
