@@ -176,7 +176,7 @@ fn shown_without_output(tests: &mut Command) -> Result<()> {
         }
         if inside {
             hidden += &(line + "\n");
-        } else if !(line.starts_with("test ") && line.ends_with(" ok")) && !line.is_empty() {
+        } else if !(line.is_empty() || line.starts_with("test ") && line.ends_with(" ok")) {
             println!("{line}");
         }
     }
