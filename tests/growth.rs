@@ -258,7 +258,7 @@ fn a_killed_rank_leaves_no_directory() {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args([
                 "--exact",
-                "the_rank_that_is_killed",
+                "growth::the_rank_that_is_killed",
                 "--ignored",
                 "--nocapture",
             ])

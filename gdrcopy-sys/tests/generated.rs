@@ -1,7 +1,6 @@
-//! The bindings against what bindgen makes of the header: `cargo test -p gdrcopy-sys --features bindgen --test generated`.
+//! The bindings against what bindgen makes of the header: `cargo test -p gdrcopy-sys --features bindgen --test all generated`.
 //!
 //! With `GDRCOPY_UPDATE=1` it writes them.
-#![cfg(feature = "bindgen")]
 
 use std::path::Path;
 

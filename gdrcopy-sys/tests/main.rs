@@ -3,4 +3,6 @@
 //! A file beside this one is a module. `cargo test -p PACKAGE --test all NAME` runs the tests whose name contains NAME.
 
 mod abi;
+#[cfg(feature = "bindgen")]
+mod generated;
 mod load;

@@ -1,7 +1,7 @@
 //! Each arithmetic form against Rust's own, with edge values and random inputs.
 //!
 //! A form is compiled into a kernel of one thread for each pair of inputs: three operands in, one result out.
-#![allow(missing_docs)]
+#![allow(missing_docs)] // Tests.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! All integration tests of this package as one program, so that one program is linked.
 //!
 //! A file beside this one is a module. `cargo test -p PACKAGE --test all NAME` runs the tests whose name contains NAME.
+#![allow(clippy::duplicate_mod)] // Support that tests of other programs include brings along what it needs.
 
 mod collective_support;
 #[path = "verbs_support/ends.rs"]
@@ -22,6 +23,7 @@ mod collective_bits;
 mod collective_direct;
 mod collective_faults;
 mod collective_fuzz;
+mod collective_hostile;
 mod collective_itself;
 mod collective_leaving;
 mod collective_ops;

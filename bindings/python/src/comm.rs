@@ -144,7 +144,12 @@ impl Comm {
         let kind = named(CollectiveKind::ALL, CollectiveKind::name, kind, "kind")?;
         if let Some(note) = options.algo.and_then(|algo| renamed(kind, algo)) {
             // The caller of the communicator's method, which calls `post`.
-            PyErr::warn(py, &py.get_type::<PyDeprecationWarning>(), &CString::new(note)?, 2)?;
+            PyErr::warn(
+                py,
+                &py.get_type::<PyDeprecationWarning>(),
+                &CString::new(note)?,
+                2,
+            )?;
         }
         let op = match op {
             Some(op) => named(ReduceOp::ALL, ReduceOp::name, op, "op")?,

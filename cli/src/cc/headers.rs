@@ -20,6 +20,7 @@ headers!(
     "ringbell.h",
     "ringbell.hpp",
     "ringbell_abi.h",
+    "ringbell_clang.h",
     "ringbell_collective.cuh",
     "ringbell_comm.h",
     "ringbell_comm_handle.h",

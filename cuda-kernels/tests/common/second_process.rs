@@ -1,5 +1,6 @@
 //! A second process of the same test: the first talks to it through its standard streams.
 #![allow(dead_code, unreachable_pub)] // Each test uses a part.
+#![allow(clippy::disallowed_methods)] // At the edge: deadlines, so that a hang fails.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};

@@ -94,6 +94,7 @@ pub fn files() -> PathBuf {
 const SOURCES: [(&str, &str); 6] = [
     // For the emulated GPU alone.
     ("bus_traffic", "cuda-kernels/tests/kernels/bus_traffic.cu"),
+    // For the emulated GPU alone.
     ("ptx_simple", "cuda-kernels/tests/kernels/ptx_simple.cu"),
     ("selftest", "cuda-kernels/tests/kernels/selftest.cu"),
     ("count", "tests/engines_kernel/count.cu"),

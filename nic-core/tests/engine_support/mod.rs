@@ -1,5 +1,5 @@
 //! Two NICs over each transport, and models of engines' output for a stream.
-
+#![allow(clippy::disallowed_methods)] // A deadline, so that a hang fails.
 #![allow(dead_code)] // Each test uses a part of it.
 
 use super::nic_support::*;
