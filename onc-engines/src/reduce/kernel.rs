@@ -2,11 +2,14 @@
 #![allow(unsafe_code)] // Raw operands, and functions that enable CPU features.
 #![allow(clippy::missing_transmute_annotations)] // Both types stand in the signatures around each call.
 #![allow(clippy::useless_transmute)] // Of the macros, for bytes.
+#![allow(clippy::needless_range_loop)] // Adapters of iterators are functions, not inlined without link-time optimisation.
 
 use std::marker::PhantomData;
 
 use ringbell_nic_abi::{DataType, ReduceOp};
 
+#[cfg(target_arch = "x86_64")]
+use super::level::{Avx2, Avx512};
 use super::level::{Baseline, Isa, Level, LINE};
 use super::number::{Max, Min, Number, Operator, Prod, Sum};
 
@@ -79,13 +82,13 @@ unsafe fn run(
     // SAFETY: the caller's contract.
     unsafe {
         match level {
-            Level::Baseline => baseline(dtype, op, &run),
+            Level::Baseline => by_type::<Baseline>(dtype, op, &run),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => avx2(dtype, op, &run),
+            Level::Avx2 => by_type::<Avx2>(dtype, op, &run),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => avx512(dtype, op, &run),
+            Level::Avx512 => by_type::<Avx512>(dtype, op, &run),
             #[cfg(not(target_arch = "x86_64"))]
-            _ => baseline(dtype, op, &run),
+            _ => by_type::<Baseline>(dtype, op, &run),
         }
     }
     #[cfg(target_arch = "x86_64")]
@@ -137,8 +140,8 @@ unsafe fn store_lines<I: Isa, const N: usize>(
     // SAFETY: the caller's contract.
     unsafe {
         if streaming {
-            for (i, line) in lines.into_iter().enumerate() {
-                I::store_streaming(to.add(i * LINE), line);
+            for line in 0..N {
+                I::store_streaming(to.add(line * LINE), lines[line]);
             }
         } else {
             to.cast::<[[u8; LINE]; N]>().write_unaligned(lines);
@@ -162,18 +165,18 @@ macro_rules! plain {
             }
             #[inline(always)]
             unsafe fn apply<I: Isa, O: Operator>(mut a: Self::Value, b: Self::Value) -> Self::Value {
-                for (a, b) in a.iter_mut().zip(&b) {
-                    for (a, b) in a.iter_mut().zip(b) {
-                        *a = O::apply(*a, *b);
+                for line in 0..4 {
+                    for lane in 0..$lanes {
+                        a[line][lane] = O::apply(a[line][lane], b[line][lane]);
                     }
                 }
                 a
             }
             #[inline(always)]
             fn canonical(mut v: Self::Value) -> Self::Value {
-                for v in &mut v {
-                    for v in v {
-                        *v = v.canonical();
+                for line in 0..4 {
+                    for lane in 0..$lanes {
+                        v[line][lane] = v[line][lane].canonical();
                     }
                 }
                 v
@@ -206,26 +209,26 @@ macro_rules! half_block {
                 mut a: Self::Value,
                 b: Self::Value,
             ) -> Self::Value {
-                for (a, b) in a.iter_mut().zip(&b) {
-                    let $h = *a;
+                for line in 0..4 {
+                    let $h = a[line];
                     let mut x: [f32; 16] = $widen;
-                    let $h = *b;
+                    let $h = b[line];
                     let y: [f32; 16] = $widen;
-                    for (x, y) in x.iter_mut().zip(&y) {
-                        *x = O::apply(*x, *y);
+                    for lane in 0..16 {
+                        x[lane] = O::apply(x[lane], y[lane]);
                     }
                     let $v = x;
-                    *a = $narrow;
+                    a[line] = $narrow;
                 }
                 a
             }
             #[inline(always)]
             fn canonical(mut v: Self::Value) -> Self::Value {
-                for v in &mut v {
-                    for h in v {
+                for line in 0..4 {
+                    for lane in 0..16 {
                         // Above the bits of infinity: not a number.
-                        if *h & 0x7fff > $inf {
-                            *h = $nan;
+                        if v[line][lane] & 0x7fff > $inf {
+                            v[line][lane] = $nan;
                         }
                     }
                 }
@@ -264,7 +267,7 @@ half_block!(
 /// # Safety
 /// As [`fused`]; the CPU has the level.
 #[inline(always)]
-unsafe fn pass<I: Isa, B: Block, O: Operator>(p: &Pass<'_>) {
+unsafe fn pass<I: Compiled, B: Block, O: Operator>(p: &Pass<'_>) {
     let bytes = p.n * B::ELEMENT;
     let mut at = 0;
     if p.streaming {
@@ -276,7 +279,7 @@ unsafe fn pass<I: Isa, B: Block, O: Operator>(p: &Pass<'_>) {
         if head.is_multiple_of(B::ELEMENT) {
             at = head.min(bytes);
             // SAFETY: fewer than a block's bytes, inside the operands.
-            unsafe { partial::<I, B, O>(p, 0, at) };
+            unsafe { I::partial::<B, O>(p, 0, at) };
         }
     }
     // SAFETY: whole blocks inside the operands.
@@ -288,7 +291,7 @@ unsafe fn pass<I: Isa, B: Block, O: Operator>(p: &Pass<'_>) {
         }
     };
     // SAFETY: what is left is less than a block.
-    unsafe { partial::<I, B, O>(p, at, bytes - at) };
+    unsafe { I::partial::<B, O>(p, at, bytes - at) };
 }
 
 /// The whole blocks of `at..bytes`. Returns where they end.
@@ -375,68 +378,85 @@ unsafe fn partial<I: Isa, B: Block, O: Operator>(p: &Pass<'_>, at: usize, len: u
     }
 }
 
+/// The pass as functions that enable a level's features, one for each type and operation: in one function for
+/// all, they took the compiler twice as long.
+trait Compiled: Isa {
+    /// [`pass`].
+    ///
+    /// # Safety
+    /// As [`pass`].
+    unsafe fn pass<B: Block, O: Operator>(p: &Pass<'_>);
+
+    /// [`partial`], which a pass calls twice.
+    ///
+    /// # Safety
+    /// As [`partial`].
+    unsafe fn partial<B: Block, O: Operator>(p: &Pass<'_>, at: usize, len: usize);
+}
+
+macro_rules! compiled {
+    ($Level:ident, $(#[$features:meta])*) => {
+        impl Compiled for $Level {
+            $(#[$features])*
+            unsafe fn pass<B: Block, O: Operator>(p: &Pass<'_>) {
+                // SAFETY: the caller's contract.
+                unsafe { pass::<Self, B, O>(p) }
+            }
+            $(#[$features])*
+            #[inline(never)]
+            unsafe fn partial<B: Block, O: Operator>(p: &Pass<'_>, at: usize, len: usize) {
+                // SAFETY: the caller's contract.
+                unsafe { partial::<Self, B, O>(p, at, len) }
+            }
+        }
+    };
+}
+compiled!(Baseline,);
+#[cfg(target_arch = "x86_64")]
+compiled!(Avx2, #[target_feature(enable = "avx2,f16c")]);
+#[cfg(target_arch = "x86_64")]
+compiled!(
+    Avx512,
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
+);
+
+/// The pass of a type; `W` has the same sums and products. Those of signed numbers, which wrap, are those of unsigned.
+///
 /// # Safety
 /// As [`pass`].
-#[inline(always)]
-unsafe fn by_op<I: Isa, B: Block>(op: ReduceOp, p: &Pass<'_>) {
+unsafe fn by_op<I: Compiled, B: Block, W: Block>(op: ReduceOp, p: &Pass<'_>) {
     // SAFETY: the caller's contract.
     unsafe {
         match op {
-            ReduceOp::Sum => pass::<I, B, Sum>(p),
-            ReduceOp::Prod => pass::<I, B, Prod>(p),
-            ReduceOp::Min => pass::<I, B, Min>(p),
-            ReduceOp::Max => pass::<I, B, Max>(p),
+            ReduceOp::Sum => I::pass::<W, Sum>(p),
+            ReduceOp::Prod => I::pass::<W, Prod>(p),
+            ReduceOp::Min => I::pass::<B, Min>(p),
+            ReduceOp::Max => I::pass::<B, Max>(p),
         }
     }
 }
 
 /// # Safety
 /// As [`pass`].
-#[inline(always)]
-unsafe fn by_type<I: Isa>(dtype: DataType, op: ReduceOp, p: &Pass<'_>) {
+unsafe fn by_type<I: Compiled>(dtype: DataType, op: ReduceOp, p: &Pass<'_>) {
     // SAFETY: the caller's contract.
     unsafe {
         match dtype {
             // A copy keeps all bits, those of a NaN too.
             _ if p.srcs.len() == 1 => {
                 let n = p.n * dtype.bytes() as usize;
-                pass::<I, Plain<u8>, Sum>(&Pass { n, ..*p });
+                I::pass::<Plain<u8>, Sum>(&Pass { n, ..*p });
             }
-            DataType::F32 => by_op::<I, Plain<f32>>(op, p),
-            DataType::F64 => by_op::<I, Plain<f64>>(op, p),
-            DataType::F16 => by_op::<I, F16>(op, p),
-            DataType::Bf16 => by_op::<I, Bf16>(op, p),
-            DataType::I8 => by_op::<I, Plain<i8>>(op, p),
-            DataType::U8 => by_op::<I, Plain<u8>>(op, p),
-            DataType::I32 => by_op::<I, Plain<i32>>(op, p),
-            DataType::U32 => by_op::<I, Plain<u32>>(op, p),
-            DataType::I64 => by_op::<I, Plain<i64>>(op, p),
-            DataType::U64 => by_op::<I, Plain<u64>>(op, p),
+            DataType::F32 => by_op::<I, Plain<f32>, Plain<f32>>(op, p),
+            DataType::F64 => by_op::<I, Plain<f64>, Plain<f64>>(op, p),
+            DataType::F16 => by_op::<I, F16, F16>(op, p),
+            DataType::Bf16 => by_op::<I, Bf16, Bf16>(op, p),
+            DataType::I8 => by_op::<I, Plain<i8>, Plain<u8>>(op, p),
+            DataType::U8 => by_op::<I, Plain<u8>, Plain<u8>>(op, p),
+            DataType::I32 => by_op::<I, Plain<i32>, Plain<u32>>(op, p),
+            DataType::U32 => by_op::<I, Plain<u32>, Plain<u32>>(op, p),
+            DataType::I64 => by_op::<I, Plain<i64>, Plain<u64>>(op, p),
+            DataType::U64 => by_op::<I, Plain<u64>, Plain<u64>>(op, p),
         }
     }
-}
-
-/// # Safety
-/// As [`pass`].
-unsafe fn baseline(dtype: DataType, op: ReduceOp, p: &Pass<'_>) {
-    // SAFETY: the caller's contract.
-    unsafe { by_type::<Baseline>(dtype, op, p) };
-}
-
-/// # Safety
-/// As [`pass`]; AVX2 and F16C.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,f16c")]
-unsafe fn avx2(dtype: DataType, op: ReduceOp, p: &Pass<'_>) {
-    // SAFETY: the caller's contract.
-    unsafe { by_type::<super::level::Avx2>(dtype, op, p) };
-}
-
-/// # Safety
-/// As [`pass`]; AVX-512 F, BW, DQ and VL.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
-unsafe fn avx512(dtype: DataType, op: ReduceOp, p: &Pass<'_>) {
-    // SAFETY: the caller's contract.
-    unsafe { by_type::<super::level::Avx512>(dtype, op, p) };
 }

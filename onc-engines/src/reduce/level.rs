@@ -1,6 +1,7 @@
 //! Instruction set levels of CPUs: stores past the cache, and conversions in hardware.
 #![allow(unsafe_code)] // Vector intrinsics.
 #![allow(clippy::missing_transmute_annotations)] // Both types stand in the signatures around each call.
+#![allow(clippy::needless_range_loop)] // As in `kernel`.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -76,7 +77,11 @@ pub(super) trait Isa {
     /// The CPU has the level.
     #[inline(always)]
     unsafe fn widen_f16(h: [u16; 16]) -> [f32; 16] {
-        h.map(super::half::f32_of_f16)
+        let mut to = [0.0f32; 16];
+        for lane in 0..16 {
+            to[lane] = super::half::f32_of_f16(h[lane]);
+        }
+        to
     }
 
     /// [`super::half::f16_of_f32`] of 16 elements.
@@ -85,7 +90,11 @@ pub(super) trait Isa {
     /// The CPU has the level.
     #[inline(always)]
     unsafe fn narrow_f16(v: [f32; 16]) -> [u16; 16] {
-        v.map(super::half::f16_of_f32)
+        let mut to = [0u16; 16];
+        for lane in 0..16 {
+            to[lane] = super::half::f16_of_f32(v[lane]);
+        }
+        to
     }
 
     /// [`super::half::f32_of_bf16`] of 16 elements.
@@ -94,7 +103,11 @@ pub(super) trait Isa {
     /// The CPU has the level.
     #[inline(always)]
     unsafe fn widen_bf16(h: [u16; 16]) -> [f32; 16] {
-        h.map(super::half::f32_of_bf16)
+        let mut to = [0.0f32; 16];
+        for lane in 0..16 {
+            to[lane] = super::half::f32_of_bf16(h[lane]);
+        }
+        to
     }
 
     /// [`super::half::bf16_of_f32`] of 16 elements.
@@ -103,7 +116,11 @@ pub(super) trait Isa {
     /// The CPU has the level.
     #[inline(always)]
     unsafe fn narrow_bf16(v: [f32; 16]) -> [u16; 16] {
-        v.map(super::half::bf16_of_f32)
+        let mut to = [0u16; 16];
+        for lane in 0..16 {
+            to[lane] = super::half::bf16_of_f32(v[lane]);
+        }
+        to
     }
 }
 
@@ -120,9 +137,10 @@ impl Isa for Baseline {
             // the caller's contract.
             unsafe {
                 let v: [__m128i; 4] = std::mem::transmute(line);
-                for (i, v) in v.into_iter().enumerate() {
-                    _mm_stream_si128(to.cast::<__m128i>().add(i), v);
-                }
+                _mm_stream_si128(to.cast::<__m128i>(), v[0]);
+                _mm_stream_si128(to.cast::<__m128i>().add(1), v[1]);
+                _mm_stream_si128(to.cast::<__m128i>().add(2), v[2]);
+                _mm_stream_si128(to.cast::<__m128i>().add(3), v[3]);
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
