@@ -247,7 +247,10 @@ const KILLED: &str = "RINGBELL_TEST_KILLED_RANK";
 #[ignore = "started by a_killed_rank_leaves_no_directory"]
 fn the_rank_that_is_killed() {
     let id = std::env::var(KILLED).expect("an id");
-    let _nic = nic(&id.parse().expect("an id"), 1);
+    let id: UniqueId = id.parse().expect("an id");
+    let _nic = nic(&id, 1);
+    // Any NIC that another process opens may remove what is left of this one, so a look after its end comes too late.
+    assert!(id.local_directory().join("10.77.0.2.sock").exists());
     println!("\nready");
     std::thread::sleep(PATIENCE);
 }
@@ -277,17 +280,12 @@ fn a_killed_rank_leaves_no_directory() {
     let (ended, living, next) = (new(), new(), new());
     killed(&ended);
     let left = ended.local_directory();
-    assert!(
-        left.join("10.77.0.2.sock").exists(),
-        "nothing is left to be removed"
-    );
     let other = nic(&living, 0);
     assert!(living.local_directory().is_dir() && !left.exists());
     // One of two is killed: the other removes the directory when it leaves.
     let first = nic(&next, 0);
     killed(&next);
     let left = next.local_directory();
-    assert!(left.join("10.77.0.2.sock").exists());
     drop(first);
     assert!(!left.exists() && living.local_directory().is_dir());
     drop(other);
