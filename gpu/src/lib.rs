@@ -1,6 +1,6 @@
 //! An emulated GPU that runs PTX, the assembly text that CUDA compilers write.
 //!
-//! - [`parse`]: PTX text to a typed [`Module`], or an error with file and line;
+//! - [`mod@parse`]: PTX text to a typed [`Module`], or an error with file and line;
 //! - `module`: what a module consists of: types, variables, functions, instructions;
 //! - `lower`: a kernel to machine code, by Cranelift. A thread is a function that returns where it waits;
 //! - `memory`: which addresses a kernel may access;

@@ -25,12 +25,12 @@ const ENTER: &str = r#"
 system=$1 checkout=$2 target=$3 rust=$4 crates=$5 step=$6
 mount --make-rprivate /
 mount --bind "$system" "$system"
+mount -t tmpfs -o mode=1777 tmpfs "$system/tmp"
 for place in "$checkout" "$target" "$rust" "$crates"; do
   mkdir -p "$system$place"; mount --rbind "$place" "$system$place"
 done
 for own in tmp steps; do mkdir -p "$step/$own" "$target/$own"; mount --bind "$step/$own" "$system$target/$own"; done
 mount --rbind /dev "$system/dev"; mount -t proc proc "$system/proc"; mount --rbind /sys "$system/sys"
-mount -t tmpfs -o mode=1777 tmpfs "$system/tmp"
 mkdir -p "$system/home/user"
 exec chroot "$system" unshare --user --map-user=1000 --map-group=1000 \
   env -i PATH="$rust/bin:/usr/bin:/bin" HOME=/home/user LANG=C.UTF-8 CARGO_HOME="$crates" CARGO_TARGET_DIR="$target" \

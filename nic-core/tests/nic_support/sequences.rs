@@ -16,8 +16,8 @@ use ringbell_nic_core::port::Checksums;
 use ringbell_nic_core::transport::rdma::RdmaConfig;
 use ringbell_nic_core::types::NicTime;
 
-use crate::nic_support::driven::*;
-use crate::nic_support::{with_rdma, Host, Setup, TempDir, Via};
+use super::nic_support::driven::*;
+use super::nic_support::{with_rdma, Host, Setup, TempDir, Via};
 
 /// Memory of each NIC.
 const BYTES: usize = 2 << 20;
