@@ -136,9 +136,10 @@ fn workspace(filter: &[String]) -> Result<Outcome> {
     tests.env("RINGBELL_TEST_BUILT", built());
     if has_nextest() {
         tests.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
+        tests.args(["--profile", "counted"]);
         let ended = command(tests.args(filter));
         // The runner hides what a test prints that passed; its report has it.
-        let report = target().join("nextest/default/junit.xml");
+        let report = target().join("nextest/counted/junit.xml");
         let report = std::fs::read_to_string(report).unwrap_or_default();
         say_skipped(&skipped_in_junit(&report));
         return ended.map(|()| Outcome::Passed);
