@@ -32,6 +32,8 @@ done
 for own in tmp steps; do mkdir -p "$step/$own" "$target/$own"; mount --bind "$step/$own" "$system$target/$own"; done
 mount --rbind /dev "$system/dev"; mount -t proc proc "$system/proc"; mount --rbind /sys "$system/sys"
 mkdir -p "$system/home/user" "$system/outside"
+# An installed Debian has this file.
+[ -e "$system/etc/hosts" ] || printf '127.0.0.1 localhost\n::1 localhost\n' > "$system/etc/hosts"
 # A process in a chroot may make no user namespace.
 cd "$system"; pivot_root . outside; cd /; umount -l /outside
 exec unshare --user --map-user=1000 --map-group=1000 \
