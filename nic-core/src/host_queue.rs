@@ -38,7 +38,7 @@ pub enum WaitError {
 }
 
 /// A queue, its producer end, and its device handle. Clones are the same queue; the last one that is dropped gives it back
-/// ([`Nic::create_queue`](crate::Nic::create_queue) says what becomes of its operations).
+/// ([`Nic::create_queue`](crate::Nic::create_queue) says how its operations end then).
 ///
 /// The host and kernels may post at the same time. On a GPU that is not emulated each side then has a ring of its own
 /// behind the one name: what one side has posted is not ordered with, fenced by, or counted among what the other has.

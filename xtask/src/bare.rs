@@ -44,7 +44,9 @@ exec unshare --user --map-user=1000 --map-group=1000 \
 /// As a step of `--all`: skipped where no such system can be made.
 pub(crate) fn step() -> Result<Outcome> {
     let skipped = |why: String| Ok(Outcome::Skipped(why));
-    tools::install(&["mmdebstrap"], &["mmdebstrap", "unshare"]);
+    if tools::find("mmdebstrap").is_none() {
+        tools::install(&["mmdebstrap"]);
+    }
     if let Some(tool) = ["mmdebstrap", "unshare"]
         .into_iter()
         .find(|t| tools::find(t).is_none())
@@ -53,21 +55,47 @@ pub(crate) fn step() -> Result<Outcome> {
             "no {tool}. Debian: apt-get install mmdebstrap util-linux"
         ));
     }
+    if !has_namespaces() {
+        return skipped(
+            "this machine lets no process make a user namespace in a mount namespace".into(),
+        );
+    }
     let folder = target().join("bare");
     let system = folder.join("system");
     if let Err(why) = make(&system) {
         let _ = fs::remove_dir_all(&system);
         return skipped(format!("no minimal Debian can be made here: {why:#}"));
     }
+    let mut unshare = outer();
+    unshare.args(["sh", "-euc", ENTER, "sh"]);
+    let places = [system, root(), target(), rust()?, crates()?, folder];
+    command_within(unshare.args(places).stdin(Stdio::null()), TESTS)?;
+    Ok(Outcome::Passed)
+}
+
+/// The namespaces of the system, in which the mounts are made.
+fn outer() -> Command {
     let mut unshare = Command::new("unshare");
     unshare.args(["--mount", "--pid", "--fork", "--kill-child"]);
     if !tools::is_root() {
         unshare.arg("--map-root-user");
     }
-    unshare.args(["sh", "-euc", ENTER, "sh"]);
-    let places = [system, root(), target(), rust()?, crates()?, folder];
-    command_within(unshare.args(places).stdin(Stdio::null()), TESTS)?;
-    Ok(Outcome::Passed)
+    unshare
+}
+
+/// Whether these namespaces can be made, and the user's within them.
+fn has_namespaces() -> bool {
+    let mut probe = outer();
+    probe.args([
+        "sh",
+        "-c",
+        "mount --make-rprivate / && unshare --user --map-user=1000 --map-group=1000 true",
+    ]);
+    let quiet = probe
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    quiet.status().is_ok_and(|s| s.success())
 }
 
 /// Makes the system, unless it is there.

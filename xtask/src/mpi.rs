@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
@@ -120,12 +120,8 @@ fn libraries() -> (Vec<Library>, Vec<String>) {
                 .any(|p| tools::find(&format!("{p}.{l}")).is_none())
         })
     };
-    if lacks() && tools::is_root() {
-        let mut apt = Command::new("apt-get");
-        apt.args(["install", "-y", "--no-install-recommends"])
-            .args(PACKAGES);
-        // Without them the reason is given below.
-        let _ = apt.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if lacks() {
+        tools::install(&PACKAGES);
     }
     for name in ["mpich", "openmpi"] {
         let program = |p: &str| tools::find(&format!("{p}.{name}"));

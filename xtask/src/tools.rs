@@ -51,10 +51,9 @@ pub(crate) fn report() {
     }
 }
 
-/// As root, installs Debian packages when one of these programs is missing, and says so. Without root the step that wants them
-/// is skipped, and names them.
-pub(crate) fn install(packages: &[&str], programs: &[&str]) {
-    if programs.iter().all(|p| find(p).is_some()) || !is_root() || find("apt-get").is_none() {
+/// As root, installs Debian packages, and says so. Without root the step that wants them is skipped, and names them.
+pub(crate) fn install(packages: &[&str]) {
+    if !is_root() || find("apt-get").is_none() {
         return;
     }
     println!("as root: apt-get install {}", packages.join(" "));

@@ -103,13 +103,7 @@ fn missing() -> Option<String> {
     if lacks().is_none() && Path::new(SUITE).is_dir() {
         return None;
     }
-    if tools::is_root() {
-        let mut apt = Command::new("apt-get");
-        apt.args(["install", "-y", "--no-install-recommends"])
-            .args(PACKAGES);
-        // Without it the reason below is shown.
-        let _ = apt.stdout(Stdio::null()).stderr(Stdio::null()).status();
-    }
+    tools::install(&PACKAGES);
     lacks()
 }
 

@@ -29,7 +29,7 @@ pub struct Busy {
     pub own: f64,
     /// Other programs.
     pub others: f64,
-    /// Interrupts and the kernel's own threads, whoever caused them.
+    /// Interrupts and the kernel's own threads, those that this run causes included.
     pub kernel: f64,
     /// Taken by the hypervisor.
     pub stolen: f64,

@@ -157,7 +157,7 @@ pub(super) struct PtxLaunch {
     shape: Shape,
     parameters: Arc<[u128]>,
     blocks: u64,
-    /// The next block that nobody has begun.
+    /// The next block to begin.
     next: AtomicU64,
     /// Not 0: a block has failed, and the others end.
     stop: AtomicU32,
@@ -233,7 +233,7 @@ impl PtxLaunch {
         }
     }
 
-    /// The next block that nobody has begun.
+    /// The next block to begin.
     fn begin(&self, spare: &mut Vec<Block>) -> Option<Block> {
         if self.stop.load(Ordering::Relaxed) != 0 {
             return None;

@@ -76,7 +76,7 @@ impl std::fmt::Debug for Kernel {
 impl Drop for Kernel {
     fn drop(&mut self) {
         if let Some(code) = self.code.take() {
-            // SAFETY: whoever runs the code holds the kernel.
+            // SAFETY: code runs only under a handle of the kernel, and this was the last one.
             unsafe { code.free_memory() };
         }
     }

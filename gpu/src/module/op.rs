@@ -146,7 +146,7 @@ pub(crate) enum Compare {
     Le,
     Gt,
     Ge,
-    /// Unsigned, whatever the type.
+    /// Unsigned, also for signed types.
     Lo,
     Ls,
     Hi,

@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C" fn refused(t: *mut Thread, address: u64, bytes: u32
     }
 }
 
-/// At a spent budget of a loop that waits for nobody: whether the launch is to end.
+/// At a spent budget of a loop without ordered loads and atomics: whether the launch is to end.
 ///
 /// # Safety
 /// `t` is the running thread.
