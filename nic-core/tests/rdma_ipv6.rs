@@ -59,6 +59,7 @@ fn pair() -> Option<(Pair, Namespace)> {
         a: side(1),
         b: side(2),
         now,
+        sockets: true,
     };
     Some((p, ns))
 }

@@ -55,6 +55,7 @@ fn over_sockets(ports: (Socket, Socket), a: RdmaConfig, b: RdmaConfig) -> Pair {
         a: side(ports.0, IP_A, (IP_B, at.1), a),
         b: side(ports.1, IP_B, (IP_A, at.0), b),
         now: NicTime(1_000_000),
+        sockets: true,
     }
 }
 
@@ -117,6 +118,7 @@ fn a_nic_that_is_not_known_and_an_address_without_a_nic_are_refused_at_once() {
                     config(2),
                 ),
                 now: NicTime(1_000_000),
+                sockets: true,
             }
         };
         let at = b.local();
@@ -506,7 +508,9 @@ fn a_peer_whose_process_ends_resets_its_connections() {
     let ports = (Box::new(socket(None)) as _, Box::new(socket(None)) as _);
     let mut p = over_sockets(ports, config(1), config(2));
     let (conn, _) = p.connect(7000);
-    let Pair { mut a, b, mut now } = p;
+    let Pair {
+        mut a, b, mut now, ..
+    } = p;
     // Its socket is closed by the kernel.
     drop(b);
     let data = a.dma.region(vec![1; 10_000]);

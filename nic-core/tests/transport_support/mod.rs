@@ -177,6 +177,8 @@ pub struct PairOf<T> {
     pub a: SideOf<T>,
     pub b: SideOf<T>,
     pub now: NicTime,
+    /// The ports are sockets: what was sent arrives when the kernel has time, which virtual time does not overtake.
+    pub sockets: bool,
 }
 
 pub fn config(ip: Ipv4Addr) -> TcpConfig {
@@ -207,6 +209,7 @@ impl<T: Opened> PairOf<T> {
             a: SideOf::new(ports.0, IP_A, a),
             b: SideOf::new(ports.1, IP_B, b),
             now: NicTime(1_000_000),
+            sockets: false,
         }
     }
 
@@ -214,7 +217,7 @@ impl<T: Opened> PairOf<T> {
     pub fn tick(&mut self) {
         let moved = self.a.step(self.now) | self.b.step(self.now);
         let mut next = self.now.0 + 10_000;
-        if !moved {
+        if !moved && !(self.sockets && self.something_comes()) {
             let timers = [self.a.next_timer(), self.b.next_timer()];
             let t = timers
                 .into_iter()
@@ -224,6 +227,21 @@ impl<T: Opened> PairOf<T> {
             next = next.max(t.0);
         }
         self.now = NicTime(next);
+    }
+
+    /// Whether a socket of either side has something to read, or gets it within a moment of real time.
+    fn something_comes(&self) -> bool {
+        let (of_a, of_b) = (self.a.net.poll_fds().0, self.b.net.poll_fds().0);
+        let mut fds: Vec<_> = of_a
+            .iter()
+            .chain(&of_b)
+            .map(|fd| rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN))
+            .collect();
+        let moment = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 2_000_000,
+        };
+        rustix::event::poll(&mut fds, Some(&moment)).is_ok_and(|ready| ready > 0)
     }
 
     /// Runs until `f` gives something.
