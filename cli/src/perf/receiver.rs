@@ -20,7 +20,7 @@ use ringbell_perf::OperationFailed;
 
 /// Interval between two checks of the process.
 const LOOK: Duration = Duration::from_millis(20);
-/// Longest time for it to end after the last plan.
+/// Longest time for it to end after the last plan, or after a loss that both sides report.
 const END: Duration = Duration::from_secs(10);
 /// Longest delay between an error and the detection of the process end that caused it.
 const SEEN: Duration = Duration::from_millis(200);
@@ -31,6 +31,8 @@ pub(super) struct Receiver {
     /// From now on it may end.
     may_end: Arc<AtomicBool>,
     watch: Option<JoinHandle<()>>,
+    /// Passes on what it says, to the last line.
+    output: Option<JoinHandle<()>>,
     pub(super) folder: Folder,
 }
 
@@ -40,6 +42,7 @@ impl Receiver {
             child: Arc::new(Mutex::new(child)),
             may_end: Arc::new(AtomicBool::new(false)),
             watch: None,
+            output: None,
             folder,
         }
     }
@@ -67,10 +70,10 @@ impl Receiver {
                 }
             }
         };
-        std::thread::Builder::new()
-            .name("perf-output".into())
-            .spawn(pass_on)
-            .context("cannot start a thread for the receiving process's output")?;
+        let thread = std::thread::Builder::new().name("perf-output".into());
+        let started = thread.spawn(pass_on);
+        self.output =
+            Some(started.context("cannot start a thread for the receiving process's output")?);
         let start = Instant::now();
         while start.elapsed() < START {
             match receive.recv_timeout(Duration::from_millis(50)) {
@@ -141,14 +144,14 @@ impl Receiver {
     /// Ends it because of an error; returns the error, with its end in front when it had ended before.
     pub(super) fn blame(self, error: anyhow::Error) -> anyhow::Error {
         let failed = error.downcast_ref::<OperationFailed>();
-        if failed.is_some_and(OperationFailed::is_loss) {
-            // It has ended for the same reason.
-            return error;
-        }
+        // Then it ends for the same reason, which it is to say as well.
+        let is_loss = failed.is_some_and(OperationFailed::is_loss);
+        let limit = if is_loss { END } else { SEEN };
         let pid = self.child().id();
         let start = Instant::now();
         loop {
             match self.ended() {
+                Some(_) if is_loss => return error,
                 Some(end) => {
                     return error.context(Problem::new(
                         Exit::Failed,
@@ -156,7 +159,7 @@ impl Receiver {
                         "see why it ended: its own words are above, signal 9 may be the system's for want of memory (`dmesg`)",
                     ))
                 }
-                None if start.elapsed() < SEEN => std::thread::sleep(Duration::from_millis(5)),
+                None if start.elapsed() < limit => std::thread::sleep(Duration::from_millis(5)),
                 None => return error,
             }
         }
@@ -173,6 +176,11 @@ impl Drop for Receiver {
         // A process that has ended already is only waited for.
         let _ = child.kill();
         let _ = child.wait();
+        drop(child);
+        // Its standard error is closed now.
+        if let Some(output) = self.output.take() {
+            let _ = output.join();
+        }
     }
 }
 
