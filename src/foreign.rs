@@ -9,7 +9,7 @@ use ringbell_nic_abi::{GpuVa, PdId};
 
 use crate::backend::Backend;
 use crate::buffer::AllocError;
-use crate::Nic;
+use crate::{Nic, Span};
 
 /// Pages that several registrations share: the driver puts small allocations beside each other.
 ///
@@ -177,6 +177,12 @@ impl<M: AsRef<ForeignMemory>> ForeignRegion<M> {
 impl<M: AsRef<ForeignMemory>> Drop for ForeignRegion<M> {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+impl<M: AsRef<ForeignMemory>> From<&ForeignRegion<M>> for Span {
+    fn from(region: &ForeignRegion<M>) -> Span {
+        Span::of(region.va(), region.len())
     }
 }
 

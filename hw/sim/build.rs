@@ -94,7 +94,11 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=objects.rs");
     println!("cargo:rerun-if-changed=float_add_f16.sv");
-    println!("cargo:rustc-check-cfg=cfg(nic_top)");
+    let names: Vec<String> = BLOCKS.iter().map(|b| format!("{:?}", b.name)).collect();
+    println!(
+        "cargo:rustc-check-cfg=cfg(block, values({}))",
+        names.join(", ")
+    );
     let has = |feature: &str| env::var_os(format!("CARGO_FEATURE_{feature}")).is_some();
     if !has("VERILATOR") && !has("CARD") {
         return;
@@ -117,8 +121,8 @@ fn main() {
     // A card has both.
     let wanted = |block: &str| named(block) || (block == "reduce" && named("nic_top"));
 
-    if wanted("nic_top") {
-        println!("cargo:rustc-cfg=nic_top");
+    for rtl in BLOCKS.iter().filter(|b| wanted(b.name)) {
+        println!("cargo:rustc-cfg=block={:?}", rtl.name);
     }
     let mut cpp = cc::Build::new();
     cpp.cpp(true).std("c++17").warnings(false).debug(false);

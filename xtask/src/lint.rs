@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 
 use crate::lanes::{Lane, Step};
 use crate::steps::{command, Outcome};
-use crate::{gen, root, source, style, target};
+use crate::{gen, root, source, style, suite, target};
 
 /// 64-bit Arm, whose vector code is that of NEON.
 const ARM: &str = "aarch64-unknown-linux-gnu";
@@ -72,7 +72,8 @@ fn cust() -> Result<Outcome> {
     std::fs::create_dir_all(cuda.join("lib64"))?;
     command(
         cargo()
-            .args(["clippy", "-p", "ringbell", "--features", "cust", "--lib"])
+            .args(["clippy", "--workspace", "--features", "ringbell/cust"])
+            .args(["--example", suite::CUST_EXAMPLE])
             .args(["--", "-D", "warnings"])
             .env("CUDA_LIBRARY_PATH", cuda),
     )?;

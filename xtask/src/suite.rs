@@ -11,6 +11,9 @@ use anyhow::{bail, Context, Result};
 use crate::steps::Outcome;
 use crate::{root, target, test};
 
+/// The example with buffers of `cust`, whose feature is off by default.
+pub(crate) const CUST_EXAMPLE: &str = "20_cust_buffers";
+
 /// A test program of the suite.
 pub(crate) struct Program {
     pub(crate) package: &'static str,
@@ -24,6 +27,9 @@ pub(crate) struct Program {
 
 const GPU_SIDE: &str = "ringbell-cuda-kernels";
 const ROOT: &str = "ringbell";
+/// The test programs of the two packages; those of others are named `all`.
+pub(crate) const KERNELS_PROGRAM: &str = "kernels";
+pub(crate) const SDK_PROGRAM: &str = "sdk";
 
 const fn program(package: &'static str, module: &'static str, over_mock: bool) -> Program {
     Program {
@@ -172,6 +178,14 @@ impl Program {
         root().join(tests).join(self.module).with_extension("rs")
     }
 
+    /// The package's test program.
+    pub(crate) fn binary(&self) -> &'static str {
+        match self.package {
+            ROOT => SDK_PROGRAM,
+            _ => KERNELS_PROGRAM,
+        }
+    }
+
     /// Whether a test of the package's test program is one of this file.
     pub(crate) fn has(&self, test: &str) -> bool {
         let rest = test.strip_prefix(self.module);
@@ -281,20 +295,48 @@ pub(crate) fn over_mock() -> Result<Outcome> {
     if test::has_nextest() {
         let filter: Vec<String> = programs
             .iter()
-            .map(|p| format!("(binary_id({}::all) & test(/^{}::/))", p.package, p.module))
+            .map(|p| {
+                let (package, program, module) = (p.package, p.binary(), p.module);
+                format!("(binary_id({package}::{program}) & test(/^{module}::/))")
+            })
             .collect();
         command.args(["nextest", "run", "--workspace", "--no-fail-fast", "-E"]);
         // Ten thousand communicators in turn are no matter of the GPU.
         command.arg(format!("({}) & !test(ten_thousand)", filter.join(" | ")));
     } else {
-        // Without the crate whose tests want Verilator. Names that contain one of these are of the suite too, or skip themselves.
-        command.args(["test", "--workspace", "--exclude", "ringbell-hw-sim"]);
-        command.args(["--no-fail-fast", "--test", "all", "--"]);
+        // Names that contain one of these are of the suite too, or skip themselves.
+        command.args(["test", "--workspace"]);
+        command.args([
+            "--no-fail-fast",
+            "--test",
+            KERNELS_PROGRAM,
+            "--test",
+            SDK_PROGRAM,
+            "--",
+        ]);
         command.args(programs.iter().map(|p| format!("{}::", p.module)));
     }
     use_mock(&mut command)?;
     crate::steps::command(&mut command)?;
+    cust_example()?;
     Ok(Outcome::Passed)
+}
+
+/// The example with buffers of `cust`, linked with the mock driver: `cust` looks for libcuda in a folder `lib64`.
+fn cust_example() -> Result<()> {
+    let cuda = target().join("cust-cuda");
+    std::fs::create_dir_all(&cuda).with_context(|| format!("cannot create {}", cuda.display()))?;
+    let link = cuda.join("lib64");
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(mock_driver()?, &link)
+        .with_context(|| format!("cannot link {}", link.display()))?;
+    let mut build = test::cargo();
+    build.args(["build", "--workspace", "--features", "ringbell/cust"]);
+    build.args(["--example", CUST_EXAMPLE]);
+    crate::steps::command(build.env("CUDA_LIBRARY_PATH", &cuda))?;
+    let mut example = Command::new(test::built().join("examples").join(CUST_EXAMPLE));
+    use_mock(&mut example)?;
+    crate::steps::command_within(&mut example, test::EXAMPLE_LIMIT)
 }
 
 #[cfg(test)]

@@ -205,8 +205,11 @@ pub(crate) fn example_programs() -> Result<Vec<String>> {
     for path in example_paths()? {
         let is_program =
             path.extension().is_some_and(|e| e == "rs") || path.join("main.rs").exists();
-        if let (true, Some(name)) = (is_program, path.file_stem().and_then(|n| n.to_str())) {
-            names.push(name.to_string());
+        match path.file_stem().and_then(|n| n.to_str()) {
+            // It links libcuda: the step `cuda` builds it.
+            Some(suite::CUST_EXAMPLE) => {}
+            Some(name) if is_program => names.push(name.to_string()),
+            _ => {}
         }
     }
     Ok(names)

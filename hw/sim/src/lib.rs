@@ -23,11 +23,11 @@ mod blocks {
 pub use blocks::*;
 
 // Where `nic_top` was compiled, with `reduce`.
-#[cfg(nic_top)]
+#[cfg(block = "nic_top")]
 pub mod card;
-#[cfg(nic_top)]
+#[cfg(block = "nic_top")]
 mod messages;
-#[cfg(nic_top)]
+#[cfg(block = "nic_top")]
 mod neighbours;
-#[cfg(nic_top)]
+#[cfg(block = "nic_top")]
 mod reducer;

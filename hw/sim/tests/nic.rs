@@ -1,15 +1,12 @@
 //! The NIC of `ringbell-nic-core` with `nic_top` behind it, driven by descriptors as a kernel would: streams over each transport, entries
 //! of the card's GTLB that vanish under way, deadlines, ends of streams, and more connections than the card has. `ring`: collectives.
 
-#[path = "../../../nic-core/tests/collective_support/mod.rs"]
-mod collective_support;
-#[path = "nic/ring.rs"]
 mod ring;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use collective_support::nic::*;
+use crate::collective_support::nic::*;
 use ringbell_gtlb::testing::Rng;
 use ringbell_gtlb::LARGE_PAGE_BYTES;
 use ringbell_hw_sim::card::{Bus, Card, Control, Cycles, Event, Io};

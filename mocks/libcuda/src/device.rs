@@ -154,6 +154,12 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(ctx: *mut *mut c_void, _device
     })
 }
 
+/// Takes the flags of how a CPU waits, which change nothing here.
+#[no_mangle]
+pub unsafe extern "C" fn cuDevicePrimaryCtxSetFlags_v2(_device: c_int, _flags: c_uint) -> Result {
+    0
+}
+
 #[no_mangle]
 pub unsafe extern "C" fn cuDevicePrimaryCtxGetState(
     _device: c_int,

@@ -425,6 +425,30 @@ pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
     })
 }
 
+/// A copy in the null stream that has ended when the call returns.
+#[no_mangle]
+pub unsafe extern "C" fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) -> Result {
+    let null = std::ptr::null_mut();
+    // SAFETY: the caller's memory.
+    match unsafe { cuMemcpyHtoDAsync_v2(to, from, bytes, null) } {
+        // SAFETY: the null stream.
+        0 => unsafe { cuStreamSynchronize(null) },
+        error => error,
+    }
+}
+
+/// As [`cuMemcpyHtoD_v2`].
+#[no_mangle]
+pub unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -> Result {
+    let null = std::ptr::null_mut();
+    // SAFETY: the caller's memory.
+    match unsafe { cuMemcpyDtoHAsync_v2(to, from, bytes, null) } {
+        // SAFETY: the null stream.
+        0 => unsafe { cuStreamSynchronize(null) },
+        error => error,
+    }
+}
+
 #[no_mangle]
 pub unsafe extern "C" fn cuLaunchHostFunc(
     s: *mut c_void,

@@ -20,7 +20,7 @@ use serde_json::{json, Value};
 
 pub(crate) use self::run::{run as run_bundle, RunArgs};
 use crate::steps::{command_within, Outcome};
-use crate::suite::{use_mock, PROGRAMS};
+use crate::suite::{use_mock, KERNELS_PROGRAM, PROGRAMS, SDK_PROGRAM};
 use crate::tools::find;
 use crate::{root, target, test};
 
@@ -114,7 +114,7 @@ fn build(out: &Path, dev: bool, nccl: Option<&Path>) -> Result<()> {
     for program in &PROGRAMS {
         let placed = out.join("tests").join(program.package);
         if !listed.contains_key(program.package) {
-            place(find_in(&built, program.package, "all")?, &placed)?;
+            place(find_in(&built, program.package, program.binary())?, &placed)?;
             listed.insert(program.package, suite::list(&placed)?);
         }
         let own = listed[program.package].iter().filter(|t| program.has(t));
@@ -188,11 +188,9 @@ fn cargo_build(profile: &str) -> Result<String> {
     let mut cargo = test::cargo();
     // The whole workspace, as the step `tests`: another selection would be other features, and another build.
     cargo.args(["build", "--workspace", "--message-format=json"]);
-    // Its tests want Verilator.
-    cargo.args(["--exclude", "ringbell-hw-sim"]);
     cargo.args(["--bin", "ringbell"]);
     cargo.args(["--profile", profile]);
-    cargo.args(["--test", "all"]);
+    cargo.args(["--test", KERNELS_PROGRAM, "--test", SDK_PROGRAM]);
     println!("$ cargo build --workspace (the test programs and the command)");
     let built = cargo
         .stderr(Stdio::inherit())

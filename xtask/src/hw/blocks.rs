@@ -3,7 +3,7 @@
 /// A block: `hw/rtl/NAME.sv`, proved by `hw/formal/NAME_props.svh`.
 pub(super) struct Block {
     pub(super) name: &'static str,
-    /// Its simulation, `hw/sim/tests/TEST.rs`.
+    /// Its simulation: the module TEST of `hw/sim/tests`.
     pub(super) test: &'static str,
     /// What that runs, as `hw/sim/build.rs` names it.
     pub(super) runs: &'static [&'static str],

@@ -31,6 +31,9 @@ const PACKAGES: [&str; 3] = [
 ];
 /// Longest time of a lint or a proof.
 const LIMIT: Duration = Duration::from_secs(900);
+/// The program of the simulations, and the one of them that measures the simulator.
+const PROGRAM: &str = "simulations";
+const SPEED: &str = "speed::";
 /// Longest time of the simulations with their compilation, and of the exhaustive ones.
 const SIMULATION_LIMIT: Duration = Duration::from_secs(900);
 const EXHAUST_LIMIT: Duration = Duration::from_secs(3600);
@@ -133,11 +136,13 @@ fn checked(args: &Args) -> Result<Outcome> {
     }
     if wants(Part::Simulate) {
         let only = args.block.as_deref();
-        let mut simulation = tools.simulation(only.as_slice())?;
-        if only.is_some() {
-            add_tests(&mut simulation, ["speed"]);
-        }
+        let mut simulation = tools.simulation(only.as_slice());
+        // What measures the simulator's speed has the machine for itself.
+        simulation.args(["--", "--skip", SPEED]);
+        simulation.args(modules(only.as_slice()));
         command_within(&mut simulation, SIMULATION_LIMIT)?;
+        let mut speed = tools.simulation(only.as_slice());
+        command_within(speed.args(["--", SPEED]), SIMULATION_LIMIT)?;
         tools.print_speed()?;
     }
     if wants(Part::Suites) && args.block.is_none() {
@@ -149,13 +154,13 @@ fn checked(args: &Args) -> Result<Outcome> {
     // The simulations of all blocks have measured for the figures; else these do.
     if wants(Part::Figures) && args.block.is_none() {
         if !wants(Part::Simulate) {
-            let mut measure = tools.simulation(&["gtlb", "nic_top"])?;
+            let mut measure = tools.simulation(&["gtlb", "nic_top"]);
             command_within(measure.args(["--", "figure", "timing"]), SIMULATION_LIMIT)?;
         }
         figures::compare(&tools.figures(), args.update)?;
     }
     if args.parts.contains(&Part::Exhaust) {
-        let mut all = tools.simulation(&["float_add"])?;
+        let mut all = tools.simulation(&["float_add"]);
         command_within(all.args(["--", "--ignored"]), EXHAUST_LIMIT)?;
         for block in blocks.iter().filter(|b| b.narrow.is_some()) {
             tools.prove_whole(block)?;
@@ -240,7 +245,7 @@ impl Tools {
         if sdk {
             clippy.arg("--all-targets");
         } else {
-            add_tests(&mut clippy, simulations()?);
+            clippy.args(["--test", PROGRAM]);
         }
         command_within(clippy.args(["--", "-D", "warnings"]), SIMULATION_LIMIT)
     }
@@ -322,19 +327,17 @@ impl Tools {
         exit_code_within(sby.stdout(Stdio::null()), LIMIT)
     }
 
-    /// The simulations, or those of some blocks.
-    fn simulation(&self, only: &[&str]) -> Result<Command> {
+    /// The program of the simulations; with names, where only these blocks are compiled.
+    fn simulation(&self, only: &[&str]) -> Command {
         let mut cargo = self.cargo("test");
         cargo.env("RINGBELL_FIGURES", self.figures());
-        if only.is_empty() {
-            add_tests(&mut cargo, simulations()?);
-            return Ok(cargo);
+        cargo.args(["--test", PROGRAM]);
+        if !only.is_empty() {
+            let blocks = BLOCKS.iter().filter(|b| only.contains(&b.name));
+            let runs: Vec<String> = blocks.map(|b| b.runs.join(",")).collect();
+            cargo.env("RINGBELL_BLOCKS", runs.join(","));
         }
-        let blocks = BLOCKS.iter().filter(|b| only.contains(&b.name));
-        let (tests, runs): (Vec<_>, Vec<_>) = blocks.map(|b| (b.test, b.runs.join(","))).unzip();
-        add_tests(&mut cargo, tests);
-        cargo.env("RINGBELL_BLOCKS", runs.join(","));
-        Ok(cargo)
+        cargo
     }
 
     /// Prints how fast this machine simulates each block. Nothing depends on it.
@@ -350,16 +353,13 @@ impl Tools {
         Ok(())
     }
 
-    /// A command of cargo for the simulations and for the SDK with its NIC `rtl`. Always the same selection: another would be other
-    /// features of what they depend on, and another build.
+    /// A command of cargo for the simulations and for the SDK with its NIC `rtl`. It selects the whole workspace, as the other steps do:
+    /// a smaller selection gives dependencies other features, and compiles all of them again.
     fn cargo(&self, command: &str) -> Command {
         let mut cargo = test::cargo();
         cargo
-            .args([command, "-p", "ringbell-hw-sim", "-p", "ringbell"])
-            .args([
-                "--features",
-                "ringbell-hw-sim/verilator,ringbell/rtl,ringbell/tap",
-            ])
+            .args([command, "--workspace", "--features"])
+            .arg("ringbell-hw-sim/verilator,ringbell/rtl")
             .env("RINGBELL_VERILATOR", self.bin.join("verilator-cli"));
         cargo
     }
@@ -408,15 +408,16 @@ impl Tools {
                 ),
             },
             By::Simulation => {
-                let mut run = self.simulation(&[block.name])?;
+                let mut run = self.simulation(&[block.name]);
                 run.env("RINGBELL_RTL", &copy)
                     .env_remove("RINGBELL_FIGURES");
                 // A fault that does not compile would prove nothing.
-                let mut build = self.simulation(&[block.name])?;
+                let mut build = self.simulation(&[block.name]);
                 command_within(
                     build.arg("--no-run").env("RINGBELL_RTL", &copy),
                     SIMULATION_LIMIT,
                 )?;
+                run.arg("--").args(modules(&[block.name]));
                 run.stdout(Stdio::null()).stderr(Stdio::null());
                 exit_code_within(&mut run, SIMULATION_LIMIT)? != 0
             }
@@ -463,24 +464,10 @@ fn at_once<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> Result<R> + Sync)
     Ok(all.into_iter().map(|(_, result)| result).collect())
 }
 
-/// The simulations below `hw/sim/tests`, as cargo finds them.
-fn simulations() -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(root().join("hw/sim/tests"))? {
-        let path = entry?.path();
-        let is_test = path.extension().is_some_and(|e| e == "rs") || path.join("main.rs").is_file();
-        if let (true, Some(name)) = (is_test, path.file_stem().and_then(|n| n.to_str())) {
-            names.push(name.to_string());
-        }
-    }
-    names.sort();
-    Ok(names)
-}
-
-fn add_tests(cargo: &mut Command, names: impl IntoIterator<Item = impl AsRef<str>>) {
-    for name in names {
-        cargo.args(["--test", name.as_ref()]);
-    }
+/// Names that the simulations of these blocks begin with; none for all of them.
+fn modules(blocks: &[&str]) -> Vec<String> {
+    let wanted = BLOCKS.iter().filter(|b| blocks.contains(&b.name));
+    wanted.map(|b| format!("{}::", b.test)).collect()
 }
 
 fn rtl() -> PathBuf {

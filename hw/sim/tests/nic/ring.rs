@@ -9,9 +9,9 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind, DataType, ReduceOp, Status};
 use ringbell_nic_core::card::CardCounts;
 use ringbell_nic_core::collective::CollectiveSettings;
 
-use super::collective_support::nic::BASE;
-use super::collective_support::{Call, Wire, World};
 use super::with_losses;
+use crate::collective_support::nic::BASE;
+use crate::collective_support::{Call, Wire, World};
 
 const RANKS: usize = 3;
 /// Bytes of GPU memory behind each rank's.

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::host::{transfer, Host, BASE};
-use super::programs::{Job, ALL_REDUCE, OPS, TYPES};
 use super::stress::{hold, hold_ring};
+use crate::programs::{Job, ALL_REDUCE, OPS, TYPES};
 use ringbell_gtlb::testing::Rng;
 use ringbell_gtlb::LARGE_PAGE_BYTES;
 use ringbell_hw_sim::card::{Control, Event, Io};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::programs::Job;
+use crate::programs::Job;
 use ringbell_gtlb::testing::Rng;
 use ringbell_hw_sim::ring::Step;
 use ringbell_hw_sim::stream::{Beat, BEAT};

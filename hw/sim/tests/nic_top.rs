@@ -4,8 +4,6 @@
 mod engine;
 mod figures;
 mod host;
-#[path = "../programs/mod.rs"]
-mod programs;
 mod ring;
 mod stress;
 

@@ -1,11 +1,9 @@
 //! A ring of `sequencer.sv` against `onc_engines::program`: the steps are those of the Rust programs, and all ranks get the bits of
 //! their simulation.
 
-#[path = "../programs/mod.rs"]
-mod programs;
 mod ring;
 
-use programs::{Job, ALL_REDUCE, OPS, TYPES};
+use crate::programs::{Job, ALL_REDUCE, OPS, TYPES};
 use ring::{start, state, Link, Ring, Times, CARD, DEADLINE};
 use ringbell_gtlb::testing::Rng;
 use ringbell_hw_sim::stream::BEAT;
