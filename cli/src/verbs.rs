@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use ringbell::nic::PortSpec;
+use ringbell::verbs::faults;
 
 use super::library::Library;
 use super::{preload, Exit, Problem};
@@ -34,6 +35,17 @@ pub(crate) struct Args {
     /// repeat
     #[arg(long)]
     standard: bool,
+    /// Calls that fail, to test the program: the second ibv_create_cq and the fifth ibv_reg_mr by create_cq@2,reg_mr@5, the first after a time by
+    /// reg_mr@3s or reg_mr@300ms. An unknown name is answered with those that there are
+    #[arg(long, value_name = "CALL@WHEN,...", value_parser = checked(faults::failures))]
+    fail: Option<String>,
+    /// Asynchronous events to raise: port-err@3s,port-active@5s, or of a queue pair qp-fatal:qp1@3s; @1000 is at the 1000th completion of all
+    #[arg(long, value_name = "EVENT@WHEN,...", value_parser = checked(faults::events))]
+    event: Option<String>,
+    /// Statuses of completions, after which the queue pair is in ERR: retry-exc:qp3@1000 is the 1000th completion of the third queue pair
+    /// that the program makes; without :qp3 of any
+    #[arg(long, value_name = "STATUS[:qpN]@WHEN,...", value_parser = checked(faults::completions))]
+    wc: Option<String>,
     /// Say on stderr why a call is refused
     #[arg(long)]
     explain: bool,
@@ -43,6 +55,15 @@ pub(crate) struct Args {
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
+}
+
+type Faults = Result<Vec<faults::Fault>, faults::FaultError>;
+
+/// Takes a text that names faults as it is: the library reads it once more.
+fn checked(
+    read: fn(&str) -> Faults,
+) -> impl Fn(&str) -> Result<String, faults::FaultError> + Clone + Send + Sync + 'static {
+    move |text| read(text).map(|_| text.to_string())
 }
 
 fn host(text: &str) -> Result<SocketAddr, String> {
@@ -64,6 +85,15 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
     if let Some(mtu) = args.mtu {
         command.env("RINGBELL_VERBS_MTU", mtu.to_string());
+    }
+    for (name, faults) in [
+        ("RINGBELL_VERBS_FAIL", &args.fail),
+        ("RINGBELL_VERBS_EVENT", &args.event),
+        ("RINGBELL_VERBS_WC", &args.wc),
+    ] {
+        if let Some(faults) = faults {
+            command.env(name, faults);
+        }
     }
     if args.explain {
         command.env("RINGBELL_VERBS_TRACE", "1");

@@ -4,9 +4,11 @@
 #![allow(clippy::disallowed_methods)] // Runs programs, with deadlines.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
@@ -132,6 +134,7 @@ fn programs(built: &Path) -> Result<Outcome> {
         println!("SKIPPED: no IPv6 here");
     }
     rows.push(("a killed ib_write_bw".into(), killed(nic)?));
+    injected(nic, &mut rows)?;
     layers(nic, &mut rows)?;
     if Path::new(SUITE).is_dir() {
         rows.push(("pyverbs' suite".into(), suite(nic)?));
@@ -152,8 +155,14 @@ struct Nic<'a> {
 }
 
 fn verbs(nic: Nic<'_>, program: &str) -> Command {
+    faulty(nic, &[], program)
+}
+
+/// A program with faults.
+fn faulty(nic: Nic<'_>, faults: &[&str], program: &str) -> Command {
     let mut c = Command::new(nic.ringbell);
-    c.args(["verbs", "--addr", nic.addr, "--", program]);
+    c.args(["verbs", "--addr", nic.addr]).args(faults);
+    c.args(["--", program]);
     c.stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -317,6 +326,79 @@ fn killed(nic: Nic<'_>) -> Result<String> {
     ))
 }
 
+/// Faults that the user asks for, as unmodified programs meet them.
+fn injected(nic: Nic<'_>, rows: &mut Vec<(String, String)>) -> Result<()> {
+    let with = |faults: &[&str], program: &str| faulty(nic, faults, program);
+    let mut add = |name: &str, text: &str, expected: &str| -> Result<()> {
+        ensure!(
+            text.contains(expected),
+            "{name}: no {expected:?} in: {text}"
+        );
+        rows.push((name.into(), expected.into()));
+        Ok(())
+    };
+    // Each of the calls that the program makes once.
+    for (call, expected) in [
+        ("alloc_pd", "Couldn't allocate PD"),
+        ("reg_mr", "Couldn't register MR"),
+        ("create_cq", "Couldn't create CQ"),
+        ("create_qp", "Couldn't create QP"),
+        ("modify_qp", "Failed to modify QP to INIT"),
+    ] {
+        let fault = format!("{call}@1");
+        let mut c = with(&["--fail", &fault], "ibv_rc_pingpong");
+        let (good, text) = Running::start(c.args(["-g", "0"]))?.end()?;
+        ensure!(!good, "the program succeeds in spite of {fault}");
+        add(&format!("--fail {fault}"), &text, expected)?;
+    }
+    let (good, text) = Running::start(&mut with(&["--fail", "create_qc@1"], "true"))?.end()?;
+    ensure!(!good, "an unknown name is taken: {text}");
+    add("--fail create_qc@1", &text, "known are open_device")?;
+    // A client with four queue pairs, whose server meets no fault.
+    for (option, fault, expected) in [
+        ("--fail", "create_qp@3", "Unable to create QP"),
+        ("--fail", "post_send@300ms", "Couldn't post send"),
+        ("--wc", "retry-exc:qp3@100", "Failed status 12"),
+        ("--wc", "rem-op@300ms", "Failed status 11"),
+    ] {
+        let (program, args) = ("ib_write_bw", ["-F", "-D", "30", "-q", "4"]);
+        let port = free_port()?;
+        let server = server(nic, program, &args, port)?;
+        let mut c = with(&[option, fault], program);
+        c.args(args).args(["-p", &port.to_string(), "127.0.0.1"]);
+        let (good, text) = Running::start(&mut c)?.end()?;
+        drop(server);
+        ensure!(!good, "the program succeeds in spite of {fault}: {text}");
+        add(&format!("{option} {fault}"), &text, expected)?;
+    }
+    let text = watched(&mut with(&["--event", "port-err@200ms"], "ibv_asyncwatch"))?;
+    add("--event port-err@200ms", &text, "IBV_EVENT_PORT_ERR (10)")
+}
+
+/// Output of a program that prints events until it is ended, up to the first event.
+fn watched(c: &mut Command) -> Result<String> {
+    let until = Instant::now() + LIMIT;
+    let mut running = Running::start(c)?;
+    let out = running.child().stdout.take().context("no stdout")?;
+    let (tell, told) = mpsc::channel();
+    // It ends with the program.
+    let reader = std::thread::spawn(move || {
+        let mut lines = BufReader::new(out).lines().map_while(Result::ok);
+        lines.try_for_each(|line| tell.send(line))
+    });
+    let mut text = String::new();
+    while !text.contains("event_type") {
+        let left = until.saturating_duration_since(Instant::now());
+        let line = told.recv_timeout(left);
+        text += &line.with_context(|| format!("no event in: {text}"))?;
+        text.push('\n');
+    }
+    drop(running);
+    drop(told);
+    let _ = reader.join();
+    Ok(text)
+}
+
 /// UCX's two kinds of connections over verbs, as it names them; with no other, nothing of a program passes by us.
 const UCX: [&str; 2] = ["rc_v", "ud_v"];
 /// Cases of `ucx_perftest`: test, bytes, iterations.
@@ -350,6 +432,7 @@ fn layers(nic: Nic<'_>, rows: &mut Vec<(String, String)>) -> Result<()> {
                 rows.push((name, said));
             }
         }
+        ucx_events(nic, rows)?;
     }
     if has("mpirun.openmpi", "openmpi-bin") && has("mpicc.openmpi", "libopenmpi-dev") {
         for kind in UCX {
@@ -376,20 +459,48 @@ fn both(nic: Nic<'_>, program: &str, server: Running, client: &mut Command) -> R
     Ok(text)
 }
 
-/// One case of `ucx_perftest`; gives the typical time of a message.
-fn ucx(nic: Nic<'_>, kind: &str, [test, bytes, iterations]: [&str; 3]) -> Result<String> {
+/// What UCX says of asynchronous events: of whichever queue pair it has then, and of the device.
+fn ucx_events(nic: Nic<'_>, rows: &mut Vec<(String, String)>) -> Result<()> {
+    let any = [1, 2, 3, 4].map(|n| format!("qp-fatal:qp{n}@50")).join(",");
+    for (fault, expected) in [
+        (&*any, "local work queue catastrophic error on QPN"),
+        ("device-fatal@50", "local catastrophic error"),
+    ] {
+        let text = ucx_with(nic, &["--event", fault], UCX[0], UCX_CASES[0])?;
+        ensure!(
+            text.contains(expected),
+            "{fault}: no {expected:?} in: {text}"
+        );
+        rows.push((format!("--event {fault}, UCX"), expected.into()));
+    }
+    Ok(())
+}
+
+/// Runs `ucx_perftest`, whose client meets these faults; gives what the client said.
+fn ucx_with(
+    nic: Nic<'_>,
+    faults: &[&str],
+    kind: &str,
+    [test, bytes, iterations]: [&str; 3],
+) -> Result<String> {
     let program = "ucx_perftest";
     let port = free_port()?;
     let port_text = port.to_string();
-    let of_ucx = || {
-        let mut c = verbs(nic, program);
+    let of_ucx = |faults: &[&str]| {
+        let mut c = faulty(nic, faults, program);
         c.env("UCX_TLS", kind).env("UCX_NET_DEVICES", "ringbell0:1");
         c.args(["-p", &port_text]);
         c
     };
-    let server = listening(Running::start(&mut of_ucx())?, port)?;
+    let server = listening(Running::start(&mut of_ucx(&[]))?, port)?;
     let args = ["127.0.0.1", "-t", test, "-s", bytes, "-n", iterations, "-f"];
-    let text = both(nic, program, server, of_ucx().args(args))?;
+    both(nic, program, server, of_ucx(faults).args(args))
+}
+
+/// One case of `ucx_perftest`; gives the typical time of a message.
+fn ucx(nic: Nic<'_>, kind: &str, case: [&str; 3]) -> Result<String> {
+    let text = ucx_with(nic, &[], kind, case)?;
+    let [_, bytes, iterations] = case;
     // The last row: iterations, then the time of half of the messages at most.
     let row = text
         .lines()

@@ -147,6 +147,14 @@ pub(crate) struct GidEntry {
     pub(crate) ndev_ifindex: u32,
 }
 
+/// `struct ibv_async_event`, whose first field is an object's address or the port's number.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct AsyncEvent {
+    pub(crate) element: u64,
+    pub(crate) code: c_int,
+}
+
 /// `struct ibv_pd`.
 #[repr(C)]
 pub(crate) struct Pd {

@@ -26,6 +26,7 @@ pub(crate) unsafe fn of<'a>(ah: *const abi::Ah) -> Option<&'a AddressHandle> {
 /// `ibv_create_ah`.
 #[no_mangle]
 unsafe extern "C" fn ibv_create_ah(pd: *mut abi::Pd, attr: *mut AhAttr) -> *mut abi::Ah {
+    fail!(object "create_ah");
     // SAFETY: the caller's variable.
     let attr = unsafe { &*attr };
     if attr.is_global == 0 || attr.sgid_index != 0 || attr.port_num != 1 {

@@ -4,20 +4,21 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::null_mut;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ringbell_nic_core::verbs::{
     Context, ContextConfig, OpenError, CQ_ENTRIES_MAX, DEPTH_MAX, MESSAGE_MAX, QPS_MAX,
     QP_LIMITS_MAX,
 };
 
-use crate::abi::{self, DeviceAttr, DeviceAttrEx, DeviceEnds, Gid, GidEntry, PortAttr};
+use crate::abi::{self, AsyncEvent, DeviceAttr, DeviceAttrEx, DeviceEnds, Gid, GidEntry, PortAttr};
+use crate::events::{self, Events};
 use crate::{extended_cq, extended_qp, interface, post, refuse, say, set_errno, settings};
 
 const NODE_CA: c_int = 1;
 const TRANSPORT_IB: c_int = 0;
+const PORT_DOWN: c_int = 1;
 const PORT_ACTIVE: c_int = 4;
 const MTU_4096: c_int = 5;
 const LINK_LAYER_ETHERNET: u8 = 2;
@@ -122,7 +123,7 @@ struct ContextBox {
     context: Context,
     /// See [`header`].
     header: u8,
-    _events: OwnedFd,
+    events: Arc<Events>,
 }
 
 fn box_of(context: *mut abi::Context) -> *mut ContextBox {
@@ -166,6 +167,8 @@ pub(crate) unsafe fn header(context: *mut abi::Context) -> u8 {
 /// `ibv_open_device`.
 #[no_mangle]
 extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context {
+    crate::faults::start();
+    fail!(object "open_device");
     let config = match settings::config() {
         Ok(config) => config,
         Err(text) => {
@@ -183,8 +186,7 @@ extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context {
             });
         }
     };
-    // Nothing is ever written to it: there are no asynchronous events.
-    let Ok(events) = new_eventfd() else {
+    let Ok(events) = Events::new() else {
         return refuse(libc::EMFILE);
     };
     let mut ops = [std::ptr::null::<c_void>(); 32];
@@ -209,8 +211,8 @@ extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context {
                 device,
                 ops,
                 // There is no device file, but a program may duplicate what it finds here.
-                cmd_fd: events.as_raw_fd(),
-                async_fd: events.as_raw_fd(),
+                cmd_fd: events.fd(),
+                async_fd: events.fd(),
                 num_comp_vectors: 1,
                 mutex: libc::PTHREAD_MUTEX_INITIALIZER,
                 abi_compat: abi::EXTENDED,
@@ -218,10 +220,14 @@ extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context {
         },
         header: header_of(&context),
         context,
-        _events: events,
+        events,
     }));
     // SAFETY: it was just made.
-    unsafe { &raw mut (*made).front.context }
+    unsafe {
+        let context = &raw mut (*made).front.context;
+        (*made).events.belong_to(context.addr());
+        context
+    }
 }
 
 /// The process's context. The device has one address, so that what is opened several times can be connected to itself.
@@ -236,17 +242,6 @@ fn shared(config: &ContextConfig) -> Result<Context, OpenError> {
     Ok(context)
 }
 
-fn new_eventfd() -> std::io::Result<OwnedFd> {
-    // SAFETY: no pointer is involved, and the result is a descriptor of ours or an error.
-    unsafe {
-        let fd = libc::eventfd(0, libc::EFD_CLOEXEC);
-        if fd < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        Ok(std::os::fd::FromRawFd::from_raw_fd(fd))
-    }
-}
-
 /// `ibv_close_device`. The socket stays open until the process ends.
 #[no_mangle]
 unsafe extern "C" fn ibv_close_device(context: *mut abi::Context) -> c_int {
@@ -255,13 +250,19 @@ unsafe extern "C" fn ibv_close_device(context: *mut abi::Context) -> c_int {
     0
 }
 
-/// `ibv_get_async_event`: there are none, so that a program which waits, waits for ever; it asked for that.
+/// `ibv_get_async_event`: waits until there is one, unless the program has set the descriptor not to.
 #[no_mangle]
-unsafe extern "C" fn ibv_get_async_event(context: *mut abi::Context, _: *mut c_void) -> c_int {
-    let mut count = 0_u64;
-    // SAFETY: the descriptor belongs to the context, and the variable is as long as said.
-    unsafe { libc::read((*context).async_fd, (&raw mut count).cast(), 8) };
-    -1
+unsafe extern "C" fn ibv_get_async_event(context: *mut abi::Context, to: *mut AsyncEvent) -> c_int {
+    // SAFETY: a context of ours; its events outlive the wait, whatever becomes of it.
+    let events = unsafe { (*box_of(context)).events.clone() };
+    match events.next() {
+        Some(event) => {
+            // SAFETY: the caller's variable.
+            unsafe { *to = event };
+            0
+        }
+        None => -1,
+    }
 }
 
 /// `ibv_ack_async_event`.
@@ -271,6 +272,7 @@ extern "C" fn ibv_ack_async_event(_: *mut c_void) {}
 /// `ibv_query_device`.
 #[no_mangle]
 unsafe extern "C" fn ibv_query_device(_: *mut abi::Context, to: *mut DeviceAttr) -> c_int {
+    fail!("query_device");
     let guid = ibv_get_device_guid(null_mut());
     let max = &QP_LIMITS_MAX;
     let count = |n: u32| c_int::try_from(n).unwrap_or(c_int::MAX);
@@ -329,11 +331,15 @@ unsafe extern "C" fn query_device_ex(
 /// `ibv_query_port`, without the last field of newer headers, which their inline function has cleared.
 #[no_mangle]
 unsafe extern "C" fn ibv_query_port(_: *mut abi::Context, port: u8, to: *mut PortAttr) -> c_int {
+    fail!("query_port");
     if port != 1 {
         return libc::EINVAL;
     }
     let attr = PortAttr {
-        state: PORT_ACTIVE,
+        state: match events::is_active() {
+            true => PORT_ACTIVE,
+            false => PORT_DOWN,
+        },
         max_mtu: MTU_4096,
         active_mtu: active_mtu(),
         gid_tbl_len: 1,
@@ -382,6 +388,10 @@ unsafe extern "C" fn ibv_query_gid(
     index: c_int,
     to: *mut Gid,
 ) -> c_int {
+    if let Some(code) = crate::faults::fails("query_gid") {
+        set_errno(code);
+        return -1;
+    }
     if port != 1 || index != 0 {
         set_errno(libc::EINVAL);
         return -1;
@@ -401,6 +411,7 @@ unsafe extern "C" fn _ibv_query_gid_ex(
     flags: u32,
     size: usize,
 ) -> c_int {
+    fail!("query_gid");
     if port != 1 || flags != 0 || size < size_of::<GidEntry>() {
         return libc::EINVAL;
     }

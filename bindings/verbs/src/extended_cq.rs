@@ -8,7 +8,7 @@ use ringbell_nic_core::verbs::Completion;
 
 use crate::abi::{self, CqEx, CqInitAttrEx, Operation, Wc};
 use crate::objects::{self, CqBox};
-use crate::{device, explain, post, refuse};
+use crate::{device, explain, faults, post, refuse};
 
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS`.
 const HAS_FLAGS: u32 = 1;
@@ -113,7 +113,8 @@ unsafe fn next(at: *mut CqEx) -> c_int {
         match (*b).cq.poll(&mut found) {
             Ok(0) => libc::ENOENT,
             Ok(_) => {
-                let wc = post::entry(&found[0], device::header((*at).base.context));
+                let mut wc = post::entry(&found[0], device::header((*at).base.context));
+                faults::completed(&mut wc);
                 ((*at).status, (*at).wr_id) = (wc.status, wc.wr_id);
                 (*b).current.wc = wc;
                 0

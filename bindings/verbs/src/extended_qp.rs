@@ -13,7 +13,7 @@ use ringbell_nic_core::verbs::{
 use crate::abi::{self, DataBuf, Operation, QpEx, QpInitAttr, QpInitAttrEx};
 use crate::extended_cq::Held;
 use crate::queue_pair::{self, QpBox};
-use crate::{address, explain, post, refuse};
+use crate::{address, explain, faults, post, refuse};
 
 // Bits of `enum ibv_qp_init_attr_mask`.
 const HAS_PD: u32 = 1 << 0;
@@ -185,6 +185,11 @@ unsafe extern "C" fn start(qp: *mut QpEx) {
 }
 
 unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
+    if let Some(code) = faults::fails("post_send") {
+        // SAFETY: the program has started to build.
+        unsafe { builder(qp) }.held.give();
+        return code;
+    }
     // SAFETY: the program has started to build.
     let posted = unsafe {
         let b = builder(qp);

@@ -8,13 +8,31 @@
 //! Programs answer for their pointers, as with libibverbs.
 //!
 //! `abi`: the header's structures. `device`, `objects`, `address`, `queue_pair`, `post`, `extended_cq`, `extended_qp`: the calls. `names`: constants in words. `files`: the device's file. `interface`: its MTU.
+//! `faults`: what the user asks for to go wrong. `events`: asynchronous events.
+
+/// Returns from a call that is to fail by the user's wish: with a null pointer (`object`), or with its error.
+macro_rules! fail {
+    (object $call:literal) => {
+        if let Some(code) = crate::faults::fails($call) {
+            return crate::refuse(code);
+        }
+    };
+    ($call:literal) => {
+        if let Some(code) = crate::faults::fails($call) {
+            crate::set_errno(code);
+            return code;
+        }
+    };
+}
 
 mod abi;
 mod absent;
 mod address;
 mod device;
+mod events;
 mod extended_cq;
 mod extended_qp;
+mod faults;
 mod files;
 mod interface;
 mod names;

@@ -62,10 +62,32 @@ extern "C" fn ibv_port_state_str(state: c_uint) -> *const c_char {
     word(&WORDS, state as usize)
 }
 
-/// `ibv_event_type_str`: there are no events.
+/// `ibv_event_type_str`.
 #[no_mangle]
-extern "C" fn ibv_event_type_str(_: c_uint) -> *const c_char {
-    c"unknown".as_ptr()
+extern "C" fn ibv_event_type_str(event: c_uint) -> *const c_char {
+    const WORDS: [&CStr; 20] = [
+        c"CQ error",
+        c"local work queue catastrophic error",
+        c"invalid request local work queue error",
+        c"local access violation work queue error",
+        c"communication established",
+        c"send queue drained",
+        c"path migrated",
+        c"path migration request error",
+        c"local catastrophic error",
+        c"port active",
+        c"port error",
+        c"LID change",
+        c"P_Key change",
+        c"SM change",
+        c"SRQ catastrophic error",
+        c"SRQ limit reached",
+        c"last WQE reached",
+        c"client reregistration",
+        c"GID table change",
+        c"WQ fatal",
+    ];
+    word(&WORDS, event as usize)
 }
 
 /// Codes of `enum ibv_rate` with what they stand for, in multiples of 2.5 Gb/s and in Mb/s.

@@ -62,6 +62,7 @@ pub(crate) unsafe fn pd<'a>(pd: *mut abi::Pd) -> &'a ProtectionDomain {
 /// `ibv_alloc_pd`.
 #[no_mangle]
 unsafe extern "C" fn ibv_alloc_pd(context: *mut abi::Context) -> *mut abi::Pd {
+    fail!(object "alloc_pd");
     // SAFETY: a context of ours.
     match unsafe { device::of(context) }.alloc_pd() {
         Ok(pd) => Box::into_raw(Box::new(PdBox {
@@ -95,6 +96,7 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     flags: c_uint,
 ) -> *mut abi::Mr {
+    fail!(object "reg_mr");
     let known = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
     let iova = if flags & ZERO_BASED != 0 { 0 } else { iova };
     if flags & !(known | ZERO_BASED | NO_EFFECT) != 0 {
@@ -169,6 +171,7 @@ struct ChannelBox {
 /// `ibv_create_comp_channel`.
 #[no_mangle]
 unsafe extern "C" fn ibv_create_comp_channel(context: *mut abi::Context) -> *mut abi::Channel {
+    fail!(object "create_comp_channel");
     // SAFETY: a context of ours.
     match unsafe { device::of(context) }.create_channel() {
         Ok(channel) => Box::into_raw(Box::new(ChannelBox {
@@ -217,6 +220,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     channel: *mut abi::Channel,
     vector: c_int,
 ) -> *mut abi::Cq {
+    fail!(object "create_cq");
     let Ok(count) = u32::try_from(entries) else {
         return refuse(libc::EINVAL);
     };
@@ -266,6 +270,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 /// `ibv_resize_cq`.
 #[no_mangle]
 unsafe extern "C" fn ibv_resize_cq(of: *mut abi::Cq, entries: c_int) -> c_int {
+    fail!("resize_cq");
     let Ok(count) = u32::try_from(entries) else {
         return libc::EINVAL;
     };
@@ -341,6 +346,7 @@ pub(crate) struct SrqBox {
 /// `ibv_create_srq`.
 #[no_mangle]
 unsafe extern "C" fn ibv_create_srq(of: *mut abi::Pd, init: *mut SrqInitAttr) -> *mut abi::Srq {
+    fail!(object "create_srq");
     // SAFETY: the caller's variable.
     let (srq_context, attr) = unsafe { ((*init).srq_context, (*init).attr) };
     // SAFETY: a domain of ours.

@@ -9,7 +9,7 @@ use ringbell_nic_core::verbs::{
 };
 
 use crate::abi::{self, RecvWr, SendWr, Wc};
-use crate::{address, device, explain, objects, queue_pair};
+use crate::{address, device, explain, faults, objects, queue_pair};
 
 const FENCE: c_uint = 1;
 const SIGNALED: c_uint = 2;
@@ -125,6 +125,11 @@ pub(crate) unsafe extern "C" fn post_send(
     mut wr: *mut SendWr,
     bad: *mut *mut SendWr,
 ) -> c_int {
+    if let Some(code) = faults::fails("post_send") {
+        // SAFETY: the caller's variable.
+        unsafe { *bad = wr };
+        return code;
+    }
     // SAFETY: a queue pair of ours.
     let (mut to, is_datagram) =
         unsafe { (queue_pair::of(qp).begin(), queue_pair::is_datagram(qp)) };
@@ -174,6 +179,11 @@ pub(crate) unsafe extern "C" fn post_recv(
     wr: *mut RecvWr,
     bad: *mut *mut RecvWr,
 ) -> c_int {
+    if let Some(code) = faults::fails("post_recv") {
+        // SAFETY: the caller's variable.
+        unsafe { *bad = wr };
+        return code;
+    }
     // SAFETY: a queue pair of ours.
     let mut to = unsafe { queue_pair::of(qp) }.begin();
     // SAFETY: the program's list and variable.
@@ -186,6 +196,11 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut RecvWr,
     bad: *mut *mut RecvWr,
 ) -> c_int {
+    if let Some(code) = faults::fails("post_srq_recv") {
+        // SAFETY: the caller's variable.
+        unsafe { *bad = wr };
+        return code;
+    }
     // SAFETY: a queue of ours.
     let Some(to) = (unsafe { objects::srq(srq) }) else {
         return libc::EINVAL;
@@ -244,8 +259,10 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut abi::Cq, room: c_int, to: *mut 
         match cq.poll(&mut found[..most]) {
             Ok(n) => {
                 for (i, c) in found[..n].iter().enumerate() {
+                    let mut wc = entry(c, header);
+                    faults::completed(&mut wc);
                     // SAFETY: the program has room for `room` entries.
-                    unsafe { to.add(count + i).write(entry(c, header)) };
+                    unsafe { to.add(count + i).write(wc) };
                 }
                 count += n;
                 if n < most {
@@ -261,6 +278,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut abi::Cq, room: c_int, to: *mut 
 
 /// `ibv_req_notify_cq`.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut abi::Cq, solicited_only: c_int) -> c_int {
+    fail!("req_notify_cq");
     // SAFETY: a queue of ours.
     let (queue, channel) = unsafe { (objects::cq(cq), (*cq).channel) };
     // Without a channel there is nothing to notify, which is no fault.

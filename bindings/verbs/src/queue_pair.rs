@@ -9,7 +9,7 @@ use ringbell_nic_core::verbs::{
 
 use crate::abi::{self, QpAttr, QpCap, QpInitAttr, SmallQpAttr};
 use crate::extended_qp::Builder;
-use crate::{explain, objects, refuse};
+use crate::{explain, faults, objects, refuse};
 
 const RC: c_uint = 2;
 pub(crate) const UD: c_uint = 4;
@@ -107,6 +107,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     pd: *mut abi::Pd,
     init: *mut QpInitAttr,
 ) -> *mut abi::Qp {
+    fail!(object "create_qp");
     // SAFETY: the caller's variable.
     let init = unsafe { &mut *init };
     let service = match init.qp_type {
@@ -140,7 +141,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
         Err(e) => return refuse(explain("ibv_create_qp", &e)),
     };
     let number = qp.number();
-    Box::into_raw(Box::new(QpBox {
+    let made = Box::into_raw(Box::new(QpBox {
         front: abi::QpEx {
             base: abi::Qp {
                 // SAFETY: a domain of ours.
@@ -168,12 +169,16 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
         attr: QpAttr { cap, ..UNSET },
         sq_sig_all: init.sq_sig_all,
     }))
-    .cast()
+    .cast();
+    // SAFETY: it was just made.
+    unsafe { faults::made(made) };
+    made
 }
 
 /// `ibv_destroy_qp`.
 #[no_mangle]
 unsafe extern "C" fn ibv_destroy_qp(qp: *mut abi::Qp) -> c_int {
+    faults::destroyed(qp);
     // SAFETY: a queue pair of ours.
     drop(unsafe { Box::from_raw(qp.cast::<QpBox>()) });
     0
@@ -308,6 +313,7 @@ fn change(
 /// `ibv_modify_qp`.
 #[no_mangle]
 unsafe extern "C" fn ibv_modify_qp(at: *mut abi::Qp, attr: *mut QpAttr, mask: c_int) -> c_int {
+    fail!("modify_qp");
     // SAFETY: a queue pair of ours, which the program modifies in one thread at a time, and the caller's variable.
     let (b, attr) = unsafe { (&mut *at.cast::<QpBox>(), &*attr) };
     let now = b.qp.state();

@@ -28,6 +28,7 @@ mod context;
 mod datagram;
 mod endpoint;
 mod engine;
+pub mod faults;
 pub mod gid;
 mod memory;
 mod outbox;
