@@ -16,6 +16,7 @@
 #![allow(unsafe_code)] // The C hook dereferences the word that a kernel waits for.
 #![allow(clippy::disallowed_methods)] // This is the edge: the NIC's clock is read here and passed down.
 
+use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -199,19 +200,80 @@ impl Progress {
 
     /// Works on the NIC exclusively, for the control path. Blocks for at most a step.
     pub(crate) fn with_core<R>(&self, f: impl FnOnce(&mut Core) -> R) -> R {
-        let mut core = match self.core.lock() {
+        let core = match self.core.lock() {
             Ok(core) => core,
             // A step has panicked; the state behind the lock is still the best answer for the control path.
             Err(poisoned) => poisoned.into_inner(),
         };
+        self.control(core, f)
+    }
+
+    /// The same unless another thread has the NIC: that one goes on.
+    fn try_with_core<R>(&self, f: impl FnOnce(&mut Core) -> R) -> Option<R> {
+        let core = match self.core.try_lock() {
+            Ok(core) => core,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(self.control(core, f))
+    }
+
+    fn control<R>(&self, mut core: MutexGuard<'_, Core>, f: impl FnOnce(&mut Core) -> R) -> R {
         if !self.clock.by_hand.load(Ordering::Relaxed) {
             core.time.now = core.time.now.max(self.now());
         }
         core.is_due = true;
+        let retired = core.report.counters.retired;
         let r = f(&mut core);
+        let notify = core.report.counters.retired != retired;
         drop(core);
+        if notify {
+            self.notify();
+        }
         self.tell();
         r
+    }
+
+    /// Waits until `done` for the control path, and returns whether that came in time. It steps the NIC, and sleeps where nothing
+    /// moves: a thread that yielded instead would see an answer of a peer only after many turns of others on its core.
+    pub(crate) fn wait_for(
+        &self,
+        deadline: Instant,
+        mut done: impl FnMut(&mut Core) -> bool,
+    ) -> bool {
+        if self.with_core(&mut done) {
+            return true;
+        }
+        let by_hand = self.clock.by_hand.load(Ordering::Relaxed);
+        let (done, ended, mut idle) = (RefCell::new(done), Cell::new(false), 0_u32);
+        let look = |core: &mut Core| (done.borrow_mut())(core);
+        // Only tried: a thread that steps goes on.
+        let check = || {
+            if !ended.get() {
+                ended.set(self.try_with_core(look).unwrap_or(false));
+            }
+            ended.get()
+        };
+        while !check() {
+            if Instant::now() >= deadline {
+                // Not only tried any more: others may have had the NIC at each look.
+                return self.with_core(look);
+            }
+            if by_hand {
+                // The program steps, at times of its own.
+                if self.try_step() != Some(true) {
+                    std::thread::yield_now();
+                }
+                continue;
+            }
+            // With the clock: transports look at what peers answer now and then only.
+            self.clock.since_read.store(CLOCK_EVERY, Ordering::Relaxed);
+            idle = match self.wait_round(idle, &check) {
+                Round::Moved => 0,
+                Round::Idle | Round::Slept => idle.saturating_add(1),
+            };
+        }
+        true
     }
 
     /// The NIC may have got work: wakes the progress thread from a sleep without end.
@@ -250,18 +312,12 @@ impl Progress {
         // From here on the clock does not count, so that the same times give the same steps however
         // busy the machine is; its earlier readings are dropped.
         let first = !self.clock.by_hand.swap(true, Ordering::Relaxed);
-        let (moved, notify) = self.with_core(|core| {
+        self.with_core(|core| {
             if first {
                 core.time.now = now;
             }
-            let retired = core.report.counters.retired;
-            let moved = core.step(Some(now));
-            (moved, core.report.counters.retired != retired)
-        });
-        if notify {
-            self.notify();
-        }
-        moved
+            core.step(Some(now))
+        })
     }
 
     /// As [`try_step`](Progress::try_step); after an idle step looks for news that often, and steps
@@ -532,6 +588,9 @@ impl Progress {
         let _ = rustix::event::poll(&mut list[..n], Some(&timespec(nap)));
         if !list[0].revents().is_empty() {
             self.wake.drain();
+        }
+        if list[1..n].iter().any(|fd| !fd.revents().is_empty()) {
+            self.wake.set_called();
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{fence, AtomicU32, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use rustix::event::EventfdFlags;
@@ -14,6 +14,8 @@ use crate::shmem::Mapping;
 pub(crate) struct WakeCell {
     page: Mapping,
     event: OwnedFd,
+    /// A transport's descriptor has ended a sleep of the owner, and the transport has not looked at it since.
+    called: AtomicBool,
 }
 
 /// Device and inode of a file: no two files have the same while both are open.
@@ -40,6 +42,7 @@ impl WakeCell {
         let cell = Arc::new(WakeCell {
             page,
             event: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            called: AtomicBool::new(false),
         });
         if let (Some(file), Ok(mut own)) = (file, OWN.lock()) {
             own.retain(|_, c| c.strong_count() > 0);
@@ -59,7 +62,11 @@ impl WakeCell {
         rustix::fs::fcntl_setfl(&event, rustix::fs::OFlags::NONBLOCK)?;
         let mut page = Mapping::of_peer(page, 0, WAKE_BYTES, true)?;
         page.forget_fd();
-        Ok(Arc::new(WakeCell { page, event }))
+        Ok(Arc::new(WakeCell {
+            page,
+            event,
+            called: AtomicBool::new(false),
+        }))
     }
 
     /// The page and the event descriptor, to be sent to a peer.
@@ -103,6 +110,19 @@ impl WakeCell {
     pub(crate) fn signal(&self) {
         // A full counter is readable as well: nothing is lost when the write would block.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    /// A descriptor of the owner's transports is readable.
+    pub(crate) fn set_called(&self) {
+        // Relaxed: the step that follows takes the NIC's lock.
+        self.called.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a transport is to look at its descriptor although it has done so just now. The sleep would end at once again.
+    #[inline]
+    pub(crate) fn take_called(&self) -> bool {
+        // A load first: nearly always there is nothing to store.
+        self.called.load(Ordering::Relaxed) && self.called.swap(false, Ordering::Relaxed)
     }
 
     /// Takes what made the descriptor readable.

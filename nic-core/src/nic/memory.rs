@@ -14,6 +14,7 @@ use ringbell_nic_abi::{GpuVa, Lkey, PdId};
 
 use super::host_buffer::{va_of, Store};
 use super::{HostBuffer, HostRegion, Nic, NicBuffer};
+use crate::command::Core;
 use crate::memory::nic_memory::{HOST_BUS, NIC_BUS, NIC_VA};
 use crate::memory::{exports, kind_of, populate, FreeError, MemoryError, PeerExports, PointerInfo};
 use crate::shmem::Mapping;
@@ -97,35 +98,19 @@ impl Nic {
             Err(e) => return Err(e),
         }
         let deadline = Instant::now() + self.config().deregister_timeout;
-        loop {
-            let done = self.core(|c| {
-                c.retire_region(lkey.0);
-                if c.memory.dma.is_busy(lkey.0) {
-                    let pins = c.memory.mmu.pins_of(lkey);
-                    return Err(DeregisterError::Pinned { lkey, pins });
-                }
-                let pins = c.memory.mmu.pins_of(lkey);
-                c.memory
-                    .exports
-                    .end(lkey, pins, &mut c.streams.transports)?;
-                c.memory.mmu.finish_deregister(lkey)
-            });
-            match done {
+        let mut ended = Ok(());
+        self.inner.progress.wait_for(deadline, |c| {
+            ended = end_region(c, lkey);
+            !matches!(
+                ended,
                 Err(DeregisterError::Pinned { .. } | DeregisterError::Imported { .. })
-                    if Instant::now() < deadline =>
-                {
-                    if !self.step() {
-                        std::thread::yield_now();
-                    }
-                }
-                Err(e @ (DeregisterError::Pinned { .. } | DeregisterError::Imported { .. })) => {
-                    self.core(|c| c.memory.mmu.quarantine(lkey))?;
-                    tracing::error!(%lkey, "memory is still in use; the region is quarantined");
-                    return Err(e);
-                }
-                other => return other,
-            }
+            )
+        });
+        if let Err(DeregisterError::Pinned { .. } | DeregisterError::Imported { .. }) = ended {
+            self.core(|c| c.memory.mmu.quarantine(lkey))?;
+            tracing::error!(%lkey, "memory is still in use; the region is quarantined");
         }
+        ended
     }
 
     /// What lies at an address, as queues of `pd` see it: start, interior or last byte of a region.
@@ -380,17 +365,27 @@ impl Nic {
         let waited = self.config().deregister_timeout;
         let deadline = Instant::now() + waited;
         self.core(|c| c.streams.transports.iter_mut().for_each(|t| t.withdraw(id)));
-        loop {
-            let peers = self.core(|c| exports::holders(id, &c.streams.transports));
-            if peers == 0 {
-                return Ok(());
-            }
-            if Instant::now() >= deadline {
-                return Err(FreeError::Mapped { va, peers, waited });
-            }
-            if !self.step() {
-                std::thread::yield_now();
-            }
+        let mut peers = 0;
+        let ended = self.inner.progress.wait_for(deadline, |c| {
+            peers = exports::holders(id, &c.streams.transports);
+            peers == 0
+        });
+        match ended {
+            true => Ok(()),
+            false => Err(FreeError::Mapped { va, peers, waited }),
         }
     }
+}
+
+/// Retires what waits on a region that is being freed, and frees it when nothing uses it.
+fn end_region(c: &mut Core, lkey: Lkey) -> Result<(), DeregisterError> {
+    c.retire_region(lkey.0);
+    let pins = c.memory.mmu.pins_of(lkey);
+    if c.memory.dma.is_busy(lkey.0) {
+        return Err(DeregisterError::Pinned { lkey, pins });
+    }
+    c.memory
+        .exports
+        .end(lkey, pins, &mut c.streams.transports)?;
+    c.memory.mmu.finish_deregister(lkey)
 }

@@ -13,7 +13,7 @@
 //! Two NICs in one process, and a NIC that connects to itself, use the same path.
 //!
 //! No message costs a system call. The sockets only report new and dead peers, so they are polled
-//! every 200 µs at most; a peer's wake descriptor is written only when it sleeps.
+//! every 200 µs at most, and when one has ended a sleep; a peer's wake descriptor is written only when it sleeps.
 //!
 //! Memory that no CPU maps is exported ([`allocations`]): the receiver's own engine copies out of it, from GPU to GPU memory
 //! ([`pending_copy`]), one copy. What cannot be exported, nor mapped (bytes of the program's own) goes through NIC memory, piece by
@@ -693,7 +693,8 @@ impl Transport for LocalTransport {
     }
 
     fn step(&mut self, now: NicTime, _: &mut Network, data: &mut Datapath<'_>) -> bool {
-        let mut moved = now >= self.sockets_at && self.step_sockets(now, data);
+        let due = now >= self.sockets_at || self.endpoint.wake.take_called();
+        let mut moved = due && self.step_sockets(now, data);
         for i in 0..self.links.len() {
             if self.links[i].as_ref().is_some_and(Link::has_packets) {
                 moved |= self.take_packets(i, data);
