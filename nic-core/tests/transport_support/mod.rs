@@ -217,7 +217,7 @@ impl<T: Opened> PairOf<T> {
     pub fn tick(&mut self) {
         let moved = self.a.step(self.now) | self.b.step(self.now);
         let mut next = self.now.0 + 10_000;
-        if !moved && !(self.sockets && self.something_comes()) {
+        if !(moved || self.sockets && self.something_comes()) {
             let timers = [self.a.next_timer(), self.b.next_timer()];
             let t = timers
                 .into_iter()
