@@ -316,7 +316,7 @@ mod tests {
     /// A program that prints what differs from the tables.
     fn program(standard: bool) -> String {
         let mut text = String::from(
-            "#include <mpi.h>\n#include <stdio.h>\nstatic int wrong;\n\
+            "#include <mpi.h>\n#include <stddef.h>\n#include <stdio.h>\nstatic int wrong;\n\
              #ifdef OPEN_MPI\n#define SAME(name, symbol, value) ((void *)(name) == (void *)&(symbol))\n\
              #else\n#define SAME(name, symbol, value) ((unsigned long)(name) == (value))\n#endif\n\
              #define CHECK(name, symbol, value) if (!SAME(name, symbol, value)) wrong = puts(#name) | 1\n\
@@ -338,9 +338,11 @@ mod tests {
             check(&of, &format!("comm_{name}"), mpich, other);
         }
         text + "if (MPI_UNDEFINED != -32766 || MPI_ERR_COUNT != 2) wrong = puts(\"a constant\") | 1;\n\
-                #if defined(OPEN_MPI)\n#define ANY -1, -1, 1\n#elif defined(STANDARD)\n#define ANY -1, -2, 1\n\
-                #else\n#define ANY -2, -1, -1\n#endif\n\
+                #if defined(OPEN_MPI)\n#define ANY -1, -1, 1, 15, 18, 6, 0\n#elif defined(STANDARD)\n#define ANY -1, -2, 1, 15, 19, 8, 0\n\
+                #else\n#define ANY -2, -1, -1, 14, 17, 5, 2\n#endif\n\
                 long any[] = {ANY};\n\
+                if (MPI_ERR_TRUNCATE != any[3] || MPI_ERR_IN_STATUS != any[4]) wrong = puts(\"a class of errors\") | 1;\n\
+                if (sizeof(MPI_Status) != 4 * any[5] || offsetof(MPI_Status, MPI_SOURCE) != 4 * any[6] || offsetof(MPI_Status, MPI_ERROR) != 4 * any[6] + 8) wrong = puts(\"a status\") | 1;\n\
                 if (MPI_ANY_SOURCE != any[0] || MPI_ANY_TAG != any[1] || (long)MPI_IN_PLACE != any[2]) wrong = puts(\"an address\") | 1;\n\
                 return wrong;\n}\n"
     }

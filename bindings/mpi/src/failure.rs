@@ -1,7 +1,9 @@
 //! Failures of calls that were taken: a text on stderr that names the rank, then the communicator's error handler.
 #![allow(unsafe_code)] // Calls the library below.
 
+use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, CString};
+use std::sync::{Mutex, PoisonError};
 
 use ringbell::abi::Status;
 use ringbell::CollectiveError;
@@ -32,10 +34,15 @@ pub(crate) fn report(call: &str, comm: Handle, group: &Group, error: &Collective
     raise(comm, code(&text))
 }
 
-/// A new code of the library below for a text.
+/// The code of the library below for a text. It has room for some thousand, so that each text gets one.
 pub(crate) fn code(text: &str) -> c_int {
+    static KNOWN: Mutex<BTreeMap<CString, c_int>> = Mutex::new(BTreeMap::new());
     let text = &text[..text.floor_char_boundary(LONGEST)];
     let text = CString::new(text).unwrap_or_default();
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(code) = known.get(&text) {
+        return *code;
+    }
     let (mut class, mut code) = (0, 0);
     // SAFETY: the signatures of MPI's standard.
     unsafe {
@@ -43,6 +50,7 @@ pub(crate) fn code(text: &str) -> c_int {
         below!("PMPI_Add_error_code", fn(c_int, *mut c_int) -> c_int)(class, &raw mut code);
         below!("PMPI_Add_error_string", fn(c_int, *const c_char) -> c_int)(code, text.as_ptr());
     }
+    known.insert(text, code);
     code
 }
 

@@ -106,7 +106,11 @@ fn isend(
     }
     let op = Arc::new(Op::default());
     // SAFETY: where the program wants its request.
-    unsafe { t.layer.tables.write(request, 0, op.start()) };
+    unsafe {
+        t.layer
+            .tables
+            .write(request, 0, op.start((t.comm, t.context.id)))
+    };
     let bytes = t.messages.send(t.layer, mode, b, (&t.context, to, tag), op);
     trace::note(call, None, bytes.unwrap_or(0));
     Some(0)
@@ -122,7 +126,11 @@ fn ireceive(b: Buffer, from: c_int, tag: c_int, comm: Comm, request: At) -> Opti
         return t.refused(why);
     }
     // SAFETY: where the program wants its request.
-    unsafe { t.layer.tables.write(request, 0, op.start()) };
+    unsafe {
+        t.layer
+            .tables
+            .write(request, 0, op.start((t.comm, t.context.id)))
+    };
     // Its arguments were judged.
     let _ = t.messages.receive(t.layer, b, (&t.context, from, tag), op);
     trace::note(call, None, 0);
@@ -203,6 +211,7 @@ fn init(
     }
     let made = Persistent {
         kind,
+        comm: t.comm,
         context: t.context,
         buffer: b,
         peer,
@@ -293,14 +302,12 @@ fn ireceive_message(b: Buffer, message: At, request: At) -> Option<c_int> {
     let layer = Layer::get()?;
     let messages = layer.messages.as_ref()?;
     let op = Arc::new(Op::default());
-    if !messages.has_probed(layer, message) {
-        return None;
-    }
+    let on = messages.probed_on(layer, message)?;
     if let Err(why) = receivable(layer, &b, op.clone()) {
         return refused(layer, layer.tables.world, why);
     }
     // SAFETY: where the program wants its request.
-    unsafe { layer.tables.write(request, 0, op.start()) };
+    unsafe { layer.tables.write(request, 0, op.start(on)) };
     // Judged above.
     let _ = messages.receive_probed(layer, b, message, op);
     trace::note("MPI_Imrecv", None, 0);
@@ -381,16 +388,16 @@ exported! {
     MPI_Iprobe(from: c_int, tag: c_int, comm: Comm, flag: Flag, status: Status) => probe(from, tag, comm, flag, NONE, status);
     MPI_Mprobe(from: c_int, tag: c_int, comm: Comm, message: At, status: Status) => probe(from, tag, comm, NONE.cast(), message, status);
     MPI_Improbe(from: c_int, tag: c_int, comm: Comm, flag: Flag, message: At, status: Status) => probe(from, tag, comm, flag, message, status);
-    MPI_Wait(request: At, status: Status) => requests::one(request, aside(), status, true);
-    MPI_Test(request: At, flag: Flag, status: Status) => requests::one(request, flag, status, false);
-    MPI_Waitall(count: c_int, at: At, statuses: Status) => requests::all(count, at, aside(), statuses, true);
-    MPI_Testall(count: c_int, at: At, flag: Flag, statuses: Status) => requests::all(count, at, flag, statuses, false);
-    MPI_Waitany(count: c_int, at: At, index: Flag, status: Status) => requests::any(count, at, index, aside(), status, true);
-    MPI_Testany(count: c_int, at: At, index: Flag, flag: Flag, status: Status) => requests::any(count, at, index, flag, status, false);
+    MPI_Wait(request: At, status: Status) => requests::one("MPI_Wait", request, aside(), status, true);
+    MPI_Test(request: At, flag: Flag, status: Status) => requests::one("MPI_Test", request, flag, status, false);
+    MPI_Waitall(count: c_int, at: At, statuses: Status) => requests::all("MPI_Waitall", count, at, aside(), statuses, true);
+    MPI_Testall(count: c_int, at: At, flag: Flag, statuses: Status) => requests::all("MPI_Testall", count, at, flag, statuses, false);
+    MPI_Waitany(count: c_int, at: At, index: Flag, status: Status) => requests::any("MPI_Waitany", count, at, index, aside(), status, true);
+    MPI_Testany(count: c_int, at: At, index: Flag, flag: Flag, status: Status) => requests::any("MPI_Testany", count, at, index, flag, status, false);
     MPI_Waitsome(count: c_int, at: At, ended: Flag, indices: Flag, statuses: Status) =>
-        requests::some(count, at, ended, indices, statuses, true);
+        requests::some("MPI_Waitsome", count, at, ended, indices, statuses, true);
     MPI_Testsome(count: c_int, at: At, ended: Flag, indices: Flag, statuses: Status) =>
-        requests::some(count, at, ended, indices, statuses, false);
+        requests::some("MPI_Testsome", count, at, ended, indices, statuses, false);
     MPI_Request_get_status(request: Handle, flag: Flag, status: Status) => requests::look(request, flag, status);
     MPI_Cancel(request: At) => requests::cancel(request);
     MPI_Request_free(request: At) => requests::free(request);

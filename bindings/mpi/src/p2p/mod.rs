@@ -323,13 +323,14 @@ impl Messages {
         Ok(found.comm)
     }
 
-    /// Whether this is a message of ours.
-    fn has_probed(&self, layer: &Layer, message: *const c_void) -> bool {
+    /// The communicator of a message of ours, and its context's number; `None` of another's.
+    fn probed_on(&self, layer: &Layer, message: *const c_void) -> Option<(Handle, u64)> {
         // SAFETY: the program's handle.
         let handle = unsafe { layer.tables.read(message, 0) };
         let found = handle.wrapping_sub(layer.tables.first_message());
         let probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
-        probed.get(found).is_some_and(Option::is_some)
+        let found = probed.get(found)?.as_ref()?;
+        Some((found.comm, found.envelope.context))
     }
 
     /// What a probe finds, as the end of an operation.

@@ -4,6 +4,7 @@
 //! requests of its own.
 #![allow(unsafe_code)] // Calls the library below.
 
+use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,8 +29,6 @@ pub(super) struct Outcome {
     pub(super) bytes: u64,
     pub(super) cancelled: bool,
     pub(super) fault: Option<Fault>,
-    /// Of the fault, once the program is told.
-    pub(super) code: c_int,
 }
 
 #[derive(Debug, Clone)]
@@ -46,7 +45,29 @@ pub(crate) struct Op {
     done: AtomicBool,
     cancel: AtomicBool,
     outcome: Mutex<Outcome>,
-    request: Mutex<Option<Handle>>,
+    request: Mutex<Option<Requested>>,
+}
+
+/// The request of an operation.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Requested {
+    pub(super) handle: Handle,
+    /// The communicator, whose error handler is asked.
+    pub(super) comm: Handle,
+    /// Number of its context, which another communicator of the same handle does not have.
+    pub(super) context: u64,
+}
+
+thread_local! {
+    /// Operations with a fault whose requests a call of this thread has ended; `None` while no call of ours ends requests.
+    static FAILED: RefCell<Option<Vec<Arc<Op>>>> = const { RefCell::new(None) };
+}
+
+/// Runs a test of the library below, and gives the operations with a fault whose requests it has ended.
+pub(super) fn observed<T>(test: impl FnOnce() -> T) -> (T, Vec<Arc<Op>>) {
+    FAILED.set(Some(Vec::new()));
+    let result = test();
+    (result, FAILED.take().unwrap_or_default())
 }
 
 impl Op {
@@ -79,41 +100,66 @@ impl Op {
         self.cancel.load(Ordering::Relaxed)
     }
 
-    /// Gives it a request of the library below.
-    pub(super) fn start(self: &Arc<Op>) -> Handle {
+    /// Gives it a request of the library below, of a communicator and its context's number.
+    pub(super) fn start(self: &Arc<Op>, (comm, context): (Handle, u64)) -> Handle {
         type Query = extern "C" fn(*const Op, *mut c_int) -> c_int;
         type Free = extern "C" fn(*const Op) -> c_int;
         type Cancel = extern "C" fn(*const Op, c_int) -> c_int;
-        let mut request: Handle = 0;
+        let mut handle: Handle = 0;
         let extra = Arc::into_raw(self.clone());
         // SAFETY: the signature of MPI's standard; `free` takes the reference back.
         unsafe {
             below!(
                 "PMPI_Grequest_start",
                 fn(Query, Free, Cancel, *const Op, *mut Handle) -> c_int
-            )(query, free, cancel, extra, &raw mut request);
+            )(query, free, cancel, extra, &raw mut handle);
         }
         let mut own = self.request.lock().unwrap_or_else(PoisonError::into_inner);
-        *own = Some(request);
-        request
+        *own = Some(Requested {
+            handle,
+            comm,
+            context,
+        });
+        handle
+    }
+
+    /// Its request, if the program has got one.
+    pub(super) fn requested(&self) -> Option<Requested> {
+        *self.request.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes a status.
     pub(super) fn write_status(&self, layer: &Layer, status: *mut c_int) {
-        layer.tables.write_status(status, &self.outcome());
+        let outcome = self.outcome();
+        let error = match outcome.fault {
+            Some(Fault::Truncated) => layer.tables.truncate(),
+            Some(Fault::Lost(_)) | None => 0,
+        };
+        layer.tables.write_status(status, &outcome, error);
+    }
+
+    /// The code of its fault as a call reports it; 0 without one.
+    pub(super) fn fault(&self, layer: &Layer, call: &str) -> c_int {
+        match self.outcome().fault {
+            None => 0,
+            Some(Fault::Truncated) => layer.tables.truncate(),
+            Some(Fault::Lost(why)) => failure::code(&lost(call, &why)),
+        }
+    }
+
+    /// Asks a communicator's error handler, and gives the code.
+    pub(super) fn raise(&self, layer: &Layer, comm: Handle, call: &str, code: c_int) -> c_int {
+        if let Some(Fault::Lost(why)) = self.outcome().fault {
+            trace::say(format_args!("rank {}: {}", layer.rank(), lost(call, &why)));
+        }
+        failure::raise(comm, code)
     }
 
     /// The code that a call returns which waited for it: the communicator's error handler has been asked.
     pub(super) fn code(&self, layer: &Layer, comm: Handle, call: &str) -> c_int {
-        let outcome = self.outcome();
-        match outcome.fault {
-            None => 0,
-            Some(Fault::Truncated) => failure::raise(comm, outcome.code),
-            Some(Fault::Lost(why)) => {
-                let text = lost(call, &why);
-                trace::say(format_args!("rank {}: {text}", layer.rank()));
-                failure::raise(comm, failure::code(&text))
-            }
+        match self.fault(layer, call) {
+            0 => 0,
+            code => self.raise(layer, comm, call, code),
         }
     }
 }
@@ -148,18 +194,6 @@ impl Finished {
         if let Err(why) = unpacked {
             self.outcome.fault = Some(Fault::Lost(why));
         }
-        let request = *self
-            .op
-            .request
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        self.outcome.code = match &self.outcome.fault {
-            None => 0,
-            Some(Fault::Truncated) => layer.tables.truncate(),
-            // Calls that wait for the operation itself have a text of their own.
-            Some(Fault::Lost(why)) if request.is_some() => failure::code(why),
-            Some(Fault::Lost(_)) => 0,
-        };
         let mut outcome = self
             .op
             .outcome
@@ -169,9 +203,9 @@ impl Finished {
         drop(outcome);
         // Release: pairs with the Acquire in `is_done`.
         self.op.done.store(true, Ordering::Release);
-        if let Some(request) = request {
+        if let Some(of) = self.op.requested() {
             // SAFETY: the signature of MPI's standard.
-            unsafe { below!("PMPI_Grequest_complete", fn(Handle) -> c_int)(request) };
+            unsafe { below!("PMPI_Grequest_complete", fn(Handle) -> c_int)(of.handle) };
         }
     }
 }
@@ -184,14 +218,29 @@ pub(super) fn lost(call: &str, why: &str) -> String {
     }
 }
 
+/// What the library below asks when a call ends the request. It has no communicator for it, so the fault is told by the call of ours that the program made
+/// ([`observed`]), and the library below hears of none. Where it was another's, its default error handler is asked.
 extern "C" fn query(op: *const Op, status: *mut c_int) -> c_int {
     let Some(layer) = Layer::get() else {
         return 0;
     };
-    // SAFETY: the reference that `start` gave away lives until `free`.
-    let outcome = unsafe { &*op }.outcome();
-    layer.tables.write_status(status, &outcome);
-    outcome.code
+    // SAFETY: the reference that `start` gave away lives until `free`; this is another.
+    let op = unsafe {
+        Arc::increment_strong_count(op);
+        Arc::from_raw(op)
+    };
+    let outcome = op.outcome();
+    let is_noted = outcome.fault.is_none()
+        || FAILED.with_borrow_mut(|failed| {
+            let failed = failed.as_mut();
+            failed.map(|all| all.push(op.clone())).is_some()
+        });
+    let code = match is_noted {
+        true => 0,
+        false => op.fault(layer, "a request"),
+    };
+    layer.tables.write_status(status, &outcome, code);
+    code
 }
 
 extern "C" fn free(op: *const Op) -> c_int {
@@ -217,22 +266,47 @@ impl Tables {
         }
     }
 
+    /// `MPI_ERR_IN_STATUS`.
+    pub(super) fn in_status(&self) -> c_int {
+        match self.abi {
+            Abi::Mpich => 17,
+            Abi::OpenMpi => 18,
+            Abi::Standard => 19,
+        }
+    }
+
+    /// Integers of a status, and the first of its public fields: source, tag, error.
+    fn status(&self) -> (usize, usize) {
+        match self.abi {
+            Abi::Mpich => (5, 2),
+            Abi::OpenMpi => (6, 0),
+            Abi::Standard => (8, 0),
+        }
+    }
+
+    /// Writes `MPI_ERROR` of a status in an array.
+    ///
+    /// # Safety
+    /// There is one of this index.
+    pub(super) unsafe fn write_error(&self, statuses: *mut c_int, index: usize, error: c_int) {
+        let (integers, first) = self.status();
+        // SAFETY: the caller's contract.
+        unsafe { *statuses.add(index * integers + first + 2) = error };
+    }
+
     /// Writes a status, unless it is `MPI_STATUS_IGNORE`.
-    fn write_status(&self, status: *mut c_int, outcome: &Outcome) {
+    fn write_status(&self, status: *mut c_int, outcome: &Outcome, error: c_int) {
         if self.ignores(status.cast()) {
             return;
         }
-        let at = match self.abi {
-            Abi::Mpich => 2,
-            Abi::OpenMpi | Abi::Standard => 0,
-        };
+        let (_, at) = self.status();
         // SAFETY: the program's status, whose public fields lie there; the signatures of MPI's standard.
         unsafe {
             if let Some(source) = outcome.source {
                 *status.add(at) = source as c_int;
                 *status.add(at + 1) = outcome.tag;
             }
-            *status.add(at + 2) = outcome.code;
+            *status.add(at + 2) = error;
             below!("PMPI_Status_set_cancelled", fn(*mut c_int, c_int) -> c_int)(
                 status,
                 outcome.cancelled.into(),

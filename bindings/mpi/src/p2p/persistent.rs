@@ -23,6 +23,7 @@ pub(super) enum Kind {
 #[derive(Debug, Clone)]
 pub(super) struct Persistent {
     pub(super) kind: Kind,
+    pub(super) comm: Handle,
     pub(super) context: Arc<Context>,
     pub(super) buffer: Buffer,
     pub(super) peer: c_int,

@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use super::operation::Op;
+use super::operation::{self, Op};
 use super::persistent::Kind;
 use super::Messages;
 use crate::abi::Handle;
@@ -66,6 +66,14 @@ impl Given {
         }
     }
 
+    /// Handles of the requests as the library below has them.
+    fn handles(&mut self, layer: &Layer, count: usize) -> Vec<Handle> {
+        let at = self.as_mut_ptr();
+        // SAFETY: elements of the array.
+        let handles = (0..count).map(|i| unsafe { layer.tables.read(at, i) });
+        handles.collect()
+    }
+
     /// Gives the program what has become of its requests; a persistent one that has ended is inactive.
     fn give_back(&self, layer: &Layer, messages: &Messages) {
         let Some((array, persistent)) = &self.replaced else {
@@ -86,14 +94,26 @@ impl Given {
     }
 }
 
+/// Where a call tells of the requests that it ends.
+#[derive(Debug, Clone, Copy)]
+enum Ends {
+    /// One request, whose error it returns.
+    One,
+    /// All of its requests, each in a status.
+    All(Statuses),
+    /// So many of these indices, each in a status.
+    Some(*const c_int, *const c_int, Statuses),
+}
+
 /// Tests until a test says that it is enough.
 ///
 /// # Safety
 /// `at` has `count` requests.
 unsafe fn until(
-    at: Requests,
-    count: c_int,
+    call: &'static str,
+    (at, count): (Requests, c_int),
     again: bool,
+    ends: Ends,
     mut test: impl FnMut(Requests) -> (c_int, bool),
 ) -> Option<c_int> {
     let layer = Layer::get()?;
@@ -104,13 +124,30 @@ unsafe fn until(
     }
     // SAFETY: the caller's contract.
     let mut given = unsafe { Given::new(layer, messages, at, count) };
+    let before = match ends {
+        Ends::One => Vec::new(),
+        // A request that has ended has no handle any more.
+        Ends::All(_) | Ends::Some(..) => given.handles(layer, count),
+    };
     let mut tries = 0_u32;
     loop {
         messages.progress(layer);
-        let (code, enough) = test(given.as_mut_ptr());
+        let ((code, enough), failed) = operation::observed(|| test(given.as_mut_ptr()));
         if code != 0 || enough || !again {
             given.give_back(layer, messages);
-            return Some(code);
+            if failed.is_empty() {
+                return Some(code);
+            }
+            let call = Failing {
+                layer,
+                messages,
+                call,
+            };
+            return Some(match ends {
+                Ends::One => call.one(&failed[0]),
+                // SAFETY: the test has filled the program's arrays.
+                _ => unsafe { call.several(&failed, &before, ends, code) },
+            });
         }
         tries += 1;
         // The library's own messages may be among what is waited for, so not for long.
@@ -120,8 +157,85 @@ unsafe fn until(
     }
 }
 
+/// A call that has ended requests with a fault (MPI 4.1 §3.7.3, §3.7.5, §9.3).
+struct Failing {
+    layer: &'static Layer,
+    messages: &'static Messages,
+    call: &'static str,
+}
+
+impl Failing {
+    /// Where an operation's error goes.
+    fn comm(&self, op: &Op) -> Handle {
+        let of = op.requested();
+        let of = of.filter(|of| {
+            let context = self.messages.contexts.get(of.comm);
+            context.is_some_and(|c| c.id == of.context)
+        });
+        // The program has freed the communicator, and its error handler with it.
+        of.map_or(self.layer.tables.world, |of| of.comm)
+    }
+
+    fn one(&self, op: &Op) -> c_int {
+        op.code(self.layer, self.comm(op), self.call)
+    }
+
+    /// Writes the errors to the statuses, and asks each communicator's error handler with the first error of it. `before` are the requests, `code` is of the library below.
+    ///
+    /// # Safety
+    /// The arrays of `ends` are the program's, filled by the call.
+    unsafe fn several(
+        &self,
+        failed: &[Arc<Op>],
+        before: &[Handle],
+        ends: Ends,
+        code: c_int,
+    ) -> c_int {
+        let tables = &self.layer.tables;
+        let index = |op: &Op| {
+            let handle = tables.handle(op.requested()?.handle);
+            before.iter().position(|h| *h == handle)
+        };
+        let mut failed: Vec<_> = failed.iter().filter_map(|f| Some((index(f)?, f))).collect();
+        failed.sort_by_key(|(index, _)| *index);
+        failed.dedup_by_key(|(index, _)| *index);
+        let (indices, statuses) = match ends {
+            Ends::One => return code,
+            Ends::All(statuses) => ((0..before.len()).collect::<Vec<_>>(), statuses),
+            Ends::Some(ended, indices, statuses) => {
+                // SAFETY: the caller's contract; the number is undefined where no request was active, and then none has failed.
+                let all = (0..unsafe { *ended }).map(|i| unsafe { *indices.add(i as usize) });
+                (all.map(|i| i as usize).collect(), statuses)
+            }
+        };
+        let is_own = code == tables.in_status();
+        for (place, index) in indices.iter().enumerate() {
+            let found = failed.iter().find(|(i, _)| i == index);
+            if tables.ignores(statuses.cast()) || found.is_none() && is_own {
+                continue;
+            }
+            let error = found.map_or(0, |(_, op)| op.fault(self.layer, self.call));
+            // SAFETY: the caller's contract.
+            unsafe { tables.write_error(statuses, place, error) };
+        }
+        let mut told = Vec::new();
+        for (_, op) in failed {
+            let comm = self.comm(op);
+            if !told.contains(&comm) {
+                told.push(comm);
+                self.one(op);
+            }
+        }
+        match code {
+            0 => tables.in_status(),
+            code => code,
+        }
+    }
+}
+
 /// `MPI_Wait` and, without `again`, `MPI_Test`.
 pub(super) fn one(
+    call: &'static str,
     request: Requests,
     flag: *mut c_int,
     status: Statuses,
@@ -129,7 +243,7 @@ pub(super) fn one(
 ) -> Option<c_int> {
     // SAFETY: the program's request; the signature of MPI's standard.
     unsafe {
-        until(request, 1, again, |r| {
+        until(call, (request, 1), again, Ends::One, |r| {
             let test = below!("PMPI_Test", fn(Requests, *mut c_int, Statuses) -> c_int);
             let code = test(r, flag, status);
             (code, *flag != 0)
@@ -138,6 +252,7 @@ pub(super) fn one(
 }
 
 pub(super) fn all(
+    call: &'static str,
     count: c_int,
     requests: Requests,
     flag: *mut c_int,
@@ -146,7 +261,7 @@ pub(super) fn all(
 ) -> Option<c_int> {
     // SAFETY: as `one`.
     unsafe {
-        until(requests, count, again, |r| {
+        until(call, (requests, count), again, Ends::All(statuses), |r| {
             let test = below!(
                 "PMPI_Testall",
                 fn(c_int, Requests, *mut c_int, Statuses) -> c_int
@@ -158,6 +273,7 @@ pub(super) fn all(
 }
 
 pub(super) fn any(
+    call: &'static str,
     count: c_int,
     requests: Requests,
     index: *mut c_int,
@@ -167,7 +283,7 @@ pub(super) fn any(
 ) -> Option<c_int> {
     // SAFETY: as `one`.
     unsafe {
-        until(requests, count, again, |r| {
+        until(call, (requests, count), again, Ends::One, |r| {
             let test = below!(
                 "PMPI_Testany",
                 fn(c_int, Requests, *mut c_int, *mut c_int, Statuses) -> c_int
@@ -179,6 +295,7 @@ pub(super) fn any(
 }
 
 pub(super) fn some(
+    call: &'static str,
     count: c_int,
     requests: Requests,
     ended: *mut c_int,
@@ -186,9 +303,10 @@ pub(super) fn some(
     statuses: Statuses,
     again: bool,
 ) -> Option<c_int> {
+    let ends = Ends::Some(ended, indices, statuses);
     // SAFETY: as `one`.
     unsafe {
-        until(requests, count, again, |r| {
+        until(call, (requests, count), again, ends, |r| {
             let test = below!(
                 "PMPI_Testsome",
                 fn(c_int, Requests, *mut c_int, *mut c_int, Statuses) -> c_int
@@ -256,7 +374,7 @@ pub(super) fn start(request: Requests) -> Option<c_int> {
     let handle = unsafe { layer.tables.read(request, 0) };
     let p = messages.persistents.get(handle)?;
     let op = Arc::new(Op::default());
-    let active = layer.tables.handle(op.start());
+    let active = layer.tables.handle(op.start((p.comm, p.context.id)));
     messages.persistents.set_active(handle, Some(active));
     let begun = match p.kind {
         Kind::Send(mode) => messages
