@@ -177,6 +177,10 @@ rb_result rb_launch(rb_nic *nic, const char *kernel, const uint32_t grid[3], con
 /* Waits for a kernel. RB_STATUS_TIMED_OUT: it still runs, wait again. Any other result ends the handle.
  * 0 waits for 60 s. */
 rb_result rb_run_wait(rb_run *run, uint64_t timeout_us);
+/* For a program that runs kernels on threads of its own, as rb::launch does beside the emulated GPU: what a NIC has is kept while
+ * a launch that has begun has not ended, also when the NIC is closed meanwhile. */
+uint64_t rb_launch_begin(void);
+void rb_launch_end(uint64_t launch);
 
 /* ---- Streams ------------------------------------------------------------------------------------ */
 

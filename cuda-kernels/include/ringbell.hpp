@@ -81,6 +81,7 @@ struct launch_state {
 
   dim grid{}, shape{};
   uint64_t blocks = 0;
+  uint64_t number = 0; /* of rb_launch_begin */
   std::atomic<uint64_t> next{0};
   std::mutex mutex;
   std::condition_variable changed;
@@ -97,7 +98,13 @@ struct launch_state {
         if (error.empty()) error = text;
       }
     }
-    std::lock_guard<std::mutex> hold(mutex);
+    std::unique_lock<std::mutex> hold(mutex);
+    if (threads == 1) {
+      /* Before anyone is told, and without the lock: a closed NIC may be freed now. */
+      hold.unlock();
+      rb_launch_end(number);
+      hold.lock();
+    }
     if (--threads == 0) changed.notify_all();
   }
 };
@@ -156,18 +163,25 @@ template <class... P, class... A> running launch(void (*kernel)(P...), dim3 grid
   state->blocks = uint64_t(grid.x) * grid.y * grid.z;
   if (!state->blocks) state->error = "a grid has at least one block";
   unsigned threads = unsigned(std::min<uint64_t>(state->blocks, RB_LAUNCH_THREADS));
+  if (!threads) return running(std::move(state));
+  state->number = rb_launch_begin();
+  /* No thread is the last one before all have started. */
+  std::unique_lock<std::mutex> hold(state->mutex);
   for (unsigned i = 0; i < threads; ++i) {
-    std::lock_guard<std::mutex> hold(state->mutex);
     try {
       /* Detached: `running` waits for the count, and the state lives as long as its last user. */
       std::thread([state] { state->work(); }).detach();
       ++state->threads;
     } catch (const std::system_error &e) {
       /* Those that run take over the blocks; with none, the launch has failed. */
-      if (!state->threads) state->error = std::string("cannot start a thread: ") + e.what();
+      if (!state->threads) {
+        state->error = std::string("cannot start a thread: ") + e.what();
+        rb_launch_end(state->number);
+      }
       break;
     }
   }
+  hold.unlock();
   return running(std::move(state));
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void, CStr};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ringbell::parts::cuda_kernels::KernelArg;
@@ -62,9 +62,9 @@ impl OpenComm {
 
 pub(super) static COMMS: Table<OpenComm> = Table::new("communicator (rb_communicator)");
 
-/// Frees the communicators of a NIC that is being closed.
-pub(super) fn destroy_of(nic: usize) {
-    COMMS.remove_where(|c| c.owner == nic);
+/// Takes the communicators of a NIC that is being closed.
+pub(super) fn take_of(nic: usize) -> Vec<Arc<OpenComm>> {
+    COMMS.remove_where(|c| c.owner == nic)
 }
 
 fn chars<const N: usize>(text: &str) -> [c_char; N] {

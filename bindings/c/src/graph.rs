@@ -22,9 +22,9 @@ pub(super) struct OpenGraph {
 
 static GRAPHS: Table<OpenGraph> = Table::new("graph (rb_graph)");
 
-/// Ends the graphs of a NIC that is being closed.
-pub(super) fn destroy_of(nic: usize) {
-    GRAPHS.remove_where(|g| g.owner == nic);
+/// Takes the graphs of a NIC that is being closed.
+pub(super) fn take_of(nic: usize) -> Vec<Arc<OpenGraph>> {
+    GRAPHS.remove_where(|g| g.owner == nic)
 }
 
 /// An error of a capture: mostly the caller's order of calls.

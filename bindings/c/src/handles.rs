@@ -62,18 +62,16 @@ impl<T> Table<T> {
         found.ok_or_else(|| self.unknown(handle))
     }
 
-    /// Ends all handles whose value `goes`.
-    pub(super) fn remove_where(&self, goes: impl Fn(&T) -> bool) {
+    /// Ends all handles whose value `goes`, and gives the values. To be dropped without a lock: that may take a while, or
+    /// use this table.
+    pub(super) fn remove_where(&self, goes: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut live = self.live();
         let gone: Vec<usize> = live
             .iter()
             .filter(|(_, v)| goes(v))
             .map(|(h, _)| *h)
             .collect();
-        let values: Vec<Arc<T>> = gone.iter().filter_map(|h| live.remove(h)).collect();
-        // Dropped without the lock: a value's drop may take a while, or use this table.
-        drop(live);
-        drop(values);
+        gone.iter().filter_map(|h| live.remove(h)).collect()
     }
 }
 
@@ -93,7 +91,7 @@ mod tests {
         assert!(A.remove(a).is_ok());
         assert!(A.remove(a).is_err() && A.get(a).is_err());
         assert_ne!(A.insert(9), a, "a handle is never given twice");
-        A.remove_where(|v| *v == 9);
+        assert_eq!(A.remove_where(|v| *v == 9).len(), 1);
         assert!(A.live().is_empty());
     }
 }

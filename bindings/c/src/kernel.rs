@@ -10,6 +10,7 @@ use ringbell::parts::cuda_kernels::{Dim3, KernelArg, Launch, LaunchError};
 
 use crate::failure::{entry, Failure};
 use crate::handles::Table;
+use crate::launches;
 use crate::nic::NICS;
 use crate::pointer::{input, text, Out};
 
@@ -158,6 +159,7 @@ extern "C" fn rb_run_wait(run: *mut c_void, timeout_us: u64) -> i32 {
             Err(e @ LaunchError::TimedOut { .. }) => Err(Failure::still_running(e.to_string())),
             ended => {
                 RUNS.remove(run.addr())?;
+                launches::release();
                 ended.map_err(|e| Failure::kernel(&e))
             }
         }

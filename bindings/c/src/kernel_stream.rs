@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use crate::failure::{entry, Failure};
 use crate::handles::Table;
@@ -17,9 +18,9 @@ pub(super) struct OpenKernelStream {
 
 static KERNEL_STREAMS: Table<OpenKernelStream> = Table::new("kernel's stream (rb_kernel_stream)");
 
-/// Ends the kernels' streams of a NIC that is being closed.
-pub(super) fn destroy_of(nic: usize) {
-    KERNEL_STREAMS.remove_where(|s| s.owner == nic);
+/// Takes the kernels' streams of a NIC that is being closed.
+pub(super) fn take_of(nic: usize) -> Vec<Arc<OpenKernelStream>> {
+    KERNEL_STREAMS.remove_where(|s| s.owner == nic)
 }
 
 /// The stream as an operand of a communicator of NIC `owner`.

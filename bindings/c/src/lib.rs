@@ -3,7 +3,8 @@
 //! A handle is a number in the form of a pointer ([`handles`]). Every entry catches panics and keeps the error's text for its
 //! thread ([`failure`]). No function has a behaviour of its own: all translate to the Rust API and back.
 //!
-//! `nic`, `memory`, `one_sided`, `host`: the NIC and its memory. `kernel`, `stream`, `graph`, `socket`: work on the GPU. `engine`, `own_engine`:
+//! `nic`, `memory`, `one_sided`, `host`: the NIC and its memory. `kernel`, `stream`, `graph`, `socket`: work on the GPU.
+//! `launches`: kernels that outlive their NIC. `engine`, `own_engine`:
 //! computation on the NIC's data path. `comm` with `comm_config`, `collective`, `request`, `group`, `kernel_stream`: communicators, with
 //! NCCL's names for the calls.
 
@@ -18,6 +19,7 @@ mod handles;
 mod host;
 mod kernel;
 mod kernel_stream;
+mod launches;
 mod memory;
 mod nic;
 mod one_sided;

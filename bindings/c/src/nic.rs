@@ -14,7 +14,7 @@ use crate::failure::{entry, Failure};
 use crate::handles::Table;
 use crate::host::Others;
 use crate::pointer::{optional_text, Out};
-use crate::{comm, graph, kernel_stream, request, socket, stream};
+use crate::{comm, graph, kernel_stream, launches, request, socket, stream};
 use ringbell::job::Member;
 use ringbell::nic::{EngineThread, NicConfig, ProgressMode, QueueConfig};
 use ringbell::{CommOptions, DeviceBuffer, Job, Nic, NicBuilder, OpenError};
@@ -282,16 +282,29 @@ extern "C" fn rb_nic_close(nic: *mut c_void) -> i32 {
             return Ok(());
         }
         let closed = NICS.remove(nic.addr())?;
-        // Users of the NIC are dropped before it.
-        request::free_of(nic.addr());
-        graph::destroy_of(nic.addr());
-        stream::destroy_of(nic.addr());
-        comm::destroy_of(nic.addr());
-        kernel_stream::destroy_of(nic.addr());
-        socket::close_contexts_of(nic.addr());
-        // Before the buffers are dropped: undelivered data is read from them.
-        let ended = closed.nic.close();
-        drop(closed);
+        // In the order in which they are dropped: users of the NIC before it.
+        let users = (
+            request::take_of(nic.addr()),
+            graph::take_of(nic.addr()),
+            stream::take_of(nic.addr()),
+            comm::take_of(nic.addr()),
+            kernel_stream::take_of(nic.addr()),
+            socket::take_contexts_of(nic.addr()),
+        );
+        let gpu = closed.nic.gpu().clone();
+        let ended = if launches::is_running(&gpu) {
+            // What kernels wait for ends with SHUTTING_DOWN, and so do they.
+            let ended = closed.nic.close();
+            launches::keep(gpu, (users, closed));
+            ended
+        } else {
+            drop(users);
+            // Before the buffers are dropped: undelivered data is read from them.
+            let ended = closed.nic.close();
+            drop(closed);
+            ended
+        };
+        launches::release();
         ended.map_err(|lost| Failure::not_delivered(&lost))
     })
 }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::c_void;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::failure::{entry, Failure};
@@ -61,9 +61,9 @@ pub(super) struct OpenRequest {
 
 pub(super) static REQUESTS: Table<OpenRequest> = Table::new("request (rb_request)");
 
-/// Drops the requests of a NIC that is being closed.
-pub(super) fn free_of(nic: usize) {
-    REQUESTS.remove_where(|r| r.owner == nic);
+/// Takes the requests of a NIC that is being closed.
+pub(super) fn take_of(nic: usize) -> Vec<Arc<OpenRequest>> {
+    REQUESTS.remove_where(|r| r.owner == nic)
 }
 
 /// A handle for an outstanding operation.

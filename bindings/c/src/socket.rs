@@ -31,7 +31,7 @@ fn pieces(bytes: u64) -> u64 {
 }
 
 /// State of an `rb_context`.
-struct Context {
+pub(super) struct Context {
     owner: usize,
     /// Held by the running operation.
     turn: Mutex<Turn>,
@@ -130,9 +130,9 @@ pub(super) fn queue_of(context: usize) -> Result<(Arc<OpenNic>, QueueId), Failur
     Ok((context.nic.clone(), context.queue.id()))
 }
 
-/// Ends the contexts of a NIC that is being closed.
-pub(super) fn close_contexts_of(nic: usize) {
-    CONTEXTS.remove_where(|c| c.owner == nic);
+/// Takes the contexts of a NIC that is being closed.
+pub(super) fn take_contexts_of(nic: usize) -> Vec<Arc<Context>> {
+    CONTEXTS.remove_where(|c| c.owner == nic)
 }
 
 impl Context {

@@ -47,9 +47,9 @@ fn keep_first(failed: &Mutex<Option<Failure>>, failure: Failure) {
     lock(failed).get_or_insert(failure);
 }
 
-/// Ends the streams of a NIC that is being closed.
-pub(super) fn destroy_of(nic: usize) {
-    STREAMS.remove_where(|s| s.owner == nic);
+/// Takes the streams of a NIC that is being closed.
+pub(super) fn take_of(nic: usize) -> Vec<Arc<OpenStream>> {
+    STREAMS.remove_where(|s| s.owner == nic)
 }
 
 impl OpenStream {

@@ -5,7 +5,7 @@ use crate::common;
 use crate::compile;
 use crate::mock_driver;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{built, folder, has, succeed};
@@ -29,11 +29,7 @@ fn kernels_streams_and_settings_in_c99_and_in_cpp() {
         return;
     }
     let dir = folder("capi-streams");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/push_pop.cu");
-    let module = dir.join("push_pop.so");
-    let mut cc = Command::new(built().join("ringbell"));
-    cc.args(["cc", "--emulate-only"]).arg(&source);
-    succeed(cc.arg("-o").arg(&module));
+    let module = module("push_pop", &dir);
     for program in [
         c99("streams", &dir),
         compile(&["g++", "-std=c++17", "-xc++"], "streams", &dir),
@@ -41,6 +37,31 @@ fn kernels_streams_and_settings_in_c99_and_in_cpp() {
         let said = succeed(Command::new(&program).arg(dir.join("local")).arg(&module));
         assert!(said.contains("all checks passed"), "{said}");
     }
+}
+
+/// Builds a module of `tests/programs/`.
+fn module(name: &str, dir: &Path) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/programs")
+        .join(name)
+        .with_extension("cu");
+    let module = dir.join(name).with_extension("so");
+    let mut cc = Command::new(built().join("ringbell"));
+    cc.args(["cc", "--emulate-only"]).arg(&source);
+    succeed(cc.arg("-o").arg(&module));
+    module
+}
+
+#[test]
+fn a_nic_that_is_closed_under_waiting_kernels_ends_them() {
+    if !has("gcc") || !has("g++") {
+        return;
+    }
+    let dir = folder("capi-closing");
+    let module = module("waiting", &dir);
+    let mut program = Command::new(c99("closing", &dir));
+    let said = succeed(program.arg(dir.join("local")).arg(module));
+    assert!(said.contains("all checks passed"), "{said}");
 }
 
 /// Runs a program of `tests/programs/` that was compiled as C99, and as C++.

@@ -46,6 +46,47 @@ __global__ void diverge() {
   if (threadIdx.x > 1) __syncwarp(0x7fffffff);
 }
 
+// Waits for a peer that never comes, and goes on when the wait has ended.
+__global__ void wait_for_peer(rb_queue q, rb_u32 port, rb_u32 *memory, unsigned *waiting, gpu_result *ends) {
+  gpu_result r = gpu_socket(q);
+  if (r.ok()) {
+    rb_u32 sock = r.session;
+    r = gpu_listen(q, sock, port + blockIdx.x);
+    if (r.ok()) {
+      atomicAdd(waiting, 1u);
+      r = gpu_accept(q, sock, 60000000);
+    }
+    gpu_close(q, sock);
+  }
+  memory[blockIdx.x] = r.status;
+  gpu_result late = gpu_nop(q);
+  ends[2 * blockIdx.x] = r;
+  ends[2 * blockIdx.x + 1] = late;
+}
+
+// The NIC is closed while kernels wait: they end, by a status, and what they touch is there until then.
+static void close_under_kernels(const char *directory) {
+  for (int run = 0; run < 20; ++run) {
+    rb_nic_config config{};
+    config.size = sizeof config;
+    config.ip = "10.6.1.2";
+    config.local_directory = directory;
+    rb_nic *nic = nullptr;
+    rb_queue q;
+    void *memory = nullptr;
+    static unsigned waiting;
+    static gpu_result ends[4 * 2];
+    waiting = 0;
+    CHECK(rb_nic_open(&config, &nic) == 0 && rb_queue_create(nic, &q) == 0 && rb_mem_alloc(nic, 4096, &memory) == 0);
+    rb::running kernels = rb::launch(wait_for_peer, 4, 1, q, 7000u, (rb_u32 *)memory, &waiting, ends);
+    for (int i = 0; i < 10000 && atomicAdd(&waiting, 0u) < 4; ++i) CHECK(kernels.wait(1) == RB_STATUS_TIMED_OUT);
+    CHECK(rb_nic_close(nic) == 0);
+    // Long before the kernels' own time-out.
+    CHECK(kernels.wait(20000) == 0);
+    for (const gpu_result &r : ends) CHECK(r.status == RB_STATUS_SHUTTING_DOWN);
+  }
+}
+
 int main(int argc, char **argv) {
   if (argc != 2) return 100;
   rb_nic_config config{};
@@ -94,6 +135,7 @@ int main(int argc, char **argv) {
   CHECK(nothing.wait() == RB_ERR_KERNEL && std::strstr(nothing.error(), "at least one block"));
 
   CHECK(rb_nic_close(nic) == 0);
+  close_under_kernels(argv[1]);
   if (!failed) std::puts("all launches as they should be");
   return failed;
 }

@@ -1,5 +1,6 @@
 //! The shared state of one emulated GPU: its memory, allocations, kernels and threads.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use ringbell_gtlb::page_table::{LARGE_PAGE_BYTES, PAGES_PER_LARGE, PAGE_BYTES};
@@ -19,6 +20,8 @@ pub(super) struct EmulatedDevice {
     // Before `memory`: workers are told to end first. A running kernel holds this value.
     pub(super) pool: Pool,
     pub(super) lane_stack_bytes: usize,
+    /// Kernels that have not ended, those that wait in a stream included.
+    pub(super) running: AtomicUsize,
     pub(super) memory: Arc<EmulatedMemory>,
     pub(super) allocations: Mutex<Suballocator>,
     pub(super) registry: RwLock<KernelRegistry>,
@@ -27,6 +30,12 @@ pub(super) struct EmulatedDevice {
 impl EmulatedDevice {
     pub(super) fn allocations(&self) -> MutexGuard<'_, Suballocator> {
         lock(&self.allocations)
+    }
+
+    /// Whether a kernel has not ended.
+    pub(super) fn is_running(&self) -> bool {
+        // Acquire: pairs with the Release at a kernel's end. What it has accessed may be freed.
+        self.running.load(Ordering::Acquire) > 0
     }
 
     pub(super) fn kernel(&self, name: &str) -> Result<EmulatedKernel, LaunchError> {

@@ -1,6 +1,7 @@
 //! [`EmulatedGpu`]: the emulated GPU behind the handle [`Gpu`].
 
 use std::path::Path;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use ringbell_gtlb::page_table::{LARGE_PAGE_BYTES, PAGE_BYTES};
@@ -148,6 +149,10 @@ impl GpuBackend for EmulatedBackend {
         self.0.kernel(name).map(drop)
     }
 
+    fn is_running(&self) -> bool {
+        self.0.is_running()
+    }
+
     fn stream(&self) -> Arc<dyn StreamBackend> {
         Arc::new(EmulatedStream::new(self.0.clone()))
     }
@@ -188,6 +193,7 @@ impl EmulatedGpu {
             .map_err(|source| GpuError::Map { bytes, source })?;
         let inner = Arc::new(EmulatedDevice {
             pool: Pool::new(config.max_threads),
+            running: AtomicUsize::new(0),
             lane_stack_bytes: config.lane_stack_bytes.next_multiple_of(4096).max(16 << 10),
             memory: Arc::new(memory),
             allocations: Mutex::new(Suballocator::new((bytes / PAGE_BYTES) as usize)),

@@ -64,6 +64,35 @@ pub(super) struct KernelRun {
     left: AtomicU64,
     error: Mutex<Option<String>>,
     done: Arc<KernelEnding>,
+    /// Until it has ended.
+    counted: Mutex<Option<Counted>>,
+}
+
+impl KernelRun {
+    fn end(&self, result: Result<(), LaunchError>) {
+        // First, so that the GPU runs nothing when the last kernel's waiter goes on.
+        drop(lock(&self.counted).take());
+        self.done.set(result);
+    }
+}
+
+/// A kernel among those that have not ended.
+#[derive(Debug)]
+struct Counted(Arc<EmulatedDevice>);
+
+impl Counted {
+    fn new(gpu: &Arc<EmulatedDevice>) -> Counted {
+        // Relaxed: who launches a kernel orders it before its own look.
+        gpu.running.fetch_add(1, Ordering::Relaxed);
+        Counted(gpu.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        // Release: pairs with the Acquire in `EmulatedDevice::is_running`, after the kernel's last access.
+        self.0.running.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// A point in a stream, and when it was reached.
@@ -143,7 +172,7 @@ impl StreamBackend for EmulatedStream {
             block,
             args: args.to_vec(),
         };
-        self.push(StreamOp::Kernel(Arc::new(node.work(done))));
+        self.push(StreamOp::Kernel(Arc::new(node.work(&self.gpu, done))));
         Ok(launch)
     }
 
@@ -214,7 +243,8 @@ impl StreamBackend for EmulatedStream {
         }
         // The event behind them fails when one of them fails.
         for node in &graph.nodes {
-            self.push(StreamOp::Kernel(Arc::new(node.work(Arc::default()))));
+            let work = node.work(&self.gpu, Arc::default());
+            self.push(StreamOp::Kernel(Arc::new(work)));
         }
         let point = Arc::new(EventEnding::default());
         self.push(StreamOp::Event(point.clone()));
@@ -232,7 +262,7 @@ struct GraphNode {
 
 impl GraphNode {
     /// The kernel, to be run once.
-    fn work(&self, done: Arc<KernelEnding>) -> KernelRun {
+    fn work(&self, gpu: &Arc<EmulatedDevice>, done: Arc<KernelEnding>) -> KernelRun {
         KernelRun {
             kernel: self.kernel.clone(),
             args: ArgBlock::new(&self.args),
@@ -241,6 +271,7 @@ impl GraphNode {
             left: AtomicU64::new(self.grid.count()),
             error: Mutex::new(None),
             done,
+            counted: Mutex::new(Some(Counted::new(gpu))),
         }
     }
 }
@@ -305,7 +336,7 @@ fn advance(gpu: &Arc<EmulatedDevice>, stream: &Arc<StreamInner>) {
                 point.done.set(earlier.map_or(Ok(()), Err));
             }
             (StreamOp::Host(_), Some(_)) => {}
-            (StreamOp::Kernel(work), Some(e)) => work.done.set(Err(e)),
+            (StreamOp::Kernel(work), Some(e)) => work.end(Err(e)),
             (StreamOp::Host(f), None) => {
                 let (g, s) = (gpu.clone(), stream.clone());
                 let job: BlockJob = Box::new(move || {
@@ -321,7 +352,7 @@ fn advance(gpu: &Arc<EmulatedDevice>, stream: &Arc<StreamInner>) {
                 Ok(()) => return,
                 Err(e) => {
                     lock(&stream.state).failed = Some(e.clone());
-                    work.done.set(Err(e));
+                    work.end(Err(e));
                 }
             },
         }
@@ -400,6 +431,6 @@ fn finish(gpu: &Arc<EmulatedDevice>, stream: &Arc<StreamInner>, work: &KernelRun
     if let Err(e) = &result {
         lock(&stream.state).failed = Some(e.clone());
     }
-    work.done.set(result);
+    work.end(result);
     advance(gpu, stream);
 }

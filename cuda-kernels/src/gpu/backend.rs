@@ -42,6 +42,10 @@ pub(crate) trait GpuBackend: Debug + Send + Sync {
     fn kernels(&self) -> Vec<String>;
     /// Checks that there is a kernel of this name.
     fn find_kernel(&self, name: &str) -> Result<(), LaunchError>;
+    /// Whether a kernel has not ended. Always no where the driver alone knows.
+    fn is_running(&self) -> bool {
+        false
+    }
     fn stream(&self) -> Arc<dyn StreamBackend>;
 }
 

@@ -144,6 +144,12 @@ impl Gpu {
         self.backend.find_kernel(name)
     }
 
+    /// Whether a kernel that was launched here, or on a stream of this GPU, has not ended. Of a real GPU the driver
+    /// alone knows, and this is always `false`.
+    pub fn is_running(&self) -> bool {
+        self.backend.is_running()
+    }
+
     /// A new stream.
     pub fn stream(&self) -> Stream {
         Stream::of(self.backend.stream())
