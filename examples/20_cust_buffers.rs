@@ -24,8 +24,8 @@ fn element(rank: usize, i: usize) -> u32 {
 fn main() -> Result<(), Error> {
     // Kept until the end: without it the buffers' context would be gone.
     let _context = cust::quick_init().context("a context of GPU 0")?;
-    let nics = ["10.77.120.1/24", "10.77.120.2/24"]
-        .map(|ip| Nic::builder().ip(ip).gpu("cuda").map(|b| b.open()));
+    let nics =
+        ["10.77.120.1/24", "10.77.120.2/24"].map(|ip| Nic::builder().ip(ip).gpu("cuda").open());
     let nics: Vec<Nic> = nics.into_iter().collect::<Result<_, _>>()?;
     let comms = Communicator::init_all(&nics, &CommOptions::default())?;
 
@@ -65,7 +65,8 @@ fn rank(comm: &Communicator) -> Result<usize, Error> {
     let buffer = adopted.into_inner();
     let mut sums = vec![0; COUNT];
     buffer.copy_to(&mut sums)?;
-    let refused = nic.copy(Span::of(va, 64), Span::of(va, 64));
+    let other = nic.alloc::<u8>(64)?;
+    let refused = nic.copy(Span::of(va, 64), &other);
     let status = refused.err().and_then(|e| e.status());
     if status != Some(Status::NotRegistered) {
         return Err(anyhow!(

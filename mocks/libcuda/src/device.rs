@@ -265,6 +265,13 @@ pub unsafe extern "C" fn cuCtxSynchronize() -> Result {
     })
 }
 
+/// The name: descriptions are the driver's own.
+#[no_mangle]
+pub unsafe extern "C" fn cuGetErrorString(error: Result, text: *mut *const c_char) -> Result {
+    // SAFETY: the caller's pointer.
+    unsafe { cuGetErrorName(error, text) }
+}
+
 #[no_mangle]
 pub unsafe extern "C" fn cuGetErrorName(error: Result, name: *mut *const c_char) -> Result {
     let text = match error {
