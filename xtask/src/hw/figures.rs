@@ -18,7 +18,7 @@ const FOLDER: &str = "docs/results/hw";
 /// What `cargo xtask hw exhaust` has found, which takes too long for each run.
 const EXHAUSTED: &str = "\n## All pairs of f16\n\n`cargo xtask hw exhaust` adds all 2^32 pairs of f16 by `float_add` with 5 bits of exponent and 10 of fraction, 32 pairs a cycle, \
                          and compares the bits with `onc_engines::reduce`. The last full run found no difference (300 s on two processors that other programs used as well).\n";
-const PAGE: &str = "docs/hardware.md";
+pub(super) const PAGE: &str = "docs/hardware.md";
 const MEGAHERTZ: f64 = 250.0;
 
 /// A figure of the paper.

@@ -100,9 +100,28 @@ pub(crate) fn proofs() -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// As a step of the tests: what is compiled with the blocks.
+/// As a step of the tests: what is compiled with the blocks. The SDK's suites depend on all of its code and are never kept.
 pub(crate) fn simulations_step() -> Result<Outcome> {
-    part(&[Part::Lint, Part::Simulate, Part::Suites, Part::Figures])
+    // The hardware, the models that it is compared with, and the documents with its figures.
+    let sources = [
+        "hw",
+        "nic-abi",
+        "gtlb",
+        "onc-engines",
+        "nic-core",
+        "Cargo.lock",
+    ];
+    let documents = ["xtask/src/hw", "docs/results/hw", figures::PAGE];
+    let all = [&sources[..], &documents].concat();
+    let kept = Kept::of("simulations", &all, &PACKAGES)?;
+    if kept.is_there() {
+        return part(&[Part::Suites]);
+    }
+    let outcome = part(&[Part::Lint, Part::Simulate, Part::Figures, Part::Suites])?;
+    if matches!(outcome, Outcome::Passed) {
+        kept.keep()?;
+    }
+    Ok(outcome)
 }
 
 fn part(parts: &[Part]) -> Result<Outcome> {
