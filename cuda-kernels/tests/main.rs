@@ -23,6 +23,7 @@ mod graphs;
 mod hll;
 mod memory;
 mod perf_kernels;
+#[cfg(feature = "ptx")]
 mod ptx;
 mod reduce;
 mod slots;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::sync::{Arc, Mutex, RwLock};
 
 use ringbell_gtlb::page_table::{LARGE_PAGE_BYTES, PAGE_BYTES};
 use ringbell_gtlb::{DmaMemory, PageTable};
@@ -12,7 +12,6 @@ use super::device::EmulatedDevice;
 use super::memory::EmulatedMemory;
 use super::module::KernelRegistry;
 use super::pool::Pool;
-use super::ptx;
 use super::stream::EmulatedStream;
 use super::suballocator::Suballocator;
 use crate::gpu::{Gpu, GpuBackend, GpuError, GpuKind, ModuleError, StreamBackend};
@@ -125,14 +124,7 @@ impl GpuBackend for EmulatedBackend {
 
     fn load_module(&self, path: &Path) -> Result<(), ModuleError> {
         if path.extension().is_some_and(|e| e == "ptx") {
-            let gpu = &self.0;
-            let module = ptx::load(&gpu.memory, path, |bytes| {
-                let va = gpu.alloc(bytes)?;
-                let gpu = Arc::downgrade(gpu);
-                Ok((va, Box::new(Freed { va, gpu })))
-            })?;
-            write(&self.0.registry).add_ptx(module);
-            return Ok(());
+            return load_ptx(&self.0, path);
         }
         write(&self.0.registry).load(path)
     }
@@ -158,12 +150,32 @@ impl GpuBackend for EmulatedBackend {
     }
 }
 
-/// Memory of a module, freed with it. Weak, because the GPU has the module.
-struct Freed {
-    va: GpuVa,
-    gpu: Weak<EmulatedDevice>,
+/// Loads the kernels of a PTX file.
+#[cfg(feature = "ptx")]
+fn load_ptx(gpu: &Arc<EmulatedDevice>, path: &Path) -> Result<(), ModuleError> {
+    let module = super::ptx::load(&gpu.memory, path, |bytes| {
+        let va = gpu.alloc(bytes)?;
+        let gpu = Arc::downgrade(gpu);
+        Ok((va, Box::new(Freed { va, gpu })))
+    })?;
+    write(&gpu.registry).add_ptx(module);
+    Ok(())
 }
 
+#[cfg(not(feature = "ptx"))]
+fn load_ptx(_: &Arc<EmulatedDevice>, path: &Path) -> Result<(), ModuleError> {
+    let path = path.to_owned();
+    Err(ModuleError::NoPtx { path })
+}
+
+/// Memory of a module, freed with it. Weak, because the GPU has the module.
+#[cfg(feature = "ptx")]
+struct Freed {
+    va: GpuVa,
+    gpu: std::sync::Weak<EmulatedDevice>,
+}
+
+#[cfg(feature = "ptx")]
 impl Drop for Freed {
     fn drop(&mut self) {
         if let Some(gpu) = self.gpu.upgrade() {

@@ -15,7 +15,7 @@ use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags
 use rustix::mm::{madvise, mmap, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
 use super::layout::{groups_in, PageLayout};
-use crate::locks::{read, write};
+use crate::locks::write;
 
 /// Where the emulated GPU's memory lies on the bus. Not 0, so that an offset mistaken for an address
 /// is noticed, and above 4 GiB, so that a cut one is.
@@ -64,12 +64,15 @@ impl Drop for ExposedRange {
     }
 }
 
+#[cfg(feature = "ptx")]
 impl ringbell_gpu::Memory for EmulatedMemory {
     fn allows(&self, address: u64, bytes: u32) -> bool {
-        read(&self.exposed.0).iter().any(|(base, len)| {
-            let offset = address.wrapping_sub(*base);
-            offset < *len && len - offset >= u64::from(bytes)
-        })
+        crate::locks::read(&self.exposed.0)
+            .iter()
+            .any(|(base, len)| {
+                let offset = address.wrapping_sub(*base);
+                offset < *len && len - offset >= u64::from(bytes)
+            })
     }
 }
 

@@ -5,7 +5,7 @@
 //! - `layout`: which page goes where;
 //! - `suballocator`: `alloc` and `free` inside it;
 //! - `module`: kernels by name, from the SDK or a user's shared object;
-//! - `ptx`: kernels of PTX files, by the crate `ringbell-gpu`;
+//! - `ptx`: kernels of PTX files, by the crate `ringbell-gpu` (feature `ptx`);
 //! - `pool`: OS threads for blocks: of compiled C++ one for each running block;
 //! - `stream`: order, and waiting with a deadline.
 
@@ -15,6 +15,7 @@ mod layout;
 mod memory;
 mod module;
 mod pool;
+#[cfg(feature = "ptx")]
 mod ptx;
 mod stream;
 mod suballocator;

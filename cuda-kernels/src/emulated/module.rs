@@ -6,6 +6,7 @@ use std::ffi::{c_char, c_int, c_void, CStr};
 use std::path::Path;
 use std::sync::Arc;
 
+#[cfg(feature = "ptx")]
 use super::ptx::{PtxKernel, PtxModule};
 use crate::gpu::ModuleError;
 use crate::launch::{ArgBlock, Dim3, KernelArg, LaunchError};
@@ -72,6 +73,7 @@ pub(super) enum Code {
     /// A function of a compiled module, a block for each call.
     Native(NativeKernel),
     /// PTX.
+    #[cfg(feature = "ptx")]
     Ptx(PtxKernel),
 }
 
@@ -239,6 +241,7 @@ impl KernelRegistry {
     }
 
     /// Adds the kernels of a PTX module; a kernel of the same name is replaced.
+    #[cfg(feature = "ptx")]
     pub(super) fn add_ptx(&mut self, module: Arc<PtxModule>) {
         for f in module.kernels() {
             let name: Arc<str> = f.name.as_str().into();

@@ -384,6 +384,7 @@ fn start(
                 }) as BlockJob
             })
             .collect(),
+        #[cfg(feature = "ptx")]
         Code::Ptx(kernel) => {
             let (grid, block) = (work.grid, work.block);
             let launch = kernel.launch(&gpu.memory, grid, block, &work.args)?;
