@@ -62,7 +62,8 @@ typedef struct rb_nic_config {
     uint32_t reserved2;          /* 0 */
     const char *engine_thread;   /* engines that only look at messages from 256 KiB on over `local`: "off" (default): on the thread
                                   * of the copy; "auto": on one beside it while that is faster; "always": beside it */
-    uint32_t max_queues;         /* most queues at a time, 1 to 512: one for each communicator, context and rb_queue_create; default 64 */
+    uint32_t max_queues;         /* most queues at a time, 1 to 512: one for each communicator, context and rb_queue_create; default 64.
+                                  * NIC memory grows with it, for a communicator at each */
     uint32_t reserved3;          /* 0 */
 } rb_nic_config;
 #define RB_LINGER_NONE 0xffffffffu

@@ -58,7 +58,7 @@ pub struct NicConfig {
     pub ip: Ipv4Addr,
     /// Own MAC address.
     pub mac: [u8; 6],
-    /// Most queues, 1 to 512.
+    /// Most queues, 1 to 512. Each communicator has one, and takes NIC memory, too: [`NicConfig::with_queues`] sets both.
     pub max_queues: usize,
     /// Most sessions, listeners included, 1 to 65,536.
     pub max_sessions: usize,
@@ -120,7 +120,21 @@ fn check_board_bytes(len: u64) -> Result<(), ConfigError> {
     })
 }
 
+/// NIC memory of a communicator with the default settings: `scratch_bytes`, and what it stages and receives into.
+const COMMUNICATOR_BYTES: u64 = 17 << 20;
+
 impl NicConfig {
+    /// The default but for the number of queues, with NIC memory for a communicator of the default settings at each.
+    pub fn with_queues(max_queues: usize) -> NicConfig {
+        let default = NicConfig::default();
+        let all = (max_queues as u64).saturating_mul(COMMUNICATOR_BYTES);
+        NicConfig {
+            max_queues,
+            nic_memory_bytes: all.clamp(default.nic_memory_bytes, 1 << 40),
+            ..default
+        }
+    }
+
     /// Checks every setting.
     ///
     /// # Errors

@@ -213,7 +213,9 @@ unsafe fn configured(config: *const Config, nic: NicBuilder) -> Result<NicBuilde
     };
     // 0 asks for the default.
     let given = |n: u32| Some(n).filter(|n| *n != 0);
-    let (mut queue, mut limits) = (QueueConfig::default(), NicConfig::default());
+    let mut queue = QueueConfig::default();
+    let mut limits =
+        given(c.max_queues).map_or_else(NicConfig::default, |n| NicConfig::with_queues(n as usize));
     queue.default_timeout_us = given(c.default_timeout_us).unwrap_or(queue.default_timeout_us);
     queue.depth = given(c.queue_depth).unwrap_or(queue.depth);
     match c.linger_ms {
@@ -221,7 +223,6 @@ unsafe fn configured(config: *const Config, nic: NicBuilder) -> Result<NicBuilde
         LINGER_NONE => limits.linger = Duration::ZERO,
         ms => limits.linger = Duration::from_millis(ms.into()),
     }
-    limits.max_queues = given(c.max_queues).map_or(limits.max_queues, |n| n as usize);
     limits.event_capacity = given(c.events).map_or(limits.event_capacity, |n| n as usize);
     let progress = match progress.as_deref() {
         None => None,

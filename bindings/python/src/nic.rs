@@ -83,12 +83,7 @@ impl Nic {
             .when(gpu.as_deref(), NicBuilder::gpu)
             .when(gpu_memory, NicBuilder::gpu_memory)
             .when(progress, NicBuilder::progress)
-            .when(max_queues, |b, max_queues| {
-                b.limits(NicConfig {
-                    max_queues,
-                    ..NicConfig::default()
-                })
-            });
+            .when(max_queues, |b, n| b.limits(NicConfig::with_queues(n)));
         let nic = py.detach(|| builder.open());
         let nic = nic.map_err(|e| match e {
             e @ ringbell::OpenError::Setting { .. } => failure::argument(e.to_string()),

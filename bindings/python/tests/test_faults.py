@@ -290,3 +290,34 @@ def test_requests_that_nothing_waits_for_yet_do_not_fill_the_queue(ranks: Ranks)
         """,
         2,
     )
+
+
+def test_a_nic_has_as_many_communicators_as_its_setting_allows(ranks: Ranks) -> None:
+    ranks(
+        """
+        job = ringbell.Job.from_env()
+        comm = ringbell.init(job=job, nic=ringbell.Nic(job=job, max_queues=2))
+        part = comm.split(0)
+        try:
+            comm.split(0)
+            raise AssertionError("the NIC has two queues")
+        except errors.HostError as e:
+            assert "all 2 queues are in use; raise the setting `max_queues`" in str(e), e
+        part.barrier()
+        del part
+        comm.split(0).barrier()
+        """,
+        2,
+    )
+    ranks(
+        """
+        job = ringbell.Job.from_env()
+        comm = ringbell.init(job=job, nic=ringbell.Nic(job=job, max_queues=80))
+        parts = [comm.split(0) for _ in range(70)]
+        for i, part in enumerate(parts):
+            x = np.full(3, i + comm.rank)
+            part.all_reduce(x)
+            assert (x == 2 * i + 1).all(), (i, x)
+        """,
+        2,
+    )

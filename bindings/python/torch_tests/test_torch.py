@@ -702,6 +702,34 @@ def test_time_outs_have_the_words_that_pytorchs_tests_look_for(ranks: Ranks) -> 
     )
 
 
+def test_a_process_has_as_many_groups_as_its_option_allows(ranks: Ranks) -> None:
+    init = PREAMBLE.replace('init_process_group("ringbell"', 'init_process_group("ringbell", pg_options=ringbell.torch.Options(max_queues=QUEUES)')
+    assert init != PREAMBLE
+    ranks(
+        """
+        group = dist.new_group()
+        dist.barrier(group)
+        refused(errors.HostError, "all 2 queues are in use; raise the setting `max_queues`", lambda: dist.barrier(dist.new_group()))
+        dist.barrier(group)
+        os._exit(0)
+        """,
+        2,
+        preamble=init.replace("QUEUES", "2"),
+    )
+    ranks(
+        """
+        groups = [dist.new_group() for _ in range(70)]
+        for i, group in enumerate(groups):
+            x = torch.full((3,), float(i + rank))
+            dist.all_reduce(x, group=group)
+            assert (x == 2 * i + 1).all(), (i, x)
+        dist.destroy_process_group()
+        """,
+        2,
+        preamble=init.replace("QUEUES", "80"),
+    )
+
+
 def test_works_say_whether_they_have_ended_and_who_sent(ranks: Ranks) -> None:
     ranks(
         """
