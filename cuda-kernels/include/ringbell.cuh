@@ -65,6 +65,8 @@ constexpr rb_u64 MAX_PIECE = 0xffff0000ull;
 namespace detail {
 
 RB_DEVICE gpu_result failed(rb_u32 status) { return gpu_result{status, 0, 0, 0}; }
+/* No slot was free in time; the detail is `holder_of`. */
+RB_DEVICE gpu_result queue_full(const rb_queue &q) { return gpu_result{RB_STATUS_QUEUE_FULL, 0, 0, holder_of(q)}; }
 RB_DEVICE gpu_result result_of(const completion &c) { return gpu_result{c.status, 0, c.bytes, c.detail}; }
 
 RB_DEVICE entry make_entry(rb_u32 opcode, rb_u32 session, rb_u32 timeout_us, rb_u32 flags = 0) {
@@ -118,7 +120,7 @@ RB_DEVICE entry recv_entry(rb_u32 session, void *va, rb_u32 len, rb_u32 timeout_
 /* Posts and waits: one thread's blocking call. */
 RB_DEVICE gpu_result run(const rb_queue &q, const entry &e, rb_u32 timeout_us) {
   rb_u32 ticket;
-  if (!post(q, e, timeout_us, true, &ticket)) return failed(RB_STATUS_QUEUE_FULL);
+  if (!post(q, e, timeout_us, true, &ticket)) return queue_full(q);
   return result_of(wait(q, ticket, timeout_us));
 }
 
@@ -127,7 +129,7 @@ RB_DEVICE gpu_request start(const rb_queue &q, const entry &e, rb_u32 timeout_us
   r.timeout_us = timeout_us;
   if (!post(q, e, timeout_us, false, &r.ticket)) {
     r.done = 1;
-    r.result = failed(RB_STATUS_QUEUE_FULL);
+    r.result = queue_full(q);
   }
   return r;
 }

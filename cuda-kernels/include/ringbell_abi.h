@@ -177,7 +177,7 @@ typedef uint64_t rb_u64;
 #define RB_STATUS_TIMED_OUT 1u
 /** Device-side watchdog: the NIC did not answer (process stopped, card gone). The buffer is NOT the caller's until the NIC was reset. */
 #define RB_STATUS_NIC_SILENT 2u
-/** No room in the queue before the deadline: wait for outstanding requests first. */
+/** No room in the queue before the deadline: wait for outstanding requests first. Detail: the descriptor whose slot comes next: its ticket, its opcode << 32, and bit 40 where it has ended and nothing has waited for it. */
 #define RB_STATUS_QUEUE_FULL 3u
 /** Unknown opcode, undefined flag, non-zero reserved bits, or a field out of range. Detail: the word at fault (0–7). */
 #define RB_STATUS_BAD_DESCRIPTOR 4u
@@ -908,7 +908,7 @@ RB_HOST_DEVICE static inline const char *rb_status_text(rb_u32 status) {
     case RB_STATUS_OK: return "success";
     case RB_STATUS_TIMED_OUT: return "the deadline passed before the operation finished; raise the time-out or check that the peer is sending and receiving";
     case RB_STATUS_NIC_SILENT: return "the NIC did not answer; check that the process that drives it is running, then reset the NIC before the buffer is used again";
-    case RB_STATUS_QUEUE_FULL: return "every slot of the queue is in use; wait for outstanding requests or create the queue with a larger depth";
+    case RB_STATUS_QUEUE_FULL: return "every slot of the queue is in use; wait for outstanding requests, create the queue with a larger depth, or give blocks that wait for each other a queue each";
     case RB_STATUS_BAD_DESCRIPTOR: return "the NIC refused a malformed descriptor; the detail names the word at fault";
     case RB_STATUS_BAD_SESSION: return "no such session: it was never opened, or it has been closed";
     case RB_STATUS_BAD_STATE: return "the session does not allow this operation now: connect or accept first, and listen only once; or reset the kernel's stream, on which an earlier operation has failed";

@@ -24,6 +24,21 @@
 
 namespace rb {
 
+/* The communicator with a queue for block `i`, of those that its option `block_queues` asks for; without any, the communicator as it is.
+ * Slots of a queue are used again in order, so on a shared one the oldest operation that waits holds up every block a depth behind it:
+ * blocks that wait for each other's messages need a queue each. Requests belong to the copy that posted them.
+ *
+ *   rb_comm mine = gpu_comm_queue(comm, blockIdx.x);
+ */
+RB_DEVICE rb_comm gpu_comm_queue(const rb_comm &c, rb_u32 i) {
+  rb_comm mine = c;
+  if (!c.block_queue_count) return mine;
+  mine.queue = reinterpret_cast<const rb_queue *>(c.block_queues)[i % c.block_queue_count];
+  /* Pinned memory is for the slots of the first queue. */
+  mine.staging_bytes = 0;
+  return mine;
+}
+
 /* Options of a call; all zero is the communicator's default. */
 struct collective_options {
   rb_u32 timeout_us = 0;
@@ -111,7 +126,7 @@ RB_DEVICE gpu_request start_collective(const rb_comm &c, const collective_call &
   while (!take_ticket(c.queue, &r.ticket)) {
     if (!may_wait || !w.turn(c.queue, nullptr, 0)) {
       r.done = 1;
-      r.result = failed(RB_STATUS_QUEUE_FULL);
+      r.result = queue_full(c.queue);
       return r;
     }
   }
@@ -158,7 +173,7 @@ RB_DEVICE gpu_result run_staged(const rb_comm &c, collective_call k, const colle
       if (!w.turn(c.queue, nullptr, 0)) return FULL;
     return rb_u64(t);
   });
-  if (taken == FULL) return failed(RB_STATUS_QUEUE_FULL);
+  if (taken == FULL) return queue_full(c.queue);
   rb_u32 ticket = rb_u32(taken);
   /* The pair is the slot's, so it is this call's until the slot is released. */
   unsigned char *src = reinterpret_cast<unsigned char *>(c.staging) + rb_u64(slot_of(c.queue, ticket)) * 2 * c.staging_bytes;
@@ -439,6 +454,7 @@ RB_USING(stream_reduce)
 RB_USING(stream_scatter)
 RB_USING(stream_gather)
 #undef RB_USING
+using rb::gpu_comm_queue;
 using rb::gpu_engine_attach_comm;
 using rb::gpu_test;
 using rb::gpu_wait;

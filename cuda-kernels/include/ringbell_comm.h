@@ -104,11 +104,13 @@ typedef struct rb_comm_config {
     uint64_t all_gather_ring;    /* bytes of the result above which all-gather goes round a ring. 64 KiB */
     uint64_t deterministic;      /* 1: reduce in the order of the ranks, for any count, memory, algorithm and path. 0 */
     uint64_t card;               /* 1: cards execute the steps of rings, where all ranks have one. RB_CONFIG_ZERO: not */
+    /* Kernels. */
+    uint64_t block_queues;       /* queues of the NIC for blocks of kernels, for gpu_comm_queue; at most what max_queues leaves. None */
 } rb_comm_config;
 
-#define RB_COMM_CONFIG_VERSION 4u
+#define RB_COMM_CONFIG_VERSION 5u
 #define RB_CONFIG_ZERO 18446744073709551615u /* the number 0 where 0 itself would be the default */
-#define RB_COMM_CONFIG_INITIALIZER {sizeof(rb_comm_config), 0, 0, 0, 0, 0, RB_COMM_CONFIG_VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define RB_COMM_CONFIG_INITIALIZER {sizeof(rb_comm_config), 0, 0, 0, 0, 0, RB_COMM_CONFIG_VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* Makes the communicator of a job: this is rank `rank` of `ranks`. Every rank calls it; it returns when all
  * have come, or with RB_ERR_JOB and the ranks that did not. One thread that is several ranks, with a

@@ -353,7 +353,7 @@ RB_DEVICE gpu_result post_counted(const rb_queue &q, gpu_counter &c, const entry
   if (!post(q, e, timeout_us, false, &ticket)) {
     bounded_wait bound(timeout_us);
     for (count(q, c); !post(q, e, timeout_us, false, &ticket); count(q, c))
-      if (!bound.turn(q, nullptr, 0)) return failed(RB_STATUS_QUEUE_FULL);
+      if (!bound.turn(q, nullptr, 0)) return queue_full(q);
   }
   count_ticket(q, c, ticket, timeout_us);
   return gpu_result{};

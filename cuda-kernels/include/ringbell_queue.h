@@ -133,6 +133,16 @@ RB_DEVICE bool take_ticket(const rb_queue &q, rb_u32 *ticket) {
   }
 }
 
+/* What holds the slot that the next ticket needs, after `take_ticket` has failed: its ticket, its opcode << 32, and bit 40 when it has
+ * ended and nothing has waited for it. */
+RB_DEVICE rb_u64 holder_of(const rb_queue &q) {
+  rb_u32 next = q.own ? q.own_next : load_relaxed_device(reinterpret_cast<rb_u32 *>(q.tail));
+  rb_u32 ticket = next - (1u << q.depth_log2);
+  rb_u64 word = load_relaxed(reinterpret_cast<const rb_u64 *>(q.sq + rb_u64(slot_of(q, ticket)) * RB_DESCRIPTOR_BYTES));
+  rb_u64 ended = rb_u32(RB_GET(CQE_TICKET, load_relaxed(line_of(q, ticket)))) == ticket + 1;
+  return ticket | RB_GET(WQE_OPCODE, word) << 32 | ended << 40;
+}
+
 /* Writes the entry of a taken ticket and rings the doorbell. */
 RB_DEVICE void publish(const rb_queue &q, rb_u32 ticket, const entry &e) {
   rb_u64 lap = (ticket >> q.depth_log2) & 1 ? 0 : RB_LAP;

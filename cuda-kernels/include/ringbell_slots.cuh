@@ -81,7 +81,8 @@ RB_DEVICE gpu_result gpu_slots_send(const rb_queue &q, const gpu_slots &s, rb_u3
       detail::entry e = detail::send_entry(session, slot, rb_u32(piece), t, 0, at == len ? RB_FLAG_PUSH : 0);
       if (!detail::post(q, e, t, true, &ticket[posted % slots])) {
         shared.status = RB_STATUS_QUEUE_FULL; /* all lanes see it after the next barrier, and leave */
-        continue;                             /* `posted` is the leader's own from here: nothing was posted */
+        shared.detail = detail::holder_of(q);
+        continue; /* `posted` is the leader's own from here: nothing was posted */
       }
     }
     ++posted;
@@ -126,7 +127,7 @@ RB_DEVICE gpu_result gpu_slots_recv(const rb_queue &q, const gpu_slots &s, rb_u3
         detail::entry e = detail::recv_entry(session, ring + posted % slots * s.slot_bytes, rb_u32(piece), t, 0, 0);
         /* Only the first may wait for a slot of the queue: the others can be asked for later. */
         if (!detail::post(q, e, t, posted == taken, &ticket[posted % slots])) {
-          if (posted == taken) shared.status = RB_STATUS_QUEUE_FULL;
+          if (posted == taken) shared.status = RB_STATUS_QUEUE_FULL, shared.detail = detail::holder_of(q);
           break;
         }
         ++posted;

@@ -27,6 +27,10 @@ pub struct CommHandle {
     pub staging: GpuVa,
     /// Bytes of such a source, a multiple of 16; 0 without staging.
     pub staging_bytes: u32,
+    /// Queues for blocks: a `rb_queue` each, in memory of the GPU.
+    pub block_queues: GpuVa,
+    /// How many; 0 without any.
+    pub block_queue_count: u32,
 }
 
 impl From<CommHandle> for KernelArg {
@@ -39,9 +43,10 @@ impl From<CommHandle> for KernelArg {
             bytes.extend_from_slice(&v.to_ne_bytes());
         }
         bytes.extend_from_slice(&c.staging.0.to_ne_bytes());
-        for v in [c.staging_bytes, 0] {
+        for v in [c.staging_bytes, c.block_queue_count] {
             bytes.extend_from_slice(&v.to_ne_bytes());
         }
+        bytes.extend_from_slice(&c.block_queues.0.to_ne_bytes());
         KernelArg::Bytes(bytes)
     }
 }

@@ -31,6 +31,8 @@ fn comm(nic: &MockNic) -> CommHandle {
         wire: WireType::Bf16,
         staging: GpuVa(0),
         staging_bytes: 0,
+        block_queues: GpuVa(0),
+        block_queue_count: 0,
     }
 }
 

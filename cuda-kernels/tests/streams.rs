@@ -238,6 +238,8 @@ fn streamed_operations_flag_the_operands_that_are_streams() {
         wire: WireType::Same,
         staging: GpuVa(0),
         staging_bytes: 0,
+        block_queues: GpuVa(0),
+        block_queue_count: 0,
     };
     let args = [
         comm.into(),

@@ -163,7 +163,7 @@ package ringbell_abi_pkg;
     STATUS_TIMED_OUT = 8'd1,
     // Device-side watchdog: the NIC did not answer (process stopped, card gone). The buffer is NOT the caller's until the NIC was reset.
     STATUS_NIC_SILENT = 8'd2,
-    // No room in the queue before the deadline: wait for outstanding requests first.
+    // No room in the queue before the deadline: wait for outstanding requests first. Detail: the descriptor whose slot comes next: its ticket, its opcode << 32, and bit 40 where it has ended and nothing has waited for it.
     STATUS_QUEUE_FULL = 8'd3,
     // Unknown opcode, undefined flag, non-zero reserved bits, or a field out of range. Detail: the word at fault (0–7).
     STATUS_BAD_DESCRIPTOR = 8'd4,

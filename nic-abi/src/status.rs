@@ -11,7 +11,7 @@ coded_enum! {
         TimedOut = 1 => "TIMED_OUT",
         /// Device-side watchdog: the NIC did not answer (process stopped, card gone). The buffer is NOT the caller's until the NIC was reset.
         NicSilent = 2 => "NIC_SILENT",
-        /// No room in the queue before the deadline: wait for outstanding requests first.
+        /// No room in the queue before the deadline: wait for outstanding requests first. Detail: the descriptor whose slot comes next: its ticket, its opcode << 32, and bit 40 where it has ended and nothing has waited for it.
         QueueFull = 3 => "QUEUE_FULL",
         /// Unknown opcode, undefined flag, non-zero reserved bits, or a field out of range. Detail: the word at fault (0–7).
         BadDescriptor = 4 => "BAD_DESCRIPTOR",
@@ -83,7 +83,7 @@ impl Status {
             Status::Ok => "success",
             Status::TimedOut => "the deadline passed before the operation finished; raise the time-out or check that the peer is sending and receiving",
             Status::NicSilent => "the NIC did not answer; check that the process that drives it is running, then reset the NIC before the buffer is used again",
-            Status::QueueFull => "every slot of the queue is in use; wait for outstanding requests or create the queue with a larger depth",
+            Status::QueueFull => "every slot of the queue is in use; wait for outstanding requests, create the queue with a larger depth, or give blocks that wait for each other a queue each",
             Status::BadDescriptor => "the NIC refused a malformed descriptor; the detail names the word at fault",
             Status::BadSession => "no such session: it was never opened, or it has been closed",
             Status::BadState => "the session does not allow this operation now: connect or accept first, and listen only once; or reset the kernel's stream, on which an earlier operation has failed",

@@ -9,7 +9,7 @@ use ringbell_nic_abi::bar::doorbell_offset;
 use ringbell_nic_abi::completion::COMPLETION_BYTES;
 use ringbell_nic_abi::descriptor::DESCRIPTOR_BYTES;
 use ringbell_nic_abi::queue::{PreparedEntry, QueueHandle};
-use ringbell_nic_abi::{Completion, Descriptor, GpuVa, QueueId};
+use ringbell_nic_abi::{Completion, Descriptor, GpuVa, Opcode, QueueId};
 
 use crate::progress::{wait_hook, Progress, Round};
 use crate::queue::{QueueConfig, QueueMemory};
@@ -19,10 +19,12 @@ use crate::queue::{QueueConfig, QueueMemory};
 #[non_exhaustive]
 pub enum WaitError {
     /// Every slot stayed in use until the deadline.
-    #[error("every slot of {queue} is in use; wait for outstanding tickets, or make it deeper")]
+    #[error("{queue} is full: {holder}, and slots are used again in order; wait for it first, give it a queue of its own, or make the queue deeper")]
     QueueFull {
         /// The queue.
         queue: QueueId,
+        /// What holds the slot that comes next.
+        holder: Holder,
     },
     /// The completion did not come. The NIC retires every operation by its own deadline, so either
     /// the wait was shorter than the operation's time-out, or no thread steps the NIC.
@@ -35,6 +37,28 @@ pub enum WaitError {
         /// How long the caller has waited.
         waited: Duration,
     },
+}
+
+/// The descriptor that holds the slot which the next ticket needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    /// Its ticket.
+    pub ticket: u32,
+    /// Its opcode; `None`: its entry is not written yet.
+    pub opcode: Option<Opcode>,
+    /// It has ended, and nothing has waited for it.
+    pub ended: bool,
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = self.opcode.map_or("unwritten", Opcode::name);
+        let state = match self.ended {
+            true => "has ended and was not waited for",
+            false => "has not ended",
+        };
+        write!(f, "ticket {} ({name}) {state}", self.ticket)
+    }
 }
 
 /// A queue, its producer end, and its device handle. Clones are the same queue; the last one that is dropped gives it back
@@ -219,12 +243,24 @@ impl HostQueue {
     /// [`WaitError::QueueFull`] after `timeout`; no ticket was taken.
     pub fn post(&self, d: &Descriptor, timeout: Duration) -> Result<u32, WaitError> {
         let mut ticket = None;
-        let full = WaitError::QueueFull { queue: self.id };
         self.wait_until(timeout, || {
             ticket = self.try_post(d);
             ticket.is_some()
         });
-        ticket.ok_or(full)
+        ticket.ok_or_else(|| self.full())
+    }
+
+    /// That no slot was free, and what holds the next one.
+    pub fn full(&self) -> WaitError {
+        let (ticket, opcode, ended) = self.mem.slots().holder();
+        WaitError::QueueFull {
+            queue: self.id,
+            holder: Holder {
+                ticket,
+                opcode: opcode.and_then(Opcode::from_code),
+                ended,
+            },
+        }
     }
 
     /// The completion of a ticket when it is there; its slot is free afterwards.

@@ -46,7 +46,7 @@ pub mod wire;
 pub use bar::BarError;
 pub use command::{Counters, RankMemory, Undelivered, Window};
 pub use config::{ConfigError, EngineThread, LocalConfig, NicConfig, ProgressMode, StagingConfig};
-pub use host_queue::{HostQueue, WaitError};
+pub use host_queue::{Holder, HostQueue, WaitError};
 pub use memory::{
     FreeError, MemoryError, MemoryKind, PeerExports, PointerInfo, RangeError, Sharer,
 };

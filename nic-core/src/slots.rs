@@ -70,6 +70,16 @@ impl Slots<'_> {
         }
     }
 
+    /// Producer: what holds the slot of the next ticket: its ticket, its opcode byte when it was written, and whether it has ended.
+    pub(crate) fn holder(&self) -> (u32, Option<u8>, bool) {
+        let ticket = self
+            .tail
+            .load(Ordering::Relaxed)
+            .wrapping_sub(1 << self.depth_log2);
+        let opcode = self.peek(ticket).map(|e| e.0[0] as u8);
+        (ticket, opcode, self.completion(ticket).is_some())
+    }
+
     /// Producer: the lap bit that the entry of `ticket` carries.
     #[inline(always)]
     pub(crate) fn lap(&self, ticket: u32) -> u64 {

@@ -17,6 +17,7 @@ use ringbell_nic_core::{threads, HostQueue};
 use ringbell_onc_engines::program::{Limits, UserProgram};
 
 use super::agreement::{self, Agreed};
+use super::block_queues::BlockQueues;
 use super::card::{self, Card};
 use super::operation::can_default_to;
 use super::stream::Results;
@@ -89,6 +90,8 @@ pub(super) struct Inner {
     /// For small all-reduces of kernels; `None` where they need none. Made with the communicator: a driver may let a thread that
     /// pins memory wait for running kernels.
     staging: Option<Staging>,
+    /// For blocks of kernels.
+    blocks: Option<BlockQueues>,
 }
 
 impl Inner {
@@ -245,6 +248,7 @@ impl Communicator {
         settings.connect_timeout = options.init_timeout;
         let queue = nic.create_queue()?;
         let staging = Staging::new(nic, &queue, options);
+        let blocks = BlockQueues::new(nic, options.block_queues)?;
         let id = nic.backend().create_communicator(&CommunicatorConfig {
             ctx,
             rank,
@@ -266,6 +270,7 @@ impl Communicator {
             streams: StreamQueues::default(),
             results: Results::default(),
             staging,
+            blocks,
         };
         let comm = Communicator {
             inner: Arc::new(inner),
@@ -535,6 +540,8 @@ impl Communicator {
     /// Handle for kernels that run collectives: pass it as an argument of type `rb_comm`. Valid while this communicator lives.
     pub fn handle(&self) -> CommHandle {
         let staging = self.inner.staging.as_ref();
+        let blocks = self.inner.blocks.as_ref();
+        let (block_queues, block_queue_count) = blocks.map_or((GpuVa(0), 0), BlockQueues::place);
         CommHandle {
             queue: self.inner.queue.handle(),
             comm: self.inner.id.session().0,
@@ -545,6 +552,8 @@ impl Communicator {
             wire: self.inner.options.wire,
             staging: staging.map_or(GpuVa(0), |s| s.memory.va()),
             staging_bytes: staging.map_or(0, |s| s.bytes),
+            block_queues,
+            block_queue_count,
         }
     }
 
@@ -670,10 +679,9 @@ impl Communicator {
                 return Ok(ticket);
             }
             if Instant::now() >= deadline {
-                let queue = i.queue.id();
                 return Err(CollectiveError::Wait {
                     kind: operation.spec.kind,
-                    source: crate::nic::WaitError::QueueFull { queue },
+                    source: i.queue.full(),
                 });
             }
             if !i.nic.backend().step() {

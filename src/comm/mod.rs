@@ -4,6 +4,7 @@
 //! rings that kernels push and pop instead of buffers. `request` and `stream`: how operations end.
 
 mod agreement;
+mod block_queues;
 mod calls;
 mod card;
 mod communicator;

@@ -27,6 +27,10 @@ pub struct CommOptions {
     /// lanes; a multiple of 16, 0 for none. `None` selects a value for the GPU: 16 KiB beside one whose memory only its copy
     /// engine reaches, else none. It takes twice as much for each slot of the queue.
     pub kernel_staging: Option<u32>,
+    /// Queues for blocks of kernels, besides the one that host and kernels share: `gpu_comm_queue(comm, blockIdx.x)` gives a block one. On a
+    /// queue slots are used again in order, so the oldest operation that waits holds up all that come a depth behind it. None by default; at
+    /// most what the NIC's `max_queues` leaves. Communicators made from this one have as many of their own. Each rank may have another number.
+    pub block_queues: u32,
 }
 
 impl Default for CommOptions {
@@ -39,6 +43,7 @@ impl Default for CommOptions {
             settings: CollectiveSettings::default(),
             port: COLLECTIVE_PORT,
             kernel_staging: None,
+            block_queues: 0,
         }
     }
 }

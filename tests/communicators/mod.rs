@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ringbell::gpu::GpuChoice;
+use ringbell::nic::QueueConfig;
 use ringbell::{CommOptions, Communicator, Nic, Operation, ReduceOp};
 
 /// Long enough for any machine.
@@ -32,11 +33,16 @@ pub fn gpu_choice() -> GpuChoice {
 }
 
 pub fn ranks(name: &str, n: u8) -> Ranks {
+    ranks_with(name, n, QueueConfig::default())
+}
+
+/// The same with queues of this shape.
+pub fn ranks_with(name: &str, n: u8, queue: QueueConfig) -> Ranks {
     let directory = std::env::temp_dir().join(format!("rb-comm-{name}-{}", std::process::id()));
     let open = |i: u8| {
         let nic = Nic::builder().ip(format!("10.66.0.{}/24", i + 1));
         let nic = nic.gpu(gpu_choice()).gpu_memory(16 << 20);
-        let nic = nic.transport("local").directory(&directory);
+        let nic = nic.transport("local").directory(&directory).queue(queue);
         nic.open().expect("a NIC")
     };
     Ranks {

@@ -9,7 +9,7 @@ use ringbell::comm::CollectiveSettings;
 use ringbell::CommOptions;
 
 /// `RB_COMM_CONFIG_VERSION`
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// `RB_CONFIG_ZERO`
 const ZERO: u64 = u64::MAX;
 
@@ -25,14 +25,17 @@ pub(super) struct Config {
     port: u32,
     version: u32,
     settings: [u64; SETTINGS],
+    block_queues: u64,
 }
 
 /// Settings of the structure: each is a field of `rb_comm_config`, in this order.
 const SETTINGS: usize = CollectiveSettings::NAMES.len();
-/// Bytes of the structure's first version, without settings, of the second, without the last two, and of the third, without the last one.
+/// Bytes of the structure's first version, without settings, of the second, without the last two, of the third, without the last one, and of
+/// the fourth, without queues for blocks.
 const FIRST: usize = std::mem::offset_of!(Config, settings);
-const SECOND: usize = size_of::<Config>() - 2 * size_of::<u64>();
-const THIRD: usize = size_of::<Config>() - size_of::<u64>();
+const SECOND: usize = FOURTH - 2 * size_of::<u64>();
+const THIRD: usize = FOURTH - size_of::<u64>();
+const FOURTH: usize = std::mem::offset_of!(Config, block_queues);
 
 /// # Safety
 /// `config` is null, or valid for as many bytes as its `size` says.
@@ -43,7 +46,7 @@ pub(super) unsafe fn options(config: *const Config) -> Result<CommOptions, Failu
     }
     // SAFETY: `size` comes first in every version of the structure.
     let size = unsafe { config.cast::<usize>().read_unaligned() };
-    if ![FIRST, SECOND, THIRD, size_of::<Config>()].contains(&size) {
+    if ![FIRST, SECOND, THIRD, FOURTH, size_of::<Config>()].contains(&size) {
         return Err(Failure::argument(format!(
             "config->size is {size}, not {} = sizeof(rb_comm_config); begin with RB_COMM_CONFIG_INITIALIZER, and build against the header of this library",
             size_of::<Config>()
@@ -87,6 +90,12 @@ pub(super) unsafe fn options(config: *const Config) -> Result<CommOptions, Failu
         let set = options.settings.set(name, value);
         set.map_err(|e| Failure::argument(format!("config->{name}: {}", e.why)))?;
     }
+    options.block_queues = u32::try_from(c.block_queues).map_err(|_| {
+        let n = c.block_queues;
+        Failure::argument(format!(
+            "config->block_queues is {n}; a NIC has at most 512 queues"
+        ))
+    })?;
     // Check the settings against each other here, not when the ranks have met.
     let valid = options.settings.validate();
     valid.map_err(|e| Failure::argument(format!("config: {}: {}", e.setting, e.why)))?;
@@ -148,6 +157,7 @@ mod tests {
         for (size, is, card) in [
             (SECOND, false, true),
             (THIRD, true, true),
+            (FOURTH, true, false),
             (size_of::<Config>(), true, false),
         ] {
             c.size = size;
@@ -164,6 +174,11 @@ mod tests {
         c = config();
         c.size += 8;
         assert!(read(&c).is_err_and(|e| e.contains("RB_COMM_CONFIG_INITIALIZER")));
+        c = config();
+        c.block_queues = 1 << 32;
+        assert!(read(&c).is_err_and(|e| e.contains("config->block_queues")));
+        c.block_queues = 8;
+        assert_eq!(read(&c).expect("valid").block_queues, 8);
         c = config();
         c.settings[field("direct")] = 2;
         assert!(read(&c).is_err_and(|e| e.contains("config->direct")));

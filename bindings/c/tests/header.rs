@@ -243,6 +243,9 @@ fn the_settings_of_a_communicator_are_fields_in_the_order_of_their_names() {
         .filter(|f| !f.is_empty())
         .collect();
     let (before, settings) = fields.split_at(7);
+    // Each rank's own, behind those of all ranks.
+    let (own, settings) = settings.split_last().expect("the last");
+    assert_eq!(*own, "block_queues");
     assert_eq!(
         before,
         [

@@ -91,7 +91,7 @@ pub fn files() -> PathBuf {
 }
 
 /// Kernels of tests: their names, and where the workspace has the sources. `cargo xtask` builds all of them for real GPUs.
-const SOURCES: [(&str, &str); 6] = [
+const SOURCES: [(&str, &str); 7] = [
     // For the emulated GPU alone.
     ("bus_traffic", "cuda-kernels/tests/kernels/bus_traffic.cu"),
     // For the emulated GPU alone.
@@ -100,6 +100,7 @@ const SOURCES: [(&str, &str); 6] = [
     ("count", "tests/engines_kernel/count.cu"),
     ("puts", "tests/one_sided/puts.cu"),
     ("tell", "tests/mailbox/tell.cu"),
+    ("blocks", "tests/communicators/blocks.cu"),
 ];
 
 /// Loads kernels of tests by their name.

@@ -727,6 +727,40 @@ static void processes(char **argv, uint32_t victim, int rank_0_serves) {
     }
 }
 
+/* What a NIC's setting max_queues allows at a time: communicators, and their queues for blocks of kernels. */
+static void queues(const char *directory) {
+    rb_nic_config config;
+    rb_comm_config with_blocks = RB_COMM_CONFIG_INITIALIZER;
+    rb_nic *nic = NULL;
+    rb_communicator *few[3], *many[70];
+    rb_comm handle;
+    uint32_t i;
+    memset(&config, 0, sizeof config);
+    config.size = sizeof config;
+    config.ip = "10.6.20.1";
+    config.transport = "local";
+    config.local_directory = directory;
+    config.gpu_memory_bytes = 16u << 20;
+    config.max_queues = 2;
+    CHECK(rb_nic_open(&config, &nic) == 0);
+    for (i = 0; i < 2; ++i) CHECK(rb_comm_init_all(&few[i], &nic, 1, NULL) == 0);
+    FAILS(rb_comm_init_all(&few[2], &nic, 1, NULL), RB_ERR_HOST, "all 2 queues are in use; raise the setting `max_queues`");
+    CHECK(rb_comm_destroy(few[0]) == 0 && rb_comm_init_all(&few[2], &nic, 1, NULL) == 0);
+    CHECK(rb_comm_destroy(few[1]) == 0 && rb_comm_destroy(few[2]) == 0 && rb_nic_close(nic) == 0);
+
+    config.max_queues = 80;
+    CHECK(rb_nic_open(&config, &nic) == 0);
+    for (i = 0; i < 70; ++i) CHECK(rb_comm_init_all(&many[i], &nic, 1, NULL) == 0 && rb_barrier(many[i], NULL) == 0);
+    with_blocks.block_queues = 8;
+    CHECK(rb_comm_init_all(&few[0], &nic, 1, &with_blocks) == 0 && rb_comm_kernel_handle(few[0], &handle) == 0);
+    CHECK(handle.block_queue_count == 8 && handle.block_queues != 0);
+    with_blocks.block_queues = 2; /* 79 of 80 are in use */
+    FAILS(rb_comm_init_all(&few[1], &nic, 1, &with_blocks), RB_ERR_HOST, "max_queues");
+    CHECK(rb_comm_destroy(few[0]) == 0);
+    for (i = 0; i < 70; ++i) CHECK(rb_comm_destroy(many[i]) == 0);
+    CHECK(rb_nic_close(nic) == 0);
+}
+
 int main(int argc, char **argv) {
     if (argc == 7) {
         rb_unique_id id;
@@ -734,10 +768,11 @@ int main(int argc, char **argv) {
         return process((uint32_t)atoi(argv[3]), (uint32_t)atoi(argv[4]), (uint32_t)atoi(argv[5]), &id);
     }
     if (argc != 2) return 100;
-    CHECK(sizeof(rb_unique_id) == 128 && sizeof(rb_job) == 32 && sizeof(rb_comm_config) == 176 && sizeof(rb_done) == 16);
+    CHECK(sizeof(rb_unique_id) == 128 && sizeof(rb_job) == 32 && sizeof(rb_comm_config) == 184 && sizeof(rb_done) == 16);
     CHECK(sizeof(rb_operation) == 88 && offsetof(rb_operation, src) == 40 && offsetof(rb_operation, after) == 72);
-    CHECK(sizeof(rb_comm) == 128 && offsetof(rb_comm, comm) == 96);
+    CHECK(sizeof(rb_comm) == 136 && offsetof(rb_comm, block_queues) == 128 && offsetof(rb_comm, comm) == 96);
     threads(argv[1]);
+    queues(argv[1]);
     growth();
     processes(argv, 1, 0);
     /* The one that serves dies: another takes over. */
