@@ -725,6 +725,9 @@ fn a_full_queue_says_which_descriptor_holds_it() {
     let end = end.to_vec().expect("read")[0];
     assert_eq!(end.status(), Some(Status::QueueFull));
     assert_eq!(end.detail, u64::from(collective.code()) << 32);
+    let text = end.check("beyond").expect_err("full").to_string();
+    let holder = format!("ticket 0 ({name}) holds the next slot");
+    assert!(text.contains(&holder), "{text}");
     c.abort();
     drop(waits);
 }

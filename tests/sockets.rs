@@ -239,3 +239,24 @@ fn buffers_that_are_freed_behind_short_sends_hold_up_neither_side_of_a_busy_core
     // A NIC that looks again and again for what it waits for keeps the core from the thread that it waits for: 6,000 steps a request.
     assert!(steps < 500 * REQUESTS, "{steps} steps");
 }
+
+#[test]
+fn a_refusal_over_port_roce_says_that_the_peer_does_not_know_this_nic() {
+    let open = |ip: &str, port: &str| {
+        let nic = Nic::builder().ip(ip).port(port).transport("rdma");
+        nic.gpu(communicators::gpu_choice())
+            .open()
+            .expect("loopback has free ports")
+    };
+    let server = open("10.93.1.1/24", "roce:127.0.0.1:0");
+    let _listener = server.listen(7000).expect("free");
+    let at = server.ports()[0].address.expect("its socket");
+    let client = open("10.93.1.2/24", &format!("roce:127.0.0.1:0,10.93.1.1={at}"));
+    let refused = client.connect("10.93.1.1:7000").expect_err("unknown there");
+    assert_eq!(refused.status(), Some(Status::ConnectionRefused));
+    let text = refused.to_string();
+    assert!(
+        text.contains("10.93.1.1:7000") && text.contains("name this NIC among the peers"),
+        "{text}"
+    );
+}

@@ -197,7 +197,7 @@ typedef uint64_t rb_u64;
 #define RB_STATUS_NO_TRANSLATION 11u
 /** The region was freed while the operation waited. Detail: the address. */
 #define RB_STATUS_REGION_FREED 12u
-/** No listener at that address and port. Detail: ip << 16 | port. */
+/** No listener at that address and port. Detail: ip << 16 | port; over rdma also the peer's reason << 48, by the codes of IBTA vol. 1 §12.6.7.2 (12: it does not know this NIC). */
 #define RB_STATUS_CONNECTION_REFUSED 13u
 /** No route or no answer from that host. Detail: ip << 16 | port. */
 #define RB_STATUS_HOST_UNREACHABLE 14u

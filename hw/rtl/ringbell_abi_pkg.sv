@@ -183,7 +183,7 @@ package ringbell_abi_pkg;
     STATUS_NO_TRANSLATION = 8'd11,
     // The region was freed while the operation waited. Detail: the address.
     STATUS_REGION_FREED = 8'd12,
-    // No listener at that address and port. Detail: ip << 16 | port.
+    // No listener at that address and port. Detail: ip << 16 | port; over rdma also the peer's reason << 48, by the codes of IBTA vol. 1 §12.6.7.2 (12: it does not know this NIC).
     STATUS_CONNECTION_REFUSED = 8'd13,
     // No route or no answer from that host. Detail: ip << 16 | port.
     STATUS_HOST_UNREACHABLE = 8'd14,

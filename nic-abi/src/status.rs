@@ -1,6 +1,6 @@
 //! Completion status: one code and one detail value.
 
-use crate::coded_enum;
+use crate::{coded_enum, Opcode};
 
 coded_enum! {
     /// Completion status. The meaning of the completion's `detail` word is given with each code.
@@ -31,7 +31,7 @@ coded_enum! {
         NoTranslation = 11 => "NO_TRANSLATION",
         /// The region was freed while the operation waited. Detail: the address.
         RegionFreed = 12 => "REGION_FREED",
-        /// No listener at that address and port. Detail: ip << 16 | port.
+        /// No listener at that address and port. Detail: ip << 16 | port; over rdma also the peer's reason << 48, by the codes of IBTA vol. 1 §12.6.7.2 (12: it does not know this NIC).
         ConnectionRefused = 13 => "CONNECTION_REFUSED",
         /// No route or no answer from that host. Detail: ip << 16 | port.
         HostUnreachable = 14 => "HOST_UNREACHABLE",
@@ -124,6 +124,11 @@ impl Status {
     }
 }
 
+/// Place of a peer's reason in the detail of `CONNECTION_REFUSED`.
+pub const REASON_SHIFT: u32 = 48;
+/// Such a reason: the peer does not know this NIC by its address (IBTA vol. 1 §12.6.7.2, invalid GID).
+pub const REASON_UNKNOWN_SENDER: u16 = 12;
+
 /// Text of a [`Status`] and its detail.
 #[derive(Debug, Clone, Copy)]
 pub struct WithDetail(Status, u64);
@@ -137,6 +142,20 @@ impl core::fmt::Display for WithDetail {
                 gap >> 32,
                 gap as u32
             ),
+            WithDetail(Status::ConnectionRefused, why)
+                if why >> REASON_SHIFT == REASON_UNKNOWN_SENDER as u64 =>
+            {
+                f.write_str("the NIC there refuses this one, which it does not know by the address that it sends from; name this NIC among the peers of its port")
+            }
+            WithDetail(Status::QueueFull, holder) => {
+                let (ticket, ended) = (holder as u32, holder >> 40 & 1 != 0);
+                f.write_str(Status::QueueFull.help())?;
+                match (Opcode::from_code((holder >> 32) as u8), ended) {
+                    (None, _) => Ok(()),
+                    (Some(opcode), true) => write!(f, "; ticket {ticket} ({}) has ended, and nothing has waited for it", opcode.name()),
+                    (Some(opcode), false) => write!(f, "; ticket {ticket} ({}) holds the next slot", opcode.name()),
+                }
+            }
             WithDetail(status, _) => f.write_str(status.help()),
         }
     }

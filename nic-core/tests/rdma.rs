@@ -14,6 +14,7 @@ use ringbell_nic_core::transport::rdma::{
 };
 use ringbell_nic_core::transport::{Transport, TransportEvent};
 use ringbell_nic_core::types::{NicTime, WorkToken};
+use ringbell_nic_core::wire::roce::cm::Reason;
 use transport_support::rdma::{config, Pair, Side};
 use transport_support::{random, wire, Flow, Rng, Wire, IP_A, IP_B, MINUTE};
 
@@ -282,6 +283,7 @@ fn a_flood_of_requests_fills_the_backlog_and_no_more() {
         p.a.has(TransportEvent::ConnectFailed {
             conn: refused,
             status: Status::ConnectionRefused,
+            reason: Reason::NoService.code(),
         })
     });
     let own =

@@ -135,9 +135,9 @@ fn names_and_hosts_that_are_not_there_are_refused_in_time() {
             let conn = connect(&mut p.a, p.now, to);
             p.until(2 * MINUTE, |p| {
                 p.a.take(|e| match e {
-                    TransportEvent::ConnectFailed { conn: c, status } if *c == conn => {
-                        Some(*status)
-                    }
+                    TransportEvent::ConnectFailed {
+                        conn: c, status, ..
+                    } if *c == conn => Some(*status),
                     _ => None,
                 })
             })
@@ -155,8 +155,12 @@ fn names_and_hosts_that_are_not_there_are_refused_in_time() {
     let conn = connect(&mut side, p.now, Ipv4Addr::new(240, 0, 0, 1));
     side.step(p.now);
     let status = Status::HostUnreachable;
-    side.has(TransportEvent::ConnectFailed { conn, status })
-        .expect("at once");
+    side.has(TransportEvent::ConnectFailed {
+        conn,
+        status,
+        reason: 0,
+    })
+    .expect("at once");
     // And none is the NIC's own.
     let own = Network::new(Ipv4Addr::new(240, 0, 0, 1), 8, Vec::<RocePort>::new(), &[]);
     assert!(own.is_err());

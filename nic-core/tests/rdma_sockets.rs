@@ -7,6 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ringbell_nic_abi::status::{REASON_SHIFT, REASON_UNKNOWN_SENDER};
 use ringbell_nic_abi::Status;
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::capture::CaptureDatagrams;
@@ -78,7 +79,7 @@ fn carry(p: &mut Pair, bytes: usize) {
 }
 
 /// A connection to NIC B must be refused long before its deadline.
-fn is_refused_at_once(mut p: Pair, what: &str) {
+fn is_refused_at_once(mut p: Pair, reason: u16, what: &str) {
     p.listen(7000);
     let deadline = NicTime(p.now.0 + MINUTE);
     let remote = SocketAddrV4::new(IP_B, 7000);
@@ -87,11 +88,19 @@ fn is_refused_at_once(mut p: Pair, what: &str) {
     let begin = p.now;
     let status = p.until(2 * MINUTE, |p| {
         p.a.take(|e| match e {
-            TransportEvent::ConnectFailed { conn: c, status } if *c == conn => Some(*status),
+            TransportEvent::ConnectFailed {
+                conn: c,
+                status,
+                reason,
+            } if *c == conn => Some((*status, *reason)),
             _ => None,
         })
     });
-    assert_eq!(status, Status::ConnectionRefused, "{what}");
+    assert_eq!(status, (Status::ConnectionRefused, reason), "{what}");
+    // As a program reads it.
+    let text = status.0.with_detail(u64::from(status.1) << REASON_SHIFT);
+    let names_the_peers = text.to_string().contains("name this NIC among the peers");
+    assert_eq!(names_the_peers, reason != 0, "{what}: {text}");
     let took = p.now.0 - begin.0;
     assert!(took < 1_000_000_000, "{what}: {took} ns");
     assert_eq!(p.a.transport.connections(), 0, "{what}");
@@ -122,7 +131,8 @@ fn a_nic_that_is_not_known_and_an_address_without_a_nic_are_refused_at_once() {
             }
         };
         let at = b.local();
-        is_refused_at_once(pair(a, b, at), "the peer does not know this NIC");
+        let unknown = REASON_UNKNOWN_SENDER;
+        is_refused_at_once(pair(a, b, at), unknown, "the peer does not know this NIC");
         let at = gone.local();
         drop(gone);
         let (Some(a), Some(b)) = (open(), open()) else {
@@ -130,7 +140,7 @@ fn a_nic_that_is_not_known_and_an_address_without_a_nic_are_refused_at_once() {
         };
         // Nothing else may take the number of the socket that is gone in between.
         if b.local() != at && a.local() != at {
-            is_refused_at_once(pair(a, b, at), "no NIC is there");
+            is_refused_at_once(pair(a, b, at), 0, "no NIC is there");
         }
     }
 }

@@ -288,7 +288,9 @@ fn refused_unreachable_and_timed_out_have_statuses_of_their_own() {
     let failed = |p: &mut Pair, conn| {
         p.until(2 * MINUTE, |p| {
             p.a.take(|e| match *e {
-                TransportEvent::ConnectFailed { conn: c, status } if c == conn => Some(status),
+                TransportEvent::ConnectFailed {
+                    conn: c, status, ..
+                } if c == conn => Some(status),
                 _ => None,
             })
         })
@@ -349,7 +351,8 @@ fn refused_unreachable_and_timed_out_have_statuses_of_their_own() {
         status,
         TransportEvent::ConnectFailed {
             conn: c,
-            status: Status::TimedOut
+            status: Status::TimedOut,
+            reason: 0,
         }
     );
     assert!(p.b.transport.counters().overflowed >= 1);

@@ -177,7 +177,9 @@ fn a_transport_survives_hostile_frames() {
             while p.b.incoming().is_some() {}
             p.a.take(|e| match *e {
                 TransportEvent::Connected { conn: c } if c == conn => Some(()),
-                TransportEvent::ConnectFailed { conn: c, status } if c == conn => {
+                TransportEvent::ConnectFailed {
+                    conn: c, status, ..
+                } if c == conn => {
                     panic!("round {round}: {status}")
                 }
                 _ => None,

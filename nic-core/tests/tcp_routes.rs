@@ -195,7 +195,11 @@ fn a_next_hop_is_asked_for_or_given() {
     )]);
     let conn = w.start(0, FAR).expect("the gateway's route");
     let status = Status::HostUnreachable;
-    let failed = TransportEvent::ConnectFailed { conn, status };
+    let failed = TransportEvent::ConnectFailed {
+        conn,
+        status,
+        reason: 0,
+    };
     w.until(5_000_000_000, |s| s[0].has(failed))
         .expect("failed");
 }

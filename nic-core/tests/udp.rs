@@ -719,7 +719,11 @@ fn a_listener_that_is_not_there_and_a_host_that_is_not_are_told_apart() {
         let conn = p.a.transport.connect(p.now, at, deadline).unwrap(); // on the same network
         let status = want;
         p.until(MINUTE, |p| {
-            p.a.has(TransportEvent::ConnectFailed { conn, status })
+            p.a.has(TransportEvent::ConnectFailed {
+                conn,
+                status,
+                reason: 0,
+            })
         });
     };
     attempt(IP_B, Status::ConnectionRefused);

@@ -1,5 +1,6 @@
 //! Handling of the transports' events: session states and events for the host.
 
+use ringbell_nic_abi::status::REASON_SHIFT;
 use ringbell_nic_abi::{EventKind, Status};
 
 use super::control::address_word;
@@ -16,8 +17,12 @@ impl Streams {
             | TransportEvent::RecvDone { .. }
             | TransportEvent::RemoteDone { .. } => {}
             TransportEvent::Connected { conn } => self.on_connected((t, conn)),
-            TransportEvent::ConnectFailed { conn, status } => {
-                self.on_connect_failed((t, conn), status, env);
+            TransportEvent::ConnectFailed {
+                conn,
+                status,
+                reason,
+            } => {
+                self.on_connect_failed((t, conn), (status, reason), env);
             }
             TransportEvent::Incoming {
                 listener,
@@ -82,7 +87,12 @@ impl Streams {
         self.end(work, Status::Ok, 0, id.0.into());
     }
 
-    fn on_connect_failed(&mut self, (t, conn): Conn, status: Status, env: &mut Env<'_>) {
+    fn on_connect_failed(
+        &mut self,
+        (t, conn): Conn,
+        (status, reason): (Status, u16),
+        env: &mut Env<'_>,
+    ) {
         let Some(slot) = self.conns.remove(&(t, conn)) else {
             return;
         };
@@ -97,7 +107,8 @@ impl Streams {
             self.try_transports(slot, work, peer, t + 1, (env.now, deadline), status);
         } else {
             s.state = State::Idle;
-            self.end(work, status, 0, address_word(peer));
+            let detail = u64::from(reason) << REASON_SHIFT | address_word(peer);
+            self.end(work, status, 0, detail);
         }
     }
 

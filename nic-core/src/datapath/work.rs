@@ -75,6 +75,8 @@ pub enum TransportEvent {
         conn: ConnId,
         /// `ConnectionRefused`, `HostUnreachable`, `TimedOut` or `NoResources`.
         status: Status,
+        /// The peer's code for its reason (IBTA vol. 1 §12.6.7.2); 0 where it gives none.
+        reason: u16,
     },
     /// A peer has connected to a listener; the connection is established and may already hold bytes.
     Incoming {

@@ -354,7 +354,7 @@ impl Links {
                 self.await_header(io, l);
                 LinkEvent::Up(l)
             }
-            TransportEvent::ConnectFailed { conn, status } => {
+            TransportEvent::ConnectFailed { conn, status, .. } => {
                 let l = self.by_conn.remove(&(t, conn))?;
                 let next = matches!(status, Status::HostUnreachable | Status::NoResources);
                 self.connect(io, l, if next { t + 1 } else { io.transports.len() });

@@ -119,7 +119,11 @@ impl LocalTransport {
                 }
                 Packet::Refuse { status, .. } if c.phase == Phase::Waiting => {
                     let status = Status::from_code(status).unwrap_or(Status::ConnectionRefused);
-                    events.push_back(TransportEvent::ConnectFailed { conn: c.id, status });
+                    events.push_back(TransportEvent::ConnectFailed {
+                        conn: c.id,
+                        status,
+                        reason: 0,
+                    });
                     gone = true;
                 }
                 Packet::Fin { closed, .. } => {

@@ -204,6 +204,7 @@ impl LocalTransport {
                     events.push_back(TransportEvent::ConnectFailed {
                         conn: c.id,
                         status: Status::HostUnreachable,
+                        reason: 0,
                     });
                     zombie = true;
                 }

@@ -433,7 +433,7 @@ impl RdmaTransport {
                         Status::ConnectionRefused
                     }
                 };
-                self.fail_connect(index, status);
+                self.fail_connect_for(index, status, reason.code());
             }
             Some((Phase::Incoming(listener), _)) => {
                 self.listeners.handshake_over(listener, false);
@@ -487,6 +487,11 @@ impl RdmaTransport {
 
     /// An outgoing connection failed: its operations retire, its id is free.
     pub(super) fn fail_connect(&mut self, index: usize, status: Status) {
+        self.fail_connect_for(index, status, 0);
+    }
+
+    /// The same for a reason that the peer has given.
+    fn fail_connect_for(&mut self, index: usize, status: Status, reason: u16) {
         let Some(c) = self.table.at(index) else {
             return;
         };
@@ -495,8 +500,11 @@ impl RdmaTransport {
         }
         let conn = c.id;
         c.fail_all((status, 0), &mut self.events);
-        self.events
-            .push_back(TransportEvent::ConnectFailed { conn, status });
+        self.events.push_back(TransportEvent::ConnectFailed {
+            conn,
+            status,
+            reason,
+        });
         self.free(index);
     }
 

@@ -211,8 +211,11 @@ impl TcpTransport {
         };
         let conn = c.id;
         c.fail_all(status, &mut self.events);
-        self.events
-            .push_back(TransportEvent::ConnectFailed { conn, status });
+        self.events.push_back(TransportEvent::ConnectFailed {
+            conn,
+            status,
+            reason: 0,
+        });
         self.reset_orphan(index);
     }
 

@@ -282,8 +282,11 @@ impl UdpTransport {
         }
         let conn = c.id;
         c.fail_all((status, 0), &mut self.events);
-        self.events
-            .push_back(TransportEvent::ConnectFailed { conn, status });
+        self.events.push_back(TransportEvent::ConnectFailed {
+            conn,
+            status,
+            reason: 0,
+        });
         self.free(index);
     }
 

@@ -5,6 +5,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use ringbell_nic_abi::status::REASON_UNKNOWN_SENDER;
+
 use super::mad::{Mad, MAD_BYTES, MAD_HEADER};
 use super::psn::{Psn, Qpn};
 
@@ -40,12 +42,13 @@ pub enum Reason {
 }
 
 impl Reason {
-    const fn code(self) -> u16 {
+    /// Its code in a message.
+    pub const fn code(self) -> u16 {
         match self {
             Reason::NoResources => 3,
             Reason::Timeout => 4,
             Reason::NoService => 8,
-            Reason::UnknownSender => 12,
+            Reason::UnknownSender => REASON_UNKNOWN_SENDER,
             Reason::Consumer => 28,
         }
     }
@@ -55,7 +58,7 @@ impl Reason {
             3 => Reason::NoResources,
             4 => Reason::Timeout,
             8 => Reason::NoService,
-            12 => Reason::UnknownSender,
+            REASON_UNKNOWN_SENDER => Reason::UnknownSender,
             _ => Reason::Consumer,
         }
     }
