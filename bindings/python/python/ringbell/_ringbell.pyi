@@ -16,7 +16,8 @@ class Nic:
     ``ip`` is its address and network (``"10.0.0.1/24"``). ``job`` gives the settings of a rank; other arguments override them. ``new_rank_of``: the id of a
     running job, which this process joins as a new rank within ``join_timeout`` seconds; ``Comm.join`` comes next. ``transport``:
     ``auto``, ``local``, ``tcp`` or ``rdma``. ``port``: ``none``, ``udp[:BIND[,PEER...]]``, ``roce[...]`` or ``tap:NAME``. ``gpu``: ``auto``, ``emulated`` or ``cuda:N``.
-    ``progress``: ``waiter`` or ``dedicated``. ``max_queues``: 1 to 512, 64 if none is given; each communicator has one.
+    ``progress``: ``waiter`` or ``dedicated``. ``max_queues``: 1 to 512, 64 if none is given; each communicator has one, and NIC
+    memory, which grows with the number.
 
     Raises:
         InvalidArgument: A setting cannot be read.

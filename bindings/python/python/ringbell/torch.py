@@ -72,8 +72,8 @@ class Options(c10d.Backend.Options):
     deterministic: Every reduction runs in the order of the ranks, so that its bits depend on nothing but the ranks' elements. Without options the
     variable ``RINGBELL_DETERMINISTIC`` (1 or 0) says it. The same on every rank.
 
-    max_queues: Most groups at a time, 1 to 512 (64 if none is given): each has a queue of the process's NIC. Only the first group's counts, which opens
-    the NIC.
+    max_queues: Most groups at a time, 1 to 512 (63 if none is given): each has a queue of the process's NIC, and NIC memory, which grows with the number.
+    Only the first group's counts, which opens the NIC.
     """
 
     def __init__(self, *, deterministic: bool = False, max_queues: int | None = None, timeout: timedelta = _DEFAULT_TIMEOUT) -> None:
