@@ -72,7 +72,8 @@ typedef struct rb_nic_config {
  * variable RINGBELL_GPU, chooses. `config` may be NULL. */
 rb_result rb_nic_open(const rb_nic_config *config, rb_nic **nic);
 /* Closes the NIC's contexts, streams, requests and communicators, ends its sessions, waits for DMA in flight
- * and frees all memory that was allocated through it. Kernels that use its queues or memory must have ended. NULL does nothing.
+ * and frees all memory that was allocated through it. NULL does nothing. Kernels that wait on a queue of it end with
+ * RB_STATUS_SHUTTING_DOWN, and what they can reach is kept until then; those of a real GPU must have ended before.
  * What was sent on sockets that were closed or shut down is delivered first, for `linger_ms` at most; other sockets are reset.
  * RB_STATUS_TIMED_OUT: something that was reported as sent has not arrived; rb_last_error() names the peers. It is closed. */
 rb_result rb_nic_close(rb_nic *nic);

@@ -272,6 +272,11 @@ impl HostQueue {
         Some(c)
     }
 
+    /// Whether the completion of a ticket is there; its slot stays taken.
+    pub fn has_ended(&self, ticket: u32) -> bool {
+        self.mem.slots().completion(ticket).is_some()
+    }
+
     /// Waits for the completion of a ticket, stepping the NIC.
     ///
     /// # Errors

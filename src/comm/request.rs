@@ -69,6 +69,12 @@ impl Request {
         }
     }
 
+    /// Whether the operation has ended, as far as the NIC has been stepped by others: it is not stepped here. For a thread that looks now and
+    /// then, beside which the NIC's own thread goes on to sleep until something happens.
+    pub fn has_ended(&self) -> bool {
+        self.completion.is_some() || self.comm.queue.has_ended(self.ticket)
+    }
+
     /// Waits for the end of the operation. The NIC ends it by its own time-out at the latest; on a busy machine that may be
     /// noticed late, and this call waits for it.
     ///

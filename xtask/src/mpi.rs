@@ -294,6 +294,14 @@ fn programs(built: &Path) -> Result<Outcome> {
         }
         let errors = [compile(Path::new("errors.c"), "errors", &[])?];
         bench.errors(&errors)?;
+        if library.open_mpi() {
+            // Seconds; a minute and more where ranks inside the library answer once in a millisecond.
+            let within = [
+                compile(Path::new("within.c"), "within", &[])?,
+                "4000".into(),
+            ];
+            bench.compare_by(Way::Messages, 4, &within, 1)?;
+        }
         let fault = compile(Path::new("fault.c"), "fault", &[])?;
         for (way, second, call) in [
             (Way::Collectives, None, "MPI_Allreduce"),

@@ -380,6 +380,18 @@ impl Engine {
         });
     }
 
+    /// Whether [`Engine::advance`] would move something. It does not step the NIC: beside a thread that does now and then, the NIC's own would
+    /// not, and peers would wait for the next time.
+    pub(super) fn has_news(&self) -> bool {
+        let ended = |r: Option<&Request>| r.is_some_and(Request::has_ended);
+        self.lost.is_none()
+            && (ended(self.inbox.front().map(|(_, r)| r))
+                || ended(self.leaving.front().map(|(_, r)| r))
+                || self.transfers.iter().any(|t| ended(t.requests.front()))
+                || !self.ready.is_empty() && self.transfers.len() < TRANSFERS
+                || !self.outbox.is_empty() && !self.free.is_empty())
+    }
+
     /// Moves what can move; never waits.
     pub(super) fn advance(&mut self, memories: &Memories) {
         if self.lost.is_some() {

@@ -40,7 +40,7 @@ use persistent::Persistents;
 /// How long a call waits before it lets the library below move its own messages.
 const SLICE: Duration = Duration::from_micros(500);
 
-/// How often the thread looks whether a call has advanced the engine.
+/// How often the thread looks whether a call has advanced the engine, and whether there is something to move.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Messages between two ranks.
@@ -127,7 +127,9 @@ impl Messages {
                 let steps = self.steps.load(Ordering::Relaxed);
                 if steps == seen {
                     if let Ok(mut engine) = self.engine.try_lock() {
-                        engine.advance(&layer.memories);
+                        if engine.has_news() {
+                            engine.advance(&layer.memories);
+                        }
                     }
                 }
                 seen = steps;
