@@ -42,7 +42,7 @@ pub(crate) const STEPS: [Step; 4] = [
 ];
 
 /// What `--all` runs besides, with the rules and the lints. Longest first in each lane.
-const MORE: [Step; 14] = [
+const MORE: [Step; 15] = [
     step("kernels", Lane::Beside, &[], kernels::compile),
     step("proofs", Lane::Beside, &[], hw::proofs),
     step("mpi", Lane::Beside, &[BUILD], mpi::step),
@@ -53,6 +53,7 @@ const MORE: [Step; 14] = [
     step("install", Lane::Beside, &[BUILD], install::step),
     step("counts", Lane::Beside, &[], counts::compare),
     step("cuda", Lane::Cargo, &[BUILD], suite::over_mock),
+    step("bindings", Lane::Cargo, &[], bindings),
     step("user", Lane::Cargo, &[BUILD], unprivileged::tests),
     step(
         "simulations",
@@ -196,6 +197,15 @@ pub(crate) fn filtered(filter: &[String]) -> Result<bool> {
 
 fn doctests() -> Result<Outcome> {
     command(cargo().args(["test", "--workspace", "--doc"]))?;
+    Ok(Outcome::Passed)
+}
+
+/// The bindings to GDRCopy against what bindgen makes of the header; the test says so where there is no libclang.
+fn bindings() -> Result<Outcome> {
+    let mut test = cargo();
+    test.args(["test", "-p", "gdrcopy-sys", "--features", "bindgen"]);
+    test.args(["--test", "all", "generated"]);
+    command(&mut test)?;
     Ok(Outcome::Passed)
 }
 
