@@ -32,10 +32,11 @@ def _profile(config_settings: Any) -> str:
 def _command(profile: str) -> Path:
     """Builds `ringbell`, and returns it.
 
-    With the native module, so that both have the same features: what they share, nearly everything, is compiled once.
+    The native module is selected too, so that both have the same features: what they share, nearly everything, is compiled once.
+    Its own library is maturin's to build, with settings of pyo3 that cargo alone does not have.
     """
     build = ["cargo", "build", "--profile", profile, "--locked", "--package", "ringbell-cli", "--package", "ringbell-python"]
-    build += ["--message-format", "json-render-diagnostics"]
+    build += ["--bin", "ringbell", "--message-format", "json-render-diagnostics"]
     done = subprocess.run(build, cwd=_DATA.parent, stdout=subprocess.PIPE, text=True, check=True)
     for line in done.stdout.splitlines():
         built = json.loads(line).get("executable")
