@@ -110,7 +110,7 @@ fn msrv() -> Result<Outcome> {
     }
     // Cargo tells its children which compiler to take.
     command(
-        rustup(&["check", "--quiet"])
+        rustup(&["check", "--quiet", "-p", "ringbell-cli", "-p", "ringbell-c"])
             .env_remove("CARGO")
             .env_remove("RUSTC"),
     )?;
