@@ -77,11 +77,12 @@ pub(crate) const PROGRAMS: [Program; 20] = [
 
 /// Kernels of tests, by the names that tests load them by, and where their sources are
 /// (`cuda-kernels/tests/common/test_gpu.rs` has the same table).
-pub(crate) const KERNELS: [(&str, &str); 4] = [
+pub(crate) const KERNELS: [(&str, &str); 5] = [
     ("selftest", "cuda-kernels/tests/kernels/selftest.cu"),
     ("count", "tests/engines_kernel/count.cu"),
     ("puts", "tests/one_sided/puts.cu"),
     ("tell", "tests/mailbox/tell.cu"),
+    ("blocks", "tests/communicators/blocks.cu"),
 ];
 
 /// Test files of the two packages that are no part of the suite, with the reason. Tests of the command (`cli/`) and of the
