@@ -13,6 +13,9 @@ use crate::schedule;
 impl Emit<'_, '_> {
     /// An instruction that neither waits nor branches.
     pub(super) fn plain(&mut self, i: &Instruction) -> Lowered<()> {
+        if self.soft(&i.op)? {
+            return Ok(());
+        }
         match &i.op {
             Op::Move { ty, to, from } => {
                 let v = self.value(from, clif(*ty));
@@ -158,16 +161,12 @@ impl Emit<'_, '_> {
                 a,
                 b,
                 combine,
+                ftz,
             } => {
-                let c = self.compare(*compare, *ty, a, b, false)?;
+                let c = self.compare(*compare, *ty, a, b, *ftz)?;
                 let p = self.combine(c, combine);
-                let t = clif(*result);
-                let yes = if t.is_float() {
-                    Operand::Int(1)
-                } else {
-                    Operand::Int(-1)
-                };
-                let (yes, no) = (self.value(&yes, t), self.value(&Operand::Int(0), t));
+                let yes = self.truth(*result);
+                let no = self.value(&Operand::Int(0), clif(*result));
                 let v = self.b.ins().select(p, yes, no);
                 self.set(*to, v, result.is_signed());
             }
@@ -506,7 +505,7 @@ impl Emit<'_, '_> {
         Ok(self.b.ins().icmp(cc, x, y))
     }
 
-    fn combine(&mut self, c: Value, with: &Option<(BoolOp, Operand)>) -> Value {
+    pub(super) fn combine(&mut self, c: Value, with: &Option<(BoolOp, Operand)>) -> Value {
         let Some((op, p)) = with else { return c };
         let p = self.value(p, types::I8);
         match op {

@@ -1,11 +1,11 @@
-//! `cvt` (§9.7.9.21).
+//! `cvt` (§9.7.9.21) of integers, single and double precision, rounded to the nearest; `float` has the others.
 
 use cranelift_codegen::ir::condcodes::FloatCC;
 use cranelift_codegen::ir::{types, InstBuilder, Value};
 
 use super::function::{Emit, Lowered};
 use super::operand::clif;
-use crate::module::{Instruction, IntegerRounding, Op, Type};
+use crate::module::{Instruction, Op, Rounding, Type};
 
 impl Emit<'_, '_> {
     pub(super) fn convert(&mut self, i: &Instruction) -> Lowered<()> {
@@ -55,13 +55,13 @@ impl Emit<'_, '_> {
         Ok(())
     }
 
-    fn integral(&mut self, x: Value, round: Option<IntegerRounding>) -> Value {
+    fn integral(&mut self, x: Value, round: Option<Rounding>) -> Value {
         match round {
             None => x,
-            Some(IntegerRounding::Nearest) => self.b.ins().nearest(x),
-            Some(IntegerRounding::Zero) => self.b.ins().trunc(x),
-            Some(IntegerRounding::Down) => self.b.ins().floor(x),
-            Some(IntegerRounding::Up) => self.b.ins().ceil(x),
+            Some(Rounding::Nearest) => self.b.ins().nearest(x),
+            Some(Rounding::Zero) => self.b.ins().trunc(x),
+            Some(Rounding::Down) => self.b.ins().floor(x),
+            Some(Rounding::Up) => self.b.ins().ceil(x),
         }
     }
 

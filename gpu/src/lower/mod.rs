@@ -6,13 +6,14 @@
 //!
 //! - `function`: control flow, calls, resume points; `liveness`: what is kept at them;
 //! - `operand`: registers, constants, addresses;
-//! - `arithmetic`, `bits`, `convert`, `access`, `wait`: the instructions.
+//! - `arithmetic`, `float`, `bits`, `convert`, `access`, `wait`: the instructions.
 #![allow(unsafe_code)] // Makes functions of compiled code.
 
 mod access;
 mod arithmetic;
 mod bits;
 mod convert;
+mod float;
 mod function;
 mod liveness;
 mod operand;

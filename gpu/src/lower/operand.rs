@@ -8,6 +8,7 @@ use cranelift_codegen::ir::{
 
 use super::function::{Emit, Lowered};
 use crate::module::{self, Operand, Reg, Space, Special, Symbol, Target};
+use crate::number;
 use crate::schedule::{self, BlockState, Thread};
 
 /// Where a variable of a function lies.
@@ -37,6 +38,10 @@ pub(super) enum Helper {
     Increment,
     Decrement,
     Math(extern "C" fn(f32) -> f32),
+    /// A [`number::Task`].
+    Float,
+    /// A [`number::Conversion`].
+    Convert,
 }
 
 pub(super) fn clif(ty: module::Type) -> Type {
@@ -76,6 +81,8 @@ impl Emit<'_, '_> {
             Helper::Increment => schedule::increment as *const () as usize,
             Helper::Decrement => schedule::decrement as *const () as usize,
             Helper::Math(f) => f as *const () as usize,
+            Helper::Float => number::float as *const () as usize,
+            Helper::Convert => number::convert as *const () as usize,
         };
         (h, at)
     }
@@ -90,7 +97,7 @@ impl Emit<'_, '_> {
             Helper::Check | Helper::Renew | Helper::Increment | Helper::Decrement => {
                 Some(types::I32)
             }
-            Helper::Now => Some(types::I64),
+            Helper::Now | Helper::Float | Helper::Convert => Some(types::I64),
             Helper::AddF32 | Helper::Math(_) => Some(types::F32),
             Helper::AddF64 => Some(types::F64),
             Helper::Refused => None,

@@ -126,7 +126,7 @@ pub(crate) enum Half {
     Wide,
 }
 
-/// Modifiers of floating-point instructions (§9.7.3).
+/// Modifiers of floating-point instructions (§9.7.3, §9.7.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct FloatMode {
     /// Subnormal inputs and results become zero of the same sign.
@@ -135,6 +135,43 @@ pub(crate) struct FloatMode {
     pub(crate) sat: bool,
     /// `min` and `max` of a NaN are NaN.
     pub(crate) nan: bool,
+    /// A negative result becomes 0, a NaN the canonical one.
+    pub(crate) relu: bool,
+    /// `.xorsign.abs`: of magnitudes, with the sign of the product.
+    pub(crate) xorsign: bool,
+    /// `.satfinite`: the largest number instead of infinity.
+    pub(crate) finite: bool,
+    pub(crate) round: Rounding,
+}
+
+impl FloatMode {
+    /// As 8 bits, for helpers of compiled code.
+    pub(crate) fn pack(self) -> u32 {
+        let flags = [
+            self.ftz,
+            self.sat,
+            self.nan,
+            self.relu,
+            self.xorsign,
+            self.finite,
+        ];
+        let flags = flags.iter().rev().fold(0, |v, f| v << 1 | u32::from(*f));
+        flags | self.round.number() << 6
+    }
+
+    /// What was packed, whatever is above its bits.
+    pub(crate) fn unpack(bits: u32) -> FloatMode {
+        let flag = |n: u32| bits >> n & 1 == 1;
+        FloatMode {
+            ftz: flag(0),
+            sat: flag(1),
+            nan: flag(2),
+            relu: flag(3),
+            xorsign: flag(4),
+            finite: flag(5),
+            round: Rounding::numbered(bits >> 6),
+        }
+    }
 }
 
 /// A comparison (§9.3.1).
@@ -162,6 +199,34 @@ pub(crate) enum Compare {
     Nan,
 }
 
+impl Compare {
+    pub(crate) const ALL: [Compare; 18] = [
+        Compare::Eq,
+        Compare::Ne,
+        Compare::Lt,
+        Compare::Le,
+        Compare::Gt,
+        Compare::Ge,
+        Compare::Lo,
+        Compare::Ls,
+        Compare::Hi,
+        Compare::Hs,
+        Compare::Equ,
+        Compare::Neu,
+        Compare::Ltu,
+        Compare::Leu,
+        Compare::Gtu,
+        Compare::Geu,
+        Compare::Num,
+        Compare::Nan,
+    ];
+
+    /// Of unsigned integers alone.
+    pub(crate) fn is_unsigned(self) -> bool {
+        matches!(self, Compare::Lo | Compare::Ls | Compare::Hi | Compare::Hs)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BoolOp {
     And,
@@ -169,13 +234,31 @@ pub(crate) enum BoolOp {
     Xor,
 }
 
-/// Rounding to an integral value (§9.7.9.21).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum IntegerRounding {
+/// Rounding to a format (§9.7.3), or to a whole number (§9.7.9.21).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Rounding {
+    /// To the nearest, of two the even one.
+    #[default]
     Nearest,
     Zero,
     Down,
     Up,
+}
+
+impl Rounding {
+    pub(crate) fn number(self) -> u32 {
+        self as u32
+    }
+
+    /// By the low two bits of its number.
+    pub(crate) fn numbered(n: u32) -> Rounding {
+        match n & 3 {
+            0 => Rounding::Nearest,
+            1 => Rounding::Zero,
+            2 => Rounding::Down,
+            _ => Rounding::Up,
+        }
+    }
 }
 
 /// Memory order of an access (§8.3).
@@ -365,13 +448,23 @@ pub(crate) enum Op {
         a: Operand,
         b: Operand,
         combine: Option<(BoolOp, Operand)>,
+        ftz: bool,
     },
     Convert {
         to_ty: Type,
         ty: Type,
         to: Target,
         a: Operand,
-        round: Option<IntegerRounding>,
+        /// To a whole number.
+        round: Option<Rounding>,
+        mode: FloatMode,
+    },
+    /// Two single-precision numbers to a pair of halves, the first to the high one (§9.7.9.21).
+    ConvertPair {
+        ty: Type,
+        to: Target,
+        a: Operand,
+        b: Operand,
         mode: FloatMode,
     },
     Load {
@@ -479,7 +572,9 @@ impl Op {
             | Op::Convert { a, .. }
             | Op::ConvertAddress { a, .. }
             | Op::IsSpace { a, .. } => each(&[*a]),
-            Op::Binary { a, b, .. } | Op::Multiply { a, b, .. } => each(&[*a, *b]),
+            Op::Binary { a, b, .. } | Op::Multiply { a, b, .. } | Op::ConvertPair { a, b, .. } => {
+                each(&[*a, *b]);
+            }
             Op::MultiplyAdd { args, .. }
             | Op::SumOfDifferences { args, .. }
             | Op::Funnel { args, .. }
@@ -549,6 +644,7 @@ impl Op {
             | Op::Lop3 { to, .. }
             | Op::Set { to, .. }
             | Op::Convert { to, .. }
+            | Op::ConvertPair { to, .. }
             | Op::Atomic { to, .. }
             | Op::ConvertAddress { to, .. }
             | Op::IsSpace { to, .. }

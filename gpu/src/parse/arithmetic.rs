@@ -1,10 +1,10 @@
-//! Arithmetic, logic, comparison, conversion and moves to [`Op`] (§9.7.1 to §9.7.9).
+//! Arithmetic, logic, comparison and moves to [`Op`] (§9.7.1 to §9.7.9).
 
 use super::form::Form;
 use super::operand::Arg;
 use super::Refusal;
 use crate::module::{
-    BinaryOp, BoolOp, Compare, FloatMode, Half, IntegerRounding, Op, Operand, Target, Type, UnaryOp,
+    BinaryOp, BoolOp, Compare, FloatMode, Half, Op, Operand, Rounding, Target, Type, UnaryOp,
 };
 
 /// Decodes an instruction of this group; `None` if it is of another.
@@ -72,6 +72,9 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
                 // The double forms are approximations whose error the ISA states by tables.
                 _ => ty == Type::F32,
             };
+            let directed = matches!(op, UnaryOp::Sqrt | UnaryOp::Rcp);
+            let fits = fits && (directed || mode.round == Rounding::Nearest);
+            let fits = fits && !mode.sat && !mode.nan;
             if !fits || (ty == Type::Pred && op != UnaryOp::Not) {
                 return Err(form.refuse());
             }
@@ -87,15 +90,25 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
             arity(3)?;
             // `div.full` is an approximation of less error than asked for.
             form.flag("full");
-            let mode = mode(form)?;
+            let mut mode = mode(form)?;
+            if matches!(op, BinaryOp::Min | BinaryOp::Max) {
+                mode.xorsign = xorsign(form)?;
+            }
             let ty = numeric(form)?;
+            let directed =
+                ty.is_float() && matches!(op, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Div);
+            let sum =
+                matches!(ty, Type::F32 | Type::S32) && matches!(op, BinaryOp::Add | BinaryOp::Sub);
             let logic = matches!(op, BinaryOp::And | BinaryOp::Or | BinaryOp::Xor);
             let integer = logic || matches!(op, BinaryOp::Rem | BinaryOp::Shl | BinaryOp::Shr);
             let bad = (integer && ty.is_float())
+                || (mode.round != Rounding::Nearest && !directed)
+                || (mode.xorsign && ty != Type::F32)
                 || (op == BinaryOp::CopySign && !ty.is_float())
                 || (ty == Type::Pred && !logic)
-                // Saturation of integers is of s32, and of the sum and difference (§9.7.1.1).
-                || (mode.sat && !ty.is_float() && !(ty == Type::S32 && matches!(op, BinaryOp::Add | BinaryOp::Sub)));
+                // Saturation is of the sum and difference, and of no other integers (§9.7.1.1, §9.7.3).
+                || (mode.sat && !sum)
+                || (mode.nan && !matches!(op, BinaryOp::Min | BinaryOp::Max));
             if bad {
                 return Err(form.refuse());
             }
@@ -121,7 +134,9 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
             let bad = ty == Type::Pred
                 || ty.is_float() == half.is_some()
                 || (half == Some(Half::Wide) && ty.bits() > 32)
-                || (mode.sat && !ty.is_float());
+                || (mode.round != Rounding::Nearest && !ty.is_float())
+                || (mode.sat && ty != Type::F32)
+                || mode.nan;
             if bad {
                 return Err(form.refuse());
             }
@@ -285,9 +300,6 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
         }
         (_, "set") => {
             let (compare, bool_op, ftz) = comparison(form)?;
-            if ftz {
-                return Err(form.refuse());
-            }
             let (result, ty) = (numeric(form)?, numeric(form)?);
             arity(if bool_op.is_some() { 4 } else { 3 })?;
             let combine = match bool_op {
@@ -302,11 +314,8 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
                 a: o(1)?,
                 b: o(2)?,
                 combine,
+                ftz,
             }
-        }
-        (_, "cvt") => {
-            arity(2)?;
-            convert(form, to()?, o(1)?)?
         }
         _ => return Ok(None),
     }))
@@ -317,18 +326,45 @@ enum Kind {
     Binary(BinaryOp),
 }
 
-/// `.rn` is the machine's rounding, `.approx` may be better than it must; other roundings are refused by what is left.
+/// `.approx` may be better than it must.
 fn mode(form: &mut Form<'_>) -> Result<FloatMode, Refusal> {
-    form.flag("rn");
-    form.flag("approx");
+    let round = rounding(form);
+    if form.flag("approx") && round.is_some() {
+        return Err(form.refuse());
+    }
     Ok(FloatMode {
         ftz: form.flag("ftz"),
         sat: form.flag("sat"),
         nan: form.flag("NaN"),
+        round: round.unwrap_or_default(),
+        ..FloatMode::default()
     })
 }
 
-/// A type for arithmetic: half precision is not there yet.
+/// Rounding to a format (§9.7.3).
+pub(super) fn rounding(form: &mut Form<'_>) -> Option<Rounding> {
+    form.take(|p| {
+        Some(match p {
+            "rn" => Rounding::Nearest,
+            "rz" => Rounding::Zero,
+            "rm" => Rounding::Down,
+            "rp" => Rounding::Up,
+            _ => return None,
+        })
+    })
+}
+
+/// `.xorsign.abs`, of which none goes without the other.
+pub(super) fn xorsign(form: &mut Form<'_>) -> Result<bool, Refusal> {
+    let (sign, magnitude) = (form.flag("xorsign"), form.flag("abs"));
+    if sign == magnitude {
+        Ok(sign)
+    } else {
+        Err(form.refuse())
+    }
+}
+
+/// A type for arithmetic; `half` has those of half precision.
 fn numeric(form: &mut Form<'_>) -> Result<Type, Refusal> {
     let ty = form.ty()?;
     if ty.is_half() || ty == Type::B128 {
@@ -355,7 +391,7 @@ fn lanes(form: &Form<'_>, ty: Type, n: usize) -> Result<(), Refusal> {
     }
 }
 
-fn comparison(form: &mut Form<'_>) -> Result<(Compare, Option<BoolOp>, bool), Refusal> {
+pub(super) fn comparison(form: &mut Form<'_>) -> Result<(Compare, Option<BoolOp>, bool), Refusal> {
     let compare = form.take(|p| {
         Some(match p {
             "eq" => Compare::Eq,
@@ -389,30 +425,4 @@ fn comparison(form: &mut Form<'_>) -> Result<(Compare, Option<BoolOp>, bool), Re
     });
     let ftz = form.flag("ftz");
     Ok((compare.ok_or_else(|| form.refuse())?, bool_op, ftz))
-}
-
-/// §9.7.9.21.
-fn convert(form: &mut Form<'_>, to: Target, a: Operand) -> Result<Op, Refusal> {
-    let round = form.take(|p| {
-        Some(match p {
-            "rni" => IntegerRounding::Nearest,
-            "rzi" => IntegerRounding::Zero,
-            "rmi" => IntegerRounding::Down,
-            "rpi" => IntegerRounding::Up,
-            _ => return None,
-        })
-    });
-    let mode = mode(form)?;
-    let (to_ty, ty) = (numeric(form)?, numeric(form)?);
-    if to_ty == Type::Pred || ty == Type::Pred {
-        return Err(form.refuse());
-    }
-    Ok(Op::Convert {
-        to_ty,
-        ty,
-        to,
-        a,
-        round,
-        mode,
-    })
 }

@@ -6,7 +6,7 @@ use super::directive::{variable, Names};
 use super::form::Form;
 use super::operand::{arg, Arg};
 use super::reader::Reader;
-use super::{access, arithmetic, control, Refusal, MOST};
+use super::{access, arithmetic, control, convert, half, Refusal, MOST};
 use crate::module::{
     Function, Instruction, Label, Module, Op, Reg, Site, Space, Statement, Symbol, Type,
 };
@@ -297,13 +297,19 @@ fn decode(
     f: &Function,
     scope: &Scope<'_>,
 ) -> Result<Op, Refusal> {
-    let decoded = match arithmetic::decode(&mut form, args)? {
-        Some(op) => Some(op),
-        None => match access::decode(&mut form, args)? {
-            Some(op) => Some(op),
-            None => control::decode(&mut form, args, f, scope)?,
-        },
-    };
+    let mut decoded = convert::decode(&mut form, args)?;
+    if decoded.is_none() {
+        decoded = half::decode(&mut form, args)?;
+    }
+    if decoded.is_none() {
+        decoded = arithmetic::decode(&mut form, args)?;
+    }
+    if decoded.is_none() {
+        decoded = access::decode(&mut form, args)?;
+    }
+    if decoded.is_none() {
+        decoded = control::decode(&mut form, args, f, scope)?;
+    }
     let op = decoded.ok_or_else(|| form.refuse())?;
     form.done()?;
     Ok(op)

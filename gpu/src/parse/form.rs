@@ -51,6 +51,12 @@ impl<'t> Form<'t> {
             .ok_or_else(|| (self.line, format!("`{}` has no type", self.text)))
     }
 
+    /// Whether a type of half precision is named.
+    pub(super) fn is_half(&self) -> bool {
+        let mut types = self.parts.iter().filter_map(|p| Type::named(p));
+        types.any(Type::is_half)
+    }
+
     pub(super) fn refuse(&self) -> Refusal {
         (
             self.line,

@@ -3,96 +3,13 @@
 //! A form is compiled into a kernel of one thread for each pair of inputs: three operands in, one result out.
 #![allow(missing_docs)] // Tests.
 
-use std::sync::atomic::AtomicU32;
-use std::sync::Arc;
+mod conversions;
+mod directed;
+mod exact;
+mod half;
+mod harness;
 
-use ringbell_gpu::{parse, Block, Clock, Memory, Order, Program, Shape, Step};
-
-struct NoTime;
-
-impl Clock for NoTime {
-    fn now_ns(&self) -> u64 {
-        0
-    }
-}
-
-struct NoMemory;
-
-impl Memory for NoMemory {
-    fn allows(&self, _: u64, _: u32) -> bool {
-        false
-    }
-}
-
-/// Bits of registers: 32 or 64, for each operand and the result.
-fn kernel(opcode: &str, widths: [u32; 4]) -> String {
-    let [a, b, c, d] = widths;
-    let setp = opcode.starts_with("setp");
-    let op = if setp {
-        format!("{opcode} %p0, %a, %b; selp.b{d} %d, 1, 0, %p0;")
-    } else {
-        let inputs = ["%a", "%b", "%c"];
-        let n = widths[..3].iter().filter(|w| **w > 0).count();
-        format!("{opcode} %d, {};", inputs[..n].join(", "))
-    };
-    let reg = |name: &str, w: u32| format!(".reg .b{} %{name};", w.max(32));
-    let load = |name: &str, w: u32, at: u32| match w {
-        0 => String::new(),
-        w => format!("ld.global.b{w} %{name}, [%at+{at}];"),
-    };
-    format!(
-        ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 p) {{\n\
-         .reg .b64 %at, %n; .reg .b32 %t; .reg .pred %p0; {} {} {} {}\n\
-         ld.param.u64 %at, [p]; mov.u32 %t, %tid.x; mul.wide.u32 %n, %t, 32; add.s64 %at, %at, %n;\n\
-         {} {} {}\n {op}\n st.global.b{d} [%at+24], %d; ret; }}",
-        reg("a", a),
-        reg("b", b),
-        reg("c", c),
-        reg("d", d),
-        load("a", a, 0),
-        load("b", b, 8),
-        load("c", c, 16),
-    )
-}
-
-/// Runs the form on all inputs at once, 1,024 a block.
-fn run(text: &str, inputs: &[[u64; 3]]) -> Vec<u64> {
-    let module = parse("form.ptx", text).unwrap_or_else(|e| panic!("{e}\n{text}"));
-    let memory = vec![[0u64; 4]; 64 * 1024];
-    let base = (memory.as_ptr() as u64).next_multiple_of(4096);
-    let program = Program::new(module, vec![], base, 32 << 15);
-    let kernel = program.kernel("k").unwrap();
-    let mut results = Vec::new();
-    for chunk in inputs.chunks(1024) {
-        for (i, [a, b, c]) in chunk.iter().enumerate() {
-            let at = (base as usize + i * 32) as *mut [u64; 4];
-            // SAFETY: inside `memory`, which is larger than 1,024 times 32 bytes by far.
-            #[allow(unsafe_code)]
-            unsafe {
-                at.write_volatile([*a, *b, *c, 0]);
-            }
-        }
-        let shape = Shape {
-            grid: [1; 3],
-            block: [chunk.len() as u32, 1, 1],
-            dynamic_shared: 0,
-        };
-        let parameters: Arc<[u128]> = Arc::new([u128::from(base)]);
-        let mut block = Block::new(kernel.clone(), shape, parameters);
-        block.begin([0; 3]);
-        let stop = AtomicU32::new(0);
-        let step = block.step(&NoMemory, &NoTime, &stop, &mut Order::new(7));
-        assert_eq!(step, Step::Done);
-        for i in 0..chunk.len() {
-            let at = (base as usize + i * 32 + 24) as *const u64;
-            // SAFETY: as above.
-            #[allow(unsafe_code)]
-            results.push(unsafe { at.read_volatile() });
-        }
-    }
-    drop(memory);
-    results
-}
+use harness::{kernel, run};
 
 /// Edge values in all combinations, then random ones.
 fn inputs() -> Vec<[u64; 3]> {

@@ -1,0 +1,15 @@
+//! Numbers that the host does not compute: half precision, and rounding towards zero, down and up.
+//!
+//! The processor's own rounding mode stays as it is: it would hold for all code of the thread. A result is computed
+//! exactly, by integers, and rounded once.
+//!
+//! - `exact`: formats, their values, rounding, sum, product, quotient, root;
+//! - `task`: an operation on one value or a pair, as compiled code asks for it;
+//! - `convert`: conversions between formats and integers.
+
+mod convert;
+mod exact;
+mod task;
+
+pub(crate) use convert::{convert, Conversion};
+pub(crate) use task::{float, FloatOp, Task};

@@ -1,0 +1,256 @@
+//! Arithmetic and comparison of one value or a pair of halves (§9.7.3, §9.7.4, §9.7.7).
+
+use std::cmp::Ordering;
+
+use super::exact::Format;
+use crate::module::{Compare, FloatMode, Rounding, Type};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FloatOp {
+    Add,
+    Sub,
+    Mul,
+    Fma,
+    Div,
+    Sqrt,
+    Rcp,
+    Min,
+    Max,
+    Neg,
+    Abs,
+    Ex2,
+    Tanh,
+    Compare(Compare),
+}
+
+/// An operation, for all values of a type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Task {
+    pub(crate) op: FloatOp,
+    /// A type of floating point, alone or as a pair.
+    pub(crate) ty: Type,
+    pub(crate) mode: FloatMode,
+}
+
+/// What an operation may be, by its number in a packed task; comparisons follow.
+const OPS: [FloatOp; 13] = [
+    FloatOp::Add,
+    FloatOp::Sub,
+    FloatOp::Mul,
+    FloatOp::Fma,
+    FloatOp::Div,
+    FloatOp::Sqrt,
+    FloatOp::Rcp,
+    FloatOp::Min,
+    FloatOp::Max,
+    FloatOp::Neg,
+    FloatOp::Abs,
+    FloatOp::Ex2,
+    FloatOp::Tanh,
+];
+const TYPES: [Type; 6] = [
+    Type::F16,
+    Type::Bf16,
+    Type::F16x2,
+    Type::Bf16x2,
+    Type::F32,
+    Type::F64,
+];
+
+/// The number of an element; all of them are in their table.
+fn number<T: PartialEq>(table: &[T], v: &T) -> u32 {
+    table.iter().position(|t| t == v).unwrap_or(0) as u32
+}
+
+impl Task {
+    /// As a constant of compiled code: operation, type, and modes above them.
+    pub(crate) fn pack(self) -> u32 {
+        let op = match self.op {
+            FloatOp::Compare(c) => OPS.len() as u32 + number(&Compare::ALL, &c),
+            op => number(&OPS, &op),
+        };
+        op | number(&TYPES, &self.ty) << 5 | self.mode.pack() << 8
+    }
+
+    fn unpack(word: u32) -> Task {
+        let op = (word & 31) as usize;
+        Task {
+            op: match OPS.get(op) {
+                Some(op) => *op,
+                None => FloatOp::Compare(Compare::ALL[op - OPS.len()]),
+            },
+            ty: TYPES[(word >> 5 & 7) as usize],
+            mode: FloatMode::unpack(word >> 8),
+        }
+    }
+
+    /// One value, or one half of a pair.
+    fn one(&self, f: Format, operands: [u64; 3]) -> u64 {
+        let r = self.mode.round;
+        let [a, b, c] = match self.mode.ftz {
+            true => operands.map(|v| f.flush(v)),
+            false => operands,
+        };
+        let v = match self.op {
+            FloatOp::Add => f.add(a, b, r),
+            FloatOp::Sub => f.add(a, b ^ f.sign(), r),
+            FloatOp::Mul => f.mul(a, b, r),
+            FloatOp::Fma => f.fma([a, b, c], r),
+            FloatOp::Div => f.div(a, b, r),
+            FloatOp::Sqrt => f.sqrt(a, r),
+            FloatOp::Rcp => f.div(f.one(), a, r),
+            FloatOp::Min => self.extreme(f, a, b, Ordering::Less),
+            FloatOp::Max => self.extreme(f, a, b, Ordering::Greater),
+            FloatOp::Neg => a ^ f.sign(),
+            FloatOp::Abs => a & !f.sign(),
+            // In double precision, rounded: within the stated error by far.
+            FloatOp::Ex2 => f.of_double(f.double(a).exp2()),
+            FloatOp::Tanh => f.of_double(f.double(a).tanh()),
+            FloatOp::Compare(c) => return u64::from(compare(f, c, a, b)),
+        };
+        finish(f, v, self.mode)
+    }
+
+    /// One NaN gives the other operand unless `.NaN` is there, and -0 is below +0 (§9.7.4.7, §9.7.4.8).
+    fn extreme(&self, f: Format, a: u64, b: u64, wanted: Ordering) -> u64 {
+        let sign = (a ^ b) & f.sign();
+        let [a, b] = match self.mode.xorsign {
+            true => [a, b].map(|v| v & !f.sign()),
+            false => [a, b],
+        };
+        let v = match (f.is_nan(a), f.is_nan(b)) {
+            (true, true) => return f.nan(),
+            (true, false) | (false, true) if self.mode.nan => return f.nan(),
+            (true, false) => b,
+            (false, true) => a,
+            _ if f.order(a).cmp(&f.order(b)) == wanted => a,
+            _ => b,
+        };
+        if self.mode.xorsign {
+            v | sign
+        } else {
+            v
+        }
+    }
+}
+
+/// `.ftz`, `.relu` and `.sat` of a result. `.relu` and `.sat` make +0 of -0.
+pub(super) fn finish(f: Format, v: u64, mode: FloatMode) -> u64 {
+    let v = if mode.ftz { f.flush(v) } else { v };
+    let negative = v & f.sign() != 0;
+    match f.is_nan(v) {
+        true if mode.sat => 0,
+        true if mode.relu => f.nan(),
+        false if (mode.sat || mode.relu) && negative => 0,
+        false if mode.sat => v.min(f.one()),
+        _ => v,
+    }
+}
+
+impl Format {
+    /// A rank in which -0 is below +0. The bits are no NaN's.
+    fn order(self, bits: u64) -> i64 {
+        let magnitude = (bits & !self.sign()) as i64;
+        if bits & self.sign() != 0 {
+            -1 - magnitude
+        } else {
+            magnitude
+        }
+    }
+
+    fn double(self, bits: u64) -> f64 {
+        f64::from_bits(Format::F64.write(self.read(bits), Rounding::Nearest))
+    }
+
+    fn of_double(self, v: f64) -> u64 {
+        self.write(Format::F64.read(v.to_bits()), Rounding::Nearest)
+    }
+}
+
+fn compare(f: Format, c: Compare, a: u64, b: u64) -> bool {
+    if f.is_nan(a) || f.is_nan(b) {
+        return matches!(
+            c,
+            Compare::Equ
+                | Compare::Neu
+                | Compare::Ltu
+                | Compare::Leu
+                | Compare::Gtu
+                | Compare::Geu
+                | Compare::Nan
+        );
+    }
+    let zeros = (a | b) & !f.sign() == 0;
+    let order = match zeros {
+        true => Ordering::Equal,
+        false => f.order(a).cmp(&f.order(b)),
+    };
+    match c {
+        Compare::Eq | Compare::Equ => order.is_eq(),
+        Compare::Ne | Compare::Neu => order.is_ne(),
+        Compare::Lt | Compare::Ltu | Compare::Lo => order.is_lt(),
+        Compare::Le | Compare::Leu | Compare::Ls => order.is_le(),
+        Compare::Gt | Compare::Gtu | Compare::Hi => order.is_gt(),
+        Compare::Ge | Compare::Geu | Compare::Hs => order.is_ge(),
+        Compare::Num => true,
+        Compare::Nan => false,
+    }
+}
+
+/// Executes a packed [`Task`] on bits. Of a pair, the low half of the word is the first; results of comparisons are
+/// bits 0 and 1.
+pub(crate) extern "C" fn float(task: u32, a: u64, b: u64, c: u64) -> u64 {
+    let task = Task::unpack(task);
+    let operands = [a, b, c];
+    let (f, pair) = match task.ty {
+        Type::F16 => (Format::F16, false),
+        Type::Bf16 => (Format::BF16, false),
+        Type::F16x2 => (Format::F16, true),
+        Type::Bf16x2 => (Format::BF16, true),
+        Type::F64 => (Format::F64, false),
+        _ => (Format::F32, false),
+    };
+    if !pair {
+        return task.one(f, operands);
+    }
+    let low = task.one(f, operands.map(|v| v & 0xffff));
+    let high = task.one(f, operands.map(|v| v >> 16 & 0xffff));
+    match task.op {
+        FloatOp::Compare(_) => low | high << 1,
+        _ => low | high << 16,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packed_task_says_what_it_was() {
+        let comparisons = Compare::ALL.map(FloatOp::Compare);
+        let rounds = [
+            Rounding::Nearest,
+            Rounding::Zero,
+            Rounding::Down,
+            Rounding::Up,
+        ];
+        for op in OPS.iter().chain(&comparisons) {
+            for ty in TYPES {
+                for bits in 0..256u32 {
+                    let flag = |n: u32| bits >> n & 1 == 1;
+                    let mode = FloatMode {
+                        ftz: flag(0),
+                        sat: flag(1),
+                        nan: flag(2),
+                        relu: flag(3),
+                        xorsign: flag(4),
+                        finite: flag(5),
+                        round: rounds[(bits >> 6) as usize],
+                    };
+                    let task = Task { op: *op, ty, mode };
+                    assert_eq!(Task::unpack(task.pack()), task);
+                }
+            }
+        }
+    }
+}
