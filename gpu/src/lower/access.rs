@@ -11,8 +11,9 @@ use cranelift_codegen::ir::{types, AtomicRmwOp, Endianness, InstBuilder, MemFlag
 use super::function::{Emit, Lowered};
 use super::operand::{bits_of, clif, Helper, Place};
 use crate::module::{
-    Access, Address, AtomicOp, Base, Instruction, MemoryOrder, Op, Site, Space, Type,
+    Access, Address, AtomicOp, Base, FloatMode, Instruction, MemoryOrder, Op, Site, Space, Type,
 };
+use crate::number::{FloatOp, Task};
 use crate::schedule::{BlockState, Thread};
 
 /// The host keeps the order of loads, and that of stores.
@@ -311,6 +312,20 @@ impl Emit<'_, '_> {
         if let Some(h) = helper {
             let h = self.helper(h);
             return self.call_helper(h, &[at, args[0]]);
+        }
+        if ty.is_half() {
+            let task = Task {
+                op: FloatOp::Add,
+                ty,
+                mode: FloatMode::default(),
+            };
+            let task = self.int(types::I32, i64::from(task.pack()));
+            let v = self.cast(args[0], types::I32, false);
+            let helper = self.helper(match ty.bytes() {
+                2 => Helper::AddHalf,
+                _ => Helper::AddHalves,
+            });
+            return self.call_helper(helper, &[at, v, task]);
         }
         let signed = ty.is_signed();
         let rmw = match op {

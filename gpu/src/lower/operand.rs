@@ -35,6 +35,8 @@ pub(super) enum Helper {
     Now,
     AddF32,
     AddF64,
+    AddHalf,
+    AddHalves,
     Increment,
     Decrement,
     Math(extern "C" fn(f32) -> f32),
@@ -78,6 +80,8 @@ impl Emit<'_, '_> {
             Helper::Now => schedule::now as *const () as usize,
             Helper::AddF32 => schedule::add_f32 as *const () as usize,
             Helper::AddF64 => schedule::add_f64 as *const () as usize,
+            Helper::AddHalf => schedule::add_half as *const () as usize,
+            Helper::AddHalves => schedule::add_halves as *const () as usize,
             Helper::Increment => schedule::increment as *const () as usize,
             Helper::Decrement => schedule::decrement as *const () as usize,
             Helper::Math(f) => f as *const () as usize,
@@ -94,9 +98,12 @@ impl Emit<'_, '_> {
         args: &[Value],
     ) -> Lowered<Value> {
         let result = match h {
-            Helper::Check | Helper::Renew | Helper::Increment | Helper::Decrement => {
-                Some(types::I32)
-            }
+            Helper::Check
+            | Helper::Renew
+            | Helper::AddHalf
+            | Helper::AddHalves
+            | Helper::Increment
+            | Helper::Decrement => Some(types::I32),
             Helper::Now | Helper::Float | Helper::Convert => Some(types::I64),
             Helper::AddF32 | Helper::Math(_) => Some(types::F32),
             Helper::AddF64 => Some(types::F64),

@@ -75,7 +75,7 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
                 other => other,
             };
             hints(form);
-            form.flag("noftz");
+            let keeps = form.flag("noftz");
             let space = space(form);
             let op = form.take(|p| {
                 Some(match p {
@@ -99,6 +99,7 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
             arity(first + 1 + values, first + 1 + values)?;
             let fits = match ty {
                 Type::F32 | Type::F64 => op == AtomicOp::Add,
+                Type::F16 | Type::Bf16 | Type::F16x2 | Type::Bf16x2 => op == AtomicOp::Add && keeps,
                 Type::B32 | Type::U32 | Type::S32 => true,
                 Type::B64 | Type::U64 | Type::S64 => !matches!(op, AtomicOp::Inc | AtomicOp::Dec),
                 Type::B16 | Type::U16 => op == AtomicOp::Cas,

@@ -1,9 +1,10 @@
 //! Functions of the host that compiled code calls.
 #![allow(unsafe_code)] // Compiled code passes its own thread.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::context::{why, Surroundings, Thread, BUDGET};
+use crate::number::float;
 
 /// # Safety
 /// `t` is the running thread, inside a step.
@@ -90,6 +91,24 @@ macro_rules! add_float {
 }
 add_float!(add_f32, f32, AtomicU32);
 add_float!(add_f64, f64, AtomicU64);
+
+macro_rules! add_half {
+    ($name:ident, $bits:ty, $atomic:ty) => {
+        /// `atom.add.noftz` of a half or a pair, by a packed [`Task`](crate::number::Task).
+        ///
+        /// # Safety
+        /// As `add_f32`.
+        pub(crate) unsafe extern "C" fn $name(at: u64, v: u32, task: u32) -> u32 {
+            // SAFETY: the caller's contract.
+            let word = unsafe { <$atomic>::from_ptr(at as *mut _) };
+            let add = |old: $bits| Some(float(task, u64::from(old), u64::from(v), 0) as $bits);
+            let old = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add);
+            u32::from(old.unwrap_or_else(|old| old))
+        }
+    };
+}
+add_half!(add_half, u16, AtomicU16);
+add_half!(add_halves, u32, AtomicU32);
 
 /// `atom.inc` (§9.7.13.5).
 ///

@@ -308,6 +308,35 @@ fn halves_are_moved_packed_and_stored() {
 }
 
 #[test]
+fn halves_are_added_atomically() {
+    let atomic = |ty: &str, bits: u32| {
+        format!(
+            ".shared .align 4 .b32 m; .reg .b{bits} %old; st.shared.b{bits} [m], %a; \
+             atom.shared.add.noftz.{ty} %old, [m], %b; red.relaxed.cta.shared.add.noftz.{ty} [m], %old; \
+             ld.shared.b{bits} %d, [m];"
+        )
+    };
+    for (f, name) in FORMATS {
+        // The old value, the first operand, is added once more.
+        let twice = |[a, b, _]: [u64; 3]| f.add(f.add(a, b, Round::Nearest), a, Round::Nearest);
+        let inputs = triples(f, 13);
+        let text = kernel_of(&atomic(name, 16), [16, 16, 0, 16]);
+        compare(&text, &inputs, twice);
+        let pairs: Vec<[u64; 3]> = inputs
+            .iter()
+            .map(|[a, b, c]| [a | c << 16, b | a << 16, 0])
+            .collect();
+        let text = kernel_of(&atomic(&format!("{name}x2"), 32), [32, 32, 0, 32]);
+        compare(&text, &pairs, |v| {
+            twice(v.map(|v| v & 0xffff)) | twice(v.map(|v| v >> 16)) << 16
+        });
+    }
+    for form in ["atom.shared.add.f16", "atom.shared.max.noftz.bf16x2"] {
+        refused(&format!(".shared .b32 m; {form} %d, [m], %a;"), form);
+    }
+}
+
+#[test]
 fn forms_of_halves_that_the_isa_does_not_have_are_refused() {
     for form in [
         "add.rz.f16",
