@@ -7,8 +7,8 @@
 //! - `memory`: which addresses a kernel may access;
 //! - `schedule`: a block as a stepper of warps and threads. Time, order and budget are arguments.
 //!
-//! It has no thread and no clock of its own, and it does not know the NIC. Sections ("§") in this crate are those of
-//! NVIDIA's "Parallel Thread Execution ISA" 8.5.
+//! It has no thread and no clock of its own, and it does not know the NIC. What kernels print goes to an [`Output`].
+//! Sections ("§") in this crate are those of NVIDIA's "Parallel Thread Execution ISA" 8.6.
 
 mod lower;
 mod memory;
@@ -21,4 +21,4 @@ pub use lower::{CompileError, Kernel, Program};
 pub use memory::{Clock, Memory};
 pub use module::{Function, Module, Parameter, Site, Type, Variable};
 pub use parse::{parse, ParseError};
-pub use schedule::{Block, Fault, FaultKind, Order, Shape, Step};
+pub use schedule::{Block, Fault, FaultKind, Order, Output, Shape, Step};

@@ -120,7 +120,7 @@ impl Emit<'_, '_> {
         Ok(())
     }
 
-    fn program_memory(&self) -> (u64, u64) {
+    pub(super) fn program_memory(&self) -> (u64, u64) {
         self.program.memory
     }
 
@@ -166,7 +166,7 @@ impl Emit<'_, '_> {
     }
 
     /// The address of a part of a variable of the function, which needs no check.
-    fn known(&mut self, at: &Address, bytes: u32) -> Lowered<Option<Value>> {
+    pub(super) fn known(&mut self, at: &Address, bytes: u32) -> Lowered<Option<Value>> {
         let Base::Symbol(s) = at.base else {
             return Ok(None);
         };

@@ -217,7 +217,7 @@ impl<'a> Emit<'a, '_> {
     }
 
     /// Returns to the scheduler.
-    fn leave(&mut self, why: u32) {
+    pub(super) fn leave(&mut self, why: u32) {
         let v = self.int(types::I32, i64::from(why));
         self.b.ins().return_(&[v]);
     }
@@ -290,6 +290,10 @@ impl<'a> Emit<'a, '_> {
                 results,
                 args,
             } => {
+                let callee = &self.program.module.functions[*function as usize];
+                if let Some(system) = callee.system() {
+                    return self.system(system, results, args, i.site);
+                }
                 let across = live.behind(at).unwrap_or(&[]).to_vec();
                 self.call(*function as usize, results, args, across)?;
             }

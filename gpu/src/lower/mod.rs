@@ -6,7 +6,8 @@
 //!
 //! - `function`: control flow, calls, resume points; `liveness`: what is kept at them;
 //! - `operand`: registers, constants, addresses;
-//! - `arithmetic`, `float`, `bits`, `convert`, `access`, `wait`: the instructions.
+//! - `arithmetic`, `float`, `bits`, `convert`, `access`, `wait`: the instructions;
+//! - `system`: functions that the GPU provides.
 #![allow(unsafe_code)] // Makes functions of compiled code.
 
 mod access;
@@ -17,6 +18,7 @@ mod float;
 mod function;
 mod liveness;
 mod operand;
+mod system;
 mod wait;
 
 use std::collections::HashMap;

@@ -39,6 +39,8 @@ pub(super) enum Helper {
     AddHalves,
     Increment,
     Decrement,
+    Print,
+    AssertFail,
     Math(extern "C" fn(f32) -> f32),
     /// A [`number::Task`].
     Float,
@@ -84,6 +86,8 @@ impl Emit<'_, '_> {
             Helper::AddHalves => schedule::add_halves as *const () as usize,
             Helper::Increment => schedule::increment as *const () as usize,
             Helper::Decrement => schedule::decrement as *const () as usize,
+            Helper::Print => schedule::vprintf as *const () as usize,
+            Helper::AssertFail => schedule::assert_fail as *const () as usize,
             Helper::Math(f) => f as *const () as usize,
             Helper::Float => number::float as *const () as usize,
             Helper::Convert => number::convert as *const () as usize,
@@ -104,7 +108,9 @@ impl Emit<'_, '_> {
             | Helper::AddHalves
             | Helper::Increment
             | Helper::Decrement => Some(types::I32),
-            Helper::Now | Helper::Float | Helper::Convert => Some(types::I64),
+            Helper::Now | Helper::Float | Helper::Convert | Helper::Print | Helper::AssertFail => {
+                Some(types::I64)
+            }
             Helper::AddF32 | Helper::Math(_) => Some(types::F32),
             Helper::AddF64 => Some(types::F64),
             Helper::Refused => None,

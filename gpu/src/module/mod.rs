@@ -114,7 +114,23 @@ pub struct Function {
     pub(crate) defined: bool,
 }
 
+/// A function of the system, which needs no body (CUDA's "System calls").
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum System {
+    Print,
+    AssertFail,
+}
+
 impl Function {
+    /// Which function of the system it is, if the text has no body for it.
+    pub(crate) fn system(&self) -> Option<System> {
+        match self.name.as_str() {
+            "vprintf" if !self.defined => Some(System::Print),
+            "__assertfail" if !self.defined => Some(System::AssertFail),
+            _ => None,
+        }
+    }
+
     /// A kernel's parameters, in order.
     pub fn parameters(&self) -> Vec<Parameter> {
         let mut at = 0u32;

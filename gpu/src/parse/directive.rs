@@ -425,7 +425,8 @@ fn check_calls(m: &Module) -> Result<(), Refusal> {
                 continue;
             };
             let name = &m.functions[callee].name;
-            if !m.functions[callee].defined {
+            let function = &m.functions[callee];
+            if !function.defined && function.system().is_none() {
                 return Err((
                     line,
                     format!("function `{name}` is called and has no body here"),

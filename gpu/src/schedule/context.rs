@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicU32;
 
+use super::print::Output;
 use crate::memory::{Clock, Memory};
 
 /// Why a thread has returned.
@@ -18,6 +19,7 @@ pub(crate) mod why {
     pub(crate) const TRAP: u32 = 7;
     /// The launch is to end.
     pub(crate) const STOPPED: u32 = 8;
+    pub(crate) const ASSERTION: u32 = 9;
 }
 
 /// Back edges that a thread passes before it lets others run.
@@ -75,6 +77,7 @@ pub(crate) struct BlockState {
 pub(crate) struct Surroundings<'a> {
     pub(crate) memory: &'a dyn Memory,
     pub(crate) clock: &'a dyn Clock,
+    pub(crate) output: &'a dyn Output,
     /// Not 0: threads end at their next back edge.
     pub(crate) stop: &'a AtomicU32,
 }

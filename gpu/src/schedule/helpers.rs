@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::context::{why, Surroundings, Thread, BUDGET};
+use super::print;
 use crate::number::float;
 
 /// # Safety
@@ -154,4 +155,96 @@ pub(crate) extern "C" fn cos(x: f32) -> f32 {
 }
 pub(crate) extern "C" fn tanh(x: f32) -> f32 {
     x.tanh()
+}
+
+/// What is returned where memory that is to be printed may not be read; the access is noted in the thread.
+pub(crate) const UNREADABLE: u64 = 1 << 32;
+
+/// Reads what a thread may read, for functions of the system.
+///
+/// # Safety
+/// `t` is the running thread, and `base` and `len` are GPU memory.
+unsafe fn reader(
+    t: *mut Thread,
+    site: u32,
+    (base, len): (u64, u64),
+) -> impl Fn(u64, u64) -> Result<u64, u64> {
+    move |at, bytes| {
+        let offset = at.wrapping_sub(base);
+        let inside = offset <= len && len - offset >= bytes && at.is_multiple_of(bytes);
+        // SAFETY: the caller's contract; what is read was found to be allowed.
+        unsafe {
+            if !inside && check(t, at, bytes as u32, site) == 0 {
+                return Err(at);
+            }
+            Ok(match bytes {
+                1 => u64::from(*(at as *const u8)),
+                4 => u64::from(*(at as *const u32)),
+                _ => *(at as *const u64),
+            })
+        }
+    }
+}
+
+/// `vprintf`: the number of arguments, or [`UNREADABLE`]; -1 without a format.
+///
+/// # Safety
+/// As `reader`.
+pub(crate) unsafe extern "C" fn vprintf(
+    t: *mut Thread,
+    format: u64,
+    list: u64,
+    site: u32,
+    base: u64,
+    len: u64,
+) -> u64 {
+    if format == 0 {
+        return u64::from(u32::MAX);
+    }
+    // SAFETY: the caller's contract.
+    let read = unsafe { reader(t, site, (base, len)) };
+    match print::format(&read, format, list) {
+        Ok((text, taken)) => {
+            // SAFETY: the caller's contract.
+            unsafe { surroundings(t) }.output.print(&text);
+            u64::from(taken)
+        }
+        Err(_) => UNREADABLE,
+    }
+}
+
+/// `__assertfail`: prints what did not hold and where, as CUDA does; [`UNREADABLE`], or 0.
+///
+/// # Safety
+/// As `reader`.
+pub(crate) unsafe extern "C" fn assert_fail(
+    t: *mut Thread,
+    message: u64,
+    file: u64,
+    line: u32,
+    function: u64,
+    site: u32,
+    base: u64,
+    len: u64,
+) -> u64 {
+    // SAFETY: the caller's contract.
+    let read = unsafe { reader(t, site, (base, len)) };
+    let word = |at: u64| match at {
+        0 => Ok(b"?".to_vec()),
+        at => print::string(&read, at),
+    };
+    let words = [file, function, message].map(word);
+    let [Ok(file), Ok(function), Ok(message)] = words else {
+        return UNREADABLE;
+    };
+    let [file, function, message] =
+        [file, function, message].map(|w| String::from_utf8_lossy(&w).into_owned());
+    // SAFETY: the caller's contract; the block outlives its threads.
+    let (block, thread) = unsafe { ((*(*t).block).ctaid, (*t).tid) };
+    let text = format!(
+        "{file}:{line}: {function}: block: {block:?}, thread: {thread:?} Assertion `{message}` failed.\n"
+    );
+    // SAFETY: the caller's contract.
+    unsafe { surroundings(t) }.output.print(text.as_bytes());
+    0
 }

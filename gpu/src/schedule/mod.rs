@@ -7,6 +7,7 @@
 
 mod context;
 mod helpers;
+mod print;
 mod warp;
 
 use std::sync::atomic::AtomicU32;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 pub(crate) use context::{why, BlockState, Surroundings, Thread, BUDGET};
 pub(crate) use helpers::*;
+pub use print::Output;
 pub(crate) use warp::code;
 
 use crate::lower::Kernel;
@@ -97,6 +99,8 @@ pub enum FaultKind {
     },
     /// `trap`.
     Trap,
+    /// `__assertfail`, whose words were printed.
+    Assertion,
     /// No thread can run: so many wait at a barrier, so many for lanes of their warp.
     Stuck {
         /// At a barrier.
@@ -119,6 +123,7 @@ pub struct Block {
     _frames: Vec<u64>,
     _parameters: Arc<[u128]>,
     live: u32,
+    output: Arc<dyn Output>,
 }
 
 // SAFETY: the pointers are to memory that the value owns, which moves with it on the heap.
@@ -156,6 +161,7 @@ impl std::fmt::Display for FaultKind {
                 )
             }
             FaultKind::Trap => f.write_str("__trap()"),
+            FaultKind::Assertion => f.write_str("an assertion does not hold"),
             FaultKind::Stuck { barrier, warp } => write!(
                 f,
                 "no thread can run: {barrier} wait at a barrier, {warp} at a warp operation"
@@ -229,7 +235,13 @@ impl Block {
             _frames: frames,
             _parameters: parameters,
             live: 0,
+            output: Arc::new(print::StandardOutput),
         }
+    }
+
+    /// Where the text of its kernel's `printf` and `assert` goes; the standard output if this is not called.
+    pub fn print_to(&mut self, output: Arc<dyn Output>) {
+        self.output = output;
     }
 
     /// Begins the block of this index.
@@ -254,9 +266,11 @@ impl Block {
         stop: &AtomicU32,
         order: &mut Order,
     ) -> Step {
+        let output = self.output.clone();
         let surroundings = Surroundings {
             memory,
             clock,
+            output: &*output,
             stop,
         };
         self.state.surroundings = (&raw const surroundings).cast();
@@ -312,7 +326,9 @@ impl Block {
                         waits = true;
                     }
                     why::WARP => waits = true,
-                    why::FAULT | why::TRAP | why::STOPPED => return Err(self.fault(i)),
+                    why::FAULT | why::TRAP | why::STOPPED | why::ASSERTION => {
+                        return Err(self.fault(i));
+                    }
                     _ => {}
                 }
             }
@@ -409,6 +425,7 @@ impl Block {
                 },
             },
             why::TRAP => FaultKind::Trap,
+            why::ASSERTION => FaultKind::Assertion,
             _ => FaultKind::Stopped,
         };
         let site = self.kernel.sites.get(t.site as usize).copied();

@@ -7,7 +7,7 @@ use ringbell_gpu::{parse, Block, Clock, Memory, Order, Program, Shape, Step};
 
 use super::exact::Format;
 
-struct NoTime;
+pub(crate) struct NoTime;
 
 impl Clock for NoTime {
     fn now_ns(&self) -> u64 {
@@ -15,7 +15,7 @@ impl Clock for NoTime {
     }
 }
 
-struct NoMemory;
+pub(crate) struct NoMemory;
 
 impl Memory for NoMemory {
     fn allows(&self, _: u64, _: u32) -> bool {

@@ -8,6 +8,7 @@ mod directed;
 mod exact;
 mod half;
 mod harness;
+mod system;
 
 use harness::{kernel, run};
 
