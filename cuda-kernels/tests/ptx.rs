@@ -362,9 +362,9 @@ fn wrong_launches_and_modules_are_refused_with_their_place() {
             "`wgmma.fence.sync.aligned`",
         ),
         (
-            ".visible .entry k() {\n .reg .f16 %h<3>;\n add.f16 %h0, %h1, %h2;\n}",
+            ".visible .entry k() {\n .reg .f16 %h<3>;\n add.rz.f16 %h0, %h1, %h2;\n}",
             6,
-            "`add.f16`",
+            "`add.rz.f16`",
         ),
         (
             ".visible .entry k() {\n bra nowhere;\n}",
