@@ -24,6 +24,7 @@ mod nic_support {
 mod card;
 mod communicator;
 mod communicator_memory;
+mod communicator_queues;
 mod cuda;
 mod cuda_faults;
 mod cuda_local;

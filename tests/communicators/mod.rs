@@ -188,3 +188,11 @@ pub fn defaults_in_streams(name: &str) {
         }
     });
 }
+
+/// Queues of a NIC that are in use, those that close included.
+pub fn queues(nic: &Nic) -> u32 {
+    let register = nic
+        .backend()
+        .bar_read32(ringbell::abi::bar::Reg::Queues.offset());
+    register.expect("a register")
+}

@@ -41,7 +41,7 @@ const fn program(package: &'static str, module: &'static str, over_mock: bool) -
 }
 
 /// All of them, the path with the fewest layers first: an early failure explains later ones.
-pub(crate) const PROGRAMS: [Program; 20] = [
+pub(crate) const PROGRAMS: [Program; 21] = [
     program(GPU_SIDE, "first_path", true),
     Program {
         package: GPU_SIDE,
@@ -72,6 +72,7 @@ pub(crate) const PROGRAMS: [Program; 20] = [
     program(ROOT, "engines_kernel", true),
     program(ROOT, "mailbox", true),
     program(ROOT, "communicator_memory", true),
+    program(ROOT, "communicator_queues", true),
     program(ROOT, "communicator", true),
 ];
 

@@ -9,7 +9,7 @@ use crate::steps::command_within;
 use crate::{root, suite, test};
 
 /// Files of tests/ in every run.
-const DAILY: [&str; 8] = [
+const DAILY: [&str; 9] = [
     "rtl",
     "mailbox",
     "transports",
@@ -17,6 +17,7 @@ const DAILY: [&str; 8] = [
     "engines_kernel",
     "communicator",
     "communicator_memory",
+    "communicator_queues",
     "one_sided",
 ];
 /// Tests of them that only `--all` runs: each waits five seconds for the end of RDMA.
