@@ -80,7 +80,7 @@ fn blocks_with_queues_of_their_own_do_not_hold_each_other_up() {
 
 #[test]
 fn blocks_take_turns_at_fewer_queues_and_have_the_communicators_without_any() {
-    let (_r, comms) = with_blocks("blocks-two", 4096, 2);
+    let (_r, comms) = with_blocks("blocks-two", 1024, 2);
     // No slot is used again: blocks that share a queue can lock each other out.
     exchange(&comms, 4);
     assert!(comms[0].handle().block_queue_count == 2 && queues(comms[0].nic()) == 3);
