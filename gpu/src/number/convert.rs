@@ -74,7 +74,7 @@ impl Conversion {
         finish(f, written, mode(self.to))
     }
 
-    /// Numbers beyond the range become its end; a NaN 0, or the highest bit where 64 bits take part.
+    /// Of halves: numbers beyond the range become its end, a NaN 0 or the highest of 64 bits.
     fn to_integer(self, v: Value) -> u64 {
         let bits = self.to.bits();
         let (least, most) = match self.to.is_signed() {
@@ -83,8 +83,8 @@ impl Conversion {
         };
         let v = match v.clamp(least, most) {
             Some(v) => v as u64,
-            None if self.from != Type::F64 && bits < 64 => 0,
-            None => 1 << (bits - 1),
+            None if bits < 64 => 0,
+            None => 1 << 63,
         };
         v & (u64::MAX >> (64 - bits))
     }
