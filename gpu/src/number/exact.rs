@@ -46,6 +46,10 @@ impl Format {
         }
     }
 
+    pub(super) fn fraction_bits(self) -> u32 {
+        self.fraction
+    }
+
     fn bias(self) -> i32 {
         (1 << (self.exponent - 1)) - 1
     }

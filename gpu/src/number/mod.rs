@@ -4,11 +4,13 @@
 //! exactly, by integers, and rounded once.
 //!
 //! - `exact`: formats, their values, rounding, sum, product, quotient, root;
+//! - `fast`: the short way for what double precision computes exactly;
 //! - `task`: an operation on one value or a pair, as compiled code asks for it;
 //! - `convert`: conversions between formats and integers.
 
 mod convert;
 mod exact;
+mod fast;
 mod task;
 
 pub(crate) use convert::{convert, Conversion};

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use super::exact::Format;
+use super::fast;
 use crate::module::{Compare, FloatMode, Rounding, Type};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +92,16 @@ impl Task {
             true => operands.map(|v| f.flush(v)),
             false => operands,
         };
+        let quick = match self.ty {
+            Type::F32 | Type::F64 => None,
+            _ => fast::nearest(f, self.op, [a, b, c]),
+        };
+        if let Some(v) = quick {
+            return match self.mode == FloatMode::default() {
+                true => v,
+                false => finish(f, v, self.mode),
+            };
+        }
         let v = match self.op {
             FloatOp::Add => f.add(a, b, r),
             FloatOp::Sub => f.add(a, b ^ f.sign(), r),
