@@ -3,7 +3,7 @@
 //! - [`mod@parse`]: PTX text to a typed [`Module`], or an error with file and line;
 //! - `module`: what a module consists of: types, variables, functions, instructions;
 //! - `lower`: a kernel to machine code, by Cranelift. A thread is a function that returns where it waits;
-//! - `number`: half precision and directed rounding, by integers;
+//! - `number`: half precision and directed rounding, computed exactly;
 //! - `memory`: which addresses a kernel may access;
 //! - `schedule`: a block as a stepper of warps and threads. Time, order and budget are arguments.
 //!
