@@ -215,14 +215,11 @@ impl Emit<'_, '_> {
             .ins()
             .ushr_imm(len, i64::from(bytes.trailing_zeros()));
         let ok = self.b.ins().icmp(IntCC::UnsignedLessThan, at, n);
-        let (next, cold) = (self.b.create_block(), self.b.create_block());
-        self.b.ins().brif(ok, next, &[], cold, &[]);
-        self.b.switch_to_block(cold);
-        self.b.set_cold_block(cold);
+        let next = self.unless_cold(ok);
         self.ask(Helper::Refused, offset, mark, site)?;
         let fault = self.fault;
         self.b.ins().jump(fault, &[]);
-        self.b.switch_to_block(next);
+        self.enter(next);
         Ok(())
     }
 
@@ -233,14 +230,11 @@ impl Emit<'_, '_> {
         let at = self.rotated(offset, bytes);
         let n = (len >> bytes.trailing_zeros()) as i64;
         let ok = self.b.ins().icmp_imm(IntCC::UnsignedLessThan, at, n);
-        let (next, cold) = (self.b.create_block(), self.b.create_block());
-        self.b.ins().brif(ok, next, &[], cold, &[]);
-        self.b.switch_to_block(cold);
-        self.b.set_cold_block(cold);
+        let next = self.unless_cold(ok);
         let allowed = self.ask(Helper::Check, address, mark, site)?;
         let fault = self.fault;
         self.b.ins().brif(allowed, next, &[], fault, &[]);
-        self.b.switch_to_block(next);
+        self.enter(next);
         Ok(())
     }
 

@@ -3,12 +3,15 @@
 use std::collections::HashMap;
 use std::mem::offset_of;
 
-use cranelift_codegen::ir::{types, AbiParam, Block, Function, InstBuilder, MemFlags, Type, Value};
+use cranelift_codegen::ir::{
+    types, AbiParam, AliasRegion, Block, Function, InstBuilder, MemFlags, Type, Value,
+};
 use cranelift_codegen::isa::{CallConv, TargetFrontendConfig};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Switch, Variable};
 
 use super::liveness::Liveness;
 use super::operand::{clif, Place};
+use super::registers::Slots;
 use super::Program;
 use crate::module::{self, Formal, Instruction, Label, Op, Reg, Site, Space, Statement, Symbol};
 use crate::schedule::{why, Thread};
@@ -28,7 +31,12 @@ pub(super) struct Facts {
 /// A function that is being compiled into the kernel.
 pub(super) struct Frame<'a> {
     pub(super) function: &'a module::Function,
-    pub(super) registers: Vec<Option<Variable>>,
+    registers: Vec<Option<Variable>>,
+    /// Registers that live in memory, from word `first` of the thread's frame.
+    slots: Slots,
+    first: u32,
+    /// Branches to each label that are not compiled yet.
+    branches: Vec<u32>,
     pub(super) places: Vec<Place>,
     labels: Vec<Block>,
     /// Where its `ret` goes; `None` for the kernel.
@@ -42,6 +50,8 @@ pub(super) struct Emit<'a, 'f> {
     pub(super) program: &'a Program,
     pub(super) frames: Vec<Frame<'a>>,
     pub(super) thread: Value,
+    /// Address of the thread's frame.
+    kept: Value,
     pub(super) facts: Facts,
     /// Offsets in shared memory by function and variable; the module's have no function.
     pub(super) shared: HashMap<(Option<usize>, u32), u32>,
@@ -70,6 +80,8 @@ pub(super) fn lower(
     b.append_block_params_for_function_params(entry);
     b.switch_to_block(entry);
     let thread = b.block_params(entry)[0];
+    let kept = offset_of!(Thread, frame) as i32;
+    let kept = b.ins().load(types::I64, MemFlags::trusted(), thread, kept);
     let [dispatch, start, fault] = std::array::from_fn(|_| b.create_block());
     // The first block of the layout is the entry; where to go on is decided when all resume points are known.
     b.ins().jump(dispatch, &[]);
@@ -78,6 +90,7 @@ pub(super) fn lower(
         program,
         frames: Vec::new(),
         thread,
+        kept,
         facts: Facts {
             shared_bytes: 0,
             local_bytes: 0,
@@ -134,11 +147,19 @@ impl<'a> Emit<'a, '_> {
             op => op.waits() || matches!(op, Op::Call { .. }),
         };
         let live = Liveness::of(function, &yields);
+        let waits = |op: &Op| self.waits_in(op);
+        let slots = Slots::of(function, &live, &waits);
+        let first = self.frames.last().map_or(0, |f| f.first + f.slots.words);
+        self.facts.frame_words = self.facts.frame_words.max(first + slots.words);
+        let branches = branches(function);
         let labels = (0..function.labels).map(|_| self.b.create_block());
         let labels = labels.collect();
         self.frames.push(Frame {
             function,
             registers: vec![None; function.registers.len()],
+            slots,
+            first,
+            branches,
             places,
             labels,
             leave,
@@ -153,12 +174,15 @@ impl<'a> Emit<'a, '_> {
                         self.b.ins().jump(block, &[]);
                     }
                     self.b.switch_to_block(block);
+                    if self.frame().branches[l.0 as usize] == 0 {
+                        self.b.seal_block(block);
+                    }
                     open = true;
                 }
                 Statement::Instruction(s) => {
                     if !open {
                         let block = self.b.create_block();
-                        self.b.switch_to_block(block);
+                        self.enter(block);
                     }
                     open = self
                         .guarded(s, i, &live)
@@ -252,11 +276,11 @@ impl<'a> Emit<'a, '_> {
         } else {
             self.b.ins().brif(p, hit, &[], next, &[]);
         }
-        self.b.switch_to_block(hit);
+        self.enter(hit);
         if self.instruction(i, at, live)? {
             self.b.ins().jump(next, &[]);
         }
-        self.b.switch_to_block(next);
+        self.enter(next);
         Ok(true)
     }
 
@@ -269,6 +293,7 @@ impl<'a> Emit<'a, '_> {
                 }
                 let block = self.label(*to);
                 self.b.ins().jump(block, &[]);
+                self.branched(*to, live.at[to.0 as usize] <= at);
                 return Ok(false);
             }
             Op::Return => {
@@ -332,7 +357,7 @@ impl<'a> Emit<'a, '_> {
         let frame = self.frames.last_mut().expect("inside a function");
         frame.across_call = across;
         self.body(function, places, Some(behind))?;
-        self.b.switch_to_block(behind);
+        self.enter(behind);
         Ok(())
     }
 
@@ -344,7 +369,7 @@ impl<'a> Emit<'a, '_> {
         self.put(left, offset);
         let (spent, on) = (self.b.create_block(), self.b.create_block());
         self.b.ins().brif(left, on, &[], spent, &[]);
-        self.b.switch_to_block(spent);
+        self.enter(spent);
         self.b.set_cold_block(spent);
         let thread = self.thread;
         let site = self.site(site);
@@ -356,7 +381,8 @@ impl<'a> Emit<'a, '_> {
             Some(live) => {
                 let give_way = self.b.create_block();
                 self.b.ins().brif(stop, end, &[], give_way, &[]);
-                self.b.switch_to_block(give_way);
+                self.enter(give_way);
+                self.b.set_cold_block(give_way);
                 self.wait(why::BUDGET, live, &[]);
                 self.b.ins().jump(on, &[]);
             }
@@ -364,9 +390,10 @@ impl<'a> Emit<'a, '_> {
                 self.b.ins().brif(stop, end, &[], on, &[]);
             }
         }
-        self.b.switch_to_block(end);
+        self.enter(end);
+        self.b.set_cold_block(end);
         self.leave(why::STOPPED);
-        self.b.switch_to_block(on);
+        self.enter(on);
         Ok(())
     }
 
@@ -386,42 +413,144 @@ impl<'a> Emit<'a, '_> {
                 .filter(|r| d < depth || !written.contains(r));
             kept.extend(keeps.map(|r| (d, r)));
         }
-        let frame = self.field(types::I64, offset_of!(Thread, frame));
-        let mut at = 0;
+        kept.retain(|(d, r)| self.frames[*d].slots.of_register(*r).is_none());
+        let top = self.frame().first + self.frame().slots.words;
+        let mut at = top;
         for (d, r) in &kept {
-            let (variable, ty) = self.variable(*d, *r);
-            let v = self.b.use_var(variable);
-            self.b.ins().store(MemFlags::trusted(), v, frame, at * 8);
-            at += if ty == types::I128 { 2 } else { 1 };
+            let v = self.read(*d, *r);
+            let words = self.b.func.dfg.value_type(v).bytes().div_ceil(8);
+            self.keep(v, at);
+            at += words;
         }
-        self.facts.frame_words = self.facts.frame_words.max(at as u32);
+        self.facts.frame_words = self.facts.frame_words.max(at);
         let resume = self.b.create_block();
         self.resumes.push(resume);
         let state = self.int(types::I32, self.resumes.len() as i64);
         self.put(state, offset_of!(Thread, state));
         self.leave(why);
         self.b.switch_to_block(resume);
-        let frame = self.field(types::I64, offset_of!(Thread, frame));
-        let mut at = 0;
+        let mut at = top;
         for (d, r) in &kept {
             let (variable, ty) = self.variable(*d, *r);
-            let v = self.b.ins().load(ty, MemFlags::trusted(), frame, at * 8);
+            let v = self.kept(ty, at);
             self.b.def_var(variable, v);
-            at += if ty == types::I128 { 2 } else { 1 };
+            at += ty.bytes().div_ceil(8);
+        }
+    }
+
+    /// A word of the thread's frame, which only the thread's own code accesses.
+    fn kept(&mut self, ty: Type, word: u32) -> Value {
+        let (frame, at) = (self.kept, word as i32 * 8);
+        self.b.ins().load(ty, frame_flags(), frame, at)
+    }
+
+    fn keep(&mut self, v: Value, word: u32) {
+        let (frame, at) = (self.kept, word as i32 * 8);
+        self.b.ins().store(frame_flags(), v, frame, at);
+    }
+
+    /// The word of a register that lives in memory.
+    fn word_of(&self, depth: usize, r: Reg) -> Option<u32> {
+        let frame = &self.frames[depth];
+        frame.slots.of_register(r).map(|at| frame.first + at)
+    }
+
+    pub(super) fn type_of(&self, depth: usize, Reg(r): Reg) -> Type {
+        clif(self.frames[depth].function.registers[r as usize])
+    }
+
+    pub(super) fn read(&mut self, depth: usize, r: Reg) -> Value {
+        match self.word_of(depth, r) {
+            Some(word) => {
+                let ty = self.type_of(depth, r);
+                self.kept(ty, word)
+            }
+            None => {
+                let (v, _) = self.variable(depth, r);
+                self.b.use_var(v)
+            }
+        }
+    }
+
+    /// Writes a register of the innermost function.
+    pub(super) fn write(&mut self, r: Reg, v: Value) {
+        let depth = self.frames.len() - 1;
+        match self.word_of(depth, r) {
+            Some(word) => self.keep(v, word),
+            None => {
+                let (variable, _) = self.variable(depth, r);
+                self.b.def_var(variable, v);
+            }
         }
     }
 
     /// A register's variable, declared when it is first met: a text may declare a million.
-    pub(super) fn variable(&mut self, depth: usize, Reg(r): Reg) -> (Variable, Type) {
-        let ty = clif(self.frames[depth].function.registers[r as usize]);
-        let known = self.frames[depth].registers[r as usize];
+    fn variable(&mut self, depth: usize, r: Reg) -> (Variable, Type) {
+        let ty = self.type_of(depth, r);
+        let known = self.frames[depth].registers[r.0 as usize];
         let variable = known.unwrap_or_else(|| {
             let v = self.b.declare_var(ty);
-            self.frames[depth].registers[r as usize] = Some(v);
+            self.frames[depth].registers[r.0 as usize] = Some(v);
             v
         });
         (variable, ty)
     }
+
+    /// How often a statement lets a thread wait.
+    fn waits_in(&self, op: &Op) -> u64 {
+        let Op::Call { function, .. } = op else {
+            return 1;
+        };
+        let body = &self.program.module.functions[*function as usize].body;
+        let waits = body.iter().filter(|s| match s {
+            Statement::Instruction(i) => i.op.waits() || i.op.observes(),
+            Statement::Label(_) => false,
+        });
+        waits.count() as u64
+    }
+
+    /// Goes on in a block to which no further branch comes.
+    pub(super) fn enter(&mut self, block: Block) {
+        self.b.switch_to_block(block);
+        self.b.seal_block(block);
+    }
+
+    /// Goes on in a new, cold block if the condition is false. It is to branch to the block that is returned, which is
+    /// entered then.
+    pub(super) fn unless_cold(&mut self, ok: Value) -> Block {
+        let (next, cold) = (self.b.create_block(), self.b.create_block());
+        self.b.ins().brif(ok, next, &[], cold, &[]);
+        self.enter(cold);
+        self.b.set_cold_block(cold);
+        next
+    }
+
+    /// Counts a branch to a label, which was placed before if `back`.
+    fn branched(&mut self, to: Label, back: bool) {
+        let frame = self.frames.last_mut().expect("inside a function");
+        let left = &mut frame.branches[to.0 as usize];
+        *left -= 1;
+        if *left == 0 && back {
+            let block = frame.labels[to.0 as usize];
+            self.b.seal_block(block);
+        }
+    }
+}
+
+/// Tells the compiler that nothing else is at the same place.
+fn frame_flags() -> MemFlags {
+    MemFlags::trusted().with_alias_region(Some(AliasRegion::Table))
+}
+
+/// How many branches lead to each label.
+fn branches(f: &module::Function) -> Vec<u32> {
+    let mut n = vec![0; f.labels as usize];
+    for s in &f.body {
+        if let Statement::Instruction(i) = s {
+            i.op.targets(&mut |Label(l)| n[l as usize] += 1);
+        }
+    }
+    n
 }
 
 /// Whether the loop looks at memory that other threads write, itself or in a function that it calls.

@@ -1,5 +1,6 @@
 //! Which registers a statement's successors read: those that a thread keeps while it waits.
 
+use super::registers::accesses;
 use crate::module::{Function, Label, Op, Reg, Statement};
 
 /// Registers that are live behind statements that were asked for.
@@ -8,6 +9,7 @@ pub(super) struct Liveness {
     pub(super) at: Vec<usize>,
     /// Sorted by statement.
     live: Vec<(usize, Vec<Reg>)>,
+    spans: Vec<(usize, usize)>,
 }
 
 impl Liveness {
@@ -22,12 +24,22 @@ impl Liveness {
         let wanted: Vec<usize> = (0..f.body.len())
             .filter(|i| matches!(&f.body[*i], Statement::Instruction(s) if wanted(*i, &s.op, &at)))
             .collect();
-        let live = if wanted.is_empty() {
-            Vec::new()
+        let (live, spans) = if wanted.is_empty() {
+            Default::default()
         } else {
             solve(f, &at, &wanted)
         };
-        Liveness { at, live }
+        Liveness { at, live, spans }
+    }
+
+    /// Each statement that was asked for, with what is live behind it.
+    pub(super) fn all(&self) -> &[(usize, Vec<Reg>)] {
+        &self.live
+    }
+
+    /// Where each register is needed, as first and last statement; the first is larger for those that are not.
+    pub(super) fn spans(&self) -> &[(usize, usize)] {
+        &self.spans
     }
 
     /// `None` if it was not asked for.
@@ -37,7 +49,10 @@ impl Liveness {
     }
 }
 
-fn solve(f: &Function, at: &[usize], wanted: &[usize]) -> Vec<(usize, Vec<Reg>)> {
+/// What is live behind statements, and the span of each register.
+type Solved = (Vec<(usize, Vec<Reg>)>, Vec<(usize, usize)>);
+
+fn solve(f: &Function, at: &[usize], wanted: &[usize]) -> Solved {
     let words = f.registers.len().div_ceil(64);
     // Basic blocks, by their first statement.
     let mut starts = vec![0];
@@ -57,9 +72,7 @@ fn solve(f: &Function, at: &[usize], wanted: &[usize]) -> Vec<(usize, Vec<Reg>)>
             let mut next = Vec::new();
             let mut falls = true;
             if let Statement::Instruction(i) = &f.body[end(k) - 1] {
-                if let Op::Branch { to: Label(l) } = i.op {
-                    next.push(block_of(at[l as usize]));
-                }
+                i.op.targets(&mut |Label(l)| next.push(block_of(at[l as usize])));
                 falls = !ends_block(&i.op) || i.guard.is_some();
             }
             if falls && k + 1 < starts.len() {
@@ -111,7 +124,31 @@ fn solve(f: &Function, at: &[usize], wanted: &[usize]) -> Vec<(usize, Vec<Reg>)>
         left = &left[here..];
     }
     found.sort_by_key(|f| f.0);
-    found
+    let mut spans = vec![(usize::MAX, 0); f.registers.len()];
+    let mut grow = |r: usize, i: usize| {
+        let (first, last): &mut (usize, usize) = &mut spans[r];
+        (*first, *last) = ((*first).min(i), (*last).max(i));
+    };
+    for (i, s) in f.body.iter().enumerate() {
+        accesses(s, &mut |Reg(r)| grow(r as usize, i));
+    }
+    for k in 0..starts.len() {
+        let here = &live_in[k * words..(k + 1) * words];
+        registers(here, &mut |r| grow(r, starts[k]));
+        registers(&out_of(k, &live_in), &mut |r| grow(r, end(k) - 1));
+    }
+    (found, spans)
+}
+
+/// The registers of a set.
+fn registers(set: &[u64], each: &mut dyn FnMut(usize)) {
+    for (i, word) in set.iter().enumerate() {
+        let mut left = *word;
+        while left != 0 {
+            each(i * 64 + left.trailing_zeros() as usize);
+            left &= left - 1;
+        }
+    }
 }
 
 fn ends_block(op: &Op) -> bool {

@@ -4,7 +4,7 @@
 //! waits, it stores its live registers and returns; entered again, it goes on there. Called functions are compiled
 //! into their callers, so that no thread needs a stack.
 //!
-//! - `function`: control flow, calls, resume points; `liveness`: what is kept at them;
+//! - `function`: control flow, calls, resume points; `liveness`: what is kept at them; `registers`: and where;
 //! - `operand`: registers, constants, addresses;
 //! - `arithmetic`, `float`, `bits`, `convert`, `access`, `wait`: the instructions;
 //! - `system`: functions that the GPU provides.
@@ -18,6 +18,7 @@ mod float;
 mod function;
 mod liveness;
 mod operand;
+mod registers;
 mod system;
 mod wait;
 
@@ -58,6 +59,8 @@ pub struct Kernel {
     pub dynamic_shared: bool,
     /// Bytes of local memory of each thread.
     pub local_bytes: u32,
+    /// Bytes of its machine code.
+    pub code_bytes: u32,
     pub(crate) frame_words: u32,
     pub(crate) entry: Entry,
     pub(crate) sites: Vec<Site>,
@@ -139,7 +142,7 @@ impl Program {
         let mut functions = self.module.functions.iter();
         let index = functions.position(|f| f.entry && f.defined && f.name == name);
         let index = index.ok_or("there is no such kernel")?;
-        let isa = host()?;
+        let isa = host(self.module.functions[index].body.len())?;
         let mut code = JITModule::new(JITBuilder::with_isa(
             isa,
             cranelift_module::default_libcall_names(),
@@ -152,6 +155,8 @@ impl Program {
             .map_err(|e| e.to_string())?;
         code.define_function(id, &mut context)
             .map_err(|e| format!("{e:?}"))?;
+        let compiled = context.compiled_code();
+        let code_bytes = compiled.map_or(0, |c| c.code_buffer().len() as u32);
         code.finalize_definitions().map_err(|e| e.to_string())?;
         let at = code.get_finalized_function(id);
         // SAFETY: compiled with this signature just now; the kernel keeps the module that owns it.
@@ -163,6 +168,7 @@ impl Program {
             shared_bytes: lowered.shared_bytes,
             dynamic_shared: lowered.dynamic_shared,
             local_bytes: lowered.local_bytes,
+            code_bytes,
             frame_words: lowered.frame_words,
             entry,
             sites: lowered.sites,
@@ -171,10 +177,22 @@ impl Program {
     }
 }
 
-/// This machine as a target.
-fn host() -> Result<OwnedTargetIsa, String> {
+/// Statements beyond which registers are allocated in one pass: half the time to compile, and half as much code again.
+const LARGE: usize = 12_000;
+
+/// This machine as a target, for a kernel of so many statements.
+fn host(statements: usize) -> Result<OwnedTargetIsa, String> {
     let mut flags = settings::builder();
-    for (name, value) in [("opt_level", "speed"), ("enable_verifier", "false")] {
+    let registers = if statements > LARGE {
+        "single_pass"
+    } else {
+        "backtracking"
+    };
+    for (name, value) in [
+        ("opt_level", "speed"),
+        ("enable_verifier", "false"),
+        ("regalloc_algorithm", registers),
+    ] {
         flags.set(name, value).map_err(|e| e.to_string())?;
     }
     let isa = cranelift_native::builder()?;

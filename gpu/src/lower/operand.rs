@@ -132,9 +132,7 @@ impl Emit<'_, '_> {
     }
 
     pub(super) fn register(&mut self, r: Reg) -> Value {
-        let depth = self.frames.len() - 1;
-        let (v, _) = self.variable(depth, r);
-        self.b.use_var(v)
+        self.read(self.frames.len() - 1, r)
     }
 
     /// A constant field of the block.
@@ -297,10 +295,9 @@ impl Emit<'_, '_> {
     /// Writes a register; a value that is narrower is extended (§9.4.1).
     pub(super) fn set(&mut self, to: Target, v: Value, signed: bool) {
         let Some(r) = to else { return };
-        let depth = self.frames.len() - 1;
-        let (variable, t) = self.variable(depth, r);
+        let t = self.type_of(self.frames.len() - 1, r);
         let v = self.cast(v, t, signed);
-        self.b.def_var(variable, v);
+        self.write(r, v);
     }
 
     fn special(&mut self, s: Special) -> Value {

@@ -73,6 +73,6 @@ impl Emit<'_, '_> {
         let next = self.b.create_block();
         let fault = self.fault;
         self.b.ins().brif(unreadable, fault, &[], next, &[]);
-        self.b.switch_to_block(next);
+        self.enter(next);
     }
 }

@@ -542,6 +542,13 @@ impl Op {
         )
     }
 
+    /// The labels that it branches to.
+    pub(crate) fn targets(&self, f: &mut dyn FnMut(Label)) {
+        if let Op::Branch { to } = self {
+            f(*to);
+        }
+    }
+
     /// Whether a loop around it may wait for another thread: it looks at memory that others write.
     pub(crate) fn observes(&self) -> bool {
         match self {

@@ -9,6 +9,7 @@ mod exact;
 mod half;
 mod harness;
 mod system;
+mod waits;
 
 use harness::{kernel, run};
 
