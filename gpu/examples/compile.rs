@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let took = now_ms() - begin;
             println!(
                 "  {took:9.1} ms  {name} ({} bytes of code)",
-                kernel.code_bytes
+                kernel.code_bytes()
             );
         }
     }

@@ -17,7 +17,7 @@ mod number;
 mod parse;
 mod schedule;
 
-pub use lower::{CompileError, Kernel, Program};
+pub use lower::{Code, CodeKey, CodeStore, CompileError, Kernel, Program};
 pub use memory::{Clock, Memory};
 pub use module::{Function, Module, Parameter, Site, Type, Variable};
 pub use parse::{parse, ParseError};

@@ -9,7 +9,8 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{types, AtomicRmwOp, Endianness, InstBuilder, MemFlags, Value};
 
 use super::function::{Emit, Lowered};
-use super::operand::{bits_of, clif, Helper, Place};
+use super::helper::Helper;
+use super::operand::{bits_of, clif, Place};
 use crate::module::{
     Access, Address, AtomicOp, Base, FloatMode, Instruction, MemoryOrder, Op, Site, Space, Type,
 };
@@ -103,13 +104,7 @@ impl Emit<'_, '_> {
                         )
                     }
                     // Host memory that kernels reach is global too (§5.1.4).
-                    _ => {
-                        let (base, len) = self.program_memory();
-                        (
-                            self.int(types::I64, base as i64),
-                            self.int(types::I64, len as i64),
-                        )
-                    }
+                    _ => self.gpu_memory(),
                 };
                 let offset = self.b.ins().isub(v, base);
                 let p = self.b.ins().icmp(IntCC::UnsignedLessThan, offset, len);
@@ -120,8 +115,12 @@ impl Emit<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn program_memory(&self) -> (u64, u64) {
-        self.program.memory
+    /// First address and bytes of GPU memory.
+    pub(super) fn gpu_memory(&mut self) -> (Value, Value) {
+        (
+            self.field(types::I64, offset_of!(Thread, memory)),
+            self.field(types::I64, offset_of!(Thread, items)),
+        )
     }
 
     fn local_bytes(&mut self) -> Value {
@@ -224,12 +223,13 @@ impl Emit<'_, '_> {
     }
 
     fn in_memory(&mut self, address: Value, bytes: u32, mark: u32, site: Site) -> Lowered<()> {
-        let (base, len) = self.program_memory();
-        let base = self.int(types::I64, base as i64);
+        // Operands in memory, so that no register is kept for them.
+        let base = self.field(types::I64, offset_of!(Thread, memory));
         let offset = self.b.ins().isub(address, base);
         let at = self.rotated(offset, bytes);
-        let n = (len >> bytes.trailing_zeros()) as i64;
-        let ok = self.b.ins().icmp_imm(IntCC::UnsignedLessThan, at, n);
+        let items = offset_of!(Thread, items) + 8 * bytes.trailing_zeros() as usize;
+        let n = self.field(types::I64, items);
+        let ok = self.b.ins().icmp(IntCC::UnsignedLessThan, at, n);
         let next = self.unless_cold(ok);
         let allowed = self.ask(Helper::Check, address, mark, site)?;
         let fault = self.fault;
@@ -242,7 +242,6 @@ impl Emit<'_, '_> {
         let thread = self.thread;
         let mark = self.int(types::I32, i64::from(mark));
         let site = self.site(site);
-        let h = self.helper(h);
         self.call_helper(h, &[thread, address, mark, site])
     }
 
@@ -304,7 +303,6 @@ impl Emit<'_, '_> {
             _ => None,
         };
         if let Some(h) = helper {
-            let h = self.helper(h);
             return self.call_helper(h, &[at, args[0]]);
         }
         if ty.is_half() {
@@ -315,10 +313,10 @@ impl Emit<'_, '_> {
             };
             let task = self.int(types::I32, i64::from(task.pack()));
             let v = self.cast(args[0], types::I32, false);
-            let helper = self.helper(match ty.bytes() {
+            let helper = match ty.bytes() {
                 2 => Helper::AddHalf,
                 _ => Helper::AddHalves,
-            });
+            };
             return self.call_helper(helper, &[at, v, task]);
         }
         let signed = ty.is_signed();

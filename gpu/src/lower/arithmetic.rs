@@ -4,11 +4,11 @@ use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{types, InstBuilder, Type, Value};
 
 use super::function::{Emit, Lowered};
-use super::operand::{bits_of, clif, Helper};
+use super::helper::Helper;
+use super::operand::{bits_of, clif};
 use crate::module::{
     self, BinaryOp, BoolOp, Compare, FloatMode, Half, Instruction, Op, Operand, UnaryOp,
 };
-use crate::schedule;
 
 impl Emit<'_, '_> {
     /// An instruction that neither waits nor branches.
@@ -228,7 +228,6 @@ impl Emit<'_, '_> {
     ) -> Lowered<Value> {
         let t = clif(ty);
         let bits = i64::from(t.bits());
-        let math = |f: extern "C" fn(f32) -> f32| Helper::Math(f);
         let x = self.flush(x, mode);
         let v = match op {
             UnaryOp::Neg if t.is_float() => self.b.ins().fneg(x),
@@ -280,13 +279,12 @@ impl Emit<'_, '_> {
             }
             UnaryOp::Ex2 | UnaryOp::Lg2 | UnaryOp::Sin | UnaryOp::Cos | UnaryOp::Tanh => {
                 let h = match op {
-                    UnaryOp::Ex2 => math(schedule::ex2),
-                    UnaryOp::Lg2 => math(schedule::lg2),
-                    UnaryOp::Sin => math(schedule::sin),
-                    UnaryOp::Cos => math(schedule::cos),
-                    _ => math(schedule::tanh),
+                    UnaryOp::Ex2 => Helper::Ex2,
+                    UnaryOp::Lg2 => Helper::Lg2,
+                    UnaryOp::Sin => Helper::Sin,
+                    UnaryOp::Cos => Helper::Cos,
+                    _ => Helper::Tanh,
                 };
-                let h = self.helper(h);
                 self.call_helper(h, &[x])?
             }
         };

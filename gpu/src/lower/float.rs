@@ -4,7 +4,8 @@
 use cranelift_codegen::ir::{types, InstBuilder, Value};
 
 use super::function::{Emit, Lowered};
-use super::operand::{clif, Helper};
+use super::helper::Helper;
+use super::operand::clif;
 use crate::module::{
     BinaryOp, BoolOp, Compare, FloatMode, Op, Operand, Rounding, Target, Type, UnaryOp,
 };
@@ -178,8 +179,7 @@ impl Emit<'_, '_> {
         for (place, v) in all[1..].iter_mut().zip(args) {
             *place = self.cast(*v, types::I64, false);
         }
-        let helper = self.helper(Helper::Float);
-        self.call_helper(helper, &all)
+        self.call_helper(Helper::Float, &all)
     }
 
     /// A sign bit is changed, a NaN's too.
@@ -269,8 +269,7 @@ impl Emit<'_, '_> {
         }
         let word = c.pack().ok_or("no such conversion")?;
         let word = self.int(types::I32, i64::from(word));
-        let helper = self.helper(Helper::Convert);
-        let v = self.call_helper(helper, &[word, x])?;
+        let v = self.call_helper(Helper::Convert, &[word, x])?;
         Ok(self.cast(v, d, false))
     }
 }

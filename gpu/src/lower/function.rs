@@ -6,14 +6,16 @@ use std::mem::offset_of;
 use cranelift_codegen::ir::{
     types, AbiParam, AliasRegion, Block, Function, InstBuilder, MemFlags, Type, Value,
 };
-use cranelift_codegen::isa::{CallConv, TargetFrontendConfig};
+use cranelift_codegen::isa::{CallConv, TargetIsa};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Switch, Variable};
 
+use super::helper::Helper;
 use super::liveness::Liveness;
 use super::operand::{clif, Place};
 use super::registers::Slots;
-use super::Program;
-use crate::module::{self, Formal, Instruction, Label, Op, Reg, Site, Space, Statement, Symbol};
+use crate::module::{
+    self, Formal, Instruction, Label, Module, Op, Reg, Site, Space, Statement, Symbol,
+};
 use crate::schedule::{why, Thread};
 
 pub(super) type Lowered<T> = Result<T, String>;
@@ -47,7 +49,7 @@ pub(super) struct Frame<'a> {
 
 pub(super) struct Emit<'a, 'f> {
     pub(super) b: FunctionBuilder<'f>,
-    pub(super) program: &'a Program,
+    pub(super) module: &'a Module,
     pub(super) frames: Vec<Frame<'a>>,
     pub(super) thread: Value,
     /// Address of the thread's frame.
@@ -67,11 +69,12 @@ pub(super) struct Emit<'a, 'f> {
 const MOST: usize = 400_000;
 
 pub(super) fn lower(
-    program: &Program,
+    module: &Module,
     kernel: usize,
     f: &mut Function,
-    config: TargetFrontendConfig,
+    isa: &dyn TargetIsa,
 ) -> Lowered<Facts> {
+    f.signature.call_conv = isa.default_call_conv();
     f.signature.params.push(AbiParam::new(types::I64));
     f.signature.returns.push(AbiParam::new(types::I32));
     let mut context = FunctionBuilderContext::new();
@@ -87,7 +90,7 @@ pub(super) fn lower(
     b.ins().jump(dispatch, &[]);
     let mut e = Emit {
         b,
-        program,
+        module,
         frames: Vec::new(),
         thread,
         kept,
@@ -103,10 +106,10 @@ pub(super) fn lower(
         fault,
         local_top: 0,
         statements: 0,
-        call_conv: config.default_call_conv,
+        call_conv: isa.default_call_conv(),
     };
     e.b.switch_to_block(start);
-    let parameters = program.module.functions[kernel].parameters();
+    let parameters = module.functions[kernel].parameters();
     let places = parameters.iter().map(|p| Place::Parameter(p.offset));
     e.body(kernel, places.collect(), None)?;
     e.b.switch_to_block(fault);
@@ -132,8 +135,8 @@ pub(super) fn lower(
 impl<'a> Emit<'a, '_> {
     /// Compiles a function's body. `places` has those of its parameters.
     fn body(&mut self, index: usize, places: Vec<Place>, leave: Option<Block>) -> Lowered<()> {
-        let program: &'a Program = self.program;
-        let function: &'a module::Function = &program.module.functions[index];
+        let module: &'a Module = self.module;
+        let function: &'a module::Function = &module.functions[index];
         self.statements += function.body.len();
         if self.statements > MOST {
             return Err(format!(
@@ -200,7 +203,7 @@ impl<'a> Emit<'a, '_> {
 
     /// Places of a function's variables behind its parameters.
     fn lay_out(&mut self, index: usize, mut places: Vec<Place>) -> Lowered<Vec<Place>> {
-        let function = &self.program.module.functions[index];
+        let function = &self.module.functions[index];
         for (i, v) in function.variables.iter().enumerate().skip(places.len()) {
             places.push(match v.space {
                 Space::Shared => self.shared_place(Some(index), i as u32, v),
@@ -315,7 +318,7 @@ impl<'a> Emit<'a, '_> {
                 results,
                 args,
             } => {
-                let callee = &self.program.module.functions[*function as usize];
+                let callee = &self.module.functions[*function as usize];
                 if let Some(system) = callee.system() {
                     return self.system(system, results, args, i.site);
                 }
@@ -336,7 +339,7 @@ impl<'a> Emit<'a, '_> {
         args: &[Symbol],
         across: Vec<Reg>,
     ) -> Lowered<()> {
-        let callee = &self.program.module.functions[function];
+        let callee = &self.module.functions[function];
         let (mut results, mut args) = (results.iter(), args.iter());
         let mut places = Vec::new();
         for v in &callee.variables {
@@ -374,8 +377,7 @@ impl<'a> Emit<'a, '_> {
         let thread = self.thread;
         let site = self.site(site);
         self.put(site, offset_of!(Thread, site));
-        let renew = self.helper(super::operand::Helper::Renew);
-        let stop = self.call_helper(renew, &[thread])?;
+        let stop = self.call_helper(Helper::Renew, &[thread])?;
         let end = self.b.create_block();
         match live {
             Some(live) => {
@@ -501,7 +503,7 @@ impl<'a> Emit<'a, '_> {
         let Op::Call { function, .. } = op else {
             return 1;
         };
-        let body = &self.program.module.functions[*function as usize].body;
+        let body = &self.module.functions[*function as usize].body;
         let waits = body.iter().filter(|s| match s {
             Statement::Instruction(i) => i.op.waits() || i.op.observes(),
             Statement::Label(_) => false,

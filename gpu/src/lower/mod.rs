@@ -7,15 +7,17 @@
 //! - `function`: control flow, calls, resume points; `liveness`: what is kept at them; `registers`: and where;
 //! - `operand`: registers, constants, addresses;
 //! - `arithmetic`, `float`, `bits`, `convert`, `access`, `wait`: the instructions;
-//! - `system`: functions that the GPU provides.
-#![allow(unsafe_code)] // Makes functions of compiled code.
+//! - `system`: functions that the GPU provides; `helper`: those of the host;
+//! - `code`: what results, and its form on disk.
 
 mod access;
 mod arithmetic;
 mod bits;
+mod code;
 mod convert;
 mod float;
 mod function;
+mod helper;
 mod liveness;
 mod operand;
 mod registers;
@@ -25,13 +27,16 @@ mod wait;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
-use cranelift_jit::{JITBuilder, JITModule};
-use cranelift_module::Module as _;
+use cranelift_codegen::Context;
+use sha2::{Digest, Sha256};
 
-use crate::module::{Module, Site};
-use crate::schedule::Thread;
+pub use code::Code;
+pub(crate) use helper::helpers;
+
+use crate::module::{Module, Op, Statement};
 
 /// Why a kernel could not be compiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,57 +50,53 @@ pub struct CompileError {
     pub what: String,
 }
 
-type Entry = unsafe extern "C" fn(*mut Thread) -> u32;
+/// What code depends on: text, kernel, compiler and processor, as a hash.
+pub type CodeKey = [u8; 32];
 
-/// A compiled kernel.
+/// Where compiled code is kept, for other programs of this process, or for later processes.
+pub trait CodeStore: Send + Sync {
+    /// Code that was kept under this key.
+    fn find(&self, key: &CodeKey) -> Option<Arc<Code>>;
+    /// Keeps code.
+    fn keep(&self, key: &CodeKey, code: &Arc<Code>);
+}
+
+/// A compiled kernel with the places of its module's variables.
+#[derive(Debug)]
 pub struct Kernel {
-    /// Its name.
-    pub name: String,
-    /// Bytes of its parameters.
-    pub parameter_bytes: u32,
-    /// Bytes of static shared memory.
-    pub shared_bytes: u32,
-    /// Whether it uses dynamic shared memory.
-    pub dynamic_shared: bool,
-    /// Bytes of local memory of each thread.
-    pub local_bytes: u32,
-    /// Bytes of its machine code.
-    pub code_bytes: u32,
-    pub(crate) frame_words: u32,
-    pub(crate) entry: Entry,
-    pub(crate) sites: Vec<Site>,
-    /// Owns the code; an option, because freeing takes it.
-    code: Option<JITModule>,
+    pub(crate) code: Arc<Code>,
+    pub(crate) placement: Arc<Placement>,
 }
 
-// SAFETY: the code is read-only once compiled, and the module is only touched again when it is freed.
-unsafe impl Send for Kernel {}
-// SAFETY: as for Send.
-unsafe impl Sync for Kernel {}
+impl std::ops::Deref for Kernel {
+    type Target = Code;
 
-impl std::fmt::Debug for Kernel {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Kernel({})", self.name)
+    fn deref(&self) -> &Code {
+        &self.code
     }
 }
 
-impl Drop for Kernel {
-    fn drop(&mut self) {
-        if let Some(code) = self.code.take() {
-            // SAFETY: code runs only under a handle of the kernel, and this was the last one.
-            unsafe { code.free_memory() };
-        }
-    }
+/// Where things lie in GPU memory.
+#[derive(Debug)]
+pub(crate) struct Placement {
+    /// Address of each of the module's variables; not used for those in shared memory.
+    pub(crate) variables: Vec<u64>,
+    /// First address and bytes of the memory.
+    pub(crate) memory: (u64, u64),
 }
 
 /// A module at its place in GPU memory, whose kernels are compiled when they are first asked for.
-#[derive(Debug)]
 pub struct Program {
     module: Module,
-    /// Address of each of the module's variables; 0 for those in shared memory.
-    addresses: Vec<u64>,
-    memory: (u64, u64),
+    placement: Arc<Placement>,
+    store: Option<Arc<dyn CodeStore>>,
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Program({})", self.module.file)
+    }
 }
 
 impl Program {
@@ -108,9 +109,21 @@ impl Program {
         assert_eq!(addresses.len(), module.variables.len());
         Program {
             module,
-            addresses,
-            memory: (base, bytes),
+            placement: Arc::new(Placement {
+                variables: addresses,
+                memory: (base, bytes),
+            }),
+            store: None,
             kernels: Mutex::default(),
+        }
+    }
+
+    /// Takes code from this store, and keeps there what it compiles.
+    #[must_use]
+    pub fn with_store(self, store: Arc<dyn CodeStore>) -> Program {
+        Program {
+            store: Some(store),
+            ..self
         }
     }
 
@@ -128,53 +141,86 @@ impl Program {
         if let Some(k) = kernels.get(name) {
             return Ok(k.clone());
         }
-        let kernel = self.compile(name).map_err(|what| CompileError {
+        let code = self.code(name).map_err(|what| CompileError {
             file: self.module.file.to_string(),
             kernel: name.to_owned(),
             what,
         })?;
-        let kernel = Arc::new(kernel);
+        let kernel = Arc::new(Kernel {
+            code,
+            placement: self.placement.clone(),
+        });
         kernels.insert(name.to_owned(), kernel.clone());
         Ok(kernel)
     }
 
-    fn compile(&self, name: &str) -> Result<Kernel, String> {
+    /// From the store, or compiled.
+    fn code(&self, name: &str) -> Result<Arc<Code>, String> {
         let mut functions = self.module.functions.iter();
         let index = functions.position(|f| f.entry && f.defined && f.name == name);
         let index = index.ok_or("there is no such kernel")?;
-        let isa = host(self.module.functions[index].body.len())?;
-        let mut code = JITModule::new(JITBuilder::with_isa(
-            isa,
-            cranelift_module::default_libcall_names(),
-        ));
-        let mut context = code.make_context();
-        let lowered =
-            function::lower(self, index, &mut context.func, code.isa().frontend_config())?;
-        let id = code
-            .declare_anonymous_function(&context.func.signature)
-            .map_err(|e| e.to_string())?;
-        code.define_function(id, &mut context)
-            .map_err(|e| format!("{e:?}"))?;
-        let compiled = context.compiled_code();
-        let code_bytes = compiled.map_or(0, |c| c.code_buffer().len() as u32);
-        code.finalize_definitions().map_err(|e| e.to_string())?;
-        let at = code.get_finalized_function(id);
-        // SAFETY: compiled with this signature just now; the kernel keeps the module that owns it.
-        let entry = unsafe { std::mem::transmute::<*const u8, Entry>(at) };
-        let parameters = self.module.functions[index].parameters();
-        Ok(Kernel {
-            name: name.to_owned(),
-            parameter_bytes: parameters.last().map_or(0, |p| p.offset + p.bytes),
-            shared_bytes: lowered.shared_bytes,
-            dynamic_shared: lowered.dynamic_shared,
-            local_bytes: lowered.local_bytes,
-            code_bytes,
-            frame_words: lowered.frame_words,
-            entry,
-            sites: lowered.sites,
-            code: Some(code),
-        })
+        let isa = host(statements(&self.module, index))?;
+        let Some(store) = &self.store else {
+            return Ok(Arc::new(compile(&self.module, index, &isa)?));
+        };
+        let key = key(&self.module, name, &isa);
+        if let Some(code) = store.find(&key) {
+            return Ok(code);
+        }
+        let code = Arc::new(compile(&self.module, index, &isa)?);
+        store.keep(&key, &code);
+        Ok(code)
     }
+}
+
+fn compile(module: &Module, index: usize, isa: &OwnedTargetIsa) -> Result<Code, String> {
+    let mut context = Context::new();
+    let facts = function::lower(module, index, &mut context.func, &**isa)?;
+    let compiled = context
+        .compile(&**isa, &mut ControlPlane::default())
+        .map_err(|e| e.inner.to_string())?;
+    Code::new(&module.functions[index], facts, compiled)
+}
+
+/// Sources of this crate: code of another version of the compiler is not used.
+const COMPILER: &str = env!("RINGBELL_GPU_SOURCES");
+
+fn key(module: &Module, kernel: &str, isa: &OwnedTargetIsa) -> CodeKey {
+    let mut hash = Sha256::new();
+    hash.update(COMPILER);
+    hash.update(isa.triple().to_string());
+    hash.update(isa.flags().to_string());
+    for flag in isa.isa_flags() {
+        hash.update(flag.to_string());
+    }
+    hash.update(module.text_hash);
+    hash.update(kernel);
+    hash.finalize().into()
+}
+
+/// Statements of a function with those that it calls.
+fn statements(module: &Module, index: usize) -> usize {
+    let mut known = vec![None; module.functions.len()];
+    fn count(module: &Module, index: usize, known: &mut [Option<usize>]) -> usize {
+        if let Some(n) = known[index] {
+            return n;
+        }
+        // A function that calls itself counts once.
+        known[index] = Some(0);
+        let body = &module.functions[index].body;
+        let called = body.iter().map(|s| match s {
+            Statement::Instruction(i) => match i.op {
+                Op::Call { function, .. } => count(module, function as usize, known),
+                _ => 0,
+            },
+            Statement::Label(_) => 0,
+        });
+        let called: usize = called.fold(0, usize::saturating_add);
+        let n = called.saturating_add(body.len());
+        known[index] = Some(n);
+        n
+    }
+    count(module, index, &mut known)
 }
 
 /// Statements beyond which registers are allocated in one pass: half the time to compile, and half as much code again.

@@ -1,15 +1,13 @@
-//! Registers, constants, addresses of variables, predefined registers; helpers of the host.
+//! Registers, constants, addresses of variables, predefined registers.
 
 use std::mem::offset_of;
 
-use cranelift_codegen::ir::{
-    types, AbiParam, Endianness, InstBuilder, MemFlags, Signature, Type, Value,
-};
+use cranelift_codegen::ir::{types, Endianness, InstBuilder, MemFlags, Type, Value};
 
-use super::function::{Emit, Lowered};
+use super::function::Emit;
+use super::helper::Helper;
 use crate::module::{self, Operand, Reg, Space, Special, Symbol, Target};
-use crate::number;
-use crate::schedule::{self, BlockState, Thread};
+use crate::schedule::{BlockState, Thread};
 
 /// Where a variable of a function lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,30 +20,8 @@ pub(super) enum Place {
     Shared(u32),
     /// The begin of dynamic shared memory.
     Dynamic,
-    /// An address of GPU memory.
-    Global(u64),
-}
-
-/// Functions of the host, for compiled code.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Helper {
-    Check,
-    Refused,
-    Renew,
-    Now,
-    AddF32,
-    AddF64,
-    AddHalf,
-    AddHalves,
-    Increment,
-    Decrement,
-    Print,
-    AssertFail,
-    Math(extern "C" fn(f32) -> f32),
-    /// A [`number::Task`].
-    Float,
-    /// A [`number::Conversion`].
-    Convert,
+    /// A variable of the module in GPU memory, by its number.
+    Global(u32),
 }
 
 pub(super) fn clif(ty: module::Type) -> Type {
@@ -74,63 +50,6 @@ fn readonly() -> MemFlags {
 }
 
 impl Emit<'_, '_> {
-    pub(super) fn helper(&self, h: Helper) -> (Helper, usize) {
-        let at = match h {
-            Helper::Check => schedule::check as *const () as usize,
-            Helper::Refused => schedule::refused as *const () as usize,
-            Helper::Renew => schedule::renew as *const () as usize,
-            Helper::Now => schedule::now as *const () as usize,
-            Helper::AddF32 => schedule::add_f32 as *const () as usize,
-            Helper::AddF64 => schedule::add_f64 as *const () as usize,
-            Helper::AddHalf => schedule::add_half as *const () as usize,
-            Helper::AddHalves => schedule::add_halves as *const () as usize,
-            Helper::Increment => schedule::increment as *const () as usize,
-            Helper::Decrement => schedule::decrement as *const () as usize,
-            Helper::Print => schedule::vprintf as *const () as usize,
-            Helper::AssertFail => schedule::assert_fail as *const () as usize,
-            Helper::Math(f) => f as *const () as usize,
-            Helper::Float => number::float as *const () as usize,
-            Helper::Convert => number::convert as *const () as usize,
-        };
-        (h, at)
-    }
-
-    /// Calls a helper; those without a result answer with the first argument.
-    pub(super) fn call_helper(
-        &mut self,
-        (h, at): (Helper, usize),
-        args: &[Value],
-    ) -> Lowered<Value> {
-        let result = match h {
-            Helper::Check
-            | Helper::Renew
-            | Helper::AddHalf
-            | Helper::AddHalves
-            | Helper::Increment
-            | Helper::Decrement => Some(types::I32),
-            Helper::Now | Helper::Float | Helper::Convert | Helper::Print | Helper::AssertFail => {
-                Some(types::I64)
-            }
-            Helper::AddF32 | Helper::Math(_) => Some(types::F32),
-            Helper::AddF64 => Some(types::F64),
-            Helper::Refused => None,
-        };
-        let mut s = Signature::new(self.call_conv);
-        for a in args {
-            s.params.push(AbiParam::new(self.b.func.dfg.value_type(*a)));
-        }
-        s.returns.extend(result.map(AbiParam::new));
-        let s = self.b.import_signature(s);
-        let at = self.int(types::I64, at as i64);
-        let call = self.b.ins().call_indirect(s, at, args);
-        let results = self.b.inst_results(call);
-        results
-            .first()
-            .or(args.first())
-            .copied()
-            .ok_or_else(|| "a helper without result".to_owned())
-    }
-
     pub(super) fn register(&mut self, r: Reg) -> Value {
         self.read(self.frames.len() - 1, r)
     }
@@ -176,11 +95,11 @@ impl Emit<'_, '_> {
                 (f.places[i as usize], f.function.variables[i as usize].bytes)
             }
             Symbol::Module(i) => {
-                let program = self.program;
-                let v = &program.module.variables[i as usize];
+                let module = self.module;
+                let v = &module.variables[i as usize];
                 let place = match v.space {
                     Space::Shared => self.shared_place(None, i, v),
-                    _ => Place::Global(program.addresses[i as usize]),
+                    _ => Place::Global(i),
                 };
                 (place, v.bytes)
             }
@@ -207,7 +126,12 @@ impl Emit<'_, '_> {
                 let base = self.block_field(types::I64, offset_of!(BlockState, dynamic));
                 self.b.ins().iadd_imm(base, offset)
             }
-            Place::Global(at) => self.int(types::I64, (at as i64).wrapping_add(offset)),
+            Place::Global(i) => {
+                let table = self.block_field(types::I64, offset_of!(BlockState, variables));
+                let at = i as i32 * 8;
+                let at = self.b.ins().load(types::I64, readonly(), table, at);
+                self.b.ins().iadd_imm(at, offset)
+            }
         }
     }
 
@@ -342,9 +266,8 @@ impl Emit<'_, '_> {
             | Special::GlobalTimer
             | Special::GlobalTimerLo
             | Special::GlobalTimerHi => {
-                let now = self.helper(Helper::Now);
                 let thread = self.thread;
-                let v = self.call_helper(now, &[thread]).unwrap_or(thread);
+                let v = self.call_helper(Helper::Now, &[thread]).unwrap_or(thread);
                 match s {
                     Special::GlobalTimerHi => self.b.ins().ushr_imm(v, 32),
                     _ => v,

@@ -5,7 +5,8 @@ use std::mem::offset_of;
 use cranelift_codegen::ir::{types, InstBuilder, MemFlags, Value};
 
 use super::function::{Emit, Lowered};
-use super::operand::{Helper, Place};
+use super::helper::Helper;
+use super::operand::Place;
 use crate::module::{Address, Base, Site, Symbol, System};
 use crate::schedule::{why, Thread};
 
@@ -18,15 +19,13 @@ impl Emit<'_, '_> {
         args: &[Symbol],
         site: Site,
     ) -> Lowered<bool> {
-        let (base, len) = self.program_memory();
-        let [base, len] = [base, len].map(|v| self.int(types::I64, v as i64));
+        let (base, len) = self.gpu_memory();
         let (thread, place) = (self.thread, self.site(site));
         match (system, args, results) {
             (System::Print, [format, list], [result]) => {
                 let [format, list] = [format, list].map(|s| self.argument(*s, 8));
-                let helper = self.helper(Helper::Print);
                 let args = [thread, format?, list?, place, base, len];
-                let v = self.call_helper(helper, &args)?;
+                let v = self.call_helper(Helper::Print, &args)?;
                 self.unless_unreadable(v);
                 let v = self.b.ins().ireduce(types::I32, v);
                 if !matches!(self.place(*result).0, Place::Local(_)) {
@@ -40,9 +39,8 @@ impl Emit<'_, '_> {
                 let words = [message, file, function].map(|s| self.argument(*s, 8));
                 let [message, file, function] = words;
                 let line = self.argument(*line, 4)?;
-                let helper = self.helper(Helper::AssertFail);
                 let args = [thread, message?, file?, line, function?, place, base, len];
-                let v = self.call_helper(helper, &args)?;
+                let v = self.call_helper(Helper::AssertFail, &args)?;
                 self.unless_unreadable(v);
                 self.put(place, offset_of!(Thread, site));
                 self.leave(why::ASSERTION);

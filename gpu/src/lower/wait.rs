@@ -5,7 +5,8 @@ use std::mem::offset_of;
 use cranelift_codegen::ir::{types, InstBuilder, MemFlags, Value};
 
 use super::function::{Emit, Lowered};
-use super::operand::{clif, Helper};
+use super::helper::Helper;
+use super::operand::clif;
 use crate::module::{BarrierOp, Instruction, Op, Operand, Reg, WarpOp};
 use crate::schedule::{self, why, BlockState, Thread};
 
@@ -74,9 +75,8 @@ impl Emit<'_, '_> {
             Op::Sleep { ns } => {
                 let ns = self.value(ns, types::I32);
                 let ns = self.cast(ns, types::I64, false);
-                let now = self.helper(Helper::Now);
                 let thread = self.thread;
-                let now = self.call_helper(now, &[thread])?;
+                let now = self.call_helper(Helper::Now, &[thread])?;
                 let until = self.b.ins().iadd(now, ns);
                 self.put(until, offset_of!(Thread, address));
                 self.wait(why::SLEEP, live, &written);

@@ -22,6 +22,8 @@ pub struct Module {
     pub functions: Vec<Function>,
     /// Names of source files, by the number of `.file` (§11.5.4).
     pub(crate) sources: Vec<(u32, String)>,
+    /// SHA-256 of the text.
+    pub(crate) text_hash: [u8; 32],
 }
 
 impl Module {

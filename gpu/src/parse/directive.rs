@@ -29,6 +29,7 @@ pub(super) fn module(file: &str, tokens: Vec<Token<'_>>) -> Result<Module, Refus
         variables: Vec::new(),
         functions: Vec::new(),
         sources: Vec::new(),
+        text_hash: [0; 32],
     };
     if r.peek() != ".version" {
         return Err(r.unexpected("`.version`, with which PTX begins"));

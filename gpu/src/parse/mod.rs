@@ -21,6 +21,8 @@ mod lexer;
 mod operand;
 mod reader;
 
+use sha2::{Digest, Sha256};
+
 use crate::module::Module;
 
 /// Why a text was refused.
@@ -52,5 +54,7 @@ pub fn parse(file: &str, text: &str) -> Result<Module, ParseError> {
         what,
     };
     let tokens = lexer::tokens(text).map_err(refuse)?;
-    directive::module(file, tokens).map_err(refuse)
+    let mut module = directive::module(file, tokens).map_err(refuse)?;
+    module.text_hash = Sha256::digest(text).into();
+    Ok(module)
 }

@@ -32,6 +32,12 @@ pub(crate) struct Thread {
     pub(crate) local: *mut u8,
     /// Registers that live over a wait.
     pub(crate) frame: *mut u64,
+    /// Where GPU memory begins.
+    pub(crate) memory: u64,
+    /// Its bytes, and how many items of 2, 4, 8 and 16 bytes it has.
+    pub(crate) items: [u64; 5],
+    /// Addresses of functions of the host.
+    pub(crate) helpers: *const usize,
     pub(crate) tid: [u32; 3],
     pub(crate) lane: u32,
     /// Number of the resume point; 0 is the start.
@@ -70,6 +76,8 @@ pub(crate) struct BlockState {
     pub(crate) live: [u32; 32],
     pub(crate) parameter_bytes: u32,
     pub(crate) local_bytes: u32,
+    /// Addresses of the module's variables.
+    pub(crate) variables: *const u64,
     pub(crate) surroundings: *const Surroundings<'static>,
 }
 

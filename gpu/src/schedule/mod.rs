@@ -18,7 +18,7 @@ pub(crate) use helpers::*;
 pub use print::Output;
 pub(crate) use warp::code;
 
-use crate::lower::Kernel;
+use crate::lower::{self, Kernel};
 use crate::memory::{Clock, Memory};
 use crate::module::Site;
 
@@ -122,6 +122,7 @@ pub struct Block {
     _locals: Vec<u128>,
     _frames: Vec<u64>,
     _parameters: Arc<[u128]>,
+    _helpers: Box<[usize]>,
     live: u32,
     output: Arc<dyn Output>,
 }
@@ -179,7 +180,7 @@ impl Block {
     pub fn new(kernel: Arc<Kernel>, shape: Shape, parameters: Arc<[u128]>) -> Block {
         let n = shape.block.iter().map(|n| *n as usize).product::<usize>();
         assert!(n > 0 && n <= 1024, "a block has 1 to 1,024 threads");
-        assert!(parameters.len() * 16 >= kernel.parameter_bytes as usize);
+        assert!(parameters.len() * 16 >= kernel.parameter_bytes() as usize);
         let dynamic = kernel.shared_bytes.next_multiple_of(16);
         let shared_bytes = u64::from(dynamic) + u64::from(shape.dynamic_shared);
         // 16 more, so that an empty memory has an address of its own.
@@ -188,6 +189,7 @@ impl Block {
         let mut frames = vec![0u64; words * n + 1];
         let units = (kernel.local_bytes as usize).div_ceil(16);
         let mut locals = vec![0u128; units * n + 1];
+        let helpers: Box<[usize]> = Box::new(lower::helpers());
         let state = Box::new(BlockState {
             parameters: parameters.as_ptr().cast(),
             shared: shared.as_mut_ptr().cast(),
@@ -197,17 +199,22 @@ impl Block {
             ntid: shape.block,
             nctaid: shape.grid,
             live: [0; 32],
-            parameter_bytes: kernel.parameter_bytes,
+            parameter_bytes: kernel.parameter_bytes(),
             local_bytes: kernel.local_bytes,
+            variables: kernel.placement.variables.as_ptr(),
             surroundings: std::ptr::null(),
         });
         let [x, y, _] = shape.block;
+        let (memory, memory_bytes) = kernel.placement.memory;
         let threads = (0..n).map(|i| {
             let u = i as u32;
             Thread {
                 block: &raw const *state,
                 local: locals.as_mut_ptr().wrapping_add(i * units).cast(),
                 frame: frames.as_mut_ptr().wrapping_add(i * words),
+                memory,
+                items: std::array::from_fn(|n| memory_bytes >> n),
+                helpers: helpers.as_ptr(),
                 tid: [u % x, u / x % y, u / (x * y)],
                 lane: u % 32,
                 state: 0,
@@ -234,6 +241,7 @@ impl Block {
             _locals: locals,
             _frames: frames,
             _parameters: parameters,
+            _helpers: helpers,
             live: 0,
             output: Arc::new(print::StandardOutput),
         }
@@ -304,6 +312,7 @@ impl Block {
     /// Runs the lanes of a warp as long as they can; whether one ended or passed a warp operation.
     fn run_warp(&mut self, w: usize) -> Result<bool, Box<Fault>> {
         let range = w * 32..((w + 1) * 32).min(self.threads.len());
+        let entry = self.kernel.entry();
         let mut moved = false;
         loop {
             let mut waits = false;
@@ -314,7 +323,7 @@ impl Block {
                     if (*t).why != why::RUNNABLE {
                         continue;
                     }
-                    (*t).why = (self.kernel.entry)(t);
+                    (*t).why = entry(t);
                     (*t).why
                 };
                 match left {

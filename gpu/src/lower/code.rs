@@ -1,0 +1,243 @@
+//! Machine code of a kernel, which runs in any process of this host, and its form on disk.
+#![allow(unsafe_code)] // Makes a function of bytes.
+
+use cranelift_codegen::binemit::Reloc;
+use cranelift_codegen::ir::{ExternalName, LibCall};
+use cranelift_codegen::CompiledCode;
+use memmap2::{Mmap, MmapMut};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::function::Facts;
+use crate::module::{Function, Parameter, Site};
+use crate::schedule::Thread;
+
+pub(crate) type Entry = unsafe extern "C" fn(*mut Thread) -> u32;
+
+/// A kernel's machine code, and what a launch must know.
+#[derive(Debug)]
+pub struct Code {
+    /// The kernel's name.
+    pub name: String,
+    /// Its parameters.
+    pub parameters: Vec<Parameter>,
+    /// Most threads of a block, if the text says so.
+    pub max_threads: Option<u32>,
+    /// Bytes of static shared memory.
+    pub shared_bytes: u32,
+    /// Whether it uses dynamic shared memory.
+    pub dynamic_shared: bool,
+    /// Bytes of local memory of each thread.
+    pub local_bytes: u32,
+    pub(crate) frame_words: u32,
+    pub(crate) sites: Vec<Site>,
+    calls: Vec<Call>,
+    image: Mmap,
+}
+
+/// The head of the form on disk. Parameters, sites, calls, name and code follow.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Head {
+    magic: [u8; 8],
+    max_threads: u32,
+    shared_bytes: u32,
+    dynamic_shared: u32,
+    local_bytes: u32,
+    frame_words: u32,
+    parameters: u32,
+    sites: u32,
+    calls: u32,
+    name_bytes: u32,
+    code_bytes: u32,
+}
+
+const MAGIC: [u8; 8] = *b"rb-code1";
+
+/// Bytes and offset.
+type Pair = [u32; 2];
+
+/// A line of the text; number of a source file and 1, or 0; line in it.
+type Place = [u32; 3];
+
+/// A call of a function that the processor lacks as an instruction: where its address stands, and which it is.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Call {
+    at: u32,
+    function: u32,
+}
+
+/// Such functions, by number.
+const CALLS: [(LibCall, fn() -> usize); 10] = [
+    (LibCall::CeilF32, || ceil32 as *const () as usize),
+    (LibCall::CeilF64, || ceil64 as *const () as usize),
+    (LibCall::FloorF32, || floor32 as *const () as usize),
+    (LibCall::FloorF64, || floor64 as *const () as usize),
+    (LibCall::TruncF32, || trunc32 as *const () as usize),
+    (LibCall::TruncF64, || trunc64 as *const () as usize),
+    (LibCall::NearestF32, || nearest32 as *const () as usize),
+    (LibCall::NearestF64, || nearest64 as *const () as usize),
+    (LibCall::FmaF32, || fma32 as *const () as usize),
+    (LibCall::FmaF64, || fma64 as *const () as usize),
+];
+
+macro_rules! functions {
+    ($($name:ident = $float:ty, $f:ident($($a:ident),*));+ $(;)?) => {
+        $(extern "C" fn $name(x: $float $(, $a: $float)*) -> $float { x.$f($($a),*) })+
+    };
+}
+functions! {
+    ceil32 = f32, ceil();
+    ceil64 = f64, ceil();
+    floor32 = f32, floor();
+    floor64 = f64, floor();
+    trunc32 = f32, trunc();
+    trunc64 = f64, trunc();
+    nearest32 = f32, round_ties_even();
+    nearest64 = f64, round_ties_even();
+    fma32 = f32, mul_add(a, b);
+    fma64 = f64, mul_add(a, b);
+}
+
+impl Code {
+    pub(super) fn new(f: &Function, facts: Facts, compiled: &CompiledCode) -> Result<Code, String> {
+        let mut calls = Vec::new();
+        for r in compiled.buffer.relocs() {
+            use cranelift_codegen::FinalizedRelocTarget as Target;
+            let number = match &r.target {
+                Target::ExternalName(ExternalName::LibCall(c)) => {
+                    CALLS.iter().position(|(known, _)| known == c)
+                }
+                _ => None,
+            };
+            match (r.kind, number) {
+                (Reloc::Abs8, Some(n)) => calls.push(Call {
+                    at: r.offset,
+                    function: n as u32,
+                }),
+                _ => return Err(format!("the code needs {:?}", r.target)),
+            }
+        }
+        Ok(Code {
+            name: f.name.clone(),
+            parameters: f.parameters(),
+            max_threads: f.max_threads,
+            shared_bytes: facts.shared_bytes,
+            dynamic_shared: facts.dynamic_shared,
+            local_bytes: facts.local_bytes,
+            frame_words: facts.frame_words,
+            sites: facts.sites,
+            image: map(compiled.code_buffer(), &calls).map_err(|e| e.to_string())?,
+            calls,
+        })
+    }
+
+    /// Bytes of the parameters.
+    pub fn parameter_bytes(&self) -> u32 {
+        self.parameters.last().map_or(0, |p| p.offset + p.bytes)
+    }
+
+    /// Bytes of machine code.
+    pub fn code_bytes(&self) -> usize {
+        self.image.len()
+    }
+
+    pub(crate) fn entry(&self) -> Entry {
+        // SAFETY: the image begins with the function, which was compiled with this signature; it stays mapped while
+        // the value lives, and threads run only under a handle of it.
+        unsafe { std::mem::transmute::<*const u8, Entry>(self.image.as_ptr()) }
+    }
+
+    /// The form on disk, for [`Code::from_bytes`].
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let head = Head {
+            magic: MAGIC,
+            max_threads: self.max_threads.unwrap_or(0),
+            shared_bytes: self.shared_bytes,
+            dynamic_shared: u32::from(self.dynamic_shared),
+            local_bytes: self.local_bytes,
+            frame_words: self.frame_words,
+            parameters: self.parameters.len() as u32,
+            sites: self.sites.len() as u32,
+            calls: self.calls.len() as u32,
+            name_bytes: self.name.len() as u32,
+            code_bytes: self.image.len() as u32,
+        };
+        let parameters = self.parameters.iter().map(|p| [p.bytes, p.offset]);
+        let sites = self.sites.iter().map(|s| {
+            let (file, line) = s.source.map_or((0, 0), |(f, l)| (f + 1, l));
+            [s.line, file, line]
+        });
+        let mut bytes = head.as_bytes().to_vec();
+        bytes.extend_from_slice(parameters.collect::<Vec<Pair>>().as_bytes());
+        bytes.extend_from_slice(sites.collect::<Vec<Place>>().as_bytes());
+        bytes.extend_from_slice(self.calls.as_bytes());
+        bytes.extend_from_slice(self.name.as_bytes());
+        bytes.extend_from_slice(&self.image);
+        bytes
+    }
+
+    /// Code that [`Code::to_bytes`] has written; `None` for bytes of another form. Running it is as safe as the bytes are
+    /// its own: they must come from a place that this user alone can write.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Code> {
+        let (head, rest) = Head::ref_from_prefix(bytes).ok()?;
+        if head.magic != MAGIC {
+            return None;
+        }
+        let (parameters, rest) =
+            <[Pair]>::ref_from_prefix_with_elems(rest, head.parameters as usize).ok()?;
+        let (sites, rest) =
+            <[Place]>::ref_from_prefix_with_elems(rest, head.sites as usize).ok()?;
+        let (calls, rest) = <[Call]>::ref_from_prefix_with_elems(rest, head.calls as usize).ok()?;
+        let (name, code) = rest.split_at_checked(head.name_bytes as usize)?;
+        let known = |c: &Call| {
+            (c.function as usize) < CALLS.len()
+                && c.at.checked_add(8).is_some_and(|e| e <= head.code_bytes)
+        };
+        if code.is_empty() || code.len() != head.code_bytes as usize || !calls.iter().all(known) {
+            return None;
+        }
+        let parameters = parameters.iter();
+        let sites = sites.iter();
+        Some(Code {
+            name: std::str::from_utf8(name).ok()?.to_owned(),
+            parameters: parameters
+                .map(|&[bytes, offset]| Parameter { bytes, offset })
+                .collect(),
+            max_threads: Some(head.max_threads).filter(|n| *n > 0),
+            shared_bytes: head.shared_bytes,
+            dynamic_shared: head.dynamic_shared != 0,
+            local_bytes: head.local_bytes,
+            frame_words: head.frame_words,
+            sites: sites
+                .map(|&[line, file, at]| Site {
+                    line,
+                    source: file.checked_sub(1).map(|f| (f, at)),
+                })
+                .collect(),
+            image: map(code, calls).ok()?,
+            calls: calls.to_vec(),
+        })
+    }
+}
+
+/// Memory that can be executed and no longer written.
+fn map(code: &[u8], calls: &[Call]) -> std::io::Result<Mmap> {
+    let mut image = MmapMut::map_anon(code.len())?;
+    image.copy_from_slice(code);
+    for c in calls {
+        let address = CALLS[c.function as usize].1();
+        image[c.at as usize..][..8].copy_from_slice(&address.to_ne_bytes());
+    }
+    let image = image.make_exec()?;
+    #[cfg(target_arch = "aarch64")]
+    {
+        extern "C" {
+            /// Of the compiler's run-time library: instructions are fetched anew.
+            fn __clear_cache(begin: *const u8, end: *const u8);
+        }
+        // SAFETY: the range is that of the mapping.
+        unsafe { __clear_cache(image.as_ptr(), image.as_ptr().add(image.len())) };
+    }
+    Ok(image)
+}
