@@ -133,8 +133,14 @@ impl Emit<'_, '_> {
         if let Some(v) = self.known(&a.at, bytes)? {
             return Ok(v);
         }
-        let Address { base, offset } = a.at;
-        let v = match base {
+        let v = self.raw_address(&a.at);
+        self.permitted(a.space, v, bytes, store, site)
+    }
+
+    /// An address in its own space, unchecked.
+    pub(super) fn raw_address(&mut self, at: &Address) -> Value {
+        let Address { base, offset } = *at;
+        match base {
             Base::Reg(r) => {
                 let v = self.register(r);
                 let v = self.cast(v, types::I64, false);
@@ -142,9 +148,20 @@ impl Emit<'_, '_> {
             }
             Base::Symbol(s) => self.address_of(s, offset),
             Base::Absolute => self.int(types::I64, offset),
-        };
+        }
+    }
+
+    /// The host's address of an address in a space, which was found to be allowed.
+    pub(super) fn permitted(
+        &mut self,
+        space: Space,
+        v: Value,
+        bytes: u32,
+        store: bool,
+        site: Site,
+    ) -> Lowered<Value> {
         let mark = if store { STORE } else { 0 };
-        match a.space {
+        match space {
             Space::Shared => {
                 let len = self.block_field(types::I64, offset_of!(BlockState, shared_bytes));
                 self.inside(v, len, bytes, bytes | mark | SHARED, site)?;

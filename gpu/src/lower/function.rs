@@ -325,6 +325,7 @@ impl<'a> Emit<'a, '_> {
                 let across = live.behind(at).unwrap_or(&[]).to_vec();
                 self.call(*function as usize, results, args, across)?;
             }
+            Op::Async(op) => self.asynchronous(op, i.site, live.behind(at).unwrap_or(&[]))?,
             op if op.waits() => self.waiting(i, live.behind(at).unwrap_or(&[]))?,
             _ => self.plain(i)?,
         }

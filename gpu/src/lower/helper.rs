@@ -34,10 +34,21 @@ pub(super) enum Helper {
     Float,
     /// A [`number::Conversion`].
     Convert,
+    PhaseInit,
+    PhaseExpect,
+    PhaseComplete,
+    PhaseArrive,
+    PhaseDrop,
+    PhaseTest,
+    PhaseParity,
+    PhasePending,
+    Bulk,
+    BarrierArrive,
+    ClusterArrive,
 }
 
 /// Addresses in the order of [`Helper`].
-pub(crate) fn helpers() -> [usize; 19] {
+pub(crate) fn helpers() -> [usize; 30] {
     [
         schedule::check as *const () as usize,
         schedule::refused as *const () as usize,
@@ -58,6 +69,17 @@ pub(crate) fn helpers() -> [usize; 19] {
         schedule::tanh as *const () as usize,
         number::float as *const () as usize,
         number::convert as *const () as usize,
+        schedule::phase_init as *const () as usize,
+        schedule::phase_expect as *const () as usize,
+        schedule::phase_complete as *const () as usize,
+        schedule::phase_arrive as *const () as usize,
+        schedule::phase_drop as *const () as usize,
+        schedule::phase_test as *const () as usize,
+        schedule::phase_parity as *const () as usize,
+        schedule::phase_pending as *const () as usize,
+        schedule::bulk as *const () as usize,
+        schedule::barrier_arrive as *const () as usize,
+        schedule::cluster_arrive as *const () as usize,
     ]
 }
 
@@ -70,9 +92,20 @@ impl Helper {
             | Helper::AddHalves
             | Helper::Increment
             | Helper::Decrement => Some(types::I32),
-            Helper::Now | Helper::Float | Helper::Convert | Helper::Print | Helper::AssertFail => {
-                Some(types::I64)
-            }
+            Helper::Now
+            | Helper::Float
+            | Helper::Convert
+            | Helper::Print
+            | Helper::AssertFail
+            | Helper::PhaseInit
+            | Helper::PhaseExpect
+            | Helper::PhaseComplete
+            | Helper::PhaseArrive
+            | Helper::PhaseDrop
+            | Helper::PhaseTest
+            | Helper::PhaseParity
+            | Helper::PhasePending
+            | Helper::Bulk => Some(types::I64),
             Helper::AddF32
             | Helper::Ex2
             | Helper::Lg2
@@ -80,7 +113,7 @@ impl Helper {
             | Helper::Cos
             | Helper::Tanh => Some(types::F32),
             Helper::AddF64 => Some(types::F64),
-            Helper::Refused => None,
+            Helper::Refused | Helper::BarrierArrive | Helper::ClusterArrive => None,
         }
     }
 }

@@ -6,12 +6,13 @@
 //!
 //! - `function`: control flow, calls, resume points; `liveness`: what is kept at them; `registers`: and where;
 //! - `operand`: registers, constants, addresses;
-//! - `arithmetic`, `float`, `bits`, `convert`, `access`, `wait`: the instructions;
+//! - `arithmetic`, `float`, `bits`, `convert`, `access`, `asynchronous`, `wait`: the instructions;
 //! - `system`: functions that the GPU provides; `helper`: those of the host;
 //! - `code`: what results, and its form on disk.
 
 mod access;
 mod arithmetic;
+mod asynchronous;
 mod bits;
 mod code;
 mod convert;

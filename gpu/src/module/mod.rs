@@ -1,10 +1,12 @@
 //! A module in typed form: variables, functions, instructions.
 
+mod asynchronous;
 mod op;
 mod types;
 
 use std::sync::Arc;
 
+pub(crate) use asynchronous::{AsyncOp, PhaseOp, Place};
 pub(crate) use op::*;
 pub(crate) use types::Space;
 pub use types::Type;

@@ -1,5 +1,6 @@
 //! Instructions in typed form. The parser makes them, and refuses what is not among them.
 
+use super::asynchronous::AsyncOp;
 use super::types::{Space, Type};
 
 /// A register of a function: an index into `Function::registers`.
@@ -287,6 +288,24 @@ pub(crate) enum AtomicOp {
     Cas,
 }
 
+impl AtomicOp {
+    pub(crate) fn named(name: &str) -> Option<AtomicOp> {
+        Some(match name {
+            "add" => AtomicOp::Add,
+            "exch" => AtomicOp::Exch,
+            "min" => AtomicOp::Min,
+            "max" => AtomicOp::Max,
+            "and" => AtomicOp::And,
+            "or" => AtomicOp::Or,
+            "xor" => AtomicOp::Xor,
+            "inc" => AtomicOp::Inc,
+            "dec" => AtomicOp::Dec,
+            "cas" => AtomicOp::Cas,
+            _ => return None,
+        })
+    }
+}
+
 /// What a barrier returns (§9.7.13.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BarrierOp {
@@ -529,6 +548,7 @@ pub(crate) enum Op {
     Sleep {
         ns: Operand,
     },
+    Async(AsyncOp),
     /// A hint.
     Nothing,
 }
@@ -536,10 +556,11 @@ pub(crate) enum Op {
 impl Op {
     /// Whether a thread may wait here, so that its registers must be kept.
     pub(crate) fn waits(&self) -> bool {
-        matches!(
-            self,
-            Op::Barrier { .. } | Op::Warp { .. } | Op::Sleep { .. }
-        )
+        match self {
+            Op::Barrier { .. } | Op::Warp { .. } | Op::Sleep { .. } => true,
+            Op::Async(op) => op.waits(),
+            _ => false,
+        }
     }
 
     /// The labels that it branches to.
@@ -554,6 +575,7 @@ impl Op {
         match self {
             Op::Load { access, .. } => access.order != MemoryOrder::Weak,
             Op::Atomic { to, .. } => to.is_some(),
+            Op::Async(op) => op.observes(),
             _ => false,
         }
     }
@@ -616,6 +638,7 @@ impl Op {
                 each(&[*mask]);
             }
             Op::Sleep { ns } => each(&[*ns]),
+            Op::Async(op) => op.reads(f),
             Op::Fence { .. }
             | Op::Branch { .. }
             | Op::Call { .. }
@@ -635,6 +658,7 @@ impl Op {
             Op::Warp { to, second, .. } => {
                 [to, second].into_iter().flatten().for_each(|r| f(*r));
             }
+            Op::Async(op) => op.writes(f),
             Op::Move { to, .. }
             | Op::Pack { to, .. }
             | Op::Select { to, .. }

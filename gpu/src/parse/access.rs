@@ -77,22 +77,7 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
             hints(form);
             let keeps = form.flag("noftz");
             let space = space(form);
-            let op = form.take(|p| {
-                Some(match p {
-                    "add" => AtomicOp::Add,
-                    "exch" => AtomicOp::Exch,
-                    "min" => AtomicOp::Min,
-                    "max" => AtomicOp::Max,
-                    "and" => AtomicOp::And,
-                    "or" => AtomicOp::Or,
-                    "xor" => AtomicOp::Xor,
-                    "inc" => AtomicOp::Inc,
-                    "dec" => AtomicOp::Dec,
-                    "cas" => AtomicOp::Cas,
-                    _ => return None,
-                })
-            });
-            let op = op.ok_or_else(|| form.refuse())?;
+            let op = form.take(AtomicOp::named).ok_or_else(|| form.refuse())?;
             let ty = form.ty()?;
             let first = usize::from(returns);
             let values = if op == AtomicOp::Cas { 2 } else { 1 };
@@ -132,6 +117,14 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
                 _ => None,
             });
             form.drop_all(|p| is_scope(p) || (membar && p == "gl"));
+            // Accesses of all proxies are the same here (§8.1). Descriptors of tensors are not there.
+            let proxy = form.flag("proxy");
+            form.drop_all(|p| {
+                p == "mbarrier_init"
+                    || p.starts_with("sync_restrict::")
+                    || proxy && (p == "alias" || p.starts_with("async"))
+            });
+            form.drop_all(|p| proxy && matches!(p, "global" | "shared::cta" | "shared::cluster"));
             // `membar` is `fence.sc`, and `fence` is so by default (§9.7.13.4).
             Op::Fence {
                 order: order.unwrap_or(MemoryOrder::SeqCst),
@@ -172,7 +165,7 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
     }))
 }
 
-fn is_scope(part: &str) -> bool {
+pub(super) fn is_scope(part: &str) -> bool {
     matches!(part, "cta" | "cluster" | "gpu" | "sys")
 }
 
@@ -195,7 +188,7 @@ fn order(form: &mut Form<'_>) -> MemoryOrder {
 }
 
 /// Cache operators and eviction priorities (§9.7.9.1, §9.7.9.2).
-fn hints(form: &mut Form<'_>) {
+pub(super) fn hints(form: &mut Form<'_>) {
     form.drop_all(|p| {
         matches!(
             p,

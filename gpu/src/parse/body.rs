@@ -6,7 +6,7 @@ use super::directive::{variable, Names};
 use super::form::Form;
 use super::operand::{arg, Arg};
 use super::reader::Reader;
-use super::{access, arithmetic, control, convert, half, Refusal, MOST};
+use super::{access, arithmetic, asynchronous, control, convert, half, Refusal, MOST};
 use crate::module::{
     Function, Instruction, Label, Module, Op, Reg, Site, Space, Statement, Symbol, Type,
 };
@@ -306,6 +306,9 @@ fn decode(
     }
     if decoded.is_none() {
         decoded = access::decode(&mut form, args)?;
+    }
+    if decoded.is_none() {
+        decoded = asynchronous::decode(&mut form, args, f)?;
     }
     if decoded.is_none() {
         decoded = control::decode(&mut form, args, f, scope)?;

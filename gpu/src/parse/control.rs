@@ -191,6 +191,22 @@ pub(super) fn decode(
             form.drop_all(|p| matches!(p, "launch_dependents" | "wait"));
             Op::Nothing
         }
+        // The only block of the cluster (§9.7.9.23, §9.7.9.24).
+        "mapa" | "getctarank" => {
+            let map = base == "mapa";
+            let want = if map { 3 } else { 2 };
+            arity(want, want)?;
+            form.flag("shared::cluster");
+            let ty = form.ty()?;
+            if !matches!(ty, Type::U32 | Type::U64) {
+                return Err(form.refuse());
+            }
+            Op::Move {
+                ty: if map { ty } else { Type::U32 },
+                to: args[0].target(line)?,
+                from: if map { o(1)? } else { Operand::Int(0) },
+            }
+        }
         "setmaxnreg" | "pmevent" => return Err(form.refuse()),
         _ => return Ok(None),
     }))

@@ -5,12 +5,13 @@
 //! - `body`: a function's registers, variables, labels and instructions;
 //! - `operand`: what an instruction names;
 //! - `form`: the parts of an opcode, of which none may be left over;
-//! - `arithmetic`, `half`, `convert`, `access`, `control`: instructions to [`Op`](crate::module::Op).
+//! - `arithmetic`, `half`, `convert`, `access`, `asynchronous`, `control`: instructions to [`Op`](crate::module::Op).
 //!
 //! What is not implemented is refused here, with file, line and instruction. A module that was read can be compiled.
 
 mod access;
 mod arithmetic;
+mod asynchronous;
 mod body;
 mod control;
 mod convert;

@@ -20,6 +20,8 @@ pub(crate) mod why {
     /// The launch is to end.
     pub(crate) const STOPPED: u32 = 8;
     pub(crate) const ASSERTION: u32 = 9;
+    /// At `barrier.cluster.wait`.
+    pub(crate) const CLUSTER: u32 = 10;
 }
 
 /// Back edges that a thread passes before it lets others run.
@@ -59,6 +61,8 @@ pub(crate) struct Thread {
     pub(crate) bytes: u32,
     /// Address of a refused access, or when a sleep ends.
     pub(crate) address: u64,
+    /// Number of the cluster's barrier at which it has arrived.
+    pub(crate) cluster: u32,
 }
 
 /// What the threads of a block share.
@@ -78,6 +82,10 @@ pub(crate) struct BlockState {
     pub(crate) local_bytes: u32,
     /// Addresses of the module's variables.
     pub(crate) variables: *const u64,
+    /// Arrivals at each barrier by `bar.arrive`, and how many threads it is for.
+    pub(crate) arrived: [[AtomicU32; 2]; 16],
+    /// Arrivals at the cluster's barrier, and its number.
+    pub(crate) cluster: [AtomicU32; 2],
     pub(crate) surroundings: *const Surroundings<'static>,
 }
 

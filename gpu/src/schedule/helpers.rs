@@ -77,6 +77,30 @@ pub(crate) unsafe extern "C" fn now(t: *mut Thread) -> u64 {
     unsafe { surroundings(t).clock.now_ns() }
 }
 
+/// `bar.arrive` (§9.7.13.1).
+///
+/// # Safety
+/// `t` is the running thread.
+pub(crate) unsafe extern "C" fn barrier_arrive(t: *mut Thread, id: u32, count: u32) {
+    // SAFETY: the caller's contract; the block outlives its threads.
+    let [arrived, of] = unsafe { &(*(*t).block).arrived[id as usize & 15] };
+    arrived.fetch_add(1, Ordering::Relaxed);
+    of.store(count, Ordering::Relaxed);
+}
+
+/// `barrier.cluster.arrive` (§9.7.13.3).
+///
+/// # Safety
+/// `t` is the running thread.
+pub(crate) unsafe extern "C" fn cluster_arrive(t: *mut Thread) {
+    // SAFETY: the caller's contract; the block outlives its threads.
+    unsafe {
+        let [arrived, number] = &(*(*t).block).cluster;
+        arrived.fetch_add(1, Ordering::Relaxed);
+        (*t).cluster = number.load(Ordering::Relaxed);
+    }
+}
+
 macro_rules! add_float {
     ($name:ident, $float:ty, $atomic:ty) => {
         /// # Safety

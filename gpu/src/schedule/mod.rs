@@ -5,16 +5,20 @@
 //! each thread of each resident block gets on.
 #![allow(unsafe_code)] // Calls compiled code, and hands it memory of the block.
 
+mod bulk;
 mod context;
 mod helpers;
+mod phase;
 mod print;
 mod warp;
 
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
+pub(crate) use bulk::{bulk, Transfer};
 pub(crate) use context::{why, BlockState, Surroundings, Thread, BUDGET};
 pub(crate) use helpers::*;
+pub(crate) use phase::*;
 pub use print::Output;
 pub(crate) use warp::code;
 
@@ -202,6 +206,8 @@ impl Block {
             parameter_bytes: kernel.parameter_bytes(),
             local_bytes: kernel.local_bytes,
             variables: kernel.placement.variables.as_ptr(),
+            arrived: Default::default(),
+            cluster: Default::default(),
             surroundings: std::ptr::null(),
         });
         let [x, y, _] = shape.block;
@@ -230,6 +236,7 @@ impl Block {
                 site: 0,
                 bytes: 0,
                 address: 0,
+                cluster: 0,
             }
         });
         let threads = threads.collect();
@@ -264,6 +271,10 @@ impl Block {
             self.state.live[w] = u32::MAX >> (32 - (n - w * 32).min(32));
         }
         self.live = n as u32;
+        let split = self.state.arrived.iter().flatten();
+        for word in split.chain(&self.state.cluster) {
+            word.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Lets each thread run until it waits. Threads are told to end when `stop` is not 0.
@@ -355,16 +366,22 @@ impl Block {
         for t in self.threads.iter().filter(|t| t.why == why::BARRIER) {
             waiting[t.b as usize & 15] += 1;
         }
-        let mut opened = false;
-        for id in (0..16u32).filter(|id| waiting[*id as usize] > 0) {
+        let mut opened = self.settle_cluster();
+        for id in 0..16u32 {
+            let [arrived, of] = &self.state.arrived[id as usize];
+            let come = waiting[id as usize] + arrived.load(Ordering::Relaxed);
+            if come == 0 {
+                continue;
+            }
             let here = |t: &&mut Thread| t.why == why::BARRIER && t.b & 15 == id;
             // Without a count all that have not ended.
             let counts = self.threads.iter_mut().filter(here).map(|t| t.c);
-            let count = counts.max().unwrap_or(0);
+            let count = counts.max().unwrap_or_else(|| of.load(Ordering::Relaxed));
             let want = if count == 0 { self.live } else { count };
-            if waiting[id as usize] < want {
+            if come < want {
                 continue;
             }
+            arrived.store(0, Ordering::Relaxed);
             let held = self.threads.iter_mut().filter(here);
             let ones = held.filter(|t| t.value != 0).count() as u32;
             for t in self.threads.iter_mut().filter(here) {
@@ -376,6 +393,24 @@ impl Block {
                 });
                 t.why = why::RUNNABLE;
             }
+            opened = true;
+        }
+        opened
+    }
+
+    /// Opens the cluster's barrier when all threads that have not ended have arrived (§9.7.13.3).
+    fn settle_cluster(&mut self) -> bool {
+        let [arrived, number] = &self.state.cluster;
+        let come = arrived.load(Ordering::Relaxed);
+        if come > 0 && come >= self.live {
+            arrived.store(0, Ordering::Relaxed);
+            number.fetch_add(1, Ordering::Relaxed);
+        }
+        let number = number.load(Ordering::Relaxed);
+        let over = |t: &&mut Thread| t.why == why::CLUSTER && t.cluster != number;
+        let mut opened = false;
+        for t in self.threads.iter_mut().filter(over) {
+            t.why = why::RUNNABLE;
             opened = true;
         }
         opened
@@ -400,7 +435,7 @@ impl Block {
                     woken = true;
                 }
                 why::SLEEP => until = until.min(t.address),
-                why::BARRIER => barrier += 1,
+                why::BARRIER | why::CLUSTER => barrier += 1,
                 why::WARP => warp += 1,
                 _ => {}
             }

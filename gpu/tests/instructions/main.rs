@@ -3,11 +3,13 @@
 //! A form is compiled into a kernel of one thread for each pair of inputs: three operands in, one result out.
 #![allow(missing_docs)] // Tests.
 
+mod asynchronous;
 mod conversions;
 mod directed;
 mod exact;
 mod half;
 mod harness;
+mod launch;
 mod system;
 mod waits;
 

@@ -1,0 +1,64 @@
+//! A block of several threads, with memory that a test fills and reads.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::Arc;
+
+use ringbell_gpu::{parse, Block, Fault, Order, Program, Shape, Step};
+
+use super::harness::{NoMemory, NoTime};
+
+/// A module with a kernel `k(p)`, whose registers are `%r`, `%x` (64 bits), `%h` (16), `%f`, `%d`, `%p`, with numbers.
+pub(crate) fn module(declarations: &str, statements: &str) -> String {
+    format!(
+        ".version 8.6\n.target sm_100\n.address_size 64\n{declarations}\n.visible .entry k(.param .u64 p) {{\n\
+         .reg .b32 %r<64>; .reg .b64 %x<64>; .reg .b16 %h<16>; .reg .f32 %f<64>; .reg .f64 %d<64>; .reg .pred %p<8>;\n\
+         ld.param.u64 %x0, [p]; mov.u32 %r0, %tid.x; mul.wide.u32 %x1, %r0, 4; add.u64 %x1, %x0, %x1;\n\
+         {statements}\nret; }}"
+    )
+}
+
+/// Runs one block over the words, which lie at `p`.
+pub(crate) fn launch(text: &str, threads: u32, words: &mut [u32]) {
+    if let Err(fault) = try_launch(text, threads, words) {
+        panic!("{fault:?}\n{text}");
+    }
+}
+
+pub(crate) fn try_launch(text: &str, threads: u32, words: &mut [u32]) -> Result<(), Fault> {
+    let module = parse("block.ptx", text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let bytes = std::mem::size_of_val(words).next_multiple_of(16);
+    let memory = vec![0u128; bytes / 16 + 4096];
+    let base = (memory.as_ptr() as u64).next_multiple_of(1 << 16);
+    let at = base as *mut u32;
+    // SAFETY: 64 KiB more than the words were allocated.
+    #[allow(unsafe_code)]
+    unsafe {
+        std::ptr::copy(words.as_ptr(), at, words.len());
+    }
+    let program = Program::new(module, vec![], base, bytes as u64);
+    let kernel = program.kernel("k").unwrap();
+    let shape = Shape {
+        grid: [1; 3],
+        block: [threads, 1, 1],
+        dynamic_shared: 0,
+    };
+    let mut block = Block::new(kernel, shape, Arc::new([u128::from(base)]));
+    block.begin([0; 3]);
+    let (stop, mut order) = (AtomicU32::new(0), Order::new(7));
+    // A test that waits for ever is to fail.
+    for _ in 0..100_000 {
+        match block.step(&NoMemory, &NoTime, &stop, &mut order) {
+            Step::Done => {
+                // SAFETY: as above.
+                #[allow(unsafe_code)]
+                unsafe {
+                    std::ptr::copy(at, words.as_mut_ptr(), words.len());
+                }
+                return Ok(());
+            }
+            Step::Failed(fault) => return Err(fault),
+            _ => {}
+        }
+    }
+    panic!("the block does not end\n{text}");
+}
