@@ -36,7 +36,7 @@ pub(super) struct PtxModule {
 
 impl PtxModule {
     pub(super) fn kernels(&self) -> impl Iterator<Item = &Function> {
-        self.program.module().kernels()
+        self.program.module().into_iter().flat_map(|m| m.kernels())
     }
 }
 
@@ -263,7 +263,7 @@ impl PtxLaunch {
         let [tx, ty, tz] = fault.thread;
         format!(
             "block ({bx},{by},{bz}), thread ({tx},{ty},{tz}), {}: {}",
-            self.module.program.module().describe(fault.site),
+            self.module.program.describe(fault.site),
             fault.kind
         )
     }

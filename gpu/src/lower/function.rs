@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::mem::offset_of;
 
+use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
     types, AbiParam, AliasRegion, Block, Function, InstBuilder, MemFlags, Type, Value,
 };
@@ -16,7 +17,7 @@ use super::registers::Slots;
 use crate::module::{
     self, Formal, Instruction, Label, Module, Op, Reg, Site, Space, Statement, Symbol,
 };
-use crate::schedule::{why, Thread};
+use crate::schedule::{why, Thread, BUDGET};
 
 pub(super) type Lowered<T> = Result<T, String>;
 
@@ -292,7 +293,8 @@ impl<'a> Emit<'a, '_> {
             // §9.7.12.2. Each loop can be ended, and one that looks at memory of others lets them run.
             Op::Branch { to } => {
                 if live.at[to.0 as usize] <= at {
-                    self.back_edge(i.site, live.behind(at))?;
+                    let polls = polls(self.frame().function, live.at[to.0 as usize], at);
+                    self.back_edge(i.site, live.behind(at), if polls { POLL } else { 1 })?;
                 }
                 let block = self.label(*to);
                 self.b.ins().jump(block, &[]);
@@ -366,13 +368,14 @@ impl<'a> Emit<'a, '_> {
     }
 
     /// Counts the budget down, and gives way when it is spent: `live` has what is kept.
-    fn back_edge(&mut self, site: Site, live: Option<&[Reg]>) -> Lowered<()> {
+    fn back_edge(&mut self, site: Site, live: Option<&[Reg]>, cost: i64) -> Lowered<()> {
         let offset = offset_of!(Thread, budget);
         let left = self.field(types::I32, offset);
-        let left = self.b.ins().iadd_imm(left, -1);
+        let left = self.b.ins().iadd_imm(left, -cost);
         self.put(left, offset);
         let (spent, on) = (self.b.create_block(), self.b.create_block());
-        self.b.ins().brif(left, on, &[], spent, &[]);
+        let some = self.b.ins().icmp_imm(IntCC::SignedGreaterThan, left, 0);
+        self.b.ins().brif(some, on, &[], spent, &[]);
         self.enter(spent);
         self.b.set_cold_block(spent);
         let thread = self.thread;
@@ -554,6 +557,26 @@ fn branches(f: &module::Function) -> Vec<u32> {
         }
     }
     n
+}
+
+/// What a turn of a loop costs that only looks: such a loop gives way soon, since it waits.
+const POLL: i64 = BUDGET as i64 / 4;
+
+/// Whether the loop looks at memory of others and changes none: it can only wait.
+fn polls(f: &module::Function, from: usize, to: usize) -> bool {
+    let mut looks = false;
+    let mut changes = false;
+    for s in &f.body[from..=to] {
+        let Statement::Instruction(i) = s else {
+            continue;
+        };
+        match &i.op {
+            Op::Load { .. } => looks |= i.op.observes(),
+            Op::Store { .. } | Op::Atomic { .. } | Op::Call { .. } => changes = true,
+            _ => {}
+        }
+    }
+    looks && !changes
 }
 
 /// Whether the loop looks at memory that other threads write, itself or in a function that it calls.

@@ -26,7 +26,7 @@ mod system;
 mod wait;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::isa::OwnedTargetIsa;
@@ -37,7 +37,8 @@ use sha2::{Digest, Sha256};
 pub use code::Code;
 pub(crate) use helper::helpers;
 
-use crate::module::{Module, Op, Statement};
+use crate::module::{Module, Op, Site, Statement, Variable};
+use crate::parse::{parse, ParseError};
 
 /// Why a kernel could not be compiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -86,9 +87,17 @@ pub(crate) struct Placement {
     pub(crate) memory: (u64, u64),
 }
 
+/// A module's text, and what was read of it.
+struct Text {
+    hash: [u8; 32],
+    text: &'static str,
+    module: OnceLock<Result<Module, ParseError>>,
+}
+
 /// A module at its place in GPU memory, whose kernels are compiled when they are first asked for.
 pub struct Program {
-    module: Module,
+    file: Arc<str>,
+    text: Text,
     placement: Arc<Placement>,
     store: Option<Arc<dyn CodeStore>>,
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
@@ -96,7 +105,7 @@ pub struct Program {
 
 impl std::fmt::Debug for Program {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Program({})", self.module.file)
+        write!(f, "Program({})", self.file)
     }
 }
 
@@ -109,9 +118,39 @@ impl Program {
     pub fn new(module: Module, addresses: Vec<u64>, base: u64, bytes: u64) -> Program {
         assert_eq!(addresses.len(), module.variables.len());
         Program {
-            module,
+            file: module.file.clone(),
+            text: Text {
+                hash: module.text_hash,
+                text: "",
+                module: OnceLock::from(Ok(module)),
+            },
             placement: Arc::new(Placement {
                 variables: addresses,
+                memory: (base, bytes),
+            }),
+            store: None,
+            kernels: Mutex::default(),
+        }
+    }
+
+    /// A text without variables, which is read when something of it must be compiled: not at all if all that is used
+    /// of it is in the store. `hash` is its SHA-256.
+    pub fn of_text(
+        file: &str,
+        text: &'static str,
+        hash: [u8; 32],
+        base: u64,
+        bytes: u64,
+    ) -> Program {
+        Program {
+            file: file.into(),
+            text: Text {
+                hash,
+                text,
+                module: OnceLock::new(),
+            },
+            placement: Arc::new(Placement {
+                variables: Vec::new(),
                 memory: (base, bytes),
             }),
             store: None,
@@ -129,8 +168,35 @@ impl Program {
     }
 
     /// The module.
-    pub fn module(&self) -> &Module {
-        &self.module
+    ///
+    /// # Errors
+    /// [`ParseError`]: of a text that was not read before.
+    pub fn module(&self) -> Result<&Module, ParseError> {
+        let read = || {
+            let module = parse(&self.file, self.text.text)?;
+            let what = "its variables have no place: load it as a file".to_owned();
+            match module.variables.iter().any(Variable::is_global) {
+                true => Err(ParseError {
+                    file: self.file.to_string(),
+                    line: 1,
+                    what,
+                }),
+                false => Ok(module),
+            }
+        };
+        self.text
+            .module
+            .get_or_init(read)
+            .as_ref()
+            .map_err(Clone::clone)
+    }
+
+    /// A place of one of its kernels in words: line of the text, and of the source if the compiler has said it.
+    pub fn describe(&self, site: Site) -> String {
+        match self.module() {
+            Ok(module) => module.describe(site),
+            Err(_) => format!("{}:{}", self.file, site.line),
+        }
     }
 
     /// A kernel's code, compiled at the first call.
@@ -143,7 +209,7 @@ impl Program {
             return Ok(k.clone());
         }
         let code = self.code(name).map_err(|what| CompileError {
-            file: self.module.file.to_string(),
+            file: self.file.to_string(),
             kernel: name.to_owned(),
             what,
         })?;
@@ -157,47 +223,58 @@ impl Program {
 
     /// From the store, or compiled.
     fn code(&self, name: &str) -> Result<Arc<Code>, String> {
-        let mut functions = self.module.functions.iter();
+        let key = match &self.store {
+            Some(store) => {
+                let key = self.key(name)?;
+                if let Some(code) = store.find(&key).filter(|c| c.name == name) {
+                    return Ok(code);
+                }
+                Some((store, key))
+            }
+            None => None,
+        };
+        let module = self
+            .module()
+            .map_err(|e| format!("line {}: {}", e.line, e.what))?;
+        let mut functions = module.functions.iter();
         let index = functions.position(|f| f.entry && f.defined && f.name == name);
         let index = index.ok_or("there is no such kernel")?;
-        let isa = host(statements(&self.module, index))?;
-        let Some(store) = &self.store else {
-            return Ok(Arc::new(compile(&self.module, index, &isa)?));
-        };
-        let key = key(&self.module, name, &isa);
-        if let Some(code) = store.find(&key) {
-            return Ok(code);
+        let code = Arc::new(compile(module, index)?);
+        if let Some((store, key)) = key {
+            store.keep(&key, &code);
         }
-        let code = Arc::new(compile(&self.module, index, &isa)?);
-        store.keep(&key, &code);
         Ok(code)
+    }
+
+    fn key(&self, kernel: &str) -> Result<CodeKey, String> {
+        let isa = host(Registers::Good)?;
+        let mut hash = Sha256::new();
+        hash.update(COMPILER);
+        hash.update(isa.triple().to_string());
+        for flag in isa.isa_flags() {
+            hash.update(flag.to_string());
+        }
+        hash.update(self.text.hash);
+        hash.update(kernel);
+        Ok(hash.finalize().into())
     }
 }
 
-fn compile(module: &Module, index: usize, isa: &OwnedTargetIsa) -> Result<Code, String> {
+fn compile(module: &Module, index: usize) -> Result<Code, String> {
+    let isa = host(match statements(module, index) > LARGE {
+        true => Registers::Fast,
+        false => Registers::Good,
+    })?;
     let mut context = Context::new();
-    let facts = function::lower(module, index, &mut context.func, &**isa)?;
+    let facts = function::lower(module, index, &mut context.func, &*isa)?;
     let compiled = context
-        .compile(&**isa, &mut ControlPlane::default())
+        .compile(&*isa, &mut ControlPlane::default())
         .map_err(|e| e.inner.to_string())?;
     Code::new(&module.functions[index], facts, compiled)
 }
 
 /// Sources of this crate: code of another version of the compiler is not used.
 const COMPILER: &str = env!("RINGBELL_GPU_SOURCES");
-
-fn key(module: &Module, kernel: &str, isa: &OwnedTargetIsa) -> CodeKey {
-    let mut hash = Sha256::new();
-    hash.update(COMPILER);
-    hash.update(isa.triple().to_string());
-    hash.update(isa.flags().to_string());
-    for flag in isa.isa_flags() {
-        hash.update(flag.to_string());
-    }
-    hash.update(module.text_hash);
-    hash.update(kernel);
-    hash.finalize().into()
-}
 
 /// Statements of a function with those that it calls.
 fn statements(module: &Module, index: usize) -> usize {
@@ -224,16 +301,22 @@ fn statements(module: &Module, index: usize) -> usize {
     count(module, index, &mut known)
 }
 
-/// Statements beyond which registers are allocated in one pass: half the time to compile, and half as much code again.
+/// Statements beyond which registers are allocated in one pass.
 const LARGE: usize = 12_000;
 
-/// This machine as a target, for a kernel of so many statements.
-fn host(statements: usize) -> Result<OwnedTargetIsa, String> {
+/// How registers are allocated.
+enum Registers {
+    Good,
+    /// In one pass: half the time to compile, and half as much code again.
+    Fast,
+}
+
+/// This machine as a target.
+fn host(registers: Registers) -> Result<OwnedTargetIsa, String> {
     let mut flags = settings::builder();
-    let registers = if statements > LARGE {
-        "single_pass"
-    } else {
-        "backtracking"
+    let registers = match registers {
+        Registers::Good => "backtracking",
+        Registers::Fast => "single_pass",
     };
     for (name, value) in [
         ("opt_level", "speed"),

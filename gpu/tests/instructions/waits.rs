@@ -1,8 +1,13 @@
 //! Programs at random, whose threads wait in loops, under guards and in called functions, against an interpreter.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
 
-use super::harness::{random, run};
+use ringbell_gpu::{parse, Block, Code, CodeKey, CodeStore, Order, Program, Shape, Step};
+
+use super::harness::{random, run, NoMemory, NoTime};
 
 const REGISTERS: usize = 24;
 
@@ -258,5 +263,73 @@ fn registers_keep_their_values_while_threads_wait() {
                 .fold(0u64, |d, v| d.wrapping_mul(31).wrapping_add(*v));
             assert_eq!(got, want, "seed {seed}, {input:#x?}\n{text}");
         }
+    }
+}
+
+/// Code in memory, by key.
+#[derive(Default)]
+struct Kept(Mutex<HashMap<CodeKey, Vec<u8>>>);
+
+impl CodeStore for Kept {
+    fn find(&self, key: &CodeKey) -> Option<Arc<Code>> {
+        let bytes = self.0.lock().unwrap().get(key).cloned()?;
+        Some(Arc::new(Code::from_bytes(&bytes).unwrap()))
+    }
+
+    fn keep(&self, key: &CodeKey, code: &Arc<Code>) {
+        self.0.lock().unwrap().insert(*key, code.to_bytes());
+    }
+}
+
+#[test]
+fn code_that_was_kept_runs_elsewhere_and_damaged_bytes_are_refused() {
+    let text = super::harness::kernel_of(
+        "add.u64 %d, %a, %b; bar.sync 0; cos.approx.f32 %f, %f;",
+        [64; 4],
+    );
+    let text = text.replace(".reg .b32 %t;", ".reg .b32 %t; .reg .f32 %f;");
+    let module = || parse("kept.ptx", &text).unwrap();
+    let store = Arc::new(Kept::default());
+    let program = |base| Program::new(module(), vec![], base, 1 << 20).with_store(store.clone());
+    let first = program(1 << 40).kernel("k").unwrap();
+    assert_eq!(store.0.lock().unwrap().len(), 1);
+    let again = program(1 << 41).kernel("k").unwrap();
+    assert_eq!(first.to_bytes(), again.to_bytes());
+    assert_eq!(store.0.lock().unwrap().len(), 1);
+    // The second program's kernel is bytes of the store; it runs in memory of its own.
+    let memory = vec![[0u64; 4]; 4096];
+    let base = (memory.as_ptr() as u64).next_multiple_of(4096);
+    let kernel = program(base).kernel("k").unwrap();
+    let shape = Shape {
+        grid: [1; 3],
+        block: [32, 1, 1],
+        dynamic_shared: 0,
+    };
+    let mut block = Block::new(kernel, shape, Arc::new([u128::from(base)]));
+    block.begin([0; 3]);
+    let stop = AtomicU32::new(0);
+    let mut order = Order::new(0);
+    let mut step = || block.step(&NoMemory, &NoTime, &stop, &mut order);
+    assert_eq!((step(), step()), (Step::Running, Step::Done));
+    // A text of one letter more is another key.
+    let other = parse("kept.ptx", &format!("{text} ")).unwrap();
+    Program::new(other, vec![], 0, 0)
+        .with_store(store.clone())
+        .kernel("k")
+        .unwrap();
+    assert_eq!(store.0.lock().unwrap().len(), 2);
+    let bytes = first.to_bytes();
+    for n in 0..bytes.len() {
+        assert!(
+            Code::from_bytes(&bytes[..n]).is_none(),
+            "{n} bytes of {}",
+            bytes.len()
+        );
+    }
+    for at in 0..48 {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0xff;
+        // A count may stay plausible by chance; reading it must not fail in another way.
+        let _ = Code::from_bytes(&damaged);
     }
 }
