@@ -41,6 +41,17 @@ impl From<(u32, u32, u32)> for Dim3 {
     }
 }
 
+/// Extents of a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaunchShape {
+    /// Blocks.
+    pub grid: Dim3,
+    /// Lanes of a block.
+    pub block: Dim3,
+    /// Bytes of dynamic shared memory. `None`: what the kernel's own leaves of 48 KiB.
+    pub dynamic_shared: Option<u32>,
+}
+
 /// One kernel argument, passed by value.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -159,6 +170,24 @@ impl ArgBlock {
     }
 }
 
+/// The kind of error that ended a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failure {
+    /// An access outside of every memory that the kernel may use.
+    Access,
+    /// An access that is not aligned to its size.
+    Misaligned,
+    /// `assert` did not hold.
+    Assertion,
+    /// `__trap()`.
+    Trap,
+    /// The kernel's code could not be compiled.
+    Code,
+    /// Anything else: a divergent barrier, or an error of which the driver says no more.
+    Other,
+}
+
 /// Why a kernel did not run to its end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -216,6 +245,8 @@ pub enum LaunchError {
     Failed {
         /// Kernel.
         kernel: String,
+        /// What kind of error it was.
+        failure: Failure,
         /// What happened, and in which block.
         reason: String,
     },

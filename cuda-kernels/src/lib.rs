@@ -33,12 +33,14 @@ mod socket_context;
 
 pub use cells::{Outcome, ResultCell, ResultCells};
 pub use emulated::{EmulatedGpu, EmulatedGpuConfig, EmulatedMemory};
+#[cfg(feature = "ptx")]
+pub use emulated::{KernelNeeds, LoadedKernel, LoadedModule};
 pub use entry_queue::{EntryQueue, Posted, PostingStream};
 pub use fatbin::{fatbins, Fatbin};
 pub use gpu::{
     Event, Gpu, GpuBuffer, GpuError, GpuKind, Graph, Launch, ModuleError, NotShared, SharedMemory,
     Stream, WordOp,
 };
-pub use launch::{Dim3, KernelArg, LaunchError};
+pub use launch::{Dim3, Failure, KernelArg, LaunchError, LaunchShape};
 pub use slots::{Slots, SlotsConfig, SlotsError};
 pub use socket_context::{Pending, Socket, SocketContext, SocketError};

@@ -385,7 +385,7 @@ fn a_destroyed_context_is_reported_by_every_later_call() {
         // SAFETY: the kernel's own parameters, and memory that outlives it.
         let launched = unsafe { gpu.launch("rb_nop", 1, 1, &args) };
         match launched.and_then(|launch| launch.wait(PATIENCE)) {
-            Err(LaunchError::Failed { kernel, reason }) => {
+            Err(LaunchError::Failed { kernel, reason, .. }) => {
                 assert_eq!(kernel, "rb_nop");
                 assert!(reason.contains("CUDA_ERROR_LAUNCH_FAILED"), "{reason}");
             }

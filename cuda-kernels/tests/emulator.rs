@@ -114,7 +114,7 @@ fn a_divergent_barrier_is_an_error_with_names_and_not_a_hang() {
         .unwrap()
         .wait(PATIENCE)
     {
-        Err(LaunchError::Failed { kernel, reason }) => {
+        Err(LaunchError::Failed { kernel, reason, .. }) => {
             assert_eq!(kernel, "t_divergent");
             assert!(
                 reason.contains("2 lanes wait at __syncthreads, 62 at a warp operation"),

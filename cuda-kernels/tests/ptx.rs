@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use common::test_gpu::{emulated_only, module, prebuilt_only};
 use common::PATIENCE;
-use ringbell_cuda_kernels::{Dim3, Gpu, GpuBuffer, KernelArg, LaunchError, ModuleError};
+use ringbell_cuda_kernels::{
+    Dim3, Failure, Gpu, GpuBuffer, KernelArg, LaunchError, LaunchShape, ModuleError,
+};
 use ringbell_nic_abi::Status;
 use rustix::time::{clock_gettime, ClockId};
 
@@ -262,7 +264,9 @@ fn a_block_of_ptx_sends_and_receives_by_the_device_header() {
 #[track_caller]
 fn fails(gpu: &Gpu, kernel: &str, threads: u32, args: &[KernelArg], want: &[&str]) {
     match run(gpu, kernel, 2, threads, args) {
-        Err(LaunchError::Failed { kernel: k, reason }) => {
+        Err(LaunchError::Failed {
+            kernel: k, reason, ..
+        }) => {
             assert_eq!(k, kernel);
             for w in want {
                 assert!(reason.contains(w), "`{reason}` lacks `{w}`");
@@ -385,4 +389,70 @@ fn wrong_launches_and_modules_are_refused_with_their_place() {
         }
     }
     let _ = std::fs::remove_file(&path);
+}
+
+/// Two modules of one text: a kernel that adds what dynamic shared memory was given to a variable of its module.
+const COUNTER: &str = "
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .global .align 4 .u32 total = 5;
+.extern .shared .align 4 .b32 words[];
+.visible .entry count(.param .u32 count_0)
+{
+  .reg .b32 %r<6>;
+  .reg .b64 %rd<3>;
+  ld.param.u32 %r1, [count_0];
+  mov.u32 %r2, %tid.x;
+  shl.b32 %r3, %r2, 2;
+  mov.u32 %r4, words;
+  add.s32 %r3, %r3, %r4;
+  st.shared.u32 [%r3], %r1;
+  ld.shared.u32 %r5, [%r3];
+  mov.u64 %rd1, total;
+  red.global.add.u32 [%rd1], %r5;
+  ret;
+}
+";
+
+#[test]
+fn a_loaded_module_is_a_value_with_variables_of_its_own() {
+    if emulated_only("it loads PTX as values of the emulated GPU") {
+        return;
+    }
+    let gpu = ringbell_cuda_kernels::EmulatedGpu::new(Default::default()).unwrap();
+    let modules = ["one.ptx", "two.ptx"].map(|name| gpu.load_ptx(name, COUNTER).unwrap());
+    let stream = gpu.stream();
+    let run = |i: usize, threads: u32, dynamic_shared| {
+        let kernel = modules[i].kernel("count").unwrap();
+        assert_eq!(kernel.needs().unwrap().shared_bytes, 0);
+        let shape = LaunchShape {
+            grid: Dim3::ONE,
+            block: Dim3::x(threads),
+            dynamic_shared: Some(dynamic_shared),
+        };
+        // SAFETY: the kernel's own parameter.
+        let launch = unsafe { stream.launch_loaded(&kernel, shape, &[3u32.into()]) };
+        launch.unwrap().wait(PATIENCE)
+    };
+    run(0, 32, 128).unwrap();
+    run(1, 100, 400).unwrap();
+    let total = |i: usize| {
+        let (va, bytes) = modules[i].variable("total").unwrap();
+        let mut word = [0; 4];
+        assert_eq!(bytes, 4);
+        gpu.read(va, &mut word).unwrap();
+        u32::from_le_bytes(word)
+    };
+    assert_eq!([total(0), total(1)], [5 + 32 * 3, 5 + 100 * 3]);
+    assert!(gpu.find_kernel("count").is_err() && modules[0].variable("words").is_none());
+    // A thread more than there is dynamic shared memory for.
+    match run(0, 33, 128) {
+        Err(LaunchError::Failed {
+            failure: Failure::Access,
+            reason,
+            ..
+        }) => assert!(reason.contains("thread (32,0,0)"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
 }

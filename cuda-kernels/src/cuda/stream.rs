@@ -16,7 +16,7 @@ use super::module::{KernelFunction, Kernels};
 use super::stream_ops;
 use crate::cuda_error::CudaError;
 use crate::gpu::{Ending, Event, GraphBackend, Launch, StreamBackend, WordOp};
-use crate::launch::{ArgBlock, Dim3, KernelArg, LaunchError};
+use crate::launch::{ArgBlock, Dim3, Failure, KernelArg, LaunchError};
 use crate::locks::lock;
 
 /// A stream, made when the first operation comes.
@@ -181,6 +181,7 @@ impl CudaEnding {
             Ok(true) => Ok(()),
             Err(e @ CudaError::Lost { .. }) => Err(LaunchError::Failed {
                 kernel: self.kernel.to_string(),
+                failure: Failure::Other,
                 reason: e.to_string(),
             }),
             Err(source) => Err(LaunchError::Device {

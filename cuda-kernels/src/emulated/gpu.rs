@@ -9,6 +9,8 @@ use ringbell_gtlb::{DmaMemory, PageTable};
 use ringbell_nic_abi::GpuVa;
 
 use super::device::EmulatedDevice;
+#[cfg(feature = "ptx")]
+use super::loaded::LoadedModule;
 use super::memory::EmulatedMemory;
 use super::module::KernelRegistry;
 use super::pool::Pool;
@@ -153,13 +155,17 @@ impl GpuBackend for EmulatedBackend {
 /// Loads the kernels of a PTX file.
 #[cfg(feature = "ptx")]
 fn load_ptx(gpu: &Arc<EmulatedDevice>, path: &Path) -> Result<(), ModuleError> {
-    let module = super::ptx::load(&gpu.memory, path, |bytes| {
-        let va = gpu.alloc(bytes)?;
-        let gpu = Arc::downgrade(gpu);
-        Ok((va, Box::new(Freed { va, gpu })))
-    })?;
+    let module = super::ptx::load(&gpu.memory, path, |bytes| variables(gpu, bytes))?;
     write(&gpu.registry).add_ptx(module);
     Ok(())
+}
+
+/// Memory for the variables of a module.
+#[cfg(feature = "ptx")]
+fn variables(gpu: &Arc<EmulatedDevice>, bytes: u64) -> Result<(GpuVa, super::ptx::Kept), GpuError> {
+    let va = gpu.alloc(bytes)?;
+    let gpu = Arc::downgrade(gpu);
+    Ok((va, Box::new(Freed { va, gpu })))
 }
 
 #[cfg(not(feature = "ptx"))]
@@ -220,6 +226,19 @@ impl EmulatedGpu {
     /// The memory as the NIC's DMA sees it.
     pub fn memory(&self) -> Arc<EmulatedMemory> {
         self.inner.memory.clone()
+    }
+
+    /// Loads PTX text, which errors call `name`. Its kernels are not known by name: [`LoadedModule::kernel`] gives them,
+    /// and [`Stream::launch_loaded`](crate::Stream::launch_loaded) launches them.
+    ///
+    /// # Errors
+    /// [`ModuleError`] with line and instruction of what the emulated GPU cannot run.
+    #[cfg(feature = "ptx")]
+    pub fn load_ptx(&self, name: &str, text: &str) -> Result<LoadedModule, ModuleError> {
+        let gpu = &self.inner;
+        let alloc = |bytes| variables(gpu, bytes);
+        let module = super::ptx::load_text(&gpu.memory, name, text, alloc)?;
+        Ok(LoadedModule::of(module))
     }
 
     /// Sizes in bytes of a kernel's arguments, in order.

@@ -5,13 +5,18 @@
 //! - `layout`: which page goes where;
 //! - `suballocator`: `alloc` and `free` inside it;
 //! - `module`: kernels by name, from the SDK or a user's shared object;
-//! - `ptx`: kernels of PTX files, by the crate `ringbell-gpu` (feature `ptx`);
+//! - `ptx`: kernels of PTX, by the crate `ringbell-gpu` (feature `ptx`); `drive`: threads of the host that run their
+//!   blocks; `loaded`: modules that are values, for a driver's interface;
 //! - `pool`: OS threads for blocks: of compiled C++ one for each running block;
 //! - `stream`: order, and waiting with a deadline.
 
 mod device;
+#[cfg(feature = "ptx")]
+mod drive;
 mod gpu;
 mod layout;
+#[cfg(feature = "ptx")]
+mod loaded;
 mod memory;
 mod module;
 mod pool;
@@ -21,6 +26,8 @@ mod stream;
 mod suballocator;
 
 pub use gpu::{EmulatedGpu, EmulatedGpuConfig};
+#[cfg(feature = "ptx")]
+pub use loaded::{KernelNeeds, LoadedKernel, LoadedModule};
 pub use memory::EmulatedMemory;
 #[cfg(feature = "cuda")]
 pub(crate) use module::KernelRegistry;

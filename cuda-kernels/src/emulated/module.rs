@@ -63,7 +63,7 @@ pub(crate) struct EmulatedKernel {
     pub(crate) name: Arc<str>,
     arg_bytes: Arc<[u32]>,
     /// Most threads of a block.
-    max_threads: u64,
+    pub(super) max_threads: u64,
     pub(super) code: Code,
 }
 
@@ -93,6 +93,18 @@ impl std::fmt::Debug for EmulatedKernel {
 }
 
 impl EmulatedKernel {
+    /// A kernel of a PTX module.
+    #[cfg(feature = "ptx")]
+    pub(super) fn of_ptx(function: &ringbell_gpu::Function, code: PtxKernel) -> EmulatedKernel {
+        let bytes = function.parameters().into_iter().map(|p| p.bytes);
+        EmulatedKernel {
+            name: function.name.as_str().into(),
+            arg_bytes: bytes.collect(),
+            max_threads: u64::from(function.max_threads.unwrap_or(1024)),
+            code: Code::Ptx(code),
+        }
+    }
+
     /// Bytes of each argument.
     pub(super) fn argument_sizes(&self) -> &[u32] {
         &self.arg_bytes
@@ -245,14 +257,8 @@ impl KernelRegistry {
     pub(super) fn add_ptx(&mut self, module: Arc<PtxModule>) {
         for f in module.kernels() {
             let name: Arc<str> = f.name.as_str().into();
-            let bytes = f.parameters().into_iter().map(|p| p.bytes);
-            let kernel = EmulatedKernel {
-                name: name.clone(),
-                arg_bytes: bytes.collect(),
-                max_threads: u64::from(f.max_threads.unwrap_or(1024)),
-                code: Code::Ptx(PtxKernel::new(module.clone(), name.clone())),
-            };
-            self.kernels.insert(name, kernel);
+            let code = PtxKernel::new(module.clone(), name.clone());
+            self.kernels.insert(name, EmulatedKernel::of_ptx(f, code));
         }
     }
 

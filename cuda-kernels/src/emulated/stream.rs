@@ -7,10 +7,12 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::device::EmulatedDevice;
+#[cfg(feature = "ptx")]
+use super::loaded::LoadedKernel;
 use super::module::{Code, EmulatedKernel};
 use super::pool::BlockJob;
 use crate::gpu::{Ending, Event, GraphBackend, Launch, StreamBackend};
-use crate::launch::{ArgBlock, Dim3, KernelArg, LaunchError};
+use crate::launch::{ArgBlock, Dim3, Failure, KernelArg, LaunchError, LaunchShape};
 use crate::locks::lock;
 
 /// The ending of a kernel, with its result. Many threads may wait for it.
@@ -58,11 +60,10 @@ impl Ending for KernelEnding {
 pub(super) struct KernelRun {
     pub(super) kernel: EmulatedKernel,
     pub(super) args: ArgBlock,
-    pub(super) grid: Dim3,
-    pub(super) block: Dim3,
+    pub(super) shape: LaunchShape,
     /// Jobs that have not ended.
     left: AtomicU64,
-    error: Mutex<Option<String>>,
+    error: Mutex<Option<(Failure, String)>>,
     done: Arc<KernelEnding>,
     /// Until it has ended.
     counted: Mutex<Option<Counted>>,
@@ -162,18 +163,30 @@ impl StreamBackend for EmulatedStream {
         block: Dim3,
         args: &[KernelArg],
     ) -> Result<Launch, LaunchError> {
-        let kernel = self.gpu.kernel(name)?;
-        kernel.check(grid, block, args)?;
-        let done = Arc::new(KernelEnding::default());
-        let launch = Launch::of(kernel.name.clone(), done.clone());
-        let node = GraphNode {
-            kernel,
-            grid,
-            block,
-            args: args.to_vec(),
-        };
-        self.push(StreamOp::Kernel(Arc::new(node.work(&self.gpu, done))));
-        Ok(launch)
+        let node = GraphNode::named(&self.gpu, name, grid, block, args)?;
+        Ok(self.run(&node))
+    }
+
+    #[cfg(feature = "ptx")]
+    fn launch_loaded(
+        &self,
+        kernel: &LoadedKernel,
+        shape: LaunchShape,
+        args: &[KernelArg],
+    ) -> Result<Launch, LaunchError> {
+        Ok(self.run(&GraphNode::new(kernel.kernel.clone(), shape, args)?))
+    }
+
+    #[cfg(feature = "ptx")]
+    fn capture_loaded(
+        &self,
+        kernel: &LoadedKernel,
+        shape: LaunchShape,
+        args: &[KernelArg],
+    ) -> Result<(), LaunchError> {
+        let node = GraphNode::new(kernel.kernel.clone(), shape, args)?;
+        lock(&self.inner.captured).push(node);
+        Ok(())
     }
 
     fn host(&self, f: Box<dyn FnOnce() + Send>) {
@@ -202,14 +215,8 @@ impl StreamBackend for EmulatedStream {
         block: Dim3,
         args: &[KernelArg],
     ) -> Result<(), LaunchError> {
-        let kernel = self.gpu.kernel(name)?;
-        kernel.check(grid, block, args)?;
-        lock(&self.inner.captured).push(GraphNode {
-            kernel,
-            grid,
-            block,
-            args: args.to_vec(),
-        });
+        let node = GraphNode::named(&self.gpu, name, grid, block, args)?;
+        lock(&self.inner.captured).push(node);
         Ok(())
     }
 
@@ -252,23 +259,50 @@ impl StreamBackend for EmulatedStream {
     }
 }
 
-/// A captured kernel.
+/// A kernel with checked shape and arguments, to be run once or captured.
 struct GraphNode {
     kernel: EmulatedKernel,
-    grid: Dim3,
-    block: Dim3,
+    shape: LaunchShape,
     args: Vec<KernelArg>,
 }
 
 impl GraphNode {
+    fn new(
+        kernel: EmulatedKernel,
+        shape: LaunchShape,
+        args: &[KernelArg],
+    ) -> Result<GraphNode, LaunchError> {
+        kernel.check(shape.grid, shape.block, args)?;
+        Ok(GraphNode {
+            kernel,
+            shape,
+            args: args.to_vec(),
+        })
+    }
+
+    /// The kernel of a name.
+    fn named(
+        gpu: &EmulatedDevice,
+        name: &str,
+        grid: Dim3,
+        block: Dim3,
+        args: &[KernelArg],
+    ) -> Result<GraphNode, LaunchError> {
+        let shape = LaunchShape {
+            grid,
+            block,
+            dynamic_shared: None,
+        };
+        GraphNode::new(gpu.kernel(name)?, shape, args)
+    }
+
     /// The kernel, to be run once.
     fn work(&self, gpu: &Arc<EmulatedDevice>, done: Arc<KernelEnding>) -> KernelRun {
         KernelRun {
             kernel: self.kernel.clone(),
             args: ArgBlock::new(&self.args),
-            grid: self.grid,
-            block: self.block,
-            left: AtomicU64::new(self.grid.count()),
+            shape: self.shape,
+            left: AtomicU64::new(self.shape.grid.count()),
             error: Mutex::new(None),
             done,
             counted: Mutex::new(Some(Counted::new(gpu))),
@@ -303,6 +337,14 @@ impl EmulatedStream {
                 captured: Mutex::default(),
             }),
         }
+    }
+
+    /// Queues a kernel.
+    fn run(&self, node: &GraphNode) -> Launch {
+        let done = Arc::new(KernelEnding::default());
+        let launch = Launch::of(node.kernel.name.clone(), done.clone());
+        self.push(StreamOp::Kernel(Arc::new(node.work(&self.gpu, done))));
+        launch
     }
 
     fn push(&self, op: StreamOp) {
@@ -372,22 +414,22 @@ fn start(
     work: &Arc<KernelRun>,
 ) -> Result<(), LaunchError> {
     let jobs: Vec<BlockJob> = match &work.kernel.code {
-        Code::Native(kernel) => (0..work.grid.count())
+        Code::Native(kernel) => (0..work.shape.grid.count())
             .map(|index| {
                 let (gpu, stream, work, kernel) =
                     (gpu.clone(), stream.clone(), work.clone(), kernel.clone());
                 Box::new(move || {
-                    let (grid, block) = (work.grid, work.block);
+                    let LaunchShape { grid, block, .. } = work.shape;
                     let stack = gpu.lane_stack_bytes;
                     let ran = kernel.run_block(&work.args, grid, block, index, stack);
+                    let ran = ran.map_err(|reason| (Failure::Other, reason));
                     end_job(&gpu, &stream, &work, ran);
                 }) as BlockJob
             })
             .collect(),
         #[cfg(feature = "ptx")]
         Code::Ptx(kernel) => {
-            let (grid, block) = (work.grid, work.block);
-            let launch = kernel.launch(&gpu.memory, grid, block, &work.args)?;
+            let launch = kernel.launch(&gpu.memory, work.shape, &work.args)?;
             let launch = Arc::new(launch);
             let count = launch.workers(gpu.pool.max_threads());
             work.left.store(count, Ordering::Relaxed);
@@ -396,7 +438,7 @@ fn start(
                     let (gpu, stream, work, launch) =
                         (gpu.clone(), stream.clone(), work.clone(), launch.clone());
                     Box::new(move || {
-                        let ran = launch.work();
+                        let ran = launch.work().map_err(|e| (e.failure, e.reason));
                         end_job(&gpu, &stream, &work, ran);
                     }) as BlockJob
                 })
@@ -410,10 +452,10 @@ fn end_job(
     gpu: &Arc<EmulatedDevice>,
     stream: &Arc<StreamInner>,
     work: &KernelRun,
-    ran: Result<(), String>,
+    ran: Result<(), (Failure, String)>,
 ) {
-    if let Err(reason) = ran {
-        lock(&work.error).get_or_insert(reason);
+    if let Err(error) = ran {
+        lock(&work.error).get_or_insert(error);
     }
     // AcqRel: the last job's thread, and threads that wait, must see the other blocks' stores.
     if work.left.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -424,8 +466,9 @@ fn end_job(
 fn finish(gpu: &Arc<EmulatedDevice>, stream: &Arc<StreamInner>, work: &KernelRun) {
     let result = match lock(&work.error).take() {
         None => Ok(()),
-        Some(reason) => Err(LaunchError::Failed {
+        Some((failure, reason)) => Err(LaunchError::Failed {
             kernel: work.kernel.name.to_string(),
+            failure,
             reason,
         }),
     };

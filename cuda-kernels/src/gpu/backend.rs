@@ -9,6 +9,10 @@ use ringbell_gtlb::{DmaMemory, PageTable};
 use ringbell_nic_abi::GpuVa;
 
 use super::{Event, GpuError, GpuKind, Launch, ModuleError, SharedMemory, WordOp};
+#[cfg(feature = "ptx")]
+use crate::emulated::LoadedKernel;
+#[cfg(feature = "ptx")]
+use crate::launch::LaunchShape;
 use crate::launch::{Dim3, KernelArg, LaunchError};
 
 /// A GPU.
@@ -64,6 +68,29 @@ pub(crate) trait StreamBackend: Debug + Send + Sync {
         block: Dim3,
         args: &[KernelArg],
     ) -> Result<Launch, LaunchError>;
+    /// As `launch`, of a kernel that is known by its handle; a stream that captures captures it.
+    #[cfg(feature = "ptx")]
+    fn launch_loaded(
+        &self,
+        kernel: &LoadedKernel,
+        shape: LaunchShape,
+        args: &[KernelArg],
+    ) -> Result<Launch, LaunchError> {
+        let _ = (kernel, shape, args);
+        Err(LaunchError::Unsupported {
+            what: "kernels of the emulated GPU",
+        })
+    }
+    /// Captures such a kernel.
+    #[cfg(feature = "ptx")]
+    fn capture_loaded(
+        &self,
+        kernel: &LoadedKernel,
+        shape: LaunchShape,
+        args: &[KernelArg],
+    ) -> Result<(), LaunchError> {
+        self.launch_loaded(kernel, shape, args).map(drop)
+    }
     fn host(&self, f: Box<dyn FnOnce() + Send>);
     fn record(&self) -> Event;
     fn clear_error(&self);

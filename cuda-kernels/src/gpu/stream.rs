@@ -89,6 +89,31 @@ impl Stream {
         self.queue.order.launch(name, grid, block, args)
     }
 
+    /// As [`Stream::launch`], of a kernel of a [`LoadedModule`](crate::LoadedModule) of the same emulated GPU.
+    ///
+    /// # Errors
+    /// As there; [`LaunchError::Unsupported`] on another GPU.
+    ///
+    /// # Safety
+    /// As there.
+    #[cfg(feature = "ptx")]
+    pub unsafe fn launch_loaded(
+        &self,
+        kernel: &crate::LoadedKernel,
+        shape: crate::LaunchShape,
+        args: &[KernelArg],
+    ) -> Result<Launch, LaunchError> {
+        let capture = self.capture();
+        if capture.is_some() {
+            self.queue.order.capture_loaded(kernel, shape, args)?;
+            let kernel: Arc<str> = kernel.name().into();
+            return Ok(Launch::of(kernel.clone(), Arc::new(Captured(kernel))));
+        }
+        drop(capture);
+        self.queue.deferred.release_ended();
+        self.queue.order.launch_loaded(kernel, shape, args)
+    }
+
     /// Runs a host function in order with the kernels (`cudaLaunchHostFunc`). It must not wait for the same stream, nor
     /// call the GPU: freeing its memory is such a call. It runs once, so a stream that captures drops it, and the
     /// capture fails.

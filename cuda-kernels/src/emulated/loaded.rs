@@ -1,0 +1,96 @@
+//! PTX modules that a driver's interface loads: each is a value, and its kernels are launched by handle, not by name.
+
+use std::sync::Arc;
+
+use ringbell_gpu::Parameter;
+use ringbell_nic_abi::GpuVa;
+
+use super::module::EmulatedKernel;
+use super::ptx::{PtxKernel, PtxModule};
+use crate::launch::LaunchError;
+
+/// A PTX module with its variables in GPU memory. A handle: the memory goes with the last one, and each kernel that is
+/// queued or runs has one.
+#[derive(Clone)]
+pub struct LoadedModule(Arc<PtxModule>);
+
+impl std::fmt::Debug for LoadedModule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LoadedModule({:?})", self.0.program())
+    }
+}
+
+impl LoadedModule {
+    pub(super) fn of(module: Arc<PtxModule>) -> LoadedModule {
+        LoadedModule(module)
+    }
+
+    /// Names of its kernels, in the order of the text.
+    pub fn kernels(&self) -> impl Iterator<Item = &str> {
+        self.0.kernels().map(|f| f.name.as_str())
+    }
+
+    /// The kernel of a name.
+    pub fn kernel(&self, name: &str) -> Option<LoadedKernel> {
+        let function = self.0.function(name)?;
+        let code = PtxKernel::new(self.0.clone(), name.into());
+        let kernel = EmulatedKernel::of_ptx(function, code.clone());
+        Some(LoadedKernel { kernel, code })
+    }
+
+    /// Address and bytes of a variable in GPU memory, constants included.
+    pub fn variable(&self, name: &str) -> Option<(GpuVa, u64)> {
+        self.0.variable(name)
+    }
+}
+
+/// A kernel of a [`LoadedModule`].
+#[derive(Clone)]
+pub struct LoadedKernel {
+    pub(super) kernel: EmulatedKernel,
+    code: PtxKernel,
+}
+
+/// What a block of a kernel needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelNeeds {
+    /// Bytes of static shared memory.
+    pub shared_bytes: u32,
+    /// Bytes of local memory of each thread.
+    pub local_bytes: u32,
+}
+
+impl std::fmt::Debug for LoadedKernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LoadedKernel({})", self.kernel.name)
+    }
+}
+
+impl LoadedKernel {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.kernel.name
+    }
+
+    /// Its parameters, in order.
+    pub fn parameters(&self) -> Vec<Parameter> {
+        self.code.formals()
+    }
+
+    /// Most threads of a block.
+    pub fn max_threads(&self) -> u64 {
+        self.kernel.max_threads
+    }
+
+    /// What its blocks need; compiles it if that has not been done.
+    ///
+    /// # Errors
+    /// [`LaunchError::Failed`]: the compiler refuses it.
+    pub fn needs(&self) -> Result<KernelNeeds, LaunchError> {
+        let code = self.code.code()?;
+        Ok(KernelNeeds {
+            shared_bytes: code.shared_bytes,
+            local_bytes: code.local_bytes,
+        })
+    }
+}
