@@ -42,5 +42,7 @@ pub use gpu::{
     Stream, WordOp,
 };
 pub use launch::{Dim3, Failure, KernelArg, LaunchError, LaunchShape};
+#[cfg(feature = "ptx")]
+pub use ringbell_gpu::Checks;
 pub use slots::{Slots, SlotsConfig, SlotsError};
 pub use socket_context::{Pending, Socket, SocketContext, SocketError};

@@ -22,6 +22,8 @@ mod gdrcopy;
 mod graphs;
 mod hll;
 mod memory;
+#[cfg(feature = "ptx")]
+mod misuse;
 mod perf_kernels;
 #[cfg(feature = "ptx")]
 mod ptx;

@@ -295,7 +295,11 @@ fn a_fault_ends_the_launch_with_its_place_and_not_the_process() {
     ];
     fails(&gpu, "p_store_at", 32, &beyond, &place);
     let address = format!("{:#x}", b.va().0 + 400_000_000);
-    fails(&gpu, "p_store_at", 32, &beyond, &[&address]);
+    let near = format!(
+        "399,995,904 bytes behind the 4,096 bytes allocated at {:#x}",
+        b.va().0
+    );
+    fails(&gpu, "p_store_at", 32, &beyond, &[&address, &near]);
     fails(&gpu, "p_store_at", 32, &[index(0), index(0)], &["at 0x0,"]);
     fails(
         &gpu,

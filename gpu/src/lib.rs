@@ -5,11 +5,13 @@
 //! - `lower`: a kernel to machine code, by Cranelift. A thread is a function that returns where it waits;
 //! - `number`: half precision and directed rounding, computed exactly;
 //! - `memory`: which addresses a kernel may access;
+//! - `check`: kernels compiled with hooks, and what the hooks find wrong;
 //! - `schedule`: a block as a stepper of warps and threads. Time, order and budget are arguments.
 //!
 //! It has no thread and no clock of its own, and it does not know the NIC. What kernels print goes to an [`Output`].
 //! Sections ("§") in this crate are those of NVIDIA's "Parallel Thread Execution ISA" 8.6.
 
+mod check;
 mod lower;
 mod memory;
 mod module;
@@ -17,6 +19,7 @@ mod number;
 mod parse;
 mod schedule;
 
+pub use check::{Allocations, Checker, Checks};
 pub use lower::{Code, CodeKey, CodeStore, CompileError, Kernel, Program};
 pub use memory::{Clock, Memory};
 pub use module::{Function, Module, Parameter, Site, Type, Variable};

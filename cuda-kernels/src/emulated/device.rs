@@ -67,12 +67,24 @@ impl EmulatedDevice {
             self.allocations().free(first);
             return Err(GpuError::Populate { bytes, source });
         }
-        Ok(GpuVa(self.memory.base_va() + first as u64 * PAGE_BYTES))
+        let va = self.memory.base_va() + first as u64 * PAGE_BYTES;
+        #[cfg(feature = "ptx")]
+        self.memory.watched.allocated(va, bytes);
+        Ok(GpuVa(va))
     }
 
     pub(super) fn free(&self, va: GpuVa) {
-        let page = (va.0 - self.memory.base_va()) / PAGE_BYTES;
-        self.allocations().free(page as usize);
+        let page = ((va.0 - self.memory.base_va()) / PAGE_BYTES) as usize;
+        #[cfg(feature = "ptx")]
+        {
+            self.memory.watched.freed(va.0);
+            // An access of freed memory is found as long as the memory has no other owner.
+            if self.memory.watched.checker().is_some() {
+                self.allocations().retire(page);
+                return;
+            }
+        }
+        self.allocations().free(page);
     }
 
     /// Byte offset of a word inside an allocation.

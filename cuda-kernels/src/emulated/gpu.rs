@@ -37,6 +37,9 @@ pub struct EmulatedGpuConfig {
     pub max_threads: usize,
     /// Stack of a lane of a block that has more than one; a single-lane block has 4 MiB.
     pub lane_stack_bytes: usize,
+    /// What is checked while kernels of PTX run, beside what `RINGBELL_CHECK` names (`memcheck`, ..., or `all`).
+    #[cfg(feature = "ptx")]
+    pub checks: ringbell_gpu::Checks,
 }
 
 impl Default for EmulatedGpuConfig {
@@ -48,6 +51,8 @@ impl Default for EmulatedGpuConfig {
             max_mappings: 16_000,
             max_threads: 256,
             lane_stack_bytes: 64 << 10,
+            #[cfg(feature = "ptx")]
+            checks: ringbell_gpu::Checks::default(),
         }
     }
 }
@@ -209,6 +214,12 @@ impl EmulatedGpu {
         let bytes = config.memory_bytes.next_multiple_of(LARGE_PAGE_BYTES);
         let memory = EmulatedMemory::new(bytes, config.scatter, config.max_mappings, config.seed)
             .map_err(|source| GpuError::Map { bytes, source })?;
+        #[cfg(feature = "ptx")]
+        {
+            let checks = super::watched::with_environment(config.checks)
+                .map_err(|reason| GpuError::Checks { reason })?;
+            memory.watched.check(checks, memory.base_va(), bytes);
+        }
         let inner = Arc::new(EmulatedDevice {
             pool: Pool::new(config.max_threads),
             running: AtomicUsize::new(0),

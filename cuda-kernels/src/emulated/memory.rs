@@ -33,6 +33,8 @@ pub struct EmulatedMemory {
     va: *mut u8,
     layout: PageLayout,
     exposed: Arc<ExposedRanges>,
+    #[cfg(feature = "ptx")]
+    pub(super) watched: super::watched::Watched,
 }
 
 /// Memory of the host and registers that kernels may access, as first byte and length.
@@ -73,6 +75,14 @@ impl ringbell_gpu::Memory for EmulatedMemory {
                 let offset = address.wrapping_sub(*base);
                 offset < *len && len - offset >= u64::from(bytes)
             })
+    }
+
+    fn nearest(&self, address: u64) -> Option<String> {
+        self.watched.nearest(address)
+    }
+
+    fn checker(&self) -> Option<&ringbell_gpu::Checker> {
+        self.watched.checker()
     }
 }
 
@@ -135,6 +145,8 @@ impl EmulatedMemory {
             va: ptr::null_mut(),
             layout,
             exposed: Arc::default(),
+            #[cfg(feature = "ptx")]
+            watched: Default::default(),
         };
         // Stored at once, so that Drop unmaps them when a later step fails.
         memory.bus = reserve(len)?;

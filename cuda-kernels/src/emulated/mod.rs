@@ -7,6 +7,7 @@
 //! - `module`: kernels by name, from the SDK or a user's shared object;
 //! - `ptx`: kernels of PTX, by the crate `ringbell-gpu` (feature `ptx`); `drive`: threads of the host that run their
 //!   blocks; `loaded`: modules that are values, for a driver's interface;
+//! - `watched`: what is allocated, for the errors of kernels and for checks;
 //! - `pool`: OS threads for blocks: of compiled C++ one for each running block;
 //! - `stream`: order, and waiting with a deadline.
 
@@ -24,6 +25,8 @@ mod pool;
 mod ptx;
 mod stream;
 mod suballocator;
+#[cfg(feature = "ptx")]
+mod watched;
 
 pub use gpu::{EmulatedGpu, EmulatedGpuConfig};
 #[cfg(feature = "ptx")]

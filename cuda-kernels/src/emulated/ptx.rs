@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ringbell_gpu::{Function, Kernel, Parameter, Program, Shape};
+use ringbell_gpu::{Checker, Function, Kernel, Parameter, Program, Shape};
 use ringbell_nic_abi::GpuVa;
 
 use super::drive::PtxLaunch;
@@ -16,6 +16,9 @@ const MOST_TEXT: u64 = 256 << 20;
 
 /// Shared memory of a block, static and dynamic, that every GPU has.
 const SHARED_BYTES: u32 = 48 << 10;
+
+/// Bytes between variables of checked kernels.
+const GAP: u64 = 64;
 
 /// Memory that goes back when it is dropped.
 pub(super) type Kept = Box<dyn Send + Sync>;
@@ -82,11 +85,23 @@ pub(super) fn load_text(
         reason,
     };
     let module = ringbell_gpu::parse(name, text)?;
+    let checks = memory.watched.checker().map(Checker::checks);
+    let checks = checks.unwrap_or_default();
     let (mut at, mut offsets) = (0u64, Vec::new());
     for v in &module.variables {
-        at = at.next_multiple_of(u64::from(v.align.max(1)));
+        let align = if checks.any() {
+            v.align.max(16)
+        } else {
+            v.align
+        };
+        at = at.next_multiple_of(u64::from(align.max(1)));
         offsets.push(at);
-        at += if v.is_global() { u64::from(v.bytes) } else { 0 };
+        let gap = if checks.any() { GAP } else { 0 };
+        at += if v.is_global() {
+            u64::from(v.bytes) + gap
+        } else {
+            0
+        };
     }
     let variables = match at {
         0 => None,
@@ -100,7 +115,12 @@ pub(super) fn load_text(
             memory.write_at(first as usize, &v.image(&addresses));
         }
     }
-    let program = Program::new(module, addresses.clone(), memory.base_va(), memory.len());
+    let placed = module.variables.iter().zip(&addresses);
+    let placed = placed.filter(|(v, _)| v.is_global());
+    let named = placed.map(|(v, at)| (*at, u64::from(v.bytes), v.name.as_str()));
+    memory.watched.variables(base, named);
+    let program =
+        Program::new(module, addresses.clone(), memory.base_va(), memory.len()).checked(checks);
     Ok(Arc::new(PtxModule {
         program,
         addresses,

@@ -1,12 +1,14 @@
 //! First-fit allocation of 64 KiB pages inside the GPU's virtual range.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Free and used ranges, in pages.
 #[derive(Debug)]
 pub(super) struct Suballocator {
     free: BTreeMap<usize, usize>,
     used: BTreeMap<usize, usize>,
+    /// Freed, and only used again when nothing else is left.
+    retired: VecDeque<(usize, usize)>,
 }
 
 impl Suballocator {
@@ -14,15 +16,26 @@ impl Suballocator {
         Suballocator {
             free: BTreeMap::from([(0, pages)]),
             used: BTreeMap::new(),
+            retired: VecDeque::new(),
         }
     }
 
     /// First page of a free range of `pages` pages that starts at a multiple of `align` pages.
     pub(super) fn alloc(&mut self, pages: usize, align: usize) -> Option<usize> {
-        let (start, len, at) = self.free.iter().find_map(|(&start, &len)| {
-            let at = start.next_multiple_of(align);
-            (at + pages <= start + len).then_some((start, len, at))
-        })?;
+        let (start, len, at) = loop {
+            let mut free = self.free.iter();
+            let fits = free.find_map(|(&start, &len)| {
+                let at = start.next_multiple_of(align);
+                (at + pages <= start + len).then_some((start, len, at))
+            });
+            match fits {
+                Some(fits) => break fits,
+                None => {
+                    let (page, pages) = self.retired.pop_front()?;
+                    self.release(page, pages);
+                }
+            }
+        };
         self.free.remove(&start);
         if at > start {
             self.free.insert(start, at - start);
@@ -36,9 +49,22 @@ impl Suballocator {
 
     /// Gives back the range that starts at `page`; false when none does.
     pub(super) fn free(&mut self, page: usize) -> bool {
-        let Some(mut pages) = self.used.remove(&page) else {
-            return false;
-        };
+        let pages = self.used.remove(&page);
+        if let Some(pages) = pages {
+            self.release(page, pages);
+        }
+        pages.is_some()
+    }
+
+    /// As `free`, but the range is used again only when nothing else is left.
+    #[cfg(feature = "ptx")]
+    pub(super) fn retire(&mut self, page: usize) {
+        if let Some(pages) = self.used.remove(&page) {
+            self.retired.push_back((page, pages));
+        }
+    }
+
+    fn release(&mut self, page: usize, mut pages: usize) {
         let mut start = page;
         if let Some((&before, &len)) = self.free.range(..page).next_back() {
             if before + len == page {
@@ -51,7 +77,6 @@ impl Suballocator {
             pages += len;
         }
         self.free.insert(start, pages);
-        true
     }
 
     /// Whether the pages `first..=last` lie in one allocation.
@@ -85,5 +110,16 @@ mod tests {
         assert_eq!(a.largest_free(), 256);
         assert_eq!(a.alloc(257, 1), None);
         assert_eq!(a.alloc(256, 32), Some(0));
+    }
+
+    #[test]
+    #[cfg(feature = "ptx")]
+    fn retired_ranges_are_used_last() {
+        let mut a = Suballocator::new(8);
+        let x = a.alloc(3, 1).unwrap();
+        a.retire(x);
+        assert_eq!(a.alloc(4, 1), Some(3));
+        assert_eq!(a.alloc(2, 1), Some(0));
+        assert_eq!(a.alloc(3, 1), None);
     }
 }

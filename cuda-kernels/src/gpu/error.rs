@@ -18,6 +18,12 @@ pub enum GpuError {
         /// The system's answer.
         source: rustix::io::Errno,
     },
+    /// The environment's checks of kernels.
+    #[error("{reason}")]
+    Checks {
+        /// What is wrong.
+        reason: String,
+    },
     /// Zero bytes of memory, or of an allocation.
     #[error("a size of 0 bytes was asked for; ask for at least one")]
     Empty,

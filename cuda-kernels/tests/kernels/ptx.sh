@@ -10,5 +10,6 @@ make() {
 }
 make ptx_simple --cuda-gpu-arch=sm_80 --cuda-feature=+ptx70 -gline-tables-only
 make ptx_faults --cuda-gpu-arch=sm_80 --cuda-feature=+ptx70 -gline-tables-only
+make misuse --cuda-gpu-arch=sm_80 --cuda-feature=+ptx70 -gline-tables-only
 # 128-bit loads with an order are of version 8.3 and sm_70. Line tables would double the file.
 make ptx_queue --cuda-gpu-arch=sm_90 --cuda-feature=+ptx83

@@ -8,6 +8,7 @@ use std::mem::offset_of;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{types, AtomicRmwOp, Endianness, InstBuilder, MemFlags, Value};
 
+use super::check;
 use super::function::{Emit, Lowered};
 use super::helper::Helper;
 use super::operand::{bits_of, clif, Place};
@@ -15,15 +16,11 @@ use crate::module::{
     Access, Address, AtomicOp, Base, FloatMode, Instruction, MemoryOrder, Op, Site, Space, Type,
 };
 use crate::number::{FloatOp, Task};
+use crate::schedule::mark::{LOCAL, SHARED, STORE};
 use crate::schedule::{BlockState, Thread};
 
 /// The host keeps the order of loads, and that of stores.
 const ORDERED: bool = cfg!(target_arch = "x86_64");
-
-/// Marks of a refused access, beside its bytes: a store, and the space.
-const STORE: u32 = 1 << 31;
-const SHARED: u32 = 1 << 8;
-const LOCAL: u32 = 2 << 8;
 
 impl Emit<'_, '_> {
     pub(super) fn memory(&mut self, i: &Instruction) -> Lowered<()> {
@@ -236,7 +233,7 @@ impl Emit<'_, '_> {
         let fault = self.fault;
         self.b.ins().jump(fault, &[]);
         self.enter(next);
-        Ok(())
+        check::allocated(self, offset, bytes, mark, site)
     }
 
     fn in_memory(&mut self, address: Value, bytes: u32, mark: u32, site: Site) -> Lowered<()> {
@@ -247,15 +244,27 @@ impl Emit<'_, '_> {
         let items = offset_of!(Thread, items) + 8 * bytes.trailing_zeros() as usize;
         let n = self.field(types::I64, items);
         let ok = self.b.ins().icmp(IntCC::UnsignedLessThan, at, n);
-        let next = self.unless_cold(ok);
+        let [inside, other, next] = std::array::from_fn(|_| self.b.create_block());
+        self.b.ins().brif(ok, inside, &[], other, &[]);
+        self.enter(other);
+        self.b.set_cold_block(other);
         let allowed = self.ask(Helper::Check, address, mark, site)?;
         let fault = self.fault;
         self.b.ins().brif(allowed, next, &[], fault, &[]);
+        self.enter(inside);
+        check::allocated(self, offset, bytes, mark, site)?;
+        self.b.ins().jump(next, &[]);
         self.enter(next);
         Ok(())
     }
 
-    fn ask(&mut self, h: Helper, address: Value, mark: u32, site: Site) -> Lowered<Value> {
+    pub(super) fn ask(
+        &mut self,
+        h: Helper,
+        address: Value,
+        mark: u32,
+        site: Site,
+    ) -> Lowered<Value> {
         let thread = self.thread;
         let mark = self.int(types::I32, i64::from(mark));
         let site = self.site(site);

@@ -8,6 +8,7 @@ use memmap2::{Mmap, MmapMut};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::function::Facts;
+use crate::check::{Checks, Layout};
 use crate::module::{Function, Parameter, Site};
 use crate::schedule::Thread;
 
@@ -30,6 +31,10 @@ pub struct Code {
     pub local_bytes: u32,
     pub(crate) frame_words: u32,
     pub(crate) sites: Vec<Site>,
+    /// Which it was compiled with. Such code is not kept.
+    pub(crate) checks: Checks,
+    /// Variables in shared and in local memory, for checks.
+    pub(crate) layouts: [Layout; 2],
     calls: Vec<Call>,
     image: Mmap,
 }
@@ -56,8 +61,8 @@ const MAGIC: [u8; 8] = *b"rb-code1";
 /// Bytes and offset.
 type Pair = [u32; 2];
 
-/// A line of the text; number of a source file and 1, or 0; line in it.
-type Place = [u32; 3];
+/// A line of the text; number of a source file and 1, or 0; line in it; the same of its caller.
+type Place = [u32; 5];
 
 /// A call of a function that the processor lacks as an instruction: where its address stands, and which it is.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -127,6 +132,8 @@ impl Code {
             local_bytes: facts.local_bytes,
             frame_words: facts.frame_words,
             sites: facts.sites,
+            checks: facts.checks,
+            layouts: facts.layouts,
             image: map(compiled.code_buffer(), &calls).map_err(|e| e.to_string())?,
             calls,
         })
@@ -165,8 +172,9 @@ impl Code {
         };
         let parameters = self.parameters.iter().map(|p| [p.bytes, p.offset]);
         let sites = self.sites.iter().map(|s| {
-            let (file, line) = s.source.map_or((0, 0), |(f, l)| (f + 1, l));
-            [s.line, file, line]
+            let known = |place: Option<(u32, u32)>| place.map_or((0, 0), |(f, l)| (f + 1, l));
+            let ((file, line), (from, at)) = (known(s.source), known(s.caller));
+            [s.line, file, line, from, at]
         });
         let mut bytes = head.as_bytes().to_vec();
         bytes.extend_from_slice(parameters.collect::<Vec<Pair>>().as_bytes());
@@ -210,11 +218,14 @@ impl Code {
             local_bytes: head.local_bytes,
             frame_words: head.frame_words,
             sites: sites
-                .map(|&[line, file, at]| Site {
+                .map(|&[line, file, at, from, called]| Site {
                     line,
                     source: file.checked_sub(1).map(|f| (f, at)),
+                    caller: from.checked_sub(1).map(|f| (f, called)),
                 })
                 .collect(),
+            checks: Checks::default(),
+            layouts: Default::default(),
             image: map(code, calls).ok()?,
             calls: calls.to_vec(),
         })

@@ -14,6 +14,7 @@ use super::helper::Helper;
 use super::liveness::Liveness;
 use super::operand::{clif, Place};
 use super::registers::Slots;
+use crate::check::{Checks, Layout};
 use crate::module::{
     self, Formal, Instruction, Label, Module, Op, Reg, Site, Space, Statement, Symbol,
 };
@@ -29,6 +30,9 @@ pub(super) struct Facts {
     /// It names memory whose size a launch decides.
     pub(super) dynamic_shared: bool,
     pub(super) sites: Vec<Site>,
+    pub(super) checks: Checks,
+    /// Variables in shared and in local memory.
+    pub(super) layouts: [Layout; 2],
 }
 
 /// A function that is being compiled into the kernel.
@@ -70,8 +74,8 @@ pub(super) struct Emit<'a, 'f> {
 const MOST: usize = 400_000;
 
 pub(super) fn lower(
-    module: &Module,
-    kernel: usize,
+    (module, kernel): (&Module, usize),
+    checks: Checks,
     f: &mut Function,
     isa: &dyn TargetIsa,
 ) -> Lowered<Facts> {
@@ -101,6 +105,8 @@ pub(super) fn lower(
             frame_words: 0,
             dynamic_shared: false,
             sites: Vec::new(),
+            checks,
+            layouts: Default::default(),
         },
         shared: HashMap::new(),
         resumes: Vec::new(),
@@ -209,11 +215,12 @@ impl<'a> Emit<'a, '_> {
             places.push(match v.space {
                 Space::Shared => self.shared_place(Some(index), i as u32, v),
                 _ => {
-                    let at = self.local_top.next_multiple_of(v.align.max(1));
-                    self.local_top = at
-                        .checked_add(v.bytes)
-                        .filter(|t| *t <= 1 << 24)
+                    let (top, checked) = (self.local_top, self.facts.checks.memory);
+                    let (at, top) = self.facts.layouts[1]
+                        .place(top, (v.bytes, v.align), &v.name, checked)
+                        .filter(|(_, top)| *top <= 1 << 24)
                         .ok_or("a thread's local memory is larger than 16 MiB")?;
+                    self.local_top = top;
                     self.facts.local_bytes = self.facts.local_bytes.max(self.local_top);
                     Place::Local(at)
                 }

@@ -45,10 +45,11 @@ pub(super) enum Helper {
     Bulk,
     BarrierArrive,
     ClusterArrive,
+    CheckAllocated,
 }
 
 /// Addresses in the order of [`Helper`].
-pub(crate) fn helpers() -> [usize; 30] {
+pub(crate) fn helpers() -> [usize; 31] {
     [
         schedule::check as *const () as usize,
         schedule::refused as *const () as usize,
@@ -80,6 +81,7 @@ pub(crate) fn helpers() -> [usize; 30] {
         schedule::bulk as *const () as usize,
         schedule::barrier_arrive as *const () as usize,
         schedule::cluster_arrive as *const () as usize,
+        schedule::check_allocated as *const () as usize,
     ]
 }
 
@@ -87,6 +89,7 @@ impl Helper {
     fn result(self) -> Option<Type> {
         match self {
             Helper::Check
+            | Helper::CheckAllocated
             | Helper::Renew
             | Helper::AddHalf
             | Helper::AddHalves

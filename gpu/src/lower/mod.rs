@@ -14,6 +14,7 @@ mod access;
 mod arithmetic;
 mod asynchronous;
 mod bits;
+mod check;
 mod code;
 mod convert;
 mod float;
@@ -37,6 +38,7 @@ use sha2::{Digest, Sha256};
 pub use code::Code;
 pub(crate) use helper::helpers;
 
+use crate::check::Checks;
 use crate::module::{Module, Op, Site, Statement, Variable};
 use crate::parse::{parse, ParseError};
 
@@ -100,6 +102,7 @@ pub struct Program {
     text: Text,
     placement: Arc<Placement>,
     store: Option<Arc<dyn CodeStore>>,
+    checks: Checks,
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
 }
 
@@ -129,6 +132,7 @@ impl Program {
                 memory: (base, bytes),
             }),
             store: None,
+            checks: Checks::default(),
             kernels: Mutex::default(),
         }
     }
@@ -154,6 +158,7 @@ impl Program {
                 memory: (base, bytes),
             }),
             store: None,
+            checks: Checks::default(),
             kernels: Mutex::default(),
         }
     }
@@ -165,6 +170,13 @@ impl Program {
             store: Some(store),
             ..self
         }
+    }
+
+    /// The same, whose kernels are compiled with checks, and not kept. Their memory then has a
+    /// [`Checker`](crate::Checker).
+    #[must_use]
+    pub fn checked(self, checks: Checks) -> Program {
+        Program { checks, ..self }
     }
 
     /// The module.
@@ -223,7 +235,8 @@ impl Program {
 
     /// From the store, or compiled.
     fn code(&self, name: &str) -> Result<Arc<Code>, String> {
-        let key = match &self.store {
+        let store = self.store.as_ref().filter(|_| !self.checks.any());
+        let key = match store {
             Some(store) => {
                 let key = self.key(name)?;
                 if let Some(code) = store.find(&key).filter(|c| c.name == name) {
@@ -239,7 +252,7 @@ impl Program {
         let mut functions = module.functions.iter();
         let index = functions.position(|f| f.entry && f.defined && f.name == name);
         let index = index.ok_or("there is no such kernel")?;
-        let code = Arc::new(compile(module, index)?);
+        let code = Arc::new(compile(module, index, self.checks)?);
         if let Some((store, key)) = key {
             store.keep(&key, &code);
         }
@@ -260,13 +273,13 @@ impl Program {
     }
 }
 
-fn compile(module: &Module, index: usize) -> Result<Code, String> {
+fn compile(module: &Module, index: usize, checks: Checks) -> Result<Code, String> {
     let isa = host(match statements(module, index) > LARGE {
         true => Registers::Fast,
         false => Registers::Good,
     })?;
     let mut context = Context::new();
-    let facts = function::lower(module, index, &mut context.func, &*isa)?;
+    let facts = function::lower((module, index), checks, &mut context.func, &*isa)?;
     let compiled = context
         .compile(&*isa, &mut ControlPlane::default())
         .map_err(|e| e.inner.to_string())?;

@@ -82,8 +82,11 @@ impl Emit<'_, '_> {
         if let Some(at) = self.shared.get(&(function, i)) {
             return Place::Shared(*at);
         }
-        let at = self.facts.shared_bytes.next_multiple_of(v.align.max(1));
-        self.facts.shared_bytes = at.saturating_add(v.bytes);
+        let (top, checked) = (self.facts.shared_bytes, self.facts.checks.memory);
+        let (at, top) = self.facts.layouts[0]
+            .place(top, (v.bytes, v.align), &v.name, checked)
+            .unwrap_or((0, u32::MAX));
+        self.facts.shared_bytes = top;
         self.shared.insert((function, i), at);
         Place::Shared(at)
     }

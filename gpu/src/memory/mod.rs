@@ -1,10 +1,22 @@
 //! Which addresses a kernel may access, and the time it sees: what the surroundings of this crate provide.
 
+use crate::check::Checker;
+
 /// Memory outside of a block: GPU memory, which compiled code checks by itself, and what else a kernel may reach.
 pub trait Memory: Sync {
     /// Whether a kernel may access `bytes` bytes at this address outside GPU memory: queues and registers of a device
     /// that the host has exposed. Asked for accesses that are not in GPU memory.
     fn allows(&self, address: u64, bytes: u32) -> bool;
+
+    /// Where an address that was refused lies, in words: next to what is allocated. For the error of a fault.
+    fn nearest(&self, _address: u64) -> Option<String> {
+        None
+    }
+
+    /// What kernels that were compiled with checks ask. One without such kernels has none.
+    fn checker(&self) -> Option<&Checker> {
+        None
+    }
 }
 
 /// The time of `%globaltimer`, `%clock64` and `nanosleep`.

@@ -36,11 +36,17 @@ impl Module {
 
     /// A place in words: line of the text, and of the source if the compiler has said it.
     pub fn describe(&self, site: Site) -> String {
-        let source = site.source.and_then(|(file, line)| {
+        let text = format!("{}:{}", self.file, site.line);
+        let named = |place: Option<(u32, u32)>| {
+            let (file, line) = place?;
             let (_, name) = self.sources.iter().find(|(n, _)| *n == file)?;
-            Some(format!("{name}:{line} ({}:{})", self.file, site.line))
-        });
-        source.unwrap_or_else(|| format!("{}:{}", self.file, site.line))
+            Some(format!("{name}:{line}"))
+        };
+        match (named(site.caller), named(site.source)) {
+            (Some(caller), Some(source)) => format!("{caller} ({source}; {text})"),
+            (_, Some(source)) => format!("{source} ({text})"),
+            _ => text,
+        }
     }
 }
 
@@ -159,12 +165,23 @@ pub struct Site {
     pub line: u32,
     /// Number of the source file and line in it.
     pub source: Option<(u32, u32)>,
+    /// Where the function that the source line is in was called, if it was compiled into its caller from another file.
+    pub caller: Option<(u32, u32)>,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum Statement {
     Label(Label),
     Instruction(Instruction),
+}
+
+impl Statement {
+    pub(crate) fn instruction(&self) -> Option<&Instruction> {
+        match self {
+            Statement::Instruction(i) => Some(i),
+            Statement::Label(_) => None,
+        }
+    }
 }
 
 /// An instruction with its guard (§9.3).

@@ -21,6 +21,8 @@ pub(super) struct Scope<'m> {
     variables: Vec<HashMap<String, u32>>,
     labels: Vec<HashMap<String, Label>>,
     source: Option<(u32, u32)>,
+    /// Where the function of that line was called, if the text says so.
+    caller: Option<(u32, u32)>,
 }
 
 impl<'m> Scope<'m> {
@@ -33,6 +35,7 @@ impl<'m> Scope<'m> {
             variables: Vec::new(),
             labels: Vec::new(),
             source: None,
+            caller: None,
         }
     }
 
@@ -75,7 +78,30 @@ pub(super) fn function(
     let formals = f.variables.iter().enumerate();
     let formals = formals.map(|(i, v)| (v.name.clone(), i as u32)).collect();
     scope.variables.push(formals);
-    block(r, f, scope)
+    block(r, f, scope)?;
+    name_callers(f);
+    Ok(())
+}
+
+/// Lines of another file than the function's own are of functions that the compiler put into it: where they were called
+/// is the last line before of the function's own file, which is that of its last `ret`.
+fn name_callers(f: &mut Function) {
+    let is_end = |s: &&Instruction| matches!(s.op, Op::Return | Op::Exit);
+    let own = f.body.iter().rev().filter_map(Statement::instruction);
+    let Some((own, _)) = own.filter(is_end).find_map(|s| s.site.source) else {
+        return;
+    };
+    let mut last = None;
+    for s in &mut f.body {
+        let Statement::Instruction(i) = s else {
+            continue;
+        };
+        match i.site.source {
+            Some((file, _)) if file == own => last = i.site.source,
+            Some(_) if i.site.caller.is_none() => i.site.caller = last,
+            _ => {}
+        }
+    }
 }
 
 fn block(r: &mut Reader<'_>, f: &mut Function, scope: &mut Scope<'_>) -> Result<(), Refusal> {
@@ -225,6 +251,7 @@ fn loc(r: &mut Reader<'_>, scope: &mut Scope<'_>) -> Result<(), Refusal> {
     // Line 0 says that the compiler made the code up; the line before is nearer.
     if line > 0 {
         scope.source = Some((file, line));
+        scope.caller = None;
     }
     while r.eat(",") {
         match r.word("an attribute")? {
@@ -235,9 +262,8 @@ fn loc(r: &mut Reader<'_>, scope: &mut Scope<'_>) -> Result<(), Refusal> {
                 }
             }
             "inlined_at" => {
-                for _ in 0..3 {
-                    r.number()?;
-                }
+                scope.caller = Some((r.count("the file's number")?, r.count("the line")?));
+                r.count("the column")?;
             }
             // DWARF's flags: `is_stmt 0`, `prologue_end`.
             _ => {
@@ -286,6 +312,7 @@ fn instruction(r: &mut Reader<'_>, f: &mut Function, scope: &mut Scope<'_>) -> R
     let site = Site {
         line,
         source: scope.source,
+        caller: scope.caller,
     };
     let i = Instruction { guard, op, site };
     push(f, scope, line, Statement::Instruction(i))

@@ -87,6 +87,19 @@ pub(crate) struct BlockState {
     /// Arrivals at the cluster's barrier, and its number.
     pub(crate) cluster: [AtomicU32; 2],
     pub(crate) surroundings: *const Surroundings<'static>,
+    /// Of checked code: bytes that say how many of 8 bytes of GPU memory, of shared and of local memory belong to an
+    /// allocation or a variable.
+    pub(crate) maps: [*const u8; 3],
+}
+
+/// Marks of a refused access, beside its bytes (the low 8 bits): a store, and the space.
+pub(crate) mod mark {
+    pub(crate) const STORE: u32 = 1 << 31;
+    pub(crate) const SHARED: u32 = 1 << 8;
+    pub(crate) const LOCAL: u32 = 2 << 8;
+    /// Inside of GPU memory, of which nothing is allocated there.
+    pub(crate) const ALLOCATED: u32 = 3 << 8;
+    pub(crate) const SPACE: u32 = 3 << 8;
 }
 
 /// What a step is given.

@@ -3,8 +3,9 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use super::context::{why, Surroundings, Thread, BUDGET};
+use super::context::{mark, why, Surroundings, Thread, BUDGET};
 use super::print;
+use crate::check::marked;
 use crate::number::float;
 
 /// # Safety
@@ -31,12 +32,47 @@ pub(crate) unsafe extern "C" fn check(t: *mut Thread, address: u64, bytes: u32, 
         let local = inside((*t).local as u64, u64::from(block.local_bytes));
         let parameter =
             bytes >> 31 == 0 && inside(block.parameters as u64, u64::from(block.parameter_bytes));
+        // Of checked code, a gap between variables is no memory.
+        let (space, at) = match (shared, local) {
+            (true, _) => (mark::SHARED, address - block.shared as u64),
+            (_, true) => (mark::LOCAL, address - (*t).local as u64),
+            _ => (0, 0),
+        };
+        if space != 0 && !block.maps[0].is_null() {
+            return check_allocated(t, at, bytes | space, site);
+        }
         let aligned = address.is_multiple_of(n);
         let other = || surroundings(t).memory.allows(address, n as u32);
         if aligned && (shared || local || parameter || other()) {
             return 1;
         }
         refused(t, address, bytes, site);
+        0
+    }
+}
+
+/// In checked code, an access of which not all is known to be allocated: 1 if it is. `at` is an offset in its memory.
+///
+/// # Safety
+/// `t` is the running thread, and the access is inside of its memory.
+pub(crate) unsafe extern "C" fn check_allocated(
+    t: *mut Thread,
+    at: u64,
+    bytes: u32,
+    site: u32,
+) -> u32 {
+    // SAFETY: the caller's contract; a map has a byte for each 8 bytes of its memory.
+    unsafe {
+        let (n, block) = (u64::from(bytes & 0xff), &*(*t).block);
+        let (map, base) = match bytes & mark::SPACE {
+            mark::SHARED => (1, 0),
+            mark::LOCAL => (2, 0),
+            _ => (0, (*t).memory),
+        };
+        if at.is_multiple_of(n) && marked(block.maps[map], at, n) {
+            return 1;
+        }
+        refused(t, base + at, bytes, site);
         0
     }
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 pub(crate) use bulk::{bulk, Transfer};
-pub(crate) use context::{why, BlockState, Surroundings, Thread, BUDGET};
+pub(crate) use context::{mark, why, BlockState, Surroundings, Thread, BUDGET};
 pub(crate) use helpers::*;
 pub(crate) use phase::*;
 pub use print::Output;
@@ -100,6 +100,8 @@ pub enum FaultKind {
         store: bool,
         /// Name of the state space.
         space: &'static str,
+        /// Where the address lies, next to what is allocated.
+        near: Option<String>,
     },
     /// `trap`.
     Trap,
@@ -121,6 +123,8 @@ pub struct Block {
     kernel: Arc<Kernel>,
     state: Box<BlockState>,
     threads: Vec<Thread>,
+    /// Of checked code: the maps of shared and local memory.
+    _maps: [Vec<u8>; 2],
     /// 16-byte units, so that every variable is aligned.
     shared: Vec<u128>,
     _locals: Vec<u128>,
@@ -152,6 +156,7 @@ impl std::fmt::Display for FaultKind {
                 bytes,
                 store,
                 space,
+                near,
             } => {
                 let what = if *store { "store" } else { "load" };
                 let aligned = address.is_multiple_of(u64::from(*bytes).max(1));
@@ -163,7 +168,11 @@ impl std::fmt::Display for FaultKind {
                 write!(
                     f,
                     "a {what} of {bytes} bytes at {address:#x}, {how} {space}"
-                )
+                )?;
+                match near {
+                    Some(near) if aligned => write!(f, ": {near}"),
+                    _ => Ok(()),
+                }
             }
             FaultKind::Trap => f.write_str("__trap()"),
             FaultKind::Assertion => f.write_str("an assertion does not hold"),
@@ -194,6 +203,13 @@ impl Block {
         let units = (kernel.local_bytes as usize).div_ceil(16);
         let mut locals = vec![0u128; units * n + 1];
         let helpers: Box<[usize]> = Box::new(lower::helpers());
+        let maps = match kernel.checks.memory {
+            true => [
+                kernel.layouts[0].map(shared_bytes, (u64::from(dynamic), shared_bytes)),
+                kernel.layouts[1].map(u64::from(kernel.local_bytes), (0, 0)),
+            ],
+            false => Default::default(),
+        };
         let state = Box::new(BlockState {
             parameters: parameters.as_ptr().cast(),
             shared: shared.as_mut_ptr().cast(),
@@ -209,6 +225,7 @@ impl Block {
             arrived: Default::default(),
             cluster: Default::default(),
             surroundings: std::ptr::null(),
+            maps: [std::ptr::null(), maps[0].as_ptr(), maps[1].as_ptr()],
         });
         let [x, y, _] = shape.block;
         let (memory, memory_bytes) = kernel.placement.memory;
@@ -244,6 +261,7 @@ impl Block {
             kernel,
             state,
             threads,
+            _maps: maps,
             shared,
             _locals: locals,
             _frames: frames,
@@ -278,6 +296,9 @@ impl Block {
     }
 
     /// Lets each thread run until it waits. Threads are told to end when `stop` is not 0.
+    ///
+    /// # Panics
+    /// If the kernel was compiled with checks, and the memory has no checker.
     pub fn step(
         &mut self,
         memory: &dyn Memory,
@@ -293,6 +314,10 @@ impl Block {
             stop,
         };
         self.state.surroundings = (&raw const surroundings).cast();
+        if self.kernel.checks.any() {
+            let checker = memory.checker().expect("checked code has a checker");
+            self.state.maps[0] = checker.map();
+        }
         let step = self.round(order);
         self.state.surroundings = std::ptr::null();
         if self.live == 0 {
@@ -455,19 +480,35 @@ impl Block {
         Err(fault)
     }
 
+    fn refused(&self, t: &Thread) -> FaultKind {
+        let dynamic = (self.state.dynamic, self.state.shared_bytes);
+        let layouts = &self.kernel.layouts;
+        let (space, near) = match t.bytes & mark::SPACE {
+            mark::SHARED => ("shared memory", layouts[0].nearest(t.address, dynamic)),
+            mark::LOCAL => ("local memory", layouts[1].nearest(t.address, (0, 0))),
+            space => {
+                // SAFETY: set by `step`, inside of which this runs.
+                let memory = unsafe { (*self.state.surroundings).memory };
+                let space = match space {
+                    mark::ALLOCATED => "allocated GPU memory",
+                    _ => "GPU memory",
+                };
+                (space, memory.nearest(t.address))
+            }
+        };
+        FaultKind::Access {
+            address: t.address,
+            bytes: t.bytes & 0xff,
+            store: t.bytes & mark::STORE != 0,
+            space,
+            near,
+        }
+    }
+
     fn fault(&self, i: usize) -> Box<Fault> {
         let t = &self.threads[i];
         let kind = match t.why {
-            why::FAULT => FaultKind::Access {
-                address: t.address,
-                bytes: t.bytes & 0xff,
-                store: t.bytes >> 31 == 1,
-                space: match t.bytes >> 8 & 3 {
-                    1 => "shared memory",
-                    2 => "local memory",
-                    _ => "GPU memory",
-                },
-            },
+            why::FAULT => self.refused(t),
             why::TRAP => FaultKind::Trap,
             why::ASSERTION => FaultKind::Assertion,
             _ => FaultKind::Stopped,
@@ -480,6 +521,7 @@ impl Block {
             site: site.unwrap_or(Site {
                 line: 0,
                 source: None,
+                caller: None,
             }),
         })
     }

@@ -1,0 +1,164 @@
+//! Small kernels with one planted fault each, on a checked emulated GPU: each is named with its line.
+#![allow(unsafe_code)] // Loads and launches kernels that are wrong.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::common::test_gpu::emulated_only;
+use crate::common::PATIENCE;
+use ringbell_cuda_kernels::{Checks, EmulatedGpu, EmulatedGpuConfig, Gpu, KernelArg, LaunchError};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels")
+}
+
+/// The line and the check of each planted fault.
+fn planted() -> BTreeMap<String, (usize, String)> {
+    let text = std::fs::read_to_string(folder().join("misuse.cu")).unwrap();
+    let marks = text.lines().enumerate().filter_map(|(i, line)| {
+        let (kernel, check) = line.split_once("  // ")?.1.split_once(": ")?;
+        Some((kernel.to_owned(), (i + 1, check.to_owned())))
+    });
+    marks.collect()
+}
+
+fn checked(checks: Checks) -> Gpu {
+    let gpu = EmulatedGpu::new(EmulatedGpuConfig {
+        memory_bytes: 32 << 20,
+        checks,
+        ..EmulatedGpuConfig::default()
+    });
+    let gpu = Gpu::from(gpu.expect("memory"));
+    // SAFETY: its faults end launches, and nothing else.
+    unsafe { gpu.load_module(&folder().join("misuse.ptx")) }.unwrap_or_else(|e| panic!("{e}"));
+    gpu
+}
+
+/// What the pointers of a launch are.
+#[derive(Clone, Copy, PartialEq)]
+enum Given {
+    /// Both are buffers.
+    Buffers,
+    /// The first is freed before.
+    Freed,
+    /// This address in place of the second.
+    Second(u64),
+}
+
+/// A launch of one of the kernels.
+struct Case {
+    kernel: &'static str,
+    blocks: u32,
+    threads: u32,
+    n: u32,
+    given: Given,
+    /// Words that the message has beside the place.
+    words: &'static str,
+}
+
+const fn case(
+    kernel: &'static str,
+    blocks: u32,
+    threads: u32,
+    n: u32,
+    words: &'static str,
+) -> Case {
+    Case {
+        kernel,
+        blocks,
+        threads,
+        n,
+        given: Given::Buffers,
+        words,
+    }
+}
+
+const fn given(case: Case, given: Given) -> Case {
+    Case { given, ..case }
+}
+
+static HOST: [u64; 4] = [0; 4];
+
+fn cases() -> Vec<Case> {
+    let host = HOST.as_ptr() as u64;
+    vec![
+        case("m_beyond", 1, 32, 993, "thread (31,0,0)|: 0 bytes behind the 4,096 bytes allocated at 0x"),
+        case("m_before", 1, 32, 4, "a load of 4 bytes at 0x"),
+        case("m_one_byte", 1, 1, 4096, "a store of 1 bytes|: 0 bytes behind the 4,096"),
+        case("m_far", 2, 32, 100_000_000, "outside of GPU memory"),
+        given(case("m_freed", 1, 32, 0, "thread (0,0,0)|: 0 bytes into the 4,096 bytes that were allocated at|and freed since"), Given::Freed),
+        case("m_shared_beyond", 1, 32, 15, "shared memory: 0 bytes behind variable `|m_shared_beyond|` of 64 bytes"),
+        case("m_shared_before", 1, 32, 1, "thread (5,0,0)|shared memory: 4 bytes before variable `"),
+        case("m_dynamic_beyond", 1, 32, (48 << 8) - 31, "thread (31,0,0)|bytes at 0xc000, outside of shared memory: 0 bytes behind the 49,152 bytes of dynamic shared memory"),
+        case("m_local_beyond", 1, 32, 7, "thread (1,0,0)|load of 4 bytes at 0x20, outside of local memory: 0 bytes behind variable `__local_depot"),
+        case("m_misaligned", 1, 1, 3, "a store of 8 bytes|not aligned in GPU memory"),
+        case("m_shared_misaligned", 1, 32, 3, "not aligned in shared memory"),
+        given(case("m_null", 1, 32, 3, "store of 4 bytes at 0x0,|thread (31,0,0)"), Given::Second(0)),
+        case("m_variable_beyond", 1, 8, 8, "thread (0,0,0)|: 0 bytes behind variable `table` of 32 bytes"),
+        case("m_constant_beyond", 1, 8, 0, "thread (6,0,0)|: 0 bytes behind variable `constants` of 24 bytes"),
+        case("m_atomic_beyond", 1, 1, 1025, ": 4 bytes behind the 4,096"),
+        case("m_vector_beyond", 1, 32, 224, "thread (31,0,0)|a load of 16 bytes|: 4,080 bytes into the 4,088"),
+        given(case("m_host_pointer", 1, 1, 224, "outside of GPU memory"), Given::Second(host)),
+        given(case("m_wrong_argument", 1, 1, 224, "at 0x400, outside of GPU memory"), Given::Second(1024)),
+        case("m_generic_beyond", 1, 32, 17, "outside of shared memory: 0 bytes behind variable `"),
+        case("m_local_of_another", 1, 32, 1, "thread (1,0,0)|outside of GPU memory"),
+        case("m_freed_part", 1, 32, 1030, "thread (0,0,0)|: 0 bytes behind the 4,096"),
+    ]
+}
+
+impl Case {
+    fn run(&self, gpu: &Gpu) -> Result<(), LaunchError> {
+        let p = gpu.alloc(4096).unwrap();
+        let q = gpu.alloc(4088).unwrap();
+        p.write(0, &[0; 4096]).unwrap();
+        q.write(0, &[0; 4088]).unwrap();
+        let mut args = [(&p).into(), (&q).into(), KernelArg::U32(self.n)];
+        let mut kept = vec![p, q];
+        match self.given {
+            Given::Buffers => {}
+            Given::Freed => drop(kept.remove(0)),
+            Given::Second(address) => args[1] = KernelArg::U64(address),
+        }
+        // SAFETY: the kernel is checked, and the buffers outlive it or are to be missed.
+        let launch = unsafe { gpu.launch(self.kernel, self.blocks, self.threads, &args) }?;
+        launch.wait(PATIENCE)
+    }
+}
+
+#[test]
+fn each_planted_fault_is_named_with_its_line() {
+    if emulated_only("it has checks of its own") {
+        return;
+    }
+    let planted = planted();
+    let (mut wrong, mut named) = (Vec::new(), 0);
+    for case in cases() {
+        let gpu = checked(Checks::ALL);
+        let (line, check) = &planted[case.kernel];
+        let what = match case.run(&gpu) {
+            Err(LaunchError::Failed { reason, .. }) => reason,
+            other => format!("{other:?}"),
+        };
+        let place = format!("misuse.cu:{line} (");
+        let tool = match check.as_str() {
+            "memcheck" => "outside of|not aligned",
+            other => other,
+        };
+        let tool = tool.split('|').any(|t| what.contains(t));
+        let missing: Vec<&str> = case
+            .words
+            .split('|')
+            .filter(|w| !what.contains(w))
+            .collect();
+        if what.contains(&place) && tool && missing.is_empty() {
+            named += 1;
+        } else {
+            let kernel = case.kernel;
+            wrong.push(format!(
+                "{kernel}, {check} at {place}: `{what}` lacks {missing:?}"
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{named} are named:\n{}", wrong.join("\n"));
+    assert_eq!(named, planted.len(), "every fault has its row in the table");
+}

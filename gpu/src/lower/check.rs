@@ -1,0 +1,45 @@
+//! What checked code does beside each access: it looks the address up in the map of what is allocated.
+
+use std::mem::{offset_of, size_of};
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{types, InstBuilder, MemFlags, Type, Value};
+
+use super::function::{Emit, Lowered};
+use super::helper::Helper;
+use crate::module::Site;
+use crate::schedule::mark::{ALLOCATED, LOCAL, SHARED, SPACE};
+use crate::schedule::BlockState;
+
+/// Ends the thread if a part of an access, which is aligned and inside of its memory at this offset, belongs to no
+/// allocation or variable. One byte of the map stands for eight.
+pub(super) fn allocated(
+    e: &mut Emit<'_, '_>,
+    offset: Value,
+    bytes: u32,
+    mark: u32,
+    site: Site,
+) -> Lowered<()> {
+    if !e.facts.checks.memory {
+        return Ok(());
+    }
+    let (map, mark) = match mark & SPACE {
+        SHARED => (1, mark),
+        LOCAL => (2, mark),
+        _ => (0, mark | ALLOCATED),
+    };
+    let at = offset_of!(BlockState, maps) + map * size_of::<*const u8>();
+    let map = e.block_field(types::I64, at);
+    let granule = e.b.ins().ushr_imm(offset, 3);
+    let at = e.b.ins().iadd(map, granule);
+    let t = Type::int(bytes.div_ceil(8) as u16 * 8).unwrap_or(types::I32);
+    let full = 0x0808_0808_0808_0808u64 >> (64 - t.bits());
+    let have = e.b.ins().load(t, MemFlags::trusted(), at, 0);
+    let ok = e.b.ins().icmp_imm(IntCC::Equal, have, full as i64);
+    let next = e.unless_cold(ok);
+    let allowed = e.ask(Helper::CheckAllocated, offset, mark, site)?;
+    let fault = e.fault;
+    e.b.ins().brif(allowed, next, &[], fault, &[]);
+    e.enter(next);
+    Ok(())
+}
