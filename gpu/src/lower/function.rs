@@ -335,6 +335,7 @@ impl<'a> Emit<'a, '_> {
                 self.call(*function as usize, results, args, across)?;
             }
             Op::Async(op) => self.asynchronous(op, i.site, live.behind(at).unwrap_or(&[]))?,
+            Op::Matrix(op) => self.matrix(op, i.site, live.behind(at).unwrap_or(&[]))?,
             op if op.waits() => self.waiting(i, live.behind(at).unwrap_or(&[]))?,
             _ => self.plain(i)?,
         }

@@ -6,7 +6,7 @@
 //!
 //! - `function`: control flow, calls, resume points; `liveness`: what is kept at them; `registers`: and where;
 //! - `operand`: registers, constants, addresses;
-//! - `arithmetic`, `float`, `bits`, `convert`, `access`, `asynchronous`, `wait`: the instructions;
+//! - `arithmetic`, `float`, `bits`, `convert`, `access`, `asynchronous`, `matrix`, `wait`: the instructions;
 //! - `system`: functions that the GPU provides; `helper`: those of the host;
 //! - `code`: what results, and its form on disk.
 
@@ -21,6 +21,7 @@ mod float;
 mod function;
 mod helper;
 mod liveness;
+mod matrix;
 mod operand;
 mod registers;
 mod system;

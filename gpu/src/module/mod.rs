@@ -1,12 +1,14 @@
 //! A module in typed form: variables, functions, instructions.
 
 mod asynchronous;
+mod matrix;
 mod op;
 mod types;
 
 use std::sync::Arc;
 
 pub(crate) use asynchronous::{AsyncOp, PhaseOp, Place};
+pub(crate) use matrix::{Element, Fragment, MatrixOp, Product};
 pub(crate) use op::*;
 pub(crate) use types::Space;
 pub use types::Type;

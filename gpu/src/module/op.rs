@@ -1,6 +1,7 @@
 //! Instructions in typed form. The parser makes them, and refuses what is not among them.
 
 use super::asynchronous::AsyncOp;
+use super::matrix::MatrixOp;
 use super::types::{Space, Type};
 
 /// A register of a function: an index into `Function::registers`.
@@ -549,6 +550,7 @@ pub(crate) enum Op {
         ns: Operand,
     },
     Async(AsyncOp),
+    Matrix(MatrixOp),
     /// A hint.
     Nothing,
 }
@@ -559,6 +561,7 @@ impl Op {
         match self {
             Op::Barrier { .. } | Op::Warp { .. } | Op::Sleep { .. } => true,
             Op::Async(op) => op.waits(),
+            Op::Matrix(op) => op.waits(),
             _ => false,
         }
     }
@@ -639,6 +642,7 @@ impl Op {
             }
             Op::Sleep { ns } => each(&[*ns]),
             Op::Async(op) => op.reads(f),
+            Op::Matrix(op) => op.reads(f),
             Op::Fence { .. }
             | Op::Branch { .. }
             | Op::Call { .. }
@@ -659,6 +663,7 @@ impl Op {
                 [to, second].into_iter().flatten().for_each(|r| f(*r));
             }
             Op::Async(op) => op.writes(f),
+            Op::Matrix(op) => op.writes(f),
             Op::Move { to, .. }
             | Op::Pack { to, .. }
             | Op::Select { to, .. }

@@ -14,4 +14,4 @@ mod fast;
 mod task;
 
 pub(crate) use convert::{convert, Conversion};
-pub(crate) use task::{float, FloatOp, Task};
+pub(crate) use task::{float, half_of_double, FloatOp, Task};

@@ -178,6 +178,11 @@ impl Format {
     }
 }
 
+/// The nearest number of `f16`.
+pub(crate) fn half_of_double(v: f64) -> u64 {
+    Format::F16.of_double(v)
+}
+
 fn compare(f: Format, c: Compare, a: u64, b: u64) -> bool {
     if f.is_nan(a) || f.is_nan(b) {
         return matches!(

@@ -6,7 +6,7 @@ use super::directive::{variable, Names};
 use super::form::Form;
 use super::operand::{arg, Arg};
 use super::reader::Reader;
-use super::{access, arithmetic, asynchronous, control, convert, half, Refusal, MOST};
+use super::{access, arithmetic, asynchronous, control, convert, half, matrix, Refusal, MOST};
 use crate::module::{
     Function, Instruction, Label, Module, Op, Reg, Site, Space, Statement, Symbol, Type,
 };
@@ -325,6 +325,9 @@ fn decode(
     scope: &Scope<'_>,
 ) -> Result<Op, Refusal> {
     let mut decoded = convert::decode(&mut form, args)?;
+    if decoded.is_none() {
+        decoded = matrix::decode(&mut form, args)?;
+    }
     if decoded.is_none() {
         decoded = half::decode(&mut form, args)?;
     }

@@ -63,6 +63,8 @@ pub(crate) struct Thread {
     pub(crate) address: u64,
     /// Number of the cluster's barrier at which it has arrived.
     pub(crate) cluster: u32,
+    /// What a warp's lanes give for their matrices, and get: pairs of 32-bit words, the first in the low half.
+    pub(crate) words: [u64; 16],
 }
 
 /// What the threads of a block share.

@@ -8,6 +8,7 @@
 mod bulk;
 mod context;
 mod helpers;
+pub(crate) mod matrix;
 mod phase;
 mod print;
 mod warp;
@@ -254,6 +255,7 @@ impl Block {
                 bytes: 0,
                 address: 0,
                 cluster: 0,
+                words: [0; 16],
             }
         });
         let threads = threads.collect();

@@ -1,6 +1,7 @@
 //! Operations of a warp: done when every lane of their mask has come (§9.7.9.6, §9.7.13).
 
 use super::context::{why, Thread};
+use super::matrix;
 use crate::module::{ShuffleOp, WarpOp};
 
 /// Numbers of warp operations in `Thread::kind`.
@@ -60,11 +61,16 @@ pub(super) fn settle(warp: &mut [Thread], live: u32) -> bool {
     ran
 }
 
-fn lanes(mask: u32) -> impl Iterator<Item = usize> {
+pub(super) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
     (0..32usize).filter(move |i| mask >> i & 1 == 1)
 }
 
 fn complete(warp: &mut [Thread], mask: u32, kind: u32) {
+    if kind >= matrix::ROWS {
+        matrix::complete(warp, mask, kind);
+        lanes(mask).for_each(|i| warp[i].why = why::RUNNABLE);
+        return;
+    }
     let first = mask.trailing_zeros() as usize;
     let ballot = || lanes(mask).fold(0u32, |b, i| b | u32::from(warp[i].value != 0) << i);
     let reduce = |f: &dyn Fn(u32, u32) -> u32| {

@@ -10,6 +10,7 @@ mod exact;
 mod half;
 mod harness;
 mod launch;
+mod matrix;
 mod system;
 mod waits;
 
