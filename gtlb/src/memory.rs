@@ -3,6 +3,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::Weak;
 
 use ringbell_nic_abi::GpuVa;
 
@@ -130,6 +131,14 @@ impl Exposed {
     }
 }
 
+/// A NIC, for threads of this process that run kernels: they step it while their kernels wait.
+pub trait WaitHook: Send + Sync {
+    /// One turn of waiting: steps the NIC, and may yield or sleep for a moment after many turns in which nothing moved,
+    /// which `idle` counts. Before it sleeps it asks whether what the caller waits for is `done`.
+    /// Returns whether something moved.
+    fn turn(&self, idle: u32, done: &dyn Fn() -> bool) -> bool;
+}
+
 /// A memory whose whole bus range `0..len` the CPU can reach directly at `base`.
 ///
 /// Another agent (kernel, peer) may write it at any time: volatile or atomic copies only, never a
@@ -248,6 +257,11 @@ pub trait DmaMemory: Send + Sync {
     fn expose_io(&self, base: NonNull<u8>, len: usize) -> std::io::Result<Exposed> {
         let _ = len;
         Ok(Exposed::same(base))
+    }
+
+    /// Kernels may have queues of this NIC: who runs them calls it while they wait. A real GPU's kernels run by themselves.
+    fn on_wait(&self, nic: Weak<dyn WaitHook>) {
+        let _ = nic;
     }
 
     /// What NICs of the same host and user may map, for the `local` transport.

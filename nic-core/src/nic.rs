@@ -10,7 +10,7 @@ mod nic_buffer;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -415,6 +415,10 @@ impl Nic {
         c.queues.occupy(place, rings);
         let mem = own.unwrap_or_else(|| kernels.clone());
         let progress = self.inner.progress.clone();
+        if kernels.calls_back() {
+            let hook: Weak<dyn ringbell_gtlb::WaitHook> = Arc::downgrade(&progress) as _;
+            memory.on_wait(hook);
+        }
         Ok(HostQueue::new(id, *config, mem, kernels, progress))
     }
 

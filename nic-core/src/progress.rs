@@ -666,6 +666,20 @@ impl Progress {
     }
 }
 
+impl ringbell_gtlb::WaitHook for Progress {
+    fn turn(&self, idle: u32, done: &dyn Fn() -> bool) -> bool {
+        // The lock of a NIC that has panicked stays poisoned, nothing steps it, and kernels' own watchdogs report NIC_SILENT.
+        let round = std::panic::AssertUnwindSafe(|| self.wait_round(idle, done));
+        match std::panic::catch_unwind(round) {
+            Ok(round) => round == Round::Moved,
+            Err(_) => {
+                tracing::error!("the NIC has failed while a kernel's thread stepped it");
+                false
+            }
+        }
+    }
+}
+
 fn timespec(d: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),

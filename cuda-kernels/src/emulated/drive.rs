@@ -1,12 +1,14 @@
 //! Threads of the host that drive the blocks of a PTX kernel.
 #![allow(clippy::disallowed_methods)] // Host threads rest here while all their blocks wait.
 
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ringbell_gpu::{Block, Clock, Fault, FaultKind, Kernel, Order, Shape, Step};
+use ringbell_gtlb::WaitHook;
 use rustix::time::{clock_gettime, ClockId};
 
 use super::memory::EmulatedMemory;
@@ -29,6 +31,27 @@ pub(super) struct PtxLaunch {
     /// Not 0: a block has failed, and the others end.
     stop: AtomicU32,
 }
+
+/// Blocks of a launch that a thread has begun, and those that it can use again.
+struct Blocks {
+    resident: VecDeque<Block>,
+    spare: Vec<Block>,
+    order: Order,
+}
+
+/// What became of a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Round {
+    /// No block is left.
+    Done,
+    /// A block got on.
+    Moved,
+    /// All wait.
+    Waits,
+}
+
+/// Idle rounds between two looks for NICs that the GPU has got.
+const LOOK_FOR_NICS: u32 = 256;
 
 /// The clock of the host, which is also the device header's.
 struct HostClock;
@@ -75,57 +98,79 @@ impl PtxLaunch {
         self.blocks.min(cores.min(most) as u64)
     }
 
-    /// Runs blocks until there are none; a block that waits makes room for others.
+    /// Runs blocks until there are none; a block that waits makes room for others, and then for the NICs.
     ///
     /// # Errors
     /// Why a block has ended early.
     pub(super) fn work(&self) -> Result<(), Ended> {
-        let mut order = Order::new(0);
-        let (mut resident, mut spare) = (VecDeque::new(), Vec::new());
-        // Blocks, one after the other, that could only wait.
-        let (mut idle, mut rounds) = (0usize, 0u32);
+        let mut blocks = Blocks {
+            resident: VecDeque::new(),
+            spare: Vec::new(),
+            order: Order::new(0),
+        };
+        let mut nics = Vec::new();
+        // Rounds, one after the other, in which nothing moved.
+        let mut idle = 0u32;
         loop {
-            let all_wait = idle >= resident.len();
-            if all_wait && resident.len() < MOST_RESIDENT {
-                if let Some(block) = self.begin(&mut spare) {
-                    resident.push_front(block);
-                    idle = 0;
+            match self.round(&mut blocks)? {
+                Round::Done => return Ok(()),
+                Round::Moved => idle = 0,
+                Round::Waits => {
+                    if idle.is_multiple_of(LOOK_FOR_NICS) {
+                        nics = self.memory.nics();
+                    }
+                    match self.rest(&nics, idle, &mut blocks)? {
+                        true => idle = 0,
+                        false => idle = idle.saturating_add(1),
+                    }
                 }
             }
-            let Some(mut block) = resident.pop_front() else {
-                return Ok(());
+        }
+    }
+
+    /// Lets each block that has begun run until it waits, and begins others if all wait.
+    fn round(&self, blocks: &mut Blocks) -> Result<Round, Ended> {
+        let mut moved = false;
+        for _ in 0..blocks.resident.len() {
+            let Some(mut block) = blocks.resident.pop_front() else {
+                break;
             };
-            if idle > resident.len() {
-                self.rest(rounds);
-                rounds += 1;
-                idle = 0;
-            }
-            match block.step(&*self.memory, &HostClock, &self.stop, &mut order) {
+            match block.step(&*self.memory, &HostClock, &self.stop, &mut blocks.order) {
                 Step::Done => {
-                    spare.push(block);
-                    (idle, rounds) = (0, 0);
+                    blocks.spare.push(block);
+                    moved = true;
                 }
                 Step::Running => {
-                    resident.push_back(block);
-                    (idle, rounds) = (0, 0);
+                    blocks.resident.push_back(block);
+                    moved = true;
                 }
                 Step::Spinning | Step::Sleeping(_) => {
                     if self.stop.load(Ordering::Relaxed) != 0 {
-                        return Ok(());
+                        return Ok(Round::Done);
                     }
-                    resident.push_back(block);
-                    idle += 1;
+                    blocks.resident.push_back(block);
                 }
                 Step::Failed(fault) => {
                     self.stop.store(1, Ordering::Relaxed);
                     // Another block's fault has stopped this one.
                     if fault.kind == FaultKind::Stopped {
-                        return Ok(());
+                        return Ok(Round::Done);
                     }
                     return Err(self.describe(&fault));
                 }
             }
         }
+        if !moved && blocks.resident.len() < MOST_RESIDENT {
+            if let Some(block) = self.begin(&mut blocks.spare) {
+                blocks.resident.push_front(block);
+                return Ok(Round::Moved);
+            }
+        }
+        Ok(match (blocks.resident.is_empty(), moved) {
+            (_, true) => Round::Moved,
+            (true, false) => Round::Done,
+            (false, false) => Round::Waits,
+        })
     }
 
     /// The next block to begin.
@@ -144,12 +189,41 @@ impl PtxLaunch {
         Some(block)
     }
 
-    /// While all blocks wait for other threads: for memory that a NIC or the host writes.
-    fn rest(&self, rounds: u32) {
-        if rounds < 64 {
-            std::thread::yield_now();
-        } else {
-            std::thread::sleep(Duration::from_micros(20));
+    /// While all blocks wait: for a NIC, which it steps, or for memory that others write. Returns whether something moved.
+    fn rest(
+        &self,
+        nics: &[Arc<dyn WaitHook>],
+        idle: u32,
+        blocks: &mut Blocks,
+    ) -> Result<bool, Ended> {
+        let Some(nic) = nics.get(idle as usize % nics.len().max(1)) else {
+            if idle < 64 {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(Duration::from_micros(20));
+            }
+            return Ok(false);
+        };
+        // What a block waits for may be of any of them; only one may make the thread sleep.
+        let others = if nics.len() > 1 { nics } else { &[] };
+        let moved = others
+            .iter()
+            .fold(false, |moved, n| moved | n.turn(0, &|| false));
+        if moved || !others.is_empty() && idle < 64 {
+            return Ok(moved);
+        }
+        // What came before the thread sleeps is seen by another look of the blocks themselves.
+        let (blocks, last) = (RefCell::new(blocks), Cell::new(None));
+        let done = || {
+            let round = self.round(&mut blocks.borrow_mut());
+            let moved = !matches!(round, Ok(Round::Waits));
+            last.set(Some(round));
+            moved
+        };
+        let moved = nic.turn(idle, &done);
+        match last.into_inner() {
+            Some(round) => Ok(round? != Round::Waits || moved),
+            None => Ok(moved),
         }
     }
 

@@ -167,7 +167,10 @@ fn load_ptx(gpu: &Arc<EmulatedDevice>, path: &Path) -> Result<(), ModuleError> {
 
 /// Memory for the variables of a module.
 #[cfg(feature = "ptx")]
-fn variables(gpu: &Arc<EmulatedDevice>, bytes: u64) -> Result<(GpuVa, super::ptx::Kept), GpuError> {
+fn variables(
+    gpu: &Arc<EmulatedDevice>,
+    bytes: u64,
+) -> Result<(GpuVa, super::ptx::Freed), GpuError> {
     let va = gpu.alloc(bytes)?;
     let gpu = Arc::downgrade(gpu);
     Ok((va, Box::new(Freed { va, gpu })))

@@ -5,17 +5,18 @@ use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, RwLock, Weak};
 
 use ringbell_gtlb::page_table::{LARGE_PAGE_BYTES, PAGE_BYTES};
 use ringbell_gtlb::{
-    BusError, BusSpan, CompletionWrite, DmaId, DmaMemory, DmaOp, Export, Exposed, Submitted, Window,
+    BusError, BusSpan, CompletionWrite, DmaId, DmaMemory, DmaOp, Export, Exposed, Submitted,
+    WaitHook, Window,
 };
 use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
 use rustix::mm::{madvise, mmap, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
 use super::layout::{groups_in, PageLayout};
-use crate::locks::write;
+use crate::locks::{read, write};
 
 /// Where the emulated GPU's memory lies on the bus. Not 0, so that an offset mistaken for an address
 /// is noticed, and above 4 GiB, so that a cut one is.
@@ -25,7 +26,6 @@ const BUS_BASE: u64 = 0x40_0000_0000;
 ///
 /// Every page exists twice: on the bus (linear, what DMA reaches) and at a virtual address (what
 /// kernels dereference). Kernels and peers may write both at any time; only raw copies touch them.
-#[derive(Debug)]
 pub struct EmulatedMemory {
     fd: OwnedFd,
     bytes: u64,
@@ -35,11 +35,23 @@ pub struct EmulatedMemory {
     exposed: Arc<ExposedRanges>,
     #[cfg(feature = "ptx")]
     pub(super) watched: super::watched::Watched,
+    /// NICs whose queues kernels may have.
+    nics: RwLock<Vec<Weak<dyn WaitHook>>>,
+}
+
+impl std::fmt::Debug for EmulatedMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "EmulatedMemory({} bytes)", self.bytes)
+    }
 }
 
 /// Memory of the host and registers that kernels may access, as first byte and length.
 #[derive(Debug, Default)]
-struct ExposedRanges(RwLock<Vec<(u64, u64)>>);
+struct ExposedRanges {
+    ranges: RwLock<Vec<(u64, u64)>>,
+    /// Counts those that were dropped.
+    withdrawn: AtomicU64,
+}
 
 /// An exposed range, until it is dropped.
 struct ExposedRange {
@@ -50,7 +62,7 @@ struct ExposedRange {
 impl ExposedRange {
     fn guarded(all: &Arc<ExposedRanges>, base: NonNull<u8>, len: usize) -> Exposed {
         let range = (base.as_ptr() as u64, len as u64);
-        write(&all.0).push(range);
+        write(&all.ranges).push(range);
         let all = all.clone();
         Exposed::same_while(base, Box::new(ExposedRange { all, range }))
     }
@@ -58,23 +70,34 @@ impl ExposedRange {
 
 impl Drop for ExposedRange {
     fn drop(&mut self) {
-        let mut all = write(&self.all.0);
+        let mut all = write(&self.all.ranges);
         // One may be exposed twice.
         if let Some(i) = all.iter().position(|r| *r == self.range) {
             all.swap_remove(i);
         }
+        self.all.withdrawn.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 #[cfg(feature = "ptx")]
 impl ringbell_gpu::Memory for EmulatedMemory {
     fn allows(&self, address: u64, bytes: u32) -> bool {
-        crate::locks::read(&self.exposed.0)
-            .iter()
-            .any(|(base, len)| {
-                let offset = address.wrapping_sub(*base);
-                offset < *len && len - offset >= u64::from(bytes)
-            })
+        self.range(address, bytes).is_some()
+    }
+
+    fn range(&self, address: u64, bytes: u32) -> Option<(u64, u64)> {
+        let ranges = read(&self.exposed.ranges);
+        let mut ranges = ranges.iter();
+        let around = ranges.find(|(base, len)| {
+            let offset = address.wrapping_sub(*base);
+            offset < *len && len - offset >= u64::from(bytes)
+        });
+        around.copied()
+    }
+
+    fn withdrawn(&self) -> u64 {
+        // Relaxed: a program that frees what a kernel uses has no order with it anyway.
+        self.exposed.withdrawn.load(Ordering::Relaxed)
     }
 
     fn nearest(&self, address: u64) -> Option<String> {
@@ -119,6 +142,12 @@ fn reserve(bytes: usize) -> rustix::io::Result<*mut u8> {
 }
 
 impl EmulatedMemory {
+    /// The NICs that a thread steps which waits for them.
+    #[cfg(feature = "ptx")]
+    pub(super) fn nics(&self) -> Vec<Arc<dyn WaitHook>> {
+        read(&self.nics).iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Creates and maps `bytes` (a multiple of 2 MiB).
     ///
     /// # Errors
@@ -147,6 +176,7 @@ impl EmulatedMemory {
             exposed: Arc::default(),
             #[cfg(feature = "ptx")]
             watched: Default::default(),
+            nics: RwLock::default(),
         };
         // Stored at once, so that Drop unmaps them when a later step fails.
         memory.bus = reserve(len)?;
@@ -339,6 +369,12 @@ impl DmaMemory for EmulatedMemory {
 
     fn expose_io(&self, base: NonNull<u8>, len: usize) -> std::io::Result<Exposed> {
         Ok(ExposedRange::guarded(&self.exposed, base, len))
+    }
+
+    fn on_wait(&self, nic: Weak<dyn WaitHook>) {
+        let mut nics = write(&self.nics);
+        nics.retain(|n| n.strong_count() > 0 && !n.ptr_eq(&nic));
+        nics.push(nic);
     }
 
     fn exports(&self) -> Vec<Export<'_>> {

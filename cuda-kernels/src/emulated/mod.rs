@@ -6,11 +6,13 @@
 //! - `suballocator`: `alloc` and `free` inside it;
 //! - `module`: kernels by name, from the SDK or a user's shared object;
 //! - `ptx`: kernels of PTX, by the crate `ringbell-gpu` (feature `ptx`); `drive`: threads of the host that run their
-//!   blocks; `loaded`: modules that are values, for a driver's interface;
+//!   blocks; `code_store`: compiled kernels on disk; `loaded`: modules that are values, for a driver's interface;
 //! - `watched`: what is allocated, for the errors of kernels and for checks;
 //! - `pool`: OS threads for blocks: of compiled C++ one for each running block;
 //! - `stream`: order, and waiting with a deadline.
 
+#[cfg(feature = "ptx")]
+mod code_store;
 mod device;
 #[cfg(feature = "ptx")]
 mod drive;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ringbell_gpu::{Checker, Function, Kernel, Parameter, Program, Shape};
 use ringbell_nic_abi::GpuVa;
 
+use super::code_store::Kept;
 use super::drive::PtxLaunch;
 use super::memory::EmulatedMemory;
 use crate::gpu::{GpuError, ModuleError};
@@ -21,7 +22,7 @@ const SHARED_BYTES: u32 = 48 << 10;
 const GAP: u64 = 64;
 
 /// Memory that goes back when it is dropped.
-pub(super) type Kept = Box<dyn Send + Sync>;
+pub(super) type Freed = Box<dyn Send + Sync>;
 
 /// A PTX module on an emulated GPU.
 pub(super) struct PtxModule {
@@ -29,7 +30,7 @@ pub(super) struct PtxModule {
     /// Address of each of the module's variables in GPU memory, by its index.
     addresses: Vec<u64>,
     /// Memory of its variables.
-    _variables: Option<Kept>,
+    _variables: Option<Freed>,
 }
 
 impl PtxModule {
@@ -58,7 +59,7 @@ impl PtxModule {
 pub(super) fn load(
     memory: &EmulatedMemory,
     path: &Path,
-    alloc: impl FnOnce(u64) -> Result<(GpuVa, Kept), GpuError>,
+    alloc: impl FnOnce(u64) -> Result<(GpuVa, Freed), GpuError>,
 ) -> Result<Arc<PtxModule>, ModuleError> {
     let refuse = |reason: String| ModuleError::Load {
         path: path.to_owned(),
@@ -78,7 +79,7 @@ pub(super) fn load_text(
     memory: &EmulatedMemory,
     name: &str,
     text: &str,
-    alloc: impl FnOnce(u64) -> Result<(GpuVa, Kept), GpuError>,
+    alloc: impl FnOnce(u64) -> Result<(GpuVa, Freed), GpuError>,
 ) -> Result<Arc<PtxModule>, ModuleError> {
     let refuse = |reason: String| ModuleError::Load {
         path: name.into(),
@@ -119,8 +120,9 @@ pub(super) fn load_text(
     let placed = placed.filter(|(v, _)| v.is_global());
     let named = placed.map(|(v, at)| (*at, u64::from(v.bytes), v.name.as_str()));
     memory.watched.variables(base, named);
-    let program =
-        Program::new(module, addresses.clone(), memory.base_va(), memory.len()).checked(checks);
+    let program = Program::new(module, addresses.clone(), memory.base_va(), memory.len())
+        .checked(checks)
+        .with_store(Kept::of_process());
     Ok(Arc::new(PtxModule {
         program,
         addresses,

@@ -17,6 +17,18 @@ pub trait Memory: Sync {
     fn checker(&self) -> Option<&Checker> {
         None
     }
+
+    /// As [`allows`](Memory::allows), with first address and bytes of all around that a kernel may access too. It is
+    /// not asked again for what lies inside, until [`withdrawn`](Memory::withdrawn) has another answer.
+    fn range(&self, address: u64, bytes: u32) -> Option<(u64, u64)> {
+        self.allows(address, bytes)
+            .then_some((address, u64::from(bytes)))
+    }
+
+    /// Counts ranges that a kernel may no longer access.
+    fn withdrawn(&self) -> u64 {
+        0
+    }
 }
 
 /// The time of `%globaltimer`, `%clock64` and `nanosleep`.

@@ -1,5 +1,6 @@
 //! What compiled code and the scheduler share: structures whose fields the code reaches by their offsets.
 
+use std::cell::Cell;
 use std::sync::atomic::AtomicU32;
 
 use super::print::Output;
@@ -92,6 +93,7 @@ pub(crate) struct BlockState {
     /// Of checked code: bytes that say how many of 8 bytes of GPU memory, of shared and of local memory belong to an
     /// allocation or a variable.
     pub(crate) maps: [*const u8; 3],
+    pub(crate) allowed: Allowed,
 }
 
 /// Marks of a refused access, beside its bytes (the low 8 bits): a store, and the space.
@@ -102,6 +104,47 @@ pub(crate) mod mark {
     /// Inside of GPU memory, of which nothing is allocated there.
     pub(crate) const ALLOCATED: u32 = 3 << 8;
     pub(crate) const SPACE: u32 = 3 << 8;
+}
+
+/// Ranges outside of GPU memory that the block has accessed last. Cells, because compiled code calls with the block
+/// shared.
+#[derive(Default)]
+pub(crate) struct Allowed {
+    ranges: [Cell<(u64, u64)>; 4],
+    /// The one that is replaced next.
+    next: Cell<usize>,
+    /// [`Memory::withdrawn`] when they were allowed.
+    withdrawn: Cell<u64>,
+}
+
+impl Allowed {
+    /// Forgets what may have been withdrawn.
+    pub(crate) fn renew(&self, memory: &dyn Memory) {
+        let withdrawn = memory.withdrawn();
+        if withdrawn != self.withdrawn.replace(withdrawn) {
+            self.ranges.iter().for_each(|r| r.set((0, 0)));
+        }
+    }
+
+    /// Whether such an access lies in one of the ranges.
+    pub(crate) fn known(&self, address: u64, bytes: u64) -> bool {
+        self.ranges.iter().any(|r| {
+            let (base, len) = r.get();
+            let offset = address.wrapping_sub(base);
+            offset < len && len - offset >= bytes
+        })
+    }
+
+    /// Asks for a range, and notes it.
+    pub(crate) fn ask(&self, memory: &dyn Memory, address: u64, bytes: u32) -> bool {
+        let Some(range) = memory.range(address, bytes) else {
+            return false;
+        };
+        let next = self.next.get();
+        self.ranges[next].set(range);
+        self.next.set((next + 1) % self.ranges.len());
+        true
+    }
 }
 
 /// What a step is given.

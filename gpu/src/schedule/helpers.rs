@@ -24,6 +24,10 @@ pub(crate) unsafe extern "C" fn check(t: *mut Thread, address: u64, bytes: u32, 
     unsafe {
         let n = u64::from(bytes & 0xff);
         let block = &*(*t).block;
+        let aligned = address & (n - 1) == 0;
+        if aligned && block.allowed.known(address, n) {
+            return 1;
+        }
         let inside = |base: u64, len: u64| {
             let offset = address.wrapping_sub(base);
             offset <= len && len - offset >= n
@@ -41,8 +45,7 @@ pub(crate) unsafe extern "C" fn check(t: *mut Thread, address: u64, bytes: u32, 
         if space != 0 && !block.maps[0].is_null() {
             return check_allocated(t, at, bytes | space, site);
         }
-        let aligned = address.is_multiple_of(n);
-        let other = || surroundings(t).memory.allows(address, n as u32);
+        let other = || block.allowed.ask(surroundings(t).memory, address, n as u32);
         if aligned && (shared || local || parameter || other()) {
             return 1;
         }

@@ -227,6 +227,7 @@ impl Block {
             cluster: Default::default(),
             surroundings: std::ptr::null(),
             maps: [std::ptr::null(), maps[0].as_ptr(), maps[1].as_ptr()],
+            allowed: Default::default(),
         });
         let [x, y, _] = shape.block;
         let (memory, memory_bytes) = kernel.placement.memory;
@@ -320,6 +321,7 @@ impl Block {
             let checker = memory.checker().expect("checked code has a checker");
             self.state.maps[0] = checker.map();
         }
+        self.state.allowed.renew(memory);
         let step = self.round(order);
         self.state.surroundings = std::ptr::null();
         if self.live == 0 {
