@@ -2,12 +2,13 @@
 
 use tracing_subscriber::filter::LevelFilter;
 
-/// The variable that asks for events: `INFO`, `DEBUG` or `TRACE`.
+/// The variable that asks for events: `INFO`, `DEBUG` or `TRACE`. With `kernel` beside it or alone, the emulated GPU says
+/// where the threads of kernels stand that only wait.
 pub const DEBUG_VARIABLE: &str = "RINGBELL_DEBUG";
 
 /// The variable names no level.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{DEBUG_VARIABLE}={text} is not a level; set it to INFO, DEBUG or TRACE, or unset it")]
+#[error("{DEBUG_VARIABLE}={text} is not a level; set it to INFO, DEBUG or TRACE, to `kernel`, to two of them with a comma, or unset it")]
 pub struct DebugLevelError {
     text: String,
 }
@@ -34,14 +35,17 @@ pub fn print_events() -> Result<(), DebugLevelError> {
 }
 
 fn level(text: &str) -> Option<LevelFilter> {
-    Some(match text.to_ascii_uppercase().as_str() {
-        "" | "0" | "OFF" => LevelFilter::OFF,
-        "WARN" => LevelFilter::WARN,
-        "1" | "INFO" => LevelFilter::INFO,
-        "DEBUG" => LevelFilter::DEBUG,
-        "TRACE" => LevelFilter::TRACE,
-        _ => return None,
-    })
+    let levels = text.split(',').map(|part| {
+        Some(match part.trim().to_ascii_uppercase().as_str() {
+            "" | "0" | "OFF" | "KERNEL" => LevelFilter::OFF,
+            "WARN" => LevelFilter::WARN,
+            "1" | "INFO" => LevelFilter::INFO,
+            "DEBUG" => LevelFilter::DEBUG,
+            "TRACE" => LevelFilter::TRACE,
+            _ => return None,
+        })
+    });
+    levels.collect::<Option<Vec<_>>>()?.into_iter().max()
 }
 
 #[cfg(test)]
@@ -53,5 +57,8 @@ mod tests {
         assert_eq!(level("info"), Some(LevelFilter::INFO));
         assert_eq!(level(""), Some(LevelFilter::OFF));
         assert_eq!(level("LOUD"), None);
+        assert_eq!(level("kernel"), Some(LevelFilter::OFF));
+        assert_eq!(level("kernel,debug"), Some(LevelFilter::DEBUG));
+        assert_eq!(level("kernel,LOUD"), None);
     }
 }

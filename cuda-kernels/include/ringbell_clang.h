@@ -30,7 +30,8 @@ struct __attribute__((aligned(16))) float4 { float x, y, z, w; };
 struct __attribute__((aligned(16))) double2 { double x, y; };
 struct __attribute__((aligned(16))) ulonglong2 { unsigned long long x, y; };
 
-#define RB_CLANG_DEVICE static __device__ __forceinline__
+/* Without lines of their own: errors and breakpoints are at the line that calls them. */
+#define RB_CLANG_DEVICE static __device__ __forceinline__ __attribute__((nodebug))
 
 RB_CLANG_DEVICE uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return uint4{x, y, z, w}; }
 RB_CLANG_DEVICE float4 make_float4(float x, float y, float z, float w) { return float4{x, y, z, w}; }

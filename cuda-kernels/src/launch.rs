@@ -233,12 +233,14 @@ pub enum LaunchError {
         lanes: u64,
     },
     /// It still runs. The launch goes on; wait again, or let the kernel's own time-outs end it.
-    #[error("kernel `{kernel}` still runs after {waited_ms} ms; it goes on running")]
+    #[error("kernel `{kernel}` still runs after {waited_ms} ms; it goes on running{threads}")]
     TimedOut {
         /// Kernel.
         kernel: String,
         /// How long was waited.
         waited_ms: u64,
+        /// Where its threads stand and what they wait for, in lines that begin with a line break. Empty if the GPU cannot say.
+        threads: String,
     },
     /// It ended with an error: a divergent barrier, a trap.
     #[error("kernel `{kernel}` failed: {reason}")]

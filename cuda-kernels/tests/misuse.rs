@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::common::test_gpu::emulated_only;
 use crate::common::PATIENCE;
@@ -43,6 +44,8 @@ enum Given {
     Freed,
     /// This address in place of the second.
     Second(u64),
+    /// It does not end before the first buffer has this word of 64 bits at this offset.
+    Until(u64, u64),
 }
 
 /// A launch of one of the kernels.
@@ -103,6 +106,23 @@ fn cases() -> Vec<Case> {
         case("m_generic_beyond", 1, 32, 17, "outside of shared memory: 0 bytes behind variable `"),
         case("m_local_of_another", 1, 32, 1, "thread (1,0,0)|outside of GPU memory"),
         case("m_freed_part", 1, 32, 1030, "thread (0,0,0)|: 0 bytes behind the 4,096"),
+        case("s_ended", 1, 64, 32, "thread (0,0,0)|of which 32 have ended"),
+        case("s_two_places", 1, 32, 0, "thread (|lanes of one warp are at different instructions"),
+        case("s_mask_without_self", 1, 32, 3, "mask 0x3, which lacks the thread's own lane, 2"),
+        case("s_value_of_none", 1, 32, 20, "a value of lane 20, which is not in the mask 0xffff"),
+        case("s_exchange_with_none", 1, 32, 0, "thread (8,0,0)|a value of lane 24, which is not in the mask 0xffffff"),
+        case("s_value_of_ended", 1, 32, 5, "a value of lane 5, whose thread has ended"),
+        case("s_odd_count", 1, 32, 20, "a barrier of 20 threads, which is no multiple of 32"),
+        case("s_two_counts", 1, 64, 32, "a barrier of 64 threads, at which others wait for 32"),
+        given(case("h_lock_twice", 1, 1, 0, "thread 0 loops|4 bytes at 0x|are 1 (0x1)"), Given::Until(0, 0)),
+        given(case("h_lock_order", 2, 1, 0, "block (0,0,0): thread 0|block (1,0,0): thread 0|are 1 (0x1)"), Given::Until(0, 0)),
+        given(case("h_missed_signal", 1, 3, 3, "thread 0 loops|are 2 (0x2)"), Given::Until(24, 3)),
+        given(case("h_ticket", 1, 4, 1, "threads 2, 3 loop|are 1 (0x1)"), Given::Until(0, 2 << 32 | 4)),
+        given(case("h_grid", 2, 32, 33, "blocks (0,0,0), (1,0,0): thread 0 loops|are 64 (0x40)|threads 1–31 wait at barrier 0|for thread 0"), Given::Until(0, 66)),
+        given(case("h_sleep", 1, 32, 50, "threads 0–31 sleep"), Given::Until(0, 1)),
+        case("h_half", 1, 32, 8, "threads 0–7 wait|for threads 8–31|threads 8–31 wait at a warp operation of mask 0xffffffff|for threads 0–7"),
+        case("h_named", 1, 64, 64, "threads 0–31 wait|, for others that have ended"),
+        case("h_masks", 1, 32, 7, "thread 0 waits|mask 0x3|thread 1 waits|mask 0x7"),
     ]
 }
 
@@ -115,13 +135,24 @@ impl Case {
         let mut args = [(&p).into(), (&q).into(), KernelArg::U32(self.n)];
         let mut kept = vec![p, q];
         match self.given {
-            Given::Buffers => {}
+            Given::Buffers | Given::Until(..) => {}
             Given::Freed => drop(kept.remove(0)),
             Given::Second(address) => args[1] = KernelArg::U64(address),
         }
         // SAFETY: the kernel is checked, and the buffers outlive it or are to be missed.
         let launch = unsafe { gpu.launch(self.kernel, self.blocks, self.threads, &args) }?;
-        launch.wait(PATIENCE)
+        let Given::Until(at, value) = self.given else {
+            return launch.wait(PATIENCE);
+        };
+        let late = launch.wait(Duration::from_millis(600));
+        let p = &kept[0];
+        for _ in 0..1000 {
+            p.store_u64(at, value).unwrap();
+            if launch.wait(Duration::from_millis(20)).is_ok() {
+                break;
+            }
+        }
+        late
     }
 }
 
@@ -137,6 +168,7 @@ fn each_planted_fault_is_named_with_its_line() {
         let (line, check) = &planted[case.kernel];
         let what = match case.run(&gpu) {
             Err(LaunchError::Failed { reason, .. }) => reason,
+            Err(LaunchError::TimedOut { threads, .. }) => threads,
             other => format!("{other:?}"),
         };
         let place = format!("misuse.cu:{line} (");

@@ -19,9 +19,9 @@ mod number;
 mod parse;
 mod schedule;
 
-pub use check::{Allocations, Checker, Checks};
+pub use check::{Allocations, Checker, Checks, Watch};
 pub use lower::{Code, CodeKey, CodeStore, CompileError, Kernel, Program};
 pub use memory::{Clock, Memory};
 pub use module::{Function, Module, Parameter, Site, Type, Variable};
 pub use parse::{parse, ParseError};
-pub use schedule::{Block, Fault, FaultKind, Order, Output, Shape, Step};
+pub use schedule::{Block, Fault, FaultKind, Order, Output, Shape, Step, Wait, WaitFor};

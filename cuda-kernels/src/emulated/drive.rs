@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringbell_gpu::{Block, Clock, Fault, FaultKind, Kernel, Order, Shape, Step};
+use ringbell_gpu::{Block, Clock, Fault, FaultKind, Kernel, Order, Shape, Step, Watch};
 use ringbell_gtlb::WaitHook;
 use rustix::time::{clock_gettime, ClockId};
 
+use super::hang::{self, Hang, Stand};
 use super::memory::EmulatedMemory;
 use super::ptx::PtxModule;
 use crate::launch::Failure;
@@ -30,6 +31,9 @@ pub(super) struct PtxLaunch {
     next: AtomicU64,
     /// Not 0: a block has failed, and the others end.
     stop: AtomicU32,
+    hang: Hang,
+    /// Of checked kernels: where findings go.
+    watch: Option<Arc<Watch>>,
 }
 
 /// Blocks of a launch that a thread has begun, and those that it can use again.
@@ -80,7 +84,13 @@ impl PtxLaunch {
         shape: Shape,
         parameters: Arc<[u128]>,
     ) -> PtxLaunch {
+        let watch = memory.watched.checker().map(|_| {
+            let module = module.clone();
+            let describe = move |site| module.program().describe(site);
+            Arc::new(Watch::new(&kernel.name, describe))
+        });
         PtxLaunch {
+            watch,
             module,
             kernel,
             memory,
@@ -89,6 +99,7 @@ impl PtxLaunch {
             blocks: shape.grid.iter().map(|n| u64::from(*n)).product(),
             next: AtomicU64::new(0),
             stop: AtomicU32::new(0),
+            hang: Hang::default(),
         }
     }
 
@@ -111,7 +122,11 @@ impl PtxLaunch {
         let mut nics = Vec::new();
         // Rounds, one after the other, in which nothing moved.
         let mut idle = 0u32;
+        let mut watch = self.hang.worker();
         loop {
+            if watch.is_asked(idle > 0) {
+                watch.answer(&self.stands(blocks.resident.iter()), &self.kernel.name);
+            }
             match self.round(&mut blocks)? {
                 Round::Done => return Ok(()),
                 Round::Moved => idle = 0,
@@ -173,6 +188,24 @@ impl PtxLaunch {
         })
     }
 
+    /// Where the threads of its blocks stand, in lines; `None` if it does not say so in time: it computes, or has not
+    /// begun.
+    pub(super) fn explain(&self) -> Option<String> {
+        self.hang.ask()
+    }
+
+    fn stands<'a>(&self, blocks: impl Iterator<Item = &'a Block>) -> Vec<Stand> {
+        hang::stands(blocks, &*self.memory, &|site| {
+            self.module.program().describe(site)
+        })
+    }
+
+    /// What checks have found, in lines, when all blocks have ended.
+    pub(super) fn findings(&self) -> Option<String> {
+        let found = self.watch.as_ref()?.findings();
+        (!found.is_empty()).then(|| found.join("\n"))
+    }
+
     /// The next block to begin.
     fn begin(&self, spare: &mut Vec<Block>) -> Option<Block> {
         if self.stop.load(Ordering::Relaxed) != 0 {
@@ -183,7 +216,13 @@ impl PtxLaunch {
         let index = self.next.fetch_update(order, order, take).ok()?;
         let [x, y, _] = self.shape.grid.map(u64::from);
         let at = [index % x, index / x % y, index / (x * y)].map(|i| i as u32);
-        let new = || Block::new(self.kernel.clone(), self.shape, self.parameters.clone());
+        let new = || {
+            let mut block = Block::new(self.kernel.clone(), self.shape, self.parameters.clone());
+            if let Some(watch) = &self.watch {
+                block.watch(watch.clone());
+            }
+            block
+        };
         let mut block = spare.pop().unwrap_or_else(new);
         block.begin(at);
         Some(block)
@@ -230,11 +269,15 @@ impl PtxLaunch {
     fn describe(&self, fault: &Fault) -> Ended {
         let [bx, by, bz] = fault.block;
         let [tx, ty, tz] = fault.thread;
-        let reason = format!(
+        let mut reason = format!(
             "block ({bx},{by},{bz}), thread ({tx},{ty},{tz}), {}: {}",
             self.module.program().describe(fault.site),
             fault.kind
         );
+        for wait in &fault.waits {
+            let place = self.module.program().describe(wait.site);
+            reason += &format!("\n  {}", wait.describe(&place));
+        }
         let failure = match fault.kind {
             FaultKind::Access { address, bytes, .. }
                 if !address.is_multiple_of(u64::from(bytes).max(1)) =>

@@ -7,6 +7,7 @@
 //! - `module`: kernels by name, from the SDK or a user's shared object;
 //! - `ptx`: kernels of PTX, by the crate `ringbell-gpu` (feature `ptx`); `drive`: threads of the host that run their
 //!   blocks; `code_store`: compiled kernels on disk; `loaded`: modules that are values, for a driver's interface;
+//! - `hang`: where the threads of a kernel stand that does not end;
 //! - `watched`: what is allocated, for the errors of kernels and for checks;
 //! - `pool`: OS threads for blocks: of compiled C++ one for each running block;
 //! - `stream`: order, and waiting with a deadline.
@@ -17,6 +18,8 @@ mod device;
 #[cfg(feature = "ptx")]
 mod drive;
 mod gpu;
+#[cfg(feature = "ptx")]
+mod hang;
 mod layout;
 #[cfg(feature = "ptx")]
 mod loaded;

@@ -19,6 +19,8 @@ use crate::locks::lock;
 #[derive(Debug, Default)]
 pub(super) struct KernelEnding {
     result: Mutex<Option<Result<(), LaunchError>>>,
+    #[cfg(feature = "ptx")]
+    launch: std::sync::OnceLock<std::sync::Weak<super::drive::PtxLaunch>>,
     changed: Condvar,
 }
 
@@ -32,6 +34,11 @@ impl KernelEnding {
 impl Ending for KernelEnding {
     fn poll(&self) -> Option<Result<(), LaunchError>> {
         lock(&self.result).clone()
+    }
+
+    #[cfg(feature = "ptx")]
+    fn explain(&self) -> Option<String> {
+        self.launch.get()?.upgrade()?.explain()
     }
 
     fn wait(&self, timeout: Duration) -> Option<Result<(), LaunchError>> {
@@ -431,6 +438,7 @@ fn start(
         Code::Ptx(kernel) => {
             let launch = kernel.launch(&gpu.memory, work.shape, &work.args)?;
             let launch = Arc::new(launch);
+            let _ = work.done.launch.set(Arc::downgrade(&launch));
             let count = launch.workers(gpu.pool.max_threads());
             work.left.store(count, Ordering::Relaxed);
             (0..count)
@@ -446,6 +454,23 @@ fn start(
         }
     };
     gpu.pool.submit(jobs).map_err(|e| no_thread(&e))
+}
+
+/// An error, and what checks have found in the launch.
+#[cfg(feature = "ptx")]
+fn with_findings(work: &KernelRun, error: Option<(Failure, String)>) -> Option<(Failure, String)> {
+    let launch = work.done.launch.get().and_then(std::sync::Weak::upgrade);
+    let found = launch.and_then(|l| l.findings());
+    match (error, found) {
+        (error, None) => error,
+        (None, Some(found)) => Some((Failure::Other, found)),
+        (Some((failure, reason)), Some(found)) => Some((failure, format!("{reason}\n{found}"))),
+    }
+}
+
+#[cfg(not(feature = "ptx"))]
+fn with_findings(_: &KernelRun, error: Option<(Failure, String)>) -> Option<(Failure, String)> {
+    error
 }
 
 fn end_job(
@@ -464,7 +489,8 @@ fn end_job(
 }
 
 fn finish(gpu: &Arc<EmulatedDevice>, stream: &Arc<StreamInner>, work: &KernelRun) {
-    let result = match lock(&work.error).take() {
+    let error = with_findings(work, lock(&work.error).take());
+    let result = match error {
         None => Ok(()),
         Some((failure, reason)) => Err(LaunchError::Failed {
             kernel: work.kernel.name.to_string(),

@@ -14,6 +14,10 @@ pub(crate) trait Ending: Debug + Send + Sync {
     fn wait(&self, timeout: Duration) -> Option<Result<(), LaunchError>>;
     /// The result if it has ended.
     fn poll(&self) -> Option<Result<(), LaunchError>>;
+    /// Where threads stand and what they wait for, in lines.
+    fn explain(&self) -> Option<String> {
+        None
+    }
     /// When it ended, where the host knows.
     fn at(&self) -> Option<Instant> {
         None
@@ -122,6 +126,10 @@ impl Ending for Keeping {
         self.ended(self.launch.done.poll())
     }
 
+    fn explain(&self) -> Option<String> {
+        self.launch.done.explain()
+    }
+
     fn at(&self) -> Option<Instant> {
         self.launch.done.at()
     }
@@ -144,10 +152,15 @@ impl Drop for Keeping {
     }
 }
 
-fn late(kernel: &str, timeout: Duration) -> LaunchError {
+/// Waits shorter than this are those of callers that look in between, and get no explanation.
+const EXPLAINED: Duration = Duration::from_millis(500);
+
+fn late(kernel: &str, done: &dyn Ending, timeout: Duration) -> LaunchError {
+    let lines = (timeout >= EXPLAINED).then(|| done.explain()).flatten();
     LaunchError::TimedOut {
         kernel: kernel.to_owned(),
         waited_ms: timeout.as_millis() as u64,
+        threads: lines.map_or(String::new(), |l| format!("\n{l}")),
     }
 }
 
@@ -162,7 +175,7 @@ impl Launch {
     /// [`LaunchError::TimedOut`] when it still runs after `timeout` (it goes on running; wait again),
     /// or how it failed.
     pub fn wait(&self, timeout: Duration) -> Result<(), LaunchError> {
-        let late = || Err(late(&self.kernel, timeout));
+        let late = || Err(late(&self.kernel, &*self.done, timeout));
         self.done.wait(timeout).unwrap_or_else(late)
     }
 
@@ -199,7 +212,7 @@ impl Event {
     /// # Errors
     /// [`LaunchError::TimedOut`], or the failure of an earlier operation.
     pub fn wait(&self, timeout: Duration) -> Result<(), LaunchError> {
-        let late = || Err(late("event", timeout));
+        let late = || Err(late("event", &*self.done, timeout));
         self.done.wait(timeout).unwrap_or_else(late)
     }
 

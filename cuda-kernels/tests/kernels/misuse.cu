@@ -102,3 +102,92 @@ KERNEL(m_local_of_another) {
 KERNEL(m_freed_part) {
   for (unsigned i = threadIdx.x; i < n; i += blockDim.x) q[i & 255] = p[i];  // m_freed_part: memcheck
 }
+
+// --- barriers and warp operations ---
+
+KERNEL(s_ended) {
+  if (threadIdx.x >= n) return;
+  q[threadIdx.x] = p[threadIdx.x];
+  __syncthreads();  // s_ended: synccheck
+  p[threadIdx.x] = q[threadIdx.x ^ 1];
+}
+KERNEL(s_two_places) {
+  if (threadIdx.x & 1) {
+    p[threadIdx.x] = n;
+    __syncthreads();  // s_two_places: synccheck
+    p[threadIdx.x] += 1;
+  } else {
+    asm volatile("bar.sync 0;" ::: "memory");
+  }
+}
+KERNEL(s_mask_without_self) {
+  if (threadIdx.x < 4) __syncwarp(n);  // s_mask_without_self: synccheck
+}
+KERNEL(s_value_of_none) {
+  if (threadIdx.x < 16) p[threadIdx.x] = __shfl_sync(0xffffu, n + threadIdx.x, n);  // s_value_of_none: synccheck
+}
+KERNEL(s_exchange_with_none) {
+  unsigned v = threadIdx.x;
+  if (threadIdx.x < 24)
+    for (unsigned o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(0xffffffu, v, int(o));  // s_exchange_with_none: synccheck
+  p[threadIdx.x] = v;
+}
+KERNEL(s_value_of_ended) {
+  if (threadIdx.x == n) return;
+  p[threadIdx.x] = __shfl_sync(0xffffffffu, threadIdx.x, int(n));  // s_value_of_ended: synccheck
+}
+KERNEL(s_odd_count) {
+  if (threadIdx.x < n) asm volatile("bar.sync 1, %0;" ::"r"(n) : "memory");  // s_odd_count: synccheck
+}
+KERNEL(s_two_counts) {
+  asm volatile("bar.sync 1, %0;" ::"r"(threadIdx.x < 32 ? n : n + 32) : "memory");  // s_two_counts: synccheck
+}
+
+// --- kernels that do not end ---
+
+KERNEL(h_lock_twice) {
+  while (atomicCAS(p, 0u, 1u) != 0) {}
+  q[0] = n;
+  while (atomicCAS(p, 0u, 1u) != 0) {}  // h_lock_twice: loops
+}
+// Two blocks take two locks in opposite orders.
+KERNEL(h_lock_order) {
+  unsigned *first = p + blockIdx.x, *second = p + (1 - blockIdx.x);
+  while (atomicCAS(first, 0u, 1u) != 0) {}
+  atomicAdd(p + 2, 1u);
+  while (atomicAdd(p + 2, 0u) < gridDim.x) {}
+  while (atomicCAS(second, 0u, 1u) != 0) {}  // h_lock_order: loops
+}
+KERNEL(h_missed_signal) {
+  volatile unsigned *signal = p + 6;
+  if (threadIdx.x) atomicAdd(p + 6, 1u);
+  else while (*signal < n) {}  // h_missed_signal: loops
+}
+KERNEL(h_ticket) {
+  unsigned mine = atomicAdd(p, 1u);
+  while (atomicAdd(p + 1, 0u) != mine) {}  // h_ticket: loop
+  q[0] += 1;
+  __threadfence();
+  if (mine != n) atomicAdd(p + 1, 1u);
+}
+KERNEL(h_grid) {
+  atomicAdd(p, 1u);
+  if (threadIdx.x == 0)
+    while (atomicAdd(p, 0u) < gridDim.x * n) {}  // h_grid: loops
+  __syncthreads();
+}
+KERNEL(h_sleep) {
+  volatile unsigned *flag = p;
+  while (*flag == 0) __nanosleep(1000000 * n);  // h_sleep: sleep
+}
+KERNEL(h_half) {
+  if (threadIdx.x < n) __syncthreads();  // h_half: wait at barrier 0
+  else p[threadIdx.x] = __shfl_sync(0xffffffffu, p[0], 0);
+}
+KERNEL(h_named) {
+  if (threadIdx.x < 32) asm volatile("bar.sync 1, %0;" ::"r"(n) : "memory");  // h_named: wait at barrier 1 of 64
+}
+KERNEL(h_masks) {
+  if (threadIdx.x < 2) __syncwarp(threadIdx.x ? n : 3u);  // h_masks: at a warp operation of mask
+  else __syncthreads();
+}

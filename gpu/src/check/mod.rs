@@ -2,6 +2,7 @@
 //!
 //! - `allocations`: which memory is allocated, which was freed, and what lies next to an address;
 //! - `addressable`: the same as one byte for 8 bytes of memory, which compiled code reads;
+//! - `watch`: a launch under checks, and what was found in it; `sync`: barriers and warp operations;
 //! - `layout`: variables in shared and local memory, with gaps between them.
 //!
 //! The surroundings own a [`Checker`] for each memory, and answer it in [`Memory::checker`](crate::Memory::checker).
@@ -11,11 +12,15 @@
 mod addressable;
 mod allocations;
 mod layout;
+mod sync;
+mod watch;
 
 use std::str::FromStr;
 
 pub use allocations::Allocations;
 pub(crate) use layout::{marked, Layout};
+pub(crate) use sync::Place;
+pub use watch::Watch;
 
 use addressable::Addressable;
 
@@ -24,16 +29,22 @@ use addressable::Addressable;
 pub struct Checks {
     /// Accesses outside of what is allocated: `memcheck`.
     pub memory: bool,
+    /// Barriers under divergence, wrong masks, values of lanes that give none: `synccheck`.
+    pub sync: bool,
 }
 
 impl Checks {
     /// Every check.
-    pub const ALL: Checks = Checks { memory: true };
+    pub const ALL: Checks = Checks {
+        memory: true,
+        sync: true,
+    };
 
     /// The checks of both.
     pub fn and(self, other: Checks) -> Checks {
         Checks {
             memory: self.memory || other.memory,
+            sync: self.sync || other.sync,
         }
     }
 
@@ -53,10 +64,10 @@ impl FromStr for Checks {
             match name {
                 "all" => checks = Checks::ALL,
                 "memcheck" => checks.memory = true,
+                "synccheck" => checks.sync = true,
                 _ => {
-                    return Err(format!(
-                        "there is no check `{name}`; there are memcheck and all"
-                    ))
+                    let known = "memcheck, synccheck and all";
+                    return Err(format!("there is no check `{name}`; there are {known}"));
                 }
             }
         }

@@ -17,7 +17,7 @@ use crate::module::{
 };
 use crate::number::{FloatOp, Task};
 use crate::schedule::mark::{LOCAL, SHARED, STORE};
-use crate::schedule::{BlockState, Thread};
+use crate::schedule::{BlockState, Thread, SITE_BITS};
 
 /// The host keeps the order of loads, and that of stores.
 const ORDERED: bool = cfg!(target_arch = "x86_64");
@@ -28,6 +28,9 @@ impl Emit<'_, '_> {
             Op::Load { access, to } => {
                 let n = access.ty.bytes();
                 let at = self.checked(access, n * to.len() as u32, false, i.site)?;
+                if i.op.observes() {
+                    self.looks(at, n, i.site);
+                }
                 let values: Vec<Value> = (0..to.len())
                     .map(|k| self.load(access, at, k as i32 * n as i32))
                     .collect::<Lowered<_>>()?;
@@ -54,6 +57,9 @@ impl Emit<'_, '_> {
                 let int = bits_of(t);
                 let args: Vec<Value> = args.iter().map(|o| self.value(o, t)).collect();
                 let at = self.checked(access, access.ty.bytes(), true, i.site)?;
+                if i.op.observes() {
+                    self.looks(at, access.ty.bytes(), i.site);
+                }
                 let v = self.atomic(*op, access.ty, at, &args)?;
                 let v = if t.is_float() {
                     v
@@ -110,6 +116,14 @@ impl Emit<'_, '_> {
             other => return Err(format!("no access {other:?}")),
         }
         Ok(())
+    }
+
+    /// Notes where the thread looks at memory of others: what it waits for, if it loops.
+    fn looks(&mut self, at: Value, bytes: u32, site: Site) {
+        self.put(at, offset_of!(Thread, looked));
+        let site = self.site(site);
+        let noted = self.b.ins().bor_imm(site, i64::from(bytes) << SITE_BITS);
+        self.put(noted, offset_of!(Thread, looked_at));
     }
 
     /// First address and bytes of GPU memory.

@@ -8,7 +8,7 @@ use super::function::{Emit, Lowered};
 use super::helper::Helper;
 use super::operand::clif;
 use crate::module::{BarrierOp, Instruction, Op, Operand, Reg, WarpOp};
-use crate::schedule::{self, why, BlockState, Thread};
+use crate::schedule::{self, why, BlockState, Thread, ALIGNED};
 
 impl Emit<'_, '_> {
     pub(super) fn waiting(&mut self, i: &Instruction, live: &[Reg]) -> Lowered<()> {
@@ -20,6 +20,7 @@ impl Emit<'_, '_> {
         match &i.op {
             Op::Barrier {
                 op,
+                aligned,
                 id,
                 count,
                 to,
@@ -31,6 +32,7 @@ impl Emit<'_, '_> {
                     BarrierOp::And => 2,
                     BarrierOp::Or => 3,
                 };
+                let kind = if *aligned { kind | ALIGNED } else { kind };
                 self.put_int(kind, offset_of!(Thread, kind));
                 self.put_operand(id, offset_of!(Thread, b));
                 self.put_operand(&count.unwrap_or(Operand::Int(0)), offset_of!(Thread, c));

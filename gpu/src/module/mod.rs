@@ -171,6 +171,14 @@ pub struct Site {
     pub caller: Option<(u32, u32)>,
 }
 
+impl Site {
+    pub(crate) const NOWHERE: Site = Site {
+        line: 0,
+        source: None,
+        caller: None,
+    };
+}
+
 #[derive(Debug, Clone)]
 pub(crate) enum Statement {
     Label(Label),

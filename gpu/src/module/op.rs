@@ -530,6 +530,7 @@ pub(crate) enum Op {
     Trap,
     Barrier {
         op: BarrierOp,
+        aligned: bool,
         id: Operand,
         count: Option<Operand>,
         to: Target,

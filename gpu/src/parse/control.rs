@@ -65,7 +65,9 @@ pub(super) fn decode(
             warp(WarpOp::Sync, Type::B32, vec![], o(0)?)
         }
         "bar" | "barrier" => {
-            form.drop_all(|p| matches!(p, "cta" | "aligned"));
+            form.flag("cta");
+            // `bar` is `barrier.cta.aligned`.
+            let aligned = form.flag("aligned") || form.base == "bar";
             let reduces = form.flag("red");
             let op = match form.take(|p| match p {
                 "popc" => Some(BarrierOp::Popc),
@@ -82,6 +84,7 @@ pub(super) fn decode(
                 let count = if n == 2 { Some(o(1)?) } else { None };
                 Op::Barrier {
                     op,
+                    aligned,
                     id: o(0)?,
                     count,
                     to: None,
@@ -93,6 +96,7 @@ pub(super) fn decode(
                 let count = if n == 4 { Some(o(2)?) } else { None };
                 Op::Barrier {
                     op,
+                    aligned,
                     id: o(1)?,
                     count,
                     to: args[0].target(line)?,

@@ -25,6 +25,9 @@ pub(crate) mod why {
     pub(crate) const CLUSTER: u32 = 10;
 }
 
+/// Of a barrier, beside its kind: all lanes of a warp come to it by one instruction (§9.7.13.1).
+pub(crate) const ALIGNED: u32 = 4;
+
 /// Back edges that a thread passes before it lets others run.
 pub(crate) const BUDGET: u32 = 1024;
 
@@ -66,6 +69,9 @@ pub(crate) struct Thread {
     pub(crate) cluster: u32,
     /// What a warp's lanes give for their matrices, and get: pairs of 32-bit words, the first in the low half.
     pub(crate) words: [u64; 16],
+    /// The last access that looked at memory of others: its bytes and site, and its address.
+    pub(crate) looked_at: u32,
+    pub(crate) looked: u64,
 }
 
 /// What the threads of a block share.

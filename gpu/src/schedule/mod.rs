@@ -11,18 +11,22 @@ mod helpers;
 pub(crate) mod matrix;
 mod phase;
 mod print;
+mod waits;
 mod warp;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 pub(crate) use bulk::{bulk, Transfer};
-pub(crate) use context::{mark, why, BlockState, Surroundings, Thread, BUDGET};
+pub(crate) use context::{mark, why, BlockState, Surroundings, Thread, ALIGNED, BUDGET};
 pub(crate) use helpers::*;
 pub(crate) use phase::*;
 pub use print::Output;
+pub(crate) use waits::SITE_BITS;
+pub use waits::{Wait, WaitFor};
 pub(crate) use warp::code;
 
+use crate::check::{self, Watch};
 use crate::lower::{self, Kernel};
 use crate::memory::{Clock, Memory};
 use crate::module::Site;
@@ -72,7 +76,7 @@ pub enum Step {
     /// All threads that could run sleep until this time, in nanoseconds.
     Sleeping(u64),
     /// The block was ended.
-    Failed(Fault),
+    Failed(Box<Fault>),
 }
 
 /// Why a block was ended.
@@ -86,6 +90,8 @@ pub struct Fault {
     pub thread: [u32; 3],
     /// Where.
     pub site: Site,
+    /// Of a block in which no thread can run: where they stand.
+    pub waits: Vec<Wait>,
 }
 
 /// What ended a block.
@@ -133,6 +139,7 @@ pub struct Block {
     _parameters: Arc<[u128]>,
     _helpers: Box<[usize]>,
     live: u32,
+    watch: Option<Arc<Watch>>,
     output: Arc<dyn Output>,
 }
 
@@ -257,6 +264,8 @@ impl Block {
                 address: 0,
                 cluster: 0,
                 words: [0; 16],
+                looked: 0,
+                looked_at: 0,
             }
         });
         let threads = threads.collect();
@@ -271,6 +280,7 @@ impl Block {
             _parameters: parameters,
             _helpers: helpers,
             live: 0,
+            watch: None,
             output: Arc::new(print::StandardOutput),
         }
     }
@@ -280,12 +290,23 @@ impl Block {
         self.output = output;
     }
 
+    /// Where what checks find goes; of checked kernels.
+    pub fn watch(&mut self, watch: Arc<Watch>) {
+        self.watch = Some(watch);
+    }
+
+    /// The index of the block that runs.
+    pub fn index(&self) -> [u32; 3] {
+        self.state.ctaid
+    }
+
     /// Begins the block of this index.
     pub fn begin(&mut self, index: [u32; 3]) {
         self.state.ctaid = index;
         self.state.shared = self.shared.as_mut_ptr().cast();
         for t in &mut self.threads {
             (t.state, t.why, t.budget) = (0, why::RUNNABLE, BUDGET);
+            t.looked = 0;
         }
         let n = self.threads.len();
         for w in 0..n.div_ceil(32) {
@@ -329,7 +350,7 @@ impl Block {
         }
         step.unwrap_or_else(|fault| {
             self.live = 0;
-            Step::Failed(*fault)
+            Step::Failed(fault)
         })
     }
 
@@ -374,7 +395,12 @@ impl Block {
                         // A lane less may complete what others wait for.
                         waits = true;
                     }
-                    why::WARP => waits = true,
+                    why::WARP => {
+                        waits = true;
+                        if let Some(place) = self.synccheck() {
+                            place.arrives(&self.threads[i]);
+                        }
+                    }
                     why::FAULT | why::TRAP | why::STOPPED | why::ASSERTION => {
                         return Err(self.fault(i));
                     }
@@ -382,11 +408,35 @@ impl Block {
                 }
             }
             let live = self.state.live[w];
-            if !waits || !warp::settle(&mut self.threads[range.clone()], live) {
+            let checked = self.synccheck().is_some();
+            let mut found = Vec::new();
+            let mut completes = |warp: &[Thread], mask: u32, kind: u32| {
+                if checked {
+                    found.extend(warp::silent(warp, mask, kind));
+                }
+            };
+            let lanes = &mut self.threads[range.clone()];
+            let settled = waits && warp::settle(lanes, live, &mut completes);
+            if let Some(place) = self.synccheck() {
+                for (lane, from) in found {
+                    place.silent(&self.threads[range.start + lane], from);
+                }
+            }
+            if !settled {
                 return Ok(moved);
             }
             moved = true;
         }
+    }
+
+    /// The block as a place of findings, if barriers and warp operations are checked.
+    fn synccheck(&self) -> Option<check::Place<'_>> {
+        let watch = self.watch.as_ref().filter(|_| self.kernel.checks.sync)?;
+        Some(check::Place {
+            watch,
+            block: self.state.ctaid,
+            sites: &self.kernel.sites,
+        })
     }
 
     /// Opens the barriers at which all threads stand that they wait for (§9.7.13.1).
@@ -411,10 +461,15 @@ impl Block {
                 continue;
             }
             arrived.store(0, Ordering::Relaxed);
+            if let Some(place) = self.synccheck() {
+                let here = |t: &(usize, &Thread)| t.1.why == why::BARRIER && t.1.b & 15 == id;
+                let ended = self.threads.len() as u32 - self.live;
+                place.barrier(self.threads.iter().enumerate().filter(here), ended);
+            }
             let held = self.threads.iter_mut().filter(here);
             let ones = held.filter(|t| t.value != 0).count() as u32;
             for t in self.threads.iter_mut().filter(here) {
-                t.result = u64::from(match t.kind {
+                t.result = u64::from(match t.kind & !ALIGNED {
                     1 => ones,
                     2 => u32::from(ones == waiting[id as usize]),
                     3 => u32::from(ones > 0),
@@ -481,6 +536,8 @@ impl Block {
         let first = self.threads.iter().position(|t| t.why != why::DONE);
         let mut fault = self.fault(first.unwrap_or(0));
         fault.kind = FaultKind::Stuck { barrier, warp };
+        // SAFETY: as above.
+        fault.waits = self.waits(unsafe { (*self.state.surroundings).memory });
         Err(fault)
     }
 
@@ -522,11 +579,8 @@ impl Block {
             kind,
             block: self.state.ctaid,
             thread: t.tid,
-            site: site.unwrap_or(Site {
-                line: 0,
-                source: None,
-                caller: None,
-            }),
+            site: site.unwrap_or(Site::NOWHERE),
+            waits: Vec::new(),
         })
     }
 }

@@ -31,8 +31,12 @@ pub(crate) fn code(op: WarpOp) -> u32 {
 }
 
 /// Completes the operations of a warp whose lanes have all come; `live` are those that have not ended. Whether a lane
-/// can run now.
-pub(super) fn settle(warp: &mut [Thread], live: u32) -> bool {
+/// can run now. `completes` sees the lanes and the kind of each operation before it is done.
+pub(super) fn settle(
+    warp: &mut [Thread],
+    live: u32,
+    completes: &mut dyn FnMut(&[Thread], u32, u32),
+) -> bool {
     let mut open = 0u32;
     for (i, t) in warp.iter().enumerate() {
         open |= u32::from(t.why == why::WARP) << i;
@@ -54,6 +58,7 @@ pub(super) fn settle(warp: &mut [Thread], live: u32) -> bool {
         }
         open &= !(here | (open & open.wrapping_neg()));
         if here == mask && here != 0 {
+            completes(warp, mask, kind);
             complete(warp, mask, kind);
             ran = true;
         }
@@ -117,8 +122,23 @@ fn complete(warp: &mut [Thread], mask: u32, kind: u32) {
     }
 }
 
-/// The pseudocode of §9.7.9.6.
+/// Lanes of a shuffle that take the value of a lane outside of it, and which that is. Lanes at the end of `up` and `down`
+/// are not among them: what they get is commonly left alone.
+pub(super) fn silent(warp: &[Thread], mask: u32, kind: u32) -> Vec<(usize, u32)> {
+    if !matches!(kind, 7 | 8) {
+        return Vec::new();
+    }
+    let from = lanes(mask).map(|i| (i, source(i as u32, kind, warp[i].b, warp[i].c).0));
+    from.filter(|(_, from)| mask >> from & 1 == 0).collect()
+}
+
 fn shuffle(values: &[u64; 32], lane: u32, kind: u32, b: u32, c: u32) -> (u32, u32) {
+    let (from, valid) = source(lane, kind, b, c);
+    (values[from as usize] as u32, u32::from(valid))
+}
+
+/// The lane whose value a lane gets, and whether it is inside of its segment: the pseudocode of §9.7.9.6.
+fn source(lane: u32, kind: u32, b: u32, c: u32) -> (u32, bool) {
     let (bval, cval, segment) = (b & 31, c & 31, c >> 8 & 31);
     let max_lane = (lane & segment) | (cval & !segment & 31);
     let min_lane = lane & segment;
@@ -135,5 +155,5 @@ fn shuffle(values: &[u64; 32], lane: u32, kind: u32, b: u32, c: u32) -> (u32, u3
         }
     };
     let from = if valid { from } else { lane };
-    (values[from as usize & 31] as u32, u32::from(valid))
+    (from & 31, valid)
 }

@@ -24,7 +24,7 @@ pub(crate) fn launch(text: &str, threads: u32, words: &mut [u32]) {
     }
 }
 
-pub(crate) fn try_launch(text: &str, threads: u32, words: &mut [u32]) -> Result<(), Fault> {
+pub(crate) fn try_launch(text: &str, threads: u32, words: &mut [u32]) -> Result<(), Box<Fault>> {
     let module = parse("block.ptx", text).unwrap_or_else(|e| panic!("{e}\n{text}"));
     let bytes = std::mem::size_of_val(words).next_multiple_of(16);
     let memory = vec![0u128; bytes / 16 + 4096];

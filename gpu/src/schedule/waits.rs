@@ -1,0 +1,261 @@
+//! Where a block's threads stand, and what they wait for: what a hang is explained by.
+
+use std::fmt::Write;
+
+use super::context::{why, Thread};
+use super::Block;
+use crate::memory::Memory;
+use crate::module::Site;
+
+/// Threads of a block that wait at one place for the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    /// Numbers of the threads in their block, ascending: x, then y, then z.
+    pub threads: Vec<u32>,
+    /// Where.
+    pub site: Site,
+    /// For what.
+    pub what: WaitFor,
+}
+
+/// What threads wait for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WaitFor {
+    /// Threads that have not come to a barrier.
+    Barrier {
+        /// Its number; `None` for the cluster's.
+        id: Option<u32>,
+        /// How many threads it is for, if the instruction says so.
+        count: u32,
+        /// Those that have not ended and are elsewhere.
+        missing: Vec<u32>,
+    },
+    /// Lanes of the warp that have not come to the same operation with the same mask.
+    Warp {
+        /// Lanes that the mask names.
+        mask: u32,
+        /// Threads of those lanes that have not ended and are elsewhere.
+        missing: Vec<u32>,
+    },
+    /// Memory, in a loop.
+    Word {
+        /// Address; of shared and local memory, that of the host.
+        address: u64,
+        /// Bytes, at most 8 of which `value` has.
+        bytes: u32,
+        /// What is there now, if it can be read.
+        value: Option<u64>,
+    },
+    /// A time.
+    Sleep,
+    /// Nothing: it can run.
+    Nothing,
+}
+
+/// Bits of `Thread::looked_at` for the site; the bytes are above.
+pub(crate) const SITE_BITS: u32 = 24;
+
+impl Block {
+    /// What each of its threads waits for that has not ended, alike ones together. Between steps.
+    pub fn waits(&self, memory: &dyn Memory) -> Vec<Wait> {
+        let mut waits: Vec<Wait> = Vec::new();
+        for (i, t) in self.threads.iter().enumerate() {
+            let Some((site, what)) = self.wait_of(i, t, memory) else {
+                continue;
+            };
+            let alike = |w: &&mut Wait| w.site == site && w.what == what;
+            match waits.iter_mut().find(alike) {
+                Some(w) => w.threads.push(i as u32),
+                None => waits.push(Wait {
+                    threads: vec![i as u32],
+                    site,
+                    what,
+                }),
+            }
+        }
+        waits
+    }
+
+    fn wait_of(&self, i: usize, t: &Thread, memory: &dyn Memory) -> Option<(Site, WaitFor)> {
+        let others = |range: std::ops::Range<usize>, here: &dyn Fn(usize, &Thread) -> bool| {
+            let all = range.map(|j| (j, &self.threads[j]));
+            let missing = all.filter(|(j, o)| o.why != why::DONE && !here(*j, o));
+            missing.map(|(j, _)| j as u32).collect::<Vec<u32>>()
+        };
+        let n = self.threads.len();
+        let mut site = t.site;
+        let what = match t.why {
+            why::DONE => return None,
+            why::BARRIER => WaitFor::Barrier {
+                id: Some(t.b & 15),
+                count: t.c,
+                missing: others(0..n, &|_, o| o.why == why::BARRIER && o.b & 15 == t.b & 15),
+            },
+            why::CLUSTER => WaitFor::Barrier {
+                id: None,
+                count: 0,
+                missing: others(0..n, &|_, o| o.why == why::CLUSTER),
+            },
+            why::WARP => {
+                let first = i / 32 * 32;
+                let named = |j: usize| t.mask >> (j - first) & 1 == 1;
+                let same = |o: &Thread| (o.why, o.kind, o.mask) == (why::WARP, t.kind, t.mask);
+                let missing = others(first..n.min(first + 32), &|j, o| !named(j) || same(o));
+                WaitFor::Warp {
+                    mask: t.mask,
+                    missing,
+                }
+            }
+            why::SLEEP => WaitFor::Sleep,
+            // It has given way in a loop, or has not begun.
+            _ if t.looked == 0 || t.state == 0 => WaitFor::Nothing,
+            _ => {
+                site = t.looked_at & ((1 << SITE_BITS) - 1);
+                let bytes = t.looked_at >> SITE_BITS;
+                WaitFor::Word {
+                    address: t.looked,
+                    bytes,
+                    value: self.word(t, bytes, memory),
+                }
+            }
+        };
+        let site = self.kernel.sites.get(site as usize).copied();
+        Some((site.unwrap_or(Site::NOWHERE), what))
+    }
+
+    /// What is where a thread has looked last.
+    fn word(&self, t: &Thread, bytes: u32, memory: &dyn Memory) -> Option<u64> {
+        let inside = |base: u64, len: u64| {
+            let offset = t.looked.wrapping_sub(base);
+            offset < len && len - offset >= u64::from(bytes)
+        };
+        let readable = inside(t.memory, t.items[0])
+            || inside(self.state.shared as u64, self.state.shared_bytes)
+            || inside(t.local as u64, u64::from(self.state.local_bytes))
+            || memory.allows(t.looked, bytes);
+        let at = t.looked as *const u8;
+        // SAFETY: the block's memory, GPU memory, or what the surroundings allow at this moment; aligned, because the
+        // thread was allowed this access.
+        readable.then(|| unsafe {
+            match bytes {
+                1 => u64::from(at.read_volatile()),
+                2 => u64::from(at.cast::<u16>().read_volatile()),
+                4 => u64::from(at.cast::<u32>().read_volatile()),
+                _ => at.cast::<u64>().read_volatile(),
+            }
+        })
+    }
+}
+
+impl Wait {
+    /// One line; `place` is the site in words.
+    pub fn describe(&self, place: &str) -> String {
+        let who = threads(&self.threads);
+        let waits = if self.threads.len() == 1 {
+            "waits"
+        } else {
+            "wait"
+        };
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = match &self.what {
+            WaitFor::Barrier { id, count, missing } => {
+                let name = match id {
+                    Some(id) => format!("barrier {id}"),
+                    None => "the cluster's barrier".to_owned(),
+                };
+                let of = match count {
+                    0 => String::new(),
+                    n => format!(" of {n} threads"),
+                };
+                write!(
+                    text,
+                    "{who} {waits} at {name}{of}, {place}{}",
+                    missing_text(missing)
+                )
+            }
+            WaitFor::Warp { mask, missing } => write!(
+                text,
+                "{who} {waits} at a warp operation of mask {mask:#x}, {place}{}",
+                missing_text(missing)
+            ),
+            WaitFor::Word {
+                address,
+                bytes,
+                value,
+            } => {
+                let loops = if self.threads.len() == 1 {
+                    "loops"
+                } else {
+                    "loop"
+                };
+                let _ = write!(
+                    text,
+                    "{who} {loops} at {place}, where {bytes} bytes at {address:#x} "
+                );
+                match value {
+                    Some(v) => write!(text, "are {v} ({v:#x})"),
+                    None => write!(text, "can no longer be read"),
+                }
+            }
+            WaitFor::Sleep => {
+                let sleeps = if self.threads.len() == 1 {
+                    "sleeps"
+                } else {
+                    "sleep"
+                };
+                write!(text, "{who} {sleeps} at {place}")
+            }
+            WaitFor::Nothing => write!(text, "{who} can run, behind {place}"),
+        };
+        text
+    }
+}
+
+fn missing_text(missing: &[u32]) -> String {
+    match missing {
+        [] => ", for others that have ended".to_owned(),
+        missing => format!(", for {}", threads(missing)),
+    }
+}
+
+/// `thread 3`, or `threads 0–31, 40`.
+fn threads(numbers: &[u32]) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for n in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == *n => *last = *n,
+            _ => ranges.push((*n, *n)),
+        }
+    }
+    let more = ranges.len().saturating_sub(8);
+    let shown = ranges.iter().take(8).map(|(a, b)| match b - a {
+        0 => a.to_string(),
+        1 => format!("{a}, {b}"),
+        _ => format!("{a}–{b}"),
+    });
+    let mut text = shown.collect::<Vec<String>>().join(", ");
+    if more > 0 {
+        let _ = write!(text, " and {more} more ranges");
+    }
+    match numbers {
+        [_] => format!("thread {text}"),
+        _ => format!("threads {text}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_named_by_ranges() {
+        assert_eq!(threads(&[3]), "thread 3");
+        assert_eq!(threads(&[0, 1, 2, 5, 6, 9]), "threads 0–2, 5, 6, 9");
+        let even: Vec<u32> = (0..20).map(|i| i * 2).collect();
+        assert_eq!(
+            threads(&even),
+            "threads 0, 2, 4, 6, 8, 10, 12, 14 and 12 more ranges"
+        );
+    }
+}
