@@ -140,7 +140,13 @@ impl Emit<'_, '_> {
     }
 
     /// The host's address of an access, which was found to be allowed.
-    fn checked(&mut self, a: &Access, bytes: u32, store: bool, site: Site) -> Lowered<Value> {
+    pub(super) fn checked(
+        &mut self,
+        a: &Access,
+        bytes: u32,
+        store: bool,
+        site: Site,
+    ) -> Lowered<Value> {
         if let Some(v) = self.known(&a.at, bytes)? {
             return Ok(v);
         }
@@ -332,7 +338,13 @@ impl Emit<'_, '_> {
             .atomic_load(types::I32, MemFlags::trusted(), at);
     }
 
-    fn atomic(&mut self, op: AtomicOp, ty: Type, at: Value, args: &[Value]) -> Lowered<Value> {
+    pub(super) fn atomic(
+        &mut self,
+        op: AtomicOp,
+        ty: Type,
+        at: Value,
+        args: &[Value],
+    ) -> Lowered<Value> {
         let flags = MemFlags::trusted();
         let t = clif(ty);
         let helper = match (op, ty) {
@@ -346,8 +358,13 @@ impl Emit<'_, '_> {
             return self.call_helper(h, &[at, args[0]]);
         }
         if ty.is_half() {
+            let op = match op {
+                AtomicOp::Min => FloatOp::Min,
+                AtomicOp::Max => FloatOp::Max,
+                _ => FloatOp::Add,
+            };
             let task = Task {
-                op: FloatOp::Add,
+                op,
                 ty,
                 mode: FloatMode::default(),
             };

@@ -183,6 +183,7 @@ impl Emit<'_, '_> {
                 let v = self.live_lanes();
                 self.set(*to, v, false);
             }
+            Op::Extended(op) => self.extended(op, i)?,
             Op::Nothing => {}
             _ => self.bits(i)?,
         }
@@ -430,7 +431,7 @@ impl Emit<'_, '_> {
         self.b.ins().select(inside, v, zero)
     }
 
-    fn product(&mut self, half: Half, ty: module::Type, x: Value, y: Value) -> Value {
+    pub(super) fn product(&mut self, half: Half, ty: module::Type, x: Value, y: Value) -> Value {
         let (t, signed) = (clif(ty), ty.is_signed());
         match (
             half,

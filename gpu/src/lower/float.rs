@@ -172,7 +172,7 @@ impl Emit<'_, '_> {
     }
 
     /// The result's bits, in 64.
-    fn call_float(&mut self, task: Task, args: &[Value]) -> Lowered<Value> {
+    pub(super) fn call_float(&mut self, task: Task, args: &[Value]) -> Lowered<Value> {
         let task = self.int(types::I32, i64::from(task.pack()));
         let zero = self.int(types::I64, 0);
         let mut all = [task, zero, zero, zero];
@@ -257,7 +257,7 @@ impl Emit<'_, '_> {
         self.value(&Operand::Int(v), t)
     }
 
-    fn convert_soft(&mut self, c: Conversion, a: &Operand) -> Lowered<Value> {
+    pub(super) fn convert_soft(&mut self, c: Conversion, a: &Operand) -> Lowered<Value> {
         let x = self.value(a, clif(c.from));
         let x = self.cast(x, types::I64, false);
         let d = clif(c.to);

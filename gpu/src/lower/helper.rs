@@ -46,10 +46,12 @@ pub(super) enum Helper {
     BarrierArrive,
     ClusterArrive,
     CheckAllocated,
+    /// A [`crate::module::PureOp`].
+    Pure,
 }
 
 /// Addresses in the order of [`Helper`].
-pub(crate) fn helpers() -> [usize; 31] {
+pub(crate) fn helpers() -> [usize; 32] {
     [
         schedule::check as *const () as usize,
         schedule::refused as *const () as usize,
@@ -82,6 +84,7 @@ pub(crate) fn helpers() -> [usize; 31] {
         schedule::barrier_arrive as *const () as usize,
         schedule::cluster_arrive as *const () as usize,
         schedule::check_allocated as *const () as usize,
+        number::pure as *const () as usize,
     ]
 }
 
@@ -108,7 +111,8 @@ impl Helper {
             | Helper::PhaseTest
             | Helper::PhaseParity
             | Helper::PhasePending
-            | Helper::Bulk => Some(types::I64),
+            | Helper::Bulk
+            | Helper::Pure => Some(types::I64),
             Helper::AddF32
             | Helper::Ex2
             | Helper::Lg2

@@ -6,7 +6,7 @@
 //!
 //! - `function`: control flow, calls, resume points; `liveness`: what is kept at them; `registers`: and where;
 //! - `operand`: registers, constants, addresses;
-//! - `arithmetic`, `float`, `bits`, `convert`, `access`, `asynchronous`, `matrix`, `wait`: the instructions;
+//! - `arithmetic`, `extended`, `float`, `bits`, `convert`, `access`, `asynchronous`, `matrix`, `wait`: the instructions;
 //! - `system`: functions that the GPU provides; `helper`: those of the host;
 //! - `code`: what results, and its form on disk.
 
@@ -17,6 +17,7 @@ mod bits;
 mod check;
 mod code;
 mod convert;
+mod extended;
 mod float;
 mod function;
 mod helper;

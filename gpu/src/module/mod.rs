@@ -1,15 +1,19 @@
 //! A module in typed form: variables, functions, instructions.
 
 mod asynchronous;
+mod extended;
 mod matrix;
 mod op;
+mod pure;
 mod types;
 
 use std::sync::Arc;
 
 pub(crate) use asynchronous::{AsyncOp, PhaseOp, Place};
+pub(crate) use extended::{CarryOp, ExtendedOp, SingleOp};
 pub(crate) use matrix::{Element, Fragment, MatrixOp, Product};
 pub(crate) use op::*;
+pub(crate) use pure::{flag, PureKind, PureOp, SmallFormat, SMALL};
 pub(crate) use types::Space;
 pub use types::Type;
 

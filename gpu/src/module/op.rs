@@ -1,6 +1,7 @@
 //! Instructions in typed form. The parser makes them, and refuses what is not among them.
 
 use super::asynchronous::AsyncOp;
+use super::extended::ExtendedOp;
 use super::matrix::MatrixOp;
 use super::types::{Space, Type};
 
@@ -343,6 +344,8 @@ pub(crate) enum WarpOp {
     ReduxAnd,
     ReduxOr,
     ReduxXor,
+    /// Bit 0: of magnitudes; 1: a NaN if there is one; 2: the greatest.
+    ReduxFloat(u8),
     Elect,
 }
 
@@ -552,6 +555,7 @@ pub(crate) enum Op {
     },
     Async(AsyncOp),
     Matrix(MatrixOp),
+    Extended(ExtendedOp),
     /// A hint.
     Nothing,
 }
@@ -644,6 +648,7 @@ impl Op {
             Op::Sleep { ns } => each(&[*ns]),
             Op::Async(op) => op.reads(f),
             Op::Matrix(op) => op.reads(f),
+            Op::Extended(op) => op.reads(f),
             Op::Fence { .. }
             | Op::Branch { .. }
             | Op::Call { .. }
@@ -665,6 +670,7 @@ impl Op {
             }
             Op::Async(op) => op.writes(f),
             Op::Matrix(op) => op.writes(f),
+            Op::Extended(op) => op.writes(f),
             Op::Move { to, .. }
             | Op::Pack { to, .. }
             | Op::Select { to, .. }

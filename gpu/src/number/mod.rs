@@ -6,12 +6,15 @@
 //! - `exact`: formats, their values, rounding, sum, product, quotient, root;
 //! - `fast`: the short way for what double precision computes exactly;
 //! - `task`: an operation on one value or a pair, as compiled code asks for it;
-//! - `convert`: conversions between formats and integers.
+//! - `convert`: conversions between formats and integers;
+//! - `pure`: what is computed of words: dot products, bytes side by side, small formats.
 
 mod convert;
 mod exact;
 mod fast;
+mod pure;
 mod task;
 
 pub(crate) use convert::{convert, Conversion};
+pub(crate) use pure::pure;
 pub(crate) use task::{float, half_of_double, FloatOp, Task};

@@ -169,11 +169,11 @@ impl Format {
         }
     }
 
-    fn double(self, bits: u64) -> f64 {
+    pub(super) fn double(self, bits: u64) -> f64 {
         f64::from_bits(Format::F64.write(self.read(bits), Rounding::Nearest))
     }
 
-    fn of_double(self, v: f64) -> u64 {
+    pub(super) fn of_double(self, v: f64) -> u64 {
         self.write(Format::F64.read(v.to_bits()), Rounding::Nearest)
     }
 }

@@ -3,7 +3,7 @@
 use super::form::Form;
 use super::operand::Arg;
 use super::Refusal;
-use crate::module::{Access, AtomicOp, MemoryOrder, Op, Space, Type};
+use crate::module::{Access, AtomicOp, ExtendedOp, MemoryOrder, Op, Operand, Space, Type};
 
 /// Decodes an instruction of this group; `None` if it is of another.
 pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>, Refusal> {
@@ -78,8 +78,18 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
             let keeps = form.flag("noftz");
             let space = space(form);
             let op = form.take(AtomicOp::named).ok_or_else(|| form.refuse())?;
+            let lanes = form.take(|p| match p {
+                "v2" => Some(2),
+                "v4" => Some(4),
+                "v8" => Some(8),
+                _ => None,
+            });
             let ty = form.ty()?;
             let first = usize::from(returns);
+            if let Some(lanes) = lanes {
+                arity(first + 2, first + 3)?;
+                return vector(form, args, (op, ty, lanes), (space, order, keeps)).map(Some);
+            }
             let values = if op == AtomicOp::Cas { 2 } else { 1 };
             arity(first + 1 + values, first + 1 + values)?;
             let fits = match ty {
@@ -156,13 +166,147 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
                 a: args[1].operand(line)?,
             }
         }
-        // Hints about caches (§9.7.9.15, §9.7.9.17).
-        "prefetch" | "prefetchu" | "applypriority" | "discard" => {
+        // Hints about caches (§9.7.9.15, §9.7.9.17), and to who measures. Descriptors of tensors are not there.
+        "prefetch" | "prefetchu" | "applypriority" | "discard" | "pmevent"
+            if !form.has("tensormap") =>
+        {
             form.drop_all(|_| true);
             Op::Nothing
         }
+        "createpolicy" => {
+            form.drop_all(|_| true);
+            Op::Move {
+                ty: Type::B64,
+                to: args.first().map_or(Ok(None), |a| a.target(line))?,
+                from: Operand::Int(0),
+            }
+        }
+        // A multicast object of one GPU is its memory (§9.7.9.18).
+        "multimem" => return multimem(form, args).map(Some),
         _ => return Ok(None),
     }))
+}
+
+/// `atom` and `red` of vectors (§9.7.13.5).
+fn vector(
+    form: &mut Form<'_>,
+    args: &[Arg<'_>],
+    (op, ty, lanes): (AtomicOp, Type, usize),
+    (space, order, keeps): (Space, MemoryOrder, bool),
+) -> Result<Op, Refusal> {
+    let line = form.line;
+    let returns = form.base == "atom";
+    let fits = match ty {
+        Type::F32 => op == AtomicOp::Add && lanes <= 4,
+        Type::F16x2 | Type::Bf16x2 => keeps && lanes <= 4,
+        Type::F16 | Type::Bf16 => keeps,
+        _ => false,
+    };
+    let known = matches!(op, AtomicOp::Add | AtomicOp::Min | AtomicOp::Max);
+    if !fits || !known || !matches!(space, Space::Generic | Space::Global) {
+        return Err(form.refuse());
+    }
+    let first = usize::from(returns);
+    let to = if returns {
+        args[0].each(|a| a.target(line))?
+    } else {
+        Vec::new()
+    };
+    let at = args[first].address(line)?;
+    let values = args[first + 1].each(|a| a.operand(line))?;
+    if values.len() != lanes || returns && to.len() != lanes {
+        return Err((
+            line,
+            "the number of elements is not that of the vector".to_owned(),
+        ));
+    }
+    Ok(Op::Extended(ExtendedOp::Atomics {
+        op,
+        access: Access {
+            space,
+            order,
+            ty,
+            at,
+        },
+        to,
+        args: values,
+    }))
+}
+
+/// `multimem.ld_reduce`, `multimem.st`, `multimem.red` (§9.7.9.18) of an object with one GPU.
+fn multimem(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Op, Refusal> {
+    let line = form.line;
+    let (load, store) = (form.flag("ld_reduce"), form.flag("st"));
+    if !load && !store && !form.flag("red") {
+        return Err(form.refuse());
+    }
+    if args.len() != 2 {
+        let n = args.len();
+        return Err((line, format!("2 operands are expected, not {n}")));
+    }
+    let order = order(form);
+    let keeps = form.flag("noftz");
+    let space = space(form);
+    let op = form.take(AtomicOp::named);
+    form.drop_all(|p| p.starts_with("acc::"));
+    let lanes = form.take(|p| match p {
+        "v2" => Some(2),
+        "v4" => Some(4),
+        "v8" => Some(8),
+        _ => None,
+    });
+    let ty = form.ty()?;
+    let reduces = matches!(
+        op,
+        Some(
+            AtomicOp::Add
+                | AtomicOp::Min
+                | AtomicOp::Max
+                | AtomicOp::And
+                | AtomicOp::Or
+                | AtomicOp::Xor
+        )
+    );
+    if reduces == store || !matches!(space, Space::Generic | Space::Global) || ty == Type::B128 {
+        return Err(form.refuse());
+    }
+    let at = args[usize::from(load)].address(line)?;
+    let values = &args[usize::from(!load)];
+    let access = Access {
+        space,
+        order,
+        ty,
+        at,
+    };
+    let fits = |n: usize| match n == lanes.unwrap_or(1) {
+        true => Ok(()),
+        false => Err((
+            line,
+            "the number of elements is not that of the vector".to_owned(),
+        )),
+    };
+    if load {
+        let to = values.each(|a| a.target(line))?;
+        fits(to.len())?;
+        return Ok(Op::Load { access, to });
+    }
+    let from = values.each(|a| a.operand(line))?;
+    fits(from.len())?;
+    match (op, lanes) {
+        (None, _) => Ok(Op::Store { access, from }),
+        (Some(op), Some(lanes)) => vector(
+            form,
+            &[args[0].clone(), values.clone()],
+            (op, ty, lanes),
+            (space, order, keeps),
+        ),
+        (Some(op), None) => Ok(Op::Atomic {
+            op,
+            access,
+            to: None,
+            args: from,
+        }),
+    }
 }
 
 pub(super) fn is_scope(part: &str) -> bool {

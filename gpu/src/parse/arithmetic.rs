@@ -68,7 +68,7 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
                 | UnaryOp::Clz
                 | UnaryOp::Brev
                 | UnaryOp::Bfind(_) => !float,
-                UnaryOp::Sqrt | UnaryOp::Rcp => float,
+                UnaryOp::Sqrt | UnaryOp::Rcp | UnaryOp::Rsqrt => float,
                 // The double forms are approximations whose error the ISA states by tables.
                 _ => ty == Type::F32,
             };

@@ -6,7 +6,9 @@ use super::directive::{variable, Names};
 use super::form::Form;
 use super::operand::{arg, Arg};
 use super::reader::Reader;
-use super::{access, arithmetic, asynchronous, control, convert, half, matrix, Refusal, MOST};
+use super::{
+    access, arithmetic, asynchronous, control, convert, extended, half, matrix, Refusal, MOST,
+};
 use crate::module::{
     Function, Instruction, Label, Module, Op, Reg, Site, Space, Statement, Symbol, Type,
 };
@@ -21,6 +23,8 @@ pub(super) struct Scope<'m> {
     variables: Vec<HashMap<String, u32>>,
     labels: Vec<HashMap<String, Label>>,
     source: Option<(u32, u32)>,
+    /// The condition code (§9.7.2), a register without a name.
+    pub(super) carry: Option<Reg>,
     /// Where the function of that line was called, if the text says so.
     caller: Option<(u32, u32)>,
 }
@@ -35,6 +39,7 @@ impl<'m> Scope<'m> {
             variables: Vec::new(),
             labels: Vec::new(),
             source: None,
+            carry: None,
             caller: None,
         }
     }
@@ -306,6 +311,10 @@ fn instruction(r: &mut Reader<'_>, f: &mut Function, scope: &mut Scope<'_>) -> R
             }
         }
     }
+    if scope.carry.is_none() && extended::has_carry(opcode) {
+        scope.carry = Some(Reg(f.registers.len() as u32));
+        f.registers.push(Type::Pred);
+    }
     let form = Form::new(opcode, line);
     let op = decode(form, &args, f, scope)?;
     check_registers(&op, f, line)?;
@@ -324,7 +333,10 @@ fn decode(
     f: &Function,
     scope: &Scope<'_>,
 ) -> Result<Op, Refusal> {
-    let mut decoded = convert::decode(&mut form, args)?;
+    let mut decoded = extended::decode(&mut form, args, scope)?;
+    if decoded.is_none() {
+        decoded = convert::decode(&mut form, args)?;
+    }
     if decoded.is_none() {
         decoded = matrix::decode(&mut form, args)?;
     }

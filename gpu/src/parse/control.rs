@@ -167,6 +167,16 @@ pub(super) fn decode(
             });
             let ty = form.ty()?;
             let signed = ty.is_signed();
+            if ty == Type::F32 {
+                // Other magnitudes, and a NaN instead of a number, are two bits (§9.7.13.8).
+                let flags = u8::from(form.flag("abs")) | u8::from(form.flag("NaN")) << 1;
+                let op = match name.as_deref() {
+                    Some("min") => WarpOp::ReduxFloat(flags),
+                    Some("max") => WarpOp::ReduxFloat(flags | 4),
+                    _ => return Err(form.refuse()),
+                };
+                return with_targets(warp(op, ty, vec![o(1)?], o(2)?), &args[0], line).map(Some);
+            }
             let op = match name.as_deref() {
                 Some("add") => WarpOp::ReduxAdd(signed),
                 Some("min") => WarpOp::ReduxMin(signed),
@@ -211,7 +221,7 @@ pub(super) fn decode(
                 from: if map { o(1)? } else { Operand::Int(0) },
             }
         }
-        "setmaxnreg" | "pmevent" => return Err(form.refuse()),
+        "setmaxnreg" => return Err(form.refuse()),
         _ => return Ok(None),
     }))
 }

@@ -29,6 +29,17 @@ impl<'t> Form<'t> {
         found.map(|i| self.parts.remove(i)).is_some()
     }
 
+    /// Whether a part is there, which is not taken.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.parts.contains(&name)
+    }
+
+    /// The place of the first part that is among the names; beyond the last without one.
+    pub(super) fn first_of(&self, names: &[&str]) -> usize {
+        let found = self.parts.iter().position(|p| names.contains(p));
+        found.unwrap_or(self.parts.len())
+    }
+
     /// Takes the first part that `f` knows.
     pub(super) fn take<T>(&mut self, f: impl Fn(&str) -> Option<T>) -> Option<T> {
         let (i, value) = self

@@ -5,7 +5,7 @@
 //! - `body`: a function's registers, variables, labels and instructions;
 //! - `operand`: what an instruction names;
 //! - `form`: the parts of an opcode, of which none may be left over;
-//! - `arithmetic`, `half`, `convert`, `access`, `asynchronous`, `matrix`, `control`: instructions to [`Op`](crate::module::Op).
+//! - `arithmetic`, `extended`, `half`, `convert`, `access`, `asynchronous`, `matrix`, `control`: instructions to [`Op`](crate::module::Op).
 //!
 //! What is not implemented is refused here, with file, line and instruction. A module that was read can be compiled.
 
@@ -16,6 +16,7 @@ mod body;
 mod control;
 mod convert;
 mod directive;
+mod extended;
 mod form;
 mod half;
 mod lexer;

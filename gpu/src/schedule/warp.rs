@@ -27,6 +27,7 @@ pub(crate) fn code(op: WarpOp) -> u32 {
         WarpOp::ReduxOr => 17,
         WarpOp::ReduxXor => 18,
         WarpOp::Elect => 19,
+        WarpOp::ReduxFloat(flags) => 20 + u32::from(flags & 7),
     }
 }
 
@@ -102,6 +103,10 @@ fn complete(warp: &mut [Thread], mask: u32, kind: u32) {
         16 => Some((reduce(&|a, b| a & b), 0)),
         17 => Some((reduce(&|a, b| a | b), 0)),
         18 => Some((reduce(&|a, b| a ^ b), 0)),
+        20..=27 => {
+            let values = lanes(mask).map(|i| f32::from_bits(warp[i].value as u32));
+            Some((extreme(values, kind - 20), 0))
+        }
         _ => None,
     };
     let values: [u64; 32] = std::array::from_fn(|i| warp.get(i).map_or(0, |t| t.value));
@@ -130,6 +135,33 @@ pub(super) fn silent(warp: &[Thread], mask: u32, kind: u32) -> Vec<(usize, u32)>
     }
     let from = lanes(mask).map(|i| (i, source(i as u32, kind, warp[i].b, warp[i].c).0));
     from.filter(|(_, from)| mask >> from & 1 == 0).collect()
+}
+
+/// `redux.sync` of `f32`; -0 is below +0.
+fn extreme(values: impl Iterator<Item = f32>, flags: u32) -> u32 {
+    let key = |v: f32| match (v.to_bits() as i32) < 0 {
+        true => !v.to_bits(),
+        false => v.to_bits() | 1 << 31,
+    };
+    let (mut best, mut nan) = (None, false);
+    for v in values.map(|v| if flags & 1 == 1 { v.abs() } else { v }) {
+        let better = |old: f32| {
+            if flags & 4 == 4 {
+                key(v) > key(old)
+            } else {
+                key(v) < key(old)
+            }
+        };
+        if v.is_nan() {
+            nan = true;
+        } else if best.is_none_or(better) {
+            best = Some(v);
+        }
+    }
+    match best {
+        Some(v) if !(nan && flags & 2 == 2) => v.to_bits(),
+        _ => 0x7fff_ffff,
+    }
 }
 
 fn shuffle(values: &[u64; 32], lane: u32, kind: u32, b: u32, c: u32) -> (u32, u32) {

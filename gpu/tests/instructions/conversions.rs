@@ -296,9 +296,9 @@ fn conversions_that_the_isa_does_not_have_are_refused() {
         "cvt.rn.ftz.f16.f64",
         "cvt.rn.f16.b32",
         "cvt.rn.f16x2.f16x2",
-        "cvt.rn.satfinite.e4m3x2.f32",
-        "cvt.rna.tf32.f32",
-        "cvt.rn.f16x2.e4m3x2",
+        "cvt.rz.satfinite.e4m3x2.f32",
+        "cvt.rna.relu.tf32.f32",
+        "cvt.rn.satfinite.f16x2.e4m3x2",
     ] {
         refused(&format!("{form} %d, %a;"), form);
     }

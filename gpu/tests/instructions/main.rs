@@ -7,6 +7,7 @@ mod asynchronous;
 mod conversions;
 mod directed;
 mod exact;
+mod extended;
 mod half;
 mod harness;
 mod launch;
