@@ -29,7 +29,7 @@ impl Machine {
         }
         let m = Machine { folder };
         for name in ["libcuda.so", "libcuda.so.1", "libnvrtc.so"] {
-            m.link("libringbell_mock_libcuda.so", &format!("lib/{name}"));
+            m.link("libringbell_libcuda.so", &format!("lib/{name}"));
         }
         m
     }
@@ -65,6 +65,7 @@ impl Machine {
             .args(["--gpu", "cuda", "perf"])
             .args(args.split_whitespace())
             .env("PATH", format!("{}/bin:{path}", self.folder.display()))
+            .env("RINGBELL_MOCK_CUDA", "")
             .env("RINGBELL_MOCK_NCCL", faults)
             .env("TMPDIR", &self.folder)
             .env_remove("RINGBELL_RANK")
@@ -264,7 +265,7 @@ fn nccl_is_found_where_it_is_named_and_in_pythons_packages() {
     let library = report["meta"]["peers"][0]["library"].as_str().unwrap_or("");
     assert!(Path::new(library).starts_with(&packages), "{library}");
     // A named library is the only candidate.
-    m.link("libringbell_mock_libcuda.so", "lib/other.so");
+    m.link("libringbell_libcuda.so", "lib/other.so");
     let out = run(m
         .perf("", &nccl)
         .env("RINGBELL_NCCL", m.folder.join("lib/other.so")));

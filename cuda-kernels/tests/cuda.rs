@@ -64,6 +64,30 @@ fn a_driver_without_the_functions_is_named_with_the_first_that_lacks() {
 }
 
 #[test]
+fn kernels_of_ptx_run_on_the_driver() {
+    under_mock("kernels_of_ptx_run_on_the_driver", "", || {
+        let gpu = open().unwrap();
+        let ptx = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernels/ptx_simple.ptx");
+        // SAFETY: the workspace's own kernels.
+        unsafe { gpu.load_module(ptx.as_ref()) }.unwrap();
+        let n = 1000_usize;
+        let bytes = |value: fn(usize) -> f32| -> Vec<u8> {
+            (0..n).flat_map(|i| value(i).to_le_bytes()).collect()
+        };
+        let [x, y] = [(); 2].map(|()| gpu.alloc(4 * n as u64).unwrap());
+        x.write(0, &bytes(|i| i as f32)).unwrap();
+        y.write(0, &bytes(|i| 1.0 + i as f32)).unwrap();
+        let args = [(n as i32).into(), 2.0_f32.into(), (&x).into(), (&y).into()];
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let launched = unsafe { gpu.launch("p_saxpy", 4, 256, &args) };
+        launched.unwrap().wait(PATIENCE).unwrap();
+        let mut out = vec![0; 4 * n];
+        y.read(0, &mut out).unwrap();
+        assert_eq!(out, bytes(|i| 1.0 + 3.0 * i as f32));
+    });
+}
+
+#[test]
 fn an_old_driver_is_refused() {
     under_mock("an_old_driver_is_refused", "old-driver", || {
         let needed = 12_000;

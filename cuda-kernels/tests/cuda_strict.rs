@@ -178,7 +178,8 @@ fn a_module_is_not_loaded_beside_a_kernel_that_waits() {
     under_mock(name, "patience=5000", || {
         let gpu = open();
         let path = std::env::temp_dir().join(format!("rb-strict-{}.fatbin", std::process::id()));
-        std::fs::write(&path, [0x50, 0xed, 0x55, 0xba, 0, 0, 0, 0]).unwrap();
+        let image = ringbell_fatbin::of_ptx(&[(80, include_str!("kernels/ptx_simple.ptx"))]);
+        std::fs::write(&path, image).unwrap();
         let (before, stream) = (waits(), gpu.stream());
         let waiting = Waiting::on(&gpu, &stream);
         // SAFETY: images of this test.
@@ -191,6 +192,7 @@ fn a_module_is_not_loaded_beside_a_kernel_that_waits() {
         waiting.end();
         // SAFETY: as above.
         unsafe { gpu.load_module(&path) }.unwrap();
+        gpu.find_kernel("p_saxpy").unwrap();
         let _ = std::fs::remove_file(path);
         assert_eq!(waits(), before);
     });

@@ -78,7 +78,7 @@ impl Library {
 
 /// Builds what is tested, and runs all programs.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    let packages = ["ringbell-cli", "ringbell-mpi", "ringbell-mock-libcuda"];
+    let packages = ["ringbell-cli", "ringbell-mpi", "ringbell-libcuda"];
     let packages = packages.into_iter().flat_map(|p| ["-p", p]);
     let measures = args.measure || args.measure_messages;
     let (profile, folder) = test::profile(args.release || measures);
@@ -359,7 +359,7 @@ impl Bench<'_> {
         let folder = target().join("mpi/driver");
         std::fs::create_dir_all(&folder)?;
         let link = folder.join("libcuda.so.1");
-        let mock = self.built.join("libringbell_mock_libcuda.so");
+        let mock = self.built.join("libringbell_libcuda.so");
         ensure!(mock.is_file(), "{} was not built", mock.display());
         if link.symlink_metadata().is_ok() {
             std::fs::remove_file(&link)?;

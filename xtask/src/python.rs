@@ -72,7 +72,7 @@ pub(crate) fn step() -> Result<Outcome> {
 
 /// The mock driver as it was built.
 fn mock_driver() -> PathBuf {
-    test::built().join("libringbell_mock_libcuda.so")
+    test::built().join("libringbell_libcuda.so")
 }
 
 /// A folder with the package as a wheel would install it: its Python files and the workspace's build of the native module.
@@ -163,7 +163,7 @@ pub(crate) fn torch() -> Result<()> {
             .args(["--force-reinstall", "--disable-pip-version-check"])
             .arg(&wheel),
     )?;
-    command(test::cargo().args(["build", "--package", "ringbell-mock-libcuda"]))?;
+    command(test::cargo().args(["build", "--package", "ringbell-libcuda"]))?;
     let tests = sources().join("torch_tests");
     let mut run = Command::new(&python);
     run.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])

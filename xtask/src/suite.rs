@@ -244,7 +244,7 @@ fn mock_driver() -> Result<PathBuf> {
     let folder = target().join("mock-cuda");
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot create {}", folder.display()))?;
-    let (cuda, nccl) = ("libringbell_mock_libcuda.so", "libringbell_mock_libnccl.so");
+    let (cuda, nccl) = ("libringbell_libcuda.so", "libringbell_mock_libnccl.so");
     for (name, library) in [
         ("libcuda.so", cuda),
         ("libcuda.so.1", cuda),
@@ -272,7 +272,7 @@ pub(crate) fn use_mock(command: &mut Command) -> Result<()> {
         .env("LD_LIBRARY_PATH", paths)
         .env("RINGBELL_TEST_GPU", "cuda")
         .env("RINGBELL_GPU", "cuda")
-        .env_remove("RINGBELL_MOCK_CUDA")
+        .env("RINGBELL_MOCK_CUDA", "")
         .env_remove("RINGBELL_MOCK_NCCL");
     Ok(())
 }

@@ -38,6 +38,13 @@ impl LoadedModule {
         Some(LoadedKernel { kernel, code })
     }
 
+    /// Whether a range lies in the memory of its variables.
+    pub fn holds(&self, va: u64, len: u64) -> bool {
+        let (base, bytes) = self.0.extent();
+        va.checked_sub(base)
+            .is_some_and(|at| at <= bytes && len <= bytes - at)
+    }
+
     /// Address and bytes of a variable in GPU memory, constants included.
     pub fn variable(&self, name: &str) -> Option<(GpuVa, u64)> {
         self.0.variable(name)

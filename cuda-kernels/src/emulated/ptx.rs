@@ -29,6 +29,8 @@ pub(super) struct PtxModule {
     program: Program,
     /// Address of each of the module's variables in GPU memory, by its index.
     addresses: Vec<u64>,
+    /// First address and bytes of the memory of all variables.
+    extent: (u64, u64),
     /// Memory of its variables.
     _variables: Option<Freed>,
 }
@@ -45,6 +47,10 @@ impl PtxModule {
 
     pub(super) fn program(&self) -> &Program {
         &self.program
+    }
+
+    pub(super) fn extent(&self) -> (u64, u64) {
+        self.extent
     }
 
     /// Address and bytes of a variable in GPU memory.
@@ -126,6 +132,7 @@ pub(super) fn load_text(
     Ok(Arc::new(PtxModule {
         program,
         addresses,
+        extent: (base, at),
         _variables: variables.map(|(_, kept)| kept),
     }))
 }

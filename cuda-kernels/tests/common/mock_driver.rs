@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Where cargo put the mock: beside this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
-    let beside = test.with_file_name("libringbell_mock_libcuda.so");
+    let beside = test.with_file_name("libringbell_libcuda.so");
     assert!(beside.is_file(), "{} was not built", beside.display());
     beside
 }

@@ -1,7 +1,7 @@
 //! The GPU that a run of the tests asks for: one test-suite for all of them (ADR 25).
 //!
 //! `RINGBELL_TEST_GPU` is `emulated` (the default) or `cuda`: the libcuda that the loader finds, a real driver or
-//! `mocks/libcuda`. A test that cannot hold on a real GPU says so with [`emulated_only`], and why.
+//! `libcuda`. A test that cannot hold on a real GPU says so with [`emulated_only`], and why.
 #![allow(unsafe_code)] // Loads kernels.
 #![allow(dead_code, unreachable_pub)] // Each test uses a part.
 

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use ringbell_cuda_kernels::{Event, KernelArg, LaunchError, Stream};
+use ringbell_cuda_kernels::{Event, Failure, LaunchError, Stream};
 
 use crate::memory::{copying, is_device, is_pinned};
 use crate::{
-    call, faults, gpu, lock, lose, module, put, ready, strict, Result,
-    COOPERATIVE_LAUNCH_TOO_LARGE, INVALID_HANDLE, INVALID_VALUE, LAUNCH_FAILED, NOT_READY,
-    STREAM_CAPTURE_UNSUPPORTED, UNKNOWN,
+    call, faults, gpu, lock, lose, put, ready, say, strict, Result, ASSERT, ILLEGAL_ADDRESS,
+    INVALID_HANDLE, INVALID_PTX, INVALID_VALUE, LAUNCH_FAILED, MISALIGNED_ADDRESS, NOT_READY,
+    STREAM_CAPTURE_UNSUPPORTED,
 };
 
 /// Longer than any test.
@@ -35,6 +35,8 @@ struct Handles {
     made: usize,
     streams: HashMap<usize, MockStream>,
     events: HashMap<usize, Arc<Mutex<Option<Event>>>>,
+    /// Ends of streams that were destroyed with work in them, which goes on.
+    destroyed: Vec<Event>,
     /// What each work queue was given last, and by which stream.
     tails: HashMap<(c_int, usize), (usize, Event)>,
 }
@@ -112,9 +114,7 @@ pub(crate) fn on<R>(
         before.extend(tail.map(|(_, event)| event.clone()));
     }
     for event in before {
-        own.stream.host(move || {
-            let _ = event.wait(PATIENCE);
-        });
+        own.stream.host(move || until(&event));
     }
     let done = f(&own.stream)?;
     if connections().is_some() {
@@ -124,12 +124,18 @@ pub(crate) fn on<R>(
     Ok(done)
 }
 
+/// Waits until an event is reached, or has failed, as a stream of a driver does.
+fn until(event: &Event) {
+    while matches!(event.wait(PATIENCE), Err(LaunchError::TimedOut { .. })) && !strict::is_on() {}
+}
+
 /// The context ends, and its handles with it.
 pub(crate) fn forget_all() {
     let mut h = lock(handles());
     h.streams.clear();
     h.events.clear();
     h.tails.clear();
+    h.destroyed.clear();
 }
 
 fn event(handle: *mut c_void) -> std::result::Result<Arc<Mutex<Option<Event>>>, Result> {
@@ -140,23 +146,58 @@ fn event(handle: *mut c_void) -> std::result::Result<Arc<Mutex<Option<Event>>>, 
         .ok_or(INVALID_HANDLE)
 }
 
-/// What became of an event; an emulated kernel that failed takes the context with it.
-fn outcome(r: std::result::Result<(), LaunchError>) -> std::result::Result<(), Result> {
-    match r {
+/// The error of a kernel that has failed, which takes the context with it.
+fn failed(e: &LaunchError) -> Result {
+    match e {
+        LaunchError::StreamFailed { cause } => failed(cause),
+        LaunchError::Failed { failure, .. } => match failure {
+            Failure::Access => ILLEGAL_ADDRESS,
+            Failure::Misaligned => MISALIGNED_ADDRESS,
+            Failure::Assertion => ASSERT,
+            Failure::Code => INVALID_PTX,
+            _ => LAUNCH_FAILED,
+        },
+        _ => LAUNCH_FAILED,
+    }
+}
+
+/// What became of an event, which is waited for so long, or without a bound as a driver does.
+fn reached(event: &Event, timeout: Option<Duration>) -> std::result::Result<(), Result> {
+    let ended = loop {
+        match (event.wait(timeout.unwrap_or(PATIENCE)), timeout) {
+            // A test double ends a wait; a real driver waits as long as a kernel runs.
+            (Err(LaunchError::TimedOut { .. }), None) if !strict::is_on() => {}
+            (ended, _) => break ended,
+        }
+    };
+    match ended {
         Ok(()) => ready(),
         Err(LaunchError::TimedOut { .. }) => Err(NOT_READY),
-        Err(_) => {
-            lose(LAUNCH_FAILED);
-            Err(LAUNCH_FAILED)
+        Err(e) => {
+            let code = failed(&e);
+            if lose(code) {
+                say(&e.to_string());
+            }
+            Err(code)
         }
     }
+}
+
+/// What became of a stream's present work; waits as [`reached`] does.
+pub(crate) fn outcome(
+    stream: &Stream,
+    timeout: Option<Duration>,
+) -> std::result::Result<(), Result> {
+    reached(&stream.record(), timeout)
 }
 
 pub(crate) fn synchronize_all() -> std::result::Result<(), Result> {
     let all: Vec<MockStream> = lock(handles()).streams.values().cloned().collect();
     all.iter()
         .filter(|o| !o.stream.is_capturing())
-        .try_for_each(|o| outcome(o.stream.synchronize(PATIENCE)))
+        .try_for_each(|o| outcome(&o.stream, None))?;
+    let destroyed = std::mem::take(&mut lock(handles()).destroyed);
+    destroyed.iter().try_for_each(|e| reached(e, None))
 }
 
 #[no_mangle]
@@ -195,6 +236,36 @@ pub unsafe extern "C" fn cuStreamCreateWithPriority(
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn cuStreamGetFlags(s: *mut c_void, flags: *mut c_uint) -> Result {
+    call(|| {
+        ready()?;
+        let blocking = order(s)?.blocking;
+        // CU_STREAM_NON_BLOCKING is 1.
+        // SAFETY: the caller's pointer.
+        unsafe { put(flags, c_uint::from(!blocking)) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuStreamGetPriority(s: *mut c_void, priority: *mut c_int) -> Result {
+    call(|| {
+        ready()?;
+        // SAFETY: the caller's pointer.
+        unsafe { put(priority, order(s)?.channel.0) }
+    })
+}
+
+/// CU_STREAM_CAPTURE_STATUS_NONE, or _ACTIVE.
+#[no_mangle]
+pub unsafe extern "C" fn cuStreamIsCapturing(s: *mut c_void, status: *mut c_int) -> Result {
+    call(|| {
+        ready()?;
+        // SAFETY: the caller's pointer.
+        unsafe { put(status, c_int::from(stream(s)?.is_capturing())) }
+    })
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn cuStreamQuery(s: *mut c_void) -> Result {
     call(|| {
         ready()?;
@@ -207,21 +278,30 @@ pub unsafe extern "C" fn cuStreamQuery(s: *mut c_void) -> Result {
         if !strict::is_idle(s as usize) {
             return Err(NOT_READY);
         }
-        outcome(real.synchronize(Duration::ZERO))
+        outcome(&real, Some(Duration::ZERO))
     })
 }
 
 #[no_mangle]
 pub unsafe extern "C" fn cuStreamDestroy_v2(s: *mut c_void) -> Result {
-    let removed = lock(handles()).streams.remove(&(s as usize));
-    call(|| removed.map(drop).ok_or(INVALID_HANDLE))
+    call(|| {
+        let mut h = lock(handles());
+        let removed = h.streams.remove(&(s as usize)).ok_or(INVALID_HANDLE)?;
+        if !removed.stream.is_capturing() {
+            let ended =
+                |e: &Event| !matches!(e.wait(Duration::ZERO), Err(LaunchError::TimedOut { .. }));
+            h.destroyed.retain(|e| !ended(e));
+            h.destroyed.push(removed.stream.record());
+        }
+        Ok(())
+    })
 }
 
 #[no_mangle]
 pub unsafe extern "C" fn cuStreamSynchronize(s: *mut c_void) -> Result {
     call(|| {
         ready()?;
-        outcome(stream(s)?.synchronize(PATIENCE))
+        outcome(&stream(s)?, None)
     })
 }
 
@@ -238,9 +318,7 @@ pub unsafe extern "C" fn cuStreamWaitEvent(
             return Ok(());
         };
         on(s, |s| {
-            s.host(move || {
-                let _ = recorded.wait(PATIENCE);
-            });
+            s.host(move || until(&recorded));
             Ok(())
         })
     })
@@ -283,7 +361,7 @@ pub unsafe extern "C" fn cuEventQuery(e: *mut c_void) -> Result {
     call(|| {
         ready()?;
         match &*lock(&*event(e)?) {
-            Some(recorded) => outcome(recorded.wait(Duration::ZERO)),
+            Some(recorded) => reached(recorded, Some(Duration::ZERO)),
             None => Ok(()),
         }
     })
@@ -294,7 +372,7 @@ pub unsafe extern "C" fn cuEventSynchronize(e: *mut c_void) -> Result {
     call(|| {
         ready()?;
         let recorded = lock(&*event(e)?).clone();
-        recorded.map_or(Ok(()), |r| outcome(r.wait(PATIENCE)))
+        recorded.map_or(Ok(()), |r| reached(&r, None))
     })
 }
 
@@ -403,7 +481,7 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
         // Pageable memory is written before the call returns.
         match is_pinned(to as u64, bytes) {
             true => Ok(()),
-            false => outcome(stream(s)?.synchronize(PATIENCE)),
+            false => outcome(&stream(s)?, None),
         }
     })
 }
@@ -471,94 +549,5 @@ pub unsafe extern "C" fn cuLaunchHostFunc(
             }
             Ok(())
         })
-    })
-}
-
-#[no_mangle]
-pub unsafe extern "C" fn cuLaunchKernel(
-    f: *mut c_void,
-    gx: c_uint,
-    gy: c_uint,
-    gz: c_uint,
-    bx: c_uint,
-    by: c_uint,
-    bz: c_uint,
-    _shared: c_uint,
-    s: *mut c_void,
-    params: *mut *mut c_void,
-    extra: *mut *mut c_void,
-) -> Result {
-    if !extra.is_null() {
-        return INVALID_VALUE;
-    }
-    // SAFETY: the caller's arguments.
-    call(|| unsafe { launch(f, (gx, gy, gz), (bx, by, bz), s, params) })
-}
-
-/// Blocks of so many lanes that a multiprocessor holds at once, by its lanes alone.
-fn resident(lanes: u64) -> u64 {
-    (2048 / lanes.max(32)).min(32)
-}
-
-#[no_mangle]
-pub unsafe extern "C" fn cuLaunchCooperativeKernel(
-    f: *mut c_void,
-    gx: c_uint,
-    gy: c_uint,
-    gz: c_uint,
-    bx: c_uint,
-    by: c_uint,
-    bz: c_uint,
-    _shared: c_uint,
-    s: *mut c_void,
-    params: *mut *mut c_void,
-) -> Result {
-    let count = |x: c_uint, y: c_uint, z: c_uint| u64::from(x) * u64::from(y) * u64::from(z);
-    let room = resident(count(bx, by, bz)) * crate::device::sms() as u64;
-    if count(gx, gy, gz) > room {
-        return COOPERATIVE_LAUNCH_TOO_LARGE;
-    }
-    // SAFETY: the caller's arguments.
-    call(|| unsafe { launch(f, (gx, gy, gz), (bx, by, bz), s, params) })
-}
-
-type Dim = (c_uint, c_uint, c_uint);
-
-/// # Safety
-/// `params` points to a pointer for each parameter of the kernel.
-unsafe fn launch(
-    f: *mut c_void,
-    grid: Dim,
-    block: Dim,
-    s: *mut c_void,
-    params: *mut *mut c_void,
-) -> std::result::Result<(), Result> {
-    ready()?;
-    let function = module::function(f)?;
-    let args = function.arg_bytes.iter().enumerate().map(|(i, bytes)| {
-        // SAFETY: one pointer for each parameter, to a value of its size: the kernel's signature.
-        let bytes =
-            unsafe { std::slice::from_raw_parts((*params.add(i)).cast::<u8>(), *bytes as usize) };
-        KernelArg::Bytes(bytes.to_vec())
-    });
-    let args: Vec<KernelArg> = args.collect();
-    strict::make_room(s as usize);
-    function.prepare();
-    on(s, |real| {
-        if faults().kill.as_deref() == Some(&*function.name) {
-            real.host(|| lose(LAUNCH_FAILED));
-            return Ok(());
-        }
-        // SAFETY: the kernel's own parameters, and memory that outlives it.
-        match unsafe { real.launch(&function.name, grid, block, &args) } {
-            // How it ends is seen by the events behind it.
-            Ok(_launch) => {}
-            Err(LaunchError::Shape { .. }) => return Err(INVALID_VALUE),
-            Err(_) => return Err(UNKNOWN),
-        }
-        if !real.is_capturing() {
-            strict::note(&function.name, s as usize, real);
-        }
-        Ok(())
     })
 }

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use crate::launch::{MOST_SHARED_BYTES, SHARED_BYTES, SHARED_BYTES_OF_SM};
 use crate::{
     call, faults, gpu, put, ready, strict, Result, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE,
     NOT_INITIALIZED, NOT_PERMITTED, NO_DEVICE, UNKNOWN,
@@ -42,9 +43,17 @@ pub(crate) fn raise_stack(bytes: usize) {
     STACK.fetch_max(bytes, Ordering::Relaxed);
 }
 
-/// Multiprocessors.
+/// Multiprocessors: as an H100, or so few that the blocks which fit on them all begin, which is what cooperative
+/// kernels need.
 pub(crate) fn sms() -> c_int {
-    faults().sms.unwrap_or(132)
+    faults()
+        .sms
+        .unwrap_or(if strict::is_on() { 132 } else { 16 })
+}
+
+/// 10 × major + minor of the compute capability.
+pub(crate) fn capability() -> c_int {
+    faults().capability.unwrap_or(90)
 }
 
 #[no_mangle]
@@ -86,7 +95,10 @@ pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> Resu
 
 #[no_mangle]
 pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: c_int, device: c_int) -> Result {
-    let text = b"Mock GPU\0";
+    let text: &[u8] = match strict::is_on() {
+        true => b"Mock GPU\0",
+        false => b"Ringbell emulated GPU\0",
+    };
     if device != 0 || name.is_null() || (len as usize) < text.len() {
         return INVALID_VALUE;
     }
@@ -109,7 +121,7 @@ pub unsafe extern "C" fn cuDeviceGetPCIBusId(id: *mut c_char, len: c_int, device
 
 #[no_mangle]
 pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) -> Result {
-    let total = faults().memory.unwrap_or(128 << 20) as usize;
+    let total = crate::memory_bytes() as usize;
     // SAFETY: the caller's pointer.
     call(|| unsafe { put(bytes, total) })
 }
@@ -120,20 +132,38 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
     attribute: c_int,
     _device: c_int,
 ) -> Result {
-    let capability = faults().capability.unwrap_or(90);
+    let capability = capability();
     let told = faults().attributes.iter().find(|(id, _)| *id == attribute);
     let v = match attribute {
         _ if told.is_some() => told.map_or(0, |(_, value)| *value),
-        75 => capability / 10, // COMPUTE_CAPABILITY_MAJOR: as an H100
-        76 => capability % 10, // COMPUTE_CAPABILITY_MINOR
-        16 => sms(),           // MULTIPROCESSOR_COUNT
-        19 | 41 => 1,          // CAN_MAP_HOST_MEMORY, UNIFIED_ADDRESSING
+        75 => capability / 10,      // COMPUTE_CAPABILITY_MAJOR: as an H100
+        76 => capability % 10,      // COMPUTE_CAPABILITY_MINOR
+        16 => sms(),                // MULTIPROCESSOR_COUNT
+        19 | 41 => 1,               // CAN_MAP_HOST_MEMORY, UNIFIED_ADDRESSING
         91 => 1, // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: said, though what is shared lies elsewhere
         95 => 1, // COOPERATIVE_LAUNCH
         116 => 1, // GPU_DIRECT_RDMA_SUPPORTED
         117 => 1, // GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS: by the host
         118 => 0, // GPU_DIRECT_RDMA_WRITES_ORDERING: none
-        1 => 1024, // MAX_THREADS_PER_BLOCK
+        1..=3 => 1024, // MAX_THREADS_PER_BLOCK, MAX_BLOCK_DIM_X, _Y
+        4 => 64, // MAX_BLOCK_DIM_Z
+        5 => i32::MAX, // MAX_GRID_DIM_X
+        6 | 7 => 65_535, // MAX_GRID_DIM_Y, _Z
+        8 => SHARED_BYTES as c_int, // MAX_SHARED_MEMORY_PER_BLOCK
+        9 => 64 << 10, // TOTAL_CONSTANT_MEMORY
+        10 => 32, // WARP_SIZE
+        11 => i32::MAX, // MAX_PITCH
+        12 | 82 => 65_536, // MAX_REGISTERS_PER_BLOCK, _PER_MULTIPROCESSOR
+        14 => 512, // TEXTURE_ALIGNMENT
+        31 => 1, // CONCURRENT_KERNELS
+        39 => 2048, // MAX_THREADS_PER_MULTIPROCESSOR
+        40 => 1, // ASYNC_ENGINE_COUNT
+        78 => 1, // STREAM_PRIORITIES_SUPPORTED
+        81 => SHARED_BYTES_OF_SM as c_int, // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+        83 | 89 => 1, // MANAGED_MEMORY, CONCURRENT_MANAGED_ACCESS
+        97 => MOST_SHARED_BYTES as c_int, // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        106 => 32, // MAX_BLOCKS_PER_MULTIPROCESSOR
+        111 => 1024, // RESERVED_SHARED_MEMORY_PER_BLOCK
         crate::words::ATTRIBUTE => c_int::from(!faults().no_words),
         _ => 0, // among them memory pools: not here
     };

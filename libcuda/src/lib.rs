@@ -1,26 +1,36 @@
-//! A mock `libcuda.so.1`: the part of the CUDA driver's interface that the CUDA backend (and `cudarc`'s
-//! contexts and slices) use, over the emulated GPU.
+//! The emulated GPU's `libcuda.so.1`: the part of the CUDA driver's interface that the CUDA backend, `cudarc`, and
+//! programs with `<<<>>>` use.
 //!
-//! Tests name it by `LD_LIBRARY_PATH`, so that they run the same code as with NVIDIA's driver. Kernels are
-//! found by name and run on host threads; modules are not read. Copies happen later, on another thread, as a
-//! copy engine's do. The mock waits, holds its lock and blocks where a real driver does ([`strict`]). It is
-//! stricter where that finds mistakes: a call without a current context fails, device addresses of pinned
-//! memory differ from the host's, and small allocations share pages of 64 KiB.
+//! - [`module`], [`library`]: PTX and fat binaries, whose kernels run on the crate `ringbell-gpu`; [`function`]: what they
+//!   need; [`launch`]: what is refused, and parameters;
+//! - [`memory`], [`fill`], [`ipc`], [`dma_buf`], [`io_memory`]: memory of the GPU and the host, and copies;
+//! - [`stream`], [`graph`], [`words`]: order, capture, operations on words;
+//! - [`device`], [`context`]: the one GPU, and its one context;
+//! - [`strict`]: the waits and the lock of a real driver; [`nvrtc`]: a run-time compiler that compiles nothing.
 //!
-//! `RINGBELL_MOCK_CUDA` is a list of faults, with commas: see [`Faults`]. This says nothing about a real
-//! GPU's memory ordering or speed.
+//! Programs find it by `LD_LIBRARY_PATH`. Copies happen later, on another thread, as a copy engine's do. With
+//! `RINGBELL_MOCK_CUDA` in the environment it is a test double: it waits, holds its lock and blocks where a real driver
+//! does, and it is stricter where that finds mistakes, as that device addresses of pinned memory differ from the host's.
+//! The variable is a list of settings and faults, with commas: see [`Faults`]. `RINGBELL_CUDA` has the same for users'
+//! programs. None of this says anything about a real GPU's memory ordering or speed.
 #![allow(unsafe_code)] // The C interface of a driver.
 #![allow(non_snake_case)] // Its names.
 #![allow(missing_docs)] // Documented by the CUDA driver API.
 #![allow(clippy::missing_safety_doc)] // As above.
 
+pub mod context;
 pub mod device;
 pub mod dma_buf;
+pub mod fill;
+pub mod function;
 pub mod graph;
 pub mod io_memory;
 pub mod ipc;
+pub mod launch;
+pub mod library;
 pub mod memory;
 pub mod module;
+mod native;
 pub mod nvrtc;
 pub mod stream;
 pub mod strict;
@@ -42,9 +52,14 @@ pub const INVALID_DEVICE: Result = 101;
 pub const INVALID_IMAGE: Result = 200;
 pub const INVALID_CONTEXT: Result = 201;
 pub const NO_BINARY_FOR_GPU: Result = 209;
+pub const INVALID_PTX: Result = 218;
+pub const FILE_NOT_FOUND: Result = 301;
 pub const INVALID_HANDLE: Result = 400;
 pub const NOT_FOUND: Result = 500;
 pub const NOT_READY: Result = 600;
+pub const ILLEGAL_ADDRESS: Result = 700;
+pub const ASSERT: Result = 710;
+pub const MISALIGNED_ADDRESS: Result = 716;
 pub const LAUNCH_FAILED: Result = 719;
 pub const HOST_MEMORY_ALREADY_REGISTERED: Result = 712;
 pub const HOST_MEMORY_NOT_REGISTERED: Result = 713;
@@ -54,7 +69,7 @@ pub const COOPERATIVE_LAUNCH_TOO_LARGE: Result = 720;
 pub const STREAM_CAPTURE_UNSUPPORTED: Result = 900;
 pub const UNKNOWN: Result = 999;
 
-/// Faults that a test asks for.
+/// Settings, and faults that a test asks for.
 #[derive(Debug, Default)]
 pub struct Faults {
     /// `no-device`: a driver without a GPU.
@@ -115,13 +130,14 @@ pub struct Faults {
 /// The number in a fault.
 fn number<T: std::str::FromStr>(fault: &str, text: &str) -> T {
     text.parse()
-        .unwrap_or_else(|_| panic!("RINGBELL_MOCK_CUDA: `{fault}` needs a number"))
+        .unwrap_or_else(|_| panic!("RINGBELL_CUDA: `{fault}` needs a number"))
 }
 
 impl Faults {
     fn read() -> Faults {
         let mut f = Faults::default();
-        let list = std::env::var("RINGBELL_MOCK_CUDA").unwrap_or_default();
+        let list = std::env::var(MOCK).or_else(|_| std::env::var(SETTINGS));
+        let list = list.unwrap_or_default();
         for fault in list.split(',').filter(|s| !s.is_empty()) {
             match fault.split_once('=').unwrap_or((fault, "")) {
                 ("no-device", _) => f.no_device = true,
@@ -157,11 +173,22 @@ impl Faults {
                 ("lazy-launch", _) => f.lazy_launch = true,
                 ("trace", _) => f.trace = true,
                 // A misspelt fault would make its test pass for nothing.
-                _ => panic!("RINGBELL_MOCK_CUDA: `{fault}` is no fault of this mock"),
+                _ => panic!("RINGBELL_CUDA: `{fault}` is no setting of this driver"),
             }
         }
         f
     }
+}
+
+/// Settings of the driver as a test double, which their presence makes it.
+const MOCK: &str = "RINGBELL_MOCK_CUDA";
+/// The same settings, of the driver of users' programs.
+const SETTINGS: &str = "RINGBELL_CUDA";
+
+/// Bytes of the GPU's memory, of which the host gives what is allocated.
+pub(crate) fn memory_bytes() -> u64 {
+    let usual = if strict::is_on() { 128 << 20 } else { 4 << 30 };
+    faults().memory.unwrap_or(usual)
 }
 
 /// The faults that were asked for.
@@ -175,7 +202,9 @@ pub(crate) fn gpu() -> &'static EmulatedGpu {
     static GPU: OnceLock<EmulatedGpu> = OnceLock::new();
     GPU.get_or_init(|| {
         EmulatedGpu::new(EmulatedGpuConfig {
-            memory_bytes: faults().memory.unwrap_or(128 << 20),
+            memory_bytes: memory_bytes(),
+            // Scattered pages are for tests of translation, and take address space in pieces.
+            scatter: if strict::is_on() { 0.25 } else { 0.0 },
             ..EmulatedGpuConfig::default()
         })
         .expect("memory for the emulated GPU")
@@ -189,8 +218,15 @@ pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The error that has lost the context, or 0.
 static LOST: AtomicU32 = AtomicU32::new(0);
 
-pub(crate) fn lose(code: Result) {
-    let _ = LOST.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire);
+/// The context is lost. Whether it was not before.
+pub(crate) fn lose(code: Result) -> bool {
+    let set = LOST.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire);
+    set.is_ok()
+}
+
+/// What no error number says, on standard error.
+pub(crate) fn say(text: &str) {
+    eprintln!("ringbell libcuda: {text}");
 }
 
 thread_local! {

@@ -1,10 +1,12 @@
 //! Memory of the GPU, managed memory, and pinned memory of the host.
 
 use std::collections::BTreeMap;
-use std::ffi::{c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
 use ringbell_cuda_kernels::GpuBuffer;
+use ringbell_gtlb::{DmaMemory as _, Exposed};
 use rustix::mm::{MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
 use crate::{
@@ -30,6 +32,8 @@ struct Allocation {
     id: u64,
     /// Of another process.
     imported: bool,
+    /// Kernels may access memory of another process, until this is dropped.
+    _exposed: Option<Exposed>,
     /// Pages of its own; without, it lies in a slab.
     _own: Option<GpuBuffer>,
 }
@@ -40,6 +44,8 @@ struct Pinned {
     len: usize,
     /// Where the GPU sees it.
     device: u64,
+    /// Kernels may access it, until this is dropped.
+    _exposed: Option<Exposed>,
     /// Allocated by us.
     owned: bool,
 }
@@ -108,6 +114,7 @@ impl Memory {
             managed,
             id: self.next_id,
             imported,
+            _exposed: imported.then(|| expose(va, len)).flatten(),
             _own: own,
         };
         self.device.insert(va, a);
@@ -189,9 +196,10 @@ fn is_writable(base: u64, len: u64) -> bool {
 
 /// Whether a range lies in one allocation of the GPU.
 pub(crate) fn is_device(va: u64, len: usize) -> bool {
-    lock(&MEMORY)
+    let allocated = lock(&MEMORY)
         .around(va)
-        .is_some_and(|(base, a)| va + len as u64 <= base + a.len)
+        .is_some_and(|(base, a)| va + len as u64 <= base + a.len);
+    allocated || crate::module::holds(va, len)
 }
 
 /// Whether a range is pinned memory at the GPU's address of it.
@@ -266,6 +274,95 @@ pub unsafe extern "C" fn cuMemFree_v2(va: u64) -> Result {
     })
 }
 
+/// In the stream's order memory is there at once, which is earlier than a program may use it.
+#[no_mangle]
+pub unsafe extern "C" fn cuMemAllocAsync(va: *mut u64, bytes: usize, s: *mut c_void) -> Result {
+    call(|| {
+        ready()?;
+        crate::stream::stream(s)?;
+        let at = lock(&MEMORY).alloc(bytes as u64, false)?;
+        // SAFETY: the caller's pointer.
+        unsafe { put(va, at) }
+    })
+}
+
+/// Freed when the stream has reached this.
+#[no_mangle]
+pub unsafe extern "C" fn cuMemFreeAsync(va: u64, s: *mut c_void) -> Result {
+    call(|| {
+        ready()?;
+        if lock(&MEMORY).device.get(&va).is_none_or(|a| a.imported) {
+            return Err(INVALID_VALUE);
+        }
+        crate::stream::on(s, |real| {
+            crate::graph::not_capturing(real)?;
+            real.host(move || drop(lock(&MEMORY).device.remove(&va)));
+            Ok(())
+        })
+    })
+}
+
+/// Managed memory is the GPU's own, which the host reaches too: nothing moves.
+#[no_mangle]
+pub unsafe extern "C" fn cuMemPrefetchAsync(
+    va: u64,
+    bytes: usize,
+    _device: c_int,
+    s: *mut c_void,
+) -> Result {
+    call(|| {
+        ready()?;
+        crate::stream::stream(s)?;
+        match is_device(va, bytes) {
+            true => Ok(()),
+            false => Err(INVALID_VALUE),
+        }
+    })
+}
+
+/// As [`cuMemPrefetchAsync`].
+#[no_mangle]
+pub unsafe extern "C" fn cuMemAdvise(
+    va: u64,
+    bytes: usize,
+    _advice: c_uint,
+    _device: c_int,
+) -> Result {
+    call(|| {
+        ready()?;
+        match is_device(va, bytes) {
+            true => Ok(()),
+            false => Err(INVALID_VALUE),
+        }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuMemAllocPitch_v2(
+    va: *mut u64,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    element: c_uint,
+) -> Result {
+    call(|| {
+        ready()?;
+        if !matches!(element, 4 | 8 | 16) {
+            return Err(INVALID_VALUE);
+        }
+        let row = width
+            .checked_next_multiple_of(GRAIN as usize)
+            .ok_or(INVALID_VALUE)?;
+        let bytes = row.checked_mul(height).ok_or(OUT_OF_MEMORY)?;
+        let at = lock(&MEMORY).alloc(bytes as u64, false)?;
+        // SAFETY: the caller's pointers.
+        unsafe {
+            put(va, at)?;
+            put(pitch, row)
+        }
+    })
+}
+
 #[no_mangle]
 pub unsafe extern "C" fn cuMemGetAddressRange_v2(
     base: *mut u64,
@@ -321,7 +418,28 @@ pub unsafe extern "C" fn cuPointerGetAttribute(
     })
 }
 
-/// Maps shared memory a second time, elsewhere; memory that is not shared stays where it is.
+/// Host memory that kernels may access from now on. The test double maps shared memory a second time, elsewhere, so that
+/// an address of the host that is used as the GPU's is noticed; memory that is not shared stays where it is.
+fn pin(base: *mut c_void, len: usize, owned: bool) -> Pinned {
+    let device = if strict::is_on() {
+        alias(base, len)
+    } else {
+        base as u64
+    };
+    Pinned {
+        len,
+        device,
+        _exposed: expose(device, len as u64),
+        owned,
+    }
+}
+
+/// Lets kernels access memory outside of the GPU's.
+fn expose(at: u64, len: u64) -> Option<Exposed> {
+    let base = NonNull::new(at as *mut u8)?;
+    gpu().memory().expose(base, len as usize).ok()
+}
+
 fn alias(base: *mut c_void, len: usize) -> u64 {
     // SAFETY: an old size of 0 leaves the range as it is and makes a second mapping of the same pages,
     // which the kernel refuses for what is not shared.
@@ -358,11 +476,7 @@ pub unsafe extern "C" fn cuMemHostAlloc(
             )
         };
         let at = at.map_err(|_| OUT_OF_MEMORY)?;
-        let pinned = Pinned {
-            len: bytes,
-            device: alias(at, bytes),
-            owned: true,
-        };
+        let pinned = pin(at, bytes, true);
         lock(&MEMORY).host.insert(at as u64, pinned);
         // SAFETY: the caller's pointer.
         unsafe { put(base, at) }
@@ -415,11 +529,7 @@ pub unsafe extern "C" fn cuMemHostRegister_v2(
         if memory.shares_pages(base as u64, bytes as u64) {
             return Err(HOST_MEMORY_ALREADY_REGISTERED);
         }
-        let pinned = Pinned {
-            len: bytes,
-            device: alias(base, bytes),
-            owned: false,
-        };
+        let pinned = pin(base, bytes, false);
         memory.host.insert(base as u64, pinned);
         Ok(())
     })
@@ -463,7 +573,7 @@ pub unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
 pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Result {
     call(|| {
         ready()?;
-        let all = faults().memory.unwrap_or(128 << 20) as usize;
+        let all = crate::memory_bytes() as usize;
         let used: u64 = lock(&MEMORY).device.values().map(|a| a.len).sum();
         // SAFETY: the caller's pointers.
         unsafe {
