@@ -9,10 +9,9 @@
 
 #include "ringbell_abi.h"
 
-/* clang defines __CUDA__, and __CUDACC__ in CUDA's own headers alone: without them ours takes their place. */
+/* clang defines __CUDA__, and headers define __CUDACC__: where nothing has brought CUDA's language, ours does. */
 #if defined(__clang__) && defined(__CUDA__) && !defined(__CUDACC__)
-#define __CUDACC__ 1
-#include "ringbell_clang.h"
+#include "cuda/cuda_runtime.h"
 #endif
 
 #ifdef __CUDACC__

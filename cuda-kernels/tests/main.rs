@@ -12,8 +12,16 @@ mod bus_traffic;
 mod collectives;
 mod cuda;
 mod cuda_errors;
+#[cfg(feature = "ptx")]
+mod cuda_functions;
 mod cuda_ipc;
+#[cfg(feature = "ptx")]
+mod cuda_math;
+#[cfg(feature = "ptx")]
+mod cuda_single;
 mod cuda_strict;
+#[cfg(feature = "ptx")]
+mod cuda_threads;
 mod device_api;
 mod dmabuf;
 mod emulator;
@@ -27,6 +35,8 @@ mod misuse;
 mod perf_kernels;
 #[cfg(feature = "ptx")]
 mod ptx;
+#[cfg(feature = "ptx")]
+mod ptx_files;
 mod reduce;
 mod slots;
 mod sockets;

@@ -114,6 +114,23 @@ const OUTSIDE: [(&str, &str); 17] = [
         "brings the mock driver, whose dma-bufs the CPU can map",
     ),
     (
+        "cuda-kernels/tests/cuda_functions.rs",
+        "PTX of clang's with our headers; a real GPU's users have NVIDIA's",
+    ),
+    (
+        "cuda-kernels/tests/cuda_threads.rs",
+        "PTX of clang's with our headers; a real GPU's users have NVIDIA's",
+    ),
+    (
+        "cuda-kernels/tests/cuda_single.rs",
+        "PTX of clang's with our headers; a real GPU's users have NVIDIA's",
+    ),
+    (
+        "cuda-kernels/tests/cuda_math.rs",
+        "mathematics of our headers; a real GPU's users have NVIDIA's",
+    ),
+    ("cuda-kernels/tests/ptx_files.rs", "helps tests of PTX"),
+    (
         "cuda-kernels/tests/ptx.rs",
         "PTX on the emulated GPU; a real one's driver compiles it by itself",
     ),

@@ -16,11 +16,36 @@ macro_rules! headers {
 }
 
 headers!(
+    "cuda/builtin_types.h",
+    "cuda/cuda_runtime.h",
+    "cuda/device_atomic_functions.h",
+    "cuda/device_functions.h",
+    "cuda/device_launch_parameters.h",
+    "cuda/device_types.h",
+    "cuda/host_defines.h",
+    "cuda/math_functions.h",
+    "cuda/rb/atomics.h",
+    "cuda/rb/integers.h",
+    "cuda/rb/library.h",
+    "cuda/rb/loads.h",
+    "cuda/rb/math.h",
+    "cuda/rb/math/angles.h",
+    "cuda/rb/math/pair.h",
+    "cuda/rb/math/powers.h",
+    "cuda/rb/math/remainders.h",
+    "cuda/rb/math/single.h",
+    "cuda/rb/math/special.h",
+    "cuda/rb/math/tables.h",
+    "cuda/rb/rounded.h",
+    "cuda/rb/threads.h",
+    "cuda/sm_30_intrinsics.h",
+    "cuda/sm_60_atomic_functions.h",
+    "cuda/vector_functions.h",
+    "cuda/vector_types.h",
     "ringbell.cuh",
     "ringbell.h",
     "ringbell.hpp",
     "ringbell_abi.h",
-    "ringbell_clang.h",
     "ringbell_collective.cuh",
     "ringbell_comm.h",
     "ringbell_comm_handle.h",
@@ -46,7 +71,9 @@ impl Unpacked {
     pub(super) fn new() -> Result<Unpacked> {
         let folder = Folder::of_files("cc")?;
         for (name, text) in HEADERS {
-            std::fs::write(folder.path().join(name), text)?;
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().expect("it is in the folder"))?;
+            std::fs::write(path, text)?;
         }
         Ok(Unpacked(folder))
     }
@@ -64,15 +91,19 @@ mod tests {
     #[test]
     fn every_header_of_the_folder_is_carried() {
         let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda-kernels/include");
-        let mut there: Vec<String> = std::fs::read_dir(dir)
-            .expect("the folder")
-            .map(|e| {
-                e.expect("an entry")
-                    .file_name()
-                    .to_string_lossy()
-                    .into_owned()
-            })
-            .collect();
+        let mut there = Vec::new();
+        let mut folders = vec![std::path::PathBuf::from(dir)];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_none_or(|e| e != "py") {
+                    let name = path.strip_prefix(dir).expect("below it");
+                    there.push(name.to_string_lossy().into_owned());
+                }
+            }
+        }
         there.sort();
         let carried: Vec<&str> = HEADERS.iter().map(|(name, _)| *name).collect();
         assert_eq!(there, carried, "add the new header to the list above");
