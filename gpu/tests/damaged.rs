@@ -64,8 +64,20 @@ fn limits_are_refused_and_not_run_into() {
         &format!("{head}.visible .entry k() {{ call f; }}"),
         "no function",
     );
-    let recursive = ".func f() { call.uni f; ret; }";
-    refused(&format!("{head}{recursive}"), "no recursion");
+    let endless = "mov.u64 %r0, f; call.uni f;";
+    refused(&kernel(endless), "no register");
+    let deep = format!(
+        "{head}.func f() {{ call.uni f; ret; }}\n.visible .entry k() {{ call.uni f; ret; }}"
+    );
+    assert!(try_text(&deep));
+    // A chain of calls is compiled in parts.
+    let chain: String = (1..3000)
+        .map(|i| format!(".func f{i}() {{ call.uni f{}; ret; }}\n", i - 1))
+        .collect();
+    let chain = format!(
+        "{head}.func f0() {{ ret; }}\n{chain}.visible .entry k() {{ call.uni f2999; ret; }}"
+    );
+    assert!(try_text(&chain));
     refused(".version 12.0\n", "versions 3.0 to 9.x");
     assert!(try_text(&kernel(
         ".reg .b32 %r<1000000>;\nmov.u32 %r999999, 1;"

@@ -207,7 +207,7 @@ impl Emit<'_, '_> {
         let end = at.offset.checked_add(i64::from(bytes));
         let fits = at.offset >= 0 && end.is_some_and(|e| e <= i64::from(len));
         let base = match place {
-            Place::Parameter(_) | Place::Local(_) | Place::Shared(_) if !fits => {
+            Place::Parameter(_) | Place::Local(_) | Place::Stack(_) | Place::Shared(_) if !fits => {
                 return Err("the access is outside of its variable".to_owned());
             }
             Place::Parameter(at) => (
@@ -215,6 +215,7 @@ impl Emit<'_, '_> {
                 at,
             ),
             Place::Local(at) => (self.local_base(), at),
+            Place::Stack(at) => (self.stack_base(), at),
             Place::Shared(at) => (
                 self.block_field(types::I64, offset_of!(BlockState, shared)),
                 at,

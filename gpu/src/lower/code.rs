@@ -30,6 +30,7 @@ pub struct Code {
     /// Bytes of local memory of each thread.
     pub local_bytes: u32,
     pub(crate) frame_words: u32,
+    pub(crate) stack_begin: u32,
     pub(crate) sites: Vec<Site>,
     /// Which it was compiled with. Such code is not kept.
     pub(crate) checks: Checks,
@@ -49,6 +50,7 @@ struct Head {
     dynamic_shared: u32,
     local_bytes: u32,
     frame_words: u32,
+    stack_begin: u32,
     parameters: u32,
     sites: u32,
     calls: u32,
@@ -131,6 +133,7 @@ impl Code {
             dynamic_shared: facts.dynamic_shared,
             local_bytes: facts.local_bytes,
             frame_words: facts.frame_words,
+            stack_begin: facts.stack_begin,
             sites: facts.sites,
             checks: facts.checks,
             layouts: facts.layouts,
@@ -164,6 +167,7 @@ impl Code {
             dynamic_shared: u32::from(self.dynamic_shared),
             local_bytes: self.local_bytes,
             frame_words: self.frame_words,
+            stack_begin: self.stack_begin,
             parameters: self.parameters.len() as u32,
             sites: self.sites.len() as u32,
             calls: self.calls.len() as u32,
@@ -217,6 +221,7 @@ impl Code {
             dynamic_shared: head.dynamic_shared != 0,
             local_bytes: head.local_bytes,
             frame_words: head.frame_words,
+            stack_begin: head.stack_begin,
             sites: sites
                 .map(|&[line, file, at, from, called]| Site {
                     line,

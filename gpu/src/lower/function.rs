@@ -10,6 +10,7 @@ use cranelift_codegen::ir::{
 use cranelift_codegen::isa::{CallConv, TargetIsa};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Switch, Variable};
 
+use super::calls::{Callee, Outlined, Passed};
 use super::helper::Helper;
 use super::liveness::Liveness;
 use super::operand::{clif, Place};
@@ -27,6 +28,8 @@ pub(super) struct Facts {
     pub(super) shared_bytes: u32,
     pub(super) local_bytes: u32,
     pub(super) frame_words: u32,
+    /// Where the stack begins in local memory; 0 without one.
+    pub(super) stack_begin: u32,
     /// It names memory whose size a launch decides.
     pub(super) dynamic_shared: bool,
     pub(super) sites: Vec<Site>,
@@ -68,7 +71,18 @@ pub(super) struct Emit<'a, 'f> {
     local_top: u32,
     statements: usize,
     pub(super) call_conv: CallConv,
+    pub(super) outlined: Outlined,
 }
+
+/// What a wait or call has kept: from a word of the frame to another.
+pub(super) struct Kept {
+    registers: Vec<(usize, Reg)>,
+    first: u32,
+    pub(super) end: u32,
+}
+
+/// Bytes of local memory for the stack of a thread, in kernels that need one.
+const STACK_BYTES: u32 = 16 << 10;
 
 /// Statements of a kernel with all that it calls: beyond, compiling would take minutes.
 const MOST: usize = 400_000;
@@ -103,6 +117,7 @@ pub(super) fn lower(
             shared_bytes: 0,
             local_bytes: 0,
             frame_words: 0,
+            stack_begin: 0,
             dynamic_shared: false,
             sites: Vec::new(),
             checks,
@@ -114,11 +129,16 @@ pub(super) fn lower(
         local_top: 0,
         statements: 0,
         call_conv: isa.default_call_conv(),
+        outlined: Outlined::new(module.needs_stack(kernel)),
     };
     e.b.switch_to_block(start);
     let parameters = module.functions[kernel].parameters();
     let places = parameters.iter().map(|p| Place::Parameter(p.offset));
     e.body(kernel, places.collect(), None)?;
+    e.outlined_bodies(dispatch)?;
+    if e.outlined.stack {
+        e.lay_out_stack()?;
+    }
     e.b.switch_to_block(fault);
     e.b.set_cold_block(fault);
     e.leave(why::FAULT);
@@ -154,7 +174,7 @@ impl<'a> Emit<'a, '_> {
         let places = self.lay_out(index, places)?;
         let yields = |i: usize, op: &Op, at: &[usize]| match op {
             Op::Branch { to } => at[to.0 as usize] <= i && observes(function, at[to.0 as usize], i),
-            op => op.waits() || matches!(op, Op::Call { .. }),
+            op => op.waits() || matches!(op, Op::Call { .. } | Op::CallAddress { .. }),
         };
         let live = Liveness::of(function, &yields);
         let waits = |op: &Op| self.waits_in(op);
@@ -214,6 +234,11 @@ impl<'a> Emit<'a, '_> {
         for (i, v) in function.variables.iter().enumerate().skip(places.len()) {
             places.push(match v.space {
                 Space::Shared => self.shared_place(Some(index), i as u32, v),
+                _ if self.outlined.inside => {
+                    let at = self.local_top.next_multiple_of(v.align.max(1));
+                    self.local_top = at.saturating_add(v.bytes);
+                    Place::Stack(at)
+                }
                 _ => {
                     let (top, checked) = (self.local_top, self.facts.checks.memory);
                     let (at, top) = self.facts.layouts[1]
@@ -332,8 +357,39 @@ impl<'a> Emit<'a, '_> {
                     return self.system(system, results, args, i.site);
                 }
                 let across = live.behind(at).unwrap_or(&[]).to_vec();
+                if self.module.outlined[*function as usize] {
+                    let passed = Passed {
+                        formals: callee.formals().collect(),
+                        results,
+                        args,
+                    };
+                    self.call_out(&Callee::Function(*function), &passed, &across, i.site)?;
+                    return Ok(true);
+                }
                 self.call(*function as usize, results, args, across)?;
             }
+            Op::CallAddress {
+                function,
+                formals,
+                results,
+                args,
+            } => {
+                let passed = Passed {
+                    formals: formals.iter().collect(),
+                    results,
+                    args,
+                };
+                let live = live.behind(at).unwrap_or(&[]);
+                self.call_out(&Callee::Address(function), &passed, live, i.site)?;
+            }
+            Op::StackAllocate { to, bytes, align } => {
+                self.stack_allocate(*to, bytes, *align, i.site);
+            }
+            Op::StackSave { to } => {
+                let v = self.field(types::I64, offset_of!(Thread, stack_top));
+                self.set(*to, v, false);
+            }
+            Op::StackRestore { from } => self.stack_restore(from),
             Op::Async(op) => self.asynchronous(op, i.site, live.behind(at).unwrap_or(&[]))?,
             Op::Matrix(op) => self.matrix(op, i.site, live.behind(at).unwrap_or(&[]))?,
             op if op.waits() => self.waiting(i, live.behind(at).unwrap_or(&[]))?,
@@ -414,8 +470,26 @@ impl<'a> Emit<'a, '_> {
     /// Keeps what is live, here and in the callers, and returns; the code goes on at the resume point. `written` is
     /// set by the instruction itself afterwards.
     pub(super) fn wait(&mut self, why: u32, live: &[Reg], written: &[Reg]) {
+        let kept = self.keep_live(live, written);
+        let (resume, state) = self.new_resume();
+        let state = self.int(types::I32, i64::from(state));
+        self.put(state, offset_of!(Thread, state));
+        self.leave(why);
+        self.b.switch_to_block(resume);
+        self.restore(&kept);
+    }
+
+    /// A resume point and its number.
+    pub(super) fn new_resume(&mut self) -> (Block, u32) {
+        let resume = self.b.create_block();
+        self.resumes.push(resume);
+        (resume, self.resumes.len() as u32)
+    }
+
+    /// Keeps what is live, here and in the callers.
+    pub(super) fn keep_live(&mut self, live: &[Reg], written: &[Reg]) -> Kept {
         let depth = self.frames.len() - 1;
-        let mut kept = Vec::new();
+        let mut registers = Vec::new();
         for d in 0..=depth {
             let regs = if d == depth {
                 live.to_vec()
@@ -425,26 +499,28 @@ impl<'a> Emit<'a, '_> {
             let keeps = regs
                 .into_iter()
                 .filter(|r| d < depth || !written.contains(r));
-            kept.extend(keeps.map(|r| (d, r)));
+            registers.extend(keeps.map(|r| (d, r)));
         }
-        kept.retain(|(d, r)| self.frames[*d].slots.of_register(*r).is_none());
-        let top = self.frame().first + self.frame().slots.words;
-        let mut at = top;
-        for (d, r) in &kept {
+        registers.retain(|(d, r)| self.frames[*d].slots.of_register(*r).is_none());
+        let first = self.frame().first + self.frame().slots.words;
+        let mut end = first;
+        for (d, r) in &registers {
             let v = self.read(*d, *r);
             let words = self.b.func.dfg.value_type(v).bytes().div_ceil(8);
-            self.keep(v, at);
-            at += words;
+            self.keep(v, end);
+            end += words;
         }
-        self.facts.frame_words = self.facts.frame_words.max(at);
-        let resume = self.b.create_block();
-        self.resumes.push(resume);
-        let state = self.int(types::I32, self.resumes.len() as i64);
-        self.put(state, offset_of!(Thread, state));
-        self.leave(why);
-        self.b.switch_to_block(resume);
-        let mut at = top;
-        for (d, r) in &kept {
+        self.facts.frame_words = self.facts.frame_words.max(end);
+        Kept {
+            registers,
+            first,
+            end,
+        }
+    }
+
+    pub(super) fn restore(&mut self, kept: &Kept) {
+        let mut at = kept.first;
+        for (d, r) in &kept.registers {
             let (variable, ty) = self.variable(*d, *r);
             let v = self.kept(ty, at);
             self.b.def_var(variable, v);
@@ -452,14 +528,49 @@ impl<'a> Emit<'a, '_> {
         }
     }
 
+    /// Compiles a function whose parameters and variables lie on the stack.
+    pub(super) fn body_on_stack(
+        &mut self,
+        index: usize,
+        places: Vec<Place>,
+        leave: Block,
+        top: u32,
+    ) -> Lowered<()> {
+        self.local_top = top;
+        self.body(index, places, Some(leave))
+    }
+
+    /// The stack lies behind all variables of local memory.
+    fn lay_out_stack(&mut self) -> Lowered<()> {
+        let (top, checked) = (
+            self.facts.local_bytes.next_multiple_of(16),
+            self.facts.checks.memory,
+        );
+        let (at, end) = self.facts.layouts[1]
+            .place(top, (STACK_BYTES, 16), "stack", checked)
+            .ok_or("a thread's local memory is too large")?;
+        // An empty stack begins behind byte 0 too, so that its begin says that there is one.
+        self.facts.stack_begin = at + 16;
+        self.facts.local_bytes = end.max(at + STACK_BYTES);
+        Ok(())
+    }
+
+    /// Calls move it, where there are some.
+    fn frame_base(&mut self) -> Value {
+        match self.outlined.stack {
+            true => self.field(types::I64, offset_of!(Thread, frame)),
+            false => self.kept,
+        }
+    }
+
     /// A word of the thread's frame, which only the thread's own code accesses.
     fn kept(&mut self, ty: Type, word: u32) -> Value {
-        let (frame, at) = (self.kept, word as i32 * 8);
+        let (frame, at) = (self.frame_base(), word as i32 * 8);
         self.b.ins().load(ty, frame_flags(), frame, at)
     }
 
-    fn keep(&mut self, v: Value, word: u32) {
-        let (frame, at) = (self.kept, word as i32 * 8);
+    pub(super) fn keep(&mut self, v: Value, word: u32) {
+        let (frame, at) = (self.frame_base(), word as i32 * 8);
         self.b.ins().store(frame_flags(), v, frame, at);
     }
 
@@ -580,7 +691,9 @@ fn polls(f: &module::Function, from: usize, to: usize) -> bool {
         };
         match &i.op {
             Op::Load { .. } => looks |= i.op.observes(),
-            Op::Store { .. } | Op::Atomic { .. } | Op::Call { .. } => changes = true,
+            Op::Store { .. } | Op::Atomic { .. } | Op::Call { .. } | Op::CallAddress { .. } => {
+                changes = true;
+            }
             _ => {}
         }
     }
@@ -590,7 +703,9 @@ fn polls(f: &module::Function, from: usize, to: usize) -> bool {
 /// Whether the loop looks at memory that other threads write, itself or in a function that it calls.
 fn observes(f: &module::Function, from: usize, to: usize) -> bool {
     f.body[from..=to].iter().any(|s| match s {
-        Statement::Instruction(i) => i.op.observes() || matches!(i.op, Op::Call { .. }),
+        Statement::Instruction(i) => {
+            i.op.observes() || matches!(i.op, Op::Call { .. } | Op::CallAddress { .. })
+        }
         Statement::Label(_) => false,
     })
 }

@@ -2,9 +2,10 @@
 //!
 //! A kernel becomes one function, which runs a thread until it waits, ends or fails, and says which. Where a thread
 //! waits, it stores its live registers and returns; entered again, it goes on there. Called functions are compiled
-//! into their callers, so that no thread needs a stack.
+//! into their callers, so that only recursion and calls by address need a stack.
 //!
 //! - `function`: control flow, calls, resume points; `liveness`: what is kept at them; `registers`: and where;
+//! - `calls`: functions with code of their own, and the stack;
 //! - `operand`: registers, constants, addresses;
 //! - `arithmetic`, `extended`, `float`, `bits`, `convert`, `access`, `asynchronous`, `matrix`, `wait`: the instructions;
 //! - `system`: functions that the GPU provides; `helper`: those of the host;
@@ -14,6 +15,7 @@ mod access;
 mod arithmetic;
 mod asynchronous;
 mod bits;
+mod calls;
 mod check;
 mod code;
 mod convert;
@@ -291,19 +293,19 @@ fn compile(module: &Module, index: usize, checks: Checks) -> Result<Code, String
 /// Sources of this crate: code of another version of the compiler is not used.
 const COMPILER: &str = env!("RINGBELL_GPU_SOURCES");
 
-/// Statements of a function with those that it calls.
+/// Statements of a function with those that are compiled into it, and of all that have code of their own.
 fn statements(module: &Module, index: usize) -> usize {
     let mut known = vec![None; module.functions.len()];
     fn count(module: &Module, index: usize, known: &mut [Option<usize>]) -> usize {
         if let Some(n) = known[index] {
             return n;
         }
-        // A function that calls itself counts once.
-        known[index] = Some(0);
         let body = &module.functions[index].body;
         let called = body.iter().map(|s| match s {
             Statement::Instruction(i) => match i.op {
-                Op::Call { function, .. } => count(module, function as usize, known),
+                Op::Call { function, .. } if !module.outlined[function as usize] => {
+                    count(module, function as usize, known)
+                }
                 _ => 0,
             },
             Statement::Label(_) => 0,
@@ -313,7 +315,10 @@ fn statements(module: &Module, index: usize) -> usize {
         known[index] = Some(n);
         n
     }
-    count(module, index, &mut known)
+    let own = (0..module.functions.len()).filter(|f| module.outlined[*f]);
+    let roots: Vec<usize> = own.chain([index]).collect();
+    let counts = roots.into_iter().map(|f| count(module, f, &mut known));
+    counts.fold(0, usize::saturating_add)
 }
 
 /// Statements beyond which registers are allocated in one pass.

@@ -16,6 +16,8 @@ pub(super) enum Place {
     Parameter(u32),
     /// Offset in the thread's local memory.
     Local(u32),
+    /// Offset in the function's part of the thread's stack.
+    Stack(u32),
     /// Offset in the block's shared memory.
     Shared(u32),
     /// The begin of dynamic shared memory.
@@ -122,6 +124,13 @@ impl Emit<'_, '_> {
             }
             Place::Local(at) if own_param => {
                 let base = self.local_base();
+                self.b.ins().iadd_imm(base, i64::from(at) + offset)
+            }
+            Place::Stack(at) => {
+                let base = match own_param {
+                    true => self.stack_base(),
+                    false => self.field(types::I64, offset_of!(Thread, stack)),
+                };
                 self.b.ins().iadd_imm(base, i64::from(at) + offset)
             }
             Place::Local(at) | Place::Shared(at) => self.int(types::I64, i64::from(at) + offset),

@@ -28,7 +28,7 @@ impl Emit<'_, '_> {
                 let v = self.call_helper(Helper::Print, &args)?;
                 self.unless_unreadable(v);
                 let v = self.b.ins().ireduce(types::I32, v);
-                if !matches!(self.place(*result).0, Place::Local(_)) {
+                if !matches!(self.place(*result).0, Place::Local(_) | Place::Stack(_)) {
                     return Err("a result is no variable of the function".to_owned());
                 }
                 let at = self.variable_at(*result, 4)?;

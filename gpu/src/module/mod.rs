@@ -1,6 +1,7 @@
 //! A module in typed form: variables, functions, instructions.
 
 mod asynchronous;
+mod calls;
 mod extended;
 mod matrix;
 mod op;
@@ -10,6 +11,7 @@ mod types;
 use std::sync::Arc;
 
 pub(crate) use asynchronous::{AsyncOp, PhaseOp, Place};
+pub(crate) use calls::{formal_offsets, function_address};
 pub(crate) use extended::{CarryOp, ExtendedOp, SingleOp};
 pub(crate) use matrix::{Element, Fragment, MatrixOp, Product};
 pub(crate) use op::*;
@@ -28,6 +30,10 @@ pub struct Module {
     pub variables: Vec<Variable>,
     /// Kernels and device functions.
     pub functions: Vec<Function>,
+    /// Functions whose address is taken.
+    pub(crate) addressed: Vec<u32>,
+    /// Those with code of their own.
+    pub(crate) outlined: Vec<bool>,
     /// Names of source files, by the number of `.file` (§11.5.4).
     pub(crate) sources: Vec<(u32, String)>,
     /// SHA-256 of the text.
@@ -64,7 +70,7 @@ impl Variable {
 }
 
 /// A variable of a module or of a function (§5.4).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variable {
     /// Its name in the text.
     pub name: String,

@@ -4,6 +4,7 @@ use super::asynchronous::AsyncOp;
 use super::extended::ExtendedOp;
 use super::matrix::MatrixOp;
 use super::types::{Space, Type};
+use super::Variable;
 
 /// A register of a function: an index into `Function::registers`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -528,6 +529,25 @@ pub(crate) enum Op {
         results: Vec<Symbol>,
         args: Vec<Symbol>,
     },
+    /// A function by its address (§9.7.12.5), with the parameters that a prototype says.
+    CallAddress {
+        function: Operand,
+        formals: Vec<Variable>,
+        results: Vec<Symbol>,
+        args: Vec<Symbol>,
+    },
+    /// `alloca` and its kin (§9.7.17).
+    StackAllocate {
+        to: Target,
+        bytes: Operand,
+        align: u32,
+    },
+    StackSave {
+        to: Target,
+    },
+    StackRestore {
+        from: Operand,
+    },
     Return,
     Exit,
     Trap,
@@ -646,6 +666,10 @@ impl Op {
                 each(&[*mask]);
             }
             Op::Sleep { ns } => each(&[*ns]),
+            Op::CallAddress { function, .. } => each(&[*function]),
+            Op::StackAllocate { bytes, .. } => each(&[*bytes]),
+            Op::StackRestore { from } => each(&[*from]),
+            Op::StackSave { .. } => {}
             Op::Async(op) => op.reads(f),
             Op::Matrix(op) => op.reads(f),
             Op::Extended(op) => op.reads(f),
@@ -692,11 +716,15 @@ impl Op {
             | Op::ConvertAddress { to, .. }
             | Op::IsSpace { to, .. }
             | Op::Barrier { to, .. }
+            | Op::StackAllocate { to, .. }
+            | Op::StackSave { to }
             | Op::ActiveMask { to } => to.iter().for_each(|r| f(*r)),
             Op::Store { .. }
             | Op::Fence { .. }
             | Op::Branch { .. }
             | Op::Call { .. }
+            | Op::CallAddress { .. }
+            | Op::StackRestore { .. }
             | Op::Return
             | Op::Exit
             | Op::Trap

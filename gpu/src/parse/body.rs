@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::directive::{variable, Names};
+use super::directive::{parameters, variable, Names};
 use super::form::Form;
 use super::operand::{arg, Arg};
 use super::reader::Reader;
@@ -10,7 +10,8 @@ use super::{
     access, arithmetic, asynchronous, control, convert, extended, half, matrix, Refusal, MOST,
 };
 use crate::module::{
-    Function, Instruction, Label, Module, Op, Reg, Site, Space, Statement, Symbol, Type,
+    Formal, Function, Instruction, Label, Module, Op, Reg, Site, Space, Statement, Symbol, Type,
+    Variable,
 };
 
 /// The names that an instruction may use, innermost block last.
@@ -23,6 +24,8 @@ pub(super) struct Scope<'m> {
     variables: Vec<HashMap<String, u32>>,
     labels: Vec<HashMap<String, Label>>,
     source: Option<(u32, u32)>,
+    /// Parameters of calls by address, by the name of their prototype.
+    pub(super) prototypes: HashMap<String, Vec<Variable>>,
     /// The condition code (§9.7.2), a register without a name.
     pub(super) carry: Option<Reg>,
     /// Where the function of that line was called, if the text says so.
@@ -39,6 +42,7 @@ impl<'m> Scope<'m> {
             variables: Vec::new(),
             labels: Vec::new(),
             source: None,
+            prototypes: HashMap::new(),
             carry: None,
             caller: None,
         }
@@ -139,6 +143,7 @@ fn labels_ahead(r: &Reader<'_>, f: &mut Function) -> Result<HashMap<String, Labe
             ("{", _) => depth += 1,
             ("}", _) if depth == 0 => return Ok(out),
             ("}", _) => depth -= 1,
+            (_, ":") if is_prototype(r.ahead(n + 2)) => {}
             (name, ":") if depth == 0 => {
                 if out.insert(name.to_owned(), Label(f.labels)).is_some() {
                     return Err((r.line(), format!("label `{name}` is there twice")));
@@ -190,6 +195,13 @@ fn statement(r: &mut Reader<'_>, f: &mut Function, scope: &mut Scope<'_>) -> Res
         word if word.starts_with('.') => {
             return Err((line, format!("the emulated GPU does not have `{word}`")));
         }
+        name if r.ahead(1) == ":" && is_prototype(r.ahead(2)) => {
+            let name = name.to_owned();
+            r.take();
+            r.take();
+            let formals = prototype(r, scope)?;
+            scope.prototypes.insert(name, formals);
+        }
         name if r.ahead(1) == ":" => {
             let label = scope.label(name).expect("found ahead");
             r.take();
@@ -199,6 +211,36 @@ fn statement(r: &mut Reader<'_>, f: &mut Function, scope: &mut Scope<'_>) -> Res
         _ => instruction(r, f, scope)?,
     }
     Ok(())
+}
+
+/// Behind a name: what a call by address may be of (§11.3).
+fn is_prototype(word: &str) -> bool {
+    matches!(word, ".callprototype" | ".calltargets")
+}
+
+/// `.callprototype (.param .b32 _) _ (.param .b64 _);`, `.calltargets f, g;`: the parameters.
+fn prototype(r: &mut Reader<'_>, scope: &mut Scope<'_>) -> Result<Vec<Variable>, Refusal> {
+    let mut formals = Vec::new();
+    let line = r.line();
+    if r.take() == ".calltargets" {
+        let name = r.word("a function")?;
+        let function = scope.names.functions.get(name);
+        let function = function.ok_or_else(|| (line, format!("there is no function `{name}`")))?;
+        let function = &scope.module.functions[*function as usize];
+        formals.extend(function.formals().cloned());
+        r.skip_past(";")?;
+        return Ok(formals);
+    }
+    if r.peek() == "(" {
+        parameters(r, &mut formals, Formal::Result, scope.names)?;
+    }
+    r.word("`_`")?;
+    if r.peek() == "(" {
+        parameters(r, &mut formals, Formal::Argument, scope.names)?;
+    }
+    // `.noreturn`.
+    r.skip_past(";")?;
+    Ok(formals)
 }
 
 fn push(f: &mut Function, scope: &mut Scope<'_>, line: u32, s: Statement) -> Result<(), Refusal> {
@@ -314,6 +356,14 @@ fn instruction(r: &mut Reader<'_>, f: &mut Function, scope: &mut Scope<'_>) -> R
     if scope.carry.is_none() && extended::has_carry(opcode) {
         scope.carry = Some(Reg(f.registers.len() as u32));
         f.registers.push(Type::Pred);
+    }
+    // The address of what is not called is taken.
+    if opcode.split('.').next() != Some("call") {
+        let functions = args.iter().filter_map(|a| match a {
+            Arg::Function(_, f) => Some(*f),
+            _ => None,
+        });
+        scope.names.addressed.extend(functions);
     }
     let form = Form::new(opcode, line);
     let op = decode(form, &args, f, scope)?;

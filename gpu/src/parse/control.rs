@@ -4,7 +4,9 @@ use super::body::Scope;
 use super::form::Form;
 use super::operand::Arg;
 use super::Refusal;
-use crate::module::{BarrierOp, Formal, Function, Op, Operand, ShuffleOp, Type, WarpOp};
+use crate::module::{
+    BarrierOp, Formal, Function, Op, Operand, ShuffleOp, Symbol, Type, Variable, WarpOp,
+};
 
 /// Decodes an instruction of this group; `None` if there is none of that name.
 pub(super) fn decode(
@@ -39,6 +41,35 @@ pub(super) fn decode(
         "call" => {
             form.flag("uni");
             call(form, args, f, scope)?
+        }
+        // Memory of the stack (§9.7.17).
+        "alloca" => {
+            arity(2, 3)?;
+            let align = match args.get(2).map(|a| a.operand(line)).transpose()? {
+                None => 8,
+                Some(Operand::Int(align @ 1..=4096)) if align & (align - 1) == 0 => align,
+                Some(_) => return Err((line, "an alignment is a power of two".to_owned())),
+            };
+            if form.ty()?.bits() != 64 {
+                return Err(form.refuse());
+            }
+            Op::StackAllocate {
+                to: args[0].target(line)?,
+                bytes: o(1)?,
+                align: align as u32,
+            }
+        }
+        "stacksave" | "stackrestore" => {
+            arity(1, 1)?;
+            if form.ty()?.bits() != 64 {
+                return Err(form.refuse());
+            }
+            match base {
+                "stacksave" => Op::StackSave {
+                    to: args[0].target(line)?,
+                },
+                _ => Op::StackRestore { from: o(0)? },
+            }
         }
         "ret" => {
             arity(0, 0)?;
@@ -255,13 +286,34 @@ fn call(form: &Form<'_>, args: &[Arg<'_>], f: &Function, scope: &Scope<'_>) -> R
         [r @ Arg::List(_), rest @ ..] => (r.each(|a| a.symbol(line))?, rest),
         rest => (Vec::new(), rest),
     };
+    let symbols = |given: &Arg<'_>| given.each(|a| a.symbol(line));
     let (name, given) = match rest {
-        [Arg::Name(name)] => (*name, Vec::new()),
-        [Arg::Name(name), given @ Arg::List(_)] => (*name, given.each(|a| a.symbol(line))?),
+        [Arg::Function(name, _) | Arg::Name(name)] => (*name, Vec::new()),
+        [Arg::Function(name, _) | Arg::Name(name), given @ Arg::List(_)] => {
+            (*name, symbols(given)?)
+        }
+        [Arg::Value(address @ Operand::Reg(_)), given @ .., Arg::Name(prototype)] => {
+            let given = match given {
+                [] => Vec::new(),
+                [given] => symbols(given)?,
+                _ => return Err((line, "a call has one list of arguments".to_owned())),
+            };
+            let formals = scope.prototypes.get(*prototype);
+            let formals =
+                formals.ok_or_else(|| (line, format!("there is no prototype `{prototype}`")))?;
+            fits(formals.iter(), &results, &given)
+                .map_err(|why| (line, format!("prototype `{prototype}` {why}")))?;
+            return Ok(Op::CallAddress {
+                function: *address,
+                formals: formals.clone(),
+                results,
+                args: given,
+            });
+        }
         _ => {
             return Err((
                 line,
-                "the emulated GPU does not have calls by address".to_owned(),
+                "a function, or a register and a prototype, are expected".to_owned(),
             ))
         }
     };
@@ -279,19 +331,30 @@ fn call(form: &Form<'_>, args: &[Arg<'_>], f: &Function, scope: &Scope<'_>) -> R
             format!("`{name}` is a kernel, which cannot be called"),
         ));
     }
-    let count = |formal| {
-        let formals = callee.variables.iter();
-        formals.filter(|v| v.formal == Some(formal)).count()
-    };
-    if count(Formal::Result) != results.len() || count(Formal::Argument) != given.len() {
-        return Err((
-            line,
-            format!("function `{name}` has another number of parameters"),
-        ));
-    }
+    fits(callee.variables.iter(), &results, &given)
+        .map_err(|why| (line, format!("function `{name}` {why}")))?;
     Ok(Op::Call {
         function: index,
         results,
         args: given,
     })
+}
+
+fn fits<'v>(
+    formals: impl Iterator<Item = &'v Variable>,
+    results: &[Symbol],
+    args: &[Symbol],
+) -> Result<(), &'static str> {
+    let mut counts = [0, 0];
+    for v in formals {
+        match v.formal {
+            Some(Formal::Result) => counts[0] += 1,
+            Some(Formal::Argument) => counts[1] += 1,
+            None => {}
+        }
+    }
+    match counts == [results.len(), args.len()] {
+        true => Ok(()),
+        false => Err("has another number of parameters"),
+    }
 }

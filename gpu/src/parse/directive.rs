@@ -1,17 +1,19 @@
 //! A module's directives (§11): version, files, variables, functions.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::body::{self, Scope};
 use super::lexer::{Number, Token};
 use super::reader::Reader;
 use super::{Refusal, MOST};
-use crate::module::{Formal, Function, Module, Op, Space, Statement, Type, Variable};
+use crate::module::{function_address, Formal, Function, Module, Space, Type, Variable};
 
 /// What the whole module declares.
 pub(super) struct Names {
     pub(super) variables: HashMap<String, u32>,
     pub(super) functions: HashMap<String, u32>,
+    /// Functions whose address is taken.
+    pub(super) addressed: BTreeSet<u32>,
     /// Statements that are still allowed.
     pub(super) room: u32,
 }
@@ -21,6 +23,7 @@ pub(super) fn module(file: &str, tokens: Vec<Token<'_>>) -> Result<Module, Refus
     let mut names = Names {
         variables: HashMap::new(),
         functions: HashMap::new(),
+        addressed: BTreeSet::new(),
         room: MOST,
     };
     let mut m = Module {
@@ -28,6 +31,8 @@ pub(super) fn module(file: &str, tokens: Vec<Token<'_>>) -> Result<Module, Refus
         version: (0, 0),
         variables: Vec::new(),
         functions: Vec::new(),
+        addressed: Vec::new(),
+        outlined: Vec::new(),
         sources: Vec::new(),
         text_hash: [0; 32],
     };
@@ -53,7 +58,7 @@ pub(super) fn module(file: &str, tokens: Vec<Token<'_>>) -> Result<Module, Refus
             space @ (".global" | ".const" | ".shared") => {
                 let space = Space::named(&space[1..]).expect("one of the three");
                 loop {
-                    let v = variable(&mut r, space, &names)?;
+                    let v = variable(&mut r, space, &mut names)?;
                     declare(&mut m, &mut names, v);
                     if !r.eat(",") {
                         break;
@@ -66,7 +71,8 @@ pub(super) fn module(file: &str, tokens: Vec<Token<'_>>) -> Result<Module, Refus
             }
         }
     }
-    check_calls(&m)?;
+    m.addressed = names.addressed.into_iter().collect();
+    m.outline()?;
     Ok(m)
 }
 
@@ -147,7 +153,7 @@ fn section(r: &mut Reader<'_>) -> Result<(), Refusal> {
 pub(super) fn variable(
     r: &mut Reader<'_>,
     space: Space,
-    names: &Names,
+    names: &mut Names,
 ) -> Result<Variable, Refusal> {
     let (mut ty, mut align, mut lanes) = (None, 0, 1u32);
     let name = loop {
@@ -220,7 +226,7 @@ fn initialiser(
     r: &mut Reader<'_>,
     v: &mut Variable,
     ty: Type,
-    names: &Names,
+    names: &mut Names,
 ) -> Result<(), Refusal> {
     let mut depth = 0u32;
     loop {
@@ -256,6 +262,15 @@ fn initialiser(
                     r.expect("(")?;
                     name = r.word("a variable")?;
                     r.expect(")")?;
+                }
+                if let Some(f) = names.functions.get(name).filter(|_| ty.bytes() == 8) {
+                    names.addressed.insert(*f);
+                    let address = function_address(*f).to_le_bytes();
+                    v.initial.extend_from_slice(&address);
+                    if depth == 0 {
+                        break;
+                    }
+                    continue;
                 }
                 let target = names
                     .variables
@@ -323,7 +338,7 @@ fn function(
     while r.peek().starts_with('.') {
         attribute(r, &mut f)?;
     }
-    // Known before its body, because it may call itself, which is refused with the right words.
+    // Known before its body, because it may call itself.
     let index = match names.functions.get(&f.name) {
         Some(i) => *i,
         None => {
@@ -374,11 +389,11 @@ fn attribute(r: &mut Reader<'_>, f: &mut Function) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn parameters(
+pub(super) fn parameters(
     r: &mut Reader<'_>,
     out: &mut Vec<Variable>,
     formal: Formal,
-    names: &Names,
+    names: &mut Names,
 ) -> Result<(), Refusal> {
     r.expect("(")?;
     while !r.eat(")") {
@@ -395,59 +410,6 @@ fn parameters(
         out.push(v);
         if !r.eat(",") && r.peek() != ")" {
             return Err(r.unexpected("`,` or `)`"));
-        }
-    }
-    Ok(())
-}
-
-/// Calls are compiled into the caller: refuses recursion, and functions without a body.
-fn check_calls(m: &Module) -> Result<(), Refusal> {
-    fn calls(m: &Module, f: usize) -> impl Iterator<Item = (usize, u32)> + '_ {
-        m.functions[f].body.iter().filter_map(|s| match s {
-            Statement::Instruction(i) => match &i.op {
-                Op::Call { function, .. } => Some((*function as usize, i.site.line)),
-                _ => None,
-            },
-            Statement::Label(_) => None,
-        })
-    }
-    // 0: not seen, 1: on the path, 2: done. An own stack, because a chain of calls may be long.
-    let mut state = vec![0u8; m.functions.len()];
-    for root in 0..m.functions.len() {
-        if state[root] != 0 {
-            continue;
-        }
-        state[root] = 1;
-        let mut path = vec![(root, calls(m, root))];
-        while let Some((f, rest)) = path.last_mut() {
-            let Some((callee, line)) = rest.next() else {
-                state[*f] = 2;
-                path.pop();
-                continue;
-            };
-            let name = &m.functions[callee].name;
-            let function = &m.functions[callee];
-            if !function.defined && function.system().is_none() {
-                return Err((
-                    line,
-                    format!("function `{name}` is called and has no body here"),
-                ));
-            }
-            match state[callee] {
-                0 => {
-                    state[callee] = 1;
-                    path.push((callee, calls(m, callee)));
-                }
-                1 => {
-                    return Err((
-                        line,
-                        format!(
-                            "function `{name}` calls itself; the emulated GPU has no recursion"
-                        ),
-                    ))
-                }
-                _ => {}
-            }
         }
     }
     Ok(())

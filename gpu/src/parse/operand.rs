@@ -4,7 +4,7 @@ use super::body::Scope;
 use super::lexer::Number;
 use super::reader::Reader;
 use super::Refusal;
-use crate::module::{Address, Base, Operand, Special, Symbol, Target};
+use crate::module::{function_address, Address, Base, Operand, Special, Symbol, Target};
 
 /// An operand as it is written.
 #[derive(Debug, Clone)]
@@ -17,8 +17,10 @@ pub(super) enum Arg<'t> {
     Pair(Box<Arg<'t>>, Box<Arg<'t>>),
     /// `_`.
     Sink,
-    /// A label, or a function's name.
+    /// A label, or another name.
     Name(&'t str),
+    /// A function.
+    Function(&'t str, u32),
 }
 
 /// Deepest nesting of lists; the ISA has one.
@@ -71,7 +73,10 @@ pub(super) fn arg<'t>(
                 }
                 Some(o) => Arg::Value(o),
                 None if name.starts_with('%') => return Err(unknown(line, name)),
-                None => Arg::Name(name),
+                None => match scope.names.functions.get(name) {
+                    Some(f) => Arg::Function(name, *f),
+                    None => Arg::Name(name),
+                },
             }
         }
     };
@@ -208,6 +213,7 @@ impl Arg<'_> {
     pub(super) fn operand(&self, line: u32) -> Result<Operand, Refusal> {
         match self {
             Arg::Value(o) => Ok(*o),
+            Arg::Function(_, f) => Ok(Operand::Int(function_address(*f))),
             _ => Err((line, "a register or constant is expected".to_owned())),
         }
     }

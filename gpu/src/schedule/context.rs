@@ -23,6 +23,8 @@ pub(crate) mod why {
     pub(crate) const ASSERTION: u32 = 9;
     /// At `barrier.cluster.wait`.
     pub(crate) const CLUSTER: u32 = 10;
+    /// Its stack is full.
+    pub(crate) const OVERRUN: u32 = 11;
 }
 
 /// Of a barrier, beside its kind: all lanes of a warp come to it by one instruction (§9.7.13.1).
@@ -38,6 +40,12 @@ pub(crate) struct Thread {
     pub(crate) local: *mut u8,
     /// Registers that live over a wait.
     pub(crate) frame: *mut u64,
+    /// Beyond it no call begins.
+    pub(crate) frame_end: *mut u64,
+    /// Begin of the function's part of the stack, first free byte and end, in local memory.
+    pub(crate) stack: u64,
+    pub(crate) stack_top: u64,
+    pub(crate) stack_end: u64,
     /// Where GPU memory begins.
     pub(crate) memory: u64,
     /// Its bytes, and how many items of 2, 4, 8 and 16 bytes it has.

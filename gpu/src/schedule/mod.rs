@@ -112,6 +112,8 @@ pub enum FaultKind {
     },
     /// `trap`.
     Trap,
+    /// Calls that are nested too deep, or too much memory of the stack.
+    StackOverrun,
     /// `__assertfail`, whose words were printed.
     Assertion,
     /// No thread can run: so many wait at a barrier, so many for lanes of their warp.
@@ -183,6 +185,9 @@ impl std::fmt::Display for FaultKind {
                 }
             }
             FaultKind::Trap => f.write_str("__trap()"),
+            FaultKind::StackOverrun => {
+                f.write_str("the thread's stack is full: calls are nested too deep")
+            }
             FaultKind::Assertion => f.write_str("an assertion does not hold"),
             FaultKind::Stuck { barrier, warp } => write!(
                 f,
@@ -190,6 +195,18 @@ impl std::fmt::Display for FaultKind {
             ),
             FaultKind::Stopped => f.write_str("it was told to end"),
         }
+    }
+}
+
+/// Words of a thread's frame that calls may take, beyond those of each function, in kernels that have a stack.
+const FRAME_STACK: usize = 4096;
+
+/// Words of a thread's frame, and those before the last place at which a function's part may begin.
+fn frame_words(kernel: &Kernel) -> (usize, usize) {
+    let words = kernel.frame_words as usize;
+    match kernel.stack_begin {
+        0 => (words, 0),
+        _ => (words + FRAME_STACK, FRAME_STACK),
     }
 }
 
@@ -206,7 +223,7 @@ impl Block {
         let shared_bytes = u64::from(dynamic) + u64::from(shape.dynamic_shared);
         // 16 more, so that an empty memory has an address of its own.
         let mut shared = vec![0u128; (shared_bytes as usize).div_ceil(16) + 1];
-        let words = kernel.frame_words as usize;
+        let (words, most) = frame_words(&kernel);
         let mut frames = vec![0u64; words * n + 1];
         let units = (kernel.local_bytes as usize).div_ceil(16);
         let mut locals = vec![0u128; units * n + 1];
@@ -244,6 +261,10 @@ impl Block {
                 block: &raw const *state,
                 local: locals.as_mut_ptr().wrapping_add(i * units).cast(),
                 frame: frames.as_mut_ptr().wrapping_add(i * words),
+                frame_end: frames.as_mut_ptr().wrapping_add(i * words + most),
+                stack: 0,
+                stack_top: 0,
+                stack_end: u64::from(kernel.local_bytes),
                 memory,
                 items: std::array::from_fn(|n| memory_bytes >> n),
                 helpers: helpers.as_ptr(),
@@ -304,8 +325,12 @@ impl Block {
     pub fn begin(&mut self, index: [u32; 3]) {
         self.state.ctaid = index;
         self.state.shared = self.shared.as_mut_ptr().cast();
-        for t in &mut self.threads {
+        let (words, _) = frame_words(&self.kernel);
+        let begin = u64::from(self.kernel.stack_begin);
+        for (i, t) in self.threads.iter_mut().enumerate() {
             (t.state, t.why, t.budget) = (0, why::RUNNABLE, BUDGET);
+            t.frame = self._frames.as_mut_ptr().wrapping_add(i * words);
+            (t.stack, t.stack_top) = (begin, begin);
             t.looked = 0;
         }
         let n = self.threads.len();
@@ -401,7 +426,7 @@ impl Block {
                             place.arrives(&self.threads[i]);
                         }
                     }
-                    why::FAULT | why::TRAP | why::STOPPED | why::ASSERTION => {
+                    why::FAULT | why::TRAP | why::STOPPED | why::ASSERTION | why::OVERRUN => {
                         return Err(self.fault(i));
                     }
                     _ => {}
@@ -571,6 +596,7 @@ impl Block {
         let kind = match t.why {
             why::FAULT => self.refused(t),
             why::TRAP => FaultKind::Trap,
+            why::OVERRUN => FaultKind::StackOverrun,
             why::ASSERTION => FaultKind::Assertion,
             _ => FaultKind::Stopped,
         };

@@ -26,16 +26,35 @@ pub(crate) fn launch(text: &str, threads: u32, words: &mut [u32]) {
 
 pub(crate) fn try_launch(text: &str, threads: u32, words: &mut [u32]) -> Result<(), Box<Fault>> {
     let module = parse("block.ptx", text).unwrap_or_else(|e| panic!("{e}\n{text}"));
-    let bytes = std::mem::size_of_val(words).next_multiple_of(16);
+    let mut bytes = std::mem::size_of_val(words).next_multiple_of(16);
+    let places: Vec<usize> = module
+        .variables
+        .iter()
+        .map(|v| {
+            let at = bytes.next_multiple_of(256);
+            bytes = at + (v.bytes as usize).next_multiple_of(16);
+            at
+        })
+        .collect();
     let memory = vec![0u128; bytes / 16 + 4096];
     let base = (memory.as_ptr() as u64).next_multiple_of(1 << 16);
+    let addresses: Vec<u64> = places.iter().map(|at| base + *at as u64).collect();
     let at = base as *mut u32;
-    // SAFETY: 64 KiB more than the words were allocated.
-    #[allow(unsafe_code)]
-    unsafe {
-        std::ptr::copy(words.as_ptr(), at, words.len());
+    let put = |to: u64, from: &[u8]| {
+        // SAFETY: 64 KiB more than words and variables take were allocated.
+        #[allow(unsafe_code)]
+        unsafe {
+            std::ptr::copy(from.as_ptr(), to as *mut u8, from.len());
+        }
+    };
+    let given: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    put(base, &given);
+    for (v, to) in module.variables.iter().zip(&addresses) {
+        if v.is_global() {
+            put(*to, &v.image(&addresses));
+        }
     }
-    let program = Program::new(module, vec![], base, bytes as u64);
+    let program = Program::new(module, addresses, base, bytes as u64);
     let kernel = program.kernel("k").unwrap();
     let shape = Shape {
         grid: [1; 3],

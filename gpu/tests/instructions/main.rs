@@ -4,6 +4,7 @@
 #![allow(missing_docs)] // Tests.
 
 mod asynchronous;
+mod calls;
 mod conversions;
 mod directed;
 mod exact;
