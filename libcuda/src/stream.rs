@@ -148,8 +148,7 @@ fn event(handle: *mut c_void) -> std::result::Result<Arc<Mutex<Option<Event>>>, 
 
 /// The error of a kernel that has failed, which takes the context with it.
 fn failed(e: &LaunchError) -> Result {
-    match e {
-        LaunchError::StreamFailed { cause } => failed(cause),
+    match first(e) {
         LaunchError::Failed { failure, .. } => match failure {
             Failure::Access => ILLEGAL_ADDRESS,
             Failure::Misaligned => MISALIGNED_ADDRESS,
@@ -158,6 +157,14 @@ fn failed(e: &LaunchError) -> Result {
             _ => LAUNCH_FAILED,
         },
         _ => LAUNCH_FAILED,
+    }
+}
+
+/// The error in front of all that were not run for it.
+fn first(e: &LaunchError) -> &LaunchError {
+    match e {
+        LaunchError::StreamFailed { cause } => first(cause),
+        e => e,
     }
 }
 
@@ -176,7 +183,7 @@ fn reached(event: &Event, timeout: Option<Duration>) -> std::result::Result<(), 
         Err(e) => {
             let code = failed(&e);
             if lose(code) {
-                say(&e.to_string());
+                say(&first(&e).to_string());
             }
             Err(code)
         }

@@ -18,6 +18,7 @@ macro_rules! headers {
 headers!(
     "cuda/builtin_types.h",
     "cuda/cuda_runtime.h",
+    "cuda/cuda_runtime_api.h",
     "cuda/device_atomic_functions.h",
     "cuda/device_functions.h",
     "cuda/device_launch_parameters.h",
