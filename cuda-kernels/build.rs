@@ -1,4 +1,4 @@
-//! Build of the kernels: with g++ for the emulated GPU, and with nvcc for real ones if it is installed.
+//! Tables of the kernels: as PTX for the emulated GPU, and by nvcc for real ones if it is installed.
 //!
 //! An nvcc that fails is an error, so that device code stays valid.
 
@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use sha2::{Digest, Sha256};
+
 /// Real architectures of the fat binaries: A100 (whose code also runs on 8.6 and 8.9) and H100. Later ones get
 /// the PTX of the last, which their driver compiles; `cargo xtask kernels` compiles for five.
 const ARCHITECTURES: [u32; 2] = [80, 90];
@@ -14,26 +16,14 @@ const ARCHITECTURES: [u32; 2] = [80, 90];
 fn main() {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    for path in ["include", "kernels", "build.rs"] {
+    for path in ["include", "kernels", "ptx", "build.rs"] {
         println!("cargo:rerun-if-changed={path}");
     }
     for name in ["NVCC", "CUDA_HOME"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
 
-    // One translation unit: its object holds `ringbell_module`, which Rust refers to, so that the
-    // linker cannot drop the kernels that register themselves in static constructors.
-    cc::Build::new()
-        .cpp(true)
-        .std("c++20")
-        .include(root.join("include"))
-        .file(root.join("kernels/module.cpp"))
-        .flag("-fno-exceptions")
-        .flag("-fno-rtti")
-        .flag("-fvisibility=hidden")
-        .flag("-Wno-unknown-pragmas")
-        .opt_level(3)
-        .compile("ringbell_kernels");
+    std::fs::write(out.join("ptx.rs"), ptx(&root)).expect("OUT_DIR can be written");
 
     let fatbins = match find_nvcc(&out) {
         Some(nvcc) => compile_fatbins(&nvcc, &root, &out),
@@ -50,6 +40,74 @@ fn main() {
     table.push_str("]\n");
     std::fs::write(out.join("fatbins.rs"), table).expect("OUT_DIR can be written");
     std::fs::write(out.join("sources.rs"), sources(&root)).expect("OUT_DIR can be written");
+}
+
+/// The kernels as PTX: each file with its hash, and the names of its kernels.
+fn ptx(root: &Path) -> String {
+    let files = std::fs::read_dir(root.join("ptx")).expect("part of the crate");
+    let mut paths: Vec<PathBuf> = files
+        .map(|e| e.expect("part of the crate").path())
+        .filter(|p| p.extension().is_some_and(|e| e == "ptx"))
+        .collect();
+    paths.sort();
+    let mut table = String::from("&[\n");
+    for path in paths {
+        let text = std::fs::read_to_string(&path).expect("part of the crate");
+        let kernels = kernels(&text);
+        assert!(!kernels.is_empty(), "{} has no kernel", path.display());
+        let name = path
+            .file_name()
+            .expect("a file has a name")
+            .to_string_lossy();
+        let hash: [u8; 32] = Sha256::digest(&text).into();
+        writeln!(
+            table,
+            "    BuiltinFile {{ name: {name:?}, text: include_str!({path:?}), hash: {hash:?}, kernels: &[{kernels}] }},"
+        )
+        .expect("writing to a string");
+    }
+    table + "]\n"
+}
+
+/// Names, bytes of parameters and most threads of a block of the kernels in a text of clang's, as Rust.
+fn kernels(text: &str) -> String {
+    let mut table = String::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let Some(name) = line.strip_prefix(".visible .entry ") else {
+            continue;
+        };
+        let name = name.split('(').next().unwrap_or_default();
+        let (mut bytes, mut most) = (Vec::new(), 1024);
+        for line in lines.by_ref().take_while(|l| *l != "{") {
+            if let Some(param) = line.strip_prefix(".param ") {
+                bytes.push(parameter_bytes(param));
+            } else if let Some(n) = line.strip_prefix(".maxntid ") {
+                let dims = n.split(',').map(|n| n.trim().parse::<u32>());
+                most = dims.map(|n| n.expect("a number of threads")).product();
+            }
+        }
+        writeln!(
+            table,
+            "BuiltinKernel {{ name: {name:?}, arg_bytes: &{bytes:?}, max_threads: {most} }},"
+        )
+        .expect("writing to a string");
+    }
+    table
+}
+
+/// Of `.u64 name,` or `.align 8 .b8 name[96],`.
+fn parameter_bytes(param: &str) -> u32 {
+    if let Some((_, count)) = param.split_once('[') {
+        let count = count.split(']').next().unwrap_or_default();
+        return count.parse().expect("bytes of a structure");
+    }
+    let ty = param.split(' ').next().unwrap_or_default();
+    let bits: u32 = ty
+        .trim_start_matches(|c: char| !c.is_ascii_digit())
+        .parse()
+        .unwrap_or_else(|_| panic!("no type: {param}"));
+    bits / 8
 }
 
 /// The kernels and the headers they include as text, for NVRTC.

@@ -9,6 +9,7 @@
 //! Real GPUs are driven by [`cuda`] (feature `cuda`), whose memory [`gdrcopy`] maps for the CPU where that is
 //! installed. Neither has run on a real GPU yet. The kernels are compiled by nvcc in CI.
 
+mod builtin;
 mod bytes;
 mod cells;
 pub mod collective;

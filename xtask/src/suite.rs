@@ -88,7 +88,7 @@ pub(crate) const KERNELS: [(&str, &str); 5] = [
 
 /// Test files of the two packages that are no part of the suite, with the reason. Tests of the command (`cli/`) and of the
 /// C library (`bindings/c/`) are outside as a whole: they start programs and compilers.
-const OUTSIDE: [(&str, &str); 17] = [
+const OUTSIDE: &[(&str, &str)] = &[
     (
         "tests/stream_sockets.rs",
         "brings the mock driver, with stream memory operations and without",

@@ -12,8 +12,9 @@ use super::context::Context;
 use super::copy_engine::PATIENCE;
 use super::deferred_release::Resource;
 use super::{driver, nvrtc};
+use crate::builtin;
 use crate::cuda_error::CudaError;
-use crate::emulated::KernelRegistry;
+use crate::emulated::check_launch;
 use crate::fatbin::fatbins;
 use crate::gpu::ModuleError;
 use crate::launch::{Dim3, KernelArg, LaunchError};
@@ -87,8 +88,6 @@ pub(super) struct Kernels {
     context: Arc<Context>,
     builtin: Arc<Builtin>,
     loaded: Mutex<Loaded>,
-    /// The same sources, compiled for the emulated GPU, know every kernel's arguments.
-    signatures: KernelRegistry,
     pub(super) origin: Origin,
 }
 
@@ -169,21 +168,18 @@ impl Kernels {
     /// [`CudaError::NoImage`] with what was wrong with each source of them.
     pub(super) fn load(context: Arc<Context>) -> Result<Kernels, CudaError> {
         context.bind()?;
-        let signatures = KernelRegistry::builtin();
-        let builtin = Builtin::of(&context, &signatures.names())?;
+        let builtin = Builtin::of(&context, &builtin::names())?;
         Ok(Kernels {
             context,
             origin: builtin.origin,
             builtin,
             loaded: Mutex::default(),
-            signatures,
         })
     }
 
     /// Names of the SDK's kernels.
     pub(super) fn names(&self) -> Vec<String> {
-        let names = self.signatures.names().into_iter();
-        names.map(str::to_owned).collect()
+        builtin::names().into_iter().map(str::to_owned).collect()
     }
 
     /// Loads a user's fat binary, cubin or PTX.
@@ -249,16 +245,16 @@ impl Kernels {
         args: &[KernelArg],
     ) -> Result<KernelFunction, LaunchError> {
         let found = self.find(name);
-        match self.signatures.find(name) {
-            Ok(known) => known.check(grid, block, args)?,
-            Err(_) if grid.count() == 0 || !(1..=1024).contains(&block.count()) => {
+        match builtin::kernel(name) {
+            Some(k) => check_launch(name, k.arg_bytes, k.max_threads, (grid, block), args)?,
+            None if grid.count() == 0 || !(1..=1024).contains(&block.count()) => {
                 return Err(LaunchError::Shape {
                     kernel: name.to_owned(),
                     grid: grid.count(),
                     lanes: block.count(),
                 })
             }
-            Err(_) => {}
+            None => {}
         }
         found
     }

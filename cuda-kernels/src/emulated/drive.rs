@@ -50,11 +50,13 @@ enum Round {
     Done,
     /// A block got on.
     Moved,
+    /// A block has written what a NIC may wait for.
+    Published,
     /// All wait.
     Waits,
 }
 
-/// Idle rounds between two looks for NICs that the GPU has got.
+/// Rounds of waiting between two looks for NICs that the GPU has got.
 const LOOK_FOR_NICS: u32 = 256;
 
 /// The clock of the host, which is also the device header's.
@@ -119,33 +121,39 @@ impl PtxLaunch {
             spare: Vec::new(),
             order: Order::new(0),
         };
-        let mut nics = Vec::new();
-        // Rounds, one after the other, in which nothing moved.
-        let mut idle = 0u32;
+        let mut nics = self.memory.nics();
+        // Rounds, one after the other, in which nothing moved; and all in which NICs were of interest.
+        let (mut idle, mut rounds) = (0u32, 0u32);
         let mut watch = self.hang.worker();
         loop {
             if watch.is_asked(idle > 0) {
                 watch.answer(&self.stands(blocks.resident.iter()), &self.kernel.name);
             }
-            match self.round(&mut blocks)? {
-                Round::Done => return Ok(()),
-                Round::Moved => idle = 0,
-                Round::Waits => {
-                    if idle.is_multiple_of(LOOK_FOR_NICS) {
-                        nics = self.memory.nics();
-                    }
-                    match self.rest(&nics, idle, &mut blocks)? {
-                        true => idle = 0,
-                        false => idle = idle.saturating_add(1),
-                    }
+            let round = self.round(&mut blocks)?;
+            if matches!(round, Round::Published | Round::Waits) {
+                rounds = rounds.wrapping_add(1);
+                if rounds.is_multiple_of(LOOK_FOR_NICS) {
+                    nics = self.memory.nics();
                 }
             }
+            idle = match round {
+                Round::Done => return Ok(()),
+                Round::Moved => 0,
+                Round::Published => {
+                    for nic in &nics {
+                        nic.turn(0, &|| false);
+                    }
+                    0
+                }
+                Round::Waits if self.rest(&nics, idle, &mut blocks)? => 0,
+                Round::Waits => idle.saturating_add(1),
+            };
         }
     }
 
     /// Lets each block that has begun run until it waits, and begins others if all wait.
     fn round(&self, blocks: &mut Blocks) -> Result<Round, Ended> {
-        let mut moved = false;
+        let (mut moved, mut published) = (false, false);
         for _ in 0..blocks.resident.len() {
             let Some(mut block) = blocks.resident.pop_front() else {
                 break;
@@ -158,6 +166,10 @@ impl PtxLaunch {
                 Step::Running => {
                     blocks.resident.push_back(block);
                     moved = true;
+                }
+                Step::Published => {
+                    blocks.resident.push_back(block);
+                    published = true;
                 }
                 Step::Spinning | Step::Sleeping(_) => {
                     if self.stop.load(Ordering::Relaxed) != 0 {
@@ -174,6 +186,9 @@ impl PtxLaunch {
                     return Err(self.describe(&fault));
                 }
             }
+        }
+        if published {
+            return Ok(Round::Published);
         }
         if !moved && blocks.resident.len() < MOST_RESIDENT {
             if let Some(block) = self.begin(&mut blocks.spare) {

@@ -227,9 +227,9 @@ impl EmulatedGpu {
             pool: Pool::new(config.max_threads),
             running: AtomicUsize::new(0),
             lane_stack_bytes: config.lane_stack_bytes.next_multiple_of(4096).max(16 << 10),
-            memory: Arc::new(memory),
             allocations: Mutex::new(Suballocator::new((bytes / PAGE_BYTES) as usize)),
-            registry: RwLock::new(KernelRegistry::builtin()),
+            registry: RwLock::new(KernelRegistry::builtin(&memory)),
+            memory: Arc::new(memory),
         });
         Ok(EmulatedGpu {
             gpu: Gpu::of(Arc::new(EmulatedBackend(inner.clone()))),

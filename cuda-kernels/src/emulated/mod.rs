@@ -38,4 +38,4 @@ pub use gpu::{EmulatedGpu, EmulatedGpuConfig};
 pub use loaded::{KernelNeeds, LoadedKernel, LoadedModule};
 pub use memory::EmulatedMemory;
 #[cfg(feature = "cuda")]
-pub(crate) use module::KernelRegistry;
+pub(crate) use module::check_launch;

@@ -6,8 +6,10 @@ use std::ffi::{c_char, c_int, c_void, CStr};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::memory::EmulatedMemory;
 #[cfg(feature = "ptx")]
 use super::ptx::{PtxKernel, PtxModule};
+use crate::builtin;
 use crate::gpu::ModuleError;
 use crate::launch::{ArgBlock, Dim3, KernelArg, LaunchError};
 
@@ -52,10 +54,6 @@ struct CModule {
 
 /// `RB_EMU_MODULE_VERSION`.
 const MODULE_VERSION: u32 = 1;
-
-extern "C" {
-    fn ringbell_module() -> *const CModule;
-}
 
 /// One kernel, ready to run.
 #[derive(Clone)]
@@ -117,33 +115,50 @@ impl EmulatedKernel {
         block: Dim3,
         args: &[KernelArg],
     ) -> Result<(), LaunchError> {
-        let kernel = || self.name.to_string();
-        if grid.count() == 0 || block.count() == 0 || block.count() > self.max_threads {
-            return Err(LaunchError::Shape {
-                kernel: kernel(),
-                grid: grid.count(),
-                lanes: block.count(),
-            });
-        }
-        if args.len() != self.arg_bytes.len() {
-            return Err(LaunchError::ArgumentCount {
-                kernel: kernel(),
-                expected: self.arg_bytes.len(),
-                given: args.len(),
-            });
-        }
-        for (index, (a, want)) in args.iter().zip(self.arg_bytes.iter()).enumerate() {
-            if a.size() != *want as usize {
-                return Err(LaunchError::ArgumentSize {
-                    kernel: kernel(),
-                    index,
-                    expected: *want as usize,
-                    given: a.size(),
-                });
-            }
-        }
-        Ok(())
+        check_launch(
+            &self.name,
+            &self.arg_bytes,
+            self.max_threads,
+            (grid, block),
+            args,
+        )
     }
+}
+
+/// Checks shape and arguments of a launch against a kernel's signature.
+pub(crate) fn check_launch(
+    name: &str,
+    arg_bytes: &[u32],
+    max_threads: u64,
+    (grid, block): (Dim3, Dim3),
+    args: &[KernelArg],
+) -> Result<(), LaunchError> {
+    let kernel = || name.to_owned();
+    if grid.count() == 0 || block.count() == 0 || block.count() > max_threads {
+        return Err(LaunchError::Shape {
+            kernel: kernel(),
+            grid: grid.count(),
+            lanes: block.count(),
+        });
+    }
+    if args.len() != arg_bytes.len() {
+        return Err(LaunchError::ArgumentCount {
+            kernel: kernel(),
+            expected: arg_bytes.len(),
+            given: args.len(),
+        });
+    }
+    for (index, (a, want)) in args.iter().zip(arg_bytes).enumerate() {
+        if a.size() != *want as usize {
+            return Err(LaunchError::ArgumentSize {
+                kernel: kernel(),
+                index,
+                expected: *want as usize,
+                given: a.size(),
+            });
+        }
+    }
+    Ok(())
 }
 
 impl NativeKernel {
@@ -211,11 +226,22 @@ pub(crate) struct KernelRegistry {
 }
 
 impl KernelRegistry {
-    /// The SDK's own kernels.
-    pub(crate) fn builtin() -> KernelRegistry {
+    /// The SDK's own kernels, in a GPU of this memory.
+    pub(super) fn builtin(memory: &EmulatedMemory) -> KernelRegistry {
         let mut r = KernelRegistry::default();
-        // SAFETY: linked into this program, returns a pointer to static data.
-        unsafe { r.add(ringbell_module(), None) };
+        for file in builtin::FILES {
+            let module = super::ptx::builtin(memory, file);
+            for k in file.kernels {
+                let name: Arc<str> = k.name.into();
+                let kernel = EmulatedKernel {
+                    name: name.clone(),
+                    arg_bytes: k.arg_bytes.into(),
+                    max_threads: k.max_threads,
+                    code: Code::Ptx(PtxKernel::new(module.clone(), name.clone())),
+                };
+                r.kernels.insert(name, kernel);
+            }
+        }
         r
     }
 
@@ -299,7 +325,7 @@ impl KernelRegistry {
         Ok(())
     }
 
-    pub(crate) fn find(&self, name: &str) -> Result<EmulatedKernel, LaunchError> {
+    pub(super) fn find(&self, name: &str) -> Result<EmulatedKernel, LaunchError> {
         self.kernels
             .get(name)
             .cloned()
@@ -310,7 +336,7 @@ impl KernelRegistry {
     }
 
     /// Names of all kernels, sorted.
-    pub(crate) fn names(&self) -> Vec<&str> {
+    pub(super) fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.kernels.keys().map(|n| &**n).collect();
         names.sort_unstable();
         names

@@ -9,6 +9,7 @@ use ringbell_nic_abi::GpuVa;
 use super::code_store::Kept;
 use super::drive::PtxLaunch;
 use super::memory::EmulatedMemory;
+use crate::builtin::BuiltinFile;
 use crate::gpu::{GpuError, ModuleError};
 use crate::launch::{ArgBlock, Failure, LaunchError, LaunchShape};
 
@@ -137,6 +138,21 @@ pub(super) fn load_text(
     }))
 }
 
+/// A file of the SDK, which has no variables, and is read when one of its kernels must be compiled.
+pub(super) fn builtin(memory: &EmulatedMemory, file: &BuiltinFile) -> Arc<PtxModule> {
+    let checks = memory.watched.checker().map(Checker::checks);
+    let (base, bytes) = (memory.base_va(), memory.len());
+    let program = Program::of_text(file.name, file.text, file.hash, base, bytes)
+        .checked(checks.unwrap_or_default())
+        .with_store(Kept::of_process());
+    Arc::new(PtxModule {
+        program,
+        addresses: Vec::new(),
+        extent: (0, 0),
+        _variables: None,
+    })
+}
+
 /// A kernel of a PTX module.
 #[derive(Clone)]
 pub(super) struct PtxKernel {
@@ -184,24 +200,23 @@ impl PtxKernel {
             block: [block.x, block.y, block.z],
             dynamic_shared: shape.dynamic_shared.unwrap_or(rest),
         };
-        let (module, parameters) = (self.module.clone(), self.parameters(args));
+        let (module, parameters) = (self.module.clone(), parameters(&kernel.parameters, args));
         let memory = memory.clone();
         Ok(PtxLaunch::new(module, kernel, memory, shape, parameters))
     }
+}
 
-    /// The arguments at the parameters' offsets.
-    fn parameters(&self, args: &ArgBlock) -> Arc<[u128]> {
-        let parameters = self.formals();
-        let end = parameters.last().map_or(0, |p| p.offset + p.bytes);
-        let mut bytes = vec![0u8; (end as usize).next_multiple_of(16).max(16)];
-        let given: Vec<u8> = args.storage.iter().flat_map(|w| w.to_ne_bytes()).collect();
-        for (p, from) in parameters.iter().zip(&args.offsets) {
-            let (at, n) = (p.offset as usize, p.bytes as usize);
-            bytes[at..at + n].copy_from_slice(&given[*from..from + n]);
-        }
-        let words = bytes.chunks_exact(16);
-        words
-            .map(|c| u128::from_ne_bytes(c.try_into().expect("chunks of 16")))
-            .collect()
+/// The arguments at the parameters' offsets.
+fn parameters(parameters: &[Parameter], args: &ArgBlock) -> Arc<[u128]> {
+    let end = parameters.last().map_or(0, |p| p.offset + p.bytes);
+    let mut bytes = vec![0u8; (end as usize).next_multiple_of(16).max(16)];
+    let given: Vec<u8> = args.storage.iter().flat_map(|w| w.to_ne_bytes()).collect();
+    for (p, from) in parameters.iter().zip(&args.offsets) {
+        let (at, n) = (p.offset as usize, p.bytes as usize);
+        bytes[at..at + n].copy_from_slice(&given[*from..from + n]);
     }
+    let words = bytes.chunks_exact(16);
+    words
+        .map(|c| u128::from_ne_bytes(c.try_into().expect("chunks of 16")))
+        .collect()
 }

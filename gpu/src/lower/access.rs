@@ -315,6 +315,11 @@ impl Emit<'_, '_> {
 
     fn store(&mut self, a: &Access, at: Value, v: Value, offset: i32) {
         let flags = MemFlags::trusted();
+        if a.order != MemoryOrder::Weak {
+            // A thread that waits stores nothing.
+            let one = self.int(types::I32, 1);
+            self.put(one, offset_of!(Thread, moved));
+        }
         if a.ty == Type::B128 {
             let little = MemFlags::new().with_endianness(Endianness::Little);
             let v = self.b.ins().bitcast(types::I8X16, little, v);

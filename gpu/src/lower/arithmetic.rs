@@ -18,13 +18,12 @@ impl Emit<'_, '_> {
         }
         match &i.op {
             Op::Move { ty, to, from } => {
-                let v = self.value(from, clif(*ty));
+                let v = self.typed(from, *ty);
                 self.set(*to, v, false);
             }
             Op::Select { ty, to, a, b, p } => {
-                let t = clif(*ty);
-                let (a, b) = (self.value(a, t), self.value(b, t));
-                let p = self.value(p, types::I8);
+                let (a, b) = (self.typed(a, *ty), self.typed(b, *ty));
+                let p = self.typed(p, module::Type::Pred);
                 let v = self.b.ins().select(p, a, b);
                 self.set(*to, v, ty.is_signed());
             }
@@ -35,7 +34,7 @@ impl Emit<'_, '_> {
                 a,
                 mode,
             } => {
-                let x = self.value(a, clif(*ty));
+                let x = self.typed(a, *ty);
                 let v = self.unary(*op, *ty, x, *mode)?;
                 self.set(*to, v, ty.is_signed());
             }
@@ -47,12 +46,11 @@ impl Emit<'_, '_> {
                 b,
                 mode,
             } => {
-                let t = clif(*ty);
-                let x = self.value(a, t);
+                let x = self.typed(a, *ty);
                 let v = match op {
                     BinaryOp::Shl | BinaryOp::Shr => self.shift(*op, *ty, x, b),
                     _ => {
-                        let y = self.value(b, t);
+                        let y = self.typed(b, *ty);
                         self.binary(*op, *ty, x, y, *mode)
                     }
                 };
@@ -202,11 +200,11 @@ impl Emit<'_, '_> {
         self.cast(bits, types::F32, false)
     }
 
-    /// `.ftz` and `.sat` of a result; a NaN of single precision has one form (§9.7.3).
+    /// `.ftz` and `.sat` of a result.
     pub(super) fn finish(&mut self, v: Value, mode: FloatMode) -> Value {
         let v = self.flush(v, mode);
         if !mode.sat {
-            return self.canonical(v);
+            return v;
         }
         let t = self.b.func.dfg.value_type(v);
         let (zero, one) = (
@@ -218,16 +216,6 @@ impl Emit<'_, '_> {
         let cut = self.b.ins().select(high, v, one);
         // A NaN is not greater than 0.
         self.b.ins().select(low, cut, zero)
-    }
-
-    /// A NaN of single precision becomes 0x7fffffff.
-    fn canonical(&mut self, v: Value) -> Value {
-        if self.b.func.dfg.value_type(v) != types::F32 {
-            return v;
-        }
-        let nan = self.value(&Operand::F32(0x7fff_ffff), types::F32);
-        let is_nan = self.b.ins().fcmp(FloatCC::Unordered, v, v);
-        self.b.ins().select(is_nan, nan, v)
     }
 
     fn unary(
@@ -299,11 +287,10 @@ impl Emit<'_, '_> {
                 self.call_helper(h, &[x])?
             }
         };
-        Ok(match op {
-            // Signs are changed, and nothing else.
-            UnaryOp::Neg | UnaryOp::Abs => self.flush(v, mode),
-            _ if t.is_float() => self.finish(v, mode),
-            _ => v,
+        Ok(if t.is_float() {
+            self.finish(v, mode)
+        } else {
+            v
         })
     }
 
@@ -323,7 +310,7 @@ impl Emit<'_, '_> {
                 BinaryOp::Sub => self.b.ins().fsub(x, y),
                 BinaryOp::Div => self.b.ins().fdiv(x, y),
                 // The sign is the first operand's (§9.7.3.2).
-                BinaryOp::CopySign => return self.b.ins().fcopysign(y, x),
+                BinaryOp::CopySign => self.b.ins().fcopysign(y, x),
                 BinaryOp::Min => self.extreme(x, y, mode, true),
                 _ => self.extreme(x, y, mode, false),
             };
@@ -517,7 +504,7 @@ impl Emit<'_, '_> {
 
     pub(super) fn combine(&mut self, c: Value, with: &Option<(BoolOp, Operand)>) -> Value {
         let Some((op, p)) = with else { return c };
-        let p = self.value(p, types::I8);
+        let p = self.typed(p, module::Type::Pred);
         match op {
             BoolOp::And => self.b.ins().band(c, p),
             BoolOp::Or => self.b.ins().bor(c, p),

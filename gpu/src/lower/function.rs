@@ -438,6 +438,14 @@ impl<'a> Emit<'a, '_> {
         let left = self.b.ins().iadd_imm(left, -cost);
         self.put(left, offset);
         let (spent, on) = (self.b.create_block(), self.b.create_block());
+        let left = if cost == 1 {
+            left
+        } else {
+            // What the thread has published may be what others need to answer.
+            let moved = self.field(types::I32, offset_of!(Thread, moved));
+            let none = self.int(types::I32, 0);
+            self.b.ins().select(moved, none, left)
+        };
         let some = self.b.ins().icmp_imm(IntCC::SignedGreaterThan, left, 0);
         self.b.ins().brif(some, on, &[], spent, &[]);
         self.enter(spent);

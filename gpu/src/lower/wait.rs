@@ -7,7 +7,7 @@ use cranelift_codegen::ir::{types, InstBuilder, MemFlags, Value};
 use super::function::{Emit, Lowered};
 use super::helper::Helper;
 use super::operand::clif;
-use crate::module::{BarrierOp, Instruction, Op, Operand, Reg, WarpOp};
+use crate::module::{BarrierOp, Instruction, Op, Operand, Reg, Type, WarpOp};
 use crate::schedule::{self, why, BlockState, Thread, ALIGNED};
 
 impl Emit<'_, '_> {
@@ -36,7 +36,7 @@ impl Emit<'_, '_> {
                 self.put_int(kind, offset_of!(Thread, kind));
                 self.put_operand(id, offset_of!(Thread, b));
                 self.put_operand(&count.unwrap_or(Operand::Int(0)), offset_of!(Thread, c));
-                let p = self.value(&p.unwrap_or(Operand::Int(0)), types::I8);
+                let p = self.typed(&p.unwrap_or(Operand::Int(0)), Type::Pred);
                 let p = self.cast(p, types::I64, false);
                 self.put(p, offset_of!(Thread, value));
                 self.wait(why::BARRIER, live, &written);

@@ -58,6 +58,8 @@ pub(crate) struct Thread {
     pub(crate) state: u32,
     pub(crate) why: u32,
     pub(crate) budget: u32,
+    /// Not 0: it has published something since it gave way last.
+    pub(crate) moved: u32,
     /// Of a barrier or warp operation: which.
     pub(crate) kind: u32,
     /// Operands of a warp operation or barrier.

@@ -71,6 +71,8 @@ pub enum Step {
     Done,
     /// Threads have moved on, and others can.
     Running,
+    /// The same, and a thread has written what others may wait for, before it waits itself.
+    Published,
     /// Threads only looked at memory in loops: let other blocks run.
     Spinning,
     /// All threads that could run sleep until this time, in nanoseconds.
@@ -273,6 +275,7 @@ impl Block {
                 state: 0,
                 why: why::DONE,
                 budget: 0,
+                moved: 0,
                 kind: 0,
                 value: 0,
                 b: 0,
@@ -532,11 +535,13 @@ impl Block {
         let sleeps = self.threads.iter().any(|t| t.why == why::SLEEP);
         let now = if sleeps { clock.now_ns() } else { 0 };
         let (mut spun, mut woken, mut until) = (false, false, u64::MAX);
+        let mut published = false;
         let (mut barrier, mut warp) = (0, 0);
         for t in &mut self.threads {
             match t.why {
                 why::BUDGET => {
                     (t.why, t.budget) = (why::RUNNABLE, BUDGET);
+                    published |= std::mem::take(&mut t.moved) != 0;
                     spun = true;
                 }
                 why::SLEEP if t.address <= now => {
@@ -548,6 +553,9 @@ impl Block {
                 why::WARP => warp += 1,
                 _ => {}
             }
+        }
+        if published {
+            return Ok(Step::Published);
         }
         if woken || ran && spun {
             return Ok(Step::Running);

@@ -5,6 +5,7 @@
 
 mod cuda;
 mod ports;
+mod ptx;
 mod registers;
 mod systemverilog;
 #[cfg(test)]
@@ -42,12 +43,36 @@ pub(crate) fn write() -> Result<()> {
         std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
         println!("wrote     {path}");
     }
+    write_ptx()
+}
+
+/// Makes the kernels' PTX whose sources have changed.
+fn write_ptx() -> Result<()> {
+    for file in ptx::files()? {
+        let shown = file.ptx.strip_prefix(root()).unwrap_or(&file.ptx).display();
+        if file.is_fresh()? {
+            println!("unchanged {shown}");
+            continue;
+        }
+        let clang = ptx::clang().with_context(|| {
+            format!("{shown} is stale, and clang 19 is not installed: apt-get install clang-19")
+        })?;
+        let text = file.make(&clang)?;
+        std::fs::write(&file.ptx, text)
+            .with_context(|| format!("cannot write {}", file.ptx.display()))?;
+        println!("wrote     {shown}");
+    }
     Ok(())
 }
 
 /// Fails when a generated file differs from the tables.
 pub(crate) fn check() -> Result<()> {
-    let stale = stale();
+    let mut stale: Vec<String> = stale().into_iter().map(str::to_owned).collect();
+    for file in ptx::files()? {
+        if !file.is_fresh()? {
+            stale.push(file.ptx.display().to_string());
+        }
+    }
     if !stale.is_empty() {
         bail!(
             "stale: {}; run `cargo xtask gen` and commit the result",
