@@ -10,6 +10,7 @@ mod cc;
 mod child;
 mod doctor;
 mod explain;
+mod gpu;
 mod hint;
 mod hll;
 mod library;
@@ -72,6 +73,8 @@ enum Command {
     Doctor(doctor::Args),
     /// What a collective does, step by step: its state table, its messages, and the proof that it is right
     Explain(explain::Args),
+    /// Run a CUDA program, unmodified, on the emulated GPU
+    Gpu(gpu::Args),
     /// Count the distinct items of a file while the NIC moves it to GPU memory
     Hll(hll::Args),
     /// Netcat whose bytes go through GPU memory and a GPU kernel
@@ -157,6 +160,7 @@ fn run(command: Command, asked: bool) -> Result<Exit> {
         Command::Cc(args) => cc::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Gpu(args) => gpu::run(&args),
         Command::Hll(args) => hll::run(&args),
         Command::Nc(args) => nc::run(&args),
         Command::Perf(args) => perf::run(*args),

@@ -1,4 +1,4 @@
-//! Installation: `bin/ringbell`, `lib/libringbell.so`, `lib/libringbell_verbs.so`, `lib/libringbell_mpi.so`, `lib/libnccl-net-ringbell.so`, the headers and a pkg-config file of each library below a prefix.
+//! Installation: `bin/ringbell`, `lib/libringbell.so`, `lib/libringbell_verbs.so`, `lib/libringbell_mpi.so`, `lib/libnccl-net-ringbell.so`, the libraries of CUDA programs, the headers and a pkg-config file of each library below a prefix.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -31,6 +31,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         "ringbell-mpi",
         "-p",
         "ringbell-nccl",
+        "-p",
+        "ringbell-libcuda",
+        "-p",
+        "ringbell-libcudart",
     ];
     command(
         test::cargo()
@@ -127,17 +131,50 @@ fn place(from: &Path, prefix: &Path) -> Result<()> {
     // NCCL looks for this name, which no crate can have.
     let to = prefix.join("lib/libnccl-net-ringbell.so");
     copy(&from.join("libnccl_net_ringbell.so"), &to, 0o755)?;
+    cuda(from, &prefix.join("lib"))?;
     let headers = root().join("cuda-kernels/include");
-    let entries = fs::read_dir(&headers);
-    for entry in entries.with_context(|| format!("cannot read {}", headers.display()))? {
-        let entry = entry?;
-        let to = prefix.join("include").join(entry.file_name());
-        copy(&entry.path(), &to, 0o644)?;
-    }
+    headers_below(&headers, &prefix.join("include"))?;
     for (name, description) in PACKAGES {
         let file = prefix.join(format!("lib/pkgconfig/{name}.pc"));
         fs::write(&file, package(&absolute(prefix)?, name, description))
             .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// The driver and the runtime of CUDA programs, and a folder with links of the names that the loader looks for, as
+/// `ringbell gpu` makes it.
+fn cuda(from: &Path, lib: &Path) -> Result<()> {
+    let (driver, runtime) = ("libringbell_libcuda.so", "libringbell_cudart.so");
+    for file in [driver, runtime, "libringbell_cudart.a"] {
+        copy(&from.join(file), &lib.join(file), 0o755)?;
+    }
+    let links = lib.join("ringbell-cuda");
+    fs::create_dir_all(&links).with_context(|| format!("cannot make {}", links.display()))?;
+    for (name, to) in [
+        ("libcuda.so.1", driver),
+        ("libcudart.so.13", runtime),
+        ("libcudart.so.12", runtime),
+    ] {
+        let link = links.join(name);
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(absolute(&lib.join(to))?, &link)
+            .with_context(|| format!("cannot make the link {}", link.display()))?;
+    }
+    Ok(())
+}
+
+/// Copies headers with the folders that they are in.
+fn headers_below(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+    let entries = fs::read_dir(from);
+    for entry in entries.with_context(|| format!("cannot read {}", from.display()))? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        match entry.path().is_dir() {
+            true => headers_below(&entry.path(), &to)?,
+            false => copy(&entry.path(), &to, 0o644)?,
+        }
     }
     Ok(())
 }
