@@ -16,7 +16,9 @@ use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags
 use rustix::mm::{madvise, mmap, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
 use super::layout::{groups_in, PageLayout};
-use crate::locks::{read, write};
+#[cfg(feature = "ptx")]
+use crate::locks::read;
+use crate::locks::write;
 
 /// Where the emulated GPU's memory lies on the bus. Not 0, so that an offset mistaken for an address
 /// is noticed, and above 4 GiB, so that a cut one is.
