@@ -200,11 +200,11 @@ impl Emit<'_, '_> {
         self.cast(bits, types::F32, false)
     }
 
-    /// `.ftz` and `.sat` of a result.
+    /// `.ftz` and `.sat` of a result; a NaN of single precision has one form (§9.7.3).
     pub(super) fn finish(&mut self, v: Value, mode: FloatMode) -> Value {
         let v = self.flush(v, mode);
         if !mode.sat {
-            return v;
+            return self.canonical(v);
         }
         let t = self.b.func.dfg.value_type(v);
         let (zero, one) = (
@@ -216,6 +216,16 @@ impl Emit<'_, '_> {
         let cut = self.b.ins().select(high, v, one);
         // A NaN is not greater than 0.
         self.b.ins().select(low, cut, zero)
+    }
+
+    /// A NaN of single precision becomes 0x7fffffff.
+    fn canonical(&mut self, v: Value) -> Value {
+        if self.b.func.dfg.value_type(v) != types::F32 {
+            return v;
+        }
+        let nan = self.value(&Operand::F32(0x7fff_ffff), types::F32);
+        let is_nan = self.b.ins().fcmp(FloatCC::Unordered, v, v);
+        self.b.ins().select(is_nan, nan, v)
     }
 
     fn unary(
@@ -287,10 +297,11 @@ impl Emit<'_, '_> {
                 self.call_helper(h, &[x])?
             }
         };
-        Ok(if t.is_float() {
-            self.finish(v, mode)
-        } else {
-            v
+        Ok(match op {
+            // Signs are changed, and nothing else.
+            UnaryOp::Neg | UnaryOp::Abs => self.flush(v, mode),
+            _ if t.is_float() => self.finish(v, mode),
+            _ => v,
         })
     }
 
@@ -310,7 +321,7 @@ impl Emit<'_, '_> {
                 BinaryOp::Sub => self.b.ins().fsub(x, y),
                 BinaryOp::Div => self.b.ins().fdiv(x, y),
                 // The sign is the first operand's (§9.7.3.2).
-                BinaryOp::CopySign => self.b.ins().fcopysign(y, x),
+                BinaryOp::CopySign => return self.b.ins().fcopysign(y, x),
                 BinaryOp::Min => self.extreme(x, y, mode, true),
                 _ => self.extreme(x, y, mode, false),
             };

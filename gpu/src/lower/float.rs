@@ -165,7 +165,10 @@ impl Emit<'_, '_> {
         };
         let t = clif(ty);
         let args: Vec<Value> = args.iter().map(|o| self.value(o, t)).collect();
-        let v = self.call_float(Task { op, ty, mode }, &args)?;
+        let v = match self.halves(op, ty, &args, mode) {
+            Some(v) => v,
+            None => self.call_float(Task { op, ty, mode }, &args)?,
+        };
         let v = self.cast(v, t, false);
         self.set(to, v, false);
         Ok(true)

@@ -7,7 +7,7 @@
 //! - `function`: control flow, calls, resume points; `liveness`: what is kept at them; `registers`: and where;
 //! - `calls`: functions with code of their own, and the stack;
 //! - `operand`: registers, constants, addresses;
-//! - `arithmetic`, `extended`, `float`, `bits`, `convert`, `access`, `asynchronous`, `matrix`, `wait`: the instructions;
+//! - `arithmetic`, `extended`, `float`, `halves`, `bits`, `convert`, `access`, `asynchronous`, `matrix`, `wait`: the instructions;
 //! - `system`: functions that the GPU provides; `helper`: those of the host;
 //! - `code`: what results, and its form on disk.
 
@@ -22,6 +22,7 @@ mod convert;
 mod extended;
 mod float;
 mod function;
+mod halves;
 mod helper;
 mod liveness;
 mod matrix;

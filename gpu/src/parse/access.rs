@@ -166,7 +166,7 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
                 a: args[1].operand(line)?,
             }
         }
-        // Hints about caches (§9.7.9.15, §9.7.9.17), and to who measures. Descriptors of tensors are not there.
+        // Hints about caches (§9.7.9.15, §9.7.9.17), and to who measures.
         "prefetch" | "prefetchu" | "applypriority" | "discard" | "pmevent"
             if !form.has("tensormap") =>
         {

@@ -10,8 +10,8 @@ use super::{
     access, arithmetic, asynchronous, control, convert, extended, half, matrix, Refusal, MOST,
 };
 use crate::module::{
-    Formal, Function, Instruction, Label, Module, Op, Reg, Site, Space, Statement, Symbol, Type,
-    Variable,
+    Base, Formal, Function, Instruction, Label, Module, Op, Reg, Site, Space, Statement, Symbol,
+    Type, Variable,
 };
 
 /// The names that an instruction may use, innermost block last.
@@ -213,6 +213,30 @@ fn statement(r: &mut Reader<'_>, f: &mut Function, scope: &mut Scope<'_>) -> Res
     Ok(())
 }
 
+/// Instructions of units that are not there, whose operands are of their own kinds.
+fn is_elsewhere(opcode: &str) -> bool {
+    let mut parts = opcode.split('.');
+    let unit = matches!(
+        parts.next(),
+        Some(
+            "wgmma"
+                | "tcgen05"
+                | "setmaxnreg"
+                | "tensormap"
+                | "tex"
+                | "tld4"
+                | "txq"
+                | "suld"
+                | "sust"
+                | "sured"
+                | "suq"
+                | "istypep"
+                | "clusterlaunchcontrol"
+        )
+    );
+    unit || parts.any(|p| p == "tensor" || p.starts_with("tensormap"))
+}
+
 /// Behind a name: what a call by address may be of (§11.3).
 fn is_prototype(word: &str) -> bool {
     matches!(word, ".callprototype" | ".calltargets")
@@ -340,6 +364,9 @@ fn instruction(r: &mut Reader<'_>, f: &mut Function, scope: &mut Scope<'_>) -> R
     };
     let line = r.line();
     let opcode = r.word("an instruction")?;
+    if is_elsewhere(opcode) {
+        return Err(Form::new(opcode, line).refuse());
+    }
     let mut args = Vec::new();
     if !r.eat(";") {
         loop {
@@ -430,6 +457,22 @@ fn check_registers(op: &Op, f: &Function, line: u32) -> Result<(), Refusal> {
     };
     op.reads(&mut wide);
     op.writes(&mut wide);
+    // Parameters of a kernel and constants are only read (§5.1.3, §5.1.6).
+    let written = match op {
+        Op::Store { access, .. } | Op::Atomic { access, .. } => Some(access),
+        _ => None,
+    };
+    if let Some(access) = written {
+        let parameter = match access.at.base {
+            Base::Symbol(Symbol::Own(v)) => f.entry && f.variables[v as usize].formal.is_some(),
+            _ => false,
+        };
+        if parameter {
+            bad = Some("a parameter of the kernel is only read");
+        } else if access.space == Space::Const {
+            bad = Some("constants are only read");
+        }
+    }
     let mut predicate = |o: &crate::module::Operand| {
         use crate::module::Operand;
         match o {

@@ -252,7 +252,6 @@ pub(super) fn decode(
                 from: if map { o(1)? } else { Operand::Int(0) },
             }
         }
-        "setmaxnreg" => return Err(form.refuse()),
         _ => return Ok(None),
     }))
 }
