@@ -173,7 +173,11 @@ impl<'a> Emit<'a, '_> {
         let local_top = self.local_top;
         let places = self.lay_out(index, places)?;
         let yields = |i: usize, op: &Op, at: &[usize]| match op {
-            Op::Branch { to } => at[to.0 as usize] <= i && observes(function, at[to.0 as usize], i),
+            op @ (Op::Branch { .. } | Op::BranchTable { .. }) => {
+                let mut first = usize::MAX;
+                op.targets(&mut |Label(l)| first = first.min(at[l as usize]));
+                first <= i && observes(function, first, i)
+            }
             op => op.waits() || matches!(op, Op::Call { .. } | Op::CallAddress { .. }),
         };
         let live = Liveness::of(function, &yields);
@@ -324,13 +328,27 @@ impl<'a> Emit<'a, '_> {
         match &i.op {
             // §9.7.12.2. Each loop can be ended, and one that looks at memory of others lets them run.
             Op::Branch { to } => {
-                if live.at[to.0 as usize] <= at {
-                    let polls = polls(self.frame().function, live.at[to.0 as usize], at);
-                    self.back_edge(i.site, live.behind(at), if polls { POLL } else { 1 })?;
+                self.branch(*to, i.site, at, live)?;
+                return Ok(false);
+            }
+            Op::BranchTable { index, to } => {
+                let index = self.value(index, types::I32);
+                let site = self.site(i.site);
+                self.put(site, offset_of!(Thread, site));
+                let mut switch = Switch::new();
+                let edges: Vec<Block> = to.iter().map(|_| self.b.create_block()).collect();
+                for (n, edge) in edges.iter().enumerate() {
+                    switch.set_entry(n as u128, *edge);
                 }
-                let block = self.label(*to);
-                self.b.ins().jump(block, &[]);
-                self.branched(*to, live.at[to.0 as usize] <= at);
+                let beyond = self.b.create_block();
+                switch.emit(&mut self.b, index, beyond);
+                for (to, edge) in to.iter().zip(edges) {
+                    self.b.switch_to_block(edge);
+                    self.branch(*to, i.site, at, live)?;
+                }
+                self.b.switch_to_block(beyond);
+                self.b.set_cold_block(beyond);
+                self.leave(why::TRAP);
                 return Ok(false);
             }
             Op::Return => {
@@ -396,6 +414,18 @@ impl<'a> Emit<'a, '_> {
             _ => self.plain(i)?,
         }
         Ok(true)
+    }
+
+    fn branch(&mut self, to: Label, site: Site, at: usize, live: &Liveness) -> Lowered<()> {
+        let place = live.at[to.0 as usize];
+        if place <= at {
+            let polls = polls(self.frame().function, place, at);
+            self.back_edge(site, live.behind(at), if polls { POLL } else { 1 })?;
+        }
+        let block = self.label(to);
+        self.b.ins().jump(block, &[]);
+        self.branched(to, place <= at);
+        Ok(())
     }
 
     /// A call is compiled as the function's body; its parameters are the caller's variables (§9.7.12.5).

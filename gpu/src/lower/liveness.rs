@@ -152,7 +152,10 @@ fn registers(set: &[u64], each: &mut dyn FnMut(usize)) {
 }
 
 fn ends_block(op: &Op) -> bool {
-    matches!(op, Op::Branch { .. } | Op::Return | Op::Exit | Op::Trap)
+    matches!(
+        op,
+        Op::Branch { .. } | Op::BranchTable { .. } | Op::Return | Op::Exit | Op::Trap
+    )
 }
 
 fn step_back(s: &Statement, live: &mut [u64]) {

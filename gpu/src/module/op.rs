@@ -524,6 +524,11 @@ pub(crate) enum Op {
     Branch {
         to: Label,
     },
+    /// `brx.idx` (§9.7.12.4); beyond its labels is undefined, and a trap here.
+    BranchTable {
+        index: Operand,
+        to: Vec<Label>,
+    },
     Call {
         function: u32,
         results: Vec<Symbol>,
@@ -593,8 +598,10 @@ impl Op {
 
     /// The labels that it branches to.
     pub(crate) fn targets(&self, f: &mut dyn FnMut(Label)) {
-        if let Op::Branch { to } = self {
-            f(*to);
+        match self {
+            Op::Branch { to } => f(*to),
+            Op::BranchTable { to, .. } => to.iter().for_each(|l| f(*l)),
+            _ => {}
         }
     }
 
@@ -666,6 +673,7 @@ impl Op {
                 each(&[*mask]);
             }
             Op::Sleep { ns } => each(&[*ns]),
+            Op::BranchTable { index, .. } => each(&[*index]),
             Op::CallAddress { function, .. } => each(&[*function]),
             Op::StackAllocate { bytes, .. } => each(&[*bytes]),
             Op::StackRestore { from } => each(&[*from]),
@@ -722,6 +730,7 @@ impl Op {
             Op::Store { .. }
             | Op::Fence { .. }
             | Op::Branch { .. }
+            | Op::BranchTable { .. }
             | Op::Call { .. }
             | Op::CallAddress { .. }
             | Op::StackRestore { .. }

@@ -26,6 +26,8 @@ pub(super) struct Scope<'m> {
     source: Option<(u32, u32)>,
     /// Parameters of calls by address, by the name of their prototype.
     pub(super) prototypes: HashMap<String, Vec<Variable>>,
+    /// Labels of branches by a number.
+    pub(super) tables: HashMap<String, Vec<Label>>,
     /// The condition code (§9.7.2), a register without a name.
     pub(super) carry: Option<Reg>,
     /// Where the function of that line was called, if the text says so.
@@ -43,6 +45,7 @@ impl<'m> Scope<'m> {
             labels: Vec::new(),
             source: None,
             prototypes: HashMap::new(),
+            tables: HashMap::new(),
             carry: None,
             caller: None,
         }
@@ -199,8 +202,13 @@ fn statement(r: &mut Reader<'_>, f: &mut Function, scope: &mut Scope<'_>) -> Res
             let name = name.to_owned();
             r.take();
             r.take();
-            let formals = prototype(r, scope)?;
-            scope.prototypes.insert(name, formals);
+            if r.peek() == ".branchtargets" {
+                let labels = branch_targets(r, scope)?;
+                scope.tables.insert(name, labels);
+            } else {
+                let formals = prototype(r, scope)?;
+                scope.prototypes.insert(name, formals);
+            }
         }
         name if r.ahead(1) == ":" => {
             let label = scope.label(name).expect("found ahead");
@@ -237,9 +245,25 @@ fn is_elsewhere(opcode: &str) -> bool {
     unit || parts.any(|p| p == "tensor" || p.starts_with("tensormap"))
 }
 
-/// Behind a name: what a call by address may be of (§11.3).
+/// Behind a name: what a call by address may be of, or where a branch by a number may go (§11.3).
 fn is_prototype(word: &str) -> bool {
-    matches!(word, ".callprototype" | ".calltargets")
+    matches!(word, ".callprototype" | ".calltargets" | ".branchtargets")
+}
+
+/// `.branchtargets L1, L2;`
+fn branch_targets(r: &mut Reader<'_>, scope: &Scope<'_>) -> Result<Vec<Label>, Refusal> {
+    r.take();
+    let mut labels = Vec::new();
+    loop {
+        let line = r.line();
+        let name = r.word("a label")?;
+        let label = scope.label(name);
+        labels.push(label.ok_or_else(|| (line, format!("there is no label `{name}`")))?);
+        if r.eat(";") {
+            return Ok(labels);
+        }
+        r.expect(",")?;
+    }
 }
 
 /// `.callprototype (.param .b32 _) _ (.param .b64 _);`, `.calltargets f, g;`: the parameters.

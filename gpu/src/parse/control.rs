@@ -38,6 +38,20 @@ pub(super) fn decode(
                 to: label.ok_or_else(|| (line, "there is no such label".to_owned()))?,
             }
         }
+        "brx" => {
+            arity(2, 2)?;
+            form.flag("uni");
+            let known = match &args[1] {
+                Arg::Name(name) if form.flag("idx") => scope.tables.get(*name),
+                _ => None,
+            };
+            Op::BranchTable {
+                index: o(0)?,
+                to: known
+                    .cloned()
+                    .ok_or_else(|| (line, "there is no such list of labels".to_owned()))?,
+            }
+        }
         "call" => {
             form.flag("uni");
             call(form, args, f, scope)?

@@ -204,3 +204,43 @@ fn code_of_a_compiler_calls_functions() {
     let want: Vec<u32> = (0..32).map(expected).collect();
     assert_eq!(words, want);
 }
+
+#[test]
+fn branches_go_by_a_number() {
+    // Each thread takes 5 steps of a small machine, of which two go back; some of them wait.
+    let text = module(
+        "",
+        "mov.u32 %r2, 0; mov.u32 %r3, 0; mov.u32 %r1, %r0;\n\
+         again: and.b32 %r4, %r1, 3; table: .branchtargets zero, one, two, again2;\n\
+         brx.idx %r4, table;\n\
+         zero: mad.lo.u32 %r2, %r2, 10, 1; bra next; one: mad.lo.u32 %r2, %r2, 10, 2; bra next;\n\
+         two: mad.lo.u32 %r2, %r2, 10, 3; next: add.u32 %r1, %r1, 1; add.u32 %r3, %r3, 1; setp.lt.u32 %p1, %r3, 5;\n\
+         @%p1 bra again; bra end; again2: nanosleep.u32 0; mad.lo.u32 %r2, %r2, 10, 4; bra next; end: st.global.u32 [%x1], %r2;",
+    );
+    let mut words = vec![0; 32];
+    launch(&text, 32, &mut words);
+    let want: Vec<u32> = (0..32)
+        .map(|i| (0..5).fold(0, |v, k| v * 10 + (i + k) % 4 + 1))
+        .collect();
+    assert_eq!(words, want);
+    // A table that only goes back, in a loop that ends by the number.
+    let text = module(
+        "",
+        "mov.u32 %r1, 0; mov.u32 %r2, 0; setp.ne.u32 %p1, %r0, %r0; bra begin;\n\
+         up: add.u32 %r1, %r1, 1; begin: add.u32 %r2, %r2, 3; setp.gt.u32 %p2, %r1, 5000; selp.u32 %r3, 1, 0, %p2;\n\
+         list: .branchtargets up, done; brx.idx.uni %r3, list; done: st.global.u32 [%x1], %r2;",
+    );
+    launch(&text, 32, &mut words);
+    assert_eq!(words, [3 * 5002; 32]);
+    let text = module(
+        "",
+        "add.u32 %r1, %r0, 2; list: .branchtargets a, b; brx.idx %r1, list; a: b: ret;",
+    );
+    let fault = try_launch(&text, 1, &mut words).unwrap_err();
+    assert_eq!(fault.kind, FaultKind::Trap);
+    let text = module("", "brx.idx %r1, list;");
+    assert!(parse("branch.ptx", &text)
+        .unwrap_err()
+        .what
+        .contains("list of labels"));
+}
