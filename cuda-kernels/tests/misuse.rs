@@ -44,6 +44,8 @@ enum Given {
     Freed,
     /// This address in place of the second.
     Second(u64),
+    /// Both are buffers, of which the host writes the first alone.
+    Unwritten,
     /// It does not end before the first buffer has this word of 64 bits at this offset.
     Until(u64, u64),
 }
@@ -123,6 +125,23 @@ fn cases() -> Vec<Case> {
         case("h_half", 1, 32, 8, "threads 0–7 wait|for threads 8–31|threads 8–31 wait at a warp operation of mask 0xffffffff|for threads 0–7"),
         case("h_named", 1, 64, 64, "threads 0–31 wait|, for others that have ended"),
         case("h_masks", 1, 32, 7, "thread 0 waits|mask 0x3|thread 1 waits|mask 0x7"),
+        case("i_shared", 1, 32, 31, "thread (31,0,0)|a load|of shared memory, 4 of which nobody has written"),
+        case("i_dynamic", 1, 32, 0, "thread (0,0,0)|shared memory, 4 of which nobody"),
+        case("i_counter", 1, 32, 1, "an atomic operation of 4 bytes"),
+        given(case("i_global", 1, 32, 10, "thread (0,0,0)|4 of which nobody"), Given::Unwritten),
+        given(case("i_byte", 1, 8, 6, "1 of which nobody"), Given::Unwritten),
+        case("r_shared_write", 1, 64, 0, "thread (1,0,0)|races with a|by block (0,0,0), thread (0,0,0), |misuse.cu:"),
+        case("r_neighbour", 1, 64, 1, "of shared memory races with"),
+        case("r_loop", 1, 64, 2, "a store of 4 bytes|races with a load"),
+        case("r_warp", 1, 32, 31, "races with"),
+        case("r_blocks", 2, 32, 0, "block (1,0,0), thread (0,0,0)|by block (0,0,0), thread (0,0,0)"),
+        case("r_half_atomic", 1, 32, 1, "races with"),
+        case("r_plain_flag", 2, 1, 1, "an ordered load of 4 bytes|races with a store|block (1,0,0)"),
+        case("r_no_fence", 2, 1, 1, "a load of 4 bytes|races with a store by block (1,0,0)"),
+        case("r_no_acquire", 2, 1, 1, "load of 1 bytes|races with a store by block (1,0,0)"),
+        case("r_scope", 2, 1, 1, "a load of 4 bytes|races with a store by block (1,0,0)"),
+        case("r_lock", 2, 1, 1, "races with"),
+        case("r_last_block", 4, 1, 1, "races with a store"),
     ]
 }
 
@@ -131,11 +150,13 @@ impl Case {
         let p = gpu.alloc(4096).unwrap();
         let q = gpu.alloc(4088).unwrap();
         p.write(0, &[0; 4096]).unwrap();
-        q.write(0, &[0; 4088]).unwrap();
+        if self.given != Given::Unwritten {
+            q.write(0, &[0; 4088]).unwrap();
+        }
         let mut args = [(&p).into(), (&q).into(), KernelArg::U32(self.n)];
         let mut kept = vec![p, q];
         match self.given {
-            Given::Buffers | Given::Until(..) => {}
+            Given::Buffers | Given::Unwritten | Given::Until(..) => {}
             Given::Freed => drop(kept.remove(0)),
             Given::Second(address) => args[1] = KernelArg::U64(address),
         }

@@ -77,6 +77,12 @@ pub(super) struct Ended {
     pub(super) reason: String,
 }
 
+impl Drop for PtxLaunch {
+    fn drop(&mut self) {
+        self.ended();
+    }
+}
+
 impl PtxLaunch {
     /// A launch of which no block has begun.
     pub(super) fn new(
@@ -86,10 +92,9 @@ impl PtxLaunch {
         shape: Shape,
         parameters: Arc<[u128]>,
     ) -> PtxLaunch {
-        let watch = memory.watched.checker().map(|_| {
+        let watch = memory.watched.checker().map(|checker| {
             let module = module.clone();
-            let describe = move |site| module.program().describe(site);
-            Arc::new(Watch::new(&kernel.name, describe))
+            checker.launch(&kernel, shape, move |site| module.program().describe(site))
         });
         PtxLaunch {
             watch,
@@ -215,10 +220,17 @@ impl PtxLaunch {
         })
     }
 
-    /// What checks have found, in lines, when all blocks have ended.
+    /// What checks have found, in lines. All blocks have ended.
     pub(super) fn findings(&self) -> Option<String> {
+        self.ended();
         let found = self.watch.as_ref()?.findings();
         (!found.is_empty()).then(|| found.join("\n"))
+    }
+
+    fn ended(&self) {
+        if let (Some(checker), Some(watch)) = (self.memory.watched.checker(), &self.watch) {
+            checker.ended(watch);
+        }
     }
 
     /// The next block to begin.

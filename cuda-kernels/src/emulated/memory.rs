@@ -47,6 +47,15 @@ impl std::fmt::Debug for EmulatedMemory {
     }
 }
 
+/// An access of the host: of bytes, or of a word that orders others.
+#[derive(Debug, Clone, Copy)]
+enum Touch {
+    Write,
+    Read,
+    Store,
+    Load,
+}
+
 /// Memory of the host and registers that kernels may access, as first byte and length.
 #[derive(Debug, Default)]
 struct ExposedRanges {
@@ -262,6 +271,7 @@ impl EmulatedMemory {
     /// Copies to the memory at a virtual offset. The caller has checked the range.
     pub(super) fn write_at(&self, offset: usize, from: &[u8]) {
         assert!(offset + from.len() <= self.bytes as usize);
+        self.host(offset, from.len(), Touch::Write);
         // SAFETY: in range by the assertion; `from` is ours and cannot overlap the mapping.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), self.va.add(offset), from.len()) }
     }
@@ -269,6 +279,7 @@ impl EmulatedMemory {
     /// Copies from the memory at a virtual offset. The caller has checked the range.
     pub(super) fn read_at(&self, offset: usize, into: &mut [u8]) {
         assert!(offset + into.len() <= self.bytes as usize);
+        self.host(offset, into.len(), Touch::Read);
         // SAFETY: as in `write_at`.
         unsafe { ptr::copy_nonoverlapping(self.va.add(offset), into.as_mut_ptr(), into.len()) }
     }
@@ -282,23 +293,42 @@ impl EmulatedMemory {
     }
 
     pub(super) fn load_u64(&self, offset: usize) -> u64 {
+        self.host(offset, 8, Touch::Load);
         // SAFETY: in range and aligned by the assertion; kernels access such words atomically.
         unsafe { AtomicU64::from_ptr(self.word(offset)) }.load(Ordering::Acquire)
     }
 
     pub(super) fn store_u64(&self, offset: usize, value: u64) {
+        self.host(offset, 8, Touch::Store);
         // SAFETY: as for the load.
         unsafe { AtomicU64::from_ptr(self.word(offset)) }.store(value, Ordering::Release);
     }
 
     pub(super) fn load_u32(&self, offset: usize) -> u32 {
+        self.host(offset, 4, Touch::Load);
         // SAFETY: as for the load of 64 bits.
         unsafe { AtomicU32::from_ptr(self.word(offset)) }.load(Ordering::Acquire)
     }
 
     pub(super) fn store_u32(&self, offset: usize, value: u32) {
+        self.host(offset, 4, Touch::Store);
         // SAFETY: as for the load of 64 bits.
         unsafe { AtomicU32::from_ptr(self.word(offset)) }.store(value, Ordering::Release);
+    }
+
+    /// Tells the checker of an access of the host.
+    fn host(&self, offset: usize, bytes: usize, touch: Touch) {
+        #[cfg(feature = "ptx")]
+        if let Some(checker) = self.watched.checker() {
+            let (at, bytes) = (self.base_va() + offset as u64, bytes as u64);
+            let store = matches!(touch, Touch::Write | Touch::Store);
+            match touch {
+                Touch::Write | Touch::Read => checker.host(at, bytes, store),
+                Touch::Store | Touch::Load => checker.host_word(at, bytes, store),
+            }
+        }
+        #[cfg(not(feature = "ptx"))]
+        let _ = (offset, bytes, touch);
     }
 
     /// Where a span lies, if it is backed and as long as the NIC's side of the copy.

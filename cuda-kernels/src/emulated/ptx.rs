@@ -117,16 +117,16 @@ pub(super) fn load_text(
     };
     let base = variables.as_ref().map_or(0, |(va, _)| va.0);
     let addresses: Vec<u64> = offsets.iter().map(|o| base + o).collect();
+    let placed = module.variables.iter().zip(&addresses);
+    let placed = placed.filter(|(v, _)| v.is_global());
+    let named = placed.map(|(v, at)| (*at, u64::from(v.bytes), v.name.as_str()));
+    memory.watched.variables(base, named);
     for (v, offset) in module.variables.iter().zip(&offsets) {
         if v.is_global() && v.bytes > 0 {
             let first = base + offset - memory.base_va();
             memory.write_at(first as usize, &v.image(&addresses));
         }
     }
-    let placed = module.variables.iter().zip(&addresses);
-    let placed = placed.filter(|(v, _)| v.is_global());
-    let named = placed.map(|(v, at)| (*at, u64::from(v.bytes), v.name.as_str()));
-    memory.watched.variables(base, named);
     let program = Program::new(module, addresses.clone(), memory.base_va(), memory.len())
         .checked(checks)
         .with_store(Kept::of_process());

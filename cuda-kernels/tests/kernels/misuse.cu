@@ -191,3 +191,141 @@ KERNEL(h_masks) {
   if (threadIdx.x < 2) __syncwarp(threadIdx.x ? n : 3u);  // h_masks: at a warp operation of mask
   else __syncthreads();
 }
+
+// --- reads of what nobody has written ---
+
+KERNEL(i_shared) {
+  __shared__ unsigned a[32];
+  if (threadIdx.x < n) a[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  p[threadIdx.x] = a[threadIdx.x];  // i_shared: initcheck
+}
+KERNEL(i_dynamic) {
+  dynamic[threadIdx.x * 2] = n;
+  __syncthreads();
+  p[threadIdx.x] = dynamic[threadIdx.x + 1];  // i_dynamic: initcheck
+}
+KERNEL(i_counter) {
+  __shared__ unsigned count;
+  atomicAdd(&count, n);  // i_counter: initcheck
+  __syncthreads();
+  p[threadIdx.x] = count;
+}
+KERNEL(i_global) {
+  p[threadIdx.x] = q[threadIdx.x + n];  // i_global: initcheck
+}
+KERNEL(i_byte) {
+  volatile unsigned char *bytes = reinterpret_cast<volatile unsigned char *>(q);
+  if (threadIdx.x != n) bytes[threadIdx.x] = 1;
+  __syncthreads();
+  if (threadIdx.x == 0) p[0] = q[1];  // i_byte: initcheck
+}
+
+// --- accesses without an order between them ---
+
+KERNEL(r_shared_write) {
+  __shared__ unsigned last;
+  last = threadIdx.x;  // r_shared_write: racecheck
+  __syncthreads();
+  if (threadIdx.x == 0) p[0] = last + n;
+}
+KERNEL(r_neighbour) {
+  __shared__ unsigned a[64];
+  a[threadIdx.x] = n;
+  p[threadIdx.x] = a[(threadIdx.x + 1) & 63];  // r_neighbour: racecheck
+}
+// The barrier at the end of the loop is missing.
+KERNEL(r_loop) {
+  __shared__ unsigned tile[64];
+  unsigned sum = 0;
+  for (unsigned i = 0; i < n; i++) {
+    tile[threadIdx.x] = q[i * 64 + threadIdx.x];  // r_loop: racecheck
+    __syncthreads();
+    sum += tile[threadIdx.x ^ 33];
+  }
+  p[threadIdx.x] = sum;
+}
+// Lanes of a warp do not run in step.
+KERNEL(r_warp) {
+  __shared__ unsigned a[33];
+  a[threadIdx.x] = threadIdx.x;
+  if (threadIdx.x == 0) a[32] = 0;
+  __syncwarp();
+  if (threadIdx.x < n) a[threadIdx.x] += a[threadIdx.x + 1];  // r_warp: racecheck
+  __syncwarp();
+  p[threadIdx.x] = a[threadIdx.x];
+}
+KERNEL(r_blocks) {
+  if (threadIdx.x == n) p[0] = p[0] + 1;  // r_blocks: racecheck
+}
+KERNEL(r_half_atomic) {
+  if (threadIdx.x & 1) atomicAdd(p, n);
+  else *p = 0;  // r_half_atomic: racecheck
+}
+KERNEL(r_plain_flag) {
+  if (blockIdx.x == 1) {
+    q[0] = n;
+    __threadfence();
+    p[0] = 1;
+  } else {
+    unsigned seen;
+    do asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(seen) : "l"(p) : "memory");  // r_plain_flag: racecheck
+    while (seen == 0);
+  }
+}
+// The flag is ordered, the data are not: no fence.
+KERNEL(r_no_fence) {
+  volatile unsigned *flag = p;
+  if (blockIdx.x == 1) {
+    q[0] = n;
+    *flag = 1;
+  } else {
+    while (*flag == 0) {}
+    __threadfence();
+    p[1] = q[0];  // r_no_fence: racecheck
+  }
+}
+KERNEL(r_no_acquire) {
+  volatile unsigned *flag = p;
+  if (blockIdx.x == 1) {
+    q[0] = n;
+    __threadfence();
+    *flag = 1;
+  } else {
+    while (*flag == 0) {}
+    p[1] = *reinterpret_cast<unsigned char *>(q);  // r_no_acquire: racecheck
+  }
+}
+// A fence of the block, for another block.
+KERNEL(r_scope) {
+  volatile unsigned *flag = p;
+  if (blockIdx.x == 1) {
+    q[0] = n;
+    __threadfence_block();
+    *flag = 1;
+  } else {
+    while (*flag == 0) {}
+    __threadfence();
+    p[1] = q[0];  // r_scope: racecheck
+  }
+}
+// The lock is released before what it protects is written.
+KERNEL(r_lock) {
+  while (atomicCAS(p, 0u, 1u) != 0) {}
+  __threadfence();
+  unsigned v = q[0];
+  __threadfence();
+  atomicExch(p, 0u);
+  q[0] = v + n;  // r_lock: racecheck
+}
+// The last block sums up what the others have written, without a fence before the ticket.
+KERNEL(r_last_block) {
+  q[blockIdx.x] = n + blockIdx.x;
+  unsigned ticket = atomicAdd(p, 1u);
+  if (ticket + 1 == gridDim.x) {
+    __threadfence();
+    unsigned sum = 0;
+    for (unsigned i = 0; i < gridDim.x; i++) sum += q[i];  // r_last_block: racecheck
+    p[1] = sum;
+  }
+}

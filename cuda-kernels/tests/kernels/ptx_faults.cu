@@ -7,7 +7,7 @@ extern "C" __global__ void p_store_at(unsigned *p, unsigned long long index) {
 
 extern "C" __global__ void p_shared_beyond(unsigned *out, unsigned index) {
   __shared__ unsigned tile[16];
-  tile[threadIdx.x & 15] = threadIdx.x;
+  if (threadIdx.x < 16) tile[threadIdx.x] = threadIdx.x;
   __syncthreads();
   out[threadIdx.x] = tile[index];
 }

@@ -3,32 +3,51 @@
 //! - `allocations`: which memory is allocated, which was freed, and what lies next to an address;
 //! - `addressable`: the same as one byte for 8 bytes of memory, which compiled code reads;
 //! - `watch`: a launch under checks, and what was found in it; `sync`: barriers and warp operations;
+//! - `trace`: the past of accesses, fences and barriers: races, and memory that nobody has written. `access` says how one is
+//!   made, `shadow` remembers them, `clock` what happened before what, `written` which bytes were written;
 //! - `layout`: variables in shared and local memory, with gaps between them.
 //!
 //! The surroundings own a [`Checker`] for each memory, and answer it in [`Memory::checker`](crate::Memory::checker).
 //! Code that was compiled without hooks does not know of it.
 #![allow(unsafe_code)] // Compiled code reads the map of addressable memory.
 
+mod access;
 mod addressable;
 mod allocations;
+mod clock;
 mod layout;
+mod shadow;
 mod sync;
+mod trace;
 mod watch;
+mod written;
 
 use std::str::FromStr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub(crate) use access::How;
 pub use allocations::Allocations;
 pub(crate) use layout::{marked, Layout};
 pub(crate) use sync::Place;
+pub(crate) use trace::{BlockTrace, Trace};
 pub use watch::Watch;
 
 use addressable::Addressable;
+
+use crate::lower::Kernel;
+use crate::module::{MemoryOrder, Scope, Site};
+use crate::schedule::Shape;
 
 /// Which checks a kernel is compiled with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Checks {
     /// Accesses outside of what is allocated: `memcheck`.
     pub memory: bool,
+    /// Reads of shared and GPU memory that nobody has written: `initcheck`.
+    pub initialised: bool,
+    /// Accesses of the same bytes without an order between them: `racecheck`.
+    pub races: bool,
     /// Barriers under divergence, wrong masks, values of lanes that give none: `synccheck`.
     pub sync: bool,
 }
@@ -37,6 +56,8 @@ impl Checks {
     /// Every check.
     pub const ALL: Checks = Checks {
         memory: true,
+        initialised: true,
+        races: true,
         sync: true,
     };
 
@@ -44,8 +65,15 @@ impl Checks {
     pub fn and(self, other: Checks) -> Checks {
         Checks {
             memory: self.memory || other.memory,
+            initialised: self.initialised || other.initialised,
+            races: self.races || other.races,
             sync: self.sync || other.sync,
         }
+    }
+
+    /// Whether accesses are traced.
+    pub(crate) fn traced(self) -> bool {
+        self.initialised || self.races
     }
 
     /// Whether there is one.
@@ -64,9 +92,11 @@ impl FromStr for Checks {
             match name {
                 "all" => checks = Checks::ALL,
                 "memcheck" => checks.memory = true,
+                "initcheck" => checks.initialised = true,
+                "racecheck" => checks.races = true,
                 "synccheck" => checks.sync = true,
                 _ => {
-                    let known = "memcheck, synccheck and all";
+                    let known = "memcheck, initcheck, racecheck, synccheck and all";
                     return Err(format!("there is no check `{name}`; there are {known}"));
                 }
             }
@@ -80,6 +110,7 @@ impl FromStr for Checks {
 pub struct Checker {
     checks: Checks,
     addressable: Addressable,
+    trace: Mutex<Trace>,
 }
 
 impl Checker {
@@ -88,6 +119,7 @@ impl Checker {
         Checker {
             checks,
             addressable: Addressable::new(base, bytes),
+            trace: Mutex::new(Trace::new(checks, base, bytes)),
         }
     }
 
@@ -99,11 +131,55 @@ impl Checker {
     /// Memory was allocated; its address is a multiple of 16.
     pub fn allocated(&self, address: u64, bytes: u64) {
         self.addressable.set(address, bytes, true);
+        self.trace().allocated(address, bytes);
     }
 
     /// Memory was freed: its first byte and length, as it was allocated.
     pub fn freed(&self, address: u64, bytes: u64) {
         self.addressable.set(address, bytes, false);
+    }
+
+    /// A launch begins. `describe` says in words where a place of the kernel is.
+    pub fn launch(
+        &self,
+        kernel: &Arc<Kernel>,
+        shape: Shape,
+        describe: impl Fn(Site) -> String + Send + Sync + 'static,
+    ) -> Arc<Watch> {
+        let watch = Watch::new(kernel.clone(), shape, Box::new(describe));
+        let watch = Arc::new(watch);
+        let run = self.trace().begin(&watch);
+        watch.run.store(run, Ordering::Relaxed);
+        watch
+    }
+
+    /// All blocks of a launch have ended, or will not begin.
+    pub fn ended(&self, watch: &Watch) {
+        let run = watch.run.swap(u32::MAX, Ordering::Relaxed);
+        if run != u32::MAX {
+            self.trace().end(run);
+        }
+    }
+
+    /// The host has written bytes of GPU memory, or reads them.
+    pub fn host(&self, address: u64, bytes: u64, store: bool) {
+        let how = How::new(0, store);
+        self.trace().host(address, bytes, how);
+    }
+
+    /// The host stores a word of GPU memory with release, or loads one with acquire.
+    pub fn host_word(&self, address: u64, bytes: u64, store: bool) {
+        let order = match store {
+            true => MemoryOrder::Release,
+            false => MemoryOrder::Acquire,
+        };
+        let how = How::new(0, store).ordered(order, Scope::System);
+        self.trace().host(address, bytes, how);
+    }
+
+    /// The past of the memory. A step of a traced block holds it.
+    pub(crate) fn trace(&self) -> MutexGuard<'_, Trace> {
+        self.trace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// For compiled code: a byte for each 8 bytes of GPU memory, 8 if all of them are allocated.

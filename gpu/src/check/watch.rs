@@ -2,9 +2,12 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::lower::Kernel;
 use crate::module::Site;
+use crate::schedule::Shape;
 
 /// Findings of a launch that are kept in words.
 const MOST: usize = 20;
@@ -12,11 +15,14 @@ const MOST: usize = 20;
 /// A place of a kernel in words.
 type Describe = Box<dyn Fn(Site) -> String + Send + Sync>;
 
-/// One launch. Its blocks hold it, and accesses that are remembered do.
+/// One launch, as [`Checker::launch`](super::Checker::launch) makes it. Its blocks hold it.
 pub struct Watch {
-    kernel: String,
+    kernel: Arc<Kernel>,
+    shape: Shape,
     describe: Describe,
     found: Mutex<Found>,
+    /// Its number among the launches of the trace, while it runs.
+    pub(super) run: AtomicU32,
 }
 
 #[derive(Default)]
@@ -28,23 +34,24 @@ struct Found {
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Watch({})", self.kernel)
+        write!(f, "Watch({})", self.kernel())
     }
 }
 
 impl Watch {
-    /// Of a kernel, with a function that says in words where a place is.
-    pub fn new(kernel: &str, describe: impl Fn(Site) -> String + Send + Sync + 'static) -> Watch {
+    pub(super) fn new(kernel: Arc<Kernel>, shape: Shape, describe: Describe) -> Watch {
         Watch {
-            kernel: kernel.to_owned(),
-            describe: Box::new(describe),
+            kernel,
+            shape,
+            describe,
             found: Mutex::default(),
+            run: AtomicU32::new(u32::MAX),
         }
     }
 
     /// The kernel's name.
     pub fn kernel(&self) -> &str {
-        &self.kernel
+        &self.kernel.name
     }
 
     /// What was found up to now, in words, each with its check and place.
@@ -59,6 +66,23 @@ impl Watch {
 
     pub(crate) fn describe(&self, site: Site) -> String {
         (self.describe)(site)
+    }
+
+    /// A place by its number among the kernel's.
+    pub(crate) fn site(&self, number: u32) -> Site {
+        let site = self.kernel.sites.get(number as usize).copied();
+        site.unwrap_or(Site::NOWHERE)
+    }
+
+    /// The index of a thread by its number in its block.
+    pub(crate) fn thread(&self, number: u32) -> [u32; 3] {
+        let [x, y, _] = self.shape.block;
+        [number % x, number / x % y, number / (x * y)]
+    }
+
+    /// Its number among the launches of the trace.
+    pub(crate) fn run(&self) -> u32 {
+        self.run.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Tells of what was found at a place, or at two; `text` is asked for if it is new.

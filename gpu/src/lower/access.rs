@@ -12,6 +12,7 @@ use super::check;
 use super::function::{Emit, Lowered};
 use super::helper::Helper;
 use super::operand::{bits_of, clif, Place};
+use crate::check::How;
 use crate::module::{
     Access, Address, AtomicOp, Base, FloatMode, Instruction, MemoryOrder, Op, Site, Space, Type,
 };
@@ -27,7 +28,7 @@ impl Emit<'_, '_> {
         match &i.op {
             Op::Load { access, to } => {
                 let n = access.ty.bytes();
-                let at = self.checked(access, n * to.len() as u32, false, i.site)?;
+                let at = self.checked(access, access.how(n * to.len() as u32, false), i.site)?;
                 if i.op.observes() {
                     self.looks(at, n, i.site);
                 }
@@ -42,7 +43,7 @@ impl Emit<'_, '_> {
                 let n = access.ty.bytes();
                 let t = clif(access.ty);
                 let values: Vec<Value> = from.iter().map(|o| self.value(o, t)).collect();
-                let at = self.checked(access, n * from.len() as u32, true, i.site)?;
+                let at = self.checked(access, access.how(n * from.len() as u32, true), i.site)?;
                 for (k, v) in values.into_iter().enumerate() {
                     self.store(access, at, v, k as i32 * n as i32);
                 }
@@ -56,7 +57,8 @@ impl Emit<'_, '_> {
                 let t = clif(access.ty);
                 let int = bits_of(t);
                 let args: Vec<Value> = args.iter().map(|o| self.value(o, t)).collect();
-                let at = self.checked(access, access.ty.bytes(), true, i.site)?;
+                let at =
+                    self.checked(access, access.how(access.ty.bytes(), true).atomic(), i.site)?;
                 if i.op.observes() {
                     self.looks(at, access.ty.bytes(), i.site);
                 }
@@ -68,11 +70,13 @@ impl Emit<'_, '_> {
                 };
                 self.set(*to, v, access.ty.is_signed());
             }
-            Op::Fence {
-                order: MemoryOrder::AcqRel,
-            } if ORDERED => self.compiler_fence(),
-            Op::Fence { .. } => {
-                self.b.ins().fence();
+            Op::Fence { order, scope } => {
+                check::fenced(self, *scope)?;
+                if ORDERED && *order == MemoryOrder::AcqRel {
+                    self.compiler_fence();
+                } else {
+                    self.b.ins().fence();
+                }
             }
             Op::ConvertAddress { space, into, to, a } => {
                 let v = self.value(a, types::I64);
@@ -140,18 +144,17 @@ impl Emit<'_, '_> {
     }
 
     /// The host's address of an access, which was found to be allowed.
-    pub(super) fn checked(
-        &mut self,
-        a: &Access,
-        bytes: u32,
-        store: bool,
-        site: Site,
-    ) -> Lowered<Value> {
-        if let Some(v) = self.known(&a.at, bytes)? {
+    pub(super) fn checked(&mut self, a: &Access, how: How, site: Site) -> Lowered<Value> {
+        if let Some(v) = self.known(&a.at, how.bytes() as u32)? {
+            if let Base::Symbol(s) = a.at.base {
+                if let (Place::Shared(_), _) = self.place(s) {
+                    check::touched(self, v, how, site)?;
+                }
+            }
             return Ok(v);
         }
         let v = self.raw_address(&a.at);
-        self.permitted(a.space, v, bytes, store, site)
+        self.permitted_as(a.space, v, how, site)
     }
 
     /// An address in its own space, unchecked.
@@ -177,13 +180,26 @@ impl Emit<'_, '_> {
         store: bool,
         site: Site,
     ) -> Lowered<Value> {
-        let mark = if store { STORE } else { 0 };
+        self.permitted_as(space, v, How::new(bytes, store), site)
+    }
+
+    pub(super) fn permitted_as(
+        &mut self,
+        space: Space,
+        v: Value,
+        how: How,
+        site: Site,
+    ) -> Lowered<Value> {
+        let bytes = how.bytes() as u32;
+        let mark = if how.is_store() { STORE } else { 0 };
         match space {
             Space::Shared => {
                 let len = self.block_field(types::I64, offset_of!(BlockState, shared_bytes));
                 self.inside(v, len, bytes, bytes | mark | SHARED, site)?;
                 let base = self.block_field(types::I64, offset_of!(BlockState, shared));
-                Ok(self.b.ins().iadd(base, v))
+                let at = self.b.ins().iadd(base, v);
+                check::touched(self, at, how, site)?;
+                Ok(at)
             }
             Space::Local => {
                 let len = self.local_bytes();
@@ -193,6 +209,7 @@ impl Emit<'_, '_> {
             }
             _ => {
                 self.in_memory(v, bytes, bytes | mark, site)?;
+                check::touched(self, v, how, site)?;
                 Ok(v)
             }
         }

@@ -9,7 +9,10 @@ use cranelift_codegen::ir::{types, InstBuilder, MemFlags, Value};
 
 use super::function::{Emit, Lowered};
 use super::helper::Helper;
-use crate::module::{AsyncOp, Operand, PhaseOp, Place, Reg, Site, Space, Target};
+use crate::check::How;
+use crate::module::{
+    AsyncOp, MemoryOrder, Operand, PhaseOp, Place, Reg, Scope, Site, Space, Target,
+};
 use crate::schedule::{why, BlockState, Thread, Transfer};
 
 impl Emit<'_, '_> {
@@ -186,7 +189,13 @@ impl Emit<'_, '_> {
         live: &[Reg],
     ) -> Lowered<()> {
         let at = self.raw_address(&place.at);
-        let at = self.permitted(place.space, at, 8, true, site)?;
+        // Operations on the object order what is before and behind them for the block's threads; its first does not.
+        let how = How::new(8, true);
+        let how = match op {
+            PhaseOp::Init | PhaseOp::Invalidate => how,
+            _ => how.ordered(MemoryOrder::AcqRel, Scope::Block).atomic(),
+        };
+        let at = self.permitted_as(place.space, at, how, site)?;
         let arg = self.value(arg, types::I64);
         match op {
             PhaseOp::Init | PhaseOp::Invalidate => {

@@ -1,4 +1,5 @@
-//! What checked code does beside each access: it looks the address up in the map of what is allocated.
+//! What checked code does beside each access: it looks the address up in the map of what is allocated, and tells the
+//! trace.
 
 use std::mem::{offset_of, size_of};
 
@@ -7,7 +8,8 @@ use cranelift_codegen::ir::{types, InstBuilder, MemFlags, Type, Value};
 
 use super::function::{Emit, Lowered};
 use super::helper::Helper;
-use crate::module::Site;
+use crate::check::How;
+use crate::module::{Scope, Site};
 use crate::schedule::mark::{ALLOCATED, LOCAL, SHARED, SPACE};
 use crate::schedule::BlockState;
 
@@ -41,5 +43,25 @@ pub(super) fn allocated(
     let fault = e.fault;
     e.b.ins().brif(allowed, next, &[], fault, &[]);
     e.enter(next);
+    Ok(())
+}
+
+/// Tells the trace of an access that is allowed.
+pub(super) fn touched(e: &mut Emit<'_, '_>, at: Value, how: How, site: Site) -> Lowered<()> {
+    if e.facts.checks.traced() {
+        let how = e.int(types::I32, i64::from(how.pack()));
+        let (thread, site) = (e.thread, e.site(site));
+        e.call_helper(Helper::Touched, &[thread, at, how, site])?;
+    }
+    Ok(())
+}
+
+/// Tells the trace of a fence.
+pub(super) fn fenced(e: &mut Emit<'_, '_>, scope: Scope) -> Lowered<()> {
+    if e.facts.checks.races {
+        let wide = e.int(types::I32, i64::from(scope != Scope::Block));
+        let thread = e.thread;
+        e.call_helper(Helper::Fenced, &[thread, wide])?;
+    }
     Ok(())
 }

@@ -121,7 +121,11 @@ impl Emit<'_, '_> {
                 let n = access.ty.bytes();
                 let t = clif(access.ty);
                 let values: Vec<Value> = args.iter().map(|o| self.value(o, t)).collect();
-                let at = self.checked(access, n * args.len() as u32, true, i.site)?;
+                let at = self.checked(
+                    access,
+                    access.how(n * args.len() as u32, true).atomic(),
+                    i.site,
+                )?;
                 let mut old = Vec::new();
                 for (k, v) in values.into_iter().enumerate() {
                     let at = self.b.ins().iadd_imm(at, k as i64 * i64::from(n));

@@ -46,12 +46,14 @@ pub(super) enum Helper {
     BarrierArrive,
     ClusterArrive,
     CheckAllocated,
+    Touched,
+    Fenced,
     /// A [`crate::module::PureOp`].
     Pure,
 }
 
 /// Addresses in the order of [`Helper`].
-pub(crate) fn helpers() -> [usize; 32] {
+pub(crate) fn helpers() -> [usize; 34] {
     [
         schedule::check as *const () as usize,
         schedule::refused as *const () as usize,
@@ -84,6 +86,8 @@ pub(crate) fn helpers() -> [usize; 32] {
         schedule::barrier_arrive as *const () as usize,
         schedule::cluster_arrive as *const () as usize,
         schedule::check_allocated as *const () as usize,
+        schedule::touched as *const () as usize,
+        schedule::fenced as *const () as usize,
         number::pure as *const () as usize,
     ]
 }
@@ -120,7 +124,11 @@ impl Helper {
             | Helper::Cos
             | Helper::Tanh => Some(types::F32),
             Helper::AddF64 => Some(types::F64),
-            Helper::Refused | Helper::BarrierArrive | Helper::ClusterArrive => None,
+            Helper::Touched
+            | Helper::Fenced
+            | Helper::Refused
+            | Helper::BarrierArrive
+            | Helper::ClusterArrive => None,
         }
     }
 }

@@ -5,6 +5,7 @@ use super::extended::ExtendedOp;
 use super::matrix::MatrixOp;
 use super::types::{Space, Type};
 use super::Variable;
+use crate::check::How;
 
 /// A register of a function: an index into `Function::registers`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -277,6 +278,26 @@ pub(crate) enum MemoryOrder {
     SeqCst,
 }
 
+/// Which threads an ordered access or a fence is for (§8.5). A cluster is one block. For checks: compiled code orders
+/// for the whole system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Scope {
+    Block,
+    Gpu,
+    System,
+}
+
+impl Scope {
+    pub(crate) fn named(name: &str) -> Option<Scope> {
+        Some(match name {
+            "cta" | "cluster" => Scope::Block,
+            "gpu" | "gl" => Scope::Gpu,
+            "sys" => Scope::System,
+            _ => return None,
+        })
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AtomicOp {
     Add,
@@ -355,8 +376,16 @@ pub(crate) enum WarpOp {
 pub(crate) struct Access {
     pub(crate) space: Space,
     pub(crate) order: MemoryOrder,
+    pub(crate) scope: Scope,
     pub(crate) ty: Type,
     pub(crate) at: Address,
+}
+
+impl Access {
+    /// What it does, for checks.
+    pub(crate) fn how(&self, bytes: u32, store: bool) -> How {
+        How::new(bytes, store).ordered(self.order, self.scope)
+    }
 }
 
 /// An instruction without its guard.
@@ -508,6 +537,7 @@ pub(crate) enum Op {
     },
     Fence {
         order: MemoryOrder,
+        scope: Scope,
     },
     /// `true`: from generic to the space.
     ConvertAddress {

@@ -3,7 +3,7 @@
 use super::form::Form;
 use super::operand::Arg;
 use super::Refusal;
-use crate::module::{Access, AtomicOp, ExtendedOp, MemoryOrder, Op, Operand, Space, Type};
+use crate::module::{Access, AtomicOp, ExtendedOp, MemoryOrder, Op, Operand, Scope, Space, Type};
 
 /// Decodes an instruction of this group; `None` if it is of another.
 pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>, Refusal> {
@@ -21,7 +21,7 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
             // The third operand is a cache policy, a hint.
             arity(2, 3)?;
             let load = form.base != "st";
-            let order = order(form);
+            let (scope, order) = (scope(form), order(form));
             hints(form);
             let lanes = form.take(|p| match p {
                 "v2" => Some(2),
@@ -36,6 +36,7 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
             let access = Access {
                 space,
                 order,
+                scope,
                 ty,
                 at,
             };
@@ -70,7 +71,8 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
         }
         "atom" | "red" => {
             let returns = form.base == "atom";
-            let order = match order(form) {
+            let (scope, order) = (scope(form), order(form));
+            let order = match order {
                 MemoryOrder::Weak => MemoryOrder::Relaxed,
                 other => other,
             };
@@ -111,6 +113,7 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
                 access: Access {
                     space,
                     order,
+                    scope,
                     ty,
                     at,
                 },
@@ -126,6 +129,7 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
                 "acq_rel" | "acquire" | "release" => Some(MemoryOrder::AcqRel),
                 _ => None,
             });
+            let scope = scope(form);
             form.drop_all(|p| is_scope(p) || (membar && p == "gl"));
             // Accesses of all proxies are the same here (§8.1). Descriptors of tensors are not there.
             let proxy = form.flag("proxy");
@@ -138,6 +142,7 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
             // `membar` is `fence.sc`, and `fence` is so by default (§9.7.13.4).
             Op::Fence {
                 order: order.unwrap_or(MemoryOrder::SeqCst),
+                scope,
             }
         }
         "cvta" => {
@@ -225,6 +230,8 @@ fn vector(
         access: Access {
             space,
             order,
+            // Its own is not looked at: the widest is allowed.
+            scope: Scope::System,
             ty,
             at,
         },
@@ -244,7 +251,7 @@ fn multimem(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Op, Refusal> {
         let n = args.len();
         return Err((line, format!("2 operands are expected, not {n}")));
     }
-    let order = order(form);
+    let (scope, order) = (scope(form), order(form));
     let keeps = form.flag("noftz");
     let space = space(form);
     let op = form.take(AtomicOp::named);
@@ -275,6 +282,7 @@ fn multimem(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Op, Refusal> {
     let access = Access {
         space,
         order,
+        scope,
         ty,
         at,
     };
@@ -313,7 +321,15 @@ pub(super) fn is_scope(part: &str) -> bool {
     matches!(part, "cta" | "cluster" | "gpu" | "sys")
 }
 
-/// Order and scope. Every scope is the widest here, which is allowed.
+/// The scope, before the order is taken. Without one it is the GPU's, and the system's of `.volatile` and `.mmio` (§8.5).
+fn scope(form: &mut Form<'_>) -> Scope {
+    let named = form.take(Scope::named);
+    let system = form.has("volatile") || form.has("mmio") || form.base == "membar";
+    let otherwise = if system { Scope::System } else { Scope::Gpu };
+    named.unwrap_or(otherwise)
+}
+
+/// The order.
 fn order(form: &mut Form<'_>) -> MemoryOrder {
     let order = form.take(|p| {
         Some(match p {

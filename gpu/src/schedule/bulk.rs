@@ -4,7 +4,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::context::Thread;
-use super::helpers::{check, refused};
+use super::helpers::{check, refused, touched};
+use crate::check::How;
 use crate::module::{AtomicOp, FloatMode, Type};
 use crate::number::{float, FloatOp, Task};
 
@@ -110,6 +111,21 @@ unsafe fn refused_unit(
     (0..bytes / UNIT).any(|i| unsafe { check(t, at.wrapping_add(i * UNIT), mark, site) == 0 })
 }
 
+/// Tells the trace of a range that was found to be allowed.
+///
+/// # Safety
+/// `t` is the running thread.
+unsafe fn touched_range(t: *mut Thread, at: u64, bytes: u64, store: bool, site: u32) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if (*(*t).block).trace.is_null() {
+            return;
+        }
+        let how = How::new(UNIT as u32, store).pack();
+        (0..bytes / UNIT).for_each(|i| touched(t, at + i * UNIT, how, site));
+    }
+}
+
 /// Executes a packed [`Transfer`]: 0, or 1 after a fault that is noted in the thread.
 ///
 /// # Safety
@@ -139,6 +155,8 @@ pub(crate) unsafe extern "C" fn bulk(
         {
             return 1;
         }
+        touched_range(t, from, n, false, site);
+        touched_range(t, to, n, true, site);
         match transfer.reduce {
             None => std::ptr::copy(from as *const u8, to as *mut u8, n as usize),
             Some((op, ty)) => reduce(op, ty, to, from, n),

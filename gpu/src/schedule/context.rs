@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::AtomicU32;
 
 use super::print::Output;
+use crate::check::{BlockTrace, Trace};
 use crate::memory::{Clock, Memory};
 
 /// Why a thread has returned.
@@ -54,6 +55,8 @@ pub(crate) struct Thread {
     pub(crate) helpers: *const usize,
     pub(crate) tid: [u32; 3],
     pub(crate) lane: u32,
+    /// Its number in the block.
+    pub(crate) number: u32,
     /// Number of the resume point; 0 is the start.
     pub(crate) state: u32,
     pub(crate) why: u32,
@@ -109,6 +112,8 @@ pub(crate) struct BlockState {
     /// Of checked code: bytes that say how many of 8 bytes of GPU memory, of shared and of local memory belong to an
     /// allocation or a variable.
     pub(crate) maps: [*const u8; 3],
+    /// Of code whose accesses are traced: the past of the block.
+    pub(crate) trace: *mut BlockTrace,
     pub(crate) allowed: Allowed,
 }
 
@@ -170,4 +175,6 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) output: &'a dyn Output,
     /// Not 0: threads end at their next back edge.
     pub(crate) stop: &'a AtomicU32,
+    /// Of code whose accesses are traced: the past of GPU memory.
+    pub(crate) trace: *mut Trace,
 }

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::context::{mark, why, Surroundings, Thread, BUDGET};
 use super::print;
-use crate::check::marked;
+use crate::check::{marked, How};
+use crate::module::Scope;
 use crate::number::float;
 
 /// # Safety
@@ -77,6 +78,44 @@ pub(crate) unsafe extern "C" fn check_allocated(
         }
         refused(t, base + at, bytes, site);
         0
+    }
+}
+
+/// In traced code, an access that is allowed, at an address of the host. Accesses of local memory and parameters are not
+/// those of others.
+///
+/// # Safety
+/// `t` is the running thread, inside a step.
+pub(crate) unsafe extern "C" fn touched(t: *mut Thread, at: u64, how: u32, site: u32) {
+    // SAFETY: the caller's contract; a step of traced code sets both pointers and holds the trace.
+    unsafe {
+        let block = &*(*t).block;
+        let inside = |base: u64, len: u32| at.wrapping_sub(base) < u64::from(len);
+        if inside((*t).local as u64, block.local_bytes)
+            || inside(block.parameters as u64, block.parameter_bytes)
+        {
+            return;
+        }
+        let trace = surroundings(t).trace;
+        if !trace.is_null() {
+            let how = How::unpack(how);
+            (*trace).access(&mut *block.trace, (*t).number, at, how, site);
+        }
+    }
+}
+
+/// In traced code, a fence: for the block, or not 0 for all.
+///
+/// # Safety
+/// As `touched`.
+pub(crate) unsafe extern "C" fn fenced(t: *mut Thread, wide: u32) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let block = &*(*t).block;
+        if !block.trace.is_null() {
+            let scope = if wide == 0 { Scope::Block } else { Scope::Gpu };
+            (*block.trace).fence((*t).number, scope);
+        }
     }
 }
 

@@ -15,7 +15,7 @@ mod waits;
 mod warp;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 pub(crate) use bulk::{bulk, Transfer};
 pub(crate) use context::{mark, why, BlockState, Surroundings, Thread, ALIGNED, BUDGET};
@@ -26,7 +26,7 @@ pub(crate) use waits::SITE_BITS;
 pub use waits::{Wait, WaitFor};
 pub(crate) use warp::code;
 
-use crate::check::{self, Watch};
+use crate::check::{self, BlockTrace, Watch};
 use crate::lower::{self, Kernel};
 use crate::memory::{Clock, Memory};
 use crate::module::Site;
@@ -144,6 +144,10 @@ pub struct Block {
     _helpers: Box<[usize]>,
     live: u32,
     watch: Option<Arc<Watch>>,
+    /// Of a kernel whose accesses are traced; on the heap, because the code has a pointer.
+    trace: Option<Box<BlockTrace>>,
+    /// The trace does not know yet that the block has begun.
+    fresh: bool,
     output: Arc<dyn Output>,
 }
 
@@ -253,6 +257,7 @@ impl Block {
             cluster: Default::default(),
             surroundings: std::ptr::null(),
             maps: [std::ptr::null(), maps[0].as_ptr(), maps[1].as_ptr()],
+            trace: std::ptr::null_mut(),
             allowed: Default::default(),
         });
         let [x, y, _] = shape.block;
@@ -272,6 +277,7 @@ impl Block {
                 helpers: helpers.as_ptr(),
                 tid: [u % x, u / x % y, u / (x * y)],
                 lane: u % 32,
+                number: u,
                 state: 0,
                 why: why::DONE,
                 budget: 0,
@@ -305,6 +311,8 @@ impl Block {
             _helpers: helpers,
             live: 0,
             watch: None,
+            trace: None,
+            fresh: false,
             output: Arc::new(print::StandardOutput),
         }
     }
@@ -316,6 +324,10 @@ impl Block {
 
     /// Where what checks find goes; of checked kernels.
     pub fn watch(&mut self, watch: Arc<Watch>) {
+        if self.kernel.checks.traced() {
+            let trace = self.trace.get_or_insert_default();
+            self.state.trace = &raw mut **trace;
+        }
         self.watch = Some(watch);
     }
 
@@ -327,6 +339,7 @@ impl Block {
     /// Begins the block of this index.
     pub fn begin(&mut self, index: [u32; 3]) {
         self.state.ctaid = index;
+        self.fresh = true;
         self.state.shared = self.shared.as_mut_ptr().cast();
         let (words, _) = frame_words(&self.kernel);
         let begin = u64::from(self.kernel.stack_begin);
@@ -359,14 +372,17 @@ impl Block {
         order: &mut Order,
     ) -> Step {
         let output = self.output.clone();
+        let mut traced = self.traced(memory);
+        let trace = traced.as_deref_mut();
         let surroundings = Surroundings {
+            trace: trace.map_or(std::ptr::null_mut(), |t| &raw mut *t),
             memory,
             clock,
             output: &*output,
             stop,
         };
         self.state.surroundings = (&raw const surroundings).cast();
-        if self.kernel.checks.any() {
+        if self.kernel.checks.memory {
             let checker = memory.checker().expect("checked code has a checker");
             self.state.maps[0] = checker.map();
         }
@@ -380,6 +396,25 @@ impl Block {
             self.live = 0;
             Step::Failed(fault)
         })
+    }
+
+    /// The past of GPU memory, held for a step, in which the block has begun.
+    fn traced<'m>(&mut self, memory: &'m dyn Memory) -> Option<MutexGuard<'m, check::Trace>> {
+        let (block, watch) = (self.trace.as_mut()?, self.watch.as_ref()?);
+        let mut trace = memory.checker()?.trace();
+        if std::mem::take(&mut self.fresh) {
+            let shared = (self.state.shared as u64, self.state.shared_bytes);
+            let threads = self.threads.len();
+            trace.begin_block(block, watch.run(), self.state.ctaid, threads, shared);
+        }
+        Some(trace)
+    }
+
+    /// Lets the trace know which threads meet.
+    fn meet(&mut self, here: &[usize], all: bool) {
+        if let Some(trace) = &mut self.trace {
+            trace.meet(here, &self.state.live, all);
+        }
     }
 
     fn round(&mut self, order: &mut Order) -> Result<Step, Box<Fault>> {
@@ -437,10 +472,15 @@ impl Block {
             }
             let live = self.state.live[w];
             let checked = self.synccheck().is_some();
-            let mut found = Vec::new();
+            let traced = self.trace.is_some();
+            let (mut found, mut met) = (Vec::new(), Vec::new());
             let mut completes = |warp: &[Thread], mask: u32, kind: u32| {
                 if checked {
                     found.extend(warp::silent(warp, mask, kind));
+                }
+                // Other operations order no memory (§9.7.13).
+                if traced && kind == warp::SYNC {
+                    met.push(mask);
                 }
             };
             let lanes = &mut self.threads[range.clone()];
@@ -449,6 +489,11 @@ impl Block {
                 for (lane, from) in found {
                     place.silent(&self.threads[range.start + lane], from);
                 }
+            }
+            for mask in met {
+                let lanes = (0..32).filter(|i| mask >> i & 1 == 1);
+                let here: Vec<usize> = lanes.map(|i| range.start + i).collect();
+                self.meet(&here, false);
             }
             if !settled {
                 return Ok(moved);
@@ -488,11 +533,19 @@ impl Block {
             if come < want {
                 continue;
             }
-            arrived.store(0, Ordering::Relaxed);
+            self.state.arrived[id as usize][0].store(0, Ordering::Relaxed);
             if let Some(place) = self.synccheck() {
                 let here = |t: &(usize, &Thread)| t.1.why == why::BARRIER && t.1.b & 15 == id;
                 let ended = self.threads.len() as u32 - self.live;
                 place.barrier(self.threads.iter().enumerate().filter(here), ended);
+            }
+            if self.trace.is_some() {
+                let here = |(_, t): &(usize, &Thread)| t.why == why::BARRIER && t.b & 15 == id;
+                let here = self.threads.iter().enumerate().filter(here);
+                let here: Vec<usize> = here.map(|(i, _)| i).collect();
+                // Whether those that arrived without waiting are the others is not known: it is supposed.
+                let all = here.len() as u32 == self.live || come > waiting[id as usize];
+                self.meet(&here, all);
             }
             let held = self.threads.iter_mut().filter(here);
             let ones = held.filter(|t| t.value != 0).count() as u32;
@@ -519,6 +572,12 @@ impl Block {
             number.fetch_add(1, Ordering::Relaxed);
         }
         let number = number.load(Ordering::Relaxed);
+        if self.trace.is_some() {
+            let over = |(_, t): &(usize, &Thread)| t.why == why::CLUSTER && t.cluster != number;
+            let here = self.threads.iter().enumerate().filter(over);
+            let here: Vec<usize> = here.map(|(i, _)| i).collect();
+            self.meet(&here, true);
+        }
         let over = |t: &&mut Thread| t.why == why::CLUSTER && t.cluster != number;
         let mut opened = false;
         for t in self.threads.iter_mut().filter(over) {

@@ -4,10 +4,13 @@ use super::context::{why, Thread};
 use super::matrix;
 use crate::module::{ShuffleOp, WarpOp};
 
+/// `bar.warp.sync`.
+pub(super) const SYNC: u32 = 0;
+
 /// Numbers of warp operations in `Thread::kind`.
 pub(crate) fn code(op: WarpOp) -> u32 {
     match op {
-        WarpOp::Sync => 0,
+        WarpOp::Sync => SYNC,
         WarpOp::Ballot => 1,
         WarpOp::Any => 2,
         WarpOp::All => 3,

@@ -1,0 +1,246 @@
+//! Vector clocks: what of other threads' past happened before a thread's present (§8.7, base causality order).
+//!
+//! A thread stamps its accesses with its clock, which it advances where it lets others see its past. What it knows is kept
+//! by groups, because most threads of a block know the same: whole blocks and warps, up to a stamp, and single threads.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A thread of a launch: the block's number among those of all launches, and its number in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct Actor(u32);
+
+/// Bits of an actor for the thread.
+const THREAD_BITS: u32 = 10;
+
+/// Most blocks between two moments at which no kernel runs.
+pub(crate) const MOST_BLOCKS: u32 = 1 << (32 - THREAD_BITS);
+
+impl Actor {
+    /// Block 0 has no threads: its actors are those below.
+    pub(crate) const NONE: Actor = Actor(0);
+    pub(crate) const HOST: Actor = Actor(1);
+
+    pub(crate) fn new(block: u32, thread: u32) -> Actor {
+        Actor(block << THREAD_BITS | thread)
+    }
+
+    pub(crate) fn block(self) -> u32 {
+        self.0 >> THREAD_BITS
+    }
+
+    pub(crate) fn thread(self) -> u32 {
+        self.0 & ((1 << THREAD_BITS) - 1)
+    }
+
+    pub(crate) fn warp(self) -> u32 {
+        self.0 >> 5
+    }
+
+    /// A thread of a kernel.
+    pub(crate) fn is_thread(self) -> bool {
+        self.block() > 0
+    }
+}
+
+/// Whose past is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Group {
+    Thread(Actor),
+    Warp(u32),
+    Block(u32),
+}
+
+/// Stamps up to which the past of groups is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Known(BTreeMap<Group, u32>);
+
+impl Known {
+    fn raise(&mut self, group: Group, stamp: u32) {
+        let known = self.0.entry(group).or_insert(0);
+        *known = stamp.max(*known);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn covers(&self, actor: Actor, stamp: u32) -> bool {
+        let groups = [
+            Group::Thread(actor),
+            Group::Warp(actor.warp()),
+            Group::Block(actor.block()),
+        ];
+        groups
+            .iter()
+            .any(|g| self.0.get(g).is_some_and(|s| *s >= stamp))
+    }
+
+    fn join(&mut self, other: &Known) {
+        for (group, stamp) in &other.0 {
+            self.raise(*group, *stamp);
+        }
+    }
+}
+
+/// Joins shared knowledge, copying it only if it grows.
+pub(crate) fn join(own: &mut Arc<Known>, other: &Arc<Known>) {
+    if Arc::ptr_eq(own, other) || other.0.is_empty() {
+        return;
+    }
+    if own.0.is_empty() {
+        *own = other.clone();
+        return;
+    }
+    let news = |(g, s): (&Group, &u32)| own.0.get(g).is_none_or(|known| known < s);
+    if other.0.iter().any(news) {
+        Arc::make_mut(own).join(other);
+    }
+}
+
+/// What a thread knows, and its clock.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Clock {
+    /// The stamp of its next accesses; from 1.
+    pub(crate) now: u32,
+    /// All of its block's threads up to this stamp, and all of its warp's.
+    pub(crate) block: u32,
+    pub(crate) warp: u32,
+    pub(crate) others: Arc<Known>,
+    /// What a fence has let others see, by the fence's scope: seen with later strong stores.
+    pub(crate) fenced: [Option<Arc<Known>>; 2],
+    /// What strong loads have read of others, by whether the whole GPU's scope was needed: known after a fence.
+    pub(crate) read: [Arc<Known>; 2],
+}
+
+impl Clock {
+    pub(crate) fn knows(&self, own: Actor, actor: Actor, stamp: u32) -> bool {
+        if actor == own {
+            return true;
+        }
+        let of_block = actor.block() == own.block() && own.is_thread();
+        of_block && (stamp <= self.block || stamp <= self.warp && actor.warp() == own.warp())
+            || self.others.covers(actor, stamp)
+    }
+
+    /// Its past and what it knows.
+    pub(crate) fn peek(&self, own: Actor) -> Arc<Known> {
+        let mut known = (*self.others).clone();
+        known.raise(Group::Thread(own), self.now);
+        if own.is_thread() {
+            known.raise(Group::Warp(own.warp()), self.warp);
+            known.raise(Group::Block(own.block()), self.block);
+        }
+        Arc::new(known)
+    }
+
+    /// The same for others; what it does from now on is not in it.
+    pub(crate) fn release(&mut self, own: Actor) -> Arc<Known> {
+        let known = self.peek(own);
+        self.now += 1;
+        known
+    }
+
+    pub(crate) fn acquire(&mut self, known: &Arc<Known>) {
+        join(&mut self.others, known);
+    }
+}
+
+/// Lets threads of a block know each other's past: those of a barrier or of a warp operation. `clocks` are all of the
+/// block's; `whole` says of which warps no thread that has not ended is missing, if it is not the block.
+pub(crate) fn meet(
+    clocks: &mut [Clock],
+    block: u32,
+    here: &[usize],
+    whole: impl Fn(usize) -> bool,
+    all: bool,
+) {
+    let Some(first) = here.first() else { return };
+    let mut others = clocks[*first].others.clone();
+    let (mut now, mut known) = (0, 0);
+    for i in here {
+        let c = &clocks[*i];
+        now = now.max(c.now);
+        known = known.max(c.block);
+        join(&mut others, &c.others);
+    }
+    if all {
+        // Threads that have ended are counted in.
+        now = clocks.iter().map(|c| c.now).max().unwrap_or(now);
+        known = now;
+    } else {
+        let one_warp = here.iter().all(|i| i / 32 == first / 32);
+        if !(one_warp && whole(first / 32)) {
+            let mut more = (*others).clone();
+            for i in here {
+                let actor = Actor::new(block, *i as u32);
+                if whole(i / 32) {
+                    more.raise(Group::Warp(actor.warp()), now);
+                } else {
+                    more.raise(Group::Thread(actor), clocks[*i].now);
+                    // What it knows of its warp is its own.
+                    more.raise(Group::Warp(actor.warp()), clocks[*i].warp);
+                }
+            }
+            others = Arc::new(more);
+        }
+    }
+    for i in here {
+        let c = &mut clocks[*i];
+        c.block = c.block.max(known);
+        if !all && whole(i / 32) {
+            c.warp = c.warp.max(now);
+        }
+        c.others = others.clone();
+        c.now = now + 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clocks(n: usize) -> Vec<Clock> {
+        let one = Clock {
+            now: 1,
+            ..Clock::default()
+        };
+        vec![one; n]
+    }
+
+    #[test]
+    fn a_barrier_of_all_lets_all_know_and_a_warps_only_its_lanes() {
+        let mut c = clocks(64);
+        let warp: Vec<usize> = (0..32).collect();
+        meet(&mut c, 5, &warp, |w| w == 0, false);
+        let actor = |i| Actor::new(5, i);
+        assert!(c[3].knows(actor(3), actor(31), 1));
+        assert!(!c[3].knows(actor(3), actor(31), 2) && !c[3].knows(actor(3), actor(32), 1));
+        assert!(!c[40].knows(actor(40), actor(3), 1));
+        let all: Vec<usize> = (0..64).collect();
+        meet(&mut c, 5, &all, |_| true, true);
+        assert!(c[40].knows(actor(40), actor(3), 2) && !c[40].knows(actor(40), actor(3), 3));
+        assert_eq!(c[40].now, 3);
+    }
+
+    #[test]
+    fn some_lanes_know_each_other_alone() {
+        let mut c = clocks(32);
+        meet(&mut c, 5, &[1, 2], |_| false, false);
+        let actor = |i| Actor::new(5, i);
+        assert!(c[1].knows(actor(1), actor(2), 1) && !c[1].knows(actor(1), actor(3), 1));
+        // What lane 2 knows goes on to lane 3, and no more than that.
+        meet(&mut c, 5, &[2, 3], |_| false, false);
+        assert!(c[3].knows(actor(3), actor(1), 1) && !c[3].knows(actor(3), actor(1), 2));
+    }
+
+    #[test]
+    fn what_is_released_is_known_and_later_deeds_are_not() {
+        let mut c = clocks(2);
+        let [a, b] = [Actor::new(1, 0), Actor::new(2, 0)];
+        let known = c[0].release(a);
+        assert!(!c[1].knows(b, a, 1));
+        c[1].acquire(&known);
+        assert!(c[1].knows(b, a, 1) && !c[1].knows(b, a, 2));
+    }
+}

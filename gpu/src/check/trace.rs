@@ -1,0 +1,510 @@
+//! `racecheck` and `initcheck`: each access, fence and barrier of checked code, in the order in which they are executed.
+//!
+//! Two accesses of the same bytes race if one is a write, neither happened before the other, and they are not both strong
+//! with scopes that include each other (§8.6, §8.9). Steps of checked blocks are executed one after the other, and the lock
+//! of the trace is held in each.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::access::How;
+use super::clock::{join, meet, Actor, Clock, Known, MOST_BLOCKS};
+use super::shadow::{Access, Cell, Mark, Pages, Parts, WORD};
+use super::watch::{thread, Watch};
+use super::written::Written;
+use super::Checks;
+use crate::module::Scope;
+
+const RACE: &str = "racecheck";
+const INIT: &str = "initcheck";
+
+/// What a release has left at a word.
+#[derive(Debug, Default)]
+struct Left {
+    /// For its block, and for all.
+    known: [Arc<Known>; 2],
+    /// Block of the last release.
+    block: u32,
+}
+
+/// A launch that was begun since no kernel ran.
+#[derive(Debug)]
+struct Run {
+    watch: Arc<Watch>,
+    began: u64,
+    ended: Option<u64>,
+    /// What all its threads know from the begin.
+    known: Arc<Known>,
+}
+
+/// The past of one GPU's memory.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    checks: Checks,
+    base: u64,
+    bytes: u64,
+    written: Written,
+    pages: Pages,
+    parts: Parts,
+    left: HashMap<u64, Left>,
+    runs: Vec<Run>,
+    /// Launch and index of each block; block 0 is none.
+    blocks: Vec<(u32, [u32; 3])>,
+    running: u32,
+    /// Begins and ends of launches are numbered.
+    time: u64,
+    host: Clock,
+}
+
+/// The past of a block: its threads, and its shared memory.
+#[derive(Debug, Default)]
+pub(crate) struct BlockTrace {
+    pub(crate) number: u32,
+    clocks: Vec<Clock>,
+    cells: Vec<Cell>,
+    parts: Parts,
+    written: Written,
+    left: HashMap<u64, Left>,
+    /// The host's address of shared memory, and its bytes.
+    shared: (u64, u64),
+}
+
+/// Where an access goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    Shared,
+    Global,
+    /// Of the host.
+    Exposed,
+}
+
+impl Trace {
+    pub(super) fn new(checks: Checks, base: u64, bytes: u64) -> Trace {
+        Trace {
+            checks,
+            base,
+            bytes,
+            written: Written::new(if checks.initialised { bytes } else { 0 }),
+            pages: Pages::new(base, if checks.races { bytes } else { 0 }),
+            parts: Parts::default(),
+            left: HashMap::new(),
+            runs: Vec::new(),
+            blocks: vec![(u32::MAX, [0; 3])],
+            running: 0,
+            time: 0,
+            host: Clock {
+                now: 1,
+                ..Clock::default()
+            },
+        }
+    }
+
+    /// Memory is allocated anew: nobody has written it.
+    pub(super) fn allocated(&mut self, address: u64, bytes: u64) {
+        if self.checks.initialised {
+            self.written.set(address - self.base, bytes, false);
+        }
+    }
+
+    /// A launch begins; what has happened up to now happened before it, but for launches that run.
+    pub(super) fn begin(&mut self, watch: &Arc<Watch>) -> u32 {
+        if self.running == 0 {
+            self.pages.forget();
+            self.parts.clear();
+            self.left.clear();
+            self.runs.clear();
+            self.blocks.truncate(1);
+        }
+        self.running += 1;
+        self.time += 1;
+        let known = self.host.release(Actor::HOST);
+        self.runs.push(Run {
+            watch: watch.clone(),
+            began: self.time,
+            ended: None,
+            known,
+        });
+        self.runs.len() as u32 - 1
+    }
+
+    pub(super) fn end(&mut self, run: u32) {
+        self.time += 1;
+        self.running -= 1;
+        self.runs[run as usize].ended = Some(self.time);
+    }
+
+    /// A block of a launch begins, with shared memory at this address of the host.
+    pub(crate) fn begin_block(
+        &mut self,
+        block: &mut BlockTrace,
+        run: u32,
+        index: [u32; 3],
+        threads: usize,
+        shared: (u64, u64),
+    ) {
+        // Too many blocks share the last number, so that they count as ordered, which hides races and makes none up.
+        if self.blocks.len() < MOST_BLOCKS as usize {
+            self.blocks.push((run, index));
+        }
+        block.number = self.blocks.len() as u32 - 1;
+        let clock = Clock {
+            now: 1,
+            others: self.runs[run as usize].known.clone(),
+            ..Clock::default()
+        };
+        block.clocks.clear();
+        block.clocks.resize(threads, clock);
+        block.left.clear();
+        block.parts.clear();
+        block.shared = shared;
+        if self.checks.races {
+            let words = shared.1.div_ceil(WORD) as usize;
+            block.cells.clear();
+            block.cells.resize(words, Cell::default());
+        }
+        if self.checks.initialised {
+            block.written = Written::new(shared.1);
+        }
+    }
+
+    /// An access by a thread of a block.
+    pub(crate) fn access(
+        &mut self,
+        block: &mut BlockTrace,
+        number: u32,
+        at: u64,
+        how: How,
+        site: u32,
+    ) {
+        let offset = at.wrapping_sub(block.shared.0);
+        let memory = match () {
+            () if offset < block.shared.1 => Memory::Shared,
+            () if at.wrapping_sub(self.base) < self.bytes => Memory::Global,
+            () => Memory::Exposed,
+        };
+        let own = Actor::new(block.number, number);
+        if self.checks.initialised && memory != Memory::Exposed {
+            let (written, first) = match memory {
+                Memory::Shared => (&mut block.written, offset),
+                _ => (&mut self.written, at - self.base),
+            };
+            let reads = !how.is_store() || how.is_atomic();
+            // What was read counts as written then: it is said once, and not of what is made of it.
+            let missing = written.write(first, how.bytes());
+            if reads && missing > 0 {
+                self.unwritten(own, site, (memory, first), how, missing);
+            }
+        }
+        if !self.checks.races {
+            return;
+        }
+        let clock = &mut block.clocks[number as usize];
+        if memory != Memory::Shared {
+            self.global(own, clock, (memory, at), how, site);
+            return settle(clock, own, how);
+        }
+        let mut raced = None;
+        let strong = how.is_strong();
+        let mark = Mark::new(own, clock.now, site, how);
+        let access = Access {
+            mark,
+            clock,
+            // Every scope has the block.
+            excused: &|m: Mark| strong && m.how().is_strong(),
+        };
+        for (word, part) in words(offset, how.bytes()) {
+            let cell = &mut block.cells[word as usize];
+            raced = block.parts.touch(cell, part, &access).or(raced);
+        }
+        if strong || how.is_store() {
+            for (word, _) in words(offset, how.bytes()) {
+                let cell = &mut block.cells[word as usize];
+                synchronise(clock, own, cell, &mut block.left, word, how);
+            }
+            settle(clock, own, how);
+        }
+        if let Some(with) = raced {
+            self.raced(mark, with, (memory, offset));
+        }
+    }
+
+    /// An access of global memory by anybody.
+    fn global(
+        &mut self,
+        own: Actor,
+        clock: &mut Clock,
+        (memory, at): (Memory, u64),
+        how: How,
+        site: u32,
+    ) {
+        let mut raced = None;
+        let mark = Mark::new(own, clock.now, site, how);
+        let (runs, blocks) = (&self.runs, &self.blocks);
+        let access = Access {
+            mark,
+            clock,
+            excused: &|m: Mark| excused(runs, blocks, mark, m),
+        };
+        for (word, part) in words(at, how.bytes()) {
+            let cell = self.pages.cell(word * WORD);
+            raced = self.parts.touch(cell, part, &access).or(raced);
+        }
+        if how.is_strong() || how.is_store() {
+            for (word, _) in words(at, how.bytes()) {
+                let cell = self.pages.cell(word * WORD);
+                synchronise(clock, own, cell, &mut self.left, word, how);
+            }
+        }
+        if let Some(with) = raced {
+            self.raced(mark, with, (memory, at));
+        }
+    }
+
+    /// Many bytes that the host reads or writes at once, or a word of it.
+    pub(super) fn host(&mut self, at: u64, bytes: u64, how: How) {
+        if self.checks.initialised && how.is_store() {
+            self.written.set(at - self.base, bytes, true);
+        }
+        // Without a kernel that runs, everything is ordered.
+        if !self.checks.races || self.running == 0 {
+            return;
+        }
+        let mut clock = std::mem::take(&mut self.host);
+        let mut first = at;
+        while first < at + bytes {
+            let n = (WORD - first % WORD).min(at + bytes - first);
+            let one = how.of_bytes(n as u32);
+            self.global(Actor::HOST, &mut clock, (Memory::Global, first), one, 0);
+            first += n;
+        }
+        settle(&mut clock, Actor::HOST, how);
+        self.host = clock;
+    }
+
+    fn unwritten(&self, own: Actor, site: u32, at: (Memory, u64), how: How, missing: u32) {
+        let Some((run, index)) = self.run_of(own) else {
+            return;
+        };
+        let site = run.watch.site(site);
+        run.watch.found(INIT, (site, None), || {
+            format!(
+                "{}, {}: {} of {} bytes at {}, {missing} of which nobody has written",
+                thread(index, run.watch.thread(own.thread())),
+                run.watch.describe(site),
+                how.describe(),
+                how.bytes(),
+                place(
+                    at.0,
+                    at.1 + if at.0 == Memory::Global { self.base } else { 0 }
+                ),
+            )
+        });
+    }
+
+    fn raced(&self, mark: Mark, with: Mark, (memory, at): (Memory, u64)) {
+        // Between the host and a kernel it is the kernel's.
+        let (first, second) = match mark.actor.is_thread() {
+            true => (mark, with),
+            false => (with, mark),
+        };
+        let Some((run, index)) = self.run_of(first.actor) else {
+            return;
+        };
+        let site = run.watch.site(first.site);
+        let other = self.run_of(second.actor);
+        let other_site = other.map(|(run, _)| run.watch.site(second.site));
+        run.watch.found(RACE, (site, other_site), || {
+            let by = match other {
+                None => "the host".to_owned(),
+                Some((other, index)) => {
+                    let kernel = match Arc::ptr_eq(&run.watch, &other.watch) {
+                        true => String::new(),
+                        false => format!("kernel `{}`, ", other.watch.kernel()),
+                    };
+                    let place = other.watch.describe(other.watch.site(second.site));
+                    let number = other.watch.thread(second.actor.thread());
+                    format!("{kernel}{}, {place}", thread(index, number))
+                }
+            };
+            format!(
+                "{}, {}: {} of {} bytes at {} races with {} by {by}",
+                thread(index, run.watch.thread(first.actor.thread())),
+                run.watch.describe(site),
+                first.how().describe(),
+                first.how().bytes(),
+                place(memory, at),
+                second.how().describe(),
+            )
+        });
+    }
+
+    fn run_of(&self, actor: Actor) -> Option<(&Run, [u32; 3])> {
+        let (run, index) = self.blocks.get(actor.block() as usize)?;
+        Some((self.runs.get(*run as usize)?, *index))
+    }
+}
+
+impl BlockTrace {
+    /// A fence of a thread (§9.7.13.4).
+    pub(crate) fn fence(&mut self, number: u32, scope: Scope) {
+        let own = Actor::new(self.number, number);
+        let clock = &mut self.clocks[number as usize];
+        let wide = scope != Scope::Block;
+        for from in 0..=usize::from(wide) {
+            let read = std::mem::take(&mut clock.read[from]);
+            clock.acquire(&read);
+        }
+        let known = clock.release(own);
+        clock.fenced[usize::from(wide)] = Some(known);
+        if wide {
+            clock.fenced[0] = None;
+        }
+    }
+
+    /// Threads meet at a barrier or in a warp operation. `live` are the lanes of each warp that have not ended.
+    pub(crate) fn meet(&mut self, here: &[usize], live: &[u32; 32], all: bool) {
+        let mut lanes = [0u32; 32];
+        for i in here {
+            lanes[i / 32] |= 1 << (i % 32);
+        }
+        let whole = |w: usize| lanes[w] == live[w];
+        meet(&mut self.clocks, self.number, here, whole, all);
+    }
+}
+
+/// Words of a range, at most 128 bytes, and which of their bytes are in it.
+#[inline]
+fn words(at: u64, bytes: u64) -> impl Iterator<Item = (u64, (u64, u64))> {
+    let end = at + bytes;
+    (at / WORD..end.div_ceil(WORD)).map(move |w| {
+        let first = w * WORD;
+        (w, (at.max(first) - first, end.min(first + WORD) - first))
+    })
+}
+
+/// What a strong access of a word learns from others, and leaves for others.
+#[inline]
+fn synchronise(
+    clock: &mut Clock,
+    own: Actor,
+    cell: &mut Cell,
+    left: &mut HashMap<u64, Left>,
+    word: u64,
+    how: How,
+) {
+    if !how.is_strong() {
+        // A weak store breaks a chain of releases.
+        if how.is_store() && cell.synchronises {
+            left.remove(&word);
+            cell.synchronises = false;
+        }
+        return;
+    }
+    synchronise_strong(clock, own, cell, left, word, how);
+}
+
+fn synchronise_strong(
+    clock: &mut Clock,
+    own: Actor,
+    cell: &mut Cell,
+    left: &mut HashMap<u64, Left>,
+    word: u64,
+    how: How,
+) {
+    let block = own.block();
+    if !cell.synchronises && !how.releases() && clock.fenced.iter().all(Option::is_none) {
+        return;
+    }
+    let wide = how.scope() != Scope::Block;
+    if cell.synchronises && (!how.is_store() || how.is_atomic()) {
+        if let Some(l) = left.get(&word) {
+            let same = l.block == block;
+            let near = [same.then_some(&l.known[0]), same.then_some(&l.known[1])];
+            let far = Some(&l.known[1]).filter(|_| wide);
+            for known in near.into_iter().flatten() {
+                if how.acquires() {
+                    clock.acquire(known);
+                }
+                join(&mut clock.read[0], known);
+            }
+            if let Some(known) = far {
+                if how.acquires() {
+                    clock.acquire(known);
+                }
+                join(&mut clock.read[1], known);
+            }
+        }
+    }
+    if !how.is_store() {
+        return;
+    }
+    let mut gives: [Option<Arc<Known>>; 2] = clock.fenced.clone();
+    if how.releases() {
+        gives[usize::from(wide)] = Some(clock.peek(own));
+    }
+    if !wide {
+        // Only the block may see it.
+        let both = gives.iter().flatten().fold(Arc::default(), |mut all, k| {
+            join(&mut all, k);
+            all
+        });
+        gives = [Some(both), None];
+    }
+    if gives
+        .iter()
+        .all(|g| g.as_ref().is_none_or(|k| k.is_empty()))
+    {
+        if !how.is_atomic() && cell.synchronises {
+            left.remove(&word);
+            cell.synchronises = false;
+        }
+        return;
+    }
+    let l = left.entry(word).or_default();
+    if !how.is_atomic() {
+        l.known = Default::default();
+    }
+    l.block = block;
+    for (known, gives) in l.known.iter_mut().zip(&gives) {
+        if let Some(gives) = gives {
+            join(known, gives);
+        }
+    }
+    cell.synchronises = true;
+}
+
+/// After an access that releases, the thread's next ones are not part of what was released.
+fn settle(clock: &mut Clock, own: Actor, how: How) {
+    if how.releases() {
+        let _ = clock.release(own);
+    }
+}
+
+/// Whether an earlier access happened before the own launch began, or both are strong with scopes that include the other.
+fn excused(runs: &[Run], blocks: &[(u32, [u32; 3])], own: Mark, other: Mark) -> bool {
+    let run = |m: Mark| {
+        let (run, _) = blocks.get(m.actor.block() as usize)?;
+        runs.get(*run as usize)
+    };
+    if let Some(ended) = run(other).and_then(|r| r.ended) {
+        let began = run(own).map_or(u64::MAX, |r| r.began);
+        if ended <= began {
+            return true;
+        }
+    }
+    let need = match (own.actor.is_thread(), other.actor.is_thread()) {
+        (true, true) if own.actor.block() == other.actor.block() => Scope::Block,
+        (true, true) => Scope::Gpu,
+        _ => Scope::System,
+    };
+    let reaches = |m: Mark| m.how().is_strong() && m.how().scope() as u32 >= need as u32;
+    reaches(own) && reaches(other)
+}
+
+fn place(memory: Memory, at: u64) -> String {
+    match memory {
+        Memory::Shared => format!("{at:#x} of shared memory"),
+        Memory::Global => format!("{at:#x}"),
+        Memory::Exposed => format!("{at:#x} of the host's memory"),
+    }
+}
