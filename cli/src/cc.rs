@@ -1,10 +1,11 @@
 //! `ringbell cc`: builds a user's own kernels, with or without the program that launches them.
 //!
-//! A source with a `main` becomes a program that is linked with libringbell.so and launches through `rb::launch` of
-//! `ringbell.hpp`. Sources without one become a shared object: the host loads it (`EmulatedGpu::load_module`, `rb_module_load`)
-//! and launches its kernels by name.
+//! Sources of kernels alone become PTX, by clang: the host loads it (`Nic::module`, `rb_module_load`) and launches its kernels
+//! by name. A source with a `main` becomes a program that is linked with libringbell.so and launches through `rb::launch` of
+//! `ringbell.hpp`; that is C++ by g++, and so is a module whose output is named `.so`.
 #![allow(unsafe_code)] // Loads kernels.
 
+mod clang;
 mod headers;
 mod link;
 
@@ -20,34 +21,47 @@ use super::{stdio, Exit, Problem};
 /// Arguments of `ringbell cc`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A program with its kernels (includes ringbell.hpp, has a main), or sources of kernels alone
-    /// (include ringbell.cuh and name each kernel in RB_KERNEL)
+    /// Sources of CUDA kernels, or a program with its kernels (includes ringbell.hpp, has a main)
     #[arg(required = true, value_name = "FILE.cu")]
     sources: Vec<PathBuf>,
-    /// What to write [default: the first source without .cu for a program, with .so for kernels alone]
+    /// What to write [default: the first source without .cu for a program, with .ptx for kernels alone]; a name that ends
+    /// in .so asks for a shared object by the C++ compiler
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Library that a program is linked with [default: the one beside this command, built when first used]
     #[arg(long, env = "RINGBELL_LIBRARY", value_name = "libringbell.so")]
     library: Option<PathBuf>,
-    /// Compiler for the emulated GPU
+    /// C++ compiler for programs and shared objects
     #[arg(long, env = "CXX", default_value = "g++", value_name = "PROGRAM")]
     cxx: String,
-    /// Compiler for real GPUs; without one only the shared object is built [default: nvcc, where there is one]
+    /// Folder of headers
+    #[arg(short = 'I', value_name = "FOLDER")]
+    include: Vec<PathBuf>,
+    /// Macro
+    #[arg(short = 'D', value_name = "NAME[=VALUE]")]
+    define: Vec<String>,
+    /// Optimisation of PTX
+    #[arg(short = 'O', default_value = "2", value_name = "LEVEL")]
+    optimise: String,
+    /// Language of kernels that become PTX
+    #[arg(long, default_value = "c++17", value_name = "STANDARD")]
+    std: String,
+    /// Compiler for real GPUs; without one no fat binary is built [default: nvcc, where there is one]
     #[arg(long, value_name = "PROGRAM", conflicts_with = "no_nvcc")]
     nvcc: Option<PathBuf>,
     /// Build no fat binary, even where nvcc is
     #[arg(long, visible_alias = "emulate-only")]
     no_nvcc: bool,
-    /// Architectures of the fat binary
+    /// Architectures of the fat binary, such as sm_90; PTX is for the newest, up to 90
     #[arg(
         long,
         value_name = "SM",
         value_delimiter = ',',
+        value_parser = architecture,
         default_value = "80,90"
     )]
     arch: Vec<u32>,
-    /// Further flags for both compilers, such as -DNAME or -Ifolder
+    /// Further flags for the compilers
     #[arg(last = true, value_name = "FLAGS")]
     flags: Vec<String>,
 }
@@ -68,23 +82,14 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         }
     }
     let headers = headers::Unpacked::new().context("cannot unpack the device headers")?;
-    let object = compile(args, headers.path())?;
-    let output = if link::has_main(&object)? {
-        let output = output(args, "");
-        let library = link::find_library(args.library.as_deref())?;
-        link::program(&args.cxx, &args.flags, &object, &library, &output)?;
-        stdio::line(format_args!(
-            "{}: program, linked with {}",
-            output.display(),
-            library.display()
-        ))?;
-        output
-    } else {
-        let output = output(args, "so");
-        link::module(&args.cxx, &args.flags, &object, &output)?;
-        let kernels = kernels_of(&output)?.join(", ");
-        stdio::line(format_args!("{}: {kernels}", output.display()))?;
-        output
+    let output = match kind(args)? {
+        Kind::Ptx => {
+            let output = output(args, "ptx");
+            let kernels = clang::compile(args, headers.path(), &output)?.join(", ");
+            stdio::line(format_args!("{}: {kernels}", output.display()))?;
+            output
+        }
+        Kind::Cxx => by_cxx(args, headers.path())?,
     };
     match find_nvcc(args) {
         Some(nvcc) => {
@@ -99,6 +104,106 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         None => stdio::note("note: no nvcc, so no fat binary for real GPUs (`ringbell doctor` says where it was looked for)"),
     }
     Ok(Exit::Ok)
+}
+
+/// Which compiler makes the output.
+#[derive(Debug, PartialEq, Eq)]
+enum Kind {
+    Ptx,
+    Cxx,
+}
+
+/// Programs, and what is named as a shared object, are C++.
+fn kind(args: &Args) -> Result<Kind> {
+    if let Some(ending) = args.output.as_ref().and_then(|o| o.extension()) {
+        if ending == "ptx" || ending == "so" {
+            return Ok(if ending == "ptx" {
+                Kind::Ptx
+            } else {
+                Kind::Cxx
+            });
+        }
+    }
+    for source in &args.sources {
+        let text =
+            std::fs::read(source).with_context(|| format!("cannot read {}", source.display()))?;
+        if defines_main(&String::from_utf8_lossy(&text)) {
+            return Ok(Kind::Cxx);
+        }
+    }
+    Ok(Kind::Ptx)
+}
+
+/// Whether a source has `int main(`, outside of comments and strings.
+fn defines_main(text: &str) -> bool {
+    let mut code = String::new();
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        match (c, rest.peek()) {
+            ('/', Some('/')) => {
+                rest.by_ref().take_while(|c| *c != '\n').for_each(drop);
+                code.push('\n');
+            }
+            ('/', Some('*')) => {
+                let mut before = ' ';
+                rest.next();
+                rest.by_ref()
+                    .take_while(|c| !(std::mem::replace(&mut before, *c) == '*' && *c == '/'))
+                    .for_each(drop);
+                code.push(' ');
+            }
+            ('"', _) => {
+                while let Some(c) = rest.next() {
+                    match c {
+                        '\\' => drop(rest.next()),
+                        '"' | '\n' => break,
+                        _ => {}
+                    }
+                }
+                code.push('"');
+            }
+            _ => code.push(c),
+        }
+    }
+    let spaced = code.replace('(', " ( ");
+    let words: Vec<&str> = spaced.split_whitespace().collect();
+    words
+        .windows(3)
+        .any(|w| matches!(w[0], "int" | "auto" | "signed") && w[1] == "main" && w[2] == "(")
+}
+
+/// `90`, `sm_90` or `compute_90`.
+fn architecture(text: &str) -> Result<u32, String> {
+    let digits = text
+        .strip_prefix("sm_")
+        .or(text.strip_prefix("compute_"))
+        .unwrap_or(text);
+    digits
+        .trim_end_matches(['a', 'f'])
+        .parse()
+        .map_err(|_| format!("`{text}` is no architecture; write sm_90, for example"))
+}
+
+/// A program, or a shared object of kernels.
+fn by_cxx(args: &Args, headers: &Path) -> Result<PathBuf> {
+    let object = compile(args, headers)?;
+    if link::has_main(&object)? {
+        let output = output(args, "");
+        let library = link::find_library(args.library.as_deref())?;
+        link::program(&args.cxx, &args.flags, &object, &library, &output)?;
+        stdio::line(format_args!(
+            "{}: program, linked with {}",
+            output.display(),
+            library.display()
+        ))?;
+        Ok(output)
+    } else {
+        let output = output(args, "so");
+        link::module(&args.cxx, &args.flags, &object, &output)?;
+        let kernels = kernels_of(&output)?.join(", ");
+        stdio::line(format_args!("{}: {kernels}", output.display()))?;
+        Ok(output)
+    }
 }
 
 /// The named output, or the first source with another ending.
@@ -124,8 +229,21 @@ fn compile(args: &Args, headers: &Path) -> Result<PathBuf> {
     .args(["-Wno-unknown-pragmas", "-fvisibility=hidden", "-I"])
     .arg(headers);
     // A module is one translation unit: its kernels register themselves in one list.
+    let file = unit(&args.sources, headers, "module.cpp")?;
+    let object = headers.join("module.o");
+    for folder in &args.include {
+        cxx.arg("-I").arg(folder);
+    }
+    cxx.args(args.define.iter().map(|d| format!("-D{d}")));
+    cxx.args(&args.flags).arg(&file).arg("-o").arg(&object);
+    succeed(&mut cxx, COMPILER)?;
+    Ok(object)
+}
+
+/// A file that includes all sources.
+fn unit(sources: &[PathBuf], folder: &Path, name: &str) -> Result<PathBuf> {
     let mut unit = String::new();
-    for source in &args.sources {
+    for source in sources {
         let whole = source
             .canonicalize()
             .with_context(|| format!("cannot resolve {}", source.display()))?;
@@ -135,12 +253,9 @@ fn compile(args: &Args, headers: &Path) -> Result<PathBuf> {
             .replace('"', "\\\"");
         unit.push_str(&format!("#include \"{text}\"\n"));
     }
-    let file = headers.join("module.cpp");
+    let file = folder.join(name);
     std::fs::write(&file, unit).with_context(|| format!("cannot write {}", file.display()))?;
-    let object = headers.join("module.o");
-    cxx.args(&args.flags).arg(&file).arg("-o").arg(&object);
-    succeed(&mut cxx, COMPILER)?;
-    Ok(object)
+    Ok(file)
 }
 
 fn compile_fatbin(
@@ -155,6 +270,10 @@ fn compile_fatbin(
     for arch in &args.arch {
         command.arg(format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
     }
+    for folder in &args.include {
+        command.arg("-I").arg(folder);
+    }
+    command.args(args.define.iter().map(|d| format!("-D{d}")));
     command.args(&args.flags).arg(source).arg("-o").arg(out);
     succeed(
         &mut command,
@@ -226,4 +345,38 @@ fn fatbin_name(source: &Path, output: &Path, sources: usize) -> PathBuf {
 fn arch_list(arch: &[u32]) -> String {
     let names: Vec<String> = arch.iter().map(|a| format!("sm_{a}")).collect();
     names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_main_counts_outside_of_comments_and_strings() {
+        for yes in [
+            "int main() {}",
+            "x;\nint\nmain (int argc, char **argv) {",
+            "/* int */ auto main() -> int {",
+            "\"//\"; int main() {",
+        ] {
+            assert!(defines_main(yes), "{yes}");
+        }
+        for no in [
+            "// int main() {\nvoid f();",
+            "/* int main() */",
+            "\"int main()\"",
+            "int mainly(); void main_loop();",
+            "int domain();",
+        ] {
+            assert!(!defines_main(no), "{no}");
+        }
+    }
+
+    #[test]
+    fn architectures_have_several_spellings() {
+        for text in ["90", "sm_90", "compute_90", "sm_90a"] {
+            assert_eq!(architecture(text), Ok(90));
+        }
+        assert!(architecture("hopper").unwrap_err().contains("sm_90"));
+    }
 }

@@ -1,4 +1,4 @@
-//! `ringbell cc` with programs: kernels and the main that launches them, in one file.
+//! `ringbell cc`: kernels to PTX, and programs of kernels and the main that launches them, in one file.
 #![allow(clippy::disallowed_methods)] // Starts compilers and programs.
 
 use crate::common;
@@ -99,4 +99,66 @@ fn a_wrong_argument_of_launch_is_a_compile_error() {
         "{}",
         text(&out)
     );
+}
+
+/// `ringbell cc` for kernels, in a folder of its own with one source.
+fn kernels(name: &str, source: &str) -> (std::path::PathBuf, Command) {
+    let dir = folder(name);
+    std::fs::write(dir.join("mine.cu"), source).expect("written");
+    let mut cc = Command::new(env!("CARGO_BIN_EXE_ringbell"));
+    cc.args(["cc", "--no-nvcc", "mine.cu"]).current_dir(&dir);
+    (dir, cc)
+}
+
+#[test]
+fn kernels_become_ptx_with_lines_and_without_a_line_of_ours_in_the_source() {
+    if !has("clang-19") {
+        return;
+    }
+    let (dir, mut cc) = kernels(
+        "cc-ptx",
+        "template <class T> __global__ void scale(T *x, T by) { x[threadIdx.x] *= by * T(FACTOR) + rsqrtf(2.0f); }\n\
+         template __global__ void scale<float>(float *, float);\n\
+         extern \"C\" __global__ void count(unsigned *n) { atomicAdd(n, __popc(__ballot_sync(~0u, *n))); }\n\
+         void host() { scale<<<1, 32>>>((double *)nullptr, 2.0); }\n",
+    );
+    let said = succeed(cc.args(["-D", "FACTOR=3", "-O3", "--arch", "sm_80"]));
+    assert_eq!(
+        said.trim(),
+        "mine.ptx: _Z5scaleIfEvPT_S0_, count, _Z5scaleIdEvPT_S0_"
+    );
+    let ptx = std::fs::read_to_string(dir.join("mine.ptx")).expect("written");
+    assert!(ptx.contains(".target sm_80") && ptx.contains(".loc\t1 1 "));
+}
+
+#[test]
+fn errors_of_a_kernel_are_told_with_their_place() {
+    if !has("clang-19") {
+        return;
+    }
+    let source = "__global__ void k(int *p) {\n  *p = no_such_function(1);\n}\n";
+    let (_, mut cc) = kernels("cc-error", source);
+    let out = run(&mut cc);
+    assert_eq!(out.status.code(), Some(1), "{}", text(&out));
+    assert!(text(&out).contains("mine.cu:2:8: error:"), "{}", text(&out));
+
+    let (_, mut cc) = kernels("cc-none", "__device__ int f() { return 1; }\n");
+    let out = run(&mut cc);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out).contains("has no kernel") && text(&out).contains("__global__"));
+}
+
+#[test]
+fn without_clang_the_error_has_the_line_that_installs_it() {
+    let (_, mut cc) = kernels("cc-without", "extern \"C\" __global__ void k() {}\n");
+    let out = run(cc.env("PATH", "/nowhere"));
+    assert_eq!(out.status.code(), Some(4), "{}", text(&out));
+    assert!(
+        text(&out).contains("apt-get install clang-19"),
+        "{}",
+        text(&out)
+    );
+    let out = run(cc.env("CLANG", "/no/such/clang"));
+    assert_eq!(out.status.code(), Some(4), "{}", text(&out));
+    assert!(text(&out).contains("/no/such/clang"), "{}", text(&out));
 }

@@ -244,7 +244,7 @@ fn doctor_names_the_function_a_driver_lacks_and_goes_on_without_it() {
 }
 
 #[test]
-fn cc_builds_and_names_a_kernel_and_refuses_other_sources() {
+fn cc_refuses_what_it_cannot_build() {
     let dir = temporary("cc");
     std::fs::create_dir_all(&dir).expect("a folder");
     let write = |name: &str, text: &str| {
@@ -257,7 +257,8 @@ fn cc_builds_and_names_a_kernel_and_refuses_other_sources() {
         "#include \"ringbell.cuh\"\n\
          extern \"C\" __global__ void twice(rb_u64 *x) { *x *= FACTOR; }\nRB_KERNEL(twice)\n",
     );
-    let out = ringbell(&["cc", "--no-nvcc", &good, "--", "-DFACTOR=2"]);
+    let module = dir.join("twice.so").display().to_string();
+    let out = ringbell(&["cc", "--no-nvcc", &good, "-D", "FACTOR=2", "-o", &module]);
     assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
     assert!(
         stdout(&out).ends_with("twice.so: twice\n"),
@@ -267,20 +268,36 @@ fn cc_builds_and_names_a_kernel_and_refuses_other_sources() {
     assert!(dir.join("twice.so").is_file());
 
     // The macro is missing: the compiler's message reaches the user.
-    let out = ringbell(&["cc", "--no-nvcc", &good]);
+    let out = ringbell(&["cc", "--no-nvcc", &good, "-o", &module]);
     assert_eq!(out.status.code(), Some(1));
     assert!(stderr(&out).contains("FACTOR"));
 
     let none = write("none.cu", "#include \"ringbell.cuh\"\n");
-    let out = ringbell(&["cc", "--no-nvcc", &none]);
+    let out = ringbell(&["cc", "--no-nvcc", &none, "-o", &module]);
     assert_eq!(out.status.code(), Some(1));
     assert!(stderr(&out).contains("RB_KERNEL"));
 
     let out = ringbell(&["cc", "--no-nvcc", "no-such-file.cu"]);
     assert_eq!(out.status.code(), Some(2));
-    let out = ringbell(&["cc", "--no-nvcc", &good, "--cxx", "/no/such/compiler"]);
+    let out = ringbell(&[
+        "cc",
+        "--no-nvcc",
+        &good,
+        "-o",
+        &module,
+        "--cxx",
+        "/no/such/compiler",
+    ]);
     assert_eq!(out.status.code(), Some(4));
-    let out = ringbell(&["cc", &good, "--nvcc", "/no/such/nvcc", "--", "-DFACTOR=2"]);
+    let out = ringbell(&[
+        "cc",
+        &good,
+        "-o",
+        &module,
+        "--nvcc",
+        "/no/such/nvcc",
+        "-DFACTOR=2",
+    ]);
     assert_eq!(
         out.status.code(),
         Some(4),

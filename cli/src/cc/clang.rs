@@ -1,0 +1,137 @@
+//! Device code by clang: from CUDA sources to PTX, with headers of our own in place of NVIDIA's.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::{succeed, Args};
+use crate::{Exit, Problem};
+
+/// The oldest clang whose PTX has what the headers use.
+const OLDEST: u32 = 19;
+/// The newest that is looked for under a name with its version.
+const NEWEST: u32 = 25;
+
+/// clang for CUDA: the one that `CLANG` names, or the first of `clang-19`, `clang-20`, ..., `clang` that is new enough.
+///
+/// # Errors
+/// When there is none; the error has the line that installs it.
+pub(super) fn find() -> Result<PathBuf> {
+    if let Some(named) = std::env::var_os("CLANG") {
+        let named = PathBuf::from(named);
+        return match version(&named) {
+            Some(v) if v >= OLDEST => Ok(named),
+            Some(v) => Err(missing(format!(
+                "CLANG names {}, which is clang {v}",
+                named.display()
+            ))),
+            None => Err(missing(format!(
+                "CLANG names {}, which does not start",
+                named.display()
+            ))),
+        };
+    }
+    (OLDEST..=NEWEST)
+        .map(|v| format!("clang-{v}"))
+        .chain(["clang".to_owned()])
+        .map(PathBuf::from)
+        .find(|name| version(name).is_some_and(|v| v >= OLDEST))
+        .ok_or_else(|| missing(format!("there is no clang {OLDEST} or newer")))
+}
+
+fn missing(what: String) -> anyhow::Error {
+    let advice = format!("apt-get install clang-{OLDEST}, or name another one in CLANG");
+    Problem::new(Exit::Environment, what, &advice).into()
+}
+
+/// The major version that a compiler says it has.
+fn version(clang: &Path) -> Option<u32> {
+    let said = Command::new(clang).arg("--version").output().ok()?;
+    let text = String::from_utf8(said.stdout).ok()?;
+    let (_, rest) = text.split_once("clang version ")?;
+    rest.split('.').next()?.parse().ok()
+}
+
+/// Compiles all sources to one PTX file; returns the names of its kernels.
+///
+/// # Errors
+/// When clang refuses the sources, which it says itself, or when they have no kernel.
+pub(super) fn compile(args: &Args, headers: &Path, out: &Path) -> Result<Vec<String>> {
+    let clang = find()?;
+    let mut command = Command::new(&clang);
+    command
+        .args(["-x", "cuda", "--cuda-device-only", "-S"])
+        // Nothing of NVIDIA's toolkit, even where it is installed.
+        .args(["-nocudainc", "-nocudalib", "-Wno-unknown-cuda-version"])
+        .arg(format!("--cuda-gpu-arch=sm_{}", newest(&args.arch)))
+        .args(["--cuda-feature=+ptx83", "-gline-tables-only"])
+        .arg(format!("-std={}", args.std))
+        .arg(format!("-O{}", args.optimise))
+        .arg("-isystem")
+        .arg(headers.join("cuda"))
+        .arg("-isystem")
+        .arg(headers)
+        .args(["-include", "cuda_runtime.h"]);
+    for folder in &args.include {
+        command.arg("-I").arg(folder);
+    }
+    for define in &args.define {
+        command.arg(format!("-D{define}"));
+    }
+    command.args(&args.flags);
+    match args.sources.as_slice() {
+        [one] => command.arg(one),
+        // A module is one translation unit.
+        several => command.arg(super::unit(several, headers, "module.cu")?),
+    };
+    command.arg("-o").arg(out);
+    succeed(
+        &mut command,
+        "correct the errors above; docs/emulated-gpu.md has what compiles",
+    )?;
+    let text = std::fs::read_to_string(out)
+        .with_context(|| format!("clang has not written {}", out.display()))?;
+    let kernels = kernels(&text);
+    if kernels.is_empty() {
+        return Err(Problem::new(
+            Exit::Failed,
+            format!("{} has no kernel", out.display()),
+            "write `extern \"C\" __global__ void name(...) {...}`; a template is compiled where something launches it",
+        )
+        .into());
+    }
+    Ok(kernels)
+}
+
+/// PTX is for one architecture and those after it; 90 is the newest whose features clang 19 knows by this version of PTX.
+fn newest(arch: &[u32]) -> u32 {
+    arch.iter().copied().max().unwrap_or(90).clamp(70, 90)
+}
+
+/// Names of a PTX file's kernels.
+fn kernels(ptx: &str) -> Vec<String> {
+    let entries = ptx.lines().filter_map(|l| l.split_once(".entry "));
+    entries
+        .map(|(_, rest)| rest.trim_end_matches(['(', ')', ' ']).to_owned())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_the_entries_of_ptx() {
+        let ptx = "\t// .globl\ta\n.visible .entry a(\n\t.param .u64 p\n)\n{\n}\n.func b()\n{\n}\n.visible .entry _Z1cv()\n{\n}\n";
+        assert_eq!(kernels(ptx), ["a", "_Z1cv"]);
+    }
+
+    #[test]
+    fn ptx_is_for_an_architecture_that_clang_knows() {
+        assert_eq!(newest(&[80, 90]), 90);
+        assert_eq!(newest(&[80]), 80);
+        assert_eq!(newest(&[120]), 90);
+        assert_eq!(newest(&[]), 90);
+    }
+}
