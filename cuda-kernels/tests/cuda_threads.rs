@@ -54,7 +54,13 @@ const TEAMS: &[TeamCase] = &[
     ("ballot", |t, v| mask_where(t, |s| v[s] & 1 == 1)),
     ("any", |t, v| u64::from(warp_of(t).any(|s| v[s] % 31 == 0))),
     ("all", |t, v| u64::from(warp_of(t).all(|s| v[s] % 31 != 0))),
-    ("activemask", |_, _| 0),
+    ("activemask", |t, v| {
+        if v[t] & 1 == 1 {
+            mask_where(t, |s| v[s] & 1 == 1)
+        } else {
+            7
+        }
+    }),
     ("match_any", |t, v| mask_where(t, |s| v[s] % 5 == v[t] % 5)),
     ("match_any_ll", |t, v| {
         mask_where(t, |s| v[s] % 3 == v[t] % 3)

@@ -18,6 +18,8 @@ mod cuda_ipc;
 #[cfg(feature = "ptx")]
 mod cuda_math;
 #[cfg(feature = "ptx")]
+mod cuda_patterns;
+#[cfg(feature = "ptx")]
 mod cuda_single;
 mod cuda_strict;
 #[cfg(feature = "ptx")]

@@ -19,6 +19,9 @@ use crate::launch::Failure;
 /// Most blocks that one thread of the host has begun: those of a grid that wait for each other.
 const MOST_RESIDENT: usize = 1024;
 
+/// Launches so far; each has a number, which kernels see as `%gridid`.
+static LAUNCHES: AtomicU32 = AtomicU32::new(1);
+
 /// A kernel that runs. Several threads of the host take its blocks.
 pub(super) struct PtxLaunch {
     module: Arc<PtxModule>,
@@ -27,6 +30,8 @@ pub(super) struct PtxLaunch {
     shape: Shape,
     parameters: Arc<[u128]>,
     blocks: u64,
+    /// Distinguishes it from others of the process.
+    number: u32,
     /// The next block to begin.
     next: AtomicU64,
     /// Not 0: a block has failed, and the others end.
@@ -104,6 +109,7 @@ impl PtxLaunch {
             shape,
             parameters,
             blocks: shape.grid.iter().map(|n| u64::from(*n)).product(),
+            number: LAUNCHES.fetch_add(1, Ordering::Relaxed),
             next: AtomicU64::new(0),
             stop: AtomicU32::new(0),
             hang: Hang::default(),
@@ -245,6 +251,7 @@ impl PtxLaunch {
         let at = [index % x, index / x % y, index / (x * y)].map(|i| i as u32);
         let new = || {
             let mut block = Block::new(self.kernel.clone(), self.shape, self.parameters.clone());
+            block.of_launch(self.number);
             if let Some(watch) = &self.watch {
                 block.watch(watch.clone());
             }

@@ -22,3 +22,4 @@ make misuse --cuda-gpu-arch=sm_80 --cuda-feature=+ptx70 -ffp-contract=off $lines
 # 128-bit loads with an order are of version 8.3 and sm_70. Line tables would double the file.
 make ptx_queue --cuda-gpu-arch=sm_90 --cuda-feature=+ptx83 -ffp-contract=off
 small cuda_functions --cuda-gpu-arch=sm_80 --cuda-feature=+ptx70
+small cuda_patterns --cuda-gpu-arch=sm_90 --cuda-feature=+ptx83 -include cuda_runtime.h

@@ -177,10 +177,6 @@ impl Emit<'_, '_> {
             | Op::IsSpace { .. } => {
                 self.memory(i)?;
             }
-            Op::ActiveMask { to } => {
-                let v = self.live_lanes();
-                self.set(*to, v, false);
-            }
             Op::Extended(op) => self.extended(op, i)?,
             Op::Nothing => {}
             _ => self.bits(i)?,

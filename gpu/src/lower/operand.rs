@@ -252,6 +252,7 @@ impl Emit<'_, '_> {
             Special::Tid(a) => self.field(t, axis(offset_of!(Thread, tid), a)),
             Special::Ntid(a) => self.block_field(t, axis(offset_of!(BlockState, ntid), a)),
             Special::Ctaid(a) => self.block_field(t, axis(offset_of!(BlockState, ctaid), a)),
+            Special::GridId => self.block_field(types::I32, offset_of!(BlockState, grid)),
             Special::Nctaid(a) => self.block_field(t, axis(offset_of!(BlockState, nctaid), a)),
             Special::LaneId => self.field(t, lane),
             Special::WarpId => self.warp_number(),

@@ -2,13 +2,13 @@
 
 use std::mem::offset_of;
 
-use cranelift_codegen::ir::{types, InstBuilder, MemFlags, Value};
+use cranelift_codegen::ir::{types, InstBuilder};
 
 use super::function::{Emit, Lowered};
 use super::helper::Helper;
 use super::operand::clif;
 use crate::module::{BarrierOp, Instruction, Op, Operand, Reg, Type, WarpOp};
-use crate::schedule::{self, why, BlockState, Thread, ALIGNED};
+use crate::schedule::{self, why, Thread, ALIGNED};
 
 impl Emit<'_, '_> {
     pub(super) fn waiting(&mut self, i: &Instruction, live: &[Reg]) -> Lowered<()> {
@@ -96,16 +96,5 @@ impl Emit<'_, '_> {
     fn put_operand(&mut self, o: &Operand, offset: usize) {
         let v = self.value(o, types::I32);
         self.put(v, offset);
-    }
-
-    /// The lanes of the warp that have not ended (§9.7.13.10).
-    pub(super) fn live_lanes(&mut self) -> Value {
-        let warp = self.warp_number();
-        let at = self.b.ins().ishl_imm(warp, 2);
-        let at = self.cast(at, types::I64, false);
-        let block = self.field(types::I64, offset_of!(Thread, block));
-        let at = self.b.ins().iadd(block, at);
-        let live = offset_of!(BlockState, live) as i32;
-        self.b.ins().load(types::I32, MemFlags::trusted(), at, live)
     }
 }

@@ -46,7 +46,9 @@ pub(crate) enum Special {
     GlobalTimer,
     GlobalTimerLo,
     GlobalTimerHi,
-    /// `%smid`, `%gridid`, ...: there is one of it, number 0.
+    /// Number of the launch (§10.14).
+    GridId,
+    /// `%smid`, ...: there is one of it, number 0.
     Zero,
     /// `%nsmid`, `%cluster_nctaid`, ...: there is one of it.
     One,
@@ -369,6 +371,8 @@ pub(crate) enum WarpOp {
     /// Bit 0: of magnitudes; 1: a NaN if there is one; 2: the greatest.
     ReduxFloat(u8),
     Elect,
+    /// `activemask` (§9.7.13.10): the lanes that have come to the same instruction when none of the warp can run.
+    Active,
 }
 
 /// Loads and stores of one to four elements (§9.7.9.8).
@@ -602,9 +606,6 @@ pub(crate) enum Op {
         args: Vec<Operand>,
         mask: Operand,
     },
-    ActiveMask {
-        to: Target,
-    },
     Sleep {
         ns: Operand,
     },
@@ -717,7 +718,6 @@ impl Op {
             | Op::Return
             | Op::Exit
             | Op::Trap
-            | Op::ActiveMask { .. }
             | Op::Nothing => {}
         }
     }
@@ -755,8 +755,7 @@ impl Op {
             | Op::IsSpace { to, .. }
             | Op::Barrier { to, .. }
             | Op::StackAllocate { to, .. }
-            | Op::StackSave { to }
-            | Op::ActiveMask { to } => to.iter().for_each(|r| f(*r)),
+            | Op::StackSave { to } => to.iter().for_each(|r| f(*r)),
             Op::Store { .. }
             | Op::Fence { .. }
             | Op::Branch { .. }

@@ -100,8 +100,13 @@ pub(super) fn decode(
         "activemask" => {
             arity(1, 1)?;
             form.ty()?;
-            Op::ActiveMask {
+            Op::Warp {
+                op: WarpOp::Active,
+                ty: Type::B32,
                 to: args[0].target(line)?,
+                second: None,
+                args: vec![],
+                mask: Operand::Int(-1),
             }
         }
         "bar" | "barrier" if form.flag("warp") => {

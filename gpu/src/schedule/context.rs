@@ -98,6 +98,8 @@ pub(crate) struct BlockState {
     pub(crate) ctaid: [u32; 3],
     pub(crate) ntid: [u32; 3],
     pub(crate) nctaid: [u32; 3],
+    /// Number of the launch.
+    pub(crate) grid: u32,
     /// Lanes of the block's warps that have not ended, for `activemask`.
     pub(crate) live: [u32; 32],
     pub(crate) parameter_bytes: u32,

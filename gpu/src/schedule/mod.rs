@@ -249,6 +249,7 @@ impl Block {
             ctaid: [0; 3],
             ntid: shape.block,
             nctaid: shape.grid,
+            grid: 0,
             live: [0; 32],
             parameter_bytes: kernel.parameter_bytes(),
             local_bytes: kernel.local_bytes,
@@ -329,6 +330,11 @@ impl Block {
             self.state.trace = &raw mut **trace;
         }
         self.watch = Some(watch);
+    }
+
+    /// The number of the launch that the block belongs to, for `%gridid`; 0 if this is not called.
+    pub fn of_launch(&mut self, number: u32) {
+        self.state.grid = number;
     }
 
     /// The index of the block that runs.

@@ -7,6 +7,9 @@ use crate::module::{ShuffleOp, WarpOp};
 /// `bar.warp.sync`.
 pub(super) const SYNC: u32 = 0;
 
+/// `activemask`.
+const ACTIVE: u32 = 28;
+
 /// Numbers of warp operations in `Thread::kind`.
 pub(crate) fn code(op: WarpOp) -> u32 {
     match op {
@@ -30,6 +33,7 @@ pub(crate) fn code(op: WarpOp) -> u32 {
         WarpOp::ReduxOr => 17,
         WarpOp::ReduxXor => 18,
         WarpOp::Elect => 19,
+        WarpOp::Active => ACTIVE,
         WarpOp::ReduxFloat(flags) => 20 + u32::from(flags & 7),
     }
 }
@@ -66,6 +70,22 @@ pub(super) fn settle(
             complete(warp, mask, kind);
             ran = true;
         }
+    }
+    ran || settle_active(warp)
+}
+
+/// Where no other operation is complete, those who ask for the active lanes are as many as can be: the lanes of each place
+/// get each other.
+fn settle_active(warp: &mut [Thread]) -> bool {
+    let asks = |t: &Thread| t.why == why::WARP && t.kind == ACTIVE;
+    let mut ran = false;
+    while let Some(first) = warp.iter().find(|t| asks(t)) {
+        let site = first.site;
+        let here = warp.iter().enumerate();
+        let here = here.filter(|(_, t)| asks(t) && t.site == site);
+        let mask = here.fold(0, |m, (i, _)| m | 1u32 << i);
+        complete(warp, mask, ACTIVE);
+        ran = true;
     }
     ran
 }
@@ -106,6 +126,7 @@ fn complete(warp: &mut [Thread], mask: u32, kind: u32) {
         16 => Some((reduce(&|a, b| a & b), 0)),
         17 => Some((reduce(&|a, b| a | b), 0)),
         18 => Some((reduce(&|a, b| a ^ b), 0)),
+        ACTIVE => Some((mask, 0)),
         20..=27 => {
             let values = lanes(mask).map(|i| f32::from_bits(warp[i].value as u32));
             Some((extreme(values, kind - 20), 0))
