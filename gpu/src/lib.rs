@@ -20,6 +20,8 @@ mod parse;
 mod schedule;
 
 pub use check::{Allocations, Checker, Checks, Watch};
+#[cfg(feature = "arm64")]
+pub use lower::assemble_for_aarch64;
 pub use lower::{Code, CodeKey, CodeStore, CompileError, Kernel, Program};
 pub use memory::{Clock, Memory};
 pub use module::{Function, Module, Parameter, Site, Type, Variable};

@@ -20,9 +20,6 @@ use crate::number::{FloatOp, Task};
 use crate::schedule::mark::{LOCAL, SHARED, STORE};
 use crate::schedule::{BlockState, Thread, SITE_BITS};
 
-/// The host keeps the order of loads, and that of stores.
-const ORDERED: bool = cfg!(target_arch = "x86_64");
-
 impl Emit<'_, '_> {
     pub(super) fn memory(&mut self, i: &Instruction) -> Lowered<()> {
         match &i.op {
@@ -72,7 +69,7 @@ impl Emit<'_, '_> {
             }
             Op::Fence { order, scope } => {
                 check::fenced(self, *scope)?;
-                if ORDERED && *order == MemoryOrder::AcqRel {
+                if self.ordered && *order == MemoryOrder::AcqRel {
                     self.compiler_fence();
                 } else {
                     self.b.ins().fence();
@@ -313,7 +310,7 @@ impl Emit<'_, '_> {
         let t = clif(a.ty);
         let flags = MemFlags::trusted();
         if a.ty == Type::B128 && a.order != MemoryOrder::Weak {
-            if !ORDERED {
+            if !self.ordered {
                 return Err("128-bit ordered loads are there on x86-64 alone".to_owned());
             }
             // 16 aligned bytes in one load, which processors with AVX do not tear.
@@ -341,7 +338,7 @@ impl Emit<'_, '_> {
             let little = MemFlags::new().with_endianness(Endianness::Little);
             let v = self.b.ins().bitcast(types::I8X16, little, v);
             self.b.ins().store(flags, v, at, offset);
-        } else if a.order == MemoryOrder::Weak || ORDERED {
+        } else if a.order == MemoryOrder::Weak || self.ordered {
             self.b.ins().store(flags, v, at, offset);
         } else {
             let at = self.b.ins().iadd_imm(at, i64::from(offset));

@@ -473,14 +473,22 @@ impl Emit<'_, '_> {
                 ..FloatMode::default()
             };
             let (x, y) = (self.flush(x, mode), self.flush(y, mode));
+            // Two comparisons, because the compiler lacks these on aarch64.
+            let both = match c {
+                Compare::Ne => Some([FloatCC::LessThan, FloatCC::GreaterThan]),
+                Compare::Equ => Some([FloatCC::Equal, FloatCC::Unordered]),
+                _ => None,
+            };
+            if let Some(both) = both {
+                let [p, q] = both.map(|cc| self.b.ins().fcmp(cc, x, y));
+                return Ok(self.b.ins().bor(p, q));
+            }
             let cc = match c {
                 Compare::Eq => FloatCC::Equal,
-                Compare::Ne => FloatCC::OrderedNotEqual,
                 Compare::Lt => FloatCC::LessThan,
                 Compare::Le => FloatCC::LessThanOrEqual,
                 Compare::Gt => FloatCC::GreaterThan,
                 Compare::Ge => FloatCC::GreaterThanOrEqual,
-                Compare::Equ => FloatCC::UnorderedOrEqual,
                 Compare::Neu => FloatCC::NotEqual,
                 Compare::Ltu => FloatCC::UnorderedOrLessThan,
                 Compare::Leu => FloatCC::UnorderedOrLessThanOrEqual,

@@ -71,6 +71,8 @@ pub(super) struct Emit<'a, 'f> {
     local_top: u32,
     statements: usize,
     pub(super) call_conv: CallConv,
+    /// The processor keeps the order of loads, and that of stores.
+    pub(super) ordered: bool,
     pub(super) outlined: Outlined,
 }
 
@@ -129,6 +131,7 @@ pub(super) fn lower(
         local_top: 0,
         statements: 0,
         call_conv: isa.default_call_conv(),
+        ordered: isa.name() == "x64",
         outlined: Outlined::new(module.needs_stack(kernel)),
     };
     e.b.switch_to_block(start);

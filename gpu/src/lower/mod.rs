@@ -291,6 +291,39 @@ fn compile(module: &Module, index: usize, checks: Checks) -> Result<Code, String
     Code::new(&module.functions[index], facts, compiled)
 }
 
+/// Compiles all kernels of a text for aarch64, with all checks of the compiler's own, and returns the bytes of code: of a host
+/// of another kind no code can run, but what the compiler refuses can be known.
+///
+/// # Errors
+/// The text cannot be read, or a kernel cannot be compiled.
+#[cfg(feature = "arm64")]
+pub fn assemble_for_aarch64(text: &str) -> Result<usize, String> {
+    let module = parse("aarch64.ptx", text).map_err(|e| e.to_string())?;
+    let triple = "aarch64-unknown-linux-gnu".parse();
+    let triple = triple.map_err(|e| format!("{e:?}"))?;
+    let mut flags = settings::builder();
+    flags.set("opt_level", "speed").map_err(|e| e.to_string())?;
+    let isa = cranelift_codegen::isa::lookup(triple).map_err(|e| e.to_string())?;
+    let isa = isa
+        .finish(settings::Flags::new(flags))
+        .map_err(|e| e.to_string())?;
+    let kernels = module.functions.iter().enumerate();
+    let mut bytes = 0;
+    for (index, f) in kernels.filter(|(_, f)| f.entry && f.defined) {
+        let mut context = Context::new();
+        function::lower(
+            (&module, index),
+            Checks::default(),
+            &mut context.func,
+            &*isa,
+        )?;
+        let compiled = context.compile(&*isa, &mut ControlPlane::default());
+        let compiled = compiled.map_err(|e| format!("kernel `{}`: {:?}", f.name, e.inner))?;
+        bytes += compiled.code_buffer().len();
+    }
+    Ok(bytes)
+}
+
 /// Sources of this crate: code of another version of the compiler is not used.
 const COMPILER: &str = env!("RINGBELL_GPU_SOURCES");
 

@@ -62,6 +62,7 @@ pub(crate) fn kernel_of(statements: &str, [a, b, c, d]: [u32; 4]) -> String {
 /// Runs the kernel on all inputs, 1,024 a block.
 pub(crate) fn run(text: &str, inputs: &[[u64; 3]]) -> Vec<u64> {
     let module = parse("form.ptx", text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    also_for_aarch64(text);
     let memory = vec![[0u64; 4]; 64 * 1024];
     let base = (memory.as_ptr() as u64).next_multiple_of(4096);
     let program = Program::new(module, vec![], base, 32 << 15);
@@ -104,6 +105,19 @@ pub(crate) fn run(text: &str, inputs: &[[u64; 3]]) -> Vec<u64> {
     }
     drop(memory);
     results
+}
+
+/// Each text that a test runs is compiled for the other kind of host, if the back end is there.
+pub(crate) fn also_for_aarch64(text: &str) {
+    #[cfg(feature = "arm64")]
+    match ringbell_gpu::assemble_for_aarch64(text) {
+        Ok(bytes) => assert!(bytes > 0),
+        // The one thing that is known to be missing.
+        Err(e) if e.contains("128-bit") => {}
+        Err(e) => panic!("for aarch64: {e}\n{text}"),
+    }
+    #[cfg(not(feature = "arm64"))]
+    let _ = text;
 }
 
 /// xorshift64 (Marsaglia 2003).

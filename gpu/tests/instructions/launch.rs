@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ringbell_gpu::{parse, Block, Fault, Order, Program, Shape, Step};
 
-use super::harness::{NoMemory, NoTime};
+use super::harness::{also_for_aarch64, NoMemory, NoTime};
 
 /// A module with a kernel `k(p)`, whose registers are `%r`, `%x` (64 bits), `%h` (16), `%f`, `%d`, `%p`, with numbers.
 pub(crate) fn module(declarations: &str, statements: &str) -> String {
@@ -26,6 +26,7 @@ pub(crate) fn launch(text: &str, threads: u32, words: &mut [u32]) {
 
 pub(crate) fn try_launch(text: &str, threads: u32, words: &mut [u32]) -> Result<(), Box<Fault>> {
     let module = parse("block.ptx", text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    also_for_aarch64(text);
     let mut bytes = std::mem::size_of_val(words).next_multiple_of(16);
     let places: Vec<usize> = module
         .variables

@@ -13,6 +13,7 @@ mod extended;
 mod half;
 mod harness;
 mod launch;
+mod litmus;
 mod matrix;
 mod refused;
 mod system;
@@ -482,5 +483,18 @@ fn predicates_of_constants() {
         let got = harness::run(&text(op), &inputs);
         let want = inputs.map(|[a, ..]| u64::from(want(a != 0)));
         assert_eq!(got, want, "{op}");
+    }
+}
+
+/// The SDK's own kernels, for the other kind of host.
+#[cfg(feature = "arm64")]
+#[test]
+fn kernels_of_the_sdk_are_compiled_for_aarch64() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda-kernels/ptx");
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_some_and(|e| e == "ptx") {
+            harness::also_for_aarch64(&std::fs::read_to_string(path).unwrap());
+        }
     }
 }
