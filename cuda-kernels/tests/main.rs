@@ -9,6 +9,8 @@ mod mock_driver;
 mod second_process;
 
 mod bus_traffic;
+#[cfg(feature = "ptx")]
+mod cccl;
 mod collectives;
 mod cuda;
 mod cuda_errors;

@@ -122,6 +122,10 @@ const OUTSIDE: &[(&str, &str)] = &[
         "PTX of clang's with our headers; a real GPU's users have NVIDIA's",
     ),
     (
+        "cuda-kernels/tests/cccl.rs",
+        "CCCL with our headers; a real GPU's users have NVIDIA's",
+    ),
+    (
         "cuda-kernels/tests/cuda_patterns.rs",
         "PTX of clang's with our headers; a real GPU's users have NVIDIA's",
     ),

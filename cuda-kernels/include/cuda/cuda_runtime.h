@@ -12,6 +12,9 @@
 #if __has_include("cuda_runtime_api.h")
 #include "cuda_runtime_api.h"
 #endif
+#ifndef CUDA_VERSION
+#define CUDA_VERSION CUDART_VERSION
+#endif
 
 #ifdef __CUDA__
 #include "rb/library.h"

@@ -157,6 +157,10 @@ RB_CUDA_SPACE(Global, "global")
 RB_CUDA_SPACE(Shared, "shared")
 RB_CUDA_SPACE(Constant, "const")
 RB_CUDA_SPACE(Local, "local")
+/* A cluster is one block. */
+RB_CUDA_DEVICE unsigned __isClusterShared(const void *p) { return __isShared(p); }
+/* Kernel parameters are copied where their address is taken. */
+RB_CUDA_DEVICE unsigned __isGridConstant(const void *) { return 0; }
 RB_CUDA_CVTA(global, "global")
 RB_CUDA_CVTA(shared, "shared")
 RB_CUDA_CVTA(constant, "const")
