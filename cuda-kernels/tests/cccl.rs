@@ -1,6 +1,6 @@
 //! CCCL (CUB, libcu++) as it ships, compiled by clang with the headers of include/cuda: `kernels/cccl.cu`.
 //!
-//! `CCCL` names its folder of headers, or it is in `target/venv` (`pip install nvidia-cuda-cccl`).
+//! `CCCL` names its folder of headers, or it is in `target/venv` (`pip install cuda-cccl`).
 #![allow(unsafe_code)] // Loads kernels.
 
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ fn headers() -> Option<PathBuf> {
     let named = std::env::var_os("CCCL").map(PathBuf::from);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/venv/lib");
     let pythons = std::fs::read_dir(root).into_iter().flatten().flatten();
-    let installed = pythons.map(|p| p.path().join("site-packages/nvidia/cu13/include/cccl"));
+    let installed = pythons.map(|p| p.path().join("site-packages/cuda/cccl/headers/include"));
     let found = named
         .into_iter()
         .chain(installed)
         .find(|f| f.join("cub/cub.cuh").is_file());
     if found.is_none() {
-        println!("SKIPPED: no CCCL. `pip install nvidia-cuda-cccl` in target/venv, or name its headers in CCCL");
+        println!("SKIPPED: no CCCL. `pip install cuda-cccl` in target/venv, or name its headers in CCCL");
     }
     found
 }

@@ -1,4 +1,4 @@
-// CUB and libcu++ as they ship (Apache-2.0; pip download nvidia-cuda-cccl), compiled by clang with the headers of include/cuda.
+// CUB and libcu++ as they ship (Apache-2.0; pip download cuda-cccl), compiled by clang with the headers of include/cuda.
 #include <cub/block/block_radix_sort.cuh>
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
