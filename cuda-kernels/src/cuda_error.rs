@@ -49,7 +49,7 @@ pub enum CudaError {
         what: &'static str,
     },
     /// No kernels for this GPU.
-    #[error("there are no kernels for {name} (sm_{major}{minor}): the built-in ones {fatbin}; compiling them at run time {nvrtc}; build Ringbell with nvcc (`cargo xtask kernels`) for this GPU, or install libnvrtc")]
+    #[error("there are no kernels for {name} (sm_{major}{minor}): the built-in fat binaries {fatbin}; compiling them at run time {nvrtc}; build Ringbell with nvcc (`cargo xtask kernels`) for this GPU, or install libnvrtc")]
     NoImage {
         /// Name of the GPU.
         name: String,
@@ -57,7 +57,7 @@ pub enum CudaError {
         major: i32,
         /// Its second part.
         minor: i32,
-        /// What was wrong with the embedded fat binaries.
+        /// What was wrong with the embedded fat binaries, and with the embedded PTX.
         fatbin: String,
         /// What was wrong with NVRTC.
         nvrtc: String,

@@ -138,7 +138,7 @@ fn a_gpu_that_is_not_there_is_refused_by_its_number() {
 #[test]
 fn kernels_come_from_nvrtc_where_the_fat_binaries_hold_none() {
     let name = "kernels_come_from_nvrtc_where_the_fat_binaries_hold_none";
-    under_mock(name, "no-fatbin", || {
+    under_mock(name, "no-fatbin,no-ptx", || {
         let gpu = open().unwrap();
         assert!(gpu.describe().contains("NVRTC"), "{}", gpu.describe());
         assert!(gpu.kernels().iter().any(|k| k == "rb_send_all"));
@@ -146,9 +146,29 @@ fn kernels_come_from_nvrtc_where_the_fat_binaries_hold_none() {
 }
 
 #[test]
+fn kernels_come_from_ptx_where_there_are_no_fat_binaries() {
+    let name = "kernels_come_from_ptx_where_there_are_no_fat_binaries";
+    under_mock(name, "no-fatbin", || {
+        let gpu = open().unwrap();
+        let text = gpu.describe();
+        assert!(text.contains("PTX, compiled by the driver"), "{text}");
+        // It is the module's kernel that runs, and sees its arguments.
+        let nic = MockNic::start(&gpu, Queue::new(&gpu, 4, 0, 20_000_000, 1_000_000));
+        let out = gpu.alloc(64).unwrap();
+        let args = [nic.handle(), 1_u32.into(), 0_u32.into(), (&out).into()];
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        unsafe { gpu.launch("rb_nop", 1, 1, &args) }
+            .unwrap()
+            .wait(PATIENCE)
+            .unwrap();
+        assert_eq!(result(&out, 0).status, Status::Ok);
+    });
+}
+
+#[test]
 fn a_gpu_without_kernels_is_an_error_with_both_reasons() {
     let name = "a_gpu_without_kernels_is_an_error_with_both_reasons";
-    under_mock(name, "no-fatbin,no-nvrtc", || {
+    under_mock(name, "no-fatbin,no-ptx,no-nvrtc", || {
         let text = open().unwrap_err().to_string();
         assert!(
             text.contains("sm_90") && text.contains("Mock GPU"),

@@ -53,6 +53,7 @@ pub const INVALID_IMAGE: Result = 200;
 pub const INVALID_CONTEXT: Result = 201;
 pub const NO_BINARY_FOR_GPU: Result = 209;
 pub const INVALID_PTX: Result = 218;
+pub const UNSUPPORTED_PTX_VERSION: Result = 222;
 pub const FILE_NOT_FOUND: Result = 301;
 pub const INVALID_HANDLE: Result = 400;
 pub const NOT_FOUND: Result = 500;
@@ -80,6 +81,8 @@ pub struct Faults {
     pub old_driver: bool,
     /// `no-fatbin`: fat binaries hold nothing for this GPU.
     pub no_fatbin: bool,
+    /// `no-ptx`: PTX is of a version that the driver does not know.
+    pub no_ptx: bool,
     /// `no-nvrtc`: the run-time compiler knows no such GPU.
     pub no_nvrtc: bool,
     /// `slow-writes`: every copy to the GPU takes five milliseconds, so that a reader that does not wait for
@@ -107,7 +110,7 @@ pub struct Faults {
     pub init: Option<Result>,
     /// `context=CODE`: what making a context answers.
     pub context: Option<Result>,
-    /// `image=CODE`: what loading a fat binary answers.
+    /// `image=CODE`: what loading a fat binary or PTX answers.
     pub image: Option<Result>,
     /// `capability=90`: compute capability, 10 × major + minor.
     pub capability: Option<i32>,
@@ -144,6 +147,7 @@ impl Faults {
                 ("broken", _) => f.broken = true,
                 ("old-driver", _) => f.old_driver = true,
                 ("no-fatbin", _) => f.no_fatbin = true,
+                ("no-ptx", _) => f.no_ptx = true,
                 ("no-nvrtc", _) => f.no_nvrtc = true,
                 ("slow-writes", _) => f.slow_writes = true,
                 ("guard", _) => f.guard = true,

@@ -11,6 +11,7 @@ use ringbell_fatbin::{Fatbin, FatbinError, MAGIC, WRAPPER_MAGIC};
 use crate::{
     call, device, faults, gpu, lock, native, put, ready, say, strict, Result, INVALID_HANDLE,
     INVALID_IMAGE, INVALID_PTX, INVALID_VALUE, NOT_FOUND, NO_BINARY_FOR_GPU,
+    UNSUPPORTED_PTX_VERSION,
 };
 
 /// ELF: machine code of a GPU (cubin), or of the host.
@@ -255,6 +256,10 @@ pub(crate) unsafe fn load(image: *const c_void) -> std::result::Result<usize, (R
             let is_ptx = |t: &&str| t.contains(".version") && t.contains(".target");
             let why = "the image is no fat binary, cubin or PTX text";
             let text = text.filter(is_ptx).ok_or((INVALID_IMAGE, why.to_owned()))?;
+            let asked = faults().no_ptx.then_some(UNSUPPORTED_PTX_VERSION);
+            if let Some(code) = faults().image.or(asked) {
+                return Err((code, "it was asked to refuse it".to_owned()));
+            }
             of_text(text)?
         }
     };

@@ -5,7 +5,7 @@
 //!
 //! - `driver` loads libcuda and turns results into [`CudaError`]; `context` holds the GPU's primary context;
 //! - `deferred_release` keeps freed resources until running kernels have ended;
-//! - `module` brings the kernels (embedded fat binaries, else `nvrtc`), and `stream` launches them;
+//! - `module` brings the kernels (embedded fat binaries, else PTX, else `nvrtc`), and `stream` launches them;
 //! - `memory` and `copy_engine` move bytes for the NIC and the host, `dma` is the NIC's view of them, and [`GpuMapper`] is the
 //!   interface of what maps GPU memory for the CPU;
 //! - `ipc`, `open_allocations` and `peer_copies` export and import allocations; `adopt` takes in foreign memory;

@@ -1,4 +1,4 @@
-//! Kernels for this GPU: from the embedded fat binaries, or compiled at run time.
+//! Kernels for this GPU: from the embedded fat binaries, from the embedded PTX, or compiled at run time.
 #![allow(unsafe_code)] // Calls into libcuda.
 
 use std::collections::{BTreeMap, HashMap};
@@ -70,6 +70,7 @@ unsafe impl Sync for Builtin {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
     Fatbin,
+    Ptx,
     Nvrtc,
 }
 
@@ -77,6 +78,7 @@ impl Origin {
     pub(super) fn describe(self) -> &'static str {
         match self {
             Origin::Fatbin => "kernels from the embedded fat binaries",
+            Origin::Ptx => "kernels from the embedded PTX, compiled by the driver",
             Origin::Nvrtc => "kernels compiled at run time by NVRTC",
         }
     }
@@ -112,23 +114,22 @@ impl Builtin {
         let images = fatbins().iter().map(|f| (f.name, f.image));
         let (modules, origin) = match load_all(&context, images) {
             Ok(modules) => (modules, Origin::Fatbin),
-            Err(fatbin) => {
-                let compiled = nvrtc::compile(context.device.capability).and_then(|cubins| {
-                    load_all(&context, cubins.iter().map(|(n, image)| (*n, &image[..])))
-                });
-                match compiled {
-                    Ok(modules) => (modules, Origin::Nvrtc),
-                    Err(nvrtc) => {
-                        return Err(CudaError::NoImage {
-                            name: context.device.name.clone(),
-                            major: context.device.capability.0,
-                            minor: context.device.capability.1,
-                            fatbin,
-                            nvrtc,
-                        })
-                    }
+            Err(fatbin) => match load_ptx(&context) {
+                Ok(modules) => (modules, Origin::Ptx),
+                Err(ptx) => {
+                    let compiled = nvrtc::compile(context.device.capability).and_then(|cubins| {
+                        load_all(&context, cubins.iter().map(|(n, image)| (*n, &image[..])))
+                    });
+                    let modules = compiled.map_err(|nvrtc| CudaError::NoImage {
+                        name: context.device.name.clone(),
+                        major: context.device.capability.0,
+                        minor: context.device.capability.1,
+                        fatbin: format!("{fatbin}; the built-in PTX modules {ptx}"),
+                        nvrtc,
+                    })?;
+                    (modules, Origin::Nvrtc)
                 }
-            }
+            },
         };
         let mut builtin = Builtin {
             modules,
@@ -348,6 +349,16 @@ fn load(context: &Context, image: &[u8]) -> Result<Module, CudaError> {
     let r = unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast::<c_void>()) };
     context.check("cuModuleLoadData", r)?;
     Ok(Module(module))
+}
+
+/// Loads the PTX of the SDK's kernels: text of clang's, which a driver compiles for its GPU.
+fn load_ptx(context: &Context) -> Result<Vec<Module>, String> {
+    let texts: Vec<(&str, Vec<u8>)> = crate::builtin::FILES
+        .iter()
+        // A terminated string.
+        .map(|f| (f.name, [f.text.as_bytes(), b"\0"].concat()))
+        .collect();
+    load_all(context, texts.iter().map(|(name, text)| (*name, &text[..])))
 }
 
 /// Loads all images, or none.
