@@ -2,12 +2,14 @@
 //!
 //! Sources of kernels alone become PTX, by clang: the host loads it (`Nic::module`, `rb_module_load`) and launches its kernels
 //! by name. A source with a `main` becomes a program that is linked with libringbell.so and launches through `rb::launch` of
-//! `ringbell.hpp`; that is C++ by g++, and so is a module whose output is named `.so`.
+//! `ringbell.hpp`; that is C++ by g++, and so is a module whose output is named `.so`. A source with a `main` and `<<<>>>`
+//! is a CUDA program: both its sides are compiled by clang, and it contains the runtime library of ours.
 #![allow(unsafe_code)] // Loads kernels.
 
 mod clang;
 mod headers;
 mod link;
+mod whole;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -21,7 +23,8 @@ use super::{stdio, Exit, Problem};
 /// Arguments of `ringbell cc`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Sources of CUDA kernels, or a program with its kernels (includes ringbell.hpp, has a main)
+    /// Sources of CUDA kernels; a CUDA program (a main and <<<>>>); or a program with its kernels that includes
+    /// ringbell.hpp
     #[arg(required = true, value_name = "FILE.cu")]
     sources: Vec<PathBuf>,
     /// What to write [default: the first source without .cu for a program, with .ptx for kernels alone]; a name that ends
@@ -31,6 +34,9 @@ pub(crate) struct Args {
     /// Library that a program is linked with [default: the one beside this command, built when first used]
     #[arg(long, env = "RINGBELL_LIBRARY", value_name = "libringbell.so")]
     library: Option<PathBuf>,
+    /// Runtime library that a CUDA program contains [default: the one beside this command, built when first used]
+    #[arg(long, value_name = "libringbell_cudart.a")]
+    runtime: Option<PathBuf>,
     /// C++ compiler for programs and shared objects
     #[arg(long, env = "CXX", default_value = "g++", value_name = "PROGRAM")]
     cxx: String,
@@ -90,6 +96,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             output
         }
         Kind::Cxx => by_cxx(args, headers.path())?,
+        Kind::Cuda => {
+            whole::program(args, headers.path())?;
+            return Ok(Exit::Ok);
+        }
     };
     match find_nvcc(args) {
         Some(nvcc) => {
@@ -111,6 +121,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 enum Kind {
     Ptx,
     Cxx,
+    /// A program with `<<<>>>`.
+    Cuda,
 }
 
 /// Programs, and what is named as a shared object, are C++.
@@ -127,8 +139,12 @@ fn kind(args: &Args) -> Result<Kind> {
     for source in &args.sources {
         let text =
             std::fs::read(source).with_context(|| format!("cannot read {}", source.display()))?;
-        if defines_main(&String::from_utf8_lossy(&text)) {
-            return Ok(Kind::Cxx);
+        let text = String::from_utf8_lossy(&text);
+        if defines_main(&text) {
+            return Ok(match whole::is_one(&text) {
+                true => Kind::Cuda,
+                false => Kind::Cxx,
+            });
         }
     }
     Ok(Kind::Ptx)

@@ -162,3 +162,53 @@ fn without_clang_the_error_has_the_line_that_installs_it() {
     assert_eq!(out.status.code(), Some(4), "{}", text(&out));
     assert!(text(&out).contains("/no/such/clang"), "{}", text(&out));
 }
+
+/// A library that cargo has put beside this test.
+fn beside(name: &str) -> std::path::PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    test.with_file_name(name)
+}
+
+#[test]
+fn a_cuda_program_runs_by_itself_and_by_ringbell_gpu() {
+    if !has("clang-19") || !has("g++") {
+        return;
+    }
+    let dir = folder("cc-cuda");
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../libcudart/tests/programs");
+    let program = dir.join("symbols");
+    let mut cc = Command::new(env!("CARGO_BIN_EXE_ringbell"));
+    cc.args(["cc", "--runtime"])
+        .arg(beside("libringbell_cudart.a"))
+        .arg(programs.join("symbols.cu"))
+        .arg("-o")
+        .arg(&program);
+    let said = succeed(&mut cc);
+    assert!(
+        said.contains("symbols: program, with ") && said.contains("fill_table"),
+        "{said}"
+    );
+    // Beside the runtime lies the driver, which the program finds.
+    assert_eq!(succeed(&mut Command::new(&program)).trim(), "ok");
+    let gpu = |more: &[&str]| {
+        let mut gpu = Command::new(env!("CARGO_BIN_EXE_ringbell"));
+        gpu.args(["gpu", "--driver"])
+            .arg(beside("libringbell_libcuda.so"))
+            .arg("--runtime")
+            .arg(beside("libringbell_cudart.so"))
+            .args(more)
+            .arg("--")
+            .arg(&program);
+        gpu
+    };
+    assert_eq!(succeed(&mut gpu(&["--memory", "16M"])).trim(), "ok");
+    let out = run(&mut gpu(&["--capability", "70"]));
+    assert_eq!(out.status.code(), Some(1), "{}", text(&out));
+    assert!(
+        text(&out).contains("has PTX for sm_90 and newer; this GPU is sm_70"),
+        "{}",
+        text(&out)
+    );
+    let out = run(&mut gpu(&["--memory", "16MB"]));
+    assert_eq!(out.status.code(), Some(2), "{}", text(&out));
+}

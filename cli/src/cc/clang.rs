@@ -58,14 +58,56 @@ fn version(clang: &Path) -> Option<u32> {
 /// # Errors
 /// When clang refuses the sources, which it says itself, or when they have no kernel.
 pub(super) fn compile(args: &Args, headers: &Path, out: &Path) -> Result<Vec<String>> {
-    let clang = find()?;
-    let mut command = Command::new(&clang);
+    let mut command = command(args, headers)?;
     command
-        .args(["-x", "cuda", "--cuda-device-only", "-S"])
+        .args(["--cuda-device-only", "-S"])
+        .arg("--cuda-feature=+ptx83")
+        .arg("-o")
+        .arg(out);
+    succeed(
+        &mut command,
+        "correct the errors above; docs/emulated-gpu.md has what compiles",
+    )?;
+    let text = std::fs::read_to_string(out)
+        .with_context(|| format!("clang has not written {}", out.display()))?;
+    let kernels = kernels(&text);
+    if kernels.is_empty() {
+        return Err(Problem::new(
+            Exit::Failed,
+            format!("{} has no kernel", out.display()),
+            "write `extern \"C\" __global__ void name(...) {...}`; a template is compiled where something launches it",
+        )
+        .into());
+    }
+    Ok(kernels)
+}
+
+/// Compiles all sources of a program to one object file of the host, with this fat binary in it.
+///
+/// # Errors
+/// When clang refuses the sources.
+pub(super) fn host(args: &Args, headers: &Path, fatbin: &Path, out: &Path) -> Result<()> {
+    let mut command = command(args, headers)?;
+    command
+        .args(["--cuda-host-only", "-c", "-fPIE"])
+        .args(["-Xclang", "-fcuda-include-gpubinary", "-Xclang"])
+        .arg(fatbin)
+        .arg("-o")
+        .arg(out);
+    succeed(&mut command, "correct the errors above")
+}
+
+/// clang with what both sides of a program are compiled with, and its sources.
+fn command(args: &Args, headers: &Path) -> Result<Command> {
+    let mut command = Command::new(find()?);
+    command
+        .args(["-x", "cuda"])
         // Nothing of NVIDIA's toolkit, even where it is installed.
         .args(["-nocudainc", "-nocudalib", "-Wno-unknown-cuda-version"])
         .arg(format!("--cuda-gpu-arch=sm_{}", newest(&args.arch)))
-        .args(["--cuda-feature=+ptx83", "-gline-tables-only"])
+        .arg("-gline-tables-only")
+        // `<<<>>>` as CUDA has compiled it since 9.2.
+        .args(["-Xclang", "-target-sdk-version=12.3"])
         .arg(format!("-std={}", args.std))
         .arg(format!("-O{}", args.optimise))
         .arg("-isystem")
@@ -85,27 +127,11 @@ pub(super) fn compile(args: &Args, headers: &Path, out: &Path) -> Result<Vec<Str
         // A module is one translation unit.
         several => command.arg(super::unit(several, headers, "module.cu")?),
     };
-    command.arg("-o").arg(out);
-    succeed(
-        &mut command,
-        "correct the errors above; docs/emulated-gpu.md has what compiles",
-    )?;
-    let text = std::fs::read_to_string(out)
-        .with_context(|| format!("clang has not written {}", out.display()))?;
-    let kernels = kernels(&text);
-    if kernels.is_empty() {
-        return Err(Problem::new(
-            Exit::Failed,
-            format!("{} has no kernel", out.display()),
-            "write `extern \"C\" __global__ void name(...) {...}`; a template is compiled where something launches it",
-        )
-        .into());
-    }
-    Ok(kernels)
+    Ok(command)
 }
 
 /// PTX is for one architecture and those after it; 90 is the newest whose features clang 19 knows by this version of PTX.
-fn newest(arch: &[u32]) -> u32 {
+pub(super) fn newest(arch: &[u32]) -> u32 {
     arch.iter().copied().max().unwrap_or(90).clamp(70, 90)
 }
 
