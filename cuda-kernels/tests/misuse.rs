@@ -121,7 +121,7 @@ fn cases() -> Vec<Case> {
         given(case("h_missed_signal", 1, 3, 3, "thread 0 loops|are 2 (0x2)"), Given::Until(24, 3)),
         given(case("h_ticket", 1, 4, 1, "threads 2, 3 loop|are 1 (0x1)"), Given::Until(0, 2 << 32 | 4)),
         given(case("h_grid", 2, 32, 33, "blocks (0,0,0), (1,0,0): thread 0 loops|are 64 (0x40)|threads 1–31 wait at barrier 0|for thread 0"), Given::Until(0, 66)),
-        given(case("h_sleep", 1, 32, 50, "threads 0–31 sleep"), Given::Until(0, 1)),
+        given(case("h_sleep", 1, 32, 50, "block (0,0,0)"), Given::Until(0, 1)),
         case("h_half", 1, 32, 8, "threads 0–7 wait|for threads 8–31|threads 8–31 wait at a warp operation of mask 0xffffffff|for threads 0–7"),
         case("h_named", 1, 64, 64, "threads 0–31 wait|, for others that have ended"),
         case("h_masks", 1, 32, 7, "thread 0 waits|mask 0x3|thread 1 waits|mask 0x7"),
@@ -214,4 +214,26 @@ fn each_planted_fault_is_named_with_its_line() {
     }
     assert!(wrong.is_empty(), "{named} are named:\n{}", wrong.join("\n"));
     assert_eq!(named, planted.len(), "every fault has its row in the table");
+}
+
+#[test]
+fn kernels_without_a_fault_raise_no_alarm() {
+    if emulated_only("it has checks of its own") {
+        return;
+    }
+    let gpu = checked(Checks::ALL);
+    for (kernel, blocks, threads, n) in [
+        ("c_reduce", 3, 256, 2),
+        ("c_lock", 4, 64, 3),
+        ("c_grid", 4, 64, 5),
+        ("c_chain", 20, 32, 1),
+        ("c_last_block", 4, 64, 1),
+        ("c_leader", 1, 96, 7),
+        ("c_bytes", 1, 64, 9),
+    ] {
+        for _ in 0..2 {
+            let ran = case(kernel, blocks, threads, n, "").run(&gpu);
+            ran.unwrap_or_else(|e| panic!("{kernel}: {e}"));
+        }
+    }
 }

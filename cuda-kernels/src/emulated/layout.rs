@@ -24,6 +24,9 @@ pub(super) struct PageLayout {
     /// File page of each page of virtual memory.
     file_page: Vec<u32>,
     scattered_groups: usize,
+    /// The page of virtual memory of each page of the file, for checks.
+    #[cfg(feature = "ptx")]
+    va_page: std::sync::OnceLock<Vec<u32>>,
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014): enough to shuffle, and seeded.
@@ -76,12 +79,27 @@ impl PageLayout {
         PageLayout {
             file_page,
             scattered_groups,
+            #[cfg(feature = "ptx")]
+            va_page: Default::default(),
         }
     }
 
     /// Groups of 2 MiB whose pages are scattered.
     pub(super) fn scattered_groups(&self) -> usize {
         self.scattered_groups
+    }
+
+    /// The page of virtual memory that a page of the file is.
+    #[cfg(feature = "ptx")]
+    pub(super) fn va_page(&self, file_page: usize) -> usize {
+        let pages = self.va_page.get_or_init(|| {
+            let mut pages = vec![0; self.file_page.len()];
+            for (va, file) in self.file_page.iter().enumerate() {
+                pages[*file as usize] = va as u32;
+            }
+            pages
+        });
+        pages[file_page] as usize
     }
 
     /// Byte offset in the file of a page of virtual memory.

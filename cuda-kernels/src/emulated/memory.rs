@@ -331,6 +331,31 @@ impl EmulatedMemory {
         let _ = (offset, bytes, touch);
     }
 
+    fn is_traced(&self) -> bool {
+        #[cfg(feature = "ptx")]
+        return self.watched.checker().is_some_and(|c| c.checks().traced());
+        #[cfg(not(feature = "ptx"))]
+        false
+    }
+
+    /// Tells the checker of an access of the NIC, at an address of the bus as this process maps it.
+    fn nic(&self, at: *const u8, bytes: usize, store: bool) {
+        #[cfg(feature = "ptx")]
+        if let Some(checker) = self.watched.checker() {
+            let mut offset = at as u64 - self.bus as u64;
+            let end = offset + bytes as u64;
+            while offset < end {
+                let next = (offset / PAGE_BYTES + 1) * PAGE_BYTES;
+                let page = self.layout.va_page((offset / PAGE_BYTES) as usize);
+                let at = self.base_va() + page as u64 * PAGE_BYTES + offset % PAGE_BYTES;
+                checker.nic(at, next.min(end) - offset, store);
+                offset = next;
+            }
+        }
+        #[cfg(not(feature = "ptx"))]
+        let _ = (at, bytes, store);
+    }
+
     /// Where a span lies, if it is backed and as long as the NIC's side of the copy.
     fn bus_at(&self, span: BusSpan, len: usize) -> Result<*mut u8, BusError> {
         let refuse = BusError::OutOfRange {
@@ -352,17 +377,21 @@ impl DmaMemory for EmulatedMemory {
         match op {
             DmaOp::Read { from, into } => {
                 let at = self.bus_at(from, into.len())?;
+                self.nic(at, into.len(), false);
                 // SAFETY: `bus_at` has checked the span; `into` is the NIC's own memory.
                 unsafe { ptr::copy_nonoverlapping(at, into.as_mut_ptr(), into.len()) };
             }
             DmaOp::Write { to, from } => {
                 let at = self.bus_at(to, from.len())?;
+                self.nic(at, from.len(), true);
                 // SAFETY: as for the read.
                 unsafe { ptr::copy_nonoverlapping(from.as_ptr(), at, from.len()) };
             }
             DmaOp::Copy { from, to } => {
                 let source = self.bus_at(from, to.len as usize)?;
                 let target = self.bus_at(to, from.len as usize)?;
+                self.nic(source, to.len as usize, false);
+                self.nic(target, to.len as usize, true);
                 // SAFETY: as for the read; `copy` allows spans to overlap.
                 unsafe { ptr::copy(source.cast_const(), target, to.len as usize) };
             }
@@ -388,6 +417,10 @@ impl DmaMemory for EmulatedMemory {
     }
 
     fn window(&self) -> Option<Window> {
+        // Each of the NIC's accesses is told to the checker.
+        if self.is_traced() {
+            return None;
+        }
         Some(Window {
             base: self.bus,
             bus: BUS_BASE,
@@ -410,6 +443,10 @@ impl DmaMemory for EmulatedMemory {
     }
 
     fn exports(&self) -> Vec<Export<'_>> {
+        // So are those of peers, which are the NIC's then.
+        if self.is_traced() {
+            return Vec::new();
+        }
         vec![Export {
             fd: self.fd.as_fd(),
             file_offset: 0,

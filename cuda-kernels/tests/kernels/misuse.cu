@@ -178,7 +178,7 @@ KERNEL(h_grid) {
 }
 KERNEL(h_sleep) {
   volatile unsigned *flag = p;
-  while (*flag == 0) __nanosleep(1000000 * n);  // h_sleep: sleep
+  while (*flag == 0) __nanosleep(1000000 * n);  // h_sleep: threads 0–31
 }
 KERNEL(h_half) {
   if (threadIdx.x < n) __syncthreads();  // h_half: wait at barrier 0
@@ -328,4 +328,102 @@ KERNEL(r_last_block) {
     for (unsigned i = 0; i < gridDim.x; i++) sum += q[i];  // r_last_block: racecheck
     p[1] = sum;
   }
+}
+
+// --- kernels without a fault ---
+
+KERNEL(c_reduce) {
+  __shared__ unsigned part[256];
+  part[threadIdx.x] = n + threadIdx.x;
+  __syncthreads();
+  for (unsigned o = blockDim.x / 2; o > 16; o >>= 1) {
+    if (threadIdx.x < o) part[threadIdx.x] += part[threadIdx.x + o];
+    __syncthreads();
+  }
+  if (threadIdx.x < 32) {
+    for (unsigned o = 16; o > 0; o >>= 1) {
+      unsigned v = threadIdx.x < o ? part[threadIdx.x + o] : 0;
+      __syncwarp();
+      if (threadIdx.x < o) part[threadIdx.x] += v;
+      __syncwarp();
+    }
+  }
+  if (threadIdx.x == 0) atomicAdd(p, part[0]);
+}
+KERNEL(c_lock) {
+  while (atomicCAS(p, 0u, 1u) != 0) {}
+  __threadfence();
+  q[0] += n;
+  __threadfence();
+  atomicExch(p, 0u);
+}
+KERNEL(c_grid) {
+  q[blockIdx.x * blockDim.x + threadIdx.x] = n;
+  for (unsigned round = 1; round < 4; round++) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      __threadfence();
+      atomicAdd(p, 1u);
+      while (atomicAdd(p, 0u) < round * gridDim.x) {}
+      __threadfence();
+    }
+    __syncthreads();
+    unsigned other = ((blockIdx.x + round) % gridDim.x) * blockDim.x + threadIdx.x;
+    unsigned v = q[other];
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      __threadfence();
+      atomicAdd(p + 1, 1u);
+      while (atomicAdd(p + 1, 0u) < round * gridDim.x) {}
+      __threadfence();
+    }
+    __syncthreads();
+    q[blockIdx.x * blockDim.x + threadIdx.x] = v + round;
+  }
+}
+KERNEL(c_chain) {
+  if (threadIdx.x) return;
+  unsigned before = 0;
+  if (blockIdx.x)
+    do asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(before) : "l"(p + blockIdx.x - 1) : "memory");
+    while (before == 0);
+  q[0] += n;
+  asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(p + blockIdx.x), "r"(1u) : "memory");
+}
+KERNEL(c_last_block) {
+  __shared__ unsigned last;
+  q[blockIdx.x * blockDim.x + threadIdx.x] = n;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = atomicAdd(p, 1u) + 1 == gridDim.x;
+    __threadfence();
+  }
+  __syncthreads();
+  if (last) {
+    unsigned sum = 0;
+    for (unsigned i = threadIdx.x; i < gridDim.x * blockDim.x; i += blockDim.x) sum += q[i];
+    atomicAdd(p + 1, sum);
+  }
+}
+// The compiler may load `status` in all threads, and use it in the first alone.
+KERNEL(c_leader) {
+  __shared__ unsigned status;
+  bool leader = threadIdx.x == 0;
+  if (leader) status = 0;
+  __syncthreads();
+  for (unsigned i = 0; i < n; i++) {
+    if (leader && status == 0) {
+      p[0] = i;
+      status = q[i];
+    }
+    __syncthreads();
+  }
+}
+// Bytes next to each other, by different threads.
+KERNEL(c_bytes) {
+  unsigned char *bytes = reinterpret_cast<unsigned char *>(q);
+  bytes[threadIdx.x] = n;
+  __syncthreads();
+  p[threadIdx.x] = q[threadIdx.x >> 2];
 }

@@ -185,8 +185,16 @@ pub(crate) fn meet(
             others = Arc::new(more);
         }
     }
+    // A fence of each thread, a barrier, and a strong store of one of them is common practice, and does what it is to do.
+    let mut fenced: [Option<Arc<Known>>; 2] = [None, None];
+    for (all, i) in here.iter().flat_map(|i| [(0, *i), (1, *i)]) {
+        if let Some(own) = &clocks[i].fenced[all] {
+            join(fenced[all].get_or_insert_default(), own);
+        }
+    }
     for i in here {
         let c = &mut clocks[*i];
+        c.fenced = fenced.clone();
         c.block = c.block.max(known);
         if !all && whole(i / 32) {
             c.warp = c.warp.max(now);

@@ -23,6 +23,12 @@ impl Layout {
     ) -> Option<(u32, u32)> {
         let align = align.max(if checked { 16 } else { 1 });
         let at = top.checked_next_multiple_of(align)?;
+        // A whole word belongs to a part of one: 16-bit atomics are made of those of 32.
+        let bytes = if checked {
+            bytes.checked_next_multiple_of(4)?
+        } else {
+            bytes
+        };
         let end = at.checked_add(bytes)?;
         if !checked {
             return Some((at, end));

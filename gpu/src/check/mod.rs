@@ -72,7 +72,7 @@ impl Checks {
     }
 
     /// Whether accesses are traced.
-    pub(crate) fn traced(self) -> bool {
+    pub fn traced(self) -> bool {
         self.initialised || self.races
     }
 
@@ -164,7 +164,7 @@ impl Checker {
     /// The host has written bytes of GPU memory, or reads them.
     pub fn host(&self, address: u64, bytes: u64, store: bool) {
         let how = How::new(0, store);
-        self.trace().host(address, bytes, how);
+        self.trace().host(address, bytes, how, trace::BY_HOST);
     }
 
     /// The host stores a word of GPU memory with release, or loads one with acquire.
@@ -174,7 +174,17 @@ impl Checker {
             false => MemoryOrder::Acquire,
         };
         let how = How::new(0, store).ordered(order, Scope::System);
-        self.trace().host(address, bytes, how);
+        self.trace().host(address, bytes, how, trace::BY_HOST);
+    }
+
+    /// The NIC has written bytes of GPU memory, or reads them. A word orders what it has done before.
+    pub fn nic(&self, address: u64, bytes: u64, store: bool) {
+        let how = match (bytes, store) {
+            (1..=16, true) => How::new(0, true).ordered(MemoryOrder::Release, Scope::System),
+            (1..=16, false) => How::new(0, false).ordered(MemoryOrder::Relaxed, Scope::System),
+            _ => How::new(0, store),
+        };
+        self.trace().host(address, bytes, how, trace::BY_NIC);
     }
 
     /// The past of the memory. A step of a traced block holds it.

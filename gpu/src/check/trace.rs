@@ -53,8 +53,16 @@ pub(crate) struct Trace {
     running: u32,
     /// Begins and ends of launches are numbered.
     time: u64,
+    /// The host's programs and the NIC as one: what they do among themselves is not looked at.
     host: Clock,
+    /// What the host lets others see, and whether it has done something since.
+    host_known: Arc<Known>,
+    host_acted: bool,
 }
+
+/// Whose an access is that no kernel makes: in place of a site.
+pub(super) const BY_HOST: u32 = 0;
+pub(super) const BY_NIC: u32 = 1;
 
 /// The past of a block: its threads, and its shared memory.
 #[derive(Debug, Default)]
@@ -96,6 +104,8 @@ impl Trace {
                 now: 1,
                 ..Clock::default()
             },
+            host_known: Arc::default(),
+            host_acted: false,
         }
     }
 
@@ -191,7 +201,9 @@ impl Trace {
             let reads = !how.is_store() || how.is_atomic();
             // What was read counts as written then: it is said once, and not of what is made of it.
             let missing = written.write(first, how.bytes());
-            if reads && missing > 0 {
+            // An atomic operation of a part of a word is made of one of the whole.
+            let some = u64::from(missing) < how.bytes();
+            if reads && missing > 0 && !(how.is_atomic() && some) {
                 self.unwritten(own, site, (memory, first), how, missing);
             }
         }
@@ -255,13 +267,38 @@ impl Trace {
                 synchronise(clock, own, cell, &mut self.left, word, how);
             }
         }
+        if memory == Memory::Exposed && how.is_strong() {
+            self.through_the_host(own, clock, how);
+        }
         if let Some(with) = raced {
             self.raced(mark, with, (memory, at));
         }
     }
 
-    /// Many bytes that the host reads or writes at once, or a word of it.
-    pub(super) fn host(&mut self, at: u64, bytes: u64, how: How) {
+    /// The host and the NIC access memory of the host unseen. What a thread releases to it they know, and who acquires
+    /// something of it knows what they have done.
+    fn through_the_host(&mut self, own: Actor, clock: &mut Clock, how: How) {
+        if !how.is_store() || how.is_atomic() {
+            if std::mem::take(&mut self.host_acted) {
+                self.host_known = self.host.release(Actor::HOST);
+            }
+            if how.acquires() {
+                clock.acquire(&self.host_known);
+            }
+            join(&mut clock.read[1], &self.host_known);
+        }
+        if how.is_store() && how.scope() == Scope::System {
+            if how.releases() {
+                self.host.acquire(&clock.peek(own));
+            }
+            if let Some(known) = &clock.fenced[1] {
+                self.host.acquire(known);
+            }
+        }
+    }
+
+    /// Bytes of GPU memory that the host or the NIC reads or writes at once, or a word.
+    pub(super) fn host(&mut self, at: u64, bytes: u64, how: How, by: u32) {
         if self.checks.initialised && how.is_store() {
             self.written.set(at - self.base, bytes, true);
         }
@@ -269,12 +306,13 @@ impl Trace {
         if !self.checks.races || self.running == 0 {
             return;
         }
+        self.host_acted = true;
         let mut clock = std::mem::take(&mut self.host);
         let mut first = at;
         while first < at + bytes {
             let n = (WORD - first % WORD).min(at + bytes - first);
             let one = how.of_bytes(n as u32);
-            self.global(Actor::HOST, &mut clock, (Memory::Global, first), one, 0);
+            self.global(Actor::HOST, &mut clock, (Memory::Global, first), one, by);
             first += n;
         }
         settle(&mut clock, Actor::HOST, how);
@@ -315,6 +353,7 @@ impl Trace {
         let other_site = other.map(|(run, _)| run.watch.site(second.site));
         run.watch.found(RACE, (site, other_site), || {
             let by = match other {
+                None if second.site == BY_NIC => "the NIC".to_owned(),
                 None => "the host".to_owned(),
                 Some((other, index)) => {
                     let kernel = match Arc::ptr_eq(&run.watch, &other.watch) {

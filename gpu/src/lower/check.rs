@@ -8,6 +8,7 @@ use cranelift_codegen::ir::{types, InstBuilder, MemFlags, Type, Value};
 
 use super::function::{Emit, Lowered};
 use super::helper::Helper;
+use super::masked;
 use crate::check::How;
 use crate::module::{Scope, Site};
 use crate::schedule::mark::{ALLOCATED, LOCAL, SHARED, SPACE};
@@ -49,9 +50,20 @@ pub(super) fn allocated(
 /// Tells the trace of an access that is allowed.
 pub(super) fn touched(e: &mut Emit<'_, '_>, at: Value, how: How, site: Site) -> Lowered<()> {
     if e.facts.checks.traced() {
+        let next = e.masked.map(|condition| {
+            let holds = masked::holds(e, condition);
+            let (made, next) = (e.b.create_block(), e.b.create_block());
+            e.b.ins().brif(holds, made, &[], next, &[]);
+            e.enter(made);
+            next
+        });
         let how = e.int(types::I32, i64::from(how.pack()));
         let (thread, site) = (e.thread, e.site(site));
         e.call_helper(Helper::Touched, &[thread, at, how, site])?;
+        if let Some(next) = next {
+            e.b.ins().jump(next, &[]);
+            e.enter(next);
+        }
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Switch, Variab
 use super::calls::{Callee, Outlined, Passed};
 use super::helper::Helper;
 use super::liveness::Liveness;
+use super::masked::{self, Condition};
 use super::operand::{clif, Place};
 use super::registers::Slots;
 use crate::check::{Checks, Layout};
@@ -53,6 +54,8 @@ pub(super) struct Frame<'a> {
     leave: Option<Block>,
     /// Kept in each wait of a function that it calls.
     across_call: Vec<Reg>,
+    /// Loads that count as made under a condition alone, by position, for checks.
+    masked: HashMap<usize, Condition>,
 }
 
 pub(super) struct Emit<'a, 'f> {
@@ -60,6 +63,8 @@ pub(super) struct Emit<'a, 'f> {
     pub(super) module: &'a Module,
     pub(super) frames: Vec<Frame<'a>>,
     pub(super) thread: Value,
+    /// Under which the access that is compiled counts as made.
+    pub(super) masked: Option<Condition>,
     /// Address of the thread's frame.
     kept: Value,
     pub(super) facts: Facts,
@@ -114,6 +119,7 @@ pub(super) fn lower(
         module,
         frames: Vec::new(),
         thread,
+        masked: None,
         kept,
         facts: Facts {
             shared_bytes: 0,
@@ -197,6 +203,10 @@ impl<'a> Emit<'a, '_> {
             slots,
             first,
             branches,
+            masked: match self.facts.checks.traced() {
+                true => masked::conditions(function),
+                false => HashMap::new(),
+            },
             places,
             labels,
             leave,
@@ -414,7 +424,11 @@ impl<'a> Emit<'a, '_> {
             Op::Async(op) => self.asynchronous(op, i.site, live.behind(at).unwrap_or(&[]))?,
             Op::Matrix(op) => self.matrix(op, i.site, live.behind(at).unwrap_or(&[]))?,
             op if op.waits() => self.waiting(i, live.behind(at).unwrap_or(&[]))?,
-            _ => self.plain(i)?,
+            _ => {
+                self.masked = self.frame().masked.get(&at).copied();
+                self.plain(i)?;
+                self.masked = None;
+            }
         }
         Ok(true)
     }

@@ -25,6 +25,7 @@ mod function;
 mod halves;
 mod helper;
 mod liveness;
+mod masked;
 mod matrix;
 mod operand;
 mod registers;
