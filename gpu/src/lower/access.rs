@@ -396,6 +396,9 @@ impl Emit<'_, '_> {
             };
             return self.call_helper(helper, &[at, v, task]);
         }
+        if ty == Type::B128 && !self.ordered {
+            return Err("128-bit atomic operations are there on x86-64 alone".to_owned());
+        }
         let signed = ty.is_signed();
         let rmw = match op {
             AtomicOp::Cas => return Ok(self.b.ins().atomic_cas(flags, at, args[0], args[1])),

@@ -47,7 +47,7 @@ impl Emit<'_, '_> {
                 to,
                 from,
             } => {
-                let kept: Vec<Reg> = from.iter().filter_map(register).collect();
+                let kept: Vec<Reg> = from.iter().filter_map(Operand::register).collect();
                 self.exchange(to, from.len(), *transpose, site, live, &kept);
                 for (j, from) in from.iter().enumerate() {
                     let (low, high) = self.parts(to, j, *transpose, true, site)?;
@@ -295,13 +295,6 @@ impl Emit<'_, '_> {
             self.b.ins().store(flags, v, at, 0);
         }
         Ok(())
-    }
-}
-
-fn register(o: &Operand) -> Option<Reg> {
-    match o {
-        Operand::Reg(r) => Some(*r),
-        _ => None,
     }
 }
 

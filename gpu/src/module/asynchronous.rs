@@ -1,7 +1,7 @@
 //! Copies that a thread does not wait for, the barriers that tell of them, and barriers in two parts (§9.7.9.25,
 //! §9.7.13).
 
-use super::op::{Address, AtomicOp, Base, Operand, Reg, Target};
+use super::op::{Address, AtomicOp, Operand, Reg, Target};
 use super::types::{Space, Type};
 
 /// An address with its space.
@@ -98,47 +98,29 @@ impl AsyncOp {
     }
 
     pub(super) fn reads(&self, f: &mut dyn FnMut(Reg)) {
-        let mut each = |o: &Operand| {
-            if let Operand::Reg(r) | Operand::Not(r) = o {
-                f(*r);
-            }
-        };
-        let at = |p: &Place| match p.at.base {
-            Base::Reg(r) => Operand::Reg(r),
-            _ => Operand::Int(0),
-        };
-        match self {
+        let (places, operands): (Vec<&Place>, Vec<&Operand>) = match self {
             AsyncOp::Copy {
                 to,
                 from,
                 size,
                 ignore,
                 ..
-            } => {
-                [to, from].iter().for_each(|p| each(&at(p)));
-                size.iter().chain(ignore).for_each(each);
-            }
+            } => (vec![to, from], size.iter().chain(ignore).collect()),
             AsyncOp::Bulk {
                 to,
                 from,
                 bytes,
                 done,
                 ..
-            } => {
-                [to, from]
-                    .into_iter()
-                    .chain(done)
-                    .for_each(|p| each(&at(p)));
-                each(bytes);
-            }
-            AsyncOp::Phase { at: place, arg, .. } => {
-                each(&at(place));
-                each(arg);
-            }
-            AsyncOp::Pending { state, .. } => each(state),
-            AsyncOp::Arrive { id, count } => [id, count].into_iter().for_each(each),
-            AsyncOp::ClusterArrive | AsyncOp::ClusterWait => {}
-        }
+            } => ([to, from].into_iter().chain(done).collect(), vec![bytes]),
+            AsyncOp::Phase { at, arg, .. } => (vec![at], vec![arg]),
+            AsyncOp::Pending { state, .. } => (Vec::new(), vec![state]),
+            AsyncOp::Arrive { id, count } => (Vec::new(), vec![id, count]),
+            AsyncOp::ClusterArrive | AsyncOp::ClusterWait => (Vec::new(), Vec::new()),
+        };
+        let addresses = places.iter().filter_map(|p| p.at.register());
+        let operands = operands.iter().filter_map(|o| o.register());
+        addresses.chain(operands).for_each(f);
     }
 
     pub(super) fn writes(&self, f: &mut dyn FnMut(Reg)) {

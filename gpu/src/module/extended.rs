@@ -1,6 +1,6 @@
 //! Arithmetic with a carry, of mixed precision, of three operands, of pairs in 64 bits; atomics of vectors.
 
-use super::op::{Access, AtomicOp, Base, FloatMode, Operand, Reg, Target};
+use super::op::{Access, AtomicOp, FloatMode, Operand, Reg, Target};
 use super::pure::PureOp;
 use super::types::Type;
 
@@ -71,28 +71,19 @@ pub(crate) enum ExtendedOp {
 
 impl ExtendedOp {
     pub(super) fn reads(&self, f: &mut dyn FnMut(Reg)) {
-        let mut each = |o: &Operand| {
-            if let Operand::Reg(r) | Operand::Not(r) = o {
-                f(*r);
+        let (other, operands): (Option<Reg>, Vec<&Operand>) = match self {
+            ExtendedOp::Pure { args, .. } => (None, args.iter().map(|(o, _)| o).collect()),
+            ExtendedOp::Carry { args, input, .. } => (*input, args.iter().collect()),
+            ExtendedOp::Pair { args, .. } | ExtendedOp::Mixed { args, .. } => {
+                (None, args.iter().collect())
+            }
+            ExtendedOp::Extreme { args, .. } => (None, args.iter().collect()),
+            ExtendedOp::Atomics { access, args, .. } => {
+                (access.at.register(), args.iter().collect())
             }
         };
-        match self {
-            ExtendedOp::Pure { args, .. } => args.iter().for_each(|(o, _)| each(o)),
-            ExtendedOp::Carry { args, input, .. } => {
-                args.iter().for_each(&mut each);
-                input.iter().for_each(|r| each(&Operand::Reg(*r)));
-            }
-            ExtendedOp::Pair { args, .. } | ExtendedOp::Mixed { args, .. } => {
-                args.iter().for_each(each);
-            }
-            ExtendedOp::Extreme { args, .. } => args.iter().for_each(each),
-            ExtendedOp::Atomics { access, args, .. } => {
-                args.iter().for_each(&mut each);
-                if let Base::Reg(r) = access.at.base {
-                    each(&Operand::Reg(r));
-                }
-            }
-        }
+        let operands = operands.iter().filter_map(|o| o.register());
+        other.into_iter().chain(operands).for_each(f);
     }
 
     pub(super) fn writes(&self, f: &mut dyn FnMut(Reg)) {

@@ -1,7 +1,7 @@
 //! Matrices that the lanes of a warp hold together (§9.7.14).
 
 use super::asynchronous::Place;
-use super::op::{Base, Operand, Reg, Target};
+use super::op::{Operand, Reg, Target};
 
 /// What a matrix consists of (§9.7.14.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,34 +198,19 @@ impl MatrixOp {
     }
 
     pub(super) fn reads(&self, f: &mut dyn FnMut(Reg)) {
-        let mut each = |o: &Operand| {
-            if let Operand::Reg(r) | Operand::Not(r) = o {
-                f(*r);
-            }
-        };
-        let at = |p: &Place| match p.at.base {
-            Base::Reg(r) => Operand::Reg(r),
-            _ => Operand::Int(0),
-        };
-        match self {
-            MatrixOp::Load { from, .. } => each(&at(from)),
-            MatrixOp::Store { to, from, .. } => {
-                each(&at(to));
-                from.iter().for_each(each);
-            }
-            MatrixOp::Transpose { from, .. } => each(from),
-            MatrixOp::Multiply { args, .. } => args.iter().flatten().for_each(each),
-            MatrixOp::LoadFragment { from, stride, .. } => {
-                each(&at(from));
-                stride.iter().for_each(each);
-            }
+        let (place, operands): (Option<&Place>, Vec<&Operand>) = match self {
+            MatrixOp::Load { from, .. } => (Some(from), Vec::new()),
+            MatrixOp::Store { to, from, .. } => (Some(to), from.iter().collect()),
+            MatrixOp::Transpose { from, .. } => (None, vec![from]),
+            MatrixOp::Multiply { args, .. } => (None, args.iter().flatten().collect()),
+            MatrixOp::LoadFragment { from, stride, .. } => (Some(from), stride.iter().collect()),
             MatrixOp::StoreFragment {
                 to, stride, from, ..
-            } => {
-                each(&at(to));
-                stride.iter().chain(from).for_each(each);
-            }
-        }
+            } => (Some(to), stride.iter().chain(from).collect()),
+        };
+        let address = place.and_then(|p| p.at.register());
+        let operands = operands.iter().filter_map(|o| o.register());
+        address.into_iter().chain(operands).for_each(f);
     }
 
     pub(super) fn writes(&self, f: &mut dyn FnMut(Reg)) {

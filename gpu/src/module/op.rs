@@ -71,6 +71,16 @@ pub(crate) enum Operand {
     Special(Special),
 }
 
+impl Operand {
+    /// The register that it reads.
+    pub(crate) fn register(&self) -> Option<Reg> {
+        match self {
+            Operand::Reg(r) | Operand::Not(r) => Some(*r),
+            _ => None,
+        }
+    }
+}
+
 /// What an instruction writes; `None` is `_`.
 pub(crate) type Target = Option<Reg>;
 
@@ -79,6 +89,16 @@ pub(crate) type Target = Option<Reg>;
 pub(crate) struct Address {
     pub(crate) base: Base,
     pub(crate) offset: i64,
+}
+
+impl Address {
+    /// The register that it reads.
+    pub(crate) fn register(&self) -> Option<Reg> {
+        match self.base {
+            Base::Reg(r) => Some(r),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -648,17 +668,11 @@ impl Op {
 
     /// The registers that it reads.
     pub(crate) fn reads(&self, f: &mut dyn FnMut(Reg)) {
-        fn operand(o: &Operand, f: &mut dyn FnMut(Reg)) {
-            if let Operand::Reg(r) | Operand::Not(r) = o {
-                f(*r);
-            }
-        }
-        let address = |a: &Address, f: &mut dyn FnMut(Reg)| {
-            if let Base::Reg(r) = a.base {
-                f(r);
-            }
+        let address = |a: &Address, f: &mut dyn FnMut(Reg)| a.register().into_iter().for_each(f);
+        let mut each = |operands: &[Operand]| {
+            let registers = operands.iter().filter_map(Operand::register);
+            registers.for_each(&mut *f);
         };
-        let mut each = |operands: &[Operand]| operands.iter().for_each(|o| operand(o, f));
         match self {
             Op::Move { from, .. } | Op::Unpack { from, .. } => each(&[*from]),
             Op::Pack { from, .. } => each(from),

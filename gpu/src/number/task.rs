@@ -244,12 +244,7 @@ mod tests {
     #[test]
     fn a_packed_task_says_what_it_was() {
         let comparisons = Compare::ALL.map(FloatOp::Compare);
-        let rounds = [
-            Rounding::Nearest,
-            Rounding::Zero,
-            Rounding::Down,
-            Rounding::Up,
-        ];
+        let rounds = [0, 1, 2, 3].map(Rounding::numbered);
         for op in OPS.iter().chain(&comparisons) {
             for ty in TYPES {
                 for bits in 0..256u32 {

@@ -100,6 +100,7 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
                 Type::B32 | Type::U32 | Type::S32 => true,
                 Type::B64 | Type::U64 | Type::S64 => !matches!(op, AtomicOp::Inc | AtomicOp::Dec),
                 Type::B16 | Type::U16 => op == AtomicOp::Cas,
+                Type::B128 => returns && matches!(op, AtomicOp::Cas | AtomicOp::Exch),
                 _ => false,
             };
             if !fits || matches!(space, Space::Const | Space::Param | Space::Local) {

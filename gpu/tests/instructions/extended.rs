@@ -690,3 +690,22 @@ fn forms_that_are_not_there_are_refused() {
         refused(form, form.split(' ').next().unwrap());
     }
 }
+
+#[test]
+fn atomic_operations_of_128_bits() {
+    if cfg!(not(target_arch = "x86_64")) {
+        return;
+    }
+    // Threads count in both halves of one number.
+    let text = module(
+        "",
+        ".reg .b128 %q<4>; ld.global.b128 %q0, [%x0];\n\
+         again: mov.b128 {%x2, %x3}, %q0; add.u64 %x2, %x2, 1; add.u64 %x3, %x3, 3; mov.b128 %q1, {%x2, %x3};\n\
+         atom.acq_rel.gpu.global.cas.b128 %q2, [%x0], %q0, %q1; mov.b128 {%x4, %x5}, %q0; mov.b128 {%x6, %x7}, %q2; mov.b128 %q0, %q2;\n\
+         setp.ne.u64 %p1, %x4, %x6; @%p1 bra again; bar.sync 0; setp.ne.u32 %p2, %r0, 0; @%p2 ret; mov.u64 %x8, 5;\n\
+         mov.b128 %q3, {%x8, %x8}; atom.relaxed.sys.exch.b128 %q2, [%x0], %q3; st.global.b128 [%x0+16], %q2;",
+    );
+    let mut words = vec![0; 8];
+    launch(&text, 64, &mut words);
+    assert_eq!(words, [5, 0, 5, 0, 64, 0, 192, 0]);
+}
