@@ -26,10 +26,19 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
             let lanes = form.take(|p| match p {
                 "v2" => Some(2),
                 "v4" => Some(4),
+                "v8" => Some(8),
                 _ => None,
             });
             let space = space(form);
             let ty = form.ty()?;
+            // 16 bytes, and 32 of global memory (§9.7.9.8).
+            let most = match space {
+                Space::Generic | Space::Global => 32,
+                _ => 16,
+            };
+            if lanes.unwrap_or(1) as u32 * ty.bytes() > most {
+                return Err(form.refuse());
+            }
             let values = &args[usize::from(!load)];
             let at = args[usize::from(load)].address(line)?;
             let list = matches!(values, Arg::List(_));

@@ -49,8 +49,8 @@ pub(crate) struct Thread {
     pub(crate) stack_end: u64,
     /// Where GPU memory begins.
     pub(crate) memory: u64,
-    /// Its bytes, and how many items of 2, 4, 8 and 16 bytes it has.
-    pub(crate) items: [u64; 5],
+    /// Its bytes, and how many items of 2, 4, 8, 16 and 32 bytes it has.
+    pub(crate) items: [u64; 6],
     /// Addresses of functions of the host.
     pub(crate) helpers: *const usize,
     pub(crate) tid: [u32; 3],

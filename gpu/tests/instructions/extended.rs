@@ -709,3 +709,47 @@ fn atomic_operations_of_128_bits() {
     launch(&text, 64, &mut words);
     assert_eq!(words, [5, 0, 5, 0, 64, 0, 192, 0]);
 }
+
+/// 32 bytes at once, which are checked to the last.
+#[test]
+fn vectors_of_32_bytes_are_loaded_and_stored() {
+    let copy = |at: u32| {
+        module(
+            "",
+            &format!(
+                "ld.global.v8.b32 {{%r1, %r2, %r3, %r4, %r5, %r6, %r7, %r8}}, [%x0]; ld.global.v4.b64 {{%x2, %x3, %x4, %x5}}, [%x0];\n\
+                 st.global.v4.u64 [%x0+{at}], {{%x5, %x4, %x3, %x2}}; st.global.v8.b32 [%x0+64], {{%r8, %r7, %r6, %r5, %r4, %r3, %r2, %r1}};"
+            ),
+        )
+    };
+    let mut words: Vec<u32> = (0..24).collect();
+    launch(&copy(32), 1, &mut words);
+    assert_eq!(words[8..16], [6, 7, 4, 5, 2, 3, 0, 1]);
+    assert_eq!(words[16..], [7, 6, 5, 4, 3, 2, 1, 0]);
+    for at in [80, 96, 48] {
+        let fault = super::launch::try_launch(&copy(at), 1, &mut words).unwrap_err();
+        assert!(
+            matches!(
+                fault.kind,
+                ringbell_gpu::FaultKind::Access {
+                    bytes: 32,
+                    store: true,
+                    ..
+                }
+            ),
+            "{fault:?}"
+        );
+    }
+    refused(
+        "ld.global.v8.u64 {%a, %a, %a, %a, %a, %a, %a, %a}, [%at];",
+        "ld.global.v8.u64",
+    );
+    refused(
+        "ld.shared.v4.u64 {%n, %n, %n, %n}, [%at];",
+        "ld.shared.v4.u64",
+    );
+    refused(
+        "ld.global.v4.b128 {%n, %n, %n, %n}, [%at];",
+        "ld.global.v4.b128",
+    );
+}
