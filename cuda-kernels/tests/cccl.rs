@@ -18,7 +18,9 @@ fn headers() -> Option<PathBuf> {
         .chain(installed)
         .find(|f| f.join("cub/cub.cuh").is_file());
     if found.is_none() {
-        println!("SKIPPED: no CCCL. `pip install cuda-cccl` in target/venv, or name its headers in CCCL");
+        println!(
+            "SKIPPED: no CCCL. `pip install cuda-cccl` in target/venv, or name its headers in CCCL"
+        );
     }
     found
 }

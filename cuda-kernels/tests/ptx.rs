@@ -436,7 +436,7 @@ fn a_loaded_module_is_a_value_with_variables_of_its_own() {
             dynamic_shared: Some(dynamic_shared),
         };
         // SAFETY: the kernel's own parameter.
-        let launch = unsafe { stream.launch_loaded(&kernel, shape, &[3u32.into()]) };
+        let launch = unsafe { kernel.launch(&stream, shape, &[3u32.into()]) };
         launch.unwrap().wait(PATIENCE)
     };
     run(0, 32, 128).unwrap();

@@ -152,7 +152,7 @@ unsafe fn launch(
         }
         let launched = match &function.body {
             // SAFETY: the kernel's own parameters, and memory that outlives it.
-            Body::Ptx(kernel) => unsafe { real.launch_loaded(kernel, shape, &args) },
+            Body::Ptx(kernel) => unsafe { kernel.launch(real, shape, &args) },
             Body::Named => {
                 let (grid, block) = (shape.grid, shape.block);
                 // SAFETY: as above.

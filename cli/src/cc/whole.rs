@@ -18,7 +18,8 @@ const RUNTIME: Library = Library {
 
 /// Whether a source with a `main` is a program of CUDA's runtime: one of `ringbell.hpp` launches by itself.
 pub(super) fn is_one(text: &str) -> bool {
-    !text.contains("ringbell.hpp") && (text.contains("<<<") || text.contains("cuda_runtime"))
+    let of_runtime = ["<<<", "cuda_runtime", "cudaLaunch"];
+    !text.contains("ringbell.hpp") && of_runtime.iter().any(|w| text.contains(w))
 }
 
 /// Compiles and links one. It finds the emulated GPU's driver where it is now, unless the loader finds another
@@ -70,6 +71,7 @@ mod tests {
         assert!(!is_one(
             "#include \"ringbell.hpp\"\nint main() { k<<<1, 1>>>(); }"
         ));
+        assert!(is_one("int main() { cudaLaunchCooperativeKernel(); }"));
         assert!(!is_one("int main() {}"));
     }
 }

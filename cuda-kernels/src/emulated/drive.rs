@@ -7,17 +7,20 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringbell_gpu::{Block, Clock, Fault, FaultKind, Kernel, Order, Shape, Step, Watch};
+use ringbell_gpu::{Block, Clock, Fault, FaultKind, Kernel, Order, Parameter, Shape, Step, Watch};
 use ringbell_gtlb::WaitHook;
 use rustix::time::{clock_gettime, ClockId};
 
 use super::hang::{self, Hang, Stand};
 use super::memory::EmulatedMemory;
-use super::ptx::PtxModule;
-use crate::launch::Failure;
+use super::ptx::{PtxKernel, PtxModule};
+use crate::launch::{ArgBlock, Failure, LaunchError, LaunchShape};
 
 /// Most blocks that one thread of the host has begun: those of a grid that wait for each other.
 const MOST_RESIDENT: usize = 1024;
+
+/// Shared memory of a block, static and dynamic, that every GPU has.
+const SHARED_BYTES: u32 = 48 << 10;
 
 /// Launches so far; each has a number, which kernels see as `%gridid`.
 static LAUNCHES: AtomicU32 = AtomicU32::new(1);
@@ -74,6 +77,21 @@ impl Clock for HostClock {
     }
 }
 
+/// The arguments at the parameters' offsets.
+fn parameters(parameters: &[Parameter], args: &ArgBlock) -> Arc<[u128]> {
+    let end = parameters.last().map_or(0, |p| p.offset + p.bytes);
+    let mut bytes = vec![0u8; (end as usize).next_multiple_of(16).max(16)];
+    let given: Vec<u8> = args.storage.iter().flat_map(|w| w.to_ne_bytes()).collect();
+    for (p, from) in parameters.iter().zip(&args.offsets) {
+        let (at, n) = (p.offset as usize, p.bytes as usize);
+        bytes[at..at + n].copy_from_slice(&given[*from..from + n]);
+    }
+    let words = bytes.chunks_exact(16);
+    words
+        .map(|c| u128::from_ne_bytes(c.try_into().expect("chunks of 16")))
+        .collect()
+}
+
 /// Why a block has ended early.
 #[derive(Debug)]
 pub(super) struct Ended {
@@ -89,19 +107,31 @@ impl Drop for PtxLaunch {
 }
 
 impl PtxLaunch {
-    /// A launch of which no block has begun.
-    pub(super) fn new(
-        module: Arc<PtxModule>,
-        kernel: Arc<Kernel>,
-        memory: Arc<EmulatedMemory>,
-        shape: Shape,
-        parameters: Arc<[u128]>,
-    ) -> PtxLaunch {
+    /// A launch of checked arguments, of which no block has begun; compiles the kernel if it is the first. Without a size
+    /// the dynamic shared memory is what the kernel's own leaves of 48 KiB.
+    pub(super) fn of(
+        kernel: &PtxKernel,
+        memory: &Arc<EmulatedMemory>,
+        shape: LaunchShape,
+        args: &ArgBlock,
+    ) -> Result<PtxLaunch, LaunchError> {
+        let (module, kernel) = (kernel.module().clone(), kernel.code()?);
+        let rest = match kernel.dynamic_shared {
+            true => SHARED_BYTES.saturating_sub(kernel.shared_bytes),
+            false => 0,
+        };
+        let LaunchShape { grid, block, .. } = shape;
+        let shape = Shape {
+            grid: [grid.x, grid.y, grid.z],
+            block: [block.x, block.y, block.z],
+            dynamic_shared: shape.dynamic_shared.unwrap_or(rest),
+        };
+        let (memory, parameters) = (memory.clone(), parameters(&kernel.parameters, args));
         let watch = memory.watched.checker().map(|checker| {
             let module = module.clone();
             checker.launch(&kernel, shape, move |site| module.program().describe(site))
         });
-        PtxLaunch {
+        Ok(PtxLaunch {
             watch,
             module,
             kernel,
@@ -113,7 +143,7 @@ impl PtxLaunch {
             next: AtomicU64::new(0),
             stop: AtomicU32::new(0),
             hang: Hang::default(),
-        }
+        })
     }
 
     /// How many threads of the host it is worth.

@@ -243,7 +243,7 @@ impl EmulatedGpu {
     }
 
     /// Loads PTX text, which errors call `name`. Its kernels are not known by name: [`LoadedModule::kernel`] gives them,
-    /// and [`Stream::launch_loaded`](crate::Stream::launch_loaded) launches them.
+    /// and [`LoadedKernel::launch`](crate::LoadedKernel::launch) launches them.
     ///
     /// # Errors
     /// [`ModuleError`] with line and instruction of what the emulated GPU cannot run.

@@ -1,4 +1,5 @@
 //! PTX modules that a driver's interface loads: each is a value, and its kernels are launched by handle, not by name.
+#![allow(unsafe_code)] // Declares the function that launches native code.
 
 use std::sync::Arc;
 
@@ -7,7 +8,8 @@ use ringbell_nic_abi::GpuVa;
 
 use super::module::EmulatedKernel;
 use super::ptx::{PtxKernel, PtxModule};
-use crate::launch::LaunchError;
+use crate::gpu::{KernelHandle, Launch, Stream};
+use crate::launch::{KernelArg, LaunchError, LaunchShape};
 
 /// A PTX module with its variables in GPU memory. A handle: the memory goes with the last one, and each kernel that is
 /// queued or runs has one.
@@ -73,7 +75,33 @@ impl std::fmt::Debug for LoadedKernel {
     }
 }
 
+impl KernelHandle for LoadedKernel {
+    fn name(&self) -> &str {
+        &self.kernel.name
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
 impl LoadedKernel {
+    /// Launches it behind the present work of a stream of its GPU, or captures it.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`]; [`LaunchError::Unsupported`] on a stream of a real GPU.
+    ///
+    /// # Safety
+    /// As [`Stream::launch`].
+    pub unsafe fn launch(
+        &self,
+        stream: &Stream,
+        shape: LaunchShape,
+        args: &[KernelArg],
+    ) -> Result<Launch, LaunchError> {
+        stream.launch_loaded(self, shape, args)
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.kernel.name

@@ -1,23 +1,19 @@
-//! Kernels of PTX: a module's variables in GPU memory, and what a launch of one of its kernels consists of.
+//! Kernels of PTX: a module's variables in GPU memory, and the code of its kernels.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use ringbell_gpu::{Checker, Function, Kernel, Parameter, Program, Shape};
+use ringbell_gpu::{Checker, Function, Kernel, Parameter, Program};
 use ringbell_nic_abi::GpuVa;
 
 use super::code_store::Kept;
-use super::drive::PtxLaunch;
 use super::memory::EmulatedMemory;
 use crate::builtin::BuiltinFile;
 use crate::gpu::{GpuError, ModuleError};
-use crate::launch::{ArgBlock, Failure, LaunchError, LaunchShape};
+use crate::launch::{Failure, LaunchError};
 
 /// Most bytes of a PTX file: text beyond would take minutes.
 const MOST_TEXT: u64 = 256 << 20;
-
-/// Shared memory of a block, static and dynamic, that every GPU has.
-const SHARED_BYTES: u32 = 48 << 10;
 
 /// Bytes between variables of checked kernels.
 const GAP: u64 = 64;
@@ -181,42 +177,7 @@ impl PtxKernel {
         function.map(Function::parameters).unwrap_or_default()
     }
 
-    /// A launch of checked arguments; compiles the kernel if it is the first. Without a size the dynamic shared memory is
-    /// what the kernel's own leaves of 48 KiB.
-    pub(super) fn launch(
-        &self,
-        memory: &Arc<EmulatedMemory>,
-        shape: LaunchShape,
-        args: &ArgBlock,
-    ) -> Result<PtxLaunch, LaunchError> {
-        let kernel = self.code()?;
-        let rest = match kernel.dynamic_shared {
-            true => SHARED_BYTES.saturating_sub(kernel.shared_bytes),
-            false => 0,
-        };
-        let LaunchShape { grid, block, .. } = shape;
-        let shape = Shape {
-            grid: [grid.x, grid.y, grid.z],
-            block: [block.x, block.y, block.z],
-            dynamic_shared: shape.dynamic_shared.unwrap_or(rest),
-        };
-        let (module, parameters) = (self.module.clone(), parameters(&kernel.parameters, args));
-        let memory = memory.clone();
-        Ok(PtxLaunch::new(module, kernel, memory, shape, parameters))
+    pub(super) fn module(&self) -> &Arc<PtxModule> {
+        &self.module
     }
-}
-
-/// The arguments at the parameters' offsets.
-fn parameters(parameters: &[Parameter], args: &ArgBlock) -> Arc<[u128]> {
-    let end = parameters.last().map_or(0, |p| p.offset + p.bytes);
-    let mut bytes = vec![0u8; (end as usize).next_multiple_of(16).max(16)];
-    let given: Vec<u8> = args.storage.iter().flat_map(|w| w.to_ne_bytes()).collect();
-    for (p, from) in parameters.iter().zip(&args.offsets) {
-        let (at, n) = (p.offset as usize, p.bytes as usize);
-        bytes[at..at + n].copy_from_slice(&given[*from..from + n]);
-    }
-    let words = bytes.chunks_exact(16);
-    words
-        .map(|c| u128::from_ne_bytes(c.try_into().expect("chunks of 16")))
-        .collect()
 }

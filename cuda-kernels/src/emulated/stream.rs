@@ -8,9 +8,13 @@ use std::time::{Duration, Instant};
 
 use super::device::EmulatedDevice;
 #[cfg(feature = "ptx")]
+use super::drive::PtxLaunch;
+#[cfg(feature = "ptx")]
 use super::loaded::LoadedKernel;
 use super::module::{Code, EmulatedKernel};
 use super::pool::BlockJob;
+#[cfg(feature = "ptx")]
+use crate::gpu::KernelHandle;
 use crate::gpu::{Ending, Event, GraphBackend, Launch, StreamBackend};
 use crate::launch::{ArgBlock, Dim3, Failure, KernelArg, LaunchError, LaunchShape};
 use crate::locks::lock;
@@ -177,21 +181,21 @@ impl StreamBackend for EmulatedStream {
     #[cfg(feature = "ptx")]
     fn launch_loaded(
         &self,
-        kernel: &LoadedKernel,
+        kernel: &dyn KernelHandle,
         shape: LaunchShape,
         args: &[KernelArg],
     ) -> Result<Launch, LaunchError> {
-        Ok(self.run(&GraphNode::new(kernel.kernel.clone(), shape, args)?))
+        Ok(self.run(&GraphNode::loaded(kernel, shape, args)?))
     }
 
     #[cfg(feature = "ptx")]
     fn capture_loaded(
         &self,
-        kernel: &LoadedKernel,
+        kernel: &dyn KernelHandle,
         shape: LaunchShape,
         args: &[KernelArg],
     ) -> Result<(), LaunchError> {
-        let node = GraphNode::new(kernel.kernel.clone(), shape, args)?;
+        let node = GraphNode::loaded(kernel, shape, args)?;
         lock(&self.inner.captured).push(node);
         Ok(())
     }
@@ -285,6 +289,19 @@ impl GraphNode {
             shape,
             args: args.to_vec(),
         })
+    }
+
+    /// A kernel by its handle.
+    #[cfg(feature = "ptx")]
+    fn loaded(
+        kernel: &dyn KernelHandle,
+        shape: LaunchShape,
+        args: &[KernelArg],
+    ) -> Result<GraphNode, LaunchError> {
+        let own = kernel.as_any().downcast_ref::<LoadedKernel>();
+        let what = "kernels of another kind of GPU";
+        let own = own.ok_or(LaunchError::Unsupported { what })?;
+        GraphNode::new(own.kernel.clone(), shape, args)
     }
 
     /// The kernel of a name.
@@ -436,7 +453,7 @@ fn start(
             .collect(),
         #[cfg(feature = "ptx")]
         Code::Ptx(kernel) => {
-            let launch = kernel.launch(&gpu.memory, work.shape, &work.args)?;
+            let launch = PtxLaunch::of(kernel, &gpu.memory, work.shape, &work.args)?;
             let launch = Arc::new(launch);
             let _ = work.done.launch.set(Arc::downgrade(&launch));
             let count = launch.workers(gpu.pool.max_threads());

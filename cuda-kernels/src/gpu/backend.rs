@@ -10,8 +10,6 @@ use ringbell_nic_abi::GpuVa;
 
 use super::{Event, GpuError, GpuKind, Launch, ModuleError, SharedMemory, WordOp};
 #[cfg(feature = "ptx")]
-use crate::emulated::LoadedKernel;
-#[cfg(feature = "ptx")]
 use crate::launch::LaunchShape;
 use crate::launch::{Dim3, KernelArg, LaunchError};
 
@@ -59,6 +57,14 @@ pub(crate) trait GraphBackend: Debug + Send + Sync {
     fn as_any(&self) -> &dyn Any;
 }
 
+/// A kernel of a backend that is known by its handle, not by its name.
+#[cfg(feature = "ptx")]
+pub(crate) trait KernelHandle {
+    fn name(&self) -> &str;
+    /// For the backend, which knows its own type.
+    fn as_any(&self) -> &dyn Any;
+}
+
 /// Operations that run one after the other.
 pub(crate) trait StreamBackend: Debug + Send + Sync {
     fn launch(
@@ -72,7 +78,7 @@ pub(crate) trait StreamBackend: Debug + Send + Sync {
     #[cfg(feature = "ptx")]
     fn launch_loaded(
         &self,
-        kernel: &LoadedKernel,
+        kernel: &dyn KernelHandle,
         shape: LaunchShape,
         args: &[KernelArg],
     ) -> Result<Launch, LaunchError> {
@@ -85,7 +91,7 @@ pub(crate) trait StreamBackend: Debug + Send + Sync {
     #[cfg(feature = "ptx")]
     fn capture_loaded(
         &self,
-        kernel: &LoadedKernel,
+        kernel: &dyn KernelHandle,
         shape: LaunchShape,
         args: &[KernelArg],
     ) -> Result<(), LaunchError> {

@@ -89,18 +89,12 @@ impl Stream {
         self.queue.order.launch(name, grid, block, args)
     }
 
-    /// As [`Stream::launch`], of a kernel of a [`LoadedModule`](crate::LoadedModule) of the same emulated GPU.
-    ///
-    /// # Errors
-    /// As there; [`LaunchError::Unsupported`] on another GPU.
-    ///
-    /// # Safety
-    /// As there.
+    /// As [`Stream::launch`], of a kernel that is known by its handle. The caller has its contract.
     #[cfg(feature = "ptx")]
-    pub unsafe fn launch_loaded(
+    pub(crate) fn launch_loaded(
         &self,
-        kernel: &crate::LoadedKernel,
-        shape: crate::LaunchShape,
+        kernel: &dyn super::KernelHandle,
+        shape: crate::launch::LaunchShape,
         args: &[KernelArg],
     ) -> Result<Launch, LaunchError> {
         let capture = self.capture();
