@@ -184,6 +184,11 @@ fn cooperative_grids_and_attributes() {
 }
 
 #[test]
+fn cooperative_groups() {
+    runs("grid_sync");
+}
+
+#[test]
 fn errors_and_where_a_kernel_failed() {
     if let Some(text) = output("errors", "errors", &["-lcudart"]) {
         assert!(text.contains("ok"), "{text}");
