@@ -7,6 +7,7 @@ use std::mem::offset_of;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{types, InstBuilder, MemFlags, Value};
 
+use super::check;
 use super::function::{Emit, Lowered};
 use super::helper::Helper;
 use crate::check::How;
@@ -235,14 +236,15 @@ impl Emit<'_, '_> {
                 self.b.append_block_param(end, types::I64);
                 self.b.ins().brif(over, end, &[over.into()], later, &[]);
                 self.b.switch_to_block(later);
-                let site = self.site(site);
-                self.put(site, offset_of!(Thread, site));
+                let waits_at = self.site(site);
+                self.put(waits_at, offset_of!(Thread, site));
                 self.put(at, offset_of!(Thread, address));
                 self.put(arg, offset_of!(Thread, value));
                 let written: Vec<Reg> = to.into_iter().collect();
                 self.wait(why::BUDGET, live, &written);
                 let at = self.field(types::I64, offset_of!(Thread, address));
                 let arg = self.field(types::I64, offset_of!(Thread, value));
+                check::touched(self, at, how, site)?;
                 let over = self.call_helper(f, &[at, arg])?;
                 self.b.ins().jump(end, &[over.into()]);
                 self.b.switch_to_block(end);

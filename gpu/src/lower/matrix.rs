@@ -2,6 +2,7 @@
 
 use std::mem::offset_of;
 
+use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{types, InstBuilder, MemFlags, Type, Value};
 
 use super::function::{Emit, Lowered};
@@ -9,7 +10,7 @@ use crate::module::{Element, Fragment, MatrixOp, Operand, Place, Reg, Site, Targ
 use crate::schedule::{matrix, why, Thread};
 
 /// Bytes of a row of 8 numbers of 16 bits.
-const ROW: u32 = 16;
+const ROW: i64 = 16;
 
 impl Emit<'_, '_> {
     /// `live` is what lives over a wait.
@@ -174,10 +175,16 @@ impl Emit<'_, '_> {
             let pair = self.b.ins().band_imm(lane, 3);
             self.b.ins().ishl_imm(pair, 2)
         };
+        let bytes = if transpose { 2 } else { 4 };
         let mut row = |i: u32| -> Lowered<Value> {
             let at = self.word(types::I64, 2 * i);
-            let at = self.permitted(place.space, at, ROW, store, site)?;
-            Ok(self.b.ins().iadd(at, offset))
+            // A row that is not aligned makes the part so too.
+            let rest = self.b.ins().band_imm(at, ROW - 1);
+            let wrong = self.b.ins().icmp_imm(IntCC::NotEqual, rest, 0);
+            let wrong = self.b.ins().uextend(types::I64, wrong);
+            let at = self.b.ins().iadd(at, offset);
+            let at = self.b.ins().bor(at, wrong);
+            self.permitted(place.space, at, bytes, store, site)
         };
         let j = j as u32;
         Ok(match transpose {

@@ -3,7 +3,7 @@
 use ringbell_gpu::FaultKind;
 
 use super::harness::{random, refused};
-use super::launch::{launch, module, try_launch};
+use super::launch::{findings, launch, module, try_launch};
 
 /// Bytes of 32-bit words.
 fn bytes(words: &[u32]) -> Vec<u8> {
@@ -197,6 +197,10 @@ fn producers_and_consumers_wait_for_each_other() {
             all.fold(0u32, |sum, w| sum.wrapping_mul(3).wrapping_add(w))
         })
         .collect();
+    // Phases order what is before and behind them, also for checks.
+    let found = findings(&text, 64, &mut words);
+    assert!(found.is_empty(), "{found:?}");
+    assert_eq!(words[9 * 32..], want);
     launch(&text, 64, &mut words);
     assert_eq!(words[9 * 32..], want);
 }

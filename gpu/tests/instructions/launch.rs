@@ -3,9 +3,9 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::Arc;
 
-use ringbell_gpu::{parse, Block, Fault, Order, Program, Shape, Step};
+use ringbell_gpu::{parse, Block, Checker, Checks, Fault, Memory, Order, Program, Shape, Step};
 
-use super::harness::{also_for_aarch64, NoMemory, NoTime};
+use super::harness::{also_for_aarch64, NoTime};
 
 /// A module with a kernel `k(p)`, whose registers are `%r`, `%x` (64 bits), `%h` (16), `%f`, `%d`, `%p`, with numbers.
 pub(crate) fn module(declarations: &str, statements: &str) -> String {
@@ -25,6 +25,34 @@ pub(crate) fn launch(text: &str, threads: u32, words: &mut [u32]) {
 }
 
 pub(crate) fn try_launch(text: &str, threads: u32, words: &mut [u32]) -> Result<(), Box<Fault>> {
+    run(text, threads, words, Checks::default()).map(|_| ())
+}
+
+/// What all checks find.
+pub(crate) fn findings(text: &str, threads: u32, words: &mut [u32]) -> Vec<String> {
+    let found = run(text, threads, words, Checks::ALL);
+    found.unwrap_or_else(|fault| panic!("{fault:?}\n{text}"))
+}
+
+/// Memory that only a checker knows.
+struct Checked<'a>(&'a Checker);
+
+impl Memory for Checked<'_> {
+    fn allows(&self, _: u64, _: u32) -> bool {
+        false
+    }
+
+    fn checker(&self) -> Option<&Checker> {
+        Some(self.0)
+    }
+}
+
+fn run(
+    text: &str,
+    threads: u32,
+    words: &mut [u32],
+    checks: Checks,
+) -> Result<Vec<String>, Box<Fault>> {
     let module = parse("block.ptx", text).unwrap_or_else(|e| panic!("{e}\n{text}"));
     also_for_aarch64(text);
     let mut bytes = std::mem::size_of_val(words).next_multiple_of(16);
@@ -55,26 +83,32 @@ pub(crate) fn try_launch(text: &str, threads: u32, words: &mut [u32]) -> Result<
             put(*to, &v.image(&addresses));
         }
     }
-    let program = Program::new(module, addresses, base, bytes as u64);
+    let checker = Checker::new(checks, base, (bytes as u64).next_multiple_of(1 << 16));
+    checker.allocated(base, bytes as u64);
+    checker.host(base, bytes as u64, true);
+    let program = Program::new(module, addresses, base, bytes as u64).checked(checks);
     let kernel = program.kernel("k").unwrap();
     let shape = Shape {
         grid: [1; 3],
         block: [threads, 1, 1],
         dynamic_shared: 0,
     };
+    let watch = checker.launch(&kernel, shape, |site| format!("{site:?}"));
     let mut block = Block::new(kernel, shape, Arc::new([u128::from(base)]));
+    block.watch(watch.clone());
     block.begin([0; 3]);
     let (stop, mut order) = (AtomicU32::new(0), Order::new(7));
     // A test that waits for ever is to fail.
     for _ in 0..100_000 {
-        match block.step(&NoMemory, &NoTime, &stop, &mut order) {
+        match block.step(&Checked(&checker), &NoTime, &stop, &mut order) {
             Step::Done => {
                 // SAFETY: as above.
                 #[allow(unsafe_code)]
                 unsafe {
                     std::ptr::copy(at, words.as_mut_ptr(), words.len());
                 }
-                return Ok(());
+                checker.ended(&watch);
+                return Ok(watch.findings());
             }
             Step::Failed(fault) => return Err(fault),
             _ => {}

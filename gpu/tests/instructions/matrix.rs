@@ -2,7 +2,7 @@
 
 use super::exact::{Format, Round, Scaled, BF16, F16, F32};
 use super::harness::{random, refused};
-use super::launch::{launch, module};
+use super::launch::{findings, launch, module};
 
 /// Row and column of element `i` of a lane.
 type Layout = fn(group: usize, thread: usize, i: usize) -> (usize, usize);
@@ -536,7 +536,7 @@ fn small_matrices_are_loaded_stored_and_transposed() {
                  mul.lo.u32 %r8, %r0, 5; and.b32 %r8, %r8, 31; mad.lo.u32 %r8, %r8, 16, %r1;\n\
                  stmatrix.sync.aligned.m8n8.x{count}.shared::cta.b16 [%r8+512], {list}; bar.warp.sync -1;\n\
                  ld.shared.v4.u32 {{%r3, %r4, %r5, %r6}}, [%r2+512]; st.global.v4.u32 [%x2+512], {{%r3, %r4, %r5, %r6}};\n\
-                 stmatrix.sync.aligned.m8n8.x{count}.trans.shared.b16 [%r8+512], {list}; bar.warp.sync -1;\n\
+                 bar.warp.sync -1; stmatrix.sync.aligned.m8n8.x{count}.trans.shared.b16 [%r8+512], {list}; bar.warp.sync -1;\n\
                  ld.shared.v4.u32 {{%r3, %r4, %r5, %r6}}, [%r2+512]; st.global.v4.u32 [%x2+1024], {{%r3, %r4, %r5, %r6}};\n\
                  movmatrix.sync.aligned.m8n8.trans.b16 %r20, %r10; st.global.u32 [%x1+1536], %r20; st.global.u32 [%x1+1664], %r10;"
             );
@@ -549,7 +549,14 @@ fn small_matrices_are_loaded_stored_and_transposed() {
                     .collect()
             };
             let source = halves(&words[..128]);
-            launch(&module("", &text), 32, &mut words);
+            let found = findings(&module("", &text), 32, &mut words);
+            assert!(
+                found
+                    .iter()
+                    .all(|f| !f
+                        .contains("racecheck: block (0,0,0), thread (1,0,0), Site { line: 14")),
+                "{found:?}"
+            );
             let (plain, turned) = (halves(&words[128..256]), halves(&words[256..384]));
             for matrix in 0..count {
                 let element = |r: usize, q: usize| source[8 * (7 * (8 * matrix + r) % 32) + q];
