@@ -117,7 +117,7 @@ fn kernels_become_ptx_with_lines_and_without_a_line_of_ours_in_the_source() {
     }
     let (dir, mut cc) = kernels(
         "cc-ptx",
-        "template <class T> __global__ void scale(T *x, T by) { x[threadIdx.x] *= by * T(FACTOR) + rsqrtf(2.0f); }\n\
+        "template <class T> __device__ int any(...); template <class T> __global__ void scale(T *x, T by) { x[threadIdx.x] *= by * T(FACTOR) + rsqrtf(2.0f); }\n\
          template __global__ void scale<float>(float *, float);\n\
          extern \"C\" __global__ void count(unsigned *n) { atomicAdd(n, __popc(__ballot_sync(~0u, *n))); }\n\
          void host() { scale<<<1, 32>>>((double *)nullptr, 2.0); }\n",

@@ -104,6 +104,8 @@ fn command(args: &Args, headers: &Path) -> Result<Command> {
         .args(["-x", "cuda"])
         // Nothing of NVIDIA's toolkit, even where it is installed.
         .args(["-nocudainc", "-nocudalib", "-Wno-unknown-cuda-version"])
+        // Overloads of `(...)`, which libraries of templates declare and never call.
+        .args(["-Xclang", "-fcuda-allow-variadic-functions"])
         .arg(format!("--cuda-gpu-arch=sm_{}", newest(&args.arch)))
         .arg("-gline-tables-only")
         // `<<<>>>` as CUDA has compiled it since 9.2.

@@ -14,7 +14,10 @@ use anyhow::{bail, Context, Result};
 use crate::root;
 
 /// Folders whose kernels stand as PTX, and where: in a folder of their own, or beside the source.
-const SOURCES: [(&str, Option<&str>); 1] = [("cuda-kernels/kernels", Some("cuda-kernels/ptx"))];
+const SOURCES: [(&str, Option<&str>); 2] = [
+    ("cuda-kernels/kernels", Some("cuda-kernels/ptx")),
+    ("examples/21_ring_all_gather", None),
+];
 
 /// The compiler's arguments beside those that every file has. Loads of 128 bits with an order are of PTX 8.3 and `sm_70`;
 /// results equal those of other compilers where nothing is contracted.
@@ -101,6 +104,8 @@ impl File {
         let shown = self.source.display();
         let run = Command::new(clang)
             .args(FLAGS)
+            .arg("-isystem")
+            .arg(root().join("cuda-kernels/include/cuda"))
             .arg("-I")
             .arg(root().join("cuda-kernels/include"))
             .arg(&self.source)
