@@ -5,6 +5,8 @@
 #![allow(unsafe_code)] // Loads kernels.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use ringbell_cuda_kernels::{Gpu, KernelArg};
 
@@ -13,6 +15,12 @@ use crate::ptx_files::{compiled, file, filled, halves, launch, with_module, word
 
 type One = (&'static str, fn(f64) -> f64);
 type Two = (&'static str, fn(f64, f64) -> f64);
+
+/// The kernels, compiled once.
+fn module() -> Option<&'static Path> {
+    static MODULE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    MODULE.get_or_init(|| compiled("cuda_math")).as_deref()
+}
 
 /// Units in the last place between a result and the nearest double to what is exact.
 fn ulps(got: f64, want: f64) -> f64 {
@@ -140,10 +148,10 @@ fn spread(n: usize) -> Vec<f32> {
 
 #[test]
 fn mathematics_are_within_the_errors_that_cuda_states() {
-    let Some(module) = compiled("cuda_math") else {
+    let Some(module) = module() else {
         return;
     };
-    let gpu = with_module(&module);
+    let gpu = with_module(module);
     let single: HashMap<_, _> = SINGLE.iter().copied().collect();
     let mut checked = 0;
     for case in cases() {
@@ -188,10 +196,10 @@ fn mathematics_are_within_the_errors_that_cuda_states() {
 
 #[test]
 fn functions_that_are_one_instruction_give_what_rust_computes() {
-    let Some(module) = compiled("cuda_math") else {
+    let Some(module) = module() else {
         return;
     };
-    let gpu = with_module(&module);
+    let gpu = with_module(module);
     let one: [One; 9] = [
         ("floor", f64::floor),
         ("ceil", f64::ceil),
@@ -280,10 +288,10 @@ fn functions_that_are_one_instruction_give_what_rust_computes() {
 
 #[test]
 fn functions_with_several_results_agree_with_those_of_one() {
-    let Some(module) = compiled("cuda_math") else {
+    let Some(module) = module() else {
         return;
     };
-    let gpu = with_module(&module);
+    let gpu = with_module(module);
     let inputs = [0.75, -2.5, 12.25, 1e-310, 300.5, -0.0];
     let input = filled(&gpu, &inputs);
     let output = filled(&gpu, &[0f64; 6 * 32]);
@@ -337,10 +345,10 @@ fn functions_with_several_results_agree_with_those_of_one() {
 
 #[test]
 fn approximations_are_near_what_they_stand_for() {
-    let Some(module) = compiled("cuda_math") else {
+    let Some(module) = module() else {
         return;
     };
-    let gpu = with_module(&module);
+    let gpu = with_module(module);
     let inputs = [0.5f32, 1.25, 3.0, 0.001];
     let input = filled(&gpu, &inputs);
     let output = filled(&gpu, &[0f32; 4 * 16]);
