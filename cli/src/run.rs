@@ -25,6 +25,9 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Interval between two checks of the ranks.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// The names of the checks, as the emulated GPU reads them from the environment.
+const CHECKS: [&str; 5] = ["all", "memcheck", "initcheck", "racecheck", "synccheck"];
+
 /// Arguments of `ringbell run`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -49,6 +52,9 @@ pub(crate) struct Args {
     /// Print what the ranks print without the rank before each line
     #[arg(long)]
     no_prefix: bool,
+    /// Check kernels on the emulated GPU while they run: accesses (`memcheck`), memory that nobody has written (`initcheck`), data races (`racecheck`), barriers (`synccheck`), or all of it
+    #[arg(long, value_name = "CHECKS", num_args = 0..=1, require_equals = true, value_delimiter = ',', default_missing_value = "all", value_parser = CHECKS)]
+    check: Vec<String>,
     /// The program, and its arguments
     #[arg(
         trailing_var_arg = true,
@@ -75,7 +81,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
     let id = server.id();
     let done = Ranks::start(0..args.ranks, &args.program, args.no_prefix, |rank| {
-        wiring.environment(rank, args.ranks, args.transport, &id)
+        let mut variables = wiring.environment(rank, args.ranks, args.transport, &id);
+        if !args.check.is_empty() {
+            variables.push(("RINGBELL_CHECK", args.check.join(",")));
+        }
+        variables
     })
     .and_then(|ranks| supervise(args, ranks, &server, &signal));
     // Killed ranks leave their sockets in it.

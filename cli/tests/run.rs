@@ -43,6 +43,25 @@ fn every_rank_gets_its_number_and_its_lines_show_it() {
 }
 
 #[test]
+fn checks_are_handed_to_the_ranks_and_other_names_refused() {
+    let told = |args: &[&str]| {
+        let args = [&["-n", "1", "--no-prefix"], args].concat();
+        let out = run(shell(&args, "echo [$RINGBELL_CHECK]").env_remove("RINGBELL_CHECK"));
+        (out.status.code(), text(&out))
+    };
+    for (args, want) in [
+        (&[][..], "[]"),
+        (&["--check"], "[all]"),
+        (&["--check=memcheck,synccheck"], "[memcheck,synccheck]"),
+    ] {
+        let (code, said) = told(args);
+        assert!(code == Some(0) && said.contains(want), "{args:?}: {said}");
+    }
+    let (code, said) = told(&["--check=lintcheck"]);
+    assert!(code == Some(2) && said.contains("racecheck"), "{said}");
+}
+
+#[test]
 fn a_failed_rank_ends_all_and_is_named() {
     let script = "if [ $RINGBELL_RANK = 1 ]; then exit 42; fi; sleep 60";
     let start = Instant::now();
