@@ -23,7 +23,7 @@ mod watch;
 mod written;
 
 use std::str::FromStr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use access::How;
@@ -111,6 +111,8 @@ pub struct Checker {
     checks: Checks,
     addressable: Addressable,
     trace: Mutex<Trace>,
+    /// Threads of the host, and of the NIC, that wait for the trace.
+    waiting: AtomicU32,
 }
 
 impl Checker {
@@ -120,6 +122,7 @@ impl Checker {
             checks,
             addressable: Addressable::new(base, bytes),
             trace: Mutex::new(Trace::new(checks, base, bytes)),
+            waiting: AtomicU32::new(0),
         }
     }
 
@@ -187,8 +190,23 @@ impl Checker {
         self.trace().host(address, bytes, how, trace::BY_NIC);
     }
 
-    /// The past of the memory. A step of a traced block holds it.
-    pub(crate) fn trace(&self) -> MutexGuard<'_, Trace> {
+    /// The past of the memory, for the host and the NIC: before the next step of a block.
+    fn trace(&self) -> MutexGuard<'_, Trace> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let trace = self.trace.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        trace
+    }
+
+    /// The same for a step of a traced block. Blocks that spin take it again and again: others come first, because a lock
+    /// is not fair.
+    pub(crate) fn trace_of_step(&self) -> MutexGuard<'_, Trace> {
+        for _ in 0..10_000 {
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            std::thread::yield_now();
+        }
         self.trace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

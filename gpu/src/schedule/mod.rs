@@ -407,7 +407,7 @@ impl Block {
     /// The past of GPU memory, held for a step, in which the block has begun.
     fn traced<'m>(&mut self, memory: &'m dyn Memory) -> Option<MutexGuard<'m, check::Trace>> {
         let (block, watch) = (self.trace.as_mut()?, self.watch.as_ref()?);
-        let mut trace = memory.checker()?.trace();
+        let mut trace = memory.checker()?.trace_of_step();
         if std::mem::take(&mut self.fresh) {
             let shared = (self.state.shared as u64, self.state.shared_bytes);
             let threads = self.threads.len();
