@@ -34,7 +34,6 @@ mod socket_context;
 
 pub use cells::{Outcome, ResultCell, ResultCells};
 pub use emulated::{EmulatedGpu, EmulatedGpuConfig, EmulatedMemory};
-#[cfg(feature = "ptx")]
 pub use emulated::{KernelNeeds, LoadedKernel, LoadedModule};
 pub use entry_queue::{EntryQueue, Posted, PostingStream};
 pub use fatbin::{fatbins, Fatbin};
@@ -43,7 +42,6 @@ pub use gpu::{
     Stream, WordOp,
 };
 pub use launch::{Dim3, Failure, KernelArg, LaunchError, LaunchShape};
-#[cfg(feature = "ptx")]
 pub use ringbell_gpu::Checks;
 pub use slots::{Slots, SlotsConfig, SlotsError};
 pub use socket_context::{Pending, Socket, SocketContext, SocketError};

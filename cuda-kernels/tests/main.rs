@@ -9,22 +9,16 @@ mod mock_driver;
 mod second_process;
 
 mod bus_traffic;
-#[cfg(feature = "ptx")]
 mod cccl;
 mod collectives;
 mod cuda;
 mod cuda_errors;
-#[cfg(feature = "ptx")]
 mod cuda_functions;
 mod cuda_ipc;
-#[cfg(feature = "ptx")]
 mod cuda_math;
-#[cfg(feature = "ptx")]
 mod cuda_patterns;
-#[cfg(feature = "ptx")]
 mod cuda_single;
 mod cuda_strict;
-#[cfg(feature = "ptx")]
 mod cuda_threads;
 mod device_api;
 mod dmabuf;
@@ -34,12 +28,9 @@ mod gdrcopy;
 mod graphs;
 mod hll;
 mod memory;
-#[cfg(feature = "ptx")]
 mod misuse;
 mod perf_kernels;
-#[cfg(feature = "ptx")]
 mod ptx;
-#[cfg(feature = "ptx")]
 mod ptx_files;
 mod reduce;
 mod slots;

@@ -68,14 +68,12 @@ impl EmulatedDevice {
             return Err(GpuError::Populate { bytes, source });
         }
         let va = self.memory.base_va() + first as u64 * PAGE_BYTES;
-        #[cfg(feature = "ptx")]
         self.memory.watched.allocated(va, bytes);
         Ok(GpuVa(va))
     }
 
     pub(super) fn free(&self, va: GpuVa) {
         let page = ((va.0 - self.memory.base_va()) / PAGE_BYTES) as usize;
-        #[cfg(feature = "ptx")]
         {
             self.memory.watched.freed(va.0);
             // An access of freed memory is found as long as the memory has no other owner.

@@ -9,7 +9,6 @@ use ringbell_gtlb::{DmaMemory, PageTable};
 use ringbell_nic_abi::GpuVa;
 
 use super::device::EmulatedDevice;
-#[cfg(feature = "ptx")]
 use super::loaded::LoadedModule;
 use super::memory::EmulatedMemory;
 use super::module::KernelRegistry;
@@ -38,7 +37,6 @@ pub struct EmulatedGpuConfig {
     /// Stack of a lane of a block that has more than one; a single-lane block has 4 MiB.
     pub lane_stack_bytes: usize,
     /// What is checked while kernels of PTX run, beside what `RINGBELL_CHECK` names (`memcheck`, ..., or `all`).
-    #[cfg(feature = "ptx")]
     pub checks: ringbell_gpu::Checks,
 }
 
@@ -51,7 +49,6 @@ impl Default for EmulatedGpuConfig {
             max_mappings: 16_000,
             max_threads: 256,
             lane_stack_bytes: 64 << 10,
-            #[cfg(feature = "ptx")]
             checks: ringbell_gpu::Checks::default(),
         }
     }
@@ -158,7 +155,6 @@ impl GpuBackend for EmulatedBackend {
 }
 
 /// Loads the kernels of a PTX file.
-#[cfg(feature = "ptx")]
 fn load_ptx(gpu: &Arc<EmulatedDevice>, path: &Path) -> Result<(), ModuleError> {
     let module = super::ptx::load(&gpu.memory, path, |bytes| variables(gpu, bytes))?;
     write(&gpu.registry).add_ptx(module);
@@ -166,7 +162,6 @@ fn load_ptx(gpu: &Arc<EmulatedDevice>, path: &Path) -> Result<(), ModuleError> {
 }
 
 /// Memory for the variables of a module.
-#[cfg(feature = "ptx")]
 fn variables(
     gpu: &Arc<EmulatedDevice>,
     bytes: u64,
@@ -176,20 +171,12 @@ fn variables(
     Ok((va, Box::new(Freed { va, gpu })))
 }
 
-#[cfg(not(feature = "ptx"))]
-fn load_ptx(_: &Arc<EmulatedDevice>, path: &Path) -> Result<(), ModuleError> {
-    let path = path.to_owned();
-    Err(ModuleError::NoPtx { path })
-}
-
 /// Memory of a module, freed with it. Weak, because the GPU has the module.
-#[cfg(feature = "ptx")]
 struct Freed {
     va: GpuVa,
     gpu: std::sync::Weak<EmulatedDevice>,
 }
 
-#[cfg(feature = "ptx")]
 impl Drop for Freed {
     fn drop(&mut self) {
         if let Some(gpu) = self.gpu.upgrade() {
@@ -217,7 +204,6 @@ impl EmulatedGpu {
         let bytes = config.memory_bytes.next_multiple_of(LARGE_PAGE_BYTES);
         let memory = EmulatedMemory::new(bytes, config.scatter, config.max_mappings, config.seed)
             .map_err(|source| GpuError::Map { bytes, source })?;
-        #[cfg(feature = "ptx")]
         {
             let checks = super::watched::with_environment(config.checks)
                 .map_err(|reason| GpuError::Checks { reason })?;
@@ -247,7 +233,6 @@ impl EmulatedGpu {
     ///
     /// # Errors
     /// [`ModuleError`] with line and instruction of what the emulated GPU cannot run.
-    #[cfg(feature = "ptx")]
     pub fn load_ptx(&self, name: &str, text: &str) -> Result<LoadedModule, ModuleError> {
         let gpu = &self.inner;
         let alloc = |bytes| variables(gpu, bytes);

@@ -25,7 +25,6 @@ pub(super) struct PageLayout {
     file_page: Vec<u32>,
     scattered_groups: usize,
     /// The page of virtual memory of each page of the file, for checks.
-    #[cfg(feature = "ptx")]
     va_page: std::sync::OnceLock<Vec<u32>>,
 }
 
@@ -79,7 +78,6 @@ impl PageLayout {
         PageLayout {
             file_page,
             scattered_groups,
-            #[cfg(feature = "ptx")]
             va_page: Default::default(),
         }
     }
@@ -90,7 +88,6 @@ impl PageLayout {
     }
 
     /// The page of virtual memory that a page of the file is.
-    #[cfg(feature = "ptx")]
     pub(super) fn va_page(&self, file_page: usize) -> usize {
         let pages = self.va_page.get_or_init(|| {
             let mut pages = vec![0; self.file_page.len()];

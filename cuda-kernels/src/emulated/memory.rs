@@ -16,7 +16,6 @@ use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags
 use rustix::mm::{madvise, mmap, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
 use super::layout::{groups_in, PageLayout};
-#[cfg(feature = "ptx")]
 use crate::locks::read;
 use crate::locks::write;
 
@@ -35,7 +34,6 @@ pub struct EmulatedMemory {
     va: *mut u8,
     layout: PageLayout,
     exposed: Arc<ExposedRanges>,
-    #[cfg(feature = "ptx")]
     pub(super) watched: super::watched::Watched,
     /// NICs whose queues kernels may have.
     nics: RwLock<Vec<Weak<dyn WaitHook>>>,
@@ -90,7 +88,6 @@ impl Drop for ExposedRange {
     }
 }
 
-#[cfg(feature = "ptx")]
 impl ringbell_gpu::Memory for EmulatedMemory {
     fn allows(&self, address: u64, bytes: u32) -> bool {
         self.range(address, bytes).is_some()
@@ -154,7 +151,6 @@ fn reserve(bytes: usize) -> rustix::io::Result<*mut u8> {
 
 impl EmulatedMemory {
     /// The NICs that a thread steps which waits for them.
-    #[cfg(feature = "ptx")]
     pub(super) fn nics(&self) -> Vec<Arc<dyn WaitHook>> {
         read(&self.nics).iter().filter_map(Weak::upgrade).collect()
     }
@@ -185,7 +181,6 @@ impl EmulatedMemory {
             va: ptr::null_mut(),
             layout,
             exposed: Arc::default(),
-            #[cfg(feature = "ptx")]
             watched: Default::default(),
             nics: RwLock::default(),
         };
@@ -318,7 +313,6 @@ impl EmulatedMemory {
 
     /// Tells the checker of an access of the host.
     fn host(&self, offset: usize, bytes: usize, touch: Touch) {
-        #[cfg(feature = "ptx")]
         if let Some(checker) = self.watched.checker() {
             let (at, bytes) = (self.base_va() + offset as u64, bytes as u64);
             let store = matches!(touch, Touch::Write | Touch::Store);
@@ -327,20 +321,14 @@ impl EmulatedMemory {
                 Touch::Store | Touch::Load => checker.host_word(at, bytes, store),
             }
         }
-        #[cfg(not(feature = "ptx"))]
-        let _ = (offset, bytes, touch);
     }
 
     fn is_traced(&self) -> bool {
-        #[cfg(feature = "ptx")]
-        return self.watched.checker().is_some_and(|c| c.checks().traced());
-        #[cfg(not(feature = "ptx"))]
-        false
+        self.watched.checker().is_some_and(|c| c.checks().traced())
     }
 
     /// Tells the checker of an access of the NIC, at an address of the bus as this process maps it.
     fn nic(&self, at: *const u8, bytes: usize, store: bool) {
-        #[cfg(feature = "ptx")]
         if let Some(checker) = self.watched.checker() {
             let mut offset = at as u64 - self.bus as u64;
             let end = offset + bytes as u64;
@@ -352,8 +340,6 @@ impl EmulatedMemory {
                 offset = next;
             }
         }
-        #[cfg(not(feature = "ptx"))]
-        let _ = (at, bytes, store);
     }
 
     /// Where a span lies, if it is backed and as long as the NIC's side of the copy.

@@ -12,29 +12,22 @@
 //! - `pool`: OS threads for blocks: of compiled C++ one for each running block;
 //! - `stream`: order, and waiting with a deadline.
 
-#[cfg(feature = "ptx")]
 mod code_store;
 mod device;
-#[cfg(feature = "ptx")]
 mod drive;
 mod gpu;
-#[cfg(feature = "ptx")]
 mod hang;
 mod layout;
-#[cfg(feature = "ptx")]
 mod loaded;
 mod memory;
 mod module;
 mod pool;
-#[cfg(feature = "ptx")]
 mod ptx;
 mod stream;
 mod suballocator;
-#[cfg(feature = "ptx")]
 mod watched;
 
 pub use gpu::{EmulatedGpu, EmulatedGpuConfig};
-#[cfg(feature = "ptx")]
 pub use loaded::{KernelNeeds, LoadedKernel, LoadedModule};
 pub use memory::EmulatedMemory;
 #[cfg(feature = "cuda")]

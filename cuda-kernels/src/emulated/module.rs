@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::memory::EmulatedMemory;
-#[cfg(feature = "ptx")]
 use super::ptx::{PtxKernel, PtxModule};
 use crate::builtin;
 use crate::gpu::ModuleError;
@@ -71,7 +70,6 @@ pub(super) enum Code {
     /// A function of a compiled module, a block for each call.
     Native(NativeKernel),
     /// PTX.
-    #[cfg(feature = "ptx")]
     Ptx(PtxKernel),
 }
 
@@ -92,7 +90,6 @@ impl std::fmt::Debug for EmulatedKernel {
 
 impl EmulatedKernel {
     /// A kernel of a PTX module.
-    #[cfg(feature = "ptx")]
     pub(super) fn of_ptx(function: &ringbell_gpu::Function, code: PtxKernel) -> EmulatedKernel {
         let bytes = function.parameters().into_iter().map(|p| p.bytes);
         EmulatedKernel {
@@ -279,7 +276,6 @@ impl KernelRegistry {
     }
 
     /// Adds the kernels of a PTX module; a kernel of the same name is replaced.
-    #[cfg(feature = "ptx")]
     pub(super) fn add_ptx(&mut self, module: Arc<PtxModule>) {
         for f in module.kernels() {
             let name: Arc<str> = f.name.as_str().into();

@@ -43,7 +43,6 @@ impl Pool {
     }
 
     /// Most jobs that run at the same time.
-    #[cfg(feature = "ptx")]
     pub(super) fn max_threads(&self) -> usize {
         self.max_threads
     }

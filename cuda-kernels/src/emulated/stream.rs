@@ -7,13 +7,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::device::EmulatedDevice;
-#[cfg(feature = "ptx")]
 use super::drive::PtxLaunch;
-#[cfg(feature = "ptx")]
 use super::loaded::LoadedKernel;
 use super::module::{Code, EmulatedKernel};
 use super::pool::BlockJob;
-#[cfg(feature = "ptx")]
 use crate::gpu::KernelHandle;
 use crate::gpu::{Ending, Event, GraphBackend, Launch, StreamBackend};
 use crate::launch::{ArgBlock, Dim3, Failure, KernelArg, LaunchError, LaunchShape};
@@ -23,7 +20,6 @@ use crate::locks::lock;
 #[derive(Debug, Default)]
 pub(super) struct KernelEnding {
     result: Mutex<Option<Result<(), LaunchError>>>,
-    #[cfg(feature = "ptx")]
     launch: std::sync::OnceLock<std::sync::Weak<super::drive::PtxLaunch>>,
     changed: Condvar,
 }
@@ -40,7 +36,6 @@ impl Ending for KernelEnding {
         lock(&self.result).clone()
     }
 
-    #[cfg(feature = "ptx")]
     fn explain(&self) -> Option<String> {
         self.launch.get()?.upgrade()?.explain()
     }
@@ -178,7 +173,6 @@ impl StreamBackend for EmulatedStream {
         Ok(self.run(&node))
     }
 
-    #[cfg(feature = "ptx")]
     fn launch_loaded(
         &self,
         kernel: &dyn KernelHandle,
@@ -188,7 +182,6 @@ impl StreamBackend for EmulatedStream {
         Ok(self.run(&GraphNode::loaded(kernel, shape, args)?))
     }
 
-    #[cfg(feature = "ptx")]
     fn capture_loaded(
         &self,
         kernel: &dyn KernelHandle,
@@ -292,7 +285,6 @@ impl GraphNode {
     }
 
     /// A kernel by its handle.
-    #[cfg(feature = "ptx")]
     fn loaded(
         kernel: &dyn KernelHandle,
         shape: LaunchShape,
@@ -451,7 +443,6 @@ fn start(
                 }) as BlockJob
             })
             .collect(),
-        #[cfg(feature = "ptx")]
         Code::Ptx(kernel) => {
             let launch = PtxLaunch::of(kernel, &gpu.memory, work.shape, &work.args)?;
             let launch = Arc::new(launch);
@@ -474,7 +465,6 @@ fn start(
 }
 
 /// An error, and what checks have found in the launch.
-#[cfg(feature = "ptx")]
 fn with_findings(work: &KernelRun, error: Option<(Failure, String)>) -> Option<(Failure, String)> {
     let launch = work.done.launch.get().and_then(std::sync::Weak::upgrade);
     let found = launch.and_then(|l| l.findings());
@@ -483,11 +473,6 @@ fn with_findings(work: &KernelRun, error: Option<(Failure, String)>) -> Option<(
         (None, Some(found)) => Some((Failure::Other, found)),
         (Some((failure, reason)), Some(found)) => Some((failure, format!("{reason}\n{found}"))),
     }
-}
-
-#[cfg(not(feature = "ptx"))]
-fn with_findings(_: &KernelRun, error: Option<(Failure, String)>) -> Option<(Failure, String)> {
-    error
 }
 
 fn end_job(

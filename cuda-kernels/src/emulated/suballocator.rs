@@ -57,7 +57,6 @@ impl Suballocator {
     }
 
     /// As `free`, but the range is used again only when nothing else is left.
-    #[cfg(feature = "ptx")]
     pub(super) fn retire(&mut self, page: usize) {
         if let Some(pages) = self.used.remove(&page) {
             self.retired.push_back((page, pages));
@@ -113,7 +112,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(feature = "ptx")]
     fn retired_ranges_are_used_last() {
         let mut a = Suballocator::new(8);
         let x = a.alloc(3, 1).unwrap();

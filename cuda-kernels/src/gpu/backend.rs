@@ -9,7 +9,6 @@ use ringbell_gtlb::{DmaMemory, PageTable};
 use ringbell_nic_abi::GpuVa;
 
 use super::{Event, GpuError, GpuKind, Launch, ModuleError, SharedMemory, WordOp};
-#[cfg(feature = "ptx")]
 use crate::launch::LaunchShape;
 use crate::launch::{Dim3, KernelArg, LaunchError};
 
@@ -58,7 +57,6 @@ pub(crate) trait GraphBackend: Debug + Send + Sync {
 }
 
 /// A kernel of a backend that is known by its handle, not by its name.
-#[cfg(feature = "ptx")]
 pub(crate) trait KernelHandle {
     fn name(&self) -> &str;
     /// For the backend, which knows its own type.
@@ -75,7 +73,6 @@ pub(crate) trait StreamBackend: Debug + Send + Sync {
         args: &[KernelArg],
     ) -> Result<Launch, LaunchError>;
     /// As `launch`, of a kernel that is known by its handle; a stream that captures captures it.
-    #[cfg(feature = "ptx")]
     fn launch_loaded(
         &self,
         kernel: &dyn KernelHandle,
@@ -88,7 +85,6 @@ pub(crate) trait StreamBackend: Debug + Send + Sync {
         })
     }
     /// Captures such a kernel.
-    #[cfg(feature = "ptx")]
     fn capture_loaded(
         &self,
         kernel: &dyn KernelHandle,

@@ -90,15 +90,8 @@ pub enum ModuleError {
         abi: u32,
     },
     /// PTX that the emulated GPU cannot read, or that needs what it does not have.
-    #[cfg(feature = "ptx")]
     #[error("cannot load PTX: {0}")]
     Ptx(#[from] ringbell_gpu::ParseError),
-    /// The emulated GPU was built without PTX.
-    #[error("cannot load {path}: this build has no PTX; build it with the feature `ptx`, or make a shared object by `ringbell cc`")]
-    NoPtx {
-        /// File.
-        path: PathBuf,
-    },
     /// The CUDA driver has no use for it.
     #[error("cannot load {path}; build it for this GPU with `ringbell cc --arch` or nvcc")]
     Image {

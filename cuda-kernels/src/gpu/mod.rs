@@ -14,7 +14,6 @@ mod shared;
 mod stream;
 mod words;
 
-#[cfg(feature = "ptx")]
 pub(crate) use backend::KernelHandle;
 pub(crate) use backend::{GpuBackend, GraphBackend, StreamBackend};
 pub use buffer::GpuBuffer;

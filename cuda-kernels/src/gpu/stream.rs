@@ -90,7 +90,6 @@ impl Stream {
     }
 
     /// As [`Stream::launch`], of a kernel that is known by its handle. The caller has its contract.
-    #[cfg(feature = "ptx")]
     pub(crate) fn launch_loaded(
         &self,
         kernel: &dyn super::KernelHandle,

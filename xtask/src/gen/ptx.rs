@@ -69,14 +69,15 @@ fn head(source: &Path) -> Result<String> {
     let include = root().join("cuda-kernels/include");
     let beside = source.parent().context("a file in a folder")?;
     let mut inputs = vec![source.to_owned()];
-    for folder in [include.as_path(), &include.join("cuda"), beside] {
-        let Ok(entries) = std::fs::read_dir(folder) else {
-            continue;
-        };
+    let mut folders = vec![include, beside.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries = std::fs::read_dir(&folder).with_context(|| folder.display().to_string())?;
         for entry in entries {
             let path = entry?.path();
             let header = |e: &std::ffi::OsStr| e == "h" || e == "cuh";
-            if path.extension().is_some_and(header) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(header) {
                 inputs.push(path);
             }
         }
