@@ -259,6 +259,13 @@ pub trait DmaMemory: Send + Sync {
         Ok(Exposed::same(base))
     }
 
+    /// Lets kernels read and write memory of the host that is registered with the NIC, until the answer was dropped, if
+    /// that costs nothing: on an emulated GPU. A real one reaches what [`expose`](DmaMemory::expose) has pinned.
+    fn registered(&self, base: NonNull<u8>, len: usize) -> Option<Exposed> {
+        let _ = (base, len);
+        None
+    }
+
     /// Kernels may have queues of this NIC: who runs them calls it while they wait. A real GPU's kernels run by themselves.
     fn on_wait(&self, nic: Weak<dyn WaitHook>) {
         let _ = nic;

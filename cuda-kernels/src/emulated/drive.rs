@@ -299,22 +299,19 @@ impl PtxLaunch {
         idle: u32,
         blocks: &mut Blocks,
     ) -> Result<bool, Ended> {
-        let Some(nic) = nics.get(idle as usize % nics.len().max(1)) else {
-            if idle < 64 {
-                std::thread::yield_now();
-            } else {
-                std::thread::sleep(Duration::from_micros(20));
+        // A NIC wakes its sleeper for what is its own: with several, none may make the thread sleep.
+        let [nic] = nics else {
+            let moved = nics
+                .iter()
+                .fold(false, |moved, n| moved | n.turn(0, &|| false));
+            match idle {
+                _ if moved => {}
+                0..64 => std::hint::spin_loop(),
+                64..512 => std::thread::yield_now(),
+                _ => std::thread::sleep(Duration::from_micros(20)),
             }
-            return Ok(false);
-        };
-        // What a block waits for may be of any of them; only one may make the thread sleep.
-        let others = if nics.len() > 1 { nics } else { &[] };
-        let moved = others
-            .iter()
-            .fold(false, |moved, n| moved | n.turn(0, &|| false));
-        if moved || !others.is_empty() && idle < 64 {
             return Ok(moved);
-        }
+        };
         // What came before the thread sleeps is seen by another look of the blocks themselves.
         let (blocks, last) = (RefCell::new(blocks), Cell::new(None));
         let done = || {

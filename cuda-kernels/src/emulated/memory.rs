@@ -422,6 +422,10 @@ impl DmaMemory for EmulatedMemory {
         Ok(ExposedRange::guarded(&self.exposed, base, len))
     }
 
+    fn registered(&self, base: NonNull<u8>, len: usize) -> Option<Exposed> {
+        Some(ExposedRange::guarded(&self.exposed, base, len))
+    }
+
     fn on_wait(&self, nic: Weak<dyn WaitHook>) {
         let mut nics = write(&self.nics);
         nics.retain(|n| n.strong_count() > 0 && !n.ptr_eq(&nic));

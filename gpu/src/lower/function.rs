@@ -508,6 +508,11 @@ impl<'a> Emit<'a, '_> {
                 self.b.ins().brif(stop, end, &[], give_way, &[]);
                 self.enter(give_way);
                 self.b.set_cold_block(give_way);
+                if cost == 1 {
+                    // It does not only wait: nothing may sleep for it.
+                    let one = self.int(types::I32, 1);
+                    self.put(one, offset_of!(Thread, moved));
+                }
                 self.wait(why::BUDGET, live, &[]);
                 self.b.ins().jump(on, &[]);
             }

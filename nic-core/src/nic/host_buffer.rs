@@ -17,6 +17,15 @@ pub(super) fn va_of(ptr: *mut u8) -> GpuVa {
     GpuVa(ptr.expose_provenance() as u64)
 }
 
+/// What lets kernels reach a region of host memory while it is registered.
+fn seen(nic: &Nic, region: &MemoryRegion) -> Option<Exposed> {
+    let memory = nic.core(|c| c.memory.dma.memory.clone());
+    let base = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(
+        region.va.0 as usize,
+    ))?;
+    memory.registered(base, region.len as usize)
+}
+
 /// Host memory with another owner (malloc, mmap, a tensor) that is registered with the NIC.
 ///
 /// Dropping it ends the registration: operations still waiting on it retire with `REGION_FREED`, those
@@ -26,6 +35,8 @@ pub(super) fn va_of(ptr: *mut u8) -> GpuVa {
 pub struct HostRegion {
     nic: Nic,
     region: MemoryRegion,
+    /// Kernels of an emulated GPU reach it too.
+    seen: Option<Exposed>,
     /// Whether `end` has succeeded.
     ended: bool,
 }
@@ -33,6 +44,7 @@ pub struct HostRegion {
 impl HostRegion {
     pub(super) fn new(nic: Nic, region: MemoryRegion) -> HostRegion {
         HostRegion {
+            seen: seen(&nic, &region),
             nic,
             region,
             ended: false,
@@ -56,6 +68,7 @@ impl HostRegion {
     /// memory any more even then; call again to give the region's number back.
     pub fn end(&mut self) -> Result<(), FreeError> {
         if !self.ended {
+            self.seen = None;
             self.nic.deregister(self.region.lkey)?;
             self.ended = true;
         }
@@ -115,6 +128,8 @@ impl Store {
 pub struct HostBuffer {
     nic: Nic,
     region: MemoryRegion,
+    /// Kernels of an emulated GPU reach it too.
+    seen: Option<Exposed>,
     /// `None` only after the end.
     store: Option<Store>,
     /// Number under which local peers may map it.
@@ -124,6 +139,7 @@ pub struct HostBuffer {
 impl HostBuffer {
     pub(super) fn new(nic: Nic, region: MemoryRegion, store: Store) -> HostBuffer {
         HostBuffer {
+            seen: seen(&nic, &region),
             nic,
             region,
             store: Some(store),
@@ -226,6 +242,7 @@ impl HostBuffer {
         let Some(store) = self.store.take() else {
             return Ok(None);
         };
+        self.seen = None;
         // First our own operations, whose references peers may be copying, then the peers' mappings.
         let ended = self.nic.deregister(self.region.lkey);
         let ended = ended.map_err(FreeError::from).and_then(|()| {
