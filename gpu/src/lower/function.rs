@@ -15,12 +15,13 @@ use super::helper::Helper;
 use super::liveness::Liveness;
 use super::masked::{self, Condition};
 use super::operand::{clif, Place};
+use super::polls::{polls, POLL};
 use super::registers::Slots;
 use crate::check::{Checks, Layout};
 use crate::module::{
     self, Formal, Instruction, Label, Module, Op, Reg, Site, Space, Statement, Symbol,
 };
-use crate::schedule::{why, Thread, BUDGET};
+use crate::schedule::{why, Thread};
 
 pub(super) type Lowered<T> = Result<T, String>;
 
@@ -736,28 +737,6 @@ fn branches(f: &module::Function) -> Vec<u32> {
         }
     }
     n
-}
-
-/// What a turn of a loop costs that only looks: such a loop gives way soon, since it waits.
-const POLL: i64 = BUDGET as i64 / 4;
-
-/// Whether the loop looks at memory of others and changes none: it can only wait.
-fn polls(f: &module::Function, from: usize, to: usize) -> bool {
-    let mut looks = false;
-    let mut changes = false;
-    for s in &f.body[from..=to] {
-        let Statement::Instruction(i) = s else {
-            continue;
-        };
-        match &i.op {
-            Op::Load { .. } => looks |= i.op.observes(),
-            Op::Store { .. } | Op::Atomic { .. } | Op::Call { .. } | Op::CallAddress { .. } => {
-                changes = true;
-            }
-            _ => {}
-        }
-    }
-    looks && !changes
 }
 
 /// Whether the loop looks at memory that other threads write, itself or in a function that it calls.

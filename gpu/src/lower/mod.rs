@@ -4,7 +4,7 @@
 //! waits, it stores its live registers and returns; entered again, it goes on there. Called functions are compiled
 //! into their callers, so that only recursion and calls by address need a stack.
 //!
-//! - `function`: control flow, calls, resume points; `liveness`: what is kept at them; `registers`: and where;
+//! - `function`: control flow, calls, resume points; `liveness`: what is kept at them; `registers`: and where; `polls`: loops that wait;
 //! - `calls`: functions with code of their own, and the stack;
 //! - `operand`: registers, constants, addresses;
 //! - `arithmetic`, `extended`, `float`, `halves`, `bits`, `convert`, `access`, `asynchronous`, `matrix`, `wait`: the instructions;
@@ -28,6 +28,7 @@ mod liveness;
 mod masked;
 mod matrix;
 mod operand;
+mod polls;
 mod registers;
 mod system;
 mod wait;
