@@ -228,14 +228,15 @@ impl PtxLaunch {
                 }
             }
         }
-        if published {
-            return Ok(Round::Published);
-        }
+        // Those that have begun may wait for others of the grid.
         if !moved && blocks.resident.len() < MOST_RESIDENT {
             if let Some(block) = self.begin(&mut blocks.spare) {
                 blocks.resident.push_front(block);
-                return Ok(Round::Moved);
+                moved = true;
             }
+        }
+        if published {
+            return Ok(Round::Published);
         }
         Ok(match (blocks.resident.is_empty(), moved) {
             (_, true) => Round::Moved,
