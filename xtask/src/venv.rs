@@ -10,8 +10,9 @@ use crate::target;
 use crate::tools::{self, find};
 
 /// nvcc and its dependencies, pinned together: other combinations do not compile.
-const NVCC: [&str; 4] = [
+const NVCC: [&str; 5] = [
     "nvidia-cuda-nvcc==13.0.88",
+    "nvidia-cuda-cccl==13.0.85",
     "nvidia-cuda-crt==13.0.88",
     "nvidia-nvvm==13.0.88",
     "nvidia-cuda-runtime==13.0.96",
