@@ -101,7 +101,7 @@ RB_DEVICE void set_inline(entry &e, const void *va, rb_u32 len) {
   }
 }
 
-RB_DEVICE entry send_entry(rb_u32 session, const void *va, rb_u32 len, rb_u32 timeout_us, rb_u32 lkey, rb_u32 flags) {
+RB_DEVICE_CALL entry send_entry(rb_u32 session, const void *va, rb_u32 len, rb_u32 timeout_us, rb_u32 lkey, rb_u32 flags) {
   entry e = make_entry(RB_OP_SEND, session, timeout_us, flags);
   /* A kernel cannot read the NIC's own memory, so the NIC reads payloads there, short ones too. */
   if (len <= RB_INLINE_MAX && reinterpret_cast<rb_u64>(va) < RB_NIC_VA)
@@ -118,13 +118,13 @@ RB_DEVICE entry recv_entry(rb_u32 session, void *va, rb_u32 len, rb_u32 timeout_
 }
 
 /* Posts and waits: one thread's blocking call. */
-RB_DEVICE gpu_result run(const rb_queue &q, const entry &e, rb_u32 timeout_us) {
+RB_DEVICE_CALL gpu_result run(const rb_queue &q, const entry &e, rb_u32 timeout_us) {
   rb_u32 ticket;
   if (!post(q, e, timeout_us, true, &ticket)) return queue_full(q);
   return result_of(wait(q, ticket, timeout_us));
 }
 
-RB_DEVICE gpu_request start(const rb_queue &q, const entry &e, rb_u32 timeout_us) {
+RB_DEVICE_CALL gpu_request start(const rb_queue &q, const entry &e, rb_u32 timeout_us) {
   gpu_request r{};
   r.timeout_us = timeout_us;
   if (!post(q, e, timeout_us, false, &r.ticket)) {
@@ -182,7 +182,7 @@ template <> struct scoped<block> {
  * free slots are known in registers. The queue's own words are kept up to date for its next user. When operations of
  * other threads are still under way, the copy is an ordinary one. Keep it in a variable of the thread; making it reads
  * the queue once, a word for each slot. */
-RB_DEVICE rb_queue gpu_own_queue(const rb_queue &q) {
+RB_DEVICE_CALL rb_queue gpu_own_queue(const rb_queue &q) {
   rb_queue mine = q;
   rb_u32 depth = 1u << q.depth_log2, tail = detail::load_acquire_device(reinterpret_cast<const rb_u32 *>(q.tail)), in_use = 0;
 #ifdef __CUDACC__

@@ -63,7 +63,7 @@ RB_DEVICE entry remote_entry(rb_u32 opcode, const gpu_remote &at, rb_u64 operand
   return e;
 }
 
-RB_DEVICE entry put_entry(const gpu_remote &to, const void *from, rb_u32 len, rb_u32 timeout_us, rb_u32 lkey, rb_u32 flags,
+RB_DEVICE_CALL entry put_entry(const gpu_remote &to, const void *from, rb_u32 len, rb_u32 timeout_us, rb_u32 lkey, rb_u32 flags,
                           rb_u32 word, rb_u64 value) {
   entry e = remote_entry(RB_OP_PUT, to, value, timeout_us, word, flags);
   rb_u64 va = reinterpret_cast<rb_u64>(from);
@@ -96,7 +96,7 @@ RB_DEVICE entry cas_entry(const gpu_remote &at, rb_u64 compare, rb_u64 swap, rb_
 }
 
 /* Puts in pieces of MAX_PIECE; the signal is the last one's. */
-RB_DEVICE gpu_result put_all(const rb_queue &q, const gpu_remote &to, const void *from, rb_u64 len, rb_u32 timeout_us, rb_u32 lkey,
+RB_DEVICE_CALL gpu_result put_all(const rb_queue &q, const gpu_remote &to, const void *from, rb_u64 len, rb_u32 timeout_us, rb_u32 lkey,
                              rb_u32 flags, rb_u32 word, rb_u64 value) {
   const char *p = static_cast<const char *>(from);
   gpu_result all{};
@@ -323,7 +323,7 @@ RB_DEVICE void count_one(gpu_counter &c, const completion &e) {
 }
 
 /* Counts what has completed. */
-RB_DEVICE void count(const rb_queue &q, gpu_counter &c) {
+RB_DEVICE_CALL void count(const rb_queue &q, gpu_counter &c) {
   rb_u32 t = c.oldest;
   for (rb_u64 bit = 1; bit && bit <= c.pending; bit <<= 1, ++t) {
     completion e;
@@ -334,7 +334,7 @@ RB_DEVICE void count(const rb_queue &q, gpu_counter &c) {
 }
 
 /* Adds a ticket. Those before it that do not fit beside it are waited for. */
-RB_DEVICE void count_ticket(const rb_queue &q, gpu_counter &c, rb_u32 ticket, rb_u32 timeout_us) {
+RB_DEVICE_CALL void count_ticket(const rb_queue &q, gpu_counter &c, rb_u32 ticket, rb_u32 timeout_us) {
   ++c.posted;
   for (; c.pending && (!(c.pending & 1) || ticket - c.oldest >= 64); c.pending >>= 1, ++c.oldest)
     if (c.pending & 1) count_one(c, wait(q, c.oldest, timeout_us));
@@ -348,7 +348,7 @@ RB_DEVICE gpu_result counted(const gpu_counter &c, rb_u32 status) {
 }
 
 /* Posts an operation of the set. A full queue is waited for: the counter's own operations free their slots meanwhile. */
-RB_DEVICE gpu_result post_counted(const rb_queue &q, gpu_counter &c, const entry &e, rb_u32 timeout_us) {
+RB_DEVICE_CALL gpu_result post_counted(const rb_queue &q, gpu_counter &c, const entry &e, rb_u32 timeout_us) {
   rb_u32 ticket;
   if (!post(q, e, timeout_us, false, &ticket)) {
     bounded_wait bound(timeout_us);

@@ -33,17 +33,7 @@ struct completion {
   rb_u64 detail;
 };
 
-#if defined(RB_COUNT_BUS)
-/* As on a GPU, counted. */
-RB_DEVICE void order_before_publishing() { RB_BUS(FENCE); }
-RB_DEVICE void store_first_pair(rb_u64 *p, rb_u64 a, rb_u64 b) { store_pair_relaxed(p, a, b); }
-RB_DEVICE void ring(rb_u32 *p, rb_u32 v) { store_relaxed(p, v); }
-#elif defined(__CUDACC__)
-RB_DEVICE void store_first_pair(rb_u64 *p, rb_u64 a, rb_u64 b) { store_pair_relaxed(p, a, b); }
-RB_DEVICE void ring(rb_u32 *p, rb_u32 v) { store_relaxed(p, v); }
-#elif defined(RB_TEST_RELAXED_PUBLISH)
-/* The planted error of the ThreadSanitizer test: publishes the entry without ordering. */
-RB_DEVICE void order_before_publishing() {}
+#if defined(__CUDACC__)
 RB_DEVICE void store_first_pair(rb_u64 *p, rb_u64 a, rb_u64 b) { store_pair_relaxed(p, a, b); }
 RB_DEVICE void ring(rb_u32 *p, rb_u32 v) { store_relaxed(p, v); }
 #else
@@ -135,7 +125,7 @@ RB_DEVICE bool take_ticket(const rb_queue &q, rb_u32 *ticket) {
 
 /* What holds the slot that the next ticket needs, after `take_ticket` has failed: its ticket, its opcode << 32, and bit 40 when it has
  * ended and nothing has waited for it. */
-RB_DEVICE rb_u64 holder_of(const rb_queue &q) {
+RB_DEVICE_CALL rb_u64 holder_of(const rb_queue &q) {
   rb_u32 next = q.own ? q.own_next : load_relaxed_device(reinterpret_cast<rb_u32 *>(q.tail));
   rb_u32 ticket = next - (1u << q.depth_log2);
   rb_u64 word = load_relaxed(reinterpret_cast<const rb_u64 *>(q.sq + rb_u64(slot_of(q, ticket)) * RB_DESCRIPTOR_BYTES));
@@ -164,7 +154,7 @@ RB_DEVICE void publish(const rb_queue &q, rb_u32 ticket, const entry &e) {
 }
 
 /* Takes a slot, waiting for one until the time-out when `may_wait`, and publishes the entry. */
-RB_DEVICE bool post(const rb_queue &q, const entry &e, rb_u32 timeout_us, bool may_wait, rb_u32 *ticket) {
+RB_DEVICE_CALL bool post(const rb_queue &q, const entry &e, rb_u32 timeout_us, bool may_wait, rb_u32 *ticket) {
   if (RB_UNLIKELY(!take_ticket(q, ticket))) {
     if (!may_wait) return false;
     bounded_wait w(effective_timeout(q, timeout_us));
@@ -205,7 +195,7 @@ RB_DEVICE void take_from_line(const rb_u64 *line, rb_u32 bytes) {
 }
 
 /* Copies the completion of `ticket`, if it has arrived; its slot stays taken. */
-RB_DEVICE bool look(const rb_queue &q, rb_u32 ticket, completion *c) {
+RB_DEVICE_CALL bool look(const rb_queue &q, rb_u32 ticket, completion *c) {
   const rb_u64 *line = line_of(q, ticket);
   rb_u64 w0, bytes;
   load_pair_acquire(line, &w0, &bytes);
@@ -229,7 +219,7 @@ RB_DEVICE bool poll(const rb_queue &q, rb_u32 ticket, completion *c) {
 /* Waits for the completion of `ticket`; NIC_SILENT when the NIC has not kept its own deadline by
  * more than the queue's grace. The slot of a silent ticket is not freed: the NIC may still write its line.
  * With KEEP the caller frees the slot. */
-template <bool KEEP = false> RB_DEVICE completion wait(const rb_queue &q, rb_u32 ticket, rb_u32 timeout_us) {
+template <bool KEEP = false> RB_DEVICE_CALL completion wait(const rb_queue &q, rb_u32 ticket, rb_u32 timeout_us) {
   completion c;
   auto there = [&] { return KEEP ? look(q, ticket, &c) : poll(q, ticket, &c); };
   if (there()) return c;

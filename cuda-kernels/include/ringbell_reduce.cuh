@@ -237,8 +237,11 @@ template <rb_u32 DTYPE, rb_u32 OP>
 RB_DEVICE_NOINLINE void reduce(unsigned char *dst, const unsigned char *const *srcs, rb_u32 sources, rb_u64 count, lanes who) {
   constexpr rb_u64 BYTES = element_bytes(DTYPE);
   rb_u64 len = count * BYTES, head = (0 - address(dst)) & 15;
-  /* A destination that is no multiple of its elements' size never meets a vector: element by element. */
-  if (head % BYTES || head > len) head = len;
+  /* A destination that is no multiple of its elements' size never meets a vector: element by element. Small code has no vectors. */
+#ifndef RB_SMALL_CODE
+  if (head % BYTES || head > len)
+#endif
+    head = len;
   rb_u64 vectors = (len - head) / 16;
   bool aligned = true;
   for (rb_u32 s = 0; s < sources; ++s) aligned &= (address(srcs[s] + head) & 15) == 0;

@@ -98,13 +98,6 @@ template <> struct lanes_of<block> {
   static RB_DEVICE unsigned count() { return blockDim.x * blockDim.y * blockDim.z; }
 };
 
-/* The planted error of the ThreadSanitizer test: indices without ordering. */
-#ifdef RB_TEST_RELAXED_STREAM
-RB_DEVICE void stream_publish(rb_u64 *p, rb_u64 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
-#else
-RB_DEVICE void stream_publish(rb_u64 *p, rb_u64 v) { store_release(p, v); }
-#endif
-
 } // namespace detail
 
 /* A kernel's pushing end of a stream. */
@@ -126,9 +119,9 @@ struct gpu_popper : detail::stream_end {
 namespace detail {
 
 /* Publishes `own`, then waits until `need` bytes are ready. */
-template <class Scope, class End> RB_DEVICE gpu_result stream_turn(const rb_queue &q, End &e, bool moved, rb_u64 need, rb_u32 timeout_us) {
+template <class Scope, class End> RB_DEVICE_CALL gpu_result stream_turn(const rb_queue &q, End &e, bool moved, rb_u64 need, rb_u32 timeout_us) {
   stream_news n = scoped<Scope>::template run<stream_news>([&] {
-    if (moved) stream_publish(e.word_at(End::OWN_AT), e.own);
+    if (moved) store_release(e.word_at(End::OWN_AT), e.own);
     End mine = e;
     bounded_wait w(effective_timeout(q, timeout_us));
     while (mine.ready() < need) {

@@ -38,7 +38,6 @@ extern "C" __global__ void rb_collective(rb_comm c, rb_u32 kind, const void *src
   gpu_result r = by_kind(c, kind, src, dst, count, dtype, op, root, tag, o);
   if (rb::detail::thread_index() == 0) *out = r;
 }
-RB_KERNEL(rb_collective)
 
 // As it, for graphs: a failure stays until the host has read it and clears `out`, however often this is replayed meanwhile.
 extern "C" __global__ void rb_collective_replayed(rb_comm c, rb_u32 kind, const void *src, void *dst, rb_u64 count, rb_u32 dtype,
@@ -51,7 +50,6 @@ extern "C" __global__ void rb_collective_replayed(rb_comm c, rb_u32 kind, const 
   gpu_result r = by_kind(c, kind, src, dst, count, dtype, op, root, tag, o);
   if (rb::detail::thread_index() == 0 && out->ok()) *out = r;
 }
-RB_KERNEL(rb_collective_replayed)
 
 // Runs the same operation again and again, and times it after `warmup` of them; `times` gets nanoseconds
 // of each timed one.
@@ -83,7 +81,6 @@ extern "C" __global__ void rb_perf_collective(rb_comm c, rb_u32 kind, const void
     out->elapsed_ns = last - begin;
   }
 }
-RB_KERNEL(rb_perf_collective)
 
 // Pushes what lies at `from`, in elements of T.
 template <class T>
@@ -170,4 +167,3 @@ extern "C" __global__ void rb_perf_streamed(rb_comm c, rb_u32 kind, rb_stream_ha
     out->elapsed_ns = last - begin;
   }
 }
-RB_KERNEL(rb_perf_streamed)

@@ -119,4 +119,3 @@ extern "C" __global__ void rb_echo_server(const rb_queue *queues, rb_u32 queue_c
   }
   *out = result;
 }
-RB_KERNEL(rb_echo_server)

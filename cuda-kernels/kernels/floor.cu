@@ -27,4 +27,3 @@ extern "C" __global__ void rb_floor_flag(const rb_u64 *from_host, rb_u64 *to_hos
   rb_u32 status = in_time ? RB_STATUS_OK : RB_STATUS_TIMED_OUT;
   *out = rbk::perf_result{status, 0, 0, i, 0, wrong, last - begin};
 }
-RB_KERNEL(rb_floor_flag)

@@ -158,7 +158,6 @@ extern "C" __global__ void __launch_bounds__(512, 1) rb_hll_count(const unsigned
                                                                 rb_u32 precision, rb_u32 *registers) {
   rbk_hll::count_bytes(items, bytes, hash, width, precision, registers);
 }
-RB_KERNEL(rb_hll_count)
 
 // Receives `total` bytes and counts them, a chunk while the next arrive: the paper's "write" baseline.
 // Lane 0 of block 0 receives into a ring of `slots` (at most 32) of `slot_bytes`, a multiple of the items'
@@ -230,4 +229,3 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   rb_u64 end = rb::detail::clock_ns();
   *out = rbk::perf_result{r.status, 0, r.detail, k, r.ok() ? total : 0, 0, end - begin};
 }
-RB_KERNEL(rb_hll_receive)

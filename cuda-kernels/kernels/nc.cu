@@ -83,7 +83,6 @@ extern "C" __global__ void rb_nc_receive(rb_queue q, rb_u32 session, unsigned ch
     return ring_done(control, r.status, r.detail);
   }
 }
-RB_KERNEL(rb_nc_receive)
 
 // Ring to NIC, until the host has set `end` and all was sent (then the stream is half-closed), or
 // `stop`, or the host gave nothing for `idle_limit_us`.
@@ -113,4 +112,3 @@ extern "C" __global__ void rb_nc_send(rb_queue q, rb_u32 session, unsigned char 
     ring_store(&control->consumed, consumed);
   }
 }
-RB_KERNEL(rb_nc_send)

@@ -50,7 +50,6 @@ extern "C" __global__ void rb_perf_put_pingpong(rb_queue q, rb_u32 session, rb_u
   if (r.ok() && total) wrong += got.wrong_words(their_seed, total - 1, full);
   *out = r.ok() ? perf_result{RB_STATUS_OK, 0, 0, i, rb_u64(iterations) * len, wrong, begin ? end - begin : 0} : one_sided_failed(r, i, wrong);
 }
-RB_KERNEL(rb_perf_put_pingpong)
 
 // Puts (`reads` 0) from `buf` to the peer, or gets from there: messages of `stride` bytes, up to `window` under way. What is
 // got is checked against the peer's pattern `seed`; what is put, the peer's program checks. `message_ns`: time from post to
@@ -95,7 +94,6 @@ extern "C" __global__ void rb_perf_one_sided_bw(rb_queue q, rb_u32 session, rb_u
     for (rb_u32 s = 0; s < window && s < total; ++s) wrong += message{buf + s * stride, len}.wrong_words(seed, s, true);
   *out = r.ok() ? perf_result{RB_STATUS_OK, 0, 0, oldest, rb_u64(count) * len, wrong, end - begin} : one_sided_failed(r, oldest, wrong);
 }
-RB_KERNEL(rb_perf_one_sided_bw)
 
 // Checks, or fills, the messages of a run of the kernel above on the peer's side.
 extern "C" __global__ void rb_perf_one_sided_peer(rb_queue q, rb_u32 check, unsigned char *buf, rb_u64 len, rb_u64 stride,
@@ -111,7 +109,6 @@ extern "C" __global__ void rb_perf_one_sided_peer(rb_queue q, rb_u32 check, unsi
   }
   *out = perf_result{RB_STATUS_OK, 0, 0, window, 0, wrong, 0};
 }
-RB_KERNEL(rb_perf_one_sided_peer)
 
 // Atomics on the word at `peer`, one after the other, which no other thread updates: an add, and a compare and swap, in turn.
 extern "C" __global__ void rb_perf_atomics(rb_queue q, rb_u32 session, rb_u64 peer, rb_u32 rkey, rb_u32 warmup, rb_u32 count,
@@ -131,4 +128,3 @@ extern "C" __global__ void rb_perf_atomics(rb_queue q, rb_u32 session, rb_u64 pe
   rb_u64 end = rb::detail::clock_ns();
   *out = r.ok() ? perf_result{RB_STATUS_OK, 0, 0, i, rb_u64(count) * 8, wrong, end - begin} : one_sided_failed(r, i, wrong);
 }
-RB_KERNEL(rb_perf_atomics)

@@ -95,7 +95,6 @@ extern "C" __global__ void rb_perf_pingpong(rb_queue q, rb_u32 session, rb_u32 r
   *out = r.ok() ? perf_result{RB_STATUS_OK, 0, 0, i, rb_u64(iterations) * len, wrong, begin ? end - begin : 0} : perf_failed(r, i);
   if (!r.ok()) out->wrong = wrong;
 }
-RB_KERNEL(rb_perf_pingpong)
 
 // Bandwidth, sending side. `buf` holds `window` messages of `stride` bytes (at least `len`) each, and
 // behind them one line of 64 bytes for control words. `message_ns`: time from post to completion of
@@ -162,7 +161,6 @@ extern "C" __global__ void rb_perf_bw_send(rb_queue q, rb_u32 session, unsigned 
     *out = r.ok() ? perf_result{RB_STATUS_OK, 0, 0, number, rb_u64(count) * len, wrong, end - begin} : perf_failed(r, number);
   }
 }
-RB_KERNEL(rb_perf_bw_send)
 
 // Bandwidth, receiving side; arguments as for the sender, with the same window, warm-up and count.
 extern "C" __global__ void rb_perf_bw_recv(rb_queue q, rb_u32 session, unsigned char *buf, rb_u64 len, rb_u64 stride,
@@ -232,7 +230,6 @@ extern "C" __global__ void rb_perf_bw_recv(rb_queue q, rb_u32 session, unsigned 
     out->wrong = all_wrong;
   }
 }
-RB_KERNEL(rb_perf_bw_recv)
 
 // Message rate: `count` messages of 8 bytes, each inline and carrying its number. `control` is 8
 // bytes of registered memory.
@@ -258,7 +255,6 @@ extern "C" __global__ void rb_perf_rate_send(rb_queue q, rb_u32 session, rb_u64 
   rb_u64 end = rb::detail::clock_ns();
   *out = r.ok() ? perf_result{RB_STATUS_OK, 0, 0, i, i * 8, wrong, end - begin} : perf_failed(r, i);
 }
-RB_KERNEL(rb_perf_rate_send)
 
 // Receives the stream of rb_perf_rate_send in chunks of `chunk` bytes (a multiple of 8) and checks
 // every message. `buf` holds `chunks` of them.
@@ -294,7 +290,6 @@ extern "C" __global__ void rb_perf_rate_recv(rb_queue q, rb_u32 session, unsigne
   *out = r.ok() ? perf_result{RB_STATUS_OK, 0, 0, seen / 8, seen, wrong, end - begin} : perf_failed(r, seen / 8);
   out->wrong = wrong;
 }
-RB_KERNEL(rb_perf_rate_recv)
 
 // Latency of a status register read (FpgaNIC Figure 3).
 extern "C" __global__ void rb_perf_register(rb_queue q, rb_u32 reg, rb_u32 iterations, rb_u64 *ns, perf_result *out) {
@@ -308,7 +303,6 @@ extern "C" __global__ void rb_perf_register(rb_queue q, rb_u32 reg, rb_u32 itera
   // `detail` depends on every value read, so that no read can be left out.
   *out = perf_result{RB_STATUS_OK, 0, values, iterations, rb_u64(iterations) * 4, 0, last - begin};
 }
-RB_KERNEL(rb_perf_register)
 
 // Latency of the empty command.
 extern "C" __global__ void rb_perf_nop(rb_queue q, rb_u32 warmup, rb_u32 iterations, rb_u32 timeout_us, rb_u64 *ns, perf_result *out) {
@@ -324,7 +318,6 @@ extern "C" __global__ void rb_perf_nop(rb_queue q, rb_u32 warmup, rb_u32 iterati
   }
   *out = r.ok() ? perf_result{RB_STATUS_OK, 0, 0, done, 0, 0, last - begin} : perf_failed(r, done);
 }
-RB_KERNEL(rb_perf_nop)
 
 // NIC DMA inside GPU memory, in bursts of `burst` bytes (FpgaNIC Figure 5), `window` copies of `len`
 // bytes in flight. The last copy is checked against the source.
@@ -360,7 +353,6 @@ extern "C" __global__ void rb_perf_copy(rb_queue q, unsigned char *dst, unsigned
   *out = r.ok() ? perf_result{RB_STATUS_OK, 0, 0, done, iterations * len, wrong, end - begin} : perf_failed(r, done);
   out->wrong = wrong;
 }
-RB_KERNEL(rb_perf_copy)
 
 // Many connections, sending side: `rounds` messages of `len` bytes on each of `sessions`, in turn.
 // `buf` holds `window` messages of `stride` bytes. `session[i]` is the i-th session.
@@ -388,7 +380,6 @@ extern "C" __global__ void rb_perf_many_send(rb_queue q, const rb_u32 *session, 
   rb_u64 end = rb::detail::clock_ns();
   *out = r.ok() ? perf_result{RB_STATUS_OK, 0, 0, number, number * len, 0, end - begin} : perf_failed(r, number);
 }
-RB_KERNEL(rb_perf_many_send)
 
 // Many connections, receiving side; arguments as for the sender. Every byte of every message is checked.
 extern "C" __global__ void rb_perf_many_recv(rb_queue q, const rb_u32 *session, rb_u32 sessions, unsigned char *buf, rb_u64 len,
@@ -417,4 +408,3 @@ extern "C" __global__ void rb_perf_many_recv(rb_queue q, const rb_u32 *session, 
   *out = r.ok() ? perf_result{RB_STATUS_OK, 0, 0, number, number * len, wrong, end - begin} : perf_failed(r, number);
   out->wrong = wrong;
 }
-RB_KERNEL(rb_perf_many_recv)

@@ -36,4 +36,3 @@ extern "C" __global__ void __launch_bounds__(512, 1) rb_local_reduce(void *dst, 
   rb_u64 bytes = rb_u64(iterations) * count * rb::detail::element_bytes(dtype);
   *out = rbk::perf_result{status, 0, ok ? 0 : rb_u64(dtype), ok ? iterations : 0, ok ? bytes : 0, 0, end - begin};
 }
-RB_KERNEL(rb_local_reduce)

@@ -7,14 +7,12 @@ extern "C" __global__ void rb_slots_send(rb_queue q, gpu_slots slots, rb_u32 con
   gpu_result r = gpu_slots_send(q, slots, connection, session, buf, len, timeout_us);
   if (rb::detail::thread_index() == 0) *out = r;
 }
-RB_KERNEL(rb_slots_send)
 
 extern "C" __global__ void rb_slots_recv(rb_queue q, gpu_slots slots, rb_u32 connection, rb_u32 session, void *buf, rb_u64 len,
                                          rb_u32 timeout_us, gpu_result *out) {
   gpu_result r = gpu_slots_recv(q, slots, connection, session, buf, len, timeout_us);
   if (rb::detail::thread_index() == 0) *out = r;
 }
-RB_KERNEL(rb_slots_recv)
 
 // Slot-size sweep (FpgaNIC Figure 6a), sending side: `warmup + iterations` transfers of `len` bytes,
 // after which the receiver sends their number back through the slots.
@@ -38,7 +36,6 @@ extern "C" __global__ void rb_perf_slots_send(rb_queue q, gpu_slots slots, rb_u3
   if (rb::detail::thread_index() == 0)
     *out = rbk::perf_result{r.status, 0, r.detail, i, r.ok() ? rb_u64(iterations) * len : 0, word != total, end - begin};
 }
-RB_KERNEL(rb_perf_slots_send)
 
 // Receiving side; arguments as for the sender. First and last word of every transfer are checked, every
 // byte of the last one; then the count goes back as the sender's sign that all has arrived.
@@ -67,4 +64,3 @@ extern "C" __global__ void rb_perf_slots_recv(rb_queue q, gpu_slots slots, rb_u3
   __syncthreads();
   if (leader) *out = rbk::perf_result{r.status, 0, r.detail, i, r.ok() ? rb_u64(iterations) * len : 0, wrong, end - begin};
 }
-RB_KERNEL(rb_perf_slots_recv)

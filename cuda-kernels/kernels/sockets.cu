@@ -14,61 +14,50 @@ extern "C" __global__ void rb_nop(rb_queue q, rb_u32 count, rb_u32 timeout_us, g
   for (rb_u32 i = 0; i < count && r.ok(); ++i) r = gpu_nop(q, timeout_us);
   *out = r;
 }
-RB_KERNEL(rb_nop)
 
 extern "C" __global__ void rb_socket(rb_queue q, rb_u32 timeout_us, gpu_result *out) { *out = gpu_socket(q, timeout_us); }
-RB_KERNEL(rb_socket)
 
 extern "C" __global__ void rb_listen(rb_queue q, rb_u32 session, rb_u32 port, rb_u32 backlog, rb_u32 timeout_us, gpu_result *out) {
   *out = gpu_listen(q, session, port, backlog, timeout_us);
 }
-RB_KERNEL(rb_listen)
 
 extern "C" __global__ void rb_accept(rb_queue q, rb_u32 listener, rb_u32 timeout_us, gpu_result *out) {
   *out = gpu_accept(q, listener, timeout_us);
 }
-RB_KERNEL(rb_accept)
 
 extern "C" __global__ void rb_connect(rb_queue q, rb_u32 session, rb_u32 ipv4, rb_u32 port, rb_u32 timeout_us, gpu_result *out) {
   *out = gpu_connect(q, session, ipv4, port, timeout_us);
 }
-RB_KERNEL(rb_connect)
 
 extern "C" __global__ void rb_shutdown(rb_queue q, rb_u32 session, rb_u32 timeout_us, gpu_result *out) {
   *out = gpu_shutdown(q, session, timeout_us);
 }
-RB_KERNEL(rb_shutdown)
 
 extern "C" __global__ void rb_close(rb_queue q, rb_u32 session, rb_u32 timeout_us, gpu_result *out) {
   *out = gpu_close(q, session, timeout_us);
 }
-RB_KERNEL(rb_close)
 
 extern "C" __global__ void rb_abort(rb_queue q, rb_u32 session, rb_u32 timeout_us, gpu_result *out) {
   *out = gpu_abort(q, session, timeout_us);
 }
-RB_KERNEL(rb_abort)
 
 // Sends a buffer; one message per block.
 extern "C" __global__ void rb_send_all(rb_queue q, rb_u32 session, const void *buf, rb_u64 len, rb_u32 timeout_us, gpu_result *out) {
   gpu_result r = gpu_send<rb::block>(q, session, buf, len, timeout_us);
   if (rb::detail::thread_index() == 0) out[blockIdx.x] = r;
 }
-RB_KERNEL(rb_send_all)
 
 // Receives into a buffer.
 extern "C" __global__ void rb_recv_all(rb_queue q, rb_u32 session, void *buf, rb_u64 len, rb_u32 timeout_us, gpu_result *out) {
   gpu_result r = gpu_recv<rb::block>(q, session, buf, len, timeout_us);
   if (rb::detail::thread_index() == 0) out[blockIdx.x] = r;
 }
-RB_KERNEL(rb_recv_all)
 
 // Receives the bytes that have arrived, 1 to `len`.
 extern "C" __global__ void rb_recv_some(rb_queue q, rb_u32 session, void *buf, rb_u64 len, rb_u32 timeout_us, gpu_result *out) {
   gpu_result r = gpu_recv_some<rb::block>(q, session, buf, len, timeout_us);
   if (rb::detail::thread_index() == 0) out[blockIdx.x] = r;
 }
-RB_KERNEL(rb_recv_some)
 
 // --- stream-ordered -------------------------------------------------------------------------------
 
@@ -104,25 +93,21 @@ RB_DEVICE void conclude(gpu_result *socket, const gpu_result &r, gpu_result *out
 extern "C" __global__ void rb_stream_socket(rb_queue q, rb_u32 timeout_us, gpu_result *socket) {
   opened(socket, gpu_socket(q, timeout_us));
 }
-RB_KERNEL(rb_stream_socket)
 
 extern "C" __global__ void rb_stream_listen(rb_queue q, gpu_result *socket, rb_u32 port, rb_u32 backlog, rb_u32 timeout_us,
                                             gpu_result *out) {
   if (usable(socket, out)) conclude(socket, gpu_listen(q, socket->session, port, backlog, timeout_us), out);
 }
-RB_KERNEL(rb_stream_listen)
 
 // The accepted connection becomes `socket`; the listener stays usable after a time-out.
 extern "C" __global__ void rb_stream_accept(rb_queue q, gpu_result *listener, rb_u32 timeout_us, gpu_result *socket) {
   opened(socket, usable(listener, socket) ? gpu_accept(q, listener->session, timeout_us) : *socket);
 }
-RB_KERNEL(rb_stream_accept)
 
 extern "C" __global__ void rb_stream_connect(rb_queue q, gpu_result *socket, rb_u32 ipv4, rb_u32 port, rb_u32 timeout_us,
                                              gpu_result *out) {
   if (usable(socket, out)) conclude(socket, gpu_connect(q, socket->session, ipv4, port, timeout_us), out);
 }
-RB_KERNEL(rb_stream_connect)
 
 extern "C" __global__ void rb_stream_send(rb_queue q, gpu_result *socket, const void *buf, rb_u64 len, rb_u32 timeout_us,
                                           gpu_result *out) {
@@ -130,19 +115,16 @@ extern "C" __global__ void rb_stream_send(rb_queue q, gpu_result *socket, const 
     conclude(socket, gpu_send(q, socket->session, buf, len, timeout_us, 0, RB_FLAG_PUSH | RB_FLAG_CHAIN), out);
   }
 }
-RB_KERNEL(rb_stream_send)
 
 extern "C" __global__ void rb_stream_recv(rb_queue q, gpu_result *socket, void *buf, rb_u64 len, rb_u32 timeout_us, gpu_result *out) {
   if (usable(socket, out)) {
     conclude(socket, gpu_recv(q, socket->session, buf, len, timeout_us, 0, RB_FLAG_CHAIN), out);
   }
 }
-RB_KERNEL(rb_stream_recv)
 
 extern "C" __global__ void rb_stream_shutdown(rb_queue q, gpu_result *socket, rb_u32 timeout_us, gpu_result *out) {
   if (usable(socket, out)) conclude(socket, gpu_shutdown(q, socket->session, timeout_us), out);
 }
-RB_KERNEL(rb_stream_shutdown)
 
 // Closes also a socket that has failed, as long as it ever had a session.
 extern "C" __global__ void rb_stream_close(rb_queue q, gpu_result *socket, rb_u32 timeout_us, gpu_result *out) {
@@ -153,4 +135,3 @@ extern "C" __global__ void rb_stream_close(rb_queue q, gpu_result *socket, rb_u3
   *out = gpu_close(q, socket->session, timeout_us);
   *socket = gpu_result{RB_STATUS_BAD_SESSION, NO_SESSION, 0, socket->session};
 }
-RB_KERNEL(rb_stream_close)

@@ -19,13 +19,13 @@ use ringbell_nic_abi::{
 const T: u32 = 60_000_000;
 
 /// A stream in GPU memory whose indices begin at `start`.
-struct Ring {
+pub(crate) struct Ring {
     memory: GpuBuffer,
     log2: u32,
 }
 
 impl Ring {
-    fn new(gpu: &Gpu, log2: u32, start: u64) -> Ring {
+    pub(crate) fn new(gpu: &Gpu, log2: u32, start: u64) -> Ring {
         let memory = gpu.alloc(DATA_AT + (1 << log2)).unwrap();
         memory.write(0, &vec![0; memory.len() as usize]).unwrap();
         memory.store_u64(HEAD_AT, start).unwrap();
@@ -33,7 +33,7 @@ impl Ring {
         Ring { memory, log2 }
     }
 
-    fn stream(&self) -> StreamRef {
+    pub(crate) fn stream(&self) -> StreamRef {
         StreamRef {
             va: self.memory.va(),
             log2: self.log2,
@@ -72,7 +72,7 @@ impl Ring {
 }
 
 /// Takes from `a` and pushes into `b`, in steps of `step` bytes at most, until `stop` is set.
-fn relay(a: &Ring, b: &Ring, step: u64, stop: &AtomicBool) {
+pub(crate) fn relay(a: &Ring, b: &Ring, step: u64, stop: &AtomicBool) {
     // Ours alone; the kernel's ends are read anew each time.
     let (mut tail, mut head) = (a.index(TAIL_AT), b.index(HEAD_AT));
     while !stop.load(Ordering::Relaxed) {

@@ -35,7 +35,6 @@ extern "C" __global__ void client(rb_queue q, rb_u32 ip, rb_u32 port, unsigned c
   }
   if (threadIdx.x == 0) *end = r;
 }
-RB_KERNEL(client)
 
 // Figure 10 (b): receives it and counts wrong bytes.
 extern "C" __global__ void server(rb_queue q, rb_u32 port, unsigned char *rcv_data, rb_u64 len, gpu_result *end, rb_u32 *wrong) {
@@ -53,4 +52,3 @@ extern "C" __global__ void server(rb_queue q, rb_u32 port, unsigned char *rcv_da
   gpu_close_block(q, sock);
   if (threadIdx.x == 0) *end = r;
 }
-RB_KERNEL(server)

@@ -3,7 +3,7 @@
 //! The kernels are in `figure10.cu`: the host loads them, starts each once, and takes no part in the
 //! handshake or the transfer. Two NICs in one process stand for two machines.
 //!
-//! Run: `cargo build && cargo run --example 02_sockets_in_kernels`. The program builds the kernels with
+//! Run: `cargo run --example 02_sockets_in_kernels`. The program builds the kernels with
 //! `ringbell cc`; yours would do so beforehand.
 //!
 //! Prints `1048576 bytes from kernel to kernel, 0 wrong`; ends with an error otherwise.
@@ -23,7 +23,7 @@ const PORT: u32 = 4791;
 const SERVER: &str = "10.77.102.1";
 
 fn main() -> Result<(), Error> {
-    let module = kernels::build("02_sockets_in_kernels/figure10.cu")?;
+    let module = kernels::of("02_sockets_in_kernels/figure10.cu");
     let open = |ip: &str| Nic::builder().ip(ip).open();
     let (server, client) = (open(SERVER)?, open("10.77.102.2")?);
 

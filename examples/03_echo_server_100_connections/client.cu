@@ -20,4 +20,3 @@ extern "C" __global__ void echo_client(const rb_queue *queues, rb_u32 ip, rb_u32
   gpu_close_block(q, sock);
   if (threadIdx.x == 0) ends[blockIdx.x] = r;
 }
-RB_KERNEL(echo_client)

@@ -4,7 +4,7 @@
 //! non-blocking requests, as an event loop does on a CPU. The clients are the 100 blocks of the kernel in `client.cu`. Each
 //! connection has a queue of its own, so that a silent peer delays no other.
 //!
-//! Run: `cargo build && cargo run --example 03_echo_server_100_connections`
+//! Run: `cargo run --example 03_echo_server_100_connections`
 //!
 //! Prints `100 connections served, 0 failed; 6400000 bytes echoed, 0 wrong`; ends with an error otherwise.
 #![allow(unsafe_code)] // Runs kernels.
@@ -28,7 +28,7 @@ const PORT: u16 = 7;
 const SERVER: &str = "10.77.103.1";
 
 fn main() -> Result<(), Error> {
-    let module = kernels::build("03_echo_server_100_connections/client.cu")?;
+    let module = kernels::of("03_echo_server_100_connections/client.cu");
     let (server, client) = (open(SERVER)?, open("10.77.103.2")?);
 
     // The host opens the listening socket; any kernel may use its number.

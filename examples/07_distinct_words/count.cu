@@ -27,4 +27,3 @@ extern "C" __global__ void count_distinct(rb_queue q, rb_u32 port, rb_u32 kind, 
   gpu_close_block(q, sock);
   if (threadIdx.x == 0) *end = r;
 }
-RB_KERNEL(count_distinct)

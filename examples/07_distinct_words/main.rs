@@ -5,7 +5,7 @@
 //! exact count stands beside the estimate. The text is Debian's list of packages, or, where there is none, the sources of this
 //! library.
 //!
-//! Run: `cargo build && cargo run --example 07_distinct_words`
+//! Run: `cargo run --example 07_distinct_words`
 //!
 //! Prints `N words, M distinct; the NIC estimates ...` and the longest word that our engine saw; ends with an
 //! error when the estimate is further off than four standard errors.
@@ -132,7 +132,7 @@ fn main() -> Result<(), Error> {
     );
     // SAFETY: count.cu is ours, and the arguments have the types of its parameters.
     let launch = unsafe {
-        let module = server.module(kernels::build("07_distinct_words/count.cu")?)?;
+        let module = server.module(kernels::of("07_distinct_words/count.cu"))?;
         module.kernel("count_distinct")?.launch(1, 32, args)?
     };
     let answer = ask(&client, &items);

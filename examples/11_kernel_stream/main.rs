@@ -4,7 +4,7 @@
 //! another pops the sums of all ranks; neither has an array (`produce.cu`; ACCL+, Listing 2). Kernel and NIC share rings of 16
 //! KiB for any number of values.
 //!
-//! Run: `cargo build && cargo run --example 11_kernel_stream`
+//! Run: `cargo run --example 11_kernel_stream`
 //!
 //! Prints that the sums are, to the last bit, those of a serial program; ends with an error otherwise.
 #![allow(unsafe_code)] // Runs kernels.
@@ -68,7 +68,7 @@ fn rank(comm: &Communicator, module: &Path) -> Result<u64, Error> {
 }
 
 fn main() -> Result<(), Error> {
-    let module = kernels::build("11_kernel_stream/produce.cu")?;
+    let module = kernels::of("11_kernel_stream/produce.cu");
     let nics: Vec<Nic> = (0..RANKS)
         .map(|rank| {
             let ip = format!("10.77.111.{}/24", rank + 1);

@@ -36,4 +36,3 @@ extern "C" __global__ void produce_and_consume(rb_comm comm, rb_stream_handle to
     if (threadIdx.x == 0) ends[2] = popped;
   }
 }
-RB_KERNEL(produce_and_consume)

@@ -4,7 +4,7 @@
 //! client sends it the request to leave. The clients are threads of the host with a NIC of their own. Each reply is compared with
 //! the NIC's own reduction, bit for bit.
 //!
-//! Run: `cargo build && cargo run --example 14_resident_server`
+//! Run: `cargo run --example 14_resident_server`
 //!
 //! Prints `3 clients, 12 requests served by one launch, 1 refused, 0 wrong`; ends with an error otherwise.
 #![allow(unsafe_code)] // Runs a kernel; the NIC's reduction takes pointers.
@@ -27,7 +27,7 @@ const ROOM: u64 = 4 << 20;
 const CLIENTS: u64 = 3;
 
 fn main() -> Result<(), Error> {
-    let module = kernels::build("14_resident_server/server.cu")?;
+    let module = kernels::of("14_resident_server/server.cu");
     let open = |ip: &str| Nic::builder().ip(ip).open();
     let (server, client) = (open(SERVER)?, open("10.77.114.2")?);
 

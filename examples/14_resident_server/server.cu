@@ -84,4 +84,3 @@ extern "C" __global__ void resident_server(rb_queue q, rb_u32 listener, unsigned
   }
   if (threadIdx.x == 0) *out = end;
 }
-RB_KERNEL(resident_server)

@@ -17,4 +17,3 @@ extern "C" __global__ void gather_and_count(rb_comm comm, rb_u32 kind, rb_u64 pr
   }
   if (threadIdx.x == 0) *end = r;
 }
-RB_KERNEL(gather_and_count)

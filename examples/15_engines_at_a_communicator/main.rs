@@ -5,7 +5,7 @@
 //! different ones they are: no thread reads them (`gather.cu`; on-path model, FpgaNIC §3.5, at a collective as ACCL+'s unary
 //! plug-ins, §4). The hosts have put checksums at the messages between ranks: each message arrives as it was sent.
 //!
-//! Run: `cargo build && cargo run --example 15_engines_at_a_communicator`
+//! Run: `cargo run --example 15_engines_at_a_communicator`
 //!
 //! Prints `N users on 3 machines; every NIC estimates ...`; ends with an error when the estimate is further off
 //! than four standard errors, ranks differ, or a message is not what was sent.
@@ -96,7 +96,7 @@ impl Machine {
 }
 
 fn main() -> Result<(), Error> {
-    let module = kernels::build("15_engines_at_a_communicator/gather.cu")?;
+    let module = kernels::of("15_engines_at_a_communicator/gather.cu");
     let nics: Vec<Nic> = (0..RANKS)
         .map(|rank| {
             let ip = format!("10.77.115.{}/24", rank + 1);

@@ -37,4 +37,3 @@ extern "C" __global__ void halo(rb_comm c, rb_u32 window, unsigned char *part, r
   }
   if (threadIdx.x == 0) *out = r;
 }
-RB_KERNEL(halo)

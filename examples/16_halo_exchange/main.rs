@@ -4,7 +4,7 @@
 //! neighbours' memory, with a signal behind each, and waits for theirs (`halo.cu`). No rank posts a receive, and no host
 //! takes part. The result is compared with a serial program, bit for bit: over transport `local`, and over RDMA on UDP sockets.
 //!
-//! Run: `cargo build && cargo run --example 16_halo_exchange`
+//! Run: `cargo run --example 16_halo_exchange`
 //!
 //! Prints `local: 3 ranks, 50 steps, 0 of 30600 values differ`, and the same of `rdma`; ends with an error otherwise.
 #![allow(unsafe_code)] // Runs kernels.
@@ -126,7 +126,7 @@ fn run(transport: &str, module: &Path) -> Result<(), Error> {
 }
 
 fn main() -> Result<(), Error> {
-    let module = kernels::build("16_halo_exchange/halo.cu")?;
+    let module = kernels::of("16_halo_exchange/halo.cu");
     ["local", "rdma"]
         .into_iter()
         .try_for_each(|transport| run(transport, &module))

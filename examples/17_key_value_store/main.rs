@@ -6,7 +6,7 @@
 //!
 //! At the end every bucket is whole, every key has one bucket, and the versions have counted every PUT.
 //!
-//! Run: `cargo build && cargo run --example 17_key_value_store`
+//! Run: `cargo run --example 17_key_value_store`
 //!
 //! Prints a line such as `local: 4595 GETs, 1405 PUTs, 31 reads repeated, 0 wrong` for each transport; ends with an error otherwise.
 #![allow(unsafe_code)] // Runs kernels.
@@ -140,7 +140,7 @@ fn run(transport: &str, module: &Path) -> Result<(), Error> {
 }
 
 fn main() -> Result<(), Error> {
-    let module = kernels::build("17_key_value_store/store.cu")?;
+    let module = kernels::of("17_key_value_store/store.cu");
     ["local", "rdma"]
         .into_iter()
         .try_for_each(|transport| run(transport, &module))

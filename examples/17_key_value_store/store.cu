@@ -149,4 +149,3 @@ extern "C" __global__ void use_store(rb_comm c, rb_u32 window, bucket *own, buck
   }
   out[me] = s.out;
 }
-RB_KERNEL(use_store)

@@ -4,7 +4,7 @@
 //! what it has to the next rank with a signal, multiplies with it meanwhile, and goes on with what has come. One launch does it all;
 //! no receive is posted, and no host takes part. The products are whole numbers, so the result is compared exactly.
 //!
-//! Run: `cargo build && cargo run --example 21_ring_all_gather`
+//! Run: `cargo run --example 21_ring_all_gather`
 //!
 //! Prints `local: 3 ranks, 0 of 1152 values differ`, and the same of `rdma`; ends with an error otherwise.
 #![allow(unsafe_code)] // Runs kernels.

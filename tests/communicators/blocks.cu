@@ -30,7 +30,6 @@ extern "C" __global__ void exchange(rb_comm comm, rb_u32 peer, rb_u32 rounds, rb
   }
   ends[b] = end;
 }
-RB_KERNEL(exchange)
 
 // Fills a queue with receives that nothing answers, and reports how the first operation beyond them ends.
 extern "C" __global__ void fill(rb_comm comm, rb_u32 peer, rb_u32 depth, rb_u32 *memory, gpu_result *end) {
@@ -39,4 +38,3 @@ extern "C" __global__ void fill(rb_comm comm, rb_u32 peer, rb_u32 depth, rb_u32 
   gpu_request beyond = gpu_icomm_nop(comm);
   *end = beyond.result;
 }
-RB_KERNEL(fill)

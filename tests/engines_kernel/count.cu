@@ -21,4 +21,3 @@ extern "C" __global__ void count_each(rb_queue q, rb_u32 a, rb_u32 b, rb_u32 kin
   if (r.ok()) r = gpu_engine_detach_block(q, shared);
   if (threadIdx.x == 0) *end = r;
 }
-RB_KERNEL(count_each)

@@ -7,4 +7,3 @@ extern "C" __global__ void tell(rb_queue q, rb_u32 first, rb_u32 count, rb_u32 *
   for (rb_u32 i = 0; i < count && status == RB_STATUS_OK; ++i) status = gpu_mailbox(q, first + i / 2);
   *end = status;
 }
-RB_KERNEL(tell)

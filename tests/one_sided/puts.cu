@@ -55,7 +55,6 @@ extern "C" __global__ void one_call(rb_queue q, const call *c, rb_u32 scope, gpu
   }
   if (threadIdx.x == 0) *out = r;
 }
-RB_KERNEL(one_call)
 
 // Posts `count` puts without waiting, then flushes: all are in place then, and each request has ended. `out`: the flush's result,
 // and the number of requests that had.
@@ -68,7 +67,6 @@ extern "C" __global__ void flush_puts(rb_queue q, rb_u32 session, rb_u64 peer, r
   out[1] = gpu_result{};
   for (rb_u32 i = 0; i < count; ++i) out[1].bytes += gpu_test(q, requests[i]);
 }
-RB_KERNEL(flush_puts)
 
 // Puts pieces to the peer and gets them back to `to` under a counter, all posted before the first is waited for. `refused`: this put
 // has a wrong key. `out`: results of a wait for more than there are, for half, for all, and of a last read.
@@ -103,7 +101,6 @@ extern "C" __global__ void count_puts(rb_queue q, rb_u32 session, rb_u64 peer, r
   else if (threadIdx.x == 0)
     count_all<rb::thread>(q, c, there, from, to, len, pieces, refused, out);
 }
-RB_KERNEL(count_puts)
 
 // Adds requests to a counter, the later one first, and waits while the earlier one, a receive, has no message; then for both. The
 // third request was never posted.
@@ -123,7 +120,6 @@ extern "C" __global__ void count_requests(rb_queue q, rb_u32 session, rb_u64 pee
   gpu_counter_add(q, c, refused);
   out[3] = gpu_counter_wait(q, c, c.posted);
 }
-RB_KERNEL(count_requests)
 
 // Every lane adds to the peer's word `rounds` times, each with a request of its own; and every block adds to its own word, which
 // peers update as well.
@@ -138,7 +134,6 @@ extern "C" __global__ void add_many(rb_queue q, rb_u32 session, rb_u64 peer, rb_
   }
   out[blockIdx.x] = all;
 }
-RB_KERNEL(add_many)
 
 // Rank r of a ring puts its number to the next rank's part, and waits for the one before, `rounds` times.
 extern "C" __global__ void ring_of_puts(rb_comm c, rb_u32 window, rb_u64 *mine, rb_u32 rounds, gpu_result *out) {
@@ -161,4 +156,3 @@ extern "C" __global__ void ring_of_puts(rb_comm c, rb_u32 window, rb_u64 *mine, 
   }
   *out = r;
 }
-RB_KERNEL(ring_of_puts)

@@ -6,8 +6,6 @@
 #![allow(dead_code, unreachable_pub)] // Each test uses a part.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 #[cfg(feature = "cuda")]
 use ringbell_cuda_kernels::cuda::{CudaConfig, CudaGpu};
@@ -15,7 +13,7 @@ use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig, Gpu};
 
 /// Which GPU the run asks for.
 const GPU: &str = "RINGBELL_TEST_GPU";
-/// Folder of kernels that were built before, for a machine without compilers: `NAME.so`, `NAME.fatbin`.
+/// Folder of kernels for a machine without the sources: `NAME.ptx`, and for a real GPU `NAME.fatbin`.
 const KERNELS: &str = "RINGBELL_TEST_KERNELS";
 /// Folder for files, where the one of the build does not exist.
 const FILES: &str = "RINGBELL_TEST_TMPDIR";
@@ -35,17 +33,6 @@ pub fn emulated_only(why: &str) -> bool {
     let skip = on_cuda();
     if skip {
         println!("SKIPPED on CUDA: {why}");
-    }
-    skip
-}
-
-/// Whether to skip a test that builds kernels with flags of its own: not where they were all built before.
-pub fn prebuilt_only() -> bool {
-    let skip = std::env::var_os(KERNELS).is_some();
-    if skip {
-        println!(
-            "SKIPPED: it builds kernels by itself, and {KERNELS} has those that were built before"
-        );
     }
     skip
 }
@@ -90,12 +77,11 @@ pub fn files() -> PathBuf {
     }
 }
 
-/// Kernels of tests: their names, and where the workspace has the sources. `cargo xtask` builds all of them for real GPUs.
-const SOURCES: [(&str, &str); 7] = [
+/// Kernels of tests: their names, and where the workspace has the sources, with the PTX beside them. `cargo xtask` builds all
+/// of them for real GPUs.
+const SOURCES: [(&str, &str); 6] = [
     // For the emulated GPU alone.
     ("bus_traffic", "cuda-kernels/tests/kernels/bus_traffic.cu"),
-    // For the emulated GPU alone.
-    ("ptx_simple", "cuda-kernels/tests/kernels/ptx_simple.cu"),
     ("selftest", "cuda-kernels/tests/kernels/selftest.cu"),
     ("count", "tests/engines_kernel/count.cu"),
     ("puts", "tests/one_sided/puts.cu"),
@@ -105,27 +91,28 @@ const SOURCES: [(&str, &str); 7] = [
 
 /// Loads kernels of tests by their name.
 pub fn load(gpu: &Gpu, name: &str) {
-    let module = module(gpu, name, &[]);
+    let module = module(gpu, name);
     // SAFETY: the workspace's own kernels.
     unsafe { gpu.load_module(&module) }.unwrap_or_else(|e| panic!("{}: {e}", module.display()));
 }
 
-/// Kernels of tests for this GPU, as a user's module; `flags` are g++'s, for the emulated one.
-pub fn module(gpu: &Gpu, name: &str, flags: &[&str]) -> PathBuf {
+/// Kernels of tests for this GPU, as a user's module.
+fn module(gpu: &Gpu, name: &str) -> PathBuf {
     // The mock driver's GPU runs what the emulated one does.
     let real = on_cuda() && !gpu.describe().contains("Mock GPU");
-    let file = format!("{name}.{}", if real { "fatbin" } else { "so" });
-    match std::env::var_os(KERNELS) {
-        Some(folder) if flags.is_empty() => Path::new(&folder).join(file),
-        _ if real => panic!(
-            "a real GPU needs {KERNELS}: the folder that `cargo xtask gpu` has put {file} into"
-        ),
-        _ => build(name, flags),
+    let ending = if real { "fatbin" } else { "ptx" };
+    if let Some(folder) = std::env::var_os(KERNELS) {
+        return Path::new(&folder).join(name).with_extension(ending);
     }
+    assert!(
+        !real,
+        "a real GPU needs {KERNELS}: the folder that `cargo xtask gpu` has put {name}.fatbin into"
+    );
+    module_of(name)
 }
 
-/// By g++, unless that was done since the sources were written: every test is a process, and each wants them.
-fn build(name: &str, flags: &[&str]) -> PathBuf {
+/// The PTX of kernels, beside their source.
+pub fn module_of(name: &str) -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     // Tests of the root package have this module too.
     let inside = package.join("cuda-kernels").is_dir();
@@ -136,49 +123,5 @@ fn build(name: &str, flags: &[&str]) -> PathBuf {
     };
     let source = SOURCES.iter().find(|(n, _)| *n == name);
     let source = root.join(source.expect("a name of SOURCES").1);
-    let include = root.join("cuda-kernels/include");
-    let out = files().join(format!("{name}{}.so", flags.concat()));
-    let written = |path: &Path| path.metadata().and_then(|m| m.modified()).ok();
-    let headers = std::fs::read_dir(&include).expect("part of the workspace");
-    let headers = headers.filter_map(|e| written(&e.ok()?.path()));
-    let newest = headers.chain(written(&source)).max();
-    if written(&out).is_some_and(|built| newest.is_some_and(|newest| newest < built)) {
-        return out;
-    }
-    // Tests run side by side, as processes or as threads: none may load a file that another is still writing.
-    static BUILDING: Mutex<()> = Mutex::new(());
-    let _one = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
-    let own = out.with_extension(format!("{}.so", std::process::id()));
-    let run = Command::new("g++")
-        .args([
-            "-std=c++20",
-            "-O1",
-            "-fPIC",
-            "-shared",
-            "-fvisibility=hidden",
-        ])
-        .args([
-            "-fno-exceptions",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-Wno-unknown-pragmas",
-            "-x",
-            "c++",
-        ])
-        .args(flags)
-        .arg("-I")
-        .arg(&include)
-        .arg(&source)
-        .arg("-o")
-        .arg(&own)
-        .output()
-        .expect("g++ is what builds this crate");
-    assert!(
-        run.status.success(),
-        "{}",
-        String::from_utf8_lossy(&run.stderr)
-    );
-    std::fs::rename(&own, &out).expect("moved to its place");
-    out
+    source.with_extension("ptx")
 }

@@ -1,12 +1,11 @@
-// Five plain kernels, by g++ for the emulated GPU and as PTX (ptx_simple.ptx, by clang): their results are compared bit
-// for bit, so both are compiled without fused multiply-add.
+// Five plain kernels as PTX (ptx_simple.ptx, by clang): their results are compared with those of their definitions bit for
+// bit, so they are compiled without fused multiply-add.
 #include "ringbell_platform.h"
 
 extern "C" __global__ void p_saxpy(int n, float a, const float *x, float *y) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) y[i] = a * x[i] + y[i];
 }
-RB_KERNEL(p_saxpy)
 
 extern "C" __global__ void p_block_reduce(int n, const float *x, float *out) {
   __shared__ float part[32];
@@ -21,7 +20,6 @@ extern "C" __global__ void p_block_reduce(int n, const float *x, float *out) {
     if (threadIdx.x == 0) out[blockIdx.x] = s;
   }
 }
-RB_KERNEL(p_block_reduce)
 
 // C = A * B, square, n a multiple of 16.
 extern "C" __global__ void p_gemm(int n, const float *a, const float *b, float *c) {
@@ -38,7 +36,6 @@ extern "C" __global__ void p_gemm(int n, const float *a, const float *b, float *
   }
   c[row * n + col] = acc;
 }
-RB_KERNEL(p_gemm)
 
 extern "C" __global__ void p_histogram(int n, const unsigned *x, unsigned *bins) {
   __shared__ unsigned local[256];
@@ -48,7 +45,6 @@ extern "C" __global__ void p_histogram(int n, const unsigned *x, unsigned *bins)
   __syncthreads();
   for (int i = threadIdx.x; i < 256; i += blockDim.x) atomicAdd(&bins[i], local[i]);
 }
-RB_KERNEL(p_histogram)
 
 // Inclusive sums over each warp.
 extern "C" __global__ void p_warp_scan(int n, const unsigned *x, unsigned *out) {
@@ -60,4 +56,3 @@ extern "C" __global__ void p_warp_scan(int n, const unsigned *x, unsigned *out) 
   }
   if (i < n) out[i] = v;
 }
-RB_KERNEL(p_warp_scan)

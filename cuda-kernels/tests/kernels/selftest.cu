@@ -1,4 +1,4 @@
-// Kernels of tests, built as a user's module would be: by g++ for the emulated GPU, by nvcc for a real one.
+// Kernels of tests, built as a user's module would be: as PTX for the emulated GPU, by nvcc for a real one.
 #include "ringbell_collective.cuh"
 
 // Every blocking call once, one result each.
@@ -24,7 +24,6 @@ extern "C" __global__ void t_api(rb_queue q, unsigned char *buf, gpu_result *out
   out[i] = gpu_result{gpu_read_status_register(q, RB_REG_MAGIC), 0, 0, 0};
   out[i].status = out[i].status == RB_MAGIC ? RB_STATUS_OK : RB_STATUS_UNSUPPORTED;
 }
-RB_KERNEL(t_api)
 
 // Inline payloads of every length and alignment come back unchanged.
 extern "C" __global__ void t_inline(rb_queue q, unsigned char *buf, rb_u64 *wrong) {
@@ -37,7 +36,6 @@ extern "C" __global__ void t_inline(rb_queue q, unsigned char *buf, rb_u64 *wron
       for (rb_u32 i = 0; i < len; ++i) *wrong += buf[256 + i] != buf[shift + i];
     }
 }
-RB_KERNEL(t_inline)
 
 // Requests of a queue that one thread has, waited for in any order, past the end of the ring and of the tickets;
 // then too many at once. `out`: failures, statuses of the last two.
@@ -60,7 +58,6 @@ extern "C" __global__ void t_own_out_of_order(rb_queue q, rb_u32 rounds, rb_u32 
   out[2] = gpu_nop(q).status;
   out[0] = failed;
 }
-RB_KERNEL(t_own_out_of_order)
 
 // Requests: any order, all, test.
 extern "C" __global__ void t_requests(rb_queue q, unsigned char *buf, rb_u32 *out) {
@@ -83,7 +80,6 @@ extern "C" __global__ void t_requests(rb_queue q, unsigned char *buf, rb_u32 *ou
   gpu_request big = gpu_isend(q, 20, buf, 0x100000000ull);
   out[9] = gpu_wait(q, big).status;
 }
-RB_KERNEL(t_requests)
 
 // More requests than the queue is deep: QUEUE_FULL at once; a blocking call: after its time-out.
 extern "C" __global__ void t_full(rb_queue q, unsigned char *buf, rb_u32 *out) {
@@ -96,11 +92,9 @@ extern "C" __global__ void t_full(rb_queue q, unsigned char *buf, rb_u32 *out) {
   // The receives keep their slots until they end.
   out[4] = *reinterpret_cast<rb_u32 *>(q.tail);
 }
-RB_KERNEL(t_full)
 
 // One call; for silence and rubbish.
 extern "C" __global__ void t_one(rb_queue q, rb_u32 timeout_us, gpu_result *out) { *out = gpu_nop(q, timeout_us); }
-RB_KERNEL(t_one)
 
 // Warp and block scope: every lane gets the same result, and sees the received bytes.
 extern "C" __global__ void t_scopes(rb_queue q, unsigned char *buf, rb_u64 len, unsigned *wrong) {
@@ -120,7 +114,6 @@ extern "C" __global__ void t_scopes(rb_queue q, unsigned char *buf, rb_u64 len, 
   bad += !ws.ok() || !wr.ok() || mine[64 + me % 32] != (unsigned char)me;
   if (bad) atomicAdd(wrong, bad);
 }
-RB_KERNEL(t_scopes)
 
 // Several blocks and lanes share one queue.
 extern "C" __global__ void t_shared_queue(rb_queue q, rb_u32 rounds, unsigned long long *ok) {
@@ -128,7 +121,6 @@ extern "C" __global__ void t_shared_queue(rb_queue q, rb_u32 rounds, unsigned lo
   for (rb_u32 i = 0; i < rounds; ++i) mine += gpu_nop(q).ok();
   atomicAdd(ok, mine);
 }
-RB_KERNEL(t_shared_queue)
 
 // --- the emulator itself ---------------------------------------------------------------------------
 
@@ -138,7 +130,6 @@ extern "C" __global__ void t_indices(unsigned *out) {
   out[block * lanes + rb::detail::thread_index()] =
       threadIdx.x + 10 * threadIdx.y + 100 * threadIdx.z + 1000 * blockIdx.x + 10000 * blockIdx.y + 100000 * blockIdx.z;
 }
-RB_KERNEL(t_indices)
 
 // Barriers, shared memory, shuffles and votes; the sum over the block by two independent ways.
 extern "C" __global__ void t_collectives(unsigned *out) {
@@ -180,7 +171,6 @@ extern "C" __global__ void t_collectives(unsigned *out) {
   __syncthreads();
   if (bad) atomicAdd(out, bad);
 }
-RB_KERNEL(t_collectives)
 
 // A spin lock between the lanes of a block.
 extern "C" __global__ void t_lock(unsigned *lock, unsigned *count) {
@@ -190,7 +180,6 @@ extern "C" __global__ void t_lock(unsigned *lock, unsigned *count) {
   __threadfence();
   atomicExch(lock, 0u);
 }
-RB_KERNEL(t_lock)
 
 extern "C" __global__ void t_divergent() {
   if (threadIdx.x % 32 == 0)
@@ -198,19 +187,16 @@ extern "C" __global__ void t_divergent() {
   else
     __syncwarp(0xffffffffu);
 }
-RB_KERNEL(t_divergent)
 
 extern "C" __global__ void t_trap() {
   if (threadIdx.x == blockDim.x - 1) __trap();
   __syncthreads();
 }
-RB_KERNEL(t_trap)
 
 // Runs until the host stores 1.
 extern "C" __global__ void t_forever(rb_u32 *flag) {
   while (rb::detail::load_acquire(flag) == 0) __nanosleep(1000);
 }
-RB_KERNEL(t_forever)
 
 // Blocks that wait for each other: all must run at once.
 extern "C" __global__ void t_meet(unsigned *arrived) {
@@ -220,7 +206,6 @@ extern "C" __global__ void t_meet(unsigned *arrived) {
   }
   __syncthreads();
 }
-RB_KERNEL(t_meet)
 
 struct big_argument {
   rb_u64 word[40];
@@ -231,22 +216,6 @@ extern "C" __global__ void t_arguments(char c, big_argument b, float f, double d
   out[2] = rb_u64(f * 2);
   out[3] = rb_u64(d * 4);
 }
-RB_KERNEL(t_arguments)
-
-// Lane 1 uses more stack than a lane has. A function of its own, because a frame exists in every lane
-// that enters its function. Not for real GPUs: they would set 80 KiB aside for each lane that could be resident.
-#ifndef __CUDACC__
-__device__ __attribute__((noinline)) void overrun() {
-  volatile char big[80 * 1024];
-  for (unsigned i = sizeof(big); i-- > 0;) big[i] = char(i);
-  __syncwarp(2u);
-}
-extern "C" __global__ void t_overrun() {
-  if (threadIdx.x == 1) overrun();
-  __syncthreads();
-}
-RB_KERNEL(t_overrun)
-#endif
 
 // Chains: the second follows the first, the third the second, the fourth everything.
 extern "C" __global__ void t_chain(rb_comm c, gpu_result *out) {
@@ -264,7 +233,6 @@ extern "C" __global__ void t_chain(rb_comm c, gpu_result *out) {
   fence.fence = 1;
   out[3] = gpu_comm_nop(c, fence);
 }
-RB_KERNEL(t_chain)
 
 extern "C" __global__ void t_collective_scopes(rb_comm c, gpu_result *out) {
   float x[4] = {};
@@ -274,7 +242,6 @@ extern "C" __global__ void t_collective_scopes(rb_comm c, gpu_result *out) {
   __syncthreads();
   if (!r.ok() || !s.ok() || c.rank != 2 || c.size != 5) atomicAdd(reinterpret_cast<unsigned long long *>(&out[0].bytes), 1ull);
 }
-RB_KERNEL(t_collective_scopes)
 
 // Streams: block 0 pushes `count` elements made from their numbers, block 1 pops what comes back and looks at
 // it. `out[0]` and `out[1]` are how they ended; `wrong` counts elements that are not the ones expected.
@@ -309,7 +276,6 @@ extern "C" __global__ void t_stream(rb_queue q, rb_stream_handle to, rb_stream_h
   if (bytes == 8) return stream_ends<rb::block, double>(q, to, from, count, timeout_us, out, wrong);
   stream_ends<rb::block, unsigned>(q, to, from, count, timeout_us, out, wrong);
 }
-RB_KERNEL(t_stream)
 
 // What the streamed operations post.
 extern "C" __global__ void t_streamed(rb_comm c, rb_stream_handle s, void *memory, gpu_result *out) {
@@ -324,11 +290,9 @@ extern "C" __global__ void t_streamed(rb_comm c, rb_stream_handle s, void *memor
   out[i++] = gpu_wait(c, r);
   out[i++] = gpu_stream_gather(c, s, memory, 11, RB_DTYPE_F32, 0);
 }
-RB_KERNEL(t_streamed)
 
 // Takes a ticket and ends without an entry, as a kernel does that is killed in between.
 extern "C" __global__ void t_half_written(rb_queue q, rb_u32 *out) {
   rb_u32 ticket;
   *out = rb::detail::take_ticket(q, &ticket);
 }
-RB_KERNEL(t_half_written)

@@ -4,6 +4,7 @@
 //! elsewhere it is as stale as it looks.
 
 use std::collections::hash_map::DefaultHasher;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -13,15 +14,55 @@ use anyhow::{bail, Context, Result};
 
 use crate::root;
 
-/// Folders whose kernels stand as PTX, and where: in a folder of their own, or beside the source.
-const SOURCES: [(&str, Option<&str>); 2] = [
-    ("cuda-kernels/kernels", Some("cuda-kernels/ptx")),
-    ("examples/21_ring_all_gather", None),
+/// Kernels of a folder that stand as PTX.
+struct Group {
+    folder: &'static str,
+    /// Names without `.cu`; none: all of the folder.
+    only: &'static [&'static str],
+    /// Where the PTX stands, if not beside the source.
+    out: Option<&'static str>,
+    /// Whether it matters that its text is small, not that it is fast.
+    small: bool,
+}
+
+/// Kernels beside their sources, in small text.
+const fn beside(folder: &'static str, only: &'static [&'static str]) -> Group {
+    Group {
+        folder,
+        only,
+        out: None,
+        small: true,
+    }
+}
+
+/// The SDK's kernels, those of the examples, and those that tests launch by name. `examples/05_cpp` is a program.
+const GROUPS: [Group; 16] = [
+    Group {
+        folder: "cuda-kernels/kernels",
+        only: &[],
+        out: Some("cuda-kernels/ptx"),
+        small: false,
+    },
+    beside("examples/02_sockets_in_kernels", &[]),
+    beside("examples/03_echo_server_100_connections", &[]),
+    beside("examples/07_distinct_words", &[]),
+    beside("examples/11_kernel_stream", &[]),
+    beside("examples/14_resident_server", &[]),
+    beside("examples/15_engines_at_a_communicator", &[]),
+    beside("examples/16_halo_exchange", &[]),
+    beside("examples/17_key_value_store", &[]),
+    beside("examples/21_ring_all_gather", &[]),
+    beside("tests/communicators", &[]),
+    beside("tests/engines_kernel", &[]),
+    beside("tests/mailbox", &[]),
+    beside("tests/one_sided", &[]),
+    beside("bindings/c/tests/programs", &[]),
+    beside("cuda-kernels/tests/kernels", &["bus_traffic", "selftest"]),
 ];
 
 /// The compiler's arguments beside those that every file has. Loads of 128 bits with an order are of PTX 8.3 and `sm_70`;
 /// results equal those of other compilers where nothing is contracted.
-const FLAGS: [&str; 11] = [
+const FLAGS: [&str; 10] = [
     "-x",
     "cuda",
     "--cuda-device-only",
@@ -29,32 +70,38 @@ const FLAGS: [&str; 11] = [
     "-nocudainc",
     "-nocudalib",
     "-std=c++17",
-    "-O2",
     "-ffp-contract=off",
     "--cuda-gpu-arch=sm_90",
     "--cuda-feature=+ptx83",
 ];
 
+/// How text becomes fast, and how it becomes small: calls in place of copies (`ringbell_platform.h`).
+const FAST: &[&str] = &["-O2"];
+const SMALL: &[&str] = &["-Os", "-DRB_SMALL_CODE"];
+
 /// A kernel's source and its PTX.
 pub(super) struct File {
     source: PathBuf,
     pub(super) ptx: PathBuf,
+    flags: &'static [&'static str],
 }
 
 /// All of them.
 pub(super) fn files() -> Result<Vec<File>> {
     let mut all = Vec::new();
-    for (folder, out) in SOURCES {
-        let folder = root().join(folder);
+    for group in &GROUPS {
+        let folder = root().join(group.folder);
         let entries = std::fs::read_dir(&folder)
             .with_context(|| format!("cannot list {}", folder.display()))?;
         for entry in entries {
             let source = entry?.path();
-            if source.extension().is_some_and(|e| e == "cu") {
-                let out = out.map_or(folder.clone(), |o| root().join(o));
-                let name = source.file_name().context("a file without a name")?;
-                let ptx = out.join(name).with_extension("ptx");
-                all.push(File { source, ptx });
+            let stem = source.file_stem().unwrap_or_default().to_string_lossy();
+            let named = group.only.is_empty() || group.only.contains(&&*stem);
+            if named && source.extension().is_some_and(|e| e == "cu") {
+                let out = group.out.map_or(folder.clone(), |o| root().join(o));
+                let ptx = out.join(&*stem).with_extension("ptx");
+                let flags = if group.small { SMALL } else { FAST };
+                all.push(File { source, ptx, flags });
             }
         }
     }
@@ -62,28 +109,36 @@ pub(super) fn files() -> Result<Vec<File>> {
     Ok(all)
 }
 
-/// The first line: what the file is made of. Any header may be part of it.
-fn head(source: &Path) -> Result<String> {
-    let mut hash = DefaultHasher::new();
-    FLAGS.hash(&mut hash);
+/// A source, and the headers that it includes, wherever its text does.
+fn inputs(source: &Path) -> Result<BTreeSet<PathBuf>> {
     let include = root().join("cuda-kernels/include");
-    let beside = source.parent().context("a file in a folder")?;
-    let mut inputs = vec![source.to_owned()];
-    let mut folders = vec![include, beside.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let entries = std::fs::read_dir(&folder).with_context(|| folder.display().to_string())?;
-        for entry in entries {
-            let path = entry?.path();
-            let header = |e: &std::ffi::OsStr| e == "h" || e == "cuh";
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(header) {
-                inputs.push(path);
-            }
+    let folders = [include.join("cuda"), include];
+    let mut left = vec![source.to_owned()];
+    let mut all = BTreeSet::new();
+    while let Some(path) = left.pop() {
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let beside = path.parent().context("a file in a folder")?;
+        for line in text.lines() {
+            let Some(rest) = line.trim_start().strip_prefix("#include ") else {
+                continue;
+            };
+            let name = rest.trim().trim_start_matches(['"', '<']);
+            let name = name.split(['"', '>']).next().unwrap_or_default();
+            let mut places = std::iter::once(beside).chain(folders.iter().map(PathBuf::as_path));
+            // Headers of the compiler are not ours.
+            let found = places.find_map(|p| Some(p.join(name)).filter(|f| f.is_file()));
+            left.extend(found.filter(|f| !all.contains(f)));
         }
+        all.insert(path);
     }
-    inputs.sort();
-    for input in inputs {
+    Ok(all)
+}
+
+/// The first line: what the file is made of.
+fn head(source: &Path, flags: &[&str]) -> Result<String> {
+    let mut hash = DefaultHasher::new();
+    (FLAGS, flags).hash(&mut hash);
+    for input in inputs(source)? {
         let bytes = std::fs::read(&input).with_context(|| input.display().to_string())?;
         bytes.hash(&mut hash);
     }
@@ -97,7 +152,7 @@ impl File {
     /// Whether its hash is that of its sources.
     pub(super) fn is_fresh(&self) -> Result<bool> {
         let old = std::fs::read_to_string(&self.ptx).unwrap_or_default();
-        Ok(old.lines().next() == Some(head(&self.source)?.as_str()))
+        Ok(old.lines().next() == Some(head(&self.source, self.flags)?.as_str()))
     }
 
     /// What clang makes of the source.
@@ -105,6 +160,7 @@ impl File {
         let shown = self.source.display();
         let run = Command::new(clang)
             .args(FLAGS)
+            .args(self.flags)
             .arg("-isystem")
             .arg(root().join("cuda-kernels/include/cuda"))
             .arg("-I")
@@ -117,7 +173,7 @@ impl File {
             bail!("{shown}:\n{}", String::from_utf8_lossy(&run.stderr));
         }
         let text = String::from_utf8(run.stdout).with_context(|| shown.to_string())?;
-        Ok(head(&self.source)? + "\n" + &without_notes(&text))
+        Ok(head(&self.source, self.flags)? + "\n" + &without_notes(&text))
     }
 }
 

@@ -1,12 +1,17 @@
 /* A NIC is closed while kernels of a module wait: they end, by a status, and what they touch is there until then.
- * usage: closing DIRECTORY MODULE ; MODULE is waiting.cu, built by `ringbell cc`. Run by tests/programs.rs. */
+ * usage: closing DIRECTORY MODULE ; MODULE is waiting.ptx. Run by tests/programs.rs. */
+#include <string.h>
 #include <unistd.h>
 
 #include "nic.h"
 
 #define BLOCKS 4
 
-static unsigned waiting, ended;
+/* Registered with the NIC, so that kernels write to it. The program has it before and after. */
+static struct {
+    unsigned waiting, ended;
+    uint32_t statuses[2][BLOCKS][2];
+} seen;
 
 /* At most 20 s. */
 static int reaches(const unsigned *count, unsigned wanted) {
@@ -25,12 +30,13 @@ static void close_under_kernels(const char *directory, const char *module, uint3
     rb_run *run = NULL;
     rb_queue queue;
     void *memory = NULL;
-    uint32_t statuses[2][BLOCKS][2], ports[2] = {7000, 8000};
-    uint32_t *to[2] = {statuses[0][0], statuses[1][0]};
-    unsigned *counts[2] = {&waiting, &ended};
+    uint32_t ports[2] = {7000, 8000};
+    uint32_t *to[2] = {seen.statuses[0][0], seen.statuses[1][0]};
+    unsigned *counts[2] = {&seen.waiting, &seen.ended};
     rb_arg args[6];
     int i, b;
-    waiting = ended = 0;
+    memset(&seen, 0, sizeof seen);
+    CHECK(rb_host_register(nic, &seen, sizeof seen) == 0);
     CHECK(rb_module_load(nic, module) == 0 && rb_queue_create(nic, &queue) == 0);
     CHECK(rb_mem_alloc(nic, 4096, &memory) == 0 && rb_stream_create(nic, &stream) == 0);
     for (i = 0; i < 2; i++) {
@@ -43,14 +49,14 @@ static void close_under_kernels(const char *directory, const char *module, uint3
         CHECK((i ? rb_stream_launch(stream, "wait_for_peer", grid, block, args, 6)
                  : rb_launch(nic, "wait_for_peer", grid, block, args, 6, &run)) == 0);
     }
-    CHECK(reaches(&waiting, 2 * BLOCKS));
+    CHECK(reaches(&seen.waiting, 2 * BLOCKS));
     CHECK(rb_nic_close(nic) == 0);
     FAILS(rb_nic_close(nic), RB_ERR_INVALID_ARGUMENT, "no open NIC");
     /* Long before the kernels' own time-out. */
     CHECK(rb_run_wait(run, 20000000) == 0);
-    CHECK(reaches(&ended, 2 * BLOCKS));
+    CHECK(reaches(&seen.ended, 2 * BLOCKS));
     for (i = 0; i < 2; i++)
-        for (b = 0; b < BLOCKS; b++) CHECK(statuses[i][b][0] == RB_STATUS_SHUTTING_DOWN && statuses[i][b][1] == RB_STATUS_SHUTTING_DOWN);
+        for (b = 0; b < BLOCKS; b++) CHECK(seen.statuses[i][b][0] == RB_STATUS_SHUTTING_DOWN && seen.statuses[i][b][1] == RB_STATUS_SHUTTING_DOWN);
 }
 
 int main(int argc, char **argv) {

@@ -14,4 +14,3 @@ extern "C" __global__ void push_pop(rb_comm comm, rb_stream_handle to_nic, rb_st
   }
   if (threadIdx.x == 0) ends[blockIdx.x] = r;
 }
-RB_KERNEL(push_pop)

@@ -17,4 +17,3 @@ extern "C" __global__ void wait_for_peer(rb_queue q, rb_u32 port, rb_u32 *memory
   statuses[2 * blockIdx.x + 1] = gpu_nop(q).status;
   atomicAdd(ended, 1u);
 }
-RB_KERNEL(wait_for_peer)
