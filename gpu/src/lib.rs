@@ -25,5 +25,5 @@ pub use lower::assemble_for_aarch64;
 pub use lower::{Code, CodeKey, CodeStore, CompileError, Kernel, Program};
 pub use memory::{Clock, Memory};
 pub use module::{Function, Module, Parameter, Site, Type, Variable};
-pub use parse::{parse, ParseError};
+pub use parse::{parse, Linker, ParseError};
 pub use schedule::{Block, Fault, FaultKind, Order, Output, Shape, Step, Wait, WaitFor};

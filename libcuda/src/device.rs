@@ -24,6 +24,11 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Bytes of stack that are set aside for each lane.
 static STACK: AtomicUsize = AtomicUsize::new(1024);
 
+/// The context's handle.
+pub(crate) fn context() -> u64 {
+    CONTEXT as u64
+}
+
 pub(crate) fn has_current() -> bool {
     CURRENT.get() == CONTEXT && RETAINED.load(Ordering::Relaxed) > 0
 }
@@ -162,10 +167,13 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
         81 => SHARED_BYTES_OF_SM as c_int, // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
         83 | 89 => 1, // MANAGED_MEMORY, CONCURRENT_MANAGED_ACCESS
         97 => MOST_SHARED_BYTES as c_int, // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-        106 => 32, // MAX_BLOCKS_PER_MULTIPROCESSOR
+        102 | 103 => 1, // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+        // MEMORY_POOLS_SUPPORTED; the SDK does without, as it must on GPUs that have none.
+        115 => c_int::from(!strict::is_on()),
+        106 => 32,   // MAX_BLOCKS_PER_MULTIPROCESSOR
         111 => 1024, // RESERVED_SHARED_MEMORY_PER_BLOCK
         crate::words::ATTRIBUTE => c_int::from(!faults().no_words),
-        _ => 0, // among them memory pools: not here
+        _ => 0,
     };
     // SAFETY: the caller's pointer.
     call(|| unsafe { put(value, v) })
@@ -312,13 +320,23 @@ pub unsafe extern "C" fn cuGetErrorName(error: Result, name: *mut *const c_char)
         34 => c"CUDA_ERROR_STUB_LIBRARY",
         46 => c"CUDA_ERROR_DEVICE_UNAVAILABLE",
         100 => c"CUDA_ERROR_NO_DEVICE",
+        101 => c"CUDA_ERROR_INVALID_DEVICE",
         200 => c"CUDA_ERROR_INVALID_IMAGE",
         201 => c"CUDA_ERROR_INVALID_CONTEXT",
         209 => c"CUDA_ERROR_NO_BINARY_FOR_GPU",
         214 => c"CUDA_ERROR_ECC_UNCORRECTABLE",
+        218 => c"CUDA_ERROR_INVALID_PTX",
         222 => c"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+        301 => c"CUDA_ERROR_FILE_NOT_FOUND",
         400 => c"CUDA_ERROR_INVALID_HANDLE",
+        401 => c"CUDA_ERROR_ILLEGAL_STATE",
+        500 => c"CUDA_ERROR_NOT_FOUND",
+        600 => c"CUDA_ERROR_NOT_READY",
+        700 => c"CUDA_ERROR_ILLEGAL_ADDRESS",
+        710 => c"CUDA_ERROR_ASSERT",
         712 => c"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+        713 => c"CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+        716 => c"CUDA_ERROR_MISALIGNED_ADDRESS",
         719 => c"CUDA_ERROR_LAUNCH_FAILED",
         720 => c"CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
         800 => c"CUDA_ERROR_NOT_PERMITTED",
@@ -326,6 +344,14 @@ pub unsafe extern "C" fn cuGetErrorName(error: Result, name: *mut *const c_char)
         802 => c"CUDA_ERROR_SYSTEM_NOT_READY",
         803 => c"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
         804 => c"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+        900 => c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+        901 => c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+        902 => c"CUDA_ERROR_STREAM_CAPTURE_MERGE",
+        903 => c"CUDA_ERROR_STREAM_CAPTURE_UNMATCHED",
+        904 => c"CUDA_ERROR_STREAM_CAPTURE_UNJOINED",
+        905 => c"CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+        906 => c"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+        907 => c"CUDA_ERROR_CAPTURED_EVENT",
         _ => return INVALID_VALUE,
     };
     // SAFETY: the caller's pointer.

@@ -2,14 +2,15 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
-use ringbell_cuda_kernels::{Dim3, KernelArg, LaunchError, LaunchShape};
+use ringbell_cuda_kernels::{Dim3, KernelArg, LaunchShape};
 
-use crate::module::{function, Body, Function};
-use crate::stream::on;
+use crate::module::{function, Function};
+use crate::operation::{KernelCall, Operation};
+use crate::stream::submit;
 use crate::{
-    call, device, faults, lose, ready, say, strict, Result, COOPERATIVE_LAUNCH_TOO_LARGE,
-    INVALID_VALUE, LAUNCH_FAILED, NOT_SUPPORTED, UNKNOWN,
+    call, device, ready, strict, Result, COOPERATIVE_LAUNCH_TOO_LARGE, INVALID_VALUE, NOT_SUPPORTED,
 };
 
 /// Shared memory of a block without `cuFuncSetAttribute`.
@@ -31,11 +32,11 @@ pub(crate) fn resident(lanes: u64, shared: u64) -> u64 {
 }
 
 /// A launch as a program asks for it.
-struct Request {
-    grid: [c_uint; 3],
-    block: [c_uint; 3],
-    shared: c_uint,
-    cooperative: bool,
+pub(crate) struct Request {
+    pub(crate) grid: [c_uint; 3],
+    pub(crate) block: [c_uint; 3],
+    pub(crate) shared: c_uint,
+    pub(crate) cooperative: bool,
 }
 
 impl Request {
@@ -127,6 +128,28 @@ unsafe fn arguments(
         .collect())
 }
 
+/// A kernel with its arguments, when the GPU takes them.
+///
+/// # Safety
+/// As [`arguments`].
+pub(crate) unsafe fn kernel_call(
+    f: *mut c_void,
+    request: &Request,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> std::result::Result<Operation, Result> {
+    let function = function(f)?;
+    let shape = request.check(&function)?;
+    // SAFETY: the caller's contract.
+    let args = unsafe { arguments(&function, params, extra)? };
+    function.prepare()?;
+    Ok(Operation::Kernel(Arc::new(KernelCall {
+        function,
+        shape,
+        args,
+    })))
+}
+
 /// # Safety
 /// As [`arguments`].
 unsafe fn launch(
@@ -137,42 +160,10 @@ unsafe fn launch(
     extra: *mut *mut c_void,
 ) -> std::result::Result<(), Result> {
     ready()?;
-    let function = function(f)?;
-    let shape = request.check(&function)?;
     // SAFETY: the caller's contract.
-    let args = unsafe { arguments(&function, params, extra)? };
+    let call = unsafe { kernel_call(f, request, params, extra)? };
     strict::make_room(s as usize);
-    function.prepare()?;
-    on(s, |real| {
-        if faults().kill.as_deref() == Some(&*function.name) {
-            real.host(|| {
-                lose(LAUNCH_FAILED);
-            });
-            return Ok(());
-        }
-        let launched = match &function.body {
-            // SAFETY: the kernel's own parameters, and memory that outlives it.
-            Body::Ptx(kernel) => unsafe { kernel.launch(real, shape, &args) },
-            Body::Named => {
-                let (grid, block) = (shape.grid, shape.block);
-                // SAFETY: as above.
-                unsafe { real.launch(&function.name, grid, block, &args) }
-            }
-        };
-        match launched {
-            // How it ends is seen by the events behind it.
-            Ok(_launch) => {}
-            Err(LaunchError::Shape { .. }) => return Err(INVALID_VALUE),
-            Err(e) => {
-                say(&e.to_string());
-                return Err(UNKNOWN);
-            }
-        }
-        if !real.is_capturing() {
-            strict::note(&function.name, s as usize, real);
-        }
-        Ok(())
-    })
+    submit(s, &call)
 }
 
 #[no_mangle]
@@ -277,4 +268,10 @@ pub unsafe extern "C" fn cuLaunchKernelEx(
         // SAFETY: the caller's arguments.
         unsafe { launch(f, &request, config.stream, params, extra) }
     })
+}
+
+/// Copies by descriptors of tensors are not emulated.
+#[no_mangle]
+pub unsafe extern "C" fn cuTensorMapEncodeTiled() -> Result {
+    NOT_SUPPORTED
 }

@@ -18,22 +18,31 @@
 #![allow(missing_docs)] // Documented by the CUDA driver API.
 #![allow(clippy::missing_safety_doc)] // As above.
 
+mod capture;
 pub mod context;
+pub mod copy;
 pub mod device;
 pub mod dma_buf;
 pub mod fill;
 pub mod function;
 pub mod graph;
+mod image;
 pub mod io_memory;
 pub mod ipc;
+mod jit;
 pub mod launch;
 pub mod library;
+pub mod link;
 pub mod memory;
 pub mod module;
 mod native;
+mod nodes;
 pub mod nvrtc;
+mod operation;
+pub mod pool;
 pub mod stream;
 pub mod strict;
+pub mod vmm;
 pub mod words;
 
 use std::sync::atomic::{AtomicU32, Ordering};

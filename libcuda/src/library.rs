@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+use crate::function::{cuFuncGetAttribute, cuFuncGetName, cuFuncSetAttribute};
 use crate::module::{cuModuleEnumerateFunctions, cuModuleGetFunction, cuModuleGetFunctionCount};
 use crate::module::{cuModuleGetGlobal_v2, cuModuleLoadDataEx, cuModuleUnload};
 use crate::{call, put, Result};
@@ -83,4 +84,44 @@ pub unsafe extern "C" fn cuKernelGetFunction(
 ) -> Result {
     // SAFETY: the caller's pointer.
     call(|| unsafe { put(function, kernel) })
+}
+
+/// A managed variable is one of the GPU's memory, which the host reaches too.
+#[no_mangle]
+pub unsafe extern "C" fn cuLibraryGetManaged(
+    va: *mut u64,
+    bytes: *mut usize,
+    library: *mut c_void,
+    name: *const c_char,
+) -> Result {
+    // SAFETY: the caller's arguments.
+    unsafe { cuModuleGetGlobal_v2(va, bytes, library, name) }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuKernelGetAttribute(
+    value: *mut c_int,
+    attribute: c_uint,
+    kernel: *mut c_void,
+    _device: c_int,
+) -> Result {
+    // SAFETY: the caller's arguments.
+    unsafe { cuFuncGetAttribute(value, attribute, kernel) }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuKernelSetAttribute(
+    attribute: c_uint,
+    value: c_int,
+    kernel: *mut c_void,
+    _device: c_int,
+) -> Result {
+    // SAFETY: the caller's arguments.
+    unsafe { cuFuncSetAttribute(kernel, attribute, value) }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuKernelGetName(name: *mut *const c_char, kernel: *mut c_void) -> Result {
+    // SAFETY: the caller's arguments.
+    unsafe { cuFuncGetName(name, kernel) }
 }

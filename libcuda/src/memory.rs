@@ -88,6 +88,10 @@ impl Memory {
         if len == 0 {
             return Err(INVALID_VALUE);
         }
+        let used = self.device.values().map(|a| a.len).sum::<u64>() + crate::vmm::bytes();
+        if len > crate::memory_bytes().saturating_sub(used) {
+            return Err(OUT_OF_MEMORY);
+        }
         let (va, own) = if len < SMALL && !faults().guard {
             let va = match self.small(len) {
                 Some(va) => va,
@@ -199,7 +203,17 @@ pub(crate) fn is_device(va: u64, len: usize) -> bool {
     let allocated = lock(&MEMORY)
         .around(va)
         .is_some_and(|(base, a)| va + len as u64 <= base + a.len);
-    allocated || crate::module::holds(va, len)
+    allocated || crate::module::holds(va, len) || crate::vmm::holds(va, len)
+}
+
+/// Bytes of all allocations.
+pub(crate) fn used() -> u64 {
+    lock(&MEMORY).device.values().map(|a| a.len).sum()
+}
+
+/// Memory of the GPU.
+pub(crate) fn allocate(bytes: u64) -> std::result::Result<u64, Result> {
+    lock(&MEMORY).alloc(bytes, false)
 }
 
 /// Whether a range is pinned memory at the GPU's address of it.
@@ -269,20 +283,9 @@ pub unsafe extern "C" fn cuMemFree_v2(va: u64) -> Result {
         if let Some(a) = removed {
             guard(va, a.len, MprotectFlags::READ | MprotectFlags::WRITE);
             crate::ipc::forget(a.id);
+            crate::pool::freed(va);
         }
         Ok(())
-    })
-}
-
-/// In the stream's order memory is there at once, which is earlier than a program may use it.
-#[no_mangle]
-pub unsafe extern "C" fn cuMemAllocAsync(va: *mut u64, bytes: usize, s: *mut c_void) -> Result {
-    call(|| {
-        ready()?;
-        crate::stream::stream(s)?;
-        let at = lock(&MEMORY).alloc(bytes as u64, false)?;
-        // SAFETY: the caller's pointer.
-        unsafe { put(va, at) }
     })
 }
 
@@ -295,8 +298,10 @@ pub unsafe extern "C" fn cuMemFreeAsync(va: u64, s: *mut c_void) -> Result {
             return Err(INVALID_VALUE);
         }
         crate::stream::on(s, |real| {
-            crate::graph::not_capturing(real)?;
-            real.host(move || drop(lock(&MEMORY).device.remove(&va)));
+            real.host(move || {
+                lock(&MEMORY).device.remove(&va);
+                crate::pool::freed(va);
+            });
             Ok(())
         })
     })
@@ -381,40 +386,123 @@ pub unsafe extern "C" fn cuMemGetAddressRange_v2(
     })
 }
 
-#[no_mangle]
-pub unsafe extern "C" fn cuPointerGetAttribute(
+/// What is known of an address.
+struct Pointer {
+    /// Base, bytes and number of an allocation of the GPU.
+    device: Option<(u64, u64, u64)>,
+    managed: bool,
+    shareable: bool,
+    /// Where the GPU sees memory of the host.
+    pinned: Option<u64>,
+}
+
+/// What is known of an address, if anything is.
+fn pointer(va: u64) -> Option<Pointer> {
+    let memory = lock(&MEMORY);
+    let around = memory.around(va);
+    let host = memory.pinned_around(va);
+    let known = Pointer {
+        device: around.map(|(base, a)| (base, a.len, a.id)),
+        managed: around.is_some_and(|(_, a)| a.managed),
+        shareable: around.is_some_and(|(_, a)| !a.managed && !a.imported),
+        pinned: host.map(|(base, p)| p.device + (va - base)),
+    };
+    drop(memory);
+    if known.device.is_some() || known.pinned.is_some() {
+        return Some(known);
+    }
+    let of_module = crate::module::holds(va, 1) || crate::vmm::holds(va, 1);
+    of_module.then_some(Pointer {
+        device: Some((va, 1, 0)),
+        ..known
+    })
+}
+
+/// One attribute of an address, whose type goes by its number: pointers and numbers have 64 bits, switches 8, the rest 32.
+///
+/// # Safety
+/// `data` points to a value of that type.
+unsafe fn attribute(
     data: *mut c_void,
     attribute: c_uint,
+    va: u64,
+) -> std::result::Result<(), Result> {
+    let p = pointer(va).ok_or(INVALID_VALUE)?;
+    let wide = match (attribute, p.device, p.pinned) {
+        (1, ..) => Some(crate::device::context()), // CONTEXT
+        (3, Some(_), _) => Some(va),               // DEVICE_POINTER
+        (3, None, Some(at)) => Some(at),
+        (4, None, Some(_)) => Some(va), // HOST_POINTER
+        (4, Some(_), _) if p.managed => Some(va),
+        (7, Some((.., id)), _) => Some(id),          // BUFFER_ID
+        (11, Some((base, ..)), _) => Some(base),     // RANGE_START_ADDR
+        (12, Some((_, bytes, _)), _) => Some(bytes), // RANGE_SIZE
+        (14 | 17, ..) => Some(0),                    // ALLOWED_HANDLE_TYPES, MEMPOOL_HANDLE
+        _ => None,
+    };
+    if let Some(wide) = wide {
+        // SAFETY: the caller's contract.
+        return unsafe { put(data.cast::<u64>(), wide) };
+    }
+    let value = match attribute {
+        2 => 1 + u32::from(p.device.is_some()), // MEMORY_TYPE: host, device
+        8 => u32::from(p.managed),              // IS_MANAGED
+        9 => 0,                                 // DEVICE_ORDINAL
+        10 => u32::from(p.shareable),           // IS_LEGACY_CUDA_IPC_CAPABLE
+        13 => 1,                                // MAPPED
+        _ => return Err(INVALID_VALUE),
+    };
+    // SAFETY: the caller's contract.
+    unsafe {
+        match attribute {
+            8 | 10 | 13 => put(data.cast::<u8>(), value as u8),
+            _ => put(data.cast::<u32>(), value),
+        }
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, id: c_uint, va: u64) -> Result {
+    call(|| {
+        ready()?;
+        // SAFETY: the caller's pointer.
+        unsafe { attribute(data, id, va) }
+    })
+}
+
+/// Several at once. Those that an address does not have are 0, and so are all of one that nothing is known of.
+#[no_mangle]
+pub unsafe extern "C" fn cuPointerGetAttributes(
+    count: c_uint,
+    ids: *const c_uint,
+    data: *const *mut c_void,
     va: u64,
 ) -> Result {
     call(|| {
         ready()?;
-        let memory = lock(&MEMORY);
-        let around = memory.around(va).map(|(_, a)| a);
-        if let (7, Some(a)) = (attribute, around) {
-            // BUFFER_ID, 64 bits.
-            // SAFETY: the caller's pointer.
-            return unsafe { put(data.cast::<u64>(), a.id) };
+        if ids.is_null() || data.is_null() {
+            return Err(INVALID_VALUE);
         }
-        let capable = around.is_some_and(|a| !a.managed && !a.imported);
-        let device = around.map(|a| a.managed);
-        let host = memory.pinned_around(va).is_some();
-        let value = match (attribute, device, host) {
-            (_, None, false) => return Err(INVALID_VALUE),
-            (2, Some(_), _) => 2, // MEMORY_TYPE: device
-            (2, None, true) => 1, // host
-            (8, managed, _) => u32::from(managed == Some(true)), // IS_MANAGED, one byte or more
-            (9, ..) => 0,         // DEVICE_ORDINAL
-            (10, ..) => u32::from(capable), // IS_LEGACY_CUDA_IPC_CAPABLE, as IS_MANAGED
-            _ => return Err(INVALID_VALUE),
-        };
-        // SAFETY: the caller's pointer; IS_MANAGED is a bool in the interface, the rest 32 bits.
-        unsafe {
-            match attribute {
-                8 | 10 => put(data.cast::<u8>(), value as u8),
-                _ => put(data.cast::<u32>(), value),
+        for i in 0..count as usize {
+            // SAFETY: as many as the caller says.
+            let (id, to) = unsafe { (*ids.add(i), *data.add(i)) };
+            // SAFETY: the caller's value of the attribute's type.
+            if unsafe { attribute(to, id, va) }.is_ok() {
+                continue;
+            }
+            // SAFETY: as above.
+            unsafe {
+                match id {
+                    8 | 10 | 13 => put(to.cast::<u8>(), 0)?,
+                    2 => put(to.cast::<u32>(), 0)?,
+                    // No device: CU_DEVICE_INVALID.
+                    9 => put(to.cast::<c_int>(), -2)?,
+                    1..=17 => put(to.cast::<u64>(), 0)?,
+                    _ => return Err(INVALID_VALUE),
+                }
             }
         }
+        Ok(())
     })
 }
 
@@ -435,7 +523,7 @@ fn pin(base: *mut c_void, len: usize, owned: bool) -> Pinned {
 }
 
 /// Lets kernels access memory outside of the GPU's.
-fn expose(at: u64, len: u64) -> Option<Exposed> {
+pub(crate) fn expose(at: u64, len: u64) -> Option<Exposed> {
     let base = NonNull::new(at as *mut u8)?;
     gpu().memory().expose(base, len as usize).ok()
 }
@@ -481,6 +569,12 @@ pub unsafe extern "C" fn cuMemHostAlloc(
         // SAFETY: the caller's pointer.
         unsafe { put(base, at) }
     })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuMemAllocHost_v2(base: *mut *mut c_void, bytes: usize) -> Result {
+    // SAFETY: the caller's arguments.
+    unsafe { cuMemHostAlloc(base, bytes, 0) }
 }
 
 #[no_mangle]
@@ -574,7 +668,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
     call(|| {
         ready()?;
         let all = crate::memory_bytes() as usize;
-        let used: u64 = lock(&MEMORY).device.values().map(|a| a.len).sum();
+        let used = used() + crate::vmm::bytes();
         // SAFETY: the caller's pointers.
         unsafe {
             put(free, all.saturating_sub(used as usize))?;

@@ -1,13 +1,17 @@
 //! Modules: PTX, alone or in a fat binary, whose kernels run on the emulated GPU; and names of kernels that it knows.
+#![allow(clippy::disallowed_methods)] // Measures how long loading takes, which callers may ask.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
 
 use ringbell_cuda_kernels::{KernelNeeds, LoadedKernel, LoadedModule};
 use ringbell_fatbin::{Fatbin, FatbinError, MAGIC, WRAPPER_MAGIC};
 
+use crate::image::{self, LINKED};
+use crate::jit::Options;
 use crate::{
     call, device, faults, gpu, lock, native, put, ready, say, strict, Result, INVALID_HANDLE,
     INVALID_IMAGE, INVALID_PTX, INVALID_VALUE, NOT_FOUND, NO_BINARY_FOR_GPU,
@@ -18,7 +22,7 @@ use crate::{
 const ELF: [u8; 4] = [0x7f, b'E', b'L', b'F'];
 
 /// Most bytes of a text that has no length of its own.
-const MOST_TEXT: usize = 256 << 20;
+pub(crate) const MOST_TEXT: usize = 256 << 20;
 
 /// What a module's kernels are.
 #[derive(Debug)]
@@ -234,6 +238,14 @@ pub(crate) unsafe fn load(image: *const c_void) -> std::result::Result<usize, (R
                 Err(e) => return Err((NO_BINARY_FOR_GPU, e.to_string())),
             }
         }
+        LINKED => {
+            let damaged = (INVALID_IMAGE, "the linked image is damaged".to_owned());
+            // SAFETY: an image of `cuLinkComplete`, which says its length.
+            let texts = unsafe { image::texts(image) }.ok_or(damaged)?;
+            let linked = gpu().link_ptx(&module_name(), &texts);
+            let refused = linked.map_err(|e| (INVALID_PTX, e.to_string()));
+            Code::Ptx(refused?)
+        }
         ELF => match native::shared_object(image) {
             Some(len) => {
                 let refused = |code| (code, "the shared object cannot be loaded".to_owned());
@@ -272,11 +284,15 @@ pub(crate) unsafe fn load(image: *const c_void) -> std::result::Result<usize, (R
     Ok(handle)
 }
 
+/// What errors call a module.
+fn module_name() -> String {
+    static COUNT: AtomicUsize = AtomicUsize::new(1);
+    format!("module {}", COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
 /// A module of PTX text.
 fn of_text(text: &str) -> std::result::Result<Code, (Result, String)> {
-    static COUNT: AtomicUsize = AtomicUsize::new(1);
-    let name = format!("module {}", COUNT.fetch_add(1, Ordering::Relaxed));
-    let loaded = gpu().load_ptx(&name, text);
+    let loaded = gpu().load_ptx(&module_name(), text);
     loaded
         .map(Code::Ptx)
         .map_err(|e| (INVALID_PTX, e.to_string()))
@@ -322,10 +338,6 @@ pub(crate) unsafe fn text(name: *const c_char) -> std::result::Result<String, Re
     Ok(name.to_string_lossy().into_owned())
 }
 
-/// CU_JIT_ERROR_LOG_BUFFER and its size.
-const ERROR_LOG: c_int = 5;
-const ERROR_LOG_BYTES: c_int = 6;
-
 #[no_mangle]
 pub unsafe extern "C" fn cuModuleLoadData(
     module: *mut *mut c_void,
@@ -349,44 +361,23 @@ pub unsafe extern "C" fn cuModuleLoadDataEx(
         if image.is_null() || module.is_null() {
             return Err(INVALID_VALUE);
         }
+        // SAFETY: as many options and values as said.
+        let options = unsafe { Options::read(count, options, values)? };
+        let begun = Instant::now();
         // SAFETY: the caller's image.
         match unsafe { load(image) } {
-            // SAFETY: the caller's pointer.
-            Ok(handle) => unsafe { put(module, handle as *mut c_void) },
+            Ok(handle) => {
+                options.tell("", "", begun.elapsed());
+                // SAFETY: the caller's pointer.
+                unsafe { put(module, handle as *mut c_void) }
+            }
             Err((code, why)) => {
                 say(&format!("cannot load a module: {why}"));
-                // SAFETY: as many options and values as said.
-                unsafe { log(count, options, values, &why) };
+                options.tell("", &why, begun.elapsed());
                 Err(code)
             }
         }
     })
-}
-
-/// Writes an error to the buffer that the options name, if they do.
-///
-/// # Safety
-/// As many options and values as said; a buffer has the bytes that are said for it.
-unsafe fn log(count: c_uint, options: *mut c_int, values: *mut *mut c_void, why: &str) {
-    let (mut buffer, mut bytes) = (std::ptr::null_mut::<u8>(), 0);
-    for i in 0..count as usize {
-        // SAFETY: the caller's contract.
-        let (option, value) = unsafe { (*options.add(i), *values.add(i)) };
-        match option {
-            ERROR_LOG => buffer = value.cast(),
-            ERROR_LOG_BYTES => bytes = value as usize,
-            _ => {}
-        }
-    }
-    if buffer.is_null() || bytes == 0 {
-        return;
-    }
-    let n = why.len().min(bytes - 1);
-    // SAFETY: the caller's buffer of so many bytes.
-    unsafe {
-        std::ptr::copy_nonoverlapping(why.as_ptr(), buffer, n);
-        *buffer.add(n) = 0;
-    }
 }
 
 /// A fat binary, as `cuModuleLoadData` takes it too.

@@ -1,5 +1,4 @@
-//! Streams, events, copies and launches.
-#![allow(clippy::disallowed_methods)] // A slow copy sleeps.
+//! Streams and events: order, and waiting.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -9,12 +8,14 @@ use std::time::Duration;
 
 use ringbell_cuda_kernels::{Event, Failure, LaunchError, Stream};
 
-use crate::memory::{copying, is_device, is_pinned};
+use crate::operation::Operation;
 use crate::{
-    call, faults, gpu, lock, lose, put, ready, say, strict, Result, ASSERT, ILLEGAL_ADDRESS,
+    call, capture, gpu, lock, lose, put, ready, say, strict, Result, ASSERT, ILLEGAL_ADDRESS,
     INVALID_HANDLE, INVALID_PTX, INVALID_VALUE, LAUNCH_FAILED, MISALIGNED_ADDRESS, NOT_READY,
-    STREAM_CAPTURE_UNSUPPORTED,
 };
+
+/// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT.
+const STREAM_CAPTURE_IMPLICIT: Result = 906;
 
 /// Longer than any test.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,12 +30,22 @@ struct MockStream {
     channel: (c_int, usize),
 }
 
+/// The state of an event of the interface.
+#[derive(Clone, Default)]
+enum Recorded {
+    #[default]
+    Never,
+    Queued(Event),
+    /// In a graph.
+    Captured(capture::Mark),
+}
+
 #[derive(Default)]
 struct Handles {
     next: usize,
     made: usize,
     streams: HashMap<usize, MockStream>,
-    events: HashMap<usize, Arc<Mutex<Option<Event>>>>,
+    events: HashMap<usize, Arc<Mutex<Recorded>>>,
     /// Ends of streams that were destroyed with work in them, which goes on.
     destroyed: Vec<Event>,
     /// What each work queue was given last, and by which stream.
@@ -96,17 +107,24 @@ pub(crate) fn on<R>(
 ) -> std::result::Result<R, Result> {
     let own = order(handle)?;
     let id = handle as usize;
-    if own.stream.is_capturing() {
-        return f(&own.stream);
-    }
+    capture::refuse(id)?;
     let mut before = Vec::new();
     if own.blocking {
         BLOCKING.fetch_add(1, Ordering::Relaxed);
         let h = lock(handles());
-        let others = h.streams.iter().filter(|(other, o)| {
-            o.blocking && **other != id && (id == 0 || **other == 0) && !o.stream.is_capturing()
-        });
-        before.extend(others.map(|(_, o)| o.stream.record()));
+        let others = h
+            .streams
+            .iter()
+            .filter(|(other, o)| o.blocking && **other != id && (id == 0 || **other == 0));
+        let others: Vec<_> = others.collect();
+        // The null stream would wait for what has not run.
+        let captures = others
+            .iter()
+            .any(|(other, _)| capture::is_capturing(**other));
+        if captures {
+            return Err(STREAM_CAPTURE_IMPLICIT);
+        }
+        before.extend(others.iter().map(|(_, o)| o.stream.record()));
     }
     if connections().is_some() {
         let h = lock(handles());
@@ -124,8 +142,20 @@ pub(crate) fn on<R>(
     Ok(done)
 }
 
+/// Puts an operation into a stream, or into the graph that it captures.
+pub(crate) fn submit(
+    handle: *mut c_void,
+    operation: &Operation,
+) -> std::result::Result<(), Result> {
+    stream(handle)?;
+    match capture::add(handle as usize, operation) {
+        Some(added) => added,
+        None => on(handle, |real| operation.run(handle as usize, real)),
+    }
+}
+
 /// Waits until an event is reached, or has failed, as a stream of a driver does.
-fn until(event: &Event) {
+pub(crate) fn until(event: &Event) {
     while matches!(event.wait(PATIENCE), Err(LaunchError::TimedOut { .. })) && !strict::is_on() {}
 }
 
@@ -138,7 +168,7 @@ pub(crate) fn forget_all() {
     h.destroyed.clear();
 }
 
-fn event(handle: *mut c_void) -> std::result::Result<Arc<Mutex<Option<Event>>>, Result> {
+fn event(handle: *mut c_void) -> std::result::Result<Arc<Mutex<Recorded>>, Result> {
     let h = lock(handles());
     h.events
         .get(&(handle as usize))
@@ -200,9 +230,7 @@ pub(crate) fn outcome(
 
 pub(crate) fn synchronize_all() -> std::result::Result<(), Result> {
     let all: Vec<MockStream> = lock(handles()).streams.values().cloned().collect();
-    all.iter()
-        .filter(|o| !o.stream.is_capturing())
-        .try_for_each(|o| outcome(&o.stream, None))?;
+    all.iter().try_for_each(|o| outcome(&o.stream, None))?;
     let destroyed = std::mem::take(&mut lock(handles()).destroyed);
     destroyed.iter().try_for_each(|e| reached(e, None))
 }
@@ -262,13 +290,19 @@ pub unsafe extern "C" fn cuStreamGetPriority(s: *mut c_void, priority: *mut c_in
     })
 }
 
-/// CU_STREAM_CAPTURE_STATUS_NONE, or _ACTIVE.
+/// CU_STREAM_CAPTURE_STATUS_NONE, _ACTIVE or _INVALIDATED.
 #[no_mangle]
 pub unsafe extern "C" fn cuStreamIsCapturing(s: *mut c_void, status: *mut c_int) -> Result {
     call(|| {
         ready()?;
+        stream(s)?;
+        let now = match capture::status(s as usize) {
+            capture::Status::Runs => 0,
+            capture::Status::Captures(_) => 1,
+            capture::Status::Invalid => 2,
+        };
         // SAFETY: the caller's pointer.
-        unsafe { put(status, c_int::from(stream(s)?.is_capturing())) }
+        unsafe { put(status, now) }
     })
 }
 
@@ -277,11 +311,7 @@ pub unsafe extern "C" fn cuStreamQuery(s: *mut c_void) -> Result {
     call(|| {
         ready()?;
         let real = stream(s)?;
-        if real.is_capturing() {
-            // And the capture is spoiled.
-            real.host(|| ());
-            return Err(STREAM_CAPTURE_UNSUPPORTED);
-        }
+        capture::refuse(s as usize)?;
         if !strict::is_idle(s as usize) {
             return Err(NOT_READY);
         }
@@ -294,12 +324,11 @@ pub unsafe extern "C" fn cuStreamDestroy_v2(s: *mut c_void) -> Result {
     call(|| {
         let mut h = lock(handles());
         let removed = h.streams.remove(&(s as usize)).ok_or(INVALID_HANDLE)?;
-        if !removed.stream.is_capturing() {
-            let ended =
-                |e: &Event| !matches!(e.wait(Duration::ZERO), Err(LaunchError::TimedOut { .. }));
-            h.destroyed.retain(|e| !ended(e));
-            h.destroyed.push(removed.stream.record());
-        }
+        capture::forget(s as usize);
+        let ended =
+            |e: &Event| !matches!(e.wait(Duration::ZERO), Err(LaunchError::TimedOut { .. }));
+        h.destroyed.retain(|e| !ended(e));
+        h.destroyed.push(removed.stream.record());
         Ok(())
     })
 }
@@ -308,7 +337,9 @@ pub unsafe extern "C" fn cuStreamDestroy_v2(s: *mut c_void) -> Result {
 pub unsafe extern "C" fn cuStreamSynchronize(s: *mut c_void) -> Result {
     call(|| {
         ready()?;
-        outcome(&stream(s)?, None)
+        let real = stream(s)?;
+        capture::refuse(s as usize)?;
+        outcome(&real, None)
     })
 }
 
@@ -320,14 +351,20 @@ pub unsafe extern "C" fn cuStreamWaitEvent(
 ) -> Result {
     call(|| {
         ready()?;
+        stream(s)?;
         let recorded = lock(&*event(e)?).clone();
-        let Some(recorded) = recorded else {
-            return Ok(());
+        let (mark, queued) = match recorded {
+            Recorded::Never => return Ok(()),
+            Recorded::Captured(mark) => (Some(mark), None),
+            Recorded::Queued(queued) => (None, Some(queued)),
         };
-        on(s, |s| {
-            s.host(move || until(&recorded));
-            Ok(())
-        })
+        match (capture::wait(s as usize, mark.as_ref())?, queued) {
+            (false, Some(queued)) => on(s, |s| {
+                s.host(move || until(&queued));
+                Ok(())
+            }),
+            _ => Ok(()),
+        }
     })
 }
 
@@ -355,11 +392,12 @@ pub unsafe extern "C" fn cuEventRecord(e: *mut c_void, s: *mut c_void) -> Result
     call(|| {
         ready()?;
         let event = event(e)?;
-        on(s, |s| {
-            crate::graph::not_capturing(s)?;
-            *lock(&*event) = Some(s.record());
-            Ok(())
-        })
+        stream(s)?;
+        *lock(&*event) = match capture::mark(s as usize) {
+            Some(mark) => Recorded::Captured(mark),
+            None => Recorded::Queued(on(s, |real| Ok(real.record()))?),
+        };
+        Ok(())
     })
 }
 
@@ -368,8 +406,9 @@ pub unsafe extern "C" fn cuEventQuery(e: *mut c_void) -> Result {
     call(|| {
         ready()?;
         match &*lock(&*event(e)?) {
-            Some(recorded) => reached(recorded, Some(Duration::ZERO)),
-            None => Ok(()),
+            Recorded::Queued(recorded) => reached(recorded, Some(Duration::ZERO)),
+            Recorded::Captured(_) => Err(capture::CAPTURED_EVENT),
+            Recorded::Never => Ok(()),
         }
     })
 }
@@ -379,7 +418,11 @@ pub unsafe extern "C" fn cuEventSynchronize(e: *mut c_void) -> Result {
     call(|| {
         ready()?;
         let recorded = lock(&*event(e)?).clone();
-        recorded.map_or(Ok(()), |r| reached(&r, None))
+        match recorded {
+            Recorded::Queued(recorded) => reached(&recorded, None),
+            Recorded::Captured(_) => Err(capture::CAPTURED_EVENT),
+            Recorded::Never => Ok(()),
+        }
     })
 }
 
@@ -393,7 +436,7 @@ pub unsafe extern "C" fn cuEventElapsedTime_v2(
         ready()?;
         let (a, b) = (event(start)?, event(end)?);
         let (a, b) = (lock(&a).clone(), lock(&b).clone());
-        let (Some(a), Some(b)) = (a, b) else {
+        let (Recorded::Queued(a), Recorded::Queued(b)) = (a, b) else {
             return Err(INVALID_HANDLE);
         };
         let elapsed = b.elapsed_since(&a).ok_or(NOT_READY)?;
@@ -413,148 +456,84 @@ pub unsafe extern "C" fn cuEventElapsedTime(
     unsafe { cuEventElapsedTime_v2(ms, start, end) }
 }
 
-/// Queues a copy; addresses as numbers, for a closure that runs on another thread.
-fn copy_later(s: &Stream, to: u64, from: u64, bytes: usize, write: bool) {
-    s.host(move || {
-        if write {
-            slow();
-        }
-        // SAFETY: the range on the GPU was checked when the copy was queued, and freeing it waits; the
-        // host's half is pinned and lives until the stream has reached the copy, as the interface
-        // demands.
-        let copy =
-            || unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
-        copying(to, || copying(from, copy));
-    });
-}
+pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
 
-fn slow() {
-    if faults().slow_writes {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-#[no_mangle]
-pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
-    to: u64,
-    from: *const c_void,
-    bytes: usize,
-    s: *mut c_void,
-) -> Result {
-    call(|| {
-        ready()?;
-        if !is_device(to, bytes) {
-            return Err(INVALID_VALUE);
-        }
-        if is_pinned(from as u64, bytes) {
-            return on(s, |s| {
-                copy_later(s, to, from as u64, bytes, true);
-                Ok(())
-            });
-        }
-        // Pageable memory is read before the call returns.
-        // SAFETY: the caller's memory.
-        let taken = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes) }.to_vec();
-        on(s, |s| {
-            s.host(move || {
-                slow();
-                // SAFETY: as in `copy_later`.
-                let copy = || unsafe {
-                    std::ptr::copy_nonoverlapping(taken.as_ptr(), to as *mut u8, bytes)
-                };
-                copying(to, copy);
-            });
-            Ok(())
-        })
-    })
-}
-
-#[no_mangle]
-pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
-    to: *mut c_void,
-    from: u64,
-    bytes: usize,
-    s: *mut c_void,
-) -> Result {
-    call(|| {
-        ready()?;
-        if !is_device(from, bytes) {
-            return Err(INVALID_VALUE);
-        }
-        on(s, |s| {
-            copy_later(s, to as u64, from, bytes, false);
-            Ok(())
-        })?;
-        // Pageable memory is written before the call returns.
-        match is_pinned(to as u64, bytes) {
-            true => Ok(()),
-            false => outcome(&stream(s)?, None),
-        }
-    })
-}
-
-#[no_mangle]
-pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
-    to: u64,
-    from: u64,
-    bytes: usize,
-    s: *mut c_void,
-) -> Result {
-    call(|| {
-        ready()?;
-        if !is_device(to, bytes) || !is_device(from, bytes) {
-            return Err(INVALID_VALUE);
-        }
-        copy_later(&stream(s)?, to, from, bytes, true);
-        Ok(())
-    })
-}
-
-/// A copy in the null stream that has ended when the call returns.
-#[no_mangle]
-pub unsafe extern "C" fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) -> Result {
-    let null = std::ptr::null_mut();
-    // SAFETY: the caller's memory.
-    match unsafe { cuMemcpyHtoDAsync_v2(to, from, bytes, null) } {
-        // SAFETY: the null stream.
-        0 => unsafe { cuStreamSynchronize(null) },
-        error => error,
-    }
-}
-
-/// As [`cuMemcpyHtoD_v2`].
-#[no_mangle]
-pub unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -> Result {
-    let null = std::ptr::null_mut();
-    // SAFETY: the caller's memory.
-    match unsafe { cuMemcpyDtoHAsync_v2(to, from, bytes, null) } {
-        // SAFETY: the null stream.
-        0 => unsafe { cuStreamSynchronize(null) },
-        error => error,
+/// A function of the program with its data, which may not call the driver.
+pub(crate) fn host_function(f: HostFunction, data: *mut c_void) -> Operation {
+    let data = data as usize;
+    let run = move || {
+        crate::IN_HOST_FUNCTION.set(true);
+        // SAFETY: the caller's function with its own data.
+        unsafe { f(data as *mut c_void) };
+        crate::IN_HOST_FUNCTION.set(false);
+    };
+    Operation::Host {
+        what: Some("a host function"),
+        run: Arc::new(run),
     }
 }
 
 #[no_mangle]
 pub unsafe extern "C" fn cuLaunchHostFunc(
     s: *mut c_void,
-    f: Option<unsafe extern "C" fn(*mut c_void)>,
+    f: Option<HostFunction>,
     data: *mut c_void,
 ) -> Result {
     call(|| {
         ready()?;
-        let (f, data) = (f.ok_or(INVALID_VALUE)?, data as usize);
+        submit(s, &host_function(f.ok_or(INVALID_VALUE)?, data))
+    })
+}
+
+/// cudaStreamCallback_t's kin of the driver, with what it is called.
+type Callback = unsafe extern "C" fn(*mut c_void, Result, *mut c_void);
+
+/// As a host function that is told its stream. It cannot be captured.
+#[no_mangle]
+pub unsafe extern "C" fn cuStreamAddCallback(
+    s: *mut c_void,
+    callback: Option<Callback>,
+    data: *mut c_void,
+    flags: c_uint,
+) -> Result {
+    call(|| {
+        ready()?;
+        let callback = callback.filter(|_| flags == 0).ok_or(INVALID_VALUE)?;
+        let (stream, data) = (s as usize, data as usize);
         on(s, |real| {
-            // SAFETY: the caller's function, called once with its own data.
             real.host(move || {
                 crate::IN_HOST_FUNCTION.set(true);
-                // SAFETY: as above.
-                unsafe { f(data as *mut c_void) };
+                // SAFETY: the caller's function with its own data.
+                unsafe { callback(stream as *mut c_void, 0, data as *mut c_void) };
                 crate::IN_HOST_FUNCTION.set(false);
             });
-            if !real.is_capturing() {
-                strict::note("a host function", s as usize, real);
-            }
+            strict::note("a callback", stream, real);
             Ok(())
         })
+    })
+}
+
+/// A number that no other stream of the process has: its handle's.
+#[no_mangle]
+pub unsafe extern "C" fn cuStreamGetId(s: *mut c_void, id: *mut u64) -> Result {
+    call(|| {
+        ready()?;
+        stream(s)?;
+        // SAFETY: the caller's pointer.
+        unsafe { put(id, s as u64) }
+    })
+}
+
+/// There is one context.
+#[no_mangle]
+pub unsafe extern "C" fn cuStreamGetCtx(s: *mut c_void, context: *mut *mut c_void) -> Result {
+    call(|| {
+        ready()?;
+        stream(s)?;
+        // SAFETY: the caller's pointer.
+        match unsafe { crate::device::cuCtxGetCurrent(context) } {
+            0 => Ok(()),
+            code => Err(code),
+        }
     })
 }

@@ -240,6 +240,25 @@ impl EmulatedGpu {
         Ok(LoadedModule::of(module))
     }
 
+    /// Links PTX texts, each with the name that errors call it, to one module, as [`EmulatedGpu::load_ptx`].
+    ///
+    /// # Errors
+    /// As there, and [`ModuleError`] for a name that is defined twice or nowhere.
+    pub fn link_ptx(
+        &self,
+        name: &str,
+        texts: &[(String, String)],
+    ) -> Result<LoadedModule, ModuleError> {
+        let mut linker = ringbell_gpu::Linker::new(name);
+        for (file, text) in texts {
+            linker.add(file, text)?;
+        }
+        let gpu = &self.inner;
+        let alloc = |bytes| variables(gpu, bytes);
+        let module = super::ptx::load_parsed(&gpu.memory, name, linker.end()?, alloc)?;
+        Ok(LoadedModule::of(module))
+    }
+
     /// Sizes in bytes of a kernel's arguments, in order.
     ///
     /// # Errors

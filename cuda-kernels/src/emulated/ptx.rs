@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ringbell_gpu::{Checker, Function, Kernel, Parameter, Program};
+use ringbell_gpu::{Checker, Function, Kernel, Module, Parameter, Program};
 use ringbell_nic_abi::GpuVa;
 
 use super::code_store::Kept;
@@ -84,11 +84,20 @@ pub(super) fn load_text(
     text: &str,
     alloc: impl FnOnce(u64) -> Result<(GpuVa, Freed), GpuError>,
 ) -> Result<Arc<PtxModule>, ModuleError> {
+    load_parsed(memory, name, ringbell_gpu::parse(name, text)?, alloc)
+}
+
+/// The same of a module that was read.
+pub(super) fn load_parsed(
+    memory: &EmulatedMemory,
+    name: &str,
+    module: Module,
+    alloc: impl FnOnce(u64) -> Result<(GpuVa, Freed), GpuError>,
+) -> Result<Arc<PtxModule>, ModuleError> {
     let refuse = |reason: String| ModuleError::Load {
         path: name.into(),
         reason,
     };
-    let module = ringbell_gpu::parse(name, text)?;
     let checks = memory.watched.checker().map(Checker::checks);
     let checks = checks.unwrap_or_default();
     let (mut at, mut offsets) = (0u64, Vec::new());

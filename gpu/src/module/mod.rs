@@ -36,6 +36,8 @@ pub struct Module {
     pub(crate) outlined: Vec<bool>,
     /// Names of source files, by the number of `.file` (§11.5.4).
     pub(crate) sources: Vec<(u32, String)>,
+    /// Texts by the lines in front of each, and what errors call them.
+    pub(crate) texts: Vec<(u32, Arc<str>)>,
     /// SHA-256 of the text.
     pub(crate) text_hash: [u8; 32],
 }
@@ -46,9 +48,16 @@ impl Module {
         self.functions.iter().filter(|f| f.entry)
     }
 
+    /// The text of a line that counts through all texts, and the line in it.
+    pub(crate) fn place(&self, line: u32) -> (&str, u32) {
+        let text = self.texts.iter().rev().find(|(before, _)| *before < line);
+        text.map_or((&self.file, line), |(before, file)| (file, line - before))
+    }
+
     /// A place in words: line of the text, and of the source if the compiler has said it.
     pub fn describe(&self, site: Site) -> String {
-        let text = format!("{}:{}", self.file, site.line);
+        let (file, line) = self.place(site.line);
+        let text = format!("{file}:{line}");
         let named = |place: Option<(u32, u32)>| {
             let (file, line) = place?;
             let (_, name) = self.sources.iter().find(|(n, _)| *n == file)?;

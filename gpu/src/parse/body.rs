@@ -340,7 +340,8 @@ fn registers(r: &mut Reader<'_>, f: &mut Function, scope: &mut Scope<'_>) -> Res
 
 /// `.loc file line column[, function_name label, inlined_at file line column]`.
 fn loc(r: &mut Reader<'_>, scope: &mut Scope<'_>) -> Result<(), Refusal> {
-    let file = r.count("the file's number")?;
+    let first = scope.names.first_file;
+    let file = r.count("the file's number")?.saturating_add(first);
     let line = r.count("the line")?;
     r.count("the column")?;
     // Line 0 says that the compiler made the code up; the line before is nearer.
@@ -357,7 +358,8 @@ fn loc(r: &mut Reader<'_>, scope: &mut Scope<'_>) -> Result<(), Refusal> {
                 }
             }
             "inlined_at" => {
-                scope.caller = Some((r.count("the file's number")?, r.count("the line")?));
+                let file = r.count("the file's number")?.saturating_add(first);
+                scope.caller = Some((file, r.count("the line")?));
                 r.count("the column")?;
             }
             // DWARF's flags: `is_stmt 0`, `prologue_end`.

@@ -51,13 +51,58 @@ const MOST: u32 = 1_000_000;
 /// # Errors
 /// [`ParseError`]: bad text, or something that this GPU does not have.
 pub fn parse(file: &str, text: &str) -> Result<Module, ParseError> {
-    let refuse = |(line, what): Refusal| ParseError {
-        file: file.to_owned(),
-        line,
-        what,
-    };
-    let tokens = lexer::tokens(text).map_err(refuse)?;
-    let mut module = directive::module(file, tokens).map_err(refuse)?;
-    module.text_hash = Sha256::digest(text).into();
-    Ok(module)
+    let mut linker = Linker::new(file);
+    linker.add(file, text)?;
+    linker.end()
+}
+
+/// Reads several texts as one module: what one declares as `.extern` another defines, and what is neither `.extern`,
+/// `.visible` nor `.weak` (§11.6) is its text's own.
+pub struct Linker {
+    linked: directive::Linked,
+    hashes: Vec<[u8; 32]>,
+}
+
+impl std::fmt::Debug for Linker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Linker({} texts)", self.hashes.len())
+    }
+}
+
+impl Linker {
+    /// A module that errors call `name`.
+    pub fn new(name: &str) -> Linker {
+        Linker {
+            linked: directive::Linked::new(name),
+            hashes: Vec::new(),
+        }
+    }
+
+    /// Reads a text, which errors call `file`. After an error the module is of no use.
+    ///
+    /// # Errors
+    /// [`ParseError`]: as [`parse`], or a name that another text has defined.
+    pub fn add(&mut self, file: &str, text: &str) -> Result<(), ParseError> {
+        let tokens = lexer::tokens(text).map_err(|(line, what)| ParseError {
+            file: file.to_owned(),
+            line,
+            what,
+        })?;
+        let lines = u32::try_from(text.lines().count()).unwrap_or(u32::MAX);
+        self.hashes.push(Sha256::digest(text).into());
+        self.linked.add(file, tokens, lines)
+    }
+
+    /// The module of all texts.
+    ///
+    /// # Errors
+    /// [`ParseError`]: something is used and defined in no text.
+    pub fn end(self) -> Result<Module, ParseError> {
+        let mut module = self.linked.end()?;
+        module.text_hash = match self.hashes[..] {
+            [one] => one,
+            _ => Sha256::digest(self.hashes.concat()).into(),
+        };
+        Ok(module)
+    }
 }

@@ -244,3 +244,45 @@ fn branches_go_by_a_number() {
         .what
         .contains("list of labels"));
 }
+
+#[test]
+fn an_alias_is_another_name_of_a_function() {
+    let functions = ".visible .func (.param .b32 r) twice(.param .b32 n) { .reg .b32 %r<3>;\n\
+         ld.param.u32 %r1, [n]; shl.b32 %r1, %r1, 1; st.param.b32 [r], %r1; ret; }\n\
+         .visible .func (.param .b32 r) other(.param .b32 n);\n\
+         .alias other, twice;";
+    let call = "{ .param .b32 a; st.param.b32 [a], %r0; .param .b32 v; call.uni (v), other, (a); ld.param.b32 %r2, [v]; }\n\
+         st.global.u32 [%x1], %r2;";
+    let mut words = vec![9; 32];
+    launch(&module(functions, call), 32, &mut words);
+    assert!(words.iter().zip(0..).all(|(w, i)| *w == 2 * i), "{words:?}");
+    for (wrong, what) in [
+        (".alias other, nobody;", "there is no function `nobody`"),
+        (".alias twice, other;", "an alias is declared"),
+    ] {
+        let text = module(&functions.replace(".alias other, twice;", wrong), call);
+        let e = parse("alias.ptx", &text).unwrap_err();
+        assert!(e.what.contains(what), "{e}");
+    }
+}
+
+#[test]
+fn names_are_defined_once_and_weak_ones_where_they_come_first() {
+    let define = |linkage: &str, value: u32| {
+        format!(
+            "{linkage} .func (.param .b32 r) value() {{ .reg .b32 %r1; mov.u32 %r1, {value}; st.param.b32 [r], %r1; ret; }}\n"
+        )
+    };
+    let call = "{ .param .b32 v; call.uni (v), value, (); ld.param.b32 %r2, [v]; }\n\
+         st.global.u32 [%x1], %r2;";
+    let mut words = vec![9; 1];
+    let text = module(&(define(".weak", 1) + &define(".weak", 2)), call);
+    launch(&text, 1, &mut words);
+    assert_eq!(words, [1]);
+    let text = module(&(define(".visible", 1) + &define(".visible", 2)), call);
+    let e = parse("twice.ptx", &text).unwrap_err();
+    assert!(e.what.contains("function `value` is defined twice"), "{e}");
+    let text = module(".extern .global .align 4 .u32 nowhere;\n", "");
+    let e = parse("extern.ptx", &text).unwrap_err();
+    assert!(e.what.contains("`nowhere` is `.extern`"), "{e}");
+}

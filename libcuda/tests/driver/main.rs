@@ -2,6 +2,10 @@
 #![allow(unsafe_code)] // Calls the C interface of a driver.
 #![allow(clippy::disallowed_methods)] // Starts itself again, with a deadline.
 
+mod graphs;
+mod linking;
+mod virtual_memory;
+
 use std::ffi::{c_void, CStr, CString};
 use std::process::Command;
 use std::ptr::null_mut;
@@ -9,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use ringbell_fatbin::of_ptx;
 use ringbell_libcuda::context::*;
+use ringbell_libcuda::copy::*;
 use ringbell_libcuda::device::*;
 use ringbell_libcuda::fill::*;
 use ringbell_libcuda::function::*;
