@@ -195,28 +195,21 @@ impl PtxLaunch {
     /// Lets each block that has begun run until it waits, and begins others if all wait.
     fn round(&self, blocks: &mut Blocks) -> Result<Round, Ended> {
         let (mut moved, mut published) = (false, false);
-        for _ in 0..blocks.resident.len() {
-            let Some(mut block) = blocks.resident.pop_front() else {
-                break;
-            };
+        let mut at = 0;
+        while let Some(block) = blocks.resident.get_mut(at) {
+            at += 1;
             match block.step(&*self.memory, &HostClock, &self.stop, &mut blocks.order) {
                 Step::Done => {
-                    blocks.spare.push(block);
+                    at -= 1;
+                    blocks.spare.extend(blocks.resident.remove(at));
                     moved = true;
                 }
-                Step::Running => {
-                    blocks.resident.push_back(block);
-                    moved = true;
-                }
-                Step::Published => {
-                    blocks.resident.push_back(block);
-                    published = true;
-                }
+                Step::Running => moved = true,
+                Step::Published => published = true,
                 Step::Spinning | Step::Sleeping(_) => {
                     if self.stop.load(Ordering::Relaxed) != 0 {
                         return Ok(Round::Done);
                     }
-                    blocks.resident.push_back(block);
                 }
                 Step::Failed(fault) => {
                     self.stop.store(1, Ordering::Relaxed);

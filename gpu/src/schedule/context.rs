@@ -108,6 +108,8 @@ pub(crate) struct BlockState {
     pub(crate) variables: *const u64,
     /// Arrivals at each barrier by `bar.arrive`, and how many threads it is for.
     pub(crate) arrived: [[AtomicU32; 2]; 16],
+    /// Not 0: there was one.
+    pub(crate) arrivals: AtomicU32,
     /// Arrivals at the cluster's barrier, and its number.
     pub(crate) cluster: [AtomicU32; 2],
     pub(crate) surroundings: *const Surroundings<'static>,
@@ -174,7 +176,8 @@ impl Allowed {
 pub(crate) struct Surroundings<'a> {
     pub(crate) memory: &'a dyn Memory,
     pub(crate) clock: &'a dyn Clock,
-    pub(crate) output: &'a dyn Output,
+    /// Lives as long as the block.
+    pub(crate) output: *const dyn Output,
     /// Not 0: threads end at their next back edge.
     pub(crate) stop: &'a AtomicU32,
     /// Of code whose accesses are traced: the past of GPU memory.

@@ -161,7 +161,9 @@ pub(crate) unsafe extern "C" fn now(t: *mut Thread) -> u64 {
 /// `t` is the running thread.
 pub(crate) unsafe extern "C" fn barrier_arrive(t: *mut Thread, id: u32, count: u32) {
     // SAFETY: the caller's contract; the block outlives its threads.
-    let [arrived, of] = unsafe { &(*(*t).block).arrived[id as usize & 15] };
+    let block = unsafe { &*(*t).block };
+    let [arrived, of] = &block.arrived[id as usize & 15];
+    block.arrivals.store(1, Ordering::Relaxed);
     arrived.fetch_add(1, Ordering::Relaxed);
     of.store(count, Ordering::Relaxed);
 }
@@ -308,7 +310,7 @@ pub(crate) unsafe extern "C" fn vprintf(
     match print::format(&read, format, list) {
         Ok((text, taken)) => {
             // SAFETY: the caller's contract.
-            unsafe { surroundings(t) }.output.print(&text);
+            unsafe { (*surroundings(t).output).print(&text) };
             u64::from(taken)
         }
         Err(_) => UNREADABLE,
@@ -347,6 +349,6 @@ pub(crate) unsafe extern "C" fn assert_fail(
         "{file}:{line}: {function}: block: {block:?}, thread: {thread:?} Assertion `{message}` failed.\n"
     );
     // SAFETY: the caller's contract.
-    unsafe { surroundings(t) }.output.print(text.as_bytes());
+    unsafe { (*surroundings(t).output).print(text.as_bytes()) };
     0
 }

@@ -5,7 +5,7 @@
 //! additions in the order of k. Integers are exact, and wrap unless they saturate.
 
 use super::context::Thread;
-use super::warp::lanes;
+use super::lanes::each;
 use crate::module::{Element, Product};
 use crate::number;
 
@@ -30,7 +30,7 @@ pub(super) fn complete(warp: &mut [Thread], mask: u32, kind: u32) {
 /// Lane `8 * j + i` has given the address of row `i` of matrix `j`.
 fn exchange(warp: &mut [Thread], mask: u32, columns: bool) {
     let rows: [u64; 32] = std::array::from_fn(|i| warp.get(i).map_or(0, |t| t.value));
-    for i in lanes(mask) {
+    for i in each(mask) {
         let t = &mut warp[i];
         let count = t.b.min(4) as usize;
         for j in 0..count {
@@ -50,7 +50,7 @@ fn transpose(warp: &mut [Thread], mask: u32) {
         let pair = before[row * 4 + column / 2];
         u64::from(pair >> (16 * (column % 2)) & 0xffff)
     };
-    for i in lanes(mask) {
+    for i in each(mask) {
         let (row, column) = (i / 4, 2 * (i % 4));
         warp[i].words[0] = at(column, row) | at(column + 1, row) << 16;
     }
@@ -168,7 +168,7 @@ fn multiply(warp: &mut [Thread], mask: u32) {
     let per_lane = |rows: usize, columns: usize| rows * columns / 32;
     if p.a.is_integer() {
         let (mut x, mut y, mut z) = ([0i32; MOST], [0i32; MOST], [0i64; SUMS]);
-        for i in lanes(mask) {
+        for i in each(mask) {
             let t = &warp[i];
             for j in 0..per_lane(m, k) {
                 let (r, q) = position(&p, Part::A, p.a, i, j);
@@ -200,7 +200,7 @@ fn multiply(warp: &mut [Thread], mask: u32) {
         });
     }
     let (mut x, mut y, mut z) = ([0f64; MOST], [0f64; MOST], [0f64; SUMS]);
-    for i in lanes(mask) {
+    for i in each(mask) {
         let t = &warp[i];
         for j in 0..per_lane(m, k) {
             let (r, q) = position(&p, Part::A, p.a, i, j);
@@ -261,7 +261,7 @@ fn rounded(p: &Product, v: f64) -> u64 {
 fn give(warp: &mut [Thread], mask: u32, p: &Product, sum: &dyn Fn(usize) -> u64) {
     let per_lane = (p.m * p.n / 32) as usize;
     let n = p.d.bits() as usize;
-    for i in lanes(mask) {
+    for i in each(mask) {
         let mut words = [0u64; 16];
         for j in 0..per_lane {
             let (r, q) = position(p, Part::Sum, p.d, i, j);
@@ -278,7 +278,7 @@ fn multiply_bits(warp: &mut [Thread], mask: u32, p: &Product) {
     let [a, b, ..] = p.words().map(|w| w as usize);
     // A register has 32 bits of a row.
     let (mut x, mut y, mut z) = ([0u32; 128], [0u32; 64], [0u32; SUMS]);
-    for i in lanes(mask) {
+    for i in each(mask) {
         let t = &warp[i];
         for j in 0..a {
             let (r, q) = position(p, Part::A, p.a, i, j * 32);

@@ -8,6 +8,7 @@
 mod bulk;
 mod context;
 mod helpers;
+mod lanes;
 pub(crate) mod matrix;
 mod phase;
 mod print;
@@ -30,6 +31,7 @@ use crate::check::{self, BlockTrace, Watch};
 use crate::lower::{self, Kernel};
 use crate::memory::{Clock, Memory};
 use crate::module::Site;
+use lanes::{each, Lanes};
 
 /// Extents of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,6 +145,8 @@ pub struct Block {
     _parameters: Arc<[u128]>,
     _helpers: Box<[usize]>,
     live: u32,
+    /// Of each warp.
+    lanes: Vec<Lanes>,
     watch: Option<Arc<Watch>>,
     /// Of a kernel whose accesses are traced; on the heap, because the code has a pointer.
     trace: Option<Box<BlockTrace>>,
@@ -255,6 +259,7 @@ impl Block {
             local_bytes: kernel.local_bytes,
             variables: kernel.placement.variables.as_ptr(),
             arrived: Default::default(),
+            arrivals: AtomicU32::new(0),
             cluster: Default::default(),
             surroundings: std::ptr::null(),
             maps: [std::ptr::null(), maps[0].as_ptr(), maps[1].as_ptr()],
@@ -311,6 +316,7 @@ impl Block {
             _parameters: parameters,
             _helpers: helpers,
             live: 0,
+            lanes: vec![Lanes::default(); n.div_ceil(32)],
             watch: None,
             trace: None,
             fresh: false,
@@ -357,11 +363,16 @@ impl Block {
         }
         let n = self.threads.len();
         for w in 0..n.div_ceil(32) {
-            self.state.live[w] = u32::MAX >> (32 - (n - w * 32).min(32));
+            let all = u32::MAX >> (32 - (n - w * 32).min(32));
+            self.state.live[w] = all;
+            self.lanes[w] = Lanes::runnable(all);
         }
         self.live = n as u32;
         let split = self.state.arrived.iter().flatten();
-        for word in split.chain(&self.state.cluster) {
+        for word in split
+            .chain(&self.state.cluster)
+            .chain([&self.state.arrivals])
+        {
             word.store(0, Ordering::Relaxed);
         }
     }
@@ -377,14 +388,13 @@ impl Block {
         stop: &AtomicU32,
         order: &mut Order,
     ) -> Step {
-        let output = self.output.clone();
         let mut traced = self.traced(memory);
         let trace = traced.as_deref_mut();
         let surroundings = Surroundings {
             trace: trace.map_or(std::ptr::null_mut(), |t| &raw mut *t),
             memory,
             clock,
-            output: &*output,
+            output: Arc::as_ptr(&self.output),
             stop,
         };
         self.state.surroundings = (&raw const surroundings).cast();
@@ -424,11 +434,13 @@ impl Block {
     }
 
     fn round(&mut self, order: &mut Order) -> Result<Step, Box<Fault>> {
-        let warps = self.threads.len().div_ceil(32);
+        let warps = self.lanes.len();
         let first = order.next(warps);
         let mut ran = false;
-        for w in 0..warps {
-            ran |= self.run_warp((w + first) % warps)?;
+        for w in (first..warps).chain(0..first) {
+            if self.lanes[w].can_run() {
+                ran |= self.run_warp(w)?;
+            }
         }
         if self.live == 0 {
             return Ok(Step::Done);
@@ -441,71 +453,73 @@ impl Block {
 
     /// Runs the lanes of a warp as long as they can; whether one ended or passed a warp operation.
     fn run_warp(&mut self, w: usize) -> Result<bool, Box<Fault>> {
-        let range = w * 32..((w + 1) * 32).min(self.threads.len());
+        let first = w * 32;
         let entry = self.kernel.entry();
         let mut moved = false;
         loop {
-            let mut waits = false;
-            for i in range.clone() {
-                let t = &raw mut self.threads[i];
+            // A lane less may complete what others wait for.
+            let live = self.state.live[w];
+            for i in each(self.lanes[w].take_runnable()) {
+                let t = &raw mut self.threads[first + i];
                 // SAFETY: the thread is this block's, whose memory the code was given; nothing else refers to it now.
                 let left = unsafe {
-                    if (*t).why != why::RUNNABLE {
-                        continue;
-                    }
                     (*t).why = entry(t);
                     (*t).why
                 };
+                if !self.lanes[w].left(i, left) {
+                    return Err(self.fault(first + i));
+                }
                 match left {
                     why::DONE => {
                         self.live -= 1;
-                        self.state.live[w] &= !(1 << (i % 32));
-                        moved = true;
-                        // A lane less may complete what others wait for.
-                        waits = true;
+                        self.state.live[w] &= !(1 << i);
                     }
                     why::WARP => {
-                        waits = true;
                         if let Some(place) = self.synccheck() {
-                            place.arrives(&self.threads[i]);
+                            place.arrives(&self.threads[first + i]);
                         }
-                    }
-                    why::FAULT | why::TRAP | why::STOPPED | why::ASSERTION | why::OVERRUN => {
-                        return Err(self.fault(i));
                     }
                     _ => {}
                 }
             }
-            let live = self.state.live[w];
-            let checked = self.synccheck().is_some();
-            let traced = self.trace.is_some();
-            let (mut found, mut met) = (Vec::new(), Vec::new());
-            let mut completes = |warp: &[Thread], mask: u32, kind: u32| {
-                if checked {
-                    found.extend(warp::silent(warp, mask, kind));
-                }
-                // Other operations order no memory (§9.7.13).
-                if traced && kind == warp::SYNC {
-                    met.push(mask);
-                }
-            };
-            let lanes = &mut self.threads[range.clone()];
-            let settled = waits && warp::settle(lanes, live, &mut completes);
-            if let Some(place) = self.synccheck() {
-                for (lane, from) in found {
-                    place.silent(&self.threads[range.start + lane], from);
-                }
-            }
-            for mask in met {
-                let lanes = (0..32).filter(|i| mask >> i & 1 == 1);
-                let here: Vec<usize> = lanes.map(|i| range.start + i).collect();
-                self.meet(&here, false);
-            }
-            if !settled {
+            moved |= live != self.state.live[w];
+            if self.lanes[w].at_operation() == 0 || !self.settle_warp(w) {
                 return Ok(moved);
             }
             moved = true;
         }
+    }
+
+    /// Completes the warp's operations to which all their lanes have come; whether there was one.
+    fn settle_warp(&mut self, w: usize) -> bool {
+        let first = w * 32;
+        let live = self.state.live[w];
+        let checked = self.synccheck().is_some();
+        let traced = self.trace.is_some();
+        let (mut found, mut met) = (Vec::new(), Vec::new());
+        let mut completes = |warp: &[Thread], mask: u32, kind: u32| {
+            if checked {
+                found.extend(warp::silent(warp, mask, kind));
+            }
+            // Other operations order no memory (§9.7.13).
+            if traced && kind == warp::SYNC {
+                met.push(mask);
+            }
+        };
+        let end = (first + 32).min(self.threads.len());
+        let open = self.lanes[w].at_operation();
+        let settled = warp::settle(&mut self.threads[first..end], open, live, &mut completes);
+        self.lanes[w].wake(settled);
+        if let Some(place) = self.synccheck() {
+            for (lane, from) in found {
+                place.silent(&self.threads[first + lane], from);
+            }
+        }
+        for mask in met {
+            let here: Vec<usize> = each(mask).map(|i| first + i).collect();
+            self.meet(&here, false);
+        }
+        settled != 0
     }
 
     /// The block as a place of findings, if barriers and warp operations are checked.
@@ -520,53 +534,61 @@ impl Block {
 
     /// Opens the barriers at which all threads stand that they wait for (§9.7.13.1).
     fn settle_barriers(&mut self) -> bool {
-        let mut waiting = [0u32; 16];
-        for t in self.threads.iter().filter(|t| t.why == why::BARRIER) {
-            waiting[t.b as usize & 15] += 1;
-        }
         let mut opened = self.settle_cluster();
+        let arrivals = self.state.arrivals.load(Ordering::Relaxed) != 0;
+        if !arrivals && self.lanes.iter().all(|l| l.at_barrier() == 0) {
+            return opened;
+        }
+        let mut waiting = [0u32; 16];
+        for i in lanes::all(&self.lanes, Lanes::at_barrier) {
+            waiting[self.threads[i].b as usize & 15] += 1;
+        }
         for id in 0..16u32 {
             let [arrived, of] = &self.state.arrived[id as usize];
             let come = waiting[id as usize] + arrived.load(Ordering::Relaxed);
             if come == 0 {
                 continue;
             }
-            let here = |t: &&mut Thread| t.why == why::BARRIER && t.b & 15 == id;
+            let at = |i: &usize| self.threads[*i].b & 15 == id;
+            let here = lanes::all(&self.lanes, Lanes::at_barrier).filter(at);
             // Without a count all that have not ended.
-            let counts = self.threads.iter_mut().filter(here).map(|t| t.c);
+            let counts = here.map(|i| self.threads[i].c);
             let count = counts.max().unwrap_or_else(|| of.load(Ordering::Relaxed));
             let want = if count == 0 { self.live } else { count };
             if come < want {
                 continue;
             }
-            self.state.arrived[id as usize][0].store(0, Ordering::Relaxed);
-            if let Some(place) = self.synccheck() {
-                let here = |t: &(usize, &Thread)| t.1.why == why::BARRIER && t.1.b & 15 == id;
-                let ended = self.threads.len() as u32 - self.live;
-                place.barrier(self.threads.iter().enumerate().filter(here), ended);
-            }
-            if self.trace.is_some() {
-                let here = |(_, t): &(usize, &Thread)| t.why == why::BARRIER && t.b & 15 == id;
-                let here = self.threads.iter().enumerate().filter(here);
-                let here: Vec<usize> = here.map(|(i, _)| i).collect();
-                // Whether those that arrived without waiting are the others is not known: it is supposed.
-                let all = here.len() as u32 == self.live || come > waiting[id as usize];
-                self.meet(&here, all);
-            }
-            let held = self.threads.iter_mut().filter(here);
-            let ones = held.filter(|t| t.value != 0).count() as u32;
-            for t in self.threads.iter_mut().filter(here) {
-                t.result = u64::from(match t.kind & !ALIGNED {
-                    1 => ones,
-                    2 => u32::from(ones == waiting[id as usize]),
-                    3 => u32::from(ones > 0),
-                    _ => 0,
-                });
-                t.why = why::RUNNABLE;
-            }
+            arrived.store(0, Ordering::Relaxed);
+            self.open_barrier(id, come > waiting[id as usize]);
             opened = true;
         }
         opened
+    }
+
+    /// Lets the threads go on that wait at a barrier; `more` than those have arrived there.
+    fn open_barrier(&mut self, id: u32, more: bool) {
+        let at = |i: &usize| self.threads[*i].b & 15 == id;
+        let waiting = lanes::all(&self.lanes, Lanes::at_barrier).filter(at);
+        let here: Vec<usize> = waiting.collect();
+        if let Some(place) = self.synccheck() {
+            let here = here.iter().map(|i| (*i, &self.threads[*i]));
+            let ended = self.threads.len() as u32 - self.live;
+            place.barrier(here, ended);
+        }
+        // Whether those that arrived without waiting are the others is not known: it is supposed.
+        self.meet(&here, here.len() as u32 == self.live || more);
+        let ones = here.iter().filter(|i| self.threads[**i].value != 0).count() as u32;
+        for i in &here {
+            let t = &mut self.threads[*i];
+            t.result = u64::from(match t.kind & !ALIGNED {
+                1 => ones,
+                2 => u32::from(ones as usize == here.len()),
+                3 => u32::from(ones > 0),
+                _ => 0,
+            });
+            t.why = why::RUNNABLE;
+            self.lanes[i / 32].wake(1 << (i % 32));
+        }
     }
 
     /// Opens the cluster's barrier when all threads that have not ended have arrived (§9.7.13.3).
@@ -577,46 +599,45 @@ impl Block {
             arrived.store(0, Ordering::Relaxed);
             number.fetch_add(1, Ordering::Relaxed);
         }
+        if self.lanes.iter().all(|l| l.at_cluster() == 0) {
+            return false;
+        }
         let number = number.load(Ordering::Relaxed);
-        if self.trace.is_some() {
-            let over = |(_, t): &(usize, &Thread)| t.why == why::CLUSTER && t.cluster != number;
-            let here = self.threads.iter().enumerate().filter(over);
-            let here: Vec<usize> = here.map(|(i, _)| i).collect();
-            self.meet(&here, true);
+        let over = |i: &usize| self.threads[*i].cluster != number;
+        let here: Vec<usize> = lanes::all(&self.lanes, Lanes::at_cluster)
+            .filter(over)
+            .collect();
+        self.meet(&here, true);
+        for i in &here {
+            self.threads[*i].why = why::RUNNABLE;
+            self.lanes[i / 32].wake(1 << (i % 32));
         }
-        let over = |t: &&mut Thread| t.why == why::CLUSTER && t.cluster != number;
-        let mut opened = false;
-        for t in self.threads.iter_mut().filter(over) {
-            t.why = why::RUNNABLE;
-            opened = true;
-        }
-        opened
+        !here.is_empty()
     }
 
     /// What comes after a round in which no barrier was opened.
     fn wake(&mut self, ran: bool) -> Result<Step, Box<Fault>> {
-        // SAFETY: set by `step`, inside of which this runs.
-        let clock = unsafe { (*self.state.surroundings).clock };
-        let sleeps = self.threads.iter().any(|t| t.why == why::SLEEP);
-        let now = if sleeps { clock.now_ns() } else { 0 };
         let (mut spun, mut woken, mut until) = (false, false, u64::MAX);
-        let mut published = false;
-        let (mut barrier, mut warp) = (0, 0);
-        for t in &mut self.threads {
-            match t.why {
-                why::BUDGET => {
-                    (t.why, t.budget) = (why::RUNNABLE, BUDGET);
-                    published |= std::mem::take(&mut t.moved) != 0;
-                    spun = true;
-                }
-                why::SLEEP if t.address <= now => {
+        let (mut published, mut now) = (false, None);
+        for w in 0..self.lanes.len() {
+            for i in each(self.lanes[w].take_spent()) {
+                let t = &mut self.threads[w * 32 + i];
+                (t.why, t.budget) = (why::RUNNABLE, BUDGET);
+                published |= std::mem::take(&mut t.moved) != 0;
+                spun = true;
+            }
+            for i in each(self.lanes[w].asleep()) {
+                // SAFETY: set by `step`, inside of which this runs.
+                let clock = unsafe { (*self.state.surroundings).clock };
+                let now = *now.get_or_insert_with(|| clock.now_ns());
+                let t = &mut self.threads[w * 32 + i];
+                if t.address <= now {
                     t.why = why::RUNNABLE;
+                    self.lanes[w].wake(1 << i);
                     woken = true;
+                } else {
+                    until = until.min(t.address);
                 }
-                why::SLEEP => until = until.min(t.address),
-                why::BARRIER | why::CLUSTER => barrier += 1,
-                why::WARP => warp += 1,
-                _ => {}
             }
         }
         if published {
@@ -631,12 +652,22 @@ impl Block {
         if until < u64::MAX {
             return Ok(Step::Sleeping(until));
         }
+        Err(self.stuck())
+    }
+
+    /// No thread can run.
+    fn stuck(&self) -> Box<Fault> {
         let first = self.threads.iter().position(|t| t.why != why::DONE);
         let mut fault = self.fault(first.unwrap_or(0));
-        fault.kind = FaultKind::Stuck { barrier, warp };
-        // SAFETY: as above.
+        let count =
+            |f: fn(&Lanes) -> u32| self.lanes.iter().map(|l| f(l).count_ones()).sum::<u32>();
+        fault.kind = FaultKind::Stuck {
+            barrier: count(Lanes::at_barrier) + count(Lanes::at_cluster),
+            warp: count(Lanes::at_operation),
+        };
+        // SAFETY: set by `step`, inside of which this runs.
         fault.waits = self.waits(unsafe { (*self.state.surroundings).memory });
-        Err(fault)
+        fault
     }
 
     fn refused(&self, t: &Thread) -> FaultKind {

@@ -1,6 +1,7 @@
 //! Operations of a warp: done when every lane of their mask has come (§9.7.9.6, §9.7.13).
 
 use super::context::{why, Thread};
+use super::lanes::each;
 use super::matrix;
 use crate::module::{ShuffleOp, WarpOp};
 
@@ -38,72 +39,60 @@ pub(crate) fn code(op: WarpOp) -> u32 {
     }
 }
 
-/// Completes the operations of a warp whose lanes have all come; `live` are those that have not ended. Whether a lane
-/// can run now. `completes` sees the lanes and the kind of each operation before it is done.
+/// Completes the operations of a warp whose lanes have all come; `open` are those that stand at one, `live` those that have
+/// not ended. The lanes that can run now. `completes` sees the lanes and the kind of each operation before it is done.
 pub(super) fn settle(
     warp: &mut [Thread],
+    open: u32,
     live: u32,
     completes: &mut dyn FnMut(&[Thread], u32, u32),
-) -> bool {
-    let mut open = 0u32;
-    for (i, t) in warp.iter().enumerate() {
-        open |= u32::from(t.why == why::WARP) << i;
-    }
-    let mut ran = false;
-    while open != 0 {
-        let first = &warp[open.trailing_zeros() as usize];
+) -> u32 {
+    let (mut rest, mut ran) = (open, 0);
+    while rest != 0 {
+        let first = &warp[rest.trailing_zeros() as usize];
         // Lanes that have ended are not waited for.
         let (mask, kind) = (first.mask & live, first.kind);
-        let mut here = 0u32;
-        let mut rest = open & mask;
-        while rest != 0 {
-            let i = rest.trailing_zeros();
-            let t = &warp[i as usize];
-            if t.kind == kind && t.mask & live == mask {
-                here |= 1 << i;
-            }
-            rest &= rest - 1;
-        }
-        open &= !(here | (open & open.wrapping_neg()));
+        let same = |i: &usize| warp[*i].kind == kind && warp[*i].mask & live == mask;
+        let here = each(rest & mask).filter(same).fold(0, |m, i| m | 1u32 << i);
+        rest &= !(here | (rest & rest.wrapping_neg()));
         if here == mask && here != 0 {
             completes(warp, mask, kind);
             complete(warp, mask, kind);
-            ran = true;
+            ran |= mask;
         }
     }
-    ran || settle_active(warp)
+    match ran {
+        0 => settle_active(warp, open),
+        ran => ran,
+    }
 }
 
 /// Where no other operation is complete, those who ask for the active lanes are as many as can be: the lanes of each place
 /// get each other.
-fn settle_active(warp: &mut [Thread]) -> bool {
-    let asks = |t: &Thread| t.why == why::WARP && t.kind == ACTIVE;
-    let mut ran = false;
-    while let Some(first) = warp.iter().find(|t| asks(t)) {
-        let site = first.site;
-        let here = warp.iter().enumerate();
-        let here = here.filter(|(_, t)| asks(t) && t.site == site);
-        let mask = here.fold(0, |m, (i, _)| m | 1u32 << i);
+fn settle_active(warp: &mut [Thread], open: u32) -> u32 {
+    let asks = |i: &usize| warp[*i].kind == ACTIVE;
+    let asking = each(open).filter(asks).fold(0, |m, i| m | 1u32 << i);
+    let mut rest = asking;
+    while rest != 0 {
+        let site = warp[rest.trailing_zeros() as usize].site;
+        let here = each(rest).filter(|i| warp[*i].site == site);
+        let mask = here.fold(0, |m, i| m | 1u32 << i);
         complete(warp, mask, ACTIVE);
-        ran = true;
+        rest &= !mask;
     }
-    ran
-}
-
-pub(super) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
-    (0..32usize).filter(move |i| mask >> i & 1 == 1)
+    asking
 }
 
 fn complete(warp: &mut [Thread], mask: u32, kind: u32) {
     if kind >= matrix::ROWS {
         matrix::complete(warp, mask, kind);
-        lanes(mask).for_each(|i| warp[i].why = why::RUNNABLE);
+        each(mask).for_each(|i| warp[i].why = why::RUNNABLE);
         return;
     }
     let first = mask.trailing_zeros() as usize;
-    let ballot = || lanes(mask).fold(0u32, |b, i| b | u32::from(warp[i].value != 0) << i);
+    let ballot = || each(mask).fold(0u32, |b, i| b | u32::from(warp[i].value != 0) << i);
     let reduce = |f: &dyn Fn(u32, u32) -> u32| {
-        let values = lanes(mask).map(|i| warp[i].value as u32);
+        let values = each(mask).map(|i| warp[i].value as u32);
         values.reduce(f).unwrap_or(0)
     };
     let signed = |f: fn(i32, i32) -> i32| move |a: u32, b: u32| f(a as i32, b as i32) as u32;
@@ -115,7 +104,7 @@ fn complete(warp: &mut [Thread], mask: u32, kind: u32) {
         3 => Some((u32::from(ballot() == mask), 0)),
         4 => Some((u32::from(ballot() == mask || ballot() == 0), 0)),
         10 => {
-            let same = lanes(mask).all(|i| warp[i].value == warp[first].value);
+            let same = each(mask).all(|i| warp[i].value == warp[first].value);
             Some((if same { mask } else { 0 }, u32::from(same)))
         }
         11 => Some((reduce(&u32::wrapping_add), 0)),
@@ -128,19 +117,19 @@ fn complete(warp: &mut [Thread], mask: u32, kind: u32) {
         18 => Some((reduce(&|a, b| a ^ b), 0)),
         ACTIVE => Some((mask, 0)),
         20..=27 => {
-            let values = lanes(mask).map(|i| f32::from_bits(warp[i].value as u32));
+            let values = each(mask).map(|i| f32::from_bits(warp[i].value as u32));
             Some((extreme(values, kind - 20), 0))
         }
         _ => None,
     };
     let values: [u64; 32] = std::array::from_fn(|i| warp.get(i).map_or(0, |t| t.value));
-    for i in lanes(mask) {
+    for i in each(mask) {
         let t = &mut warp[i];
         let (result, second) = match (common, kind) {
             (Some(c), _) => c,
             (None, 5..=8) => shuffle(&values, i as u32, kind, t.b, t.c),
             (None, 9) => {
-                let same = lanes(mask).filter(|j| values[*j] == t.value);
+                let same = each(mask).filter(|j| values[*j] == t.value);
                 (same.fold(0, |m, j| m | 1 << j), 0)
             }
             _ => (first as u32, u32::from(i == first)),
@@ -157,7 +146,7 @@ pub(super) fn silent(warp: &[Thread], mask: u32, kind: u32) -> Vec<(usize, u32)>
     if !matches!(kind, 7 | 8) {
         return Vec::new();
     }
-    let from = lanes(mask).map(|i| (i, source(i as u32, kind, warp[i].b, warp[i].c).0));
+    let from = each(mask).map(|i| (i, source(i as u32, kind, warp[i].b, warp[i].c).0));
     from.filter(|(_, from)| mask >> from & 1 == 0).collect()
 }
 
