@@ -42,6 +42,17 @@ RB_DEVICE rb_u32 f16_of_float(float v) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(v));
   return h;
 }
+/* NaN if one is, and -0 below +0 (PTX ISA §9.7.3.11). */
+RB_DEVICE float smaller(float a, float b) {
+  float v;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
+  return v;
+}
+RB_DEVICE float larger(float a, float b) {
+  float v;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
+  return v;
+}
 #else
 template <class T, class B> T bit_copy(B b) {
   static_assert(sizeof(T) == sizeof(B), "the same bits");
@@ -74,6 +85,8 @@ inline rb_u32 f16_of_float(float v) {
   rb_u32 h = magnitude > 0x7f800000 ? nan : magnitude >= 143u << 23 ? 0x7c00 : magnitude < 113u << 23 ? small : normal;
   return (h | (bits >> 16 & 0x8000)) & 0xffff;
 }
+inline float smaller(float a, float b) { return a != a || b != b ? float_of(0x7fffffff) : a < b || (a == b && bits_of(a) >> 31) ? a : b; }
+inline float larger(float a, float b) { return a != a || b != b ? float_of(0x7fffffff) : a > b || (a == b && !(bits_of(a) >> 31)) ? a : b; }
 #endif
 
 RB_DEVICE float float_of_bf16(rb_u32 h) { return float_of(h << 16); }
@@ -84,9 +97,8 @@ RB_DEVICE rb_u32 bf16_of_float(float v) {
   return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
-/* Signed integers in the order of floats, -0 below +0, and back: all bits but the sign are inverted
+/* Signed integers in the order of doubles, -0 below +0, and back: all bits but the sign are inverted
  * in negative ones. */
-RB_DEVICE int flip(int v) { return v ^ int(rb_u32(v >> 31) >> 1); }
 RB_DEVICE long long flip(long long v) { return v ^ (long long)(rb_u64(v >> 63) >> 1); }
 
 template <rb_u32 OP, class T> RB_DEVICE T pick(T a, T b) { return (OP == RB_REDOP_MIN ? b < a : b > a) ? b : a; }
@@ -94,17 +106,12 @@ template <rb_u32 OP, class T> RB_DEVICE T pick(T a, T b) { return (OP == RB_REDO
 template <rb_u32 OP> RB_DEVICE float float_op(float a, float b) {
   if (OP == RB_REDOP_SUM) return add(a, b);
   if (OP == RB_REDOP_PROD) return multiply(a, b);
-  /* A NaN gets the pattern that wins. */
-  constexpr rb_u32 WINS = OP == RB_REDOP_MIN ? 0xffffffffu : 0x7fffffffu;
-  auto order = [](float v) {
-    rb_u32 bits = bits_of(v);
-    return flip(int((bits & 0x7fffffff) > 0x7f800000 ? WINS : bits));
-  };
-  return float_of(rb_u32(flip(pick<OP>(order(a), order(b)))));
+  return OP == RB_REDOP_MIN ? smaller(a, b) : larger(a, b);
 }
 template <rb_u32 OP> RB_DEVICE double double_op(double a, double b) {
   if (OP == RB_REDOP_SUM) return add(a, b);
   if (OP == RB_REDOP_PROD) return multiply(a, b);
+  /* A NaN gets the pattern that wins. */
   constexpr rb_u64 WINS = OP == RB_REDOP_MIN ? ~0ull : ~0ull >> 1;
   auto order = [](double v) {
     rb_u64 bits = bits_of(v);

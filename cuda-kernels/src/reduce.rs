@@ -1,4 +1,4 @@
-//! The reduction kernel of `kernels/reduce.cu`: the GPU's lanes combine operands, as the NIC does inside a collective.
+//! The reduction kernels of `kernels/reduce.cu`: the GPU's lanes combine operands, as the NIC does inside a collective.
 //!
 //! Both give the same bits (`onc_engines::reduce`). Users' kernels call `gpu_local_reduce` of
 //! `include/ringbell_reduce.cuh`.
@@ -98,17 +98,17 @@ impl ReduceKernel {
         for (at, va) in sources.chunks_exact_mut(8).zip(from) {
             at.copy_from_slice(&va.0.to_ne_bytes());
         }
+        let name = format!("rb_local_reduce_{}", self.dtype.name().to_ascii_lowercase());
         let args = [
             to.into(),
             KernelArg::Bytes(sources.to_vec()),
             (from.len() as u32).into(),
             count.into(),
-            u32::from(self.dtype.code()).into(),
             u32::from(self.op.code()).into(),
             iterations.into(),
             result.into(),
         ];
         // SAFETY: the kernel's own parameters; the caller's contract.
-        Ok(unsafe { gpu.launch("rb_local_reduce", self.blocks, self.lanes, &args) }?)
+        Ok(unsafe { gpu.launch(&name, self.blocks, self.lanes, &args) }?)
     }
 }

@@ -269,28 +269,20 @@ fn bad_operands_of_a_reduction_are_refused() {
         matches!(refused, Err(ReduceError::Result { .. })),
         "{refused:?}"
     );
-    // The kernel itself: numbers that are no type and no operation.
-    for (dtype, op, sources) in [
-        (0u32, 1u32, 2u32),
-        (11, 1, 2),
-        (3, 0, 2),
-        (3, 5, 1),
-        (3, 1, 0),
-        (3, 1, 9),
-    ] {
+    // The kernel itself: numbers that are no operation.
+    for (op, sources) in [(0u32, 2u32), (5, 1), (1, 0), (1, 9)] {
         let args = [
             va.into(),
             ringbell_cuda_kernels::KernelArg::Bytes(va.0.to_ne_bytes().repeat(8)),
             sources.into(),
             4u64.into(),
-            dtype.into(),
             op.into(),
             3u32.into(),
             GpuVa(va.0 + 2048).into(),
         ];
         memory.write(0, &[9; 16]).unwrap();
         // SAFETY: the kernel's own parameters, and memory that outlives it.
-        unsafe { gpu.launch("rb_local_reduce", 1, 4, &args) }
+        unsafe { gpu.launch("rb_local_reduce_f32", 1, 4, &args) }
             .unwrap()
             .wait(PATIENCE)
             .unwrap();
@@ -299,7 +291,7 @@ fn bad_operands_of_a_reduction_are_refused() {
         assert_eq!(
             Status::from_code(end[0]),
             Some(Status::InvalidArgument),
-            "{dtype} {op} {sources}"
+            "{op} {sources}"
         );
         let mut kept = [0; 16];
         memory.read(0, &mut kept).unwrap();

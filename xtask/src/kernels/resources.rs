@@ -25,7 +25,7 @@ const HOT: [&str; 18] = [
     "rb_perf_bw_send",
     "rb_collective",
     "rb_perf_collective",
-    "rb_local_reduce",
+    "rb_local_reduce_f16",
     "rb_hll_count",
     "rb_hll_receive",
 ];
@@ -231,7 +231,7 @@ mod tests {
         let mut bad = Resources::default();
         for name in HOT {
             match name {
-                "rb_local_reduce" => bad.read(&said(name, "sm_80", 0, 4)),
+                "rb_local_reduce_f16" => bad.read(&said(name, "sm_80", 0, 4)),
                 "rb_nop" => bad.read(&said(name, "sm_80", 16, 0)),
                 "rb_hll_count" => {}
                 _ => bad.read(&said(name, "sm_80", 0, 0)),
@@ -241,7 +241,7 @@ mod tests {
         bad.read(&said("rb_echo_server", "sm_80", 64, 0));
         let faults = bad.faults();
         assert_eq!(faults.len(), 3, "{faults:?}");
-        for name in ["rb_local_reduce", "rb_nop", "rb_hll_count"] {
+        for name in ["rb_local_reduce_f16", "rb_nop", "rb_hll_count"] {
             assert!(faults.iter().any(|f| f.contains(name)), "{faults:?}");
         }
     }
