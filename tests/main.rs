@@ -22,6 +22,7 @@ mod nic_support {
 
 #[cfg(feature = "card")]
 mod card;
+mod checked;
 mod communicator;
 mod communicator_memory;
 mod communicator_queues;

@@ -19,7 +19,7 @@ mod number;
 mod parse;
 mod schedule;
 
-pub use check::{Allocations, Checker, Checks, Watch};
+pub use check::{Allocations, Checker, Checks, Operation, Watch};
 #[cfg(feature = "arm64")]
 pub use lower::assemble_for_aarch64;
 pub use lower::{Code, CodeKey, CodeStore, CompileError, Kernel, Program};

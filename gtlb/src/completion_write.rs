@@ -26,6 +26,11 @@ impl CompletionWrite {
         CompletionWrite { line, words }
     }
 
+    /// The line's address in the host's memory.
+    pub fn line(&self) -> u64 {
+        self.line as u64
+    }
+
     /// Makes the completion visible. For implementations of `DmaMemory::publish`.
     pub fn store(self) {
         // SAFETY: the contract of `new`.

@@ -65,7 +65,9 @@ pub use completion_write::CompletionWrite;
 pub use export::{ExportRecord, Import, ImportState, ImportedRange, NotReached};
 pub use fault::Fault;
 pub use gtlb::{ConfigError, EntryError, GtlbConfig};
-pub use memory::{BusError, DmaId, DmaMemory, DmaOp, Export, Exposed, Submitted, WaitHook, Window};
+pub use memory::{
+    BusError, DmaId, DmaMemory, DmaOp, EntryPlace, Export, Exposed, Submitted, WaitHook, Window,
+};
 pub use mmu::{DeregisterError, Mmu, MmuConfig, Pin, RegisterError, UnmapError};
 pub use page_table::{PageTable, LARGE_PAGE_BYTES, PAGE_BYTES};
 pub use pd::PdError;

@@ -3,9 +3,10 @@
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 use std::sync::Weak;
 
-use ringbell_nic_abi::GpuVa;
+use ringbell_nic_abi::{GpuVa, WorkQueueEntry};
 
 use crate::bus::BusSpan;
 use crate::completion_write::CompletionWrite;
@@ -169,6 +170,15 @@ impl Window {
     }
 }
 
+/// Where an entry of a queue lies, as addresses of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryPlace {
+    /// Its first word.
+    pub entry: u64,
+    /// The first word of its completion line.
+    pub line: u64,
+}
+
 /// A part of the memory that a NIC of the same host and user may map: a memfd and its place on the bus.
 #[derive(Debug)]
 pub struct Export<'a> {
@@ -223,6 +233,18 @@ pub trait DmaMemory: Send + Sync {
     /// flight is completed when nothing writes its buffer any more.
     fn publish(&self, completion: CompletionWrite);
 
+    /// An aligned 64-bit word that the CPU reaches although there is no window, for one access of it, which may be a store:
+    /// kernels and NICs access it atomically, and it stays mapped as long as the memory.
+    fn word(&self, span: BusSpan, store: bool) -> Option<NonNull<AtomicU64>> {
+        let _ = (span, store);
+        None
+    }
+
+    /// The NIC begins to execute an entry. Told to memories without a window alone.
+    fn begins(&self, entry: &WorkQueueEntry, place: EntryPlace) {
+        let _ = (entry, place);
+    }
+
     /// The whole memory mapped for the CPU, when it is; then every operation is `Done` at once.
     fn window(&self) -> Option<Window> {
         None
@@ -266,9 +288,10 @@ pub trait DmaMemory: Send + Sync {
         None
     }
 
-    /// Kernels may have queues of this NIC: who runs them calls it while they wait. A real GPU's kernels run by themselves.
-    fn on_wait(&self, nic: Weak<dyn WaitHook>) {
-        let _ = nic;
+    /// Kernels may have queues of this NIC, whose address is `name`: who runs them calls it while they wait. A real GPU's
+    /// kernels run by themselves.
+    fn on_wait(&self, nic: Weak<dyn WaitHook>, name: &str) {
+        let _ = (nic, name);
     }
 
     /// What NICs of the same host and user may map, for the `local` transport.

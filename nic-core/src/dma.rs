@@ -258,23 +258,27 @@ impl Dma<'_> {
     /// A word that a kernel shares with the NIC, with Acquire; `None` in memory that the CPU does not
     /// reach, or when it is not aligned.
     pub(crate) fn load_word(&mut self, word: &Buffer) -> Result<Option<u64>, Fault> {
-        Ok(self.word(word)?.map(|w| w.load(Ordering::Acquire)))
+        Ok(self.word(word, false)?.map(|w| w.load(Ordering::Acquire)))
     }
 
     /// Stores such a word with Release, after everything that was written before.
     pub(crate) fn store_word(&mut self, word: &Buffer, value: u64) -> Result<(), Fault> {
-        if let Some(w) = self.word(word)? {
+        if let Some(w) = self.word(word, true)? {
             w.store(value, Ordering::Release);
         }
         Ok(())
     }
 
-    fn word(&mut self, word: &Buffer) -> Result<Option<&AtomicU64>, Fault> {
+    /// For one access, which may be a store.
+    fn word(&mut self, word: &Buffer, store: bool) -> Result<Option<&AtomicU64>, Fault> {
         let span = self.span(word, 0)?.prefix(8);
-        let p = self.direct(span).map(<*mut u8>::cast::<u64>);
+        let p = self.direct(span).map(<*mut u8>::cast::<u64>).or_else(|| {
+            let word = self.state.memory.word(span, store)?;
+            Some(word.as_ptr().cast())
+        });
         let p = p.filter(|p| p.is_aligned() && span.len == 8);
-        // SAFETY: the span is mapped for 8 bytes (checked by `direct`) and aligned; kernels and NICs
-        // access it only atomically, and it stays mapped while the borrow of the DMA lives.
+        // SAFETY: the span is mapped for 8 bytes (checked by `direct`, or the memory's answer) and aligned; kernels and
+        // NICs access it only atomically, and it stays mapped while the borrow of the DMA lives.
         Ok(p.map(|p| unsafe { AtomicU64::from_ptr(p) }))
     }
 

@@ -417,7 +417,7 @@ impl Nic {
         let progress = self.inner.progress.clone();
         if kernels.calls_back() {
             let hook: Weak<dyn ringbell_gtlb::WaitHook> = Arc::downgrade(&progress) as _;
-            memory.on_wait(hook);
+            memory.on_wait(hook, &self.inner.config.ip.to_string());
         }
         Ok(HostQueue::new(id, *config, mem, kernels, progress))
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::Arc;
 
-use ringbell_gtlb::{CompletionWrite, DmaMemory, Exposed};
+use ringbell_gtlb::{CompletionWrite, DmaMemory, EntryPlace, Exposed};
 use ringbell_nic_abi::completion::{COMPLETION_BYTES, C_SCATTERED, SCATTER_MAX};
 use ringbell_nic_abi::descriptor::{DESCRIPTOR_BYTES, LAP};
 use ringbell_nic_abi::{
@@ -404,6 +404,12 @@ impl SendQueue {
             ring.shown = Some(entry);
         }
         Some((self.next, ring.shown?))
+    }
+
+    /// Where the entry of a ticket lies, and its completion line.
+    pub(crate) fn place(&self, ticket: u32) -> EntryPlace {
+        let [entry, line] = self.slots.place(ticket);
+        EntryPlace { entry, line }
     }
 
     /// Owner of this ring's operations, for engines: the queue.

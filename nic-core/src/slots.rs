@@ -156,6 +156,11 @@ impl Slots<'_> {
         &self.cq[at..at + 4]
     }
 
+    /// NIC: where the entry and the completion line of a ticket lie.
+    pub(crate) fn place(&self, ticket: u32) -> [u64; 2] {
+        [&self.entry(ticket)[..], self.line(ticket)].map(|words| words.as_ptr() as u64)
+    }
+
     /// NIC: all eight words of that line.
     pub(crate) fn whole_line(&self, ticket: u32) -> &[AtomicU64] {
         let at = self.slot(ticket) * LINE_WORDS;

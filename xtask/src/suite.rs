@@ -172,6 +172,10 @@ const OUTSIDE: &[(&str, &str)] = &[
         "signals and atomics need memory that the target's CPU reaches, which a real GPU's without a window is not",
     ),
     (
+        "tests/checked.rs",
+        "kernels with planted faults, for the checks of the emulated GPU",
+    ),
+    (
         "tests/growth.rs",
         "ranks that join and end; `communicator` runs operations on every GPU",
     ),

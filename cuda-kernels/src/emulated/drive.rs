@@ -241,7 +241,11 @@ impl PtxLaunch {
     /// Where the threads of its blocks stand, in lines; `None` if it does not say so in time: it computes, or has not
     /// begun.
     pub(super) fn explain(&self) -> Option<String> {
-        self.hang.ask()
+        let stands = self.hang.ask()?;
+        Some(match self.memory.owner() {
+            Some(owner) => format!("{stands}\n  ({owner})"),
+            None => stands,
+        })
     }
 
     fn stands<'a>(&self, blocks: impl Iterator<Item = &'a Block>) -> Vec<Stand> {
@@ -254,7 +258,17 @@ impl PtxLaunch {
     pub(super) fn findings(&self) -> Option<String> {
         self.ended();
         let found = self.watch.as_ref()?.findings();
-        (!found.is_empty()).then(|| found.join("\n"))
+        let found = found.iter().map(|f| self.owned(f));
+        let found = found.collect::<Vec<String>>().join("\n");
+        (!found.is_empty()).then_some(found)
+    }
+
+    /// A sentence, with whose kernel it is about.
+    fn owned(&self, sentence: &str) -> String {
+        match self.memory.owner() {
+            Some(owner) => format!("{owner}: {sentence}"),
+            None => sentence.to_owned(),
+        }
     }
 
     fn ended(&self) {
@@ -329,6 +343,7 @@ impl PtxLaunch {
             self.module.program().describe(fault.site),
             fault.kind
         );
+        reason = self.owned(&reason);
         for wait in &fault.waits {
             let place = self.module.program().describe(wait.site);
             reason += &format!("\n  {}", wait.describe(&place));

@@ -9,13 +9,15 @@ use std::sync::{Arc, RwLock, Weak};
 
 use ringbell_gtlb::page_table::{LARGE_PAGE_BYTES, PAGE_BYTES};
 use ringbell_gtlb::{
-    BusError, BusSpan, CompletionWrite, DmaId, DmaMemory, DmaOp, Export, Exposed, Submitted,
-    WaitHook, Window,
+    BusError, BusSpan, CompletionWrite, DmaId, DmaMemory, DmaOp, EntryPlace, Export, Exposed,
+    Submitted, WaitHook, Window,
 };
+use ringbell_nic_abi::WorkQueueEntry;
 use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
 use rustix::mm::{madvise, mmap, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
 use super::layout::{groups_in, PageLayout};
+use super::operations;
 use crate::locks::read;
 use crate::locks::write;
 
@@ -36,7 +38,7 @@ pub struct EmulatedMemory {
     exposed: Arc<ExposedRanges>,
     pub(super) watched: super::watched::Watched,
     /// NICs whose queues kernels may have.
-    nics: RwLock<Vec<Weak<dyn WaitHook>>>,
+    nics: RwLock<Vec<(Weak<dyn WaitHook>, String)>>,
 }
 
 impl std::fmt::Debug for EmulatedMemory {
@@ -152,7 +154,15 @@ fn reserve(bytes: usize) -> rustix::io::Result<*mut u8> {
 impl EmulatedMemory {
     /// The NICs that a thread steps which waits for them.
     pub(super) fn nics(&self) -> Vec<Arc<dyn WaitHook>> {
-        read(&self.nics).iter().filter_map(Weak::upgrade).collect()
+        let nics = read(&self.nics);
+        nics.iter().filter_map(|(nic, _)| nic.upgrade()).collect()
+    }
+
+    /// Whose kernels those of this memory are, in words.
+    pub(super) fn owner(&self) -> Option<String> {
+        let nics = read(&self.nics);
+        let names: Vec<String> = nics.iter().map(|(_, name)| name.clone()).collect();
+        operations::owner(&names)
     }
 
     /// Creates and maps `bytes` (a multiple of 2 MiB).
@@ -323,22 +333,27 @@ impl EmulatedMemory {
         }
     }
 
-    fn is_traced(&self) -> bool {
-        self.watched.checker().is_some_and(|c| c.checks().traced())
+    /// The checker, if it traces accesses.
+    fn traced(&self) -> Option<&ringbell_gpu::Checker> {
+        self.watched.checker().filter(|c| c.checks().traced())
+    }
+
+    /// Where kernels see a byte that lies at `at` on the bus as this process maps it.
+    fn address_of(&self, at: *const u8) -> u64 {
+        let offset = at as u64 - self.bus as u64;
+        let page = self.layout.va_page((offset / PAGE_BYTES) as usize);
+        self.base_va() + page as u64 * PAGE_BYTES + offset % PAGE_BYTES
     }
 
     /// Tells the checker of an access of the NIC, at an address of the bus as this process maps it.
     fn nic(&self, at: *const u8, bytes: usize, store: bool) {
-        if let Some(checker) = self.watched.checker() {
-            let mut offset = at as u64 - self.bus as u64;
-            let end = offset + bytes as u64;
-            while offset < end {
-                let next = (offset / PAGE_BYTES + 1) * PAGE_BYTES;
-                let page = self.layout.va_page((offset / PAGE_BYTES) as usize);
-                let at = self.base_va() + page as u64 * PAGE_BYTES + offset % PAGE_BYTES;
-                checker.nic(at, next.min(end) - offset, store);
-                offset = next;
-            }
+        let Some(checker) = self.traced() else { return };
+        let mut done = 0;
+        while done < bytes {
+            let address = self.address_of(at.wrapping_add(done));
+            let n = (bytes - done).min((PAGE_BYTES - address % PAGE_BYTES) as usize);
+            checker.nic(address, n as u64, store);
+            done += n;
         }
     }
 
@@ -398,13 +413,32 @@ impl DmaMemory for EmulatedMemory {
     }
 
     fn publish(&self, completion: CompletionWrite) {
+        if let Some(checker) = self.traced() {
+            checker.ends(completion.line());
+        }
         // Every write is a plain store of this thread before the Release store of word 0.
         completion.store();
     }
 
+    fn word(&self, span: BusSpan, store: bool) -> Option<NonNull<AtomicU64>> {
+        let at = self.bus_at(span, 8).ok()?;
+        if let Some(checker) = self.traced() {
+            checker.nic_word(self.address_of(at), store);
+        }
+        NonNull::new(at.cast())
+    }
+
+    fn begins(&self, entry: &WorkQueueEntry, place: EntryPlace) {
+        let Some(checker) = self.traced() else { return };
+        let rest = |at| self.watched.rest(at);
+        if let Some(operation) = operations::operation(entry, place, rest) {
+            checker.begins(operation);
+        }
+    }
+
     fn window(&self) -> Option<Window> {
         // Each of the NIC's accesses is told to the checker.
-        if self.is_traced() {
+        if self.traced().is_some() {
             return None;
         }
         Some(Window {
@@ -426,15 +460,15 @@ impl DmaMemory for EmulatedMemory {
         Some(ExposedRange::guarded(&self.exposed, base, len))
     }
 
-    fn on_wait(&self, nic: Weak<dyn WaitHook>) {
+    fn on_wait(&self, nic: Weak<dyn WaitHook>, name: &str) {
         let mut nics = write(&self.nics);
-        nics.retain(|n| n.strong_count() > 0 && !n.ptr_eq(&nic));
-        nics.push(nic);
+        nics.retain(|(n, _)| n.strong_count() > 0 && !n.ptr_eq(&nic));
+        nics.push((nic, name.to_owned()));
     }
 
     fn exports(&self) -> Vec<Export<'_>> {
         // So are those of peers, which are the NIC's then.
-        if self.is_traced() {
+        if self.traced().is_some() {
             return Vec::new();
         }
         vec![Export {

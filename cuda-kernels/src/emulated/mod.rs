@@ -21,6 +21,7 @@ mod layout;
 mod loaded;
 mod memory;
 mod module;
+mod operations;
 mod pool;
 mod ptx;
 mod stream;

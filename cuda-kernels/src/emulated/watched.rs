@@ -77,6 +77,11 @@ impl Watched {
         }
     }
 
+    /// Bytes from an address to the end of its allocation.
+    pub(super) fn rest(&self, address: u64) -> u64 {
+        lock(&self.allocations).rest(address)
+    }
+
     pub(super) fn nearest(&self, address: u64) -> Option<String> {
         lock(&self.allocations).nearest(address)
     }

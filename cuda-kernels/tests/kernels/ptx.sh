@@ -21,5 +21,6 @@ make ptx_faults --cuda-gpu-arch=sm_80 --cuda-feature=+ptx70 -ffp-contract=off $l
 make misuse --cuda-gpu-arch=sm_80 --cuda-feature=+ptx70 -ffp-contract=off $lines
 # 128-bit loads with an order are of version 8.3 and sm_70. Line tables would double the file.
 make ptx_queue --cuda-gpu-arch=sm_90 --cuda-feature=+ptx83 -ffp-contract=off
+make nic_misuse --cuda-gpu-arch=sm_90 --cuda-feature=+ptx83 -ffp-contract=off $lines
 small cuda_functions --cuda-gpu-arch=sm_80 --cuda-feature=+ptx70
 small cuda_patterns --cuda-gpu-arch=sm_90 --cuda-feature=+ptx83 -include cuda_runtime.h

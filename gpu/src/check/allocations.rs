@@ -74,6 +74,12 @@ impl Allocations {
         parts
     }
 
+    /// Bytes from an address to the end of its allocation; 0 if it is in none.
+    pub fn rest(&self, address: u64) -> u64 {
+        let below = self.live.range(..=address).next_back();
+        below.map_or(0, |(at, a)| a.bytes.saturating_sub(address - at))
+    }
+
     /// Where an address lies: in freed memory, or how far from the nearest allocation.
     pub fn nearest(&self, address: u64) -> Option<String> {
         let old = self.freed.iter().rev();

@@ -13,8 +13,11 @@ pub(crate) struct Actor(u32);
 /// Bits of an actor for the thread.
 const THREAD_BITS: u32 = 10;
 
+/// Operations of the NIC are threads of this block.
+const NIC_BLOCK: u32 = (1 << (32 - THREAD_BITS)) - 1;
+
 /// Most blocks between two moments at which no kernel runs.
-pub(crate) const MOST_BLOCKS: u32 = 1 << (32 - THREAD_BITS);
+pub(crate) const MOST_BLOCKS: u32 = NIC_BLOCK;
 
 impl Actor {
     /// Block 0 has no threads: its actors are those below.
@@ -37,9 +40,14 @@ impl Actor {
         self.0 >> 5
     }
 
+    /// An operation of the NIC, by its number; those of 1,024 operations differ.
+    pub(crate) fn operation(number: u32) -> Actor {
+        Actor::new(NIC_BLOCK, number % (1 << THREAD_BITS))
+    }
+
     /// A thread of a kernel.
     pub(crate) fn is_thread(self) -> bool {
-        self.block() > 0
+        (1..NIC_BLOCK).contains(&self.block())
     }
 }
 
@@ -61,6 +69,26 @@ impl Known {
         *known = stamp.max(*known);
     }
 
+    /// An operation of the NIC has ended.
+    pub(crate) fn ended(&mut self, number: u32) {
+        self.raise(Group::Thread(Actor::operation(number)), number);
+    }
+
+    /// All operations of the NIC up to this one have.
+    pub(crate) fn all_ended(&mut self, number: u32) {
+        self.raise(Group::Block(NIC_BLOCK), number);
+        self.forget_operations();
+    }
+
+    /// Of the NIC's operations, those that are known one by one and as a part of all.
+    fn forget_operations(&mut self) {
+        let all = self.0.get(&Group::Block(NIC_BLOCK)).copied();
+        let one = |g: &Group| matches!(g, Group::Thread(a) if a.block() == NIC_BLOCK);
+        if let Some(all) = all.filter(|_| self.0.keys().any(one)) {
+            self.0.retain(|g, stamp| !one(g) || *stamp > all);
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -79,6 +107,9 @@ impl Known {
     fn join(&mut self, other: &Known) {
         for (group, stamp) in &other.0 {
             self.raise(*group, *stamp);
+        }
+        if other.0.contains_key(&Group::Block(NIC_BLOCK)) {
+            self.forget_operations();
         }
     }
 }

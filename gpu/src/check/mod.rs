@@ -4,7 +4,8 @@
 //! - `addressable`: the same as one byte for 8 bytes of memory, which compiled code reads;
 //! - `watch`: a launch under checks, and what was found in it; `sync`: barriers and warp operations;
 //! - `trace`: the past of accesses, fences and barriers: races, and memory that nobody has written. `access` says how one is
-//!   made, `shadow` remembers them, `clock` what happened before what, `written` which bytes were written;
+//!   made, `shadow` remembers them, `clock` what happened before what, `written` which bytes were written,
+//!   `operations` what the NIC executes;
 //! - `layout`: variables in shared and local memory, with gaps between them.
 //!
 //! The surroundings own a [`Checker`] for each memory, and answer it in [`Memory::checker`](crate::Memory::checker).
@@ -16,6 +17,7 @@ mod addressable;
 mod allocations;
 mod clock;
 mod layout;
+mod operations;
 mod shadow;
 mod sync;
 mod trace;
@@ -29,6 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) use access::How;
 pub use allocations::Allocations;
 pub(crate) use layout::{marked, Layout};
+pub use operations::Operation;
 pub(crate) use sync::Place;
 pub(crate) use trace::{BlockTrace, Trace};
 pub use watch::Watch;
@@ -167,7 +170,7 @@ impl Checker {
     /// The host has written bytes of GPU memory, or reads them.
     pub fn host(&self, address: u64, bytes: u64, store: bool) {
         let how = How::new(0, store);
-        self.trace().host(address, bytes, how, trace::BY_HOST);
+        self.trace().host(address, bytes, how);
     }
 
     /// The host stores a word of GPU memory with release, or loads one with acquire.
@@ -177,7 +180,17 @@ impl Checker {
             false => MemoryOrder::Acquire,
         };
         let how = How::new(0, store).ordered(order, Scope::System);
-        self.trace().host(address, bytes, how, trace::BY_HOST);
+        self.trace().host(address, bytes, how);
+    }
+
+    /// The NIC begins an operation.
+    pub fn begins(&self, operation: Operation) {
+        self.trace().begins(operation);
+    }
+
+    /// The NIC is about to write the completion in this line.
+    pub fn ends(&self, line: u64) {
+        self.trace().ends(line);
     }
 
     /// The NIC has written bytes of GPU memory, or reads them. A word orders what it has done before.
@@ -187,7 +200,18 @@ impl Checker {
             (1..=16, false) => How::new(0, false).ordered(MemoryOrder::Relaxed, Scope::System),
             _ => How::new(0, store),
         };
-        self.trace().host(address, bytes, how, trace::BY_NIC);
+        self.trace().nic(address, bytes, how);
+    }
+
+    /// The NIC is about to update a word of GPU memory, or loads it.
+    pub fn nic_word(&self, address: u64, store: bool) {
+        let how = match store {
+            true => How::new(0, true)
+                .ordered(MemoryOrder::AcqRel, Scope::System)
+                .atomic(),
+            false => How::new(0, false).ordered(MemoryOrder::Acquire, Scope::System),
+        };
+        self.trace().nic(address, 8, how);
     }
 
     /// The past of the memory, for the host and the NIC: before the next step of a block.

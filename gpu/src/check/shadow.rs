@@ -66,7 +66,9 @@ pub(super) struct Access<'a> {
 
 impl Access<'_> {
     fn races(&self, with: Mark) -> bool {
-        !with.is_none()
+        // What the host and the NIC do among themselves is not looked at.
+        (self.mark.actor.is_thread() || with.actor.is_thread())
+            && !with.is_none()
             && !self.plainly_knows(with)
             && !self.clock.knows(self.mark.actor, with.actor, with.stamp)
             && !(self.excused)(with)
@@ -81,6 +83,11 @@ impl Access<'_> {
 }
 
 impl Cell {
+    /// The kernel's thread that has written the whole word last.
+    pub(super) fn writer(&self) -> Option<Mark> {
+        Some(self.write).filter(|m| m.actor.is_thread())
+    }
+
     /// What an access of the whole word races with.
     #[inline]
     fn touch(&mut self, access: &Access<'_>) -> Option<Mark> {

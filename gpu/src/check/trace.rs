@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::access::How;
 use super::clock::{join, meet, Actor, Clock, Known, MOST_BLOCKS};
+use super::operations::{Operation, Operations};
 use super::shadow::{Access, Cell, Mark, Pages, Parts, WORD};
 use super::watch::{thread, Watch};
 use super::written::Written;
@@ -58,7 +59,11 @@ pub(crate) struct Trace {
     /// What the host lets others see, and whether it has done something since.
     host_known: Arc<Known>,
     host_acted: bool,
+    operations: Operations,
 }
+
+/// Bytes of a completion line.
+const LINE: u64 = 64;
 
 /// Whose an access is that no kernel makes: in place of a site.
 pub(super) const BY_HOST: u32 = 0;
@@ -106,6 +111,7 @@ impl Trace {
             },
             host_known: Arc::default(),
             host_acted: false,
+            operations: Operations::default(),
         }
     }
 
@@ -127,7 +133,7 @@ impl Trace {
         }
         self.running += 1;
         self.time += 1;
-        let known = self.host.release(Actor::HOST);
+        let known = self.host_releases();
         self.runs.push(Run {
             watch: watch.clone(),
             began: self.time,
@@ -268,7 +274,7 @@ impl Trace {
             }
         }
         if memory == Memory::Exposed && how.is_strong() {
-            self.through_the_host(own, clock, how);
+            self.through_the_host(own, clock, at, how);
         }
         if let Some(with) = raced {
             self.raced(mark, with, (memory, at));
@@ -276,16 +282,19 @@ impl Trace {
     }
 
     /// The host and the NIC access memory of the host unseen. What a thread releases to it they know, and who acquires
-    /// something of it knows what they have done.
-    fn through_the_host(&mut self, own: Actor, clock: &mut Clock, how: How) {
+    /// something of it knows what they have done: of a completion, its operation.
+    fn through_the_host(&mut self, own: Actor, clock: &mut Clock, at: u64, how: How) {
         if !how.is_store() || how.is_atomic() {
-            if std::mem::take(&mut self.host_acted) {
-                self.host_known = self.host.release(Actor::HOST);
+            if self.operations.completion(at, LINE).is_none() && self.host_acted {
+                self.host_acted = false;
+                self.host_known = self.host_releases();
             }
+            let known = self.operations.completion(at, LINE);
+            let known = known.unwrap_or(&self.host_known);
             if how.acquires() {
-                clock.acquire(&self.host_known);
+                clock.acquire(known);
             }
-            join(&mut clock.read[1], &self.host_known);
+            join(&mut clock.read[1], known);
         }
         if how.is_store() && how.scope() == Scope::System {
             if how.releases() {
@@ -297,26 +306,105 @@ impl Trace {
         }
     }
 
-    /// Bytes of GPU memory that the host or the NIC reads or writes at once, or a word.
-    pub(super) fn host(&mut self, at: u64, bytes: u64, how: How, by: u32) {
+    /// What the host and the NIC let others see: operations that have ended are part of it.
+    fn host_releases(&mut self) -> Arc<Known> {
+        let mut known = self.host.release(Actor::HOST);
+        join(&mut known, self.operations.ended());
+        known
+    }
+
+    /// The NIC begins an operation.
+    pub(super) fn begins(&mut self, operation: Operation) {
+        if !self.checks.races {
+            return;
+        }
+        let by = self.pages.cell(operation.entry).writer();
+        let left = self.left.get(&(operation.entry / WORD));
+        let known = match left.filter(|_| by.is_some()) {
+            Some(left) => left.known[1].clone(),
+            None => self.host.peek(Actor::HOST),
+        };
+        self.operations.begins(operation, by, known);
+    }
+
+    /// The NIC is about to write the completion in this line.
+    pub(super) fn ends(&mut self, line: u64) {
+        let host = &self.host;
+        self.operations.ends(line, || host.peek(Actor::HOST));
+        self.host_acted = true;
+    }
+
+    /// Whether an access that no kernel makes is of interest for races. Without a kernel that runs, everything is ordered.
+    fn looks_at(&mut self, at: u64, bytes: u64, how: How) -> bool {
         if self.checks.initialised && how.is_store() {
             self.written.set(at - self.base, bytes, true);
         }
-        // Without a kernel that runs, everything is ordered.
-        if !self.checks.races || self.running == 0 {
+        self.host_acted = true;
+        self.checks.races && self.running > 0
+    }
+
+    /// Bytes of GPU memory that the host reads or writes at once, or a word.
+    pub(super) fn host(&mut self, at: u64, bytes: u64, how: How) {
+        if self.looks_at(at, bytes, how) {
+            self.by_host(at, bytes, how, BY_HOST);
+        }
+    }
+
+    fn by_host(&mut self, at: u64, bytes: u64, how: How, by: u32) {
+        let mut clock = std::mem::take(&mut self.host);
+        self.range(Actor::HOST, &mut clock, (at, bytes), how, by);
+        settle(&mut clock, Actor::HOST, how);
+        self.host = clock;
+    }
+
+    /// The same by the NIC: for one of its operations, or for a peer.
+    pub(super) fn nic(&mut self, at: u64, bytes: u64, how: How) {
+        if !self.looks_at(at, bytes, how) {
             return;
         }
-        self.host_acted = true;
-        let mut clock = std::mem::take(&mut self.host);
+        let Some(posted) = self.operations.at(at, how.is_store()) else {
+            if how.releases() {
+                // Words tell kernels of what operations do that are under way.
+                let fed = self.operations.fed();
+                fed.for_each(|n| Arc::make_mut(&mut self.host.others).ended(n));
+            }
+            return self.by_host(at, bytes, how, BY_NIC);
+        };
+        let mut clock = Clock {
+            now: posted.stamp(),
+            others: posted.known.clone(),
+            ..Clock::default()
+        };
+        if posted.operation.fed {
+            clock.acquire(&self.host.others);
+        }
+        let (own, site) = (posted.actor(), posted.site());
+        // Data of an operation are no words that others wait for.
+        self.range(
+            own,
+            &mut clock,
+            (at, bytes),
+            How::new(0, how.is_store()),
+            site,
+        );
+    }
+
+    /// An access of any length by others than kernels.
+    fn range(
+        &mut self,
+        own: Actor,
+        clock: &mut Clock,
+        (at, bytes): (u64, u64),
+        how: How,
+        site: u32,
+    ) {
         let mut first = at;
         while first < at + bytes {
             let n = (WORD - first % WORD).min(at + bytes - first);
             let one = how.of_bytes(n as u32);
-            self.global(Actor::HOST, &mut clock, (Memory::Global, first), one, by);
+            self.global(own, clock, (Memory::Global, first), one, site);
             first += n;
         }
-        settle(&mut clock, Actor::HOST, how);
-        self.host = clock;
     }
 
     fn unwritten(&self, own: Actor, site: u32, at: (Memory, u64), how: How, missing: u32) {
@@ -353,17 +441,8 @@ impl Trace {
         let other_site = other.map(|(run, _)| run.watch.site(second.site));
         run.watch.found(RACE, (site, other_site), || {
             let by = match other {
-                None if second.site == BY_NIC => "the NIC".to_owned(),
-                None => "the host".to_owned(),
-                Some((other, index)) => {
-                    let kernel = match Arc::ptr_eq(&run.watch, &other.watch) {
-                        true => String::new(),
-                        false => format!("kernel `{}`, ", other.watch.kernel()),
-                    };
-                    let place = other.watch.describe(other.watch.site(second.site));
-                    let number = other.watch.thread(second.actor.thread());
-                    format!("{kernel}{}, {place}", thread(index, number))
-                }
+                None => self.outside(second.site, &run.watch),
+                Some(_) => self.by(second, &run.watch),
             };
             format!(
                 "{}, {}: {} of {} bytes at {} races with {} by {by}",
@@ -375,6 +454,35 @@ impl Trace {
                 second.how().describe(),
             )
         });
+    }
+
+    /// Who has made an access that no kernel has, in words.
+    fn outside(&self, site: u32, told: &Arc<Watch>) -> String {
+        if site == BY_HOST {
+            return "the host".to_owned();
+        }
+        let Some(posted) = self.operations.named(site) else {
+            return "the NIC for a peer or the host".to_owned();
+        };
+        let poster = match posted.by {
+            Some(mark) => self.by(mark, told),
+            None => "the host".to_owned(),
+        };
+        format!("the NIC for {}, posted by {poster}", posted.describe())
+    }
+
+    /// Thread and place of an access, and the kernel if it is not the launch that is told of.
+    fn by(&self, mark: Mark, told: &Arc<Watch>) -> String {
+        let Some((run, index)) = self.run_of(mark.actor) else {
+            return "a kernel".to_owned();
+        };
+        let kernel = match Arc::ptr_eq(&run.watch, told) {
+            true => String::new(),
+            false => format!("kernel `{}`, ", run.watch.kernel()),
+        };
+        let place = run.watch.describe(run.watch.site(mark.site));
+        let number = run.watch.thread(mark.actor.thread());
+        format!("{kernel}{}, {place}", thread(index, number))
     }
 
     fn run_of(&self, actor: Actor) -> Option<(&Run, [u32; 3])> {

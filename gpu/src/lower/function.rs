@@ -182,11 +182,12 @@ impl<'a> Emit<'a, '_> {
         }
         let local_top = self.local_top;
         let places = self.lay_out(index, places)?;
+        let traced = self.facts.checks.traced();
         let yields = |i: usize, op: &Op, at: &[usize]| match op {
             op @ (Op::Branch { .. } | Op::BranchTable { .. }) => {
                 let mut first = usize::MAX;
                 op.targets(&mut |Label(l)| first = first.min(at[l as usize]));
-                first <= i && observes(function, first, i)
+                first <= i && observes(function, first, i, traced)
             }
             op => op.waits() || matches!(op, Op::Call { .. } | Op::CallAddress { .. }),
         };
@@ -739,12 +740,15 @@ fn branches(f: &module::Function) -> Vec<u32> {
     n
 }
 
-/// Whether the loop looks at memory that other threads write, itself or in a function that it calls.
-fn observes(f: &module::Function, from: usize, to: usize) -> bool {
+/// Whether the loop looks at memory that other threads write, itself or in a function that it calls. The NIC waits for a
+/// step of `traced` code, so that a loop over a plain load, which is wrong, must not keep it up.
+fn observes(f: &module::Function, from: usize, to: usize, traced: bool) -> bool {
     f.body[from..=to].iter().any(|s| match s {
-        Statement::Instruction(i) => {
-            i.op.observes() || matches!(i.op, Op::Call { .. } | Op::CallAddress { .. })
-        }
+        Statement::Instruction(i) => match i.op {
+            Op::Call { .. } | Op::CallAddress { .. } => true,
+            Op::Load { .. } if traced => true,
+            _ => i.op.observes(),
+        },
         Statement::Label(_) => false,
     })
 }

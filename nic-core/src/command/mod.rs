@@ -504,6 +504,10 @@ impl Core {
                 let Some((ticket, entry)) = self.queues[q].peek() else {
                     break;
                 };
+                if !self.memory.dma.is_mapped() {
+                    let place = self.queues[q].place(ticket);
+                    self.memory.dma.memory.begins(&entry, place);
+                }
                 let done = match entry.kind() {
                     EntryKind::InlineSend => self.send_now(q, &entry, true),
                     EntryKind::Send => self.send_now(q, &entry, false),

@@ -98,7 +98,7 @@ impl RemoteMemory for Dma<'_> {
         if !word.va.0.is_multiple_of(8) {
             return Err((Status::InvalidArgument, word.va.0));
         }
-        let found = self.word(word).map_err(Fault::status)?;
+        let found = self.word(word, true).map_err(Fault::status)?;
         let w = found.ok_or((Status::Unsupported, word.va.0))?;
         // Release: after the bytes that a signal announces; pairs with the Acquire load of a kernel's wait. Acquire:
         // what follows in the same session comes after what the value has shown.
