@@ -33,8 +33,10 @@ pub unsafe extern "C" fn cuFuncGetAttribute(
             3 => needs.local_bytes as c_int,
             // NUM_REGS: registers have no bound; as many as let a multiprocessor be full.
             4 => 32,
-            5 | 6 => device::capability(), // PTX_VERSION, BINARY_VERSION
-            7 => 0,                        // CACHE_MODE_CA
+            // PTX_VERSION: that of the text, by which libraries know which of their kernels it is. BINARY_VERSION.
+            5 => f.target(),
+            6 => device::capability(),
+            7 => 0, // CACHE_MODE_CA
             8 => f.most_dynamic.load(Ordering::Relaxed) as c_int,
             9 => -1, // PREFERRED_SHARED_MEMORY_CARVEOUT: the default
             _ => return Err(INVALID_VALUE),

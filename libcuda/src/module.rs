@@ -114,6 +114,14 @@ impl Function {
         }
     }
 
+    /// The architecture of its PTX: 80 for `sm_80`.
+    pub(crate) fn target(&self) -> c_int {
+        match &self.body {
+            Body::Ptx(kernel) => kernel.target() as c_int,
+            Body::Named => device::capability(),
+        }
+    }
+
     /// Before a launch: its code and its stack are there, or come now.
     pub(crate) fn prepare(&self) -> std::result::Result<(), Result> {
         self.load("the first launch of a kernel")?;

@@ -6,7 +6,11 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Mutex;
 
 use crate::driver::{self, Code, Handle};
-use crate::error::{call, check, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE};
+use crate::error::{
+    call, check, keep, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, NO_DEVICE,
+    PEER_ACCESS_UNSUPPORTED, SYMBOL_NOT_FOUND,
+};
+use crate::version::version;
 use crate::{lock, put};
 
 thread_local! {
@@ -47,14 +51,14 @@ pub(crate) fn ready() -> Result<(), Code> {
     Ok(())
 }
 
-fn count() -> Result<c_int, Code> {
+pub(crate) fn count() -> Result<c_int, Code> {
     check(driver::init(0))?;
     let mut n = 0;
     check(driver::device_count(&mut n))?;
     Ok(n)
 }
 
-fn attribute(attribute: c_int, device: c_int) -> Result<c_int, Code> {
+pub(crate) fn attribute(attribute: c_int, device: c_int) -> Result<c_int, Code> {
     let mut value = 0;
     check(driver::device_attribute(&mut value, attribute, device))?;
     Ok(value)
@@ -112,10 +116,9 @@ pub extern "C" fn cudaDriverGetVersion(to: *mut c_int) -> Code {
     call(|| check(driver::driver_version(to)))
 }
 
-/// 13.0: the newest names that it has are of this version.
 #[no_mangle]
 pub extern "C" fn cudaRuntimeGetVersion(to: *mut c_int) -> Code {
-    call(|| put(to, 13_000))
+    call(|| put(to, version().number()))
 }
 
 #[no_mangle]
@@ -163,144 +166,94 @@ pub extern "C" fn cudaDeviceSetLimit(limit: c_uint, value: usize) -> Code {
     })
 }
 
-/// cudaDeviceProp of CUDA 12, as far as the driver's attributes say it; the rest is 0.
-#[repr(C)]
-#[derive(Debug)]
-pub struct Properties {
-    name: [c_char; 256],
-    uuid: [u8; 16],
-    luid: [u8; 8],
-    luid_mask: c_uint,
-    total_global: usize,
-    shared_per_block: usize,
-    regs_per_block: c_int,
-    warp_size: c_int,
-    mem_pitch: usize,
-    max_threads_per_block: c_int,
-    max_threads_dim: [c_int; 3],
-    max_grid_size: [c_int; 3],
-    clock_rate: c_int,
-    total_const: usize,
-    major: c_int,
-    minor: c_int,
-    texture_alignment: usize,
-    texture_pitch_alignment: usize,
-    device_overlap: c_int,
-    multiprocessors: c_int,
-    kernel_timeout: c_int,
-    integrated: c_int,
-    can_map_host: c_int,
-    compute_mode: c_int,
-    /// Extents of textures and surfaces, of which there are none.
-    textures: [c_int; 40],
-    surface_alignment: usize,
-    concurrent_kernels: c_int,
-    ecc: c_int,
-    pci_bus: c_int,
-    pci_device: c_int,
-    pci_domain: c_int,
-    tcc: c_int,
-    async_engines: c_int,
-    unified_addressing: c_int,
-    memory_clock: c_int,
-    memory_bus_width: c_int,
-    l2_bytes: c_int,
-    persisting_l2_bytes: c_int,
-    threads_per_multiprocessor: c_int,
-    stream_priorities: c_int,
-    global_l1: c_int,
-    local_l1: c_int,
-    shared_per_multiprocessor: usize,
-    regs_per_multiprocessor: c_int,
-    managed_memory: c_int,
-    multi_gpu_board: c_int,
-    multi_gpu_board_group: c_int,
-    host_native_atomics: c_int,
-    single_to_double: c_int,
-    pageable_access: c_int,
-    concurrent_managed: c_int,
-    compute_preemption: c_int,
-    host_pointer_of_registered: c_int,
-    cooperative_launch: c_int,
-    cooperative_multi_device: c_int,
-    shared_per_block_optin: usize,
-    pageable_page_tables: c_int,
-    direct_managed: c_int,
-    blocks_per_multiprocessor: c_int,
-    access_policy_window: c_int,
-    reserved_shared: usize,
-    /// What came with CUDA 11 and later, and room for more.
-    rest: [c_int; 76],
-}
-
-/// Which attribute of the driver a field is, by CUdevice_attribute.
-fn fill(p: &mut Properties, device: c_int) -> Result<(), Code> {
-    let get = |id| attribute(id, device);
-    let bytes = |id| Ok::<usize, Code>(attribute(id, device)?.max(0) as usize);
-    check(driver::device_name(p.name.as_mut_ptr(), 256, device))?;
-    check(driver::device_memory(&mut p.total_global, device))?;
-    p.max_threads_per_block = get(1)?;
-    p.max_threads_dim = [get(2)?, get(3)?, get(4)?];
-    p.max_grid_size = [get(5)?, get(6)?, get(7)?];
-    p.shared_per_block = bytes(8)?;
-    p.total_const = bytes(9)?;
-    p.warp_size = get(10)?;
-    p.mem_pitch = bytes(11)?;
-    p.regs_per_block = get(12)?;
-    p.clock_rate = get(13)?;
-    p.texture_alignment = bytes(14)?;
-    p.device_overlap = get(15)?;
-    p.multiprocessors = get(16)?;
-    p.kernel_timeout = get(17)?;
-    p.integrated = get(18)?;
-    p.can_map_host = get(19)?;
-    p.compute_mode = get(20)?;
-    p.concurrent_kernels = get(31)?;
-    p.ecc = get(32)?;
-    p.pci_bus = get(33)?;
-    p.pci_device = get(34)?;
-    p.memory_clock = get(36)?;
-    p.memory_bus_width = get(37)?;
-    p.l2_bytes = get(38)?;
-    p.threads_per_multiprocessor = get(39)?;
-    p.async_engines = get(40)?;
-    p.unified_addressing = get(41)?;
-    p.pci_domain = get(50)?;
-    (p.major, p.minor) = (get(75)?, get(76)?);
-    p.stream_priorities = get(78)?;
-    p.shared_per_multiprocessor = bytes(81)?;
-    p.regs_per_multiprocessor = get(82)?;
-    p.managed_memory = get(83)?;
-    p.host_native_atomics = get(86)?;
-    p.pageable_access = get(88)?;
-    p.concurrent_managed = get(89)?;
-    p.host_pointer_of_registered = get(91)?;
-    p.cooperative_launch = get(95)?;
-    p.shared_per_block_optin = bytes(97)?;
-    p.blocks_per_multiprocessor = get(106)?;
-    p.reserved_shared = bytes(111)?;
-    Ok(())
-}
-
-/// Under this name since CUDA 12. Before and after that the structure is another one, so that there is no function of
-/// the plain name.
 #[no_mangle]
-pub extern "C" fn cudaGetDeviceProperties_v2(to: *mut c_void, device: c_int) -> Code {
+pub extern "C" fn cudaDeviceGetPCIBusId(id: *mut c_char, bytes: c_int, device: c_int) -> Code {
     call(|| {
-        if !(0..count()?).contains(&device) {
-            return Err(INVALID_DEVICE);
-        }
-        if to.is_null() {
-            return Err(INVALID_VALUE);
-        }
-        // SAFETY: integers and arrays of them, for which zeros are values.
-        let mut p: Properties = unsafe { std::mem::zeroed() };
-        fill(&mut p, device)?;
-        // SAFETY: the caller's structure, of this size since CUDA 12.
-        unsafe { to.cast::<Properties>().write(p) };
-        Ok(())
+        count()?;
+        check(driver::device_bus(id, bytes, device))
     })
 }
 
-// cudaDeviceProp of CUDA 12 has so many bytes.
-const _: () = assert!(size_of::<Properties>() == 1032);
+/// There is no second GPU to reach.
+#[no_mangle]
+pub extern "C" fn cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> Code {
+    call(|| {
+        let n = count()?;
+        match (flags, (0..n).contains(&peer) && peer != current()) {
+            (0, true) => Err(PEER_ACCESS_UNSUPPORTED),
+            (0, false) => Err(INVALID_DEVICE),
+            _ => Err(INVALID_VALUE),
+        }
+    })
+}
+
+/// Whether caches or shared memory get more room changes nothing here.
+#[no_mangle]
+pub extern "C" fn cudaDeviceSetCacheConfig(_config: c_uint) -> Code {
+    0
+}
+
+/// There is no profiler that could be told.
+#[no_mangle]
+pub extern "C" fn cudaProfilerStart() -> Code {
+    0
+}
+
+#[no_mangle]
+pub extern "C" fn cudaProfilerStop() -> Code {
+    0
+}
+
+/// A function of the driver: 0 if it has it, 1 if not.
+#[no_mangle]
+pub extern "C" fn cudaGetDriverEntryPointByVersion(
+    name: *const c_char,
+    to: *mut *mut c_void,
+    wanted: c_uint,
+    flags: u64,
+    status: *mut c_int,
+) -> Code {
+    call(|| {
+        if name.is_null() || to.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        let mut found = 0;
+        let wanted = wanted as c_int;
+        let code = driver::entry_point(name, to, wanted, flags, &mut found);
+        if !status.is_null() {
+            put(status, found)?;
+        }
+        // A function that is not there is told by the status alone.
+        match code {
+            SYMBOL_NOT_FOUND => Ok(()),
+            code => check(code),
+        }
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn cudaGetDriverEntryPoint(
+    name: *const c_char,
+    to: *mut *mut c_void,
+    flags: u64,
+    status: *mut c_int,
+) -> Code {
+    let wanted = version().number() as c_uint;
+    cudaGetDriverEntryPointByVersion(name, to, wanted, flags, status)
+}
+
+/// There are no textures.
+#[no_mangle]
+pub extern "C" fn cudaCreateTextureObject(
+    _texture: *mut u64,
+    _resource: *const c_void,
+    _description: *const c_void,
+    _view: *const c_void,
+) -> Code {
+    keep(NOT_SUPPORTED)
+}
+
+#[no_mangle]
+pub extern "C" fn cudaDestroyTextureObject(_texture: u64) -> Code {
+    keep(NOT_SUPPORTED)
+}

@@ -7,6 +7,11 @@
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::sync::OnceLock;
 
+/// CUipcMemHandle and cudaIpcMemHandle_t.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct IpcHandle([u8; 64]);
+
 /// CUresult; cudaError_t has the same numbers.
 pub(crate) type Code = c_int;
 
@@ -72,6 +77,10 @@ functions! {
     device_count = c"cuDeviceGetCount" (count: *mut c_int);
     device_get = c"cuDeviceGet" (device: *mut c_int, ordinal: c_int);
     device_name = c"cuDeviceGetName" (name: *mut c_char, len: c_int, device: c_int);
+    device_uuid = c"cuDeviceGetUuid_v2" (uuid: *mut [u8; 16], device: c_int);
+    device_bus = c"cuDeviceGetPCIBusId" (id: *mut c_char, bytes: c_int, device: c_int);
+    entry_point = c"cuGetProcAddress_v2" (
+        name: *const c_char, to: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int);
     device_memory = c"cuDeviceTotalMem_v2" (bytes: *mut usize, device: c_int);
     device_attribute = c"cuDeviceGetAttribute" (value: *mut c_int, attribute: c_int, device: c_int);
     device_can_access_peer = c"cuDeviceCanAccessPeer" (can: *mut c_int, device: c_int, peer: c_int);
@@ -103,6 +112,20 @@ functions! {
     alloc_managed = c"cuMemAllocManaged" (va: *mut u64, bytes: usize, flags: c_uint);
     alloc_pitch = c"cuMemAllocPitch_v2" (va: *mut u64, pitch: *mut usize, width: usize, height: usize, element: c_uint);
     alloc_async = c"cuMemAllocAsync" (va: *mut u64, bytes: usize, stream: Handle);
+    alloc_from_pool = c"cuMemAllocFromPoolAsync" (va: *mut u64, bytes: usize, pool: Handle, stream: Handle);
+    default_pool = c"cuDeviceGetDefaultMemPool" (pool: *mut Handle, device: c_int);
+    device_pool = c"cuDeviceGetMemPool" (pool: *mut Handle, device: c_int);
+    set_device_pool = c"cuDeviceSetMemPool" (device: c_int, pool: Handle);
+    pool_create = c"cuMemPoolCreate" (pool: *mut Handle, properties: *const c_void);
+    pool_destroy = c"cuMemPoolDestroy" (pool: Handle);
+    pool_trim = c"cuMemPoolTrimTo" (pool: Handle, keep: usize);
+    pool_attribute = c"cuMemPoolGetAttribute" (pool: Handle, attribute: c_uint, value: *mut c_void);
+    set_pool_attribute = c"cuMemPoolSetAttribute" (pool: Handle, attribute: c_uint, value: *mut c_void);
+    pool_access = c"cuMemPoolGetAccess" (flags: *mut c_int, pool: Handle, location: *const c_void);
+    set_pool_access = c"cuMemPoolSetAccess" (pool: Handle, access: *const c_void, count: usize);
+    ipc_get = c"cuIpcGetMemHandle" (handle: *mut IpcHandle, at: u64);
+    ipc_open = c"cuIpcOpenMemHandle_v2" (va: *mut u64, handle: IpcHandle, flags: c_uint);
+    ipc_close = c"cuIpcCloseMemHandle" (va: u64);
     alloc_host = c"cuMemHostAlloc" (at: *mut *mut c_void, bytes: usize, flags: c_uint);
     free = c"cuMemFree_v2" (va: u64);
     free_async = c"cuMemFreeAsync" (va: u64, stream: Handle);
@@ -116,6 +139,8 @@ functions! {
     advise = c"cuMemAdvise" (va: u64, bytes: usize, advice: c_uint, device: c_int);
     copy = c"cuMemcpy" (to: u64, from: u64, bytes: usize);
     copy_async = c"cuMemcpyAsync" (to: u64, from: u64, bytes: usize, stream: Handle);
+    copy_3d = c"cuMemcpy3D_v2" (copy: *const c_void);
+    copy_3d_async = c"cuMemcpy3DAsync_v2" (copy: *const c_void, stream: Handle);
     copy_2d = c"cuMemcpy2D_v2" (copy: *const c_void);
     copy_2d_async = c"cuMemcpy2DAsync_v2" (copy: *const c_void, stream: Handle);
     fill = c"cuMemsetD8_v2" (va: u64, value: u8, n: usize);
@@ -137,6 +162,26 @@ functions! {
     graph_launch = c"cuGraphLaunch" (exec: Handle, stream: Handle);
     graph_destroy = c"cuGraphDestroy" (graph: Handle);
     graph_exec_destroy = c"cuGraphExecDestroy" (exec: Handle);
+    capture_info = c"cuStreamGetCaptureInfo_v2" (
+        stream: Handle, status: *mut c_int, id: *mut u64, graph: *mut Handle, before: *mut *const Handle, count: *mut usize);
+    exchange_capture_mode = c"cuThreadExchangeStreamCaptureMode" (mode: *mut c_uint);
+    graph_create = c"cuGraphCreate" (graph: *mut Handle, flags: c_uint);
+    add_kernel_node = c"cuGraphAddKernelNode_v2" (
+        node: *mut Handle, graph: Handle, before: *const Handle, count: usize, params: *const c_void);
+    set_kernel_node = c"cuGraphKernelNodeSetParams_v2" (node: Handle, params: *const c_void);
+    set_exec_kernel_node = c"cuGraphExecKernelNodeSetParams_v2" (exec: Handle, node: Handle, params: *const c_void);
+    add_copy_node = c"cuGraphAddMemcpyNode" (
+        node: *mut Handle, graph: Handle, before: *const Handle, count: usize, params: *const c_void, context: Handle);
+    add_fill_node = c"cuGraphAddMemsetNode" (
+        node: *mut Handle, graph: Handle, before: *const Handle, count: usize, params: *const c_void, context: Handle);
+    add_host_node = c"cuGraphAddHostNode" (
+        node: *mut Handle, graph: Handle, before: *const Handle, count: usize, params: *const c_void);
+    add_empty_node = c"cuGraphAddEmptyNode" (node: *mut Handle, graph: Handle, before: *const Handle, count: usize);
+    add_child_node = c"cuGraphAddChildGraphNode" (
+        node: *mut Handle, graph: Handle, before: *const Handle, count: usize, child: Handle);
+    add_edges = c"cuGraphAddDependencies" (graph: Handle, from: *const Handle, to: *const Handle, count: usize);
+    graph_nodes = c"cuGraphGetNodes" (graph: Handle, nodes: *mut Handle, count: *mut usize);
+    stream_id = c"cuStreamGetId" (stream: Handle, id: *mut u64);
     event_create = c"cuEventCreate" (event: *mut Handle, flags: c_uint);
     event_destroy = c"cuEventDestroy_v2" (event: Handle);
     event_record = c"cuEventRecord" (event: Handle, stream: Handle);

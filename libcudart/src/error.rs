@@ -45,6 +45,7 @@ errors! {
     INVALID_KERNEL_IMAGE = 200, c"cudaErrorInvalidKernelImage", c"the image of a module is damaged";
     DEVICE_UNINITIALIZED = 201, c"cudaErrorDeviceUninitialized", c"there is no current context";
     NO_KERNEL_IMAGE = 209, c"cudaErrorNoKernelImageForDevice", c"the program has no code for this GPU: build it with PTX";
+    PEER_ACCESS_UNSUPPORTED = 217, c"cudaErrorPeerAccessUnsupported", c"the GPUs do not reach each other's memory";
     INVALID_PTX = 218, c"cudaErrorInvalidPtx", c"PTX could not be compiled";
     FILE_NOT_FOUND = 301, c"cudaErrorFileNotFound", c"there is no such file";
     INVALID_HANDLE = 400, c"cudaErrorInvalidResourceHandle", c"this is no handle, or it was destroyed";
@@ -63,6 +64,13 @@ errors! {
     NOT_PERMITTED = 800, c"cudaErrorNotPermitted", c"this call is not allowed here: a host function of a stream may not call CUDA";
     NOT_SUPPORTED = 801, c"cudaErrorNotSupported", c"this GPU or driver does not have it";
     STREAM_CAPTURE_UNSUPPORTED = 900, c"cudaErrorStreamCaptureUnsupported", c"no graph can hold this operation";
+    CAPTURE_INVALIDATED = 901, c"cudaErrorStreamCaptureInvalidated", c"an earlier call has spoiled the capture";
+    CAPTURE_MERGE = 902, c"cudaErrorStreamCaptureMerge", c"two captures cannot become one";
+    CAPTURE_UNMATCHED = 903, c"cudaErrorStreamCaptureUnmatched", c"the capture began in another stream";
+    CAPTURE_UNJOINED = 904, c"cudaErrorStreamCaptureUnjoined", c"the capture has work in another stream for which its own does not wait";
+    CAPTURE_ISOLATION = 905, c"cudaErrorStreamCaptureIsolation", c"a graph cannot wait for what was queued outside of it";
+    CAPTURE_IMPLICIT = 906, c"cudaErrorStreamCaptureImplicit", c"the null stream would wait for a stream that captures";
+    CAPTURED_EVENT = 907, c"cudaErrorCapturedEvent", c"the event was recorded in a graph";
     UNKNOWN = 999, c"cudaErrorUnknown", c"an error of which the driver says no more";
 }
 

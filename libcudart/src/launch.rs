@@ -310,5 +310,62 @@ pub extern "C" fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     })
 }
 
+/// Whether a configuration's clusters have one block, as all have here.
+fn of_one_block(config: *const LaunchConfig) -> Result<bool, Code> {
+    // SAFETY: the caller's structure, or null.
+    let c = unsafe { config.as_ref() }.ok_or(INVALID_VALUE)?;
+    let all = 0..c.count as usize;
+    Ok(all
+        .map(|i| {
+            // SAFETY: as many attributes of 72 bytes as it says: the number, and the value behind 8 bytes.
+            unsafe {
+                let at = c.attributes.cast::<u32>().add(i * 18);
+                (at.read(), at.add(2).cast::<[u32; 3]>().read())
+            }
+        })
+        // CLUSTER_DIMENSION.
+        .all(|(id, size)| id != 4 || size == [1, 1, 1]))
+}
+
+#[no_mangle]
+pub extern "C" fn cudaOccupancyMaxPotentialClusterSize(
+    size: *mut c_int,
+    host: *const c_void,
+    config: *const LaunchConfig,
+) -> Code {
+    call(|| {
+        function(host)?;
+        of_one_block(config)?;
+        put(size, 1)
+    })
+}
+
+/// How many blocks fit on the GPU; none in larger clusters.
+#[no_mangle]
+pub extern "C" fn cudaOccupancyMaxActiveClusters(
+    clusters: *mut c_int,
+    host: *const c_void,
+    config: *const LaunchConfig,
+) -> Code {
+    call(|| {
+        let f = function(host)?;
+        if !of_one_block(config)? {
+            return put(clusters, 0);
+        }
+        // SAFETY: not null, as was checked.
+        let c = unsafe { &*config };
+        let threads = c
+            .block
+            .x
+            .saturating_mul(c.block.y)
+            .saturating_mul(c.block.z);
+        let threads = c_int::try_from(threads).map_err(|_| INVALID_VALUE)?;
+        let mut blocks = 0;
+        check(driver::occupancy(&mut blocks, f, threads, c.shared, 0))?;
+        let processors = crate::device::attribute(16, crate::device::current())?;
+        put(clusters, blocks.saturating_mul(processors))
+    })
+}
+
 // cudaFuncAttributes of CUDA 12 has so many bytes.
 const _: () = assert!(size_of::<Attributes>() == 144);

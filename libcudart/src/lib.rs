@@ -2,7 +2,8 @@
 //!
 //! - `registry`: fat binaries, kernels and variables that a program's constructors register, loaded when first used;
 //! - `launch`: configurations, launches, attributes of kernels;
-//! - `memory`, `stream`, `device`, `error`: the API by its parts;
+//! - `memory`, `boxes`, `pool`, `stream`, `graph`, `device`, `properties`, `error`: the API by its parts;
+//! - `version`: of which CUDA version the library is in a process;
 //! - `driver`: the driver's functions, found at run time.
 //!
 //! It imitates nothing of NVIDIA's library but public names and numbers, and asks the driver for nothing but public
@@ -14,13 +15,18 @@
 #![allow(clippy::missing_safety_doc)] // As above.
 #![allow(clippy::not_unsafe_ptr_arg_deref)] // C functions, which check null and trust the rest.
 
+pub mod boxes;
 pub mod device;
 mod driver;
 pub mod error;
+pub mod graph;
 pub mod launch;
 pub mod memory;
+pub mod pool;
+pub mod properties;
 pub mod registry;
 pub mod stream;
+mod version;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -3,11 +3,12 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use crate::device::{current, ready};
-use crate::driver::{self, Code, Handle};
+use crate::driver::{self, Code, Handle, IpcHandle};
 use crate::error::{call, check, INVALID_DIRECTION, INVALID_PITCH, INVALID_VALUE};
 use crate::put;
 use crate::registry::variable;
 use crate::stream::stream;
+use crate::version::{version, Version};
 
 /// Memory that a call of the driver gives, through a pointer of the caller.
 fn give(to: *mut *mut c_void, alloc: impl FnOnce(&mut u64) -> Code) -> Code {
@@ -176,7 +177,7 @@ pub extern "C" fn cudaPointerGetAttributes(to: *mut PointerAttributes, at: *cons
 
 /// cudaMemcpyKind: 0 host to host, 1 to the device, 2 from it, 3 within it, 4 by the addresses. All are found by the
 /// addresses.
-fn direction(kind: c_int) -> Result<(), Code> {
+pub(crate) fn direction(kind: c_int) -> Result<(), Code> {
     match kind {
         0..=4 => Ok(()),
         _ => Err(INVALID_DIRECTION),
@@ -440,27 +441,135 @@ pub extern "C" fn cudaMemset2DAsync(
     })
 }
 
-/// With CUDA 12's parameters.
+/// cudaMemLocation in a register: its type in the low half (1 device, 2 host), its number in the high one.
+fn place(location: u64) -> Result<c_int, Code> {
+    match location as u32 {
+        1 => Ok((location >> 32) as c_int),
+        // cudaCpuDeviceId.
+        2..=4 => Ok(-1),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+fn prefetch(at: *const c_void, bytes: usize, device: Result<c_int, Code>, s: Handle) -> Code {
+    call(|| check(driver::prefetch(at as u64, bytes, device?, stream(s)?)))
+}
+
+/// The address, bytes, location, flags and stream of CUDA 13; in CUDA 12 a device and the stream come behind the bytes.
 #[no_mangle]
 pub extern "C" fn cudaMemPrefetchAsync(
     at: *const c_void,
     bytes: usize,
-    device: c_int,
-    s: Handle,
+    third: u64,
+    fourth: usize,
+    fifth: Handle,
 ) -> Code {
-    call(|| check(driver::prefetch(at as u64, bytes, device, stream(s)?)))
+    match version() {
+        Version::Twelve => prefetch(at, bytes, Ok(third as c_int), fourth as Handle),
+        Version::Thirteen => prefetch(at, bytes, place(third), fifth),
+    }
 }
 
-/// With CUDA 12's parameters.
+/// With a location, by the name of CUDA 12.2, whose meaning is the same everywhere.
+#[no_mangle]
+pub extern "C" fn cudaMemPrefetchAsync_v2(
+    at: *const c_void,
+    bytes: usize,
+    location: u64,
+    _flags: c_uint,
+    s: Handle,
+) -> Code {
+    prefetch(at, bytes, place(location), s)
+}
+
+fn advise(at: *const c_void, bytes: usize, advice: c_uint, device: Result<c_int, Code>) -> Code {
+    call(|| {
+        ready()?;
+        check(driver::advise(at as u64, bytes, advice, device?))
+    })
+}
+
+/// With a location in CUDA 13, a device in CUDA 12.
 #[no_mangle]
 pub extern "C" fn cudaMemAdvise(
     at: *const c_void,
     bytes: usize,
     advice: c_uint,
-    device: c_int,
+    fourth: u64,
 ) -> Code {
+    match version() {
+        Version::Twelve => advise(at, bytes, advice, Ok(fourth as c_int)),
+        Version::Thirteen => advise(at, bytes, advice, place(fourth)),
+    }
+}
+
+/// As [`cudaMemPrefetchAsync_v2`].
+#[no_mangle]
+pub extern "C" fn cudaMemAdvise_v2(
+    at: *const c_void,
+    bytes: usize,
+    advice: c_uint,
+    location: u64,
+) -> Code {
+    advise(at, bytes, advice, place(location))
+}
+
+/// From one GPU to another, which is the same.
+#[no_mangle]
+pub extern "C" fn cudaMemcpyPeerAsync(
+    to: *mut c_void,
+    to_device: c_int,
+    from: *const c_void,
+    from_device: c_int,
+    bytes: usize,
+    s: Handle,
+) -> Code {
+    let n = match crate::device::count() {
+        Ok(n) => n,
+        Err(code) => return crate::error::keep(code),
+    };
+    match (0..n).contains(&to_device) && (0..n).contains(&from_device) {
+        true => cudaMemcpyAsync(to, from, bytes, 3, s),
+        false => crate::error::keep(crate::error::INVALID_DEVICE),
+    }
+}
+
+#[no_mangle]
+pub extern "C" fn cudaMemcpyPeer(
+    to: *mut c_void,
+    to_device: c_int,
+    from: *const c_void,
+    from_device: c_int,
+    bytes: usize,
+) -> Code {
+    let null = std::ptr::null_mut();
+    match cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, null) {
+        0 => crate::stream::cudaStreamSynchronize(null),
+        code => code,
+    }
+}
+
+#[no_mangle]
+pub extern "C" fn cudaIpcGetMemHandle(handle: *mut IpcHandle, at: *mut c_void) -> Code {
     call(|| {
         ready()?;
-        check(driver::advise(at as u64, bytes, advice, device))
+        check(driver::ipc_get(handle, at as u64))
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn cudaIpcOpenMemHandle(
+    to: *mut *mut c_void,
+    handle: IpcHandle,
+    flags: c_uint,
+) -> Code {
+    give(to, |va| driver::ipc_open(va, handle, flags))
+}
+
+#[no_mangle]
+pub extern "C" fn cudaIpcCloseMemHandle(at: *mut c_void) -> Code {
+    call(|| {
+        ready()?;
+        check(driver::ipc_close(at as u64))
     })
 }

@@ -187,6 +187,18 @@ pub extern "C" fn __cudaRegisterManagedVar(
     if let Ok((va, _)) = variable(host) {
         // SAFETY: the program's own pointer.
         unsafe { pointer.write(va as *mut c_void) };
+        // Programs name the variable by its address too, which is what the host's code makes of it.
+        let at = va as *mut c_void;
+        __cudaRegisterVar(
+            handle,
+            at,
+            device_text,
+            device,
+            external,
+            bytes,
+            constant,
+            global,
+        );
     }
 }
 

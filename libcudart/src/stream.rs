@@ -1,4 +1,4 @@
-//! Streams, events and graphs.
+//! Streams and events.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -33,12 +33,12 @@ pub(crate) fn stream(s: Handle) -> Result<Handle, Code> {
 }
 
 /// A call on a stream.
-fn on(s: Handle, body: impl FnOnce(Handle) -> Code) -> Code {
+pub(crate) fn on(s: Handle, body: impl FnOnce(Handle) -> Code) -> Code {
     call(|| check(body(stream(s)?)))
 }
 
 /// A call that needs a context alone.
-fn in_context(body: impl FnOnce() -> Code) -> Code {
+pub(crate) fn in_context(body: impl FnOnce() -> Code) -> Code {
     call(|| {
         ready()?;
         check(body())
@@ -136,51 +136,6 @@ pub extern "C" fn cudaStreamAddCallback(
 }
 
 #[no_mangle]
-pub extern "C" fn cudaStreamBeginCapture(s: Handle, mode: c_uint) -> Code {
-    on(s, |s| driver::begin_capture(s, mode))
-}
-
-#[no_mangle]
-pub extern "C" fn cudaStreamEndCapture(s: Handle, graph: *mut Handle) -> Code {
-    on(s, |s| driver::end_capture(s, graph))
-}
-
-#[no_mangle]
-pub extern "C" fn cudaStreamIsCapturing(s: Handle, status: *mut c_int) -> Code {
-    on(s, |s| driver::stream_is_capturing(s, status))
-}
-
-/// With CUDA 12's parameters.
-#[no_mangle]
-pub extern "C" fn cudaGraphInstantiate(exec: *mut Handle, graph: Handle, flags: u64) -> Code {
-    in_context(|| driver::graph_instantiate(exec, graph, flags))
-}
-
-#[no_mangle]
-pub extern "C" fn cudaGraphInstantiateWithFlags(
-    exec: *mut Handle,
-    graph: Handle,
-    flags: u64,
-) -> Code {
-    cudaGraphInstantiate(exec, graph, flags)
-}
-
-#[no_mangle]
-pub extern "C" fn cudaGraphLaunch(exec: Handle, s: Handle) -> Code {
-    on(s, |s| driver::graph_launch(exec, s))
-}
-
-#[no_mangle]
-pub extern "C" fn cudaGraphDestroy(graph: Handle) -> Code {
-    in_context(|| driver::graph_destroy(graph))
-}
-
-#[no_mangle]
-pub extern "C" fn cudaGraphExecDestroy(exec: Handle) -> Code {
-    in_context(|| driver::graph_exec_destroy(exec))
-}
-
-#[no_mangle]
 pub extern "C" fn cudaEventCreate(to: *mut Handle) -> Code {
     cudaEventCreateWithFlags(to, 0)
 }
@@ -227,4 +182,9 @@ pub extern "C" fn cudaStreamGetDevice(s: Handle, device: *mut c_int) -> Code {
         stream(s)?;
         put(device, crate::device::current())
     })
+}
+
+#[no_mangle]
+pub extern "C" fn cudaStreamGetId(s: Handle, id: *mut u64) -> Code {
+    on(s, |s| driver::stream_id(s, id))
 }

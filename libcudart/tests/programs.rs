@@ -1,6 +1,7 @@
 //! Whole CUDA programs, host and device by clang, on the emulated GPU: no GPU, no NVIDIA library.
 #![allow(clippy::disallowed_methods)] // Starts compilers and programs, with a deadline.
 
+use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -81,7 +82,7 @@ fn libraries(folder: &Path) {
 }
 
 /// Compiles a program as `<<<>>>` needs: PTX, a fat binary of it, then the host's code with that inside.
-fn compile(clang: &str, name: &str, folder: &Path, linked: &[&str]) -> PathBuf {
+fn compile(clang: &str, name: &str, folder: &Path, linked: &[&str], more: &[&str]) -> PathBuf {
     let source = here("tests/programs").join(name).with_extension("cu");
     let include = here("../cuda-kernels/include/cuda");
     let common = |c: &mut Command| {
@@ -95,7 +96,8 @@ fn compile(clang: &str, name: &str, folder: &Path, linked: &[&str]) -> PathBuf {
             "-I",
         ])
         .arg(&include)
-        .args(["-Xclang", "-target-sdk-version=12.3"]);
+        .args(["-Xclang", "-target-sdk-version=12.3"])
+        .args(more);
     };
     let at = |ending: &str| folder.join(name).with_extension(ending);
     let mut device = Command::new(clang);
@@ -139,13 +141,18 @@ fn compile(clang: &str, name: &str, folder: &Path, linked: &[&str]) -> PathBuf {
 
 /// Compiles and runs a program. What it says, unless there is no clang.
 fn output(name: &str, test: &str, linked: &[&str]) -> Option<String> {
+    output_with(name, test, linked, &[])
+}
+
+/// With further flags of the compiler.
+fn output_with(name: &str, test: &str, linked: &[&str], more: &[&str]) -> Option<String> {
     let Some(clang) = clang() else {
         println!("SKIPPED: no clang of version 19 or newer (apt-get install clang-19)");
         return None;
     };
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cudart-{test}"));
     libraries(&folder);
-    let program = compile(&clang, name, &folder, linked);
+    let program = compile(&clang, name, &folder, linked, more);
     let mut run = Command::new(program);
     run.env("LD_LIBRARY_PATH", &folder)
         .env_remove("RINGBELL_MOCK_CUDA");
@@ -189,6 +196,172 @@ fn cooperative_groups() {
 }
 
 #[test]
+fn boxes_pools_and_graphs() {
+    runs("boxes_and_graphs");
+}
+
+/// A program with CCCL, whose headers `CCCL` names, or which are in `target/venv` (`pip install cuda-cccl`).
+fn runs_with_cccl(name: &str) {
+    let named = std::env::var_os("CCCL").map(PathBuf::from);
+    let pythons = std::fs::read_dir(here("../target/venv/lib")).into_iter();
+    let pythons = pythons.flatten().flatten();
+    let installed = pythons.map(|p| p.path().join("site-packages/cuda/cccl/headers/include"));
+    let mut all = named.into_iter().chain(installed);
+    let Some(headers) = all.find(|f| f.join("cub/cub.cuh").is_file()) else {
+        println!(
+            "SKIPPED: no CCCL. `pip install cuda-cccl` in target/venv, or name its headers in CCCL"
+        );
+        return;
+    };
+    let headers = headers.to_str().expect("a plain name");
+    let more = [
+        "-isystem",
+        headers,
+        "-include",
+        "cuda_runtime.h",
+        "-Xclang",
+        "-fcuda-allow-variadic-functions",
+    ];
+    if let Some(text) = output_with(name, name, &["-lcudart"], &more) {
+        assert!(text.contains("ok"), "{text}");
+    }
+}
+
+#[test]
+fn cub_over_the_whole_device_and_thrust() {
+    runs_with_cccl("cub_thrust");
+}
+
+#[test]
+fn pipelines_and_barriers_with_asynchronous_copies() {
+    runs_with_cccl("pipeline");
+}
+
+/// Programs that nvcc compiles from the same sources with NVIDIA's headers, and links with our runtime as a shared
+/// library; some with it inside. The step `kernels` has nvcc, and names it in `RINGBELL_NVCC`.
+#[test]
+fn programs_by_nvcc_run_unchanged() {
+    let Some(nvcc) = std::env::var_os("RINGBELL_NVCC").map(PathBuf::from) else {
+        println!("SKIPPED: no nvcc (`cargo xtask kernels` runs this with one)");
+        return;
+    };
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cudart-nvcc");
+    libraries(&folder);
+    // The wheels have NVIDIA's libraries elsewhere than nvcc looks for them.
+    let own = nvcc.parent().and_then(Path::parent).expect("bin/nvcc");
+    let shared = [
+        "vector_add",
+        "streams",
+        "symbols",
+        "managed_variables",
+        "cooperative",
+        "grid_sync",
+        "errors",
+        "boxes_and_graphs",
+        "pipeline",
+    ];
+    let kinds = [("shared", &shared[..]), ("static", &shared[..2])];
+    for (kind, names) in kinds {
+        for name in names {
+            let program = folder.join(format!("{name}-{kind}"));
+            let mut compile = Command::new(&nvcc);
+            compile
+                .args(["-std=c++17", "-gencode", "arch=compute_80,code=compute_80"])
+                .args(["-cudart", kind, "-L"])
+                .arg(match kind {
+                    "static" => folder.join("static"),
+                    _ => folder.clone(),
+                })
+                .arg("-L")
+                .arg(own.join("lib"))
+                .arg(here("tests/programs").join(name).with_extension("cu"))
+                .arg("-o")
+                .arg(&program);
+            succeed(&mut compile);
+            let mut run = Command::new(program);
+            run.env("LD_LIBRARY_PATH", &folder)
+                .env_remove("RINGBELL_MOCK_CUDA");
+            let text = succeed(&mut run);
+            assert!(text.contains("ok"), "{name}, {kind}: {text}");
+        }
+    }
+}
+
+/// `cudaGetDeviceProperties` has one structure for each version of CUDA, and the library's name says which is meant.
+#[test]
+#[allow(unsafe_code)] // Calls functions of a library by their names.
+fn properties_have_the_layout_of_each_version() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cudart-properties");
+    libraries(&folder);
+    // A copy, because the loader takes links of one file for one library.
+    let thirteen = folder.join("libcudart.so.13");
+    std::fs::remove_file(&thirteen).expect("made just now");
+    std::fs::copy(built("libringbell_cudart.so"), &thirteen).expect("our folder");
+    let get = |library: &str, name: &str| {
+        let path = folder.join(library);
+        let path = CString::new(path.to_str().expect("a plain name")).expect("no zero");
+        let name = CString::new(name).expect("no zero");
+        let mut bytes = vec![0xee_u8; 1100];
+        // SAFETY: the library's function of this name takes a structure of at most 1,032 bytes.
+        unsafe {
+            let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
+            assert!(!library.is_null(), "{path:?}");
+            let found = libc::dlsym(library, name.as_ptr());
+            assert!(!found.is_null(), "{name:?}");
+            let call: unsafe extern "C" fn(*mut u8, i32) -> i32 = std::mem::transmute(found);
+            assert_eq!(call(bytes.as_mut_ptr(), 0), 0);
+            assert_eq!(call(bytes.as_mut_ptr(), 7), 101);
+            assert_eq!(call(std::ptr::null_mut(), 0), 1);
+        }
+        bytes
+    };
+    let plain = "cudaGetDeviceProperties";
+    // Bytes of the structure; warpSize, multiProcessorCount, maxThreadsPerMultiProcessor, managedMemory,
+    // maxBlocksPerMultiProcessor; sharedMemPerBlockOptin, reservedSharedMemPerBlock.
+    for (library, name, end, ints, sizes) in [
+        (
+            "libcudart.so.12",
+            plain,
+            728,
+            [308, 388, 624, 652, 712],
+            [696, 720],
+        ),
+        (
+            "libcudart.so.12",
+            "cudaGetDeviceProperties_v2",
+            1032,
+            [308, 388, 624, 652, 712],
+            [696, 720],
+        ),
+        (
+            "libcudart.so.13",
+            plain,
+            1008,
+            [308, 384, 604, 636, 688],
+            [672, 696],
+        ),
+        (
+            "libcudart.so.13",
+            "cudaGetDeviceProperties_v2",
+            1032,
+            [308, 388, 624, 652, 712],
+            [696, 720],
+        ),
+    ] {
+        let bytes = get(library, name);
+        let int = |at: usize| i32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
+        let size = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
+        assert_eq!(ints.map(int), [32, 16, 2048, 1, 32], "{library} {name}");
+        assert_eq!(sizes.map(size), [227 << 10, 1024], "{library} {name}");
+        assert_ne!(bytes[end - 1], 0xee, "{library} {name}: the end is written");
+        assert!(
+            bytes[end..].iter().all(|b| *b == 0xee),
+            "{library} {name}: more than its bytes"
+        );
+    }
+}
+
+#[test]
 fn errors_and_where_a_kernel_failed() {
     if let Some(text) = output("errors", "errors", &["-lcudart"]) {
         assert!(text.contains("ok"), "{text}");
@@ -223,7 +396,7 @@ fn without_a_driver_each_call_says_so() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cudart-alone");
     libraries(&folder);
     std::fs::remove_file(folder.join("libcuda.so.1")).expect("made just now");
-    let program = compile(&clang, "vector_add", &folder, &["-lcudart"]);
+    let program = compile(&clang, "vector_add", &folder, &["-lcudart"], &[]);
     if Path::new("/usr/lib/x86_64-linux-gnu/libcuda.so.1").exists() {
         println!("SKIPPED: this machine has a driver");
         return;

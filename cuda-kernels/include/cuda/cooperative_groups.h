@@ -9,7 +9,9 @@
 #define RB_CG static __device__ __forceinline__ RB_CUDA_NO_LINES
 #define RB_CG_METHOD __device__ __forceinline__ RB_CUDA_NO_LINES
 
+/* libcu++ declares the groups in this inner namespace before their header is read. */
 namespace cooperative_groups {
+namespace __v1 {
 
 namespace details {
 RB_CG unsigned lane() { return __nvvm_read_ptx_sreg_laneid(); }
@@ -281,6 +283,8 @@ template <class Group, class F, class... Args> RB_CG void invoke_one(const Group
   if (g.thread_rank() == 0) f(args...);
 }
 
+} // namespace __v1
+using namespace __v1;
 } // namespace cooperative_groups
 
 #endif /* RB_CUDA_COOPERATIVE_GROUPS_H */

@@ -19,6 +19,7 @@
 #ifdef __CUDA__
 #include "rb/library.h"
 #include "rb/threads.h"
+#include "rb/clusters.h"
 #include "rb/atomics.h"
 #include "rb/loads.h"
 #include "rb/integers.h"

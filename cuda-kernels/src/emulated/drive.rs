@@ -3,12 +3,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ringbell_gpu::{Block, Clock, Fault, FaultKind, Kernel, Order, Parameter, Shape, Step, Watch};
-use ringbell_gtlb::WaitHook;
+use ringbell_gtlb::{DmaMemory as _, Exposed, WaitHook};
 use rustix::time::{clock_gettime, ClockId};
 
 use super::hang::{self, Hang, Stand};
@@ -35,6 +36,8 @@ pub(super) struct PtxLaunch {
     blocks: u64,
     /// Distinguishes it from others of the process.
     number: u32,
+    /// Two words by which a grid meets, for kernels that read their address.
+    environment: Option<(Exposed, Box<AtomicU64>)>,
     /// The next block to begin.
     next: AtomicU64,
     /// Not 0: a block has failed, and the others end.
@@ -131,6 +134,13 @@ impl PtxLaunch {
             let module = module.clone();
             checker.launch(&kernel, shape, move |site| module.program().describe(site))
         });
+        let environment = module.has_environment().then(|| {
+            // Their size in the lower half, and a counter of blocks.
+            let words = Box::new(AtomicU64::new(8));
+            let at = NonNull::from(&*words).cast();
+            memory.expose(at, 8).ok().map(|exposed| (exposed, words))
+        });
+        let environment = environment.flatten();
         Ok(PtxLaunch {
             watch,
             module,
@@ -140,6 +150,7 @@ impl PtxLaunch {
             parameters,
             blocks: shape.grid.iter().map(|n| u64::from(*n)).product(),
             number: LAUNCHES.fetch_add(1, Ordering::Relaxed),
+            environment,
             next: AtomicU64::new(0),
             stop: AtomicU32::new(0),
             hang: Hang::default(),
@@ -290,6 +301,9 @@ impl PtxLaunch {
         let new = || {
             let mut block = Block::new(self.kernel.clone(), self.shape, self.parameters.clone());
             block.of_launch(self.number);
+            if let Some((_, words)) = &self.environment {
+                block.environment(words.as_ptr() as u64);
+            }
             if let Some(watch) = &self.watch {
                 block.watch(watch.clone());
             }

@@ -117,6 +117,11 @@ impl LoadedKernel {
         self.kernel.max_threads
     }
 
+    /// The newest architecture that its module asks for: 80 for `sm_80`.
+    pub fn target(&self) -> u32 {
+        self.code.module().target()
+    }
+
     /// What its blocks need; compiles it if that has not been done.
     ///
     /// # Errors

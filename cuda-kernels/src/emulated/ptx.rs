@@ -26,6 +26,8 @@ pub(super) struct PtxModule {
     program: Program,
     /// Address of each of the module's variables in GPU memory, by its index.
     addresses: Vec<u64>,
+    /// Its kernels read the address of words for a whole launch.
+    environment: bool,
     /// First address and bytes of the memory of all variables.
     extent: (u64, u64),
     /// Memory of its variables.
@@ -44,6 +46,16 @@ impl PtxModule {
 
     pub(super) fn program(&self) -> &Program {
         &self.program
+    }
+
+    /// The newest architecture that it asks for: 80 for `sm_80`.
+    pub(super) fn target(&self) -> u32 {
+        self.program.module().map_or(0, |m| m.target)
+    }
+
+    /// Whether its kernels read the address of words for a whole launch.
+    pub(super) fn has_environment(&self) -> bool {
+        self.environment
     }
 
     pub(super) fn extent(&self) -> (u64, u64) {
@@ -132,12 +144,14 @@ pub(super) fn load_parsed(
             memory.write_at(first as usize, &v.image(&addresses));
         }
     }
+    let environment = module.environment;
     let program = Program::new(module, addresses.clone(), memory.base_va(), memory.len())
         .checked(checks)
         .with_store(Kept::of_process());
     Ok(Arc::new(PtxModule {
         program,
         addresses,
+        environment,
         extent: (base, at),
         _variables: variables.map(|(_, kept)| kept),
     }))
@@ -153,6 +167,7 @@ pub(super) fn builtin(memory: &EmulatedMemory, file: &BuiltinFile) -> Arc<PtxMod
     Arc::new(PtxModule {
         program,
         addresses: Vec::new(),
+        environment: false,
         extent: (0, 0),
         _variables: None,
     })

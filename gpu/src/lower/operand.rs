@@ -253,6 +253,9 @@ impl Emit<'_, '_> {
             Special::Ntid(a) => self.block_field(t, axis(offset_of!(BlockState, ntid), a)),
             Special::Ctaid(a) => self.block_field(t, axis(offset_of!(BlockState, ctaid), a)),
             Special::GridId => self.block_field(types::I32, offset_of!(BlockState, grid)),
+            Special::Environment(half) => {
+                self.block_field(t, axis(offset_of!(BlockState, environment), half))
+            }
             Special::Nctaid(a) => self.block_field(t, axis(offset_of!(BlockState, nctaid), a)),
             Special::LaneId => self.field(t, lane),
             Special::WarpId => self.warp_number(),

@@ -26,6 +26,10 @@ pub struct Module {
     pub file: Arc<str>,
     /// Version of the ISA (§11.1.1), as major and minor.
     pub version: (u32, u32),
+    /// The newest architecture that it asks for (§11.1.2): 80 for `sm_80`.
+    pub target: u32,
+    /// Whether its kernels read [`Block::environment`](crate::Block::environment).
+    pub environment: bool,
     /// Variables outside functions.
     pub variables: Vec<Variable>,
     /// Kernels and device functions.

@@ -48,6 +48,8 @@ pub(crate) enum Special {
     GlobalTimerHi,
     /// Number of the launch (§10.14).
     GridId,
+    /// `%envreg1` and `%envreg2`, the halves of an address (§10.28): 1 is the upper one.
+    Environment(u8),
     /// `%smid`, ...: there is one of it, number 0.
     Zero,
     /// `%nsmid`, `%cluster_nctaid`, ...: there is one of it.

@@ -51,6 +51,8 @@ impl Linked {
             module: Module {
                 file: file.into(),
                 version: (0, 0),
+                target: 0,
+                environment: false,
                 variables: Vec::new(),
                 functions: Vec::new(),
                 addressed: Vec::new(),
@@ -131,7 +133,7 @@ impl Linked {
             let m = &mut self.module;
             match r.take() {
                 ".version" => m.version = m.version.max(version(r, line)?),
-                ".target" => targets(r)?,
+                ".target" => m.target = m.target.max(targets(r)?),
                 ".address_size" => {
                     if r.count("the address size")? != 64 {
                         return Err((line, "addresses have 64 bits here, not 32".to_owned()));
@@ -247,7 +249,8 @@ fn version(r: &mut Reader<'_>, line: u32) -> Result<(u32, u32), Refusal> {
 }
 
 /// §11.1.2.
-fn targets(r: &mut Reader<'_>) -> Result<(), Refusal> {
+fn targets(r: &mut Reader<'_>) -> Result<u32, Refusal> {
+    let mut newest = 0;
     loop {
         let line = r.line();
         let t = r.word("a target")?;
@@ -262,8 +265,13 @@ fn targets(r: &mut Reader<'_>) -> Result<(), Refusal> {
                 format!("the emulated GPU does not have the target `{t}`"),
             ));
         }
+        // `sm_90a` has features of 9.0 alone.
+        let number = t
+            .strip_prefix("sm_")
+            .map(|n| n.trim_end_matches(['a', 'f']));
+        newest = newest.max(number.and_then(|n| n.parse().ok()).unwrap_or(0));
         if !r.eat(",") {
-            return Ok(());
+            return Ok(newest);
         }
     }
 }

@@ -61,6 +61,8 @@ pub fn parse(file: &str, text: &str) -> Result<Module, ParseError> {
 pub struct Linker {
     linked: directive::Linked,
     hashes: Vec<[u8; 32]>,
+    /// A text reads `%envreg`.
+    environment: bool,
 }
 
 impl std::fmt::Debug for Linker {
@@ -75,6 +77,7 @@ impl Linker {
         Linker {
             linked: directive::Linked::new(name),
             hashes: Vec::new(),
+            environment: false,
         }
     }
 
@@ -90,6 +93,7 @@ impl Linker {
         })?;
         let lines = u32::try_from(text.lines().count()).unwrap_or(u32::MAX);
         self.hashes.push(Sha256::digest(text).into());
+        self.environment |= text.contains("%envreg");
         self.linked.add(file, tokens, lines)
     }
 
@@ -99,6 +103,7 @@ impl Linker {
     /// [`ParseError`]: something is used and defined in no text.
     pub fn end(self) -> Result<Module, ParseError> {
         let mut module = self.linked.end()?;
+        module.environment = self.environment;
         module.text_hash = match self.hashes[..] {
             [one] => one,
             _ => Sha256::digest(self.hashes.concat()).into(),

@@ -201,12 +201,23 @@ fn special(name: &str) -> Option<Special> {
         "globaltimer_lo" => Special::GlobalTimerLo,
         "globaltimer_hi" | "clock_hi" => Special::GlobalTimerHi,
         "gridid" => Special::GridId,
+        "envreg1" => Special::Environment(1),
+        "envreg2" => Special::Environment(0),
+        _ if is_environment(name) => Special::Zero,
         "smid" | "cluster_ctarank" | "is_explicit_cluster" => Special::Zero,
         "nsmid" | "cluster_nctarank" => Special::One,
         "dynamic_smem_size" => Special::DynamicSharedBytes,
         "total_smem_size" => Special::TotalSharedBytes,
         _ => return None,
     })
+}
+
+/// `envreg0` to `envreg31`.
+fn is_environment(name: &str) -> bool {
+    let number = name
+        .strip_prefix("envreg")
+        .and_then(|n| n.parse::<u8>().ok());
+    number.is_some_and(|n| n < 32)
 }
 
 impl Arg<'_> {

@@ -100,6 +100,8 @@ pub(crate) struct BlockState {
     pub(crate) nctaid: [u32; 3],
     /// Number of the launch.
     pub(crate) grid: u32,
+    /// For `%envreg1` and `%envreg2`.
+    pub(crate) environment: u64,
     /// Lanes of the block's warps that have not ended, for `activemask`.
     pub(crate) live: [u32; 32],
     pub(crate) parameter_bytes: u32,

@@ -254,6 +254,7 @@ impl Block {
             ntid: shape.block,
             nctaid: shape.grid,
             grid: 0,
+            environment: 0,
             live: [0; 32],
             parameter_bytes: kernel.parameter_bytes(),
             local_bytes: kernel.local_bytes,
@@ -341,6 +342,12 @@ impl Block {
     /// The number of the launch that the block belongs to, for `%gridid`; 0 if this is not called.
     pub fn of_launch(&mut self, number: u32) {
         self.state.grid = number;
+    }
+
+    /// The address that kernels read from `%envreg1` (its upper half) and `%envreg2`: two words of 32 bits, 8 and 0 when a
+    /// launch begins, by which NVIDIA's cooperative groups let a grid meet. Without this call it is 0.
+    pub fn environment(&mut self, address: u64) {
+        self.state.environment = address;
     }
 
     /// The index of the block that runs.

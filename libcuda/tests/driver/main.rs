@@ -427,6 +427,11 @@ fn wrong_launches_get_the_errors_of_a_driver() {
         unsafe {
             assert_eq!(cuFuncSetAttribute(shared, 8, 228 << 10), 1);
             ok(cuFuncSetAttribute(shared, 8, 100 << 10));
+            // The architecture of the text, and that of the GPU.
+            let (mut text, mut gpu) = (0, 0);
+            ok(cuFuncGetAttribute(&mut text, 5, shared));
+            ok(cuFuncGetAttribute(&mut gpu, 6, shared));
+            assert_eq!((text, gpu), (80, 90));
             let (mut most, mut threads, mut blocks) = (0, 0, 0);
             ok(cuFuncGetAttribute(&mut most, 8, shared));
             ok(cuFuncGetAttribute(&mut threads, 0, shared));

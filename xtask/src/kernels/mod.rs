@@ -75,9 +75,19 @@ pub(crate) fn compile() -> Result<Outcome> {
         names.join(", ")
     );
     match resources.faults() {
-        faults if faults.is_empty() => Ok(Outcome::Passed),
+        faults if faults.is_empty() => programs(&nvcc).map(|()| Outcome::Passed),
         faults => bail!("{}", faults.join("\n")),
     }
+}
+
+/// Whole programs that nvcc compiles with NVIDIA's headers run on the emulated GPU, with our runtime.
+fn programs(nvcc: &Path) -> Result<()> {
+    let mut command = crate::test::cargo();
+    command
+        .args(["test", "-p", "ringbell-libcudart", "--test", "programs"])
+        .args(["--", "programs_by_nvcc"])
+        .env("RINGBELL_NVCC", nvcc);
+    crate::steps::command(&mut command)
 }
 
 /// A panic leaves the data consistent: no update under the lock is partial.

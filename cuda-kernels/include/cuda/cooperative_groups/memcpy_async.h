@@ -5,6 +5,7 @@
 #include "../cooperative_groups.h"
 
 namespace cooperative_groups {
+namespace __v1 {
 
 template <class Group, class T, class U> RB_CG void memcpy_async(const Group &g, T *to, const U *from, unsigned long bytes) {
   unsigned long address = (unsigned long)to | (unsigned long)from | bytes, rank = g.thread_rank(), n = g.num_threads();
@@ -23,6 +24,8 @@ template <class Group, class T> RB_CG void memcpy_async(const Group &g, T *to, u
 template <class Group> RB_CG void wait(const Group &g) { g.sync(); }
 template <unsigned stages, class Group> RB_CG void wait_prior(const Group &g) { g.sync(); }
 
+} // namespace __v1
+using namespace __v1;
 } // namespace cooperative_groups
 
 #endif /* RB_CUDA_COOPERATIVE_GROUPS_MEMCPY_ASYNC_H */

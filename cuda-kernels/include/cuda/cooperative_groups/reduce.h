@@ -5,6 +5,7 @@
 #include "../cooperative_groups.h"
 
 namespace cooperative_groups {
+namespace __v1 {
 
 #define RB_CG_OPERATOR(name, ...)                                                                    \
   template <class T = void> struct name {                                                            \
@@ -44,6 +45,8 @@ template <class Group, class T, class Op> RB_CG void reduce_store_async(const Gr
   if (g.thread_rank() == 0) *to = v;
 }
 
+} // namespace __v1
+using namespace __v1;
 } // namespace cooperative_groups
 
 #endif /* RB_CUDA_COOPERATIVE_GROUPS_REDUCE_H */

@@ -5,6 +5,7 @@
 #include "reduce.h"
 
 namespace cooperative_groups {
+namespace __v1 {
 
 template <class Group, class T, class Op> RB_CG T inclusive_scan(const Group &g, const T &value, Op op) {
   T v = value;
@@ -23,6 +24,8 @@ template <class Group, class T, class Op> RB_CG T exclusive_scan(const Group &g,
 }
 template <class Group, class T> RB_CG T exclusive_scan(const Group &g, const T &value) { return exclusive_scan(g, value, plus<T>()); }
 
+} // namespace __v1
+using namespace __v1;
 } // namespace cooperative_groups
 
 #endif /* RB_CUDA_COOPERATIVE_GROUPS_SCAN_H */
