@@ -40,6 +40,7 @@ mod nodes;
 pub mod nvrtc;
 mod operation;
 pub mod pool;
+mod replaced;
 pub mod stream;
 pub mod strict;
 pub mod vmm;
@@ -135,6 +136,8 @@ pub struct Faults {
     pub stack: Option<(String, i32)>,
     /// `patience=MS`: how long a call waits for all work before that is called a deadlock.
     pub patience_ms: Option<u64>,
+    /// `ptx=FOLDER`: texts there are taken in place of those with the same kernels.
+    pub ptx: Option<String>,
     /// `trace`: calls that have waited are said on standard error.
     pub trace: bool,
 }
@@ -184,6 +187,7 @@ impl Faults {
                 ("patience", ms) => f.patience_ms = Some(number(fault, ms)),
                 ("may-wait", _) => f.may_wait = true,
                 ("lazy-launch", _) => f.lazy_launch = true,
+                ("ptx", folder) => f.ptx = Some(folder.to_owned()),
                 ("trace", _) => f.trace = true,
                 // A misspelt fault would make its test pass for nothing.
                 _ => panic!("RINGBELL_CUDA: `{fault}` is no setting of this driver"),

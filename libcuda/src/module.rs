@@ -12,6 +12,7 @@ use ringbell_fatbin::{Fatbin, FatbinError, MAGIC, WRAPPER_MAGIC};
 
 use crate::image::{self, LINKED};
 use crate::jit::Options;
+use crate::replaced::replaced;
 use crate::{
     call, device, faults, gpu, lock, native, put, ready, say, strict, Result, INVALID_HANDLE,
     INVALID_IMAGE, INVALID_PTX, INVALID_VALUE, NOT_FOUND, NO_BINARY_FOR_GPU,
@@ -300,7 +301,7 @@ fn module_name() -> String {
 
 /// A module of PTX text.
 fn of_text(text: &str) -> std::result::Result<Code, (Result, String)> {
-    let loaded = gpu().load_ptx(&module_name(), text);
+    let loaded = gpu().load_ptx(&module_name(), &replaced(text));
     loaded
         .map(Code::Ptx)
         .map_err(|e| (INVALID_PTX, e.to_string()))

@@ -353,8 +353,45 @@ pub(crate) fn over_mock() -> Result<Outcome> {
     }
     use_mock(&mut command)?;
     crate::steps::command(&mut command)?;
+    by_nvcc()?;
     cust_example()?;
     Ok(Outcome::Passed)
+}
+
+/// The suite of the kernels' package once more with the PTX that nvcc makes of their sources, where nvcc is at hand.
+fn by_nvcc() -> Result<()> {
+    let Some(nvcc) = crate::venv::nvcc_at_hand() else {
+        println!("SKIPPED: the suite with nvcc's PTX: there is no nvcc (`cargo xtask kernels` installs one)");
+        return Ok(());
+    };
+    let folder = target().join("nvcc-ptx");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot create {}", folder.display()))?;
+    let sources = std::fs::read_dir(root().join("cuda-kernels/kernels"))?;
+    for source in sources {
+        let source = source?.path();
+        if source.extension().is_none_or(|e| e != "cu") {
+            continue;
+        }
+        let name = source.file_stem().unwrap_or_default();
+        let mut compile = Command::new(&nvcc);
+        compile
+            .args(["--ptx", "-std=c++17", "-arch=compute_90", "-I"])
+            .arg(root().join("cuda-kernels/include"))
+            .arg(&source)
+            .arg("-o")
+            .arg(folder.join(name).with_extension("ptx"));
+        crate::steps::command(&mut compile)?;
+    }
+    let mut command = test::cargo();
+    command.args(["test", "-p", GPU_SIDE, "--test", KERNELS_PROGRAM, "--"]);
+    let programs = PROGRAMS.iter().filter(|p| p.over_mock);
+    let programs = programs.filter(|p| p.package == GPU_SIDE);
+    command.args(programs.map(|p| format!("{}::", p.module)));
+    use_mock(&mut command)?;
+    command.env("RINGBELL_MOCK_CUDA", format!("ptx={}", folder.display()));
+    crate::steps::command(&mut command)
 }
 
 /// The example with buffers of `cust`, linked with the mock driver: `cust` looks for libcuda in a folder `lib64`.

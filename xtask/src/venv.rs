@@ -37,6 +37,11 @@ pub(crate) fn nvcc() -> Result<PathBuf> {
     nvcc_in(&dir).context("the PyPI packages are installed but hold no bin/nvcc")
 }
 
+/// nvcc, if it is there: the one of the system, or the one that [`nvcc`] has installed.
+pub(crate) fn nvcc_at_hand() -> Option<PathBuf> {
+    find("nvcc").or_else(|| nvcc_in(&target().join("venv")))
+}
+
 /// Scapy, in the environment where `nic-core/tests/tcp_scapy.rs` looks for it.
 ///
 /// # Errors
