@@ -9,11 +9,14 @@
 //! Prints `local: 3 ranks, 0 of 1152 values differ`, and the same of `rdma`; ends with an error otherwise.
 #![allow(unsafe_code)] // Runs kernels.
 
+#[path = "../support/ranks.rs"]
+mod ranks;
+
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{anyhow, Error};
-use ringbell::{CommOptions, Communicator, GpuResult, Nic};
+use ringbell::{Communicator, GpuResult};
 
 const RANKS: usize = 3;
 /// Rows of A and C that a rank has, columns of B and C, and rows of B of a rank.
@@ -97,27 +100,7 @@ fn serially() -> Vec<f32> {
 }
 
 fn run(transport: &str, module: &Path) -> Result<(), Error> {
-    let open = |n| {
-        let nic = Nic::builder()
-            .ip(&*format!("10.77.121.{n}/24"))
-            .transport(transport);
-        match transport {
-            "rdma" => nic.port("roce:127.0.0.1:0").open(),
-            _ => nic.open(),
-        }
-    };
-    let nics: Vec<Nic> = (1..=RANKS).map(open).collect::<Result<_, _>>()?;
-    let comms = Communicator::init_all(&nics, &CommOptions::default())?;
-    let rows: Vec<Vec<f32>> = std::thread::scope(|scope| {
-        let ranks: Vec<_> = comms
-            .iter()
-            .map(|comm| scope.spawn(move || rank(comm, module)))
-            .collect();
-        let ended = ranks.into_iter().map(|r| r.join());
-        ended
-            .map(|r| r.map_err(|_| anyhow!("a rank panicked"))?)
-            .collect::<Result<_, Error>>()
-    })?;
+    let rows = ranks::run(transport, "10.77.121", RANKS, |comm| rank(comm, module))?;
     let (got, expected) = (rows.concat(), serially());
     let differ = got.iter().zip(&expected).filter(|(a, b)| a != b).count();
     println!(

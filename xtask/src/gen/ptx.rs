@@ -36,7 +36,7 @@ const fn beside(folder: &'static str, only: &'static [&'static str]) -> Group {
 }
 
 /// The SDK's kernels, those of the examples, and those that tests launch by name. `examples/05_cpp` is a program.
-const GROUPS: [Group; 16] = [
+const GROUPS: [Group; 17] = [
     Group {
         folder: "cuda-kernels/kernels",
         only: &[],
@@ -52,6 +52,7 @@ const GROUPS: [Group; 16] = [
     beside("examples/16_halo_exchange", &[]),
     beside("examples/17_key_value_store", &[]),
     beside("examples/21_ring_all_gather", &[]),
+    beside("examples/22_tensor_and_experts", &[]),
     beside("tests/communicators", &[]),
     beside("tests/engines_kernel", &[]),
     beside("tests/mailbox", &[]),
