@@ -1,12 +1,14 @@
 //! Kernels: modules of a program, and launches that keep alive what their arguments point to.
-#![allow(unsafe_code)] // Declares the functions that run a program's native code.
+#![allow(unsafe_code)] // Declares the functions that run a program's kernels.
 
 use std::any::Any;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
 use ringbell_cuda_kernels::collective::CommHandle;
-use ringbell_cuda_kernels::{Dim3, Gpu, KernelArg, Launch, LaunchError, ModuleError, Stream};
+use ringbell_cuda_kernels::{
+    Dim3, Gpu, KernelArg, Launch, LaunchError, LaunchShape, ModuleError, Stream,
+};
 use ringbell_nic_abi::queue::QueueHandle;
 use ringbell_nic_abi::{GpuVa, SessionId, StreamRef};
 use ringbell_nic_core::HostQueue;
@@ -14,20 +16,31 @@ use ringbell_nic_core::HostQueue;
 use crate::{Communicator, DeviceBuffer, KernelStream, Nic, Span};
 
 impl Nic {
-    /// Loads kernels of a program, as `ringbell cc` builds them: the shared object (`.so`) on an emulated GPU, the fat binary,
-    /// cubin or PTX on a real one. A path without an extension gets `.so` or `.fatbin`, as the GPU needs it.
+    /// Loads kernels of a program, as `ringbell cc` builds them: PTX, or a fat binary that has PTX; on a real GPU also one
+    /// for it, or a cubin. A path without an extension gets `.ptx` or `.fatbin`, whichever file there is; an emulated GPU
+    /// prefers the first, a real one the second.
     ///
     /// # Errors
-    /// [`ModuleError`]: the file is missing, is no module for this GPU, or was built against other headers.
+    /// [`ModuleError`]: the file is missing, or is no module for this GPU.
     ///
     /// # Safety
-    /// Loading a shared object runs its initialisers in this process: the file is the program's own.
+    /// The file is the program's own: its kernels can be launched from then on, by their names alone.
     pub unsafe fn module(&self, path: impl AsRef<Path>) -> Result<Module, ModuleError> {
         let path = path.as_ref();
-        let file = match (path.extension(), self.gpu().kind()) {
-            (Some(_), _) => path.to_owned(),
-            (None, crate::gpu::GpuKind::Emulated) => path.with_extension("so"),
-            (None, _) => path.with_extension("fatbin"),
+        let mut endings = ["ptx", "fatbin"];
+        if self.gpu().kind() != crate::gpu::GpuKind::Emulated {
+            endings.reverse();
+        }
+        let file = match path.extension() {
+            Some(_) => path.to_owned(),
+            None => {
+                let files = endings.map(|e| path.with_extension(e));
+                let [first, second] = files;
+                match !first.exists() && second.exists() {
+                    true => second,
+                    false => first,
+                }
+            }
         };
         // SAFETY: the caller's contract.
         unsafe { self.gpu().load_module(&file)? };
@@ -45,6 +58,7 @@ impl Nic {
         Ok(Kernel {
             gpu: self.gpu().clone(),
             name: name.to_owned(),
+            shared_bytes: None,
         })
     }
 }
@@ -56,7 +70,7 @@ pub struct Module {
 }
 
 impl Module {
-    /// The kernel of a name (`RB_KERNEL(name)`). Of several modules with a kernel of that name, the last one that was loaded runs.
+    /// The kernel of a name (`extern "C" __global__ void name(...)`). Of several modules with a kernel of that name, the last one that was loaded runs.
     ///
     /// # Errors
     /// [`LaunchError::UnknownKernel`] lists those that there are.
@@ -65,6 +79,7 @@ impl Module {
         Ok(Kernel {
             gpu: self.gpu.clone(),
             name: name.to_owned(),
+            shared_bytes: None,
         })
     }
 }
@@ -99,12 +114,22 @@ impl Module {
 pub struct Kernel {
     gpu: Gpu,
     name: String,
+    shared_bytes: Option<u32>,
 }
 
 impl Kernel {
-    /// The name under which it was registered.
+    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The same kernel, launched with so many bytes of dynamic shared memory for each block (`extern __shared__`). Without
+    /// it a block has none on a real GPU, and on an emulated one what the kernel's own leaves of 48 KiB.
+    pub fn with_shared_bytes(self, bytes: u32) -> Kernel {
+        Kernel {
+            shared_bytes: Some(bytes),
+            ..self
+        }
     }
 
     /// Launches `grid` blocks of `block` threads (each a number or three), at once and on a GPU stream of its own. Arguments are a
@@ -116,7 +141,7 @@ impl Kernel {
     /// the kernel ends is the [`Launch`]'s.
     ///
     /// # Safety
-    /// It runs native code. Arguments have the types of the kernel's parameters; the kernel stays within the memory that they
+    /// Arguments have the types of the kernel's parameters; the kernel stays within the memory that they
     /// point to; and what addresses and handles passed by value stand for lives until it has ended.
     pub unsafe fn launch(
         &self,
@@ -145,8 +170,12 @@ impl Kernel {
     ) -> Result<Launch, LaunchError> {
         let (values, kept) = args.into_parts();
         let captured = stream.is_capturing();
+        let shape = LaunchShape {
+            dynamic_shared: self.shared_bytes,
+            ..LaunchShape::new(grid, block)
+        };
         // SAFETY: the caller's contract.
-        let launch = unsafe { stream.launch(&self.name, grid, block, &values) }?;
+        let launch = unsafe { stream.launch_shape(&self.name, shape, &values) }?;
         if captured {
             stream.keep(kept);
             return Ok(launch);
@@ -370,7 +399,7 @@ mod tests {
         // SAFETY: there is no such file.
         let missing = unsafe { nic.module("/no/such/module") }.expect_err("no file");
         assert!(
-            missing.to_string().contains("/no/such/module.so"),
+            missing.to_string().contains("/no/such/module.ptx"),
             "{missing}"
         );
         let nop = nic.kernel("rb_nop").expect("one of the SDK's");
@@ -388,6 +417,57 @@ mod tests {
             matches!(wide, LaunchError::ArgumentSize { index: 1, .. }),
             "{wide}"
         );
+        let _ = std::fs::remove_dir_all(folder);
+    }
+
+    #[test]
+    fn a_module_is_the_file_that_there_is_and_a_kernel_gets_the_shared_memory_it_asks_for() {
+        let folder = std::env::temp_dir().join(format!("rb-module-{}", std::process::id()));
+        let nic = nic(&folder, "10.9.9.34/24");
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let old = folder.join("old.so");
+        std::fs::write(&old, b"\x7fELF of an older version").expect("written");
+        // SAFETY: it is refused.
+        let refused = unsafe { nic.module(&old) }.expect_err("machine code");
+        let words = ["old.so", "build it again with `ringbell cc`"];
+        assert!(
+            words.iter().all(|w| refused.to_string().contains(w)),
+            "{refused}"
+        );
+
+        let text = ".version 8.3\n.target sm_90\n.address_size 64\n\
+            .extern .shared .align 4 .b32 room[];\n\
+            .visible .entry tell_bytes(.param .u64 to)\n{\n\
+            .reg .u32 %r<3>;\n.reg .u64 %a<2>;\nld.param.u64 %a1, [to];\n\
+            mov.u32 %r1, %dynamic_smem_size;\nst.global.u32 [%a1], %r1;\n\
+            mov.u32 %r2, room;\nst.shared.u32 [%r2], %r1;\nret;\n}\n";
+        let fatbin = ringbell_fatbin::of_ptx(&[(90, text)]);
+        std::fs::write(folder.join("mine.fatbin"), fatbin).expect("written");
+        // SAFETY: our own.
+        let module = unsafe { nic.module(folder.join("mine")) }.expect("the fat binary");
+        let kernel = module.kernel("tell_bytes").expect("it is there");
+        let bytes = nic.alloc::<u32>(1).expect("room");
+        for (kernel, want) in [
+            (kernel.clone(), 48 << 10),
+            (kernel.clone().with_shared_bytes(1000), 1000),
+            (kernel.clone().with_shared_bytes(100 << 10), 100 << 10),
+        ] {
+            // SAFETY: the kernel's own parameter.
+            let launch = unsafe { kernel.launch(1, 1, (&bytes,)) }.expect("it starts");
+            launch.wait(PATIENCE).expect("it ends");
+            assert_eq!(bytes.to_vec().expect("a copy"), [want]);
+        }
+        // SAFETY: refused.
+        let many = unsafe { kernel.with_shared_bytes(300 << 10).launch(1, 1, (&bytes,)) };
+        let many = many.expect_err("more than there is").to_string();
+        assert!(many.contains("307200") && many.contains("232448"), "{many}");
+
+        // PTX is preferred where both are.
+        let other = text.replace("tell_bytes", "of_ptx");
+        std::fs::write(folder.join("mine.ptx"), other).expect("written");
+        // SAFETY: our own.
+        let module = unsafe { nic.module(folder.join("mine")) }.expect("the PTX");
+        module.kernel("of_ptx").expect("it is there");
         let _ = std::fs::remove_dir_all(folder);
     }
 

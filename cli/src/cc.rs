@@ -1,14 +1,11 @@
-//! `ringbell cc`: builds a user's own kernels, with or without the program that launches them.
+//! `ringbell cc`: builds a user's own kernels, with or without the program that launches them, by clang.
 //!
-//! Sources of kernels alone become PTX, by clang: the host loads it (`Nic::module`, `rb_module_load`) and launches its kernels
-//! by name. A source with a `main` becomes a program that is linked with libringbell.so and launches through `rb::launch` of
-//! `ringbell.hpp`; that is C++ by g++, and so is a module whose output is named `.so`. A source with a `main` and `<<<>>>`
-//! is a CUDA program: both its sides are compiled by clang, and it contains the runtime library of ours.
-#![allow(unsafe_code)] // Loads kernels.
+//! Sources of kernels alone become PTX: the host loads it (`Nic::module`, `rb_module_load`) and launches its kernels by name.
+//! A source with a `main` becomes a program with its kernels in it. It launches through `rb::launch` of `ringbell.hpp`, and
+//! is linked with libringbell.so; or it is a CUDA program with `<<<>>>`, and contains the runtime library of ours.
 
 mod clang;
 mod headers;
-mod link;
 mod whole;
 
 use std::ffi::OsStr;
@@ -16,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use ringbell::parts::cuda_kernels::{EmulatedGpu, EmulatedGpuConfig};
 
 use super::{stdio, Exit, Problem};
 
@@ -27,8 +23,7 @@ pub(crate) struct Args {
     /// ringbell.hpp
     #[arg(required = true, value_name = "FILE.cu")]
     sources: Vec<PathBuf>,
-    /// What to write [default: the first source without .cu for a program, with .ptx for kernels alone]; a name that ends
-    /// in .so asks for a shared object by the C++ compiler
+    /// What to write [default: the first source without .cu for a program, with .ptx for kernels alone]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Library that a program is linked with [default: the one beside this command, built when first used]
@@ -37,19 +32,16 @@ pub(crate) struct Args {
     /// Runtime library that a CUDA program contains [default: the one beside this command, built when first used]
     #[arg(long, value_name = "libringbell_cudart.a")]
     runtime: Option<PathBuf>,
-    /// C++ compiler for programs and shared objects
-    #[arg(long, env = "CXX", default_value = "g++", value_name = "PROGRAM")]
-    cxx: String,
     /// Folder of headers
     #[arg(short = 'I', value_name = "FOLDER")]
     include: Vec<PathBuf>,
     /// Macro
     #[arg(short = 'D', value_name = "NAME[=VALUE]")]
     define: Vec<String>,
-    /// Optimisation of PTX
+    /// Optimisation
     #[arg(short = 'O', default_value = "2", value_name = "LEVEL")]
     optimise: String,
-    /// Language of kernels that become PTX
+    /// Language of the sources
     #[arg(long, default_value = "c++17", value_name = "STANDARD")]
     std: String,
     /// Compiler for real GPUs; without one no fat binary is built [default: nvcc, where there is one]
@@ -72,9 +64,6 @@ pub(crate) struct Args {
     flags: Vec<String>,
 }
 
-/// Advice for a host compiler that does not start.
-const COMPILER: &str = "install g++, or name another C++20 compiler with --cxx or CXX";
-
 /// Builds, loads the result, and lists its kernels.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     for source in &args.sources {
@@ -95,9 +84,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             stdio::line(format_args!("{}: {kernels}", output.display()))?;
             output
         }
-        Kind::Cxx => by_cxx(args, headers.path())?,
+        Kind::Ringbell => whole::of_ringbell(args, headers.path())?,
         Kind::Cuda => {
-            whole::program(args, headers.path())?;
+            whole::of_cuda(args, headers.path())?;
             return Ok(Exit::Ok);
         }
     };
@@ -116,25 +105,31 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Which compiler makes the output.
+/// What the sources are.
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
+    /// Kernels.
     Ptx,
-    Cxx,
+    /// A program that launches by `rb::launch`, or has no kernels.
+    Ringbell,
     /// A program with `<<<>>>`.
     Cuda,
 }
 
-/// Programs, and what is named as a shared object, are C++.
+/// What the sources are, unless the output's name says it.
 fn kind(args: &Args) -> Result<Kind> {
-    if let Some(ending) = args.output.as_ref().and_then(|o| o.extension()) {
-        if ending == "ptx" || ending == "so" {
-            return Ok(if ending == "ptx" {
-                Kind::Ptx
-            } else {
-                Kind::Cxx
-            });
+    match args.output.as_ref().and_then(|o| o.extension()) {
+        Some(ending) if ending == "ptx" => return Ok(Kind::Ptx),
+        Some(ending) if ending == "so" => {
+            let advice = "leave -o out, or give it a name that ends in .ptx: the host loads that, on every GPU";
+            return Err(Problem::new(
+                Exit::Usage,
+                "kernels become PTX, and no shared object",
+                advice,
+            )
+            .into());
         }
+        _ => {}
     }
     for source in &args.sources {
         let text =
@@ -143,7 +138,7 @@ fn kind(args: &Args) -> Result<Kind> {
         if defines_main(&text) {
             return Ok(match whole::is_one(&text) {
                 true => Kind::Cuda,
-                false => Kind::Cxx,
+                false => Kind::Ringbell,
             });
         }
     }
@@ -200,60 +195,12 @@ fn architecture(text: &str) -> Result<u32, String> {
         .map_err(|_| format!("`{text}` is no architecture; write sm_90, for example"))
 }
 
-/// A program, or a shared object of kernels.
-fn by_cxx(args: &Args, headers: &Path) -> Result<PathBuf> {
-    let object = compile(args, headers)?;
-    if link::has_main(&object)? {
-        let output = output(args, "");
-        let library = link::find_library(args.library.as_deref())?;
-        link::program(&args.cxx, &args.flags, &object, &library, &output)?;
-        stdio::line(format_args!(
-            "{}: program, linked with {}",
-            output.display(),
-            library.display()
-        ))?;
-        Ok(output)
-    } else {
-        let output = output(args, "so");
-        link::module(&args.cxx, &args.flags, &object, &output)?;
-        let kernels = kernels_of(&output)?.join(", ");
-        stdio::line(format_args!("{}: {kernels}", output.display()))?;
-        Ok(output)
-    }
-}
-
 /// The named output, or the first source with another ending.
 fn output(args: &Args, ending: &str) -> PathBuf {
     match &args.output {
         Some(output) => output.clone(),
         None => args.sources[0].with_extension(ending),
     }
-}
-
-/// All sources, for the emulated GPU, in one object file.
-fn compile(args: &Args, headers: &Path) -> Result<PathBuf> {
-    let mut cxx = Command::new(&args.cxx);
-    cxx.args([
-        "-std=c++20",
-        "-O2",
-        "-g",
-        "-fPIC",
-        "-c",
-        "-pthread",
-        "-Wall",
-    ])
-    .args(["-Wno-unknown-pragmas", "-fvisibility=hidden", "-I"])
-    .arg(headers);
-    // A module is one translation unit: its kernels register themselves in one list.
-    let file = unit(&args.sources, headers, "module.cpp")?;
-    let object = headers.join("module.o");
-    for folder in &args.include {
-        cxx.arg("-I").arg(folder);
-    }
-    cxx.args(args.define.iter().map(|d| format!("-D{d}")));
-    cxx.args(&args.flags).arg(&file).arg("-o").arg(&object);
-    succeed(&mut cxx, COMPILER)?;
-    Ok(object)
 }
 
 /// A file that includes all sources.
@@ -312,33 +259,6 @@ fn succeed(command: &mut Command, advice: &str) -> Result<()> {
         "its messages are above",
     )
     .into())
-}
-
-/// The kernels of a shared object, as the emulated GPU sees them.
-fn kernels_of(module: &Path) -> Result<Vec<String>> {
-    let gpu = EmulatedGpu::new(EmulatedGpuConfig {
-        memory_bytes: 1,
-        scatter: 0.0,
-        ..EmulatedGpuConfig::default()
-    })
-    .context("cannot make an emulated GPU to load the module")?;
-    let builtin = gpu.kernels();
-    let path = module
-        .canonicalize()
-        .with_context(|| format!("the compiler has not written {}", module.display()))?;
-    // SAFETY: built from the user's sources a moment ago, to be run.
-    unsafe { gpu.load_module(&path) }.context("what was built cannot be loaded")?;
-    let mut kernels = gpu.kernels();
-    kernels.retain(|k| !builtin.contains(k));
-    if kernels.is_empty() {
-        return Err(Problem::new(
-            Exit::Failed,
-            format!("{} registers no kernel of its own", module.display()),
-            "write RB_KERNEL(name) after each `extern \"C\" __global__ void name(...) {...}`, with a name that the SDK's kernels do not use",
-        )
-        .into());
-    }
-    Ok(kernels)
 }
 
 /// The named nvcc, or the one in its usual place.

@@ -82,7 +82,7 @@ struct Findings {
 /// Runs the checks and prints the findings. Ends with [`Exit::Environment`] when a capability without a substitute is missing.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let mut checks = gpu::gpu();
-    checks.extend([gpu::nvcc(), gpu::host_compiler()]);
+    checks.extend([gpu::nvcc(), gpu::clang()]);
     #[cfg(feature = "cuda")]
     checks.push(gdrcopy::gdrcopy());
     checks.push(card::doorbells());
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn every_check_reports_the_finding_the_choice_and_the_reason() {
         let mut checks = gpu::gpu();
-        checks.extend([gpu::nvcc(), gpu::host_compiler()]);
+        checks.extend([gpu::nvcc(), gpu::clang()]);
         checks.extend(host::checks());
         assert!(checks.len() >= 12);
         for c in &checks {

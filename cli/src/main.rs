@@ -8,6 +8,7 @@
 
 mod cc;
 mod child;
+mod clang;
 mod doctor;
 mod explain;
 mod gpu;

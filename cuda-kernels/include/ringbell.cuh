@@ -1,6 +1,6 @@
 /* Ringbell's device API: sockets, sends and receives of a kernel, through the NIC.
  *
- * One header for nvcc, NVRTC (no standard headers needed) and g++ (C++20, emulated GPU). FpgaNIC §A.1.
+ * One header for clang, nvcc and NVRTC (no standard headers needed). FpgaNIC §A.1.
  *
  *   rb::gpu_result r = gpu_connect(q, sock, ip, port);
  *   if (r.status == RB_STATUS_OK) r = gpu_send<rb::block>(q, sock, data, bytes);
@@ -44,7 +44,7 @@ struct gpu_result {
   rb_u32 session; /* gpu_socket, gpu_accept: the new session */
   rb_u64 bytes;   /* bytes moved, also when the call failed half-way; gpu_accept: peer as ip << 16 | port */
   rb_u64 detail;  /* what the status says, e.g. the address that faulted */
-  RB_DEVICE bool ok() const { return status == RB_STATUS_OK; }
+  __host__ RB_DEVICE bool ok() const { return status == RB_STATUS_OK; }
 };
 
 /* An operation under way. Plain data: may live in registers, local or shared memory. */
@@ -185,13 +185,9 @@ template <> struct scoped<block> {
 RB_DEVICE_CALL rb_queue gpu_own_queue(const rb_queue &q) {
   rb_queue mine = q;
   rb_u32 depth = 1u << q.depth_log2, tail = detail::load_acquire_device(reinterpret_cast<const rb_u32 *>(q.tail)), in_use = 0;
-#ifdef __CUDACC__
 #pragma unroll 8
   for (rb_u32 i = 0; i < depth; ++i) in_use |= detail::load_relaxed_device(detail::released_of(q, detail::slot_of(q, tail + i))) ^ (tail + i);
   detail::order_before_publishing(); /* with the loads above it acquires: pairs with `release` */
-#else
-  for (rb_u32 i = 0; i < depth; ++i) in_use |= detail::load_acquire_device(detail::released_of(q, detail::slot_of(q, tail + i))) ^ (tail + i);
-#endif
   mine.own = in_use == 0;
   mine.own_next = mine.own_oldest = tail;
   return mine;
@@ -428,14 +424,14 @@ RB_DEVICE rb_u32 gpu_mailbox(const rb_queue &q, rb_u32 value, rb_u32 timeout_us 
     return taken == detail::load_relaxed(at(RB_REG_MAILBOX_RING));
   };
   while (!is_free())
-    if (!w.turn(q, nullptr, 0)) return RB_STATUS_TIMED_OUT;
+    if (!w.turn()) return RB_STATUS_TIMED_OUT;
   const rb_u32 next = taken + 1;
   detail::store_relaxed(at(RB_REG_MAILBOX_DATA), value);
   detail::order_before_publishing();
-  /* Release: pairs with the NIC's Acquire load of the number. */
-  detail::ring(at(RB_REG_MAILBOX_RING), next);
+  /* Behind the fence: pairs with the NIC's Acquire load of the number. */
+  detail::store_relaxed(at(RB_REG_MAILBOX_RING), next);
   while (detail::load_relaxed(at(RB_REG_MAILBOX_TAKEN)) != next)
-    if (!w.turn(q, nullptr, 0)) return RB_STATUS_TIMED_OUT;
+    if (!w.turn()) return RB_STATUS_TIMED_OUT;
   return RB_STATUS_OK;
 }
 
@@ -517,7 +513,7 @@ RB_DEVICE rb_u32 gpu_wait_any(const rb_queue &q, gpu_request *requests, rb_u32 c
   if (first == NONE) return NONE;
   detail::bounded_wait w(rb_u64(longest) + q.silent_grace_us);
   for (;;) {
-    bool in_time = w.turn(q, nullptr, 0);
+    bool in_time = w.turn();
     for (rb_u32 i = 0; i < count; ++i)
       if (!requests[i].done && gpu_test(q, requests[i])) return i;
     if (!in_time) {

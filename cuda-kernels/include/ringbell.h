@@ -160,8 +160,11 @@ rb_result rb_pointer_query(rb_nic *nic, const void *ptr, rb_pointer_info *info);
 /* Creates a queue and fills in the handle to pass to a kernel by value. It lives until rb_nic_close. */
 rb_result rb_queue_create(rb_nic *nic, rb_queue *queue);
 
-/* Loads kernels from a shared object that `ringbell cc` built. */
+/* Loads kernels from a file that `ringbell cc` built: PTX, or a fat binary that has PTX; for a real GPU also a cubin. A path
+ * without an extension gets .ptx or .fatbin, whichever file there is. */
 rb_result rb_module_load(rb_nic *nic, const char *path);
+/* The same of a file's bytes, which are copied. */
+rb_result rb_module_load_data(rb_nic *nic, const void *image, size_t bytes);
 
 /* One kernel argument: its value and its sizeof. */
 typedef struct rb_arg {
@@ -176,13 +179,13 @@ typedef struct rb_run rb_run;
  * has ended. (A program that contains its kernels uses rb::launch of ringbell.hpp.) */
 rb_result rb_launch(rb_nic *nic, const char *kernel, const uint32_t grid[3], const uint32_t block[3], const rb_arg *args,
                     uint32_t arg_count, rb_run **run);
+/* The same, with so many bytes of dynamic shared memory for each block (`extern __shared__`). Without it a block has none on a
+ * real GPU, and on an emulated one what the kernel's own leaves of 48 KiB. */
+rb_result rb_launch_shared(rb_nic *nic, const char *kernel, const uint32_t grid[3], const uint32_t block[3], uint32_t shared_bytes,
+                           const rb_arg *args, uint32_t arg_count, rb_run **run);
 /* Waits for a kernel. RB_STATUS_TIMED_OUT: it still runs, wait again. Any other result ends the handle.
  * 0 waits for 60 s. */
 rb_result rb_run_wait(rb_run *run, uint64_t timeout_us);
-/* For a program that runs kernels on threads of its own, as rb::launch does beside the emulated GPU: what a NIC has is kept while
- * a launch that has begun has not ended, also when the NIC is closed meanwhile. */
-uint64_t rb_launch_begin(void);
-void rb_launch_end(uint64_t launch);
 
 /* ---- Streams ------------------------------------------------------------------------------------ */
 

@@ -1,18 +1,17 @@
 /* ringbell.hpp - kernels and the program that launches them, in one file: `ringbell cc my.cu`.
  *
- *   extern "C" __global__ void hello(rb_queue q, gpu_result *out) { *out = gpu_nop(q); }
+ *   __global__ void hello(rb_queue q, gpu_result *out) { *out = gpu_nop(q); }
  *   int main() {
  *     rb_nic *nic; rb_queue q; void *out;
  *     if (rb_nic_open(nullptr, &nic) || rb_queue_create(nic, &q) || rb_mem_alloc(nic, sizeof(gpu_result), &out)) ...
- *     rb::running run = rb::launch(hello, 1, 32, q, static_cast<gpu_result *>(out));
+ *     rb::running run = rb::launch(nic, hello, 1, 32, q, static_cast<gpu_result *>(out));
  *     if (run.wait() != 0) std::fprintf(stderr, "%s\n", run.error());
  *   }
  *
- * On the emulated GPU (g++) the blocks run on threads of the program, each block's lanes as fibres. Under
- * nvcc the same call is `kernel<<<grid, block>>>(...)`, on the device that is current. rb_nic_open takes the real GPU
- * where there is one, and rb_mem_alloc's memory is then that GPU's; RINGBELL_GPU=cuda:N names another, which the
- * program must make current itself. Kernels that g++ has compiled run on the emulated GPU alone: start such a program
- * with RINGBELL_GPU=emulated on a machine with a GPU.
+ * A kernel runs on the GPU of its NIC and reaches that GPU's memory. clang puts the kernels' PTX into the program;
+ * `rb::launch` loads it into the GPU once, so the program runs beside an emulated GPU and beside a real one. Under nvcc
+ * the same call is `kernel<<<grid, block>>>(...)`, on the device that is current: the program makes the NIC's device
+ * current itself.
  */
 #ifndef RINGBELL_HPP
 #define RINGBELL_HPP
@@ -20,9 +19,9 @@
 #include "ringbell.cuh"
 #include "ringbell.h"
 
-#ifdef __CUDACC__
-
 #include <string>
+
+#ifdef __NVCC__
 
 namespace rb {
 
@@ -41,7 +40,7 @@ class running {
   cudaError_t end_;
 };
 
-template <class... P, class... A> running launch(void (*kernel)(P...), dim3 grid, dim3 block, A &&...args) {
+template <class... P, class... A> running launch(rb_nic *, void (*kernel)(P...), dim3 grid, dim3 block, A &&...args) {
   kernel<<<grid, block>>>(P(static_cast<A &&>(args))...);
   return running(cudaGetLastError());
 }
@@ -50,142 +49,130 @@ template <class... P, class... A> running launch(void (*kernel)(P...), dim3 grid
 
 #else
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
-#include <memory>
+#include <map>
 #include <mutex>
-#include <string>
-#include <system_error>
-#include <thread>
+#include <set>
 #include <tuple>
-#include <vector>
-
-/* Stack of a lane of a block that has more than one. */
-#ifndef RB_LANE_STACK_BYTES
-#define RB_LANE_STACK_BYTES (64u << 10)
-#endif
-/* Most blocks of one launch that run at the same time. */
-#ifndef RB_LAUNCH_THREADS
-#define RB_LAUNCH_THREADS 256u
-#endif
+#include <type_traits>
+#include <utility>
 
 namespace rb {
-namespace emu {
+namespace detail {
 
-/* What the threads of a launch share. */
-struct launch_state {
-  virtual ~launch_state() = default;
-  virtual int run_block(const dim &index, char *text, size_t len) = 0;
+/* Where a kernel's PTX is, and the name that it has there. */
+struct kernel_entry {
+  const void *image;
+  const char *name;
+};
 
-  dim grid{}, shape{};
-  uint64_t blocks = 0;
-  uint64_t number = 0; /* of rb_launch_begin */
-  std::atomic<uint64_t> next{0};
+/* What the compiler has registered before `main`, and what was loaded since. */
+struct program {
   std::mutex mutex;
-  std::condition_variable changed;
-  unsigned threads = 0; /* that still run; guarded by `mutex`, as is `error` */
-  std::string error;
+  std::map<const void *, kernel_entry> kernels;         /* by their addresses in the program */
+  std::set<std::pair<rb_nic *, const void *>> loaded;   /* a handle of a NIC has one number for ever */
 
-  /* Relaxed: the number alone matters; starting and ending a thread order the rest. */
-  void work() {
-    for (uint64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < blocks;) {
-      char text[256] = "";
-      dim index{unsigned(i % grid.x), unsigned(i / grid.x % grid.y), unsigned(i / (uint64_t(grid.x) * grid.y))};
-      if (run_block(index, text, sizeof text) != FINISHED) {
-        std::lock_guard<std::mutex> hold(mutex);
-        if (error.empty()) error = text;
-      }
-    }
-    std::unique_lock<std::mutex> hold(mutex);
-    if (threads == 1) {
-      /* Before anyone is told, and without the lock: a closed NIC may be freed now. */
-      hold.unlock();
-      rb_launch_end(number);
-      hold.lock();
-    }
-    if (--threads == 0) changed.notify_all();
+  static program &self() {
+    static program one;
+    return one;
+  }
+
+  /* The name of a kernel, once its image is in the GPU of the NIC. */
+  rb_result find(rb_nic *nic, const void *kernel, const char **name) {
+    std::lock_guard<std::mutex> hold(mutex);
+    auto known = kernels.find(kernel);
+    if (known == kernels.end()) return RB_ERR_INVALID_ARGUMENT;
+    const void *image = known->second.image;
+    *name = known->second.name;
+    if (loaded.count({nic, image})) return 0;
+    /* A fat binary: bytes of its header, and of what follows (16 and 64 bits, at 6 and 8). */
+    const unsigned char *at = static_cast<const unsigned char *>(image);
+    size_t bytes = *reinterpret_cast<const uint16_t *>(at + 6) + size_t(*reinterpret_cast<const uint64_t *>(at + 8));
+    rb_result end = rb_module_load_data(nic, image, bytes);
+    if (end == 0) loaded.insert({nic, image});
+    return end;
   }
 };
 
-template <class... P> struct launch_of final : launch_state {
-  void (*kernel)(P...);
-  std::tuple<std::decay_t<P>...> args;
-
-  template <class... A> launch_of(void (*k)(P...), A &&...a) : kernel(k), args(std::forward<A>(a)...) {}
-
-  static void body(void **self) {
-    launch_of *l = static_cast<launch_of *>(self[0]);
-    std::apply(l->kernel, l->args); /* by value: a kernel that changes a parameter changes its own copy */
-  }
-  int run_block(const dim &index, char *text, size_t len) override {
-    void *self[1] = {this};
-    return emu::run_block(&body, self, &grid, &shape, &index, RB_LANE_STACK_BYTES, text, len);
-  }
+/* How the compiler refers to a fat binary. */
+struct fatbin_wrapper {
+  int magic, version;
+  const void *image;
+  void *unused;
 };
 
-} // namespace emu
+} // namespace detail
 
 /* A kernel that was launched. Its destructor waits for the kernel to end, which its time-outs see to. */
 class running {
  public:
-  explicit running(std::shared_ptr<emu::launch_state> state) : state_(std::move(state)) {}
-  running(running &&) = default;
+  running(rb_run *run, rb_result end) : run_(run), end_(end) {
+    if (end_) error_ = rb_last_error();
+  }
+  running(running &&other) : run_(std::exchange(other.run_, nullptr)), end_(other.end_), error_(std::move(other.error_)) {}
   running &operator=(running &&) = delete;
   ~running() {
-    if (!state_) return;
-    std::unique_lock<std::mutex> hold(state_->mutex);
-    state_->changed.wait(hold, [this] { return state_->threads == 0; });
+    while (wait() == RB_STATUS_TIMED_OUT) {
+    }
   }
 
   /* 0: it ran to its end. RB_STATUS_TIMED_OUT: it still runs, wait again. RB_ERR_KERNEL: see error(). */
   rb_result wait(unsigned milliseconds = 60000) {
-    std::unique_lock<std::mutex> hold(state_->mutex);
-    if (!state_->changed.wait_for(hold, std::chrono::milliseconds(milliseconds), [this] { return state_->threads == 0; }))
-      return RB_STATUS_TIMED_OUT;
-    return state_->error.empty() ? 0 : RB_ERR_KERNEL;
+    if (!run_) return end_;
+    /* 0 would be the call's own default. */
+    rb_result end = rb_run_wait(run_, milliseconds ? milliseconds * uint64_t(1000) : 1);
+    if (end == RB_STATUS_TIMED_OUT) return end;
+    run_ = nullptr;
+    end_ = end;
+    if (end_) error_ = rb_last_error();
+    return end_;
   }
 
-  /* Why the kernel failed, and in which block; "" before that. Valid while this object lives, after wait(). */
-  const char *error() const { return state_->error.c_str(); }
+  /* Why the kernel was not launched, or failed, and in which block; "" before that. Valid while this object lives. */
+  const char *error() const { return error_.c_str(); }
 
  private:
-  std::shared_ptr<emu::launch_state> state_;
+  rb_run *run_;
+  rb_result end_;
+  std::string error_;
 };
 
-/* Launches `kernel` and returns at once. Blocks run at the same time, up to RB_LAUNCH_THREADS of them. */
-template <class... P, class... A> running launch(void (*kernel)(P...), dim3 grid, dim3 block, A &&...args) {
+/* Launches `kernel` on the GPU of a NIC, on a stream of its own, and returns at once. */
+template <class... P, class... A> running launch(rb_nic *nic, void (*kernel)(P...), dim3 grid, dim3 block, A &&...args) {
   static_assert(sizeof...(P) == sizeof...(A), "the kernel takes another number of arguments");
-  auto state = std::make_shared<emu::launch_of<P...>>(kernel, std::forward<A>(args)...);
-  state->grid = emu::dim{grid.x, grid.y, grid.z};
-  state->shape = emu::dim{block.x, block.y, block.z};
-  state->blocks = uint64_t(grid.x) * grid.y * grid.z;
-  if (!state->blocks) state->error = "a grid has at least one block";
-  unsigned threads = unsigned(std::min<uint64_t>(state->blocks, RB_LAUNCH_THREADS));
-  if (!threads) return running(std::move(state));
-  state->number = rb_launch_begin();
-  /* No thread is the last one before all have started. */
-  std::unique_lock<std::mutex> hold(state->mutex);
-  for (unsigned i = 0; i < threads; ++i) {
-    try {
-      /* Detached: `running` waits for the count, and the state lives as long as its last user. */
-      std::thread([state] { state->work(); }).detach();
-      ++state->threads;
-    } catch (const std::system_error &e) {
-      /* Those that run take over the blocks; with none, the launch has failed. */
-      if (!state->threads) {
-        state->error = std::string("cannot start a thread: ") + e.what();
-        rb_launch_end(state->number);
-      }
-      break;
-    }
+  std::tuple<std::decay_t<P>...> values(std::forward<A>(args)...);
+  const char *name = nullptr;
+  rb_run *run = nullptr;
+  rb_result end = detail::program::self().find(nic, reinterpret_cast<const void *>(kernel), &name);
+  if (end == 0) {
+    const uint32_t blocks[3] = {grid.x, grid.y, grid.z}, threads[3] = {block.x, block.y, block.z};
+    end = std::apply(
+        [&](auto &...value) {
+          const rb_arg list[sizeof...(value) + 1] = {{&value, sizeof value}..., {nullptr, 0}};
+          return rb_launch(nic, name, blocks, threads, list, uint32_t(sizeof...(value)), &run);
+        },
+        values);
   }
-  hold.unlock();
-  return running(std::move(state));
+  return running(run, end);
 }
 
 } // namespace rb
+
+/* Called by code that clang adds to a program with kernels. Each program has its own, beside any runtime of CUDA's. */
+#define RB_HOST_HOOK extern "C" __attribute__((used, visibility("hidden"))) inline
+RB_HOST_HOOK void **__cudaRegisterFatBinary(void *wrapper) {
+  return static_cast<void **>(const_cast<void *>(static_cast<rb::detail::fatbin_wrapper *>(wrapper)->image));
+}
+RB_HOST_HOOK void __cudaRegisterFatBinaryEnd(void **) {}
+RB_HOST_HOOK void __cudaUnregisterFatBinary(void **) {}
+RB_HOST_HOOK void __cudaRegisterFunction(void **image, const char *kernel, char *, const char *name, int, void *, void *, void *, void *,
+                                         int *) {
+  rb::detail::program::self().kernels[kernel] = {image, name};
+}
+RB_HOST_HOOK void __cudaRegisterVar(void **, char *, char *, const char *, int, size_t, int, int) {}
+/* A kernel's body on the host, which `<<<>>>` would call and rb::launch does not. */
+RB_HOST_HOOK cudaError_t __cudaPopCallConfiguration(dim3 *, dim3 *, size_t *, void *) { return cudaErrorInvalidDeviceFunction; }
+RB_HOST_HOOK cudaError_t cudaLaunchKernel(const void *, dim3, dim3, void **, size_t, cudaStream_t) { return cudaErrorInvalidDeviceFunction; }
+#undef RB_HOST_HOOK
 
 #endif
 

@@ -30,7 +30,7 @@ typedef uint64_t rb_u64;
 
 /* Constants. */
 /** Version of this contract; compare with register ABI_VERSION first. */
-#define RB_ABI_VERSION 2u
+#define RB_ABI_VERSION 3u
 /** Value of register MAGIC: "RBEL". */
 #define RB_MAGIC 1279607378u
 /** Bytes of the control window. */
@@ -93,10 +93,6 @@ typedef uint64_t rb_u64;
 #define RB_LAP 0x8000000000000000ull
 /** Number of status codes: they count from 0 without a gap. */
 #define RB_STATUS_COUNT 33u
-/** Returned by the wait hook: nothing happened. */
-#define RB_WAIT_IDLE 0u
-/** Returned by the wait hook: the NIC made progress, spin anew. */
-#define RB_WAIT_PROGRESS 1u
 /** A receive from the rank that sends first. */
 #define RB_ANY_RANK 4294967295u
 /** A receive of the message that comes first, with any tag. */
@@ -803,10 +799,6 @@ struct rb_queue {
   rb_u32 default_timeout_us;
   /** How long past a deadline the device waits before it reports NIC_SILENT, in microseconds. */
   rb_u32 silent_grace_us;
-  /** Emulated GPU only: `uint32_t (*)(void *ctx, const volatile uint64_t *word, uint32_t ticket_plus_1, uint32_t idle)`; 0 on a real GPU. */
-  rb_u64 wait_hook;
-  /** First argument of `wait_hook`. */
-  rb_u64 wait_ctx;
   /** 1 in the copy of one thread that has the queue for itself (`gpu_own_queue`); 0 as the host gives it. */
   rb_u32 own;
   /** In such a copy: the next ticket. */

@@ -124,7 +124,7 @@ RB_DEVICE gpu_request start_collective(const rb_comm &c, const collective_call &
   }
   bounded_wait w(r.timeout_us);
   while (!take_ticket(c.queue, &r.ticket)) {
-    if (!may_wait || !w.turn(c.queue, nullptr, 0)) {
+    if (!may_wait || !w.turn()) {
       r.done = 1;
       r.result = queue_full(c.queue);
       return r;
@@ -170,7 +170,7 @@ RB_DEVICE gpu_result run_staged(const rb_comm &c, collective_call k, const colle
     rb_u32 t;
     bounded_wait w(timeout_us);
     while (!take_ticket(c.queue, &t))
-      if (!w.turn(c.queue, nullptr, 0)) return FULL;
+      if (!w.turn()) return FULL;
     return rb_u64(t);
   });
   if (taken == FULL) return queue_full(c.queue);

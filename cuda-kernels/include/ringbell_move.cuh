@@ -38,25 +38,9 @@ constexpr int IN_FLIGHT = 4;
 
 RB_DEVICE rb_u64 address(const void *p) { return reinterpret_cast<rb_u64>(p); }
 
-/* An aligned load or store. The emulated GPU refuses what a GPU would refuse. */
-template <class T> RB_DEVICE T load_aligned(const unsigned char *p) {
-#ifdef __CUDACC__
-  return *reinterpret_cast<const T *>(p);
-#else
-  if (address(p) % sizeof(T)) __trap();
-  T v;
-  std::memcpy(&v, p, sizeof(T));
-  return v;
-#endif
-}
-template <class T> RB_DEVICE void store_aligned(unsigned char *p, T v) {
-#ifdef __CUDACC__
-  *reinterpret_cast<T *>(p) = v;
-#else
-  if (address(p) % sizeof(T)) __trap();
-  std::memcpy(p, &v, sizeof(T));
-#endif
-}
+/* An aligned load or store. */
+template <class T> RB_DEVICE T load_aligned(const unsigned char *p) { return *reinterpret_cast<const T *>(p); }
+template <class T> RB_DEVICE void store_aligned(unsigned char *p, T v) { *reinterpret_cast<T *>(p) = v; }
 
 /* 16 bytes from an address that is a multiple of 16. */
 RB_DEVICE words16 load16(const unsigned char *p) {
@@ -116,12 +100,6 @@ template <bool ALIGNED> RB_DEVICE void copy_vectors(unsigned char *to, const uns
 
 /* Copies between any two addresses that do not overlap. No barrier: the caller knows when it needs one. */
 RB_DEVICE void copy(unsigned char *to, const unsigned char *from, rb_u64 len, lanes who) {
-#ifndef __CUDACC__
-  if (who.count == 1) { /* the host's memcpy beats a loop; NVRTC has none */
-    std::memcpy(to, from, len);
-    return;
-  }
-#endif
   rb_u64 head = (0 - address(to)) & 15;
   if (head > len) head = len;
   rb_u64 vectors = (len - head) / 16, tail = head + vectors * 16;

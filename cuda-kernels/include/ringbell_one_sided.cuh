@@ -197,7 +197,7 @@ RB_DEVICE gpu_result gpu_wait_signal(const rb_queue &q, const void *word, rb_u64
       /* Acquire: pairs with the Release of the NIC's update. */
       rb_u64 now = detail::load_acquire(w);
       if (now >= value) return gpu_result{RB_STATUS_OK, 0, 0, now};
-      if (!bound.turn(q, nullptr, 0)) return gpu_result{RB_STATUS_TIMED_OUT, 0, 0, now};
+      if (!bound.turn()) return gpu_result{RB_STATUS_TIMED_OUT, 0, 0, now};
     }
   });
 }
@@ -229,7 +229,7 @@ template <class Scope = thread> RB_DEVICE gpu_result gpu_flush(const rb_queue &q
         /* It was waited for, or its slot was never used. */
         rb_u32 next = detail::load_acquire_device(detail::released_of(q, detail::slot_of(q, t)));
         if (rb_u32(next - (t + depth)) < 0x80000000u) break;
-        if (!bound.turn(q, detail::line_of(q, t), t + 1)) return detail::failed(RB_STATUS_NIC_SILENT);
+        if (!bound.turn()) return detail::failed(RB_STATUS_NIC_SILENT);
       }
     }
     return all;
@@ -353,7 +353,7 @@ RB_DEVICE_CALL gpu_result post_counted(const rb_queue &q, gpu_counter &c, const 
   if (!post(q, e, timeout_us, false, &ticket)) {
     bounded_wait bound(timeout_us);
     for (count(q, c); !post(q, e, timeout_us, false, &ticket); count(q, c))
-      if (!bound.turn(q, nullptr, 0)) return queue_full(q);
+      if (!bound.turn()) return queue_full(q);
   }
   count_ticket(q, c, ticket, timeout_us);
   return gpu_result{};
@@ -425,7 +425,7 @@ RB_DEVICE gpu_result gpu_counter_wait(const rb_queue &q, gpu_counter &c, rb_u64 
     for (;;) {
       detail::count(q, c);
       if (c.completed >= value) return detail::counted(c, RB_STATUS_OK);
-      if (!bound.turn(q, nullptr, 0)) return detail::counted(c, RB_STATUS_TIMED_OUT);
+      if (!bound.turn()) return detail::counted(c, RB_STATUS_TIMED_OUT);
     }
   });
 }

@@ -1,8 +1,7 @@
-/* Platform layer over nvcc, NVRTC and g++: qualifiers, memory order, clock.
+/* Platform layer over clang, nvcc and NVRTC: qualifiers, memory order, clock.
  *
- * On a GPU the ordered accesses are PTX (`st.release.sys`, `ld.acquire.sys`; PTX ISA §8, memory
- * consistency model), because NVRTC has no <cuda/atomic>. On g++ they are the __atomic builtins,
- * which ThreadSanitizer understands.
+ * Ordered accesses are PTX (`st.release.sys`, `ld.acquire.sys`; PTX ISA §8, memory consistency model), because NVRTC has no
+ * <cuda/atomic>.
  */
 #ifndef RINGBELL_PLATFORM_H
 #define RINGBELL_PLATFORM_H
@@ -14,7 +13,10 @@
 #include "cuda/cuda_runtime.h"
 #endif
 
-#ifdef __CUDACC__
+#ifndef __CUDACC__
+#error "device code of Ringbell is CUDA: compile it with `ringbell cc`, clang -x cuda, or nvcc"
+#endif
+
 #define RB_DEVICE __device__ __forceinline__
 #define RB_DEVICE_NOINLINE __device__ __noinline__
 /* With -DRB_SMALL_CODE, functions of a queue and of a reduction are called where they are otherwise copied: a third of the
@@ -24,22 +26,10 @@
 #else
 #define RB_DEVICE_CALL RB_DEVICE
 #endif
-/* Kernels are registered by name for the emulated GPU only; on a GPU cuModuleGetFunction finds them. */
-#define RB_KERNEL(name)
-#define RB_DYNAMIC_SHARED(type, name, max_count) extern __shared__ type name[]
 #define RB_UNLIKELY(x) __builtin_expect(!!(x), 0)
-#else
-#include "ringbell_emu.h"
-#define RB_DEVICE inline
-#define RB_DEVICE_NOINLINE inline __attribute__((noinline))
-#define RB_DEVICE_CALL RB_DEVICE
-#define RB_UNLIKELY(x) __builtin_expect(!!(x), 0)
-#endif
 
 namespace rb {
 namespace detail {
-
-#ifdef __CUDACC__
 
 RB_DEVICE rb_u32 load_relaxed(const rb_u32 *p) {
   rb_u32 v;
@@ -117,40 +107,6 @@ RB_DEVICE rb_u64 clock_ns() {
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
   return t;
 }
-
-#else
-
-RB_DEVICE rb_u32 load_relaxed(const rb_u32 *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
-RB_DEVICE rb_u32 load_acquire(const rb_u32 *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
-RB_DEVICE rb_u64 load_relaxed(const rb_u64 *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
-RB_DEVICE rb_u64 load_acquire(const rb_u64 *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
-/* As the NIC stores a completion line: the first word last. */
-RB_DEVICE void load_pair_acquire(const rb_u64 *p, rb_u64 *a, rb_u64 *b) {
-  *a = __atomic_load_n(p, __ATOMIC_ACQUIRE);
-  *b = __atomic_load_n(p + 1, __ATOMIC_RELAXED);
-}
-RB_DEVICE void store_relaxed(rb_u32 *p, rb_u32 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
-RB_DEVICE void store_relaxed(rb_u64 *p, rb_u64 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
-RB_DEVICE void store_release(rb_u32 *p, rb_u32 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
-RB_DEVICE void store_release(rb_u64 *p, rb_u64 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
-RB_DEVICE void store_pair_relaxed(rb_u64 *p, rb_u64 a, rb_u64 b) {
-  __atomic_store_n(p, a, __ATOMIC_RELAXED);
-  __atomic_store_n(p + 1, b, __ATOMIC_RELAXED);
-}
-RB_DEVICE void store_pair_release(rb_u64 *p, rb_u64 a, rb_u64 b) {
-  __atomic_store_n(p + 1, b, __ATOMIC_RELAXED);
-  __atomic_store_n(p, a, __ATOMIC_RELEASE);
-}
-RB_DEVICE rb_u32 load_relaxed_device(const rb_u32 *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
-RB_DEVICE rb_u32 load_acquire_device(const rb_u32 *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
-RB_DEVICE void store_relaxed_device(rb_u32 *p, rb_u32 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
-RB_DEVICE void store_release_device(rb_u32 *p, rb_u32 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
-RB_DEVICE bool compare_and_swap_device(rb_u32 *p, rb_u32 expected, rb_u32 desired) {
-  return __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-}
-RB_DEVICE rb_u64 clock_ns() { return rb::emu::now_ns(); }
-
-#endif
 
 } // namespace detail
 } // namespace rb

@@ -3,10 +3,9 @@
  * The protocol is that of nic-abi/src/queue.rs, and the only one; every call of ringbell.cuh is built
  * on `post`, `poll` and `wait`. Ordering:
  *
- *  - words 0 and 1 of an entry are stored last, with Release (pairs with the NIC's Acquire of the
- *    words it validates): a reader of the whole entry also sees the payload written before it, even when
- *    the NIC reads it because of another producer's doorbell;
- *  - the doorbell is stored with Release (pairs with the NIC's Acquire load of the doorbell word);
+ *  - the words of an entry and the doorbell are stored behind one fence of the whole system (pairs with the NIC's
+ *    Acquire of the words that it validates, and of the doorbell): a reader of the whole entry also sees the payload
+ *    written before it, even when the NIC reads it because of another producer's doorbell;
  *  - word 0 of a completion line is loaded with Acquire (pairs with the Release store in
  *    `gtlb::CompletionWrite::store`): a reader that sees the ticket also sees words 1-3 and the received bytes;
  *  - `released[slot]` is stored with Release by the waiter (pairs with the Acquire load in `post`): a
@@ -33,15 +32,6 @@ struct completion {
   rb_u64 detail;
 };
 
-#if defined(__CUDACC__)
-RB_DEVICE void store_first_pair(rb_u64 *p, rb_u64 a, rb_u64 b) { store_pair_relaxed(p, a, b); }
-RB_DEVICE void ring(rb_u32 *p, rb_u32 v) { store_relaxed(p, v); }
-#else
-RB_DEVICE void order_before_publishing() {}
-RB_DEVICE void store_first_pair(rb_u64 *p, rb_u64 a, rb_u64 b) { store_pair_release(p, a, b); }
-RB_DEVICE void ring(rb_u32 *p, rb_u32 v) { store_release(p, v); }
-#endif
-
 /* Time-out of a call that passed `timeout_us`; never 0, so that every wait ends. */
 RB_DEVICE rb_u32 effective_timeout(const rb_queue &q, rb_u32 timeout_us) {
   if (timeout_us) return timeout_us;
@@ -54,21 +44,13 @@ struct bounded_wait {
   rb_u64 deadline_ns = 0;
   rb_u64 budget_ns;
   rb_u32 turns = 0;
-  rb_u32 idle = 0;
 
   RB_DEVICE explicit bounded_wait(rb_u64 budget_us) : budget_ns(budget_us * 1000) {}
 
-  /* One idle turn; false when the deadline has passed. `word` may be null, see wait_hook. */
-  RB_DEVICE bool turn(const rb_queue &q, const rb_u64 *word, rb_u32 ticket_plus_1) {
-#ifdef __CUDACC__
-    (void)q, (void)word, (void)ticket_plus_1;
+  /* One idle turn; false when the deadline has passed. */
+  RB_DEVICE bool turn() {
 #if __CUDA_ARCH__ >= 700
     if (turns > 4096) __nanosleep(100);
-#endif
-#else
-    rb_u32 progress = rb::emu::wait(reinterpret_cast<rb::emu::wait_hook_fn>(q.wait_hook), reinterpret_cast<void *>(q.wait_ctx),
-                                    word, ticket_plus_1, idle);
-    idle = progress == RB_WAIT_PROGRESS ? 0 : idle + 1;
 #endif
     ++turns;
     if ((turns & 31) != 0 && turns < 1024) return true;
@@ -149,8 +131,8 @@ RB_DEVICE void publish(const rb_queue &q, rb_u32 ticket, const entry &e) {
   store_pair_relaxed(slot + 6, w[6], w[7]);
   store_pair_relaxed(slot + 4, w[4], w[5]);
   store_pair_relaxed(slot + 2, w[2], w[3]);
-  store_first_pair(slot, w[0], w[1]);
-  ring(reinterpret_cast<rb_u32 *>(q.doorbell), ticket + 1);
+  store_pair_relaxed(slot, w[0], w[1]);
+  store_relaxed(reinterpret_cast<rb_u32 *>(q.doorbell), ticket + 1);
 }
 
 /* Takes a slot, waiting for one until the time-out when `may_wait`, and publishes the entry. */
@@ -159,7 +141,7 @@ RB_DEVICE_CALL bool post(const rb_queue &q, const entry &e, rb_u32 timeout_us, b
     if (!may_wait) return false;
     bounded_wait w(effective_timeout(q, timeout_us));
     do {
-      if (!w.turn(q, nullptr, 0)) return false;
+      if (!w.turn()) return false;
     } while (!take_ticket(q, ticket));
   }
   publish(q, *ticket, e);
@@ -223,10 +205,9 @@ template <bool KEEP = false> RB_DEVICE_CALL completion wait(const rb_queue &q, r
   completion c;
   auto there = [&] { return KEEP ? look(q, ticket, &c) : poll(q, ticket, &c); };
   if (there()) return c;
-  const rb_u64 *line = line_of(q, ticket);
   bounded_wait w(rb_u64(effective_timeout(q, timeout_us)) + q.silent_grace_us);
   for (;;) {
-    bool in_time = w.turn(q, line, ticket + 1);
+    bool in_time = w.turn();
     if (there()) return c;
     if (!in_time) return completion{RB_STATUS_NIC_SILENT, 0, 0};
   }

@@ -22,7 +22,6 @@
 namespace rb {
 namespace detail {
 
-#ifdef __CUDACC__
 RB_DEVICE float float_of(rb_u32 b) { return __uint_as_float(b); }
 RB_DEVICE rb_u32 bits_of(float v) { return __float_as_uint(v); }
 RB_DEVICE double double_of(rb_u64 b) { return __longlong_as_double((long long)b); }
@@ -53,41 +52,6 @@ RB_DEVICE float larger(float a, float b) {
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
   return v;
 }
-#else
-template <class T, class B> T bit_copy(B b) {
-  static_assert(sizeof(T) == sizeof(B), "the same bits");
-  T v;
-  std::memcpy(&v, &b, sizeof(T));
-  return v;
-}
-inline float float_of(rb_u32 b) { return bit_copy<float>(b); }
-inline rb_u32 bits_of(float v) { return bit_copy<rb_u32>(v); }
-inline double double_of(rb_u64 b) { return bit_copy<double>(b); }
-inline rb_u64 bits_of(double v) { return bit_copy<rb_u64>(v); }
-inline float add(float a, float b) { return a + b; }
-inline float multiply(float a, float b) { return a * b; }
-inline double add(double a, double b) { return a + b; }
-inline double multiply(double a, double b) { return a * b; }
-/* As onc-engines/src/reduce/half.rs, whose comments say why. */
-inline float float_of_f16(rb_u32 h) {
-  rb_u32 magnitude = (h & 0x7fff) << 13, exponent = magnitude & 0x0f800000;
-  rb_u32 normal = magnitude + (112u << 23);
-  rb_u32 special = (normal + (112u << 23)) | (magnitude > 0x0f800000 ? 0x400000 : 0);
-  float small = float_of(normal + (1u << 23)) - float_of(113u << 23);
-  rb_u32 bits = exponent == 0x0f800000 ? special : exponent == 0 ? bits_of(small) : normal;
-  return float_of(bits | (h & 0x8000) << 16);
-}
-inline rb_u32 f16_of_float(float v) {
-  rb_u32 bits = bits_of(v), magnitude = bits & 0x7fffffff, magic = 126u << 23;
-  rb_u32 small = bits_of(float_of(magnitude) + float_of(magic)) - magic;
-  rb_u32 normal = (magnitude - (112u << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
-  rb_u32 nan = 0x7e00 | (magnitude >> 13 & 0x3ff);
-  rb_u32 h = magnitude > 0x7f800000 ? nan : magnitude >= 143u << 23 ? 0x7c00 : magnitude < 113u << 23 ? small : normal;
-  return (h | (bits >> 16 & 0x8000)) & 0xffff;
-}
-inline float smaller(float a, float b) { return a != a || b != b ? float_of(0x7fffffff) : a < b || (a == b && bits_of(a) >> 31) ? a : b; }
-inline float larger(float a, float b) { return a != a || b != b ? float_of(0x7fffffff) : a > b || (a == b && !(bits_of(a) >> 31)) ? a : b; }
-#endif
 
 RB_DEVICE float float_of_bf16(rb_u32 h) { return float_of(h << 16); }
 /* To nearest even; a NaN stays one. */

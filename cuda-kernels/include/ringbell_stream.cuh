@@ -129,7 +129,7 @@ template <class Scope, class End> RB_DEVICE_CALL gpu_result stream_turn(const rb
       if (mine.ready() >= need) break;
       rb_u64 state = load_acquire(mine.word_at(RB_STREAM_STATE_AT));
       if (state) return stream_news{mine.seen, rb_u32(state & 0xff), rb_u32(state >> 32)};
-      if (!w.turn(q, nullptr, 0)) return stream_news{mine.seen, RB_STATUS_TIMED_OUT, 0};
+      if (!w.turn()) return stream_news{mine.seen, RB_STATUS_TIMED_OUT, 0};
     }
     return stream_news{mine.seen, RB_STATUS_OK, 0};
   });

@@ -101,7 +101,7 @@ extern "C" __global__ void rb_echo_server(const rb_queue *queues, rb_u32 queue_c
     }
     if (progress) {
       idle = rb::detail::bounded_wait(idle_limit_us);
-    } else if (!idle.turn(main_queue, nullptr, 0)) {
+    } else if (!idle.turn()) {
       result.status = RB_STATUS_TIMED_OUT;
       break;
     }

@@ -184,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   auto wait_for_blocks = [&](rb_u64 chunk) {
     rb::detail::bounded_wait wait(rb_u64(timeout_us) * 2);
     while (!counted_by_all(chunk))
-      if (!wait.turn(q, nullptr, 0)) return false;
+      if (!wait.turn()) return false;
     return true;
   };
   for (; k < chunks; ++k) {
@@ -208,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
       rb::detail::bounded_wait wait(rb_u64(timeout_us) * 4);
       arrived = 1;
       while (rb::detail::load_acquire(&control->ready) <= k) {
-        if (!rb::detail::load_acquire(&control->stop) && wait.turn(q, nullptr, 0)) continue;
+        if (!rb::detail::load_acquire(&control->stop) && wait.turn()) continue;
         arrived = 0;
         break;
       }

@@ -48,8 +48,78 @@ pub struct LaunchShape {
     pub grid: Dim3,
     /// Lanes of a block.
     pub block: Dim3,
-    /// Bytes of dynamic shared memory. `None`: what the kernel's own leaves of 48 KiB.
+    /// Bytes of a block's dynamic shared memory (`extern __shared__`). `None`: on an emulated GPU what the kernel's own leaves
+    /// of 48 KiB, on a real one none.
     pub dynamic_shared: Option<u32>,
+}
+
+impl LaunchShape {
+    /// Without a wish for dynamic shared memory.
+    pub fn new(grid: impl Into<Dim3>, block: impl Into<Dim3>) -> LaunchShape {
+        LaunchShape {
+            grid: grid.into(),
+            block: block.into(),
+            dynamic_shared: None,
+        }
+    }
+}
+
+/// Most bytes of dynamic shared memory, as an H100 has them (CUDA C++ Programming Guide, "Compute Capability 9.0").
+const MOST_SHARED: u32 = 227 << 10;
+
+/// Checks shape and arguments of a launch against a kernel's signature.
+pub(crate) fn check(
+    name: &str,
+    arg_bytes: &[u32],
+    max_threads: u64,
+    shape: &LaunchShape,
+    args: &[KernelArg],
+) -> Result<(), LaunchError> {
+    check_shape(name, max_threads, shape)?;
+    let kernel = || name.to_owned();
+    if args.len() != arg_bytes.len() {
+        return Err(LaunchError::ArgumentCount {
+            kernel: kernel(),
+            expected: arg_bytes.len(),
+            given: args.len(),
+        });
+    }
+    for (index, (a, want)) in args.iter().zip(arg_bytes).enumerate() {
+        if a.size() != *want as usize {
+            return Err(LaunchError::ArgumentSize {
+                kernel: kernel(),
+                index,
+                expected: *want as usize,
+                given: a.size(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Checks what every kernel can have.
+pub(crate) fn check_shape(
+    name: &str,
+    max_threads: u64,
+    shape: &LaunchShape,
+) -> Result<(), LaunchError> {
+    let (blocks, lanes) = (shape.grid.count(), shape.block.count());
+    if blocks == 0 || lanes == 0 || lanes > max_threads {
+        return Err(LaunchError::Shape {
+            kernel: name.to_owned(),
+            grid: blocks,
+            lanes,
+        });
+    }
+    let asked = shape.dynamic_shared.unwrap_or(0);
+    if asked > MOST_SHARED {
+        return Err(LaunchError::SharedMemory {
+            kernel: name.to_owned(),
+            asked,
+            most: MOST_SHARED,
+        });
+    }
+    Ok(())
 }
 
 /// One kernel argument, passed by value.
@@ -116,9 +186,6 @@ impl KernelArg {
                     q.default_timeout_us,
                     q.silent_grace_us,
                 ] {
-                    out.extend_from_slice(&v.to_ne_bytes());
-                }
-                for v in [q.wait_hook, q.wait_ctx] {
                     out.extend_from_slice(&v.to_ne_bytes());
                 }
                 for v in [q.own, q.own_next, q.own_oldest, q.reserved] {
@@ -193,7 +260,7 @@ pub enum Failure {
 #[non_exhaustive]
 pub enum LaunchError {
     /// No loaded module has a kernel of that name.
-    #[error("no kernel named `{name}`; is it registered with RB_KERNEL and its module loaded? known: {known}")]
+    #[error("no kernel named `{name}`; is its module loaded, and the kernel `extern \"C\"`? known: {known}")]
     UnknownKernel {
         /// The name asked for.
         name: String,
@@ -231,6 +298,16 @@ pub enum LaunchError {
         grid: u64,
         /// Lanes per block.
         lanes: u64,
+    },
+    /// More dynamic shared memory than a block can have.
+    #[error("kernel `{kernel}` cannot have {asked} bytes of dynamic shared memory; a block has {most} at most")]
+    SharedMemory {
+        /// Kernel.
+        kernel: String,
+        /// Bytes asked for.
+        asked: u32,
+        /// Most bytes.
+        most: u32,
     },
     /// It still runs. The launch goes on; wait again, or let the kernel's own time-outs end it.
     #[error("kernel `{kernel}` still runs after {waited_ms} ms; it goes on running{threads}")]
@@ -310,12 +387,10 @@ mod tests {
             queue: 8,
             default_timeout_us: 9,
             silent_grace_us: 10,
-            wait_hook: 11,
-            wait_ctx: 12,
-            own: 13,
-            own_next: 14,
-            own_oldest: 15,
-            reserved: 16,
+            own: 11,
+            own_next: 12,
+            own_oldest: 13,
+            reserved: 14,
         };
         let mut bytes = Vec::new();
         KernelArg::Queue(q).write_to(&mut bytes);

@@ -96,8 +96,8 @@ int main() {
       rb_socket_listen(context, listener, PORT, 1, 0))
     return fail("cannot listen", rb_last_error());
 
-  rb::running serving = rb::launch(pong, 1, 64, server.queue, listener, (rb_u32 *)server.data, (report *)server.out);
-  rb::running playing = rb::launch(ping, 1, 64, client.queue, (rb_u32 *)client.data, (report *)client.out);
+  rb::running serving = rb::launch(server.nic, pong, 1, 64, server.queue, listener, (rb_u32 *)server.data, (report *)server.out);
+  rb::running playing = rb::launch(client.nic, ping, 1, 64, client.queue, (rb_u32 *)client.data, (report *)client.out);
   if (playing.wait()) return fail("kernel ping", playing.error());
   if (serving.wait()) return fail("kernel pong", serving.error());
 

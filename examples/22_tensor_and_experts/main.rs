@@ -92,7 +92,7 @@ fn product(comm: &Communicator) -> Result<Vec<f32>, Error> {
     // SAFETY: kernels.cu is ours, and the arguments have the types of its parameters.
     let launch = unsafe {
         let kernel = nic
-            .module(&kernels::of("22_tensor_and_experts/kernels.cu"))?
+            .module(kernels::of("22_tensor_and_experts/kernels.cu"))?
             .kernel("gemm_all_reduce")?;
         kernel.launch(1, 128, args)?
     };
@@ -143,7 +143,7 @@ fn answers(comm: &Communicator) -> Result<Vec<f32>, Error> {
     // SAFETY: kernels.cu is ours, and the arguments have the types of its parameters.
     let launch = unsafe {
         let kernel = nic
-            .module(&kernels::of("22_tensor_and_experts/kernels.cu"))?
+            .module(kernels::of("22_tensor_and_experts/kernels.cu"))?
             .kernel("experts")?;
         kernel.launch(1, 128, args)?
     };

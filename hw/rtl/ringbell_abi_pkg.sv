@@ -11,7 +11,7 @@ package ringbell_abi_pkg;
 
   // Constants.
   // Version of this contract; compare with register ABI_VERSION first.
-  localparam logic [31:0] ABI_VERSION = 32'h2;
+  localparam logic [31:0] ABI_VERSION = 32'h3;
   // Value of register MAGIC: "RBEL".
   localparam logic [31:0] MAGIC = 32'h4c454252;
   // Bytes of the control window.
@@ -74,10 +74,6 @@ package ringbell_abi_pkg;
   localparam logic [63:0] LAP = 64'h8000000000000000;
   // Number of status codes: they count from 0 without a gap.
   localparam logic [31:0] STATUS_COUNT = 32'h21;
-  // Returned by the wait hook: nothing happened.
-  localparam logic [31:0] WAIT_IDLE = 32'h0;
-  // Returned by the wait hook: the NIC made progress, spin anew.
-  localparam logic [31:0] WAIT_PROGRESS = 32'h1;
   // A receive from the rank that sends first.
   localparam logic [31:0] ANY_RANK = 32'hffffffff;
   // A receive of the message that comes first, with any tag.
@@ -767,10 +763,6 @@ package ringbell_abi_pkg;
     logic [31:0] own_next;
     // 1 in the copy of one thread that has the queue for itself (`gpu_own_queue`); 0 as the host gives it.
     logic [31:0] own;
-    // First argument of `wait_hook`.
-    logic [63:0] wait_ctx;
-    // Emulated GPU only: `uint32_t (*)(void *ctx, const volatile uint64_t *word, uint32_t ticket_plus_1, uint32_t idle)`; 0 on a real GPU.
-    logic [63:0] wait_hook;
     // How long past a deadline the device waits before it reports NIC_SILENT, in microseconds.
     logic [31:0] silent_grace_us;
     // Default time-out of every call that passes 0, in microseconds.

@@ -35,7 +35,6 @@ pub mod library;
 pub mod link;
 pub mod memory;
 pub mod module;
-mod native;
 mod nodes;
 pub mod nvrtc;
 mod operation;

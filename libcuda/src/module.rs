@@ -14,7 +14,7 @@ use crate::image::{self, LINKED};
 use crate::jit::Options;
 use crate::replaced::replaced;
 use crate::{
-    call, device, faults, gpu, lock, native, put, ready, say, strict, Result, INVALID_HANDLE,
+    call, device, faults, gpu, lock, put, ready, say, strict, Result, INVALID_HANDLE,
     INVALID_IMAGE, INVALID_PTX, INVALID_VALUE, NOT_FOUND, NO_BINARY_FOR_GPU,
     UNSUPPORTED_PTX_VERSION,
 };
@@ -255,21 +255,14 @@ pub(crate) unsafe fn load(image: *const c_void) -> std::result::Result<usize, (R
             let refused = linked.map_err(|e| (INVALID_PTX, e.to_string()));
             Code::Ptx(refused?)
         }
-        ELF => match native::shared_object(image) {
-            Some(len) => {
-                let refused = |code| (code, "the shared object cannot be loaded".to_owned());
-                native::load(image, len).map_err(refused)?;
-                Code::Named
-            }
-            None if strict::is_on() => Code::Named,
-            None => {
-                // SAFETY: an ELF image has at least its header of 64 bytes.
-                let flags = unsafe { image.cast::<[u8; 64]>().read_unaligned() };
-                let arch = u32::from_le_bytes([flags[48], flags[49], flags[50], flags[51]]) & 0xff;
-                let why = format!("the cubin has only SASS for sm_{arch}: build with PTX");
-                return Err((NO_BINARY_FOR_GPU, why));
-            }
-        },
+        ELF if strict::is_on() => Code::Named,
+        ELF => {
+            // SAFETY: an ELF image has at least its header of 64 bytes.
+            let flags = unsafe { image.cast::<[u8; 64]>().read_unaligned() };
+            let arch = u32::from_le_bytes([flags[48], flags[49], flags[50], flags[51]]) & 0xff;
+            let why = format!("the cubin has only SASS for sm_{arch}: build with PTX");
+            return Err((NO_BINARY_FOR_GPU, why));
+        }
         _ => {
             // SAFETY: everything else that is loaded is a terminated text.
             let text = unsafe { CStr::from_ptr(image.cast()) };

@@ -5,8 +5,8 @@
 
 use crate::describe::Const;
 use crate::{
-    bar, block, collective, completion, descriptor, engine, event, kernel_stream, queue,
-    translation, Status,
+    bar, block, collective, completion, descriptor, engine, event, kernel_stream, translation,
+    Status,
 };
 
 const fn row(name: &'static str, value: u64, doc: &'static str) -> Const {
@@ -176,16 +176,6 @@ pub const TABLE: &[Const] = &[
         "Number of status codes: they count from 0 without a gap.",
     ),
     row(
-        "WAIT_IDLE",
-        queue::WAIT_IDLE as u64,
-        "Returned by the wait hook: nothing happened.",
-    ),
-    row(
-        "WAIT_PROGRESS",
-        queue::WAIT_PROGRESS as u64,
-        "Returned by the wait hook: the NIC made progress, spin anew.",
-    ),
-    row(
         "ANY_RANK",
         collective::ANY_RANK as u64,
         "A receive from the rank that sends first.",
@@ -230,7 +220,7 @@ mod tests {
 
     /// Every structure and bit-field table that crosses the border.
     const STRUCTS: &[Struct] = &[
-        queue::QueueHandle::LAYOUT,
+        crate::queue::QueueHandle::LAYOUT,
         Event::LAYOUT,
         block::BlockHeader::LAYOUT,
     ];

@@ -45,4 +45,4 @@ pub use status::Status;
 
 /// Version of this contract; read from [`bar::Reg::AbiVersion`] and checked by the host library
 /// before it touches anything else.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;

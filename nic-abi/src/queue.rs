@@ -38,10 +38,6 @@ abi_struct! {
         default_timeout_us: u32,
         /// How long past a deadline the device waits before it reports NIC_SILENT, in microseconds.
         silent_grace_us: u32,
-        /// Emulated GPU only: `uint32_t (*)(void *ctx, const volatile uint64_t *word, uint32_t ticket_plus_1, uint32_t idle)`; 0 on a real GPU.
-        wait_hook: u64,
-        /// First argument of `wait_hook`.
-        wait_ctx: u64,
         /// 1 in the copy of one thread that has the queue for itself (`gpu_own_queue`); 0 as the host gives it.
         own: u32,
         /// In such a copy: the next ticket.
@@ -66,22 +62,3 @@ pub struct PreparedEntry {
     /// Then waited for: 32 bits that are equal to this when the completion has come.
     pub done: (GpuVa, u32),
 }
-
-/// Returned by the wait hook: the NIC made progress, start spinning anew.
-pub const WAIT_PROGRESS: u32 = 1;
-/// Returned by the wait hook: nothing happened.
-pub const WAIT_IDLE: u32 = 0;
-
-/// Signature of the wait hook that the host library installs in an emulated queue handle.
-///
-/// Called by a kernel thread that waits: steps the NIC unless another thread does (try-lock, never
-/// re-entrant, never unwinding) and, when `idle` (calls in a row without progress) says that
-/// spinning no longer pays, yields or parks the thread for a bounded time. `word` may be null
-/// (several lanes wait for different things); otherwise the hook must not park when
-/// `*word >> 32 == ticket_plus_1` already holds.
-pub type WaitHook = unsafe extern "C" fn(
-    ctx: *mut core::ffi::c_void,
-    word: *const u64,
-    ticket_plus_1: u32,
-    idle: u32,
-) -> u32;

@@ -11,7 +11,7 @@ use ringbell_nic_abi::descriptor::DESCRIPTOR_BYTES;
 use ringbell_nic_abi::queue::{PreparedEntry, QueueHandle};
 use ringbell_nic_abi::{Completion, Descriptor, GpuVa, Opcode, QueueId};
 
-use crate::progress::{wait_hook, Progress, Round};
+use crate::progress::{Progress, Round};
 use crate::queue::{QueueConfig, QueueMemory};
 
 /// A host-side wait that ended without a completion.
@@ -135,12 +135,7 @@ impl HostQueue {
         // Before the kernel can ring; and the progress thread starts to look for that.
         self.progress.exposed.store(true, Ordering::SeqCst);
         self.progress.tell();
-        let mut h = self.kernels.handle(self.id.0, &self.config);
-        if self.kernels.calls_back() {
-            h.wait_hook = wait_hook as ringbell_nic_abi::queue::WaitHook as usize as u64;
-            h.wait_ctx = Arc::as_ptr(&self.progress) as u64;
-        }
-        h
+        self.kernels.handle(self.id.0, &self.config)
     }
 
     /// What a kernel holds that rings the doorbell in another BAR than the NIC's own. `bar` is asked where kernels see it,

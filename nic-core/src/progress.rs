@@ -13,17 +13,14 @@
 //! No message costs a system call: a peer writes the wake descriptor only when the NIC's `parked`
 //! word says that a thread sleeps. The word is set before the last poll of the rings, with a
 //! sequentially consistent fence between; the peer writes its ring, fences, then reads the word.
-#![allow(unsafe_code)] // The C hook dereferences the word that a kernel waits for.
 #![allow(clippy::disallowed_methods)] // This is the edge: the NIC's clock is read here and passed down.
 
 use std::cell::{Cell, RefCell};
-use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use ringbell_nic_abi::queue::{WAIT_IDLE, WAIT_PROGRESS};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::command::{Core, Found};
@@ -684,40 +681,6 @@ fn timespec(d: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: d.subsec_nanos().into(),
-    }
-}
-
-/// The hook of an emulated queue handle; see [`ringbell_nic_abi::queue::WaitHook`].
-///
-/// # Safety
-/// `ctx` is the address that the NIC has put into the handle, and the NIC is alive. `word` is null
-/// or the first word of a completion line.
-pub(crate) unsafe extern "C" fn wait_hook(
-    ctx: *mut c_void,
-    word: *const u64,
-    ticket_plus_1: u32,
-    idle: u32,
-) -> u32 {
-    // SAFETY: the caller's contract; a NIC keeps its `Progress` at one address for life.
-    let progress = unsafe { &*ctx.cast_const().cast::<Progress>() };
-    let done = move || {
-        if word.is_null() {
-            return false;
-        }
-        // SAFETY: the caller's contract; lines are aligned and only accessed atomically.
-        let w = unsafe { &*word.cast::<AtomicU64>() }.load(Ordering::Acquire);
-        (w >> 32) as u32 == ticket_plus_1
-    };
-    // A panic must not unwind into a kernel. The lock stays poisoned, nothing steps any more, and
-    // the device's own watchdog reports NIC_SILENT.
-    let round = std::panic::AssertUnwindSafe(|| progress.wait_round(idle, &done));
-    match std::panic::catch_unwind(round) {
-        Ok(Round::Moved) => WAIT_PROGRESS,
-        Ok(Round::Idle | Round::Slept) => WAIT_IDLE,
-        Err(_) => {
-            tracing::error!("the NIC has failed while a kernel thread stepped it");
-            WAIT_IDLE
-        }
     }
 }
 

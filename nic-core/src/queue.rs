@@ -225,7 +225,7 @@ impl QueueMemory {
         }
     }
 
-    /// The device's half: addresses as the GPU sees them. The hook is filled in by the NIC.
+    /// The device's half: addresses as the GPU sees them.
     pub(crate) fn handle(
         &self,
         queue: u32,
@@ -256,8 +256,6 @@ impl QueueMemory {
             queue,
             default_timeout_us: config.default_timeout_us,
             silent_grace_us: config.silent_grace_us,
-            wait_hook: 0,
-            wait_ctx: 0,
             own: 0,
             own_next: 0,
             own_oldest: 0,

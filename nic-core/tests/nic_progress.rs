@@ -1,6 +1,6 @@
 //! Progress: waiting, wake-ups and their cost, and that data comes before its completion.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
-#![allow(unsafe_code)] // The wait hook is called as a kernel does, and allocations are counted.
+#![allow(unsafe_code)] // Allocations are counted.
 
 mod nic_support;
 
@@ -253,38 +253,6 @@ fn a_dedicated_thread_needs_no_waiter() {
     ok(&a.queue, a.post(&send_inline(s, b"dedicate")));
     ok(&b.queue, tr);
     assert_eq!(b.peek(0, 8), b"dedicate");
-}
-
-#[test]
-fn the_wait_hook_in_the_handle_steps_the_nic() {
-    let dir = TempDir::new();
-    let (a, b) = hosts(&dir, ProgressMode::Manual);
-    let (s, r) = connected(&[&a, &b], 0, 1, 7);
-    let h = b.queue.handle();
-    // SAFETY: the NIC has put a `WaitHook` there.
-    let hook: ringbell_nic_abi::queue::WaitHook =
-        unsafe { std::mem::transmute(h.wait_hook as usize) };
-    let tr = b.post(&recv(r, 0, 8));
-    let ts = a.post(&send_inline(s, b"by hook!"));
-    settle(&[&a], &[(0, ts)]);
-    let word = (h.cq + u64::from(tr & ((1 << h.depth_log2) - 1)) * 64) as *const u64;
-    let done = |word: *const u64| {
-        // SAFETY: a completion line of a living queue, accessed atomically.
-        let w = unsafe { &*word.cast::<AtomicU64>() }.load(Ordering::Acquire);
-        (w >> 32) as u32 == tr.wrapping_add(1)
-    };
-    let mut idle = 0;
-    while !done(word) {
-        // SAFETY: the context of the handle, and a completion line, as in the contract.
-        let moved = unsafe { hook(h.wait_ctx as *mut _, word, tr.wrapping_add(1), idle) };
-        idle = if moved == 1 { 0 } else { idle + 1 };
-        assert!(idle < 1_000_000);
-    }
-    // Parking with nothing to come is bounded, and a null word is allowed.
-    for _ in 0..3 {
-        // SAFETY: as above.
-        unsafe { hook(h.wait_ctx as *mut _, std::ptr::null(), 0, u32::MAX) };
-    }
 }
 
 #[test]

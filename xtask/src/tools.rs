@@ -4,8 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A tool, its users, and its Debian package.
-const TOOLS: [(&str, &str, &str); 9] = [
-    ("g++", "the emulated GPU (nothing works without it)", "g++"),
+const TOOLS: [(&str, &str, &str); 10] = [
+    ("g++", "programs in C and C++", "g++"),
+    (
+        "clang-19",
+        "kernels that are not in the repository as PTX",
+        "clang-19",
+    ),
     ("python3", "Python TCP peers", "python3"),
     ("ip", "network namespaces, TAP", "iproute2"),
     ("nc", "Linux TCP peers over TAP", "netcat-openbsd"),

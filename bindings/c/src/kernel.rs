@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use ringbell::abi::queue::QueueHandle;
-use ringbell::parts::cuda_kernels::{Dim3, KernelArg, Launch, LaunchError};
+use ringbell::parts::cuda_kernels::{Dim3, KernelArg, Launch, LaunchError, LaunchShape};
 
 use crate::failure::{entry, Failure};
 use crate::handles::Table;
@@ -58,6 +58,20 @@ unsafe extern "C" fn rb_module_load(nic: *mut c_void, path: *const c_char) -> i3
 }
 
 /// # Safety
+/// `image` is null or has so many bytes.
+#[no_mangle]
+unsafe extern "C" fn rb_module_load_data(nic: *mut c_void, image: *const u8, bytes: usize) -> i32 {
+    entry("rb_module_load_data", || {
+        let nic = NICS.get(nic.addr())?;
+        // SAFETY: by this function's contract.
+        let image = unsafe { input(image, bytes, "`image`")? };
+        // SAFETY: by `ringbell.h` the kernels are the program's own.
+        let loaded = unsafe { nic.nic.gpu().load_image("the given image", image) };
+        loaded.map_err(|e| Failure::host(&e))
+    })
+}
+
+/// # Safety
 /// Every pointer is null or valid, as `ringbell.h` says: `grid` and `block` for three numbers, `args` for `arg_count` structures,
 /// and the pointer in each structure for its value. The arguments have the types of the kernel's parameters; the kernel stays within
 /// the memory that they point to, which lives until it has ended.
@@ -71,23 +85,58 @@ unsafe extern "C" fn rb_launch(
     arg_count: u32,
     run: *mut *mut c_void,
 ) -> i32 {
-    entry("rb_launch", || {
-        // SAFETY: by this function's contract.
-        let out = unsafe { Out::new(run, "`run`")? };
-        out.set(std::ptr::null_mut());
-        let nic = NICS.get(nic.addr())?;
-        // SAFETY: by this function's contract.
-        let call = unsafe { call(kernel, grid, block, args, arg_count)? };
-        // SAFETY: by this function's contract.
-        let launch = unsafe {
-            nic.nic
-                .gpu()
-                .launch(&call.kernel, call.grid, call.block, &call.args)
-        }
-        .map_err(|e| Failure::kernel(&e))?;
-        out.set(std::ptr::without_provenance_mut(RUNS.insert(launch)));
-        Ok(())
+    // SAFETY: by this function's contract.
+    entry("rb_launch", || unsafe {
+        let call = || call(kernel, grid, block, args, arg_count);
+        start(nic, call, None, run)
     })
+}
+
+/// # Safety
+/// As for [`rb_launch`].
+#[no_mangle]
+unsafe extern "C" fn rb_launch_shared(
+    nic: *mut c_void,
+    kernel: *const c_char,
+    grid: *const u32,
+    block: *const u32,
+    shared_bytes: u32,
+    args: *const Arg,
+    arg_count: u32,
+    run: *mut *mut c_void,
+) -> i32 {
+    // SAFETY: by this function's contract.
+    entry("rb_launch_shared", || unsafe {
+        let call = || call(kernel, grid, block, args, arg_count);
+        start(nic, call, Some(shared_bytes), run)
+    })
+}
+
+/// Starts a kernel on a stream of its own.
+///
+/// # Safety
+/// As for [`rb_launch`].
+unsafe fn start(
+    nic: *mut c_void,
+    call: impl FnOnce() -> Result<Call, Failure>,
+    dynamic_shared: Option<u32>,
+    run: *mut *mut c_void,
+) -> Result<(), Failure> {
+    // SAFETY: by the caller's contract.
+    let out = unsafe { Out::new(run, "`run`")? };
+    out.set(std::ptr::null_mut());
+    let nic = NICS.get(nic.addr())?;
+    let call = call()?;
+    let shape = LaunchShape {
+        dynamic_shared,
+        ..LaunchShape::new(call.grid, call.block)
+    };
+    let stream = nic.nic.gpu().stream();
+    // SAFETY: by the caller's contract.
+    let launch = unsafe { stream.launch_shape(&call.kernel, shape, &call.args) };
+    let launch = launch.map_err(|e| Failure::kernel(&e))?;
+    out.set(std::ptr::without_provenance_mut(RUNS.insert(launch)));
+    Ok(())
 }
 
 /// Arguments of a launch.

@@ -293,7 +293,7 @@ extern "C" fn rb_nic_close(nic: *mut c_void) -> i32 {
             socket::take_contexts_of(nic.addr()),
         );
         let gpu = closed.nic.gpu().clone();
-        let ended = if launches::is_running(&gpu) {
+        let ended = if gpu.is_running() {
             // What kernels wait for ends with SHUTTING_DOWN, and so do they.
             let ended = closed.nic.close();
             launches::keep(gpu, (users, closed));

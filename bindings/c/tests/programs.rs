@@ -8,7 +8,7 @@ use crate::mock_driver;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{built, folder, has, succeed};
+use common::{folder, has, succeed};
 use compile::{c99, compile};
 use mock_driver::under_mock;
 
@@ -106,20 +106,7 @@ fn a_c99_program_gets_the_documented_results() {
         return;
     }
     let dir = folder("capi");
-
-    // A kernel of the program's own, as a module.
-    let module = if has("clang-19") {
-        let source = dir.join("twice.cu");
-        let text = "#include \"ringbell.cuh\"\n\
-            extern \"C\" __global__ void twice(rb_u64 *x) { *x *= 2; }\n";
-        std::fs::write(&source, text).expect("written");
-        let mut cc = Command::new(built().join("ringbell"));
-        succeed(cc.args(["cc", "--no-nvcc"]).arg(&source));
-        dir.join("twice.ptx").display().to_string()
-    } else {
-        "-".into()
-    };
-
+    let module = module("twice");
     let program = c99("capi", &dir);
     let meeting = dir.join("local");
     let said = succeed(Command::new(&program).arg(&meeting).arg(&module));

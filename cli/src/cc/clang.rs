@@ -1,63 +1,36 @@
 //! Device code by clang: from CUDA sources to PTX, with headers of our own in place of NVIDIA's.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
 use super::{succeed, Args};
+use crate::clang::find;
 use crate::{Exit, Problem};
-
-/// The oldest clang whose PTX has what the headers use.
-const OLDEST: u32 = 19;
-/// The newest that is looked for under a name with its version.
-const NEWEST: u32 = 25;
-
-/// clang for CUDA: the one that `CLANG` names, or the first of `clang-19`, `clang-20`, ..., `clang` that is new enough.
-///
-/// # Errors
-/// When there is none; the error has the line that installs it.
-pub(super) fn find() -> Result<PathBuf> {
-    if let Some(named) = std::env::var_os("CLANG") {
-        let named = PathBuf::from(named);
-        return match version(&named) {
-            Some(v) if v >= OLDEST => Ok(named),
-            Some(v) => Err(missing(format!(
-                "CLANG names {}, which is clang {v}",
-                named.display()
-            ))),
-            None => Err(missing(format!(
-                "CLANG names {}, which does not start",
-                named.display()
-            ))),
-        };
-    }
-    (OLDEST..=NEWEST)
-        .map(|v| format!("clang-{v}"))
-        .chain(["clang".to_owned()])
-        .map(PathBuf::from)
-        .find(|name| version(name).is_some_and(|v| v >= OLDEST))
-        .ok_or_else(|| missing(format!("there is no clang {OLDEST} or newer")))
-}
-
-fn missing(what: String) -> anyhow::Error {
-    let advice = format!("apt-get install clang-{OLDEST}, or name another one in CLANG");
-    Problem::new(Exit::Environment, what, &advice).into()
-}
-
-/// The major version that a compiler says it has.
-fn version(clang: &Path) -> Option<u32> {
-    let said = Command::new(clang).arg("--version").output().ok()?;
-    let text = String::from_utf8(said.stdout).ok()?;
-    let (_, rest) = text.split_once("clang version ")?;
-    rest.split('.').next()?.parse().ok()
-}
 
 /// Compiles all sources to one PTX file; returns the names of its kernels.
 ///
 /// # Errors
 /// When clang refuses the sources, which it says itself, or when they have no kernel.
 pub(super) fn compile(args: &Args, headers: &Path, out: &Path) -> Result<Vec<String>> {
+    let kernels = device(args, headers, out)?;
+    if kernels.is_empty() {
+        return Err(Problem::new(
+            Exit::Failed,
+            format!("{} has no kernel", out.display()),
+            "write `extern \"C\" __global__ void name(...) {...}`; a template is compiled where something launches it",
+        )
+        .into());
+    }
+    Ok(kernels)
+}
+
+/// The same of a program, which may have no kernel.
+///
+/// # Errors
+/// When clang refuses the sources.
+pub(super) fn device(args: &Args, headers: &Path, out: &Path) -> Result<Vec<String>> {
     let mut command = command(args, headers)?;
     command
         .args(["--cuda-device-only", "-S"])
@@ -70,16 +43,17 @@ pub(super) fn compile(args: &Args, headers: &Path, out: &Path) -> Result<Vec<Str
     )?;
     let text = std::fs::read_to_string(out)
         .with_context(|| format!("clang has not written {}", out.display()))?;
-    let kernels = kernels(&text);
-    if kernels.is_empty() {
-        return Err(Problem::new(
-            Exit::Failed,
-            format!("{} has no kernel", out.display()),
-            "write `extern \"C\" __global__ void name(...) {...}`; a template is compiled where something launches it",
-        )
-        .into());
-    }
-    Ok(kernels)
+    Ok(kernels(&text))
+}
+
+/// clang as the linker of C++ programs.
+///
+/// # Errors
+/// As [`find`].
+pub(super) fn linker() -> Result<Command> {
+    let mut linker = Command::new(find()?);
+    linker.args(["--driver-mode=g++", "-pthread"]);
+    Ok(linker)
 }
 
 /// Compiles all sources of a program to one object file of the host, with this fat binary in it.
@@ -140,9 +114,8 @@ pub(super) fn newest(arch: &[u32]) -> u32 {
 /// Names of a PTX file's kernels.
 fn kernels(ptx: &str) -> Vec<String> {
     let entries = ptx.lines().filter_map(|l| l.split_once(".entry "));
-    entries
-        .map(|(_, rest)| rest.trim_end_matches(['(', ')', ' ']).to_owned())
-        .collect()
+    let names = entries.filter_map(|(_, rest)| rest.split('(').next());
+    names.map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -151,7 +124,7 @@ mod tests {
 
     #[test]
     fn kernels_are_the_entries_of_ptx() {
-        let ptx = "\t// .globl\ta\n.visible .entry a(\n\t.param .u64 p\n)\n{\n}\n.func b()\n{\n}\n.visible .entry _Z1cv()\n{\n}\n";
+        let ptx = "\t// .globl\ta\n.visible .entry a(\n\t.param .u64 p\n)\n{\n}\n.func b()\n{\n}\n.visible .entry _Z1cv()   // @_Z1cv\n{\n}\n";
         assert_eq!(kernels(ptx), ["a", "_Z1cv"]);
     }
 

@@ -1,14 +1,19 @@
-//! Whole CUDA programs, with `main` and `<<<>>>`: both sides by clang, and the runtime library of ours.
+//! Whole programs, with `main` and kernels: both sides by clang, the kernels' PTX inside.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{clang, output, succeed, Args, COMPILER};
+use super::{clang, output, succeed, Args};
 use crate::gpu::DRIVER;
 use crate::library::Library;
-use crate::stdio;
+use crate::{stdio, Exit, Problem};
+
+/// The library of programs that include `ringbell.hpp`.
+const LIBRARY: &str = "libringbell.so";
+
+/// What to do when the linker fails.
+const LINKING: &str = "its messages are above; libraries of the program's own go behind `--`";
 
 /// The runtime library that programs contain.
 const RUNTIME: Library = Library {
@@ -22,17 +27,39 @@ pub(super) fn is_one(text: &str) -> bool {
     !text.contains("ringbell.hpp") && of_runtime.iter().any(|w| text.contains(w))
 }
 
-/// Compiles and links one. It finds the emulated GPU's driver where it is now, unless the loader finds another
+/// Compiles a program of `ringbell.hpp`, or one without kernels, and links it so that it finds the library at its present
+/// place.
+pub(super) fn of_ringbell(args: &Args, headers: &Path) -> Result<PathBuf> {
+    let (object, kernels) = object(args, headers)?;
+    let library = find_library(args.library.as_deref())?;
+    let folder = library.parent().unwrap_or(Path::new("/"));
+    let output = output(args, "");
+    let mut link = clang::linker()?;
+    link.arg(object)
+        .arg("-o")
+        .arg(&output)
+        .args(&args.flags)
+        .arg("-L")
+        .arg(folder)
+        .arg("-lringbell")
+        .arg(format!("-Wl,-rpath,{}", folder.display()));
+    succeed(&mut link, LINKING)?;
+    let with = match kernels.is_empty() {
+        true => String::new(),
+        false => format!(" with {}", kernels.join(", ")),
+    };
+    stdio::line(format_args!(
+        "{}: program{with}, linked with {}",
+        output.display(),
+        library.display()
+    ))?;
+    Ok(output)
+}
+
+/// Compiles and links a CUDA program. It finds the emulated GPU's driver where it is now, unless the loader finds another
 /// `libcuda.so.1`.
-pub(super) fn program(args: &Args, headers: &Path) -> Result<PathBuf> {
-    let at = |name: &str| headers.join(name);
-    let kernels = clang::compile(args, headers, &at("program.ptx"))?;
-    let ptx = std::fs::read_to_string(at("program.ptx"))
-        .with_context(|| format!("cannot read {}", at("program.ptx").display()))?;
-    let fatbin = ringbell_fatbin::of_ptx(&[(clang::newest(&args.arch), &ptx)]);
-    std::fs::write(at("program.fatbin"), fatbin)
-        .with_context(|| format!("cannot write {}", at("program.fatbin").display()))?;
-    clang::host(args, headers, &at("program.fatbin"), &at("program.o"))?;
+pub(super) fn of_cuda(args: &Args, headers: &Path) -> Result<PathBuf> {
+    let (object, kernels) = object(args, headers)?;
     let runtime = RUNTIME.find(args.runtime.as_deref())?;
     // Beside a named runtime, or built with the one that is built.
     let driver = match args.runtime {
@@ -41,21 +68,57 @@ pub(super) fn program(args: &Args, headers: &Path) -> Result<PathBuf> {
     };
     let folder = driver.parent().unwrap_or(Path::new("/"));
     let output = output(args, "");
-    let mut link = Command::new(&args.cxx);
-    link.arg("-pthread")
-        .arg(at("program.o"))
+    let mut link = clang::linker()?;
+    link.arg(object)
         .arg(&runtime)
         .args(["-ldl", "-lm"])
         .arg(format!("-Wl,-rpath,{}", folder.display()))
         .arg("-o")
         .arg(&output);
-    succeed(&mut link, COMPILER)?;
+    succeed(&mut link, LINKING)?;
     stdio::line(format_args!(
         "{}: program, with {}",
         output.display(),
         kernels.join(", ")
     ))?;
     Ok(output)
+}
+
+/// The object file of a program, with a fat binary of its kernels, and their names.
+fn object(args: &Args, headers: &Path) -> Result<(PathBuf, Vec<String>)> {
+    let at = |name: &str| headers.join(name);
+    let kernels = clang::device(args, headers, &at("program.ptx"))?;
+    let ptx = std::fs::read_to_string(at("program.ptx"))
+        .with_context(|| format!("cannot read {}", at("program.ptx").display()))?;
+    let fatbin = ringbell_fatbin::of_ptx(&[(clang::newest(&args.arch), &ptx)]);
+    std::fs::write(at("program.fatbin"), fatbin)
+        .with_context(|| format!("cannot write {}", at("program.fatbin").display()))?;
+    clang::host(args, headers, &at("program.fatbin"), &at("program.o"))?;
+    Ok((at("program.o"), kernels))
+}
+
+/// The named library, or the one that came with this command.
+fn find_library(named: Option<&Path>) -> Result<PathBuf> {
+    if let Some(named) = named {
+        if named.is_file() && named.file_name().is_some_and(|n| n == LIBRARY) {
+            return named
+                .canonicalize()
+                .with_context(|| format!("cannot resolve {}", named.display()));
+        }
+        return Err(Problem::new(
+            Exit::Usage,
+            format!("{} is not a file named {LIBRARY}", named.display()),
+            "give the path of the library in --library or RINGBELL_LIBRARY",
+        )
+        .into());
+    }
+    let library = Library {
+        package: "ringbell-c",
+        names: &[LIBRARY],
+    };
+    library
+        .find(None)
+        .context("the source has a main, and needs a library to link it with")
 }
 
 #[cfg(test)]

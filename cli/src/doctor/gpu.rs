@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use anyhow::Context as _;
 use ringbell::gpu::{ChosenGpu, EmulatedGpuConfig, GpuChoice};
 use ringbell::parts::cuda_kernels::cuda::CudaError;
 
@@ -126,7 +127,7 @@ fn emulated(chosen: ChosenGpu) -> Check {
             Verdict::Instead,
             e.to_string(),
             emulated,
-            "the same kernels, compiled by the C++ compiler, run on host threads; no GPU is needed",
+            "the same kernels, as PTX, run on host threads; no GPU is needed",
         ),
         Some(e) => Check::new(
             "GPU",
@@ -169,28 +170,32 @@ pub(super) fn nvcc() -> Check {
         "nvcc",
         Verdict::Instead,
         "not on PATH, in CUDA_HOME or /usr/local/cuda",
-        "C++ compiler only",
+        "PTX only",
         "kernels are built for the emulated GPU; `cargo xtask kernels` brings nvcc from PyPI to check them",
     )
 }
 
-/// The compiler that builds kernels for the emulated GPU.
-pub(super) fn host_compiler() -> Check {
-    let compiler = std::env::var("CXX").unwrap_or_else(|_| "g++".into());
-    match first_line_with(&PathBuf::from(&compiler), "") {
-        Some(version) => Check::new(
-            "C++ compiler",
+/// The compiler of kernels.
+pub(super) fn clang() -> Check {
+    let found = crate::clang::find().and_then(|clang| {
+        let version = first_line_with(&clang, "version");
+        let version = version.context("it has no version")?;
+        Ok((clang.display().to_string(), version))
+    });
+    match found {
+        Ok((place, version)) => Check::new(
+            "clang",
             Verdict::Ok,
             version,
-            compiler,
-            "builds kernels for the emulated GPU, your own with `ringbell cc`",
+            place,
+            "`ringbell cc` builds kernels of your own, as PTX",
         ),
-        None => Check::new(
-            "C++ compiler",
+        Err(why) => Check::new(
+            "clang",
             Verdict::Instead,
-            format!("{compiler} does not start"),
+            why.to_string(),
             "the kernels built into this program",
-            "`ringbell cc` cannot build your own kernels; install g++ or set CXX",
+            "`ringbell cc` cannot build kernels of your own; apt-get install clang-19",
         ),
     }
 }

@@ -46,8 +46,8 @@ __global__ void diverge() {
   if (threadIdx.x > 1) __syncwarp(0x7fffffff);
 }
 
-// Waits for a peer that never comes, and goes on when the wait has ended.
-__global__ void wait_for_peer(rb_queue q, rb_u32 port, rb_u32 *memory, unsigned *waiting, gpu_result *ends) {
+// Waits for a peer that never comes, and goes on when the wait has ended: by SHUTTING_DOWN, or it traps.
+__global__ void wait_for_peer(rb_queue q, rb_u32 port, rb_u32 *memory, unsigned *waiting) {
   gpu_result r = gpu_socket(q);
   if (r.ok()) {
     rb_u32 sock = r.session;
@@ -59,9 +59,7 @@ __global__ void wait_for_peer(rb_queue q, rb_u32 port, rb_u32 *memory, unsigned 
     gpu_close(q, sock);
   }
   memory[blockIdx.x] = r.status;
-  gpu_result late = gpu_nop(q);
-  ends[2 * blockIdx.x] = r;
-  ends[2 * blockIdx.x + 1] = late;
+  if (r.status != RB_STATUS_SHUTTING_DOWN || gpu_nop(q).status != RB_STATUS_SHUTTING_DOWN) __trap();
 }
 
 // The NIC is closed while kernels wait: they end, by a status, and what they touch is there until then.
@@ -73,17 +71,19 @@ static void close_under_kernels(const char *directory) {
     config.local_directory = directory;
     rb_nic *nic = nullptr;
     rb_queue q;
-    void *memory = nullptr;
-    static unsigned waiting;
-    static gpu_result ends[4 * 2];
-    waiting = 0;
+    void *memory = nullptr, *waiting = nullptr;
+    unsigned count = 0;
     CHECK(rb_nic_open(&config, &nic) == 0 && rb_queue_create(nic, &q) == 0 && rb_mem_alloc(nic, 4096, &memory) == 0);
-    rb::running kernels = rb::launch(wait_for_peer, 4, 1, q, 7000u, (rb_u32 *)memory, &waiting, ends);
-    for (int i = 0; i < 10000 && atomicAdd(&waiting, 0u) < 4; ++i) CHECK(kernels.wait(1) == RB_STATUS_TIMED_OUT);
+    CHECK(rb_mem_alloc(nic, sizeof count, &waiting) == 0 && rb_mem_write(nic, waiting, &count, sizeof count) == 0);
+    rb::running kernels = rb::launch(nic, wait_for_peer, 4, 1, q, 7000u, (rb_u32 *)memory, (unsigned *)waiting);
+    for (int i = 0; i < 10000 && count < 4; ++i) {
+      CHECK(kernels.wait(1) == RB_STATUS_TIMED_OUT);
+      CHECK(rb_mem_read(nic, &count, waiting, sizeof count) == 0);
+    }
+    CHECK(count == 4);
     CHECK(rb_nic_close(nic) == 0);
     // Long before the kernels' own time-out.
     CHECK(kernels.wait(20000) == 0);
-    for (const gpu_result &r : ends) CHECK(r.status == RB_STATUS_SHUTTING_DOWN);
   }
 }
 
@@ -100,7 +100,7 @@ int main(int argc, char **argv) {
   constexpr unsigned BLOCKS = 2 * 3 * 70, LANES = 16 * 3;
   void *lanes = nullptr, *places = nullptr;
   CHECK(rb_mem_alloc(nic, 4, &lanes) == 0 && rb_mem_alloc(nic, BLOCKS * LANES * 4, &places) == 0);
-  CHECK(rb::launch(count, dim3(2, 3, 70), dim3(16, 3), (unsigned *)lanes, (unsigned *)places, 1).wait() == 0);
+  CHECK(rb::launch(nic, count, dim3(2, 3, 70), dim3(16, 3), (unsigned *)lanes, (unsigned *)places, 1).wait() == 0);
   static unsigned seen[BLOCKS * LANES];
   unsigned total = 0, wrong = 0;
   CHECK(rb_mem_read(nic, &total, lanes, 4) == 0 && total == BLOCKS * LANES);
@@ -112,7 +112,7 @@ int main(int argc, char **argv) {
   void *out = nullptr;
   gpu_result results[4];
   CHECK(rb_queue_create(nic, &q) == 0 && rb_mem_alloc(nic, sizeof results, &out) == 0);
-  rb::running nops = rb::launch(empty_commands, 4, 32, q, 100, (gpu_result *)out);
+  rb::running nops = rb::launch(nic, empty_commands, 4, 32, q, 100, (gpu_result *)out);
   CHECK(nops.wait() == 0 && !std::strcmp(nops.error(), ""));
   CHECK(rb_mem_read(nic, results, out, sizeof results) == 0);
   for (const gpu_result &r : results) CHECK(r.ok());
@@ -120,18 +120,18 @@ int main(int argc, char **argv) {
   // It is still running for as long as the host wants.
   unsigned zero = 0, one = 1;
   CHECK(rb_mem_write(nic, lanes, &zero, 4) == 0);
-  rb::running held = rb::launch(until, 1, 1, (unsigned *)lanes);
+  rb::running held = rb::launch(nic, until, 1, 1, (unsigned *)lanes);
   CHECK(held.wait(5) == RB_STATUS_TIMED_OUT);
   CHECK(rb_mem_write(nic, lanes, &one, 4) == 0);
   CHECK(held.wait() == 0 && held.wait() == 0);
 
-  rb::running trapped = rb::launch(trap_in, 5, 32, 3u);
-  CHECK(trapped.wait() == RB_ERR_KERNEL && std::strstr(trapped.error(), "(3,0,0) called __trap()"));
-  rb::running diverged = rb::launch(diverge, 1, 32);
-  CHECK(diverged.wait() == RB_ERR_KERNEL && std::strstr(diverged.error(), "divergent barrier"));
-  rb::running large = rb::launch(trap_in, 1, 1025, 9u);
-  CHECK(large.wait() == RB_ERR_KERNEL && std::strstr(large.error(), "1 to 1024 lanes"));
-  rb::running nothing = rb::launch(trap_in, 0, 1, 9u);
+  rb::running trapped = rb::launch(nic, trap_in, 5, 32, 3u);
+  CHECK(trapped.wait() == RB_ERR_KERNEL && std::strstr(trapped.error(), "(3,0,0)") && std::strstr(trapped.error(), "__trap"));
+  rb::running diverged = rb::launch(nic, diverge, 1, 32);
+  CHECK(diverged.wait() == RB_ERR_KERNEL && std::strstr(diverged.error(), "wait at a"));
+  rb::running large = rb::launch(nic, trap_in, 1, 1025, 9u);
+  CHECK(large.wait() == RB_ERR_KERNEL && std::strstr(large.error(), "1 to 1,024 lanes"));
+  rb::running nothing = rb::launch(nic, trap_in, 0, 1, 9u);
   CHECK(nothing.wait() == RB_ERR_KERNEL && std::strstr(nothing.error(), "at least one block"));
 
   CHECK(rb_nic_close(nic) == 0);

@@ -33,6 +33,7 @@ const NEEDED: &[&str] = &[
     "cuEventQuery",
     "cuEventRecord",
     "cuFuncGetAttribute",
+    "cuFuncSetAttribute",
     "cuGetErrorName",
     "cuInit",
     "cuLaunchCooperativeKernel",

@@ -255,8 +255,8 @@ impl GpuBackend for CudaBackend {
         Ok(ipc::share(&self.context, va, len)?)
     }
 
-    fn load_module(&self, path: &Path) -> Result<(), ModuleError> {
-        self.kernels.load_file(path)
+    fn load_image(&self, name: &Path, image: &[u8]) -> Result<(), ModuleError> {
+        self.kernels.load_image(name, image)
     }
 
     fn kernels(&self) -> Vec<String> {

@@ -14,10 +14,9 @@ use super::deferred_release::Resource;
 use super::{driver, nvrtc};
 use crate::builtin;
 use crate::cuda_error::CudaError;
-use crate::emulated::check_launch;
 use crate::fatbin::fatbins;
 use crate::gpu::ModuleError;
-use crate::launch::{Dim3, KernelArg, LaunchError};
+use crate::launch::{self, KernelArg, LaunchError, LaunchShape};
 use crate::locks::{exclusive, lock};
 
 /// Kernels whose blocks wait for each other: the driver launches them only if all fit on the GPU at once.
@@ -184,14 +183,11 @@ impl Kernels {
     }
 
     /// Loads a user's fat binary, cubin or PTX.
-    pub(super) fn load_file(&self, path: &Path) -> Result<(), ModuleError> {
-        let mut image = std::fs::read(path).map_err(|e| ModuleError::Load {
-            path: path.to_owned(),
-            reason: e.to_string(),
-        })?;
-        image.push(0); // PTX is a terminated string.
+    pub(super) fn load_image(&self, name: &Path, image: &[u8]) -> Result<(), ModuleError> {
+        // PTX is a terminated string.
+        let image = [image, b"\0"].concat();
         let refuse = |source| ModuleError::Image {
-            path: path.to_owned(),
+            path: name.to_owned(),
             source,
         };
         self.context.bind().map_err(refuse)?;
@@ -241,21 +237,13 @@ impl Kernels {
     pub(super) fn prepare(
         &self,
         name: &str,
-        grid: Dim3,
-        block: Dim3,
+        shape: &LaunchShape,
         args: &[KernelArg],
     ) -> Result<KernelFunction, LaunchError> {
         let found = self.find(name);
         match builtin::kernel(name) {
-            Some(k) => check_launch(name, k.arg_bytes, k.max_threads, (grid, block), args)?,
-            None if grid.count() == 0 || !(1..=1024).contains(&block.count()) => {
-                return Err(LaunchError::Shape {
-                    kernel: name.to_owned(),
-                    grid: grid.count(),
-                    lanes: block.count(),
-                })
-            }
-            None => {}
+            Some(k) => launch::check(name, k.arg_bytes, k.max_threads, shape, args)?,
+            None => launch::check_shape(name, 1024, shape)?,
         }
         found
     }

@@ -16,7 +16,7 @@ use super::module::{KernelFunction, Kernels};
 use super::stream_ops;
 use crate::cuda_error::CudaError;
 use crate::gpu::{Ending, Event, GraphBackend, Launch, StreamBackend, WordOp};
-use crate::launch::{ArgBlock, Dim3, Failure, KernelArg, LaunchError};
+use crate::launch::{ArgBlock, Failure, KernelArg, LaunchError, LaunchShape};
 use crate::locks::lock;
 
 /// A stream, made when the first operation comes.
@@ -32,6 +32,9 @@ pub(super) struct CudaStream {
 /// drivers have taken so far (measured by others; NVIDIA does not say).
 const MARK_EVERY: u32 = 128;
 const MARKS: usize = 6;
+
+/// Bytes of dynamic shared memory that a kernel has without being asked for more (CUDA C++ Programming Guide, "Shared Memory").
+const UNASKED_SHARED: u32 = 48 << 10;
 
 /// Events of a stream, which bound the number of its waiting launches.
 #[derive(Debug, Default)]
@@ -60,12 +63,19 @@ impl CudaStream {
     fn start(
         &self,
         f: KernelFunction,
-        grid: Dim3,
-        block: Dim3,
+        shape: &LaunchShape,
         args: &[KernelArg],
     ) -> Result<(), CudaError> {
+        let LaunchShape { grid, block, .. } = *shape;
+        let shared = shape.dynamic_shared.unwrap_or(0);
         let stream = self.raw()?;
         self.context.bind()?;
+        if shared > UNASKED_SHARED {
+            let which = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: a function of a loaded module.
+            let r = unsafe { sys::cuFuncSetAttribute(f.raw, which, shared as i32) };
+            self.context.check("cuFuncSetAttribute", r)?;
+        }
         let args = ArgBlock::new(args);
         let base = args.storage.as_ptr().cast::<u8>();
         let mut pointers: Vec<*mut c_void> = args
@@ -84,7 +94,7 @@ impl CudaStream {
                 true => (
                     "cuLaunchCooperativeKernel",
                     sys::cuLaunchCooperativeKernel(
-                        f.raw, g.x, g.y, g.z, b.x, b.y, b.z, 0, stream, pointers,
+                        f.raw, g.x, g.y, g.z, b.x, b.y, b.z, shared, stream, pointers,
                     ),
                 ),
                 false => (
@@ -97,7 +107,7 @@ impl CudaStream {
                         b.x,
                         b.y,
                         b.z,
-                        0,
+                        shared,
                         stream,
                         pointers,
                         std::ptr::null_mut(),
@@ -253,8 +263,7 @@ impl StreamBackend for CudaStream {
     fn launch(
         &self,
         name: &str,
-        grid: Dim3,
-        block: Dim3,
+        shape: LaunchShape,
         args: &[KernelArg],
     ) -> Result<Launch, LaunchError> {
         let device = |source| LaunchError::Device {
@@ -262,7 +271,7 @@ impl StreamBackend for CudaStream {
             source,
         };
         self.make_room().map_err(device)?;
-        self.capture(name, grid, block, args)?;
+        self.capture(name, shape, args)?;
         let kernel: Arc<str> = name.into();
         let ending = self.ending(kernel.clone()).map_err(device)?;
         Ok(Launch::of(kernel, ending))
@@ -277,8 +286,7 @@ impl StreamBackend for CudaStream {
     fn capture(
         &self,
         name: &str,
-        grid: Dim3,
-        block: Dim3,
+        shape: LaunchShape,
         args: &[KernelArg],
     ) -> Result<(), LaunchError> {
         let device = |source| LaunchError::Device {
@@ -286,8 +294,8 @@ impl StreamBackend for CudaStream {
             source,
         };
         self.context.bind().map_err(device)?;
-        let f = self.kernels.prepare(name, grid, block, args)?;
-        self.start(f, grid, block, args).map_err(device)
+        let f = self.kernels.prepare(name, &shape, args)?;
+        self.start(f, &shape, args).map_err(device)
     }
 
     fn end_capture(&self) -> Result<Arc<dyn GraphBackend>, LaunchError> {

@@ -19,7 +19,6 @@ use crate::locks::{lock, read};
 pub(super) struct EmulatedDevice {
     // Before `memory`: workers are told to end first. A running kernel holds this value.
     pub(super) pool: Pool,
-    pub(super) lane_stack_bytes: usize,
     /// Kernels that have not ended, those that wait in a stream included.
     pub(super) running: AtomicUsize,
     pub(super) memory: Arc<EmulatedMemory>,

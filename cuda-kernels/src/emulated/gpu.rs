@@ -32,10 +32,8 @@ pub struct EmulatedGpuConfig {
     /// Most mappings to spend on it: Linux allows a process 65,530 (`vm.max_map_count`). Fewer groups
     /// are scattered when this does not suffice; [`EmulatedMemory::scattered_groups`] tells.
     pub max_mappings: usize,
-    /// Most threads, hence most blocks that run at the same time.
+    /// Most threads of the host that run blocks and functions of streams.
     pub max_threads: usize,
-    /// Stack of a lane of a block that has more than one; a single-lane block has 4 MiB.
-    pub lane_stack_bytes: usize,
     /// What is checked while kernels of PTX run, beside what `RINGBELL_CHECK` names (`memcheck`, ..., or `all`).
     pub checks: ringbell_gpu::Checks,
 }
@@ -48,7 +46,6 @@ impl Default for EmulatedGpuConfig {
             seed: 0x7262_656c,
             max_mappings: 16_000,
             max_threads: 256,
-            lane_stack_bytes: 64 << 10,
             checks: ringbell_gpu::Checks::default(),
         }
     }
@@ -126,11 +123,13 @@ impl GpuBackend for EmulatedBackend {
         Ok(())
     }
 
-    fn load_module(&self, path: &Path) -> Result<(), ModuleError> {
-        if path.extension().is_some_and(|e| e == "ptx") {
-            return load_ptx(&self.0, path);
-        }
-        write(&self.0.registry).load(path)
+    fn load_image(&self, name: &Path, image: &[u8]) -> Result<(), ModuleError> {
+        let text = super::image::text(name, image)?;
+        let (gpu, name) = (&self.0, name.display().to_string());
+        let alloc = |bytes| variables(gpu, bytes);
+        let module = super::ptx::load_text(&gpu.memory, &name, &text, alloc)?;
+        write(&gpu.registry).add_ptx(module);
+        Ok(())
     }
 
     fn kernels(&self) -> Vec<String> {
@@ -152,13 +151,6 @@ impl GpuBackend for EmulatedBackend {
     fn stream(&self) -> Arc<dyn StreamBackend> {
         Arc::new(EmulatedStream::new(self.0.clone()))
     }
-}
-
-/// Loads the kernels of a PTX file.
-fn load_ptx(gpu: &Arc<EmulatedDevice>, path: &Path) -> Result<(), ModuleError> {
-    let module = super::ptx::load(&gpu.memory, path, |bytes| variables(gpu, bytes))?;
-    write(&gpu.registry).add_ptx(module);
-    Ok(())
 }
 
 /// Memory for the variables of a module.
@@ -212,7 +204,6 @@ impl EmulatedGpu {
         let inner = Arc::new(EmulatedDevice {
             pool: Pool::new(config.max_threads),
             running: AtomicUsize::new(0),
-            lane_stack_bytes: config.lane_stack_bytes.next_multiple_of(4096).max(16 << 10),
             allocations: Mutex::new(Suballocator::new((bytes / PAGE_BYTES) as usize)),
             registry: RwLock::new(KernelRegistry::builtin(&memory)),
             memory: Arc::new(memory),

@@ -4,12 +4,12 @@
 //!   with part of its 64 KiB pages scattered, at the addresses that kernels dereference;
 //! - `layout`: which page goes where;
 //! - `suballocator`: `alloc` and `free` inside it;
-//! - `module`: kernels by name, from the SDK or a user's shared object;
-//! - `ptx`: kernels of PTX, by the crate `ringbell-gpu` (feature `ptx`); `drive`: threads of the host that run their
+//! - `module`: kernels by name, from the SDK or a user's file; `image`: which files are taken;
+//! - `ptx`: kernels of PTX, by the crate `ringbell-gpu`; `drive`: threads of the host that run their
 //!   blocks; `code_store`: compiled kernels on disk; `loaded`: modules that are values, for a driver's interface;
 //! - `hang`: where the threads of a kernel stand that does not end;
 //! - `watched`: what is allocated, for the errors of kernels and for checks;
-//! - `pool`: OS threads for blocks: of compiled C++ one for each running block;
+//! - `pool`: OS threads for blocks;
 //! - `stream`: order, and waiting with a deadline.
 
 mod code_store;
@@ -17,6 +17,7 @@ mod device;
 mod drive;
 mod gpu;
 mod hang;
+mod image;
 mod layout;
 mod loaded;
 mod memory;
@@ -31,5 +32,3 @@ mod watched;
 pub use gpu::{EmulatedGpu, EmulatedGpuConfig};
 pub use loaded::{KernelNeeds, LoadedKernel, LoadedModule};
 pub use memory::EmulatedMemory;
-#[cfg(feature = "cuda")]
-pub(crate) use module::check_launch;

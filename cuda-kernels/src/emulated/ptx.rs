@@ -1,6 +1,5 @@
 //! Kernels of PTX: a module's variables in GPU memory, and the code of its kernels.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use ringbell_gpu::{Checker, Function, Kernel, Module, Parameter, Program};
@@ -11,9 +10,6 @@ use super::memory::EmulatedMemory;
 use crate::builtin::BuiltinFile;
 use crate::gpu::{GpuError, ModuleError};
 use crate::launch::{Failure, LaunchError};
-
-/// Most bytes of a PTX file: text beyond would take minutes.
-const MOST_TEXT: u64 = 256 << 20;
 
 /// Bytes between variables of checked kernels.
 const GAP: u64 = 64;
@@ -68,24 +64,6 @@ impl PtxModule {
         let i = all.iter().position(|v| v.is_global() && v.name == name)?;
         Some((GpuVa(self.addresses[i]), u64::from(all[i].bytes)))
     }
-}
-
-/// Reads a file, as [`load_text`].
-pub(super) fn load(
-    memory: &EmulatedMemory,
-    path: &Path,
-    alloc: impl FnOnce(u64) -> Result<(GpuVa, Freed), GpuError>,
-) -> Result<Arc<PtxModule>, ModuleError> {
-    let refuse = |reason: String| ModuleError::Load {
-        path: path.to_owned(),
-        reason,
-    };
-    let bytes = std::fs::metadata(path).map_err(|e| refuse(e.to_string()))?;
-    if bytes.len() > MOST_TEXT {
-        return Err(refuse("the file is larger than 256 MiB".to_owned()));
-    }
-    let text = std::fs::read_to_string(path).map_err(|e| refuse(e.to_string()))?;
-    load_text(memory, &path.display().to_string(), &text, alloc)
 }
 
 /// Reads text that errors call `name`, and gives its variables their places in memory that `alloc` provides for so

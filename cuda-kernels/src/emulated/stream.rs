@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use super::device::EmulatedDevice;
 use super::drive::PtxLaunch;
 use super::loaded::LoadedKernel;
-use super::module::{Code, EmulatedKernel};
+use super::module::EmulatedKernel;
 use super::pool::BlockJob;
 use crate::gpu::KernelHandle;
 use crate::gpu::{Ending, Event, GraphBackend, Launch, StreamBackend};
-use crate::launch::{ArgBlock, Dim3, Failure, KernelArg, LaunchError, LaunchShape};
+use crate::launch::{ArgBlock, Failure, KernelArg, LaunchError, LaunchShape};
 use crate::locks::lock;
 
 /// The ending of a kernel, with its result. Many threads may wait for it.
@@ -165,11 +165,10 @@ impl StreamBackend for EmulatedStream {
     fn launch(
         &self,
         name: &str,
-        grid: Dim3,
-        block: Dim3,
+        shape: LaunchShape,
         args: &[KernelArg],
     ) -> Result<Launch, LaunchError> {
-        let node = GraphNode::named(&self.gpu, name, grid, block, args)?;
+        let node = GraphNode::new(self.gpu.kernel(name)?, shape, args)?;
         Ok(self.run(&node))
     }
 
@@ -215,11 +214,10 @@ impl StreamBackend for EmulatedStream {
     fn capture(
         &self,
         name: &str,
-        grid: Dim3,
-        block: Dim3,
+        shape: LaunchShape,
         args: &[KernelArg],
     ) -> Result<(), LaunchError> {
-        let node = GraphNode::named(&self.gpu, name, grid, block, args)?;
+        let node = GraphNode::new(self.gpu.kernel(name)?, shape, args)?;
         lock(&self.inner.captured).push(node);
         Ok(())
     }
@@ -276,7 +274,7 @@ impl GraphNode {
         shape: LaunchShape,
         args: &[KernelArg],
     ) -> Result<GraphNode, LaunchError> {
-        kernel.check(shape.grid, shape.block, args)?;
+        kernel.check(&shape, args)?;
         Ok(GraphNode {
             kernel,
             shape,
@@ -294,22 +292,6 @@ impl GraphNode {
         let what = "kernels of another kind of GPU";
         let own = own.ok_or(LaunchError::Unsupported { what })?;
         GraphNode::new(own.kernel.clone(), shape, args)
-    }
-
-    /// The kernel of a name.
-    fn named(
-        gpu: &EmulatedDevice,
-        name: &str,
-        grid: Dim3,
-        block: Dim3,
-        args: &[KernelArg],
-    ) -> Result<GraphNode, LaunchError> {
-        let shape = LaunchShape {
-            grid,
-            block,
-            dynamic_shared: None,
-        };
-        GraphNode::new(gpu.kernel(name)?, shape, args)
     }
 
     /// The kernel, to be run once.
@@ -423,44 +405,26 @@ fn no_thread(e: &std::io::Error) -> LaunchError {
     }
 }
 
-/// Queues the jobs of a kernel: for compiled C++ one for each block, for PTX a few, which share the blocks.
+/// Queues the jobs of a kernel: a few, which share its blocks.
 fn start(
     gpu: &Arc<EmulatedDevice>,
     stream: &Arc<StreamInner>,
     work: &Arc<KernelRun>,
 ) -> Result<(), LaunchError> {
-    let jobs: Vec<BlockJob> = match &work.kernel.code {
-        Code::Native(kernel) => (0..work.shape.grid.count())
-            .map(|index| {
-                let (gpu, stream, work, kernel) =
-                    (gpu.clone(), stream.clone(), work.clone(), kernel.clone());
-                Box::new(move || {
-                    let LaunchShape { grid, block, .. } = work.shape;
-                    let stack = gpu.lane_stack_bytes;
-                    let ran = kernel.run_block(&work.args, grid, block, index, stack);
-                    let ran = ran.map_err(|reason| (Failure::Other, reason));
-                    end_job(&gpu, &stream, &work, ran);
-                }) as BlockJob
-            })
-            .collect(),
-        Code::Ptx(kernel) => {
-            let launch = PtxLaunch::of(kernel, &gpu.memory, work.shape, &work.args)?;
-            let launch = Arc::new(launch);
-            let _ = work.done.launch.set(Arc::downgrade(&launch));
-            let count = launch.workers(gpu.pool.max_threads());
-            work.left.store(count, Ordering::Relaxed);
-            (0..count)
-                .map(|_| {
-                    let (gpu, stream, work, launch) =
-                        (gpu.clone(), stream.clone(), work.clone(), launch.clone());
-                    Box::new(move || {
-                        let ran = launch.work().map_err(|e| (e.failure, e.reason));
-                        end_job(&gpu, &stream, &work, ran);
-                    }) as BlockJob
-                })
-                .collect()
-        }
-    };
+    let kernel = &work.kernel.code;
+    let launch = PtxLaunch::of(kernel, &gpu.memory, work.shape, &work.args)?;
+    let launch = Arc::new(launch);
+    let _ = work.done.launch.set(Arc::downgrade(&launch));
+    let count = launch.workers(gpu.pool.max_threads());
+    work.left.store(count, Ordering::Relaxed);
+    let jobs = (0..count).map(|_| {
+        let (gpu, stream, work, launch) =
+            (gpu.clone(), stream.clone(), work.clone(), launch.clone());
+        Box::new(move || {
+            let ran = launch.work().map_err(|e| (e.failure, e.reason));
+            end_job(&gpu, &stream, &work, ran);
+        }) as BlockJob
+    });
     gpu.pool.submit(jobs).map_err(|e| no_thread(&e))
 }
 

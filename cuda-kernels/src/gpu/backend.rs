@@ -9,8 +9,7 @@ use ringbell_gtlb::{DmaMemory, PageTable};
 use ringbell_nic_abi::GpuVa;
 
 use super::{Event, GpuError, GpuKind, Launch, ModuleError, SharedMemory, WordOp};
-use crate::launch::LaunchShape;
-use crate::launch::{Dim3, KernelArg, LaunchError};
+use crate::launch::{KernelArg, LaunchError, LaunchShape};
 
 /// A GPU.
 pub(crate) trait GpuBackend: Debug + Send + Sync {
@@ -39,7 +38,8 @@ pub(crate) trait GpuBackend: Debug + Send + Sync {
         let _ = (va, len);
         Err(GpuError::NotShareable)
     }
-    fn load_module(&self, path: &Path) -> Result<(), ModuleError>;
+    /// Loads the bytes of a file, which errors call `name`.
+    fn load_image(&self, name: &Path, image: &[u8]) -> Result<(), ModuleError>;
     fn kernels(&self) -> Vec<String>;
     /// Checks that there is a kernel of this name.
     fn find_kernel(&self, name: &str) -> Result<(), LaunchError>;
@@ -68,8 +68,7 @@ pub(crate) trait StreamBackend: Debug + Send + Sync {
     fn launch(
         &self,
         name: &str,
-        grid: Dim3,
-        block: Dim3,
+        shape: LaunchShape,
         args: &[KernelArg],
     ) -> Result<Launch, LaunchError>;
     /// As `launch`, of a kernel that is known by its handle; a stream that captures captures it.
@@ -102,8 +101,7 @@ pub(crate) trait StreamBackend: Debug + Send + Sync {
     fn capture(
         &self,
         name: &str,
-        grid: Dim3,
-        block: Dim3,
+        shape: LaunchShape,
         args: &[KernelArg],
     ) -> Result<(), LaunchError>;
     /// The captured graph.

@@ -71,23 +71,13 @@ pub enum GpuError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModuleError {
-    /// The dynamic loader refused it, or the file cannot be read.
+    /// The file cannot be read, or is no file of kernels for this GPU.
     #[error("cannot load {path}: {reason}")]
     Load {
         /// File.
         path: PathBuf,
-        /// The loader's message.
+        /// Why, and what to do.
         reason: String,
-    },
-    /// It was compiled against other headers.
-    #[error("{path} was built against another version of the headers (module {module}, contract {abi}); build it again")]
-    Version {
-        /// File.
-        path: PathBuf,
-        /// Its module version.
-        module: u32,
-        /// Its contract version.
-        abi: u32,
     },
     /// PTX that the emulated GPU cannot read, or that needs what it does not have.
     #[error("cannot load PTX: {0}")]

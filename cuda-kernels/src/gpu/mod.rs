@@ -3,7 +3,7 @@
 //!
 //! Each is a handle over a backend inside this crate: [`crate::EmulatedGpu`] or [`crate::cuda::CudaGpu`]. Both
 //! dereference to a `Gpu`, so that code written for one runs on the other.
-#![allow(unsafe_code)] // Declares the function that loads native code.
+#![allow(unsafe_code)] // Declares functions that load and launch kernels.
 
 mod backend;
 mod buffer;
@@ -32,6 +32,9 @@ use ringbell_gtlb::{DmaMemory, PageTable};
 use ringbell_nic_abi::GpuVa;
 
 use crate::launch::{Dim3, KernelArg, LaunchError};
+
+/// Most bytes of a file of kernels: PTX beyond would take minutes.
+const MOST_IMAGE: u64 = 256 << 20;
 
 /// What runs the kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,16 +122,36 @@ impl Gpu {
         self.backend.read(va, into)
     }
 
-    /// Loads a user's kernels: for the emulated GPU a PTX file (`.ptx`) or the shared object that `ringbell cc` makes, for
-    /// a real one a fat binary, cubin or PTX file.
+    /// Loads a user's kernels, as `ringbell cc` builds them: PTX (`.ptx`) or a fat binary that has PTX; for a real GPU a
+    /// cubin too.
     ///
     /// # Errors
-    /// [`ModuleError`].
+    /// [`ModuleError`]: it cannot be read, or is not for this GPU.
     ///
     /// # Safety
-    /// Loading a shared object runs its initialisers in this process, and its kernels can be launched from then on.
+    /// The file is the program's own: its kernels can be launched from then on, by their names alone.
     pub unsafe fn load_module(&self, path: &Path) -> Result<(), ModuleError> {
-        self.backend.load_module(path)
+        let refuse = |reason: String| ModuleError::Load {
+            path: path.to_owned(),
+            reason,
+        };
+        let about = std::fs::metadata(path).map_err(|e| refuse(e.to_string()))?;
+        if about.len() > MOST_IMAGE {
+            return Err(refuse("the file is larger than 256 MiB".to_owned()));
+        }
+        let image = std::fs::read(path).map_err(|e| refuse(e.to_string()))?;
+        self.backend.load_image(path, &image)
+    }
+
+    /// The same of a file's bytes, which errors call `name`.
+    ///
+    /// # Errors
+    /// As [`Gpu::load_module`].
+    ///
+    /// # Safety
+    /// As [`Gpu::load_module`].
+    pub unsafe fn load_image(&self, name: &str, image: &[u8]) -> Result<(), ModuleError> {
+        self.backend.load_image(Path::new(name), image)
     }
 
     /// Names of all kernels that are known by name, sorted. A real GPU lists those of the SDK only, and

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::graph::{GraphCapture, ReplayQueue};
 use super::{Ending, Event, Graph, Launch, StreamBackend, WordOp};
-use crate::launch::{Dim3, KernelArg, LaunchError};
+use crate::launch::{Dim3, KernelArg, LaunchError, LaunchShape};
 use crate::locks::lock;
 
 /// The ending of a captured kernel: an error, because it does not run here.
@@ -77,23 +77,39 @@ impl Stream {
         block: impl Into<Dim3>,
         args: &[KernelArg],
     ) -> Result<Launch, LaunchError> {
-        let (grid, block) = (grid.into(), block.into());
+        // SAFETY: the caller's contract.
+        unsafe { self.launch_shape(name, LaunchShape::new(grid, block), args) }
+    }
+
+    /// As [`Stream::launch`], with so many bytes of dynamic shared memory as the shape says.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`].
+    ///
+    /// # Safety
+    /// As [`Stream::launch`].
+    pub unsafe fn launch_shape(
+        &self,
+        name: &str,
+        shape: LaunchShape,
+        args: &[KernelArg],
+    ) -> Result<Launch, LaunchError> {
         let capture = self.capture();
         if capture.is_some() {
-            self.queue.order.capture(name, grid, block, args)?;
+            self.queue.order.capture(name, shape, args)?;
             let kernel: Arc<str> = name.into();
             return Ok(Launch::of(kernel.clone(), Arc::new(Captured(kernel))));
         }
         drop(capture);
         self.queue.deferred.release_ended();
-        self.queue.order.launch(name, grid, block, args)
+        self.queue.order.launch(name, shape, args)
     }
 
     /// As [`Stream::launch`], of a kernel that is known by its handle. The caller has its contract.
     pub(crate) fn launch_loaded(
         &self,
         kernel: &dyn super::KernelHandle,
-        shape: crate::launch::LaunchShape,
+        shape: LaunchShape,
         args: &[KernelArg],
     ) -> Result<Launch, LaunchError> {
         let capture = self.capture();

@@ -193,8 +193,6 @@ impl Queue {
             queue: QueueId(0).0,
             default_timeout_us: self.timeout_us,
             silent_grace_us: self.grace_us,
-            wait_hook: 0,
-            wait_ctx: 0,
             own: 0,
             own_next: 0,
             own_oldest: 0,

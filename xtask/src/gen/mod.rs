@@ -11,6 +11,10 @@ mod systemverilog;
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
+use std::path::Path;
+use std::path::PathBuf;
+
 use anyhow::{bail, Context, Result};
 
 use crate::root;
@@ -54,7 +58,7 @@ fn write_ptx() -> Result<()> {
             println!("unchanged {shown}");
             continue;
         }
-        let clang = ptx::clang().with_context(|| {
+        let clang = clang().with_context(|| {
             format!("{shown} is stale, and clang 19 is not installed: apt-get install clang-19")
         })?;
         let text = file.make(&clang)?;
@@ -63,6 +67,46 @@ fn write_ptx() -> Result<()> {
         println!("wrote     {shown}");
     }
     Ok(())
+}
+
+/// Compiles every kernel that stands as PTX, and compares; nothing is written. Another version of clang writes other text.
+///
+/// # Errors
+/// The files that differ, or what clang says.
+pub(crate) fn compare() -> Result<()> {
+    let Some(clang) = clang() else {
+        println!("SKIPPED: no clang 19, so no PTX is compared with its source. Debian: apt-get install clang-19");
+        return Ok(());
+    };
+    let files = ptx::files()?;
+    let count = files.len();
+    let mut differ = Vec::new();
+    for file in files {
+        let old = std::fs::read_to_string(&file.ptx).unwrap_or_default();
+        if file.make(&clang)? != old {
+            differ.push(file.ptx.display().to_string());
+        }
+    }
+    if !differ.is_empty() {
+        bail!(
+            "{} makes other text of the sources of {}; run `cargo xtask gen` with clang 19",
+            clang.display(),
+            differ.join(", ")
+        );
+    }
+    println!("{count} files of PTX are what clang makes of their sources");
+    Ok(())
+}
+
+/// clang, as it makes the kernels' PTX.
+pub(crate) fn clang() -> Option<PathBuf> {
+    ptx::clang()
+}
+
+/// The PTX of a source, made with the flags of tests' kernels.
+#[cfg(test)]
+pub(crate) fn ptx_of(source: &Path, clang: &Path) -> Result<String> {
+    ptx::File::of(source).make(clang)
 }
 
 /// Fails when a generated file differs from the tables.

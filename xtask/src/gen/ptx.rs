@@ -150,6 +150,16 @@ fn head(source: &Path, flags: &[&str]) -> Result<String> {
 }
 
 impl File {
+    /// Of a source that has no place in the repository.
+    #[cfg(test)]
+    pub(super) fn of(source: &Path) -> File {
+        File {
+            source: source.to_owned(),
+            ptx: source.with_extension("ptx"),
+            flags: SMALL,
+        }
+    }
+
     /// Whether its hash is that of its sources.
     pub(super) fn is_fresh(&self) -> Result<bool> {
         let old = std::fs::read_to_string(&self.ptx).unwrap_or_default();

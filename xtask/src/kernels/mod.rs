@@ -1,4 +1,4 @@
-//! Compilation of the device code with nvcc, so that code tested under g++ stays valid for real GPUs.
+//! Compilation of the device code: by clang, compared with the PTX in the repository; and by nvcc, for real GPUs.
 
 mod resources;
 
@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use anyhow::{bail, Context, Result};
 
 use self::resources::Resources;
+use crate::gen;
 use crate::steps::Outcome;
 use crate::venv;
 use crate::{root, target};
@@ -33,6 +34,7 @@ struct Job {
 /// Compiles every `cuda-kernels/kernels/*.cu`, `examples/*/*.cu` and the bare ABI header; any warning is an error,
 /// and so is local memory in a hot kernel. The report is in `target/kernels`.
 pub(crate) fn compile() -> Result<Outcome> {
+    gen::compare()?;
     let nvcc = match venv::nvcc() {
         Ok(nvcc) => nvcc,
         Err(error) => return Ok(Outcome::Skipped(format!("no nvcc: {error:#}"))),
@@ -209,37 +211,24 @@ fn blocks(markdown: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// The tutorial's code compiles for the emulated GPU. (nvcc reads the same blocks in `cargo xtask kernels`.)
+    /// The tutorial's code compiles by clang. (nvcc reads the same blocks in `cargo xtask kernels`.)
     #[test]
-    fn kernels_of_the_tutorial_compile_with_gpp() {
+    fn kernels_of_the_tutorial_compile_with_clang() {
         let tutorial = read_tutorial().expect("docs/tutorial.md");
         let blocks = blocks(&tutorial);
         assert!(!blocks.is_empty());
+        let Some(clang) = gen::clang() else {
+            println!("SKIPPED: no clang 19. Debian: apt-get install clang-19");
+            return;
+        };
         let dir = target().join("tutorial");
         std::fs::create_dir_all(&dir).expect("a folder");
         for (i, block) in blocks.iter().enumerate() {
             let file = dir.join(format!("block_{i}.cu"));
             std::fs::write(&file, block).expect("written");
-            let out = Command::new("g++")
-                .args([
-                    "-std=c++20",
-                    "-Wall",
-                    "-Werror",
-                    "-Wno-unknown-pragmas",
-                    "-fsyntax-only",
-                    "-x",
-                    "c++",
-                    "-I",
-                ])
-                .arg(root().join("cuda-kernels/include"))
-                .arg(&file)
-                .output()
-                .expect("g++ starts");
-            assert!(
-                out.status.success(),
-                "{}",
-                String::from_utf8_lossy(&out.stderr)
-            );
+            let text = gen::ptx_of(&file, &clang);
+            let text = text.unwrap_or_else(|e| panic!("{e:#}"));
+            assert!(text.contains(".entry "), "block {i} has no kernel");
         }
     }
 
