@@ -78,6 +78,8 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
                 Op::Store { access, from }
             }
         }
+        // Of other blocks of a cluster, which has one here.
+        "red" if form.has("async") => return Err(form.refuse()),
         "atom" | "red" => {
             let returns = form.base == "atom";
             let (scope, order) = (scope(form), order(form));

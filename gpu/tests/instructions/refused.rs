@@ -30,6 +30,11 @@ fn instructions_of_other_units_are_refused() {
         "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%at], [%at];",
         "mma.sp.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {%a}, {%a}, {%a}, {%a}, %b, 0;",
         "vset.u32.u32.eq %a, %b, %c;",
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%at], %a, [%at];",
+        "red.async.relaxed.cluster.global.mbarrier::complete_tx::bytes.add.u32 [%at], %a, [%at];",
+        "cvt.rs.f16x2.f32 %d, %a, %b, %c;",
+        "cvt.rs.satfinite.e4m3x4.f32 %d, {%a, %b, %a, %b}, %c;",
+        "cvt.rn.bf16x2.ue8m0x2 %d, %a;",
     ] {
         let name = statement.split(['.', ' ']).next().unwrap();
         refused(statement, name);
@@ -42,4 +47,13 @@ fn parameters_of_the_kernel_and_constants_are_only_read() {
     refused("st.param.u32 [p+4], %a;", "parameter of the kernel");
     refused("st.const.u32 [%at], %a;", "constants are only read");
     refused("atom.const.add.u32 %a, [%at], %b;", "atom.const");
+}
+
+#[test]
+fn parameters_in_registers_are_refused_where_they_stand() {
+    let text = ".version 8.0\n.target sm_90\n.address_size 64\n\
+         .func (.reg .b32 r)\n twice(.reg .b32 x) { ret; }\n";
+    let e = ringbell_gpu::parse("form.ptx", text).unwrap_err();
+    assert_eq!((e.file.as_str(), e.line), ("form.ptx", 4), "{e}");
+    assert!(e.what.contains("parameters in registers"), "{e}");
 }
