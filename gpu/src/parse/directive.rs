@@ -41,6 +41,8 @@ pub(super) struct Linked {
     lines: u32,
     /// Variables that have their definition.
     defined: BTreeSet<u32>,
+    /// Lines of the first declarations of variables.
+    declared: Vec<u32>,
     /// Names that end with the text.
     own: Vec<String>,
 }
@@ -70,6 +72,7 @@ impl Linked {
             },
             lines: 0,
             defined: BTreeSet::new(),
+            declared: Vec::new(),
             own: Vec::new(),
         }
     }
@@ -103,9 +106,10 @@ impl Linked {
         let m = &mut self.module;
         let missing = m.variables.iter().zip(0u32..);
         let mut missing = missing.filter(|(v, i)| v.is_global() && !self.defined.contains(i));
-        if let Some((v, _)) = missing.next() {
+        if let Some((v, i)) = missing.next() {
             let what = format!("variable `{}` is `.extern` and defined nowhere", v.name);
-            return Err(self.refuse((1, what)));
+            let line = self.declared[i as usize];
+            return Err(self.refuse((line, what)));
         }
         m.addressed = self.names.addressed.iter().copied().collect();
         match m.outline() {
@@ -199,6 +203,7 @@ impl Linked {
                 }
                 self.names.variables.insert(v.name.clone(), i);
                 m.variables.push(v);
+                self.declared.push(line);
             }
         }
         if defines {
