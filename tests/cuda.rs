@@ -218,6 +218,33 @@ fn kernels_send_and_receive_through_a_dma_buf() {
 }
 
 #[test]
+fn peers_update_words_of_memory_that_the_cpu_maps() {
+    let name = "peers_update_words_of_memory_that_the_cpu_maps";
+    under_mock(name, "dmabuf", || {
+        let pair = Pair::open("words");
+        let [a, b] = &pair.nics;
+        let listener = b.listen(7).expect("a free port");
+        let socket = std::thread::scope(|scope| {
+            let accepted = scope.spawn(|| listener.accept().expect("it comes"));
+            let socket = a.connect("10.77.40.2:7").expect("it listens");
+            (socket, accepted.join().expect("no panic"))
+        });
+        let there = b.alloc_remote::<u64>(1 << 18).expect("room");
+        let word = there.remote().at(8 * 1000);
+        let update = |addend| socket.0.fetch_add(word, addend).expect("in memory");
+        assert_eq!([update(5), update(7), update(0)], [0, 5, 12]);
+        assert_eq!(socket.0.compare_swap(word, 12, 99).expect("equal"), 12);
+        assert_eq!(socket.0.compare_swap(word, 12, 1).expect("done"), 99);
+        let mut got = [0];
+        there.read(1000, &mut got).expect("inside");
+        assert_eq!(got, [99], "as the GPU has it");
+        let unaligned = socket.0.fetch_add(there.remote().at(4), 1);
+        let status = unaligned.expect_err("no word").status();
+        assert_eq!(status, Some(Status::InvalidArgument));
+    });
+}
+
+#[test]
 fn kernels_send_and_receive_through_slots() {
     on_any_driver("kernels_send_and_receive_through_slots", "", || {
         std::env::set_var(ringbell::gpu::GPU_MEMORY_VARIABLE, "slots");

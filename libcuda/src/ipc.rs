@@ -34,8 +34,8 @@ const NAME: [u8; 4] = *b"mIPC";
 /// First word of a record while its allocation is there.
 const ALIVE: u64 = 0x6576_696c_6120_6d49;
 
-/// Words of a record: ALIVE, number, memfd, offset of the first byte in its page, bytes, then the offset in the
-/// memfd of each page.
+/// Words of a record: ALIVE, number, offset of the first byte in its page, bytes, then for each page a descriptor and
+/// the offset there: the GPU's memfd, or that of a dma-buf.
 struct Record {
     file: File,
 }
@@ -67,10 +67,16 @@ fn write_record(id: u64, va: u64, len: u64) -> Option<Record> {
     let exports = memory.exports();
     let export = exports.first()?;
     let fd = export.fd.as_raw_fd();
-    let head = [ALIVE, id, fd as u64, va - table.base.0, len];
-    let in_file = |bus: &u64| bus - export.bus + export.file_offset;
-    let all = head.into_iter().chain(table.pages.iter().map(in_file));
-    let bytes: Vec<u8> = all.flat_map(u64::to_ne_bytes).collect();
+    let mut all = vec![ALIVE, id, va - table.base.0, len];
+    for (i, bus) in table.pages.iter().enumerate() {
+        let at = table.base.0 + i as u64 * PAGE;
+        let (fd, offset) = match crate::dma_buf::page(at) {
+            Some(exported) => exported?,
+            None => (fd, bus - export.bus + export.file_offset),
+        };
+        all.extend([fd as u64, offset]);
+    }
+    let bytes: Vec<u8> = all.into_iter().flat_map(u64::to_ne_bytes).collect();
     let record = rustix::fs::memfd_create("mock-ipc", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
     let file = File::from(record);
     file.write_all_at(&bytes, 0).ok()?;
@@ -112,21 +118,25 @@ pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut Handle, va: u64) -> Resu
 fn map(pid: u32, record: i32, id: u64) -> Option<(u64, u64)> {
     let path = |fd: i64| format!("/proc/{pid}/fd/{fd}");
     let file = File::open(path(record.into())).ok()?;
-    let head = words(&file, 5)?;
-    let &[alive, found, fd, inside, len] = &head[..] else {
+    let head = words(&file, 4)?;
+    let &[alive, found, inside, len] = &head[..] else {
         return None;
     };
     if alive != ALIVE || found != id {
         return None;
     }
     let pages = (inside + len).div_ceil(PAGE) as usize;
-    let offsets = words(&file, 5 + pages)?.split_off(5);
-    let memory: OwnedFd = File::options()
-        .read(true)
-        .write(true)
-        .open(path(fd as i64))
-        .ok()?
-        .into();
+    let places = words(&file, 4 + 2 * pages)?.split_off(4);
+    let mut files: BTreeMap<u64, OwnedFd> = BTreeMap::new();
+    for place in places.chunks_exact(2) {
+        if let std::collections::btree_map::Entry::Vacant(e) = files.entry(place[0]) {
+            let open = File::options()
+                .read(true)
+                .write(true)
+                .open(path(place[0] as i64));
+            e.insert(open.ok()?.into());
+        }
+    }
     let all = pages * PAGE as usize;
     // One page more, so that the place can be aligned as memory of a GPU is.
     // SAFETY: a fresh mapping touches nothing that exists.
@@ -139,7 +149,7 @@ fn map(pid: u32, record: i32, id: u64) -> Option<(u64, u64)> {
         )
     };
     let base = (room.ok()? as u64).next_multiple_of(PAGE);
-    for (i, offset) in offsets.iter().enumerate() {
+    for (i, place) in places.chunks_exact(2).enumerate() {
         let at = (base + i as u64 * PAGE) as *mut c_void;
         // SAFETY: inside the room that was just reserved.
         let mapped = unsafe {
@@ -148,8 +158,8 @@ fn map(pid: u32, record: i32, id: u64) -> Option<(u64, u64)> {
                 PAGE as usize,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED | MapFlags::FIXED,
-                &memory,
-                *offset,
+                &files[&place[0]],
+                place[1],
             )
         };
         mapped.ok()?;

@@ -283,6 +283,7 @@ pub unsafe extern "C" fn cuMemFree_v2(va: u64) -> Result {
         if let Some(a) = removed {
             guard(va, a.len, MprotectFlags::READ | MprotectFlags::WRITE);
             crate::ipc::forget(a.id);
+            crate::dma_buf::forget(va, a.len);
             crate::pool::freed(va);
         }
         Ok(())

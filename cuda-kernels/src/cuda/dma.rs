@@ -3,6 +3,7 @@
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
@@ -164,6 +165,11 @@ impl DmaMemory for CudaDma {
     fn publish(&self, completion: CompletionWrite) {
         self.memory.flush();
         self.memory.dma().publish(completion);
+    }
+
+    fn word(&self, span: BusSpan, _store: bool) -> Option<NonNull<AtomicU64>> {
+        let at = |mapping: Option<&dyn GpuMapping>, offset| Some(mapping?.word(offset)?.cast());
+        self.memory.with(span.addr.value(), span.len, at)?
     }
 
     fn export_allocation(&self, span: BusSpan) -> Result<ExportRecord, NotReached> {

@@ -4,6 +4,7 @@
 //! mappings wait for the GPU, line by line, so the copy engine serves longer reads ([`READ_BY_MAPPING`]).
 
 use std::fmt::Debug;
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use ringbell_nic_abi::GpuVa;
@@ -39,6 +40,12 @@ pub trait GpuMapping: Debug + Send + Sync {
     fn reads_quickly(&self) -> bool {
         false
     }
+    /// The word at an aligned offset, where the memory is the host's own: the CPU's atomics on it are atomic there, and behind
+    /// its earlier stores. Not where the mapping crosses a bus.
+    fn word(&self, offset: u64) -> Option<NonNull<u64>> {
+        let _ = offset;
+        None
+    }
 }
 
 /// A part of a mapping.
@@ -64,6 +71,10 @@ impl GpuMapping for PartOf {
 
     fn reads_quickly(&self) -> bool {
         self.whole.reads_quickly()
+    }
+
+    fn word(&self, offset: u64) -> Option<NonNull<u64>> {
+        self.whole.word(self.start + offset)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Pinned memory of the host as memory of the GPU: the NIC reaches it by plain loads and stores.
 #![allow(unsafe_code)] // Raw copies: a kernel may write the memory at any time.
 
+use std::ptr::NonNull;
 use std::sync::atomic::{fence, Ordering};
 
 use super::handles::PinnedBlock;
@@ -34,5 +35,9 @@ impl GpuMapping for PinnedMapping {
 
     fn reads_quickly(&self) -> bool {
         true
+    }
+
+    fn word(&self, offset: u64) -> Option<NonNull<u64>> {
+        NonNull::new(self.memory.at(self.start + offset as usize).cast())
     }
 }
