@@ -6,7 +6,7 @@ use crate::common;
 use std::path::Path;
 use std::process::Command;
 
-use common::{built, folder, has, run, succeed, text};
+use common::{beside, built, folder, has, run, succeed, text};
 
 /// `ringbell cc` with the library that belongs to this test's build.
 fn cc() -> Command {
@@ -175,12 +175,6 @@ fn without_clang_the_error_has_the_line_that_installs_it() {
     let out = run(cc.env("CLANG", "/no/such/clang"));
     assert_eq!(out.status.code(), Some(4), "{}", text(&out));
     assert!(text(&out).contains("/no/such/clang"), "{}", text(&out));
-}
-
-/// A library that cargo has put beside this test.
-fn beside(name: &str) -> std::path::PathBuf {
-    let test = std::env::current_exe().expect("a test has a path");
-    test.with_file_name(name)
 }
 
 #[test]

@@ -24,5 +24,6 @@ mod perf_collectives;
 mod perf_sweeps;
 mod regs_live;
 mod run;
+mod shmem;
 mod tutorial;
 mod udp;

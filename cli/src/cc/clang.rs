@@ -88,6 +88,9 @@ fn command(args: &Args, headers: &Path) -> Result<Command> {
         .arg(format!("-O{}", args.optimise))
         .arg("-isystem")
         .arg(headers.join("cuda"))
+        // NVSHMEM's and NCCL's names, which an installation must not put before those of NVIDIA.
+        .arg("-isystem")
+        .arg(headers.join("shmem"))
         .arg("-isystem")
         .arg(headers)
         .args(["-include", "cuda_runtime.h"]);
@@ -111,10 +114,11 @@ pub(super) fn newest(arch: &[u32]) -> u32 {
     arch.iter().copied().max().unwrap_or(90).clamp(70, 90)
 }
 
-/// Names of a PTX file's kernels.
+/// Names of a PTX file's kernels, but those by which the host calls NVSHMEM.
 fn kernels(ptx: &str) -> Vec<String> {
     let entries = ptx.lines().filter_map(|l| l.split_once(".entry "));
     let names = entries.filter_map(|(_, rest)| rest.split('(').next());
+    let names = names.filter(|name| !name.starts_with("_ZN2rb5shmem"));
     names.map(str::to_owned).collect()
 }
 
@@ -124,7 +128,7 @@ mod tests {
 
     #[test]
     fn kernels_are_the_entries_of_ptx() {
-        let ptx = "\t// .globl\ta\n.visible .entry a(\n\t.param .u64 p\n)\n{\n}\n.func b()\n{\n}\n.visible .entry _Z1cv()   // @_Z1cv\n{\n}\n";
+        let ptx = "\t// .globl\ta\n.visible .entry a(\n\t.param .u64 p\n)\n{\n}\n.func b()\n{\n}\n.visible .entry _Z1cv() // @_Z1cv\n{}\n.entry _ZN2rb5shmemL1qEv()\n{\n}\n";
         assert_eq!(kernels(ptx), ["a", "_Z1cv"]);
     }
 

@@ -23,7 +23,13 @@ const RUNTIME: Library = Library {
 
 /// Whether a source with a `main` is a program of CUDA's runtime: one of `ringbell.hpp` launches by itself.
 pub(super) fn is_one(text: &str) -> bool {
-    let of_runtime = ["<<<", "cuda_runtime", "cudaLaunch"];
+    let of_runtime = [
+        "<<<",
+        "cuda_runtime",
+        "cudaLaunch",
+        "nvshmem.h",
+        "nccl_device.h",
+    ];
     !text.contains("ringbell.hpp") && of_runtime.iter().any(|w| text.contains(w))
 }
 
@@ -69,12 +75,17 @@ pub(super) fn of_cuda(args: &Args, headers: &Path) -> Result<PathBuf> {
     let folder = driver.parent().unwrap_or(Path::new("/"));
     let output = output(args, "");
     let mut link = clang::linker()?;
-    link.arg(object)
+    link.arg(&object)
         .arg(&runtime)
         .args(["-ldl", "-lm"])
-        .arg(format!("-Wl,-rpath,{}", folder.display()))
-        .arg("-o")
-        .arg(&output);
+        .arg(format!("-Wl,-rpath,{}", folder.display()));
+    if calls_library(&object)? {
+        let library = find_library(args.library.as_deref())?;
+        let folder = library.parent().unwrap_or(Path::new("/"));
+        link.arg("-L").arg(folder).arg("-lringbell");
+        link.arg(format!("-Wl,-rpath,{}", folder.display()));
+    }
+    link.arg("-o").arg(&output);
     succeed(&mut link, LINKING)?;
     stdio::line(format_args!(
         "{}: program, with {}",
@@ -95,6 +106,14 @@ fn object(args: &Args, headers: &Path) -> Result<(PathBuf, Vec<String>)> {
         .with_context(|| format!("cannot write {}", at("program.fatbin").display()))?;
     clang::host(args, headers, &at("program.fatbin"), &at("program.o"))?;
     Ok((at("program.o"), kernels))
+}
+
+/// Whether an object calls the C API, as programs of NVSHMEM and of NCCL's device API do: one of its names opens a NIC. A text that
+/// looks like one only links the library in vain.
+fn calls_library(object: &Path) -> Result<bool> {
+    let bytes = std::fs::read(object)
+        .with_context(|| format!("the compiler has not written {}", object.display()))?;
+    Ok(bytes.windows(8).any(|w| w == b"\0rb_nic_"))
 }
 
 /// The named library, or the one that came with this command.
@@ -135,6 +154,9 @@ mod tests {
             "#include \"ringbell.hpp\"\nint main() { k<<<1, 1>>>(); }"
         ));
         assert!(is_one("int main() { cudaLaunchCooperativeKernel(); }"));
+        assert!(is_one(
+            "#include <nvshmem.h>\nint main() { nvshmem_init(); }"
+        ));
         assert!(!is_one("int main() {}"));
     }
 }

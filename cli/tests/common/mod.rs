@@ -37,6 +37,12 @@ pub(crate) fn built() -> PathBuf {
     folder
 }
 
+/// A library that cargo has put beside this test.
+pub(crate) fn beside(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    test.with_file_name(name)
+}
+
 /// A folder of this test's own, empty.
 pub(crate) fn folder(name: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
