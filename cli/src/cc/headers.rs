@@ -50,6 +50,7 @@ headers!(
     "cuda/rb/math/single.h",
     "cuda/rb/math/special.h",
     "cuda/rb/math/tables.h",
+    "cuda/rb/numbers.h",
     "cuda/rb/rounded.h",
     "cuda/rb/threads.h",
     "cuda/sm_30_intrinsics.h",
