@@ -1,6 +1,6 @@
 /* A number of 16 bits, its pair, and all functions whose names both formats share. Included once for half precision and
  * once for bfloat16, so it has no guard. Before: RB_H and RB_H2 (the types), RB_H_RAW and RB_H2_RAW, RB_H_PTX ("f16"),
- * RB_H_TO and RB_H_FROM (conversions of hosts), RB_H_ONE, RB_H_ZERO_N, RB_H_NAN (bits of 1, -0, NaN).
+ * RB_H_NAME (half), RB_H_TO and RB_H_FROM (conversions of hosts), RB_H_ONE, RB_H_ZERO_N, RB_H_NAN (bits of 1, -0, NaN).
  */
 
 struct __align__(2) RB_H_RAW {
@@ -270,3 +270,71 @@ RB_CUDA_DEVICE RB_H2 atomicAdd(RB_H2 *p, const RB_H2 v) {
 
 #undef RB_H_ASM3
 #undef RB_H2_ASM3
+
+/* Names that differ in `half` and `bfloat16` alone. */
+#define RB_H_PASTE(a, b, c) a##b##c
+#define RB_H_PASTED(a, b, c) RB_H_PASTE(a, b, c)
+#define RB_H_NAMED(before, behind) RB_H_PASTED(before, RB_H_NAME, behind)
+#define RB_H_NAMED2(before, between, behind) RB_H_PASTED(before, RB_H_NAME, RB_H_PASTED(between, RB_H_NAME, behind))
+
+RB_CUDA_BOTH RB_H RB_H_NAMED(__float2, )(float v) { return RB_H(v); }
+RB_CUDA_BOTH RB_H RB_H_NAMED(__float2, _rn)(float v) { return RB_H(v); }
+RB_CUDA_BOTH RB_H RB_H_NAMED(__double2, )(double v) { return RB_H(v); }
+RB_CUDA_BOTH float RB_H_NAMED(__, 2float)(RB_H v) { return v; }
+/* Rounded to the nearest, then corrected by one place. */
+RB_CUDA_BOTH RB_H RB_H_NAMED(rb_step_, )(RB_H v, bool up) {
+  unsigned short b = v.__x;
+  if (!(b & 0x7fff)) return RB_H::of(up ? 1 : 0x8001);
+  return RB_H::of((unsigned short)(up == !(b & 0x8000) ? b + 1 : b - 1));
+}
+RB_CUDA_BOTH RB_H RB_H_NAMED(__float2, _rd)(float v) {
+  RB_H r(v);
+  return float(r) > v ? RB_H_NAMED(rb_step_, )(r, false) : r;
+}
+RB_CUDA_BOTH RB_H RB_H_NAMED(__float2, _ru)(float v) {
+  RB_H r(v);
+  return float(r) < v ? RB_H_NAMED(rb_step_, )(r, true) : r;
+}
+RB_CUDA_BOTH RB_H RB_H_NAMED(__float2, _rz)(float v) { return v < 0 ? RB_H_NAMED(__float2, _ru)(v) : RB_H_NAMED(__float2, _rd)(v); }
+RB_CUDA_BOTH unsigned short RB_H_NAMED(__, _as_ushort)(RB_H v) { return v.__x; }
+RB_CUDA_BOTH short RB_H_NAMED(__, _as_short)(RB_H v) { return (short)v.__x; }
+RB_CUDA_BOTH RB_H RB_H_NAMED(__ushort_as_, )(unsigned short v) { return RB_H::of(v); }
+RB_CUDA_BOTH RB_H RB_H_NAMED(__short_as_, )(short v) { return RB_H::of((unsigned short)v); }
+RB_CUDA_BOTH RB_H2 RB_H_NAMED(__floats2, 2_rn)(float a, float b) { return RB_H2(RB_H(a), RB_H(b)); }
+RB_CUDA_BOTH RB_H2 RB_H_NAMED(__float22, 2_rn)(float2 v) { return RB_H2(RB_H(v.x), RB_H(v.y)); }
+RB_CUDA_BOTH RB_H2 RB_H_NAMED(__float2, 2_rn)(float v) { return RB_H2(RB_H(v), RB_H(v)); }
+RB_CUDA_BOTH float2 RB_H_NAMED(__, 22float2)(RB_H2 v) { return float2{v.x, v.y}; }
+RB_CUDA_BOTH float __low2float(RB_H2 v) { return v.x; }
+RB_CUDA_BOTH float __high2float(RB_H2 v) { return v.y; }
+RB_CUDA_BOTH RB_H RB_H_NAMED(__low2, )(RB_H2 v) { return v.x; }
+RB_CUDA_BOTH RB_H RB_H_NAMED(__high2, )(RB_H2 v) { return v.y; }
+RB_CUDA_BOTH RB_H2 RB_H_NAMED(__low2, 2)(RB_H2 v) { return RB_H2(v.x, v.x); }
+RB_CUDA_BOTH RB_H2 RB_H_NAMED(__high2, 2)(RB_H2 v) { return RB_H2(v.y, v.y); }
+RB_CUDA_BOTH RB_H2 RB_H_NAMED(__lows2, 2)(RB_H2 a, RB_H2 b) { return RB_H2(a.x, b.x); }
+RB_CUDA_BOTH RB_H2 RB_H_NAMED(__highs2, 2)(RB_H2 a, RB_H2 b) { return RB_H2(a.y, b.y); }
+RB_CUDA_BOTH RB_H2 __lowhigh2highlow(RB_H2 v) { return RB_H2(v.y, v.x); }
+RB_CUDA_BOTH RB_H2 RB_H_NAMED(__halves2, 2)(RB_H a, RB_H b) { return RB_H2(a, b); }
+RB_CUDA_BOTH RB_H2 RB_H_NAMED2(__, 2, 2)(RB_H v) { return RB_H2(v, v); }
+RB_CUDA_BOTH RB_H2 RB_H_NAMED(make_, 2)(RB_H a, RB_H b) { return RB_H2(a, b); }
+
+#ifdef __CUDA__
+/* To integers by single precision, which has each value; from integers with one rounding. */
+#define RB_H_INTEGER(type, name, convert)                                                                        \
+  RB_CUDA_DEVICE type RB_H_NAMED(__, 2##name##_rn)(RB_H v) { return (type)__float2##convert##_rn(v); }           \
+  RB_CUDA_DEVICE type RB_H_NAMED(__, 2##name##_rz)(RB_H v) { return (type)__float2##convert##_rz(v); }           \
+  RB_CUDA_DEVICE type RB_H_NAMED(__, 2##name##_rd)(RB_H v) { return (type)__float2##convert##_rd(v); }           \
+  RB_CUDA_DEVICE type RB_H_NAMED(__, 2##name##_ru)(RB_H v) { return (type)__float2##convert##_ru(v); }           \
+  RB_CUDA_DEVICE RB_H RB_H_NAMED(__##name##2, _rn)(type v) { return RB_H(v); }
+RB_H_INTEGER(int, int, int)
+RB_H_INTEGER(unsigned int, uint, uint)
+RB_H_INTEGER(short, short, int)
+RB_H_INTEGER(unsigned short, ushort, uint)
+RB_H_INTEGER(long long, ll, ll)
+RB_H_INTEGER(unsigned long long, ull, ull)
+#undef RB_H_INTEGER
+#endif
+
+#undef RB_H_PASTE
+#undef RB_H_PASTED
+#undef RB_H_NAMED
+#undef RB_H_NAMED2
