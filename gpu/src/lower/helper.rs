@@ -2,6 +2,7 @@
 //! another process has compiled can be used.
 
 use std::mem::offset_of;
+use std::sync::OnceLock;
 
 use cranelift_codegen::ir::{types, AbiParam, InstBuilder, MemFlags, Signature, Type, Value};
 
@@ -53,43 +54,46 @@ pub(super) enum Helper {
 }
 
 /// Addresses in the order of [`Helper`].
-pub(crate) fn helpers() -> [usize; 34] {
-    [
-        schedule::check as *const () as usize,
-        schedule::refused as *const () as usize,
-        schedule::renew as *const () as usize,
-        schedule::now as *const () as usize,
-        schedule::add_f32 as *const () as usize,
-        schedule::add_f64 as *const () as usize,
-        schedule::add_half as *const () as usize,
-        schedule::add_halves as *const () as usize,
-        schedule::increment as *const () as usize,
-        schedule::decrement as *const () as usize,
-        schedule::vprintf as *const () as usize,
-        schedule::assert_fail as *const () as usize,
-        schedule::ex2 as *const () as usize,
-        schedule::lg2 as *const () as usize,
-        schedule::sin as *const () as usize,
-        schedule::cos as *const () as usize,
-        schedule::tanh as *const () as usize,
-        number::float as *const () as usize,
-        number::convert as *const () as usize,
-        schedule::phase_init as *const () as usize,
-        schedule::phase_expect as *const () as usize,
-        schedule::phase_complete as *const () as usize,
-        schedule::phase_arrive as *const () as usize,
-        schedule::phase_drop as *const () as usize,
-        schedule::phase_test as *const () as usize,
-        schedule::phase_parity as *const () as usize,
-        schedule::phase_pending as *const () as usize,
-        schedule::bulk as *const () as usize,
-        schedule::barrier_arrive as *const () as usize,
-        schedule::cluster_arrive as *const () as usize,
-        schedule::check_allocated as *const () as usize,
-        schedule::touched as *const () as usize,
-        schedule::fenced as *const () as usize,
-        number::pure as *const () as usize,
-    ]
+pub(crate) fn helpers() -> &'static [usize] {
+    static TABLE: OnceLock<[usize; 34]> = OnceLock::new();
+    TABLE.get_or_init(|| {
+        [
+            schedule::check as *const () as usize,
+            schedule::refused as *const () as usize,
+            schedule::renew as *const () as usize,
+            schedule::now as *const () as usize,
+            schedule::add_f32 as *const () as usize,
+            schedule::add_f64 as *const () as usize,
+            schedule::add_half as *const () as usize,
+            schedule::add_halves as *const () as usize,
+            schedule::increment as *const () as usize,
+            schedule::decrement as *const () as usize,
+            schedule::vprintf as *const () as usize,
+            schedule::assert_fail as *const () as usize,
+            schedule::ex2 as *const () as usize,
+            schedule::lg2 as *const () as usize,
+            schedule::sin as *const () as usize,
+            schedule::cos as *const () as usize,
+            schedule::tanh as *const () as usize,
+            number::float as *const () as usize,
+            number::convert as *const () as usize,
+            schedule::phase_init as *const () as usize,
+            schedule::phase_expect as *const () as usize,
+            schedule::phase_complete as *const () as usize,
+            schedule::phase_arrive as *const () as usize,
+            schedule::phase_drop as *const () as usize,
+            schedule::phase_test as *const () as usize,
+            schedule::phase_parity as *const () as usize,
+            schedule::phase_pending as *const () as usize,
+            schedule::bulk as *const () as usize,
+            schedule::barrier_arrive as *const () as usize,
+            schedule::cluster_arrive as *const () as usize,
+            schedule::check_allocated as *const () as usize,
+            schedule::touched as *const () as usize,
+            schedule::fenced as *const () as usize,
+            number::pure as *const () as usize,
+        ]
+    })
 }
 
 impl Helper {

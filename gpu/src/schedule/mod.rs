@@ -143,7 +143,6 @@ pub struct Block {
     _locals: Vec<u128>,
     _frames: Vec<u64>,
     _parameters: Arc<[u128]>,
-    _helpers: Box<[usize]>,
     live: u32,
     /// Of each warp.
     lanes: Vec<Lanes>,
@@ -237,7 +236,6 @@ impl Block {
         let mut frames = vec![0u64; words * n + 1];
         let units = (kernel.local_bytes as usize).div_ceil(16);
         let mut locals = vec![0u128; units * n + 1];
-        let helpers: Box<[usize]> = Box::new(lower::helpers());
         let maps = match kernel.checks.memory {
             true => [
                 kernel.layouts[0].map(shared_bytes, (u64::from(dynamic), shared_bytes)),
@@ -281,7 +279,7 @@ impl Block {
                 stack_end: u64::from(kernel.local_bytes),
                 memory,
                 items: std::array::from_fn(|n| memory_bytes >> n),
-                helpers: helpers.as_ptr(),
+                helpers: lower::helpers().as_ptr(),
                 tid: [u % x, u / x % y, u / (x * y)],
                 lane: u % 32,
                 number: u,
@@ -315,7 +313,6 @@ impl Block {
             _locals: locals,
             _frames: frames,
             _parameters: parameters,
-            _helpers: helpers,
             live: 0,
             lanes: vec![Lanes::default(); n.div_ceil(32)],
             watch: None,
