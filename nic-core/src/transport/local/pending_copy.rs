@@ -121,8 +121,8 @@ fn take_finished(c: &mut Conn, io: &mut In<'_, '_>) -> bool {
     true
 }
 
-/// Reads the first bytes of a reference into the NIC, in front of what is left of it: at most `most`. `Done`: they are
-/// there; `Budget`: ask again.
+/// Reads the first bytes of the first reference into the NIC, in front of what is left of it: at most `most`. `Done`: they
+/// are there; `Budget`: ask again.
 pub(super) fn fetch(c: &mut Conn, i: usize, most: usize, io: &mut In<'_, '_>) -> Fill {
     let Some(&Seg::Ref { bus, len }) = c.rx.segs.get(i) else {
         return Fill::Done;
@@ -130,7 +130,9 @@ pub(super) fn fetch(c: &mut Conn, i: usize, most: usize, io: &mut In<'_, '_>) ->
     let Some(dma) = io.data.dma.peers() else {
         return Fill::Broken;
     };
-    if let Some(f) = c.rx.reading.take().filter(|f| f.bus == bus) {
+    let span = c.rx.spans_taken;
+    let is_same = |f: &PendingRead| (f.span, f.bus) == (span, bus);
+    if let Some(f) = c.rx.reading.take().filter(is_same) {
         match dma.poll_read(f.ticket) {
             ReadOutcome::Pending => c.rx.reading = Some(f),
             ReadOutcome::Lost => {}
@@ -155,6 +157,7 @@ pub(super) fn fetch(c: &mut Conn, i: usize, most: usize, io: &mut In<'_, '_>) ->
         Ok(CopyStart::Started { ticket, .. }) => {
             c.rx.reading = Some(PendingRead {
                 ticket,
+                span,
                 bus,
                 foreign,
             });

@@ -56,6 +56,9 @@ pub(super) struct PendingCopies {
 #[derive(Debug)]
 pub(super) struct PendingRead {
     pub(super) ticket: u64,
+    /// How many spans were taken before the one that is read. A receive that comes meanwhile takes that span by a copy of
+    /// its own, and a later span may lie at the same address.
+    pub(super) span: u64,
     /// Bus address at the peer.
     pub(super) bus: u64,
     pub(super) foreign: bool,
