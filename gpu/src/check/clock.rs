@@ -24,10 +24,12 @@ impl Actor {
     pub(crate) const NONE: Actor = Actor(0);
     pub(crate) const HOST: Actor = Actor(1);
 
+    #[inline]
     pub(crate) fn new(block: u32, thread: u32) -> Actor {
         Actor(block << THREAD_BITS | thread)
     }
 
+    #[inline]
     pub(crate) fn block(self) -> u32 {
         self.0 >> THREAD_BITS
     }
@@ -46,6 +48,7 @@ impl Actor {
     }
 
     /// A thread of a kernel.
+    #[inline]
     pub(crate) fn is_thread(self) -> bool {
         (1..NIC_BLOCK).contains(&self.block())
     }
@@ -129,7 +132,15 @@ pub(crate) fn join(own: &mut Arc<Known>, other: &Arc<Known>) {
     }
 }
 
-/// What a thread knows, and its clock.
+/// The same of what may be nothing.
+pub(crate) fn join_some(own: &mut Option<Arc<Known>>, other: &Arc<Known>) {
+    match own {
+        None => *own = Some(other.clone()),
+        Some(own) => join(own, other),
+    }
+}
+
+/// What a thread knows, and its clock. A block has one for each thread, most of which know nothing of their own.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Clock {
     /// The stamp of its next accesses; from 1.
@@ -137,26 +148,38 @@ pub(crate) struct Clock {
     /// All of its block's threads up to this stamp, and all of its warp's.
     pub(crate) block: u32,
     pub(crate) warp: u32,
-    pub(crate) others: Arc<Known>,
+    /// Of other blocks, the host and the NIC, and single threads of its block; nothing, if that is what all threads of
+    /// the launch know from its begin.
+    pub(crate) others: Option<Arc<Known>>,
     /// What a fence has let others see, by the fence's scope: seen with later strong stores.
     pub(crate) fenced: [Option<Arc<Known>>; 2],
     /// What strong loads have read of others, by whether the whole GPU's scope was needed: known after a fence.
-    pub(crate) read: [Arc<Known>; 2],
+    pub(crate) read: [Option<Arc<Known>>; 2],
 }
 
 impl Clock {
-    pub(crate) fn knows(&self, own: Actor, actor: Actor, stamp: u32) -> bool {
+    /// Of a thread that has done nothing.
+    pub(crate) fn new() -> Clock {
+        Clock {
+            now: 1,
+            ..Clock::default()
+        }
+    }
+
+    /// `base` is what all threads of its launch know, here and below.
+    pub(crate) fn knows(&self, own: Actor, actor: Actor, stamp: u32, base: &Known) -> bool {
         if actor == own {
             return true;
         }
         let of_block = actor.block() == own.block() && own.is_thread();
+        let others = self.others.as_deref().unwrap_or(base);
         of_block && (stamp <= self.block || stamp <= self.warp && actor.warp() == own.warp())
-            || self.others.covers(actor, stamp)
+            || others.covers(actor, stamp)
     }
 
     /// Its past and what it knows.
-    pub(crate) fn peek(&self, own: Actor) -> Arc<Known> {
-        let mut known = (*self.others).clone();
+    pub(crate) fn peek(&self, own: Actor, base: &Known) -> Arc<Known> {
+        let mut known = self.others.as_deref().unwrap_or(base).clone();
         known.raise(Group::Thread(own), self.now);
         if own.is_thread() {
             known.raise(Group::Warp(own.warp()), self.warp);
@@ -166,14 +189,14 @@ impl Clock {
     }
 
     /// The same for others; what it does from now on is not in it.
-    pub(crate) fn release(&mut self, own: Actor) -> Arc<Known> {
-        let known = self.peek(own);
+    pub(crate) fn release(&mut self, own: Actor, base: &Known) -> Arc<Known> {
+        let known = self.peek(own, base);
         self.now += 1;
         known
     }
 
-    pub(crate) fn acquire(&mut self, known: &Arc<Known>) {
-        join(&mut self.others, known);
+    pub(crate) fn acquire(&mut self, known: &Arc<Known>, base: &Arc<Known>) {
+        join(self.others.get_or_insert_with(|| base.clone()), known);
     }
 }
 
@@ -185,15 +208,34 @@ pub(crate) fn meet(
     here: &[usize],
     whole: impl Fn(usize) -> bool,
     all: bool,
+    base: &Arc<Known>,
 ) {
     let Some(first) = here.first() else { return };
     let mut others = clocks[*first].others.clone();
     let (mut now, mut known) = (0, 0);
+    // A fence of each thread, a barrier, and a strong store of one of them is common practice, and does what it is to do.
+    let mut fenced: [Option<Arc<Known>>; 2] = [None, None];
+    // Whether all know the same of others, and have no fence behind them.
+    let mut alike = true;
     for i in here {
         let c = &clocks[*i];
         now = now.max(c.now);
         known = known.max(c.block);
-        join(&mut others, &c.others);
+        match (&mut others, &c.others) {
+            (None, None) => {}
+            (Some(all), Some(own)) if Arc::ptr_eq(all, own) => {}
+            (all, own) => {
+                alike = false;
+                let all = all.get_or_insert_with(|| base.clone());
+                join(all, own.as_ref().unwrap_or(base));
+            }
+        }
+        for (all, own) in fenced.iter_mut().zip(&c.fenced) {
+            if let Some(own) = own {
+                alike = false;
+                join_some(all, own);
+            }
+        }
     }
     if all {
         // Threads that have ended are counted in.
@@ -202,7 +244,7 @@ pub(crate) fn meet(
     } else {
         let one_warp = here.iter().all(|i| i / 32 == first / 32);
         if !(one_warp && whole(first / 32)) {
-            let mut more = (*others).clone();
+            let mut more = others.as_deref().unwrap_or(base).clone();
             for i in here {
                 let actor = Actor::new(block, *i as u32);
                 if whole(i / 32) {
@@ -213,25 +255,21 @@ pub(crate) fn meet(
                     more.raise(Group::Warp(actor.warp()), clocks[*i].warp);
                 }
             }
-            others = Arc::new(more);
-        }
-    }
-    // A fence of each thread, a barrier, and a strong store of one of them is common practice, and does what it is to do.
-    let mut fenced: [Option<Arc<Known>>; 2] = [None, None];
-    for (all, i) in here.iter().flat_map(|i| [(0, *i), (1, *i)]) {
-        if let Some(own) = &clocks[i].fenced[all] {
-            join(fenced[all].get_or_insert_default(), own);
+            alike = false;
+            others = Some(Arc::new(more));
         }
     }
     for i in here {
         let c = &mut clocks[*i];
-        c.fenced = fenced.clone();
         c.block = c.block.max(known);
         if !all && whole(i / 32) {
             c.warp = c.warp.max(now);
         }
-        c.others = others.clone();
         c.now = now + 1;
+        if !alike {
+            c.fenced = fenced.clone();
+            c.others = others.clone();
+        }
     }
 }
 
@@ -240,46 +278,55 @@ mod tests {
     use super::*;
 
     fn clocks(n: usize) -> Vec<Clock> {
-        let one = Clock {
-            now: 1,
-            ..Clock::default()
-        };
-        vec![one; n]
+        vec![Clock::new(); n]
     }
 
     #[test]
     fn a_barrier_of_all_lets_all_know_and_a_warps_only_its_lanes() {
         let mut c = clocks(64);
+        let base = Arc::default();
         let warp: Vec<usize> = (0..32).collect();
-        meet(&mut c, 5, &warp, |w| w == 0, false);
+        meet(&mut c, 5, &warp, |w| w == 0, false, &base);
         let actor = |i| Actor::new(5, i);
-        assert!(c[3].knows(actor(3), actor(31), 1));
-        assert!(!c[3].knows(actor(3), actor(31), 2) && !c[3].knows(actor(3), actor(32), 1));
-        assert!(!c[40].knows(actor(40), actor(3), 1));
+        assert!(c[3].knows(actor(3), actor(31), 1, &base));
+        assert!(
+            !c[3].knows(actor(3), actor(31), 2, &base)
+                && !c[3].knows(actor(3), actor(32), 1, &base)
+        );
+        assert!(!c[40].knows(actor(40), actor(3), 1, &base));
         let all: Vec<usize> = (0..64).collect();
-        meet(&mut c, 5, &all, |_| true, true);
-        assert!(c[40].knows(actor(40), actor(3), 2) && !c[40].knows(actor(40), actor(3), 3));
+        meet(&mut c, 5, &all, |_| true, true, &base);
+        assert!(
+            c[40].knows(actor(40), actor(3), 2, &base)
+                && !c[40].knows(actor(40), actor(3), 3, &base)
+        );
         assert_eq!(c[40].now, 3);
     }
 
     #[test]
     fn some_lanes_know_each_other_alone() {
         let mut c = clocks(32);
-        meet(&mut c, 5, &[1, 2], |_| false, false);
+        let base = Arc::default();
+        meet(&mut c, 5, &[1, 2], |_| false, false, &base);
         let actor = |i| Actor::new(5, i);
-        assert!(c[1].knows(actor(1), actor(2), 1) && !c[1].knows(actor(1), actor(3), 1));
+        assert!(
+            c[1].knows(actor(1), actor(2), 1, &base) && !c[1].knows(actor(1), actor(3), 1, &base)
+        );
         // What lane 2 knows goes on to lane 3, and no more than that.
-        meet(&mut c, 5, &[2, 3], |_| false, false);
-        assert!(c[3].knows(actor(3), actor(1), 1) && !c[3].knows(actor(3), actor(1), 2));
+        meet(&mut c, 5, &[2, 3], |_| false, false, &base);
+        assert!(
+            c[3].knows(actor(3), actor(1), 1, &base) && !c[3].knows(actor(3), actor(1), 2, &base)
+        );
     }
 
     #[test]
     fn what_is_released_is_known_and_later_deeds_are_not() {
         let mut c = clocks(2);
+        let base = Arc::default();
         let [a, b] = [Actor::new(1, 0), Actor::new(2, 0)];
-        let known = c[0].release(a);
-        assert!(!c[1].knows(b, a, 1));
-        c[1].acquire(&known);
-        assert!(c[1].knows(b, a, 1) && !c[1].knows(b, a, 2));
+        let known = c[0].release(a, &base);
+        assert!(!c[1].knows(b, a, 1, &base));
+        c[1].acquire(&known, &base);
+        assert!(c[1].knows(b, a, 1, &base) && !c[1].knows(b, a, 2, &base));
     }
 }

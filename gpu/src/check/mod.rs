@@ -18,6 +18,8 @@ mod allocations;
 mod clock;
 mod layout;
 mod operations;
+#[cfg(test)]
+mod reference;
 mod shadow;
 mod sync;
 mod trace;

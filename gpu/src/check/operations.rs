@@ -53,9 +53,9 @@ impl Posted {
         self.number
     }
 
-    /// In place of a site.
+    /// In place of a site: operations that are remembered have different ones.
     pub(super) fn site(&self) -> u32 {
-        self.number + FIRST_SITE
+        FIRST_SITE + self.number % REMEMBERED as u32
     }
 
     /// In words, for what it does in memory.
@@ -146,10 +146,10 @@ impl Operations {
         self.under_way.iter().find(uses)
     }
 
-    /// By what stands in place of a site.
-    pub(super) fn named(&self, site: u32) -> Option<&Posted> {
-        let number = site.checked_sub(FIRST_SITE)?;
-        let posted = self.all.get(number as usize % REMEMBERED)?.as_ref()?;
-        (posted.number == number).then_some(posted)
+    /// Whose an access is.
+    pub(super) fn named(&self, mark: Mark) -> Option<&Posted> {
+        let place = mark.site().checked_sub(FIRST_SITE)? as usize;
+        let posted = self.all.get(place)?.as_ref()?;
+        (posted.number == mark.stamp).then_some(posted)
     }
 }

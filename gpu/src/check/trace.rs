@@ -4,11 +4,11 @@
 //! with scopes that include each other (§8.6, §8.9). Steps of checked blocks are executed one after the other, and the lock
 //! of the trace is held in each.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::access::How;
-use super::clock::{join, meet, Actor, Clock, Known, MOST_BLOCKS};
+use super::clock::{join, join_some, meet, Actor, Clock, Known, MOST_BLOCKS};
 use super::operations::{Operation, Operations};
 use super::shadow::{Access, Cell, Mark, Pages, Parts, WORD};
 use super::watch::{thread, Watch};
@@ -19,13 +19,13 @@ use crate::module::Scope;
 const RACE: &str = "racecheck";
 const INIT: &str = "initcheck";
 
-/// What a release has left at a word.
+/// What releases have left at a word.
 #[derive(Debug, Default)]
 struct Left {
-    /// For its block, and for all.
-    known: [Arc<Known>; 2],
-    /// Block of the last release.
-    block: u32,
+    /// By the threads of a block, for them.
+    near: BTreeMap<u32, Arc<Known>>,
+    /// For all.
+    far: Arc<Known>,
 }
 
 /// A launch that was begun since no kernel ran.
@@ -74,6 +74,8 @@ pub(super) const BY_NIC: u32 = 1;
 pub(crate) struct BlockTrace {
     pub(crate) number: u32,
     clocks: Vec<Clock>,
+    /// What all threads of its launch know from the begin.
+    base: Arc<Known>,
     cells: Vec<Cell>,
     parts: Parts,
     written: Written,
@@ -105,10 +107,7 @@ impl Trace {
             blocks: vec![(u32::MAX, [0; 3])],
             running: 0,
             time: 0,
-            host: Clock {
-                now: 1,
-                ..Clock::default()
-            },
+            host: Clock::new(),
             host_known: Arc::default(),
             host_acted: false,
             operations: Operations::default(),
@@ -163,13 +162,9 @@ impl Trace {
             self.blocks.push((run, index));
         }
         block.number = self.blocks.len() as u32 - 1;
-        let clock = Clock {
-            now: 1,
-            others: self.runs[run as usize].known.clone(),
-            ..Clock::default()
-        };
+        block.base = self.runs[run as usize].known.clone();
         block.clocks.clear();
-        block.clocks.resize(threads, clock);
+        block.clocks.resize_with(threads, Clock::new);
         block.left.clear();
         block.parts.clear();
         block.shared = shared;
@@ -181,6 +176,84 @@ impl Trace {
         if self.checks.initialised {
             block.written = Written::new(shared.1);
         }
+    }
+
+    /// An access by a thread of a block, of GPU memory or of the block's: whether it was plain that nothing is wrong.
+    #[inline(always)]
+    pub(crate) fn passes(
+        &mut self,
+        block: &mut BlockTrace,
+        (number, site): (u32, u32),
+        at: u64,
+        how: How,
+    ) -> bool {
+        let bytes = how.bytes();
+        // A part of 64 bytes, as accesses of powers of two are.
+        if at % 64 + bytes > 64 {
+            return false;
+        }
+        let offset = at.wrapping_sub(block.shared.0);
+        let shared = offset < block.shared.1;
+        let first = if shared {
+            offset
+        } else {
+            at.wrapping_sub(self.base)
+        };
+        if !shared && first >= self.bytes {
+            return false;
+        }
+        if self.checks.initialised {
+            let written = if shared {
+                &block.written
+            } else {
+                &self.written
+            };
+            if !written.has(first, bytes) {
+                return false;
+            }
+        }
+        if !self.checks.races {
+            return true;
+        }
+        let clock = &block.clocks[number as usize];
+        if how.is_strong() && (how.releases() || clock.fenced.iter().any(Option::is_some)) {
+            return false;
+        }
+        let known = clock.block;
+        let mark = Mark::new(Actor::new(block.number, number), clock.now, site, how);
+        let (word, begin) = (first / WORD, first % WORD);
+        if begin + bytes <= WORD {
+            let part = (begin, begin + bytes);
+            return match shared {
+                true => block
+                    .parts
+                    .pass(&mut block.cells[word as usize], part, mark, known),
+                false => {
+                    let cell = self.pages.cell(self.base + word * WORD);
+                    self.parts.pass(cell, part, mark, known)
+                }
+            };
+        }
+        self.passes_words(block, (shared, first), mark, known)
+    }
+
+    /// The same of more than a word.
+    fn passes_words(
+        &mut self,
+        block: &mut BlockTrace,
+        (shared, first): (bool, u64),
+        mark: Mark,
+        known: u32,
+    ) -> bool {
+        words(first, mark.how().bytes()).all(|(word, part)| match shared {
+            true => block
+                .parts
+                .pass(&mut block.cells[word as usize], part, mark, known),
+            false => {
+                let cell = self.pages.cell(self.base + word * WORD);
+                self.parts.pass(cell, part, mark, known)
+            }
+        })
     }
 
     /// An access by a thread of a block.
@@ -216,10 +289,10 @@ impl Trace {
         if !self.checks.races {
             return;
         }
-        let clock = &mut block.clocks[number as usize];
+        let (clock, base) = (&mut block.clocks[number as usize], &block.base);
         if memory != Memory::Shared {
-            self.global(own, clock, (memory, at), how, site);
-            return settle(clock, own, how);
+            self.global(own, (clock, base), (memory, at), how, site);
+            return settle(clock, how);
         }
         let mut raced = None;
         let strong = how.is_strong();
@@ -227,6 +300,7 @@ impl Trace {
         let access = Access {
             mark,
             clock,
+            base,
             // Every scope has the block.
             excused: &|m: Mark| strong && m.how().is_strong(),
         };
@@ -237,9 +311,9 @@ impl Trace {
         if strong || how.is_store() {
             for (word, _) in words(offset, how.bytes()) {
                 let cell = &mut block.cells[word as usize];
-                synchronise(clock, own, cell, &mut block.left, word, how);
+                synchronise((clock, base), own, cell, &mut block.left, word, how);
             }
-            settle(clock, own, how);
+            settle(clock, how);
         }
         if let Some(with) = raced {
             self.raced(mark, with, (memory, offset));
@@ -250,7 +324,7 @@ impl Trace {
     fn global(
         &mut self,
         own: Actor,
-        clock: &mut Clock,
+        (clock, base): (&mut Clock, &Arc<Known>),
         (memory, at): (Memory, u64),
         how: How,
         site: u32,
@@ -261,6 +335,7 @@ impl Trace {
         let access = Access {
             mark,
             clock,
+            base,
             excused: &|m: Mark| excused(runs, blocks, mark, m),
         };
         for (word, part) in words(at, how.bytes()) {
@@ -270,11 +345,11 @@ impl Trace {
         if how.is_strong() || how.is_store() {
             for (word, _) in words(at, how.bytes()) {
                 let cell = self.pages.cell(word * WORD);
-                synchronise(clock, own, cell, &mut self.left, word, how);
+                synchronise((clock, base), own, cell, &mut self.left, word, how);
             }
         }
         if memory == Memory::Exposed && how.is_strong() {
-            self.through_the_host(own, clock, at, how);
+            self.through_the_host(own, (clock, base), at, how);
         }
         if let Some(with) = raced {
             self.raced(mark, with, (memory, at));
@@ -283,7 +358,13 @@ impl Trace {
 
     /// The host and the NIC access memory of the host unseen. What a thread releases to it they know, and who acquires
     /// something of it knows what they have done: of a completion, its operation.
-    fn through_the_host(&mut self, own: Actor, clock: &mut Clock, at: u64, how: How) {
+    fn through_the_host(
+        &mut self,
+        own: Actor,
+        (clock, base): (&mut Clock, &Arc<Known>),
+        at: u64,
+        how: How,
+    ) {
         if !how.is_store() || how.is_atomic() {
             if self.operations.completion(at, LINE).is_none() && self.host_acted {
                 self.host_acted = false;
@@ -292,23 +373,23 @@ impl Trace {
             let known = self.operations.completion(at, LINE);
             let known = known.unwrap_or(&self.host_known);
             if how.acquires() {
-                clock.acquire(known);
+                clock.acquire(known, base);
             }
-            join(&mut clock.read[1], known);
+            join_some(&mut clock.read[1], known);
         }
         if how.is_store() && how.scope() == Scope::System {
             if how.releases() {
-                self.host.acquire(&clock.peek(own));
+                self.host.acquire(&clock.peek(own, base), &Arc::default());
             }
             if let Some(known) = &clock.fenced[1] {
-                self.host.acquire(known);
+                self.host.acquire(known, &Arc::default());
             }
         }
     }
 
     /// What the host and the NIC let others see: operations that have ended are part of it.
     fn host_releases(&mut self) -> Arc<Known> {
-        let mut known = self.host.release(Actor::HOST);
+        let mut known = self.host.release(Actor::HOST, &Known::default());
         join(&mut known, self.operations.ended());
         known
     }
@@ -321,8 +402,8 @@ impl Trace {
         let by = self.pages.cell(operation.entry).writer();
         let left = self.left.get(&(operation.entry / WORD));
         let known = match left.filter(|_| by.is_some()) {
-            Some(left) => left.known[1].clone(),
-            None => self.host.peek(Actor::HOST),
+            Some(left) => left.far.clone(),
+            None => self.host.peek(Actor::HOST, &Known::default()),
         };
         self.operations.begins(operation, by, known);
     }
@@ -330,7 +411,8 @@ impl Trace {
     /// The NIC is about to write the completion in this line.
     pub(super) fn ends(&mut self, line: u64) {
         let host = &self.host;
-        self.operations.ends(line, || host.peek(Actor::HOST));
+        self.operations
+            .ends(line, || host.peek(Actor::HOST, &Known::default()));
         self.host_acted = true;
     }
 
@@ -353,7 +435,7 @@ impl Trace {
     fn by_host(&mut self, at: u64, bytes: u64, how: How, by: u32) {
         let mut clock = std::mem::take(&mut self.host);
         self.range(Actor::HOST, &mut clock, (at, bytes), how, by);
-        settle(&mut clock, Actor::HOST, how);
+        settle(&mut clock, how);
         self.host = clock;
     }
 
@@ -366,17 +448,20 @@ impl Trace {
             if how.releases() {
                 // Words tell kernels of what operations do that are under way.
                 let fed = self.operations.fed();
-                fed.for_each(|n| Arc::make_mut(&mut self.host.others).ended(n));
+                let known = Arc::make_mut(self.host.others.get_or_insert_default());
+                fed.for_each(|n| known.ended(n));
             }
             return self.by_host(at, bytes, how, BY_NIC);
         };
         let mut clock = Clock {
             now: posted.stamp(),
-            others: posted.known.clone(),
+            others: Some(posted.known.clone()),
             ..Clock::default()
         };
         if posted.operation.fed {
-            clock.acquire(&self.host.others);
+            if let Some(known) = &self.host.others {
+                clock.acquire(known, &Arc::default());
+            }
         }
         let (own, site) = (posted.actor(), posted.site());
         // Data of an operation are no words that others wait for.
@@ -398,11 +483,11 @@ impl Trace {
         how: How,
         site: u32,
     ) {
-        let mut first = at;
+        let (mut first, none) = (at, Arc::default());
         while first < at + bytes {
             let n = (WORD - first % WORD).min(at + bytes - first);
             let one = how.of_bytes(n as u32);
-            self.global(own, clock, (Memory::Global, first), one, site);
+            self.global(own, (clock, &none), (Memory::Global, first), one, site);
             first += n;
         }
     }
@@ -436,12 +521,12 @@ impl Trace {
         let Some((run, index)) = self.run_of(first.actor) else {
             return;
         };
-        let site = run.watch.site(first.site);
+        let site = run.watch.site(first.site());
         let other = self.run_of(second.actor);
-        let other_site = other.map(|(run, _)| run.watch.site(second.site));
+        let other_site = other.map(|(run, _)| run.watch.site(second.site()));
         run.watch.found(RACE, (site, other_site), || {
             let by = match other {
-                None => self.outside(second.site, &run.watch),
+                None => self.outside(second, &run.watch),
                 Some(_) => self.by(second, &run.watch),
             };
             format!(
@@ -457,11 +542,11 @@ impl Trace {
     }
 
     /// Who has made an access that no kernel has, in words.
-    fn outside(&self, site: u32, told: &Arc<Watch>) -> String {
-        if site == BY_HOST {
+    fn outside(&self, mark: Mark, told: &Arc<Watch>) -> String {
+        if mark.site() == BY_HOST {
             return "the host".to_owned();
         }
-        let Some(posted) = self.operations.named(site) else {
+        let Some(posted) = self.operations.named(mark) else {
             return "the NIC for a peer or the host".to_owned();
         };
         let poster = match posted.by {
@@ -480,7 +565,7 @@ impl Trace {
             true => String::new(),
             false => format!("kernel `{}`, ", run.watch.kernel()),
         };
-        let place = run.watch.describe(run.watch.site(mark.site));
+        let place = run.watch.describe(run.watch.site(mark.site()));
         let number = run.watch.thread(mark.actor.thread());
         format!("{kernel}{}, {place}", thread(index, number))
     }
@@ -495,13 +580,14 @@ impl BlockTrace {
     /// A fence of a thread (§9.7.13.4).
     pub(crate) fn fence(&mut self, number: u32, scope: Scope) {
         let own = Actor::new(self.number, number);
-        let clock = &mut self.clocks[number as usize];
+        let (clock, base) = (&mut self.clocks[number as usize], &self.base);
         let wide = scope != Scope::Block;
         for from in 0..=usize::from(wide) {
-            let read = std::mem::take(&mut clock.read[from]);
-            clock.acquire(&read);
+            if let Some(read) = clock.read[from].take() {
+                clock.acquire(&read, base);
+            }
         }
-        let known = clock.release(own);
+        let known = clock.release(own, base);
         clock.fenced[usize::from(wide)] = Some(known);
         if wide {
             clock.fenced[0] = None;
@@ -515,7 +601,8 @@ impl BlockTrace {
             lanes[i / 32] |= 1 << (i % 32);
         }
         let whole = |w: usize| lanes[w] == live[w];
-        meet(&mut self.clocks, self.number, here, whole, all);
+        let base = &self.base;
+        meet(&mut self.clocks, self.number, here, whole, all, base);
     }
 }
 
@@ -532,7 +619,7 @@ fn words(at: u64, bytes: u64) -> impl Iterator<Item = (u64, (u64, u64))> {
 /// What a strong access of a word learns from others, and leaves for others.
 #[inline]
 fn synchronise(
-    clock: &mut Clock,
+    (clock, base): (&mut Clock, &Arc<Known>),
     own: Actor,
     cell: &mut Cell,
     left: &mut HashMap<u64, Left>,
@@ -541,17 +628,17 @@ fn synchronise(
 ) {
     if !how.is_strong() {
         // A weak store breaks a chain of releases.
-        if how.is_store() && cell.synchronises {
+        if how.is_store() && cell.synchronises() {
             left.remove(&word);
-            cell.synchronises = false;
+            cell.set_synchronises(false);
         }
         return;
     }
-    synchronise_strong(clock, own, cell, left, word, how);
+    synchronise_strong((clock, base), own, cell, left, word, how);
 }
 
 fn synchronise_strong(
-    clock: &mut Clock,
+    (clock, base): (&mut Clock, &Arc<Known>),
     own: Actor,
     cell: &mut Cell,
     left: &mut HashMap<u64, Left>,
@@ -559,26 +646,19 @@ fn synchronise_strong(
     how: How,
 ) {
     let block = own.block();
-    if !cell.synchronises && !how.releases() && clock.fenced.iter().all(Option::is_none) {
+    if !cell.synchronises() && !how.releases() && clock.fenced.iter().all(Option::is_none) {
         return;
     }
     let wide = how.scope() != Scope::Block;
-    if cell.synchronises && (!how.is_store() || how.is_atomic()) {
+    if cell.synchronises() && (!how.is_store() || how.is_atomic()) {
         if let Some(l) = left.get(&word) {
-            let same = l.block == block;
-            let near = [same.then_some(&l.known[0]), same.then_some(&l.known[1])];
-            let far = Some(&l.known[1]).filter(|_| wide);
-            for known in near.into_iter().flatten() {
+            let far = Some(&l.far).filter(|_| wide);
+            for (i, known) in [l.near.get(&block), far].into_iter().enumerate() {
+                let Some(known) = known else { continue };
                 if how.acquires() {
-                    clock.acquire(known);
+                    clock.acquire(known, base);
                 }
-                join(&mut clock.read[0], known);
-            }
-            if let Some(known) = far {
-                if how.acquires() {
-                    clock.acquire(known);
-                }
-                join(&mut clock.read[1], known);
+                join_some(&mut clock.read[i], known);
             }
         }
     }
@@ -587,43 +667,30 @@ fn synchronise_strong(
     }
     let mut gives: [Option<Arc<Known>>; 2] = clock.fenced.clone();
     if how.releases() {
-        gives[usize::from(wide)] = Some(clock.peek(own));
+        gives[usize::from(wide)] = Some(clock.peek(own, base));
     }
-    if !wide {
-        // Only the block may see it.
-        let both = gives.iter().flatten().fold(Arc::default(), |mut all, k| {
-            join(&mut all, k);
-            all
-        });
-        gives = [Some(both), None];
+    if !how.is_atomic() && cell.synchronises() {
+        left.remove(&word);
+        cell.set_synchronises(false);
     }
-    if gives
-        .iter()
-        .all(|g| g.as_ref().is_none_or(|k| k.is_empty()))
-    {
-        if !how.is_atomic() && cell.synchronises {
-            left.remove(&word);
-            cell.synchronises = false;
-        }
+    if gives.iter().flatten().all(|known| known.is_empty()) {
         return;
     }
     let l = left.entry(word).or_default();
-    if !how.is_atomic() {
-        l.known = Default::default();
+    let near = l.near.entry(block).or_default();
+    for known in gives.iter().flatten() {
+        join(near, known);
     }
-    l.block = block;
-    for (known, gives) in l.known.iter_mut().zip(&gives) {
-        if let Some(gives) = gives {
-            join(known, gives);
-        }
+    if let Some(known) = gives[1].as_ref().filter(|_| wide) {
+        join(&mut l.far, known);
     }
-    cell.synchronises = true;
+    cell.set_synchronises(true);
 }
 
 /// After an access that releases, the thread's next ones are not part of what was released.
-fn settle(clock: &mut Clock, own: Actor, how: How) {
+fn settle(clock: &mut Clock, how: How) {
     if how.releases() {
-        let _ = clock.release(own);
+        clock.now += 1;
     }
 }
 

@@ -17,6 +17,14 @@ impl Written {
         });
     }
 
+    /// Whether bytes, which lie in 64 that are aligned, are written.
+    #[inline(always)]
+    pub(crate) fn has(&self, at: u64, bytes: u64) -> bool {
+        let bits = u64::MAX >> (64 - bytes) << (at % 64);
+        let word = self.0.get((at / 64) as usize);
+        word.is_some_and(|w| w & bits == bits)
+    }
+
     /// Marks bytes as written; how many of them were not.
     #[inline]
     pub(crate) fn write(&mut self, at: u64, bytes: u64) -> u32 {
@@ -52,7 +60,9 @@ mod tests {
         w.set(60, 72, true);
         assert_eq!((w.write(60, 72), w.write(59, 2)), (0, 1));
         assert_eq!((w.write(128, 8), w.write(0, 256)), (4, 179));
+        assert!(w.has(64, 64) && w.has(127, 1));
         w.set(64, 64, false);
+        assert!(w.has(60, 4) && !w.has(64, 1));
         assert_eq!((w.write(60, 72), w.write(60, 72)), (64, 0));
     }
 }

@@ -11,6 +11,7 @@ use crate::number::float;
 
 /// # Safety
 /// `t` is the running thread, inside a step.
+#[inline(always)]
 unsafe fn surroundings<'a>(t: *const Thread) -> &'a Surroundings<'a> {
     // SAFETY: a step sets the pointer for as long as it runs.
     unsafe { &*(*(*t).block).surroundings.cast() }
@@ -90,16 +91,20 @@ pub(crate) unsafe extern "C" fn touched(t: *mut Thread, at: u64, how: u32, site:
     // SAFETY: the caller's contract; a step of traced code sets both pointers and holds the trace.
     unsafe {
         let block = &*(*t).block;
-        let inside = |base: u64, len: u32| at.wrapping_sub(base) < u64::from(len);
-        if inside((*t).local as u64, block.local_bytes)
-            || inside(block.parameters as u64, block.parameter_bytes)
-        {
+        let trace = surroundings(t).trace;
+        if trace.is_null() {
             return;
         }
-        let trace = surroundings(t).trace;
-        if !trace.is_null() {
-            let how = How::unpack(how);
-            (*trace).access(&mut *block.trace, (*t).number, at, how, site);
+        let (trace, own, number) = (&mut *trace, &mut *block.trace, (*t).number);
+        let how = How::unpack(how);
+        if trace.passes(own, (number, site), at, how) {
+            return;
+        }
+        let inside = |base: u64, len: u32| at.wrapping_sub(base) < u64::from(len);
+        let of_thread = inside((*t).local as u64, block.local_bytes)
+            || inside(block.parameters as u64, block.parameter_bytes);
+        if !of_thread {
+            trace.access(own, number, at, how, site);
         }
     }
 }
