@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use mock_driver::{asked_for_cuda, on_any_driver, under_mock};
+use mock_driver::{asked_for_cuda, on_any_driver, under_emulated_driver, under_mock};
 use ringbell::abi::{Descriptor, Opcode, SessionId, Status};
 use ringbell::gpu::{EmulatedGpuConfig, GpuChoice, GpuKind};
 use ringbell::{Communicator, DeviceBuffer, HostQueue, KernelArg, Nic, ReduceOp};
@@ -253,6 +253,37 @@ fn kernels_send_and_receive_through_slots() {
         assert!(gpu.contains("slots: pinned memory of the host"), "{gpu}");
         drop(pair);
         messages();
+    });
+}
+
+#[test]
+fn kernels_of_the_emulated_driver_step_the_nic_while_they_wait() {
+    let name = "kernels_of_the_emulated_driver_step_the_nic_while_they_wait";
+    under_emulated_driver(name, || {
+        // One after the other: the second takes the place of the first.
+        for n in 1..3 {
+            let nic = Nic::builder().ip(format!("10.77.41.{n}/24"));
+            // No thread of its own steps it, nor does this one.
+            let nic = nic.progress(ringbell::nic::ProgressMode::Manual);
+            let nic = nic.open().expect("a NIC beside the driver");
+            assert_eq!(nic.gpu().kind(), GpuKind::Cuda);
+            let (queue, out) = (nic.create_queue(), nic.alloc::<u8>(64));
+            let (queue, out) = (queue.expect("a queue"), out.expect("memory"));
+            let args = |count: u32| {
+                let timeout = KernelArg::U32(20_000_000);
+                [queue.handle().into(), count.into(), timeout, (&out).into()]
+            };
+            let (status, ..) = run(&nic, &out, "rb_nop", 1, &args(500));
+            assert_eq!(status, Status::Ok);
+            // SAFETY: the kernel's own parameters, and memory that outlives it.
+            let running = unsafe { nic.gpu().launch("rb_nop", 1, 1, &args(u32::MAX)) };
+            let running = running.expect("it starts");
+            nic.close().expect("nothing was sent");
+            running.wait(PATIENCE).expect("it ends");
+            let mut status = [0];
+            out.read(0, &mut status).expect("inside");
+            assert_eq!(Status::from_code(status[0]), Some(Status::ShuttingDown));
+        }
     });
 }
 

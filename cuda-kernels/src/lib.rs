@@ -31,6 +31,7 @@ pub mod pump;
 pub mod reduce;
 mod slots;
 mod socket_context;
+pub mod wait_hook;
 
 pub use cells::{Outcome, ResultCell, ResultCells};
 pub use emulated::{EmulatedGpu, EmulatedGpuConfig, EmulatedMemory};

@@ -67,8 +67,8 @@ fn mapped_memory_passes_the_conformance_suite() {
 }
 
 #[test]
-fn stores_and_the_copy_engine_see_the_same_bytes() {
-    let name = "stores_and_the_copy_engine_see_the_same_bytes";
+fn stores_and_loads_through_a_dma_buf_see_the_same_bytes() {
+    let name = "stores_and_loads_through_a_dma_buf_see_the_same_bytes";
     under_mock(name, "dmabuf,slow-writes", || {
         let gpu = gpu();
         let buffer = gpu.alloc(3 << 16).expect("memory");
@@ -78,7 +78,6 @@ fn stores_and_the_copy_engine_see_the_same_bytes() {
         buffer
             .write(8, &0x1122_3344_5566_7788_u64.to_ne_bytes())
             .expect("a flag");
-        // A long read goes by the copy engine, a short one through the mapping.
         let mut back = vec![0; 70_001];
         buffer.read(65_530, &mut back).expect("in range");
         assert!(back == odd);
@@ -118,7 +117,6 @@ fn memory_of_others_is_mapped_where_its_pages_are_its_allocation_s_alone() {
             let bytes: Vec<u8> = (0..len).map(|i| ((i * 31 + offset) >> 3) as u8).collect();
             memory.write(0, &bytes).expect("inside");
             let mut got = vec![0; bytes.len()];
-            // By the copy engine where it is long, through the mapping where it is short.
             memory.read(0, &mut got).expect("inside");
             assert!(got == bytes);
             let mut last = [0; 9];

@@ -84,7 +84,6 @@ pub enum BusError {
 /// Memory of the host as a GPU sees it: queues, completion lines, the BAR.
 pub struct Exposed {
     va: GpuVa,
-    calls_back: bool,
     _guard: Option<Box<dyn Send + Sync>>,
 }
 
@@ -95,11 +94,10 @@ impl std::fmt::Debug for Exposed {
 }
 
 impl Exposed {
-    /// At its own address, to kernels that run on threads of this process and may call back.
+    /// At its own address, to kernels that run on threads of this process.
     pub fn same(base: NonNull<u8>) -> Exposed {
         Exposed {
             va: GpuVa(base.as_ptr() as u64),
-            calls_back: true,
             _guard: None,
         }
     }
@@ -116,7 +114,6 @@ impl Exposed {
     pub fn pinned(va: GpuVa, guard: Box<dyn Send + Sync>) -> Exposed {
         Exposed {
             va,
-            calls_back: false,
             _guard: Some(guard),
         }
     }
@@ -124,11 +121,6 @@ impl Exposed {
     /// Where the GPU sees the first byte.
     pub fn va(&self) -> GpuVa {
         self.va
-    }
-
-    /// Whether kernels can call functions of this process while they wait.
-    pub fn calls_back(&self) -> bool {
-        self.calls_back
     }
 }
 
@@ -138,6 +130,10 @@ pub trait WaitHook: Send + Sync {
     /// which `idle` counts. Before it sleeps it asks whether what the caller waits for is `done`.
     /// Returns whether something moved.
     fn turn(&self, idle: u32, done: &dyn Fn() -> bool) -> bool;
+    /// Whether there is no NIC behind it any more.
+    fn is_gone(&self) -> bool {
+        false
+    }
 }
 
 /// A memory whose whole bus range `0..len` the CPU can reach directly at `base`.
@@ -288,8 +284,8 @@ pub trait DmaMemory: Send + Sync {
         None
     }
 
-    /// Kernels may have queues of this NIC, whose address is `name`: who runs them calls it while they wait. A real GPU's
-    /// kernels run by themselves.
+    /// Kernels may have queues of this NIC, whose address is `name`: threads of this process that run them call it while they
+    /// wait. A real GPU's kernels run by themselves.
     fn on_wait(&self, nic: Weak<dyn WaitHook>, name: &str) {
         let _ = (nic, name);
     }

@@ -5,7 +5,7 @@
 //!   need; [`launch`]: what is refused, and parameters;
 //! - [`memory`], [`fill`], [`ipc`], [`dma_buf`], [`io_memory`]: memory of the GPU and the host, and copies;
 //! - [`stream`], [`graph`], [`words`]: order, capture, operations on words;
-//! - [`device`], [`context`]: the one GPU, and its one context;
+//! - [`device`], [`context`]: the one GPU, and its one context; [`nic`]: NICs that its threads step;
 //! - [`strict`]: the waits and the lock of a real driver; [`nvrtc`]: a run-time compiler that compiles nothing.
 //!
 //! Programs find it by `LD_LIBRARY_PATH`. Copies happen later, on another thread, as a copy engine's do. With
@@ -35,6 +35,7 @@ pub mod library;
 pub mod link;
 pub mod memory;
 pub mod module;
+pub mod nic;
 mod nodes;
 pub mod nvrtc;
 mod operation;

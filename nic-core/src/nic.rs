@@ -415,10 +415,8 @@ impl Nic {
         c.queues.occupy(place, rings);
         let mem = own.unwrap_or_else(|| kernels.clone());
         let progress = self.inner.progress.clone();
-        if kernels.calls_back() {
-            let hook: Weak<dyn ringbell_gtlb::WaitHook> = Arc::downgrade(&progress) as _;
-            memory.on_wait(hook, &self.inner.config.ip.to_string());
-        }
+        let hook: Weak<dyn ringbell_gtlb::WaitHook> = Arc::downgrade(&progress) as _;
+        memory.on_wait(hook, &self.inner.config.ip.to_string());
         Ok(HostQueue::new(id, *config, mem, kernels, progress))
     }
 

@@ -201,11 +201,6 @@ impl QueueMemory {
         &self.slots
     }
 
-    /// Whether kernels can call the NIC while they wait.
-    pub(crate) fn calls_back(&self) -> bool {
-        self.exposed.calls_back()
-    }
-
     /// Whether the host posts to the ring: always, but for one that a GPU's kernels have for themselves.
     pub(crate) fn is_shared(&self) -> bool {
         self.device_words.is_none()

@@ -4,12 +4,12 @@
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 
 use cudarc::driver::sys;
 use ringbell_gtlb::{
     BusError, BusSpan, CompletionWrite, DmaId, DmaMemory, DmaOp, ExportRecord, Exposed, Import,
-    NotReached, Submitted,
+    NotReached, Submitted, WaitHook,
 };
 use ringbell_nic_abi::GpuVa;
 
@@ -23,6 +23,8 @@ use super::memory::{reads_by_mapping, CudaMemory};
 use super::open_allocations::OpenAllocations;
 use super::peer_copies::PeerCopies;
 use crate::cuda_error::CudaError;
+use crate::locks::lock;
+use crate::wait_hook;
 
 impl From<CopyRefused> for BusError {
     fn from(r: CopyRefused) -> BusError {
@@ -34,10 +36,17 @@ impl From<CopyRefused> for BusError {
 }
 
 /// The DMA of one GPU.
-#[derive(Debug)]
 pub(super) struct CudaDma {
     memory: Arc<CudaMemory>,
     pub(super) peer_copies: PeerCopies,
+    /// The NICs that the driver has been told of.
+    offered: Mutex<Vec<Weak<dyn WaitHook>>>,
+}
+
+impl std::fmt::Debug for CudaDma {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CudaDma({:?})", self.memory)
+    }
 }
 
 impl CudaDma {
@@ -45,6 +54,7 @@ impl CudaDma {
         CudaDma {
             peer_copies: PeerCopies::new(memory.clone(), opened),
             memory,
+            offered: Mutex::default(),
         }
     }
 
@@ -192,6 +202,19 @@ impl DmaMemory for CudaDma {
         let written = self.memory.fill(block.va(), &bytes);
         written.map_err(std::io::Error::other)?;
         Ok(Some(Exposed::pinned(GpuVa(block.va()), Box::new(block))))
+    }
+
+    /// To the emulated GPU's driver, whose kernels run on threads of this process.
+    fn on_wait(&self, nic: Weak<dyn WaitHook>, name: &str) {
+        let Some(driver) = driver::wait_hook() else {
+            return;
+        };
+        let mut offered = lock(&self.offered);
+        offered.retain(|n| n.strong_count() > 0);
+        if !offered.iter().any(|n| n.ptr_eq(&nic)) {
+            wait_hook::offer(driver, nic.clone(), name);
+            offered.push(nic);
+        }
     }
 
     /// The same for registers of a device, as I/O memory (`CU_MEMHOSTREGISTER_IOMEMORY`).

@@ -153,6 +153,10 @@ impl GpuMapping for DmaBufMapping {
     }
 
     /// A GPU whose dma-bufs can be mapped has no memory of its own: this is the host's.
+    fn reads_quickly(&self) -> bool {
+        true
+    }
+
     fn word(&self, offset: u64) -> Option<NonNull<u64>> {
         NonNull::new(self.at(offset, size_of::<u64>()).cast())
     }

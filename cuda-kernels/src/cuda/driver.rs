@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 
 use crate::cuda_error::{CudaError, DRIVER_NEEDED};
+use crate::wait_hook;
 
 /// Every function of the driver that is called without a look-up before, here or in `cudarc`'s
 /// `CudaContext`.
@@ -95,6 +96,13 @@ pub(super) fn elapsed_time() -> Option<ElapsedTime> {
         // SAFETY: both have this type (cuda.h of CUDA 12 and 13); the library stays loaded for ever.
         .find_map(|name| unsafe { sys::culib().get::<ElapsedTime>(name.as_bytes()).ok() })
         .map(|f| *f)
+}
+
+/// The driver's function that takes NICs, which the emulated GPU's alone has. Only after [`load`].
+pub(super) fn wait_hook() -> Option<wait_hook::Accept> {
+    // SAFETY: a function of this name has this type; the library stays loaded for ever.
+    let found = unsafe { sys::culib().get::<wait_hook::Accept>(wait_hook::SYMBOL.as_bytes()) };
+    found.ok().map(|f| *f)
 }
 
 /// Loads the driver once and makes sure that it has what is needed.

@@ -155,7 +155,8 @@ impl EmulatedMemory {
     /// The NICs that a thread steps which waits for them.
     pub(super) fn nics(&self) -> Vec<Arc<dyn WaitHook>> {
         let nics = read(&self.nics);
-        nics.iter().filter_map(|(nic, _)| nic.upgrade()).collect()
+        let nics = nics.iter().filter_map(|(nic, _)| nic.upgrade());
+        nics.filter(|nic| !nic.is_gone()).collect()
     }
 
     /// Whose kernels those of this memory are, in words.

@@ -11,6 +11,9 @@ const INSIDE: &str = "RINGBELL_TEST_UNDER_MOCK";
 /// Longest run of such a process.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Names of the driver. The plain name too: it is asked for first, and a machine with a CUDA toolkit has it.
+const NAMES: [&str; 3] = ["libcuda.so", "libcuda.so.1", "libnvrtc.so"];
+
 /// Where cargo put the mock: beside this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
@@ -63,9 +66,18 @@ pub fn under_mock(test: &str, faults: &str, body: impl FnOnce()) {
     if wants_the_mock() {
         return;
     }
-    // The plain name too: it is asked for first, and a machine with a CUDA toolkit has it.
-    let names = ["libcuda.so", "libcuda.so.1", "libnvrtc.so"];
-    again(test, &folder(test, &names, &library()), faults);
+    again(test, &folder(test, &NAMES, &library()), Some(faults));
+}
+
+/// As [`under_mock`], with the driver as programs of users have it: no test double.
+pub fn under_emulated_driver(test: &str, body: impl FnOnce()) {
+    if std::env::var_os(INSIDE).is_some() {
+        return body();
+    }
+    if wants_the_mock() {
+        return;
+    }
+    again(test, &folder(test, &NAMES, &library()), None);
 }
 
 /// As [`under_mock`], with this shared object as the driver.
@@ -76,8 +88,7 @@ pub fn under_driver(test: &str, driver: impl FnOnce() -> PathBuf, body: impl FnO
     if wants_the_mock() {
         return;
     }
-    let names = ["libcuda.so", "libcuda.so.1"];
-    again(test, &folder(test, &names, &driver()), "");
+    again(test, &folder(test, &NAMES[..2], &driver()), Some(""));
 }
 
 /// As [`under_mock`], with a driver that lacks these functions.
@@ -104,8 +115,7 @@ pub fn under_mock_without(test: &str, symbols: &[&str], faults: &str, body: impl
         }
     }
     std::fs::write(&copy, bytes).expect("a fresh folder");
-    let names = ["libcuda.so", "libcuda.so.1", "libnvrtc.so"];
-    again(test, &folder(test, &names, &copy), faults);
+    again(test, &folder(test, &NAMES, &copy), Some(faults));
     let _ = std::fs::remove_dir_all(copy.parent().expect("in a folder"));
 }
 
@@ -117,8 +127,7 @@ pub fn ends_under_mock(test: &str, faults: &str, said: &[&str], body: impl FnOnc
     if wants_the_mock() {
         return;
     }
-    let names = ["libcuda.so", "libcuda.so.1", "libnvrtc.so"];
-    let (success, text) = run(test, &folder(test, &names, &library()), faults);
+    let (success, text) = run(test, &folder(test, &NAMES, &library()), Some(faults));
     let all = said.iter().all(|words| text.contains(words));
     assert!(!success && all, "{test} did not end with {said:?}:\n{text}");
 }
@@ -142,7 +151,7 @@ pub fn full_name(test: &str) -> String {
     found[0].to_owned()
 }
 
-fn again(test: &str, dir: &Path, faults: &str) {
+fn again(test: &str, dir: &Path, faults: Option<&str>) {
     let (success, text) = run(test, dir, faults);
     assert!(
         success && text.contains("1 passed"),
@@ -150,16 +159,20 @@ fn again(test: &str, dir: &Path, faults: &str) {
     );
 }
 
-/// Whether it ended well, and what it said.
-fn run(test: &str, dir: &Path, faults: &str) -> (bool, String) {
+/// Whether it ended well, and what it said. Without faults the driver is no mock.
+fn run(test: &str, dir: &Path, faults: Option<&str>) -> (bool, String) {
     let exe = std::env::current_exe().expect("a test has a path");
     let log = dir.join("output");
     let out = std::fs::File::create(&log).expect("a fresh folder");
-    let mut child = Command::new(exe)
+    let mut again = Command::new(exe);
+    match faults {
+        Some(faults) => again.env("RINGBELL_MOCK_CUDA", faults),
+        None => again.env_remove("RINGBELL_MOCK_CUDA"),
+    };
+    let mut child = again
         .arg(full_name(test))
         .args(["--exact", "--nocapture", "--test-threads=1"])
         .env(INSIDE, "1")
-        .env("RINGBELL_MOCK_CUDA", faults)
         .env("LD_LIBRARY_PATH", dir)
         .stdin(Stdio::null())
         .stdout(out.try_clone().expect("a descriptor"))
