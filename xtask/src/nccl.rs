@@ -144,7 +144,10 @@ fn measure(built: &Path) -> Result<()> {
 }
 
 /// NCCL's library, from PyPI.
-fn library() -> Result<PathBuf> {
+///
+/// # Errors
+/// When it cannot be installed.
+pub(crate) fn library() -> Result<PathBuf> {
     let dir = target().join("venv-nccl");
     let done = dir.join("installed");
     if !std::fs::read_to_string(&done).is_ok_and(|text| text == WHEEL) {

@@ -18,6 +18,9 @@ const NVCC: [&str; 5] = [
     "nvidia-cuda-runtime==13.0.96",
 ];
 
+/// Headers of NVSHMEM, to which ours are compared. Its libraries come with them and are not used.
+const NVSHMEM: [&str; 1] = ["nvidia-nvshmem-cu13==3.8.0"];
+
 /// Emulates a TCP peer and attacker in tests.
 const SCAPY: [&str; 1] = ["scapy==2.8.0"];
 
@@ -40,6 +43,23 @@ pub(crate) fn nvcc() -> Result<PathBuf> {
 /// nvcc, if it is there: the one of the system, or the one that [`nvcc`] has installed.
 pub(crate) fn nvcc_at_hand() -> Option<PathBuf> {
     find("nvcc").or_else(|| nvcc_in(&target().join("venv")))
+}
+
+/// The folder of NVIDIA's headers of NVSHMEM, from PyPI.
+///
+/// # Errors
+/// As for [`nvcc`].
+pub(crate) fn nvshmem() -> Result<PathBuf> {
+    let dir = target().join("venv");
+    let found = || {
+        let mut folders = python_packages(&dir).map(|p| p.join("nvidia/nvshmem/include"));
+        folders.find(|f| f.join("nvshmem.h").is_file())
+    };
+    if let Some(folder) = found() {
+        return Ok(folder);
+    }
+    install(&dir, &NVSHMEM)?;
+    found().with_context(|| format!("{} has no nvshmem.h", NVSHMEM[0]))
 }
 
 /// Scapy, in the environment where `nic-core/tests/tcp_scapy.rs` looks for it.

@@ -1,6 +1,7 @@
 //! Compilation of the device code: by clang, compared with the PTX in the repository; and by nvcc, for real GPUs.
 
 mod resources;
+mod shmem;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -43,29 +44,9 @@ pub(crate) fn compile() -> Result<Outcome> {
     std::fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     let jobs = jobs(&out)?;
     let count = jobs.len();
-    // The largest first, so that none is left alone at the end.
-    let queue = Mutex::new(jobs);
-    let results = Mutex::new(Vec::new());
-    std::thread::scope(|threads| {
-        for _ in 0..AT_ONCE {
-            threads.spawn(|| loop {
-                let next = lock(&queue).pop();
-                let Some(job) = next else { break };
-                let result = compile_one(&nvcc, &job, &out);
-                lock(&results).push(result);
-            });
-        }
-    });
     let mut resources = Resources::default();
-    let mut failed = Vec::new();
-    for result in results.into_inner().unwrap_or_default() {
-        match result {
-            Ok(of_file) => resources.absorb(of_file),
-            Err(error) => failed.push(format!("{error:#}")),
-        }
-    }
-    if !failed.is_empty() {
-        bail!("{}", failed.join("\n"));
+    for of_file in in_parallel(jobs, |job| compile_one(&nvcc, job, &out))? {
+        resources.absorb(of_file);
     }
     let table = resources.table();
     write(&out.join("resources.md"), &table)?;
@@ -77,9 +58,42 @@ pub(crate) fn compile() -> Result<Outcome> {
         names.join(", ")
     );
     match resources.faults() {
-        faults if faults.is_empty() => programs(&nvcc).map(|()| Outcome::Passed),
+        faults if faults.is_empty() => {}
         faults => bail!("{}", faults.join("\n")),
     }
+    shmem::compile(&nvcc, &out)?;
+    programs(&nvcc)?;
+    Ok(Outcome::Passed)
+}
+
+/// Does all jobs, the last first, and returns what they give, or what all that failed say.
+fn in_parallel<J: Send, R: Send>(
+    jobs: Vec<J>,
+    each: impl Fn(&J) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let queue = Mutex::new(jobs);
+    let results = Mutex::new(Vec::new());
+    std::thread::scope(|threads| {
+        for _ in 0..AT_ONCE {
+            threads.spawn(|| loop {
+                let next = lock(&queue).pop();
+                let Some(job) = next else { break };
+                let result = each(&job);
+                lock(&results).push(result);
+            });
+        }
+    });
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    for result in results.into_inner().unwrap_or_default() {
+        match result {
+            Ok(r) => done.push(r),
+            Err(error) => failed.push(format!("{error:#}")),
+        }
+    }
+    if !failed.is_empty() {
+        bail!("{}", failed.join("\n"));
+    }
+    Ok(done)
 }
 
 /// Whole programs that nvcc compiles with NVIDIA's headers run on the emulated GPU, with our runtime.
@@ -101,7 +115,7 @@ fn write(file: &Path, text: &str) -> Result<()> {
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// All files for nvcc, the largest last.
+/// All files for nvcc, the largest last, so that it is the first and none is left alone at the end.
 fn jobs(out: &Path) -> Result<Vec<Job>> {
     let kernels = root().join("cuda-kernels/kernels");
     let mut jobs = Vec::new();
@@ -171,18 +185,24 @@ fn compile_one(nvcc: &Path, job: &Job, out: &Path) -> Result<Resources> {
     Ok(resources)
 }
 
-/// The SDK's kernels, and those of the examples.
+/// The SDK's kernels, and those of the examples that need no headers but `ringbell.cuh`.
 fn sources() -> Result<Vec<PathBuf>> {
     let mut folders = vec![root().join("cuda-kernels/kernels")];
-    let examples = root().join("examples");
-    folders.extend(entries(&examples)?.into_iter().filter(|p| p.is_dir()));
+    let others = shmem::FOLDERS.map(|f| root().join(f));
+    let examples = entries(&root().join("examples"))?.into_iter();
+    folders.extend(examples.filter(|p| p.is_dir() && !others.contains(p)));
     let mut sources = Vec::new();
     for folder in folders {
-        let files = entries(&folder)?.into_iter();
-        sources.extend(files.filter(|p| p.extension().is_some_and(|e| e == "cu")));
+        sources.extend(cu_files(&folder)?);
     }
     sources.sort();
     Ok(sources)
+}
+
+/// The CUDA sources of a folder.
+fn cu_files(folder: &Path) -> Result<impl Iterator<Item = PathBuf>> {
+    let files = entries(folder)?.into_iter();
+    Ok(files.filter(|p| p.extension().is_some_and(|e| e == "cu")))
 }
 
 fn entries(dir: &Path) -> Result<Vec<PathBuf>> {

@@ -25,7 +25,7 @@ struct collective_of {
 };
 
 template <class Scope> RB_DEVICE int collect(nvshmem_team_t team, const collective_of &c) {
-  const state &w = world();
+  const state w = world();
   /* Puts of this PE come before. */
   once<Scope>([] { quiet(); });
   if (!is_world(team, "a collective")) {

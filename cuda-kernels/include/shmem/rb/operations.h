@@ -34,7 +34,7 @@ template <class Scope, class F> RB_DEVICE void once(F work) {
 /* In pieces of MAX_PIECE; the signal is the last one's. */
 template <class Scope> RB_DEVICE void put(void *to, const void *from, size_t bytes, int pe, bool waits, const signal_of &s, const char *call) {
   once<Scope>([&] {
-    const state &w = world();
+    const state w = world();
     rb_u32 flags = !s.word ? 0 : detail::signal_flags(s.op == NVSHMEM_SIGNAL_SET), word = s.word ? word_of(w, s.word) : 0;
     if (s.word && (reinterpret_cast<rb_u64>(s.word) & 7)) return fail(call, pe, RB_STATUS_INVALID_ARGUMENT, reinterpret_cast<rb_u64>(s.word));
     if (!bytes && !flags) return;
@@ -53,7 +53,7 @@ template <class Scope> RB_DEVICE void put(void *to, const void *from, size_t byt
 
 template <class Scope> RB_DEVICE void get(void *to, const void *from, size_t bytes, int pe, bool waits, const char *call) {
   once<Scope>([&] {
-    const state &w = world();
+    const state w = world();
     gpu_remote there = place(from, pe);
     for (size_t done = 0; done < bytes;) {
       size_t piece = bytes - done < MAX_PIECE ? bytes - done : MAX_PIECE;
@@ -132,7 +132,7 @@ template <class T> RB_DEVICE T load(const T *word) {
 
 /* Waits for a word of this PE; gives its value. */
 template <class T> RB_DEVICE T wait_until(const T *word, int cmp, T value, const char *call) {
-  const state &w = world();
+  const state w = world();
   detail::bounded_wait bound(w.timeout_us);
   for (;;) {
     T now = load(word);

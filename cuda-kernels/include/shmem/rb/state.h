@@ -34,11 +34,13 @@ static __constant__ rb::shmem::state rb_shmem_state;
 namespace rb {
 namespace shmem {
 
-RB_DEVICE const state &world() { return rb_shmem_state; }
+/* A copy, of which only what is used is read: a thread that has a queue to itself writes into it, and nvcc warns where that may be
+ * constant memory. */
+RB_DEVICE state world() { return rb_shmem_state; }
 
 /* Ends the kernel: calls of NVSHMEM and of GIN return nothing that could tell. */
 static RB_DEVICE_NOINLINE void fail(const char *call, int pe, rb_u32 status, rb_u64 detail) {
-  const state &w = world();
+  const state w = world();
   printf("ringbell: rank %d, block (%u,%u,%u), thread (%u,%u,%u): %s, rank %d: status %u, detail 0x%llx (docs/registers.md)\n", int(w.comm.rank),
          blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z, call, pe, status, (unsigned long long)detail);
   __trap();
@@ -50,7 +52,7 @@ RB_DEVICE void check(const char *call, int pe, const gpu_result &r) {
 
 /* The place of a symmetric address on a PE. An address outside of the heap, and a PE that there is not, are the NIC's to refuse. */
 RB_DEVICE gpu_remote place(const void *symmetric, int pe) {
-  const state &w = world();
+  const state w = world();
   return gpu_window(w.comm, w.window, rb_u32(pe), reinterpret_cast<rb_u64>(symmetric) - w.heap);
 }
 
@@ -86,7 +88,7 @@ RB_DEVICE void settle_what_has_ended(const state &w) {
 
 /* Waits until every put and get that was posted before has ended. */
 RB_DEVICE void quiet() {
-  const state &w = world();
+  const state w = world();
   rb_u32 tail = detail::load_acquire_device(reinterpret_cast<const rb_u32 *>(w.comm.queue.tail));
   detail::bounded_wait bound(rb_u64(w.timeout_us) + w.comm.queue.silent_grace_us);
   for (rb_u32 t = tail - (1u << w.comm.queue.depth_log2); t != tail; ++t)
@@ -109,7 +111,7 @@ RB_DEVICE rb_u32 take(const state &w, const char *call, int pe) {
 
 /* Posts an operation, and waits for its end. The result is its detail. */
 RB_DEVICE rb_u64 run(const detail::entry &e, const char *call, int pe) {
-  const state &w = world();
+  const state w = world();
   rb_u32 ticket = take(w, call, pe);
   detail::publish(w.comm.queue, ticket, e);
   gpu_result r = detail::result_of(detail::wait(w.comm.queue, ticket, w.timeout_us));
@@ -119,7 +121,7 @@ RB_DEVICE rb_u64 run(const detail::entry &e, const char *call, int pe) {
 
 /* Posts one that nothing waits for but `quiet`. */
 RB_DEVICE void start(const detail::entry &e, const char *call, int pe) {
-  const state &w = world();
+  const state w = world();
   rb_u32 ticket = take(w, call, pe);
   /* Before the entry: whoever sees the end sees the mark. */
   detail::store_relaxed_device(posted_of(w, ticket), mark_of(w, ticket));
