@@ -2,13 +2,13 @@
 
 use tracing_subscriber::filter::LevelFilter;
 
-/// The variable that asks for events: `INFO`, `DEBUG` or `TRACE`. With `kernel` beside it or alone, the emulated GPU says
-/// where the threads of kernels stand that only wait.
+/// The variable that asks for events: `INFO`, `DEBUG` or `TRACE`. Beside it or alone are words for the emulated GPU: with
+/// `kernel` it says where the threads of kernels stand that only wait; with `gdb` and `perf` these tools know its kernels.
 pub const DEBUG_VARIABLE: &str = "RINGBELL_DEBUG";
 
 /// The variable names no level.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{DEBUG_VARIABLE}={text} is not a level; set it to INFO, DEBUG or TRACE, to `kernel`, to two of them with a comma, or unset it")]
+#[error("{DEBUG_VARIABLE}={text} is not a level; set it to INFO, DEBUG or TRACE, to `kernel`, `gdb` or `perf`, to several of them with commas, or unset it")]
 pub struct DebugLevelError {
     text: String,
 }
@@ -37,7 +37,7 @@ pub fn print_events() -> Result<(), DebugLevelError> {
 fn level(text: &str) -> Option<LevelFilter> {
     let levels = text.split(',').map(|part| {
         Some(match part.trim().to_ascii_uppercase().as_str() {
-            "" | "0" | "OFF" | "KERNEL" => LevelFilter::OFF,
+            "" | "0" | "OFF" | "KERNEL" | "GDB" | "PERF" => LevelFilter::OFF,
             "WARN" => LevelFilter::WARN,
             "1" | "INFO" => LevelFilter::INFO,
             "DEBUG" => LevelFilter::DEBUG,
@@ -59,6 +59,7 @@ mod tests {
         assert_eq!(level("LOUD"), None);
         assert_eq!(level("kernel"), Some(LevelFilter::OFF));
         assert_eq!(level("kernel,debug"), Some(LevelFilter::DEBUG));
+        assert_eq!(level("gdb,perf,warn"), Some(LevelFilter::WARN));
         assert_eq!(level("kernel,LOUD"), None);
     }
 }

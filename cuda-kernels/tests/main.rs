@@ -20,6 +20,7 @@ mod cuda_patterns;
 mod cuda_single;
 mod cuda_strict;
 mod cuda_threads;
+mod debuggers;
 mod device_api;
 mod dmabuf;
 mod emulator;

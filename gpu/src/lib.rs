@@ -6,12 +6,14 @@
 //! - `number`: half precision and directed rounding, computed exactly;
 //! - `memory`: which addresses a kernel may access;
 //! - `check`: kernels compiled with hooks, and what the hooks find wrong;
+//! - `debug`: compiled kernels for gdb and perf;
 //! - `schedule`: a block as a stepper of warps and threads. Time, order and budget are arguments.
 //!
 //! It has no thread and no clock of its own, and it does not know the NIC. What kernels print goes to an [`Output`].
 //! Sections ("§") in this crate are those of NVIDIA's "Parallel Thread Execution ISA" 8.6.
 
 mod check;
+mod debug;
 mod lower;
 mod memory;
 mod module;
@@ -20,6 +22,7 @@ mod parse;
 mod schedule;
 
 pub use check::{Allocations, Checker, Checks, Operation, Watch};
+pub use debug::Debuggers;
 #[cfg(feature = "arm64")]
 pub use lower::assemble_for_aarch64;
 pub use lower::{Code, CodeKey, CodeStore, CompileError, Kernel, Program};

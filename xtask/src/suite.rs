@@ -137,6 +137,10 @@ const OUTSIDE: &[(&str, &str)] = &[
         "cuda-kernels/tests/cuda_math.rs",
         "mathematics of our headers; a real GPU's users have NVIDIA's",
     ),
+    (
+        "cuda-kernels/tests/debuggers.rs",
+        "gdb and perf on the emulated GPU; a real one's kernels are for NVIDIA's tools",
+    ),
     ("cuda-kernels/tests/ptx_files.rs", "helps tests of PTX"),
     (
         "cuda-kernels/tests/misuse.rs",

@@ -5,11 +5,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ringbell_gpu::{Block, Memory, Site};
 
+use super::debugging;
 use crate::locks::lock;
 
 /// How long an answer may take: a block that only waits is looked at every few milliseconds.
@@ -96,7 +97,7 @@ impl Worker<'_> {
         if !idle {
             self.idle = None;
         }
-        let late = idle && traced() && {
+        let late = idle && debugging::asked().waits && {
             let since = *self.idle.get_or_insert_with(Instant::now);
             since.elapsed() >= QUIET
         };
@@ -117,16 +118,6 @@ impl Worker<'_> {
             self.hang.answered.notify_all();
         }
     }
-}
-
-/// Whether the environment asks for it.
-fn traced() -> bool {
-    static TRACED: OnceLock<bool> = OnceLock::new();
-    *TRACED.get_or_init(|| {
-        let text = std::env::var("RINGBELL_DEBUG").unwrap_or_default();
-        text.split(',')
-            .any(|p| p.trim().eq_ignore_ascii_case("kernel"))
-    })
 }
 
 /// What the threads of blocks wait for.

@@ -13,6 +13,7 @@
 //! - `stream`: order, and waiting with a deadline.
 
 mod code_store;
+mod debugging;
 mod device;
 mod drive;
 mod gpu;

@@ -6,6 +6,7 @@ use ringbell_gpu::{Checker, Function, Kernel, Module, Parameter, Program};
 use ringbell_nic_abi::GpuVa;
 
 use super::code_store::Kept;
+use super::debugging;
 use super::memory::EmulatedMemory;
 use crate::builtin::BuiltinFile;
 use crate::gpu::{GpuError, ModuleError};
@@ -125,6 +126,7 @@ pub(super) fn load_parsed(
     let environment = module.environment;
     let program = Program::new(module, addresses.clone(), memory.base_va(), memory.len())
         .checked(checks)
+        .debugged(debugging::asked().tools)
         .with_store(Kept::of_process());
     Ok(Arc::new(PtxModule {
         program,
@@ -141,6 +143,7 @@ pub(super) fn builtin(memory: &EmulatedMemory, file: &BuiltinFile) -> Arc<PtxMod
     let (base, bytes) = (memory.base_va(), memory.len());
     let program = Program::of_text(file.name, file.text, file.hash, base, bytes)
         .checked(checks.unwrap_or_default())
+        .debugged(debugging::asked().tools)
         .with_store(Kept::of_process());
     Arc::new(PtxModule {
         program,

@@ -1,6 +1,8 @@
 //! Machine code of a kernel, which runs in any process of this host, and its form on disk.
 #![allow(unsafe_code)] // Makes a function of bytes.
 
+use std::sync::OnceLock;
+
 use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::ir::{ExternalName, LibCall};
 use cranelift_codegen::CompiledCode;
@@ -8,7 +10,9 @@ use memmap2::{Mmap, MmapMut};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::function::Facts;
+use super::Lines;
 use crate::check::{Checks, Layout};
+use crate::debug::Registered;
 use crate::module::{Function, Parameter, Site};
 use crate::schedule::Thread;
 
@@ -37,10 +41,16 @@ pub struct Code {
     /// Variables in shared and in local memory, for checks.
     pub(crate) layouts: [Layout; 2],
     calls: Vec<Call>,
+    /// Of code for debuggers.
+    pub(crate) lines: Option<Lines>,
+    /// What debuggers know of it. Before the image, so that they forget it first.
+    pub(crate) registered: OnceLock<Option<Registered>>,
+    /// Set when perf has its name.
+    pub(crate) mapped: OnceLock<()>,
     image: Mmap,
 }
 
-/// The head of the form on disk. Parameters, sites, calls, name and code follow.
+/// The head of the form on disk. Parameters, sites, calls, rows of lines, frame, name and code follow.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Head {
@@ -54,11 +64,15 @@ struct Head {
     parameters: u32,
     sites: u32,
     calls: u32,
+    /// 0 without lines.
+    rows: u32,
+    frame_bytes: u32,
+    thread: i32,
     name_bytes: u32,
     code_bytes: u32,
 }
 
-const MAGIC: [u8; 8] = *b"rb-code1";
+const MAGIC: [u8; 8] = *b"rb-code2";
 
 /// Bytes and offset.
 type Pair = [u32; 2];
@@ -107,7 +121,12 @@ functions! {
 }
 
 impl Code {
-    pub(super) fn new(f: &Function, facts: Facts, compiled: &CompiledCode) -> Result<Code, String> {
+    pub(super) fn new(
+        f: &Function,
+        facts: Facts,
+        compiled: &CompiledCode,
+        lines: Option<Lines>,
+    ) -> Result<Code, String> {
         let mut calls = Vec::new();
         for r in compiled.buffer.relocs() {
             use cranelift_codegen::FinalizedRelocTarget as Target;
@@ -139,6 +158,9 @@ impl Code {
             layouts: facts.layouts,
             image: map(compiled.code_buffer(), &calls).map_err(|e| e.to_string())?,
             calls,
+            lines,
+            registered: OnceLock::new(),
+            mapped: OnceLock::new(),
         })
     }
 
@@ -152,6 +174,11 @@ impl Code {
         self.image.len()
     }
 
+    /// Where the machine code lies, and its bytes.
+    pub(crate) fn extent(&self) -> (u64, u64) {
+        (self.image.as_ptr() as u64, self.image.len() as u64)
+    }
+
     pub(crate) fn entry(&self) -> Entry {
         // SAFETY: the image begins with the function, which was compiled with this signature; it stays mapped while
         // the value lives, and threads run only under a handle of it.
@@ -160,6 +187,8 @@ impl Code {
 
     /// The form on disk, for [`Code::from_bytes`].
     pub fn to_bytes(&self) -> Vec<u8> {
+        let none = Lines::default();
+        let lines = self.lines.as_ref().unwrap_or(&none);
         let head = Head {
             magic: MAGIC,
             max_threads: self.max_threads.unwrap_or(0),
@@ -171,6 +200,9 @@ impl Code {
             parameters: self.parameters.len() as u32,
             sites: self.sites.len() as u32,
             calls: self.calls.len() as u32,
+            rows: lines.rows.len() as u32,
+            frame_bytes: lines.frame.len() as u32,
+            thread: lines.thread,
             name_bytes: self.name.len() as u32,
             code_bytes: self.image.len() as u32,
         };
@@ -184,6 +216,8 @@ impl Code {
         bytes.extend_from_slice(parameters.collect::<Vec<Pair>>().as_bytes());
         bytes.extend_from_slice(sites.collect::<Vec<Place>>().as_bytes());
         bytes.extend_from_slice(self.calls.as_bytes());
+        bytes.extend_from_slice(lines.rows.as_bytes());
+        bytes.extend_from_slice(&lines.frame);
         bytes.extend_from_slice(self.name.as_bytes());
         bytes.extend_from_slice(&self.image);
         bytes
@@ -201,6 +235,8 @@ impl Code {
         let (sites, rest) =
             <[Place]>::ref_from_prefix_with_elems(rest, head.sites as usize).ok()?;
         let (calls, rest) = <[Call]>::ref_from_prefix_with_elems(rest, head.calls as usize).ok()?;
+        let (rows, rest) = <[Pair]>::ref_from_prefix_with_elems(rest, head.rows as usize).ok()?;
+        let (frame, rest) = rest.split_at_checked(head.frame_bytes as usize)?;
         let (name, code) = rest.split_at_checked(head.name_bytes as usize)?;
         let known = |c: &Call| {
             (c.function as usize) < CALLS.len()
@@ -233,6 +269,13 @@ impl Code {
             layouts: Default::default(),
             image: map(code, calls).ok()?,
             calls: calls.to_vec(),
+            lines: (!rows.is_empty()).then(|| Lines {
+                rows: rows.to_vec(),
+                frame: frame.to_vec(),
+                thread: head.thread,
+            }),
+            registered: OnceLock::new(),
+            mapped: OnceLock::new(),
         })
     }
 }

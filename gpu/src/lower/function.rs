@@ -5,7 +5,7 @@ use std::mem::offset_of;
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
-    types, AbiParam, AliasRegion, Block, Function, InstBuilder, MemFlags, Type, Value,
+    types, AbiParam, AliasRegion, Block, Function, InstBuilder, MemFlags, StackSlot, Type, Value,
 };
 use cranelift_codegen::isa::{CallConv, TargetIsa};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Switch, Variable};
@@ -38,6 +38,8 @@ pub(super) struct Facts {
     pub(super) checks: Checks,
     /// Variables in shared and in local memory.
     pub(super) layouts: [Layout; 2],
+    /// Of code for debuggers, which has lines: where it keeps the thread.
+    pub(super) thread: Option<StackSlot>,
 }
 
 /// A function that is being compiled into the kernel.
@@ -97,7 +99,7 @@ const MOST: usize = 400_000;
 
 pub(super) fn lower(
     (module, kernel): (&Module, usize),
-    checks: Checks,
+    (checks, lines): (Checks, bool),
     f: &mut Function,
     isa: &dyn TargetIsa,
 ) -> Lowered<Facts> {
@@ -113,8 +115,6 @@ pub(super) fn lower(
     let kept = offset_of!(Thread, frame) as i32;
     let kept = b.ins().load(types::I64, MemFlags::trusted(), thread, kept);
     let [dispatch, start, fault] = std::array::from_fn(|_| b.create_block());
-    // The first block of the layout is the entry; where to go on is decided when all resume points are known.
-    b.ins().jump(dispatch, &[]);
     let mut e = Emit {
         b,
         module,
@@ -131,6 +131,7 @@ pub(super) fn lower(
             sites: Vec::new(),
             checks,
             layouts: Default::default(),
+            thread: None,
         },
         shared: HashMap::new(),
         resumes: Vec::new(),
@@ -141,6 +142,9 @@ pub(super) fn lower(
         ordered: isa.name() == "x64",
         outlined: Outlined::new(module.needs_stack(kernel)),
     };
+    e.facts.thread = lines.then(|| e.keep_thread());
+    // The first block of the layout is the entry; where to go on is decided when all resume points are known.
+    e.b.ins().jump(dispatch, &[]);
     e.b.switch_to_block(start);
     let parameters = module.functions[kernel].parameters();
     let places = parameters.iter().map(|p| Place::Parameter(p.offset));
@@ -148,6 +152,9 @@ pub(super) fn lower(
     e.outlined_bodies(dispatch)?;
     if e.outlined.stack {
         e.lay_out_stack()?;
+    }
+    if lines {
+        e.mark_dispatch();
     }
     e.b.switch_to_block(fault);
     e.b.set_cold_block(fault);
@@ -312,15 +319,22 @@ impl<'a> Emit<'a, '_> {
     }
 
     pub(super) fn site(&mut self, site: Site) -> Value {
+        let i = self.site_index(site);
+        self.int(types::I32, i64::from(i))
+    }
+
+    pub(super) fn site_index(&mut self, site: Site) -> u32 {
         if self.facts.sites.last() != Some(&site) {
             self.facts.sites.push(site);
         }
-        let i = self.facts.sites.len() as i64 - 1;
-        self.int(types::I32, i)
+        self.facts.sites.len() as u32 - 1
     }
 
     /// Whether control goes on behind the instruction.
     fn guarded(&mut self, i: &Instruction, at: usize, live: &Liveness) -> Lowered<bool> {
+        if self.facts.thread.is_some() {
+            self.mark_line(i.site);
+        }
         let Some((reg, negated)) = i.guard else {
             return self.instruction(i, at, live);
         };

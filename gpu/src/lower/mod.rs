@@ -9,7 +9,7 @@
 //! - `operand`: registers, constants, addresses;
 //! - `arithmetic`, `extended`, `float`, `halves`, `bits`, `convert`, `access`, `asynchronous`, `matrix`, `wait`: the instructions;
 //! - `system`: functions that the GPU provides; `helper`: those of the host;
-//! - `code`: what results, and its form on disk.
+//! - `code`: what results, and its form on disk; `lines`: what debuggers must know of it.
 
 mod access;
 mod arithmetic;
@@ -24,6 +24,7 @@ mod float;
 mod function;
 mod halves;
 mod helper;
+mod lines;
 mod liveness;
 mod masked;
 mod matrix;
@@ -44,8 +45,10 @@ use sha2::{Digest, Sha256};
 
 pub use code::Code;
 pub(crate) use helper::helpers;
+pub(crate) use lines::{Lines, DISPATCH, ENTRY};
 
 use crate::check::Checks;
+use crate::debug::{self, Debuggers};
 use crate::module::{Module, Op, Site, Statement, Variable};
 use crate::parse::{parse, ParseError};
 
@@ -110,6 +113,7 @@ pub struct Program {
     placement: Arc<Placement>,
     store: Option<Arc<dyn CodeStore>>,
     checks: Checks,
+    debuggers: Debuggers,
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
 }
 
@@ -140,6 +144,7 @@ impl Program {
             }),
             store: None,
             checks: Checks::default(),
+            debuggers: Debuggers::default(),
             kernels: Mutex::default(),
         }
     }
@@ -166,6 +171,7 @@ impl Program {
             }),
             store: None,
             checks: Checks::default(),
+            debuggers: Debuggers::default(),
             kernels: Mutex::default(),
         }
     }
@@ -184,6 +190,12 @@ impl Program {
     #[must_use]
     pub fn checked(self, checks: Checks) -> Program {
         Program { checks, ..self }
+    }
+
+    /// The same, whose kernels these tools of the host know.
+    #[must_use]
+    pub fn debugged(self, debuggers: Debuggers) -> Program {
+        Program { debuggers, ..self }
     }
 
     /// The module.
@@ -232,6 +244,7 @@ impl Program {
             kernel: name.to_owned(),
             what,
         })?;
+        self.tell(&code);
         let kernel = Arc::new(Kernel {
             code,
             placement: self.placement.clone(),
@@ -259,17 +272,31 @@ impl Program {
         let mut functions = module.functions.iter();
         let index = functions.position(|f| f.entry && f.defined && f.name == name);
         let index = index.ok_or("there is no such kernel")?;
-        let code = Arc::new(compile(module, index, self.checks)?);
+        let code = Arc::new(compile(module, index, self.checks, self.debuggers.gdb)?);
         if let Some((store, key)) = key {
             store.keep(&key, &code);
         }
         Ok(code)
     }
 
+    /// Lets the tools of the host know of code.
+    fn tell(&self, code: &Code) {
+        if self.debuggers.perf {
+            debug::map_for_perf(code);
+        }
+        if self.debuggers.gdb {
+            if let Ok(module) = self.module() {
+                debug::register_with_gdb(code, module);
+            }
+        }
+    }
+
     fn key(&self, kernel: &str) -> Result<CodeKey, String> {
         let isa = host(Registers::Good)?;
         let mut hash = Sha256::new();
         hash.update(COMPILER);
+        // Code with lines is another.
+        hash.update([u8::from(self.debuggers.gdb)]);
         hash.update(isa.triple().to_string());
         for flag in isa.isa_flags() {
             hash.update(flag.to_string());
@@ -280,17 +307,18 @@ impl Program {
     }
 }
 
-fn compile(module: &Module, index: usize, checks: Checks) -> Result<Code, String> {
+fn compile(module: &Module, index: usize, checks: Checks, lines: bool) -> Result<Code, String> {
     let isa = host(match statements(module, index) > LARGE {
         true => Registers::Fast,
         false => Registers::Good,
     })?;
     let mut context = Context::new();
-    let facts = function::lower((module, index), checks, &mut context.func, &*isa)?;
+    let facts = function::lower((module, index), (checks, lines), &mut context.func, &*isa)?;
     let compiled = context
         .compile(&*isa, &mut ControlPlane::default())
         .map_err(|e| e.inner.to_string())?;
-    Code::new(&module.functions[index], facts, compiled)
+    let slot = facts.thread.map(|slot| Lines::of(compiled, slot, &*isa));
+    Code::new(&module.functions[index], facts, compiled, slot.transpose()?)
 }
 
 /// Compiles all kernels of a text for aarch64, with all checks of the compiler's own, and returns the bytes of code: of a host
@@ -315,7 +343,7 @@ pub fn assemble_for_aarch64(text: &str) -> Result<usize, String> {
         let mut context = Context::new();
         function::lower(
             (&module, index),
-            Checks::default(),
+            (Checks::default(), false),
             &mut context.func,
             &*isa,
         )?;
