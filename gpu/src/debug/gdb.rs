@@ -2,7 +2,7 @@
 //!
 //! gdb stops in [`__jit_debug_register_code`] and reads the descriptor. One that comes later reads the list.
 #![allow(unsafe_code)] // Names and memory are those that gdb looks for.
-#![allow(non_upper_case_globals)]
+#![allow(non_upper_case_globals)] // The names are in C.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
