@@ -108,6 +108,7 @@ fn cases() -> Vec<Case> {
         case("m_generic_beyond", 1, 32, 17, "outside of shared memory: 0 bytes behind variable `"),
         case("m_local_of_another", 1, 32, 1, "thread (1,0,0)|outside of GPU memory"),
         case("m_freed_part", 1, 32, 1030, "thread (0,0,0)|: 0 bytes behind the 4,096"),
+        case("m_bulk_beyond", 1, 1, 1020, "a store of 16 bytes|: 0 bytes behind the 4,096"),
         case("s_ended", 1, 64, 32, "thread (0,0,0)|of which 32 have ended"),
         case("s_two_places", 1, 32, 0, "thread (|lanes of one warp are at different instructions"),
         case("s_mask_without_self", 1, 32, 3, "mask 0x3, which lacks the thread's own lane, 2"),

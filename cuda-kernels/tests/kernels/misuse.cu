@@ -102,6 +102,14 @@ KERNEL(m_local_of_another) {
 KERNEL(m_freed_part) {
   for (unsigned i = threadIdx.x; i < n; i += blockDim.x) q[i & 255] = p[i];  // m_freed_part: memcheck
 }
+// The second half of a bulk copy is behind the buffer.
+KERNEL(m_bulk_beyond) {
+  __shared__ __align__(16) unsigned part[8];
+  for (unsigned i = 0; i < 8; i++) part[i] = i;
+  unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(part));
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 32;" ::"l"(p + n), "r"(from) : "memory");  // m_bulk_beyond: memcheck
+  asm volatile("cp.async.bulk.commit_group;\n cp.async.bulk.wait_group 0;" ::: "memory");
+}
 
 // --- barriers and warp operations ---
 

@@ -3,18 +3,15 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::context::mark::{ALLOCATED, SHARED, STORE};
 use super::context::Thread;
-use super::helpers::{check, refused, touched};
+use super::helpers::{check, check_allocated, refused, touched};
 use crate::check::How;
 use crate::module::{AtomicOp, FloatMode, Type};
 use crate::number::{float, FloatOp, Task};
 
 /// What is copied at once: sizes and addresses are multiples of it.
 const UNIT: u64 = 16;
-
-/// Marks of a refused access, as compiled code gives them.
-const STORE: u32 = 1 << 31;
-const SHARED: u32 = 1 << 8;
 
 /// Which side lies in shared memory, and what is done with the bytes, for the helper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,10 +87,21 @@ unsafe fn refused_unit(
     // SAFETY: the caller's contract; the block outlives its threads.
     let block = unsafe { &*(*t).block };
     let mark = UNIT as u32 | if store { STORE } else { 0 };
+    // Of checked code, each unit must belong to an allocation or a variable.
+    let unallocated = |first: u64, space: u32| {
+        let units = if block.maps[0].is_null() {
+            0
+        } else {
+            bytes / UNIT
+        };
+        // SAFETY: the caller's contract, and the range is inside of its memory.
+        let bad = |i| unsafe { check_allocated(t, first + i * UNIT, mark | space, site) == 0 };
+        (0..units).any(bad)
+    };
     if shared {
         let own = (block.shared as u64, block.shared_bytes);
         if within(own) {
-            return false;
+            return unallocated(at - own.0, SHARED);
         }
         let inside = |at: u64| {
             at.wrapping_sub(own.0) <= own.1.saturating_sub(UNIT) && at.is_multiple_of(UNIT)
@@ -105,7 +113,7 @@ unsafe fn refused_unit(
         return true;
     }
     if within(memory) {
-        return false;
+        return unallocated(at - memory.0, ALLOCATED);
     }
     // SAFETY: the caller's contract; what is refused is noted.
     (0..bytes / UNIT).any(|i| unsafe { check(t, at.wrapping_add(i * UNIT), mark, site) == 0 })
