@@ -21,7 +21,7 @@ mod number;
 mod parse;
 mod schedule;
 
-pub use check::{Allocations, Checker, Checks, Operation, Watch};
+pub use check::{Allocations, Checker, Checks, Message, Operation, Watch};
 pub use debug::Debuggers;
 #[cfg(feature = "arm64")]
 pub use lower::assemble_for_aarch64;

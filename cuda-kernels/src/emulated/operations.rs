@@ -1,6 +1,6 @@
 //! Entries of queues as the checks of kernels name them.
 
-use ringbell_gpu::Operation;
+use ringbell_gpu::{Message, Operation};
 use ringbell_gtlb::EntryPlace;
 use ringbell_nic_abi::collective::{CollectiveKind, CollectiveSpec};
 use ringbell_nic_abi::{Descriptor, Flags, Opcode, WorkQueueEntry};
@@ -27,8 +27,14 @@ pub(super) fn operation(
         Opcode::Put if inline => ("a put", none, none),
         Opcode::Put => ("a put", local, none),
         Opcode::Get => ("a get", none, local),
+        Opcode::FetchAdd | Opcode::CompareSwap => ("an atomic operation", none, none),
         Opcode::Collective => return collective(&d, place, rest),
         _ => return None,
+    };
+    let message = match d.opcode {
+        Opcode::Send | Opcode::Put | Opcode::FetchAdd | Opcode::CompareSwap => Message::Sent,
+        Opcode::Recv => Message::Received,
+        _ => Message::Other,
     };
     Some(Operation {
         entry: place.entry,
@@ -37,6 +43,7 @@ pub(super) fn operation(
         reads,
         writes,
         fed: false,
+        message,
     })
 }
 
@@ -81,6 +88,11 @@ fn collective(d: &Descriptor, place: EntryPlace, rest: impl Fn(u64) -> u64) -> O
             _ => most(d.remote_va.0, many_out),
         },
         fed: streamed || matches!(spec.kind, K::StreamSend | K::StreamRecv),
+        message: match spec.kind {
+            K::Send | K::StreamSend => Message::Sent,
+            K::Recv | K::StreamRecv => Message::Received,
+            _ => Message::Other,
+        },
     })
 }
 

@@ -13,6 +13,9 @@ pub(crate) struct Actor(u32);
 /// Bits of an actor for the thread.
 const THREAD_BITS: u32 = 10;
 
+/// Of these, bits for the lane.
+const WARP_BITS: u32 = 5;
+
 /// Operations of the NIC are threads of this block.
 const NIC_BLOCK: u32 = (1 << (32 - THREAD_BITS)) - 1;
 
@@ -39,7 +42,7 @@ impl Actor {
     }
 
     pub(crate) fn warp(self) -> u32 {
-        self.0 >> 5
+        self.0 >> WARP_BITS
     }
 
     /// An operation of the NIC, by its number; those of 1,024 operations differ.
@@ -90,6 +93,18 @@ impl Known {
         if let Some(all) = all.filter(|_| self.0.keys().any(one)) {
             self.0.retain(|g, stamp| !one(g) || *stamp > all);
         }
+    }
+
+    /// What is known of threads of kernels.
+    pub(crate) fn forget_kernels(&mut self) {
+        let kernels = 1..NIC_BLOCK;
+        self.0.retain(|group, _| {
+            !kernels.contains(&match group {
+                Group::Thread(a) => a.block(),
+                Group::Warp(w) => Actor(w << WARP_BITS).block(),
+                Group::Block(b) => *b,
+            })
+        });
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) use access::How;
 pub use allocations::Allocations;
 pub(crate) use layout::{marked, Layout};
-pub use operations::Operation;
+pub use operations::{Message, Operation};
 pub(crate) use sync::Place;
 pub(crate) use trace::{BlockTrace, Trace};
 pub use watch::Watch;

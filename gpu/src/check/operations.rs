@@ -25,6 +25,20 @@ pub struct Operation {
     pub writes: (u64, u64),
     /// Kernels may write what it reads, and read what it writes, while it is under way: it is told by words in memory.
     pub fed: bool,
+    /// Which way its message goes.
+    pub message: Message,
+}
+
+/// Which way the message of an operation goes. What a NIC receives counts as an answer to what it has sent before: a peer
+/// that does not wait for it is not seen from here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Message {
+    /// To a peer.
+    Sent,
+    /// From a peer.
+    Received,
+    /// Both ways, or neither.
+    Other,
 }
 
 /// Operations that have ended, and can still be named.
@@ -83,10 +97,15 @@ pub(super) struct Operations {
     lines: HashMap<u64, Arc<Known>>,
     /// Operations that have ended.
     ended: Arc<Known>,
+    /// What happened before what was sent.
+    sent: Arc<Known>,
 }
 
 impl Operations {
     pub(super) fn begins(&mut self, operation: Operation, by: Option<Mark>, known: Arc<Known>) {
+        if operation.message == Message::Sent {
+            join(&mut self.sent, &known);
+        }
         // An entry that was only looked at is shown again.
         self.under_way
             .retain(|p| p.operation.line != operation.line);
@@ -124,6 +143,24 @@ impl Operations {
     /// What has happened before the completion in a line that contains an address, if it is one.
     pub(super) fn completion(&self, at: u64, line_bytes: u64) -> Option<&Arc<Known>> {
         self.lines.get(&(at & !(line_bytes - 1)))
+    }
+
+    /// What happened before what has been sent.
+    pub(super) fn sent(&self) -> &Arc<Known> {
+        &self.sent
+    }
+
+    /// No kernel runs: the numbers of their blocks are given anew.
+    pub(super) fn forget_kernels(&mut self) {
+        let under_way = self.under_way.iter_mut().map(|p| &mut p.known);
+        for known in under_way
+            .chain(self.lines.values_mut())
+            .chain([&mut self.sent])
+        {
+            Arc::make_mut(known).forget_kernels();
+        }
+        self.under_way.iter_mut().for_each(|p| p.by = None);
+        self.all.iter_mut().flatten().for_each(|p| p.by = None);
     }
 
     /// The operations that have ended.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::access::How;
 use super::clock::{join, join_some, meet, Actor, Clock, Known, MOST_BLOCKS};
-use super::operations::{Operation, Operations};
+use super::operations::{Message, Operation, Operations};
 use super::shadow::{Access, Cell, Mark, Pages, Parts, WORD};
 use super::watch::{thread, Watch};
 use super::written::Written;
@@ -129,6 +129,12 @@ impl Trace {
             self.left.clear();
             self.runs.clear();
             self.blocks.truncate(1);
+            // The next blocks have the numbers of those that have ended.
+            if let Some(known) = &mut self.host.others {
+                Arc::make_mut(known).forget_kernels();
+            }
+            Arc::make_mut(&mut self.host_known).forget_kernels();
+            self.operations.forget_kernels();
         }
         self.running += 1;
         self.time += 1;
@@ -462,6 +468,9 @@ impl Trace {
             if let Some(known) = &self.host.others {
                 clock.acquire(known, &Arc::default());
             }
+        }
+        if posted.operation.message == Message::Received {
+            clock.acquire(self.operations.sent(), &Arc::default());
         }
         let (own, site) = (posted.actor(), posted.site());
         // Data of an operation are no words that others wait for.
