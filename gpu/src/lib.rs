@@ -25,8 +25,8 @@ pub use check::{Allocations, Checker, Checks, Message, Operation, Watch};
 pub use debug::Debuggers;
 #[cfg(feature = "arm64")]
 pub use lower::assemble_for_aarch64;
-pub use lower::{Code, CodeKey, CodeStore, CompileError, Kernel, Program};
+pub use lower::{Code, CodeKey, CodeStore, CompileError, Kernel, Program, Relation};
 pub use memory::{Clock, Memory};
 pub use module::{Function, Module, Parameter, Site, Type, Variable};
 pub use parse::{parse, Linker, ParseError};
-pub use schedule::{Block, Fault, FaultKind, Order, Output, Shape, Step, Wait, WaitFor};
+pub use schedule::{Block, Fault, FaultKind, Order, Output, Shape, Step, Until, Wait, WaitFor};

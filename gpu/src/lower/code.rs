@@ -10,7 +10,7 @@ use memmap2::{Mmap, MmapMut};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::function::Facts;
-use super::Lines;
+use super::{Lines, Wanted};
 use crate::check::{Checks, Layout};
 use crate::debug::Registered;
 use crate::module::{Function, Parameter, Site};
@@ -41,6 +41,8 @@ pub struct Code {
     /// Variables in shared and in local memory, for checks.
     pub(crate) layouts: [Layout; 2],
     calls: Vec<Call>,
+    /// What its loops wait for.
+    pub(crate) wanted: Vec<Wanted>,
     /// Of code for debuggers.
     pub(crate) lines: Option<Lines>,
     /// What debuggers know of it. Before the image, so that they forget it first.
@@ -50,11 +52,13 @@ pub struct Code {
     image: Mmap,
 }
 
-/// The head of the form on disk. Parameters, sites, calls, rows of lines, frame, name and code follow.
+/// The head of the form on disk. Wanted values, parameters, sites, calls, rows of lines, frame, name and
+/// code follow.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Head {
     magic: [u8; 8],
+    wanted: u32,
     max_threads: u32,
     shared_bytes: u32,
     dynamic_shared: u32,
@@ -70,6 +74,7 @@ struct Head {
     thread: i32,
     name_bytes: u32,
     code_bytes: u32,
+    _reserved: u32,
 }
 
 const MAGIC: [u8; 8] = *b"rb-code2";
@@ -158,6 +163,7 @@ impl Code {
             layouts: facts.layouts,
             image: map(compiled.code_buffer(), &calls).map_err(|e| e.to_string())?,
             calls,
+            wanted: facts.wanted,
             lines,
             registered: OnceLock::new(),
             mapped: OnceLock::new(),
@@ -191,6 +197,7 @@ impl Code {
         let lines = self.lines.as_ref().unwrap_or(&none);
         let head = Head {
             magic: MAGIC,
+            wanted: self.wanted.len() as u32,
             max_threads: self.max_threads.unwrap_or(0),
             shared_bytes: self.shared_bytes,
             dynamic_shared: u32::from(self.dynamic_shared),
@@ -205,6 +212,7 @@ impl Code {
             thread: lines.thread,
             name_bytes: self.name.len() as u32,
             code_bytes: self.image.len() as u32,
+            _reserved: 0,
         };
         let parameters = self.parameters.iter().map(|p| [p.bytes, p.offset]);
         let sites = self.sites.iter().map(|s| {
@@ -213,6 +221,7 @@ impl Code {
             [s.line, file, line, from, at]
         });
         let mut bytes = head.as_bytes().to_vec();
+        bytes.extend_from_slice(self.wanted.as_bytes());
         bytes.extend_from_slice(parameters.collect::<Vec<Pair>>().as_bytes());
         bytes.extend_from_slice(sites.collect::<Vec<Place>>().as_bytes());
         bytes.extend_from_slice(self.calls.as_bytes());
@@ -226,10 +235,13 @@ impl Code {
     /// Code that [`Code::to_bytes`] has written; `None` for bytes of another form. Running it is as safe as the bytes are
     /// its own: they must come from a place that this user alone can write.
     pub fn from_bytes(bytes: &[u8]) -> Option<Code> {
-        let (head, rest) = Head::ref_from_prefix(bytes).ok()?;
+        let (head, rest) = Head::read_from_prefix(bytes).ok()?;
         if head.magic != MAGIC {
             return None;
         }
+        let (wanted, rest) = rest.split_at_checked(head.wanted as usize * size_of::<Wanted>())?;
+        let wanted = wanted.chunks_exact(size_of::<Wanted>());
+        let wanted = wanted.map(|w| Wanted::read_from_bytes(w).ok());
         let (parameters, rest) =
             <[Pair]>::ref_from_prefix_with_elems(rest, head.parameters as usize).ok()?;
         let (sites, rest) =
@@ -269,6 +281,7 @@ impl Code {
             layouts: Default::default(),
             image: map(code, calls).ok()?,
             calls: calls.to_vec(),
+            wanted: wanted.collect::<Option<Vec<Wanted>>>()?,
             lines: (!rows.is_empty()).then(|| Lines {
                 rows: rows.to_vec(),
                 frame: frame.to_vec(),

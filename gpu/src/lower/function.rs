@@ -17,6 +17,7 @@ use super::masked::{self, Condition};
 use super::operand::{clif, Place};
 use super::polls::{polls, POLL};
 use super::registers::Slots;
+use super::wanted::Wanted;
 use crate::check::{Checks, Layout};
 use crate::module::{
     self, Formal, Instruction, Label, Module, Op, Reg, Site, Space, Statement, Symbol,
@@ -40,6 +41,8 @@ pub(super) struct Facts {
     pub(super) layouts: [Layout; 2],
     /// Of code for debuggers, which has lines: where it keeps the thread.
     pub(super) thread: Option<StackSlot>,
+    /// What its loops wait for.
+    pub(super) wanted: Vec<Wanted>,
 }
 
 /// A function that is being compiled into the kernel.
@@ -132,6 +135,7 @@ pub(super) fn lower(
             checks,
             layouts: Default::default(),
             thread: None,
+            wanted: Vec::new(),
         },
         shared: HashMap::new(),
         resumes: Vec::new(),
@@ -453,7 +457,8 @@ impl<'a> Emit<'a, '_> {
         let place = live.at[to.0 as usize];
         if place <= at {
             let polls = polls(self.frame().function, place, at);
-            self.back_edge(site, live.behind(at), if polls { POLL } else { 1 })?;
+            let cost = if polls { POLL } else { 1 };
+            self.back_edge(site, (place, at), live.behind(at), cost)?;
         }
         let block = self.label(to);
         self.b.ins().jump(block, &[]);
@@ -495,7 +500,13 @@ impl<'a> Emit<'a, '_> {
     }
 
     /// Counts the budget down, and gives way when it is spent: `live` has what is kept.
-    fn back_edge(&mut self, site: Site, live: Option<&[Reg]>, cost: i64) -> Lowered<()> {
+    fn back_edge(
+        &mut self,
+        site: Site,
+        range: (usize, usize),
+        live: Option<&[Reg]>,
+        cost: i64,
+    ) -> Lowered<()> {
         let offset = offset_of!(Thread, budget);
         let left = self.field(types::I32, offset);
         let left = self.b.ins().iadd_imm(left, -cost);
@@ -529,7 +540,8 @@ impl<'a> Emit<'a, '_> {
                     let one = self.int(types::I32, 1);
                     self.put(one, offset_of!(Thread, moved));
                 }
-                self.wait(why::BUDGET, live, &[]);
+                let (kept, state) = self.wait(why::BUDGET, live, &[]);
+                self.note_wanted(range, &kept, state);
                 self.b.ins().jump(on, &[]);
             }
             None => {
@@ -545,14 +557,26 @@ impl<'a> Emit<'a, '_> {
 
     /// Keeps what is live, here and in the callers, and returns; the code goes on at the resume point. `written` is
     /// set by the instruction itself afterwards.
-    pub(super) fn wait(&mut self, why: u32, live: &[Reg], written: &[Reg]) {
+    pub(super) fn wait(&mut self, why: u32, live: &[Reg], written: &[Reg]) -> (Kept, u32) {
         let kept = self.keep_live(live, written);
-        let (resume, state) = self.new_resume();
-        let state = self.int(types::I32, i64::from(state));
+        let (resume, number) = self.new_resume();
+        let state = self.int(types::I32, i64::from(number));
         self.put(state, offset_of!(Thread, state));
         self.leave(why);
         self.b.switch_to_block(resume);
         self.restore(&kept);
+        (kept, number)
+    }
+
+    /// The word of the frame that has a register of the innermost function while it waits.
+    pub(super) fn word_kept(&self, r: Reg, kept: &Kept) -> Option<u32> {
+        let depth = self.frames.len() - 1;
+        if let Some(word) = self.word_of(depth, r) {
+            return Some(word);
+        }
+        let words = |(d, r): &(usize, Reg)| self.type_of(*d, *r).bytes().div_ceil(8);
+        let at = kept.registers.iter().position(|k| *k == (depth, r))?;
+        Some(kept.first + kept.registers[..at].iter().map(words).sum::<u32>())
     }
 
     /// A resume point and its number.

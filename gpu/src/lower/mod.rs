@@ -4,7 +4,7 @@
 //! waits, it stores its live registers and returns; entered again, it goes on there. Called functions are compiled
 //! into their callers, so that only recursion and calls by address need a stack.
 //!
-//! - `function`: control flow, calls, resume points; `liveness`: what is kept at them; `registers`: and where; `polls`: loops that wait;
+//! - `function`: control flow, calls, resume points; `liveness`: what is kept at them; `registers`: and where; `polls`: loops that wait; `wanted`: for which value;
 //! - `calls`: functions with code of their own, and the stack;
 //! - `operand`: registers, constants, addresses;
 //! - `arithmetic`, `extended`, `float`, `halves`, `bits`, `convert`, `access`, `asynchronous`, `matrix`, `wait`: the instructions;
@@ -33,6 +33,7 @@ mod polls;
 mod registers;
 mod system;
 mod wait;
+mod wanted;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -46,6 +47,8 @@ use sha2::{Digest, Sha256};
 pub use code::Code;
 pub(crate) use helper::helpers;
 pub(crate) use lines::{Lines, DISPATCH, ENTRY};
+pub use wanted::Relation;
+pub(crate) use wanted::{ones, Wanted};
 
 use crate::check::Checks;
 use crate::debug::{self, Debuggers};

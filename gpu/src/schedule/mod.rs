@@ -24,7 +24,7 @@ pub(crate) use helpers::*;
 pub(crate) use phase::*;
 pub use print::Output;
 pub(crate) use waits::SITE_BITS;
-pub use waits::{Wait, WaitFor};
+pub use waits::{Until, Wait, WaitFor};
 pub(crate) use warp::code;
 
 use crate::check::{self, BlockTrace, Watch};

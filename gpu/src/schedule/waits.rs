@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::context::{why, Thread};
 use super::Block;
+use crate::lower::{ones, Relation};
 use crate::memory::Memory;
 use crate::module::Site;
 
@@ -45,11 +46,28 @@ pub enum WaitFor {
         bytes: u32,
         /// What is there now, if it can be read.
         value: Option<u64>,
+        /// Where that is: an allocation, a variable, or which memory of the block.
+        place: Option<String>,
+        /// What ends the loop, if its text says so.
+        until: Option<Until>,
     },
     /// A time.
     Sleep,
     /// Nothing: it can run.
     Nothing,
+}
+
+/// What a loop waits for to become true of a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Until {
+    /// The bits that it compares: the first, and how many.
+    pub bits: (u32, u32),
+    /// How they must stand to `value`.
+    pub relation: Relation,
+    /// With what it compares them.
+    pub value: u64,
+    /// The access is a compare and swap: a lock, most often.
+    pub swaps: bool,
 }
 
 /// Bits of `Thread::looked_at` for the site; the bytes are above.
@@ -116,11 +134,45 @@ impl Block {
                     address: t.looked,
                     bytes,
                     value: self.word(t, bytes, memory),
+                    place: self.place(t, memory),
+                    until: self.until(t, site),
                 }
             }
         };
         let site = self.kernel.sites.get(site as usize).copied();
         Some((site.unwrap_or(Site::NOWHERE), what))
+    }
+
+    /// What ends the loop in which a thread has looked at a word, at this site.
+    fn until(&self, t: &Thread, site: u32) -> Option<Until> {
+        let mut known = self.kernel.wanted.iter();
+        let w = known.find(|w| w.state == t.state && w.site == site)?;
+        let value = match w.is_word {
+            0 => w.value,
+            _ => {
+                let begin = self._frames.as_ptr() as usize;
+                let at = (t.frame as usize - begin) / 8 + w.value as usize;
+                self._frames.get(at)? & ones(w.bits)
+            }
+        };
+        Some(Until {
+            bits: (w.first, w.bits),
+            relation: Relation::numbered(w.relation),
+            value,
+            swaps: w.swaps != 0,
+        })
+    }
+
+    /// Where a thread has looked last.
+    fn place(&self, t: &Thread, memory: &dyn Memory) -> Option<String> {
+        let inside = |base: u64, len: u64| t.looked.wrapping_sub(base) < len;
+        if inside(self.state.shared as u64, self.state.shared_bytes) {
+            return Some("in the block's shared memory".to_owned());
+        }
+        if inside(t.memory, t.items[0]) {
+            return memory.nearest(t.looked);
+        }
+        Some("in memory of the host".to_owned())
     }
 
     /// What is where a thread has looked last.
@@ -183,6 +235,8 @@ impl Wait {
                 address,
                 bytes,
                 value,
+                place: word,
+                until,
             } => {
                 let loops = if self.threads.len() == 1 {
                     "loops"
@@ -193,9 +247,16 @@ impl Wait {
                     text,
                     "{who} {loops} at {place}, where {bytes} bytes at {address:#x} "
                 );
-                match value {
+                let _ = match value {
                     Some(v) => write!(text, "are {v} ({v:#x})"),
                     None => write!(text, "can no longer be read"),
+                };
+                if let Some(until) = until {
+                    text += &until.describe(8 * bytes, *value);
+                }
+                match word {
+                    Some(word) => write!(text, "; they are {word}"),
+                    None => Ok(()),
                 }
             }
             WaitFor::Sleep => {
@@ -209,6 +270,37 @@ impl Wait {
             WaitFor::Nothing => write!(text, "{who} can run, behind {place}"),
         };
         text
+    }
+}
+
+impl Until {
+    /// What a word of so many bits, which has this value, waits for.
+    fn describe(&self, word_bits: u32, now: Option<u64>) -> String {
+        let (first, bits) = self.bits;
+        let value = self.value;
+        let wanted = match self.relation {
+            Relation::Equal => format!("are {value} ({value:#x})"),
+            Relation::Different => format!("are no longer {value} ({value:#x})"),
+            Relation::Less => format!("are less than {value}"),
+            Relation::AtMost => format!("are at most {value}"),
+            Relation::Greater => format!("are more than {value}"),
+            Relation::AtLeast => format!("are at least {value}"),
+            Relation::Compared => format!("have what it compares with {value} ({value:#x})"),
+        };
+        let part = match (first, bits) {
+            (0, all) if all >= word_bits => "they".to_owned(),
+            _ => {
+                let now = now.filter(|_| first < 64).map(|v| v >> first & ones(bits));
+                let now = now.map_or(String::new(), |v| format!(", now {v},"));
+                format!("their bits {first} to {}{now}", first + bits - 1)
+            }
+        };
+        let lock = if self.swaps {
+            ", for its compare and swap (a lock)"
+        } else {
+            ""
+        };
+        format!(", until {part} {wanted}{lock}")
     }
 }
 
