@@ -12,7 +12,7 @@ use super::function::{Emit, Lowered};
 use super::helper::Helper;
 use crate::check::How;
 use crate::module::{
-    AsyncOp, MemoryOrder, Operand, PhaseOp, Place, Reg, Scope, Site, Space, Target,
+    AsyncOp, Instruction, MemoryOrder, Operand, PhaseOp, Place, Reg, Scope, Site, Space, Target,
 };
 use crate::schedule::{why, BlockState, Thread, Transfer};
 
@@ -43,6 +43,15 @@ impl Emit<'_, '_> {
                 if let Some(done) = done {
                     self.phase(PhaseOp::Complete, done, None, bytes, site, live)?;
                 }
+            }
+            AsyncOp::Told { what, bytes, done } => {
+                self.plain(&Instruction {
+                    guard: None,
+                    op: (**what).clone(),
+                    site,
+                })?;
+                let bytes = Operand::Int(i64::from(*bytes));
+                self.phase(PhaseOp::Complete, done, None, &bytes, site, live)?;
             }
             AsyncOp::Phase { op, at, to, arg } => self.phase(*op, at, *to, arg, site, live)?,
             AsyncOp::Pending { to, state } => {

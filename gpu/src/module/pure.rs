@@ -33,6 +33,12 @@ pub(crate) enum PureKind {
     SmallOfSingle,
     SmallOfHalves,
     HalvesOfSmall,
+    /// Two of `f32` to `ue8m0`.
+    ScaleOfSingle,
+    ScaleOfBfloats,
+    BfloatsOfScale,
+    /// Two of `f32` to halves, by random bits.
+    Random,
     Tf32,
     /// `cvt.pack` (§9.7.9.22).
     Pack,
@@ -70,7 +76,7 @@ pub(crate) mod flag {
 }
 
 impl PureOp {
-    const KINDS: [PureKind; 22] = [
+    const KINDS: [PureKind; 26] = [
         PureKind::Dot4,
         PureKind::Dot2,
         PureKind::Mask,
@@ -89,6 +95,10 @@ impl PureOp {
         PureKind::SmallOfSingle,
         PureKind::SmallOfHalves,
         PureKind::HalvesOfSmall,
+        PureKind::ScaleOfSingle,
+        PureKind::ScaleOfBfloats,
+        PureKind::BfloatsOfScale,
+        PureKind::Random,
         PureKind::Tf32,
         PureKind::Pack,
         PureKind::High24,

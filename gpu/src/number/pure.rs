@@ -54,6 +54,10 @@ pub(crate) extern "C" fn pure(op: u32, a: u64, b: u64, c: u64) -> u64 {
             };
             part(x) | part(x >> f.bits) << 16
         }
+        PureKind::ScaleOfSingle => scale(op, y) | scale(op, x) << 8,
+        PureKind::ScaleOfBfloats => scale(op, x << 16) | scale(op, x & 0xffff_0000) << 8,
+        PureKind::BfloatsOfScale => of_scale(x & 0xff) | of_scale(x >> 8 & 0xff) << 16,
+        PureKind::Random => random(op, y, z & 0xffff) | random(op, x, z >> 16) << 16,
         PureKind::Tf32 => u64::from(tf32(op, x)),
         PureKind::Pack => u64::from(pack(op, x, y, z)),
         PureKind::High24 => {
@@ -250,6 +254,61 @@ impl SmallFormat {
 
 fn join(op: PureOp, low: u64, high: u64) -> u64 {
     low | high << format(op).bits
+}
+
+/// The exponent of `f32` as `ue8m0` (§5.2.3), which has no sign, no 0 and no infinity. The number of the operation is
+/// the rounding: 0 towards zero, 1 up.
+fn scale(op: PureOp, v: u32) -> u64 {
+    const LEAST: u32 = 0x0040_0000;
+    const INFINITY: u32 = 0x7f80_0000;
+    let magnitude = v & 0x7fff_ffff;
+    // What is below the least number becomes it.
+    let up = magnitude & 0x7f_ffff != 0 && magnitude > LEAST && magnitude < INFINITY;
+    let exponent = (magnitude >> 23) + u32::from(up && op.number() == 1);
+    match op.has(flag::SATURATE) && magnitude <= INFINITY {
+        true => u64::from(exponent.min(0xfe)),
+        false => u64::from(exponent),
+    }
+}
+
+/// `ue8m0` as `bf16`.
+fn of_scale(v: u32) -> u64 {
+    match v {
+        0 => 0x0040,
+        0xff => 0x7fff,
+        v => u64::from(v) << 7,
+    }
+}
+
+/// `f32` as a half: what it has no bits for is added to as many random bits, and a carry rounds away from zero. The
+/// number of the operation is 1 for `bf16`. Of subnormal results, which lack more bits, the first are added to.
+fn random(op: PureOp, v: u32, random: u32) -> u64 {
+    let (fraction, least) = if op.number() == 1 {
+        (7, -126)
+    } else {
+        (10, -14)
+    };
+    let bits = 23 - fraction;
+    let f = if op.number() == 1 {
+        Format::BF16
+    } else {
+        Format::F16
+    };
+    let v = f64::from(f32::from_bits(v));
+    if v.is_nan() {
+        return 0x7fff;
+    }
+    if v.is_sign_negative() && op.has(flag::RELU) {
+        return 0;
+    }
+    let exponent = ((v.abs().to_bits() >> 52) as i32 - 1023).max(least);
+    let units = v.abs() / 2f64.powi(exponent - fraction);
+    let ones = 2f64.powi(bits);
+    let carry = units.fract() * ones + f64::from(random & ((1 << bits) - 1)) >= ones;
+    let sum = units.floor() + f64::from(carry) + f64::from((exponent - least) << fraction);
+    let most = f.infinity() - u64::from(op.has(flag::SATURATE));
+    let magnitude = if sum > most as f64 { most } else { sum as u64 };
+    magnitude | if v.is_sign_negative() { f.sign() } else { 0 }
 }
 
 /// 10 bits of fraction. The number of the operation is the rounding: 0 to the nearest even, 1 towards zero, 2 to the

@@ -17,6 +17,8 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
         }
     };
     Ok(Some(match form.base {
+        // Of `asynchronous`.
+        "st" | "red" if form.has("async") => return Ok(None),
         "ld" | "ldu" | "st" => {
             // The third operand is a cache policy, a hint.
             arity(2, 3)?;
@@ -78,8 +80,6 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
                 Op::Store { access, from }
             }
         }
-        // Of other blocks of a cluster, which has one here.
-        "red" if form.has("async") => return Err(form.refuse()),
         "atom" | "red" => {
             let returns = form.base == "atom";
             let (scope, order) = (scope(form), order(form));

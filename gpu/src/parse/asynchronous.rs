@@ -1,10 +1,12 @@
-//! `cp.async`, `mbarrier`, `bar.arrive`, `barrier.cluster` to [`AsyncOp`] (§9.7.9.25, §9.7.13).
+//! `cp.async`, `st.async`, `red.async`, `mbarrier`, `bar.arrive`, `barrier.cluster` to [`AsyncOp`] (§9.7.9.25, §9.7.13).
 
-use super::access::{hints, is_scope};
+use super::access::{self, hints, is_scope};
 use super::form::Form;
 use super::operand::Arg;
 use super::Refusal;
-use crate::module::{AsyncOp, AtomicOp, Function, Op, Operand, PhaseOp, Place, Reg, Space, Type};
+use crate::module::{
+    AsyncOp, AtomicOp, Function, MemoryOrder, Op, Operand, PhaseOp, Place, Reg, Space, Type,
+};
 
 /// Decodes an instruction of this group; `None` if it is of another.
 pub(super) fn decode(
@@ -29,6 +31,7 @@ pub(super) fn decode(
             Some(op) => op,
             None => return Ok(Some(Op::Nothing)),
         },
+        "st" | "red" if form.flag("async") => told(form, args)?,
         "mbarrier" => phase(form, args)?,
         "barrier" if form.flag("cluster") => {
             arity(0, 0)?;
@@ -136,6 +139,47 @@ fn copy(form: &mut Form<'_>, args: &[Arg<'_>], f: &Function) -> Result<Option<As
         size,
         ignore,
     }))
+}
+
+/// `st.async` (§9.7.9.12), `red.async` (§9.7.13.8): the plain access with an mbarrier as the last operand.
+fn told(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<AsyncOp, Refusal> {
+    let line = form.line;
+    let told = form.flag("mbarrier::complete_tx::bytes");
+    let ([.., done], 3) = (args, args.len()) else {
+        let n = args.len();
+        return Err((line, format!("3 operands are expected, not {n}")));
+    };
+    // Without one, the space is `.shared::cluster`.
+    let space = form.take(Space::named).unwrap_or(Space::Shared);
+    if !told || space != Space::Shared {
+        return Err(form.refuse());
+    }
+    let plain = access::decode(form, &args[..2])?;
+    let mut what = plain.ok_or_else(|| form.refuse())?;
+    let bytes = match &mut what {
+        Op::Store { access, from } if access.order == MemoryOrder::Weak => {
+            access.space = space;
+            access.ty.bytes() * from.len() as u32
+        }
+        Op::Atomic { op, access, .. } if access.order == MemoryOrder::Relaxed => {
+            let (ty, sum) = (access.ty, *op == AtomicOp::Add);
+            let plain = matches!(ty, Type::B32 | Type::U32 | Type::S32);
+            if *op == AtomicOp::Exch || !(plain || sum && ty == Type::U64) {
+                return Err(form.refuse());
+            }
+            access.space = space;
+            ty.bytes()
+        }
+        _ => return Err(form.refuse()),
+    };
+    Ok(AsyncOp::Told {
+        what: Box::new(what),
+        bytes,
+        done: Place {
+            space,
+            at: done.address(line)?,
+        },
+    })
 }
 
 /// `cp.async.bulk`, `cp.reduce.async.bulk` (§9.7.9.25.4).

@@ -262,6 +262,25 @@ fn convert(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<ExtendedOp>, 
             | when(rounding < 2 && form.flag("relu"), flag::RELU);
         return pure(form, args, (PureKind::Tf32, flags), &[Type::F32]).map(Some);
     }
+    if form.has("ue8m0x2") {
+        return scale(form, args).map(Some);
+    }
+    if form.flag("rs") {
+        // Which of the bits each of four gets, the ISA does not say.
+        let number = form.take(|p| match p {
+            "f16x2" => Some(0),
+            "bf16x2" => Some(1),
+            _ => None,
+        });
+        let (Some(number), true) = (number, form.flag("f32")) else {
+            return Err(form.refuse());
+        };
+        let flags = number << flag::NUMBER
+            | when(form.flag("satfinite"), flag::SATURATE)
+            | when(form.flag("relu"), flag::RELU);
+        let types = [Type::F32, Type::F32, Type::B32];
+        return pure(form, args, (PureKind::Random, flags), &types).map(Some);
+    }
     let name = |p: &str| SMALL.iter().position(|(name, _)| *name == p);
     let halves = form.has("f16x2");
     let to_halves = form.first_of(&["f16x2"]) < form.first_of(&SMALL.map(|s| s.0));
@@ -296,6 +315,33 @@ fn convert(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<ExtendedOp>, 
         &[Type::F32; 2],
     )
     .map(Some)
+}
+
+/// `cvt` to and from two numbers of `ue8m0`.
+fn scale(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<ExtendedOp, Refusal> {
+    let back = form.first_of(&["bf16x2"]) < form.first_of(&["ue8m0x2"]);
+    form.flag("ue8m0x2");
+    let rounding = form.take(|p| match p {
+        "rn" if back => Some(0),
+        "rz" if !back => Some(0),
+        "rp" if !back => Some(1),
+        _ => None,
+    });
+    let rounding = rounding.ok_or_else(|| form.refuse())?;
+    let finite = !back && form.flag("satfinite");
+    let flags = rounding << flag::NUMBER | when(finite, flag::SATURATE);
+    if form.flag("bf16x2") {
+        let (kind, ty) = match back {
+            true => (PureKind::BfloatsOfScale, Type::B16),
+            false => (PureKind::ScaleOfBfloats, Type::B32),
+        };
+        return pure(form, args, (kind, flags), &[ty]);
+    }
+    if !form.flag("f32") {
+        return Err(form.refuse());
+    }
+    let kind = PureKind::ScaleOfSingle;
+    pure(form, args, (kind, flags), &[Type::F32; 2])
 }
 
 /// `add`, `min` and `max` of two integers of 16 bits (§9.7.1).

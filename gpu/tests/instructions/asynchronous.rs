@@ -343,3 +343,80 @@ fn a_cluster_of_one_block_has_a_barrier() {
     let want: Vec<u32> = (0..64).rev().chain(0..63).chain([0]).collect();
     assert_eq!(words, want);
 }
+
+/// Each store and atomic operation counts its bytes at a barrier, which other threads wait for.
+#[test]
+fn stores_and_reductions_tell_a_barrier() {
+    type Reference = fn(u32, u32) -> u32;
+    let forms: [(&str, Reference); 10] = [
+        ("add.u32", u32::wrapping_add),
+        ("add.s32", u32::wrapping_add),
+        ("and.b32", |a, b| a & b),
+        ("or.b32", |a, b| a | b),
+        ("xor.b32", |a, b| a ^ b),
+        ("min.u32", u32::min),
+        ("min.s32", |a, b| (a as i32).min(b as i32) as u32),
+        ("max.s32", |a, b| (a as i32).max(b as i32) as u32),
+        ("inc.u32", |a, b| if a >= b { 0 } else { a + 1 }),
+        ("dec.u32", |a, b| if a == 0 || a > b { b } else { a - 1 }),
+    ];
+    // The first thread waits for all bytes, which the others and it bring about.
+    let around = |bytes: u32, body: &str| {
+        module(
+            "",
+            &format!(
+                ".shared .align 16 .b8 s[1024]; .shared .align 8 .b64 all; mov.u32 %r9, s; mad.lo.u32 %r9, %r0, 16, %r9;\n\
+                 mad.wide.u32 %x1, %r0, 16, %x0; ld.global.v4.u32 {{%r1, %r2, %r3, %r4}}, [%x1];\n\
+                 st.shared.v4.u32 [%r9], {{%r1, %r2, %r3, %r4}}; setp.ne.u32 %p1, %r0, 0; @%p1 bra ready;\n\
+                 mbarrier.init.shared.b64 [all], 1; mbarrier.arrive.expect_tx.shared.b64 %x9, [all], {bytes};\n\
+                 ready: bar.sync 0; {body}\n\
+                 look: mbarrier.try_wait.parity.shared.b64 %p2, [all], 0; @!%p2 bra look;\n\
+                 ld.shared.v4.u32 {{%r1, %r2, %r3, %r4}}, [%r9]; st.global.v4.u32 [%x1], {{%r1, %r2, %r3, %r4}};"
+            ),
+        )
+    };
+    let run = |bytes: u32, body: &str, reference: &dyn Fn(&mut [u32])| {
+        let text = around(32 * bytes, body);
+        let mut words = noise(128, 31);
+        let mut want = words.clone();
+        want.chunks_mut(4).for_each(reference);
+        launch(&text, 32, &mut words);
+        assert_eq!(words, want, "{text}");
+        // Without one byte of them nobody gets on.
+        let late = around(32 * bytes + 1, body);
+        let ends = std::panic::catch_unwind(|| try_launch(&late, 32, &mut noise(128, 31)));
+        assert!(ends.is_err(), "{late}");
+    };
+    let told = "mbarrier::complete_tx::bytes";
+    for (form, reference) in forms {
+        run(
+            4,
+            &format!("red.async.relaxed.cluster.shared::cluster.{told}.{form} [%r9], %r2, [all];"),
+            &|w| w[0] = reference(w[0], w[1]),
+        );
+    }
+    run(
+        8,
+        &format!("mov.b64 %x2, {{%r3, %r4}}; red.async.relaxed.cluster.{told}.add.u64 [%r9], %x2, [all];"),
+        &|w| {
+            let wide = |w: &[u32]| u64::from(w[0]) | u64::from(w[1]) << 32;
+            let sum = wide(w).wrapping_add(wide(&w[2..]));
+            (w[0], w[1]) = (sum as u32, (sum >> 32) as u32);
+        },
+    );
+    run(
+        4,
+        &format!("st.async.shared::cluster.{told}.u32 [%r9+4], %r1, [all];"),
+        &|w| w[1] = w[0],
+    );
+    run(
+        16,
+        &format!("st.async.weak.{told}.v4.b32 [%r9], {{%r4, %r3, %r2, %r1}}, [all];"),
+        &|w| w.reverse(),
+    );
+    run(
+        16,
+        &format!("mov.b64 %x2, {{%r1, %r3}}; st.async.{told}.v2.b64 [%r9], {{%x2, %x2}}, [all];"),
+        &|w| (w[1], w[2], w[3]) = (w[2], w[0], w[2]),
+    );
+}

@@ -1,4 +1,5 @@
-//! Litmus tests of the memory model (§8): blocks on threads of the host, of which each executes its part a million times.
+//! Litmus tests of the memory model (§8): blocks on threads of the host, or warps of one block, of which each executes its
+//! part a million times.
 //!
 //! What the model forbids must not be seen. What it allows, and the host does, must be: else the test would show nothing.
 
@@ -18,54 +19,85 @@ const CHUNK: usize = 128;
 /// Bytes before `x[0]`: a counter, and lines that all threads write.
 const HEAD: usize = 4096;
 
+/// The head of a kernel, whose statements follow.
+fn entry(name: &str) -> String {
+    format!(
+        ".visible .entry {name}(.param .u64 p) {{ .reg .b32 %r<16>; .reg .b64 %x<16>; .reg .b128 %q<4>; .reg .pred %p<4>;\n"
+    )
+}
+
 /// A thread's part: `%x2` and `%x3` are `x` and `y`, which begin as 0; what is read goes to `%r1` and `%r2`.
 fn part(number: usize, of: usize, body: &str) -> String {
     format!(
-        ".visible .entry k{number}(.param .u64 p) {{ .reg .b32 %r<16>; .reg .b64 %x<16>; .reg .b128 %q<4>; .reg .pred %p<4>;\n\
-         ld.param.u64 %x1, [p]; add.u64 %x2, %x1, {HEAD}; add.u64 %x3, %x2, {words}; add.u64 %x4, %x3, {words};\n\
+        "ld.param.u64 %x1, [p]; add.u64 %x2, %x1, {HEAD}; add.u64 %x3, %x2, {words}; add.u64 %x4, %x3, {words};\n\
          add.u64 %x4, %x4, {result}; mov.u32 %r8, 0; mov.u32 %r9, 0;\n\
-         meet: add.u32 %r9, %r9, {of}; atom.add.acq_rel.gpu.u32 %r10, [%x1], 1;\n\
-         look: atom.or.acquire.gpu.b32 %r10, [%x1], 0; setp.lt.u32 %p1, %r10, %r9; @%p1 bra look;\n\
+         meet{number}: add.u32 %r9, %r9, {of}; atom.add.acq_rel.gpu.u32 %r10, [%x1], 1;\n\
+         look{number}: atom.or.acquire.gpu.b32 %r10, [%x1], 0; setp.lt.u32 %p1, %r10, %r9; @%p1 bra look{number};\n\
          mov.u32 %r11, {CHUNK};\n\
-         next: mov.u32 %r1, 0; mov.u32 %r2, 0; {body}\n\
+         next{number}: mov.u32 %r1, 0; mov.u32 %r2, 0; {body}\n\
          st.u32 [%x4], %r1; st.u32 [%x4+4], %r2; add.u64 %x2, %x2, 4; add.u64 %x3, %x3, 4; add.u64 %x4, %x4, 8;\n\
-         add.u32 %r8, %r8, 1; add.u32 %r11, %r11, -1; setp.ne.u32 %p2, %r11, 0; @%p2 bra next;\n\
-         setp.lt.u32 %p3, %r8, {RUNS}; @%p3 bra meet; ret; }}\n",
+         add.u32 %r8, %r8, 1; add.u32 %r11, %r11, -1; setp.ne.u32 %p2, %r11, 0; @%p2 bra next{number};\n\
+         setp.lt.u32 %p3, %r8, {RUNS}; @%p3 bra meet{number}; ret;\n",
         words = RUNS * 4,
         result = number * RUNS * 8,
     )
 }
 
-/// How often the results of all parts, two of each, are those that `wanted` looks for.
+/// How often the results of all parts, two of each, are those that `wanted` looks for. Each part is a block.
 fn count(parts: &[&str], wanted: impl Fn(&[[u32; 2]]) -> bool) -> usize {
-    let all = parts
-        .iter()
-        .enumerate()
-        .map(|(i, body)| part(i, parts.len(), body));
-    let text = format!(
-        ".version 8.6\n.target sm_100\n.address_size 64\n{}",
-        all.collect::<String>()
-    );
+    let all = parts.iter().enumerate().map(|(i, body)| {
+        let statements = part(i, parts.len(), body);
+        format!("{}{statements} }}\n", entry(&format!("k{i}")))
+    });
+    run(
+        &all.collect::<String>(),
+        parts.len(),
+        (parts.len(), 1),
+        wanted,
+    )
+}
+
+/// The same with a warp of one block for each part.
+fn count_in_block(parts: &[&str], wanted: impl Fn(&[[u32; 2]]) -> bool) -> usize {
+    let all = parts.iter().enumerate().map(|(i, body)| {
+        let statements = part(i, parts.len(), body);
+        let warp = i * 32;
+        format!(
+            "mov.u32 %r15, %tid.x; setp.ne.u32 %p0, %r15, {warp}; @%p0 bra other{i};\n{statements} other{i}:\n"
+        )
+    });
+    let text = format!("{}{} ret; }}\n", entry("k0"), all.collect::<String>());
+    run(&text, parts.len(), (1, 32 * parts.len() as u32), wanted)
+}
+
+/// Runs so many blocks of so many threads: the kernels `k0`, `k1`, ...
+fn run(
+    kernels: &str,
+    parts: usize,
+    (blocks, threads): (usize, u32),
+    wanted: impl Fn(&[[u32; 2]]) -> bool,
+) -> usize {
+    let text = format!(".version 8.6\n.target sm_100\n.address_size 64\n{kernels}");
     also_for_aarch64(&text);
     let module = parse("litmus.ptx", &text).unwrap_or_else(|e| panic!("{e}\n{text}"));
-    let bytes = HEAD + RUNS * 8 + RUNS * 8 * parts.len();
+    let bytes = HEAD + RUNS * 8 + RUNS * 8 * parts;
     let memory = vec![0u64; bytes / 8 + 8192];
     let base = (memory.as_ptr() as u64).next_multiple_of(1 << 16);
     let program = Program::new(module, vec![], base, bytes as u64);
     std::thread::scope(|scope| {
-        for i in 0..parts.len() {
+        for i in 0..blocks {
             let kernel = program.kernel(&format!("k{i}")).unwrap();
             scope.spawn(move || {
                 let shape = Shape {
                     grid: [1; 3],
-                    block: [1, 1, 1],
+                    block: [threads, 1, 1],
                     dynamic_shared: 0,
                 };
                 let mut block = Block::new(kernel, shape, Arc::new([u128::from(base)]));
                 block.begin([0; 3]);
-                let stop = AtomicU32::new(0);
+                let (stop, mut order) = (AtomicU32::new(0), Order::new(3));
                 loop {
-                    match block.step(&NoMemory, &NoTime, &stop, &mut Order::new(0)) {
+                    match block.step(&NoMemory, &NoTime, &stop, &mut order) {
                         Step::Done => break,
                         Step::Failed(fault) => panic!("{fault:?}"),
                         _ => std::thread::yield_now(),
@@ -84,7 +116,7 @@ fn count(parts: &[&str], wanted: impl Fn(&[[u32; 2]]) -> bool) -> usize {
         }
     };
     let seen = (0..RUNS).filter(|run| {
-        let each: Vec<[u32; 2]> = (0..parts.len()).map(|i| one(i, *run)).collect();
+        let each: Vec<[u32; 2]> = (0..parts).map(|i| one(i, *run)).collect();
         wanted(&each)
     });
     let seen = seen.count();
@@ -188,4 +220,55 @@ fn a_location_has_one_order_and_wide_accesses_are_whole() {
              cvt.u32.u64 %r2, %x9;";
         assert_eq!(count(&[&begin(writer), reader], |r| r[1][1] != r[1][0]), 0);
     }
+}
+
+/// The scope of a block: what holds for blocks by `.gpu` holds for its warps by `.cta`.
+#[test]
+fn warps_of_a_block_are_ordered_by_its_scope() {
+    for (writer, reader) in [
+        (
+            "st.u32 [%x2], 1; st.release.cta.u32 [%x3], 1;",
+            "ld.acquire.cta.u32 %r1, [%x3]; ld.u32 %r2, [%x2];",
+        ),
+        (
+            "st.u32 [%x2], 1; fence.acq_rel.cta; st.relaxed.cta.u32 [%x3], 1;",
+            "ld.relaxed.cta.u32 %r1, [%x3]; fence.acq_rel.cta; ld.u32 %r2, [%x2];",
+        ),
+        (
+            "st.volatile.u32 [%x2], 1; membar.cta; st.volatile.u32 [%x3], 1;",
+            "ld.volatile.u32 %r1, [%x3]; membar.cta; ld.volatile.u32 %r2, [%x2];",
+        ),
+        (
+            "st.u32 [%x2], 1; red.release.cta.add.u32 [%x3], 1;",
+            "atom.or.acquire.cta.b32 %r1, [%x3], 0; ld.u32 %r2, [%x2];",
+        ),
+    ] {
+        let arrived = Cell::new(0);
+        let lost = count_in_block(&[writer, reader], |r| {
+            arrived.set(arrived.get() + usize::from(r[1] == [1, 1]));
+            r[1] == [1, 0]
+        });
+        assert_eq!(lost, 0, "{reader}");
+        assert!(arrived.get() > 0, "{reader}");
+    }
+    let part = |mine: &str, other: &str| {
+        format!("st.relaxed.cta.u32 [{mine}], 1; fence.sc.cta; ld.relaxed.cta.u32 %r1, [{other}];")
+    };
+    let (a, b) = (part("%x2", "%x3"), part("%x3", "%x2"));
+    let both_old = count_in_block(&[&a, &b], |r| r[0][0] == 0 && r[1][0] == 0);
+    assert_eq!(both_old, 0);
+    let readers = ["%x2", "%x3"].map(|first| {
+        let second = if first == "%x2" { "%x3" } else { "%x2" };
+        format!(
+            "ld.relaxed.cta.u32 %r1, [{first}]; fence.sc.cta; ld.relaxed.cta.u32 %r2, [{second}];"
+        )
+    });
+    let parts = [
+        "st.relaxed.cta.u32 [%x2], 1;",
+        "st.relaxed.cta.u32 [%x3], 1;",
+        &readers[0],
+        &readers[1],
+    ];
+    let disagree = |r: &[[u32; 2]]| r[2] == [1, 0] && r[3] == [1, 0];
+    assert_eq!(count_in_block(&parts, disagree), 0);
 }

@@ -16,6 +16,7 @@ mod launch;
 mod litmus;
 mod matrix;
 mod refused;
+mod small;
 mod system;
 mod waits;
 

@@ -30,11 +30,13 @@ fn instructions_of_other_units_are_refused() {
         "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%at], [%at];",
         "mma.sp.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {%a}, {%a}, {%a}, {%a}, %b, 0;",
         "vset.u32.u32.eq %a, %b, %c;",
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%at], %a, [%at];",
+        "st.async.weak.global.mbarrier::complete_tx::bytes.b32 [%at], %a, [%at];",
+        "st.async.mmio.release.gpu.global.b32 [%at], %a, [%at];",
+        "red.async.relaxed.cluster.mbarrier::complete_tx::bytes.exch.b32 [%at], %a, [%at];",
         "red.async.relaxed.cluster.global.mbarrier::complete_tx::bytes.add.u32 [%at], %a, [%at];",
-        "cvt.rs.f16x2.f32 %d, %a, %b, %c;",
+        "cvt.rs.f16.f32 %d, %a, %c;",
         "cvt.rs.satfinite.e4m3x4.f32 %d, {%a, %b, %a, %b}, %c;",
-        "cvt.rn.bf16x2.ue8m0x2 %d, %a;",
+        "cvt.rz.bf16x2.ue8m0x2 %d, %a;",
     ] {
         let name = statement.split(['.', ' ']).next().unwrap();
         refused(statement, name);
