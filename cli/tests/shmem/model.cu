@@ -1,7 +1,8 @@
 // Random operations of every PE against a model: an array for each, to which the host applies what all PEs have drawn.
 //
 // Every PE draws the operations of all others too, from the same numbers. Each origin has a part of its own in the memory of each
-// PE, so that only its own order matters there; sums of shared words do not depend on an order.
+// PE, so that only its own order matters there; sums of shared words do not depend on an order. Gets have no order: each goes
+// to a place of its own.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 #include <nvshmem.h>
 #include <nvshmemx.h>
 
-constexpr int PART = 4096, OPS = 60, WORDS = 8, THREADS = 64;
+constexpr int PART = 4096, OPS = 60, WORDS = 8, THREADS = 64, PLACE = 2048, GOT = OPS * PLACE;
 
 enum kind : int {
   PUT, PUT_NBI, PUT_FLOAT, PUT_64, GET, GET_NBI, GET_SHORT, P_CHAR, P_INT, P_DOUBLE, G_SHORT, G_INT, G_DOUBLE, PUT_SIGNAL,
@@ -28,16 +29,21 @@ struct op {
 // What a PE shares. `counts` are added to by all; `words` has WORDS for each origin.
 struct shared {
   unsigned char *area;         // a part for each origin
-  unsigned char *source, *got; // a part
+  unsigned char *source; // a part
+  unsigned char *got;    // a place for each operation
   uint64_t *counts, *words;
   uint64_t *results; // of each operation, local
 };
 
 #define EACH_SCOPE(CALL, ...) (o.scope == 0 ? nvshmem_##CALL(__VA_ARGS__) : o.scope == 1 ? nvshmemx_##CALL##_warp(__VA_ARGS__) : nvshmemx_##CALL##_block(__VA_ARGS__))
 
-__device__ void perform(const op &o, const shared &s, uint64_t *result) {
+// Where a get of this number goes, aligned as its operation is.
+__host__ __device__ inline int place(const op &o, int i) { return i * PLACE + int(o.to % 8); }
+
+__device__ void perform(const op &o, int i, const shared &s) {
+  uint64_t *result = s.results + i;
   int me = nvshmem_my_pe();
-  unsigned char *to = s.area + me * PART + o.to, *from = s.source + o.from, *got = s.got + o.to;
+  unsigned char *to = s.area + me * PART + o.to, *from = s.source + o.from, *got = s.got + place(o, i);
   uint64_t *count = s.counts + o.word, *word = s.words + me * WORDS + o.word;
   bool leads = threadIdx.x == 0;
   switch (o.kind) {
@@ -75,7 +81,7 @@ __device__ void perform(const op &o, const shared &s, uint64_t *result) {
 __global__ void play(const op *ops, int count, shared s) {
   for (int i = 0; i < count; ++i) {
     const op &o = ops[i];
-    if (o.scope == 0 ? threadIdx.x == 0 : o.scope == 1 ? threadIdx.x < 32 : true) perform(o, s, s.results + i);
+    if (o.scope == 0 ? threadIdx.x == 0 : o.scope == 1 ? threadIdx.x < 32 : true) perform(o, i, s);
     __syncthreads();
   }
   nvshmemx_barrier_all_block();
@@ -115,11 +121,11 @@ static std::vector<op> draw(uint64_t seed, int round, int origin, int pes) {
 struct model {
   std::vector<unsigned char> area, source, got;
   std::vector<uint64_t> counts, words;
-  explicit model(int pes) : area(size_t(pes) * PART), source(PART), got(PART), counts(WORDS), words(size_t(pes) * WORDS) {}
+  explicit model(int pes) : area(size_t(pes) * PART), source(PART), got(GOT), counts(WORDS), words(size_t(pes) * WORDS) {}
 };
 
 // Applies an operation of `origin`; gives its result.
-static uint64_t apply(std::vector<model> &all, int origin, const op &o) {
+static uint64_t apply(std::vector<model> &all, int origin, const op &o, int i) {
   model &there = all[size_t(o.pe)], &mine = all[size_t(origin)];
   unsigned char *to = &there.area[size_t(origin) * PART + o.to], *from = &mine.source[o.from];
   uint64_t &word = there.words[size_t(origin) * WORDS + o.word], before = word, bits = 0;
@@ -127,8 +133,8 @@ static uint64_t apply(std::vector<model> &all, int origin, const op &o) {
   case PUT: case PUT_NBI: memcpy(to, from, o.bytes); break;
   case PUT_FLOAT: memcpy(to, from, o.bytes / 4 * 4); break;
   case PUT_64: memcpy(to, from, o.bytes / 8 * 8); break;
-  case GET: case GET_NBI: memcpy(&mine.got[o.to], &there.source[o.from], o.bytes); break;
-  case GET_SHORT: memcpy(&mine.got[o.to], &there.source[o.from], o.bytes / 2 * 2); break;
+  case GET: case GET_NBI: memcpy(&mine.got[size_t(place(o, i))], &there.source[o.from], o.bytes); break;
+  case GET_SHORT: memcpy(&mine.got[size_t(place(o, i))], &there.source[o.from], o.bytes / 2 * 2); break;
   case P_CHAR: memcpy(to, &o.value, 1); break;
   case P_INT: memcpy(to, &o.value, 4); break;
   case P_DOUBLE: memcpy(to, &o.value, 8); break;
@@ -173,7 +179,7 @@ int main(int argc, char **argv) {
   shared s;
   s.area = (unsigned char *)nvshmem_calloc(size_t(pes), PART);
   s.source = (unsigned char *)nvshmem_malloc(PART);
-  s.got = (unsigned char *)nvshmem_calloc(1, PART);
+  s.got = (unsigned char *)nvshmem_calloc(1, GOT);
   s.counts = (uint64_t *)nvshmem_calloc(WORDS, 8);
   s.words = (uint64_t *)nvshmem_calloc(size_t(pes) * WORDS, 8);
   op *ops;
@@ -197,13 +203,13 @@ int main(int argc, char **argv) {
     for (int pe = 0; pe < pes; ++pe) {
       std::vector<op> theirs = draw(seed, round, pe, pes);
       for (int i = 0; i < OPS; ++i) {
-        uint64_t result = apply(all, pe, theirs[size_t(i)]);
+        uint64_t result = apply(all, pe, theirs[size_t(i)], i);
         if (pe == me) results[size_t(i)] = result;
       }
     }
     const model &m = all[size_t(me)];
     wrong |= differs("the area", round, copied(s.area, m.area.size()).data(), m.area.data(), m.area.size());
-    wrong |= differs("what was got", round, copied(s.got, PART).data(), m.got.data(), PART);
+    wrong |= differs("what was got", round, copied(s.got, GOT).data(), m.got.data(), GOT);
     wrong |= differs("a shared word", round, copied(s.counts, WORDS).data(), m.counts.data(), WORDS * 8);
     wrong |= differs("a word", round, copied(s.words, m.words.size()).data(), m.words.data(), m.words.size() * 8);
     wrong |= differs("a result", round, copied(s.results, OPS).data(), results.data(), OPS * 8);
