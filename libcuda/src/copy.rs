@@ -5,7 +5,7 @@ use std::ffi::{c_uint, c_void};
 use std::time::Duration;
 
 use crate::capture::is_capturing;
-use crate::memory::{copying, is_device, is_mapped, is_pinned};
+use crate::memory::{copying, is_device, is_mapped, is_pinned, Touched};
 use crate::operation::Operation;
 use crate::stream::{cuStreamSynchronize, on, outcome, stream, submit};
 use crate::{call, faults, ready, Result, INVALID_VALUE};
@@ -24,7 +24,9 @@ fn bytes(to: u64, from: u64, n: usize, write: bool) -> Operation {
         // SAFETY: memory that the caller has named, which lives until the stream has reached the copy, as the interface
         // demands; freeing memory of the GPU waits.
         let copy = || unsafe { std::ptr::copy(from as *const u8, to as *mut u8, n) };
-        copying(to, || copying(from, copy));
+        copying(Touched::written(to, n), || {
+            copying(Touched::read(from, n), copy);
+        });
     })
 }
 
@@ -104,7 +106,7 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
                 // SAFETY: as in `bytes`.
                 let copy =
                     || unsafe { std::ptr::copy_nonoverlapping(taken.as_ptr(), to as *mut u8, n) };
-                copying(to, copy);
+                copying(Touched::written(to, n), copy);
             });
             Ok(())
         })
@@ -228,7 +230,9 @@ impl Rows {
                     // SAFETY: as in `bytes`.
                     let copy =
                         || unsafe { std::ptr::copy(from as *const u8, to as *mut u8, self.width) };
-                    copying(to, || copying(from, copy));
+                    copying(Touched::written(to, self.width), || {
+                        copying(Touched::read(from, self.width), copy);
+                    });
                 }
             }
         }))

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use crate::memory::{copying, is_device, is_mapped, is_pinned};
+use crate::memory::{copying, is_device, is_mapped, is_pinned, Touched};
 use crate::operation::Operation;
 use crate::stream::{outcome, stream, submit};
 use crate::{call, ready, Result, INVALID_VALUE};
@@ -27,17 +27,18 @@ pub(crate) fn rows(
     }
     Ok(Operation::host(move || {
         let bytes = value.to_le_bytes();
-        copying(va, || {
-            for row in 0..height {
-                let first = (va + (row * pitch) as u64) as *mut u8;
+        for row in 0..height {
+            let at = va + (row * pitch) as u64;
+            let first = at as *mut u8;
+            copying(Touched::written(at, width * size), || {
                 for i in 0..width {
                     // SAFETY: within the range that was checked; freeing it waits.
                     unsafe {
                         std::ptr::copy_nonoverlapping(bytes.as_ptr(), first.add(i * size), size);
                     }
                 }
-            }
-        });
+            });
+        }
     }))
 }
 

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use ringbell_cuda_kernels::GpuBuffer;
 use ringbell_gtlb::{DmaMemory as _, Exposed};
+use ringbell_nic_abi::GpuVa;
 use rustix::mm::{MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
 use crate::{
@@ -92,7 +93,9 @@ impl Memory {
         if len > crate::memory_bytes().saturating_sub(used) {
             return Err(OUT_OF_MEMORY);
         }
-        let (va, own) = if len < SMALL && !faults().guard {
+        // What checks take for one allocation has pages of its own.
+        let shares = len < SMALL && !faults().guard && !gpu().is_checked();
+        let (va, own) = if shares {
             let va = match self.small(len) {
                 Some(va) => va,
                 None => {
@@ -107,6 +110,10 @@ impl Memory {
             (own.va().0, Some(own))
         };
         self.insert(va, len, managed, false, own);
+        if managed {
+            // The host writes it unseen.
+            gpu().copied(GpuVa(va), len, true);
+        }
         guard(va, len, MprotectFlags::empty());
         Ok(va)
     }
@@ -147,12 +154,33 @@ fn guard(va: u64, len: u64, rights: MprotectFlags) {
     set.expect("an allocation can be guarded");
 }
 
-/// Runs a copy of the driver's, which may touch the GPU's memory around an address.
-pub(crate) fn copying(va: u64, copy: impl FnOnce()) {
+/// A side of a copy of the driver's: memory of the GPU or of the host.
+#[derive(Clone, Copy)]
+pub(crate) struct Touched {
+    pub(crate) va: u64,
+    pub(crate) bytes: usize,
+    pub(crate) store: bool,
+}
+
+impl Touched {
+    pub(crate) fn read(va: u64, bytes: usize) -> Touched {
+        let store = false;
+        Touched { va, bytes, store }
+    }
+
+    pub(crate) fn written(va: u64, bytes: usize) -> Touched {
+        let store = true;
+        Touched { va, bytes, store }
+    }
+}
+
+/// Runs a copy of the driver's, of which this is a side.
+pub(crate) fn copying(side: Touched, copy: impl FnOnce()) {
+    gpu().copied(GpuVa(side.va), side.bytes as u64, side.store);
     if !faults().guard {
         return copy();
     }
-    let around = lock(&MEMORY).around(va).map(|(base, a)| (base, a.len));
+    let around = lock(&MEMORY).around(side.va).map(|(base, a)| (base, a.len));
     let Some((base, len)) = around else {
         // The host's side.
         return copy();

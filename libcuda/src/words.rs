@@ -5,9 +5,11 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use ringbell_nic_abi::GpuVa;
+
 use crate::memory::{is_device, is_mapped};
 use crate::stream::on;
-use crate::{call, faults, ready, strict, Result, INVALID_VALUE};
+use crate::{call, faults, gpu, ready, strict, Result, INVALID_VALUE};
 
 /// Longer than any test: the real ones wait for ever.
 const PATIENCE: Duration = Duration::from_secs(100);
@@ -41,6 +43,7 @@ pub unsafe extern "C" fn cuStreamWriteValue64_v2(
             // SAFETY: an aligned word that was checked when the store was queued, and lives until the
             // stream has reached it, as the interface demands.
             let word = unsafe { AtomicU64::from_ptr(va as *mut u64) };
+            gpu().accessed_in_order(GpuVa(va), 8, true);
             word.store(value, Ordering::SeqCst);
         };
         on(s, |s| {
@@ -65,6 +68,7 @@ pub unsafe extern "C" fn cuStreamWriteValue32_v2(
         let store = move || {
             // SAFETY: as above.
             let word = unsafe { AtomicU32::from_ptr(va as *mut u32) };
+            gpu().accessed_in_order(GpuVa(va), 4, true);
             word.store(value, Ordering::SeqCst);
         };
         on(s, |s| {
@@ -94,6 +98,7 @@ pub unsafe extern "C" fn cuStreamWaitValue32_v2(
             while word.load(Ordering::SeqCst) != value && start.elapsed() < PATIENCE {
                 std::thread::sleep(Duration::from_micros(20));
             }
+            gpu().accessed_in_order(GpuVa(va), 4, false);
         };
         on(s, |real| {
             real.host(wait);

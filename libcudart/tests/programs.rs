@@ -159,9 +159,51 @@ fn output_with(name: &str, test: &str, linked: &[&str], more: &[&str]) -> Option
     Some(succeed(&mut run))
 }
 
+/// A program without a fault: the checks say nothing of it.
 fn runs(name: &str) {
     if let Some(text) = output(name, name, &["-lcudart"]) {
         assert!(text.contains("ok"), "{text}");
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cudart-{name}"));
+        let mut checked = Command::new(folder.join(name).with_extension("program"));
+        checked.env("LD_LIBRARY_PATH", &folder);
+        checked.env_remove("RINGBELL_MOCK_CUDA");
+        let text = succeed(checked.env("RINGBELL_CHECK", "all"));
+        assert!(text.contains("ok"), "checked: {text}");
+    }
+}
+
+/// Programs with a fault each, which checks name with the line.
+#[test]
+fn checks_name_faults_of_whole_programs() {
+    let Some(clang) = clang() else {
+        println!("SKIPPED: no clang of version 19 or newer (apt-get install clang-19)");
+        return;
+    };
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cudart-faults");
+    libraries(&folder);
+    let lines = ["-gline-tables-only"];
+    let program = compile(&clang, "faults", &folder, &["-lcudart"], &lines);
+    let source = std::fs::read_to_string(here("tests/programs/faults.cu")).expect("it is there");
+    for (fault, says) in [
+        ("beyond", "0 bytes behind the 400 bytes allocated at"),
+        ("freed", "outside of allocated GPU memory"),
+        ("unwritten", "nobody has written"),
+        ("copied", "race"),
+    ] {
+        let line = source
+            .lines()
+            .position(|l| l.ends_with(&format!("// {fault}")));
+        let line = format!("faults.cu:{}", line.expect("its line is marked") + 1);
+        let mut checked = Command::new(&program);
+        checked.arg(fault).env("LD_LIBRARY_PATH", &folder);
+        checked.env_remove("RINGBELL_MOCK_CUDA");
+        let out = run(checked.env("RINGBELL_CHECK", "all"));
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{fault}: {text}");
+        assert!(
+            text.contains(&line) && text.contains(says),
+            "{fault}: {text}"
+        );
     }
 }
 

@@ -219,6 +219,22 @@ impl EmulatedGpu {
         self.inner.memory.clone()
     }
 
+    /// Whether kernels are checked.
+    pub fn is_checked(&self) -> bool {
+        self.inner.memory.watched.checker().is_some()
+    }
+
+    /// Tells the checks of a copy that the caller makes itself: so many bytes to (`store`) or from the address at which kernels see
+    /// them. An address outside of the GPU's memory is none of theirs.
+    pub fn copied(&self, va: GpuVa, bytes: u64, store: bool) {
+        self.inner.memory.accessed(va.0, bytes, store, false);
+    }
+
+    /// The same of a word that is stored with release or loaded with acquire.
+    pub fn accessed_in_order(&self, va: GpuVa, bytes: u64, store: bool) {
+        self.inner.memory.accessed(va.0, bytes, store, true);
+    }
+
     /// Loads PTX text, which errors call `name`. Its kernels are not known by name: [`LoadedModule::kernel`] gives them,
     /// and [`LoadedKernel::launch`](crate::LoadedKernel::launch) launches them.
     ///

@@ -322,6 +322,22 @@ impl EmulatedMemory {
         unsafe { AtomicU32::from_ptr(self.word(offset)) }.store(value, Ordering::Release);
     }
 
+    /// Tells the checker of an access at an address that kernels see, which the caller makes itself: a copy, or a word in
+    /// order.
+    pub(super) fn accessed(&self, va: u64, bytes: u64, store: bool, word: bool) {
+        let offset = va.checked_sub(self.base_va());
+        let end = offset.and_then(|offset| offset.checked_add(bytes));
+        let touch = match (word, store) {
+            (false, true) => Touch::Write,
+            (false, false) => Touch::Read,
+            (true, true) => Touch::Store,
+            (true, false) => Touch::Load,
+        };
+        if let (Some(offset), Some(..)) = (offset, end.filter(|end| *end <= self.bytes)) {
+            self.host(offset as usize, bytes as usize, touch);
+        }
+    }
+
     /// Tells the checker of an access of the host.
     fn host(&self, offset: usize, bytes: usize, touch: Touch) {
         if let Some(checker) = self.watched.checker() {
