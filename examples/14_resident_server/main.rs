@@ -39,6 +39,7 @@ fn main() -> Result<(), Error> {
         server.alloc::<u64>(1)?,
         server.alloc::<GpuResult>(1)?,
     );
+    served.write(0, &[0])?;
     end.write(0, &[GpuResult::UNWRITTEN])?;
     let args = (
         &queue,

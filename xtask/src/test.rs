@@ -38,11 +38,11 @@ pub(crate) const STEPS: [Step; 4] = [
     }),
     step("tests", Lane::Cargo, &[BUILD], || workspace(&[])),
     step("doctests", Lane::Cargo, &[BUILD], doctests),
-    step("examples", Lane::Beside, &[BUILD], examples),
+    step("examples", Lane::Beside, &[BUILD], || examples(None)),
 ];
 
 /// What `--all` runs besides, with the rules and the lints. Longest first in each lane.
-const MORE: [Step; 15] = [
+const MORE: [Step; 16] = [
     step("kernels", Lane::Beside, &[], kernels::compile),
     step("proofs", Lane::Beside, &[], hw::proofs),
     step("mpi", Lane::Beside, &[BUILD], mpi::step),
@@ -51,6 +51,7 @@ const MORE: [Step; 15] = [
     step("nccl", Lane::Beside, &[BUILD], nccl::step),
     step("python", Lane::Beside, &[BUILD], python::step),
     step("install", Lane::Beside, &[BUILD], install::step),
+    step("checked", Lane::Beside, &[BUILD], || examples(Some("all"))),
     step("counts", Lane::Beside, &[], counts::compare),
     step("cuda", Lane::Cargo, &[BUILD], suite::over_mock),
     step("bindings", Lane::Cargo, &[], bindings),
@@ -238,8 +239,9 @@ fn example_paths() -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Builds all examples, then starts each as a user would.
-fn examples() -> Result<Outcome> {
+/// Builds all examples, then starts each as a user would: with these checks of kernels, which say nothing of a correct one.
+fn examples(checks: Option<&str>) -> Result<Outcome> {
+    let checks = checks.map(|checks| ("RINGBELL_CHECK", checks));
     let names = example_programs()?;
     let scripts = example_paths()?.into_iter().map(|path| path.join("run.sh"));
     let scripts: Vec<PathBuf> = scripts.filter(|script| script.exists()).collect();
@@ -250,14 +252,16 @@ fn examples() -> Result<Outcome> {
     build()?;
     for name in &names {
         let program = built().join("examples").join(name);
-        command_within(Command::new(program).current_dir(root()), EXAMPLE_LIMIT)?;
+        let mut program = Command::new(program);
+        program.current_dir(root()).envs(checks);
+        command_within(&mut program, EXAMPLE_LIMIT)?;
     }
     let mut skipped = Vec::new();
     for script in &scripts {
         // 77 means, as in other test suites, that the script lacks a tool.
         let mut sh = Command::new("sh");
         // Folder with the command and libringbell.so, for the scripts.
-        sh.arg(script).env("TARGET", built());
+        sh.arg(script).env("TARGET", built()).envs(checks);
         let out = output_within(&mut sh, EXAMPLE_LIMIT)?;
         let said = [out.stdout, out.stderr].concat();
         let said = String::from_utf8_lossy(&said).into_owned();

@@ -195,12 +195,13 @@ impl Checker {
         self.trace().ends(line);
     }
 
-    /// The NIC has written bytes of GPU memory, or reads them. A word orders what it has done before.
+    /// The NIC has written bytes of GPU memory, or reads them. A word orders what it has done before. Reads are of words, as
+    /// the bus makes them: a peer may get what kernels write by strong stores at that time, and look at a version.
     pub fn nic(&self, address: u64, bytes: u64, store: bool) {
         let how = match (bytes, store) {
             (1..=16, true) => How::new(0, true).ordered(MemoryOrder::Release, Scope::System),
-            (1..=16, false) => How::new(0, false).ordered(MemoryOrder::Relaxed, Scope::System),
-            _ => How::new(0, store),
+            (_, true) => How::new(0, true),
+            (_, false) => How::new(0, false).ordered(MemoryOrder::Relaxed, Scope::System),
         };
         self.trace().nic(address, bytes, how);
     }
