@@ -43,7 +43,7 @@ pub(crate) const STEPS: [Step; 4] = [
 
 /// What `--all` runs besides, with the rules and the lints. Longest first in each lane.
 const MORE: [Step; 16] = [
-    step("kernels", Lane::Beside, &[], kernels::compile),
+    step("kernels", Lane::Beside, &[BUILD], kernels::compile),
     step("proofs", Lane::Beside, &[], hw::proofs),
     step("mpi", Lane::Beside, &[BUILD], mpi::step),
     step("fuzzing", Lane::Beside, &[], fuzz::step),

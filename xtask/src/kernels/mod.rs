@@ -96,11 +96,12 @@ fn in_parallel<J: Send, R: Send>(
     Ok(done)
 }
 
-/// Whole programs that nvcc compiles with NVIDIA's headers run on the emulated GPU, with our runtime.
+/// Whole programs that nvcc compiles with NVIDIA's headers run on the emulated GPU, with our runtime. The selection is that
+/// of the build: another would write other libraries under the names of those that tests load at that time.
 fn programs(nvcc: &Path) -> Result<()> {
     let mut command = crate::test::cargo();
     command
-        .args(["test", "-p", "ringbell-libcudart", "--test", "programs"])
+        .args(["test", "--workspace", "--test", "programs"])
         .args(["--", "programs_by_nvcc"])
         .env("RINGBELL_NVCC", nvcc);
     crate::steps::command(&mut command)
