@@ -157,9 +157,9 @@ fn guard(va: u64, len: u64, rights: MprotectFlags) {
 /// A side of a copy of the driver's: memory of the GPU or of the host.
 #[derive(Clone, Copy)]
 pub(crate) struct Touched {
-    pub(crate) va: u64,
-    pub(crate) bytes: usize,
-    pub(crate) store: bool,
+    va: u64,
+    bytes: usize,
+    store: bool,
 }
 
 impl Touched {

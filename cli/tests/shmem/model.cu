@@ -28,7 +28,7 @@ struct op {
 
 // What a PE shares. `counts` are added to by all; `words` has WORDS for each origin.
 struct shared {
-  unsigned char *area;         // a part for each origin
+  unsigned char *area;   // a part for each origin
   unsigned char *source; // a part
   unsigned char *got;    // a place for each operation
   uint64_t *counts, *words;

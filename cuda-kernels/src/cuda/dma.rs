@@ -217,7 +217,7 @@ impl DmaMemory for CudaDma {
         }
     }
 
-    /// The same for registers of a device, as I/O memory (`CU_MEMHOSTREGISTER_IOMEMORY`).
+    /// As `expose`, for registers of a device: I/O memory (`CU_MEMHOSTREGISTER_IOMEMORY`).
     fn expose_io(&self, base: NonNull<u8>, len: usize) -> std::io::Result<Exposed> {
         let io = sys::CU_MEMHOSTREGISTER_IOMEMORY;
         self.pin(base, len, io).map_err(std::io::Error::other)

@@ -230,17 +230,27 @@ impl Trace {
         let (word, begin) = (first / WORD, first % WORD);
         if begin + bytes <= WORD {
             let part = (begin, begin + bytes);
-            return match shared {
-                true => block
-                    .parts
-                    .pass(&mut block.cells[word as usize], part, mark, known),
-                false => {
-                    let cell = self.pages.cell(self.base + word * WORD);
-                    self.parts.pass(cell, part, mark, known)
-                }
-            };
+            return self.passes_word(block, (shared, word), part, mark, known);
         }
         self.passes_words(block, (shared, first), mark, known)
+    }
+
+    /// The same of bytes of one word.
+    #[inline(always)]
+    fn passes_word(
+        &mut self,
+        block: &mut BlockTrace,
+        (shared, word): (bool, u64),
+        part: (u64, u64),
+        mark: Mark,
+        known: u32,
+    ) -> bool {
+        if shared {
+            let cell = &mut block.cells[word as usize];
+            return block.parts.pass(cell, part, mark, known);
+        }
+        let cell = self.pages.cell(self.base + word * WORD);
+        self.parts.pass(cell, part, mark, known)
     }
 
     /// The same of more than a word.
@@ -251,15 +261,8 @@ impl Trace {
         mark: Mark,
         known: u32,
     ) -> bool {
-        words(first, mark.how().bytes()).all(|(word, part)| match shared {
-            true => block
-                .parts
-                .pass(&mut block.cells[word as usize], part, mark, known),
-            false => {
-                let cell = self.pages.cell(self.base + word * WORD);
-                self.parts.pass(cell, part, mark, known)
-            }
-        })
+        words(first, mark.how().bytes())
+            .all(|(word, part)| self.passes_word(block, (shared, word), part, mark, known))
     }
 
     /// An access by a thread of a block.

@@ -124,11 +124,13 @@ fn folder() -> String {
     here.to_string_lossy().into_owned()
 }
 
+/// A text as the value of an attribute.
+fn string(dwarf: &mut DwarfUnit, text: &str) -> AttributeValue {
+    AttributeValue::StringRef(dwarf.strings.add(text.replace('\0', "?")))
+}
+
 /// The unit, the kernel in it, and its variables.
 fn describe(dwarf: &mut DwarfUnit, lines: &Lines, places: &Places<'_>) {
-    let string = |dwarf: &mut DwarfUnit, text: &str| {
-        AttributeValue::StringRef(dwarf.strings.add(text.replace('\0', "?")))
-    };
     let (address, bytes) = places.code.extent();
     let (main, line) = places.begin();
     let root = dwarf.unit.root();
@@ -164,10 +166,8 @@ fn describe(dwarf: &mut DwarfUnit, lines: &Lines, places: &Places<'_>) {
 /// `threadIdx` and its kin, in the thread to which the frame has a pointer.
 fn indices(dwarf: &mut DwarfUnit, kernel: UnitEntryId, thread: i32) {
     let root = dwarf.unit.root();
-    let name =
-        |dwarf: &mut DwarfUnit, text: &str| AttributeValue::StringRef(dwarf.strings.add(text));
     let number = dwarf.unit.add(root, gimli::DW_TAG_base_type);
-    let unsigned = name(dwarf, "unsigned int");
+    let unsigned = string(dwarf, "unsigned int");
     let entry = dwarf.unit.get_mut(number);
     entry.set(gimli::DW_AT_name, unsigned);
     entry.set(
@@ -176,13 +176,13 @@ fn indices(dwarf: &mut DwarfUnit, kernel: UnitEntryId, thread: i32) {
     );
     entry.set(gimli::DW_AT_byte_size, AttributeValue::Udata(4));
     let index = dwarf.unit.add(root, gimli::DW_TAG_structure_type);
-    let uint3 = name(dwarf, "uint3");
+    let uint3 = string(dwarf, "uint3");
     let entry = dwarf.unit.get_mut(index);
     entry.set(gimli::DW_AT_name, uint3);
     entry.set(gimli::DW_AT_byte_size, AttributeValue::Udata(12));
     for (n, field) in ["x", "y", "z"].into_iter().enumerate() {
         let member = dwarf.unit.add(index, gimli::DW_TAG_member);
-        let field = name(dwarf, field);
+        let field = string(dwarf, field);
         let entry = dwarf.unit.get_mut(member);
         entry.set(gimli::DW_AT_name, field);
         entry.set(gimli::DW_AT_type, AttributeValue::UnitRef(number));
@@ -205,7 +205,7 @@ fn indices(dwarf: &mut DwarfUnit, kernel: UnitEntryId, thread: i32) {
             at.op_plus_uconst(*offset as u64);
         }
         let entry = dwarf.unit.add(kernel, gimli::DW_TAG_variable);
-        let variable = name(dwarf, variable);
+        let variable = string(dwarf, variable);
         let entry = dwarf.unit.get_mut(entry);
         entry.set(gimli::DW_AT_name, variable);
         entry.set(gimli::DW_AT_type, AttributeValue::UnitRef(index));

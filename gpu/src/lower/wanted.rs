@@ -104,6 +104,12 @@ impl Relation {
     }
 }
 
+/// Statements behind a load in which its comparison is looked for.
+const FOLLOWED: usize = 32;
+
+/// Statements of a loop that waits, at most: longer ones have such loops inside.
+const LONGEST: usize = 512;
+
 /// Bits of the loaded word that a register has.
 #[derive(Debug, Clone, Copy)]
 struct Field {
@@ -124,6 +130,9 @@ struct Found {
 impl Emit<'_, '_> {
     /// Notes what the loop between a label and a branch back to it waits for; its threads give way at `state`.
     pub(super) fn note_wanted(&mut self, (from, to): (usize, usize), kept: &Kept, state: u32) {
+        if to - from > LONGEST {
+            return;
+        }
         for found in comparisons(self.frame().function, from, to) {
             let sites = &self.facts.sites;
             let Some(site) = sites.iter().rposition(|s| *s == found.load) else {
@@ -197,7 +206,8 @@ struct Follow<'a> {
 
 impl Follow<'_> {
     fn from(&self, load: usize, mut fields: HashMap<Reg, Field>) -> Option<Found> {
-        for at in load + 1..=self.range.1 {
+        // Far from the load it is no loop that waits, and following it takes time.
+        for at in load + 1..=self.range.1.min(load + FOLLOWED) {
             let Some(i) = self.f.body[at].instruction() else {
                 continue;
             };

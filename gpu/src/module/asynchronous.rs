@@ -53,7 +53,7 @@ pub(crate) enum AsyncOp {
         /// The mbarrier object that is told.
         done: Option<Place>,
     },
-    /// `st.async`, `red.async`: a store or an atomic operation, which an mbarrier object is told of.
+    /// `st.async`, `red.async`: a store or an atomic operation, whose bytes an mbarrier object counts.
     Told {
         what: Box<Op>,
         bytes: u32,

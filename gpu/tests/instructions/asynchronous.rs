@@ -382,7 +382,7 @@ fn stores_and_reductions_tell_a_barrier() {
         want.chunks_mut(4).for_each(reference);
         launch(&text, 32, &mut words);
         assert_eq!(words, want, "{text}");
-        // Without one byte of them nobody gets on.
+        // One byte less than is expected: the phase does not complete, and all threads wait.
         let late = around(32 * bytes + 1, body);
         let ends = std::panic::catch_unwind(|| try_launch(&late, 32, &mut noise(128, 31)));
         assert!(ends.is_err(), "{late}");
