@@ -133,6 +133,9 @@ fn workspace(filter: &[String]) -> Result<Outcome> {
     if let Err(error) = venv::scapy() {
         println!("no scapy, the tests that use it are skipped: {error:#}");
     }
+    if let Err(error) = venv::cccl() {
+        println!("no CCCL, the tests that use it are skipped: {error:#}");
+    }
     build()?;
     let mut tests = cargo();
     tests.env("RINGBELL_TEST_BUILT", built());

@@ -21,6 +21,9 @@ const NVCC: [&str; 5] = [
 /// Headers of NVSHMEM, to which ours are compared. Its libraries come with them and are not used.
 const NVSHMEM: [&str; 1] = ["nvidia-nvshmem-cu13==3.8.0"];
 
+/// The headers of CUB, Thrust and libcu++. What the package depends on is for programs in Python.
+const CCCL: [&str; 2] = ["--no-deps", "cuda-cccl==1.2.1"];
+
 /// Emulates a TCP peer and attacker in tests.
 const SCAPY: [&str; 1] = ["scapy==2.8.0"];
 
@@ -72,6 +75,18 @@ pub(crate) fn scapy() -> Result<()> {
         return Ok(());
     }
     install(&dir, &SCAPY)
+}
+
+/// CUB, Thrust and libcu++ as they ship, for the tests that compile with them.
+///
+/// # Errors
+/// As for [`nvcc`].
+pub(crate) fn cccl() -> Result<()> {
+    let dir = target().join("venv");
+    if python_packages(&dir).any(|packages| packages.join("cuda/cccl/headers").is_dir()) {
+        return Ok(());
+    }
+    install(&dir, &CCCL)
 }
 
 /// The folders of packages of an environment; none while it is not there.
