@@ -1,4 +1,4 @@
-//! House rules that no other tool checks: length of files, reasons for exceptions and dependencies.
+//! House rules that no other tool checks: length of files, reasons for exceptions and dependencies, form of decisions.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,6 +41,13 @@ pub(crate) fn check() -> Result<Outcome> {
         let (main, manifest) = (read(main)?, read(manifest)?);
         breaches.extend(forgotten(folder, beside, &main, &manifest));
     }
+    let adrs: Vec<(&str, String)> = files
+        .iter()
+        .filter_map(|p| p.strip_prefix("docs/adr/"))
+        .filter(|name| *name != "README.md")
+        .filter_map(|name| Some((name, read(format!("docs/adr/{name}")).ok()?)))
+        .collect();
+    breaches.extend(decisions(&adrs, &read("docs/adr/README.md")?));
     breaches.sort();
     breaches.dedup();
     for breach in &breaches {
@@ -152,6 +159,48 @@ fn panicking_threads(path: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
+/// Breaches of decisions (file names in `docs/adr`, texts): each states its status below its title, and the index
+/// repeats it in the decision's row.
+fn decisions(adrs: &[(&str, String)], index: &str) -> Vec<String> {
+    let mut breaches = Vec::new();
+    for (name, text) in adrs {
+        let Some((status, by)) = text.lines().nth(2).and_then(status) else {
+            breaches.push(format!(
+                "docs/adr/{name}:3: no `Status: accepted`, `Status: withdrawn` or `Status: superseded by [ADR N](FILE)`"
+            ));
+            continue;
+        };
+        if let Some((number, file)) = by {
+            let of_number = file.starts_with(&format!("{number:0>4}-"));
+            if !of_number || !adrs.iter().any(|(other, _)| *other == file) {
+                breaches.push(format!("docs/adr/{name}:3: {file} is not ADR {number}"));
+            }
+        }
+        let (link, end) = (format!("]({name})"), format!("| {status} |"));
+        if !index
+            .lines()
+            .any(|l| l.contains(&link) && l.ends_with(&end))
+        {
+            breaches.push(format!(
+                "docs/adr/README.md: no row with {name} that ends with `{end}`"
+            ));
+        }
+    }
+    breaches
+}
+
+/// A decision's status as in the index, and by which decision it is superseded (number and file).
+fn status(line: &str) -> Option<(String, Option<(&str, &str)>)> {
+    let told = line.strip_prefix("Status: ")?;
+    if let Some(by) = told.strip_prefix("superseded by [ADR ") {
+        let (number, rest) = by.split_once("](")?;
+        let (file, _) = rest.split_once(')')?;
+        return Some((format!("superseded by {number}"), Some((number, file))));
+    }
+    let word = told.split('.').next()?;
+    matches!(word, "accepted" | "withdrawn").then(|| (word.to_owned(), None))
+}
+
 /// Names of the crates that a manifest depends on, those of the workspace left out.
 fn dependencies(manifest: &str) -> Vec<String> {
     let mut names = Vec::new();
@@ -226,6 +275,33 @@ mod tests {
         let tests = format!("fn f() {{}}\n#[cfg(test)]\nmod tests {{\n{spawn}}}\n");
         assert!(file("src/a.rs", &tests).is_empty());
         assert!(file("src/a.rs", &format!("/// {spawn}")).is_empty());
+    }
+
+    #[test]
+    fn decisions_have_a_status_and_a_row_of_the_index() {
+        let adr = |name, status: &str| (name, format!("# Title\n\n{status}\n\nText.\n"));
+        let index = "| [1](0001-a.md) | A | accepted |\n| [2](0002-b.md) | B | superseded by 1 |\n";
+        let good = [
+            adr("0001-a.md", "Status: accepted. Not run on a GPU."),
+            adr(
+                "0002-b.md",
+                "Status: superseded by [ADR 1](0001-a.md): a reason.",
+            ),
+        ];
+        assert!(decisions(&good, index).is_empty());
+        assert_eq!(decisions(&good, "").len(), 2);
+        for wrong in [
+            "Text.",
+            "Status: rejected",
+            "Status: acceptedly",
+            "Status: superseded by ADR 1",
+            "Status: superseded by [ADR 1](0009-gone.md)",
+            "Status: superseded by [ADR 9](0001-a.md)",
+            "Status: withdrawn",
+        ] {
+            let adrs = [good[0].clone(), adr("0002-b.md", wrong)];
+            assert!(!decisions(&adrs, index).is_empty(), "{wrong}");
+        }
     }
 
     #[test]
