@@ -11,6 +11,9 @@ use crate::steps::Outcome;
 /// A longer file holds a second idea.
 const MOST_LINES: usize = 800;
 
+/// Lines and characters of a decision: a page. Measurements are the pages' of `docs/results`.
+const PAGE: (usize, usize) = (50, 4_500);
+
 /// Checks every file in git's index; prints each breach.
 pub(crate) fn check() -> Result<Outcome> {
     let files = tracked()?;
@@ -159,11 +162,17 @@ fn panicking_threads(path: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Breaches of decisions (file names in `docs/adr`, texts): each states its status below its title, and the index
-/// repeats it in the decision's row.
+/// Breaches of decisions (file names in `docs/adr`, texts): each has at most a page and states its status below its
+/// title, and the index repeats it in the decision's row.
 fn decisions(adrs: &[(&str, String)], index: &str) -> Vec<String> {
     let mut breaches = Vec::new();
     for (name, text) in adrs {
+        let size = (text.lines().count(), text.chars().count());
+        if size.0 > PAGE.0 || size.1 > PAGE.1 {
+            breaches.push(format!(
+                "docs/adr/{name}: (lines, characters) {size:?}, at most {PAGE:?}; move what was measured to docs/results"
+            ));
+        }
         let Some((status, by)) = text.lines().nth(2).and_then(status) else {
             breaches.push(format!(
                 "docs/adr/{name}:3: no `Status: accepted`, `Status: withdrawn` or `Status: superseded by [ADR N](FILE)`"
@@ -290,6 +299,10 @@ mod tests {
         ];
         assert!(decisions(&good, index).is_empty());
         assert_eq!(decisions(&good, "").len(), 2);
+        let long = [good[0].1.clone(), "x\n".repeat(PAGE.0)].concat();
+        assert_eq!(decisions(&[("0001-a.md", long)], index).len(), 1);
+        let wide = [good[0].1.clone(), "x".repeat(PAGE.1)].concat();
+        assert_eq!(decisions(&[("0001-a.md", wide)], index).len(), 1);
         for wrong in [
             "Text.",
             "Status: rejected",
