@@ -270,12 +270,15 @@ fn forward(name: &str, pipe: Box<dyn Read + Send>, log: &Mutex<File>) {
 
 /// Ends a process and its descendants. They are in this process's group, so that Ctrl-C reaches them.
 fn kill_tree(pid: u32) {
-    for child in children(pid) {
-        kill_tree(child);
-    }
-    if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-    }
+    use rustix::process::{kill_process, Pid, Signal};
+    let Some(process) = Pid::from_raw(pid as i32) else {
+        return;
+    };
+    // A stopped process neither starts more children nor goes on when one ends.
+    let _ = kill_process(process, Signal::STOP);
+    let below = children(pid);
+    let _ = kill_process(process, Signal::KILL);
+    below.into_iter().for_each(kill_tree);
 }
 
 /// The children of a process, by /proc.
