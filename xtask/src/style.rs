@@ -12,7 +12,7 @@ use crate::steps::Outcome;
 const MOST_LINES: usize = 800;
 
 /// Lines and characters of a decision: a page. Measurements are the pages' of `docs/results`.
-const PAGE: (usize, usize) = (50, 4_500);
+const PAGE: (usize, usize) = (60, 4_500);
 
 /// Checks every file in git's index; prints each breach.
 pub(crate) fn check() -> Result<Outcome> {
