@@ -109,11 +109,7 @@ enum Task {
     /// Product lines by folder: code that users compile, without comments, tests, mocks and benches
     Lines,
     /// The module graph of the layered crates, lowest floor first; its cycles, and types that are too wide
-    Graph {
-        /// Record what is left of them in xtask/structure.txt
-        #[arg(long)]
-        update: bool,
-    },
+    Graph,
     /// What CI runs: `test --all`
     Ci,
     /// One step of `test --all`, as the runner starts it
@@ -177,8 +173,7 @@ fn run(task: Task) -> Result<bool> {
         Task::Gpu(args) => gpu::main(&args),
         Task::GpuRun(args) => gpu::run_bundle(&args),
         Task::Lines => source::lines::report().map(|()| true),
-        Task::Graph { update: true } => source::update().map(|()| true),
-        Task::Graph { update: false } => source::report().map(|()| true),
+        Task::Graph => source::report().map(|()| true),
     }
 }
 

@@ -10,23 +10,20 @@ use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens as _;
 use syn::{Item, UseTree};
 
-use super::debts::Breach;
-use super::Module;
+use super::{named, Module};
 
 /// Names of modules from a crate's root.
 type ModulePath = Vec<String>;
 /// For each folder of modules: which of its children use which.
 pub(crate) type Levels = BTreeMap<ModulePath, BTreeMap<String, BTreeSet<String>>>;
 
-/// All cycles of the graph.
-pub(crate) fn cycles(levels: &Levels) -> Vec<Breach> {
+/// All cycles of the graph, in words: the folder, and the modules that reach each other.
+pub(crate) fn cycles(levels: &Levels) -> Vec<String> {
     let mut out = Vec::new();
     for (folder, graph) in levels {
         for modules in components(graph).into_iter().filter(|c| c.len() > 1) {
-            out.push(Breach::Cycle {
-                folder: folder.join("::"),
-                modules: modules.into_iter().collect(),
-            });
+            let (folder, modules) = (folder.join("::"), modules.join(" "));
+            out.push(format!("cycle in crate::{folder}: {modules}"));
         }
     }
     out
@@ -230,22 +227,16 @@ fn child(path: &[String], name: &str) -> ModulePath {
 }
 
 fn defines(item: &Item) -> Option<String> {
-    Some(match item {
-        Item::Const(i) => i.ident.to_string(),
-        Item::Enum(i) => i.ident.to_string(),
-        Item::Fn(i) => i.sig.ident.to_string(),
-        Item::Macro(i) => i.ident.as_ref()?.to_string(),
-        Item::Static(i) => i.ident.to_string(),
-        Item::Struct(i) => i.ident.to_string(),
-        Item::Trait(i) => i.ident.to_string(),
-        Item::Type(i) => i.ident.to_string(),
-        Item::Union(i) => i.ident.to_string(),
-        _ => return None,
-    })
+    match item {
+        // Modules are known by their paths.
+        Item::Mod(_) => None,
+        Item::Macro(i) => i.ident.as_ref().map(ToString::to_string),
+        other => named(other).map(|(_, name)| name.to_string()),
+    }
 }
 
 /// The paths of an import, each with the name it gets; none for a glob.
-fn leaves(tree: &UseTree) -> Vec<(Vec<String>, Option<String>)> {
+pub(super) fn leaves(tree: &UseTree) -> Vec<(Vec<String>, Option<String>)> {
     match tree {
         UseTree::Path(path) => leaves(&path.tree)
             .into_iter()
@@ -389,14 +380,7 @@ mod tests {
         assert!(cycles(&levels(&modules)).is_empty());
         // Through a re-export of the root, inside a macro.
         modules[3] = module(&["c"], "pub fn run() { log!(\"{}\", crate::A::NAME) }");
-        let found = cycles(&levels(&modules));
-        assert_eq!(
-            found,
-            [Breach::Cycle {
-                folder: String::new(),
-                modules: ["a", "b", "c"].map(str::to_string).into()
-            }]
-        );
+        assert_eq!(cycles(&levels(&modules)), ["cycle in crate::: a b c"]);
     }
 
     #[test]

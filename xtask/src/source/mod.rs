@@ -2,18 +2,18 @@
 //!
 //! A module that is compiled only for tests (`cfg(test)`, the feature `testing`, `doctest`) is left out with everything below it.
 
-mod debts;
 mod graph;
 pub(crate) mod lines;
 pub(crate) mod names;
 mod shape;
+mod structure;
 
-pub(crate) use debts::{check, report, update};
+pub(crate) use structure::{check, report};
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context, Result};
-use syn::{Attribute, Item};
+use syn::{Attribute, Ident, Item, Visibility};
 
 use crate::root;
 
@@ -131,6 +131,22 @@ pub(crate) fn for_tests(attributes: &[Attribute]) -> bool {
             .iter()
             .any(|w| matches!(*w, "test" | "testing" | "doctest" | "loom"));
         testing && !negated
+    })
+}
+
+/// The visibility and the name of an item that has both.
+fn named(item: &Item) -> Option<(&Visibility, &Ident)> {
+    Some(match item {
+        Item::Const(i) => (&i.vis, &i.ident),
+        Item::Enum(i) => (&i.vis, &i.ident),
+        Item::Fn(i) => (&i.vis, &i.sig.ident),
+        Item::Mod(i) => (&i.vis, &i.ident),
+        Item::Static(i) => (&i.vis, &i.ident),
+        Item::Struct(i) => (&i.vis, &i.ident),
+        Item::Trait(i) => (&i.vis, &i.ident),
+        Item::Type(i) => (&i.vis, &i.ident),
+        Item::Union(i) => (&i.vis, &i.ident),
+        _ => return None,
     })
 }
 

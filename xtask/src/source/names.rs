@@ -1,9 +1,10 @@
 //! Names in the root of the crate `ringbell`, of which there are few: a user reads them all.
 
 use anyhow::{bail, Result};
-use syn::{Item, UseTree, Visibility};
+use syn::{Item, Visibility};
 
-use super::modules;
+use super::graph::leaves;
+use super::{modules, named};
 use crate::steps::Outcome;
 
 /// Most public names in the root: types, functions and modules.
@@ -25,44 +26,27 @@ pub(crate) fn check() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Public names among a module's items.
+/// Public names among a module's items. A glob could bring any number, so it counts as too many.
 fn public(items: &[Item]) -> Vec<String> {
     let mut names = Vec::new();
     for item in items {
-        let (visibility, name) = match item {
-            Item::Use(i) => {
-                if matches!(i.vis, Visibility::Public(_)) {
-                    leaves(&i.tree, &mut names);
+        match item {
+            Item::Use(i) if matches!(i.vis, Visibility::Public(_)) => {
+                for (_, name) in leaves(&i.tree) {
+                    match name {
+                        Some(name) => names.push(name),
+                        None => names.extend(std::iter::repeat_n("*".to_string(), MOST + 1)),
+                    }
                 }
-                continue;
             }
-            Item::Const(i) => (&i.vis, &i.ident),
-            Item::Enum(i) => (&i.vis, &i.ident),
-            Item::Fn(i) => (&i.vis, &i.sig.ident),
-            Item::Mod(i) => (&i.vis, &i.ident),
-            Item::Static(i) => (&i.vis, &i.ident),
-            Item::Struct(i) => (&i.vis, &i.ident),
-            Item::Trait(i) => (&i.vis, &i.ident),
-            Item::Type(i) => (&i.vis, &i.ident),
-            Item::Union(i) => (&i.vis, &i.ident),
-            _ => continue,
-        };
-        if matches!(visibility, Visibility::Public(_)) {
-            names.push(name.to_string());
+            other => {
+                if let Some((Visibility::Public(_), name)) = named(other) {
+                    names.push(name.to_string());
+                }
+            }
         }
     }
     names
-}
-
-/// What a `use` brings in. A glob could bring any number, so it counts as too many.
-fn leaves(tree: &UseTree, names: &mut Vec<String>) {
-    match tree {
-        UseTree::Path(path) => leaves(&path.tree, names),
-        UseTree::Name(name) => names.push(name.ident.to_string()),
-        UseTree::Rename(rename) => names.push(rename.rename.to_string()),
-        UseTree::Group(group) => group.items.iter().for_each(|t| leaves(t, names)),
-        UseTree::Glob(_) => names.extend(std::iter::repeat_n("*".to_string(), MOST + 1)),
-    }
 }
 
 #[cfg(test)]

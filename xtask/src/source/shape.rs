@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use syn::{Item, Type};
 
-use super::debts::Breach;
 use super::graph::Names;
 use super::Module;
 
@@ -15,7 +14,7 @@ pub(crate) const MOST_FIELDS: usize = 16;
 pub(crate) const MOST_IMPL_FILES: usize = 3;
 
 /// Types of a crate that are too wide.
-pub(crate) fn breaches(modules: &[Module]) -> Vec<Breach> {
+pub(crate) fn breaches(modules: &[Module]) -> Vec<String> {
     let names = Names::of(modules);
     let mut out = Vec::new();
     // By the module that defines the type: two types of one name are two types.
@@ -28,7 +27,7 @@ pub(crate) fn breaches(modules: &[Module]) -> Vec<Breach> {
                     let count = s.fields.len();
                     if count > MOST_FIELDS && !exempt(&s.attrs, &name) {
                         let place = typed(&module.path, &name);
-                        out.push(Breach::Fields { place, count });
+                        out.push(format!("{count} fields of {place}, at most {MOST_FIELDS}"));
                     }
                 }
                 Item::Impl(block) if block.trait_.is_none() => {
@@ -53,10 +52,10 @@ pub(crate) fn breaches(modules: &[Module]) -> Vec<Breach> {
     }
     for ((owner, name), files) in impls {
         if files.len() > MOST_IMPL_FILES {
-            out.push(Breach::Impls {
-                place: typed(&owner, &name),
-                count: files.len(),
-            });
+            let (place, count) = (typed(&owner, &name), files.len());
+            out.push(format!(
+                "impl blocks of {place} in {count} files, at most {MOST_IMPL_FILES}"
+            ));
         }
     }
     out
@@ -101,13 +100,7 @@ mod tests {
     fn wide_structures_and_scattered_types_are_named() {
         let fields: String = (0..=MOST_FIELDS).map(|i| format!("f{i}: u8,")).collect();
         let wide = module("a", &format!("struct Wide {{ {fields} }} #[repr(C)] struct Line {{ {fields} }} struct XConfig {{ {fields} }}"));
-        assert_eq!(
-            breaches(&[wide]),
-            [Breach::Fields {
-                place: "a::Wide".into(),
-                count: 17
-            }]
-        );
+        assert_eq!(breaches(&[wide]), ["17 fields of a::Wide, at most 16"]);
 
         let mut files: Vec<Module> = (0..MOST_IMPL_FILES)
             .map(|i| module(&i.to_string(), "use crate::a::Core; impl Core { } impl Clone for Core {} struct Own; impl Own {}"))
@@ -115,14 +108,9 @@ mod tests {
         // A type of the same name elsewhere is another one.
         files.push(module("b", "struct Core; impl Core {}"));
         files.push(module("a", "pub struct Core;"));
-        assert_eq!(breaches(&files), []);
+        assert_eq!(breaches(&files), Vec::<String>::new());
         files.push(module("c", "impl crate::a::Core {}"));
-        assert_eq!(
-            breaches(&files),
-            [Breach::Impls {
-                place: "a::Core".into(),
-                count: 4
-            }]
-        );
+        let spread = "impl blocks of a::Core in 4 files, at most 3";
+        assert_eq!(breaches(&files), [spread]);
     }
 }
