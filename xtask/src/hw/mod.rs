@@ -20,7 +20,7 @@ use anyhow::{bail, ensure, Context, Result};
 
 use crate::steps::{command_within, exit_code_within, Outcome};
 use crate::{root, target, test, venv};
-use blocks::{Block, By, Fault, BLOCKS, FAULTS};
+use blocks::{faults, Block, By, Fault, BLOCKS};
 use kept::Kept;
 
 /// Pinned together: SymbiYosys and yosys are one package.
@@ -187,8 +187,8 @@ fn checked(args: &Args) -> Result<Outcome> {
     }
     if args.parts.contains(&Part::Mutate) {
         let described = |what: &str| args.fault.as_deref().is_none_or(|text| what.contains(text));
-        let faults = FAULTS.iter().filter(|f| named(f.block));
-        let faults: Vec<&Fault> = faults.filter(|f| described(f.what)).collect();
+        let mut faults = faults()?;
+        faults.retain(|f| named(f.block.name) && described(f.what));
         ensure!(!faults.is_empty(), "there is no such fault");
         // The others are tried after one that nothing notices.
         let missed_by = |by: By| -> Vec<String> {
@@ -277,9 +277,10 @@ impl Tools {
         let start = Instant::now();
         let code = self.proof(block, &rtl(), block.name, block.narrow)?;
         self.holds(block, code, start)?;
-        let fault = FAULTS
+        let faults = faults()?;
+        let fault = faults
             .iter()
-            .find(|f| f.block == block.name && f.by == By::Proof);
+            .find(|f| f.block.name == block.name && f.by == By::Proof);
         self.plant(fault.context("each proof needs a fault that it notices")?)
     }
 
@@ -385,8 +386,7 @@ impl Tools {
 
     /// Changes a copy of the sources, and expects the check that the fault names to fail.
     fn plant(&self, fault: &Fault) -> Result<()> {
-        let block = BLOCKS.iter().find(|b| b.name == fault.block);
-        let block = block.context("a fault names no block")?;
+        let block = fault.block;
         // Blocks are proved at the same time, also beside simulations.
         let name = match fault.by {
             By::Proof => format!("mutant-{}", block.name),
@@ -414,7 +414,7 @@ impl Tools {
             planted == 1,
             "the text of fault \"{}\" occurs {planted} times in the files of {}; it must occur once",
             fault.what,
-            fault.block
+            block.name
         );
         let noticed = match fault.by {
             By::Proof => match self.proof(block, &copy, &name, block.narrow)? {
@@ -444,12 +444,12 @@ impl Tools {
         ensure!(
             noticed,
             "{}: nothing notices that {}",
-            fault.block,
+            block.name,
             fault.what
         );
         println!(
             "{}: noticed that {} ({:?})",
-            fault.block, fault.what, fault.by
+            block.name, fault.what, fault.by
         );
         Ok(())
     }
