@@ -1,13 +1,14 @@
 //! Installation: `bin/ringbell`, `lib/libringbell.so`, `lib/libringbell_verbs.so`, `lib/libringbell_mpi.so`, `lib/libnccl-net-ringbell.so`, the libraries of CUDA programs, the headers and a pkg-config file of each library below a prefix.
 
-use std::fs;
+use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result};
+use fs_err as fs;
 
-use crate::steps::{command, Outcome};
+use crate::steps::{command, output, succeeds, Outcome, Words as _};
 use crate::{root, target, test, tools};
 
 /// Arguments of `cargo xtask install`.
@@ -20,28 +21,9 @@ pub(crate) struct Args {
 
 /// Builds what is published, and installs it.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let packages = [
-        "-p",
-        "ringbell-cli",
-        "-p",
-        "ringbell-c",
-        "-p",
-        "ringbell-verbs",
-        "-p",
-        "ringbell-mpi",
-        "-p",
-        "ringbell-nccl",
-        "-p",
-        "ringbell-libcuda",
-        "-p",
-        "ringbell-libcudart",
-    ];
-    command(
-        test::cargo()
-            .args(["build", "--profile", "dist"])
-            .args(packages),
-    )?;
-    place(&target().join("dist"), &args.prefix)?;
+    let packages = ["cli", "c", "verbs", "mpi", "nccl", "libcuda", "libcudart"];
+    let built = test::dist(&packages.map(|p| format!("ringbell-{p}")))?;
+    place(&built, &args.prefix)?;
     let prefix = absolute(&args.prefix)?;
     println!("installed below {}", prefix.display());
     println!(
@@ -56,8 +38,7 @@ pub(crate) fn step() -> Result<Outcome> {
     test::build()?;
     let prefix = target().join("installed");
     if prefix.exists() {
-        fs::remove_dir_all(&prefix)
-            .with_context(|| format!("cannot remove {}", prefix.display()))?;
+        fs::remove_dir_all(&prefix)?;
     }
     place(&test::built(), &prefix)?;
     command(Command::new(prefix.join("bin/ringbell")).arg("--version"))?;
@@ -74,10 +55,8 @@ pub(crate) fn step() -> Result<Outcome> {
     let source = prefix.join("version.c");
     fs::write(&source, text)?;
     compile_and_run(&prefix, "ringbell", "c99", &source)?;
-    let mut header = Command::new("gcc");
-    header.args(["-include", "infiniband/verbs.h", "-fsyntax-only", "-x", "c"]);
-    let found = header.arg("/dev/null").stderr(Stdio::null()).status();
-    if !found.context("cannot start gcc")?.success() {
+    let header = "-include infiniband/verbs.h -fsyntax-only -x c /dev/null";
+    if !succeeds(Command::new("gcc").words(header)) {
         println!(
             "SKIPPED ringbell_verbs: no infiniband/verbs.h. Debian: apt-get install libibverbs-dev"
         );
@@ -90,27 +69,13 @@ pub(crate) fn step() -> Result<Outcome> {
 
 /// Compiles a program by the flags that pkg-config gives for a package, and runs it.
 fn compile_and_run(prefix: &Path, package: &str, standard: &str, source: &Path) -> Result<()> {
-    let flags = Command::new("pkg-config")
-        .args(["--cflags", "--libs", package])
-        .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))
-        .output()
-        .context("cannot start pkg-config")?;
-    ensure!(
-        flags.status.success(),
-        "pkg-config does not find {package}: {}",
-        String::from_utf8_lossy(&flags.stderr)
-    );
-    let flags = String::from_utf8_lossy(&flags.stdout).into_owned();
+    let mut flags = Command::new("pkg-config");
+    flags.words("--cflags --libs").arg(package);
+    let flags = output(flags.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")))?;
     let program = prefix.join(package);
-    command(
-        Command::new("gcc")
-            .arg(format!("-std={standard}"))
-            .args(["-Wall", "-Werror"])
-            .arg(source)
-            .args(flags.split_whitespace())
-            .arg("-o")
-            .arg(&program),
-    )?;
+    let mut gcc = Command::new("gcc");
+    gcc.arg(format!("-std={standard}")).words("-Wall -Werror");
+    command(gcc.arg(source).words(&flags).arg("-o").arg(&program))?;
     // Without a library path: the flags alone must suffice.
     command(Command::new(&program).env_remove("LD_LIBRARY_PATH"))
 }
@@ -118,26 +83,24 @@ fn compile_and_run(prefix: &Path, package: &str, standard: &str, source: &Path) 
 /// Copies the products of `from`, the headers and the pkg-config file below `prefix`.
 fn place(from: &Path, prefix: &Path) -> Result<()> {
     for folder in ["bin", "lib/pkgconfig", "include"] {
-        let folder = prefix.join(folder);
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::create_dir_all(prefix.join(folder))?;
     }
-    copy(&from.join("ringbell"), &prefix.join("bin/ringbell"), 0o755)?;
-    let library = prefix.join("lib/libringbell.so");
-    copy(&from.join("libringbell.so"), &library, 0o755)?;
-    for preloaded in ["libringbell_verbs.so", "libringbell_mpi.so"] {
-        let to = prefix.join("lib").join(preloaded);
-        copy(&from.join(preloaded), &to, 0o755)?;
+    for (built, placed) in [
+        ("ringbell", "bin/ringbell"),
+        ("libringbell.so", "lib/libringbell.so"),
+        ("libringbell_verbs.so", "lib/libringbell_verbs.so"),
+        ("libringbell_mpi.so", "lib/libringbell_mpi.so"),
+        // NCCL looks for this name, which no crate can have.
+        ("libnccl_net_ringbell.so", "lib/libnccl-net-ringbell.so"),
+    ] {
+        copy(&from.join(built), &prefix.join(placed), 0o755)?;
     }
-    // NCCL looks for this name, which no crate can have.
-    let to = prefix.join("lib/libnccl-net-ringbell.so");
-    copy(&from.join("libnccl_net_ringbell.so"), &to, 0o755)?;
     cuda(from, &prefix.join("lib"))?;
     let headers = root().join("cuda-kernels/include");
     headers_below(&headers, &prefix.join("include"))?;
     for (name, description) in PACKAGES {
         let file = prefix.join(format!("lib/pkgconfig/{name}.pc"));
-        fs::write(&file, package(&absolute(prefix)?, name, description))
-            .with_context(|| format!("cannot write {}", file.display()))?;
+        fs::write(&file, package(&absolute(prefix)?, name, description))?;
     }
     Ok(())
 }
@@ -150,7 +113,7 @@ fn cuda(from: &Path, lib: &Path) -> Result<()> {
         copy(&from.join(file), &lib.join(file), 0o755)?;
     }
     let links = lib.join("ringbell-cuda");
-    fs::create_dir_all(&links).with_context(|| format!("cannot make {}", links.display()))?;
+    fs::create_dir_all(&links)?;
     for (name, to) in [
         ("libcuda.so.1", driver),
         ("libcudart.so.13", runtime),
@@ -158,17 +121,15 @@ fn cuda(from: &Path, lib: &Path) -> Result<()> {
     ] {
         let link = links.join(name);
         let _ = fs::remove_file(&link);
-        std::os::unix::fs::symlink(absolute(&lib.join(to))?, &link)
-            .with_context(|| format!("cannot make the link {}", link.display()))?;
+        fs_err::os::unix::fs::symlink(absolute(&lib.join(to))?, &link)?;
     }
     Ok(())
 }
 
 /// Copies headers with the folders that they are in.
 fn headers_below(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
-    let entries = fs::read_dir(from);
-    for entry in entries.with_context(|| format!("cannot read {}", from.display()))? {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
         let entry = entry?;
         let to = to.join(entry.file_name());
         match entry.path().is_dir() {
@@ -183,7 +144,7 @@ fn headers_below(from: &Path, to: &Path) -> Result<()> {
 fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
     let part = to.with_extension("part");
     let copied = fs::copy(from, &part)
-        .and_then(|_| fs::set_permissions(&part, fs::Permissions::from_mode(mode)))
+        .and_then(|_| fs::set_permissions(&part, Permissions::from_mode(mode)))
         .and_then(|()| fs::rename(&part, to));
     copied.with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
 }

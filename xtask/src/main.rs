@@ -15,6 +15,7 @@ mod lint;
 mod mpi;
 mod mutants;
 mod nccl;
+mod pages;
 mod peers;
 mod python;
 #[allow(dead_code)] // The program's own file; only its sizes are used.
@@ -179,11 +180,7 @@ fn run(task: Task) -> Result<bool> {
 
 /// Runs one step of the tests, without a log.
 fn alone(name: &str) -> Result<bool> {
-    match (lanes::find(&test::all(), name)?.run)()? {
-        steps::Outcome::Passed => println!("{name}: passed"),
-        steps::Outcome::Skipped(why) => println!("{name}: SKIPPED: {why}"),
-    }
-    Ok(true)
+    steps::told(name, (lanes::find(&test::all(), name)?.run)()?)
 }
 
 /// The repository's root, independent of cargo's working directory.

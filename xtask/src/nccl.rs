@@ -6,16 +6,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{anyhow, ensure, Context, Result};
+use fs_err as fs;
 
-use crate::steps::{command, output_within, Outcome};
-use crate::{root, target, test, tools, venv};
+use crate::steps::{command, output_within, Outcome, Words as _};
+use crate::{pages, root, target, test, tools, venv};
 
 /// Arguments of `cargo xtask nccl`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Build and run by the profile `dist`: for figures
-    #[arg(long)]
-    release: bool,
     /// Only measure the network plug-in by the profile `dist`, beside TCP over loopback, in turn
     #[arg(long)]
     measure: bool,
@@ -80,25 +78,11 @@ const RDMA: [(&str, &str); 2] = [
     ("RINGBELL_TRANSPORT", "rdma"),
 ];
 
-/// Builds what is tested, and tests it.
+/// Measures, or runs the step of the tests.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    let (profile, folder) = test::profile(args.release || args.measure);
-    command(test::cargo().args(["build", "--profile", profile]).args([
-        "-p",
-        "ringbell-nccl",
-        "-p",
-        "ringbell-cli",
-    ]))?;
-    let built = target().join(folder);
-    if args.measure {
-        return measure(&built).map(|()| true);
-    }
-    match tests(&built)? {
-        Outcome::Passed => Ok(true),
-        Outcome::Skipped(why) => {
-            println!("SKIPPED: {why}");
-            Ok(true)
-        }
+    match args.measure {
+        true => measure(&test::dist(&["ringbell-nccl", "ringbell-cli"])?).map(|()| true),
+        false => crate::alone("nccl"),
     }
 }
 
@@ -148,19 +132,8 @@ fn measure(built: &Path) -> Result<()> {
 /// # Errors
 /// When it cannot be installed.
 pub(crate) fn library() -> Result<PathBuf> {
-    let dir = target().join("venv-nccl");
-    let done = dir.join("installed");
-    if !std::fs::read_to_string(&done).is_ok_and(|text| text == WHEEL) {
-        venv::install(&dir, &[WHEEL])?;
-        std::fs::write(&done, WHEEL).context("cannot note what was installed")?;
-    }
-    let versions = std::fs::read_dir(dir.join("lib")).context("the environment has no lib")?;
-    let inside = "site-packages/nvidia/nccl/lib/libnccl.so.2";
-    let found = versions.filter_map(|v| Some(v.ok()?.path().join(inside)));
-    let mut found = found.filter(|l| l.is_file());
-    found
-        .next()
-        .with_context(|| format!("{WHEEL} has no {inside}"))
+    let environment = venv::environment("venv-nccl", &[WHEEL])?;
+    venv::package_file(&environment, "nvidia/nccl/lib/libnccl.so.2")
 }
 
 /// Leaves the user's settings out.
@@ -184,8 +157,7 @@ impl Bench {
             return Ok(None);
         };
         let folder = target().join("nccl");
-        std::fs::create_dir_all(&folder)
-            .with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::create_dir_all(&folder)?;
         let built = built.to_owned();
         Ok(Some(Bench { cc, folder, built }))
     }
@@ -244,14 +216,12 @@ impl Bench {
     /// Compiles a program of the plug-in's tests.
     fn compile(&self, name: &str) -> Result<PathBuf> {
         let program = self.folder.join(name);
-        command(
-            Command::new(&self.cc)
-                .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"])
-                .arg(root().join(format!("bindings/nccl/tests/{name}.c")))
-                .arg("-o")
-                .arg(&program)
-                .args(["-ldl", "-lpthread"]),
-        )?;
+        let mut c = Command::new(&self.cc);
+        c.words("-std=gnu11 -O1 -g -Wall -Wextra -Werror")
+            .arg(root().join(format!("bindings/nccl/tests/{name}.c")))
+            .arg("-o")
+            .arg(&program);
+        command(c.words("-ldl -lpthread"))?;
         Ok(program)
     }
 
@@ -324,20 +294,9 @@ impl Bench {
 
     /// The program of docs/nccl.md, by the commands there.
     fn documented(&self) -> Result<()> {
-        let page = root().join("docs/nccl.md");
-        let text = std::fs::read_to_string(&page)
-            .with_context(|| format!("cannot read {}", page.display()))?;
-        let block = |kind: &str| {
-            let start = format!("```{kind}\n");
-            let block = text
-                .split_once(&start)
-                .and_then(|(_, t)| t.split_once("```"));
-            block.map(|(b, _)| b.to_owned())
-        };
-        let (program, commands) = block("c")
-            .zip(block("sh"))
-            .with_context(|| format!("no program in {}", page.display()))?;
-        std::fs::write(self.folder.join("devices.c"), program).context("cannot write it")?;
+        let page = "docs/nccl.md";
+        let commands = pages::program(page, "sh")?;
+        fs::write(self.folder.join("devices.c"), pages::program(page, "c")?)?;
         let path = std::env::var_os("PATH").unwrap_or_default();
         let folders = std::iter::once(self.built.clone()).chain(std::env::split_paths(&path));
         let mut sh = Command::new("sh");
@@ -349,8 +308,7 @@ impl Bench {
         let said = String::from_utf8_lossy(&ended.stdout);
         ensure!(
             ended.status.success() && said.contains("ringbell0, 100000 Mb/s"),
-            "the commands of {} printed {said}{}",
-            page.display(),
+            "the commands of {page} printed {said}{}",
             String::from_utf8_lossy(&ended.stderr)
         );
         Ok(())

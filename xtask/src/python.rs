@@ -1,15 +1,15 @@
 //! The Python package: its tests against the workspace's build, and its wheel.
 
-use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
+use fs_err as fs;
+use fs_err::os::unix::fs::symlink;
 
-use crate::steps::{command, command_within, Outcome};
-use crate::{root, target, test, venv};
+use crate::steps::{command, command_within, succeeds, Outcome, Words as _};
+use crate::{pages, root, target, test, venv};
 
 /// The model, the runner, and the judge of the types.
 const TESTS: [&str; 4] = [
@@ -35,44 +35,38 @@ fn sources() -> PathBuf {
     root().join("bindings/python")
 }
 
-/// An environment with these packages, and its interpreter.
-fn environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
-    let dir = target().join(name);
-    // What was installed last, so that nothing is asked of the index again.
-    let (done, wanted) = (dir.join("installed"), packages.join(" "));
-    if fs::read_to_string(&done).ok().as_ref() != Some(&wanted) {
-        venv::install(&dir, packages)?;
-        fs::write(&done, wanted).with_context(|| format!("cannot write {}", done.display()))?;
-    }
-    Ok(dir.join("bin/python3"))
+/// The interpreter of an environment with these packages.
+fn python(environment: &str, packages: &[&str]) -> Result<PathBuf> {
+    Ok(venv::environment(environment, packages)?.join("bin/python3"))
+}
+
+/// pytest on a folder of tests.
+fn pytest(python: &Path, tests: &str) -> Command {
+    let mut c = Command::new(python);
+    c.words("-m pytest -q -p no:cacheprovider")
+        .arg(sources().join(tests))
+        .env(
+            "RINGBELL_MOCK_LIBCUDA",
+            test::built().join("libringbell_libcuda.so"),
+        )
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    c
 }
 
 /// As a step of the tests.
 pub(crate) fn step() -> Result<Outcome> {
     let recent = "import sys; sys.exit(sys.version_info < (3, 11))";
-    let found = Command::new("python3").args(["-c", recent]).status();
-    if !found.is_ok_and(|s| s.success()) {
+    if !succeeds(Command::new("python3").args(["-c", recent])) {
         return Ok(Outcome::Skipped("no Python from 3.11 on".into()));
     }
-    let python = match environment("venv-python", &TESTS) {
+    let python = match python("venv-python", &TESTS) {
         Ok(python) => python,
         Err(error) => return Ok(Outcome::Skipped(format!("no pytest: {error:#}"))),
     };
     test::build()?;
-    let mut tests = Command::new(python);
-    tests
-        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
-        .arg(sources().join("tests"))
-        .env("PYTHONPATH", package()?)
-        .env("RINGBELL_MOCK_LIBCUDA", mock_driver())
-        .env("PYTHONDONTWRITEBYTECODE", "1");
-    command_within(&mut tests, LIMIT)?;
+    let mut tests = pytest(&python, "tests");
+    command_within(tests.env("PYTHONPATH", package()?), LIMIT)?;
     Ok(Outcome::Passed)
-}
-
-/// The mock driver as it was built.
-fn mock_driver() -> PathBuf {
-    test::built().join("libringbell_libcuda.so")
 }
 
 /// A folder with the package as a wheel would install it: its Python files and the workspace's build of the native module.
@@ -81,24 +75,20 @@ fn package() -> Result<PathBuf> {
     let inside = folder.join("ringbell");
     // Links to files that are gone would be imported.
     let _ = fs::remove_dir_all(&inside);
-    fs::create_dir_all(&inside).with_context(|| format!("cannot make {}", inside.display()))?;
-    let link = |from: &Path, name: &Path| {
-        symlink(from, inside.join(name)).with_context(|| format!("cannot link {}", from.display()))
-    };
-    let files = sources().join("python/ringbell");
-    for entry in fs::read_dir(&files).with_context(|| format!("no {}", files.display()))? {
+    fs::create_dir_all(&inside)?;
+    for entry in fs::read_dir(sources().join("python/ringbell"))? {
         let file = entry?;
-        link(&file.path(), Path::new(&file.file_name()))?;
+        symlink(file.path(), inside.join(file.file_name()))?;
     }
     let module = test::built().join("lib_ringbell.so");
     ensure!(module.is_file(), "{} was not built", module.display());
-    link(&module, Path::new("_ringbell.abi3.so"))?;
+    symlink(module, inside.join("_ringbell.abi3.so"))?;
     Ok(folder)
 }
 
 /// Builds the wheel, with the command in it.
 fn built_wheel() -> Result<PathBuf> {
-    let python = environment("venv-maturin", &MATURIN)?;
+    let python = python("venv-maturin", &MATURIN)?;
     let wheels = target().join("wheels");
     let _ = fs::remove_dir_all(&wheels);
     // maturin's build backend starts its program by name.
@@ -109,27 +99,12 @@ fn built_wheel() -> Result<PathBuf> {
     command(
         Command::new(&python)
             .env("PATH", path)
-            .args(["-m", "pip", "wheel", "--no-deps", "--no-build-isolation"])
-            .arg("--config-settings=profile=dist")
-            .arg("--wheel-dir")
+            .words("-m pip wheel --no-deps --no-build-isolation --config-settings=profile=dist --wheel-dir")
             .arg(&wheels)
             .arg(sources()),
     )?;
     let built = fs::read_dir(&wheels)?.next();
     Ok(built.context("pip has built no wheel")??.path())
-}
-
-/// Writes the first program of a page to a file.
-fn first_program(page: &str, file: &Path) -> Result<()> {
-    let text = fs::read_to_string(root().join(page));
-    let text = text.with_context(|| format!("cannot read {page}"))?;
-    let program = text.split("```python\n").nth(1);
-    let program = program.and_then(|p| p.split("```").next());
-    fs::write(
-        file,
-        program.with_context(|| format!("{page} has no program"))?,
-    )?;
-    Ok(())
 }
 
 /// Builds the wheel, and runs what docs/python.md says in an environment with nothing else.
@@ -140,7 +115,7 @@ pub(crate) fn wheel() -> Result<()> {
     let path = wheel.to_str().context("a folder whose name is no UTF-8")?;
     venv::install(&empty, &[path, TESTS[0]])?;
     let file = empty.join("ten_lines.py");
-    first_program("docs/python.md", &file)?;
+    fs::write(&file, pages::program("docs/python.md", "python")?)?;
     let limit = Duration::from_secs(60);
     let mut run = Command::new(empty.join("bin/ringbell-run"));
     command_within(run.args(["-R", "2"]).arg(&file), limit)?;
@@ -156,23 +131,12 @@ pub(crate) fn wheel() -> Result<()> {
 /// The backend of PyTorch: its tests, and its times beside Gloo and the C API, with the wheel in an environment with PyTorch.
 pub(crate) fn torch() -> Result<()> {
     let wheel = built_wheel()?;
-    let python = environment("venv-torch", &TORCH)?;
-    command(
-        Command::new(&python)
-            .args(["-m", "pip", "install", "--quiet", "--no-deps"])
-            .args(["--force-reinstall", "--disable-pip-version-check"])
-            .arg(&wheel),
-    )?;
-    command(test::cargo().args(["build", "--package", "ringbell-libcuda"]))?;
-    let tests = sources().join("torch_tests");
-    let mut run = Command::new(&python);
-    run.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
-        .arg(&tests)
-        .env("RINGBELL_MOCK_LIBCUDA", mock_driver())
-        .env("PYTHONDONTWRITEBYTECODE", "1");
-    command_within(&mut run, TORCH_LIMIT)?;
-    command(test::cargo().args(["build", "--profile", "dist", "--package", "ringbell-c"]))?;
-    let library = target().join("dist/libringbell.so");
+    let python = python("venv-torch", &TORCH)?;
+    let install = "-m pip install --quiet --no-deps --force-reinstall --disable-pip-version-check";
+    command(Command::new(&python).words(install).arg(&wheel))?;
+    command(test::cargo().words("build --package ringbell-libcuda"))?;
+    command_within(&mut pytest(&python, "torch_tests"), TORCH_LIMIT)?;
+    let library = test::dist(&["ringbell-c"])?.join("libringbell.so");
     let compared = [
         ("overhead.py", "2"),
         ("beside_gloo.py", "2"),
@@ -181,9 +145,9 @@ pub(crate) fn torch() -> Result<()> {
     ];
     for (program, ranks) in compared {
         let mut run = Command::new(&python);
-        run.args(["-m", "torch.distributed.run", "--standalone"])
-            .args(["--nproc-per-node", ranks])
-            .arg(tests.join(program))
+        run.words("-m torch.distributed.run --standalone --nproc-per-node")
+            .arg(ranks)
+            .arg(sources().join("torch_tests").join(program))
             .env("RINGBELL_LIBRARY", &library)
             .env("OMP_NUM_THREADS", "1");
         command_within(&mut run, TORCH_LIMIT)?;

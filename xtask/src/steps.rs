@@ -1,13 +1,15 @@
-//! Programs that steps start, and how a step ends.
+//! Programs that steps start, within limits, and how a step ends.
 
 #![allow(clippy::disallowed_methods)] // Runs programs and times them.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{anyhow, bail, Context, Result};
 
 /// How a step ended.
 pub(crate) enum Outcome {
@@ -15,6 +17,34 @@ pub(crate) enum Outcome {
     Passed,
     /// It could not run here; the reason is shown.
     Skipped(String),
+}
+
+/// Prints how a step ended that was asked for by its name.
+pub(crate) fn told(name: &str, outcome: Outcome) -> Result<bool> {
+    match outcome {
+        Outcome::Passed => println!("{name}: passed"),
+        Outcome::Skipped(why) => println!("{name}: SKIPPED: {why}"),
+    }
+    Ok(true)
+}
+
+/// Arguments as on a command line.
+pub(crate) trait Words {
+    /// Adds arguments that have no spaces.
+    fn words(&mut self, text: &str) -> &mut Self;
+}
+
+impl Words for Command {
+    fn words(&mut self, text: &str) -> &mut Command {
+        self.args(text.split_whitespace())
+    }
+}
+
+/// Whether a command ends well; it prints nothing.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    let quiet = command.stdin(Stdio::null()).stdout(Stdio::null());
+    let status = quiet.stderr(Stdio::null()).status();
+    status.is_ok_and(|s| s.success())
 }
 
 /// Runs a command to its end; its output goes to ours.
@@ -38,49 +68,6 @@ pub(crate) fn command_within(command: &mut Command, limit: Duration) -> Result<(
     }
 }
 
-/// What a command prints, and how it ends; it and its children are stopped when it takes longer than `limit`.
-pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<Output> {
-    let shown = shown(command);
-    println!("$ {shown}");
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    // A group of its own, so that a launcher's ranks end with it.
-    let mut child = command
-        .process_group(0)
-        .spawn()
-        .with_context(|| format!("cannot start `{shown}`"))?;
-    let read = |pipe: Option<Box<dyn Read + Send>>| {
-        std::thread::spawn(move || {
-            let mut text = Vec::new();
-            pipe.map(|mut p| p.read_to_end(&mut text)).transpose()?;
-            Ok::<_, std::io::Error>(text)
-        })
-    };
-    let (out, err) = (child.stdout.take(), child.stderr.take());
-    let out = read(out.map(|p| Box::new(p) as Box<dyn Read + Send>));
-    let err = read(err.map(|p| Box::new(p) as Box<dyn Read + Send>));
-    let ended = wait_within(&mut child, limit);
-    // Processes that are left of the group hold the pipes.
-    end_group(&child);
-    let panicked = |_| anyhow::anyhow!("a thread that reads has panicked");
-    let (stdout, stderr) = (
-        out.join().map_err(panicked)??,
-        err.join().map_err(panicked)??,
-    );
-    match ended.with_context(|| format!("cannot wait for `{shown}`"))? {
-        Some(status) => Ok(Output {
-            status,
-            stdout,
-            stderr,
-        }),
-        None => bail!(
-            "`{shown}` had not ended after {} s and was stopped; it had printed: {}{}",
-            limit.as_secs(),
-            String::from_utf8_lossy(&stdout),
-            String::from_utf8_lossy(&stderr)
-        ),
-    }
-}
-
 /// As [`command_within`], for commands with several exit codes.
 pub(crate) fn exit_code_within(command: &mut Command, limit: Duration) -> Result<i32> {
     let shown = shown(command);
@@ -88,13 +75,10 @@ pub(crate) fn exit_code_within(command: &mut Command, limit: Duration) -> Result
     let mut child = command
         .spawn()
         .with_context(|| format!("cannot start `{shown}`"))?;
-    let status =
-        wait_within(&mut child, limit).with_context(|| format!("cannot wait for `{shown}`"))?;
-    let Some(status) = status else {
-        bail!(
-            "`{shown}` had not ended after {} s and was stopped",
-            limit.as_secs()
-        )
+    let Some(status) = wait_within(&mut child, limit)? else {
+        child.kill()?;
+        child.wait()?;
+        bail!("`{shown}` had not ended after {limit:?} and was stopped")
     };
     match status.code() {
         Some(code) => Ok(code),
@@ -102,42 +86,175 @@ pub(crate) fn exit_code_within(command: &mut Command, limit: Duration) -> Result
     }
 }
 
-/// Ends what is left of a child's process group.
-pub(crate) fn end_group(child: &Child) {
-    // A process that was started has a number, and a group without processes is an error that changes nothing.
-    if let Some(group) = rustix::process::Pid::from_raw(child.id() as i32) {
-        if let Err(error) =
-            rustix::process::kill_process_group(group, rustix::process::Signal::KILL)
-        {
-            if error != rustix::io::Errno::SRCH {
-                println!("the processes of group {} are left: {error}", child.id());
-            }
+/// What a command prints that must succeed; its errors are shown if it does not.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let shown = shown(command);
+    let out = command
+        .output()
+        .with_context(|| format!("cannot start `{shown}`"))?;
+    if !out.status.success() {
+        let said = String::from_utf8_lossy(&out.stderr);
+        bail!("`{shown}` ended with {}:\n{said}", out.status);
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// What a command prints, and how it ends; it and its children are stopped when it takes longer than `limit`.
+pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<Output> {
+    println!("$ {}", shown(command));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    Running::start(command)?.end(limit)
+}
+
+/// A program under way, in a process group of its own, so that a launcher's ranks end with it: when this value goes at the latest.
+pub(crate) struct Running {
+    child: Child,
+    shown: String,
+    /// What it prints, by threads, where the command has pipes.
+    printed: [Option<JoinHandle<io::Result<Vec<u8>>>>; 2],
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Result<Running> {
+        let shown = shown(command);
+        let mut child = command
+            .stdin(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start `{shown}`"))?;
+        let pipes: [Option<Box<dyn Read + Send>>; 2] = [
+            child.stdout.take().map(|p| Box::new(p) as _),
+            child.stderr.take().map(|p| Box::new(p) as _),
+        ];
+        let read = |mut pipe: Box<dyn Read + Send>| {
+            std::thread::spawn(move || {
+                let mut text = Vec::new();
+                pipe.read_to_end(&mut text).map(|_| text)
+            })
+        };
+        Ok(Running {
+            child,
+            shown,
+            printed: pipes.map(|p| p.map(read)),
+        })
+    }
+
+    pub(crate) fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
+    /// Kills it alone; [`Running::end`] tells what it had printed.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        Ok(self.child.kill()?)
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// It takes longer than `limit`, with what it had printed.
+    pub(crate) fn end(mut self, limit: Duration) -> Result<Output> {
+        let ended = wait_within(&mut self.child, limit);
+        // Processes that are left of the group hold the pipes.
+        self.end_group();
+        let [stdout, stderr] = self.printed.each_mut().map(|thread| match thread.take() {
+            Some(thread) => Ok(thread
+                .join()
+                .map_err(|_| anyhow!("a thread that reads has panicked"))??),
+            None => Ok::<_, anyhow::Error>(Vec::new()),
+        });
+        let (stdout, stderr) = (stdout?, stderr?);
+        match ended? {
+            Some(status) => Ok(Output {
+                status,
+                stdout,
+                stderr,
+            }),
+            None => bail!(
+                "`{}` had not ended after {limit:?} and was stopped; it had printed: {}{}",
+                self.shown,
+                String::from_utf8_lossy(&stdout),
+                String::from_utf8_lossy(&stderr)
+            ),
+        }
+    }
+
+    fn end_group(&self) {
+        // A process that was started has a number, and a group without processes is an error that changes nothing.
+        if let Some(group) = rustix::process::Pid::from_raw(self.child.id() as i32) {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         }
     }
 }
 
-fn wait_within(child: &mut Child, limit: Duration) -> Result<Option<std::process::ExitStatus>> {
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end_group();
+        let _ = self.child.wait();
+    }
+}
+
+/// `None` when the time is over.
+fn wait_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let start = Instant::now();
     loop {
-        if let Some(status) = child.try_wait()? {
+        if let Some(status) = child.try_wait().context("cannot wait for a program")? {
             return Ok(Some(status));
         }
         if start.elapsed() > limit {
-            child.kill()?;
-            child.wait()?;
             return Ok(None);
         }
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-fn shown(command: &Command) -> String {
+pub(crate) fn shown(command: &Command) -> String {
     let mut text = command.get_program().to_string_lossy().into_owned();
     for arg in command.get_args() {
         text.push(' ');
         text.push_str(&arg.to_string_lossy());
     }
     text
+}
+
+/// Does `work` for each item, `most` at a time. Results in the order of the items, or all errors.
+pub(crate) fn at_once<T: Sync, R: Send>(
+    most: usize,
+    items: &[T],
+    work: impl Fn(&T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let next = AtomicUsize::new(0);
+    let run = || {
+        let mut done = Vec::new();
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(i) else {
+                return done;
+            };
+            done.push((i, work(item)));
+        }
+    };
+    let mut all: Vec<(usize, Result<R>)> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..most).map(|_| scope.spawn(run)).collect();
+        let ended = running.into_iter();
+        ended.flat_map(|t| t.join().expect("no panic")).collect()
+    });
+    all.sort_by_key(|(i, _)| *i);
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    for (_, result) in all {
+        match result {
+            Ok(result) => done.push(result),
+            Err(error) => failed.push(format!("{error:#}")),
+        }
+    }
+    if !failed.is_empty() {
+        bail!("{}", failed.join("\n"));
+    }
+    Ok(done)
+}
+
+/// Processors that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 #[cfg(test)]
@@ -151,11 +268,39 @@ mod tests {
         assert!(command(&mut Command::new("/nonexistent/program")).is_err());
         let limit = Duration::from_millis(100);
         assert!(command_within(Command::new("sleep").arg("60"), limit).is_err());
-        assert!(command_within(&mut Command::new("true"), Duration::from_secs(60)).is_ok());
-        assert!(command_within(&mut Command::new("false"), Duration::from_secs(60)).is_err());
+        assert!(command_within(&mut Command::new("true"), limit * 600).is_ok());
+        assert!(command_within(&mut Command::new("false"), limit * 600).is_err());
         let code = exit_code_within(Command::new("sh").args(["-c", "exit 77"]), limit * 600);
         assert_eq!(code.ok(), Some(77));
         let killed = exit_code_within(Command::new("sh").args(["-c", "kill -9 $$"]), limit * 600);
         assert!(killed.is_err(), "a signal is no exit code");
+    }
+
+    #[test]
+    fn a_program_that_is_too_slow_ends_with_its_children_and_what_it_printed_is_told() {
+        let mut sh = Command::new("sh");
+        sh.args(["-c", "sleep 600 & echo child $!; wait"]);
+        let why = output_within(&mut sh, Duration::from_millis(500)).expect_err("too slow");
+        let why = why.to_string();
+        let (_, child) = why.split_once("child ").expect("it was printed");
+        let stat = format!("/proc/{}/stat", child.trim());
+        let start = Instant::now();
+        // Gone, or dead and not yet reaped by its new parent.
+        while std::fs::read_to_string(&stat).is_ok_and(|s| !s.contains(") Z ")) {
+            assert!(start.elapsed() < Duration::from_secs(30), "{child} is left");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn all_items_are_done_in_their_order_and_all_errors_are_told() {
+        let double = at_once(3, &[1, 2, 3, 4, 5], |n| Ok(2 * n));
+        assert_eq!(double.expect("no error"), [2, 4, 6, 8, 10]);
+        let odd = at_once(2, &[1, 2, 3], |n| match n % 2 {
+            0 => Ok(()),
+            _ => bail!("{n} is odd"),
+        });
+        let why = odd.expect_err("two are odd").to_string();
+        assert_eq!(why, "1 is odd\n3 is odd");
     }
 }

@@ -8,9 +8,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
+use fs_err as fs;
 
 use crate::lanes::{self, Lane, Step, BUILD};
-use crate::steps::{command, command_within, output_within, Outcome};
+use crate::steps::{command, command_within, output_within, succeeds, Outcome, Words as _};
 use crate::summary::{skipped_in_junit, skipped_in_output, SKIPPED_TEST};
 use crate::{
     bare, counts, fuzz, gpu, hw, install, kernels, lint, mpi, nccl, python, root, suite, target,
@@ -96,12 +97,7 @@ pub(crate) fn cargo() -> Command {
 
 /// Whether cargo-nextest is installed: it ends a test that hangs, and runs each in its own process.
 pub(crate) fn has_nextest() -> bool {
-    cargo()
-        .args(["nextest", "--version"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|s| s.success())
+    succeeds(cargo().words("nextest --version"))
 }
 
 /// Folder of the whole workspace's build: the command, libringbell.so and the examples.
@@ -109,13 +105,11 @@ pub(crate) fn built() -> PathBuf {
     target().join("debug")
 }
 
-/// The profile of a build, for figures or for tests, and its folder in the target folder.
-pub(crate) fn profile(for_figures: bool) -> (&'static str, &'static str) {
-    if for_figures {
-        ("dist", "dist")
-    } else {
-        ("dev", "debug")
-    }
+/// Builds packages by the profile `dist`, for users and for figures; the folder with what they are.
+pub(crate) fn dist(packages: &[impl AsRef<str>]) -> Result<PathBuf> {
+    let packages = packages.iter().map(|p| format!("--package={}", p.as_ref()));
+    command(cargo().words("build --profile dist").args(packages))?;
+    Ok(target().join("dist"))
 }
 
 /// Builds the libraries and programs that tests and examples start. One selection for all steps: another would be other
@@ -124,24 +118,21 @@ pub(crate) fn build() -> Result<()> {
     if lanes::is_built() {
         return Ok(());
     }
-    let kinds = ["--lib", "--bins", "--tests", "--examples"];
-    command(cargo().args(["build", "--workspace"]).args(kinds))
+    command(cargo().words("build --workspace --lib --bins --tests --examples"))
 }
 
 /// The workspace's tests whose name contains one of `filter`; all without.
 fn workspace(filter: &[String]) -> Result<Outcome> {
-    if let Err(error) = venv::scapy() {
-        println!("no scapy, the tests that use it are skipped: {error:#}");
-    }
-    if let Err(error) = venv::cccl() {
-        println!("no CCCL, the tests that use it are skipped: {error:#}");
+    for (name, there) in [("scapy", venv::scapy()), ("CCCL", venv::cccl())] {
+        if let Err(error) = there {
+            println!("no {name}, the tests that use it are skipped: {error:#}");
+        }
     }
     build()?;
     let mut tests = cargo();
     tests.env("RINGBELL_TEST_BUILT", built());
     if has_nextest() {
-        tests.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
-        tests.args(["--profile", "counted"]);
+        tests.words("nextest run --workspace --no-fail-fast --profile counted");
         let ended = command(tests.args(filter));
         // The runner hides what a test prints that passed; its report has it.
         let report = target().join("nextest/counted/junit.xml");
@@ -152,10 +143,7 @@ fn workspace(filter: &[String]) -> Result<Outcome> {
     println!(
         "cargo-nextest is not installed: using `cargo test`, which does not end a test that hangs"
     );
-    let kinds = ["--lib", "--bins", "--tests", "--", "--show-output"];
-    tests
-        .args(["test", "--workspace", "--no-fail-fast"])
-        .args(kinds);
+    tests.words("test --workspace --no-fail-fast --lib --bins --tests -- --show-output");
     shown_without_output(tests.args(filter)).map(|()| Outcome::Passed)
 }
 
@@ -200,16 +188,13 @@ pub(crate) fn filtered(filter: &[String]) -> Result<bool> {
 }
 
 fn doctests() -> Result<Outcome> {
-    command(cargo().args(["test", "--workspace", "--doc"]))?;
+    command(cargo().words("test --workspace --doc"))?;
     Ok(Outcome::Passed)
 }
 
 /// The bindings to GDRCopy against what bindgen makes of the header; the test says so where there is no libclang.
 fn bindings() -> Result<Outcome> {
-    let mut test = cargo();
-    test.args(["test", "-p", "gdrcopy-sys", "--features", "bindgen"]);
-    test.args(["--test", "all", "generated"]);
-    command(&mut test)?;
+    command(cargo().words("test -p gdrcopy-sys --features bindgen --test all generated"))?;
     Ok(Outcome::Passed)
 }
 
@@ -231,12 +216,8 @@ pub(crate) fn example_programs() -> Result<Vec<String>> {
 
 /// What lies in the folder of the examples, in order.
 fn example_paths() -> Result<Vec<PathBuf>> {
-    let dir = root().join("examples");
-    if !dir.is_dir() {
-        return Ok(Vec::new());
-    }
-    let entries = std::fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()));
-    let paths: std::io::Result<Vec<_>> = entries?.map(|entry| Ok(entry?.path())).collect();
+    let entries = fs::read_dir(root().join("examples"))?;
+    let paths: std::io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.path())).collect();
     let mut paths = paths?;
     paths.sort();
     Ok(paths)
@@ -248,9 +229,6 @@ fn examples(checks: Option<&str>) -> Result<Outcome> {
     let names = example_programs()?;
     let scripts = example_paths()?.into_iter().map(|path| path.join("run.sh"));
     let scripts: Vec<PathBuf> = scripts.filter(|script| script.exists()).collect();
-    if names.is_empty() && scripts.is_empty() {
-        return Ok(Outcome::Skipped("examples/ holds no program yet".into()));
-    }
     // The command and libringbell.so as well: examples with kernels or C++ of their own use them.
     build()?;
     for name in &names {

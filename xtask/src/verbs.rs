@@ -4,16 +4,15 @@
 #![allow(clippy::disallowed_methods)] // Runs programs, with deadlines.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
+use fs_err as fs;
 
-use crate::steps::{command, Outcome};
+use crate::steps::{self, command, Outcome, Running, Words as _};
 use crate::{root, target, test, tools};
 
 /// Arguments of `cargo xtask verbs`.
@@ -30,60 +29,44 @@ const LIMIT: Duration = Duration::from_secs(40);
 /// Where Debian's python3-pyverbs has rdma-core's suite.
 const SUITE: &str = "/usr/share/doc/rdma-core/tests";
 /// Programs that run as a pair, with arguments for both ends.
-const PAIRS: [(&str, &[&str]); 17] = [
-    ("ibv_rc_pingpong", &["-g", "0"]),
-    (
-        "ibv_rc_pingpong",
-        &["-g", "0", "-e", "-s", "65536", "-n", "200"],
-    ),
-    ("ibv_srq_pingpong", &["-g", "0"]),
-    ("ibv_ud_pingpong", &["-g", "0"]),
-    (
-        "ibv_ud_pingpong",
-        &["-g", "0", "-e", "-s", "1000", "-n", "200"],
-    ),
-    ("ib_write_bw", &["-F", "-n", "5000"]),
-    ("ib_write_bw", &["-F", "-n", "1000", "-b", "-q", "8"]),
-    ("ib_read_bw", &["-F", "-n", "5000"]),
-    ("ib_send_bw", &["-F", "-n", "5000"]),
-    ("ib_send_bw", &["-F", "-n", "1000", "-s", "8", "-I", "8"]),
+const PAIRS: [&str; 17] = [
+    "ibv_rc_pingpong -g 0",
+    "ibv_rc_pingpong -g 0 -e -s 65536 -n 200",
+    "ibv_srq_pingpong -g 0",
+    "ibv_ud_pingpong -g 0",
+    "ibv_ud_pingpong -g 0 -e -s 1000 -n 200",
+    "ib_write_bw -F -n 5000",
+    "ib_write_bw -F -n 1000 -b -q 8",
+    "ib_read_bw -F -n 5000",
+    "ib_send_bw -F -n 5000",
+    "ib_send_bw -F -n 1000 -s 8 -I 8",
     // Lost datagrams stay lost, and the program waits for all: no more than the receives that it posts first.
-    ("ib_send_bw", &["-c", "UD", "-F", "-n", "400", "-s", "1024"]),
-    ("ib_atomic_bw", &["-F", "-n", "1000"]),
-    ("ib_write_lat", &["-F", "-n", "1000"]),
-    ("ib_read_lat", &["-F", "-n", "1000"]),
-    ("ib_send_lat", &["-F", "-n", "1000"]),
-    ("ib_send_lat", &["-c", "UD", "-F", "-n", "1000"]),
-    ("ib_atomic_lat", &["-F", "-n", "1000"]),
+    "ib_send_bw -c UD -F -n 400 -s 1024",
+    "ib_atomic_bw -F -n 1000",
+    "ib_write_lat -F -n 1000",
+    "ib_read_lat -F -n 1000",
+    "ib_send_lat -F -n 1000",
+    "ib_send_lat -c UD -F -n 1000",
+    "ib_atomic_lat -F -n 1000",
 ];
 
 /// Those that run over IPv6 as well.
-const PAIRS_OF_IPV6: [(&str, &[&str]); 5] = [
-    ("ibv_rc_pingpong", &["-g", "0"]),
-    (
-        "ibv_ud_pingpong",
-        &["-g", "0", "-e", "-s", "1000", "-n", "200"],
-    ),
-    ("ib_write_bw", &["-F", "-n", "5000"]),
-    ("ib_read_lat", &["-F", "-n", "1000"]),
-    ("ib_send_lat", &["-F", "-n", "1000"]),
+const PAIRS_OF_IPV6: [&str; 5] = [
+    "ibv_rc_pingpong -g 0",
+    "ibv_ud_pingpong -g 0 -e -s 1000 -n 200",
+    "ib_write_bw -F -n 5000",
+    "ib_read_lat -F -n 1000",
+    "ib_send_lat -F -n 1000",
 ];
 
-/// Builds what is tested, and runs all programs.
+/// Runs the step of the tests, or all programs by the profile for figures.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    let packages = ["-p", "ringbell-cli", "-p", "ringbell-verbs"];
-    let (profile, folder) = test::profile(args.release);
-    command(
-        test::cargo()
-            .args(["build", "--profile", profile])
-            .args(packages),
-    )?;
-    match programs(&target().join(folder))? {
-        Outcome::Passed => Ok(true),
-        Outcome::Skipped(why) => {
-            println!("SKIPPED: {why}");
-            Ok(true)
+    match args.release {
+        true => {
+            let built = test::dist(&["ringbell-cli", "ringbell-verbs"])?;
+            steps::told("verbs", programs(&built)?)
         }
+        false => crate::alone("verbs"),
     }
 }
 
@@ -96,10 +79,9 @@ pub(crate) fn step() -> Result<Outcome> {
 /// What is missing, after an attempt to install it.
 fn missing() -> Option<String> {
     let lacks = || {
-        let pairs = PAIRS.iter().map(|(program, _)| *program);
-        let absent = pairs
-            .chain(["ibv_devinfo"])
-            .find(|p| tools::find(p).is_none());
+        let pairs = PAIRS.iter().filter_map(|p| p.split(' ').next());
+        let mut all = pairs.chain(["ibv_devinfo"]);
+        let absent = all.find(|p| tools::find(p).is_none());
         absent.map(|p| format!("no {p}. Debian: apt-get install {}", PACKAGES.join(" ")))
     };
     if lacks().is_none() && Path::new(SUITE).is_dir() {
@@ -117,17 +99,15 @@ fn programs(built: &Path) -> Result<Outcome> {
     let addr = "127.0.0.1";
     let nic = Nic { ringbell, addr };
     let mut rows = vec![("ibv_devinfo".to_string(), devinfo(nic)?)];
-    for (program, args) in PAIRS {
-        let name = format!("{program} {}", args.join(" "));
-        let said = pair(nic, program, args).with_context(|| name.clone())?;
-        rows.push((name, said));
+    for line in PAIRS {
+        rows.push((line.into(), pair(nic, line).context(line)?));
     }
     if UdpSocket::bind("[::1]:0").is_ok() {
         let nic = Nic { addr: "::1", ..nic };
         rows.push(("ibv_devinfo over IPv6".into(), devinfo(nic)?));
-        for (program, args) in PAIRS_OF_IPV6 {
-            let name = format!("{program} {} over IPv6", args.join(" "));
-            let said = pair(nic, program, args).with_context(|| name.clone())?;
+        for line in PAIRS_OF_IPV6 {
+            let name = format!("{line} over IPv6");
+            let said = pair(nic, line).with_context(|| name.clone())?;
             rows.push((name, said));
         }
     } else {
@@ -163,58 +143,29 @@ fn faulty(nic: Nic<'_>, faults: &[&str], program: &str) -> Command {
     let mut c = Command::new(nic.ringbell);
     c.args(["verbs", "--addr", nic.addr]).args(faults);
     c.args(["--", program]);
-    c.stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    piped(&mut c);
     c
 }
 
-/// A program that is ended when something fails before its end.
-struct Running(Option<Child>);
-
-impl Running {
-    fn start(c: &mut Command) -> Result<Running> {
-        Ok(Running(Some(
-            c.spawn().context("cannot start the program")?,
-        )))
-    }
-
-    fn child(&mut self) -> &mut Child {
-        self.0.as_mut().expect("it has not ended")
-    }
-
-    /// Waits for the end; gives exit and output.
-    fn end(mut self) -> Result<(bool, String)> {
-        let until = Instant::now() + LIMIT;
-        while self.child().try_wait()?.is_none() {
-            if Instant::now() > until {
-                bail!("it had not ended after {} s", LIMIT.as_secs());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let child = self.0.take().expect("it has just ended");
-        // What these programs print fits a pipe.
-        let out = child.wait_with_output()?;
-        let text = [out.stdout, out.stderr].concat();
-        Ok((
-            out.status.success(),
-            String::from_utf8_lossy(&text).into_owned(),
-        ))
-    }
+fn piped(c: &mut Command) -> &mut Command {
+    c.stdout(Stdio::piped()).stderr(Stdio::piped())
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            // It may have ended meanwhile.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
+/// Waits for a program's end; gives whether it is a good one, and the output.
+fn end(program: Running) -> Result<(bool, String)> {
+    let out = program.end(LIMIT)?;
+    let text = [out.stdout, out.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    Ok((out.status.success(), text))
+}
+
+/// Runs a program to its end.
+fn said(c: &mut Command) -> Result<(bool, String)> {
+    end(Running::start(c)?)
 }
 
 fn devinfo(nic: Nic<'_>) -> Result<String> {
-    let (good, text) = Running::start(verbs(nic, "ibv_devinfo").arg("-v"))?.end()?;
+    let (good, text) = said(verbs(nic, "ibv_devinfo").arg("-v"))?;
     // The GID of IPv4 names it as a mapped one.
     let gid = text.lines().find(|l| l.contains("GID["));
     let is_ipv4 = gid.is_some_and(|l| l.contains(":ffff:"));
@@ -231,11 +182,11 @@ fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Starts a server and waits until it listens.
-fn server(nic: Nic<'_>, program: &str, args: &[&str], port: u16) -> Result<Running> {
-    let port_text = port.to_string();
+/// Starts a server of perftest or ibverbs-utils, and waits until it listens.
+fn server(nic: Nic<'_>, program: &str, args: &str, port: u16) -> Result<Running> {
+    let mut c = verbs(nic, program);
     listening(
-        Running::start(verbs(nic, program).args(args).args(["-p", &port_text]))?,
+        Running::start(c.words(args).args(["-p", &port.to_string()]))?,
         port,
     )
 }
@@ -258,8 +209,8 @@ fn listening(mut server: Running, port: u16) -> Result<Running> {
         })
     };
     while !listens() {
-        if server.child().try_wait()?.is_some() {
-            bail!("the server ended: {}", server.end()?.1);
+        if server.has_ended()? {
+            bail!("the server ended: {}", end(server)?.1);
         }
         ensure!(Instant::now() < until, "the server does not listen");
         std::thread::sleep(Duration::from_millis(5));
@@ -267,16 +218,13 @@ fn listening(mut server: Running, port: u16) -> Result<Running> {
     Ok(server)
 }
 
-fn pair(nic: Nic<'_>, program: &str, args: &[&str]) -> Result<String> {
+fn pair(nic: Nic<'_>, line: &str) -> Result<String> {
+    let (program, args) = line.split_once(' ').context("arguments")?;
     let port = free_port()?;
     let server = server(nic, program, args, port)?;
-    let port = port.to_string();
     let mut client = verbs(nic, program);
-    let client = Running::start(client.args(args).args(["-p", &port, "127.0.0.1"]))?;
-    let (good, text) = client.end().context("the client")?;
-    ensure!(good, "the client: {text}");
-    let (good, other) = server.end().context("the server")?;
-    ensure!(good, "the server: {other}");
+    client.words(args).args(["-p", &port.to_string(), HOST]);
+    let text = both(nic, program, server, &mut client)?;
     figure(program, &text).with_context(|| format!("no figure in: {text}"))
 }
 
@@ -307,16 +255,15 @@ fn figure(program: &str, text: &str) -> Option<String> {
 /// Kills one end; the other must give it up. Its writes are always outstanding: a program that only waits for messages would wait on, as with
 /// any card.
 fn killed(nic: Nic<'_>) -> Result<String> {
-    let args = ["-F", "-D", "30"];
+    let args = "-F -D 30";
     let port = free_port()?;
-    let mut server = server(nic, "ib_write_bw", &args, port)?;
-    let port = port.to_string();
+    let mut server = server(nic, "ib_write_bw", args, port)?;
     let mut client = verbs(nic, "ib_write_bw");
-    let client = Running::start(client.args(args).args(["-p", &port, "127.0.0.1"]))?;
+    let client = Running::start(client.words(args).args(["-p", &port.to_string(), HOST]))?;
     std::thread::sleep(Duration::from_millis(1500));
-    server.child().kill()?;
+    server.kill()?;
     let start = Instant::now();
-    let (good, text) = client.end()?;
+    let (good, text) = end(client)?;
     // IBV_WC_RETRY_EXC_ERR.
     let expected = "Failed status 12";
     ensure!(!good && text.contains(expected), "the client said: {text}");
@@ -347,11 +294,11 @@ fn injected(nic: Nic<'_>, rows: &mut Vec<(String, String)>) -> Result<()> {
     ] {
         let fault = format!("{call}@1");
         let mut c = with(&["--fail", &fault], "ibv_rc_pingpong");
-        let (good, text) = Running::start(c.args(["-g", "0"]))?.end()?;
+        let (good, text) = said(c.args(["-g", "0"]))?;
         ensure!(!good, "the program succeeds in spite of {fault}");
         add(&format!("--fail {fault}"), &text, expected)?;
     }
-    let (good, text) = Running::start(&mut with(&["--fail", "create_qc@1"], "true"))?.end()?;
+    let (good, text) = said(&mut with(&["--fail", "create_qc@1"], "true"))?;
     ensure!(!good, "an unknown name is taken: {text}");
     add("--fail create_qc@1", &text, "known are open_device")?;
     // A client with four queue pairs, whose server meets no fault.
@@ -361,12 +308,11 @@ fn injected(nic: Nic<'_>, rows: &mut Vec<(String, String)>) -> Result<()> {
         ("--wc", "retry-exc:qp3@100", "Failed status 12"),
         ("--wc", "rem-op@300ms", "Failed status 11"),
     ] {
-        let (program, args) = ("ib_write_bw", ["-F", "-D", "30", "-q", "4"]);
+        let (program, args) = ("ib_write_bw", "-F -D 30 -q 4");
         let port = free_port()?;
-        let server = server(nic, program, &args, port)?;
+        let server = server(nic, program, args, port)?;
         let mut c = with(&[option, fault], program);
-        c.args(args).args(["-p", &port.to_string(), "127.0.0.1"]);
-        let (good, text) = Running::start(&mut c)?.end()?;
+        let (good, text) = said(c.words(args).args(["-p", &port.to_string(), HOST]))?;
         drop(server);
         ensure!(!good, "the program succeeds in spite of {fault}: {text}");
         add(&format!("{option} {fault}"), &text, expected)?;
@@ -378,25 +324,23 @@ fn injected(nic: Nic<'_>, rows: &mut Vec<(String, String)>) -> Result<()> {
 /// Output of a program that prints events until it is ended, up to the first event.
 fn watched(c: &mut Command) -> Result<String> {
     let until = Instant::now() + LIMIT;
-    let mut running = Running::start(c)?;
-    let out = running.child().stdout.take().context("no stdout")?;
-    let (tell, told) = mpsc::channel();
-    // It ends with the program.
-    let reader = std::thread::spawn(move || {
-        let mut lines = BufReader::new(out).lines().map_while(Result::ok);
-        lines.try_for_each(|line| tell.send(line))
-    });
-    let mut text = String::new();
-    while !text.contains("event_type") {
-        let left = until.saturating_duration_since(Instant::now());
-        let line = told.recv_timeout(left);
-        text += &line.with_context(|| format!("no event in: {text}"))?;
-        text.push('\n');
+    let file = folder()?.join("events");
+    let _running = Running::start(c.stdout(fs::File::create(&file)?.into_parts().0))?;
+    loop {
+        let text = fs::read_to_string(&file)?;
+        if text.contains("event_type") {
+            return Ok(text);
+        }
+        ensure!(Instant::now() < until, "no event in: {text}");
+        std::thread::sleep(Duration::from_millis(10));
     }
-    drop(running);
-    drop(told);
-    let _ = reader.join();
-    Ok(text)
+}
+
+/// Where this step writes.
+fn folder() -> Result<PathBuf> {
+    let folder = target().join("verbs");
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
 }
 
 /// UCX's two kinds of connections over verbs, as it names them; with no other, nothing of a program passes by us.
@@ -410,6 +354,8 @@ const UCX_CASES: [[&str; 3]; 6] = [
     ["ucp_get", "4096", "200"],
     ["ucp_fadd", "8", "200"],
 ];
+/// Where servers listen.
+const HOST: &str = "127.0.0.1";
 
 /// Libraries above verbs, by programs of theirs. One that is missing is skipped.
 fn layers(nic: Nic<'_>, rows: &mut Vec<(String, String)>) -> Result<()> {
@@ -452,9 +398,9 @@ fn layers(nic: Nic<'_>, rows: &mut Vec<(String, String)>) -> Result<()> {
 
 /// Starts a client when its server listens, and waits for both; gives what the client said.
 fn both(nic: Nic<'_>, program: &str, server: Running, client: &mut Command) -> Result<String> {
-    let (good, text) = Running::start(client)?.end().context("the client")?;
+    let (good, text) = said(client).context("the client")?;
     ensure!(good, "the client: {text}");
-    let (good, other) = server.end().context("the server")?;
+    let (good, other) = end(server).context("the server")?;
     ensure!(good, "the server of {program} at {}: {other}", nic.addr);
     Ok(text)
 }
@@ -493,7 +439,7 @@ fn ucx_with(
         c
     };
     let server = listening(Running::start(&mut of_ucx(&[]))?, port)?;
-    let args = ["127.0.0.1", "-t", test, "-s", bytes, "-n", iterations, "-f"];
+    let args = [HOST, "-t", test, "-s", bytes, "-n", iterations, "-f"];
     both(nic, program, server, of_ucx(faults).args(args))
 }
 
@@ -512,16 +458,13 @@ fn ucx(nic: Nic<'_>, kind: &str, case: [&str; 3]) -> Result<String> {
 
 /// The random collectives of the tests of `ringbell mpi`, whose hash must be that of the same program over Open MPI's own transports.
 fn mpi_over_ucx(nic: Nic<'_>, kind: &str) -> Result<String> {
-    let folder = target().join("verbs");
-    std::fs::create_dir_all(&folder)
-        .with_context(|| format!("cannot make {}", folder.display()))?;
-    let program = folder.join("random");
+    let program = folder()?.join("random");
     let source = root().join("bindings/mpi/tests/random.c");
     let mut cc = Command::new("mpicc.openmpi");
     command(cc.args(["-O1", "-o"]).arg(&program).arg(source))?;
-    let run = |settings: &[&str], through: Option<Nic<'_>>| {
+    let run = |settings: &str, through: Option<Nic<'_>>| {
         let mut c = Command::new("mpirun.openmpi");
-        c.args(["--oversubscribe", "-n", "2"]).args(settings);
+        c.words("--oversubscribe -n 2").words(settings);
         if tools::is_root() {
             c.arg("--allow-run-as-root");
         }
@@ -530,37 +473,16 @@ fn mpi_over_ucx(nic: Nic<'_>, kind: &str) -> Result<String> {
                 .args(["verbs", "--addr", nic.addr, "--"]);
         }
         c.arg(&program).args(["1", "40", "3000"]);
-        c.stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let (good, text) = Running::start(&mut c)?.end()?;
+        let (good, text) = said(piped(&mut c))?;
         ensure!(good, "{text}");
-        let mut hashes: Vec<_> = text
-            .lines()
-            .filter(|l| !l.trim().is_empty())
-            .map(str::to_string)
-            .collect();
+        let lines = text.lines().filter(|l| !l.trim().is_empty());
+        let mut hashes: Vec<_> = lines.map(str::to_string).collect();
         // The ranks print in any order.
         hashes.sort();
         Ok(hashes)
     };
-    let tls = format!("UCX_TLS={kind},self");
-    let settings = [
-        "--mca",
-        "pml",
-        "ucx",
-        "--mca",
-        "osc",
-        "^ucx",
-        "--mca",
-        "btl",
-        "self",
-        "-x",
-        &tls,
-        "-x",
-        "UCX_NET_DEVICES=ringbell0:1",
-    ];
-    let alone = run(&["--mca", "pml", "ob1"], None).context("alone")?;
+    let settings = format!("--mca pml ucx --mca osc ^ucx --mca btl self -x UCX_TLS={kind},self -x UCX_NET_DEVICES=ringbell0:1");
+    let alone = run("--mca pml ob1", None).context("alone")?;
     let ours = run(&settings, Some(nic))?;
     ensure!(
         !alone.is_empty() && alone == ours,
@@ -572,14 +494,14 @@ fn mpi_over_ucx(nic: Nic<'_>, kind: &str) -> Result<String> {
 /// libfabric's messages to any peer, over its datagrams of verbs.
 fn libfabric(nic: Nic<'_>) -> Result<String> {
     let program = "fi_pingpong";
-    let args = ["-p", "verbs;ofi_rxd", "-e", "rdm", "-I", "100", "-c"];
+    let args = "-p verbs;ofi_rxd -e rdm -I 100 -c";
     let port = free_port()?;
     let port_text = port.to_string();
     let mut start = verbs(nic, program);
-    let server = Running::start(start.args(args).args(["-B", &port_text]))?;
+    let server = Running::start(start.words(args).args(["-B", &port_text]))?;
     let server = listening(server, port)?;
     let mut client = verbs(nic, program);
-    client.args(args).args(["-P", &port_text, "127.0.0.1"]);
+    client.words(args).args(["-P", &port_text, HOST]);
     let text = both(nic, program, server, &mut client)?;
     let last = text.lines().rfind(|l| l.contains("=100"));
     let rate = last.and_then(|l| {
@@ -596,20 +518,20 @@ fn libfabric(nic: Nic<'_>) -> Result<String> {
 /// Unpacks the suite, runs it, and tells what was skipped and why.
 fn suite(nic: Nic<'_>) -> Result<String> {
     let folder = target().join("pyverbs/tests");
-    std::fs::create_dir_all(&folder)?;
-    for entry in std::fs::read_dir(SUITE)? {
+    fs::create_dir_all(&folder)?;
+    for entry in fs::read_dir(SUITE)? {
         let from = entry?.path();
         let name = from.file_name().unwrap_or_default();
-        std::fs::copy(&from, folder.join(name)).with_context(|| from.display().to_string())?;
+        fs::copy(&from, folder.join(name))?;
     }
-    let packed: Vec<PathBuf> = std::fs::read_dir(&folder)?
+    let packed: Vec<PathBuf> = fs::read_dir(&folder)?
         .filter_map(|e| Some(e.ok()?.path()))
         .filter(|p| p.extension().is_some_and(|e| e == "gz"))
         .collect();
     command(Command::new("gzip").args(["-d", "-f"]).args(packed))?;
     // Debian's own Python, for which pyverbs was built.
     let mut python = verbs(nic, "/usr/bin/python3");
-    let (_, text) = Running::start(python.arg(folder.join("run_tests.py")).arg("-v"))?.end()?;
+    let (_, text) = said(python.arg(folder.join("run_tests.py")).arg("-v"))?;
     let mut skipped = BTreeMap::<&str, usize>::new();
     for line in text.lines() {
         if let Some((_, why)) = line.split_once("... skipped ") {

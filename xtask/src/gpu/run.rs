@@ -2,17 +2,17 @@
 
 #![allow(clippy::disallowed_methods)] // Runs programs within limits, and times them.
 
-use std::fs::File;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
+use fs_err as fs;
 use serde_json::{json, Value};
 
 use super::plan::{steps, Group, Step};
 use super::{suite, summary};
+use crate::steps::Running;
 use crate::tools::find;
 
 /// Longest that all measurements together may take, in seconds.
@@ -218,7 +218,7 @@ pub(super) fn one(step: &Step, gpu: &str, out: &Path, limit: Duration) -> Result
         let _ = std::fs::remove_file(report);
     }
     let log = out.join("logs").join(format!("{}.log", step.name));
-    let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+    let file = fs::File::create(&log)?.into_parts().0;
     let program = match step.group {
         Group::Sanitizer => sanitizer().unwrap_or_else(|| step.program.clone()),
         _ => step.program.clone(),
@@ -233,7 +233,7 @@ pub(super) fn one(step: &Step, gpu: &str, out: &Path, limit: Duration) -> Result
             .env("CUDA_VISIBLE_DEVICES", n),
         None => command.env("RINGBELL_GPU", gpu),
     };
-    let child = command
+    let command = command
         .args(&step.args)
         // Kernels of many streams wait for each other. None may stand behind another in one of the GPU's queues. None may be
         // loaded only at its launch, which may wait for running kernels (CUDA C++ Programming Guide, "Lazy Loading").
@@ -242,44 +242,19 @@ pub(super) fn one(step: &Step, gpu: &str, out: &Path, limit: Duration) -> Result
         .envs(step.env.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(file.try_clone().context("no descriptor left")?)
-        .stderr(file)
-        // A group of its own: a step that starts ranks ends with all of them.
-        .process_group(0)
-        .spawn();
-    let mut child = match child {
-        Ok(child) => child,
-        Err(e) => {
-            return Ok(End::Failed(format!(
-                "cannot start {}: {e}",
-                program.display()
-            )))
+        .stderr(file);
+    let ended = Running::start(command).and_then(|running| running.end(limit));
+    if step.group == Group::Sanitizer {
+        let said = fs::read_to_string(&log).unwrap_or_default();
+        if let Some(words) = refusal(&said) {
+            return Ok(End::Skipped(format!("compute-sanitizer says: {words}")));
         }
-    };
-    let start = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().context("cannot wait for a step")? {
-            if step.group == Group::Sanitizer {
-                let said = std::fs::read_to_string(&log).unwrap_or_default();
-                if let Some(words) = refusal(&said) {
-                    return Ok(End::Skipped(format!("compute-sanitizer says: {words}")));
-                }
-            }
-            return Ok(match status.success() {
-                true => End::Passed,
-                false => End::Failed(format!("{status}; see {}", log.display())),
-            });
-        }
-        if start.elapsed() > limit {
-            crate::steps::end_group(&child);
-            let _ = child.wait();
-            return Ok(End::Failed(format!(
-                "not done after {} s; see {}",
-                limit.as_secs(),
-                log.display()
-            )));
-        }
-        std::thread::sleep(Duration::from_millis(20));
     }
+    Ok(match ended {
+        Ok(out) if out.status.success() => End::Passed,
+        Ok(out) => End::Failed(format!("{}; see {}", out.status, log.display())),
+        Err(error) => End::Failed(format!("{error:#}; see {}", log.display())),
+    })
 }
 
 /// A sanitizer's message that it cannot work here: its lines begin with `=========`. It has checked nothing then.

@@ -4,13 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{bail, Context, Result};
+use fs_err as fs;
 
-use crate::steps::command;
+use crate::steps::{command, Words as _};
 use crate::tools;
 
 /// The bridge's own address.
-/// Where ranks find their job's secret.
-pub(super) const SECRET: &str = "RINGBELL_SECRET";
 const HUB: &str = "10.60.0.254";
 
 /// The namespaces: the bridge's, then one for each rank.
@@ -34,7 +33,7 @@ fn within(pid: u32, program: &Path) -> Command {
 
 fn ip(pid: u32, args: &str) -> Result<()> {
     let mut ip = within(pid, Path::new("ip"));
-    command(ip.args(args.split(' '))).context("the tool `ip` is in Debian's iproute2")
+    command(ip.words(args)).context("the tool `ip` is in Debian's iproute2")
 }
 
 impl Hosts {
@@ -100,8 +99,8 @@ impl Hosts {
     /// Without random numbers for the job's secret.
     pub(super) fn ranks(&self, program: &Path) -> Result<Vec<Command>> {
         let mut secret = [0; 16];
-        let mut random = std::fs::File::open("/dev/urandom").context("/dev/urandom")?;
-        std::io::Read::read_exact(&mut random, &mut secret).context("/dev/urandom")?;
+        let mut random = fs::File::open("/dev/urandom")?;
+        std::io::Read::read_exact(&mut random, &mut secret)?;
         let secret: String = secret.iter().map(|b| format!("{b:02x}")).collect();
         let count = self.holders.len() - 1;
         let rank = |n: usize| {
@@ -109,7 +108,7 @@ impl Hosts {
             c.env("PMI_RANK", n.to_string())
                 .env("PMI_SIZE", count.to_string())
                 .env("RINGBELL_BOOTSTRAP", "10.60.0.1:18600")
-                .env(SECRET, &secret);
+                .env("RINGBELL_SECRET", &secret);
             c
         };
         Ok((0..count).map(rank).collect())
@@ -126,8 +125,7 @@ impl Hosts {
             text += &format!("{rank}) pid={} ;;\n", holder.id());
         }
         text += "esac\nexec nsenter -t $pid -n -- \"$@\"\n";
-        std::fs::write(&enter, text)
-            .with_context(|| format!("cannot write {}", enter.display()))?;
+        fs::write(&enter, text)?;
         Ok(OpenMpi {
             hub: self.pid(0),
             enter,
@@ -146,12 +144,9 @@ impl OpenMpi {
 
     /// Flags before the program.
     pub(super) fn flags(&self) -> Vec<String> {
-        let flags = ["--pmixmca", "ptl_base_if_include", "hub", "--mca"];
-        let all = flags
-            .into_iter()
-            .chain(["btl_tcp_if_include", "cable", "sh"]);
-        let all = all.map(String::from);
-        all.chain([self.enter.display().to_string()]).collect()
+        let flags = "--pmixmca ptl_base_if_include hub --mca btl_tcp_if_include cable sh";
+        let flags = flags.split(' ').map(String::from);
+        flags.chain([self.enter.display().to_string()]).collect()
     }
 }
 
