@@ -3,14 +3,14 @@
 //! mmdebstrap makes the system below `target/bare`. In a mount namespace the checkout, this Rust and the downloaded crates lie in it
 //! at their own places, so that what is built is not built again. The user has the checkout's files and no right besides.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{ensure, Context as _, Result};
+use fs_err as fs;
 
-use crate::steps::{command_within, Outcome};
+use crate::steps::{command_within, output, succeeds, Outcome, Words as _};
 use crate::{root, target, tools};
 
 /// What the README and the tutorial ask for, besides Rust. Git has made the checkout.
@@ -47,10 +47,7 @@ pub(crate) fn step() -> Result<Outcome> {
     if tools::find("mmdebstrap").is_none() {
         tools::install(&["mmdebstrap"]);
     }
-    if let Some(tool) = ["mmdebstrap", "unshare"]
-        .into_iter()
-        .find(|t| tools::find(t).is_none())
-    {
+    if let Some(tool) = tools::missing(&["mmdebstrap", "unshare"]) {
         return skipped(format!(
             "no {tool}. Debian: apt-get install mmdebstrap util-linux"
         ));
@@ -77,7 +74,7 @@ pub(crate) fn step() -> Result<Outcome> {
 /// The namespaces of the system, in which the mounts are made.
 fn outer() -> Command {
     let mut unshare = Command::new("unshare");
-    unshare.args(["--mount", "--pid", "--fork", "--kill-child"]);
+    unshare.words("--mount --pid --fork --kill-child");
     if !tools::is_root() {
         unshare.arg("--map-root-user");
     }
@@ -92,11 +89,7 @@ fn has_namespaces() -> bool {
         "-c",
         "mount --make-rprivate / && unshare --user --map-user=1000 --map-group=1000 true",
     ]);
-    let quiet = probe
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    quiet.status().is_ok_and(|s| s.success())
+    succeeds(&mut probe)
 }
 
 /// Makes the system, unless it is there.
@@ -140,7 +133,7 @@ fn files(folder: &str) -> Result<Vec<PathBuf>> {
         return Ok(Vec::new());
     };
     let paths: std::io::Result<Vec<_>> = entries.map(|e| Ok(e?.path())).collect();
-    let mut paths = paths.with_context(|| format!("cannot read {folder}"))?;
+    let mut paths = paths?;
     paths.sort();
     Ok(paths)
 }
@@ -148,11 +141,8 @@ fn files(folder: &str) -> Result<Vec<PathBuf>> {
 /// The folder of this Rust: its programs without rustup and without what was installed beside them.
 fn rust() -> Result<PathBuf> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let told = Command::new(rustc)
-        .args(["--print", "sysroot"])
-        .output()
-        .context("cannot start rustc")?;
-    Ok(String::from_utf8_lossy(&told.stdout).trim().into())
+    let told = output(Command::new(rustc).words("--print sysroot"))?;
+    Ok(told.trim().into())
 }
 
 /// Where cargo keeps downloaded crates.

@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{bail, Context, Result};
+use fs_err as fs;
 use serde_json::{json, Value};
 
-use crate::steps::Outcome;
-use crate::{root, target, tools};
+use crate::steps::{output, Outcome, Words as _};
+use crate::{root, target, test, tools};
 
 /// File with the recorded counts.
 const RECORDED: &str = "benches/micro/counts.json";
@@ -75,9 +76,7 @@ pub(crate) fn update() -> Result<()> {
     let before = read().map(|r| r.counts).unwrap_or_default();
     print!("{}", judge(&before, &counts, TOLERANCE).table);
     let text = json!({ "compiler": compiler()?, "instructions": counts });
-    let file = root().join(RECORDED);
-    std::fs::write(&file, format!("{text:#}\n"))
-        .with_context(|| format!("cannot write {}", file.display()))
+    Ok(fs::write(root().join(RECORDED), format!("{text:#}\n"))?)
 }
 
 /// Prints the files that a path crosses.
@@ -104,33 +103,24 @@ fn unable() -> Option<String> {
 
 fn compiler() -> Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let out = Command::new(rustc).arg("--version").output();
-    let out = out.context("cannot run rustc --version")?;
-    Ok(String::from_utf8_lossy(&out.stdout).trim().to_string())
+    Ok(output(Command::new(rustc).arg("--version"))?
+        .trim()
+        .to_string())
 }
 
 fn read() -> Result<Recorded> {
-    let file = root().join(RECORDED);
-    let text = std::fs::read_to_string(&file)
-        .with_context(|| format!("cannot read {}", file.display()))?;
-    parse(&text).with_context(|| format!("{} is not as --update writes it", file.display()))
+    let text = fs::read_to_string(root().join(RECORDED))?;
+    parse(&text).with_context(|| format!("{RECORDED} is not as --update writes it"))
 }
 
 fn parse(text: &str) -> Result<Recorded> {
-    let all: Value = serde_json::from_str(text)?;
-    let compiler = all["compiler"].as_str().context("no compiler")?;
-    let counts = all["instructions"].as_object().context("no instructions")?;
-    let number = |(path, n): (&String, &Value)| -> Result<(String, f64)> {
-        let n = n.as_f64().filter(|n| *n > 0.0);
-        Ok((
-            path.clone(),
-            n.with_context(|| format!("no count of {path}"))?,
-        ))
-    };
-    Ok(Recorded {
-        compiler: compiler.into(),
-        counts: counts.iter().map(number).collect::<Result<_>>()?,
-    })
+    let mut all: Value = serde_json::from_str(text)?;
+    let counts: Counts = serde_json::from_value(all["instructions"].take())?;
+    if let Some((path, _)) = counts.iter().find(|(_, n)| **n <= 0.0) {
+        bail!("no count of {path}");
+    }
+    let compiler = all["compiler"].as_str().context("no compiler")?.into();
+    Ok(Recorded { compiler, counts })
 }
 
 struct Verdict {
@@ -171,7 +161,7 @@ struct Counted {
 
 fn count() -> Result<Counted> {
     let program = build()?;
-    let list = run(Command::new(&program).arg("--list"))?;
+    let list = output(Command::new(&program).arg("--list"))?;
     let (mut counts, mut files) = (Counts::new(), files::Files::new());
     for path in list.lines() {
         let (profile, operations) = profile(&program, path)?;
@@ -186,23 +176,23 @@ fn count() -> Result<Counted> {
 /// Runs a path under callgrind. Its profile, and the number of operations in that.
 fn profile(program: &Path, path: &str) -> Result<(String, f64)> {
     let dir = target().join("counts");
-    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    fs::create_dir_all(&dir)?;
     let file = dir.join(format!("{}.callgrind", path.replace([' ', ','], "-")));
     let mut out = std::ffi::OsString::from("--callgrind-out-file=");
     out.push(&file);
-    let said = run(Command::new("valgrind")
-        .args(["--tool=callgrind", "--toggle-collect=counts::counted*"])
-        .arg(out)
-        .arg(program)
-        .arg(path))?;
+    let said = output(
+        Command::new("valgrind")
+            .args(["--tool=callgrind", "--toggle-collect=counts::counted*"])
+            .arg(out)
+            .arg(program)
+            .arg(path),
+    )?;
     let operations = said
         .trim()
         .strip_prefix(&format!("{path}: "))
         .and_then(|n| n.parse().ok())
         .with_context(|| format!("{path} said {said:?} instead of a number"))?;
-    let profile = std::fs::read_to_string(&file)
-        .with_context(|| format!("cannot read {}", file.display()))?;
-    Ok((profile, operations))
+    Ok((fs::read_to_string(&file)?, operations))
 }
 
 /// The sum that a callgrind profile ends with, unless nothing was counted.
@@ -213,39 +203,9 @@ fn instructions(profile: &str) -> Option<f64> {
 
 /// Builds the program; returns its path.
 fn build() -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let messages = run(Command::new(cargo).current_dir(root()).args([
-        "bench",
-        "--quiet",
-        "--no-run",
-        "--profile=dist",
-        "--package=ringbell-micro",
-        "--bench=counts",
-        "--message-format=json",
-    ]))?;
-    let built = messages.lines().find_map(|line| {
-        let m: Value = serde_json::from_str(line).ok()?;
-        let of_bench = m["target"]["name"] == "counts";
-        of_bench.then(|| {
-            m["executable"]
-                .as_str()
-                .map(Path::new)
-                .map(Path::to_path_buf)
-        })?
-    });
-    built.context("cargo built no program for --bench=counts")
-}
-
-/// Output of a command that must succeed; its standard error is shown if it does not.
-fn run(command: &mut Command) -> Result<String> {
-    let out = command
-        .output()
-        .with_context(|| format!("cannot start {command:?}"))?;
-    if !out.status.success() {
-        let said = String::from_utf8_lossy(&out.stderr);
-        bail!("{command:?} ended with {}:\n{said}", out.status);
-    }
-    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    let mut cargo = test::cargo();
+    cargo.words("bench --quiet --no-run --profile=dist --package=ringbell-micro --bench=counts");
+    test::executable(&output(cargo.arg("--message-format=json"))?, "counts")
 }
 
 #[cfg(test)]

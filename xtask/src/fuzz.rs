@@ -4,14 +4,13 @@
 //! but each target runs. A crash leaves its input below `target/fuzz-run/`.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
 
-use anyhow::{bail, Context as _, Result};
+use anyhow::{anyhow, bail, Context as _, Result};
+use fs_err as fs;
 
-use crate::steps::{command, Outcome};
+use crate::steps::{at_once, command, cores, succeeds, Outcome, Words as _};
 use crate::test::cargo;
 use crate::{root, target};
 
@@ -79,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// The targets' names: those of their files.
 fn names() -> Result<BTreeSet<String>> {
     let dir = root().join("fuzz/fuzz_targets");
-    let files = fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    let files = fs::read_dir(dir)?;
     let names = files.filter_map(|f| Some(f.ok()?.path().file_stem()?.to_str()?.to_owned()));
     Ok(names.collect())
 }
@@ -103,12 +102,7 @@ fn nightly_fuzz() -> Command {
 
 /// Whether coverage can guide the fuzzer here.
 fn is_guided() -> bool {
-    let mut version = nightly_fuzz();
-    let quiet = version
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    quiet.status().is_ok_and(|s| s.success())
+    succeeds(nightly_fuzz().arg("--version"))
 }
 
 /// Builds all targets once; returns the folder with their programs.
@@ -123,20 +117,11 @@ fn build(guided: bool, work: &Path) -> Result<PathBuf> {
             .context("cargo-fuzz has built no program `wire`");
     }
     let target = work.join("blind");
-    command(
-        cargo()
-            .args([
-                "build",
-                "--release",
-                "--locked",
-                "--manifest-path",
-                "fuzz/Cargo.toml",
-                "--target-dir",
-            ])
-            .arg(&target)
-            // As cargo-fuzz has them.
-            .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true"),
-    )?;
+    let mut blind = cargo();
+    blind.words("build --release --locked --manifest-path fuzz/Cargo.toml --target-dir");
+    // As cargo-fuzz has them.
+    blind.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
+    command(blind.arg(&target))?;
     Ok(target.join("release"))
 }
 
@@ -144,33 +129,16 @@ fn build(guided: bool, work: &Path) -> Result<PathBuf> {
 fn all(names: &BTreeSet<String>, guided: bool, seconds: u32, keep: bool) -> Result<()> {
     let work = target().join("fuzz-run");
     let programs = build(guided, &work)?;
-    let left = Mutex::new(names.iter());
-    let failed = Mutex::new(Vec::new());
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..cores {
-            scope.spawn(|| loop {
-                let next = left.lock().ok().and_then(|mut left| left.next());
-                let Some(name) = next else { break };
-                match one(name, &programs, &work, seconds, keep) {
-                    Ok(said) => println!("{name:<12} {said}"),
-                    Err(error) => {
-                        println!("{name:<12} FAILED: {error:#}");
-                        let said = reason(&format!("{error:#}"));
-                        failed
-                            .lock()
-                            .map(|mut f| f.push(format!("{name} failed{said}")))
-                            .ok();
-                    }
-                }
-            });
+    let names: Vec<&String> = names.iter().collect();
+    let ended = at_once(cores(), &names, |name| {
+        let ended = one(name, &programs, &work, seconds, keep);
+        match &ended {
+            Ok(said) => println!("{name:<12} {said}"),
+            Err(error) => println!("{name:<12} FAILED: {error:#}"),
         }
+        ended.map_err(|error| anyhow!("{name} failed{}", reason(&format!("{error:#}"))))
     });
-    let failed = failed.into_inner().unwrap_or_default();
-    if !failed.is_empty() {
-        bail!("{}; see target/fuzz-run/", failed.join(", "));
-    }
-    Ok(())
+    ended.context("see target/fuzz-run/").map(drop)
 }
 
 /// Runs one target; returns a summary.
@@ -196,7 +164,10 @@ fn one(name: &str, programs: &Path, work: &Path, seconds: u32, keep: bool) -> Re
     if seeds.is_dir() {
         fuzzer.arg(&seeds);
     }
-    let status = fuzzer.stdout(Stdio::null()).stderr(log).status();
+    let status = fuzzer
+        .stdout(Stdio::null())
+        .stderr(log.into_parts().0)
+        .status();
     let status = status.with_context(|| format!("cannot start the program of {name}"))?;
     let said = String::from_utf8_lossy(&fs::read(&log_path)?).into_owned();
     if !status.success() {

@@ -55,6 +55,17 @@ pub(crate) enum End {
     Failed(String),
 }
 
+impl End {
+    /// Its word, and the reason.
+    pub(crate) fn in_words(&self) -> (&'static str, &str) {
+        match self {
+            End::Passed => ("passed", ""),
+            End::Skipped(why) => ("SKIPPED", why),
+            End::Failed(why) => ("FAILED", why),
+        }
+    }
+}
+
 /// Whether an earlier step of this run has built what the steps share.
 pub(crate) fn is_built() -> bool {
     std::env::var_os(BUILT).is_some()
@@ -110,10 +121,12 @@ pub(crate) fn run(steps: &[Step]) -> Result<bool> {
                 Some(end) => {
                     let done = running.swap_remove(i);
                     let took = done.start.elapsed();
+                    let (word, why) = end.in_words();
+                    let why = why.lines().next().map(|l| format!(": {l}"));
                     println!(
-                        "<== {}: {} ({:.0} s)",
+                        "<== {}: {word}{} ({:.0} s)",
                         done.step.name,
-                        first_line(&end),
+                        why.unwrap_or_default(),
                         took.as_secs_f64()
                     );
                     summary.add(done.step.name, &end, took, &log_of(done.step.name));
@@ -172,15 +185,6 @@ fn ready(waiting: &[Step], busy: &[Lane], ended: &dyn Fn(&str) -> bool) -> Optio
 
 fn log_of(name: &str) -> PathBuf {
     logs().join(format!("{name}.log"))
-}
-
-fn first_line(end: &End) -> String {
-    let (word, why) = match end {
-        End::Passed => return "passed".into(),
-        End::Skipped(why) => ("SKIPPED", why),
-        End::Failed(why) => ("FAILED", why),
-    };
-    format!("{word}: {}", why.lines().next().unwrap_or_default())
 }
 
 impl Running {

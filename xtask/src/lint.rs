@@ -4,9 +4,11 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
+use fs_err as fs;
 
 use crate::lanes::{Lane, Step};
-use crate::steps::{command, Outcome};
+use crate::steps::{command, succeeds, Outcome, Words as _};
+use crate::test::cargo;
 use crate::{gen, root, source, style, suite, target};
 
 /// 64-bit Arm, whose vector code is that of NEON.
@@ -37,83 +39,62 @@ pub(crate) const STEPS: [Step; 12] = [
     step("fuzz", Lane::Beside, fuzz),
 ];
 
-fn cargo() -> Command {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(root());
-    cargo
+/// Cargo with these words, which must end well.
+fn passes(words: &str) -> Result<Outcome> {
+    command(cargo().words(words)).map(|()| Outcome::Passed)
 }
 
 fn format() -> Result<Outcome> {
-    command(cargo().args(["fmt", "--all", "--check"]))?;
-    Ok(Outcome::Passed)
+    passes("fmt --all --check")
 }
 
 fn generated() -> Result<Outcome> {
-    gen::check()?;
-    Ok(Outcome::Passed)
+    gen::check().map(|()| Outcome::Passed)
 }
 
 fn clippy() -> Result<Outcome> {
-    command(cargo().args([
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ]))?;
-    Ok(Outcome::Passed)
+    passes("clippy --workspace --all-targets -- -D warnings")
 }
 
 /// The feature `cust`, which is off by default. Its crate looks for a folder with libcuda when it is built, and accepts an empty
 /// one as long as nothing is linked.
 fn cust() -> Result<Outcome> {
     let cuda = target().join("no-cuda");
-    std::fs::create_dir_all(cuda.join("lib64"))?;
-    command(
-        cargo()
-            .args(["clippy", "--workspace", "--features", "ringbell/cust"])
-            .args(["--example", suite::CUST_EXAMPLE])
-            .args(["--", "-D", "warnings"])
-            .env("CUDA_LIBRARY_PATH", cuda),
-    )?;
+    fs::create_dir_all(cuda.join("lib64"))?;
+    let mut clippy = cargo();
+    clippy.words("clippy --workspace --features ringbell/cust --example");
+    clippy.arg(suite::CUST_EXAMPLE).words("-- -D warnings");
+    command(clippy.env("CUDA_LIBRARY_PATH", cuda))?;
     Ok(Outcome::Passed)
 }
 
 /// Licences, sources and banned crates of the dependencies, by `deny.toml`. Advisories need a network, and are left out.
 fn deny() -> Result<Outcome> {
-    let here = cargo().args(["deny", "--version"]).output();
-    if !here.is_ok_and(|out| out.status.success()) {
+    if !succeeds(cargo().words("deny --version")) {
         return Ok(Outcome::Skipped(
             "there is no cargo-deny; `cargo install cargo-deny --locked` installs it".into(),
         ));
     }
-    command(cargo().args(["deny", "--offline", "check", "licenses", "bans", "sources"]))?;
-    Ok(Outcome::Passed)
+    passes("deny --offline check licenses bans sources")
 }
 
 /// Library, command and C library by the oldest Rust that the manifest promises.
 fn msrv() -> Result<Outcome> {
-    let manifest = std::fs::read_to_string(root().join("Cargo.toml"))?;
+    let manifest = fs::read_to_string(root().join("Cargo.toml"))?;
     let oldest = oldest_rust(&manifest).context("Cargo.toml has no rust-version")?;
-    let rustup = |args: &[&str]| {
+    let rustup = |words: &str| {
         let mut rustup = Command::new("rustup");
         rustup.current_dir(root()).args(["run", &oldest, "cargo"]);
-        rustup.args(args);
+        // Cargo tells its children which compiler to take.
+        rustup.words(words).env_remove("CARGO").env_remove("RUSTC");
         rustup
     };
-    let here = rustup(&["--version"]).output();
-    if !here.is_ok_and(|out| out.status.success()) {
+    if !succeeds(&mut rustup("--version")) {
         return Ok(Outcome::Skipped(format!(
             "Rust {oldest} is not here; `rustup toolchain install {oldest} --profile minimal` installs it"
         )));
     }
-    // Cargo tells its children which compiler to take.
-    command(
-        rustup(&["check", "--quiet", "-p", "ringbell-cli", "-p", "ringbell-c"])
-            .env_remove("CARGO")
-            .env_remove("RUSTC"),
-    )?;
+    command(&mut rustup("check --quiet -p ringbell-cli -p ringbell-c"))?;
     Ok(Outcome::Passed)
 }
 
@@ -142,40 +123,27 @@ fn aarch64() -> Result<Outcome> {
             "this Rust has no standard library for {ARM}; `rustup target add {ARM}` installs it"
         )));
     }
-    let crates =
-        ["nic-abi", "gtlb", "onc-engines", "nic-core"].map(|c| format!("--package=ringbell-{c}"));
-    command(cargo().args(["check", "--target", ARM]).args(crates))?;
-    Ok(Outcome::Passed)
+    passes(&format!(
+        "check --target {ARM} -p ringbell-nic-abi -p ringbell-gtlb -p ringbell-onc-engines -p ringbell-nic-core"
+    ))
 }
 
 /// The fuzz targets are a workspace of their own and need nightly to run, but not to be checked.
 fn fuzz() -> Result<Outcome> {
-    command(
-        cargo()
-            .args(["clippy", "--manifest-path", "fuzz/Cargo.toml"])
-            .args(["--locked", "--no-default-features", "--target-dir"])
-            .arg(target().join("fuzz"))
-            .args(["--", "-D", "warnings"]),
-    )?;
-    command(cargo().args(["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"]))?;
-    Ok(Outcome::Passed)
+    let mut clippy = cargo();
+    clippy.words(
+        "clippy --manifest-path fuzz/Cargo.toml --locked --no-default-features --target-dir",
+    );
+    command(clippy.arg(target().join("fuzz")).words("-- -D warnings"))?;
+    passes("fmt --manifest-path fuzz/Cargo.toml --check")
 }
 
 /// Private items too: module docs link to their parts.
 fn docs() -> Result<Outcome> {
-    command(
-        cargo()
-            .args([
-                "doc",
-                "--workspace",
-                "--no-deps",
-                "--document-private-items",
-            ])
-            .env(
-                "RUSTDOCFLAGS",
-                "-D warnings -A rustdoc::private-intra-doc-links",
-            ),
-    )?;
+    let mut doc = cargo();
+    doc.words("doc --workspace --no-deps --document-private-items");
+    let flags = "-D warnings -A rustdoc::private-intra-doc-links";
+    command(doc.env("RUSTDOCFLAGS", flags))?;
     Ok(Outcome::Passed)
 }
 

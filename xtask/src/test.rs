@@ -105,6 +105,17 @@ pub(crate) fn built() -> PathBuf {
     target().join("debug")
 }
 
+/// The program of a target, in the messages of a build with `--message-format=json`.
+pub(crate) fn executable(messages: &str, name: &str) -> Result<PathBuf> {
+    let mut programs = messages.lines().filter_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        let program = message["executable"].as_str()?;
+        (message["target"]["name"] == name).then(|| PathBuf::from(program))
+    });
+    let program = programs.next();
+    program.with_context(|| format!("cargo built no program `{name}`"))
+}
+
 /// Builds packages by the profile `dist`, for users and for figures; the folder with what they are.
 pub(crate) fn dist(packages: &[impl AsRef<str>]) -> Result<PathBuf> {
     let packages = packages.iter().map(|p| format!("--package={}", p.as_ref()));

@@ -1,7 +1,9 @@
 //! Tools for the tests on this machine. A test without its tool skips itself; this lists them beforehand.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+
+use crate::steps::{succeeds, Words as _};
 
 /// A tool, its users, and its Debian package.
 const TOOLS: [(&str, &str, &str); 10] = [
@@ -34,6 +36,11 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
+/// The first of these programs that is missing.
+pub(crate) fn missing<'a>(names: &[&'a str]) -> Option<&'a str> {
+    names.iter().find(|name| find(name).is_none()).copied()
+}
+
 /// Prints the missing tools, and the tests that are skipped without them.
 pub(crate) fn report() {
     for (name, needed_by, package) in TOOLS {
@@ -62,32 +69,18 @@ pub(crate) fn install(packages: &[&str]) {
         return;
     }
     println!("as root: apt-get install {}", packages.join(" "));
-    for words in [
-        &["update", "-qq"][..],
-        &["install", "-y", "-qq", "--no-install-recommends"],
-    ] {
-        let mut apt = Command::new("apt-get");
-        apt.args(words).env("DEBIAN_FRONTEND", "noninteractive");
-        if words[0] == "install" {
-            apt.args(packages);
-        }
-        // Without them the step says what is missing.
-        let _ = apt
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
-    }
+    succeeds(Command::new("apt-get").words("update -qq"));
+    let mut apt = Command::new("apt-get");
+    apt.words("install -y -qq --no-install-recommends");
+    // Without them the step says what is missing.
+    succeeds(apt.args(packages).env("DEBIAN_FRONTEND", "noninteractive"));
 }
 
 /// Why no Python environment can be made; `None` where one can.
 pub(crate) fn no_venv() -> Option<String> {
     let able = |module: &str| {
-        let mut python = Command::new("python3");
-        let quiet = python
-            .args(["-c", &format!("import {module}")])
-            .stderr(Stdio::null());
-        quiet.status().is_ok_and(|s| s.success())
+        let import = format!("import {module}");
+        succeeds(Command::new("python3").args(["-c", &import]))
     };
     if find("python3").is_none() {
         return Some("there is no python3. Debian: apt-get install python3-venv".into());
@@ -125,8 +118,7 @@ fn namespaces() -> bool {
     if !is_root() {
         unshare.arg("-r");
     }
-    let quiet = unshare.args(["-n", "true"]).stderr(Stdio::null());
-    quiet.status().is_ok_and(|s| s.success())
+    succeeds(unshare.words("-n true"))
 }
 
 /// Whether this user can open the device of TAP.
@@ -135,16 +127,9 @@ fn tun() -> bool {
     options.read(true).write(true).open("/dev/net/tun").is_ok()
 }
 
-/// Whether this process has the effective user id 0, by /proc.
+/// Whether this process has the effective user id 0.
 pub(crate) fn is_root() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    effective_uid(&status) == Some(0)
-}
-
-/// The second number of the `Uid:` line.
-fn effective_uid(status: &str) -> Option<u32> {
-    let line = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
-    line.split_whitespace().nth(1)?.parse().ok()
+    rustix::process::geteuid().is_root()
 }
 
 #[cfg(test)]
@@ -167,15 +152,5 @@ mod tests {
         assert!(user.contains("tcp_linux"), "{user}");
         assert!(said(true, true, false).contains("skipped without it: TAP"));
         assert!(said(false, false, true).contains("MISSING network namespaces"));
-    }
-
-    #[test]
-    fn reads_the_effective_user() {
-        assert_eq!(
-            effective_uid("Name:\tx\nUid:\t1000\t0\t1000\t1000\n"),
-            Some(0)
-        );
-        assert_eq!(effective_uid("Uid:\t0\t1000\t0\t0\n"), Some(1000));
-        assert_eq!(effective_uid(""), None);
     }
 }

@@ -5,16 +5,17 @@
 //! the test runner reads their list: the user needs neither cargo nor a Rust compiler.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::Permissions;
 use std::os::unix::fs::{chown, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
+use fs_err as fs;
 
-use crate::steps::{command, Outcome};
+use crate::steps::{command, output, Outcome, Words as _};
 use crate::test::{self, cargo, has_nextest};
-use crate::{root, tools};
+use crate::{root, target, tools};
 
 /// The user's number: one that neither Debian nor systemd assigns.
 const USER: u32 = 60_999;
@@ -66,10 +67,7 @@ pub(crate) fn tests() -> Result<Outcome> {
     if !has_nextest() {
         return skipped("cargo-nextest is not installed, which runs tests that were built before");
     }
-    if let Some(tool) = ["unshare", "setpriv"]
-        .into_iter()
-        .find(|t| tools::find(t).is_none())
-    {
+    if let Some(tool) = tools::missing(&["unshare", "setpriv"]) {
         return skipped(&format!("no {tool} (Debian: util-linux)"));
     }
     let step = Step::prepare()?;
@@ -89,17 +87,11 @@ pub(crate) fn tests() -> Result<Outcome> {
     }
     let mut built = OsString::from("RINGBELL_TEST_BUILT=");
     built.push(test::built());
-    command(
-        step.enter()
-            .arg("env")
-            .arg(built)
-            .arg(step.runner())
-            .args(["nextest", "run", "--no-fail-fast", "--binaries-metadata"])
-            .arg(step.binaries())
-            .arg("--cargo-metadata")
-            .arg(step.metadata())
-            .args(["-E", WANTED]),
-    )?;
+    let mut run = step.enter();
+    run.arg("env").arg(built).arg(step.runner());
+    run.words("nextest run --no-fail-fast --binaries-metadata");
+    run.arg(step.binaries()).arg("--cargo-metadata");
+    command(run.arg(step.metadata()).args(["-E", WANTED]))?;
     Ok(Outcome::Passed)
 }
 
@@ -112,44 +104,34 @@ struct Step {
 impl Step {
     /// Lists the built tests, and makes the user's folders.
     fn prepare() -> Result<Step> {
-        let metadata = output(cargo().args(["metadata", "--format-version", "1", "--locked"]))?;
-        let parsed: serde_json::Value = serde_json::from_slice(&metadata)?;
-        let target = parsed["target_directory"].as_str();
-        let target = PathBuf::from(target.context("cargo metadata names no target directory")?);
+        let metadata = output(cargo().words("metadata --format-version 1 --locked"))?;
         let step = Step {
-            folder: target.join("unprivileged"),
-            target,
+            folder: target().join("unprivileged"),
+            target: target(),
         };
         let old = &step.folder;
         if old.exists() {
-            fs::remove_dir_all(old).with_context(|| format!("cannot remove {}", old.display()))?;
+            fs::remove_dir_all(old)?;
         }
-        fs::create_dir_all(old).with_context(|| format!("cannot make {}", old.display()))?;
-        fs::set_permissions(old, fs::Permissions::from_mode(0o755))?;
+        fs::create_dir_all(old)?;
+        fs::set_permissions(old, Permissions::from_mode(0o755))?;
         for own in ["tmp", "home"] {
             let own = step.folder.join(own);
             fs::create_dir(&own)?;
             chown(&own, Some(USER), Some(USER))?;
         }
         fs::create_dir_all(step.target.join("tmp"))?;
-        let mut users = fs::read_to_string("/etc/passwd").context("cannot read /etc/passwd")?;
+        let mut users = fs::read_to_string("/etc/passwd")?;
         let home = step.folder.join("home");
         users += &format!(
             "ringbell-test:x:{USER}:{USER}::{}:/bin/sh\n",
             home.display()
         );
-        step.write("passwd", users.as_bytes(), 0o644)?;
-        step.write("tun", b"", 0o600)?;
-        step.write("enter.sh", ENTER.as_bytes(), 0o644)?;
-        let binaries = output(cargo().args([
-            "nextest",
-            "list",
-            "--workspace",
-            "--list-type",
-            "binaries-only",
-            "--message-format",
-            "json",
-        ]))?;
+        step.write("passwd", &users, 0o644)?;
+        step.write("tun", "", 0o600)?;
+        step.write("enter.sh", ENTER, 0o644)?;
+        let list = "nextest list --workspace --list-type binaries-only --message-format json";
+        let binaries = output(cargo().words(list))?;
         step.write("binaries.json", &binaries, 0o644)?;
         step.write("metadata.json", &metadata, 0o644)?;
         // It lies in a home of root's, which the user cannot enter.
@@ -158,10 +140,10 @@ impl Step {
         Ok(step)
     }
 
-    fn write(&self, name: &str, bytes: &[u8], mode: u32) -> Result<()> {
+    fn write(&self, name: &str, text: &str, mode: u32) -> Result<()> {
         let path = self.folder.join(name);
-        fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+        fs::write(&path, text)?;
+        fs::set_permissions(&path, Permissions::from_mode(mode))?;
         Ok(())
     }
 
@@ -208,19 +190,6 @@ fn closed_to_others(folder: &Path) -> Vec<PathBuf> {
     closed
 }
 
-fn output(command: &mut Command) -> Result<Vec<u8>> {
-    let out = command
-        .stderr(Stdio::inherit())
-        .output()
-        .with_context(|| format!("cannot start {command:?}"))?;
-    anyhow::ensure!(
-        out.status.success(),
-        "{command:?} ended with {}",
-        out.status
-    );
-    Ok(out.stdout)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,9 +199,8 @@ mod tests {
         let base = root().join(format!("target/closed-{}", std::process::id()));
         let inner = base.join("open/closed/inner");
         fs::create_dir_all(&inner).expect("folders");
-        let close = |f: &Path, mode| {
-            fs::set_permissions(f, fs::Permissions::from_mode(mode)).expect("mode")
-        };
+        let close =
+            |f: &Path, mode| fs::set_permissions(f, Permissions::from_mode(mode)).expect("mode");
         let (outer, middle) = (base.clone(), base.join("open/closed"));
         let found = |f: &Path| {
             let all = closed_to_others(f);

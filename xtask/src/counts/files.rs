@@ -173,8 +173,7 @@ pub(super) fn update(measured: &Files) -> Result<()> {
         rest = after;
     }
     out += rest;
-    let file = root().join(DOCUMENT);
-    std::fs::write(&file, out).with_context(|| format!("cannot write {}", file.display()))
+    Ok(fs_err::write(root().join(DOCUMENT), out)?)
 }
 
 /// The number of files, and the files by folder.
@@ -193,8 +192,7 @@ fn rendered(files: &BTreeSet<String>) -> String {
 }
 
 fn read() -> Result<String> {
-    let file = root().join(DOCUMENT);
-    std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))
+    Ok(fs_err::read_to_string(root().join(DOCUMENT))?)
 }
 
 /// The text before the next list, the path of that, and the text after it.

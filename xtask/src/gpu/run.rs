@@ -1,22 +1,27 @@
 //! Runner of a bundle's steps: each within its limit, and the next ones after any outcome.
+//!
+//! Each test of the suite is a process of its own, because a context broken by one must not reach the next.
 
 #![allow(clippy::disallowed_methods)] // Runs programs within limits, and times them.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use fs_err as fs;
 use serde_json::{json, Value};
 
-use super::plan::{steps, Group, Step};
-use super::{suite, summary};
-use crate::steps::Running;
+use super::plan::{Group, Plan, Step};
+use super::summary;
+use crate::lanes::End;
+use crate::steps::{self, Running};
+use crate::suite::PROGRAMS;
 use crate::tools::find;
 
-/// Longest that all measurements together may take, in seconds.
-pub(super) const BUDGET_S: u64 = 480;
+/// Longest that all measurements together may take, and all tests: later ones are not run.
+pub(super) const MEASURING: Duration = Duration::from_secs(480);
+const TESTING: Duration = Duration::from_secs(900);
 
 /// What may be chosen on the machine with the GPU.
 #[derive(clap::Args)]
@@ -30,28 +35,12 @@ pub(crate) struct HereArgs {
     /// Run these steps alone, where time is short
     #[arg(long, value_name = "GROUP", value_enum)]
     only: Vec<Group>,
-    /// NCCL's libnccl.so.2 to measure beside ours. `cargo xtask gpu` puts it into the bundle, which the libraries on PyPI
-    /// are too large for; `./run` takes it where it is [default: the bundle's, else searched on the machine]
+    /// NCCL's libnccl.so.2 to measure beside ours [default: searched on the machine]
     #[arg(long, value_name = "PATH")]
-    pub(super) nccl: Option<PathBuf>,
-    /// Where results go
+    nccl: Option<PathBuf>,
+    /// Where results go, from the bundle
     #[arg(long, default_value = "results", value_name = "FOLDER")]
     results: PathBuf,
-}
-
-impl HereArgs {
-    /// The same on the command line of the script.
-    pub(super) fn words(&self) -> Vec<String> {
-        let mut words = vec!["--gpu".to_owned(), self.gpu.clone()];
-        if self.short {
-            words.push("--short".into());
-        }
-        for group in &self.only {
-            words.extend(["--only".into(), group.name().into()]);
-        }
-        words.extend(["--results".into(), self.results.display().to_string()]);
-        words
-    }
 }
 
 /// Runs a bundle that `cargo xtask gpu` has made (its script does)
@@ -59,150 +48,120 @@ impl HereArgs {
 pub(crate) struct RunArgs {
     /// The bundle
     #[arg(long, value_name = "FOLDER")]
-    bundle: PathBuf,
+    pub(super) bundle: PathBuf,
     #[command(flatten)]
-    here: HereArgs,
-}
-
-/// How a step ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum End {
-    Passed,
-    Failed(String),
-    Skipped(String),
+    pub(super) here: HereArgs,
 }
 
 /// A step that was run, or not.
 pub(super) struct Done {
-    pub(super) name: String,
-    pub(super) group: Group,
+    pub(super) step: Step,
     pub(super) end: End,
     pub(super) seconds: f64,
-    /// Its report.
+    /// What it printed.
+    pub(super) said: String,
+    /// Its report, if it wrote one: wrong values of a step that failed are marked in it.
     pub(super) report: Value,
 }
 
 /// Runs everything; false when a step failed.
-pub(crate) fn run(args: &RunArgs) -> Result<bool> {
-    let bundle = args
-        .bundle
-        .canonicalize()
-        .with_context(|| format!("there is no bundle {}", args.bundle.display()))?;
-    let about = bundle.join("bundle.json");
-    let about = std::fs::read_to_string(&about)
-        .with_context(|| format!("{} is missing; unpack the bundle again", about.display()))?;
+pub(super) fn run(bundle: &Path, here: &HereArgs) -> Result<bool> {
+    let bundle = fs::canonicalize(bundle)?;
+    let about = fs::read_to_string(bundle.join("bundle.json"));
+    let about = about.context("the bundle is not complete; unpack it again")?;
     let about: Value = serde_json::from_str(&about).context("bundle.json is no JSON")?;
-    let real = match args.here.gpu.as_str() {
+    let real = match here.gpu.as_str() {
         "emulated" => false,
         g if g == "cuda" || g.starts_with("cuda:") => true,
         other => bail!("--gpu is cuda, cuda:N or emulated, not `{other}`"),
     };
-    let out = &args.here.results;
-    std::fs::create_dir_all(out.join("logs"))
-        .with_context(|| format!("cannot make {}", out.display()))?;
-    let out = out.canonicalize().context("the results' folder is gone")?;
-    let tests = serde_json::from_value(about["tests"].clone())
-        .context("bundle.json names no tests; build the bundle again")?;
-    let mut steps = steps(real, args.here.short, &bundle, &out, &tests);
-    if !args.here.only.is_empty() {
-        steps.retain(|s| args.here.only.contains(&s.group));
+    let out = bundle.join(&here.results);
+    for own in ["logs", "files"] {
+        fs::create_dir_all(out.join(own))?;
     }
-    let files = out.join("files");
-    std::fs::create_dir_all(&files).with_context(|| format!("cannot make {}", files.display()))?;
-    if let Some(nccl) = nccl(&args.here, &bundle)? {
+    let out = fs::canonicalize(out)?;
+    let plan = Plan {
+        bundle: &bundle,
+        out: &out,
+        real,
+        short: here.short,
+    };
+    let mut listed = Vec::new();
+    for program in &PROGRAMS {
+        let tests = Command::new(bundle.join("tests").join(program.binary()))
+            .args(["--list", "--format", "terse"])
+            .output()
+            .with_context(|| format!("the tests of {} do not start", program.name))?;
+        let tests = String::from_utf8_lossy(&tests.stdout).into_owned();
+        let own = tests.lines().filter_map(|l| l.strip_suffix(": test"));
+        let own = own.filter(|t| program.has(t)).map(str::to_owned);
+        listed.push((program.name, own.collect::<Vec<_>>()));
+    }
+    let mut steps = plan.steps(|program| {
+        let of = listed.iter().find(|(name, _)| *name == program);
+        of.map(|(_, tests)| tests.clone()).unwrap_or_default()
+    });
+    if !here.only.is_empty() {
+        steps.retain(|s| here.only.contains(&s.group));
+    }
+    if let Some(nccl) = &here.nccl {
+        let nccl = fs::canonicalize(nccl).context("--nccl")?;
         for step in &mut steps {
             if step.args.iter().any(|a| a == "--beside") {
                 step.args
-                    .extend(["--nccl".to_owned(), nccl.display().to_string()]);
+                    .extend(["--nccl".into(), nccl.display().to_string()]);
             }
         }
     }
-    let done = all(&steps, &args.here.gpu, &out)?;
-    let machine = machine();
-    let results = summary::results(&done, &about, &machine, &args.here.gpu, args.here.short);
-    let table = summary::table(&results) + &suite::table(&done);
-    write(&out.join("results.json"), &format!("{results:#}\n"))?;
-    write(&out.join("table.md"), &table)?;
+    let done = all(steps, &here.gpu, &out)?;
+    let results = summary::results(&done, &about, &machine(), &here.gpu, here.short);
+    let table = summary::table(&results, &done);
+    fs::write(out.join("results.json"), format!("{results:#}\n"))?;
+    fs::write(out.join("table.md"), &table)?;
     println!("\n{table}\nresults: {}", out.display());
     Ok(!done.iter().any(|d| matches!(d.end, End::Failed(_))))
 }
 
-/// The named NCCL, else the bundle's; without either the machine is searched.
-fn nccl(here: &HereArgs, bundle: &Path) -> Result<Option<PathBuf>> {
-    if let Some(named) = &here.nccl {
-        let found = named.canonicalize();
-        return Ok(Some(found.with_context(|| {
-            format!("--nccl: there is no {}", named.display())
-        })?));
-    }
-    let packed = bundle.join(super::NCCL);
-    Ok(packed.is_file().then_some(packed))
-}
-
-fn write(file: &Path, text: &str) -> Result<()> {
-    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
-}
-
-fn all(steps: &[Step], gpu: &str, out: &Path) -> Result<Vec<Done>> {
+fn all(steps: Vec<Step>, gpu: &str, out: &Path) -> Result<Vec<Done>> {
     let mut done = Vec::new();
-    let mut spent = Duration::ZERO;
-    let mut tested = Duration::ZERO;
+    let (mut measured, mut tested) = (Duration::ZERO, Duration::ZERO);
     for step in steps {
-        let mut limit = Duration::from_secs(step.limit_s);
-        if step.group == Group::Measurement {
-            limit = limit.min(Duration::from_secs(BUDGET_S).saturating_sub(spent));
-        }
+        let (spent, most) = match step.group {
+            Group::Measurement => (&mut measured, MEASURING),
+            _ => (&mut tested, TESTING),
+        };
+        let left = most.saturating_sub(*spent);
         let start = Instant::now();
-        let mut account = Value::Null;
-        let end = match skipped(step, limit) {
-            Some(why) => End::Skipped(why),
-            None if step.tests.is_empty() => one(step, gpu, out, limit)?,
-            None => {
-                let (end, report) = suite::run(step, gpu, out, &mut tested)?;
-                account = report;
-                end
+        let (end, said) = match () {
+            () if left.is_zero() => {
+                let why = format!("not run: the {} s were over", most.as_secs());
+                (End::Failed(why), String::new())
             }
+            () if step.group == Group::Sanitizer && sanitizer().is_none() => {
+                let why = "compute-sanitizer is not there";
+                (End::Skipped(why.into()), String::new())
+            }
+            () => one(&step, gpu, out, step.limit.min(left))?,
         };
-        let took = start.elapsed();
-        if step.group == Group::Measurement {
-            spent += took;
-        }
-        let (word, why) = match &end {
-            End::Passed => ("passed", ""),
-            End::Failed(why) => ("FAILED", why.as_str()),
-            End::Skipped(why) => ("not run", why.as_str()),
-        };
-        println!(
-            "{:<70} {:>6.1} s  {word} {why}",
-            step.name,
-            took.as_secs_f64()
-        );
-        let report = step
-            .report
-            .as_ref()
-            // Of a failed one as well, if it wrote one: wrong values are marked in it.
-            .filter(|_| !matches!(end, End::Skipped(_)))
-            .and_then(|file| std::fs::read_to_string(file).ok())
-            .and_then(|text| serde_json::from_str(&text).ok())
-            .unwrap_or(account);
+        *spent += start.elapsed();
+        let seconds = start.elapsed().as_secs_f64();
+        let (word, why) = end.in_words();
+        println!("{:<70} {seconds:>6.1} s  {word} {why}", step.name);
+        let report = std::fs::read_to_string(report_of(&step, out)).ok();
+        let report = report.and_then(|text| serde_json::from_str(&text).ok());
         done.push(Done {
-            name: step.name.clone(),
-            group: step.group,
+            step,
             end,
-            seconds: took.as_secs_f64(),
-            report,
+            seconds,
+            said,
+            report: report.unwrap_or_default(),
         });
     }
     Ok(done)
 }
 
-fn skipped(step: &Step, limit: Duration) -> Option<String> {
-    if step.group == Group::Sanitizer && sanitizer().is_none() {
-        return Some("compute-sanitizer is not there".into());
-    }
-    limit
-        .is_zero()
-        .then(|| "the time for measurements is over".into())
+fn report_of(step: &Step, out: &Path) -> PathBuf {
+    out.join(format!("{}.json", step.name))
 }
 
 /// In the path, or where CUDA's toolkit puts it.
@@ -211,12 +170,10 @@ fn sanitizer() -> Option<PathBuf> {
     find("compute-sanitizer").or_else(|| usual.is_file().then(|| usual.to_owned()))
 }
 
-/// Runs a program once.
-pub(super) fn one(step: &Step, gpu: &str, out: &Path, limit: Duration) -> Result<End> {
-    if let Some(report) = &step.report {
-        // A report of an earlier run is not this one's.
-        let _ = std::fs::remove_file(report);
-    }
+/// Runs a program once; how it ended, and what it printed.
+fn one(step: &Step, gpu: &str, out: &Path, limit: Duration) -> Result<(End, String)> {
+    // A report of an earlier run is not this one's.
+    let _ = std::fs::remove_file(report_of(step, out));
     let log = out.join("logs").join(format!("{}.log", step.name));
     let file = fs::File::create(&log)?.into_parts().0;
     let program = match step.group {
@@ -233,28 +190,42 @@ pub(super) fn one(step: &Step, gpu: &str, out: &Path, limit: Duration) -> Result
             .env("CUDA_VISIBLE_DEVICES", n),
         None => command.env("RINGBELL_GPU", gpu),
     };
-    let command = command
+    command
         .args(&step.args)
         // Kernels of many streams wait for each other. None may stand behind another in one of the GPU's queues. None may be
         // loaded only at its launch, which may wait for running kernels (CUDA C++ Programming Guide, "Lazy Loading").
         .env("CUDA_DEVICE_MAX_CONNECTIONS", "32")
         .env("CUDA_MODULE_LOADING", "EAGER")
         .envs(step.env.iter().map(|(name, value)| (name, value)))
-        .stdin(Stdio::null())
         .stdout(file.try_clone().context("no descriptor left")?)
         .stderr(file);
-    let ended = Running::start(command).and_then(|running| running.end(limit));
-    if step.group == Group::Sanitizer {
-        let said = fs::read_to_string(&log).unwrap_or_default();
-        if let Some(words) = refusal(&said) {
-            return Ok(End::Skipped(format!("compute-sanitizer says: {words}")));
+    let ended = Running::start(&mut command).and_then(|running| running.end(limit));
+    let said = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    let end = match ended {
+        _ if step.group == Group::Sanitizer && refusal(&said).is_some() => {
+            let words = refusal(&said).unwrap_or_default();
+            End::Skipped(format!("compute-sanitizer says: {words}"))
         }
+        Ok(out) if !out.status.success() => End::Failed(out.status.to_string()),
+        Ok(_) if step.of.is_some() => judge(&said),
+        Ok(_) => End::Passed,
+        Err(error) => End::Failed(format!("{error:#}")),
+    };
+    Ok((end, said))
+}
+
+/// Result of a test whose process has ended well.
+fn judge(said: &str) -> End {
+    let skip = said.lines().find_map(|l| {
+        let (_, rest) = l.split_once("SKIPPED")?;
+        Some(rest.split_once(": ")?.1)
+    });
+    match skip {
+        Some(why) => End::Skipped(why.to_owned()),
+        None if said.contains("1 passed") => End::Passed,
+        // A process that runs no test exits with 0 too.
+        None => End::Failed("it did not say that one test has passed".into()),
     }
-    Ok(match ended {
-        Ok(out) if out.status.success() => End::Passed,
-        Ok(out) => End::Failed(format!("{}; see {}", out.status, log.display())),
-        Err(error) => End::Failed(format!("{error:#}; see {}", log.display())),
-    })
 }
 
 /// A sanitizer's message that it cannot work here: its lines begin with `=========`. It has checked nothing then.
@@ -268,20 +239,18 @@ fn refusal(said: &str) -> Option<String> {
 /// The machine, its GPUs and their driver, as far as they can be read.
 fn machine() -> Value {
     let said = |program: &str, args: &[&str]| {
-        let out = Command::new(program).args(args).output().ok()?;
-        let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
-        (out.status.success() && !text.is_empty()).then_some(text)
+        let text = steps::output(Command::new(program).args(args)).ok()?;
+        Some(text.trim().to_owned()).filter(|t| !t.is_empty())
     };
     let query = "--query-gpu=name,driver_version,pcie.link.gen.max,pcie.link.width.max";
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let cpu = cpu
-        .lines()
-        .find(|l| l.starts_with("model name"))
-        .and_then(|l| l.split_once(':'))
-        .map(|(_, name)| name.trim().to_owned());
+    let mut models = cpu.lines().filter_map(|l| l.strip_prefix("model name"));
+    let cpu = models
+        .next()
+        .map(|l| l.trim_start_matches([' ', '\t', ':']));
     json!({
         "cpu": cpu,
-        "cores": std::thread::available_parallelism().map(usize::from).unwrap_or(1),
+        "cores": steps::cores(),
         "kernel": said("uname", &["-sr"]),
         "gpus": said("nvidia-smi", &[query, "--format=csv,noheader"]),
         "date": said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
@@ -292,97 +261,93 @@ fn machine() -> Value {
 mod tests {
     use super::*;
 
-    fn step(name: &str, limit_s: u64, script: &str) -> Step {
+    fn step(name: &str, script: &str) -> Step {
         Step {
             name: name.into(),
             group: Group::Correctness,
-            limit_s,
+            limit: Duration::from_secs(60),
             program: "sh".into(),
             args: vec!["-c".into(), script.into()],
             env: vec![("WORD", "heard".into())],
-            report: None,
-            tests: Vec::new(),
+            of: None,
         }
+    }
+
+    fn folder(name: &str) -> PathBuf {
+        let out = std::env::temp_dir().join(format!("rb-gpu-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(out.join("logs")).unwrap();
+        out
     }
 
     #[test]
     fn a_sanitizer_that_refuses_the_device_is_quoted_and_no_failure() {
-        let out = std::env::temp_dir().join(format!("rb-gpu-refused-{}", std::process::id()));
-        std::fs::create_dir_all(out.join("logs")).unwrap();
         let said = "========= Error: Device not supported. Please refer to the documentation";
-        let mut refused = step("s", 60, &format!("echo '{said}'; exit 1"));
-        // In the group of sanitizers: `one` looks for the tool itself only where it is.
-        refused.group = Group::Sanitizer;
         let words = refusal(&format!("x\n{said}\n========= more\n"));
         let words = words.expect("it refuses");
         assert!(words.starts_with("Error: Device not supported"), "{words}");
-        assert_eq!(
-            refusal("========= ERROR SUMMARY: 0 errors\nnot supported"),
-            None
-        );
-        let end = one(&refused, "cuda", &out, Duration::from_secs(60)).unwrap();
+        let found = "========= ERROR SUMMARY: 0 errors\nnot supported";
+        assert_eq!(refusal(found), None);
         if sanitizer().is_none() {
+            let out = folder("refused");
+            let mut refused = step("s", &format!("echo '{said}'; exit 1"));
+            // In the group of sanitizers: `one` looks for the tool itself only where it is.
+            refused.group = Group::Sanitizer;
+            let (end, _) = one(&refused, "cuda", &out, refused.limit).unwrap();
             assert!(matches!(end, End::Skipped(why) if why.contains("Device not supported")));
+            std::fs::remove_dir_all(&out).unwrap();
         }
-        std::fs::remove_dir_all(&out).unwrap();
     }
 
     #[test]
     fn tests_are_shown_the_one_gpu_that_was_asked_for() {
-        let out = std::env::temp_dir().join(format!("rb-gpu-which-{}", std::process::id()));
-        std::fs::create_dir_all(out.join("logs")).unwrap();
+        let out = folder("which");
         let script = "test \"$CUDA_VISIBLE_DEVICES $RINGBELL_GPU\" = \"3 cuda\"";
-        let mut tests = step("t", 60, script);
+        let mut tests = step("t", script);
         tests.env.push(("RINGBELL_TEST_GPU", "cuda".into()));
-        let end = one(&tests, "cuda:3", &out, Duration::from_secs(60)).unwrap();
+        let (end, _) = one(&tests, "cuda:3", &out, tests.limit).unwrap();
         assert_eq!(end, End::Passed);
         std::fs::remove_dir_all(&out).unwrap();
     }
 
     #[test]
     fn a_step_that_fails_or_hangs_does_not_stop_the_others() {
-        let out = std::env::temp_dir().join(format!("rb-gpu-run-{}", std::process::id()));
-        std::fs::create_dir_all(out.join("logs")).unwrap();
-        let mut reports = step(
-            "d",
-            60,
-            &format!("echo '{{\"x\": 7}}' > {}/d.json", out.display()),
-        );
-        reports.report = Some(out.join("d.json"));
-        let mut absent = step("e", 60, "true");
+        let out = folder("run");
+        let mut hangs = step("b", "sleep 600");
+        hangs.limit = Duration::from_secs(1);
+        let written = out.join("d.json");
+        let reports = step("d", &format!("echo '{{\"x\": 7}}' > {}", written.display()));
+        let mut absent = step("e", "true");
         absent.program = "/nonexistent/program".into();
-        let steps = [
-            step("a", 60, "exit 3"),
-            // Its child would survive if it were in another group.
-            step(
-                "b",
-                1,
-                &format!("sleep 600 & echo $! > {}/child; wait", out.display()),
-            ),
-            step(
-                "c",
-                60,
-                "test $WORD = heard && test $RINGBELL_GPU = emulated",
-            ),
+        let test = |name, script| {
+            let mut step = step(name, script);
+            step.of = Some("mixed");
+            step
+        };
+        let steps = vec![
+            step("a", "exit 3"),
+            hangs,
+            step("c", "test $WORD = heard && test $RINGBELL_GPU = emulated"),
             reports,
             absent,
+            test("f", "echo 1 passed"),
+            test("g", "echo 0 passed"),
+            test("h", "echo x SKIPPED on CUDA: a reason; echo 1 passed"),
+            test("i", "kill -9 $$"),
         ];
-        let done = all(&steps, "emulated", &out).unwrap();
-        let failed = |i: usize| matches!(&done[i].end, End::Failed(_));
-        assert!(failed(0) && failed(1) && failed(4));
-        assert_eq!((&done[2].end, &done[3].end), (&End::Passed, &End::Passed));
+        let done = all(steps, "emulated", &out).unwrap();
+        let words: Vec<&str> = done.iter().map(|d| d.end.in_words().0).collect();
+        let want = [
+            "FAILED", "FAILED", "passed", "passed", "FAILED", "passed", "FAILED", "SKIPPED",
+            "FAILED",
+        ];
+        assert_eq!(words, want);
         assert_eq!(done[3].report["x"], 7);
-        let child = std::fs::read_to_string(out.join("child")).unwrap();
-        let start = Instant::now();
-        let stat = format!("/proc/{}/stat", child.trim());
-        // Gone, or dead and not yet reaped by its new parent.
-        while std::fs::read_to_string(&stat).is_ok_and(|s| !s.contains(") Z ")) {
-            assert!(
-                start.elapsed() < Duration::from_secs(30),
-                "the child still runs"
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        assert_eq!(done[7].end, End::Skipped("a reason".into()));
+        let about = json!({"commit": "abc"});
+        let results = summary::results(&done, &about, &json!({}), "cuda", false);
+        let table = summary::table(&results, &done);
+        assert!(table.contains("| mixed | 1 | 2 | 1 |"), "{table}");
+        assert!(table.contains("- mixed, `h`: a reason"), "{table}");
         std::fs::remove_dir_all(&out).unwrap();
     }
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use serde_json::{json, Value};
 
-use super::{at_once, rtl, Block, Tools};
+use super::{rtl, Block, Tools};
 use crate::root;
-use crate::steps::command_within;
+use crate::steps::{at_once, command_within, cores};
 
 pub(super) const RECORD: &str = "docs/results/hw/estimates.json";
 /// What an estimate may differ from the record: a share of it, and some cells of small blocks.
@@ -37,7 +37,9 @@ pub(super) fn compare(tools: &Tools, blocks: &[&Block], update: bool) -> Result<
         .iter()
         .filter_map(|b| Some((*b, b.estimated?)))
         .collect();
-    let rows = at_once(&estimated, |(block, module)| estimate(tools, block, module))?;
+    let rows = at_once(cores(), &estimated, |(block, module)| {
+        estimate(tools, block, module)
+    })?;
     for ((_, module), row) in estimated.into_iter().zip(rows) {
         let shown = COLUMNS.map(|c| format!("{:>8}", row[c])).concat();
         println!("{module:<12}{shown}");

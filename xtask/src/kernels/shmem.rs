@@ -6,7 +6,8 @@ use std::process::Command;
 
 use anyhow::{bail, Context, Result};
 
-use super::{cu_files, in_parallel};
+use super::{cu_files, AT_ONCE};
+use crate::steps::{at_once, Words as _};
 use crate::summary::SKIPPED_TEST;
 use crate::{nccl, root, venv};
 
@@ -29,7 +30,7 @@ pub(super) fn compile(nvcc: &Path, out: &Path) -> Result<()> {
         .iter()
         .flat_map(|h| programs.iter().map(move |p| (p, h)));
     let jobs: Vec<_> = each.collect();
-    in_parallel(jobs, |(program, (whose, folders))| {
+    at_once(AT_ONCE, &jobs, |(program, (whose, folders))| {
         one(nvcc, program, folders, out).with_context(|| format!("with {whose}"))
     })?;
     for (whose, _) in &headers {
@@ -54,8 +55,7 @@ fn theirs() -> Result<Vec<PathBuf>> {
 /// To PTX; any warning is an error.
 fn one(nvcc: &Path, program: &Path, folders: &[PathBuf], out: &Path) -> Result<()> {
     let mut command = Command::new(nvcc);
-    command.args(["--ptx", "-rdc=true", "-arch=sm_90", "-std=c++17"]);
-    command.args(["-Werror", "all-warnings"]);
+    command.words("--ptx -rdc=true -arch=sm_90 -std=c++17 -Werror all-warnings");
     for folder in folders {
         command.arg("-I").arg(folder);
     }
