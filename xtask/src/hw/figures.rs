@@ -1,23 +1,20 @@
 //! FpgaNIC's Fig. 4, 5a and 7 and Table 2 for the blocks, beside the paper's values, and the timing diagrams of docs/hardware.md.
 //!
 //! The simulations write what they measure, in cycles, to a folder. Cycles do not depend on the machine, so the documents are compared
-//! with them exactly; `--update` writes the documents.
+//! with them exactly; `--update` writes what stands between the documents' markers, and the reports of which the pictures are drawn.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{bail, ensure, Context, Result};
+use fs_err as fs;
 use serde_json::{json, Value};
 
-use crate::steps::command;
-use crate::{root, target};
+use crate::steps::{command, Words as _};
+use crate::{root, target, test};
 
 const FOLDER: &str = "docs/results/hw";
-/// What `cargo xtask hw exhaust` has found, which takes too long for each run.
-const EXHAUSTED: &str = "\n## All pairs of f16\n\n`cargo xtask hw exhaust` adds all 2^32 pairs of f16 by `float_add` with 5 bits of exponent and 10 of fraction, 32 pairs a cycle, \
-                         and compares the bits with `onc_engines::reduce`. The last full run found no difference (300 s on two processors that other programs used as well).\n";
 pub(super) const PAGE: &str = "docs/hardware.md";
 const MEGAHERTZ: f64 = 250.0;
 
@@ -25,17 +22,9 @@ const MEGAHERTZ: f64 = 250.0;
 struct Figure {
     /// Name of its file and its folder.
     name: &'static str,
-    title: &'static str,
-    /// What was measured, here and there.
-    scope: &'static str,
-    /// The paper's text for it.
-    paper: &'static str,
-    /// Its values that can be drawn: bytes, and GB/s or µs.
-    points: &'static [(u64, f64)],
-    /// Name of their curve.
-    curve: &'static str,
     /// Times are drawn, not bandwidth.
     latency: bool,
+    unit: &'static str,
     /// Bus bandwidth per bandwidth.
     factor: f64,
 }
@@ -43,38 +32,20 @@ struct Figure {
 const FIGURES: [Figure; 3] = [
     Figure {
         name: "fig4",
-        title: "Fig. 4: DMA of GPU memory by the length of an operation",
-        scope: "Here: `nic_top`, operations of 16 connections under way, through GTLB and DMA; reads are answered after 200 cycles (0.8 µs), \
-                in bursts of 512 bytes, and the bus takes a line a cycle. PCIe's packets and the GPU are not simulated. There: a U50 or U280 on PCIe \
-                Gen3 x16 and a GPU, 4 GB in each measurement.",
-        paper: "Reads reach their peak at 512 B, 12.6 GB/s from an A100, and writes at 8 KiB (§3.2.1). The curves are given as a picture only.",
-        points: &[(512, 12.6)],
-        curve: "fpganic-read-a100",
         latency: false,
+        unit: "GB/s",
         factor: 1.0,
     },
     Figure {
         name: "fig5a",
-        title: "Fig. 5a: round trip by message size",
-        scope: "Here: from a send's start to the end of the receive of the answer, from GPU memory to GPU memory and back: two `nic_top`, GPU reads of 200 cycles \
-                and a link of 200 cycles (0.8 µs) each way, without a transport: segments of up to 64 KiB are passed on whole. 800 of \
-                the cycles are these four. There: between two FPGAs \
-                over TCP in hardware and a switch, without GPUs.",
-        paper: "About 3.1 µs for messages of less than 1 KB (§3.2.2).",
-        points: &[(64, 3.1), (128, 3.1), (256, 3.1), (512, 3.1)],
-        curve: "fpganic-tcp",
         latency: true,
+        unit: "µs",
         factor: 1.0,
     },
     Figure {
         name: "fig7",
-        title: "Fig. 7: all-reduce of eight NICs by data size",
-        scope: "Here: a ring of `nic_top`, f32, sum, by its block `ring`; GPU reads of 200 cycles through GTLB and DMA, a link of 200 without a transport, on-card memory of 30 each way; a link carries a \
-                beat a cycle, 16 GB/s. The four parts are an eighth, twice three eighths, and an eighth. There: eight cards on 100 Gb/s Ethernet, 12.5 GB/s, with PCIe and TCP. Both state the bus bandwidth of §3.4.",
-        paper: "The theoretical bus bandwidth is reached above 8 MB (§3.4).",
-        points: &[(8 << 20, 12.5)],
-        curve: "fpganic-theoretical",
         latency: false,
+        unit: "GB/s of bus bandwidth",
         factor: 2.0 * 7.0 / 8.0,
     },
 ];
@@ -87,75 +58,63 @@ struct Row {
     series: String,
 }
 
-fn rows(text: &str) -> Result<Vec<Row>> {
-    let row = |line: &str| {
-        let mut cells = line.split('\t');
-        let mut cell = || cells.next().context("a cell is missing");
-        Ok(Row {
-            size: cell()?.parse()?,
-            bytes: cell()?.parse()?,
-            cycles: cell()?.parse()?,
-            series: cell()?.to_string(),
-        })
-    };
-    text.lines().map(row).collect()
-}
-
 impl Row {
-    /// Of one operation.
-    fn us(&self) -> f64 {
-        self.cycles * self.size as f64 / self.bytes / MEGAHERTZ
+    fn read(line: &str) -> Option<Row> {
+        let mut cells = line.split('\t');
+        Some(Row {
+            size: cells.next()?.parse().ok()?,
+            bytes: cells.next()?.parse().ok()?,
+            cycles: cells.next()?.parse().ok()?,
+            series: cells.next()?.to_string(),
+        })
     }
+
+    /// Cycles of one operation.
+    fn each(&self) -> f64 {
+        self.cycles * self.size as f64 / self.bytes
+    }
+
+    fn us(&self) -> f64 {
+        self.each() / MEGAHERTZ
+    }
+
     fn gbs(&self) -> f64 {
         self.bytes / self.cycles * MEGAHERTZ / 1e3
     }
 }
 
-/// What the simulations measure, and the documents' texts made of it.
+/// Compares the documents with what the simulations measured, or writes them.
 pub(super) fn compare(measured: &Path, update: bool) -> Result<()> {
-    let mut page = String::from(
-        "<!-- Generated by `cargo xtask hw figures --update`. Do not edit. -->\n\n\
-         # The hardware beside the paper\n\n\
-         FpgaNIC's figures (USENIX ATC 2022) for the blocks of [hardware.md](../../hardware.md). Everything here is simulated: cycles, \
-         stated in units of time at 250 MHz, the clock that the paper's 64-byte data path needs for 128 Gb/s. No card has run it, and no clock was met by \
-         placement. The paper's values are measured on cards.\n",
-    );
-    let mut reports = Vec::new();
+    let page = |name: &str, block: &dyn Fn(&str, &str) -> Result<String>| {
+        let file = root().join(name);
+        let text = filled(&fs::read_to_string(&file)?, block);
+        Ok::<_, anyhow::Error>((file, text.with_context(|| name.to_owned())?))
+    };
+    let mut texts = vec![
+        page(PAGE, &|name, _| {
+            let drawn = fs::read_to_string(measured.join(format!("{name}.txt")))?;
+            Ok(format!("```text\n{drawn}```\n"))
+        })?,
+        page(&format!("{FOLDER}/README.md"), &|name, old| match name {
+            "estimates" => estimates(old),
+            _ => {
+                let figure = FIGURES.iter().find(|f| f.name == name);
+                let figure = figure.with_context(|| format!("no figure {name}"))?;
+                Ok(figure.table(&figure.rows(measured)?))
+            }
+        })?,
+    ];
     for figure in &FIGURES {
-        let file = measured.join(format!("{}.tsv", figure.name));
-        let text = fs::read_to_string(&file)
-            .with_context(|| format!("the simulation has not written {}", file.display()))?;
-        let rows = rows(&text).with_context(|| file.display().to_string())?;
-        ensure!(!rows.is_empty(), "{} is empty", file.display());
-        figure.describe(&rows, &mut page);
-        reports.extend(figure.reports(&rows));
+        texts.extend(figure.reports(&figure.rows(measured)?)?);
     }
-    resources(&mut page)?;
-    page.push_str(EXHAUSTED);
-    let mut texts: Vec<(PathBuf, String)> = reports
-        .into_iter()
-        .map(|(path, report)| {
-            let text = serde_json::to_string_pretty(&report).context("a report as JSON")?;
-            Ok((path, text + "\n"))
-        })
-        .collect::<Result<_>>()?;
-    texts.push((root().join(FOLDER).join("README.md"), page));
-    texts.push((root().join(PAGE), diagrams(measured)?));
-    let mut stale = Vec::new();
-    for (path, text) in &texts {
-        if fs::read_to_string(path).is_ok_and(|old| old == *text) {
-            continue;
-        }
-        stale.push(path.display().to_string());
-        if update {
-            let folder = path.parent().context("it lies in a folder")?;
-            fs::create_dir_all(folder)?;
-            fs::write(path, text).with_context(|| path.display().to_string())?;
-        }
-    }
+    texts.retain(|(file, text)| !std::fs::read_to_string(file).is_ok_and(|old| old == *text));
     if update {
+        texts
+            .iter()
+            .try_for_each(|(file, text)| fs::write(file, text))?;
         return draw();
     }
+    let stale: Vec<_> = texts.iter().map(|(f, _)| f.display().to_string()).collect();
     ensure!(
         stale.is_empty(),
         "the simulations differ from {}; `cargo xtask hw figures --update` writes them",
@@ -165,9 +124,30 @@ pub(super) fn compare(measured: &Path, update: bool) -> Result<()> {
     Ok(())
 }
 
+/// A page with what `block` gives between each marker `<!-- measured: NAME -->` and the next `<!-- end -->`, for what stands there.
+fn filled(text: &str, block: &dyn Fn(&str, &str) -> Result<String>) -> Result<String> {
+    const BEGIN: &str = "<!-- measured: ";
+    let (mut out, mut rest) = (String::new(), text);
+    while let Some((before, behind)) = rest.split_once(BEGIN) {
+        let (name, behind) = behind.split_once(" -->\n").context("a marker's end")?;
+        let Some((old, behind)) = behind.split_once("<!-- end -->") else {
+            bail!("what is measured as {name} has no `<!-- end -->`");
+        };
+        let new = block(name, old)?;
+        let _ = write!(out, "{before}{BEGIN}{name} -->\n{new}<!-- end -->");
+        rest = behind;
+    }
+    ensure!(!out.is_empty(), "it has no marker `{BEGIN}NAME -->`");
+    Ok(out + rest)
+}
+
 impl Figure {
-    fn folder(&self) -> PathBuf {
-        root().join(FOLDER).join(self.name)
+    fn rows(&self, measured: &Path) -> Result<Vec<Row>> {
+        let file = measured.join(format!("{}.tsv", self.name));
+        let text = fs::read_to_string(&file)?;
+        let rows: Option<Vec<Row>> = text.lines().map(Row::read).collect();
+        let rows = rows.filter(|rows| !rows.is_empty());
+        rows.with_context(|| format!("cannot read the rows of {}", file.display()))
     }
 
     /// Names of the curves, in the order of their first rows.
@@ -181,218 +161,121 @@ impl Figure {
         names
     }
 
-    fn describe(&self, rows: &[Row], page: &mut String) {
+    fn table(&self, rows: &[Row]) -> String {
         let names = Figure::series(rows);
-        let unit = match (self.latency, self.factor == 1.0) {
-            (true, _) => "µs",
-            (_, true) => "GB/s",
-            _ => "GB/s of bus bandwidth",
-        };
-        let heads: String = names
+        let heads = names
             .iter()
-            .map(|n| format!(" {n}, cycles | {n}, {unit} |"))
-            .collect();
-        let _ = writeln!(
-            page,
-            "\n## {}\n\n{}\n\nThe paper: {}\n\n![{}]({}.svg)\n\n| bytes |{heads}\n|---|{}",
-            self.title,
-            self.scope,
-            self.paper,
-            self.title,
-            self.name,
-            "---|---|".repeat(names.len())
-        );
+            .map(|n| format!(" {n}, cycles | {n}, {} |", self.unit));
+        let columns = "---|---|".repeat(names.len());
+        let mut out = format!("| bytes |{}\n|---|{columns}\n", heads.collect::<String>());
         let mut sizes: Vec<u64> = rows.iter().map(|r| r.size).collect();
         sizes.dedup();
         for size in sizes {
-            let cells: String = names
-                .iter()
-                .map(|name| {
-                    let row = rows.iter().find(|r| r.size == size && r.series == *name);
-                    row.map_or(" – | – |".to_string(), |r| {
-                        let value = match self.latency {
-                            true => r.us(),
-                            false => r.gbs() * self.factor,
-                        };
-                        let cycles = r.cycles * r.size as f64 / r.bytes;
-                        format!(" {cycles:.1} | {value:.2} |")
-                    })
+            let cells = names.iter().map(|name| {
+                let row = rows.iter().find(|r| r.size == size && r.series == *name);
+                row.map_or(" – | – |".to_string(), |r| {
+                    let value = if self.latency {
+                        r.us()
+                    } else {
+                        r.gbs() * self.factor
+                    };
+                    format!(" {:.1} | {value:.2} |", r.each())
                 })
-                .collect();
-            let _ = writeln!(page, "| {size} |{}", cells.replace(".0 |", " |"));
+            });
+            let cells: String = cells.collect();
+            let _ = writeln!(out, "| {size} |{}", cells.replace(".0 |", " |"));
         }
+        out
     }
 
-    /// Reports in the form of `ringbell perf --json`, one for each curve.
-    fn reports(&self, rows: &[Row]) -> Vec<(PathBuf, Value)> {
-        let meta = |nic: &str, machine: &str, notes: &str| {
-            json!({
-                "version": env!("CARGO_PKG_VERSION"), "commit": "see git", "benchmark": self.title, "machine": machine, "cores": 1,
-                "nic": nic, "gpu": "none", "port": "none", "transport": "none", "progress": "none", "notes": [notes], "limits": {},
-            })
+    /// Reports in the form of `ringbell perf --json`, one for each curve, with new rows.
+    fn reports(&self, rows: &[Row]) -> Result<Vec<(PathBuf, String)>> {
+        let report = |name: &str| {
+            let file = format!("{FOLDER}/{}/{}.json", self.name, name.replace(' ', "-"));
+            let file = root().join(file);
+            let mut report: Value = serde_json::from_str(&fs::read_to_string(&file)?)?;
+            let rows = rows.iter().filter(|r| r.series == name);
+            let rows = rows.map(|r| {
+                let (us, bus) = (r.us(), r.gbs() * self.factor);
+                json!({
+                    "size_bytes": r.size, "count": 1, "time_us": us, "p50_us": us, "p99_us": us,
+                    "algbw_gbs": bus / self.factor, "busbw_gbs": bus,
+                })
+            });
+            report["rows"] = rows.collect();
+            Ok((file, format!("{report:#}\n")))
         };
-        let line = |size: u64, us: f64, gbs: f64| {
-            json!({
-                "size_bytes": size, "count": 1, "time_us": us, "p50_us": us, "p99_us": us, "algbw_gbs": gbs / self.factor, "busbw_gbs": gbs,
-            })
-        };
-        let mut reports: Vec<(PathBuf, Value)> = Figure::series(rows)
-            .into_iter()
-            .map(|name| {
-                let of = rows.iter().filter(|r| r.series == name);
-                let lines: Vec<Value> = of
-                    .map(|r| line(r.size, r.us(), r.gbs() * self.factor))
-                    .collect();
-                let meta = meta("rtl", "simulated at 250 MHz", self.scope);
-                let file = format!("{}.json", name.replace(' ', "-"));
-                (
-                    self.folder().join(file),
-                    json!({ "meta": meta, "rows": lines }),
-                )
-            })
-            .collect();
-        let point = |&(size, value): &(u64, f64)| match self.latency {
-            true => line(size, value, size as f64 / value / 1e3),
-            false => line(size, size as f64 / value / 1e3, value),
-        };
-        let lines: Vec<Value> = self.points.iter().map(point).collect();
-        let meta = meta("FpgaNIC", "a U50 or U280, as the paper states", self.paper);
-        let file = format!("{}.json", self.curve);
-        reports.push((
-            self.folder().join(file),
-            json!({ "meta": meta, "rows": lines }),
-        ));
-        reports
+        Figure::series(rows).into_iter().map(report).collect()
     }
 }
 
 /// Pictures of the reports, by the command that draws all reports.
 fn draw() -> Result<()> {
-    let mut cargo = Command::new(env!("CARGO"));
-    command(
-        cargo
-            .current_dir(root())
-            .args(["build", "--bin", "ringbell"]),
-    )?;
+    command(test::cargo().words("build --bin ringbell"))?;
     for figure in &FIGURES {
-        let mut files: Vec<PathBuf> = fs::read_dir(figure.folder())?
-            .map(|entry| Ok(entry?.path()))
-            .collect::<Result<_>>()?;
+        let folder = root().join(FOLDER).join(figure.name);
+        let files = fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
+        let mut files: Vec<PathBuf> = files.collect::<Result<_>>()?;
         // The simulation's first.
-        files.sort_by_key(|f| (f.file_stem().is_some_and(|s| s == figure.curve), f.clone()));
+        let is_papers = |f: &PathBuf| f.to_string_lossy().contains("fpganic-");
+        files.sort_by_key(|f| (is_papers(f), f.clone()));
         let mut compare = Command::new(target().join("debug/ringbell"));
-        compare.args(["perf", "compare"]).args(files);
-        compare
-            .arg("--svg")
-            .arg(root().join(FOLDER).join(format!("{}.svg", figure.name)));
-        if figure.latency {
-            compare.arg("--latency");
-        }
-        command(&mut compare)?;
+        compare.words("perf compare").args(files).arg("--svg");
+        compare.arg(root().join(FOLDER).join(format!("{}.svg", figure.name)));
+        command(compare.args(figure.latency.then_some("--latency")))?;
     }
     Ok(())
 }
 
-/// Table 2 and the recorded estimates.
-fn resources(page: &mut String) -> Result<()> {
+/// The rows of Table 2, those of the blocks with the sums of the recorded estimates: a row names its modules, and how many there are.
+fn estimates(table: &str) -> Result<String> {
     let text = fs::read_to_string(root().join(super::estimate::RECORD))?;
     let record: Value = serde_json::from_str(&text)?;
-    let blocks = &record["blocks"];
-    let cell = |module: &str, column: &str| -> Result<u64> {
-        let value = blocks[module][column].as_u64();
-        value.with_context(|| format!("{module} has no estimate of {column}"))
-    };
-    page.push_str(
-        "\n## Table 2: resources\n\nHere: estimates by `yosys synth_xilinx -family xcup`, each block alone, without placement; block RAM as whole 36 Kb blocks. \
-         There: a U50 after placement. The paper's GPU communication stack contains the PCIe core with its DMA, which these blocks do not; its \
-         transport is not here at all.\n\n\
-         | part | contains | LUT | registers | RAM, Mb | DSP |\n|---|---|---|---|---|---|\n",
-    );
-    for (part, count, modules, paper) in PARTS {
-        let mut sum = [0.0; 4];
-        for module in *modules {
-            for (total, column) in sum.iter_mut().zip(["LUT", "FF", "BRAM", "DSP"]) {
-                *total += cell(module, column)? as f64 * f64::from(*count);
-            }
-        }
-        let [lut, ff, bram, dsp] = sum;
-        let times = match count {
-            1 => String::new(),
-            n => format!("{n} × "),
+    let mut out = String::new();
+    for line in table.lines() {
+        let mut cells = line.split(" | ");
+        let (part, contains) = (cells.next().unwrap_or_default(), cells.next());
+        let Some(contains) = contains.filter(|_| part.ends_with(", here")) else {
+            let _ = writeln!(out, "{line}");
+            continue;
         };
+        let times = contains
+            .split_once(" × ")
+            .map_or(1.0, |(n, _)| n.parse().unwrap_or(f64::NAN));
+        let sum = |column: &str| -> Result<f64> {
+            let modules = contains.split('`').skip(1).step_by(2);
+            let of = modules.map(|module| {
+                let value = record["blocks"][module][column].as_f64();
+                value.with_context(|| format!("{module} has no estimate of {column}"))
+            });
+            Ok(times * of.sum::<Result<f64>>()?)
+        };
+        let (lut, ff, bram, dsp) = (sum("LUT")?, sum("FF")?, sum("BRAM")?, sum("DSP")?);
+        let mb = bram * 36.0 / 1024.0;
         let _ = writeln!(
-            page,
-            "| {part}, here | {times}`{}` | {lut} | {ff} | {:.1} | {dsp} |\n| the same, FpgaNIC | as above | {} |",
-            modules.join("`, `"),
-            bram * 36.0 / 1024.0,
-            paper.join(" | "),
+            out,
+            "{part} | {contains} | {lut} | {ff} | {mb:.1} | {dsp} |"
         );
     }
-    page.push_str(
-        "\nOf the adders of `reduce` there are 16 of f32 and 64 narrower ones; the estimate is of one of f32. `hll` is estimated by its lanes, without the read-out.\n",
-    );
-    Ok(())
+    Ok(out)
 }
 
-/// A row of Table 2: its name, how often the modules are there, the modules, and the paper's cells.
-type Part = (
-    &'static str,
-    u32,
-    &'static [&'static str],
-    [&'static str; 4],
-);
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-const PARTS: &[Part] = &[
-    (
-        "GPU communication stack",
-        1,
-        &["gtlb", "regfile", "dma_read", "dma_write", "desc"],
-        ["79,000", "103,000", "5.2", "0"],
-    ),
-    (
-        "GPU-centric networking",
-        1,
-        &["direct"],
-        ["14,500", "20,000", "24.6", "0"],
-    ),
-    (
-        "all-reduce, without adders",
-        1,
-        &["sequencer", "dma_whole", "dma_share"],
-        ["7,300", "10,000", "12.8", "0"],
-    ),
-    (
-        "adders of f32",
-        16,
-        &["float_add"],
-        ["in the row above", "–", "–", "–"],
-    ),
-    (
-        "HyperLogLog",
-        16,
-        &["hll_hash", "hll_registers"],
-        ["19,500", "26,000", "7.1", "1,104"],
-    ),
-];
-
-/// The page on the hardware, with the diagrams of these simulations.
-fn diagrams(measured: &Path) -> Result<String> {
-    let text = fs::read_to_string(root().join(PAGE)).context(PAGE)?;
-    let mut out = String::new();
-    let mut rest = text.as_str();
-    while let Some((before, behind)) = rest.split_once("<!-- timing: ") {
-        let (name, behind) = behind.split_once(" -->").context("a marker has no end")?;
-        let Some((_, behind)) = behind.split_once("<!-- end -->") else {
-            bail!("timing diagram {name} in {PAGE} has no `<!-- end -->`");
-        };
-        let drawn = fs::read_to_string(measured.join(format!("{name}.txt")))
-            .with_context(|| format!("no simulation draws {name}"))?;
-        let _ = write!(
-            out,
-            "{before}<!-- timing: {name} -->\n```text\n{drawn}```\n<!-- end -->"
-        );
-        rest = behind;
+    #[test]
+    fn what_stands_between_markers_is_replaced_and_estimates_are_those_recorded() {
+        let page = "a\n<!-- measured: x -->\nold\n<!-- end -->\nb";
+        let new = filled(page, &|name, old| Ok(format!("{name} for {old}")));
+        let want = "a\n<!-- measured: x -->\nx for old\n<!-- end -->\nb";
+        assert_eq!(new.expect("a block"), want);
+        assert!(filled("no marker", &|_, _| Ok(String::new())).is_err());
+        let page = fs::read_to_string(root().join(FOLDER).join("README.md")).expect("a page");
+        let same = filled(&page, &|name, old| match name {
+            "estimates" => estimates(old),
+            _ => Ok(old.to_owned()),
+        });
+        assert_eq!(same.expect("blocks"), page);
     }
-    ensure!(!out.is_empty(), "{PAGE} has no timing diagram");
-    Ok(out + rest)
 }
