@@ -3,14 +3,14 @@
 //! The sample is a function of the seed and of the mutants' names. Each area has the tests that are its own; a mutant that only
 //! the tests of another crate detect counts as missed. Survivors are listed, with their reasons, in docs/testing.md.
 
-use std::fs;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{bail, ensure, Context as _, Result};
-use clap::ValueEnum as _;
+use anyhow::{bail, Context as _, Result};
+use fs_err as fs;
+use serde_json::Value;
 
-use crate::steps::exit_code_within;
+use crate::steps::{exit_code_within, output, succeeds, Words as _};
 use crate::target;
 use crate::test::cargo;
 
@@ -18,136 +18,87 @@ use crate::test::cargo;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Areas to look at [default: all]
-    #[arg(value_enum)]
-    areas: Vec<Area>,
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(AREAS.map(|a| a.name)))]
+    areas: Vec<String>,
     /// Mutants of each area
     #[arg(long, default_value_t = 30, value_name = "N")]
     count: usize,
     /// Another seed takes another sample
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    /// Print the sample and plant nothing
-    #[arg(long)]
-    list: bool,
-    /// Change the sources where they are, and put them back: nothing is built anew, and no file may be edited meanwhile
-    #[arg(long)]
-    in_place: bool,
 }
 
 /// What a sample is taken from, and which tests are to see it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-enum Area {
-    Gtlb,
-    OncEngines,
-    Queue,
-    Command,
-    Transport,
-    Collective,
+#[derive(Clone, Copy)]
+struct Area {
+    name: &'static str,
+    package: &'static str,
+    /// Its files, as globs.
+    files: &'static str,
+    /// The files of tests beside the crate's unit tests; none: all of the crate.
+    tests: &'static str,
 }
 
+const AREAS: [Area; 6] = [
+    Area {
+        name: "gtlb",
+        package: "ringbell-gtlb",
+        files: "gtlb/src/**",
+        tests: "",
+    },
+    Area {
+        name: "onc-engines",
+        package: "ringbell-onc-engines",
+        files: "onc-engines/src/**",
+        tests: "",
+    },
+    Area {
+        name: "queue",
+        package: "ringbell-nic-core",
+        files: "nic-core/src/queue.rs nic-core/src/slots.rs nic-core/src/host_queue.rs",
+        tests: "nic_path kernels_ring nic_progress loom_rings",
+    },
+    Area {
+        name: "command",
+        package: "ringbell-nic-core",
+        files: "nic-core/src/command/**",
+        tests: "nic_path nic_faults nic_closing kernels_ring long_messages engines engines_queue \
+                collective_ops collective_streams",
+    },
+    Area {
+        name: "transport",
+        package: "ringbell-nic-core",
+        files: "nic-core/src/transport/**",
+        tests: "transport_conformance tcp tcp_windows tcp_hostile credit lending staging engines \
+                engines_sender nic_closing",
+    },
+    Area {
+        name: "collective",
+        package: "ringbell-nic-core",
+        files: "nic-core/src/collective/**",
+        tests: "collectives collective_ops collective_faults collective_direct collective_streams \
+                engines_collective",
+    },
+];
+
+/// Helpers of tests are no product.
+const HELPERS: &str = "**/testing/** **/testing.rs **/tests.rs **/conformance.rs";
+
 impl Area {
-    fn package(self) -> &'static str {
-        match self {
-            Area::Gtlb => "ringbell-gtlb",
-            Area::OncEngines => "ringbell-onc-engines",
-            _ => "ringbell-nic-core",
-        }
-    }
-
-    /// Its files, as globs.
-    fn files(self) -> &'static [&'static str] {
-        match self {
-            Area::Gtlb => &["gtlb/src/**"],
-            Area::OncEngines => &["onc-engines/src/**"],
-            Area::Queue => &[
-                "nic-core/src/queue.rs",
-                "nic-core/src/slots.rs",
-                "nic-core/src/host_queue.rs",
-            ],
-            Area::Command => &["nic-core/src/command/**"],
-            Area::Transport => &["nic-core/src/transport/**"],
-            Area::Collective => &["nic-core/src/collective/**"],
-        }
-    }
-
-    /// The files of tests beside the crate's unit tests; `None`: all of the crate.
-    fn tests(self) -> Option<&'static [&'static str]> {
-        match self {
-            Area::Gtlb | Area::OncEngines => None,
-            Area::Queue => Some(&["nic_path", "kernels_ring", "nic_progress", "loom_rings"]),
-            Area::Command => Some(&[
-                "nic_path",
-                "nic_faults",
-                "nic_closing",
-                "kernels_ring",
-                "long_messages",
-                "engines",
-                "engines_queue",
-                "collective_ops",
-                "collective_streams",
-            ]),
-            Area::Transport => Some(&[
-                "transport_conformance",
-                "tcp",
-                "tcp_windows",
-                "tcp_hostile",
-                "credit",
-                "lending",
-                "staging",
-                "engines",
-                "engines_sender",
-                "nic_closing",
-            ]),
-            Area::Collective => Some(&[
-                "collectives",
-                "collective_ops",
-                "collective_faults",
-                "collective_direct",
-                "collective_streams",
-                "engines_collective",
-            ]),
-        }
-    }
-
-    fn name(self) -> String {
-        let value = self.to_possible_value();
-        value.map_or_else(String::new, |v| v.get_name().to_owned())
-    }
-
-    /// cargo-mutants, with the files to mutate. Helpers of tests are no product, and the output of `{:?}` is for a person.
-    fn mutants(self) -> Command {
+    /// cargo-mutants, with the files to mutate. The output of `{:?}` is for a person.
+    fn mutants(&self) -> Command {
         let mut mutants = cargo();
-        mutants.args(["mutants", "--package", self.package()]);
-        for files in self.files() {
+        mutants
+            .words("mutants --colors never --package")
+            .arg(self.package);
+        for files in self.files.split(' ') {
             mutants.args(["--file", files]);
         }
-        for helpers in [
-            "**/testing/**",
-            "**/testing.rs",
-            "**/tests.rs",
-            "**/conformance.rs",
-        ] {
+        for helpers in HELPERS.split(' ') {
             mutants.args(["--exclude", helpers]);
         }
         mutants.args(["--exclude-re", r"\bDebug for "]);
         mutants
-    }
-}
-
-/// Results of an area's sample.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Count {
-    caught: usize,
-    timeout: usize,
-    missed: usize,
-    unviable: usize,
-}
-
-impl Count {
-    /// Of those that could be built; a mutant that hangs counts as detected.
-    fn percent(&self) -> f64 {
-        let seen = self.caught + self.timeout;
-        100.0 * seen as f64 / (seen + self.missed).max(1) as f64
     }
 }
 
@@ -156,75 +107,31 @@ impl Count {
 /// # Errors
 /// When cargo-mutants is missing, or the tests fail without a fault.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let mut version = cargo();
-    version
-        .args(["mutants", "--version"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    if !version.status().is_ok_and(|s| s.success()) {
+    if !succeeds(cargo().words("mutants --version")) {
         bail!("cargo-mutants is not installed; `cargo install cargo-mutants --locked` brings it");
     }
-    let areas = match args.areas.is_empty() {
-        true => Area::value_variants(),
-        false => &args.areas,
-    };
     let mut lines = Vec::new();
-    for area in areas {
-        let all = listed(*area)?;
+    let wanted = |a: &&Area| args.areas.is_empty() || args.areas.iter().any(|n| n == a.name);
+    for area in AREAS.iter().filter(wanted) {
+        let all = output(area.mutants().arg("--list"))?;
+        let all: Vec<&str> = all.lines().collect();
         let chosen = sample(&all, args.seed, args.count);
-        println!(
-            "\n==> {}: {} of {} mutants",
-            area.name(),
-            chosen.len(),
-            all.len()
-        );
-        if args.list {
-            chosen.iter().for_each(|name| println!("{name}"));
-            continue;
-        }
-        let count = plant(*area, &chosen, args.in_place)?;
-        lines.push(format!(
-            "{:<12} {:>5} mutants  {:>3} caught  {:>3} timed out  {:>3} missed  {:>3} not built  {:>5.1} %",
-            area.name(),
-            all.len(),
-            count.caught,
-            count.timeout,
-            count.missed,
-            count.unviable,
-            count.percent(),
-        ));
+        let (count, of) = (chosen.len(), all.len());
+        println!("\n==> {}: {count} of {of} mutants", area.name);
+        let counted = plant(area, &chosen)?;
+        lines.push(format!("{:<12} {of:>5} mutants  {counted}", area.name));
     }
     println!();
     lines.iter().for_each(|line| println!("{line}"));
     Ok(())
 }
 
-/// Every mutant of an area, by name.
-fn listed(area: Area) -> Result<Vec<String>> {
-    let out = area
-        .mutants()
-        .args(["--list", "--colors", "never"])
-        .stderr(Stdio::inherit())
-        .output();
-    let out = out.context("cannot start cargo-mutants")?;
-    ensure!(
-        out.status.success(),
-        "cargo-mutants cannot list {}",
-        area.name()
-    );
-    let names = String::from_utf8(out.stdout)?;
-    Ok(names.lines().map(str::to_owned).collect())
-}
-
 /// So many of the names, in the order of a hash of each with the seed.
-fn sample(names: &[String], seed: u64, count: usize) -> Vec<&str> {
-    let mut order: Vec<(u64, &str)> = names.iter().map(|n| (hash(seed, n), n.as_str())).collect();
-    order.sort_unstable();
+fn sample<'a>(names: &[&'a str], seed: u64, count: usize) -> Vec<&'a str> {
+    let mut order = names.to_vec();
+    order.sort_unstable_by_key(|name| (hash(seed, name), *name));
+    order.truncate(count);
     order
-        .into_iter()
-        .take(count)
-        .map(|(_, name)| name)
-        .collect()
 }
 
 /// FNV-1a: the same on every machine and for every compiler.
@@ -235,54 +142,44 @@ fn hash(seed: u64, name: &str) -> u64 {
     })
 }
 
-/// Plants each, and runs the area's tests.
-fn plant(area: Area, chosen: &[&str], in_place: bool) -> Result<Count> {
-    let out = target().join("mutants").join(area.name());
+/// Plants each, and runs the area's tests; what came of it, in words.
+fn plant(area: &Area, chosen: &[&str]) -> Result<String> {
+    let out = target().join("mutants").join(area.name);
     fs::create_dir_all(&out)?;
     let mut mutants = area.mutants();
     for name in chosen {
         mutants.arg("--re").arg(format!("^{}$", escaped(name)));
     }
-    mutants.args([
-        "--test-tool",
-        "nextest",
-        "--minimum-test-timeout",
-        "60",
-        "--colors",
-        "never",
-        "-o",
-    ]);
-    mutants.arg(&out);
-    if in_place {
-        mutants.arg("--in-place");
-    } else {
-        // Crates that do not depend on the copy's place are built once.
-        mutants.args(["--jobs", "1"]);
-        mutants.env("CARGO_TARGET_DIR", target().join("mutants/build"));
-    }
-    if let Some(tests) = area.tests() {
+    mutants.words("--test-tool nextest --minimum-test-timeout 60 --jobs 1 -o");
+    // Crates that do not depend on the copy's place are built once.
+    mutants
+        .arg(&out)
+        .env("CARGO_TARGET_DIR", target().join("mutants/build"));
+    if !area.tests.is_empty() {
         // Files of tests are modules of one program, or programs of their own.
-        let any = tests.join("|");
+        let any = area.tests.split_whitespace().collect::<Vec<_>>().join("|");
         let filter = format!("kind(lib) | test(/^({any})::/) | binary(/^({any})$/)");
         mutants.args(["--", "-E", &filter]);
     }
     // 2: some were missed; 3: some timed out.
-    match exit_code_within(&mut mutants, std::time::Duration::from_secs(24 * 3600))? {
+    match exit_code_within(&mut mutants, Duration::from_secs(24 * 3600))? {
         0 | 2 | 3 => {}
         code => bail!("cargo-mutants ended with exit code {code}"),
     }
-    let results = out.join("mutants.out");
-    let count = Count {
-        caught: lines_of(&results.join("caught.txt")),
-        timeout: lines_of(&results.join("timeout.txt")),
-        missed: lines_of(&results.join("missed.txt")),
-        unviable: lines_of(&results.join("unviable.txt")),
-    };
-    Ok(count)
+    let outcomes = fs::read_to_string(out.join("mutants.out/outcomes.json"))?;
+    counted(&serde_json::from_str(&outcomes)?).context("cargo-mutants' outcomes.json lacks counts")
 }
 
-fn lines_of(file: &PathBuf) -> usize {
-    fs::read_to_string(file).map_or(0, |text| text.lines().count())
+/// The counts of an area's sample, and the share that tests saw of those that could be built; a mutant that hangs counts as seen.
+fn counted(outcomes: &Value) -> Option<String> {
+    let count = |name: &str| outcomes[name].as_u64();
+    let (caught, timeout) = (count("caught")?, count("timeout")?);
+    let (missed, unviable) = (count("missed")?, count("unviable")?);
+    let seen = caught + timeout;
+    let percent = 100.0 * seen as f64 / (seen + missed).max(1) as f64;
+    Some(format!(
+        "{caught:>3} caught  {timeout:>3} timed out  {missed:>3} missed  {unviable:>3} not built  {percent:>5.1} %"
+    ))
 }
 
 /// As a regular expression that matches this text alone.
@@ -304,40 +201,29 @@ mod tests {
 
     #[test]
     fn a_sample_is_the_seeds_alone_and_larger_ones_contain_it() {
-        let names: Vec<String> = (0..50)
-            .map(|i| format!("src/lib.rs:{i}:1: replace f with ()"))
-            .collect();
+        let names = (0..50).map(|i| format!("src/lib.rs:{i}:1: replace f with ()"));
+        let names: Vec<String> = names.collect();
+        let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
         let small = sample(&names, 1, 5);
-        let mut turned = names.clone();
-        turned.reverse();
-        assert_eq!(sample(&turned, 1, 5), small);
         assert_eq!(sample(&names, 1, 9)[..5], small);
         assert_ne!(sample(&names, 2, 5), small);
         assert_eq!(sample(&names, 1, 99).len(), 50);
+        names.reverse();
+        assert_eq!(sample(&names, 1, 5), small);
     }
 
     #[test]
     fn tests_of_an_area_exist() {
-        for area in Area::value_variants() {
-            for test in area.tests().unwrap_or_default() {
-                let file = root()
-                    .join("nic-core/tests")
-                    .join(test)
-                    .with_extension("rs");
-                assert!(file.is_file(), "{}", file.display());
-            }
+        for test in AREAS.iter().flat_map(|a| a.tests.split_whitespace()) {
+            let file = root().join(format!("nic-core/tests/{test}.rs"));
+            assert!(file.is_file(), "{}", file.display());
         }
     }
 
     #[test]
     fn a_hang_counts_as_caught_and_unviable_mutants_do_not_count() {
-        let count = Count {
-            caught: 8,
-            timeout: 1,
-            missed: 1,
-            unviable: 7,
-        };
-        assert!((count.percent() - 90.0).abs() < 1e-9);
+        let outcomes = serde_json::json!({"caught": 8, "timeout": 1, "missed": 1, "unviable": 7});
+        assert!(counted(&outcomes).is_some_and(|line| line.ends_with(" 90.0 %")));
         assert_eq!(escaped("a::<T>(b) -> 1"), r"a::<T>\(b\) \-> 1");
     }
 }

@@ -1,12 +1,12 @@
 //! House rules that no other tool checks: length of files, reasons for exceptions and dependencies, form of decisions.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, Result};
 
 use crate::root;
-use crate::steps::Outcome;
+use crate::steps::{output, Outcome, Words as _};
 
 /// A longer file holds a second idea.
 const MOST_LINES: usize = 800;
@@ -64,28 +64,14 @@ pub(crate) fn check() -> Result<Outcome> {
 }
 
 fn read(path: impl AsRef<Path>) -> Result<String> {
-    let file: PathBuf = root().join(path);
-    std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))
+    Ok(fs_err::read_to_string(root().join(path))?)
 }
 
-fn tracked() -> Result<Vec<String>> {
-    let out = Command::new("git")
-        .current_dir(root())
-        .args(["ls-files", "-z"])
-        .output()
-        .context("cannot start git")?;
-    if !out.status.success() {
-        bail!(
-            "git ls-files failed: {}",
-            String::from_utf8_lossy(&out.stderr)
-        );
-    }
-    let list = String::from_utf8_lossy(&out.stdout).into_owned();
-    Ok(list
-        .split('\0')
-        .filter(|p| !p.is_empty())
-        .map(str::to_string)
-        .collect())
+/// Every file in git's index.
+pub(crate) fn tracked() -> Result<Vec<String>> {
+    let list = output(Command::new("git").current_dir(root()).words("ls-files -z"))?;
+    let paths = list.split('\0').filter(|p| !p.is_empty());
+    Ok(paths.map(str::to_string).collect())
 }
 
 /// Breaches of one file.

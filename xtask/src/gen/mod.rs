@@ -16,6 +16,7 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use anyhow::{bail, Context, Result};
+use fs_err as fs;
 
 use crate::root;
 
@@ -40,11 +41,7 @@ pub(crate) fn write() -> Result<()> {
             println!("unchanged {path}");
             continue;
         }
-        if let Some(dir) = file.parent() {
-            std::fs::create_dir_all(dir)
-                .with_context(|| format!("cannot create {}", dir.display()))?;
-        }
-        std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        fs::write(&file, text)?;
         println!("wrote     {path}");
     }
     write_ptx()
@@ -62,8 +59,7 @@ fn write_ptx() -> Result<()> {
             format!("{shown} is stale, and clang 19 is not installed: apt-get install clang-19")
         })?;
         let text = file.make(&clang)?;
-        std::fs::write(&file.ptx, text)
-            .with_context(|| format!("cannot write {}", file.ptx.display()))?;
+        fs::write(&file.ptx, text)?;
         println!("wrote     {shown}");
     }
     Ok(())

@@ -10,9 +10,11 @@ use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{Context, Result};
+use fs_err as fs;
 
-use crate::root;
+use crate::steps::output;
+use crate::{root, tools};
 
 /// Kernels of a folder that stand as PTX.
 struct Group {
@@ -92,9 +94,7 @@ pub(super) fn files() -> Result<Vec<File>> {
     let mut all = Vec::new();
     for group in &GROUPS {
         let folder = root().join(group.folder);
-        let entries = std::fs::read_dir(&folder)
-            .with_context(|| format!("cannot list {}", folder.display()))?;
-        for entry in entries {
+        for entry in fs::read_dir(&folder)? {
             let source = entry?.path();
             let stem = source.file_stem().unwrap_or_default().to_string_lossy();
             let named = group.only.is_empty() || group.only.contains(&&*stem);
@@ -117,7 +117,7 @@ fn inputs(source: &Path) -> Result<BTreeSet<PathBuf>> {
     let mut left = vec![source.to_owned()];
     let mut all = BTreeSet::new();
     while let Some(path) = left.pop() {
-        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let text = fs::read_to_string(&path)?;
         let beside = path.parent().context("a file in a folder")?;
         for line in text.lines() {
             let Some(rest) = line.trim_start().strip_prefix("#include ") else {
@@ -140,8 +140,7 @@ fn head(source: &Path, flags: &[&str]) -> Result<String> {
     let mut hash = DefaultHasher::new();
     (FLAGS, flags).hash(&mut hash);
     for input in inputs(source)? {
-        let bytes = std::fs::read(&input).with_context(|| input.display().to_string())?;
-        bytes.hash(&mut hash);
+        fs::read(&input)?.hash(&mut hash);
     }
     Ok(format!(
         "// Made by `cargo xtask gen` of {:016x}.",
@@ -168,22 +167,12 @@ impl File {
 
     /// What clang makes of the source.
     pub(super) fn make(&self, clang: &Path) -> Result<String> {
-        let shown = self.source.display();
-        let run = Command::new(clang)
-            .args(FLAGS)
-            .args(self.flags)
-            .arg("-isystem")
-            .arg(root().join("cuda-kernels/include/cuda"))
-            .arg("-I")
-            .arg(root().join("cuda-kernels/include"))
-            .arg(&self.source)
-            .args(["-o", "-"])
-            .output()
-            .with_context(|| format!("cannot start {}", clang.display()))?;
-        if !run.status.success() {
-            bail!("{shown}:\n{}", String::from_utf8_lossy(&run.stderr));
-        }
-        let text = String::from_utf8(run.stdout).with_context(|| shown.to_string())?;
+        let include = root().join("cuda-kernels/include");
+        let mut run = Command::new(clang);
+        run.args(FLAGS).args(self.flags);
+        run.arg("-isystem").arg(include.join("cuda"));
+        run.arg("-I").arg(include).arg(&self.source);
+        let text = output(run.args(["-o", "-"]))?;
         Ok(head(&self.source, self.flags)? + "\n" + &without_notes(&text))
     }
 }
@@ -205,10 +194,5 @@ pub(super) fn clang() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("CLANG") {
         return Some(named.into());
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut names = (19..30).map(|n| format!("clang-{n}"));
-    names.find_map(|name| {
-        let mut dirs = std::env::split_paths(&path);
-        dirs.find_map(|dir| Some(dir.join(&name)).filter(|p| p.is_file()))
-    })
+    (19..30).find_map(|n| tools::find(&format!("clang-{n}")))
 }

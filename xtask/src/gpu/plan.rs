@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::suite::PROGRAMS;
+use crate::suite::{Program, PROGRAMS};
 
 /// What a step is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -27,7 +27,7 @@ pub(super) struct Step {
     pub(super) args: Vec<String>,
     pub(super) env: Vec<(&'static str, String)>,
     /// The program of the suite that it is a test of.
-    pub(super) of: Option<&'static str>,
+    pub(super) of: Option<String>,
 }
 
 /// Small runs of the suite's tests under sanitizers: the tools that can check it, its program, and the test. `synccheck` needs
@@ -90,25 +90,25 @@ pub(super) struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// All steps, in their order. `tests` has those of the suite, by the name of their program in `suite::PROGRAMS`.
-    pub(super) fn steps(&self, tests: impl Fn(&str) -> Vec<String>) -> Vec<Step> {
+    /// All steps, in their order. `tests` gives those of a program of the suite.
+    pub(super) fn steps(&self, tests: impl Fn(&Program) -> Vec<String>) -> Vec<Step> {
         let doctor = self.step("doctor", Group::Correctness, 60, "bin/ringbell", "doctor");
         let mut steps = vec![doctor];
         // Programs that bring the mock driver do not test the emulated GPU.
         for program in PROGRAMS.iter().filter(|p| self.real || p.over_mock) {
             let most = if self.short { SAMPLE } else { usize::MAX };
-            for test in tests(program.name).iter().take(most) {
-                let name = format!("suite-{}--{}", program.name, test.replace("::", "--"));
-                let mut step = self.test(&name, Group::Correctness, program.binary(), test);
-                step.of = Some(program.name);
+            for test in tests(program).iter().take(most) {
+                let name = format!("suite-{}--{}", program.binary, test.replace("::", "--"));
+                let mut step = self.test(&name, Group::Correctness, program.binary, test);
+                step.of = Some(format!("{}::{}", program.binary, program.module));
                 steps.push(step);
             }
         }
         for line in SANITIZED {
             let words: Vec<&str> = line.split(' ').collect();
             let (of, test) = (words[1], words[2]);
-            let program = PROGRAMS.iter().find(|p| p.name == of);
-            let binary = program.map_or(of, |p| p.binary());
+            let program = PROGRAMS.iter().find(|p| p.module == of);
+            let binary = program.map_or(of, |p| p.binary);
             for tool in words[0].split(',') {
                 let name = format!("{tool}-{of}-{test}");
                 let test = format!("{of}::{test}");
@@ -189,7 +189,11 @@ mod tests {
             real,
             short,
         };
-        plan.steps(|_| ["a::b", "c", "d"].map(str::to_owned).to_vec())
+        plan.steps(|p| {
+            ["b", "c", "d"]
+                .map(|t| format!("{}::{t}", p.module))
+                .to_vec()
+        })
     }
 
     #[test]
@@ -239,7 +243,7 @@ mod tests {
     fn every_sanitized_test_is_in_the_suite_and_the_tool_stands_before_it() {
         for line in SANITIZED {
             let words: Vec<&str> = line.split(' ').collect();
-            let of = PROGRAMS.iter().find(|p| p.name == words[1]);
+            let of = PROGRAMS.iter().find(|p| p.module == words[1]);
             let source = of.expect("a program of the suite").source();
             let source = std::fs::read_to_string(source).expect("its source");
             assert!(source.contains(&format!("fn {}() {{", words[2])), "{line}");

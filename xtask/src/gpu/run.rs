@@ -16,7 +16,7 @@ use super::plan::{Group, Plan, Step};
 use super::summary;
 use crate::lanes::End;
 use crate::steps::{self, Running};
-use crate::suite::PROGRAMS;
+use crate::suite::{KERNELS_PROGRAM, SDK_PROGRAM};
 use crate::tools::find;
 
 /// Longest that all measurements together may take, and all tests: later ones are not run.
@@ -86,20 +86,20 @@ pub(super) fn run(bundle: &Path, here: &HereArgs) -> Result<bool> {
         real,
         short: here.short,
     };
-    let mut listed = Vec::new();
-    for program in &PROGRAMS {
-        let tests = Command::new(bundle.join("tests").join(program.binary()))
-            .args(["--list", "--format", "terse"])
-            .output()
-            .with_context(|| format!("the tests of {} do not start", program.name))?;
-        let tests = String::from_utf8_lossy(&tests.stdout).into_owned();
-        let own = tests.lines().filter_map(|l| l.strip_suffix(": test"));
-        let own = own.filter(|t| program.has(t)).map(str::to_owned);
-        listed.push((program.name, own.collect::<Vec<_>>()));
-    }
+    let list = |binary: &str| {
+        let program = bundle.join("tests").join(binary);
+        steps::output(Command::new(program).args(["--list", "--format", "terse"]))
+    };
+    let (kernels, sdk) = (list(KERNELS_PROGRAM)?, list(SDK_PROGRAM)?);
     let mut steps = plan.steps(|program| {
-        let of = listed.iter().find(|(name, _)| *name == program);
-        of.map(|(_, tests)| tests.clone()).unwrap_or_default()
+        let listed = if program.binary == SDK_PROGRAM {
+            &sdk
+        } else {
+            &kernels
+        };
+        let tests = listed.lines().filter_map(|l| l.strip_suffix(": test"));
+        let own = tests.filter(|t| program.has(t)).map(str::to_owned);
+        own.collect()
     });
     if !here.only.is_empty() {
         steps.retain(|s| here.only.contains(&s.group));
@@ -320,7 +320,7 @@ mod tests {
         absent.program = "/nonexistent/program".into();
         let test = |name, script| {
             let mut step = step(name, script);
-            step.of = Some("mixed");
+            step.of = Some("mixed".into());
             step
         };
         let steps = vec![

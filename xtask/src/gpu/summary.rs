@@ -207,7 +207,9 @@ fn suite(done: &[Done]) -> String {
     let mut counts: BTreeMap<&str, [u32; 3]> = BTreeMap::new();
     let (mut failed, mut skipped) = (String::new(), String::new());
     for d in done {
-        let Some(program) = d.step.of else { continue };
+        let Some(program) = d.step.of.as_deref() else {
+            continue;
+        };
         let (_, why) = d.end.in_words();
         let line = format!("- {program}, `{}`: {why}\n", d.step.name);
         let which = match &d.end {

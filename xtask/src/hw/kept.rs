@@ -2,11 +2,11 @@
 //!
 //! A result is an empty file, named by a hash of everything that it depends on, in the user's cache: a fresh clone finds it too.
 
-use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use fs_err as fs;
 
 use crate::root;
 
@@ -45,7 +45,7 @@ impl Kept {
     /// Keeps it.
     pub(super) fn keep(&self) -> Result<()> {
         let folder = self.file.parent().context("a folder")?;
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::create_dir_all(folder)?;
         fs::write(&self.file, "")?;
         let entries = fs::read_dir(folder)?.filter_map(|e| {
             let e = e.ok()?;
@@ -77,7 +77,7 @@ fn hash(root: &Path, at: &Path, hasher: &mut DefaultHasher) -> Result<()> {
         return entries.iter().try_for_each(|e| hash(root, e, hasher));
     }
     at.strip_prefix(root).unwrap_or(at).hash(hasher);
-    let bytes = fs::read(at).with_context(|| format!("cannot read {}", at.display()))?;
+    let bytes = fs::read(at)?;
     bytes.hash(hasher);
     Ok(())
 }

@@ -145,7 +145,7 @@ fn sources() -> Result<Vec<PathBuf>> {
 }
 
 /// The CUDA sources of a folder.
-fn cu_files(folder: &Path) -> Result<impl Iterator<Item = PathBuf>> {
+pub(crate) fn cu_files(folder: &Path) -> Result<impl Iterator<Item = PathBuf>> {
     let files = entries(folder)?.into_iter();
     Ok(files.filter(|p| p.extension().is_some_and(|e| e == "cu")))
 }

@@ -293,53 +293,28 @@ fn written(tokens: TokenStream, paths: &mut Vec<Vec<String>>) {
     }
 }
 
-/// Strongly connected components (Tarjan), those that others depend on first.
+/// Groups of modules that reach each other, those that others depend on first.
 fn components(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<Vec<String>> {
-    struct Search<'a> {
-        graph: &'a BTreeMap<String, BTreeSet<String>>,
-        index: BTreeMap<&'a str, usize>,
-        low: BTreeMap<&'a str, usize>,
-        stack: Vec<&'a str>,
-        out: Vec<Vec<String>>,
-    }
-    impl<'a> Search<'a> {
-        fn visit(&mut self, node: &'a str) {
-            let order = self.index.len();
-            self.index.insert(node, order);
-            self.low.insert(node, order);
-            self.stack.push(node);
-            for next in self.graph.get(node).into_iter().flatten() {
-                if !self.index.contains_key(next.as_str()) {
-                    self.visit(next);
-                    let low = self.low[node].min(self.low[next.as_str()]);
-                    self.low.insert(node, low);
-                } else if self.stack.contains(&next.as_str()) {
-                    let low = self.low[node].min(self.index[next.as_str()]);
-                    self.low.insert(node, low);
-                }
-            }
-            if self.low[node] == order {
-                let from = self.stack.iter().position(|n| *n == node).unwrap_or(0);
-                let mut component: Vec<String> =
-                    self.stack.drain(from..).map(str::to_string).collect();
-                component.sort();
-                self.out.push(component);
-            }
-        }
-    }
-    let mut search = Search {
-        graph,
-        index: BTreeMap::new(),
-        low: BTreeMap::new(),
-        stack: Vec::new(),
-        out: Vec::new(),
-    };
+    let mut reached: Vec<(&str, BTreeSet<&str>)> = Vec::new();
     for node in graph.keys() {
-        if !search.index.contains_key(node.as_str()) {
-            search.visit(node);
+        let (mut seen, mut next) = (BTreeSet::new(), vec![node.as_str()]);
+        while let Some(node) = next.pop() {
+            if seen.insert(node) {
+                next.extend(graph.get(node).into_iter().flatten().map(String::as_str));
+            }
+        }
+        reached.push((node, seen));
+    }
+    // Nodes that reach each other reach the same; what a node depends on reaches less than itself.
+    reached.sort_by_key(|(_, seen)| seen.len());
+    let mut out: Vec<(BTreeSet<&str>, Vec<String>)> = Vec::new();
+    for (node, seen) in reached {
+        match out.iter_mut().find(|(of, _)| *of == seen) {
+            Some((_, component)) => component.push(node.to_owned()),
+            None => out.push((seen, vec![node.to_owned()])),
         }
     }
-    search.out
+    out.into_iter().map(|(_, component)| component).collect()
 }
 
 #[cfg(test)]

@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use super::{attributes, for_tests, modules, Module};
 use crate::root;
+use crate::style::tracked;
 
 /// Folders whose crates are no product.
 const NO_PRODUCT: [&str; 5] = ["xtask", "fuzz", "mocks", "tests", "examples"];
@@ -62,23 +62,14 @@ fn count() -> Result<BTreeMap<PathBuf, usize>> {
 
 /// `src/lib.rs` and `src/main.rs` of every crate of the product, and its build scripts.
 fn crate_roots() -> Result<Vec<PathBuf>> {
-    let out = Command::new("git")
-        .current_dir(root())
-        .args(["ls-files", "*.rs"])
-        .output()
-        .context("cannot start git")?;
-    let list = String::from_utf8_lossy(&out.stdout).into_owned();
-    Ok(list
-        .lines()
-        .filter(|p| !NO_PRODUCT.iter().any(|n| p.starts_with(&format!("{n}/"))))
-        .filter(|p| {
-            ["src/lib.rs", "src/main.rs", "build.rs"]
-                .iter()
-                .any(|e| *p == *e || p.ends_with(&format!("/{e}")))
-        })
-        .filter(|p| root().join(p).exists())
-        .map(PathBuf::from)
-        .collect())
+    let roots = ["src/lib.rs", "src/main.rs", "build.rs"];
+    let mut files = tracked()?;
+    files.retain(|p| {
+        let path = Path::new(p);
+        let product = !NO_PRODUCT.iter().any(|folder| path.starts_with(folder));
+        product && roots.iter().any(|r| path.ends_with(r)) && root().join(path).exists()
+    });
+    Ok(files.into_iter().map(PathBuf::from).collect())
 }
 
 /// Lines of a module's file that hold tokens of the product.

@@ -42,9 +42,7 @@ pub(crate) fn modules(file: &Path) -> Result<Vec<Module>> {
 }
 
 fn load(file: &Path, folder: &Path, path: &[String], out: &mut Vec<Module>) -> Result<()> {
-    let absolute = root().join(file);
-    let text = std::fs::read_to_string(&absolute)
-        .with_context(|| format!("cannot read {}", absolute.display()))?;
+    let text = fs_err::read_to_string(root().join(file))?;
     let parsed =
         syn::parse_file(&text).with_context(|| format!("cannot parse {}", file.display()))?;
     if for_tests(&parsed.attrs) {
