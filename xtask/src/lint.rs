@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use fs_err as fs;
 
 use crate::lanes::{Lane, Step};
-use crate::steps::{command, succeeds, Outcome, Words as _};
+use crate::steps::{command, output, succeeds, Outcome, Words as _};
 use crate::test::cargo;
 use crate::{gen, root, source, style, suite, target};
 
@@ -80,8 +80,14 @@ fn deny() -> Result<Outcome> {
 
 /// Library, command and C library by the oldest Rust that the manifest promises.
 fn msrv() -> Result<Outcome> {
-    let manifest = fs::read_to_string(root().join("Cargo.toml"))?;
-    let oldest = oldest_rust(&manifest).context("Cargo.toml has no rust-version")?;
+    // As rustup names the toolchain: with three numbers.
+    let oldest = env!("CARGO_PKG_RUST_VERSION");
+    let oldest = oldest.to_owned()
+        + if oldest.matches('.').count() == 1 {
+            ".0"
+        } else {
+            ""
+        };
     let rustup = |words: &str| {
         let mut rustup = Command::new("rustup");
         rustup.current_dir(root()).args(["run", &oldest, "cargo"]);
@@ -98,27 +104,16 @@ fn msrv() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// `rust-version` of a manifest, as rustup names the toolchain.
-fn oldest_rust(manifest: &str) -> Option<String> {
-    let line = manifest
-        .lines()
-        .find_map(|l| l.strip_prefix("rust-version = "))?;
-    let version = line.trim().trim_matches('"');
-    Some(match version.matches('.').count() {
-        1 => format!("{version}.0"),
-        _ => version.to_owned(),
-    })
-}
-
 /// The crates without C++ for 64-bit Arm, where this Rust has its standard library: device code would need a cross
 /// compiler, and nothing is linked.
 fn aarch64() -> Result<Outcome> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let told = Command::new(rustc)
-        .args(["--print", "target-libdir", "--target", ARM])
-        .output()?;
-    let folder = String::from_utf8_lossy(&told.stdout).trim().to_owned();
-    if !told.status.success() || !Path::new(&folder).is_dir() {
+    let told = output(
+        Command::new(rustc)
+            .words("--print target-libdir --target")
+            .arg(ARM),
+    );
+    if !told.is_ok_and(|folder| Path::new(folder.trim()).is_dir()) {
         return Ok(Outcome::Skipped(format!(
             "this Rust has no standard library for {ARM}; `rustup target add {ARM}` installs it"
         )));
@@ -145,17 +140,4 @@ fn docs() -> Result<Outcome> {
     let flags = "-D warnings -A rustdoc::private-intra-doc-links";
     command(doc.env("RUSTDOCFLAGS", flags))?;
     Ok(Outcome::Passed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_oldest_rust_is_named_as_a_toolchain() {
-        let of = |v: &str| oldest_rust(&format!("[workspace.package]\nrust-version = \"{v}\"\n"));
-        assert_eq!(of("1.91").as_deref(), Some("1.91.0"));
-        assert_eq!(of("1.91.1").as_deref(), Some("1.91.1"));
-        assert_eq!(oldest_rust("[package]\n"), None);
-    }
 }

@@ -4,9 +4,11 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{bail, Result};
+use serde_json::Value;
 
 use crate::root;
 use crate::steps::{output, Outcome, Words as _};
+use crate::test::cargo;
 
 /// A longer file holds a second idea.
 const MOST_LINES: usize = 800;
@@ -26,11 +28,14 @@ pub(crate) fn check() -> Result<Outcome> {
         breaches.extend(file(path, &text));
     }
     let reasons = read("docs/dependencies.md")?;
-    for path in files.iter().filter(|p| p.ends_with("Cargo.toml")) {
-        for name in dependencies(&read(path)?) {
-            if !has_reason(&reasons, &name) {
+    for workspace in ["Cargo.toml", "fuzz/Cargo.toml"] {
+        let mut cargo = cargo();
+        cargo.words("metadata --format-version=1 --no-deps --offline --manifest-path");
+        let told = serde_json::from_str(&output(cargo.arg(workspace))?)?;
+        for (package, name) in dependencies(&told) {
+            if !has_reason(&reasons, name) {
                 breaches.push(format!(
-                    "{path}: {name} has no line in docs/dependencies.md; add it with its reason"
+                    "{package}: {name} has no line in docs/dependencies.md; add it with its reason"
                 ));
             }
         }
@@ -196,22 +201,17 @@ fn status(line: &str) -> Option<(String, Option<(&str, &str)>)> {
     matches!(word, "accepted" | "withdrawn").then(|| (word.to_owned(), None))
 }
 
-/// Names of the crates that a manifest depends on, those of the workspace left out.
-fn dependencies(manifest: &str) -> Vec<String> {
+/// Packages with the names of the crates that they depend on, those of the repository left out, as cargo's metadata has them.
+fn dependencies(metadata: &Value) -> Vec<(&str, &str)> {
+    fn list(v: &Value) -> std::slice::Iter<'_, Value> {
+        v.as_array().map_or(&[][..], Vec::as_slice).iter()
+    }
     let mut names = Vec::new();
-    let mut inside = false;
-    for line in manifest.lines() {
-        if line.starts_with('[') {
-            inside = line.trim_end().ends_with("dependencies]") && !line.contains("workspace");
-        } else if inside {
-            let name: String = line
-                .chars()
-                .take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
-                .collect();
-            if !name.is_empty() && !name.starts_with("ringbell") {
-                names.push(name);
-            }
-        }
+    for package in list(&metadata["packages"]) {
+        let foreign = list(&package["dependencies"]).filter(|d| d["path"].is_null());
+        let foreign =
+            foreign.filter_map(|d| Some((package["name"].as_str()?, d["name"].as_str()?)));
+        names.extend(foreign);
     }
     names
 }
@@ -228,6 +228,7 @@ fn has_reason(reasons: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn a_test_file_that_no_program_contains_is_found() {
@@ -305,10 +306,11 @@ mod tests {
 
     #[test]
     fn dependencies_are_read_and_matched_whole() {
-        let manifest = "[package]\nname = \"x\"\n[dependencies]\nserde.workspace = true\n\
-                        ringbell-gtlb.workspace = true\n[dev-dependencies]\nloom = \"1\"\n[lints]\na = 1\n";
-        assert_eq!(dependencies(manifest), ["serde", "loom"]);
-        assert!(dependencies("[workspace.dependencies]\nx = \"1\"\n").is_empty());
+        let own = json!({"name": "ringbell-gtlb", "path": "/w/gtlb"});
+        let foreign = json!({"name": "serde_json", "path": null});
+        let package = json!({"name": "x", "dependencies": [own, foreign]});
+        let metadata = json!({"packages": [package]});
+        assert_eq!(dependencies(&metadata), [("x", "serde_json")]);
         let reasons = "| crate | used by | why |\n| serde, serde_json | a | b |\n";
         assert!(has_reason(reasons, "serde_json") && has_reason(reasons, "serde"));
         assert!(!has_reason(reasons, "ser") && !has_reason(reasons, "a"));
