@@ -6,15 +6,14 @@
 #![allow(clippy::disallowed_methods)] // Runs programs and times them.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::io::{BufRead as _, BufReader, PipeReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context as _, Result};
+use fs_err as fs;
 
 use crate::steps::Outcome;
 use crate::summary::Summary;
@@ -83,13 +82,9 @@ pub(crate) fn one(step: &Step) -> Result<bool> {
         Ok(Outcome::Skipped(why)) => End::Skipped(why),
         Err(error) => End::Failed(format!("{error:#}")),
     };
-    let text = match &end {
-        End::Passed => "passed".to_owned(),
-        End::Skipped(why) => format!("skipped {why}"),
-        End::Failed(why) => format!("failed {why}"),
-    };
-    std::fs::create_dir_all(logs())?;
-    std::fs::write(end_of(step.name), text).context("cannot write how the step ended")?;
+    let (word, why) = end.in_words();
+    fs::create_dir_all(logs())?;
+    fs::write(end_of(step.name), format!("{word} {why}"))?;
     Ok(!matches!(end, End::Failed(_)))
 }
 
@@ -102,12 +97,13 @@ struct Running {
     step: Step,
     child: Child,
     start: Instant,
-    forwarded: Vec<JoinHandle<()>>,
+    /// Prints what it prints.
+    forwarded: JoinHandle<()>,
 }
 
 /// Runs all steps, also after one failed, and prints how each ended; true when none failed.
 pub(crate) fn run(steps: &[Step]) -> Result<bool> {
-    std::fs::create_dir_all(logs()).context("cannot make the folder of the logs")?;
+    fs::create_dir_all(logs())?;
     let mut waiting: Vec<Step> = steps.to_vec();
     let mut running: Vec<Running> = Vec::new();
     let mut ends: BTreeMap<&'static str, End> = BTreeMap::new();
@@ -196,29 +192,19 @@ impl Running {
         if built {
             command.env(BUILT, "1");
         }
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+        // Both kinds of output in their order, by one pipe.
+        let (output, end) = std::io::pipe().context("no pipe is left")?;
+        let errors = end.try_clone().context("no descriptor is left")?;
+        let command = command.stdin(Stdio::null()).stdout(end).stderr(errors);
+        let child = command
             .spawn()
             .with_context(|| format!("cannot start the step {}", step.name))?;
-        let log = log_of(step.name);
-        let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
-        let log = Arc::new(Mutex::new(file));
-        let mut forwarded = Vec::new();
-        let pipes: [Option<Box<dyn Read + Send>>; 2] = [
-            child.stdout.take().map(|p| Box::new(p) as _),
-            child.stderr.take().map(|p| Box::new(p) as _),
-        ];
-        for pipe in pipes.into_iter().flatten() {
-            let (log, name) = (log.clone(), step.name);
-            forwarded.push(std::thread::spawn(move || forward(name, pipe, &log)));
-        }
+        let log = fs::File::create(log_of(step.name))?;
         Ok(Running {
             step,
             child,
             start: Instant::now(),
-            forwarded,
+            forwarded: std::thread::spawn(move || forward(step.name, output, log)),
         })
     }
 
@@ -227,23 +213,17 @@ impl Running {
         if let Some(status) = self.child.try_wait().context("cannot wait for a step")? {
             // Programs that a step has left behind may hold the pipes.
             let patience = Instant::now();
-            while self.forwarded.iter().any(|t| !t.is_finished())
-                && patience.elapsed() < Duration::from_secs(2)
-            {
+            while !self.forwarded.is_finished() && patience.elapsed() < Duration::from_secs(2) {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            let text = std::fs::read_to_string(end_of(self.step.name));
-            return Ok(Some(
-                match text
-                    .as_deref()
-                    .map(|t| t.split_once(' ').unwrap_or((t, "")))
-                {
-                    Ok(("passed", _)) if status.success() => End::Passed,
-                    Ok(("skipped", why)) if status.success() => End::Skipped(why.to_owned()),
-                    Ok(("failed", why)) => End::Failed(why.to_owned()),
-                    _ => End::Failed(format!("its process ended with {status}")),
-                },
-            ));
+            let text = std::fs::read_to_string(end_of(self.step.name)).unwrap_or_default();
+            let (word, why) = text.split_once(' ').unwrap_or((&text, ""));
+            return Ok(Some(match word {
+                "passed" if status.success() => End::Passed,
+                "SKIPPED" if status.success() => End::Skipped(why.to_owned()),
+                "FAILED" => End::Failed(why.to_owned()),
+                _ => End::Failed(format!("its process ended with {status}")),
+            }));
         }
         if self.start.elapsed() > LIMIT {
             kill_tree(self.child.id());
@@ -257,17 +237,14 @@ impl Running {
     }
 }
 
-fn forward(name: &str, pipe: Box<dyn Read + Send>, log: &Mutex<File>) {
-    let mut reader = BufReader::new(pipe);
+fn forward(name: &str, output: PipeReader, mut log: fs::File) {
+    let mut reader = BufReader::new(output);
     let mut line = Vec::new();
     while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
         let text = String::from_utf8_lossy(&line);
         println!("{name} | {}", text.trim_end());
         // Without its log a step's lines are still printed.
-        let _ = log
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .write_all(&line);
+        let _ = log.write_all(&line);
         line.clear();
     }
 }
