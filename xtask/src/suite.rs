@@ -91,7 +91,7 @@ pub(crate) const KERNELS: [(&str, &str); 5] = [
 /// C library (`bindings/c/`) are outside as a whole: they start programs and compilers.
 const OUTSIDE: [(&str, &[&str]); 13] = [
     (
-        "brings the mock driver or GDRCopy's, asks it, or plants faults in it and in processes that use it",
+        "brings a mock of the driver or of GDRCopy, or plants faults in it",
         &[
             "tests/stream_sockets.rs",
             "cuda-kernels/tests/cuda_strict.rs",
@@ -105,12 +105,10 @@ const OUTSIDE: [(&str, &[&str]); 13] = [
     ),
     (
         "counts accesses by code that it puts into PTX",
-        &[
-            "cuda-kernels/tests/bus_traffic.rs",
-        ],
+        &["cuda-kernels/tests/bus_traffic.rs"],
     ),
     (
-        "PTX of clang's, CCCL or mathematics with our headers; a real GPU's users have NVIDIA's",
+        "compiles with our headers; a real GPU's users have NVIDIA's",
         &[
             "cuda-kernels/tests/cuda_functions.rs",
             "cuda-kernels/tests/cuda_threads.rs",
@@ -121,17 +119,10 @@ const OUTSIDE: [(&str, &[&str]); 13] = [
         ],
     ),
     (
-        "gdb and perf on the emulated GPU; a real one's kernels are for NVIDIA's tools",
-        &[
-            "cuda-kernels/tests/debuggers.rs",
-        ],
+        "gdb and perf; a real GPU's kernels are for NVIDIA's tools",
+        &["cuda-kernels/tests/debuggers.rs"],
     ),
-    (
-        "helps tests of PTX",
-        &[
-            "cuda-kernels/tests/ptx_files.rs",
-        ],
-    ),
+    ("helps tests of PTX", &["cuda-kernels/tests/ptx_files.rs"]),
     (
         "kernels with planted faults, for the checks of the emulated GPU",
         &[
@@ -141,64 +132,41 @@ const OUTSIDE: [(&str, &[&str]); 13] = [
         ],
     ),
     (
-        "PTX on the emulated GPU; a real one's driver compiles it by itself",
-        &[
-            "cuda-kernels/tests/ptx.rs",
-        ],
+        "PTX on the emulated GPU; a real GPU's driver compiles it",
+        &["cuda-kernels/tests/ptx.rs"],
     ),
     (
         "the emulated GPU's own memory; the real one's is in `cuda`",
-        &[
-            "cuda-kernels/tests/memory.rs",
-        ],
+        &["cuda-kernels/tests/memory.rs"],
     ),
     (
         "callers that post and stop, as threads and as processes",
-        &[
-            "tests/progress.rs",
-        ],
+        &["tests/progress.rs"],
     ),
     (
-        "signals and atomics need memory that the target's CPU reaches, which a real GPU's without a window is not",
-        &[
-            "tests/one_sided.rs",
-        ],
+        "signals and atomics need memory that the CPU reaches: a real GPU's has no window",
+        &["tests/one_sided.rs"],
     ),
     (
-        "ranks that join and end; `communicator` runs operations on every GPU",
-        &[
-            "tests/growth.rs",
-        ],
+        "ranks that join and end, no operations of a GPU",
+        &["tests/growth.rs"],
     ),
     (
-        "the order of sums, which programs decide and no GPU; `communicator` reduces on every GPU",
-        &[
-            "tests/strict.rs",
-        ],
+        "the order of sums, which programs decide and no GPU",
+        &["tests/strict.rs"],
     ),
     (
-        "simulated hardware behind the NIC, by the step `hw`; the emulated GPU's kernels reach it",
-        &[
-            "tests/rtl.rs",
-        ],
+        "simulated hardware behind the NIC, which the emulated GPU's kernels reach",
+        &["tests/rtl.rs"],
     ),
 ];
 
-/// Tests of the suite that skip themselves where the GPU is one by CUDA, though they plant no fault in a driver. A new one
-/// changes this number, and its test says why; a test that comes to run on every GPU reduces it.
-const SKIPPED: usize = 11;
-
-/// A test that skips itself on a GPU by CUDA.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Skip {
-    pub(crate) module: &'static str,
-    pub(crate) test: String,
-    pub(crate) why: String,
-    /// It tests a fault in the mock driver.
-    pub(crate) fault: bool,
-}
+/// Tests of the suite that skip themselves in the step `cuda`. A new one changes this number, and its test says why; a test that comes
+/// to run on every GPU reduces it.
+const SKIPPED: usize = 3;
 
 impl Program {
+    #[cfg(test)]
     pub(crate) fn source(&self) -> PathBuf {
         let tests = match self.binary {
             SDK_PROGRAM => "tests",
@@ -212,50 +180,6 @@ impl Program {
         let rest = test.strip_prefix(self.module);
         rest.is_some_and(|rest| rest.starts_with("::"))
     }
-}
-
-/// All tests of the suite that skip themselves, by their sources.
-pub(crate) fn skips() -> Result<Vec<Skip>> {
-    let mut all = Vec::new();
-    for program in &PROGRAMS {
-        let text = fs::read_to_string(program.source())?;
-        all.extend(skips_in(program.module, &text));
-    }
-    Ok(all)
-}
-
-/// Each test that begins with `emulated_only`, or uses the mock driver on its own.
-fn skips_in(module: &'static str, source: &str) -> Vec<Skip> {
-    let tests = source.split("#[test]").skip(1).filter_map(|rest| {
-        let (name, body) = rest.split_once("fn ")?.1.split_once('(')?;
-        Some((name, body.split_once("\n}\n").map_or(body, |b| b.0)))
-    });
-    let skipped = tests.filter_map(|(name, body)| {
-        let (fault, why) = if let Some((_, call)) = body.split_once("emulated_only(") {
-            (false, call.split('"').nth(1).unwrap_or_default())
-        } else if let Some((_, call)) = body.split_once("under_mock(") {
-            // The words of the fault stand before the closure.
-            let fault = call.split("||").next().is_some_and(|c| !c.contains("\"\""));
-            let why = match fault {
-                true => "it plants a fault in the mock driver",
-                false => "it looks into the mock driver",
-            };
-            (fault, why)
-        } else if body.contains("under_emulated_driver(") {
-            (false, "only kernels of the emulated driver do this")
-        } else if body.contains("under_driver(") {
-            (true, "it brings a driver that lacks functions")
-        } else {
-            return None;
-        };
-        Some(Skip {
-            module,
-            test: name.to_owned(),
-            why: why.to_owned(),
-            fault,
-        })
-    });
-    skipped.collect()
 }
 
 /// Makes a folder with these links.
@@ -296,21 +220,10 @@ pub(crate) fn use_mock(command: &mut Command) -> Result<()> {
 
 /// The suite by CUDA, over the mock driver.
 pub(crate) fn over_mock() -> Result<Outcome> {
-    let skips = skips()?;
-    for skip in &skips {
-        println!("not on CUDA: {} {}: {}", skip.module, skip.test, skip.why);
-    }
-    let faults = skips.iter().filter(|s| s.fault).count();
-    let others = skips.len() - faults;
-    if others != SKIPPED {
-        bail!("{others} tests of the suite skip themselves on CUDA, not {SKIPPED}: see xtask/src/suite.rs");
-    }
     for (why, files) in OUTSIDE {
         println!("no part of the suite: {}: {why}", files.join(", "));
     }
-    println!("skipped on CUDA: {others} tests, and {faults} that plant faults in the mock driver");
     let programs: Vec<&Program> = PROGRAMS.iter().filter(|p| p.over_mock).collect();
-    let mut command = test::cargo();
     if test::has_nextest() {
         let of = |p: &&Program| {
             let package = match p.binary {
@@ -323,16 +236,22 @@ pub(crate) fn over_mock() -> Result<Outcome> {
             )
         };
         let filter: Vec<String> = programs.iter().map(of).collect();
-        command.words("nextest run --workspace --no-fail-fast -E");
         // Ten thousand communicators in turn are no matter of the GPU.
-        command.arg(format!("({}) & !test(ten_thousand)", filter.join(" | ")));
+        let filter = format!("({}) & !test(ten_thousand)", filter.join(" | "));
+        let mut tests = test::nextest();
+        use_mock(tests.args(["-E", &filter]))?;
+        let skipped = test::counted(&mut tests)?;
+        if skipped != SKIPPED {
+            bail!("{skipped} tests of the suite skip themselves on CUDA, not {SKIPPED}: see xtask/src/suite.rs");
+        }
     } else {
         // Names that contain one of these are of the suite too, or skip themselves.
+        let mut command = test::cargo();
         command.words("test --workspace --no-fail-fast --test kernels --test sdk --");
         command.args(programs.iter().map(|p| format!("{}::", p.module)));
+        use_mock(&mut command)?;
+        crate::steps::command(&mut command)?;
     }
-    use_mock(&mut command)?;
-    crate::steps::command(&mut command)?;
     by_nvcc()?;
     cust_example()?;
     Ok(Outcome::Passed)
@@ -412,14 +331,6 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_skip_themselves_are_counted_and_have_reasons() {
-        let skips = skips().expect("sources");
-        assert!(skips.iter().all(|s| s.why.len() > 10), "{skips:#?}");
-        let others: Vec<_> = skips.iter().filter(|s| !s.fault).collect();
-        assert_eq!(others.len(), SKIPPED, "{others:#?}");
-    }
-
-    #[test]
     fn the_tests_load_the_kernels_that_are_built_for_them() {
         let fixture = root().join("cuda-kernels/tests/common/test_gpu.rs");
         let text = std::fs::read_to_string(fixture).expect("the fixture");
@@ -434,43 +345,5 @@ mod tests {
         let all = KERNELS.len() + others;
         let count = format!("const SOURCES: [(&str, &str); {all}]");
         assert!(text.contains(&count), "one of both has more");
-    }
-
-    #[test]
-    fn skips_are_found_in_the_test_that_has_them() {
-        let source = r#"
-fn helper() { under_mock("x") }
-#[test]
-fn runs() {
-    on_any_driver("runs", "", || {});
-}
-
-fn other() { under_mock("y") }
-
-#[test]
-#[ignore] // A reason of its own.
-fn skips() {
-    if emulated_only(
-        "a reason of its own",
-    ) {
-        return;
-    }
-}
-#[test]
-fn faults() {
-    under_mock("faults", "x", || {});
-}
-#[test]
-fn looks() {
-    under_mock("looks", "", || assert!(text.contains("")));
-}
-"#;
-        let found = skips_in("p", source);
-        let names: Vec<_> = found.iter().map(|s| (s.test.as_str(), s.fault)).collect();
-        assert_eq!(
-            names,
-            [("skips", false), ("faults", true), ("looks", false)]
-        );
-        assert_eq!(found[0].why, "a reason of its own");
     }
 }

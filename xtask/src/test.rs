@@ -140,22 +140,35 @@ fn workspace(filter: &[String]) -> Result<Outcome> {
         }
     }
     build()?;
-    let mut tests = cargo();
-    tests.env("RINGBELL_TEST_BUILT", built());
     if has_nextest() {
-        tests.words("nextest run --workspace --no-fail-fast --profile counted");
-        let ended = command(tests.args(filter));
-        // The runner hides what a test prints that passed; its report has it.
-        let report = target().join("nextest/counted/junit.xml");
-        let report = std::fs::read_to_string(report).unwrap_or_default();
-        say_skipped(&skipped_in_junit(&report));
-        return ended.map(|()| Outcome::Passed);
+        let mut tests = nextest();
+        tests.args(filter).env("RINGBELL_TEST_BUILT", built());
+        return counted(&mut tests).map(|_| Outcome::Passed);
     }
     println!(
         "cargo-nextest is not installed: using `cargo test`, which does not end a test that hangs"
     );
+    let mut tests = cargo();
     tests.words("test --workspace --no-fail-fast --lib --bins --tests -- --show-output");
+    tests.env("RINGBELL_TEST_BUILT", built());
     shown_without_output(tests.args(filter)).map(|()| Outcome::Passed)
+}
+
+/// cargo-nextest on the workspace's tests, with a report of what they print.
+pub(crate) fn nextest() -> Command {
+    let mut tests = cargo();
+    tests.words("nextest run --workspace --no-fail-fast --profile counted");
+    tests
+}
+
+/// Runs [`nextest`] with further arguments; how many tests skipped themselves.
+pub(crate) fn counted(tests: &mut Command) -> Result<usize> {
+    let ended = command(tests);
+    // The runner hides what a test prints that passed; its report has it.
+    let report = target().join("nextest/counted/junit.xml");
+    let skipped = skipped_in_junit(&std::fs::read_to_string(report).unwrap_or_default());
+    say_skipped(&skipped);
+    ended.map(|()| skipped.len())
 }
 
 /// Prints the tests that skipped themselves, for the summary.

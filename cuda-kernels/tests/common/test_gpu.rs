@@ -27,7 +27,7 @@ pub fn on_cuda() -> bool {
     }
 }
 
-/// Whether to skip a test that means something on the emulated GPU alone. `cargo xtask test` lists these with their
+/// Whether to skip a test that means something on the emulated GPU alone. The step `cuda` of the tests lists these with their
 /// reasons and checks their number, so that none comes in silently (`xtask/src/suite.rs`).
 pub fn emulated_only(why: &str) -> bool {
     let skip = on_cuda();
