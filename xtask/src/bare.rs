@@ -11,7 +11,7 @@ use anyhow::{ensure, Context as _, Result};
 use fs_err as fs;
 
 use crate::steps::{command_within, output, succeeds, Outcome, Words as _};
-use crate::{root, target, tools};
+use crate::{entries, root, target, tools};
 
 /// What the README and the tutorial ask for, besides Rust. Git has made the checkout.
 const PACKAGES: &str = "clang-19,g++,python3,git,ca-certificates";
@@ -111,13 +111,13 @@ fn make(system: &Path) -> Result<()> {
     make.args(["--quiet", "--variant=minbase"])
         .arg(format!("--include={PACKAGES}"));
     // This machine's sources and the settings of its network.
-    for own in files("/etc/apt/apt.conf.d")? {
+    for own in files("/etc/apt/apt.conf.d") {
         if fs::read_to_string(&own).is_ok_and(|text| text.contains("Acquire")) {
             make.arg(format!("--aptopt={}", own.display()));
         }
     }
     make.arg(suite).arg(system);
-    let mut sources = files("/etc/apt/sources.list.d")?;
+    let mut sources = files("/etc/apt/sources.list.d");
     sources.retain(|s| s.extension().is_some_and(|e| e == "list" || e == "sources"));
     sources.push("/etc/apt/sources.list".into());
     make.args(
@@ -128,14 +128,9 @@ fn make(system: &Path) -> Result<()> {
     command_within(&mut make, MAKING)
 }
 
-fn files(folder: &str) -> Result<Vec<PathBuf>> {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return Ok(Vec::new());
-    };
-    let paths: std::io::Result<Vec<_>> = entries.map(|e| Ok(e?.path())).collect();
-    let mut paths = paths?;
-    paths.sort();
-    Ok(paths)
+/// None where the folder is not there.
+fn files(folder: &str) -> Vec<PathBuf> {
+    entries(Path::new(folder)).unwrap_or_default()
 }
 
 /// The folder of this Rust: its programs without rustup and without what was installed beside them.

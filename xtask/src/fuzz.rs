@@ -12,7 +12,7 @@ use fs_err as fs;
 
 use crate::steps::{at_once, command, cores, succeeds, Outcome, Words as _};
 use crate::test::cargo;
-use crate::{root, target};
+use crate::{entries, root, target};
 
 /// What `cargo xtask fuzz` takes.
 #[derive(clap::Args)]
@@ -78,8 +78,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// The targets' names: those of their files.
 fn names() -> Result<BTreeSet<String>> {
     let dir = root().join("fuzz/fuzz_targets");
-    let files = fs::read_dir(dir)?;
-    let names = files.filter_map(|f| Some(f.ok()?.path().file_stem()?.to_str()?.to_owned()));
+    let files = entries(&dir)?.into_iter();
+    let names = files.filter_map(|f| Some(f.file_stem()?.to_str()?.to_owned()));
     Ok(names.collect())
 }
 

@@ -8,35 +8,26 @@ use fs_err as fs;
 
 use crate::lanes::{Lane, Step};
 use crate::steps::{command, output, succeeds, Outcome, Words as _};
-use crate::test::cargo;
+use crate::test::{cargo, step};
 use crate::{gen, root, source, style, suite, target};
 
 /// 64-bit Arm, whose vector code is that of NEON.
 const ARM: &str = "aarch64-unknown-linux-gnu";
 
-const fn step(name: &'static str, lane: Lane, run: fn() -> Result<Outcome>) -> Step {
-    Step {
-        name,
-        lane,
-        after: &[],
-        run,
-    }
-}
-
 /// The fastest first.
 pub(crate) const STEPS: [Step; 12] = [
-    step("format", Lane::Beside, format),
-    step("generated", Lane::Beside, generated),
-    step("style", Lane::Beside, style::check),
-    step("structure", Lane::Beside, source::check),
-    step("names", Lane::Beside, source::names::check),
-    step("deny", Lane::Beside, deny),
-    step("clippy", Lane::Cargo, clippy),
-    step("cust", Lane::Cargo, cust),
-    step("docs", Lane::Cargo, docs),
-    step("msrv", Lane::Cargo, msrv),
-    step("aarch64", Lane::Cargo, aarch64),
-    step("fuzz", Lane::Beside, fuzz),
+    step("format", Lane::Beside, &[], format),
+    step("generated", Lane::Beside, &[], generated),
+    step("style", Lane::Beside, &[], style::check),
+    step("structure", Lane::Beside, &[], source::check),
+    step("names", Lane::Beside, &[], source::names::check),
+    step("deny", Lane::Beside, &[], deny),
+    step("clippy", Lane::Cargo, &[], clippy),
+    step("cust", Lane::Cargo, &[], cust),
+    step("docs", Lane::Cargo, &[], docs),
+    step("msrv", Lane::Cargo, &[], msrv),
+    step("aarch64", Lane::Cargo, &[], aarch64),
+    step("fuzz", Lane::Beside, &[], fuzz),
 ];
 
 /// Cargo with these words, which must end well.

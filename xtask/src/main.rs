@@ -190,6 +190,14 @@ fn root() -> PathBuf {
     here.parent().unwrap_or(here).to_path_buf()
 }
 
+/// What lies in a folder, in order.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs_err::read_dir(folder)?.map(|entry| Ok(entry?.path()));
+    let mut paths: Vec<_> = entries.collect::<Result<_>>()?;
+    paths.sort();
+    Ok(paths)
+}
+
 /// Cargo's target folder, which CARGO_TARGET_DIR or cargo's configuration may have moved out of the root.
 fn target() -> PathBuf {
     static TARGET: OnceLock<PathBuf> = OnceLock::new();
@@ -231,8 +239,7 @@ mod tests {
         let wrong = ["root().join(", "\"target"].concat();
         let mut folders = vec![root().join("xtask/src")];
         while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(folder).expect("a folder") {
-                let path = entry.expect("an entry").path();
+            for path in entries(&folder).expect("a folder") {
                 if path.is_dir() {
                     folders.push(path);
                     continue;

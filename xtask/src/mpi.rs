@@ -172,7 +172,7 @@ fn programs(built: &Path) -> Result<Outcome> {
             let script = |name| [python.into(), sources().join(name).into()];
             for ranks in [2, 3] {
                 bench.compare(ranks, &script("program.py"), 9)?;
-                bench.compare_by(Way::Messages, ranks, &script("messages.py"), 10)?;
+                bench.compare_by(Way::MESSAGES, ranks, &script("messages.py"), 10)?;
             }
         }
         // MPI 5's ABI, which MPICH from 4.3 on has beside its own.
@@ -181,8 +181,8 @@ fn programs(built: &Path) -> Result<Outcome> {
             let libraries = library.launcher.with_file_name("../lib");
             let rpath = format!("-Wl,-rpath,{}", libraries.display());
             for (name, way, kinds) in [
-                ("random", Way::Collectives, 10),
-                ("messages", Way::Messages, 8),
+                ("random", Way::COLLECTIVES, 10),
+                ("messages", Way::MESSAGES, 8),
             ] {
                 let source = sources().join(format!("{name}.c"));
                 let program = compile(&abi, &["-O1", &rpath], &source, &format!("{name}-abi"))?;
@@ -217,7 +217,7 @@ fn programs(built: &Path) -> Result<Outcome> {
             let program = [&[random.clone()][..], &args].concat();
             bench.compare(ranks, &program, 11)?;
             if seed < 3 {
-                bench.compare_by(Way::Device, ranks, &program, 11)?;
+                bench.compare_by(Way::COLLECTIVES.of_gpu(), ranks, &program, 11)?;
             }
         }
         // The module mpi_f08 of MPICH calls its library by internal names.
@@ -235,7 +235,7 @@ fn programs(built: &Path) -> Result<Outcome> {
                 let args: [OsString; 2] = [program.clone(), seed.to_string().into()];
                 // Handed on, so that programs of both kinds of calls stay right.
                 let args = [&args[..], &vec!["plain".into(); usize::from(new)]].concat();
-                bench.compare_by(Way::Messages, ranks, &args, if new { 1 } else { 15 })?;
+                bench.compare_by(Way::MESSAGES, ranks, &args, if new { 1 } else { 15 })?;
             }
         }
         let beside = [compile("beside.c", "beside", &[])?];
@@ -248,9 +248,9 @@ fn programs(built: &Path) -> Result<Outcome> {
             let args = [seed, 40, longest].map(|n: u32| n.to_string().into());
             let program = [&[messages.clone()][..], &args].concat();
             bench.compare(ranks, &program, 2)?;
-            bench.compare_by(Way::Messages, ranks, &program, 8)?;
+            bench.compare_by(Way::MESSAGES, ranks, &program, 8)?;
             if seed > 2 {
-                bench.compare_by(Way::DeviceMessages, ranks, &program, 8)?;
+                bench.compare_by(Way::MESSAGES.of_gpu(), ranks, &program, 8)?;
             }
         }
         let errors = [compile("errors.c", "errors", &[])?];
@@ -258,13 +258,13 @@ fn programs(built: &Path) -> Result<Outcome> {
         if library.open_mpi() {
             // Few rounds: on busy cores the library alone takes 27 ms for one. --measure-messages times them.
             let within = [compile("within.c", "within", &[])?, "400".into()];
-            bench.compare_by(Way::Messages, 4, &within, 1)?;
+            bench.compare_by(Way::MESSAGES, 4, &within, 1)?;
         }
         let fault = compile("fault.c", "fault", &[])?;
         for (way, second, call) in [
-            (Way::Collectives, None, "MPI_Allreduce"),
-            (Way::Messages, Some("messages"), "MPI_Recv"),
-            (Way::Messages, Some("requests"), "MPI_Wait"),
+            (Way::COLLECTIVES, None, "MPI_Allreduce"),
+            (Way::MESSAGES, Some("messages"), "MPI_Recv"),
+            (Way::MESSAGES, Some("requests"), "MPI_Wait"),
         ] {
             bench.killed(&fault, way, second, call)?;
         }
@@ -276,23 +276,26 @@ fn programs(built: &Path) -> Result<Outcome> {
 }
 
 /// What is taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Collectives,
+#[derive(Clone, Copy)]
+struct Way {
     /// Messages between two ranks, too.
-    Messages,
-    /// As `Collectives`, of memory of a GPU: the mock driver's, which ends a program that touches it from the host.
-    Device,
-    DeviceMessages,
+    messages: bool,
+    /// Memory of a GPU: the mock driver's, which ends a program that touches it from the host.
+    gpu: bool,
 }
 
 impl Way {
-    fn has_messages(self) -> bool {
-        matches!(self, Way::Messages | Way::DeviceMessages)
-    }
+    const COLLECTIVES: Way = Way {
+        messages: false,
+        gpu: false,
+    };
+    const MESSAGES: Way = Way {
+        messages: true,
+        gpu: false,
+    };
 
-    fn has_gpu(self) -> bool {
-        matches!(self, Way::Device | Way::DeviceMessages)
+    fn of_gpu(self) -> Way {
+        Way { gpu: true, ..self }
     }
 }
 
@@ -307,7 +310,7 @@ impl Bench<'_> {
         launcher
             .arg(self.built.join("ringbell"))
             .args(["mpi", "--explain", "--timeout", "50"]);
-        launcher.args(way.has_messages().then_some("--p2p"));
+        launcher.args(way.messages.then_some("--p2p"));
         launcher.arg("--");
         launcher
     }
@@ -328,7 +331,7 @@ impl Bench<'_> {
 
     /// Runs a program alone and with Ringbell: it prints the same, and so many kinds of calls were taken at least.
     fn compare(&self, ranks: u32, program: &[OsString], kinds: usize) -> Result<()> {
-        self.compare_by(Way::Collectives, ranks, program, kinds)
+        self.compare_by(Way::COLLECTIVES, ranks, program, kinds)
     }
 
     fn compare_by(&self, way: Way, ranks: u32, program: &[OsString], kinds: usize) -> Result<()> {
@@ -337,7 +340,7 @@ impl Bench<'_> {
         let shown = format!("{program:?} on {ranks} ranks of {}", self.library.name);
         ensure!(alone.status.success(), "{shown} alone failed: {alone:?}");
         let mut ours = self.library.launch(ranks);
-        if way.has_gpu() {
+        if way.gpu {
             // The NIC stays on the emulated GPU, so that all copies are the layer's.
             ours.env("LD_LIBRARY_PATH", self.driver()?)
                 .env("RINGBELL_TEST_DRIVER", "libcuda.so.1")
@@ -360,7 +363,7 @@ impl Bench<'_> {
         );
         let copied = ["from", "to"].map(|d| explained.contains(&format!("copies {d} a GPU: ")));
         ensure!(
-            copied == [way.has_gpu(); 2],
+            copied == [way.gpu; 2],
             "{shown}: copies from and to a GPU: {copied:?}: {explained}"
         );
         let taken = explained.lines().filter(|l| l.contains(TAKEN)).count();
@@ -373,7 +376,7 @@ impl Bench<'_> {
 
     /// Errors of requests, as MPI's standard has them: the libraries alone do not keep it in all cases, so nothing is compared.
     fn errors(&self, program: &[OsString]) -> Result<()> {
-        let mut ours = self.ringbell(self.library.launch(2), Way::Messages);
+        let mut ours = self.ringbell(self.library.launch(2), Way::MESSAGES);
         let ended = output_within(ours.args(program), LIMIT)?;
         let said = String::from_utf8_lossy(&ended.stdout);
         ensure!(

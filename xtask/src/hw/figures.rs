@@ -12,7 +12,7 @@ use fs_err as fs;
 use serde_json::{json, Value};
 
 use crate::steps::{command, Words as _};
-use crate::{root, target, test};
+use crate::{entries, root, target, test};
 
 const FOLDER: &str = "docs/results/hw";
 pub(super) const PAGE: &str = "docs/hardware.md";
@@ -214,11 +214,10 @@ fn draw() -> Result<()> {
     command(test::cargo().words("build --bin ringbell"))?;
     for figure in &FIGURES {
         let folder = root().join(FOLDER).join(figure.name);
-        let files = fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
-        let mut files: Vec<PathBuf> = files.collect::<Result<_>>()?;
+        let mut files = entries(&folder)?;
         // The simulation's first.
         let is_papers = |f: &PathBuf| f.to_string_lossy().contains("fpganic-");
-        files.sort_by_key(|f| (is_papers(f), f.clone()));
+        files.sort_by_key(is_papers);
         let mut compare = Command::new(target().join("debug/ringbell"));
         compare.words("perf compare").args(files).arg("--svg");
         compare.arg(root().join(FOLDER).join(format!("{}.svg", figure.name)));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use fs_err as fs;
 
-use crate::root;
+use crate::{entries, root};
 
 /// Most results that are kept; the oldest go first.
 const MOST: usize = 64;
@@ -47,13 +47,9 @@ impl Kept {
         let folder = self.file.parent().context("a folder")?;
         fs::create_dir_all(folder)?;
         fs::write(&self.file, "")?;
-        let entries = fs::read_dir(folder)?.filter_map(|e| {
-            let e = e.ok()?;
-            Some((e.metadata().ok()?.modified().ok()?, e.path()))
-        });
-        let mut all: Vec<_> = entries.collect();
-        all.sort();
-        for (_, old) in all.iter().rev().skip(MOST) {
+        let mut all = entries(folder)?;
+        all.sort_by_key(|file| std::fs::metadata(file).and_then(|m| m.modified()).ok());
+        for old in all.iter().rev().skip(MOST) {
             fs::remove_file(old)?;
         }
         Ok(())
@@ -71,10 +67,7 @@ fn cache() -> PathBuf {
 /// Names and bytes of all files below a folder, in order.
 fn hash(root: &Path, at: &Path, hasher: &mut DefaultHasher) -> Result<()> {
     if at.is_dir() {
-        let entries: std::io::Result<Vec<_>> = fs::read_dir(at)?.map(|e| Ok(e?.path())).collect();
-        let mut entries = entries?;
-        entries.sort();
-        return entries.iter().try_for_each(|e| hash(root, e, hasher));
+        return entries(at)?.iter().try_for_each(|e| hash(root, e, hasher));
     }
     at.strip_prefix(root).unwrap_or(at).hash(hasher);
     let bytes = fs::read(at)?;

@@ -11,7 +11,7 @@ use fs_err as fs;
 
 use self::resources::Resources;
 use crate::steps::{at_once, Outcome, Words as _};
-use crate::{gen, pages, root, target, test, venv};
+use crate::{entries, gen, pages, root, target, test, venv};
 
 /// Architectures of the SDK's kernels: A100, A10, L4 and RTX 40, H100 and H200, B200.
 const ARCHITECTURES: [u32; 5] = [80, 86, 89, 90, 100];
@@ -148,11 +148,6 @@ fn sources() -> Result<Vec<PathBuf>> {
 pub(crate) fn cu_files(folder: &Path) -> Result<impl Iterator<Item = PathBuf>> {
     let files = entries(folder)?.into_iter();
     Ok(files.filter(|p| p.extension().is_some_and(|e| e == "cu")))
-}
-
-fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(dir)?;
-    entries.map(|e| Ok(e?.path())).collect()
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub(super) fn collectives() -> Result<()> {
         let program = sources().join("measure.py");
         let columns = [("us", true)];
         in_turn(&bench, 3, &columns, |way| {
-            let mut c = fastest(&bench, way > 0, Way::Collectives);
+            let mut c = fastest(&bench, way > 0, Way::COLLECTIVES);
             c.arg(python).arg(&program);
             c.args((way == 2).then_some("exported"));
             said(&mut c)
@@ -45,7 +45,7 @@ pub(super) fn messages() -> Result<()> {
         let program = compile("pingpong")?;
         let columns = [("us one way", true), ("GB/s of 8 at once", false)];
         in_turn(&bench, 2, &columns, |way| {
-            said(fastest(&bench, way > 0, Way::Messages).arg(&program))
+            said(fastest(&bench, way > 0, Way::MESSAGES).arg(&program))
         })?;
         if !bench.library.open_mpi() {
             return Ok(());
@@ -55,7 +55,7 @@ pub(super) fn messages() -> Result<()> {
         in_turn(&bench, 2, &[("us", true)], |way| {
             let mut c = bench.library.launch(4);
             if way > 0 {
-                c = bench.ringbell(c, Way::Messages);
+                c = bench.ringbell(c, Way::MESSAGES);
             }
             let start = Instant::now();
             said(c.arg(&within).arg(rounds.to_string()))?;
