@@ -1,7 +1,9 @@
-//! Kernels and the test command on a bare machine: a minimal Debian with Rust, clang, g++ and python3, as a user without rights.
+//! Kernels and the test command on a bare machine: a minimal Debian with Rust, clang, g++ and
+//! python3, as a user without rights.
 //!
-//! mmdebstrap makes the system below `target/bare`. In a mount namespace the checkout, this Rust and the downloaded crates lie in it
-//! at their own places, so that what is built is not built again. The user has the checkout's files and no right besides.
+//! mmdebstrap makes the system below `target/bare`. In a mount namespace the checkout, this Rust
+//! and the downloaded crates lie in it at their own places, so that what is built is not built
+//! again. The user has the checkout's files and no right besides.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,8 +21,8 @@ const PACKAGES: &str = "clang-19,g++,python3,git,ca-certificates";
 const MAKING: Duration = Duration::from_secs(600);
 const TESTS: Duration = Duration::from_secs(2000);
 
-/// Mounts what the system needs and becomes the user. `$1`: the system; `$2`: the checkout; `$3`: cargo's target folder; `$4`: Rust;
-/// `$5`: the home of cargo; `$6`: the folder of the step.
+/// Mounts what the system needs and becomes the user. `$1`: the system; `$2`: the checkout; `$3`:
+/// cargo's target folder; `$4`: Rust; `$5`: the home of cargo; `$6`: the folder of the step.
 const ENTER: &str = r#"
 system=$1 checkout=$2 target=$3 rust=$4 crates=$5 step=$6
 mount --make-rprivate /

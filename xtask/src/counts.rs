@@ -1,8 +1,10 @@
-//! `cargo xtask counts`: instructions of the paths of small operations, compared with recorded counts.
+//! `cargo xtask counts`: instructions of the paths of small operations, compared with recorded
+//! counts.
 //!
-//! Times on a shared machine vary by a third, instructions by a thousandth. `benches/micro/counts.rs` has the paths; each runs
-//! under callgrind. A count above the recorded one by more than the tolerance fails; a lower one is for `--update` to record.
-//! Only instructions count: the simulated caches and branches are no real machine's.
+//! Times on a shared machine vary by a third, instructions by a thousandth.
+//! `benches/micro/counts.rs` has the paths; each runs under callgrind. A count above the recorded
+//! one by more than the tolerance fails; a lower one is for `--update` to record. Only instructions
+//! count: the simulated caches and branches are no real machine's.
 
 mod files;
 

@@ -1,7 +1,9 @@
-//! Runs of the fuzz targets of `fuzz/`: guided by coverage where nightly and cargo-fuzz are, else blind.
+//! Runs of the fuzz targets of `fuzz/`: guided by coverage where nightly and cargo-fuzz are, else
+//! blind.
 //!
-//! Without them the targets are built on stable, and libFuzzer changes the committed seeds at random without feedback: little,
-//! but each target runs. A crash leaves its input below `target/fuzz-run/`.
+//! Without them the targets are built on stable, and libFuzzer changes the committed seeds at
+//! random without feedback: little, but each target runs. A crash leaves its input below
+//! `target/fuzz-run/`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,7 +22,8 @@ pub(crate) struct Args {
     /// Seconds for each target
     #[arg(long, default_value_t = SECONDS, value_name = "N")]
     seconds: u32,
-    /// Keep what a target has found beside its seeds in fuzz/corpus/, and begin with it the next time
+    /// Keep what a target has found beside its seeds in fuzz/corpus/, and begin with it the next
+    /// time
     #[arg(long)]
     keep: bool,
     /// Targets, by name [default: all]

@@ -1,4 +1,6 @@
-//! Installation: `bin/ringbell`, `lib/libringbell.so`, `lib/libringbell_verbs.so`, `lib/libringbell_mpi.so`, `lib/libnccl-net-ringbell.so`, the libraries of CUDA programs, the headers and a pkg-config file of each library below a prefix.
+//! Installation: `bin/ringbell`, `lib/libringbell.so`, `lib/libringbell_verbs.so`,
+//! `lib/libringbell_mpi.so`, `lib/libnccl-net-ringbell.so`, the libraries of CUDA programs, the
+//! headers and a pkg-config file of each library below a prefix.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -105,8 +107,8 @@ fn place(from: &Path, prefix: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The driver and the runtime of CUDA programs, and a folder with links of the names that the loader looks for, as
-/// `ringbell gpu` makes it.
+/// The driver and the runtime of CUDA programs, and a folder with links of the names that the
+/// loader looks for, as `ringbell gpu` makes it.
 fn cuda(from: &Path, lib: &Path) -> Result<()> {
     let (driver, runtime) = ("libringbell_libcuda.so", "libringbell_cudart.so");
     for file in [driver, runtime, "libringbell_cudart.a"] {

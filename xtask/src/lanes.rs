@@ -1,7 +1,9 @@
-//! Steps side by side: a lane for cargo, which locks its folder, and a lane for programs that run beside it.
+//! Steps side by side: a lane for cargo, which locks its folder, and a lane for programs that run
+//! beside it.
 //!
-//! Each step is this program once more, with its output in a pipe. So the output of a step has its name in front of each line, a
-//! log of its own in `target/steps/`, and a deadline; a panic ends that step alone.
+//! Each step is this program once more, with its output in a pipe. So the output of a step has its
+//! name in front of each line, a log of its own in `target/steps/`, and a deadline; a panic ends
+//! that step alone.
 
 #![allow(clippy::disallowed_methods)] // Runs programs and times them.
 
@@ -75,7 +77,8 @@ pub(crate) fn logs() -> PathBuf {
     target().join("steps")
 }
 
-/// Runs one step in this process, and leaves its end where the process that started this one reads it.
+/// Runs one step in this process, and leaves its end where the process that started this one reads
+/// it.
 pub(crate) fn one(step: &Step) -> Result<bool> {
     let end = match (step.run)() {
         Ok(Outcome::Passed) => End::Passed,
@@ -249,7 +252,8 @@ fn forward(name: &str, output: PipeReader, mut log: fs::File) {
     }
 }
 
-/// Ends a process and its descendants. They are in this process's group, so that Ctrl-C reaches them.
+/// Ends a process and its descendants. They are in this process's group, so that Ctrl-C reaches
+/// them.
 fn kill_tree(pid: u32) {
     use rustix::process::{kill_process, Pid, Signal};
     let Some(process) = Pid::from_raw(pid as i32) else {

@@ -1,4 +1,5 @@
-//! Checks that run no program of the product: format, generated files, house rules, clippy, documentation.
+//! Checks that run no program of the product: format, generated files, house rules, clippy,
+//! documentation.
 
 use std::path::Path;
 use std::process::Command;
@@ -47,8 +48,8 @@ fn clippy() -> Result<Outcome> {
     passes("clippy --workspace --all-targets -- -D warnings")
 }
 
-/// The feature `cust`, which is off by default. Its crate looks for a folder with libcuda when it is built, and accepts an empty
-/// one as long as nothing is linked.
+/// The feature `cust`, which is off by default. Its crate looks for a folder with libcuda when it
+/// is built, and accepts an empty one as long as nothing is linked.
 fn cust() -> Result<Outcome> {
     let cuda = target().join("no-cuda");
     fs::create_dir_all(cuda.join("lib64"))?;
@@ -59,7 +60,8 @@ fn cust() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Licences, sources and banned crates of the dependencies, by `deny.toml`. Advisories need a network, and are left out.
+/// Licences, sources and banned crates of the dependencies, by `deny.toml`. Advisories need a
+/// network, and are left out.
 fn deny() -> Result<Outcome> {
     if !succeeds(cargo().words("deny --version")) {
         return Ok(Outcome::Skipped(
@@ -95,8 +97,8 @@ fn msrv() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The crates without C++ for 64-bit Arm, where this Rust has its standard library: device code would need a cross
-/// compiler, and nothing is linked.
+/// The crates without C++ for 64-bit Arm, where this Rust has its standard library: device code
+/// would need a cross compiler, and nothing is linked.
 fn aarch64() -> Result<Outcome> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let told = output(

@@ -54,30 +54,37 @@ enum Task {
         /// Write nothing; fail when a generated file is stale
         #[arg(long)]
         check: bool,
-        /// Write nothing; compile all kernels by clang, and fail when the PTX in the repository differs
+        /// Write nothing; compile all kernels by clang, and fail when the PTX in the repository
+        /// differs
         #[arg(long, conflicts_with = "check")]
         compare: bool,
     },
     /// Format, generated files, house rules, clippy and documentation; no warning passes
     Lint,
-    /// The tests of the workspace and its documentation, and the examples; with `--all` everything that CI runs
+    /// The tests of the workspace and its documentation, and the examples; with `--all` everything
+    /// that CI runs
     Test {
-        /// Also lints, proofs, fuzzing, kernels with nvcc, MPI, NCCL, verbs, Python; as root installs Debian packages that they need
+        /// Also lints, proofs, fuzzing, kernels with nvcc, MPI, NCCL, verbs, Python; as root
+        /// installs Debian packages that they need
         #[arg(long)]
         all: bool,
-        /// Passed on to the test runner, such as a part of a test's name; then only the workspace's tests run
+        /// Passed on to the test runner, such as a part of a test's name; then only the workspace's
+        /// tests run
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         filter: Vec<String>,
     },
-    /// Build by the profile `dist`, and install command, library, headers and pkg-config file below a prefix
+    /// Build by the profile `dist`, and install command, library, headers and pkg-config file below
+    /// a prefix
     Install(install::Args),
-    /// Compile the device code with nvcc from PyPI for five architectures, and report what each kernel takes of a GPU
+    /// Compile the device code with nvcc from PyPI for five architectures, and report what each
+    /// kernel takes of a GPU
     Kernels,
     /// The tests that can depend on rights, as a user without any; as root only
     User,
     /// Instructions of the paths of small operations, under callgrind, against the recorded counts
     Counts {
-        /// Record what is counted now in benches/micro/counts.json, and the lists of files in docs/architecture.md
+        /// Record what is counted now in benches/micro/counts.json, and the lists of files in
+        /// docs/architecture.md
         #[arg(long, conflicts_with = "files")]
         update: bool,
         /// Print the workspace's files that this path crosses
@@ -86,21 +93,28 @@ enum Task {
     },
     /// The fuzz targets, each for 30 s; guided by coverage where nightly and cargo-fuzz are
     Fuzz(fuzz::Args),
-    /// Plant faults in a sample of places, and see whether a test fails for each (cargo-mutants); not part of CI
+    /// Plant faults in a sample of places, and see whether a test fails for each (cargo-mutants);
+    /// not part of CI
     Mutants(mutants::Args),
-    /// All-reduce beside Open MPI and MPICH (installed from PyPI), with ratios and pictures; not part of CI
+    /// All-reduce beside Open MPI and MPICH (installed from PyPI), with ratios and pictures; not
+    /// part of CI
     Peers(peers::Args),
-    /// Programs of MPI over `ringbell mpi`: C and Fortran by Debian's MPICH and Open MPI, Python by mpi4py
+    /// Programs of MPI over `ringbell mpi`: C and Fortran by Debian's MPICH and Open MPI, Python by
+    /// mpi4py
     Mpi(mpi::Args),
     /// NCCL's network plug-in: C drivers that call it as NCCL does, between processes
     Nccl(nccl::Args),
-    /// Debian's programs of libibverbs over `ringbell verbs`: perftest, ibverbs-utils, the suite of pyverbs
+    /// Debian's programs of libibverbs over `ringbell verbs`: perftest, ibverbs-utils, the suite of
+    /// pyverbs
     Verbs(verbs::Args),
-    /// Build the Python package's wheel by the profile `dist` into target/wheels, and try it in an empty environment
+    /// Build the Python package's wheel by the profile `dist` into target/wheels, and try it in an
+    /// empty environment
     Wheel,
-    /// The backend of PyTorch: its tests and all-reduce beside Gloo, with the wheel and PyTorch from PyPI (5 GB); not part of CI
+    /// The backend of PyTorch: its tests and all-reduce beside Gloo, with the wheel and PyTorch
+    /// from PyPI (5 GB); not part of CI
     Torch,
-    /// The hardware: lint, proofs, simulations beside the Rust models, estimates; installs what it needs
+    /// The hardware: lint, proofs, simulations beside the Rust models, estimates; installs what it
+    /// needs
     Hw(hw::Args),
     /// Build a bundle that checks and measures Ringbell on a machine with a GPU and without Rust
     Gpu(gpu::Args),
@@ -109,7 +123,8 @@ enum Task {
     GpuRun(gpu::RunArgs),
     /// Product lines by folder: code that users compile, without comments, tests, mocks and benches
     Lines,
-    /// The module graph of the layered crates, lowest floor first; its cycles, and types that are too wide
+    /// The module graph of the layered crates, lowest floor first; its cycles, and types that are
+    /// too wide
     Graph,
     /// What CI runs: `test --all`
     Ci,
@@ -198,7 +213,8 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Cargo's target folder, which CARGO_TARGET_DIR or cargo's configuration may have moved out of the root.
+/// Cargo's target folder, which CARGO_TARGET_DIR or cargo's configuration may have moved out of the
+/// root.
 fn target() -> PathBuf {
     static TARGET: OnceLock<PathBuf> = OnceLock::new();
     let told = || target_of(&mut test::cargo()).unwrap_or_else(|| root().join("target"));

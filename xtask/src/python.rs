@@ -69,7 +69,8 @@ pub(crate) fn step() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A folder with the package as a wheel would install it: its Python files and the workspace's build of the native module.
+/// A folder with the package as a wheel would install it: its Python files and the workspace's
+/// build of the native module.
 fn package() -> Result<PathBuf> {
     let folder = target().join("python");
     let inside = folder.join("ringbell");
@@ -128,7 +129,8 @@ pub(crate) fn wheel() -> Result<()> {
     Ok(())
 }
 
-/// The backend of PyTorch: its tests, and its times beside Gloo and the C API, with the wheel in an environment with PyTorch.
+/// The backend of PyTorch: its tests, and its times beside Gloo and the C API, with the wheel in an
+/// environment with PyTorch.
 pub(crate) fn torch() -> Result<()> {
     let wheel = built_wheel()?;
     let python = python("venv-torch", &TORCH)?;

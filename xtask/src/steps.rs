@@ -99,14 +99,16 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// What a command prints, and how it ends; it and its children are stopped when it takes longer than `limit`.
+/// What a command prints, and how it ends; it and its children are stopped when it takes longer
+/// than `limit`.
 pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<Output> {
     println!("$ {}", shown(command));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     Running::start(command)?.end(limit)
 }
 
-/// A program under way, in a process group of its own, so that a launcher's ranks end with it: when this value goes at the latest.
+/// A program under way, in a process group of its own, so that a launcher's ranks end with it: when
+/// this value goes at the latest.
 pub(crate) struct Running {
     child: Child,
     shown: String,
@@ -179,7 +181,8 @@ impl Running {
     }
 
     fn end_group(&self) {
-        // A process that was started has a number, and a group without processes is an error that changes nothing.
+        // A process that was started has a number, and a group without processes is an error that
+        // changes nothing.
         if let Some(group) = rustix::process::Pid::from_raw(self.child.id() as i32) {
             let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         }

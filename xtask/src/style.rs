@@ -1,4 +1,5 @@
-//! House rules that no other tool checks: length of files, reasons for exceptions and dependencies, form of decisions.
+//! House rules that no other tool checks: length of files, reasons for exceptions and dependencies,
+//! form of decisions.
 
 use std::path::Path;
 use std::process::Command;
@@ -107,7 +108,8 @@ fn file(path: &str, text: &str) -> Vec<String> {
     breaches
 }
 
-/// Files of a folder of tests that are neither modules of its program nor programs of the manifest: no test of theirs would run.
+/// Files of a folder of tests that are neither modules of its program nor programs of the manifest:
+/// no test of theirs would run.
 fn forgotten<'a>(
     folder: &str,
     beside: impl Iterator<Item = &'a str>,
@@ -153,8 +155,8 @@ fn panicking_threads(path: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Breaches of decisions (file names in `docs/adr`, texts): each has at most a page and states its status below its
-/// title, and the index repeats it in the decision's row.
+/// Breaches of decisions (file names in `docs/adr`, texts): each has at most a page and states its
+/// status below its title, and the index repeats it in the decision's row.
 fn decisions(adrs: &[(&str, String)], index: &str) -> Vec<String> {
     let mut breaches = Vec::new();
     for (name, text) in adrs {
@@ -201,7 +203,8 @@ fn status(line: &str) -> Option<(String, Option<(&str, &str)>)> {
     matches!(word, "accepted" | "withdrawn").then(|| (word.to_owned(), None))
 }
 
-/// Packages with the names of the crates that they depend on, those of the repository left out, as cargo's metadata has them.
+/// Packages with the names of the crates that they depend on, those of the repository left out, as
+/// cargo's metadata has them.
 fn dependencies(metadata: &Value) -> Vec<(&str, &str)> {
     fn list(v: &Value) -> std::slice::Iter<'_, Value> {
         v.as_array().map_or(&[][..], Vec::as_slice).iter()

@@ -1,7 +1,8 @@
 //! Tests that run on any available GPU, and the list of those that do not (ADR 25).
 //!
-//! `RINGBELL_TEST_GPU` names the GPU. `cargo xtask test` runs the suite on the emulated one, with everything else, and once
-//! more over the mock driver, through the unmodified CUDA code; `cargo xtask gpu` packs it for a machine with a real one.
+//! `RINGBELL_TEST_GPU` names the GPU. `cargo xtask test` runs the suite on the emulated one, with
+//! everything else, and once more over the mock driver, through the unmodified CUDA code; `cargo
+//! xtask gpu` packs it for a machine with a real one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,12 +22,14 @@ pub(crate) struct Program {
     /// The package's test program.
     pub(crate) binary: &'static str,
     pub(crate) module: &'static str,
-    /// Whether the step `cuda` runs it over the mock driver. The others bring the mock themselves, or would measure it.
+    /// Whether the step `cuda` runs it over the mock driver. The others bring the mock themselves,
+    /// or would measure it.
     pub(crate) over_mock: bool,
 }
 
 const GPU_SIDE: &str = "ringbell-cuda-kernels";
-/// The test programs of `ringbell-cuda-kernels` and `ringbell`; those of other packages are named `all`.
+/// The test programs of `ringbell-cuda-kernels` and `ringbell`; those of other packages are named
+/// `all`.
 pub(crate) const KERNELS_PROGRAM: &str = "kernels";
 pub(crate) const SDK_PROGRAM: &str = "sdk";
 
@@ -87,8 +90,9 @@ pub(crate) const KERNELS: [(&str, &str); 5] = [
     ("blocks", "tests/communicators/blocks.cu"),
 ];
 
-/// Test files of the two packages that are no part of the suite, with the reason. Tests of the command (`cli/`) and of the
-/// C library (`bindings/c/`) are outside as a whole: they start programs and compilers.
+/// Test files of the two packages that are no part of the suite, with the reason. Tests of the
+/// command (`cli/`) and of the C library (`bindings/c/`) are outside as a whole: they start
+/// programs and compilers.
 const OUTSIDE: [(&str, &[&str]); 13] = [
     (
         "brings a mock of the driver or of GDRCopy, or plants faults in it",
@@ -161,8 +165,8 @@ const OUTSIDE: [(&str, &[&str]); 13] = [
     ),
 ];
 
-/// Tests of the suite that skip themselves in the step `cuda`. A new one changes this number, and its test says why; a test that comes
-/// to run on every GPU reduces it.
+/// Tests of the suite that skip themselves in the step `cuda`. A new one changes this number, and
+/// its test says why; a test that comes to run on every GPU reduces it.
 const SKIPPED: usize = 3;
 
 impl Program {
@@ -257,7 +261,8 @@ pub(crate) fn over_mock() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The suite of the kernels' package once more with the PTX that nvcc makes of their sources, where nvcc is at hand.
+/// The suite of the kernels' package once more with the PTX that nvcc makes of their sources, where
+/// nvcc is at hand.
 fn by_nvcc() -> Result<()> {
     let Some(nvcc) = crate::venv::nvcc_at_hand() else {
         println!("SKIPPED: the suite with nvcc's PTX: there is no nvcc (`cargo xtask kernels` installs one)");
@@ -288,7 +293,8 @@ fn by_nvcc() -> Result<()> {
     crate::steps::command(&mut command)
 }
 
-/// The example with buffers of `cust`, linked with the mock driver: `cust` looks for libcuda in a folder `lib64`.
+/// The example with buffers of `cust`, linked with the mock driver: `cust` looks for libcuda in a
+/// folder `lib64`.
 fn cust_example() -> Result<()> {
     let cuda = links("cust-cuda", &[("lib64", mock_driver()?)])?;
     let mut build = test::cargo();

@@ -1,4 +1,5 @@
-//! The end of a run: each step's time, the tests that failed, what was not run and how to run it, and the runners' closing lines.
+//! The end of a run: each step's time, the tests that failed, what was not run and how to run it,
+//! and the runners' closing lines.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Tests of all kinds: the workspace's, those in documentation, the examples; with `--all` every other.
+//! Tests of all kinds: the workspace's, those in documentation, the examples; with `--all` every
+//! other.
 
 #![allow(clippy::disallowed_methods)] // Runs programs.
 
@@ -32,7 +33,8 @@ pub(crate) const fn step(
     }
 }
 
-/// What `cargo xtask test` runs. Examples and tests share the profile, so that nothing is compiled twice.
+/// What `cargo xtask test` runs. Examples and tests share the profile, so that nothing is compiled
+/// twice.
 pub(crate) const STEPS: [Step; 4] = [
     step(BUILD, Lane::Cargo, &[], || {
         build().map(|()| Outcome::Passed)
@@ -123,8 +125,8 @@ pub(crate) fn dist(packages: &[impl AsRef<str>]) -> Result<PathBuf> {
     Ok(target().join("dist"))
 }
 
-/// Builds the libraries and programs that tests and examples start. One selection for all steps: another would be other
-/// features, and another build.
+/// Builds the libraries and programs that tests and examples start. One selection for all steps:
+/// another would be other features, and another build.
 pub(crate) fn build() -> Result<()> {
     if lanes::is_built() {
         return Ok(());
@@ -216,7 +218,8 @@ fn doctests() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The bindings to GDRCopy against what bindgen makes of the header; the test says so where there is no libclang.
+/// The bindings to GDRCopy against what bindgen makes of the header; the test says so where there
+/// is no libclang.
 fn bindings() -> Result<Outcome> {
     command(cargo().words("test -p gdrcopy-sys --features bindgen --test all generated"))?;
     Ok(Outcome::Passed)
@@ -238,7 +241,8 @@ pub(crate) fn example_programs() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Builds all examples, then starts each as a user would: with these checks of kernels, which say nothing of a correct one.
+/// Builds all examples, then starts each as a user would: with these checks of kernels, which say
+/// nothing of a correct one.
 fn examples(checks: Option<&str>) -> Result<Outcome> {
     let checks = checks.map(|checks| ("RINGBELL_CHECK", checks));
     let names = example_programs()?;

@@ -1,4 +1,5 @@
-//! Tools for the tests on this machine. A test without its tool skips itself; this lists them beforehand.
+//! Tools for the tests on this machine. A test without its tool skips itself; this lists them
+//! beforehand.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -85,7 +86,8 @@ pub(crate) fn report() {
     venv.iter().for_each(|why| println!("{why}"));
 }
 
-/// As root, installs Debian packages, and says so. Without root the step that wants them is skipped, and names them.
+/// As root, installs Debian packages, and says so. Without root the step that wants them is
+/// skipped, and names them.
 pub(crate) fn install(packages: &[&str]) {
     if !is_root() || find("apt-get").is_none() {
         return;
@@ -113,7 +115,8 @@ pub(crate) fn no_venv() -> Option<String> {
     ))
 }
 
-/// Whether a network namespace can be made: by right as root, else inside a user namespace, as the tests do.
+/// Whether a network namespace can be made: by right as root, else inside a user namespace, as the
+/// tests do.
 fn namespaces() -> bool {
     let mut unshare = Command::new("unshare");
     if !is_root() {

@@ -1,8 +1,9 @@
 //! Second run of the tests that can depend on rights, as an unprivileged user.
 //!
-//! All of it runs in a mount namespace of the step's own: there `/etc/passwd` has one user more, `/dev/net/tun` is closed to it,
-//! and a folder of its own lies where tests write. The machine stays unchanged. The tests are those that were built before, and
-//! the test runner reads their list: the user needs neither cargo nor a Rust compiler.
+//! All of it runs in a mount namespace of the step's own: there `/etc/passwd` has one user more,
+//! `/dev/net/tun` is closed to it, and a folder of its own lies where tests write. The machine
+//! stays unchanged. The tests are those that were built before, and the test runner reads their
+//! list: the user needs neither cargo nor a Rust compiler.
 
 use std::ffi::OsString;
 use std::fs::Permissions;
@@ -20,16 +21,16 @@ use crate::{root, target, tools};
 /// The user's number: one that neither Debian nor systemd assigns.
 const USER: u32 = 60_999;
 
-/// The tests, as the runner's filter: those of devices, namespaces, files, sockets, limits and processes. The rest computes, and
-/// needs no right of the system.
+/// The tests, as the runner's filter: those of devices, namespaces, files, sockets, limits and
+/// processes. The rest computes, and needs no right of the system.
 const WANTED: &str = "(package(ringbell) & (test(/^(card|communicator_memory|progress|sockets)::/) | binary(ringbell))) \
     | (package(ringbell-cli) & (test(/^(nc|udp|hosts|run|cli|command_line|descriptors|faults|regs_live|tutorial|ends)::/) | binary(ringbell))) \
     | (package(ringbell-nic-core) & (test(/^(tcp_linux|tcp_scapy|networks)::/) | test(cache) | test(shmem) | test(port::))) \
     | package(ringbell-card) | package(ringbell-job)";
 
-/// Shell script with the mounts for the user, written to a file of the step. `$1`: the step's folder; `$2`: cargo's; `$3`: the
-/// user's number. Folders that others cannot enter follow, up to `--`: an accessible overlay covers each. The remaining words are
-/// the command.
+/// Shell script with the mounts for the user, written to a file of the step. `$1`: the step's
+/// folder; `$2`: cargo's; `$3`: the user's number. Folders that others cannot enter follow, up to
+/// `--`: an accessible overlay covers each. The remaining words are the command.
 const ENTER: &str = r#"
 step=$1 target=$2 user=$3; shift 3
 covers=0
@@ -58,7 +59,8 @@ for file in "$@"; do [ -r "$file" ] || { echo "the user cannot read $file" >&2; 
 [ ! -w /dev/net/tun ] || { echo "/dev/net/tun is open to the user" >&2; exit 1; }
 "#;
 
-/// As a step of CI: skipped by a user, whose tests have run without rights already, and where root lacks rights itself.
+/// As a step of CI: skipped by a user, whose tests have run without rights already, and where root
+/// lacks rights itself.
 pub(crate) fn tests() -> Result<Outcome> {
     let skipped = |why: &str| Ok(Outcome::Skipped(why.to_owned()));
     if !tools::is_root() {

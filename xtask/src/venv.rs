@@ -90,8 +90,8 @@ pub(crate) fn package_file(environment: &Path, name: &str) -> Result<PathBuf> {
         .with_context(|| format!("{} has no {name}", environment.display()))
 }
 
-/// An environment below `target/` with these packages; its folder. What was installed last is noted, so that nothing is asked of
-/// the index again.
+/// An environment below `target/` with these packages; its folder. What was installed last is
+/// noted, so that nothing is asked of the index again.
 ///
 /// # Errors
 /// When Python's `venv` or the network is missing.

@@ -1,5 +1,5 @@
-//! Debian's programs of libibverbs over `ringbell verbs`: ibverbs-utils, perftest, the suite of pyverbs, and the layers above verbs: UCX, Open MPI
-//! over it, libfabric.
+//! Debian's programs of libibverbs over `ringbell verbs`: ibverbs-utils, perftest, the suite of
+//! pyverbs, and the layers above verbs: UCX, Open MPI over it, libfabric.
 
 #![allow(clippy::disallowed_methods)] // Runs programs, with deadlines.
 
@@ -40,7 +40,8 @@ const PAIRS: [&str; 17] = [
     "ib_read_bw -F -n 5000",
     "ib_send_bw -F -n 5000",
     "ib_send_bw -F -n 1000 -s 8 -I 8",
-    // Lost datagrams stay lost, and the program waits for all: no more than the receives that it posts first.
+    // Lost datagrams stay lost, and the program waits for all: no more than the receives that it
+    // posts first.
     "ib_send_bw -c UD -F -n 400 -s 1024",
     "ib_atomic_bw -F -n 1000",
     "ib_write_lat -F -n 1000",
@@ -252,8 +253,8 @@ fn figure(program: &str, text: &str) -> Option<String> {
     })
 }
 
-/// Kills one end; the other must give it up. Its writes are always outstanding: a program that only waits for messages would wait on, as with
-/// any card.
+/// Kills one end; the other must give it up. Its writes are always outstanding: a program that only
+/// waits for messages would wait on, as with any card.
 fn killed(nic: Nic<'_>) -> Result<String> {
     let args = "-F -D 30";
     let port = free_port()?;
@@ -343,7 +344,8 @@ fn folder() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// UCX's two kinds of connections over verbs, as it names them; with no other, nothing of a program passes by us.
+/// UCX's two kinds of connections over verbs, as it names them; with no other, nothing of a program
+/// passes by us.
 const UCX: [&str; 2] = ["rc_v", "ud_v"];
 /// Cases of `ucx_perftest`: test, bytes, iterations.
 const UCX_CASES: [[&str; 3]; 6] = [
@@ -456,7 +458,8 @@ fn ucx(nic: Nic<'_>, kind: &str, case: [&str; 3]) -> Result<String> {
     Ok(format!("{bytes} B: {time} us, typically"))
 }
 
-/// The random collectives of the tests of `ringbell mpi`, whose hash must be that of the same program over Open MPI's own transports.
+/// The random collectives of the tests of `ringbell mpi`, whose hash must be that of the same
+/// program over Open MPI's own transports.
 fn mpi_over_ucx(nic: Nic<'_>, kind: &str) -> Result<String> {
     let program = folder()?.join("random");
     let source = root().join("bindings/mpi/tests/random.c");

@@ -1,8 +1,9 @@
 //! The workspace's files that a counted path crosses, and their lists in docs/architecture.md.
 //!
-//! A file is crossed when at least one instruction of each operation belongs to it, by the file records of callgrind. What only
-//! a step with a reading of the clock runs is left out: it depends on the machine's speed. So are the drivers of the benchmark.
-//! The compiler decides to which file it attributes inlined instructions, and builds of one source differ by a few files.
+//! A file is crossed when at least one instruction of each operation belongs to it, by the file
+//! records of callgrind. What only a step with a reading of the clock runs is left out: it depends
+//! on the machine's speed. So are the drivers of the benchmark. The compiler decides to which file
+//! it attributes inlined instructions, and builds of one source differ by a few files.
 
 use std::collections::{BTreeMap, BTreeSet};
 

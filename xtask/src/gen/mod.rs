@@ -1,7 +1,8 @@
 //! Generated files: the contract for other languages.
 //!
-//! The tables in `nic-abi` are the source; a file here renders each target. The generator links the crate, so its output is what the
-//! NIC was compiled with. Only the ports of the hardware's blocks are read from their sources.
+//! The tables in `nic-abi` are the source; a file here renders each target. The generator links the
+//! crate, so its output is what the NIC was compiled with. Only the ports of the hardware's blocks
+//! are read from their sources.
 
 mod cuda;
 mod ports;
@@ -65,7 +66,8 @@ fn write_ptx() -> Result<()> {
     Ok(())
 }
 
-/// Compiles every kernel that stands as PTX, and compares; nothing is written. Another version of clang writes other text.
+/// Compiles every kernel that stands as PTX, and compares; nothing is written. Another version of
+/// clang writes other text.
 ///
 /// # Errors
 /// The files that differ, or what clang says.

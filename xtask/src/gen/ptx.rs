@@ -1,7 +1,7 @@
 //! Kernels as PTX, by clang: so that neither a compiler nor CUDA is needed to run them.
 //!
-//! Each file begins with a hash of what it is made of. A file whose hash is another is made anew where clang is at hand;
-//! elsewhere it is as stale as it looks.
+//! Each file begins with a hash of what it is made of. A file whose hash is another is made anew
+//! where clang is at hand; elsewhere it is as stale as it looks.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::BTreeSet;
@@ -37,7 +37,8 @@ const fn beside(folder: &'static str, only: &'static [&'static str]) -> Group {
     }
 }
 
-/// The SDK's kernels, those of the examples, and those that tests launch by name. `examples/05_cpp` is a program.
+/// The SDK's kernels, those of the examples, and those that tests launch by name. `examples/05_cpp`
+/// is a program.
 const GROUPS: [Group; 17] = [
     Group {
         folder: "cuda-kernels/kernels",
@@ -63,8 +64,8 @@ const GROUPS: [Group; 17] = [
     beside("cuda-kernels/tests/kernels", &["bus_traffic", "selftest"]),
 ];
 
-/// The compiler's arguments beside those that every file has. Loads of 128 bits with an order are of PTX 8.3 and `sm_70`;
-/// results equal those of other compilers where nothing is contracted.
+/// The compiler's arguments beside those that every file has. Loads of 128 bits with an order are
+/// of PTX 8.3 and `sm_70`; results equal those of other compilers where nothing is contracted.
 const FLAGS: [&str; 10] = [
     "-x",
     "cuda",
@@ -78,7 +79,8 @@ const FLAGS: [&str; 10] = [
     "--cuda-feature=+ptx83",
 ];
 
-/// How text becomes fast, and how it becomes small: calls in place of copies (`ringbell_platform.h`).
+/// How text becomes fast, and how it becomes small: calls in place of copies
+/// (`ringbell_platform.h`).
 const FAST: &[&str] = &["-O2"];
 const SMALL: &[&str] = &["-Os", "-DRB_SMALL_CODE"];
 

@@ -116,7 +116,8 @@ fn mask(out: &mut String, name: &str, doc: &str, wants: fn(Access) -> bool) {
     );
 }
 
-/// The block headers of a NIC that has all blocks, as one constant, and the words of a header by their field.
+/// The block headers of a NIC that has all blocks, as one constant, and the words of a header by
+/// their field.
 fn headers(out: &mut String) {
     let stride = block::HEADER_STRIDE / 4;
     // As long as the window, so that every index of it is one of the constant.

@@ -1,7 +1,8 @@
-//! `cargo xtask gpu`: all checks and measurements for a machine with a GPU, as one folder that needs neither Rust nor a network
-//! there (ADR 18).
+//! `cargo xtask gpu`: all checks and measurements for a machine with a GPU, as one folder that
+//! needs neither Rust nor a network there (ADR 18).
 //!
-//! `mod.rs` builds the folder, `plan` lists its steps, `run` runs each within a limit, `summary` writes the results.
+//! `mod.rs` builds the folder, `plan` lists its steps, `run` runs each within a limit, `summary`
+//! writes the results.
 
 mod plan;
 mod run;
@@ -36,7 +37,8 @@ exec ./bin/runner gpu-run --bundle . "$@"
 /// Builds a bundle that checks and measures Ringbell on a machine with a GPU and without Rust
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The bundle's folder; FOLDER.tar.gz stands beside it [default: gpu/ringbell-gpu below cargo's target folder]
+    /// The bundle's folder; FOLDER.tar.gz stands beside it [default: gpu/ringbell-gpu below cargo's
+    /// target folder]
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Build with the development profile: quicker to build, worthless to measure
@@ -68,8 +70,8 @@ pub(crate) fn run_bundle(args: &RunArgs) -> Result<bool> {
     run::run(&args.bundle, &args.here)
 }
 
-/// Builds the bundle in the development profile and runs it in short form by its script: on the emulated GPU, and by CUDA over
-/// the mock driver.
+/// Builds the bundle in the development profile and runs it in short form by its script: on the
+/// emulated GPU, and by CUDA over the mock driver.
 pub(crate) fn rehearse() -> Result<Outcome> {
     let out = target().join("gpu/rehearsal");
     build(&out, true)?;
@@ -93,7 +95,8 @@ fn build(out: &Path, dev: bool) -> Result<()> {
         fs::create_dir_all(out.join(sub))?;
     }
     let mut cargo = test::cargo();
-    // The whole workspace, as the step `tests`: another selection would be other features, and another build.
+    // The whole workspace, as the step `tests`: another selection would be other features, and
+    // another build.
     cargo.words("build --workspace --message-format=json --bin ringbell");
     cargo.args(["--profile", profile]);
     cargo.args(["--test", KERNELS_PROGRAM, "--test", SDK_PROGRAM]);
@@ -118,8 +121,8 @@ fn build(out: &Path, dev: bool) -> Result<()> {
     pack(out)
 }
 
-/// Collects the kernels of tests for every GPU: the PTX for the emulated one (and the mock driver's), by nvcc for real ones.
-/// Without nvcc the bundle has none for those, and prints that.
+/// Collects the kernels of tests for every GPU: the PTX for the emulated one (and the mock
+/// driver's), by nvcc for real ones. Without nvcc the bundle has none for those, and prints that.
 fn kernels(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder)?;
     let include = root().join("cuda-kernels/include");

@@ -1,4 +1,5 @@
-//! Plan of the run on the machine with the GPU: correctness first, then what sanitizers find, then measurements.
+//! Plan of the run on the machine with the GPU: correctness first, then what sanitizers find, then
+//! measurements.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,8 +31,9 @@ pub(super) struct Step {
     pub(super) of: Option<String>,
 }
 
-/// Small runs of the suite's tests under sanitizers: the tools that can check it, its program, and the test. `synccheck` needs
-/// barriers and masks, `racecheck` shared memory, `initcheck` kernels that read only written memory.
+/// Small runs of the suite's tests under sanitizers: the tools that can check it, its program, and
+/// the test. `synccheck` needs barriers and masks, `racecheck` shared memory, `initcheck` kernels
+/// that read only written memory.
 const SANITIZED: [&str; 9] = [
     "memcheck,racecheck,initcheck,synccheck first_path nop_send_and_receive",
     "memcheck,racecheck,synccheck emulator barriers_shuffles_and_votes_agree_with_cuda_for_full_and_partial_warps",
@@ -44,9 +46,10 @@ const SANITIZED: [&str; 9] = [
     "memcheck,racecheck hll a_received_stream_is_counted_chunk_by_chunk",
 ];
 
-/// What is measured: the name, the limit in seconds, and the arguments of `ringbell perf`. All-reduce has NCCL beside it, over shared
-/// memory and over sockets: each of the three has its `--limit`, and the step a little more. HyperLogLog's kernel gets as many
-/// streaming multiprocessors as in the paper's comparison; an H200 has 132.
+/// What is measured: the name, the limit in seconds, and the arguments of `ringbell perf`.
+/// All-reduce has NCCL beside it, over shared memory and over sockets: each of the three has its
+/// `--limit`, and the step a little more. HyperLogLog's kernel gets as many streaming
+/// multiprocessors as in the paper's comparison; an H200 has 132.
 const MEASURED: [&str; 14] = [
     "floor 25 floor",
     "doorbell 15 nop -n 20000 -w 1000 POLLS",
@@ -157,7 +160,8 @@ impl Plan<'_> {
 
     /// `ringbell perf ...`, with a report.
     fn measurement(&self, line: &str) -> Step {
-        // A real GPU's doorbell wakes no thread, so one polls. An emulated one shares the cores with all other threads.
+        // A real GPU's doorbell wakes no thread, so one polls. An emulated one shares the cores
+        // with all other threads.
         let (polls, progress) = match self.real {
             true => ("--dedicated", "--progress dedicated"),
             false => ("", ""),

@@ -1,6 +1,7 @@
 //! Runner of a bundle's steps: each within its limit, and the next ones after any outcome.
 //!
-//! Each test of the suite is a process of its own, because a context broken by one must not reach the next.
+//! Each test of the suite is a process of its own, because a context broken by one must not reach
+//! the next.
 
 #![allow(clippy::disallowed_methods)] // Runs programs within limits, and times them.
 
@@ -192,8 +193,9 @@ fn one(step: &Step, gpu: &str, out: &Path, limit: Duration) -> Result<(End, Stri
     };
     command
         .args(&step.args)
-        // Kernels of many streams wait for each other. None may stand behind another in one of the GPU's queues. None may be
-        // loaded only at its launch, which may wait for running kernels (CUDA C++ Programming Guide, "Lazy Loading").
+        // Kernels of many streams wait for each other. None may stand behind another in one of the
+        // GPU's queues. None may be loaded only at its launch, which may wait for running kernels
+        // (CUDA C++ Programming Guide, "Lazy Loading").
         .env("CUDA_DEVICE_MAX_CONNECTIONS", "32")
         .env("CUDA_MODULE_LOADING", "EAGER")
         .envs(step.env.iter().map(|(name, value)| (name, value)))
@@ -228,7 +230,8 @@ fn judge(said: &str) -> End {
     }
 }
 
-/// A sanitizer's message that it cannot work here: its lines begin with `=========`. It has checked nothing then.
+/// A sanitizer's message that it cannot work here: its lines begin with `=========`. It has checked
+/// nothing then.
 fn refusal(said: &str) -> Option<String> {
     said.lines()
         .filter_map(|l| l.strip_prefix("========="))

@@ -1,6 +1,8 @@
-//! Results of a run: one JSON object, and a table with every ratio against the same run's measurements.
+//! Results of a run: one JSON object, and a table with every ratio against the same run's
+//! measurements.
 //!
-//! What a measurement prints stands below the table as it is: all-reduce prints NCCL beside ours, with ratios.
+//! What a measurement prints stands below the table as it is: all-reduce prints NCCL beside ours,
+//! with ratios.
 
 use std::collections::BTreeMap;
 

@@ -14,15 +14,16 @@ pub(super) struct Block {
     pub(super) depth: Option<u32>,
     /// A parameter and its value in the proof of every run; at full size it is proved by `exhaust`.
     pub(super) narrow: Option<(&'static str, u32)>,
-    /// The module whose resources are estimated: the block, or the part of which it has many; none where others contain it, or it is
-    /// their sum.
+    /// The module whose resources are estimated: the block, or the part of which it has many; none
+    /// where others contain it, or it is their sum.
     pub(super) estimated: Option<&'static str>,
     /// Its parameters there.
     pub(super) parameters: &'static [(&'static str, &'static str)],
 }
 
 impl Block {
-    /// Files below hw/rtl, the package first and the block last: `NAME.f` lists those of a block with parts.
+    /// Files below hw/rtl, the package first and the block last: `NAME.f` lists those of a block
+    /// with parts.
     pub(super) fn files(&self) -> Vec<String> {
         let list = std::fs::read_to_string(super::rtl().join(format!("{}.f", self.name)));
         let list = list.unwrap_or_else(|_| format!("ringbell_abi_pkg.sv\n{}.sv\n", self.name));

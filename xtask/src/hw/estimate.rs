@@ -1,6 +1,8 @@
-//! Resources of each block as yosys estimates them for UltraScale+, compared with what was recorded.
+//! Resources of each block as yosys estimates them for UltraScale+, compared with what was
+//! recorded.
 //!
-//! An estimate by `synth_xilinx`, without placement or timing: it shows the order of magnitude and what a change does to it.
+//! An estimate by `synth_xilinx`, without placement or timing: it shows the order of magnitude and
+//! what a change does to it.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,7 +1,9 @@
-//! FpgaNIC's Fig. 4, 5a and 7 and Table 2 for the blocks, beside the paper's values, and the timing diagrams of docs/hardware.md.
+//! FpgaNIC's Fig. 4, 5a and 7 and Table 2 for the blocks, beside the paper's values, and the timing
+//! diagrams of docs/hardware.md.
 //!
-//! The simulations write what they measure, in cycles, to a folder. Cycles do not depend on the machine, so the documents are compared
-//! with them exactly; `--update` writes what stands between the documents' markers, and the reports of which the pictures are drawn.
+//! The simulations write what they measure, in cycles, to a folder. Cycles do not depend on the
+//! machine, so the documents are compared with them exactly; `--update` writes what stands between
+//! the documents' markers, and the reports of which the pictures are drawn.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -50,7 +52,8 @@ const FIGURES: [Figure; 3] = [
     },
 ];
 
-/// A line that a simulation has written: bytes of an operation, bytes in all, cycles, and the curve.
+/// A line that a simulation has written: bytes of an operation, bytes in all, cycles, and the
+/// curve.
 struct Row {
     size: u64,
     bytes: f64,
@@ -124,7 +127,8 @@ pub(super) fn compare(measured: &Path, update: bool) -> Result<()> {
     Ok(())
 }
 
-/// A page with what `block` gives between each marker `<!-- measured: NAME -->` and the next `<!-- end -->`, for what stands there.
+/// A page with what `block` gives between each marker `<!-- measured: NAME -->` and the next `<!--
+/// end -->`, for what stands there.
 fn filled(text: &str, block: &dyn Fn(&str, &str) -> Result<String>) -> Result<String> {
     const BEGIN: &str = "<!-- measured: ";
     let (mut out, mut rest) = (String::new(), text);
@@ -226,7 +230,8 @@ fn draw() -> Result<()> {
     Ok(())
 }
 
-/// The rows of Table 2, those of the blocks with the sums of the recorded estimates: a row names its modules, and how many there are.
+/// The rows of Table 2, those of the blocks with the sums of the recorded estimates: a row names
+/// its modules, and how many there are.
 fn estimates(table: &str) -> Result<String> {
     let text = fs::read_to_string(root().join(super::estimate::RECORD))?;
     let record: Value = serde_json::from_str(&text)?;

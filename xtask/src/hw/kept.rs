@@ -1,6 +1,8 @@
-//! Results that stay true while the sources do: proofs and simulations are not repeated for the same bytes.
+//! Results that stay true while the sources do: proofs and simulations are not repeated for the
+//! same bytes.
 //!
-//! A result is an empty file, named by a hash of everything that it depends on, in the user's cache: a fresh clone finds it too.
+//! A result is an empty file, named by a hash of everything that it depends on, in the user's
+//! cache: a fresh clone finds it too.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};

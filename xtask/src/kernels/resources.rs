@@ -1,7 +1,8 @@
 //! Resources of each kernel by `ptxas -v`: registers, shared memory, stack, spills.
 //!
-//! A stack or a spill is local memory: memory of the GPU, hundreds of cycles away, in place of a register. Kernels that wait
-//! beside others or move every byte must have none; a table shows the rest.
+//! A stack or a spill is local memory: memory of the GPU, hundreds of cycles away, in place of a
+//! register. Kernels that wait beside others or move every byte must have none; a table shows the
+//! rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 

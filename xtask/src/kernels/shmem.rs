@@ -1,5 +1,6 @@
-//! Programs of NVSHMEM and of NCCL's device API: the same files compile by nvcc with our headers, and unchanged with
-//! NVIDIA's own. The wheels of NVIDIA's libraries are read as headers; nothing of them is linked or run.
+//! Programs of NVSHMEM and of NCCL's device API: the same files compile by nvcc with our headers,
+//! and unchanged with NVIDIA's own. The wheels of NVIDIA's libraries are read as headers; nothing
+//! of them is linked or run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +15,8 @@ use crate::{nccl, root, venv};
 /// Where the programs are.
 pub(super) const FOLDERS: [&str; 2] = ["examples/23_nvshmem", "cli/tests/shmem"];
 
-/// Compiles each with our headers, and with NVIDIA's where they can be installed. Output goes to `out`.
+/// Compiles each with our headers, and with NVIDIA's where they can be installed. Output goes to
+/// `out`.
 pub(super) fn compile(nvcc: &Path, out: &Path) -> Result<()> {
     let mut programs = Vec::new();
     for folder in FOLDERS {

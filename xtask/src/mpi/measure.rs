@@ -17,7 +17,8 @@ const TURNS: usize = 3;
 /// What takes turns.
 const WAYS: [&str; 3] = ["alone", "Ringbell", "MPI_Alloc_mem"];
 
-/// mpi4py's Allreduce on two ranks: each library alone, with Ringbell, and with memory of MPI_Alloc_mem.
+/// mpi4py's Allreduce on two ranks: each library alone, with Ringbell, and with memory of
+/// MPI_Alloc_mem.
 pub(super) fn collectives() -> Result<()> {
     each(|bench| {
         let Some(python) = &bench.library.python else {
@@ -34,7 +35,8 @@ pub(super) fn collectives() -> Result<()> {
     })
 }
 
-/// Messages between two ranks in C: time of one way, and rate of eight at once; then ranks that wait inside the library below.
+/// Messages between two ranks in C: time of one way, and rate of eight at once; then ranks that
+/// wait inside the library below.
 pub(super) fn messages() -> Result<()> {
     each(|bench| {
         let Some([cc, _]) = &bench.library.compilers else {
@@ -104,7 +106,8 @@ fn said(c: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
 }
 
-/// Prints the medians of what `run` gives for each way: lines of bytes and a value for each column. A column is a time, or a rate.
+/// Prints the medians of what `run` gives for each way: lines of bytes and a value for each column.
+/// A column is a time, or a rate.
 fn in_turn(
     bench: &Bench<'_>,
     ways: usize,

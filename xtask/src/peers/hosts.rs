@@ -1,4 +1,5 @@
-//! Hosts of a measurement between several: network namespaces joined by a bridge, one for each rank. They end with this process.
+//! Hosts of a measurement between several: network namespaces joined by a bridge, one for each
+//! rank. They end with this process.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -114,7 +115,8 @@ impl Hosts {
         Ok((0..count).map(rank).collect())
     }
 
-    /// Open MPI's launcher runs beside the bridge. Its ranks are told their number there, and go to their namespaces by a script.
+    /// Open MPI's launcher runs beside the bridge. Its ranks are told their number there, and go to
+    /// their namespaces by a script.
     ///
     /// # Errors
     /// The script cannot be written.

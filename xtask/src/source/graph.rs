@@ -1,8 +1,8 @@
 //! Module graph of a crate: which module uses another one's items, and the cycles in it.
 //!
-//! An edge goes from the module that names an item to the module that defines it; re-exports are followed. Modules of one
-//! folder are compared with each other: an edge between deeper modules counts for the folders that hold them. What a module
-//! and its own parent share is no edge.
+//! An edge goes from the module that names an item to the module that defines it; re-exports are
+//! followed. Modules of one folder are compared with each other: an edge between deeper modules
+//! counts for the folders that hold them. What a module and its own parent share is no edge.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,8 @@ pub(crate) fn cycles(levels: &Levels) -> Vec<String> {
     out
 }
 
-/// The top level's modules by floor: a module stands one above the highest that it uses. Modules of a cycle share a floor.
+/// The top level's modules by floor: a module stands one above the highest that it uses. Modules of
+/// a cycle share a floor.
 pub(crate) fn floors(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<Vec<String>> {
     let mut height: BTreeMap<&str, usize> = BTreeMap::new();
     // Components come lowest first: what they use outside themselves has its height already.
@@ -160,9 +161,11 @@ impl Names {
             .collect()
     }
 
-    /// The module that defines the item that `path` names in module `at`; none for items outside the crate.
+    /// The module that defines the item that `path` names in module `at`; none for items outside
+    /// the crate.
     fn resolve(&self, at: &[String], path: &[String], depth: usize) -> Option<ModulePath> {
-        // Re-exports that name each other in a ring do not compile; the bound protects against errors of this parser.
+        // Re-exports that name each other in a ring do not compile; the bound protects against
+        // errors of this parser.
         if depth > 16 {
             return None;
         }

@@ -1,7 +1,8 @@
 //! Product lines: lines of Rust with code on them that a user of the SDK or the command compiles.
 //!
-//! A line counts when a token of the program begins, ends or runs on it. Blank lines, comments and documentation do not count,
-//! nor do tests, mocks, criterion benches, examples, fuzz targets and xtask.
+//! A line counts when a token of the program begins, ends or runs on it. Blank lines, comments and
+//! documentation do not count, nor do tests, mocks, criterion benches, examples, fuzz targets and
+//! xtask.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

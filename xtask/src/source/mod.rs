@@ -1,6 +1,7 @@
 //! Module tree of a crate, read with `syn`: the product's items, without tests, mocks and benches.
 //!
-//! A module that is compiled only for tests (`cfg(test)`, the feature `testing`, `doctest`) is left out with everything below it.
+//! A module that is compiled only for tests (`cfg(test)`, the feature `testing`, `doctest`) is left
+//! out with everything below it.
 
 mod graph;
 pub(crate) mod lines;
@@ -17,7 +18,8 @@ use syn::{Attribute, Ident, Item, Visibility};
 
 use crate::root;
 
-/// One module: its path from the crate's root, the file that holds it, and the items that belong to the product.
+/// One module: its path from the crate's root, the file that holds it, and the items that belong to
+/// the product.
 pub(crate) struct Module {
     /// Names from the crate's root; empty for the root itself.
     pub(crate) path: Vec<String>,

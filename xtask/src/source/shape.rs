@@ -1,4 +1,5 @@
-//! Shape of types: fields of a struct, and files over which the `impl` blocks of one type are spread.
+//! Shape of types: fields of a struct, and files over which the `impl` blocks of one type are
+//! spread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

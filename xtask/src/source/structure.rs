@@ -1,5 +1,5 @@
-//! The rules of structure in the layered crates: no module cycle, no structure with too many fields, no type whose `impl`
-//! blocks stand in too many files.
+//! The rules of structure in the layered crates: no module cycle, no structure with too many
+//! fields, no type whose `impl` blocks stand in too many files.
 
 use std::path::Path;
 
