@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{anyhow, ensure, Context, Result};
 use fs_err as fs;
 
-use crate::steps::{command, output_within, Outcome, Words as _};
+use crate::steps::{command, output_within, shown, Outcome, Words as _};
 use crate::{pages, root, target, test, tools, venv};
 
 /// Arguments of `cargo xtask nccl`.
@@ -143,6 +143,23 @@ fn clear(command: &mut Command) {
     }
 }
 
+/// Runs a program without the user's settings, which must say these lines.
+fn says(c: &mut Command, env: &[(&str, &str)], lines: &[String]) -> Result<()> {
+    clear(c);
+    let ended = output_within(c.envs(env.iter().copied()), LIMIT)?;
+    let said = String::from_utf8_lossy(&ended.stdout);
+    let missing = lines.iter().find(|l| !said.contains(l.as_str()));
+    ensure!(
+        ended.status.success() && missing.is_none(),
+        "{}, {env:?}: {}, and no line `{}` in {said}{}",
+        shown(c),
+        ended.status,
+        missing.map_or("", String::as_str),
+        String::from_utf8_lossy(&ended.stderr)
+    );
+    Ok(())
+}
+
 /// A compiler, a folder for programs, and where the plug-in lies.
 struct Bench {
     cc: PathBuf,
@@ -182,18 +199,17 @@ impl Bench {
 
     /// What the driver of collectives does, with each version of the interface and over RDMA.
     fn collectives(&self, driver: &Path) -> Result<()> {
-        let said = |scenario: &str, ranks, version: &str| {
-            format!("{scenario} of {ranks} ranks, v{version}: as it should")
-        };
         let ends = [("DRIVER_CALLS", "40"), ("DRIVER_KILL_LIMIT", "20")];
         let rdma = [&RDMA[..], &ends].concat();
         let far = COLLECTIVES_OVER_RDMA.map(|(scenario, ranks)| ("12", scenario, ranks));
         let all = COLLECTIVES.iter().map(|c| (*c, &[][..]));
         let all = all.chain(far.iter().map(|c| (*c, &rdma[..])));
         for (seed, ((version, scenario, ranks), env)) in (1..).zip(all) {
-            let arguments = [scenario.to_owned(), ranks.to_string(), seed.to_string()];
-            let expected = said(scenario, ranks, version);
-            self.expect(driver, version, &arguments, &expected, env)?;
+            let mut c = Command::new(driver);
+            c.arg(self.plugin()).args([version, scenario]);
+            c.arg(ranks.to_string()).arg(seed.to_string());
+            let line = format!("{scenario} of {ranks} ranks, v{version}: as it should");
+            says(&mut c, env, &[line])?;
         }
         Ok(())
     }
@@ -233,31 +249,10 @@ impl Bench {
         seed: u32,
         env: &[(&str, &str)],
     ) -> Result<()> {
-        let arguments = [scenario.to_owned(), seed.to_string()];
-        let expected = format!("{scenario} v{version}: as it should");
-        self.expect(driver, version, &arguments, &expected, env)
-    }
-
-    /// Runs a driver, which must say what is expected.
-    fn expect(
-        &self,
-        driver: &Path,
-        version: &str,
-        arguments: &[String],
-        expected: &str,
-        env: &[(&str, &str)],
-    ) -> Result<()> {
         let mut c = Command::new(driver);
-        c.arg(self.plugin()).arg(version).args(arguments);
-        clear(&mut c);
-        let ended = output_within(c.envs(env.iter().copied()), LIMIT)?;
-        let said = String::from_utf8_lossy(&ended.stdout);
-        ensure!(
-            ended.status.success() && said.contains(expected),
-            "version {version}, {arguments:?}, {env:?}: {said}{}",
-            String::from_utf8_lossy(&ended.stderr)
-        );
-        Ok(())
+        c.arg(self.plugin()).args([version, scenario]);
+        let line = format!("{scenario} v{version}: as it should");
+        says(c.arg(seed.to_string()), env, &[line])
     }
 
     /// NCCL loads the plug-in, chooses both of its tables, and gathers over one; the other reduces.
@@ -266,29 +261,22 @@ impl Bench {
         for (ranks, env) in [(2, &[][..]), (4, &[]), (3, &RDMA)] {
             let mut c = Command::new(&program);
             c.arg(library).arg(ranks.to_string());
-            clear(&mut c);
             c.env("NCCL_NET_PLUGIN", self.plugin())
                 .env("NCCL_DEBUG", "INFO")
-                // Its bootstrap uses the network that was chosen, and its own monitoring is left
-                // out.
+                // Its bootstrap uses the network that was chosen, and its own monitoring is left out.
                 .env("NCCL_OOB_NET_ENABLE", "1")
                 .env("NCCL_RAS_ENABLE", "0");
-            let ended = output_within(c.envs(env.iter().copied()), LIMIT)?;
-            let said = String::from_utf8_lossy(&ended.stdout);
+            let round = |n| {
+                format!("round {n}: {ranks} ranks gathered over Ringbell, and reduced by Ringbell")
+            };
             let lines = [
-                "NET/Plugin: Loaded net plugin Ringbell (v12)".to_string(),
-                "NET/Plugin: Loaded collnet plugin Ringbell (v12)".to_string(),
-                "Assigned NET plugin Ringbell to comm".to_string(),
-                format!("round 0: {ranks} ranks gathered over Ringbell, and reduced by Ringbell"),
-                format!("round 1: {ranks} ranks gathered over Ringbell, and reduced by Ringbell"),
+                "NET/Plugin: Loaded net plugin Ringbell (v12)".into(),
+                "NET/Plugin: Loaded collnet plugin Ringbell (v12)".into(),
+                "Assigned NET plugin Ringbell to comm".into(),
+                round(0),
+                round(1),
             ];
-            let missing = lines.iter().find(|l| !said.contains(l.as_str()));
-            ensure!(
-                ended.status.success() && missing.is_none(),
-                "{ranks} ranks of NCCL, {env:?}: no line `{}` in {said}{}",
-                missing.map_or("", |l| l.as_str()),
-                String::from_utf8_lossy(&ended.stderr)
-            );
+            says(&mut c, env, &lines)?;
         }
         Ok(Outcome::Passed)
     }
@@ -304,14 +292,6 @@ impl Bench {
         sh.args(["-e", "-c", &commands])
             .current_dir(&self.folder)
             .env("PATH", std::env::join_paths(folders)?);
-        clear(&mut sh);
-        let ended = output_within(&mut sh, LIMIT)?;
-        let said = String::from_utf8_lossy(&ended.stdout);
-        ensure!(
-            ended.status.success() && said.contains("ringbell0, 100000 Mb/s"),
-            "the commands of {page} printed {said}{}",
-            String::from_utf8_lossy(&ended.stderr)
-        );
-        Ok(())
+        says(&mut sh, &[], &["ringbell0, 100000 Mb/s".into()])
     }
 }
