@@ -165,6 +165,11 @@ struct Turns<'a> {
 }
 
 impl<'a> Turns<'a> {
+    /// The smallest and the largest size, and the factor between two.
+    fn sizes(self) -> (u64, u64, u64) {
+        (self.args.minbytes, self.args.maxbytes, self.args.stepfactor)
+    }
+
     /// What of Ringbell takes turns with the peers; the first is compared with all others.
     fn ringbell(self, program: &'a Path) -> Vec<Side<'a>> {
         let side = |name, flags| Side {
@@ -187,14 +192,8 @@ impl<'a> Turns<'a> {
     /// Ringbell's own report of one turn.
     fn turn_of_ringbell(self, program: &Path, flags: &str) -> Result<Value> {
         let file = self.dir.join("turn.json");
-        let Args {
-            minbytes,
-            maxbytes,
-            stepfactor,
-            ranks,
-            ..
-        } = self.args;
-        let sizes = format!("perf all-reduce -b {minbytes} -e {maxbytes} -f {stepfactor} {flags}");
+        let (from, to, factor) = self.sizes();
+        let sizes = format!("perf all-reduce -b {from} -e {to} -f {factor} {flags}");
         let mut commands = match self.hosts {
             None => vec![Command::new(program)],
             Some(hosts) => hosts.ranks(program)?,
@@ -203,7 +202,7 @@ impl<'a> Turns<'a> {
             c.words(&sizes);
         }
         if self.hosts.is_none() {
-            commands[0].words(&format!("-R {ranks}"));
+            commands[0].words(&format!("-R {}", self.args.ranks));
         }
         commands[0].arg("--json").arg(&file);
         started(commands)?;
@@ -310,15 +309,10 @@ impl<'a> Turns<'a> {
 
     /// One sweep of a peer: its rows as a report.
     fn sweep(self, mut launcher: Command, name: &str) -> Result<Value> {
-        let Args {
-            minbytes,
-            maxbytes,
-            stepfactor,
-            ..
-        } = self.args;
+        let (from, to, factor) = self.sizes();
         launcher
             .arg(self.dir.join(format!("allreduce-{name}")))
-            .words(&format!("{minbytes} {maxbytes} {stepfactor} 11"));
+            .words(&format!("{from} {to} {factor} 11"));
         let text = started(vec![launcher])?;
         let lines = text.lines().filter(|l| l.starts_with('{'));
         let rows: Result<Vec<Value>, _> = lines.map(serde_json::from_str).collect();

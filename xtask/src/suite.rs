@@ -27,7 +27,6 @@ pub(crate) struct Program {
     pub(crate) over_mock: bool,
 }
 
-const GPU_SIDE: &str = "ringbell-cuda-kernels";
 /// The test programs of `ringbell-cuda-kernels` and `ringbell`; those of other packages are named
 /// `all`.
 pub(crate) const KERNELS_PROGRAM: &str = "kernels";
@@ -232,7 +231,7 @@ pub(crate) fn over_mock() -> Result<Outcome> {
         let of = |p: &&Program| {
             let package = match p.binary {
                 SDK_PROGRAM => "ringbell",
-                _ => GPU_SIDE,
+                _ => "ringbell-cuda-kernels",
             };
             format!(
                 "(binary_id({package}::{}) & test(/^{}::/))",
@@ -284,7 +283,7 @@ fn by_nvcc() -> Result<()> {
         crate::steps::command(&mut compile)?;
     }
     let mut command = test::cargo();
-    command.args(["test", "-p", GPU_SIDE, "--test", KERNELS_PROGRAM, "--"]);
+    command.words("test --workspace --test kernels --");
     let of = |p: &&Program| p.over_mock && p.binary == KERNELS_PROGRAM;
     let programs = PROGRAMS.iter().filter(of);
     command.args(programs.map(|p| format!("{}::", p.module)));

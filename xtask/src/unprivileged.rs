@@ -76,7 +76,11 @@ pub(crate) fn tests() -> Result<Outcome> {
     let probe = step
         .enter()
         .args(["sh", "-euc", PROBE, "sh"])
-        .args([&step.binaries(), &step.metadata(), &step.runner()])
+        .args([
+            &step.file(BINARIES),
+            &step.file(METADATA),
+            &step.file(RUNNER),
+        ])
         .stdout(Stdio::null())
         .output()
         .context("cannot start unshare")?;
@@ -90,12 +94,17 @@ pub(crate) fn tests() -> Result<Outcome> {
     let mut built = OsString::from("RINGBELL_TEST_BUILT=");
     built.push(test::built());
     let mut run = step.enter();
-    run.arg("env").arg(built).arg(step.runner());
+    run.arg("env").arg(built).arg(step.file(RUNNER));
     run.words("nextest run --no-fail-fast --binaries-metadata");
-    run.arg(step.binaries()).arg("--cargo-metadata");
-    command(run.arg(step.metadata()).args(["-E", WANTED]))?;
+    run.arg(step.file(BINARIES)).arg("--cargo-metadata");
+    command(run.arg(step.file(METADATA)).args(["-E", WANTED]))?;
     Ok(Outcome::Passed)
 }
+
+/// Files of the step.
+const BINARIES: &str = "binaries.json";
+const METADATA: &str = "metadata.json";
+const RUNNER: &str = "cargo-nextest";
 
 /// The step's folders, and cargo's.
 struct Step {
@@ -134,31 +143,23 @@ impl Step {
         step.write("enter.sh", ENTER, 0o644)?;
         let list = "nextest list --workspace --list-type binaries-only --message-format json";
         let binaries = output(cargo().words(list))?;
-        step.write("binaries.json", &binaries, 0o644)?;
-        step.write("metadata.json", &metadata, 0o644)?;
+        step.write(BINARIES, &binaries, 0o644)?;
+        step.write(METADATA, &metadata, 0o644)?;
         // It lies in a home of root's, which the user cannot enter.
         let runner = tools::find("cargo-nextest").context("cargo-nextest is not on PATH")?;
-        fs::copy(runner, step.runner())?;
+        fs::copy(runner, step.file(RUNNER))?;
         Ok(step)
     }
 
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
     fn write(&self, name: &str, text: &str, mode: u32) -> Result<()> {
-        let path = self.folder.join(name);
+        let path = self.file(name);
         fs::write(&path, text)?;
         fs::set_permissions(&path, Permissions::from_mode(mode))?;
         Ok(())
-    }
-
-    fn binaries(&self) -> PathBuf {
-        self.folder.join("binaries.json")
-    }
-
-    fn metadata(&self) -> PathBuf {
-        self.folder.join("metadata.json")
-    }
-
-    fn runner(&self) -> PathBuf {
-        self.folder.join("cargo-nextest")
     }
 
     /// Commands after this one run as the user.
@@ -171,7 +172,7 @@ impl Step {
         enter
             .current_dir(root())
             .args(["--mount", "--propagation", "private", "sh", "-eu"])
-            .arg(self.folder.join("enter.sh"))
+            .arg(self.file("enter.sh"))
             .args([&self.folder, &self.target])
             .arg(USER.to_string())
             .args(closed)

@@ -158,7 +158,15 @@ fn checked(args: &Args) -> Result<Outcome> {
         }
     }
     if wants(Part::Prove) {
-        at_once(cores(), &blocks, |block| tools.prove(block))?;
+        let faults = faults()?;
+        let proved: Vec<&&Block> = blocks.iter().filter(|b| b.depth.is_some()).collect();
+        at_once(cores(), &proved, |block| {
+            tools.prove(block, block.narrow)?;
+            // Its proof can fail.
+            let of = |f: &&Fault| f.block.name == block.name && f.by == By::Proof;
+            let fault = faults.iter().find(of);
+            tools.plant(fault.context("each proof needs a fault that it notices")?)
+        })?;
     }
     if wants(Part::Simulate) {
         let only = args.block.as_deref();
@@ -189,7 +197,7 @@ fn checked(args: &Args) -> Result<Outcome> {
         let mut all = tools.simulation(&["float_add"]);
         command_within(all.args(["--", "--ignored"]), EXHAUST_LIMIT)?;
         for block in blocks.iter().filter(|b| b.narrow.is_some()) {
-            tools.prove_whole(block)?;
+            tools.prove(block, None)?;
         }
     }
     if args.parts.contains(&Part::Mutate) {
@@ -264,40 +272,18 @@ impl Tools {
         command_within(clippy.args(["--", "-D", "warnings"]), SIMULATION_LIMIT)
     }
 
-    /// Proves a block, and shows that its proof can fail.
-    fn prove(&self, block: &Block) -> Result<()> {
-        if block.depth.is_none() {
-            return Ok(());
-        }
+    /// Proves a block, with a parameter changed or not.
+    fn prove(&self, block: &Block, narrow: Option<(&str, u32)>) -> Result<()> {
         let start = Instant::now();
-        let code = self.proof(block, &rtl(), block.name, block.narrow)?;
-        self.holds(block, code, start)?;
-        let faults = faults()?;
-        let fault = faults
-            .iter()
-            .find(|f| f.block.name == block.name && f.by == By::Proof);
-        self.plant(fault.context("each proof needs a fault that it notices")?)
-    }
-
-    /// Proves a block at full size whose other proof is narrow.
-    fn prove_whole(&self, block: &Block) -> Result<()> {
-        let start = Instant::now();
-        let code = self.proof(block, &rtl(), block.name, None)?;
-        self.holds(block, code, start)
-    }
-
-    fn holds(&self, block: &Block, code: i32, start: Instant) -> Result<()> {
+        let code = self.proof(block, &rtl(), block.name, narrow)?;
         ensure!(
             code == 0,
             "the proof of {} failed with exit code {code}: see {}",
             block.name,
             self.work.join("prove").join(block.name).display()
         );
-        println!(
-            "{} is proved, in {:.1} s",
-            block.name,
-            start.elapsed().as_secs_f64()
-        );
+        let took = start.elapsed().as_secs_f64();
+        println!("{} is proved, in {took:.1} s", block.name);
         Ok(())
     }
 
