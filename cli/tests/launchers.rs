@@ -19,7 +19,9 @@ const PERF: [&str; 8] = ["perf", "all-reduce", "-b", "4", "-e", "4k", "-n", "3"]
 fn launcher(package: &str, program: &str, word: &str) -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent()?;
     let installed = target.join("peers").join(package).join("bin").join(program);
-    for candidate in [installed, PathBuf::from(program)] {
+    // Debian has both beside each other by names of their own.
+    let debians = PathBuf::from(format!("{program}.{package}"));
+    for candidate in [installed, debians, PathBuf::from(program)] {
         let version = Command::new(&candidate).arg("--version").output();
         if version.is_ok_and(|v| String::from_utf8_lossy(&v.stdout).contains(word)) {
             return Some(candidate);

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ringbell_nic_abi::Status;
 
+use super::life::Life;
 use super::TransportEvent;
 use crate::network::{is_host, Network, Protocol, Routes, Waiter};
 use crate::types::{ConnId, ListenerId};
@@ -19,19 +20,14 @@ pub(super) fn index_of(id: ConnId) -> usize {
     (id.0 & ((1 << INDEX_BITS) - 1)) as usize
 }
 
-/// A connection as its slab knows it.
+/// A connection, by its packets and its life.
 pub(super) trait Connection {
     /// What its packets carry.
     type Key: Copy + Eq + Hash;
 
-    fn id(&self) -> ConnId;
     fn key(&self) -> Self::Key;
-    /// The way to the peer.
-    fn hop(&self) -> Option<usize>;
-    /// The listener whose handshake is not over.
-    fn listener(&self) -> Option<ListenerId>;
-    /// Whether the id was given back.
-    fn is_orphan(&self) -> bool;
+    fn life(&self) -> &Life;
+    fn life_mut(&mut self) -> &mut Life;
 }
 
 #[derive(Debug)]
@@ -110,7 +106,8 @@ impl<C: Connection, S: BuildHasher> Connections<C, S> {
         slot.generation = slot.generation.wrapping_add(1) & (u32::MAX >> INDEX_BITS);
         self.forget_key(conn.key(), index);
         self.free.push(index);
-        self.released.extend(conn.hop().map(|hop| (hop, index)));
+        self.released
+            .extend(conn.life().hop.map(|hop| (hop, index)));
         Some(conn)
     }
 
@@ -141,12 +138,12 @@ impl<C: Connection, S: BuildHasher> Connections<C, S> {
     /// The connection with this id, unless its id was given back.
     pub(super) fn by_id(&mut self, id: ConnId) -> Option<&mut C> {
         self.at(index_of(id))
-            .filter(|c| c.id() == id && !c.is_orphan())
+            .filter(|c| c.life().id == id && !c.life().is_orphan())
     }
 
     pub(super) fn get_by_id(&self, id: ConnId) -> Option<&C> {
         let conn = self.slots.get(index_of(id))?.conn.as_deref()?;
-        (conn.id() == id && !conn.is_orphan()).then_some(conn)
+        (conn.life().id == id && !conn.life().is_orphan()).then_some(conn)
     }
 
     pub(super) fn iter(&mut self) -> impl Iterator<Item = (usize, &mut C)> {
@@ -156,9 +153,14 @@ impl<C: Connection, S: BuildHasher> Connections<C, S> {
 
     /// Connections whose handshake with this listener is not over.
     pub(super) fn half_open(&mut self, listener: ListenerId) -> Vec<usize> {
-        let of_it = |c: &C| c.listener() == Some(listener);
+        let of_it = |c: &C| c.life().listener() == Some(listener);
         let conns = self.iter().filter(|(_, c)| of_it(c));
         conns.map(|(i, _)| i).collect()
+    }
+
+    /// Has the network get a hop back that no connection uses.
+    pub(super) fn give_back(&mut self, hop: usize) {
+        self.released.push((hop, usize::MAX));
     }
 
     /// Whether connections have ended with a hop.
@@ -310,42 +312,38 @@ mod tests {
     use rustc_hash::FxBuildHasher;
 
     use super::*;
+    use crate::transport::life::Phase;
 
     struct Conn {
-        id: ConnId,
         key: u16,
-        hop: usize,
+        life: Life,
     }
 
     impl Connection for Conn {
         type Key = u16;
 
-        fn id(&self) -> ConnId {
-            self.id
-        }
-
         fn key(&self) -> u16 {
             self.key
         }
 
-        fn hop(&self) -> Option<usize> {
-            Some(self.hop)
+        fn life(&self) -> &Life {
+            &self.life
         }
 
-        fn listener(&self) -> Option<ListenerId> {
-            None
-        }
-
-        fn is_orphan(&self) -> bool {
-            false
+        fn life_mut(&mut self) -> &mut Life {
+            &mut self.life
         }
     }
 
     type Table = Connections<Conn, FxBuildHasher>;
 
     fn add(table: &mut Table, key: u16) -> (usize, ConnId) {
-        let hop = usize::from(key);
-        let id = table.insert(|id| Conn { id, key, hop });
+        let none = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+        let id = table.insert(|id| {
+            let mut life = Life::new(id, (none, none), Phase::Open);
+            life.hop = Some(key.into());
+            Conn { key, life }
+        });
         let id = id.expect("there is room");
         (index_of(id), id)
     }

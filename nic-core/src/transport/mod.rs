@@ -14,12 +14,17 @@
 //! [`cancel`]: Transport::cancel
 
 pub(crate) mod carded;
+mod carried;
+mod carrier;
 mod connections;
+mod life;
 pub mod local;
 mod one_sided;
 pub(crate) mod random;
 pub mod rdma;
 mod ring;
+mod service;
+mod sessions;
 pub mod tcp;
 mod timers;
 mod turns;

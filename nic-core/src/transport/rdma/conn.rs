@@ -2,89 +2,37 @@
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::time::Duration;
 
-use ringbell_nic_abi::{RoceOpcode, Status};
+use ringbell_nic_abi::{InlineSend, PdId, RoceOpcode, Status, INLINE_MAX};
 
+use super::datagram::{send_datagram, SOURCE_PORT};
 use super::one_sided::{OneSided, Peer};
 use super::outgoing::{is_mapped, Outgoing};
 use super::qp::{QueuePair, State, Transmit};
-use super::stream::{Ends, Stream, PLACED_MIN};
+use super::stream::{Ends, Fin, Stream, PLACED_MIN};
 use super::RdmaConfig;
-use crate::datapath::{place, Datapath, Filled, Payload, ReceivePath, SendPath, Sent};
+use crate::datapath::{place, Datapath, Payload, ReceivePath, SendPath, Sent};
 use crate::dma::DmaAccess;
 use crate::engine::{Direction, EngineFailed};
+use crate::network::{Datagrams, Link, Network};
 use crate::port::{Batch, Places};
+use crate::transport::carried::{Addressed, Carried};
 use crate::transport::connections::Connection;
+use crate::transport::life::{Ask, Life, Phase};
+use crate::transport::random::Numbers;
 use crate::transport::ring::Waiting;
-use crate::transport::TransportEvent;
-use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
+use crate::transport::{RecvWork, RemoteWork, Target, TransportEvent};
+use crate::types::{Buffer, ConnId, NicTime, WorkToken};
 use crate::wire::roce::cm::Message;
 use crate::wire::roce::icrc::Flow;
 use crate::wire::roce::packet::Head;
-use crate::wire::roce::{Bth, Extended, Psn, Qpn, Reth};
-use crate::wire::udp::UNFRAGMENTED;
+use crate::wire::roce::{Bth, Extended, Psn, Qpn, Reth, BTH_BYTES, ICRC_BYTES};
+use crate::wire::udp::{ECT0, UNFRAGMENTED};
 
-/// Time to the second try of a message of connection management; it doubles.
-const ASK_AGAIN: Duration = Duration::from_millis(50);
-/// Tries to tell a peer that a connection ends.
-const GOODBYES: u32 = 5;
-const ASK_AGAIN_MAX: Duration = Duration::from_secs(1);
+/// Most bytes around the payload of a packet behind the UDP header: base header, the header of a WRITE and its immediate data, CRC.
+pub(super) const AROUND: usize = BTH_BYTES + 20 + ICRC_BYTES;
 /// From here on a send leaves by reference. A shorter one is copied, and retires at once: it would wait for its acknowledgement.
 const REFERRED_MIN: u32 = 24 << 10;
-
-/// Phase of a connection as reported to the layer above.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// Waits for the neighbour's hardware address.
-    Resolving,
-    /// The request is out.
-    Requesting,
-    /// A request came in for this listener; the reply is out.
-    Incoming(ListenerId),
-    /// Reported as established.
-    Open,
-    /// Reported as reset; the id stays until it is closed.
-    Dead,
-    /// `close` was called and not yet answered.
-    Closing,
-    /// The id was given back; the peer has not ended its direction.
-    Orphan,
-    /// The id was given back, and the peer was told that the connection ends.
-    Ending,
-}
-
-/// A message that is sent until it is answered.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Ask {
-    pub(super) message: Message,
-    pub(super) next: NicTime,
-    pub(super) tries: u32,
-}
-
-impl Ask {
-    pub(super) fn new(message: Message, now: NicTime) -> Ask {
-        Ask {
-            message,
-            next: now,
-            tries: 0,
-        }
-    }
-
-    /// It was sent often enough without an answer.
-    pub(super) fn has_failed(&self, now: NicTime) -> bool {
-        self.tries >= GOODBYES && self.next <= now
-    }
-
-    /// It was sent.
-    pub(super) fn tried(&mut self, now: NicTime) {
-        let wait = ASK_AGAIN
-            .saturating_mul(1 << self.tries.min(8))
-            .min(ASK_AGAIN_MAX);
-        self.tries += 1;
-        self.next = now.plus(wait);
-    }
-}
 
 /// Numbers by which connection management names both ends.
 #[derive(Debug, Clone, Copy)]
@@ -138,164 +86,141 @@ impl Default for Wire {
     }
 }
 
-/// Probes of a connection whose end is to be noticed soon.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Probes {
-    pub(super) watched: bool,
-    pub(super) next: Option<NicTime>,
-    /// How often the peer's host has refused a packet since it last answered.
-    pub(super) refused: u32,
-}
-
 /// One connection.
 #[derive(Debug)]
-pub(super) struct Conn {
-    pub(super) id: ConnId,
+pub(in crate::transport) struct Conn {
+    pub(super) life: Life,
     pub(super) names: Names,
-    pub(super) phase: Phase,
-    pub(super) local: SocketAddrV4,
-    pub(super) peer: SocketAddrV4,
     pub(super) qp: QueuePair,
     pub(super) stream: Stream,
-    pub(super) sends: SendPath,
-    pub(super) recvs: ReceivePath,
     pub(super) one_sided: OneSided,
-    /// Way to the peer.
-    pub(super) hop: Option<usize>,
     pub(super) wire: Wire,
-    pub(super) ask: Option<Ask>,
-    /// End of an attempt to connect, or of an orphan.
-    pub(super) deadline: Option<NicTime>,
-    pub(super) probes: Probes,
-    /// What the last service has seen.
-    pub(super) seen: Seen,
-}
-
-/// What was reported, and what is queued.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Seen {
-    /// Waits to be served.
-    pub(super) queued: bool,
-    /// A packet of the peer has come.
-    pub(super) heard: bool,
-    /// `PeerClosed` was reported.
-    pub(super) peer_closed: bool,
+    ask: Option<Ask<Message>>,
+    /// When the peer is probed next, if its end is to be noticed soon.
+    pub(super) probe_at: Option<NicTime>,
     /// Both directions have ended, and the peer has ended the connection.
     pub(super) finished: bool,
-    /// The last bytes were stopped by memory that has not answered.
-    pub(super) pending: bool,
     /// The queue pair of one-sided operations sends next.
-    pub(super) one_sided_next: bool,
+    one_sided_next: bool,
 }
 
 impl Connection for Conn {
     type Key = Qpn;
 
-    fn id(&self) -> ConnId {
-        self.id
-    }
-
     fn key(&self) -> Qpn {
         Qpn::new(self.names.own)
     }
 
-    fn hop(&self) -> Option<usize> {
-        self.hop
+    fn life(&self) -> &Life {
+        &self.life
     }
 
-    fn listener(&self) -> Option<ListenerId> {
-        match self.phase {
-            Phase::Incoming(listener) => Some(listener),
-            _ => None,
-        }
-    }
-
-    fn is_orphan(&self) -> bool {
-        matches!(self.phase, Phase::Orphan | Phase::Ending)
+    fn life_mut(&mut self) -> &mut Life {
+        &mut self.life
     }
 }
 
-impl Conn {
-    pub(super) fn new(
-        id: ConnId,
-        names: Names,
-        local: SocketAddrV4,
-        peer: SocketAddrV4,
-        phase: Phase,
-        config: &RdmaConfig,
-    ) -> Conn {
-        Conn {
-            id,
-            names,
-            phase,
-            local,
-            peer,
-            qp: QueuePair::new(),
-            stream: Stream::new(config.tx_buffer, config.rx_buffer),
-            sends: SendPath::new(id),
-            recvs: ReceivePath::new(id),
-            one_sided: OneSided::default(),
-            hop: None,
-            wire: Wire::default(),
-            ask: None,
-            deadline: None,
-            probes: Probes::default(),
-            seen: Seen::default(),
+impl Carried for Conn {
+    type End = u32;
+    type Message = Message;
+
+    fn end_of_peer(&self) -> u32 {
+        self.names.peer
+    }
+
+    fn ask(&mut self) -> &mut Option<Ask<Message>> {
+        &mut self.ask
+    }
+
+    fn say(&self, message: &Message, now: NicTime, to: Link, net: &mut Network) -> bool {
+        let datagram = message.emit(self.names.transaction);
+        let flow = net.flow(to.port, SOURCE_PORT, *self.life.peer.ip());
+        send_datagram(net, now, to, &flow, &datagram)
+    }
+
+    fn addressed(&self) -> Option<Addressed> {
+        self.qp.state().answers().then(|| Addressed {
+            flow: self.wire.flow,
+            how: Datagrams {
+                ecn: ECT0,
+                segmented: self.wire.segmented,
+            },
+            longest: AROUND + self.wire.mtu as usize,
+        })
+    }
+
+    fn prepare(&mut self, data: &mut Datapath<'_>) {
+        self.one_sided.post_requests();
+        // The end of the stream waits for what an engine has kept, and for one-sided operations.
+        let ends_now = self.stream.fin == Fin::Wanted
+            && self.one_sided.is_idle()
+            && self.life.sends.unsent().is_none()
+            && self.life.sends.finish(data) == Ok(true);
+        while self.qp.room() > 0 {
+            let Some(work) = self.stream.next_work(self.wire.mtu, ends_now) else {
+                break;
+            };
+            let posted = self.qp.post(work);
+            debug_assert!(posted, "a queue pair with room takes work");
         }
     }
 
-    /// UDP source port: one for each connection, so that switches spread them (annex A17 §A17.3.1.2).
-    pub(super) fn source_port(&self) -> u16 {
-        let mixed = self.names.own ^ self.names.peer_qpn.value();
-        0xc000 | (mixed ^ mixed >> 14) as u16 & 0x3fff
+    /// Of one queue pair when the other has none.
+    fn append(
+        &mut self,
+        now: NicTime,
+        batch: &mut Batch,
+        data: &mut Datapath<'_>,
+        events: &mut VecDeque<TransportEvent>,
+    ) -> Result<bool, EngineFailed> {
+        // In turn, so that a busy stream does not keep the others waiting.
+        self.one_sided_next ^= true;
+        let first = self.one_sided_next;
+        let any = [first, !first].into_iter().any(|one_sided| {
+            let made = match one_sided {
+                true => {
+                    let (qp, mut peer) = self.peer(data, events);
+                    qp.append(now, batch, &mut peer)
+                }
+                false => {
+                    let (qp, mut ends) = self.ends(data, events);
+                    qp.append(now, batch, &mut ends)
+                }
+            };
+            matches!(made, Transmit::Packet(_))
+        });
+        if any {
+            batch.seal(self.wire.icrc.then_some(&self.wire.flow));
+            batch.end();
+        }
+        Ok(any)
     }
 
-    /// Whether the peer has all that was sent so far, but for the end of the stream.
-    pub(super) fn has_sent_all(&self) -> bool {
-        self.stream.unacknowledged() == 0 && self.sends.is_empty() && self.one_sided.is_idle()
-    }
-
-    /// Whether nothing that the peer has sent was lost by a close.
-    pub(super) fn has_lost_nothing(&self) -> bool {
-        self.stream.rx.is_empty() && !self.one_sided.is_asked()
-    }
-
-    /// Tells the peer that the connection ends, and whether in order.
-    pub(super) fn goodbye(&self, in_order: bool) -> Ask {
-        let end = Message::Disconnect {
-            to: self.names.peer,
-            from: self.names.own,
-            qpn: self.names.peer_qpn,
-            in_order,
+    fn receiving(&mut self) -> (Waiting<'_>, &mut ReceivePath) {
+        let waiting = Waiting {
+            rx: &mut self.stream.rx,
+            ended: self.life.peer_closed,
         };
-        Ask::new(end, NicTime::default())
+        (waiting, &mut self.life.recvs)
     }
 
-    /// The queue pair with its client, where bytes may arrive.
-    pub(super) fn ends<'a, 'd>(
-        &'a mut self,
-        data: &'a mut Datapath<'d>,
-        events: &'a mut VecDeque<TransportEvent>,
-    ) -> (&'a mut QueuePair, Ends<'a, 'd>) {
-        let ends = Ends {
-            conn: self.id,
-            stream: &mut self.stream,
-            recvs: Some((&mut self.recvs, data)),
-            events,
-        };
-        (&mut self.qp, ends)
+    fn failed(&mut self) -> &mut Option<EngineFailed> {
+        &mut self.stream.failed
     }
 
-    /// Says where the payloads of the next packets go, when they are whole, in order, and long enough.
-    pub(super) fn expect(&self, places: &mut Places, data: &mut Datapath<'_>) {
-        let is_plain = self.phase == Phase::Open
+    fn must_announce(&self) -> bool {
+        self.stream.must_announce()
+    }
+
+    fn expect(&self, places: &mut Places, data: &mut Datapath<'_>) {
+        let is_plain = self.life.phase == Phase::Open
             && self.wire.mtu >= PLACED_MIN
-            && !data.on_path(self.id, Direction::Receive);
+            && !data.on_path(self.life.id, Direction::Receive);
         let Some(psn) = self.qp.expects().filter(|_| is_plain) else {
             return;
         };
         let (mtu, key) = (self.wire.mtu, self.key());
-        if self.recvs.has_begun() || self.stream.exposed.is_empty() {
+        if self.life.recvs.has_begun() || self.stream.exposed.is_empty() {
             if !self.stream.takes_directly() {
                 return;
             }
@@ -304,7 +229,7 @@ impl Conn {
                 extended: Extended::None,
             };
             places.begin(self.wire.from, first, mtu as usize);
-            return self.recvs.places(mtu as usize, places, data.dma);
+            return self.life.recvs.places(mtu as usize, places, data.dma);
         }
         let Some(e) = self.stream.exposed.expected() else {
             return;
@@ -336,39 +261,186 @@ impl Conn {
         place(&e.buffer, done, (length as usize, most), places, data.dma);
     }
 
+    fn send_now(&mut self, payload: &InlineSend) -> bool {
+        let is_open = self.life.phase == Phase::Open && self.refuses_sends().is_none();
+        if !is_open || !self.life.sends.is_empty() || self.stream.tx.free() < INLINE_MAX {
+            return false;
+        }
+        let mut bytes = [0; INLINE_MAX];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(payload.words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        self.stream.tx.push(&bytes[..payload.len.into()]);
+        true
+    }
+
+    fn write_to(&mut self, send: WorkToken, to: Target) {
+        self.stream.writes.post(send, to);
+    }
+
+    fn expose(&mut self, work: &RecvWork, in_use: bool, numbers: &mut Numbers) -> Option<u32> {
+        let draw = || numbers.draw() as u32;
+        Some(self.stream.exposed.open(*work, in_use, draw))
+    }
+
+    fn post_remote(&mut self, work: RemoteWork) {
+        self.one_sided.post(work);
+    }
+
+    fn grant(&mut self, pd: PdId) {
+        self.one_sided.grant(pd);
+    }
+
+    fn cancel(&mut self, token: WorkToken, events: &mut VecDeque<TransportEvent>) -> Option<u64> {
+        if let Some(n) = self.one_sided.cancel(self.life.id, token, events) {
+            return Some(n);
+        }
+        if let Some(n) = self.stream.exposed.cancel(token) {
+            return Some(n);
+        }
+        if let Some(s) = self.life.sends.cancel(token) {
+            self.stream.writes.drop_target(Some(token));
+            self.stream.tx.withdraw(Some(token));
+            // What lies in its memory is lost to the stream.
+            return Some(s.bytes.max(s.referred.into()));
+        }
+        Some(self.life.recvs.cancel(token)?.0)
+    }
+
+    fn undelivered(&self) -> u64 {
+        self.stream.unacknowledged()
+    }
+
+    fn refuses_sends(&self) -> Option<(Status, u64)> {
+        let status = match self.life.phase {
+            Phase::Dead => Status::ConnectionReset,
+            _ if self.stream.fin != Fin::Open => Status::NotConnected,
+            // The peer's end was in order, but it takes nothing any more.
+            _ if self.finished => Status::ConnectionReset,
+            _ => return None,
+        };
+        Some((status, 0))
+    }
+
+    fn refuses_receives(&self) -> Option<(Status, u64)> {
+        match self.life.phase {
+            Phase::Closing => Some((Status::NotConnected, 0)),
+            Phase::Dead => Some((Status::ConnectionReset, 0)),
+            _ => None,
+        }
+    }
+
+    fn end_stream(&mut self) {
+        self.stream.fin = self.stream.fin.max(Fin::Wanted);
+    }
+
+    fn stop_receiving(&mut self, events: &mut VecDeque<TransportEvent>) {
+        let ended = (Status::NotConnected, 0);
+        self.one_sided.revoke();
+        self.life.recvs.fail_all(ended, events);
+        self.stream.exposed.fail_all(self.life.id, ended, events);
+    }
+
+    fn is_over(&self) -> bool {
+        self.finished
+    }
+
+    fn fail_all(&mut self, status: (Status, u64), events: &mut VecDeque<TransportEvent>) {
+        self.stream.tx.withdraw(None);
+        self.life.sends.fail_all(status, events);
+        self.life.recvs.fail_all(status, events);
+        self.stream.exposed.fail_all(self.life.id, status, events);
+        self.stream.writes.drop_target(None);
+        self.one_sided.fail_all(self.life.id, status, events);
+    }
+
+    fn wake_at(&self) -> Option<NicTime> {
+        let timers = [
+            self.ask.map(|a| a.next),
+            self.life.deadline,
+            self.qp.next_timer(),
+            self.one_sided.next_timer(),
+            self.probe_at,
+        ];
+        timers.into_iter().flatten().min()
+    }
+
+    fn has_more(&mut self) -> bool {
+        self.one_sided.take_pending()
+    }
+}
+
+impl Conn {
+    pub(super) fn new(
+        id: ConnId,
+        names: Names,
+        addresses: (SocketAddrV4, SocketAddrV4),
+        phase: Phase,
+        config: &RdmaConfig,
+    ) -> Conn {
+        Conn {
+            life: Life::new(id, addresses, phase),
+            names,
+            qp: QueuePair::new(),
+            stream: Stream::new(config.tx_buffer, config.rx_buffer),
+            one_sided: OneSided::default(),
+            wire: Wire::default(),
+            ask: None,
+            probe_at: None,
+            finished: false,
+            one_sided_next: false,
+        }
+    }
+
+    /// UDP source port: one for each connection, so that switches spread them (annex A17 §A17.3.1.2).
+    pub(super) fn source_port(&self) -> u16 {
+        let mixed = self.names.own ^ self.names.peer_qpn.value();
+        0xc000 | (mixed ^ mixed >> 14) as u16 & 0x3fff
+    }
+
+    /// Whether the peer has all that was sent so far, but for the end of the stream.
+    pub(super) fn has_sent_all(&self) -> bool {
+        self.stream.unacknowledged() == 0 && self.life.sends.is_empty() && self.one_sided.is_idle()
+    }
+
+    /// Whether nothing that the peer has sent was lost by a close.
+    pub(super) fn has_lost_nothing(&self) -> bool {
+        self.stream.rx.is_empty() && !self.one_sided.is_asked()
+    }
+
+    /// Tells the peer that the connection ends, and whether in order.
+    pub(super) fn disconnect(&self, in_order: bool) -> Ask<Message> {
+        let end = Message::Disconnect {
+            to: self.names.peer,
+            from: self.names.own,
+            qpn: self.names.peer_qpn,
+            in_order,
+        };
+        Ask::new(end, NicTime::default())
+    }
+
+    /// The queue pair with its client, where bytes may arrive.
+    pub(super) fn ends<'a, 'd>(
+        &'a mut self,
+        data: &'a mut Datapath<'d>,
+        events: &'a mut VecDeque<TransportEvent>,
+    ) -> (&'a mut QueuePair, Ends<'a, 'd>) {
+        let ends = Ends {
+            conn: self.life.id,
+            stream: &mut self.stream,
+            recvs: Some((&mut self.life.recvs, data)),
+            events,
+        };
+        (&mut self.qp, ends)
+    }
+
     /// The queue pair of one-sided operations with its client.
     pub(super) fn peer<'a, 'd>(
         &'a mut self,
         data: &'a mut Datapath<'d>,
         events: &'a mut VecDeque<TransportEvent>,
     ) -> (&'a mut QueuePair, Peer<'a, 'd>) {
-        self.one_sided.parts(self.id, Some(data), events)
-    }
-
-    /// Adds the next packet to a batch: of one queue pair when the other has none. `false`: neither has.
-    pub(super) fn append(
-        &mut self,
-        now: NicTime,
-        batch: &mut Batch,
-        data: &mut Datapath<'_>,
-        events: &mut VecDeque<TransportEvent>,
-    ) -> bool {
-        // In turn, so that a busy stream does not keep the others waiting.
-        self.seen.one_sided_next ^= true;
-        let first = self.seen.one_sided_next;
-        [first, !first].into_iter().any(|one_sided| {
-            let made = match one_sided {
-                true => {
-                    let (qp, mut peer) = self.peer(data, events);
-                    qp.append(now, batch, &mut peer)
-                }
-                false => {
-                    let (qp, mut ends) = self.ends(data, events);
-                    qp.append(now, batch, &mut ends)
-                }
-            };
-            matches!(made, Transmit::Packet(_))
-        })
+        self.one_sided.parts(self.life.id, Some(data), events)
     }
 
     /// Acts on timers of the queue pairs that have come.
@@ -392,48 +464,14 @@ impl Conn {
     /// Ends the queue pairs.
     pub(super) fn cut(&mut self, events: &mut VecDeque<TransportEvent>) {
         let mut ends = Ends {
-            conn: self.id,
+            conn: self.life.id,
             stream: &mut self.stream,
             recvs: None,
             events,
         };
         self.qp.fail(&mut ends);
-        let (qp, mut peer) = self.one_sided.parts(self.id, None, events);
+        let (qp, mut peer) = self.one_sided.parts(self.life.id, None, events);
         qp.fail(&mut peer);
-    }
-
-    /// Retires every operation with this status.
-    pub(super) fn fail_all(
-        &mut self,
-        status: (Status, u64),
-        events: &mut VecDeque<TransportEvent>,
-    ) {
-        self.stream.tx.withdraw(None);
-        self.sends.fail_all(status, events);
-        self.recvs.fail_all(status, events);
-        self.stream.exposed.fail_all(self.id, status, events);
-        self.stream.writes.drop_target(None);
-        self.one_sided.fail_all(self.id, status, events);
-    }
-
-    /// Fills posted receives from what waits for them. Returns whether anything moved.
-    pub(super) fn pump_recvs(
-        &mut self,
-        data: &mut Datapath<'_>,
-        events: &mut VecDeque<TransportEvent>,
-    ) -> bool {
-        if self.recvs.is_empty() && !self.seen.peer_closed {
-            return false;
-        }
-        let mut waiting = Waiting {
-            rx: &mut self.stream.rx,
-            ended: self.seen.peer_closed,
-        };
-        let (moved, end) = self.recvs.fill(&mut waiting, data, events);
-        if let Filled::Failed(failed) = end {
-            self.stream.failed = Some(failed);
-        }
-        moved
     }
 
     /// Retires sends that the peer has, and takes the bytes of others into the stream. Returns whether anything moved.
@@ -447,16 +485,16 @@ impl Conn {
     ) -> Result<bool, EngineFailed> {
         let before = events.len();
         let mut moved = false;
-        self.seen.pending = false;
-        self.sends.acknowledge(self.stream.tx.start(), events);
-        if self.sends.unsent().is_none() && !data.on_path(self.id, Direction::Send) {
+        self.life.pending = false;
+        self.life.sends.acknowledge(self.stream.tx.start(), events);
+        if self.life.sends.unsent().is_none() && !data.on_path(self.life.id, Direction::Send) {
             return Ok(events.len() != before);
         }
         while self.stream.tx.free() > 0 {
-            let next = self.sends.unsent();
+            let next = self.life.sends.unsent();
             let next = next.map(|(w, done)| (w.token, done, w.payload.len()));
             let tx = &mut self.stream.tx;
-            let sent = match referable(self.id, tx, &self.sends, data) {
+            let sent = match referable(self.life.id, tx, &self.life.sends, data) {
                 Some(Long { n: 0, .. }) => break,
                 Some(Long { token, from, at, n }) => {
                     tx.refer(token, from, at, n);
@@ -464,9 +502,9 @@ impl Conn {
                     let read = |dma: &mut dyn DmaAccess, at: u32, to: &mut [u8]| {
                         dma.read(&from, at.into(), to).map(|_| ())
                     };
-                    self.sends.refer(n, tx.end(), data, events, read)
+                    self.life.sends.refer(n, tx.end(), data, events, read)
                 }
-                None => match self.sends.fill(tx.room(), data, events) {
+                None => match self.life.sends.fill(tx.room(), data, events) {
                     Sent::Bytes(0) => break,
                     sent => {
                         if let Sent::Bytes(n) = sent {
@@ -490,7 +528,7 @@ impl Conn {
                     }
                 }
                 Sent::Pending => {
-                    self.seen.pending = true;
+                    self.life.pending = true;
                     break;
                 }
                 Sent::Fault(_) => {}
@@ -498,18 +536,6 @@ impl Conn {
             }
         }
         Ok(moved || events.len() != before)
-    }
-
-    /// When this connection must be served although no packet comes.
-    pub(super) fn wake_at(&self) -> Option<NicTime> {
-        let timers = [
-            self.ask.map(|a| a.next),
-            self.deadline,
-            self.qp.next_timer(),
-            self.one_sided.next_timer(),
-            self.probes.next,
-        ];
-        timers.into_iter().flatten().min()
     }
 }
 

@@ -13,33 +13,24 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
-use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI, ROCE_UDP_PORT};
-use ringbell_nic_abi::{RoceOpcode, Status};
+use ringbell_nic_abi::Status;
 
-use super::conn::{Ask, Conn, Phase, Wire};
+use super::conn::{Conn, Wire, AROUND};
+use super::datagram::{send_datagram, SOURCE_PORT};
 use super::qp::{BadTransition, Change, PaceConfig, RtrAttributes, RtsAttributes};
 use super::stream::{Ends, Fin};
-use super::{one_sided, waiter, Icrc, RdmaConfig, RdmaTransport};
-use crate::network::{Datagrams, Link, Network, Protocol};
-use crate::port::{Batch, Checksums};
-use crate::transport::connections::{index_of, Connection};
+use super::{one_sided, Icrc, RdmaConfig, RdmaTransport};
+use crate::network::{Link, Network, Protocol};
+use crate::port::Checksums;
+use crate::transport::carried::Carried;
+use crate::transport::carrier::Carrier;
+use crate::transport::connections::Connection;
+use crate::transport::life::{Ask, Phase};
 use crate::transport::TransportEvent;
 use crate::types::NicTime;
 use crate::wire::roce::cm::{Endpoint, Message, Reason, Request, PRIVATE_BYTES};
-use crate::wire::roce::extended::Deth;
-use crate::wire::roce::icrc::Flow;
-use crate::wire::roce::mad::MAD_BYTES;
-use crate::wire::roce::packet::Head;
-use crate::wire::roce::{Bth, Extended, Psn, Qpn, BTH_BYTES, ICRC_BYTES};
-use crate::wire::udp::ECT0;
+use crate::wire::roce::Qpn;
 
-/// A reply that is not confirmed after this long is dropped.
-/// The UDP source port of management in frames: one for all, since they are few.
-const SOURCE_PORT: u16 = ROCE_UDP_PORT;
-
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Most bytes around the payload of a packet behind the UDP header: base header, the header of a WRITE and its immediate data, CRC.
-pub(super) const AROUND: usize = BTH_BYTES + 20 + ICRC_BYTES;
 /// How long an acknowledgement of short messages waits for answers of the program, with one of which it leaves in one system call.
 const ACK_DELAY: Duration = Duration::from_micros(30);
 /// Fewest packets in flight that a window allows.
@@ -49,7 +40,7 @@ const EARLY_MAX: u32 = 4_096;
 
 /// A message that came in.
 #[derive(Debug)]
-pub(super) struct Letter {
+pub(super) struct ControlMessage {
     pub(super) from: Link,
     /// Where it came from.
     pub(super) address: SocketAddr,
@@ -57,7 +48,7 @@ pub(super) struct Letter {
     pub(super) transaction: u64,
 }
 
-impl Letter {
+impl ControlMessage {
     /// Whether it asks for a connection from a port of datagrams, which receives by the socket that it sends by.
     fn is_from_datagrams(&self) -> bool {
         let Message::Request(r) = &self.message else {
@@ -149,51 +140,20 @@ fn mtu_code(payload: u32) -> u8 {
         .unwrap_or(1)
 }
 
-/// Sends a datagram to queue pair 1 of the other end of a flow. `false`: there was no room.
-fn send_datagram(
-    net: &mut Network,
-    now: NicTime,
-    to: Link,
-    flow: &Flow,
-    datagram: &[u8; MAD_BYTES],
-) -> bool {
-    let gsi = Qpn::new(QPN_GSI);
-    let head = Head {
-        bth: Bth::new(RoceOpcode::DatagramSend, gsi, Psn::new(0)),
-        extended: Extended::Datagram(Deth {
-            key: QKEY_GSI,
-            source: gsi,
-            reserved: 0,
-        }),
-    };
-    let how = Datagrams {
-        ecn: ECT0,
-        segmented: false,
-    };
-    let mut batch = Batch::new();
-    let len = head.len() + MAD_BYTES;
-    let room = batch.room(len);
-    room[head.len()..].copy_from_slice(datagram);
-    head.emit(room, MAD_BYTES);
-    batch.seal(Some(flow));
-    batch.end();
-    net.send(now, to, flow, &how, &batch, 0) == 1
-}
-
 impl RdmaTransport {
     /// Acts on the messages that came in. Returns whether there were any.
-    pub(super) fn read_letters(&mut self, now: NicTime, net: &mut Network) -> bool {
-        let any = !self.letters.is_empty();
-        while let Some(letter) = self.letters.pop_front() {
-            let (from, transaction) = (letter.from, letter.transaction);
-            let has_one_socket = letter.is_from_datagrams();
-            let source = net.sender(from.port, letter.address);
-            let answer = match letter.message {
-                Message::Request(r) => self.requested(now, net, (source, &letter), &r),
+    pub(super) fn read_management(&mut self, now: NicTime, net: &mut Network) -> bool {
+        let any = !self.control.is_empty();
+        while let Some(control) = self.control.pop_front() {
+            let (from, transaction) = (control.from, control.transaction);
+            let has_one_socket = control.is_from_datagrams();
+            let source = net.sender(from.port, control.address);
+            let answer = match control.message {
+                Message::Request(r) => self.requested(now, net, (source, &control), &r),
                 Message::Reply { to, from } => self.replied(now, net, source, to, &from),
                 Message::Ready { to, from } => {
                     if let Some(index) = self.named(to, source, |c| c.names.peer == from) {
-                        self.accept(index);
+                        self.sessions.established(index);
                     }
                     None
                 }
@@ -223,10 +183,10 @@ impl RdmaTransport {
             };
             if let Some(answer) = answer {
                 // A lost answer is asked for again.
-                let mut flow = net.answer_flow(from.port, SOURCE_PORT, letter.address);
+                let mut flow = net.answer_flow(from.port, SOURCE_PORT, control.address);
                 if has_one_socket {
                     // Also where we do not know the sender, which then learns that.
-                    flow.to = letter.address;
+                    flow.to = control.address;
                 }
                 send_datagram(net, now, from, &flow, &answer.emit(transaction));
             }
@@ -241,9 +201,9 @@ impl RdmaTransport {
         source: Option<Ipv4Addr>,
         is_it: impl FnOnce(&Conn) -> bool,
     ) -> Option<usize> {
-        let index = self.table.find(Qpn::new(id))?;
-        let c = self.table.at(index)?;
-        (c.names.own == id && Some(*c.peer.ip()) == source && is_it(c)).then_some(index)
+        let index = self.sessions.table.find(Qpn::new(id))?;
+        let c = self.sessions.table.at(index)?;
+        (c.names.own == id && Some(*c.life.peer.ip()) == source && is_it(c)).then_some(index)
     }
 
     /// A request for a connection. Gives an answer that refuses it.
@@ -251,17 +211,17 @@ impl RdmaTransport {
         &mut self,
         now: NicTime,
         net: &mut Network,
-        (source, letter): (Option<Ipv4Addr>, &Letter),
+        (source, control): (Option<Ipv4Addr>, &ControlMessage),
         r: &Request,
     ) -> Option<Message> {
-        let from = letter.from;
-        let known = source.and_then(|source| self.requests.get(&(source, r.from.id)));
-        if let Some(&index) = known {
+        let from = control.from;
+        let known = source.and_then(|source| self.sessions.requested_before(source, r.from.id));
+        if let Some(index) = known {
             // It came before: the reply was lost.
-            let c = self.table.at(index)?;
-            if let (Phase::Incoming(_), Some(ask)) = (c.phase, &mut c.ask) {
+            let c = self.sessions.table.at(index)?;
+            if let (Phase::Incoming(_), Some(ask)) = (c.life.phase, c.ask()) {
                 ask.next = now;
-                self.mark(index);
+                self.sessions.mark(index);
             }
             return None;
         }
@@ -272,20 +232,20 @@ impl RdmaTransport {
                 reason,
             })
         };
-        let Some(listener) = self.listeners.at(r.port) else {
+        let Some(listener) = self.sessions.listeners.at(r.port) else {
             self.counters.refused += 1;
             return refuse(Reason::NoService);
         };
         let terms = Terms::read(&r.from.private);
         let is_sender = match r.source.ip() {
             IpAddr::V4(ip) => Some(ip) == source,
-            IpAddr::V6(_) => r.source.ip() == letter.address.ip(),
+            IpAddr::V6(_) => r.source.ip() == control.address.ip(),
         };
         let is_meant = is_sender && net.is_own(from.port, r.destination);
         if !is_sender {
             self.counters.refused += 1;
             tracing::warn!(
-                at = %letter.address, named = %r.source,
+                at = %control.address, named = %r.source,
                 "a request for a connection by a NIC that is not known at this address is refused; name it among the port's peers"
             );
             return refuse(Reason::UnknownSender);
@@ -300,9 +260,9 @@ impl RdmaTransport {
             return None;
         }
         let id = listener.id;
-        self.table.release_hops(net, Protocol::Roce);
-        let has_room = self.table.has_room();
-        let source = match (source, letter.address.ip()) {
+        self.sessions.table.release_hops(net, Protocol::Roce);
+        let has_room = self.sessions.table.has_room();
+        let source = match (source, control.address.ip()) {
             (None, IpAddr::V6(ip)) if has_room => net.hear(from.port, ip),
             _ => source,
         };
@@ -310,40 +270,33 @@ impl RdmaTransport {
             self.counters.refused += 1;
             return refuse(Reason::NoResources);
         };
-        let key = (source, r.from.id);
         let hop = net.hop_to(Protocol::Roce, source, Some(from), now).ok();
         let Some(hop) = hop.filter(|_| has_room) else {
             if let Some(hop) = hop {
-                net.release(hop, waiter(usize::MAX));
+                self.sessions.table.give_back(hop);
             }
             self.counters.refused += 1;
             return refuse(Reason::NoResources);
         };
-        let names = self.names(r.from.id, r.from.qpn, Some(letter.transaction));
-        let local = SocketAddrV4::new(self.ip, r.port);
-        let peer = SocketAddrV4::new(source, r.source.port());
+        let names = self.names(r.from.id, r.from.qpn, Some(control.transaction));
+        let addresses = (
+            SocketAddrV4::new(self.sessions.ip, r.port),
+            SocketAddrV4::new(source, r.source.port()),
+        );
         let config = &self.config;
-        let conn = self.table.insert(|conn| {
-            let mut c = Conn::new(conn, names, local, peer, Phase::Incoming(id), config);
-            c.hop = Some(hop);
-            c.deadline = Some(now.plus(HANDSHAKE));
-            c
-        })?;
-        let index = index_of(conn);
         let ours = Terms::of(config, net, from.port, source);
-        let c = self.table.at(index)?;
-        let started = start(c, config, (&ours, &theirs), &r.from, (net, from.port));
-        debug_assert!(started.is_ok(), "a fresh queue pair starts");
-        c.ask = Some(Ask::new(
-            Message::Reply {
+        self.sessions.accept(now, id, |conn| {
+            let mut c = Conn::new(conn, names, addresses, Phase::Incoming(id), config);
+            c.life.hop = Some(hop);
+            let started = start(&mut c, config, (&ours, &theirs), &r.from, (net, from.port));
+            debug_assert!(started.is_ok(), "a fresh queue pair starts");
+            let reply = Message::Reply {
                 to: r.from.id,
-                from: endpoint(c, &ours),
-            },
-            now,
-        ));
-        self.listeners.handshake(id);
-        self.requests.insert(key, index);
-        self.mark(index);
+                from: endpoint(&c, &ours),
+            };
+            *c.ask() = Some(Ask::new(reply, now));
+            c
+        });
         None
     }
 
@@ -365,58 +318,42 @@ impl RdmaTransport {
             return reject;
         };
         let config = &self.config;
-        let c = self.table.at(index)?;
+        let c = self.sessions.table.at(index)?;
         let ready = Message::Ready {
             to: from.id,
             from: to,
         };
-        if c.phase != Phase::Requesting {
+        if c.life.phase != Phase::Requesting {
             // The confirmation was lost.
-            return (c.names.peer == from.id && c.phase != Phase::Ending).then_some(ready);
+            return (c.names.peer == from.id && c.life.phase != Phase::Ending).then_some(ready);
         }
-        let (Some(theirs), Some(hop), Some(source)) = (Terms::read(&from.private), c.hop, source)
+        let (Some(theirs), Some(hop), Some(source)) =
+            (Terms::read(&from.private), c.life.hop, source)
         else {
-            self.fail_connect(index, Status::ConnectionRefused);
+            self.fail_connect(index, Status::ConnectionRefused, 0);
             return reject;
         };
         let port = net.port_of(hop);
         let ours = Terms::of(config, net, port, source);
         (c.names.peer, c.names.peer_qpn) = (from.id, from.qpn);
         if start(c, config, (&ours, &theirs), from, (net, port)).is_err() {
-            self.fail_connect(index, Status::ConnectionRefused);
+            self.fail_connect(index, Status::ConnectionRefused, 0);
             return reject;
         }
-        (c.ask, c.deadline, c.phase) = (None, None, Phase::Open);
-        let conn = c.id;
-        self.events.push_back(TransportEvent::Connected { conn });
+        self.sessions.connected(index);
         net.confirm(hop, now);
-        self.mark(index);
         Some(ready)
-    }
-
-    /// The peer has confirmed our reply, or has begun to use the connection.
-    pub(super) fn accept(&mut self, index: usize) {
-        let Some(c) = self.table.at(index) else {
-            return;
-        };
-        let Phase::Incoming(listener) = c.phase else {
-            return;
-        };
-        (c.ask, c.deadline, c.phase) = (None, None, Phase::Open);
-        self.events.push_back(TransportEvent::Incoming {
-            listener,
-            conn: c.id,
-            peer: c.peer,
-        });
-        self.listeners.handshake_over(listener, true);
-        self.mark(index);
     }
 
     fn rejected(&mut self, source: Option<Ipv4Addr>, to: u32, reason: Reason) {
         let Some(index) = self.named(to, source, |_| true) else {
             return;
         };
-        let known = self.table.at(index).map(|c| (c.phase, c.peer));
+        let known = self
+            .sessions
+            .table
+            .at(index)
+            .map(|c| (c.life.phase, c.life.peer));
         match known {
             Some((Phase::Requesting, peer)) => {
                 match reason {
@@ -433,43 +370,38 @@ impl RdmaTransport {
                         Status::ConnectionRefused
                     }
                 };
-                self.fail_connect_for(index, status, reason.code());
+                self.fail_connect(index, status, reason.code());
             }
-            Some((Phase::Incoming(listener), _)) => {
-                self.listeners.handshake_over(listener, false);
-                self.free(index);
-            }
+            Some((Phase::Incoming(_), _)) => self.free(index),
             _ => {}
         }
     }
 
     /// The peer has ended the connection; `in_order`: after it has closed it, and without a loss.
     fn disconnected(&mut self, index: usize, in_order: bool) {
-        let Some(c) = self.table.at(index) else {
+        let Some(c) = self.sessions.table.at(index) else {
             return;
         };
         // It has all our bytes when it has ended after our FIN, and we have all of its bytes when we have its FIN.
         // A NIC that ends after a close does not wait for our FIN: it lacks that alone.
         let has_all = c.stream.fin >= Fin::Posted || (in_order && c.has_sent_all());
         let is_over = c.stream.peer_fin && has_all;
-        let conn = c.id;
-        match c.phase {
-            Phase::Incoming(listener) => {
-                self.listeners.handshake_over(listener, false);
-                self.free(index);
-            }
-            Phase::Orphan | Phase::Ending => self.free(index),
+        let conn = c.life.id;
+        match c.life.phase {
+            Phase::Incoming(_) | Phase::Orphan | Phase::Ending => self.free(index),
             Phase::Closing if is_over => {
-                self.events.push_back(TransportEvent::Closed { conn });
+                self.sessions
+                    .events
+                    .push_back(TransportEvent::Closed { conn });
                 self.free(index);
             }
             Phase::Open if is_over => {
-                c.cut(&mut self.events);
-                c.seen.finished = true;
-                self.mark(index);
+                c.cut(&mut self.sessions.events);
+                c.finished = true;
+                self.sessions.mark(index);
             }
             Phase::Open | Phase::Closing => {
-                c.seen.finished = true;
+                c.finished = true;
                 self.broken(index);
             }
             Phase::Dead | Phase::Resolving | Phase::Requesting => {}
@@ -478,82 +410,34 @@ impl RdmaTransport {
 
     /// The peer knows that the connection has ended.
     fn confirmed(&mut self, index: usize) {
-        match self.table.at(index) {
-            Some(c) if c.phase == Phase::Ending => self.free(index),
-            Some(c) if c.phase == Phase::Dead => (c.ask, c.seen.finished) = (None, true),
+        match self.sessions.table.at(index) {
+            Some(c) if c.life.phase == Phase::Ending => self.free(index),
+            Some(c) if c.life.phase == Phase::Dead => (*c.ask(), c.finished) = (None, true),
             _ => {}
         }
     }
 
-    /// An outgoing connection failed: its operations retire, its id is free.
-    pub(super) fn fail_connect(&mut self, index: usize, status: Status) {
-        self.fail_connect_for(index, status, 0);
-    }
-
-    /// The same for a reason that the peer has given.
-    fn fail_connect_for(&mut self, index: usize, status: Status, reason: u16) {
-        let Some(c) = self.table.at(index) else {
-            return;
-        };
-        if !matches!(c.phase, Phase::Resolving | Phase::Requesting) {
-            return;
-        }
-        let conn = c.id;
-        c.fail_all((status, 0), &mut self.events);
-        self.events.push_back(TransportEvent::ConnectFailed {
-            conn,
-            status,
-            reason,
-        });
-        self.free(index);
-    }
-
-    /// Sends what a connection asks, when it is due. `false`: there is no room.
-    pub(super) fn ask(&mut self, index: usize, now: NicTime, net: &mut Network) -> bool {
-        let Some(c) = self.table.at(index) else {
-            return true;
-        };
-        let (Some(link), Some(ask)) = (c.hop.and_then(|hop| net.link(hop)), &mut c.ask) else {
-            return true;
-        };
-        if now < ask.next {
-            return true;
-        }
-        let datagram = ask.message.emit(c.names.transaction);
-        let flow = net.flow(link.port, SOURCE_PORT, *c.peer.ip());
-        if !send_datagram(net, now, link, &flow, &datagram) {
-            return false;
-        }
-        ask.tried(now);
-        if let Some(hop) = c.hop {
-            // The hardware address may be that of another host by now, or a wrong one.
-            net.probe_stale(hop, now);
-        }
-        true
-    }
-
     /// The request of a connection whose way to the peer is known.
-    pub(super) fn request(&mut self, index: usize, now: NicTime, net: &mut Network) {
-        let config = &self.config;
-        let Some(c) = self.table.at(index) else {
-            return;
-        };
-        let Some(hop) = c.hop else { return };
-        let port = net.port_of(hop);
-        let ours = Terms::of(config, net, port, *c.peer.ip());
-        let (source, destination) = net.ends(port, *c.peer.ip());
-        let request = Message::Request(Request {
+    pub(super) fn request_for(
+        &mut self,
+        index: usize,
+        port: usize,
+        net: &mut Network,
+    ) -> Option<Message> {
+        let c = self.sessions.table.at(index)?;
+        let (local, peer) = (c.life.local, c.life.peer);
+        let ours = Terms::of(&self.config, net, port, *peer.ip());
+        let (source, destination) = net.ends(port, *peer.ip());
+        Some(Message::Request(Request {
             from: endpoint(c, &ours),
-            port: c.peer.port(),
-            source: SocketAddr::new(source, c.local.port()),
+            port: peer.port(),
+            source: SocketAddr::new(source, local.port()),
             destination,
             mtu: mtu_code(ours.payload),
             // 4.096 µs × 2^13: 34 ms.
             timeout: 13,
             retries: 7,
-        });
-        c.ask = Some(Ask::new(request, now));
-        c.phase = Phase::Requesting;
+        }))
     }
 }
 
@@ -582,7 +466,7 @@ fn start(
     (net, port): (&Network, usize),
 ) -> Result<(), BadTransition> {
     let mtu = ours.payload.min(theirs.payload);
-    let flow = net.flow(port, c.source_port(), *c.peer.ip());
+    let flow = net.flow(port, c.source_port(), *c.life.peer.ip());
     c.wire = Wire {
         mtu,
         icrc: !(ours.without_icrc && theirs.without_icrc),
@@ -635,7 +519,7 @@ fn start(
     );
     let mut events = std::collections::VecDeque::new();
     let mut ends = Ends {
-        conn: c.id,
+        conn: c.life.id,
         stream: &mut c.stream,
         recvs: None,
         events: &mut events,
@@ -644,7 +528,7 @@ fn start(
         c.qp.modify(change, &mut ends)?;
     }
     c.qp.delay_acknowledgements(ACK_DELAY);
-    let (qp, mut client) = c.one_sided.parts(c.id, None, &mut events);
+    let (qp, mut client) = c.one_sided.parts(c.life.id, None, &mut events);
     for change in one_sided {
         qp.modify(change, &mut client)?;
     }

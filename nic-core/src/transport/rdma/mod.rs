@@ -23,6 +23,7 @@
 //! **Limits.** Packet sizes are agreed once: when a port's MTU falls below, the connection ends.
 
 mod conn;
+mod datagram;
 mod manage;
 mod one_sided;
 mod outgoing;
@@ -31,31 +32,21 @@ mod serve;
 mod stream;
 mod writes;
 
-use std::collections::{HashMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use ringbell_nic_abi::{InlineSend, PdId, Status, INLINE_MAX};
-use rustc_hash::FxBuildHasher;
-
-use self::conn::{Conn, Names, Phase};
-use self::manage::Letter;
+use self::conn::{Conn, Names};
+use self::manage::ControlMessage;
 pub use self::qp::{Congestion, DcqcnConfig};
-use self::stream::{Fin, WINDOW_MAX};
+use self::stream::WINDOW_MAX;
+use super::carried::Carried;
+use super::carrier::Carrier;
 pub use super::connections::CONNECTIONS_MAX;
-use super::connections::{check_remote, index_of, Connections, EphemeralPorts, Listeners};
-use super::random::Numbers;
-use super::ring::Waiting;
-use super::turns::Turns;
-use super::{PacketTransport, RecvWork, RemoteWork, SendWork, Target, Transport, TransportEvent};
-use crate::datapath::{Datapath, ReceivePath};
-use crate::engine::Direction;
+use super::life::Phase;
+use super::sessions::Sessions;
 use crate::memory::Sharer;
-use crate::network::{Datagrams, Link, Network, Protocol, Routes, Waiter};
-use crate::port::Batch;
-use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
-use crate::wire::roce::icrc::Flow;
+use crate::network::{Network, Protocol};
+use crate::types::ConnId;
 use crate::wire::roce::{Psn, Qpn};
 
 /// Whether the invariant CRC is computed and checked.
@@ -181,49 +172,21 @@ pub struct RdmaCounters {
 /// The RDMA transport of a NIC. See the module text.
 pub struct RdmaTransport {
     config: RdmaConfig,
-    ip: Ipv4Addr,
-    routes: Arc<Routes>,
-    numbers: Numbers,
     /// The numbers of queue pairs are ours, drawn at random: no peer chooses which collide.
-    table: Connections<Conn, FxBuildHasher>,
-    listeners: Listeners,
-    ports: EphemeralPorts,
-    turns: Turns,
+    sessions: Sessions<Conn>,
     /// Messages for queue pair 1 that came in since the last step.
-    letters: VecDeque<Letter>,
-    /// The connection whose long packets come now: the next may be received in place.
-    streaming: Option<usize>,
-    /// Connections that peers have asked for, by their address and number.
-    requests: HashMap<(Ipv4Addr, u32), usize>,
-    /// Packets that are being sent, and for whom, when they found no room.
-    batch: Batch,
-    unsent: Option<Unsent>,
-    events: VecDeque<TransportEvent>,
+    control: VecDeque<ControlMessage>,
     counters: RdmaCounters,
-}
-
-/// Whose packets wait for room in a port.
-#[derive(Debug)]
-struct Unsent {
-    link: Link,
-    flow: Flow,
-    how: Datagrams,
 }
 
 impl std::fmt::Debug for RdmaTransport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RdmaTransport")
-            .field("ip", &self.ip)
-            .field("connections", &self.table.len())
+            .field("ip", &self.sessions.ip)
+            .field("connections", &self.connections())
             .field("counters", &self.counters)
             .finish_non_exhaustive()
     }
-}
-
-/// A connection as the network knows it.
-fn waiter(index: usize) -> Waiter {
-    let protocol = Protocol::Roce;
-    Waiter { protocol, index }
 }
 
 impl RdmaTransport {
@@ -245,22 +208,9 @@ impl RdmaTransport {
         if !(Duration::from_micros(100)..=Duration::from_secs(1)).contains(&timeout) {
             return Err(RdmaConfigError::Timeout { timeout });
         }
-        let mut numbers = Numbers::new(config.seed);
-        let ports = EphemeralPorts::new(numbers.draw());
         Ok(RdmaTransport {
-            ip: net.ip(),
-            routes: net.table(),
-            numbers,
-            table: Connections::new(config.connections, FxBuildHasher),
-            listeners: Listeners::default(),
-            ports,
-            turns: Turns::default(),
-            letters: VecDeque::new(),
-            streaming: None,
-            requests: HashMap::new(),
-            batch: Batch::new(),
-            unsent: None,
-            events: VecDeque::new(),
+            sessions: Sessions::new(net, Protocol::Roce, config.connections, config.seed),
+            control: VecDeque::new(),
             counters: RdmaCounters::default(),
             config,
         })
@@ -273,74 +223,28 @@ impl RdmaTransport {
 
     /// Connections in use, those that are ending included.
     pub fn connections(&self) -> usize {
-        self.table.len()
+        self.sessions.table.len()
     }
 
     /// The number of our first packet on a connection.
     pub fn first_psn(&self, conn: ConnId) -> Option<Psn> {
-        Some(self.table.get_by_id(conn)?.names.psn)
+        Some(self.sessions.table.get_by_id(conn)?.names.psn)
     }
 
     /// Whether packets of a connection carry an invariant CRC that counts.
     pub fn has_icrc(&self, conn: ConnId) -> Option<bool> {
-        Some(self.table.get_by_id(conn)?.wire.icrc)
-    }
-
-    fn mark(&mut self, index: usize) {
-        if let Some(c) = self.table.at(index) {
-            self.turns.mark(index, &mut c.seen.queued);
-        }
-    }
-
-    /// Queues a send, of the stream or to a receive that the peer has exposed.
-    fn post(&mut self, conn: ConnId, work: SendWork, to: Option<Target>) {
-        let refused = match self.table.by_id(conn) {
-            None => Status::NotConnected,
-            Some(c) if c.phase == Phase::Dead => Status::ConnectionReset,
-            Some(c) if c.stream.fin != Fin::Open => Status::NotConnected,
-            // The peer's end was in order, but it takes nothing any more.
-            Some(c) if c.seen.finished => Status::ConnectionReset,
-            Some(c) => {
-                if let Some(to) = to {
-                    c.stream.writes.post(work.token, to);
-                }
-                c.sends.post(work);
-                return self.mark(index_of(conn));
-            }
-        };
-        self.events
-            .push_back(TransportEvent::send_refused(conn, work.token, (refused, 0)));
-    }
-
-    /// Frees a connection that has nothing left to send.
-    fn free(&mut self, index: usize) {
-        let Some(mut c) = self.table.remove(index) else {
-            return;
-        };
-        c.cut(&mut self.events);
-        let request = (*c.peer.ip(), c.names.peer);
-        if self.requests.get(&request) == Some(&index) {
-            self.requests.remove(&request);
-        }
-        let all = &mut self.counters;
-        for n in [c.qp.counters(), c.one_sided.counters()] {
-            all.repeated += n.repeated;
-            all.out_of_order += n.out_of_order;
-            all.duplicates += n.duplicates;
-            all.not_ready += n.not_ready;
-            all.timeouts += n.timeouts;
-        }
+        Some(self.sessions.table.get_by_id(conn)?.wire.icrc)
     }
 
     /// Numbers for a new connection.
     fn names(&mut self, peer: u32, peer_qpn: Qpn, transaction: Option<u64>) -> Names {
         let own = loop {
             // The next number is that of the pair of one-sided operations.
-            let id = self.numbers.draw() as u32 & !1;
+            let id = self.sessions.numbers.draw() as u32 & !1;
             let qpn = Qpn::new(id);
             // 0 and 1 are for management, all ones for multicast (IBTA vol. 1 §3.5.10).
             let is_reserved = qpn.value() < 2 || one_sided::number(qpn) == Qpn::new(u32::MAX);
-            if !is_reserved && self.table.find(qpn).is_none() {
+            if !is_reserved && self.sessions.table.find(qpn).is_none() {
                 break id;
             }
         };
@@ -348,310 +252,31 @@ impl RdmaTransport {
             own,
             peer,
             peer_qpn,
-            transaction: transaction.unwrap_or_else(|| self.numbers.draw()),
-            psn: Psn::new(self.numbers.draw() as u32),
+            transaction: transaction.unwrap_or_else(|| self.sessions.numbers.draw()),
+            psn: Psn::new(self.sessions.numbers.draw() as u32),
         }
     }
 
-    /// Takes the id from a connection; the peer is told that it ends.
-    fn dismiss(&mut self, index: usize) {
-        self.part(index, false);
-    }
-
-    /// The same, and the peer is told whether in order.
+    /// Takes the id from a connection; the peer is told that it ends, and whether in order.
     fn part(&mut self, index: usize, in_order: bool) {
-        let Some(c) = self.table.at(index) else {
+        let s = &mut self.sessions;
+        let Some(c) = s.table.at(index) else {
             return;
         };
-        if let Phase::Incoming(listener) = c.phase {
-            self.listeners.handshake_over(listener, false);
-        }
-        let is_known = c.names.peer_qpn != Qpn::default() && c.hop.is_some();
-        if !is_known || c.seen.finished {
+        let is_known = c.names.peer_qpn != Qpn::default() && c.life.hop.is_some();
+        if !is_known || c.finished {
             return self.free(index);
         }
-        c.cut(&mut self.events);
-        c.phase = Phase::Ending;
-        c.deadline = None;
-        c.probes = conn::Probes::default();
+        if let Some(listener) = c.life.listener() {
+            s.listeners.handshake_over(listener, false);
+        }
+        c.cut(&mut s.events);
+        c.life.phase = Phase::Ending;
+        (c.life.deadline, c.probe_at) = (None, None);
         // The next step sends it.
-        c.ask = Some(c.goodbye(in_order));
-        self.mark(index);
+        *c.ask() = Some(c.disconnect(in_order));
+        s.mark(index);
     }
 }
 
 impl Sharer for RdmaTransport {}
-
-impl Transport for RdmaTransport {
-    fn name(&self) -> &'static str {
-        "rdma"
-    }
-
-    fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, Status> {
-        self.listeners.listen(port, backlog)
-    }
-
-    fn unlisten(&mut self, listener: ListenerId) {
-        self.listeners.unlisten(listener);
-        for index in self.table.half_open(listener) {
-            self.dismiss(index);
-        }
-    }
-
-    fn connect(
-        &mut self,
-        now: NicTime,
-        remote: SocketAddrV4,
-        deadline: NicTime,
-    ) -> Result<ConnId, Status> {
-        check_remote(&self.routes, Protocol::Roce, self.ip, remote)?;
-        // It only names the connection; the peer's program sees it.
-        let port = self.ports.once().next().unwrap_or_default();
-        let names = self.names(0, Qpn::default(), None);
-        let local = SocketAddrV4::new(self.ip, port);
-        let config = &self.config;
-        let made = self.table.insert(|id| {
-            let mut c = Conn::new(id, names, local, remote, Phase::Resolving, config);
-            c.deadline = Some(deadline);
-            c
-        });
-        let conn = made.ok_or(Status::NoResources)?;
-        self.mark(index_of(conn));
-        // No packet wakes the NIC for it.
-        self.turns.no_later(now);
-        Ok(conn)
-    }
-
-    fn post_send(&mut self, conn: ConnId, work: SendWork) {
-        self.post(conn, work, None);
-    }
-
-    fn send_now(&mut self, conn: ConnId, payload: &InlineSend) -> bool {
-        let Some(c) = self.table.by_id(conn) else {
-            return false;
-        };
-        let is_open = c.phase == Phase::Open && c.stream.fin == Fin::Open && !c.seen.finished;
-        if !is_open || !c.sends.is_empty() || c.stream.tx.free() < INLINE_MAX {
-            return false;
-        }
-        let mut bytes = [0; INLINE_MAX];
-        for (to, word) in bytes.chunks_exact_mut(8).zip(payload.words) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        c.stream.tx.push(&bytes[..payload.len.into()]);
-        self.mark(index_of(conn));
-        true
-    }
-
-    fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
-        let refused = match self.table.by_id(conn) {
-            None => Status::NotConnected,
-            Some(c) if c.phase == Phase::Closing => Status::NotConnected,
-            Some(c) if c.phase == Phase::Dead => Status::ConnectionReset,
-            Some(c) => {
-                c.recvs.post(work);
-                return self.mark(index_of(conn));
-            }
-        };
-        self.events
-            .push_back(TransportEvent::recv_refused(conn, work.token, (refused, 0)));
-    }
-
-    fn recv_now(
-        &mut self,
-        conn: ConnId,
-        buffer: &Buffer,
-        some: bool,
-        data: &mut Datapath<'_>,
-    ) -> Option<u32> {
-        // What has ended before is reported before.
-        let is_it = |e: &TransportEvent| matches!(e, TransportEvent::RecvDone { conn: c, .. } if *c == conn);
-        if self.events.iter().any(is_it) {
-            return None;
-        }
-        let c = self.table.by_id(conn)?;
-        let is_next = c.recvs.is_empty() && !c.recvs.holds();
-        if c.phase != Phase::Open || !is_next || data.on_path(conn, Direction::Receive) {
-            return None;
-        }
-        let mut waiting = Waiting {
-            rx: &mut c.stream.rx,
-            ended: c.seen.peer_closed,
-        };
-        let n = ReceivePath::receive_now(&mut waiting, buffer, some, data.dma)?;
-        if c.stream.must_announce() {
-            self.mark(index_of(conn));
-        }
-        Some(n)
-    }
-
-    fn exposes(&self) -> Option<u64> {
-        Some(STREAMED_MAX)
-    }
-
-    fn expose(&mut self, conn: ConnId, work: &RecvWork, in_use: bool) -> Option<u32> {
-        let c = self.table.by_id(conn)?;
-        if c.phase != Phase::Open || work.buffer.len == 0 {
-            return None;
-        }
-        let numbers = &mut self.numbers;
-        let key = c
-            .stream
-            .exposed
-            .open(*work, in_use, || numbers.draw() as u32);
-        // What comes next may go straight there.
-        self.streaming = Some(index_of(conn));
-        Some(key)
-    }
-
-    fn post_write(&mut self, conn: ConnId, work: SendWork, to: Target) {
-        self.post(conn, work, Some(to));
-    }
-
-    fn expects_places(&self) -> bool {
-        self.streaming.is_some()
-    }
-
-    fn is_quiet(&self) -> bool {
-        // Timers fire when the clock is read.
-        self.turns.is_quiet()
-            && self.letters.is_empty()
-            && self.events.is_empty()
-            && self.unsent.is_none()
-            && !self.table.has_released()
-    }
-
-    fn post_remote(&mut self, conn: ConnId, work: RemoteWork) -> Result<(), Status> {
-        let status = match self.table.by_id(conn) {
-            None => Status::NotConnected,
-            Some(c) if c.phase == Phase::Dead || c.seen.finished => Status::ConnectionReset,
-            Some(c) if c.stream.fin != Fin::Open => Status::NotConnected,
-            Some(c) => {
-                c.one_sided.post(work);
-                self.mark(index_of(conn));
-                return Ok(());
-            }
-        };
-        self.events.push_back(TransportEvent::RemoteDone {
-            conn,
-            token: work.token,
-            status,
-            bytes: 0,
-            detail: 0,
-        });
-        Ok(())
-    }
-
-    fn grant(&mut self, conn: ConnId, pd: PdId) {
-        if let Some(c) = self.table.by_id(conn) {
-            c.one_sided.grant(pd);
-        }
-    }
-
-    fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
-        let c = self.table.by_id(conn)?;
-        if let Some(n) = c.one_sided.cancel(conn, token, &mut self.events) {
-            return Some(n);
-        }
-        if let Some(n) = c.stream.exposed.cancel(token) {
-            return Some(n);
-        }
-        if let Some(s) = c.sends.cancel(token) {
-            c.stream.writes.drop_target(Some(token));
-            c.stream.tx.withdraw(Some(token));
-            // What lies in its memory is lost to the stream.
-            return Some(s.bytes.max(s.referred.into()));
-        }
-        Some(c.recvs.cancel(token)?.0)
-    }
-
-    fn undelivered(&self, conn: ConnId) -> u64 {
-        let c = self.table.get_by_id(conn);
-        c.map_or(0, |c| c.stream.unacknowledged())
-    }
-
-    fn watch(&mut self, conn: ConnId) {
-        if let Some(c) = self.table.by_id(conn) {
-            c.probes.watched = true;
-            self.mark(index_of(conn));
-        }
-    }
-
-    fn shutdown(&mut self, conn: ConnId) {
-        if let Some(c) = self.table.by_id(conn) {
-            c.stream.fin = c.stream.fin.max(Fin::Wanted);
-            self.mark(index_of(conn));
-        }
-    }
-
-    fn close(&mut self, conn: ConnId) {
-        let Some(c) = self.table.by_id(conn) else {
-            return;
-        };
-        c.stream.fin = c.stream.fin.max(Fin::Wanted);
-        c.one_sided.revoke();
-        let ended = (Status::NotConnected, 0);
-        c.recvs.fail_all(ended, &mut self.events);
-        c.stream.exposed.fail_all(conn, ended, &mut self.events);
-        match c.phase {
-            Phase::Open if !c.seen.finished => {
-                c.phase = Phase::Closing;
-                self.mark(index_of(conn));
-            }
-            Phase::Closing => {}
-            _ => {
-                // Never established, reset, or over: there is nothing to wait for.
-                c.fail_all((Status::NotConnected, 0), &mut self.events);
-                self.events.push_back(TransportEvent::Closed { conn });
-                self.dismiss(index_of(conn));
-            }
-        }
-    }
-
-    fn abort(&mut self, conn: ConnId) {
-        let Some(c) = self.table.by_id(conn) else {
-            return;
-        };
-        c.fail_all((Status::Aborted, 0), &mut self.events);
-        self.dismiss(index_of(conn));
-    }
-
-    fn end(&mut self) {
-        let orphans = self.table.iter().filter(|(_, c)| c.phase == Phase::Orphan);
-        let orphans: Vec<_> = orphans.map(|(i, c)| (i, c.has_lost_nothing())).collect();
-        for (index, in_order) in orphans {
-            self.part(index, in_order);
-        }
-    }
-
-    fn step(&mut self, now: NicTime, net: &mut Network, data: &mut Datapath<'_>) -> bool {
-        self.table.release_hops(net, Protocol::Roce);
-        let mut moved = self.read_letters(now, net);
-        while let Some(index) = self.turns.timers.pop(now) {
-            match self.table.at(index).and_then(|c| c.wake_at()) {
-                Some(at) if at > now => self.turns.timers.set(index, at),
-                Some(_) => self.mark(index),
-                None => {}
-            }
-        }
-        moved |= self.serve_ready(now, net, data);
-        net.flush(now);
-        moved
-    }
-
-    fn poll_event(&mut self) -> Option<TransportEvent> {
-        self.listeners.poll(&mut self.events)
-    }
-
-    fn next_timer(&self) -> Option<NicTime> {
-        self.turns.next_timer()
-    }
-
-    fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
-        self.table.get_by_id(conn).map(|c| (c.local, c.peer))
-    }
-
-    fn packets(&mut self) -> Option<&mut dyn PacketTransport> {
-        Some(self)
-    }
-}

@@ -3,181 +3,123 @@
 //! A packet goes to its queue pair while it lies in the port, when it is whole and of the right peer. All else waits for the
 //! step: acknowledgements of many packets are one.
 
-use std::time::Duration;
+use std::net::{SocketAddr, SocketAddrV4};
 
 use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI, ROCE_PKEY_DEFAULT};
 use ringbell_nic_abi::{RoceOpcode, Status};
 
-use super::conn::Phase;
-use super::manage::{Letter, AROUND};
+use super::conn::Conn;
+use super::manage::ControlMessage;
 use super::qp::{Client, QueuePair, WorkStatus};
 use super::stream::{Fin, PLACED_MIN};
-use super::{one_sided, waiter, RdmaTransport, Unsent};
+use super::{one_sided, RdmaTransport, STREAMED_MAX};
 use crate::datapath::Datapath;
 use crate::engine::EngineFailed;
-use crate::network::{Datagrams, Headers, Link, Network, Packet, Protocol, Refused, Resolved};
+use crate::network::{Headers, Link, Network, Packet, Protocol};
 use crate::port::Places;
+use crate::transport::carried::Carried;
+use crate::transport::carrier::{Carrier, CONTROL_MAX};
+use crate::transport::life::{Ask, Phase};
+use crate::transport::sessions::Sessions;
 use crate::transport::turns::Sent;
-use crate::transport::{PacketTransport, TransportEvent};
-use crate::types::NicTime;
+use crate::transport::TransportEvent;
+use crate::types::{ConnId, NicTime};
 use crate::wire::frame::UdpFrame;
 use crate::wire::roce::cm::Message;
 use crate::wire::roce::icrc::Flow;
 use crate::wire::roce::packet::{open, Head};
-use crate::wire::roce::{self, Bth, Extended, Invalid, ICRC_BYTES};
-use crate::wire::udp::{ECT0, MARKED};
+use crate::wire::roce::{self, Bth, Extended, Invalid, Qpn, ICRC_BYTES};
+use crate::wire::udp::MARKED;
 
-/// Packets that one service may send.
-const BUDGET: usize = 128;
-/// How long a connection waits for room in the port before it tries again.
-const BLOCKED: Duration = Duration::from_micros(10);
-/// How long the peer's FIN may take after a close.
-const FIN_WAIT: Duration = Duration::from_secs(60);
-/// A peer whose host has refused so many packets in a row is gone.
-const REFUSED_MAX: u32 = 3;
-
-/// Messages that wait for a step; a flood beyond is dropped, as if the wire had lost it.
-const LETTERS_MAX: usize = 256;
 /// Bits of a partition key that name the partition.
 const PARTITION: u16 = 0x7fff;
 
-impl RdmaTransport {
-    /// Serves each connection that has something to do once. Returns whether anything moved.
-    pub(super) fn serve_ready(
-        &mut self,
-        now: NicTime,
-        net: &mut Network,
-        data: &mut Datapath<'_>,
-    ) -> bool {
-        let mut moved = false;
-        let ready = self.turns.begin();
-        if !self.send_again(now, net) {
-            self.turns.no_later(now.plus(BLOCKED));
-        }
-        for _ in 0..ready {
-            let Some(index) = self.turns.next_ready() else {
-                break;
-            };
-            if let Some(c) = self.table.at(index) {
-                c.seen.queued = false;
-                moved |= self.serve(index, now, net, data);
-            }
-        }
-        moved
+impl Carrier for RdmaTransport {
+    const NAME: &'static str = "rdma";
+    const PROTOCOL: Protocol = Protocol::Roce;
+    const EXPOSES: Option<u64> = Some(STREAMED_MAX);
+    const ONE_SIDED: bool = true;
+    type Conn = Conn;
+
+    fn parts(&self) -> &Sessions<Conn> {
+        &self.sessions
     }
 
-    fn serve(
+    fn sessions(&mut self) -> &mut Sessions<Conn> {
+        &mut self.sessions
+    }
+
+    fn dial(&mut self, addresses: (SocketAddrV4, SocketAddrV4)) -> Option<ConnId> {
+        let names = self.names(0, Qpn::default(), None);
+        let config = &self.config;
+        let table = &mut self.sessions.table;
+        table.insert(|id| Conn::new(id, names, addresses, Phase::Resolving, config))
+    }
+
+    fn take(&mut self, now: NicTime, packet: &Packet<'_>, data: &mut Datapath<'_>) {
+        if let Headers::Udp(frame) = &packet.headers {
+            let bytes = &packet.frame[frame.payload_at..frame.end];
+            let taken = match packet.placed {
+                Some(places) => self.take_placed(now, frame, (places, bytes), data),
+                None => self.take_packet(now, packet.from, frame, bytes, data),
+            };
+            if taken.is_err() {
+                self.counters.invalid += 1;
+            }
+        }
+    }
+
+    fn has_control(&self) -> bool {
+        !self.control.is_empty()
+    }
+
+    fn read_control(&mut self, now: NicTime, net: &mut Network) -> bool {
+        self.read_management(now, net)
+    }
+
+    fn close_orphans(&mut self) {
+        let conns = self.sessions.table.iter();
+        let orphans = conns.filter(|(_, c)| c.life.phase == Phase::Orphan);
+        let orphans: Vec<_> = orphans.map(|(i, c)| (i, c.has_lost_nothing())).collect();
+        for (index, in_order) in orphans {
+            self.part(index, in_order);
+        }
+    }
+
+    fn request(&mut self, index: usize, link: Link, net: &mut Network) -> Option<Ask<Message>> {
+        let request = self.request_for(index, link.port, net)?;
+        Some(Ask::new(request, NicTime::default()))
+    }
+
+    fn address(c: &Conn, net: &Network) -> SocketAddr {
+        match (c.life.phase, c.life.hop) {
+            // Its addresses are agreed later.
+            (Phase::Requesting, Some(hop)) => net.flow(net.port_of(hop), 0, *c.life.peer.ip()).to,
+            _ => c.wire.flow.to,
+        }
+    }
+
+    fn bytes(
         &mut self,
         index: usize,
         now: NicTime,
-        net: &mut Network,
         data: &mut Datapath<'_>,
-    ) -> bool {
-        let mut moved = self.handshake(index, now, net);
-        let Some(c) = self.table.at(index) else {
-            return moved;
-        };
-        if std::mem::take(&mut c.seen.heard) {
-            if let Some(hop) = c.hop {
-                net.confirm(hop, now);
-            }
-            self.accept(index);
-        }
-        let Some(c) = self.table.at(index) else {
-            return moved;
-        };
-        c.expire(now, data, &mut self.events);
-        match self.bytes(index, data) {
-            Ok(any) => moved |= any,
-            Err(failed) => {
-                self.end_by_engine(index, failed);
-                moved = true;
-            }
-        }
-        let (sent, packets) = self.send_packets(index, now, net, data);
-        moved |= packets > 0;
-        moved |= self.report(index, now, sent);
-        self.probe(index, now);
-        self.schedule(index, now, sent);
-        moved
-    }
-
-    /// Continues a handshake, or abandons it.
-    fn handshake(&mut self, index: usize, now: NicTime, net: &mut Network) -> bool {
-        let Some(c) = self.table.at(index) else {
-            return false;
-        };
-        let late = c.deadline.is_some_and(|d| d <= now);
-        match c.phase {
-            Phase::Resolving => {
-                let known = c.hop;
-                let peer = *c.peer.ip();
-                let hop = match known {
-                    Some(hop) => hop,
-                    None => {
-                        self.table.release_hops(net, Protocol::Roce);
-                        match net.hop_to(Protocol::Roce, peer, None, now) {
-                            Ok(hop) => hop,
-                            Err(status) => {
-                                self.fail_connect(index, status);
-                                return true;
-                            }
-                        }
-                    }
-                };
-                let Some(c) = self.table.at(index) else {
-                    return false;
-                };
-                c.hop = Some(hop);
-                if net.link(hop).is_none() {
-                    if known.is_none() {
-                        net.wait(hop, waiter(index), now);
-                    }
-                    if late {
-                        self.fail_connect(index, Status::HostUnreachable);
-                    }
-                    return late;
-                }
-                self.request(index, now, net);
-            }
-            Phase::Requesting if late => self.fail_connect(index, Status::TimedOut),
-            Phase::Incoming(listener) if late => {
-                self.listeners.handshake_over(listener, false);
-                self.free(index);
-            }
-            Phase::Orphan if late => self.dismiss(index),
-            Phase::Ending if c.ask.is_some_and(|a| a.has_failed(now)) => self.free(index),
-            Phase::Dead if c.ask.is_some_and(|a| a.has_failed(now)) => {
-                (c.ask, c.seen.finished) = (None, true);
-            }
-            _ => {}
-        }
-        if !self.ask(index, now, net) {
-            if let Some(ask) = self.table.at(index).and_then(|c| c.ask.as_mut()) {
-                ask.next = now.plus(BLOCKED);
-            }
-        }
-        false
-    }
-
-    /// Moves bytes between operations and rings.
-    ///
-    /// # Errors
-    /// An engine on the path has failed.
-    fn bytes(&mut self, index: usize, data: &mut Datapath<'_>) -> Result<bool, EngineFailed> {
-        let Some(c) = self.table.at(index) else {
+    ) -> Result<bool, EngineFailed> {
+        let s = &mut self.sessions;
+        let Some(c) = s.table.at(index) else {
             return Ok(false);
         };
+        c.expire(now, data, &mut s.events);
         let mut moved = false;
-        match c.phase {
+        match c.life.phase {
             Phase::Open => {
-                if c.stream.peer_fin && !c.seen.peer_closed {
-                    c.seen.peer_closed = true;
-                    let conn = c.id;
-                    self.events.push_back(TransportEvent::PeerClosed { conn });
+                if c.stream.peer_fin && !c.life.peer_closed {
+                    c.life.peer_closed = true;
+                    let conn = c.life.id;
+                    s.events.push_back(TransportEvent::PeerClosed { conn });
                     moved = true;
                 }
-                moved |= c.pump_recvs(data, &mut self.events);
+                moved |= c.pump_recvs(data, &mut s.events);
             }
             // The program no longer reads.
             Phase::Closing => {
@@ -189,136 +131,77 @@ impl RdmaTransport {
         if let Some(failed) = c.stream.failed.take() {
             return Err(failed);
         }
-        moved |= c.pump_sends(data, &mut self.events)?;
-        if c.stream.fin == Fin::Wanted && c.sends.unsent().is_none() && !c.sends.finish(data)? {
+        moved |= c.pump_sends(data, &mut s.events)?;
+        let ends = c.stream.fin == Fin::Wanted && c.life.sends.unsent().is_none();
+        if ends && !c.life.sends.finish(data)? {
             // What an engine has kept for the end.
-            moved |= c.pump_sends(data, &mut self.events)?;
+            moved |= c.pump_sends(data, &mut s.events)?;
         }
         Ok(moved)
     }
 
-    /// Sends packets while windows, port and budget allow it.
-    fn send_packets(
-        &mut self,
-        index: usize,
-        now: NicTime,
-        net: &mut Network,
-        data: &mut Datapath<'_>,
-    ) -> (Sent, usize) {
-        let Some(c) = self.table.at(index) else {
-            return (Sent::All, 0);
-        };
-        let (Some(hop), true) = (c.hop, c.qp.state().answers()) else {
-            return (Sent::All, 0);
-        };
-        let Some(link) = net.link(hop) else {
-            return (Sent::All, 0);
-        };
-        let (peer, wire) = (*c.peer.ip(), c.wire);
-        // What a port takes as one.
-        let most = net.segmentation(link.port).packets;
-        let how = Datagrams {
-            ecn: ECT0,
-            segmented: wire.segmented,
-        };
-        let mut packets = 0;
-        let sent = loop {
-            if packets >= BUDGET {
-                break Sent::More;
-            }
-            c.one_sided.post_requests();
-            // The end of the stream waits for what an engine has kept, and for one-sided operations.
-            let ends_now = c.stream.fin == Fin::Wanted
-                && c.one_sided.is_idle()
-                && c.sends.unsent().is_none()
-                && c.sends.finish(data) == Ok(true);
-            while c.qp.room() > 0 {
-                let Some(work) = c.stream.next_work(wire.mtu, ends_now) else {
-                    break;
-                };
-                let posted = c.qp.post(work);
-                debug_assert!(posted, "a queue pair with room takes work");
-            }
-            if self.unsent.is_some() || !net.has_room(now, link) {
-                break Sent::Blocked;
-            }
-            if net.payload_to(link.port, peer) < AROUND + wire.mtu as usize {
-                break Sent::TooSmall;
-            }
-            let batch = &mut self.batch;
-            batch.clear();
-            let mut more = true;
-            while more && batch.len() < most.min(BUDGET) {
-                more = c.append(now, batch, data, &mut self.events);
-                if more {
-                    batch.seal(wire.icrc.then_some(&wire.flow));
-                    batch.end();
-                }
-            }
-            packets += batch.len();
-            let taken = match batch.is_empty() {
-                true => 0,
-                false => net.send(now, link, &wire.flow, &how, batch, 0),
-            };
-            if taken < batch.len() {
-                batch.own_from(taken);
-                let flow = wire.flow;
-                self.unsent = Some(Unsent { link, flow, how });
-                break Sent::Blocked;
-            }
-            if !more {
-                break Sent::All;
-            }
-        };
-        if packets > 0 {
-            net.probe_stale(hop, now);
-        }
-        (sent, packets)
-    }
-
-    /// Sends the packets for which there was no room. `false`: there is none yet.
-    fn send_again(&mut self, now: NicTime, net: &mut Network) -> bool {
-        let Some(u) = &self.unsent else {
-            return true;
-        };
-        let taken = net.send(now, u.link, &u.flow, &u.how, &self.batch, 0);
-        if taken < self.batch.len() {
-            self.batch.own_from(taken);
-            return false;
-        }
-        self.unsent = None;
-        true
-    }
-
-    /// Events from what has happened to the queue pair and the stream.
     fn report(&mut self, index: usize, now: NicTime, sent: Sent) -> bool {
-        let Some(c) = self.table.at(index) else {
+        let is_gone = self.sessions.is_gone(index, sent);
+        let any = self.report_end(index, now, is_gone);
+        self.probe(index, now);
+        any
+    }
+
+    fn end_by_engine(&mut self, index: usize, failed: EngineFailed) {
+        let s = &mut self.sessions;
+        let Some(c) = s.table.at(index) else {
+            return;
+        };
+        c.fail_all(failed.status(), &mut s.events);
+        self.broken(index);
+    }
+
+    fn reject(&mut self, index: usize) {
+        self.part(index, false);
+    }
+
+    fn freed(&mut self, c: &mut Conn) {
+        c.cut(&mut self.sessions.events);
+        let all = &mut self.counters;
+        for n in [c.qp.counters(), c.one_sided.counters()] {
+            all.repeated += n.repeated;
+            all.out_of_order += n.out_of_order;
+            all.duplicates += n.duplicates;
+            all.not_ready += n.not_ready;
+            all.timeouts += n.timeouts;
+        }
+    }
+
+    fn unanswered(&mut self, index: usize) {
+        match self.sessions.table.at(index) {
+            Some(c) if c.life.phase == Phase::Dead => (*c.ask(), c.finished) = (None, true),
+            _ => self.free(index),
+        }
+    }
+}
+
+impl RdmaTransport {
+    /// Events of a connection that has ended, or whose peer `is_gone`.
+    fn report_end(&mut self, index: usize, now: NicTime, is_gone: bool) -> bool {
+        let Some(c) = self.sessions.table.at(index) else {
             return false;
         };
-        let is_gone =
-            (c.probes.refused >= REFUSED_MAX || sent == Sent::TooSmall) && !c.seen.finished;
-        let is_cut = c.has_failed() && !c.seen.finished;
-        let conn = c.id;
-        match c.phase {
+        let is_gone = is_gone && !c.finished;
+        let is_cut = c.has_failed() && !c.finished;
+        match c.life.phase {
             Phase::Open | Phase::Closing if is_gone || is_cut => {
+                let peer = c.life.peer;
                 match c.stream.error.or(c.one_sided.error()) {
                     Some(WorkStatus::RetryExceeded) => tracing::warn!(
-                        peer = %c.peer,
+                        %peer,
                         "the peer acknowledged nothing for {:?} (RETRY_EXC); the connection is reset",
                         self.config.give_up
                     ),
-                    error => tracing::debug!(peer = %c.peer, ?error, ?sent, "reset"),
+                    error => tracing::debug!(%peer, ?error, is_gone, "reset"),
                 }
                 self.broken(index);
-                true
             }
-            Phase::Closing if c.stream.fin == Fin::Done => {
-                self.events.push_back(TransportEvent::Closed { conn });
-                c.phase = Phase::Orphan;
-                c.deadline = Some(now.plus(FIN_WAIT));
-                self.mark(index);
-                true
-            }
+            Phase::Closing if c.stream.fin == Fin::Done => self.sessions.closed(index, now),
             // The peer has ended its direction as well; or it still sends, and nothing reads (RFC 1122 §4.2.2.13).
             Phase::Orphan
                 if c.stream.peer_fin
@@ -327,41 +210,27 @@ impl RdmaTransport {
                     || is_gone
                     || is_cut =>
             {
-                self.dismiss(index);
-                true
+                self.reject(index);
             }
-            _ => false,
+            _ => return false,
         }
+        true
     }
 
     /// The peer is gone, or has reset the connection.
     pub(super) fn broken(&mut self, index: usize) {
-        let Some(c) = self.table.at(index) else {
-            return;
-        };
-        let (conn, is_closing) = (c.id, c.phase == Phase::Closing);
-        c.cut(&mut self.events);
-        c.fail_all((Status::ConnectionReset, 0), &mut self.events);
-        c.phase = Phase::Dead;
-        self.events.push_back(TransportEvent::Reset { conn });
-        if is_closing {
-            self.events.push_back(TransportEvent::Closed { conn });
-            return self.dismiss(index);
+        let s = &mut self.sessions;
+        if let Some(c) = s.table.at(index) {
+            c.cut(&mut s.events);
+        }
+        if s.dead(index, (Status::ConnectionReset, 0)) {
+            return self.reject(index);
         }
         // The id stays until it is closed; a peer that lives hears of it now.
-        if !c.seen.finished {
-            c.ask = Some(c.goodbye(false));
-            self.mark(index);
+        if let Some(c) = s.table.at(index).filter(|c| !c.finished) {
+            *c.ask() = Some(c.disconnect(false));
+            s.mark(index);
         }
-    }
-
-    /// The engine that changes this stream has failed: it ends here as by a reset, and the peer is told.
-    fn end_by_engine(&mut self, index: usize, failed: EngineFailed) {
-        let Some(c) = self.table.at(index) else {
-            return;
-        };
-        c.fail_all(failed.status(), &mut self.events);
-        self.broken(index);
     }
 
     /// Asks a watched peer that owes nothing whether it lives.
@@ -369,39 +238,21 @@ impl RdmaTransport {
         let Some(every) = self.config.watch else {
             return;
         };
-        let Some(c) = self.table.at(index) else {
+        let Some(c) = self.sessions.table.at(index) else {
             return;
         };
-        if !c.probes.watched || c.phase != Phase::Open {
+        if !c.life.watched || c.life.phase != Phase::Open {
             return;
         }
-        if c.probes.next.is_none_or(|at| at <= now) {
-            if c.probes.next.is_some() && c.qp.is_idle() {
+        if c.probe_at.is_none_or(|at| at <= now) {
+            if c.probe_at.is_some() && c.qp.is_idle() {
                 c.stream.probe = true;
-                self.mark(index);
+                self.sessions.mark(index);
             }
-            if let Some(c) = self.table.at(index) {
-                c.probes.next = Some(now.plus(every));
+            if let Some(c) = self.sessions.table.at(index) {
+                c.probe_at = Some(now.plus(every));
             }
         }
-    }
-
-    /// Decides when the connection is served next.
-    fn schedule(&mut self, index: usize, now: NicTime, sent: Sent) {
-        let Some(c) = self.table.at(index) else {
-            return;
-        };
-        if let Some(at) = c.wake_at() {
-            self.turns.timers.set(index, at);
-        }
-        let at = match sent {
-            Sent::Blocked => now.plus(BLOCKED),
-            Sent::More => now,
-            _ if c.seen.pending || c.one_sided.take_pending() || c.seen.queued => now,
-            _ => return,
-        };
-        self.mark(index);
-        self.turns.no_later(at);
     }
 }
 
@@ -425,8 +276,8 @@ impl RdmaTransport {
             let (bth, rest) = Bth::parse(headers)?;
             let (extended, _) = Extended::parse(bth.opcode, rest)?;
             let head = Head { bth, extended };
-            let index = self.table.find(bth.destination);
-            let Some(c) = index.and_then(|i| self.table.at(i)) else {
+            let index = self.sessions.table.find(bth.destination);
+            let Some(c) = index.and_then(|i| self.sessions.table.at(i)) else {
                 return Ok(());
             };
             if c.wire.icrc {
@@ -436,19 +287,19 @@ impl RdmaTransport {
             }
             // A packet is no longer than 64 KiB.
             let len = places.payload() as u32;
-            let (qp, mut ends) = c.ends(data, &mut self.events);
+            let (qp, mut ends) = c.ends(data, &mut self.sessions.events);
             if qp.placed(now, &head, len, &mut ends) {
-                c.seen.heard = true;
-                c.probes.refused = 0;
+                c.life.has_received = true;
+                c.life.refused = 0;
                 self.counters.in_place += 1;
             }
             if frame.ecn == MARKED {
                 c.qp.marked(now);
                 self.counters.marked += 1;
             }
-            self.streaming = index;
+            self.sessions.streaming = index;
             if let Some(index) = index {
-                self.mark(index);
+                self.sessions.mark(index);
             }
         }
         Ok(())
@@ -456,7 +307,7 @@ impl RdmaTransport {
 
     /// # Errors
     /// [`Invalid`], to be counted.
-    fn take(
+    fn take_packet(
         &mut self,
         now: NicTime,
         from: Link,
@@ -479,8 +330,8 @@ impl RdmaTransport {
             let datagram = packet.payload.try_into().map_err(|_| Invalid::Length)?;
             let message = Message::parse(datagram).filter(|_| deth.key == QKEY_GSI);
             let (message, transaction) = message.ok_or(Invalid::Opcode)?;
-            if self.letters.len() < LETTERS_MAX {
-                self.letters.push_back(Letter {
+            if self.control.len() < CONTROL_MAX {
+                self.control.push_back(ControlMessage {
                     from,
                     address: frame.src,
                     message,
@@ -489,8 +340,8 @@ impl RdmaTransport {
             }
             return Ok(());
         }
-        let index = self.table.find(one_sided::stream(bth.destination));
-        let conn = index.and_then(|i| self.table.at(i));
+        let index = self.sessions.table.find(one_sided::stream(bth.destination));
+        let conn = index.and_then(|i| self.sessions.table.at(i));
         let Some(c) = conn.filter(|c| c.wire.is_from(frame.src)) else {
             self.counters.foreign += 1;
             return Ok(());
@@ -499,33 +350,32 @@ impl RdmaTransport {
         let packet = roce::Packet::parse(open(bytes, flow.as_ref())?)?;
         let is_marked = frame.ecn == MARKED;
         self.counters.marked += u64::from(is_marked);
-        let had_receive = !c.recvs.is_empty();
+        let had_receive = !c.life.recvs.is_empty();
         let useful = match bth.destination == one_sided::stream(bth.destination) {
             true => {
-                let (qp, mut ends) = c.ends(data, &mut self.events);
+                let (qp, mut ends) = c.ends(data, &mut self.sessions.events);
                 take_one(qp, now, &packet, is_marked, &mut ends)
             }
             false => {
-                let (qp, mut peer) = c.peer(data, &mut self.events);
+                let (qp, mut peer) = c.peer(data, &mut self.sessions.events);
                 take_one(qp, now, &packet, is_marked, &mut peer)
             }
         };
-        // The bytes that follow on a link go into a buffer that its user names when it has read these.
-        self.turns.wants_step |= c.probes.watched && had_receive && c.recvs.is_empty();
         if useful {
-            c.seen.heard = true;
-            c.probes.refused = 0;
+            c.life.has_received = true;
+            c.life.refused = 0;
         }
         let is_long = packet.payload.len() >= PLACED_MIN as usize;
         if !c.stream.exposed.is_empty()
             || (is_long && bth.destination == one_sided::stream(bth.destination))
         {
-            self.streaming = index;
+            self.sessions.streaming = index;
         } else if bth.opcode == RoceOpcode::SendOnly {
-            self.streaming = None;
+            self.sessions.streaming = None;
         }
         if let Some(index) = index {
-            self.mark(index);
+            self.sessions.received(index, had_receive);
+            self.sessions.mark(index);
         }
         Ok(())
     }
@@ -552,77 +402,5 @@ fn flow_of(frame: &UdpFrame) -> Flow {
         from: frame.src,
         to: frame.dst,
         fragment: frame.fragment,
-    }
-}
-
-impl PacketTransport for RdmaTransport {
-    fn protocol(&self) -> Protocol {
-        Protocol::Roce
-    }
-
-    fn expect(&mut self, places: &mut Places, data: &mut Datapath<'_>) {
-        if let Some(c) = self.streaming.and_then(|index| self.table.at(index)) {
-            c.expect(places, data);
-        }
-    }
-
-    fn receive(&mut self, now: NicTime, packet: &Packet<'_>, data: &mut Datapath<'_>) -> bool {
-        if let Headers::Udp(frame) = &packet.headers {
-            let bytes = &packet.frame[frame.payload_at..frame.end];
-            let taken = match packet.placed {
-                Some(places) => self.take_placed(now, frame, (places, bytes), data),
-                None => self.take(now, packet.from, frame, bytes, data),
-            };
-            if taken.is_err() {
-                self.counters.invalid += 1;
-            }
-        }
-        // The next step sends what follows.
-        false
-    }
-
-    fn wants_step(&mut self) -> bool {
-        std::mem::take(&mut self.turns.wants_step)
-    }
-
-    fn answer(&mut self, _: NicTime, _: &mut Network) {}
-
-    fn resolved(&mut self, index: usize, outcome: Resolved) {
-        match outcome {
-            Resolved::Known => self.mark(index),
-            Resolved::Failed => self.fail_connect(index, Status::HostUnreachable),
-        }
-    }
-
-    fn refused(&mut self, _: NicTime, by: Refused, net: &Network) {
-        let (mut broken, mut unheard) = (Vec::new(), Vec::new());
-        for (index, c) in self.table.iter() {
-            let link = c.hop.and_then(|hop| net.link(hop));
-            let is_it = match by {
-                Refused::Link(by) => link == Some(by),
-                Refused::Peer { port, peer } => {
-                    let to = match c.phase {
-                        // Its addresses are agreed later.
-                        Phase::Requesting => net.flow(port, 0, *c.peer.ip()).to,
-                        _ => c.wire.flow.to,
-                    };
-                    to == peer && link.is_some_and(|l| l.port == port)
-                }
-            };
-            if is_it && c.phase == Phase::Requesting {
-                unheard.push(index);
-            }
-            if is_it && matches!(c.phase, Phase::Open | Phase::Closing | Phase::Orphan) {
-                c.probes.refused += 1;
-                broken.push(index);
-            }
-        }
-        for index in broken {
-            self.mark(index);
-        }
-        // No NIC receives there: an answer, as that of a NIC without a listener.
-        for index in unheard {
-            self.fail_connect(index, Status::ConnectionRefused);
-        }
     }
 }

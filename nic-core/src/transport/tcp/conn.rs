@@ -8,45 +8,23 @@ use smoltcp::socket::tcp::State;
 use super::key::Key;
 use super::smoltcp_gaps::socket::{is_synchronized, peer_has_closed, TcpSocket};
 use super::TcpConfig;
-use crate::datapath::{ReceivePath, RecvWork, SendPath};
+use crate::datapath::RecvWork;
 use crate::transport::connections::Connection;
+use crate::transport::life::{Life, Phase};
 use crate::transport::TransportEvent;
-use crate::types::{ConnId, ListenerId, NicTime};
+use crate::types::{ConnId, NicTime};
 
 /// A peer is not given up before it was sent so much without an answer: smoltcp backs off to a minute,
 /// and a bad cable may lose a few in a row (RFC 9293 §3.8.3 counts attempts, too).
 const ATTEMPTS_MIN: u32 = 5;
 
-/// Phase of a connection as reported to the layer above. smoltcp keeps TCP's own state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// Waits for the neighbour's hardware address.
-    Resolving,
-    /// The SYN is out.
-    Connecting,
-    /// A SYN came in for this listener; the handshake is not over.
-    Incoming(ListenerId),
-    /// Reported as established.
-    Open,
-    /// Reported as reset; the id stays until it is closed.
-    Dead,
-    /// `close` was called and not yet answered.
-    Closing,
-    /// The id was given back; TCP still has segments to send or TIME-WAIT to keep (FIN, RST).
-    Orphan,
-}
-
 /// Timers of a connection: when to poll it without a segment, and since when its peer owes an answer.
 #[derive(Debug, Default)]
 pub(super) struct Timing {
-    /// A segment came in since the last service.
-    pub(super) heard: bool,
     /// Since when the peer owes an answer.
     pub(super) unanswered: Option<NicTime>,
     /// How often something was sent since then.
     pub(super) attempts: u32,
-    /// End of an attempt to connect, or of an orphan.
-    pub(super) deadline: Option<NicTime>,
     /// When TCP wants to be called next.
     pub(super) timer: Option<NicTime>,
 }
@@ -70,54 +48,34 @@ impl Timing {
     }
 }
 
-/// One connection.
+/// One connection. smoltcp keeps TCP's own state.
 #[derive(Debug)]
 pub(super) struct Conn {
-    pub(super) id: ConnId,
+    pub(super) life: Life,
     pub(super) key: Key,
-    pub(super) phase: Phase,
     pub(super) tcp: TcpSocket,
-    /// The hop towards the peer; `None` before the first step.
-    pub(super) hop: Option<usize>,
-    pub(super) sends: SendPath,
-    pub(super) recvs: ReceivePath,
     /// A FIN is to follow the sends.
     pub(super) fin_wanted: bool,
     /// The socket has been closed for sending.
     pub(super) fin_given: bool,
-    /// `PeerClosed` was reported.
-    pub(super) peer_closed: bool,
     /// TCP state at the end of the last service.
     pub(super) last_state: State,
-    /// The last service ended before all that could be moved was moved.
-    pub(super) paused: bool,
     pub(super) timing: Timing,
 }
 
 impl Connection for Conn {
     type Key = Key;
 
-    fn id(&self) -> ConnId {
-        self.id
-    }
-
     fn key(&self) -> Key {
         self.key
     }
 
-    fn hop(&self) -> Option<usize> {
-        self.hop
+    fn life(&self) -> &Life {
+        &self.life
     }
 
-    fn listener(&self) -> Option<ListenerId> {
-        match self.phase {
-            Phase::Incoming(listener) => Some(listener),
-            _ => None,
-        }
-    }
-
-    fn is_orphan(&self) -> bool {
-        self.phase == Phase::Orphan
+    fn life_mut(&mut self) -> &mut Life {
+        &mut self.life
     }
 }
 
@@ -130,18 +88,12 @@ impl Conn {
         config: &TcpConfig,
     ) -> Conn {
         Conn {
-            id,
+            life: Life::new(id, (local, peer), phase),
             key: Key::of(peer, local.port()),
-            phase,
             tcp: TcpSocket::new(local, peer, config),
-            hop: None,
-            sends: SendPath::new(id),
-            recvs: ReceivePath::new(id),
             fin_wanted: false,
             fin_given: false,
-            peer_closed: false,
             last_state: State::Closed,
-            paused: false,
             timing: Timing::default(),
         }
     }
@@ -149,10 +101,10 @@ impl Conn {
     /// Whether a receive that is posted now finds anything: bytes, an end, or its own length of none.
     pub(super) fn has_news_for(&self, work: &RecvWork) -> bool {
         let socket = self.tcp.tcp();
-        self.phase != Phase::Open
+        self.life.phase != Phase::Open
             || work.buffer.len == 0
-            || self.recvs.holds()
-            || self.peer_closed
+            || self.life.recvs.holds()
+            || self.life.peer_closed
             || socket.recv_queue() > 0
             || !is_synchronized(socket.state())
             || peer_has_closed(socket.state())
@@ -172,11 +124,11 @@ impl Conn {
     pub(super) fn note_peers_end(&mut self, events: &mut VecDeque<TransportEvent>) -> bool {
         let state = self.tcp.state();
         let in_order = state == State::Closed && self.ended_in_order();
-        if self.peer_closed || !(in_order || peer_has_closed(state)) {
+        if self.life.peer_closed || !(in_order || peer_has_closed(state)) {
             return false;
         }
-        self.peer_closed = true;
-        events.push_back(TransportEvent::PeerClosed { conn: self.id });
+        self.life.peer_closed = true;
+        events.push_back(TransportEvent::PeerClosed { conn: self.life.id });
         true
     }
 
@@ -194,7 +146,7 @@ impl Conn {
     pub(super) fn wake_at(&self, config: &TcpConfig) -> Option<NicTime> {
         let timers = [
             self.timing.timer,
-            self.timing.deadline,
+            self.life.deadline,
             self.timing.gone_at(config),
             self.tcp.restart_at,
             self.tcp.probes.at,

@@ -48,7 +48,7 @@ use std::time::Duration;
 use ringbell_nic_abi::Status;
 use smoltcp::socket::tcp::State;
 
-use self::conn::{Conn, Phase};
+use self::conn::Conn;
 use self::isn::Keys;
 use self::key::{Key, KeyHash};
 use self::ready::Ready;
@@ -61,6 +61,7 @@ use super::{PacketTransport, RecvWork, SendWork, Transport, TransportEvent};
 use crate::datapath::Datapath;
 use crate::memory::Sharer;
 use crate::network::{Network, Protocol, Routes, Waiter};
+use crate::transport::life::Phase;
 use crate::types::{ConnId, ListenerId, NicTime, WorkToken};
 
 /// Largest socket buffer: beyond it TCP's window scale ends.
@@ -318,7 +319,7 @@ impl Transport for TcpTransport {
         let config = &self.config;
         let made = self.table.insert(|id| {
             let mut c = Conn::new(id, local, remote, Phase::Resolving, config);
-            c.timing.deadline = Some(deadline);
+            c.life.deadline = Some(deadline);
             c
         });
         // `has_room` was asked above.
@@ -332,10 +333,10 @@ impl Transport for TcpTransport {
     fn post_send(&mut self, conn: ConnId, work: SendWork) {
         let refused = match self.table.by_id(conn) {
             None => Status::NotConnected,
-            Some(c) if c.phase == Phase::Dead => Status::ConnectionReset,
+            Some(c) if c.life.phase == Phase::Dead => Status::ConnectionReset,
             Some(c) if c.fin_wanted => Status::NotConnected,
             Some(c) => {
-                c.sends.post(work);
+                c.life.sends.post(work);
                 return self.mark(index_of(conn));
             }
         };
@@ -346,11 +347,11 @@ impl Transport for TcpTransport {
     fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
         let refused = match self.table.by_id(conn) {
             None => Status::NotConnected,
-            Some(c) if c.phase == Phase::Closing => Status::NotConnected,
+            Some(c) if c.life.phase == Phase::Closing => Status::NotConnected,
             // A reset connection may still hold bytes: service decides.
             Some(c) => {
                 let moves = c.has_news_for(&work);
-                c.recvs.post(work);
+                c.life.recvs.post(work);
                 if moves {
                     self.mark(index_of(conn));
                 }
@@ -363,8 +364,8 @@ impl Transport for TcpTransport {
 
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
         let c = self.table.by_id(conn)?;
-        let sent = c.sends.cancel(token).map(|s| s.bytes);
-        sent.or_else(|| Some(c.recvs.cancel(token)?.0))
+        let sent = c.life.sends.cancel(token).map(|s| s.bytes);
+        sent.or_else(|| Some(c.life.recvs.cancel(token)?.0))
     }
 
     fn undelivered(&self, conn: ConnId) -> u64 {
@@ -391,17 +392,19 @@ impl Transport for TcpTransport {
             return;
         };
         c.fin_wanted = true;
-        c.recvs
+        c.life
+            .recvs
             .fail_all((Status::NotConnected, 0), &mut self.events);
-        match c.phase {
+        match c.life.phase {
             Phase::Open => {
-                c.phase = Phase::Closing;
+                c.life.phase = Phase::Closing;
                 self.mark(index_of(conn));
             }
             Phase::Closing => {}
             _ => {
                 // Never established, or reset: there is nothing to wait for.
-                c.sends
+                c.life
+                    .sends
                     .fail_all((Status::NotConnected, 0), &mut self.events);
                 self.events.push_back(TransportEvent::Closed { conn });
                 self.reset_orphan(index_of(conn));
@@ -450,7 +453,7 @@ impl Transport for TcpTransport {
     fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
         self.table
             .get_by_id(conn)
-            .map(|c| (c.tcp.local, c.tcp.peer))
+            .map(|c| (c.life.local, c.life.peer))
     }
 
     fn packets(&mut self) -> Option<&mut dyn PacketTransport> {
@@ -464,7 +467,7 @@ impl TcpTransport {
         let Some(c) = self.table.at(index) else {
             return;
         };
-        if let Phase::Incoming(listener) = c.phase {
+        if let Phase::Incoming(listener) = c.life.phase {
             self.listeners.handshake_over(listener, false);
         }
         let silent = c.tcp.broken
@@ -472,7 +475,7 @@ impl TcpTransport {
                 c.tcp.state(),
                 State::Closed | State::Listen | State::SynSent
             );
-        c.phase = Phase::Orphan;
+        c.life.phase = Phase::Orphan;
         if silent {
             self.table.remove(index);
         } else {

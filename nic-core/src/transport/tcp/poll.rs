@@ -7,7 +7,6 @@ use smoltcp::iface::PollResult;
 use smoltcp::socket::tcp::State;
 use smoltcp::wire::{IpAddress, IpEndpoint};
 
-use super::conn::Phase;
 use super::device::Egress;
 use super::smoltcp_gaps::guarded;
 use super::smoltcp_gaps::keep_alive::mind_keep_alive;
@@ -17,6 +16,7 @@ use super::smoltcp_gaps::stack::PortInterface;
 use super::{waiter, TcpTransport};
 use crate::datapath::Datapath;
 use crate::network::{Network, Protocol};
+use crate::transport::life::Phase;
 use crate::transport::TransportEvent;
 use crate::types::NicTime;
 
@@ -100,8 +100,8 @@ impl TcpTransport {
         let Some(c) = self.table.at(index) else {
             return false;
         };
-        if std::mem::take(&mut c.timing.heard) {
-            if let Some(hop) = c.hop {
+        if std::mem::take(&mut c.life.has_received) {
+            if let Some(hop) = c.life.hop {
                 net.confirm(hop, now);
             }
             c.timing.answered();
@@ -130,14 +130,14 @@ impl TcpTransport {
         let Some(c) = self.table.at(index) else {
             return moved;
         };
-        c.paused = false;
-        match c.phase {
+        c.life.pending = false;
+        match c.life.phase {
             Phase::Resolving => return moved,
             Phase::Open => {
                 moved |= c.note_peers_end(&mut self.events);
                 moved |= c.pump_recvs(data, &mut self.events);
                 // Bytes that cannot leave would only evict other connections from the cache.
-                if self.turns.full_way.is_none() || self.turns.full_way != c.hop {
+                if self.turns.full_way.is_none() || self.turns.full_way != c.life.hop {
                     moved |= c.pump_sends(share, data, &mut self.events);
                 }
             }
@@ -146,15 +146,16 @@ impl TcpTransport {
                 moved |= c.pump_sends(share, data, &mut self.events);
             }
             Phase::Dead => moved |= c.pump_recvs(data, &mut self.events),
-            Phase::Orphan => {
+            Phase::Orphan | Phase::Ending => {
                 // The program no longer reads, so the peer gets a reset (RFC 1122 §4.2.2.13).
                 if c.tcp.discard() {
                     c.tcp.socket().abort();
                 }
             }
-            Phase::Connecting | Phase::Incoming(_) => {}
+            Phase::Requesting | Phase::Incoming(_) => {}
         }
-        if c.fin_wanted && !c.fin_given && c.sends.is_empty() && is_synchronized(c.tcp.state()) {
+        if c.fin_wanted && !c.fin_given && c.life.sends.is_empty() && is_synchronized(c.tcp.state())
+        {
             let (any, all) = c.finish_sends(data, &mut self.events);
             moved |= any;
             if all {
@@ -162,10 +163,10 @@ impl TcpTransport {
                 c.fin_given = true;
             }
         }
-        if c.phase == Phase::Open {
+        if c.life.phase == Phase::Open {
             mind_keep_alive(&mut c.tcp, &self.config, now);
         }
-        let (hop, port) = (c.hop, c.tcp.port);
+        let (hop, port) = (c.life.hop, c.tcp.port);
         let budget = match crowded {
             // Headers without options, and one more for an acknowledgement.
             true => {
@@ -196,23 +197,24 @@ impl TcpTransport {
         let Some(c) = self.table.at(index) else {
             return;
         };
-        let conn = c.id;
-        match c.phase {
-            Phase::Resolving | Phase::Connecting => {
+        let conn = c.life.id;
+        match c.life.phase {
+            Phase::Resolving | Phase::Requesting => {
                 return self.fail_connect(index, Status::ConnectionReset);
             }
-            Phase::Incoming(_) | Phase::Orphan => {}
+            Phase::Incoming(_) | Phase::Orphan | Phase::Ending => {}
             Phase::Open => {
                 c.fail_all(Status::ConnectionReset, &mut self.events);
                 self.events.push_back(TransportEvent::Reset { conn });
                 // The id stays until it is closed, without its socket.
                 c.tcp.replace();
-                c.phase = Phase::Dead;
+                c.life.phase = Phase::Dead;
                 self.table.detach(index);
                 return;
             }
             Phase::Dead | Phase::Closing => {
-                c.sends
+                c.life
+                    .sends
                     .fail_all((Status::ConnectionReset, 0), &mut self.events);
                 self.events.push_back(TransportEvent::Reset { conn });
                 self.events.push_back(TransportEvent::Closed { conn });
@@ -234,10 +236,10 @@ impl TcpTransport {
         let Some(c) = self.table.at(index) else {
             return false;
         };
-        let late = c.timing.deadline.is_some_and(|d| d <= now);
-        match c.phase {
+        let late = c.life.deadline.is_some_and(|d| d <= now);
+        match c.life.phase {
             Phase::Resolving => {
-                let hop = match c.hop {
+                let hop = match c.life.hop {
                     Some(hop) => hop,
                     None => match self.start_resolving(index, now, net) {
                         Ok(hop) => hop,
@@ -256,9 +258,10 @@ impl TcpTransport {
                 let Some(c) = self.table.at(index) else {
                     return false;
                 };
-                let remote = IpEndpoint::new(IpAddress::Ipv4(*c.tcp.peer.ip()), c.tcp.peer.port());
-                let local = (IpAddress::Ipv4(*c.tcp.local.ip()), c.tcp.local.port());
-                let isn = self.keys.initial(c.tcp.local, c.tcp.peer, now);
+                let remote =
+                    IpEndpoint::new(IpAddress::Ipv4(*c.life.peer.ip()), c.life.peer.port());
+                let local = (IpAddress::Ipv4(*c.life.local.ip()), c.life.local.port());
+                let isn = self.keys.initial(c.life.local, c.life.peer, now);
                 c.tcp.first = isn.wrapping_add(1);
                 let mut fresh = self.stack.interface_with(c.tcp.port, isn, now);
                 let Some(c) = self.table.at(index) else {
@@ -272,15 +275,15 @@ impl TcpTransport {
                     self.fail_connect(index, Status::HostUnreachable);
                     return true;
                 }
-                c.phase = Phase::Connecting;
+                c.life.phase = Phase::Requesting;
                 true
             }
-            Phase::Connecting => {
+            Phase::Requesting => {
                 let state = c.tcp.state();
                 if is_synchronized(state) {
-                    c.phase = Phase::Open;
-                    c.timing.deadline = None;
-                    let conn = c.id;
+                    c.life.phase = Phase::Open;
+                    c.life.deadline = None;
+                    let conn = c.life.id;
                     self.events.push_back(TransportEvent::Connected { conn });
                 } else if state == State::Closed {
                     self.fail_connect(index, Status::ConnectionRefused);
@@ -295,12 +298,12 @@ impl TcpTransport {
                 let state = c.tcp.state();
                 let listens = self.listeners.has(id);
                 if listens && is_synchronized(state) {
-                    c.phase = Phase::Open;
-                    c.timing.deadline = None;
+                    c.life.phase = Phase::Open;
+                    c.life.deadline = None;
                     self.events.push_back(TransportEvent::Incoming {
                         listener: id,
-                        conn: c.id,
-                        peer: c.tcp.peer,
+                        conn: c.life.id,
+                        peer: c.life.peer,
                     });
                     self.listeners.handshake_over(id, true);
                 } else if listens && state == State::SynReceived && !late {
@@ -316,7 +319,7 @@ impl TcpTransport {
                     self.table.remove(index);
                 } else {
                     c.tcp.socket().abort();
-                    c.timing.deadline = Some(now.plus(LINGER));
+                    c.life.deadline = Some(now.plus(LINGER));
                 }
                 true
             }
@@ -333,12 +336,12 @@ impl TcpTransport {
     ) -> Result<usize, Status> {
         self.table.release_hops(net, Protocol::Tcp);
         let c = self.table.at(index).ok_or(Status::NotConnected)?;
-        let hop = net.hop_to(Protocol::Tcp, *c.tcp.peer.ip(), None, now)?;
-        c.hop = Some(hop);
+        let hop = net.hop_to(Protocol::Tcp, *c.life.peer.ip(), None, now)?;
+        c.life.hop = Some(hop);
         c.tcp.port = net.port_of(hop);
         if net.link(hop).is_none() {
             net.wait(hop, waiter(index), now);
-            if let Some(deadline) = c.timing.deadline {
+            if let Some(deadline) = c.life.deadline {
                 self.timers.set(index, deadline);
             }
         }
@@ -356,10 +359,10 @@ impl TcpTransport {
         let Some(c) = self.table.at(index) else {
             return (Sent::All, 0);
         };
-        let Some(to) = c.hop.and_then(|hop| net.link(hop)) else {
+        let Some(to) = c.life.hop.and_then(|hop| net.link(hop)) else {
             return (Sent::All, 0);
         };
-        if self.turns.full_way == c.hop {
+        if self.turns.full_way == c.life.hop {
             return (Sent::Blocked, 0);
         }
         let t = self.stack.instant(now);
@@ -431,39 +434,39 @@ impl TcpTransport {
         };
         let events = &mut self.events;
         let before = events.len();
-        match c.phase {
+        match c.life.phase {
             Phase::Open if closed && !ended_in_order => {
-                c.phase = Phase::Dead;
+                c.life.phase = Phase::Dead;
                 c.fail_all(Status::ConnectionReset, events);
-                events.push_back(TransportEvent::Reset { conn: c.id });
+                events.push_back(TransportEvent::Reset { conn: c.life.id });
             }
             // The way in which it closed stays known for later looks.
             Phase::Open if closed => {}
             Phase::Open => c.last_state = state,
             Phase::Dead => {
-                c.recvs.fail_all((Status::ConnectionReset, 0), events);
+                c.life.recvs.fail_all((Status::ConnectionReset, 0), events);
             }
             Phase::Closing => {
                 if closed && !ended_in_order {
-                    c.sends.fail_all((Status::ConnectionReset, 0), events);
-                    events.push_back(TransportEvent::Reset { conn: c.id });
+                    c.life.sends.fail_all((Status::ConnectionReset, 0), events);
+                    events.push_back(TransportEvent::Reset { conn: c.life.id });
                 }
                 let done = closed || matches!(state, State::FinWait2 | State::TimeWait);
                 if done && acknowledged {
-                    events.push_back(TransportEvent::Closed { conn: c.id });
-                    c.phase = Phase::Orphan;
-                    c.timing.deadline = Some(now.plus(FIN_WAIT));
+                    events.push_back(TransportEvent::Closed { conn: c.life.id });
+                    c.life.phase = Phase::Orphan;
+                    c.life.deadline = Some(now.plus(FIN_WAIT));
                 }
                 c.last_state = state;
             }
             _ => {}
         }
         let moved = events.len() != before;
-        if c.phase == Phase::Orphan && closed && c.tcp.socket().remote_endpoint().is_none() {
+        if c.life.phase == Phase::Orphan && closed && c.tcp.socket().remote_endpoint().is_none() {
             self.table.remove(index);
             return true;
         }
-        if closed && matches!(c.phase, Phase::Open | Phase::Dead) {
+        if closed && matches!(c.life.phase, Phase::Open | Phase::Dead) {
             // The program may keep the id for long; the peer may connect again from the same port.
             self.table.detach(index);
         }
@@ -475,17 +478,17 @@ impl TcpTransport {
         let Some(c) = self.table.at(index) else {
             return;
         };
-        let reads_pending = c.sends.pending() > 0;
+        let reads_pending = c.life.sends.pending() > 0;
         let poll_at = self.stack.poll_at(&c.tcp, now);
         let wants_now = poll_at.is_some_and(|at| at <= now);
         let again = match sent {
             Sent::Blocked => {
                 self.turns.blocked += 1;
-                self.turns.full_way = c.hop;
+                self.turns.full_way = c.life.hop;
                 Some(now.plus(BLOCKED))
             }
             Sent::More if wants_now => Some(now),
-            _ if reads_pending || c.paused => Some(now),
+            _ if reads_pending || c.life.pending => Some(now),
             _ => None,
         };
         c.tcp.restart_at = match lost_timer::is_forgotten(&c.tcp, poll_at.is_some()) {

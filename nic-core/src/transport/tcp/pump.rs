@@ -9,10 +9,11 @@ use std::collections::VecDeque;
 
 use ringbell_nic_abi::Status;
 
-use super::conn::{Conn, Phase};
+use super::conn::Conn;
 use super::smoltcp_gaps::socket::TcpSocket;
 use crate::datapath::{Datapath, Filled, Run, Sent, Source};
 use crate::engine::EngineFailed;
+use crate::transport::life::Phase;
 use crate::transport::TransportEvent;
 
 /// The bytes that a socket has received.
@@ -45,8 +46,8 @@ impl Source for Received<'_> {
 impl Conn {
     /// Retires every operation with this status.
     pub(super) fn fail_all(&mut self, status: Status, events: &mut VecDeque<TransportEvent>) {
-        self.sends.fail_all((status, 0), events);
-        self.recvs.fail_all((status, 0), events);
+        self.life.sends.fail_all((status, 0), events);
+        self.life.recvs.fail_all((status, 0), events);
     }
 
     /// Fills posted receives. Returns whether anything moved.
@@ -57,9 +58,9 @@ impl Conn {
     ) -> bool {
         let mut source = Received {
             tcp: &mut self.tcp,
-            ended: self.peer_closed,
+            ended: self.life.peer_closed,
         };
-        let (moved, end) = self.recvs.fill(&mut source, data, events);
+        let (moved, end) = self.life.recvs.fill(&mut source, data, events);
         if let Filled::Failed(failed) = end {
             self.end_by_engine(failed, events);
             return true;
@@ -78,8 +79,8 @@ impl Conn {
         let mut moved = false;
         loop {
             // A pending read is repeated unchanged, independent of which connections wait by now.
-            let most = share.max(self.sends.pending());
-            let sends = &mut self.sends;
+            let most = share.max(self.life.sends.pending());
+            let sends = &mut self.life.sends;
             let sent = self.tcp.socket().send(|room| {
                 let n = room.len().min(most);
                 let sent = sends.fill(&mut room[..n], data, events);
@@ -100,17 +101,17 @@ impl Conn {
                 Ok(Sent::Bytes(_) | Sent::Pending) | Err(_) => break,
             }
         }
-        self.paused = share == 0 && !self.sends.is_empty();
+        self.life.pending = share == 0 && !self.life.sends.is_empty();
         moved | (events.len() != before)
     }
 
     /// The engine that changes this stream has failed: it ends here as by a reset, and the peer is sent one.
     fn end_by_engine(&mut self, failed: EngineFailed, events: &mut VecDeque<TransportEvent>) {
-        self.sends.fail_all(failed.status(), events);
-        self.recvs.fail_all(failed.status(), events);
-        if self.phase == Phase::Open {
-            self.phase = Phase::Dead;
-            events.push_back(TransportEvent::Reset { conn: self.id });
+        self.life.sends.fail_all(failed.status(), events);
+        self.life.recvs.fail_all(failed.status(), events);
+        if self.life.phase == Phase::Open {
+            self.life.phase = Phase::Dead;
+            events.push_back(TransportEvent::Reset { conn: self.life.id });
         }
         self.tcp.socket().abort();
     }
@@ -122,11 +123,11 @@ impl Conn {
         data: &mut Datapath<'_>,
         events: &mut VecDeque<TransportEvent>,
     ) -> (bool, bool) {
-        match self.sends.finish(data) {
+        match self.life.sends.finish(data) {
             Ok(true) => (false, true),
             Ok(false) => {
                 let moved = self.pump_sends(usize::MAX, data, events);
-                (moved, self.sends.finish(data) == Ok(true))
+                (moved, self.life.sends.finish(data) == Ok(true))
             }
             Err(failed) => {
                 self.end_by_engine(failed, events);

@@ -10,7 +10,7 @@ use smoltcp::wire::{
 };
 
 use super::compose::emit;
-use super::conn::{Conn, Phase};
+use super::conn::Conn;
 use super::device::Reply;
 use super::isn::Options;
 use super::key::Key;
@@ -23,7 +23,8 @@ use super::smoltcp_gaps::socket::{is_synchronized, TcpSocket};
 use super::{waiter, TcpTransport};
 use crate::datapath::Datapath;
 use crate::network::{Headers, Link, Network, Packet, Protocol, Refused, Resolved};
-use crate::transport::connections::{index_of, Connection};
+use crate::transport::connections::index_of;
+use crate::transport::life::Phase;
 use crate::transport::{PacketTransport, TransportEvent};
 use crate::types::{ListenerId, NicTime};
 use crate::wire::frame::{set_acknowledgement, set_sequence, TcpFrame};
@@ -93,18 +94,19 @@ impl PacketTransport for TcpTransport {
                 .next_expected()
                 .is_some_and(|n| !is_before(seg.seq, n))
         };
-        let reopens =
-            |c: &Conn| listening && c.is_orphan() && c.tcp.state() == State::TimeWait && is_new(c);
+        let reopens = |c: &Conn| {
+            listening && c.life.is_orphan() && c.tcp.state() == State::TimeWait && is_new(c)
+        };
         let what = match conn {
             Some((_, c)) if c.tcp.broken => return false,
             Some((index, c)) if !reopens(c) => {
-                known = c.hop;
+                known = c.life.hop;
                 let verdict = judge(&c.tcp, seg);
                 match verdict {
                     Verdict::Challenge => Rest::Challenge(index),
                     Verdict::Drop => return false,
                     Verdict::Take | Verdict::TakeWithoutAck => {
-                        c.timing.heard = true;
+                        c.life.has_received = true;
                         let before = c.tcp.state();
                         let resets = seg.rst && before != State::Closed;
                         let packet = &frame[ETHERNET_HEADER..seg.end];
@@ -194,7 +196,7 @@ impl PacketTransport for TcpTransport {
             return;
         };
         for (index, c) in self.table.iter() {
-            let link = c.hop.and_then(|hop| net.link(hop));
+            let link = c.life.hop.and_then(|hop| net.link(hop));
             if link == Some(by) && is_synchronized(c.tcp.state()) {
                 c.tcp.probes.refused(now);
                 self.turns.ready.queue(index);
@@ -209,7 +211,7 @@ impl TcpTransport {
         let Some(c) = self.table.at(index) else {
             return;
         };
-        let conn = c.id;
+        let conn = c.life.id;
         c.fail_all(status, &mut self.events);
         self.events.push_back(TransportEvent::ConnectFailed {
             conn,
@@ -224,7 +226,7 @@ impl TcpTransport {
         if self.table.has_room() {
             return;
         }
-        let waiting = |c: &Conn| c.is_orphan() && c.tcp.state() == State::TimeWait;
+        let waiting = |c: &Conn| c.life.is_orphan() && c.tcp.state() == State::TimeWait;
         let victim = self.table.iter().find(|(_, c)| waiting(c)).map(|(i, _)| i);
         if let Some(index) = victim {
             self.table.remove(index);
@@ -307,9 +309,9 @@ impl TcpTransport {
         let config = &self.config;
         let made = self.table.insert(|id| {
             let mut c = Conn::new(id, door.local, door.peer, phase, config);
-            c.hop = Some(hop);
+            c.life.hop = Some(hop);
             c.tcp.port = door.from.port;
-            c.timing.deadline = Some(NicTime(now.0.saturating_add(HANDSHAKE_NS)));
+            c.life.deadline = Some(NicTime(now.0.saturating_add(HANDSHAKE_NS)));
             c.tcp.peer_base = Some(next);
             c
         });
@@ -460,9 +462,9 @@ impl TcpTransport {
 
     fn drop_oldest_half_open(&mut self, id: ListenerId) {
         let half_open =
-            |c: &Conn| c.phase == Phase::Incoming(id) && c.tcp.state() == State::SynReceived;
+            |c: &Conn| c.life.phase == Phase::Incoming(id) && c.tcp.state() == State::SynReceived;
         let conns = self.table.iter().filter(|(_, c)| half_open(c));
-        let oldest = conns.min_by_key(|(_, c)| c.timing.deadline).map(|(i, _)| i);
+        let oldest = conns.min_by_key(|(_, c)| c.life.deadline).map(|(i, _)| i);
         if let Some(index) = oldest {
             self.forget_half_open(index);
         }
@@ -470,7 +472,7 @@ impl TcpTransport {
 
     /// Frees a connection that was never reported, without a segment to its peer.
     fn forget_half_open(&mut self, index: usize) {
-        let phase = self.table.at(index).map(|c| c.phase);
+        let phase = self.table.at(index).map(|c| c.life.phase);
         if let Some(Phase::Incoming(id)) = phase {
             self.listeners.handshake_over(id, false);
         }

@@ -6,41 +6,29 @@ use std::time::Duration;
 
 use ringbell_nic_abi::Status;
 
-use super::UdpConfig;
-use crate::datapath::{Datapath, Filled, ReceivePath, SendPath, Sent};
+use super::{reset_by, UdpConfig};
+use crate::datapath::{Datapath, Filled, ReceivePath, Sent};
 use crate::engine::{Direction, EngineFailed};
+use crate::network::{Datagrams, Link, Network};
 use crate::port::Batch;
+use crate::transport::carried::{Addressed, Carried};
 use crate::transport::connections::{index_of, Connection};
+use crate::transport::life::{Ask, Life, Phase};
 use crate::transport::ring::{Ring, Waiting};
 use crate::transport::TransportEvent;
-use crate::types::{ConnId, ListenerId, NicTime};
+use crate::types::{ConnId, NicTime, WorkToken};
 use crate::wire::accl::{Credit, End, Gap, Kind, Signature, Terms, SIGNATURE_BYTES};
 use crate::wire::roce::icrc::Flow;
 use crate::wire::udp::UNFRAGMENTED;
 
-/// Time to the second request for a session, and to the first question for credit; both double.
-pub(super) const ASK_AGAIN: Duration = Duration::from_millis(50);
+/// Time to the first question for credit, which doubles.
 const PROBE_AFTER: Duration = Duration::from_millis(10);
-const ASK_AGAIN_MAX: Duration = Duration::from_millis(500);
-
-/// Phase of a session as reported to the layer above.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// Waits for the neighbour's hardware address.
-    Resolving,
-    /// The request is out.
-    Requesting,
-    /// A request came in for this listener; the answer is out.
-    Incoming(ListenerId),
-    /// Reported as established.
-    Open,
-    /// Reported as reset, because of these messages if they are known; the id stays until it is closed.
-    Dead(Option<Gap>),
-    /// `close` was called and not yet answered.
-    Closing,
-    /// The id was given back; the peer has not ended its direction.
-    Orphan,
-}
+const PROBE_AFTER_MAX: Duration = Duration::from_millis(500);
+/// What does not depend on the connection: no CRC of ours covers the identification of IPv4.
+const HOW: Datagrams = Datagrams {
+    ecn: 0,
+    segmented: true,
+};
 
 /// How far the end of our direction is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,17 +91,8 @@ impl Outgoing {
         messages > 0 || (is_new && more > 0)
     }
 
-    /// Bytes of the longest message.
-    pub(super) fn payload(&self) -> usize {
-        self.terms.payload as usize
-    }
-
     pub(super) fn is_confirmed(&self) -> bool {
         self.unconfirmed.is_empty()
-    }
-
-    pub(super) fn unconfirmed(&self) -> u64 {
-        self.sent - self.confirmed
     }
 }
 
@@ -160,36 +139,12 @@ impl Arriving {
 /// Questions to a peer that owes an answer, or whose end is to be noticed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Probes {
-    pub(super) watched: bool,
     /// When the next question is due, and how long after the last one.
     pub(super) next: Option<NicTime>,
     after: Duration,
     /// The first question without an answer.
     since: Option<NicTime>,
     pub(super) due: bool,
-    /// How often the peer's host has refused a packet since it last answered.
-    pub(super) refused: u32,
-}
-
-/// A request or an answer to one, which is sent until the peer is heard.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Ask {
-    pub(super) next: NicTime,
-    pub(super) after: Duration,
-}
-
-impl Ask {
-    pub(super) fn at(now: NicTime) -> Ask {
-        Ask {
-            next: now,
-            after: ASK_AGAIN,
-        }
-    }
-
-    pub(super) fn tried(&mut self, now: NicTime) {
-        self.next = now.plus(self.after);
-        self.after = (self.after * 2).min(ASK_AGAIN_MAX);
-    }
 }
 
 /// The peer's end.
@@ -201,67 +156,173 @@ pub(super) struct Far {
     pub(super) flow: Flow,
 }
 
-/// What was reported, and what is queued.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Seen {
-    /// Waits to be served.
-    pub(super) queued: bool,
-    /// A packet of the peer has come.
-    pub(super) heard: bool,
-    /// `PeerClosed` was reported.
-    pub(super) peer_closed: bool,
-    /// The last bytes were stopped by memory that has not answered.
-    pub(super) pending: bool,
-}
-
 /// One session.
 #[derive(Debug)]
-pub(super) struct Conn {
-    pub(super) id: ConnId,
-    pub(super) phase: Phase,
-    pub(super) local: SocketAddrV4,
-    pub(super) peer: SocketAddrV4,
+pub(in crate::transport) struct Conn {
+    pub(super) life: Life,
     /// What messages to us carry.
     pub(super) tag: u32,
     pub(super) far: Far,
     pub(super) tx: Outgoing,
     pub(super) rx: Arriving,
-    pub(super) sends: SendPath,
-    pub(super) recvs: ReceivePath,
-    /// Way to the peer.
-    pub(super) hop: Option<usize>,
-    pub(super) ask: Option<Ask>,
-    /// End of an attempt to connect, or of an orphan.
-    pub(super) deadline: Option<NicTime>,
+    ask: Option<Ask<Kind>>,
     pub(super) probes: Probes,
-    pub(super) seen: Seen,
+    /// The messages whose loss has ended the session.
+    pub(super) ended_by: Option<Gap>,
 }
 
 impl Connection for Conn {
     type Key = u16;
 
-    fn id(&self) -> ConnId {
-        self.id
-    }
-
     fn key(&self) -> u16 {
         // At most 65,536 sessions.
-        index_of(self.id) as u16
+        index_of(self.life.id) as u16
     }
 
-    fn hop(&self) -> Option<usize> {
-        self.hop
+    fn life(&self) -> &Life {
+        &self.life
     }
 
-    fn listener(&self) -> Option<ListenerId> {
-        match self.phase {
-            Phase::Incoming(listener) => Some(listener),
+    fn life_mut(&mut self) -> &mut Life {
+        &mut self.life
+    }
+}
+
+impl Carried for Conn {
+    type End = End;
+    type Message = Kind;
+
+    fn end_of_peer(&self) -> End {
+        self.far.end
+    }
+
+    fn ask(&mut self) -> &mut Option<Ask<Kind>> {
+        &mut self.ask
+    }
+
+    fn say(&self, message: &Kind, now: NicTime, to: Link, net: &mut Network) -> bool {
+        say(
+            now,
+            net,
+            to,
+            &self.far.flow,
+            &self.signed(self.tx.next, *message),
+        )
+    }
+
+    fn addressed(&self) -> Option<Addressed> {
+        self.life.phase.is_up().then(|| Addressed {
+            flow: self.far.flow,
+            how: HOW,
+            longest: SIGNATURE_BYTES + self.tx.terms.payload as usize,
+        })
+    }
+
+    fn prepare(&mut self, _: &mut Datapath<'_>) {}
+
+    /// Bytes, the end of the stream, a question, or credit.
+    fn append(
+        &mut self,
+        _: NicTime,
+        batch: &mut Batch,
+        data: &mut Datapath<'_>,
+        events: &mut VecDeque<TransportEvent>,
+    ) -> Result<bool, EngineFailed> {
+        let is_open = matches!(self.life.phase, Phase::Open | Phase::Closing);
+        if is_open && self.append_bytes(batch, data, events)? {
+            return Ok(true);
+        }
+        let ends = is_open && self.tx.fin == Fin::Wanted && self.life.sends.unsent().is_none();
+        let (sequence, kind) = if ends && self.life.sends.finish(data)? {
+            self.tx.fin = Fin::Sent;
+            (self.tx.left(0), Kind::End(self.rx.announce()))
+        } else if std::mem::take(&mut self.probes.due) {
+            (self.tx.next, Kind::Probe(self.rx.announce()))
+        } else if self.rx.must_announce() {
+            (self.tx.next, Kind::Credit(self.rx.announce()))
+        } else {
+            return Ok(false);
+        };
+        let signature = self.signed(sequence, kind);
+        signature.emit(batch.room(SIGNATURE_BYTES));
+        batch.end();
+        Ok(true)
+    }
+
+    fn receiving(&mut self) -> (Waiting<'_>, &mut ReceivePath) {
+        let waiting = Waiting {
+            rx: &mut self.rx.ring,
+            ended: self.life.peer_closed,
+        };
+        (waiting, &mut self.life.recvs)
+    }
+
+    fn failed(&mut self) -> &mut Option<EngineFailed> {
+        &mut self.rx.failed
+    }
+
+    fn must_announce(&self) -> bool {
+        self.rx.must_announce()
+    }
+
+    fn cancel(&mut self, token: WorkToken, _: &mut VecDeque<TransportEvent>) -> Option<u64> {
+        if let Some(s) = self.life.sends.cancel(token) {
+            return Some(s.bytes);
+        }
+        Some(self.life.recvs.cancel(token)?.0)
+    }
+
+    fn undelivered(&self) -> u64 {
+        self.tx.sent - self.tx.confirmed
+    }
+
+    fn reset_detail(&self) -> u64 {
+        reset_by(self.gap()).1
+    }
+
+    fn refuses_sends(&self) -> Option<(Status, u64)> {
+        match self.life.phase {
+            Phase::Dead => Some(reset_by(self.ended_by)),
+            _ => (self.tx.fin != Fin::Open).then_some((Status::NotConnected, 0)),
+        }
+    }
+
+    fn refuses_receives(&self) -> Option<(Status, u64)> {
+        match self.life.phase {
+            Phase::Dead => Some(reset_by(self.ended_by)),
+            Phase::Closing => Some((Status::NotConnected, 0)),
             _ => None,
         }
     }
 
-    fn is_orphan(&self) -> bool {
-        self.phase == Phase::Orphan
+    fn end_stream(&mut self) {
+        self.tx.fin = self.tx.fin.max(Fin::Wanted);
+    }
+
+    fn stop_receiving(&mut self, events: &mut VecDeque<TransportEvent>) {
+        self.life.recvs.fail_all((Status::NotConnected, 0), events);
+    }
+
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    fn fail_all(&mut self, status: (Status, u64), events: &mut VecDeque<TransportEvent>) {
+        self.life.sends.fail_all(status, events);
+        self.life.recvs.fail_all(status, events);
+    }
+
+    fn wake_at(&self) -> Option<NicTime> {
+        let timers = [
+            self.ask.map(|a| a.next),
+            self.life.deadline,
+            self.probes.next,
+        ];
+        timers.into_iter().flatten().min()
+    }
+
+    fn has_more(&mut self) -> bool {
+        self.probes.due
     }
 }
 
@@ -275,10 +336,7 @@ impl Conn {
         config: &UdpConfig,
     ) -> Conn {
         Conn {
-            id,
-            phase,
-            local,
-            peer,
+            life: Life::new(id, (local, peer), phase),
             tag,
             far: Far {
                 end: End::default(),
@@ -307,13 +365,9 @@ impl Conn {
                 gap: None,
                 failed: None,
             },
-            sends: SendPath::new(id),
-            recvs: ReceivePath::new(id),
-            hop: None,
             ask: None,
-            deadline: None,
             probes: Probes::default(),
-            seen: Seen::default(),
+            ended_by: None,
         }
     }
 
@@ -328,8 +382,8 @@ impl Conn {
 
     /// The messages whose loss has ended the session, or is about to.
     pub(super) fn gap(&self) -> Option<Gap> {
-        match self.phase {
-            Phase::Dead(gap) => gap,
+        match self.life.phase {
+            Phase::Dead => self.ended_by,
             _ => self.rx.gap,
         }
     }
@@ -353,9 +407,8 @@ impl Conn {
     }
 
     /// The peer lives; whether it has `confirmed` anything.
-    fn heard(&mut self, confirmed: bool) {
-        self.seen.heard = true;
-        self.probes.refused = 0;
+    fn answered(&mut self, confirmed: bool) {
+        (self.life.has_received, self.life.refused) = (true, 0);
         self.probes.since = None;
         if confirmed {
             (self.probes.next, self.probes.after) = (None, Duration::ZERO);
@@ -376,7 +429,7 @@ impl Conn {
             return Arrived::Rejected;
         };
         let confirmed = self.tx.credited(credit);
-        self.heard(confirmed);
+        self.answered(confirmed);
         if matches!(signature.kind, Kind::Credit(_)) {
             return Arrived::Taken;
         }
@@ -418,46 +471,15 @@ impl Conn {
         events: &mut VecDeque<TransportEvent>,
     ) {
         let rx = &mut self.rx;
-        if rx.ring.is_empty() && !self.recvs.is_empty() && rx.failed.is_none() {
+        if rx.ring.is_empty() && !self.life.recvs.is_empty() && rx.failed.is_none() {
             let len = bytes.len();
-            let (_, end) = self.recvs.fill(&mut bytes, data, events);
+            let (_, end) = self.life.recvs.fill(&mut bytes, data, events);
             rx.ring.pass(len - bytes.len());
             if let Filled::Failed(failed) = end {
                 rx.failed = Some(failed);
             }
         }
         rx.ring.push(bytes);
-    }
-
-    /// Adds the next message to a batch: bytes, the end of the stream, a question, or credit. `false`: there is none.
-    ///
-    /// # Errors
-    /// The engine on the path has failed.
-    pub(super) fn append(
-        &mut self,
-        batch: &mut Batch,
-        data: &mut Datapath<'_>,
-        events: &mut VecDeque<TransportEvent>,
-    ) -> Result<bool, EngineFailed> {
-        let is_open = matches!(self.phase, Phase::Open | Phase::Closing);
-        if is_open && self.append_bytes(batch, data, events)? {
-            return Ok(true);
-        }
-        let ends = is_open && self.tx.fin == Fin::Wanted && self.sends.unsent().is_none();
-        let (sequence, kind) = if ends && self.sends.finish(data)? {
-            self.tx.fin = Fin::Sent;
-            (self.tx.left(0), Kind::End(self.rx.announce()))
-        } else if std::mem::take(&mut self.probes.due) {
-            (self.tx.next, Kind::Probe(self.rx.announce()))
-        } else if self.rx.must_announce() {
-            (self.tx.next, Kind::Credit(self.rx.announce()))
-        } else {
-            return Ok(false);
-        };
-        let signature = self.signed(sequence, kind);
-        signature.emit(batch.room(SIGNATURE_BYTES));
-        batch.end();
-        Ok(true)
     }
 
     /// Adds a message with the next bytes. They are copied, so that their send retires.
@@ -467,8 +489,8 @@ impl Conn {
         data: &mut Datapath<'_>,
         events: &mut VecDeque<TransportEvent>,
     ) -> Result<bool, EngineFailed> {
-        self.seen.pending = false;
-        if self.sends.unsent().is_none() && !data.on_path(self.id, Direction::Send) {
+        self.life.pending = false;
+        if self.life.sends.unsent().is_none() && !data.on_path(self.life.id, Direction::Send) {
             return Ok(false);
         }
         let most = self.tx.room();
@@ -479,13 +501,14 @@ impl Conn {
         let mut n = 0;
         while n < most {
             match self
+                .life
                 .sends
                 .fill(&mut room[SIGNATURE_BYTES + n..], data, events)
             {
                 Sent::Bytes(0) => break,
                 Sent::Bytes(more) => n += more,
                 Sent::Pending => {
-                    self.seen.pending = true;
+                    self.life.pending = true;
                     break;
                 }
                 Sent::Fault(_) => {}
@@ -508,37 +531,17 @@ impl Conn {
         Ok(true)
     }
 
-    /// Fills posted receives from what waits for them. Returns whether anything moved.
-    pub(super) fn pump_recvs(
-        &mut self,
-        data: &mut Datapath<'_>,
-        events: &mut VecDeque<TransportEvent>,
-    ) -> bool {
-        if self.recvs.is_empty() && !self.seen.peer_closed {
-            return false;
-        }
-        let mut waiting = Waiting {
-            rx: &mut self.rx.ring,
-            ended: self.seen.peer_closed,
-        };
-        let (moved, end) = self.recvs.fill(&mut waiting, data, events);
-        if let Filled::Failed(failed) = end {
-            self.rx.failed = Some(failed);
-        }
-        moved
-    }
-
     /// Decides whether the peer is asked, after all that could be sent was. `false`: it has not answered for `give_up`.
     pub(super) fn probe(
         &mut self,
         now: NicTime,
         (watch, give_up): (Option<Duration>, Duration),
     ) -> bool {
-        let is_up = matches!(self.phase, Phase::Open | Phase::Closing | Phase::Orphan);
-        let is_blocked = self.sends.unsent().is_some() && self.tx.room() == 0;
+        let is_up = self.life.phase.is_up();
+        let is_blocked = self.life.sends.unsent().is_some() && self.tx.room() == 0;
         let owes = is_up && (is_blocked || !self.tx.is_confirmed());
         let p = &mut self.probes;
-        let every = match watch.filter(|_| p.watched && is_up) {
+        let every = match watch.filter(|_| self.life.watched && is_up) {
             _ if owes => PROBE_AFTER,
             Some(every) => every,
             None => {
@@ -550,7 +553,7 @@ impl Conn {
             Some(at) if at <= now => {
                 let since = *p.since.get_or_insert(now);
                 p.due = true;
-                p.after = (p.after * 2).clamp(every, ASK_AGAIN_MAX.max(every));
+                p.after = (p.after * 2).clamp(every, PROBE_AFTER_MAX.max(every));
                 if now >= since.plus(give_up) {
                     return false;
                 }
@@ -562,22 +565,20 @@ impl Conn {
         p.next = Some(now.plus(p.after));
         true
     }
+}
 
-    /// Retires every operation with this status.
-    pub(super) fn fail_all(
-        &mut self,
-        status: (Status, u64),
-        events: &mut VecDeque<TransportEvent>,
-    ) {
-        self.sends.fail_all(status, events);
-        self.recvs.fail_all(status, events);
-    }
-
-    /// When this session must be served although no packet comes.
-    pub(super) fn wake_at(&self) -> Option<NicTime> {
-        let timers = [self.ask.map(|a| a.next), self.deadline, self.probes.next];
-        timers.into_iter().flatten().min()
-    }
+/// Sends one message. `false`: there was no room.
+pub(super) fn say(
+    now: NicTime,
+    net: &mut Network,
+    to: Link,
+    flow: &Flow,
+    signature: &Signature,
+) -> bool {
+    let mut batch = Batch::new();
+    signature.emit(batch.room(SIGNATURE_BYTES));
+    batch.end();
+    net.send(now, to, flow, &HOW, &batch, 0) == 1
 }
 
 /// What became of a message.

@@ -29,31 +29,19 @@
 //! **Limits.** IPv4, and NICs that the port names; 65,536 sessions, no one-sided operations, no congestion control.
 
 mod conn;
+mod requests;
 mod serve;
-mod sessions;
 
-use std::collections::{HashMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use ringbell_nic_abi::Status;
-use rustc_hash::FxBuildHasher;
 
-use self::conn::{Conn, Fin, Phase};
-use self::serve::Unsent;
-use self::sessions::{Answer, Letter};
-use super::connections::{check_remote, index_of, Connections, EphemeralPorts, Listeners};
-use super::random::Numbers;
-use super::ring::Waiting;
-use super::turns::Turns;
-use super::{PacketTransport, RecvWork, SendWork, Transport, TransportEvent};
-use crate::datapath::{Datapath, ReceivePath};
-use crate::engine::Direction;
+use self::conn::Conn;
+use self::requests::{Answer, ControlMessage};
+use super::sessions::Sessions;
 use crate::memory::Sharer;
-use crate::network::{Network, Protocol, Routes, Waiter};
-use crate::port::Batch;
-use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
+use crate::network::{Network, Protocol};
 use crate::wire::accl::{End, Gap};
 
 /// Most sessions: what ACCL's `destination` can tell apart.
@@ -148,32 +136,20 @@ pub struct UdpCounters {
 /// The UDP transport of a NIC. See the module text.
 pub struct UdpTransport {
     config: UdpConfig,
-    ip: Ipv4Addr,
-    routes: Arc<Routes>,
-    numbers: Numbers,
-    table: Connections<Conn, FxBuildHasher>,
-    listeners: Listeners,
-    ports: EphemeralPorts,
-    turns: Turns,
+    sessions: Sessions<Conn>,
     /// Requests that came in since the last step, and answers to messages of no session.
-    letters: VecDeque<Letter>,
+    control: VecDeque<ControlMessage>,
     answers: VecDeque<Answer>,
-    /// Sessions that peers have asked for, by their address and end.
-    requests: HashMap<(Ipv4Addr, End), usize>,
     /// Our ends of sessions that a gap has ended and that are freed, oldest first.
     gaps: VecDeque<(End, Gap)>,
-    /// Packets that are being sent, and for whom, when they found no room.
-    batch: Batch,
-    unsent: Option<Unsent>,
-    events: VecDeque<TransportEvent>,
     counters: UdpCounters,
 }
 
 impl std::fmt::Debug for UdpTransport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("UdpTransport")
-            .field("ip", &self.ip)
-            .field("connections", &self.table.len())
+            .field("ip", &self.sessions.ip)
+            .field("connections", &self.connections())
             .field("counters", &self.counters)
             .finish_non_exhaustive()
     }
@@ -183,12 +159,6 @@ impl std::fmt::Debug for UdpTransport {
 fn reset_by(gap: Option<Gap>) -> (Status, u64) {
     let detail = gap.map_or(0, |g| u64::from(g.expected) << 32 | u64::from(g.got));
     (Status::ConnectionReset, detail)
-}
-
-/// A session as the network knows it.
-fn waiter(index: usize) -> Waiter {
-    let protocol = Protocol::Udp;
-    Waiter { protocol, index }
 }
 
 impl UdpTransport {
@@ -210,23 +180,12 @@ impl UdpTransport {
         if bytes < PAYLOAD_MIN {
             return Err(UdpConfigError::Payload { bytes });
         }
-        let mut numbers = Numbers::new(config.seed);
-        let ports = EphemeralPorts::new(numbers.draw());
+        let most = config.connections.min(SESSIONS_MAX);
         Ok(UdpTransport {
-            ip: net.ip(),
-            routes: net.table(),
-            numbers,
-            table: Connections::new(config.connections.min(SESSIONS_MAX), FxBuildHasher),
-            listeners: Listeners::default(),
-            ports,
-            turns: Turns::default(),
-            letters: VecDeque::new(),
+            sessions: Sessions::new(net, Protocol::Udp, most, config.seed),
+            control: VecDeque::new(),
             answers: VecDeque::new(),
-            requests: HashMap::new(),
             gaps: VecDeque::new(),
-            batch: Batch::new(),
-            unsent: None,
-            events: VecDeque::new(),
             counters: UdpCounters::default(),
             config,
         })
@@ -239,36 +198,14 @@ impl UdpTransport {
 
     /// Sessions in use, those that are ending included.
     pub fn connections(&self) -> usize {
-        self.table.len()
-    }
-
-    fn mark(&mut self, index: usize) {
-        if let Some(c) = self.table.at(index) {
-            self.turns.mark(index, &mut c.seen.queued);
-        }
+        self.sessions.table.len()
     }
 
     /// A tag and a first sequence number for a new session.
     fn draw(&mut self) -> (u32, u32) {
-        let drawn = self.numbers.draw();
+        let drawn = self.sessions.numbers.draw();
         let first = self.config.first.unwrap_or((drawn >> 32) as u32);
         (drawn as u32, first)
-    }
-
-    /// Frees a session.
-    fn free(&mut self, index: usize) {
-        if let Some(c) = self.table.remove(index) {
-            if let Some(gap) = c.gap() {
-                if self.gaps.len() == GAPS_KEPT {
-                    self.gaps.pop_front();
-                }
-                self.gaps.push_back((c.end(), gap));
-            }
-            let request = (*c.peer.ip(), c.far.end);
-            if self.requests.get(&request) == Some(&index) {
-                self.requests.remove(&request);
-            }
-        }
     }
 
     /// The messages whose loss has ended a session that is freed, by our end of it.
@@ -276,217 +213,6 @@ impl UdpTransport {
         let kept = self.gaps.iter().rev().find(|(of, _)| *of == end);
         kept.map(|(_, gap)| *gap)
     }
-
-    /// Frees a session whose peer may not know that it ends, and says so once.
-    fn dismiss(&mut self, index: usize) {
-        if let Some(c) = self.table.at(index) {
-            if let Phase::Incoming(listener) = c.phase {
-                self.listeners.handshake_over(listener, false);
-            }
-            self.answers.extend(Answer::goodbye(c));
-        }
-        self.free(index);
-    }
 }
 
 impl Sharer for UdpTransport {}
-
-impl Transport for UdpTransport {
-    fn name(&self) -> &'static str {
-        "udp"
-    }
-
-    fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, Status> {
-        self.listeners.listen(port, backlog)
-    }
-
-    fn unlisten(&mut self, listener: ListenerId) {
-        self.listeners.unlisten(listener);
-        for index in self.table.half_open(listener) {
-            self.dismiss(index);
-        }
-    }
-
-    fn connect(
-        &mut self,
-        now: NicTime,
-        remote: SocketAddrV4,
-        deadline: NicTime,
-    ) -> Result<ConnId, Status> {
-        check_remote(&self.routes, Protocol::Udp, self.ip, remote)?;
-        // It only names the session; the program sees it.
-        let port = self.ports.once().next().unwrap_or_default();
-        let numbers = self.draw();
-        let addresses = (SocketAddrV4::new(self.ip, port), remote);
-        let config = &self.config;
-        let made = self.table.insert(|id| {
-            let mut c = Conn::new(id, addresses, numbers, Phase::Resolving, config);
-            c.deadline = Some(deadline);
-            c
-        });
-        let conn = made.ok_or(Status::NoResources)?;
-        self.mark(index_of(conn));
-        // No packet wakes the NIC for it.
-        self.turns.no_later(now);
-        Ok(conn)
-    }
-
-    fn post_send(&mut self, conn: ConnId, work: SendWork) {
-        let refused = match self.table.by_id(conn) {
-            None => (Status::NotConnected, 0),
-            Some(c) => match c.phase {
-                Phase::Dead(gap) => reset_by(gap),
-                _ if c.tx.fin != Fin::Open => (Status::NotConnected, 0),
-                _ => {
-                    c.sends.post(work);
-                    return self.mark(index_of(conn));
-                }
-            },
-        };
-        self.events
-            .push_back(TransportEvent::send_refused(conn, work.token, refused));
-    }
-
-    fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
-        let refused = match self.table.by_id(conn) {
-            None => (Status::NotConnected, 0),
-            Some(c) => match c.phase {
-                Phase::Dead(gap) => reset_by(gap),
-                Phase::Closing => (Status::NotConnected, 0),
-                _ => {
-                    c.recvs.post(work);
-                    return self.mark(index_of(conn));
-                }
-            },
-        };
-        self.events
-            .push_back(TransportEvent::recv_refused(conn, work.token, refused));
-    }
-
-    fn recv_now(
-        &mut self,
-        conn: ConnId,
-        buffer: &Buffer,
-        some: bool,
-        data: &mut Datapath<'_>,
-    ) -> Option<u32> {
-        let c = self.table.by_id(conn)?;
-        let is_next = c.recvs.is_empty() && !c.recvs.holds();
-        if c.phase != Phase::Open || !is_next || data.on_path(conn, Direction::Receive) {
-            return None;
-        }
-        let mut waiting = Waiting {
-            rx: &mut c.rx.ring,
-            ended: c.seen.peer_closed,
-        };
-        let n = ReceivePath::receive_now(&mut waiting, buffer, some, data.dma)?;
-        if c.rx.must_announce() {
-            self.mark(index_of(conn));
-        }
-        Some(n)
-    }
-
-    fn is_quiet(&self) -> bool {
-        // Timers fire when the clock is read.
-        self.turns.is_quiet()
-            && self.letters.is_empty()
-            && self.answers.is_empty()
-            && self.events.is_empty()
-            && self.unsent.is_none()
-            && !self.table.has_released()
-    }
-
-    fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
-        let c = self.table.by_id(conn)?;
-        if let Some(s) = c.sends.cancel(token) {
-            return Some(s.bytes);
-        }
-        Some(c.recvs.cancel(token)?.0)
-    }
-
-    fn undelivered(&self, conn: ConnId) -> u64 {
-        let c = self.table.get_by_id(conn);
-        c.map_or(0, |c| c.tx.unconfirmed())
-    }
-
-    fn watch(&mut self, conn: ConnId) {
-        if let Some(c) = self.table.by_id(conn) {
-            c.probes.watched = true;
-            self.mark(index_of(conn));
-        }
-    }
-
-    fn shutdown(&mut self, conn: ConnId) {
-        if let Some(c) = self.table.by_id(conn) {
-            c.tx.fin = c.tx.fin.max(Fin::Wanted);
-            self.mark(index_of(conn));
-        }
-    }
-
-    fn close(&mut self, conn: ConnId) {
-        let Some(c) = self.table.by_id(conn) else {
-            return;
-        };
-        c.tx.fin = c.tx.fin.max(Fin::Wanted);
-        c.recvs
-            .fail_all((Status::NotConnected, 0), &mut self.events);
-        match c.phase {
-            Phase::Open => {
-                c.phase = Phase::Closing;
-                self.mark(index_of(conn));
-            }
-            Phase::Closing => {}
-            _ => {
-                // Never established, or reset: there is nothing to wait for.
-                c.fail_all((Status::NotConnected, 0), &mut self.events);
-                self.events.push_back(TransportEvent::Closed { conn });
-                self.dismiss(index_of(conn));
-            }
-        }
-    }
-
-    fn abort(&mut self, conn: ConnId) {
-        let Some(c) = self.table.by_id(conn) else {
-            return;
-        };
-        c.fail_all((Status::Aborted, 0), &mut self.events);
-        self.dismiss(index_of(conn));
-    }
-
-    fn step(&mut self, now: NicTime, net: &mut Network, data: &mut Datapath<'_>) -> bool {
-        self.table.release_hops(net, Protocol::Udp);
-        let mut moved = self.read_letters(now, net);
-        while let Some(index) = self.turns.timers.pop(now) {
-            match self.table.at(index).and_then(|c| c.wake_at()) {
-                Some(at) if at > now => self.turns.timers.set(index, at),
-                Some(_) => self.mark(index),
-                None => {}
-            }
-        }
-        moved |= self.serve_ready(now, net, data);
-        self.send_answers(now, net);
-        net.flush(now);
-        moved
-    }
-
-    fn poll_event(&mut self) -> Option<TransportEvent> {
-        self.listeners.poll(&mut self.events)
-    }
-
-    fn next_timer(&self) -> Option<NicTime> {
-        self.turns.next_timer()
-    }
-
-    fn reset_detail(&self, conn: ConnId) -> u64 {
-        let gap = self.table.get_by_id(conn).and_then(Conn::gap);
-        reset_by(gap).1
-    }
-
-    fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
-        self.table.get_by_id(conn).map(|c| (c.local, c.peer))
-    }
-
-    fn packets(&mut self) -> Option<&mut dyn PacketTransport> {
-        Some(self)
-    }
-}

@@ -2,107 +2,107 @@
 //!
 //! A message goes to its session while it lies in the port. Requests and answers wait for the step.
 
-use std::net::SocketAddr;
-use std::time::Duration;
+use std::net::{SocketAddr, SocketAddrV4};
 
 use ringbell_nic_abi::Status;
 
-use super::conn::{Arrived, Conn, Fin, Phase};
-use super::sessions::{Answer, Letter, BLOCKED, HOW, LETTERS_MAX};
-use super::{reset_by, UdpTransport};
+use super::conn::{Arrived, Conn, Fin};
+use super::requests::{flow_to, Answer, ControlMessage};
+use super::{reset_by, UdpTransport, GAPS_KEPT};
 use crate::datapath::Datapath;
 use crate::engine::EngineFailed;
-use crate::network::{Headers, Link, Network, Packet, Protocol, Refused, Resolved};
+use crate::network::{Headers, Link, Network, Packet, Protocol};
+use crate::transport::carried::Carried;
+use crate::transport::carrier::{Carrier, CONTROL_MAX};
+use crate::transport::life::{Ask, Phase};
+use crate::transport::sessions::Sessions;
 use crate::transport::turns::Sent;
-use crate::transport::{PacketTransport, TransportEvent};
-use crate::types::NicTime;
-use crate::wire::accl::{Gap, Kind, Signature, SIGNATURE_BYTES};
-use crate::wire::roce::icrc::Flow;
+use crate::transport::TransportEvent;
+use crate::types::{ConnId, NicTime};
+use crate::wire::accl::{Gap, Kind, Signature};
 
-/// Messages that one service may send.
-const BUDGET: usize = 128;
-/// How long the peer's end of the stream may take after a close.
-const FIN_WAIT: Duration = Duration::from_secs(60);
-/// A peer whose host has refused so many packets in a row is gone.
-const REFUSED_MAX: u32 = 3;
-/// Whose packets wait for room in a port.
-#[derive(Debug)]
-pub(super) struct Unsent {
-    link: Link,
-    flow: Flow,
-}
+impl Carrier for UdpTransport {
+    const NAME: &'static str = "udp";
+    const PROTOCOL: Protocol = Protocol::Udp;
+    type Conn = Conn;
 
-impl UdpTransport {
-    /// Serves each session that has something to do once. Returns whether anything moved.
-    pub(super) fn serve_ready(
-        &mut self,
-        now: NicTime,
-        net: &mut Network,
-        data: &mut Datapath<'_>,
-    ) -> bool {
-        let mut moved = false;
-        let ready = self.turns.begin();
-        if !self.send_again(now, net) {
-            self.turns.no_later(now.plus(BLOCKED));
-        }
-        for _ in 0..ready {
-            let Some(index) = self.turns.next_ready() else {
-                break;
-            };
-            if let Some(c) = self.table.at(index) {
-                c.seen.queued = false;
-                moved |= self.serve(index, now, net, data);
-            }
-        }
-        moved
+    fn parts(&self) -> &Sessions<Conn> {
+        &self.sessions
     }
 
-    fn serve(
-        &mut self,
-        index: usize,
-        now: NicTime,
-        net: &mut Network,
-        data: &mut Datapath<'_>,
-    ) -> bool {
-        let mut moved = self.handshake(index, now, net);
-        let Some(c) = self.table.at(index) else {
-            return moved;
-        };
-        if let (true, Some(hop)) = (std::mem::take(&mut c.seen.heard), c.hop) {
-            net.confirm(hop, now);
+    fn sessions(&mut self) -> &mut Sessions<Conn> {
+        &mut self.sessions
+    }
+
+    fn dial(&mut self, addresses: (SocketAddrV4, SocketAddrV4)) -> Option<ConnId> {
+        let numbers = self.draw();
+        let config = &self.config;
+        let table = &mut self.sessions.table;
+        table.insert(|id| Conn::new(id, addresses, numbers, Phase::Resolving, config))
+    }
+
+    fn take(&mut self, _: NicTime, packet: &Packet<'_>, data: &mut Datapath<'_>) {
+        if let Headers::Udp(frame) = &packet.headers {
+            match Signature::parse(&packet.frame[frame.payload_at..frame.end]) {
+                Ok((signature, payload)) => {
+                    self.take_message((packet.from, frame.src), (&signature, payload), data);
+                }
+                Err(_) => self.counters.invalid += 1,
+            }
         }
-        moved |= self.arrived(index, data);
-        let sent = match self.send_messages(index, now, net, data) {
-            Ok((sent, messages)) => {
-                moved |= messages > 0;
-                sent
-            }
-            Err(failed) => {
-                self.end_by_engine(index, failed);
-                moved = true;
-                Sent::All
-            }
+    }
+
+    fn has_control(&self) -> bool {
+        !self.control.is_empty() || !self.answers.is_empty()
+    }
+
+    fn read_control(&mut self, now: NicTime, net: &mut Network) -> bool {
+        self.read_requests(now, net)
+    }
+
+    fn send_answers(&mut self, now: NicTime, net: &mut Network) {
+        self.answer_all(now, net);
+    }
+
+    fn request(&mut self, index: usize, link: Link, net: &mut Network) -> Option<Ask<Kind>> {
+        let peer = *self.sessions.table.at(index)?.life.peer.ip();
+        let terms = self.terms(net, link.port, peer);
+        let c = self.sessions.table.at(index)?;
+        c.rx.terms = terms;
+        c.far.flow = flow_to(net, link.port, peer);
+        let request = Kind::Connect {
+            port: c.life.peer.port(),
+            source_port: c.life.local.port(),
+            terms,
         };
-        moved |= self.report(index, now, sent);
-        self.schedule(index, now, sent);
-        moved
+        Some(Ask::new(request, NicTime::default()))
+    }
+
+    fn address(c: &Conn, _: &Network) -> SocketAddr {
+        c.far.flow.to
     }
 
     /// Ends a session from which messages are missing; else gives what has arrived to receives.
-    fn arrived(&mut self, index: usize, data: &mut Datapath<'_>) -> bool {
-        let Some(c) = self.table.at(index) else {
-            return false;
+    fn bytes(
+        &mut self,
+        index: usize,
+        _: NicTime,
+        data: &mut Datapath<'_>,
+    ) -> Result<bool, EngineFailed> {
+        let s = &mut self.sessions;
+        let Some(c) = s.table.at(index) else {
+            return Ok(false);
         };
         let mut moved = false;
-        match c.phase {
+        match c.life.phase {
             Phase::Open => {
                 // Nothing follows the missing messages: what came before them is right.
-                moved |= c.pump_recvs(data, &mut self.events);
-                if c.rx.peer_fin && !c.seen.peer_closed {
-                    c.seen.peer_closed = true;
-                    let conn = c.id;
-                    self.events.push_back(TransportEvent::PeerClosed { conn });
-                    c.pump_recvs(data, &mut self.events);
+                moved |= c.pump_recvs(data, &mut s.events);
+                if c.rx.peer_fin && !c.life.peer_closed {
+                    c.life.peer_closed = true;
+                    let conn = c.life.id;
+                    s.events.push_back(TransportEvent::PeerClosed { conn });
+                    c.pump_recvs(data, &mut s.events);
                     moved = true;
                 }
             }
@@ -111,197 +111,109 @@ impl UdpTransport {
                 let waiting = c.rx.ring.end() - c.rx.ring.start();
                 c.rx.ring.take(waiting as usize);
             }
-            _ => return false,
+            _ => return Ok(false),
         }
         if let Some(failed) = c.rx.failed.take() {
-            self.end_by_engine(index, failed);
-            return true;
+            return Err(failed);
         }
         if let Some(gap) = c.rx.gap {
             self.counters.gaps += 1;
-            let (peer, Gap { expected, got }) = (c.peer, gap);
+            let (peer, Gap { expected, got }) = (c.life.peer, gap);
             tracing::warn!(
                 %peer, expected, got,
                 "messages of the peer are missing, from the expected number up to the one that came; transport udp sends none again, so the session is reset. Use rdma or tcp over this network"
             );
-            self.answers.extend(Answer::goodbye(c));
+            self.answers.extend(Answer::disconnect(c));
             self.broken(index, Some(gap));
-            return true;
+            return Ok(true);
         }
-        moved
+        Ok(moved)
     }
 
-    /// Sends messages while credit, port and budget allow it.
-    ///
-    /// # Errors
-    /// An engine on the path has failed.
-    fn send_messages(
-        &mut self,
-        index: usize,
-        now: NicTime,
-        net: &mut Network,
-        data: &mut Datapath<'_>,
-    ) -> Result<(Sent, usize), EngineFailed> {
-        let nothing = Ok((Sent::All, 0));
-        let Some(c) = self.table.at(index) else {
-            return nothing;
-        };
-        let is_up = matches!(c.phase, Phase::Open | Phase::Closing | Phase::Orphan);
-        let (Some(hop), true) = (c.hop, is_up) else {
-            return nothing;
-        };
-        let Some(link) = net.link(hop) else {
-            return nothing;
-        };
-        let (peer, flow) = (*c.peer.ip(), c.far.flow);
-        let most = net.segmentation(link.port).packets.min(BUDGET);
-        let mut messages = 0;
-        let sent = loop {
-            if messages >= BUDGET {
-                break Sent::More;
-            }
-            if self.unsent.is_some() || !net.has_room(now, link) {
-                break Sent::Blocked;
-            }
-            if net.payload_to(link.port, peer) < SIGNATURE_BYTES + c.tx.payload() {
-                break Sent::TooSmall;
-            }
-            let batch = &mut self.batch;
-            batch.clear();
-            let mut more = true;
-            while more && batch.len() < most {
-                more = c.append(batch, data, &mut self.events)?;
-            }
-            messages += batch.len();
-            let taken = match batch.is_empty() {
-                true => 0,
-                false => net.send(now, link, &flow, &HOW, batch, 0),
-            };
-            if taken < batch.len() {
-                batch.own_from(taken);
-                self.unsent = Some(Unsent { link, flow });
-                break Sent::Blocked;
-            }
-            if !more {
-                break Sent::All;
-            }
-        };
-        if messages > 0 {
-            net.probe_stale(hop, now);
-        }
-        Ok((sent, messages))
-    }
-
-    /// Sends the messages for which there was no room. `false`: there is none yet.
-    fn send_again(&mut self, now: NicTime, net: &mut Network) -> bool {
-        let Some(u) = &self.unsent else {
-            return true;
-        };
-        let taken = net.send(now, u.link, &u.flow, &HOW, &self.batch, 0);
-        if taken < self.batch.len() {
-            self.batch.own_from(taken);
-            return false;
-        }
-        self.unsent = None;
-        true
-    }
-
-    /// Events from what has happened to the session.
     fn report(&mut self, index: usize, now: NicTime, sent: Sent) -> bool {
-        let Some(c) = self.table.at(index) else {
+        let is_gone = self.sessions.is_gone(index, sent);
+        let Some(c) = self.sessions.table.at(index) else {
             return false;
         };
-        let patience = (self.config.watch, self.config.give_up);
-        let is_silent = !c.probe(now, patience);
-        let is_gone = is_silent || c.probes.refused >= REFUSED_MAX || sent == Sent::TooSmall;
-        let conn = c.id;
-        match c.phase {
-            Phase::Open | Phase::Closing if is_gone => {
+        let is_silent = !c.probe(now, (self.config.watch, self.config.give_up));
+        match c.life.phase {
+            Phase::Open | Phase::Closing if is_silent || is_gone => {
+                let peer = c.life.peer;
                 match is_silent {
                     true => tracing::warn!(
-                        peer = %c.peer,
+                        %peer,
                         "the peer has answered nothing for {:?}; the session is reset",
                         self.config.give_up
                     ),
-                    false => tracing::debug!(peer = %c.peer, ?sent, "reset"),
+                    false => tracing::debug!(%peer, ?sent, "reset"),
                 }
                 self.broken(index, None);
-                true
             }
             Phase::Closing if c.tx.fin == Fin::Sent && c.tx.is_confirmed() => {
-                self.events.push_back(TransportEvent::Closed { conn });
-                c.phase = Phase::Orphan;
-                c.deadline = Some(now.plus(FIN_WAIT));
-                self.mark(index);
-                true
+                self.sessions.closed(index, now);
             }
             // Both directions have ended, and the peer was told.
-            Phase::Orphan if c.rx.peer_fin && !c.rx.answer => {
-                self.free(index);
-                true
-            }
+            Phase::Orphan if c.rx.peer_fin && !c.rx.answer => self.free(index),
             // The peer still sends, and nothing reads (RFC 1122 §4.2.2.13).
-            Phase::Orphan if !c.rx.ring.is_empty() || c.rx.gap.is_some() || is_gone => {
-                self.dismiss(index);
-                true
+            Phase::Orphan
+                if !c.rx.ring.is_empty() || c.rx.gap.is_some() || is_silent || is_gone =>
+            {
+                self.reject(index);
             }
-            _ => false,
+            _ => return false,
         }
+        true
     }
 
-    /// The session has ended: the peer is gone, has reset it, or messages are missing.
-    fn broken(&mut self, index: usize, gap: Option<Gap>) {
-        let Some(c) = self.table.at(index) else {
+    fn end_by_engine(&mut self, index: usize, failed: EngineFailed) {
+        let s = &mut self.sessions;
+        let Some(c) = s.table.at(index) else {
             return;
         };
-        let (conn, is_closing) = (c.id, c.phase == Phase::Closing);
-        c.fail_all(reset_by(gap), &mut self.events);
-        c.phase = Phase::Dead(gap);
-        (c.ask, c.deadline, c.probes.next) = (None, None, None);
-        self.events.push_back(TransportEvent::Reset { conn });
+        c.fail_all(failed.status(), &mut s.events);
+        self.answers.extend(Answer::disconnect(c));
+        self.broken(index, None);
+    }
+
+    /// A peer that may not know that the session ends is told so once.
+    fn reject(&mut self, index: usize) {
+        if let Some(c) = self.sessions.table.at(index) {
+            self.answers.extend(Answer::disconnect(c));
+        }
+        self.free(index);
+    }
+
+    fn freed(&mut self, c: &mut Conn) {
+        if let Some(gap) = c.gap() {
+            if self.gaps.len() == GAPS_KEPT {
+                self.gaps.pop_front();
+            }
+            self.gaps.push_back((c.end(), gap));
+        }
+    }
+}
+
+impl UdpTransport {
+    /// The session has ended: the peer is gone, has reset it, or messages are missing.
+    fn broken(&mut self, index: usize, gap: Option<Gap>) {
+        let is_closing = self.sessions.dead(index, reset_by(gap));
+        if let Some(c) = self.sessions.table.at(index) {
+            (c.ended_by, c.life.deadline, c.probes.next) = (gap, None, None);
+        }
         if is_closing {
-            self.events.push_back(TransportEvent::Closed { conn });
             self.free(index);
         }
     }
 
-    /// The engine that changes this stream has failed: it ends here as by a reset, and the peer is told.
-    fn end_by_engine(&mut self, index: usize, failed: EngineFailed) {
-        let Some(c) = self.table.at(index) else {
-            return;
-        };
-        c.fail_all(failed.status(), &mut self.events);
-        self.answers.extend(Answer::goodbye(c));
-        self.broken(index, None);
-    }
-
-    /// Decides when the session is served next.
-    fn schedule(&mut self, index: usize, now: NicTime, sent: Sent) {
-        let Some(c) = self.table.at(index) else {
-            return;
-        };
-        if let Some(at) = c.wake_at() {
-            self.turns.timers.set(index, at);
-        }
-        let at = match sent {
-            Sent::Blocked => now.plus(BLOCKED),
-            Sent::More => now,
-            _ if c.seen.pending || c.probes.due || c.seen.queued => now,
-            _ => return,
-        };
-        self.mark(index);
-        self.turns.no_later(at);
-    }
-
     /// The peer says that the session has ended.
     fn reset(&mut self, index: usize, gap: Option<Gap>) {
-        let Some(c) = self.table.at(index) else {
+        let Some(c) = self.sessions.table.at(index) else {
             return;
         };
-        match c.phase {
+        match c.life.phase {
             Phase::Open | Phase::Closing => {
                 if let Some(Gap { expected, got }) = gap {
-                    let peer = c.peer;
+                    let peer = c.life.peer;
                     tracing::warn!(
                         %peer, expected, got,
                         "messages to the peer were lost, from the number that it expected up to the one that came; transport udp sends none again, so the session is reset. Use rdma or tcp over this network"
@@ -309,17 +221,13 @@ impl UdpTransport {
                 }
                 self.broken(index, gap);
             }
-            Phase::Incoming(listener) => {
-                self.listeners.handshake_over(listener, false);
-                self.free(index);
-            }
-            Phase::Orphan => self.free(index),
-            Phase::Resolving | Phase::Requesting | Phase::Dead(_) => {}
+            Phase::Incoming(_) | Phase::Orphan | Phase::Ending => self.free(index),
+            Phase::Resolving | Phase::Requesting | Phase::Dead => {}
         }
     }
 
     /// Takes a message.
-    fn take(
+    fn take_message(
         &mut self,
         from: (Link, SocketAddr),
         (signature, payload): (&Signature, &[u8]),
@@ -331,8 +239,8 @@ impl UdpTransport {
             terms,
         } = signature.kind
         {
-            if self.letters.len() < LETTERS_MAX {
-                self.letters.push_back(Letter {
+            if self.control.len() < CONTROL_MAX {
+                self.control.push_back(ControlMessage {
                     from: from.0,
                     address: from.1,
                     signature: *signature,
@@ -344,10 +252,16 @@ impl UdpTransport {
         }
         let index = usize::from(signature.to.session);
         let is_it = |c: &&mut Conn| {
-            let is_known = c.far.end == signature.from || c.phase == Phase::Requesting;
+            let is_known = c.far.end == signature.from || c.life.phase == Phase::Requesting;
             c.tag == signature.to.tag && is_known && c.far.flow.to == from.1
         };
-        let Some(phase) = self.table.at(index).filter(is_it).map(|c| c.phase) else {
+        let Some(phase) = self
+            .sessions
+            .table
+            .at(index)
+            .filter(is_it)
+            .map(|c| c.life.phase)
+        else {
             self.counters.foreign += 1;
             // Its sender may have missed that the session ended, or this NIC is another one by now.
             if matches!(
@@ -368,17 +282,18 @@ impl UdpTransport {
                     true => Status::ConnectionRefused,
                     false => Status::NoResources,
                 };
-                self.fail_connect(index, status);
+                self.fail_connect(index, status, 0);
             }
             (Kind::Reset(gap), _) => self.reset(index, *gap),
             // It has not got our reset.
-            (Kind::Probe(_), Phase::Dead(gap)) => {
+            (Kind::Probe(_), Phase::Dead) => {
+                let gap = self.sessions.table.at(index).and_then(|c| c.gap());
                 self.reply(from, signature, Kind::Reset(gap));
             }
             (Kind::Accept(_) | Kind::Refuse { .. } | Kind::Connect { .. }, _)
-            | (_, Phase::Resolving | Phase::Requesting | Phase::Dead(_)) => {}
+            | (_, Phase::Resolving | Phase::Requesting | Phase::Dead) => {}
             _ => {
-                self.established(index);
+                self.sessions.established(index);
                 self.take_one(index, (signature, payload), data);
             }
         }
@@ -391,73 +306,20 @@ impl UdpTransport {
         (signature, payload): (&Signature, &[u8]),
         data: &mut Datapath<'_>,
     ) {
-        let Some(c) = self.table.at(index) else {
+        let Some(c) = self.sessions.table.at(index) else {
             return;
         };
-        let had_receive = !c.recvs.is_empty();
-        match c.take(signature, payload, data, &mut self.events) {
+        let had_receive = !c.life.recvs.is_empty();
+        match c.take(signature, payload, data, &mut self.sessions.events) {
             Arrived::Taken => {}
             Arrived::Again => self.counters.duplicates += 1,
             Arrived::Rejected => {
                 self.counters.invalid += 1;
-                self.answers.extend(Answer::goodbye(c));
+                self.answers.extend(Answer::disconnect(c));
                 return self.reset(index, None);
             }
         }
-        // The bytes that follow on a link go into a buffer that its user names when it has read these.
-        self.turns.wants_step |= c.probes.watched && had_receive && c.recvs.is_empty();
-        self.mark(index);
-    }
-}
-
-impl PacketTransport for UdpTransport {
-    fn protocol(&self) -> Protocol {
-        Protocol::Udp
-    }
-
-    fn receive(&mut self, _: NicTime, packet: &Packet<'_>, data: &mut Datapath<'_>) -> bool {
-        if let Headers::Udp(frame) = &packet.headers {
-            match Signature::parse(&packet.frame[frame.payload_at..frame.end]) {
-                Ok((signature, payload)) => {
-                    self.take((packet.from, frame.src), (&signature, payload), data);
-                }
-                Err(_) => self.counters.invalid += 1,
-            }
-        }
-        // The next step sends what follows.
-        false
-    }
-
-    fn wants_step(&mut self) -> bool {
-        std::mem::take(&mut self.turns.wants_step)
-    }
-
-    fn answer(&mut self, _: NicTime, _: &mut Network) {}
-
-    fn resolved(&mut self, index: usize, outcome: Resolved) {
-        match outcome {
-            Resolved::Known => self.mark(index),
-            Resolved::Failed => self.fail_connect(index, Status::HostUnreachable),
-        }
-    }
-
-    fn refused(&mut self, _: NicTime, by: Refused, net: &Network) {
-        let mut broken = Vec::new();
-        for (index, c) in self.table.iter() {
-            let link = c.hop.and_then(|hop| net.link(hop));
-            let is_it = match by {
-                Refused::Link(by) => link == Some(by),
-                Refused::Peer { port, peer } => {
-                    c.far.flow.to == peer && link.is_some_and(|l| l.port == port)
-                }
-            };
-            if is_it && matches!(c.phase, Phase::Open | Phase::Closing | Phase::Orphan) {
-                c.probes.refused += 1;
-                broken.push(index);
-            }
-        }
-        for index in broken {
-            self.mark(index);
-        }
+        self.sessions.received(index, had_receive);
+        self.sessions.mark(index);
     }
 }
