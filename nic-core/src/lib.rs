@@ -5,6 +5,9 @@
 //! [`Nic`] is what a program holds: it registers memory, makes queues and hands their plain-data
 //! handles to kernels. [`progress`] describes which threads step the NIC.
 
+// One seed gives one trace of packets.
+#![cfg_attr(not(test), warn(clippy::disallowed_types))]
+
 // For the tests that share `tests/collective_support` with those outside of the crate.
 #[cfg(test)]
 extern crate self as ringbell_nic_core;

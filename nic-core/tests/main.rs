@@ -32,6 +32,7 @@ mod collective_shapes;
 mod collective_streamed;
 mod collective_streams;
 mod collective_threads;
+mod collective_traces;
 mod collectives;
 mod credit;
 mod engines;

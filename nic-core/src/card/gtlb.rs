@@ -4,13 +4,12 @@
 //! own address, other memory (NIC, host, GPUs' beyond 32 GiB) by an alias. Entries are written when an operation is posted, and stay until
 //! another group needs them or the memory is unmapped. The translations are those of [`ringbell_gtlb::Mmu`].
 
-use std::collections::HashMap;
-
 use ringbell_gtlb::{LARGE_PAGE_BYTES, PAGE_BYTES};
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::translation::{
     GTLB_INVALIDATE, GTLB_WRITE_LARGE, GTLB_WRITE_PAGE, GTLB_WRITE_POINTER,
 };
+use rustc_hash::FxHashMap;
 
 use super::Sizes;
 
@@ -60,7 +59,7 @@ pub(crate) struct Gtlb {
     main: u64,
     /// First group of the window, a multiple of the main table.
     window: Option<u64>,
-    groups: HashMap<u32, Group>,
+    groups: FxHashMap<u32, Group>,
     /// Main entries that own the rows of the complementary table.
     rows: Vec<Option<u32>>,
     clock: u64,
@@ -73,7 +72,7 @@ impl Gtlb {
         Gtlb {
             main: sizes.main_entries.into(),
             window: None,
-            groups: HashMap::new(),
+            groups: FxHashMap::default(),
             rows: vec![None; sizes.complementary_entries as usize / PAGES],
             clock: 0,
             written: 0,
@@ -331,10 +330,10 @@ mod tests {
     /// The tables as the hardware has them: main entries (tag 1: a bus address, 2: a row), complementary entries, rows' owners.
     #[derive(Default)]
     struct Model {
-        staged: HashMap<u32, u32>,
-        main: HashMap<u32, (u32, u64)>,
-        comp: HashMap<u32, u64>,
-        owners: HashMap<u64, u32>,
+        staged: FxHashMap<u32, u32>,
+        main: FxHashMap<u32, (u32, u64)>,
+        comp: FxHashMap<u32, u64>,
+        owners: FxHashMap<u64, u32>,
     }
 
     impl Model {

@@ -1,6 +1,6 @@
 //! The control path of communicators: creation, status and release.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
 
 use ringbell_gtlb::Access;
@@ -40,7 +40,7 @@ fn check(c: &CommunicatorConfig, ip: Ipv4Addr) -> Result<(), CommError> {
             ranks,
         });
     };
-    let mut seen = HashSet::new();
+    let mut seen = BTreeSet::new();
     for (b, address) in c.peers.iter().enumerate() {
         if !seen.insert(address) {
             let a = c.peers.iter().position(|x| x == address).unwrap_or(b);

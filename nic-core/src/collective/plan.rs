@@ -1,7 +1,6 @@
 //! Plans: programs proved once per shape, with the data that the executor would otherwise compute
 //! for every segment.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use onc::program::{self, InPlace, Limits, Operand, Order, Place, Program, Proof, Target};
@@ -120,7 +119,7 @@ pub(crate) struct Plans {
     plans: FxHashMap<Shape, Arc<Plan>>,
     /// The one used last: most operations repeat the one before.
     last: Option<(Shape, Arc<Plan>)>,
-    user: HashMap<(CollectiveKind, u32, u32), Vec<Program>>,
+    user: FxHashMap<(CollectiveKind, u32, u32), Vec<Program>>,
 }
 
 /// Plans kept; a program that roots vary makes one for each root.
@@ -308,8 +307,8 @@ impl Plan {
         let total = spaces.scratch + program.scratch_chunks;
         let mut touched = vec![0u32; total as usize];
         let mut senders: Vec<Vec<u32>> = vec![Vec::new(); total as usize];
-        let mut sent: HashMap<(u32, u8), u32> = HashMap::new();
-        let mut received: HashMap<(u32, u8), u32> = HashMap::new();
+        let mut sent: FxHashMap<(u32, u8), u32> = FxHashMap::default();
+        let mut received: FxHashMap<(u32, u8), u32> = FxHashMap::default();
         let mut steps = Vec::with_capacity(program.steps.len());
         // A stream stands for a buffer whose chunks are used in order.
         let (mut popped, mut pushed) = (0, 0);

@@ -4,9 +4,8 @@
 //! The NIC receives into a piece of its own memory and sends from there; while a piece waits to be sent, no
 //! other is received, so that a slow reader closes the writer's window.
 
-use std::collections::HashMap;
-
 use ringbell_nic_abi::{EngineId, GpuVa, Lkey, PdId, SessionId, Status};
+use rustc_hash::FxHashMap;
 
 use super::streams::Streams;
 use super::Env;
@@ -40,7 +39,7 @@ struct Returning {
 #[derive(Debug, Default)]
 pub(super) struct Returns {
     /// By the operation that is posted for each.
-    by_work: HashMap<WorkToken, Returning>,
+    by_work: FxHashMap<WorkToken, Returning>,
     last: u64,
 }
 

@@ -1,9 +1,9 @@
 //! Ends of operations: completion, time-outs, cancellation, regions that are freed, reset and shutdown.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use ringbell_nic_abi::{GpuVa, Opcode, QueueId, Status};
+use rustc_hash::FxHashSet;
 
 use super::streams::Conn;
 use super::{Core, Undelivered};
@@ -266,12 +266,12 @@ impl Core {
             let last = self.stopping;
             self.collectives(|c, io| c.abort_all(io, status, last));
         }
-        self.abort_streams(status, &HashSet::new());
+        self.abort_streams(status, &FxHashSet::default());
     }
 
     /// As [`abort_all`](Core::abort_all), except for collectives. Sends on streams in `keep` continue, and these
     /// streams are closed in order.
-    fn abort_streams(&mut self, status: Status, keep: &HashSet<Conn>) {
+    fn abort_streams(&mut self, status: Status, keep: &FxHashSet<Conn>) {
         for token in self.outstanding.tokens() {
             let Some(work) = self.outstanding.get_mut(token) else {
                 continue;

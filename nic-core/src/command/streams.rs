@@ -1,10 +1,10 @@
 //! Sessions and the transports below them: connections, listeners, pending deliveries, and losses.
 
-use std::collections::{HashMap, HashSet};
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use ringbell_nic_abi::{Flags, Opcode, PdId, SessionId, Status};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::memory::Memory;
 use super::{Env, Refusal};
@@ -46,11 +46,11 @@ pub(crate) struct Streams {
     /// Payloads have left at once, and peers that sleep are to be woken.
     pub(super) is_unflushed: bool,
     /// Slots of the sessions of connections.
-    pub(super) conns: HashMap<Conn, u32>,
+    pub(super) conns: FxHashMap<Conn, u32>,
     /// Likewise of listeners.
-    pub(super) listeners: HashMap<(usize, ListenerId), u32>,
+    pub(super) listeners: FxHashMap<(usize, ListenerId), u32>,
     /// Connections whose sessions are closed and which still deliver: until when.
-    pub(super) lingering: HashMap<Conn, NicTime>,
+    pub(super) lingering: FxHashMap<Conn, NicTime>,
     /// How long they may.
     pub(super) linger: Duration,
     /// Streams that were reported as sent but have not arrived.
@@ -71,9 +71,9 @@ impl Streams {
             transports,
             network,
             is_unflushed: false,
-            conns: HashMap::new(),
-            listeners: HashMap::new(),
-            lingering: HashMap::new(),
+            conns: FxHashMap::default(),
+            listeners: FxHashMap::default(),
+            lingering: FxHashMap::default(),
             linger,
             lost: Vec::new(),
             ended: Vec::new(),
@@ -253,8 +253,8 @@ impl Streams {
     }
 
     /// The connections that deliver the rest of a closed or half-closed stream.
-    pub(super) fn delivering(&mut self) -> HashSet<Conn> {
-        let mut all: HashSet<_> = self.lingering.keys().copied().collect();
+    pub(super) fn delivering(&mut self) -> FxHashSet<Conn> {
+        let mut all: FxHashSet<_> = self.lingering.keys().copied().collect();
         for slot in self.sessions.open_slots() {
             let stream = self.stream_at(slot).filter(|s| s.shut && !s.reset);
             all.extend(stream.map(|s| (s.transport, s.conn)));
@@ -267,7 +267,7 @@ impl Streams {
     pub(super) fn close_all(
         &mut self,
         status: Status,
-        keep: &HashSet<Conn>,
+        keep: &FxHashSet<Conn>,
         stopping: bool,
         env: &mut Env<'_>,
     ) {

@@ -1,9 +1,8 @@
 //! Windows: memory that every rank of a communicator has allocated together, so that a kernel names a peer's by rank and
 //! offset.
 
-use std::collections::HashMap;
-
 use ringbell_nic_abi::{Descriptor, GpuVa, PdId, Rkey, Status, WindowPart};
+use rustc_hash::FxHashMap;
 
 use super::streams::Conn;
 use super::Refusal;
@@ -41,9 +40,9 @@ pub(super) struct Place {
 /// The windows of all communicators, by communicator and number.
 #[derive(Debug, Default)]
 pub(crate) struct Windows {
-    all: HashMap<(CommId, u16), Window>,
+    all: FxHashMap<(CommId, u16), Window>,
     /// The last number of each communicator: none is used twice, so that a freed window's is refused.
-    last: HashMap<CommId, u16>,
+    last: FxHashMap<CommId, u16>,
 }
 
 impl Windows {

@@ -1,10 +1,10 @@
 //! The engines of a NIC, and the paths that they are on.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use ringbell_nic_abi::{EngineId, PdId, QueueId, SessionId};
 use ringbell_onc_engines::stream::{Hardware, StreamEngine};
+use rustc_hash::FxHashMap;
 
 use super::beside::Beside;
 use super::hardware::Counter;
@@ -53,10 +53,10 @@ struct Entry {
 /// All engines of a NIC.
 pub(crate) struct Engines {
     slots: Vec<Slot>,
-    paths: HashMap<PathKey, Path>,
+    paths: FxHashMap<PathKey, Path>,
     /// Engines on queues and communicators.
-    watches: HashMap<(Owner, Direction), Watch>,
-    kinds: HashMap<u16, Arc<Mutex<Box<Factory>>>>,
+    watches: FxHashMap<(Owner, Direction), Watch>,
+    kinds: FxHashMap<u16, Arc<Mutex<Box<Factory>>>>,
     /// Bytes of a peer's memory, or of a send, while an engine reads them.
     piece: Vec<u8>,
     /// The thread of taps beside the copy.
@@ -69,9 +69,9 @@ impl Engines {
     pub(crate) fn new(thread: EngineThread) -> Engines {
         Engines {
             slots: Vec::new(),
-            paths: HashMap::new(),
-            watches: HashMap::new(),
-            kinds: HashMap::new(),
+            paths: FxHashMap::default(),
+            watches: FxHashMap::default(),
+            kinds: FxHashMap::default(),
             piece: Vec::new(),
             beside: Beside::new(thread),
             news: false,
@@ -316,7 +316,7 @@ impl Engines {
     /// The engine of a path, and what watches the owner of an operation on it, which no engine is twice.
     fn both<'a>(
         slots: &'a mut [Slot],
-        watches: &'a mut HashMap<(Owner, Direction), Watch>,
+        watches: &'a mut FxHashMap<(Owner, Direction), Watch>,
         on_path: Option<usize>,
         by: Owner,
         key: PathKey,

@@ -5,9 +5,8 @@
 //! bytes of the operations' buffers, those that their completions count. Several streams meet here, so each has
 //! a place of its own: the beginning of an item when they share one state, or a state of its own.
 
-use std::collections::HashMap;
-
 use ringbell_onc_engines::stream::StreamEngine;
+use rustc_hash::FxHashMap;
 
 use super::running::{Running, Told};
 use crate::types::ConnId;
@@ -62,10 +61,10 @@ pub(super) struct Watch {
     /// The number of the queue, or of the communicator, for users.
     pub(super) of: u32,
     sharing: Sharing,
-    streams: HashMap<(usize, ConnId), Seen>,
+    streams: FxHashMap<(usize, ConnId), Seen>,
     /// Streams that have ended and had an engine of their own, by the slot of their session: as many as there
     /// can be sessions.
-    kept: HashMap<u32, Seen>,
+    kept: FxHashMap<u32, Seen>,
 }
 
 impl Watch {
@@ -74,8 +73,8 @@ impl Watch {
             engine,
             of,
             sharing,
-            streams: HashMap::new(),
-            kept: HashMap::new(),
+            streams: FxHashMap::default(),
+            kept: FxHashMap::default(),
         }
     }
 

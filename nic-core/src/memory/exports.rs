@@ -3,15 +3,11 @@
 //! Peers are notified at registration, and asked to release the memory before it is freed. [`Sharer`] is the
 //! transports' part.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringbell_gtlb::{DeregisterError, Export, ExportRecord, NotReached};
 use ringbell_nic_abi::Lkey;
-
-/// The next export's number. Relaxed: only uniqueness matters, the NIC's lock orders the rest.
-static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Memory that no CPU maps, between this NIC and a local peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,19 +80,6 @@ pub trait Sharer {
     }
 }
 
-/// Lets local peers map memory that a file holds. Returns the number that names it from now on.
-///
-/// # Errors
-/// What the system refused.
-pub(crate) fn share<S: Sharer + ?Sized>(
-    memory: &Export<'_>,
-    sharers: &mut [Box<S>],
-) -> std::io::Result<u64> {
-    let id = NEXT.fetch_add(1, Ordering::Relaxed);
-    sharers.iter_mut().try_for_each(|s| s.share(id, memory))?;
-    Ok(id)
-}
-
 /// Peers that still hold memory which was withdrawn.
 pub(crate) fn holders<S: Sharer + ?Sized>(id: u64, sharers: &[Box<S>]) -> usize {
     sharers.iter().map(|s| s.holders(id)).sum()
@@ -117,12 +100,29 @@ struct Exported {
 #[derive(Debug, Default)]
 pub(crate) struct Exports {
     by_key: BTreeMap<u64, Exported>,
-    by_region: HashMap<u32, u64>,
+    by_region: BTreeMap<u32, u64>,
     /// Regions that are not exported, and why.
-    kept: HashMap<u32, NotReached>,
+    kept: BTreeMap<u32, NotReached>,
+    /// The last number that names memory of this NIC towards peers.
+    last: u64,
 }
 
 impl Exports {
+    /// Lets local peers map memory that a file holds. Returns the number that names it from now on.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub(crate) fn share<S: Sharer + ?Sized>(
+        &mut self,
+        memory: &Export<'_>,
+        sharers: &mut [Box<S>],
+    ) -> std::io::Result<u64> {
+        self.last += 1;
+        let id = self.last;
+        sharers.iter_mut().try_for_each(|s| s.share(id, memory))?;
+        Ok(id)
+    }
+
     /// A region was registered inside of what its memory exports.
     pub(crate) fn export<S: Sharer + ?Sized>(
         &mut self,
@@ -131,10 +131,14 @@ impl Exports {
         sharers: &mut [Box<S>],
     ) {
         self.by_region.insert(lkey.0, record.key);
-        let exported = self.by_key.entry(record.key).or_insert_with(|| Exported {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            regions: 0,
-            withdrawn: false,
+        let last = &mut self.last;
+        let exported = self.by_key.entry(record.key).or_insert_with(|| {
+            *last += 1;
+            Exported {
+                id: *last,
+                regions: 0,
+                withdrawn: false,
+            }
         });
         exported.regions += 1;
         // One that was asked back for a region in quarantine stays staged.

@@ -4,7 +4,7 @@
 //! `HostUnreachable`. An answer is accepted after a request, or for an address in the table already (a
 //! host that moved announces its new MAC address); unsolicited ones add no entry.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use super::{Link, Waiter};
@@ -24,7 +24,7 @@ const REPROBE_NS: u64 = 1_000_000_000;
 const ENTRIES_MAX: usize = 4096;
 
 /// An IPv4 address behind a port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     pub(super) port: usize,
     pub(super) ip: Ipv4Addr,
@@ -62,7 +62,7 @@ pub enum Resolved {
 #[derive(Debug, Default)]
 pub(super) struct Neighbors {
     entries: Vec<Entry>,
-    by_place: HashMap<Place, usize>,
+    by_place: BTreeMap<Place, usize>,
     /// How many connections wait for an answer, so that an idle table costs nothing.
     waiting: usize,
 }

@@ -354,7 +354,7 @@ impl Nic {
             bus: HOST_BUS + region.va.0,
             len: region.len,
         };
-        self.core(|c| exports::share(&memory, &mut c.streams.transports))
+        self.core(|c| c.memory.exports.share(&memory, &mut c.streams.transports))
     }
 
     /// Withdraws host memory from peers, and waits until each has unmapped it or is gone.

@@ -15,7 +15,7 @@ mod mtu;
 mod proof;
 mod socket;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -127,7 +127,7 @@ struct Trust {
     /// With a secret: the keys.
     proof: Option<Proof>,
     /// The tags that peers have asked for.
-    tags: HashMap<SocketAddr, [u8; 4]>,
+    tags: BTreeMap<SocketAddr, [u8; 4]>,
     /// The header of the last frame sent, and to whom.
     tx_header: Option<(SocketAddr, [u8; VXLAN_HEADER])>,
     /// The peer whose datagrams were accepted last, and how their headers begin.
@@ -144,7 +144,7 @@ struct Peers {
     /// Configured peers, then learned ones.
     all: Vec<SocketAddr>,
     configured: usize,
-    macs: HashMap<MacAddr, SocketAddr>,
+    macs: BTreeMap<MacAddr, SocketAddr>,
     last: Option<(MacAddr, SocketAddr)>,
 }
 

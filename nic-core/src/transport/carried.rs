@@ -1,7 +1,6 @@
 //! The connection of a carrier: what a protocol says of one, so that all are served alike.
 
 use std::collections::VecDeque;
-use std::hash::Hash;
 
 use ringbell_nic_abi::{InlineSend, PdId, Status};
 
@@ -29,7 +28,7 @@ pub(super) struct Addressed {
 /// A connection of a [`Carrier`](super::carrier::Carrier).
 pub(super) trait Carried: Connection {
     /// By what the peer names its end, beside its address.
-    type End: Copy + Eq + Hash;
+    type End: Copy + Ord;
     /// What is sent until it is answered.
     type Message: Copy;
 

@@ -1,6 +1,6 @@
 //! Connections, listeners and ephemeral ports of a transport that sends packets.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, Hash};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -30,6 +30,10 @@ pub(super) trait Connection {
     fn life_mut(&mut self) -> &mut Life;
 }
 
+/// Indices by keys that peers choose: a carrier keys the hasher by its seed.
+#[allow(clippy::disallowed_types)]
+type ByKey<K, S> = std::collections::HashMap<K, usize, S>;
+
 #[derive(Debug)]
 struct Slot<C> {
     generation: u32,
@@ -42,7 +46,7 @@ struct Slot<C> {
 pub(super) struct Connections<C: Connection, S> {
     slots: Vec<Slot<C>>,
     free: Vec<usize>,
-    by_key: HashMap<C::Key, usize, S>,
+    by_key: ByKey<C::Key, S>,
     /// The last connection found: packets come in trains.
     last: Option<(C::Key, usize)>,
     limit: usize,
@@ -55,7 +59,7 @@ impl<C: Connection, S: BuildHasher> Connections<C, S> {
         Connections {
             slots: Vec::new(),
             free: Vec::new(),
-            by_key: HashMap::with_hasher(hasher),
+            by_key: ByKey::with_hasher(hasher),
             last: None,
             limit: limit.min(CONNECTIONS_MAX),
             released: Vec::new(),
@@ -196,7 +200,7 @@ impl Listener {
 /// The listeners of a transport.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    by_port: HashMap<u16, Listener>,
+    by_port: BTreeMap<u16, Listener>,
     next: u32,
 }
 

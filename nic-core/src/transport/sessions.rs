@@ -1,6 +1,6 @@
 //! The connections of a carrier: found by their packets, made, marked for service, and what they share.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub(super) struct Sessions<C: Carried> {
     ports: EphemeralPorts,
     pub(super) turns: Turns,
     /// Connections that peers have asked for, by their address and end.
-    pub(super) requests: HashMap<(Ipv4Addr, C::End), usize>,
+    pub(super) requests: BTreeMap<(Ipv4Addr, C::End), usize>,
     /// Packets that are being sent, and for whom, when they found no room.
     batch: Batch,
     unsent: Option<Unsent>,
@@ -79,7 +79,7 @@ impl<C: Carried> Sessions<C> {
             listeners: Listeners::default(),
             ports,
             turns: Turns::default(),
-            requests: HashMap::new(),
+            requests: BTreeMap::new(),
             batch: Batch::new(),
             unsent: None,
             streaming: None,

@@ -76,7 +76,7 @@ pub enum Invalid {
 }
 
 /// One end of a session, as messages to it name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct End {
     /// Its number at that NIC.
     pub session: u16,

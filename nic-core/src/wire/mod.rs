@@ -28,6 +28,8 @@ pub const ETHERTYPE_ARP: u16 = 0x0806;
     PartialEq,
     Eq,
     Hash,
+    PartialOrd,
+    Ord,
     Default,
     FromBytes,
     IntoBytes,

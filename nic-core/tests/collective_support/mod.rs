@@ -4,7 +4,10 @@
 #[path = "../nic_support/mod.rs"]
 pub mod nic;
 
+use std::cell::RefCell;
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nic::{Host, Setup, TempDir, BASE};
@@ -15,6 +18,7 @@ use ringbell_nic_abi::{
     Opcode, ReduceOp, Rkey, Status, WireType,
 };
 use ringbell_nic_core::collective::{CollectiveSettings, CommStatus, CommunicatorConfig};
+use ringbell_nic_core::port::capture::Capture;
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, Port};
@@ -53,6 +57,27 @@ impl Rng {
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+}
+
+/// What a port has carried, in the format of pcapng.
+#[derive(Clone, Default)]
+pub struct Trace(Arc<Mutex<Vec<u8>>>);
+
+impl Trace {
+    pub fn bytes(&self) -> Vec<u8> {
+        self.0.lock().expect("no panic").clone()
+    }
+}
+
+impl Write for Trace {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -103,6 +128,28 @@ impl World {
         memory: u64,
         make: impl Fn(usize, NicBuilder) -> NicBuilder,
     ) -> World {
+        World::over(ranks, wire, memory, make, |_, port| port)
+    }
+
+    /// NICs whose frames are recorded, each at its port.
+    pub fn traced(ranks: usize, wire: Wire, memory: u64) -> (World, Vec<Trace>) {
+        let traces = RefCell::new(Vec::new());
+        let record = |_, port| -> Box<dyn Port> {
+            let trace = Trace::default();
+            traces.borrow_mut().push(trace.clone());
+            Box::new(Capture::new(port, trace, Duration::ZERO).expect("a capture"))
+        };
+        let world = World::over(ranks, wire, memory, |_, nic| nic, record);
+        (world, traces.into_inner())
+    }
+
+    fn over(
+        ranks: usize,
+        wire: Wire,
+        memory: u64,
+        make: impl Fn(usize, NicBuilder) -> NicBuilder,
+        at_port: impl Fn(usize, Box<dyn Port>) -> Box<dyn Port>,
+    ) -> World {
         let dir = TempDir::new();
         let switch = (wire != Wire::Local)
             .then(|| MemSwitch::private(ranks.max(2), 9000, Checksums::Omitted).expect("switch"));
@@ -143,6 +190,7 @@ impl World {
                 }
                 _ => Box::new(port),
             };
+            let port = at_port(r, port);
             if matches!(wire, Wire::Rdma | Wire::LossyRdma(..)) {
                 let config = RdmaConfig {
                     seed: r as u64,

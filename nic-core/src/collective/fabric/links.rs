@@ -1,6 +1,5 @@
 //! Streams to peers: connection set-up, headers and payloads that arrive, and loss of a link.
 
-use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
@@ -60,7 +59,7 @@ pub(super) struct Links {
     served: Served,
     pub(super) all: Vec<Link>,
     by_conn: FxHashMap<(usize, ConnId), usize>,
-    pub(super) by_peer: HashMap<SocketAddrV4, usize>,
+    pub(super) by_peer: FxHashMap<SocketAddrV4, usize>,
     next_token: u64,
     /// Destination of bytes that are dropped.
     sink: Option<Block>,
@@ -77,7 +76,7 @@ impl Links {
             served: Served::default(),
             all: Vec::new(),
             by_conn: FxHashMap::default(),
-            by_peer: HashMap::new(),
+            by_peer: FxHashMap::default(),
             next_token: 0,
             sink: None,
             headers: Vec::new(),

@@ -14,7 +14,7 @@ mod events;
 mod link;
 mod pump;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;
 
@@ -45,10 +45,10 @@ pub(crate) struct CardTransport {
     room: Stage,
     /// The room as the transport names it; that of card connection `i` begins at `2 * i * ROOM`.
     place: Buffer,
-    links: HashMap<ConnId, Link>,
+    links: BTreeMap<ConnId, Link>,
     /// Those with operations.
     active: BTreeSet<ConnId>,
-    works: HashMap<u64, (ConnId, Below)>,
+    works: BTreeMap<u64, (ConnId, Below)>,
     next_token: u64,
     events: VecDeque<TransportEvent>,
     /// Something was posted, or has moved, since the last step that found nothing.
@@ -68,9 +68,9 @@ impl CardTransport {
             card,
             room,
             place,
-            links: HashMap::new(),
+            links: BTreeMap::new(),
             active: BTreeSet::new(),
-            works: HashMap::new(),
+            works: BTreeMap::new(),
             next_token: 0,
             events: VecDeque::new(),
             is_due: false,

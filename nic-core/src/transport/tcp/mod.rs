@@ -23,7 +23,7 @@
 //! a SYN or an acknowledgement with guessed numbers neither ends nor corrupts a connection (RFC 5961): see
 //! `smoltcp_gaps::acceptance`. An attacker who reads the wire can still do both.
 //!
-//! **Limits.** smoltcp's retransmission time-out is at least a second, backs off to a minute, and
+//! **Limits.** The retransmission time-out is at least [`TcpConfig::rto_min`], backs off to a minute, and
 //! recovers only with a clean round-trip sample: lossy links work, but slowly. IPv4, one address, no fragments,
 //! no options beyond smoltcp's (MSS, window scale).
 //! Initial sequence numbers and cookies are keyed by the seed: give each NIC one of its own from the system's random source.
