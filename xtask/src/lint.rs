@@ -9,7 +9,7 @@ use fs_err as fs;
 
 use crate::lanes::{Lane, Step};
 use crate::steps::{command, output, succeeds, Outcome, Words as _};
-use crate::test::{cargo, step};
+use crate::test::{cargo, passes, step};
 use crate::{gen, root, source, style, suite, target};
 
 /// 64-bit Arm, whose vector code is that of NEON.
@@ -30,11 +30,6 @@ pub(crate) const STEPS: [Step; 12] = [
     step("aarch64", Lane::Cargo, &[], aarch64),
     step("fuzz", Lane::Beside, &[], fuzz),
 ];
-
-/// Cargo with these words, which must end well.
-fn passes(words: &str) -> Result<Outcome> {
-    command(cargo().words(words)).map(|()| Outcome::Passed)
-}
 
 fn format() -> Result<Outcome> {
     passes("fmt --all --check")

@@ -323,15 +323,9 @@ fn components(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
 
     fn module(path: &[&str], text: &str) -> Module {
-        Module {
-            path: path.iter().map(|s| s.to_string()).collect(),
-            file: PathBuf::new(),
-            inline: false,
-            items: syn::parse_file(text).unwrap().items,
-        }
+        crate::source::parsed(path, "", text)
     }
 
     fn edges(modules: &[Module]) -> Vec<String> {

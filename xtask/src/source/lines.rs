@@ -141,17 +141,7 @@ mod tests {
     #[test]
     fn comments_tests_and_blank_lines_are_no_product() {
         let text = "//! Text.\n\n/// Doc.\nfn a() {\n    // why\n    b(\"x\n    y\");\n}\n#[cfg(test)]\nmod tests {\n    fn c() {}\n}\nmod d {\n    #[cfg(test)]\n    fn e() {}\n    fn f() {}\n}\n";
-        let items = syn::parse_file(text).unwrap().items;
-        let items = items
-            .into_iter()
-            .filter(|i| !for_tests(attributes(i)))
-            .collect();
-        let module = Module {
-            path: vec![],
-            file: PathBuf::new(),
-            inline: false,
-            items,
-        };
+        let module = crate::source::parsed(&[], "", text);
         assert_eq!(
             code(&module).into_iter().collect::<Vec<_>>(),
             [4, 6, 7, 8, 13, 16, 17]

@@ -171,3 +171,16 @@ pub(crate) fn attributes(item: &Item) -> &[Attribute] {
         _ => &[],
     }
 }
+
+/// A module of this text.
+#[cfg(test)]
+fn parsed(path: &[&str], file: &str, text: &str) -> Module {
+    let mut items = syn::parse_file(text).expect("Rust").items;
+    items.retain(|i| !for_tests(attributes(i)));
+    Module {
+        path: path.iter().map(ToString::to_string).collect(),
+        file: PathBuf::from(file),
+        inline: false,
+        items,
+    }
+}

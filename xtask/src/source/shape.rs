@@ -89,12 +89,7 @@ mod tests {
     use super::*;
 
     fn module(file: &str, text: &str) -> Module {
-        Module {
-            path: vec![file.into()],
-            file: PathBuf::from(file),
-            inline: false,
-            items: syn::parse_file(text).unwrap().items,
-        }
+        crate::source::parsed(&[file], file, text)
     }
 
     #[test]
