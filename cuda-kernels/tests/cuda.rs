@@ -615,35 +615,3 @@ fn a_cudarc_slice_is_adopted_with_the_writes_of_its_stream() {
         assert_eq!((back[0], &back[1..]), (9, &numbers[1..]));
     });
 }
-
-#[test]
-fn pinned_memory_goes_to_the_gpu_s_node_or_gives_a_reason() {
-    let name = "pinned_memory_goes_to_the_gpu_s_node_or_gives_a_reason";
-    under_mock(name, "", || {
-        let why = open().unwrap().describe();
-        assert!(
-            why.contains("because /sys/bus/pci/devices/0000:fe:1f.7/numa_node cannot be read"),
-            "{why}"
-        );
-        // A system whose firmware reports the GPU's node.
-        let root = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("sysfs-of-a-gpu");
-        let device = root.join("bus/pci/devices/0000:fe:1f.7");
-        std::fs::create_dir_all(&device).unwrap();
-        std::fs::create_dir_all(root.join("devices/system/node/node0")).unwrap();
-        std::fs::write(device.join("numa_node"), "0\n").unwrap();
-        std::env::set_var("RINGBELL_SYSFS", &root);
-        let gpu = open().unwrap();
-        let text = gpu.describe();
-        // In a container that may not place memory, the reason is another one.
-        assert!(
-            text.contains("on NUMA node 0, the GPU's") || text.contains("Linux refuses to place"),
-            "{text}"
-        );
-        let buffer = gpu.alloc_pinned(100_000).unwrap();
-        let bytes = pattern(100_000, 5);
-        buffer.write(0, &bytes).unwrap();
-        let mut got = vec![0; 100_000];
-        buffer.read(0, &mut got).unwrap();
-        assert!(got == bytes);
-    });
-}

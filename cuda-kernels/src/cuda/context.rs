@@ -7,7 +7,6 @@ use cudarc::driver::{CudaContext, DriverError};
 
 use super::deferred_release::DeferredRelease;
 use super::driver::{self, DeviceInfo};
-use super::numa::NumaPlacement;
 use super::stream_ops;
 use crate::cuda_error::CudaError;
 
@@ -18,8 +17,6 @@ pub(super) struct Context {
     pub(super) device: DeviceInfo,
     /// CUDA version of the driver.
     pub(super) driver: i32,
-    /// NUMA placement of pinned memory.
-    pub(super) placement: NumaPlacement,
     /// Whether streams can store and wait for words, or why not.
     pub(super) stream_ops: Result<(), String>,
     /// Shared by all users of the GPU in this process.
@@ -70,7 +67,6 @@ impl Context {
         let stream_ops = stream_ops::supported(cuda.cu_device());
         let deferred = DeferredRelease::of(&cuda)?;
         Ok(Context {
-            placement: NumaPlacement::of(cuda.cu_device()),
             stream_ops,
             cuda,
             device,

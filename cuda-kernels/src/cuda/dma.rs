@@ -228,7 +228,6 @@ impl CudaDma {
     fn pin(&self, base: NonNull<u8>, len: usize, more: u32) -> Result<Exposed, CudaError> {
         let context = self.memory.context();
         context.bind()?;
-        context.placement.bring(base, len);
         let host: *mut c_void = base.as_ptr().cast();
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP | more;
         let deferred = &context.deferred;

@@ -180,7 +180,7 @@ impl GpuBackend for CudaBackend {
     fn describe(&self) -> String {
         let c = &self.context;
         format!(
-            "{} (GPU {}, sm_{}{}, driver for CUDA {}.{}); {}; memory: {}; between NICs of this machine: {}; pinned memory: {}; operations in streams: {}{}",
+            "{} (GPU {}, sm_{}{}, driver for CUDA {}.{}); {}; memory: {}; between NICs of this machine: {}; operations in streams: {}{}",
             c.device.name,
             c.device.ordinal,
             c.device.capability.0,
@@ -190,7 +190,6 @@ impl GpuBackend for CudaBackend {
             self.kernels.origin.describe(),
             self.memory_path(),
             self.dma.peer_copies.describe(),
-            c.placement.describe(),
             match &c.stream_ops {
                 Ok(()) => "by stream memory operations".into(),
                 Err(why) => format!("by kernels, because {why}"),

@@ -209,8 +209,7 @@ impl PinnedBlock {
         let mut base: *mut c_void = std::ptr::null_mut();
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: the pointer is to a live pointer.
-        let alloc = || unsafe { sys::cuMemHostAlloc(&mut base, bytes, flags) };
-        let r = context.placement.around(alloc);
+        let r = unsafe { sys::cuMemHostAlloc(&mut base, bytes, flags) };
         driver::check_memory("cuMemHostAlloc", r, bytes as u64, "pinned host memory")?;
         let base = NonNull::new(base.cast()).ok_or(CudaError::OutOfMemory {
             bytes: bytes as u64,

@@ -55,8 +55,6 @@ mod memory;
 #[cfg(feature = "cuda")]
 mod module;
 #[cfg(feature = "cuda")]
-mod numa;
-#[cfg(feature = "cuda")]
 mod nvrtc;
 #[cfg(feature = "cuda")]
 mod open_allocations;
