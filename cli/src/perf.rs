@@ -17,7 +17,6 @@ pub(super) mod pair;
 mod receiver;
 mod send;
 mod slots;
-mod staging;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -68,8 +67,6 @@ enum Bench {
     Slots(slots::Args),
     /// A stream with and without HyperLogLog on its path, by payload size
     Hll(hll::Args),
-    /// Messages between host, GPU and NIC memory, and the size of staged pieces
-    Staging(staging::Args),
     /// Many connections between two NICs, with all or one of them active
     Connections(connections::Args),
     /// All-reduce among ranks of this machine, by their NICs
@@ -92,9 +89,6 @@ enum Bench {
     Barrier(collective::Args),
     /// Every rank sends to the next one, and receives from the one before
     SendRecv(collective::Args),
-    /// All-reduce by NCCL alone, several ranks on one GPU; `all-reduce --beside nccl` compares
-    #[cfg(feature = "cuda")]
-    Nccl(nccl::Args),
     /// The process that NCCL runs in; started by the program itself
     #[cfg(feature = "cuda")]
     #[command(hide = true)]
@@ -123,7 +117,6 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
         Bench::AtomicLat(args) => one_sided::run(one_sided::Kind::AtomicLatency, &args),
         Bench::Slots(args) => slots::run(&args),
         Bench::Hll(args) => hll::run(&args),
-        Bench::Staging(args) => staging::run(&args),
         Bench::Connections(args) => connections::run(&args),
         Bench::AllReduce(args) => collective::run(Kind::AllReduce, &args),
         Bench::ReduceScatter(args) => collective::run(Kind::ReduceScatter, &args),
@@ -135,8 +128,6 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
         Bench::Scatter(args) => collective::run(Kind::Scatter, &args),
         Bench::Barrier(args) => collective::run(Kind::Barrier, &args),
         Bench::SendRecv(args) => collective::run(Kind::Send, &args),
-        #[cfg(feature = "cuda")]
-        Bench::Nccl(args) => nccl::run(&args),
         #[cfg(feature = "cuda")]
         Bench::NcclWorker => nccl::work(),
         Bench::Compare(args) => compare::run(&args),

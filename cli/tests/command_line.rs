@@ -224,7 +224,6 @@ fn a_gpu_that_is_not_there_ends_every_command_with_4() {
         "perf floor -n 1",
         "perf nop -n 1",
         "perf combine -b 4K -e 4K -n 1",
-        "perf staging -b 4K -e 4K -n 1",
         "perf send-bw -b 1K -e 1K -n 1",
         "perf send-bw -b 1K -e 1K -n 1 --threads",
         "perf all-reduce -b 1K -e 1K -n 1 --no-limits",

@@ -1,5 +1,5 @@
 //! Tests of NCCL measured beside our all-reduce: the whole way, with a mock driver in place of libcuda and a mock NCCL in place
-//! of `libnccl.so.2`. The mock really sums, among threads and among processes, and has faults that a test sets.
+//! of `libnccl.so.2`. The mock really sums, and has faults that a test sets.
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
@@ -109,8 +109,13 @@ fn rows(peer: &Value) -> usize {
     peer["rows"].as_array().map_or(0, Vec::len)
 }
 
+/// NCCL's part of a report.
+fn peer(report: &Value) -> &Value {
+    &report["meta"]["peers"][0]
+}
+
 #[test]
-fn both_sides_are_measured_as_threads_over_both_transports() {
+fn both_sides_are_measured_and_verified() {
     let m = Machine::with_nccl("threads");
     let (out, report) = m.report("", &beside("-R 3"));
     let said = text(&out);
@@ -118,90 +123,41 @@ fn both_sides_are_measured_as_threads_over_both_transports() {
     let meta = &report["meta"];
     assert!(meta["gpu"].as_str().is_some_and(|g| g.contains("Mock GPU")));
     assert_eq!(report["rows"].as_array().map(Vec::len), Some(6), "{said}");
-    let peers = meta["peers"].as_array().expect("peers");
-    assert_eq!(peers.len(), 2, "{said}");
-    for (peer, (transport, via)) in peers
-        .iter()
-        .zip([("shm", "SHM/"), ("socket", "NET/Socket")])
-    {
-        assert_eq!(peer["version"], "2.30.3");
-        assert_eq!(peer["transport"], transport);
-        assert_eq!(peer["placement"], meta["placement"]);
-        assert_eq!(peer["blocks"], 4, "{said}");
-        assert!(peer["carriers"][0]
-            .as_str()
-            .is_some_and(|c| c.starts_with(via)));
-        assert_eq!(peer["settings"]["NCCL_P2P_DISABLE"], "1");
-        assert_eq!(peer["settings"]["NCCL_MULTI_RANK_GPU_ENABLE"], "1");
-        assert_eq!(peer["why"], Value::Null, "{said}");
-        assert_eq!(rows(peer), 6, "{said}");
-        for row in peer["rows"].as_array().expect("rows") {
-            assert_eq!(row["wrong"], 0, "{said}");
-        }
+    assert_eq!(meta["peers"].as_array().map(Vec::len), Some(1), "{said}");
+    let peer = peer(&report);
+    assert_eq!(peer["version"], "2.30.3");
+    assert_eq!(peer["settings"]["NCCL_P2P_DISABLE"], "1");
+    assert_eq!(peer["settings"]["NCCL_MULTI_RANK_GPU_ENABLE"], "1");
+    assert_eq!(peer["why"], Value::Null, "{said}");
+    assert_eq!(rows(peer), 6, "{said}");
+    for row in peer["rows"].as_array().expect("rows") {
+        assert_eq!(row["wrong"], 0, "{said}");
     }
-    for word in [
-        "threads of one process",
-        "NCCL shm",
-        "NCCL socket",
-        "40004 ",
-        "time ratio = ringbell / best peer",
-    ] {
+    for word in ["NCCL", "40004 ", "time ratio = ringbell / best peer"] {
         assert!(said.contains(word), "{word}: {said}");
     }
+    let (out, report) = m.report("", &beside("-d i32 -o max"));
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(0), "{said}");
+    assert_eq!(rows(self::peer(&report)), 6, "{said}");
     assert!(m.is_clean());
 }
 
 #[test]
-fn ranks_are_processes_when_asked_and_operations_may_be_queued() {
-    let m = Machine::with_nccl("processes");
-    let (out, report) = m.report("", &beside("--procs -d i32 -o max --queued"));
-    let said = text(&out);
-    assert_eq!(out.status.code(), Some(0), "{said}");
-    assert!(said.contains("time-sliced contexts, both sides"), "{said}");
-    assert!(said.contains("processes, a software NIC each"), "{said}");
-    assert!(
-        said.contains("times are those of all by their number"),
-        "{said}"
-    );
-    for peer in report["meta"]["peers"].as_array().expect("peers") {
-        assert_eq!((rows(peer), &peer["why"]), (6, &Value::Null), "{said}");
-    }
-}
-
-#[test]
-fn an_older_nccl_gets_processes_that_claim_hosts_of_their_own() {
+fn a_nccl_that_allows_one_rank_on_a_gpu_is_refused_by_its_version() {
     let m = Machine::with_nccl("older");
     let (out, report) = m.report("version=22809", &beside(""));
     let said = text(&out);
-    assert_eq!(out.status.code(), Some(0), "{said}");
-    let [shm, socket] = [0, 1].map(|i| &report["meta"]["peers"][i]);
-    assert!(
-        shm["why"].as_str().is_some_and(|w| w.contains("2.28.9")),
-        "{said}"
-    );
-    assert_eq!((rows(shm), rows(socket)), (0, 6), "{said}");
-    assert_eq!(socket["settings"]["NCCL_HOSTID"], "one for each rank");
-    assert!(said.contains("time-sliced contexts, both sides"), "{said}");
-    // One process has one name for its host, so threads are refused, with the remedy.
-    let out = run(&mut m.perf("version=22809", &format!("nccl --threads {QUICK}")));
-    let said = text(&out);
-    assert_eq!(out.status.code(), Some(2), "{said}");
-    assert!(said.contains("2.30 allows several"), "{said}");
-    let (out, report) = m.report("version=22809", &beside("--threads"));
-    assert_eq!(
-        out.status.code(),
-        Some(1),
-        "nothing to compare with: {}",
-        text(&out)
-    );
-    assert_eq!(rows(&report["meta"]["peers"][1]), 0);
+    assert_eq!(out.status.code(), Some(4), "{said}");
+    assert!(said.contains("NCCL 2.28.9 allows one rank"), "{said}");
+    assert_eq!(report, Value::Null, "nothing was measured");
 }
 
 /// The mock is as strict as NCCL: without our environment, the same ranks are refused.
 #[test]
 fn without_permission_two_ranks_on_a_gpu_are_refused() {
     let m = Machine::with_nccl("refused");
-    let order = r#"{"library": "libnccl.so.2", "device": 0, "ranks": 2, "own": [0, 1], "dtype": "f32", "op": "sum", "steps": [], "check": true, "queued": false, "timeout_s": 20}"#;
+    let order = r#"{"library": "libnccl.so.2", "device": 0, "ranks": 2, "dtype": "f32", "op": "sum", "steps": [], "check": true, "timeout_s": 20}"#;
     for (version, why) in [
         ("version=22809", "Duplicate GPU detected"),
         ("version=23007", "Set NCCL_MULTI_RANK_GPU_ENABLE=1"),
@@ -243,14 +199,14 @@ fn a_missing_nccl_is_an_error_with_the_searched_places_or_a_remark() {
     let said = text(&out);
     assert_eq!(out.status.code(), Some(0), "{said}");
     assert_eq!(report["rows"].as_array().map(Vec::len), Some(6), "{said}");
-    let why = report["meta"]["peers"][0]["why"].as_str().unwrap_or("");
+    let why = peer(&report)["why"].as_str().unwrap_or("");
     assert!(why.contains("no usable NCCL was found"), "{why}");
 }
 
 #[test]
 fn nccl_is_found_where_it_is_named_and_in_pythons_packages() {
     let m = Machine::new("found");
-    let nccl = format!("nccl {QUICK}");
+    let nccl = beside("");
     // A wheel of PyPI.
     let packages = m.folder.join("site-packages");
     std::fs::create_dir_all(packages.join("nvidia/nccl/lib")).expect("a fresh folder");
@@ -262,7 +218,7 @@ fn nccl_is_found_where_it_is_named_and_in_pythons_packages() {
     let (out, report) = m.report("", &nccl);
     let said = text(&out);
     assert_eq!(out.status.code(), Some(0), "{said}");
-    let library = report["meta"]["peers"][0]["library"].as_str().unwrap_or("");
+    let library = peer(&report)["library"].as_str().unwrap_or("");
     assert!(Path::new(library).starts_with(&packages), "{library}");
     // A named library is the only candidate.
     m.link("libringbell_libcuda.so", "lib/other.so");
@@ -282,10 +238,11 @@ const PATIENCE: &str = "--timeout 4";
 
 /// Checks the rows that are left, and the output. A rank that is ended may have owed the row before.
 fn assert_rows(m: &Machine, faults: &str, more: &str, most: usize, why: &str) {
-    let (out, report) = m.report(faults, &format!("nccl {more} {QUICK}"));
+    let (out, report) = m.report(faults, &beside(more));
     let said = text(&out);
     assert_eq!(out.status.code(), Some(1), "{faults} {more}: {said}");
-    let rows = report["rows"].as_array().map_or(usize::MAX, Vec::len);
+    assert_eq!(report["rows"].as_array().map(Vec::len), Some(6), "{said}");
+    let rows = rows(peer(&report));
     assert!(
         (most.saturating_sub(1)..=most).contains(&rows),
         "{faults} {more}: {rows} rows: {said}"
@@ -310,9 +267,7 @@ fn when_nccl_fails_rows_stay_and_the_reason_is_reported() {
             "was ended by signal 6|remote process exited",
         ),
     ] {
-        for placement in ["--threads", "--procs"] {
-            assert_rows(&m, faults, placement, most, why);
-        }
+        assert_rows(&m, faults, "", most, why);
     }
     assert!(m.is_clean());
 }
@@ -320,11 +275,9 @@ fn when_nccl_fails_rows_stay_and_the_reason_is_reported() {
 #[test]
 fn a_nccl_that_hangs_is_ended() {
     let m = Machine::with_nccl("hangs");
-    let up = format!("--threads {PATIENCE}");
-    assert_rows(&m, "init-hang", &up, 0, "rank(s) 0, 1 are missing");
+    assert_rows(&m, "init-hang", PATIENCE, 0, "rank(s) 0, 1 are missing");
     let late = "an all-reduce has not ended after 4 s";
-    let op = format!("--procs {PATIENCE}");
-    assert_rows(&m, "op-hang=20000", &op, 2, late);
+    assert_rows(&m, "op-hang=40000", PATIENCE, 4, late);
     // And one that does not come to its own deadline.
     let all = "--timeout 60 --limit 4";
     assert_rows(
@@ -335,23 +288,6 @@ fn a_nccl_that_hangs_is_ended() {
         "ended after 4 s: 20004 bytes, out of place",
     );
     assert!(m.is_clean());
-}
-
-#[test]
-fn the_other_transport_and_our_side_are_measured_beside_one_that_hangs() {
-    let m = Machine::with_nccl("beside-hang");
-    let (out, report) = m.report("op-hang=40000", &beside(PATIENCE));
-    let said = text(&out);
-    assert_eq!(out.status.code(), Some(1), "{said}");
-    assert_eq!(report["rows"].as_array().map(Vec::len), Some(6), "{said}");
-    for peer in report["meta"]["peers"].as_array().expect("peers") {
-        assert_eq!(rows(peer), 4, "{said}");
-        let why = peer["why"].as_str().unwrap_or("");
-        assert!(why.contains("has not ended"), "{said}");
-    }
-    // The largest size has our figure alone.
-    let line = said.lines().find(|l| l.contains("none")).unwrap_or("");
-    assert!(line.contains("39.1K") || line.contains("40004"), "{said}");
 }
 
 /// As the runner of the bundle does when a step takes too long.
@@ -378,69 +314,23 @@ fn a_killed_command_has_written_the_rows_so_far() {
 #[test]
 fn sizes_stay_when_only_the_end_hangs() {
     let m = Machine::with_nccl("end-hangs");
-    let (out, report) = m.report("destroy-hang", &format!("nccl {QUICK}"));
+    let (out, report) = m.report("destroy-hang", &beside(""));
     let said = text(&out);
     assert_eq!(out.status.code(), Some(0), "{said}");
-    assert_eq!(report["rows"].as_array().map(Vec::len), Some(6), "{said}");
+    assert_eq!(rows(peer(&report)), 6, "{said}");
     assert!(said.contains("communicator is not destroyed"), "{said}");
 }
 
 #[test]
 fn wrong_sums_are_detected() {
     let m = Machine::with_nccl("wrong");
-    let (out, report) = m.report("wrong=40000", &format!("nccl -R 3 {QUICK}"));
+    let (out, report) = m.report("wrong=40000", &beside("-R 3"));
     let said = text(&out);
     assert_eq!(out.status.code(), Some(3), "{said}");
-    let rows = report["rows"].as_array().expect("rows");
+    let rows = peer(&report)["rows"].as_array().expect("rows");
     let wrong: Vec<u64> = rows.iter().filter_map(|r| r["wrong"].as_u64()).collect();
     // One element of the last rank, seen after the first and after the last run out of place.
     assert_eq!(wrong, [0, 0, 0, 0, 2, 1], "{said}");
-    let (out, _) = m.report("wrong=40000", &beside(""));
-    assert_eq!(out.status.code(), Some(3), "{}", text(&out));
-}
-
-#[test]
-fn mps_is_found_or_started_and_ended() {
-    let m = Machine::with_nccl("mps");
-    // As NVIDIA's: a service in the foreground, and commands on standard input.
-    m.script(
-        "nvidia-cuda-mps-control",
-        r#"dir=${CUDA_MPS_PIPE_DIRECTORY:-/nonexistent}
-if [ "$1" = -f ]; then
-  echo "$$" > "$dir/control"
-  while [ -e "$dir/control" ]; do sleep 0.05; done
-  exit 0
-fi
-read -r command
-[ -e "$dir/control" ] || exit 1
-echo "$command" >> "$dir/../../said"
-[ "$command" = quit ] && rm "$dir/control"
-exit 0"#,
-    );
-    let (out, report) = m.report("", &beside("--procs"));
-    let said = text(&out);
-    assert_eq!(out.status.code(), Some(0), "{said}");
-    assert!(
-        said.contains("MPS does not run; --mps starts one"),
-        "{said}"
-    );
-    let (out, again) = m.report("", &beside("--procs --mps"));
-    let said = text(&out);
-    assert_eq!(out.status.code(), Some(0), "{said}");
-    let place = |r: &Value| r["meta"]["placement"].as_str().unwrap_or("").to_owned();
-    assert!(place(&report).contains("time-sliced"), "{said}");
-    assert!(
-        place(&again).contains("co-resident by MPS (one of our own)"),
-        "{said}"
-    );
-    let pipe = &again["meta"]["peers"][0]["settings"]["CUDA_MPS_PIPE_DIRECTORY"];
-    assert!(
-        pipe.as_str().is_some_and(|p| p.ends_with("/pipe")),
-        "{pipe}"
-    );
-    let told = std::fs::read_to_string(m.folder.join("said")).expect("it was spoken to");
-    assert!(told.ends_with("quit\n"), "{told}");
-    assert!(m.is_clean());
 }
 
 #[test]
@@ -457,6 +347,11 @@ fn impossible_comparisons_are_refused_before_the_run() {
             2,
             "ask for what NCCL has not",
         ),
+        (
+            "all-reduce --beside nccl --procs",
+            2,
+            "ranks that are threads",
+        ),
         ("all-reduce --beside mpi", 2, "nccl-if-found"),
     ] {
         let out = run(&mut m.perf("", args));
@@ -465,7 +360,8 @@ fn impossible_comparisons_are_refused_before_the_run() {
         assert!(said.contains(why), "{args}: {said}");
     }
     let mut emulated = Command::new(env!("CARGO_BIN_EXE_ringbell"));
-    emulated.args(["--gpu", "emulated", "perf", "nccl"]);
+    emulated.args(["--gpu", "emulated", "perf", "all-reduce"]);
+    emulated.args(["--beside", "nccl"]);
     let out = run(&mut emulated);
     let said = text(&out);
     assert_eq!(out.status.code(), Some(4), "{said}");

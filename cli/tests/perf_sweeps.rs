@@ -23,27 +23,6 @@ fn rows(out: &Output) -> (serde_json::Value, Vec<serde_json::Value>) {
 }
 
 #[test]
-fn every_memory_is_measured_and_pieces_are_swept() {
-    let common = [
-        "staging", "-b", "1000", "-e", "70000", "-f", "70", "-n", "8", "--json", "-",
-    ];
-    let (_, all) = rows(&perf(&common));
-    let series: std::collections::BTreeSet<_> = all.iter().map(|r| r["series"].as_str()).collect();
-    assert_eq!(series.len(), 8, "{series:?}");
-    assert_eq!(all.len(), 16);
-    let sweep = [&common[..], &["--chunk", "4K,5000,64K", "--to", "gpu,nic"]].concat();
-    let (json, swept) = rows(&perf(&sweep));
-    assert_eq!(json["meta"]["parameter"], "chunk");
-    let chunks: Vec<_> = swept.iter().map(|r| r["parameter"].as_f64()).collect();
-    let want = [4096.0, 4096.0, 5000.0, 5000.0, 65536.0, 65536.0].map(Some);
-    assert_eq!(chunks, want);
-    let bad = perf(&["staging", "--chunk", "100,200"]);
-    assert_ne!(bad.status.code(), Some(0));
-    let said = String::from_utf8_lossy(&bad.stderr);
-    assert!(said.contains("local.staging.chunk"), "{said}");
-}
-
-#[test]
 fn connections_are_swept_over_every_transport() {
     for transport in ["local", "tcp", "rdma", "udp"] {
         let args = [

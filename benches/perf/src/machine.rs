@@ -21,7 +21,6 @@ pub fn meta(benchmark: &str) -> Meta {
         parameter: None,
         ranks: None,
         notes: Vec::new(),
-        placement: None,
         peers: Vec::new(),
         limits: Limits::default(),
         busy: None,

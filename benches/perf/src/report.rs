@@ -54,10 +54,7 @@ pub struct Meta {
     /// Description of the run and of its caller (host or kernel), in words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Placement of the ranks, when a peer ran beside them in the same one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub placement: Option<String>,
-    /// Peers that ran beside it, in the same placement.
+    /// Peers that ran beside it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<Peer>,
     /// The machine's best values, measured in the same run.
@@ -74,20 +71,11 @@ pub struct Peer {
     pub name: String,
     /// Its version; none when it was not found.
     pub version: Option<String>,
-    /// The transport that it was set to: `shm`, `socket`.
-    pub transport: String,
-    /// The transports that its own log names.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub carriers: Vec<String>,
-    /// Placement of its ranks.
-    pub placement: String,
     /// The file that it was loaded from.
     pub library: Option<String>,
     /// Variables of its environment.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
-    /// Most blocks of its kernel on each rank; none when it does not say.
-    pub blocks: Option<u32>,
     /// Why rows are missing, if some are.
     pub why: Option<String>,
     /// One row for each size that it has done.

@@ -12,7 +12,7 @@ use libloading::Library;
 
 use crate::faults::faults;
 use crate::meeting::{self, Hello, HEAD, ID_BYTES};
-use crate::{log, sum};
+use crate::sum;
 
 /// ncclResult_t.
 pub type Result = c_int;
@@ -114,14 +114,6 @@ pub unsafe extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> Result {
     }
 }
 
-fn own_host() -> [u8; 64] {
-    let name = std::env::var("NCCL_HOSTID").unwrap_or_else(|_| "this host".into());
-    let mut host = [0; 64];
-    let n = name.len().min(64);
-    host[..n].copy_from_slice(&name.as_bytes()[..n]);
-    host
-}
-
 fn init(ranks: c_int, id: &UniqueId, rank: c_int) -> std::result::Result<Comm, (Result, String)> {
     let f = faults();
     if f.init_hang {
@@ -148,7 +140,6 @@ fn init(ranks: c_int, id: &UniqueId, rank: c_int) -> std::result::Result<Comm, (
         rank: rank as u32,
         version: f.version,
         gpu: gpu.map(|c| c as u8),
-        host: own_host(),
     };
     let came = meeting::join(&id.internal, &hello);
     let (to_all, all) = came.map_err(|e| (SYSTEM_ERROR, e.to_string()))?;
@@ -162,7 +153,7 @@ fn init(ranks: c_int, id: &UniqueId, rank: c_int) -> std::result::Result<Comm, (
             );
             return Err((INVALID_USAGE, why));
         }
-        if !allowed && (other.host, other.gpu) == (hello.host, hello.gpu) {
+        if !allowed && other.gpu == hello.gpu {
             let why = match f.version >= 23_000 {
                 true => "Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration.".into(),
                 false => format!(
@@ -173,9 +164,6 @@ fn init(ranks: c_int, id: &UniqueId, rank: c_int) -> std::result::Result<Comm, (
             return Err((INVALID_USAGE, why));
         }
     }
-    let next = (hello.rank + 1) % hello.ranks;
-    let same_host = all[next as usize].host == hello.host;
-    log::up(hello.rank, hello.ranks, same_host);
     Ok(Comm {
         shared: Arc::new(Shared {
             rank: hello.rank,

@@ -3,7 +3,7 @@
 //! It computes real sums. Ranks meet at a TCP address in the unique id, as NCCL's do, and operations run later, in the
 //! order of their stream, on the memory of the caller. Mistakes that the real library refuses are refused here: a
 //! thread without a current context, two ranks of one host on one GPU unless they are allowed (NCCL 2.30,
-//! `NCCL_MULTI_RANK_GPU_ENABLE=1`), and ranks of other versions. The environment decides which transport its log names.
+//! `NCCL_MULTI_RANK_GPU_ENABLE=1`), and ranks of other versions.
 //!
 //! `RINGBELL_MOCK_NCCL` is a list of faults, with commas: see [`faults::Faults`]. It says nothing of NCCL's speed.
 #![allow(unsafe_code)] // The C interface of a library.
@@ -14,6 +14,5 @@
 
 pub mod api;
 pub mod faults;
-mod log;
 mod meeting;
 mod sum;

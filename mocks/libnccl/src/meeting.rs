@@ -19,11 +19,9 @@ pub(crate) struct Hello {
     pub(crate) rank: u32,
     pub(crate) version: i32,
     pub(crate) gpu: [u8; 16],
-    /// What it calls its host.
-    pub(crate) host: [u8; 64],
 }
 
-const HELLO: usize = 12 + 16 + 64;
+const HELLO: usize = 12 + 16;
 
 impl Hello {
     fn bytes(&self) -> [u8; HELLO] {
@@ -31,8 +29,7 @@ impl Hello {
         b[..4].copy_from_slice(&self.ranks.to_ne_bytes());
         b[4..8].copy_from_slice(&self.rank.to_ne_bytes());
         b[8..12].copy_from_slice(&self.version.to_ne_bytes());
-        b[12..28].copy_from_slice(&self.gpu);
-        b[28..].copy_from_slice(&self.host);
+        b[12..].copy_from_slice(&self.gpu);
         b
     }
 
@@ -44,8 +41,7 @@ impl Hello {
             ranks: word(0),
             rank: word(4),
             version: word(8) as i32,
-            gpu: b[12..28].try_into().expect("sixteen bytes"),
-            host: b[28..].try_into().expect("the rest"),
+            gpu: b[12..].try_into().expect("sixteen bytes"),
         })
     }
 }

@@ -47,8 +47,7 @@ const SANITIZED: [&str; 9] = [
 ];
 
 /// What is measured: the name, the limit in seconds, and the arguments of `ringbell perf`.
-/// All-reduce has NCCL beside it, over shared memory and over sockets: each of the three has its
-/// `--limit`, and the step a little more. HyperLogLog's kernel gets as many streaming
+/// All-reduce has NCCL beside it: each of the two has its `--limit`, and the step a little more. HyperLogLog's kernel gets as many streaming
 /// multiprocessors as in the paper's comparison; an H200 has 132.
 const MEASURED: [&str; 14] = [
     "floor 25 floor",
@@ -167,8 +166,7 @@ impl Plan<'_> {
             false => ("", ""),
         };
         let pair = format!("--transport local --threads {progress}");
-        // The ranks are threads, or processes where NCCL is older than 2.30.
-        let beside = "all-reduce --beside nccl-if-found --mps --no-limits";
+        let beside = "all-reduce --beside nccl-if-found --no-limits";
         let mut words = line.splitn(3, ' ');
         let mut word = || words.next().unwrap_or_default();
         let (name, limit, args) = (word(), word().parse().unwrap_or(0), word());
@@ -226,8 +224,8 @@ mod tests {
                 let at = step.args.iter().position(|a| a == "--limit");
                 let limit = at.and_then(|at| step.args[at + 1].parse().ok());
                 let limit = Duration::from_secs(limit.expect("a limit"));
-                // Ours, and NCCL over two transports.
-                assert!(limit * 3 < step.limit, "{}", step.name);
+                // Ours, and NCCL's.
+                assert!(limit * 2 < step.limit, "{}", step.name);
             }
         }
     }

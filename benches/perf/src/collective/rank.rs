@@ -19,7 +19,7 @@ use crate::Samples;
 /// Elements that are made or checked together.
 pub const CHUNK: u64 = 64 << 10;
 /// How often a queue of operations is timed.
-pub const ROUNDS: u64 = 5;
+const ROUNDS: u64 = 5;
 /// Bytes behind the buffers' data: the control words.
 const CONTROL: u64 = 4096;
 

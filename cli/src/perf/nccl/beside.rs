@@ -1,5 +1,5 @@
-//! `ringbell perf all-reduce --beside nccl`: ours, then NCCL over shared memory, then NCCL over sockets. Each runs in processes
-//! of its own, one after the other, in the same placement, with the same sizes, data and way of timing.
+//! `ringbell perf all-reduce --beside nccl`: ours, then NCCL's, one after the other, each in a process
+//! of its own with the ranks as its threads. Sizes, data and the way of timing are the same.
 #![allow(clippy::disallowed_methods)] // The program: waits for our own side, with a deadline.
 
 use std::path::Path;
@@ -12,11 +12,11 @@ use ringbell::gpu::GPU_VARIABLE;
 use ringbell::job::JobError;
 use ringbell::Job;
 
-use super::super::collective::{self, name, steps_of, usage};
+use super::super::collective::{self, name, spelled, steps_of, usage, Step};
 use super::super::compare::{medians, plot, table, together, Column};
-use super::mps::Mps;
-use super::placement::{is_impossible, Carrier, Placement, SEVERAL_RANKS};
-use super::{device, find, measure, notes, peer, service, NcclArgs, Task};
+use super::gather::{self, Found};
+use super::order::Order;
+use super::{device, find, notes, peer, NcclArgs};
 use crate::report::{draw, emit_text, machine, OutputArgs, Peer, Report};
 use crate::scratch::Folder;
 use crate::{Exit, Problem};
@@ -24,7 +24,7 @@ use crate::{Exit, Problem};
 /// What runs beside ours.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct BesideArgs {
-    /// Run a peer too, in the same placement, and print ratios; `nccl-if-found` says in the report why there is none
+    /// Run a peer too, ranks as threads on both sides, and print ratios; `nccl-if-found` says in the report why there is none
     #[arg(long, value_name = "nccl|nccl-if-found")]
     beside: Option<Which>,
     #[command(flatten)]
@@ -48,14 +48,10 @@ impl BesideArgs {
 
 /// Flags that are ours alone, with a value behind them or without; our side is started with the others.
 const WITH_VALUE: [&str; 6] = ["--beside", "--nccl", "--limit", "--json", "--svg", "--gpu"];
-const WITHOUT: [&str; 3] = ["--mps", "--threads", "--procs"];
+const WITHOUT: [&str; 1] = ["--threads"];
 
 /// The words that start our side: those of this command without the ones for both sides.
-fn own_words(
-    words: impl Iterator<Item = String>,
-    placement: Placement,
-    json: &Path,
-) -> Vec<String> {
+fn own_words(words: impl Iterator<Item = String>, json: &Path) -> Vec<String> {
     let mut own = Vec::new();
     let mut skip = false;
     for word in words {
@@ -71,8 +67,8 @@ fn own_words(
             own.push(word);
         }
     }
-    own.push(placement.flag().into());
-    own.extend(["--json".into(), json.display().to_string()]);
+    let json = json.display().to_string();
+    own.extend(["--threads".into(), "--json".into(), json]);
     own
 }
 
@@ -87,6 +83,10 @@ fn check(kind: CollectiveKind, args: &collective::Args) -> Result<()> {
         let what = "--streams, --from-kernel, --engine and --wire ask for what NCCL has not".into();
         return usage(what, "leave them away, or --beside");
     }
+    if args.procs || args.queued {
+        let what = "--beside measures ranks that are threads, one operation at a time".into();
+        return usage(what, "leave --procs and --queued away, or --beside");
+    }
     match Job::from_env() {
         Err(JobError::None) => usage::check(kind, args, args.ranks()),
         _ => usage(
@@ -99,16 +99,7 @@ fn check(kind: CollectiveKind, args: &collective::Args) -> Result<()> {
 /// Runs both sides, one after the other.
 pub(crate) fn run(kind: CollectiveKind, args: &collective::Args, which: Which) -> Result<Exit> {
     check(kind, args)?;
-    let task = Task {
-        ranks: args.ranks(),
-        datatype: args.datatype,
-        op: args.op,
-        steps: steps_of(kind, &args.sweep, args.datatype, false, args.ranks())?,
-        check: args.sweep.checks(),
-        queued: args.queued,
-        timeout_s: args.timeout,
-        limit: Duration::from_secs(args.beside.nccl.limit),
-    };
+    let steps = steps_of(kind, &args.sweep, args.datatype, false, args.ranks())?;
     // Before anything takes time.
     let ready = device().and_then(|device| {
         let found = find(&args.beside.nccl, device)?;
@@ -119,54 +110,56 @@ pub(crate) fn run(kind: CollectiveKind, args: &collective::Args, which: Which) -
         (Err(e), Which::NcclIfFound) => Err(format!("{e:#}")),
         (Ok(ready), _) => Ok(ready),
     };
-    let placement = match &ready {
-        Ok((_, found)) => Placement::choose(args.threads, args.procs, found.version),
-        // As beside an NCCL that supports both.
-        Err(_) => Placement::choose(args.threads, args.procs, SEVERAL_RANKS),
-    };
-    let (mps, no_mps) = match &ready {
-        Ok(_) => service(placement, args.beside.nccl.mps),
-        Err(_) => (None, None),
-    };
-    let place = placement.describe(mps.as_ref().map(|m| m.whose.as_str()));
+    let limit = Duration::from_secs(args.beside.nccl.limit);
     let gpu = ready.as_ref().ok().map(|(n, _)| *n);
-    let mut own = ours(placement, gpu, mps.as_ref(), task.limit)?;
-    own.meta.notes.extend(no_mps);
-    own.meta.notes.push(format!("placement: {place}"));
-    own.meta.placement = Some(place.clone());
+    let mut own = ours(gpu, limit)?;
     keep(&own, &args.output)?;
-    match &ready {
-        Ok((n, found)) => {
-            // One that fails does not stop the other.
-            for carrier in Carrier::ALL {
-                let pipe = mps.as_ref().and_then(Mps::pipe);
-                let outcome = measure(&task, found, *n, carrier, placement, pipe.as_deref())?;
-                own.meta.peers.push(peer(found, carrier, &place, outcome));
-                keep(&own, &args.output)?;
-            }
-        }
-        Err(why) => own.meta.peers.push(Peer {
+    let all = 2 * steps.len();
+    own.meta.peers = vec![match ready {
+        Ok((device, found)) => nccl(args, steps, device, &found, limit),
+        Err(why) => Peer {
             name: "NCCL".into(),
-            placement: place,
-            why: Some(why.clone()),
+            why: Some(why),
             ..Peer::default()
-        }),
-    }
+        },
+    }];
+    keep(&own, &args.output)?;
     show(&own, args)?;
-    let peers = &own.meta.peers;
-    let wrong = |rows: &[crate::report::Row]| rows.iter().any(|r| r.wrong.unwrap_or(0) > 0);
-    if wrong(&own.rows) || peers.iter().any(|p| wrong(&p.rows)) {
+    let theirs = own.meta.peers.iter().flat_map(|p| &p.rows);
+    let done = theirs.clone().count();
+    if own
+        .rows
+        .iter()
+        .chain(theirs)
+        .any(|r| r.wrong.unwrap_or(0) > 0)
+    {
         return Ok(Exit::WrongData);
     }
-    // Rows that an old NCCL does not support are no failure, unless it supports none.
-    let missing = |p: &&Peer| p.rows.len() < 2 * task.steps.len();
-    let failed = |p: &&Peer| !is_impossible(p.why.as_deref());
-    let failed =
-        peers.iter().filter(missing).any(|p| failed(&p)) || peers.iter().all(|p| p.rows.is_empty());
     Ok(match which {
-        Which::Nccl if failed => Exit::Failed,
+        Which::Nccl if done < all => Exit::Failed,
         _ => Exit::Ok,
     })
+}
+
+/// NCCL's part.
+fn nccl(
+    args: &collective::Args,
+    steps: Vec<Step>,
+    device: usize,
+    found: &Found,
+    limit: Duration,
+) -> Peer {
+    let order = Order {
+        library: found.library.clone(),
+        device,
+        ranks: args.ranks(),
+        dtype: spelled(args.datatype.name()),
+        op: spelled(args.op.name()),
+        steps,
+        check: args.sweep.checks(),
+        timeout_s: args.timeout,
+    };
+    peer(found, gather::run(&order, found.sms, limit))
 }
 
 /// Writes the report so far: a caller that ends this command has that.
@@ -186,26 +179,18 @@ fn keep(own: &Report, output: &OutputArgs) -> Result<()> {
 }
 
 /// Runs our side: this command without the options for both sides.
-fn ours(
-    placement: Placement,
-    gpu: Option<usize>,
-    mps: Option<&Mps>,
-    limit: Duration,
-) -> Result<Report> {
+fn ours(gpu: Option<usize>, limit: Duration) -> Result<Report> {
     let folder = Folder::of_files("nccl")?;
     let json = folder.path().join("own.json");
     let exe = std::env::current_exe().context("cannot find this program's own file")?;
     let mut command = Command::new(exe);
     command
-        .args(own_words(std::env::args().skip(1), placement, &json))
+        .args(own_words(std::env::args().skip(1), &json))
         .stdin(Stdio::null())
         .stdout(Stdio::null());
     if let Some(n) = gpu {
         // The same GPU, or an error: never the emulated one beside NCCL on a real one.
         command.env(GPU_VARIABLE, format!("cuda:{n}"));
-    }
-    if let Some(pipe) = mps.and_then(Mps::pipe) {
-        command.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
     }
     let mut child = command.spawn().context("cannot start our own side")?;
     let deadline = Instant::now() + limit;
@@ -239,7 +224,7 @@ fn as_report(own: &Report, peer: &Peer) -> Report {
     let mut meta = machine::meta(&own.meta.benchmark);
     let version = peer.version.as_deref().unwrap_or("");
     meta.nic = format!("{} {version}", peer.name);
-    meta.transport = peer.transport.clone();
+    meta.transport = "shm".into();
     Report {
         meta,
         rows: peer.rows.clone(),
@@ -255,10 +240,7 @@ fn show(own: &Report, args: &collective::Args) -> Result<()> {
     for p in &own.meta.peers {
         reports.push(as_report(own, p));
         columns.push(Column {
-            name: match p.transport.as_str() {
-                "" => p.name.clone(),
-                t => format!("{} {t}", p.name),
-            },
+            name: p.name.clone(),
             rows: medians(&p.rows),
         });
     }
@@ -288,10 +270,9 @@ mod tests {
 
     #[test]
     fn our_side_is_started_without_the_options_of_the_comparison() {
-        let words = "perf all-reduce --beside nccl --nccl=/x -R 2 --limit 5 -b 1K --mps --json - --dedicated --procs";
+        let words = "perf all-reduce --beside nccl --nccl=/x -R 2 --limit 5 -b 1K --threads --json - --dedicated";
         let own = own_words(
             words.split(' ').map(str::to_owned),
-            Placement::Threads,
             Path::new("/t/own.json"),
         );
         assert_eq!(

@@ -18,25 +18,6 @@ pub(super) struct UniqueId {
     internal: [u8; ID_BYTES],
 }
 
-impl UniqueId {
-    /// As text, for the ranks of other processes.
-    pub(super) fn text(&self) -> String {
-        self.internal.iter().map(|b| format!("{b:02x}")).collect()
-    }
-
-    pub(super) fn parse(text: &str) -> Option<UniqueId> {
-        let text = text.trim();
-        if text.len() != 2 * ID_BYTES || !text.is_ascii() {
-            return None;
-        }
-        let mut internal = [0; ID_BYTES];
-        for (i, byte) in internal.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).ok()?;
-        }
-        Some(UniqueId { internal })
-    }
-}
-
 /// An error of NCCL.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NcclError {
@@ -262,21 +243,6 @@ fn redop(o: ReduceOp) -> c_int {
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_id_survives_being_text() {
-        let mut id = UniqueId {
-            internal: [0; ID_BYTES],
-        };
-        for (i, b) in id.internal.iter_mut().enumerate() {
-            *b = (i * 37) as u8;
-        }
-        let text = id.text();
-        let back = UniqueId::parse(&text).expect("an id");
-        assert_eq!(back.internal, id.internal);
-        assert!(UniqueId::parse(&text[2..]).is_none());
-        assert!(UniqueId::parse(&text.replace('0', "g")).is_none());
-    }
-
     /// Needs no GPU: checks that a library of NVIDIA's has the functions that we call, under these names.
     #[test]
     #[ignore = "needs NVIDIA's libnccl.so.2, named by RINGBELL_NCCL"]
@@ -286,8 +252,8 @@ mod tests {
         let version = nccl.version().expect("a version");
         assert!(version > 21_300, "{version}");
         let (a, b) = (nccl.unique_id(), nccl.unique_id());
-        let text = |id: Result<UniqueId, NcclError>| id.expect("an id").text();
-        assert_ne!(text(a), text(b));
+        let bytes = |id: Result<UniqueId, NcclError>| id.expect("an id").internal;
+        assert_ne!(bytes(a), bytes(b));
     }
 
     #[test]

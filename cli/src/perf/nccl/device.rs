@@ -64,10 +64,6 @@ impl Device {
         })
     }
 
-    pub(super) fn name(&self) -> Result<String, DeviceError> {
-        self.context.name().map_err(at("cuDeviceGetName"))
-    }
-
     /// Streaming multiprocessors.
     pub(super) fn sms(&self) -> Result<i32, DeviceError> {
         let which = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;

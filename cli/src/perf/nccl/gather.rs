@@ -1,12 +1,12 @@
-//! Parent of NCCL's processes: starts them, reads their output, and ends them when their time is up. Rows that were measured
-//! before a failure stay, and the reason for missing rows is reported.
-#![allow(clippy::disallowed_methods)] // The program: waits for its workers, with deadlines.
+//! Parent of NCCL's process: starts it, reads its output, and ends it when its time is up. Rows that
+//! were measured before a failure stay, and the reason for missing rows is reported.
+#![allow(clippy::disallowed_methods)] // The program: waits for its worker, with deadlines.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,8 @@ use rustix::process::{kill_process_group, Pid, Signal};
 
 use super::super::collective::table::{IN_PLACE, OUT_OF_PLACE};
 use super::super::collective::{bus_factor, Step};
-use super::log::{self, Told};
+use super::environment::{reported, too_old, variables};
 use super::order::{Event, Order, Timed};
-use super::placement::{environment, reported, Placement, Setting};
 use crate::report::Row;
 
 /// Longest wait for the other ranks' messages after one has failed: they may name the cause.
@@ -35,7 +34,6 @@ const KEPT: usize = 5;
 pub(super) struct Found {
     pub(super) library: PathBuf,
     pub(super) version: i32,
-    pub(super) gpu: String,
     pub(super) sms: i32,
 }
 
@@ -54,24 +52,22 @@ pub(super) enum Unusable {
 /// Why that does not work.
 pub(super) fn look(library: &Path, device: usize) -> Result<Found, Unusable> {
     let order = Order::look(library.to_owned(), device);
-    let none = |_: &Order| BTreeMap::new();
-    let mut workers = Workers::start([order], none).map_err(Unusable::Library)?;
+    let mut worker = Worker::start(&order, &BTreeMap::new()).map_err(Unusable::Library)?;
     let mut found = None;
     let mut failed = None;
     let deadline = Instant::now() + LOOK;
-    while workers.left > 0 {
-        match workers.next(deadline) {
-            Some((_, Said::Event(Event::Loaded { version, gpu, sms }))) => {
+    while !worker.silent {
+        match worker.next(deadline) {
+            Some(Said::Event(Event::Loaded { version, sms })) => {
                 let library = library.to_owned();
                 found = Some(Found {
                     library,
                     version,
-                    gpu,
                     sms,
                 });
             }
-            Some((_, Said::Event(Event::NoGpu { why }))) => return Err(Unusable::Gpu(why)),
-            Some((_, Said::Event(Event::Failed { why, .. }))) => failed = Some(why),
+            Some(Said::Event(Event::NoGpu { why })) => return Err(Unusable::Gpu(why)),
+            Some(Said::Event(Event::Failed { why, .. })) => failed = Some(why),
             Some(_) => {}
             None => {
                 let why = format!("it cannot be loaded within {} s", LOOK.as_secs());
@@ -81,57 +77,36 @@ pub(super) fn look(library: &Path, device: usize) -> Result<Found, Unusable> {
     }
     match (failed, found) {
         (Some(why), _) => Err(Unusable::Library(why)),
-        (None, Some(found)) => Ok(found),
-        (None, None) => Err(Unusable::Library(workers.end_of(0))),
+        (None, Some(found)) => match too_old(found.version) {
+            Some(why) => Err(Unusable::Library(why)),
+            None => Ok(found),
+        },
+        (None, None) => Err(Unusable::Library(worker.end())),
     }
-}
-
-/// A sweep that is to be run.
-pub(super) struct Sweep<'a> {
-    /// The order with all ranks; the workers' own are filled in.
-    pub(super) order: Order,
-    pub(super) placement: Placement,
-    pub(super) setting: Setting<'a>,
-    /// Longest that it may take.
-    pub(super) limit: Duration,
 }
 
 /// Result of a sweep.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) rows: Vec<Row>,
-    pub(super) told: Told,
     pub(super) settings: BTreeMap<String, String>,
     /// Why rows are missing.
     pub(super) why: Option<String>,
 }
 
-/// Runs it.
-pub(super) fn run(sweep: &Sweep<'_>) -> Outcome {
-    let all: Vec<u32> = (0..sweep.order.ranks).collect();
-    let groups: Vec<Vec<u32>> = match sweep.placement {
-        Placement::Threads => vec![all],
-        Placement::Processes => all.into_iter().map(|r| vec![r]).collect(),
-    };
-    let vars = |own: &[u32]| environment(&sweep.setting, own);
-    let mut outcome = Outcome {
-        settings: reported(&vars(&groups[0])),
-        ..Outcome::default()
-    };
-    let orders = groups.into_iter().map(|own| Order {
-        own,
-        ..sweep.order.clone()
-    });
+/// Runs the order on a GPU with so many multiprocessors, for at most `limit`.
+pub(super) fn run(order: &Order, sms: i32, limit: Duration) -> Outcome {
+    let vars = variables(order.ranks, sms);
     let mut state = State::default();
-    match Workers::start(orders, |order| vars(&order.own)) {
-        Ok(mut workers) => outcome.why = listen(&mut workers, sweep, &mut state).err(),
-        Err(why) => outcome.why = Some(why),
+    let why = match Worker::start(order, &vars) {
+        Ok(mut worker) => listen(&mut worker, order, limit, &mut state).err(),
+        Err(why) => Some(why),
+    };
+    Outcome {
+        rows: state.rows(order),
+        settings: reported(&vars),
+        why,
     }
-    outcome.rows = state.rows(&sweep.order);
-    if let Some(folder) = sweep.setting.log.parent() {
-        outcome.told = log::read(folder);
-    }
-    outcome
 }
 
 /// The ranks' messages so far.
@@ -206,28 +181,28 @@ fn row(step: &Step, in_place: bool, ranks: u32, times: &BTreeMap<u32, Timed>) ->
     }
 }
 
-fn listen(workers: &mut Workers, sweep: &Sweep<'_>, state: &mut State) -> Result<(), String> {
-    let order = &sweep.order;
+fn listen(
+    worker: &mut Worker,
+    order: &Order,
+    limit: Duration,
+    state: &mut State,
+) -> Result<(), String> {
     let start = Instant::now();
-    let (end, up) = (
-        start + sweep.limit,
-        start + Duration::from_secs(order.timeout_s),
-    );
+    let (end, up) = (start + limit, start + Duration::from_secs(order.timeout_s));
     let mut failed: Option<String> = None;
     let mut deadline = end;
-    while workers.left > 0 {
+    while !worker.silent {
         let all_up = state.up.len() == order.ranks as usize;
         let all_ended = state.ended.len() == order.ranks as usize;
         let until = if all_up { deadline } else { deadline.min(up) };
-        match workers.next(until) {
+        match worker.next(until) {
             None if failed.is_some() || all_ended => break,
             None => {
                 let waited = start.elapsed().as_secs();
                 let what = state.waiting_for(order);
                 return Err(format!("ended after {waited} s: {what}"));
             }
-            Some((_, Said::Event(event))) => match event {
-                Event::Id { id } => workers.pass_on(&id),
+            Some(Said::Event(event)) => match event {
                 Event::Up { rank } => drop(state.up.insert(rank)),
                 Event::Row {
                     rank,
@@ -257,16 +232,14 @@ fn listen(workers: &mut Workers, sweep: &Sweep<'_>, state: &mut State) -> Result
                 Event::NoGpu { why } => {
                     failed.get_or_insert(why);
                 }
-                Event::Loaded { .. } | Event::Checked { .. } => {}
+                Event::Loaded { .. } => {}
             },
-            Some((i, Said::End)) => {
-                let over = workers.all[i].own.iter().all(|r| state.ended.contains(r));
-                if !over && failed.is_none() {
-                    failed = Some(workers.end_of(i));
-                    deadline = deadline.min(Instant::now() + LAST_WORDS);
+            Some(Said::End) => {
+                if !all_ended && failed.is_none() {
+                    failed = Some(worker.end());
                 }
             }
-            Some((_, Said::Line(_))) => {}
+            Some(Said::Line(_)) => {}
         }
     }
     match failed {
@@ -275,7 +248,7 @@ fn listen(workers: &mut Workers, sweep: &Sweep<'_>, state: &mut State) -> Result
     }
 }
 
-/// A worker's output.
+/// The worker's output.
 enum Said {
     Event(Event),
     /// A line that is no event, on either of its outputs.
@@ -284,105 +257,75 @@ enum Said {
     End,
 }
 
+/// The process of a run. Dropping it ends the process.
 struct Worker {
-    own: Vec<u32>,
     child: Child,
-    stdin: Option<ChildStdin>,
+    said: Receiver<Said>,
+    /// Whether its standard output has ended.
+    silent: bool,
     /// Its last lines that are no events.
     lines: VecDeque<String>,
 }
 
-/// The processes of a run. Dropping it ends those that are left.
-struct Workers {
-    all: Vec<Worker>,
-    said: Receiver<(usize, Said)>,
-    /// Number of those whose output has not ended.
-    left: usize,
-}
-
-impl Workers {
-    fn start(
-        orders: impl IntoIterator<Item = Order>,
-        vars: impl Fn(&Order) -> BTreeMap<String, String>,
-    ) -> Result<Workers, String> {
+impl Worker {
+    fn start(order: &Order, vars: &BTreeMap<String, String>) -> Result<Worker, String> {
         let exe = std::env::current_exe().map_err(|e| format!("this program has no path: {e}"))?;
-        let (tell, said) = channel();
-        let mut workers = Workers {
-            all: Vec::new(),
-            said,
-            left: 0,
-        };
-        for (i, order) in orders.into_iter().enumerate() {
-            let mut child = Command::new(&exe)
-                .args(["perf", "nccl-worker"])
-                .envs(vars(&order))
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                // Processes that NCCL starts itself are ended with it.
-                .process_group(0)
-                .spawn()
-                .map_err(|e| format!("cannot start {}: {e}", exe.display()))?;
-            let mut stdin = child.stdin.take();
-            let line = serde_json::to_string(&order).map_err(|e| e.to_string())? + "\n";
-            if let Some(to) = &mut stdin {
-                // A worker that is gone already is reported by its end.
-                let _ = to.write_all(line.as_bytes());
-            }
-            if let Some(out) = child.stdout.take() {
-                read_lines(i, out, tell.clone(), true);
-                workers.left += 1;
-            }
-            if let Some(err) = child.stderr.take() {
-                read_lines(i, err, tell.clone(), false);
-            }
-            workers.all.push(Worker {
-                own: order.own,
-                child,
-                stdin,
-                lines: VecDeque::new(),
-            });
+        let line = serde_json::to_string(order).map_err(|e| e.to_string())? + "\n";
+        let mut child = Command::new(&exe)
+            .args(["perf", "nccl-worker"])
+            .envs(vars)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Processes that NCCL starts itself are ended with it.
+            .process_group(0)
+            .spawn()
+            .map_err(|e| format!("cannot start {}: {e}", exe.display()))?;
+        if let Some(mut to) = child.stdin.take() {
+            // A worker that is gone already is reported by its end.
+            let _ = to.write_all(line.as_bytes());
         }
-        Ok(workers)
+        let (tell, said) = channel();
+        if let Some(out) = child.stdout.take() {
+            read_lines(out, tell.clone(), true);
+        }
+        if let Some(err) = child.stderr.take() {
+            read_lines(err, tell, false);
+        }
+        Ok(Worker {
+            child,
+            said,
+            silent: false,
+            lines: VecDeque::new(),
+        })
     }
 
     /// The next output; `None` when none has come until the deadline.
-    fn next(&mut self, deadline: Instant) -> Option<(usize, Said)> {
+    fn next(&mut self, deadline: Instant) -> Option<Said> {
         let wait = deadline.saturating_duration_since(Instant::now());
         match self.said.recv_timeout(wait) {
-            Ok((i, said)) => {
+            Ok(said) => {
                 match &said {
-                    Said::End => self.left -= 1,
+                    Said::End => self.silent = true,
                     Said::Line(text) => {
-                        let lines = &mut self.all[i].lines;
-                        lines.push_back(text.clone());
-                        if lines.len() > KEPT {
-                            lines.pop_front();
+                        self.lines.push_back(text.clone());
+                        if self.lines.len() > KEPT {
+                            self.lines.pop_front();
                         }
                     }
                     Said::Event(_) => {}
                 }
-                Some((i, said))
+                Some(said)
             }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
         }
     }
 
-    /// Sends the ranks of the other processes the id of their meeting point.
-    fn pass_on(&mut self, id: &str) {
-        for w in self.all.iter_mut().filter(|w| !w.own.contains(&0)) {
-            if let Some(to) = &mut w.stdin {
-                let _ = to.write_all(format!("{id}\n").as_bytes());
-            }
-        }
-    }
-
-    /// The process end of a worker whose output has ended, in words.
-    fn end_of(&mut self, i: usize) -> String {
-        let w = &mut self.all[i];
+    /// The end of the process, whose output has ended, in words.
+    fn end(&mut self) -> String {
         let deadline = Instant::now() + END;
         let status = loop {
-            match w.child.try_wait() {
+            match self.child.try_wait() {
                 Ok(Some(status)) => break Some(status),
                 Ok(None) if Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(2));
@@ -392,18 +335,7 @@ impl Workers {
         };
         // Its last lines may come behind its end.
         let soon = Instant::now() + Duration::from_millis(100);
-        while let Ok((j, said)) = self
-            .said
-            .recv_timeout(soon.saturating_duration_since(Instant::now()))
-        {
-            match said {
-                Said::Line(text) => self.all[j].lines.push_back(text),
-                Said::End => self.left -= 1,
-                Said::Event(_) => {}
-            }
-        }
-        let w = &self.all[i];
-        let ranks: Vec<String> = w.own.iter().map(u32::to_string).collect();
+        while self.next(soon).is_some() {}
         let how = match status {
             None => "does not end".to_owned(),
             Some(s) => match (s.code(), s.signal()) {
@@ -412,37 +344,30 @@ impl Workers {
                 (None, None) => "has ended".to_owned(),
             },
         };
-        let mut text = match ranks.is_empty() {
-            true => format!("its process {how}"),
-            false => format!("the process of rank(s) {} {how}", ranks.join(", ")),
-        };
-        for line in &w.lines {
+        let mut text = format!("its process {how}");
+        for line in &self.lines {
             text += &format!("; it said `{line}`");
         }
         text
     }
 }
 
-impl Drop for Workers {
+impl Drop for Worker {
     fn drop(&mut self) {
-        for w in &mut self.all {
-            if let Ok(None) = w.child.try_wait() {
-                if let Some(group) = i32::try_from(w.child.id()).ok().and_then(Pid::from_raw) {
-                    let _ = kill_process_group(group, Signal::KILL);
-                }
+        if let Ok(None) = self.child.try_wait() {
+            if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+                let _ = kill_process_group(group, Signal::KILL);
             }
         }
-        // A process may be in the driver for a while, which has to stop its kernels.
+        // The process may be in the driver for a while, which has to stop its kernels.
         let deadline = Instant::now() + END;
-        for w in &mut self.all {
-            while matches!(w.child.try_wait(), Ok(None)) && Instant::now() < deadline {
-                std::thread::sleep(Duration::from_millis(2));
-            }
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 }
 
-fn read_lines(i: usize, from: impl Read + Send + 'static, to: Sender<(usize, Said)>, events: bool) {
+fn read_lines(from: impl Read + Send + 'static, to: Sender<Said>, events: bool) {
     let (thread, failed) = (std::thread::Builder::new(), to.clone());
     let read = move || {
         let mut from = BufReader::new(from);
@@ -460,20 +385,17 @@ fn read_lines(i: usize, from: impl Read + Send + 'static, to: Sender<(usize, Sai
                 None if text.is_empty() => continue,
                 None => Said::Line(text),
             };
-            if to.send((i, said)).is_err() {
+            if to.send(said).is_err() {
                 return;
             }
         }
         if events {
-            let _ = to.send((i, Said::End));
+            let _ = to.send(Said::End);
         }
     };
     if let Err(error) = thread.name("nccl-output".into()).spawn(read) {
-        let _ = failed.send((
-            i,
-            Said::Line(format!("no thread reads what it says: {error}")),
-        ));
-        let _ = failed.send((i, Said::End));
+        let _ = failed.send(Said::Line(format!("no thread reads what it says: {error}")));
+        let _ = failed.send(Said::End);
     }
 }
 

@@ -1,5 +1,6 @@
-//! Messages between the processes: a line of JSON each way. NCCL runs in processes of its own, so that its environment is set
-//! before it is loaded, and so that a process that hangs can be ended.
+//! Messages between this command and NCCL's process: a line of JSON each way. NCCL has a process of
+//! its own, so that its environment is set before it is loaded, and so that it can be ended when it
+//! hangs.
 
 use std::path::PathBuf;
 
@@ -17,18 +18,14 @@ pub(super) struct Order {
     pub(super) library: PathBuf,
     /// Number of the GPU.
     pub(super) device: usize,
-    /// All ranks.
+    /// Number of ranks; 0: the worker only checks whether library and GPU are there.
     pub(super) ranks: u32,
-    /// The worker's ranks; none: it only checks whether library and GPU are there.
-    pub(super) own: Vec<u32>,
     /// Names, as on the command line.
     pub(super) dtype: String,
     pub(super) op: String,
     pub(super) steps: Vec<Step>,
     /// Whether results are verified.
     pub(super) check: bool,
-    /// Operations one behind the other in the stream, not one at a time.
-    pub(super) queued: bool,
     /// Longest that an operation may take.
     pub(super) timeout_s: u64,
 }
@@ -40,12 +37,10 @@ impl Order {
             library,
             device,
             ranks: 0,
-            own: Vec::new(),
             dtype: spelled(DataType::F32.name()),
             op: spelled(ReduceOp::Sum.name()),
             steps: Vec::new(),
             check: false,
-            queued: false,
             timeout_s: 30,
         }
     }
@@ -81,15 +76,11 @@ pub(super) struct Timed {
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub(super) enum Event {
     /// Library and GPU are there.
-    Loaded { version: i32, gpu: String, sms: i32 },
+    Loaded { version: i32, sms: i32 },
     /// There is no GPU to run any library on.
     NoGpu { why: String },
-    /// The ranks' meeting point.
-    Id { id: String },
     /// A communicator has come up.
     Up { rank: u32 },
-    /// The first operation of a size has ended and was verified.
-    Checked { rank: u32 },
     /// A size is done.
     Row {
         rank: u32,

@@ -11,7 +11,7 @@ use super::device::{Device, DeviceError, Memory};
 use super::order::{Event, Order, Timed};
 use crate::report::Samples;
 use ringbell_perf::collective::data::Shape;
-use ringbell_perf::collective::rank::{pieces, CHUNK, ROUNDS};
+use ringbell_perf::collective::rank::{pieces, CHUNK};
 
 /// Why a rank cannot continue.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +65,7 @@ pub(super) fn run(
     r.word.write(0, &[0; 64])?;
     for step in &order.steps {
         for in_place in [false, true] {
-            let timed = r.measure(step, in_place, tell)?;
+            let timed = r.measure(step, in_place)?;
             tell(Event::Row {
                 rank,
                 bytes: step.bytes,
@@ -140,12 +140,7 @@ impl Rank<'_> {
         })
     }
 
-    fn measure(
-        &self,
-        step: &Step,
-        in_place: bool,
-        tell: &dyn Fn(Event),
-    ) -> Result<Timed, RankError> {
+    fn measure(&self, step: &Step, in_place: bool) -> Result<Timed, RankError> {
         let shape = self.order.shape(self.rank, step.count);
         let s = shape.map_err(RankError::Order)?;
         let source = if in_place { &self.dst } else { &self.src };
@@ -170,7 +165,6 @@ impl Rank<'_> {
         } else if !self.order.check {
             self.fill(&s, source)?;
         }
-        tell(Event::Checked { rank: self.rank });
         let mut samples = self.time(o, step)?;
         if self.order.check && !in_place {
             // The last of the timed ones as well.
@@ -189,9 +183,6 @@ impl Rank<'_> {
             self.once(o)?;
         }
         self.barrier()?;
-        if self.order.queued {
-            return self.time_queued(o, step.iters);
-        }
         let mut samples = Samples::with_capacity(step.iters as usize);
         let mut last = Instant::now();
         for _ in 0..step.iters {
@@ -199,20 +190,6 @@ impl Rank<'_> {
             let now = Instant::now();
             samples.push((now - last).as_nanos() as f64);
             last = now;
-        }
-        Ok(samples)
-    }
-
-    /// Operations one behind the other in the stream: the time of all, divided by their number.
-    fn time_queued(&self, o: AllReduce, iters: u64) -> Result<Samples, RankError> {
-        let mut samples = Samples::with_capacity(ROUNDS as usize);
-        for _ in 0..ROUNDS {
-            let start = Instant::now();
-            for _ in 0..iters {
-                self.post(o)?;
-            }
-            self.wait()?;
-            samples.push(start.elapsed().as_nanos() as f64 / iters.max(1) as f64);
         }
         Ok(samples)
     }

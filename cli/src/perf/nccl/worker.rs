@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rustix::process::{set_parent_process_death_signal, Signal};
 
-use super::binding::{Nccl, UniqueId};
+use super::binding::Nccl;
 use super::device::Device;
 use super::order::{Event, Order};
 use super::rank;
@@ -23,21 +23,21 @@ fn tell(lines: &Mutex<std::io::Stdout>, event: &Event) {
     let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
 }
 
-fn line() -> Result<String> {
+/// The order, in the first line of standard input.
+fn order() -> Result<Order> {
     let mut line = String::new();
-    let n = std::io::stdin().lock().read_line(&mut line);
-    if n.context("cannot read standard input")? == 0 {
-        anyhow::bail!("standard input has ended; `ringbell perf nccl` starts this command itself");
-    }
-    Ok(line)
+    let read = std::io::stdin().lock().read_line(&mut line);
+    read.context("cannot read standard input")?;
+    serde_json::from_str(&line).context(
+        "the first line is no order; `ringbell perf all-reduce --beside nccl` starts this itself",
+    )
 }
 
 /// Executes the order in the first line of standard input.
 pub(super) fn run() -> Result<Exit> {
     // It ends when the program that has started it is killed.
     set_parent_process_death_signal(Some(Signal::KILL)).context("cannot follow the parent")?;
-    let order: Order = serde_json::from_str(&line()?)
-        .context("the first line is no order; `ringbell perf nccl` starts this command itself")?;
+    let order = order()?;
     let lines = Mutex::new(std::io::stdout());
     let fail = |rank: Option<u32>, why: String| {
         tell(&lines, &Event::Failed { rank, why });
@@ -45,9 +45,9 @@ pub(super) fn run() -> Result<Exit> {
     };
     // Before the library: without a GPU no library is of use.
     let timeout = Duration::from_secs(order.timeout_s);
-    let gpu = Device::open(order.device, timeout).and_then(|d| Ok((d.name()?, d.sms()?)));
-    let (gpu, sms) = match gpu {
-        Ok(gpu) => gpu,
+    let sms = Device::open(order.device, timeout).and_then(|d| d.sms());
+    let sms = match sms {
+        Ok(sms) => sms,
         Err(e) => {
             let why = e.to_string();
             tell(&lines, &Event::NoGpu { why });
@@ -59,22 +59,16 @@ pub(super) fn run() -> Result<Exit> {
         Ok(loaded) => loaded,
         Err(e) => return fail(None, e.to_string()),
     };
-    tell(&lines, &Event::Loaded { version, gpu, sms });
-    if order.own.is_empty() {
+    tell(&lines, &Event::Loaded { version, sms });
+    if order.ranks == 0 {
         return Ok(Exit::Ok);
     }
-    let id = match order.own.contains(&0) {
-        true => match nccl.unique_id() {
-            Ok(id) => id,
-            Err(e) => return fail(Some(0), e.to_string()),
-        },
-        false => UniqueId::parse(&line()?).context("the second line is no id")?,
+    let id = match nccl.unique_id() {
+        Ok(id) => id,
+        Err(e) => return fail(Some(0), e.to_string()),
     };
-    if order.own.contains(&0) && order.own.len() < order.ranks as usize {
-        tell(&lines, &Event::Id { id: id.text() });
-    }
     let failed = std::thread::scope(|scope| {
-        let ranks = order.own.iter().map(|&rank| {
+        let ranks = (0..order.ranks).map(|rank| {
             let (nccl, order, id, lines) = (&nccl, &order, &id, &lines);
             let run = move || {
                 let done = rank::run(nccl, order, rank, id, &|event| tell(lines, &event));
