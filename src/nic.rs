@@ -42,7 +42,6 @@ pub use ringbell_nic_core::{NicConfig, StagingConfig, Undelivered, WaitError};
 
 pub use crate::backend::{NIC_VARIABLE, VCD_VARIABLE};
 #[cfg(feature = "card")]
-pub use crate::card::{doorbell_choice, DOORBELLS_VARIABLE};
 pub use crate::debug::{print_events, DebugLevelError, DEBUG_VARIABLE};
 pub use crate::socket::{SocketReader, SocketWriter};
 pub use crate::spec::VXLAN_PORT;

@@ -6,10 +6,9 @@
 #[cfg(feature = "cuda")]
 use crate::mock_driver;
 
-use std::io::Write as _;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ringbell::abi::bar::{doorbell_offset, Reg, MAX_QUEUES};
 use ringbell::abi::queue::QueueHandle;
@@ -18,7 +17,7 @@ use ringbell::gpu::{EmulatedGpu, EmulatedGpuConfig, GpuChoice};
 use ringbell::memory::Access;
 use ringbell::nic::QueueConfig;
 use ringbell::parts::card::pages::FilePages;
-use ringbell::parts::card::{CardBar, CardGtlb, CardGtlbError, DoorbellChoice, Doorbells};
+use ringbell::parts::card::{CardBar, CardGtlb, CardGtlbError, Doorbells};
 use ringbell::parts::nic_core::{Nic as SoftNic, NicConfig};
 use ringbell::{DeviceBuffer, HostQueue, KernelArg, Nic};
 
@@ -36,10 +35,10 @@ fn nic(ip: &str, gpu: GpuChoice, folder: &Path) -> Nic {
 }
 
 /// The doorbells of a software NIC, as of a card.
-fn doorbells(nic: &Nic, choice: DoorbellChoice) -> Doorbells {
+fn doorbells(nic: &Nic) -> Doorbells {
     let file = nic.backend().bar_file();
     let card = CardBar::open(file.to_str().expect("ASCII")).expect("it keeps the contract");
-    nic.doorbells(card, choice).expect("a way")
+    nic.doorbells(card).expect("a way")
 }
 
 /// Runs a kernel and reads its `gpu_result`: status, session, bytes.
@@ -69,13 +68,10 @@ fn call(queue: &HostQueue, opcode: Opcode, change: impl FnOnce(&mut Descriptor))
 }
 
 /// Kernels of `a` and `b` connect and exchange messages; every doorbell goes through the BARs' files.
-fn messages(test: &str, gpu: GpuChoice, choice: DoorbellChoice, way: &str) {
+fn messages(test: &str, gpu: GpuChoice) {
     let folder = folder(test);
     let [a, b] = ["10.77.60.1/24", "10.77.60.2/24"].map(|ip| nic(ip, gpu, &folder));
-    let [da, db] = [&a, &b].map(|n| doorbells(n, choice));
-    for d in [&da, &db] {
-        assert!(d.describe().contains(way), "{}", d.describe());
-    }
+    let [da, db] = [&a, &b].map(doorbells);
     let [qa, qb] = [&a, &b].map(|n| n.create_queue().expect("a queue"));
     let [ha, hb] = [da.handle(&qa), db.handle(&qb)];
     for (through, own) in [(ha, qa.handle()), (hb, qb.handle())] {
@@ -146,69 +142,38 @@ fn messages(test: &str, gpu: GpuChoice, choice: DoorbellChoice, way: &str) {
         .read32(doorbell_offset(qb.id().0))
         .expect("a doorbell");
     assert!(rung >= 6, "two calls and four messages: {rung}");
-    if let Some(stats) = db.proxy_stats() {
-        assert!(
-            stats.rings >= 6 && stats.naps > 0 && !stats.card_lost,
-            "{stats:?}"
-        );
-    }
     drop((da, db));
     let _ = std::fs::remove_dir_all(folder);
 }
 
 #[test]
 fn kernels_ring_in_a_file_that_is_the_cards_bar() {
-    let choice = DoorbellChoice::Auto;
-    messages(
-        "direct",
-        GpuChoice::Emulated,
-        choice,
-        "kernels ring in the card's BAR",
-    );
-}
-
-#[test]
-fn a_host_thread_rings_on_request() {
-    let choice = DoorbellChoice::Proxy;
-    messages("proxy", GpuChoice::Emulated, choice, "it was asked for");
+    messages("direct", GpuChoice::Emulated);
 }
 
 #[cfg(feature = "cuda")]
 #[test]
 fn a_bar_is_registered_as_io_memory() {
     mock_driver::under_mock("a_bar_is_registered_as_io_memory", "", || {
-        let way = "takes the BAR as I/O memory";
-        messages("io", GpuChoice::Cuda(0), DoorbellChoice::Auto, way);
+        messages("io", GpuChoice::Cuda(0));
     });
 }
 
 #[cfg(feature = "cuda")]
 #[test]
-fn a_gpu_that_refuses_io_memory_gets_a_proxy_with_the_reason() {
-    use ringbell::parts::card::DoorbellError;
-    let name = "a_gpu_that_refuses_io_memory_gets_a_proxy_with_the_reason";
+fn a_gpu_that_refuses_io_memory_is_reported_with_the_reason() {
+    let name = "a_gpu_that_refuses_io_memory_is_reported_with_the_reason";
     mock_driver::under_mock(name, "no-io-memory", || {
-        let way = "cuMemHostRegister failed with CUDA_ERROR_NOT_SUPPORTED";
-        messages("refused", GpuChoice::Cuda(0), DoorbellChoice::Auto, way);
         let nic = nic("10.77.60.3/24", GpuChoice::Cuda(0), &folder("refused"));
         let file = nic.backend().bar_file();
         let card = CardBar::open(file.to_str().expect("ASCII")).expect("a card");
-        let refused = nic.doorbells(card, DoorbellChoice::Direct);
-        let refused = refused.expect_err("no way but the proxy");
-        assert!(matches!(refused, DoorbellError::Refused(_)), "{refused}");
+        let refused = nic.doorbells(card).expect_err("no way").to_string();
+        let why = "cuMemHostRegister failed with CUDA_ERROR_NOT_SUPPORTED";
+        assert!(refused.contains(why), "{refused}");
     });
 }
 
-/// Waits until something holds.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// A card that is only a file, so that nothing but the proxy moves it.
+/// A card that is only a file.
 fn silent_card(test: &str) -> (PathBuf, CardBar) {
     let path = std::env::temp_dir().join(format!("rb-{test}-{}", std::process::id()));
     let mut bytes = vec![0_u8; 64 << 10];
@@ -222,51 +187,6 @@ fn silent_card(test: &str) -> (PathBuf, CardBar) {
     std::fs::write(&path, bytes).expect("a file");
     let card = CardBar::open(path.to_str().expect("ASCII")).expect("a card");
     (path, card)
-}
-
-#[test]
-fn a_proxy_sleeps_until_there_is_a_handle_and_stops_when_the_card_is_gone() {
-    let folder = folder("lost");
-    let nic = nic("10.77.60.4/24", GpuChoice::Emulated, &folder);
-    let (path, card) = silent_card("lost");
-    let doorbells = nic.doorbells(card, DoorbellChoice::Proxy).expect("a proxy");
-    std::thread::sleep(Duration::from_millis(20));
-    let idle = doorbells.proxy_stats().expect("a proxy");
-    assert_eq!(
-        (idle.looks, idle.naps, idle.rings),
-        (0, 0, 0),
-        "no kernel can ring"
-    );
-
-    let queue = nic.create_queue().expect("a queue");
-    let handle = doorbells.handle(&queue);
-    assert_eq!(doorbells.handle(&queue), handle, "again, it is the same");
-    let stats = || doorbells.proxy_stats().expect("a proxy");
-    until("it looks", || stats().looks > 2 && stats().naps > 0);
-    assert_eq!(stats().rings, 0, "no kernel has rung");
-    // A kernel rings; no NIC answers it, because the card is a mere file.
-    let out = nic.alloc::<u8>(64).expect("memory");
-    let mut short = handle;
-    short.silent_grace_us = 1_000;
-    // The NIC itself takes posted entries when it is stepped, but its own doorbell is not rung.
-    let args = [short.into(), KernelArg::U32(20_000), (&out).into()];
-    assert_eq!(run(&nic, &out, "rb_socket", &args).0, Status::NicSilent);
-    let at = doorbell_offset(queue.id().0);
-    until("the doorbell arrives", || {
-        doorbells.card().read32(at) == Ok(1)
-    });
-    assert_eq!(stats().rings, 1);
-
-    // The card falls off the bus: reads give ones.
-    // In place: cut short, the mapping would have no file behind it.
-    let file = std::fs::OpenOptions::new().write(true).open(&path);
-    file.expect("a file")
-        .write_all(&[0xff; 64 << 10])
-        .expect("written");
-    until("the proxy notices", || stats().card_lost);
-    drop(doorbells);
-    let _ = std::fs::remove_file(path);
-    let _ = std::fs::remove_dir_all(folder);
 }
 
 #[test]

@@ -5,8 +5,8 @@
 //! ([`VfioError`] lists its conditions). [`CardBar`] maps it and checks that it is a NIC of this contract. A file serves as well:
 //! the BAR of a running software NIC ([`Nic::bar_file`](ringbell_nic_core::Nic::bar_file)), or one that a test has written.
 //!
-//! In the order of use: [`CardBar`] maps the registers, [`Doorbells`] finds the way from a kernel to the doorbells, [`pages`]
-//! reads the bus addresses of GPU pages and [`CardGtlb`] writes them to the card's GTLB.
+//! In the order of use: [`CardBar`] maps the registers, [`Doorbells`] lets kernels ring in them,
+//! [`pages`] reads the bus addresses of GPU pages and [`CardGtlb`] writes them to the card's GTLB.
 //!
 //! Not included: a card needs its own kernel driver to pin GPU pages and report their bus addresses, and none ships with
 //! Ringbell; nor is there one for its queues. So this is a card's registers, doorbells and GTLB, not yet a backend of
@@ -18,7 +18,6 @@
 mod doorbells;
 mod gtlb;
 pub mod pages;
-mod proxy;
 mod vfio;
 
 use std::path::{Path, PathBuf};
@@ -28,9 +27,8 @@ use ringbell_gtlb::{DmaMemory, Exposed};
 use ringbell_nic_abi::bar::{doorbell_offset, Access, Reg, BAR_BYTES, MAGIC, MAX_QUEUES};
 use ringbell_nic_abi::ABI_VERSION;
 
-pub use doorbells::{DoorbellChoice, DoorbellChoiceError, DoorbellError, Doorbells};
+pub use doorbells::{DoorbellError, Doorbells};
 pub use gtlb::{CardGtlb, CardGtlbError};
-pub use proxy::{ProxyPolicy, ProxyStats};
 pub use vfio::VfioError;
 
 use ringbell_nic_core::bar::{target, BarError, Target};

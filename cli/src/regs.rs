@@ -11,9 +11,8 @@ use anyhow::{Context, Result};
 use ringbell::abi::bar::{self, Access, Reg};
 use ringbell::abi::GpuVa;
 use ringbell::gpu::EmulatedGpuConfig;
-use ringbell::nic::doorbell_choice;
 use ringbell::parts::card::pages::FilePages;
-use ringbell::parts::card::{CardBar, CardGtlb, Doorbells, ProxyPolicy};
+use ringbell::parts::card::{CardBar, CardGtlb, Doorbells};
 use ringbell::parts::gtlb::LARGE_PAGE_BYTES;
 use ringbell::Nic as OpenNic;
 use serde::Serialize;
@@ -317,8 +316,7 @@ fn doorbells(card: CardBar) -> Result<String> {
         ..EmulatedGpuConfig::default()
     })?;
     let memory = chosen.gpu.memory();
-    let policy = ProxyPolicy::default();
-    let way = Doorbells::open(Arc::new(card), &*memory, doorbell_choice(), policy)?;
+    let way = Doorbells::open(Arc::new(card), &*memory)?;
     Ok(format!("{}: {}", chosen.gpu.describe(), way.describe()))
 }
 

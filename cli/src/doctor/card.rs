@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::{bail, Context, Result};
 use ringbell::abi::Status;
 use ringbell::gpu::GpuKind;
-use ringbell::nic::{doorbell_choice, DOORBELLS_VARIABLE};
 use ringbell::parts::card::{CardBar, Doorbells};
 use ringbell::{KernelArg, Nic};
 
@@ -20,22 +19,18 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) fn doorbells() -> Check {
     match try_out() {
         Ok((found, doorbells, gpu)) => {
-            let verdict = match doorbells.is_direct() {
-                true => Verdict::Ok,
-                false => Verdict::Instead,
-            };
             let why = match gpu {
                 GpuKind::Emulated => "tried out with an emulated GPU and a software NIC as the card; `ringbell regs --bar ADDRESS --doorbells` asks about a real card",
                 _ => "tried out with a software NIC as the card, whose BAR is memory: a driver may take a real card's BAR and refuse this one; `ringbell regs --bar ADDRESS --doorbells` asks about a real card",
             };
-            Check::new(NAME, verdict, found, doorbells.describe(), why)
+            Check::new(NAME, Verdict::Ok, found, doorbells.describe(), why)
         }
         Err(e) => Check::new(
             NAME,
             Verdict::Instead,
             "a kernel could not ring",
             "software NICs, which do not need this",
-            format!("{e:#}; {DOORBELLS_VARIABLE}=proxy lets a thread of the host ring"),
+            format!("{e:#}"),
         ),
     }
 }
@@ -46,7 +41,7 @@ fn try_out() -> Result<(String, Doorbells, GpuKind)> {
     let nic = nic.context("no NIC to try it with")?;
     let bar = nic.backend().bar_file();
     let card = CardBar::open(&bar.display().to_string()).context("its BAR cannot be mapped")?;
-    let doorbells = nic.doorbells(card, doorbell_choice())?;
+    let doorbells = nic.doorbells(card)?;
     let queue = nic.create_queue()?;
     let out = nic.alloc::<u8>(64)?;
     let args = [

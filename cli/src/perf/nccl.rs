@@ -1,10 +1,10 @@
 //! NCCL's all-reduce, measured as ours is: `ringbell perf all-reduce --beside nccl` (ADR 24).
 //!
-//! `library` finds NCCL and `binding` declares its functions; it is loaded when it is measured, never
-//! linked. It runs in a process of its own (`worker`), with the ranks as threads and variables of
-//! `environment`. The process gets its `order` in a line of JSON; `gather` reads its output and ends
-//! it when its time is up. `rank` is the work of a rank, on a `device` without any part of Ringbell.
-//! `beside` runs both sides in turn.
+//! `library` finds NCCL and `binding` declares its functions; it is loaded when it is measured,
+//! never linked. It runs in a process of its own (`worker`), with the ranks as threads and variables
+//! of `environment`. The process gets its `order` in a line of JSON; `gather` reads its output and
+//! ends it when its time is up. `rank` is the work of a rank, on a `device` without any part of
+//! Ringbell. `beside` runs both sides in turn.
 
 pub(super) mod beside;
 mod binding;

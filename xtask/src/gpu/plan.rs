@@ -47,8 +47,9 @@ const SANITIZED: [&str; 9] = [
 ];
 
 /// What is measured: the name, the limit in seconds, and the arguments of `ringbell perf`.
-/// All-reduce has NCCL beside it: each of the two has its `--limit`, and the step a little more. HyperLogLog's kernel gets as many streaming
-/// multiprocessors as in the paper's comparison; an H200 has 132.
+/// All-reduce has NCCL beside it: each of the two has its `--limit`, and the step a little more.
+/// HyperLogLog's kernel gets as many streaming multiprocessors as in the paper's comparison; an
+/// H200 has 132.
 const MEASURED: [&str; 14] = [
     "floor 25 floor",
     "doorbell 15 nop -n 20000 -w 1000 POLLS",

@@ -1,5 +1,5 @@
-//! `ringbell perf all-reduce --beside nccl`: ours, then NCCL's, one after the other, each in a process
-//! of its own with the ranks as its threads. Sizes, data and the way of timing are the same.
+//! `ringbell perf all-reduce --beside nccl`: ours, then NCCL's, one after the other, each in a
+//! process of its own with the ranks as its threads. Sizes, data and the way of timing are the same.
 #![allow(clippy::disallowed_methods)] // The program: waits for our own side, with a deadline.
 
 use std::path::Path;

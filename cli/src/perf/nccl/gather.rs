@@ -1,5 +1,5 @@
-//! Parent of NCCL's process: starts it, reads its output, and ends it when its time is up. Rows that
-//! were measured before a failure stay, and the reason for missing rows is reported.
+//! Parent of NCCL's process: starts it, reads its output, and ends it when its time is up. Rows
+//! that were measured before a failure stay, and the reason for missing rows is reported.
 #![allow(clippy::disallowed_methods)] // The program: waits for its worker, with deadlines.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
