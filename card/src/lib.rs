@@ -1,8 +1,7 @@
 //! The BAR of a card, or of any file that keeps the register contract.
 //!
 //! Linux shows each BAR of a PCI device as `/sys/bus/pci/devices/ADDRESS/resourceN`; mapping that file needs root, or rights on
-//! it, and no kernel driver. A device that is bound to `vfio-pci` is opened through `/dev/vfio` instead, which needs no root
-//! ([`VfioError`] lists its conditions). [`CardBar`] maps it and checks that it is a NIC of this contract. A file serves as well:
+//! it, and no kernel driver. [`CardBar`] maps it and checks that it is a NIC of this contract. A file serves as well:
 //! the BAR of a running software NIC ([`Nic::bar_file`](ringbell_nic_core::Nic::bar_file)), or one that a test has written.
 //!
 //! In the order of use: [`CardBar`] maps the registers, [`Doorbells`] lets kernels ring in them,
@@ -18,7 +17,6 @@
 mod doorbells;
 mod gtlb;
 pub mod pages;
-mod vfio;
 
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -29,7 +27,6 @@ use ringbell_nic_abi::ABI_VERSION;
 
 pub use doorbells::{DoorbellError, Doorbells};
 pub use gtlb::{CardGtlb, CardGtlbError};
-pub use vfio::VfioError;
 
 use ringbell_nic_core::bar::{target, BarError, Target};
 
@@ -86,9 +83,6 @@ pub enum CardError {
         /// The register's value.
         found: u32,
     },
-    /// VFIO cannot open it.
-    #[error(transparent)]
-    Vfio(#[from] VfioError),
     /// Another version of the contract.
     #[error("{} speaks version {found} of the contract, this program {ABI_VERSION}; update the older of the two", .path.display())]
     Version {
@@ -107,33 +101,25 @@ pub enum CardError {
 pub struct CardBar {
     path: PathBuf,
     map: memmap2::MmapRaw,
-    /// The device, when it is open through VFIO: closing it may reset it.
-    _vfio: Option<vfio::Region>,
 }
 
 impl CardBar {
-    /// Opens the NIC at a PCI address (`0000:3b:00.0`, or `3b:00.0` in domain 0; its first BAR), or in a file. A
-    /// device that is bound to `vfio-pci` is opened through VFIO; `vfio:0000:3b:00.0` demands that.
+    /// Opens the NIC at a PCI address (`0000:3b:00.0`, or `3b:00.0` in domain 0; its first BAR), or in a file.
     ///
     /// # Errors
     /// [`CardError`]; also when the device does not keep the contract.
     pub fn open(at: &str) -> Result<CardBar, CardError> {
-        let pci = Path::new(PCI);
-        let (at, demanded) = match at.strip_prefix("vfio:") {
-            Some(at) => (at, true),
-            None => (at, false),
-        };
-        let device = pci_address(at).map(|address| pci.join(address));
-        if let Some(path) = device.filter(|path| !path.exists()) {
-            return Err(CardError::NotFound { path });
-        }
-        let card = match pci_address(at) {
-            Some(address) if demanded || is_bound_to_vfio(&pci.join(&address)) => {
-                CardBar::open_vfio(&vfio::Linux, pci, &address)?
+        let path = match pci_address(at) {
+            Some(address) => {
+                let path = Path::new(PCI).join(address);
+                if !path.exists() {
+                    return Err(CardError::NotFound { path });
+                }
+                path.join("resource0")
             }
-            Some(address) => CardBar::open_file(pci.join(address).join("resource0"))?,
-            None => CardBar::open_file(PathBuf::from(at))?,
+            None => PathBuf::from(at),
         };
+        let card = CardBar::open_file(path)?;
         card.check()?;
         Ok(card)
     }
@@ -156,32 +142,7 @@ impl CardBar {
         }
         let map = memmap2::MmapOptions::new().len(BAR_BYTES).map_raw(&file);
         match map {
-            Ok(map) => Ok(CardBar {
-                path,
-                map,
-                _vfio: None,
-            }),
-            Err(source) => Err(CardError::Map { path, source }),
-        }
-    }
-
-    fn open_vfio(
-        kernel: &dyn vfio::Kernel,
-        pci: &Path,
-        address: &str,
-    ) -> Result<CardBar, CardError> {
-        let region = vfio::open(kernel, pci, address)?;
-        let path = PathBuf::from(format!("vfio:{address}"));
-        let map = memmap2::MmapOptions::new()
-            .offset(region.offset)
-            .len(BAR_BYTES)
-            .map_raw(&region.device);
-        match map {
-            Ok(map) => Ok(CardBar {
-                path,
-                map,
-                _vfio: Some(region),
-            }),
+            Ok(map) => Ok(CardBar { path, map }),
             Err(source) => Err(CardError::Map { path, source }),
         }
     }
@@ -300,13 +261,6 @@ fn pci_address(at: &str) -> Option<String> {
     }
 }
 
-/// Whether `vfio-pci`, or a driver of its kind, is bound to the device of this folder.
-fn is_bound_to_vfio(device: &Path) -> bool {
-    let driver = std::fs::read_link(device.join("driver")).unwrap_or_default();
-    let name = driver.file_name().unwrap_or_default();
-    name.to_string_lossy().contains("vfio")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -398,7 +352,5 @@ mod tests {
         ] {
             assert_eq!(pci_address(file), None, "{file}");
         }
-        let none = CardBar::open("vfio:0000:ff:1f.7").expect_err("no such device");
-        assert!(matches!(none, CardError::NotFound { .. }), "{none}");
     }
 }

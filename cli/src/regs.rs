@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Show the values of the NICs of this process only [default: of every process that may be looked into]
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
-    /// Show the values of a card: a PCI address (0000:3b:00.0; vfio:0000:3b:00.0 through VFIO), or a file that holds a BAR
+    /// Show the values of a card: a PCI address (0000:3b:00.0), or a file that holds a BAR
     #[arg(long, value_name = "ADDRESS|FILE", conflicts_with = "pid")]
     bar: Option<String>,
     /// Write a register of the card first; may be repeated
