@@ -139,7 +139,7 @@ impl HostQueue {
     }
 
     /// What a kernel holds that rings the doorbell in another BAR than the NIC's own. `bar` is asked where kernels see it,
-    /// with the doorbell's number and what its last ringer has left: a proxy carries changes of that.
+    /// with the doorbell's number and what its last ringer has left.
     pub fn handle_at(&self, bar: impl FnOnce(u32, u32) -> GpuVa) -> QueueHandle {
         let mut h = self.handle();
         let number = self.kernels.doorbell().unwrap_or(self.id.0);
