@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ringbell_gpu::{Block, Memory, Site};
+use ringbell_gpu::{Block, Memory, Site, Wait, WaitFor};
 
 use super::debugging;
 use crate::locks::lock;
@@ -40,8 +40,16 @@ struct State {
     stands: Vec<Stand>,
 }
 
-/// What the threads of a block wait for, in lines, and its index.
-pub(super) type Stand = (Vec<String>, [u32; 3]);
+/// What the threads of a block wait for.
+#[derive(Debug, Clone)]
+pub(super) struct Stand {
+    lines: Vec<String>,
+    index: [u32; 3],
+    /// Some loop at a word.
+    at_words: bool,
+    /// Some can go on by themselves.
+    can_run: bool,
+}
 
 /// One of the threads of the host, while it runs blocks.
 pub(super) struct Worker<'a> {
@@ -129,16 +137,56 @@ pub(super) fn stands<'a>(
     let stand = |block: &Block| {
         let waits = block.waits(memory);
         let lines = waits.iter().map(|w| w.describe(&describe(w.site)));
-        (lines.collect(), block.index())
+        let is_word = |w: &Wait| matches!(w.what, WaitFor::Word { .. });
+        let runs = |w: &Wait| matches!(w.what, WaitFor::Nothing | WaitFor::Sleep);
+        Stand {
+            lines: lines.collect(),
+            index: block.index(),
+            at_words: waits.iter().any(is_word),
+            can_run: waits.iter().any(runs),
+        }
     };
     blocks.map(stand).collect()
+}
+
+/// Whom those depend on that loop at words: nothing is said while none does.
+fn dependence(stands: &[Stand]) -> Option<String> {
+    if !stands.iter().any(|s| s.at_words) {
+        return None;
+    }
+    let running: Vec<[u32; 3]> = stands
+        .iter()
+        .filter(|s| s.can_run)
+        .map(|s| s.index)
+        .collect();
+    Some(match running.is_empty() {
+        true => "  no thread of these blocks can go on by itself: they depend on a store by the host, a NIC, another kernel or rank; else they wait for each other".to_owned(),
+        false => format!("  they depend on threads of {}, which can run", named(&running)),
+    })
+}
+
+/// `block (0,0,0)`, or `blocks (0,0,0), (1,0,0) and 7 more`.
+fn named(indices: &[[u32; 3]]) -> String {
+    let shown = indices.iter().take(4);
+    let shown = shown.map(|[x, y, z]| format!("({x},{y},{z})"));
+    let mut name = shown.collect::<Vec<String>>().join(", ");
+    if indices.len() > 4 {
+        // Writing to a string cannot fail.
+        let _ = write!(name, " and {} more", indices.len() - 4);
+    }
+    let word = if indices.len() == 1 {
+        "block"
+    } else {
+        "blocks"
+    };
+    format!("{word} {name}")
 }
 
 /// A line for each thing that threads wait for; blocks whose threads wait alike share them.
 fn lines(stands: &[Stand]) -> String {
     let mut alike: BTreeMap<&[String], Vec<[u32; 3]>> = BTreeMap::new();
-    for (waits, index) in stands {
-        alike.entry(waits).or_default().push(*index);
+    for stand in stands {
+        alike.entry(&stand.lines).or_default().push(stand.index);
     }
     let mut groups: Vec<_> = alike.into_iter().collect();
     for (_, indices) in &mut groups {
@@ -147,20 +195,10 @@ fn lines(stands: &[Stand]) -> String {
     groups.sort_by_key(|(_, indices)| indices[0]);
     let mut lines = Vec::new();
     for (waits, indices) in groups {
-        let named = indices.iter().take(4);
-        let named = named.map(|[x, y, z]| format!("({x},{y},{z})"));
-        let mut name = named.collect::<Vec<String>>().join(", ");
-        if indices.len() > 4 {
-            // Writing to a string cannot fail.
-            let _ = write!(name, " and {} more", indices.len() - 4);
-        }
-        let word = if indices.len() == 1 {
-            "block"
-        } else {
-            "blocks"
-        };
-        lines.extend(waits.iter().map(|w| format!("  {word} {name}: {w}")));
+        let name = named(&indices);
+        lines.extend(waits.iter().map(|w| format!("  {name}: {w}")));
     }
     lines.truncate(LINES);
+    lines.extend(dependence(stands));
     lines.join("\n")
 }
