@@ -26,11 +26,11 @@ fn run(wire: Wire, mut between: impl FnMut()) -> Vec<Vec<u8>> {
             .of(DataType::F32, ReduceOp::Sum)
             .algo(algo)
             .within(400_000);
-        all(&mut w, &vec![call; RANKS]);
+        all(&mut w, &[call; RANKS]);
         let gather = Call::new(K::AllGather, 300)
             .of(DataType::U32, ReduceOp::Sum)
             .within(400_000);
-        all(&mut w, &vec![gather; RANKS]);
+        all(&mut w, &[gather; RANKS]);
         between();
     }
     // Its peers notice, and abort what they had begun with it.
