@@ -16,7 +16,7 @@ use crate::CardBar;
 /// Kernels cannot ring the card's doorbells, and the driver's reason.
 #[derive(Debug, thiserror::Error)]
 #[error("the GPU does not take the BAR as I/O memory: {0}; use a GPU, a driver and rights that allow it")]
-pub struct DoorbellError(#[source] pub std::io::Error);
+pub struct DoorbellError(pub std::io::Error);
 
 /// The doorbells of one card, reachable for the kernels of one GPU. Drop it only when no kernel
 /// holds a handle of it.
@@ -55,6 +55,6 @@ impl Doorbells {
     /// A kernel's handle of `queue` that rings the doorbell in the card's BAR. Valid while both the
     /// queue and `self` live.
     pub fn handle(&self, queue: &HostQueue) -> QueueHandle {
-        queue.handle_at(|_, _| self.exposed.va())
+        queue.handle_at(self.exposed.va())
     }
 }

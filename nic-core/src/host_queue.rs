@@ -138,13 +138,11 @@ impl HostQueue {
         self.kernels.handle(self.id.0, &self.config)
     }
 
-    /// What a kernel holds that rings the doorbell in another BAR than the NIC's own. `bar` is asked where kernels see it,
-    /// with the doorbell's number and what its last ringer has left.
-    pub fn handle_at(&self, bar: impl FnOnce(u32, u32) -> GpuVa) -> QueueHandle {
+    /// What a kernel holds that rings the doorbell in another BAR than the NIC's own, which kernels
+    /// see at `bar`.
+    pub fn handle_at(&self, bar: GpuVa) -> QueueHandle {
         let mut h = self.handle();
         let number = self.kernels.doorbell().unwrap_or(self.id.0);
-        let rung = self.kernels.slots().doorbell.load(Ordering::Relaxed);
-        let bar = bar(number, rung);
         h.doorbell = bar.0 + doorbell_offset(number) as u64;
         h.bar = bar.0;
         h

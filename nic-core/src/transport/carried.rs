@@ -62,7 +62,8 @@ pub(super) trait Carried: Connection {
     /// Whether so much was received that the peer must hear of it.
     fn must_announce(&self) -> bool;
 
-    /// Says where the payloads of the next packets go, when they are whole, in order, and long enough.
+    /// Says where the payloads of the next packets go, when they are whole, in order, and long
+    /// enough.
     fn expect(&self, _places: &mut Places, _data: &mut Datapath<'_>) {}
 
     /// Sends a small payload at once. `false`: nothing happened.

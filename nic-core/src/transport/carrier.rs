@@ -1,6 +1,8 @@
-//! Carriers: what transports that send packets of their own have in common. They make connections, serve those that have something to do, and end them.
+//! Carriers: what transports that send packets of their own have in common. They make connections,
+//! serve those that have something to do, and end them.
 //!
-//! A protocol says how its messages look and what its bytes go through; see [`Carrier`] and [`Carried`].
+//! A protocol says how its messages look and what its bytes go through; see [`Carrier`] and
+//! [`Carried`].
 
 use std::net::{SocketAddr, SocketAddrV4};
 
@@ -46,7 +48,8 @@ pub(super) trait Carrier: Sharer + Send + Sized {
     fn read_control(&mut self, now: NicTime, net: &mut Network) -> bool;
     /// Sends answers that belong to no connection.
     fn send_answers(&mut self, _now: NicTime, _net: &mut Network) {}
-    /// The NIC ends: peers of connections that were closed, and that wait for the peer's end, are told.
+    /// The NIC ends: peers of connections that were closed, and that wait for the peer's end, are
+    /// told.
     fn close_orphans(&mut self) {}
 
     /// The request to the peer of a connection, to which the way is known now.
@@ -55,10 +58,11 @@ pub(super) trait Carrier: Sharer + Send + Sized {
         index: usize,
         link: Link,
         net: &mut Network,
-    ) -> Option<Ask<<Self::Conn as Carried>::Message>>;
+    ) -> Option<<Self::Conn as Carried>::Message>;
     /// Where the peer receives, before anything was agreed.
     fn address(c: &Self::Conn, net: &Network) -> SocketAddr;
-    /// Moves bytes between operations and what waits to be sent or received. Returns whether any moved.
+    /// Moves bytes between operations and what waits to be sent or received. Returns whether any
+    /// moved.
     ///
     /// # Errors
     /// An engine on the path has failed.
@@ -68,9 +72,11 @@ pub(super) trait Carrier: Sharer + Send + Sized {
         now: NicTime,
         data: &mut Datapath<'_>,
     ) -> Result<bool, EngineFailed>;
-    /// Events from what has happened to the connection, after its packets were `sent`. Returns whether there were any.
+    /// Events from what has happened to the connection, after its packets were `sent`. Returns
+    /// whether there were any.
     fn report(&mut self, index: usize, now: NicTime, sent: Sent) -> bool;
-    /// The engine that changes this stream has failed: it ends here as by a reset, and the peer is told.
+    /// The engine that changes this stream has failed: it ends here as by a reset, and the peer is
+    /// told.
     fn end_by_engine(&mut self, index: usize, failed: EngineFailed);
     /// Takes the id from a connection; the peer is told that it ends.
     fn reject(&mut self, index: usize);
@@ -97,7 +103,8 @@ pub(super) trait Carrier: Sharer + Send + Sized {
         self.freed(&mut c);
     }
 
-    /// An outgoing connection failed, for a `reason` of the peer where it has given one: its operations retire, its id is free.
+    /// An outgoing connection failed, for a `reason` of the peer where it has given one: its
+    /// operations retire, its id is free.
     fn fail_connect(&mut self, index: usize, status: Status, reason: u16) {
         let s = self.sessions();
         let Some(c) = s.table.at(index) else {
@@ -162,9 +169,9 @@ pub(super) trait Carrier: Sharer + Send + Sized {
         match c.life().phase {
             Phase::Resolving => match s.resolve(index, now, net) {
                 Ok(Some(link)) => {
-                    let ask = self.request(index, link, net);
+                    let request = self.request(index, link, net);
                     if let Some(c) = self.sessions().table.at(index) {
-                        *c.ask() = ask;
+                        *c.ask() = request.map(|message| Ask::new(message, now));
                         c.life_mut().phase = Phase::Requesting;
                     }
                 }

@@ -30,7 +30,7 @@ pub(super) trait Connection {
     fn life_mut(&mut self) -> &mut Life;
 }
 
-/// Indices by keys that peers choose: a carrier keys the hasher by its seed.
+/// Indices by keys. Where peers choose these, as for TCP, a seed keys the hasher.
 #[allow(clippy::disallowed_types)]
 type ByKey<K, S> = std::collections::HashMap<K, usize, S>;
 

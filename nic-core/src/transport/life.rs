@@ -63,7 +63,8 @@ pub(super) struct Life {
     pub(super) has_received: bool,
     /// `PeerClosed` was reported.
     pub(super) peer_closed: bool,
-    /// The last service left something that can be moved: memory has not answered, or its share was used up.
+    /// The last service left something that can be moved: memory has not answered, or its share was
+    /// used up.
     pub(super) pending: bool,
     /// The peer's end is to be noticed soon, although nothing is asked of it.
     pub(super) watched: bool,

@@ -1,4 +1,5 @@
-//! The connections of a carrier: found by their packets, made, marked for service, and what they share.
+//! The connections of a carrier: found by their packets, made, marked for service, and what they
+//! share.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -177,8 +178,8 @@ impl<C: Carried> Sessions<C> {
         self.mark(index);
     }
 
-    /// The connection has ended: its operations retire, its id stays until it is closed. Returns whether it is being closed, which is
-    /// then answered.
+    /// The connection has ended: its operations retire, its id stays until it is closed. Returns
+    /// whether it is being closed, which is then answered.
     pub(super) fn dead(&mut self, index: usize, status: (Status, u64)) -> bool {
         let Some(c) = self.table.at(index) else {
             return false;
@@ -208,14 +209,14 @@ impl<C: Carried> Sessions<C> {
         self.mark(index);
     }
 
-    /// Queues a send, which `before` is told of.
-    pub(super) fn post_send(&mut self, conn: ConnId, work: SendWork, before: impl FnOnce(&mut C)) {
+    /// Queues a send. `first` is called with the connection if that takes the send.
+    pub(super) fn post_send(&mut self, conn: ConnId, work: SendWork, first: impl FnOnce(&mut C)) {
         let refused = match self.table.by_id(conn) {
             None => (Status::NotConnected, 0),
             Some(c) => match c.refuses_sends() {
                 Some(why) => why,
                 None => {
-                    before(c);
+                    first(c);
                     c.life_mut().sends.post(work);
                     return self.mark(index_of(conn));
                 }
@@ -225,7 +226,8 @@ impl<C: Carried> Sessions<C> {
             .push_back(TransportEvent::send_refused(conn, work.token, refused));
     }
 
-    /// A receive that is watched has got its bytes: those that follow go into a buffer that its user names when it has read these.
+    /// A receive that is watched has got its bytes: those that follow go into a buffer that its
+    /// user names when it has read these.
     pub(super) fn received(&mut self, index: usize, had_receive: bool) {
         if let Some(c) = self.table.at(index) {
             let life = c.life();
@@ -296,7 +298,8 @@ impl<C: Carried> Sessions<C> {
         }
     }
 
-    /// Sends packets while windows, port and budget allow it. Returns how that ended, and the number of packets.
+    /// Sends packets while windows, port and budget allow it. Returns how that ended, and the
+    /// number of packets.
     ///
     /// # Errors
     /// An engine on the path has failed.

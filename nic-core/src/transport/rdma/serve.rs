@@ -19,7 +19,7 @@ use crate::network::{Headers, Link, Network, Packet, Protocol};
 use crate::port::Places;
 use crate::transport::carried::Carried;
 use crate::transport::carrier::{Carrier, CONTROL_MAX};
-use crate::transport::life::{Ask, Phase};
+use crate::transport::life::Phase;
 use crate::transport::sessions::Sessions;
 use crate::transport::turns::Sent;
 use crate::transport::TransportEvent;
@@ -86,9 +86,8 @@ impl Carrier for RdmaTransport {
         }
     }
 
-    fn request(&mut self, index: usize, link: Link, net: &mut Network) -> Option<Ask<Message>> {
-        let request = self.request_for(index, link.port, net)?;
-        Some(Ask::new(request, NicTime::default()))
+    fn request(&mut self, index: usize, link: Link, net: &mut Network) -> Option<Message> {
+        self.request_for(index, link.port, net)
     }
 
     fn address(c: &Conn, net: &Network) -> SocketAddr {

@@ -14,7 +14,7 @@ use crate::engine::EngineFailed;
 use crate::network::{Headers, Link, Network, Packet, Protocol};
 use crate::transport::carried::Carried;
 use crate::transport::carrier::{Carrier, CONTROL_MAX};
-use crate::transport::life::{Ask, Phase};
+use crate::transport::life::Phase;
 use crate::transport::sessions::Sessions;
 use crate::transport::turns::Sent;
 use crate::transport::TransportEvent;
@@ -64,18 +64,17 @@ impl Carrier for UdpTransport {
         self.answer_all(now, net);
     }
 
-    fn request(&mut self, index: usize, link: Link, net: &mut Network) -> Option<Ask<Kind>> {
+    fn request(&mut self, index: usize, link: Link, net: &mut Network) -> Option<Kind> {
         let peer = *self.sessions.table.at(index)?.life.peer.ip();
         let terms = self.terms(net, link.port, peer);
         let c = self.sessions.table.at(index)?;
         c.rx.terms = terms;
         c.far.flow = flow_to(net, link.port, peer);
-        let request = Kind::Connect {
+        Some(Kind::Connect {
             port: c.life.peer.port(),
             source_port: c.life.local.port(),
             terms,
-        };
-        Some(Ask::new(request, NicTime::default()))
+        })
     }
 
     fn address(c: &Conn, _: &Network) -> SocketAddr {
