@@ -236,6 +236,12 @@ pub trait DmaMemory: Send + Sync {
         None
     }
 
+    /// The access of a word that [`word`](DmaMemory::word) gave has shown its value: what the word announces happened before what
+    /// follows. Told to memories without a window alone.
+    fn word_was_read(&self, span: BusSpan) {
+        let _ = span;
+    }
+
     /// The NIC begins to execute an entry. Told to memories without a window alone.
     fn begins(&self, entry: &WorkQueueEntry, place: EntryPlace) {
         let _ = (entry, place);

@@ -258,28 +258,36 @@ impl Dma<'_> {
     /// A word that a kernel shares with the NIC, with Acquire; `None` in memory that the CPU does not
     /// reach, or when it is not aligned.
     pub(crate) fn load_word(&mut self, word: &Buffer) -> Result<Option<u64>, Fault> {
-        Ok(self.word(word, false)?.map(|w| w.load(Ordering::Acquire)))
+        self.access_word(word, false, |w| w.load(Ordering::Acquire))
     }
 
     /// Stores such a word with Release, after everything that was written before.
     pub(crate) fn store_word(&mut self, word: &Buffer, value: u64) -> Result<(), Fault> {
-        if let Some(w) = self.word(word, true)? {
-            w.store(value, Ordering::Release);
-        }
+        self.access_word(word, true, |w| w.store(value, Ordering::Release))?;
         Ok(())
     }
 
-    /// For one access, which may be a store.
-    fn word(&mut self, word: &Buffer, store: bool) -> Result<Option<&AtomicU64>, Fault> {
+    /// One access of such a word, which may be a store.
+    fn access_word<T>(
+        &mut self,
+        word: &Buffer,
+        store: bool,
+        access: impl FnOnce(&AtomicU64) -> T,
+    ) -> Result<Option<T>, Fault> {
         let span = self.span(word, 0)?.prefix(8);
-        let p = self.direct(span).map(<*mut u8>::cast::<u64>).or_else(|| {
-            let word = self.state.memory.word(span, store)?;
-            Some(word.as_ptr().cast())
-        });
-        let p = p.filter(|p| p.is_aligned() && span.len == 8);
+        let direct = self.direct(span).map(<*mut u8>::cast::<u64>);
+        let memory = &self.state.memory;
+        let p = direct.or_else(|| Some(memory.word(span, store)?.as_ptr().cast()));
+        let Some(p) = p.filter(|p| p.is_aligned() && span.len == 8) else {
+            return Ok(None);
+        };
         // SAFETY: the span is mapped for 8 bytes (checked by `direct`, or the memory's answer) and aligned; kernels and
         // NICs access it only atomically, and it stays mapped while the borrow of the DMA lives.
-        Ok(p.map(|p| unsafe { AtomicU64::from_ptr(p) }))
+        let value = access(unsafe { AtomicU64::from_ptr(p) });
+        if direct.is_none() {
+            memory.word_was_read(span);
+        }
+        Ok(Some(value))
     }
 
     /// Reads an asynchronous memory.

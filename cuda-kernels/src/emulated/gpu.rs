@@ -230,7 +230,7 @@ impl EmulatedGpu {
         self.inner.memory.accessed(va.0, bytes, store, false);
     }
 
-    /// The same of a word that is stored with release or loaded with acquire.
+    /// The same of a word that is about to be stored with release, or was loaded with acquire.
     pub fn accessed_in_order(&self, va: GpuVa, bytes: u64, store: bool) {
         self.inner.memory.accessed(va.0, bytes, store, true);
     }

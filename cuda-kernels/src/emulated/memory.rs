@@ -299,9 +299,10 @@ impl EmulatedMemory {
     }
 
     pub(super) fn load_u64(&self, offset: usize) -> u64 {
-        self.host(offset, 8, Touch::Load);
         // SAFETY: in range and aligned by the assertion; kernels access such words atomically.
-        unsafe { AtomicU64::from_ptr(self.word(offset)) }.load(Ordering::Acquire)
+        let value = unsafe { AtomicU64::from_ptr(self.word(offset)) }.load(Ordering::Acquire);
+        self.host(offset, 8, Touch::Load);
+        value
     }
 
     pub(super) fn store_u64(&self, offset: usize, value: u64) {
@@ -311,9 +312,10 @@ impl EmulatedMemory {
     }
 
     pub(super) fn load_u32(&self, offset: usize) -> u32 {
-        self.host(offset, 4, Touch::Load);
         // SAFETY: as for the load of 64 bits.
-        unsafe { AtomicU32::from_ptr(self.word(offset)) }.load(Ordering::Acquire)
+        let value = unsafe { AtomicU32::from_ptr(self.word(offset)) }.load(Ordering::Acquire);
+        self.host(offset, 4, Touch::Load);
+        value
     }
 
     pub(super) fn store_u32(&self, offset: usize, value: u32) {
@@ -338,7 +340,8 @@ impl EmulatedMemory {
         }
     }
 
-    /// Tells the checker of an access of the host.
+    /// Tells the checker of an access of the host: before a write, so that what is released is known when it is seen, and
+    /// after a load of a word, so that what the word has shown is known. What lies between may hide a race, and makes none up.
     fn host(&self, offset: usize, bytes: usize, touch: Touch) {
         if let Some(checker) = self.watched.checker() {
             let (at, bytes) = (self.base_va() + offset as u64, bytes as u64);
@@ -439,10 +442,16 @@ impl DmaMemory for EmulatedMemory {
 
     fn word(&self, span: BusSpan, store: bool) -> Option<NonNull<AtomicU64>> {
         let at = self.bus_at(span, 8).ok()?;
-        if let Some(checker) = self.traced() {
-            checker.nic_word(self.address_of(at), store);
+        if let Some(checker) = self.traced().filter(|_| store) {
+            checker.nic_word(self.address_of(at), true);
         }
         NonNull::new(at.cast())
+    }
+
+    fn word_was_read(&self, span: BusSpan) {
+        if let (Some(checker), Ok(at)) = (self.traced(), self.bus_at(span, 8)) {
+            checker.nic_word(self.address_of(at), false);
+        }
     }
 
     fn begins(&self, entry: &WorkQueueEntry, place: EntryPlace) {

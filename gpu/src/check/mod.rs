@@ -175,7 +175,7 @@ impl Checker {
         self.trace().host(address, bytes, how);
     }
 
-    /// The host stores a word of GPU memory with release, or loads one with acquire.
+    /// The host is about to store a word of GPU memory with release, or has loaded one with acquire.
     pub fn host_word(&self, address: u64, bytes: u64, store: bool) {
         let order = match store {
             true => MemoryOrder::Release,
@@ -206,7 +206,7 @@ impl Checker {
         self.trace().nic(address, bytes, how);
     }
 
-    /// The NIC is about to update a word of GPU memory, or loads it.
+    /// The NIC is about to update a word of GPU memory, or has loaded it.
     pub fn nic_word(&self, address: u64, store: bool) {
         let how = match store {
             true => How::new(0, true)

@@ -98,17 +98,18 @@ impl RemoteMemory for Dma<'_> {
         if !word.va.0.is_multiple_of(8) {
             return Err((Status::InvalidArgument, word.va.0));
         }
-        let found = self.word(word, true).map_err(Fault::status)?;
-        let w = found.ok_or((Status::Unsupported, word.va.0))?;
         // Release: after the bytes that a signal announces; pairs with the Acquire load of a kernel's wait. Acquire:
         // what follows in the same session comes after what the value has shown.
-        Ok(match update {
+        let before = self.access_word(word, true, |w| match update {
             WordUpdate::Add(n) => w.fetch_add(n, Ordering::AcqRel),
             WordUpdate::Set(n) => w.swap(n, Ordering::AcqRel),
             WordUpdate::CompareSwap { compare, swap } => w
                 .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire)
                 .unwrap_or_else(|other| other),
-        })
+        });
+        before
+            .map_err(Fault::status)?
+            .ok_or((Status::Unsupported, word.va.0))
     }
 
     fn hold(&mut self, region: u32) {
