@@ -28,7 +28,7 @@ use ringbell_nic_core::progress::ProgressStats;
 use ringbell_nic_core::types::CommId;
 use ringbell_nic_core::{
     BarError, Counters, EngineResult, HostBuffer, HostQueue, HostRegion, MemoryError, NicBuffer,
-    NicError, NotDelivered, PeerExports, PointerInfo, QueueConfig, SessionInfo, Window,
+    NicError, NotDelivered, PointerInfo, QueueConfig, SessionInfo, Window,
 };
 use ringbell_onc_engines::program::Program;
 use ringbell_onc_engines::stream::StreamEngine;
@@ -143,8 +143,6 @@ macro_rules! control_path {
         fn behind_short_name(name: Ipv4Addr) -> Option<Ipv6Addr>;
         /// Every open session.
         fn sessions() -> Vec<SessionInfo>;
-        /// Memory of this NIC's GPU that peers map, or copy from.
-        fn peer_exports() -> Vec<PeerExports>;
         /// A file that maps its BAR.
         fn bar_file() -> PathBuf;
         /// A word of its BAR.

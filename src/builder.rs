@@ -289,7 +289,7 @@ impl NicBuilder {
         self
     }
 
-    /// Pieces by which transport `local` moves memory that a peer can neither map nor copy from. Default:
+    /// Pieces by which transport `local` moves memory that a peer cannot map. Default:
     /// [`StagingConfig::default`].
     pub fn staging(mut self, staging: StagingConfig) -> Self {
         self.options.local.staging = staging;

@@ -204,3 +204,17 @@ fn memory_of_a_process_that_has_ended_or_of_another_gpu_is_refused() {
         other.end();
     });
 }
+
+#[test]
+fn a_driver_without_ipc_shares_nothing_and_says_so() {
+    let name = "a_driver_without_ipc_shares_nothing_and_says_so";
+    under_mock(name, "no-ipc", || {
+        let gpu = open();
+        let buffer = gpu.alloc(4096).expect("room");
+        let refused = gpu.share(buffer.va(), 4096).expect_err("no handle");
+        assert!(
+            refused.to_string().contains("cuIpcGetMemHandle"),
+            "{refused}"
+        );
+    });
+}

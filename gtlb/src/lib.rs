@@ -7,7 +7,6 @@
 //! In the order in which an operation uses them: [`region`] and [`pd`] check whether it may touch the
 //! bytes, `window` and `bank` choose the GTLB of the address, [`gtlb`] translates, and `directory` is the
 //! full page table that answers a miss. A driver writes the same tables through the BAR by [`registers`].
-//! [`export`] names allocations for NICs of the same host.
 //!
 //! ```
 //! use ringbell_gtlb::{Access, Fault, Mmu, MmuConfig, Need, PageTable, PAGE_BYTES};
@@ -45,7 +44,6 @@ mod bank;
 pub mod bus;
 mod completion_write;
 mod directory;
-pub mod export;
 pub mod fault;
 pub mod gtlb;
 pub mod memory;
@@ -62,7 +60,6 @@ mod window;
 pub use bank::{GtlbStats, MapError, VA_END};
 pub use bus::{BusAddr, BusSpan};
 pub use completion_write::CompletionWrite;
-pub use export::{ExportRecord, Import, ImportState, ImportedRange, NotReached};
 pub use fault::Fault;
 pub use gtlb::{ConfigError, EntryError, GtlbConfig};
 pub use memory::{

@@ -10,7 +10,6 @@ use ringbell_nic_abi::{GpuVa, WorkQueueEntry};
 
 use crate::bus::BusSpan;
 use crate::completion_write::CompletionWrite;
-use crate::export::{ExportRecord, Import, NotReached};
 
 /// Number of an operation that a memory has not finished yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -299,23 +298,5 @@ pub trait DmaMemory: Send + Sync {
     /// What NICs of the same host and user may map, for the `local` transport.
     fn exports(&self) -> Vec<Export<'_>> {
         Vec::new()
-    }
-
-    /// Names the allocation around a span for NICs of the same host, whose memory may then copy out of it.
-    ///
-    /// # Errors
-    /// [`NotReached`]: why its data goes through NIC memory instead.
-    fn export_allocation(&self, span: BusSpan) -> Result<ExportRecord, NotReached> {
-        let _ = span;
-        Err(NotReached::OtherKind)
-    }
-
-    /// Starts to import an allocation that another memory has exported. Never waits: see [`Import::state`].
-    ///
-    /// # Errors
-    /// [`NotReached`], when that is known at once.
-    fn import_allocation(&self, record: &ExportRecord) -> Result<Box<dyn Import>, NotReached> {
-        let _ = record;
-        Err(NotReached::OtherKind)
     }
 }

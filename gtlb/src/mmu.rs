@@ -119,14 +119,6 @@ pub enum DeregisterError {
         /// How many.
         pins: u32,
     },
-    /// Peers have its allocation open.
-    #[error("{peers} peers still copy from the allocation around the region with {lkey}; they are stopped, or a kernel holds their GPU; wait for them, or quarantine it")]
-    Imported {
-        /// The key.
-        lkey: Lkey,
-        /// How many.
-        peers: usize,
-    },
 }
 
 /// Memory that could not be unmapped; nothing was changed.

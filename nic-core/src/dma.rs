@@ -22,10 +22,9 @@ use crate::copy;
 use crate::memory::nic_memory::{host_at_bus, Block, NicMemory, HOST_BUS, NIC_BUS};
 use crate::types::{Buffer, Small};
 pub(crate) use access::each_mapped;
-pub use access::{
-    CopyError, CopyStart, CopyStatus, DmaAccess, PeerDma, ReadOutcome, ReadStatus, StageRoom,
-};
+pub use access::{DmaAccess, PeerDma, ReadStatus, StageRoom};
 use pending_copy::PendingCopy;
+pub(crate) use pending_copy::{CopyError, CopyStart, CopyStatus};
 pub use remote::{RemoteMemory, WordUpdate};
 
 /// Reads of an asynchronous memory that were not repeated after this many polls are
@@ -62,7 +61,7 @@ pub(crate) struct DmaState {
     pub(crate) nic_memory: NicMemory,
     window: Option<Window>,
     pending: VecDeque<PendingRead>,
-    /// Bytes on their way out of a peer's memory.
+    /// Bytes on their way inside the memory.
     copies: Vec<PendingCopy>,
     /// Last number given to one of them.
     last_ticket: u64,
@@ -491,14 +490,6 @@ impl DmaAccess for Dma<'_> {
 }
 
 impl PeerDma for Dma<'_> {
-    fn mark(&self) -> u64 {
-        self.state.memory.mark()
-    }
-
-    fn has_landed(&self, mark: u64) -> bool {
-        self.state.memory.has_landed(mark)
-    }
-
     fn stage_take(&mut self, len: u32) -> Option<StageRoom> {
         let block = self.state.nic_memory.alloc(len.into())?;
         // What rounding up has added is not used.
@@ -551,30 +542,5 @@ impl PeerDma for Dma<'_> {
         unsafe { copy::copy(to.as_mut_ptr(), from, to.len()) };
         self.state.copied += len;
         Ok(())
-    }
-
-    fn start_copy(
-        &mut self,
-        from: BusSpan,
-        buffer: &Buffer,
-        at: u64,
-    ) -> Result<CopyStart, CopyError> {
-        self.begin_copy(from, buffer, at)
-    }
-
-    fn poll_copy(&mut self, ticket: u64) -> Result<CopyStatus, Fault> {
-        self.end_copy(ticket)
-    }
-
-    fn start_read(&mut self, from: BusSpan) -> Result<CopyStart, BusError> {
-        self.state.begin_read_alone(from)
-    }
-
-    fn poll_read(&mut self, ticket: u64) -> ReadOutcome {
-        self.state.end_read(ticket)
-    }
-
-    fn is_reading(&self, bus: u64, len: u64) -> bool {
-        self.state.reads_from(bus, len)
     }
 }

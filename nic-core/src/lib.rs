@@ -50,9 +50,7 @@ pub use bar::BarError;
 pub use command::{Counters, RankMemory, Undelivered, Window};
 pub use config::{ConfigError, EngineThread, LocalConfig, NicConfig, ProgressMode, StagingConfig};
 pub use host_queue::{Holder, HostQueue, WaitError};
-pub use memory::{
-    FreeError, MemoryError, MemoryKind, PeerExports, PointerInfo, RangeError, Sharer,
-};
+pub use memory::{FreeError, MemoryError, MemoryKind, PointerInfo, RangeError, Sharer};
 pub use nic::{
     EngineResult, HostBuffer, HostRegion, Nic, NicBuffer, NicBuilder, NicError, NotDelivered,
     SessionInfo,

@@ -156,13 +156,7 @@ impl NicBuilder {
             local.validate_with(&self.config)?;
             let mut exports = self.memory.exports();
             exports.extend(nic_memory.export());
-            let t = LocalTransport::new(
-                &local,
-                self.config.ip,
-                &exports,
-                self.memory.clone(),
-                wake.clone(),
-            )?;
+            let t = LocalTransport::new(&local, self.config.ip, &exports, wake.clone())?;
             transports.insert(0, Box::new(t));
         }
         let mut fds = Vec::new();

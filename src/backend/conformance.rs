@@ -143,9 +143,6 @@ fn sessions(a: &Nic, b: &Nic) {
     drop(client);
     server.set_timeout(PATIENCE);
     assert_eq!(server.recv(&into).expect("the end of the stream"), 0);
-    // Memory of an emulated GPU is mapped whole: no allocation is exported by itself.
-    let exports = b.backend().peer_exports();
-    assert!(exports.iter().all(|peer| peer.exported == 0), "{exports:?}");
 }
 
 fn engines(a: &Nic, b: &Nic) {

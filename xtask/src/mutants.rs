@@ -71,7 +71,8 @@ const AREAS: [Area; 6] = [
         name: "transport",
         package: "ringbell-nic-core",
         files: "nic-core/src/transport/**",
-        tests: "transport_conformance tcp tcp_windows tcp_hostile credit lending staging engines \
+        tests:
+            "transport_conformance tcp tcp_windows tcp_hostile credit slow_memory staging engines \
                 engines_sender nic_closing",
     },
     Area {

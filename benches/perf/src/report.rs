@@ -85,14 +85,13 @@ pub struct Peer {
 /// Which way payload went between two NICs of this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Payload {
-    /// `mapped`: copied out of memory that both NICs map. `gpu to gpu`: by the receiver's copy engine. `staged`:
-    /// through NIC memory. `gpu to gpu, some staged`: until the peer had opened the memory.
+    /// `mapped`: copied out of memory that both NICs map. `staged`: through NIC memory.
     pub way: String,
     /// Bytes that this NIC has sent.
     pub sent_bytes: u64,
     /// Those of them that were staged.
     pub staged_bytes: u64,
-    /// Bytes that this NIC's memory copied out of the peer's by itself.
+    /// Bytes that the memory's own engine copied inside it, past host and NIC memory.
     pub direct_bytes: u64,
 }
 

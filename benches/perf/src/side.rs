@@ -352,13 +352,7 @@ impl Pair {
         let counters = nic.counters();
         let (sent, staged) = (counters.tx_bytes, counters.staged_bytes);
         let mapped = self.side.nic.gpu().memory().window().is_some();
-        let lent = nic.peer_exports().iter().any(|l| l.exported > 0);
-        let way = match (mapped, lent, staged) {
-            (true, ..) => "mapped",
-            (_, true, 0) => "gpu to gpu",
-            (_, true, _) => "gpu to gpu, some staged",
-            (_, false, _) => "staged",
-        };
+        let way = if mapped { "mapped" } else { "staged" };
         (self.transport() == "local").then(|| Payload {
             way: way.into(),
             sent_bytes: sent,

@@ -56,24 +56,6 @@ fn real(cuda: &ringbell::parts::cuda_kernels::cuda::CudaGpu) -> Vec<Check> {
             "kernels run on it, by a driver that was loaded at run time: {rest} (not measured on real GPUs yet)"
         ),
     )];
-    if let Ok(some) = &some {
-        checks.push(match cuda.copies_between_nics(some.va(), some.len()) {
-            Ok(()) => Check::new(
-                "GPU to GPU",
-                Verdict::Ok,
-                "the driver copies inside the GPU and gives IPC handles",
-                "the receiver's copy engine",
-                "messages between NICs beside this GPU, of one process or two; RINGBELL_GPU_COPIES=staged turns it off",
-            ),
-            Err(why) => Check::new(
-                "GPU to GPU",
-                Verdict::Instead,
-                "not between processes, or not at all",
-                "staged through NIC memory",
-                why.to_string(),
-            ),
-        });
-    }
     checks.push(match (some, way.split_once(", because ")) {
         (Err(e), _) => Check::new(
             "GPU memory",

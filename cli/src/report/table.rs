@@ -22,8 +22,8 @@ pub(super) fn render(report: &Report) -> String {
     if let Some(p) = &m.payload {
         let _ = writeln!(
             out,
-            "# payload: {}; {} B sent, {} B of them staged; {} B copied out of the peer's GPU memory",
-            p.way, p.sent_bytes, p.staged_bytes, p.direct_bytes
+            "# payload: {}; {} B sent, {} B of them staged",
+            p.way, p.sent_bytes, p.staged_bytes
         );
     }
     let mut limits = Vec::new();

@@ -231,14 +231,6 @@ impl DeferredRelease {
             .any(|r| matches!(r, Resource::Registered(b, l) if *b < base + len && base < b + l))
     }
 
-    /// Whether memory of another process at this address is pending, or is being closed.
-    pub(super) fn has_opened(&self, base: u64) -> bool {
-        // A release in progress holds the lock for writing until it is done.
-        let _no_release = self.begin_work();
-        let is_it = |r: &Resource| matches!(r, Resource::Opened(b) if *b == base);
-        lock(&self.resources).iter().any(is_it)
-    }
-
     /// Number of pending resources.
     pub(super) fn pending(&self) -> usize {
         self.pending.load(Ordering::Relaxed)

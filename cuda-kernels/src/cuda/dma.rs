@@ -8,8 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use cudarc::driver::sys;
 use ringbell_gtlb::{
-    BusError, BusSpan, CompletionWrite, DmaId, DmaMemory, DmaOp, ExportRecord, Exposed, Import,
-    NotReached, Submitted, WaitHook,
+    BusError, BusSpan, CompletionWrite, DmaId, DmaMemory, DmaOp, Exposed, Submitted, WaitHook,
 };
 use ringbell_nic_abi::GpuVa;
 
@@ -20,8 +19,6 @@ use super::device_memory::DeviceBlock;
 use super::driver;
 use super::mapper::GpuMapping;
 use super::memory::{reads_by_mapping, CudaMemory};
-use super::open_allocations::OpenAllocations;
-use super::peer_copies::PeerCopies;
 use crate::cuda_error::CudaError;
 use crate::locks::lock;
 use crate::wait_hook;
@@ -38,7 +35,6 @@ impl From<CopyRefused> for BusError {
 /// The DMA of one GPU.
 pub(super) struct CudaDma {
     memory: Arc<CudaMemory>,
-    pub(super) peer_copies: PeerCopies,
     /// The NICs that the driver has been told of.
     offered: Mutex<Vec<Weak<dyn WaitHook>>>,
 }
@@ -50,9 +46,8 @@ impl std::fmt::Debug for CudaDma {
 }
 
 impl CudaDma {
-    pub(super) fn new(memory: Arc<CudaMemory>, opened: Arc<OpenAllocations>) -> CudaDma {
+    pub(super) fn new(memory: Arc<CudaMemory>) -> CudaDma {
         CudaDma {
-            peer_copies: PeerCopies::new(memory.clone(), opened),
             memory,
             offered: Mutex::default(),
         }
@@ -75,9 +70,7 @@ impl CudaDma {
         self.memory
             .with(target, to.len, flush)
             .ok_or_else(|| refuse(to))?;
-        let on_gpu =
-            self.memory.is_on_gpu(source, from.len) || self.memory.is_imported(source, from.len);
-        if !on_gpu || !self.memory.is_on_gpu(target, to.len) {
+        if !self.memory.is_on_gpu(source, from.len) || !self.memory.is_on_gpu(target, to.len) {
             let (from, to) = (source, target);
             return Err(BusError::NoCopy { from, to });
         }
@@ -180,14 +173,6 @@ impl DmaMemory for CudaDma {
     fn word(&self, span: BusSpan, _store: bool) -> Option<NonNull<AtomicU64>> {
         let at = |mapping: Option<&dyn GpuMapping>, offset| Some(mapping?.word(offset)?.cast());
         self.memory.with(span.addr.value(), span.len, at)?
-    }
-
-    fn export_allocation(&self, span: BusSpan) -> Result<ExportRecord, NotReached> {
-        self.peer_copies.export(span)
-    }
-
-    fn import_allocation(&self, record: &ExportRecord) -> Result<Box<dyn Import>, NotReached> {
-        self.peer_copies.import(record)
     }
 
     /// Pins the memory and maps it for the GPU (`cuMemHostRegister`, portable and device-mapped).

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
-use ringbell_gtlb::{DmaMemory, NotReached, PageTable};
+use ringbell_gtlb::{DmaMemory, PageTable};
 use ringbell_nic_abi::GpuVa;
 
 use super::capabilities::Capabilities;
@@ -74,15 +74,15 @@ impl CudaGpu {
         let context = Arc::new(Context::new(config.ordinal)?);
         let kernels = Arc::new(Kernels::load(context.clone())?);
         let memory = CudaMemory::new(context.clone(), config.mapper, config.staging_slots)?;
-        let (memory, opened) = (Arc::new(memory), Arc::default());
-        let dma = Arc::new(CudaDma::new(memory.clone(), Arc::clone(&opened)));
-        // The first copy, before a kernel waits for a message. Without such copies messages are staged.
-        let _ = dma.peer_copies.usable();
+        let memory = Arc::new(memory);
+        let dma = Arc::new(CudaDma::new(memory.clone()));
+        // Before a kernel waits for what a copy brings. Without such copies each copy fails with its own reason.
+        let _ = memory.first_copy();
         let inner = Arc::new(CudaBackend {
             dma,
             memory,
             kernels,
-            opened,
+            opened: Arc::default(),
             context,
             pinned: config.pinned,
         });
@@ -126,14 +126,6 @@ impl CudaGpu {
     /// [`CudaError::NotExportable`], [`CudaError::MissingSymbol`], and as `CudaGpu::adopt`.
     pub fn share(&self, va: GpuVa, len: u64) -> Result<SharedMemory, CudaError> {
         ipc::share(&self.inner.context, va, len)
-    }
-
-    /// Whether NICs of one machine copy this memory from GPU to GPU, of two processes too.
-    ///
-    /// # Errors
-    /// [`NotReached`]: why messages are staged, between processes at least.
-    pub fn copies_between_nics(&self, va: GpuVa, len: u64) -> Result<(), NotReached> {
-        self.inner.dma.peer_copies.reach(va, len)
     }
 
     /// The error that lost the context: the GPU does no more work in this process.
@@ -180,7 +172,7 @@ impl GpuBackend for CudaBackend {
     fn describe(&self) -> String {
         let c = &self.context;
         format!(
-            "{} (GPU {}, sm_{}{}, driver for CUDA {}.{}); {}; memory: {}; between NICs of this machine: {}; operations in streams: {}{}",
+            "{} (GPU {}, sm_{}{}, driver for CUDA {}.{}); {}; memory: {}; operations in streams: {}{}",
             c.device.name,
             c.device.ordinal,
             c.device.capability.0,
@@ -189,7 +181,6 @@ impl GpuBackend for CudaBackend {
             c.driver % 1000 / 10,
             self.kernels.origin.describe(),
             self.memory_path(),
-            self.dma.peer_copies.describe(),
             match &c.stream_ops {
                 Ok(()) => "by stream memory operations".into(),
                 Err(why) => format!("by kernels, because {why}"),

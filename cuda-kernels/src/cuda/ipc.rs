@@ -44,18 +44,10 @@ pub(super) fn uuid(context: &Context) -> [u8; 16] {
     uuid.bytes.map(|b| b as u8)
 }
 
-/// An allocation, and the asked part of it.
-pub(super) struct Identified {
-    /// Base and size of the allocation.
-    pub(super) base: u64,
-    pub(super) size: u64,
-    /// Without a handle.
-    pub(super) shared: SharedMemory,
-}
-
-/// Identifies `len` bytes from `va`, without asking for a handle.
-pub(super) fn identify(context: &Context, va: GpuVa, len: u64) -> Result<Identified, CudaError> {
-    let (base, size) = pointer::check_range(context, va, len)?;
+/// Exports `len` bytes from `va` for other processes.
+pub(super) fn share(context: &Context, va: GpuVa, len: u64) -> Result<SharedMemory, CudaError> {
+    ipc_handles::needed()?;
+    let (base, _) = pointer::check_range(context, va, len)?;
     let mut identity = 0_u64;
     // SAFETY: the attribute has 64 bits, and the pointer is to a live word of them.
     context.check("cuPointerGetAttribute", unsafe {
@@ -65,22 +57,6 @@ pub(super) fn identify(context: &Context, va: GpuVa, len: u64) -> Result<Identif
             va.0,
         )
     })?;
-    let shared = SharedMemory {
-        handle: [0; 64],
-        gpu: uuid(context),
-        pid: std::process::id(),
-        process: process(),
-        identity,
-        offset: va.0 - base,
-        len,
-    };
-    Ok(Identified { base, size, shared })
-}
-
-/// Exports `len` bytes from `va` for other processes.
-pub(super) fn share(context: &Context, va: GpuVa, len: u64) -> Result<SharedMemory, CudaError> {
-    ipc_handles::needed()?;
-    let named = identify(context, va, len)?;
     // A bool in the interface, and older than any driver that is used; the rest of the word stays 0.
     let mut capable = 0_u32;
     let which = CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
@@ -89,7 +65,7 @@ pub(super) fn share(context: &Context, va: GpuVa, len: u64) -> Result<SharedMemo
         let why = "the driver shares only memory of cuMemAlloc: none of a pool, of cuMemCreate or of another process";
         return Err(CudaError::NotExportable { va, why });
     }
-    let (result, handle) = ipc_handles::get(named.base);
+    let (result, handle) = ipc_handles::get(base);
     match result {
         CUresult::CUDA_ERROR_INVALID_VALUE | CUresult::CUDA_ERROR_NOT_SUPPORTED => {
             let why = "the driver gives no handle for it (cuIpcGetMemHandle)";
@@ -99,6 +75,11 @@ pub(super) fn share(context: &Context, va: GpuVa, len: u64) -> Result<SharedMemo
     }
     Ok(SharedMemory {
         handle,
-        ..named.shared
+        gpu: uuid(context),
+        pid: std::process::id(),
+        process: process(),
+        identity,
+        offset: va.0 - base,
+        len,
     })
 }

@@ -28,6 +28,9 @@ use crate::locks::{lock, read, write};
 /// Allocations from this size on are aligned by the driver.
 const LARGE: u64 = 2 << 20;
 
+/// How long the first copy may take.
+const FIRST_COPY: Duration = Duration::from_secs(2);
+
 /// A range that the NIC may reach.
 #[derive(Debug)]
 struct GpuRange {
@@ -45,8 +48,6 @@ pub(super) struct CudaMemory {
     context: Arc<Context>,
     mapper: Option<Arc<dyn GpuMapper>>,
     ranges: RwLock<BTreeMap<u64, GpuRange>>,
-    /// Allocations of other NICs of this process that are imported: base to bytes and users.
-    imported: Mutex<BTreeMap<u64, (u64, usize)>>,
     /// Two pages for the first copy, freed with everything else.
     scratch: OnceLock<u64>,
     /// Copies for the NIC.
@@ -70,7 +71,6 @@ impl CudaMemory {
             context,
             mapper,
             ranges: RwLock::default(),
-            imported: Mutex::default(),
             scratch: OnceLock::new(),
             outcome: Mutex::new(None),
         })
@@ -256,11 +256,8 @@ impl CudaMemory {
             let end = (va - first).checked_add(len);
             end.is_some_and(|end| end <= r.len)
         };
-        match found.filter(|(first, range)| inside(first, range)) {
-            Some((first, range)) => Some(f(range.mapping.as_deref(), va - first)),
-            None if self.is_imported(va, len) => Some(f(None, 0)),
-            None => None,
-        }
+        let (first, range) = found.filter(|(first, range)| inside(first, range))?;
+        Some(f(range.mapping.as_deref(), va - first))
     }
 
     /// Copies from the host.
@@ -345,7 +342,7 @@ impl Drop for CudaMemory {
     }
 }
 
-/// Copies inside the GPU, between its own and imported allocations.
+/// Copies inside the GPU.
 impl CudaMemory {
     /// Whether `len` bytes lie inside one range on the GPU itself.
     pub(super) fn is_on_gpu(&self, va: u64, len: u64) -> bool {
@@ -354,31 +351,6 @@ impl CudaMemory {
             !r.pinned && (va - first).checked_add(len).is_some_and(|n| n <= r.len)
         };
         all.range(..=va).next_back().is_some_and(inside)
-    }
-
-    /// Whether `len` bytes from `va` lie in an imported allocation of another NIC of this process.
-    pub(super) fn is_imported(&self, va: u64, len: u64) -> bool {
-        let imported = lock(&self.imported);
-        let found = imported.range(..=va).next_back();
-        found.is_some_and(|(base, (size, _))| {
-            (va - base).checked_add(len).is_some_and(|n| n <= *size)
-        })
-    }
-
-    /// Adds a use of an allocation of another NIC of this process.
-    pub(super) fn add_imported(&self, base: u64, size: u64) {
-        lock(&self.imported).entry(base).or_insert((size, 0)).1 += 1;
-    }
-
-    /// Ends a use of an allocation of another NIC of this process.
-    pub(super) fn remove_imported(&self, base: u64) {
-        let mut imported = lock(&self.imported);
-        if let Some((_, users)) = imported.get_mut(&base) {
-            *users -= 1;
-            if *users == 0 {
-                imported.remove(&base);
-            }
-        }
     }
 
     /// Flushes the stores through all mappings.
@@ -395,9 +367,10 @@ impl CudaMemory {
         lock(&self.host).write_all(va, from)
     }
 
-    /// Copies between two pages of its own, so that the driver loads its code for such copies. The pages stay
-    /// allocated: freeing them would wait for every kernel.
-    pub(super) fn first_copy(&self, patience: Duration) -> Result<(), CudaError> {
+    /// Copies between two pages of its own, so that the driver loads its code for such copies before a kernel waits for
+    /// one: a later load could wait for that kernel (microsoft/mscclpp#394). The pages stay allocated: freeing them would
+    /// wait for every kernel.
+    pub(super) fn first_copy(&self) -> Result<(), CudaError> {
         self.context.bind()?;
         let base = self.allocate(2 * PAGE_BYTES, 2 * PAGE_BYTES)?;
         let mut engine = lock(&self.host);
@@ -405,11 +378,11 @@ impl CudaMemory {
         for (to, len) in [(PAGE_BYTES, PAGE_BYTES), (PAGE_BYTES + 1, 3)] {
             let started = engine.copy(base + to, base, len);
             let id = started.map_err(CopyRefused::into_cuda)?;
-            if !engine.drain(patience) {
+            if !engine.drain(FIRST_COPY) {
                 // The scratch stays allocated: the copy may still write it.
                 return Err(CudaError::Stuck {
                     what: "a first copy inside its memory",
-                    waited_ms: patience.as_millis() as u64,
+                    waited_ms: FIRST_COPY.as_millis() as u64,
                 });
             }
             engine.forget(id);

@@ -8,7 +8,7 @@
 //! - `module` brings the kernels (embedded fat binaries, else PTX, else `nvrtc`), and `stream` launches them;
 //! - `memory` and `copy_engine` move bytes for the NIC and the host, `dma` is the NIC's view of them, and [`GpuMapper`] is the
 //!   interface of what maps GPU memory for the CPU;
-//! - `ipc`, `open_allocations` and `peer_copies` export and import allocations; `adopt` takes in foreign memory;
+//! - `ipc` and `open_allocations` share allocations between processes; `adopt` takes in foreign memory;
 //!   `device_copies` copies it where plain pointers are given.
 //!
 //! Not measured, and not yet run on a real GPU: CI runs this code over a `libcuda.so.1` of its own, whose
@@ -59,7 +59,6 @@ mod nvrtc;
 #[cfg(feature = "cuda")]
 mod open_allocations;
 #[cfg(feature = "cuda")]
-mod peer_copies;
 #[cfg(feature = "cuda")]
 mod pinned;
 #[cfg(feature = "cuda")]
@@ -92,6 +91,5 @@ pub use gpu::{CudaConfig, CudaGpu};
 #[cfg(feature = "cuda")]
 pub use mapper::{FirstOf, GpuMapper, GpuMapping};
 #[cfg(feature = "cuda")]
-pub use peer_copies::GPU_COPIES_VARIABLE;
 #[cfg(feature = "cuda")]
 pub use stream_ops::STREAM_OPS_VARIABLE;

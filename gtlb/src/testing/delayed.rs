@@ -2,14 +2,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::host::check_length;
 use super::{HostMemory, Rng};
 use crate::bus::BusSpan;
 use crate::completion_write::CompletionWrite;
-use crate::export::{ExportRecord, Import, ImportState, NotReached, TOKEN_BYTES};
 use crate::memory::{BusError, DmaId, DmaMemory, DmaOp, Submitted};
 
 /// Operations that may be pending before [`BusError::Busy`].
@@ -22,54 +21,9 @@ const MAX_PENDING: usize = 64;
 /// every write before it, and completions among themselves.
 #[derive(Debug)]
 pub struct DelayedMemory {
-    host: Arc<HostMemory>,
+    host: HostMemory,
     state: Mutex<DelayedState>,
-    exports: bool,
     held: AtomicBool,
-    /// Imports that are not closed.
-    imported: Arc<AtomicUsize>,
-    /// Copies that were carried out.
-    copies: AtomicUsize,
-}
-
-/// An import from a memory over the same bytes: open after a few polls.
-#[derive(Debug)]
-struct Imported {
-    bus: u64,
-    polls: AtomicUsize,
-    closed: bool,
-    count: Arc<AtomicUsize>,
-}
-
-impl Import for Imported {
-    fn state(&self) -> ImportState {
-        // Relaxed: a count, which orders nothing.
-        match self.polls.load(Ordering::Relaxed) {
-            0 if self.closed => ImportState::Closed,
-            0 => ImportState::Open { bus: self.bus },
-            n => {
-                self.polls.store(n - 1, Ordering::Relaxed);
-                ImportState::Opening
-            }
-        }
-    }
-
-    fn close(&mut self) {
-        if !std::mem::replace(&mut self.closed, true) {
-            self.count.fetch_sub(1, Ordering::Relaxed);
-            *self.polls.get_mut() += 2;
-        }
-    }
-
-    fn is_foreign(&self) -> bool {
-        false
-    }
-}
-
-impl Drop for Imported {
-    fn drop(&mut self) {
-        self.close();
-    }
 }
 
 #[derive(Debug)]
@@ -144,12 +98,8 @@ impl DelayedMemory {
     /// # Errors
     /// As [`HostMemory::new`].
     pub fn new(len: u64, seed: u64) -> io::Result<DelayedMemory> {
-        Ok(DelayedMemory::over(Arc::new(HostMemory::new(len)?), seed))
-    }
-
-    fn over(host: Arc<HostMemory>, seed: u64) -> DelayedMemory {
-        DelayedMemory {
-            host,
+        Ok(DelayedMemory {
+            host: HostMemory::new(len)?,
             state: Mutex::new(DelayedState {
                 rng: Rng::new(seed),
                 next: 0,
@@ -157,40 +107,13 @@ impl DelayedMemory {
                 finished: Vec::new(),
                 read: HashMap::new(),
             }),
-            exports: true,
             held: AtomicBool::new(false),
-            imported: Arc::default(),
-            copies: AtomicUsize::new(0),
-        }
-    }
-
-    /// The same bytes with operations of their own: what another NIC beside the same GPU has. The two export
-    /// to each other.
-    pub fn beside(&self, seed: u64) -> DelayedMemory {
-        DelayedMemory::over(self.host.clone(), seed)
-    }
-
-    /// The same, which exports and imports nothing.
-    pub fn alone(self) -> DelayedMemory {
-        DelayedMemory {
-            exports: false,
-            ..self
-        }
+        })
     }
 
     /// Carries nothing out while held.
     pub fn hold(&self, held: bool) {
         self.held.store(held, Ordering::Relaxed);
-    }
-
-    /// Imports that are not closed.
-    pub fn imported(&self) -> usize {
-        self.imported.load(Ordering::Relaxed)
-    }
-
-    /// Copies inside memory that it has carried out.
-    pub fn copies(&self) -> usize {
-        self.copies.load(Ordering::Relaxed)
     }
 
     /// The bytes as they are now: without what is still pending.
@@ -215,7 +138,7 @@ impl DelayedState {
         DmaId(self.next)
     }
 
-    fn carry_out_one(&mut self, host: &HostMemory, copies: &AtomicUsize) {
+    fn carry_out_one(&mut self, host: &HostMemory) {
         let ready: Vec<usize> = (0..self.pending.len())
             .filter(|i| {
                 let op = &self.pending[*i];
@@ -244,7 +167,6 @@ impl DelayedState {
             }
             Some(PendingOp::Copy { id, from, to }) => {
                 host.copy(from, to).expect("checked when submitted");
-                copies.fetch_add(1, Ordering::Relaxed);
                 self.finished.push(id);
             }
             Some(PendingOp::CompletionWrite { completion, .. }) => completion.store(),
@@ -320,7 +242,7 @@ impl DmaMemory for DelayedMemory {
             3
         };
         for _ in 0..state.rng.below(most) {
-            state.carry_out_one(&self.host, &self.copies);
+            state.carry_out_one(&self.host);
         }
         if state.finished.is_empty() {
             return None;
@@ -337,48 +259,11 @@ impl DmaMemory for DelayedMemory {
         into.copy_from_slice(&bytes);
     }
 
-    fn export_allocation(&self, _span: BusSpan) -> Result<ExportRecord, NotReached> {
-        if !self.exports {
-            return Err(NotReached::OtherKind);
-        }
-        let mut token = [0; TOKEN_BYTES];
-        token[..8].copy_from_slice(&self.name().to_le_bytes());
-        Ok(ExportRecord {
-            key: 1,
-            bus: self.host.bus(),
-            len: self.host.len(),
-            token,
-        })
-    }
-
-    fn import_allocation(&self, record: &ExportRecord) -> Result<Box<dyn Import>, NotReached> {
-        if !self.exports {
-            return Err(NotReached::OtherKind);
-        }
-        if record.token[..8] != self.name().to_le_bytes() {
-            return Err(NotReached::OtherGpu);
-        }
-        self.imported.fetch_add(1, Ordering::Relaxed);
-        Ok(Box::new(Imported {
-            bus: record.bus,
-            polls: AtomicUsize::new(3),
-            closed: false,
-            count: self.imported.clone(),
-        }))
-    }
-
     fn publish(&self, completion: CompletionWrite) {
         let mut state = self.lock();
         let id = state.id();
         state
             .pending
             .push_back(PendingOp::CompletionWrite { id, completion });
-    }
-}
-
-impl DelayedMemory {
-    /// What two memories over the same bytes have in common. Memories of tests live in one process.
-    fn name(&self) -> u64 {
-        Arc::as_ptr(&self.host) as u64
     }
 }

@@ -8,7 +8,7 @@ use ringbell_nic_abi::{Descriptor, GpuVa, Lkey, PdId, Status, PUT_INLINE_MAX};
 use super::memory::Memory;
 use super::Refusal;
 use crate::dma::{
-    CopyError, CopyStart, CopyStatus, Dma, DmaAccess, PeerDma, ReadStatus, RemoteMemory, WordUpdate,
+    CopyError, CopyStart, CopyStatus, Dma, DmaAccess, ReadStatus, RemoteMemory, WordUpdate,
 };
 use crate::types::{Buffer, WorkToken};
 

@@ -19,7 +19,7 @@ pub(crate) struct Memory {
     /// Engines on the paths of streams.
     pub(crate) engines: Engines,
     pub(crate) mmu: Mmu,
-    /// Memory that local peers copy from by themselves.
+    /// The numbers of memory that local peers map.
     pub(crate) exports: Exports,
 }
 

@@ -30,8 +30,7 @@ pub struct Counters {
     /// Payload bytes that went through NIC memory because the peer could not reach them, a part of the
     /// copied.
     pub staged_bytes: u64,
-    /// Payload bytes that the memory's own engine copied, out of a peer's memory or inside it, past host and NIC memory;
-    /// a part of the copied.
+    /// Payload bytes that the memory's own engine copied inside it, past host and NIC memory; a part of the copied.
     pub direct_bytes: u64,
     /// Times that an engine was measured slower than it declares or than its stream.
     pub engines_slow: u64,

@@ -191,8 +191,6 @@ struct Receiving {
     work: RecvWork,
     /// Bytes in its buffer.
     done: u32,
-    /// Bytes behind those that are on their way.
-    copying: u32,
 }
 
 /// The posted receives of a stream.
@@ -228,19 +226,14 @@ impl ReceivePath {
     /// Queues a receive. It is filled by the next [`fill`](ReceivePath::fill).
     #[inline]
     pub(crate) fn post(&mut self, work: RecvWork) {
-        self.recvs.push_back(Receiving {
-            work,
-            done: 0,
-            copying: 0,
-        });
+        self.recvs.push_back(Receiving { work, done: 0 });
     }
 
-    /// Removes a receive; gives the bytes that it has, and whether more were on their way. The path does not touch its
-    /// buffer again.
-    pub(crate) fn cancel(&mut self, token: WorkToken) -> Option<(u64, bool)> {
+    /// Removes a receive; gives the bytes that it has. The path does not touch its buffer again.
+    pub(crate) fn cancel(&mut self, token: WorkToken) -> Option<u64> {
         let at = self.recvs.iter().position(|r| r.work.token == token)?;
         let r = self.recvs.remove(at)?;
-        Some((r.done.into(), r.copying > 0))
+        Some(r.done.into())
     }
 
     /// Retires all receives with a status and its detail.
@@ -344,42 +337,6 @@ impl ReceivePath {
         }
     }
 
-    /// Where the next bytes go that a transport lets arrive by themselves, behind those that are on their way: number of
-    /// the receive, buffer and offset there.
-    pub(crate) fn next_place(&self) -> Option<(usize, Buffer, u32)> {
-        let open = |r: &Receiving| {
-            let at = r.done + r.copying;
-            at < r.work.buffer.len && !(r.work.some && at > 0)
-        };
-        let i = self.recvs.iter().position(open)?;
-        let r = &self.recvs[i];
-        Some((i, r.work.buffer, r.done + r.copying))
-    }
-
-    /// `n` bytes are on their way there. They pass no engine, so none may be on the path.
-    pub(crate) fn expect(&mut self, receive: usize, n: u32) {
-        self.recvs[receive].copying += n;
-    }
-
-    /// The first `n` of the bytes on their way have arrived, all in the first receive. Returns whether it has retired.
-    pub(crate) fn arrived(&mut self, n: u32, events: &mut VecDeque<TransportEvent>) -> bool {
-        let Some(r) = self.recvs.front_mut() else {
-            return false;
-        };
-        r.done += n;
-        r.copying -= n;
-        let whole = r.done == r.work.buffer.len || r.work.some;
-        if whole {
-            self.retire((Status::Ok, 0), events);
-        }
-        whole
-    }
-
-    /// What is on its way is not waited for any more.
-    pub(crate) fn forget_expected(&mut self) {
-        self.recvs.iter_mut().for_each(|r| r.copying = 0);
-    }
-
     /// Says where packets of so many bytes would go that came next: in the first receive alone, and only when it has begun.
     ///
     /// A packet may turn out to be another one. Until a receive begins, programs rely on what its memory holds: several receives
@@ -404,11 +361,6 @@ impl ReceivePath {
         if r.done == r.work.buffer.len {
             self.retire((Status::Ok, 0), events);
         }
-    }
-
-    /// No bytes can be brought to the first receive.
-    pub(crate) fn fault(&mut self, fault: Fault, events: &mut VecDeque<TransportEvent>) {
-        self.retire(fault.status(), events);
     }
 
     /// Fills a receive that is not queued, if the source has enough for it in one run. Nothing has happened otherwise.

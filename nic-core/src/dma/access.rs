@@ -1,6 +1,6 @@
 //! The DMA interface of transports and collectives: [`DmaAccess`], and [`PeerDma`] for NICs of one host.
 
-use ringbell_gtlb::{BusError, BusSpan, Fault};
+use ringbell_gtlb::{BusSpan, Fault};
 
 use super::RemoteMemory;
 use crate::types::Buffer;
@@ -13,66 +13,6 @@ pub enum ReadStatus {
     Done,
     /// The memory is asynchronous: repeat the identical call in a later step.
     Pending,
-}
-
-/// Whether a copy out of a peer's memory has begun.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub enum CopyStart {
-    /// No room for another operation: try again in a later step.
-    Busy,
-    /// The first `len` of them are.
-    Started {
-        /// Names them.
-        ticket: u64,
-        /// Bytes, at least one.
-        len: u64,
-    },
-}
-
-/// Whether it has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub enum CopyStatus {
-    /// In place.
-    Done,
-    /// Ask again.
-    Pending,
-    /// It was not asked for in too many steps, and was dropped.
-    Lost,
-}
-
-/// The same for bytes that are read into the NIC.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use]
-pub enum ReadOutcome {
-    /// Here they are.
-    Bytes(Vec<u8>),
-    /// Ask again.
-    Pending,
-    /// As [`CopyStatus::Lost`].
-    Lost,
-}
-
-/// Why bytes of a peer's memory cannot be copied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CopyError {
-    /// The buffer's fault.
-    Fault(Fault),
-    /// The peer's memory, or the device.
-    Bus(BusError),
-}
-
-impl From<Fault> for CopyError {
-    fn from(fault: Fault) -> CopyError {
-        CopyError::Fault(fault)
-    }
-}
-
-impl From<BusError> for CopyError {
-    fn from(e: BusError) -> CopyError {
-        CopyError::Bus(e)
-    }
 }
 
 /// Room in NIC memory that a transport uses for payloads on their way; local peers reach it.
@@ -137,14 +77,8 @@ pub(crate) fn each_mapped(
     done
 }
 
-/// Memory that NICs of one host pass to each other: staging rooms in NIC memory, and copies out of imported memory.
+/// Memory that NICs of one host pass to each other: staging rooms in NIC memory.
 pub trait PeerDma {
-    /// A place in the order of our writes to memory that no CPU maps, for [`PeerDma::has_landed`].
-    fn mark(&self) -> u64;
-
-    /// Whether bytes written before the mark have arrived, so that a peer's engine may read them.
-    fn has_landed(&self, mark: u64) -> bool;
-
     /// Takes `len` bytes of NIC memory; `None` when there is no such piece.
     fn stage_take(&mut self, len: u32) -> Option<StageRoom>;
 
@@ -170,35 +104,4 @@ pub trait PeerDma {
     /// # Errors
     /// The [`Fault`] when there is no such NIC memory.
     fn stage_read(&mut self, from: u64, to: &mut [u8]) -> Result<(), Fault>;
-
-    /// Starts to move bytes of a peer's memory, imported here at `from`, to `offset` of the buffer: as many as are
-    /// contiguous, in one go from memory to memory where it can copy by itself.
-    ///
-    /// # Errors
-    /// [`CopyError`]; nothing was started.
-    fn start_copy(
-        &mut self,
-        from: BusSpan,
-        buffer: &Buffer,
-        offset: u64,
-    ) -> Result<CopyStart, CopyError>;
-
-    /// Polls a copy of [`start_copy`](PeerDma::start_copy), in every step until it is over. Bytes of a copy that is no longer
-    /// polled may still arrive: no later than an announcement that is published after them.
-    ///
-    /// # Errors
-    /// The [`Fault`] of the buffer.
-    fn poll_copy(&mut self, ticket: u64) -> Result<CopyStatus, Fault>;
-
-    /// Starts to read bytes of a peer's memory into the NIC, for what is no buffer.
-    ///
-    /// # Errors
-    /// [`BusError`]; nothing was started.
-    fn start_read(&mut self, from: BusSpan) -> Result<CopyStart, BusError>;
-
-    /// Polls a read of [`start_read`](PeerDma::start_read).
-    fn poll_read(&mut self, ticket: u64) -> ReadOutcome;
-
-    /// Whether a copy out of a peer's range of the bus is in flight.
-    fn is_reading(&self, bus: u64, len: u64) -> bool;
 }

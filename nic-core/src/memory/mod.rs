@@ -21,7 +21,7 @@ pub(crate) mod exports;
 pub(crate) mod nic_memory;
 pub(crate) mod populate;
 
-pub use exports::{PeerExports, Sharer};
+pub use exports::Sharer;
 pub(crate) use populate::populate;
 
 use ringbell_gtlb::{DeregisterError, MemoryRegion, RegionInfo, RegisterError};

@@ -63,18 +63,9 @@ pub(super) fn describe(nic: &Nic) -> String {
         if exports > 0 {
             "local peers copy straight out of it: one copy for a matched receive, two when early"
         } else {
-            "nothing to map: local peers copy what is exported to them by their own engines, the rest goes through NIC memory in two copies"
+            "nothing to map: payloads for local peers go through NIC memory in two copies"
         }
     );
-    for peer in nic.peer_exports() {
-        let _ = writeln!(out, "memory: {peer}");
-    }
-    for (n, why) in nic.core(|c| c.memory.exports.kept().collect::<Vec<_>>()) {
-        let _ = writeln!(
-            out,
-            "memory: {n} regions are staged for every peer, because {why}"
-        );
-    }
     let _ = writeln!(
         out,
         "descriptors: {} accepted, {} retired; payload: {} B sent, {} B received, {} B copied, {} B of them staged, {} B from memory to memory past the host",

@@ -16,7 +16,7 @@ use super::host_buffer::{va_of, Store};
 use super::{HostBuffer, HostRegion, Nic, NicBuffer};
 use crate::command::Core;
 use crate::memory::nic_memory::{HOST_BUS, NIC_BUS, NIC_VA};
-use crate::memory::{exports, kind_of, populate, FreeError, MemoryError, PeerExports, PointerInfo};
+use crate::memory::{exports, kind_of, populate, FreeError, MemoryError, PointerInfo};
 use crate::shmem::Mapping;
 
 impl Nic {
@@ -79,18 +79,14 @@ impl Nic {
         len: u64,
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
-        let region = self.core(|c| c.memory.mmu.register(pd, va, len, access))?;
-        self.export_region(&region);
-        Ok(region)
+        self.core(|c| c.memory.mmu.register(pd, va, len, access))
     }
 
     /// Frees a region. Operations that wait on it retire with `REGION_FREED`; the call steps the NIC
-    /// until DMA in flight has ended and no peer copies from its allocation any more, and after `deregister_timeout`
-    /// quarantines the region.
+    /// until DMA in flight has ended, and after `deregister_timeout` quarantines the region.
     ///
     /// # Errors
-    /// [`DeregisterError::Pinned`] or [`DeregisterError::Imported`] when the region was quarantined: its memory must not
-    /// be reused; call again later.
+    /// [`DeregisterError::Pinned`] when the region was quarantined: its memory must not be reused; call again later.
     pub fn deregister(&self, lkey: Lkey) -> Result<(), DeregisterError> {
         match self.core(|c| c.memory.mmu.begin_deregister(lkey)) {
             // Begun by an earlier call that ended in quarantine: try to finish.
@@ -101,12 +97,9 @@ impl Nic {
         let mut ended = Ok(());
         self.inner.progress.wait_for(deadline, |c| {
             ended = end_region(c, lkey);
-            !matches!(
-                ended,
-                Err(DeregisterError::Pinned { .. } | DeregisterError::Imported { .. })
-            )
+            !matches!(ended, Err(DeregisterError::Pinned { .. }))
         });
-        if let Err(DeregisterError::Pinned { .. } | DeregisterError::Imported { .. }) = ended {
+        if let Err(DeregisterError::Pinned { .. }) = ended {
             self.core(|c| c.memory.mmu.quarantine(lkey))?;
             tracing::error!(%lkey, "memory is still in use; the region is quarantined");
         }
@@ -306,46 +299,6 @@ impl Nic {
         Ok(NicBuffer::new(self.clone(), region, block))
     }
 
-    /// Which memory local peers copy from by their own engines, and which of theirs this NIC: nothing where
-    /// memory is mapped.
-    pub fn peer_exports(&self) -> Vec<PeerExports> {
-        self.core(|c| {
-            c.streams
-                .transports
-                .iter()
-                .flat_map(|t| t.peer_exports())
-                .collect()
-        })
-    }
-
-    /// Exports the allocation around a region, if its memory is one that peers import.
-    fn export_region(&self, region: &MemoryRegion) {
-        let asked = self.core(|c| {
-            let far = !c.memory.dma.is_mapped()
-                && c.streams.transports.iter().any(|t| t.name() == "local");
-            let span = c.memory.mmu.span(region.lkey.0, region.va, region.len);
-            span.ok()
-                .filter(|_| far)
-                .map(|s| (s, c.memory.dma.memory.clone()))
-        });
-        let Some((span, memory)) = asked else { return };
-        // Without the NIC's lock: a driver takes its time.
-        match memory.export_allocation(span) {
-            Ok(record) if record.covers(span.addr.value(), span.len) => {
-                self.core(|c| {
-                    c.memory
-                        .exports
-                        .export(region.lkey, &record, &mut c.streams.transports)
-                });
-            }
-            Ok(_) => {}
-            Err(why) => {
-                tracing::info!(va = %region.va, %why, "memory is not exported to local peers; it is staged");
-                self.core(|c| c.memory.exports.keep(region.lkey, why));
-            }
-        }
-    }
-
     /// Lets local peers map host memory. Returns the number that names it from now on.
     fn share_host(&self, fd: BorrowedFd<'_>, region: &MemoryRegion) -> std::io::Result<u64> {
         let memory = Export {
@@ -384,8 +337,5 @@ fn end_region(c: &mut Core, lkey: Lkey) -> Result<(), DeregisterError> {
     if c.memory.dma.is_busy(lkey.0) {
         return Err(DeregisterError::Pinned { lkey, pins });
     }
-    c.memory
-        .exports
-        .end(lkey, pins, &mut c.streams.transports)?;
     c.memory.mmu.finish_deregister(lkey)
 }

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;
 
-use ringbell_gtlb::{Export, ExportRecord};
+use ringbell_gtlb::Export;
 use ringbell_nic_abi::{GpuVa, PdId, Status};
 use ringbell_onc_engines::stream::Hardware;
 
@@ -26,7 +26,7 @@ use super::{PacketTransport, RemoteWork, Transport};
 use crate::card::{ConnEvent, Ended, SharedCard, Side, Stage};
 use crate::datapath::{Datapath, Payload, RecvWork, SendWork, TransportEvent};
 use crate::engine::Counter;
-use crate::memory::{PeerExports, Sharer};
+use crate::memory::Sharer;
 use crate::network::Network;
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, Owner, WorkToken};
 use link::{map, rest, Below, Last, Link, Op, Piece};
@@ -159,12 +159,6 @@ impl CardTransport {
 impl Sharer for CardTransport {
     fn share(&mut self, id: u64, memory: &Export<'_>) -> std::io::Result<()> {
         self.inner.share(id, memory)
-    }
-    fn export(&mut self, id: u64, record: &ExportRecord) {
-        self.inner.export(id, record);
-    }
-    fn peer_exports(&self) -> Vec<PeerExports> {
-        self.inner.peer_exports()
     }
     fn withdraw(&mut self, id: u64) {
         self.inner.withdraw(id);

@@ -6,7 +6,7 @@ use std::net::SocketAddrV4;
 use ringbell_nic_abi::Status;
 
 use super::one_sided::OneSided;
-use super::rx::{PendingCopies, Rx};
+use super::rx::Rx;
 use super::tx::Tx;
 use crate::datapath::{ReceivePath, SendPath};
 use crate::engine::EngineFailed;
@@ -89,18 +89,6 @@ impl Conn {
     /// Whether the peer has our id, so that it can be notified of an end.
     pub(super) fn peer_knows(&self) -> bool {
         matches!(self.phase, Phase::Open | Phase::Zombie)
-    }
-
-    /// Forgets what has arrived, and what is on its way.
-    pub(super) fn drop_arrived(&mut self) {
-        self.forget_copies();
-        self.rx.drop_segs();
-    }
-
-    /// Discards the copies in flight: they restart.
-    pub(super) fn forget_copies(&mut self) {
-        self.rx.copies = PendingCopies::default();
-        self.recvs.forget_expected();
     }
 
     /// Retires all operations: the stream is broken, by the peer or by an engine of ours.
@@ -216,15 +204,6 @@ impl Table {
         if let Some(c) = self.get_mut(id) {
             if !std::mem::replace(&mut c.active, true) {
                 self.active.push_back(id);
-            }
-        }
-    }
-
-    /// Lists a connection whose bytes wait without a receive.
-    pub(super) fn wait(&mut self, id: u32) {
-        if let Some(c) = self.get_mut(id) {
-            if !std::mem::replace(&mut c.waiting, true) {
-                self.waiting.push(id);
             }
         }
     }

@@ -1,55 +1,35 @@
 //! Exports of this NIC's memory: which peers were notified, and which have not released it.
 //!
-//! Each link keeps what it has shared ([`shared`](super::shared), [`allocations`](super::allocations)); this module holds the
-//! exports themselves, and sends and reads notes.
+//! Each link keeps what it has shared ([`shared`](super::shared)); this module holds the exports themselves, and sends
+//! and reads notes.
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 
-use ringbell_gtlb::{DmaMemory, Export, ExportRecord};
+use ringbell_gtlb::Export;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
 };
 
 use super::link::LinkState;
-use super::note::{Note, LONGEST};
+use super::note::{Note, BYTES};
 use super::rendezvous::ExportInfo;
 use super::LocalTransport;
 use crate::descriptors;
-use crate::dma::DmaAccess;
 use crate::memory::nic_memory::HOST_BUS;
-use crate::memory::PeerExports;
 
 /// Host memory of this NIC that peers may map.
 #[derive(Debug)]
-struct HostExport {
+pub(super) struct HostExport {
     info: ExportInfo,
     fd: OwnedFd,
 }
 
-/// Exports announced to every peer, besides those in the hello.
-pub(super) struct Offers {
-    /// Host memory that peers may map, by number.
-    host: BTreeMap<u64, HostExport>,
-    /// Memory that peers may import, by number.
-    allocations: BTreeMap<u64, ExportRecord>,
-    /// The importer of peers' memory.
-    memory: Arc<dyn DmaMemory>,
-}
-
-impl Offers {
-    pub(super) fn new(memory: Arc<dyn DmaMemory>) -> Offers {
-        Offers {
-            host: BTreeMap::new(),
-            allocations: BTreeMap::new(),
-            memory,
-        }
-    }
-}
+/// Exports announced to every peer, besides those in the hello, by number.
+pub(super) type Offers = BTreeMap<u64, HostExport>;
 
 impl LocalTransport {
     /// Announces new host memory to every peer.
@@ -60,7 +40,7 @@ impl LocalTransport {
             len: memory.len,
         };
         let fd = memory.fd.try_clone_to_owned()?;
-        self.offers.host.insert(id, HostExport { info, fd });
+        self.offers.insert(id, HostExport { info, fd });
         for i in 0..self.links.len() {
             if let Some(l) = self.links[i].as_mut().filter(|l| l.state == LinkState::Up) {
                 l.shared.queue_share(id, info);
@@ -72,8 +52,7 @@ impl LocalTransport {
 
     /// Takes host memory back from every peer.
     pub(super) fn withdraw_host(&mut self, id: u64) {
-        let exported = self.offers.allocations.remove(&id).is_some();
-        if self.offers.host.remove(&id).is_none() && !exported {
+        if self.offers.remove(&id).is_none() {
             return;
         }
         for i in 0..self.links.len() {
@@ -96,11 +75,8 @@ impl LocalTransport {
         let Some(l) = self.links[link].as_mut() else {
             return;
         };
-        for (id, e) in &self.offers.host {
+        for (id, e) in &self.offers {
             l.shared.queue_share(*id, e.info);
-        }
-        for (id, record) in &self.offers.allocations {
-            l.shared.queue_export(*id, *record);
         }
         self.send_notes(link);
     }
@@ -111,7 +87,7 @@ impl LocalTransport {
             return;
         };
         while let Some(note) = l.shared.next_note() {
-            let export = self.offers.host.get(&note.id());
+            let export = self.offers.get(&note.id());
             let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             let fds = export.map(|e| [e.fd.as_fd()]);
@@ -141,7 +117,7 @@ impl LocalTransport {
             let Some(l) = self.links[link].as_mut() else {
                 return false;
             };
-            let mut bytes = [0; LONGEST + 1];
+            let mut bytes = [0; BYTES + 1];
             let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let got = rustix::net::recvmsg(
@@ -169,22 +145,6 @@ impl LocalTransport {
             let Some(note) = note.filter(|_| fds.len() <= 1) else {
                 return false;
             };
-            if let (Note::Export { id, record }, true) = (note, fds.is_empty()) {
-                match l
-                    .shared
-                    .allocations
-                    .import(id, record, &*self.offers.memory)
-                {
-                    Some(Note::Nothing) => {}
-                    Some(answer) => l.shared.queue(vec![answer]),
-                    None => {
-                        self.violations += 1;
-                        tracing::warn!(peer = %l.peer, id, "memory that overlaps other memory was exported; the link is cut");
-                        return false;
-                    }
-                }
-                continue;
-            }
             if !l.shared.take(note, fds.pop()) {
                 self.violations += 1;
                 tracing::warn!(peer = %l.peer, ?note, "a note that breaks the rules; the link is cut");
@@ -204,45 +164,5 @@ impl LocalTransport {
         if spans.iter().any(unknown) && !self.read_notes(link) {
             self.kill_link(link);
         }
-    }
-
-    /// Offers memory to every peer.
-    pub(super) fn export_allocation(&mut self, id: u64, record: &ExportRecord) {
-        self.offers.allocations.insert(id, *record);
-        for i in 0..self.links.len() {
-            if let Some(l) = self.links[i].as_mut().filter(|l| l.state == LinkState::Up) {
-                l.shared.queue_export(id, *record);
-                self.send_notes(i);
-            }
-        }
-    }
-
-    /// Continues imports that are being opened or released.
-    pub(super) fn advance_allocations(&mut self, dma: &mut dyn DmaAccess) -> bool {
-        let mut moved = false;
-        for i in 0..self.links.len() {
-            let Some(l) = &mut self.links[i] else {
-                continue;
-            };
-            if !l.shared.allocations.is_moving() {
-                continue;
-            }
-            let mut notes = Vec::new();
-            l.shared.allocations.advance(dma, &mut notes);
-            if !notes.is_empty() && l.state == LinkState::Up {
-                moved = true;
-                l.shared.queue(notes);
-                self.send_notes(i);
-            }
-        }
-        moved
-    }
-
-    /// Every peer that exports or imports.
-    pub(super) fn exports_of_peers(&self) -> Vec<PeerExports> {
-        let up = self.links.iter().flatten();
-        let up = up.filter(|l| l.state == LinkState::Up);
-        up.filter_map(|l| l.shared.allocations.summary(l.peer))
-            .collect()
     }
 }

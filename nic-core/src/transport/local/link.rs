@@ -307,20 +307,6 @@ impl Link {
         }
     }
 
-    /// Whether the peer has closed its socket, or died, by now: bytes read of memory that went with it may belong to
-    /// any process.
-    pub(super) fn is_gone(&self) -> bool {
-        use rustix::event::{poll, PollFd, PollFlags};
-        let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
-        let zero = rustix::event::Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let asked = poll(&mut fds, Some(&zero));
-        self.state != LinkState::Up || asked.is_err() || fds[0].revents().intersects(ends)
-    }
-
     /// Where a span of the peer's memory lies here; `None` when the peer does not export it.
     #[inline]
     pub(super) fn resolve(&self, bus: u64, len: u64) -> Option<Mapped> {

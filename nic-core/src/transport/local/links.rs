@@ -73,6 +73,7 @@ impl LocalTransport {
     }
 
     /// Accepts links, continues handshakes, and detects peers that are gone.
+    #[inline(never)]
     pub(super) fn look_at_sockets(&mut self, now: NicTime) -> bool {
         let mut moved = false;
         let mut space = [MaybeUninit::<epoll::Event>::uninit(); 16];
@@ -100,10 +101,7 @@ impl LocalTransport {
                 tracing::warn!(peer = %l.peer, "no handshake in time; the link is dropped");
                 self.kill_link(i);
                 moved = true;
-            } else if l.state == LinkState::Dead
-                && l.users == 0
-                && !l.shared.allocations.is_moving()
-            {
+            } else if l.state == LinkState::Dead && l.users == 0 {
                 self.links[i] = None;
             } else if l.shared.is_waiting() {
                 self.send_notes(i);
@@ -209,7 +207,6 @@ impl LocalTransport {
         let _ = epoll::delete(&self.endpoint.epoll, &l.socket);
         let was_up = l.state == LinkState::Up;
         l.state = LinkState::Dead;
-        l.shared.allocations.give_all_back();
         tracing::info!(peer = %l.peer, was_up, "link down");
         if was_up {
             // The ring outlives the peer; its last packets decide between an end and a reset.

@@ -15,14 +15,12 @@
 //! No message costs a system call. The sockets only report new and dead peers, so they are polled
 //! every 200 µs at most, and when one has ended a sleep; a peer's wake descriptor is written only when it sleeps.
 //!
-//! Memory that no CPU maps is exported ([`allocations`]): the receiver's own engine copies out of it, from GPU to GPU memory
-//! ([`pending_copy`]), one copy. What cannot be exported, nor mapped (bytes of the program's own) goes through NIC memory, piece by
+//! Payloads in memory that the peer cannot map (a real GPU's, bytes of the program's own) go through NIC memory, piece by
 //! piece ([`stage`]): two copies.
 //!
 //! Limits. Every step polls every link, so a NIC with hundreds of local peers steps slowly.
 //! An early payload larger than what is left of `early_window` waits for its receive.
 
-mod allocations;
 mod conn;
 mod endpoint;
 mod exports;
@@ -33,7 +31,6 @@ mod links;
 mod note;
 mod one_sided;
 mod packet;
-mod pending_copy;
 mod receive;
 mod rendezvous;
 pub(crate) mod ring;
@@ -51,12 +48,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringbell_gtlb::{DmaMemory, Export, ExportRecord};
+use ringbell_gtlb::Export;
 use ringbell_nic_abi::{InlineSend, PdId, Status};
 
 use crate::config::LocalConfig;
 use crate::datapath::Datapath;
-use crate::memory::{PeerExports, Sharer};
+use crate::memory::Sharer;
 use crate::network::Network;
 use crate::transport::connections::Listeners;
 use crate::transport::{PeerWindow, RecvWork, RemoteWork, SendWork, Transport, TransportEvent};
@@ -121,7 +118,6 @@ impl LocalTransport {
         config: &LocalConfig,
         ip: Ipv4Addr,
         exported: &[Export<'_>],
-        memory: Arc<dyn DmaMemory>,
         wake: Arc<WakeCell>,
     ) -> Result<LocalTransport, LocalError> {
         config.validate()?;
@@ -129,7 +125,7 @@ impl LocalTransport {
             config: config.clone(),
             ip,
             endpoint: Endpoint::open(config, ip, exported, wake)?,
-            offers: Offers::new(memory),
+            offers: Offers::new(),
             links: Vec::new(),
             table: Table::default(),
             rooms: Rooms::default(),
@@ -215,7 +211,7 @@ impl LocalTransport {
                     }
                     c.break_works(&mut events);
                     self.left.append(&mut c.one_sided.left);
-                    c.drop_arrived();
+                    c.rx.drop_segs();
                     if !std::mem::replace(&mut c.reset, true) {
                         events.push_back(TransportEvent::Reset { conn: c.id });
                     }
@@ -357,13 +353,6 @@ impl LocalTransport {
         (true, false)
     }
 
-    /// What is looked at by time: the sockets, and memory that engines copy from.
-    #[inline(never)]
-    fn step_sockets(&mut self, now: NicTime, data: &mut Datapath<'_>) -> bool {
-        self.sockets_at = now.plus(SOCKETS_EVERY);
-        self.look_at_sockets(now) | self.advance_allocations(data.dma)
-    }
-
     /// Moves those connections on that have something to do.
     #[inline(never)]
     fn step_active(&mut self, data: &mut Datapath<'_>) -> bool {
@@ -410,10 +399,7 @@ impl LocalTransport {
             let staged = io.moved;
             moved |= staged;
             let (link, peer) = (c.link, c.peer_id);
-            if ok == receive::Early::Again && !staged {
-                self.table.wait(id);
-            }
-            if ok == receive::Early::Broken {
+            if !ok {
                 self.send_rst(link, peer);
                 self.reset_conn(id);
             } else if staged {
@@ -427,14 +413,6 @@ impl LocalTransport {
 impl Sharer for LocalTransport {
     fn share(&mut self, id: u64, memory: &Export<'_>) -> std::io::Result<()> {
         self.share_host(id, memory)
-    }
-
-    fn export(&mut self, id: u64, record: &ExportRecord) {
-        self.export_allocation(id, record);
-    }
-
-    fn peer_exports(&self) -> Vec<PeerExports> {
-        self.exports_of_peers()
     }
 
     fn withdraw(&mut self, id: u64) {
@@ -630,11 +608,7 @@ impl Transport for LocalTransport {
 
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
         let c = self.conn(conn.0)?;
-        if let Some((bytes, copying)) = c.recvs.cancel(token) {
-            if copying {
-                c.forget_copies();
-                self.activate(conn.0);
-            }
+        if let Some(bytes) = c.recvs.cancel(token) {
             return Some(bytes);
         }
         if let Some(bytes) = c.one_sided.requester.cancel(token) {
@@ -665,7 +639,7 @@ impl Transport for LocalTransport {
             c.tx.fin_sent = false;
             (c.tx.shut, c.closing) = (true, true);
             c.fail_recvs(Status::NotConnected, &mut events);
-            c.drop_arrived();
+            c.rx.drop_segs();
         }
         self.events = events;
         self.activate(conn.0);
@@ -695,7 +669,11 @@ impl Transport for LocalTransport {
 
     fn step(&mut self, now: NicTime, _: &mut Network, data: &mut Datapath<'_>) -> bool {
         let due = now >= self.sockets_at || self.endpoint.wake.take_called();
-        let mut moved = due && self.step_sockets(now, data);
+        let mut moved = false;
+        if due {
+            self.sockets_at = now.plus(SOCKETS_EVERY);
+            moved = self.look_at_sockets(now);
+        }
         for i in 0..self.links.len() {
             if self.links[i].as_ref().is_some_and(Link::has_packets) {
                 moved |= self.take_packets(i, data);
@@ -729,8 +707,7 @@ impl Transport for LocalTransport {
     }
 
     fn next_timer(&self) -> Option<NicTime> {
-        let waits = |l: &Link| l.shared.is_waiting() || l.shared.allocations.is_moving();
-        let notes = self.links.iter().flatten().any(waits);
+        let notes = self.links.iter().flatten().any(|l| l.shared.is_waiting());
         let stuck = notes || !self.table.active.is_empty() || !self.table.waiting.is_empty();
         let shaking = self
             .links

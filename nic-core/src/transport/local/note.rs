@@ -1,29 +1,18 @@
 //! Notes: messages between two linked NICs, over their socket, about exported memory.
 
-use ringbell_gtlb::export::TOKEN_BYTES;
-use ringbell_gtlb::{ExportRecord, NotReached};
-
 use super::rendezvous::ExportInfo;
 
 const MAGIC: u32 = 0x4e42_5221;
-const BYTES: usize = 40;
-/// An offer has a token behind it.
-pub(super) const LONGEST: usize = BYTES + TOKEN_BYTES;
+/// Bytes of a note.
+pub(super) const BYTES: usize = 40;
 
 /// A message from one side to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant)] // Few, and short-lived.
 pub(super) enum Note {
-    /// No answer yet; never sent.
-    Nothing,
-    /// Import this if you can.
-    Export { id: u64, record: ExportRecord },
-    /// It is imported, or mapped: refer to it.
-    Reached { id: u64 },
-    /// It cannot be imported: do not refer to it.
-    Unreached { id: u64, why: NotReached },
     /// Map this; its descriptor comes along.
     Share { id: u64, info: ExportInfo },
+    /// It is mapped: refer to it.
+    Reached { id: u64 },
     /// Unmap it and say so.
     Withdraw { id: u64 },
     /// It is unmapped here, or could not be mapped: do not refer to it.
@@ -33,11 +22,8 @@ pub(super) enum Note {
 impl Note {
     pub(super) fn id(self) -> u64 {
         match self {
-            Note::Nothing => 0,
             Note::Share { id, .. }
-            | Note::Export { id, .. }
             | Note::Reached { id }
-            | Note::Unreached { id, .. }
             | Note::Withdraw { id }
             | Note::Released { id } => id,
         }
@@ -46,39 +32,22 @@ impl Note {
     pub(super) fn encode(self) -> Vec<u8> {
         let none = ExportInfo::default();
         let (kind, info) = match self {
-            Note::Nothing => (0_u32, none),
-            Note::Share { info, .. } => (1, info),
+            Note::Share { info, .. } => (1_u32, info),
             Note::Withdraw { .. } => (2, none),
             Note::Released { .. } => (3, none),
-            Note::Export { record, .. } => {
-                let (file_offset, bus, len) = (record.key, record.bus, record.len);
-                let info = ExportInfo {
-                    file_offset,
-                    bus,
-                    len,
-                };
-                (4, info)
-            }
             Note::Reached { .. } => (5, none),
-            Note::Unreached { why, .. } => {
-                let len = why.code();
-                (6, ExportInfo { len, ..none })
-            }
         };
-        let mut b = Vec::with_capacity(LONGEST);
+        let mut b = Vec::with_capacity(BYTES);
         b.extend(MAGIC.to_le_bytes());
         b.extend(kind.to_le_bytes());
         for word in [self.id(), info.file_offset, info.bus, info.len] {
             b.extend(word.to_le_bytes());
         }
-        if let Note::Export { record, .. } = self {
-            b.extend(record.token);
-        }
         b
     }
 
     pub(super) fn decode(b: &[u8]) -> Option<Note> {
-        let (b, token) = b.split_at_checked(BYTES)?;
+        let b: &[u8; BYTES] = b.try_into().ok()?;
         let word = |at: usize| {
             let mut w = [0; 8];
             w.copy_from_slice(&b[at..at + 8]);
@@ -86,7 +55,7 @@ impl Note {
         };
         let (head, id) = (word(0), word(8));
         let kind = head >> 32;
-        if head as u32 != MAGIC || token.is_empty() == (kind == 4) {
+        if head as u32 != MAGIC {
             return None;
         }
         Some(match kind {
@@ -100,20 +69,7 @@ impl Note {
             },
             2 => Note::Withdraw { id },
             3 => Note::Released { id },
-            4 => Note::Export {
-                id,
-                record: ExportRecord {
-                    key: word(16),
-                    bus: word(24),
-                    len: word(32),
-                    token: token.try_into().ok()?,
-                },
-            },
             5 => Note::Reached { id },
-            6 => Note::Unreached {
-                id,
-                why: NotReached::from_code(word(32))?,
-            },
             _ => return None,
         })
     }
@@ -136,6 +92,7 @@ mod tests {
                     len: 12345,
                 },
             },
+            Note::Reached { id },
             Note::Withdraw { id },
             Note::Released { id },
         ] {

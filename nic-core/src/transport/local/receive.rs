@@ -3,7 +3,6 @@
 use super::conn::Conn;
 use super::io::{is_staged, Fill, In};
 use super::link::Link;
-use super::pending_copy;
 use super::rx::{Rx, Seg};
 use crate::datapath::{Datapath, Filled, ReceivePath, Run, Source};
 use crate::engine::Direction;
@@ -11,17 +10,6 @@ use crate::types::Buffer;
 
 /// Bytes that one step copies by reference before it looks at everything else again.
 pub(super) const STEP_BYTES: u64 = 1 << 20;
-
-/// How a look for early bytes ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Early {
-    /// They are here, or must wait for their receive.
-    Done,
-    /// Some are being read.
-    Again,
-    /// As [`Fill::Broken`].
-    Broken,
-}
 
 /// See the module text.
 struct Arrived<'a> {
@@ -31,7 +19,7 @@ struct Arrived<'a> {
     budget: &'a mut u64,
     /// No more by reference in this step.
     stop: bool,
-    /// The next bytes lie in memory of the peer that is not mapped here.
+    /// The next bytes lie in memory that the peer does not export.
     unmapped: bool,
 }
 
@@ -157,54 +145,46 @@ pub(super) fn take_staged(
 
 /// Fills waiting receives with the bytes that have arrived.
 pub(super) fn fill(c: &mut Conn, io: &mut In<'_, '_>) -> Fill {
-    loop {
-        let mut arrived = Arrived {
-            rx: &mut c.rx,
-            link: io.link,
-            peer: c.peer_id,
-            budget: io.budget,
-            stop: false,
-            unmapped: false,
-        };
-        let (moved, end) = c.recvs.fill(&mut arrived, io.data, io.events);
-        let unmapped = arrived.unmapped;
-        io.moved |= moved;
-        match end {
-            Filled::All => return Fill::Done,
-            Filled::Revoked => return Fill::Broken,
-            Filled::Failed(failed) => {
-                c.failed = Some(failed);
-                return Fill::Broken;
-            }
-            Filled::Later if !unmapped => return Fill::Budget,
-            Filled::Later => match pending_copy::fill(c, io) {
-                Fill::Done => {}
-                other => return other,
-            },
+    let mut arrived = Arrived {
+        rx: &mut c.rx,
+        link: io.link,
+        peer: c.peer_id,
+        budget: io.budget,
+        stop: false,
+        unmapped: false,
+    };
+    let (moved, end) = c.recvs.fill(&mut arrived, io.data, io.events);
+    let unmapped = arrived.unmapped;
+    io.moved |= moved;
+    match end {
+        Filled::All => Fill::Done,
+        Filled::Failed(failed) => {
+            c.failed = Some(failed);
+            Fill::Broken
         }
+        // Or the peer has announced what it does not export.
+        Filled::Later if !unmapped => Fill::Budget,
+        Filled::Later | Filled::Revoked => Fill::Broken,
     }
 }
 
 /// Copies small payloads that wait without a receive, so that two sides that both send first do not
-/// wait for each other.
-pub(super) fn stage_early(c: &mut Conn, limit: usize, io: &mut In<'_, '_>) -> Early {
+/// wait for each other. `false`: as [`Fill::Broken`].
+pub(super) fn stage_early(c: &mut Conn, limit: usize, io: &mut In<'_, '_>) -> bool {
     for i in 0..c.rx.segs.len() {
         let Seg::Ref { bus, len } = c.rx.segs[i] else {
             continue;
         };
         if c.rx.early_bytes + len as usize > limit {
-            return Early::Done;
+            return true;
         }
         let Some(src) = io.link.resolve(bus, len.into()) else {
-            return match pending_copy::fetch(c, i, limit - c.rx.early_bytes, io) {
-                Fill::Broken => Early::Broken,
-                _ => Early::Again,
-            };
+            return false;
         };
         let mut bytes = vec![0u8; len as usize];
         src.copy_to(&mut bytes, io.data.dma);
         if io.link.is_revoked(c.peer_id) {
-            return Early::Broken;
+            return false;
         }
         c.rx.early_bytes += bytes.len();
         c.rx.segs[i] = Seg::Early { bytes, at: 0 };
@@ -213,5 +193,5 @@ pub(super) fn stage_early(c: &mut Conn, limit: usize, io: &mut In<'_, '_>) -> Ea
         c.rx.tell_now |= is_staged(bus);
         io.moved = true;
     }
-    Early::Done
+    true
 }

@@ -35,35 +35,6 @@ impl Staging {
     }
 }
 
-/// A run of bytes on its way into a receive.
-#[derive(Debug)]
-pub(super) struct Run {
-    pub(super) ticket: u64,
-    pub(super) len: u32,
-    pub(super) done: bool,
-    /// Out of another process, which may have ended meanwhile.
-    pub(super) foreign: bool,
-}
-
-/// What of a connection is on its way: the first bytes of its segments, in order.
-#[derive(Debug, Default)]
-pub(super) struct PendingCopies {
-    pub(super) runs: VecDeque<Run>,
-    pub(super) bytes: u64,
-}
-
-/// A read for what is no receive: early bytes, or an engine's.
-#[derive(Debug)]
-pub(super) struct PendingRead {
-    pub(super) ticket: u64,
-    /// How many spans were taken before the one that is read. A receive that comes meanwhile takes that span by a copy of
-    /// its own, and a later span may lie at the same address.
-    pub(super) span: u64,
-    /// Bus address at the peer.
-    pub(super) bus: u64,
-    pub(super) foreign: bool,
-}
-
 /// See the module text.
 #[derive(Debug, Default)]
 pub(super) struct Rx {
@@ -71,10 +42,6 @@ pub(super) struct Rx {
     pub(super) staging: Staging,
     pub(super) refs_waiting: u32,
     pub(super) early_bytes: usize,
-    /// Bytes of the first segments that are on their way into receives.
-    pub(super) copies: PendingCopies,
-    /// A read of some for what is no receive.
-    pub(super) reading: Option<PendingRead>,
     pub(super) spans_taken: u64,
     pub(super) inline_taken: u64,
     pub(super) spans_told: u64,
@@ -99,27 +66,11 @@ impl Rx {
 
     /// Forgets what has arrived.
     pub(super) fn drop_segs(&mut self) {
-        self.reading = None;
         self.segs.clear();
         let staged = self.staging.len();
         self.staging.consume(staged);
         self.refs_waiting = 0;
         self.early_bytes = 0;
-    }
-
-    /// The bytes behind those that are on their way, if they are a reference.
-    pub(super) fn next_reference(&self) -> Option<(u64, u32)> {
-        let mut skip = self.copies.bytes;
-        for seg in &self.segs {
-            let Seg::Ref { bus, len } = seg else {
-                return None;
-            };
-            if skip < u64::from(*len) {
-                return Some((bus + skip, len - skip as u32));
-            }
-            skip -= u64::from(*len);
-        }
-        None
     }
 
     /// Takes `n` bytes of a reference off the stream.

@@ -12,9 +12,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 
-use ringbell_gtlb::ExportRecord;
-
-use super::allocations::Allocations;
 use super::note::Note;
 use super::rendezvous::ExportInfo;
 use super::MAX_SHARED;
@@ -41,8 +38,6 @@ pub(super) struct Shared {
     notes: VecDeque<Note>,
     /// The peer's, by bus address.
     mapped: BTreeMap<u64, Mapped>,
-    /// Memory that no CPU maps, of both.
-    pub(super) allocations: Allocations,
 }
 
 impl Shared {
@@ -79,7 +74,7 @@ impl Shared {
         Some(m.map.base().wrapping_add(from as usize))
     }
 
-    /// Whether the peer may still have memory mapped, or imported, that was withdrawn.
+    /// Whether the peer may still have memory mapped that was withdrawn.
     pub(super) fn holds(&self, id: u64) -> bool {
         self.leaving.contains(&id)
     }
@@ -91,12 +86,8 @@ impl Shared {
 
     /// The next note has left.
     pub(super) fn note_sent(&mut self) {
-        match self.notes.pop_front() {
-            Some(Note::Share { id, info }) => {
-                self.told.insert(info.bus, (info.len, id));
-            }
-            Some(Note::Export { id, record }) => self.allocations.offer(id, record),
-            _ => {}
+        if let Some(Note::Share { id, info }) = self.notes.pop_front() {
+            self.told.insert(info.bus, (info.len, id));
         }
     }
 
@@ -116,26 +107,10 @@ impl Shared {
         }
     }
 
-    pub(super) fn queue_export(&mut self, id: u64, record: ExportRecord) {
-        if self.told.len() + self.notes.len() < MAX_SHARED {
-            self.notes.push_back(Note::Export { id, record });
-        }
-    }
-
-    /// Queues these notes, too.
-    pub(super) fn queue(&mut self, notes: Vec<Note>) {
-        self.notes.extend(notes);
-    }
-
     pub(super) fn queue_withdraw(&mut self, id: u64) {
         // Not announced yet, and never will be.
-        self.notes.retain(
-            |n| !matches!(n, Note::Share { id: i, .. } | Note::Export { id: i, .. } if *i == id),
-        );
-        if self.allocations.take_back(id) {
-            self.leaving.push(id);
-            self.notes.push_back(Note::Withdraw { id });
-        }
+        self.notes
+            .retain(|n| !matches!(n, Note::Share { id: i, .. } if *i == id));
         let was_told = self.told.iter().find(|(_, (_, i))| *i == id);
         if let Some(bus) = was_told.map(|(bus, _)| *bus) {
             self.told.remove(&bus);
@@ -150,21 +125,12 @@ impl Shared {
         match (note, fd) {
             (Note::Share { id, info }, Some(fd)) => self.map(id, info, fd),
             (Note::Reached { id }, None) => {
-                match self.told.values().any(|(_, told)| *told == id) {
-                    true => drop(self.confirmed.insert(id)),
-                    false => self.allocations.answered(id, Ok(())),
+                // It may cross a withdrawal.
+                if self.told.values().any(|(_, told)| *told == id) {
+                    self.confirmed.insert(id);
                 }
                 true
             }
-            (Note::Unreached { id, why }, None) => {
-                tracing::info!(id, %why, "a peer does not copy from our memory by itself; it is staged");
-                self.allocations.answered(id, Err(why));
-                // It may cross a withdrawal, and then counts as the answer to it.
-                self.leaving.retain(|i| *i != id);
-                true
-            }
-            // Confirmed when it is closed.
-            (Note::Withdraw { id }, None) if self.allocations.give_back(id) => true,
             (Note::Withdraw { id }, None) => {
                 // Unmapped here and now: nothing of this link is being copied between two packets.
                 self.mapped.retain(|_, m| m.id != id);

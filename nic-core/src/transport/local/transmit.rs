@@ -127,40 +127,19 @@ fn fail_stream(c: &mut Conn, out: &mut Out<'_, '_>) {
     out.link.control.push_back(Packet::Rst { dst: c.peer_id });
     c.reset = true;
     c.break_works(out.events);
-    c.drop_arrived();
+    c.rx.drop_segs();
     out.events.push_back(TransportEvent::Reset { conn: c.id });
 }
 
-/// Whether the peer can reach a payload. One check is enough: a region lies in one memory. An engine at this end
-/// reads the outgoing bytes, which requires memory that is mapped here, or NIC memory.
-fn reach(buffer: &Buffer, watched: bool, out: &mut Out<'_, '_>) -> Result<Reach, Fault> {
+/// Whether the peer has mapped a payload. One check is enough: a region lies in one memory.
+fn is_mapped(buffer: &Buffer, out: &mut Out<'_, '_>) -> Result<bool, Fault> {
     let span = out.data.dma.span(buffer, 0)?;
     let bus = span.addr.value();
-    let mapped = if bus >= HOST_BUS {
-        out.link.shared.reaches(bus)
-    } else {
-        let inside = |e: &ExportInfo| bus.checked_sub(e.bus).is_some_and(|at| at < e.len);
-        out.exports.iter().any(inside)
-    };
-    Ok(match mapped {
-        true => Reach::Mapped,
-        false
-            if bus < HOST_BUS && !watched && out.link.shared.allocations.reaches(bus, span.len) =>
-        {
-            Reach::Exported
-        }
-        false => Reach::No,
-    })
-}
-
-/// How a peer reaches a payload.
-enum Reach {
-    /// It has the memory mapped.
-    Mapped,
-    /// Its engine copies out of memory that we have exported.
-    Exported,
-    /// Not at all.
-    No,
+    if bus >= HOST_BUS {
+        return Ok(out.link.shared.reaches(bus));
+    }
+    let inside = |e: &ExportInfo| bus.checked_sub(e.bus).is_some_and(|at| at < e.len);
+    Ok(out.exports.iter().any(inside))
 }
 
 /// Sends the next packet of the first unsent send.
@@ -197,20 +176,10 @@ fn emit(c: &mut Conn, out: &mut Out<'_, '_>) -> Progress {
         if len <= INLINE_SEND {
             return line(c, out);
         }
-        match reach(&buffer, on_path, out) {
+        match is_mapped(&buffer, out) {
             Err(fault) => return c.sends.fault(fault, out.events).into(),
-            Ok(Reach::Mapped) => {}
-            Ok(Reach::Exported) => {
-                // Our own engine may not have written yet what the peer's is to read.
-                let Some(dma) = out.data.dma.peers() else {
-                    return Progress::Again;
-                };
-                let mark = *c.tx.unsent.behind.get_or_insert_with(|| dma.mark());
-                if !dma.has_landed(mark) {
-                    return Progress::Again;
-                }
-            }
-            Ok(Reach::No) => {
+            Ok(true) => {}
+            Ok(false) => {
                 c.tx.unsent.staged = stage::open(c, out);
                 if !c.tx.unsent.staged {
                     // Without room in NIC memory: slow, but it proceeds.

@@ -13,8 +13,6 @@ pub(super) struct Unsent {
     pub(super) token: Option<WorkToken>,
     /// Whether its bytes are announced by reference.
     pub(super) by_ref: bool,
-    /// Our engine's copy that must end before the peer's engine may read them out of exported memory.
-    pub(super) behind: Option<u64>,
     /// Whether they go through NIC memory, and how many were read into it.
     pub(super) staged: bool,
     pub(super) started: u32,

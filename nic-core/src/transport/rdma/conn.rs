@@ -304,7 +304,7 @@ impl Carried for Conn {
             // What lies in its memory is lost to the stream.
             return Some(s.bytes.max(s.referred.into()));
         }
-        Some(self.life.recvs.cancel(token)?.0)
+        self.life.recvs.cancel(token)
     }
 
     fn undelivered(&self) -> u64 {

@@ -365,7 +365,7 @@ impl Transport for TcpTransport {
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
         let c = self.table.by_id(conn)?;
         let sent = c.life.sends.cancel(token).map(|s| s.bytes);
-        sent.or_else(|| Some(c.life.recvs.cancel(token)?.0))
+        sent.or_else(|| c.life.recvs.cancel(token))
     }
 
     fn undelivered(&self, conn: ConnId) -> u64 {

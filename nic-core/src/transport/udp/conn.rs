@@ -269,7 +269,7 @@ impl Carried for Conn {
         if let Some(s) = self.life.sends.cancel(token) {
             return Some(s.bytes);
         }
-        Some(self.life.recvs.cancel(token)?.0)
+        self.life.recvs.cancel(token)
     }
 
     fn undelivered(&self) -> u64 {
