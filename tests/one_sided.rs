@@ -77,6 +77,8 @@ macro_rules! over_both {
     };
 }
 
+mod several;
+
 over_both!(
     kernels_put_get_and_update_in_every_scope,
     a_wait_for_a_signal_ends_with_it_or_with_its_time,
@@ -143,6 +145,13 @@ const GET: u32 = 3;
 const ADD: u32 = 4;
 const CAS: u32 = 5;
 const WAIT: u32 = 6;
+const ADD32: u32 = 7;
+const CAS32: u32 = 8;
+const PUT_ROWS: u32 = 9;
+const GET_ROWS: u32 = 10;
+const WAIT_ANY: u32 = 11;
+const WAIT_ALL: u32 = 12;
+const WAIT_SOME: u32 = 13;
 
 /// A kernel's call.
 struct Caller {

@@ -119,6 +119,46 @@ RB_DEVICE gpu_request too_long() {
 /* The flags of a put with a signal. */
 RB_DEVICE rb_u32 signal_flags(bool set) { return RB_FLAG_SIGNAL | (set ? RB_FLAG_SIGNAL_SET : 0); }
 
+/* Updates the 32-bit word `at`, which is aligned, as half of the 64-bit word around it: compared and swapped until no other
+ * update has come between. `post` executes an entry. detail: its value before. */
+template <class Post, class Next> RB_DEVICE gpu_result update_half(const gpu_remote &at, rb_u32 timeout_us, Post post, Next next) {
+  gpu_remote word = at;
+  word.address &= ~rb_u64(7);
+  rb_u32 shift = rb_u32(at.address & 4) * 8;
+  if (at.address & 3) return gpu_result{RB_STATUS_INVALID_ARGUMENT, 0, 0, at.address};
+  gpu_result r = post(remote_entry(RB_OP_FETCH_ADD, word, 0, timeout_us));
+  while (r.ok()) {
+    rb_u64 before = r.detail;
+    rb_u32 half = rb_u32(before >> shift);
+    rb_u64 after = (before & ~(rb_u64(0xffffffffu) << shift)) | rb_u64(next(half)) << shift;
+    if (after != before) r = post(cas_entry(word, before, after, timeout_us));
+    if (r.ok() && r.detail == before) {
+      r.detail = half;
+      return r;
+    }
+  }
+  return r;
+}
+
+/* Adds to such a word. What the upper half overflows by is lost, so it is added to at once. */
+template <class Post> RB_DEVICE gpu_result add_to_half(const gpu_remote &at, rb_u32 addend, rb_u32 timeout_us, Post post) {
+  if ((at.address & 7) != 4) return update_half(at, timeout_us, post, [&](rb_u32 half) { return half + addend; });
+  gpu_remote word = at;
+  word.address -= 4;
+  gpu_result r = post(remote_entry(RB_OP_FETCH_ADD, word, rb_u64(addend) << 32, timeout_us));
+  if (r.ok()) r.detail >>= 32;
+  return r;
+}
+
+/* The first i below `count` of which `is_there(i)` is true, from `begin` on and round; `count`: there is none. */
+template <class F> RB_DEVICE rb_u64 first_of(rb_u64 count, rb_u64 begin, F is_there) {
+  for (rb_u64 i = begin; i < count; ++i)
+    if (is_there(i)) return i;
+  for (rb_u64 i = 0; i < begin && i < count; ++i)
+    if (is_there(i)) return i;
+  return count;
+}
+
 } // namespace detail
 
 /* --- blocking ------------------------------------------------------------------------------------------ */
@@ -184,6 +224,24 @@ RB_DEVICE gpu_result gpu_atomic_cas(const rb_queue &q, const gpu_remote &at, rb_
   });
 }
 
+/* The same of an aligned 32-bit word, alone in its 64-bit word or not. The NIC has atomics of 64 bits, so these take two round
+ * trips, and more where others update the same 64 bits; an addition to the upper half takes one. */
+template <class Scope = thread>
+RB_DEVICE gpu_result gpu_atomic_add32(const rb_queue &q, const gpu_remote &at, rb_u32 addend, rb_u32 timeout_us = 0) {
+  return detail::scoped<Scope>::template run<gpu_result>([&] {
+    rb_u32 t = detail::effective_timeout(q, timeout_us);
+    return detail::add_to_half(at, addend, t, [&](const detail::entry &e) { return detail::run(q, e, t); });
+  });
+}
+template <class Scope = thread>
+RB_DEVICE gpu_result gpu_atomic_cas32(const rb_queue &q, const gpu_remote &at, rb_u32 compare, rb_u32 swap, rb_u32 timeout_us = 0) {
+  return detail::scoped<Scope>::template run<gpu_result>([&] {
+    rb_u32 t = detail::effective_timeout(q, timeout_us);
+    auto post = [&](const detail::entry &e) { return detail::run(q, e, t); };
+    return detail::update_half(at, t, post, [&](rb_u32 half) { return half == compare ? swap : half; });
+  });
+}
+
 /* --- waiting for a peer's ------------------------------------------------------------------------------ */
 
 /* Waits until a word of this GPU's memory is at least `value`; what its puts have written before is visible then. Result:
@@ -208,6 +266,53 @@ RB_DEVICE gpu_result gpu_wait_signals(const rb_queue &q, const void *word, rb_u6
   gpu_result r = gpu_wait_signal<Scope>(q, word, shadow + count, timeout_us);
   if (r.ok()) shadow += count;
   return r;
+}
+
+/* Waits until one of `count` words that lie behind each other is at least `value`. Result: detail is the number of the word.
+ * TIMED_OUT: none is; detail is `count`. `begin` is the word that is looked at first: a server that serves all counts it on. */
+template <class Scope = thread>
+RB_DEVICE gpu_result gpu_wait_signal_any(const rb_queue &q, const void *words, rb_u32 count, rb_u64 value, rb_u32 begin = 0,
+                                         rb_u32 timeout_us = 0) {
+  return detail::scoped<Scope>::template run<gpu_result>([&] {
+    const rb_u64 *w = static_cast<const rb_u64 *>(words);
+    detail::bounded_wait bound(detail::effective_timeout(q, timeout_us));
+    for (;;) {
+      rb_u64 i = detail::first_of(count, begin, [&](rb_u64 k) { return detail::load_acquire(w + k) >= value; });
+      if (i < count) return gpu_result{RB_STATUS_OK, 0, 0, i};
+      if (!bound.turn()) return gpu_result{RB_STATUS_TIMED_OUT, 0, 0, count};
+    }
+  });
+}
+
+/* Waits until each of `count` words is. TIMED_OUT: detail is the number of one that is not. */
+template <class Scope = thread>
+RB_DEVICE gpu_result gpu_wait_signal_all(const rb_queue &q, const void *words, rb_u32 count, rb_u64 value, rb_u32 timeout_us = 0) {
+  return detail::scoped<Scope>::template run<gpu_result>([&] {
+    const rb_u64 *w = static_cast<const rb_u64 *>(words);
+    detail::bounded_wait bound(detail::effective_timeout(q, timeout_us));
+    for (rb_u64 i = 0; i < count; ++i)
+      while (detail::load_acquire(w + i) < value)
+        if (!bound.turn()) return gpu_result{RB_STATUS_TIMED_OUT, 0, 0, i};
+    return gpu_result{};
+  });
+}
+
+/* Waits as gpu_wait_signal_any, and lists all words that are then: their numbers, in `indices`, which has room for `count`.
+ * Result: detail is how many. */
+template <class Scope = thread>
+RB_DEVICE gpu_result gpu_wait_signal_some(const rb_queue &q, const void *words, rb_u32 count, rb_u64 value, rb_u32 *indices,
+                                          rb_u32 timeout_us = 0) {
+  return detail::scoped<Scope>::template run<gpu_result>([&] {
+    const rb_u64 *w = static_cast<const rb_u64 *>(words);
+    detail::bounded_wait bound(detail::effective_timeout(q, timeout_us));
+    for (;;) {
+      rb_u32 found = 0;
+      for (rb_u32 i = 0; i < count; ++i)
+        if (detail::load_acquire(w + i) >= value) indices[found++] = i;
+      if (found) return gpu_result{RB_STATUS_OK, 0, 0, found};
+      if (!bound.turn()) return gpu_result{RB_STATUS_TIMED_OUT, 0, 0, 0};
+    }
+  });
 }
 
 /* Waits until every operation that was posted on the queue before has completed: puts are in place at their peers then, and
@@ -430,6 +535,39 @@ RB_DEVICE gpu_result gpu_counter_wait(const rb_queue &q, gpu_counter &c, rb_u64 
   });
 }
 
+/* --- rows of a matrix ---------------------------------------------------------------------------------- */
+
+/* Writes `count` pieces of `bytes` each (at most MAX_PIECE): piece i from `from` + i * from_stride to `to` + i * to_stride, strides
+ * in bytes. Returns when all are in place. The status is the first failure's; bytes are those of pieces that are in place. */
+template <class Scope = thread>
+RB_DEVICE gpu_result gpu_put_strided(const rb_queue &q, const gpu_remote &to, rb_u64 to_stride, const void *from, rb_u64 from_stride,
+                                     rb_u64 bytes, rb_u64 count, rb_u32 timeout_us = 0, rb_u32 lkey = 0) {
+  return detail::scoped<Scope>::template run<gpu_result>([&] {
+    gpu_counter c{};
+    const char *p = static_cast<const char *>(from);
+    for (rb_u64 i = 0; i < count; ++i) {
+      gpu_result r = gpu_counter_put(q, c, to + i * to_stride, p + i * from_stride, bytes, timeout_us, lkey);
+      if (!r.ok()) return r;
+    }
+    return gpu_counter_wait(q, c, c.posted, timeout_us);
+  });
+}
+
+/* Reads such pieces. */
+template <class Scope = thread>
+RB_DEVICE gpu_result gpu_get_strided(const rb_queue &q, void *to, rb_u64 to_stride, const gpu_remote &from, rb_u64 from_stride,
+                                     rb_u64 bytes, rb_u64 count, rb_u32 timeout_us = 0, rb_u32 lkey = 0) {
+  return detail::scoped<Scope>::template run<gpu_result>([&] {
+    gpu_counter c{};
+    char *p = static_cast<char *>(to);
+    for (rb_u64 i = 0; i < count; ++i) {
+      gpu_result r = gpu_counter_get(q, c, p + i * to_stride, from + i * from_stride, bytes, timeout_us, lkey);
+      if (!r.ok()) return r;
+    }
+    return gpu_counter_wait(q, c, c.posted, timeout_us);
+  });
+}
+
 /* --- the same calls with a suffix ---------------------------------------------------------------------- */
 
 #define RB_SCOPED_NAMES(type, name)                                                                   \
@@ -445,8 +583,13 @@ RB_SCOPED_NAMES(gpu_result, gpu_signal)
 RB_SCOPED_NAMES(gpu_result, gpu_get)
 RB_SCOPED_NAMES(gpu_result, gpu_atomic_add)
 RB_SCOPED_NAMES(gpu_result, gpu_atomic_cas)
+RB_SCOPED_NAMES(gpu_result, gpu_atomic_add32)
+RB_SCOPED_NAMES(gpu_result, gpu_atomic_cas32)
 RB_SCOPED_NAMES(gpu_result, gpu_wait_signal)
 RB_SCOPED_NAMES(gpu_result, gpu_wait_signals)
+RB_SCOPED_NAMES(gpu_result, gpu_wait_signal_any)
+RB_SCOPED_NAMES(gpu_result, gpu_wait_signal_all)
+RB_SCOPED_NAMES(gpu_result, gpu_wait_signal_some)
 RB_SCOPED_NAMES(gpu_result, gpu_flush)
 RB_SCOPED_NAMES(gpu_result, gpu_quiet)
 RB_SCOPED_NAMES(gpu_request, gpu_iput)
@@ -461,6 +604,8 @@ RB_SCOPED_NAMES(gpu_result, gpu_counter_get)
 RB_SCOPED_NAMES(gpu_result, gpu_counter_add)
 RB_SCOPED_NAMES(gpu_result, gpu_counter_read)
 RB_SCOPED_NAMES(gpu_result, gpu_counter_wait)
+RB_SCOPED_NAMES(gpu_result, gpu_put_strided)
+RB_SCOPED_NAMES(gpu_result, gpu_get_strided)
 #undef RB_SCOPED_NAMES
 
 } // namespace rb
@@ -480,8 +625,13 @@ RB_USING(gpu_signal)
 RB_USING(gpu_get)
 RB_USING(gpu_atomic_add)
 RB_USING(gpu_atomic_cas)
+RB_USING(gpu_atomic_add32)
+RB_USING(gpu_atomic_cas32)
 RB_USING(gpu_wait_signal)
 RB_USING(gpu_wait_signals)
+RB_USING(gpu_wait_signal_any)
+RB_USING(gpu_wait_signal_all)
+RB_USING(gpu_wait_signal_some)
 RB_USING(gpu_flush)
 RB_USING(gpu_quiet)
 RB_USING(gpu_iput)
@@ -496,6 +646,8 @@ RB_USING(gpu_counter_get)
 RB_USING(gpu_counter_add)
 RB_USING(gpu_counter_read)
 RB_USING(gpu_counter_wait)
+RB_USING(gpu_put_strided)
+RB_USING(gpu_get_strided)
 #undef RB_USING
 #endif
 

@@ -2,7 +2,7 @@
 #include "ringbell_collective.cuh"
 #include "ringbell_one_sided.cuh"
 
-enum what : rb_u32 { PUT, PUT_SIGNAL, SIGNAL, GET, ADD, CAS, WAIT, FLUSH };
+enum what : rb_u32 { PUT, PUT_SIGNAL, SIGNAL, GET, ADD, CAS, WAIT, ADD32, CAS32, PUT_ROWS, GET_ROWS, WAIT_ANY, WAIT_ALL, WAIT_SOME };
 
 struct call {
   gpu_remote at;
@@ -37,6 +37,16 @@ template <class Scope> __device__ gpu_result run(const rb_queue &q, const call &
   case GET: return gpu_get<Scope>(q, c.local, c.at, c.len, t);
   case ADD: return gpu_atomic_add<Scope>(q, c.at, c.value, t);
   case CAS: return gpu_atomic_cas<Scope>(q, c.at, c.value, c.second, t);
+  case ADD32: return gpu_atomic_add32<Scope>(q, c.at, rb_u32(c.value), t);
+  case CAS32: return gpu_atomic_cas32<Scope>(q, c.at, rb_u32(c.value), rb_u32(c.second), t);
+  // `word` rows of `len` bytes, which lie `value` bytes apart at the peer and `second` here.
+  case PUT_ROWS: return gpu_put_strided<Scope>(q, c.at, c.value, c.local, c.second, c.len, c.word, t);
+  case GET_ROWS: return gpu_get_strided<Scope>(q, c.local, c.second, c.at, c.value, c.len, c.word, t);
+  // `word` words; the numbers of those that are there go behind them.
+  case WAIT_ANY: return gpu_wait_signal_any<Scope>(q, c.local, c.word, c.value, rb_u32(c.second), t);
+  case WAIT_ALL: return gpu_wait_signal_all<Scope>(q, c.local, c.word, c.value, t);
+  case WAIT_SOME:
+    return gpu_wait_signal_some<Scope>(q, c.local, c.word, c.value, reinterpret_cast<rb_u32 *>(static_cast<rb_u64 *>(c.local) + c.word), t);
   default: return gpu_wait_signal<Scope>(q, c.local, c.value, t);
   }
 }

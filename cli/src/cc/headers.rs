@@ -79,6 +79,7 @@ headers!(
     "shmem/nccl_device.h",
     "shmem/nvshmem.h",
     "shmem/nvshmemx.h",
+    "shmem/rb/atomics.h",
     "shmem/rb/calls.h",
     "shmem/rb/collectives.h",
     "shmem/rb/heap.h",
@@ -88,7 +89,10 @@ headers!(
     "shmem/rb/operations.h",
     "shmem/rb/refused.h",
     "shmem/rb/state.h",
+    "shmem/rb/strided.h",
+    "shmem/rb/teams.h",
     "shmem/rb/types.h",
+    "shmem/rb/waits.h",
 );
 
 /// The headers in a folder of their own, which is removed when this is dropped.

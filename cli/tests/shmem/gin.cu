@@ -10,7 +10,7 @@
 #include <nccl.h>
 #include <nccl_device.h>
 
-constexpr int COUNT = 300, BLOCKS = 3, THREADS = 64;
+constexpr int COUNT = 300, BLOCKS = 3, THREADS = 64, COUNTED = 600;
 
 #define NCCL(call) do { ncclResult_t r = (call); if (r != ncclSuccess) { printf("%s: %s\n", #call, ncclGetErrorString(r)); exit(1); } } while (0)
 #define CUDA(call) do { cudaError_t e = (call); if (e != cudaSuccess) { printf("%s: %s\n", #call, cudaGetErrorString(e)); exit(1); } } while (0)
@@ -59,6 +59,16 @@ __global__ void others(ncclWindow_t w, ncclDevComm dev, int *bad) {
     gin.flushAsync(world, next, &request);
     gin.wait(request);
     wrong += words[16] != 1000u + dev.rank;
+    // Puts under two counters, more than the queue has slots; one kernel's are the next one's to wait for.
+    for (int i = 0; i < COUNTED; ++i)
+      gin.put(world, next, w, 160, w, 168, 8, ncclGin_None{}, ncclGin_WeakCounterInc{ncclGinCounter_t(i % 3 == 0)});
+    gin.waitCounter(ncclCoopThread(), 1, COUNTED / 3);
+    wrong += gin.readCounter(1) != COUNTED / 3 || gin.readCounter(0) > COUNTED - COUNTED / 3;
+    gin.resetCounter(1);
+    wrong += gin.readCounter(1) != 0;
+    // Nothing but a counter.
+    gin.put(world, next, w, 0, w, 0, 0, ncclGin_None{}, ncclGin_WeakCounterInc{1});
+    gin.waitCounter(ncclCoopThread(), 1, 1);
     // Teams: each rank is an LSA team.
     wrong += ncclTeamLsa(dev).nRanks != 1 || dev.lsaSize != 1 || ncclGetLsaPointer(w, 8, 0) != words + 1 || ncclGetPeerPointer(w, 0, dev.rank) != words;
     wrong += ncclTeamRankToWorld(dev, ncclTeamRail(dev), next) != next;
@@ -68,6 +78,13 @@ __global__ void others(ncclWindow_t w, ncclDevComm dev, int *bad) {
   lsa.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
   for (int i = 0; i < 3; ++i) barrier.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
   if (threadIdx.x == 0) *bad = wrong;
+}
+
+// Waits for what another kernel has put.
+__global__ void count(ncclDevComm dev, int *bad) {
+  ncclGin gin{dev, 0};
+  gin.waitCounter(ncclCoopCta(), 0, COUNTED - COUNTED / 3);
+  if (threadIdx.x == 0) *bad = gin.readCounter(0) != COUNTED - COUNTED / 3;
 }
 
 int main() {
@@ -109,6 +126,7 @@ int main() {
   NCCL(ncclCommWindowRegister(comm, some, 256, &words, NCCL_WIN_COLL_SYMMETRIC));
   ncclDevCommRequirements requirements = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
   requirements.worldGinBarrierCount = BLOCKS, requirements.barrierCount = 1, requirements.ginSignalCount = BLOCKS + 1;
+  requirements.ginCounterCount = 2;
   requirements.ginConnectionType = NCCL_GIN_CONNECTION_FULL;
   ncclDevComm dev;
   NCCL(ncclDevCommCreate(comm, &requirements, &dev));
@@ -127,6 +145,10 @@ int main() {
   CUDA(cudaDeviceSynchronize());
   NCCL(ncclCommFinalize(comm)); // all have reset theirs
   others<<<1, THREADS>>>(words, dev, bad);
+  CUDA(cudaDeviceSynchronize());
+  CUDA(cudaMemcpy(&told, bad, sizeof told, cudaMemcpyDeviceToHost));
+  wrong += told;
+  count<<<1, THREADS>>>(dev, bad);
   CUDA(cudaDeviceSynchronize());
   CUDA(cudaMemcpy(&told, bad, sizeof told, cudaMemcpyDeviceToHost));
   printf("rank %d of %d: %d, %d: %s\n", rank, ranks, wrong, told, wrong || told ? "WRONG" : "all as they should be");

@@ -99,7 +99,7 @@ inline bool is_here(ncclComm_t comm) { return here().open && comm == here().comm
 /* Waits for the other ranks. */
 inline ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   if (!rb::shmem::is_here(comm)) return ncclInvalidArgument;
-  rb::shmem::run_here(rb::shmem::barrier_kernel, true);
+  rb::shmem::run_here(rb::shmem::barrier_kernel);
   return ncclSuccess;
 }
 inline ncclResult_t ncclCommDestroy(ncclComm_t comm) {

@@ -14,9 +14,10 @@ namespace gin {
 
 /* Barrier `i` of all: a word of each rank, where that rank counts the times that it has come; and how often this one has. */
 RB_DEVICE void meet(const ncclDevComm &c, uint32_t i) {
-  uint64_t barriers = uint64_t(c.rb_world) + c.rb_rail + c.rb_hybrid, first = 2 * uint64_t(c.ginSignalCount) + uint64_t(i) * c.nRanks;
+  uint64_t barriers = uint64_t(c.rb_world) + c.rb_rail + c.rb_hybrid, begin = 2 * uint64_t(c.ginSignalCount) + c.ginCounterCount;
+  uint64_t first = begin + uint64_t(i) * c.nRanks;
   if (i >= barriers) shmem::fail("a barrier that ncclDevCommCreate was not asked for", c.rank, RB_STATUS_INVALID_ARGUMENT, i);
-  uint64_t *words = reinterpret_cast<uint64_t *>(c.rb_words), *count = words + 2 * uint64_t(c.ginSignalCount) + barriers * c.nRanks + i;
+  uint64_t *words = reinterpret_cast<uint64_t *>(c.rb_words), *count = words + begin + barriers * c.nRanks + i;
   uint64_t now = ++*count;
   for (int rank = 0; rank < c.nRanks; ++rank)
     start_put(nullptr, 0, nullptr, 0, rank, signal_at{true, c.resourceWindow, (first + uint64_t(c.rank)) * 8, 1}, "a barrier");

@@ -1,13 +1,14 @@
 /* A communicator as kernels see it, its teams, and places in windows.
  *
  * Signals, their shadows and the words of barriers lie in a window of the communicator's own, the resource window: in words of 64 bits,
- * first the signals, then the shadows, then for each barrier a word of each rank, then each barrier's count.
+ * first the signals, then the shadows, then the counters, then for each barrier a word of each rank, then each barrier's count.
  */
 #ifndef RINGBELL_GIN_COMM_H
 #define RINGBELL_GIN_COMM_H
 
 #include "../nccl.h"
 #include "../rb/operations.h"
+#include "../rb/waits.h"
 #include "coop.h"
 
 typedef uint32_t ncclGinSignal_t;
@@ -27,7 +28,7 @@ typedef struct ncclLsaBarrierHandle {
 typedef struct ncclDevComm {
   int rank, nRanks;
   int lsaRank, lsaSize; /* 0 and 1: no other rank is reached by loads and stores */
-  int ginContextCount, ginSignalCount;
+  int ginContextCount, ginSignalCount, ginCounterCount;
   ncclWindow_t resourceWindow;
   ncclLsaBarrierHandle_t lsaBarrier;
   uint64_t rb_words; /* of the resource window, here */
@@ -46,7 +47,7 @@ typedef struct ncclDevCommRequirements {
   int barrierCount, lsaBarrierCount, railGinBarrierCount;
   int lsaLLA2ABlockCount, lsaLLA2ASlotCount; /* 0 */
   bool ginForceEnable;
-  int ginContextCount, ginSignalCount, ginCounterCount; /* counters: 0 */
+  int ginContextCount, ginSignalCount, ginCounterCount;
   ncclGinConnectionType_t ginConnectionType;
   bool ginExclusiveContexts;
   int ginQueueDepth, ginTrafficClass;
@@ -88,19 +89,18 @@ inline ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirem
                         : a.resourceRequirementsList              ? "resourceRequirementsList: use memory of a window"
                         : a.teamRequirementsList || a.lsaMultimem ? "multimem: put to each rank"
                         : a.lsaLLA2ABlockCount                    ? "lsaLLA2ABlockCount: no rank is reached by stores"
-                        : a.ginCounterCount                       ? "ginCounterCount: flush tells that sources may be used again"
                                                                   : nullptr;
   if (refused) {
     fprintf(stderr, "ringbell: ncclDevCommCreate: %s\n", refused);
     return ncclInvalidArgument;
   }
-  if (a.ginSignalCount < 0 || a.worldGinBarrierCount < 0 || a.railGinBarrierCount < 0 || a.barrierCount < 0) return ncclInvalidArgument;
+  if (a.ginSignalCount < 0 || a.ginCounterCount < 0 || a.worldGinBarrierCount < 0 || a.railGinBarrierCount < 0 || a.barrierCount < 0) return ncclInvalidArgument;
   ncclDevComm_t d = {};
   d.rank = int(p.rank), d.nRanks = int(p.ranks), d.lsaRank = 0, d.lsaSize = 1;
-  d.ginContextCount = 1, d.ginSignalCount = a.ginSignalCount;
+  d.ginContextCount = 1, d.ginSignalCount = a.ginSignalCount, d.ginCounterCount = a.ginCounterCount;
   d.rb_world = uint32_t(a.worldGinBarrierCount), d.rb_rail = uint32_t(a.railGinBarrierCount), d.rb_hybrid = uint32_t(a.barrierCount);
   uint64_t barriers = uint64_t(d.rb_world) + d.rb_rail + d.rb_hybrid;
-  uint64_t words = 2 * uint64_t(a.ginSignalCount) + barriers * (p.ranks + 1) + 1;
+  uint64_t words = 2 * uint64_t(a.ginSignalCount) + uint64_t(a.ginCounterCount) + barriers * (p.ranks + 1) + 1;
   void *memory = nullptr;
   ncclResult_t r = ncclMemAlloc(&memory, words * 8);
   if (r == ncclSuccess && (cudaMemset(memory, 0, words * 8) != cudaSuccess || cudaDeviceSynchronize() != cudaSuccess)) r = ncclUnhandledCudaError;

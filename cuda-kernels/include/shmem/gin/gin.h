@@ -28,7 +28,7 @@ struct ncclGin_StrongVASignalInc { ncclWindow_t signalWindow; size_t signalOffse
 struct ncclGin_StrongVASignalAdd { ncclWindow_t signalWindow; size_t signalOffset; uint64_t value; };
 struct ncclGin_WeakVASignalInc { ncclWindow_t signalWindow; size_t signalOffset; };
 struct ncclGin_WeakVASignalAdd { ncclWindow_t signalWindow; size_t signalOffset; uint64_t value; };
-/* Counters are the NIC's there; here there are none. */
+/* 1 is added when the put is in place: a strong one. */
 struct ncclGin_CounterInc { ncclGinCounter_t counter; };
 struct ncclGin_WeakCounterInc { ncclGinCounter_t counter; };
 struct ncclGinDescriptorSmem { alignas(16) char space[64]; };
@@ -67,12 +67,14 @@ RB_GIN_SIGNAL(ncclGin_StrongVASignalAdd, a.value)
 RB_GIN_SIGNAL(ncclGin_WeakVASignalAdd, a.value)
 #undef RB_GIN_SIGNAL
 
-template <class T> struct is_counter { static constexpr bool value = false; };
-template <> struct is_counter<ncclGin_CounterInc> { static constexpr bool value = true; };
-template <> struct is_counter<ncclGin_WeakCounterInc> { static constexpr bool value = true; };
-
-#define RB_GIN_NO_COUNTERS(TYPE)                \
-  static_assert(!rb::gin::is_counter<TYPE>::value, "ncclGin_CounterInc is not there yet (docs/gin.md): flush tells that sources may be used again")
+/* The word of a counter; null: none. */
+RB_DEVICE rb_u64 *counter_word(const ncclDevComm &c, ncclGinCounter_t counter) {
+  if (RB_UNLIKELY(counter >= uint32_t(c.ginCounterCount))) shmem::fail("a counter of ncclGin", c.rank, RB_STATUS_OUT_OF_BOUNDS, counter);
+  return reinterpret_cast<rb_u64 *>(c.rb_words) + 2 * c.ginSignalCount + counter;
+}
+RB_DEVICE rb_u64 *counter_of(const ncclDevComm &, ncclGin_None) { return nullptr; }
+RB_DEVICE rb_u64 *counter_of(const ncclDevComm &c, ncclGin_CounterInc a) { return counter_word(c, a.counter); }
+RB_DEVICE rb_u64 *counter_of(const ncclDevComm &c, ncclGin_WeakCounterInc a) { return counter_word(c, a.counter); }
 
 /* a <= b, where both have turned over after `bits`. */
 RB_DEVICE bool rolled_to(rb_u64 a, rb_u64 b, int bits) {
@@ -81,7 +83,8 @@ RB_DEVICE bool rolled_to(rb_u64 a, rb_u64 b, int bits) {
 }
 
 /* Starts a put and its signal, in pieces. `flush` waits. */
-RB_DEVICE void start_put(ncclWindow_t to, size_t to_offset, const void *from, size_t bytes, int rank, const signal_at &s, const char *call) {
+RB_DEVICE void start_put(ncclWindow_t to, size_t to_offset, const void *from, size_t bytes, int rank, const signal_at &s, const char *call,
+                         rb_u64 *counter = nullptr) {
   const shmem::state &w = shmem::world();
   rb_u32 flags = 0, word = 0;
   if (s.there) {
@@ -90,8 +93,8 @@ RB_DEVICE void start_put(ncclWindow_t to, size_t to_offset, const void *from, si
     if (at & 7) shmem::fail(call, rank, RB_STATUS_INVALID_ARGUMENT, s.offset);
     flags = detail::signal_flags(false), word = rb_u32(at / 8);
   }
-  if (!bytes && !s.there) return;
-  gpu_remote there = bytes ? place(to, rank, to_offset) : place(s.window, rank, s.offset);
+  if (!bytes && !s.there && !counter) return;
+  gpu_remote there = bytes || !s.there ? place(to, rank, to_offset) : place(s.window, rank, s.offset);
   if (bytes) inside(to, to_offset, bytes, call, rank);
   size_t done = 0;
   do {
@@ -99,7 +102,7 @@ RB_DEVICE void start_put(ncclWindow_t to, size_t to_offset, const void *from, si
     bool last = done + piece == bytes;
     shmem::start(detail::put_entry(there + done, static_cast<const char *>(from) + done, rb_u32(piece), w.timeout_us, 0, last ? flags : 0,
                                    word, s.adds),
-                 call, rank);
+                 call, rank, last ? counter : nullptr);
     done += piece;
   } while (done < bytes);
 }
@@ -126,14 +129,14 @@ struct ncclGin {
   template <class RemoteAction = ncclGin_None, class LocalAction = ncclGin_None, class Coop = ncclCoopThread, class Descriptor = ncclGin_None,
             class Segment = ncclGin_SegmentDevice>
   RB_DEVICE void put(ncclTeam team, int peer, ncclWindow_t to, size_t to_offset, ncclWindow_t from, size_t from_offset, size_t bytes,
-                     RemoteAction remote = RemoteAction{}, LocalAction = LocalAction{}, Coop coop = Coop{}, Descriptor = Descriptor{},
+                     RemoteAction remote = RemoteAction{}, LocalAction local = LocalAction{}, Coop coop = Coop{}, Descriptor = Descriptor{},
                      cuda::thread_scope = cuda::thread_scope_thread, cuda::thread_scope = cuda::thread_scope_device,
                      uint32_t = ncclGinOptFlagsDefault, Segment = Segment{}) const {
-    RB_GIN_NO_COUNTERS(LocalAction);
     rb::gin::by_leader(coop, [&] {
       int rank = ncclTeamRankToWorld(comm, team, peer);
       rb::gin::inside(from, from_offset, bytes, "ncclGin::put", rank);
-      rb::gin::start_put(to, to_offset, ncclGetLocalPointer(from, from_offset), bytes, rank, rb::gin::signal_of(comm, remote), "ncclGin::put");
+      rb::gin::start_put(to, to_offset, ncclGetLocalPointer(from, from_offset), bytes, rank, rb::gin::signal_of(comm, remote), "ncclGin::put",
+                         rb::gin::counter_of(comm, local));
     });
   }
   template <class T, class RemoteAction = ncclGin_None, class LocalAction = ncclGin_None, class Coop = ncclCoopThread>
@@ -248,18 +251,25 @@ struct ncclGin {
     rb::detail::store_release(static_cast<rb_u64 *>(ncclGetLocalPointer(w, offset)), rb_u64(0));
   }
 
-  /* --- counters: refused --- */
+  /* --- counters of this rank --- */
 
-  template <class C> RB_DEVICE uint64_t readCounter(C, int = 56, cuda::memory_order = cuda::memory_order_acquire) const { return no_counter<C>(); }
-  template <class Coop, class C>
-  RB_DEVICE void waitCounter(Coop, C, uint64_t, int = 56, cuda::memory_order = cuda::memory_order_acquire) const { no_counter<C>(); }
-  template <class C> RB_DEVICE void resetCounter(C) const { no_counter<C>(); }
+  RB_DEVICE uint64_t readCounter(ncclGinCounter_t counter, int bits = 56, cuda::memory_order = cuda::memory_order_acquire) const {
+    rb::shmem::settle_what_has_ended(rb::shmem::world());
+    return rb::shmem::load(rb::gin::counter_word(comm, counter)) & ~uint64_t(0) >> (64 - bits);
+  }
+  template <class Coop>
+  RB_DEVICE void waitCounter(Coop coop, ncclGinCounter_t counter, uint64_t least, int bits = 56,
+                             cuda::memory_order = cuda::memory_order_acquire) const {
+    rb::gin::by_leader(coop, [&] {
+      rb::shmem::wait_for("ncclGin::waitCounter", [&] { return rb::gin::rolled_to(least, readCounter(counter, bits), bits); });
+    });
+  }
+  /* While no put that counts is under way. */
+  RB_DEVICE void resetCounter(ncclGinCounter_t counter) const {
+    rb::detail::store_release(rb::gin::counter_word(comm, counter), rb_u64(0));
+  }
 
  private:
-  template <class C> static RB_DEVICE uint64_t no_counter() {
-    static_assert(sizeof(C) == 0, "counters of ncclGin are not there yet (docs/gin.md): flush tells that sources may be used again");
-    return 0;
-  }
   RB_DEVICE uint64_t *word(uint32_t i) const { return reinterpret_cast<uint64_t *>(comm.rb_words) + i; }
   template <class Coop> static RB_DEVICE void wait_for(Coop coop, const uint64_t *at, uint64_t least, int bits) {
     rb::gin::by_leader(coop, [&] {

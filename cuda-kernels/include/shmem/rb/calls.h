@@ -7,6 +7,8 @@
 
 #include "host.h"
 #include "operations.h"
+#include "teams.h"
+#include "waits.h"
 
 #define RB_SHMEM_BOTH __host__ __device__ __forceinline__
 
@@ -41,19 +43,15 @@ RB_DEVICE void put_signal(void *to, const void *from, size_t bytes, uint64_t *wo
   put<Scope>(to, from, bytes, pe, waits, signal_of{word, value, op}, "nvshmem_put_signal");
 }
 
-/* Only the world has other PEs; a team that has this PE alone needs no barrier. */
-RB_DEVICE bool is_world(nvshmem_team_t team, const char *call) {
-  if (team == NVSHMEM_TEAM_WORLD) return true;
-  if (team < NVSHMEM_TEAM_WORLD || team > NVSHMEMX_TEAM_SAME_MYPE_NODE) fail(call, -1, RB_STATUS_BAD_COMMUNICATOR, rb_u64(team));
-  return false;
-}
-
-template <class Scope> RB_DEVICE int sync_team(nvshmem_team_t team, bool quiets) {
+/* A team that has this PE alone needs no barrier. */
+template <class Scope> RB_DEVICE int sync_team(nvshmem_team_t number, bool quiets) {
   if (quiets) once<Scope>([] { quiet(); });
-  if (is_world(team, "nvshmem_sync"))
-    check("nvshmem_barrier", -1, gpu_barrier<Scope>(world().comm, collective_options{world().timeout_us}));
+  const team t = team_of(number, "nvshmem_team_sync");
+  if (t.size > 1) check("nvshmem_team_sync", -1, gpu_barrier<Scope>(t.comm, collective_options{world().timeout_us}));
   return 0;
 }
+
+static __global__ void sync_kernel(nvshmem_team_t team, bool quiets) { sync_team<thread>(team, quiets); }
 
 } // namespace shmem
 } // namespace rb
@@ -72,15 +70,6 @@ RB_SHMEM_BOTH int nvshmem_n_pes() {
   return rb::shmem::here().joined ? int(rb::shmem::here().ranks) : -1;
 #endif
 }
-RB_SHMEM_BOTH int nvshmem_team_my_pe(nvshmem_team_t team) {
-  if (team == NVSHMEM_TEAM_WORLD) return nvshmem_my_pe();
-  return team > NVSHMEM_TEAM_WORLD && team <= NVSHMEMX_TEAM_SAME_MYPE_NODE ? 0 : -1;
-}
-RB_SHMEM_BOTH int nvshmem_team_n_pes(nvshmem_team_t team) {
-  if (team == NVSHMEM_TEAM_WORLD) return nvshmem_n_pes();
-  return team > NVSHMEM_TEAM_WORLD && team <= NVSHMEMX_TEAM_SAME_MYPE_NODE ? 1 : -1;
-}
-
 RB_SHMEM_BOTH void nvshmem_info_get_version(int *major, int *minor) {
   *major = NVSHMEM_MAJOR_VERSION;
   *minor = NVSHMEM_MINOR_VERSION;
@@ -123,26 +112,12 @@ RB_SHMEM_BOTH void nvshmem_fence() {
 #endif
 }
 
-RB_SHMEM_BOTH void nvshmem_barrier_all() {
-#ifdef __CUDA_ARCH__
-  rb::shmem::sync_team<rb::thread>(NVSHMEM_TEAM_WORLD, true);
-#else
-  rb::shmem::run_here(rb::shmem::barrier_kernel, true);
-#endif
-}
-RB_SHMEM_BOTH void nvshmem_sync_all() {
-#ifdef __CUDA_ARCH__
-  rb::shmem::sync_team<rb::thread>(NVSHMEM_TEAM_WORLD, false);
-#else
-  rb::shmem::run_here(rb::shmem::barrier_kernel, false);
-#endif
-}
 RB_SHMEM_BOTH int nvshmem_barrier(nvshmem_team_t team) {
 #ifdef __CUDA_ARCH__
   return rb::shmem::sync_team<rb::thread>(team, true);
 #else
   if (nvshmem_team_n_pes(team) < 0) return -1;
-  team == NVSHMEM_TEAM_WORLD ? nvshmem_barrier_all() : nvshmem_quiet();
+  rb::shmem::run_here(rb::shmem::sync_kernel, team, true);
   return 0;
 #endif
 }
@@ -151,10 +126,12 @@ RB_SHMEM_BOTH int nvshmem_team_sync(nvshmem_team_t team) {
   return rb::shmem::sync_team<rb::thread>(team, false);
 #else
   if (nvshmem_team_n_pes(team) < 0) return -1;
-  if (team == NVSHMEM_TEAM_WORLD) nvshmem_sync_all();
+  rb::shmem::run_here(rb::shmem::sync_kernel, team, false);
   return 0;
 #endif
 }
+RB_SHMEM_BOTH void nvshmem_barrier_all() { nvshmem_barrier(NVSHMEM_TEAM_WORLD); }
+RB_SHMEM_BOTH void nvshmem_sync_all() { nvshmem_team_sync(NVSHMEM_TEAM_WORLD); }
 #define nvshmem_sync nvshmem_team_sync
 
 #define RB_SHMEM_SYNC(SCOPE, _SCOPE)                                                                                        \

@@ -1,4 +1,4 @@
-/* Collectives of the world, from a thread, a warp or a block of each PE, and from the host.
+/* Collectives of a team, from a thread, a warp or a block of each PE, and from the host.
  *
  * The NIC runs them: one descriptor starts an operation, and its result is in place when the call returns. A team that has this PE
  * alone copies its source.
@@ -24,17 +24,18 @@ struct collective_of {
   int root;
 };
 
-template <class Scope> RB_DEVICE int collect(nvshmem_team_t team, const collective_of &c) {
+template <class Scope> RB_DEVICE int collect(nvshmem_team_t number, const collective_of &c) {
   const state w = world();
   /* Puts of this PE come before. */
   once<Scope>([] { quiet(); });
-  if (!is_world(team, "a collective")) {
+  const team t = team_of(number, "a collective");
+  if (t.size == 1) {
     detail::copy(static_cast<unsigned char *>(c.dest), static_cast<const unsigned char *>(c.source), c.dest == c.source ? 0 : c.count * c.bytes,
          detail::lanes_in<Scope>::all());
     once<Scope>([] {});
     return 0;
   }
-  const rb_comm &comm = w.comm;
+  const rb_comm &comm = t.comm;
   collective_options options{w.timeout_us};
   rb_u64 n = c.count * c.bytes;
   switch (c.kind) {

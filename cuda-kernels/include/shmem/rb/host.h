@@ -68,6 +68,13 @@ struct module_copy {
   module_copy *next;
 };
 
+/* A team as the host knows it. */
+struct host_team {
+  team device{};
+  rb_communicator *comm = nullptr;
+  nvshmem_team_config_t config = NVSHMEM_TEAM_CONFIG_INITIALIZER;
+};
+
 /* This process. */
 struct process {
   rb_nic *nic = nullptr;
@@ -76,7 +83,8 @@ struct process {
   bool has_id = false, joined = false, open = false;
   uint32_t rank = 0, ranks = 0;
   state device{};
-  void *posted = nullptr;
+  void *posted = nullptr, *table = nullptr;
+  host_team teams[MAX_TEAMS];
   heap room;
   cudaStream_t stream = nullptr;
   module_copy *modules = nullptr;
@@ -121,6 +129,14 @@ inline uint64_t number_of(const char *variable, uint64_t otherwise) {
   return uint64_t(n * double(uint64_t(1) << shift));
 }
 
+/* Tells the GPU of a team. */
+inline cudaError_t show(int number) {
+  process &p = here();
+  team *to = static_cast<team *>(p.table) + number;
+  cudaError_t e = cudaMemcpyAsync(to, &p.teams[number].device, sizeof(team), cudaMemcpyHostToDevice, p.stream);
+  return e == cudaSuccess ? cudaStreamSynchronize(p.stream) : e;
+}
+
 /* Opens the NIC beside the current device, makes the communicator and the heap, and writes the state of every module. */
 inline void open() {
   process &p = here();
@@ -142,18 +158,27 @@ inline void open() {
   need("the symmetric heap (NVSHMEM_SYMMETRIC_SIZE)", rb_comm_alloc_symmetric(p.comm, bytes, &heap, &window));
   state &s = p.device;
   need("the communicator's handle", rb_comm_kernel_handle(p.comm, &s.comm));
-  size_t marks = sizeof(uint32_t) << s.comm.queue.depth_log2;
+  /* A word of 64 bits for each slot, then one of 32. */
+  size_t slots = size_t(1) << s.comm.queue.depth_log2, marks = slots * (sizeof(uint64_t) + sizeof(uint32_t));
   need_cuda("memory for the queue", cudaMalloc(&p.posted, marks));
   need_cuda("memory for the queue", cudaMemset(p.posted, 0, marks));
+  need_cuda("memory for the teams", cudaMalloc(&p.table, MAX_TEAMS * sizeof(team)));
+  need_cuda("memory for the teams", cudaMemset(p.table, 0, MAX_TEAMS * sizeof(team)));
   need_cuda("a stream", cudaStreamCreateWithFlags(&p.stream, cudaStreamNonBlocking));
+  p.teams[NVSHMEM_TEAM_WORLD].device = team{s.comm, 0, 1, int(p.ranks), int(p.rank)};
+  for (int alone = NVSHMEM_TEAM_SHARED; alone <= NVSHMEMX_TEAM_SAME_MYPE_NODE; ++alone)
+    p.teams[alone].device = team{rb_comm{}, int(p.rank), 1, 1, 0};
   s.heap = reinterpret_cast<uint64_t>(heap);
   s.bytes = bytes;
-  s.posted = reinterpret_cast<uint64_t>(p.posted);
+  s.counted = reinterpret_cast<uint64_t>(p.posted);
+  s.posted = s.counted + slots * sizeof(uint64_t);
+  s.teams = reinterpret_cast<uint64_t>(p.table);
   s.window = window;
   s.timeout_us = uint32_t(number_of("RINGBELL_SHMEM_TIMEOUT_MS", 60000) * 1000);
   p.room.begin(bytes);
   for (module_copy *m = p.modules; m; m = m->next) need_cuda("the state of a module", m->write(s));
   need_cuda("the state of a module", cudaDeviceSynchronize());
+  for (int number = 0; number <= NVSHMEMX_TEAM_SAME_MYPE_NODE; ++number) need_cuda("the teams", show(number));
   p.open = true;
 }
 
@@ -186,8 +211,8 @@ template <class... P, class... A> void run_here(void (*kernel)(P...), A... args)
   need_cuda("a call of the host", cudaStreamSynchronize(here().stream));
 }
 
-static __global__ void barrier_kernel(bool quiets) {
-  if (quiets) quiet();
+static __global__ void barrier_kernel() {
+  quiet();
   check("a barrier of the host", -1, gpu_barrier(world().comm, collective_options{world().timeout_us}));
 }
 
@@ -195,11 +220,16 @@ static __global__ void barrier_kernel(bool quiets) {
 inline void leave() {
   process &p = here();
   if (p.open) {
+    for (host_team &t : p.teams) {
+      if (t.comm) need("the end of a team", rb_comm_destroy(t.comm));
+      t = host_team{};
+    }
     need("the end of the job", rb_comm_finalize(p.comm, 0));
     need("the end of the job", rb_comm_destroy(p.comm));
     need("the end of the NIC", rb_nic_close(p.nic));
     cudaStreamDestroy(p.stream);
     cudaFree(p.posted);
+    cudaFree(p.table);
   }
   p.open = p.joined = p.has_id = false;
 }
@@ -257,7 +287,7 @@ inline int nvshmemx_hostlib_init_attr(unsigned int flags, nvshmemx_init_attr_t *
 
 /* Every PE calls it. The memory of the heap goes. */
 inline void nvshmem_finalize() {
-  if (rb::shmem::here().open) rb::shmem::run_here(rb::shmem::barrier_kernel, true);
+  if (rb::shmem::here().open) rb::shmem::run_here(rb::shmem::barrier_kernel);
   rb::shmem::leave();
 }
 inline void nvshmemx_hostlib_finalize() { nvshmem_finalize(); }
@@ -293,7 +323,7 @@ inline void nvshmem_free(void *memory) {
   rb::shmem::process &p = rb::shmem::here();
   if (!p.open) rb::shmem::give_up("nvshmem_free", "the library is not initialised");
   /* Nobody uses it any more when all have come. */
-  rb::shmem::run_here(rb::shmem::barrier_kernel, true);
+  rb::shmem::run_here(rb::shmem::barrier_kernel);
   if (!p.room.give(reinterpret_cast<uint64_t>(memory) - p.device.heap))
     rb::shmem::give_up("nvshmem_free", "the address is not one of nvshmem_malloc");
 }

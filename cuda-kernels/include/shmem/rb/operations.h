@@ -1,4 +1,4 @@
-/* Operations of kernels, by bytes and by words, which the names of each type are made of.
+/* Puts, gets and values of kernels by bytes, which the names of each type are made of.
  *
  * A put that is waited for returns when its bytes are in place at the PE, and not only when the source may be used again.
  * Operations on one PE are executed in the order in which they were posted, so a fence has nothing to do.
@@ -70,11 +70,11 @@ RB_DEVICE void put_value(void *to, rb_u64 bits, rb_u32 bytes, int pe) {
 }
 
 /* A value of another PE: nothing is added to the aligned word around it, which tells its value. So it needs no memory here. */
-RB_DEVICE rb_u64 get_value(const void *from, rb_u32 bytes, int pe) {
+RB_DEVICE rb_u64 get_value(const void *from, rb_u32 bytes, int pe, const char *call) {
   rb_u64 at = reinterpret_cast<rb_u64>(from), skip = at & 7;
-  if (skip + bytes > 8) fail("nvshmem_g of an address that is not aligned", pe, RB_STATUS_INVALID_ARGUMENT, at);
+  if (skip + bytes > 8) fail("a value of an address that is not aligned", pe, RB_STATUS_INVALID_ARGUMENT, at);
   gpu_remote word = place(reinterpret_cast<const void *>(at - skip), pe);
-  return run(detail::remote_entry(RB_OP_FETCH_ADD, word, 0, world().timeout_us), "nvshmem_g", pe) >> skip * 8;
+  return run(detail::remote_entry(RB_OP_FETCH_ADD, word, 0, world().timeout_us), call, pe) >> skip * 8;
 }
 
 /* The bytes of a value, and a value of its bytes. */
@@ -88,60 +88,6 @@ template <class T> __host__ __device__ __forceinline__ T of_bits(rb_u64 bits) {
   T value;
   memcpy(&value, &bits, sizeof(T));
   return value;
-}
-
-/* --- atomics of 64 bits ------------------------------------------------------------------------------------ */
-
-RB_DEVICE rb_u64 fetch_add(const void *at, rb_u64 value, int pe, const char *call) {
-  return run(detail::remote_entry(RB_OP_FETCH_ADD, place(at, pe), value, world().timeout_us), call, pe);
-}
-
-RB_DEVICE rb_u64 compare_swap(const void *at, rb_u64 compare, rb_u64 swap, int pe, const char *call) {
-  return run(detail::cas_entry(place(at, pe), compare, swap, world().timeout_us), call, pe);
-}
-
-/* What the NIC has no operation for: compared and swapped until no other update has come between. */
-template <class F> RB_DEVICE rb_u64 update(const void *at, int pe, const char *call, F next) {
-  rb_u64 before = fetch_add(at, 0, pe, call);
-  for (;;) {
-    rb_u64 seen = compare_swap(at, before, next(before), pe, call);
-    if (seen == before) return before;
-    before = seen;
-  }
-}
-
-/* --- waits --------------------------------------------------------------------------------------------------- */
-
-template <class T> RB_DEVICE bool holds(T a, int cmp, T b) {
-  switch (cmp) {
-  case NVSHMEM_CMP_EQ: return a == b;
-  case NVSHMEM_CMP_NE: return a != b;
-  case NVSHMEM_CMP_GT: return a > b;
-  case NVSHMEM_CMP_LE: return a <= b;
-  case NVSHMEM_CMP_LT: return a < b;
-  default: return a >= b;
-  }
-}
-
-/* Acquire: what was put before the word is visible then. */
-template <class T> RB_DEVICE T load(const T *word) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "a word of 32 or 64 bits");
-  if (sizeof(T) == 8) return T(detail::load_acquire(reinterpret_cast<const rb_u64 *>(word)));
-  return T(detail::load_acquire(reinterpret_cast<const rb_u32 *>(word)));
-}
-
-/* Waits for a word of this PE; gives its value. */
-template <class T> RB_DEVICE T wait_until(const T *word, int cmp, T value, const char *call) {
-  const state w = world();
-  detail::bounded_wait bound(w.timeout_us);
-  for (;;) {
-    T now = load(word);
-    if (holds(now, cmp, value)) return now;
-    if (!bound.turn()) {
-      fail(call, int(w.comm.rank), RB_STATUS_TIMED_OUT, rb_u64(now));
-      return now;
-    }
-  }
 }
 
 } // namespace shmem

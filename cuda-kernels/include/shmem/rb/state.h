@@ -2,7 +2,8 @@
  *
  * The heap is one window of the communicator, so an address in it names the same place of every PE, and any aligned word of it
  * can be a signal. Puts that nothing waits for (`_nbi`, `p`) keep their slot of the queue until somebody needs it, or calls
- * `quiet`: `posted` has a word for each slot, which says of which ticket such a put is.
+ * `quiet`: `posted` has a word for each slot, which says of which ticket such a put is, and `counted` the address of a word to which 1
+ * is added at its end, or 0.
  */
 #ifndef RINGBELL_SHMEM_STATE_H
 #define RINGBELL_SHMEM_STATE_H
@@ -15,13 +16,33 @@
 namespace rb {
 namespace shmem {
 
+/* A team that this PE belongs to. Its PEs have the numbers start + i * stride in the world. Plain data. */
+struct team {
+  rb_comm comm; /* of its PEs, where there are several */
+  int start, stride;
+  int size; /* 0: there is no such team */
+  int rank; /* this PE's number in it */
+
+  __host__ __device__ __forceinline__ int in_world(int pe) const { return start + pe * stride; }
+  /* The number of a PE of the world; -1: it does not belong to the team. */
+  __host__ __device__ __forceinline__ int number_of(int world_pe) const {
+    int behind = world_pe - start, i = behind / stride;
+    return behind % stride == 0 && i >= 0 && i < size ? i : -1;
+  }
+};
+
+/* Teams that a PE may have at once. */
+constexpr int MAX_TEAMS = 64;
+
 /* Plain data. */
 struct state {
   rb_comm comm;
-  rb_u64 heap;   /* its first byte here */
-  rb_u64 bytes;  /* of it */
-  rb_u64 posted; /* words of 32 bits, in the GPU's memory */
-  rb_u32 window; /* number of the heap's window */
+  rb_u64 heap;    /* its first byte here */
+  rb_u64 bytes;   /* of it */
+  rb_u64 posted;  /* words of 32 bits, in the GPU's memory */
+  rb_u64 counted; /* words of 64 bits, in the GPU's memory */
+  rb_u64 teams;   /* MAX_TEAMS, in the GPU's memory */
+  rb_u32 window;  /* number of the heap's window */
   rb_u32 timeout_us;
 };
 
@@ -62,6 +83,10 @@ RB_DEVICE rb_u32 *posted_of(const state &w, rb_u32 ticket) {
   return reinterpret_cast<rb_u32 *>(w.posted) + detail::slot_of(w.comm.queue, ticket);
 }
 
+RB_DEVICE rb_u64 *counted_of(const state &w, rb_u32 ticket) {
+  return reinterpret_cast<rb_u64 *>(w.counted) + detail::slot_of(w.comm.queue, ticket);
+}
+
 /* What says so: never 0, and another for each use of the slot. */
 RB_DEVICE rb_u32 mark_of(const state &w, rb_u32 ticket) { return ticket >> w.comm.queue.depth_log2 << 1 | 1; }
 
@@ -74,8 +99,14 @@ RB_DEVICE bool settle(const state &w, rb_u32 ticket) {
   detail::completion c;
   if (!detail::look(q, ticket, &c)) return false;
   if (detail::compare_and_swap_device(mark, mark_of(w, ticket), 0)) {
+    /* The slot is this thread's until it is released. */
+    rb_u64 counter = *counted_of(w, ticket);
     detail::release(q, ticket);
     if (RB_UNLIKELY(c.status != RB_STATUS_OK)) fail("a put or get that nothing has waited for", -1, c.status, c.detail);
+    if (counter) {
+      __threadfence();
+      atomicAdd(reinterpret_cast<unsigned long long *>(counter), 1ull);
+    }
   }
   return true;
 }
@@ -119,11 +150,12 @@ RB_DEVICE rb_u64 run(const detail::entry &e, const char *call, int pe) {
   return r.detail;
 }
 
-/* Posts one that nothing waits for but `quiet`. */
-RB_DEVICE void start(const detail::entry &e, const char *call, int pe) {
+/* Posts one that nothing waits for but `quiet`, and at whose end 1 is added to a word of this GPU. */
+RB_DEVICE void start(const detail::entry &e, const char *call, int pe, rb_u64 *counter = nullptr) {
   const state w = world();
   rb_u32 ticket = take(w, call, pe);
-  /* Before the entry: whoever sees the end sees the mark. */
+  *counted_of(w, ticket) = reinterpret_cast<rb_u64>(counter);
+  /* Before the entry: what sees the end sees the mark. */
   detail::store_relaxed_device(posted_of(w, ticket), mark_of(w, ticket));
   detail::publish(w.comm.queue, ticket, e);
 }

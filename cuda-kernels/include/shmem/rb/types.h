@@ -39,7 +39,7 @@ enum nvshmem_thread_level {
   NVSHMEM_THREAD_MULTIPLE = 3,
 };
 
-/* Teams are numbers. The world has all PEs; every other one that exists has this PE alone, as each PE has a GPU of its own. */
+/* Teams are numbers of this PE's. Those of the library, but the world, have this PE alone: each PE has a GPU of its own. */
 typedef int32_t nvshmem_team_t;
 typedef nvshmem_team_t nvshmemx_team_t;
 enum {
@@ -49,6 +49,15 @@ enum {
   NVSHMEMX_TEAM_NODE = 2,
   NVSHMEMX_TEAM_SAME_MYPE_NODE = 3,
 };
+
+/* What a program asks of a team. Contexts are one. */
+typedef struct {
+  int version;
+  int num_contexts;
+  char padding[56];
+} nvshmem_team_config_t;
+#define NVSHMEM_TEAM_CONFIG_INITIALIZER {1, -1, {0}}
+#define NVSHMEM_TEAM_CONFIG_MASK_NUM_CONTEXTS 1
 
 /* --- tables: X(name, type) ------------------------------------------------------------------------------- */
 
@@ -65,23 +74,23 @@ enum {
 /* X(bits) */
 #define RB_SHMEM_SIZES(X) X(8) X(16) X(32) X(64) X(128)
 
-/* Of waits for one word. */
+/* Of waits. */
 #define RB_SHMEM_WAIT_TYPES(X)                                                                        \
+  X(short, short) X(int, int) X(long, long) X(longlong, long long)                                    \
+  X(ushort, unsigned short) X(uint, unsigned int) X(ulong, unsigned long)                             \
+  X(ulonglong, unsigned long long) X(int32, int32_t) X(int64, int64_t) X(uint32, uint32_t)            \
+  X(uint64, uint64_t) X(size, size_t) X(ptrdiff, ptrdiff_t)
+
+/* Of atomics. */
+#define RB_SHMEM_ATOMIC_TYPES(X)                                                                      \
   X(int, int) X(long, long) X(longlong, long long) X(uint, unsigned int) X(ulong, unsigned long)      \
   X(ulonglong, unsigned long long) X(int32, int32_t) X(int64, int64_t) X(uint32, uint32_t)            \
   X(uint64, uint64_t) X(size, size_t) X(ptrdiff, ptrdiff_t)
 
-/* Of atomics: 64 bits. */
-#define RB_SHMEM_ATOMIC_TYPES(X)                                                                      \
-  X(long, long) X(longlong, long long) X(ulong, unsigned long) X(ulonglong, unsigned long long)       \
-  X(int64, int64_t) X(uint64, uint64_t) X(size, size_t) X(ptrdiff, ptrdiff_t)
-
 /* Of `and`, `or`, `xor`. */
 #define RB_SHMEM_BITWISE_TYPES(X)                                                                     \
-  X(ulong, unsigned long) X(ulonglong, unsigned long long) X(int64, int64_t) X(uint64, uint64_t)
-
-/* Of atomics that the NIC has not: 32 bits. */
-#define RB_SHMEM_SHORT_ATOMIC_TYPES(X) X(int, int) X(uint, unsigned int) X(int32, int32_t) X(uint32, uint32_t)
+  X(uint, unsigned int) X(ulong, unsigned long) X(ulonglong, unsigned long long)                      \
+  X(int32, int32_t) X(int64, int64_t) X(uint32, uint32_t) X(uint64, uint64_t)
 
 /* Of reductions: X(name, type, RB_DTYPE_...). */
 #define RB_SHMEM_REDUCE_TYPES(X)                                                                      \
