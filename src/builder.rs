@@ -219,8 +219,8 @@ impl NicBuilder {
         self
     }
 
-    /// Transports to offer and to try: `"auto"`, `"local"`, `"tcp"`, `"rdma"`, `"udp"` or a [`TransportSpec`]. Default: `auto`, which is memory to
-    /// memory on one machine, else RDMA over a port `roce`, TCP over any other.
+    /// Transports to offer and to try: `"auto"`, `"local"`, `"tcp"`, `"rdma"`, `"udp"`,
+    /// `"iwarp"` or a [`TransportSpec`]. Default: `auto`, which is memory to memory on one machine, else RDMA over a port `roce`, TCP over any other.
     pub fn transport(
         mut self,
         transport: impl TryInto<TransportSpec, Error: Into<SpecError>>,

@@ -15,9 +15,11 @@ use ringbell_nic_core::port::capture::CaptureError;
 use ringbell_nic_core::port::impair::ImpairError;
 use ringbell_nic_core::port::mem::SwitchError;
 use ringbell_nic_core::port::roce::RoceError;
+use ringbell_nic_core::port::streams::StreamsError;
 #[cfg(feature = "tap")]
 use ringbell_nic_core::port::tap::TapError;
 use ringbell_nic_core::port::udp::UdpError;
+use ringbell_nic_core::transport::iwarp::IwarpError;
 use ringbell_nic_core::transport::rdma::RdmaConfigError;
 use ringbell_nic_core::transport::tcp::TcpConfigError;
 use ringbell_nic_core::transport::udp::UdpConfigError;
@@ -87,11 +89,23 @@ pub enum OpenError {
     /// The settings of transport `udp` are invalid.
     #[error("cannot start transport udp")]
     UdpTransport(#[from] UdpConfigError),
+    /// The settings of transport `iwarp` are invalid, or a port is none of streams.
+    #[error("cannot start transport iwarp")]
+    Iwarp(#[from] IwarpError),
+    /// The port of streams failed.
+    #[error("cannot open port roce for transport iwarp")]
+    Streams(#[from] StreamsError),
+    /// Faults or a capture on a port of streams.
+    #[error("{what} acts on packets, and those of transport iwarp are the kernel's: use tc-netem, or tcpdump -w FILE tcp port NUMBER")]
+    KernelPackets {
+        /// The option.
+        what: &'static str,
+    },
     /// The in-memory switch refused.
     #[error("cannot attach to the in-memory switch")]
     Switch(#[from] SwitchError),
-    /// `tcp`, `rdma` or `udp` was selected, but there is no port to carry it.
-    #[error("transport {transport} needs a port; open the NIC with port mem, udp or tap:NAME")]
+    /// `tcp`, `rdma`, `udp` or `iwarp` was selected, but there is no port to carry it.
+    #[error("transport {transport} needs a port; open the NIC with port mem, udp or tap:NAME, for iwarp with port roce")]
     NoPort {
         /// As selected.
         transport: TransportSpec,

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use ringbell_nic_core::port::impair::{Faults, Impair, ImpairDatagrams};
 use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
+use ringbell_nic_core::port::streams::StreamPort;
 use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
 use ringbell_nic_core::port::{AnyPort, DatagramPort, MacAddr, Port};
 
 use crate::builder::{NicOptions, PortOptions};
-use crate::nic::PortSpec;
+use crate::nic::{PortSpec, TransportSpec};
 use crate::spec::ROCE_PORT;
 use crate::OpenError;
 
@@ -62,6 +63,9 @@ fn one(
                 None => SocketAddr::from((options.ip.ip, ROCE_PORT)),
             };
             let bind = bind.unwrap_or(own);
+            if options.transport == TransportSpec::Iwarp {
+                return streams(bind, options);
+            }
             let mtu = mtu.map(usize::from);
             let port = Box::new(RocePort::open(&RoceConfig { bind, mtu })?);
             return datagrams(n, port, options);
@@ -74,6 +78,16 @@ fn one(
         port = Box::new(Impair::new(port, faults)?);
     }
     Ok(port.into())
+}
+
+/// A port of streams, at which the host's TCP takes connections.
+fn streams(bind: SocketAddr, options: &NicOptions) -> Result<AnyPort, OpenError> {
+    let what = match (&options.pcap, faults(0, options)) {
+        (Some(_), _) => "a capture by the NIC",
+        (None, Some(_)) => "a fault of the port",
+        (None, None) => return Ok(StreamPort::open(bind)?.into()),
+    };
+    Err(OpenError::KernelPackets { what })
 }
 
 /// A port of datagrams, with the recorder and the faults around it.

@@ -29,7 +29,9 @@ pub enum PortSpec {
         /// IP MTU inside VXLAN; `None`: what the ways to the peers carry.
         mtu: Option<u16>,
     },
-    /// Datagrams of the host's UDP, RoCEv2 of transport `rdma` or messages of transport `udp`; needs no privilege.
+    /// Datagrams of the host's UDP, RoCEv2 of transport `rdma` or messages of transport `udp`, or
+    /// with transport `iwarp` connections of the host's TCP, by the same address and port number;
+    /// needs no privilege.
     Roce {
         /// An address of this host, of IPv4 or IPv6, and the UDP port. `None`: the NIC's own address at port 4791; of a rank the address towards
         /// the job's rank 0, at any free port.
@@ -293,6 +295,8 @@ pub enum TransportSpec {
     Rdma,
     /// Only plain UDP over the port, as ACCL has it: nothing is sent twice, and a lost packet ends the session. Never chosen by `auto`.
     Udp,
+    /// Only iWARP over the kernel's TCP, by the address of a port roce. Never chosen by `auto`.
+    Iwarp,
 }
 
 impl TransportSpec {
@@ -300,8 +304,21 @@ impl TransportSpec {
     pub const fn needs_port(self) -> bool {
         matches!(
             self,
-            TransportSpec::Tcp | TransportSpec::Rdma | TransportSpec::Udp
+            TransportSpec::Tcp | TransportSpec::Rdma | TransportSpec::Udp | TransportSpec::Iwarp
         )
+    }
+
+    /// The port that carries it between NICs of one host, where none was named.
+    pub const fn port_on_one_host(self) -> PortSpec {
+        match self {
+            TransportSpec::Auto | TransportSpec::Local => PortSpec::None,
+            TransportSpec::Tcp | TransportSpec::Rdma | TransportSpec::Udp => PortSpec::Mem,
+            TransportSpec::Iwarp => PortSpec::Roce {
+                bind: None,
+                peers: Vec::new(),
+                mtu: None,
+            },
+        }
     }
 }
 
@@ -315,8 +332,9 @@ impl FromStr for TransportSpec {
             "tcp" => Ok(TransportSpec::Tcp),
             "rdma" => Ok(TransportSpec::Rdma),
             "udp" => Ok(TransportSpec::Udp),
+            "iwarp" => Ok(TransportSpec::Iwarp),
             _ => Err(SpecError(format!(
-                "`{text}` is not a transport; write auto, local, tcp, rdma or udp"
+                "`{text}` is not a transport; write auto, local, tcp, rdma, udp or iwarp"
             ))),
         }
     }
@@ -330,6 +348,7 @@ impl fmt::Display for TransportSpec {
             TransportSpec::Tcp => "tcp",
             TransportSpec::Rdma => "rdma",
             TransportSpec::Udp => "udp",
+            TransportSpec::Iwarp => "iwarp",
         })
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Wait for a connection instead of making one
     #[arg(short = 'l')]
     listen: bool,
-    /// What carries the packets: `tap:NAME`, `udp[:BIND[,PEER...]]` VXLAN over UDP, `roce[:ADDR[:PORT][,NIC=ADDR:PORT...]]` the host's UDP, for rdma and udp, `none`; `,mtu=BYTES` at the end of tap, udp or roce sets the IP MTU. Given several times, the NIC has several ports
+    /// What carries the packets: `tap:NAME`, `udp[:BIND[,PEER...]]` VXLAN over UDP, `roce[:ADDR[:PORT][,NIC=ADDR:PORT...]]` the host's UDP, for rdma and udp, or its TCP, for iwarp, `none`; `,mtu=BYTES` at the end of tap, udp or roce sets the IP MTU. Given several times, the NIC has several ports
     #[arg(long, default_value = "none", value_name = "PORT")]
     port: Vec<PortSpec>,
     /// Leads a network to a port, numbered from 0 in the order of --port: `10.0.2.0/24=1`, or behind a gateway `0.0.0.0/0=0,via=10.0.1.254`; can be given several times [default: the own network to port 0]
@@ -65,8 +65,12 @@ pub(crate) struct Args {
     /// Address that the kernel's end of the TAP device gets [default: it keeps what it has]
     #[arg(long, value_name = "A.B.C.D/N")]
     host_ip: Option<Cidr>,
-    /// `local` from memory to memory on one host, `tcp`, `rdma` or `udp` (a lost packet ends the session) over the port, `auto` is `local` where it reaches the peer, else `rdma` over port roce and `tcp` over another
-    #[arg(long, default_value = "auto", value_name = "auto|local|tcp|rdma|udp")]
+    /// `local` from memory to memory on one host, `tcp`, `rdma` or `udp` (a lost packet ends the session) over the port, `iwarp` over the kernel's TCP, `auto` is `local` where it reaches the peer, else `rdma` over port roce and `tcp` over another
+    #[arg(
+        long,
+        default_value = "auto",
+        value_name = "auto|local|tcp|rdma|udp|iwarp"
+    )]
     transport: TransportSpec,
     /// End when connecting, or both directions being idle, lasts this long [default: 10 to connect, idle without limit]
     #[arg(short = 'w', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]

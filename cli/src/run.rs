@@ -40,10 +40,14 @@ pub(crate) struct Args {
     /// Let the other ranks go on when one fails: for programs that shrink their communicators
     #[arg(long)]
     keep_going: bool,
-    /// Transport of the ranks' NICs: `local` from memory to memory, `tcp`, `rdma` or `udp` over the port, `auto` local first, then `rdma` over port roce and `tcp` over another
-    #[arg(long, default_value = "auto", value_name = "auto|local|tcp|rdma|udp")]
+    /// Transport of the ranks' NICs: `local` from memory to memory, `tcp`, `rdma` or `udp` over the port, `iwarp` over the kernel's TCP, `auto` local first, then `rdma` over port roce and `tcp` over another
+    #[arg(
+        long,
+        default_value = "auto",
+        value_name = "auto|local|tcp|rdma|udp|iwarp"
+    )]
     transport: TransportSpec,
-    /// What carries the packets between the ranks: `mem` an in-memory switch, `udp` VXLAN over UDP, `roce` the host's UDP, for rdma and udp, `none` [default: none; with --transport tcp, rdma or udp: mem]
+    /// What carries the packets between the ranks: `mem` an in-memory switch, `udp` VXLAN over UDP, `roce` the host's UDP, for rdma and udp, or its TCP, for iwarp, `none` [default: none; with --transport tcp, rdma or udp: mem; with iwarp: roce]
     #[arg(long, value_name = "none|mem|udp|roce")]
     port: Option<PortSpec>,
     /// IP MTU of the port, in bytes [default: mem 9000; udp and roce what the ways to the other ranks carry]

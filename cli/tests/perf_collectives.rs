@@ -64,6 +64,7 @@ fn algorithms_and_wire_types_run_where_they_exist_and_are_refused_elsewhere() {
         &["all-reduce", "--transport", "rdma"],
         &["all-reduce", "--transport", "rdma", "--port", "roce"],
         &["all-to-all", "--transport", "rdma", "--from-kernel"],
+        &["all-reduce", "--transport", "iwarp"],
         &["all-reduce", "--transport", "udp"],
         &["all-reduce", "--transport", "udp", "--port", "roce"],
         &["broadcast", "--algo", "chain"],

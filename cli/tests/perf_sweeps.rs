@@ -24,7 +24,7 @@ fn rows(out: &Output) -> (serde_json::Value, Vec<serde_json::Value>) {
 
 #[test]
 fn connections_are_swept_over_every_transport() {
-    for transport in ["local", "tcp", "rdma", "udp"] {
+    for transport in ["local", "tcp", "rdma", "udp", "iwarp"] {
         let args = [
             "connections",
             "--transport",
@@ -100,7 +100,7 @@ fn one_sided_operations_are_verified_over_local_and_rdma_and_refused_elsewhere()
             let out = perf(&[&common[..], &["--bidirectional"]].concat());
             assert_eq!(out.status.code(), Some(2), "{out:?}");
         }
-        for transport in ["tcp", "udp"] {
+        for transport in ["tcp", "udp", "iwarp"] {
             let out = perf(&[&common[..], &["--transport", transport]].concat());
             assert_eq!(out.status.code(), Some(2), "{out:?}");
             let said = String::from_utf8_lossy(&out.stderr);

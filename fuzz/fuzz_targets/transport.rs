@@ -47,7 +47,7 @@ fuzz_target!(|bytes: &[u8]| {
             }
             attacker.flush(now);
         }
-        let takers: &mut Takers<'_> = &mut [Some(&mut victim), None, None];
+        let takers: &mut Takers<'_> = &mut [Some(&mut victim), None, None, None];
         // No work is posted, so nothing is read or written.
         let mut memory = MockDma::default();
         let mut data = Datapath::without_engines(&mut memory);

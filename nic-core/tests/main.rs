@@ -41,6 +41,8 @@ mod engines_collective;
 mod engines_failing;
 mod engines_queue;
 mod engines_sender;
+mod iwarp;
+mod iwarp_wire;
 mod kernels_ring;
 mod long_messages;
 mod memory_kinds;

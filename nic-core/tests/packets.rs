@@ -125,7 +125,7 @@ fn each_packet_goes_to_the_transport_of_its_protocol_in_order() {
         // Neither of them: another port of UDP, and another protocol.
         send(&mut far, &frame(17, 4789, b"other"));
         send(&mut far, &frame(132, 1, b"other"));
-        let takers: &mut Takers<'_> = &mut [Some(&mut tcp), Some(&mut roce), None];
+        let takers: &mut Takers<'_> = &mut [Some(&mut tcp), Some(&mut roce), None, None];
         assert!(deliver(
             NicTime(round),
             &mut net,
@@ -155,7 +155,7 @@ fn a_packet_without_a_transport_is_dropped_and_counted() {
     let mut tcp = Taker::new(Protocol::Tcp);
     send(&mut far, &frame(17, ROCE_UDP_PORT, b"for no transport"));
     send(&mut far, &frame(6, 7, b"for tcp"));
-    let takers: &mut Takers<'_> = &mut [Some(&mut tcp), None, None];
+    let takers: &mut Takers<'_> = &mut [Some(&mut tcp), None, None, None];
     assert!(deliver(
         NicTime(1),
         &mut net,
@@ -208,7 +208,7 @@ fn a_flood_at_one_port_leaves_the_other_port_and_the_step_their_turn() {
     let (mut tcp, mut roce) = (Taker::new(Protocol::Tcp), Taker::new(Protocol::Roce));
     for step in 1..=10 {
         send(&mut far, &frame(6, 7, b"in time"));
-        let takers: &mut Takers<'_> = &mut [Some(&mut tcp), Some(&mut roce), None];
+        let takers: &mut Takers<'_> = &mut [Some(&mut tcp), Some(&mut roce), None, None];
         assert!(deliver(
             NicTime(step),
             &mut net,
@@ -244,7 +244,7 @@ fn damaged_datagrams_stay_within_their_frame() {
             correct(&mut f);
         }
         send(&mut far, &f);
-        let takers: &mut Takers<'_> = &mut [None, Some(&mut roce), None];
+        let takers: &mut Takers<'_> = &mut [None, Some(&mut roce), None, None];
         deliver(
             NicTime(1),
             &mut net,

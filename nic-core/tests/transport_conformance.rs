@@ -10,6 +10,7 @@ use ringbell_nic_core::network::{Network, Protocol};
 use ringbell_nic_core::port::impair::{Faults, ImpairDatagrams};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
+use ringbell_nic_core::port::streams::StreamPort;
 use ringbell_nic_core::port::{Checksums, DatagramPort};
 use ringbell_nic_core::transport::rdma::{Icrc, RdmaConfig, RdmaTransport};
 use ringbell_nic_core::transport::tcp::TcpConfig;
@@ -70,6 +71,32 @@ fn udp() -> Option<Subject<Host>> {
     };
     Some(Subject {
         hosts: [host(1), host(2)],
+        keep: Box::new(dir),
+    })
+}
+
+fn iwarp() -> Option<Subject<Host>> {
+    by_iwarp(Ipv4Addr::LOCALHOST.into(), true)
+}
+
+/// Both ends decline the CRC.
+fn iwarp_without_crc() -> Option<Subject<Host>> {
+    by_iwarp(Ipv4Addr::LOCALHOST.into(), false)
+}
+
+fn iwarp_of_ipv6() -> Option<Subject<Host>> {
+    by_iwarp(Ipv6Addr::LOCALHOST.into(), true)
+}
+
+/// iWARP over the kernel's TCP, on the loopback.
+fn by_iwarp(ip: IpAddr, crc: bool) -> Option<Subject<Host>> {
+    let dir = TempDir::new();
+    if let Err(e) = StreamPort::open((ip, 0).into()) {
+        eprintln!("SKIPPED: {e}");
+        return None;
+    }
+    Some(Subject {
+        hosts: iwarp_hosts(ip, crc, [1, 2].map(|n| Setup::new(&dir, n))),
         keep: Box::new(dir),
     })
 }
@@ -170,6 +197,9 @@ conformance! {
     over_rdma_by_sockets => super::roce,
     over_rdma_by_sockets_of_ipv6 => super::roce_of_ipv6,
     over_rdma_by_sockets_with_faults => super::roce_with_faults,
+    over_iwarp => super::iwarp,
+    over_iwarp_without_crc => super::iwarp_without_crc,
+    over_iwarp_of_ipv6 => super::iwarp_of_ipv6,
     over_udp => super::udp,
     over_udp_by_sockets => super::udp_by_sockets,
     over_udp_by_sockets_with_copies => super::udp_by_sockets_with_copies,

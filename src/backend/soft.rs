@@ -4,6 +4,7 @@
 use ringbell_nic_core::card::MakeCard;
 use ringbell_nic_core::network::{Network, NetworkError, Protocol};
 use ringbell_nic_core::port::{AnyPort, MacAddr};
+use ringbell_nic_core::transport::iwarp::{IwarpConfig, IwarpTransport};
 use ringbell_nic_core::transport::rdma::{RdmaConfig, RdmaTransport};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
 use ringbell_nic_core::transport::udp::{UdpConfig, UdpTransport};
@@ -85,6 +86,7 @@ fn over_ports(options: &NicOptions, net: &Network) -> Result<Vec<Box<dyn Transpo
     Ok(match options.transport {
         TransportSpec::Rdma => vec![rdma(options, net)?],
         TransportSpec::Udp => vec![udp(options, net)?],
+        TransportSpec::Iwarp => vec![iwarp(options, net)?],
         TransportSpec::Tcp if !any => return Err(OpenError::NoFrames),
         TransportSpec::Tcp => vec![tcp(options, net)?],
         _ if all => vec![tcp(options, net)?],
@@ -121,6 +123,17 @@ fn udp(options: &NicOptions, net: &Network) -> Result<Box<dyn Transport>, OpenEr
         ..UdpConfig::default()
     };
     Ok(Box::new(UdpTransport::new(net, config)?))
+}
+
+fn iwarp(options: &NicOptions, net: &Network) -> Result<Box<dyn Transport>, OpenError> {
+    let config = IwarpConfig {
+        rx_buffer: options.tcp_buffer,
+        give_up: options.peer_timeout,
+        connections: options.limits.max_sessions,
+        seed: seed(options)?,
+        ..IwarpConfig::default()
+    };
+    Ok(Box::new(IwarpTransport::new(net, config)?))
 }
 
 fn tcp(options: &NicOptions, net: &Network) -> Result<Box<dyn Transport>, OpenError> {

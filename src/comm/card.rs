@@ -22,6 +22,8 @@ const ACROSS: u8 = 4;
 const RDMA: u8 = 8;
 /// Uses `udp`.
 const UDP: u8 = 16;
+/// Uses `iwarp`.
+const IWARP: u8 = 32;
 
 /// A rank's NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +38,7 @@ pub(super) struct Card {
     network: u64,
     /// Address at which it would serve the bootstrap.
     standby: Option<SocketAddr>,
-    /// Where it receives datagrams.
+    /// Where it receives datagrams, or takes connections of `iwarp`.
     pub(super) datagrams: Option<SocketAddr>,
 }
 
@@ -92,6 +94,7 @@ impl Card {
             TransportSpec::Tcp => TCP,
             TransportSpec::Rdma => RDMA,
             TransportSpec::Udp => UDP,
+            TransportSpec::Iwarp => IWARP,
             TransportSpec::Local => 0,
         };
         Card {
@@ -141,7 +144,7 @@ impl Card {
         let near = self.host == other.host
             && self.user == other.user
             && (self.network == other.network || both & ACROSS != 0);
-        if both & (TCP | RDMA | UDP) != 0 || (both & LOCAL != 0 && near) {
+        if both & (TCP | RDMA | UDP | IWARP) != 0 || (both & LOCAL != 0 && near) {
             return None;
         }
         Some(match (near, both & LOCAL != 0) {

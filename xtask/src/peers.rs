@@ -181,6 +181,7 @@ impl<'a> Turns<'a> {
         match (self.args.network, self.hosts) {
             (true, _) => vec![
                 side("ringbell-rdma", "--port roce --transport rdma"),
+                side("ringbell-iwarp", "--port roce --transport iwarp"),
                 side("ringbell-tcp", "--port udp --transport tcp"),
             ],
             // Ranks of several hosts take it by themselves.

@@ -93,11 +93,11 @@ impl Ours {
         self.now = NicTime(self.start.elapsed().as_nanos() as u64);
         let [a, b] = &mut self.nets;
         let mut src = Datapath::without_engines(&mut self.src);
-        let takers: &mut Takers<'_> = &mut [Some(&mut self.a), None, None];
+        let takers: &mut Takers<'_> = &mut [Some(&mut self.a), None, None, None];
         deliver(self.now, a, takers, &mut src);
         self.a.step(self.now, a, &mut src);
         let mut dst = Datapath::without_engines(&mut self.dst);
-        let takers: &mut Takers<'_> = &mut [Some(&mut self.b), None, None];
+        let takers: &mut Takers<'_> = &mut [Some(&mut self.b), None, None, None];
         deliver(self.now, b, takers, &mut dst);
         self.b.step(self.now, b, &mut dst);
     }

@@ -18,6 +18,7 @@ pub(super) fn checks() -> Vec<Check> {
         tap(),
         raw_sockets(),
         udp(),
+        tcp(),
         cores(),
         cpu_features(),
         huge_pages(),
@@ -107,6 +108,25 @@ fn udp() -> Check {
             format!("cannot be opened: {error}"),
             "--port mem",
             "NICs of this host still meet; check the sandbox that this process runs in",
+        ),
+    }
+}
+
+fn tcp() -> Check {
+    match std::net::TcpListener::bind("127.0.0.1:0") {
+        Ok(_) => Check::new(
+            "TCP sockets",
+            Verdict::Ok,
+            "can listen",
+            "--port roce --transport iwarp",
+            "sessions over the kernel's TCP pass NAT and firewalls",
+        ),
+        Err(error) => Check::new(
+            "TCP sockets",
+            Verdict::Instead,
+            format!("cannot listen: {error}"),
+            "--port udp",
+            "NICs meet over UDP; check the sandbox that this process runs in",
         ),
     }
 }

@@ -61,10 +61,14 @@ pub(crate) struct Args {
     /// Ranks are threads of this process
     #[arg(long)]
     pub(super) threads: bool,
-    /// What carries the bytes: `local` from memory to memory on one host, `tcp`, `rdma` or `udp` (ACCL's: a lost packet ends the communicator) over the port, `auto` local first, then `rdma` over port roce and `tcp` over another
-    #[arg(long, default_value = "auto", value_name = "auto|local|tcp|rdma|udp")]
+    /// What carries the bytes: `local` from memory to memory on one host, `tcp`, `rdma` or `udp` (ACCL's: a lost packet ends the communicator) over the port, `iwarp` over the kernel's TCP, `auto` local first, then `rdma` over port roce and `tcp` over another
+    #[arg(
+        long,
+        default_value = "auto",
+        value_name = "auto|local|tcp|rdma|udp|iwarp"
+    )]
     transport: TransportSpec,
-    /// What carries the packets: `mem` an in-memory switch, `udp` VXLAN over UDP, `roce` the host's UDP, for rdma and udp, `none` [default: none; with --transport tcp, rdma or udp: mem]
+    /// What carries the packets: `mem` an in-memory switch, `udp` VXLAN over UDP, `roce` the host's UDP, for rdma and udp, or its TCP, for iwarp, `none` [default: none; with --transport tcp, rdma or udp: mem; with iwarp: roce]
     #[arg(long, value_name = "none|mem|udp|roce")]
     port: Option<PortSpec>,
     /// IP MTU of the port, in bytes [default: mem 9000; udp and roce what the ways to the other ranks carry]
@@ -601,7 +605,7 @@ fn describe(report: &mut Report, args: &Args, rank: &Rank) -> Result<()> {
         None => "none".into(),
     };
     meta.port = match meta.transport.as_str() {
-        "tcp" | "udp" => nic.port().to_string(),
+        "tcp" | "udp" | "iwarp" => nic.port().to_string(),
         _ => "none".into(),
     };
     meta.progress = if args.dedicated {

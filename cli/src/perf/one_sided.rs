@@ -56,7 +56,7 @@ pub(crate) fn run(kind: Kind, args: &Args) -> Result<Exit> {
         Role::Client(client) => client,
     };
     let carrier = client.pair.transport();
-    if matches!(carrier.as_str(), "tcp" | "udp") {
+    if matches!(carrier.as_str(), "tcp" | "udp" | "iwarp") {
         let name = kind.name();
         let what =
             format!("{name} needs one-sided operations, which transport `{carrier}` has not");

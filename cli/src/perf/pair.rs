@@ -1,6 +1,6 @@
 //! The two sides of a measurement: threads, processes, or two commands on two machines.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -43,10 +43,14 @@ pub(super) const START: Duration = Duration::from_secs(20);
 /// Flags that say between whom, and over what.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct WireArgs {
-    /// What carries the bytes: `local` from memory to memory on one host, `tcp`, `rdma` (RoCEv2, between NICs of this kind) or `udp` (ACCL's: a lost packet ends the session) over the port, `auto` is `local` where it reaches the peer, else `rdma` over port roce and `tcp` over another
-    #[arg(long, default_value = "auto", value_name = "auto|local|tcp|rdma|udp")]
+    /// What carries the bytes: `local` from memory to memory on one host, `tcp`, `rdma` (RoCEv2, between NICs of this kind) or `udp` (ACCL's: a lost packet ends the session) over the port, `iwarp` over the kernel's TCP, `auto` is `local` where it reaches the peer, else `rdma` over port roce and `tcp` over another
+    #[arg(
+        long,
+        default_value = "auto",
+        value_name = "auto|local|tcp|rdma|udp|iwarp"
+    )]
     transport: TransportSpec,
-    /// What carries the packets: `mem` an in-memory switch, `udp[:BIND[,PEER...]]` VXLAN over UDP, `tap:NAME`, `roce[:ADDR[:PORT][,NIC=ADDR:PORT...]]` the host's UDP, for rdma and udp, `none`. Given several times with --listen or --connect, the NIC has several ports [default: mem; with --listen or --connect: none]
+    /// What carries the packets: `mem` an in-memory switch, `udp[:BIND[,PEER...]]` VXLAN over UDP, `tap:NAME`, `roce[:ADDR[:PORT][,NIC=ADDR:PORT...]]` the host's UDP, for rdma and udp, or its TCP, for iwarp, `none`. Given several times with --listen or --connect, the NIC has several ports [default: mem, for iwarp roce; with --listen or --connect: none]
     #[arg(long, value_name = "PORT")]
     port: Vec<PortSpec>,
     /// Leads a network to a port, numbered from 0 in the order of --port: `10.0.2.0/24=1`, or behind a gateway `0.0.0.0/0=0,via=10.0.1.254`; can be given several times [default: the own network to port 0]
@@ -156,9 +160,22 @@ pub(crate) fn frames_need_a_port(
     }
 }
 
-/// A free UDP port of each of so many sockets, all bound before the first is freed again, so that no number is given twice.
-pub(crate) fn free_sockets(mut host: SocketAddr, count: u32) -> Result<Vec<SocketAddr>> {
+/// A free port of each of so many sockets, of UDP or for this transport of TCP. All are bound before
+/// the first is freed again, so that no number is given twice.
+pub(crate) fn free_sockets(
+    mut host: SocketAddr,
+    count: u32,
+    transport: TransportSpec,
+) -> Result<Vec<SocketAddr>> {
     host.set_port(0);
+    if transport == TransportSpec::Iwarp {
+        let sockets: Vec<TcpListener> = (0..count)
+            .map(|_| TcpListener::bind(host))
+            .collect::<Result<_, _>>()
+            .context("no free TCP port")?;
+        let addresses = sockets.iter().map(TcpListener::local_addr);
+        return Ok(addresses.collect::<Result<_, _>>()?);
+    }
     let sockets: Vec<UdpSocket> = (0..count)
         .map(|_| UdpSocket::bind(host))
         .collect::<Result<_, _>>()
@@ -170,10 +187,10 @@ pub(crate) fn free_sockets(mut host: SocketAddr, count: u32) -> Result<Vec<Socke
 /// Refuses to lose, reorder or record frames where there are none.
 pub(crate) fn check_frames(transport: TransportSpec) -> Result<()> {
     match transport {
-        TransportSpec::Local => Err(Problem::new(
+        TransportSpec::Local | TransportSpec::Iwarp => Err(Problem::new(
             Exit::Usage,
-            "--loss, --reorder and --pcap act on frames, and transport local has none",
-            "give --transport tcp, rdma or udp, or leave --transport away",
+            format!("--loss, --reorder and --pcap act on frames, and transport {transport} has none"),
+            "give --transport tcp, rdma or udp, or leave --transport away; packets of iwarp are the kernel's: tc-netem loses, tcpdump records them",
         )
         .into()),
         _ => Ok(()),
@@ -484,8 +501,8 @@ impl WireArgs {
     fn ports(&self) -> Result<(Option<Arc<MemSwitch>>, PortSpec, PortSpec)> {
         let port = match (self.port.first(), self.transport()) {
             (Some(port), _) => port.clone(),
-            (None, TransportSpec::Local) => PortSpec::None,
-            (None, _) => PortSpec::Mem,
+            (None, TransportSpec::Auto) => PortSpec::Mem,
+            (None, named) => named.port_on_one_host(),
         };
         Ok(match port {
             PortSpec::Mem => {
@@ -503,7 +520,7 @@ impl WireArgs {
                     true => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
                     false => bind,
                 };
-                let sockets = free_sockets(host, 2)?;
+                let sockets = free_sockets(host, 2, self.transport())?;
                 let (a, b) = (sockets[0], sockets[1]);
                 (
                     None,
@@ -520,7 +537,11 @@ impl WireArgs {
                 )
             }
             PortSpec::Roce { bind, peers, mtu } if peers.is_empty() => {
-                let sockets = free_sockets(bind.unwrap_or((Ipv4Addr::LOCALHOST, 0).into()), 2)?;
+                let sockets = free_sockets(
+                    bind.unwrap_or((Ipv4Addr::LOCALHOST, 0).into()),
+                    2,
+                    self.transport(),
+                )?;
                 let of = |own: usize, peer: Cidr| PortSpec::Roce {
                     bind: Some(sockets[own]),
                     peers: vec![(peer.ip, sockets[1 - own])],

@@ -33,8 +33,7 @@ impl Wiring {
     ) -> Result<Wiring> {
         let port = match (port, transport) {
             (Some(port), _) => port.clone(),
-            (None, named) if named.needs_port() => PortSpec::Mem,
-            (None, _) => PortSpec::None,
+            (None, named) => named.port_on_one_host(),
         };
         match port {
             PortSpec::None if transport.needs_port() => Err(Problem::new(
@@ -48,12 +47,12 @@ impl Wiring {
                 open::switch(ranks.max(2) as usize, mtu, Checksums::Omitted).map(Wiring::Mem)
             }
             PortSpec::Udp { mtu: own, .. } => {
-                let addresses = free_sockets((Ipv4Addr::LOCALHOST, 0).into(), ranks)?;
+                let addresses = free_sockets((Ipv4Addr::LOCALHOST, 0).into(), ranks, transport)?;
                 Ok(Wiring::Udp(addresses, own.or(mtu)))
             }
             PortSpec::Roce { bind, mtu: own, .. } => {
                 let host = bind.unwrap_or((Ipv4Addr::LOCALHOST, 0).into());
-                let addresses = free_sockets(host, ranks)?;
+                let addresses = free_sockets(host, ranks, transport)?;
                 Ok(Wiring::Roce(addresses, own.or(mtu)))
             }
             PortSpec::Tap { name, .. } => Err(Problem::new(

@@ -71,6 +71,7 @@ macro_rules! targets {
 targets! {
     "../../fuzz_targets/bootstrap.rs" bootstrap,
     "../../fuzz_targets/fabric.rs" fabric,
+    "../../fuzz_targets/iwarp.rs" iwarp,
     "../../fuzz_targets/one_sided.rs" one_sided,
     "../../fuzz_targets/pages.rs" pages,
     "../../fuzz_targets/program.rs" program,

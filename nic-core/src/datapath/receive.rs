@@ -229,10 +229,19 @@ impl ReceivePath {
         self.recvs.push_back(Receiving { work, done: 0 });
     }
 
+    /// The receive with this number: its buffer, and the bytes that it has.
+    pub(crate) fn at(&self, number: usize) -> Option<(Buffer, u32)> {
+        self.recvs.get(number).map(|r| (r.work.buffer, r.done))
+    }
+
+    /// The number of a receive.
+    pub(crate) fn number_of(&self, token: WorkToken) -> Option<usize> {
+        self.recvs.iter().position(|r| r.work.token == token)
+    }
+
     /// Removes a receive; gives the bytes that it has. The path does not touch its buffer again.
     pub(crate) fn cancel(&mut self, token: WorkToken) -> Option<u64> {
-        let at = self.recvs.iter().position(|r| r.work.token == token)?;
-        let r = self.recvs.remove(at)?;
+        let r = self.recvs.remove(self.number_of(token)?)?;
         Some(r.done.into())
     }
 
@@ -352,13 +361,13 @@ impl ReceivePath {
         self.recvs.front().is_some_and(|r| r.done > 0)
     }
 
-    /// A packet of so many bytes is in its place, in the first receive.
+    /// So many bytes are in their place, in the first receive, which retires if that is enough for it.
     pub(crate) fn placed(&mut self, len: u32, events: &mut VecDeque<TransportEvent>) {
         let Some(r) = self.recvs.front_mut() else {
             return;
         };
         r.done += len;
-        if r.done == r.work.buffer.len {
+        if r.work.some || r.done == r.work.buffer.len {
             self.retire((Status::Ok, 0), events);
         }
     }

@@ -103,6 +103,22 @@ impl Network {
         }
     }
 
+    /// The NIC that says that it is `claimed`, and whose host has this address. `None`: that NIC is
+    /// at another host, or its host has an IPv6 address for which there is no name.
+    pub(crate) fn claimant(
+        &mut self,
+        port: usize,
+        claimed: Ipv4Addr,
+        from: IpAddr,
+    ) -> Option<Ipv4Addr> {
+        let known = self.hosts.address(claimed);
+        match from {
+            _ if known.is_some_and(|at| at.ip() == from) => Some(claimed),
+            IpAddr::V4(_) => None,
+            IpAddr::V6(ip) => self.hear(port, ip),
+        }
+    }
+
     /// Longest UDP payload to a peer by a port. It may fall, and never rises.
     pub fn payload_to(&mut self, port: usize, peer: Ipv4Addr) -> usize {
         match &mut self.ports[port] {

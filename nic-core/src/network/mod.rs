@@ -153,10 +153,12 @@ pub enum Protocol {
     Roce,
     /// ACCL's messages over UDP.
     Udp,
+    /// iWARP over the kernel's TCP, of which no port carries packets.
+    Iwarp,
 }
 
 /// How many protocols there are.
-pub const PROTOCOLS: usize = 3;
+pub const PROTOCOLS: usize = 4;
 
 /// A connection that waits for a hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

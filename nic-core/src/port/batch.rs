@@ -263,7 +263,7 @@ impl Batch {
 ///
 /// # Safety
 /// They are mapped and readable.
-pub(super) unsafe fn digest_memory(digest: &mut Digest, at: *const u8, len: usize) {
+pub(crate) unsafe fn digest_memory(digest: &mut Digest, at: *const u8, len: usize) {
     let mut piece = [0; CRC_PIECE];
     let mut done = 0;
     while done < len {

@@ -14,6 +14,7 @@
 //! | UDP socket, VXLAN-framed | [`udp`] | a UDP port; works between machines |
 //! | TAP device | [`tap`] | root, or a device that root made |
 //! | UDP socket, datagrams for RoCEv2 | [`roce`] | an address of the host; works between machines |
+//! | TCP socket, connections of iWARP | [`streams`] | an address of the host; works between machines |
 //! | any of these, with faults | [`impair`] | – |
 //! | any of these, recorded | [`capture`] | a writable file |
 //!
@@ -30,13 +31,15 @@ mod kernel;
 pub mod mem;
 mod places;
 pub mod roce;
+pub mod streams;
 #[cfg(feature = "tap")]
 pub mod tap;
 pub mod udp;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::BorrowedFd;
 
+pub(crate) use self::batch::digest_memory;
 pub use self::batch::Batch;
 pub use self::places::Places;
 use crate::types::NicTime;
@@ -226,6 +229,11 @@ pub trait DatagramPort: Send {
     /// that an attacker on the path may have forged.
     fn next_refused(&mut self) -> Option<SocketAddr>;
 
+    /// Where TCP connections of the host come in, if the port takes those instead of datagrams.
+    fn listener(&self) -> Option<&TcpListener> {
+        None
+    }
+
     /// Counted since the port was opened; bytes behind the UDP header.
     fn counters(&self) -> PortCounters;
 }
@@ -376,6 +384,9 @@ impl<P: DatagramPort + ?Sized> DatagramPort for Box<P> {
     }
     fn next_refused(&mut self) -> Option<SocketAddr> {
         (**self).next_refused()
+    }
+    fn listener(&self) -> Option<&TcpListener> {
+        (**self).listener()
     }
     fn counters(&self) -> PortCounters {
         (**self).counters()

@@ -5,6 +5,7 @@
 //! [`Carried`].
 
 use std::net::{SocketAddr, SocketAddrV4};
+use std::os::fd::BorrowedFd;
 
 use ringbell_nic_abi::Status;
 
@@ -40,6 +41,14 @@ pub(super) trait Carrier: Sharer + Send + Sized {
     /// Adds an outgoing connection between two addresses, local and peer. `None`: there is no room.
     fn dial(&mut self, addresses: (SocketAddrV4, SocketAddrV4)) -> Option<ConnId>;
 
+    /// Whether a socket of its own, which is no port, has become ready. It may take a system call.
+    fn look(&self) -> bool {
+        false
+    }
+    /// See [`Transport::poll_fds`](super::Transport::poll_fds).
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
     /// Takes a packet, which lies in the port until the call returns.
     fn take(&mut self, now: NicTime, packet: &Packet<'_>, data: &mut Datapath<'_>);
     /// Whether messages wait for a step that belong to no connection.

@@ -4,10 +4,11 @@
 //! the time and moves what can be moved, [`poll_event`] returns what happened. Deadlines belong to
 //! the command layer above, which calls [`cancel`]; packets belong to the network below.
 //!
-//! Four implementations: `local` copies straight out of the sender's memory between NICs of one host
-//! and one user, `tcp` is smoltcp behind our own demultiplexer, `rdma` is RoCEv2, `udp` is ACCL's UDP, without retransmission. Sessions are byte streams: no
-//! message boundaries, and flow control is the window that receiving opens, so that an ordinary TCP
-//! peer works.
+//! Five implementations: `local` copies straight out of the sender's memory between NICs of one
+//! host and one user, `tcp` is smoltcp behind our own demultiplexer, `rdma` is RoCEv2, `udp` is
+//! ACCL's UDP, without retransmission, `iwarp` is RDMA over the kernel's TCP. Sessions are byte
+//! streams: no message boundaries, and flow control is the window that receiving opens, so that an
+//! ordinary TCP peer works.
 //!
 //! [`step`]: Transport::step
 //! [`poll_event`]: Transport::poll_event
@@ -17,6 +18,7 @@ pub(crate) mod carded;
 mod carried;
 mod carrier;
 mod connections;
+pub mod iwarp;
 mod life;
 pub mod local;
 mod one_sided;
@@ -72,7 +74,7 @@ pub struct Target {
 
 /// A stream transport. See the module text for the rules.
 pub trait Transport: Sharer + Send {
-    /// Short name: `local`, `tcp`, `rdma`, `udp`.
+    /// Short name: `local`, `tcp`, `rdma`, `udp`, `iwarp`.
     fn name(&self) -> &'static str;
 
     /// Longest message, in bytes, for which a copy out of the receiver's buffer costs less than asking for its destination first. Default:

@@ -53,11 +53,16 @@ impl Ring {
 
     /// Contiguous room behind the last byte.
     pub(super) fn room(&mut self) -> &mut [u8] {
+        self.room_behind(0)
+    }
+
+    /// Contiguous room that begins `skip` bytes behind the last one, of which so many must be free.
+    pub(super) fn room_behind(&mut self, skip: usize) -> &mut [u8] {
         if self.bytes.is_empty() {
             self.bytes = vec![0; self.capacity];
         }
-        let at = self.index(self.end);
-        let n = self.free().min(self.capacity - at);
+        let at = self.index(self.end + skip as u64);
+        let n = (self.free() - skip).min(self.capacity - at);
         &mut self.bytes[at..at + n]
     }
 

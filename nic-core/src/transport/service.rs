@@ -1,6 +1,7 @@
 //! The service of a carrier: a transport whose connections are all served alike.
 
 use std::net::SocketAddrV4;
+use std::os::fd::BorrowedFd;
 
 use ringbell_nic_abi::{InlineSend, PdId, Status};
 
@@ -165,7 +166,7 @@ impl<T: Carrier> Transport for T {
     }
 
     fn is_quiet(&self) -> bool {
-        self.parts().is_quiet() && !self.has_control()
+        self.parts().is_quiet() && !self.has_control() && !self.look()
     }
 
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
@@ -272,6 +273,10 @@ impl<T: Carrier> Transport for T {
 
     fn packets(&mut self) -> Option<&mut dyn PacketTransport> {
         Some(self)
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.fds()
     }
 }
 

@@ -2,12 +2,14 @@
 //!
 //! The TCP segment is parsed and emitted by smoltcp; here is only what comes before it: which
 //! transport and connection a frame belongs to ([`frame`]), ARP and ICMP echo ([`control`]), the VXLAN header
-//! that wraps a frame on the UDP port ([`vxlan`]), RoCEv2 ([`roce`]), ACCL's messages ([`accl`]), and the headers before both ([`udp`]). Everything in this module takes untrusted
+//! that wraps a frame on the UDP port ([`vxlan`]), RoCEv2 ([`roce`]), ACCL's messages ([`accl`]), the
+//! headers before both ([`udp`]), and iWARP ([`iwarp`]). Everything in this module takes untrusted
 //! bytes: it returns an error, it never panics.
 
 pub mod accl;
 pub mod control;
 pub mod frame;
+pub mod iwarp;
 pub mod roce;
 pub mod udp;
 pub mod vxlan;

@@ -4,7 +4,7 @@
 
 pub mod driven;
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -14,7 +14,9 @@ use ringbell_gtlb::Access;
 use ringbell_nic_abi::{Descriptor, GpuVa, PdId};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::MemSwitch;
-use ringbell_nic_core::port::{Checksums, Port};
+use ringbell_nic_core::port::streams::StreamPort;
+use ringbell_nic_core::port::{Checksums, DatagramPort, Port};
+use ringbell_nic_core::transport::iwarp::{IwarpConfig, IwarpTransport};
 use ringbell_nic_core::transport::rdma::{RdmaConfig, RdmaTransport};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
 use ringbell_nic_core::transport::udp::{UdpConfig, UdpTransport};
@@ -130,6 +132,30 @@ pub fn with_udp(
     let net = Network::new(setup.nic.ip, 24, vec![port], &[]).expect("a host's address");
     let udp = UdpTransport::new(&net, config).expect("transport");
     nic.transport(Box::new(udp)).network(net)
+}
+
+/// Two NICs that reach each other by iWARP at an address of this host.
+pub fn iwarp_hosts(ip: IpAddr, crc: bool, setups: [Setup; 2]) -> [Host; 2] {
+    let ports = [1, 2].map(|_| StreamPort::open((ip, 0).into()).expect("a free port"));
+    let at = ports.each_ref().map(StreamPort::local);
+    let known: Vec<_> = setups.iter().map(|s| s.nic.ip).zip(at).collect();
+    let mut ports = ports.into_iter();
+    setups.map(|setup| {
+        let port = ports.next().expect("one for each");
+        Host::with(&setup, |nic| {
+            let net = Network::new(setup.nic.ip, 24, vec![port], &[]);
+            let mut net = net.expect("a host's address");
+            for (nic, address) in &known {
+                net.know_host(*nic, *address);
+            }
+            let config = IwarpConfig {
+                crc,
+                ..IwarpConfig::default()
+            };
+            let iwarp = IwarpTransport::new(&net, config).expect("a valid configuration");
+            nic.transport(Box::new(iwarp)).network(net)
+        })
+    })
 }
 
 impl Host {

@@ -128,7 +128,7 @@ impl Wired {
     pub fn step(&mut self) {
         self.now.0 += 1_000;
         for (net, taker) in self.nets.iter_mut().zip(&mut self.takers) {
-            let takers: &mut Takers<'_> = &mut [None, Some(taker), None];
+            let takers: &mut Takers<'_> = &mut [None, Some(taker), None, None];
             let memory = &mut MockDma::default();
             deliver(
                 self.now,

@@ -183,7 +183,7 @@ class Communicator:
 
     @property
     def transports(self) -> Sequence[str | None]:
-        """Transport to each rank: ``"local"``, ``"tcp"`` or ``"rdma"``; ``None`` for the own one."""
+        """Transport to each rank: ``"local"``, ``"tcp"``, ``"rdma"``, ``"udp"`` or ``"iwarp"``; ``None`` for the own one."""
         return self._comm.transports
 
     # Collectives: `iNAME` posts, `NAME` also waits.

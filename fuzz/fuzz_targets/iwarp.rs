@@ -1,0 +1,152 @@
+//! Bytes of any shape from a peer of transport `iwarp`, before and after the start-up: no panic, and
+//! the session ends.
+//!
+//! Input: a byte, odd for a right start-up first; then records of `kind (1 byte), length (1 byte),
+//! bytes`. An even kind sends the bytes as they are, an odd one as a unit with length and CRC.
+#![no_main]
+
+#[allow(dead_code, unreachable_pub)] // Tests of transports use all of it.
+#[path = "../../nic-core/tests/transport_support/memory.rs"]
+mod memory;
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+
+use libfuzzer_sys::fuzz_target;
+use memory::MockDma;
+use ringbell_nic_core::datapath::{Datapath, RecvWork};
+use ringbell_nic_core::network::Network;
+use ringbell_nic_core::port::streams::StreamPort;
+use ringbell_nic_core::port::DatagramPort;
+use ringbell_nic_core::transport::iwarp::{IwarpConfig, IwarpTransport};
+use ringbell_nic_core::transport::{Transport, TransportEvent};
+use ringbell_nic_core::types::{NicTime, Owner, WorkToken};
+use ringbell_nic_core::wire::iwarp::mpa::{padding, Crc, Ready, Role, Startup};
+use ringbell_nic_core::wire::iwarp::session::Request;
+
+const VICTIM: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const PORT: u16 = 7000;
+
+struct World {
+    net: Network,
+    victim: IwarpTransport,
+    memory: MockDma,
+    now: NicTime,
+    /// Sessions that have come.
+    sessions: usize,
+}
+
+impl World {
+    fn new() -> (World, SocketAddr) {
+        let port = StreamPort::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+        let at = port.local();
+        let mut net = Network::new(VICTIM, 24, vec![port], &[]).expect("valid");
+        net.know_host(PEER, (Ipv4Addr::LOCALHOST, 1).into());
+        let config = IwarpConfig {
+            rx_buffer: 4096,
+            ..IwarpConfig::default()
+        };
+        let mut victim = IwarpTransport::new(&net, config).expect("valid");
+        victim.listen(PORT, 4).expect("free");
+        let mut memory = MockDma::default();
+        memory.mapped = true;
+        let world = World {
+            net,
+            victim,
+            memory,
+            now: NicTime(1),
+            sessions: 0,
+        };
+        (world, at)
+    }
+
+    /// A few steps; sessions that come get a receive.
+    fn step(&mut self, by: u64) {
+        for _ in 0..4 {
+            self.now = NicTime(self.now.0 + by);
+            let mut data = Datapath::without_engines(&mut self.memory);
+            self.victim.step(self.now, &mut self.net, &mut data);
+            while let Some(event) = self.victim.poll_event() {
+                if let TransportEvent::Incoming { conn, .. } = event {
+                    self.sessions += 1;
+                    let work = RecvWork {
+                        token: WorkToken(1),
+                        by: Owner::NIC,
+                        buffer: self.memory.region(vec![0; 300]),
+                        some: false,
+                    };
+                    self.victim.post_recv(conn, work);
+                } else if let TransportEvent::Reset { conn } = event {
+                    self.victim.close(conn);
+                }
+            }
+        }
+    }
+}
+
+/// Takes what the victim says.
+fn read_away(peer: &mut TcpStream) {
+    let mut room = [0; 4096];
+    while matches!(peer.read(&mut room), Ok(1..)) {}
+}
+
+fn unit(bytes: &[u8]) -> Vec<u8> {
+    let mut frame = (bytes.len() as u16).to_be_bytes().to_vec();
+    frame.extend_from_slice(bytes);
+    frame.resize(2 + bytes.len() + padding(bytes.len()), 0);
+    let mut crc = Crc::default();
+    crc.update(&frame);
+    frame.extend(crc.finish());
+    frame
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((first, mut rest)) = bytes.split_first() else {
+        return;
+    };
+    let (mut world, at) = World::new();
+    let Ok(mut peer) = TcpStream::connect(at) else {
+        return;
+    };
+    peer.set_nonblocking(true).expect("a socket");
+    if first & 1 == 1 {
+        let request = Request {
+            from: PEER,
+            to: VICTIM,
+            source_port: 9,
+            port: PORT,
+            window: 4096,
+        };
+        let startup = Startup {
+            role: Role::Initiator,
+            crc: true,
+            rejected: false,
+            inbound_reads: 0,
+            outbound_reads: 0,
+            ready: Ready::default(),
+            private: 0,
+        };
+        let mut frame = Vec::new();
+        startup.emit(&request.emit(), &mut frame);
+        let _ = peer.write_all(&frame);
+        world.step(1);
+    }
+    while let [kind, len, tail @ ..] = rest {
+        let (record, next) = tail.split_at(tail.len().min(usize::from(*len)));
+        rest = next;
+        // The victim may have closed the connection.
+        let _ = match kind & 1 {
+            1 => peer.write_all(&unit(record)),
+            _ => peer.write_all(record),
+        };
+        world.step(1);
+        read_away(&mut peer);
+    }
+    drop(peer);
+    // Later than any deadline of a start-up, or of a session that was closed.
+    for _ in 0..64 {
+        world.step(1 << 34);
+    }
+    assert!(world.victim.connections() <= world.sessions);
+});

@@ -1,0 +1,646 @@
+//! iWARP against a peer of the test's own over a plain socket: every field of every header wrong in
+//! turn, lengths that lie, cut connections, and captures read by tshark.
+#![allow(clippy::disallowed_methods)] // Real time at the edge: the kernel's TCP is the wire.
+
+use crate::nic_support;
+use crate::transport_support;
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nic_support::{iwarp_hosts, Driven, Setup, TempDir};
+use ringbell_nic_abi::Status;
+use ringbell_nic_core::network::Network;
+use ringbell_nic_core::port::streams::StreamPort;
+use ringbell_nic_core::port::DatagramPort;
+use ringbell_nic_core::transport::iwarp::{IwarpConfig, IwarpTransport};
+use ringbell_nic_core::transport::{Transport, TransportEvent};
+use ringbell_nic_core::types::{ConnId, NicTime};
+use ringbell_nic_core::wire::iwarp::ddp::{Header, Opcode, Place};
+use ringbell_nic_core::wire::iwarp::mpa::{padding, Crc, Ready, Role, Startup, CRC_BYTES};
+use ringbell_nic_core::wire::iwarp::session::{Answer, Credit, Kind, Message, Request};
+use ringbell_nic_core::wire::iwarp::terminate::Reason;
+use transport_support::{random, Opened, SideOf, IP_A, IP_B, PORT};
+
+impl Opened for IwarpTransport {
+    type Config = IwarpConfig;
+    fn open(net: &Network, config: IwarpConfig) -> IwarpTransport {
+        IwarpTransport::new(net, config).unwrap() // a valid configuration
+    }
+}
+
+type Side = SideOf<IwarpTransport>;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A NIC with an iWARP transport, in real time.
+struct Nic {
+    side: Side,
+    at: SocketAddr,
+    start: Instant,
+}
+
+impl Nic {
+    fn new() -> Nic {
+        let port = StreamPort::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+        let at = port.local();
+        let mut net = Network::new(IP_B, 24, vec![port], &[]).expect("a host's address");
+        net.know_host(IP_A, (Ipv4Addr::LOCALHOST, 1).into());
+        let mut side = Side::over(net, IwarpConfig::default());
+        side.dma.mapped = true;
+        side.transport.listen(PORT, 4).expect("a free port");
+        let start = Instant::now();
+        Nic { side, at, start }
+    }
+
+    fn step(&mut self) {
+        let now = NicTime(self.start.elapsed().as_nanos() as u64);
+        self.side.step(now);
+    }
+
+    #[track_caller]
+    fn until<R>(&mut self, mut f: impl FnMut(&mut Nic) -> Option<R>) -> R {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            self.step();
+            if let Some(r) = f(self) {
+                return r;
+            }
+            assert!(Instant::now() < end, "nothing: {:?}", self.side.events);
+            std::thread::yield_now();
+        }
+    }
+
+    /// A session from a peer of the test's own.
+    fn peer(&mut self) -> (Peer, ConnId) {
+        let mut peer = Peer::connect(self.at);
+        peer.ask(&request());
+        let conn = self.until(|n| {
+            peer.hear();
+            if peer.answer.is_some() && !peer.is_ready {
+                peer.ready();
+            }
+            n.side.incoming()
+        });
+        assert!(matches!(peer.answer, Some(Answer::Accepted { .. })));
+        (peer, conn)
+    }
+
+    /// Checks that the NIC still serves.
+    fn still_serves(&mut self) {
+        let (mut peer, conn) = self.peer();
+        let into = self.side.dma.region(vec![0; 5]);
+        self.side.recv(conn, 9, into, false);
+        peer.data(b"hello");
+        assert_eq!(self.until(|n| n.side.received(9)), (Status::Ok, 5));
+        assert_eq!(self.side.dma.bytes(into), b"hello");
+        self.side.transport.abort(conn);
+    }
+}
+
+fn request() -> Request {
+    Request {
+        from: IP_A,
+        to: IP_B,
+        source_port: 50_000,
+        port: PORT,
+        window: 1 << 16,
+    }
+}
+
+fn startup() -> Startup {
+    Startup {
+        role: Role::Initiator,
+        crc: true,
+        rejected: false,
+        inbound_reads: 0,
+        outbound_reads: 0,
+        ready: Ready {
+            peer_to_peer: true,
+            by_write: true,
+            ..Ready::default()
+        },
+        private: 0,
+    }
+}
+
+/// The test's own end of a connection.
+struct Peer {
+    socket: TcpStream,
+    heard: Vec<u8>,
+    answer: Option<Answer>,
+    is_ready: bool,
+    is_closed: bool,
+    message: u32,
+    /// Of units that have come.
+    units: Vec<(Header, Vec<u8>)>,
+}
+
+impl Peer {
+    fn connect(at: SocketAddr) -> Peer {
+        let socket = TcpStream::connect(at).expect("the NIC listens");
+        socket.set_nonblocking(true).expect("a socket");
+        socket.set_nodelay(true).expect("a socket");
+        Peer {
+            socket,
+            heard: Vec::new(),
+            answer: None,
+            is_ready: false,
+            is_closed: false,
+            message: 1,
+            units: Vec::new(),
+        }
+    }
+
+    fn ask(&mut self, request: &Request) {
+        let mut frame = Vec::new();
+        startup().emit(&request.emit(), &mut frame);
+        self.write(&frame);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // The NIC may have closed the connection.
+        let _ = self.socket.write_all(bytes);
+    }
+
+    /// Reads what has come.
+    fn hear(&mut self) {
+        let mut room = [0; 1 << 16];
+        loop {
+            match self.socket.read(&mut room) {
+                Ok(0) => self.is_closed = true,
+                Ok(n) => {
+                    self.heard.extend_from_slice(&room[..n]);
+                    continue;
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => self.is_closed = true,
+            }
+            break;
+        }
+        if self.answer.is_none() {
+            let whole = Startup::length(Role::Responder, &self.heard).expect("a reply");
+            let Some(whole) = whole.filter(|n| self.heard.len() >= *n) else {
+                return;
+            };
+            let frame: Vec<u8> = self.heard.drain(..whole).collect();
+            let (_, private) = Startup::parse(Role::Responder, &frame).expect("a reply");
+            self.answer = Some(Answer::parse(private).expect("an answer"));
+        }
+        while self.heard.len() > 2 {
+            let unit = usize::from(u16::from_be_bytes([self.heard[0], self.heard[1]]));
+            let whole = 2 + unit + padding(unit) + CRC_BYTES;
+            if self.heard.len() < whole {
+                return;
+            }
+            let frame: Vec<u8> = self.heard.drain(..whole).collect();
+            let mut crc = Crc::default();
+            crc.update(&frame[..whole - CRC_BYTES]);
+            assert_eq!(frame[whole - CRC_BYTES..], crc.finish());
+            let header = Header::parse(&frame[2..]).expect("a header");
+            let payload = frame[2 + header.bytes()..2 + unit].to_vec();
+            self.units.push((header, payload));
+        }
+    }
+
+    fn ready(&mut self) {
+        let place = Place::Tagged { stag: 0, offset: 0 };
+        let header = Header {
+            opcode: Opcode::Write,
+            last: true,
+            place,
+        };
+        let unit = unit_of(&header, &[]);
+        self.write(&unit);
+        self.is_ready = true;
+    }
+
+    /// The unit of the next message.
+    fn message(&mut self, kind: Kind, credit: Credit, bytes: &[u8]) -> Vec<u8> {
+        let header = Header::whole(Opcode::Send, self.message);
+        self.message += 1;
+        let mut payload = Message { kind, credit }.emit().to_vec();
+        payload.extend_from_slice(bytes);
+        unit_of(&header, &payload)
+    }
+
+    fn data(&mut self, bytes: &[u8]) {
+        let unit = self.message(Kind::Data, Credit::default(), bytes);
+        self.write(&unit);
+    }
+
+    fn terminated(&self) -> Option<Reason> {
+        let of = |(h, p): &(Header, Vec<u8>)| {
+            (h.opcode == Opcode::Terminate).then(|| Reason::parse(p).expect("a reason"))
+        };
+        self.units.iter().find_map(of)
+    }
+}
+
+/// A whole frame around a unit.
+fn unit_of(header: &Header, payload: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let unit = header.bytes() + payload.len();
+    frame.extend((unit as u16).to_be_bytes());
+    header.emit(&mut frame);
+    frame.extend_from_slice(payload);
+    sealed(frame, unit)
+}
+
+/// With padding and CRC.
+fn sealed(mut frame: Vec<u8>, unit: usize) -> Vec<u8> {
+    frame.resize(2 + unit + padding(unit), 0);
+    let mut crc = Crc::default();
+    crc.update(&frame);
+    frame.extend(crc.finish());
+    frame
+}
+
+/// What the receive that waited and the session end with.
+#[track_caller]
+fn ends_by(nic: &mut Nic, peer: &mut Peer, conn: ConnId, want: Option<Reason>) {
+    let into = nic.side.dma.region(vec![0x55; 64]);
+    nic.side.recv(conn, 1, into, false);
+    let end = nic.until(|n| {
+        peer.hear();
+        n.side.received(1)
+    });
+    assert_eq!(end, (Status::ConnectionReset, 0));
+    let detail = want.map_or(0, Reason::detail);
+    assert_eq!(nic.side.transport.reset_detail(conn), detail, "{want:?}");
+    nic.until(|n| n.side.has(TransportEvent::Reset { conn }));
+    nic.until(|_| {
+        peer.hear();
+        peer.is_closed.then_some(())
+    });
+    assert_eq!(peer.terminated(), want);
+    nic.side.transport.close(conn);
+    nic.until(|n| n.side.has(TransportEvent::Closed { conn }));
+    assert_eq!(nic.side.transport.connections(), 0);
+}
+
+/// Each is a wrong field of a unit that would otherwise be right: its place in the frame, the value
+/// there, and the reason that the NIC gives.
+#[test]
+fn every_wrong_field_of_a_unit_ends_its_session_by_name() {
+    let mut nic = Nic::new();
+    let cases: [(usize, u8, Reason); 14] = [
+        (2, 0x42, Reason::UntaggedVersion),
+        (2, 0x45, Reason::UntaggedVersion),
+        (3, 0x83, Reason::RdmapVersion),
+        (3, 0x53, Reason::RdmapVersion),
+        (3, 0x4f, Reason::Opcode),
+        (3, 0x41, Reason::Queue),
+        // A tagged unit with the opcode of a Send.
+        (2, 0xc1, Reason::Opcode),
+        (11, 1, Reason::Queue),
+        (15, 9, Reason::Message),
+        (19, 1, Reason::Offset),
+        // Not the last unit of its message.
+        (2, 0x01, Reason::TooLong),
+        // An unknown kind, a flag, and a reserved byte of the session's header.
+        (20, 9, Reason::TooLong),
+        (21, 2, Reason::TooLong),
+        (22, 1, Reason::TooLong),
+    ];
+    for (at, value, reason) in cases {
+        let (mut peer, conn) = nic.peer();
+        let mut frame = peer.message(Kind::Data, Credit::default(), b"bytes");
+        frame[at] = value;
+        let unit = usize::from(u16::from_be_bytes([frame[0], frame[1]]));
+        frame.truncate(2 + unit);
+        let frame = sealed(frame, unit);
+        peer.write(&frame);
+        ends_by(&mut nic, &mut peer, conn, Some(reason));
+    }
+    nic.still_serves();
+}
+
+#[test]
+fn a_wrong_crc_announces_nothing() {
+    let mut nic = Nic::new();
+    for bit in [0, 170, 300] {
+        let (mut peer, conn) = nic.peer();
+        let mut frame = peer.message(Kind::Data, Credit::default(), &[7; 40]);
+        let last = frame.len() * 8 - 1;
+        // In the payload, or in the CRC itself.
+        let bit = if bit == 0 {
+            last
+        } else {
+            22 * 8 + 144 + bit % 64
+        };
+        frame[bit / 8] ^= 1 << (bit % 8);
+        peer.write(&frame);
+        ends_by(&mut nic, &mut peer, conn, Some(Reason::Crc));
+    }
+    nic.still_serves();
+}
+
+#[test]
+fn a_length_that_lies_ends_the_session_or_waits_for_what_it_says() {
+    let mut nic = Nic::new();
+    // Shorter than any header.
+    for length in [0_u16, 1, 13, 17] {
+        let (mut peer, conn) = nic.peer();
+        let mut frame = peer.message(Kind::Data, Credit::default(), b"bytes");
+        frame[..2].copy_from_slice(&length.to_be_bytes());
+        peer.write(&frame);
+        ends_by(&mut nic, &mut peer, conn, Some(Reason::Length));
+    }
+    // Longer than what is behind it, which then ends: nothing partial is announced.
+    for length in [2_000_u16, u16::MAX] {
+        let (mut peer, conn) = nic.peer();
+        let mut frame = peer.message(Kind::Data, Credit::default(), b"bytes");
+        frame[..2].copy_from_slice(&length.to_be_bytes());
+        peer.write(&frame);
+        for _ in 0..50 {
+            nic.step();
+        }
+        peer.socket
+            .shutdown(std::net::Shutdown::Write)
+            .expect("connected");
+        ends_by(&mut nic, &mut peer, conn, None);
+    }
+    nic.still_serves();
+}
+
+#[test]
+fn a_connection_cut_in_the_middle_of_a_unit_announces_nothing_of_it() {
+    let mut nic = Nic::new();
+    let bytes = random(5, 40_000);
+    for cut in [1, 2, 3, 21, 30, 41, 20_000, 40_041, 40_043] {
+        let (mut peer, conn) = nic.peer();
+        let into = nic.side.dma.region(vec![0; 60_000]);
+        nic.side.recv(conn, 2, into, false);
+        peer.data(b"whole");
+        let frame = peer.message(Kind::Data, Credit::default(), &bytes);
+        peer.write(&frame[..cut]);
+        for _ in 0..50 {
+            nic.step();
+        }
+        drop(peer);
+        let end = nic.until(|n| n.side.received(2));
+        assert_eq!(end, (Status::ConnectionReset, 5), "cut at {cut}");
+        nic.until(|n| n.side.has(TransportEvent::Reset { conn }));
+        nic.side.transport.abort(conn);
+    }
+    nic.still_serves();
+}
+
+#[test]
+fn a_peer_that_sends_more_than_its_credit_is_ended() {
+    let mut nic = Nic::new();
+    let (mut peer, conn) = nic.peer();
+    // The window is 256 KiB.
+    for _ in 0..5 {
+        let unit = peer.message(Kind::Data, Credit::default(), &[1; 60_000]);
+        let mut sent = 0;
+        while sent < unit.len() {
+            match peer.socket.write(&unit[sent..]) {
+                Ok(n) => sent += n,
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => nic.step(),
+                Err(_) => break,
+            }
+        }
+    }
+    nic.until(|n| n.side.has(TransportEvent::Reset { conn }));
+    let want = Reason::NoBuffer;
+    assert_eq!(nic.side.transport.reset_detail(conn), want.detail());
+    // Credit for bytes that were never sent, or less than before.
+    for credit in [(1, 0, false), (0, 0, true)] {
+        let (mut peer, conn) = nic.peer();
+        let credit = Credit {
+            got: credit.0,
+            taken: credit.1,
+            has_end: credit.2,
+        };
+        let unit = peer.message(Kind::Credit, credit, &[]);
+        peer.write(&unit);
+        let into = nic.side.dma.region(vec![0; 1]);
+        nic.side.recv(conn, 1, into, false);
+        let end = nic.until(|n| n.side.received(1));
+        assert_eq!(end, (Status::ConnectionReset, 0));
+        nic.side.transport.abort(conn);
+    }
+    nic.still_serves();
+}
+
+#[test]
+fn a_terminate_message_of_the_peer_is_the_detail_of_what_ends_by_it() {
+    let mut nic = Nic::new();
+    for reason in [
+        Reason::NoBuffer,
+        Reason::Crc,
+        Reason::Other {
+            layer: 9,
+            kind: 1,
+            code: 77,
+        },
+    ] {
+        let (mut peer, conn) = nic.peer();
+        let mut message = Vec::new();
+        reason.emit(None, &mut message);
+        let unit = unit_of(&Header::whole(Opcode::Terminate, 1), &message);
+        peer.write(&unit);
+        nic.until(|n| n.side.has(TransportEvent::Reset { conn }));
+        assert_eq!(nic.side.transport.reset_detail(conn), reason.detail());
+        nic.side.transport.abort(conn);
+    }
+    nic.still_serves();
+}
+
+/// A tagged unit with bytes for memory that was never named, and a request to read some.
+#[test]
+fn memory_that_was_not_named_is_not_reached() {
+    let mut nic = Nic::new();
+    let write = Header {
+        opcode: Opcode::Write,
+        last: true,
+        place: Place::Tagged {
+            stag: 1,
+            offset: 4096,
+        },
+    };
+    let read = Header::whole(Opcode::ReadRequest, 1);
+    for (header, reason) in [(write, Reason::Stag), (read, Reason::Opcode)] {
+        let (mut peer, conn) = nic.peer();
+        peer.write(&unit_of(&header, &[9; 28]));
+        ends_by(&mut nic, &mut peer, conn, Some(reason));
+    }
+    nic.still_serves();
+}
+
+#[test]
+fn every_wrong_byte_of_a_request_is_refused_or_closed() {
+    let mut nic = Nic::new();
+    let mut frame = Vec::new();
+    startup().emit(&request().emit(), &mut frame);
+    for at in 0..frame.len() {
+        // Read limits, window and ports of the asking session may have any value here.
+        if (20..24).contains(&at) || (40..42).contains(&at) || (44..48).contains(&at) {
+            continue;
+        }
+        let mut wrong = frame.clone();
+        wrong[at] ^= 0x8b;
+        let mut peer = Peer::connect(nic.at);
+        peer.write(&wrong);
+        peer.socket
+            .shutdown(std::net::Shutdown::Write)
+            .expect("connected");
+        nic.until(|_| {
+            peer.hear();
+            peer.is_closed.then_some(())
+        });
+        let was_refused = matches!(
+            peer.answer,
+            None | Some(Answer::NoListener | Answer::NoRoom)
+        );
+        assert!(was_refused, "byte {at}: {:?}", peer.answer);
+    }
+    assert!(nic.side.incoming().is_none());
+    nic.still_serves();
+}
+
+#[test]
+fn connections_that_do_not_ask_are_dropped_in_time_and_keep_nobody_out() {
+    let mut nic = Nic::new();
+    let mut silent: Vec<Peer> = (0..100).map(|_| Peer::connect(nic.at)).collect();
+    silent[7].write(b"MPA ID R");
+    nic.still_serves();
+    // More than are kept: the oldest make room.
+    for _ in 0..3 {
+        silent.extend((0..100).map(|_| Peer::connect(nic.at)));
+        nic.still_serves();
+    }
+    // 10 s later.
+    nic.start -= Duration::from_secs(11);
+    nic.until(|_| {
+        silent.iter_mut().for_each(Peer::hear);
+        silent.iter().all(|p| p.is_closed).then_some(())
+    });
+}
+
+/// Something listens at the peer's address that is no NIC.
+#[test]
+fn a_server_that_is_no_nic_refuses_a_connect() {
+    for answer in [&b""[..], b"220 mail.example.org ESMTP and more text\r\n"] {
+        let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let mut nic = Nic::new();
+        let at = server.local_addr().expect("bound");
+        nic.side.net.know_host(IP_A, at);
+        let remote = SocketAddrV4::new(IP_A, 80);
+        let (now, deadline) = (NicTime(0), NicTime(60_000_000_000));
+        let conn = nic.side.transport.connect(now, remote, deadline);
+        let conn = conn.expect("a route");
+        server.set_nonblocking(true).expect("a socket");
+        let mut taken = nic.until(|_| server.accept().ok()).0;
+        taken.write_all(answer).expect("connected");
+        drop(taken);
+        let failed = TransportEvent::ConnectFailed {
+            conn,
+            status: Status::ConnectionRefused,
+            reason: 0,
+        };
+        nic.until(|n| n.side.has(failed));
+        assert_eq!(nic.side.transport.connections(), 0);
+    }
+}
+
+/// What tshark shows of a session: one line for each packet. `None`: it cannot capture here.
+fn shown_by_tshark(
+    port: u16,
+    traffic: impl FnOnce(),
+    fields: &[&str],
+) -> Option<(Vec<String>, String)> {
+    let dir = TempDir::new();
+    std::fs::create_dir_all(dir.path()).expect("a directory");
+    let file = dir.path().join("lo.pcap");
+    let filter = format!("tcp port {port}");
+    let mut capture = Command::new("tshark")
+        .args(["-q", "-i", "lo", "-f", &filter, "-w"])
+        .arg(&file)
+        .stderr(Stdio::piped())
+        .spawn()
+        .inspect_err(|e| eprintln!("SKIPPED: there is no tshark: {e}"))
+        .ok()?;
+    // It writes the file's header when it captures.
+    let start = Instant::now();
+    while std::fs::metadata(&file).map_or(0, |m| m.len()) == 0 {
+        let has_ended = capture.try_wait().expect("our child").is_some();
+        if has_ended || start.elapsed() > PATIENCE {
+            eprintln!("SKIPPED: tshark cannot capture on the loopback here");
+            let _ = capture.kill();
+            let _ = capture.wait();
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    traffic();
+    std::thread::sleep(Duration::from_millis(700));
+    let pid = rustix::process::Pid::from_child(&capture);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("our child");
+    capture.wait().expect("our child");
+    // It guesses at payloads.
+    let read = |more: &[&str]| {
+        let mut command = Command::new("tshark");
+        command.args(["--disable-protocol", "rpcordma", "-r"]);
+        let out = command.arg(&file).args(more).output().expect("tshark");
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    };
+    let mut of_fields = vec!["-T", "fields"];
+    fields.iter().for_each(|f| of_fields.extend(["-e", f]));
+    let rows = read(&of_fields).lines().map(str::to_owned).collect();
+    Some((rows, read(&["-V"])))
+}
+
+#[test]
+fn tshark_reads_a_session_without_an_expert_error() {
+    let dir = TempDir::new();
+    let setups = [1, 2].map(|n| Setup::new(&dir, n));
+    let hosts = iwarp_hosts(Ipv4Addr::LOCALHOST.into(), true, setups);
+    let ports = hosts.each_ref().map(|h| h.nic().ports());
+    let port = ports[1][0].address.expect("of streams").port();
+    let traffic = || {
+        use nic_support::*;
+        let pair = &[&hosts[0], &hosts[1]];
+        let (s, r) = connected(pair, 0, 1, 7);
+        let data = random(3, 200_003);
+        hosts[0].poke(0, &data);
+        let tickets = [
+            (1, hosts[1].post(&recv(r, 0, 200_003))),
+            (0, hosts[0].post(&send(s, 0, 200_003))),
+        ];
+        settle(pair, &tickets);
+        assert!(hosts[1].peek(0, 200_003) == data);
+        assert_eq!(call(pair, 0, &send_inline(s, b"12345")).status, Status::Ok);
+        assert_eq!(call(pair, 1, &recv(r, 0, 5)).status, Status::Ok);
+        assert_eq!(call(pair, 0, &close(s)).status, Status::Ok);
+        assert_eq!(call(pair, 1, &recv(r, 0, 1)).status, Status::EndOfStream);
+        assert_eq!(call(pair, 1, &close(r)).status, Status::Ok);
+    };
+    let fields = ["_ws.expert.severity", "iwarp_rdma.opcode", "iwarp_ddp.msn"];
+    let Some((rows, whole)) = shown_by_tshark(port, traffic, &fields) else {
+        return;
+    };
+    // Severity of an error, as tshark numbers it; enhanced start-up (RFC 6581) is a warning.
+    let error = 0x0080_0000;
+    let mut opcodes = std::collections::BTreeSet::new();
+    for row in &rows {
+        let mut cells = row.split('\t');
+        for severity in cells.next().unwrap_or_default().split(',') {
+            let severity = severity.parse().unwrap_or(0);
+            assert!(severity < error, "{row}\n{whole}");
+        }
+        for cell in cells.next().unwrap_or_default().split(',') {
+            opcodes.insert(cell.to_owned());
+        }
+    }
+    assert!(whole.contains("Request frame header") && whole.contains("Reply frame header"));
+    assert!(whole.contains("Good CRC32") && !whole.contains("Bad CRC32"));
+    assert!(!whole.contains("Malformed"), "{whole}");
+    let has = |o: &str| opcodes.iter().any(|c| c.trim_start_matches("0x0") == o);
+    assert!(has("0") && has("3"), "{opcodes:?}");
+}
