@@ -1,5 +1,4 @@
 //! Tests of communicators through the SDK: ranks as threads, a NIC and a GPU each.
-#![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
 use crate::communicators;
@@ -7,12 +6,11 @@ use crate::communicators;
 use std::time::Duration;
 
 use communicators::{each, options, queues, ranks, PATIENCE};
-use ringbell::abi::{GpuVa, Status};
+use ringbell::abi::Status;
 use ringbell::comm::CollectiveKind;
 use ringbell::nic::{NicConfig, NIC_VARIABLE};
 use ringbell::{
-    Algorithm, CollectiveError, CommOptions, Communicator, DataType, DeviceBuffer, KernelArg, Nic,
-    Operation, ReduceOp,
+    Algorithm, CollectiveError, CommOptions, Communicator, DeviceBuffer, Nic, Operation, ReduceOp,
 };
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -524,100 +522,6 @@ fn an_all_reduce_is_captured_once_and_replayed_with_other_data() {
     let r = communicators::ranks("graph", 3);
     let comms = Communicator::init_all(&r.nics, &communicators::options()).expect("all come");
     communicators::each(&comms, communicators::replays);
-}
-
-/// An all-reduce by a kernel of so many lanes, of GPU memory at these places; how it ended.
-fn by_kernel(c: &Communicator, lanes: u32, (src, dst): (GpuVa, GpuVa), count: u64) -> Status {
-    let out = c.nic().alloc::<u8>(64).expect("memory");
-    let args: [KernelArg; 13] = [
-        c.handle().into(),
-        u32::from(CollectiveKind::AllReduce.code()).into(),
-        src.into(),
-        dst.into(),
-        count.into(),
-        u32::from(DataType::U32.code()).into(),
-        u32::from(ReduceOp::Sum.code()).into(),
-        0_u32.into(),
-        0_u32.into(),
-        0_u32.into(),
-        0_u32.into(),
-        60_000_000_u32.into(),
-        (&out).into(),
-    ];
-    // SAFETY: the kernel's own parameters, and memory that outlives it.
-    let launch = unsafe { c.nic().gpu().launch("rb_collective", 1, lanes, &args) };
-    launch.expect("it starts").wait(PATIENCE).expect("it ends");
-    let mut status = [0; 1];
-    out.read(0, &mut status).expect("inside");
-    Status::from_code(status[0]).expect("a status")
-}
-
-#[test]
-fn small_all_reduces_of_kernels_pass_through_pinned_memory() {
-    const STAGED: u32 = 4096;
-    let r = ranks("staged", 3);
-    let options = CommOptions {
-        kernel_staging: Some(STAGED),
-        ..options()
-    };
-    let comms = Communicator::init_all(&r.nics, &options).expect("communicators");
-    each(&comms, |c| {
-        assert_eq!(c.handle().staging_bytes, STAGED);
-        // Memory that is not registered with the NIC: only operands that pass through staging can be reduced.
-        let gpu = c.nic().gpu();
-        let memory = gpu.alloc(32 << 10).expect("memory");
-        let value = |rank: u32, i: u64| (rank + 2) * 1_000_003 + i as u32 * 7919;
-        // More operations than the queue has slots, of every length around the limits of lanes and staging.
-        for round in 0..300_u64 {
-            let lanes = [1, 33, 256][round as usize % 3];
-            let most = u64::from(lanes) * 128 / 4;
-            let count =
-                [1, 3, most.min(1024), most.min(1024) - 1, 17][round as usize % 5].min(1024);
-            let count = count.max(1);
-            let in_place = round % 2 == 0;
-            let at = 4 * (round % 7);
-            let bytes: Vec<u8> = (0..count)
-                .flat_map(|i| value(c.rank(), i + round).to_ne_bytes())
-                .collect();
-            memory.write(at, &bytes).expect("inside");
-            let to = if in_place { at } else { 8192 + 4 * (round % 5) };
-            let va = |offset| memory.va().checked_add(offset).expect("inside");
-            let status = by_kernel(c, lanes, (va(at), va(to)), count);
-            assert_eq!(status, Status::Ok, "{count} by {lanes}");
-            let mut got = vec![0; count as usize * 4];
-            memory.read(to, &mut got).expect("inside");
-            let sum = |i| (0..3).fold(0_u32, |s, rank| s.wrapping_add(value(rank, i + round)));
-            let want: Vec<u8> = (0..count).flat_map(|i| sum(i).to_ne_bytes()).collect();
-            assert!(got == want, "{count} by {lanes}, round {round}");
-        }
-        // One element more takes the NIC's path, and needs registered memory.
-        let va = memory.va();
-        let long = by_kernel(c, 256, (va, va), u64::from(STAGED) / 4 + 1);
-        assert_ne!(long, Status::Ok);
-    });
-}
-
-#[test]
-fn an_all_reduce_that_fails_leaves_the_result_unchanged() {
-    let r = ranks("staged-fails", 2);
-    let options = CommOptions {
-        kernel_staging: Some(1024),
-        ..options()
-    };
-    let comms = Communicator::init_all(&r.nics, &options).expect("communicators");
-    // The ranks disagree on the count.
-    let ended = each(&comms, |c| {
-        let memory = c.nic().gpu().alloc(4096).expect("memory");
-        memory.write(0, &[7; 64]).expect("inside");
-        let dst = memory.va().checked_add(2048).expect("inside");
-        memory.write(2048, &[9; 64]).expect("inside");
-        let status = by_kernel(c, 32, (memory.va(), dst), 4 + u64::from(c.rank()));
-        let mut got = [0; 64];
-        memory.read(2048, &mut got).expect("inside");
-        assert_eq!(got, [9; 64]);
-        status
-    });
-    assert!(ended.iter().all(|s| *s != Status::Ok), "{ended:?}");
 }
 
 /// No rank is told where the others receive: the job's meeting tells them.

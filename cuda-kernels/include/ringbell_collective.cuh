@@ -19,7 +19,6 @@
 
 #include "ringbell.cuh"
 #include "ringbell_comm_handle.h"
-#include "ringbell_move.cuh"
 #include "ringbell_stream.cuh"
 
 namespace rb {
@@ -34,8 +33,6 @@ RB_DEVICE rb_comm gpu_comm_queue(const rb_comm &c, rb_u32 i) {
   rb_comm mine = c;
   if (!c.block_queue_count) return mine;
   mine.queue = reinterpret_cast<const rb_queue *>(c.block_queues)[i % c.block_queue_count];
-  /* Pinned memory is for the slots of the first queue. */
-  mine.staging_bytes = 0;
   return mine;
 }
 
@@ -135,72 +132,8 @@ RB_DEVICE gpu_request start_collective(const rb_comm &c, const collective_call &
   return r;
 }
 
-/* The lanes of a scope. */
-template <class Scope> struct lanes_in;
-template <> struct lanes_in<thread> {
-  static RB_DEVICE lanes all() { return lanes{0, 1}; }
-};
-template <> struct lanes_in<warp> {
-  static RB_DEVICE lanes all() { return lanes{thread_index() & 31, rb_u64(__popc(warp_mask()))}; }
-};
-template <> struct lanes_in<block> {
-  static RB_DEVICE lanes all() { return lanes::of_block(); }
-};
-
-/* Most bytes that a lane copies for a small operation: more of them are quicker by the copy engine. Not measured. */
-constexpr rb_u64 STAGED_PER_LANE = 128;
-
-RB_DEVICE rb_u64 dtype_bytes(rb_u32 dtype) {
-  switch (dtype) {
-  case RB_DTYPE_I8: case RB_DTYPE_U8: return 1;
-  case RB_DTYPE_F16: case RB_DTYPE_BF16: return 2;
-  case RB_DTYPE_F64: case RB_DTYPE_I64: case RB_DTYPE_U64: return 8;
-  default: return 4;
-  }
-}
-
-/* A small all-reduce whose operands pass through pinned memory of the host: the lanes copy the source there and the
- * result back, which takes a round trip over PCIe where a copy engine takes one of several microseconds each way
- * (FpgaNIC §A.1.2's data mover, for latency). When it fails `dst` is as it was. */
-template <class Scope>
-RB_DEVICE gpu_result run_staged(const rb_comm &c, collective_call k, const collective_options &o, rb_u64 bytes) {
-  constexpr rb_u64 FULL = ~rb_u64(0);
-  rb_u32 timeout_us = effective_timeout(c.queue, o.timeout_us);
-  rb_u64 taken = scoped<Scope>::template run<rb_u64>([&] {
-    rb_u32 t;
-    bounded_wait w(timeout_us);
-    while (!take_ticket(c.queue, &t))
-      if (!w.turn()) return FULL;
-    return rb_u64(t);
-  });
-  if (taken == FULL) return queue_full(c.queue);
-  rb_u32 ticket = rb_u32(taken);
-  /* The pair is the slot's, so it is this call's until the slot is released. */
-  unsigned char *src = reinterpret_cast<unsigned char *>(c.staging) + rb_u64(slot_of(c.queue, ticket)) * 2 * c.staging_bytes;
-  unsigned char *dst = src + c.staging_bytes;
-  lanes who = lanes_in<Scope>::all();
-  copy(src, static_cast<const unsigned char *>(k.src), bytes, who);
-  void *into = k.dst;
-  k.src = src, k.dst = dst;
-  gpu_result r = scoped<Scope>::template run<gpu_result>([&] {
-    publish(c.queue, ticket, collective_entry(c, k, o, timeout_us));
-    return result_of(wait<true>(c.queue, ticket, timeout_us));
-  });
-  if (r.ok()) copy(static_cast<unsigned char *>(into), dst, bytes, who);
-  scoped<Scope>::template run<rb_u64>([&] {
-    if (r.status != RB_STATUS_NIC_SILENT) release(c.queue, ticket);
-    return rb_u64(0);
-  });
-  return r;
-}
-
 template <class Scope>
 RB_DEVICE gpu_result run_collective(const rb_comm &c, const collective_call &k, const collective_options &o) {
-  if (c.staging_bytes && k.kind == RB_COLL_ALL_REDUCE && !k.streams && !o.after && !o.fence) {
-    rb_u64 bytes = k.count <= c.staging_bytes ? k.count * dtype_bytes(k.dtype) : ~rb_u64(0);
-    if (bytes && bytes <= c.staging_bytes && bytes <= lanes_in<Scope>::all().count * STAGED_PER_LANE)
-      return run_staged<Scope>(c, k, o, bytes);
-  }
   return scoped<Scope>::template run<gpu_result>([&] {
     gpu_request r = start_collective(c, k, o, true);
     return r.done ? r.result : result_of(wait(c.queue, r.ticket, r.timeout_us));

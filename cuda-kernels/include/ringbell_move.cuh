@@ -28,6 +28,18 @@ struct lanes {
 
 namespace detail {
 
+/* The lanes of a scope. */
+template <class Scope> struct lanes_in;
+template <> struct lanes_in<thread> {
+  static RB_DEVICE lanes all() { return lanes{0, 1}; }
+};
+template <> struct lanes_in<warp> {
+  static RB_DEVICE lanes all() { return lanes{thread_index() & 31, rb_u64(__popc(warp_mask()))}; }
+};
+template <> struct lanes_in<block> {
+  static RB_DEVICE lanes all() { return lanes::of_block(); }
+};
+
 /* 16 bytes in registers. */
 struct words16 {
   rb_u32 w[4];

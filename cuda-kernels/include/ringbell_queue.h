@@ -199,16 +199,14 @@ RB_DEVICE bool poll(const rb_queue &q, rb_u32 ticket, completion *c) {
 }
 
 /* Waits for the completion of `ticket`; NIC_SILENT when the NIC has not kept its own deadline by
- * more than the queue's grace. The slot of a silent ticket is not freed: the NIC may still write its line.
- * With KEEP the caller frees the slot. */
-template <bool KEEP = false> RB_DEVICE_CALL completion wait(const rb_queue &q, rb_u32 ticket, rb_u32 timeout_us) {
+ * more than the queue's grace. The slot of a silent ticket is not freed: the NIC may still write its line. */
+RB_DEVICE_CALL completion wait(const rb_queue &q, rb_u32 ticket, rb_u32 timeout_us) {
   completion c;
-  auto there = [&] { return KEEP ? look(q, ticket, &c) : poll(q, ticket, &c); };
-  if (there()) return c;
+  if (poll(q, ticket, &c)) return c;
   bounded_wait w(rb_u64(effective_timeout(q, timeout_us)) + q.silent_grace_us);
   for (;;) {
     bool in_time = w.turn();
-    if (there()) return c;
+    if (poll(q, ticket, &c)) return c;
     if (!in_time) return completion{RB_STATUS_NIC_SILENT, 0, 0};
   }
 }

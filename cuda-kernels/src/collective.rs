@@ -23,10 +23,6 @@ pub struct CommHandle {
     pub algo_kinds: u16,
     /// Default wire type.
     pub wire: WireType,
-    /// Pinned host memory for small all-reduces of kernels: a source and a result for each slot of the queue.
-    pub staging: GpuVa,
-    /// Bytes of such a source, a multiple of 16; 0 without staging.
-    pub staging_bytes: u32,
     /// Queues for blocks: a `rb_queue` each, in memory of the GPU.
     pub block_queues: GpuVa,
     /// How many; 0 without any.
@@ -42,11 +38,10 @@ impl From<CommHandle> for KernelArg {
         for v in [c.comm, c.rank, c.size, defaults] {
             bytes.extend_from_slice(&v.to_ne_bytes());
         }
-        bytes.extend_from_slice(&c.staging.0.to_ne_bytes());
-        for v in [c.staging_bytes, c.block_queue_count] {
+        bytes.extend_from_slice(&c.block_queues.0.to_ne_bytes());
+        for v in [c.block_queue_count, 0] {
             bytes.extend_from_slice(&v.to_ne_bytes());
         }
-        bytes.extend_from_slice(&c.block_queues.0.to_ne_bytes());
         KernelArg::Bytes(bytes)
     }
 }

@@ -29,8 +29,6 @@ fn comm(nic: &MockNic) -> CommHandle {
         // As if a broadcast had it, and a message and nothing not.
         algo_kinds: 1 << CollectiveKind::AllReduce.code() | 1 << CollectiveKind::Broadcast.code(),
         wire: WireType::Bf16,
-        staging: GpuVa(0),
-        staging_bytes: 0,
         block_queues: GpuVa(0),
         block_queue_count: 0,
     }

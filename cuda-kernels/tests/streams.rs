@@ -236,8 +236,6 @@ fn streamed_operations_flag_the_operands_that_are_streams() {
         // Messages have no algorithm.
         algo_kinds: u16::MAX >> 1,
         wire: WireType::Same,
-        staging: GpuVa(0),
-        staging_bytes: 0,
         block_queues: GpuVa(0),
         block_queue_count: 0,
     };

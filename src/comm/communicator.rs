@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ringbell_cuda_kernels::collective::CommHandle;
-use ringbell_cuda_kernels::{GpuKind, LaunchError, Posted, Stream};
+use ringbell_cuda_kernels::{LaunchError, Posted, Stream};
 use ringbell_job::{BootstrapError, Job, Member, UniqueId};
 use ringbell_nic_abi::{Algorithm, CollectiveKind, GpuVa, Status};
 use ringbell_nic_core::collective::{CommInfo, CommStatus, CommunicatorConfig};
@@ -23,7 +23,7 @@ use super::operation::can_default_to;
 use super::stream::Results;
 use super::stream_queue::StreamQueues;
 use super::{membership, CollectiveError, CommOptions, Done, Element, Operation, Request};
-use crate::{DeviceBuffer, Nic, Span};
+use crate::{Nic, Span};
 
 /// Additional wait for the NIC's completion after the operation's time-out.
 const GRACE: Duration = Duration::from_secs(2);
@@ -33,39 +33,6 @@ const ENDED_EVERY: Duration = Duration::from_millis(500);
 
 /// Longest time-out of an operation: the limit of the descriptor's field.
 const MAX_TIMEOUT: Duration = Duration::from_micros(u32::MAX as u64);
-
-/// Most bytes of a kernel's all-reduce that passes through pinned memory beside a real GPU, unless another limit is set. Not
-/// measured.
-const KERNEL_STAGING: u32 = 16 << 10;
-
-/// Pinned memory for small all-reduces of kernels.
-#[derive(Debug)]
-struct Staging {
-    memory: DeviceBuffer,
-    /// Bytes of one operand.
-    bytes: u32,
-}
-
-impl Staging {
-    /// Allocates a source and a result for each slot of the queue.
-    fn new(nic: &Nic, queue: &HostQueue, options: &CommOptions) -> Option<Staging> {
-        let bytes = options.kernel_staging.unwrap_or(match nic.gpu().kind() {
-            GpuKind::Cuda => KERNEL_STAGING,
-            _ => 0,
-        }) / 16
-            * 16;
-        if bytes == 0 {
-            return None;
-        }
-        match nic.alloc_pinned::<u8>(u64::from(bytes) * 2 * u64::from(queue.depth())) {
-            Ok(memory) => Some(Staging { memory, bytes }),
-            Err(error) => {
-                tracing::warn!(%error, bytes, "small all-reduces of kernels go by the copy engine: no pinned memory");
-                None
-            }
-        }
-    }
-}
 
 /// State that a communicator and its requests share.
 #[derive(Debug)]
@@ -87,9 +54,6 @@ pub(super) struct Inner {
     /// Before the NIC, because streams post on these queues.
     streams: StreamQueues,
     results: Results,
-    /// For small all-reduces of kernels; `None` where they need none. Made with the communicator: a driver may let a thread that
-    /// pins memory wait for running kernels.
-    staging: Option<Staging>,
     /// For blocks of kernels.
     blocks: Option<BlockQueues>,
 }
@@ -247,7 +211,6 @@ impl Communicator {
         let mut settings = options.settings.clone();
         settings.connect_timeout = options.init_timeout;
         let queue = nic.create_queue()?;
-        let staging = Staging::new(nic, &queue, options);
         let blocks = BlockQueues::new(nic, options.block_queues)?;
         let id = nic.backend().create_communicator(&CommunicatorConfig {
             ctx,
@@ -269,7 +232,6 @@ impl Communicator {
             orphans: Mutex::new(Vec::new()),
             streams: StreamQueues::default(),
             results: Results::default(),
-            staging,
             blocks,
         };
         let comm = Communicator {
@@ -539,7 +501,6 @@ impl Communicator {
 
     /// Handle for kernels that run collectives: pass it as an argument of type `rb_comm`. Valid while this communicator lives.
     pub fn handle(&self) -> CommHandle {
-        let staging = self.inner.staging.as_ref();
         let blocks = self.inner.blocks.as_ref();
         let (block_queues, block_queue_count) = blocks.map_or((GpuVa(0), 0), BlockQueues::place);
         CommHandle {
@@ -550,8 +511,6 @@ impl Communicator {
             algo: self.inner.options.algo,
             algo_kinds: kinds_with(self.inner.options.algo),
             wire: self.inner.options.wire,
-            staging: staging.map_or(GpuVa(0), |s| s.memory.va()),
-            staging_bytes: staging.map_or(0, |s| s.bytes),
             block_queues,
             block_queue_count,
         }

@@ -23,10 +23,6 @@ pub struct CommOptions {
     pub settings: CollectiveSettings,
     /// Port of the NIC at which it serves collectives.
     pub port: u16,
-    /// Most bytes of an all-reduce of a kernel whose operands pass through pinned memory of the host, copied by the kernel's own
-    /// lanes; a multiple of 16, 0 for none. `None` selects a value for the GPU: 16 KiB beside one whose memory only its copy
-    /// engine reaches, else none. It takes twice as much for each slot of the queue.
-    pub kernel_staging: Option<u32>,
     /// Queues for blocks of kernels, besides the one that host and kernels share: `gpu_comm_queue(comm, blockIdx.x)` gives a block one. On a
     /// queue slots are used again in order, so the oldest operation that waits holds up all that come a depth behind it. None by default; at
     /// most what the NIC's `max_queues` leaves. Communicators made from this one have as many of their own. Each rank may have another number.
@@ -42,7 +38,6 @@ impl Default for CommOptions {
             wire: WireType::Same,
             settings: CollectiveSettings::default(),
             port: COLLECTIVE_PORT,
-            kernel_staging: None,
             block_queues: 0,
         }
     }

@@ -22,7 +22,7 @@ const ID_BYTES: usize = 128;
 /// `RB_SPLIT_NOCOLOR`
 const NO_COLOUR: u32 = u32::MAX;
 /// Bytes of `rb_comm`.
-const HANDLE_BYTES: usize = 120;
+const HANDLE_BYTES: usize = 112;
 
 /// `rb_unique_id`: the text and a terminating zero.
 #[repr(C)]

@@ -259,14 +259,13 @@ fn settings(given: Option<&Bound<'_, PyDict>>) -> PyResult<CommOptions> {
                 options.wire = named(WireType::ALL, WireType::name, &given, "wire")?;
             }
             "port" => options.port = value.extract()?,
-            "kernel_staging" => options.kernel_staging = Some(value.extract()?),
             setting if CollectiveSettings::NAMES.contains(&setting) => {
                 let set = options.settings.set(setting, value.extract()?);
                 set.map_err(|e| failure::argument(e.to_string()))?;
             }
             _ => {
                 return Err(PyTypeError::new_err(format!(
-                    "a communicator has no setting `{name}`; there is timeout, init_timeout, algo, wire, port, kernel_staging, {}",
+                    "a communicator has no setting `{name}`; there is timeout, init_timeout, algo, wire, port, {}",
                     CollectiveSettings::NAMES.join(", ")
                 )))
             }

@@ -38,8 +38,6 @@ class Settings(TypedDict, total=False):
     wire: Wire | None
     #: Port of the NIC at which it serves collectives.
     port: int | None
-    #: Most bytes of a kernel's all-reduce that go through pinned memory of the host.
-    kernel_staging: int | None
     eager_max: int | None
     eager_buffers: int | None
     segment_bytes: int | None

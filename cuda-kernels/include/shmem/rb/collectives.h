@@ -6,6 +6,7 @@
 #ifndef RINGBELL_SHMEM_COLLECTIVES_H
 #define RINGBELL_SHMEM_COLLECTIVES_H
 
+#include "../../ringbell_move.cuh"
 #include "calls.h"
 
 namespace rb {

@@ -2,6 +2,7 @@
 #ifndef RINGBELL_SHMEM_STRIDED_H
 #define RINGBELL_SHMEM_STRIDED_H
 
+#include "../../ringbell_move.cuh"
 #include "operations.h"
 
 namespace rb {
