@@ -25,6 +25,7 @@ pub mod dma;
 pub mod engine;
 mod event;
 mod host_queue;
+mod link;
 mod memory;
 pub mod network;
 mod nic;

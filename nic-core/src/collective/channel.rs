@@ -12,10 +12,11 @@ use std::collections::VecDeque;
 use ringbell_nic_abi::{GpuVa, Status};
 
 use super::executor::Progress;
-use super::fabric::{Fabric, Io, Pieces, RecvRequest, SendRequest};
+use super::fabric::{Fabric, RecvRequest, SendRequest};
 use super::kernel_stream::{Refusal, StreamEnd};
 use super::params::Side;
 use crate::dma::Dma;
+use crate::link::{Io, Pieces};
 use crate::types::Buffer;
 
 /// Messages of one operation that may be under way.

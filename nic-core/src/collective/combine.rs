@@ -8,9 +8,9 @@ use ringbell_gtlb::Fault;
 use ringbell_nic_abi::{DataType, ReduceOp, WireType};
 use ringbell_onc_engines::reduce;
 
-use super::fabric::Pieces;
 use crate::copy;
 use crate::dma::{Dma, DmaAccess, ReadStatus};
+use crate::link::Pieces;
 use crate::types::Buffer;
 
 /// Bytes of one element type at most, so that the bounce buffers stay in the first-level cache.

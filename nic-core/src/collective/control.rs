@@ -10,11 +10,12 @@ use super::communicator::{Comm, DirectComm, Life};
 use super::direct::Kept;
 use super::fabric::{Frame, Tells};
 use super::table::MAX_COMMS;
+use super::Collectives;
 use super::{
     CollectiveCounters, CommError, CommInfo, CommStatus, CommunicatorConfig, PeerInfo, MAX_RANKS,
 };
-use super::{Collectives, Io};
 use crate::card::SharedCard;
+use crate::link::Io;
 use crate::memory::nic_memory::{Space, NIC_BUS, NIC_VA};
 use crate::types::{CommId, Owner};
 

@@ -9,8 +9,9 @@ use super::direct::{Access, AreaPool, Call, Direct, Outcome, Pages, Peers, Prepa
 use super::fabric::Fabric;
 use super::table::{Active, News, State, Table};
 use super::taps::{self, Tap};
-use super::{After, CommunicatorConfig, Io, Reach, Side, Task};
+use super::{After, CommunicatorConfig, Reach, Side, Task};
 use crate::dma::DmaAccess;
+use crate::link::Io;
 use crate::memory::nic_memory::{HOST_BUS, NIC_BUS};
 use crate::transport::{PeerWindow, Transport};
 use crate::types::ConnId;

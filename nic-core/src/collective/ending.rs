@@ -7,7 +7,8 @@ use super::communicator::{late, Comm, Dispute, End, Gone, GRACE};
 use super::fabric::{FabricEvent, Frame, Group};
 use super::streams::streams_need;
 use super::table::{News, State};
-use super::{direct_path, Collectives, Fate, Io};
+use super::{direct_path, Collectives, Fate};
+use crate::link::Io;
 use crate::types::{NicTime, Owner, WorkToken};
 
 impl Collectives {

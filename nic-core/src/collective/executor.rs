@@ -12,12 +12,13 @@ use ringbell_nic_abi::{GpuVa, Status};
 use ringbell_onc_engines::program::{Layout, Place};
 
 use super::combine::{Combine, Held};
-use super::fabric::{Fabric, Io, Pieces, RecvRequest, SendRequest};
+use super::fabric::{Fabric, RecvRequest, SendRequest};
 use super::kernel_stream::{Refusal, StreamEnd};
 use super::params::{Params, Side};
 use super::plan::{Plan, PlanStep, Source};
 use super::taps::Viewer;
 use crate::dma::ReadStatus;
+use crate::link::{Io, Pieces};
 use crate::memory::nic_memory::Block;
 use crate::types::Buffer;
 

@@ -8,8 +8,8 @@ use ringbell_gtlb::Fault;
 use ringbell_nic_abi::kernel_stream::{state_of, DATA_AT, HEAD_AT, STATE_AT, TAIL_AT};
 use ringbell_nic_abi::{GpuVa, Status, StreamRef};
 
-use super::fabric::{Io, Pieces};
 use crate::dma::Dma;
+use crate::link::{Io, Pieces};
 use crate::types::Buffer;
 
 /// The status and its detail when a stream cannot proceed.

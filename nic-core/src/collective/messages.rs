@@ -12,9 +12,10 @@ use super::fabric::{Fabric, Frame, RecvRequest, SendRequest, USER_TAG};
 use super::kernel_stream;
 use super::on_card::CardOp;
 use super::table::{Active, State, Table};
-use super::{taps, Begun, Io, Params, Plan, Task};
+use super::{taps, Begun, Params, Plan, Task};
 use crate::dma::ReadStatus;
 use crate::engine::{Engines, Place};
+use crate::link::Io;
 use crate::memory::nic_memory::Block;
 
 /// Elements that one step reduces before the NIC looks at everything else again.

@@ -52,6 +52,7 @@ use ringbell_nic_abi::{PdId, Status};
 pub use ringbell_onc_engines::program::Thresholds;
 
 use crate::engine::Engines;
+use crate::link::Io;
 use crate::transport::TransportEvent;
 use crate::types::{ConnId, NicTime, WorkToken};
 use communicator::{End, GRACE};
@@ -62,7 +63,6 @@ use table::{Active, State, Table};
 
 pub(crate) use direct::{Key, Prepared};
 pub(crate) use direct_path::reach;
-pub(crate) use fabric::{Io, Pieces};
 pub(crate) use kernel_stream::StreamSide;
 pub(crate) use params::{Params, Reach, Side};
 pub(crate) use plan::{Plan, PlanError, Plans, Shape};

@@ -20,12 +20,13 @@ use ringbell_nic_abi::{DataType, GpuVa, ReduceOp, Status};
 use ringbell_onc_engines::program::Place;
 
 use super::executor::{Job, Progress};
-use super::fabric::{Fabric, Io, Pieces, RecvRequest, SendRequest};
+use super::fabric::{Fabric, RecvRequest, SendRequest};
 use super::kernel_stream::Refusal;
 use super::params::Side;
 use super::plan::{Plan, PlanStep, Source};
 use crate::card::{reduces, RingEnd, RingEvent, RingLease, RingStep, SharedCard};
 use crate::dma::{DmaAccess, ReadStatus};
+use crate::link::{Io, Pieces};
 use crate::memory::nic_memory::{Block, Space};
 use crate::types::Buffer;
 

@@ -5,8 +5,9 @@ use ringbell_nic_abi::{DataType, ReduceOp, Status};
 use super::fabric::Own;
 use super::table::{State, Table};
 use super::task::OwnCopy;
-use super::{executor, Io, LocalPass, Pieces, Task};
+use super::{executor, LocalPass, Task};
 use crate::dma::ReadStatus;
+use crate::link::{Io, Pieces};
 
 /// Whether two messages share bytes.
 fn overlap(a: &Pieces, b: &Pieces) -> bool {

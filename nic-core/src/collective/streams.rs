@@ -10,7 +10,8 @@ use super::kernel_stream;
 use super::messages::Messages;
 use super::params::fold;
 use super::table::{Active, State, Table};
-use super::{ChannelTask, Io, Task};
+use super::{ChannelTask, Task};
+use crate::link::Io;
 
 /// Whether an operation under way needs a rank although it waits for no message: its kernel is slow.
 pub(super) fn streams_need(table: &Table, c: &Comm, rank: u32) -> bool {

@@ -11,7 +11,6 @@ use super::combine::Combine;
 use super::communicator::{Comm, Lives};
 use super::direct::{Call, Key, Prepared};
 use super::executor::Op;
-use super::fabric::Io;
 use super::kernel_stream::Streams;
 use super::on_card::CardOp;
 use super::slab::Slab;
@@ -19,6 +18,7 @@ use super::taps::{Tap, Viewer};
 use super::task::OwnCopy;
 use super::{After, Params, Reach, Rings, StreamSide, Task, Thresholds};
 use crate::engine::Place;
+use crate::link::Io;
 use crate::outstanding::Retired;
 use crate::types::{CommId, WorkToken};
 

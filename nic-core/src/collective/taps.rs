@@ -19,9 +19,10 @@ use ringbell_gtlb::Fault;
 use ringbell_nic_abi::{EngineId, PdId};
 
 use super::combine::locate;
-use super::{Io, Pieces, Rings, Side, StreamSide, Task};
+use super::{Rings, Side, StreamSide, Task};
 use crate::dma::{DmaAccess, ReadStatus};
 use crate::engine::{Direction, Engines, Place, PIECE};
+use crate::link::{Io, Pieces};
 use crate::types::{Buffer, Owner};
 
 /// Bytes of one buffer piece.

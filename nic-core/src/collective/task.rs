@@ -2,7 +2,8 @@
 
 use super::combine::{Combine, Held};
 use super::direct::Prepared;
-use super::{Pieces, Side};
+use super::Side;
+use crate::link::Pieces;
 
 /// What an operation waits for before it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

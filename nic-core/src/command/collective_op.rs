@@ -14,9 +14,10 @@ use super::memory::Memory;
 use super::Refusal;
 use crate::card;
 use crate::collective::{
-    reach, ChannelTask, Collectives, Key, LocalPass, Params, Pieces, PlanError, Prepared,
-    Reach as Path, Rings, Shape, Side, StreamSide, Task,
+    reach, ChannelTask, Collectives, Key, LocalPass, Params, PlanError, Prepared, Reach as Path,
+    Rings, Shape, Side, StreamSide, Task,
 };
+use crate::link::Pieces;
 use crate::types::Buffer;
 
 /// Pins of source and destination.

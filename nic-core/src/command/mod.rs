@@ -33,10 +33,11 @@ use ringbell_nic_abi::{
 
 use crate::bar::Bar;
 use crate::card::SharedCard;
-use crate::collective::{After, Collectives, Io};
+use crate::collective::{After, Collectives};
 use crate::config::NicConfig;
 use crate::dma::DmaState;
 use crate::engine::{EngineUseError, Return};
+use crate::link::Io;
 use crate::memory::nic_memory::NicMemory;
 use crate::network::{Network, Protocol};
 use crate::outstanding::{Operation, Outstanding};

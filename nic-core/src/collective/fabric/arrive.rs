@@ -7,11 +7,43 @@
 use ringbell_nic_abi::Status;
 
 use super::group::{Early, EarlyKind, MAX_EARLY, USER_TAG};
-use super::link::{Dest, Link, LinkState, TxKey, EXPOSED_TOKEN};
-use super::{Envelope, Fabric, FabricEvent, Frame, Io, Pieces, SendRequest, Sending, FABRIC_TOKEN};
+use super::{Envelope, Fabric, FabricEvent, Frame, SendRequest, Sending, TxKey};
 use crate::engine::Direction;
+use crate::link::{Dest, Io, Link, Pieces, EXPOSED_TOKEN, LINK_TOKEN};
 use crate::transport::RecvWork;
 use crate::types::{Owner, WorkToken};
+
+/// Whose an arriving payload is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// A receive's.
+    Recv(u32),
+    /// A message's that waits in a receive buffer.
+    Early(u32),
+}
+
+/// Bit of the places of early messages; those of receives are their numbers.
+const EARLY: u64 = 1 << 32;
+
+impl Whose {
+    fn place(self) -> Dest {
+        Dest::Place(match self {
+            Whose::Recv(id) => id.into(),
+            Whose::Early(id) => EARLY | u64::from(id),
+        })
+    }
+
+    /// `None`: it goes nowhere.
+    pub(super) fn of(dest: Dest) -> Option<Whose> {
+        let Dest::Place(place) = dest else {
+            return None;
+        };
+        Some(match place & EARLY {
+            0 => Whose::Recv(place as u32),
+            _ => Whose::Early(place as u32),
+        })
+    }
+}
 
 /// A message to this rank and the receive that it has met.
 #[derive(Debug)]
@@ -28,14 +60,7 @@ pub(crate) struct Own {
 impl Fabric {
     /// Processes a frame. `false`: a correct peer does not send it.
     pub(super) fn on_frame(&mut self, io: &mut Io<'_>, link: usize, f: Frame) -> bool {
-        if let Frame::Hello { from } = f {
-            return self.on_hello(io, link, from);
-        }
-        if self.links.all[link].state != LinkState::Up {
-            return false;
-        }
         let (ctx, from) = match f {
-            Frame::Hello { .. } => return false,
             Frame::Eager(e) | Frame::Request(e) | Frame::Ready(e) => (e.ctx, e.from),
             Frame::Join { ctx, from, .. }
             | Frame::Clear { ctx, from, .. }
@@ -50,7 +75,7 @@ impl Fabric {
             | Frame::Ask { ctx, from }
             | Frame::Here { ctx, from, .. } => (ctx, from),
         };
-        let peer = self.links.all[link].peer;
+        let peer = self.links.at(link).peer();
         let Some(g) = self.groups.get_mut(&ctx).filter(|g| !g.dead) else {
             return self.on_stale(io, link, f);
         };
@@ -70,7 +95,6 @@ impl Fabric {
             return false;
         }
         match f {
-            Frame::Hello { .. } => return false,
             Frame::Join {
                 ranks,
                 credits,
@@ -83,9 +107,9 @@ impl Fabric {
                 if m.joined || m.lost {
                     return !m.joined;
                 }
-                let l = &mut self.links.all[link];
-                l.proven = true;
-                let worth = io.transports[l.transport].eager_max();
+                let l = self.links.at_mut(link);
+                l.prove();
+                let worth = io.transports[l.session().0].eager_max();
                 (m.credits, m.eager_max, m.joined) = (credits, eager_max.min(worth), true);
                 (m.area, m.card) = (area, card);
                 if ranks as usize != g.members.len() || hash != g.hash {
@@ -157,7 +181,7 @@ impl Fabric {
             }
             Frame::Ask { .. } => {
                 // One answer is enough, however often it asks before it reads.
-                if !self.links.all[link].answers(ctx) {
+                if !self.answers(link, ctx) {
                     self.events
                         .push_back(FabricEvent::Asked { ctx, rank: from });
                 }
@@ -185,9 +209,9 @@ impl Fabric {
                     *l != link || !matches!(j, Frame::Join { ctx: c, .. } if *c == ctx)
                 });
             }
-            Frame::Eager(e) => self.take_payload(io, link, Dest::Drop, &Pieces::default(), e.len),
+            Frame::Eager(e) => self.take_payload(io, link, None, &Pieces::default(), e.len),
             Frame::Data { len, .. } => {
-                self.take_payload(io, link, Dest::Drop, &Pieces::default(), len);
+                self.take_payload(io, link, None, &Pieces::default(), len);
             }
             _ => {}
         }
@@ -221,7 +245,7 @@ impl Fabric {
             }
             let fits = self.fits(recv, e.from, e.tag, e.len, e.hash, e.send);
             if !fits {
-                self.take_payload(io, link, Dest::Drop, &Pieces::default(), e.len);
+                self.take_payload(io, link, None, &Pieces::default(), e.len);
                 return true;
             }
             self.set_met(recv, e.from, e.tag, e.len, e.send);
@@ -232,7 +256,7 @@ impl Fabric {
             self.take_payload(
                 io,
                 link,
-                Dest::Recv(recv),
+                Some(Whose::Recv(recv)),
                 &pieces.unwrap_or_default(),
                 e.len,
             );
@@ -248,7 +272,7 @@ impl Fabric {
         }
         if let Some(at) = at {
             let piece = Pieces::one(io.dma.nic_memory.buffer(at, e.len as u32));
-            self.take_payload(io, link, Dest::Early(id), &piece, e.len);
+            self.take_payload(io, link, Some(Whose::Early(id)), &piece, e.len);
         }
         true
     }
@@ -348,7 +372,7 @@ impl Fabric {
             self.sends.remove(send);
             TxKey::Engine(key)
         };
-        self.frame_with(ctx, from, data, pieces, key, None);
+        self.frame_with(ctx, from, data, pieces, Some(key), None);
         true
     }
 
@@ -361,7 +385,7 @@ impl Fabric {
         len: u64,
     ) -> bool {
         let Some(r) = self.recvs.get_mut(recv).filter(|r| r.ctx == ctx) else {
-            self.take_payload(io, link, Dest::Drop, &Pieces::default(), len);
+            self.take_payload(io, link, None, &Pieces::default(), len);
             return true;
         };
         let Some(met) = r.met.as_mut().filter(|_| !r.exposed) else {
@@ -372,7 +396,7 @@ impl Fabric {
         }
         met.arriving = true;
         let pieces = r.pieces.clone();
-        self.take_payload(io, link, Dest::Recv(recv), &pieces, len);
+        self.take_payload(io, link, Some(Whose::Recv(recv)), &pieces, len);
         true
     }
 
@@ -507,7 +531,7 @@ impl Fabric {
     /// Whether a collective message to a rank, or from it, goes straight to its receive. Both ends decide so: `eager_max` is the receiver's.
     pub(super) fn is_written(&self, ctx: u64, rank: u32, len: u64, eager_max: u64) -> bool {
         let link = self.group_and_link(ctx, rank);
-        let longest = link.and_then(|(_, l)| l.exposes);
+        let longest = link.and_then(|(_, l)| l.exposes());
         longest.is_some_and(|n| len > n.min(eager_max))
     }
 
@@ -529,14 +553,14 @@ impl Fabric {
             return false;
         }
         let (rank, by) = (g.rank, g.by);
-        let (t, conn) = (link.transport, link.conn);
+        let (t, conn) = link.session();
         let is_tapped = io.engines.is_on((t, conn, Direction::Receive));
         let mut key = None;
         if let Some(r) = self.recvs.get_mut(id) {
             let mut pieces = r.pieces.iter();
             if let (Some(buffer), None, false) = (pieces.next(), pieces.next(), is_tapped) {
                 let work = RecvWork {
-                    token: WorkToken(FABRIC_TOKEN | EXPOSED_TOKEN | u64::from(id)),
+                    token: WorkToken(LINK_TOKEN | EXPOSED_TOKEN | u64::from(id)),
                     by,
                     buffer: *buffer,
                     some: false,
@@ -559,10 +583,10 @@ impl Fabric {
         true
     }
 
-    fn group_and_link(&self, ctx: u64, rank: u32) -> Option<(&super::Group, &Link)> {
+    fn group_and_link(&self, ctx: u64, rank: u32) -> Option<(&super::Group, &Link<TxKey>)> {
         let g = self.groups.get(&ctx)?;
         let link = g.members.get(rank as usize)?.link?;
-        Some((g, &self.links.all[link]))
+        Some((g, self.links.at(link)))
     }
 
     /// The memory of a receive is not written any more.
@@ -574,8 +598,9 @@ impl Fabric {
         let Some((_, link)) = self.group_and_link(r.ctx, from) else {
             return;
         };
-        let token = WorkToken(FABRIC_TOKEN | EXPOSED_TOKEN | u64::from(id));
-        io.transports[link.transport].cancel(link.conn, token);
+        let token = WorkToken(LINK_TOKEN | EXPOSED_TOKEN | u64::from(id));
+        let (t, conn) = link.session();
+        io.transports[t].cancel(conn, token);
     }
 
     /// Sends a message to where its receive is, as soon as that is known.
@@ -644,7 +669,7 @@ impl Fabric {
             len,
         };
         let write = (key != 0).then_some(key);
-        self.frame_with(ctx, to, data, s.pieces, TxKey::Engine(s.key), write);
+        self.frame_with(ctx, to, data, s.pieces, Some(TxKey::Engine(s.key)), write);
     }
 
     /// A rank has announced a receive.
@@ -664,22 +689,27 @@ impl Fabric {
         self.keep_early(e, EarlyKind::Receive(e.credits)).is_some()
     }
 
+    /// The communicator of an arriving payload.
+    pub(super) fn ctx_of(&self, whose: Whose) -> Option<u64> {
+        match whose {
+            Whose::Recv(r) => self.recvs.get(r).map(|r| r.ctx),
+            Whose::Early(e) => self.earlies.get(e).map(|e| e.ctx),
+        }
+    }
+
     /// Begins to read a payload.
     fn take_payload(
         &mut self,
         io: &mut Io<'_>,
         link: usize,
-        into: Dest,
+        whose: Option<Whose>,
         pieces: &Pieces,
         len: u64,
     ) {
-        let ctx = match into {
-            Dest::Recv(r) => self.recvs.get(r).map(|r| r.ctx),
-            Dest::Early(e) => self.earlies.get(e).map(|e| e.ctx),
-            Dest::Drop => None,
-        };
+        let ctx = whose.and_then(|w| self.ctx_of(w));
         let group = ctx.and_then(|ctx| self.groups.get(&ctx));
         let by = group.map_or(Owner::NIC, |g| g.by);
+        let into = whose.map_or(Dest::Nowhere, Whose::place);
         let all = self.links.take_payload(io, link, (into, by), pieces, len);
         if let Some(into) = all {
             self.payload_is_here(io, into);

@@ -1,7 +1,6 @@
 //! Frames between NICs: a header of 40 bytes, then the payload of those that carry one.
 //!
-//! 40 bytes fit the payload of one line of the `local` transport, and of an inline descriptor.
-//! Little endian, five words:
+//! Little endian, five words. Kind 1 is the head by which a link's peer says who it is.
 //!
 //! | word | bits | meaning |
 //! |---|---|---|
@@ -15,14 +14,11 @@
 //! | 4 | 0–31 | hash of the operation's parameters |
 //! |   | 32–63 | `b`: number of the send in frames that name both ends; credits in a message with its payload; key of a receive |
 
-use std::net::{Ipv4Addr, SocketAddrV4};
-
 use ringbell_nic_abi::Status;
 
 use crate::collective::params::Params;
+use crate::link::HEAD;
 
-/// Bytes of a header.
-pub(crate) const HEADER: usize = 40;
 /// Version of the protocol.
 const VERSION: u64 = 3;
 
@@ -48,11 +44,6 @@ pub(crate) struct Envelope {
 /// A header, decoded and checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// First on every stream from the side that has connected: its identity.
-    Hello {
-        /// Address on which the sender serves collectives.
-        from: SocketAddrV4,
-    },
     /// The sender has made the communicator; it keeps `credits` receive buffers of `eager_max` bytes.
     Join {
         ctx: u64,
@@ -155,13 +146,23 @@ impl Words {
     }
 }
 
+/// Kind of [`Frame::Here`].
+const HERE: u8 = 15;
+
 impl Frame {
-    /// The bytes on the stream.
-    pub(crate) fn encode(&self) -> [u8; HEADER] {
+    /// Whether it tells peers of the end of its communicator, and leaves although that has ended.
+    pub(crate) fn reports_an_end(&self) -> bool {
+        matches!(self, Frame::Abort { .. } | Frame::Params { .. })
+    }
+
+    /// Whether these are the bytes of a [`Frame::Here`].
+    pub(crate) fn is_answer(head: &[u8; HEAD]) -> bool {
+        head[0] == HERE
+    }
+
+    /// The bytes on the link.
+    pub(crate) fn encode(&self) -> [u8; HEAD] {
         let w = match *self {
-            Frame::Hello { from } => {
-                Words::new(1, 0, u32::from(*from.ip()), u64::from(from.port()))
-            }
             Frame::Join {
                 ctx,
                 from,
@@ -223,12 +224,12 @@ impl Frame {
             } => Words::new(12, from, status.code().into(), ctx).with(rank.into(), 0, 0, 0),
             Frame::Leave { ctx, from } => Words::new(13, from, 0, ctx),
             Frame::Ask { ctx, from } => Words::new(14, from, 0, ctx),
-            Frame::Here { ctx, from, posted } => Words::new(15, from, posted, ctx),
+            Frame::Here { ctx, from, posted } => Words::new(HERE, from, posted, ctx),
             Frame::Ready(e) => {
                 Words::new(16, e.from, e.send, e.ctx).with(e.tag, e.len, e.hash, e.credits)
             }
         };
-        let mut bytes = [0; HEADER];
+        let mut bytes = [0; HEAD];
         for (i, word) in w.0.iter().enumerate() {
             bytes[i * 8..i * 8 + 8].copy_from_slice(&word.to_le_bytes());
         }
@@ -238,8 +239,8 @@ impl Frame {
     /// The frame of a header.
     ///
     /// # Errors
-    /// [`FrameError`]; the stream cannot be read on after that.
-    pub(crate) fn decode(bytes: &[u8; HEADER]) -> Result<Frame, FrameError> {
+    /// [`FrameError`]; the link cannot be read on after that.
+    pub(crate) fn decode(bytes: &[u8; HEAD]) -> Result<Frame, FrameError> {
         let word = |i: usize| {
             let mut b = [0; 8];
             b.copy_from_slice(&bytes[i * 8..i * 8 + 8]);
@@ -271,12 +272,6 @@ impl Frame {
             credits: if kind == 4 { 0 } else { b },
         };
         Ok(match kind {
-            1 => {
-                let port = u16::try_from(ctx).map_err(|_| bad)?;
-                Frame::Hello {
-                    from: SocketAddrV4::new(Ipv4Addr::from(a), port),
-                }
-            }
             2 => Frame::Join {
                 ctx,
                 from,
@@ -331,7 +326,7 @@ impl Frame {
             },
             13 => Frame::Leave { ctx, from },
             14 => Frame::Ask { ctx, from },
-            15 => Frame::Here {
+            HERE => Frame::Here {
                 ctx,
                 from,
                 posted: a,
@@ -371,9 +366,6 @@ mod tests {
             direct: true,
         };
         vec![
-            Frame::Hello {
-                from: SocketAddrV4::new(Ipv4Addr::new(10, 1, 2, 3), 65_535),
-            },
             Frame::Join {
                 ctx,
                 from,
@@ -439,24 +431,26 @@ mod tests {
 
     #[test]
     fn malformed_frames_are_errors() {
-        let good = frames()[2].encode();
+        let good = frames()[1].encode();
         let with = |at: usize, b: u8| {
             let mut x = good;
             x[at] = b;
             Frame::decode(&x)
         };
         assert_eq!(with(0, 0), Err(FrameError::Kind(0)));
+        // A peer that says who it is again.
+        assert_eq!(with(0, 1), Err(FrameError::Kind(1)));
         assert_eq!(with(0, 200), Err(FrameError::Kind(200)));
         assert_eq!(with(1, 9), Err(FrameError::Version(9)));
         // More bytes than a message may have.
         assert_eq!(with(28, 1), Err(FrameError::Field(3)));
         // An end, or a refusal, with status `Ok`.
-        for i in [7, 11] {
+        for i in [6, 10] {
             let mut bytes = frames()[i].encode();
             bytes[4..8].fill(0);
             assert_eq!(Frame::decode(&bytes), Err(FrameError::Field(bytes[0])));
         }
-        let mut params = frames()[10].encode();
+        let mut params = frames()[9].encode();
         params[32] = 0xff;
         assert_eq!(Frame::decode(&params), Err(FrameError::Field(11)));
     }
@@ -465,7 +459,7 @@ mod tests {
         /// An accepted header means the same when it is encoded again.
         #[test]
         fn accepted_bytes_are_a_frame(bytes in prop::array::uniform32(any::<u8>()), more in any::<u64>(), kind in 0u8..18) {
-            let mut header = [0; HEADER];
+            let mut header = [0; HEAD];
             header[..32].copy_from_slice(&bytes);
             header[32..].copy_from_slice(&more.to_le_bytes());
             (header[0], header[1]) = (kind, VERSION as u8);

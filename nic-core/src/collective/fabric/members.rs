@@ -6,11 +6,11 @@ use std::net::SocketAddrV4;
 use ringbell_nic_abi::Status;
 use rustc_hash::FxHashMap;
 
+use super::arrive::Whose;
 use super::group::{Group, Member, MessageCounts, Offer, Writes};
-use super::link::{Dest, LinkState, Rx, TxKey};
-use super::links::{LinkEvent, SINK};
-use super::{EarlyKind, Fabric, FabricEvent, Frame, Io, Tells, EARLY_JOINS_MAX};
+use super::{EarlyKind, Fabric, FabricEvent, Frame, Tells, TxKey, EARLY_JOINS_MAX};
 use crate::collective::settings::{CollectiveSettings, CommError};
+use crate::link::{Arrived, Dest, Due, Io, LinkEvent, ListenError, SINK};
 use crate::transport::TransportEvent;
 use crate::types::NicTime;
 
@@ -36,7 +36,15 @@ impl Fabric {
         } = tells;
         let port = peers[rank as usize].port();
         if peers.len() > 1 {
-            self.links.listen(io, port, rank)?;
+            let listens = self.links.listen(io, port);
+            listens.map_err(|e| match e {
+                ListenError::At(at) => CommError::Port {
+                    port: at,
+                    rank,
+                    asked: port,
+                },
+                ListenError::Transport(status) => CommError::Listen { port, status },
+            })?;
         }
         let alone = peers.len() == 1;
         let per_peer = u64::from(settings.eager_buffers) * settings.eager_max;
@@ -125,7 +133,7 @@ impl Fabric {
 
     /// Uses a link for a rank; notifies the peer when the link is up.
     fn attach(&mut self, ctx: u64, rank: usize, link: usize) {
-        let up = self.links.all[link].state == LinkState::Up;
+        let up = self.links.at(link).is_up();
         let Some(g) = self.groups.get_mut(&ctx) else {
             return;
         };
@@ -162,20 +170,13 @@ impl Fabric {
         g.early.clear();
         g.user_early.clear();
         g.writes = Writes::default();
-        for i in 0..self.links.all.len() {
-            let into = match &self.links.all[i].rx {
-                Rx::Payload { into, .. } => *into,
-                _ => Dest::Drop,
-            };
-            let ours = match into {
-                Dest::Recv(r) => self.recvs.get(r).is_some_and(|r| r.ctx == ctx),
-                Dest::Early(e) => self.earlies.get(e).is_some_and(|e| e.ctx == ctx),
-                Dest::Drop => false,
-            };
+        for i in 0..self.links.count() {
+            let into = self.links.at(i).arriving();
+            let ours = Whose::of(into).and_then(|w| self.ctx_of(w)) == Some(ctx);
             if ours {
                 self.links.divert(io, i);
             }
-            self.links.all[i].drop_frames(ctx);
+            self.links.at_mut(i).drop_channel(ctx);
         }
         for id in self.recvs.ids(|r| r.ctx == ctx) {
             self.conceal(io, id);
@@ -213,23 +214,39 @@ impl Fabric {
             Some(LinkEvent::Up(link)) => self.announce(link),
             Some(LinkEvent::Left(key)) => self.left(key),
             Some(LinkEvent::Payload(into)) => self.payload_is_here(io, into),
-            Some(LinkEvent::Header(link)) => self.on_header(io, link),
+            Some(LinkEvent::Head(link)) => self.on_head(io, link),
             Some(LinkEvent::Ended(link)) => self.cut(io, link),
         }
-        self.take_headers(io);
+        self.take_heads(io);
         true
     }
 
-    /// Processes the headers that came with the bytes before them.
-    fn take_headers(&mut self, io: &mut Io<'_>) {
-        while let Some(link) = self.links.next_header() {
-            self.on_header(io, link);
+    /// Processes the heads that came with the bytes before them.
+    fn take_heads(&mut self, io: &mut Io<'_>) {
+        while let Some(link) = self.links.next_head() {
+            self.on_head(io, link);
         }
     }
 
-    fn on_header(&mut self, io: &mut Io<'_>, link: usize) {
-        let frame = self.links.header(io, link);
-        match frame.is_some_and(|f| self.on_frame(io, link, f)) {
+    fn on_head(&mut self, io: &mut Io<'_>, link: usize) {
+        let is_right = match self.links.head(io, link) {
+            Arrived::Head(head) => match Frame::decode(&head) {
+                Ok(frame) => self.on_frame(io, link, frame),
+                Err(error) => {
+                    tracing::warn!(peer = ?self.links.at(link).peer(), %error, "a link is cut");
+                    false
+                }
+            },
+            Arrived::Up { cut } => {
+                if let Some(other) = cut {
+                    self.cut(io, other);
+                }
+                self.announce(link);
+                true
+            }
+            Arrived::Wrong => false,
+        };
+        match is_right {
             true => self.links.go_on(io, link),
             false => {
                 self.violations += 1;
@@ -257,7 +274,7 @@ impl Fabric {
                             rank: rank as u32,
                         });
                     }
-                } else if self.links.connects_to(m.address) {
+                } else if self.links.dials(m.address) {
                     // It never got as far as this communicator: the next connection may.
                     m.link = Some(link);
                 }
@@ -266,35 +283,9 @@ impl Fabric {
         tracing::info!(%peer, "a link of the fabric is down");
     }
 
-    /// An unknown peer has identified itself. The claim is unproven until it sends the number
-    /// of a communicator; until then the next peer with that address replaces it.
-    pub(super) fn on_hello(&mut self, io: &mut Io<'_>, link: usize, from: SocketAddrV4) -> bool {
-        if !matches!(self.links.all[link].state, LinkState::Unidentified(_)) {
-            return false;
-        }
-        if !self.links.connects_from(from) {
-            // We are the one to connect.
-            return false;
-        }
-        if let Some(&old) = self.links.by_peer.get(&from) {
-            let l = &self.links.all[old];
-            if l.proven {
-                return false;
-            }
-            self.cut(io, old);
-        }
-        self.links.by_peer.insert(from, link);
-        self.links.all[link].peer = Some(from);
-        let l = &mut self.links.all[link];
-        l.state = LinkState::Up;
-        io.transports[l.transport].watch(l.conn);
-        self.announce(link);
-        true
-    }
-
     /// Announces all common communicators to the peer of a link that has come up.
     fn announce(&mut self, link: usize) {
-        let Some(peer) = self.links.all[link].peer else {
+        let Some(peer) = self.links.at(link).peer() else {
             return;
         };
         let mut common = Vec::new();
@@ -310,7 +301,6 @@ impl Fabric {
     /// A frame's payload has left.
     fn left(&mut self, key: TxKey) {
         match key {
-            TxKey::None => {}
             TxKey::Engine(key) => self.events.push_back(FabricEvent::Sent {
                 key,
                 status: Status::Ok,
@@ -340,9 +330,9 @@ impl Fabric {
 
     /// A payload has come.
     pub(super) fn payload_is_here(&mut self, io: &mut Io<'_>, into: Dest) {
-        match into {
-            Dest::Recv(r) => self.received(r, None),
-            Dest::Early(id) => {
+        match Whose::of(into) {
+            Some(Whose::Recv(r)) => self.received(r, None),
+            Some(Whose::Early(id)) => {
                 let Some(e) = self.earlies.get_mut(id) else {
                     return;
                 };
@@ -355,7 +345,7 @@ impl Fabric {
                     None => {}
                 }
             }
-            Dest::Drop => {}
+            None => {}
         }
     }
 
@@ -371,9 +361,9 @@ impl Fabric {
     /// Breaks the links that hold payload of a communicator: the only way to get its memory back when
     /// a peer does not take it.
     pub(crate) fn break_holders(&mut self, io: &mut Io<'_>, ctx: u64) {
-        for i in 0..self.links.all.len() {
-            if self.links.all[i].holds(ctx) {
-                tracing::warn!(peer = ?self.links.all[i].peer, "a peer does not take what was sent; its link is cut");
+        for i in 0..self.links.count() {
+            if self.links.at(i).holds(ctx) {
+                tracing::warn!(peer = ?self.links.at(i).peer(), "a peer does not take what was sent; its link is cut");
                 self.cut(io, i);
             }
         }
@@ -381,11 +371,11 @@ impl Fabric {
 
     /// Moves queued frames on, and connects what is down. `fresh`: `io.now` was read in this step.
     pub(crate) fn step(&mut self, io: &mut Io<'_>, fresh: bool) -> bool {
-        let mut moved = self.links.has_headers();
-        self.take_headers(io);
-        for i in 0..self.links.all.len() {
-            match self.links.all[i].state {
-                LinkState::Up if self.links.all[i].has_queued() => {
+        let mut moved = self.links.has_heads();
+        self.take_heads(io);
+        for i in 0..self.links.count() {
+            match self.links.due(i, fresh.then_some(io.now)) {
+                Due::Pump => {
                     let mut done = std::mem::take(&mut self.done);
                     moved |= self.links.pump(io, i, &mut done);
                     for key in done.drain(..) {
@@ -393,15 +383,15 @@ impl Fabric {
                     }
                     self.done = done;
                 }
-                LinkState::Unidentified(until) if fresh && until <= io.now => {
+                Due::Cut => {
                     self.cut(io, i);
                     moved = true;
                 }
-                LinkState::Down(at) if fresh && at <= io.now && self.is_wanted(i) => {
+                Due::Dial if self.is_wanted(i) => {
                     self.links.connect(io, i, 0);
                     moved = true;
                 }
-                _ => {}
+                Due::Dial | Due::Nothing => {}
             }
         }
         moved
@@ -409,12 +399,10 @@ impl Fabric {
 
     /// When a connection is tried again.
     pub(crate) fn next_timer(&self) -> Option<NicTime> {
-        let of = self.links.all.iter().enumerate();
-        of.filter_map(|(i, l)| match l.state {
-            LinkState::Down(at) if self.is_wanted(i) => Some(at),
-            _ => None,
-        })
-        .min()
+        let all = self.links.iter().enumerate();
+        let down = all.filter_map(|(i, l)| Some((i, l.is_down_until()?)));
+        let wanted = down.filter(|(i, _)| self.is_wanted(*i));
+        wanted.map(|(_, at)| at).min()
     }
 
     /// Keeps the announcement of a communicator that is not made yet.

@@ -1,8 +1,8 @@
 //! The fabric: messages between the ranks of communicators.
 //!
-//! One stream of any [`Transport`] per pair of NICs carries the frames of all communicators that both
-//! belong to. The NIC with the lower address connects. Messages are matched by communicator, sender
-//! and tag, so a message without a receive never blocks the stream:
+//! One [link](crate::link) per pair of NICs carries the frames of all communicators that both belong to; the number of a
+//! communicator is its channel. Messages are matched by communicator, sender
+//! and tag, so a message without a receive never blocks the link:
 //!
 //! - *eager*: header and payload at once, into the receive that waits, or into one of the receive
 //!   buffers that the receiver keeps for each sender. The sender counts them; messages the other way announce free ones. When none is free it
@@ -17,64 +17,23 @@
 mod arrive;
 mod frame;
 mod group;
-mod link;
-mod links;
 mod members;
-mod pieces;
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 
-use ringbell_gtlb::Mmu;
 use ringbell_nic_abi::Status;
 use rustc_hash::FxHashMap;
 
 pub(crate) use arrive::Own;
 pub(crate) use frame::{Envelope, Frame};
 pub(crate) use group::{Group, STREAM_TAG, USER_TAG};
-pub(crate) use link::FABRIC_TOKEN;
-pub(crate) use pieces::Pieces;
 
 use super::params::Params;
 use super::slab::Slab;
-use crate::datapath::Datapath;
-use crate::dma::{Dma, DmaState};
-use crate::engine::Engines;
-use crate::transport::Transport;
-use crate::types::{Buffer, ConnId, NicTime, Owner};
+use crate::link::{Io, Link, Links, Outgoing, Pieces};
+use crate::types::{ConnId, Owner};
 use group::{Early, EarlyKind, UserRecv};
-use link::{Link, LinkState, TxFrame, TxKey};
-use links::Links;
-
-/// What the fabric and the engine work with in one step.
-pub(crate) struct Io<'a> {
-    pub(crate) now: NicTime,
-    pub(crate) transports: &'a mut [Box<dyn Transport>],
-    pub(crate) mmu: &'a mut Mmu,
-    pub(crate) dma: &'a mut DmaState,
-    pub(crate) engines: &'a mut Engines,
-}
-
-impl Io<'_> {
-    /// DMA for a moment.
-    pub(crate) fn dma(&mut self) -> Dma<'_> {
-        Dma {
-            mmu: self.mmu,
-            state: self.dma,
-        }
-    }
-
-    /// Fills a buffer from a connection, when no receive is queued there and all its bytes have arrived. `false`: nothing happened.
-    fn recv_now(&mut self, (t, conn): (usize, ConnId), buffer: &Buffer) -> bool {
-        let mut dma = Dma {
-            mmu: self.mmu,
-            state: self.dma,
-        };
-        let mut data = Datapath::new(&mut dma, self.engines, t);
-        let got = self.transports[t].recv_now(conn, buffer, false, &mut data);
-        got == Some(buffer.len)
-    }
-}
 
 /// An event of the fabric.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -202,10 +161,19 @@ struct Met {
     arriving: bool,
 }
 
+/// What is told when a frame's payload has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TxKey {
+    /// The engine.
+    Engine(u64),
+    /// The message with this number.
+    Send(u32),
+}
+
 /// See the module text.
 #[derive(Debug)]
 pub(crate) struct Fabric {
-    links: Links,
+    links: Links<TxKey>,
     /// Announcements of communicators that we have not made: by number and rank.
     early_joins: VecDeque<(usize, Frame)>,
     groups: FxHashMap<u64, Group>,
@@ -252,12 +220,12 @@ impl Fabric {
 
     /// Whether messages are on their way.
     pub(crate) fn is_busy(&self) -> bool {
-        self.links.all.iter().any(Link::is_busy)
+        self.links.iter().any(Link::is_busy)
     }
 
     /// Whether the transports hold payload of a communicator: its memory is in use.
     pub(crate) fn holds(&self, ctx: u64) -> bool {
-        self.links.all.iter().any(|l| l.holds(ctx))
+        self.links.iter().any(|l| l.holds(ctx))
     }
 
     pub(crate) fn group(&self, ctx: u64) -> Option<&Group> {
@@ -267,12 +235,13 @@ impl Fabric {
     /// The transport of a rank's link, and why.
     pub(crate) fn route(&self, ctx: u64, rank: u32) -> Option<(usize, ConnId, &'static str)> {
         let l = self.groups.get(&ctx)?.members.get(rank as usize)?.link?;
-        let l = &self.links.all[l];
-        (l.state == LinkState::Up).then_some((l.transport, l.conn, l.why))
+        let l = self.links.at(l);
+        let (t, conn) = l.session();
+        l.is_up().then_some((t, conn, l.why()))
     }
 
     fn frame(&mut self, ctx: u64, to: u32, frame: Frame) {
-        self.frame_with(ctx, to, frame, Pieces::default(), TxKey::None, None);
+        self.frame_with(ctx, to, frame, Pieces::default(), None, None);
     }
 
     fn frame_with(
@@ -281,7 +250,7 @@ impl Fabric {
         to: u32,
         frame: Frame,
         payload: Pieces,
-        key: TxKey,
+        key: Option<TxKey>,
         write: Option<u32>,
     ) {
         let link = self
@@ -289,15 +258,16 @@ impl Fabric {
             .get(&ctx)
             .and_then(|g| Some((g.members.get(to as usize)?.link?, g.by)));
         if let Some((l, by)) = link {
-            self.links.all[l].queue(TxFrame {
-                ctx,
+            self.links.at_mut(l).queue(Outgoing {
+                channel: ctx,
                 by,
-                frame,
+                head: frame.encode(),
                 payload,
                 key,
                 to: write,
+                outlives: frame.reports_an_end(),
             });
-        } else if key != TxKey::None {
+        } else if key.is_some() {
             let g = self.groups.get_mut(&ctx);
             if let Some(m) = g.and_then(|g| g.members.get_mut(to as usize)) {
                 m.missed = true;
@@ -377,7 +347,7 @@ impl Fabric {
             } else {
                 TxKey::Engine(r.key)
             };
-            self.frame_with(r.ctx, r.to, Frame::Eager(e), r.pieces, key, None);
+            self.frame_with(r.ctx, r.to, Frame::Eager(e), r.pieces, Some(key), None);
         } else {
             self.frame(r.ctx, r.to, Frame::Request(e));
         }
@@ -478,16 +448,7 @@ impl Fabric {
     /// The NIC ends: what is queued leaves, and the peers see an orderly end after it.
     pub(crate) fn close(&mut self, io: &mut Io<'_>) {
         self.step(io, false);
-        for l in self
-            .links
-            .all
-            .iter_mut()
-            .filter(|l| l.state == LinkState::Up)
-        {
-            io.transports[l.transport].close(l.conn);
-            // The receive that ends with it is no reason to cut the connection.
-            l.state = LinkState::Down(NicTime(u64::MAX));
-        }
+        self.links.close(io);
     }
 
     /// An orderly end: nothing is under way, and what arrives is dropped.
@@ -500,14 +461,14 @@ impl Fabric {
     /// Whether transports have been given messages, or room for payloads, since this was last asked.
     #[inline]
     pub(crate) fn take_posted(&mut self) -> bool {
-        std::mem::take(&mut self.links.has_posted)
+        self.links.take_posted()
     }
 
     /// Whether a step would find nothing to do.
     pub(crate) fn is_quiet(&self) -> bool {
         self.events.is_empty()
-            && !self.links.has_headers()
-            && !self.links.all.iter().any(Link::has_queued)
+            && !self.links.has_heads()
+            && !self.links.iter().any(Link::has_queued)
     }
 
     /// Cancels a receive that has met no message. `false`: it has, and cannot be cancelled.
@@ -545,7 +506,7 @@ impl Fabric {
             .groups
             .get(&ctx)
             .and_then(|g| g.members[to as usize].link)
-            .is_some_and(|l| self.links.all[l].take_back(id));
+            .is_some_and(|l| self.links.at_mut(l).take_back(TxKey::Send(id)));
         if s_left_only(self.sends.get(id)) {
             // It lies in the peer's buffer already: only the answer is missing.
             self.sends.remove(id);
@@ -570,6 +531,12 @@ impl Fabric {
         true
     }
 
+    /// Whether an answer of a communicator waits to leave.
+    fn answers(&self, link: usize, ctx: u64) -> bool {
+        let mut queued = self.links.at(link).queued();
+        queued.any(|m| m.channel == ctx && Frame::is_answer(&m.head))
+    }
+
     /// Answers a rank that this one is alive, unless an answer is on its way.
     pub(crate) fn say_here(&mut self, ctx: u64, to: u32, posted: u32) {
         let Some(g) = self.groups.get(&ctx) else {
@@ -577,7 +544,7 @@ impl Fabric {
         };
         let from = g.rank;
         let link = g.members.get(to as usize).and_then(|m| m.link);
-        if link.is_some_and(|l| !self.links.all[l].answers(ctx)) {
+        if link.is_some_and(|l| !self.answers(l, ctx)) {
             self.frame(ctx, to, Frame::Here { ctx, from, posted });
         }
     }

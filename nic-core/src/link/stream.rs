@@ -1,78 +1,68 @@
-//! One stream to a peer NIC: frames queued, frames on the way, the frame that is arriving.
+//! A link over a stream: messages that wait to leave, those on the way, the one that arrives.
 
 use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 
 use ringbell_nic_abi::{InlineSend, SessionId};
 
-use super::frame::{Frame, HEADER};
-use super::pieces::Pieces;
+use super::{Pieces, HEAD};
 use crate::memory::nic_memory::Block;
 use crate::transport::{Payload, RecvWork, SendWork, Target, Transport};
 use crate::types::{ConnId, NicTime, Owner, WorkToken};
 
-/// Tokens of operations that belong to the fabric; the command layer's own never have this bit.
-pub(crate) const FABRIC_TOKEN: u64 = 1 << 63;
+/// Tokens of operations that belong to links; the command layer's own never have this bit.
+pub(crate) const LINK_TOKEN: u64 = 1 << 63;
 /// Payload bytes handed to the transport at once: the rest stays here, where it can be withdrawn.
 const HANDED_BYTES: u64 = 1 << 20;
 /// Operations handed to the transport at once.
 const HANDED_WORKS: usize = 64;
-/// Further bit of the tokens of exposed receives; the low 32 are the number of the fabric's receive.
-pub(super) const EXPOSED_TOKEN: u64 = 1 << 62;
+/// Further bit of the tokens of exposed receives; the low 32 are a place of the layer above.
+pub(crate) const EXPOSED_TOKEN: u64 = 1 << 62;
 
-/// Recipient of the event when a frame's payload has left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TxKey {
-    /// No event.
-    None,
-    /// The engine.
-    Engine(u64),
-    /// The message with this number.
-    Send(u32),
-}
-
-/// A frame that waits to leave.
+/// A message that waits to leave.
 #[derive(Debug)]
-pub(crate) struct TxFrame {
-    pub(crate) ctx: u64,
+pub(crate) struct Outgoing<K> {
+    pub(crate) channel: u64,
     /// Owner of the payload.
     pub(crate) by: Owner,
-    pub(crate) frame: Frame,
+    pub(crate) head: [u8; HEAD],
     pub(crate) payload: Pieces,
-    pub(crate) key: TxKey,
-    /// The payload is written to the receive that the peer has exposed under this key, and no header is sent.
+    /// Reported when the payload has left.
+    pub(crate) key: Option<K>,
+    /// The payload is written to the receive that the peer has exposed under this key, and no head
+    /// is sent.
     pub(crate) to: Option<u32>,
+    /// It leaves although its channel has ended.
+    pub(crate) outlives: bool,
 }
 
 /// A work that the transport holds.
 #[derive(Debug)]
-pub(crate) struct Handed {
+struct Handed<K> {
     token: u64,
-    pub(crate) ctx: u64,
+    channel: u64,
     bytes: u64,
-    /// The last piece of its frame.
+    /// The last piece of its message.
     last: bool,
-    key: TxKey,
+    key: Option<K>,
 }
 
 /// Where an arriving payload goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dest {
-    /// To a receive.
-    Recv(u32),
-    /// To a receive buffer.
-    Early(u32),
+    /// To a place of the layer above.
+    Place(u64),
     /// Nowhere.
-    Drop,
+    Nowhere,
 }
 
 /// What arrives at the moment.
 #[derive(Debug)]
-pub(crate) enum Rx {
+pub(super) enum Rx {
     /// No receive is posted.
     Idle,
-    /// A header.
-    Header(u64),
+    /// A head.
+    Head(u64),
     /// A payload, and what of it is not here yet.
     Payload {
         into: Dest,
@@ -88,64 +78,64 @@ pub(crate) enum Rx {
     },
 }
 
-/// A header as a short cut takes it.
-fn inline(header: &[u8; HEADER]) -> InlineSend {
-    let mut words = [0; HEADER / 8];
-    for (w, b) in words.iter_mut().zip(header.chunks_exact(8)) {
+/// A head as a short cut takes it.
+fn inline(head: &[u8; HEAD]) -> InlineSend {
+    let mut words = [0; HEAD / 8];
+    for (w, b) in words.iter_mut().zip(head.chunks_exact(8)) {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(b);
         *w = u64::from_le_bytes(bytes);
     }
     InlineSend {
         session: SessionId(0),
-        len: HEADER as u8,
+        len: HEAD as u8,
         words,
     }
 }
 
 /// How far the link is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LinkState {
+pub(super) enum LinkState {
     /// No connection: try again at that time.
     Down(NicTime),
     /// The transport with this index is connecting.
     Connecting,
     /// An unknown peer has connected; it must identify itself by this time.
     Unidentified(NicTime),
-    /// Frames flow.
+    /// Messages flow.
     Up,
 }
 
 /// See the module text.
 #[derive(Debug)]
-pub(crate) struct Link {
-    pub(crate) state: LinkState,
-    pub(crate) transport: usize,
-    pub(crate) conn: ConnId,
-    pub(crate) peer: Option<SocketAddrV4>,
-    pub(crate) header: Block,
-    pub(crate) rx: Rx,
-    tx: VecDeque<TxFrame>,
-    handed: VecDeque<Handed>,
+pub(crate) struct Link<K> {
+    pub(super) state: LinkState,
+    pub(super) transport: usize,
+    pub(super) conn: ConnId,
+    pub(super) peer: Option<SocketAddrV4>,
+    /// Where heads arrive.
+    pub(super) head: Block,
+    pub(super) rx: Rx,
+    tx: VecDeque<Outgoing<K>>,
+    handed: VecDeque<Handed<K>>,
     handed_bytes: u64,
     /// The peer takes nothing any more; what it has sent is still read.
-    pub(crate) mute: bool,
-    pub(crate) why: &'static str,
-    /// The peer is authenticated: we have connected to its address, or it has sent the number of a
-    /// communicator.
-    pub(crate) proven: bool,
+    pub(super) mute: bool,
+    pub(super) why: &'static str,
+    /// The peer is authenticated: we have connected to its address, or the layer above says so.
+    pub(super) proven: bool,
     /// Its transport exposes receives: those of messages that are longer.
-    pub(crate) exposes: Option<u64>,
+    pub(super) exposes: Option<u64>,
 }
 
-impl Link {
-    pub(crate) fn new(state: LinkState, peer: Option<SocketAddrV4>, header: Block) -> Link {
+impl<K: Copy + PartialEq> Link<K> {
+    pub(super) fn new(state: LinkState, peer: Option<SocketAddrV4>, head: Block) -> Link<K> {
         Link {
             state,
             transport: 0,
             conn: ConnId(0),
             peer,
-            header,
+            head,
             rx: Rx::Idle,
             tx: VecDeque::new(),
             handed: VecDeque::new(),
@@ -157,20 +147,66 @@ impl Link {
         }
     }
 
-    /// Queues a frame.
-    pub(crate) fn queue(&mut self, f: TxFrame) {
-        self.tx.push_back(f);
+    /// Whether messages flow.
+    #[inline]
+    pub(crate) fn is_up(&self) -> bool {
+        self.state == LinkState::Up
     }
 
-    /// Whether frames wait to be handed over.
+    /// Its transport and connection.
+    pub(crate) fn session(&self) -> (usize, ConnId) {
+        (self.transport, self.conn)
+    }
+
+    /// Why that transport was chosen, as text for users.
+    pub(crate) fn why(&self) -> &'static str {
+        self.why
+    }
+
+    /// Where the peer is dialled; none, while it has not said who it is.
+    pub(crate) fn peer(&self) -> Option<SocketAddrV4> {
+        self.peer
+    }
+
+    /// The peer has shown that it is the one that it claims to be.
+    pub(crate) fn prove(&mut self) {
+        self.proven = true;
+    }
+
+    /// Its transport exposes receives: those of messages that are longer.
+    pub(crate) fn exposes(&self) -> Option<u64> {
+        self.exposes
+    }
+
+    /// Where the payload goes that is arriving.
+    pub(crate) fn arriving(&self) -> Dest {
+        match &self.rx {
+            Rx::Payload { into, .. } => *into,
+            _ => Dest::Nowhere,
+        }
+    }
+
+    /// When it may be dialled again, if it is down.
+    pub(crate) fn is_down_until(&self) -> Option<NicTime> {
+        match self.state {
+            LinkState::Down(at) => Some(at),
+            _ => None,
+        }
+    }
+
+    /// Queues a message.
+    pub(crate) fn queue(&mut self, m: Outgoing<K>) {
+        self.tx.push_back(m);
+    }
+
+    /// Whether messages wait to be handed over.
     pub(crate) fn has_queued(&self) -> bool {
         !self.tx.is_empty() && self.state == LinkState::Up && !self.mute
     }
 
-    /// Whether an answer of a communicator waits to be handed over.
-    pub(crate) fn answers(&self, of: u64) -> bool {
-        let is = |f: &Frame| matches!(f, Frame::Here { ctx, .. } if *ctx == of);
-        self.tx.iter().any(|f| is(&f.frame))
+    /// The messages that wait to be handed over.
+    pub(crate) fn queued(&self) -> impl Iterator<Item = &Outgoing<K>> {
+        self.tx.iter()
     }
 
     /// Whether something waits to leave, or its arrival is unconfirmed.
@@ -178,13 +214,13 @@ impl Link {
         !self.tx.is_empty() || !self.handed.is_empty()
     }
 
-    /// Hands frames to the transport as far as it may hold them. Returns whether any were, and
-    /// appends the keys of frames that need no event any more.
-    pub(crate) fn pump(
+    /// Hands messages to the transport as far as it may hold them. Returns whether any were, and
+    /// appends the keys of messages that need no event any more.
+    pub(super) fn pump(
         &mut self,
         transport: &mut dyn Transport,
         next_token: &mut u64,
-        done: &mut Vec<TxKey>,
+        done: &mut Vec<K>,
     ) -> bool {
         let mut moved = false;
         if self.state != LinkState::Up || self.mute {
@@ -197,12 +233,11 @@ impl Link {
                 self.write(transport, next_token, &f, key);
                 continue;
             }
-            let header = f.frame.encode();
             let push = f.payload.len() == 0;
-            if !(self.handed.is_empty() && transport.send_now(self.conn, &inline(&header))) {
+            if !(self.handed.is_empty() && transport.send_now(self.conn, &inline(&f.head))) {
                 let payload = Payload::Inline {
-                    bytes: header,
-                    len: HEADER as u8,
+                    bytes: f.head,
+                    len: HEAD as u8,
                 };
                 let token = self.hand(next_token, &f, 0, push);
                 let work = SendWork {
@@ -213,7 +248,7 @@ impl Link {
                 };
                 transport.post_send(self.conn, work);
             } else if push {
-                done.push(f.key);
+                done.extend(f.key);
             }
             let n = f.payload.iter().count();
             for (i, piece) in f.payload.iter().enumerate() {
@@ -237,7 +272,7 @@ impl Link {
         &mut self,
         transport: &mut dyn Transport,
         next_token: &mut u64,
-        f: &TxFrame,
+        f: &Outgoing<K>,
         key: u32,
     ) {
         let n = f.payload.iter().count();
@@ -256,61 +291,58 @@ impl Link {
         }
     }
 
-    fn hand(&mut self, next_token: &mut u64, f: &TxFrame, bytes: u64, last: bool) -> WorkToken {
+    fn hand(&mut self, next_token: &mut u64, f: &Outgoing<K>, bytes: u64, last: bool) -> WorkToken {
         *next_token += 1;
         self.handed_bytes += bytes;
         self.handed.push_back(Handed {
             token: *next_token,
-            ctx: f.ctx,
+            channel: f.channel,
             bytes,
             last,
             key: f.key,
         });
-        WorkToken(FABRIC_TOKEN | *next_token)
+        WorkToken(LINK_TOKEN | *next_token)
     }
 
-    /// An operation of this link has ended. The key when it was the last of its frame; `None` when the
-    /// operation is unknown or not the last.
-    pub(crate) fn sent(&mut self, token: WorkToken) -> Option<TxKey> {
-        let token = token.0 & !FABRIC_TOKEN;
+    /// An operation of this link has ended. `Some`: it was the last of its message, with its key.
+    pub(super) fn sent(&mut self, token: WorkToken) -> Option<Option<K>> {
+        let token = token.0 & !LINK_TOKEN;
         let i = self.handed.iter().position(|h| h.token == token)?;
         let h = self.handed.remove(i)?;
         self.handed_bytes -= h.bytes;
         h.last.then_some(h.key)
     }
 
-    /// Whether the transport holds payload of a communicator.
-    pub(crate) fn holds(&self, ctx: u64) -> bool {
-        self.handed.iter().any(|h| h.ctx == ctx && h.bytes > 0)
+    /// Whether the transport holds payload of a channel.
+    pub(crate) fn holds(&self, channel: u64) -> bool {
+        let is_of = |h: &Handed<K>| h.channel == channel && h.bytes > 0;
+        self.handed.iter().any(is_of)
     }
 
-    /// Drops the frames of a communicator that have not been handed over, except those that report
-    /// its end.
-    pub(crate) fn drop_frames(&mut self, ctx: u64) {
-        self.tx.retain(|f| {
-            f.ctx != ctx || matches!(f.frame, Frame::Abort { .. } | Frame::Params { .. })
-        });
+    /// Drops the messages of a channel that has ended, except those that outlive it.
+    pub(crate) fn drop_channel(&mut self, channel: u64) {
+        self.tx.retain(|m| m.channel != channel || m.outlives);
     }
 
     /// Withdraws a message that has not been handed over. Returns whether it was there.
-    pub(crate) fn take_back(&mut self, send: u32) -> bool {
+    pub(crate) fn take_back(&mut self, key: K) -> bool {
         let before = self.tx.len();
-        self.tx.retain(|f| f.key != TxKey::Send(send));
+        self.tx.retain(|m| m.key != Some(key));
         self.tx.len() != before
     }
 
-    /// Communicators with messages of operations whose departure is unconfirmed.
-    pub(crate) fn unsent(&self) -> Vec<u64> {
-        let queued = self.tx.iter().map(|f| (f.ctx, f.key));
-        let handed = self.handed.iter().map(|h| (h.ctx, h.key));
+    /// Channels with messages whose departure is to be reported and is unconfirmed.
+    pub(super) fn unsent(&self) -> Vec<u64> {
+        let queued = self.tx.iter().map(|m| (m.channel, m.key));
+        let handed = self.handed.iter().map(|h| (h.channel, h.key));
         let all = queued.chain(handed);
-        all.filter(|(_, key)| *key != TxKey::None)
-            .map(|(ctx, _)| ctx)
+        all.filter(|(_, key)| key.is_some())
+            .map(|(channel, _)| channel)
             .collect()
     }
 
     /// Everything on the way is lost.
-    pub(crate) fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.mute = false;
         self.tx.clear();
         self.handed.clear();
@@ -318,19 +350,19 @@ impl Link {
         self.rx = Rx::Idle;
     }
 
-    /// Posts a receive for the next header.
-    pub(crate) fn await_header(
+    /// Posts a receive for the next head.
+    pub(super) fn await_head(
         &mut self,
         transport: &mut dyn Transport,
         next_token: &mut u64,
         buffer: crate::types::Buffer,
     ) {
         *next_token += 1;
-        self.rx = Rx::Header(*next_token);
+        self.rx = Rx::Head(*next_token);
         transport.post_recv(
             self.conn,
             RecvWork {
-                token: WorkToken(FABRIC_TOKEN | *next_token),
+                token: WorkToken(LINK_TOKEN | *next_token),
                 by: Owner::NIC,
                 buffer,
                 some: false,

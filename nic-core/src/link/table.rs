@@ -1,4 +1,4 @@
-//! Streams to peers: connection set-up, headers and payloads that arrive, and loss of a link.
+//! The links of a NIC: made, dialled, found by their streams, and cut.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
@@ -6,10 +6,8 @@ use std::time::Duration;
 use ringbell_nic_abi::Status;
 use rustc_hash::FxHashMap;
 
-use super::frame::HEADER;
-use super::link::{Dest, Link, LinkState, Rx, TxFrame, TxKey, EXPOSED_TOKEN};
-use super::{Frame, Io, Pieces, FABRIC_TOKEN};
-use crate::collective::settings::CommError;
+use super::stream::{LinkState, Rx};
+use super::{hello, Dest, Io, Link, Outgoing, Pieces, EXPOSED_TOKEN, HEAD, LINK_TOKEN};
 use crate::memory::nic_memory::{Block, NicMemory};
 use crate::transport::{why_chosen, RecvWork, TransportEvent};
 use crate::types::{ConnId, ListenerId, NicTime, Owner, WorkToken};
@@ -18,16 +16,16 @@ use crate::types::{ConnId, ListenerId, NicTime, Owner, WorkToken};
 const RETRY: Duration = Duration::from_millis(20);
 /// Time that one attempt may take.
 const ATTEMPT: Duration = Duration::from_secs(3);
-/// Connections that may wait for the fabric.
+/// Connections that may wait to be taken.
 const BACKLOG: usize = 1024;
-/// Most links: peers of all communicators, and unauthenticated peers.
+/// Most links, those of peers that have not said who they are included.
 const MAX_LINKS: usize = 4096;
 /// How long an unknown peer may take to identify itself.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of the buffer for dropped payload.
-pub(super) const SINK: u32 = 64 << 10;
+pub(crate) const SINK: u32 = 64 << 10;
 
-/// Where this NIC serves collectives, once it does.
+/// Where this NIC is dialled, once it is.
 #[derive(Debug, Default)]
 struct Served {
     port: Option<u16>,
@@ -35,42 +33,77 @@ struct Served {
     listeners: Vec<(usize, ListenerId)>,
 }
 
-/// What an event of a transport means for the fabric.
+/// What an event of a transport means.
 #[derive(Debug)]
-pub(super) enum LinkEvent {
+pub(crate) enum LinkEvent<K> {
     /// Nothing, or it was dealt with.
     Nothing,
-    /// Frames flow on a link.
+    /// Messages flow on a link.
     Up(usize),
-    /// A frame has left.
-    Left(TxKey),
-    /// A header has come.
-    Header(usize),
+    /// A message has left.
+    Left(K),
+    /// A head has come.
+    Head(usize),
     /// A payload has come.
     Payload(Dest),
     /// A link has ended, and is to be cut.
     Ended(usize),
 }
 
+/// A head that has come.
+#[derive(Debug)]
+pub(crate) enum Arrived {
+    /// One of the layer above.
+    Head([u8; HEAD]),
+    /// The peer of the link is known now. Another link that claimed to be that one's is to be cut.
+    Up {
+        /// The other.
+        cut: Option<usize>,
+    },
+    /// One that a correct peer does not send: the link is to be cut.
+    Wrong,
+}
+
+/// What a link needs from a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    Nothing,
+    /// Queued messages are to be handed over.
+    Pump,
+    /// Its peer has not said in time who it is: it is to be cut.
+    Cut,
+    /// It is down, and may be dialled.
+    Dial,
+}
+
+/// Why a NIC cannot be dialled at a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ListenError {
+    /// It is dialled at this one already.
+    At(u16),
+    /// A transport refuses.
+    Transport(Status),
+}
+
 /// See the module text.
 #[derive(Debug)]
-pub(super) struct Links {
+pub(crate) struct Links<K> {
     ip: Ipv4Addr,
     served: Served,
-    pub(super) all: Vec<Link>,
+    all: Vec<Link<K>>,
     by_conn: FxHashMap<(usize, ConnId), usize>,
-    pub(super) by_peer: FxHashMap<SocketAddrV4, usize>,
+    by_peer: FxHashMap<SocketAddrV4, usize>,
     next_token: u64,
     /// Destination of bytes that are dropped.
     sink: Option<Block>,
-    /// Links whose next header came with the bytes before it.
-    headers: Vec<usize>,
+    /// Links whose next head came with the bytes before it.
+    heads: Vec<usize>,
     /// Transports have been given messages, or room for payloads, since it was last asked.
-    pub(super) has_posted: bool,
+    has_posted: bool,
 }
 
-impl Links {
-    pub(super) fn new(ip: Ipv4Addr) -> Links {
+impl<K: Copy + PartialEq> Links<K> {
+    pub(crate) fn new(ip: Ipv4Addr) -> Links<K> {
         Links {
             ip,
             served: Served::default(),
@@ -79,71 +112,98 @@ impl Links {
             by_peer: FxHashMap::default(),
             next_token: 0,
             sink: None,
-            headers: Vec::new(),
+            heads: Vec::new(),
             has_posted: false,
         }
     }
 
-    /// Where this NIC serves collectives.
+    /// Where this NIC is dialled.
     fn me(&self) -> SocketAddrV4 {
         SocketAddrV4::new(self.ip, self.served.port.unwrap_or(0))
     }
 
-    /// Whether this NIC connects to that address, so that there is one stream: the lower address does.
-    pub(super) fn connects_to(&self, peer: SocketAddrV4) -> bool {
+    /// How many links there are; they are numbered from 0.
+    #[inline]
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    #[inline]
+    pub(crate) fn at(&self, link: usize) -> &Link<K> {
+        &self.all[link]
+    }
+
+    #[inline]
+    pub(crate) fn at_mut(&mut self, link: usize) -> &mut Link<K> {
+        &mut self.all[link]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Link<K>> {
+        self.all.iter()
+    }
+
+    /// What a link needs. `now`: the time, if it was read for this step.
+    #[inline]
+    pub(crate) fn due(&self, link: usize, now: Option<NicTime>) -> Due {
+        let l = &self.all[link];
+        let has_come = |at: NicTime| now.is_some_and(|now| at <= now);
+        match l.state {
+            LinkState::Up if l.has_queued() => Due::Pump,
+            LinkState::Unidentified(until) if has_come(until) => Due::Cut,
+            LinkState::Down(at) if has_come(at) => Due::Dial,
+            _ => Due::Nothing,
+        }
+    }
+
+    /// Whether transports have been given messages, or room for payloads, since this was last
+    /// asked.
+    #[inline]
+    pub(crate) fn take_posted(&mut self) -> bool {
+        std::mem::take(&mut self.has_posted)
+    }
+
+    /// Whether this NIC dials that address, so that there is one link: the lower address does.
+    pub(crate) fn dials(&self, peer: SocketAddrV4) -> bool {
         self.me() < peer
     }
 
-    /// Whether that address connects to this NIC.
-    pub(super) fn connects_from(&self, peer: SocketAddrV4) -> bool {
-        peer < self.me()
-    }
-
     /// Whether there is a place for bytes that are dropped.
-    pub(super) fn has_sink(&mut self, nic_memory: &mut NicMemory) -> bool {
+    pub(crate) fn has_sink(&mut self, nic_memory: &mut NicMemory) -> bool {
         self.sink = self.sink.or_else(|| nic_memory.alloc(SINK.into()));
         self.sink.is_some()
     }
 
-    /// The link to an address, which is made if this NIC is the one that connects.
-    pub(super) fn to(&mut self, io: &mut Io<'_>, peer: SocketAddrV4) -> Option<usize> {
+    /// The link to an address, which is made if this NIC is the one that dials.
+    pub(crate) fn to(&mut self, io: &mut Io<'_>, peer: SocketAddrV4) -> Option<usize> {
         if let Some(l) = self.by_peer.get(&peer) {
             return Some(*l);
         }
-        if !self.connects_to(peer) {
+        if !self.dials(peer) {
             return None;
         }
-        let header = io.dma.nic_memory.alloc(HEADER as u64)?;
+        let head = io.dma.nic_memory.alloc(HEAD as u64)?;
         let state = LinkState::Down(NicTime(0));
-        self.all.push(Link::new(state, Some(peer), header));
+        self.all.push(Link::new(state, Some(peer), head));
         self.by_peer.insert(peer, self.all.len() - 1);
         Some(self.all.len() - 1)
     }
 
-    /// Hands queued frames of a link to its transport.
-    pub(super) fn pump(&mut self, io: &mut Io<'_>, link: usize, done: &mut Vec<TxKey>) -> bool {
+    /// Hands queued messages of a link to its transport.
+    pub(crate) fn pump(&mut self, io: &mut Io<'_>, link: usize, done: &mut Vec<K>) -> bool {
         let l = &mut self.all[link];
         let posted = l.pump(&mut *io.transports[l.transport], &mut self.next_token, done);
         self.has_posted |= posted;
         posted
     }
 
-    /// Serves collectives at a port of every transport.
-    pub(super) fn listen(
-        &mut self,
-        io: &mut Io<'_>,
-        port: u16,
-        rank: u32,
-    ) -> Result<(), CommError> {
+    /// Lets peers dial this NIC, at a port of every transport.
+    ///
+    /// # Errors
+    /// [`ListenError`]: another port, or what a transport says.
+    pub(crate) fn listen(&mut self, io: &mut Io<'_>, port: u16) -> Result<(), ListenError> {
         match self.served.port {
             Some(p) if p == port => return Ok(()),
-            Some(p) => {
-                return Err(CommError::Port {
-                    port: p,
-                    rank,
-                    asked: port,
-                })
-            }
+            Some(p) => return Err(ListenError::At(p)),
             None => {}
         }
         for i in 0..io.transports.len() {
@@ -153,7 +213,7 @@ impl Links {
                     for (i, l) in self.served.listeners.drain(..) {
                         io.transports[i].unlisten(l);
                     }
-                    return Err(CommError::Listen { port, status });
+                    return Err(ListenError::Transport(status));
                 }
             }
         }
@@ -162,7 +222,7 @@ impl Links {
     }
 
     /// What arrives at the moment is dropped from here on.
-    pub(super) fn divert(&mut self, io: &mut Io<'_>, link: usize) {
+    pub(crate) fn divert(&mut self, io: &mut Io<'_>, link: usize) {
         let l = &mut self.all[link];
         let (t, conn) = (l.transport, l.conn);
         let Rx::Payload {
@@ -176,16 +236,17 @@ impl Links {
         else {
             return;
         };
-        *into = Dest::Drop;
+        *into = Dest::Nowhere;
         *surplus += rest.drain(..).map(|b| u64::from(b.len)).sum::<u64>();
         // None: the piece is full, and its event comes.
-        if let Some(done) = io.transports[t].cancel(conn, WorkToken(FABRIC_TOKEN | *token)) {
+        if let Some(done) = io.transports[t].cancel(conn, WorkToken(LINK_TOKEN | *token)) {
             *surplus += u64::from(piece.len) - done;
             self.next_piece(io, link);
         }
     }
 
-    /// Takes the next pieces of a payload, and waits for the first that is not here. Where it went, when it has come as a whole.
+    /// Takes the next pieces of a payload, and waits for the first that is not here. Where it went,
+    /// when it has come as a whole.
     fn next_piece(&mut self, io: &mut Io<'_>, link: usize) -> Option<Dest> {
         let sink = self.sink.map_or(0, |s| s.at);
         let l = &mut self.all[link];
@@ -212,7 +273,7 @@ impl Links {
                 Some(buffer) => break buffer,
                 None => {
                     let into = *into;
-                    self.await_header(io, link);
+                    self.await_head(io, link);
                     return Some(into);
                 }
             }
@@ -220,7 +281,7 @@ impl Links {
         self.next_token += 1;
         (*token, *piece) = (self.next_token, buffer);
         let work = RecvWork {
-            token: WorkToken(FABRIC_TOKEN | self.next_token),
+            token: WorkToken(LINK_TOKEN | self.next_token),
             by: *by,
             buffer,
             some: false,
@@ -231,29 +292,29 @@ impl Links {
         None
     }
 
-    fn await_header(&mut self, io: &mut Io<'_>, link: usize) {
+    fn await_head(&mut self, io: &mut Io<'_>, link: usize) {
         let l = &mut self.all[link];
-        let buffer = io.dma.nic_memory.buffer(l.header.at, HEADER as u32);
+        let buffer = io.dma.nic_memory.buffer(l.head.at, HEAD as u32);
         let t = l.transport;
         if io.recv_now((t, l.conn), &buffer) {
             l.rx = Rx::Idle;
-            return self.headers.push(link);
+            return self.heads.push(link);
         }
-        l.await_header(&mut *io.transports[t], &mut self.next_token, buffer);
+        l.await_head(&mut *io.transports[t], &mut self.next_token, buffer);
     }
 
-    /// Whether headers have come that are not processed.
-    pub(super) fn has_headers(&self) -> bool {
-        !self.headers.is_empty()
+    /// Whether heads have come that are not processed.
+    pub(crate) fn has_heads(&self) -> bool {
+        !self.heads.is_empty()
     }
 
     /// The next link of them.
-    pub(super) fn next_header(&mut self) -> Option<usize> {
-        self.headers.pop()
+    pub(crate) fn next_head(&mut self) -> Option<usize> {
+        self.heads.pop()
     }
 
     /// Begins to read a payload. Where it went, when it has come as a whole: it is empty.
-    pub(super) fn take_payload(
+    pub(crate) fn take_payload(
         &mut self,
         io: &mut Io<'_>,
         link: usize,
@@ -274,12 +335,12 @@ impl Links {
     }
 
     /// Processes an event; `None`: it is of no link.
-    pub(super) fn on_event(
+    pub(crate) fn on_event(
         &mut self,
         io: &mut Io<'_>,
         t: usize,
         e: &TransportEvent,
-    ) -> Option<LinkEvent> {
+    ) -> Option<LinkEvent<K>> {
         Some(match *e {
             TransportEvent::RemoteDone { .. } => return None,
             TransportEvent::SendDone {
@@ -289,7 +350,7 @@ impl Links {
                 detail,
                 ..
             } => {
-                if token.0 & FABRIC_TOKEN == 0 {
+                if token.0 & LINK_TOKEN == 0 {
                     return None;
                 }
                 let Some(&l) = self.by_conn.get(&(t, conn)) else {
@@ -303,7 +364,9 @@ impl Links {
                     return Some(LinkEvent::Nothing);
                 }
                 match link.sent(token) {
-                    Some(key) if status == Status::Ok => LinkEvent::Left(key),
+                    Some(key) if status == Status::Ok => {
+                        key.map_or(LinkEvent::Nothing, LinkEvent::Left)
+                    }
                     _ if status != Status::Ok && link.state == LinkState::Up => {
                         tracing::warn!(%status, detail, "a message could not leave; its link ends");
                         LinkEvent::Ended(l)
@@ -317,17 +380,17 @@ impl Links {
                 status,
                 ..
             } => {
-                if token.0 & FABRIC_TOKEN == 0 {
+                if token.0 & LINK_TOKEN == 0 {
                     return None;
                 }
                 match self.by_conn.get(&(t, conn)) {
                     Some(&l) if token.0 & EXPOSED_TOKEN != 0 => match status {
                         // The low half.
-                        Status::Ok => LinkEvent::Payload(Dest::Recv(token.0 as u32)),
+                        Status::Ok => LinkEvent::Payload(Dest::Place(token.0 & 0xffff_ffff)),
                         _ if self.all[l].state == LinkState::Up => LinkEvent::Ended(l),
                         _ => LinkEvent::Nothing,
                     },
-                    Some(&l) => self.on_recv(io, l, token.0 & !FABRIC_TOKEN, status),
+                    Some(&l) => self.on_recv(io, l, token.0 & !LINK_TOKEN, status),
                     None => LinkEvent::Nothing,
                 }
             }
@@ -341,16 +404,17 @@ impl Links {
                 link.exposes = io.transports[t].exposes();
                 io.transports[t].watch(conn);
                 let (peer, transport) = (link.peer, io.transports[t].name());
-                tracing::info!(?peer, transport, why = link.why, "link of a communicator");
-                link.queue(TxFrame {
-                    ctx: 0,
+                tracing::info!(?peer, transport, why = link.why, "a link is up");
+                link.queue(Outgoing {
+                    channel: 0,
                     by: Owner::NIC,
-                    frame: Frame::Hello { from: me },
+                    head: hello::encode(me),
                     payload: Pieces::default(),
-                    key: TxKey::None,
+                    key: None,
                     to: None,
+                    outlives: true,
                 });
-                self.await_header(io, l);
+                self.await_head(io, l);
                 LinkEvent::Up(l)
             }
             TransportEvent::ConnectFailed { conn, status, .. } => {
@@ -368,19 +432,19 @@ impl Links {
                     .iter()
                     .position(|l| l.peer.is_none() && matches!(l.state, LinkState::Down(_)));
                 let room = free.is_some() || self.all.len() < MAX_LINKS;
-                let header = io.dma.nic_memory.alloc(HEADER as u64);
-                let Some(header) = header.filter(|_| room) else {
+                let head = io.dma.nic_memory.alloc(HEAD as u64);
+                let Some(head) = head.filter(|_| room) else {
                     io.transports[t].abort(conn);
                     return Some(LinkEvent::Nothing);
                 };
                 let mut link =
-                    Link::new(LinkState::Unidentified(io.now.plus(PATIENCE)), None, header);
+                    Link::new(LinkState::Unidentified(io.now.plus(PATIENCE)), None, head);
                 (link.transport, link.conn) = (t, conn);
                 link.why = "the peer chose the transport";
                 link.exposes = io.transports[t].exposes();
                 let l = match free {
                     Some(l) => {
-                        io.dma.nic_memory.free(self.all[l].header);
+                        io.dma.nic_memory.free(self.all[l].head);
                         self.all[l] = link;
                         l
                     }
@@ -390,7 +454,7 @@ impl Links {
                     }
                 };
                 self.by_conn.insert((t, conn), l);
-                self.await_header(io, l);
+                self.await_head(io, l);
                 LinkEvent::Nothing
             }
             TransportEvent::PeerClosed { conn } | TransportEvent::Reset { conn } => {
@@ -408,11 +472,17 @@ impl Links {
         })
     }
 
-    fn on_recv(&mut self, io: &mut Io<'_>, link: usize, token: u64, status: Status) -> LinkEvent {
+    fn on_recv(
+        &mut self,
+        io: &mut Io<'_>,
+        link: usize,
+        token: u64,
+        status: Status,
+    ) -> LinkEvent<K> {
         let l = &mut self.all[link];
         let current = match &l.rx {
             Rx::Idle => return LinkEvent::Nothing,
-            Rx::Header(x) => *x == token,
+            Rx::Head(x) => *x == token,
             Rx::Payload { token: x, .. } => *x == token,
         };
         if !current {
@@ -428,40 +498,58 @@ impl Links {
             let all = self.next_piece(io, link);
             return all.map_or(LinkEvent::Nothing, LinkEvent::Payload);
         }
-        LinkEvent::Header(link)
+        LinkEvent::Head(link)
     }
 
-    /// The frame whose header has come; `None`: it is none.
+    /// The head that has come on a link.
     #[inline]
-    pub(super) fn header(&mut self, io: &Io<'_>, link: usize) -> Option<Frame> {
+    pub(crate) fn head(&mut self, io: &mut Io<'_>, link: usize) -> Arrived {
         let l = &mut self.all[link];
-        let mut bytes = [0; HEADER];
-        io.dma.nic_memory.read(l.header.at, &mut bytes);
+        let mut bytes = [0; HEAD];
+        io.dma.nic_memory.read(l.head.at, &mut bytes);
         l.rx = Rx::Idle;
-        let frame = Frame::decode(&bytes);
-        frame
-            .inspect_err(
-                |error| tracing::warn!(peer = ?l.peer, %error, "a connection of the fabric is cut"),
-            )
-            .ok()
-    }
-
-    /// A header was processed: waits for the next, unless its payload comes first.
-    pub(super) fn go_on(&mut self, io: &mut Io<'_>, link: usize) {
-        let waits = self.headers.contains(&link);
-        if let (Rx::Idle, LinkState::Up, false) = (&self.all[link].rx, self.all[link].state, waits)
-        {
-            self.await_header(io, link);
+        match l.state {
+            LinkState::Up => Arrived::Head(bytes),
+            LinkState::Unidentified(_) => self.identify(io, link, &bytes),
+            _ => Arrived::Wrong,
         }
     }
 
-    /// Aborts a connection. The peer and the communicators whose messages have not left, when frames flowed on it.
-    pub(super) fn cut(&mut self, io: &mut Io<'_>, link: usize) -> Option<(SocketAddrV4, Vec<u64>)> {
+    /// An unknown peer says who it is. The claim is unproven until the layer above says otherwise;
+    /// until then the next peer with that address replaces it.
+    fn identify(&mut self, io: &mut Io<'_>, link: usize, head: &[u8; HEAD]) -> Arrived {
+        // One that this NIC dials itself is another.
+        let Some(from) = hello::decode(head).filter(|from| *from < self.me()) else {
+            return Arrived::Wrong;
+        };
+        let before = self.by_peer.get(&from).copied();
+        if before.is_some_and(|old| self.all[old].proven) {
+            return Arrived::Wrong;
+        }
+        self.by_peer.insert(from, link);
+        let l = &mut self.all[link];
+        (l.peer, l.state) = (Some(from), LinkState::Up);
+        io.transports[l.transport].watch(l.conn);
+        Arrived::Up { cut: before }
+    }
+
+    /// A head was processed: waits for the next, unless its payload comes first.
+    pub(crate) fn go_on(&mut self, io: &mut Io<'_>, link: usize) {
+        let waits = self.heads.contains(&link);
+        if let (Rx::Idle, LinkState::Up, false) = (&self.all[link].rx, self.all[link].state, waits)
+        {
+            self.await_head(io, link);
+        }
+    }
+
+    /// Cuts a link. The peer and the channels whose messages have not left, when messages flowed on
+    /// it.
+    pub(crate) fn cut(&mut self, io: &mut Io<'_>, link: usize) -> Option<(SocketAddrV4, Vec<u64>)> {
         let me = self.me();
         let l = &mut self.all[link];
         io.transports[l.transport].abort(l.conn);
         self.by_conn.remove(&(l.transport, l.conn));
-        self.headers.retain(|h| *h != link);
+        self.heads.retain(|h| *h != link);
         let was_up = l.state == LinkState::Up;
         let missed = l.unsent();
         l.reset();
@@ -479,8 +567,18 @@ impl Links {
         was_up.then_some((peer, missed))
     }
 
+    /// Ends all links: the peers see an orderly end behind what was handed over.
+    pub(crate) fn close(&mut self, io: &mut Io<'_>) {
+        let up = self.all.iter_mut().filter(|l| l.state == LinkState::Up);
+        for l in up {
+            io.transports[l.transport].close(l.conn);
+            // The receive that ends with it is no reason to cut the connection.
+            l.state = LinkState::Down(NicTime(u64::MAX));
+        }
+    }
+
     /// Tries the transports from number `first`; when none is left, again a little later.
-    pub(super) fn connect(&mut self, io: &mut Io<'_>, link: usize, first: usize) {
+    pub(crate) fn connect(&mut self, io: &mut Io<'_>, link: usize, first: usize) {
         let Some(peer) = self.all[link].peer else {
             return;
         };
