@@ -246,3 +246,26 @@ fn impossible_measurements_are_refused_with_advice() {
         assert_eq!(out.status.code(), Some(2), "{args:?}: {}", text(&out));
     }
 }
+
+/// Parts of 16 KiB and more go to receives that the peer has exposed.
+#[test]
+fn long_messages_over_the_kernels_tcp_arrive() {
+    let args = ["all-reduce", "--transport", "iwarp", "-R", "3", "--threads"];
+    let sizes = [
+        "-b",
+        "3000",
+        "-e",
+        "2M",
+        "-f",
+        "20",
+        "-n",
+        "3",
+        "-w",
+        "1",
+        "--no-limits",
+    ];
+    let out = run(perf(&args).args(sizes));
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(0), "{said}");
+    assert!(said.contains("0 OK"), "{said}");
+}

@@ -16,8 +16,8 @@ use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::streams::StreamPort;
 use ringbell_nic_core::port::DatagramPort;
 use ringbell_nic_core::transport::iwarp::{IwarpConfig, IwarpTransport};
-use ringbell_nic_core::transport::{Transport, TransportEvent};
-use ringbell_nic_core::types::{ConnId, NicTime};
+use ringbell_nic_core::transport::{RecvWork, Transport, TransportEvent};
+use ringbell_nic_core::types::{Buffer, ConnId, NicTime, Owner, WorkToken};
 use ringbell_nic_core::wire::iwarp::ddp::{Header, Opcode, Place};
 use ringbell_nic_core::wire::iwarp::mpa::{padding, Crc, Ready, Role, Startup, CRC_BYTES};
 use ringbell_nic_core::wire::iwarp::session::{Answer, Credit, Kind, Message, Request};
@@ -134,6 +134,8 @@ struct Peer {
     is_ready: bool,
     is_closed: bool,
     message: u32,
+    /// Of a receive that was written.
+    key: u32,
     /// Of units that have come.
     units: Vec<(Header, Vec<u8>)>,
 }
@@ -150,6 +152,7 @@ impl Peer {
             is_ready: false,
             is_closed: false,
             message: 1,
+            key: 0,
             units: Vec::new(),
         }
     }
@@ -221,9 +224,31 @@ impl Peer {
     fn message(&mut self, kind: Kind, credit: Credit, bytes: &[u8]) -> Vec<u8> {
         let header = Header::whole(Opcode::Send, self.message);
         self.message += 1;
-        let mut payload = Message { kind, credit }.emit().to_vec();
+        let mut payload = self.of_kind(kind, credit).emit().to_vec();
         payload.extend_from_slice(bytes);
         unit_of(&header, &payload)
+    }
+
+    fn of_kind(&self, kind: Kind, credit: Credit) -> Message {
+        let key = if kind == Kind::Written { self.key } else { 0 };
+        Message { kind, key, credit }
+    }
+
+    /// A unit of bytes for memory of the NIC.
+    fn write_to(&mut self, key: u32, offset: u64, bytes: &[u8]) {
+        let header = Header {
+            opcode: Opcode::Write,
+            last: true,
+            place: Place::Tagged { stag: key, offset },
+        };
+        self.write(&unit_of(&header, bytes));
+    }
+
+    /// Says that the receive of a key was written.
+    fn written(&mut self, key: u32) {
+        self.key = key;
+        let unit = self.message(Kind::Written, Credit::default(), &[]);
+        self.write(&unit);
     }
 
     fn data(&mut self, bytes: &[u8]) {
@@ -286,7 +311,7 @@ fn ends_by(nic: &mut Nic, peer: &mut Peer, conn: ConnId, want: Option<Reason>) {
 #[test]
 fn every_wrong_field_of_a_unit_ends_its_session_by_name() {
     let mut nic = Nic::new();
-    let cases: [(usize, u8, Reason); 14] = [
+    let cases: [(usize, u8, Reason); 15] = [
         (2, 0x42, Reason::UntaggedVersion),
         (2, 0x45, Reason::UntaggedVersion),
         (3, 0x83, Reason::RdmapVersion),
@@ -304,6 +329,8 @@ fn every_wrong_field_of_a_unit_ends_its_session_by_name() {
         (20, 9, Reason::TooLong),
         (21, 2, Reason::TooLong),
         (22, 1, Reason::TooLong),
+        // A key without need.
+        (27, 1, Reason::TooLong),
     ];
     for (at, value, reason) in cases {
         let (mut peer, conn) = nic.peer();
@@ -370,7 +397,7 @@ fn a_length_that_lies_ends_the_session_or_waits_for_what_it_says() {
 fn a_connection_cut_in_the_middle_of_a_unit_announces_nothing_of_it() {
     let mut nic = Nic::new();
     let bytes = random(5, 40_000);
-    for cut in [1, 2, 3, 21, 30, 41, 20_000, 40_041, 40_043] {
+    for cut in [1, 2, 3, 21, 30, 45, 20_000, 40_045, 40_047] {
         let (mut peer, conn) = nic.peer();
         let into = nic.side.dma.region(vec![0; 60_000]);
         nic.side.recv(conn, 2, into, false);
@@ -470,6 +497,113 @@ fn memory_that_was_not_named_is_not_reached() {
         ends_by(&mut nic, &mut peer, conn, Some(reason));
     }
     nic.still_serves();
+}
+
+/// Exposes a receive of so many bytes. Its key and its memory.
+fn expose(nic: &mut Nic, conn: ConnId, token: u64, len: usize) -> (u32, Buffer) {
+    let buffer = nic.side.dma.region(vec![0; len]);
+    let work = RecvWork {
+        token: WorkToken(token),
+        by: Owner::NIC,
+        buffer,
+        some: false,
+    };
+    let key = nic.side.transport.expose(conn, &work, false);
+    (key.expect("an open connection"), buffer)
+}
+
+#[test]
+fn an_exposed_receive_is_written_beside_the_stream_and_ends_by_the_peers_word() {
+    for mapped in [true, false] {
+        let mut nic = Nic::new();
+        nic.side.dma.mapped = mapped;
+        let (mut peer, conn) = nic.peer();
+        let bytes = random(8, 100_000);
+        let (second, other) = expose(&mut nic, conn, 2, 3);
+        let (first, into) = expose(&mut nic, conn, 1, bytes.len());
+        let stream = nic.side.dma.region(vec![0; 10]);
+        nic.side.recv(conn, 3, stream, false);
+        peer.write_to(first, 0, &bytes[..60_001]);
+        peer.data(b"01234");
+        peer.write_to(second, 0, b"abc");
+        peer.write_to(first, 60_001, &bytes[60_001..]);
+        for _ in 0..50 {
+            nic.step();
+        }
+        assert!(nic.side.received(1).is_none() && nic.side.received(2).is_none());
+        peer.written(first);
+        assert_eq!(nic.until(|n| n.side.received(1)), (Status::Ok, 100_000));
+        assert!(nic.side.dma.bytes(into) == bytes);
+        peer.data(b"56789");
+        peer.written(second);
+        assert_eq!(nic.until(|n| n.side.received(2)), (Status::Ok, 3));
+        assert_eq!(nic.side.dma.bytes(other), b"abc");
+        assert_eq!(nic.until(|n| n.side.received(3)), (Status::Ok, 10));
+        assert_eq!(nic.side.dma.bytes(stream), b"0123456789");
+    }
+}
+
+/// What the peer does, in which order, and the reason that it is given.
+#[test]
+fn other_accesses_to_an_exposed_receive_end_the_connection() {
+    type Break = fn(&mut Peer, u32);
+    let cases: [(Break, Reason); 7] = [
+        (|p, key| p.write_to(key ^ 1, 0, b"12"), Reason::Stag),
+        (|p, key| p.write_to(key, 1, b"12"), Reason::Bounds),
+        (|p, key| p.write_to(key, 0, &[7; 65]), Reason::Bounds),
+        (|p, key| p.write_to(key, u64::MAX, b"12"), Reason::Bounds),
+        (|p, key| p.written(key), Reason::Bounds),
+        (|p, key| p.written(key ^ 1), Reason::Stag),
+        // A key serves once.
+        (
+            |p, key| {
+                p.write_to(key, 0, &[1; 64]);
+                p.written(key);
+                p.write_to(key, 0, &[2; 64]);
+            },
+            Reason::Stag,
+        ),
+    ];
+    let mut nic = Nic::new();
+    for (act, reason) in cases {
+        let (mut peer, conn) = nic.peer();
+        let (key, _) = expose(&mut nic, conn, 5, 64);
+        act(&mut peer, key);
+        ends_by(&mut nic, &mut peer, conn, Some(reason));
+        let _ = nic.side.received(5);
+    }
+    nic.still_serves();
+}
+
+#[test]
+fn an_exposed_receive_that_was_taken_back_is_not_written() {
+    let mut nic = Nic::new();
+    let (mut peer, conn) = nic.peer();
+    let (key, into) = expose(&mut nic, conn, 5, 50_000);
+    let header = Header {
+        opcode: Opcode::Write,
+        last: true,
+        place: Place::Tagged {
+            stag: key,
+            offset: 0,
+        },
+    };
+    let unit = unit_of(&header, &[9; 50_000]);
+    peer.write(&unit[..20_000]);
+    for _ in 0..50 {
+        nic.step();
+    }
+    // In the middle of a unit: nothing of it is announced, and the rest goes nowhere.
+    assert_eq!(nic.side.transport.cancel(conn, WorkToken(5)), Some(0));
+    nic.side.dma.regions[into.region as usize].fill(3);
+    peer.write(&unit[20_000..]);
+    peer.written(key);
+    peer.data(b"hello");
+    let stream = nic.side.dma.region(vec![0; 5]);
+    nic.side.recv(conn, 6, stream, false);
+    assert_eq!(nic.until(|n| n.side.received(6)), (Status::Ok, 5));
+    assert!(nic.side.dma.bytes(into).iter().all(|b| *b == 3));
+    assert!(nic.side.received(5).is_none());
 }
 
 #[test]

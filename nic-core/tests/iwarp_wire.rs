@@ -196,8 +196,14 @@ fn messages_of_sessions_round_trip_and_no_others_are_read() {
             }
         });
         let taken = rng.below(u64::MAX);
+        let kinds = [Kind::Data, Kind::Credit, Kind::End, Kind::Written];
+        let kind = kinds[rng.below(4) as usize];
         let message = Message {
-            kind: [Kind::Data, Kind::Credit, Kind::End][rng.below(3) as usize],
+            kind,
+            key: match kind {
+                Kind::Written => 1 + rng.below(u64::from(u32::MAX)) as u32,
+                _ => 0,
+            },
             credit: Credit {
                 got: taken.saturating_add(rng.below(1 << 20)),
                 taken,

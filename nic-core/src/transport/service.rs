@@ -124,8 +124,10 @@ impl<T: Carrier> Transport for T {
             return None;
         }
         let key = c.expose(work, in_use, &mut s.numbers)?;
-        // What comes next may go straight there.
-        s.streaming = Some(index_of(conn));
+        if c.addressed().is_some() {
+            // The packets that come next may go straight there.
+            s.streaming = Some(index_of(conn));
+        }
         Some(key)
     }
 

@@ -17,10 +17,11 @@ use crate::port::Batch;
 use crate::transport::carried::{Addressed, Carried};
 use crate::transport::connections::{index_of, Connection};
 use crate::transport::life::{Ask, Life, Phase};
+use crate::transport::random::Numbers;
 use crate::transport::ring::Waiting;
-use crate::transport::TransportEvent;
-use crate::types::{ConnId, NicTime, WorkToken};
-use crate::wire::iwarp::ddp::{Header, Opcode, UNTAGGED_BYTES};
+use crate::transport::{RecvWork, Target, TransportEvent};
+use crate::types::{Buffer, ConnId, NicTime, WorkToken};
+use crate::wire::iwarp::ddp::{Header, Opcode, Place, TAGGED_BYTES, UNTAGGED_BYTES};
 use crate::wire::iwarp::mpa::UNIT_MAX;
 use crate::wire::iwarp::session::{Kind, MESSAGE_BYTES};
 use crate::wire::iwarp::terminate::Reason;
@@ -30,6 +31,19 @@ pub(super) const DATA_MAX: usize = UNIT_MAX - UNTAGGED_BYTES - MESSAGE_BYTES;
 /// From here on a payload leaves from its memory: a shorter one is copied, so that its send retires
 /// at once.
 const BY_REFERENCE: usize = 16 << 10;
+
+/// Most bytes of one Write.
+const WRITE_MAX: usize = UNIT_MAX - TAGGED_BYTES;
+
+/// Bytes of a send that leave from their memory.
+#[derive(Debug, Clone, Copy)]
+struct Referred {
+    buffer: Buffer,
+    offset: u32,
+    len: u32,
+    /// Of all such bytes, those up to these.
+    until: u64,
+}
 
 /// How far the start-up is.
 #[derive(Debug)]
@@ -64,6 +78,8 @@ pub(in crate::transport) struct Conn {
     ask: Option<Ask<()>>,
     /// Payloads that are copied.
     scratch: Vec<u8>,
+    /// Bytes that have left from their memory, or wait for the kernel.
+    referred: u64,
 }
 
 impl Connection for Conn {
@@ -135,11 +151,25 @@ impl Carried for Conn {
     fn cancel(&mut self, token: WorkToken, _: &mut VecDeque<TransportEvent>) -> Option<u64> {
         if let Some(s) = self.life.sends.cancel(token) {
             self.is_cut |= s.referred;
+            self.session.tx.targets.forget(token);
             return Some(s.bytes);
+        }
+        if let Some(bytes) = self.session.cancel_exposed(token) {
+            return Some(bytes);
         }
         let number = self.life.recvs.number_of(token)?;
         self.is_cut |= self.session.fills(number);
         self.life.recvs.cancel(token)
+    }
+
+    fn write_to(&mut self, send: WorkToken, to: Target) {
+        self.session.tx.targets.post(send, to);
+    }
+
+    /// Only the message's own bytes are written there, so it does not matter what lies there.
+    fn expose(&mut self, work: &RecvWork, _: bool, numbers: &mut Numbers) -> Option<u32> {
+        let draw = || numbers.draw() as u32;
+        Some(self.session.rx.exposed.open(*work, draw))
     }
 
     fn undelivered(&self) -> u64 {
@@ -172,7 +202,9 @@ impl Carried for Conn {
 
     fn stop_receiving(&mut self, events: &mut VecDeque<TransportEvent>) {
         self.session.redirect();
-        self.life.recvs.fail_all((Status::NotConnected, 0), events);
+        let ended = (Status::NotConnected, 0);
+        self.life.recvs.fail_all(ended, events);
+        self.session.end_exposed(self.life.id, ended, events);
     }
 
     fn is_over(&self) -> bool {
@@ -182,6 +214,8 @@ impl Carried for Conn {
     fn fail_all(&mut self, status: (Status, u64), events: &mut VecDeque<TransportEvent>) {
         self.life.sends.fail_all(status, events);
         self.life.recvs.fail_all(status, events);
+        self.session.end_exposed(self.life.id, status, events);
+        self.session.tx.targets.clear();
         self.outgoing.clear();
         self.is_cut = true;
     }
@@ -216,6 +250,7 @@ impl Conn {
             why: 0,
             ask: None,
             scratch: Vec::new(),
+            referred: 0,
         }
     }
 
@@ -296,7 +331,7 @@ impl Conn {
         } else {
             return Ok(false);
         };
-        let (header, message) = self.session.next(kind);
+        let (header, message) = self.session.next(kind, 0);
         self.add(&header, Payload::Bytes(&message), data);
         Ok(true)
     }
@@ -318,11 +353,32 @@ impl Conn {
         if self.life.sends.unsent().is_none() && !data.on_path(conn, Direction::Send) {
             return Ok(false);
         }
+        if let Some(to) = self.target() {
+            return self.append_write(to, data, events);
+        }
         let most = self.session.tx.room().min(DATA_MAX);
         if most == 0 {
             return Ok(false);
         }
-        if self.refer(most, data, events) {
+        if let Some(referred) = self.refer(most, data, events) {
+            if let Some(Referred {
+                buffer,
+                offset,
+                len,
+                until,
+            }) = referred
+            {
+                self.session.tx.sent += u64::from(len);
+                let (header, message) = self.session.next(Kind::Data, 0);
+                let payload = Payload::Memory {
+                    first: &message,
+                    buffer,
+                    offset,
+                    len,
+                    until,
+                };
+                self.add(&header, payload, data);
+            }
             return Ok(true);
         }
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -330,11 +386,88 @@ impl Conn {
         let filled = self.fill(&mut scratch[..most], data, events);
         if let Ok(n @ 1..) = filled {
             self.session.tx.sent += n as u64;
-            let (header, message) = self.session.next(Kind::Data);
+            let (header, message) = self.session.next(Kind::Data, 0);
             self.add(&header, Payload::After(&message, &scratch[..n]), data);
         }
         self.scratch = scratch;
         Ok(filled? > 0)
+    }
+
+    /// Where the next send goes, when it goes to a receive of the peer.
+    fn target(&self) -> Option<Target> {
+        let (work, _) = self.life.sends.unsent()?;
+        self.session.tx.targets.of(work.token)
+    }
+
+    /// Makes a unit of the next bytes of a send that goes to a receive of the peer.
+    fn append_write(
+        &mut self,
+        to: Target,
+        data: &mut Datapath<'_>,
+        events: &mut VecDeque<TransportEvent>,
+    ) -> Result<bool, EngineFailed> {
+        let Some((token, done, left)) = self.life.sends.unsent().map(|(work, done)| {
+            let left = work.payload.len() - done;
+            (work.token, done, left)
+        }) else {
+            return Ok(false);
+        };
+        let header = |n: u32| Header {
+            opcode: Opcode::Write,
+            last: to.last && n == left,
+            place: Place::Tagged {
+                stag: to.key,
+                offset: u64::from(to.offset) + u64::from(done),
+            },
+        };
+        let n = match self.refer(WRITE_MAX, data, events) {
+            // A fault: the send has ended, and the receive stays.
+            Some(None) => {
+                self.session.tx.targets.forget(token);
+                return Ok(true);
+            }
+            Some(Some(r)) => {
+                let payload = Payload::Memory {
+                    first: &[],
+                    buffer: r.buffer,
+                    offset: r.offset,
+                    len: r.len,
+                    until: r.until,
+                };
+                self.add(&header(r.len), payload, data);
+                r.len
+            }
+            None => {
+                let mut scratch = std::mem::take(&mut self.scratch);
+                scratch.resize(DATA_MAX, 0);
+                let sent = self.life.sends.fill(&mut scratch, data, events);
+                if let Sent::Bytes(n @ 1..) = sent {
+                    let header = header(n as u32);
+                    self.add(&header, Payload::Bytes(&scratch[..n]), data);
+                }
+                self.scratch = scratch;
+                match sent {
+                    Sent::Bytes(n) => n as u32,
+                    Sent::Pending => {
+                        self.life.pending = true;
+                        return Ok(false);
+                    }
+                    Sent::Fault(_) => {
+                        self.session.tx.targets.forget(token);
+                        return Ok(true);
+                    }
+                    Sent::Failed(failed) => return Err(failed),
+                }
+            }
+        };
+        if n == left {
+            self.session.tx.targets.forget(token);
+            if to.last {
+                let (header, message) = self.session.next(Kind::Written, to.key);
+                self.add(&header, Payload::Bytes(&message), data);
+            }
+        }
+        Ok(true)
     }
 
     /// Copies the next bytes, as far as they do not leave from their memory. Returns how many.
@@ -345,7 +478,9 @@ impl Conn {
         events: &mut VecDeque<TransportEvent>,
     ) -> Result<usize, EngineFailed> {
         let mut n = 0;
-        while n < room.len() && (n == 0 || self.reference(data).is_none()) {
+        let goes_on =
+            |c: &Conn, data: &Datapath<'_>| c.reference(data).is_none() && c.target().is_none();
+        while n < room.len() && (n == 0 || goes_on(self, data)) {
             match self.life.sends.fill(&mut room[n..], data, events) {
                 Sent::Bytes(0) => break,
                 Sent::Bytes(more) => n += more,
@@ -361,7 +496,7 @@ impl Conn {
     }
 
     /// The next send, where it leaves from its memory: buffer, bytes that have left, and the rest.
-    fn reference(&self, data: &Datapath<'_>) -> Option<(crate::types::Buffer, u32, u32)> {
+    fn reference(&self, data: &Datapath<'_>) -> Option<(Buffer, u32, u32)> {
         let (conn, sends) = (self.life.id, &self.life.sends);
         let (work, done) = sends.unsent()?;
         let datapath::Payload::Memory(buffer) = work.payload else {
@@ -373,43 +508,39 @@ impl Conn {
         (is_plain && is_long).then_some((buffer, done, left))
     }
 
-    /// Makes a unit of the next bytes, which stay in their memory. `false`: they do not.
+    /// Lets the next bytes leave from their memory, at most so many. `None`: they do not;
+    /// `Some(None)`: they cannot be read, and their send has ended.
     fn refer(
         &mut self,
         most: usize,
         data: &mut Datapath<'_>,
         events: &mut VecDeque<TransportEvent>,
-    ) -> bool {
-        let Some((buffer, offset, left)) = self.reference(data) else {
-            return false;
-        };
+    ) -> Option<Option<Referred>> {
+        let (buffer, offset, left) = self.reference(data)?;
         // At most a unit.
         let len = left.min(most as u32);
         let mapped = each_mapped(data.dma, &buffer, offset.into(), len as usize, |_, _| {});
         if mapped < len as usize {
-            return false;
+            return None;
         }
-        let until = self.session.tx.sent + u64::from(len);
+        let until = self.referred + u64::from(len);
         let sends = &mut self.life.sends;
-        let referred = sends.refer(len, until, data, events, |dma, at, to| {
+        let sent = sends.refer(len, until, data, events, |dma, at, to| {
             match dma.read(&buffer, at.into(), to)? {
                 // Mapped memory answers at once.
                 ReadStatus::Done | ReadStatus::Pending => Ok(()),
             }
         });
-        if let Sent::Bytes(_) = referred {
-            self.session.tx.sent = until;
-            let (header, message) = self.session.next(Kind::Data);
-            let payload = Payload::Memory {
-                first: &message,
-                buffer,
-                offset,
-                len,
-                until,
-            };
-            self.add(&header, payload, data);
+        if !matches!(sent, Sent::Bytes(_)) {
+            return Some(None);
         }
-        true
+        self.referred = until;
+        Some(Some(Referred {
+            buffer,
+            offset,
+            len,
+            until,
+        }))
     }
 
     /// Tells the peer why the connection ends, as far as the kernel takes it now.

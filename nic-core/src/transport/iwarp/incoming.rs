@@ -27,8 +27,9 @@ use crate::wire::iwarp::terminate::Reason;
 const BUFFER: usize = 8 << 10;
 /// From here on a payload's neighbour is probably as long: only its header is read with it.
 const LONG: usize = 16 << 10;
-/// Units of one service.
+/// Units, and bytes of long ones, of one service: then the peer gets its credit.
 const BUDGET: usize = 64;
+const BUDGET_BYTES: usize = 192 << 10;
 /// The longest front of a payload that says where the rest goes.
 const FRONT_MAX: usize = 64;
 
@@ -160,11 +161,11 @@ impl Incoming {
         sink: &mut impl Sink,
     ) -> Result<Read, Broken> {
         self.is_dry = false;
-        let mut units = 0;
+        let (mut units, mut payload) = (0, 0);
         loop {
             let have = self.end - self.start;
             let Some(unit) = &mut self.unit else {
-                if units >= BUDGET {
+                if units >= BUDGET || payload >= BUDGET_BYTES {
                     return Ok(Read::More);
                 }
                 if !self.begin(sink)? && !self.read(socket, 0, sink)? {
@@ -197,6 +198,7 @@ impl Incoming {
             }
             self.start += trailer;
             sink.end().map_err(|reason| unit.wrong(reason))?;
+            payload += unit.rest;
             self.unit = None;
             units += 1;
         }

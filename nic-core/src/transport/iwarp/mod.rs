@@ -17,6 +17,9 @@
 //! takes one system call at the receiver, and at the sender several take one. Short sends are copied
 //! into units, so that they retire at once.
 //!
+//! **Written messages.** A long message of a collective goes to a receive that the peer has exposed,
+//! by Writes without credit; a Send ends it.
+//!
 //! **CRC.** On unless both ends decline. It is computed over what leaves and what has arrived, and
 //! nothing is announced before it is right. Payloads are in their places before that.
 //!
@@ -38,6 +41,7 @@ mod requests;
 mod serve;
 mod session;
 mod socket;
+mod writes;
 
 use std::io;
 use std::net::TcpListener;

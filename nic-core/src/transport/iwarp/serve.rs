@@ -26,6 +26,7 @@ use crate::wire::iwarp::terminate::Reason;
 impl Carrier for IwarpTransport {
     const NAME: &'static str = "iwarp";
     const PROTOCOL: Protocol = Protocol::Iwarp;
+    const EXPOSES: Option<u64> = Some(16 << 10);
     type Conn = Conn;
 
     fn parts(&self) -> &Sessions<Conn> {

@@ -7,15 +7,17 @@
 use std::collections::VecDeque;
 
 use ringbell_gtlb::Fault;
+use ringbell_nic_abi::Status;
 
 use super::incoming::Sink;
 use super::socket::Places;
+use super::writes::{Exposed, Targets};
 use crate::datapath::{Datapath, ReceivePath};
 use crate::dma::{each_mapped, DmaAccess};
 use crate::engine::{Direction, EngineFailed};
 use crate::transport::ring::Ring;
 use crate::transport::TransportEvent;
-use crate::types::{Buffer, ConnId};
+use crate::types::{Buffer, ConnId, WorkToken};
 use crate::wire::iwarp::ddp::{Header, Opcode, Place};
 use crate::wire::iwarp::session::{Credit, Kind, Message, MESSAGE_BYTES};
 use crate::wire::iwarp::terminate::Reason;
@@ -47,6 +49,8 @@ pub(super) struct Sending {
     /// Bytes that the peer holds before its program receives them.
     pub(super) window: u32,
     pub(super) fin: Fin,
+    /// Sends that go to receives of the peer.
+    pub(super) targets: Targets,
 }
 
 impl Sending {
@@ -83,6 +87,8 @@ struct Part {
 #[derive(Debug, Clone, Copy)]
 enum Unit {
     Message(Message),
+    /// Bytes of a receive that was exposed: its key, where the first goes, and how many.
+    Write(u32, u32, u32),
     Terminate(Reason),
     /// A Write of no bytes: the initiator is ready.
     Ready,
@@ -98,9 +104,13 @@ pub(super) struct Arriving {
     /// Bytes that wait for receives.
     pub(super) ring: Ring,
     unit: Option<Unit>,
-    /// Where its payload goes; what is behind them goes to the ring.
+    /// Where its payload goes; what is behind them goes to the ring, or of a Write aside.
     parts: Vec<Part>,
     to_ring: usize,
+    /// Bytes of a Write for which no memory is mapped, or none wanted any more.
+    aside: Vec<u8>,
+    /// Receives that the peer fills.
+    pub(super) exposed: Exposed,
     /// What the peer was told.
     announced: Credit,
     /// The peer is to be told at once.
@@ -130,6 +140,12 @@ impl Arriving {
         self.answer || (!self.peer_fin && taken > self.ring.capacity() as u64 / 4)
     }
 
+    /// Bytes of a Write go to no memory.
+    fn set_aside(&mut self, len: usize) {
+        self.parts.clear();
+        self.aside.resize(len, 0);
+    }
+
     /// What the peer is told now.
     pub(super) fn announce(&mut self) -> Credit {
         self.answer = false;
@@ -156,6 +172,7 @@ impl Session {
                 taken: 0,
                 window: 0,
                 fin: Fin::Open,
+                targets: Targets::default(),
             },
             rx: Arriving {
                 message: 1,
@@ -164,6 +181,8 @@ impl Session {
                 unit: None,
                 parts: Vec::new(),
                 to_ring: 0,
+                aside: Vec::new(),
+                exposed: Exposed::default(),
                 announced: Credit::default(),
                 answer: false,
                 peer_fin: false,
@@ -179,26 +198,52 @@ impl Session {
         self.rx.peer_fin && self.tx.fin == Fin::Confirmed
     }
 
-    /// Whether bytes of the unit that has begun go to the receive with this number.
+    /// Whether bytes of the unit that has begun go to the posted receive with this number.
     pub(super) fn fills(&self, receive: usize) -> bool {
-        receive < self.rx.parts.len()
+        matches!(self.rx.unit, Some(Unit::Message(_))) && receive < self.rx.parts.len()
     }
 
-    /// The program receives no more: the rest of a unit that was on its way to receives goes to the
-    /// ring, which nothing reads any more.
+    /// The program receives no more: the rest of a unit that was on its way to posted receives goes
+    /// to the ring, which nothing reads any more.
     pub(super) fn redirect(&mut self) {
         let rx = &mut self.rx;
-        let to_receives: usize = rx.parts.iter().map(|p| p.len as usize).sum();
-        rx.to_ring += to_receives;
-        rx.parts.clear();
+        if matches!(rx.unit, Some(Unit::Message(_))) {
+            let to_receives: usize = rx.parts.iter().map(|p| p.len as usize).sum();
+            rx.to_ring += to_receives;
+            rx.parts.clear();
+        }
     }
 
-    /// The header of the next Send, in both layers.
-    pub(super) fn next(&mut self, kind: Kind) -> (Header, [u8; MESSAGE_BYTES]) {
+    /// Ends the receives that the peer fills; what still comes for them ends the connection.
+    pub(super) fn end_exposed(
+        &mut self,
+        conn: ConnId,
+        status: (Status, u64),
+        events: &mut VecDeque<TransportEvent>,
+    ) {
+        if let Some(Unit::Write(_, _, len)) = self.rx.unit {
+            self.rx.set_aside(len as usize);
+        }
+        self.rx.exposed.fail_all(conn, status, events);
+    }
+
+    /// Takes a receive back that the peer fills. The bytes that it has.
+    pub(super) fn cancel_exposed(&mut self, token: WorkToken) -> Option<u64> {
+        let rx = &mut self.rx;
+        let (key, bytes) = rx.exposed.cancel(token)?;
+        match rx.unit {
+            Some(Unit::Write(of, _, len)) if of == key => rx.set_aside(len as usize),
+            _ => {}
+        }
+        Some(bytes)
+    }
+
+    /// The header of the next Send, in both layers; with the key of a receive that was written.
+    pub(super) fn next(&mut self, kind: Kind, key: u32) -> (Header, [u8; MESSAGE_BYTES]) {
         let credit = self.rx.announce();
         let header = Header::whole(Opcode::Send, self.tx.message);
         self.tx.message = self.tx.message.wrapping_add(1);
-        (header, Message { kind, credit }.emit())
+        (header, Message { kind, key, credit }.emit())
     }
 }
 
@@ -269,12 +314,49 @@ impl Receiver<'_, '_> {
         }
     }
 
-    fn arrived(&mut self, message: &Message) {
+    /// Bytes for a receive that was exposed have begun.
+    fn write(&mut self, key: u32, offset: u64, len: usize) -> Result<Unit, Reason> {
+        let rx = &mut self.session.rx;
+        let buffer = rx.exposed.place(key, offset, len)?;
+        // Inside a receive, so both fit.
+        let (offset, short) = (offset as u32, len as u32);
+        let dma = &mut *self.data.dma;
+        let is_mapped = |b: &Buffer| each_mapped(dma, b, offset.into(), len, |_, _| {}) == len;
+        rx.set_aside(0);
+        rx.to_ring = 0;
+        match buffer.filter(is_mapped) {
+            Some(buffer) => rx.parts.push(Part {
+                buffer,
+                offset,
+                len: short,
+            }),
+            None => rx.set_aside(len),
+        }
+        Ok(Unit::Write(key, offset, short))
+    }
+
+    /// They are there: those that are not in their memory go there now.
+    fn wrote(&mut self, key: u32, offset: u32, len: u32) {
+        let rx = &mut self.session.rx;
+        let mut failed = None;
+        if rx.parts.is_empty() {
+            let place = rx.exposed.place(key, offset.into(), len as usize);
+            if let Ok(Some(buffer)) = place {
+                let written = self.data.dma.write(&buffer, offset.into(), &rx.aside);
+                failed = written.err().map(|fault| fault.status());
+            }
+        }
+        rx.parts.clear();
+        rx.exposed.came(self.conn, key, len, failed, self.events);
+    }
+
+    fn arrived(&mut self, message: &Message) -> Result<(), Reason> {
         let Session { tx, rx } = &mut *self.session;
         rx.message = rx.message.wrapping_add(1);
         tx.credited(&message.credit);
         match message.kind {
             Kind::Credit => {}
+            Kind::Written => rx.exposed.end(self.conn, message.key, self.events)?,
             Kind::End => (rx.peer_fin, rx.answer) = (true, true),
             Kind::Data => {
                 for part in &rx.parts {
@@ -289,6 +371,7 @@ impl Receiver<'_, '_> {
                 rx.to_ring = 0;
             }
         }
+        Ok(())
     }
 }
 
@@ -308,8 +391,12 @@ impl Sink for Receiver<'_, '_> {
                 Unit::Terminate(Reason::parse(front).ok_or(Reason::Length)?)
             }
             Opcode::Write if rest == 0 => Unit::Ready,
-            // No memory was named to the peer.
-            Opcode::Write | Opcode::ReadResponse => return Err(Reason::Stag),
+            Opcode::Write => match header.place {
+                Place::Tagged { stag, offset } => self.write(stag, offset, rest)?,
+                Place::Untagged { .. } => return Err(Reason::Opcode),
+            },
+            // Nothing was asked for.
+            Opcode::ReadResponse => return Err(Reason::Stag),
             _ => return Err(Reason::Opcode),
         };
         self.session.rx.unit = Some(unit);
@@ -344,6 +431,11 @@ impl Sink for Receiver<'_, '_> {
                 return Ok(());
             }
         }
+        if let Some(Unit::Write(..)) = rx.unit {
+            let room = rx.aside.get_mut(skip..skip + left).unwrap_or_default();
+            places.add(room.as_mut_ptr(), room.len());
+            return Ok(());
+        }
         // As positions of the stream go on: receives' bytes pass by the ring.
         skip += rx.parts.iter().map(|p| p.len as usize).sum::<usize>();
         while left > 0 && places.has_room() {
@@ -359,7 +451,8 @@ impl Sink for Receiver<'_, '_> {
         let rx = &mut self.session.rx;
         rx.is_heard = true;
         match rx.unit.take() {
-            Some(Unit::Message(message)) => self.arrived(&message),
+            Some(Unit::Message(message)) => self.arrived(&message)?,
+            Some(Unit::Write(key, offset, len)) => self.wrote(key, offset, len),
             Some(Unit::Terminate(reason)) => rx.terminated = Some(reason),
             Some(Unit::Ready) | None => {}
         }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Places in memory that has no owner here: GPU memory is never a slice.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -130,6 +130,16 @@ pub(super) fn set_up(socket: &OwnedFd, give_up: Duration) -> io::Result<()> {
     Ok(())
 }
 
+/// Has a connection inside this host sent as fast as the peer reads. Some hosts pace all connections
+/// by a rate that is measured (BBR), which on the loopback is that of the scheduler.
+fn unpaced(socket: &OwnedFd, from: IpAddr, to: IpAddr) {
+    if from == to {
+        // Every kernel has Reno, and lets everybody use it.
+        let set = |name| sockopt::set_tcp_congestion(socket, name);
+        let _ = set("cubic").or_else(|_| set("reno"));
+    }
+}
+
 /// Starts to connect from an address of ours, at any port. The socket becomes writable when it is
 /// connected or has failed.
 pub(super) fn connect(from: SocketAddr, to: SocketAddr) -> io::Result<OwnedFd> {
@@ -141,6 +151,7 @@ pub(super) fn connect(from: SocketAddr, to: SocketAddr) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     // A port whose last connection has just ended serves again.
     sockopt::set_socket_reuseaddr(&socket, true)?;
+    unpaced(&socket, from.ip(), to.ip());
     rustix::net::bind(&socket, &from)?;
     match rustix::net::connect(&socket, &to) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
@@ -162,7 +173,9 @@ pub(super) fn reset_on_close(socket: &OwnedFd) {
 /// A connection that the kernel has accepted, ready for use.
 pub(super) fn accepted(socket: TcpStream, give_up: Duration) -> io::Result<OwnedFd> {
     socket.set_nonblocking(true)?;
+    let (from, to) = (socket.local_addr()?.ip(), socket.peer_addr()?.ip());
     let socket = OwnedFd::from(socket);
+    unpaced(&socket, from, to);
     set_up(&socket, give_up)?;
     Ok(socket)
 }

@@ -4,15 +4,18 @@
 //! request of `rdma` does. Each Send has this header and then bytes of the stream:
 //!
 //! ```text
-//! kind (1)  flags (1)  zero (2)  bytes received (8)  bytes given to the program (8)
+//! kind (1)  flags (1)  zero (2)  key (4)  bytes received (8)  bytes given to the program (8)
 //! ```
+//!
+//! Bytes for a receive that the peer has exposed go by Writes, whose STag is its key and whose
+//! offset counts from its first byte. A message with the key follows them.
 
 use std::net::Ipv4Addr;
 
 use super::{u16_at, u32_at, u64_at};
 
 /// Bytes of the header of a message.
-pub const MESSAGE_BYTES: usize = 20;
+pub const MESSAGE_BYTES: usize = 24;
 /// Bytes of a request, and of an answer.
 pub const REQUEST_BYTES: usize = 24;
 /// See [`REQUEST_BYTES`].
@@ -134,6 +137,8 @@ pub enum Kind {
     Credit = 2,
     /// The sender's direction has ended.
     End = 3,
+    /// The receive of the key was written as a whole.
+    Written = 4,
 }
 
 /// What an end has got so far.
@@ -152,6 +157,8 @@ pub struct Credit {
 pub struct Message {
     /// What it is.
     pub kind: Kind,
+    /// The receive that was written; else 0.
+    pub key: u32,
     /// What its sender has got.
     pub credit: Credit,
 }
@@ -162,16 +169,17 @@ impl Message {
         let mut out = [0; MESSAGE_BYTES];
         out[0] = self.kind as u8;
         out[1] = if self.credit.has_end { HAS_END } else { 0 };
-        out[4..12].copy_from_slice(&self.credit.got.to_be_bytes());
-        out[12..].copy_from_slice(&self.credit.taken.to_be_bytes());
+        out[4..8].copy_from_slice(&self.key.to_be_bytes());
+        out[8..16].copy_from_slice(&self.credit.got.to_be_bytes());
+        out[16..].copy_from_slice(&self.credit.taken.to_be_bytes());
         out
     }
 
     /// Reads the header of a message of `len` bytes, itself included.
     ///
     /// # Errors
-    /// [`Invalid`]: an unknown kind or flag, a reserved byte that is not 0, more taken than
-    /// received, or bytes behind a message that has none.
+    /// [`Invalid`]: an unknown kind or flag, a reserved byte that is not 0, a key without need or
+    /// none where one is needed, more taken than received, or bytes behind a message that has none.
     pub fn parse(b: &[u8], len: usize) -> Result<Message, Invalid> {
         if b.len() < MESSAGE_BYTES || len < MESSAGE_BYTES || b[2..4] != [0; 2] || b[1] > HAS_END {
             return Err(Invalid);
@@ -180,15 +188,18 @@ impl Message {
             (1, 1..) => Kind::Data,
             (2, 0) => Kind::Credit,
             (3, 0) => Kind::End,
+            (4, 0) => Kind::Written,
             _ => return Err(Invalid),
         };
+        let key = u32_at(b, 4);
         let credit = Credit {
-            got: u64_at(b, 4),
-            taken: u64_at(b, 12),
+            got: u64_at(b, 8),
+            taken: u64_at(b, 16),
             has_end: b[1] == HAS_END,
         };
-        match credit.taken <= credit.got {
-            true => Ok(Message { kind, credit }),
+        let has_key = (key != 0) == (kind == Kind::Written);
+        match credit.taken <= credit.got && has_key {
+            true => Ok(Message { kind, key, credit }),
             false => Err(Invalid),
         }
     }
