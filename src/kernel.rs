@@ -7,13 +7,13 @@ use std::path::Path;
 
 use ringbell_cuda_kernels::collective::CommHandle;
 use ringbell_cuda_kernels::{
-    Dim3, Gpu, KernelArg, Launch, LaunchError, LaunchShape, ModuleError, Stream,
+    Dim3, Gpu, GpuKind, KernelArg, Launch, LaunchError, LaunchShape, ModuleError, Stream,
 };
 use ringbell_nic_abi::queue::QueueHandle;
 use ringbell_nic_abi::{GpuVa, SessionId, StreamRef};
 use ringbell_nic_core::HostQueue;
 
-use crate::{Communicator, DeviceBuffer, KernelStream, Nic, Span};
+use crate::{DeviceBuffer, Nic, Span};
 
 impl Nic {
     /// Loads kernels of a program, as `ringbell cc` builds them: PTX, or a fat binary that has PTX; on a real GPU also one
@@ -28,7 +28,7 @@ impl Nic {
     pub unsafe fn module(&self, path: impl AsRef<Path>) -> Result<Module, ModuleError> {
         let path = path.as_ref();
         let mut endings = ["ptx", "fatbin"];
-        if self.gpu().kind() != crate::gpu::GpuKind::Emulated {
+        if self.gpu().kind() != GpuKind::Emulated {
             endings.reverse();
         }
         let file = match path.extension() {
@@ -266,28 +266,6 @@ impl KernelParam for &HostQueue {
 
     fn kept(&self) -> Option<Kept> {
         Some(Box::new((*self).clone()))
-    }
-}
-
-/// `rb_comm`.
-impl KernelParam for &Communicator {
-    fn value(&self) -> KernelArg {
-        self.handle().into()
-    }
-
-    fn kept(&self) -> Option<Kept> {
-        Some(Box::new((*self).clone()))
-    }
-}
-
-/// `rb_stream` of ringbell_stream.cuh.
-impl KernelParam for &KernelStream {
-    fn value(&self) -> KernelArg {
-        self.handle().into()
-    }
-
-    fn kept(&self) -> Option<Kept> {
-        Some(Box::new(self.ring().clone()))
     }
 }
 

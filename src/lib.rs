@@ -39,14 +39,20 @@ pub mod engines;
 mod entries;
 #[cfg(feature = "cuda")]
 mod foreign;
-pub mod gpu;
+mod gpu_choice;
 mod gpu_result;
+mod handle;
 mod host;
 pub mod job;
 mod kernel;
-pub mod nic;
+mod machine;
+mod nic_kind;
+mod open_error;
+mod options;
 mod port;
 mod remote;
+#[cfg(feature = "cuda")]
+mod shared_pages;
 mod socket;
 mod span;
 mod spec;
@@ -55,8 +61,9 @@ pub use buffer::{AllocError, DeviceBuffer};
 pub use builder::NicBuilder;
 pub use comm::{CollectiveError, CommOptions, Communicator, KernelStream, Operation, Request};
 pub use gpu_result::GpuResult;
+pub use handle::Nic;
 pub use kernel::{Kernel, Module};
-pub use nic::{Nic, OpenError};
+pub use open_error::OpenError;
 pub use socket::{Listener, SessionError, Socket};
 pub use span::Span;
 
@@ -65,6 +72,44 @@ pub use ringbell_job::{Job, UniqueId};
 pub use ringbell_nic_abi as abi;
 pub use ringbell_nic_abi::{Algorithm, DataType, ReduceOp};
 pub use ringbell_nic_core::{HostBuffer, HostQueue, NicBuffer};
+
+/// A NIC's settings, limits, sessions and reports.
+pub mod nic {
+    pub use ringbell_nic_core::card::{CardCounts, CLOCK_HZ as CARD_CLOCK_HZ};
+    pub use ringbell_nic_core::descriptors;
+    pub use ringbell_nic_core::network::{NetworkError, PortInfo, Route};
+    pub use ringbell_nic_core::port::impair::Faults;
+    pub use ringbell_nic_core::port::PortCounters;
+    pub use ringbell_nic_core::transport::rdma::{Congestion, DcqcnConfig};
+    pub use ringbell_nic_core::{
+        EngineThread, NicConfig, NotDelivered, ProgressMode, QueueConfig, SessionInfo,
+        StagingConfig, Undelivered, WaitError,
+    };
+
+    pub use crate::backend::Backend;
+    pub use crate::debug::{print_events, DebugLevelError, DEBUG_VARIABLE};
+    pub use crate::handle::Nic;
+    pub use crate::nic_kind::{NicKind, NIC_VARIABLE};
+    pub use crate::open_error::OpenError;
+    pub use crate::options::VCD_VARIABLE;
+    pub use crate::socket::{SocketReader, SocketWriter};
+    pub use crate::spec::{Cidr, PortSpec, SpecError, TransportSpec, VXLAN_PORT};
+}
+
+/// The GPU beside a NIC: its choice, arguments of kernels, and sockets of GPU streams.
+pub mod gpu {
+    pub use ringbell_cuda_kernels::{
+        EmulatedGpu, EmulatedGpuConfig, GpuError, GpuKind, ModuleError, SocketContext, SocketError,
+    };
+
+    pub use crate::entries::SocketContextError;
+    #[cfg(feature = "cuda")]
+    pub use crate::foreign::ForeignRegion;
+    pub use crate::gpu_choice::{
+        ChosenGpu, GpuChoice, GpuMemoryChoice, GpuOpenError, GPU_MEMORY_VARIABLE, GPU_VARIABLE,
+    };
+    pub use crate::kernel::{Kept, KernelArgs, KernelParam};
+}
 
 /// Memory that the NIC reaches: elements, registrations, kinds and errors. The buffers themselves are in the crate's root.
 pub mod memory {

@@ -10,10 +10,9 @@ use ringbell_nic_core::port::streams::StreamPort;
 use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
 use ringbell_nic_core::port::{AnyPort, DatagramPort, MacAddr, Port};
 
-use crate::builder::{NicOptions, PortOptions};
-use crate::nic::{PortSpec, TransportSpec};
-use crate::spec::ROCE_PORT;
-use crate::OpenError;
+use crate::open_error::OpenError;
+use crate::options::{NicOptions, PortOptions};
+use crate::spec::{PortSpec, TransportSpec, ROCE_PORT};
 
 /// Opens the options' ports; `mac` is the first one's address.
 pub(crate) fn open(options: &NicOptions, mac: MacAddr) -> Result<Vec<AnyPort>, OpenError> {

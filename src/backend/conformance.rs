@@ -3,22 +3,50 @@
 //! It runs for `soft`, and for a wrapper that notes which methods were called: the suite does not depend on the concrete type, and
 //! reaches every method of the trait.
 #![allow(clippy::disallowed_methods)] // Waits with a deadline.
+#![allow(unsafe_code)] // Registers memory of the process.
 
 use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use ringbell_cuda_kernels::Gpu;
+use ringbell_gtlb::{
+    Access, DeregisterError, MapError, MemoryRegion, PageTable, PdError, RegisterError, UnmapError,
+};
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::block::{
     header_offset, walk, BlockHeader, BlockKind, BLOCK_HARDWARE, BLOCK_KERNELS, HEADER_STRIDE,
 };
-use ringbell_nic_abi::{CollectiveKind, EventKind};
-use ringbell_nic_core::engine::Place;
+use ringbell_nic_abi::{
+    CollectiveKind, EngineId, Event, EventKind, GpuVa, Lkey, PdId, QueueId, SessionId,
+};
+use ringbell_nic_core::card::CardCounts;
+use ringbell_nic_core::collective::{
+    CancelError, CommError, CommInfo, CommStatus, CommunicatorConfig, ProgramError,
+};
+use ringbell_nic_core::engine::{EngineInfo, EngineUseError, Place};
+use ringbell_nic_core::network::PortInfo;
+use ringbell_nic_core::progress::ProgressStats;
+use ringbell_nic_core::types::CommId;
+use ringbell_nic_core::{
+    BarError, Counters, EngineResult, HostBuffer, HostQueue, HostRegion, MemoryError, NicBuffer,
+    NicError, NotDelivered, PointerInfo, QueueConfig, SessionInfo, Window,
+};
+use ringbell_onc_engines::program::Program;
+use ringbell_onc_engines::stream::StreamEngine;
 
-use super::*;
+use super::control_path::{control_path, Backend, EngineKind, EngineMaker};
+#[cfg(feature = "rtl")]
+use super::rtl;
+use super::soft;
 use crate::engines::checksum::{Checksum, ChecksumEngine};
 use crate::engines::{read_result, Direction, Return};
+use crate::nic_kind::NicKind;
+use crate::open_error::OpenError;
+use crate::options::NicOptions;
 use crate::{CommOptions, Communicator, Nic, Operation, ReduceOp, SessionError};
 
 const PATIENCE: Duration = Duration::from_secs(60);

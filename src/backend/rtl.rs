@@ -2,7 +2,17 @@
 //!
 //! Descriptors, completion lines and the payloads of sends and receives pass `nic_top`; the rest is software (hw/README.md).
 
-use super::*;
+#[cfg(feature = "rtl")]
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use ringbell_cuda_kernels::Gpu;
+
+use super::control_path::Backend;
+#[cfg(feature = "rtl")]
+use super::soft;
+use crate::open_error::OpenError;
+use crate::options::NicOptions;
 
 /// Cycles from a read's request to its first line: 0.8 µs at 250 MHz, a GPU's memory over PCIe.
 #[cfg(feature = "rtl")]

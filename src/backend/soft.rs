@@ -1,19 +1,43 @@
 //! The software NIC as a [`Backend`]: `ringbell-nic-core` with the transports and the port of the settings.
 #![allow(unsafe_code)] // Forwards a registration of memory that lives elsewhere.
 
-use ringbell_nic_core::card::MakeCard;
-use ringbell_nic_core::network::{Network, NetworkError, Protocol};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringbell_cuda_kernels::Gpu;
+use ringbell_gtlb::{
+    Access, DeregisterError, MapError, MemoryRegion, PageTable, PdError, RegisterError, UnmapError,
+};
+use ringbell_nic_abi::{EngineId, Event, GpuVa, Lkey, PdId, QueueId, SessionId};
+use ringbell_nic_core::card::{CardCounts, MakeCard};
+use ringbell_nic_core::collective::{
+    CancelError, CommError, CommInfo, CommStatus, CommunicatorConfig, ProgramError,
+};
+use ringbell_nic_core::engine::{Direction, EngineInfo, EngineUseError, Place, Return};
+use ringbell_nic_core::network::{Network, NetworkError, PortInfo, Protocol};
 use ringbell_nic_core::port::{AnyPort, MacAddr};
+use ringbell_nic_core::progress::ProgressStats;
 use ringbell_nic_core::transport::iwarp::{IwarpConfig, IwarpTransport};
 use ringbell_nic_core::transport::rdma::{RdmaConfig, RdmaTransport};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
 use ringbell_nic_core::transport::udp::{UdpConfig, UdpTransport};
 use ringbell_nic_core::transport::Transport;
-use ringbell_nic_core::Nic;
+use ringbell_nic_core::types::CommId;
+use ringbell_nic_core::{
+    BarError, Counters, EngineResult, HostBuffer, HostQueue, HostRegion, MemoryError, Nic,
+    NicBuffer, NicError, NotDelivered, PointerInfo, QueueConfig, SessionInfo, Window,
+};
+use ringbell_onc_engines::program::Program;
+use ringbell_onc_engines::stream::StreamEngine;
 
-use super::*;
-use crate::nic::{PortSpec, TransportSpec};
+use super::control_path::{control_path, Backend, EngineKind, EngineMaker};
+use crate::open_error::OpenError;
+use crate::options::NicOptions;
 use crate::port;
+use crate::spec::{PortSpec, TransportSpec};
 
 /// Opens a software NIC over the GPU's memory.
 pub(crate) fn open(options: &NicOptions, gpu: &Gpu) -> Result<Arc<dyn Backend>, OpenError> {

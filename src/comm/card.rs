@@ -1,13 +1,13 @@
 //! Description of a rank's NIC, exchanged by the ranks when a job begins.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
-use std::sync::OnceLock;
 
 use ringbell_job::{BootstrapError, Round};
 
 use super::agreement::Agreed;
 use super::CollectiveError;
-use crate::nic::TransportSpec;
+use crate::machine::host;
+use crate::spec::TransportSpec;
 use crate::Nic;
 
 /// Bytes of a card.
@@ -40,24 +40,6 @@ pub(super) struct Card {
     standby: Option<SocketAddr>,
     /// Where it receives datagrams, or takes connections of `iwarp`.
     pub(super) datagrams: Option<SocketAddr>,
-}
-
-/// Number of this machine, made of the kernel's boot id; 0 where it cannot be read.
-///
-/// It is read once, when the first NIC is opened, so that it stays available when the process has run out of descriptors.
-pub(crate) fn host() -> u64 {
-    static HOST: OnceLock<u64> = OnceLock::new();
-    if let Some(known) = HOST.get() {
-        return *known;
-    }
-    match std::fs::read_to_string("/proc/sys/kernel/random/boot_id") {
-        Ok(boot) => *HOST.get_or_init(|| {
-            boot.bytes()
-                .filter_map(|b| char::from(b).to_digit(16))
-                .fold(0_u64, |h, d| h.rotate_left(4) ^ u64::from(d))
-        }),
-        Err(_) => 0,
-    }
 }
 
 /// An address of IPv6, or one of IPv4 mapped to it, and a port; none has port 0.

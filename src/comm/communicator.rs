@@ -1,17 +1,16 @@
 //! [`Communicator`]: a group of ranks that run collectives together.
 #![allow(clippy::disallowed_methods)] // Waits for other ranks, with deadlines on the host's clock.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringbell_cuda_kernels::collective::CommHandle;
-use ringbell_cuda_kernels::{LaunchError, Posted, Stream};
-use ringbell_job::{BootstrapError, Job, Member, UniqueId};
-use ringbell_nic_abi::{Algorithm, CollectiveKind, GpuVa, Status};
-use ringbell_nic_core::collective::{CommInfo, CommStatus, CommunicatorConfig};
-use ringbell_nic_core::descriptors::{self, Shortages};
+use ringbell_cuda_kernels::{KernelArg, LaunchError, Posted, Stream};
+use ringbell_job::{Job, Member, UniqueId};
+use ringbell_nic_abi::{Algorithm, CollectiveKind, GpuVa};
+use ringbell_nic_core::collective::CommInfo;
+use ringbell_nic_core::descriptors;
 use ringbell_nic_core::types::CommId;
 use ringbell_nic_core::{threads, HostQueue};
 use ringbell_onc_engines::program::{Limits, UserProgram};
@@ -19,78 +18,18 @@ use ringbell_onc_engines::program::{Limits, UserProgram};
 use super::agreement::{self, Agreed};
 use super::block_queues::BlockQueues;
 use super::card::{self, Card};
+use super::inner::Inner;
 use super::operation::can_default_to;
-use super::stream::Results;
-use super::stream_queue::StreamQueues;
+use super::results::Results;
 use super::{membership, CollectiveError, CommOptions, Done, Element, Operation, Request};
+use crate::kernel::{Kept, KernelParam};
 use crate::{Nic, Span};
 
 /// Additional wait for the NIC's completion after the operation's time-out.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How often a rank that waits to be connected checks that the others' processes live.
-const ENDED_EVERY: Duration = Duration::from_millis(500);
-
 /// Longest time-out of an operation: the limit of the descriptor's field.
 const MAX_TIMEOUT: Duration = Duration::from_micros(u32::MAX as u64);
-
-/// State that a communicator and its requests share.
-#[derive(Debug)]
-pub(super) struct Inner {
-    pub(super) nic: Nic,
-    pub(super) queue: HostQueue,
-    pub(super) rank: u32,
-    pub(super) id: CommId,
-    pub(super) ctx: u64,
-    /// Rank in the job, by rank of the communicator.
-    pub(super) job_ranks: Vec<u32>,
-    pub(super) peers: Vec<SocketAddrV4>,
-    pub(super) member: Arc<Member>,
-    pub(super) options: CommOptions,
-    /// Number of calls of [`Communicator::shrink`], failed ones included.
-    pub(super) shrinks: AtomicU64,
-    /// Tickets whose requests were dropped.
-    orphans: Mutex<Vec<u32>>,
-    /// Before the NIC, because streams post on these queues.
-    streams: StreamQueues,
-    results: Results,
-    /// For blocks of kernels.
-    blocks: Option<BlockQueues>,
-}
-
-impl Inner {
-    /// The NIC's explanation of an operation that ended with this status.
-    pub(super) fn why(&self, status: Status) -> Option<String> {
-        match status {
-            Status::Mismatch | Status::NoResources => {
-                let info = self.nic.backend().communicator_info(self.id);
-                info.ok().and_then(|i| i.why)
-            }
-            _ => None,
-        }
-    }
-
-    pub(super) fn orphan(&self, ticket: u32) {
-        self.orphans
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(ticket);
-    }
-
-    /// Gives back the slots of orphans that have ended.
-    fn collect_orphans(&self) {
-        let mut orphans = self.orphans.lock().unwrap_or_else(PoisonError::into_inner);
-        orphans.retain(|t| self.queue.poll(*t).is_none());
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if let Err(error) = self.nic.backend().free_communicator(self.id) {
-            tracing::debug!(%error, "a communicator was gone before it was freed");
-        }
-    }
-}
 
 /// A group of ranks that run collectives together. This is a handle: clones are the same communicator, and dropping the last one
 /// frees it in the NIC. A [`Request`] counts as one, so what is left then was dropped before it ended: it is aborted, on all
@@ -193,135 +132,8 @@ impl Communicator {
         member.set_successors(card::successors(&cards));
         let peers = card::peers(&cards, nic);
         let member = Arc::new(member);
-        Communicator::make(nic, member, options, round.id, all, peers, shortages)
-    }
-
-    /// Makes the communicator in the NIC, with a queue of its own, and waits until its ranks are connected.
-    pub(super) fn make(
-        nic: &Nic,
-        member: Arc<Member>,
-        options: &CommOptions,
-        ctx: u64,
-        job_ranks: Vec<u32>,
-        peers: Vec<SocketAddrV4>,
-        shortages: Shortages,
-    ) -> Result<Communicator, CollectiveError> {
-        let me = job_ranks.iter().position(|r| *r == member.rank());
-        let rank = me.unwrap_or(usize::MAX) as u32;
-        let mut settings = options.settings.clone();
-        settings.connect_timeout = options.init_timeout;
-        let queue = nic.create_queue()?;
-        let blocks = BlockQueues::new(nic, options.block_queues)?;
-        let id = nic.backend().create_communicator(&CommunicatorConfig {
-            ctx,
-            rank,
-            peers: peers.clone(),
-            settings,
-        })?;
-        let inner = Inner {
-            nic: nic.clone(),
-            queue,
-            rank,
-            id,
-            ctx,
-            job_ranks,
-            peers,
-            member,
-            options: options.clone(),
-            shrinks: AtomicU64::new(0),
-            orphans: Mutex::new(Vec::new()),
-            streams: StreamQueues::default(),
-            results: Results::default(),
-            blocks,
-        };
-        let comm = Communicator {
-            inner: Arc::new(inner),
-        };
-        comm.connect(shortages)?;
-        Ok(comm)
-    }
-
-    /// Steps the NIC until all ranks have answered; `shortages` is the count from before.
-    fn connect(&self, shortages: Shortages) -> Result<(), CollectiveError> {
-        let deadline = Instant::now() + self.inner.options.init_timeout + GRACE;
-        let backend = self.inner.nic.backend();
-        let mut look = Instant::now() + ENDED_EVERY;
-        loop {
-            let missing = match backend.communicator_status(self.inner.id)? {
-                CommStatus::Ready => {
-                    self.tell_transports();
-                    return Ok(());
-                }
-                // Any NIC of this process may have run out; the ranks that wait for it get no notice.
-                CommStatus::Connecting { .. } if descriptors::shortages() != shortages => {
-                    return Err(self.no_room(shortages));
-                }
-                CommStatus::Connecting { missing } if Instant::now() < deadline => {
-                    if Instant::now() >= look {
-                        self.check_processes(&missing)?;
-                        look = Instant::now() + ENDED_EVERY;
-                    }
-                    if !backend.step() {
-                        std::thread::sleep(Duration::from_micros(50));
-                    }
-                    continue;
-                }
-                CommStatus::Connecting { missing } => missing,
-                CommStatus::Aborted { rank, .. } => vec![rank],
-            };
-            let peers = &self.inner.peers;
-            let known = |r: u32| (r, peers.get(r as usize).map(|at| *at.ip()));
-            let ranks = missing.into_iter().map(known).collect();
-            return Err(CollectiveError::NotConnected { ranks });
-        }
-    }
-
-    /// Fails when the process of a missing rank has ended; otherwise only rounds of the bootstrap would report it.
-    fn check_processes(&self, missing: &[u32]) -> Result<(), CollectiveError> {
-        let i = &*self.inner;
-        let job_rank = |r: &u32| i.job_ranks.get(*r as usize).copied();
-        let waited_for: Vec<u32> = missing.iter().filter_map(job_rank).collect();
-        let ranks = i.member.ended_here(&waited_for);
-        if ranks.is_empty() {
-            return Ok(());
-        }
-        let notes = String::new();
-        Err(BootstrapError::Gone { ranks, notes }.into())
-    }
-
-    /// Which transport reaches each rank, for `RINGBELL_DEBUG`.
-    fn tell_transports(&self) {
-        if !tracing::enabled!(tracing::Level::INFO) {
-            return;
-        }
-        let peers = self.info().map_or_else(|_| Vec::new(), |i| i.peers);
-        for p in peers.iter().filter(|p| p.rank != self.rank()) {
-            let transport = p.transport.unwrap_or("none");
-            tracing::info!(
-                rank = self.rank(),
-                peer = p.rank,
-                transport,
-                why = p.why,
-                "connected"
-            );
-        }
-    }
-
-    /// The resource that has run out since `before`.
-    fn no_room(&self, before: Shortages) -> CollectiveError {
-        if descriptors::shortages().descriptors == before.descriptors {
-            return CollectiveError::NoRoomToMap {
-                limit: descriptors::address_limit(),
-            };
-        }
-        let (ranks, limit) = (self.size(), descriptors::limit().unwrap_or(u64::MAX));
-        CollectiveError::Descriptors {
-            // Counting needs a descriptor as well.
-            open: descriptors::open().unwrap_or(limit),
-            limit,
-            ranks,
-            needed: descriptors::needed_in_one_process(ranks),
-        }
+        let inner = Inner::make(nic, member, options, round.id, all, peers, shortages)?;
+        Ok(Communicator { inner })
     }
 
     /// Joins a running job as a new rank: waits until the ranks of one of its communicators call [`grow`](Communicator::grow), and
@@ -346,7 +158,8 @@ impl Communicator {
         member: Member,
         options: &CommOptions,
     ) -> Result<Communicator, CollectiveError> {
-        membership::join(nic, member, options)
+        let inner = membership::join(nic, member, options)?;
+        Ok(Communicator { inner })
     }
 
     /// Makes a communicator of `ranks` ranks: these, in their order, and new ones, which [`join`](Communicator::join) the job as
@@ -360,7 +173,8 @@ impl Communicator {
     /// the ranks of this one that did not call it or have ended; [`CollectiveError::NotConnected`] with those that cannot be
     /// reached.
     pub fn grow(&self, ranks: u32, patience: Duration) -> Result<Communicator, CollectiveError> {
-        membership::grow(self, ranks, patience)
+        let inner = membership::grow(&self.inner, ranks, patience)?;
+        Ok(Communicator { inner })
     }
 
     /// Makes one communicator of this one and another of the same job, whose ranks in the job are `others`. The ranks of both call
@@ -369,7 +183,8 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::grow`]; at most for the time-out of making one.
     pub fn merge(&self, others: &[u32]) -> Result<Communicator, CollectiveError> {
-        membership::merge(self, others)
+        let inner = membership::merge(&self.inner, others)?;
+        Ok(Communicator { inner })
     }
 
     /// Divides the communicator: ranks of one colour form a new one, ordered by key, then by their rank
@@ -382,7 +197,8 @@ impl Communicator {
         colour: Option<u32>,
         key: i32,
     ) -> Result<Option<Communicator>, CollectiveError> {
-        membership::split(self, colour, key)
+        let inner = membership::split(&self.inner, colour, key)?;
+        Ok(inner.map(|inner| Communicator { inner }))
     }
 
     /// Makes a communicator of these ranks, in this order, own one included. They alone call it, with one tag, which no other call of the same
@@ -391,7 +207,8 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::init`].
     pub fn create_group(&self, ranks: &[u32], tag: u64) -> Result<Communicator, CollectiveError> {
-        membership::create_group(self, ranks, tag)
+        let inner = membership::create_group(&self.inner, ranks, tag)?;
+        Ok(Communicator { inner })
     }
 
     /// Continues without ranks that have ended: aborts all operations, finds out together with the others who is left, and makes
@@ -405,7 +222,8 @@ impl Communicator {
     /// [`BootstrapError::Excluded`] when the others have gone on without this rank. [`CollectiveError::NotConnected`] when
     /// another rank has ended meanwhile: call it again.
     pub fn shrink(&self, patience: Duration) -> Result<Communicator, CollectiveError> {
-        membership::shrink(self, patience)
+        let inner = membership::shrink(&self.inner, patience)?;
+        Ok(Communicator { inner })
     }
 
     /// The job's id at the address where it is served now: a process that has it may [`join`](Communicator::join). Ask for it
@@ -422,17 +240,11 @@ impl Communicator {
         self.inner.id
     }
 
-    pub(super) fn sorted_job_ranks(&self) -> Vec<u32> {
-        let mut ranks = self.inner.job_ranks.clone();
-        ranks.sort_unstable();
-        ranks
-    }
-
     /// Gives every rank a part of each, by rank, over the bootstrap. Every rank calls it.
     pub(super) fn exchange(&self, tag: u64, part: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
         let i = &*self.inner;
         let tag = i.ctx ^ tag;
-        let all = self.sorted_job_ranks();
+        let all = i.sorted_job_ranks();
         let round = i
             .member
             .all_gather(&all, tag, part, i.options.init_timeout)?;
@@ -450,7 +262,7 @@ impl Communicator {
 
     /// Ranks.
     pub fn size(&self) -> u32 {
-        self.inner.job_ranks.len() as u32
+        self.inner.size()
     }
 
     /// Rank in the job of each rank.
@@ -519,9 +331,7 @@ impl Communicator {
     /// Ends all operations, on every rank, with COMM_ABORTED. Then only freeing it (drop it) or [`shrink`](Communicator::shrink)
     /// is left.
     pub fn abort(&self) {
-        if let Err(error) = self.inner.nic.backend().abort_communicator(self.inner.id) {
-            tracing::debug!(%error, "a communicator was gone before it was aborted");
-        }
+        self.inner.abort();
     }
 
     /// Waits until none of its operations is outstanding: those that were posted here, by kernels and by streams, and those whose
@@ -560,7 +370,7 @@ impl Communicator {
         // Not the tag of a shrink.
         let tag = i.ctx ^ (1 << 63);
         i.member
-            .survivors(&self.sorted_job_ranks(), tag, &[], patience)?;
+            .survivors(&i.sorted_job_ranks(), tag, &[], patience)?;
         Ok(())
     }
 
@@ -730,5 +540,16 @@ impl Communicator {
         tag: Option<u32>,
     ) -> Result<Done, CollectiveError> {
         self.run(&Operation::recv::<T>(dst, count, from, tag))
+    }
+}
+
+/// `rb_comm`.
+impl KernelParam for &Communicator {
+    fn value(&self) -> KernelArg {
+        self.handle().into()
+    }
+
+    fn kept(&self) -> Option<Kept> {
+        Some(Box::new((*self).clone()))
     }
 }

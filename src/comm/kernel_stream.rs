@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use ringbell_cuda_kernels::KernelArg;
 use ringbell_gtlb::Exposed;
 use ringbell_nic_abi::kernel_stream::{DATA_AT, MAX_LOG2, MIN_LOG2};
 use ringbell_nic_abi::StreamRef;
 use ringbell_nic_core::{HostBuffer, MemoryError};
 
+use crate::kernel::{Kept, KernelParam};
 use crate::span::Span;
 use crate::Nic;
 
@@ -101,5 +103,16 @@ impl KernelStream {
 impl From<&KernelStream> for Span {
     fn from(s: &KernelStream) -> Span {
         Span::of_stream(s.stream)
+    }
+}
+
+/// `rb_stream` of ringbell_stream.cuh.
+impl KernelParam for &KernelStream {
+    fn value(&self) -> KernelArg {
+        self.handle().into()
+    }
+
+    fn kept(&self) -> Option<Kept> {
+        Some(Box::new(self.ring().clone()))
     }
 }

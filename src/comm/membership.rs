@@ -14,7 +14,8 @@ use ringbell_nic_core::descriptors::{self, Shortages};
 
 use super::agreement::{self, Agreed};
 use super::card::{self, Card};
-use super::{CollectiveError, CollectiveKind, CommOptions, Communicator};
+use super::inner::Inner;
+use super::{CollectiveError, CollectiveKind, CommOptions};
 use crate::Nic;
 
 /// Tag of the round of two communicators, which have no number in common.
@@ -63,10 +64,9 @@ impl Origin {
     }
 
     /// This rank's.
-    fn of(comm: &Communicator) -> Origin {
-        let i = &*comm.inner;
-        let mut successors = match i.rank {
-            0 => i.member.successors(),
+    fn of(comm: &Inner) -> Origin {
+        let mut successors = match comm.rank {
+            0 => comm.member.successors(),
             _ => Vec::new(),
         };
         if successors.len() > SUCCESSORS_MAX {
@@ -74,10 +74,10 @@ impl Origin {
             successors.clear();
         }
         Origin {
-            ctx: i.ctx,
-            rank: i.rank,
-            card: Card::of(&i.nic, i.options.port, i.member.standby_address()),
-            settings: Agreed::of(&i.options.settings),
+            ctx: comm.ctx,
+            rank: comm.rank,
+            card: Card::of(&comm.nic, comm.options.port, comm.member.standby_address()),
+            settings: Agreed::of(&comm.options.settings),
             successors,
         }
     }
@@ -130,7 +130,7 @@ impl Assembly {
         options: &CommOptions,
         ctx: u64,
         shortages: Shortages,
-    ) -> Result<Communicator, CollectiveError> {
+    ) -> Result<Arc<Inner>, CollectiveError> {
         let Assembly {
             ranks,
             cards,
@@ -151,7 +151,7 @@ impl Assembly {
             .and_then(|()| agreement::check(&settings))
             .and_then(|()| {
                 let peers = card::peers(&cards, nic);
-                Communicator::make(
+                Inner::make(
                     nic,
                     member.clone(),
                     options,
@@ -183,7 +183,7 @@ pub(super) fn join(
     nic: &Nic,
     member: Member,
     options: &CommOptions,
-) -> Result<Communicator, CollectiveError> {
+) -> Result<Arc<Inner>, CollectiveError> {
     let shortages = descriptors::shortages();
     let origin = Origin {
         ctx: NONE,
@@ -198,53 +198,64 @@ pub(super) fn join(
 }
 
 pub(super) fn grow(
-    comm: &Communicator,
+    comm: &Inner,
     ranks: u32,
     patience: Duration,
-) -> Result<Communicator, CollectiveError> {
+) -> Result<Arc<Inner>, CollectiveError> {
     let size = comm.size();
     let Some(wanted) = ranks.checked_sub(size).filter(|n| *n > 0) else {
         return Err(CollectiveError::NoGrowth { ranks, size });
     };
-    let i = &*comm.inner;
     let shortages = descriptors::shortages();
     let (members, part) = (comm.sorted_job_ranks(), Origin::of(comm).encode());
-    let round = i.member.grow(&members, i.ctx, wanted, &part, patience)?;
+    let round = comm
+        .member
+        .grow(&members, comm.ctx, wanted, &part, patience)?;
     let assembly = Assembly::of(&round)?;
-    assembly.connect(&i.nic, i.member.clone(), &i.options, round.id, shortages)
+    assembly.connect(
+        &comm.nic,
+        comm.member.clone(),
+        &comm.options,
+        round.id,
+        shortages,
+    )
 }
 
-pub(super) fn merge(comm: &Communicator, others: &[u32]) -> Result<Communicator, CollectiveError> {
-    let i = &*comm.inner;
+pub(super) fn merge(comm: &Inner, others: &[u32]) -> Result<Arc<Inner>, CollectiveError> {
     let shortages = descriptors::shortages();
-    let mut members = [&i.job_ranks[..], others].concat();
+    let mut members = [&comm.job_ranks[..], others].concat();
     members.sort_unstable();
     members.dedup();
     let origin = Origin {
         successors: Vec::new(),
         ..Origin::of(comm)
     };
-    let timeout = i.options.init_timeout;
-    let round = i
+    let timeout = comm.options.init_timeout;
+    let round = comm
         .member
         .all_gather(&members, MERGE, &origin.encode(), timeout)?;
     let assembly = Assembly::of(&round)?;
-    assembly.connect(&i.nic, i.member.clone(), &i.options, round.id, shortages)
+    assembly.connect(
+        &comm.nic,
+        comm.member.clone(),
+        &comm.options,
+        round.id,
+        shortages,
+    )
 }
 
 pub(super) fn split(
-    comm: &Communicator,
+    comm: &Inner,
     colour: Option<u32>,
     key: i32,
-) -> Result<Option<Communicator>, CollectiveError> {
-    let i = &*comm.inner;
+) -> Result<Option<Arc<Inner>>, CollectiveError> {
     let shortages = descriptors::shortages();
     let part = match colour {
         Some(c) => [&[1][..], &c.to_le_bytes(), &key.to_le_bytes()].concat(),
         None => vec![0],
     };
-    let (members, timeout) = (comm.sorted_job_ranks(), i.options.init_timeout);
-    let round = i.member.all_gather(&members, i.ctx, &part, timeout)?;
+    let (members, timeout) = (comm.sorted_job_ranks(), comm.options.init_timeout);
+    let round = comm.member.all_gather(&members, comm.ctx, &part, timeout)?;
     let Some(colour) = colour else {
         return Ok(None);
     };
@@ -256,12 +267,12 @@ pub(super) fn split(
             i32::from_le_bytes(k.try_into().ok()?),
         ))
     };
-    let colours = i.job_ranks.iter().filter_map(|r| Some(said(*r)?.0));
+    let colours = comm.job_ranks.iter().filter_map(|r| Some(said(*r)?.0));
     let mut colours: Vec<u32> = colours.collect();
     colours.sort_unstable();
     colours.dedup();
     let index = colours.iter().position(|c| *c == colour).unwrap_or(0) as u64;
-    let ranks = i.job_ranks.iter().enumerate();
+    let ranks = comm.job_ranks.iter().enumerate();
     let mut chosen: Vec<(i32, usize)> = ranks
         .filter_map(|(rank, r)| Some((said(*r).filter(|(c, _)| *c == colour)?.1, rank)))
         .collect();
@@ -270,19 +281,15 @@ pub(super) fn split(
     with_ranks(comm, chosen, round.id + 1 + index, shortages).map(Some)
 }
 
-pub(super) fn shrink(
-    comm: &Communicator,
-    patience: Duration,
-) -> Result<Communicator, CollectiveError> {
-    let i = &*comm.inner;
+pub(super) fn shrink(comm: &Inner, patience: Duration) -> Result<Arc<Inner>, CollectiveError> {
     let shortages = descriptors::shortages();
     comm.abort();
     // Each attempt is a round of its own; a second one would get the first one's result again. Relaxed: it only counts.
-    let attempt = i.shrinks.fetch_add(1, Ordering::Relaxed);
-    let (members, tag) = (comm.sorted_job_ranks(), i.ctx ^ attempt << 48);
-    let round = i.member.survivors(&members, tag, &[], patience)?;
+    let attempt = comm.shrinks.fetch_add(1, Ordering::Relaxed);
+    let (members, tag) = (comm.sorted_job_ranks(), comm.ctx ^ attempt << 48);
+    let round = comm.member.survivors(&members, tag, &[], patience)?;
     let alive = |r: &u32| round.parts.iter().any(|(p, _)| p == r);
-    let left = i.job_ranks.iter().enumerate();
+    let left = comm.job_ranks.iter().enumerate();
     let left = left.filter(|(_, r)| alive(r)).map(|(rank, _)| rank);
     with_ranks(comm, left, round.id, shortages)
 }
@@ -291,14 +298,13 @@ pub(super) fn shrink(
 const GROUP: u64 = 1 << 62;
 
 pub(super) fn create_group(
-    comm: &Communicator,
+    comm: &Inner,
     ranks: &[u32],
     tag: u64,
-) -> Result<Communicator, CollectiveError> {
-    let i = &*comm.inner;
+) -> Result<Arc<Inner>, CollectiveError> {
     let shortages = descriptors::shortages();
     let job_rank = |rank: &u32| {
-        let found = i.job_ranks.get(*rank as usize).copied();
+        let found = comm.job_ranks.get(*rank as usize).copied();
         found.ok_or_else(|| CollectiveError::Misuse {
             kind: CollectiveKind::Nop,
             why: format!(
@@ -309,25 +315,24 @@ pub(super) fn create_group(
     };
     let mut members = ranks.iter().map(job_rank).collect::<Result<Vec<_>, _>>()?;
     members.sort_unstable();
-    let tag = i.ctx ^ tag.rotate_left(16) ^ GROUP;
-    let round = i
+    let tag = comm.ctx ^ tag.rotate_left(16) ^ GROUP;
+    let round = comm
         .member
-        .all_gather(&members, tag, &[], i.options.init_timeout)?;
+        .all_gather(&members, tag, &[], comm.options.init_timeout)?;
     let ranks = ranks.iter().map(|r| *r as usize);
     with_ranks(comm, ranks, round.id, shortages)
 }
 
 /// A new communicator of some ranks of this one.
 fn with_ranks(
-    comm: &Communicator,
+    comm: &Inner,
     ranks: impl Iterator<Item = usize>,
     ctx: u64,
     shortages: Shortages,
-) -> Result<Communicator, CollectiveError> {
-    let i = &*comm.inner;
-    let (job_ranks, peers) = ranks.map(|r| (i.job_ranks[r], i.peers[r])).unzip();
-    let (member, options) = (i.member.clone(), &i.options);
-    Communicator::make(&i.nic, member, options, ctx, job_ranks, peers, shortages)
+) -> Result<Arc<Inner>, CollectiveError> {
+    let (job_ranks, peers) = ranks.map(|r| (comm.job_ranks[r], comm.peers[r])).unzip();
+    let (member, options) = (comm.member.clone(), &comm.options);
+    Inner::make(&comm.nic, member, options, ctx, job_ranks, peers, shortages)
 }
 
 #[cfg(test)]

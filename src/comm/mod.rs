@@ -1,7 +1,7 @@
 //! Communicators: collectives of a job's ranks.
 //!
-//! `card`: descriptions of the ranks' NICs. `communicator`: the handle. `membership`: splitting, shrinking, growing and merging. `operation` and `calls`: its operations. `kernel_stream`:
-//! rings that kernels push and pop instead of buffers. `request` and `stream`: how operations end.
+//! `card`: descriptions of the ranks' NICs. `inner`: how a communicator is made. `membership`: splitting, shrinking, growing and merging. `communicator`: the handle.
+//! `operation` and `calls`: its operations. `kernel_stream`: rings that kernels push and pop instead of buffers. `request` and `stream`: how operations end.
 
 mod agreement;
 mod block_queues;
@@ -11,16 +11,17 @@ mod communicator;
 mod element;
 mod engines;
 mod error;
+mod inner;
 mod kernel_stream;
 mod membership;
 mod operation;
 mod options;
 mod request;
+mod results;
 mod stream;
 mod stream_queue;
 mod symmetric;
 
-pub(crate) use card::host;
 pub use communicator::Communicator;
 pub use element::Element;
 pub use error::CollectiveError;

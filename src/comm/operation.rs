@@ -10,6 +10,7 @@ use ringbell_nic_abi::{
 
 use ringbell_onc_engines::program::{algorithms, is_strict, GenerateError};
 
+use super::request::After;
 use super::{CollectiveError, Element, Request};
 use crate::span::Span;
 
@@ -29,18 +30,6 @@ pub struct Operation {
     pub(super) tag: u32,
     pub(super) timeout: Option<Duration>,
     pub(super) after: After,
-}
-
-/// The predecessor of an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum After {
-    Nothing,
-    /// Number of the queue, and ticket.
-    Ticket(u32, u32),
-    /// All earlier operations of its queue.
-    Everything,
-    /// A request that has failed, or of another communicator: posting is refused.
-    Impossible(&'static str),
 }
 
 /// Refuses an algorithm that a collective does not have. Operations without programs ignore it.

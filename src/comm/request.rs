@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use ringbell_nic_abi::{CollectiveKind, Completion, Status};
 use ringbell_nic_core::collective::CancelError;
 
-use super::communicator::Inner;
-use super::operation::After;
+use super::inner::Inner;
 use super::CollectiveError;
 
 /// Additional wait before a NIC counts as failed.
@@ -22,6 +21,18 @@ pub struct Done {
     pub bytes: u64,
     /// The status's detail.
     pub detail: u64,
+}
+
+/// The predecessor of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum After {
+    Nothing,
+    /// Number of the queue, and ticket.
+    Ticket(u32, u32),
+    /// All earlier operations of its queue.
+    Everything,
+    /// A request that has failed, or of another communicator: posting is refused.
+    Impossible(&'static str),
 }
 
 /// An outstanding operation. Its buffers belong to the NIC until it has ended.

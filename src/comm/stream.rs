@@ -5,13 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ringbell_cuda_kernels::collective::CollectiveLaunch;
-use ringbell_cuda_kernels::{Gpu, GpuKind, Launch, Posted, ResultCell, ResultCells, Stream};
+use ringbell_cuda_kernels::{GpuKind, Launch, Posted, ResultCell, Stream};
 use ringbell_nic_abi::{CollectiveKind, Status};
 
 use super::{CollectiveError, Communicator, Done, Operation};
-
-/// Results for which memory is allocated at a time.
-const CELLS: usize = 256;
 
 /// An operation queued on a stream.
 #[derive(Debug)]
@@ -41,24 +38,6 @@ struct Kernel {
     launch: Launch,
     /// Cell to which the kernel writes the result.
     out: Arc<ResultCell>,
-}
-
-/// Cells for the results of a communicator's kernels.
-#[derive(Debug, Default)]
-pub(super) struct Results {
-    all: Mutex<Vec<Arc<ResultCells>>>,
-}
-
-impl Results {
-    fn take(&self, gpu: &Gpu) -> Result<ResultCell, CollectiveError> {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(cell) = all.iter().rev().find_map(ResultCells::take) {
-            return Ok(cell);
-        }
-        let more = ResultCells::new(gpu, CELLS)?;
-        all.push(more.clone());
-        Ok(more.take().expect("fresh cells"))
-    }
 }
 
 impl Enqueued {

@@ -1,5 +1,4 @@
-//! The GPU beside a NIC: its choice (a real one when there is one, else the emulated one), arguments of kernels, and sockets of GPU
-//! streams.
+//! The choice of the GPU beside a NIC: a real one when there is one, else the emulated one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,17 +8,9 @@ use std::sync::Arc;
 use ringbell_cuda_kernels::cuda::CudaError;
 #[cfg(feature = "cuda")]
 use ringbell_cuda_kernels::cuda::{CudaConfig, CudaGpu, DmaBufMapper, FirstOf, GpuMapper};
-use ringbell_cuda_kernels::Gpu;
-pub use ringbell_cuda_kernels::{
-    EmulatedGpu, EmulatedGpuConfig, GpuError, GpuKind, ModuleError, SocketContext, SocketError,
-};
+use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig, Gpu, GpuError};
 
 use crate::spec::SpecError;
-
-pub use crate::entries::SocketContextError;
-#[cfg(feature = "cuda")]
-pub use crate::foreign::ForeignRegion;
-pub use crate::kernel::{Kept, KernelArgs, KernelParam};
 
 /// Environment variable that selects the GPU for [`GpuChoice::Auto`]: `auto`, `cuda`, `cuda:N` or `emulated`.
 pub const GPU_VARIABLE: &str = "RINGBELL_GPU";

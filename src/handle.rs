@@ -1,174 +1,28 @@
-//! [`Nic`], a NIC and the GPU beside it, with the types of its settings, limits, sessions and reports.
-#![allow(clippy::disallowed_methods)] // A capture is stamped with the calendar; the NIC itself never asks for it.
+//! [`Nic`]: a NIC and the GPU beside it.
 
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 #[cfg(feature = "cuda")]
 use ringbell_cuda_kernels::cuda::CudaGpu;
 use ringbell_cuda_kernels::{Gpu, GpuBuffer};
-use ringbell_gtlb::{Access, PdError};
+use ringbell_gtlb::Access;
 use ringbell_nic_abi::{Event, PdId};
-#[cfg(feature = "pcap")]
-use ringbell_nic_core::port::capture::CaptureError;
-use ringbell_nic_core::port::impair::ImpairError;
-use ringbell_nic_core::port::mem::SwitchError;
-use ringbell_nic_core::port::roce::RoceError;
-use ringbell_nic_core::port::streams::StreamsError;
-#[cfg(feature = "tap")]
-use ringbell_nic_core::port::tap::TapError;
-use ringbell_nic_core::port::udp::UdpError;
-use ringbell_nic_core::transport::iwarp::IwarpError;
-use ringbell_nic_core::transport::rdma::RdmaConfigError;
-use ringbell_nic_core::transport::tcp::TcpConfigError;
-use ringbell_nic_core::transport::udp::UdpConfigError;
-use ringbell_nic_core::{Counters, HostQueue, NicError};
-pub use ringbell_nic_core::{EngineThread, NotDelivered, ProgressMode, QueueConfig, SessionInfo};
+use ringbell_nic_core::network::PortInfo;
+use ringbell_nic_core::{
+    Counters, HostQueue, NicError, NotDelivered, ProgressMode, QueueConfig, SessionInfo,
+};
 
-pub use crate::backend::{Backend, NicKind};
+use crate::backend::Backend;
 use crate::buffer::{AllocError, Allocation, DeviceBuffer, Plain};
-use crate::builder::NicOptions;
+use crate::debug::print_events;
+use crate::machine;
+use crate::nic_kind::NicKind;
+use crate::open_error::OpenError;
+use crate::options::NicOptions;
 #[cfg(feature = "cuda")]
-use crate::foreign::SharedPages;
-use crate::gpu::GpuOpenError;
-pub use crate::spec::{Cidr, PortSpec, SpecError, TransportSpec};
-
-pub use ringbell_nic_core::card::{CardCounts, CLOCK_HZ as CARD_CLOCK_HZ};
-pub use ringbell_nic_core::descriptors;
-pub use ringbell_nic_core::network::{NetworkError, PortInfo, Route};
-pub use ringbell_nic_core::port::impair::Faults;
-pub use ringbell_nic_core::port::PortCounters;
-pub use ringbell_nic_core::transport::rdma::{Congestion, DcqcnConfig};
-pub use ringbell_nic_core::{NicConfig, StagingConfig, Undelivered, WaitError};
-
-pub use crate::backend::{NIC_VARIABLE, VCD_VARIABLE};
-#[cfg(feature = "card")]
-pub use crate::debug::{print_events, DebugLevelError, DEBUG_VARIABLE};
-pub use crate::socket::{SocketReader, SocketWriter};
-pub use crate::spec::VXLAN_PORT;
-
-/// Why a NIC could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The value of a setting cannot be read.
-    #[error("setting {setting}: {why}")]
-    Setting {
-        /// The setting of [`NicBuilder`](crate::NicBuilder), or an environment variable.
-        setting: &'static str,
-        /// The wrong value, and the valid ones.
-        why: SpecError,
-    },
-    /// The in-memory switch of a job's launcher.
-    #[error("cannot attach to the launcher's switch at {path}: {why}")]
-    JobSwitch {
-        /// The value of RINGBELL_SWITCH.
-        path: PathBuf,
-        /// The cause.
-        why: String,
-    },
-    /// The log variable is invalid.
-    #[error(transparent)]
-    Debug(#[from] crate::nic::DebugLevelError),
-    /// The GPU failed.
-    #[error("cannot open the GPU")]
-    Gpu(#[from] GpuOpenError),
-    /// The NIC failed.
-    #[error("cannot open the NIC")]
-    Nic(#[from] NicError),
-    /// The protection domain failed.
-    #[error("cannot make the protection domain")]
-    Pd(#[from] PdError),
-    /// TCP's settings are invalid.
-    #[error("cannot start TCP")]
-    Tcp(#[from] TcpConfigError),
-    /// RDMA's settings are invalid.
-    #[error("cannot start RDMA")]
-    Rdma(#[from] RdmaConfigError),
-    /// The settings of transport `udp` are invalid.
-    #[error("cannot start transport udp")]
-    UdpTransport(#[from] UdpConfigError),
-    /// The settings of transport `iwarp` are invalid, or a port is none of streams.
-    #[error("cannot start transport iwarp")]
-    Iwarp(#[from] IwarpError),
-    /// The port of streams failed.
-    #[error("cannot open port roce for transport iwarp")]
-    Streams(#[from] StreamsError),
-    /// Faults or a capture on a port of streams.
-    #[error("{what} acts on packets, and those of transport iwarp are the kernel's: use tc-netem, or tcpdump -w FILE tcp port NUMBER")]
-    KernelPackets {
-        /// The option.
-        what: &'static str,
-    },
-    /// The in-memory switch refused.
-    #[error("cannot attach to the in-memory switch")]
-    Switch(#[from] SwitchError),
-    /// `tcp`, `rdma`, `udp` or `iwarp` was selected, but there is no port to carry it.
-    #[error("transport {transport} needs a port; open the NIC with port mem, udp or tap:NAME, for iwarp with port roce")]
-    NoPort {
-        /// As selected.
-        transport: TransportSpec,
-    },
-    /// `tcp` was selected, and all ports carry datagrams.
-    #[error("transport tcp needs a port that carries frames, and port roce carries datagrams; open the NIC with transport rdma, udp or auto, or with port udp, tap:NAME or mem")]
-    NoFrames,
-    /// More ports were added, but there is no first one.
-    #[error("ports were added, but port 0 is none; give it first")]
-    NoFirstPort,
-    /// Addresses, ports or routes make no network.
-    #[error("cannot make the network")]
-    Network(#[from] NetworkError),
-    /// Port `mem` was selected without its switch.
-    #[error("port mem needs a switch; make a MemSwitch and give it by `switch`")]
-    NoSwitch,
-    /// The UDP socket failed.
-    #[error("cannot open the UDP port")]
-    Udp(#[from] UdpError),
-    /// The UDP socket of a port of datagrams failed.
-    #[error("cannot open port roce")]
-    Roce(#[from] RoceError),
-    /// The TAP device failed.
-    #[cfg(feature = "tap")]
-    #[error("cannot open the TAP device")]
-    Tap(#[from] TapError),
-    /// The crate was built without what the options ask for.
-    #[error("{what} needs the feature `{feature}` of the crate `ringbell`; build with it")]
-    NotBuilt {
-        /// The option.
-        what: &'static str,
-        /// The feature.
-        feature: &'static str,
-    },
-    /// The faults are invalid.
-    #[error("cannot impair the port")]
-    Faults(#[from] ImpairError),
-    /// The capture's file cannot be written.
-    #[error("cannot write the capture {path}; check the path and free space")]
-    CaptureFile {
-        /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The trace of simulated hardware cannot be written.
-    #[error("cannot write the trace {path}; check the path and free space")]
-    TraceFile {
-        /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The capture's header cannot be written.
-    #[cfg(feature = "pcap")]
-    #[error("cannot start the capture")]
-    Capture(#[from] CaptureError),
-    /// The system gave no seed.
-    #[error("the system gave no random numbers")]
-    Random(#[source] rustix::io::Errno),
-}
+use crate::shared_pages::SharedPages;
+use crate::spec::{Cidr, PortSpec, TransportSpec};
 
 /// Calls on sockets that may wait at the same time.
 const SOCKET_QUEUE: u32 = 1024;
@@ -200,9 +54,9 @@ impl Nic {
         kind: NicKind,
         open: impl Fn(&NicOptions, &Gpu) -> Result<Arc<dyn Backend>, OpenError>,
     ) -> Result<Nic, OpenError> {
-        crate::nic::print_events()?;
+        print_events()?;
         // For communicators: it needs a descriptor, and later there may be none.
-        let _ = crate::comm::host();
+        let _ = machine::host();
         let chosen = options.gpu_choice.open(&options.gpu)?;
         if let Some(why) = &chosen.instead_of {
             tracing::info!(%why, "the emulated GPU is used");
