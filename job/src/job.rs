@@ -6,63 +6,9 @@ use std::time::Duration;
 use ringbell_nic_core::scratch;
 
 use crate::bootstrap::{BootstrapError, Member};
-use crate::id::{UniqueId, UniqueIdError};
-use crate::launcher::{self, number, JobSource, Lookup};
-
-/// Names of the variables that `ringbell run` sets.
-pub mod variables {
-    /// Own rank, from 0.
-    pub const RANK: &str = "RINGBELL_RANK";
-    /// Ranks of the job.
-    pub const SIZE: &str = "RINGBELL_SIZE";
-    /// The job's [`UniqueId`](crate::UniqueId); overrides the addresses of other launchers.
-    pub const ID: &str = "RINGBELL_ID";
-    /// `HOST:PORT` at which rank 0 serves the bootstrap, for launchers that give none.
-    pub const BOOTSTRAP: &str = "RINGBELL_BOOTSTRAP";
-    /// Own rank among those of this machine, from 0.
-    pub const LOCAL_RANK: &str = "RINGBELL_LOCAL_RANK";
-    /// Secret of the job, 32 hexadecimal digits, for launchers that have none: without it, any user who knows the launcher's
-    /// number of the job can compute the secret.
-    pub const SECRET: &str = "RINGBELL_SECRET";
-    /// What carries the NIC's frames, as `--port` has it.
-    pub const PORT: &str = "RINGBELL_PORT";
-    /// `auto`, `local` or `tcp`.
-    pub const TRANSPORT: &str = "RINGBELL_TRANSPORT";
-    /// File of the in-memory switch of the launcher.
-    pub const SWITCH: &str = "RINGBELL_SWITCH";
-}
-
-/// Why the environment does not say which rank this is.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum JobError {
-    /// No launcher has started this process as a rank.
-    #[error("this process is no rank of a job: none of RINGBELL_RANK, RANK (torchrun), SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK is set; start it with `ringbell run -R RANKS -- PROGRAM`")]
-    None,
-    /// A launcher was found, but one of its variables is missing.
-    #[error("started by {found}, but {missing} is not set; {advice}")]
-    Incomplete {
-        /// The launcher.
-        found: JobSource,
-        /// What is missing.
-        missing: &'static str,
-        /// The remedy.
-        advice: &'static str,
-    },
-    /// A variable's value is invalid.
-    #[error("{name}={value}: {why}")]
-    Invalid {
-        /// Which.
-        name: &'static str,
-        /// Its value.
-        value: String,
-        /// What is wrong.
-        why: String,
-    },
-    /// RINGBELL_ID is invalid.
-    #[error("RINGBELL_ID")]
-    Id(#[from] UniqueIdError),
-}
+use crate::id::UniqueId;
+use crate::launcher::{self, number, JobError, JobSource, Lookup};
+use crate::variables;
 
 /// A process's place in a job.
 ///

@@ -11,8 +11,40 @@
 
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 
-use crate::id::UniqueId;
-use crate::job::{variables, JobError};
+use crate::id::{UniqueId, UniqueIdError};
+use crate::variables;
+
+/// Why the environment does not say which rank this is.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JobError {
+    /// No launcher has started this process as a rank.
+    #[error("this process is no rank of a job: none of RINGBELL_RANK, RANK (torchrun), SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK is set; start it with `ringbell run -R RANKS -- PROGRAM`")]
+    None,
+    /// A launcher was found, but one of its variables is missing.
+    #[error("started by {found}, but {missing} is not set; {advice}")]
+    Incomplete {
+        /// The launcher.
+        found: JobSource,
+        /// What is missing.
+        missing: &'static str,
+        /// The remedy.
+        advice: &'static str,
+    },
+    /// A variable's value is invalid.
+    #[error("{name}={value}: {why}")]
+    Invalid {
+        /// Which.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// RINGBELL_ID is invalid.
+    #[error("RINGBELL_ID")]
+    Id(#[from] UniqueIdError),
+}
 
 /// The launcher that started this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

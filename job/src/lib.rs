@@ -7,8 +7,9 @@ mod bootstrap;
 mod id;
 mod job;
 mod launcher;
+pub mod variables;
 
 pub use bootstrap::{BootstrapError, BootstrapServer, Member, Round};
 pub use id::{UniqueId, UniqueIdError};
-pub use job::{variables, Job, JobError};
-pub use launcher::JobSource;
+pub use job::Job;
+pub use launcher::{JobError, JobSource};

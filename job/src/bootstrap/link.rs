@@ -10,9 +10,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use super::error::BootstrapError;
 use super::message::{Answer, Contribution, Hello, FRAME_MAX, NEW_RANK};
 use super::proof::{nonce, Handshake, CHALLENGE_BYTES};
-use super::BootstrapError;
 use crate::id::UniqueId;
 
 /// How much later than the round's deadline the server's answer may come.

@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::error::BootstrapError;
 use super::link::{Link, GRACE};
 use super::message::{Answer, Contribution, RoundKind};
 use super::rounds::Past;
-use super::{BootstrapError, BootstrapServer};
+use super::server::BootstrapServer;
 use crate::id::UniqueId;
 
 /// A rank that was admitted to a job, and can meet the others.

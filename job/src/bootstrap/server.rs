@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use ringbell_nic_core::descriptors;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 
+use super::error::BootstrapError;
 use super::link::is_shortage;
 use super::message::{Answer, Contribution, Hello, FRAME_MAX, HELLO_BYTES};
 use super::proof::{nonce, Handshake, MAC_BYTES};
 use super::rounds::{Answers, Past, Rounds};
-use super::BootstrapError;
 use crate::id::UniqueId;
 
 /// Longest silence of an unauthenticated peer.
@@ -125,6 +125,33 @@ impl Drop for BootstrapServer {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+impl UniqueId {
+    /// Makes an id for a job on this machine, and serves its bootstrap in the background until every rank has come and left.
+    /// Other machines cannot reach it: see [`UniqueId::create_at`].
+    ///
+    /// # Errors
+    /// [`BootstrapError::Serve`] when no address can be listened on.
+    pub fn create() -> Result<UniqueId, BootstrapError> {
+        UniqueId::create_at((Ipv4Addr::LOCALHOST, 0).into())
+    }
+
+    /// The same at an address of this machine that all ranks reach; port 0 is a free one.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Serve`] when it cannot be listened on.
+    pub fn create_at(bind: SocketAddr) -> Result<UniqueId, BootstrapError> {
+        detach(bind)
+    }
+
+    /// Serves the bootstrap of an id that each rank has computed for itself, as [`Job`](crate::Job) does from an environment.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Serve`] when its address cannot be listened on.
+    pub fn serve(&self, ranks: u32) -> Result<(), BootstrapError> {
+        detach_with(self.address(), Some(ranks), *self.secret()).map(drop)
     }
 }
 

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use super::*;
+use crate::id::UniqueId;
 
 /// Long enough for any machine.
 const PATIENCE: Duration = Duration::from_secs(30);
