@@ -13,7 +13,8 @@ use anyhow::{ensure, Context as _, Result};
 use fs_err as fs;
 
 use crate::steps::{command_within, output, succeeds, Outcome, Words as _};
-use crate::{entries, root, target, tools};
+use crate::tools;
+use crate::workspace::{entries, root, target};
 
 /// What the README and the tutorial ask for, besides Rust. Git has made the checkout.
 const PACKAGES: &str = "clang-19,g++,python3,git,ca-certificates";

@@ -17,7 +17,8 @@ use fs_err as fs;
 use serde_json::{json, Value};
 
 use crate::steps::{output, Outcome, Words as _};
-use crate::{root, target, test, tools};
+use crate::workspace::{root, target};
+use crate::{tools, workspace};
 
 /// File with the recorded counts.
 const RECORDED: &str = "benches/micro/counts.json";
@@ -205,9 +206,9 @@ fn instructions(profile: &str) -> Option<f64> {
 
 /// Builds the program; returns its path.
 fn build() -> Result<PathBuf> {
-    let mut cargo = test::cargo();
+    let mut cargo = workspace::cargo();
     cargo.words("bench --quiet --no-run --profile=dist --package=ringbell-micro --bench=counts");
-    test::executable(&output(cargo.arg("--message-format=json"))?, "counts")
+    workspace::executable(&output(cargo.arg("--message-format=json"))?, "counts")
 }
 
 #[cfg(test)]

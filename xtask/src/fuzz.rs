@@ -13,8 +13,8 @@ use anyhow::{anyhow, bail, Context as _, Result};
 use fs_err as fs;
 
 use crate::steps::{at_once, command, cores, succeeds, Outcome, Words as _};
-use crate::test::cargo;
-use crate::{entries, root, target};
+use crate::workspace::cargo;
+use crate::workspace::{entries, root, target};
 
 /// What `cargo xtask fuzz` takes.
 #[derive(clap::Args)]

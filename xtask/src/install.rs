@@ -11,7 +11,8 @@ use anyhow::{Context, Result};
 use fs_err as fs;
 
 use crate::steps::{command, output, succeeds, Outcome, Words as _};
-use crate::{root, target, test, tools};
+use crate::workspace::{root, target};
+use crate::{tools, workspace};
 
 /// Arguments of `cargo xtask install`.
 #[derive(clap::Args)]
@@ -24,7 +25,7 @@ pub(crate) struct Args {
 /// Builds what is published, and installs it.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let packages = ["cli", "c", "verbs", "mpi", "nccl", "libcuda", "libcudart"];
-    let built = test::dist(&packages.map(|p| format!("ringbell-{p}")))?;
+    let built = workspace::dist(&packages.map(|p| format!("ringbell-{p}")))?;
     place(&built, &args.prefix)?;
     let prefix = absolute(&args.prefix)?;
     println!("installed below {}", prefix.display());
@@ -37,12 +38,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// As a step of the tests: installs the tests' build, and compiles C against it by pkg-config.
 pub(crate) fn step() -> Result<Outcome> {
-    test::build()?;
+    workspace::build()?;
     let prefix = target().join("installed");
     if prefix.exists() {
         fs::remove_dir_all(&prefix)?;
     }
-    place(&test::built(), &prefix)?;
+    place(&workspace::built(), &prefix)?;
     command(Command::new(prefix.join("bin/ringbell")).arg("--version"))?;
     if let Some(tool) = ["gcc", "pkg-config"]
         .into_iter()

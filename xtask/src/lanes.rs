@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, PipeReader, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,15 +18,13 @@ use anyhow::{bail, Context as _, Result};
 use fs_err as fs;
 
 use crate::steps::Outcome;
-use crate::summary::Summary;
-use crate::{root, target};
+use crate::summary::{End, Summary};
+use crate::workspace::{root, target, BUILT};
 
 /// Longest time of one step. The whole of CI has 90 minutes.
 const LIMIT: Duration = Duration::from_secs(40 * 60);
 /// Time between two lines that name the running steps.
 const HEARTBEAT: Duration = Duration::from_secs(60);
-/// Set in a step's process: what all steps share is built.
-const BUILT: &str = "RINGBELL_XTASK_BUILT";
 /// The step that builds what the others start.
 pub(crate) const BUILD: &str = "build";
 
@@ -48,28 +46,19 @@ pub(crate) struct Step {
     pub(crate) run: fn() -> Result<Outcome>,
 }
 
-/// How a step ended.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum End {
-    Passed,
-    Skipped(String),
-    Failed(String),
-}
-
-impl End {
-    /// Its word, and the reason.
-    pub(crate) fn in_words(&self) -> (&'static str, &str) {
-        match self {
-            End::Passed => ("passed", ""),
-            End::Skipped(why) => ("SKIPPED", why),
-            End::Failed(why) => ("FAILED", why),
-        }
+/// A step that comes after others.
+pub(crate) const fn step(
+    name: &'static str,
+    lane: Lane,
+    after: &'static [&'static str],
+    run: fn() -> Result<Outcome>,
+) -> Step {
+    Step {
+        name,
+        lane,
+        after,
+        run,
     }
-}
-
-/// Whether an earlier step of this run has built what the steps share.
-pub(crate) fn is_built() -> bool {
-    std::env::var_os(BUILT).is_some()
 }
 
 /// The folder with the logs of the steps.
@@ -290,14 +279,6 @@ pub(crate) fn find<'a>(steps: &'a [Step], name: &str) -> Result<&'a Step> {
             bail!("there is no step `{name}`; there are {}", names.join(", "))
         }
     }
-}
-
-/// Whether a path is a log of a step; for messages.
-pub(crate) fn shown(path: &Path) -> String {
-    path.strip_prefix(root())
-        .unwrap_or(path)
-        .display()
-        .to_string()
 }
 
 #[cfg(test)]

@@ -7,10 +7,10 @@ use std::process::Command;
 use anyhow::Result;
 use fs_err as fs;
 
-use crate::lanes::{Lane, Step};
+use crate::lanes::{step, Lane, Step};
 use crate::steps::{command, output, succeeds, Outcome, Words as _};
-use crate::test::{cargo, passes, step};
-use crate::{gen, root, source, style, suite, target};
+use crate::workspace::{cargo, passes, root, target};
+use crate::{gen, source, style, suite};
 
 /// 64-bit Arm, whose vector code is that of NEON.
 const ARM: &str = "aarch64-unknown-linux-gnu";

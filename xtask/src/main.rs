@@ -31,10 +31,9 @@ mod tools;
 mod unprivileged;
 mod venv;
 mod verbs;
+mod workspace;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
-use std::sync::OnceLock;
+use std::process::ExitCode;
 
 use anyhow::{bail, Result};
 use clap::{Parser, Subcommand};
@@ -123,8 +122,7 @@ enum Task {
     GpuRun(gpu::RunArgs),
     /// Product lines by folder: code that users compile, without comments, tests, mocks and benches
     Lines,
-    /// The module graph of the layered crates, lowest floor first; its cycles, and types that are
-    /// too wide
+    /// The module graph of each crate, lowest floor first; its cycles, and types that are too wide
     Graph,
     /// What CI runs: `test --all`
     Ci,
@@ -198,37 +196,6 @@ fn alone(name: &str) -> Result<bool> {
     steps::told(name, (lanes::find(&test::all(), name)?.run)()?)
 }
 
-/// The repository's root, independent of cargo's working directory.
-fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // xtask/ lies in the root, so there is a parent; without one the package's own folder would do.
-    here.parent().unwrap_or(here).to_path_buf()
-}
-
-/// What lies in a folder, in order.
-fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs_err::read_dir(folder)?.map(|entry| Ok(entry?.path()));
-    let mut paths: Vec<_> = entries.collect::<Result<_>>()?;
-    paths.sort();
-    Ok(paths)
-}
-
-/// Cargo's target folder, which CARGO_TARGET_DIR or cargo's configuration may have moved out of the
-/// root.
-fn target() -> PathBuf {
-    static TARGET: OnceLock<PathBuf> = OnceLock::new();
-    let told = || target_of(&mut test::cargo()).unwrap_or_else(|| root().join("target"));
-    TARGET.get_or_init(told).clone()
-}
-
-/// The target folder that this cargo would use.
-fn target_of(cargo: &mut Command) -> Option<PathBuf> {
-    let asked = cargo.args(["metadata", "--format-version=1", "--no-deps", "--offline"]);
-    let out = asked.output().ok()?;
-    let told: serde_json::Value = serde_json::from_slice(&out.stdout).ok()?;
-    Some(told["target_directory"].as_str()?.into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,35 +204,6 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
-    }
-
-    #[test]
-    fn the_target_folder_is_the_one_that_cargo_uses() {
-        let mut cargo = test::cargo();
-        let moved = target_of(cargo.env("CARGO_TARGET_DIR", "/moved/target"));
-        assert_eq!(moved.as_deref(), Some(Path::new("/moved/target")));
-        let mut own = test::cargo();
-        let unmoved = target_of(own.env_remove("CARGO_TARGET_DIR"));
-        assert!(unmoved.is_some_and(|folder| folder.is_absolute()));
-    }
-
-    /// Files written beside cargo's own go through `target()`.
-    #[test]
-    fn no_path_below_the_root_is_taken_for_the_target_folder() {
-        let wrong = ["root().join(", "\"target"].concat();
-        let mut folders = vec![root().join("xtask/src")];
-        while let Some(folder) = folders.pop() {
-            for path in entries(&folder).expect("a folder") {
-                if path.is_dir() {
-                    folders.push(path);
-                    continue;
-                }
-                let text = std::fs::read_to_string(&path).expect("source");
-                // `target()` itself may fall back on it.
-                let most = usize::from(path.ends_with("main.rs"));
-                assert!(text.matches(&wrong).count() <= most, "{}", path.display());
-            }
-        }
     }
 
     #[test]

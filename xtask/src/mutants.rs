@@ -13,8 +13,8 @@ use fs_err as fs;
 use serde_json::Value;
 
 use crate::steps::{exit_code_within, output, succeeds, Words as _};
-use crate::target;
-use crate::test::cargo;
+use crate::workspace::cargo;
+use crate::workspace::target;
 
 /// What `cargo xtask mutants` takes.
 #[derive(clap::Args)]
@@ -201,7 +201,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::root;
+    use crate::workspace::root;
 
     #[test]
     fn a_sample_is_the_seeds_alone_and_larger_ones_contain_it() {

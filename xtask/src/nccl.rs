@@ -9,7 +9,8 @@ use anyhow::{anyhow, ensure, Context, Result};
 use fs_err as fs;
 
 use crate::steps::{command, output_within, shown, Outcome, Words as _};
-use crate::{pages, root, target, test, tools, venv};
+use crate::workspace::{root, target};
+use crate::{pages, tools, venv, workspace};
 
 /// Arguments of `cargo xtask nccl`.
 #[derive(clap::Args)]
@@ -81,15 +82,15 @@ const RDMA: [(&str, &str); 2] = [
 /// Measures, or runs the step of the tests.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     match args.measure {
-        true => measure(&test::dist(&["ringbell-nccl", "ringbell-cli"])?).map(|()| true),
-        false => crate::alone("nccl"),
+        true => measure(&workspace::dist(&["ringbell-nccl", "ringbell-cli"])?).map(|()| true),
+        false => crate::steps::told("nccl", step()?),
     }
 }
 
 /// As a step of the tests.
 pub(crate) fn step() -> Result<Outcome> {
-    test::build()?;
-    tests(&test::built())
+    workspace::build()?;
+    tests(&workspace::built())
 }
 
 fn tests(built: &Path) -> Result<Outcome> {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 
-use crate::root;
+use crate::workspace::root;
 
 /// The blocks of code in this language on a page of docs/.
 pub(crate) fn blocks(page: &str, language: &str) -> Result<Vec<String>> {

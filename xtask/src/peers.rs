@@ -22,7 +22,8 @@ use serde_json::{json, Value};
 use self::hosts::Hosts;
 use crate::sizes::parse_size;
 use crate::steps::{self, command, Running, Words as _};
-use crate::{root, target, test, venv};
+use crate::workspace::{root, target};
+use crate::{venv, workspace};
 
 const OPEN_MPI: &str = "5.0.11";
 const MPICH: &str = "5.0.2";
@@ -95,7 +96,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     fs::create_dir_all(&dir)?;
     fs::create_dir_all(&out)?;
-    let program = &test::dist(&["ringbell-cli"])?.join("ringbell");
+    let program = &workspace::dist(&["ringbell-cli"])?.join("ringbell");
     let hosts = match args.hosts {
         true => Some(Hosts::new(args.ranks, &dir)?),
         false => None,

@@ -9,7 +9,8 @@ use fs_err as fs;
 use fs_err::os::unix::fs::symlink;
 
 use crate::steps::{command, command_within, succeeds, Outcome, Words as _};
-use crate::{pages, root, target, test, venv};
+use crate::workspace::{root, target};
+use crate::{pages, venv, workspace};
 
 /// The model, the runner, and the judge of the types.
 const TESTS: [&str; 4] = [
@@ -47,7 +48,7 @@ fn pytest(python: &Path, tests: &str) -> Command {
         .arg(sources().join(tests))
         .env(
             "RINGBELL_MOCK_LIBCUDA",
-            test::built().join("libringbell_libcuda.so"),
+            workspace::built().join("libringbell_libcuda.so"),
         )
         .env("PYTHONDONTWRITEBYTECODE", "1");
     c
@@ -63,7 +64,7 @@ pub(crate) fn step() -> Result<Outcome> {
         Ok(python) => python,
         Err(error) => return Ok(Outcome::Skipped(format!("no pytest: {error:#}"))),
     };
-    test::build()?;
+    workspace::build()?;
     let mut tests = pytest(&python, "tests");
     command_within(tests.env("PYTHONPATH", package()?), LIMIT)?;
     Ok(Outcome::Passed)
@@ -81,7 +82,7 @@ fn package() -> Result<PathBuf> {
         let file = entry?;
         symlink(file.path(), inside.join(file.file_name()))?;
     }
-    let module = test::built().join("lib_ringbell.so");
+    let module = workspace::built().join("lib_ringbell.so");
     ensure!(module.is_file(), "{} was not built", module.display());
     symlink(module, inside.join("_ringbell.abi3.so"))?;
     Ok(folder)
@@ -136,9 +137,9 @@ pub(crate) fn torch() -> Result<()> {
     let python = python("venv-torch", &TORCH)?;
     let install = "-m pip install --quiet --no-deps --force-reinstall --disable-pip-version-check";
     command(Command::new(&python).words(install).arg(&wheel))?;
-    command(test::cargo().words("build --package ringbell-libcuda"))?;
+    command(workspace::cargo().words("build --package ringbell-libcuda"))?;
     command_within(&mut pytest(&python, "torch_tests"), TORCH_LIMIT)?;
-    let library = test::dist(&["ringbell-c"])?.join("libringbell.so");
+    let library = workspace::dist(&["ringbell-c"])?.join("libringbell.so");
     let compared = [
         ("overhead.py", "2"),
         ("beside_gloo.py", "2"),

@@ -7,9 +7,9 @@ use std::process::Command;
 use anyhow::{bail, Result};
 use serde_json::Value;
 
-use crate::root;
 use crate::steps::{output, Outcome, Words as _};
-use crate::test::cargo;
+use crate::workspace::cargo;
+use crate::workspace::root;
 
 /// A longer file holds a second idea.
 const MOST_LINES: usize = 800;

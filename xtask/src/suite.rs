@@ -6,13 +6,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use fs_err as fs;
 
-use crate::kernels::cu_files;
 use crate::steps::{Outcome, Words as _};
-use crate::{root, target, test};
+use crate::workspace::{cu_files, entries, root, target};
+use crate::{summary, workspace};
 
 /// The example with buffers of `cust`, whose feature is off by default.
 pub(crate) const CUST_EXAMPLE: &str = "20_cust_buffers";
@@ -185,6 +186,25 @@ impl Program {
     }
 }
 
+/// Longest time that one example may take, its compilation not counted.
+pub(crate) const EXAMPLE_LIMIT: Duration = Duration::from_secs(120);
+
+/// Names of the examples that are programs of cargo.
+pub(crate) fn example_programs() -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for path in entries(&root().join("examples"))? {
+        let is_program =
+            path.extension().is_some_and(|e| e == "rs") || path.join("main.rs").exists();
+        match path.file_stem().and_then(|n| n.to_str()) {
+            // It links libcuda: the step `cuda` builds it.
+            Some(CUST_EXAMPLE) => {}
+            Some(name) if is_program => names.push(name.to_string()),
+            _ => {}
+        }
+    }
+    Ok(names)
+}
+
 /// Makes a folder with these links.
 fn links(name: &str, links: &[(&str, PathBuf)]) -> Result<PathBuf> {
     let folder = target().join(name);
@@ -227,7 +247,7 @@ pub(crate) fn over_mock() -> Result<Outcome> {
         println!("no part of the suite: {}: {why}", files.join(", "));
     }
     let programs: Vec<&Program> = PROGRAMS.iter().filter(|p| p.over_mock).collect();
-    if test::has_nextest() {
+    if workspace::has_nextest() {
         let of = |p: &&Program| {
             let package = match p.binary {
                 SDK_PROGRAM => "ringbell",
@@ -241,15 +261,15 @@ pub(crate) fn over_mock() -> Result<Outcome> {
         let filter: Vec<String> = programs.iter().map(of).collect();
         // Ten thousand communicators in turn are no matter of the GPU.
         let filter = format!("({}) & !test(ten_thousand)", filter.join(" | "));
-        let mut tests = test::nextest();
+        let mut tests = workspace::nextest();
         use_mock(tests.args(["-E", &filter]))?;
-        let skipped = test::counted(&mut tests)?;
+        let skipped = summary::counted(&mut tests)?;
         if skipped != SKIPPED {
             bail!("{skipped} tests of the suite skip themselves on CUDA, not {SKIPPED}: see xtask/src/suite.rs");
         }
     } else {
         // Names that contain one of these are of the suite too, or skip themselves.
-        let mut command = test::cargo();
+        let mut command = workspace::cargo();
         command.words("test --workspace --no-fail-fast --test kernels --test sdk --");
         command.args(programs.iter().map(|p| format!("{}::", p.module)));
         use_mock(&mut command)?;
@@ -282,7 +302,7 @@ fn by_nvcc() -> Result<()> {
             .arg(folder.join(name).with_extension("ptx"));
         crate::steps::command(&mut compile)?;
     }
-    let mut command = test::cargo();
+    let mut command = workspace::cargo();
     command.words("test --workspace --test kernels --");
     let of = |p: &&Program| p.over_mock && p.binary == KERNELS_PROGRAM;
     let programs = PROGRAMS.iter().filter(of);
@@ -296,12 +316,12 @@ fn by_nvcc() -> Result<()> {
 /// folder `lib64`.
 fn cust_example() -> Result<()> {
     let cuda = links("cust-cuda", &[("lib64", mock_driver()?)])?;
-    let mut build = test::cargo();
+    let mut build = workspace::cargo();
     build.words("build --workspace --features ringbell/cust --example");
     crate::steps::command(build.arg(CUST_EXAMPLE).env("CUDA_LIBRARY_PATH", &cuda))?;
-    let mut example = Command::new(test::built().join("examples").join(CUST_EXAMPLE));
+    let mut example = Command::new(workspace::built().join("examples").join(CUST_EXAMPLE));
     use_mock(&mut example)?;
-    crate::steps::command_within(&mut example, test::EXAMPLE_LIMIT)
+    crate::steps::command_within(&mut example, EXAMPLE_LIMIT)
 }
 
 #[cfg(test)]

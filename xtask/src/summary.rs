@@ -2,9 +2,32 @@
 //! and the runners' closing lines.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use crate::lanes::{shown, End};
+use anyhow::Result;
+
+use crate::steps::command;
+use crate::workspace::{root, target};
+
+/// How a step ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    Passed,
+    Skipped(String),
+    Failed(String),
+}
+
+impl End {
+    /// Its word, and the reason.
+    pub(crate) fn in_words(&self) -> (&'static str, &str) {
+        match self {
+            End::Passed => ("passed", ""),
+            End::Skipped(why) => ("SKIPPED", why),
+            End::Failed(why) => ("FAILED", why),
+        }
+    }
+}
 
 /// What is known of the steps that have ended.
 #[derive(Default)]
@@ -218,6 +241,29 @@ pub(crate) fn skipped_in_output(said: &str) -> Vec<String> {
         }
     }
     found
+}
+
+/// Whether a path is a log of a step; for messages.
+pub(crate) fn shown(path: &Path) -> String {
+    path.strip_prefix(root())
+        .unwrap_or(path)
+        .display()
+        .to_string()
+}
+
+/// Runs [`nextest`](crate::workspace::nextest) with further arguments; how many tests skipped themselves.
+pub(crate) fn counted(tests: &mut Command) -> Result<usize> {
+    let ended = command(tests);
+    // The runner hides what a test prints that passed; its report has it.
+    let report = target().join("nextest/counted/junit.xml");
+    let skipped = skipped_in_junit(&std::fs::read_to_string(report).unwrap_or_default());
+    say_skipped(&skipped);
+    ended.map(|()| skipped.len())
+}
+
+/// Prints the tests that skipped themselves, for the summary.
+pub(crate) fn say_skipped(tests: &[String]) {
+    tests.iter().for_each(|t| println!("{SKIPPED_TEST}{t}"));
 }
 
 #[cfg(test)]

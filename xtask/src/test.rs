@@ -6,32 +6,18 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 
-use crate::lanes::{self, Lane, Step, BUILD};
-use crate::steps::{command, command_within, output_within, succeeds, Outcome, Words as _};
-use crate::summary::{skipped_in_junit, skipped_in_output, SKIPPED_TEST};
+use crate::lanes::{step, Lane, Step, BUILD};
+use crate::steps::{command_within, output_within, Outcome, Words as _};
+use crate::suite::{example_programs, EXAMPLE_LIMIT};
+use crate::summary::{counted, say_skipped, skipped_in_output};
+use crate::workspace::{build, built, cargo, entries, has_nextest, nextest, passes, root};
 use crate::{
-    bare, counts, entries, fuzz, gpu, hw, install, kernels, lint, mpi, nccl, python, root, suite,
-    target, unprivileged, venv, verbs,
+    bare, counts, fuzz, gpu, hw, install, kernels, lint, mpi, nccl, python, suite, unprivileged,
+    venv, verbs,
 };
-
-/// A step that comes after others.
-pub(crate) const fn step(
-    name: &'static str,
-    lane: Lane,
-    after: &'static [&'static str],
-    run: fn() -> Result<Outcome>,
-) -> Step {
-    Step {
-        name,
-        lane,
-        after,
-        run,
-    }
-}
 
 /// What `cargo xtask test` runs. Examples and tests share the profile, so that nothing is compiled
 /// twice.
@@ -88,52 +74,6 @@ pub(crate) fn left_out() -> String {
     names.join(", ")
 }
 
-/// Longest time that one example may take, its compilation not counted.
-pub(crate) const EXAMPLE_LIMIT: Duration = Duration::from_secs(120);
-
-pub(crate) fn cargo() -> Command {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(root());
-    cargo
-}
-
-/// Whether cargo-nextest is installed: it ends a test that hangs, and runs each in its own process.
-pub(crate) fn has_nextest() -> bool {
-    succeeds(cargo().words("nextest --version"))
-}
-
-/// Folder of the whole workspace's build: the command, libringbell.so and the examples.
-pub(crate) fn built() -> PathBuf {
-    target().join("debug")
-}
-
-/// The program of a target, in the messages of a build with `--message-format=json`.
-pub(crate) fn executable(messages: &str, name: &str) -> Result<PathBuf> {
-    let mut programs = messages.lines().filter_map(|line| {
-        let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        let program = message["executable"].as_str()?;
-        (message["target"]["name"] == name).then(|| PathBuf::from(program))
-    });
-    let program = programs.next();
-    program.with_context(|| format!("cargo built no program `{name}`"))
-}
-
-/// Builds packages by the profile `dist`, for users and for figures; the folder with what they are.
-pub(crate) fn dist(packages: &[impl AsRef<str>]) -> Result<PathBuf> {
-    let packages = packages.iter().map(|p| format!("--package={}", p.as_ref()));
-    command(cargo().words("build --profile dist").args(packages))?;
-    Ok(target().join("dist"))
-}
-
-/// Builds the libraries and programs that tests and examples start. One selection for all steps:
-/// another would be other features, and another build.
-pub(crate) fn build() -> Result<()> {
-    if lanes::is_built() {
-        return Ok(());
-    }
-    command(cargo().words("build --workspace --lib --bins --tests --examples"))
-}
-
 /// The workspace's tests whose name contains one of `filter`; all without.
 fn workspace(filter: &[String]) -> Result<Outcome> {
     for (name, there) in [("scapy", venv::scapy()), ("CCCL", venv::cccl())] {
@@ -154,28 +94,6 @@ fn workspace(filter: &[String]) -> Result<Outcome> {
     tests.words("test --workspace --no-fail-fast --lib --bins --tests -- --show-output");
     tests.env("RINGBELL_TEST_BUILT", built());
     shown_without_output(tests.args(filter)).map(|()| Outcome::Passed)
-}
-
-/// cargo-nextest on the workspace's tests, with a report of what they print.
-pub(crate) fn nextest() -> Command {
-    let mut tests = cargo();
-    tests.words("nextest run --workspace --no-fail-fast --profile counted");
-    tests
-}
-
-/// Runs [`nextest`] with further arguments; how many tests skipped themselves.
-pub(crate) fn counted(tests: &mut Command) -> Result<usize> {
-    let ended = command(tests);
-    // The runner hides what a test prints that passed; its report has it.
-    let report = target().join("nextest/counted/junit.xml");
-    let skipped = skipped_in_junit(&std::fs::read_to_string(report).unwrap_or_default());
-    say_skipped(&skipped);
-    ended.map(|()| skipped.len())
-}
-
-/// Prints the tests that skipped themselves, for the summary.
-fn say_skipped(tests: &[String]) {
-    tests.iter().for_each(|t| println!("{SKIPPED_TEST}{t}"));
 }
 
 /// Runs `cargo test -- --show-output`, and prints all but what tests printed that passed.
@@ -213,11 +131,6 @@ pub(crate) fn filtered(filter: &[String]) -> Result<bool> {
     workspace(filter).map(|_| true)
 }
 
-/// Cargo with these words, which must end well.
-pub(crate) fn passes(words: &str) -> Result<Outcome> {
-    command(cargo().words(words)).map(|()| Outcome::Passed)
-}
-
 fn doctests() -> Result<Outcome> {
     passes("test --workspace --doc")
 }
@@ -226,22 +139,6 @@ fn doctests() -> Result<Outcome> {
 /// is no libclang.
 fn bindings() -> Result<Outcome> {
     passes("test -p gdrcopy-sys --features bindgen --test all generated")
-}
-
-/// Names of the examples that are programs of cargo.
-pub(crate) fn example_programs() -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for path in entries(&root().join("examples"))? {
-        let is_program =
-            path.extension().is_some_and(|e| e == "rs") || path.join("main.rs").exists();
-        match path.file_stem().and_then(|n| n.to_str()) {
-            // It links libcuda: the step `cuda` builds it.
-            Some(suite::CUST_EXAMPLE) => {}
-            Some(name) if is_program => names.push(name.to_string()),
-            _ => {}
-        }
-    }
-    Ok(names)
 }
 
 /// Builds all examples, then starts each as a user would: with these checks of kernels, which say

@@ -15,8 +15,8 @@ use anyhow::{Context as _, Result};
 use fs_err as fs;
 
 use crate::steps::{command, output, Outcome, Words as _};
-use crate::test::{self, cargo, has_nextest};
-use crate::{root, target, tools};
+use crate::tools;
+use crate::workspace::{built as folder_of_builds, cargo, has_nextest, root, target};
 
 /// The user's number: one that neither Debian nor systemd assigns.
 const USER: u32 = 60_999;
@@ -92,7 +92,7 @@ pub(crate) fn tests() -> Result<Outcome> {
         ));
     }
     let mut built = OsString::from("RINGBELL_TEST_BUILT=");
-    built.push(test::built());
+    built.push(folder_of_builds());
     let mut run = step.enter();
     run.arg("env").arg(built).arg(step.file(RUNNER));
     run.words("nextest run --no-fail-fast --binaries-metadata");

@@ -7,8 +7,8 @@ use anyhow::{bail, Context, Result};
 use fs_err as fs;
 
 use crate::steps::{command, Words as _};
-use crate::target;
 use crate::tools::{self, find};
+use crate::workspace::target;
 
 /// The environment of tools that tests look for.
 const SHARED: &str = "venv";

@@ -13,7 +13,8 @@ use anyhow::{bail, ensure, Context, Result};
 use fs_err as fs;
 
 use crate::steps::{self, command, Outcome, Running, Words as _};
-use crate::{root, target, test, tools};
+use crate::workspace::{root, target};
+use crate::{tools, workspace};
 
 /// Arguments of `cargo xtask verbs`.
 #[derive(clap::Args)]
@@ -64,17 +65,17 @@ const PAIRS_OF_IPV6: [&str; 5] = [
 pub(crate) fn run(args: &Args) -> Result<bool> {
     match args.release {
         true => {
-            let built = test::dist(&["ringbell-cli", "ringbell-verbs"])?;
+            let built = workspace::dist(&["ringbell-cli", "ringbell-verbs"])?;
             steps::told("verbs", programs(&built)?)
         }
-        false => crate::alone("verbs"),
+        false => steps::told("verbs", step()?),
     }
 }
 
 /// As a step of the tests.
 pub(crate) fn step() -> Result<Outcome> {
-    test::build()?;
-    programs(&test::built())
+    workspace::build()?;
+    programs(&workspace::built())
 }
 
 /// What is missing, after an attempt to install it.

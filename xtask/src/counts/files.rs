@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{bail, Context, Result};
 
-use crate::root;
+use crate::workspace::root;
 
 /// Where the lists are.
 const DOCUMENT: &str = "docs/architecture.md";

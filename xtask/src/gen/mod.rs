@@ -5,6 +5,7 @@
 //! are read from their sources.
 
 mod cuda;
+mod doc;
 mod ports;
 mod ptx;
 mod registers;
@@ -19,7 +20,7 @@ use std::path::PathBuf;
 use anyhow::{bail, Context, Result};
 use fs_err as fs;
 
-use crate::root;
+use crate::workspace::root;
 
 /// Path below the repository root, and the file's text.
 type Output = (&'static str, String);
@@ -134,9 +135,4 @@ fn stale() -> Vec<&'static str> {
         })
         .map(|(path, _)| path)
         .collect()
-}
-
-/// A doc comment as one line: rows carry the comment's lines with their leading spaces.
-fn one_line(doc: &str) -> String {
-    doc.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::root;
+use crate::workspace::root;
 
 /// The whole document. A source that cannot be read gives none of its ports, which the comparison
 /// with the file then shows.

@@ -14,7 +14,8 @@ use anyhow::{Context, Result};
 use fs_err as fs;
 
 use crate::steps::output;
-use crate::{entries, root, tools};
+use crate::tools;
+use crate::workspace::{entries, root};
 
 /// Kernels of a folder that stand as PTX.
 struct Group {

@@ -10,7 +10,7 @@ use ringbell_nic_abi::{
     Flags, NakCode, Opcode, ReduceOp, RoceOpcode, Status, WireType,
 };
 
-use super::one_line;
+use super::doc::one_line;
 
 /// The whole document.
 pub(super) fn reference() -> String {

@@ -10,7 +10,7 @@ use ringbell_nic_abi::{
     EventKind, Flags, NakCode, Opcode, ReduceOp, RoceOpcode, Status, WireType,
 };
 
-use super::one_line;
+use super::doc::one_line;
 
 /// The whole package.
 pub(super) fn package() -> String {

@@ -12,7 +12,7 @@ use ringbell_nic_abi::{
 };
 
 use super::stale;
-use crate::root;
+use crate::workspace::root;
 
 #[test]
 fn generated_files_are_not_stale() {
@@ -97,7 +97,7 @@ fn expected() -> Vec<(String, u64)> {
 
 /// Compiles a program that prints the header's values, and returns them by expression.
 fn ask(compiler: &str, source_name: &str, flags: &[&str]) -> (BTreeMap<String, u64>, Vec<String>) {
-    let dir = crate::target()
+    let dir = crate::workspace::target()
         .join("abi-layout")
         .join(source_name.replace('.', "-"));
     std::fs::create_dir_all(&dir)

@@ -19,7 +19,8 @@ use serde_json::json;
 pub(crate) use self::run::RunArgs;
 use crate::steps::{self, command_within, succeeds, Outcome, Words as _};
 use crate::suite::{use_mock, KERNELS, KERNELS_PROGRAM, SDK_PROGRAM};
-use crate::{root, target, test, venv};
+use crate::workspace::{root, target};
+use crate::{venv, workspace};
 
 /// Most bytes of a bundle: still easy to send.
 const MOST_BYTES: u64 = 64 << 20;
@@ -94,7 +95,7 @@ fn build(out: &Path, dev: bool) -> Result<()> {
     for sub in ["bin", "tests"] {
         fs::create_dir_all(out.join(sub))?;
     }
-    let mut cargo = test::cargo();
+    let mut cargo = workspace::cargo();
     // The whole workspace, as the step `tests`: another selection would be other features, and
     // another build.
     cargo.words("build --workspace --message-format=json --bin ringbell");
@@ -107,7 +108,7 @@ fn build(out: &Path, dev: bool) -> Result<()> {
         (KERNELS_PROGRAM, "tests/kernels"),
         (SDK_PROGRAM, "tests/sdk"),
     ] {
-        copy(&test::executable(&built, program)?, &out.join(place))?;
+        copy(&workspace::executable(&built, program)?, &out.join(place))?;
     }
     // This very program: a build of the workspace may have put another in its place meanwhile.
     let runner = PathBuf::from(format!("/proc/{}/exe", std::process::id()));

@@ -14,10 +14,10 @@ use fs_err as fs;
 use serde_json::{json, Value};
 
 use super::plan::{Group, Plan, Step};
-use super::summary;
-use crate::lanes::End;
+use super::summary::{self, Done};
 use crate::steps::{self, Running};
 use crate::suite::{KERNELS_PROGRAM, SDK_PROGRAM};
+use crate::summary::End;
 use crate::tools::find;
 
 /// Longest that all measurements together may take, and all tests: later ones are not run.
@@ -52,17 +52,6 @@ pub(crate) struct RunArgs {
     pub(super) bundle: PathBuf,
     #[command(flatten)]
     pub(super) here: HereArgs,
-}
-
-/// A step that was run, or not.
-pub(super) struct Done {
-    pub(super) step: Step,
-    pub(super) end: End,
-    pub(super) seconds: f64,
-    /// What it printed.
-    pub(super) said: String,
-    /// Its report, if it wrote one: wrong values of a step that failed are marked in it.
-    pub(super) report: Value,
 }
 
 /// Runs everything; false when a step failed.

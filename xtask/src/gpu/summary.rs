@@ -8,9 +8,19 @@ use std::collections::BTreeMap;
 
 use serde_json::{json, Map, Value};
 
-use super::plan::Group;
-use super::run::Done;
-use crate::lanes::End;
+use super::plan::{Group, Step};
+use crate::summary::End;
+
+/// A step that was run, or not.
+pub(super) struct Done {
+    pub(super) step: Step,
+    pub(super) end: End,
+    pub(super) seconds: f64,
+    /// What it printed.
+    pub(super) said: String,
+    /// Its report, if it wrote one: wrong values of a step that failed are marked in it.
+    pub(super) report: Value,
+}
 
 /// A value of a report: of its first row with this series and parameter.
 struct At {

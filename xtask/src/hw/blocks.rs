@@ -1,6 +1,10 @@
 //! The blocks of hw/rtl, and faults that their proofs and simulations must notice.
 
+use std::path::PathBuf;
+
 use anyhow::{Context as _, Result};
+
+use crate::workspace::root;
 
 /// A block: `hw/rtl/NAME.sv`, proved by `hw/formal/NAME_props.svh`.
 #[derive(Debug)]
@@ -21,11 +25,16 @@ pub(super) struct Block {
     pub(super) parameters: &'static [(&'static str, &'static str)],
 }
 
+/// The folder of the blocks.
+pub(super) fn rtl() -> PathBuf {
+    root().join("hw/rtl")
+}
+
 impl Block {
     /// Files below hw/rtl, the package first and the block last: `NAME.f` lists those of a block
     /// with parts.
     pub(super) fn files(&self) -> Vec<String> {
-        let list = std::fs::read_to_string(super::rtl().join(format!("{}.f", self.name)));
+        let list = std::fs::read_to_string(rtl().join(format!("{}.f", self.name)));
         let list = list.unwrap_or_else(|_| format!("ringbell_abi_pkg.sv\n{}.sv\n", self.name));
         list.lines().map(str::to_owned).collect()
     }
@@ -187,7 +196,7 @@ mod tests {
     fn the_text_of_each_fault_stands_once_in_the_files_of_its_block() {
         for fault in faults().expect("faults") {
             let files = fault.block.files();
-            let read = |f: &String| std::fs::read_to_string(super::super::rtl().join(f));
+            let read = |f: &String| std::fs::read_to_string(rtl().join(f));
             let texts = files.iter().map(|f| read(f).expect("a source"));
             let found: usize = texts.map(|t| t.matches(fault.from).count()).sum();
             assert_eq!(found, 1, "{}: {}", fault.block.name, fault.what);

@@ -11,9 +11,10 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use serde_json::{json, Value};
 
-use super::{rtl, Block, Tools};
-use crate::root;
+use super::blocks::{rtl, Block};
+use super::tools::Tools;
 use crate::steps::{at_once, command_within, cores};
+use crate::workspace::root;
 
 pub(super) const RECORD: &str = "docs/results/hw/estimates.json";
 /// What an estimate may differ from the record: a share of it, and some cells of small blocks.

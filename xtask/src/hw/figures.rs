@@ -14,7 +14,8 @@ use fs_err as fs;
 use serde_json::{json, Value};
 
 use crate::steps::{command, Words as _};
-use crate::{entries, root, target, test};
+use crate::workspace;
+use crate::workspace::{entries, root, target};
 
 const FOLDER: &str = "docs/results/hw";
 pub(super) const PAGE: &str = "docs/hardware.md";
@@ -215,7 +216,7 @@ impl Figure {
 
 /// Pictures of the reports, by the command that draws all reports.
 fn draw() -> Result<()> {
-    command(test::cargo().words("build --bin ringbell"))?;
+    command(workspace::cargo().words("build --bin ringbell"))?;
     for figure in &FIGURES {
         let folder = root().join(FOLDER).join(figure.name);
         let mut files = entries(&folder)?;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use fs_err as fs;
 
-use crate::{entries, root};
+use crate::workspace::{entries, root};
 
 /// Most results that are kept; the oldest go first.
 const MOST: usize = 64;
@@ -63,7 +63,9 @@ fn cache() -> PathBuf {
     let cache = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .or(home);
-    cache.unwrap_or_else(crate::target).join("ringbell-xtask")
+    cache
+        .unwrap_or_else(crate::workspace::target)
+        .join("ringbell-xtask")
 }
 
 /// Names and bytes of all files below a folder, in order.
@@ -83,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_byte_a_name_or_a_word_makes_another_result() {
-        let folder = crate::target()
+        let folder = crate::workspace::target()
             .join("tmp")
             .join(format!("kept-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();

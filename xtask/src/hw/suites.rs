@@ -5,9 +5,10 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::{Tools, SIMULATION_LIMIT};
+use super::tools::{Tools, SIMULATION_LIMIT};
 use crate::steps::command_within;
-use crate::{root, suite, test};
+use crate::workspace::root;
+use crate::{suite, workspace};
 
 /// Files of tests/ in every run.
 const DAILY: [&str; 9] = [
@@ -82,11 +83,11 @@ pub(super) fn run(tools: &Tools, all: bool) -> Result<()> {
     if all {
         let mut build = tools.cargo("build");
         command_within(build.arg("--examples"), SIMULATION_LIMIT)?;
-        let names = test::example_programs()?;
+        let names = suite::example_programs()?;
         for name in names.iter().filter(|n| !skipped.contains(&n.as_str())) {
-            let mut example = Command::new(test::built().join("examples").join(name));
+            let mut example = Command::new(workspace::built().join("examples").join(name));
             example.current_dir(root()).env("RINGBELL_NIC", "rtl");
-            command_within(&mut example, test::EXAMPLE_LIMIT)?;
+            command_within(&mut example, suite::EXAMPLE_LIMIT)?;
         }
     }
     Ok(())

@@ -12,7 +12,8 @@ use fs_err as fs;
 
 use self::resources::Resources;
 use crate::steps::{at_once, Outcome, Words as _};
-use crate::{entries, gen, pages, root, target, test, venv};
+use crate::workspace::{cu_files, entries, root, target};
+use crate::{gen, pages, venv, workspace};
 
 /// Architectures of the SDK's kernels: A100, A10, L4 and RTX 40, H100 and H200, B200.
 const ARCHITECTURES: [u32; 5] = [80, 86, 89, 90, 100];
@@ -62,7 +63,7 @@ pub(crate) fn compile() -> Result<Outcome> {
         faults if faults.is_empty() => {}
         faults => bail!("{}", faults.join("\n")),
     }
-    shmem::compile(&nvcc, &out)?;
+    shmem::compile(&nvcc, &out, AT_ONCE)?;
     programs(&nvcc)?;
     Ok(Outcome::Passed)
 }
@@ -71,7 +72,7 @@ pub(crate) fn compile() -> Result<Outcome> {
 /// runtime. The selection is that of the build: another would write other libraries under the names
 /// of those that tests load at that time.
 fn programs(nvcc: &Path) -> Result<()> {
-    let mut tests = test::cargo();
+    let mut tests = workspace::cargo();
     tests.words("test --workspace --test programs -- programs_by_nvcc");
     crate::steps::command(tests.env("RINGBELL_NVCC", nvcc))
 }
@@ -144,12 +145,6 @@ fn sources() -> Result<Vec<PathBuf>> {
     }
     sources.sort();
     Ok(sources)
-}
-
-/// The CUDA sources of a folder.
-pub(crate) fn cu_files(folder: &Path) -> Result<impl Iterator<Item = PathBuf>> {
-    let files = entries(folder)?.into_iter();
-    Ok(files.filter(|p| p.extension().is_some_and(|e| e == "cu")))
 }
 
 #[cfg(test)]

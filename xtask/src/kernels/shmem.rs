@@ -7,17 +7,17 @@ use std::process::Command;
 
 use anyhow::{bail, Context, Result};
 
-use super::{cu_files, AT_ONCE};
 use crate::steps::{at_once, Words as _};
 use crate::summary::SKIPPED_TEST;
-use crate::{nccl, root, venv};
+use crate::workspace::{cu_files, root};
+use crate::{nccl, venv};
 
 /// Where the programs are.
 pub(super) const FOLDERS: [&str; 2] = ["examples/23_nvshmem", "cli/tests/shmem"];
 
-/// Compiles each with our headers, and with NVIDIA's where they can be installed. Output goes to
-/// `out`.
-pub(super) fn compile(nvcc: &Path, out: &Path) -> Result<()> {
+/// Compiles each with our headers, and with NVIDIA's where they can be installed, so many at a
+/// time. Output goes to `out`.
+pub(super) fn compile(nvcc: &Path, out: &Path, at_a_time: usize) -> Result<()> {
     let mut programs = Vec::new();
     for folder in FOLDERS {
         programs.extend(cu_files(&root().join(folder))?);
@@ -32,7 +32,7 @@ pub(super) fn compile(nvcc: &Path, out: &Path) -> Result<()> {
         .iter()
         .flat_map(|h| programs.iter().map(move |p| (p, h)));
     let jobs: Vec<_> = each.collect();
-    at_once(AT_ONCE, &jobs, |(program, (whose, folders))| {
+    at_once(at_a_time, &jobs, |(program, (whose, folders))| {
         one(nvcc, program, folders, out).with_context(|| format!("with {whose}"))
     })?;
     for (whose, _) in &headers {

@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
 
-use super::{compile, libraries, sources, Bench, Way, LIMIT};
+use super::bench::{compile, libraries, sources, Bench, Way, LIMIT};
 use crate::steps::output_within;
-use crate::test;
+use crate::workspace;
 
 /// Times that each takes its turn in a measurement.
 const TURNS: usize = 3;
@@ -69,7 +69,7 @@ pub(super) fn messages() -> Result<()> {
 
 /// Builds the command for figures, and measures with every library.
 fn each(measure: impl Fn(Bench<'_>) -> Result<()>) -> Result<()> {
-    let built = test::dist(&["ringbell-cli", "ringbell-mpi"])?;
+    let built = workspace::dist(&["ringbell-cli", "ringbell-mpi"])?;
     let (libraries, missing) = libraries();
     for why in &missing {
         println!("SKIPPED: {why}");

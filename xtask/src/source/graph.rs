@@ -2,28 +2,50 @@
 //!
 //! An edge goes from the module that names an item to the module that defines it; re-exports are
 //! followed. Modules of one folder are compared with each other: an edge between deeper modules
-//! counts for the folders that hold them. What a module and its own parent share is no edge.
+//! counts for the folders that hold them. The folder's own module is among them, as [`OWN`]: its
+//! edges are those between a module and the one that holds it. A module that only re-exports an
+//! item of its child does not use it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens as _;
-use syn::{Item, UseTree};
+use syn::{Item, UseTree, Visibility};
 
 use super::{named, Module};
+
+/// The module that a folder belongs to, among the modules of that folder.
+pub(crate) const OWN: &str = "mod";
 
 /// Names of modules from a crate's root.
 type ModulePath = Vec<String>;
 /// For each folder of modules: which of its children use which.
 pub(crate) type Levels = BTreeMap<ModulePath, BTreeMap<String, BTreeSet<String>>>;
 
-/// All cycles of the graph, in words: the folder, and the modules that reach each other.
-pub(crate) fn cycles(levels: &Levels) -> Vec<String> {
+/// Modules of one folder that reach each other.
+pub(crate) struct Cycle {
+    /// Path of the folder from the crate's root, with `::`.
+    pub(crate) folder: String,
+    /// Their names.
+    pub(crate) modules: Vec<String>,
+}
+
+impl fmt::Display for Cycle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (folder, count) = (&self.folder, self.modules.len());
+        let modules = self.modules.join(" ");
+        write!(f, "cycle of {count} in crate::{folder}: {modules}")
+    }
+}
+
+/// All cycles of the graph.
+pub(crate) fn cycles(levels: &Levels) -> Vec<Cycle> {
     let mut out = Vec::new();
     for (folder, graph) in levels {
         for modules in components(graph).into_iter().filter(|c| c.len() > 1) {
-            let (folder, modules) = (folder.join("::"), modules.join(" "));
-            out.push(format!("cycle in crate::{folder}: {modules}"));
+            let folder = folder.join("::");
+            out.push(Cycle { folder, modules });
         }
     }
     out
@@ -66,17 +88,24 @@ pub(crate) fn levels(modules: &[Module]) -> Levels {
                 .entry(child)
                 .or_default();
         }
-        for used in names.used(module) {
+        for (used, needed) in names.used(module) {
             let shared = module
                 .path
                 .iter()
                 .zip(&used)
                 .take_while(|(a, b)| a == b)
                 .count();
-            if let (Some(from), Some(to)) = (module.path.get(shared), used.get(shared)) {
-                let level = out.entry(module.path[..shared].to_vec()).or_default();
-                level.entry(from.clone()).or_default().insert(to.clone());
+            let own = || OWN.to_string();
+            let (from, to) = (module.path.get(shared), used.get(shared));
+            if from.is_none() && !needed {
+                continue;
             }
+            let (from, to) = (
+                from.cloned().unwrap_or_else(own),
+                to.cloned().unwrap_or_else(own),
+            );
+            let level = out.entry(module.path[..shared].to_vec()).or_default();
+            level.entry(from).or_default().insert(to);
         }
     }
     out
@@ -143,22 +172,35 @@ impl Names {
         self.resolve(at, path, 0)
     }
 
-    /// Modules whose items `module` names, itself left out.
-    fn used(&self, module: &Module) -> BTreeSet<ModulePath> {
-        let mut paths = Vec::new();
+    /// Modules whose items `module` names, itself left out; and whether it does more than re-export
+    /// them.
+    fn used(&self, module: &Module) -> BTreeMap<ModulePath, bool> {
+        let (mut paths, mut words) = (Vec::new(), BTreeSet::new());
         for item in &module.items {
-            match item {
-                Item::Use(import) => paths.extend(leaves(&import.tree).into_iter().map(|(p, _)| p)),
-                // Inline modules are modules of their own.
-                Item::Mod(_) => {}
-                other => written(other.to_token_stream(), &mut paths),
+            // Inline modules are modules of their own.
+            if !matches!(item, Item::Use(_) | Item::Mod(_)) {
+                written(item.to_token_stream(), &mut paths);
+                idents(item.to_token_stream(), &mut words);
             }
         }
-        paths
-            .iter()
-            .filter_map(|p| self.resolve(&module.path, p, 0))
-            .filter(|m| *m != module.path)
-            .collect()
+        let mut paths: Vec<_> = paths.into_iter().map(|p| (p, true)).collect();
+        for item in &module.items {
+            let Item::Use(import) = item else { continue };
+            let own = matches!(import.vis, Visibility::Inherited);
+            let leaves = leaves(&import.tree).into_iter();
+            paths.extend(leaves.map(|(path, alias)| {
+                let needed = own || alias.is_some_and(|name| words.contains(&name));
+                (path, needed)
+            }));
+        }
+        let mut out = BTreeMap::new();
+        for (path, needed) in paths {
+            let used = self.resolve(&module.path, &path, 0);
+            if let Some(used) = used.filter(|m| *m != module.path) {
+                *out.entry(used).or_default() |= needed;
+            }
+        }
+        out
     }
 
     /// The module that defines the item that `path` names in module `at`; none for items outside
@@ -296,6 +338,17 @@ fn written(tokens: TokenStream, paths: &mut Vec<Vec<String>>) {
     }
 }
 
+/// Every word of code, inside macros too.
+fn idents(tokens: TokenStream, words: &mut BTreeSet<String>) {
+    for token in tokens {
+        match token {
+            TokenTree::Group(group) => idents(group.stream(), words),
+            TokenTree::Ident(word) => drop(words.insert(word.to_string())),
+            _ => {}
+        }
+    }
+}
+
 /// Groups of modules that reach each other, those that others depend on first.
 fn components(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<Vec<String>> {
     let mut reached: Vec<(&str, BTreeSet<&str>)> = Vec::new();
@@ -328,6 +381,11 @@ mod tests {
         crate::source::parsed(path, "", text)
     }
 
+    fn told(modules: &[Module]) -> Vec<String> {
+        let cycles = cycles(&levels(modules)).into_iter();
+        cycles.map(|cycle| cycle.to_string()).collect()
+    }
+
     fn edges(modules: &[Module]) -> Vec<String> {
         let mut out = Vec::new();
         for (folder, graph) in levels(modules) {
@@ -349,10 +407,26 @@ mod tests {
             module(&["b"], "pub struct B; fn f() { crate::c::run() }"),
             module(&["c"], "pub fn run() {}"),
         ];
-        assert!(cycles(&levels(&modules)).is_empty());
+        assert!(told(&modules).is_empty());
         // Through a re-export of the root, inside a macro.
         modules[3] = module(&["c"], "pub fn run() { log!(\"{}\", crate::A::NAME) }");
-        assert_eq!(cycles(&levels(&modules)), ["cycle in crate::: a b c"]);
+        assert_eq!(told(&modules), ["cycle of 3 in crate::: a b c"]);
+    }
+
+    #[test]
+    fn a_module_and_its_parent_form_a_cycle_unless_the_parent_only_re_exports() {
+        let child = module(&["a"], "pub struct A; impl crate::Root { fn f() {} }");
+        let facade = module(&[], "mod a; pub use a::A; pub struct Root;");
+        assert!(told(&[facade, child]).is_empty());
+        let child = || module(&["a"], "pub struct A; impl crate::Root { fn f() {} }");
+        for user in [
+            "mod a; pub use a::A; pub struct Root(A);",
+            "mod a; use a::A; pub struct Root;",
+            "mod a; pub struct Root; fn f() { a::A }",
+        ] {
+            let cycle = told(&[module(&[], user), child()]);
+            assert_eq!(cycle, ["cycle of 2 in crate::: a mod"], "{user}");
+        }
     }
 
     #[test]
@@ -367,7 +441,7 @@ mod tests {
             module(&["a", "y"], "pub struct Y;"),
             module(&["b"], "pub struct B;"),
         ];
-        assert_eq!(edges(&modules), [":a>b", "a:x>y"]);
+        assert_eq!(edges(&modules), [":a>b", "a:x>mod", "a:x>y"]);
     }
 
     #[test]

@@ -11,8 +11,8 @@ use anyhow::Result;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use super::{attributes, for_tests, modules, Module};
-use crate::root;
 use crate::style::tracked;
+use crate::workspace::root;
 
 /// Folders whose crates are no product.
 const NO_PRODUCT: [&str; 5] = ["xtask", "fuzz", "mocks", "tests", "examples"];

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{bail, Context, Result};
 use syn::{Attribute, Ident, Item, Visibility};
 
-use crate::root;
+use crate::workspace::root;
 
 /// One module: its path from the crate's root, the file that holds it, and the items that belong to
 /// the product.
