@@ -2,7 +2,9 @@
 //! the session ends.
 //!
 //! Input: a byte, odd for a right start-up first; then records of `kind (1 byte), length (1 byte),
-//! bytes`. An even kind sends the bytes as they are, an odd one as a unit with length and CRC.
+//! bytes`. An even kind sends the bytes as they are, an odd one as a unit with length and CRC. Bit 1
+//! of the kind puts the key of an exposed receive where a Write has its STag, bit 2 where a message
+//! of the session has it.
 #![no_main]
 
 #[allow(dead_code, unreachable_pub)] // Tests of transports use all of it.
@@ -27,6 +29,9 @@ use ringbell_nic_core::wire::iwarp::session::Request;
 const VICTIM: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PORT: u16 = 7000;
+/// Of a Write's STag, and of the key of a session's message, from the unit's first byte.
+const STAG_AT: usize = 2;
+const KEY_AT: usize = 22;
 
 struct World {
     net: Network,
@@ -35,6 +40,8 @@ struct World {
     now: NicTime,
     /// Sessions that have come.
     sessions: usize,
+    /// Of the receive that the last one has exposed.
+    key: u32,
 }
 
 impl World {
@@ -57,6 +64,7 @@ impl World {
             memory,
             now: NicTime(1),
             sessions: 0,
+            key: 0,
         };
         (world, at)
     }
@@ -70,13 +78,14 @@ impl World {
             while let Some(event) = self.victim.poll_event() {
                 if let TransportEvent::Incoming { conn, .. } = event {
                     self.sessions += 1;
-                    let work = RecvWork {
-                        token: WorkToken(1),
+                    let [posted, exposed] = [1, 2].map(|token| RecvWork {
+                        token: WorkToken(token),
                         by: Owner::NIC,
                         buffer: self.memory.region(vec![0; 300]),
                         some: false,
-                    };
-                    self.victim.post_recv(conn, work);
+                    });
+                    self.victim.post_recv(conn, posted);
+                    self.key = self.victim.expose(conn, &exposed, false).unwrap_or(0);
                 } else if let TransportEvent::Reset { conn } = event {
                     self.victim.close(conn);
                 }
@@ -135,10 +144,16 @@ fuzz_target!(|bytes: &[u8]| {
     while let [kind, len, tail @ ..] = rest {
         let (record, next) = tail.split_at(tail.len().min(usize::from(*len)));
         rest = next;
+        let mut record = record.to_vec();
+        for (bit, at) in [(2, STAG_AT), (4, KEY_AT)] {
+            if let Some(place) = record.get_mut(at..at + 4).filter(|_| kind & bit != 0) {
+                place.copy_from_slice(&world.key.to_be_bytes());
+            }
+        }
         // The victim may have closed the connection.
         let _ = match kind & 1 {
-            1 => peer.write_all(&unit(record)),
-            _ => peer.write_all(record),
+            1 => peer.write_all(&unit(&record)),
+            _ => peer.write_all(&record),
         };
         world.step(1);
         read_away(&mut peer);
