@@ -19,11 +19,10 @@ use ringbell::{
 use crate::abi::{Code, REQUESTS};
 use crate::device::{Device, DEPTH};
 use crate::failure::Failure;
-use crate::meeting::named_processes;
 use crate::memory::Registered;
 use crate::requests::Requests;
 use crate::window::Part;
-use crate::wire::Process;
+use crate::wire::{named_processes, Process};
 
 /// Operations from the oldest that has not ended: fewer than the queue has slots.
 const POSTED: u64 = DEPTH as u64 / 2;

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::group::RankGroup;
 use crate::log;
 use crate::settings;
-use crate::wire::{Process, RankHandle};
+use crate::wire::{named_processes, Process, RankHandle};
 
 /// Longest time of an operation: about the most that a descriptor holds. A rank may be late as long as the program wants.
 const TIMEOUT: Duration = Duration::from_secs(4200);
@@ -180,13 +180,4 @@ fn refused(error: &CollectiveError, rank: u32, all: &[RankHandle]) -> Failure {
         code,
         text: failure.text + &named_processes(&named, &processes),
     }
-}
-
-/// `; rank 3 is process 77 of node-4`, for each rank.
-pub(crate) fn named_processes(ranks: &[u32], all: &[&Process]) -> String {
-    let named = ranks.iter().filter_map(|r| {
-        let process = all.get(*r as usize)?;
-        Some(format!("; rank {r} is {process}"))
-    });
-    named.collect()
 }

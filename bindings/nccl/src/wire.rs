@@ -39,6 +39,15 @@ impl std::fmt::Display for Process {
     }
 }
 
+/// `; rank 3 is process 77 of node-4`, for each rank.
+pub(crate) fn named_processes(ranks: &[u32], all: &[&Process]) -> String {
+    let named = ranks.iter().filter_map(|r| {
+        let process = all.get(*r as usize)?;
+        Some(format!("; rank {r} is {process}"))
+    });
+    named.collect()
+}
+
 impl Process {
     pub(crate) fn own() -> Process {
         let name = rustix::system::uname();

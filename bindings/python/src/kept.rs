@@ -6,39 +6,51 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::operand::Region;
-
 /// Most registrations that are kept; the oldest makes room.
 const MOST: usize = 4096;
 
 #[derive(Debug)]
-struct Entry {
+struct Entry<R> {
     bytes: u64,
     number: u64,
-    region: Arc<Region>,
+    region: Arc<R>,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    by_start: BTreeMap<u64, Entry>,
+#[derive(Debug)]
+struct State<R> {
+    by_start: BTreeMap<u64, Entry<R>>,
     /// Start by number: the oldest first.
     by_age: BTreeMap<u64, u64>,
     next: u64,
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Kept {
-    state: Mutex<State>,
+/// Registrations of type `R`; the end of each is its own.
+#[derive(Debug)]
+pub(crate) struct Kept<R> {
+    state: Mutex<State<R>>,
 }
 
-impl Kept {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl<R> Default for Kept<R> {
+    fn default() -> Kept<R> {
+        let state = State {
+            by_start: BTreeMap::new(),
+            by_age: BTreeMap::new(),
+            next: 0,
+        };
+        Kept {
+            state: Mutex::new(state),
+        }
+    }
+}
+
+impl<R> Kept<R> {
+    fn lock(&self) -> MutexGuard<'_, State<R>> {
         // Both maps change together, and nothing between the changes panics.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps a registration of the bytes from `start` on.
-    pub(crate) fn keep(&self, start: u64, bytes: u64, region: Arc<Region>) {
+    pub(crate) fn keep(&self, start: u64, bytes: u64, region: Arc<R>) {
         let mut state = self.lock();
         let number = state.next;
         state.next += 1;

@@ -316,7 +316,7 @@ pub(crate) struct Registry {
     nic: Owned<Nic>,
     /// Bytes and registration; they are disjoint. An entry whose registration is being dropped goes with its end.
     regions: Mutex<Table>,
-    kept: Kept,
+    kept: Kept<Region>,
 }
 
 impl Registry {
