@@ -44,7 +44,10 @@ impl TempDir {
     pub fn new() -> TempDir {
         static N: AtomicU32 = AtomicU32::new(0);
         let n = N.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("rb-test-{}-{n}", std::process::id()));
+        // A test program may hold this file more than once, each with a counter of its own.
+        let copy = (&raw const N).addr() & 0xff_ffff;
+        let name = format!("rb-test-{}-{n}-{copy:x}", std::process::id());
+        let path = std::env::temp_dir().join(name);
         TempDir(Arc::new(Inner(path)))
     }
 
