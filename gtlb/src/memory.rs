@@ -33,8 +33,7 @@ pub enum DmaOp<'a> {
         /// Source, on the NIC.
         from: &'a [u8],
     },
-    /// From memory to memory, past the NIC: spans of one length that do not overlap. `from` may lie in
-    /// [imported](DmaMemory::import_allocation) memory.
+    /// From memory to memory, past the NIC: spans of one length that do not overlap.
     Copy {
         /// Source.
         from: BusSpan,

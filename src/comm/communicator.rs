@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use ringbell_cuda_kernels::collective::CommHandle;
 use ringbell_cuda_kernels::{KernelArg, LaunchError, Posted, Stream};
+#[cfg(doc)]
+use ringbell_job::BootstrapError;
 use ringbell_job::{Job, Member, UniqueId};
 use ringbell_nic_abi::{Algorithm, CollectiveKind, GpuVa};
 use ringbell_nic_core::collective::CommInfo;

@@ -38,7 +38,7 @@ pub(super) struct Inner {
     pub(super) peers: Vec<SocketAddrV4>,
     pub(super) member: Arc<Member>,
     pub(super) options: CommOptions,
-    /// Number of calls of [`Communicator::shrink`], failed ones included.
+    /// Number of calls of [`Communicator::shrink`](crate::Communicator::shrink), failed ones included.
     pub(super) shrinks: AtomicU64,
     /// Tickets whose requests were dropped.
     orphans: Mutex<Vec<u32>>,

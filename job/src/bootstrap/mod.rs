@@ -1,6 +1,6 @@
 //! Bootstrap of a job: its ranks find each other through one TCP address on the host's network.
 //!
-//! One process serves ([`BootstrapServer`]: the launcher, or rank 0 by [`UniqueId::create`]). Every rank joins with its rank and
+//! One process serves ([`BootstrapServer`]: the launcher, or rank 0 by [`UniqueId::create`](crate::UniqueId::create)). Every rank joins with its rank and
 //! the size of the job ([`Member::join`]), and stays connected: its end closes the connection, and so the others learn of it. A
 //! launcher that sees a rank's process end reports it ([`BootstrapServer::rank_ended`]), for ranks that never came. Ranks agree
 //! in rounds ([`Member::all_gather`]): on the table of NIC addresses, on the numbers of new communicators, and after a failure on
