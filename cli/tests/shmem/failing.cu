@@ -9,7 +9,7 @@ __global__ void fail(char what, char *heap, char *own) {
   case 'p': nvshmem_putmem(heap, heap, 64, 7); break;               // no such PE
   case 'h': nvshmem_putmem(heap + (1 << 30), heap, 64, 1); break;   // no symmetric memory
   case 's': nvshmem_putmem(heap, own, 64, 1); break;                // a source that is not registered
-  case 'a': nvshmem_int_wait_until_any((int *)heap, 4, nullptr, NVSHMEM_CMP_EQ, 5); break; // nobody puts
+  case 'a': nvshmem_int_wait_until_any((int *)heap, 4, nullptr, NVSHMEM_CMP_EQ, 5); break; // no PE puts
   case 'i': nvshmem_uint_atomic_inc((unsigned *)(heap + 2), 1); break; // an address that is not aligned
   case 't': nvshmem_team_sync(9); break;                            // no such team
   default: nvshmem_signal_wait_until((uint64_t *)heap, NVSHMEM_CMP_EQ, 5); break; // nobody signals

@@ -18,6 +18,7 @@ pub(crate) mod carded;
 mod carried;
 mod carrier;
 mod connections;
+mod exposed;
 pub mod iwarp;
 mod life;
 pub mod local;

@@ -3,7 +3,7 @@
  * The heap is one window of the communicator, so an address in it names the same place of every PE, and any aligned word of it
  * can be a signal. Puts that nothing waits for (`_nbi`, `p`) keep their slot of the queue until somebody needs it, or calls
  * `quiet`: `posted` has a word for each slot, which says of which ticket such a put is, and `counted` the address of a word to which 1
- * is added at its end, or 0.
+ * is added at its end, if the first word says so.
  */
 #ifndef RINGBELL_SHMEM_STATE_H
 #define RINGBELL_SHMEM_STATE_H
@@ -87,20 +87,21 @@ RB_DEVICE rb_u64 *counted_of(const state &w, rb_u32 ticket) {
   return reinterpret_cast<rb_u64 *>(w.counted) + detail::slot_of(w.comm.queue, ticket);
 }
 
-/* What says so: never 0, and another for each use of the slot. */
-RB_DEVICE rb_u32 mark_of(const state &w, rb_u32 ticket) { return ticket >> w.comm.queue.depth_log2 << 1 | 1; }
+/* What says so: never 0, and another for each use of the slot. COUNTED: a word is added to at the end. */
+constexpr rb_u32 COUNTED = 2;
+RB_DEVICE rb_u32 mark_of(const state &w, rb_u32 ticket) { return ticket >> w.comm.queue.depth_log2 << 2 | 1; }
 
 /* Frees the slot of a put that nothing waits for, when it has ended: false while it has not. One of several threads that see its
  * end does. */
 RB_DEVICE bool settle(const state &w, rb_u32 ticket) {
   const rb_queue &q = w.comm.queue;
-  rb_u32 *mark = posted_of(w, ticket);
-  if (detail::load_relaxed_device(mark) != mark_of(w, ticket)) return true;
+  rb_u32 *at = posted_of(w, ticket), mark = detail::load_relaxed_device(at);
+  if ((mark & ~COUNTED) != mark_of(w, ticket)) return true;
   detail::completion c;
   if (!detail::look(q, ticket, &c)) return false;
-  if (detail::compare_and_swap_device(mark, mark_of(w, ticket), 0)) {
+  if (detail::compare_and_swap_device(at, mark, 0)) {
     /* The slot is this thread's until it is released. */
-    rb_u64 counter = *counted_of(w, ticket);
+    rb_u64 counter = mark & COUNTED ? *counted_of(w, ticket) : 0;
     detail::release(q, ticket);
     if (RB_UNLIKELY(c.status != RB_STATUS_OK)) fail("a put or get that nothing has waited for", -1, c.status, c.detail);
     if (counter) {
@@ -154,9 +155,9 @@ RB_DEVICE rb_u64 run(const detail::entry &e, const char *call, int pe) {
 RB_DEVICE void start(const detail::entry &e, const char *call, int pe, rb_u64 *counter = nullptr) {
   const state w = world();
   rb_u32 ticket = take(w, call, pe);
-  *counted_of(w, ticket) = reinterpret_cast<rb_u64>(counter);
+  if (counter) *counted_of(w, ticket) = reinterpret_cast<rb_u64>(counter);
   /* Before the entry: what sees the end sees the mark. */
-  detail::store_relaxed_device(posted_of(w, ticket), mark_of(w, ticket));
+  detail::store_relaxed_device(posted_of(w, ticket), mark_of(w, ticket) | (counter ? COUNTED : 0));
   detail::publish(w.comm.queue, ticket, e);
 }
 

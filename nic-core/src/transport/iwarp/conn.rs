@@ -169,7 +169,7 @@ impl Carried for Conn {
     /// Only the message's own bytes are written there, so it does not matter what lies there.
     fn expose(&mut self, work: &RecvWork, _: bool, numbers: &mut Numbers) -> Option<u32> {
         let draw = || numbers.draw() as u32;
-        Some(self.session.rx.exposed.open(*work, draw))
+        Some(self.session.rx.exposed.open(*work, false, u32::MAX, draw))
     }
 
     fn undelivered(&self) -> u64 {

@@ -55,7 +55,7 @@ impl Arrival {
     }
 }
 
-/// What becomes of an arrival.
+/// The outcome of a look at an arrival.
 enum Fate {
     /// It has not asked, or waits for room in the backlog.
     Waits,
@@ -126,6 +126,8 @@ impl IwarpTransport {
         match made {
             Ok(socket) => {
                 c.socket = Some(socket);
+                // What was noted before was of the number's last connection.
+                (c.input, c.output) = (false, false);
                 c.life.phase = Phase::Requesting;
             }
             Err(e) => self.fail_connect(index, status_of(&e), 0),

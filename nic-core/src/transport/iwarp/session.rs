@@ -11,10 +11,11 @@ use ringbell_nic_abi::Status;
 
 use super::incoming::Sink;
 use super::socket::Places;
-use super::writes::{Exposed, Targets};
+use super::writes::Targets;
 use crate::datapath::{Datapath, ReceivePath};
 use crate::dma::{each_mapped, DmaAccess};
 use crate::engine::{Direction, EngineFailed};
+use crate::transport::exposed::Exposed;
 use crate::transport::ring::Ring;
 use crate::transport::TransportEvent;
 use crate::types::{Buffer, ConnId, WorkToken};
@@ -317,9 +318,10 @@ impl Receiver<'_, '_> {
     /// Bytes for a receive that was exposed have begun.
     fn write(&mut self, key: u32, offset: u64, len: usize) -> Result<Unit, Reason> {
         let rx = &mut self.session.rx;
-        let buffer = rx.exposed.place(key, offset, len)?;
-        // Inside a receive, so both fit.
-        let (offset, short) = (offset as u32, len as u32);
+        // A unit has at most 64 KiB; a place inside a receive fits as well.
+        let short = len as u32;
+        let buffer = rx.exposed.find(key, offset, short)?.buffer();
+        let offset = offset as u32;
         let dma = &mut *self.data.dma;
         let is_mapped = |b: &Buffer| each_mapped(dma, b, offset.into(), len, |_, _| {}) == len;
         rx.set_aside(0);
@@ -338,16 +340,15 @@ impl Receiver<'_, '_> {
     /// They are there: those that are not in their memory go there now.
     fn wrote(&mut self, key: u32, offset: u32, len: u32) {
         let rx = &mut self.session.rx;
-        let mut failed = None;
+        let at = (key, u64::from(offset));
+        // The access was checked when the unit began; receives that have ended since take no bytes.
         if rx.parts.is_empty() {
-            let place = rx.exposed.place(key, offset.into(), len as usize);
-            if let Ok(Some(buffer)) = place {
-                let written = self.data.dma.write(&buffer, offset.into(), &rx.aside);
-                failed = written.err().map(|fault| fault.status());
-            }
+            let dma = &mut *self.data.dma;
+            let _ = rx.exposed.write(self.conn, at, &rx.aside, dma, self.events);
+        } else if let Ok(r) = rx.exposed.find(key, at.1, len) {
+            r.came(len);
         }
         rx.parts.clear();
-        rx.exposed.came(self.conn, key, len, failed, self.events);
     }
 
     fn arrived(&mut self, message: &Message) -> Result<(), Reason> {
@@ -356,7 +357,10 @@ impl Receiver<'_, '_> {
         tx.credited(&message.credit);
         match message.kind {
             Kind::Credit => {}
-            Kind::Written => rx.exposed.end(self.conn, message.key, self.events)?,
+            Kind::Written => {
+                let is_it = |key| key == message.key;
+                rx.exposed.end(self.conn, is_it, self.events)?;
+            }
             Kind::End => (rx.peer_fin, rx.answer) = (true, true),
             Kind::Data => {
                 for part in &rx.parts {

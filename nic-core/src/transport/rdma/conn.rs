@@ -10,6 +10,7 @@ use super::one_sided::{OneSided, Peer};
 use super::outgoing::{is_mapped, Outgoing};
 use super::qp::{QueuePair, State, Transmit};
 use super::stream::{Ends, Fin, Stream, PLACED_MIN};
+use super::writes::{word, NAMED};
 use super::RdmaConfig;
 use crate::datapath::{place, Datapath, Payload, ReceivePath, SendPath, Sent};
 use crate::dma::DmaAccess;
@@ -231,22 +232,21 @@ impl Carried for Conn {
             places.begin(self.wire.from, first, mtu as usize);
             return self.life.recvs.places(mtu as usize, places, data.dma);
         }
-        let Some(e) = self.stream.exposed.expected() else {
+        let next = self.stream.exposed.expected();
+        let Some((r, buffer)) = next.and_then(|r| Some((r, r.buffer()?))) else {
             return;
         };
-        // At most the length of the buffer.
-        let done = e.at.address as u32;
-        let left = e.buffer.len - done;
+        let left = buffer.len - r.done;
         let length = left.min(mtu);
         let reth = Reth {
-            address: e.at.address,
-            key: e.at.key,
+            address: r.done.into(),
+            key: r.key,
             length,
         };
         let (opcode, extended) = match length == left {
             true => (
                 RoceOpcode::WriteOnlyImm,
-                Extended::RethImmediate(reth, e.word),
+                Extended::RethImmediate(reth, word(r.key)),
             ),
             false => (RoceOpcode::WriteOnly, Extended::Reth(reth)),
         };
@@ -258,7 +258,7 @@ impl Carried for Conn {
         places.begin(self.wire.from, Head { bth, extended }, length as usize);
         // The last packet has another header.
         let most = ((left - 1) / length).max(1);
-        place(&e.buffer, done, (length as usize, most), places, data.dma);
+        place(&buffer, r.done, (length as usize, most), places, data.dma);
     }
 
     fn send_now(&mut self, payload: &InlineSend) -> bool {
@@ -280,7 +280,7 @@ impl Carried for Conn {
 
     fn expose(&mut self, work: &RecvWork, in_use: bool, numbers: &mut Numbers) -> Option<u32> {
         let draw = || numbers.draw() as u32;
-        Some(self.stream.exposed.open(*work, in_use, draw))
+        Some(self.stream.exposed.open(*work, in_use, NAMED, draw))
     }
 
     fn post_remote(&mut self, work: RemoteWork) {
@@ -295,7 +295,7 @@ impl Carried for Conn {
         if let Some(n) = self.one_sided.cancel(self.life.id, token, events) {
             return Some(n);
         }
-        if let Some(n) = self.stream.exposed.cancel(token) {
+        if let Some((_, n)) = self.stream.exposed.cancel(token) {
             return Some(n);
         }
         if let Some(s) = self.life.sends.cancel(token) {

@@ -20,10 +20,11 @@ use ringbell_nic_abi::NakCode;
 
 use super::outgoing::Outgoing;
 use super::qp::{Client, Part, Refusal, Remote, Request, Right, Unavailable, Work, WorkStatus};
-use super::writes::{Exposed, Writes, KIND_SHIFT, WRITTEN};
+use super::writes::{self, Writes, KIND_SHIFT, WRITTEN};
 use crate::datapath::{Datapath, Filled, ReceivePath};
 use crate::engine::EngineFailed;
 use crate::port::Batch;
+use crate::transport::exposed::{Exposed, Wrong};
 use crate::transport::ring::Ring;
 use crate::transport::TransportEvent;
 use crate::types::ConnId;
@@ -246,7 +247,10 @@ impl Client for Ends<'_, '_> {
 
     fn placed(&mut self, len: u32, write: Option<(Remote, Option<u32>)>) -> Result<(), Refusal> {
         if let Some((at, immediate)) = write {
-            self.stream.exposed.placed(at, len)?;
+            let r = self.stream.exposed.find(at.key, at.address, len)?;
+            // It may have been cancelled meanwhile.
+            r.buffer().ok_or(Wrong::Key)?;
+            r.came(len);
             return immediate.map_or(Ok(()), |word| self.ended(word));
         }
         let (recvs, _) = self.recvs.as_mut().ok_or(Refusal::NotReady)?;
@@ -287,7 +291,10 @@ impl Client for Ends<'_, '_> {
 
     fn check(&mut self, at: Remote, len: u32, right: Right) -> Result<(), Refusal> {
         match right {
-            Right::Write => self.stream.exposed.check(at, len),
+            Right::Write => {
+                self.stream.exposed.find(at.key, at.address, len)?;
+                Ok(())
+            }
             Right::Read => Err(Refusal::Nak(NakCode::RemoteAccess)),
         }
     }
@@ -295,17 +302,18 @@ impl Client for Ends<'_, '_> {
     fn write(&mut self, at: Remote, bytes: &[u8]) -> Result<(), Refusal> {
         let (_, data) = self.recvs.as_mut().ok_or(Refusal::NotReady)?;
         let exposed = &mut self.stream.exposed;
-        exposed.write(self.conn, at, bytes, data.dma, self.events)
+        let at = (at.key, at.address);
+        exposed.write(self.conn, at, bytes, data.dma, self.events)?;
+        Ok(())
     }
 }
 
 impl Ends<'_, '_> {
     /// Immediate data of a WRITE.
     fn ended(&mut self, word: u32) -> Result<(), Refusal> {
+        let is_it = |key| writes::word(key) == word;
         let exposed = &mut self.stream.exposed;
-        match word >> KIND_SHIFT {
-            WRITTEN => exposed.end(self.conn, word, self.events),
-            _ => Err(Refusal::Nak(NakCode::InvalidRequest)),
-        }
+        let ended = exposed.end(self.conn, is_it, self.events);
+        ended.map_err(|_| Refusal::Nak(NakCode::InvalidRequest))
     }
 }

@@ -2,29 +2,24 @@
 //!
 //! They are requests of the stream's own queue pair, so they arrive in order with its bytes. A WRITE is one packet, so that all packets of
 //! a message have the same headers, and the kernel can put them into place. The immediate data of the last one name the receive, which ends.
-//!
-//! A key is drawn at random and serves one message, whose bytes come in order. A receive that was cancelled is not written any more: what
-//! still comes for it is dropped, because the peer could not know. Any other access ends the connection.
 
 use std::collections::VecDeque;
 
-use ringbell_nic_abi::{NakCode, Status};
+use ringbell_nic_abi::NakCode;
 
 use super::qp::{Refusal, Remote, Request, Work};
-use crate::dma::DmaAccess;
-use crate::transport::{RecvWork, Target, TransportEvent};
-use crate::types::{Buffer, ConnId, WorkToken};
+use crate::transport::exposed::Wrong;
+use crate::transport::Target;
+use crate::types::WorkToken;
 
 /// Bits of immediate data below their kind.
 pub(super) const KIND_SHIFT: u32 = 28;
 /// The kind of those that name a receive, and the bits of its key that do so.
 pub(super) const WRITTEN: u32 = 2;
-const NAMED: u32 = (1 << KIND_SHIFT) - 1;
-/// Receives that were cancelled, and of which the peer may still write.
-const CANCELLED_MAX: usize = 4096;
+pub(super) const NAMED: u32 = (1 << KIND_SHIFT) - 1;
 
 /// Immediate data that end the receive of that key.
-fn word(key: u32) -> u32 {
+pub(super) fn word(key: u32) -> u32 {
     WRITTEN << KIND_SHIFT | key & NAMED
 }
 
@@ -134,181 +129,8 @@ impl Writes {
     }
 }
 
-/// A receive that the peer fills.
-#[derive(Debug)]
-struct Receive {
-    key: u32,
-    len: u32,
-    done: u32,
-    /// `None`: it was cancelled, or has failed.
-    work: Option<RecvWork>,
-    /// What lies in its memory may still be sent.
-    in_use: bool,
-}
-
-/// The next bytes of a receive.
-pub(super) struct Expected {
-    /// What the peer names.
-    pub(super) at: Remote,
-    /// Their memory.
-    pub(super) buffer: Buffer,
-    /// The word that ends the receive.
-    pub(super) word: u32,
-}
-
-/// The receiving side.
-#[derive(Debug, Default)]
-pub(super) struct Exposed {
-    all: VecDeque<Receive>,
-}
-
-const NO_ACCESS: Refusal = Refusal::Nak(NakCode::RemoteAccess);
-
-fn ended(conn: ConnId, r: &RecvWork, (status, detail): (Status, u64), done: u32) -> TransportEvent {
-    TransportEvent::RecvDone {
-        conn,
-        token: r.token,
-        status,
-        bytes: done.into(),
-        detail,
-    }
-}
-
-impl Exposed {
-    /// Adds a receive. Its key.
-    pub(super) fn open(
-        &mut self,
-        work: RecvWork,
-        in_use: bool,
-        mut draw: impl FnMut() -> u32,
-    ) -> u32 {
-        if self.all.len() >= CANCELLED_MAX {
-            if let Some(i) = self.all.iter().position(|r| r.work.is_none()) {
-                self.all.remove(i);
-            }
-        }
-        let key = loop {
-            let key = draw();
-            let is_taken = self.all.iter().any(|r| r.key & NAMED == key & NAMED);
-            if key != 0 && !is_taken {
-                break key;
-            }
-        };
-        self.all.push_back(Receive {
-            key,
-            len: work.buffer.len,
-            done: 0,
-            work: Some(work),
-            in_use,
-        });
-        key
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.all.is_empty()
-    }
-
-    /// Cancels a receive: its memory is not touched again. The bytes that it has.
-    pub(super) fn cancel(&mut self, token: WorkToken) -> Option<u64> {
-        let mut all = self.all.iter_mut();
-        let r = all.find(|r| r.work.is_some_and(|w| w.token == token))?;
-        r.work = None;
-        Some(r.done.into())
-    }
-
-    /// Ends all of them.
-    pub(super) fn fail_all(
-        &mut self,
-        conn: ConnId,
-        status: (Status, u64),
-        events: &mut VecDeque<TransportEvent>,
-    ) {
-        for r in self.all.drain(..) {
-            events.extend(r.work.map(|w| ended(conn, &w, status, r.done)));
-        }
-    }
-
-    /// The receive of an access, which must continue where the last one has ended.
-    fn find(&mut self, at: Remote, len: u32) -> Result<&mut Receive, Refusal> {
-        let mut all = self.all.iter_mut();
-        let r = all.find(|r| r.key == at.key).ok_or(NO_ACCESS)?;
-        let fits = at.address == u64::from(r.done) && len <= r.len - r.done;
-        fits.then_some(r).ok_or(NO_ACCESS)
-    }
-
-    /// # Errors
-    /// [`Refusal`]: no receive has that key, or those are not its next bytes.
-    pub(super) fn check(&mut self, at: Remote, len: u32) -> Result<(), Refusal> {
-        self.find(at, len).map(|_| ())
-    }
-
-    /// Writes the next bytes of a receive.
-    ///
-    /// # Errors
-    /// As [`Exposed::check`].
-    pub(super) fn write(
-        &mut self,
-        conn: ConnId,
-        at: Remote,
-        bytes: &[u8],
-        dma: &mut dyn DmaAccess,
-        events: &mut VecDeque<TransportEvent>,
-    ) -> Result<(), Refusal> {
-        // A packet is no longer than 64 KiB.
-        let r = self.find(at, bytes.len() as u32)?;
-        if let Some(w) = &r.work {
-            if let Err(fault) = dma.write(&w.buffer, r.done.into(), bytes) {
-                events.push_back(ended(conn, w, fault.status(), r.done));
-                r.work = None;
-            }
-        }
-        r.done += bytes.len() as u32;
-        Ok(())
-    }
-
-    /// The next bytes of a receive are in its memory.
-    ///
-    /// # Errors
-    /// As [`Exposed::check`]; or it was cancelled meanwhile.
-    pub(super) fn placed(&mut self, at: Remote, len: u32) -> Result<(), Refusal> {
-        let r = self.find(at, len)?;
-        r.work.ok_or(NO_ACCESS)?;
-        r.done += len;
-        Ok(())
-    }
-
-    /// The immediate data of a WRITE: the receive that they name has ended.
-    ///
-    /// # Errors
-    /// [`Refusal`]: there is none, or it lacks bytes.
-    pub(super) fn end(
-        &mut self,
-        conn: ConnId,
-        word: u32,
-        events: &mut VecDeque<TransportEvent>,
-    ) -> Result<(), Refusal> {
-        let is_it = |r: &Receive| self::word(r.key) == word && r.done == r.len;
-        let i = self.all.iter().position(is_it);
-        let r = i.and_then(|i| self.all.remove(i));
-        let r = r.ok_or(Refusal::Nak(NakCode::InvalidRequest))?;
-        events.extend(r.work.map(|w| ended(conn, &w, (Status::Ok, 0), r.len)));
-        Ok(())
-    }
-
-    /// The bytes that come next, most likely: of the receive that has begun, or of the oldest.
-    pub(super) fn expected(&self) -> Option<Expected> {
-        let open = || self.all.iter().filter(|r| r.work.is_some());
-        let begun = open().find(|r| r.done > 0);
-        // The bytes may turn out to be others.
-        let r = begun.or_else(|| open().next().filter(|r| !r.in_use))?;
-        let buffer = r.work.as_ref()?.buffer;
-        Some(Expected {
-            at: Remote {
-                address: r.done.into(),
-                key: r.key,
-            },
-            buffer,
-            word: word(r.key),
-        })
+impl From<Wrong> for Refusal {
+    fn from(_: Wrong) -> Refusal {
+        Refusal::Nak(NakCode::RemoteAccess)
     }
 }
