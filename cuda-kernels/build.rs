@@ -1,4 +1,5 @@
-//! Tables of the kernels: as PTX for the emulated GPU, and by nvcc for real ones if it is installed.
+//! Tables of the kernels: as PTX for the emulated GPU, and by nvcc for real ones if it is
+//! installed.
 //!
 //! An nvcc that fails is an error, so that device code stays valid.
 
@@ -9,8 +10,9 @@ use std::process::Command;
 
 use sha2::{Digest, Sha256};
 
-/// Real architectures of the fat binaries: A100 (whose code also runs on 8.6 and 8.9) and H100. Later ones get
-/// the PTX of the last, which their driver compiles; `cargo xtask kernels` compiles for five.
+/// Real architectures of the fat binaries: A100 (whose code also runs on 8.6 and 8.9) and H100.
+/// Later ones get the PTX of the last, which their driver compiles; `cargo xtask kernels` compiles
+/// for five.
 const ARCHITECTURES: [u32; 2] = [80, 90];
 
 fn main() {
@@ -69,7 +71,8 @@ fn ptx(root: &Path) -> String {
     table + "]\n"
 }
 
-/// Names, bytes of parameters and most threads of a block of the kernels in a text of clang's, as Rust.
+/// Names, bytes of parameters and most threads of a block of the kernels in a text of clang's, as
+/// Rust.
 fn kernels(text: &str) -> String {
     let mut table = String::new();
     let mut lines = text.lines();

@@ -1,13 +1,14 @@
 //! Register GPU memory, and see what registering is for.
 //!
-//! A kernel hands the NIC addresses of its own address space. The NIC accepts registered ones: it checks region, bounds and
-//! rights, and its GTLB translates page by page (FpgaNIC §2.3.2). This program registers two buffers, lets the NIC copy from one
-//! to the other, and then uses addresses that are not registered, too long, or freed.
+//! A kernel hands the NIC addresses of its own address space. The NIC accepts registered ones: it
+//! checks region, bounds and rights, and its GTLB translates page by page (FpgaNIC §2.3.2). This
+//! program registers two buffers, lets the NIC copy from one to the other, and then uses addresses
+//! that are not registered, too long, or freed.
 //!
 //! Run: `cargo run --example 01_register_memory`
 //!
-//! Prints the keys and the translation of a buffer, `copied 3145728 bytes, 0 wrong`, and three refusals with
-//! their addresses. Ends with an error when a byte is wrong or a refusal is missing.
+//! Prints the keys and the translation of a buffer, `copied 3145728 bytes, 0 wrong`, and three
+//! refusals with their addresses. Ends with an error when a byte is wrong or a refusal is missing.
 
 use anyhow::{anyhow, Error};
 use ringbell::abi::{GpuVa, Status};

@@ -1,12 +1,14 @@
 //! Sends from the host's program, in the order of a stream, without a kernel of your own.
 //!
-//! The paper's host calls (FpgaNIC §A.1.1): each call queues a small kernel, or only words that the stream stores and waits for,
-//! and returns at once. The program chooses no launch geometry, and waits only at the end. A step that fails makes the later
-//! steps of its socket fail with the same status, so one check at the end is enough.
+//! The paper's host calls (FpgaNIC §A.1.1): each call queues a small kernel, or only words that the
+//! stream stores and waits for, and returns at once. The program chooses no launch geometry, and
+//! waits only at the end. A step that fails makes the later steps of its socket fail with the same
+//! status, so one check at the end is enough.
 //!
 //! Run: `cargo run --example 04_stream_ordered_sends`
 //!
-//! Prints `8 messages of 262144 bytes queued without waiting, 0 wrong bytes`; ends with an error otherwise.
+//! Prints `8 messages of 262144 bytes queued without waiting, 0 wrong bytes`; ends with an error
+//! otherwise.
 
 use std::time::Duration;
 
@@ -24,7 +26,8 @@ fn main() -> Result<(), Error> {
     let (server, client) = (open(SERVER)?, open("10.77.104.2")?);
     let (mut serving, mut sending) = (server.socket_context(2)?, client.socket_context(1)?);
 
-    // The server: the listener must be there before the client connects, all other calls are queued.
+    // The server: the listener must be there before the client connects, all other calls are
+    // queued.
     let inbox = server.alloc::<u8>(MESSAGES * BYTES)?;
     let mut listener = serving.socket()?;
     serving.listen(&mut listener, PORT, 1)?.wait(PATIENCE)?;

@@ -1,13 +1,15 @@
 //! Data-parallel training: each rank has a part of the data, and the NICs sum the gradients.
 //!
-//! A linear model is fitted to 4,096 points by gradient descent, four ranks as threads of this process, each
-//! with a NIC and a GPU of its own. A step is one all-reduce: the rank writes its gradient into GPU memory, one
-//! descriptor goes to the NIC, and the NICs do the rest. The sums have one order, fixed by type, count and rank
-//! count, so a serial program that adds in that order gets the same loss, to the last bit.
+//! A linear model is fitted to 4,096 points by gradient descent, four ranks as threads of this
+//! process, each with a NIC and a GPU of its own. A step is one all-reduce: the rank writes its
+//! gradient into GPU memory, one descriptor goes to the NIC, and the NICs do the rest. The sums
+//! have one order, fixed by type, count and rank count, so a serial program that adds in that order
+//! gets the same loss, to the last bit.
 //!
 //! Run: `cargo run --example 06_training_step`
 //!
-//! Prints the loss of the first and the last step, and that it equals the serial run's; ends with an error otherwise.
+//! Prints the loss of the first and the last step, and that it equals the serial run's; ends with
+//! an error otherwise.
 
 use anyhow::{anyhow, Error};
 use ringbell::parts::onc_engines::program::Layout;

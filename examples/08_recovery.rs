@@ -1,10 +1,12 @@
 //! Recovery from a killed rank: the other ranks go on without it.
 //!
-//! Four processes add numbers, again and again. After a while one of them is killed as by an out-of-memory killer: the operation
-//! of the others ends with an error that names it, they agree on who is left, and go on with three ranks on the same NICs.
-//! Nothing is restarted, and no rank waits for ever.
+//! Four processes add numbers, again and again. After a while one of them is killed as by an
+//! out-of-memory killer: the operation of the others ends with an error that names it, they agree
+//! on who is left, and go on with three ranks on the same NICs. Nothing is restarted, and no rank
+//! waits for ever.
 //!
-//! Run: `cargo run --example 08_recovery`. As a job of your own: `ringbell run -R 4 --keep-going -- PROGRAM`.
+//! Run: `cargo run --example 08_recovery`. As a job of your own:
+//! `ringbell run -R 4 --keep-going -- PROGRAM`.
 //!
 //! Prints what each survivor saw; ends with an error when one of them did not come through.
 #![allow(clippy::disallowed_methods)] // Waits for processes, with a deadline.

@@ -1,8 +1,8 @@
 //! A collective of your own: a program in text, proved before it runs, run by the NICs.
 //!
-//! Three ranks (threads here, a NIC each) sum their values over a hub: rank 1 and 2 send to rank 0, which adds and
-//! answers. The text is what `ringbell explain --program FILE` explains. A program with a mistake is refused
-//! with the rank and the step at fault, before any NIC runs it.
+//! Three ranks (threads here, a NIC each) sum their values over a hub: rank 1 and 2 send to rank 0,
+//! which adds and answers. The text is what `ringbell explain --program FILE` explains. A program
+//! with a mistake is refused with the rank and the step at fault, before any NIC runs it.
 //!
 //! Run: `cargo run --example 09_own_collective`
 //!

@@ -1,18 +1,20 @@
-//! Distinct users of a service, counted by the NIC for any TCP client: the NIC as an accelerator of its own.
+//! Distinct users of a service, counted by the NIC for any TCP client: the NIC as an accelerator of
+//! its own.
 //!
-//! A client without Ringbell (`nc` from netcat-openbsd, or a plain TCP socket) sends the 8-byte number of a user for each event
-//! and closes its sending side. An engine on the path of the stream keeps a HyperLogLog sketch (on-path model, FpgaNIC §3.5); at
-//! the end the NIC by itself sends the result back over the connection (port `op_return` of the paper's Figure 5). No kernel and
-//! no GPU memory take part.
+//! A client without Ringbell (`nc` from netcat-openbsd, or a plain TCP socket) sends the 8-byte
+//! number of a user for each event and closes its sending side. An engine on the path of the stream
+//! keeps a HyperLogLog sketch (on-path model, FpgaNIC §3.5); at the end the NIC by itself sends the
+//! result back over the connection (port `op_return` of the paper's Figure 5). No kernel and no GPU
+//! memory take part.
 //!
-//! The client reaches the NIC over a TAP device in a network namespace of its own, which needs no root where
-//! the system lets users have namespaces. Where it does not, the example says so and sends from a second NIC
-//! over the in-memory switch.
+//! The client reaches the NIC over a TAP device in a network namespace of its own, which needs no
+//! root where the system lets users have namespaces. Where it does not, the example says so and
+//! sends from a second NIC over the in-memory switch.
 //!
 //! Run: `cargo run --example 10_distinct_users`
 //!
-//! Prints `EVENTS events of USERS users; the NIC estimates ...`; ends with an error when the estimate is
-//! further off than four standard errors, or an event is missing.
+//! Prints `EVENTS events of USERS users; the NIC estimates ...`; ends with an error when the
+//! estimate is further off than four standard errors, or an event is missing.
 #![allow(clippy::disallowed_methods)] // A program with deadlines on the host's clock.
 
 use std::collections::HashSet;
@@ -80,7 +82,8 @@ fn events(n: u64, users: u64) -> Vec<u64> {
     (0..n).map(|i| user(user(i) % users)).collect()
 }
 
-/// The service: accepts one connection, puts the engine on its path, and leaves the rest to the NIC.
+/// The service: accepts one connection, puts the engine on its path, and leaves the rest to the
+/// NIC.
 fn serve<C>(nic: Nic, events: &[u64], client: C) -> Result<(), Error>
 where
     C: FnOnce(Vec<u8>) -> Result<Vec<u8>, Error> + Send,

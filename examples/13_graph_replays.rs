@@ -1,8 +1,9 @@
-//! A training step that is captured once and replayed: a CUDA graph, or the same on the emulated GPU.
+//! A training step that is captured once and replayed: a CUDA graph, or the same on the emulated
+//! GPU.
 //!
-//! A graph saves the work of queueing: the host launches one thing instead of many. It captures kernels with their arguments. The
-//! kernels take the queues' tickets when they run, so each replay posts operations of its own. Memory that the kernels use must
-//! live as long as the graph.
+//! A graph saves the work of queueing: the host launches one thing instead of many. It captures
+//! kernels with their arguments. The kernels take the queues' tickets when they run, so each replay
+//! posts operations of its own. Memory that the kernels use must live as long as the graph.
 //!
 //! Run: `cargo run --example 13_graph_replays`
 //!

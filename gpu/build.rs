@@ -1,4 +1,5 @@
-//! A hash of this crate's sources and dependencies, so that code which another version has compiled is not used.
+//! A hash of this crate's sources and dependencies, so that code which another version has compiled
+//! is not used.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Gives the shared object the name under which programs find it: that of CUDA 13's runtime. A link of CUDA 12's name
-//! serves programs of that version.
+//! Gives the shared object the name under which programs find it: that of CUDA 13's runtime. A link
+//! of CUDA 12's name serves programs of that version.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,5 +1,5 @@
-//! NICs behind one control path, [`Backend`]: `soft` is the software NIC of `ringbell-nic-core`, `rtl` the same with simulated hardware
-//! as its data path.
+//! NICs behind one control path, [`Backend`]: `soft` is the software NIC of `ringbell-nic-core`,
+//! `rtl` the same with simulated hardware as its data path.
 
 #[cfg(test)]
 mod conformance;

@@ -37,8 +37,8 @@ pub enum AllocError {
     },
 }
 
-/// GPU memory for elements of type `T`, mapped in the GTLB and registered with the NIC's protection domain. Offsets and
-/// lengths count elements.
+/// GPU memory for elements of type `T`, mapped in the GTLB and registered with the NIC's protection
+/// domain. Offsets and lengths count elements.
 ///
 /// ```
 /// # use ringbell::{Nic};
@@ -53,8 +53,9 @@ pub enum AllocError {
 ///
 /// A kernel that was launched with the buffer as an argument keeps the memory until it has ended.
 ///
-/// Dropping it unregisters the region first: operations still waiting on it end with `REGION_FREED`, and DMA in flight is waited
-/// for. Memory that DMA still uses after the deadline is kept from the allocator for the life of the process.
+/// Dropping it unregisters the region first: operations still waiting on it end with
+/// `REGION_FREED`, and DMA in flight is waited for. Memory that DMA still uses after the deadline
+/// is kept from the allocator for the life of the process.
 #[derive(Debug)]
 pub struct DeviceBuffer<T = u8> {
     allocation: Arc<Allocation>,
@@ -186,7 +187,8 @@ impl<T: Plain> DeviceBuffer<T> {
     }
 }
 
-/// For code that works on any GPU memory, such as a pump: the registration lives as long as its use.
+/// For code that works on any GPU memory, such as a pump: the registration lives as long as its
+/// use.
 impl<T> std::borrow::Borrow<GpuBuffer> for DeviceBuffer<T> {
     fn borrow(&self) -> &GpuBuffer {
         self.memory()

@@ -24,8 +24,8 @@ readable!(GpuChoice, NicKind);
 
 /// Settings of a NIC that is to be opened: `Nic::builder().ip("10.0.0.1/24").port("udp").open()?`.
 ///
-/// Settings with a text form take the text or the typed value. A text that cannot be read is an error of [`open`](Self::open),
-/// which names the setting and the text.
+/// Settings with a text form take the text or the typed value. A text that cannot be read is an
+/// error of [`open`](Self::open), which names the setting and the text.
 ///
 /// ```
 /// use ringbell::Nic;
@@ -57,8 +57,9 @@ impl fmt::Display for NicBuilder {
 }
 
 impl Nic {
-    /// A builder with the defaults: address 10.77.0.1/24, no port for frames (NICs of this machine and user connect through memory),
-    /// the first CUDA GPU where there is one, else the emulated GPU with 256 MiB.
+    /// A builder with the defaults: address 10.77.0.1/24, no port for frames (NICs of this machine
+    /// and user connect through memory), the first CUDA GPU where there is one, else the emulated
+    /// GPU with 256 MiB.
     pub fn builder() -> NicBuilder {
         NicBuilder {
             options: NicOptions::default(),
@@ -108,7 +109,8 @@ impl NicBuilder {
         }
     }
 
-    /// What implements the NIC: `"soft"`, `"rtl"` or a [`NicKind`]. Default: the value of `RINGBELL_NIC`, else `soft`.
+    /// What implements the NIC: `"soft"`, `"rtl"` or a [`NicKind`]. Default: the value of
+    /// `RINGBELL_NIC`, else `soft`.
     pub fn nic(mut self, nic: impl TryInto<NicKind, Error: Into<SpecError>>) -> Self {
         if let Some(nic) = self.read("nic", nic) {
             self.options.nic = Some(nic);
@@ -116,8 +118,8 @@ impl NicBuilder {
         self
     }
 
-    /// Own address and network: `"10.0.0.1/24"` or a [`Cidr`]; a text without a prefix means `/24`. Two NICs that reach each
-    /// other have different ones. Default: 10.77.0.1/24.
+    /// Own address and network: `"10.0.0.1/24"` or a [`Cidr`]; a text without a prefix means `/24`.
+    /// Two NICs that reach each other have different ones. Default: 10.77.0.1/24.
     pub fn ip(mut self, ip: impl TryInto<Cidr, Error: Into<SpecError>>) -> Self {
         if let Some(ip) = self.read("ip", ip) {
             self.options.ip = ip;
@@ -125,9 +127,10 @@ impl NicBuilder {
         self
     }
 
-    /// Port that carries frames: `"none"`, `"mem"` (with [`switch`](Self::switch)), `"udp"`, `"udp:BIND[,PEER...]"`, `"tap:NAME"`; or
-    /// datagrams of transport `rdma`: `"roce"`, `"roce:ADDR[:PORT][,NIC=ADDR:PORT...]"` with `ADDR` of `A.B.C.D` or `[IPv6]`; or a [`PortSpec`]. `,mtu=BYTES` at the end of
-    /// udp, roce or tap sets the IP MTU. Default: `none`.
+    /// Port that carries frames: `"none"`, `"mem"` (with [`switch`](Self::switch)), `"udp"`,
+    /// `"udp:BIND[,PEER...]"`, `"tap:NAME"`; or datagrams of transport `rdma`: `"roce"`,
+    /// `"roce:ADDR[:PORT][,NIC=ADDR:PORT...]"` with `ADDR` of `A.B.C.D` or `[IPv6]`; or a
+    /// [`PortSpec`]. `,mtu=BYTES` at the end of udp, roce or tap sets the IP MTU. Default: `none`.
     pub fn port(mut self, port: impl TryInto<PortSpec, Error: Into<SpecError>>) -> Self {
         if let Some(port) = self.read("port", port) {
             self.options.port = port;
@@ -135,8 +138,9 @@ impl NicBuilder {
         self
     }
 
-    /// Transports to offer and to try: `"auto"`, `"local"`, `"tcp"`, `"rdma"`, `"udp"`,
-    /// `"iwarp"` or a [`TransportSpec`]. Default: `auto`, which is memory to memory on one machine, else RDMA over a port `roce`, TCP over any other.
+    /// Transports to offer and to try: `"auto"`, `"local"`, `"tcp"`, `"rdma"`, `"udp"`, `"iwarp"`
+    /// or a [`TransportSpec`]. Default: `auto`, which is memory to memory on one machine, else RDMA
+    /// over a port `roce`, TCP over any other.
     pub fn transport(
         mut self,
         transport: impl TryInto<TransportSpec, Error: Into<SpecError>>,
@@ -147,8 +151,8 @@ impl NicBuilder {
         self
     }
 
-    /// Which GPU to use: `"auto"`, `"cuda:N"`, `"emulated"` or a [`GpuChoice`]. Default: `auto`, the value of `RINGBELL_GPU`, else
-    /// GPU 0, else the emulated one.
+    /// Which GPU to use: `"auto"`, `"cuda:N"`, `"emulated"` or a [`GpuChoice`]. Default: `auto`,
+    /// the value of `RINGBELL_GPU`, else GPU 0, else the emulated one.
     pub fn gpu(mut self, gpu: impl TryInto<GpuChoice, Error: Into<SpecError>>) -> Self {
         if let Some(gpu) = self.read("gpu", gpu) {
             self.options.gpu_choice = gpu;
@@ -156,7 +160,8 @@ impl NicBuilder {
         self
     }
 
-    /// Bytes of an emulated GPU's memory. Default: 256 MiB, of which used pages alone take memory of the host.
+    /// Bytes of an emulated GPU's memory. Default: 256 MiB, of which used pages alone take memory
+    /// of the host.
     pub fn gpu_memory(mut self, bytes: u64) -> Self {
         self.options.gpu.memory_bytes = bytes;
         self
@@ -168,13 +173,15 @@ impl NicBuilder {
         self
     }
 
-    /// Who steps the NIC when no kernel waits. Default: a thread that sleeps while there is nothing to do.
+    /// Who steps the NIC when no kernel waits. Default: a thread that sleeps while there is nothing
+    /// to do.
     pub fn progress(mut self, progress: ProgressMode) -> Self {
         self.options.progress = progress;
         self
     }
 
-    /// Where engines run that only look at long messages. Default: on the thread that steps the NIC.
+    /// Where engines run that only look at long messages. Default: on the thread that steps the
+    /// NIC.
     pub fn engine_thread(mut self, thread: EngineThread) -> Self {
         self.options.engine_thread = thread;
         self
@@ -186,8 +193,9 @@ impl NicBuilder {
         self
     }
 
-    /// Limits of the NIC: sessions, queues, its memory, how long a close waits for undelivered data. The address, MAC,
-    /// progress and engine thread in it are ignored. Default: [`NicConfig::default`].
+    /// Limits of the NIC: sessions, queues, its memory, how long a close waits for undelivered
+    /// data. The address, MAC, progress and engine thread in it are ignored. Default:
+    /// [`NicConfig::default`].
     pub fn limits(mut self, limits: NicConfig) -> Self {
         self.options.limits = limits;
         self
@@ -199,7 +207,8 @@ impl NicBuilder {
         self
     }
 
-    /// Directory in which NICs of this machine find each other for transport `local`. Default: one for the user.
+    /// Directory in which NICs of this machine find each other for transport `local`. Default: one
+    /// for the user.
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.options.local.directory = Some(directory.into());
         self
@@ -219,8 +228,9 @@ impl NicBuilder {
         self
     }
 
-    /// One more port, numbered from 1 in the order of the calls: a text or value as [`port`](Self::port) takes it, which is number 0.
-    /// [`route`](Self::route) says which addresses it leads to. Default: none.
+    /// One more port, numbered from 1 in the order of the calls: a text or value as
+    /// [`port`](Self::port) takes it, which is number 0. [`route`](Self::route) says which
+    /// addresses it leads to. Default: none.
     pub fn add_port(mut self, port: impl TryInto<PortSpec, Error: Into<SpecError>>) -> Self {
         if let Some(spec) = self.read("add_port", port) {
             let switch = None;
@@ -238,9 +248,10 @@ impl NicBuilder {
         self
     }
 
-    /// A row of the forwarding table: `"10.0.2.0/24=1"` for a network at port 1, `"0.0.0.0/0=0,via=10.0.1.254"` for a network behind a
-    /// gateway, which may also be a hardware address; or a [`Route`]. The longest prefix decides. An address without a route is
-    /// refused with `HOST_UNREACHABLE`. Default: the NIC's own network is at port 0.
+    /// A row of the forwarding table: `"10.0.2.0/24=1"` for a network at port 1,
+    /// `"0.0.0.0/0=0,via=10.0.1.254"` for a network behind a gateway, which may also be a hardware
+    /// address; or a [`Route`]. The longest prefix decides. An address without a route is refused
+    /// with `HOST_UNREACHABLE`. Default: the NIC's own network is at port 0.
     pub fn route(mut self, route: impl TryInto<Route, Error: Into<SpecError>>) -> Self {
         if let Some(route) = self.read("route", route) {
             self.options.routes.push(route);
@@ -248,26 +259,29 @@ impl NicBuilder {
         self
     }
 
-    /// Network identifier (VNI, 24 bits) of port `udp`; frames of another network are dropped. Default: 0x524245.
+    /// Network identifier (VNI, 24 bits) of port `udp`; frames of another network are dropped.
+    /// Default: 0x524245.
     pub fn vni(mut self, vni: u32) -> Self {
         self.options.vni = vni;
         self
     }
 
-    /// Whether transport `rdma` computes the invariant CRC of RoCEv2. Default: unless the ports of both ends share memory, or are sockets of
-    /// the loopback.
+    /// Whether transport `rdma` computes the invariant CRC of RoCEv2. Default: unless the ports of
+    /// both ends share memory, or are sockets of the loopback.
     pub fn icrc(mut self, icrc: Icrc) -> Self {
         self.options.icrc = icrc;
         self
     }
 
-    /// Secret of port `udp`: peers that prove it are learned from their frames. Default: only the peers that the port names.
+    /// Secret of port `udp`: peers that prove it are learned from their frames. Default: only the
+    /// peers that the port names.
     pub fn udp_secret(mut self, secret: impl Into<Option<u64>>) -> Self {
         self.options.udp_secret = secret.into();
         self
     }
 
-    /// Address for the kernel's end of a TAP device: `"10.0.0.2/24"` or a [`Cidr`]. Default: as it is.
+    /// Address for the kernel's end of a TAP device: `"10.0.0.2/24"` or a [`Cidr`]. Default: as it
+    /// is.
     pub fn tap_host(mut self, host: impl TryInto<Cidr, Error: Into<SpecError>>) -> Self {
         if let Some(host) = self.read("tap_host", host) {
             self.options.tap_host = Some(host);
@@ -275,15 +289,15 @@ impl NicBuilder {
         self
     }
 
-    /// Writes every frame of the port to this file (pcapng); those of another port, by its number, to `FILE.1` and so on.
-    /// Default: no file.
+    /// Writes every frame of the port to this file (pcapng); those of another port, by its number,
+    /// to `FILE.1` and so on. Default: no file.
     pub fn pcap(mut self, file: impl Into<PathBuf>) -> Self {
         self.options.pcap = Some(file.into());
         self
     }
 
-    /// Writes a trace of all signals (VCD) of NIC `rtl` to this file, with the NIC's address in its name: `t-10.77.0.1.vcd` for `t.vcd`.
-    /// Default: the value of `RINGBELL_VCD`, else no file.
+    /// Writes a trace of all signals (VCD) of NIC `rtl` to this file, with the NIC's address in its
+    /// name: `t-10.77.0.1.vcd` for `t.vcd`. Default: the value of `RINGBELL_VCD`, else no file.
     pub fn vcd(mut self, file: impl Into<PathBuf>) -> Self {
         self.options.vcd = Some(file.into());
         self
@@ -307,28 +321,32 @@ impl NicBuilder {
         self
     }
 
-    /// How often TCP probes idle links of communicators, so that the end of a rank is noticed; `None` is never. Default: every
-    /// 500 ms. See [`TcpConfig::watch`](ringbell_nic_core::transport::tcp::TcpConfig::watch).
+    /// How often TCP probes idle links of communicators, so that the end of a rank is noticed;
+    /// `None` is never. Default: every 500 ms. See
+    /// [`TcpConfig::watch`](ringbell_nic_core::transport::tcp::TcpConfig::watch).
     pub fn tcp_watch(mut self, every: impl Into<Option<Duration>>) -> Self {
         self.options.tcp_watch = every.into();
         self
     }
 
-    /// How long a peer of transport `rdma` or `udp` may acknowledge nothing before it counts as gone: its connections are reset then.
-    /// Longer for programs that a debugger stops. Default: 5 s.
+    /// How long a peer of transport `rdma` or `udp` may acknowledge nothing before it counts as
+    /// gone: its connections are reset then. Longer for programs that a debugger stops. Default: 5
+    /// s.
     pub fn peer_timeout(mut self, longest: Duration) -> Self {
         self.options.peer_timeout = longest;
         self
     }
 
-    /// What decides on window and rate of a connection of transport `rdma`. Default: [`Congestion::Window`].
+    /// What decides on window and rate of a connection of transport `rdma`. Default:
+    /// [`Congestion::Window`].
     pub fn congestion(mut self, control: Congestion) -> Self {
         self.options.congestion = control;
         self
     }
 
-    /// Seed of faults, and of the numbers by which transports recognise peers. Default: random numbers of the system, so that a NIC
-    /// opened again does not use the numbers of the one before; give a seed only in tests.
+    /// Seed of faults, and of the numbers by which transports recognise peers. Default: random
+    /// numbers of the system, so that a NIC opened again does not use the numbers of the one
+    /// before; give a seed only in tests.
     pub fn seed(mut self, seed: u64) -> Self {
         self.options.seed = Some(seed);
         self

@@ -7,14 +7,15 @@ use ringbell_card::{CardBar, DoorbellError, Doorbells};
 use crate::Nic;
 
 impl Nic {
-    /// Maps the doorbells of a card for the kernels of this NIC's GPU; the queues' handles then come
-    /// from [`Doorbells::handle`].
+    /// Maps the doorbells of a card for the kernels of this NIC's GPU; the queues' handles then
+    /// come from [`Doorbells::handle`].
     ///
     /// # Errors
     /// [`DoorbellError`]: the GPU's driver refuses.
     ///
     /// # Examples
-    /// The card is this software NIC itself, by a mapping of its own of the file that its BAR lies in:
+    /// The card is this software NIC itself, by a mapping of its own of the file that its BAR lies
+    /// in:
     /// ```
     /// use ringbell::parts::card::CardBar;
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

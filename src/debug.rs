@@ -2,8 +2,9 @@
 
 use tracing_subscriber::filter::LevelFilter;
 
-/// The variable that asks for events: `INFO`, `DEBUG` or `TRACE`. Beside it or alone are words for the emulated GPU: with
-/// `kernel` it says where the threads of kernels stand that only wait; with `gdb` and `perf` these tools know its kernels.
+/// The variable that asks for events: `INFO`, `DEBUG` or `TRACE`. Beside it or alone are words for
+/// the emulated GPU: with `kernel` it says where the threads of kernels stand that only wait; with
+/// `gdb` and `perf` these tools know its kernels.
 pub const DEBUG_VARIABLE: &str = "RINGBELL_DEBUG";
 
 /// The variable names no level.
@@ -13,8 +14,9 @@ pub struct DebugLevelError {
     text: String,
 }
 
-/// Prints the library's events (of `tracing`) to standard error when the environment asks for it. [`NicBuilder::open`](crate::NicBuilder::open)
-/// calls it. A program that has set a subscriber of its own keeps it.
+/// Prints the library's events (of `tracing`) to standard error when the environment asks for it.
+/// [`NicBuilder::open`](crate::NicBuilder::open) calls it. A program that has set a subscriber of
+/// its own keeps it.
 ///
 /// # Errors
 /// [`DebugLevelError`]; then nothing is printed.

@@ -1,6 +1,8 @@
-//! Engines on the path: attach one to a stream ([`Socket::attach_engine`](crate::Socket::attach_engine)), to a queue
-//! ([`Nic::attach_queue_engine`]), or to a communicator ([`Communicator::attach_engine`](crate::Communicator::attach_engine)). A
-//! crate of yours adds its own by implementing [`StreamEngine`].
+//! Engines on the path: attach one to a stream
+//! ([`Socket::attach_engine`](crate::Socket::attach_engine)), to a queue
+//! ([`Nic::attach_queue_engine`]), or to a communicator
+//! ([`Communicator::attach_engine`](crate::Communicator::attach_engine)). A crate of yours adds its
+//! own by implementing [`StreamEngine`].
 
 use ringbell_nic_abi::{EngineId, QueueId, SessionId};
 
@@ -14,7 +16,8 @@ use crate::memory::Plain;
 use crate::Nic;
 
 /// The value that a result begins with, such as an [`HllSummary`](hll::HllSummary), a
-/// [`Checksum`](checksum::Checksum), or a structure of an engine of yours; `None` when the result is shorter.
+/// [`Checksum`](checksum::Checksum), or a structure of an engine of yours; `None` when the result
+/// is shorter.
 ///
 /// ```
 /// use ringbell::engines::{checksum, read_result, StreamEngine};
@@ -46,8 +49,9 @@ impl Nic {
         self.backend().attach_engine(session, direction, engine)
     }
 
-    /// Puts a tap on a queue: from the next byte on it sees what the queue's descriptors receive, or send, on any session, in one
-    /// state. `item` is the bytes of an item, so that items of different sessions are never mixed; 1 where that does not matter.
+    /// Puts a tap on a queue: from the next byte on it sees what the queue's descriptors receive,
+    /// or send, on any session, in one state. `item` is the bytes of an item, so that items of
+    /// different sessions are never mixed; 1 where that does not matter.
     ///
     /// # Errors
     /// [`EngineUseError`]: no such queue, another engine is there already, or the engine would change the data.
@@ -62,8 +66,9 @@ impl Nic {
         nic.attach_queue_engine(queue, direction, engine, item)
     }
 
-    /// As [`attach_queue_engine`](Nic::attach_queue_engine) with an engine for each session, of which
-    /// [`engine_result_of`](Nic::engine_result_of) asks. `make` runs inside the NIC: it must not block, nor call the NIC.
+    /// As [`attach_queue_engine`](Nic::attach_queue_engine) with an engine for each session, of
+    /// which [`engine_result_of`](Nic::engine_result_of) asks. `make` runs inside the NIC: it must
+    /// not block, nor call the NIC.
     ///
     /// # Errors
     /// As there.
@@ -77,8 +82,8 @@ impl Nic {
             .attach_queue_engines(queue, direction, Box::new(make))
     }
 
-    /// Lets kernels attach engines of a kind: `make` gets the kernel's parameter, and refuses it with `None`. It runs inside the
-    /// NIC: it must not block, nor call the NIC.
+    /// Lets kernels attach engines of a kind: `make` gets the kernel's parameter, and refuses it
+    /// with `None`. It runs inside the NIC: it must not block, nor call the NIC.
     ///
     /// # Errors
     /// [`EngineUseError::Kind`]: the number is taken, or 0.
@@ -115,7 +120,8 @@ impl Nic {
         self.backend().engine_result_of(id, session)
     }
 
-    /// The result so far for one rank, of engines of [`Communicator::attach_engines`](crate::Communicator::attach_engines).
+    /// The result so far for one rank, of engines of
+    /// [`Communicator::attach_engines`](crate::Communicator::attach_engines).
     ///
     /// # Errors
     /// [`EngineUseError`]: no such engine or rank, or it has failed.

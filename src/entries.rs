@@ -48,8 +48,9 @@ pub enum SocketContextError {
 }
 
 impl Nic {
-    /// Stream-ordered sockets, up to `connections` at a time, with a stream and queues of their own. Sends and receives need no
-    /// kernel where the stream posts by itself ([`ringbell_cuda_kernels::Stream::has_words`]). Usable as long as the NIC.
+    /// Stream-ordered sockets, up to `connections` at a time, with a stream and queues of their
+    /// own. Sends and receives need no kernel where the stream posts by itself
+    /// ([`ringbell_cuda_kernels::Stream::has_words`]). Usable as long as the NIC.
     ///
     /// # Errors
     /// [`SocketContextError`]: no queue or no memory.

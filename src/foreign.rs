@@ -11,11 +11,11 @@ use crate::buffer::AllocError;
 use crate::shared_pages::SharedPages;
 use crate::{Nic, Span};
 
-/// GPU memory that other code owns, registered with the NIC, held in `M` (a [`ForeignMemory`], or an `AdoptedSlice` of `cudarc`)
-/// and given back by [`ForeignRegion::into_inner`].
+/// GPU memory that other code owns, registered with the NIC, held in `M` (a [`ForeignMemory`], or
+/// an `AdoptedSlice` of `cudarc`) and given back by [`ForeignRegion::into_inner`].
 ///
-/// Dropping it unregisters first. Memory that DMA still uses after the deadline is not given back for
-/// the life of the process.
+/// Dropping it unregisters first. Memory that DMA still uses after the deadline is not given back
+/// for the life of the process.
 #[derive(Debug)]
 pub struct ForeignRegion<M: AsRef<ForeignMemory>> {
     /// `None` only after the end.
@@ -73,7 +73,8 @@ impl<M: AsRef<ForeignMemory>> ForeignRegion<M> {
         &self.region
     }
 
-    /// Ends the registration and gives the memory back; `None` when DMA still uses it after the deadline.
+    /// Ends the registration and gives the memory back; `None` when DMA still uses it after the
+    /// deadline.
     pub fn into_inner(mut self) -> Option<M> {
         self.end()
     }

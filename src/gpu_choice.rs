@@ -12,14 +12,16 @@ use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig, Gpu, GpuError};
 
 use crate::spec::SpecError;
 
-/// Environment variable that selects the GPU for [`GpuChoice::Auto`]: `auto`, `cuda`, `cuda:N` or `emulated`.
+/// Environment variable that selects the GPU for [`GpuChoice::Auto`]: `auto`, `cuda`, `cuda:N` or
+/// `emulated`.
 pub const GPU_VARIABLE: &str = "RINGBELL_GPU";
 
-/// Environment variable that selects how the NIC reaches a real GPU's memory: see [`GpuMemoryChoice`].
+/// Environment variable that selects how the NIC reaches a real GPU's memory: see
+/// [`GpuMemoryChoice`].
 pub const GPU_MEMORY_VARIABLE: &str = "RINGBELL_GPU_MEMORY";
 
-/// How the NIC reaches a real GPU's memory, in the form of an option. Where the selected way is missing, the copy engine serves;
-/// [`Gpu::describe`] says which it is, and why.
+/// How the NIC reaches a real GPU's memory, in the form of an option. Where the selected way is
+/// missing, the copy engine serves; [`Gpu::describe`] says which it is, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GpuMemoryChoice {
     /// `auto`: GDRCopy, else a dma-buf, else the copy engine.
@@ -31,8 +33,9 @@ pub enum GpuMemoryChoice {
     DmaBuf,
     /// `copy` (or `engine`): the copy engine, on a side stream.
     Copy,
-    /// `slots`: no memory of the GPU at all. Memory allocated for the NIC is pinned memory of the host, which kernels fill and
-    /// read over the bus (FpgaNIC §A.1.2, the slots of the data mover); memory of others goes by the copy engine.
+    /// `slots`: no memory of the GPU at all. Memory allocated for the NIC is pinned memory of the
+    /// host, which kernels fill and read over the bus (FpgaNIC §A.1.2, the slots of the data
+    /// mover); memory of others goes by the copy engine.
     Slots,
 }
 
@@ -56,7 +59,8 @@ impl FromStr for GpuMemoryChoice {
 /// The GPU to use, in the form of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GpuChoice {
-    /// The value of [`GPU_VARIABLE`]; without it GPU 0 when there is a driver, a GPU and kernels for it, else the emulated one.
+    /// The value of [`GPU_VARIABLE`]; without it GPU 0 when there is a driver, a GPU and kernels
+    /// for it, else the emulated one.
     #[default]
     Auto,
     /// The real GPU of this number, or an error.

@@ -7,7 +7,8 @@ use crate::SessionError;
 
 /// `gpu_result` of the device header, as a kernel writes it to memory: `nic.alloc::<GpuResult>(1)`.
 ///
-/// Zeroed memory reads as success. Write [`GpuResult::UNWRITTEN`] before the launch, so that a kernel that returns early is noticed.
+/// Zeroed memory reads as success. Write [`GpuResult::UNWRITTEN`] before the launch, so that a
+/// kernel that returns early is noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct GpuResult {

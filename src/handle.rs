@@ -85,9 +85,9 @@ impl Nic {
         Ok(nic)
     }
 
-    /// Ends the NIC now, for all its clones: waiting operations retire with `SHUTTING_DOWN`, open sessions are reset, and what was
-    /// sent on closed or half-closed ones is delivered if it can be. Dropping the last one does the same, and only logs
-    /// undelivered data.
+    /// Ends the NIC now, for all its clones: waiting operations retire with `SHUTTING_DOWN`, open
+    /// sessions are reset, and what was sent on closed or half-closed ones is delivered if it can
+    /// be. Dropping the last one does the same, and only logs undelivered data.
     ///
     /// # Errors
     /// [`NotDelivered`]: data that was reported as sent and has not arrived within `limits.linger`.
@@ -146,7 +146,8 @@ impl Nic {
         self.backend.sessions()
     }
 
-    /// Waits until nothing is under way, so that what was sent and closed is delivered; returns whether it was in time.
+    /// Waits until nothing is under way, so that what was sent and closed is delivered; returns
+    /// whether it was in time.
     pub fn flush(&self, timeout: Duration) -> bool {
         self.backend.flush(timeout)
     }
@@ -176,8 +177,8 @@ impl Nic {
         &self.port
     }
 
-    /// Allocates GPU memory for `len` elements that kernels may send from and receive into. Its contents are undefined, as those of
-    /// `cudaMalloc`: a reused block keeps its bytes.
+    /// Allocates GPU memory for `len` elements that kernels may send from and receive into. Its
+    /// contents are undefined, as those of `cudaMalloc`: a reused block keeps its bytes.
     ///
     /// # Errors
     /// [`AllocError`]: the GPU is full, or a limit of the NIC was reached.
@@ -185,8 +186,8 @@ impl Nic {
         self.alloc_with(len, Access::COLLECTIVE)
     }
 
-    /// As [`Nic::alloc`], in memory of the host that a real GPU's kernels fill over the bus: for the slots of a data mover, which
-    /// the NIC then reaches without the GPU's copy engine.
+    /// As [`Nic::alloc`], in memory of the host that a real GPU's kernels fill over the bus: for
+    /// the slots of a data mover, which the NIC then reaches without the GPU's copy engine.
     ///
     /// # Errors
     /// As [`Nic::alloc`].
@@ -233,7 +234,8 @@ impl Nic {
     }
 }
 
-/// Bytes of `len` elements; more than any GPU has when they do not fit 64 bits, so that the GPU refuses.
+/// Bytes of `len` elements; more than any GPU has when they do not fit 64 bits, so that the GPU
+/// refuses.
 fn bytes_of<T>(len: u64) -> u64 {
     len.saturating_mul(size_of::<T>() as u64)
 }

@@ -10,8 +10,8 @@ use ringbell_nic_core::{HostBuffer, HostRegion, MemoryError, NicBuffer, PointerI
 use crate::Nic;
 
 impl Nic {
-    /// Allocates zeroed host memory that kernels, host threads and the NIC may use, in any call that takes GPU memory. Any
-    /// address inside it serves, not only the first.
+    /// Allocates zeroed host memory that kernels, host threads and the NIC may use, in any call
+    /// that takes GPU memory. Any address inside it serves, not only the first.
     ///
     /// ```
     /// # use ringbell::memory::MemoryKind;
@@ -32,7 +32,8 @@ impl Nic {
             .alloc_host(self.pd(), bytes, Access::COLLECTIVE)
     }
 
-    /// Registers bytes that the program already has, in place, and owns them until [`HostBuffer::into_bytes`] gives them back.
+    /// Registers bytes that the program already has, in place, and owns them until
+    /// [`HostBuffer::into_bytes`] gives them back.
     ///
     /// # Errors
     /// [`MemoryError`]: a limit of the NIC was reached; the bytes are dropped then.
@@ -41,14 +42,15 @@ impl Nic {
             .adopt_host(self.pd(), bytes.into(), Access::LOCAL)
     }
 
-    /// Registers memory that this process allocated by other means: malloc, mmap, a tensor. Nothing is pinned; see [`HostRegion`]
-    /// for the end of a registration.
+    /// Registers memory that this process allocated by other means: malloc, mmap, a tensor. Nothing
+    /// is pinned; see [`HostRegion`] for the end of a registration.
     ///
     /// # Errors
     /// [`MemoryError`]: a byte is registered already, or a page is not mapped or cannot be written.
     ///
     /// # Safety
-    /// The bytes stay mapped until the region was dropped, and are shared with the NIC as with another thread.
+    /// The bytes stay mapped until the region was dropped, and are shared with the NIC as with
+    /// another thread.
     pub unsafe fn register_host(
         &self,
         ptr: NonNull<u8>,
@@ -61,8 +63,8 @@ impl Nic {
         }
     }
 
-    /// Allocates zeroed memory on the NIC. Descriptors name its addresses as any others, but neither kernels nor the host can
-    /// dereference them: bytes are copied in and out.
+    /// Allocates zeroed memory on the NIC. Descriptors name its addresses as any others, but
+    /// neither kernels nor the host can dereference them: bytes are copied in and out.
     ///
     /// # Errors
     /// [`MemoryError::NicMemoryFull`], or a limit of the NIC.
@@ -71,8 +73,9 @@ impl Nic {
             .alloc_on_nic(self.pd(), bytes, Access::COLLECTIVE)
     }
 
-    /// Kind of the memory at an address, and the registration around it: GPU, host or NIC memory, interior addresses included.
-    /// `None` when no registration covers it. (CUDA: `cudaPointerGetAttributes`.)
+    /// Kind of the memory at an address, and the registration around it: GPU, host or NIC memory,
+    /// interior addresses included. `None` when no registration covers it. (CUDA:
+    /// `cudaPointerGetAttributes`.)
     pub fn pointer_info(&self, va: GpuVa) -> Option<PointerInfo> {
         self.backend().pointer_info(self.pd(), va)
     }

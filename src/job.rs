@@ -1,5 +1,5 @@
-//! Ranks of a job: how they find each other, and the settings of a rank's NIC: its address, network and secrets, derived from
-//! the job's id.
+//! Ranks of a job: how they find each other, and the settings of a rank's NIC: its address, network
+//! and secrets, derived from the job's id.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -24,9 +24,11 @@ pub fn address_of(rank: u32) -> Cidr {
 }
 
 impl NicBuilder {
-    /// The settings of this process's rank: an address by rank, and a directory, a network number and secrets of the job's own,
-    /// so that two jobs on one machine never meet; port, transport and switch as the launcher says. Where it names no port and the job's
-    /// bootstrap is no address of the loopback, the port is `roce`: ranks of one host use memory, others RDMA. Later settings override it.
+    /// The settings of this process's rank: an address by rank, and a directory, a network number
+    /// and secrets of the job's own, so that two jobs on one machine never meet; port, transport
+    /// and switch as the launcher says. Where it names no port and the job's bootstrap is no
+    /// address of the loopback, the port is `roce`: ranks of one host use memory, others RDMA.
+    /// Later settings override it.
     ///
     /// ```no_run
     /// use ringbell::{Job, Nic};
@@ -37,7 +39,8 @@ impl NicBuilder {
     /// # Ok(()) }
     /// ```
     ///
-    /// [`open`](NicBuilder::open) fails when the launcher names a port, a transport or a switch that cannot be used.
+    /// [`open`](NicBuilder::open) fails when the launcher names a port, a transport or a switch
+    /// that cannot be used.
     pub fn job(self, job: &Job) -> NicBuilder {
         let mut builder = self.rank(job.id(), job.rank());
         builder.options.host = towards(job.id().address());
@@ -67,8 +70,9 @@ impl NicBuilder {
         builder
     }
 
-    /// As [`job`](NicBuilder::job), for a new rank of a running job ([`Member::join_running`]). The variable RINGBELL_TRANSPORT counts;
-    /// where the bootstrap is no address of the loopback, the port is `roce`.
+    /// As [`job`](NicBuilder::job), for a new rank of a running job ([`Member::join_running`]). The
+    /// variable RINGBELL_TRANSPORT counts; where the bootstrap is no address of the loopback, the
+    /// port is `roce`.
     pub fn member(self, member: &Member) -> NicBuilder {
         let mut builder = self.rank(member.id(), member.rank());
         builder.options.host = towards(member.id().address());
@@ -83,7 +87,8 @@ impl NicBuilder {
         builder
     }
 
-    /// As [`job`](NicBuilder::job), for a rank that no launcher started; only the job's ranks can connect to it.
+    /// As [`job`](NicBuilder::job), for a rank that no launcher started; only the job's ranks can
+    /// connect to it.
     pub fn rank(mut self, id: &UniqueId, rank: u32) -> NicBuilder {
         let word = |purpose| {
             let bytes = id.derived(purpose);
@@ -91,7 +96,8 @@ impl NicBuilder {
         };
         let options = &mut self.options;
         options.ip = address_of(rank);
-        // Public values (the directory's name, the network's number in each frame) reveal nothing of the secrets.
+        // Public values (the directory's name, the network's number in each frame) reveal nothing
+        // of the secrets.
         options.vni = word("network") as u32 & 0xff_ffff;
         options.udp_secret = Some(word("udp"));
         options.local.directory = Some(id.local_directory());

@@ -16,15 +16,17 @@ use ringbell_nic_core::HostQueue;
 use crate::{DeviceBuffer, Nic, Span};
 
 impl Nic {
-    /// Loads kernels of a program, as `ringbell cc` builds them: PTX, or a fat binary that has PTX; on a real GPU also one
-    /// for it, or a cubin. A path without an extension gets `.ptx` or `.fatbin`, whichever file there is; an emulated GPU
-    /// prefers the first, a real one the second.
+    /// Loads kernels of a program, as `ringbell cc` builds them: PTX, or a fat binary that has PTX;
+    /// on a real GPU also one for it, or a cubin. A path without an extension gets `.ptx` or
+    /// `.fatbin`, whichever file there is; an emulated GPU prefers the first, a real one the
+    /// second.
     ///
     /// # Errors
     /// [`ModuleError`]: the file is missing, or is no module for this GPU.
     ///
     /// # Safety
-    /// The file is the program's own: its kernels can be launched from then on, by their names alone.
+    /// The file is the program's own: its kernels can be launched from then on, by their names
+    /// alone.
     pub unsafe fn module(&self, path: impl AsRef<Path>) -> Result<Module, ModuleError> {
         let path = path.as_ref();
         let mut endings = ["ptx", "fatbin"];
@@ -70,7 +72,8 @@ pub struct Module {
 }
 
 impl Module {
-    /// The kernel of a name (`extern "C" __global__ void name(...)`). Of several modules with a kernel of that name, the last one that was loaded runs.
+    /// The kernel of a name (`extern "C" __global__ void name(...)`). Of several modules with a
+    /// kernel of that name, the last one that was loaded runs.
     ///
     /// # Errors
     /// [`LaunchError::UnknownKernel`] lists those that there are.
@@ -123,8 +126,9 @@ impl Kernel {
         &self.name
     }
 
-    /// The same kernel, launched with so many bytes of dynamic shared memory for each block (`extern __shared__`). Without
-    /// it a block has none on a real GPU, and on an emulated one what the kernel's own leaves of 48 KiB.
+    /// The same kernel, launched with so many bytes of dynamic shared memory for each block
+    /// (`extern __shared__`). Without it a block has none on a real GPU, and on an emulated one
+    /// what the kernel's own leaves of 48 KiB.
     pub fn with_shared_bytes(self, bytes: u32) -> Kernel {
         Kernel {
             shared_bytes: Some(bytes),
@@ -132,17 +136,19 @@ impl Kernel {
         }
     }
 
-    /// Launches `grid` blocks of `block` threads (each a number or three), at once and on a GPU stream of its own. Arguments are a
-    /// tuple in the order of the kernel's parameters. Buffers, queues, communicators and kernel streams given by reference live
-    /// until the kernel has ended, also when they are dropped before.
+    /// Launches `grid` blocks of `block` threads (each a number or three), at once and on a GPU
+    /// stream of its own. Arguments are a tuple in the order of the kernel's parameters. Buffers,
+    /// queues, communicators and kernel streams given by reference live until the kernel has ended,
+    /// also when they are dropped before.
     ///
     /// # Errors
     /// [`LaunchError`]: wrong number or size of arguments (on a real GPU, of the SDK's kernels only), or an impossible shape. How
     /// the kernel ends is the [`Launch`]'s.
     ///
     /// # Safety
-    /// Arguments have the types of the kernel's parameters; the kernel stays within the memory that they
-    /// point to; and what addresses and handles passed by value stand for lives until it has ended.
+    /// Arguments have the types of the kernel's parameters; the kernel stays within the memory that
+    /// they point to; and what addresses and handles passed by value stand for lives until it has
+    /// ended.
     pub unsafe fn launch(
         &self,
         grid: impl Into<Dim3>,
@@ -153,8 +159,8 @@ impl Kernel {
         unsafe { self.launch_on(&self.gpu.stream(), grid, block, args) }
     }
 
-    /// As [`launch`](Kernel::launch), behind the present work of a GPU stream. A stream that captures holds the kernel, and what
-    /// its arguments point to, in the graph.
+    /// As [`launch`](Kernel::launch), behind the present work of a GPU stream. A stream that
+    /// captures holds the kernel, and what its arguments point to, in the graph.
     ///
     /// # Errors
     /// As [`launch`](Kernel::launch).
@@ -187,7 +193,8 @@ impl Kernel {
 /// A handle that keeps memory or a queue alive.
 pub type Kept = Box<dyn Any + Send>;
 
-/// A value that a kernel takes as a parameter. Structures of a program's own implement it with [`KernelArg::Bytes`].
+/// A value that a kernel takes as a parameter. Structures of a program's own implement it with
+/// [`KernelArg::Bytes`].
 pub trait KernelParam {
     /// The value as the kernel gets it.
     fn value(&self) -> KernelArg;

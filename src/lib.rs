@@ -1,7 +1,7 @@
 //! Ringbell: GPU kernels send and receive over a NIC, with no CPU in the control path.
 //!
-//! A [`Nic`] joins the two halves of the SDK: a GPU, whose kernels ring doorbells and move their own
-//! messages, and a NIC that translates GPU addresses through its GTLB and carries the bytes. A
+//! A [`Nic`] joins the two halves of the SDK: a GPU, whose kernels ring doorbells and move their
+//! own messages, and a NIC that translates GPU addresses through its GTLB and carries the bytes. A
 //! program opens one, allocates memory that the NIC may reach, makes a queue, and launches a kernel
 //! with the queue's handle:
 //!
@@ -22,8 +22,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The root has the names of most programs. [`nic`], [`gpu`], [`memory`], [`comm`], [`job`] and [`engines`] have the settings,
-//! reports and errors of each part, [`abi`] the contract with kernels.
+//! The root has the names of most programs. [`nic`], [`gpu`], [`memory`], [`comm`], [`job`] and
+//! [`engines`] have the settings, reports and errors of each part, [`abi`] the contract with
+//! kernels.
 //!
 //! The parts are crates of their own: `ringbell-nic-abi` (the contract), `ringbell-gtlb`
 //! (translation), `ringbell-nic-core` (the NIC), `ringbell-cuda-kernels` (the GPU side).
@@ -111,7 +112,8 @@ pub mod gpu {
     pub use crate::kernel::{Kept, KernelArgs, KernelParam};
 }
 
-/// Memory that the NIC reaches: elements, registrations, kinds and errors. The buffers themselves are in the crate's root.
+/// Memory that the NIC reaches: elements, registrations, kinds and errors. The buffers themselves
+/// are in the crate's root.
 pub mod memory {
     pub use ringbell_gtlb::{Access, MemoryRegion};
     pub use ringbell_nic_core::{

@@ -4,7 +4,8 @@ use std::sync::OnceLock;
 
 /// Number of this machine, made of the kernel's boot id; 0 where it cannot be read.
 ///
-/// It is read once, when the first NIC is opened, so that it stays available when the process has run out of descriptors.
+/// It is read once, when the first NIC is opened, so that it stays available when the process has
+/// run out of descriptors.
 pub(crate) fn host() -> u64 {
     static HOST: OnceLock<u64> = OnceLock::new();
     if let Some(known) = HOST.get() {

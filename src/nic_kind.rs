@@ -16,7 +16,8 @@ pub enum NicKind {
     /// `soft`: the software NIC, stepped by threads of this process.
     #[default]
     Soft,
-    /// `rtl`: the software NIC with the hardware of hw/rtl as its data path, simulated. Needs the feature `rtl`.
+    /// `rtl`: the software NIC with the hardware of hw/rtl as its data path, simulated. Needs the
+    /// feature `rtl`.
     Rtl,
 }
 

@@ -32,7 +32,8 @@ pub(crate) fn open(options: &NicOptions, mac: MacAddr) -> Result<Vec<AnyPort>, O
         .collect()
 }
 
-/// Opens port number `n`, with the recorder and the faults around it: the record is what the wire carried.
+/// Opens port number `n`, with the recorder and the faults around it: the record is what the wire
+/// carried.
 fn one(
     n: usize,
     port: &PortOptions,

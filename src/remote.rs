@@ -56,16 +56,17 @@ impl RemoteMemory {
 }
 
 impl<T> DeviceBuffer<T> {
-    /// What a peer needs for one-sided operations on this buffer. They need a buffer of [`Nic::alloc_remote`]; one of
-    /// [`Nic::alloc`] takes puts alone.
+    /// What a peer needs for one-sided operations on this buffer. They need a buffer of
+    /// [`Nic::alloc_remote`]; one of [`Nic::alloc`] takes puts alone.
     pub fn remote(&self) -> RemoteMemory {
         RemoteMemory::new(self.va(), self.bytes(), self.region().rkey)
     }
 }
 
 impl Nic {
-    /// As [`Nic::alloc`], in memory that peers with its key ([`DeviceBuffer::remote`]) may write, read and update. It is zeroed by
-    /// the host: signals count from 0, and peers see no bytes of an earlier owner.
+    /// As [`Nic::alloc`], in memory that peers with its key ([`DeviceBuffer::remote`]) may write,
+    /// read and update. It is zeroed by the host: signals count from 0, and peers see no bytes of
+    /// an earlier owner.
     ///
     /// # Errors
     /// As [`Nic::alloc`].
@@ -83,12 +84,13 @@ impl Nic {
 }
 
 impl Socket {
-    /// Writes all bytes to the peer's memory, of any length, and returns when they are in place there. The peer does nothing
-    /// for it. Transports `local` and `rdma`.
+    /// Writes all bytes to the peer's memory, of any length, and returns when they are in place
+    /// there. The peer does nothing for it. Transports `local` and `rdma`.
     ///
     /// # Errors
     /// [`SessionError`]: the peer's NIC has refused key, right or bounds (`BAD_KEY`, `ACCESS_DENIED`, `OUT_OF_BOUNDS`), the transport
-    /// has no such operation (`UNSUPPORTED`), the peer is gone, or it took longer than the time-out.
+    /// has no such operation (`UNSUPPORTED`), the peer is gone, or it took longer than the
+    /// time-out.
     pub fn put(&self, from: impl Into<Span>, to: RemoteMemory) -> Result<(), SessionError> {
         self.move_all("put", Opcode::Put, from.into(), to)
     }
@@ -101,8 +103,8 @@ impl Socket {
         self.move_all("get", Opcode::Get, into.into(), from)
     }
 
-    /// Adds to the aligned 64-bit word at the start of `at`, and returns its value before. Atomic with respect to the peer's kernels
-    /// and to other NICs.
+    /// Adds to the aligned 64-bit word at the start of `at`, and returns its value before. Atomic
+    /// with respect to the peer's kernels and to other NICs.
     ///
     /// # Errors
     /// As [`Socket::put`]; `INVALID_ARGUMENT` when the address is no multiple of 8.

@@ -1,8 +1,9 @@
 //! Sockets of host threads: byte streams between registered memory of this NIC and a peer's.
 //!
-//! A host thread connects, sends and receives as a kernel does, by the same descriptors. The bytes go from and to memory of the
-//! GPU, the host or the NIC without a copy through the program. Every call has a deadline ([`Socket::set_timeout`]). A kernel
-//! takes a connection over by its number ([`Socket::session`]).
+//! A host thread connects, sends and receives as a kernel does, by the same descriptors. The bytes
+//! go from and to memory of the GPU, the host or the NIC without a copy through the program. Every
+//! call has a deadline ([`Socket::set_timeout`]). A kernel takes a connection over by its number
+//! ([`Socket::session`]).
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
@@ -188,7 +189,8 @@ fn failed(
     }
 }
 
-/// A time-out as descriptors have it: 0 is the queue's default; one that does not fit becomes the longest.
+/// A time-out as descriptors have it: 0 is the queue's default; one that does not fit becomes the
+/// longest.
 fn microseconds(timeout: Duration) -> u32 {
     let us = u32::try_from(timeout.as_micros());
     us.unwrap_or(u32::MAX).max(1)
@@ -289,8 +291,10 @@ impl Nic {
         Ok(Listener { session, port })
     }
 
-    /// Connects to a NIC, or to any TCP program that the port reaches: `nic.connect("10.0.0.2:7000")`. A NIC with port `roce` at an IPv6 address
-    /// is reached by that, too: `nic.connect("[fd00::2]:7000")`, over RDMA. Of a name with several addresses the first of IPv4 is taken.
+    /// Connects to a NIC, or to any TCP program that the port reaches:
+    /// `nic.connect("10.0.0.2:7000")`. A NIC with port `roce` at an IPv6 address is reached by
+    /// that, too: `nic.connect("[fd00::2]:7000")`, over RDMA. Of a name with several addresses the
+    /// first of IPv4 is taken.
     ///
     /// # Errors
     /// [`SessionError`]: the text is no address, no program listens there, or it did not answer in time.
@@ -310,8 +314,9 @@ impl Nic {
         Ok(Socket { session })
     }
 
-    /// The short name of the NIC at an IPv6 address: an address of 240.0.0.0/8 by which this NIC's kernels and descriptors reach it, as they
-    /// reach others by theirs. It means nothing to other NICs. `None`: no port of this NIC is a `roce` of IPv6, or 65,536 have names.
+    /// The short name of the NIC at an IPv6 address: an address of 240.0.0.0/8 by which this NIC's
+    /// kernels and descriptors reach it, as they reach others by theirs. It means nothing to other
+    /// NICs. `None`: no port of this NIC is a `roce` of IPv6, or 65,536 have names.
     ///
     /// ```
     /// use ringbell::Nic;
@@ -391,7 +396,8 @@ impl Listener {
         self.session.id
     }
 
-    /// Longest wait of [`Listener::accept`], and the initial one of the sockets that it returns. At most 71 minutes.
+    /// Longest wait of [`Listener::accept`], and the initial one of the sockets that it returns. At
+    /// most 71 minutes.
     pub fn set_timeout(&self, timeout: Duration) {
         self.session.set_timeout(timeout);
     }
@@ -429,7 +435,8 @@ impl Socket {
         }
     }
 
-    /// Receives until the memory is full or the peer has closed its side, and returns the number of bytes. Of any length.
+    /// Receives until the memory is full or the peer has closed its side, and returns the number of
+    /// bytes. Of any length.
     ///
     /// # Errors
     /// [`SessionError`]: the peer is gone, the memory is not registered, or it took longer than the time-out.
@@ -475,7 +482,8 @@ impl Socket {
         }
     }
 
-    /// Receives at least one byte, and at most what the memory holds; 0 when the peer has closed its side.
+    /// Receives at least one byte, and at most what the memory holds; 0 when the peer has closed
+    /// its side.
     ///
     /// # Errors
     /// As [`Socket::recv`].
@@ -540,8 +548,8 @@ impl Socket {
         self.session.info()
     }
 
-    /// Longest time of each call from now on; at most 71 minutes. Until it is set, the queue's default
-    /// (`QueueConfig::default_timeout_us`, 10 s).
+    /// Longest time of each call from now on; at most 71 minutes. Until it is set, the queue's
+    /// default (`QueueConfig::default_timeout_us`, 10 s).
     pub fn set_timeout(&self, timeout: Duration) {
         self.session.set_timeout(timeout);
     }
@@ -580,8 +588,8 @@ impl Socket {
         })
     }
 
-    /// A writer that sends its bytes, through `capacity` bytes of registered host memory. Flush it, or drop it, which flushes but
-    /// reports no error.
+    /// A writer that sends its bytes, through `capacity` bytes of registered host memory. Flush it,
+    /// or drop it, which flushes but reports no error.
     ///
     /// # Errors
     /// [`SessionError::Memory`].

@@ -6,8 +6,9 @@ use ringbell_nic_abi::{GpuVa, StreamRef};
 
 use crate::{DeviceBuffer, HostBuffer, Nic, NicBuffer};
 
-/// A part of a buffer in GPU, host or NIC memory: everything from an offset on. One call may name memory of several kinds, and
-/// each rank may use another kind. Or a [`KernelStream`](crate::KernelStream).
+/// A part of a buffer in GPU, host or NIC memory: everything from an offset on. One call may name
+/// memory of several kinds, and each rank may use another kind. Or a
+/// [`KernelStream`](crate::KernelStream).
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
     va: GpuVa,
@@ -115,8 +116,8 @@ impl Span {
         }
     }
 
-    /// Memory of any kind at an address: from there to the end of the registration around it. `None` when no registration of
-    /// `nic` covers the address.
+    /// Memory of any kind at an address: from there to the end of the registration around it.
+    /// `None` when no registration of `nic` covers the address.
     pub fn at(nic: &Nic, va: GpuVa) -> Option<Span> {
         let info = nic.pointer_info(va)?;
         let bytes = info.region.len - info.offset;

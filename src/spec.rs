@@ -33,10 +33,11 @@ pub enum PortSpec {
     /// with transport `iwarp` connections of the host's TCP, by the same address and port number;
     /// needs no privilege.
     Roce {
-        /// An address of this host, of IPv4 or IPv6, and the UDP port. `None`: the NIC's own address at port 4791; of a rank the address towards
-        /// the job's rank 0, at any free port.
+        /// An address of this host, of IPv4 or IPv6, and the UDP port. `None`: the NIC's own
+        /// address at port 4791; of a rank the address towards the job's rank 0, at any free port.
         bind: Option<SocketAddr>,
-        /// NICs that receive elsewhere than at their own address and port 4791. Ranks of a job learn each other's.
+        /// NICs that receive elsewhere than at their own address and port 4791. Ranks of a job
+        /// learn each other's.
         peers: Vec<(Ipv4Addr, SocketAddr)>,
         /// IP MTU, up to 65,535; `None`: what the way to each peer carries.
         mtu: Option<u16>,
@@ -51,7 +52,8 @@ pub enum PortSpec {
 }
 
 impl PortSpec {
-    /// The port with this IP MTU, unless it names one itself. The switch of [`PortSpec::Mem`] has its own.
+    /// The port with this IP MTU, unless it names one itself. The switch of [`PortSpec::Mem`] has
+    /// its own.
     pub fn or_mtu(mut self, default: Option<u16>) -> PortSpec {
         if let PortSpec::Udp { mtu, .. } | PortSpec::Roce { mtu, .. } | PortSpec::Tap { mtu, .. } =
             &mut self
@@ -66,8 +68,9 @@ impl PortSpec {
         !matches!(self, PortSpec::None | PortSpec::Roce { .. })
     }
 
-    /// An address of a host: `A.B.C.D`, `A.B.C.D:PORT`, `IPv6`, `[IPv6]`, `[IPv6]:PORT`; a link-local one with its interface, by number or name,
-    /// as `fe80::1%eth0`. `port` is that of one that names none.
+    /// An address of a host: `A.B.C.D`, `A.B.C.D:PORT`, `IPv6`, `[IPv6]`, `[IPv6]:PORT`; a
+    /// link-local one with its interface, by number or name, as `fe80::1%eth0`. `port` is that of
+    /// one that names none.
     ///
     /// # Errors
     /// [`SpecError`] says what is accepted.
@@ -283,8 +286,9 @@ impl fmt::Display for PortSpec {
 /// Transports that a NIC offers and tries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TransportSpec {
-    /// `local` when the peer is a NIC of this host, user and network namespace, else what its port is best at: `rdma` over port roce, which
-    /// carries nothing else, `tcp` over ports of frames. `SessionInfo` of `Nic::sessions` reports a session's transport, and why.
+    /// `local` when the peer is a NIC of this host, user and network namespace, else what its port
+    /// is best at: `rdma` over port roce, which carries nothing else, `tcp` over ports of frames.
+    /// `SessionInfo` of `Nic::sessions` reports a session's transport, and why.
     #[default]
     Auto,
     /// Only memory to memory on this host, also between network namespaces when both NICs say so.
@@ -293,7 +297,8 @@ pub enum TransportSpec {
     Tcp,
     /// Only RDMA over the port: RoCEv2, between NICs of this kind.
     Rdma,
-    /// Only plain UDP over the port, as ACCL has it: nothing is sent twice, and a lost packet ends the session. Never chosen by `auto`.
+    /// Only plain UDP over the port, as ACCL has it: nothing is sent twice, and a lost packet ends
+    /// the session. Never chosen by `auto`.
     Udp,
     /// Only iWARP over the kernel's TCP, by the address of a port roce. Never chosen by `auto`.
     Iwarp,

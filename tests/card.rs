@@ -1,5 +1,6 @@
-//! Tests of a card's doorbells, rung by kernels. The card is a software NIC behind a file: it reads its own mapping of its BAR,
-//! and kernels ring in another one that a driver's handle opened and registered for the GPU.
+//! Tests of a card's doorbells, rung by kernels. The card is a software NIC behind a file: it reads
+//! its own mapping of its BAR, and kernels ring in another one that a driver's handle opened and
+//! registered for the GPU.
 #![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
@@ -67,7 +68,8 @@ fn call(queue: &HostQueue, opcode: Opcode, change: impl FnOnce(&mut Descriptor))
     done.detail
 }
 
-/// Kernels of `a` and `b` connect and exchange messages; every doorbell goes through the BARs' files.
+/// Kernels of `a` and `b` connect and exchange messages; every doorbell goes through the BARs'
+/// files.
 fn messages(test: &str, gpu: GpuChoice) {
     let folder = folder(test);
     let [a, b] = ["10.77.60.1/24", "10.77.60.2/24"].map(|ip| nic(ip, gpu, &folder));
@@ -200,8 +202,9 @@ fn every_queue_has_its_doorbell_and_a_foreign_number_none() {
     let _ = std::fs::remove_file(path);
 }
 
-/// The GTLB of a card is written through its registers, from page tables as a kernel driver would serve them. Then the NIC's DMA
-/// finds the bytes, whose bus addresses differ from their virtual ones.
+/// The GTLB of a card is written through its registers, from page tables as a kernel driver would
+/// serve them. Then the NIC's DMA finds the bytes, whose bus addresses differ from their virtual
+/// ones.
 #[test]
 fn a_gtlb_that_was_written_from_a_drivers_page_tables_leads_dma() {
     let gpu = EmulatedGpu::new(EmulatedGpuConfig {

@@ -1,5 +1,5 @@
-//! Kernels of two ranks with one planted fault each in what they share with the NIC, on checked emulated GPUs: each is named with
-//! its line, and what the NIC does with its operation.
+//! Kernels of two ranks with one planted fault each in what they share with the NIC, on checked
+//! emulated GPUs: each is named with its line, and what the NIC does with its operation.
 #![allow(unsafe_code)] // Launches kernels that are wrong.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines.
 

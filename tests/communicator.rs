@@ -161,7 +161,8 @@ fn requests_are_chained_in_the_nic_tested_and_waited_for() {
         );
         put(&a, 0, &data(c.rank(), 1000));
         put(&b, 0, &[5; 1000]);
-        // b += a; then the sum of b over the ranks; then a copy of it: one chain without a wait between.
+        // b += a; then the sum of b over the ranks; then a copy of it: one chain without a wait
+        // between.
         let combine = c
             .post(&Operation::combine::<i32>(&a, &b, 1000, ReduceOp::Sum))
             .expect("posted");
@@ -279,8 +280,8 @@ fn in_turn(
     });
 }
 
-/// More than a NIC has queues, and than the queues' numbers could wrap unnoticed. Hardware that is simulated has 64, and sets each up
-/// in thousands of cycles.
+/// More than a NIC has queues, and than the queues' numbers could wrap unnoticed. Hardware that is
+/// simulated has 64, and sets each up in thousands of cycles.
 fn many() -> u32 {
     match std::env::var(NIC_VARIABLE).as_deref() {
         Ok("rtl") => 70,
@@ -345,7 +346,8 @@ fn a_communicator_that_is_dropped_under_its_operations_gives_its_queue_back() {
     for _ in 0..20 {
         let comms = Communicator::init_all(&nics, &options()).expect("all come");
         let x: DeviceBuffer<u32> = nics[0].alloc(64).expect("memory");
-        // Nothing comes for the first; the second has its entry in the queue, and no thread has looked.
+        // Nothing comes for the first; the second has its entry in the queue, and no thread has
+        // looked.
         let receive = Operation::recv::<u32>(&x, 1, Some(1), Some(7));
         let mut waits = comms[0].post(&receive).expect("room");
         assert!(waits.test().expect("it waits").is_none());
@@ -417,7 +419,8 @@ fn each_misuse_has_a_message_of_its_own() {
     let nothing = comms[0].run(&Operation::send::<i32>(&b, 1, 9, 0));
     let nothing = nothing.expect_err("no rank 9");
     assert_eq!(nothing.status(), Some(Status::InvalidArgument), "{nothing}");
-    // Ranks that call another operation are named, and the error says that the communicator is lost.
+    // Ranks that call another operation are named, and the error says that the communicator is
+    // lost.
     let errors = each(&comms, |c| {
         let b = c.nic().alloc::<u8>(64).expect("memory");
         let op = if c.rank() == 0 {

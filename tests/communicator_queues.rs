@@ -1,4 +1,5 @@
-//! Kernels that wait at a communicator's queues: blocks with queues of their own, and what holds a full queue.
+//! Kernels that wait at a communicator's queues: blocks with queues of their own, and what holds a
+//! full queue.
 #![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
@@ -13,7 +14,8 @@ use ringbell::{CommOptions, Communicator, DeviceBuffer, GpuResult, KernelArg, Op
 
 const SHORT: Duration = Duration::from_millis(300);
 
-/// Communicators of two ranks with kernels whose blocks exchange messages, over queues of `depth` slots.
+/// Communicators of two ranks with kernels whose blocks exchange messages, over queues of `depth`
+/// slots.
 fn with_blocks(name: &str, depth: u32, block_queues: u32) -> (Ranks, Vec<Communicator>) {
     let shape = QueueConfig {
         depth,

@@ -1,5 +1,6 @@
-//! Tests of the whole path by the CUDA backend, over the mock driver: kernels that `cuLaunchKernel` starts send and receive
-//! through software NICs. Queues are pinned for the GPU, and only its copy engine reaches the buffers.
+//! Tests of the whole path by the CUDA backend, over the mock driver: kernels that `cuLaunchKernel`
+//! starts send and receive through software NICs. Queues are pinned for the GPU, and only its copy
+//! engine reaches the buffers.
 #![allow(unsafe_code)] // Launches kernels.
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
@@ -289,7 +290,8 @@ fn kernels_of_the_emulated_driver_step_the_nic_while_they_wait() {
 
 #[test]
 fn no_completion_overtakes_its_data() {
-    // Every copy to the GPU takes five milliseconds, so that a completion which did not wait would be seen.
+    // Every copy to the GPU takes five milliseconds, so that a completion which did not wait would
+    // be seen.
     on_any_driver("no_completion_overtakes_its_data", "slow-writes", messages);
 }
 
@@ -405,8 +407,8 @@ fn ranks_reduce() {
     });
 }
 
-/// All-reduces queued on streams, several behind each other with kernels that no thread waits for; returns whether no kernel ran
-/// for them.
+/// All-reduces queued on streams, several behind each other with kernels that no thread waits for;
+/// returns whether no kernel ran for them.
 fn queued_sums(name: &str) -> bool {
     let r = communicators::ranks(name, 3);
     let comms = Communicator::init_all(&r.nics, &communicators::options()).expect("all come");

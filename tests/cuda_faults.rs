@@ -1,5 +1,6 @@
-//! Tests of faults around a real GPU, over the mock driver: queues left half written, processes that are stopped or killed while
-//! kernels wait. Each must end with an error code, and the NIC must stay usable.
+//! Tests of faults around a real GPU, over the mock driver: queues left half written, processes
+//! that are stopped or killed while kernels wait. Each must end with an error code, and the NIC
+//! must stay usable.
 #![allow(unsafe_code)] // Launches kernels.
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
@@ -71,8 +72,9 @@ fn a_half_written_queue_ends_in_an_error_and_no_other_queue_does() {
         let out = nic.alloc::<u8>(64).expect("memory");
         let [broken, whole] = [(); 2].map(|()| nic.create_queue().expect("a queue"));
         assert_eq!(nop(&nic, &broken, &out, 200_000), Status::Ok);
-        // The queue after a host's stream that never stored the first word of an entry: the NIC cannot go past the hole, and host
-        // threads get an error after their deadline and the grace.
+        // The queue after a host's stream that never stored the first word of an entry: the NIC
+        // cannot go past the hole, and host threads get an error after their deadline and the
+        // grace.
         let left = broken.prepare(&Descriptor::new(Opcode::Nop));
         assert!(left.is_some_and(|l| !broken.is_published(l.ticket)));
         let mut d = Descriptor::new(Opcode::Nop);

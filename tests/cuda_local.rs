@@ -1,5 +1,5 @@
-//! Tests of messages between two NICs beside one GPU, over the mock driver: staged in NIC memory, in one process and
-//! between two.
+//! Tests of messages between two NICs beside one GPU, over the mock driver: staged in NIC memory,
+//! in one process and between two.
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 #![allow(unsafe_code)] // Memory of others is adopted.
@@ -238,7 +238,8 @@ fn pinned_memory_is_staged_and_received_into() {
     });
 }
 
-/// The second process of most tests: executes the commands of the first. A command is a letter and a number of eight bytes.
+/// The second process of most tests: executes the commands of the first. A command is a letter and
+/// a number of eight bytes.
 fn sender(name: &str, id: u64) {
     let end = End::open(&folder(&format!("{name}-{id}")), 2);
     let session = end.connect(1);

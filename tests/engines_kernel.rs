@@ -1,4 +1,5 @@
-//! Tests of engines that a kernel attaches to its own queue: a state for each session, and one for all.
+//! Tests of engines that a kernel attaches to its own queue: a state for each session, and one for
+//! all.
 #![allow(unsafe_code)] // Launches kernels.
 
 use crate::test_gpu;

@@ -259,7 +259,8 @@ fn the_rank_that_is_killed() {
     let id = std::env::var(KILLED).expect("an id");
     let id: UniqueId = id.parse().expect("an id");
     let _nic = nic(&id, 1);
-    // Any NIC that another process opens may remove what is left of this one, so a look after its end comes too late.
+    // Any NIC that another process opens may remove what is left of this one, so a look after its
+    // end comes too late.
     assert!(id.local_directory().join("10.77.0.2.sock").exists());
     println!("\nready");
     std::thread::sleep(PATIENCE);
@@ -286,7 +287,8 @@ fn a_killed_rank_leaves_no_directory() {
         assert!(ready, "it has opened its NIC");
     };
     let new = || UniqueId::create().expect("a port");
-    // All ranks are killed: the next job removes what they have left, and nothing that a living process holds.
+    // All ranks are killed: the next job removes what they have left, and nothing that a living
+    // process holds.
     let (ended, living, next) = (new(), new(), new());
     killed(&ended);
     let left = ended.local_directory();

@@ -1,4 +1,5 @@
-//! One-sided operations of kernels and of host threads: puts, gets, signals and atomics on a peer's memory.
+//! One-sided operations of kernels and of host threads: puts, gets, signals and atomics on a peer's
+//! memory.
 #![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // A deadline, so that a hang fails.
 

@@ -1,7 +1,7 @@
 //! Tests of progress: a posted operation continues although its caller makes no further call.
 //!
-//! The caller of rank 1 posts and stops. It resumes only after the blocking call of rank 0 has ended, so that only rank 1's NIC
-//! itself can have done its part.
+//! The caller of rank 1 posts and stops. It resumes only after the blocking call of rank 0 has
+//! ended, so that only rank 1's NIC itself can have done its part.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
 use crate::communicators;
@@ -24,7 +24,8 @@ const ASLEEP: Duration = Duration::from_millis(8);
 /// Time-out of rank 0's calls: no round needs a hundredth of it.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Parameters of a round: the operation, and whether the caller waits until the NIC sleeps before it posts.
+/// Parameters of a round: the operation, and whether the caller waits until the NIC sleeps before
+/// it posts.
 fn shape(round: u32) -> (u64, bool) {
     (
         COUNTS[round as usize % COUNTS.len()],

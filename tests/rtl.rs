@@ -1,4 +1,5 @@
-//! The NIC `rtl` through the public API: sockets, kernels and collectives whose descriptors and payloads pass simulated hardware.
+//! The NIC `rtl` through the public API: sockets, kernels and collectives whose descriptors and
+//! payloads pass simulated hardware.
 
 #[path = "rtl/hostile.rs"]
 mod hostile;
@@ -252,7 +253,8 @@ fn an_all_reduce_of_four_ranks_passes_their_hardware() {
         let c = counts(nic);
         assert!(c.tx_bytes >= 2 * COUNT && c.rx_bytes >= 2 * COUNT, "{c:?}");
         assert!(c.faults == 0 && c.cycles.fetched > 0, "{c:?}");
-        // Three quarters of the data are reduced in each NIC, or all of it in one and half in another.
+        // Three quarters of the data are reduced in each NIC, or all of it in one and half in
+        // another.
         assert!(c.reductions > 0 && c.reductions_in_software == 0, "{c:?}");
     }
     let beats: u64 = nics.iter().map(|nic| counts(nic).cycles.reduce_beats).sum();

@@ -1,4 +1,5 @@
-//! Tests of sockets of host threads: between NICs of one process, by both transports, and with bytes of a program.
+//! Tests of sockets of host threads: between NICs of one process, by both transports, and with
+//! bytes of a program.
 #![allow(clippy::disallowed_methods)] // Threads with deadlines.
 
 use crate::communicators;
@@ -183,8 +184,8 @@ fn share_one_core() {
     rustix::thread::sched_setaffinity(None, &all).expect("tied");
 }
 
-/// Requests that are answered by a byte, each through a buffer that is freed behind it, where two busy threads want the same core. Returns the steps
-/// of both NICs.
+/// Requests that are answered by a byte, each through a buffer that is freed behind it, where two
+/// busy threads want the same core. Returns the steps of both NICs.
 fn answered_on_a_busy_core(transport: TransportSpec, first: u8, requests: u64) -> u64 {
     let stop = AtomicBool::new(false);
     let work = || {
@@ -236,7 +237,8 @@ fn buffers_that_are_freed_behind_short_sends_hold_up_neither_side_of_a_busy_core
     const REQUESTS: u64 = 400;
     answered_on_a_busy_core(TransportSpec::Rdma, 13, REQUESTS);
     let steps = answered_on_a_busy_core(TransportSpec::Local, 21, REQUESTS);
-    // A NIC that looks again and again for what it waits for keeps the core from the thread that it waits for: 6,000 steps a request.
+    // A NIC that looks again and again for what it waits for keeps the core from the thread that it
+    // waits for: 6,000 steps a request.
     assert!(steps < 500 * REQUESTS, "{steps} steps");
 }
 

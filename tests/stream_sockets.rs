@@ -1,5 +1,5 @@
-//! Tests of stream-ordered sockets: the same steps by kernels, on the emulated GPU, and by the stream itself, over the mock
-//! driver with and without stream memory operations.
+//! Tests of stream-ordered sockets: the same steps by kernels, on the emulated GPU, and by the
+//! stream itself, over the mock driver with and without stream memory operations.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
 use crate::communicators;

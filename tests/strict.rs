@@ -1,4 +1,5 @@
-//! Communicators with the setting `deterministic`: the same bits for any cut of a buffer, place, path and algorithm.
+//! Communicators with the setting `deterministic`: the same bits for any cut of a buffer, place,
+//! path and algorithm.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
 use crate::communicators;

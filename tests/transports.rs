@@ -1,5 +1,6 @@
-//! Tests of both transports over memory of the GPU, by each way that the NIC reaches it: the same rules as over memory of the
-//! host. Under `RINGBELL_NIC=rtl` payloads and descriptors pass simulated hardware (feature `rtl`).
+//! Tests of both transports over memory of the GPU, by each way that the NIC reaches it: the same
+//! rules as over memory of the host. Under `RINGBELL_NIC=rtl` payloads and descriptors pass
+//! simulated hardware (feature `rtl`).
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
 use crate::test_gpu;

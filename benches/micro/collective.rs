@@ -1,9 +1,10 @@
 //! Cost of the engine per step of a program, and per call.
 //!
-//! All ranks are NICs of this process over `local`, stepped by one thread in turn: the numbers are the
-//! engine's own work, without threads that wait. Time is of a call on all ranks; throughput, "elements"
-//! to Criterion, is steps of their programs, so that its inverse is the overhead per step. Run with
-//! `cargo bench --profile dist -p ringbell-micro --bench collective`; instructions of the same are counted by `counts.rs`.
+//! All ranks are NICs of this process over `local`, stepped by one thread in turn: the numbers are
+//! the engine's own work, without threads that wait. Time is of a call on all ranks; throughput,
+//! "elements" to Criterion, is steps of their programs, so that its inverse is the overhead per
+//! step. Run with `cargo bench --profile dist -p ringbell-micro --bench collective`; instructions
+//! of the same are counted by `counts.rs`.
 
 mod ranks;
 

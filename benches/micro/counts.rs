@@ -3,11 +3,11 @@
 //! `cargo xtask counts` runs this program under valgrind, once for each path, and compares with the
 //! counts of `counts.json`: a time on a shared machine says little about a few instructions more, a
 //! count does. Only what runs inside [`counted`] is counted. All NICs are stepped by one thread, so
-//! that nothing waits and the counts repeat. Valgrind knows AVX2 but not AVX-512: data paths are those
-//! of such a processor.
+//! that nothing waits and the counts repeat. Valgrind knows AVX2 but not AVX-512: data paths are
+//! those of such a processor.
 //!
-//! `counts PATH` runs a path and prints by how much its instructions are to be divided, `counts` all of
-//! them; `counts --list` names them.
+//! `counts PATH` runs a path and prints by how much its instructions are to be divided, `counts`
+//! all of them; `counts --list` names them.
 #![allow(clippy::disallowed_methods)] // Deadlines at the edge.
 
 mod ranks;
@@ -189,7 +189,8 @@ fn put_signal() -> u64 {
     let n = rounds(|| {
         seen += 1;
         for (i, put) in puts.iter().enumerate() {
-            // As the kernel does: the put before has completed by the time the answer to it was seen.
+            // As the kernel does: the put before has completed by the time the answer to it was
+            // seen.
             let before = under_way[i].replace(hosts[i].post(put));
             let mut word = [0; 8];
             while u64::from_le_bytes(word) != seen {

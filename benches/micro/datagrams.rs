@@ -1,8 +1,9 @@
-//! A port of datagrams against a plain UDP socket with segmentation offload: one way with the sender and the receiver on a core each and in turn
-//! on one core, and a ping-pong of 8 bytes. Runs are interleaved and medians compared; every byte is verified.
+//! A port of datagrams against a plain UDP socket with segmentation offload: one way with the
+//! sender and the receiver on a core each and in turn on one core, and a ping-pong of 8 bytes. Runs
+//! are interleaved and medians compared; every byte is verified.
 //!
-//! The plain sockets move bytes alone; the port's packets have a header of 12 bytes and a trailer of 4 around a payload in memory, and its
-//! receiver copies each payload into place.
+//! The plain sockets move bytes alone; the port's packets have a header of 12 bytes and a trailer
+//! of 4 around a payload in memory, and its receiver copies each payload into place.
 //!
 //! `cargo bench --profile dist -p ringbell-micro --bench datagrams [-- --one-core]`
 #![allow(clippy::disallowed_methods)] // A benchmark reads the clock.
@@ -297,7 +298,8 @@ fn raw_chunk(payload: usize) -> usize {
     (65_507 / packet).min(64) * packet
 }
 
-/// Copies the payload of the packet that is to come after `got` bytes into place. Returns its length.
+/// Copies the payload of the packet that is to come after `got` bytes into place. Returns its
+/// length.
 fn place(packet: &[u8], got: usize, dst: &mut [u8]) -> usize {
     let (header, rest) = packet.split_at(HEADER);
     let offset = u64::from_le_bytes(header[..8].try_into().expect("8 bytes"));
@@ -326,7 +328,8 @@ fn receive_packets(mut port: RocePort, dst: &mut [u8]) {
     TAKEN.store(BYTES, Ordering::Release);
 }
 
-/// Takes the packets of a port with a plain socket, and nothing more: the sender alone is the port's.
+/// Takes the packets of a port with a plain socket, and nothing more: the sender alone is the
+/// port's.
 fn receive_and_drop(socket: &UdpSocket, payload: usize) {
     let (start, mut got) = (Clock::now(), 0);
     let mut room = vec![0; 1 << 16];

@@ -1,9 +1,9 @@
-//! All-reduce between NICs of one host, a thread each: the direct path against the same operation over
-//! messages, in one run.
+//! All-reduce between NICs of one host, a thread each: the direct path against the same operation
+//! over messages, in one run.
 //!
-//! `cargo bench --profile dist -p ringbell-micro --bench direct [-- RANKS [MAX_KIB]]`. GPU memory is emulated
-//! with scattered pages, so all of it is host memory. Every line verifies its data. The median and the
-//! best of the runs are shown: the machine may be shared.
+//! `cargo bench --profile dist -p ringbell-micro --bench direct [-- RANKS [MAX_KIB]]`. GPU memory
+//! is emulated with scattered pages, so all of it is host memory. Every line verifies its data. The
+//! median and the best of the runs are shown: the machine may be shared.
 #![allow(clippy::disallowed_methods)] // A bench measures with the clock.
 
 #[path = "../../nic-core/tests/nic_support/mod.rs"]

@@ -1,9 +1,10 @@
-//! HyperLogLog on the path of a `local` stream, in CPU time: what the NIC spends on a byte with the engine,
-//! without it, and what the engine spends alone.
+//! HyperLogLog on the path of a `local` stream, in CPU time: what the NIC spends on a byte with the
+//! engine, without it, and what the engine spends alone.
 //!
-//! `cargo bench --profile dist -p ringbell-micro --bench engine [-- --quick]`. One thread steps both NICs and nothing
-//! waits, so that scheduling and neighbours count for little (they still take cache and memory bandwidth); the
-//! three take turns, and figures are medians. Every row checks its bytes and the engine's registers.
+//! `cargo bench --profile dist -p ringbell-micro --bench engine [-- --quick]`. One thread steps
+//! both NICs and nothing waits, so that scheduling and neighbours count for little (they still take
+//! cache and memory bandwidth); the three take turns, and figures are medians. Every row checks its
+//! bytes and the engine's registers.
 #![allow(clippy::disallowed_methods)] // A bench measures with a clock.
 
 #[path = "../../nic-core/tests/nic_support/mod.rs"]

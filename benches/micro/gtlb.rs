@@ -1,9 +1,10 @@
 //! Lookups per second, and how long it takes to populate 80 GB (page-table numbers only; no memory
 //! is touched).
 //!
-//! `cargo bench --profile dist -p ringbell-micro --bench gtlb [-- --quick] [-- --json]`. Every row checks the bus addresses it got
-//! against the page table (`#wrong`); a timed loop's sum of addresses must also agree. Times are
-//! medians of five runs of the software GTLB, not of hardware's.
+//! `cargo bench --profile dist -p ringbell-micro --bench gtlb [-- --quick] [-- --json]`. Every row
+//! checks the bus addresses it got against the page table (`#wrong`); a timed loop's sum of
+//! addresses must also agree. Times are medians of five runs of the software GTLB, not of
+//! hardware's.
 
 use std::hint::black_box;
 use std::process::ExitCode;

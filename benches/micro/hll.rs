@@ -1,9 +1,10 @@
 //! HyperLogLog: items per second against three crates and the core's read bandwidth, and accuracy.
 //!
-//! `cargo bench --profile dist -p ringbell-micro --bench hll [-- --quick] [-- --json] [-- --accuracy] [-- --billion]`.
-//! Peers and engine take turns on the same stream, on one core; figures are medians. Each row checks
-//! its estimate against the exact count (`#wrong`: outside of six standard errors). `--accuracy` runs
-//! 1,000 streams of each size up to a million; `--billion` adds a few of up to 10^9.
+//! `cargo bench --profile dist -p ringbell-micro --bench hll [-- --quick] [-- --json] [--
+//! --accuracy] [-- --billion]`. Peers and engine take turns on the same stream, on one core;
+//! figures are medians. Each row checks its estimate against the exact count (`#wrong`: outside of
+//! six standard errors). `--accuracy` runs 1,000 streams of each size up to a million; `--billion`
+//! adds a few of up to 10^9.
 #![allow(clippy::disallowed_methods)] // measures time
 
 use std::hash::{BuildHasherDefault, Hasher};
@@ -139,7 +140,8 @@ fn print_speed(rows: &[Row]) {
     println!("x peer: times the fastest crate at 4-byte items; medians of {RUNS}, one core, cold sketches");
 }
 
-/// A permutation of 32-bit numbers that is none of the engine's hashes: distinct items that look random.
+/// A permutation of 32-bit numbers that is none of the engine's hashes: distinct items that look
+/// random.
 fn shuffle(mut x: u32) -> u32 {
     x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
     x = (x ^ (x >> 15)).wrapping_mul(0x846c_a68b);
@@ -440,7 +442,8 @@ struct Accuracy {
 }
 
 impl Accuracy {
-    /// Within 1.1 standard errors, and a bias below a tenth of one: asked where enough streams tell.
+    /// Within 1.1 standard errors, and a bias below a tenth of one: asked where enough streams
+    /// tell.
     fn is_good(&self) -> bool {
         let least = 1.1 + 3.0 * (0.5 / self.streams as f64).sqrt();
         let [most, bias] = if self.streams >= 1000 {

@@ -1,10 +1,13 @@
-//! All-reduce between NICs of one host over host memory that peers map and over a program's own, in turns.
+//! All-reduce between NICs of one host over host memory that peers map and over a program's own, in
+//! turns.
 //!
-//! `cargo bench --profile dist -p ringbell-micro --bench host_memory [-- RANKS [MAX_KIB [ROUNDS]]]`. Memory of `Nic::alloc_host` is *mapped* by
-//! peers. *Ordinary* memory, `Nic::adopt_host`, goes through windows in NIC memory. A call is timed between a barrier and the last
-//! rank's completion. `written`: every rank writes its operand before the call, as programs do. `kept`: it does not, and
-//! mapped operands stay in the caches of the cores that reduce them. Results are verified after each turn.
-//! On a busy machine, `chrt -f 10` keeps both cores for the second that it takes.
+//! `cargo bench --profile dist -p ringbell-micro --bench host_memory [-- RANKS [MAX_KIB
+//! [ROUNDS]]]`. Memory of `Nic::alloc_host` is *mapped* by peers. *Ordinary* memory,
+//! `Nic::adopt_host`, goes through windows in NIC memory. A call is timed between a barrier and the
+//! last rank's completion. `written`: every rank writes its operand before the call, as programs
+//! do. `kept`: it does not, and mapped operands stay in the caches of the cores that reduce them.
+//! Results are verified after each turn. On a busy machine, `chrt -f 10` keeps both cores for the
+//! second that it takes.
 #![allow(clippy::disallowed_methods)] // A bench measures with the clock.
 
 #[path = "../../nic-core/tests/nic_support/mod.rs"]
@@ -33,7 +36,8 @@ struct Gate {
 impl Gate {
     fn pass(&self, turn: &mut usize) {
         *turn += 1;
-        // AcqRel and Acquire: what a rank did before the barrier happens before what others do after it.
+        // AcqRel and Acquire: what a rank did before the barrier happens before what others do
+        // after it.
         self.came.fetch_add(1, Ordering::AcqRel);
         while self.came.load(Ordering::Acquire) < *turn * self.ranks {
             match self.ranks > 2 {

@@ -1,7 +1,7 @@
 //! The `local` transport against the machine's limits, in one run: two NICs, one thread each.
 //!
-//! `cargo bench --profile dist -p ringbell-micro --bench local`. Every figure is the median of several runs, and
-//! every run checks its bytes.
+//! `cargo bench --profile dist -p ringbell-micro --bench local`. Every figure is the median of
+//! several runs, and every run checks its bytes.
 #![allow(clippy::disallowed_methods)] // A bench measures with the clock.
 #![allow(unsafe_code)] // The memcpy that is the limit.
 

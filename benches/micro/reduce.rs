@@ -1,7 +1,7 @@
 //! One fused pass against copying and reading the same bytes in the same run.
 //!
-//! `cargo bench --profile dist -p ringbell-micro --bench reduce`. Every line verifies what it computed. Bytes
-//! are payload (one operand's), as in the bus bandwidth of collectives.
+//! `cargo bench --profile dist -p ringbell-micro --bench reduce`. Every line verifies what it
+//! computed. Bytes are payload (one operand's), as in the bus bandwidth of collectives.
 #![allow(unsafe_code)] // Calls the raw-pointer functions over vectors.
 #![allow(clippy::disallowed_methods)] // Measures time.
 

@@ -117,8 +117,8 @@ fn main() {
             }
         }
     }
-    // 1,000 connections of 256 KiB are 512 MB of buffers, which no cache holds; with smaller buffers and
-    // messages the cost of a connection itself shows.
+    // 1,000 connections of 256 KiB are 512 MB of buffers, which no cache holds; with smaller
+    // buffers and messages the cost of a connection itself shows.
     for (all, buffer, message) in [
         (false, 256, 64),
         (true, 256, 64),

@@ -17,7 +17,8 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=profile.rs");
     let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".into());
-    // The log of HEAD grows with each commit and checkout; without one cargo would rebuild each time.
+    // The log of HEAD grows with each commit and checkout; without one cargo would rebuild each
+    // time.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
         if Path::new(&log).exists() {
             println!("cargo::rerun-if-changed={log}");

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-/// From the folder of the products: cargo tells a build script only the profile that this one inherits from.
+/// From the folder of the products: cargo tells a build script only the profile that this one
+/// inherits from.
 fn name() -> Option<String> {
     let out = std::env::var_os("OUT_DIR")?;
     let mut folders = Path::new(&out).ancestors();

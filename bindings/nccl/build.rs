@@ -2,6 +2,7 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // NCCL closes the library with its last communicator, and threads of the NIC, or destructors of thread-local values, may still run in it.
+    // NCCL closes the library with its last communicator, and threads of the NIC, or destructors of
+    // thread-local values, may still run in it.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -1,9 +1,10 @@
 //! Driver of a card's GTLB: FpgaNIC's Algorithm 1 (§2.3.2), register by register.
 //!
-//! [`CardGtlb`] keeps a shadow copy of one GTLB instance, because a card's entries cannot be read back: which groups of 2 MiB are
-//! one entry, which point to 32 complementary entries, and which of these are free. The card may be a [`CardBar`], or a software
-//! NIC, whose registers act as well ([`Nic::bar_write32`](ringbell_nic_core::Nic::bar_write32)). A software NIC that frees a
-//! memory region drops the entries of its groups by itself: unmap them in the shadow copy too.
+//! [`CardGtlb`] keeps a shadow copy of one GTLB instance, because a card's entries cannot be read
+//! back: which groups of 2 MiB are one entry, which point to 32 complementary entries, and which of
+//! these are free. The card may be a [`CardBar`], or a software NIC, whose registers act as well
+//! ([`Nic::bar_write32`](ringbell_nic_core::Nic::bar_write32)). A software NIC that frees a memory
+//! region drops the entries of its groups by itself: unmap them in the shadow copy too.
 
 use std::collections::BTreeMap;
 
@@ -126,7 +127,8 @@ pub struct CardGtlb<'a, R: Registers> {
 }
 
 impl<'a, R: Registers> CardGtlb<'a, R> {
-    /// Takes an instance, sets its window's base to `base` (a multiple of 2 MiB), and drops its entries.
+    /// Takes an instance, sets its window's base to `base` (a multiple of 2 MiB), and drops its
+    /// entries.
     ///
     /// # Errors
     /// [`CardGtlbError::NoInstance`], or the card refuses the window.
@@ -206,11 +208,12 @@ impl<'a, R: Registers> CardGtlb<'a, R> {
         self.apply(changed)
     }
 
-    /// Removes the entries of pages. When other pages of a scattered group stay, all its entries are rewritten: no operation may
-    /// be outstanding in it.
+    /// Removes the entries of pages. When other pages of a scattered group stay, all its entries
+    /// are rewritten: no operation may be outstanding in it.
     ///
     /// # Errors
-    /// [`CardGtlbError::NotMapped`], [`CardGtlbError::Unaligned`], [`CardGtlbError::OutsideWindow`].
+    /// [`CardGtlbError::NotMapped`], [`CardGtlbError::Unaligned`],
+    /// [`CardGtlbError::OutsideWindow`].
     pub fn unmap(&mut self, va: GpuVa, pages: usize) -> Result<(), CardGtlbError> {
         let mut changed = self.touched(va, pages)?;
         for i in 0..pages {
@@ -290,7 +293,8 @@ impl<'a, R: Registers> CardGtlb<'a, R> {
         Ok(())
     }
 
-    /// Lines 12–18: a complementary entry for each page, then the main entry that points to the first.
+    /// Lines 12–18: a complementary entry for each page, then the main entry that points to the
+    /// first.
     fn scatter(&mut self, number: u64, group: &Group) -> Result<u32, CardGtlbError> {
         let full = CardGtlbError::Full { needed: 1, free: 0 };
         let at = self.free.pop().ok_or(full)?;

@@ -1,15 +1,16 @@
 //! The BAR of a card, or of any file that keeps the register contract.
 //!
-//! Linux shows each BAR of a PCI device as `/sys/bus/pci/devices/ADDRESS/resourceN`; mapping that file needs root, or rights on
-//! it, and no kernel driver. [`CardBar`] maps it and checks that it is a NIC of this contract. A file serves as well:
-//! the BAR of a running software NIC ([`Nic::bar_file`](ringbell_nic_core::Nic::bar_file)), or one that a test has written.
+//! Linux shows each BAR of a PCI device as `/sys/bus/pci/devices/ADDRESS/resourceN`; mapping that
+//! file needs root, or rights on it, and no kernel driver. [`CardBar`] maps it and checks that it
+//! is a NIC of this contract. A file serves as well: the BAR of a running software NIC
+//! ([`Nic::bar_file`](ringbell_nic_core::Nic::bar_file)), or one that a test has written.
 //!
 //! In the order of use: [`CardBar`] maps the registers, [`Doorbells`] lets kernels ring in them,
 //! [`pages`] reads the bus addresses of GPU pages and [`CardGtlb`] writes them to the card's GTLB.
 //!
-//! Not included: a card needs its own kernel driver to pin GPU pages and report their bus addresses, and none ships with
-//! Ringbell; nor is there one for its queues. So this is a card's registers, doorbells and GTLB, not yet a backend of
-//! [`Nic`](ringbell_nic_core::Nic).
+//! Not included: a card needs its own kernel driver to pin GPU pages and report their bus
+//! addresses, and none ships with Ringbell; nor is there one for its queues. So this is a card's
+//! registers, doorbells and GTLB, not yet a backend of [`Nic`](ringbell_nic_core::Nic).
 //!
 //! Untested on a card: none was available.
 #![allow(unsafe_code)] // Maps a device, and reads and writes its registers.
@@ -95,8 +96,8 @@ pub enum CardError {
 
 /// A mapped BAR.
 ///
-/// Accesses are single loads and stores of 32 bits, as devices need them, and are checked against the
-/// register map as [`Nic::bar_read32`](ringbell_nic_core::Nic::bar_read32) does.
+/// Accesses are single loads and stores of 32 bits, as devices need them, and are checked against
+/// the register map as [`Nic::bar_read32`](ringbell_nic_core::Nic::bar_read32) does.
 #[derive(Debug)]
 pub struct CardBar {
     path: PathBuf,
@@ -104,7 +105,8 @@ pub struct CardBar {
 }
 
 impl CardBar {
-    /// Opens the NIC at a PCI address (`0000:3b:00.0`, or `3b:00.0` in domain 0; its first BAR), or in a file.
+    /// Opens the NIC at a PCI address (`0000:3b:00.0`, or `3b:00.0` in domain 0; its first BAR), or
+    /// in a file.
     ///
     /// # Errors
     /// [`CardError`]; also when the device does not keep the contract.
@@ -195,8 +197,8 @@ impl CardBar {
         Ok(self.load(offset))
     }
 
-    /// Writes a register. A card acts at once; the BAR of a software NIC that is mapped from outside is memory, and that NIC
-    /// reads only its doorbells.
+    /// Writes a register. A card acts at once; the BAR of a software NIC that is mapped from
+    /// outside is memory, and that NIC reads only its doorbells.
     ///
     /// # Errors
     /// [`BarError::ReadOnly`].
@@ -219,7 +221,8 @@ impl CardBar {
         if queue as usize >= MAX_QUEUES {
             return Err(BarError::BadOffset { offset });
         }
-        // Entries lie in host memory, the doorbell in the device's: the stores must not be reordered.
+        // Entries lie in host memory, the doorbell in the device's: the stores must not be
+        // reordered.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         self.store(offset, next);
         Ok(())
@@ -227,8 +230,8 @@ impl CardBar {
 
     fn load(&self, offset: usize) -> u32 {
         debug_assert!(offset + 4 <= BAR_BYTES);
-        // SAFETY: `target`, or the register map, says that the word lies inside, and it is aligned: the mapping begins a page.
-        // Device memory needs a volatile load of 32 bits.
+        // SAFETY: `target`, or the register map, says that the word lies inside, and it is aligned:
+        // the mapping begins a page. Device memory needs a volatile load of 32 bits.
         let word = unsafe { self.map.as_ptr().add(offset).cast::<u32>().read_volatile() };
         u32::from_le(word)
     }

@@ -1,9 +1,11 @@
-//! Source of a card's GTLB entries: [`PageTableSource`], and the file that a card's kernel driver serves.
+//! Source of a card's GTLB entries: [`PageTableSource`], and the file that a card's kernel driver
+//! serves.
 //!
-//! Only kernel code can get the bus addresses of a GPU's pages: a card's driver asks NVIDIA's for them with
-//! `nvidia_p2p_get_pages`, which pins the pages and answers with a `struct nvidia_p2p_page_table` (CUDA documentation, "GPUDirect
-//! RDMA"; FpgaNIC §2.3.2, Algorithm 1 line 2). **No such driver ships with Ringbell.** This module is the small interface that
-//! one has to serve, so that a card's own driver needs no change above it.
+//! Only kernel code can get the bus addresses of a GPU's pages: a card's driver asks NVIDIA's for
+//! them with `nvidia_p2p_get_pages`, which pins the pages and answers with a
+//! `struct nvidia_p2p_page_table` (CUDA documentation, "GPUDirect RDMA"; FpgaNIC §2.3.2, Algorithm
+//! 1 line 2). **No such driver ships with Ringbell.** This module is the small interface that one
+//! has to serve, so that a card's own driver needs no change above it.
 //!
 //! # The file
 //!
@@ -19,8 +21,9 @@
 //! | 28–31 | 0 |
 //! | 32– | a physical address of 8 bytes for each page, in order of virtual address |
 //!
-//! The file comes from outside: nothing in it is believed. A wrong bus address would let the card write over memory
-//! that is not the GPU's, and no check here can find that: who may write the file decides over the whole machine.
+//! The file comes from outside: nothing in it is believed. A wrong bus address would let the card
+//! write over memory that is not the GPU's, and no check here can find that: who may write the file
+//! decides over the whole machine.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read as _;
@@ -130,7 +133,8 @@ pub enum PageSourceError {
     },
 }
 
-/// Provides the bus addresses of GPU memory: the part of a card's kernel driver that Ringbell needs.
+/// Provides the bus addresses of GPU memory: the part of a card's kernel driver that Ringbell
+/// needs.
 pub trait PageTableSource: std::fmt::Debug {
     /// The 64 KiB pages around `len` bytes at `va`; all stay pinned while the table is in use.
     ///

@@ -1,7 +1,7 @@
 //! Result cells: where kernels write how an operation ended.
 //!
-//! All cells are in one allocation, because freeing memory of a real GPU waits for its kernels, and one of them
-//! may be waiting for the freeing thread.
+//! All cells are in one allocation, because freeing memory of a real GPU waits for its kernels, and
+//! one of them may be waiting for the freeing thread.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 

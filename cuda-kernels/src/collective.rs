@@ -1,4 +1,5 @@
-//! Collectives of kernels: the communicator's handle for kernels, and a kernel that runs one operation on a stream.
+//! Collectives of kernels: the communicator's handle for kernels, and a kernel that runs one
+//! operation on a stream.
 #![allow(unsafe_code)] // Launches the SDK's kernels.
 
 use ringbell_nic_abi::queue::QueueHandle;
@@ -66,15 +67,16 @@ pub struct CollectiveLaunch {
 }
 
 impl CollectiveLaunch {
-    /// Queues the operation behind the stream's present work; `out` gets the `gpu_result` (24 bytes). A captured operation
-    /// must find zeros there, and keeps the first failure of all replays.
+    /// Queues the operation behind the stream's present work; `out` gets the `gpu_result` (24
+    /// bytes). A captured operation must find zeros there, and keeps the first failure of all
+    /// replays.
     ///
     /// # Errors
     /// [`LaunchError`]: the kernel cannot be launched.
     ///
     /// # Safety
-    /// `comm` is a communicator's handle, and it and the 24 bytes at `out` live until the kernel has ended, and while a graph
-    /// that captured it can be replayed.
+    /// `comm` is a communicator's handle, and it and the 24 bytes at `out` live until the kernel
+    /// has ended, and while a graph that captured it can be replayed.
     pub unsafe fn on(
         &self,
         stream: &Stream,

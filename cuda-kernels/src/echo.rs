@@ -121,7 +121,8 @@ impl EchoServer {
             config.idle_limit_us.into(),
             (&out).into(),
         ];
-        // SAFETY: the kernel's own parameters; the server owns the memory or borrows it while it runs.
+        // SAFETY: the kernel's own parameters; the server owns the memory or borrows it while it
+        // runs.
         let launch = unsafe { gpu.launch("rb_echo_server", 1, 1, &args) }?;
         Ok(EchoServer {
             launch,

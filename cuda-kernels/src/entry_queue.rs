@@ -1,6 +1,7 @@
 //! Operations posted by a GPU stream itself, without a kernel.
 //!
-//! The host prepares an entry. The stream stores its first word and the doorbell, and waits for the completion line.
+//! The host prepares an entry. The stream stores its first word and the doorbell, and waits for the
+//! completion line.
 #![allow(clippy::disallowed_methods)] // The host waits here, with deadlines.
 
 use std::fmt::Debug;
@@ -13,8 +14,8 @@ use ringbell_nic_abi::{Completion, Descriptor, Status};
 use crate::locks::lock;
 use crate::{Event, LaunchError, Stream, WordOp};
 
-/// A queue whose entries the host prepares and a stream publishes, implemented by the owner of the NIC. An entry that
-/// is not published holds up those behind it, so a queue serves one stream.
+/// A queue whose entries the host prepares and a stream publishes, implemented by the owner of the
+/// NIC. An entry that is not published holds up those behind it, so a queue serves one stream.
 pub trait EntryQueue: Debug + Send + Sync {
     /// Takes a slot and writes the entry without its first word; `None` when no slot is free.
     fn prepare(&self, d: &Descriptor) -> Option<PreparedEntry>;
@@ -24,7 +25,8 @@ pub trait EntryQueue: Debug + Send + Sync {
     fn is_published(&self, ticket: u32) -> bool;
     /// Longest time from a published entry to its completion.
     fn limit(&self, timeout_us: u32) -> Duration;
-    /// Releases a stream that waits for a ticket although the NIC is silent. The slot is not used again.
+    /// Releases a stream that waits for a ticket although the NIC is silent. The slot is not used
+    /// again.
     fn give_up(&self, ticket: u32);
 }
 
@@ -59,8 +61,8 @@ impl PostingStream {
         &self.inner.stream
     }
 
-    /// Queues a descriptor behind the stream's present work. `None` when a kernel must do it: the stream cannot
-    /// ([`Stream::has_words`]), or the queue has no free slot.
+    /// Queues a descriptor behind the stream's present work. `None` when a kernel must do it: the
+    /// stream cannot ([`Stream::has_words`]), or the queue has no free slot.
     pub fn post(&self, d: &Descriptor) -> Option<Result<Posted, LaunchError>> {
         let one = &self.inner;
         one.stream.has_words().ok()?;

@@ -1,6 +1,7 @@
 //! Lower bounds of the machine without a NIC, against which measurements are held.
 //!
-//! A round trip of a word between a kernel and a host thread, and copies between host and GPU memory.
+//! A round trip of a word between a kernel and a host thread, and copies between host and GPU
+//! memory.
 #![allow(unsafe_code)] // A slice of memory that was allocated here by hand, for its alignment.
 #![allow(clippy::disallowed_methods)] // Measures, and waits with a deadline.
 
@@ -17,7 +18,8 @@ use crate::{Gpu, GpuError, LaunchError};
 
 /// Page size of the host, by which drivers register memory.
 const PAGE: usize = 4096;
-/// Distance of the flags in words: they share no cache line, nor a pair of lines that a prefetcher fetches.
+/// Distance of the flags in words: they share no cache line, nor a pair of lines that a prefetcher
+/// fetches.
 const APART: usize = 32;
 
 /// Why a lower bound could not be measured.
@@ -98,7 +100,8 @@ impl ExposedPages {
 
     /// All bytes, while no kernel uses them.
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the allocation, borrowed for as long as `self`; initialised, because it was zeroed.
+        // SAFETY: the allocation, borrowed for as long as `self`; initialised, because it was
+        // zeroed.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.layout.size()) }
     }
 }
@@ -111,8 +114,8 @@ impl Drop for ExposedPages {
     }
 }
 
-/// Round trips of a word between a kernel and a host thread over host memory, in nanoseconds of the GPU's clock. No
-/// NIC can answer a doorbell faster.
+/// Round trips of a word between a kernel and a host thread over host memory, in nanoseconds of the
+/// GPU's clock. No NIC can answer a doorbell faster.
 ///
 /// # Errors
 /// Memory that the GPU does not get, or a kernel that saw no answer within `timeout`.
@@ -144,7 +147,8 @@ pub fn flag_round_trips(
             .map_err(FloorError::Thread)?;
         // The kernel's own time-outs end it; `timeout` of each round trip bounds them all.
         let patience = timeout * 2 + Duration::from_secs(60);
-        // SAFETY: the kernel's own parameters, in memory that outlives it: its time-outs end it before `patience`.
+        // SAFETY: the kernel's own parameters, in memory that outlives it: its time-outs end it
+        // before `patience`.
         let done = unsafe { gpu.launch("rb_floor_flag", 1, 1, &args) }
             .and_then(|launch| launch.wait(patience));
         ended.store(true, Ordering::Relaxed);
@@ -204,8 +208,8 @@ fn answer(
     }
 }
 
-/// Times of a copy of `bytes` bytes from pinned host memory to GPU memory, and back: the best of `rounds`, in
-/// nanoseconds. Every byte is compared.
+/// Times of a copy of `bytes` bytes from pinned host memory to GPU memory, and back: the best of
+/// `rounds`, in nanoseconds. Every byte is compared.
 ///
 /// # Errors
 /// Not enough memory, or bytes that changed.

@@ -1,11 +1,12 @@
 //! GDRCopy: GPU memory mapped for the CPU (feature `cuda`).
 //!
-//! The library is loaded at run time. It needs its kernel driver `gdrdrv`, or, from 2.6 on, a driver that
-//! maps GPU memory by dma-buf. Writes are posted over PCIe and cost about 0.1 µs, reads wait for the GPU
-//! and cost about 1 µs (GDRCopy's README), so a mapping is for what the CPU writes.
+//! The library is loaded at run time. It needs its kernel driver `gdrdrv`, or, from 2.6 on, a
+//! driver that maps GPU memory by dma-buf. Writes are posted over PCIe and cost about 0.1 µs, reads
+//! wait for the GPU and cost about 1 µs (GDRCopy's README), so a mapping is for what the CPU
+//! writes.
 //!
-//! Not measured, and not yet run on a real GPU: tests run this over a `libgdrapi.so.2` of their own, which
-//! says nothing of ordering or speed.
+//! Not measured, and not yet run on a real GPU: tests run this over a `libgdrapi.so.2` of their
+//! own, which says nothing of ordering or speed.
 #![allow(unsafe_code)] // Calls into libgdrapi, and stores into its mappings.
 
 use std::ffi::{c_int, c_void, OsStr};
@@ -200,8 +201,8 @@ struct GdrMapping {
     posted: PostedWrites,
 }
 
-// SAFETY: the copying calls may be made by several threads at once: they touch the mapping alone, which the
-// GPU writes too. Unmapping needs the only reference.
+// SAFETY: the copying calls may be made by several threads at once: they touch the mapping alone,
+// which the GPU writes too. Unmapping needs the only reference.
 unsafe impl Send for GdrMapping {}
 // SAFETY: as for Send.
 unsafe impl Sync for GdrMapping {}

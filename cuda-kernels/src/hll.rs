@@ -1,5 +1,5 @@
-//! The HyperLogLog kernels of `kernels/hll.cu`: the count on the GPU, to be compared with an engine on the path
-//! (FpgaNIC §4.5).
+//! The HyperLogLog kernels of `kernels/hll.cu`: the count on the GPU, to be compared with an engine
+//! on the path (FpgaNIC §4.5).
 #![allow(unsafe_code)] // Launches the SDK's kernels.
 
 use ringbell_nic_abi::queue::QueueHandle;
@@ -21,7 +21,8 @@ pub struct HllKernel {
     pub blocks: u32,
     /// Lanes of a block, 1 to [`MAX_LANES`].
     pub lanes: u32,
-    /// The hash by number: 0 `mix`, 1 `murmur3`, 2 `datasketches`, 3 `datasketches-bytes`, as the engine's.
+    /// The hash by number: 0 `mix`, 1 `murmur3`, 2 `datasketches`, 3 `datasketches-bytes`, as the
+    /// engine's.
     pub hash: u32,
     /// Bytes of an item: 1, 2, 4, 8 or 16.
     pub width: u32,
@@ -109,8 +110,8 @@ impl HllKernel {
         CONTROL_BYTES as u64 + PerfResult::BYTES
     }
 
-    /// Counts the whole items of the first `bytes` of `items` into `registers`, which hold zeros or what
-    /// an earlier count left.
+    /// Counts the whole items of the first `bytes` of `items` into `registers`, which hold zeros or
+    /// what an earlier count left.
     ///
     /// # Errors
     /// A configuration that no kernel has, a buffer that is too small, or a launch that is refused.
@@ -134,7 +135,8 @@ impl HllKernel {
             self.precision.into(),
             registers.into(),
         ];
-        // SAFETY: the kernel's own parameters; buffers of sufficient size (checked), alive (the caller's contract).
+        // SAFETY: the kernel's own parameters; buffers of sufficient size (checked), alive (the
+        // caller's contract).
         Ok(unsafe { gpu.launch("rb_hll_count", self.blocks, self.lanes, &args) }?)
     }
 

@@ -48,8 +48,8 @@ pub struct LaunchShape {
     pub grid: Dim3,
     /// Lanes of a block.
     pub block: Dim3,
-    /// Bytes of a block's dynamic shared memory (`extern __shared__`). `None`: on an emulated GPU what the kernel's own leaves
-    /// of 48 KiB, on a real one none.
+    /// Bytes of a block's dynamic shared memory (`extern __shared__`). `None`: on an emulated GPU
+    /// what the kernel's own leaves of 48 KiB, on a real one none.
     pub dynamic_shared: Option<u32>,
 }
 
@@ -64,7 +64,8 @@ impl LaunchShape {
     }
 }
 
-/// Most bytes of dynamic shared memory, as an H100 has them (CUDA C++ Programming Guide, "Compute Capability 9.0").
+/// Most bytes of dynamic shared memory, as an H100 has them (CUDA C++ Programming Guide, "Compute
+/// Capability 9.0").
 const MOST_SHARED: u32 = 227 << 10;
 
 /// Checks shape and arguments of a launch against a kernel's signature.
@@ -316,7 +317,8 @@ pub enum LaunchError {
         kernel: String,
         /// How long was waited.
         waited_ms: u64,
-        /// Where its threads stand and what they wait for, in lines that begin with a line break. Empty if the GPU cannot say.
+        /// Where its threads stand and what they wait for, in lines that begin with a line break.
+        /// Empty if the GPU cannot say.
         threads: String,
     },
     /// It ended with an error: a divergent barrier, a trap.

@@ -6,8 +6,9 @@
 //! [`DmaMemory`](ringbell_gtlb::DmaMemory) and [`PageTable`](ringbell_gtlb::PageTable); the root
 //! package joins the two.
 //!
-//! Real GPUs are driven by [`cuda`] (feature `cuda`), whose memory [`gdrcopy`] maps for the CPU where that is
-//! installed. Neither has run on a real GPU yet. The kernels are compiled by nvcc in CI.
+//! Real GPUs are driven by [`cuda`] (feature `cuda`), whose memory [`gdrcopy`] maps for the CPU
+//! where that is installed. Neither has run on a real GPU yet. The kernels are compiled by nvcc in
+//! CI.
 
 mod builtin;
 mod bytes;

@@ -39,7 +39,8 @@ pub enum PumpError {
     Launch(#[from] LaunchError),
 }
 
-/// One direction of a connection: a ring in GPU memory, a kernel at one end and the host at the other.
+/// One direction of a connection: a ring in GPU memory, a kernel at one end and the host at the
+/// other.
 ///
 /// `R` owns the ring: the allocation alone, or a value that also keeps it registered with the NIC.
 #[derive(Debug)]
@@ -52,8 +53,8 @@ pub struct Pump<R = GpuBuffer> {
 }
 
 impl<R: Borrow<GpuBuffer>> Pump<R> {
-    /// Starts to move the bytes that arrive on `session` into the ring; take them out with [`Pump::take`].
-    /// `ring` must be registered with the NIC. The queue must serve nothing else.
+    /// Starts to move the bytes that arrive on `session` into the ring; take them out with
+    /// [`Pump::take`]. `ring` must be registered with the NIC. The queue must serve nothing else.
     ///
     /// # Errors
     /// [`PumpError`].
@@ -171,8 +172,8 @@ impl<R: Borrow<GpuBuffer>> Pump<R> {
         self.control.store_u32(STOP, 1)
     }
 
-    /// The kernel's status and detail word, once it has ended; bytes received before are still in the ring.
-    /// `Ok` means the end of the stream.
+    /// The kernel's status and detail word, once it has ended; bytes received before are still in
+    /// the ring. `Ok` means the end of the stream.
     ///
     /// # Errors
     /// As for [`Pump::put`].

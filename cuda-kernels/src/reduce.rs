@@ -1,4 +1,5 @@
-//! The reduction kernels of `kernels/reduce.cu`: the GPU's lanes combine operands, as the NIC does inside a collective.
+//! The reduction kernels of `kernels/reduce.cu`: the GPU's lanes combine operands, as the NIC does
+//! inside a collective.
 //!
 //! Both give the same bits (`onc_engines::reduce`). Users' kernels call `gpu_local_reduce` of
 //! `include/ringbell_reduce.cuh`.
@@ -12,8 +13,8 @@ use crate::{Gpu, GpuBuffer, GpuError, KernelArg, Launch, LaunchError};
 /// Most operands of one launch.
 pub const MAX_SOURCES: usize = 8;
 
-/// Most lanes of a block. The kernel keeps vectors of several operands in registers, and a block of 1,024
-/// lanes has too few.
+/// Most lanes of a block. The kernel keeps vectors of several operands in registers, and a block of
+/// 1,024 lanes has too few.
 pub const MAX_LANES: u32 = 512;
 
 /// A reduction, and the part of the GPU that runs it.
@@ -64,15 +65,17 @@ pub enum ReduceError {
 }
 
 impl ReduceKernel {
-    /// `to` = `from[0] op from[1] op ...` over `count` elements, left to right, `iterations` times; with one
-    /// operand a copy. Addresses may lie anyhow; `to` may be one of the operands, else nothing overlaps.
-    /// `result` has [`PerfResult::BYTES`]: [`PerfResult::read`] tells the time of the first block.
+    /// `to` = `from[0] op from[1] op ...` over `count` elements, left to right, `iterations` times;
+    /// with one operand a copy. Addresses may lie anyhow; `to` may be one of the operands, else
+    /// nothing overlaps. `result` has [`PerfResult::BYTES`]: [`PerfResult::read`] tells the time of
+    /// the first block.
     ///
     /// # Errors
     /// Too many operands or lanes, a result without room, or a launch that is refused.
     ///
     /// # Safety
-    /// `from` and `to` have room for `count` elements, which nothing else writes, and live with `result` until the kernel has ended.
+    /// `from` and `to` have room for `count` elements, which nothing else writes, and live with
+    /// `result` until the kernel has ended.
     pub unsafe fn launch(
         &self,
         gpu: &Gpu,

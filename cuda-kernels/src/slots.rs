@@ -1,4 +1,5 @@
-//! Division of the exposed window into slots (FpgaNIC §A.1.2). The device's half is `include/ringbell_slots.cuh`.
+//! Division of the exposed window into slots (FpgaNIC §A.1.2). The device's half is
+//! `include/ringbell_slots.cuh`.
 
 use ringbell_nic_abi::GpuVa;
 

@@ -4,9 +4,10 @@
 //! `socket`, `connect`, `send`, `close` need no waiting in between, and the user chooses no launch
 //! geometry. A step that fails makes the later steps of its socket fail with the same status.
 //!
-//! A step is a small kernel, because it may need the session that an earlier one finds. Once the host sees that the kernels of
-//! a socket have ended well, the stream posts sends, receives, shutdown and close by itself where it can
-//! ([`SocketContext::post_to`]), and no kernel runs while the NIC works.
+//! A step is a small kernel, because it may need the session that an earlier one finds. Once the
+//! host sees that the kernels of a socket have ended well, the stream posts sends, receives,
+//! shutdown and close by itself where it can ([`SocketContext::post_to`]), and no kernel runs while
+//! the NIC works.
 //!
 //! ```no_run
 //! # use ringbell_cuda_kernels::{Gpu, SocketContext};
@@ -116,7 +117,8 @@ impl Pending {
     /// Waits for the operation.
     ///
     /// # Errors
-    /// [`SocketError::Launch`] with a time-out when it still runs after `timeout`, else how it failed.
+    /// [`SocketError::Launch`] with a time-out when it still runs after `timeout`, else how it
+    /// failed.
     pub fn wait(&self, timeout: Duration) -> Result<Outcome, SocketError> {
         if let How::Kernel(launch, _) = &self.how {
             launch.wait(timeout)?;
@@ -220,8 +222,8 @@ pub struct SocketContext {
 }
 
 impl SocketContext {
-    /// A context for up to `connections` sockets at a time, and 64 operations not yet waited for per
-    /// socket. The queue must serve nothing else while the context's kernels run.
+    /// A context for up to `connections` sockets at a time, and 64 operations not yet waited for
+    /// per socket. The queue must serve nothing else while the context's kernels run.
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`].
@@ -241,13 +243,15 @@ impl SocketContext {
         })
     }
 
-    /// From now on the stream posts what it can by itself, to a queue of the same NIC and protection domain that serves
-    /// nothing else; a stream that cannot ([`Stream::has_words`]) goes on with kernels.
+    /// From now on the stream posts what it can by itself, to a queue of the same NIC and
+    /// protection domain that serves nothing else; a stream that cannot ([`Stream::has_words`])
+    /// goes on with kernels.
     pub fn post_to(&mut self, queue: Box<dyn EntryQueue>) {
         self.posting = Some(PostingStream::new(&self.stream, queue));
     }
 
-    /// Keeps a value, such as the owner of the queue, for as long as the context and every kernel of it.
+    /// Keeps a value, such as the owner of the queue, for as long as the context and every kernel
+    /// of it.
     pub fn keep(&mut self, what: impl Any + Send + Sync) {
         self.held = Some(Arc::new(what));
     }
@@ -258,7 +262,8 @@ impl SocketContext {
     }
 
     /// The stream, to order other kernels with the sockets' operations, and to capture both
-    /// ([`Stream::begin_capture`]): sends and receives of sockets that are open, which [`Pending::replayed`] tells of.
+    /// ([`Stream::begin_capture`]): sends and receives of sockets that are open, which
+    /// [`Pending::replayed`] tells of.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
@@ -373,8 +378,8 @@ impl SocketContext {
         }
     }
 
-    /// Closes behind the queued steps, also when an earlier step failed. A stream that captures refuses it, and the socket
-    /// is lost.
+    /// Closes behind the queued steps, also when an earlier step failed. A stream that captures
+    /// refuses it, and the socket is lost.
     ///
     /// # Errors
     /// As for [`SocketContext::socket`].
@@ -438,7 +443,8 @@ impl SocketContext {
         let mut args = vec![self.queue.into(), socket.cell.arg()];
         args.extend_from_slice(middle);
         args.extend([self.timeout_us.into(), cell.arg()]);
-        // SAFETY: the kernel's own parameters, in cells that live until it has ended. The NIC checks buffers.
+        // SAFETY: the kernel's own parameters, in cells that live until it has ended. The NIC
+        // checks buffers.
         let launch = unsafe { self.stream.launch(kernel, 1, 1, &args) }?;
         let launch = launch.keep(self.held.clone());
         cell.used_by(&launch);
@@ -454,7 +460,8 @@ impl SocketContext {
     }
 }
 
-/// A step of an established socket. Kernels find an earlier failure in GPU memory; for chained steps the NIC keeps it.
+/// A step of an established socket. Kernels find an earlier failure in GPU memory; for chained
+/// steps the NIC keeps it.
 fn control(opcode: Opcode, session: SessionId) -> Descriptor {
     let mut d = Descriptor::new(opcode);
     d.session = session;

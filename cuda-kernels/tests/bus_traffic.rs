@@ -1,7 +1,9 @@
-//! What an operation of a kernel costs on the bus between GPU and host, counted on the emulated GPU (docs/adr/0023):
-//! round trips are what the time of a small operation is made of, and they are the same everywhere.
+//! What an operation of a kernel costs on the bus between GPU and host, counted on the emulated GPU
+//! (docs/adr/0023): round trips are what the time of a small operation is made of, and they are the
+//! same everywhere.
 //!
-//! The kernels' PTX counts for itself: before each ordered access stands code that adds to a counter.
+//! The kernels' PTX counts for itself: before each ordered access stands code that adds to a
+//! counter.
 #![allow(unsafe_code)] // Launches kernels.
 
 use crate::common;

@@ -1,4 +1,5 @@
-//! CCCL (CUB, libcu++) as it ships, compiled by clang with the headers of include/cuda: `kernels/cccl.cu`.
+//! CCCL (CUB, libcu++) as it ships, compiled by clang with the headers of include/cuda:
+//! `kernels/cccl.cu`.
 //!
 //! `CCCL` names its folder of headers, or it is in `target/venv` (`pip install cuda-cccl`).
 #![allow(unsafe_code)] // Loads kernels.

@@ -1,5 +1,5 @@
-//! What the device API of collectives posts, against the mock NIC; what the NIC makes of it is tested
-//! where the NIC is.
+//! What the device API of collectives posts, against the mock NIC; what the NIC makes of it is
+//! tested where the NIC is.
 #![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
@@ -126,7 +126,8 @@ fn requests_are_chained_by_distance_also_where_tickets_wrap() {
     let seen = nic.seen.lock().unwrap();
     let after: Vec<u32> = seen.iter().map(|d| spec(d).after).collect();
     assert_eq!(after, [0, 1, 1, 0]);
-    // The communicator's defaults, because the call asked for none, where the operation can have them.
+    // The communicator's defaults, because the call asked for none, where the operation can have
+    // them.
     let (ring, auto) = (Algorithm::Ring, Algorithm::Auto);
     let chosen: Vec<_> = seen.iter().map(|d| spec(d).algo).collect();
     assert_eq!(chosen, [ring, ring, auto, auto]);

@@ -1,4 +1,5 @@
-//! The CUDA backend over the mock driver: what is wrong with a machine, memory, kernels, a lost GPU.
+//! The CUDA backend over the mock driver: what is wrong with a machine, memory, kernels, a lost
+//! GPU.
 #![cfg(feature = "cuda")]
 #![allow(unsafe_code)] // Registers raw GPU pointers.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
@@ -200,7 +201,8 @@ fn memory_is_allocated_copied_and_refused() {
         || {
             let gpu = open().unwrap();
             assert_eq!(gpu.kind(), GpuKind::Cuda);
-            // Odd sizes, on both sides of a slot of the staging memory, of a page, and of all slots.
+            // Odd sizes, on both sides of a slot of the staging memory, of a page, and of all
+            // slots.
             for len in [1_u64, 511, 65_535, 65_536, 65_537, 3_000_001, 8_500_000] {
                 let b = gpu.alloc(len).unwrap();
                 assert_eq!(b.va().0 % 65_536, 0, "{len}");
@@ -557,8 +559,8 @@ fn plain_pointers_to_gpu_memory_are_found_and_copied() {
         let at = std::ptr::with_exposed_provenance_mut::<u8>(raw as usize);
         assert_eq!(gpu_of(at), Some(0));
         assert_eq!(gpu_of(at.wrapping_add(4_999_999)), Some(0));
-        // No context is current, before and behind a copy, as on a thread that has called nothing of CUDA.
-        // SAFETY: null is none.
+        // No context is current, before and behind a copy, as on a thread that has called nothing
+        // of CUDA. SAFETY: null is none.
         unsafe { result::ctx::set_current(std::ptr::null_mut()) }.unwrap();
         // In one slot of pinned memory, in several, and in more than there are.
         for (offset, len) in [(0, 1), (77, 65_536), (3, 1 << 20), (1, 4_999_999)] {

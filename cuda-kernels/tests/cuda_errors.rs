@@ -1,5 +1,5 @@
-//! Machines whose CUDA is not as it should be, and drivers that lack functions: each error names the
-//! remedy, and nothing panics (ADR 26).
+//! Machines whose CUDA is not as it should be, and drivers that lack functions: each error names
+//! the remedy, and nothing panics (ADR 26).
 #![allow(unsafe_code)] // Launches kernels.
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
@@ -170,8 +170,9 @@ fn looks_for(text: &str, called: &str) -> bool {
         .any(|(at, _)| !text[..at].trim_end().ends_with("check("))
 }
 
-/// `cudarc` panics when a function is called that the driver lacks. So each is either among those without which no GPU is
-/// opened, or named in quotes in the file that calls it, which looks for it first.
+/// `cudarc` panics when a function is called that the driver lacks. So each is either among those
+/// without which no GPU is opened, or named in quotes in the file that calls it, which looks for it
+/// first.
 #[test]
 fn no_function_is_called_without_having_been_looked_for() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda");

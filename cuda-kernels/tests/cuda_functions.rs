@@ -1,7 +1,9 @@
-//! CUDA functions of 32 and 64 bits, each by a kernel of its own that clang has compiled with the headers of include/cuda.
+//! CUDA functions of 32 and 64 bits, each by a kernel of its own that clang has compiled with the
+//! headers of include/cuda.
 //!
-//! The kernels are `kernels/cuda_functions.cu`; their PTX is kept, so that no compiler is needed. The reference is Rust's
-//! own arithmetic. Functions of threads are in `cuda_threads.rs`, of floating point in `cuda_single.rs`, `cuda_math.rs`.
+//! The kernels are `kernels/cuda_functions.cu`; their PTX is kept, so that no compiler is needed.
+//! The reference is Rust's own arithmetic. Functions of threads are in `cuda_threads.rs`, of
+//! floating point in `cuda_single.rs`, `cuda_math.rs`.
 #![allow(unsafe_code)] // Loads kernels.
 
 use crate::ptx_files::{launch, numbers, with_ptx, Io, Seen};
@@ -38,7 +40,8 @@ fn each<T: Copy>(a: u32, b: u32, from: fn(u32) -> T, step: u32, op: impl Fn(T, T
     u64::from(parts.fold(0, |r, i| r | (op(from(a >> i), from(b >> i)) & mask) << i))
 }
 
-/// The sum or product of two numbers, exact enough to round it to single precision in any direction.
+/// The sum or product of two numbers, exact enough to round it to single precision in any
+/// direction.
 fn rounded(exact: f64, up: bool) -> u64 {
     let nearest = exact as f32;
     let wrong = if up {
@@ -216,7 +219,8 @@ const WORDS: &[WordCase] = &[
     ("uint2float_ru", |a, _, _| rounded(f64::from(a), true)),
     ("fadd_rd", |a, b, _| {
         let (x, y) = (f64::from(f(a)), f64::from(f(b)));
-        // A sum of numbers far apart is not exact in double precision either: what the rounding dropped decides.
+        // A sum of numbers far apart is not exact in double precision either: what the rounding
+        // dropped decides.
         let (s, exact) = (x + y, (x + y) - x == y && (x + y) - y == x);
         if exact || !s.is_finite() {
             if s == 0.0 && (f(a) != f(b) || a != b) && (x != 0.0 || a >> 31 != b >> 31) {

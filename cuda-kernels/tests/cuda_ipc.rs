@@ -1,5 +1,5 @@
-//! GPU memory of one process in another, by CUDA's handles, over the mock driver: two real processes, each
-//! with a GPU of its own in its view.
+//! GPU memory of one process in another, by CUDA's handles, over the mock driver: two real
+//! processes, each with a GPU of its own in its view.
 #![cfg(feature = "cuda")]
 #![allow(unsafe_code)] // Opens memory of another process.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
@@ -60,7 +60,8 @@ fn another_process_reads_and_writes_interior_parts_of_a_buffer() {
             let late = open(&two);
             late.read(7, &mut got).expect("opened anew");
             assert_eq!(&got, b"from");
-            // What was opened belongs to another process: it is not shared on, nor by a plain pointer.
+            // What was opened belongs to another process: it is not shared on, nor by a plain
+            // pointer.
             let refused = gpu.share(late.va(), 8).expect_err("not ours");
             assert!(
                 matches!(refused, CudaError::NotExportable { .. }),

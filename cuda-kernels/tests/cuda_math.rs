@@ -1,5 +1,5 @@
-//! The mathematics of include/cuda against values of 50 digits (`kernels/cuda_math.txt`, by mpmath), and single precision
-//! against double.
+//! The mathematics of include/cuda against values of 50 digits (`kernels/cuda_math.txt`, by
+//! mpmath), and single precision against double.
 //!
 //! The kernels are compiled when the test runs: as PTX they would be half a megabyte.
 #![allow(unsafe_code)] // Loads kernels.

@@ -1,4 +1,5 @@
-//! Kernels of the kinds that people write, as PTX: `kernels/cuda_patterns.cu`. Results are those of plain Rust.
+//! Kernels of the kinds that people write, as PTX: `kernels/cuda_patterns.cu`. Results are those of
+//! plain Rust.
 #![allow(unsafe_code)] // Loads kernels.
 
 use ringbell_cuda_kernels::{Dim3, Gpu, GpuBuffer, KernelArg};

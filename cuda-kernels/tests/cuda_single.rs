@@ -1,4 +1,5 @@
-//! Functions of single precision, each by a kernel of its own of `kernels/cuda_functions.cu`, against double precision.
+//! Functions of single precision, each by a kernel of its own of `kernels/cuda_functions.cu`,
+//! against double precision.
 #![allow(unsafe_code)] // Loads kernels.
 
 use crate::ptx_files::{launch, numbers, with_ptx, Io, Seen};
@@ -7,7 +8,8 @@ type One = (&'static str, fn(f64) -> f64);
 
 type SingleCase = (&'static str, f64, fn(f64) -> f64, [f32; 2]);
 
-/// Greatest error in units of the last place, the function in double precision, and the inputs' range.
+/// Greatest error in units of the last place, the function in double precision, and the inputs'
+/// range.
 const SINGLES: &[SingleCase] = &[
     ("expf", 1.0, f64::exp, [-104.0, 89.0]),
     ("exp2f", 1.0, f64::exp2, [-150.0, 128.0]),

@@ -1,5 +1,5 @@
-//! The CUDA backend where a real driver waits, holds its lock, or never returns (ADR 26): the mock driver does so too, and
-//! names the call that waited and the kernel.
+//! The CUDA backend where a real driver waits, holds its lock, or never returns (ADR 26): the mock
+//! driver does so too, and names the call that waited and the kernel.
 #![cfg(feature = "cuda")]
 #![allow(unsafe_code)] // Calls the driver itself, to show what the backend does not do.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
@@ -90,7 +90,8 @@ fn memory_is_given_back_beside_a_kernel_that_waits_and_goes_when_it_has_ended() 
         let other = open();
         let (before, stream) = (waits(), gpu.stream());
         let waiting = Waiting::on(&gpu, &stream);
-        // Each of these waits for all kernels in the driver, which waits for ever if one waits for us.
+        // Each of these waits for all kernels in the driver, which waits for ever if one waits for
+        // us.
         drop((large, pinned, exposed, other));
         assert_eq!(waits(), before);
         assert!(

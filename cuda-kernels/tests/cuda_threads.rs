@@ -1,4 +1,5 @@
-//! CUDA functions of threads, warps and memory, each by a kernel of its own of `kernels/cuda_functions.cu`.
+//! CUDA functions of threads, warps and memory, each by a kernel of its own of
+//! `kernels/cuda_functions.cu`.
 #![allow(unsafe_code)] // Loads kernels.
 
 use std::collections::BTreeMap;
@@ -155,7 +156,8 @@ fn atomic_functions_leave_what_their_operations_make_in_any_order() {
         let io = Io::new(&gpu, &inputs, 128 * 8);
         launch(&gpu, &kernel, 1, THREADS as u32, &io.args()).unwrap();
         let all = io.words();
-        // The two words in global memory, what the threads were returned, and the word in shared memory.
+        // The two words in global memory, what the threads were returned, and the word in shared
+        // memory.
         ([all[0], all[1]], all[2..2 + THREADS].to_vec(), all[100])
     };
     for (name, width, apply) in ATOMICS {
@@ -206,7 +208,8 @@ fn atomic_functions_leave_what_their_operations_make_in_any_order() {
     assert_eq!(global.map(|g| g & 0xffff_ffff), [11, 11]);
     let (global, _, _) = run("add_float");
     for (k, got) in global.into_iter().enumerate() {
-        // The values, as floats, were cut to a byte; what is not a number there became one of the conversion's ends.
+        // The values, as floats, were cut to a byte; what is not a number there became one of the
+        // conversion's ends.
         let mine = inputs[..THREADS].iter().skip(k).step_by(2);
         let sum: i64 = mine.map(|v| i64::from((*v as f32) as i32 & 0xff)).sum();
         assert_eq!(f32::from_bits(got as u32), sum as f32);

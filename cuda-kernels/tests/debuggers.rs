@@ -26,7 +26,8 @@ fn line(file: &str, behind: &str, text: &str) -> usize {
     lines.find(|(_, l)| l.contains(text)).unwrap().0 + 1
 }
 
-/// Three blocks of eight threads of `p_saxpy`, then one of `p_block_reduce`, and of a kernel without lines of its source.
+/// Three blocks of eight threads of `p_saxpy`, then one of `p_block_reduce`, and of a kernel
+/// without lines of its source.
 fn launch_kernels() {
     let gpu = common::gpu();
     for module in ["ptx_simple.ptx", "selftest.ptx"] {

@@ -20,8 +20,8 @@ impl Drop for Counted {
     }
 }
 
-/// A send and a receive over a NIC made of a thread, captured once and replayed: more often than the queue has
-/// slots, so that a ticket that was captured would be refused or lost.
+/// A send and a receive over a NIC made of a thread, captured once and replayed: more often than
+/// the queue has slots, so that a ticket that was captured would be refused or lost.
 fn a_send_and_a_receive(gpu: &Gpu) {
     let nic = MockNic::start(gpu, Queue::new(gpu, 2, 0, 20_000_000, 1_000_000));
     let len = 5003_u64;

@@ -1,4 +1,5 @@
-//! Small kernels with one planted fault each, on a checked emulated GPU: each is named with its line.
+//! Small kernels with one planted fault each, on a checked emulated GPU: each is named with its
+//! line.
 #![allow(unsafe_code)] // Loads and launches kernels that are wrong.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! The measuring kernels against the mock NIC: they move what they say, and they notice wrong bytes.
+//! The measuring kernels against the mock NIC: they move what they say, and they notice wrong
+//! bytes.
 #![allow(unsafe_code)] // Launches kernels.
 
 use crate::common;

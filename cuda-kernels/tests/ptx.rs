@@ -1,4 +1,5 @@
-//! PTX on the emulated GPU: results of plain kernels bit for bit, waits between threads and blocks, faults with their place.
+//! PTX on the emulated GPU: results of plain kernels bit for bit, waits between threads and blocks,
+//! faults with their place.
 #![allow(unsafe_code)] // Loads kernels.
 
 use crate::common;
@@ -273,8 +274,8 @@ fn threads_and_blocks_that_spin_let_others_run() {
     assert!(slept.load_u64(0).unwrap() >= 200_000);
 }
 
-/// Doorbells, system-scope fences, 128-bit acquire loads, sleeps and the clock of the device header, against a NIC of the
-/// tests.
+/// Doorbells, system-scope fences, 128-bit acquire loads, sleeps and the clock of the device
+/// header, against a NIC of the tests.
 #[test]
 fn a_block_of_ptx_sends_and_receives_by_the_device_header() {
     if emulated_only("`device_api` runs the header on every GPU") {
@@ -442,7 +443,8 @@ fn wrong_launches_and_modules_are_refused_with_their_place() {
     let _ = std::fs::remove_file(&path);
 }
 
-/// Two modules of one text: a kernel that adds what dynamic shared memory was given to a variable of its module.
+/// Two modules of one text: a kernel that adds what dynamic shared memory was given to a variable
+/// of its module.
 const COUNTER: &str = "
 .version 7.0
 .target sm_80

@@ -1,7 +1,8 @@
-//! The race detector on the device header, against a NIC of the tests: it is silent about the protocol, and it is not blind.
+//! The race detector on the device header, against a NIC of the tests: it is silent about the
+//! protocol, and it is not blind.
 //!
-//! Payloads are plain memory on both sides, so each order that the protocol promises is checked: buffer before descriptor,
-//! received bytes before completion, elements before a stream's index.
+//! Payloads are plain memory on both sides, so each order that the protocol promises is checked:
+//! buffer before descriptor, received bytes before completion, elements before a stream's index.
 #![allow(unsafe_code)] // Loads and launches kernels.
 
 use crate::common;
@@ -14,10 +15,12 @@ use common::{MockNic, Queue, PATIENCE};
 use ringbell_cuda_kernels::{Checks, EmulatedGpu, EmulatedGpuConfig, Gpu, KernelArg, LaunchError};
 
 const T: u32 = 60_000_000;
-/// Launches of which one shows a race at least: what a thread of the NIC has seen is a matter of time.
+/// Launches of which one shows a race at least: what a thread of the NIC has seen is a matter of
+/// time.
 const TRIES: usize = 20;
 
-/// Kernels of `selftest.cu` on a GPU that looks for races, after all of `from` in their text became `to`.
+/// Kernels of `selftest.cu` on a GPU that looks for races, after all of `from` in their text became
+/// `to`.
 fn checked(from: &str, to: &str) -> Gpu {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let text = std::fs::read_to_string(module_of("selftest")).unwrap();

@@ -181,7 +181,8 @@ fn the_slot_sweep_measures_and_checks() {
             credit_percent: 50,
         };
         let launch = |kernel: &str, side: u64, seed: u64| {
-            // Each side is a connection of its own: on one GPU they would share the buffers otherwise.
+            // Each side is a connection of its own: on one GPU they would share the buffers
+            // otherwise.
             let slots: KernelArg = Slots::new(window.va(), config).unwrap().into();
             let args = [
                 nic.handle_of(side as usize),

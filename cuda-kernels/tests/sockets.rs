@@ -184,7 +184,8 @@ fn the_echo_server_serves_many_connections_beside_a_silent_one() {
     const CLIENTS: u32 = 12;
     let gpu = gpu();
     let nic = nic(&gpu, 5);
-    // The server's end of client `c` is session 200 + 2c; client 0 is silent until the others are done.
+    // The server's end of client `c` is session 200 + 2c; client 0 is silent until the others are
+    // done.
     *nic.faults.accepts.lock().unwrap() = Some((0..CLIENTS).map(|c| 200 + 2 * c).collect());
     let buffer = gpu.alloc(64 << 10).unwrap();
     let config = EchoConfig {

@@ -1,4 +1,5 @@
-//! A kernel's ends of streams, against a thread that takes from one and pushes into the other, as NICs do.
+//! A kernel's ends of streams, against a thread that takes from one and pushes into the other, as
+//! NICs do.
 #![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 

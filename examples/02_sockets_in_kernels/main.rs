@@ -1,7 +1,7 @@
 //! A client and a server whose sockets live in kernels (FpgaNIC, Figure 10).
 //!
-//! The kernels are in `figure10.cu`: the host loads them, starts each once, and takes no part in the
-//! handshake or the transfer. Two NICs in one process stand for two machines.
+//! The kernels are in `figure10.cu`: the host loads them, starts each once, and takes no part in
+//! the handshake or the transfer. Two NICs in one process stand for two machines.
 //!
 //! Run: `cargo run --example 02_sockets_in_kernels`. The program builds the kernels with
 //! `ringbell cc`; yours would do so beforehand.

@@ -1,12 +1,14 @@
 //! An echo server inside one kernel, with 100 connections open at the same time.
 //!
-//! The server is `rb_echo_server` (`cuda-kernels/kernels/echo.cu`): one thread that accepts connections and serves them all by
-//! non-blocking requests, as an event loop does on a CPU. The clients are the 100 blocks of the kernel in `client.cu`. Each
-//! connection has a queue of its own, so that a silent peer delays no other.
+//! The server is `rb_echo_server` (`cuda-kernels/kernels/echo.cu`): one thread that accepts
+//! connections and serves them all by non-blocking requests, as an event loop does on a CPU. The
+//! clients are the 100 blocks of the kernel in `client.cu`. Each connection has a queue of its own,
+//! so that a silent peer delays no other.
 //!
 //! Run: `cargo run --example 03_echo_server_100_connections`
 //!
-//! Prints `100 connections served, 0 failed; 6400000 bytes echoed, 0 wrong`; ends with an error otherwise.
+//! Prints `100 connections served, 0 failed; 6400000 bytes echoed, 0 wrong`; ends with an error
+//! otherwise.
 #![allow(unsafe_code)] // Runs kernels.
 
 use std::net::Ipv4Addr;
@@ -67,7 +69,8 @@ fn main() -> Result<(), Error> {
     ends.write(0, &[GpuResult::UNWRITTEN; CONNECTIONS as usize])?;
     let (to, port): (Ipv4Addr, u32) = (SERVER.parse()?, PORT.into());
     let args = (&handles, to, port, &memory, BYTES, ROUNDS, &ends, &wrong);
-    // SAFETY: client.cu is ours, the arguments have the types of its parameters, and `queues` outlive the launch.
+    // SAFETY: client.cu is ours, the arguments have the types of its parameters, and `queues`
+    // outlive the launch.
     let clients = unsafe {
         let kernel = client.module(&module)?.kernel("echo_client")?;
         kernel.launch(CONNECTIONS, 32, args)?

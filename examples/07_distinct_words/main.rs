@@ -1,14 +1,15 @@
 //! Counts the distinct words of a text that this machine has, on its way to a GPU's memory.
 //!
-//! A kernel accepts a connection and puts an engine on its path (on-path model, FpgaNIC §3.5): a chain of HyperLogLog and of an
-//! engine of our own, which this file defines. It receives the stream as any other, and answers with the engines' results; the
-//! exact count stands beside the estimate. The text is Debian's list of packages, or, where there is none, the sources of this
+//! A kernel accepts a connection and puts an engine on its path (on-path model, FpgaNIC §3.5): a
+//! chain of HyperLogLog and of an engine of our own, which this file defines. It receives the
+//! stream as any other, and answers with the engines' results; the exact count stands beside the
+//! estimate. The text is Debian's list of packages, or, where there is none, the sources of this
 //! library.
 //!
 //! Run: `cargo run --example 07_distinct_words`
 //!
-//! Prints `N words, M distinct; the NIC estimates ...` and the longest word that our engine saw; ends with an
-//! error when the estimate is further off than four standard errors.
+//! Prints `N words, M distinct; the NIC estimates ...` and the longest word that our engine saw;
+//! ends with an error when the estimate is further off than four standard errors.
 #![allow(unsafe_code)] // Runs kernels.
 #![allow(clippy::disallowed_methods)] // Waits for the kernel to listen, with a deadline.
 

@@ -1,12 +1,13 @@
 //! Kernels that produce and consume on the fly: an all-reduce whose operands are kernels' streams.
 //!
-//! Three ranks, each with a GPU and a NIC of its own. One block of a rank's kernel computes values and pushes them to the NIC,
-//! another pops the sums of all ranks; neither has an array (`produce.cu`; ACCL+, Listing 2). Kernel and NIC share rings of 16
-//! KiB for any number of values.
+//! Three ranks, each with a GPU and a NIC of its own. One block of a rank's kernel computes values
+//! and pushes them to the NIC, another pops the sums of all ranks; neither has an array
+//! (`produce.cu`; ACCL+, Listing 2). Kernel and NIC share rings of 16 KiB for any number of values.
 //!
 //! Run: `cargo run --example 11_kernel_stream`
 //!
-//! Prints that the sums are, to the last bit, those of a serial program; ends with an error otherwise.
+//! Prints that the sums are, to the last bit, those of a serial program; ends with an error
+//! otherwise.
 #![allow(unsafe_code)] // Runs kernels.
 
 use std::path::Path;
@@ -29,7 +30,8 @@ fn value(rank: u32, i: u64) -> f32 {
     (x >> 8) as f32 * 0.000_976_562_5 - 8192.0
 }
 
-/// The digest of the sums by one thread: chunk c is added in the order rank c, c + 1, ... (FpgaNIC, Table 8).
+/// The digest of the sums by one thread: chunk c is added in the order rank c, c + 1, ... (FpgaNIC,
+/// Table 8).
 fn serially() -> u64 {
     let layout = Layout {
         count: COUNT,

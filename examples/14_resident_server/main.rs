@@ -1,12 +1,14 @@
 //! A resident kernel as a server: clients send operands, it reduces them and sends the result.
 //!
-//! The kernel in `server.cu` is launched once. One block accepts, receives, computes with `gpu_local_reduce` and sends, until a
-//! client sends it the request to leave. The clients are threads of the host with a NIC of their own. Each reply is compared with
-//! the NIC's own reduction, bit for bit.
+//! The kernel in `server.cu` is launched once. One block accepts, receives, computes with
+//! `gpu_local_reduce` and sends, until a client sends it the request to leave. The clients are
+//! threads of the host with a NIC of their own. Each reply is compared with the NIC's own
+//! reduction, bit for bit.
 //!
 //! Run: `cargo run --example 14_resident_server`
 //!
-//! Prints `3 clients, 12 requests served by one launch, 1 refused, 0 wrong`; ends with an error otherwise.
+//! Prints `3 clients, 12 requests served by one launch, 1 refused, 0 wrong`; ends with an error
+//! otherwise.
 #![allow(unsafe_code)] // Runs a kernel; the NIC's reduction takes pointers.
 
 use std::net::Ipv4Addr;

@@ -1,14 +1,16 @@
-//! Engines at a communicator: distinct users of three machines, counted by their NICs while they gather.
+//! Engines at a communicator: distinct users of three machines, counted by their NICs while they
+//! gather.
 //!
-//! Three ranks, each with a GPU and a NIC of its own, have seen users; many of them on more than one. A kernel of each puts a
-//! HyperLogLog engine at the results of its communicator, gathers all ranks' users with one call, and asks its NIC how many
-//! different ones they are: no thread reads them (`gather.cu`; on-path model, FpgaNIC §3.5, at a collective as ACCL+'s unary
-//! plug-ins, §4). The hosts have put checksums at the messages between ranks: each message arrives as it was sent.
+//! Three ranks, each with a GPU and a NIC of its own, have seen users; many of them on more than
+//! one. A kernel of each puts a HyperLogLog engine at the results of its communicator, gathers all
+//! ranks' users with one call, and asks its NIC how many different ones they are: no thread reads
+//! them (`gather.cu`; on-path model, FpgaNIC §3.5, at a collective as ACCL+'s unary plug-ins, §4).
+//! The hosts have put checksums at the messages between ranks: each message arrives as it was sent.
 //!
 //! Run: `cargo run --example 15_engines_at_a_communicator`
 //!
-//! Prints `N users on 3 machines; every NIC estimates ...`; ends with an error when the estimate is further off
-//! than four standard errors, ranks differ, or a message is not what was sent.
+//! Prints `N users on 3 machines; every NIC estimates ...`; ends with an error when the estimate is
+//! further off than four standard errors, ranks differ, or a message is not what was sent.
 #![allow(unsafe_code)] // Runs kernels.
 
 use std::collections::HashSet;

@@ -1,12 +1,14 @@
 //! A halo exchange by `gpu_put_signal`: a stencil over three ranks, in one launch for all steps.
 //!
-//! Each rank has a strip of a grid in symmetric memory. After a step its kernel puts the rows at the borders into its
-//! neighbours' memory, with a signal behind each, and waits for theirs (`halo.cu`). No rank posts a receive, and no host
-//! takes part. The result is compared with a serial program, bit for bit: over transport `local`, and over RDMA on UDP sockets.
+//! Each rank has a strip of a grid in symmetric memory. After a step its kernel puts the rows at
+//! the borders into its neighbours' memory, with a signal behind each, and waits for theirs
+//! (`halo.cu`). No rank posts a receive, and no host takes part. The result is compared with a
+//! serial program, bit for bit: over transport `local`, and over RDMA on UDP sockets.
 //!
 //! Run: `cargo run --example 16_halo_exchange`
 //!
-//! Prints `local: 3 ranks, 50 steps, 0 of 30600 values differ`, and the same of `rdma`; ends with an error otherwise.
+//! Prints `local: 3 ranks, 50 steps, 0 of 30600 values differ`, and the same of `rdma`; ends with
+//! an error otherwise.
 #![allow(unsafe_code)] // Runs kernels.
 
 use std::path::Path;

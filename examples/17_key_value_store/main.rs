@@ -1,14 +1,18 @@
-//! A key-value store whose GETs are READs of kernels: it lies in symmetric memory of three ranks, each a server and a client.
+//! A key-value store whose GETs are READs of kernels: it lies in symmetric memory of three ranks,
+//! each a server and a client.
 //!
-//! A kernel's `gpu_get` takes a bucket of another rank, where only the NIC takes part. Buckets have a version and a check, so that a
-//! read that has met a write is repeated (`store.cu`). PUTs lock a bucket by compare and swap; on its own rank a kernel writes
-//! beside the NIC that reads. All threads use the same few keys, over transport `local`, and over RDMA on UDP sockets.
+//! A kernel's `gpu_get` takes a bucket of another rank, where only the NIC takes part. Buckets have
+//! a version and a check, so that a read that has met a write is repeated (`store.cu`). PUTs lock a
+//! bucket by compare and swap; on its own rank a kernel writes beside the NIC that reads. All
+//! threads use the same few keys, over transport `local`, and over RDMA on UDP sockets.
 //!
-//! At the end every bucket is whole, every key has one bucket, and the versions have counted every PUT.
+//! At the end every bucket is whole, every key has one bucket, and the versions have counted every
+//! PUT.
 //!
 //! Run: `cargo run --example 17_key_value_store`
 //!
-//! Prints a line such as `local: 4595 GETs, 1405 PUTs, 31 reads repeated, 0 wrong` for each transport; ends with an error otherwise.
+//! Prints a line such as `local: 4595 GETs, 1405 PUTs, 31 reads repeated, 0 wrong` for each
+//! transport; ends with an error otherwise.
 #![allow(unsafe_code)] // Runs kernels.
 
 use std::collections::HashSet;

@@ -1,12 +1,14 @@
 //! A product of matrices whose ranks gather one of them by a ring, while they multiply.
 //!
-//! Each of three ranks has a third of B's rows, in half precision. Its kernel (`gather.cu`, plain CUDA with `cuda_fp16.h`) puts
-//! what it has to the next rank with a signal, multiplies with it meanwhile, and goes on with what has come. One launch does it all;
-//! no receive is posted, and no host takes part. The products are whole numbers, so the result is compared exactly.
+//! Each of three ranks has a third of B's rows, in half precision. Its kernel (`gather.cu`, plain
+//! CUDA with `cuda_fp16.h`) puts what it has to the next rank with a signal, multiplies with it
+//! meanwhile, and goes on with what has come. One launch does it all; no receive is posted, and no
+//! host takes part. The products are whole numbers, so the result is compared exactly.
 //!
 //! Run: `cargo run --example 21_ring_all_gather`
 //!
-//! Prints `local: 3 ranks, 0 of 1152 values differ`, and the same of `rdma`; ends with an error otherwise.
+//! Prints `local: 3 ranks, 0 of 1152 values differ`, and the same of `rdma`; ends with an error
+//! otherwise.
 #![allow(unsafe_code)] // Runs kernels.
 
 #[path = "../support/ranks.rs"]

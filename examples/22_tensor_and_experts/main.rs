@@ -1,16 +1,17 @@
-//! Two layers of a model over three GPUs, each by one launch: a product whose sum over the ranks overlaps with it, and
-//! experts to which tokens travel and from which they return.
+//! Two layers of a model over three GPUs, each by one launch: a product whose sum over the ranks
+//! overlaps with it, and experts to which tokens travel and from which they return.
 //!
-//! - `gemm_all_reduce`: each rank has a third of A's columns and B's rows. While the NICs sum a tile of rows over the ranks, the
-//!   kernel multiplies the next one.
-//! - `experts`: each rank has two of six experts. Every token goes to two of them by puts with signals, wherever they are, and the
-//!   weighted sum of their answers comes back.
+//! - `gemm_all_reduce`: each rank has a third of A's columns and B's rows. While the NICs sum a
+//!   tile of rows over the ranks, the kernel multiplies the next one.
+//! - `experts`: each rank has two of six experts. Every token goes to two of them by puts with
+//!   signals, wherever they are, and the weighted sum of their answers comes back.
 //!
 //! Both are plain CUDA (`kernels.cu`). The numbers are whole, so the results are compared exactly.
 //!
 //! Run: `cargo run --example 22_tensor_and_experts`
 //!
-//! Prints `local: 0 of 1150 products and 0 of 912 tokens' values differ`, and the same of `rdma`; ends with an error otherwise.
+//! Prints `local: 0 of 1150 products and 0 of 912 tokens' values differ`, and the same of `rdma`;
+//! ends with an error otherwise.
 #![allow(unsafe_code)] // Runs kernels.
 
 #[path = "../support/kernels.rs"]
@@ -34,7 +35,8 @@ const COLUMNS: usize = 23;
 const PART: usize = 14;
 const TILE: usize = 8;
 
-/// Values of a token, tokens of a rank, experts of a rank; words of an item and before the items: kernels.cu has the same.
+/// Values of a token, tokens of a rank, experts of a rank; words of an item and before the items:
+/// kernels.cu has the same.
 const WIDTH: usize = 16;
 const TOKENS: usize = 19;
 const EXPERTS: usize = 2;

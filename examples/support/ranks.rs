@@ -3,7 +3,8 @@
 use anyhow::{anyhow, Error};
 use ringbell::{CommOptions, Communicator, Nic};
 
-/// Runs `work` as every rank of a communicator over a transport; `network` is the first three numbers of their addresses.
+/// Runs `work` as every rank of a communicator over a transport; `network` is the first three
+/// numbers of their addresses.
 pub(crate) fn run<T: Send>(
     transport: &str,
     network: &str,

@@ -1,8 +1,8 @@
 //! Fat binaries: the container in which CUDA compilers put a module's PTX and machine code.
 //!
-//! A fat binary is a header of 16 bytes and entries, each with a header of its own: the kind of its image, the
-//! architecture, flags, and how the image is compressed. The format is not documented by NVIDIA; its fields are as
-//! public tools read them. All numbers are little-endian.
+//! A fat binary is a header of 16 bytes and entries, each with a header of its own: the kind of its
+//! image, the architecture, flags, and how the image is compressed. The format is not documented by
+//! NVIDIA; its fields are as public tools read them. All numbers are little-endian.
 //!
 //! | offset | bytes | header of the fat binary |
 //! |---|---|---|
@@ -31,7 +31,8 @@ pub use write::of_ptx;
 /// The first four bytes of a fat binary, as a number.
 pub const MAGIC: u32 = 0xba55_ed50;
 
-/// The first four bytes of the structure by which compiled host code refers to its fat binary: magic, version, pointer.
+/// The first four bytes of the structure by which compiled host code refers to its fat binary:
+/// magic, version, pointer.
 pub const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 
 /// Bytes of the header of a fat binary.

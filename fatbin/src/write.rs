@@ -2,8 +2,8 @@
 
 use crate::{ENTRY, FLAG_64_BIT, FLAG_LINUX, HEADER, KIND_PTX, MAGIC};
 
-/// A fat binary with these PTX texts, each with its architecture (80 for `sm_80`). They are not compressed, so that
-/// every driver can read them.
+/// A fat binary with these PTX texts, each with its architecture (80 for `sm_80`). They are not
+/// compressed, so that every driver can read them.
 pub fn of_ptx(texts: &[(u32, &str)]) -> Vec<u8> {
     let mut entries = Vec::new();
     for (arch, text) in texts {

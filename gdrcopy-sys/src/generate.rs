@@ -1,4 +1,5 @@
-//! Generation of `src/bindings.rs` from `abi/gdrapi.h` by bindgen (feature `bindgen`), which needs libclang.
+//! Generation of `src/bindings.rs` from `abi/gdrapi.h` by bindgen (feature `bindgen`), which needs
+//! libclang.
 
 use std::panic::catch_unwind;
 use std::path::Path;

@@ -1,12 +1,12 @@
 //! Bindings to GDRCopy, NVIDIA's library that maps GPU memory for the CPU.
 //!
 //! The build needs no part of it: [`load`] opens `libgdrapi.so.2` at run time and looks for every
-//! function. Those of version 2.0 are required; later ones may be missing (see [`Gdrapi`]'s fields), and
-//! calling a missing one through its method panics, so check the field first.
+//! function. Those of version 2.0 are required; later ones may be missing (see [`Gdrapi`]'s
+//! fields), and calling a missing one through its method panics, so check the field first.
 //!
-//! `src/bindings.rs` is generated from `abi/gdrapi.h`, our own description of the interface, by `generate` (feature
-//! `bindgen`, off by default). The test `abi` compares sizes, offsets and values of the bindings with that header, and with
-//! the installed `gdrapi.h` if there is one.
+//! `src/bindings.rs` is generated from `abi/gdrapi.h`, our own description of the interface, by
+//! `generate` (feature `bindgen`, off by default). The test `abi` compares sizes, offsets and
+//! values of the bindings with that header, and with the installed `gdrapi.h` if there is one.
 //!
 //! ```no_run
 //! let api = gdrcopy_sys::load()?;

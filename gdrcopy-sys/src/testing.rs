@@ -5,7 +5,8 @@ use std::process::Command;
 
 use crate::LIBRARY;
 
-/// Compiles the mock into a folder, under the library's own name, with more arguments. Returns its path.
+/// Compiles the mock into a folder, under the library's own name, with more arguments. Returns its
+/// path.
 ///
 /// # Errors
 /// What the C compiler says. `CC` names the compiler, `cc` by default.

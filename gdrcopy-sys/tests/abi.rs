@@ -1,7 +1,7 @@
 //! The bindings against the header that they come from, and against the installed one.
 //!
-//! The test writes a C file that includes the header and asserts, at compile time, every size, offset and
-//! value that Rust has, and that every function has the type that Rust calls it with.
+//! The test writes a C file that includes the header and asserts, at compile time, every size,
+//! offset and value that Rust has, and that every function has the type that Rust calls it with.
 
 use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};

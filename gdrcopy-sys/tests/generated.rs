@@ -1,4 +1,5 @@
-//! The bindings against what bindgen makes of the header: `cargo test -p gdrcopy-sys --features bindgen --test all generated`.
+//! The bindings against what bindgen makes of the header: `cargo test -p gdrcopy-sys --features
+//! bindgen --test all generated`.
 //!
 //! With `GDRCOPY_UPDATE=1` it writes them.
 

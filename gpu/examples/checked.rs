@@ -1,7 +1,9 @@
-//! What checks cost: processor time of kernels with memcheck and with all checks, against the same kernel without.
+//! What checks cost: processor time of kernels with memcheck and with all checks, against the same
+//! kernel without.
 //!
-//! `cargo run --release -p ringbell-gpu --example checked`, in the workspace's folder. One block runs after the other on one
-//! thread; medians of interleaved runs. The results with checks must be those without, and nothing must be found.
+//! `cargo run --release -p ringbell-gpu --example checked`, in the workspace's folder. One block
+//! runs after the other on one thread; medians of interleaved runs. The results with checks must be
+//! those without, and nothing must be found.
 #![allow(unsafe_code)] // Reads and writes the memory that it lends to kernels.
 
 use std::sync::atomic::AtomicU32;
@@ -67,7 +69,8 @@ const fn run(kernel: &'static str, grid: [u32; 3], block: [u32; 3], args: &'stat
     }
 }
 
-/// Name, file, launches; buffers are 0 to 2 for input, the others for output, which each begins with zeros.
+/// Name, file, launches; buffers are 0 to 2 for input, the others for output, which each begins
+/// with zeros.
 #[rustfmt::skip]
 const WORKS: &[(&str, &str, &[Run])] = &[
     ("saxpy of 1 Mi", SIMPLE, &[run("p_saxpy", [4096, 1, 1], [256, 1, 1], &[Word(1 << 20), Word(0x4000_0000), Buffer(0), Buffer(3)])]),

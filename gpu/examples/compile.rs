@@ -1,4 +1,5 @@
-//! How long kernels take to compile: `cargo run --release -p ringbell-gpu --example compile -- FILE.ptx ...`
+//! How long kernels take to compile: `cargo run --release -p ringbell-gpu --example compile --
+//! FILE.ptx ...`
 //!
 //! Prints processor time for each kernel, and nanoseconds for each statement of the text.
 

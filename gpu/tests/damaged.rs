@@ -1,4 +1,5 @@
-//! Damaged PTX is refused with a line, or compiled: never a panic. `fuzz/fuzz_targets/ptx.rs` looks further.
+//! Damaged PTX is refused with a line, or compiled: never a panic. `fuzz/fuzz_targets/ptx.rs` looks
+//! further.
 #![allow(missing_docs)] // Tests.
 
 use ringbell_gpu::{parse, Program};

@@ -1,9 +1,9 @@
 //! All GTLBs of a NIC, and the page table behind them.
 //!
 //! FpgaNIC suggests "to instantiate multiple GTLBs to provide sufficient number of GTLB entries"
-//! (§2.3.2, GTLB Miss/Eviction) and leaves the miss open. Here a miss is either a fault that carries
-//! the address (`refill: false`), or the entry is replaced from the full page table, so that a GTLB
-//! which is too small costs time and not correctness.
+//! (§2.3.2, GTLB Miss/Eviction) and leaves the miss open. Here a miss is either a fault that
+//! carries the address (`refill: false`), or the entry is replaced from the full page table, so
+//! that a GTLB which is too small costs time and not correctness.
 
 use ringbell_nic_abi::GpuVa;
 

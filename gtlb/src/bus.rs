@@ -1,7 +1,7 @@
 //! Bus addresses and spans: where the NIC's DMA finds bytes.
 
-/// An address on the bus behind the GTLB. Only a translation mints one, so a NIC cannot touch memory
-/// that it was not granted.
+/// An address on the bus behind the GTLB. Only a translation mints one, so a NIC cannot touch
+/// memory that it was not granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BusAddr(u64);
 

@@ -1,14 +1,15 @@
 //! The completion write: the last store of an operation, which tells its waiter.
 //!
-//! It uses nothing but atomics, so that the model checker runs this very file (`nic-core/tests/loom_rings.rs`).
+//! It uses nothing but atomics, so that the model checker runs this very file
+//! (`nic-core/tests/loom_rings.rs`).
 #![allow(unsafe_code)] // Stores into a queue's completion line by address.
 
 use super::sync::{AtomicU64, Ordering};
 
 /// A completion and the line of the queue that it is written to.
 ///
-/// Words 1–3 are stored first, word 0 last with Release; it pairs with the Acquire load of word 0 in
-/// the device header (`rb::detail::poll`) and in the host's completion poll.
+/// Words 1–3 are stored first, word 0 last with Release; it pairs with the Acquire load of word 0
+/// in the device header (`rb::detail::poll`) and in the host's completion poll.
 #[derive(Debug, Clone, Copy)]
 pub struct CompletionWrite {
     line: *const AtomicU64,

@@ -1,7 +1,7 @@
 //! The full page table, from which the GTLBs are refilled.
 //!
-//! It stands for the list that the GPU driver hands to the NIC's driver. Pages are kept by group of 2 MiB,
-//! already coalesced (Algorithm 1, line 3).
+//! It stands for the list that the GPU driver hands to the NIC's driver. Pages are kept by group of
+//! 2 MiB, already coalesced (Algorithm 1, line 3).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -33,8 +33,8 @@ pub(crate) enum PageGroup {
 }
 
 impl PageGroup {
-    /// Coalesces (FpgaNIC §2.3.2: contiguous "and aligned within the 2MB page"). `None` when no page
-    /// is mapped.
+    /// Coalesces (FpgaNIC §2.3.2: contiguous "and aligned within the 2MB page"). `None` when no
+    /// page is mapped.
     ///
     /// Without the alignment an entry would need a full adder in place of wires; and a group with a
     /// hole must not be coalesced, or an address that is not mapped would translate.

@@ -1,4 +1,5 @@
-//! Faults: the reasons for refusing an access, each with the address that a kernel's completion names.
+//! Faults: the reasons for refusing an access, each with the address that a kernel's completion
+//! names.
 
 use ringbell_nic_abi::{GpuVa, Status};
 

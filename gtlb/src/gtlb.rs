@@ -1,13 +1,13 @@
 //! One GPU TLB: main and complementary tables, as in FpgaNIC §2.3.2 and Algorithm 1.
 //!
 //! A *group* is a 2 MiB-aligned range of GPU virtual addresses, that is 32 pages of 64 KiB; groups
-//! are numbered by `va >> 21`. The main TLB has one entry per group. An entry is either *large* (the
-//! group lies in one aligned 2 MiB piece of the bus: Algorithm 1, lines 7–11), or it points to 32
-//! consecutive entries of the complementary TLB, one per page (lines 12–18).
+//! are numbered by `va >> 21`. The main TLB has one entry per group. An entry is either *large*
+//! (the group lies in one aligned 2 MiB piece of the bus: Algorithm 1, lines 7–11), or it points to
+//! 32 consecutive entries of the complementary TLB, one per page (lines 12–18).
 //!
 //! The paper's table covers exactly one window, so its index says everything about the address.
-//! Here each entry also holds the number of its group: a table smaller than the memory behind it then
-//! works as a direct-mapped cache (see `bank`), and inside a window nothing changes.
+//! Here each entry also holds the number of its group: a table smaller than the memory behind it
+//! then works as a direct-mapped cache (see `bank`), and inside a window nothing changes.
 
 use crate::directory::{Hit, PageGroup, NO_PAGE};
 use crate::page_table::{

@@ -1,12 +1,13 @@
 //! Address translation and protection between a GPU's virtual addresses and a NIC's bus.
 //!
-//! The GPU TLB of FpgaNIC §2.3.2: [`gtlb`] coalesces 64 KiB GPU pages into 2 MiB entries and looks them up,
-//! [`mmu`] adds protection domains and memory regions with keys, and [`memory`] is the interface to the
-//! bytes themselves, addressed by [`BusAddr`], which only this crate can mint.
+//! The GPU TLB of FpgaNIC §2.3.2: [`gtlb`] coalesces 64 KiB GPU pages into 2 MiB entries and looks
+//! them up, [`mmu`] adds protection domains and memory regions with keys, and [`memory`] is the
+//! interface to the bytes themselves, addressed by [`BusAddr`], which only this crate can mint.
 //!
-//! In the order in which an operation uses them: [`region`] and [`pd`] check whether it may touch the
-//! bytes, `window` and `bank` choose the GTLB of the address, [`gtlb`] translates, and `directory` is the
-//! full page table that answers a miss. A driver writes the same tables through the BAR by [`registers`].
+//! In the order in which an operation uses them: [`region`] and [`pd`] check whether it may touch
+//! the bytes, `window` and `bank` choose the GTLB of the address, [`gtlb`] translates, and
+//! `directory` is the full page table that answers a miss. A driver writes the same tables through
+//! the BAR by [`registers`].
 //!
 //! ```
 //! use ringbell_gtlb::{Access, Fault, Mmu, MmuConfig, Need, PageTable, PAGE_BYTES};

@@ -124,9 +124,9 @@ impl Exposed {
 
 /// A NIC, for threads of this process that run kernels: they step it while their kernels wait.
 pub trait WaitHook: Send + Sync {
-    /// One turn of waiting: steps the NIC, and may yield or sleep for a moment after many turns in which nothing moved,
-    /// which `idle` counts. Before it sleeps it asks whether what the caller waits for is `done`.
-    /// Returns whether something moved.
+    /// One turn of waiting: steps the NIC, and may yield or sleep for a moment after many turns in
+    /// which nothing moved, which `idle` counts. Before it sleeps it asks whether what the caller
+    /// waits for is `done`. Returns whether something moved.
     fn turn(&self, idle: u32, done: &dyn Fn() -> bool) -> bool;
     /// Whether there is no NIC behind it any more.
     fn is_gone(&self) -> bool {
@@ -173,7 +173,8 @@ pub struct EntryPlace {
     pub line: u64,
 }
 
-/// A part of the memory that a NIC of the same host and user may map: a memfd and its place on the bus.
+/// A part of the memory that a NIC of the same host and user may map: a memfd and its place on the
+/// bus.
 #[derive(Debug)]
 pub struct Export<'a> {
     /// The memfd, with its size sealed.
@@ -188,8 +189,8 @@ pub struct Export<'a> {
 
 /// Memory that the NIC reads and writes by DMA, addressed by [`BusAddr`](crate::BusAddr).
 ///
-/// Asynchronous: host memory answers `Done`, a copy engine `Pending`. No caller above sees a pointer,
-/// except through the optional fast path [`DmaMemory::window`].
+/// Asynchronous: host memory answers `Done`, a copy engine `Pending`. No caller above sees a
+/// pointer, except through the optional fast path [`DmaMemory::window`].
 pub trait DmaMemory: Send + Sync {
     /// Starts an operation.
     ///
@@ -209,33 +210,36 @@ pub trait DmaMemory: Send + Sync {
 
     /// A place in the order of what was submitted, for [`DmaMemory::has_landed`].
     ///
-    /// A memory whose writes and completions are done when `submit` and `publish` return needs neither.
+    /// A memory whose writes and completions are done when `submit` and `publish` return needs
+    /// neither.
     fn mark(&self) -> u64 {
         0
     }
 
-    /// Whether every write and copy submitted before the mark has landed, and every completion published before it was stored: another
-    /// engine or process that reads the memory from now on sees them. A NIC asks before it tells a peer where to read, and before
-    /// it frees a queue's lines.
+    /// Whether every write and copy submitted before the mark has landed, and every completion
+    /// published before it was stored: another engine or process that reads the memory from now on
+    /// sees them. A NIC asks before it tells a peer where to read, and before it frees a queue's
+    /// lines.
     fn has_landed(&self, mark: u64) -> bool {
         let _ = mark;
         true
     }
 
-    /// Makes a completion visible after every write and copy submitted before it, and not earlier: data
-    /// first, then the word of the completion. So an operation that was cancelled while a copy of its own was in
-    /// flight is completed when nothing writes its buffer any more.
+    /// Makes a completion visible after every write and copy submitted before it, and not earlier:
+    /// data first, then the word of the completion. So an operation that was cancelled while a copy
+    /// of its own was in flight is completed when nothing writes its buffer any more.
     fn publish(&self, completion: CompletionWrite);
 
-    /// An aligned 64-bit word that the CPU reaches although there is no window, for one access of it, which may be a store:
-    /// kernels and NICs access it atomically, and it stays mapped as long as the memory.
+    /// An aligned 64-bit word that the CPU reaches although there is no window, for one access of
+    /// it, which may be a store: kernels and NICs access it atomically, and it stays mapped as long
+    /// as the memory.
     fn word(&self, span: BusSpan, store: bool) -> Option<NonNull<AtomicU64>> {
         let _ = (span, store);
         None
     }
 
-    /// The access of a word that [`word`](DmaMemory::word) gave has shown its value: what the word announces happened before what
-    /// follows. Told to memories without a window alone.
+    /// The access of a word that [`word`](DmaMemory::word) gave has shown its value: what the word
+    /// announces happened before what follows. Told to memories without a window alone.
     fn word_was_read(&self, span: BusSpan) {
         let _ = span;
     }
@@ -260,9 +264,10 @@ pub trait DmaMemory: Send + Sync {
         Ok(Exposed::same(base))
     }
 
-    /// Words in the GPU's own memory, which hold `initial` until the answer was dropped. Only kernels use them: their
-    /// atomics on host memory are round trips over PCIe, and atomic with the CPU's only where PCIe has atomics.
-    /// `None` where kernels are host threads, and reach host memory as the NIC does.
+    /// Words in the GPU's own memory, which hold `initial` until the answer was dropped. Only
+    /// kernels use them: their atomics on host memory are round trips over PCIe, and atomic with
+    /// the CPU's only where PCIe has atomics. `None` where kernels are host threads, and reach host
+    /// memory as the NIC does.
     ///
     /// # Errors
     /// The GPU's driver refused, in its own words.
@@ -271,8 +276,8 @@ pub trait DmaMemory: Send + Sync {
         Ok(None)
     }
 
-    /// Lets the GPU reach the registers of a device, which are no memory: a BAR that is mapped at `base`
-    /// until the answer was dropped. An emulated GPU sees it anyway.
+    /// Lets the GPU reach the registers of a device, which are no memory: a BAR that is mapped at
+    /// `base` until the answer was dropped. An emulated GPU sees it anyway.
     ///
     /// # Errors
     /// The GPU's driver refused, in its own words; a thread of the host must then ring for kernels.
@@ -281,15 +286,16 @@ pub trait DmaMemory: Send + Sync {
         Ok(Exposed::same(base))
     }
 
-    /// Lets kernels read and write memory of the host that is registered with the NIC, until the answer was dropped, if
-    /// that costs nothing: on an emulated GPU. A real one reaches what [`expose`](DmaMemory::expose) has pinned.
+    /// Lets kernels read and write memory of the host that is registered with the NIC, until the
+    /// answer was dropped, if that costs nothing: on an emulated GPU. A real one reaches what
+    /// [`expose`](DmaMemory::expose) has pinned.
     fn registered(&self, base: NonNull<u8>, len: usize) -> Option<Exposed> {
         let _ = (base, len);
         None
     }
 
-    /// Kernels may have queues of this NIC, whose address is `name`: threads of this process that run them call it while they
-    /// wait. A real GPU's kernels run by themselves.
+    /// Kernels may have queues of this NIC, whose address is `name`: threads of this process that
+    /// run them call it while they wait. A real GPU's kernels run by themselves.
     fn on_wait(&self, nic: Weak<dyn WaitHook>, name: &str) {
         let _ = (nic, name);
     }

@@ -1,9 +1,10 @@
 //! The NIC's memory management unit: the only way from a GPU address to a bus address.
 //!
 //! An operation first [*pins*](Mmu::pin) its buffer, which checks domain, region, bounds and rights
-//! once, then asks for [*spans*](Mmu::span) as it moves bytes, and unpins when it retires. A region is
-//! freed in two steps, so that operations in flight finish: [`Mmu::begin_deregister`] refuses new
-//! pins, [`Mmu::finish_deregister`] succeeds when the last pin is gone, and then no entry is left.
+//! once, then asks for [*spans*](Mmu::span) as it moves bytes, and unpins when it retires. A region
+//! is freed in two steps, so that operations in flight finish: [`Mmu::begin_deregister`] refuses
+//! new pins, [`Mmu::finish_deregister`] succeeds when the last pin is gone, and then no entry is
+//! left.
 
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::{GpuVa, Lkey, PdId, Rkey};
@@ -198,7 +199,8 @@ impl Mmu {
     /// Makes GPU memory known: keeps its pages and populates the GTLBs (FpgaNIC Algorithm 1).
     ///
     /// # Errors
-    /// [`MapError`]; then nothing was changed. The two `Exhausted` errors exist only without refill.
+    /// [`MapError`]; then nothing was changed. The two `Exhausted` errors exist only without
+    /// refill.
     pub fn map(&mut self, table: &PageTable) -> Result<(), MapError> {
         self.bank.map(table)
     }
@@ -324,8 +326,8 @@ impl Mmu {
         })
     }
 
-    /// Checks a range as [`pin`](Mmu::pin) does, and returns its region: for bytes that are moved before a region is freed,
-    /// or until [`hold`](Mmu::hold) pins it.
+    /// Checks a range as [`pin`](Mmu::pin) does, and returns its region: for bytes that are moved
+    /// before a region is freed, or until [`hold`](Mmu::hold) pins it.
     ///
     /// # Errors
     /// As for `pin`.
@@ -350,8 +352,8 @@ impl Mmu {
         Some(Pin { region })
     }
 
-    /// Checks a range as [`pin`](Mmu::pin) does, and returns the [span](Mmu::span) that it begins with: for bytes that
-    /// are read or written before the MMU is called again.
+    /// Checks a range as [`pin`](Mmu::pin) does, and returns the [span](Mmu::span) that it begins
+    /// with: for bytes that are read or written before the MMU is called again.
     ///
     /// # Errors
     /// As for both.
@@ -369,9 +371,9 @@ impl Mmu {
         self.translate(start, flat, va, len)
     }
 
-    /// Checks an access of a peer by the remote key, for bytes that are moved before the MMU is called again, or until
-    /// [`hold`](Mmu::hold) pins the region: the region must be of one of these domains. Returns its handle and its first
-    /// byte.
+    /// Checks an access of a peer by the remote key, for bytes that are moved before the MMU is
+    /// called again, or until [`hold`](Mmu::hold) pins the region: the region must be of one of
+    /// these domains. Returns its handle and its first byte.
     ///
     /// # Errors
     /// The [`Fault`] that the peer's completion reports.
@@ -434,9 +436,9 @@ impl Mmu {
         Ok(region)
     }
 
-    /// Counts another operation in on a region that was pinned before, for a range and an access that were checked
-    /// then; `None` when it is being freed. A key may come back after thousands of regions, so the caller makes
-    /// sure by [`Mmu::deregistrations`] that none was freed since.
+    /// Counts another operation in on a region that was pinned before, for a range and an access
+    /// that were checked then; `None` when it is being freed. A key may come back after thousands
+    /// of regions, so the caller makes sure by [`Mmu::deregistrations`] that none was freed since.
     #[inline]
     pub fn pin_again(&mut self, region: u32) -> Option<Pin> {
         let row = self.regions.find_mut(region)?;
@@ -447,8 +449,8 @@ impl Mmu {
         Some(Pin { region })
     }
 
-    /// How many regions ever began to be freed: while it is the same, what was found out about a region
-    /// and its translation holds.
+    /// How many regions ever began to be freed: while it is the same, what was found out about a
+    /// region and its translation holds.
     #[inline]
     pub fn deregistrations(&self) -> u64 {
         self.deregistrations
@@ -472,8 +474,8 @@ impl Mmu {
     /// `region` is the handle of a [`Pin`].
     ///
     /// # Errors
-    /// [`Fault::NoTranslation`] on a miss without refill, [`Fault::OutOfBounds`] when the range leaves
-    /// the region, [`Fault::RegionFreed`] when it was quarantined meanwhile.
+    /// [`Fault::NoTranslation`] on a miss without refill, [`Fault::OutOfBounds`] when the range
+    /// leaves the region, [`Fault::RegionFreed`] when it was quarantined meanwhile.
     #[inline]
     pub fn span(&mut self, region: u32, va: GpuVa, len: u64) -> Result<BusSpan, Fault> {
         let row = self
@@ -586,8 +588,8 @@ impl Mmu {
         Ok(())
     }
 
-    /// The regions of a domain that share a byte with `len` bytes at `va`, highest start first; those
-    /// being freed, and quarantined ones, included.
+    /// The regions of a domain that share a byte with `len` bytes at `va`, highest start first;
+    /// those being freed, and quarantined ones, included.
     pub fn overlapping(
         &self,
         pd: PdId,
@@ -627,7 +629,8 @@ impl Mmu {
         self.registers.write(&mut self.bank, reg, value)
     }
 
-    /// Reads a register of the GTLB block; `None` when it is not one. Entry registers read as staged.
+    /// Reads a register of the GTLB block; `None` when it is not one. Entry registers read as
+    /// staged.
     pub fn read_register(&self, reg: Reg) -> Option<u32> {
         self.registers.read(&self.bank, reg)
     }

@@ -40,8 +40,8 @@ pub(crate) struct RemoteKeys {
 }
 
 impl RemoteKeys {
-    /// A permutation chosen by the system's entropy. Only the values of remote keys depend on it, and
-    /// they must differ from run to run.
+    /// A permutation chosen by the system's entropy. Only the values of remote keys depend on it,
+    /// and they must differ from run to run.
     #[allow(clippy::disallowed_methods)]
     pub(crate) fn random() -> RemoteKeys {
         // `RandomState` is the standard library's only source of entropy; SipHash spreads it.
@@ -169,8 +169,8 @@ pub struct MemoryRegion {
 pub struct RegionInfo {
     /// Range, keys and rights. The remote key is the one that registration gave.
     pub region: MemoryRegion,
-    /// Bus address of the first byte of a [flat](crate::Mmu::register_flat) region; `None` for memory
-    /// that the GTLBs translate.
+    /// Bus address of the first byte of a [flat](crate::Mmu::register_flat) region; `None` for
+    /// memory that the GTLBs translate.
     pub flat: Option<u64>,
     /// Operations in flight.
     pub pins: u32,

@@ -1,8 +1,8 @@
 //! The GTLB block of the BAR: the registers by which a driver populates the GTLBs of a card.
 //!
-//! FpgaNIC §2.3.2: "via the control registers exposed by the control plane". Registers that carry an entry
-//! are staged here, and a write to `GTLB_COMMAND` acts. A window set by `GTLB_BASE_HI` is fixed: mapping
-//! memory does not move it.
+//! FpgaNIC §2.3.2: "via the control registers exposed by the control plane". Registers that carry
+//! an entry are staged here, and a write to `GTLB_COMMAND` acts. A window set by `GTLB_BASE_HI` is
+//! fixed: mapping memory does not move it.
 
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::translation::{
@@ -40,8 +40,8 @@ pub enum BarError {
         /// Value written.
         value: u32,
     },
-    /// The window's base is not a multiple of 2 MiB, another instance serves a part of the window, or
-    /// mapped memory depends on the old one.
+    /// The window's base is not a multiple of 2 MiB, another instance serves a part of the window,
+    /// or mapped memory depends on the old one.
     #[error("GTLB {instance} cannot serve a window at {base}: use a multiple of 2 MiB, apart from other windows, on an instance without mapped memory")]
     BadWindow {
         /// The instance.

@@ -1,8 +1,9 @@
 //! Windows: the range of addresses that each GTLB instance serves.
 //!
 //! A window is a run of consecutive groups, at most as many as the GTLB has main entries. Windows
-//! never overlap, so an address belongs to one instance. They grow as memory is mapped: 80 GB in one
-//! allocation fills three instances of 32 GiB, and two allocations that lie near each other share one.
+//! never overlap, so an address belongs to one instance. They grow as memory is mapped: 80 GB in
+//! one allocation fills three instances of 32 GiB, and two allocations that lie near each other
+//! share one.
 
 /// Consecutive groups that one instance serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

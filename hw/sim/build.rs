@@ -1,6 +1,8 @@
-//! Verilates each block of hw/rtl and writes Rust bindings to its ports (feature `verilator`; `card`: of `nic_top` and `reduce`).
+//! Verilates each block of hw/rtl and writes Rust bindings to its ports (feature `verilator`;
+//! `card`: of `nic_top` and `reduce`).
 //!
-//! The ports come from the header that Verilator writes, so a block needs no code here but its name.
+//! The ports come from the header that Verilator writes, so a block needs no code here but its
+//! name.
 
 mod objects;
 
@@ -64,7 +66,8 @@ const BLOCKS: [Rtl; 11] = [
 ];
 
 impl Rtl {
-    /// Its sources, with the package first; by their names alone, since assertions state them, and C++ of copies is to be the same.
+    /// Its sources, with the package first; by their names alone, since assertions state them, and
+    /// C++ of copies is to be the same.
     fn files(&self, sources: &Path) -> Vec<PathBuf> {
         // A block of one module has no list.
         let list = std::fs::read_to_string(sources.join(format!("{}.f", self.block)));
@@ -129,7 +132,8 @@ fn main() {
     let include = include_of(&verilator);
     cpp.include(&include).include(include.join("vltstd"));
     let objects = objects::Objects::new(&out, &include).expect("OUT_DIR is writable");
-    // What runs once, or only for traces, in functions of many thousand lines, for which an optimiser takes minutes.
+    // What runs once, or only for traces, in functions of many thousand lines, for which an
+    // optimiser takes minutes.
     let mut slow = cpp.clone();
     slow.opt_level(0);
     // These two take nine tenths of the time for functions of that length, and gain nothing.

@@ -1,6 +1,8 @@
-//! Compiled C++, kept between builds: a file whose text and headers are those of an earlier build is not compiled again.
+//! Compiled C++, kept between builds: a file whose text and headers are those of an earlier build
+//! is not compiled again.
 //!
-//! Cargo runs the build script once for each set of features, and `cargo xtask hw mutate` once for each fault. Most files are the same.
+//! Cargo runs the build script once for each set of features, and `cargo xtask hw mutate` once for
+//! each fault. Most files are the same.
 #![allow(clippy::disallowed_methods)] // Notes when an object was used.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -39,7 +41,8 @@ impl Objects {
         })
     }
 
-    /// Compiles files with the headers of their folders, and returns their objects. `cpp` has neither files nor these folders.
+    /// Compiles files with the headers of their folders, and returns their objects. `cpp` has
+    /// neither files nor these folders.
     pub(crate) fn compile(&self, cpp: &cc::Build, files: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
         let tool = cpp.get_compiler();
         let version = tool.to_command().arg("--version").output()?.stdout;

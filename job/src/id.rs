@@ -6,8 +6,9 @@ use std::str::FromStr;
 
 /// Where a job's bootstrap listens, and the secret that admits to it: NCCL's unique id.
 ///
-/// One process makes it ([`UniqueId::create`](crate::UniqueId::create), or `ringbell run`) and gives its text to the others, by
-/// environment, file or command line. Any process that has the text may join the job, so keep it like a password.
+/// One process makes it ([`UniqueId::create`](crate::UniqueId::create), or `ringbell run`) and
+/// gives its text to the others, by environment, file or command line. Any process that has the
+/// text may join the job, so keep it like a password.
 ///
 /// ```
 /// let id: ringbell_job::UniqueId = "rb1-000102030405060708090a0b0c0d0e0f@127.0.0.1:4711".parse()?;

@@ -102,7 +102,8 @@ impl Job {
         self.rank_0_serves && self.rank == 0
     }
 
-    /// The launcher's transport for the NIC ([`variables::TRANSPORT`]), in the form of `--transport`.
+    /// The launcher's transport for the NIC ([`variables::TRANSPORT`]), in the form of
+    /// `--transport`.
     pub fn transport(&self) -> Option<&str> {
         self.transport.as_deref()
     }
@@ -136,8 +137,8 @@ impl UniqueId {
         format!("ringbell-job-{hex}")
     }
 
-    /// Directory of the `local` transport, where the job's NICs find each other on this machine. Its name does not reveal the
-    /// secret.
+    /// Directory of the `local` transport, where the job's NICs find each other on this machine.
+    /// Its name does not reveal the secret.
     pub fn local_directory(&self) -> PathBuf {
         scratch::base().join(self.directory_name())
     }
@@ -191,7 +192,8 @@ mod tests {
         );
     }
 
-    /// Variables of a task under srun with two nodes and two tasks each: those that we read and those that could mislead.
+    /// Variables of a task under srun with two nodes and two tasks each: those that we read and
+    /// those that could mislead.
     fn srun(task: &'static str, job_id: &'static str) -> Vec<(&'static str, &'static str)> {
         vec![
             ("SLURM_JOB_ID", job_id),

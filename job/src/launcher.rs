@@ -121,7 +121,8 @@ pub(super) const KNOWN: [Launcher; 5] = [
         size: "WORLD_SIZE",
         local_rank: "LOCAL_RANK",
         local_size: Some("LOCAL_WORLD_SIZE"),
-        // After a failure torchrun restarts all ranks: those that are left must not meet the new ones.
+        // After a failure torchrun restarts all ranks: those that are left must not meet the new
+        // ones.
         names: &[
             "MASTER_ADDR",
             "MASTER_PORT",
@@ -162,8 +163,9 @@ impl Launcher {
         match self.source {
             // RANK alone is too common a name to mean torchrun.
             JobSource::Torchrun => has(self.rank) && has(self.size),
-            // Under Slurm: srun --mpi=pmi2 sets PMI_RANK too, and its own variables say more. But Hydra
-            // starts its proxies by srun, and then Slurm's variables count proxies, not ranks.
+            // Under Slurm: srun --mpi=pmi2 sets PMI_RANK too, and its own variables say more. But
+            // Hydra starts its proxies by srun, and then Slurm's variables count proxies, not
+            // ranks.
             JobSource::Pmi => {
                 has(self.rank) && (self.local_size.is_some_and(has) || !has("SLURM_STEP_ID"))
             }
@@ -292,7 +294,8 @@ fn resolve(place: &str) -> Option<SocketAddr> {
 }
 
 /// The process that started the ranks of this machine, and when it was started itself: the nearest
-/// ancestor that is no rank. Programs between it and us (a shell, a profiler) have inherited `variable`.
+/// ancestor that is no rank. Programs between it and us (a shell, a profiler) have inherited
+/// `variable`.
 fn starter(variable: &str) -> Option<String> {
     let has_rank = |pid: &str| -> Option<bool> {
         let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
@@ -304,7 +307,8 @@ fn starter(variable: &str) -> Option<String> {
     };
     let mut pid = "self".to_owned();
     loop {
-        // The name, in parentheses, may hold anything; what follows it are numbers: proc_pid_stat(5).
+        // The name, in parentheses, may hold anything; what follows it are numbers:
+        // proc_pid_stat(5).
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (_, numbers) = stat.rsplit_once(')')?;
         let numbers: Vec<&str> = numbers.split_whitespace().collect();

@@ -1,7 +1,9 @@
-//! Ranks of a job: the launcher's environment, and the bootstrap through which ranks find each other.
+//! Ranks of a job: the launcher's environment, and the bootstrap through which ranks find each
+//! other.
 //!
-//! [`Job`] is a process's place: rank, size and the job's [`UniqueId`]. [`Member::join`] connects a rank to its job, and ranks
-//! agree in rounds from then on (`bootstrap`). The crate `ringbell` derives a NIC's settings from a job (`NicBuilder::job`).
+//! [`Job`] is a process's place: rank, size and the job's [`UniqueId`]. [`Member::join`] connects a
+//! rank to its job, and ranks agree in rounds from then on (`bootstrap`). The crate `ringbell`
+//! derives a NIC's settings from a job (`NicBuilder::job`).
 
 mod bootstrap;
 mod id;

@@ -10,8 +10,8 @@ pub const ID: &str = "RINGBELL_ID";
 pub const BOOTSTRAP: &str = "RINGBELL_BOOTSTRAP";
 /// Own rank among those of this machine, from 0.
 pub const LOCAL_RANK: &str = "RINGBELL_LOCAL_RANK";
-/// Secret of the job, 32 hexadecimal digits, for launchers that have none: without it, any user who knows the launcher's
-/// number of the job can compute the secret.
+/// Secret of the job, 32 hexadecimal digits, for launchers that have none: without it, any user who
+/// knows the launcher's number of the job can compute the secret.
 pub const SECRET: &str = "RINGBELL_SECRET";
 /// What carries the NIC's frames, as `--port` has it.
 pub const PORT: &str = "RINGBELL_PORT";

@@ -1,7 +1,8 @@
 //! Capture: streams that write what they are given into a graph instead of running it.
 //!
-//! A capture begins in one stream. Others join it when they wait for an event that was recorded in it, and must be
-//! behind the first one again at its end (CUDA C++ Programming Guide, "Cross-stream Dependencies and Events").
+//! A capture begins in one stream. Others join it when they wait for an event that was recorded in
+//! it, and must be behind the first one again at its end (CUDA C++ Programming Guide, "Cross-stream
+//! Dependencies and Events").
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -110,7 +111,8 @@ pub(crate) fn mark(stream: usize) -> Option<Mark> {
     })
 }
 
-/// A stream waits for an event: nothing was recorded by a capture without a mark. Whether the capture has taken it.
+/// A stream waits for an event: nothing was recorded by a capture without a mark. Whether the
+/// capture has taken it.
 pub(crate) fn wait(stream: usize, mark: Option<&Mark>) -> std::result::Result<bool, Result> {
     let mut all = lock(&CAPTURES);
     let own = all.iter().position(|c| c.tails.contains_key(&stream));

@@ -1,4 +1,5 @@
-//! Contexts of a program's own, and the stack of current ones. There is one context in truth, the primary one.
+//! Contexts of a program's own, and the stack of current ones. There is one context in truth, the
+//! primary one.
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
@@ -97,7 +98,8 @@ pub unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, _: c_int, _: c_i
     call(|| unsafe { put(can, 0) })
 }
 
-/// The address of a function of this driver: the newest version that it has of what a program names.
+/// The address of a function of this driver: the newest version that it has of what a program
+/// names.
 #[no_mangle]
 pub unsafe extern "C" fn cuGetProcAddress_v2(
     name: *const c_char,
@@ -148,7 +150,8 @@ fn own(name: &str) -> Option<*mut c_void> {
         dli_saddr: std::ptr::null_mut(),
     };
     let here: fn(&str) -> Option<*mut c_void> = own;
-    // SAFETY: an address of this object, and a live structure; the object stays loaded while its code runs.
+    // SAFETY: an address of this object, and a live structure; the object stays loaded while its
+    // code runs.
     unsafe {
         if libc::dladdr(here as *const c_void, &mut info) == 0 {
             return None;

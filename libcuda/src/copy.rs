@@ -21,8 +21,8 @@ fn bytes(to: u64, from: u64, n: usize, write: bool) -> Operation {
         if write {
             slow();
         }
-        // SAFETY: memory that the caller has named, which lives until the stream has reached the copy, as the interface
-        // demands; freeing memory of the GPU waits.
+        // SAFETY: memory that the caller has named, which lives until the stream has reached the
+        // copy, as the interface demands; freeing memory of the GPU waits.
         let copy = || unsafe { std::ptr::copy(from as *const u8, to as *mut u8, n) };
         copying(Touched::written(to, n), || {
             copying(Touched::read(from, n), copy);
@@ -36,7 +36,8 @@ fn slow() {
     }
 }
 
-/// What reads or writes memory of the host that is not pinned has ended when the call returns; a graph runs later.
+/// What reads or writes memory of the host that is not pinned has ended when the call returns; a
+/// graph runs later.
 fn settle(s: *mut c_void, known: bool) -> std::result::Result<(), Result> {
     if known || is_capturing(s as usize) {
         return Ok(());

@@ -48,8 +48,8 @@ pub(crate) fn raise_stack(bytes: usize) {
     STACK.fetch_max(bytes, Ordering::Relaxed);
 }
 
-/// Multiprocessors: as an H100, or so few that the blocks which fit on them all begin, which is what cooperative
-/// kernels need.
+/// Multiprocessors: as an H100, or so few that the blocks which fit on them all begin, which is
+/// what cooperative kernels need.
 pub(crate) fn sms() -> c_int {
     faults()
         .sms

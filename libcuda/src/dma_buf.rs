@@ -1,7 +1,8 @@
-//! GPU memory as a dma-buf: a memfd, which takes the place of the memory behind the GPU's addresses.
+//! GPU memory as a dma-buf: a memfd, which takes the place of the memory behind the GPU's
+//! addresses.
 //!
-//! This GPU has no memory of its own, so the descriptor can be mapped. The test double refuses, as most real GPUs do, unless
-//! the fault list has `dmabuf`.
+//! This GPU has no memory of its own, so the descriptor can be mapped. The test double refuses, as
+//! most real GPUs do, unless the fault list has `dmabuf`.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
@@ -23,8 +24,9 @@ const DMA_BUF_FD: c_uint = 1;
 /// Of the host, as which a range is exported.
 const HOST_PAGE: u64 = 4096;
 
-/// Ranges whose memory is a memfd of their own, by address, until their allocation is freed. The test double has none: its
-/// descriptors are counted, and memory that it has exported is not shared by handles as well.
+/// Ranges whose memory is a memfd of their own, by address, until their allocation is freed. The
+/// test double has none: its descriptors are counted, and memory that it has exported is not shared
+/// by handles as well.
 static SHARED: Mutex<BTreeMap<u64, (usize, OwnedFd)>> = Mutex::new(BTreeMap::new());
 
 #[no_mangle]
@@ -53,7 +55,8 @@ pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
     })
 }
 
-/// A descriptor that is no memory: mapping it fails, as mapping the dma-buf of a GPU with memory of its own does.
+/// A descriptor that is no memory: mapping it fails, as mapping the dma-buf of a GPU with memory of
+/// its own does.
 fn unmappable() -> std::result::Result<c_int, Result> {
     let (reader, _) = rustix::pipe::pipe().map_err(|_| OUT_OF_MEMORY)?;
     Ok(reader.into_raw_fd())
@@ -78,8 +81,9 @@ fn share(va: u64, bytes: usize) -> rustix::io::Result<c_int> {
     let fd = rustix::fs::memfd_create("mock-dma-buf", MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(&fd, bytes as u64)?;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: the range lies in one allocation (checked by the caller), which is mapped page by page; kernels and
-    // copies reach it by these addresses alone, and nothing else may use memory while it is being exported.
+    // SAFETY: the range lies in one allocation (checked by the caller), which is mapped page by
+    // page; kernels and copies reach it by these addresses alone, and nothing else may use memory
+    // while it is being exported.
     unsafe {
         let anywhere = std::ptr::null_mut();
         let new = rustix::mm::mmap(anywhere, bytes, protection, MapFlags::SHARED, &fd, 0)?;
@@ -95,7 +99,8 @@ fn share(va: u64, bytes: usize) -> rustix::io::Result<c_int> {
     Ok(fd.into_raw_fd())
 }
 
-/// The file behind a page of the GPU, and its place there, when it is exported; `None` within when only a part of it is.
+/// The file behind a page of the GPU, and its place there, when it is exported; `None` within when
+/// only a part of it is.
 pub(crate) fn page(va: u64) -> Option<Option<(RawFd, u64)>> {
     let shared = lock(&SHARED);
     let (at, (len, fd)) = shared.range(..va + PAGE).next_back()?;
@@ -128,7 +133,8 @@ pub(crate) fn forget(va: u64, len: u64) {
             let page = table.base.0 + i as u64 * PAGE;
             let (first, end) = (page.max(at), (page + PAGE).min(at + bytes as u64));
             let offset = bus - export.bus + export.file_offset + (first - page);
-            // SAFETY: pages of the freed allocation, which nothing uses any more; they were mapped like this before.
+            // SAFETY: pages of the freed allocation, which nothing uses any more; they were mapped
+            // like this before.
             let _ = unsafe {
                 rustix::mm::mmap(
                     first as *mut c_void,

@@ -33,7 +33,8 @@ pub unsafe extern "C" fn cuFuncGetAttribute(
             3 => needs.local_bytes as c_int,
             // NUM_REGS: registers have no bound; as many as let a multiprocessor be full.
             4 => 32,
-            // PTX_VERSION: that of the text, by which libraries know which of their kernels it is. BINARY_VERSION.
+            // PTX_VERSION: that of the text, by which libraries know which of their kernels it is.
+            // BINARY_VERSION.
             5 => f.target(),
             6 => device::capability(),
             7 => 0, // CACHE_MODE_CA

@@ -17,7 +17,8 @@ pub unsafe extern "C" fn cuStreamBeginCapture_v2(s: *mut c_void, mode: c_uint) -
         match (s.is_null(), mode) {
             // The null stream cannot capture.
             (true, _) | (_, 3..) => Err(INVALID_VALUE),
-            // In other modes than the relaxed one a driver refuses calls of other threads; the SDK must not use them.
+            // In other modes than the relaxed one a driver refuses calls of other threads; the SDK
+            // must not use them.
             (false, 0 | 1) if strict::is_on() => Err(STREAM_CAPTURE_UNSUPPORTED),
             (false, _) => capture::begin(s as usize),
         }
@@ -104,7 +105,8 @@ pub unsafe extern "C" fn cuGraphDestroy(graph: *mut c_void) -> Result {
     call(|| nodes::destroy(graph as usize))
 }
 
-/// CUDA_KERNEL_NODE_PARAMS. What is behind `extra` came with CUDA 12: a kernel in place of a function, and its context.
+/// CUDA_KERNEL_NODE_PARAMS. What is behind `extra` came with CUDA 12: a kernel in place of a
+/// function, and its context.
 #[repr(C)]
 #[derive(Debug)]
 pub struct KernelNode {
@@ -347,7 +349,8 @@ pub unsafe extern "C" fn cuGraphKernelNodeSetParams_v2(
     })
 }
 
-/// Attributes of launches, which change nothing here (see `cuLaunchKernelEx`), but for clusters, which are one block.
+/// Attributes of launches, which change nothing here (see `cuLaunchKernelEx`), but for clusters,
+/// which are one block.
 #[no_mangle]
 pub unsafe extern "C" fn cuGraphKernelNodeSetAttribute(
     node: *mut c_void,

@@ -8,7 +8,8 @@ const MOST: usize = 1 << 30;
 /// First bytes of an image: not those of a fat binary, an ELF file or a text.
 pub(crate) const LINKED: [u8; 4] = *b"\x7fRBL";
 
-/// Magic, bytes of the whole, and each name and text behind its length: words, so that the image is aligned.
+/// Magic, bytes of the whole, and each name and text behind its length: words, so that the image is
+/// aligned.
 pub(crate) fn image(texts: &[(String, String)]) -> Vec<u64> {
     let mut bytes = vec![0; 16];
     for part in texts.iter().flat_map(|(name, text)| [name, text]) {

@@ -1,10 +1,11 @@
 //! Memory of another process by handles, as `cuIpcGetMemHandle` and `cuIpcOpenMemHandle` have it.
 //!
-//! The emulated GPU's memory is a memfd, so another process of the same user can map its pages through
-//! `/proc/PID/fd`. A handle names a process and a *record*, a memfd of that process that tells which pages an
-//! allocation has and whether it is still there. As with the real driver, a handle is the whole allocation's, the
-//! process that gave it cannot open it, an allocation that is open already is opened once more at the same
-//! address, and one that is opened cannot be shared on.
+//! The emulated GPU's memory is a memfd, so another process of the same user can map its pages
+//! through `/proc/PID/fd`. A handle names a process and a *record*, a memfd of that process that
+//! tells which pages an allocation has and whether it is still there. As with the real driver, a
+//! handle is the whole allocation's, the process that gave it cannot open it, an allocation that is
+//! open already is opened once more at the same address, and one that is opened cannot be shared
+//! on.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -34,8 +35,8 @@ const NAME: [u8; 4] = *b"mIPC";
 /// First word of a record while its allocation is there.
 const ALIVE: u64 = 0x6576_696c_6120_6d49;
 
-/// Words of a record: ALIVE, number, offset of the first byte in its page, bytes, then for each page a descriptor and
-/// the offset there: the GPU's memfd, or that of a dma-buf.
+/// Words of a record: ALIVE, number, offset of the first byte in its page, bytes, then for each
+/// page a descriptor and the offset there: the GPU's memfd, or that of a dma-buf.
 struct Record {
     file: File,
 }
@@ -114,7 +115,8 @@ pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut Handle, va: u64) -> Resu
     })
 }
 
-/// Maps the pages of another process's allocation one after the other. The address of the first byte, and the length.
+/// Maps the pages of another process's allocation one after the other. The address of the first
+/// byte, and the length.
 fn map(pid: u32, record: i32, id: u64) -> Option<(u64, u64)> {
     let path = |fd: i64| format!("/proc/{pid}/fd/{fd}");
     let file = File::open(path(record.into())).ok()?;

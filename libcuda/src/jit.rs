@@ -53,8 +53,8 @@ impl Log {
     }
 }
 
-/// The options of a caller that say something here. The others (registers, levels of optimisation, targets, caches)
-/// change nothing.
+/// The options of a caller that say something here. The others (registers, levels of optimisation,
+/// targets, caches) change nothing.
 #[derive(Debug)]
 pub(crate) struct Options {
     info: Log,
@@ -62,12 +62,14 @@ pub(crate) struct Options {
     wall_time: *mut *mut c_void,
 }
 
-// SAFETY: pointers of the caller, who keeps what they point to as long as the options (`cuLinkCreate`).
+// SAFETY: pointers of the caller, who keeps what they point to as long as the options
+// (`cuLinkCreate`).
 unsafe impl Send for Options {}
 
 impl Options {
     /// # Safety
-    /// As many options and values as said; a buffer has the bytes that are said for it, and lives as long as this.
+    /// As many options and values as said; a buffer has the bytes that are said for it, and lives
+    /// as long as this.
     pub(crate) unsafe fn read(
         count: c_uint,
         options: *const c_int,

@@ -77,7 +77,8 @@ const BUFFER_SIZE: usize = 2;
 /// The parameters: a pointer for each, or a buffer with all at their offsets.
 ///
 /// # Safety
-/// `params` has a pointer for each parameter, or `extra` is a list that names a buffer and its size.
+/// `params` has a pointer for each parameter, or `extra` is a list that names a buffer and its
+/// size.
 unsafe fn arguments(
     f: &Function,
     params: *mut *mut c_void,
@@ -92,7 +93,8 @@ unsafe fn arguments(
             return Err(INVALID_VALUE);
         }
         let each = f.parameters.iter().enumerate().map(|(i, (bytes, _))| {
-            // SAFETY: one pointer for each parameter, to a value of its size: the kernel's signature.
+            // SAFETY: one pointer for each parameter, to a value of its size: the kernel's
+            // signature.
             let at = unsafe { *params.add(i) };
             match at.is_null() {
                 true => Err(INVALID_VALUE),
@@ -254,8 +256,8 @@ pub unsafe extern "C" fn cuLaunchKernelEx(
                 // A cluster is one block here.
                 (4, [1, 1, 1, ..]) => {}
                 (4, _) => return Err(NOT_SUPPORTED),
-                // Caches, the schedulers' policies, priorities, domains of memory: nothing here depends on them. Nor
-                // does a kernel begin before the one in front of it has ended.
+                // Caches, the schedulers' policies, priorities, domains of memory: nothing here
+                // depends on them. Nor does a kernel begin before the one in front of it has ended.
                 _ => {}
             }
         }

@@ -1,17 +1,21 @@
-//! The emulated GPU's `libcuda.so.1`: the part of the CUDA driver's interface that the CUDA backend, `cudarc`, and
-//! programs with `<<<>>>` use.
+//! The emulated GPU's `libcuda.so.1`: the part of the CUDA driver's interface that the CUDA
+//! backend, `cudarc`, and programs with `<<<>>>` use.
 //!
-//! - [`module`], [`library`]: PTX and fat binaries, whose kernels run on the crate `ringbell-gpu`; [`function`]: what they
-//!   need; [`launch`]: what is refused, and parameters;
-//! - [`memory`], [`fill`], [`ipc`], [`dma_buf`], [`io_memory`]: memory of the GPU and the host, and copies;
+//! - [`module`], [`library`]: PTX and fat binaries, whose kernels run on the crate `ringbell-gpu`;
+//!   [`function`]: what they need; [`launch`]: what is refused, and parameters;
+//! - [`memory`], [`fill`], [`ipc`], [`dma_buf`], [`io_memory`]: memory of the GPU and the host, and
+//!   copies;
 //! - [`stream`], [`graph`], [`words`]: order, capture, operations on words;
-//! - [`device`], [`context`]: the one GPU, and its one context; [`nic`]: NICs that its threads step;
-//! - [`strict`]: the waits and the lock of a real driver; [`nvrtc`]: a run-time compiler that compiles nothing.
+//! - [`device`], [`context`]: the one GPU, and its one context; [`nic`]: NICs that its threads
+//!   step;
+//! - [`strict`]: the waits and the lock of a real driver; [`nvrtc`]: a run-time compiler that
+//!   compiles nothing.
 //!
-//! Programs find it by `LD_LIBRARY_PATH`. Copies happen later, on another thread, as a copy engine's do. With
-//! `RINGBELL_MOCK_CUDA` in the environment it is a test double: it waits, holds its lock and blocks where a real driver
-//! does, and it is stricter where that finds mistakes, as that device addresses of pinned memory differ from the host's.
-//! The variable is a list of settings and faults, with commas: see [`Faults`]. `RINGBELL_CUDA` has the same for users'
+//! Programs find it by `LD_LIBRARY_PATH`. Copies happen later, on another thread, as a copy
+//! engine's do. With `RINGBELL_MOCK_CUDA` in the environment it is a test double: it waits, holds
+//! its lock and blocks where a real driver does, and it is stricter where that finds mistakes, as
+//! that device addresses of pinned memory differ from the host's. The variable is a list of
+//! settings and faults, with commas: see [`Faults`]. `RINGBELL_CUDA` has the same for users'
 //! programs. None of this says anything about a real GPU's memory ordering or speed.
 #![allow(unsafe_code)] // The C interface of a driver.
 #![allow(non_snake_case)] // Its names.
@@ -95,10 +99,11 @@ pub struct Faults {
     pub no_ptx: bool,
     /// `no-nvrtc`: the run-time compiler knows no such GPU.
     pub no_nvrtc: bool,
-    /// `slow-writes`: every copy to the GPU takes five milliseconds, so that a reader that does not wait for
-    /// it sees the bytes from before.
+    /// `slow-writes`: every copy to the GPU takes five milliseconds, so that a reader that does not
+    /// wait for it sees the bytes from before.
     pub slow_writes: bool,
-    /// `guard`: memory of the GPU ends a program that touches it from the host. Kernels, which run on the host here, may not use it either.
+    /// `guard`: memory of the GPU ends a program that touches it from the host. Kernels, which run
+    /// on the host here, may not use it either.
     pub guard: bool,
     /// `no-pinning`: the host has no memory to pin.
     pub no_pinning: bool,
@@ -128,9 +133,11 @@ pub struct Faults {
     pub attributes: Vec<(i32, i32)>,
     /// `sms=N`: multiprocessors.
     pub sms: Option<i32>,
-    /// `may-wait`: calls that wait for all work in some drivers do so: allocations, registrations, new streams.
+    /// `may-wait`: calls that wait for all work in some drivers do so: allocations, registrations,
+    /// new streams.
     pub may_wait: bool,
-    /// `lazy-launch`: a function is loaded by cuFuncLoad, else by its first launch, not when it is looked for.
+    /// `lazy-launch`: a function is loaded by cuFuncLoad, else by its first launch, not when it is
+    /// looked for.
     pub lazy_launch: bool,
     /// `stack=KERNEL:BYTES`: that kernel needs so much stack.
     pub stack: Option<(String, i32)>,
@@ -247,7 +254,8 @@ pub(crate) fn say(text: &str) {
 }
 
 thread_local! {
-    /// Whether this thread runs a host function of a stream, which may not call the driver (`cuLaunchHostFunc`).
+    /// Whether this thread runs a host function of a stream, which may not call the driver
+    /// (`cuLaunchHostFunc`).
     pub(crate) static IN_HOST_FUNCTION: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 

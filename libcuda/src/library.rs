@@ -1,4 +1,5 @@
-//! Libraries and kernels (CUDA 12): a library is a module here, and a kernel its function, because there is one context.
+//! Libraries and kernels (CUDA 12): a library is a module here, and a kernel its function, because
+//! there is one context.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 

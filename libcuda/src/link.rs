@@ -1,6 +1,8 @@
-//! Linking of PTX texts to one module (`cuLink*`): names that are `.extern` in one are defined in another.
+//! Linking of PTX texts to one module (`cuLink*`): names that are `.extern` in one are defined in
+//! another.
 //!
-//! The result is an image of our own: the texts, which were found to fit, to be compiled when it is loaded.
+//! The result is an image of our own: the texts, which were found to fit, to be compiled when it is
+//! loaded.
 #![allow(clippy::disallowed_methods)] // Measures how long it takes, which callers may ask.
 
 use std::collections::BTreeMap;

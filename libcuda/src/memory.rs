@@ -67,7 +67,8 @@ static MEMORY: Mutex<Memory> = Mutex::new(Memory {
 });
 
 impl Memory {
-    /// A gap in a slab; the first byte of each is left out, so that nothing small is aligned to a page.
+    /// A gap in a slab; the first byte of each is left out, so that nothing small is aligned to a
+    /// page.
     fn small(&mut self, len: u64) -> Option<u64> {
         for slab in &self.slabs {
             let (start, end) = (slab.va().0 + GRAIN, slab.va().0 + SLAB);
@@ -204,8 +205,8 @@ impl Memory {
     }
 }
 
-/// Whether all of a range may be written by the process: the driver pins pages for writing, and refuses others without a
-/// flag that not every GPU knows (CU_MEMHOSTREGISTER_READ_ONLY).
+/// Whether all of a range may be written by the process: the driver pins pages for writing, and
+/// refuses others without a flag that not every GPU knows (CU_MEMHOSTREGISTER_READ_ONLY).
 fn is_writable(base: u64, len: u64) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut at = base;
@@ -447,7 +448,8 @@ fn pointer(va: u64) -> Option<Pointer> {
     })
 }
 
-/// One attribute of an address, whose type goes by its number: pointers and numbers have 64 bits, switches 8, the rest 32.
+/// One attribute of an address, whose type goes by its number: pointers and numbers have 64 bits,
+/// switches 8, the rest 32.
 ///
 /// # Safety
 /// `data` points to a value of that type.
@@ -499,7 +501,8 @@ pub unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, id: c_uint, va
     })
 }
 
-/// Several at once. Those that an address does not have are 0, and so are all of one that nothing is known of.
+/// Several at once. Those that an address does not have are 0, and so are all of one that nothing
+/// is known of.
 #[no_mangle]
 pub unsafe extern "C" fn cuPointerGetAttributes(
     count: c_uint,
@@ -535,8 +538,9 @@ pub unsafe extern "C" fn cuPointerGetAttributes(
     })
 }
 
-/// Host memory that kernels may access from now on. The test double maps shared memory a second time, elsewhere, so that
-/// an address of the host that is used as the GPU's is noticed; memory that is not shared stays where it is.
+/// Host memory that kernels may access from now on. The test double maps shared memory a second
+/// time, elsewhere, so that an address of the host that is used as the GPU's is noticed; memory
+/// that is not shared stays where it is.
 fn pin(base: *mut c_void, len: usize, owned: bool) -> Pinned {
     let device = if strict::is_on() {
         alias(base, len)
@@ -558,8 +562,8 @@ pub(crate) fn expose(at: u64, len: u64) -> Option<Exposed> {
 }
 
 fn alias(base: *mut c_void, len: usize) -> u64 {
-    // SAFETY: an old size of 0 leaves the range as it is and makes a second mapping of the same pages,
-    // which the kernel refuses for what is not shared.
+    // SAFETY: an old size of 0 leaves the range as it is and makes a second mapping of the same
+    // pages, which the kernel refuses for what is not shared.
     let second = unsafe { rustix::mm::mremap(base, 0, len, MremapFlags::MAYMOVE) };
     second.map_or(base as u64, |at| at as u64)
 }

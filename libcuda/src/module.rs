@@ -1,4 +1,5 @@
-//! Modules: PTX, alone or in a fat binary, whose kernels run on the emulated GPU; and names of kernels that it knows.
+//! Modules: PTX, alone or in a fat binary, whose kernels run on the emulated GPU; and names of
+//! kernels that it knows.
 #![allow(clippy::disallowed_methods)] // Measures how long loading takes, which callers may ask.
 
 use std::collections::HashMap;
@@ -212,7 +213,8 @@ pub(crate) fn names(m: *mut c_void) -> std::result::Result<Vec<String>, Result> 
 /// Loads what an image holds. Why it is refused is said, and given back in words.
 ///
 /// # Safety
-/// `image` is a fat binary, the structure by which host code refers to one, a cubin, or a terminated text.
+/// `image` is a fat binary, the structure by which host code refers to one, a cubin, or a
+/// terminated text.
 pub(crate) unsafe fn load(image: *const c_void) -> std::result::Result<usize, (Result, String)> {
     // SAFETY: an image has at least its magic.
     let magic = unsafe { image.cast::<[u8; 4]>().read_unaligned() };
@@ -241,7 +243,8 @@ pub(crate) unsafe fn load(image: *const c_void) -> std::result::Result<usize, (R
             let all = Fatbin::read(bytes).map_err(|e| (INVALID_IMAGE, e.to_string()))?;
             match all.ptx(device::capability() as u32) {
                 Ok(text) => of_text(&text)?,
-                // The SDK's own fat binaries may hold machine code alone; a test knows their kernels by name.
+                // The SDK's own fat binaries may hold machine code alone; a test knows their
+                // kernels by name.
                 Err(FatbinError::NoPtx { .. }) if strict::is_on() => Code::Named,
                 Err(e @ FatbinError::Packed { .. }) => return Err((INVALID_IMAGE, e.to_string())),
                 Err(e) => return Err((NO_BINARY_FOR_GPU, e.to_string())),

@@ -1,5 +1,5 @@
-//! A mock run-time compiler (`libnvrtc.so` is another name of this library). It checks its input as far as
-//! that needs no compiler, and returns an empty cubin.
+//! A mock run-time compiler (`libnvrtc.so` is another name of this library). It checks its input as
+//! far as that needs no compiler, and returns an empty cubin.
 
 use std::ffi::{c_char, c_int, CStr};
 

@@ -1,4 +1,5 @@
-//! What a stream runs and a graph holds: a kernel with its arguments, or work of a thread of the host.
+//! What a stream runs and a graph holds: a kernel with its arguments, or work of a thread of the
+//! host.
 
 use std::sync::Arc;
 

@@ -1,6 +1,8 @@
-//! Memory pools: whose memory an allocation in a stream's order counts to, and how much a pool may have.
+//! Memory pools: whose memory an allocation in a stream's order counts to, and how much a pool may
+//! have.
 //!
-//! Nothing is kept in a pool: what is freed is free at once, so that what is reserved is what is used.
+//! Nothing is kept in a pool: what is freed is free at once, so that what is reserved is what is
+//! used.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};

@@ -1,5 +1,5 @@
-//! Texts of the same kernels by another compiler, which the setting `ptx=FOLDER` puts in place of those that a program
-//! loads: so that a suite runs what a user's compiler makes of its sources.
+//! Texts of the same kernels by another compiler, which the setting `ptx=FOLDER` puts in place of
+//! those that a program loads: so that a suite runs what a user's compiler makes of its sources.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

@@ -66,8 +66,9 @@ pub extern "C" fn mock_blocking_uses() -> u32 {
     BLOCKING.load(Ordering::Relaxed)
 }
 
-/// How many work queues the streams of a priority share. A real driver has eight without the variable; here nothing is shared
-/// without it, because which streams share one is the driver's secret.
+/// How many work queues the streams of a priority share. A real driver has eight without the
+/// variable; here nothing is shared without it, because which streams share one is the driver's
+/// secret.
 fn connections() -> Option<usize> {
     static COUNT: OnceLock<Option<usize>> = OnceLock::new();
     *COUNT.get_or_init(|| {
@@ -99,8 +100,9 @@ pub(crate) fn stream(handle: *mut c_void) -> std::result::Result<Stream, Result>
     Ok(order(handle)?.stream)
 }
 
-/// Puts something into a stream: behind the null stream when it is one that waits for that, behind all blocking streams
-/// when it is the null stream itself, and behind what its work queue holds when those are few.
+/// Puts something into a stream: behind the null stream when it is one that waits for that, behind
+/// all blocking streams when it is the null stream itself, and behind what its work queue holds
+/// when those are few.
 pub(crate) fn on<R>(
     handle: *mut c_void,
     f: impl FnOnce(&Stream) -> std::result::Result<R, Result>,

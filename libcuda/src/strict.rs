@@ -1,7 +1,8 @@
 //! The waits and the lock of a real driver (ADR 26).
 //!
-//! A call that waits for all work of the context waits here too, and shuts a *gate* meanwhile: other calls wait behind
-//! it, as behind the real driver's lock. A deadlock ends the process after `patience`, and both parties are named.
+//! A call that waits for all work of the context waits here too, and shuts a *gate* meanwhile:
+//! other calls wait behind it, as behind the real driver's lock. A deadlock ends the process after
+//! `patience`, and both parties are named.
 #![allow(clippy::disallowed_methods)] // Waits and deadlines of a driver.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,14 +14,15 @@ use ringbell_cuda_kernels::{Event, LaunchError, Stream};
 
 use crate::{faults, lock};
 
-/// Whether this is a test double, which waits where some driver waits, and is stricter than any: `RINGBELL_MOCK_CUDA` is
-/// set. Without it programs of users run.
+/// Whether this is a test double, which waits where some driver waits, and is stricter than any:
+/// `RINGBELL_MOCK_CUDA` is set. Without it programs of users run.
 pub(crate) fn is_on() -> bool {
     static ON: OnceLock<bool> = OnceLock::new();
     *ON.get_or_init(|| std::env::var_os(crate::MOCK).is_some())
 }
 
-/// Launches that a stream takes before the next one blocks inside the driver (not documented; measured by others).
+/// Launches that a stream takes before the next one blocks inside the driver (not documented;
+/// measured by others).
 const DEPTH: usize = 1024;
 const NAP: Duration = Duration::from_micros(100);
 
@@ -42,7 +44,8 @@ impl Running {
 }
 
 static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
-/// The call that waits for all work, its thread and its beginning. The flag says whether there is one.
+/// The call that waits for all work, its thread and its beginning. The flag says whether there is
+/// one.
 static GATE: Mutex<Option<(&'static str, ThreadId, Instant)>> = Mutex::new(None);
 static SHUT: AtomicBool = AtomicBool::new(false);
 static WAITS: AtomicU32 = AtomicU32::new(0);

@@ -1,7 +1,9 @@
-//! Virtual memory management: addresses that are reserved, memory by handles, and which of it lies where.
+//! Virtual memory management: addresses that are reserved, memory by handles, and which of it lies
+//! where.
 //!
-//! Memory is a memfd, which takes the place of pages of the GPU: exporting it gives its descriptor, and another process
-//! maps the same pages. It counts to the GPU's memory. The NIC does not reach it: register memory of `cuMemAlloc`.
+//! Memory is a memfd, which takes the place of pages of the GPU: exporting it gives its descriptor,
+//! and another process maps the same pages. It counts to the GPU's memory. The NIC does not reach
+//! it: register memory of `cuMemAlloc`.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
@@ -19,7 +21,8 @@ use crate::{INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 /// Unit of reservations, memory and mappings, as on NVIDIA's GPUs.
 const GRANULARITY: u64 = 2 << 20;
 
-/// CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
+/// CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE,
+/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
 const PINNED: c_int = 1;
 const ON_DEVICE: c_int = 1;
 const POSIX_FD: c_int = 1;

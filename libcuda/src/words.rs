@@ -40,8 +40,8 @@ pub unsafe extern "C" fn cuStreamWriteValue64_v2(
             return Err(INVALID_VALUE);
         }
         let store = move || {
-            // SAFETY: an aligned word that was checked when the store was queued, and lives until the
-            // stream has reached it, as the interface demands.
+            // SAFETY: an aligned word that was checked when the store was queued, and lives until
+            // the stream has reached it, as the interface demands.
             let word = unsafe { AtomicU64::from_ptr(va as *mut u64) };
             gpu().accessed_in_order(GpuVa(va), 8, true);
             word.store(value, Ordering::SeqCst);

@@ -1,8 +1,8 @@
 //! Functions of the driver, `libcuda.so.1`, found when they are first called.
 //!
-//! The runtime uses the driver's public functions alone, so it runs over any: the emulated GPU's, or NVIDIA's. It is
-//! looked for by its name, then as `libringbell_libcuda.so`, which a program that was linked statically can have in its
-//! run path.
+//! The runtime uses the driver's public functions alone, so it runs over any: the emulated GPU's,
+//! or NVIDIA's. It is looked for by its name, then as `libringbell_libcuda.so`, which a program
+//! that was linked statically can have in its run path.
 
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::sync::OnceLock;
@@ -61,7 +61,8 @@ macro_rules! functions {
             type Function = unsafe extern "C" fn($($ty),*) -> Code;
             // SAFETY: the driver's function of this name has this type (CUDA driver API).
             let function = unsafe { std::mem::transmute::<usize, Function>(at) };
-            // SAFETY: arguments of a program's own call, or of this crate's, as the driver API asks for.
+            // SAFETY: arguments of a program's own call, or of this crate's, as the driver API asks
+            // for.
             unsafe { function($($arg),*) }
         }
     )+};

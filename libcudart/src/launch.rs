@@ -72,7 +72,8 @@ pub extern "C" fn __cudaPopCallConfiguration(
 }
 
 impl Configuration {
-    /// What the runtime calls a wrong configuration, where the driver says only that a value is wrong.
+    /// What the runtime calls a wrong configuration, where the driver says only that a value is
+    /// wrong.
     fn check(&self, f: Handle) -> Result<(), Code> {
         let mut most = 0;
         check(driver::function_attribute(&mut most, 0, f))?;
@@ -317,7 +318,8 @@ fn of_one_block(config: *const LaunchConfig) -> Result<bool, Code> {
     let all = 0..c.count as usize;
     Ok(all
         .map(|i| {
-            // SAFETY: as many attributes of 72 bytes as it says: the number, and the value behind 8 bytes.
+            // SAFETY: as many attributes of 72 bytes as it says: the number, and the value behind 8
+            // bytes.
             unsafe {
                 let at = c.attributes.cast::<u32>().add(i * 18);
                 (at.read(), at.add(2).cast::<[u32; 3]>().read())

@@ -1,14 +1,17 @@
-//! A `libcudart`: CUDA's public runtime API over the functions of the driver, for `<<<>>>` as clang and nvcc compile it.
+//! A `libcudart`: CUDA's public runtime API over the functions of the driver, for `<<<>>>` as clang
+//! and nvcc compile it.
 //!
-//! - `registry`: fat binaries, kernels and variables that a program's constructors register, loaded when first used;
+//! - `registry`: fat binaries, kernels and variables that a program's constructors register, loaded
+//!   when first used;
 //! - `launch`: configurations, launches, attributes of kernels;
-//! - `memory`, `boxes`, `pool`, `stream`, `graph`, `device`, `properties`, `error`: the API by its parts;
+//! - `memory`, `boxes`, `pool`, `stream`, `graph`, `device`, `properties`, `error`: the API by its
+//!   parts;
 //! - `version`: of which CUDA version the library is in a process;
 //! - `driver`: the driver's functions, found at run time.
 //!
-//! It imitates nothing of NVIDIA's library but public names and numbers, and asks the driver for nothing but public
-//! functions. NVIDIA's own runtime refuses a driver that is not NVIDIA's, so programs that carry it do not run on the
-//! emulated GPU.
+//! It imitates nothing of NVIDIA's library but public names and numbers, and asks the driver for
+//! nothing but public functions. NVIDIA's own runtime refuses a driver that is not NVIDIA's, so
+//! programs that carry it do not run on the emulated GPU.
 #![allow(unsafe_code)] // A C interface, over another one.
 #![allow(non_snake_case)] // Its names.
 #![allow(missing_docs)] // Documented by the CUDA runtime API.

@@ -175,8 +175,8 @@ pub extern "C" fn cudaPointerGetAttributes(to: *mut PointerAttributes, at: *cons
     })
 }
 
-/// cudaMemcpyKind: 0 host to host, 1 to the device, 2 from it, 3 within it, 4 by the addresses. All are found by the
-/// addresses.
+/// cudaMemcpyKind: 0 host to host, 1 to the device, 2 from it, 3 within it, 4 by the addresses. All
+/// are found by the addresses.
 pub(crate) fn direction(kind: c_int) -> Result<(), Code> {
     match kind {
         0..=4 => Ok(()),
@@ -441,7 +441,8 @@ pub extern "C" fn cudaMemset2DAsync(
     })
 }
 
-/// cudaMemLocation in a register: its type in the low half (1 device, 2 host), its number in the high one.
+/// cudaMemLocation in a register: its type in the low half (1 device, 2 host), its number in the
+/// high one.
 fn place(location: u64) -> Result<c_int, Code> {
     match location as u32 {
         1 => Ok((location >> 32) as c_int),
@@ -455,7 +456,8 @@ fn prefetch(at: *const c_void, bytes: usize, device: Result<c_int, Code>, s: Han
     call(|| check(driver::prefetch(at as u64, bytes, device?, stream(s)?)))
 }
 
-/// The address, bytes, location, flags and stream of CUDA 13; in CUDA 12 a device and the stream come behind the bytes.
+/// The address, bytes, location, flags and stream of CUDA 13; in CUDA 12 a device and the stream
+/// come behind the bytes.
 #[no_mangle]
 pub extern "C" fn cudaMemPrefetchAsync(
     at: *const c_void,

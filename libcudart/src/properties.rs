@@ -28,7 +28,8 @@ impl Layout {
 /// A field that a version does not have.
 const NONE: u16 = u16::MAX;
 
-/// Fields of 32 bits: the driver's attribute (CUdevice_attribute), and offsets in the three structures.
+/// Fields of 32 bits: the driver's attribute (CUdevice_attribute), and offsets in the three
+/// structures.
 const INTS: [(c_int, [u16; 3]); 62] = [
     (12, [304, 304, 304]),   // regsPerBlock
     (10, [308, 308, 308]),   // warpSize
@@ -106,7 +107,8 @@ const SIZES: [(c_int, [u16; 3]); 8] = [
     (111, [720, 720, 696]), // reservedSharedMemPerBlock
 ];
 
-/// The structure, as far as the driver's attributes say it; the rest, among it all of textures and surfaces, is 0.
+/// The structure, as far as the driver's attributes say it; the rest, among it all of textures and
+/// surfaces, is 0.
 fn properties(layout: Layout, device: c_int) -> Result<Vec<u8>, Code> {
     let mut p = vec![0; layout.bytes()];
     let (mut name, mut uuid, mut memory) = ([0; 256], [0; 16], 0);

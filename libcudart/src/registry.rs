@@ -1,7 +1,8 @@
-//! What a program's constructors register: fat binaries, their kernels and variables, by their addresses on the host.
+//! What a program's constructors register: fat binaries, their kernels and variables, by their
+//! addresses on the host.
 //!
-//! Constructors run before `main` and may not fail, so nothing is loaded there. A fat binary is loaded for a device when
-//! one of its kernels or variables is first used there.
+//! Constructors run before `main` and may not fail, so nothing is loaded there. A fat binary is
+//! loaded for a device when one of its kernels or variables is first used there.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
@@ -100,7 +101,8 @@ fn name(text: *const c_char) -> Option<CString> {
 /// The structure by which host code refers to its fat binary: magic, version, pointer.
 #[no_mangle]
 pub extern "C" fn __cudaRegisterFatBinary(wrapper: *const c_void) -> *mut *mut c_void {
-    // A handle that can be dereferenced, as compiled code may expect. It stays for the life of the process.
+    // A handle that can be dereferenced, as compiled code may expect. It stays for the life of the
+    // process.
     let handle = Box::into_raw(Box::new(wrapper.cast_mut()));
     with(|r| r.images.insert(handle as usize, wrapper as usize));
     handle
@@ -110,7 +112,8 @@ pub extern "C" fn __cudaRegisterFatBinary(wrapper: *const c_void) -> *mut *mut c
 #[no_mangle]
 pub extern "C" fn __cudaRegisterFatBinaryEnd(_handle: *mut *mut c_void) {}
 
-/// The program ends, or a library of it goes. A driver may be gone by now at the end of a program, so modules are left.
+/// The program ends, or a library of it goes. A driver may be gone by now at the end of a program,
+/// so modules are left.
 #[no_mangle]
 pub extern "C" fn __cudaUnregisterFatBinary(handle: *mut *mut c_void) {
     let binary = handle as usize;
@@ -160,8 +163,8 @@ pub extern "C" fn __cudaRegisterVar(
     }
 }
 
-/// A managed variable: the host has a pointer, which becomes the address of the device's variable. That needs the module
-/// now.
+/// A managed variable: the host has a pointer, which becomes the address of the device's variable.
+/// That needs the module now.
 #[no_mangle]
 pub extern "C" fn __cudaRegisterManagedVar(
     handle: *mut *mut c_void,

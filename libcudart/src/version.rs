@@ -1,8 +1,10 @@
-//! Which CUDA version's runtime a program takes this library for: the name under which it was loaded says so.
+//! Which CUDA version's runtime a program takes this library for: the name under which it was
+//! loaded says so.
 //!
-//! CUDA 13 has changed some functions without a new name. `libcudart.so.12` has them as CUDA 12 has; under any other name,
-//! and inside a program that was linked with it, they are those of CUDA 13. (Programs that our own header has compiled
-//! call functions whose names have not changed their meaning.)
+//! CUDA 13 has changed some functions without a new name. `libcudart.so.12` has them as CUDA 12
+//! has; under any other name, and inside a program that was linked with it, they are those of
+//! CUDA 13. (Programs that our own header has compiled call functions whose names have not changed
+//! their meaning.)
 
 use std::ffi::CStr;
 use std::sync::OnceLock;

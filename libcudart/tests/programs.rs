@@ -81,7 +81,8 @@ fn libraries(folder: &Path) {
     }
 }
 
-/// Compiles a program as `<<<>>>` needs: PTX, a fat binary of it, then the host's code with that inside.
+/// Compiles a program as `<<<>>>` needs: PTX, a fat binary of it, then the host's code with that
+/// inside.
 fn compile(clang: &str, name: &str, folder: &Path, linked: &[&str], more: &[&str]) -> PathBuf {
     let source = here("tests/programs").join(name).with_extension("cu");
     let include = here("../cuda-kernels/include/cuda");
@@ -242,7 +243,8 @@ fn boxes_pools_and_graphs() {
     runs("boxes_and_graphs");
 }
 
-/// A program with CCCL, whose headers `CCCL` names, or which are in `target/venv` (`pip install cuda-cccl`).
+/// A program with CCCL, whose headers `CCCL` names, or which are in `target/venv`
+/// (`pip install cuda-cccl`).
 fn runs_with_cccl(name: &str) {
     let named = std::env::var_os("CCCL").map(PathBuf::from);
     let pythons = std::fs::read_dir(here("../target/venv/lib")).into_iter();
@@ -279,8 +281,9 @@ fn pipelines_and_barriers_with_asynchronous_copies() {
     runs_with_cccl("pipeline");
 }
 
-/// Programs that nvcc compiles from the same sources with NVIDIA's headers, and links with our runtime as a shared
-/// library; some with it inside. The step `kernels` has nvcc, and names it in `RINGBELL_NVCC`.
+/// Programs that nvcc compiles from the same sources with NVIDIA's headers, and links with our
+/// runtime as a shared library; some with it inside. The step `kernels` has nvcc, and names it in
+/// `RINGBELL_NVCC`.
 #[test]
 fn programs_by_nvcc_run_unchanged() {
     let Some(nvcc) = std::env::var_os("RINGBELL_NVCC").map(PathBuf::from) else {
@@ -329,7 +332,8 @@ fn programs_by_nvcc_run_unchanged() {
     }
 }
 
-/// `cudaGetDeviceProperties` has one structure for each version of CUDA, and the library's name says which is meant.
+/// `cudaGetDeviceProperties` has one structure for each version of CUDA, and the library's name
+/// says which is meant.
 #[test]
 #[allow(unsafe_code)] // Calls functions of a library by their names.
 fn properties_have_the_layout_of_each_version() {
@@ -358,8 +362,8 @@ fn properties_have_the_layout_of_each_version() {
         bytes
     };
     let plain = "cudaGetDeviceProperties";
-    // Bytes of the structure; warpSize, multiProcessorCount, maxThreadsPerMultiProcessor, managedMemory,
-    // maxBlocksPerMultiProcessor; sharedMemPerBlockOptin, reservedSharedMemPerBlock.
+    // Bytes of the structure; warpSize, multiProcessorCount, maxThreadsPerMultiProcessor,
+    // managedMemory, maxBlocksPerMultiProcessor; sharedMemPerBlockOptin, reservedSharedMemPerBlock.
     for (library, name, end, ints, sizes) in [
         (
             "libcudart.so.12",

@@ -2,10 +2,13 @@
 //!
 //! Page 0 is FpgaNIC's control window (§2.5.1, Table 3): 512 doorbell registers at 0x000 and 512
 //! status registers at 0x800, 4 bytes each. Queue doorbells follow in pages of their own, one per
-//! 64-byte line so that two rings never share a cache line. A doorbell is the first word of its line; the other fifteen are
-//! no registers, and an access to one is refused. From 0xc00 on stand the headers of the BAR's blocks ([`block`](crate::block)), read-only. Registers of the control window are either *trapped* (written by the host through
-//! `Nic::bar_write32`) or *shared* (plain memory that kernels store to and the NIC polls). Of the control registers kernels may write
-//! those of the mailbox. A software NIC ignores their stores to others; a card, which cannot tell a kernel from the host, does not.
+//! 64-byte line so that two rings never share a cache line. A doorbell is the first word of its
+//! line; the other fifteen are no registers, and an access to one is refused. From 0xc00 on stand
+//! the headers of the BAR's blocks ([`block`](crate::block)), read-only. Registers of the control
+//! window are either *trapped* (written by the host through `Nic::bar_write32`) or *shared* (plain
+//! memory that kernels store to and the NIC polls). Of the control registers kernels may write
+//! those of the mailbox. A software NIC ignores their stores to others; a card, which cannot tell a
+//! kernel from the host, does not.
 
 /// Bytes of the control window.
 pub const CONTROL_BYTES: usize = 4096;
@@ -20,8 +23,8 @@ pub const MAX_QUEUES: usize = 512;
 /// Whole BAR in bytes: control window and 512 doorbell lines.
 pub const BAR_BYTES: usize = DOORBELL_BASE + MAX_QUEUES * DOORBELL_STRIDE;
 
-/// Name of the memfd that a software NIC keeps its BAR in, so that `ringbell regs` finds the NICs that
-/// run on this host: `/proc/PID/fd` shows it as `/memfd:ringbell-bar (deleted)`.
+/// Name of the memfd that a software NIC keeps its BAR in, so that `ringbell regs` finds the NICs
+/// that run on this host: `/proc/PID/fd` shows it as `/memfd:ringbell-bar (deleted)`.
 pub const MEMFD_NAME: &str = "ringbell-bar";
 
 /// Value of [`Reg::Magic`]: "RBEL".
@@ -58,7 +61,8 @@ macro_rules! registers {
 }
 
 registers! {
-    /// Writing 1 resets the NIC: every session is aborted, every accepted descriptor retires with ABORTED.
+    /// Writing 1 resets the NIC: every session is aborted, every accepted descriptor retires with
+    /// ABORTED.
     Reset = 0 [Wo] => "RESET",
     /// Selects the GTLB instance that the GTLB registers below work on.
     GtlbSelect = 8 [Rw] => "GTLB_SELECT",
@@ -72,21 +76,30 @@ registers! {
     GtlbPaHi = 12 [Wo] => "GTLB_PA_HI",
     /// Index: main entry, or for a base page the complementary entry.
     GtlbIndex = 13 [Wo] => "GTLB_INDEX",
-    /// Writes one entry: 1 = main entry of 2 MiB (Algorithm 1 lines 7-11), 2 = complementary entry of 64 KiB (line 14), 3 = main entry that points to the complementary entry in PA_LO (lines 15-16), 4 = invalidate the main entry.
+    /// Writes one entry: 1 = main entry of 2 MiB (Algorithm 1 lines 7-11), 2 = complementary entry
+    /// of 64 KiB (line 14), 3 = main entry that points to the complementary entry in PA_LO (lines
+    /// 15-16), 4 = invalidate the main entry.
     GtlbCommand = 14 [Wo] => "GTLB_COMMAND",
     /// Base virtual address of the selected instance's window, low half.
     GtlbBaseLo = 15 [Rw] => "GTLB_BASE_LO",
-    /// Base virtual address, high half; write it after the low half: it moves the window and drops the instance's entries.
+    /// Base virtual address, high half; write it after the low half: it moves the window and drops
+    /// the instance's entries.
     GtlbBaseHi = 16 [Rw] => "GTLB_BASE_HI",
-    /// Answers the miss shown in the status registers: 1 after its entry was written (refused while it is missing; the faulted operation is to be repeated), 2 dismisses it.
+    /// Answers the miss shown in the status registers: 1 after its entry was written (refused while
+    /// it is missing; the faulted operation is to be repeated), 2 dismisses it.
     GtlbRefill = 17 [Wo] => "GTLB_REFILL",
-    /// Connection of the card whose received payloads pass the engine that ENGINE_COMMAND attaches next.
+    /// Connection of the card whose received payloads pass the engine that ENGINE_COMMAND attaches
+    /// next.
     EngineConn = 18 [Wo] => "ENGINE_CONN",
-    /// The engine of the card on the path of received payloads: 0 = none, 1 = HyperLogLog of 2^14 registers, 2 = of 2^16, 3 = CRC-32C, attached to the connection in ENGINE_CONN and cleared; 4 = gives its result and clears it. Refused while another command waits, or where there is no engine to read. Hardware alone has it.
+    /// The engine of the card on the path of received payloads: 0 = none, 1 = HyperLogLog of 2^14
+    /// registers, 2 = of 2^16, 3 = CRC-32C, attached to the connection in ENGINE_CONN and cleared;
+    /// 4 = gives its result and clears it. Refused while another command waits, or where there is
+    /// no engine to read. Hardware alone has it.
     EngineCommand = 19 [Wo] => "ENGINE_COMMAND",
     /// Mailbox: the value that a kernel tells the host. Kernels may write it.
     MailboxData = 32 [Rw] => "MAILBOX_DATA",
-    /// Mailbox: any number but that of MAILBOX_TAKEN hands MAILBOX_DATA to the host, as event MAILBOX. Kernels may write it.
+    /// Mailbox: any number but that of MAILBOX_TAKEN hands MAILBOX_DATA to the host, as event
+    /// MAILBOX. Kernels may write it.
     MailboxRing = 33 [Rw] => "MAILBOX_RING",
     /// Own MAC address, low 32 bits.
     MacLo = 128 [Rw] => "MAC_LO",
@@ -150,7 +163,8 @@ registers! {
     FramesLost = 538 [Ro] => "FRAMES_LOST",
     /// Byte offset of the first block header, 0 without any.
     Blocks = 539 [Ro] => "BLOCKS",
-    /// The number of MAILBOX_RING whose value was taken last: while both are equal the mailbox is free.
+    /// The number of MAILBOX_RING whose value was taken last: while both are equal the mailbox is
+    /// free.
     MailboxTaken = 540 [Ro] => "MAILBOX_TAKEN",
 }
 

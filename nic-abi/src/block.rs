@@ -1,10 +1,12 @@
 //! Block headers: the BAR's own description of its blocks.
 //!
-//! Register [`Reg::Blocks`] holds the byte offset of the first header, and each header the offset of the next
-//! one, always a higher one; the last has 0. A header says what the block is, which registers belong to it, and how large it is. A reader that
-//! does not know a kind skips it. [`walk`] reads a chain and refuses one that is broken.
+//! Register [`Reg::Blocks`] holds the byte offset of the first header, and each header the offset
+//! of the next one, always a higher one; the last has 0. A header says what the block is, which
+//! registers belong to it, and how large it is. A reader that does not know a kind skips it.
+//! [`walk`] reads a chain and refuses one that is broken.
 //!
-//! A NIC of this contract has the header of kind `k` at [`header_offset`], or none where it lacks the block.
+//! A NIC of this contract has the header of kind `k` at [`header_offset`], or none where it lacks
+//! the block.
 
 use crate::bar::{Reg, DOORBELL_STRIDE};
 use crate::bar::{BAR_BYTES, CONTROL_BYTES, DOORBELL_BASE, MAX_QUEUES, STATUS_BASE};
@@ -34,7 +36,8 @@ coded_enum! {
         Counters = 4 => "COUNTERS",
         /// Addresses of the NIC, and counters of its `units` ports.
         Network = 5 => "NETWORK",
-        /// Direct model: `units` connections of `size` operations in each direction. It has no registers.
+        /// Direct model: `units` connections of `size` operations in each direction. It has no
+        /// registers.
         Direct = 6 => "DIRECT",
         /// Mailbox from kernels to the host.
         Mailbox = 7 => "MAILBOX",
@@ -44,7 +47,8 @@ coded_enum! {
 }
 
 abi_struct! {
-    /// Header of a block of the BAR, 48 bytes. Registers are byte ranges of the BAR; those without bytes begin at 0.
+    /// Header of a block of the BAR, 48 bytes. Registers are byte ranges of the BAR; those without
+    /// bytes begin at 0.
     pub struct BlockHeader ["rb_block_header"] {
         /// See the BLOCK_ constants.
         kind: u32,
@@ -105,7 +109,8 @@ impl BlockKind {
         1
     }
 
-    /// Flags that the contract fixes: whether kernels may write its control registers. The doorbells are theirs as well.
+    /// Flags that the contract fixes: whether kernels may write its control registers. The
+    /// doorbells are theirs as well.
     pub const fn flags(self) -> u32 {
         match self {
             BlockKind::Queues | BlockKind::Mailbox => BLOCK_KERNELS,
@@ -232,7 +237,8 @@ pub enum ChainError {
         /// Its offset.
         at: usize,
     },
-    /// A header lies where none can: unaligned, not beyond the one before, or not whole in the status registers.
+    /// A header lies where none can: unaligned, not beyond the one before, or not whole in the
+    /// status registers.
     Misplaced {
         /// Its offset.
         at: usize,
@@ -283,8 +289,8 @@ impl core::fmt::Display for ChainError {
 
 impl core::error::Error for ChainError {}
 
-/// The headers of a BAR, in the order of its chain, with their offsets. `read` gives a word of the BAR, if there is one. Ends with the first error; never
-/// endless, since offsets only rise.
+/// The headers of a BAR, in the order of its chain, with their offsets. `read` gives a word of the
+/// BAR, if there is one. Ends with the first error; never endless, since offsets only rise.
 pub fn walk<F: FnMut(usize) -> Option<u32>>(read: F) -> Walk<F> {
     Walk {
         read,
@@ -338,7 +344,8 @@ impl<F: FnMut(usize) -> Option<u32>> Walk<F> {
     }
 }
 
-/// Whether registers can lie there: control registers in the lower half or among the doorbells, status registers in the upper half.
+/// Whether registers can lie there: control registers in the lower half or among the doorbells,
+/// status registers in the upper half.
 fn is_range(first: u32, bytes: u32, is_status: bool) -> bool {
     let (first, bytes) = (first as usize, bytes as usize);
     if bytes == 0 {
@@ -437,7 +444,8 @@ mod tests {
         let gtlb = header_offset(BlockKind::Gtlb);
         let least = gtlb + BlockHeader::LAYOUT.size;
         let next = gtlb / 4 + 3;
-        // To itself, back to the first, into itself, unaligned, the last bytes, beyond the window and far beyond the BAR.
+        // To itself, back to the first, into itself, unaligned, the last bytes, beyond the window
+        // and far beyond the BAR.
         for at in [
             gtlb,
             HEADERS_BASE,

@@ -6,7 +6,8 @@
 //! (per rank where the operation has a block per rank), `rkey` the root, or the peer of a send or
 //! receive ([`ANY_RANK`]), `lkey` its tag ([`ANY_TAG`]), `imm` what [`CollectiveSpec`] packs, and
 //! `len` the wire type (bits 0–4), whether kernels' streams stand for the buffers (bits 5–7; see
-//! [`kernel_stream`](crate::kernel_stream)), and the ticket distance of a predecessor (bits 8–31, 0: none).
+//! [`kernel_stream`](crate::kernel_stream)), and the ticket distance of a predecessor (bits 8–31,
+//! 0: none).
 
 use crate::{bit_fields, coded_enum};
 
@@ -15,7 +16,8 @@ pub const ANY_RANK: u32 = u32::MAX;
 /// Receives the message that comes first, with any tag.
 pub const ANY_TAG: u32 = u32::MAX;
 
-/// In the detail of `TIMED_OUT`: the communicator has ended with the operation. Without it, it works on.
+/// In the detail of `TIMED_OUT`: the communicator has ended with the operation. Without it, it
+/// works on.
 pub const COMM_ENDED: u64 = 1 << 33;
 /// In the detail of `TIMED_OUT`: the low 32 bits are a rank that had not posted the operation.
 pub const RANK_ABSENT: u64 = 1 << 32;
@@ -51,9 +53,11 @@ coded_enum! {
         AllToAll = 13 => "ALL_TO_ALL",
         /// Completes when every rank has come.
         Barrier = 14 => "BARRIER",
-        /// Sends `count` elements to rank `root` in messages of a stream's size, as a kernel pushes them (ACCL+ Listing 2); the source may be memory too.
+        /// Sends `count` elements to rank `root` in messages of a stream's size, as a kernel pushes
+        /// them (ACCL+ Listing 2); the source may be memory too.
         StreamSend = 15 => "STREAM_SEND",
-        /// Receives `count` elements that rank `root` sends with STREAM_SEND, as a kernel pops them; the destination may be memory too.
+        /// Receives `count` elements that rank `root` sends with STREAM_SEND, as a kernel pops
+        /// them; the destination may be memory too.
         StreamRecv = 16 => "STREAM_RECV",
     }
 }
@@ -134,8 +138,8 @@ coded_enum! {
         Direct = 2 => "DIRECT",
         /// Ring.
         Ring = 3 => "RING",
-        /// Recursive doubling (binomial for a root): for small messages. Of an all-reduce it is the former name of
-        /// `ALL_GATHER_REDUCE`, and still accepted.
+        /// Recursive doubling (binomial for a root): for small messages. Of an all-reduce it is the
+        /// former name of `ALL_GATHER_REDUCE`, and still accepted.
         RecursiveDoubling = 4 => "RECURSIVE_DOUBLING",
         /// Binary tree.
         Tree = 5 => "TREE",
@@ -149,13 +153,15 @@ coded_enum! {
         Pairwise = 9 => "PAIRWISE",
         /// A program that the user has loaded.
         User = 10 => "USER",
-        /// All-reduce: every rank gets all sources, as in an all-gather, and reduces them itself; for small messages.
+        /// All-reduce: every rank gets all sources, as in an all-gather, and reduces them itself;
+        /// for small messages.
         AllGatherReduce = 11 => "ALL_GATHER_REDUCE",
     }
 }
 
 impl Algorithm {
-    /// The algorithm that this name means for a collective: itself, or the one whose former name it is.
+    /// The algorithm that this name means for a collective: itself, or the one whose former name it
+    /// is.
     ///
     /// The all-reduce by [`AllGatherReduce`](Algorithm::AllGatherReduce) was called
     /// [`RecursiveDoubling`](Algorithm::RecursiveDoubling) at first.
@@ -196,7 +202,8 @@ bit_fields! { SPEC_FIELDS:
     S_FROM_STREAM = word 2 [6 +: 1] => "COLL_FROM_STREAM";
     /// `remote_va` names a kernel's stream instead of a buffer.
     S_TO_STREAM = word 2 [7 +: 1] => "COLL_TO_STREAM";
-    /// How many tickets back, in the same queue, the operation lies that must have ended before this one starts; 0: none.
+    /// How many tickets back, in the same queue, the operation lies that must have ended before
+    /// this one starts; 0: none.
     S_AFTER = word 2 [8 +: 24] => "COLL_AFTER";
 }
 
@@ -253,13 +260,15 @@ impl CollectiveSpec {
         (imm as u32, len as u32)
     }
 
-    /// Which of source and destination are kernels' streams by a descriptor's `len`; its other bits are not checked.
+    /// Which of source and destination are kernels' streams by a descriptor's `len`; its other bits
+    /// are not checked.
     pub const fn streams(len: u32) -> (bool, bool) {
         let l = len as u64;
         (S_FROM_STREAM.of(l) != 0, S_TO_STREAM.of(l) != 0)
     }
 
-    /// Ticket distance of the predecessor by a descriptor's `len`; 0: none. Its other bits are not checked.
+    /// Ticket distance of the predecessor by a descriptor's `len`; 0: none. Its other bits are not
+    /// checked.
     pub const fn distance(len: u32) -> u32 {
         S_AFTER.of(len as u64) as u32
     }

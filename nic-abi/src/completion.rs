@@ -6,13 +6,14 @@
 //! high half also sees words 1–3. A line is reused only after its waiter has *released* the slot
 //! (see [`crate::queue`]).
 //!
-//! A kernel's read of a line is a round trip over PCIe. The words that most operations need lie in the first 16 bytes,
-//! which it loads at once; `HAS_DETAIL` says that word 3 must be read too.
+//! A kernel's read of a line is a round trip over PCIe. The words that most operations need lie in
+//! the first 16 bytes, which it loads at once; `HAS_DETAIL` says that word 3 must be read too.
 //!
-//! **Scatter to CQE** (the term of InfiniBand adapters). A copy engine takes several microseconds to write a few bytes
-//! into the memory of a GPU that no CPU has mapped. So the NIC may put the bytes of a small receive into words 5 to 7
-//! of the line instead (`SCATTERED`), and their destination into word 4. The waiter stores them there before its wait
-//! returns. The NIC has checked the destination as for any receive.
+//! **Scatter to CQE** (the term of InfiniBand adapters). A copy engine takes several microseconds
+//! to write a few bytes into the memory of a GPU that no CPU has mapped. So the NIC may put the
+//! bytes of a small receive into words 5 to 7 of the line instead (`SCATTERED`), and their
+//! destination into word 4. The waiter stores them there before its wait returns. The NIC has
+//! checked the destination as for any receive.
 
 use crate::{bit_fields, Status};
 
@@ -76,8 +77,8 @@ impl Completion {
 
     /// Decodes a line if it holds the completion of `ticket`.
     ///
-    /// An unknown status code decodes as [`Status::NicSilent`]: the contract is broken, so the buffer
-    /// must not be touched.
+    /// An unknown status code decodes as [`Status::NicSilent`]: the contract is broken, so the
+    /// buffer must not be touched.
     pub fn decode(words: [u64; 4], ticket: u32) -> Option<Completion> {
         if C_TICKET.of(words[0]) as u32 != ticket.wrapping_add(1) {
             return None;

@@ -1,24 +1,26 @@
 //! The 64-byte work queue entry, self-validating.
 //!
 //! Eight 64-bit words; bit 63 of *each* is the lap bit: the parity of the lap of the ring in which
-//! the entry was written (1 in the first lap, so that zeroed memory is never valid). A consumer that
-//! sees the lap's parity in a word sees that word's other 63 bits from the same store, so any store
-//! width from 8 bytes up validates itself and no slot is cleared after use. The bits 63 that a payload
-//! or a wide operand needs travel in word 7.
+//! the entry was written (1 in the first lap, so that zeroed memory is never valid). A consumer
+//! that sees the lap's parity in a word sees that word's other 63 bits from the same store, so any
+//! store width from 8 bytes up validates itself and no slot is cleared after use. The bits 63 that
+//! a payload or a wide operand needs travel in word 7.
 //!
 //! The NIC copies an entry once ([`WorkQueueEntry`]) and decodes the copy: a hostile kernel may
 //! rewrite the slot meanwhile.
 
 use crate::{bit_fields, Flags, GpuVa, Lkey, Opcode, Rkey, SessionId};
 
-/// First address of the NIC's own memory: the last TiB of the 57-bit space. Descriptors name addresses
-/// from here on like any others, but a kernel cannot read them, so payload there never travels inside.
+/// First address of the NIC's own memory: the last TiB of the 57-bit space. Descriptors name
+/// addresses from here on like any others, but a kernel cannot read them, so payload there never
+/// travels inside.
 pub const NIC_VA: u64 = (1 << 57) - (1 << 40);
 
 /// Bytes of payload an inline `SEND` carries: words 1–5.
 pub const INLINE_MAX: usize = 40;
 
-/// Bytes of payload that an inline `PUT` carries: word 1. The words behind it have the address and the signal.
+/// Bytes of payload that an inline `PUT` carries: word 1. The words behind it have the address and
+/// the signal.
 pub const PUT_INLINE_MAX: usize = 8;
 
 /// Bytes of one entry, and the stride of the send queue.
@@ -101,7 +103,8 @@ pub struct Descriptor {
     pub timeout_us: u32,
 }
 
-/// What an entry is, as far as there is a short decoder for it: the operations that are posted most.
+/// What an entry is, as far as there is a short decoder for it: the operations that are posted
+/// most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
     /// `NOP`.
@@ -127,7 +130,8 @@ pub struct InlineSend {
     pub words: [u64; INLINE_MAX / 8],
 }
 
-/// A `RECV`, or a `SEND` from memory, as far as its fast path needs it; fields as in [`Descriptor`].
+/// A `RECV`, or a `SEND` from memory, as far as its fast path needs it; fields as in
+/// [`Descriptor`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transfer {
     /// Session of the stream.
@@ -166,7 +170,8 @@ impl DescriptorError {
     }
 }
 
-/// The lap bit of ring index `ticket` in a ring of `depth` entries (a power of two): 1 in even laps.
+/// The lap bit of ring index `ticket` in a ring of `depth` entries (a power of two): 1 in even
+/// laps.
 #[inline]
 pub const fn lap_bit(ticket: u32, depth_log2: u32) -> u64 {
     if (ticket >> depth_log2) & 1 == 0 {
@@ -250,7 +255,8 @@ impl WorkQueueEntry {
         (self.0[6] & !LAP) | ((self.0[7] >> 6) & 1) << 63
     }
 
-    /// What stands where a descriptor has `local_va`, `len` and `remote_va`, also when the rest is malformed.
+    /// What stands where a descriptor has `local_va`, `len` and `remote_va`, also when the rest is
+    /// malformed.
     pub const fn operands(&self) -> (GpuVa, u32, GpuVa) {
         let w = &self.0;
         let saved = W_SAVED.of(w[7]);
@@ -318,7 +324,8 @@ impl WorkQueueEntry {
         SessionId(W_SESSION.of(self.0[0]) as u32)
     }
 
-    /// The entry as a `RECV`, or a `SEND` from memory, which it must be by its [kind](WorkQueueEntry::kind).
+    /// The entry as a `RECV`, or a `SEND` from memory, which it must be by its
+    /// [kind](WorkQueueEntry::kind).
     #[inline(always)]
     pub const fn transfer(&self) -> Transfer {
         let w = &self.0;

@@ -1,8 +1,8 @@
 //! Engines on the path (FpgaNIC §3.5): the fields of an `ENGINE_ATTACH` descriptor.
 //!
-//! An engine is on the path of one stream, or taps a queue (the bytes that its descriptors move) or a communicator
-//! (the bytes of its operations; ACCL+ §4, unary plug-ins). `session` of the descriptor is the session, the number
-//! of the queue, or the communicator.
+//! An engine is on the path of one stream, or taps a queue (the bytes that its descriptors move) or
+//! a communicator (the bytes of its operations; ACCL+ §4, unary plug-ins). `session` of the
+//! descriptor is the session, the number of the queue, or the communicator.
 
 use crate::{bit_fields, coded_enum};
 
@@ -22,7 +22,8 @@ coded_enum! {
     pub enum EngineTarget: u8 ["ENGINE_ON_"] {
         /// One stream: `session` is an established session.
         Stream = 0 => "STREAM",
-        /// The bytes that the descriptors of queue number `session` receive or send, on any stream. Taps only.
+        /// The bytes that the descriptors of queue number `session` receive or send, on any stream.
+        /// Taps only.
         Queue = 1 => "QUEUE",
         /// The sources and results of the operations of communicator `session`. Taps only.
         Communicator = 2 => "COMMUNICATOR",
@@ -32,11 +33,13 @@ coded_enum! {
 bit_fields! { ATTACH_FIELDS:
     /// Kind that the host has registered; 0: share the engine whose id is `operand`.
     A_KIND = word 4 [0 +: 16] => "ENGINE_KIND";
-    /// 0: bytes received, or results of a communicator's operations; 1: bytes sent, or their sources.
+    /// 0: bytes received, or results of a communicator's operations; 1: bytes sent, or their
+    /// sources.
     A_SENDING = word 4 [16 +: 1] => "ENGINE_SENDING";
     /// What the engine is attached to.
     A_TARGET = word 4 [17 +: 2] => "ENGINE_TARGET";
-    /// Each stream of a queue, or peer of a communicator, gets an engine of its own; the kind must not be 0.
+    /// Each stream of a queue, or peer of a communicator, gets an engine of its own; the kind must
+    /// not be 0.
     A_APART = word 4 [19 +: 1] => "ENGINE_APART";
     /// Of a communicator: the messages between ranks instead of sources and results.
     A_WIRE = word 4 [20 +: 1] => "ENGINE_WIRE";

@@ -1,9 +1,9 @@
 //! A kernel's stream: a ring in memory between one kernel and the NIC, as operand of a collective.
 //!
-//! It takes the place of a buffer (ACCL+ §4.1, Listing 2; SMI's channels): the kernel pushes values while
-//! it computes them and the NIC takes them, or the NIC pushes and the kernel pops. A stream has one direction.
-//! It lies in memory that the queue's protection domain may write, preferably in host memory, because the NIC
-//! polls it.
+//! It takes the place of a buffer (ACCL+ §4.1, Listing 2; SMI's channels): the kernel pushes values
+//! while it computes them and the NIC takes them, or the NIC pushes and the kernel pops. A stream
+//! has one direction. It lies in memory that the queue's protection domain may write, preferably in
+//! host memory, because the NIC polls it.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! | [`STATE_AT`] | u64, the NIC's: 0, or how an operation on it failed (status, detail above) |
 //! | [`DATA_AT`] | the ring; byte i of the stream is at i modulo its size |
 //!
-//! Zeroed memory is an empty stream. After a failure the bytes in it are lost, and every operation on it
-//! is refused until its owner has zeroed the state and made head and tail equal.
+//! Zeroed memory is an empty stream. After a failure the bytes in it are lost, and every operation
+//! on it is refused until its owner has zeroed the state and made head and tail equal.
 //!
 //! **Address word.** A descriptor names a stream by its address, a multiple of 128, with the base-2
 //! logarithm of the ring's size in the low 7 bits ([`StreamRef`]).

@@ -1,10 +1,12 @@
 //! The contract between a GPU kernel, the host library and the NIC.
 //!
-//! All data between GPU and NIC is defined here, once: the BAR map ([`bar`]) with its description of itself ([`block`]), the 64-byte work queue entry
-//! ([`descriptor`]), the completion line ([`completion`]), the event ([`event`]), operation and status
-//! codes, the plain-data queue handle of a kernel ([`queue`]), and the stream between a kernel and the NIC
-//! ([`kernel_stream`]), and the numbers of RoCEv2 ([`roce`]). `cargo xtask gen` writes the CUDA header, the SystemVerilog package and the
-//! register reference from the tables in [`describe`]; a test fails when they are stale.
+//! All data between GPU and NIC is defined here, once: the BAR map ([`bar`]) with its description
+//! of itself ([`block`]), the 64-byte work queue entry ([`descriptor`]), the completion line
+//! ([`completion`]), the event ([`event`]), operation and status codes, the plain-data queue handle
+//! of a kernel ([`queue`]), and the stream between a kernel and the NIC ([`kernel_stream`]), and
+//! the numbers of RoCEv2 ([`roce`]). `cargo xtask gen` writes the CUDA header, the SystemVerilog
+//! package and the register reference from the tables in [`describe`]; a test fails when they are
+//! stale.
 //!
 //! The crate is `no_std`, has no dependencies and contains no `unsafe`.
 #![no_std]

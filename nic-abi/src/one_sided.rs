@@ -1,7 +1,8 @@
 //! One-sided operations: what a descriptor with `SYMMETRIC` has in place of the remote key.
 //!
-//! A window is memory that every rank of a communicator has allocated together, the same number of bytes on each. A
-//! kernel names a place in it by rank, window and offset; the NIC knows the address and the key at that rank.
+//! A window is memory that every rank of a communicator has allocated together, the same number of
+//! bytes on each. A kernel names a place in it by rank, window and offset; the NIC knows the
+//! address and the key at that rank.
 
 use crate::{bit_fields, Rkey};
 

@@ -3,12 +3,12 @@
 //! It is the device's half of a queue, whose owner is on the host. All addresses are valid in the
 //! kernel's address space.
 //!
-//! **Slot protocol.** `tail` is the next ticket. A producer reads `t = *tail`; slot `t mod depth` is
-//! free when `released[t mod depth] == t` (32 bits, wrapping; initialised to the slot's index); it
-//! takes the ticket by compare-and-swap `t → t + 1`, writes the entry with its lap bit, and rings
-//! `*doorbell = t + 1` with Release. The waiter of the completion frees the slot by
-//! `released[slot] = t + depth` with Release. A producer that finds no free slot before its deadline
-//! returns `QUEUE_FULL` without having taken a ticket, so no hole is left.
+//! **Slot protocol.** `tail` is the next ticket. A producer reads `t = *tail`; slot `t mod depth`
+//! is free when `released[t mod depth] == t` (32 bits, wrapping; initialised to the slot's index);
+//! it takes the ticket by compare-and-swap `t → t + 1`, writes the entry with its lap bit, and
+//! rings `*doorbell = t + 1` with Release. The waiter of the completion frees the slot by
+//! `released[slot] = t + depth` with Release. A producer that finds no free slot before its
+//! deadline returns `QUEUE_FULL` without having taken a ticket, so no hole is left.
 //!
 //! **Doorbells.** The value is a hint: on any *change* the NIC consumes every valid entry in order.
 //! Producers may therefore ring out of order.
@@ -38,7 +38,8 @@ abi_struct! {
         default_timeout_us: u32,
         /// How long past a deadline the device waits before it reports NIC_SILENT, in microseconds.
         silent_grace_us: u32,
-        /// 1 in the copy of one thread that has the queue for itself (`gpu_own_queue`); 0 as the host gives it.
+        /// 1 in the copy of one thread that has the queue for itself (`gpu_own_queue`); 0 as the
+        /// host gives it.
         own: u32,
         /// In such a copy: the next ticket.
         own_next: u32,
@@ -49,8 +50,8 @@ abi_struct! {
     }
 }
 
-/// An entry without its first word, and the stores and the wait by which a GPU stream posts it. Addresses are the
-/// GPU's.
+/// An entry without its first word, and the stores and the wait by which a GPU stream posts it.
+/// Addresses are the GPU's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PreparedEntry {
     /// Its ticket.

@@ -6,7 +6,8 @@ use crate::coded_enum;
 use crate::describe::Const;
 
 coded_enum! {
-    /// Operation of a RoCEv2 packet: the first byte of its base transport header (IBTA vol. 1 §9.2.1, table 38).
+    /// Operation of a RoCEv2 packet: the first byte of its base transport header (IBTA vol. 1
+    /// §9.2.1, table 38).
     pub enum RoceOpcode: u8 ["ROCE_"] {
         /// Reliable connection: first packet of a SEND.
         SendFirst = 0x00 => "SEND_FIRST",
@@ -64,11 +65,13 @@ coded_enum! {
 }
 
 coded_enum! {
-    /// Reason of a negative acknowledgement: the low five bits of its syndrome (IBTA vol. 1 §9.7.5.2.8, table 46).
+    /// Reason of a negative acknowledgement: the low five bits of its syndrome (IBTA vol. 1
+    /// §9.7.5.2.8, table 46).
     pub enum NakCode: u8 ["ROCE_NAK_"] {
         /// A packet is missing: its sequence number is not the expected one.
         Sequence = 0 => "SEQUENCE",
-        /// The request is malformed, out of order within its message, or longer than the receiver's buffer.
+        /// The request is malformed, out of order within its message, or longer than the receiver's
+        /// buffer.
         InvalidRequest = 1 => "INVALID_REQUEST",
         /// The key, the bounds or the rights of remote memory do not allow the request.
         RemoteAccess = 2 => "REMOTE_ACCESS",
@@ -89,7 +92,8 @@ pub const QPN_BITS: u32 = 24;
 pub const QPN_GSI: u32 = 1;
 /// Queue key of queue pair 1 (IBTA vol. 1 §3.5.3).
 pub const QKEY_GSI: u32 = 0x8001_0000;
-/// Syndrome of an acknowledgement, before the credits in its low five bits (IBTA vol. 1 §9.7.5.2.1).
+/// Syndrome of an acknowledgement, before the credits in its low five bits (IBTA vol. 1
+/// §9.7.5.2.1).
 pub const SYNDROME_ACK: u8 = 0x00;
 /// Syndrome of a receiver that is not ready, before the timer in its low five bits.
 pub const SYNDROME_RNR: u8 = 0x20;

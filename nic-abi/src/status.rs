@@ -7,23 +7,32 @@ coded_enum! {
     pub enum Status: u8 ["STATUS_"] {
         /// Success.
         Ok = 0 => "OK",
-        /// The deadline passed; the operation is retired and the buffer is the caller's. Bytes moved so far are reported; a stream is closed after a partial transfer.
+        /// The deadline passed; the operation is retired and the buffer is the caller's. Bytes
+        /// moved so far are reported; a stream is closed after a partial transfer.
         TimedOut = 1 => "TIMED_OUT",
-        /// Device-side watchdog: the NIC did not answer (process stopped, card gone). The buffer is NOT the caller's until the NIC was reset.
+        /// Device-side watchdog: the NIC did not answer (process stopped, card gone). The buffer is
+        /// NOT the caller's until the NIC was reset.
         NicSilent = 2 => "NIC_SILENT",
-        /// No room in the queue before the deadline: wait for outstanding requests first. Detail: the descriptor whose slot comes next: its ticket, its opcode << 32, and bit 40 where it has ended and nothing has waited for it.
+        /// No room in the queue before the deadline: wait for outstanding requests first. Detail:
+        /// the descriptor whose slot comes next: its ticket, its opcode << 32, and bit 40 where it
+        /// has ended and nothing has waited for it.
         QueueFull = 3 => "QUEUE_FULL",
-        /// Unknown opcode, undefined flag, non-zero reserved bits, or a field out of range. Detail: the word at fault (0–7).
+        /// Unknown opcode, undefined flag, non-zero reserved bits, or a field out of range. Detail:
+        /// the word at fault (0–7).
         BadDescriptor = 4 => "BAD_DESCRIPTOR",
         /// No such session, or it was closed. Detail: the id given.
         BadSession = 5 => "BAD_SESSION",
-        /// The session is in a state that does not allow this (send before connect, listen twice), or an earlier operation on the kernel's stream has failed. Detail: the id given, or the stream's address.
+        /// The session is in a state that does not allow this (send before connect, listen twice),
+        /// or an earlier operation on the kernel's stream has failed. Detail: the id given, or the
+        /// stream's address.
         BadState = 6 => "BAD_STATE",
-        /// No memory region covers this address in the queue's protection domain. Detail: the address that faulted.
+        /// No memory region covers this address in the queue's protection domain. Detail: the
+        /// address that faulted.
         NotRegistered = 7 => "NOT_REGISTERED",
         /// The range runs past the end of its region. Detail: first address past the region.
         OutOfBounds = 8 => "OUT_OF_BOUNDS",
-        /// The region does not grant this access (read-only memory as receive buffer). Detail: the address.
+        /// The region does not grant this access (read-only memory as receive buffer). Detail: the
+        /// address.
         AccessDenied = 9 => "ACCESS_DENIED",
         /// The key names no region, or one of another protection domain. Detail: the key.
         BadKey = 10 => "BAD_KEY",
@@ -31,13 +40,17 @@ coded_enum! {
         NoTranslation = 11 => "NO_TRANSLATION",
         /// The region was freed while the operation waited. Detail: the address.
         RegionFreed = 12 => "REGION_FREED",
-        /// No listener at that address and port. Detail: ip << 16 | port; over rdma also the peer's reason << 48, by the codes of IBTA vol. 1 §12.6.7.2 (12: it does not know this NIC).
+        /// No listener at that address and port. Detail: ip << 16 | port; over rdma also the peer's
+        /// reason << 48, by the codes of IBTA vol. 1 §12.6.7.2 (12: it does not know this NIC).
         ConnectionRefused = 13 => "CONNECTION_REFUSED",
         /// No route or no answer from that host. Detail: ip << 16 | port.
         HostUnreachable = 14 => "HOST_UNREACHABLE",
-        /// The peer reset the connection or its process ended. Bytes moved so far are reported. Detail: over transport `udp` the gap that has ended the session (number expected << 32 | number that came), else 0.
+        /// The peer reset the connection or its process ended. Bytes moved so far are reported.
+        /// Detail: over transport `udp` the gap that has ended the session (number expected << 32 |
+        /// number that came), else 0.
         ConnectionReset = 15 => "CONNECTION_RESET",
-        /// The peer closed its side: no more bytes will come. Bytes received before that are reported.
+        /// The peer closed its side: no more bytes will come. Bytes received before that are
+        /// reported.
         EndOfStream = 16 => "END_OF_STREAM",
         /// This side was shut down or closed before the operation could run.
         NotConnected = 17 => "NOT_CONNECTED",
@@ -53,16 +66,21 @@ coded_enum! {
         ShuttingDown = 22 => "SHUTTING_DOWN",
         /// No such communicator, or it was freed. Detail: the id given.
         BadCommunicator = 23 => "BAD_COMMUNICATOR",
-        /// Ranks disagree on operation, count, type, reduction, root or order. Detail: the first rank that differs.
+        /// Ranks disagree on operation, count, type, reduction, root or order. Detail: the first
+        /// rank that differs.
         Mismatch = 24 => "MISMATCH",
         /// A rank of the communicator is gone, so the operation cannot end. Detail: the rank.
         PeerFailed = 25 => "PEER_FAILED",
-        /// The communicator was aborted, here or by the rank in the detail; shrink it or make a new one.
+        /// The communicator was aborted, here or by the rank in the detail; shrink it or make a new
+        /// one.
         CommAborted = 26 => "COMM_ABORTED",
-        /// A root, peer, count, type or algorithm that the communicator cannot do, buffers that overlap in a way it does not allow, or the address of an atomic that is no multiple of 8. Detail: the value at fault.
+        /// A root, peer, count, type or algorithm that the communicator cannot do, buffers that
+        /// overlap in a way it does not allow, or the address of an atomic that is no multiple
+        /// of 8. Detail: the value at fault.
         InvalidArgument = 27 => "INVALID_ARGUMENT",
-        /// A message is larger than the receive that it met; both sides end with this, unless a short message had been
-        /// buffered, and so sent, before the receive came. Detail: bytes of the message.
+        /// A message is larger than the receive that it met; both sides end with this, unless a
+        /// short message had been buffered, and so sent, before the receive came. Detail: bytes of
+        /// the message.
         MessageTooLarge = 28 => "MESSAGE_TOO_LARGE",
         /// The operation was cancelled by its owner before it had begun.
         Cancelled = 29 => "CANCELLED",
@@ -70,8 +88,8 @@ coded_enum! {
         BadEngine = 30 => "BAD_ENGINE",
         /// The result does not fit the buffer; nothing was written. Detail: its size in bytes.
         ResultTooLarge = 31 => "RESULT_TOO_LARGE",
-        /// The engine has panicked or failed. On the path of a stream that it changes, the stream has ended; asked for its
-        /// result, it has none. Detail: the engine's id.
+        /// The engine has panicked or failed. On the path of a stream that it changes, the stream
+        /// has ended; asked for its result, it has none. Detail: the engine's id.
         EngineFailed = 32 => "ENGINE_FAILED",
     }
 }
@@ -126,7 +144,8 @@ impl Status {
 
 /// Place of a peer's reason in the detail of `CONNECTION_REFUSED`.
 pub const REASON_SHIFT: u32 = 48;
-/// Such a reason: the peer does not know this NIC by its address (IBTA vol. 1 §12.6.7.2, invalid GID).
+/// Such a reason: the peer does not know this NIC by its address (IBTA vol. 1 §12.6.7.2, invalid
+/// GID).
 pub const REASON_UNKNOWN_SENDER: u16 = 12;
 
 /// Text of a [`Status`] and its detail.

@@ -1,4 +1,5 @@
-//! Numbers of the GTLB that software and hardware share: page sizes, and the commands of register GTLB_COMMAND.
+//! Numbers of the GTLB that software and hardware share: page sizes, and the commands of register
+//! GTLB_COMMAND.
 
 /// log2 of the bytes of a GPU page, a complementary entry: 64 KiB (FpgaNIC §2.3.2).
 pub const PAGE_SHIFT: u32 = 16;

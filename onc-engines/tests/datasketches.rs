@@ -45,7 +45,8 @@ fn datasketches_reads_our_images_and_estimates_the_same() {
                 assert_eq!(read.estimate(), sketch.estimate(), "{case}");
                 assert_eq!(read.target_type(), kind, "{case}");
                 assert_eq!(read.is_empty(), n == 0, "{case}");
-                // Its own sketch of the same items is as far off as ours, give or take the noise of both.
+                // Its own sketch of the same items is as far off as ours, give or take the noise of
+                // both.
                 let own = theirs(precision, kind, 1, n);
                 let sigma = sketch.relative_error() * n as f64;
                 assert!(
@@ -252,7 +253,8 @@ fn sums_that_an_image_marks_stale_are_ignored() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Their format has no checksum: a changed image is either an error, or another sketch that can be used.
+    /// Their format has no checksum: a changed image is either an error, or another sketch that can
+    /// be used.
     #[test]
     fn damaged_images_never_panic(
         (precision, n, kind) in (

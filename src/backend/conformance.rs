@@ -1,7 +1,8 @@
-//! The conformance suite of [`Backend`]: what the SDK relies on, through the SDK's own calls, for any implementation.
+//! The conformance suite of [`Backend`]: what the SDK relies on, through the SDK's own calls, for
+//! any implementation.
 //!
-//! It runs for `soft`, and for a wrapper that notes which methods were called: the suite does not depend on the concrete type, and
-//! reaches every method of the trait.
+//! It runs for `soft`, and for a wrapper that notes which methods were called: the suite does not
+//! depend on the concrete type, and reaches every method of the trait.
 #![allow(clippy::disallowed_methods)] // Waits with a deadline.
 #![allow(unsafe_code)] // Registers memory of the process.
 
@@ -373,7 +374,8 @@ fn blocks(nic: &Nic) {
     }
 }
 
-/// Stores of kernels to the BAR: those to the mailbox arrive once each and in order, those to other registers do nothing.
+/// Stores of kernels to the BAR: those to the mailbox arrive once each and in order, those to other
+/// registers do nothing.
 fn mailbox(nic: &Nic) {
     use std::os::unix::fs::FileExt as _;
 

@@ -1,7 +1,7 @@
 //! [`Backend`]: what the SDK asks of a NIC.
 //!
-//! This is the control path. The data path does not pass here: [`Backend::create_queue`] gives a [`HostQueue`] once, and what is
-//! posted to it goes straight to the queue's memory and doorbell.
+//! This is the control path. The data path does not pass here: [`Backend::create_queue`] gives a
+//! [`HostQueue`] once, and what is posted to it goes straight to the queue's memory and doorbell.
 #![allow(unsafe_code)] // Declares a registration of memory that lives elsewhere.
 
 use std::fmt;
@@ -35,7 +35,8 @@ pub type EngineMaker = Box<dyn Fn() -> Box<dyn StreamEngine> + Send>;
 /// Makes an engine for a kernel's parameter, or refuses it.
 pub type EngineKind = Box<dyn Fn(u64) -> Option<Box<dyn StreamEngine>> + Send>;
 
-/// The methods of [`Backend`], as input of the macro `$then`. One list serves the trait, the software NIC and the tests' wrapper.
+/// The methods of [`Backend`], as input of the macro `$then`. One list serves the trait, the
+/// software NIC and the tests' wrapper.
 macro_rules! control_path {
     ($then:ident $($target:tt)*) => {
         $then! { [$($target)*]
@@ -46,7 +47,8 @@ macro_rules! control_path {
         fn step() -> bool;
         /// Steps it until nothing is under way; whether it got there in time.
         fn flush(timeout: Duration) -> bool;
-        /// Ends it: waiting operations retire with `SHUTTING_DOWN`, and what was sent before is delivered if it can be.
+        /// Ends it: waiting operations retire with `SHUTTING_DOWN`, and what was sent before is
+        /// delivered if it can be.
         fn close() -> Result<(), NotDelivered>;
         /// The oldest unread event.
         fn poll_event() -> Option<Event>;
@@ -60,7 +62,8 @@ macro_rules! control_path {
         fn ports() -> Vec<PortInfo>;
         /// Says at which socket of its host a NIC receives datagrams.
         fn know_host(nic: Ipv4Addr, address: SocketAddr);
-        /// The short name of the NIC at an IPv6 address; `None` without a port of IPv6, or without a name left.
+        /// The short name of the NIC at an IPv6 address; `None` without a port of IPv6, or without
+        /// a name left.
         fn short_name(ip: Ipv6Addr) -> Option<Ipv4Addr>;
         /// The IPv6 address behind a short name.
         fn behind_short_name(name: Ipv4Addr) -> Option<Ipv6Addr>;
@@ -71,7 +74,8 @@ macro_rules! control_path {
         /// A word of its BAR.
         fn bar_read32(offset: usize) -> Result<u32, BarError>;
 
-        /// A word of the BAR of its hardware; `None` where all of it is software, or there is no register.
+        /// A word of the BAR of its hardware; `None` where all of it is software, or there is no
+        /// register.
         fn card_read32(offset: usize) -> Option<u32>;
 
         /// A new protection domain.
@@ -123,19 +127,22 @@ macro_rules! control_path {
         /// Sends what an engine makes of a session's stream back to the peer.
         fn return_engine(session: SessionId, what: Return) -> Result<(), EngineUseError>;
 
-        /// Makes a communicator with this NIC as one rank; its ranks find each other while the NIC is stepped.
+        /// Makes a communicator with this NIC as one rank; its ranks find each other while the NIC
+        /// is stepped.
         fn create_communicator(config: &CommunicatorConfig) -> Result<CommId, CommError>;
         /// Whether its ranks are connected.
         fn communicator_status(id: CommId) -> Result<CommStatus, CommError>;
         /// Its transports, algorithms, memory and counters.
         fn communicator_info(id: CommId) -> Result<CommInfo, CommError>;
-        /// Operations of it that have not ended; a queue in which the NIC has not looked at everything counts as one more.
+        /// Operations of it that have not ended; a queue in which the NIC has not looked at
+        /// everything counts as one more.
         fn communicator_under_way(id: CommId, queue: QueueId) -> Result<usize, CommError>;
         /// Ends all its operations, on every rank.
         fn abort_communicator(id: CommId) -> Result<(), CommError>;
         /// Frees it.
         fn free_communicator(id: CommId) -> Result<(), CommError>;
-        /// Lets the other ranks' one-sided operations reach regions of a domain, those that grant peers access.
+        /// Lets the other ranks' one-sided operations reach regions of a domain, those that grant
+        /// peers access.
         fn grant_window(id: CommId, pd: PdId) -> Result<(), CommError>;
         /// Makes memory of all ranks a window of a communicator.
         fn create_window(id: CommId, window: Window) -> Result<u16, CommError>;
@@ -148,8 +155,9 @@ macro_rules! control_path {
 }
 macro_rules! define {
     ([] $($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),*) $(-> $out:ty)?;)*) => {
-        /// The control path of a NIC: all that the SDK asks of one. Methods of [`Nic`](crate::Nic) and of its parts document the
-        /// effects and errors in detail; `backend/conformance.rs` tests them for each implementation.
+        /// The control path of a NIC: all that the SDK asks of one. Methods of [`Nic`](crate::Nic)
+        /// and of its parts document the effects and errors in detail; `backend/conformance.rs`
+        /// tests them for each implementation.
         pub trait Backend: fmt::Debug + Send + Sync {
             $($(#[$doc])* fn $name(&self, $($arg: $ty),*) $(-> $out)?;)*
 
@@ -159,7 +167,8 @@ macro_rules! define {
             /// [`MemoryError`]: a byte is registered already, or a page cannot be used.
             ///
             /// # Safety
-            /// The bytes stay mapped until the region was dropped, and are shared with the NIC as with another thread.
+            /// The bytes stay mapped until the region was dropped, and are shared with the NIC as
+            /// with another thread.
             unsafe fn register_host(&self, pd: PdId, ptr: NonNull<u8>, bytes: usize, access: Access) -> Result<HostRegion, MemoryError>;
         }
     };

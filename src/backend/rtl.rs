@@ -1,6 +1,8 @@
-//! The NIC `rtl`: the software NIC whose data path is the hardware of hw/rtl, simulated cycle by cycle.
+//! The NIC `rtl`: the software NIC whose data path is the hardware of hw/rtl, simulated cycle by
+//! cycle.
 //!
-//! Descriptors, completion lines and the payloads of sends and receives pass `nic_top`; the rest is software (hw/README.md).
+//! Descriptors, completion lines and the payloads of sends and receives pass `nic_top`; the rest is
+//! software (hw/README.md).
 
 #[cfg(feature = "rtl")]
 use std::net::Ipv4Addr;
@@ -40,7 +42,8 @@ pub(crate) fn open(options: &NicOptions, gpu: &Gpu) -> Result<Arc<dyn Backend>, 
     )
 }
 
-/// The file of a NIC's trace, `t-10.77.0.1.vcd` for `t.vcd`: each NIC has its own. It can be written.
+/// The file of a NIC's trace, `t-10.77.0.1.vcd` for `t.vcd`: each NIC has its own. It can be
+/// written.
 #[cfg(feature = "rtl")]
 fn trace_file(file: &std::path::Path, ip: Ipv4Addr) -> Result<std::ffi::CString, OpenError> {
     use std::os::unix::ffi::OsStringExt as _;

@@ -1,4 +1,5 @@
-//! The software NIC as a [`Backend`]: `ringbell-nic-core` with the transports and the port of the settings.
+//! The software NIC as a [`Backend`]: `ringbell-nic-core` with the transports and the port of the
+//! settings.
 #![allow(unsafe_code)] // Forwards a registration of memory that lives elsewhere.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,6 +1,7 @@
 //! Settings that all ranks of a communicator give alike, compared when the ranks meet.
 //!
-//! NICs compare a hash of them as well, which names no setting, and after which a rank only waits in vain.
+//! NICs compare a hash of them as well, which names no setting, and after which a rank only waits
+//! in vain.
 
 use ringbell_nic_core::collective::CollectiveSettings;
 

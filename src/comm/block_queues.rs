@@ -1,4 +1,5 @@
-//! Queues of a communicator for blocks of kernels: one each, so that a block whose operation waits holds up no other.
+//! Queues of a communicator for blocks of kernels: one each, so that a block whose operation waits
+//! holds up no other.
 
 use ringbell_cuda_kernels::KernelArg;
 use ringbell_nic_abi::GpuVa;

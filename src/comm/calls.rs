@@ -8,7 +8,8 @@ use crate::Span;
 /// `name(argument: type => setter) = Kind`.
 macro_rules! calls {
     ($( $(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty => $set:ident),*) = $kind:ident; )+) => {
-        /// Collectives of two buffers; counts are in elements, per rank where there is a block for each.
+        /// Collectives of two buffers; counts are in elements, per rank where there is a block for
+        /// each.
         impl Operation {
             $(
                 $(#[$doc])*
@@ -47,9 +48,11 @@ macro_rules! calls {
 }
 
 calls! {
-    /// The reduction of every rank's `count` elements, to every rank. In place: give the buffer twice.
+    /// The reduction of every rank's `count` elements, to every rank. In place: give the buffer
+    /// twice.
     all_reduce(op: ReduceOp => reducing) = AllReduce;
-    /// Block r of the reduction to rank r: `count` elements to each; `src` holds a block for each rank.
+    /// Block r of the reduction to rank r: `count` elements to each; `src` holds a block for each
+    /// rank.
     reduce_scatter(op: ReduceOp => reducing) = ReduceScatter;
     /// Every rank's `count` elements to block r of every `dst`.
     all_gather() = AllGather;

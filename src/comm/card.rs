@@ -151,8 +151,9 @@ pub(super) fn decode_all(round: &Round) -> Result<(Vec<Card>, Vec<Agreed>), Coll
     Ok(round.parts.iter().map(both).collect::<Result<_, _>>()?)
 }
 
-/// Standby addresses of the ranks, in order. Empty when a rank of another machine has only its loopback address, because the
-/// bootstrap's host name resolves to that there: ranks would take each other for dead.
+/// Standby addresses of the ranks, in order. Empty when a rank of another machine has only its
+/// loopback address, because the bootstrap's host name resolves to that there: ranks would take
+/// each other for dead.
 pub(super) fn successors(cards: &[Card]) -> Vec<Option<SocketAddr>> {
     let one_host = cards.windows(2).all(|w| w[0].host == w[1].host);
     let loopback = |c: &Card| c.standby.is_some_and(|at| at.ip().is_loopback());
@@ -163,7 +164,8 @@ pub(super) fn successors(cards: &[Card]) -> Vec<Option<SocketAddr>> {
     cards.iter().map(|c| c.standby).collect()
 }
 
-/// Adds the standby addresses of these ranks, by number, to those that are known. An empty list stays so: the bootstrap cannot move.
+/// Adds the standby addresses of these ranks, by number, to those that are known. An empty list
+/// stays so: the bootstrap cannot move.
 pub(super) fn add_successors(known: &mut Vec<Option<SocketAddr>>, ranks: &[u32], cards: &[Card]) {
     let one_host = cards.windows(2).all(|w| w[0].host == w[1].host);
     if known.is_empty() {

@@ -33,12 +33,14 @@ const GRACE: Duration = Duration::from_secs(2);
 /// Longest time-out of an operation: the limit of the descriptor's field.
 const MAX_TIMEOUT: Duration = Duration::from_micros(u32::MAX as u64);
 
-/// A group of ranks that run collectives together. This is a handle: clones are the same communicator, and dropping the last one
-/// frees it in the NIC. A [`Request`] counts as one, so what is left then was dropped before it ended: it is aborted, on all
-/// ranks. The NIC has the communicator's queue, memory and numbers back when those operations have retired, within a second.
+/// A group of ranks that run collectives together. This is a handle: clones are the same
+/// communicator, and dropping the last one frees it in the NIC. A [`Request`] counts as one, so
+/// what is left then was dropped before it ended: it is aborted, on all ranks. The NIC has the
+/// communicator's queue, memory and numbers back when those operations have retired, within a
+/// second.
 ///
-/// Every rank makes the same calls in the same order. The NIC does the work: a call posts one descriptor
-/// and waits.
+/// Every rank makes the same calls in the same order. The NIC does the work: a call posts one
+/// descriptor and waits.
 ///
 /// ```
 /// use ringbell::{CommOptions, Communicator, Nic, ReduceOp};
@@ -73,8 +75,8 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// Makes the communicator of a whole job: rank `rank` of `ranks`, found by the job's id. Every rank
-    /// calls it; it returns when all have come.
+    /// Makes the communicator of a whole job: rank `rank` of `ranks`, found by the job's id. Every
+    /// rank calls it; it returns when all have come.
     ///
     /// # Errors
     /// [`CollectiveError`]: ranks that did not come are named, as are those that cannot be reached.
@@ -102,7 +104,8 @@ impl Communicator {
         Communicator::of_job(nic, member, options)
     }
 
-    /// Makes a communicator of NICs of one process, rank by rank: one for each, for a thread of its own.
+    /// Makes a communicator of NICs of one process, rank by rank: one for each, for a thread of its
+    /// own.
     ///
     /// # Errors
     /// As [`Communicator::init`].
@@ -122,7 +125,8 @@ impl Communicator {
         member: Member,
         options: &CommOptions,
     ) -> Result<Communicator, CollectiveError> {
-        // Before the ranks meet, so that no communicator of this process starts its count after the first shortage.
+        // Before the ranks meet, so that no communicator of this process starts its count after the
+        // first shortage.
         let shortages = descriptors::shortages();
         let all: Vec<u32> = (0..member.ranks()).collect();
         let own = Card::of(nic, options.port, member.standby_address());
@@ -138,9 +142,10 @@ impl Communicator {
         Ok(Communicator { inner })
     }
 
-    /// Joins a running job as a new rank: waits until the ranks of one of its communicators call [`grow`](Communicator::grow), and
-    /// returns the larger one. `nic` is opened for the rank by [`NicBuilder::member`](crate::NicBuilder::member). The options must
-    /// be those of the other ranks; `init_timeout` is the longest wait for them.
+    /// Joins a running job as a new rank: waits until the ranks of one of its communicators call
+    /// [`grow`](Communicator::grow), and returns the larger one. `nic` is opened for the rank by
+    /// [`NicBuilder::member`](crate::NicBuilder::member). The options must be those of the other
+    /// ranks; `init_timeout` is the longest wait for them.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -154,7 +159,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`BootstrapError::Unwanted`] when no communicator of the job has grown in time; else as [`Communicator::grow`].
+    /// [`BootstrapError::Unwanted`] when no communicator of the job has grown in time; else as
+    /// [`Communicator::grow`].
     pub fn join(
         nic: &Nic,
         member: Member,
@@ -164,23 +170,25 @@ impl Communicator {
         Ok(Communicator { inner })
     }
 
-    /// Makes a communicator of `ranks` ranks: these, in their order, and new ones, which [`join`](Communicator::join) the job as
-    /// processes of their own, in the order of their numbers. Every rank calls it with the same number, and waits for the new
-    /// ranks for at most `patience`. This communicator, and operations under way, go on in any case.
+    /// Makes a communicator of `ranks` ranks: these, in their order, and new ones, which
+    /// [`join`](Communicator::join) the job as processes of their own, in the order of their
+    /// numbers. Every rank calls it with the same number, and waits for the new ranks for at most
+    /// `patience`. This communicator, and operations under way, go on in any case.
     ///
     /// All ranks get the new communicator, or all get an error, unless the bootstrap is lost.
     ///
     /// # Errors
-    /// [`BootstrapError::NotJoined`] when too few new ranks have come, [`BootstrapError::Missing`] and [`BootstrapError::Gone`] with
-    /// the ranks of this one that did not call it or have ended; [`CollectiveError::NotConnected`] with those that cannot be
-    /// reached.
+    /// [`BootstrapError::NotJoined`] when too few new ranks have come, [`BootstrapError::Missing`]
+    /// and [`BootstrapError::Gone`] with the ranks of this one that did not call it or have ended;
+    /// [`CollectiveError::NotConnected`] with those that cannot be reached.
     pub fn grow(&self, ranks: u32, patience: Duration) -> Result<Communicator, CollectiveError> {
         let inner = membership::grow(&self.inner, ranks, patience)?;
         Ok(Communicator { inner })
     }
 
-    /// Makes one communicator of this one and another of the same job, whose ranks in the job are `others`. The ranks of both call
-    /// it. The communicator that has the job's lowest rank comes first; each keeps its order, and goes on beside the new one.
+    /// Makes one communicator of this one and another of the same job, whose ranks in the job are
+    /// `others`. The ranks of both call it. The communicator that has the job's lowest rank comes
+    /// first; each keeps its order, and goes on beside the new one.
     ///
     /// # Errors
     /// As [`Communicator::grow`]; at most for the time-out of making one.
@@ -189,8 +197,8 @@ impl Communicator {
         Ok(Communicator { inner })
     }
 
-    /// Divides the communicator: ranks of one colour form a new one, ordered by key, then by their rank
-    /// here. Every rank calls it; one without a colour gets none.
+    /// Divides the communicator: ranks of one colour form a new one, ordered by key, then by their
+    /// rank here. Every rank calls it; one without a colour gets none.
     ///
     /// # Errors
     /// As [`Communicator::init`].
@@ -203,8 +211,9 @@ impl Communicator {
         Ok(inner.map(|inner| Communicator { inner }))
     }
 
-    /// Makes a communicator of these ranks, in this order, own one included. They alone call it, with one tag, which no other call of the same
-    /// ranks has meanwhile (MPI's `MPI_Comm_create_group`).
+    /// Makes a communicator of these ranks, in this order, own one included. They alone call it,
+    /// with one tag, which no other call of the same ranks has meanwhile (MPI's
+    /// `MPI_Comm_create_group`).
     ///
     /// # Errors
     /// As [`Communicator::init`].
@@ -213,23 +222,26 @@ impl Communicator {
         Ok(Communicator { inner })
     }
 
-    /// Continues without ranks that have ended: aborts all operations, finds out together with the others who is left, and makes
-    /// a new communicator of them, in their order here. Ranks that are alive but do not call it within `patience` are left out.
-    /// This communicator is of no use then.
+    /// Continues without ranks that have ended: aborts all operations, finds out together with the
+    /// others who is left, and makes a new communicator of them, in their order here. Ranks that
+    /// are alive but do not call it within `patience` are left out. This communicator is of no use
+    /// then.
     ///
-    /// Any rank may have ended: after the one that served the bootstrap, the lowest rank that is left serves from then on. A rank
-    /// that was only stopped, and resumes after the others have given it up, may not notice: end it.
+    /// Any rank may have ended: after the one that served the bootstrap, the lowest rank that is
+    /// left serves from then on. A rank that was only stopped, and resumes after the others have
+    /// given it up, may not notice: end it.
     ///
     /// # Errors
-    /// [`BootstrapError::Excluded`] when the others have gone on without this rank. [`CollectiveError::NotConnected`] when
-    /// another rank has ended meanwhile: call it again.
+    /// [`BootstrapError::Excluded`] when the others have gone on without this rank.
+    /// [`CollectiveError::NotConnected`] when another rank has ended meanwhile: call it again.
     pub fn shrink(&self, patience: Duration) -> Result<Communicator, CollectiveError> {
         let inner = membership::shrink(&self.inner, patience)?;
         Ok(Communicator { inner })
     }
 
-    /// The job's id at the address where it is served now: a process that has it may [`join`](Communicator::join). Ask for it
-    /// shortly before: where the process that served it has ended, another rank's takes over and the address is a new one.
+    /// The job's id at the address where it is served now: a process that has it may
+    /// [`join`](Communicator::join). Ask for it shortly before: where the process that served it
+    /// has ended, another rank's takes over and the address is a new one.
     ///
     /// # Errors
     /// [`BootstrapError::Lost`] when no rank that is left serves it.
@@ -295,12 +307,13 @@ impl Communicator {
         Ok(self.inner.nic.backend().communicator_info(self.inner.id)?)
     }
 
-    /// Verifies a user's program, in the form that `ringbell explain --program` reads, and loads it into the NIC. From then on it
-    /// runs for operations of its collective and root that ask for `Algorithm::User` among as many ranks. Every rank must load
-    /// the same program.
+    /// Verifies a user's program, in the form that `ringbell explain --program` reads, and loads it
+    /// into the NIC. From then on it runs for operations of its collective and root that ask for
+    /// `Algorithm::User` among as many ranks. Every rank must load the same program.
     ///
     /// # Errors
-    /// [`CollectiveError::Program`] names the line that cannot be read, or the rank and step that are wrong; nothing was changed.
+    /// [`CollectiveError::Program`] names the line that cannot be read, or the rank and step that
+    /// are wrong; nothing was changed.
     pub fn load_program(&self, text: &str) -> Result<(), CollectiveError> {
         let user = UserProgram::load(text, &Limits::default())?;
         if user.ranks() != self.size() {
@@ -313,7 +326,8 @@ impl Communicator {
         Ok(self.inner.nic.backend().load_program(programs)?)
     }
 
-    /// Handle for kernels that run collectives: pass it as an argument of type `rb_comm`. Valid while this communicator lives.
+    /// Handle for kernels that run collectives: pass it as an argument of type `rb_comm`. Valid
+    /// while this communicator lives.
     pub fn handle(&self) -> CommHandle {
         let blocks = self.inner.blocks.as_ref();
         let (block_queues, block_queue_count) = blocks.map_or((GpuVa(0), 0), BlockQueues::place);
@@ -330,14 +344,15 @@ impl Communicator {
         }
     }
 
-    /// Ends all operations, on every rank, with COMM_ABORTED. Then only freeing it (drop it) or [`shrink`](Communicator::shrink)
-    /// is left.
+    /// Ends all operations, on every rank, with COMM_ABORTED. Then only freeing it (drop it) or
+    /// [`shrink`](Communicator::shrink) is left.
     pub fn abort(&self) {
         self.inner.abort();
     }
 
-    /// Waits until none of its operations is outstanding: those that were posted here, by kernels and by streams, and those whose
-    /// requests were dropped. At most for its time-out; an aborted communicator has none.
+    /// Waits until none of its operations is outstanding: those that were posted here, by kernels
+    /// and by streams, and those whose requests were dropped. At most for its time-out; an aborted
+    /// communicator has none.
     ///
     /// # Errors
     /// [`CollectiveError::Busy`] when operations are left.
@@ -360,9 +375,10 @@ impl Communicator {
         }
     }
 
-    /// Ends it together with the other ranks: waits over the bootstrap until all that are left have called it too, then frees it.
-    /// On one host a rank may also just end: slower ranks finish with the data it has sent and stored. Over a network call this
-    /// first, because a NIC that is gone retransmits no lost packet.
+    /// Ends it together with the other ranks: waits over the bootstrap until all that are left have
+    /// called it too, then frees it. On one host a rank may also just end: slower ranks finish with
+    /// the data it has sent and stored. Over a network call this first, because a NIC that is gone
+    /// retransmits no lost packet.
     ///
     /// # Errors
     /// [`BootstrapError::Lost`] when the bootstrap is gone; ranks that do not
@@ -376,13 +392,15 @@ impl Communicator {
         Ok(())
     }
 
-    /// Frees it now, not when the last clone is dropped, and returns whether this was the last one. Outstanding operations then
-    /// end with ABORTED; [`settle`](Communicator::settle) waits for them.
+    /// Frees it now, not when the last clone is dropped, and returns whether this was the last one.
+    /// Outstanding operations then end with ABORTED; [`settle`](Communicator::settle) waits for
+    /// them.
     pub fn free(self) -> bool {
         Arc::into_inner(self.inner).is_some()
     }
 
-    /// Starts an operation. It may overlap with earlier ones: one that uses their buffers names them by [`Operation::after`].
+    /// Starts an operation. It may overlap with earlier ones: one that uses their buffers names
+    /// them by [`Operation::after`].
     ///
     /// # Errors
     /// [`CollectiveError::Misuse`] when buffers are too small; [`CollectiveError::Wait`] when the
@@ -469,8 +487,9 @@ impl Communicator {
         self.post(operation)?.wait()
     }
 
-    /// Posts several operations together, on this communicator or others, and waits for all of them. As between ncclGroupStart
-    /// and ncclGroupEnd, sends and receives among them cannot block each other.
+    /// Posts several operations together, on this communicator or others, and waits for all of
+    /// them. As between ncclGroupStart and ncclGroupEnd, sends and receives among them cannot block
+    /// each other.
     ///
     /// # Errors
     /// The first failure; the others have ended too then.
@@ -529,8 +548,8 @@ impl Communicator {
             .map(drop)
     }
 
-    /// At most `count` elements from rank `from` (`None`: any) with a tag (`None`: any); [`Done::bytes`] is the number of bytes
-    /// received.
+    /// At most `count` elements from rank `from` (`None`: any) with a tag (`None`: any);
+    /// [`Done::bytes`] is the number of bytes received.
     ///
     /// # Errors
     /// As [`Communicator::run`].

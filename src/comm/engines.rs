@@ -7,12 +7,14 @@ use ringbell_onc_engines::stream::StreamEngine;
 use super::Communicator;
 
 impl Communicator {
-    /// Attaches an engine at this rank: from now on it sees the source of each operation, its result, or the messages of all
-    /// operations, as [`Place`] says. `item` is the bytes of an item, so that items of different operations or peers are never
-    /// mixed; 1 where that does not matter.
+    /// Attaches an engine at this rank: from now on it sees the source of each operation, its
+    /// result, or the messages of all operations, as [`Place`] says. `item` is the bytes of an
+    /// item, so that items of different operations or peers are never mixed; 1 where that does not
+    /// matter.
     ///
-    /// Read its result with [`Nic::engine_result`](crate::Nic::engine_result) after any operation, and end it with
-    /// [`Nic::detach_engine`](crate::Nic::detach_engine). Other ranks need not do the same.
+    /// Read its result with [`Nic::engine_result`](crate::Nic::engine_result) after any operation,
+    /// and end it with [`Nic::detach_engine`](crate::Nic::detach_engine). Other ranks need not do
+    /// the same.
     ///
     /// ```
     /// use ringbell::engines::{checksum, read_result, Place};
@@ -43,8 +45,8 @@ impl Communicator {
             .attach_communicator_engine(nic.pd(), id, place, engine, item)
     }
 
-    /// As [`attach_engine`](Communicator::attach_engine) for messages, with an engine for each peer; read the results with
-    /// [`engine_result_of_rank`](crate::Nic::engine_result_of_rank).
+    /// As [`attach_engine`](Communicator::attach_engine) for messages, with an engine for each
+    /// peer; read the results with [`engine_result_of_rank`](crate::Nic::engine_result_of_rank).
     ///
     /// # Errors
     /// As [`attach_engine`](Communicator::attach_engine).

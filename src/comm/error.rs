@@ -251,8 +251,8 @@ fn explain(kind: CollectiveKind, rank: u32, status: Status, detail: u64) -> Stri
     }
 }
 
-/// What was missing when the time of an operation was up, and whether its communicator works on. "Timed out" is what programs of
-/// PyTorch look for.
+/// What was missing when the time of an operation was up, and whether its communicator works on.
+/// "Timed out" is what programs of PyTorch look for.
 fn late(kind: CollectiveKind, rank: u32, detail: u64) -> String {
     const LOST: &str = "the communicator is aborted: shrink it or make a new one, and raise the time-out if ranks are only slow";
     let absent = (detail & RANK_ABSENT != 0).then_some(detail as u32);

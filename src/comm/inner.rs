@@ -38,7 +38,8 @@ pub(super) struct Inner {
     pub(super) peers: Vec<SocketAddrV4>,
     pub(super) member: Arc<Member>,
     pub(super) options: CommOptions,
-    /// Number of calls of [`Communicator::shrink`](crate::Communicator::shrink), failed ones included.
+    /// Number of calls of [`Communicator::shrink`](crate::Communicator::shrink), failed ones
+    /// included.
     pub(super) shrinks: AtomicU64,
     /// Tickets whose requests were dropped.
     orphans: Mutex<Vec<u32>>,
@@ -50,7 +51,8 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    /// Makes the communicator in the NIC, with a queue of its own, and waits until its ranks are connected.
+    /// Makes the communicator in the NIC, with a queue of its own, and waits until its ranks are
+    /// connected.
     pub(super) fn make(
         nic: &Nic,
         member: Arc<Member>,
@@ -103,7 +105,8 @@ impl Inner {
                     self.tell_transports();
                     return Ok(());
                 }
-                // Any NIC of this process may have run out; the ranks that wait for it get no notice.
+                // Any NIC of this process may have run out; the ranks that wait for it get no
+                // notice.
                 CommStatus::Connecting { .. } if descriptors::shortages() != shortages => {
                     return Err(self.no_room(shortages));
                 }
@@ -127,7 +130,8 @@ impl Inner {
         }
     }
 
-    /// Fails when the process of a missing rank has ended; otherwise only rounds of the bootstrap would report it.
+    /// Fails when the process of a missing rank has ended; otherwise only rounds of the bootstrap
+    /// would report it.
     fn check_processes(&self, missing: &[u32]) -> Result<(), CollectiveError> {
         let job_rank = |r: &u32| self.job_ranks.get(*r as usize).copied();
         let waited_for: Vec<u32> = missing.iter().filter_map(job_rank).collect();

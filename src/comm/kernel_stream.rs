@@ -12,13 +12,15 @@ use crate::kernel::{Kept, KernelParam};
 use crate::span::Span;
 use crate::Nic;
 
-/// A small ring between one kernel and the NIC, as source or destination of an operation: the kernel pushes values while it
-/// computes them, or pops them as they come, with no buffer between (ACCL+ Listing 2).
+/// A small ring between one kernel and the NIC, as source or destination of an operation: the
+/// kernel pushes values while it computes them, or pops them as they come, with no buffer between
+/// (ACCL+ Listing 2).
 ///
-/// Pass it to a kernel as an argument of type `rb_stream_handle` (`ringbell_stream.cuh`), and to the constructors of
-/// [`Operation`](super::Operation) where they take a buffer. It lies in host memory, which the NIC reads without crossing the
-/// GPU's bus, and goes in one direction. One kernel at a time uses its end; operations use it one after the other, in the order
-/// in which they were posted.
+/// Pass it to a kernel as an argument of type `rb_stream_handle` (`ringbell_stream.cuh`), and to
+/// the constructors of [`Operation`](super::Operation) where they take a buffer. It lies in host
+/// memory, which the NIC reads without crossing the GPU's bus, and goes in one direction. One
+/// kernel at a time uses its end; operations use it one after the other, in the order in which they
+/// were posted.
 ///
 /// ```
 /// # use ringbell::{Nic, Operation, ReduceOp};
@@ -44,9 +46,9 @@ pub(crate) struct Ring {
 }
 
 impl Nic {
-    /// Allocates an empty stream whose ring holds `bytes`, rounded up to a power of two. It must hold the bytes that a
-    /// communicator moves at once (`CollectiveSettings::stream_bytes`, 4 KiB unless set). A ring a few times that long lets
-    /// kernel and NIC work at the same time.
+    /// Allocates an empty stream whose ring holds `bytes`, rounded up to a power of two. It must
+    /// hold the bytes that a communicator moves at once (`CollectiveSettings::stream_bytes`, 4 KiB
+    /// unless set). A ring a few times that long lets kernel and NIC work at the same time.
     ///
     /// # Errors
     /// [`MemoryError`]: the system has no memory, a limit of the NIC was reached, or the GPU cannot reach it.
@@ -92,8 +94,8 @@ impl KernelStream {
         self.stream
     }
 
-    /// Empties it, and makes it usable again after an operation on it has failed. No operation and no kernel may be using it:
-    /// their results would be undefined.
+    /// Empties it, and makes it usable again after an operation on it has failed. No operation and
+    /// no kernel may be using it: their results would be undefined.
     pub fn reset(&self) {
         let fits = self.ring.memory.write(0, &[0; DATA_AT as usize]);
         debug_assert!(fits.is_ok(), "allocated with room for more than that");

@@ -1,7 +1,8 @@
 //! Communicators made of others: by splitting, shrinking, growing and merging.
 //!
-//! Ranks agree on the members and on a new number over the job's bootstrap; then their NICs connect as for a first communicator.
-//! A growth and a merger end with a second round, in which all learn whether all are connected.
+//! Ranks agree on the members and on a new number over the job's bootstrap; then their NICs connect
+//! as for a first communicator. A growth and a merger end with a second round, in which all learn
+//! whether all are connected.
 #![allow(clippy::disallowed_methods)] // Waits for other ranks, with deadlines on the host's clock.
 
 use std::net::SocketAddr;
@@ -92,7 +93,8 @@ struct Assembly {
 }
 
 impl Assembly {
-    /// Orders the ranks of a round: communicators by their lowest rank in the job, each in its own order; then new ranks.
+    /// Orders the ranks of a round: communicators by their lowest rank in the job, each in its own
+    /// order; then new ranks.
     fn of(round: &Round) -> Result<Assembly, CollectiveError> {
         let read = |(rank, part): &(u32, Vec<u8>)| {
             let origin = Origin::decode(part).ok_or(BootstrapError::Version { rank: *rank })?;
@@ -284,7 +286,8 @@ pub(super) fn split(
 pub(super) fn shrink(comm: &Inner, patience: Duration) -> Result<Arc<Inner>, CollectiveError> {
     let shortages = descriptors::shortages();
     comm.abort();
-    // Each attempt is a round of its own; a second one would get the first one's result again. Relaxed: it only counts.
+    // Each attempt is a round of its own; a second one would get the first one's result again.
+    // Relaxed: it only counts.
     let attempt = comm.shrinks.fetch_add(1, Ordering::Relaxed);
     let (members, tag) = (comm.sorted_job_ranks(), comm.ctx ^ attempt << 48);
     let round = comm.member.survivors(&members, tag, &[], patience)?;

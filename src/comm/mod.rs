@@ -1,7 +1,9 @@
 //! Communicators: collectives of a job's ranks.
 //!
-//! `card`: descriptions of the ranks' NICs. `inner`: how a communicator is made. `membership`: splitting, shrinking, growing and merging. `communicator`: the handle.
-//! `operation` and `calls`: its operations. `kernel_stream`: rings that kernels push and pop instead of buffers. `request` and `stream`: how operations end.
+//! `card`: descriptions of the ranks' NICs. `inner`: how a communicator is made. `membership`:
+//! splitting, shrinking, growing and merging. `communicator`: the handle. `operation` and `calls`:
+//! its operations. `kernel_stream`: rings that kernels push and pop instead of buffers. `request`
+//! and `stream`: how operations end.
 
 mod agreement;
 mod block_queues;

@@ -17,7 +17,8 @@ use crate::span::Span;
 /// Most bytes of a message between two ranks.
 const LONGEST_MESSAGE: u64 = u32::MAX as u64;
 
-/// An operation: its kind, operands and options. Post it with [`Communicator::post`](super::Communicator::post) or run it with
+/// An operation: its kind, operands and options. Post it with
+/// [`Communicator::post`](super::Communicator::post) or run it with
 /// [`Communicator::run`](super::Communicator::run).
 #[derive(Debug, Clone, Copy)]
 #[must_use = "an operation does nothing until it is posted"]
@@ -41,8 +42,8 @@ fn generated(kind: CollectiveKind, algo: Algorithm) -> Result<(), String> {
     Err(GenerateError::Algorithm { kind, algo }.to_string())
 }
 
-/// Whether operations of a kind that ask for no algorithm take this one: the kinds that have it. A barrier has no ring, and a
-/// user's program is only looked for where there are programs at all.
+/// Whether operations of a kind that ask for no algorithm take this one: the kinds that have it. A
+/// barrier has no ring, and a user's program is only looked for where there are programs at all.
 pub(super) fn can_default_to(algo: Algorithm, kind: CollectiveKind) -> bool {
     let all = algorithms(kind);
     all.contains(&algo.of(kind))
@@ -112,8 +113,9 @@ impl Operation {
             .tag(tag.unwrap_or(ANY_TAG))
     }
 
-    /// `count` elements, without a limit, to rank `to` in messages of a stream's size: from a kernel's pushes, or from memory.
-    /// The other rank posts [`Operation::stream_recv`] with the same count, type and tag.
+    /// `count` elements, without a limit, to rank `to` in messages of a stream's size: from a
+    /// kernel's pushes, or from memory. The other rank posts [`Operation::stream_recv`] with the
+    /// same count, type and tag.
     pub fn stream_send<T: Element>(
         src: impl Into<Span>,
         count: u64,
@@ -127,7 +129,8 @@ impl Operation {
             .streamed()
     }
 
-    /// `count` elements that rank `from` sends with [`Operation::stream_send`]: to a kernel's pops, or to memory.
+    /// `count` elements that rank `from` sends with [`Operation::stream_send`]: to a kernel's pops,
+    /// or to memory.
     pub fn stream_recv<T: Element>(
         dst: impl Into<Span>,
         count: u64,
@@ -191,8 +194,8 @@ impl Operation {
         self
     }
 
-    /// In the order of streams. An operation with a stream on this rank is so by itself. Ranks without one must call this,
-    /// because all ranks move the same windows.
+    /// In the order of streams. An operation with a stream on this rank is so by itself. Ranks
+    /// without one must call this, because all ranks move the same windows.
     pub fn streamed(mut self) -> Operation {
         self.spec.streamed = true;
         self
@@ -210,8 +213,9 @@ impl Operation {
         self
     }
 
-    /// Starts when these requests of the same communicator have ended; the NIC waits, not this thread.
-    /// With more than one, when all earlier operations of the communicator's queue have ended. Calls add up.
+    /// Starts when these requests of the same communicator have ended; the NIC waits, not this
+    /// thread. With more than one, when all earlier operations of the communicator's queue have
+    /// ended. Calls add up.
     pub fn after(mut self, requests: &[&Request]) -> Operation {
         let mut after = self.after;
         for r in requests {
@@ -266,7 +270,8 @@ impl Operation {
         }
     }
 
-    /// Refuses a predecessor whose ticket is another queue's, where the number means another operation.
+    /// Refuses a predecessor whose ticket is another queue's, where the number means another
+    /// operation.
     pub(super) fn check_queue(&self, own: u32) -> Result<(), CollectiveError> {
         match self.after {
             After::Ticket(queue, _) if queue != own => Err(CollectiveError::Misuse {
@@ -332,7 +337,8 @@ impl Operation {
         Ok(())
     }
 
-    /// A message is one descriptor at either end, in any kind of memory. Collectives and streams go by windows.
+    /// A message is one descriptor at either end, in any kind of memory. Collectives and streams go
+    /// by windows.
     fn check_length(&self) -> Result<(), CollectiveError> {
         let kind = self.spec.kind;
         let bytes = self.count.saturating_mul(self.spec.dtype.bytes());

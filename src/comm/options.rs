@@ -23,9 +23,11 @@ pub struct CommOptions {
     pub settings: CollectiveSettings,
     /// Port of the NIC at which it serves collectives.
     pub port: u16,
-    /// Queues for blocks of kernels, besides the one that host and kernels share: `gpu_comm_queue(comm, blockIdx.x)` gives a block one. On a
-    /// queue slots are used again in order, so the oldest operation that waits holds up all that come a depth behind it. None by default; at
-    /// most what the NIC's `max_queues` leaves. Communicators made from this one have as many of their own. Each rank may have another number.
+    /// Queues for blocks of kernels, besides the one that host and kernels share:
+    /// `gpu_comm_queue(comm, blockIdx.x)` gives a block one. On a queue slots are used again in
+    /// order, so the oldest operation that waits holds up all that come a depth behind it. None by
+    /// default; at most what the NIC's `max_queues` leaves. Communicators made from this one have
+    /// as many of their own. Each rank may have another number.
     pub block_queues: u32,
 }
 

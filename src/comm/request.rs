@@ -65,7 +65,8 @@ impl Request {
         }
     }
 
-    /// Whether the operation has ended; never waits. Steps the NIC once, so that repeated calls make progress.
+    /// Whether the operation has ended; never waits. Steps the NIC once, so that repeated calls
+    /// make progress.
     ///
     /// # Errors
     /// [`CollectiveError::Failed`] when it has failed.
@@ -80,14 +81,15 @@ impl Request {
         }
     }
 
-    /// Whether the operation has ended, as far as the NIC has been stepped by others: it is not stepped here. For a thread that looks now and
-    /// then, beside which the NIC's own thread goes on to sleep until something happens.
+    /// Whether the operation has ended, as far as the NIC has been stepped by others: it is not
+    /// stepped here. For a thread that looks now and then, beside which the NIC's own thread goes
+    /// on to sleep until something happens.
     pub fn has_ended(&self) -> bool {
         self.completion.is_some() || self.comm.queue.has_ended(self.ticket)
     }
 
-    /// Waits for the end of the operation. The NIC ends it by its own time-out at the latest; on a busy machine that may be
-    /// noticed late, and this call waits for it.
+    /// Waits for the end of the operation. The NIC ends it by its own time-out at the latest; on a
+    /// busy machine that may be noticed late, and this call waits for it.
     ///
     /// # Errors
     /// [`CollectiveError::Failed`]: how it ended, and which rank caused it; the caller may use the buffers again. With
@@ -105,7 +107,8 @@ impl Request {
         if !matches!(end, Err(CollectiveError::Wait { .. })) {
             return end;
         }
-        // The waiting thread steps the NIC, so time alone does not distinguish a failed NIC from a busy machine.
+        // The waiting thread steps the NIC, so time alone does not distinguish a failed NIC from a
+        // busy machine.
         match self.wait_for(SILENCE) {
             Err(CollectiveError::Wait { kind, .. }) => Err(CollectiveError::Failed {
                 kind,
@@ -137,13 +140,14 @@ impl Request {
         self.judge(c)
     }
 
-    /// Cancels the operation, if no other rank depends on it yet: a message that has met no partner, or an operation that waits
-    /// for its predecessor. Its buffer is the caller's at once, other ranks see nothing of it, and [`Request::wait`] gives
-    /// [`CollectiveError::Failed`] with `CANCELLED`.
+    /// Cancels the operation, if no other rank depends on it yet: a message that has met no
+    /// partner, or an operation that waits for its predecessor. Its buffer is the caller's at once,
+    /// other ranks see nothing of it, and [`Request::wait`] gives [`CollectiveError::Failed`] with
+    /// `CANCELLED`.
     ///
     /// # Errors
-    /// [`CollectiveError::Cancel`] when it has ended, or has begun (a collective begins on all ranks when it is posted on one):
-    /// nothing has changed, wait for its end.
+    /// [`CollectiveError::Cancel`] when it has ended, or has begun (a collective begins on all
+    /// ranks when it is posted on one): nothing has changed, wait for its end.
     pub fn cancel(&mut self) -> Result<(), CollectiveError> {
         let (queue, ticket) = (&self.comm.queue, self.ticket);
         let deadline = Instant::now() + self.patience;

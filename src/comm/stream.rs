@@ -57,7 +57,8 @@ impl Enqueued {
     /// Waits until the stream has reached the operation, and it has ended.
     ///
     /// # Errors
-    /// [`CollectiveError::Failed`], or [`CollectiveError::Launch`] when the stream has not reached it.
+    /// [`CollectiveError::Failed`], or [`CollectiveError::Launch`] when the stream has not reached
+    /// it.
     pub fn wait(&self, timeout: Duration) -> Result<Done, CollectiveError> {
         if let How::Kernel(kernel) = &self.how {
             kernel.launch.wait(timeout)?;
@@ -65,8 +66,8 @@ impl Enqueued {
         self.ended(timeout)
     }
 
-    /// Result of a captured operation's replays since the last call, once they have been waited for: the first failure, else the
-    /// last result.
+    /// Result of a captured operation's replays since the last call, once they have been waited
+    /// for: the first failure, else the last result.
     ///
     /// # Errors
     /// [`CollectiveError::Failed`].
@@ -111,9 +112,11 @@ impl Enqueued {
 }
 
 impl Communicator {
-    /// Queues an operation behind the stream's earlier work: it begins when the kernels before it have ended, and kernels behind
-    /// it begin when it has. The order among operations is the stream's, so `after` and `fence` are not used. Where the driver
-    /// has stream memory operations ([`Stream::has_words`]) the stream posts and waits by itself; else a kernel of one lane does.
+    /// Queues an operation behind the stream's earlier work: it begins when the kernels before it
+    /// have ended, and kernels behind it begin when it has. The order among operations is the
+    /// stream's, so `after` and `fence` are not used. Where the driver has stream memory operations
+    /// ([`Stream::has_words`]) the stream posts and waits by itself; else a kernel of one lane
+    /// does.
     ///
     /// # Errors
     /// As [`Communicator::post`], and when the GPU refuses the kernel that runs it.
@@ -166,10 +169,11 @@ impl Communicator {
         })
     }
 
-    /// Queues operations that belong together behind the stream's earlier work, of this communicator or others. As in
-    /// [`Communicator::group`], sends and receives among them cannot block each other. The host posts them when the stream gets
-    /// there, and then calls `then` with the result, before anything behind them begins. A stream that has failed before drops
-    /// them, and `then` with them.
+    /// Queues operations that belong together behind the stream's earlier work, of this
+    /// communicator or others. As in [`Communicator::group`], sends and receives among them cannot
+    /// block each other. The host posts them when the stream gets there, and then calls `then` with
+    /// the result, before anything behind them begins. A stream that has failed before drops them,
+    /// and `then` with them.
     ///
     /// # Errors
     /// As [`Communicator::post`], before anything is queued.
@@ -200,8 +204,8 @@ impl Communicator {
         };
         let then: Then = Box::new(then);
         match real {
-            // The waiting thread steps the NIC, and so calls the driver, which a host function of a stream must not do
-            // (`cuLaunchHostFunc`): another thread does.
+            // The waiting thread steps the NIC, and so calls the driver, which a host function of a
+            // stream must not do (`cuLaunchHostFunc`): another thread does.
             true => stream.host(move || {
                 let group = Arc::new(Mutex::new(Some((operations, then))));
                 let take = |group: &Mutex<Option<Group>>| {

@@ -33,7 +33,8 @@ impl StreamQueues {
         Some(made)
     }
 
-    /// Queues a descriptor on a stream; `None` when a kernel must do it: the stream cannot, or no queue or slot is left.
+    /// Queues a descriptor on a stream; `None` when a kernel must do it: the stream cannot, or no
+    /// queue or slot is left.
     pub(super) fn post(
         &self,
         nic: &Nic,

@@ -1,4 +1,5 @@
-//! Symmetric memory: the same number of elements on every rank, for one-sided operations by rank and offset.
+//! Symmetric memory: the same number of elements on every rank, for one-sided operations by rank
+//! and offset.
 
 use ringbell_cuda_kernels::KernelArg;
 use ringbell_nic_abi::{GpuVa, Rkey};
@@ -9,16 +10,19 @@ use crate::buffer::Plain;
 use crate::kernel::{Kept, KernelParam};
 use crate::DeviceBuffer;
 
-/// Bit of the tag of the round in which ranks exchange their keys; no other round of a communicator has it.
+/// Bit of the tag of the round in which ranks exchange their keys; no other round of a communicator
+/// has it.
 const TAG: u64 = 1 << 62;
-/// Bytes that a rank tells the others: requested size, address and key; size 0 when it has no memory.
+/// Bytes that a rank tells the others: requested size, address and key; size 0 when it has no
+/// memory.
 const PART: usize = 20;
 
-/// This rank's part of memory that every rank of a communicator has allocated together: a window. A kernel puts to another rank's
-/// part by `gpu_put(queue, gpu_window(comm, window, rank, offset), ...)`, without an address of it.
+/// This rank's part of memory that every rank of a communicator has allocated together: a window. A
+/// kernel puts to another rank's part by `gpu_put(queue, gpu_window(comm, window, rank, offset),
+/// ...)`, without an address of it.
 ///
-/// Dropping it takes the memory away at once: operations of other ranks on it fail then with `BAD_KEY` or `REGION_FREED`. So let
-/// the ranks meet before, by [`Communicator::barrier`].
+/// Dropping it takes the memory away at once: operations of other ranks on it fail then with
+/// `BAD_KEY` or `REGION_FREED`. So let the ranks meet before, by [`Communicator::barrier`].
 #[derive(Debug)]
 pub struct SymmetricBuffer<T = u8> {
     buffer: DeviceBuffer<T>,
@@ -73,11 +77,13 @@ impl<T> Drop for SymmetricBuffer<T> {
 }
 
 impl Communicator {
-    /// Allocates zeroed GPU memory for `len` elements on every rank, which kernels of all ranks may put to, get from and update by
-    /// rank and offset. Every rank calls it with the same `len`, in the same order as its other windows.
+    /// Allocates zeroed GPU memory for `len` elements on every rank, which kernels of all ranks may
+    /// put to, get from and update by rank and offset. Every rank calls it with the same `len`, in
+    /// the same order as its other windows.
     ///
     /// # Errors
-    /// [`CollectiveError::Symmetric`] names a rank with another size or without memory; all ranks get an error then.
+    /// [`CollectiveError::Symmetric`] names a rank with another size or without memory; all ranks
+    /// get an error then.
     pub fn alloc_symmetric<T: Plain>(
         &self,
         len: u64,

@@ -24,7 +24,8 @@ impl Drop for Ranks {
     }
 }
 
-/// The GPU selected for the tests (`RINGBELL_TEST_GPU`, as in cuda-kernels/tests/common/test_gpu.rs).
+/// The GPU selected for the tests (`RINGBELL_TEST_GPU`, as in
+/// cuda-kernels/tests/common/test_gpu.rs).
 pub fn gpu_choice() -> GpuChoice {
     match std::env::var("RINGBELL_TEST_GPU").as_deref() {
         Ok("cuda") => GpuChoice::Cuda(0),
@@ -71,8 +72,8 @@ pub fn options() -> CommOptions {
     }
 }
 
-/// Captures an all-reduce, and a send and a receive around a ring, and replays them with data that differs from round to round,
-/// on any GPU.
+/// Captures an all-reduce, and a send and a receive around a ring, and replays them with data that
+/// differs from round to round, on any GPU.
 pub fn replays(c: &Communicator) {
     let (rank, size, count) = (c.rank(), c.size(), 1021_u64);
     let value = |r: u32, round: u32, i: u64| (r + 3) * 1_000_003 + round * 97 + i as u32 * 7919;
@@ -122,12 +123,14 @@ pub fn replays(c: &Communicator) {
             "rank {rank}, round {round}: the ring"
         );
     }
-    // The next operation of the communicator, by the host, after the replays took their tickets on the GPU.
+    // The next operation of the communicator, by the host, after the replays took their tickets on
+    // the GPU.
     c.all_reduce::<u32>(&src, &sums, count, ReduceOp::Sum)
         .expect("all come");
 }
 
-/// Queued and captured operations have the communicator's defaults: algorithm, wire type and time-out.
+/// Queued and captured operations have the communicator's defaults: algorithm, wire type and
+/// time-out.
 pub fn defaults_in_streams(name: &str) {
     use ringbell::abi::Status;
     use ringbell::comm::{CollectiveKind, WireType};

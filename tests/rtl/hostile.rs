@@ -76,7 +76,8 @@ impl Pair {
         self.link = link(&self.nics, &self.listener);
     }
 
-    /// An entry that is illegal, or legal by chance: the same for each kind of NIC but for addresses and the session.
+    /// An entry that is illegal, or legal by chance: the same for each kind of NIC but for
+    /// addresses and the session.
     fn entry(&self, seed: u64, deadline_us: u64) -> [u64; 8] {
         let random = &mut Random(seed);
         let mut words = match random.below(4) {
@@ -194,13 +195,15 @@ fn illegal_entries_are_answered_as_by_the_software_nic() {
     assert_eq!((c.misjudged, c.cycles.strays), (0, 0));
 }
 
-/// Stores an entry's words but one, as a kernel that is stopped there, rings, and stores the last word later.
+/// Stores an entry's words but one, as a kernel that is stopped there, rings, and stores the last
+/// word later.
 #[test]
 fn an_entry_is_taken_when_it_is_whole_whatever_the_doorbell_says() {
     let pair = Pair::new("rtl");
     let (mut random, h) = (Random(5), pair.queue.handle());
     let word = |va: u64, i: u64| {
-        // SAFETY: kernels of the emulated GPU are threads of the host; the ring is mapped while the queue lives.
+        // SAFETY: kernels of the emulated GPU are threads of the host; the ring is mapped while the
+        // queue lives.
         unsafe { &*std::ptr::with_exposed_provenance::<AtomicU64>((va + 8 * i) as usize) }
     };
     let half = |va: u64| {
@@ -254,7 +257,8 @@ fn stores_to_any_register_leave_a_nic_that_works() {
     pair.works();
 }
 
-/// Transfers in both directions with deadlines of microseconds, and ends of the peer in the middle of them.
+/// Transfers in both directions with deadlines of microseconds, and ends of the peer in the middle
+/// of them.
 #[test]
 fn operations_that_end_early_leave_a_nic_that_works() {
     let mut pair = Pair::new("rtl");

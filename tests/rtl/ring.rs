@@ -111,7 +111,8 @@ fn an_all_reduce_of_two_ranks_is_executed_by_the_sequencers() {
     }
 }
 
-/// Rank by rank the same bits as the program in software, with any count, in place or not, in several starts of the card.
+/// Rank by rank the same bits as the program in software, with any count, in place or not, in
+/// several starts of the card.
 #[test]
 fn the_sequencers_leave_the_bits_of_the_software() {
     let folder = Folder::new();
@@ -178,7 +179,8 @@ fn a_rank_without_its_card_is_enough_for_none() {
     }
 }
 
-/// What the hardware does not have runs in software, in the same communicator; so does a program of another shape.
+/// What the hardware does not have runs in software, in the same communicator; so does a program of
+/// another shape.
 #[test]
 fn what_the_hardware_lacks_runs_in_software() {
     let folder = Folder::new();
@@ -208,7 +210,8 @@ fn what_the_hardware_lacks_runs_in_software() {
     assert_eq!(counts(&nics[0]).programs, 1);
 }
 
-/// A rank that does not come, or frees its communicator in the middle, ends the operation; the cards serve the next communicator.
+/// A rank that does not come, or frees its communicator in the middle, ends the operation; the
+/// cards serve the next communicator.
 #[test]
 fn a_neighbour_that_is_missing_ends_the_operation_and_the_cards_go_on() {
     let folder = Folder::new();

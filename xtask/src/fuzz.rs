@@ -31,7 +31,7 @@ pub(crate) struct Args {
 }
 
 /// Seconds for each target in CI.
-const SECONDS: u32 = 30;
+const SECONDS: u32 = 10;
 
 /// Seconds in CI without guidance: more of them find little more.
 const BLIND_SECONDS: u32 = 5;

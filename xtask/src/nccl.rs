@@ -264,7 +264,8 @@ impl Bench {
             c.arg(library).arg(ranks.to_string());
             c.env("NCCL_NET_PLUGIN", self.plugin())
                 .env("NCCL_DEBUG", "INFO")
-                // Its bootstrap uses the network that was chosen, and its own monitoring is left out.
+                // Its bootstrap uses the network that was chosen, and its own monitoring is left
+                // out.
                 .env("NCCL_OOB_NET_ENABLE", "1")
                 .env("NCCL_RAS_ENABLE", "0");
             let round = |n| {

@@ -251,7 +251,8 @@ pub(crate) fn shown(path: &Path) -> String {
         .to_string()
 }
 
-/// Runs [`nextest`](crate::workspace::nextest) with further arguments; how many tests skipped themselves.
+/// Runs [`nextest`](crate::workspace::nextest) with further arguments; how many tests skipped
+/// themselves.
 pub(crate) fn counted(tests: &mut Command) -> Result<usize> {
     let ended = command(tests);
     // The runner hides what a test prints that passed; its report has it.

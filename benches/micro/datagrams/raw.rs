@@ -1,4 +1,5 @@
-//! A plain UDP socket with segmentation offload, connected: what a port of datagrams can reach at best.
+//! A plain UDP socket with segmentation offload, connected: what a port of datagrams can reach at
+//! best.
 #![allow(unsafe_code)] // setsockopt(2): the library's sockets have no UDP_SEGMENT.
 
 use std::net::{SocketAddr, UdpSocket};

@@ -1,8 +1,10 @@
-//! Use of the cores while a measurement runs: by the measurement, by the kernel, and by other programs.
+//! Use of the cores while a measurement runs: by the measurement, by the kernel, and by other
+//! programs.
 //!
-//! `/proc/stat` has the time of each core, and `/proc/PID/stat` that of each process. What programs took, less the
-//! processes of the measurement, was taken by others: then times are longer than on an idle machine. Clock ticks
-//! of 10 ms are the unit of both, so shares of a run of less than [`SHORTEST`] are not given.
+//! `/proc/stat` has the time of each core, and `/proc/PID/stat` that of each process. What programs
+//! took, less the processes of the measurement, was taken by others: then times are longer than on
+//! an idle machine. Clock ticks of 10 ms are the unit of both, so shares of a run of less than
+//! [`SHORTEST`] are not given.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -38,7 +40,8 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Whether so much ran beside the measurement that its figures are not those of an idle machine.
+    /// Whether so much ran beside the measurement that its figures are not those of an idle
+    /// machine.
     pub fn is_busy(&self) -> bool {
         self.others + self.stolen >= BUSY
     }
@@ -73,7 +76,8 @@ struct Ticks {
     idle: u64,
 }
 
-/// One process: its parent, and the ticks that it and the children that it has waited for have used.
+/// One process: its parent, and the ticks that it and the children that it has waited for have
+/// used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     parent: u32,
@@ -95,8 +99,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins, for the calling process and its descendants. With `launched` they are those of its parent, which has started other
-    /// ranks as well. None where /proc cannot be read.
+    /// Begins, for the calling process and its descendants. With `launched` they are those of its
+    /// parent, which has started other ranks as well. None where /proc cannot be read.
     pub fn start(launched: bool) -> Option<Watch> {
         let own = std::process::id();
         let start = Snapshot::take()?;
@@ -164,7 +168,8 @@ impl Snapshot {
         }
     }
 
-    /// Ticks of a process and its descendants. Of a child that has ended they have become its parent's.
+    /// Ticks of a process and its descendants. Of a child that has ended they have become its
+    /// parent's.
     fn ticks(&self, root: u32) -> u64 {
         let family = self.family(root);
         let ticks = family.iter().filter_map(|pid| self.processes.get(pid));
@@ -227,8 +232,8 @@ fn cores(stat: &str) -> BTreeMap<usize, Ticks> {
         .collect()
 }
 
-/// /proc/PID/stat (proc(5)): the parent is field 4, utime, stime, cutime and cstime are fields 14 to 17. The name in
-/// field 2 may contain anything.
+/// /proc/PID/stat (proc(5)): the parent is field 4, utime, stime, cutime and cstime are fields 14
+/// to 17. The name in field 2 may contain anything.
 fn process(stat: &str) -> Option<Process> {
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();

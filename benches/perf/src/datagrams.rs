@@ -1,5 +1,6 @@
-//! What plain UDP sockets of this host reach over its loopback: the limit of RDMA over port `roce`. Two pinned threads, with the
-//! kernel's segmentation offload and without headers, copies or acknowledgements of ours.
+//! What plain UDP sockets of this host reach over its loopback: the limit of RDMA over port `roce`.
+//! Two pinned threads, with the kernel's segmentation offload and without headers, copies or
+//! acknowledgements of ours.
 #![allow(clippy::disallowed_methods)] // Measuring needs the clock.
 #![allow(unsafe_code)] // setsockopt(2): the library's sockets have no UDP_SEGMENT.
 
@@ -63,7 +64,8 @@ fn set(socket: &UdpSocket, level: i32, name: i32, value: libc::c_int) -> io::Res
     }
 }
 
-/// Calls `f` until it gives something other than `WouldBlock`; `None` when the time is up or the other side has stopped.
+/// Calls `f` until it gives something other than `WouldBlock`; `None` when the time is up or the
+/// other side has stopped.
 fn retry<T>(start: Instant, stop: &AtomicBool, mut f: impl FnMut() -> io::Result<T>) -> Option<T> {
     loop {
         match f() {
@@ -109,7 +111,8 @@ pub struct Bandwidth {
     pub by_packet: f64,
 }
 
-/// Medians of some runs in packets of `segment` bytes; `None` on one core, and where a run was given up.
+/// Medians of some runs in packets of `segment` bytes; `None` on one core, and where a run was
+/// given up.
 pub fn bandwidth(segment: usize) -> Option<Bandwidth> {
     let segment = segment.clamp(1, MESSAGE);
     // The kernel cuts a message into 64 packets at most.
@@ -121,7 +124,8 @@ pub fn bandwidth(segment: usize) -> Option<Bandwidth> {
     })
 }
 
-/// Messages of `message` bytes, which the kernel cuts into packets of `segment` bytes unless that is 0.
+/// Messages of `message` bytes, which the kernel cuts into packets of `segment` bytes unless that
+/// is 0.
 fn median_gbs(segment: usize, message: usize, both_ways: bool) -> Option<f64> {
     let mut samples = Samples::with_capacity(BATCHES);
     let memory = || (vec![0x5a_u8; MEMORY], vec![0_u8; MEMORY + MESSAGE]);
@@ -151,7 +155,8 @@ fn median_gbs(segment: usize, message: usize, both_ways: bool) -> Option<f64> {
     Some(samples.median())
 }
 
-/// Bytes that may be under way: what the receiving socket surely holds, whose kernel counts its own structures too.
+/// Bytes that may be under way: what the receiving socket surely holds, whose kernel counts its own
+/// structures too.
 fn window(socket: &UdpSocket) -> usize {
     let buffer = rustix::net::sockopt::socket_recv_buffer_size(socket);
     (buffer.unwrap_or(0) / 4).clamp(MESSAGE, WINDOW)

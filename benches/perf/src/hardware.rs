@@ -1,4 +1,5 @@
-//! What simulated hardware has done in a part of a measurement, in cycles of its own clock. The wall clock says nothing about it.
+//! What simulated hardware has done in a part of a measurement, in cycles of its own clock. The
+//! wall clock says nothing about it.
 
 use ringbell::nic::{CardCounts, CARD_CLOCK_HZ};
 use ringbell::Nic;

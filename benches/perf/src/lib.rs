@@ -1,7 +1,8 @@
 //! What `ringbell perf` measures, without command line, tables and plots.
 //!
-//! A measurement gives [`Row`]s, which a [`Report`] collects under the description of machine, NIC and GPU. The machine's own
-//! [`limits`] are measured in the same run. [`send`] and [`collective`] verify their data; a row says how much was wrong.
+//! A measurement gives [`Row`]s, which a [`Report`] collects under the description of machine, NIC
+//! and GPU. The machine's own [`limits`] are measured in the same run. [`send`] and [`collective`]
+//! verify their data; a row says how much was wrong.
 
 pub mod busy;
 pub mod collective;

@@ -1,5 +1,5 @@
-//! Upper limits of this machine: the copy speed of one thread, and the latency of a cache line between two cores. Every benchmark
-//! measures them in its own run and quotes ratios against them.
+//! Upper limits of this machine: the copy speed of one thread, and the latency of a cache line
+//! between two cores. Every benchmark measures them in its own run and quotes ratios against them.
 #![allow(clippy::disallowed_methods)] // Measuring needs the clock.
 
 use std::collections::BTreeMap;
@@ -80,8 +80,8 @@ pub fn memcpy(bytes: usize) -> Memcpy {
 
 /// Half a round trip between two pinned threads, each writing a line of its own, in nanoseconds.
 ///
-/// None when the process may use one core only, or when a thread cannot be pinned. Also when other work took the other core for
-/// so long that the number would mean nothing.
+/// None when the process may use one core only, or when a thread cannot be pinned. Also when other
+/// work took the other core for so long that the number would mean nothing.
 pub fn cacheline_pingpong_ns() -> Option<f64> {
     let cores = machine::cores();
     let (&near, &far) = (cores.first()?, cores.get(1)?);

@@ -1,5 +1,5 @@
-//! Free memory of this machine, within the limits of control groups: checked before a measurement for which the system would kill
-//! a process.
+//! Free memory of this machine, within the limits of control groups: checked before a measurement
+//! for which the system would kill a process.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};

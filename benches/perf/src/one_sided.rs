@@ -1,7 +1,7 @@
 //! One-sided operations: puts with a signal there and back, streams of puts and gets, atomics.
 //!
-//! In the ping-pong a kernel runs on each side. In the other benchmarks the peer's NIC does all the work there: its program only
-//! fills the memory before, or checks it after.
+//! In the ping-pong a kernel runs on each side. In the other benchmarks the peer's NIC does all the
+//! work there: its program only fills the memory before, or checks it after.
 
 use anyhow::{Context, Result};
 use ringbell::abi::{GpuVa, SessionId};
@@ -59,10 +59,12 @@ impl Kind {
     }
 }
 
-/// Measures operations of `size` bytes on memory of the server of a pair. `seed` is that of the data.
+/// Measures operations of `size` bytes on memory of the server of a pair. `seed` is that of the
+/// data.
 ///
 /// # Errors
-/// An operation failed on either side; over a transport without one-sided operations with UNSUPPORTED.
+/// An operation failed on either side; over a transport without one-sided operations with
+/// UNSUPPORTED.
 pub fn measure(
     kind: Kind,
     settings: &crate::send::Settings,
@@ -169,7 +171,8 @@ fn timed(kind: Kind, pair: &Pair, plan: &Plan) -> Result<Row> {
         .max(mine.as_ref().map_or(0, |_| verdict.detail));
     let mean_ns = elapsed_ns as f64 / f64::from(plan.count.max(1)) / half;
     let mut samples: Samples = read_times(&times, plan.count)?;
-    // An operation of a stream is under way as long as the window ahead of it: each of those took a part.
+    // An operation of a stream is under way as long as the window ahead of it: each of those took a
+    // part.
     let shared = half * f64::from(plan.window).min(f64::from(plan.count));
     let algbw_gbs = plan.len as f64 / mean_ns.max(1e-9);
     Ok(Row {
@@ -252,7 +255,8 @@ fn look(
     )
 }
 
-/// A stream of puts or gets. `seed` is that of the data that travels; `times`: where the time of each goes, or 0.
+/// A stream of puts or gets. `seed` is that of the data that travels; `times`: where the time of
+/// each goes, or 0.
 fn stream(
     side: &Side,
     session: SessionId,

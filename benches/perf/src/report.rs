@@ -1,5 +1,5 @@
-//! The JSON object of a measurement. Every `ringbell perf` keeps this schema; fields are added, never
-//! renamed or removed.
+//! The JSON object of a measurement. Every `ringbell perf` keeps this schema; fields are added,
+//! never renamed or removed.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,8 @@ pub struct Meta {
     pub version: String,
     /// Commit it was built from; `unknown` outside a git checkout.
     pub commit: String,
-    /// Cargo's profile that it was built by: `dist` for published figures, `release`, `dev`; empty in older reports.
+    /// Cargo's profile that it was built by: `dist` for published figures, `release`, `dev`; empty
+    /// in older reports.
     #[serde(default)]
     pub profile: String,
     /// Name of the benchmark: `send-bw`.
@@ -105,7 +106,8 @@ pub struct Limits {
     pub memcpy_gbs_by_size: BTreeMap<u64, f64>,
     /// Half round trip between two cores over two cache lines, in nanoseconds; none on one core.
     pub cacheline_pingpong_ns: Option<f64>,
-    /// Plain UDP sockets over the loopback with segmentation offload, one way, 10^9 bytes per second; where port `roce` is used.
+    /// Plain UDP sockets over the loopback with segmentation offload, one way, 10^9 bytes per
+    /// second; where port `roce` is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp_gbs: Option<f64>,
     /// The same both ways at once, each of them.
@@ -114,7 +116,8 @@ pub struct Limits {
     /// The same one way without offload, a call for each packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp_by_packet_gbs: Option<f64>,
-    /// Half round trip of 8 bytes between two plain UDP sockets, in nanoseconds; where port `roce` is used.
+    /// Half round trip of 8 bytes between two plain UDP sockets, in nanoseconds; where port `roce`
+    /// is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp_pingpong_ns: Option<f64>,
 }
@@ -144,8 +147,8 @@ pub struct Row {
     pub elements: Option<u64>,
     /// Mean time of one message, microseconds (for latencies: half a round trip).
     pub time_us: f64,
-    /// Median, microseconds. Where messages are in flight together (`send-bw`), of the mean time of a message in each
-    /// window, so that it compares with `time_us`.
+    /// Median, microseconds. Where messages are in flight together (`send-bw`), of the mean time of
+    /// a message in each window, so that it compares with `time_us`.
     pub p50_us: f64,
     /// 99th percentile, microseconds, of the same.
     pub p99_us: f64,
@@ -153,13 +156,15 @@ pub struct Row {
     pub algbw_gbs: f64,
     /// Bandwidth that the wire carried, 10^9 bytes per second; equals `algbw_gbs` point to point.
     pub busbw_gbs: f64,
-    /// An engine on the path: its speed alone, 10^9 bytes per second; `algbw_gbs` is the stream through it.
+    /// An engine on the path: its speed alone, 10^9 bytes per second; `algbw_gbs` is the stream
+    /// through it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine_gbs: Option<f64>,
     /// The same stream without the engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream_gbs: Option<f64>,
-    /// The same stream counted by a kernel of the GPU instead of an engine; `meta.gpu` says which GPU.
+    /// The same stream counted by a kernel of the GPU instead of an engine; `meta.gpu` says which
+    /// GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_gbs: Option<f64>,
     /// Wrong bytes found; none when data was not checked.

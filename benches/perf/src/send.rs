@@ -186,7 +186,8 @@ fn timed(kind: Kind, pair: &Pair, plan: &Plan) -> Result<Row> {
     row.busbw_gbs = row.algbw_gbs;
     if take_times {
         let mut samples = read_times(&times, plan.count)?;
-        // A message of a stream is outstanding as long as the window ahead of it: each of those took a part.
+        // A message of a stream is outstanding as long as the window ahead of it: each of those
+        // took a part.
         let shared = match kind {
             Kind::Bandwidth => f64::from(plan.window).min(f64::from(plan.count)),
             _ => half,

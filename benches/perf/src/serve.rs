@@ -39,7 +39,8 @@ pub fn serve(side: &Side, listener: SessionId, patience: Duration) -> Result<()>
             wrong: r.wrong,
         };
         if let Err(untold) = side.tell(session, &verdict.encode()) {
-            // A session that has ended carries no verdict either: the kernel's error says why it has.
+            // A session that has ended carries no verdict either: the kernel's error says why it
+            // has.
             r.ok(&format!("receiving from {}", side.peer(session)))?;
             return Err(untold);
         }
@@ -116,8 +117,8 @@ fn run(side: &Side, session: SessionId, listener: SessionId, plan: &Plan) -> Res
 /// Messages in flight of a measurement over many connections.
 pub const MANY_WINDOW: u32 = 128;
 
-/// Messages on each of the active ones of `connections`, first with all of them active, then with one.
-/// With a single connection both are the same.
+/// Messages on each of the active ones of `connections`, first with all of them active, then with
+/// one. With a single connection both are the same.
 pub fn rounds(connections: u16, count: u32) -> Vec<(u32, u32)> {
     let n = u32::from(connections);
     match n {
@@ -188,8 +189,8 @@ pub fn session_list(side: &Side, sessions: &[SessionId]) -> Result<DeviceBuffer>
     Ok(list)
 }
 
-/// Memory that both sides of a run through slots need: the exposed window, its division, and a user's buffer that the NIC cannot
-/// reach.
+/// Memory that both sides of a run through slots need: the exposed window, its division, and a
+/// user's buffer that the NIC cannot reach.
 pub fn slots_of(side: &Side, plan: &Plan) -> Result<(DeviceBuffer, Slots, GpuBuffer)> {
     let config = SlotsConfig {
         window_bytes: u64::from(plan.window) << 20,

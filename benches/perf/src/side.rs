@@ -45,8 +45,8 @@ const LONG: u64 = 64 << 10;
 /// Bytes of `perf_result`.
 const RESULT_BYTES: usize = 48;
 
-/// Progress of a NIC whose measurement does not choose: kernels of a selected real GPU cannot step it, and its doorbells wake no
-/// thread, so a thread polls.
+/// Progress of a NIC whose measurement does not choose: kernels of a selected real GPU cannot step
+/// it, and its doorbells wake no thread, so a thread polls.
 pub fn progress_for_gpu() -> ProgressMode {
     match GpuChoice::Auto.resolve() {
         Ok(GpuChoice::Cuda(_)) => ProgressMode::Dedicated,
@@ -132,8 +132,8 @@ impl Side {
         }
     }
 
-    /// Connects, trying again until `patience` has passed: the server may still be starting. Ends earlier when the server has
-    /// ended.
+    /// Connects, trying again until `patience` has passed: the server may still be starting. Ends
+    /// earlier when the server has ended.
     pub fn connect(
         &self,
         to: SocketAddrV4,
@@ -221,7 +221,8 @@ impl Side {
         Ok(m)
     }
 
-    /// Receives one of the 8-byte words with which measuring kernels begin and end their timed parts.
+    /// Receives one of the 8-byte words with which measuring kernels begin and end their timed
+    /// parts.
     pub fn hear_word(&self, s: SessionId) -> Result<()> {
         let mut d = Descriptor::new(Opcode::Recv);
         d.session = s;

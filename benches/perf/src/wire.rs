@@ -1,8 +1,8 @@
 //! Messages between the two sides of a measurement, over the measured session.
 //!
-//! Before each run the client sends a [`Plan`], after it the server answers with a [`Verdict`]; both
-//! fit into one inline descriptor. So a measurement needs no second channel, and works the same
-//! between threads, processes and machines.
+//! Before each run the client sends a [`Plan`], after it the server answers with a [`Verdict`];
+//! both fit into one inline descriptor. So a measurement needs no second channel, and works the
+//! same between threads, processes and machines.
 
 use anyhow::{bail, Result};
 
@@ -19,8 +19,8 @@ pub enum Run {
     Bandwidth,
     /// Receive a stream of 8-byte messages.
     Rate,
-    /// Receive on many connections, which are accepted first: [`Plan::warmup`] times on all of them in
-    /// turn, then as often on one of them.
+    /// Receive on many connections, which are accepted first: [`Plan::warmup`] times on all of them
+    /// in turn, then as often on one of them.
     Many,
     /// Receive through slots.
     Slots,
@@ -43,11 +43,13 @@ pub struct Plan {
     pub run: Run,
     /// Check every byte of every message.
     pub full: bool,
-    /// [`Run::Puts`] and [`Run::Gets`]: the server does the same to the client's memory at the same time.
+    /// [`Run::Puts`] and [`Run::Gets`]: the server does the same to the client's memory at the same
+    /// time.
     pub both_ways: bool,
     /// Bytes of a message.
     pub len: u64,
-    /// Messages in flight; [`Run::Many`]: the connections; [`Run::Slots`]: MiB of the exposed window.
+    /// Messages in flight; [`Run::Many`]: the connections; [`Run::Slots`]: MiB of the exposed
+    /// window.
     pub window: u16,
     /// [`Run::Slots`]: bytes of a slot.
     pub part: u32,

@@ -1,7 +1,7 @@
 //! Collectives and messages of the C API, with NCCL's names and order of arguments.
 //!
-//! Each call has two forms: one runs on a stream, or to its end when the stream is null; the other returns a request.
-//! `rb_operation_run` and its variants take every option of an operation.
+//! Each call has two forms: one runs on a stream, or to its end when the stream is null; the other
+//! returns a request. `rb_operation_run` and its variants take every option of an operation.
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::c_void;
@@ -171,7 +171,8 @@ impl Order {
                 all.push(request);
             }
         }
-        // One order for all threads: two that chain after the same requests must not wait for each other.
+        // One order for all threads: two that chain after the same requests must not wait for each
+        // other.
         all.sort_by_key(|r| Arc::as_ptr(r).addr());
         let held: Vec<_> = all.iter().map(|r| r.work()).collect();
         let requests: Result<Vec<&Request>, Failure> = held
@@ -242,7 +243,8 @@ impl Order {
 }
 
 /// # Safety
-/// `operation` is null or valid, as `ringbell_comm.h` says, and `done` is null or may be written to.
+/// `operation` is null or valid, as `ringbell_comm.h` says, and `done` is null or may be written
+/// to.
 #[no_mangle]
 unsafe extern "C" fn rb_operation_run(
     operation: *const c_void,
@@ -262,7 +264,8 @@ unsafe extern "C" fn rb_operation_run(
 }
 
 /// # Safety
-/// `operation` is null or valid, as `ringbell_comm.h` says, and `request` is null or may be written to.
+/// `operation` is null or valid, as `ringbell_comm.h` says, and `request` is null or may be written
+/// to.
 #[no_mangle]
 unsafe extern "C" fn rb_operation_post(
     operation: *const c_void,
@@ -276,7 +279,8 @@ unsafe extern "C" fn rb_operation_post(
 }
 
 /// # Safety
-/// `operation` is null or valid, as `ringbell_comm.h` says, and `request` is null or may be written to.
+/// `operation` is null or valid, as `ringbell_comm.h` says, and `request` is null or may be written
+/// to.
 #[no_mangle]
 unsafe extern "C" fn rb_operation_enqueue(
     operation: *const c_void,
@@ -309,8 +313,8 @@ unsafe extern "C" fn rb_operation_enqueue(
     })
 }
 
-/// `CALL, ICALL(arguments) = KIND;`: a call on a stream and one that returns a request. The arguments are fields of [`Order`],
-/// but for `peer`, which is its root.
+/// `CALL, ICALL(arguments) = KIND;`: a call on a stream and one that returns a request. The
+/// arguments are fields of [`Order`], but for `peer`, which is its root.
 macro_rules! calls {
     ($( $name:ident, $iname:ident($($arg:ident: $ty:ty),*) = $kind:ident $({ $($to:ident: $from:ident),+ })?; )+) => {
         $(

@@ -173,8 +173,8 @@ unsafe extern "C" fn rb_job_from_env(job: *mut c_void) -> i32 {
 }
 
 /// # Safety
-/// `comm`, `id` and `config` are null or valid, as `ringbell_comm.h` says; in a group `comm` stays so
-/// until it ends.
+/// `comm`, `id` and `config` are null or valid, as `ringbell_comm.h` says; in a group `comm` stays
+/// so until it ends.
 #[no_mangle]
 unsafe extern "C" fn rb_comm_init_rank(
     comm: *mut *mut c_void,
@@ -228,8 +228,8 @@ unsafe extern "C" fn rb_comm_init_env(
 }
 
 /// # Safety
-/// `comms` is null or `count` handles may be written to it, `nics` is null or holds as many, and `config` is
-/// null or valid, as `ringbell_comm.h` says.
+/// `comms` is null or `count` handles may be written to it, `nics` is null or holds as many, and
+/// `config` is null or valid, as `ringbell_comm.h` says.
 #[no_mangle]
 unsafe extern "C" fn rb_comm_init_all(
     comms: *mut *mut c_void,
@@ -248,8 +248,8 @@ unsafe extern "C" fn rb_comm_init_all(
         let options = unsafe { options(config)? };
         let (mut outs, mut owners, mut opened) = (Vec::new(), Vec::new(), Vec::new());
         for i in 0..count as usize {
-            // SAFETY: inside the arrays that the caller vouches for. Null is checked by `Out` for the
-            // first, and a valid array has no null element behind it.
+            // SAFETY: inside the arrays that the caller vouches for. Null is checked by `Out` for
+            // the first, and a valid array has no null element behind it.
             let (out, nic) = unsafe {
                 let at = if comms.is_null() { comms } else { comms.add(i) };
                 (Out::new(at, "`comms`")?, nics.add(i).read_unaligned())
@@ -353,8 +353,8 @@ unsafe extern "C" fn rb_comm_grow(
 }
 
 /// # Safety
-/// `comm` and `config` are null or valid, as `ringbell_comm.h` says; in a group `comm` stays so until it
-/// ends.
+/// `comm` and `config` are null or valid, as `ringbell_comm.h` says; in a group `comm` stays so
+/// until it ends.
 #[no_mangle]
 unsafe extern "C" fn rb_comm_join(
     comm: *mut *mut c_void,
@@ -389,7 +389,8 @@ unsafe extern "C" fn rb_comm_join(
 }
 
 /// # Safety
-/// `others` is null or holds `count` numbers; `newcomm` is null or may be written to, in a group until it ends.
+/// `others` is null or holds `count` numbers; `newcomm` is null or may be written to, in a group
+/// until it ends.
 #[no_mangle]
 unsafe extern "C" fn rb_comm_merge(
     comm: *mut c_void,

@@ -30,8 +30,8 @@ pub(super) struct Config {
 
 /// Settings of the structure: each is a field of `rb_comm_config`, in this order.
 const SETTINGS: usize = CollectiveSettings::NAMES.len();
-/// Bytes of the structure's first version, without settings, of the second, without the last two, of the third, without the last one, and of
-/// the fourth, without queues for blocks.
+/// Bytes of the structure's first version, without settings, of the second, without the last two,
+/// of the third, without the last one, and of the fourth, without queues for blocks.
 const FIRST: usize = std::mem::offset_of!(Config, settings);
 const SECOND: usize = FOURTH - 2 * size_of::<u64>();
 const THIRD: usize = FOURTH - size_of::<u64>();
@@ -53,8 +53,8 @@ pub(super) unsafe fn options(config: *const Config) -> Result<CommOptions, Failu
         )));
     }
     let mut c = Config::default();
-    // SAFETY: the caller vouches for `size` bytes, which are no more than the structure has; every bit pattern
-    // is a value of its fields.
+    // SAFETY: the caller vouches for `size` bytes, which are no more than the structure has; every
+    // bit pattern is a value of its fields.
     unsafe {
         std::ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut c).cast(), size);
     }

@@ -64,7 +64,8 @@ struct Wanted {
 
 impl Wanted {
     /// # Safety
-    /// `p` is null, or valid for as many bytes as its `size` says, and its text is null or zero-terminated.
+    /// `p` is null, or valid for as many bytes as its `size` says, and its text is null or
+    /// zero-terminated.
     unsafe fn read(p: *const Config) -> Result<Wanted, Failure> {
         if p.is_null() {
             return Err(Failure::argument("`config` is a null pointer"));
@@ -78,8 +79,8 @@ impl Wanted {
             )));
         }
         let mut c = MaybeUninit::<Config>::zeroed();
-        // SAFETY: the caller vouches for `size` bytes, no more than the structure has. All zero is a valid one: numbers and null
-        // pointers.
+        // SAFETY: the caller vouches for `size` bytes, no more than the structure has. All zero is
+        // a valid one: numbers and null pointers.
         let c = unsafe {
             std::ptr::copy_nonoverlapping(p.cast::<u8>(), c.as_mut_ptr().cast(), size);
             c.assume_init()
@@ -225,7 +226,8 @@ unsafe extern "C" fn rb_engine_attach_queue(
         if queue.is_null() {
             return Err(Failure::argument("`queue` is a null pointer"));
         }
-        // SAFETY: not null, and by this function's contract a handle that rb_queue_create filled in.
+        // SAFETY: not null, and by this function's contract a handle that rb_queue_create filled
+        // in.
         let handle = unsafe { queue.cast::<QueueHandle>().read_unaligned() };
         out.set(on_queue(&nic.nic, QueueId(handle.queue), &wanted)?.0);
         Ok(())

@@ -159,8 +159,8 @@ thread_local! {
 
 /// Runs the body of an entry: no panic leaves it, and a failure is kept for `rb_last_error`.
 pub(super) fn entry(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> i32 {
-    // The state behind a panic is reached only through locks that ignore poisoning by design, and the error asks the caller to
-    // close the handle.
+    // The state behind a panic is reached only through locks that ignore poisoning by design, and
+    // the error asks the caller to close the handle.
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
         Ok(Err(failure)) => failure,
@@ -178,7 +178,8 @@ pub(super) fn entry(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> i
     };
     let text: String = format!("{name}: {}", failure.text).replace('\0', "?");
     let text = CString::new(text).unwrap_or_default();
-    // A thread that is ending has no place for the text any more; the code still reports the failure.
+    // A thread that is ending has no place for the text any more; the code still reports the
+    // failure.
     let _ = LAST.try_with(|last| *last.borrow_mut() = text);
     failure.code
 }

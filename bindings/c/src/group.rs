@@ -1,8 +1,8 @@
 //! `rb_group_start` and `rb_group_end`: calls of one thread that belong together, as in NCCL.
 //!
-//! Between the two, calls that make communicators and calls that start operations are only recorded. At the end the former all
-//! wait at once, so that one thread can be several ranks. The latter are posted together, so that sends and receives cannot block
-//! each other.
+//! Between the two, calls that make communicators and calls that start operations are only
+//! recorded. At the end the former all wait at once, so that one thread can be several ranks. The
+//! latter are posted together, so that sends and receives cannot block each other.
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::cell::RefCell;

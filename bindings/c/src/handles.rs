@@ -1,7 +1,7 @@
 //! Opaque C handles: numbers from a table, in the form of pointers.
 //!
-//! A pointer to an internal structure could not be checked. A number is looked up. Each is given out once, so a handle that was
-//! closed, or is of another kind, is refused.
+//! A pointer to an internal structure could not be checked. A number is looked up. Each is given
+//! out once, so a handle that was closed, or is of another kind, is refused.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -62,8 +62,8 @@ impl<T> Table<T> {
         found.ok_or_else(|| self.unknown(handle))
     }
 
-    /// Ends all handles whose value `goes`, and gives the values. To be dropped without a lock: that may take a while, or
-    /// use this table.
+    /// Ends all handles whose value `goes`, and gives the values. To be dropped without a lock:
+    /// that may take a while, or use this table.
     pub(super) fn remove_where(&self, goes: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut live = self.live();
         let gone: Vec<usize> = live

@@ -24,8 +24,8 @@ pub(super) struct Others {
 }
 
 impl Others {
-    /// Runs `copy` with the NIC memory that holds `bytes` at an address, and the offset in it; `None`
-    /// when the address is no NIC memory.
+    /// Runs `copy` with the NIC memory that holds `bytes` at an address, and the offset in it;
+    /// `None` when the address is no NIC memory.
     pub(super) fn with_nic_memory(
         &self,
         va: u64,
@@ -200,8 +200,8 @@ unsafe extern "C" fn rb_pointer_query(
     })
 }
 
-/// Whether a kernel of the emulated GPU may read the range itself: it lies in GPU memory, or in registered host memory. The NIC
-/// reads its own memory.
+/// Whether a kernel of the emulated GPU may read the range itself: it lies in GPU memory, or in
+/// registered host memory. The NIC reads its own memory.
 pub(super) fn is_readable(nic: &OpenNic, va: u64, bytes: u64) -> bool {
     if nic.nic.gpu().page_table(GpuVa(va), bytes).is_ok() {
         return true;

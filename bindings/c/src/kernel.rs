@@ -72,9 +72,10 @@ unsafe extern "C" fn rb_module_load_data(nic: *mut c_void, image: *const u8, byt
 }
 
 /// # Safety
-/// Every pointer is null or valid, as `ringbell.h` says: `grid` and `block` for three numbers, `args` for `arg_count` structures,
-/// and the pointer in each structure for its value. The arguments have the types of the kernel's parameters; the kernel stays within
-/// the memory that they point to, which lives until it has ended.
+/// Every pointer is null or valid, as `ringbell.h` says: `grid` and `block` for three numbers,
+/// `args` for `arg_count` structures, and the pointer in each structure for its value. The
+/// arguments have the types of the kernel's parameters; the kernel stays within the memory that
+/// they point to, which lives until it has ended.
 #[no_mangle]
 unsafe extern "C" fn rb_launch(
     nic: *mut c_void,

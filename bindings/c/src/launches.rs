@@ -1,7 +1,7 @@
 //! Kernels that run while their NIC is closed, and what they can reach until they have ended.
 //!
-//! A kernel that waits looks at its queue in host memory, and makes the NIC progress; it dereferences GPU memory. So nothing
-//! of a closed NIC is freed while a kernel of its GPU runs.
+//! A kernel that waits looks at its queue in host memory, and makes the NIC progress; it
+//! dereferences GPU memory. So nothing of a closed NIC is freed while a kernel of its GPU runs.
 
 use std::any::Any;
 use std::sync::{Mutex, PoisonError};

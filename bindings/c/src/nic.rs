@@ -42,8 +42,8 @@ struct Config {
     reserved3: u32,
 }
 
-/// Bytes that the structure has had: without the lingering, without the GPU, without the engines' thread, without the number of queues,
-/// and now.
+/// Bytes that the structure has had: without the lingering, without the GPU, without the engines'
+/// thread, without the number of queues, and now.
 const SIZES: [usize; 5] = [
     std::mem::offset_of!(Config, linger_ms),
     std::mem::offset_of!(Config, gpu),
@@ -175,7 +175,8 @@ unsafe fn configured(config: *const Config, nic: NicBuilder) -> Result<NicBuilde
     }
     // SAFETY: `size` comes first in every version of the structure.
     let size = unsafe { config.cast::<usize>().read_unaligned() };
-    // A program built against an older header has a shorter structure: its missing fields have defaults.
+    // A program built against an older header has a shorter structure: its missing fields have
+    // defaults.
     if !SIZES.contains(&size) {
         return Err(Failure::argument(format!(
             "config->size is {size}, not {}; zero the structure, set size = sizeof(rb_nic_config), and build against the header of this library",
@@ -183,8 +184,8 @@ unsafe fn configured(config: *const Config, nic: NicBuilder) -> Result<NicBuilde
         )));
     }
     let mut c = MaybeUninit::<Config>::zeroed();
-    // SAFETY: the caller vouches for `size` bytes, no more than the structure has. All zero is a valid one: numbers and
-    // null pointers.
+    // SAFETY: the caller vouches for `size` bytes, no more than the structure has. All zero is a
+    // valid one: numbers and null pointers.
     let c = unsafe {
         std::ptr::copy_nonoverlapping(config.cast::<u8>(), c.as_mut_ptr().cast(), size);
         c.assume_init()

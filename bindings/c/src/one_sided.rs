@@ -1,4 +1,5 @@
-//! Memory for one-sided operations of kernels: `rb_mem_alloc_remote`, and symmetric memory of a communicator.
+//! Memory for one-sided operations of kernels: `rb_mem_alloc_remote`, and symmetric memory of a
+//! communicator.
 #![allow(unsafe_code)] // Writes through pointers of the caller.
 
 use std::ffi::c_void;

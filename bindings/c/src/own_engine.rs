@@ -41,13 +41,14 @@ const SIZES: [usize; 2] = [
     size_of::<Callbacks>(),
 ];
 
-// SAFETY: `ringbell.h` demands functions and a `user` that any thread may use, one at a time for each state.
+// SAFETY: `ringbell.h` demands functions and a `user` that any thread may use, one at a time for
+// each state.
 unsafe impl Send for Callbacks {}
 
 impl Callbacks {
     /// # Safety
-    /// `p` is null, or valid for as many bytes as its `size` says, and its functions are as `ringbell.h` says until the
-    /// last engine made of them has ended.
+    /// `p` is null, or valid for as many bytes as its `size` says, and its functions are as
+    /// `ringbell.h` says until the last engine made of them has ended.
     pub(super) unsafe fn read(p: *const Callbacks) -> Result<Option<Callbacks>, Failure> {
         if p.is_null() {
             return Ok(None);
@@ -61,8 +62,8 @@ impl Callbacks {
             )));
         }
         let mut own = MaybeUninit::<Callbacks>::zeroed();
-        // SAFETY: the caller vouches for `size` bytes, no more than the structure has. All zero is a valid one: null
-        // pointers and numbers.
+        // SAFETY: the caller vouches for `size` bytes, no more than the structure has. All zero is
+        // a valid one: null pointers and numbers.
         let own = unsafe {
             std::ptr::copy_nonoverlapping(p.cast::<u8>(), own.as_mut_ptr().cast(), size);
             own.assume_init()
@@ -153,8 +154,8 @@ struct OwnEngine {
 unsafe impl Send for OwnEngine {}
 
 impl OwnEngine {
-    /// Hands bytes to the function that changes them; none at the stream's end. `Err`: what it returned, or that it emitted
-    /// more than it promised.
+    /// Hands bytes to the function that changes them; none at the stream's end. `Err`: what it
+    /// returned, or that it emitted more than it promised.
     fn change(
         &mut self,
         transform: Transform,
@@ -245,7 +246,8 @@ impl StreamEngine for OwnEngine {
             _ => -1,
         };
         if end != 0 {
-            // The NIC takes an engine that unwinds off the path. No panic hook runs: it is no defect.
+            // The NIC takes an engine that unwinds off the path. No panic hook runs: it is no
+            // defect.
             resume_unwind(Box::new(format!("the program's engine returned {end}")));
         }
     }

@@ -23,7 +23,8 @@ impl<T: Copy> Out<T> {
     }
 
     pub(super) fn set(&self, value: T) {
-        // SAFETY: by the contract of `new`. Unaligned, because C compilers accept unaligned pointers.
+        // SAFETY: by the contract of `new`. Unaligned, because C compilers accept unaligned
+        // pointers.
         unsafe { self.0.write_unaligned(value) }
     }
 }
@@ -78,7 +79,8 @@ pub(super) unsafe fn optional_text(
 /// Bytes to read.
 ///
 /// # Safety
-/// `p` is null, or `bytes` bytes may be read from it for `'a`, and no thread changes them meanwhile.
+/// `p` is null, or `bytes` bytes may be read from it for `'a`, and no thread changes them
+/// meanwhile.
 pub(super) unsafe fn input<'a>(
     p: *const u8,
     bytes: usize,
@@ -98,7 +100,8 @@ pub(super) unsafe fn input<'a>(
 /// Bytes to write.
 ///
 /// # Safety
-/// `p` is null, or `bytes` bytes may be written to it for `'a`, and no other thread uses them meanwhile.
+/// `p` is null, or `bytes` bytes may be written to it for `'a`, and no other thread uses them
+/// meanwhile.
 pub(super) unsafe fn output<'a>(
     p: *mut u8,
     bytes: usize,
@@ -111,8 +114,8 @@ pub(super) unsafe fn output<'a>(
         return Err(null(what));
     }
     within_half(bytes, what)?;
-    // SAFETY: not null, not too large, and by the caller's contract writable. C does not promise that the bytes were ever set; a
-    // Rust slice requires it, so they are.
+    // SAFETY: not null, not too large, and by the caller's contract writable. C does not promise
+    // that the bytes were ever set; a Rust slice requires it, so they are.
     unsafe {
         p.write_bytes(0, bytes);
         Ok(std::slice::from_raw_parts_mut(p, bytes))

@@ -31,7 +31,8 @@ unsafe extern "C" fn rb_mem_share(
 }
 
 /// # Safety
-/// `shared` is null or may be read, `va` is null or may be written to; and as `ringbell.h` says of the memory.
+/// `shared` is null or may be read, `va` is null or may be written to; and as `ringbell.h` says of
+/// the memory.
 #[no_mangle]
 unsafe extern "C" fn rb_mem_open(
     nic: *mut c_void,
@@ -71,7 +72,8 @@ extern "C" fn rb_mem_close(nic: *mut c_void, va: *mut c_void) -> i32 {
 }
 
 /// # Safety
-/// `bytes` bytes of GPU memory at `va` stay allocated until they are unregistered, as `ringbell.h` says.
+/// `bytes` bytes of GPU memory at `va` stay allocated until they are unregistered, as `ringbell.h`
+/// says.
 #[no_mangle]
 unsafe extern "C" fn rb_mem_register(nic: *mut c_void, va: *mut c_void, bytes: usize) -> i32 {
     entry("rb_mem_register", || {

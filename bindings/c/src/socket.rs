@@ -1,4 +1,5 @@
-//! Sockets of the C API: each call is one small kernel of `kernels/sockets.cu`, on the context's stream (FpgaNIC §A.1.3).
+//! Sockets of the C API: each call is one small kernel of `kernels/sockets.cu`, on the context's
+//! stream (FpgaNIC §A.1.3).
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::{c_char, c_void};
@@ -21,8 +22,8 @@ use ringbell::GpuResult;
 
 /// Bytes of `gpu_result`.
 const RESULT: usize = 24;
-/// Most bytes that one descriptor of the device header moves; longer transfers have one time-out for
-/// each piece (`MAX_PIECE`).
+/// Most bytes that one descriptor of the device header moves; longer transfers have one time-out
+/// for each piece (`MAX_PIECE`).
 const PIECE: u64 = 0xffff_0000;
 
 /// Pieces of a transfer.
@@ -44,7 +45,8 @@ pub(super) struct Context {
 }
 
 struct Turn {
-    /// The running kernel's `gpu_result`; `None` after a kernel was given up, which may still write to it.
+    /// The running kernel's `gpu_result`; `None` after a kernel was given up, which may still write
+    /// to it.
     cell: Option<GpuBuffer>,
 }
 
@@ -143,7 +145,8 @@ impl Context {
         }
     }
 
-    /// Longest time of a kernel: for each piece the waits for a slot, for the NIC, and for the watchdog.
+    /// Longest time of a kernel: for each piece the waits for a slot, for the NIC, and for the
+    /// watchdog.
     fn limit(&self, timeout_us: u32, pieces: u64) -> Duration {
         let piece = 2 * u64::from(self.timeout(timeout_us)) + u64::from(self.silent_grace_us);
         Duration::from_micros(piece.saturating_mul(pieces)) + Duration::from_secs(10)
@@ -384,7 +387,8 @@ extern "C" fn rb_socket_send(
     })
 }
 
-/// Starts a transfer: behind what `stream` holds, or behind the context's calls; `request` is a place for its handle.
+/// Starts a transfer: behind what `stream` holds, or behind the context's calls; `request` is a
+/// place for its handle.
 ///
 /// # Safety
 /// `request` is null or may be written to.
@@ -466,8 +470,9 @@ unsafe extern "C" fn rb_socket_recv_async(
     })
 }
 
-/// Whether a kernel may read the range at all; the NIC checks its own access. Short messages travel in the descriptor: the
-/// kernel itself reads them, and an invalid address would end the process instead of being refused by the NIC.
+/// Whether a kernel may read the range at all; the NIC checks its own access. Short messages travel
+/// in the descriptor: the kernel itself reads them, and an invalid address would end the process
+/// instead of being refused by the NIC.
 fn inside(context: &Context, va: u64, bytes: u64) -> Result<(), Failure> {
     if bytes == 0 || bytes > ringbell::abi::INLINE_MAX as u64 {
         return Ok(());

@@ -30,7 +30,8 @@ pub(super) struct OpenStream {
     transfers: Mutex<Vec<Transfer>>,
     /// Operations captured so far.
     captured: Mutex<Vec<Enqueued>>,
-    /// The last launch here of each graph, until the stream is synchronised: launches of one graph end in order.
+    /// The last launch here of each graph, until the stream is synchronised: launches of one graph
+    /// end in order.
     replays: Mutex<Vec<(Launch, Arc<OpenGraph>)>>,
     /// The first failure since the last `rb_stream_synchronize`.
     failed: Arc<Mutex<Option<Failure>>>,
@@ -230,8 +231,8 @@ extern "C" fn rb_stream_synchronize(stream: *mut c_void, timeout_us: u64) -> i32
 }
 
 /// # Safety
-/// Every pointer is null or valid, as `ringbell.h` says: `grid` and `block` for three numbers, `args` for `arg_count` structures,
-/// and the pointer in each structure for its value.
+/// Every pointer is null or valid, as `ringbell.h` says: `grid` and `block` for three numbers,
+/// `args` for `arg_count` structures, and the pointer in each structure for its value.
 #[no_mangle]
 unsafe extern "C" fn rb_stream_launch(
     stream: *mut c_void,

@@ -1,5 +1,5 @@
-//! Tests that the C headers and the library agree: every function declared in one is exported by the other, with the same
-//! arguments by name and kind, and codes have the same numbers.
+//! Tests that the C headers and the library agree: every function declared in one is exported by
+//! the other, with the same arguments by name and kind, and codes have the same numbers.
 #![allow(clippy::disallowed_methods)] // Reads sources and the built library.
 
 use crate::common;
@@ -77,8 +77,8 @@ fn c_argument(text: &str) -> Argument {
     (name.to_owned(), what)
 }
 
-/// Functions of Rust: `extern "C" fn rb_x(src: *const c_void, n: u32) -> i32`, and those that the table of `collective.rs`
-/// generates.
+/// Functions of Rust: `extern "C" fn rb_x(src: *const c_void, n: u32) -> i32`, and those that the
+/// table of `collective.rs` generates.
 fn defined() -> BTreeMap<String, Vec<Argument>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut all = BTreeMap::new();
@@ -135,7 +135,8 @@ fn rust_arguments(list: &str) -> Vec<Argument> {
 #[test]
 fn every_function_of_the_headers_is_exported_with_the_same_arguments_and_no_other() {
     let (declared, mut defined) = (declared(), defined());
-    // The handle of rb_nic_open and the like is const in neither; both lists must agree name by name.
+    // The handle of rb_nic_open and the like is const in neither; both lists must agree name by
+    // name.
     for (name, arguments) in &declared {
         let there = defined.remove(name);
         assert_eq!(

@@ -1,4 +1,5 @@
-//! NCCL's interfaces of network plug-ins (`ncclNet`, `ncclCollNet`), versions 10 to 12, as its documentation and headers describe it: types and numbers.
+//! NCCL's interfaces of network plug-ins (`ncclNet`, `ncclCollNet`), versions 10 to 12, as its
+//! documentation and headers describe it: types and numbers.
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 

@@ -20,7 +20,8 @@ use crate::send::{Outgoing, Sender};
 use crate::table::{Table, REQUEST_BITS};
 use crate::wire::{Handle, GROUP, INSIDE};
 
-/// What one initialisation has made: connections under way, by the number in their copy of the handle.
+/// What one initialisation has made: connections under way, by the number in their copy of the
+/// handle.
 struct Context {
     pending: Mutex<HashMap<u64, Connecting>>,
     next: AtomicU64,
@@ -111,7 +112,8 @@ pub(crate) unsafe extern "C" fn connect(
             // Relaxed: only uniqueness matters.
             there.pending = context.next.fetch_add(1, Ordering::Relaxed);
             pending.insert(there.pending, connecting);
-            // SAFETY: as above. Each connection has its own copy, which NCCL gives again until it is made.
+            // SAFETY: as above. Each connection has its own copy, which NCCL gives again until it
+            // is made.
             unsafe { at.write(there.encode()) };
         }
         let mut connecting = pending.remove(&there.pending).ok_or_else(|| {
@@ -241,7 +243,8 @@ pub(crate) unsafe extern "C" fn irecv(
     request: *mut *mut c_void,
 ) -> c_int {
     run("irecv", || {
-        // SAFETY: the caller's variable. NCCL may have written there that it looks at the data instead; a request serves it as well.
+        // SAFETY: the caller's variable. NCCL may have written there that it looks at the data
+        // instead; a request serves it as well.
         unsafe { give(request, std::ptr::null_mut())? };
         let comm = number(comm);
         let end = ENDS.get(comm)?;
@@ -371,12 +374,14 @@ pub(crate) unsafe extern "C" fn close_listen(listening: *mut c_void) -> c_int {
     })
 }
 
-/// NCCL says what it is about to do (operation, algorithm, protocol, peers): nothing here depends on it.
+/// NCCL says what it is about to do (operation, algorithm, protocol, peers): nothing here depends
+/// on it.
 pub(crate) unsafe extern "C" fn set_net_attr(context: *mut c_void, _: *const c_void) -> c_int {
     run("setNetAttr", || CONTEXTS.get(number(context)).map(drop))
 }
 
-/// The context of version 10, which has none: 0 before its first initialisation. Its devices stay open as long as the process.
+/// The context of version 10, which has none: 0 before its first initialisation. Its devices stay
+/// open as long as the process.
 static CONTEXT10: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) unsafe extern "C" fn init10(logger: Option<Logger>, profiler: *const c_void) -> c_int {

@@ -20,7 +20,8 @@ use crate::meeting::Meeting;
 use crate::table::{Table, REQUEST_BITS};
 use crate::window::{Part, Window};
 
-/// What one initialisation has made: listening communicators. NCCL leaves those open that have no communicator.
+/// What one initialisation has made: listening communicators. NCCL leaves those open that have no
+/// communicator.
 struct Context {
     listening: Mutex<Vec<u64>>,
 }
@@ -416,7 +417,8 @@ pub(crate) unsafe extern "C" fn close_listen(listening: *mut c_void) -> c_int {
     })
 }
 
-/// The context of version 10, which has none: 0 before its first initialisation. Its devices stay open as long as the process.
+/// The context of version 10, which has none: 0 before its first initialisation. Its devices stay
+/// open as long as the process.
 static CONTEXT10: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) unsafe extern "C" fn init10(logger: Option<Logger>) -> c_int {

@@ -21,7 +21,8 @@ use crate::settings::Settings;
 
 /// Memory of the emulated GPU, which the plug-in does not use.
 const GPU_MEMORY: u64 = 1 << 20;
-/// Slots of a communicator's queue: for the most messages of a sender, each with a header, and their announcements.
+/// Slots of a communicator's queue: for the most messages of a sender, each with a header, and
+/// their announcements.
 pub(crate) const DEPTH: u32 = 1024;
 /// Most queues of a NIC: one for each communicator.
 const QUEUES: usize = 512;
@@ -62,7 +63,8 @@ impl Device {
     fn open(number: usize, port: &PortSpec, settings: &Settings) -> Result<Device, Failure> {
         let mut tries = 0;
         let nic = loop {
-            // No process gives out addresses, so each takes one of 2^24 by chance. Of a host's NICs each finds out whether it is taken.
+            // No process gives out addresses, so each takes one of 2^24 by chance. Of a host's NICs
+            // each finds out whether it is taken.
             let [a, b, c] = random()?;
             let ip = Cidr {
                 ip: Ipv4Addr::new(10, a, b, c.max(1)),

@@ -1,4 +1,5 @@
-//! What the functions of both tables share: handles, errors to NCCL's log and codes, devices and registered memory.
+//! What the functions of both tables share: handles, errors to NCCL's log and codes, devices and
+//! registered memory.
 #![allow(unsafe_code)] // C: pointers of NCCL.
 
 use std::ffi::{c_int, c_void};

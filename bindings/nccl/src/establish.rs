@@ -1,4 +1,5 @@
-//! How connections are made: a listening NIC port for each listening communicator, and a first record that proves the handle.
+//! How connections are made: a listening NIC port for each listening communicator, and a first
+//! record that proves the handle.
 #![allow(clippy::disallowed_methods)] // Deadlines on the host's clock.
 
 use std::sync::Arc;

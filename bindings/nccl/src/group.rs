@@ -1,7 +1,7 @@
 //! [`RankGroup`]: a communicator of `ncclCollNet`, and its requests.
 //!
-//! A call becomes one operation of the NIC's communicator, or, of a window, several. All ranks post the same operations in the order of their
-//! calls; a request ends when its operations have.
+//! A call becomes one operation of the NIC's communicator, or, of a window, several. All ranks post
+//! the same operations in the order of their calls; a request ends when its operations have.
 #![allow(unsafe_code)] // The program's memory, by its pointers.
 #![allow(clippy::disallowed_methods)] // A deadline on the host's clock, and threads that wait for other ranks.
 
@@ -29,7 +29,8 @@ const POSTED: u64 = DEPTH as u64 / 2;
 /// Longest time until the operations of a closed communicator have ended.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Longest time for which a rank that has closed its communicator waits for the others, when its device is to be closed.
+/// Longest time for which a rank that has closed its communicator waits for the others, when its
+/// device is to be closed.
 const PART: Duration = Duration::from_secs(10);
 
 /// Bytes of the program, with their registration.
@@ -45,7 +46,8 @@ pub(crate) struct Side {
 unsafe impl Send for Side {}
 
 impl Side {
-    /// Memory of this communicator's own that stands for bytes which the NIC knows in several parts.
+    /// Memory of this communicator's own that stands for bytes which the NIC knows in several
+    /// parts.
     fn copied(&self, device: &Device) -> Result<Option<HostBuffer>, Failure> {
         let parts = match &self.memory {
             Some(m) => m.cut(self.at.addr(), self.bytes, usize::MAX)?.len(),
@@ -302,7 +304,8 @@ impl RankGroup {
         }
     }
 
-    /// Ends it; what has not ended is aborted, on all ranks. Waits until the NIC uses no memory of it.
+    /// Ends it; what has not ended is aborted, on all ranks. Waits until the NIC uses no memory of
+    /// it.
     pub(crate) fn close(&mut self) {
         let Some(comm) = self.comm.take() else {
             return;
@@ -327,8 +330,8 @@ impl RankGroup {
                 drop(comm);
                 return;
             }
-            // A NIC that is gone sends no lost packet again, and tells no rank why the communicator has ended. Ranks may close several in
-            // different orders, so this thread does not wait.
+            // A NIC that is gone sends no lost packet again, and tells no rank why the communicator
+            // has ended. Ranks may close several in different orders, so this thread does not wait.
             let part = move || {
                 // Those that do not come are not waited for longer.
                 let _ = comm.finish(PART);

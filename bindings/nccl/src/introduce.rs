@@ -1,7 +1,9 @@
-//! Introductions: before a NIC is connected to over datagrams, the listening process learns at which UDP socket that NIC receives.
+//! Introductions: before a NIC is connected to over datagrams, the listening process learns at
+//! which UDP socket that NIC receives.
 //!
-//! A NIC answers another at the socket that it knows of it, and a ring of ranks is connected in one direction. So the connecting process sends a
-//! datagram with the secret of the handle, and connects when it was answered.
+//! A NIC answers another at the socket that it knows of it, and a ring of ranks is connected in one
+//! direction. So the connecting process sends a datagram with the secret of the handle, and
+//! connects when it was answered.
 #![allow(clippy::disallowed_methods)] // A socket of the host.
 
 use std::collections::{HashMap, HashSet};
@@ -86,7 +88,8 @@ impl Introductions {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells our NIC where another one receives. False when a third one, elsewhere, has drawn its address: that one's connections would go there.
+    /// Tells our NIC where another one receives. False when a third one, elsewhere, has drawn its
+    /// address: that one's connections would go there.
     pub(crate) fn know(&self, nic: Ipv4Addr, at: SocketAddr) -> bool {
         let mut state = self.state();
         let is_free = nic != self.nic.ip().ip && *state.hosts.entry(nic).or_insert(at) == at;

@@ -1,12 +1,16 @@
 //! NCCL's network plug-in: traffic of NCCL, from host memory, over a Ringbell NIC.
 //!
-//! NCCL loads the library (`NCCL_NET_PLUGIN`), finds the newest tables that it knows of those below, and calls their functions from its proxy
-//! threads. A device is a NIC of this process. Of `ncclNet` a connection is a session: the sender's messages go one way, each behind a header; the
-//! receiver's announcements of receives go the other way. Of `ncclCollNet` a communicator is one of the NIC, which runs the collectives itself.
+//! NCCL loads the library (`NCCL_NET_PLUGIN`), finds the newest tables that it knows of those
+//! below, and calls their functions from its proxy threads. A device is a NIC of this process. Of
+//! `ncclNet` a connection is a session: the sender's messages go one way, each behind a header; the
+//! receiver's announcements of receives go the other way. Of `ncclCollNet` a communicator is one of
+//! the NIC, which runs the collectives itself.
 //!
-//! `abi`: NCCL's types. `entry`, `calls`, `collnet`: the functions. `table`, `requests`: handles. `settings`, `device`: NICs. `memory`: registrations. `wire`: what
-//! processes exchange. `introduce`, `establish`: listen, connect, accept. `link`: a session. `send`, `receive`: its ends. `meeting`: how a communicator
-//! is made. `group`: its operations. `window`: parts of a gather or scatter. `log`, `failure`: what NCCL learns.
+//! `abi`: NCCL's types. `entry`, `calls`, `collnet`: the functions. `table`, `requests`: handles.
+//! `settings`, `device`: NICs. `memory`: registrations. `wire`: what processes exchange.
+//! `introduce`, `establish`: listen, connect, accept. `link`: a session. `send`, `receive`: its
+//! ends. `meeting`: how a communicator is made. `group`: its operations. `window`: parts of a
+//! gather or scatter. `log`, `failure`: what NCCL learns.
 #![allow(unsafe_code)] // Exports the tables.
 
 mod abi;

@@ -13,7 +13,8 @@ use crate::device::{Device, DEPTH};
 use crate::failure::Failure;
 use crate::wire::{Process, Record, RECORD};
 
-/// Longest time of an operation, in microseconds: about the most that a descriptor holds. Receives that are idle are posted again.
+/// Longest time of an operation, in microseconds: about the most that a descriptor holds. Receives
+/// that are idle are posted again.
 const LONGEST_US: u32 = 4_200_000_000;
 /// Most records that are posted to be received at a time.
 pub(crate) const RECORDS: usize = 4;
@@ -21,7 +22,8 @@ pub(crate) const RECORDS: usize = 4;
 const STRIDE: u64 = 64;
 /// Most bytes of one descriptor.
 pub(crate) const PIECE: usize = 1 << 30;
-/// How often a side that waits sends something, so that it learns of a peer that has vanished without a word.
+/// How often a side that waits sends something, so that it learns of a peer that has vanished
+/// without a word.
 const PING: Duration = Duration::from_secs(1);
 /// Longest time until the operations of a closed session have ended.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -49,7 +51,8 @@ enum Received {
 /// Something that has happened.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// A record has come. Another one is received when the caller posts this place again: behind the message that belongs to it.
+    /// A record has come. Another one is received when the caller posts this place again: behind
+    /// the message that belongs to it.
     Record(Record, u64),
     /// All bytes of a message were sent: its memory is the caller's.
     Sent(u64),
@@ -345,7 +348,8 @@ impl Link {
         Ok(())
     }
 
-    /// Ends the session: behind what was sent, or at once. Waits until the NIC uses no memory of it.
+    /// Ends the session: behind what was sent, or at once. Waits until the NIC uses no memory of
+    /// it.
     pub(crate) fn close(&mut self, at_once: bool) {
         if std::mem::replace(&mut self.closed, true) {
             return;

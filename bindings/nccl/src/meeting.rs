@@ -1,4 +1,5 @@
-//! How the ranks of a collective communicator meet: by the bootstrap that rank 0 serves since it listens.
+//! How the ranks of a collective communicator meet: by the bootstrap that rank 0 serves since it
+//! listens.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,7 +17,8 @@ use crate::log;
 use crate::settings;
 use crate::wire::{named_processes, Process, RankHandle};
 
-/// Longest time of an operation: about the most that a descriptor holds. A rank may be late as long as the program wants.
+/// Longest time of an operation: about the most that a descriptor holds. A rank may be late as long
+/// as the program wants.
 const TIMEOUT: Duration = Duration::from_secs(4200);
 
 /// A rank that waits for the others: a listening communicator of `ncclCollNet`.

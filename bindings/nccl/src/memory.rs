@@ -1,7 +1,8 @@
 //! Registered memory of the program.
 //!
-//! NCCL registers the same buffer for several communicators, and parts of it again. The NIC knows each byte once, so registrations share
-//! parts: what is new of a range gets parts of its own, and a message that crosses from one part to the next is cut there.
+//! NCCL registers the same buffer for several communicators, and parts of it again. The NIC knows
+//! each byte once, so registrations share parts: what is new of a range gets parts of its own, and
+//! a message that crosses from one part to the next is cut there.
 #![allow(unsafe_code)] // The program's memory, by its pointers.
 
 use std::collections::BTreeMap;

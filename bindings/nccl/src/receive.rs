@@ -157,7 +157,8 @@ impl Receiver {
         let size = size as usize;
         r.size = Some(size);
         if size <= INSIDE {
-            // SAFETY: the program's memory of at least so many bytes (checked), which is the plug-in's until the request has ended.
+            // SAFETY: the program's memory of at least so many bytes (checked), which is the
+            // plug-in's until the request has ended.
             unsafe { r.at.copy_from_nonoverlapping(inside.as_ptr(), size) };
             self.arrived(number);
             return Ok(());

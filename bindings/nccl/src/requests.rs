@@ -1,4 +1,5 @@
-//! Requests of a communicator: a fixed number of places, and numbers that tell a stale request from a live one.
+//! Requests of a communicator: a fixed number of places, and numbers that tell a stale request from
+//! a live one.
 
 use crate::failure::Failure;
 use crate::table::REQUEST_BITS;

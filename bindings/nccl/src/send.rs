@@ -1,8 +1,9 @@
 //! [`Sender`]: the sending end of a connection.
 //!
-//! The receiver announces each group of receives by its tags. A message belongs to the first receive of the oldest group that has its tag and
-//! no message yet; a message without one is not taken, and the caller tries again. So a message never waits where none is received, and
-//! messages of one group may come in any order.
+//! The receiver announces each group of receives by its tags. A message belongs to the first
+//! receive of the oldest group that has its tag and no message yet; a message without one is not
+//! taken, and the caller tries again. So a message never waits where none is received, and messages
+//! of one group may come in any order.
 
 use std::collections::VecDeque;
 

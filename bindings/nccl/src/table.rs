@@ -1,7 +1,8 @@
 //! Opaque handles: numbers from a table, in the form of pointers.
 //!
-//! NCCL's proxy and initialising threads use them at once, and a program that confuses them gets an error instead of a crash. Each number is
-//! given out once. The low bits of a communicator's handle are free: its requests have them ([`REQUEST_BITS`]).
+//! NCCL's proxy and initialising threads use them at once, and a program that confuses them gets an
+//! error instead of a crash. Each number is given out once. The low bits of a communicator's handle
+//! are free: its requests have them ([`REQUEST_BITS`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,8 @@
 //! Windows of a gather or a scatter: which operations of a communicator move the bytes of one.
 //!
-//! The blocks of all ranks lie one behind the other, and a call moves a window of them. Where the window has as much of each block, one
-//! all-gather or reduce-scatter moves it. Elsewhere each rank's part of the window is a broadcast from it, or a reduction to it: NCCL's windows are
+//! The blocks of all ranks lie one behind the other, and a call moves a window of them. Where the
+//! window has as much of each block, one all-gather or reduce-scatter moves it. Elsewhere each
+//! rank's part of the window is a broadcast from it, or a reduction to it: NCCL's windows are
 //! shorter than a block, or a little longer, so they are one or two.
 
 use ringbell::abi::CollectiveKind;
@@ -49,7 +50,8 @@ impl Window {
         self.of(rank).0
     }
 
-    /// The operations, the same ones on all ranks. `whole` moves as much of each block, `single` the part of one.
+    /// The operations, the same ones on all ranks. `whole` moves as much of each block, `single`
+    /// the part of one.
     pub(crate) fn parts(&self, whole: CollectiveKind, single: CollectiveKind) -> Vec<Part> {
         let first = self.own(0);
         if self.bytes > 0 && (0..self.ranks).all(|r| self.own(r) == first) {

@@ -1,6 +1,8 @@
-//! What processes exchange: the handle, which NCCL carries, and records of 40 bytes in front of messages and against them.
+//! What processes exchange: the handle, which NCCL carries, and records of 40 bytes in front of
+//! messages and against them.
 //!
-//! A record travels inside a descriptor ([`INLINE_MAX`]), as do the bytes of a message that fits behind its header.
+//! A record travels inside a descriptor ([`INLINE_MAX`]), as do the bytes of a message that fits
+//! behind its header.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -135,7 +137,8 @@ impl Handle {
 /// Begins every handle of a rank, with the version of what follows.
 const RANK_MAGIC: [u8; 8] = *b"rbcoll\0\x01";
 
-/// A rank of a collective communicator before it is made: its NIC, and the bootstrap that it would serve as rank 0.
+/// A rank of a collective communicator before it is made: its NIC, and the bootstrap that it would
+/// serve as rank 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RankHandle {
     pub(crate) nic: Ipv4Addr,

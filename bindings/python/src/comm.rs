@@ -39,7 +39,8 @@ fn named<T: Copy>(
     })
 }
 
-/// A contiguous tensor, its address and bytes, and, in CUDA's memory, the handle of the stream whose work comes first.
+/// A contiguous tensor, its address and bytes, and, in CUDA's memory, the handle of the stream
+/// whose work comes first.
 type Tensor<'py> = (Bound<'py, PyAny>, u64, u64, Option<u64>);
 
 /// Settings of one operation; `None` is the communicator's.
@@ -189,7 +190,8 @@ impl Comm {
         for request in &options.after {
             operation = request.get().before(operation)?;
         }
-        // Where the queue is full it waits for completions that other threads take, with the interpreter's lock.
+        // Where the queue is full it waits for completions that other threads take, with the
+        // interpreter's lock.
         let request = py.detach(|| {
             self.shared.make_room();
             comm.post(&operation)
@@ -376,7 +378,8 @@ impl Comm {
         self.start(py, kind, src, dst, op, root, tag, options)
     }
 
-    /// Starts an operation on tensors, each given with its address and bytes: contiguous, of one element type.
+    /// Starts an operation on tensors, each given with its address and bytes: contiguous, of one
+    /// element type.
     #[allow(clippy::too_many_arguments)] // As `post`; by position, because naming arguments costs time.
     fn post_tensors(
         &self,

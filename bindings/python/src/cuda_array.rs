@@ -1,4 +1,5 @@
-//! Arrays of CUDA's memory that describe themselves by `__cuda_array_interface__` (CuPy, Numba, PyTorch), of versions 2 and 3.
+//! Arrays of CUDA's memory that describe themselves by `__cuda_array_interface__` (CuPy, Numba,
+//! PyTorch), of versions 2 and 3.
 
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::intern;

@@ -13,7 +13,8 @@ pub(crate) fn unknown_type(format: &str, size: usize) -> PyErr {
     ))
 }
 
-/// Element type of a format of the `struct` module. The length of `l` depends on the prefix, so the item's size decides.
+/// Element type of a format of the `struct` module. The length of `l` depends on the prefix, so the
+/// item's size decides.
 pub(crate) fn of_format(format: &str, size: usize) -> Option<DataType> {
     let native = if cfg!(target_endian = "little") {
         '<'
@@ -35,7 +36,8 @@ pub(crate) fn of_format(format: &str, size: usize) -> Option<DataType> {
     })
 }
 
-/// Python's name of a type, and its code in the buffer protocol; bfloat16 has none, and goes as its bits.
+/// Python's name of a type, and its code in the buffer protocol; bfloat16 has none, and goes as its
+/// bits.
 pub(crate) const fn described(dtype: DataType) -> (&'static str, &'static std::ffi::CStr) {
     match dtype {
         DataType::F16 => ("float16", c"e"),
@@ -67,8 +69,8 @@ pub(crate) fn by_name(name: &str) -> PyResult<DataType> {
     })
 }
 
-/// Element type of an argument: numpy's name, or an object that numpy or PyTorch has for the type (`numpy.float32`, `array.dtype`,
-/// `torch.float32`).
+/// Element type of an argument: numpy's name, or an object that numpy or PyTorch has for the type
+/// (`numpy.float32`, `array.dtype`, `torch.float32`).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Dtype(pub(crate) DataType);
 
@@ -85,7 +87,8 @@ impl<'py> FromPyObject<'_, 'py> for Dtype {
         let py = object.py();
         let named = match object.cast::<PyString>() {
             Ok(name) => name.to_str()?.to_owned(),
-            // A class has the name of its arrays' type, an instance of `numpy.dtype` has one, and PyTorch's print theirs.
+            // A class has the name of its arrays' type, an instance of `numpy.dtype` has one, and
+            // PyTorch's print theirs.
             Err(_) => match object.getattr(intern!(py, "__name__")) {
                 Ok(name) => name.extract()?,
                 Err(_) => match object.getattr(intern!(py, "name")) {

@@ -18,7 +18,8 @@ use crate::operand::Registry;
 /// Most bytes that wait for an engine of the program.
 const WAITING: usize = 256 << 20;
 
-/// What the NIC hands to an engine of the program: it never waits for the interpreter's lock, which a thread that waits for the NIC may hold.
+/// What the NIC hands to an engine of the program: it never waits for the interpreter's lock, which
+/// a thread that waits for the NIC may hold.
 #[derive(Debug, Default)]
 struct Passed {
     bytes: Vec<u8>,
@@ -112,7 +113,8 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Of a text that describes engines of the package, or of an object with `process` and `result`.
+    /// Of a text that describes engines of the package, or of an object with `process` and
+    /// `result`.
     pub(crate) fn of(engine: &Bound<'_, PyAny>) -> PyResult<Wanted> {
         let py = engine.py();
         if let Ok(spec) = engine.cast::<PyString>() {

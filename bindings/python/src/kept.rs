@@ -1,7 +1,8 @@
 //! [`Kept`]: registrations of arrays and tensors that outlive their operations, so that one that is used again costs a look-up.
 //!
-//! An array may be freed while its memory is still registered. That is sound: the NIC touches only memory of operations under way, and those
-//! hold their arrays. Memory that is allocated anew in the same place ends the old registrations, unless it is exactly one of them.
+//! An array may be freed while its memory is still registered. That is sound: the NIC touches only
+//! memory of operations under way, and those hold their arrays. Memory that is allocated anew in
+//! the same place ends the old registrations, unless it is exactly one of them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,11 +1,14 @@
 //! Native module of the Python package `ringbell`: the face of the crate `ringbell` as classes.
 //!
-//! `python/ringbell` is the package: it adds names, types and texts, and has the tests' view of this module in `_ringbell.pyi`.
+//! `python/ringbell` is the package: it adds names, types and texts, and has the tests' view of
+//! this module in `_ringbell.pyi`.
 //!
-//! `nic`: the NIC, and a process's place in a job. `memory`, `element`: buffers and their element types. `operand`, `kept`: Python objects whose
-//! memory the NIC uses in place, and tensors' registrations.
-//! `comm`, `request`, `posted`: communicators and their operations. `socket`, `engine`: connections, and engines on their bytes. `waiting`: waits without the interpreter's lock that Ctrl-C ends. `process`:
-//! objects that a forked child must not touch. `failure`: errors as exceptions.
+//! `nic`: the NIC, and a process's place in a job. `memory`, `element`: buffers and their element
+//! types. `operand`, `kept`: Python objects whose memory the NIC uses in place, and tensors'
+//! registrations. `comm`, `request`, `posted`: communicators and their operations. `socket`,
+//! `engine`: connections, and engines on their bytes. `waiting`: waits without the interpreter's
+//! lock that Ctrl-C ends. `process`: objects that a forked child must not touch. `failure`: errors
+//! as exceptions.
 
 mod comm;
 mod cuda_array;

@@ -1,4 +1,5 @@
-//! Memory that the NIC reaches: buffers of the host and of the GPU, and registrations of Python's own arrays.
+//! Memory that the NIC reaches: buffers of the host and of the GPU, and registrations of Python's
+//! own arrays.
 #![allow(unsafe_code)] // Exports memory by the buffer protocol.
 
 use std::ffi::c_int;
@@ -150,8 +151,9 @@ impl HostBuffer {
         let buffer = guard.as_ref().ok_or_else(freed)?.get()?;
         let wanted = |flag: c_int| flags & flag == flag;
         let format = described(this.dtype).1.as_ptr().cast_mut();
-        // SAFETY: the interpreter gives a view to be filled. What it points to lives as long as this object, to which `obj` is a
-        // reference; the memory does not move, and `free` refuses while there are exports.
+        // SAFETY: the interpreter gives a view to be filled. What it points to lives as long as
+        // this object, to which `obj` is a reference; the memory does not move, and `free` refuses
+        // while there are exports.
         unsafe {
             (*view).buf = buffer.as_ptr().cast();
             (*view).len = buffer.len() as isize;
@@ -260,7 +262,8 @@ impl DeviceBuffer {
     /// Copies bytes from the host.
     #[pyo3(signature = (source, offset = 0))]
     fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, offset: u64) -> PyResult<()> {
-        // As bytes, for every element type; a copy, because another thread may change the array meanwhile.
+        // As bytes, for every element type; a copy, because another thread may change the array
+        // meanwhile.
         let flat = py
             .import("builtins")?
             .getattr("memoryview")?

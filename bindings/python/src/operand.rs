@@ -1,9 +1,11 @@
 //! Operands of calls: Python objects whose memory the NIC reads or writes in place.
 //!
-//! Five kinds of objects have such memory: buffers of this package, objects with the buffer protocol (numpy's arrays, `bytearray`, `array.array`,
-//! `memoryview`), those of CUDA's memory (`cuda_array`), those that others read by DLPack, and arrays with `__array_interface__` and a type that the buffer protocol
-//! cannot name (bfloat16 of `ml_dtypes`). Memory that is not registered is registered at its first use, as a whole array or the storage of a tensor. That of the host
-//! stays so (`kept`). CUDA's does not: freed memory may not stay mapped.
+//! Five kinds of objects have such memory: buffers of this package, objects with the buffer
+//! protocol (numpy's arrays, `bytearray`, `array.array`, `memoryview`), those of CUDA's memory
+//! (`cuda_array`), those that others read by DLPack, and arrays with `__array_interface__` and a
+//! type that the buffer protocol cannot name (bfloat16 of `ml_dtypes`). Memory that is not
+//! registered is registered at its first use, as a whole array or the storage of a tensor. That of
+//! the host stays so (`kept`). CUDA's does not: freed memory may not stay mapped.
 #![allow(unsafe_code)] // Registers memory that Python owns.
 
 use std::collections::BTreeMap;
@@ -56,7 +58,8 @@ pub(crate) struct Operand {
     owned: bool,
     /// It is CUDA's memory, and not this package's.
     foreign: Option<Foreign>,
-    /// Address and bytes of what is registered for it: the array's own, or a tensor's storage, so that its views share a registration.
+    /// Address and bytes of what is registered for it: the array's own, or a tensor's storage, so
+    /// that its views share a registration.
     storage: (u64, u64),
 }
 
@@ -132,7 +135,8 @@ impl Operand {
         }
     }
 
-    /// A tensor's memory, which is contiguous: CUDA's where a stream is named, whose present work writes or reads it.
+    /// A tensor's memory, which is contiguous: CUDA's where a stream is named, whose present work
+    /// writes or reads it.
     pub(crate) fn of_tensor(
         tensor: &Bound<'_, PyAny>,
         va: u64,
@@ -240,7 +244,8 @@ fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     object.hasattr(intern!(object.py(), "__array_interface__"))
 }
 
-/// The memory of an object that another library made, in place, as numpy reads it: memory of the host.
+/// The memory of an object that another library made, in place, as numpy reads it: memory of the
+/// host.
 fn by_dlpack(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
     let py = object.py();
     let numpy = py.import(intern!(py, "numpy"))?;
@@ -282,7 +287,8 @@ impl Memory {
     }
 }
 
-/// A registration of Python's memory, shared by the operations that use it; it does not keep the bytes.
+/// A registration of Python's memory, shared by the operations that use it; it does not keep the
+/// bytes.
 #[derive(Debug)]
 pub(crate) struct Region {
     /// `None` only while it is dropped.
@@ -298,7 +304,8 @@ impl Drop for Region {
         let Ok(start) = region.get().map(|r| r.va().0) else {
             return;
         };
-        // Under the lock, so that no thread finds the bytes neither in the table nor free. Without a registry no thread looks.
+        // Under the lock, so that no thread finds the bytes neither in the table nor free. Without
+        // a registry no thread looks.
         let registry = self.registry.upgrade();
         let table = registry.as_ref().map(|r| r.lock());
         drop(region);
@@ -310,11 +317,13 @@ impl Drop for Region {
 
 type Table = BTreeMap<u64, (u64, Weak<Region>)>;
 
-/// Registrations of Python's memory with one NIC, by address. No thread takes the interpreter's lock while it holds this one.
+/// Registrations of Python's memory with one NIC, by address. No thread takes the interpreter's
+/// lock while it holds this one.
 #[derive(Debug)]
 pub(crate) struct Registry {
     nic: Owned<Nic>,
-    /// Bytes and registration; they are disjoint. An entry whose registration is being dropped goes with its end.
+    /// Bytes and registration; they are disjoint. An entry whose registration is being dropped goes
+    /// with its end.
     regions: Mutex<Table>,
     kept: Kept<Region>,
 }
@@ -339,7 +348,8 @@ impl Registry {
 
     /// Makes the NIC know the operands' memory: finds the registration around each, or makes one.
     pub(crate) fn register(self: &Arc<Self>, operands: &mut [&mut Operand]) -> PyResult<()> {
-        // Overlapping operands (an all-gather in place) are registered as one range, because no byte is registered twice.
+        // Overlapping operands (an all-gather in place) are registered as one range, because no
+        // byte is registered twice.
         if let [a, b] = operands {
             let overlap = a.va < b.end() && b.va < a.end();
             if overlap && !a.owned && !b.owned && a.storage != b.storage {
@@ -366,8 +376,8 @@ impl Registry {
         Ok(())
     }
 
-    /// The registration of an array or of a tensor's storage, which lasts. One of freed memory does not count, although it may cover this one: it
-    /// could cover a part of another one too.
+    /// The registration of an array or of a tensor's storage, which lasts. One of freed memory does
+    /// not count, although it may cover this one: it could cover a part of another one too.
     fn keep(self: &Arc<Self>, start: u64, len: u64) -> PyResult<Option<Arc<Region>>> {
         self.nic()?;
         let found = self.lock().get(&start).filter(|(l, _)| *l == len).cloned();
@@ -440,7 +450,8 @@ impl Registry {
         Ok(Some(region))
     }
 
-    /// Memory that the NIC allocates. It may lie where an array was whose registration is still kept: that one is ended then.
+    /// Memory that the NIC allocates. It may lie where an array was whose registration is still
+    /// kept: that one is ended then.
     pub(crate) fn alloc_host(&self, bytes: usize) -> PyResult<ringbell::HostBuffer> {
         loop {
             match self.nic()?.alloc_host(bytes) {
@@ -466,7 +477,8 @@ fn register_host(nic: &Nic, va: u64, bytes: u64) -> Result<Memory, Failure> {
     let start = std::ptr::with_exposed_provenance_mut(va as usize);
     let start = NonNull::new(start)
         .ok_or_else(|| Failure::argument("the array's memory is at address 0"))?;
-    // SAFETY: each operation holds the object whose bytes these are, and without operations the NIC does not touch them. The docstrings ask the program to share them as with a thread.
+    // SAFETY: each operation holds the object whose bytes these are, and without operations the NIC
+    // does not touch them. The docstrings ask the program to share them as with a thread.
     let made = unsafe { nic.register_host(start, bytes as usize) };
     made.map(Memory::Host).map_err(|e| Failure::host(&e))
 }
@@ -474,7 +486,8 @@ fn register_host(nic: &Nic, va: u64, bytes: u64) -> Result<Memory, Failure> {
 #[cfg(feature = "cuda")]
 fn register_cuda(nic: &Nic, va: u64, bytes: u64) -> Result<Memory, Failure> {
     let gpu = nic.cuda().ok_or_else(no_cuda)?;
-    // SAFETY: the operation or the `Registration` holds the array until this is dropped. The docstrings ask the program to share it as with a kernel.
+    // SAFETY: the operation or the `Registration` holds the array until this is dropped. The
+    // docstrings ask the program to share it as with a kernel.
     let memory = unsafe { gpu.adopt(GpuVa(va), bytes) }.map_err(|e| Failure::host(&e))?;
     let region = nic.register_foreign(memory);
     region.map(Memory::Cuda).map_err(|e| Failure::host(&e))
@@ -496,7 +509,8 @@ fn no_cuda() -> Failure {
 fn wait_for_owner(nic: &Nic, foreign: Option<Foreign>) -> PyResult<()> {
     let stream = foreign.and_then(|f| f.stream);
     if let (Some(stream), Some(gpu)) = (stream, nic.cuda()) {
-        // SAFETY: the array's owner names a stream of the primary context by the interface's contract, and lives.
+        // SAFETY: the array's owner names a stream of the primary context by the interface's
+        // contract, and lives.
         let wait = || unsafe { gpu.wait_for_stream(stream) };
         Python::attach(|py| py.detach(wait)).map_err(|e| failure::host(&e))?;
     }

@@ -1,4 +1,5 @@
-//! Operations under way: each with its memory, and a communicator with those whose requests were dropped.
+//! Operations under way: each with its memory, and a communicator with those whose requests were
+//! dropped.
 #![allow(clippy::disallowed_methods)] // Waits for the NIC, with a deadline on the host's clock.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -54,8 +55,9 @@ pub(crate) fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The queue is a ring of 256 slots: a completion that nothing takes blocks the post that comes to its slot again. So many posts after its own, it
-/// is taken although the program has not waited for it yet.
+/// The queue is a ring of 256 slots: a completion that nothing takes blocks the post that comes to
+/// its slot again. So many posts after its own, it is taken although the program has not waited for
+/// it yet.
 const LATE: u64 = 192;
 /// So many posts after its own, the next one waits until an operation has ended.
 const LAST: u64 = 240;

@@ -1,7 +1,8 @@
 //! [`Owned`]: an object of the process that made it.
 //!
-//! A forked child (a worker of a data loader) has a copy of the NIC's memory and none of its threads: a call would wait for ever, and dropping
-//! an object would release what the parent still uses.
+//! A forked child (a worker of a data loader) has a copy of the NIC's memory and none of its
+//! threads: a call would wait for ever, and dropping an object would release what the parent still
+//! uses.
 #![allow(unsafe_code)] // Drops by hand.
 
 use std::mem::ManuallyDrop;

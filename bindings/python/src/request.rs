@@ -160,7 +160,8 @@ impl Request {
         result
     }
 
-    /// Waits for its end, which it brings about when a signal ends the wait: for calls whose arrays are the caller's again on return.
+    /// Waits for its end, which it brings about when a signal ends the wait: for calls whose arrays
+    /// are the caller's again on return.
     fn finish(&self, py: Python<'_>) -> PyResult<u64> {
         let result = self.wait(py, None);
         let mut state = self.state();

@@ -1,7 +1,8 @@
 //! [`Listener`] and [`Socket`]: byte streams between arrays of this process and a peer's.
 //!
-//! A call runs on a thread of its own, so that Ctrl-C ends the wait. It cannot end the call itself, which goes on until its deadline, so the
-//! connection is closed then: the arrays are the caller's again.
+//! A call runs on a thread of its own, so that Ctrl-C ends the wait. It cannot end the call itself,
+//! which goes on until its deadline, so the connection is closed then: the arrays are the caller's
+//! again.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};

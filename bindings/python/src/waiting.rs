@@ -30,8 +30,8 @@ pub(crate) fn seconds(value: f64, name: &str) -> PyResult<Duration> {
     Duration::try_from_secs_f64(value).map_err(|_| wrong())
 }
 
-/// Runs a call that waits, on a thread of its own, so that Ctrl-C ends the wait. The call then ends by its own deadline, and its result is
-/// dropped.
+/// Runs a call that waits, on a thread of its own, so that Ctrl-C ends the wait. The call then ends
+/// by its own deadline, and its result is dropped.
 pub(crate) fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     call: impl FnOnce() -> T + Send + 'static,
@@ -90,12 +90,13 @@ pub(crate) fn silent(kind: CollectiveKind, rank: u32) -> PyErr {
     })
 }
 
-/// Ends an operation whose wait a signal has ended, so that its memory is the program's again: cancels it, or aborts its communicator
-/// when other ranks depend on it already.
+/// Ends an operation whose wait a signal has ended, so that its memory is the program's again:
+/// cancels it, or aborts its communicator when other ranks depend on it already.
 pub(crate) fn give_up(request: &mut Request, abort: impl FnOnce()) {
     if request.cancel().is_err() {
         abort();
     }
-    // Its status is of no interest: the signal's exception is raised. It keeps the interpreter's lock: no thread must see the arrays before.
+    // Its status is of no interest: the signal's exception is raised. It keeps the interpreter's
+    // lock: no thread must see the arrays before.
     let _ = request.wait_for(ENDING);
 }

@@ -1,6 +1,8 @@
-//! Structures of `infiniband/verbs.h`, as far as programs see them. `tests/layout.rs` compares sizes and places with the installed header.
+//! Structures of `infiniband/verbs.h`, as far as programs see them. `tests/layout.rs` compares
+//! sizes and places with the installed header.
 //!
-//! Long structures are in groups, with the same layout: every group begins and ends where its neighbours do.
+//! Long structures are in groups, with the same layout: every group begins and ends where its
+//! neighbours do.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -87,8 +89,8 @@ pub(crate) struct DeviceAttr {
     /// max_qp_rd_atom, max_ee_rd_atom, max_res_rd_atom, max_qp_init_rd_atom, max_ee_init_rd_atom.
     pub(crate) depths: [c_int; 5],
     pub(crate) atomic_cap: c_int,
-    /// max_ee, max_rdd, max_mw, max_raw_ipv6_qp, max_raw_ethy_qp, max_mcast_grp, max_mcast_qp_attach, max_total_mcast_qp_attach, max_ah,
-    /// max_fmr, max_map_per_fmr.
+    /// max_ee, max_rdd, max_mw, max_raw_ipv6_qp, max_raw_ethy_qp, max_mcast_grp,
+    /// max_mcast_qp_attach, max_total_mcast_qp_attach, max_ah, max_fmr, max_map_per_fmr.
     pub(crate) absent: [c_int; 11],
     /// max_srq, max_srq_wr, max_srq_sge.
     pub(crate) srqs: [c_int; 3],
@@ -422,7 +424,8 @@ pub(crate) struct SendWr {
     pub(crate) imm_data: u32,
     /// remote_addr of both `rdma` and `atomic`; the address handle of `ud`.
     pub(crate) remote_addr: u64,
-    /// rkey of `rdma` in its first half; compare_add of `atomic`; remote_qpn and remote_qkey of `ud`.
+    /// rkey of `rdma` in its first half; compare_add of `atomic`; remote_qpn and remote_qkey of
+    /// `ud`.
     pub(crate) second: [u32; 2],
     /// swap of `atomic`.
     pub(crate) swap: u64,

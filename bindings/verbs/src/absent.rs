@@ -1,6 +1,8 @@
-//! Calls that are not there: each ends with `EOPNOTSUPP`, or as a device ends that lacks the feature.
+//! Calls that are not there: each ends with `EOPNOTSUPP`, or as a device ends that lacks the
+//! feature.
 //!
-//! The arguments are not looked at, so the functions have none: the caller's convention allows that.
+//! The arguments are not looked at, so the functions have none: the caller's convention allows
+//! that.
 #![allow(unsafe_code)] // C: exported by name.
 
 use std::ffi::{c_char, c_int, c_void};
@@ -93,7 +95,8 @@ extern "C" fn ibv_dofork_range() -> c_int {
     0
 }
 
-/// `ibv_query_qp_data_in_order`: no promise that a later byte of a message lies in memory after an earlier one.
+/// `ibv_query_qp_data_in_order`: no promise that a later byte of a message lies in memory after an
+/// earlier one.
 #[no_mangle]
 extern "C" fn ibv_query_qp_data_in_order() -> c_int {
     0

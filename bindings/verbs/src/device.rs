@@ -22,7 +22,8 @@ const PORT_DOWN: c_int = 1;
 const PORT_ACTIVE: c_int = 4;
 const MTU_4096: c_int = 5;
 const LINK_LAYER_ETHERNET: u8 = 2;
-/// The port's own physical state "link up", and 4 lanes of 25 Gb/s: plausible, since programs print them.
+/// The port's own physical state "link up", and 4 lanes of 25 Gb/s: plausible, since programs print
+/// them.
 const LINK_UP: u8 = 5;
 const WIDTH_4X: u8 = 2;
 const SPEED_EDR: u8 = 32;
@@ -116,7 +117,8 @@ extern "C" fn ibv_get_device_guid(_: *mut abi::Device) -> u64 {
     }
 }
 
-/// A context: the header's structure, and ours behind it. Programs have the address of the second part of the first.
+/// A context: the header's structure, and ours behind it. Programs have the address of the second
+/// part of the first.
 #[repr(C)]
 struct ContextBox {
     front: abi::VerbsContext,
@@ -141,7 +143,8 @@ pub(crate) unsafe fn of<'a>(context: *mut abi::Context) -> &'a Context {
     unsafe { &(*box_of(context)).context }
 }
 
-// Service levels of completions. Ethernet has none: mlx5 tells there which header a datagram has, and UCX up to 1.18 looks for it. 8 is UDP.
+// Service levels of completions. Ethernet has none: mlx5 tells there which header a datagram has,
+// and UCX up to 1.18 looks for it. 8 is UDP.
 const HEADER_IPV6: u8 = 8 | 1;
 const HEADER_IPV4: u8 = 8 | 2;
 
@@ -230,7 +233,8 @@ extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context {
     }
 }
 
-/// The process's context. The device has one address, so that what is opened several times can be connected to itself.
+/// The process's context. The device has one address, so that what is opened several times can be
+/// connected to itself.
 fn shared(config: &ContextConfig) -> Result<Context, OpenError> {
     static OPEN: Mutex<Option<Context>> = Mutex::new(None);
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -250,7 +254,8 @@ unsafe extern "C" fn ibv_close_device(context: *mut abi::Context) -> c_int {
     0
 }
 
-/// `ibv_get_async_event`: waits until there is one, unless the program has set the descriptor not to.
+/// `ibv_get_async_event`: waits until there is one, unless the program has set the descriptor not
+/// to.
 #[no_mangle]
 unsafe extern "C" fn ibv_get_async_event(context: *mut abi::Context, to: *mut AsyncEvent) -> c_int {
     // SAFETY: a context of ours; its events outlive the wait, whatever becomes of it.
@@ -328,7 +333,8 @@ unsafe extern "C" fn query_device_ex(
     }
 }
 
-/// `ibv_query_port`, without the last field of newer headers, which their inline function has cleared.
+/// `ibv_query_port`, without the last field of newer headers, which their inline function has
+/// cleared.
 #[no_mangle]
 unsafe extern "C" fn ibv_query_port(_: *mut abi::Context, port: u8, to: *mut PortAttr) -> c_int {
     fail!("query_port");

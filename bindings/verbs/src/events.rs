@@ -1,5 +1,5 @@
-//! Asynchronous events. The NIC raises none by itself; those that the user asks for (`--event`) reach every
-//! context that is open, or the one of their queue pair.
+//! Asynchronous events. The NIC raises none by itself; those that the user asks for (`--event`)
+//! reach every context that is open, or the one of their queue pair.
 #![allow(unsafe_code)] // C: pointers of the program.
 
 use std::collections::VecDeque;
@@ -34,7 +34,8 @@ pub(crate) fn is_active() -> bool {
     !IS_DOWN.load(Ordering::Relaxed)
 }
 
-/// Raises an event in the context at this address, or in every one. `element`: the port's number, or the address of a queue pair.
+/// Raises an event in the context at this address, or in every one. `element`: the port's number,
+/// or the address of a queue pair.
 pub(crate) fn raise(code: c_int, element: u64, to: Option<usize>) {
     match code {
         PORT_ERR => IS_DOWN.store(true, Ordering::Relaxed),
@@ -50,7 +51,8 @@ pub(crate) fn raise(code: c_int, element: u64, to: Option<usize>) {
         let mut waiting = events.lock();
         waiting.push_back(AsyncEvent { element, code });
         let one = 1_u64;
-        // SAFETY: the descriptor is ours, and the variable as long as said. It fails only with 2^64 - 2 events unread.
+        // SAFETY: the descriptor is ours, and the variable as long as said. It fails only with
+        // 2^64 - 2 events unread.
         unsafe { libc::write(events.fd.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 }
@@ -104,7 +106,8 @@ impl Events {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next event. It waits, unless the program has set the descriptor not to; `None`: `errno` says why there is none.
+    /// The next event. It waits, unless the program has set the descriptor not to; `None`: `errno`
+    /// says why there is none.
     pub(crate) fn next(&self) -> Option<AsyncEvent> {
         loop {
             let mut count = 0_u64;

@@ -1,4 +1,5 @@
-//! Extended completion queues: `ibv_create_cq_ex`, and the calls by which programs read one completion after another.
+//! Extended completion queues: `ibv_create_cq_ex`, and the calls by which programs read one
+//! completion after another.
 #![allow(unsafe_code)] // C: pointers of the program.
 
 use std::ffi::{c_int, c_uint};

@@ -1,4 +1,5 @@
-//! Extended queue pairs: `ibv_create_qp_ex`, and the calls by which programs build requests one by one and post them together.
+//! Extended queue pairs: `ibv_create_qp_ex`, and the calls by which programs build requests one by
+//! one and post them together.
 #![allow(unsafe_code)] // C: pointers of the program.
 
 use std::ffi::{c_int, c_void};
@@ -20,7 +21,8 @@ const HAS_PD: u32 = 1 << 0;
 const HAS_CREATE_FLAGS: u32 = 1 << 2;
 const HAS_SEND_OPS: u32 = 1 << 6;
 
-/// `enum ibv_qp_create_send_ops_flags` of a connection: all but keys that are invalidated or bound here, segmentation and atomic WRITEs.
+/// `enum ibv_qp_create_send_ops_flags` of a connection: all but keys that are invalidated or bound
+/// here, segmentation and atomic WRITEs.
 const OPS_CONNECTED: u64 = 0x7f | 1 << 9;
 /// Of datagrams: SEND, and SEND with immediate.
 const OPS_DATAGRAM: u64 = 1 << 2 | 1 << 3;

@@ -1,4 +1,5 @@
-//! Faults that the user has asked for (`ringbell verbs --fail`, `--event`, `--wc`), where calls meet them.
+//! Faults that the user has asked for (`ringbell verbs --fail`, `--event`, `--wc`), where calls
+//! meet them.
 #![allow(clippy::disallowed_methods)] // Faults by time.
 
 use std::ffi::c_int;
@@ -115,7 +116,8 @@ pub(crate) unsafe fn made(qp: *mut abi::Qp) {
     }));
 }
 
-/// Forgets a queue pair that is about to be destroyed, with its events that the program has not read.
+/// Forgets a queue pair that is about to be destroyed, with its events that the program has not
+/// read.
 pub(crate) fn destroyed(qp: *mut abi::Qp) {
     let Some(plan) = plan() else { return };
     let mut pairs = lock(plan);

@@ -1,6 +1,8 @@
-//! The device's file. Programs look for `/dev/infiniband/ringbell0` before they use the device, as UCX does; nothing is ever read from it.
+//! The device's file. Programs look for `/dev/infiniband/ringbell0` before they use the device, as
+//! UCX does; nothing is ever read from it.
 //!
-//! `stat` and `access` of that path say that a character device is there, which the user may read and write. Any other path goes to the next library.
+//! `stat` and `access` of that path say that a character device is there, which the user may read
+//! and write. Any other path goes to the next library.
 #![allow(unsafe_code)] // C: pointers of the program, and functions found by name.
 
 use std::ffi::{c_char, c_int, c_void, CStr};

@@ -32,8 +32,8 @@ fn c_int_of(family: libc::sa_family_t) -> libc::c_int {
     family.into()
 }
 
-/// Largest IP packet of the interface that has this address; of a link-local one, of the interface with number `scope`. `None`: there is
-/// no such interface.
+/// Largest IP packet of the interface that has this address; of a link-local one, of the interface
+/// with number `scope`. `None`: there is no such interface.
 pub(crate) fn mtu(of: IpAddr, scope: u32) -> Option<usize> {
     let mut list = std::ptr::null_mut();
     // SAFETY: the variable is ours.

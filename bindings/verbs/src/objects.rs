@@ -17,7 +17,8 @@ const LOCAL_WRITE: c_uint = 1;
 const REMOTE_WRITE: c_uint = 2;
 const REMOTE_READ: c_uint = 4;
 const REMOTE_ATOMIC: c_uint = 8;
-/// Flags that change nothing here: bound windows (there are none), huge pages, and the optional ones, such as relaxed ordering.
+/// Flags that change nothing here: bound windows (there are none), huge pages, and the optional
+/// ones, such as relaxed ordering.
 const NO_EFFECT: c_uint = 1 << 4 | 1 << 7 | 0x3ff0_0000;
 const ZERO_BASED: c_uint = 1 << 5;
 

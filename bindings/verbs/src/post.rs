@@ -91,7 +91,8 @@ unsafe fn post_one(to: &mut Posting<'_>, wr: &SendWr, is_datagram: bool) -> Resu
         let mut count = 0;
         for (part, s) in parts.iter_mut().zip(filled) {
             let at = std::ptr::with_exposed_provenance(s.address as usize);
-            // SAFETY: inline bytes belong to the program, which does not write them during the call.
+            // SAFETY: inline bytes belong to the program, which does not write them during the
+            // call.
             *part = unsafe { std::slice::from_raw_parts(at, s.len as usize) };
             count += 1;
         }

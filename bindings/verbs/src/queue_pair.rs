@@ -246,7 +246,8 @@ fn merge(to: &mut QpAttr, from: &QpAttr, mask: c_int) {
     }
 }
 
-/// The change of state that a program asks for, from `attr` with its mask merged in. `Err`: something is missing or wrong.
+/// The change of state that a program asks for, from `attr` with its mask merged in. `Err`:
+/// something is missing or wrong.
 fn change(
     (from, is_datagram): (State, bool),
     to: c_uint,
@@ -314,7 +315,8 @@ fn change(
 #[no_mangle]
 unsafe extern "C" fn ibv_modify_qp(at: *mut abi::Qp, attr: *mut QpAttr, mask: c_int) -> c_int {
     fail!("modify_qp");
-    // SAFETY: a queue pair of ours, which the program modifies in one thread at a time, and the caller's variable.
+    // SAFETY: a queue pair of ours, which the program modifies in one thread at a time, and the
+    // caller's variable.
     let (b, attr) = unsafe { (&mut *at.cast::<QpBox>(), &*attr) };
     let now = b.qp.state();
     if mask & CUR_STATE != 0 && attr.cur_qp_state != code(now) {

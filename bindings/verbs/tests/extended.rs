@@ -1,4 +1,5 @@
-//! Extended queue pairs and completion queues by a program in C (`extended.c`), linked with the library.
+//! Extended queue pairs and completion queues by a program in C (`extended.c`), linked with the
+//! library.
 
 use std::path::Path;
 use std::process::Command;

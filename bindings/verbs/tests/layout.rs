@@ -1,4 +1,5 @@
-//! Structures of the library against the installed `infiniband/verbs.h`: size and place of each field that matters.
+//! Structures of the library against the installed `infiniband/verbs.h`: size and place of each
+//! field that matters.
 
 use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};

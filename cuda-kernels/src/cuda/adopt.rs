@@ -16,14 +16,16 @@ use super::{ipc, ipc_handles, pointer};
 use crate::cuda_error::CudaError;
 use crate::gpu::{GpuError, SharedMemory};
 
-/// GPU memory with another owner, which the NIC may reach until this is dropped. Deregister it from the NIC first.
+/// GPU memory with another owner, which the NIC may reach until this is dropped. Deregister it from
+/// the NIC first.
 #[derive(Debug)]
 pub struct ForeignMemory {
     va: GpuVa,
     len: u64,
     memory: Arc<CudaMemory>,
     path: String,
-    /// One use of an allocation of another process. Without it, dropping this ends the NIC's access.
+    /// One use of an allocation of another process. Without it, dropping this ends the NIC's
+    /// access.
     opened: Option<OpenAllocation>,
 }
 
@@ -128,12 +130,12 @@ impl CudaGpu {
     ///
     /// # Errors
     /// [`CudaError::NotGpuMemory`], [`CudaError::HostMemory`], [`CudaError::Managed`],
-    /// [`CudaError::Foreign`], [`CudaError::Range`], [`CudaError::Shared`] when a part of it is known
-    /// already.
+    /// [`CudaError::Foreign`], [`CudaError::Range`], [`CudaError::Shared`] when a part of it is
+    /// known already.
     ///
     /// # Safety
-    /// The memory is not freed before the answer was dropped, and its other users expect that the NIC
-    /// writes it.
+    /// The memory is not freed before the answer was dropped, and its other users expect that the
+    /// NIC writes it.
     pub unsafe fn adopt(&self, va: GpuVa, len: u64) -> Result<ForeignMemory, CudaError> {
         let (context, memory) = self.parts();
         let allocation = pointer::check_range(context, va, len)?;
@@ -147,8 +149,8 @@ impl CudaGpu {
         })
     }
 
-    /// Waits until the present work of a stream has ended. 1 is the legacy default stream, 2 that of the calling thread; others are the driver's
-    /// handles.
+    /// Waits until the present work of a stream has ended. 1 is the legacy default stream, 2 that
+    /// of the calling thread; others are the driver's handles.
     ///
     /// # Errors
     /// [`CudaError::Stuck`] when it has not ended in time; what the driver says of the stream.
@@ -185,17 +187,19 @@ impl CudaGpu {
         Ok(AdoptedSlice { memory, slice })
     }
 
-    /// Opens memory that another process has named by [`GpuBuffer::share`](crate::GpuBuffer::share) or
-    /// [`CudaGpu::share`]. Kernels use it at its address here, and the NIC reaches it once it is registered
-    /// (`Nic::register_foreign`). Parts of one allocation share one mapping, which the last of them closes.
+    /// Opens memory that another process has named by [`GpuBuffer::share`](crate::GpuBuffer::share)
+    /// or [`CudaGpu::share`]. Kernels use it at its address here, and the NIC reaches it once it is
+    /// registered (`Nic::register_foreign`). Parts of one allocation share one mapping, which the
+    /// last of them closes.
     ///
     /// # Errors
     /// [`CudaError::SameProcess`]: it is our own memory, use its address. [`CudaError::Stale`]: it was freed, or its process
-    /// has ended. [`CudaError::OtherGpu`], [`CudaError::MissingSymbol`], [`CudaError::OutOfMemory`].
+    /// has ended. [`CudaError::OtherGpu`], [`CudaError::MissingSymbol`],
+    /// [`CudaError::OutOfMemory`].
     ///
     /// # Safety
-    /// The owning process does not free the memory before the answer was dropped: the driver leaves undefined
-    /// what is read and written then (`cuIpcOpenMemHandle`).
+    /// The owning process does not free the memory before the answer was dropped: the driver leaves
+    /// undefined what is read and written then (`cuIpcOpenMemHandle`).
     pub unsafe fn open_shared(&self, shared: &SharedMemory) -> Result<ForeignMemory, CudaError> {
         ipc_handles::needed()?;
         let (pid, (context, memory)) = (shared.pid, self.parts());

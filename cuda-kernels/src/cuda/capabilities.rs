@@ -1,4 +1,5 @@
-//! Capabilities of a GPU, its driver and this process's environment, as far as Ringbell depends on them (ADR 26).
+//! Capabilities of a GPU, its driver and this process's environment, as far as Ringbell depends on
+//! them (ADR 26).
 #![allow(unsafe_code)] // Calls into libcuda.
 
 use std::path::Path;
@@ -9,8 +10,8 @@ use cudarc::driver::sys::{
 
 use super::driver::{self, DeviceInfo};
 
-/// How many of the GPU's work queues the streams of a process share, by priority (CUDA C++ Programming Guide, "CUDA
-/// Environment Variables").
+/// How many of the GPU's work queues the streams of a process share, by priority (CUDA C++
+/// Programming Guide, "CUDA Environment Variables").
 pub const CONNECTIONS_VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 
 /// Which processes may use the GPU.
@@ -45,7 +46,8 @@ pub struct HostAccess {
     pub unified_addresses: bool,
     /// Registered memory of the host lies at the same address for kernels.
     pub same_pointer: bool,
-    /// All atomic operations on memory of the host are atomic for the CPU too (NVLink-C2C, not PCIe).
+    /// All atomic operations on memory of the host are atomic for the CPU too (NVLink-C2C, not
+    /// PCIe).
     pub native_atomics: bool,
     /// A kernel's 32-bit compare-and-swap on memory of the host is atomic for the CPU too.
     pub compare_and_swap: Option<bool>,
@@ -62,7 +64,8 @@ pub struct DirectRdma {
     pub write_order: WriteOrder,
 }
 
-/// Capabilities of a GPU, its driver and the environment. `None` where the driver does not know the question.
+/// Capabilities of a GPU, its driver and the environment. `None` where the driver does not know the
+/// question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
     /// Multiprocessors.
@@ -71,7 +74,8 @@ pub struct Capabilities {
     pub copy_engines: i32,
     /// Which processes may use the GPU.
     pub compute_mode: ComputeMode,
-    /// The driver ends kernels that run for longer than a few seconds, because a display is attached to the GPU.
+    /// The driver ends kernels that run for longer than a few seconds, because a display is
+    /// attached to the GPU.
     pub watchdog: bool,
     /// It has no memory of its own.
     pub integrated: bool,
@@ -83,7 +87,8 @@ pub struct Capabilities {
     pub mps: Option<bool>,
     /// The driver loads a module at its first use, unless it was loaded before.
     pub lazy_loading: Option<bool>,
-    /// Work queues that streams share: the value of [`CONNECTIONS_VARIABLE`], if it is set (else the driver takes eight).
+    /// Work queues that streams share: the value of [`CONNECTIONS_VARIABLE`], if it is set (else
+    /// the driver takes eight).
     pub connections: Option<u32>,
     /// The process runs in Windows Subsystem for Linux, whose driver batches launches.
     pub wsl: bool,
@@ -142,7 +147,8 @@ impl Capabilities {
     }
 }
 
-/// Whether the bus carries a kernel's compare-and-swap as one operation. Drivers tell from CUDA 13 on.
+/// Whether the bus carries a kernel's compare-and-swap as one operation. Drivers tell from CUDA 13
+/// on.
 fn compare_and_swap(device: sys::CUdevice) -> Option<bool> {
     const SCALAR_32: u32 = sys::CUatomicOperationCapability::CU_ATOMIC_CAPABILITY_SCALAR_32 as u32;
     if !driver::has("cuDeviceGetHostAtomicCapabilities") {

@@ -1,7 +1,7 @@
 //! The copy engine on a side stream: DMA for GPU memory that the CPU cannot reach.
 //!
-//! Bytes travel through slots of pinned memory. All operations are in one stream, so they finish in order, and a
-//! completion only waits for the writes before it.
+//! Bytes travel through slots of pinned memory. All operations are in one stream, so they finish in
+//! order, and a completion only waits for the writes before it.
 #![allow(unsafe_code)] // Calls into libcuda, raw copies.
 
 use std::collections::{HashMap, VecDeque};
@@ -19,7 +19,8 @@ use crate::cuda_error::CudaError;
 /// Bytes of a slot.
 pub(super) const SLOT: usize = 64 << 10;
 
-/// Most copies inside the GPU in flight. Each has an event, and a full launch queue blocks its thread.
+/// Most copies inside the GPU in flight. Each has an event, and a full launch queue blocks its
+/// thread.
 const COPIES: usize = 64;
 
 /// Longest wait for a copy: seconds, because another process may use the GPU in turns.
@@ -116,7 +117,8 @@ impl CopyEngine {
             let slot = self.staging.at(slots[i] as usize * SLOT);
             // SAFETY: the slot is ours alone and as long as the longest part.
             unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), slot, part.len()) };
-            // SAFETY: the caller has checked the GPU's range; the slot stays until the event behind.
+            // SAFETY: the caller has checked the GPU's range; the slot stays until the event
+            // behind.
             let r = unsafe {
                 sys::cuMemcpyHtoDAsync_v2(
                     va + (i * SLOT) as u64,
@@ -201,8 +203,9 @@ impl CopyEngine {
         }
     }
 
-    /// Retires the operations that the GPU has finished, in order. When the context is lost, no operation finishes
-    /// any more: they end by their own time-outs, and no completion is stored without its data.
+    /// Retires the operations that the GPU has finished, in order. When the context is lost, no
+    /// operation finishes any more: they end by their own time-outs, and no completion is stored
+    /// without its data.
     pub(super) fn advance(&mut self) {
         while let Some((_, event)) = self.flight.front() {
             let reached = match event {
@@ -248,7 +251,8 @@ impl CopyEngine {
             .unwrap_or_else(|| panic!("DMA operation {} is no finished read", id.0));
         for (part, slot) in into[..len].chunks_mut(SLOT).zip(&slots) {
             let from = self.staging.at(*slot as usize * SLOT);
-            // SAFETY: the GPU has finished with the slot, which is ours until it is given back below.
+            // SAFETY: the GPU has finished with the slot, which is ours until it is given back
+            // below.
             unsafe { std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len()) };
         }
         self.free.extend(slots);
@@ -292,7 +296,8 @@ impl CopyEngine {
         Ok(())
     }
 
-    /// Waits until no operation is in flight. Slots of finished reads stay in use until the bytes are taken.
+    /// Waits until no operation is in flight. Slots of finished reads stay in use until the bytes
+    /// are taken.
     fn make_room(&mut self) -> Result<(), CudaError> {
         if self.drain(PATIENCE) {
             return Ok(());

@@ -1,7 +1,8 @@
 //! Adopted buffers of the crate `cust` (feature `cust`).
 //!
-//! `cust` uses the GPU's primary context, as this crate does, so that its pointers are valid here. It links libcuda when a
-//! program is built, which is why the feature is off by default: see docs/architecture.md, "Memory of other libraries".
+//! `cust` uses the GPU's primary context, as this crate does, so that its pointers are valid here.
+//! It links libcuda when a program is built, which is why the feature is off by default: see
+//! docs/architecture.md, "Memory of other libraries".
 #![allow(unsafe_code)] // Adopts memory whose owner it holds.
 
 use std::fmt;
@@ -49,8 +50,8 @@ impl CudaGpu {
     /// Lets the NIC reach a buffer of `cust`. The program's streams must have finished with it.
     ///
     /// # Errors
-    /// As [`CudaGpu::adopt`], among them [`CudaError::Range`] for a buffer without elements; the buffer is dropped
-    /// then.
+    /// As [`CudaGpu::adopt`], among them [`CudaError::Range`] for a buffer without elements; the
+    /// buffer is dropped then.
     pub fn adopt_buffer<T: DeviceCopy>(
         &self,
         buffer: DeviceBuffer<T>,

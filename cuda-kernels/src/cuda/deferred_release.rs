@@ -1,10 +1,11 @@
 //! Deferred release of CUDA resources until running kernels have finished, and a pool of streams.
 //!
-//! Several calls of the driver wait until nothing runs in the context (ADR 26): freeing GPU memory or pinned memory,
-//! ending a registration, closing memory of another process, unloading a module. A kernel may be waiting for the very
-//! thread that makes such a call. Then the call never returns, and other threads' calls wait behind it. So no such call
-//! is made while one of our kernels runs: the resource is kept, and released when the last kernel has ended. Creating a
-//! stream may wait too, so some are made ahead and used again.
+//! Several calls of the driver wait until nothing runs in the context (ADR 26): freeing GPU memory
+//! or pinned memory, ending a registration, closing memory of another process, unloading a module.
+//! A kernel may be waiting for the very thread that makes such a call. Then the call never returns,
+//! and other threads' calls wait behind it. So no such call is made while one of our kernels runs:
+//! the resource is kept, and released when the last kernel has ended. Creating a stream may wait
+//! too, so some are made ahead and used again.
 #![allow(unsafe_code)] // Calls into libcuda.
 #![allow(clippy::disallowed_methods)] // The host waits here, with deadlines.
 
@@ -44,10 +45,11 @@ pub(super) enum Resource {
 }
 
 impl Resource {
-    /// Releases it; the context is current. An error leaves it allocated, which is safe. It is an error of the context,
-    /// and the next call reports it.
+    /// Releases it; the context is current. An error leaves it allocated, which is safe. It is an
+    /// error of the context, and the next call reports it.
     fn release(self) {
-        // SAFETY: each was made by this crate and is released once: a value of this type is consumed by it.
+        // SAFETY: each was made by this crate and is released once: a value of this type is
+        // consumed by it.
         let _ = unsafe {
             match self {
                 Resource::Device(va) => sys::cuMemFree_v2(va),
@@ -155,7 +157,8 @@ impl DeferredRelease {
         all[at].in_use = false;
         if all[at].capturing && self.bind() {
             all.swap_remove(at);
-            // SAFETY: made by us and just removed; destroying it ends its capture, which has no user left.
+            // SAFETY: made by us and just removed; destroying it ends its capture, which has no
+            // user left.
             let _ = unsafe { sys::cuStreamDestroy_v2(stream) };
         }
     }

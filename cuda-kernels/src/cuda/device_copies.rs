@@ -1,7 +1,8 @@
-//! Copies between memory of the host and GPU memory of the program, of any GPU in the process, for callers that get plain pointers (MPI).
+//! Copies between memory of the host and GPU memory of the program, of any GPU in the process, for
+//! callers that get plain pointers (MPI).
 //!
-//! The copies go through pinned slots, in a stream of their own in the GPU's primary context, which is the runtime API's and PyTorch's.
-//! Memory of another context of the same GPU was not tried.
+//! The copies go through pinned slots, in a stream of their own in the GPU's primary context, which
+//! is the runtime API's and PyTorch's. Memory of another context of the same GPU was not tried.
 #![allow(unsafe_code)] // Calls into libcuda.
 
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -25,8 +26,8 @@ pub fn has_driver() -> bool {
     driver::load().is_ok()
 }
 
-/// The number of the GPU that a pointer's memory belongs to, managed memory included; `None` for memory of the host, and where no driver
-/// is loaded or CUDA was not started.
+/// The number of the GPU that a pointer's memory belongs to, managed memory included; `None` for
+/// memory of the host, and where no driver is loaded or CUDA was not started.
 pub fn gpu_of(at: *const u8) -> Option<usize> {
     driver::load().ok()?;
     match owner(at) {
@@ -98,7 +99,8 @@ impl DeviceCopies {
     /// Copies from GPU memory, and waits.
     ///
     /// # Errors
-    /// [`CudaError::NotGpuMemory`]; what the driver says of the range; [`CudaError::Stuck`] when the GPU does not copy in time.
+    /// [`CudaError::NotGpuMemory`]; what the driver says of the range; [`CudaError::Stuck`] when
+    /// the GPU does not copy in time.
     ///
     /// # Safety
     /// The program writes nothing there meanwhile.
@@ -151,8 +153,8 @@ impl Current {
 
 impl Drop for Current {
     fn drop(&mut self) {
-        // SAFETY: it was current on this thread before, or none was. A failure would say that the context is gone, which the
-        // program's next call says too.
+        // SAFETY: it was current on this thread before, or none was. A failure would say that the
+        // context is gone, which the program's next call says too.
         let _ = unsafe { sys::cuCtxSetCurrent(self.0) };
     }
 }

@@ -1,7 +1,7 @@
 //! Device-resident words that kernels alone use: the producers' half of a queue (docs/adr/0023).
 //!
-//! A running kernel may still know a block that was dropped. So the block is not used again while a kernel runs, and
-//! its release is deferred.
+//! A running kernel may still know a block that was dropped. So the block is not used again while a
+//! kernel runs, and its release is deferred.
 #![allow(unsafe_code)] // Calls into libcuda.
 
 use std::sync::Arc;

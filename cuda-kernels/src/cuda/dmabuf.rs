@@ -1,12 +1,14 @@
 //! GPU memory mapped for the CPU as a dma-buf, by the driver alone (CUDA 11.7 and later).
 //!
-//! `cuMemGetHandleForAddressRange` gives a descriptor for a range, which is mapped like a file. Linux asks for two calls
-//! of `DMA_BUF_IOCTL_SYNC` around CPU accesses (kernel documentation, driver-api/dma-buf.rst), so that an exporter with
-//! cached memory can write back. Here one pair is always open for writes, and each flush closes it and opens a new one.
+//! `cuMemGetHandleForAddressRange` gives a descriptor for a range, which is mapped like a file.
+//! Linux asks for two calls of `DMA_BUF_IOCTL_SYNC` around CPU accesses (kernel documentation,
+//! driver-api/dma-buf.rst), so that an exporter with cached memory can write back. Here one pair is
+//! always open for writes, and each flush closes it and opens a new one.
 //!
-//! **On most GPUs this is refused.** NVIDIA's open kernel module lets a dma-buf be mapped only when the GPU has no
-//! memory of its own (`can_mmap` in `nv-dmabuf.c`, as of 580): integrated GPUs, not an H100 or H200. Elsewhere `mmap`
-//! fails, and the copy engine serves the memory and names that reason. Such GPUs need GDRCopy.
+//! **On most GPUs this is refused.** NVIDIA's open kernel module lets a dma-buf be mapped only when
+//! the GPU has no memory of its own (`can_mmap` in `nv-dmabuf.c`, as of 580): integrated GPUs, not
+//! an H100 or H200. Elsewhere `mmap` fails, and the copy engine serves the memory and names that
+//! reason. Such GPUs need GDRCopy.
 //!
 //! Not measured, and not run on a real GPU yet: in tests a mock driver gives a memfd.
 #![allow(unsafe_code)] // Calls into libcuda, maps memory, ioctl.
@@ -31,7 +33,8 @@ const SYNC_READ: u64 = 1;
 const SYNC_WRITE: u64 = 2;
 const SYNC_END: u64 = 4;
 
-/// Maps GPU memory through dma-bufs of the driver. A context of the GPU is current where it is used.
+/// Maps GPU memory through dma-bufs of the driver. A context of the GPU is current where it is
+/// used.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DmaBufMapper;
 
@@ -74,7 +77,8 @@ fn export(va: GpuVa, len: usize) -> Result<OwnedFd, String> {
     let mut fd: c_int = -1;
     let handle = std::ptr::from_mut(&mut fd).cast::<c_void>();
     let kind = CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
-    // SAFETY: the handle of this type is a descriptor, an int, which lives here; the driver checks the range.
+    // SAFETY: the handle of this type is a descriptor, an int, which lives here; the driver checks
+    // the range.
     let r = unsafe { sys::cuMemGetHandleForAddressRange(handle, va.0, len, kind, 0) };
     driver::check(EXPORT, r).map_err(|e| e.to_string())?;
     if fd < 0 {
@@ -95,13 +99,15 @@ struct DmaBufMapping {
     fd: OwnedFd,
 }
 
-// SAFETY: accesses are raw copies, which the GPU's own may meet at any time; unmapping needs the only reference.
+// SAFETY: accesses are raw copies, which the GPU's own may meet at any time; unmapping needs the
+// only reference.
 unsafe impl Send for DmaBufMapping {}
 // SAFETY: as for Send.
 unsafe impl Sync for DmaBufMapping {}
 
 impl DmaBufMapping {
-    /// Begins, or with [`SYNC_END`] ends, accesses by the CPU; false when the exporter does not support the call.
+    /// Begins, or with [`SYNC_END`] ends, accesses by the CPU; false when the exporter does not
+    /// support the call.
     fn bracket(&self, flags: u64) -> bool {
         // SAFETY: `struct dma_buf_sync` is one word, which lives here and is only read.
         unsafe {

@@ -1,7 +1,7 @@
 //! The CUDA driver: loading, error codes, its GPUs.
 //!
-//! `cudarc` panics when libcuda cannot be loaded, and when a function is missing from it. So [`load`] checks
-//! both, before every other use of `cudarc` in this crate.
+//! `cudarc` panics when libcuda cannot be loaded, and when a function is missing from it. So
+//! [`load`] checks both, before every other use of `cudarc` in this crate.
 #![allow(unsafe_code)] // Calls into libcuda.
 
 use std::ffi::{c_char, CStr};
@@ -61,8 +61,8 @@ const NEEDED: &[&str] = &[
     "cuStreamQuery",
 ];
 
-/// Results that lose the context (CUDA driver API, "CUresult": each of them "leaves the process in an
-/// inconsistent state").
+/// Results that lose the context (CUDA driver API, "CUresult": each of them "leaves the process in
+/// an inconsistent state").
 const LOST: [u32; 13] = [
     214, // ECC_UNCORRECTABLE
     220, // NVLINK_UNCORRECTABLE
@@ -89,11 +89,13 @@ pub(super) fn has(symbol: &str) -> bool {
 pub(super) type ElapsedTime =
     unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> CUresult;
 
-/// The function by its name since CUDA 12.8, else by the old one, which `cudarc` no longer has. Only after [`load`].
+/// The function by its name since CUDA 12.8, else by the old one, which `cudarc` no longer has.
+/// Only after [`load`].
 pub(super) fn elapsed_time() -> Option<ElapsedTime> {
     ["cuEventElapsedTime_v2", "cuEventElapsedTime"]
         .into_iter()
-        // SAFETY: both have this type (cuda.h of CUDA 12 and 13); the library stays loaded for ever.
+        // SAFETY: both have this type (cuda.h of CUDA 12 and 13); the library stays loaded for
+        // ever.
         .find_map(|name| unsafe { sys::culib().get::<ElapsedTime>(name.as_bytes()).ok() })
         .map(|f| *f)
 }
@@ -126,8 +128,8 @@ pub(super) fn load() -> Result<(), CudaError> {
         .clone()
 }
 
-/// Makes a context current on this thread. `cudarc`'s own function would also report errors of its values that were
-/// dropped elsewhere.
+/// Makes a context current on this thread. `cudarc`'s own function would also report errors of its
+/// values that were dropped elsewhere.
 pub(super) fn make_current(context: sys::CUcontext) -> Result<(), CudaError> {
     let mut now = std::ptr::null_mut();
     // SAFETY: the pointer is to a live handle.

@@ -28,8 +28,8 @@ pub struct CudaConfig {
     pub ordinal: usize,
     /// Maps GPU memory for the CPU (GDRCopy, a dma-buf), if one is installed.
     pub mapper: Option<Arc<dyn GpuMapper>>,
-    /// [`Gpu::alloc`] returns pinned memory of the host too. The NIC then needs neither mappings nor the copy engine, and
-    /// kernels reach the memory over the bus: slots, as in FpgaNIC §A.1.2.
+    /// [`Gpu::alloc`] returns pinned memory of the host too. The NIC then needs neither mappings
+    /// nor the copy engine, and kernels reach the memory over the bus: slots, as in FpgaNIC §A.1.2.
     pub pinned: bool,
     /// Slots of 64 KiB pinned memory for the copy engine.
     pub staging_slots: u32,
@@ -76,7 +76,8 @@ impl CudaGpu {
         let memory = CudaMemory::new(context.clone(), config.mapper, config.staging_slots)?;
         let memory = Arc::new(memory);
         let dma = Arc::new(CudaDma::new(memory.clone()));
-        // Before a kernel waits for what a copy brings. Without such copies each copy fails with its own reason.
+        // Before a kernel waits for what a copy brings. Without such copies each copy fails with
+        // its own reason.
         let _ = memory.first_copy();
         let inner = Arc::new(CudaBackend {
             dma,
@@ -223,8 +224,8 @@ impl GpuBackend for CudaBackend {
         self.memory.read(va, into)
     }
 
-    // Words use the host's copies, which finish in order: a kernel's earlier stores are read after the word, and
-    // earlier writes are visible before it. An aligned word is copied whole.
+    // Words use the host's copies, which finish in order: a kernel's earlier stores are read after
+    // the word, and earlier writes are visible before it. An aligned word is copied whole.
     fn load_u64(&self, va: GpuVa) -> Result<u64, GpuError> {
         Ok(u64::from_ne_bytes(self.word(va)?))
     }

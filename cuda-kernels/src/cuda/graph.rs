@@ -49,8 +49,8 @@ pub(super) fn begin(context: &Context, stream: &RawStream) -> Result<(), CudaErr
         return Err(CudaError::MissingSymbol { symbol });
     }
     context.bind()?;
-    // Relaxed: in the other modes the driver refuses allocations and more during any capture, but the NIC's own
-    // threads go on using it.
+    // Relaxed: in the other modes the driver refuses allocations and more during any capture, but
+    // the NIC's own threads go on using it.
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     context.deferred.set_capturing(stream.stream, true);
     // SAFETY: a live stream of the current context.

@@ -41,8 +41,9 @@ impl RawStream {
         })
     }
 
-    /// A stream for copies, of the highest priority. Streams share the GPU's work queues (eight by default,
-    /// CUDA_DEVICE_MAX_CONNECTIONS), and a copy behind a kernel that waits for it would never run.
+    /// A stream for copies, of the highest priority. Streams share the GPU's work queues (eight by
+    /// default, CUDA_DEVICE_MAX_CONNECTIONS), and a copy behind a kernel that waits for it would
+    /// never run.
     pub(super) fn for_copies(context: Arc<Context>) -> Result<RawStream, CudaError> {
         context.bind()?;
         let (mut least, mut greatest) = (0, 0);
@@ -51,7 +52,8 @@ impl RawStream {
             sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest)
         })?;
         let mut stream = std::ptr::null_mut();
-        // Non-blocking: a copy must not wait for a kernel on the null stream that itself waits for it.
+        // Non-blocking: a copy must not wait for a kernel on the null stream that itself waits for
+        // it.
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the pointer is to a live handle.
         context.check("cuStreamCreateWithPriority", unsafe {

@@ -1,4 +1,5 @@
-//! CUDA's IPC handles (CUDA driver API, `cuIpcGetMemHandle`): names of GPU memory for other processes.
+//! CUDA's IPC handles (CUDA driver API, `cuIpcGetMemHandle`): names of GPU memory for other
+//! processes.
 //!
 //! The driver shares whole allocations; a part is a handle and an offset.
 #![allow(unsafe_code)] // Calls into libcuda.
@@ -20,7 +21,8 @@ pub(super) fn process() -> u64 {
     *PROCESS.get_or_init(|| {
         let mut bytes = [0_u8; 8];
         let flags = rustix::rand::GetRandomFlags::empty();
-        // Eight bytes are never cut short; without a generator the clock still tells processes apart.
+        // Eight bytes are never cut short; without a generator the clock still tells processes
+        // apart.
         match rustix::rand::getrandom(&mut bytes, flags) {
             Ok(8) => u64::from_ne_bytes(bytes),
             _ => {
@@ -57,7 +59,8 @@ pub(super) fn share(context: &Context, va: GpuVa, len: u64) -> Result<SharedMemo
             va.0,
         )
     })?;
-    // A bool in the interface, and older than any driver that is used; the rest of the word stays 0.
+    // A bool in the interface, and older than any driver that is used; the rest of the word
+    // stays 0.
     let mut capable = 0_u32;
     let which = CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
     let known = pointer::attribute(context, va, which, &mut capable)?;

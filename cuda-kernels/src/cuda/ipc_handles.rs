@@ -9,7 +9,8 @@ use crate::cuda_error::CudaError;
 /// The bytes of a handle.
 pub(super) type Handle = [u8; 64];
 
-/// Whether the driver has the calls. They are old; a driver without them is no reason to refuse a GPU.
+/// Whether the driver has the calls. They are old; a driver without them is no reason to refuse a
+/// GPU.
 pub(super) fn needed() -> Result<(), CudaError> {
     let all = [
         "cuIpcGetMemHandle",

@@ -1,7 +1,8 @@
 //! The interface of mappings of GPU memory into the CPU's address space: GDRCopy, or a dma-buf.
 //!
-//! With a mapping the NIC writes GPU memory by plain stores, and without one by the copy engine. Loads through most
-//! mappings wait for the GPU, line by line, so the copy engine serves longer reads ([`READ_BY_MAPPING`]).
+//! With a mapping the NIC writes GPU memory by plain stores, and without one by the copy engine.
+//! Loads through most mappings wait for the GPU, line by line, so the copy engine serves longer
+//! reads ([`READ_BY_MAPPING`]).
 
 use std::fmt::Debug;
 use std::ptr::NonNull;
@@ -11,8 +12,9 @@ use ringbell_nic_abi::GpuVa;
 
 use crate::locks::lock;
 
-/// Longest read, in bytes, that goes through a mapping that reads slowly: one line of a CPU's cache, which costs about
-/// as much as a round trip over PCIe (3 µs, GDRCopy's README). Not measured on a GPU yet.
+/// Longest read, in bytes, that goes through a mapping that reads slowly: one line of a CPU's
+/// cache, which costs about as much as a round trip over PCIe (3 µs, GDRCopy's README). Not
+/// measured on a GPU yet.
 pub(crate) const READ_BY_MAPPING: usize = 64;
 
 /// Maps GPU memory for the CPU.
@@ -20,8 +22,8 @@ pub trait GpuMapper: Debug + Send + Sync {
     /// Name for messages, such as `GDRCopy 2.5`; of several mappers, the one in use.
     fn name(&self) -> String;
 
-    /// Maps `len` bytes from `va`, both multiples of 64 KiB, of one allocation that lives longer than
-    /// the mapping. A context of the GPU is current.
+    /// Maps `len` bytes from `va`, both multiples of 64 KiB, of one allocation that lives longer
+    /// than the mapping. A context of the GPU is current.
     ///
     /// # Errors
     /// The reason in words. The copy engine then serves the memory.
@@ -30,7 +32,8 @@ pub trait GpuMapper: Debug + Send + Sync {
 
 /// GPU memory mapped for the CPU. Offsets are inside it.
 pub trait GpuMapping: Debug + Send + Sync {
-    /// Stores bytes. They may wait in the CPU's write-combining buffers until [`GpuMapping::flush`].
+    /// Stores bytes. They may wait in the CPU's write-combining buffers until
+    /// [`GpuMapping::flush`].
     fn write(&self, offset: u64, from: &[u8]);
     /// Loads bytes; expensive, about a microsecond for each line (gdrcopy's README).
     fn read(&self, offset: u64, into: &mut [u8]);
@@ -40,8 +43,8 @@ pub trait GpuMapping: Debug + Send + Sync {
     fn reads_quickly(&self) -> bool {
         false
     }
-    /// The word at an aligned offset, where the memory is the host's own: the CPU's atomics on it are atomic there, and behind
-    /// its earlier stores. Not where the mapping crosses a bus.
+    /// The word at an aligned offset, where the memory is the host's own: the CPU's atomics on it
+    /// are atomic there, and behind its earlier stores. Not where the mapping crosses a bus.
     fn word(&self, offset: u64) -> Option<NonNull<u64>> {
         let _ = offset;
         None

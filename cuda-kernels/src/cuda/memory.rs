@@ -1,9 +1,11 @@
-//! GPU memory that the NIC and the host may reach: allocations, adopted ranges, and the host's copies.
+//! GPU memory that the NIC and the host may reach: allocations, adopted ranges, and the host's
+//! copies.
 //!
-//! A bus address is the GPU's own virtual address: the NIC is software and has no pages to pin, and only kernel modules
-//! know the driver's physical pages. The path of the bytes is chosen for each allocation when it is made: through a
-//! mapping ([`GpuMapper`]), or by the copy engine ([`super::copy_engine`]). Long reads of mapped memory use the copy engine
-//! too, because loads from a mapping wait for the GPU line by line.
+//! A bus address is the GPU's own virtual address: the NIC is software and has no pages to pin, and
+//! only kernel modules know the driver's physical pages. The path of the bytes is chosen for each
+//! allocation when it is made: through a mapping ([`GpuMapper`]), or by the copy engine
+//! ([`super::copy_engine`]). Long reads of mapped memory use the copy engine too, because loads
+//! from a mapping wait for the GPU line by line.
 #![allow(unsafe_code)] // Calls into libcuda.
 
 use std::collections::BTreeMap;
@@ -114,8 +116,8 @@ impl CudaMemory {
         let refuse = CudaError::OutOfMemory { bytes, what };
         let len = bytes.checked_next_multiple_of(PAGE_BYTES).ok_or(refuse)?;
         self.context.bind()?;
-        // One page more at once, instead of freeing an allocation that is not aligned: freeing memory waits for every
-        // kernel, and one of them may be waiting for this thread.
+        // One page more at once, instead of freeing an allocation that is not aligned: freeing
+        // memory waits for every kernel, and one of them may be waiting for this thread.
         let slack = if len < LARGE { PAGE_BYTES } else { 0 };
         let mut base = self.allocate(len + slack, bytes)?;
         if slack == 0 && !base.is_multiple_of(PAGE_BYTES) {
@@ -171,8 +173,8 @@ impl CudaMemory {
         mapping
     }
 
-    /// Removes a range, and frees its allocation once no copy uses it. When a copy hangs, the memory stays
-    /// allocated.
+    /// Removes a range, and frees its allocation once no copy uses it. When a copy hangs, the
+    /// memory stays allocated.
     pub(super) fn free(&self, va: GpuVa) {
         let Some(range) = self.ranges_mut().remove(&va.0) else {
             return;
@@ -184,8 +186,9 @@ impl CudaMemory {
         }
     }
 
-    /// Maps a range of a foreign allocation (its base and size) by whole pages, or says why not. The pages must lie inside
-    /// the allocation: another owner's memory in them must not become reachable.
+    /// Maps a range of a foreign allocation (its base and size) by whole pages, or says why not.
+    /// The pages must lie inside the allocation: another owner's memory in them must not become
+    /// reachable.
     fn map_part(
         &self,
         va: u64,
@@ -206,8 +209,9 @@ impl CudaMemory {
         Ok(Box::new(PartOf { whole, start }))
     }
 
-    /// Lets the NIC reach memory of another owner. `allocation` is the base and size of the allocation around it, or why
-    /// it is not to be mapped. Returns how the NIC reaches it, and why.
+    /// Lets the NIC reach memory of another owner. `allocation` is the base and size of the
+    /// allocation around it, or why it is not to be mapped. Returns how the NIC reaches it, and
+    /// why.
     pub(super) fn adopt(
         &self,
         va: GpuVa,
@@ -367,9 +371,9 @@ impl CudaMemory {
         lock(&self.host).write_all(va, from)
     }
 
-    /// Copies between two pages of its own, so that the driver loads its code for such copies before a kernel waits for
-    /// one: a later load could wait for that kernel (microsoft/mscclpp#394). The pages stay allocated: freeing them would
-    /// wait for every kernel.
+    /// Copies between two pages of its own, so that the driver loads its code for such copies
+    /// before a kernel waits for one: a later load could wait for that kernel
+    /// (microsoft/mscclpp#394). The pages stay allocated: freeing them would wait for every kernel.
     pub(super) fn first_copy(&self) -> Result<(), CudaError> {
         self.context.bind()?;
         let base = self.allocate(2 * PAGE_BYTES, 2 * PAGE_BYTES)?;

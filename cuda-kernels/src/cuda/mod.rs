@@ -1,18 +1,20 @@
 //! A real GPU, through the CUDA driver (feature `cuda`; ADR 0014).
 //!
-//! The driver is loaded when a GPU is looked for; nothing of CUDA is needed to build. The modules in the order in which a
-//! call meets them:
+//! The driver is loaded when a GPU is looked for; nothing of CUDA is needed to build. The modules
+//! in the order in which a call meets them:
 //!
-//! - `driver` loads libcuda and turns results into [`CudaError`]; `context` holds the GPU's primary context;
+//! - `driver` loads libcuda and turns results into [`CudaError`]; `context` holds the GPU's primary
+//!   context;
 //! - `deferred_release` keeps freed resources until running kernels have ended;
-//! - `module` brings the kernels (embedded fat binaries, else PTX, else `nvrtc`), and `stream` launches them;
-//! - `memory` and `copy_engine` move bytes for the NIC and the host, `dma` is the NIC's view of them, and [`GpuMapper`] is the
-//!   interface of what maps GPU memory for the CPU;
-//! - `ipc` and `open_allocations` share allocations between processes; `adopt` takes in foreign memory;
-//!   `device_copies` copies it where plain pointers are given.
+//! - `module` brings the kernels (embedded fat binaries, else PTX, else `nvrtc`), and `stream`
+//!   launches them;
+//! - `memory` and `copy_engine` move bytes for the NIC and the host, `dma` is the NIC's view of
+//!   them, and [`GpuMapper`] is the interface of what maps GPU memory for the CPU;
+//! - `ipc` and `open_allocations` share allocations between processes; `adopt` takes in foreign
+//!   memory; `device_copies` copies it where plain pointers are given.
 //!
-//! Not measured, and not yet run on a real GPU: CI runs this code over a `libcuda.so.1` of its own, whose
-//! launches go to the emulated GPU. It says nothing of a GPU's memory ordering or speed.
+//! Not measured, and not yet run on a real GPU: CI runs this code over a `libcuda.so.1` of its own,
+//! whose launches go to the emulated GPU. It says nothing of a GPU's memory ordering or speed.
 //!
 //! [`CudaError`] is here in every build, so that errors look the same with and without the feature.
 

@@ -1,4 +1,5 @@
-//! Kernels for this GPU: from the embedded fat binaries, from the embedded PTX, or compiled at run time.
+//! Kernels for this GPU: from the embedded fat binaries, from the embedded PTX, or compiled at run
+//! time.
 #![allow(unsafe_code)] // Calls into libcuda.
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,11 +20,12 @@ use crate::gpu::ModuleError;
 use crate::launch::{self, KernelArg, LaunchError, LaunchShape};
 use crate::locks::{exclusive, lock};
 
-/// Kernels whose blocks wait for each other: the driver launches them only if all fit on the GPU at once.
+/// Kernels whose blocks wait for each other: the driver launches them only if all fit on the GPU at
+/// once.
 const TOGETHER: [&str; 2] = ["rb_hll_receive", "rb_perf_streamed"];
 
-/// Most bytes of a kernel's stack that are set aside for every lane that a GPU can hold (132 SMs of 2,048 lanes: 270 MB
-/// for each KiB).
+/// Most bytes of a kernel's stack that are set aside for every lane that a GPU can hold (132 SMs of
+/// 2,048 lanes: 270 MB for each KiB).
 const MOST_STACK: usize = 16 << 10;
 
 /// A function of a module that stays loaded as long as [`Kernels`] lives.
@@ -52,8 +54,8 @@ struct Loaded {
     functions: HashMap<String, KernelFunction>,
 }
 
-/// The SDK's kernels, loaded once for all NICs that a process has beside a GPU. Loading a module may wait for running
-/// kernels, and one of them may be waiting for the NIC that is being made.
+/// The SDK's kernels, loaded once for all NICs that a process has beside a GPU. Loading a module
+/// may wait for running kernels, and one of them may be waiting for the NIC that is being made.
 #[derive(Debug)]
 pub(super) struct Builtin {
     modules: Vec<Module>,
@@ -137,7 +139,8 @@ impl Builtin {
             context,
         };
         // All now: under lazy loading the first use of a kernel may wait for every kernel that
-        // runs, and one of those may be waiting for it (CUDA C++ Programming Guide, "Lazy Loading").
+        // runs, and one of those may be waiting for it (CUDA C++ Programming Guide, "Lazy
+        // Loading").
         let context = &builtin.context;
         for name in names {
             if let Some(raw) = find(context, &builtin.modules, name)? {
@@ -232,8 +235,8 @@ impl Kernels {
         Ok(found)
     }
 
-    /// The kernel of a name. Its shape is checked, and the arguments if it is one of the SDK's. A user's kernel
-    /// gets its arguments unchecked, as with the CUDA API itself.
+    /// The kernel of a name. Its shape is checked, and the arguments if it is one of the SDK's. A
+    /// user's kernel gets its arguments unchecked, as with the CUDA API itself.
     pub(super) fn prepare(
         &self,
         name: &str,
@@ -282,8 +285,9 @@ fn find(
     Ok(None)
 }
 
-/// Loads a kernel as far as its first launch would, for any CUDA_MODULE_LOADING, and raises the stack limit to its
-/// needs: a launch that needs more stack than was set aside waits for all others.
+/// Loads a kernel as far as its first launch would, for any CUDA_MODULE_LOADING, and raises the
+/// stack limit to its needs: a launch that needs more stack than was set aside waits for all
+/// others.
 fn load_function(context: &Context, f: CUfunction) -> Result<(), CudaError> {
     if driver::has("cuFuncLoad") {
         // SAFETY: a function of a live module of the current context.
@@ -310,7 +314,8 @@ fn load_function(context: &Context, f: CUfunction) -> Result<(), CudaError> {
     Ok(())
 }
 
-/// All kernels of a module, where the driver can name them (CUDA 12.4); others are loaded when they are first used.
+/// All kernels of a module, where the driver can name them (CUDA 12.4); others are loaded when they
+/// are first used.
 fn load_functions(context: &Context, module: &Module) -> Result<(), CudaError> {
     let known = ["cuModuleGetFunctionCount", "cuModuleEnumerateFunctions"];
     if !known.into_iter().all(driver::has) {
@@ -332,8 +337,8 @@ fn load_functions(context: &Context, module: &Module) -> Result<(), CudaError> {
 
 fn load(context: &Context, image: &[u8]) -> Result<Module, CudaError> {
     let mut module: CUmodule = std::ptr::null_mut();
-    // SAFETY: the image is a whole fat binary, cubin or terminated PTX text, which the driver checks by
-    // its header; it copies what it needs.
+    // SAFETY: the image is a whole fat binary, cubin or terminated PTX text, which the driver
+    // checks by its header; it copies what it needs.
     let r = unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast::<c_void>()) };
     context.check("cuModuleLoadData", r)?;
     Ok(Module(module))

@@ -1,4 +1,5 @@
-//! Run-time compilation of the kernels (NVRTC), for a GPU that the embedded fat binaries do not cover.
+//! Run-time compilation of the kernels (NVRTC), for a GPU that the embedded fat binaries do not
+//! cover.
 //!
 //! The result is a cubin for this GPU, not PTX: a driver older than the compiler refuses its PTX.
 #![allow(unsafe_code)] // Calls into libnvrtc.
@@ -75,7 +76,8 @@ fn compile_one(source: &Source, options: &[&str]) -> Result<Vec<u8>, String> {
     let texts: Vec<*const c_char> = headers.iter().map(|h| h.1.as_ptr()).collect();
     let names: Vec<*const c_char> = headers.iter().map(|h| h.0.as_ptr()).collect();
     let mut program = Program(std::ptr::null_mut());
-    // SAFETY: terminated strings that live until the program is destroyed, and as many headers as said.
+    // SAFETY: terminated strings that live until the program is destroyed, and as many headers as
+    // said.
     let r = unsafe {
         sys::nvrtcCreateProgram(
             &mut program.0,

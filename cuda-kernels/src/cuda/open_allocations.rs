@@ -1,7 +1,8 @@
 //! Allocations of other processes that this process has open.
 //!
-//! An allocation is opened once, however many parts of it are used. It is known by values that do not repeat: the
-//! driver's handle, the allocation's number in its process, and the process's random number.
+//! An allocation is opened once, however many parts of it are used. It is known by values that do
+//! not repeat: the driver's handle, the allocation's number in its process, and the process's
+//! random number.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -82,7 +83,8 @@ fn close(context: &Context, base: u64) {
     context.deferred.release(Resource::Opened(base));
 }
 
-/// Opens an allocation, or counts one more use of an open one. Returns its base and its size here too.
+/// Opens an allocation, or counts one more use of an open one. Returns its base and its size here
+/// too.
 pub(super) fn open(
     context: &Arc<Context>,
     memory: &Arc<CudaMemory>,

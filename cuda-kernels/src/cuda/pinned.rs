@@ -18,7 +18,8 @@ pub(super) struct PinnedMapping {
 impl GpuMapping for PinnedMapping {
     fn write(&self, offset: u64, from: &[u8]) {
         let to = self.memory.at(self.start + offset as usize);
-        // SAFETY: `CudaMemory` has checked the range against the allocation; a slice cannot overlap it.
+        // SAFETY: `CudaMemory` has checked the range against the allocation; a slice cannot overlap
+        // it.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
     }
 

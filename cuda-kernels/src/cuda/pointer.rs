@@ -9,7 +9,8 @@ use ringbell_nic_abi::GpuVa;
 use super::context::Context;
 use crate::cuda_error::CudaError;
 
-/// Base and size of the allocation around a range. The range must be plain memory of this GPU, inside one allocation.
+/// Base and size of the allocation around a range. The range must be plain memory of this GPU,
+/// inside one allocation.
 pub(super) fn check_range(context: &Context, va: GpuVa, len: u64) -> Result<(u64, u64), CudaError> {
     context.bind()?;
     let mut kind = 0_u32;

@@ -31,9 +31,10 @@ impl PostedWrites {
         self.written.store(offset, Ordering::Release);
     }
 
-    /// Waits for the posted writes, by `read` of a byte at the offset it is given: a read does not overtake posted writes on
-    /// PCIe. That costs a microsecond, and is skipped when no write came since the last flush. One flush runs at a time:
-    /// a second must not return before the first has its answer.
+    /// Waits for the posted writes, by `read` of a byte at the offset it is given: a read does not
+    /// overtake posted writes on PCIe. That costs a microsecond, and is skipped when no write came
+    /// since the last flush. One flush runs at a time: a second must not return before the first
+    /// has its answer.
     pub(crate) fn flush(&self, read: impl FnOnce(u64) -> u8) {
         let _one = lock(&self.flushing);
         // Acquire: pairs with the Release in `wrote`.

@@ -28,12 +28,13 @@ pub(super) struct CudaStream {
     marks: Mutex<Marks>,
 }
 
-/// Launches between two marks, and marks that may be ahead: fewer than 1,024 launches wait in a stream, which is as many as
-/// drivers have taken so far (measured by others; NVIDIA does not say).
+/// Launches between two marks, and marks that may be ahead: fewer than 1,024 launches wait in a
+/// stream, which is as many as drivers have taken so far (measured by others; NVIDIA does not say).
 const MARK_EVERY: u32 = 128;
 const MARKS: usize = 6;
 
-/// Bytes of dynamic shared memory that a kernel has without being asked for more (CUDA C++ Programming Guide, "Shared Memory").
+/// Bytes of dynamic shared memory that a kernel has without being asked for more (CUDA C++
+/// Programming Guide, "Shared Memory").
 const UNASKED_SHARED: u32 = 48 << 10;
 
 /// Events of a stream, which bound the number of its waiting launches.
@@ -84,9 +85,9 @@ impl CudaStream {
             .map(|offset| base.wrapping_add(*offset).cast_mut().cast())
             .collect();
         let _starting = self.context.deferred.begin_work();
-        // SAFETY: a function of a loaded module; one pointer for each argument, whose sizes `prepare` has
-        // checked for the SDK's kernels; the driver copies them before it returns. What a kernel does
-        // with GPU addresses is the program's own responsibility.
+        // SAFETY: a function of a loaded module; one pointer for each argument, whose sizes
+        // `prepare` has checked for the SDK's kernels; the driver copies them before it returns.
+        // What a kernel does with GPU addresses is the program's own responsibility.
         let (call, r) = unsafe {
             let (stream, pointers) = (stream.stream, pointers.as_mut_ptr());
             let (g, b) = (grid, block);
@@ -147,8 +148,8 @@ impl CudaStream {
         }
     }
 
-    /// Waits until the stream holds fewer launches than the driver takes: the launch after that blocks inside the driver,
-    /// with a lock that the NIC's copies need.
+    /// Waits until the stream holds fewer launches than the driver takes: the launch after that
+    /// blocks inside the driver, with a lock that the NIC's copies need.
     fn make_room(&self) -> Result<(), CudaError> {
         let oldest = {
             let mut marks = self.marks();
@@ -372,6 +373,7 @@ impl StreamBackend for CudaStream {
             })
     }
 
-    /// Nothing: an error that the driver keeps is the context's, and only a new process is rid of it.
+    /// Nothing: an error that the driver keeps is the context's, and only a new process is rid of
+    /// it.
     fn clear_error(&self) {}
 }

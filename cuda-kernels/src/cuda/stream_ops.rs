@@ -1,6 +1,7 @@
 //! Stream memory operations (CUDA driver API, "Stream Memory Operations").
 //!
-//! A stream stores a doorbell and waits for a completion by itself, so that no kernel holds an SM meanwhile.
+//! A stream stores a doorbell and waits for a completion by itself, so that no kernel holds an SM
+//! meanwhile.
 #![allow(unsafe_code)] // Calls into libcuda.
 
 use cudarc::driver::sys::{
@@ -12,7 +13,8 @@ use super::driver;
 use crate::cuda_error::CudaError;
 use crate::gpu::WordOp;
 
-/// Environment variable: `kernel` keeps stream-ordered operations on kernels where the driver could do without.
+/// Environment variable: `kernel` keeps stream-ordered operations on kernels where the driver could
+/// do without.
 pub const STREAM_OPS_VARIABLE: &str = "RINGBELL_STREAM_OPS";
 
 /// The functions. Those without `_v2` want a parameter of the kernel module, and are not used.
@@ -41,7 +43,8 @@ pub(super) fn supported(device: CUdevice) -> Result<(), String> {
     }
 }
 
-/// Queues the operations. By default each store waits until earlier writes of the stream are visible.
+/// Queues the operations. By default each store waits until earlier writes of the stream are
+/// visible.
 ///
 /// # Safety
 /// A live stream of the current context, of a GPU that [supports](supported) the operations.

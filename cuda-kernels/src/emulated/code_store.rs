@@ -1,8 +1,8 @@
 //! Compiled kernels, kept for other GPUs of this process and on disk for later ones.
 //!
-//! The folder is `RINGBELL_KERNEL_CACHE`, else `ringbell/kernels` in the user's cache; it is used only if this user owns
-//! it and others cannot write it. A file that is damaged or of another compiler is not used. `RINGBELL_KERNEL_CACHE=off` keeps
-//! nothing on disk.
+//! The folder is `RINGBELL_KERNEL_CACHE`, else `ringbell/kernels` in the user's cache; it is used
+//! only if this user owns it and others cannot write it. A file that is damaged or of another
+//! compiler is not used. `RINGBELL_KERNEL_CACHE=off` keeps nothing on disk.
 #![allow(clippy::disallowed_methods)] // Notes when a file was used.
 
 use std::collections::HashMap;

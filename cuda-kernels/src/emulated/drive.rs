@@ -110,8 +110,8 @@ impl Drop for PtxLaunch {
 }
 
 impl PtxLaunch {
-    /// A launch of checked arguments, of which no block has begun; compiles the kernel if it is the first. Without a size
-    /// the dynamic shared memory is what the kernel's own leaves of 48 KiB.
+    /// A launch of checked arguments, of which no block has begun; compiles the kernel if it is the
+    /// first. Without a size the dynamic shared memory is what the kernel's own leaves of 48 KiB.
     pub(super) fn of(
         kernel: &PtxKernel,
         memory: &Arc<EmulatedMemory>,
@@ -163,7 +163,8 @@ impl PtxLaunch {
         self.blocks.min(cores.min(most) as u64)
     }
 
-    /// Runs blocks until there are none; a block that waits makes room for others, and then for the NICs.
+    /// Runs blocks until there are none; a block that waits makes room for others, and then for the
+    /// NICs.
     ///
     /// # Errors
     /// Why a block has ended early.
@@ -174,7 +175,8 @@ impl PtxLaunch {
             order: Order::new(0),
         };
         let mut nics = self.memory.nics();
-        // Rounds, one after the other, in which nothing moved; and all in which NICs were of interest.
+        // Rounds, one after the other, in which nothing moved; and all in which NICs were of
+        // interest.
         let (mut idle, mut rounds) = (0u32, 0u32);
         let mut watch = self.hang.worker();
         loop {
@@ -249,8 +251,8 @@ impl PtxLaunch {
         })
     }
 
-    /// Where the threads of its blocks stand, in lines; `None` if it does not say so in time: it computes, or has not
-    /// begun.
+    /// Where the threads of its blocks stand, in lines; `None` if it does not say so in time: it
+    /// computes, or has not begun.
     pub(super) fn explain(&self) -> Option<String> {
         let stands = self.hang.ask()?;
         Some(match self.memory.owner() {
@@ -314,14 +316,16 @@ impl PtxLaunch {
         Some(block)
     }
 
-    /// While all blocks wait: for a NIC, which it steps, or for memory that others write. Returns whether something moved.
+    /// While all blocks wait: for a NIC, which it steps, or for memory that others write. Returns
+    /// whether something moved.
     fn rest(
         &self,
         nics: &[Arc<dyn WaitHook>],
         idle: u32,
         blocks: &mut Blocks,
     ) -> Result<bool, Ended> {
-        // A NIC wakes its sleeper for what is its own: with several, none may make the thread sleep.
+        // A NIC wakes its sleeper for what is its own: with several, none may make the thread
+        // sleep.
         let [nic] = nics else {
             let moved = nics
                 .iter()

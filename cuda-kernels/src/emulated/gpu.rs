@@ -29,12 +29,13 @@ pub struct EmulatedGpuConfig {
     pub scatter: f64,
     /// Seed of the scattering.
     pub seed: u64,
-    /// Most mappings to spend on it: Linux allows a process 65,530 (`vm.max_map_count`). Fewer groups
-    /// are scattered when this does not suffice; [`EmulatedMemory::scattered_groups`] tells.
+    /// Most mappings to spend on it: Linux allows a process 65,530 (`vm.max_map_count`). Fewer
+    /// groups are scattered when this does not suffice; [`EmulatedMemory::scattered_groups`] tells.
     pub max_mappings: usize,
     /// Most threads of the host that run blocks and functions of streams.
     pub max_threads: usize,
-    /// What is checked while kernels of PTX run, beside what `RINGBELL_CHECK` names (`memcheck`, ..., or `all`).
+    /// What is checked while kernels of PTX run, beside what `RINGBELL_CHECK` names (`memcheck`,
+    /// ..., or `all`).
     pub checks: ringbell_gpu::Checks,
 }
 
@@ -224,8 +225,9 @@ impl EmulatedGpu {
         self.inner.memory.watched.checker().is_some()
     }
 
-    /// Tells the checks of a copy that the caller makes itself: so many bytes to (`store`) or from the address at which kernels see
-    /// them. An address outside of the GPU's memory is none of theirs.
+    /// Tells the checks of a copy that the caller makes itself: so many bytes to (`store`) or from
+    /// the address at which kernels see them. An address outside of the GPU's memory is none of
+    /// theirs.
     pub fn copied(&self, va: GpuVa, bytes: u64, store: bool) {
         self.inner.memory.accessed(va.0, bytes, store, false);
     }
@@ -235,8 +237,9 @@ impl EmulatedGpu {
         self.inner.memory.accessed(va.0, bytes, store, true);
     }
 
-    /// Loads PTX text, which errors call `name`. Its kernels are not known by name: [`LoadedModule::kernel`] gives them,
-    /// and [`LoadedKernel::launch`](crate::LoadedKernel::launch) launches them.
+    /// Loads PTX text, which errors call `name`. Its kernels are not known by name:
+    /// [`LoadedModule::kernel`] gives them, and
+    /// [`LoadedKernel::launch`](crate::LoadedKernel::launch) launches them.
     ///
     /// # Errors
     /// [`ModuleError`] with line and instruction of what the emulated GPU cannot run.
@@ -247,7 +250,8 @@ impl EmulatedGpu {
         Ok(LoadedModule::of(module))
     }
 
-    /// Links PTX texts, each with the name that errors call it, to one module, as [`EmulatedGpu::load_ptx`].
+    /// Links PTX texts, each with the name that errors call it, to one module, as
+    /// [`EmulatedGpu::load_ptx`].
     ///
     /// # Errors
     /// As there, and [`ModuleError`] for a name that is defined twice or nowhere.

@@ -1,5 +1,5 @@
-//! Where the threads of a kernel stand that does not end: asked for when a wait is late, and printed with
-//! `RINGBELL_DEBUG=kernel`.
+//! Where the threads of a kernel stand that does not end: asked for when a wait is late, and
+//! printed with `RINGBELL_DEBUG=kernel`.
 #![allow(clippy::disallowed_methods)] // A host thread waits for the answer, with a deadline.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,8 @@ use crate::locks::lock;
 /// How long an answer may take: a block that only waits is looked at every few milliseconds.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// How long blocks only wait before `RINGBELL_DEBUG=kernel` says where; and how long until it says so again.
+/// How long blocks only wait before `RINGBELL_DEBUG=kernel` says where; and how long until it says
+/// so again.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// Lines that are shown at most.
@@ -100,7 +101,8 @@ impl Hang {
 }
 
 impl Worker<'_> {
-    /// Whether to say where the threads stand: asked, or for so long without progress that a trace tells it.
+    /// Whether to say where the threads stand: asked, or for so long without progress that a trace
+    /// tells it.
     pub(super) fn is_asked(&mut self, idle: bool) -> bool {
         if !idle {
             self.idle = None;

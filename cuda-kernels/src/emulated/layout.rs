@@ -1,9 +1,9 @@
 //! The layout of the emulated GPU's memory: the file page of each 64 KiB page of virtual memory.
 //!
 //! Contiguous groups of 2 MiB keep their pages together and aligned, so that Algorithm 1 makes one
-//! main TLB entry of them; scattered groups draw their pages from all over the scattered part, so that
-//! each needs the complementary TLB. Every scattered page costs the kernel a mapping, of which a
-//! process has 65,530 (`vm.max_map_count`): the caller bounds them.
+//! main TLB entry of them; scattered groups draw their pages from all over the scattered part, so
+//! that each needs the complementary TLB. Every scattered page costs the kernel a mapping, of which
+//! a process has 65,530 (`vm.max_map_count`): the caller bounds them.
 
 use ringbell_gtlb::page_table::{LARGE_PAGE_BYTES, PAGES_PER_LARGE, PAGE_BYTES};
 

@@ -1,4 +1,5 @@
-//! PTX modules that a driver's interface loads: each is a value, and its kernels are launched by handle, not by name.
+//! PTX modules that a driver's interface loads: each is a value, and its kernels are launched by
+//! handle, not by name.
 #![allow(unsafe_code)] // Declares the function that launches native code.
 
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use super::ptx::{PtxKernel, PtxModule};
 use crate::gpu::{KernelHandle, Launch, Stream};
 use crate::launch::{KernelArg, LaunchError, LaunchShape};
 
-/// A PTX module with its variables in GPU memory. A handle: the memory goes with the last one, and each kernel that is
-/// queued or runs has one.
+/// A PTX module with its variables in GPU memory. A handle: the memory goes with the last one, and
+/// each kernel that is queued or runs has one.
 #[derive(Clone)]
 pub struct LoadedModule(Arc<PtxModule>);
 

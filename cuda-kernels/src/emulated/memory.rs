@@ -21,8 +21,8 @@ use super::operations;
 use crate::locks::read;
 use crate::locks::write;
 
-/// Where the emulated GPU's memory lies on the bus. Not 0, so that an offset mistaken for an address
-/// is noticed, and above 4 GiB, so that a cut one is.
+/// Where the emulated GPU's memory lies on the bus. Not 0, so that an offset mistaken for an
+/// address is noticed, and above 4 GiB, so that a cut one is.
 const BUS_BASE: u64 = 0x40_0000_0000;
 
 /// Memory of one emulated GPU.
@@ -252,8 +252,8 @@ impl EmulatedMemory {
         BUS_BASE + self.layout.file_offset(va_page)
     }
 
-    /// Makes the pages exist and enters them in both page tables, so that neither a kernel nor a DMA
-    /// takes a page fault later.
+    /// Makes the pages exist and enters them in both page tables, so that neither a kernel nor a
+    /// DMA takes a page fault later.
     pub(super) fn populate(&self, first_page: usize, pages: usize) -> rustix::io::Result<()> {
         let page = PAGE_BYTES as usize;
         // SAFETY: populating changes no byte; the ranges lie inside this value's mappings.
@@ -324,8 +324,8 @@ impl EmulatedMemory {
         unsafe { AtomicU32::from_ptr(self.word(offset)) }.store(value, Ordering::Release);
     }
 
-    /// Tells the checker of an access at an address that kernels see, which the caller makes itself: a copy, or a word in
-    /// order.
+    /// Tells the checker of an access at an address that kernels see, which the caller makes
+    /// itself: a copy, or a word in order.
     pub(super) fn accessed(&self, va: u64, bytes: u64, store: bool, word: bool) {
         let offset = va.checked_sub(self.base_va());
         let end = offset.and_then(|offset| offset.checked_add(bytes));
@@ -340,8 +340,9 @@ impl EmulatedMemory {
         }
     }
 
-    /// Tells the checker of an access of the host: before a write, so that what is released is known when it is seen, and
-    /// after a load of a word, so that what the word has shown is known. What lies between may hide a race, and makes none up.
+    /// Tells the checker of an access of the host: before a write, so that what is released is
+    /// known when it is seen, and after a load of a word, so that what the word has shown is known.
+    /// What lies between may hide a race, and makes none up.
     fn host(&self, offset: usize, bytes: usize, touch: Touch) {
         if let Some(checker) = self.watched.checker() {
             let (at, bytes) = (self.base_va() + offset as u64, bytes as u64);

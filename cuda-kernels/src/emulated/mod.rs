@@ -5,8 +5,9 @@
 //! - `layout`: which page goes where;
 //! - `suballocator`: `alloc` and `free` inside it;
 //! - `module`: kernels by name, from the SDK or a user's file; `image`: which files are taken;
-//! - `ptx`: kernels of PTX, by the crate `ringbell-gpu`; `drive`: threads of the host that run their
-//!   blocks; `code_store`: compiled kernels on disk; `loaded`: modules that are values, for a driver's interface;
+//! - `ptx`: kernels of PTX, by the crate `ringbell-gpu`; `drive`: threads of the host that run
+//!   their blocks; `code_store`: compiled kernels on disk; `loaded`: modules that are values, for a
+//!   driver's interface;
 //! - `hang`: where the threads of a kernel stand that does not end;
 //! - `watched`: what is allocated, for the errors of kernels and for checks;
 //! - `pool`: OS threads for blocks;

@@ -8,8 +8,8 @@ use ringbell_nic_abi::{Descriptor, Flags, Opcode, WorkQueueEntry};
 /// The environment's number of this process among the job's, as `ringbell run` sets it.
 const RANK: &str = "RINGBELL_RANK";
 
-/// What an entry does in GPU memory; `None` if it is no descriptor. Of a collective the lengths are at most `bytes(va)`,
-/// those of the allocation around an address.
+/// What an entry does in GPU memory; `None` if it is no descriptor. Of a collective the lengths are
+/// at most `bytes(va)`, those of the allocation around an address.
 pub(super) fn operation(
     entry: &WorkQueueEntry,
     place: EntryPlace,
@@ -96,7 +96,8 @@ fn collective(d: &Descriptor, place: EntryPlace, rest: impl Fn(u64) -> u64) -> O
     })
 }
 
-/// Whose kernels those of a memory are, for what is said of them: the rank, and its NICs by their addresses.
+/// Whose kernels those of a memory are, for what is said of them: the rank, and its NICs by their
+/// addresses.
 pub(super) fn owner(nics: &[String]) -> Option<String> {
     let rank = std::env::var(RANK).ok().map(|r| format!("rank {r}"));
     let nics = match nics {

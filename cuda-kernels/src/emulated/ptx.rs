@@ -67,8 +67,8 @@ impl PtxModule {
     }
 }
 
-/// Reads text that errors call `name`, and gives its variables their places in memory that `alloc` provides for so
-/// many bytes.
+/// Reads text that errors call `name`, and gives its variables their places in memory that `alloc`
+/// provides for so many bytes.
 pub(super) fn load_text(
     memory: &EmulatedMemory,
     name: &str,

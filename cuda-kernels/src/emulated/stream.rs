@@ -97,7 +97,8 @@ impl Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        // Release: pairs with the Acquire in `EmulatedDevice::is_running`, after the kernel's last access.
+        // Release: pairs with the Acquire in `EmulatedDevice::is_running`, after the kernel's last
+        // access.
         self.0.running.fetch_sub(1, Ordering::Release);
     }
 }

@@ -1,4 +1,5 @@
-//! The interface of a backend: [`GpuBackend`] for memory and modules, [`StreamBackend`] for a stream, [`GraphBackend`] for a graph.
+//! The interface of a backend: [`GpuBackend`] for memory and modules, [`StreamBackend`] for a
+//! stream, [`GraphBackend`] for a graph.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -17,7 +18,8 @@ pub(crate) trait GpuBackend: Debug + Send + Sync {
     fn describe(&self) -> String;
     /// Memory for `bytes`, which is not 0, aligned to 64 KiB at least.
     fn alloc(&self, bytes: u64) -> Result<GpuVa, GpuError>;
-    /// As `alloc`, in memory of the host that the GPU and the CPU both reach, where these are different.
+    /// As `alloc`, in memory of the host that the GPU and the CPU both reach, where these are
+    /// different.
     fn alloc_pinned(&self, bytes: u64) -> Result<GpuVa, GpuError> {
         self.alloc(bytes)
     }

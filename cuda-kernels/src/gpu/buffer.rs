@@ -85,12 +85,12 @@ impl GpuBuffer {
         self.gpu.store_u32(self.aligned(offset, 4)?, value)
     }
 
-    /// Names `len` bytes at `offset` for another process, which opens them with `CudaGpu::open_shared`. The
-    /// buffer must live until every process has closed what it opened.
+    /// Names `len` bytes at `offset` for another process, which opens them with
+    /// `CudaGpu::open_shared`. The buffer must live until every process has closed what it opened.
     ///
     /// # Errors
-    /// [`GpuError::NotAllocated`] when the range leaves the buffer, [`GpuError::NotShareable`] on the emulated GPU,
-    /// [`GpuError::Cuda`] when the driver shares no such memory.
+    /// [`GpuError::NotAllocated`] when the range leaves the buffer, [`GpuError::NotShareable`] on
+    /// the emulated GPU, [`GpuError::Cuda`] when the driver shares no such memory.
     pub fn share(&self, offset: u64, len: u64) -> Result<SharedMemory, GpuError> {
         let at = self.range(offset, len)?;
         self.gpu.share(at, len)

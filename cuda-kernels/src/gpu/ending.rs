@@ -44,7 +44,8 @@ pub struct Launch {
 /// A value that lives as long as a graph or a running kernel.
 pub(super) type Kept = Box<dyn Any + Send>;
 
-/// Deferred release: values of dropped graphs and launches, each until the replay or kernel that uses it has ended.
+/// Deferred release: values of dropped graphs and launches, each until the replay or kernel that
+/// uses it has ended.
 #[derive(Default)]
 pub(super) struct DeferredDrop {
     held: Mutex<Vec<(Launch, Kept)>>,
@@ -91,7 +92,8 @@ impl Drop for DeferredDrop {
     }
 }
 
-/// What kernels use whose launches were dropped before they ended. Those that never end keep it for good.
+/// What kernels use whose launches were dropped before they ended. Those that never end keep it for
+/// good.
 static LEFT: DeferredDrop = DeferredDrop::new();
 
 /// The ending of a kernel, with what must live until then.
@@ -172,15 +174,16 @@ impl Launch {
     /// Waits until the kernel has ended.
     ///
     /// # Errors
-    /// [`LaunchError::TimedOut`] when it still runs after `timeout` (it goes on running; wait again),
-    /// or how it failed.
+    /// [`LaunchError::TimedOut`] when it still runs after `timeout` (it goes on running; wait
+    /// again), or how it failed.
     pub fn wait(&self, timeout: Duration) -> Result<(), LaunchError> {
         let late = || Err(late(&self.kernel, &*self.done, timeout));
         self.done.wait(timeout).unwrap_or_else(late)
     }
 
-    /// Keeps a value until the kernel has ended, also when every handle of the launch is dropped before: memory that its
-    /// arguments point to. It is dropped by the call that finds the kernel ended: a wait, a poll, or a later launch that keeps.
+    /// Keeps a value until the kernel has ended, also when every handle of the launch is dropped
+    /// before: memory that its arguments point to. It is dropped by the call that finds the kernel
+    /// ended: a wait, a poll, or a later launch that keeps.
     pub fn keep(self, what: impl Any + Send) -> Launch {
         LEFT.release_ended();
         let done = Arc::new(Keeping {

@@ -48,11 +48,11 @@ pub(super) struct ReplayQueue {
     pub(super) deferred: Arc<DeferredDrop>,
 }
 
-/// Kernels in the order in which they were captured, with the arguments that they were given. A handle: clones are the
-/// same graph.
+/// Kernels in the order in which they were captured, with the arguments that they were given. A
+/// handle: clones are the same graph.
 ///
-/// Replays of one graph run one after the other, also on different streams. Each replay takes tickets of queues and
-/// posts operations anew.
+/// Replays of one graph run one after the other, also on different streams. Each replay takes
+/// tickets of queues and posts operations anew.
 #[derive(Debug, Clone)]
 pub struct Graph {
     inner: Arc<GraphInner>,

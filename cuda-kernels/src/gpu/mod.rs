@@ -1,8 +1,9 @@
 //! The GPU as the rest of the SDK sees it, emulated or real: [`Gpu`], [`GpuBuffer`], [`Stream`],
 //! [`Launch`], [`Event`].
 //!
-//! Each is a handle over a backend inside this crate: [`crate::EmulatedGpu`] or [`crate::cuda::CudaGpu`]. Both
-//! dereference to a `Gpu`, so that code written for one runs on the other.
+//! Each is a handle over a backend inside this crate: [`crate::EmulatedGpu`] or
+//! [`crate::cuda::CudaGpu`]. Both dereference to a `Gpu`, so that code written for one runs on the
+//! other.
 #![allow(unsafe_code)] // Declares functions that load and launch kernels.
 
 mod backend;
@@ -79,8 +80,9 @@ impl Gpu {
         Ok(GpuBuffer::of(va, bytes, self.backend.clone()))
     }
 
-    /// Allocates memory that kernels fill and read over the bus while the NIC reaches it without a copy
-    /// engine: on a real GPU pinned memory of the host, for the slots of the data mover (FpgaNIC §A.1.2).
+    /// Allocates memory that kernels fill and read over the bus while the NIC reaches it without a
+    /// copy engine: on a real GPU pinned memory of the host, for the slots of the data mover
+    /// (FpgaNIC §A.1.2).
     ///
     /// # Errors
     /// As [`Gpu::alloc`].
@@ -122,14 +124,15 @@ impl Gpu {
         self.backend.read(va, into)
     }
 
-    /// Loads a user's kernels, as `ringbell cc` builds them: PTX (`.ptx`) or a fat binary that has PTX; for a real GPU a
-    /// cubin too.
+    /// Loads a user's kernels, as `ringbell cc` builds them: PTX (`.ptx`) or a fat binary that has
+    /// PTX; for a real GPU a cubin too.
     ///
     /// # Errors
     /// [`ModuleError`]: it cannot be read, or is not for this GPU.
     ///
     /// # Safety
-    /// The file is the program's own: its kernels can be launched from then on, by their names alone.
+    /// The file is the program's own: its kernels can be launched from then on, by their names
+    /// alone.
     pub unsafe fn load_module(&self, path: &Path) -> Result<(), ModuleError> {
         let refuse = |reason: String| ModuleError::Load {
             path: path.to_owned(),
@@ -154,8 +157,8 @@ impl Gpu {
         self.backend.load_image(Path::new(name), image)
     }
 
-    /// Names of all kernels that are known by name, sorted. A real GPU lists those of the SDK only, and
-    /// finds a user's kernel when it is launched.
+    /// Names of all kernels that are known by name, sorted. A real GPU lists those of the SDK only,
+    /// and finds a user's kernel when it is launched.
     pub fn kernels(&self) -> Vec<String> {
         self.backend.kernels()
     }
@@ -168,8 +171,8 @@ impl Gpu {
         self.backend.find_kernel(name)
     }
 
-    /// Whether a kernel that was launched here, or on a stream of this GPU, has not ended. Of a real GPU the driver
-    /// alone knows, and this is always `false`.
+    /// Whether a kernel that was launched here, or on a stream of this GPU, has not ended. Of a
+    /// real GPU the driver alone knows, and this is always `false`.
     pub fn is_running(&self) -> bool {
         self.backend.is_running()
     }

@@ -10,9 +10,10 @@ const MAGIC: u64 = 0x0131_6d65_6d2d_6272; // "rb-mem1\x01"
 /// A part of an allocation of a real GPU, by a name that another process of the same machine opens
 /// (`CudaGpu::open_shared`). Plain bytes, which the processes send by any means.
 ///
-/// The driver's handle names a whole allocation, and what a process opens it may read and write whole: share memory
-/// only with those that you trust with all of it. The driver may put allocations that are no multiple of 2 MiB beside
-/// others in one block (CUDA driver API, `cuMemAlloc`), which is then shared with them.
+/// The driver's handle names a whole allocation, and what a process opens it may read and write
+/// whole: share memory only with those that you trust with all of it. The driver may put
+/// allocations that are no multiple of 2 MiB beside others in one block (CUDA driver API,
+/// `cuMemAlloc`), which is then shared with them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SharedMemory {
     /// What `cuIpcGetMemHandle` gave for the allocation.

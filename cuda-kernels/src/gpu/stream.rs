@@ -68,8 +68,9 @@ impl Stream {
     /// Unknown kernel, wrong arguments or shape. The [`Launch`] tells how it ends.
     ///
     /// # Safety
-    /// It runs native code. Arguments have the types of the kernel's parameters, and the kernel stays within the memory that they
-    /// point to. That memory lives until the kernel has ended, and while a graph that captured it can be replayed.
+    /// It runs native code. Arguments have the types of the kernel's parameters, and the kernel
+    /// stays within the memory that they point to. That memory lives until the kernel has ended,
+    /// and while a graph that captured it can be replayed.
     pub unsafe fn launch(
         &self,
         name: &str,
@@ -123,9 +124,9 @@ impl Stream {
         self.queue.order.launch_loaded(kernel, shape, args)
     }
 
-    /// Runs a host function in order with the kernels (`cudaLaunchHostFunc`). It must not wait for the same stream, nor
-    /// call the GPU: freeing its memory is such a call. It runs once, so a stream that captures drops it, and the
-    /// capture fails.
+    /// Runs a host function in order with the kernels (`cudaLaunchHostFunc`). It must not wait for
+    /// the same stream, nor call the GPU: freeing its memory is such a call. It runs once, so a
+    /// stream that captures drops it, and the capture fails.
     pub fn host(&self, f: impl FnOnce() + Send + 'static) {
         if let Some(capture) = &mut *self.capture() {
             capture.failed =
@@ -135,7 +136,8 @@ impl Stream {
         self.queue.order.host(Box::new(f));
     }
 
-    /// An event behind the stream's present work. A stream that captures reaches no event, and the event says so.
+    /// An event behind the stream's present work. A stream that captures reaches no event, and the
+    /// event says so.
     pub fn record(&self) -> Event {
         if self.is_capturing() {
             return Event::of(Arc::new(Captured("event".into())));
@@ -162,7 +164,8 @@ impl Stream {
     /// Ends the capture. The stream runs its operations again, also after an error.
     ///
     /// # Errors
-    /// [`LaunchError::Capture`] when none was begun, or an operation that no graph can hold was asked for.
+    /// [`LaunchError::Capture`] when none was begun, or an operation that no graph can hold was
+    /// asked for.
     pub fn end_capture(&self) -> Result<Graph, LaunchError> {
         let mut capture = self.capture();
         let Some(captured) = capture.take() else {
@@ -181,8 +184,8 @@ impl Stream {
         self.capture().is_some()
     }
 
-    /// Keeps a value alive as long as the captured graph and the replays that use it. Without a capture it is
-    /// dropped.
+    /// Keeps a value alive as long as the captured graph and the replays that use it. Without a
+    /// capture it is dropped.
     pub fn keep(&self, what: impl std::any::Any + Send) {
         if let Some(capture) = &mut *self.capture() {
             capture.kept.push(Box::new(what));
@@ -197,8 +200,8 @@ impl Stream {
         self.record().wait(timeout)
     }
 
-    /// Whether the stream itself can store words and wait for them (a real GPU's driver: stream memory operations). Then
-    /// no kernel need run during a wait.
+    /// Whether the stream itself can store words and wait for them (a real GPU's driver: stream
+    /// memory operations). Then no kernel need run during a wait.
     ///
     /// # Errors
     /// Why not, in words.

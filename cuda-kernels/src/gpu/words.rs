@@ -20,8 +20,8 @@ pub enum WordOp {
         /// The value.
         value: u32,
     },
-    /// Holds the stream until 32 bits are equal to a value. It has no deadline: the waiting side must make sure that
-    /// the value is stored in every case.
+    /// Holds the stream until 32 bits are equal to a value. It has no deadline: the waiting side
+    /// must make sure that the value is stored in every case.
     WaitEqual32 {
         /// The word's address, aligned.
         va: GpuVa,

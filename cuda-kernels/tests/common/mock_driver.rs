@@ -11,7 +11,8 @@ const INSIDE: &str = "RINGBELL_TEST_UNDER_MOCK";
 /// Longest run of such a process.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Names of the driver. The plain name too: it is asked for first, and a machine with a CUDA toolkit has it.
+/// Names of the driver. The plain name too: it is asked for first, and a machine with a CUDA
+/// toolkit has it.
 const NAMES: [&str; 3] = ["libcuda.so", "libcuda.so.1", "libnvrtc.so"];
 
 /// Where cargo put the mock: beside this test.
@@ -34,8 +35,9 @@ fn folder(test: &str, names: &[&str], library: &Path) -> PathBuf {
     dir
 }
 
-/// Runs `body` as it is where the run asks for a GPU by CUDA (`RINGBELL_TEST_GPU`), else [`under_mock`]: for tests that hold
-/// with any driver. Faults are those of the mock alone, and may then only make things harder.
+/// Runs `body` as it is where the run asks for a GPU by CUDA (`RINGBELL_TEST_GPU`), else
+/// [`under_mock`]: for tests that hold with any driver. Faults are those of the mock alone, and may
+/// then only make things harder.
 pub fn on_any_driver(test: &str, faults: &str, body: impl FnOnce()) {
     match asked_for_cuda() {
         true => body(),
@@ -57,8 +59,8 @@ fn wants_the_mock() -> bool {
     skip
 }
 
-/// Runs `body` of the test `test` with the mock as the driver and these faults in it. `body` runs in
-/// another process: it shares nothing with what stands around it.
+/// Runs `body` of the test `test` with the mock as the driver and these faults in it. `body` runs
+/// in another process: it shares nothing with what stands around it.
 pub fn under_mock(test: &str, faults: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         return body();
@@ -102,7 +104,8 @@ pub fn under_mock_without(test: &str, symbols: &[&str], faults: &str, body: impl
     let copy = folder(&format!("{test}-driver"), &[], &library()).join("driver.so");
     let mut bytes = std::fs::read(library()).expect("the mock");
     for symbol in symbols {
-        // Another name in the table of names: a look-up finds an entry of its hash, and that its name differs.
+        // Another name in the table of names: a look-up finds an entry of its hash, and that its
+        // name differs.
         let name = format!("\0{symbol}\0").into_bytes();
         let found: Vec<usize> = bytes
             .windows(name.len())

@@ -1,8 +1,9 @@
 //! A NIC for tests of the device header: a thread that consumes entries and writes completions.
 //!
-//! It uses only nic-abi and the part of the GPU that every NIC uses: it *exposes* its queues, so that kernels of a real
-//! GPU reach them, and it reads and writes kernels' buffers through the GPU. A session below 100 is a loop-back stream: what is sent on it can be received
-//! from it. From 100 on sessions are pairs: what is sent on 100 is received from 101, and back.
+//! It uses only nic-abi and the part of the GPU that every NIC uses: it *exposes* its queues, so
+//! that kernels of a real GPU reach them, and it reads and writes kernels' buffers through the GPU.
+//! A session below 100 is a loop-back stream: what is sent on it can be received from it. From 100
+//! on sessions are pairs: what is sent on 100 is received from 101, and back.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 #![allow(unsafe_code, dead_code, unreachable_pub)] // Queues lie in memory shared with kernels; each test uses a part.
 
@@ -459,7 +460,8 @@ impl Engine {
             Opcode::Recv => self.wait_for(queue, ticket, d),
             // No engine: what was asked for is looked at in `seen`.
             Opcode::Collective => self.finish(queue, ticket, &d, Status::Ok, 0, 0),
-            // Detail: a number that identifies the call; lengths of buffers return as those of results.
+            // Detail: a number that identifies the call; lengths of buffers return as those of
+            // results.
             Opcode::EngineAttach => self.finish(queue, ticket, &d, Status::Ok, 0, 0x1_0007),
             Opcode::EngineDetach => self.finish(queue, ticket, &d, Status::Ok, 0, 0),
             Opcode::EngineResult => self.finish(queue, ticket, &d, Status::Ok, d.len.into(), 3),

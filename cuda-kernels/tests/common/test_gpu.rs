@@ -1,7 +1,8 @@
 //! The GPU that a run of the tests asks for: one test-suite for all of them (ADR 25).
 //!
-//! `RINGBELL_TEST_GPU` is `emulated` (the default) or `cuda`: the libcuda that the loader finds, a real driver or
-//! `libcuda`. A test that cannot hold on a real GPU says so with [`emulated_only`], and why.
+//! `RINGBELL_TEST_GPU` is `emulated` (the default) or `cuda`: the libcuda that the loader finds, a
+//! real driver or `libcuda`. A test that cannot hold on a real GPU says so with [`emulated_only`],
+//! and why.
 #![allow(unsafe_code)] // Loads kernels.
 #![allow(dead_code, unreachable_pub)] // Each test uses a part.
 
@@ -13,7 +14,8 @@ use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig, Gpu};
 
 /// Which GPU the run asks for.
 const GPU: &str = "RINGBELL_TEST_GPU";
-/// Folder of kernels for a machine without the sources: `NAME.ptx`, and for a real GPU `NAME.fatbin`.
+/// Folder of kernels for a machine without the sources: `NAME.ptx`, and for a real GPU
+/// `NAME.fatbin`.
 const KERNELS: &str = "RINGBELL_TEST_KERNELS";
 /// Folder for files, where the one of the build does not exist.
 const FILES: &str = "RINGBELL_TEST_TMPDIR";
@@ -27,8 +29,9 @@ pub fn on_cuda() -> bool {
     }
 }
 
-/// Whether to skip a test that means something on the emulated GPU alone. The step `cuda` of the tests lists these with their
-/// reasons and checks their number, so that none comes in silently (`xtask/src/suite.rs`).
+/// Whether to skip a test that means something on the emulated GPU alone. The step `cuda` of the
+/// tests lists these with their reasons and checks their number, so that none comes in silently
+/// (`xtask/src/suite.rs`).
 pub fn emulated_only(why: &str) -> bool {
     let skip = on_cuda();
     if skip {
@@ -77,8 +80,8 @@ pub fn files() -> PathBuf {
     }
 }
 
-/// Kernels of tests: their names, and where the workspace has the sources, with the PTX beside them. `cargo xtask` builds all
-/// of them for real GPUs.
+/// Kernels of tests: their names, and where the workspace has the sources, with the PTX beside
+/// them. `cargo xtask` builds all of them for real GPUs.
 const SOURCES: [(&str, &str); 6] = [
     // For the emulated GPU alone.
     ("bus_traffic", "cuda-kernels/tests/kernels/bus_traffic.cu"),

@@ -1,4 +1,5 @@
-//! Which bytes of GPU memory are allocated: a byte for each 8 bytes of memory says how many of them are, from the first.
+//! Which bytes of GPU memory are allocated: a byte for each 8 bytes of memory says how many of them
+//! are, from the first.
 //!
 //! Allocations begin at multiples of 16, so that no 8 bytes have two of them.
 
@@ -8,7 +9,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[derive(Debug)]
 pub(super) struct Addressable {
     base: u64,
-    /// Zeroed by the operating system when it is first touched, so that a large memory costs nothing.
+    /// Zeroed by the operating system when it is first touched, so that a large memory costs
+    /// nothing.
     map: *mut u8,
     len: usize,
 }

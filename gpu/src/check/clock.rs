@@ -1,7 +1,9 @@
-//! Vector clocks: what of other threads' past happened before a thread's present (§8.7, base causality order).
+//! Vector clocks: what of other threads' past happened before a thread's present (§8.7, base
+//! causality order).
 //!
-//! A thread stamps its accesses with its clock, which it advances where it lets others see its past. What it knows is kept
-//! by groups, because most threads of a block know the same: whole blocks and warps, up to a stamp, and single threads.
+//! A thread stamps its accesses with its clock, which it advances where it lets others see its
+//! past. What it knows is kept by groups, because most threads of a block know the same: whole
+//! blocks and warps, up to a stamp, and single threads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -155,7 +157,8 @@ pub(crate) fn join_some(own: &mut Option<Arc<Known>>, other: &Arc<Known>) {
     }
 }
 
-/// What a thread knows, and its clock. A block has one for each thread, most of which know nothing of their own.
+/// What a thread knows, and its clock. A block has one for each thread, most of which know nothing
+/// of their own.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Clock {
     /// The stamp of its next accesses; from 1.
@@ -163,12 +166,13 @@ pub(crate) struct Clock {
     /// All of its block's threads up to this stamp, and all of its warp's.
     pub(crate) block: u32,
     pub(crate) warp: u32,
-    /// Of other blocks, the host and the NIC, and single threads of its block; nothing, if that is what all threads of
-    /// the launch know from its begin.
+    /// Of other blocks, the host and the NIC, and single threads of its block; nothing, if that is
+    /// what all threads of the launch know from its begin.
     pub(crate) others: Option<Arc<Known>>,
     /// What a fence has let others see, by the fence's scope: seen with later strong stores.
     pub(crate) fenced: [Option<Arc<Known>>; 2],
-    /// What strong loads have read of others, by whether the whole GPU's scope was needed: known after a fence.
+    /// What strong loads have read of others, by whether the whole GPU's scope was needed: known
+    /// after a fence.
     pub(crate) read: [Option<Arc<Known>>; 2],
 }
 
@@ -215,8 +219,9 @@ impl Clock {
     }
 }
 
-/// Lets threads of a block know each other's past: those of a barrier or of a warp operation. `clocks` are all of the
-/// block's; `whole` says of which warps no thread that has not ended is missing, if it is not the block.
+/// Lets threads of a block know each other's past: those of a barrier or of a warp operation.
+/// `clocks` are all of the block's; `whole` says of which warps no thread that has not ended is
+/// missing, if it is not the block.
 pub(crate) fn meet(
     clocks: &mut [Clock],
     block: u32,
@@ -228,7 +233,8 @@ pub(crate) fn meet(
     let Some(first) = here.first() else { return };
     let mut others = clocks[*first].others.clone();
     let (mut now, mut known) = (0, 0);
-    // A fence of each thread, a barrier, and a strong store of one of them is common practice, and does what it is to do.
+    // A fence of each thread, a barrier, and a strong store of one of them is common practice, and
+    // does what it is to do.
     let mut fenced: [Option<Arc<Known>>; 2] = [None, None];
     // Whether all know the same of others, and have no fence behind them.
     let mut alike = true;

@@ -1,4 +1,5 @@
-//! The variables in a kernel's shared or local memory, with gaps between them where accesses are checked.
+//! The variables in a kernel's shared or local memory, with gaps between them where accesses are
+//! checked.
 
 use super::allocations::grouped;
 
@@ -13,7 +14,8 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// The offset of a variable in memory whose first free byte is `top`, and the first free byte behind it.
+    /// The offset of a variable in memory whose first free byte is `top`, and the first free byte
+    /// behind it.
     pub(crate) fn place(
         &mut self,
         top: u32,
@@ -44,8 +46,8 @@ impl Layout {
         Some((at, end.checked_add(GAP)?))
     }
 
-    /// A byte for each 8 bytes of the memory: how many of them belong to a variable. `dynamic` is memory without a
-    /// name behind the variables, as first byte and end.
+    /// A byte for each 8 bytes of the memory: how many of them belong to a variable. `dynamic` is
+    /// memory without a name behind the variables, as first byte and end.
     pub(crate) fn map(&self, bytes: u64, dynamic: (u64, u64)) -> Vec<u8> {
         let mut map = vec![0u8; bytes.div_ceil(8) as usize + 4];
         let mut mark = |from: u64, to: u64| {

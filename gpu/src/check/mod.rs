@@ -1,15 +1,18 @@
-//! Checks of kernels while they run: a second compilation of a kernel with hooks, and what the hooks ask.
+//! Checks of kernels while they run: a second compilation of a kernel with hooks, and what the
+//! hooks ask.
 //!
 //! - `allocations`: which memory is allocated, which was freed, and what lies next to an address;
 //! - `addressable`: the same as one byte for 8 bytes of memory, which compiled code reads;
-//! - `watch`: a launch under checks, and what was found in it; `sync`: barriers and warp operations;
-//! - `trace`: the past of accesses, fences and barriers: races, and memory that nobody has written. `access` says how one is
-//!   made, `shadow` remembers them, `clock` what happened before what, `written` which bytes were written,
-//!   `operations` what the NIC executes;
+//! - `watch`: a launch under checks, and what was found in it; `sync`: barriers and warp
+//!   operations;
+//! - `trace`: the past of accesses, fences and barriers: races, and memory that nobody has written.
+//!   `access` says how one is made, `shadow` remembers them, `clock` what happened before what,
+//!   `written` which bytes were written, `operations` what the NIC executes;
 //! - `layout`: variables in shared and local memory, with gaps between them.
 //!
-//! The surroundings own a [`Checker`] for each memory, and answer it in [`Memory::checker`](crate::Memory::checker).
-//! Code that was compiled without hooks does not know of it.
+//! The surroundings own a [`Checker`] for each memory, and answer it in
+//! [`Memory::checker`](crate::Memory::checker). Code that was compiled without hooks does not know
+//! of it.
 #![allow(unsafe_code)] // Compiled code reads the map of addressable memory.
 
 mod access;
@@ -121,7 +124,8 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Of `bytes` bytes of GPU memory from `base`, which is aligned to 64 KiB. Nothing is allocated yet.
+    /// Of `bytes` bytes of GPU memory from `base`, which is aligned to 64 KiB. Nothing is allocated
+    /// yet.
     pub fn new(checks: Checks, base: u64, bytes: u64) -> Checker {
         Checker {
             checks,
@@ -175,7 +179,8 @@ impl Checker {
         self.trace().host(address, bytes, how);
     }
 
-    /// The host is about to store a word of GPU memory with release, or has loaded one with acquire.
+    /// The host is about to store a word of GPU memory with release, or has loaded one with
+    /// acquire.
     pub fn host_word(&self, address: u64, bytes: u64, store: bool) {
         let order = match store {
             true => MemoryOrder::Release,
@@ -195,8 +200,9 @@ impl Checker {
         self.trace().ends(line);
     }
 
-    /// The NIC has written bytes of GPU memory, or reads them. A word orders what it has done before. Reads are of words, as
-    /// the bus makes them: a peer may get what kernels write by strong stores at that time, and look at a version.
+    /// The NIC has written bytes of GPU memory, or reads them. A word orders what it has done
+    /// before. Reads are of words, as the bus makes them: a peer may get what kernels write by
+    /// strong stores at that time, and look at a version.
     pub fn nic(&self, address: u64, bytes: u64, store: bool) {
         let how = match (bytes, store) {
             (1..=16, true) => How::new(0, true).ordered(MemoryOrder::Release, Scope::System),
@@ -225,8 +231,8 @@ impl Checker {
         trace
     }
 
-    /// The same for a step of a traced block. Blocks that spin take it again and again: others come first, because a lock
-    /// is not fair.
+    /// The same for a step of a traced block. Blocks that spin take it again and again: others come
+    /// first, because a lock is not fair.
     pub(crate) fn trace_of_step(&self) -> MutexGuard<'_, Trace> {
         for _ in 0..10_000 {
             if self.waiting.load(Ordering::Relaxed) == 0 {

@@ -1,7 +1,8 @@
-//! Operations of the NIC, from its look at an entry until the completion: whose its reads and writes of GPU memory are.
+//! Operations of the NIC, from its look at an entry until the completion: whose its reads and
+//! writes of GPU memory are.
 //!
-//! An operation happens after its entry was written, and before its completion is seen. What no operation accounts for is
-//! a peer's: a put, a get, an atomic.
+//! An operation happens after its entry was written, and before its completion is seen. What no
+//! operation accounts for is a peer's: a put, a get, an atomic.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,14 +24,15 @@ pub struct Operation {
     pub reads: (u64, u64),
     /// GPU memory that it writes.
     pub writes: (u64, u64),
-    /// Kernels may write what it reads, and read what it writes, while it is under way: it is told by words in memory.
+    /// Kernels may write what it reads, and read what it writes, while it is under way: it is told
+    /// by words in memory.
     pub fed: bool,
     /// Which way its message goes.
     pub message: Message,
 }
 
-/// Which way the message of an operation goes. What a NIC receives counts as an answer to what it has sent before: a peer
-/// that does not wait for it is not seen from here.
+/// Which way the message of an operation goes. What a NIC receives counts as an answer to what it
+/// has sent before: a peer that does not wait for it is not seen from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message {
     /// To a peer.
@@ -124,7 +126,8 @@ impl Operations {
         self.under_way.push(posted);
     }
 
-    /// The completion in a line is about to be written. `host` is what the host's programs and the NIC know besides.
+    /// The completion in a line is about to be written. `host` is what the host's programs and the
+    /// NIC know besides.
     pub(super) fn ends(&mut self, line: u64, host: impl FnOnce() -> Arc<Known>) {
         let Some(i) = self.under_way.iter().position(|p| p.operation.line == line) else {
             return;

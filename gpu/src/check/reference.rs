@@ -1,11 +1,14 @@
-//! A second model of happens-before, for tests: every event is kept with the set of those that happened before it, and each
-//! pair of accesses is compared. Random programs run on it and on the trace.
+//! A second model of happens-before, for tests: every event is kept with the set of those that
+//! happened before it, and each pair of accesses is compared. Random programs run on it and on the
+//! trace.
 //!
-//! It follows the memory consistency model (§8) from its words, and says where the trace knows less:
+//! It follows the memory consistency model (§8) from its words, and says where the trace knows
+//! less:
 //!
-//! - a fence of a thread in front of a barrier counts for the strong stores of all threads behind it;
-//! - of a byte the trace remembers the last write, and two reads since, of which a strong one does not take the place of a
-//!   weak one: a race with another access may be missed.
+//! - a fence of a thread in front of a barrier counts for the strong stores of all threads behind
+//!   it;
+//! - of a byte the trace remembers the last write, and two reads since, of which a strong one does
+//!   not take the place of a weak one: a race with another access may be missed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;

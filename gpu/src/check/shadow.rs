@@ -1,7 +1,8 @@
 //! What is remembered of the last accesses of each word of memory.
 //!
-//! A word has its last write, and the first and the last read since: a race with a read between them is missed if the
-//! write is ordered behind both, and none is made up. Accesses of parts of a word make two of it, or four.
+//! A word has its last write, and the first and the last read since: a race with a read between
+//! them is missed if the write is ordered behind both, and none is made up. Accesses of parts of a
+//! word make two of it, or four.
 
 use std::collections::HashMap;
 
@@ -56,14 +57,16 @@ impl Mark {
         self.actor == Actor::NONE
     }
 
-    /// What is found without a search: most. `block` is the stamp up to which its block's past is known.
+    /// What is found without a search: most. `block` is the stamp up to which its block's past is
+    /// known.
     #[inline(always)]
     fn plainly_knows(self, block: u32, with: Mark) -> bool {
         let own = self.actor;
         with.actor == own || with.actor.block() == own.block() && with.stamp <= block
     }
 
-    /// Whether another thread's access is strong too, with scopes that include the other, which needs no search either.
+    /// Whether another thread's access is strong too, with scopes that include the other, which
+    /// needs no search either.
     #[inline(always)]
     fn plainly_agrees(self, with: Mark) -> bool {
         let (own, other) = (self.how(), with.how());
@@ -77,11 +80,13 @@ impl Mark {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cell {
     write: Mark,
-    /// Reads since: the first of which it is not known that the last has happened after it, and the last.
+    /// Reads since: the first of which it is not known that the last has happened after it, and the
+    /// last.
     first: Mark,
     last: Mark,
-    /// Number of the first of its parts, from 1, and [`BYTES`]; 0 if it is not divided, with a bit from [`COVERED`] on for
-    /// each byte that was accessed, which are the same in each access. And [`SYNCHRONISES`].
+    /// Number of the first of its parts, from 1, and [`BYTES`]; 0 if it is not divided, with a bit
+    /// from [`COVERED`] on for each byte that was accessed, which are the same in each access. And
+    /// [`SYNCHRONISES`].
     parts: u32,
 }
 
@@ -104,7 +109,8 @@ pub(super) struct Access<'a> {
     pub(super) clock: &'a Clock,
     /// What all threads of the launch know.
     pub(super) base: &'a Known,
-    /// Whether an access was made before the own launch began, or may not race with the own for its order and scope.
+    /// Whether an access was made before the own launch began, or may not race with the own for its
+    /// order and scope.
     pub(super) excused: &'a dyn Fn(Mark) -> bool,
 }
 
@@ -162,8 +168,8 @@ impl Cell {
         own == 0 || own == bytes
     }
 
-    /// Notes an access, of the whole word or part, of which it is plain that it races with none; else nothing, and
-    /// false. What [`touch`](Cell::touch) does for most accesses.
+    /// Notes an access, of the whole word or part, of which it is plain that it races with none;
+    /// else nothing, and false. What [`touch`](Cell::touch) does for most accesses.
     #[inline(always)]
     fn pass(&mut self, new: Mark, block: u32) -> bool {
         let strong = new.how().is_strong();

@@ -1,4 +1,5 @@
-//! `synccheck`: barriers and operations of warps that the ISA leaves undefined (§9.7.13.1, §9.7.13.2, §9.7.9.6).
+//! `synccheck`: barriers and operations of warps that the ISA leaves undefined (§9.7.13.1,
+//! §9.7.13.2, §9.7.9.6).
 
 use std::fmt::Write;
 

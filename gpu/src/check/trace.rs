@@ -1,8 +1,9 @@
-//! `racecheck` and `initcheck`: each access, fence and barrier of checked code, in the order in which they are executed.
+//! `racecheck` and `initcheck`: each access, fence and barrier of checked code, in the order in
+//! which they are executed.
 //!
-//! Two accesses of the same bytes race if one is a write, neither happened before the other, and they are not both strong
-//! with scopes that include each other (§8.6, §8.9). Steps of checked blocks are executed one after the other, and the lock
-//! of the trace is held in each.
+//! Two accesses of the same bytes race if one is a write, neither happened before the other, and
+//! they are not both strong with scopes that include each other (§8.6, §8.9). Steps of checked
+//! blocks are executed one after the other, and the lock of the trace is held in each.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -163,7 +164,8 @@ impl Trace {
         threads: usize,
         shared: (u64, u64),
     ) {
-        // Too many blocks share the last number, so that they count as ordered, which hides races and makes none up.
+        // Too many blocks share the last number, so that they count as ordered, which hides races
+        // and makes none up.
         if self.blocks.len() < MOST_BLOCKS as usize {
             self.blocks.push((run, index));
         }
@@ -184,7 +186,8 @@ impl Trace {
         }
     }
 
-    /// An access by a thread of a block, of GPU memory or of the block's: whether it was plain that nothing is wrong.
+    /// An access by a thread of a block, of GPU memory or of the block's: whether it was plain that
+    /// nothing is wrong.
     #[inline(always)]
     pub(crate) fn passes(
         &mut self,
@@ -365,8 +368,9 @@ impl Trace {
         }
     }
 
-    /// The host and the NIC access memory of the host unseen. What a thread releases to it they know, and who acquires
-    /// something of it knows what they have done: of a completion, its operation.
+    /// The host and the NIC access memory of the host unseen. What a thread releases to it they
+    /// know, and who acquires something of it knows what they have done: of a completion, its
+    /// operation.
     fn through_the_host(
         &mut self,
         own: Actor,
@@ -425,7 +429,8 @@ impl Trace {
         self.host_acted = true;
     }
 
-    /// Whether an access that no kernel makes is of interest for races. Without a kernel that runs, everything is ordered.
+    /// Whether an access that no kernel makes is of interest for races. Without a kernel that runs,
+    /// everything is ordered.
     fn looks_at(&mut self, at: u64, bytes: u64, how: How) -> bool {
         if self.checks.initialised && how.is_store() {
             self.written.set(at - self.base, bytes, true);
@@ -606,7 +611,8 @@ impl BlockTrace {
         }
     }
 
-    /// Threads meet at a barrier or in a warp operation. `live` are the lanes of each warp that have not ended.
+    /// Threads meet at a barrier or in a warp operation. `live` are the lanes of each warp that
+    /// have not ended.
     pub(crate) fn meet(&mut self, here: &[usize], live: &[u32; 32], all: bool) {
         let mut lanes = [0u32; 32];
         for i in here {
@@ -706,7 +712,8 @@ fn settle(clock: &mut Clock, how: How) {
     }
 }
 
-/// Whether an earlier access happened before the own launch began, or both are strong with scopes that include the other.
+/// Whether an earlier access happened before the own launch began, or both are strong with scopes
+/// that include the other.
 fn excused(runs: &[Run], blocks: &[(u32, [u32; 3])], own: Mark, other: Mark) -> bool {
     let run = |m: Mark| {
         let (run, _) = blocks.get(m.actor.block() as usize)?;

@@ -1,4 +1,5 @@
-//! DWARF 4 of a kernel: its lines, its frame, and the indices of the thread that runs, by CUDA's names.
+//! DWARF 4 of a kernel: its lines, its frame, and the indices of the thread that runs, by CUDA's
+//! names.
 
 use std::collections::HashMap;
 use std::mem::offset_of;
@@ -49,7 +50,8 @@ pub(super) fn sections(code: &Code, module: &Module) -> Option<Vec<(&'static str
 /// The frame's description, for the address that the code has.
 fn frame(lines: &Lines, address: u64) -> Option<Vec<u8>> {
     let mut bytes = lines.frame.clone();
-    // The first entry is common to all; in the second the address follows length and pointer to the first.
+    // The first entry is common to all; in the second the address follows length and pointer to the
+    // first.
     let first = u32::from_le_bytes(bytes.get(..4)?.try_into().ok()?) as usize + 4;
     let at = first + 8;
     bytes

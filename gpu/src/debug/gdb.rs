@@ -1,6 +1,8 @@
-//! gdb's interface for compilers that run inside of the program ("JIT Compilation Interface" of its manual).
+//! gdb's interface for compilers that run inside of the program ("JIT Compilation Interface" of its
+//! manual).
 //!
-//! gdb stops in [`__jit_debug_register_code`] and reads the descriptor. One that comes later reads the list.
+//! gdb stops in [`__jit_debug_register_code`] and reads the descriptor. One that comes later reads
+//! the list.
 #![allow(unsafe_code)] // Names and memory are those that gdb looks for.
 #![allow(non_upper_case_globals)] // The names are in C.
 

@@ -1,12 +1,13 @@
 //! Compiled kernels for tools of the host: names, lines and frames for gdb, names for perf.
 //!
 //! - `gdb`: the interface by which gdb learns of code that was compiled while the program runs;
-//! - `object`: the object file in memory that it is given; `dwarf`: the debugging information inside;
+//! - `object`: the object file in memory that it is given; `dwarf`: the debugging information
+//!   inside;
 //! - `perf`: the file from which perf takes names.
 //!
-//! A thread of a kernel is a call of one function, which returns where the thread waits and is called again later. So a
-//! breakpoint stops each thread of the GPU that passes it, one at the kernel's name also those that go on, and the caller's
-//! frames are those of the scheduler.
+//! A thread of a kernel is a call of one function, which returns where the thread waits and is
+//! called again later. So a breakpoint stops each thread of the GPU that passes it, one at the
+//! kernel's name also those that go on, and the caller's frames are those of the scheduler.
 
 mod dwarf;
 mod gdb;

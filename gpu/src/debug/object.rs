@@ -1,4 +1,5 @@
-//! A kernel as an object file: a symbol, and debugging information with the addresses that the code has.
+//! A kernel as an object file: a symbol, and debugging information with the addresses that the code
+//! has.
 
 use object::elf;
 use object::write::elf::{FileHeader, SectionHeader, Sym, Writer};

@@ -1,5 +1,5 @@
-//! `/tmp/perf-PID.map`, from which `perf report` takes the names of code that no file on disk has: one line for each
-//! function, with address, bytes (both hexadecimal) and name.
+//! `/tmp/perf-PID.map`, from which `perf report` takes the names of code that no file on disk has:
+//! one line for each function, with address, bytes (both hexadecimal) and name.
 #![allow(clippy::disallowed_methods)] // A file at the edge, whose place perf prescribes.
 
 use std::fs::{File, OpenOptions};

@@ -1,7 +1,9 @@
-//! Loads, stores, atomics, fences, addresses (§9.7.9, §9.7.13.4, §9.7.13.5), and the check of each access.
+//! Loads, stores, atomics, fences, addresses (§9.7.9, §9.7.13.4, §9.7.13.5), and the check of each
+//! access.
 //!
-//! x86-64 keeps loads in order, and stores in order: a load is an acquire and a store a release there. Only the
-//! compiler must not move others past them. Elsewhere ordered accesses are sequentially consistent.
+//! x86-64 keeps loads in order, and stores in order: a load is an acquire and a store a release
+//! there. Only the compiler must not move others past them. Elsewhere ordered accesses are
+//! sequentially consistent.
 
 use std::mem::offset_of;
 
@@ -240,8 +242,8 @@ impl Emit<'_, '_> {
         Ok(Some(v))
     }
 
-    /// A rotation puts the bits that must be 0 to the top: one comparison finds both what is outside and what is not
-    /// aligned.
+    /// A rotation puts the bits that must be 0 to the top: one comparison finds both what is
+    /// outside and what is not aligned.
     fn rotated(&mut self, offset: Value, bytes: u32) -> Value {
         match bytes.trailing_zeros() {
             0 => offset,

@@ -1,4 +1,5 @@
-//! Integer and floating-point arithmetic, logic, comparison, selection (§9.7.1, §9.7.3, §9.7.6, §9.7.7).
+//! Integer and floating-point arithmetic, logic, comparison, selection (§9.7.1, §9.7.3, §9.7.6,
+//! §9.7.7).
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{types, InstBuilder, Type, Value};
@@ -367,8 +368,8 @@ impl Emit<'_, '_> {
         self.b.ins().select(x_nan, y, v)
     }
 
-    /// By zero, which the ISA leaves open (§9.7.1.8), all bits are set, and the remainder is the dividend; the host
-    /// would trap.
+    /// By zero, which the ISA leaves open (§9.7.1.8), all bits are set, and the remainder is the
+    /// dividend; the host would trap.
     fn divide(&mut self, op: BinaryOp, signed: bool, x: Value, y: Value) -> Value {
         let t = self.b.func.dfg.value_type(x);
         // The host divides 32 and 64 bits.

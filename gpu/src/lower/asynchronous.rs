@@ -1,6 +1,8 @@
-//! Copies that a thread does not wait for, mbarrier objects, barriers in two parts (§9.7.9.25, §9.7.13).
+//! Copies that a thread does not wait for, mbarrier objects, barriers in two parts (§9.7.9.25,
+//! §9.7.13).
 //!
-//! A copy is done when it is issued, which the ISA allows: groups of copies are then always complete.
+//! A copy is done when it is issued, which the ISA allows: groups of copies are then always
+//! complete.
 
 use std::mem::offset_of;
 
@@ -199,7 +201,8 @@ impl Emit<'_, '_> {
         live: &[Reg],
     ) -> Lowered<()> {
         let at = self.raw_address(&place.at);
-        // Operations on the object order what is before and behind them for the block's threads; its first does not.
+        // Operations on the object order what is before and behind them for the block's threads;
+        // its first does not.
         let how = How::new(8, true);
         let how = match op {
             PhaseOp::Init | PhaseOp::Invalidate => how,

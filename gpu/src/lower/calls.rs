@@ -1,8 +1,10 @@
-//! Calls of functions that have code of their own: recursion, calls by address; and memory of the stack.
+//! Calls of functions that have code of their own: recursion, calls by address; and memory of the
+//! stack.
 //!
-//! All of a kernel's functions are one function of the host. A call keeps the live registers as a wait does, notes the
-//! resume point behind it, and jumps to the function; `ret` goes to that point by the dispatch. So a thread can wait at any
-//! depth. Its frame and its stack in local memory grow by each call.
+//! All of a kernel's functions are one function of the host. A call keeps the live registers as a
+//! wait does, notes the resume point behind it, and jumps to the function; `ret` goes to that point
+//! by the dispatch. So a thread can wait at any depth. Its frame and its stack in local memory grow
+//! by each call.
 
 use std::collections::{BTreeMap, HashMap};
 use std::mem::offset_of;
@@ -310,7 +312,8 @@ impl Emit<'_, '_> {
     }
 }
 
-/// Bytes of the stack for parameters and variables of a function and of those that are compiled into it.
+/// Bytes of the stack for parameters and variables of a function and of those that are compiled
+/// into it.
 fn stack_bytes(module: &Module, f: usize, known: &mut HashMap<usize, u32>) -> u32 {
     if let Some(n) = known.get(&f) {
         return *n;

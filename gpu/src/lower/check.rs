@@ -1,5 +1,5 @@
-//! What checked code does beside each access: it looks the address up in the map of what is allocated, and tells the
-//! trace.
+//! What checked code does beside each access: it looks the address up in the map of what is
+//! allocated, and tells the trace.
 
 use std::mem::{offset_of, size_of};
 
@@ -14,8 +14,8 @@ use crate::module::{Scope, Site};
 use crate::schedule::mark::{ALLOCATED, LOCAL, SHARED, SPACE};
 use crate::schedule::BlockState;
 
-/// Ends the thread if a part of an access, which is aligned and inside of its memory at this offset, belongs to no
-/// allocation or variable. One byte of the map stands for eight.
+/// Ends the thread if a part of an access, which is aligned and inside of its memory at this
+/// offset, belongs to no allocation or variable. One byte of the map stands for eight.
 pub(super) fn allocated(
     e: &mut Emit<'_, '_>,
     offset: Value,

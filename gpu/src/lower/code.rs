@@ -52,8 +52,8 @@ pub struct Code {
     image: Mmap,
 }
 
-/// The head of the form on disk. Wanted values, parameters, sites, calls, rows of lines, frame, name and
-/// code follow.
+/// The head of the form on disk. Wanted values, parameters, sites, calls, rows of lines, frame,
+/// name and code follow.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Head {
@@ -85,7 +85,8 @@ type Pair = [u32; 2];
 /// A line of the text; number of a source file and 1, or 0; line in it; the same of its caller.
 type Place = [u32; 5];
 
-/// A call of a function that the processor lacks as an instruction: where its address stands, and which it is.
+/// A call of a function that the processor lacks as an instruction: where its address stands, and
+/// which it is.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Call {
@@ -186,8 +187,8 @@ impl Code {
     }
 
     pub(crate) fn entry(&self) -> Entry {
-        // SAFETY: the image begins with the function, which was compiled with this signature; it stays mapped while
-        // the value lives, and threads run only under a handle of it.
+        // SAFETY: the image begins with the function, which was compiled with this signature; it
+        // stays mapped while the value lives, and threads run only under a handle of it.
         unsafe { std::mem::transmute::<*const u8, Entry>(self.image.as_ptr()) }
     }
 
@@ -232,8 +233,8 @@ impl Code {
         bytes
     }
 
-    /// Code that [`Code::to_bytes`] has written; `None` for bytes of another form. Running it is as safe as the bytes are
-    /// its own: they must come from a place that this user alone can write.
+    /// Code that [`Code::to_bytes`] has written; `None` for bytes of another form. Running it is as
+    /// safe as the bytes are its own: they must come from a place that this user alone can write.
     pub fn from_bytes(bytes: &[u8]) -> Option<Code> {
         let (head, rest) = Head::read_from_prefix(bytes).ok()?;
         if head.magic != MAGIC {

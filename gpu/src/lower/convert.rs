@@ -1,4 +1,5 @@
-//! `cvt` (§9.7.9.21) of integers, single and double precision, rounded to the nearest; `float` has the others.
+//! `cvt` (§9.7.9.21) of integers, single and double precision, rounded to the nearest; `float` has
+//! the others.
 
 use cranelift_codegen::ir::condcodes::FloatCC;
 use cranelift_codegen::ir::{types, InstBuilder, Value};
@@ -65,7 +66,8 @@ impl Emit<'_, '_> {
         }
     }
 
-    /// Numbers beyond the range become its end; a NaN 0, or the highest bit where 64 bits take part.
+    /// Numbers beyond the range become its end; a NaN 0, or the highest bit where 64 bits take
+    /// part.
     fn integer_of(&mut self, x: Value, ty: Type, to_ty: Type) -> Value {
         let (d, signed) = (clif(to_ty), to_ty.is_signed());
         let wide = if d.bits() < 32 { types::I32 } else { d };

@@ -1,4 +1,5 @@
-//! Arithmetic with a carry, pairs in 64 bits, mixed precision, atomics of vectors; `number` computes what is pure.
+//! Arithmetic with a carry, pairs in 64 bits, mixed precision, atomics of vectors; `number`
+//! computes what is pure.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{types, InstBuilder, Value};

@@ -1,5 +1,5 @@
-//! Floating point that the host does not have: half precision (§9.7.4, §9.7.7), and roundings other than to the
-//! nearest (§9.7.3). Most of it is computed by functions of `number`.
+//! Floating point that the host does not have: half precision (§9.7.4, §9.7.7), and roundings other
+//! than to the nearest (§9.7.3). Most of it is computed by functions of `number`.
 
 use cranelift_codegen::ir::{types, InstBuilder, Value};
 

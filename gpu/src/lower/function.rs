@@ -147,7 +147,8 @@ pub(super) fn lower(
         outlined: Outlined::new(module.needs_stack(kernel)),
     };
     e.facts.thread = lines.then(|| e.keep_thread());
-    // The first block of the layout is the entry; where to go on is decided when all resume points are known.
+    // The first block of the layout is the entry; where to go on is decided when all resume points
+    // are known.
     e.b.ins().jump(dispatch, &[]);
     e.b.switch_to_block(start);
     let parameters = module.functions[kernel].parameters();
@@ -359,7 +360,8 @@ impl<'a> Emit<'a, '_> {
 
     fn instruction(&mut self, i: &Instruction, at: usize, live: &Liveness) -> Lowered<bool> {
         match &i.op {
-            // §9.7.12.2. Each loop can be ended, and one that looks at memory of others lets them run.
+            // §9.7.12.2. Each loop can be ended, and one that looks at memory of others lets them
+            // run.
             Op::Branch { to } => {
                 self.branch(*to, i.site, at, live)?;
                 return Ok(false);
@@ -466,7 +468,8 @@ impl<'a> Emit<'a, '_> {
         Ok(())
     }
 
-    /// A call is compiled as the function's body; its parameters are the caller's variables (§9.7.12.5).
+    /// A call is compiled as the function's body; its parameters are the caller's variables
+    /// (§9.7.12.5).
     fn call(
         &mut self,
         function: usize,
@@ -555,8 +558,8 @@ impl<'a> Emit<'a, '_> {
         Ok(())
     }
 
-    /// Keeps what is live, here and in the callers, and returns; the code goes on at the resume point. `written` is
-    /// set by the instruction itself afterwards.
+    /// Keeps what is live, here and in the callers, and returns; the code goes on at the resume
+    /// point. `written` is set by the instruction itself afterwards.
     pub(super) fn wait(&mut self, why: u32, live: &[Reg], written: &[Reg]) -> (Kept, u32) {
         let kept = self.keep_live(live, written);
         let (resume, number) = self.new_resume();
@@ -740,8 +743,8 @@ impl<'a> Emit<'a, '_> {
         self.b.seal_block(block);
     }
 
-    /// Goes on in a new, cold block if the condition is false. It is to branch to the block that is returned, which is
-    /// entered then.
+    /// Goes on in a new, cold block if the condition is false. It is to branch to the block that is
+    /// returned, which is entered then.
     pub(super) fn unless_cold(&mut self, ok: Value) -> Block {
         let (next, cold) = (self.b.create_block(), self.b.create_block());
         self.b.ins().brif(ok, next, &[], cold, &[]);
@@ -778,8 +781,9 @@ fn branches(f: &module::Function) -> Vec<u32> {
     n
 }
 
-/// Whether the loop looks at memory that other threads write, itself or in a function that it calls. The NIC waits for a
-/// step of `traced` code, so that a loop over a plain load, which is wrong, must not keep it up.
+/// Whether the loop looks at memory that other threads write, itself or in a function that it
+/// calls. The NIC waits for a step of `traced` code, so that a loop over a plain load, which is
+/// wrong, must not keep it up.
 fn observes(f: &module::Function, from: usize, to: usize, traced: bool) -> bool {
     f.body[from..=to].iter().any(|s| match s {
         Statement::Instruction(i) => match i.op {

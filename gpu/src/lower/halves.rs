@@ -1,9 +1,10 @@
 //! Sums and products of halves without calls: both of a pair at once, in double precision (§9.7.4).
 //!
-//! Products of halves are exact there, and a sum of two is rounded again without harm, because double precision has more
-//! than twice the digits and two more (Figueroa 1995). Of a fused sum that is not so: its error is computed (Knuth, TAOCP
-//! vol. 2, §4.2.2), and the last bit of an inexact one is set, rounded towards zero ("to odd"), so that the second rounding,
-//! to the half, is that of the exact sum. `number` computes the same by integers, and all other forms.
+//! Products of halves are exact there, and a sum of two is rounded again without harm, because
+//! double precision has more than twice the digits and two more (Figueroa 1995). Of a fused sum
+//! that is not so: its error is computed (Knuth, TAOCP vol. 2, §4.2.2), and the last bit of an
+//! inexact one is set, rounded towards zero ("to odd"), so that the second rounding, to the half,
+//! is that of the exact sum. `number` computes the same by integers, and all other forms.
 
 use cranelift_codegen::ir::condcodes::FloatCC;
 use cranelift_codegen::ir::{types, Endianness, InstBuilder, MemFlags, Value};

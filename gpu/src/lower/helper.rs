@@ -1,5 +1,5 @@
-//! Functions of the host that compiled code calls. It finds their addresses in a table, so that code which
-//! another process has compiled can be used.
+//! Functions of the host that compiled code calls. It finds their addresses in a table, so that
+//! code which another process has compiled can be used.
 
 use std::mem::offset_of;
 use std::sync::OnceLock;

@@ -1,5 +1,5 @@
-//! What debuggers must know of a kernel's code: which line an instruction is of, how its frame is left, and where it keeps
-//! the thread that it runs.
+//! What debuggers must know of a kernel's code: which line an instruction is of, how its frame is
+//! left, and where it keeps the thread that it runs.
 
 use cranelift_codegen::ir::{InstBuilder, SourceLoc, StackSlot, StackSlotData, StackSlotKind};
 use cranelift_codegen::isa::TargetIsa;
@@ -13,7 +13,8 @@ use crate::module::Site;
 /// Of code that was compiled for debuggers.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
-    /// From which offset in the code on which site is executed, as an index; [`ENTRY`] or [`DISPATCH`] where threads come in.
+    /// From which offset in the code on which site is executed, as an index; [`ENTRY`] or
+    /// [`DISPATCH`] where threads come in.
     pub(crate) rows: Vec<[u32; 2]>,
     /// A section `.debug_frame` of a function at address 0.
     pub(crate) frame: Vec<u8>,
@@ -24,8 +25,9 @@ pub(crate) struct Lines {
 /// The site of code that makes the frame.
 pub(crate) const ENTRY: u32 = u32::MAX - 1;
 
-/// The site of code that decides where a thread goes on: where gdb stops at the kernel's name, behind the first line.
-/// (The compiler keeps distances from the first location of a function, and -1 says that there is none.)
+/// The site of code that decides where a thread goes on: where gdb stops at the kernel's name,
+/// behind the first line. (The compiler keeps distances from the first location of a function, and
+/// -1 says that there is none.)
 pub(crate) const DISPATCH: u32 = u32::MAX - 3;
 
 impl Emit<'_, '_> {

@@ -37,7 +37,8 @@ impl Liveness {
         &self.live
     }
 
-    /// Where each register is needed, as first and last statement; the first is larger for those that are not.
+    /// Where each register is needed, as first and last statement; the first is larger for those
+    /// that are not.
     pub(super) fn spans(&self) -> &[(usize, usize)] {
         &self.spans
     }

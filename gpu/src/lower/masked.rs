@@ -1,7 +1,8 @@
 //! Loads that a compiler has moved in front of the condition under which the program makes them.
 //!
-//! `if (leader && r.ok())` becomes a load of `r` by all threads and an `or` of both conditions. The program does not load where
-//! the other condition decides, so that such a load is no access there for the checks of races.
+//! `if (leader && r.ok())` becomes a load of `r` by all threads and an `or` of both conditions. The
+//! program does not load where the other condition decides, so that such a load is no access there
+//! for the checks of races.
 
 use std::collections::HashMap;
 
@@ -26,7 +27,8 @@ pub(super) enum Condition {
     NotZero(Reg),
 }
 
-/// Registers that are read by an `or` with one and the same other register alone, which is set once.
+/// Registers that are read by an `or` with one and the same other register alone, which is set
+/// once.
 fn always(f: &Function) -> HashMap<Reg, Condition> {
     let mut read: HashMap<Reg, Option<Condition>> = HashMap::new();
     let mut set: HashMap<Reg, u32> = HashMap::new();

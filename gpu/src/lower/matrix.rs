@@ -1,4 +1,5 @@
-//! Matrices of a warp (§9.7.14). What the lanes exchange goes through their threads' words; the scheduler computes.
+//! Matrices of a warp (§9.7.14). What the lanes exchange goes through their threads' words; the
+//! scheduler computes.
 
 use std::mem::offset_of;
 
@@ -129,7 +130,8 @@ impl Emit<'_, '_> {
         self.wait(why::WARP, live, written);
     }
 
-    /// Each lane gives the address of a row, and gets those of the rows in which its parts of the matrices lie.
+    /// Each lane gives the address of a row, and gets those of the rows in which its parts of the
+    /// matrices lie.
     fn exchange(
         &mut self,
         place: &Place,
@@ -157,7 +159,8 @@ impl Emit<'_, '_> {
         self.join(kind, site, &live, &[]);
     }
 
-    /// Where the lane's part of a matrix lies: two numbers next to each other, or one in each of two rows.
+    /// Where the lane's part of a matrix lies: two numbers next to each other, or one in each of
+    /// two rows.
     fn parts(
         &mut self,
         place: &Place,

@@ -1,13 +1,16 @@
 //! Kernels to machine code.
 //!
-//! A kernel becomes one function, which runs a thread until it waits, ends or fails, and says which. Where a thread
-//! waits, it stores its live registers and returns; entered again, it goes on there. Called functions are compiled
-//! into their callers, so that only recursion and calls by address need a stack.
+//! A kernel becomes one function, which runs a thread until it waits, ends or fails, and says
+//! which. Where a thread waits, it stores its live registers and returns; entered again, it goes on
+//! there. Called functions are compiled into their callers, so that only recursion and calls by
+//! address need a stack.
 //!
-//! - `function`: control flow, calls, resume points; `liveness`: what is kept at them; `registers`: and where; `polls`: loops that wait; `wanted`: for which value;
+//! - `function`: control flow, calls, resume points; `liveness`: what is kept at them; `registers`:
+//!   and where; `polls`: loops that wait; `wanted`: for which value;
 //! - `calls`: functions with code of their own, and the stack;
 //! - `operand`: registers, constants, addresses;
-//! - `arithmetic`, `extended`, `float`, `halves`, `bits`, `convert`, `access`, `asynchronous`, `matrix`, `wait`: the instructions;
+//! - `arithmetic`, `extended`, `float`, `halves`, `bits`, `convert`, `access`, `asynchronous`,
+//!   `matrix`, `wait`: the instructions;
 //! - `system`: functions that the GPU provides; `helper`: those of the host;
 //! - `code`: what results, and its form on disk; `lines`: what debuggers must know of it.
 
@@ -127,8 +130,8 @@ impl std::fmt::Debug for Program {
 }
 
 impl Program {
-    /// A module whose variables lie at `addresses`, one for each of [`Module::variables`], in a GPU memory of
-    /// `bytes` bytes from `base`, which is aligned to 64 KiB.
+    /// A module whose variables lie at `addresses`, one for each of [`Module::variables`], in a GPU
+    /// memory of `bytes` bytes from `base`, which is aligned to 64 KiB.
     ///
     /// # Panics
     /// If the number of addresses is not that of the variables.
@@ -152,8 +155,8 @@ impl Program {
         }
     }
 
-    /// A text without variables, which is read when something of it must be compiled: not at all if all that is used
-    /// of it is in the store. `hash` is its SHA-256.
+    /// A text without variables, which is read when something of it must be compiled: not at all if
+    /// all that is used of it is in the store. `hash` is its SHA-256.
     pub fn of_text(
         file: &str,
         text: &'static str,
@@ -225,7 +228,8 @@ impl Program {
             .map_err(Clone::clone)
     }
 
-    /// A place of one of its kernels in words: line of the text, and of the source if the compiler has said it.
+    /// A place of one of its kernels in words: line of the text, and of the source if the compiler
+    /// has said it.
     pub fn describe(&self, site: Site) -> String {
         match self.module() {
             Ok(module) => module.describe(site),
@@ -324,8 +328,9 @@ fn compile(module: &Module, index: usize, checks: Checks, lines: bool) -> Result
     Code::new(&module.functions[index], facts, compiled, slot.transpose()?)
 }
 
-/// Compiles all kernels of a text for aarch64, with all checks of the compiler's own, and returns the bytes of code: of a host
-/// of another kind no code can run, but what the compiler refuses can be known.
+/// Compiles all kernels of a text for aarch64, with all checks of the compiler's own, and returns
+/// the bytes of code: of a host of another kind no code can run, but what the compiler refuses can
+/// be known.
 ///
 /// # Errors
 /// The text cannot be read, or a kernel cannot be compiled.
@@ -360,7 +365,8 @@ pub fn assemble_for_aarch64(text: &str) -> Result<usize, String> {
 /// Sources of this crate: code of another version of the compiler is not used.
 const COMPILER: &str = env!("RINGBELL_GPU_SOURCES");
 
-/// Statements of a function with those that are compiled into it, and of all that have code of their own.
+/// Statements of a function with those that are compiled into it, and of all that have code of
+/// their own.
 fn statements(module: &Module, index: usize) -> usize {
     let mut known = vec![None; module.functions.len()];
     fn count(module: &Module, index: usize, known: &mut [Option<usize>]) -> usize {

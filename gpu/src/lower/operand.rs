@@ -198,7 +198,8 @@ impl Emit<'_, '_> {
         }
     }
 
-    /// An operand of a type; a constant that is a predicate is 0 or 1, where compilers write -1 too.
+    /// An operand of a type; a constant that is a predicate is 0 or 1, where compilers write -1
+    /// too.
     pub(super) fn typed(&mut self, o: &Operand, ty: module::Type) -> Value {
         match (o, ty) {
             (Operand::Int(v), module::Type::Pred) => self.int(types::I8, i64::from(*v != 0)),

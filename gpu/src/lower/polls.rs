@@ -1,4 +1,5 @@
-//! Loops that can only wait: they look at the same words of others' memory in each turn, and change none.
+//! Loops that can only wait: they look at the same words of others' memory in each turn, and change
+//! none.
 
 use std::collections::HashSet;
 
@@ -8,8 +9,8 @@ use crate::schedule::BUDGET;
 /// What a turn of such a loop costs: it gives way soon.
 pub(super) const POLL: i64 = BUDGET as i64 / 4;
 
-/// Whether the statements between a label and a branch back to it are such a loop. One that looks at another word in
-/// each turn gets on: it reads an array.
+/// Whether the statements between a label and a branch back to it are such a loop. One that looks
+/// at another word in each turn gets on: it reads an array.
 pub(super) fn polls(f: &Function, from: usize, to: usize) -> bool {
     let body = || {
         f.body[from..=to].iter().filter_map(|s| match s {

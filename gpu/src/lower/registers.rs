@@ -1,7 +1,8 @@
 //! Where a function's registers live: as values of the compiler, or in slots of the thread's frame.
 //!
-//! A value that is live over a wait is stored before it and loaded behind it, at each wait. A register that many waits
-//! cross and few instructions use is cheaper in memory: there a wait costs nothing, and a use is a load.
+//! A value that is live over a wait is stored before it and loaded behind it, at each wait. A
+//! register that many waits cross and few instructions use is cheaper in memory: there a wait costs
+//! nothing, and a use is a load.
 
 use crate::module::{Function, Label, Op, Reg, Statement};
 
@@ -22,7 +23,8 @@ const LOOP: u64 = 8;
 const DEEPEST: usize = 4;
 
 impl Slots {
-    /// Chooses by cost. `waits` says how often the statement, which is among those of `live`, lets the thread wait.
+    /// Chooses by cost. `waits` says how often the statement, which is among those of `live`, lets
+    /// the thread wait.
     pub(super) fn of(f: &Function, live: &Liveness, waits: &dyn Fn(&Op) -> u64) -> Slots {
         let mut slots = Slots {
             at: vec![None; f.registers.len()],
@@ -93,8 +95,8 @@ pub(super) fn accesses(s: &Statement, each: &mut dyn FnMut(Reg)) {
     }
 }
 
-/// How often each statement is executed, as far as loops tell. A loop is what lies between a label and the last
-/// branch back to it.
+/// How often each statement is executed, as far as loops tell. A loop is what lies between a label
+/// and the last branch back to it.
 fn weights(f: &Function, live: &Liveness) -> Vec<u64> {
     let mut ends = vec![0usize; f.labels as usize];
     for (i, s) in f.body.iter().enumerate() {

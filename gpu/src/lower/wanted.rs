@@ -1,7 +1,8 @@
 //! What a loop waits for: the bits of a loaded word that it compares, and with what.
 //!
-//! It is found in the text when the loop is compiled, and costs nothing when it runs: the value with which it compares is
-//! a constant, or is kept with the other registers when the thread gives way.
+//! It is found in the text when the loop is compiled, and costs nothing when it runs: the value
+//! with which it compares is a constant, or is kept with the other registers when the thread gives
+//! way.
 
 use std::collections::HashMap;
 
@@ -128,7 +129,8 @@ struct Found {
 }
 
 impl Emit<'_, '_> {
-    /// Notes what the loop between a label and a branch back to it waits for; its threads give way at `state`.
+    /// Notes what the loop between a label and a branch back to it waits for; its threads give way
+    /// at `state`.
     pub(super) fn note_wanted(&mut self, (from, to): (usize, usize), kept: &Kept, state: u32) {
         if to - from > LONGEST {
             return;

@@ -1,5 +1,5 @@
-//! Copies that a thread does not wait for, the barriers that tell of them, and barriers in two parts (§9.7.9.25,
-//! §9.7.13).
+//! Copies that a thread does not wait for, the barriers that tell of them, and barriers in two
+//! parts (§9.7.9.25, §9.7.13).
 
 use super::op::{Address, AtomicOp, Op, Operand, Reg, Target};
 use super::types::{Space, Type};
@@ -53,7 +53,8 @@ pub(crate) enum AsyncOp {
         /// The mbarrier object that is told.
         done: Option<Place>,
     },
-    /// `st.async`, `red.async`: a store or an atomic operation, whose bytes an mbarrier object counts.
+    /// `st.async`, `red.async`: a store or an atomic operation, whose bytes an mbarrier object
+    /// counts.
     Told {
         what: Box<Op>,
         bytes: u32,

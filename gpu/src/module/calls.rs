@@ -46,8 +46,8 @@ impl Function {
 }
 
 impl Module {
-    /// Decides which functions have code of their own: those at which a chain of calls comes back, those that take memory
-    /// of the stack, and some of a long chain.
+    /// Decides which functions have code of their own: those at which a chain of calls comes back,
+    /// those that take memory of the stack, and some of a long chain.
     ///
     /// # Errors
     /// Line and reason: a function that is called, or whose address is taken, has no body.
@@ -116,7 +116,8 @@ impl Module {
         Ok(())
     }
 
-    /// Whether a kernel needs a stack: it reaches code of its own, a call by address, or memory of the stack.
+    /// Whether a kernel needs a stack: it reaches code of its own, a call by address, or memory of
+    /// the stack.
     pub(crate) fn needs_stack(&self, kernel: usize) -> bool {
         let mut seen = vec![false; self.functions.len()];
         let mut left = vec![kernel];

@@ -141,7 +141,8 @@ impl Product {
     }
 }
 
-/// A matrix of `wmma` in memory and in the registers of a warp. A lane holds elements that follow each other in a row.
+/// A matrix of `wmma` in memory and in the registers of a warp. A lane holds elements that follow
+/// each other in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fragment {
     pub(crate) rows: u32,

@@ -190,7 +190,8 @@ pub struct Site {
     pub line: u32,
     /// Number of the source file and line in it.
     pub source: Option<(u32, u32)>,
-    /// Where the function that the source line is in was called, if it was compiled into its caller from another file.
+    /// Where the function that the source line is in was called, if it was compiled into its caller
+    /// from another file.
     pub caller: Option<(u32, u32)>,
 }
 

@@ -302,8 +302,8 @@ pub(crate) enum MemoryOrder {
     SeqCst,
 }
 
-/// Which threads an ordered access or a fence is for (§8.5). A cluster is one block. For checks: compiled code orders
-/// for the whole system.
+/// Which threads an ordered access or a fence is for (§8.5). A cluster is one block. For checks:
+/// compiled code orders for the whole system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scope {
     Block,
@@ -393,7 +393,8 @@ pub(crate) enum WarpOp {
     /// Bit 0: of magnitudes; 1: a NaN if there is one; 2: the greatest.
     ReduxFloat(u8),
     Elect,
-    /// `activemask` (§9.7.13.10): the lanes that have come to the same instruction when none of the warp can run.
+    /// `activemask` (§9.7.13.10): the lanes that have come to the same instruction when none of the
+    /// warp can run.
     Active,
 }
 

@@ -1,5 +1,5 @@
-//! Instructions that the host computes of up to three words: dot products, bytes and halves side by side, small
-//! floating-point formats.
+//! Instructions that the host computes of up to three words: dot products, bytes and halves side by
+//! side, small floating-point formats.
 
 /// Which it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -112,7 +112,8 @@ impl Format {
 
     /// The nearest bits in the direction of the rounding.
     ///
-    /// The lowest bit of `sig` may stand for all that is below it, when the format has at least two bits less.
+    /// The lowest bit of `sig` may stand for all that is below it, when the format has at least two
+    /// bits less.
     pub(super) fn write(self, v: Value, r: Rounding) -> u64 {
         let Finite { negative, sig, exp } = match v {
             Value::Nan => return self.nan(),
@@ -124,13 +125,15 @@ impl Format {
         }
         let top = 127 - sig.leading_zeros() as i32;
         let least = 1 - self.bias() - self.fraction as i32;
-        // The place of the last bit that is kept; subnormals have the same as the least normal number.
+        // The place of the last bit that is kept; subnormals have the same as the least normal
+        // number.
         let last = (top + exp - self.fraction as i32).max(least);
         let kept = match last - exp {
             drop @ 1.. => cut(sig, drop as u32, negative, r) as u64,
             keep => (sig << -keep) as u64,
         };
-        // A carry out of the fraction raises the exponent, and makes the least normal number of a subnormal.
+        // A carry out of the fraction raises the exponent, and makes the least normal number of a
+        // subnormal.
         let biased = (last - least) as u64;
         let bits = if biased < 1 << self.exponent {
             kept + (biased << self.fraction)
@@ -211,9 +214,10 @@ impl Finite {
     }
 }
 
-/// Products have at most 106 bits, and so at least 20 zeros below them at bit 125. Bits are lost only of an operand
-/// whose leading one is 20 bits or more below the other's; the difference then has its leading one at bit 124 at least,
-/// and the lost bits stay far below the last place of any format.
+/// Products have at most 106 bits, and so at least 20 zeros below them at bit 125. Bits are lost
+/// only of an operand whose leading one is 20 bits or more below the other's; the difference then
+/// has its leading one at bit 124 at least, and the lost bits stay far below the last place of any
+/// format.
 fn sum(x: Value, y: Value, r: Rounding) -> Value {
     let (x, y) = match (x, y) {
         (Value::Nan, _) | (_, Value::Nan) => return Value::Nan,
@@ -296,7 +300,8 @@ fn quotient(x: Value, y: Value) -> Value {
                 exp: 0,
             }),
             _ => {
-                // 126 bits by 53 at most: a quotient of 73 bits or more, whose lowest stands for the remainder.
+                // 126 bits by 53 at most: a quotient of 73 bits or more, whose lowest stands for
+                // the remainder.
                 let x = x.normal();
                 let rest = u128::from(x.sig % y.sig != 0);
                 Value::Finite(Finite {

@@ -1,7 +1,9 @@
-//! The short way for normal halves, rounded to the nearest: in double precision, where its result is exact.
+//! The short way for normal halves, rounded to the nearest: in double precision, where its result
+//! is exact.
 //!
-//! A product of halves has 22 bits at most, so it is always exact; a sum is if its error is zero. What is exact can be
-//! rounded to the format without a second rounding. All else takes the long way.
+//! A product of halves has 22 bits at most, so it is always exact; a sum is if its error is zero.
+//! What is exact can be rounded to the format without a second rounding. All else takes the long
+//! way.
 
 use super::exact::Format;
 use super::task::FloatOp;
@@ -28,7 +30,8 @@ fn of(f: Format, op: FloatOp, [a, b, c]: [u64; 3]) -> Option<u64> {
     narrow(f, v)
 }
 
-/// The sum, if it is exact: its error is computed without one (Knuth, TAOCP vol. 2, §4.2.2, theorem B).
+/// The sum, if it is exact: its error is computed without one (Knuth, TAOCP vol. 2, §4.2.2, theorem
+/// B).
 #[inline(always)]
 fn sum(x: f64, y: f64) -> Option<f64> {
     let s = x + y;
@@ -67,7 +70,8 @@ fn narrow(f: Format, v: f64) -> Option<u64> {
     // Half of the last place, less one unless the last bit is set: ties go to the even number.
     let half = (1 << (drop - 1)) - 1 + ((magnitude >> drop) & 1);
     let rounded = ((magnitude + half) >> drop).checked_sub(rebias(f))?;
-    // Subnormals have coarser places. What reaches the least normal number by the finer ones does by those too.
+    // Subnormals have coarser places. What reaches the least normal number by the finer ones does
+    // by those too.
     let normal = rounded & f.infinity() != 0 && rounded < f.infinity();
     normal.then_some(sign | rounded)
 }

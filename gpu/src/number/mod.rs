@@ -1,7 +1,7 @@
 //! Numbers that the host does not compute: half precision, and rounding towards zero, down and up.
 //!
-//! The processor's own rounding mode stays as it is: it would hold for all code of the thread. A result is computed
-//! exactly, by integers of 128 bits, and rounded once.
+//! The processor's own rounding mode stays as it is: it would hold for all code of the thread. A
+//! result is computed exactly, by integers of 128 bits, and rounded once.
 //!
 //! - `exact`: formats, their values, rounding, sum, product, quotient, root;
 //! - `fast`: the short way for what double precision computes exactly;

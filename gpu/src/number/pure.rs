@@ -1,4 +1,5 @@
-//! Instructions that are computed of up to three words: dot products, bytes and halves side by side, small formats.
+//! Instructions that are computed of up to three words: dot products, bytes and halves side by
+//! side, small formats.
 
 use super::exact::Format;
 use crate::module::{flag, PureKind, PureOp, SmallFormat, SMALL};
@@ -256,8 +257,8 @@ fn join(op: PureOp, low: u64, high: u64) -> u64 {
     low | high << format(op).bits
 }
 
-/// The exponent of `f32` as `ue8m0` (§5.2.3), which has no sign, no 0 and no infinity. The number of the operation is
-/// the rounding: 0 towards zero, 1 up.
+/// The exponent of `f32` as `ue8m0` (§5.2.3), which has no sign, no 0 and no infinity. The number
+/// of the operation is the rounding: 0 towards zero, 1 up.
 fn scale(op: PureOp, v: u32) -> u64 {
     const LEAST: u32 = 0x0040_0000;
     const INFINITY: u32 = 0x7f80_0000;
@@ -280,8 +281,9 @@ fn of_scale(v: u32) -> u64 {
     }
 }
 
-/// `f32` as a half: what it has no bits for is added to as many random bits, and a carry rounds away from zero. The
-/// number of the operation is 1 for `bf16`. Of subnormal results, which lack more bits, the first are added to.
+/// `f32` as a half: what it has no bits for is added to as many random bits, and a carry rounds
+/// away from zero. The number of the operation is 1 for `bf16`. Of subnormal results, which lack
+/// more bits, the first are added to.
 fn random(op: PureOp, v: u32, random: u32) -> u64 {
     let (fraction, least) = if op.number() == 1 {
         (7, -126)
@@ -311,8 +313,8 @@ fn random(op: PureOp, v: u32, random: u32) -> u64 {
     magnitude | if v.is_sign_negative() { f.sign() } else { 0 }
 }
 
-/// 10 bits of fraction. The number of the operation is the rounding: 0 to the nearest even, 1 towards zero, 2 to the
-/// nearest, of two the one away from zero.
+/// 10 bits of fraction. The number of the operation is the rounding: 0 to the nearest even, 1
+/// towards zero, 2 to the nearest, of two the one away from zero.
 fn tf32(op: PureOp, v: u32) -> u32 {
     const LAST: u32 = 1 << 13;
     if f32::from_bits(v).is_nan() {

@@ -122,7 +122,8 @@ impl Task {
         finish(f, v, self.mode)
     }
 
-    /// One NaN gives the other operand unless `.NaN` is there, and -0 is below +0 (§9.7.4.7, §9.7.4.8).
+    /// One NaN gives the other operand unless `.NaN` is there, and -0 is below +0 (§9.7.4.7,
+    /// §9.7.4.8).
     fn extreme(&self, f: Format, a: u64, b: u64, wanted: Ordering) -> u64 {
         let sign = (a ^ b) & f.sign();
         let [a, b] = match self.mode.xorsign {
@@ -213,8 +214,8 @@ fn compare(f: Format, c: Compare, a: u64, b: u64) -> bool {
     }
 }
 
-/// Executes a packed [`Task`] on bits. Of a pair, the low half of the word is the first; results of comparisons are
-/// bits 0 and 1.
+/// Executes a packed [`Task`] on bits. Of a pair, the low half of the word is the first; results of
+/// comparisons are bits 0 and 1.
 pub(crate) extern "C" fn float(task: u32, a: u64, b: u64, c: u64) -> u64 {
     let task = Task::unpack(task);
     let operands = [a, b, c];

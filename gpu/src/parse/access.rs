@@ -143,7 +143,8 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
             });
             let scope = scope(form);
             form.drop_all(|p| is_scope(p) || (membar && p == "gl"));
-            // Accesses of all proxies are the same here (§8.1). Descriptors of tensors are not there.
+            // Accesses of all proxies are the same here (§8.1). Descriptors of tensors are not
+            // there.
             let proxy = form.flag("proxy");
             form.drop_all(|p| {
                 p == "mbarrier_init"
@@ -333,7 +334,8 @@ pub(super) fn is_scope(part: &str) -> bool {
     matches!(part, "cta" | "cluster" | "gpu" | "sys")
 }
 
-/// The scope, before the order is taken. Without one it is the GPU's, and the system's of `.volatile` and `.mmio` (§8.5).
+/// The scope, before the order is taken. Without one it is the GPU's, and the system's of
+/// `.volatile` and `.mmio` (§8.5).
 fn scope(form: &mut Form<'_>) -> Scope {
     let named = form.take(Scope::named);
     let system = form.has("volatile") || form.has("mmio") || form.base == "membar";

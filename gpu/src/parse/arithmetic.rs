@@ -106,7 +106,8 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
                 || (mode.xorsign && ty != Type::F32)
                 || (op == BinaryOp::CopySign && !ty.is_float())
                 || (ty == Type::Pred && !logic)
-                // Saturation is of the sum and difference, and of no other integers (§9.7.1.1, §9.7.3).
+                // Saturation is of the sum and difference, and of no other integers (§9.7.1.1,
+                // §9.7.3).
                 || (mode.sat && !sum)
                 || (mode.nan && !matches!(op, BinaryOp::Min | BinaryOp::Max));
             if bad {

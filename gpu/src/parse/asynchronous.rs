@@ -1,4 +1,5 @@
-//! `cp.async`, `st.async`, `red.async`, `mbarrier`, `bar.arrive`, `barrier.cluster` to [`AsyncOp`] (§9.7.9.25, §9.7.13).
+//! `cp.async`, `st.async`, `red.async`, `mbarrier`, `bar.arrive`, `barrier.cluster` to [`AsyncOp`]
+//! (§9.7.9.25, §9.7.13).
 
 use super::access::{self, hints, is_scope};
 use super::form::Form;
@@ -141,7 +142,8 @@ fn copy(form: &mut Form<'_>, args: &[Arg<'_>], f: &Function) -> Result<Option<As
     }))
 }
 
-/// `st.async` (§9.7.9.12), `red.async` (§9.7.13.8): the plain access with an mbarrier as the last operand.
+/// `st.async` (§9.7.9.12), `red.async` (§9.7.13.8): the plain access with an mbarrier as the last
+/// operand.
 fn told(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<AsyncOp, Refusal> {
     let line = form.line;
     let told = form.flag("mbarrier::complete_tx::bytes");

@@ -95,8 +95,9 @@ pub(super) fn function(
     Ok(())
 }
 
-/// Lines of another file than the function's own are of functions that the compiler put into it: where they were called
-/// is the last line before of the function's own file, which is that of its last `ret`.
+/// Lines of another file than the function's own are of functions that the compiler put into it:
+/// where they were called is the last line before of the function's own file, which is that of its
+/// last `ret`.
 fn name_callers(f: &mut Function) {
     let is_end = |s: &&Instruction| matches!(s.op, Op::Return | Op::Exit);
     let own = f.body.iter().rev().filter_map(Statement::instruction);

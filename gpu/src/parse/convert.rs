@@ -61,7 +61,8 @@ pub(super) fn decode(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Option<Op>
         && !mode.sat
         && matches!(round, Some(Rounding::Nearest | Rounding::Zero));
     let bad = [to_ty, ty].iter().any(|t| !is_number(*t)) || (clamps && !clampable)
-        // The result of a rounding to a format is a number of that format, to a whole number one of a whole number.
+        // The result of a rounding to a format is a number of that format, to a whole number one of
+        // a whole number.
         || (round.is_some() && !float(to_ty))
         || (whole.is_some() && !float(ty))
         || (whole.is_some() && float(to_ty) && to_ty != ty)

@@ -1,5 +1,5 @@
-//! Less usual arithmetic to [`ExtendedOp`]: with a carry (§9.7.2), dot products, bytes and halves side by side
-//! (§9.7.17), pairs, mixed precision (§9.7.5), small formats.
+//! Less usual arithmetic to [`ExtendedOp`]: with a carry (§9.7.2), dot products, bytes and halves
+//! side by side (§9.7.17), pairs, mixed precision (§9.7.5), small formats.
 
 use super::arithmetic::{rounding, xorsign};
 use super::body::Scope;
@@ -17,7 +17,8 @@ pub(super) fn has_carry(opcode: &str) -> bool {
     matches!(base, Some("addc" | "subc" | "madc")) || opcode.split('.').any(|p| p == "cc")
 }
 
-/// Decodes an instruction of this group; `None` if it is of another, of which it then has taken no part.
+/// Decodes an instruction of this group; `None` if it is of another, of which it then has taken no
+/// part.
 pub(super) fn decode(
     form: &mut Form<'_>,
     args: &[Arg<'_>],

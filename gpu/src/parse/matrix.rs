@@ -164,7 +164,8 @@ fn multiply(form: &mut Form<'_>, args: &[Arg<'_>], wmma: bool) -> Result<MatrixO
         a if a.is_integer() => [c, d] == [Element::S32; 2],
         _ => [c, d] == [Element::F32; 2],
     };
-    // Numbers of eight and of four bits may have different signs, and small floats different exponents.
+    // Numbers of eight and of four bits may have different signs, and small floats different
+    // exponents.
     let eight = |e| matches!(e, Element::E4m3 | Element::E5m2);
     let same = a == b || (a.is_integer() && a.bits() == b.bits()) || (eight(a) && eight(b));
     let shaped = match wmma {

@@ -5,9 +5,11 @@
 //! - `body`: a function's registers, variables, labels and instructions;
 //! - `operand`: what an instruction names;
 //! - `form`: the parts of an opcode, of which none may be left over;
-//! - `arithmetic`, `extended`, `half`, `convert`, `access`, `asynchronous`, `matrix`, `control`: instructions to [`Op`](crate::module::Op).
+//! - `arithmetic`, `extended`, `half`, `convert`, `access`, `asynchronous`, `matrix`, `control`:
+//!   instructions to [`Op`](crate::module::Op).
 //!
-//! What is not implemented is refused here, with file, line and instruction. A module that was read can be compiled.
+//! What is not implemented is refused here, with file, line and instruction. A module that was read
+//! can be compiled.
 
 mod access;
 mod arithmetic;
@@ -43,7 +45,8 @@ pub struct ParseError {
 /// Line and reason, before the file is known.
 type Refusal = (u32, String);
 
-/// Most registers of a function, and most statements of a module: text beyond is refused, not compiled for hours.
+/// Most registers of a function, and most statements of a module: text beyond is refused, not
+/// compiled for hours.
 const MOST: u32 = 1_000_000;
 
 /// Reads a module. `file` is what errors call it.
@@ -56,8 +59,8 @@ pub fn parse(file: &str, text: &str) -> Result<Module, ParseError> {
     linker.end()
 }
 
-/// Reads several texts as one module: what one declares as `.extern` another defines, and what is neither `.extern`,
-/// `.visible` nor `.weak` (§11.6) is its text's own.
+/// Reads several texts as one module: what one declares as `.extern` another defines, and what is
+/// neither `.extern`, `.visible` nor `.weak` (§11.6) is its text's own.
 pub struct Linker {
     linked: directive::Linked,
     hashes: Vec<[u8; 32]>,

@@ -1,4 +1,5 @@
-//! What compiled code and the scheduler share: structures whose fields the code reaches by their offsets.
+//! What compiled code and the scheduler share: structures whose fields the code reaches by their
+//! offsets.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicU32;
@@ -80,7 +81,8 @@ pub(crate) struct Thread {
     pub(crate) address: u64,
     /// Number of the cluster's barrier at which it has arrived.
     pub(crate) cluster: u32,
-    /// What a warp's lanes give for their matrices, and get: pairs of 32-bit words, the first in the low half.
+    /// What a warp's lanes give for their matrices, and get: pairs of 32-bit words, the first in
+    /// the low half.
     pub(crate) words: [u64; 16],
     /// The last access that looked at memory of others: its bytes and site, and its address.
     pub(crate) looked_at: u32,
@@ -115,8 +117,8 @@ pub(crate) struct BlockState {
     /// Arrivals at the cluster's barrier, and its number.
     pub(crate) cluster: [AtomicU32; 2],
     pub(crate) surroundings: *const Surroundings<'static>,
-    /// Of checked code: bytes that say how many of 8 bytes of GPU memory, of shared and of local memory belong to an
-    /// allocation or a variable.
+    /// Of checked code: bytes that say how many of 8 bytes of GPU memory, of shared and of local
+    /// memory belong to an allocation or a variable.
     pub(crate) maps: [*const u8; 3],
     /// Of code whose accesses are traced: the past of the block.
     pub(crate) trace: *mut BlockTrace,
@@ -133,8 +135,8 @@ pub(crate) mod mark {
     pub(crate) const SPACE: u32 = 3 << 8;
 }
 
-/// Ranges outside of GPU memory that the block has accessed last. Cells, because compiled code calls with the block
-/// shared.
+/// Ranges outside of GPU memory that the block has accessed last. Cells, because compiled code
+/// calls with the block shared.
 #[derive(Default)]
 pub(crate) struct Allowed {
     ranges: [Cell<(u64, u64)>; 4],

@@ -56,7 +56,8 @@ pub(crate) unsafe extern "C" fn check(t: *mut Thread, address: u64, bytes: u32, 
     }
 }
 
-/// In checked code, an access of which not all is known to be allocated: 1 if it is. `at` is an offset in its memory.
+/// In checked code, an access of which not all is known to be allocated: 1 if it is. `at` is an
+/// offset in its memory.
 ///
 /// # Safety
 /// `t` is the running thread, and the access is inside of its memory.
@@ -82,8 +83,8 @@ pub(crate) unsafe extern "C" fn check_allocated(
     }
 }
 
-/// In traced code, an access that is allowed, at an address of the host. Accesses of local memory and parameters are not
-/// those of others.
+/// In traced code, an access that is allowed, at an address of the host. Accesses of local memory
+/// and parameters are not those of others.
 ///
 /// # Safety
 /// `t` is the running thread, inside a step.
@@ -266,7 +267,8 @@ pub(crate) extern "C" fn tanh(x: f32) -> f32 {
     x.tanh()
 }
 
-/// What is returned where memory that is to be printed may not be read; the access is noted in the thread.
+/// What is returned where memory that is to be printed may not be read; the access is noted in the
+/// thread.
 pub(crate) const UNREADABLE: u64 = 1 << 32;
 
 /// Reads what a thread may read, for functions of the system.

@@ -1,8 +1,9 @@
 //! Matrices of a warp: rows whose addresses lanes exchange, and products (§9.7.14).
 //!
-//! Products of numbers of 8 to 19 bits are exact in double precision. They are added to `C` in the order of k, in double
-//! precision, and the sum is rounded once; the ISA leaves order and rounding open. Products of `f64` are fused
-//! additions in the order of k. Integers are exact, and wrap unless they saturate.
+//! Products of numbers of 8 to 19 bits are exact in double precision. They are added to `C` in the
+//! order of k, in double precision, and the sum is rounded once; the ISA leaves order and rounding
+//! open. Products of `f64` are fused additions in the order of k. Integers are exact, and wrap
+//! unless they saturate.
 
 use super::context::Thread;
 use super::lanes::each;

@@ -1,8 +1,8 @@
 //! A block as a stepper: [`Block::step`] lets its threads run as far as they can, and returns.
 //!
 //! Nothing in here waits or reads a clock: who drives it gives the time ([`Clock`]) and the order
-//! of threads ([`Order`]). A thread that loops at memory which others write gives way when its budget is spent, so that
-//! each thread of each resident block gets on.
+//! of threads ([`Order`]). A thread that loops at memory which others write gives way when its
+//! budget is spent, so that each thread of each resident block gets on.
 #![allow(unsafe_code)] // Calls compiled code, and hands it memory of the block.
 
 mod bulk;
@@ -44,7 +44,8 @@ pub struct Shape {
     pub dynamic_shared: u32,
 }
 
-/// The order in which a block's warps run: with seed 0 ascending, else another rotation in each round.
+/// The order in which a block's warps run: with seed 0 ascending, else another rotation in each
+/// round.
 #[derive(Debug, Clone, Copy)]
 pub struct Order(u64);
 
@@ -207,7 +208,8 @@ impl std::fmt::Display for FaultKind {
     }
 }
 
-/// Words of a thread's frame that calls may take, beyond those of each function, in kernels that have a stack.
+/// Words of a thread's frame that calls may take, beyond those of each function, in kernels that
+/// have a stack.
 const FRAME_STACK: usize = 4096;
 
 /// Words of a thread's frame, and those before the last place at which a function's part may begin.
@@ -322,7 +324,8 @@ impl Block {
         }
     }
 
-    /// Where the text of its kernel's `printf` and `assert` goes; the standard output if this is not called.
+    /// Where the text of its kernel's `printf` and `assert` goes; the standard output if this is
+    /// not called.
     pub fn print_to(&mut self, output: Arc<dyn Output>) {
         self.output = output;
     }
@@ -341,8 +344,9 @@ impl Block {
         self.state.grid = number;
     }
 
-    /// The address that kernels read from `%envreg1` (its upper half) and `%envreg2`: two words of 32 bits, 8 and 0 when a
-    /// launch begins, by which NVIDIA's cooperative groups let a grid meet. Without this call it is 0.
+    /// The address that kernels read from `%envreg1` (its upper half) and `%envreg2`: two words of
+    /// 32 bits, 8 and 0 when a launch begins, by which NVIDIA's cooperative groups let a grid meet.
+    /// Without this call it is 0.
     pub fn environment(&mut self, address: u64) {
         self.state.environment = address;
     }
@@ -465,7 +469,8 @@ impl Block {
             let live = self.state.live[w];
             for i in each(self.lanes[w].take_runnable()) {
                 let t = &raw mut self.threads[first + i];
-                // SAFETY: the thread is this block's, whose memory the code was given; nothing else refers to it now.
+                // SAFETY: the thread is this block's, whose memory the code was given; nothing else
+                // refers to it now.
                 let left = unsafe {
                     (*t).why = entry(t);
                     (*t).why

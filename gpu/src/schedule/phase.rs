@@ -1,7 +1,8 @@
 //! The mbarrier object (§9.7.13.15), a word of shared memory.
 //!
-//! From its lowest bit: 20 bits of arrivals that are pending, 20 bits of arrivals that a phase expects, 21 bits of bytes
-//! that are to come (two's complement), 3 bits of the phase's number. A state is the word before an arrival.
+//! From its lowest bit: 20 bits of arrivals that are pending, 20 bits of arrivals that a phase
+//! expects, 21 bits of bytes that are to come (two's complement), 3 bits of the phase's number. A
+//! state is the word before an arrival.
 #![allow(unsafe_code)] // Compiled code passes addresses that it has checked.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -98,7 +99,8 @@ pub(crate) unsafe extern "C" fn phase_complete(at: u64, bytes: u64) -> u64 {
     unsafe { change(at, |p| sent(p).settled()) }
 }
 
-/// `mbarrier.arrive`: the state. More arrivals than are pending, which the ISA leaves open, complete the phase.
+/// `mbarrier.arrive`: the state. More arrivals than are pending, which the ISA leaves open,
+/// complete the phase.
 ///
 /// # Safety
 /// As `change`.

@@ -1,6 +1,8 @@
-//! What kernels print: `vprintf` and `__assertfail`, functions of the system that `printf` and `assert` of CUDA call.
+//! What kernels print: `vprintf` and `__assertfail`, functions of the system that `printf` and
+//! `assert` of CUDA call.
 //!
-//! Arguments lie one behind the other, each aligned to its size: 4 bytes, or 8 of doubles, `l`, `ll` and pointers.
+//! Arguments lie one behind the other, each aligned to its size: 4 bytes, or 8 of doubles, `l`,
+//! `ll` and pointers.
 
 use std::io::Write as _;
 

@@ -186,8 +186,8 @@ impl Block {
             || inside(t.local as u64, u64::from(self.state.local_bytes))
             || memory.allows(t.looked, bytes);
         let at = t.looked as *const u8;
-        // SAFETY: the block's memory, GPU memory, or what the surroundings allow at this moment; aligned, because the
-        // thread was allowed this access.
+        // SAFETY: the block's memory, GPU memory, or what the surroundings allow at this moment;
+        // aligned, because the thread was allowed this access.
         readable.then(|| unsafe {
             match bytes {
                 1 => u64::from(at.read_volatile()),

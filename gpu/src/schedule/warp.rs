@@ -39,8 +39,9 @@ pub(crate) fn code(op: WarpOp) -> u32 {
     }
 }
 
-/// Completes the operations of a warp whose lanes have all come; `open` are those that stand at one, `live` those that have
-/// not ended. The lanes that can run now. `completes` sees the lanes and the kind of each operation before it is done.
+/// Completes the operations of a warp whose lanes have all come; `open` are those that stand at
+/// one, `live` those that have not ended. The lanes that can run now. `completes` sees the lanes
+/// and the kind of each operation before it is done.
 pub(super) fn settle(
     warp: &mut [Thread],
     open: u32,
@@ -67,8 +68,8 @@ pub(super) fn settle(
     }
 }
 
-/// Where no other operation is complete, those who ask for the active lanes are as many as can be: the lanes of each place
-/// get each other.
+/// Where no other operation is complete, those who ask for the active lanes are as many as can be:
+/// the lanes of each place get each other.
 fn settle_active(warp: &mut [Thread], open: u32) -> u32 {
     let asks = |i: &usize| warp[*i].kind == ACTIVE;
     let asking = each(open).filter(asks).fold(0, |m, i| m | 1u32 << i);
@@ -140,8 +141,8 @@ fn complete(warp: &mut [Thread], mask: u32, kind: u32) {
     }
 }
 
-/// Lanes of a shuffle that take the value of a lane outside of it, and which that is. Lanes at the end of `up` and `down`
-/// are not among them: what they get is commonly left alone.
+/// Lanes of a shuffle that take the value of a lane outside of it, and which that is. Lanes at the
+/// end of `up` and `down` are not among them: what they get is commonly left alone.
 pub(super) fn silent(warp: &[Thread], mask: u32, kind: u32) -> Vec<(usize, u32)> {
     if !matches!(kind, 7 | 8) {
         return Vec::new();
@@ -182,7 +183,8 @@ fn shuffle(values: &[u64; 32], lane: u32, kind: u32, b: u32, c: u32) -> (u32, u3
     (values[from as usize] as u32, u32::from(valid))
 }
 
-/// The lane whose value a lane gets, and whether it is inside of its segment: the pseudocode of §9.7.9.6.
+/// The lane whose value a lane gets, and whether it is inside of its segment: the pseudocode of
+/// §9.7.9.6.
 fn source(lane: u32, kind: u32, b: u32, c: u32) -> (u32, bool) {
     let (bval, cval, segment) = (b & 31, c & 31, c >> 8 & 31);
     let max_lane = (lane & segment) | (cval & !segment & 31);

@@ -169,7 +169,8 @@ fn mbarriers_count_arrivals_and_bytes() {
     }
 }
 
-/// A producer's warp and consumers, each waiting for the other through two barriers, as pipelines are written.
+/// A producer's warp and consumers, each waiting for the other through two barriers, as pipelines
+/// are written.
 #[test]
 fn producers_and_consumers_wait_for_each_other() {
     let text = module(
@@ -309,7 +310,8 @@ fn bulk_copies_are_checked_to_the_unit() {
 
 #[test]
 fn a_barrier_in_two_parts_counts_those_who_do_not_wait() {
-    // Warp 1 writes and arrives; warp 0 waits and reads. Three times, with a barrier of all between.
+    // Warp 1 writes and arrives; warp 0 waits and reads. Three times, with a barrier of all
+    // between.
     let text = module(
         "",
         ".shared .b32 s[32]; mov.u32 %r9, 0;\n\

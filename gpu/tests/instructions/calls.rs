@@ -1,4 +1,5 @@
-//! Recursion, calls by address, structures as parameters, memory of the stack (§9.7.12.5, §9.7.17, §7).
+//! Recursion, calls by address, structures as parameters, memory of the stack (§9.7.12.5, §9.7.17,
+//! §7).
 
 use ringbell_gpu::{parse, FaultKind, Program};
 
@@ -126,7 +127,8 @@ fn calls_without_end_fill_the_stack_and_end_the_launch() {
     let fault = try_launch(&text, 3, &mut [0; 4]).unwrap_err();
     assert_eq!(fault.kind, FaultKind::StackOverrun);
     assert!(fault.kind.to_string().contains("stack"));
-    // The next block begins with an empty stack; see `launch`, which makes one block. Here, in one kernel.
+    // The next block begins with an empty stack; see `launch`, which makes one block. Here, in one
+    // kernel.
     let text = module("", "mov.u64 %x5, 1048576; alloca.u64 %x6, %x5;");
     let fault = try_launch(&text, 3, &mut [0; 4]).unwrap_err();
     assert_eq!(fault.kind, FaultKind::StackOverrun);

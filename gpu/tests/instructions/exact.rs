@@ -1,7 +1,9 @@
-//! Reference arithmetic: formats, exact comparison, and rounding by a search among a format's numbers.
+//! Reference arithmetic: formats, exact comparison, and rounding by a search among a format's
+//! numbers.
 //!
-//! A result is found without computing it: of all numbers of the format, which are in order by their bits, the greatest
-//! that is not above the exact result is searched, and the rounding chooses it or the next.
+//! A result is found without computing it: of all numbers of the format, which are in order by
+//! their bits, the greatest that is not above the exact result is searched, and the rounding
+//! chooses it or the next.
 
 use std::cmp::Ordering;
 
@@ -232,7 +234,8 @@ pub(crate) fn compare(a: Scaled, b: Scaled) -> Ordering {
     top(a).cmp(&top(b)).then(left(a).cmp(&left(b)))
 }
 
-/// A magnitude in fixed point, with room for products of any two numbers; the last place is two to -2,304.
+/// A magnitude in fixed point, with room for products of any two numbers; the last place is two to
+/// -2,304.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Fixed(
     /// The highest first.

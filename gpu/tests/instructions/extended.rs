@@ -1,4 +1,5 @@
-//! Arithmetic with a carry, dot products, bytes and halves side by side, pairs, mixed precision, small formats.
+//! Arithmetic with a carry, dot products, bytes and halves side by side, pairs, mixed precision,
+//! small formats.
 
 use super::exact::{Round, BF16, F16, F32};
 use super::harness::{compare, kernel, kernel_of, random, refused, triples};

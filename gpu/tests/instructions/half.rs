@@ -89,8 +89,8 @@ fn sums_and_products_of_halves_are_rounded_once() {
     check(F16, "fma.rn.ftz.relu.f16", 3, &fma);
 }
 
-/// The case in which double precision, rounded again, is wrong: the product lies half way between two numbers, and the
-/// addend is beyond 53 bits of it.
+/// The case in which double precision, rounded again, is wrong: the product lies half way between
+/// two numbers, and the addend is beyond 53 bits of it.
 #[test]
 fn a_fused_product_of_bf16_is_not_rounded_twice() {
     // (1 + 2^-7) * (1 + 2^-1) is half way between two numbers; 2^-100 decides.

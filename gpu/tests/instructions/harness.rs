@@ -23,7 +23,8 @@ impl Memory for NoMemory {
     }
 }
 
-/// An opcode with its operands; `widths` has the bits of registers, 16 to 64, for each operand and the result.
+/// An opcode with its operands; `widths` has the bits of registers, 16 to 64, for each operand and
+/// the result.
 pub(crate) fn kernel(opcode: &str, widths: [u32; 4]) -> String {
     let d = widths[3];
     let setp = opcode.starts_with("setp");
@@ -131,7 +132,8 @@ pub(crate) fn random(seed: u64) -> impl FnMut() -> u64 {
     }
 }
 
-/// Three numbers: of any exponent, of near ones, of few bits (which meet ties), next to each other, or small.
+/// Three numbers: of any exponent, of near ones, of few bits (which meet ties), next to each other,
+/// or small.
 pub(crate) fn floats(f: Format, next: &mut impl FnMut() -> u64) -> [u64; 3] {
     let mask = f.sign() | (f.sign() - 1);
     let kind = next() % 5;

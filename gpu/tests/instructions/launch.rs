@@ -7,7 +7,8 @@ use ringbell_gpu::{parse, Block, Checker, Checks, Fault, Memory, Order, Program,
 
 use super::harness::{also_for_aarch64, NoTime};
 
-/// A module with a kernel `k(p)`, whose registers are `%r`, `%x` (64 bits), `%h` (16), `%f`, `%d`, `%p`, with numbers.
+/// A module with a kernel `k(p)`, whose registers are `%r`, `%x` (64 bits), `%h` (16), `%f`, `%d`,
+/// `%p`, with numbers.
 pub(crate) fn module(declarations: &str, statements: &str) -> String {
     format!(
         ".version 8.6\n.target sm_100\n.address_size 64\n{declarations}\n.visible .entry k(.param .u64 p) {{\n\

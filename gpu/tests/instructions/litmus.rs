@@ -1,7 +1,8 @@
-//! Litmus tests of the memory model (§8): blocks on threads of the host, or warps of one block, of which each executes its
-//! part a million times.
+//! Litmus tests of the memory model (§8): blocks on threads of the host, or warps of one block, of
+//! which each executes its part a million times.
 //!
-//! What the model forbids must not be seen. What it allows, and the host does, must be: else the test would show nothing.
+//! What the model forbids must not be seen. What it allows, and the host does, must be: else the
+//! test would show nothing.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicU32;
@@ -26,7 +27,8 @@ fn entry(name: &str) -> String {
     )
 }
 
-/// A thread's part: `%x2` and `%x3` are `x` and `y`, which begin as 0; what is read goes to `%r1` and `%r2`.
+/// A thread's part: `%x2` and `%x3` are `x` and `y`, which begin as 0; what is read goes to `%r1`
+/// and `%r2`.
 fn part(number: usize, of: usize, body: &str) -> String {
     format!(
         "ld.param.u64 %x1, [p]; add.u64 %x2, %x1, {HEAD}; add.u64 %x3, %x2, {words}; add.u64 %x4, %x3, {words};\n\
@@ -43,7 +45,8 @@ fn part(number: usize, of: usize, body: &str) -> String {
     )
 }
 
-/// How often the results of all parts, two of each, are those that `wanted` looks for. Each part is a block.
+/// How often the results of all parts, two of each, are those that `wanted` looks for. Each part is
+/// a block.
 fn count(parts: &[&str], wanted: impl Fn(&[[u32; 2]]) -> bool) -> usize {
     let all = parts.iter().enumerate().map(|(i, body)| {
         let statements = part(i, parts.len(), body);
@@ -176,9 +179,9 @@ fn stores_are_buffered_unless_there_is_a_fence() {
     for fence in ["fence.sc.gpu;", "membar.sys;", "fence.sc.sys;"] {
         assert_eq!(old(fence), 0, "{fence}");
     }
-    // Release and acquire do not order a store before a load, nor does the host. Stores to lines that the other writes too
-    // keep the host's buffer full for a while. A machine with one core does not show it, and one whose cores
-    // are busy only seldom.
+    // Release and acquire do not order a store before a load, nor does the host. Stores to lines
+    // that the other writes too keep the host's buffer full for a while. A machine with one core
+    // does not show it, and one whose cores are busy only seldom.
     let fill: String = (0..12)
         .map(|i| format!("st.u32 [%x1+{}], %r8; ", 512 + i * 64))
         .collect();

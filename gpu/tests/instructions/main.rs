@@ -1,6 +1,7 @@
 //! Each arithmetic form against Rust's own, with edge values and random inputs.
 //!
-//! A form is compiled into a kernel of one thread for each pair of inputs: three operands in, one result out.
+//! A form is compiled into a kernel of one thread for each pair of inputs: three operands in, one
+//! result out.
 #![allow(missing_docs)] // Tests.
 
 mod approximate;

@@ -1,4 +1,5 @@
-//! `mma`, `wmma`, `ldmatrix`, `stmatrix`, `movmatrix` (§9.7.14). Where elements lie is written here as the ISA writes it.
+//! `mma`, `wmma`, `ldmatrix`, `stmatrix`, `movmatrix` (§9.7.14). Where elements lie is written here
+//! as the ISA writes it.
 
 use super::exact::{Format, Round, Scaled, BF16, F16, F32};
 use super::harness::{random, refused};

@@ -1,4 +1,5 @@
-//! Programs at random, whose threads wait in loops, under guards and in called functions, against an interpreter.
+//! Programs at random, whose threads wait in loops, under guards and in called functions, against
+//! an interpreter.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -15,12 +16,14 @@ const REGISTERS: usize = 24;
 enum S {
     /// `to = a op b`, under the guard of a register's lowest bit.
     Do(&'static str, usize, usize, usize, Option<(usize, bool)>),
-    /// `to = a * b + (a ^ b)`, through registers that nothing else uses and that are kept over waits.
+    /// `to = a * b + (a ^ b)`, through registers that nothing else uses and that are kept over
+    /// waits.
     Keep(usize, usize, usize),
     /// All lanes of the warp, or all threads of the block.
     Wait(bool),
     If(usize, bool, Vec<S>),
-    /// So often; each time `to` gets the next of a sequence, which goes on from iteration to iteration.
+    /// So often; each time `to` gets the next of a sequence, which goes on from iteration to
+    /// iteration.
     Loop(u32, usize, Vec<S>),
     /// `to = f(a, b)`, where `f` waits.
     Call(usize, usize, usize),

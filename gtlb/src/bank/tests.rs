@@ -15,8 +15,8 @@ const BUS: u64 = 0x4_0000_0000;
 
 #[derive(Debug, Clone, Copy)]
 enum Shape {
-    /// Physically contiguous, at this many pages past a multiple of 2 MiB on the bus and on the same
-    /// offset as the virtual address, so that whole groups coalesce when it is 0.
+    /// Physically contiguous, at this many pages past a multiple of 2 MiB on the bus and on the
+    /// same offset as the virtual address, so that whole groups coalesce when it is 0.
     Contiguous(u64),
     /// Pages in reverse order.
     Reversed,

@@ -492,7 +492,8 @@ fn a_window_shows_the_same_bytes(rig: &mut Rig) {
         for span in rig.spans(offset, len) {
             let at = window.at(span).expect("the window holds the whole memory");
             for i in 0..span.len as usize {
-                // SAFETY: `Window::at` has checked that the span lies in the window; no writer is active.
+                // SAFETY: `Window::at` has checked that the span lies in the window; no writer is
+                // active.
                 let byte = unsafe { at.wrapping_add(i).read_volatile() };
                 assert_eq!(
                     byte,

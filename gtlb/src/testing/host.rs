@@ -89,8 +89,8 @@ impl HostMemory {
     /// [`BusError::OutOfRange`].
     pub fn poke(&self, bus: u64, from: &[u8]) -> Result<(), BusError> {
         let at = self.at(bus, from.len() as u64)?;
-        // SAFETY: `at` has checked that the range lies in the mapping; `from` cannot overlap it, because
-        // no reference to the mapping exists.
+        // SAFETY: `at` has checked that the range lies in the mapping; `from` cannot overlap it,
+        // because no reference to the mapping exists.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), at, from.len()) };
         Ok(())
     }
@@ -116,8 +116,8 @@ impl HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, unmapped once; users of the window's address do not outlive the memory
-        // (`DmaMemory::window`). Failure could only leak the mapping.
+        // SAFETY: made by `new`, unmapped once; users of the window's address do not outlive the
+        // memory (`DmaMemory::window`). Failure could only leak the mapping.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.len as usize) };
     }
 }

@@ -1,8 +1,8 @@
 //! Test memories and the conformance suite of [`DmaMemory`](crate::DmaMemory) (feature `testing`).
 //!
-//! [`HostMemory`] is plain host memory that finishes each operation at once. [`DelayedMemory`] delays and
-//! reorders operations, so that code which relies on immediate writes fails. [`GpuView`] reads and writes
-//! either by GPU address, as a kernel would.
+//! [`HostMemory`] is plain host memory that finishes each operation at once. [`DelayedMemory`]
+//! delays and reorders operations, so that code which relies on immediate writes fails. [`GpuView`]
+//! reads and writes either by GPU address, as a kernel would.
 
 pub mod conformance;
 mod delayed;

@@ -16,7 +16,8 @@ pub enum Layout {
     Mixed(u64),
 }
 
-/// A [`HostMemory`] (or the one inside a [`DelayedMemory`](super::DelayedMemory)) with a page table.
+/// A [`HostMemory`] (or the one inside a [`DelayedMemory`](super::DelayedMemory)) with a page
+/// table.
 #[derive(Debug, Clone)]
 pub struct GpuView<'a> {
     memory: &'a HostMemory,

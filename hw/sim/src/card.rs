@@ -1,7 +1,8 @@
 //! [`Card`]: the verilated `nic_top` as the card of a NIC, cycle by cycle.
 //!
-//! Its PCIe side is a [`Bus`]; its network side and its command layer are queues of plain values, which the NIC fills and
-//! empties between cycles ([`ringbell_nic_core::card`]). Time is cycles; the wall clock tells only how fast the simulation is.
+//! Its PCIe side is a [`Bus`]; its network side and its command layer are queues of plain values,
+//! which the NIC fills and empties between cycles ([`ringbell_nic_core::card`]). Time is cycles;
+//! the wall clock tells only how fast the simulation is.
 #![allow(unsafe_code)] // An instance moves between the threads that step its NIC.
 #![allow(clippy::disallowed_methods)] // Measures the simulation.
 
@@ -19,7 +20,8 @@ use crate::nic_top::Block;
 use crate::reducer::Reducer;
 use crate::ring::{Piece, Report, Step};
 
-/// Cycles after which an answer that the card owes is missing. Clearing the GTLB's 16,384 main entries takes the longest.
+/// Cycles after which an answer that the card owes is missing. Clearing the GTLB's 16,384 main
+/// entries takes the longest.
 const PATIENCE: u64 = 4 * 16_384;
 /// Cycles without a sign of work after which nothing is under way, beside the bus's latency.
 const REST: u64 = 48;
@@ -116,7 +118,8 @@ impl Ports {
     }
 }
 
-// SAFETY: the instance has a context of its own, so that no two share state, and one thread at a time has `&mut Card`.
+// SAFETY: the instance has a context of its own, so that no two share state, and one thread at a
+// time has `&mut Card`.
 unsafe impl Send for Card {}
 
 impl fmt::Debug for Card {
@@ -197,7 +200,8 @@ impl Card {
         self.ports.watch = Some(Box::new(look));
     }
 
-    /// Writes a trace of all signals (VCD, two steps a cycle) from now on. `false`: the file cannot be made.
+    /// Writes a trace of all signals (VCD, two steps a cycle) from now on. `false`: the file cannot
+    /// be made.
     pub fn trace(&mut self, file: &CStr) -> bool {
         self.traced = self.rtl.trace(file);
         self.traced
@@ -312,7 +316,8 @@ impl Card {
         value
     }
 
-    /// Writes the steps of a collective, up to 64, and starts them. Values are kept in on-card memory from line 0 on.
+    /// Writes the steps of a collective, up to 64, and starts them. Values are kept in on-card
+    /// memory from line 0 on.
     pub fn ring_start(&mut self, steps: &[Step], dtype: DataType, op: ReduceOp) {
         self.ring.used = true;
         self.ring.report = None;
@@ -350,7 +355,8 @@ impl Card {
         self.ring.report
     }
 
-    /// Ends what is left of a collective, with its streams; the next may start. The neighbours' ends of the streams are the caller's.
+    /// Ends what is left of a collective, with its streams; the next may start. The neighbours'
+    /// ends of the streams are the caller's.
     pub fn ring_clear(&mut self) {
         self.rtl.ring_clear_valid_i(1);
         self.until(|rtl| rtl.ring_clear_ready_o() == 1);
@@ -373,7 +379,8 @@ impl Card {
         self.ring.pieces_in.len()
     }
 
-    /// The state table (Table 8): steps of inputs with and without a message, and of outputs likewise, that are done.
+    /// The state table (Table 8): steps of inputs with and without a message, and of outputs
+    /// likewise, that are done.
     pub fn ring_state(&self) -> [u64; 4] {
         let at = self.rtl.ring_at_step_o();
         std::array::from_fn(|i| at >> (7 * i) & 0x7f)
@@ -491,7 +498,8 @@ impl Card {
         !none
     }
 
-    /// Counts this cycle as busy if it has a sign of work, and those before it that waited for memory.
+    /// Counts this cycle as busy if it has a sign of work, and those before it that waited for
+    /// memory.
     fn count_work(&mut self) {
         let longest = self.latency + REST;
         let ring_moves = self.ring.is_moving(&self.rtl);

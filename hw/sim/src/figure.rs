@@ -1,4 +1,5 @@
-//! What simulations measure for the documents: rows of numbers, and timing diagrams of sampled signals as text.
+//! What simulations measure for the documents: rows of numbers, and timing diagrams of sampled
+//! signals as text.
 
 use std::fmt;
 use std::path::PathBuf;

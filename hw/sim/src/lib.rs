@@ -1,7 +1,9 @@
-//! The blocks of hw/rtl as Rust objects, compiled by Verilator (feature `verilator`; `card`: `nic_top` alone).
+//! The blocks of hw/rtl as Rust objects, compiled by Verilator (feature `verilator`; `card`:
+//! `nic_top` alone).
 //!
-//! Each block has a module of its name with the type `Block`: a method for each port, `eval` and `tick`. The tests of this crate
-//! compare the blocks cycle by cycle with the Rust models that the software NIC uses.
+//! Each block has a module of its name with the type `Block`: a method for each port, `eval` and
+//! `tick`. The tests of this crate compare the blocks cycle by cycle with the Rust models that the
+//! software NIC uses.
 
 pub mod figure;
 pub mod ring;

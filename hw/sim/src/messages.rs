@@ -1,4 +1,5 @@
-//! The block `ring` of a card for a NIC: whole messages to and from the neighbours in the place of pieces.
+//! The block `ring` of a card for a NIC: whole messages to and from the neighbours in the place of
+//! pieces.
 
 use std::collections::VecDeque;
 
@@ -32,7 +33,8 @@ impl Messages {
         self.told = false;
     }
 
-    /// Puts the pieces that have left together, as far as there is room, and the report behind the last of them.
+    /// Puts the pieces that have left together, as far as there is room, and the report behind the
+    /// last of them.
     pub(crate) fn take(&mut self, pieces: &mut VecDeque<Piece>, report: Option<Report>) {
         if !self.by_nic {
             return;

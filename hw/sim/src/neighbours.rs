@@ -68,7 +68,8 @@ impl Ring {
         };
     }
 
-    /// Forgets the streams, which the transport has begun again. What memory is asked for still comes.
+    /// Forgets the streams, which the transport has begun again. What memory is asked for still
+    /// comes.
     pub(crate) fn clear(&mut self) {
         self.running = false;
         self.report = None;
@@ -78,8 +79,8 @@ impl Ring {
         self.messages = Messages::default();
     }
 
-    /// Counts a cycle in which something moves, and those before it that waited for memory, up to `longest`. A longer wait was one
-    /// for the network.
+    /// Counts a cycle in which something moves, and those before it that waited for memory, up to
+    /// `longest`. A longer wait was one for the network.
     pub(crate) fn count(&mut self, now: u64, longest: u64) {
         let gap = now - self.worked;
         self.cycles += if gap <= longest { gap } else { 1 };

@@ -43,7 +43,8 @@ impl Reducer {
         }
     }
 
-    /// `a op b`, element by element, a beat a cycle. `None`: the block does not have that type or operation.
+    /// `a op b`, element by element, a beat a cycle. `None`: the block does not have that type or
+    /// operation.
     ///
     /// # Panics
     /// When the operands differ in length, or a beat does not leave.

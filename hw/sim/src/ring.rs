@@ -1,4 +1,5 @@
-//! What blocks of ring collectives take and give: steps of a program, and messages between neighbours.
+//! What blocks of ring collectives take and give: steps of a program, and messages between
+//! neighbours.
 
 use crate::stream::{Beat, BEAT};
 

@@ -15,7 +15,8 @@ pub struct Beat {
 }
 
 impl Beat {
-    /// A beat of at most 64 bytes; those it lacks are ones, so that a block which counts them shows it.
+    /// A beat of at most 64 bytes; those it lacks are ones, so that a block which counts them shows
+    /// it.
     pub fn new(bytes: &[u8], last: bool) -> Beat {
         let mut all = [0xff; BEAT];
         all[..bytes.len()].copy_from_slice(bytes);

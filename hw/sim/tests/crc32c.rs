@@ -110,7 +110,8 @@ impl Bench {
 
 #[test]
 fn every_bit_of_a_beat_counts_as_the_definition_says() {
-    // The checksum of equal lengths is linear but for a constant: these streams and one of zeros show it for all beats.
+    // The checksum of equal lengths is linear but for a constant: these streams and one of zeros
+    // show it for all beats.
     let mut bench = Bench::new(1);
     bench.stream(&[0; BEAT], false);
     for bit in 0..8 * BEAT {

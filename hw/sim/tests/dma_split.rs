@@ -1,4 +1,5 @@
-//! `dma_split.sv` against the spans of the software NIC's GTLB: the same bytes at the same bus addresses.
+//! `dma_split.sv` against the spans of the software NIC's GTLB: the same bytes at the same bus
+//! addresses.
 
 use ringbell_gtlb::testing::Rng;
 use ringbell_gtlb::{Access, GtlbConfig, Mmu, MmuConfig, PageTable, LARGE_PAGE_BYTES, PAGE_BYTES};
@@ -18,7 +19,8 @@ fn expected(model: &mut Mmu, region: u32, va: u64, len: u64) -> Bursts {
     let mut bursts = Vec::new();
     while at < end {
         let most = (MAX_BURST - at % MAX_BURST).min(end - at);
-        // A span ends with its entry; the region ends with the memory, so behind it is a fault as well.
+        // A span ends with its entry; the region ends with the memory, so behind it is a fault as
+        // well.
         let Ok(span) = model.span(region, GpuVa(at), most) else {
             return (bursts, Some(at));
         };
@@ -136,7 +138,8 @@ fn bursts_are_the_models_spans() {
         };
         let ready = [8, 6, 3][n % 3];
         let (region, va) = (bench.region, BASE + at);
-        // The model refuses a range that leaves its region as a whole, the block at the first page without an entry.
+        // The model refuses a range that leaves its region as a whole, the block at the first page
+        // without an entry.
         let inside = (all - at.min(all)).min(len);
         let mut wanted = expected(&mut bench.model, region, va, inside);
         if inside < len {

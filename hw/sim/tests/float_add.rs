@@ -1,4 +1,5 @@
-//! `float_add.sv` at f16 against `onc_engines::reduce`: the adder of which `reduce` has 80, with other widths of exponent and fraction.
+//! `float_add.sv` at f16 against `onc_engines::reduce`: the adder of which `reduce` has 80, with
+//! other widths of exponent and fraction.
 //!
 //! All 2^32 pairs take minutes: `cargo xtask hw exhaust`.
 
@@ -26,7 +27,8 @@ fn packed(elements: &[u16]) -> Line {
     std::array::from_fn(|i| u32::from(elements[2 * i]) | (u32::from(elements[2 * i + 1]) << 16))
 }
 
-/// All pairs whose first value is in the range, a line a cycle; gives their number. The model computes all sums of a value in one call.
+/// All pairs whose first value is in the range, a line a cycle; gives their number. The model
+/// computes all sums of a value in one call.
 fn all_pairs(first: impl Iterator<Item = u16>) -> u64 {
     let mut rtl = Block::new();
     let ys: Vec<u16> = (0..=u16::MAX).collect();

@@ -1,4 +1,5 @@
-//! `gtlb.sv` against the GTLB of the software NIC: the same commands, look-ups in every cycle, the same answers.
+//! `gtlb.sv` against the GTLB of the software NIC: the same commands, look-ups in every cycle, the
+//! same answers.
 
 use std::collections::VecDeque;
 
@@ -83,7 +84,8 @@ impl Pair {
         Some((span.addr.value(), span.len))
     }
 
-    /// One cycle with a look-up, and with what is under way of a command; gives the block's verdict in the cycle in which it acts.
+    /// One cycle with a look-up, and with what is under way of a command; gives the block's verdict
+    /// in the cycle in which it acts.
     fn cycle(&mut self, acting: Option<Command>) -> bool {
         let look = !self.regions.is_empty() && self.rng.below(8) != 0;
         self.rtl.lookup_valid_i(u64::from(look));
@@ -219,7 +221,8 @@ impl Pair {
             .push((region.expect("every group has an entry").lkey.0, base));
     }
 
-    /// A command that is right most of the time, in a part of the window so small that commands meet.
+    /// A command that is right most of the time, in a part of the window so small that commands
+    /// meet.
     fn random(&mut self, base: u64) -> Command {
         let r = &mut self.rng;
         let index = r.below(96) as u32;

@@ -236,7 +236,8 @@ fn registers_are_those_of_the_model_with_murmur3() {
 
 #[test]
 fn items_of_one_register_in_close_order_leave_the_highest_rank() {
-    // Of two items in one register, the one with the lower rank behind the other, at every distance.
+    // Of two items in one register, the one with the lower rank behind the other, at every
+    // distance.
     let mut bench: Bench<hll::Block> = Bench::new(3, false);
     let hash = |i: u32| HashKind::Mix.slot_and_rank(&i.to_le_bytes());
     let (slot, rank) = hash(7);

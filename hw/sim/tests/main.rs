@@ -1,6 +1,7 @@
 //! All simulations as one program, so that one program is linked.
 //!
-//! A file beside this one is a module, and is there where its blocks were compiled: `cargo xtask hw --block NAME` compiles few.
+//! A file beside this one is a module, and is there where its blocks were compiled:
+//! `cargo xtask hw --block NAME` compiles few.
 
 #[cfg(block = "nic_top")]
 #[path = "../../../nic-core/tests/collective_support/mod.rs"]

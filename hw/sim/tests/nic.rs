@@ -1,5 +1,6 @@
-//! The NIC of `ringbell-nic-core` with `nic_top` behind it, driven by descriptors as a kernel would: streams over each transport, entries
-//! of the card's GTLB that vanish under way, deadlines, ends of streams, and more connections than the card has. `ring`: collectives.
+//! The NIC of `ringbell-nic-core` with `nic_top` behind it, driven by descriptors as a kernel
+//! would: streams over each transport, entries of the card's GTLB that vanish under way, deadlines,
+//! ends of streams, and more connections than the card has. `ring`: collectives.
 
 mod ring;
 
@@ -200,7 +201,8 @@ fn counts(host: &Host) -> CardCounts {
     host.nic.card_counts().expect("it has a card")
 }
 
-/// A checksum of what a host receives, counted by its card, and that of the bytes that it should have received.
+/// A checksum of what a host receives, counted by its card, and that of the bytes that it should
+/// have received.
 struct Checked {
     id: EngineId,
     own: ChecksumEngine,
@@ -226,7 +228,8 @@ impl Checked {
     }
 }
 
-/// Streams both ways at once, cut otherwise by sender and receiver, by all kinds of sends and receives.
+/// Streams both ways at once, cut otherwise by sender and receiver, by all kinds of sends and
+/// receives.
 fn streams(over: Over, one_in: u64) -> [CardCounts; 2] {
     let (_dir, hosts) = hosts(over, one_in);
     let refs = [&hosts[0], &hosts[1]];

@@ -1,5 +1,5 @@
-//! `nic_top.sv` as a NIC: descriptors of the contract in rings of host memory, two cards joined by a wire of bytes, and memory whose
-//! every byte is compared with a model.
+//! `nic_top.sv` as a NIC: descriptors of the contract in rings of host memory, two cards joined by
+//! a wire of bytes, and memory whose every byte is compared with a model.
 
 mod engine;
 mod figures;

@@ -1,4 +1,5 @@
-//! `onpath.sv` with engines that work, stall or talk without end: the stream leaves as it came, and each has one result.
+//! `onpath.sv` with engines that work, stall or talk without end: the stream leaves as it came, and
+//! each has one result.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,5 @@
-//! `reduce.sv` against `onc_engines::reduce`: the same bits for all values that are hard, and for random ones.
+//! `reduce.sv` against `onc_engines::reduce`: the same bits for all values that are hard, and for
+//! random ones.
 //!
 //! All 2^32 pairs of f16: `float_add.rs`.
 
@@ -125,7 +126,8 @@ impl Bench {
     }
 }
 
-/// Elements that are hard for a format: zeros, subnormal numbers, edges of exponents and fractions, infinities, NaNs.
+/// Elements that are hard for a format: zeros, subnormal numbers, edges of exponents and fractions,
+/// infinities, NaNs.
 fn hard(rng: &mut Rng, bytes: usize, exponent: u32) -> u32 {
     let bits = 8 * bytes as u32;
     let fraction = bits - 1 - exponent;
@@ -214,7 +216,8 @@ fn what_is_not_here_is_an_error_and_a_beat_leaves_each_cycle() {
 
 /// All pairs whose first value is in the range; a beat a cycle. Gives their number.
 ///
-/// Beside the simulation this costs next to nothing: the model computes all sums of a value in one call, and a text is made of an error alone.
+/// Beside the simulation this costs next to nothing: the model computes all sums of a value in one
+/// call, and a text is made of an error alone.
 fn all_pairs(first: impl Iterator<Item = u16>) -> u64 {
     const ALL: usize = 1 << 16;
     let mut rtl = Bench::new(5).rtl;

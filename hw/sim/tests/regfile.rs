@@ -1,4 +1,5 @@
-//! `regfile.sv` against the register table of the contract: random accesses, legal or not, with every kind of back-pressure.
+//! `regfile.sv` against the register table of the contract: random accesses, legal or not, with
+//! every kind of back-pressure.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! A ring of `sequencer.sv` against `onc_engines::program`: the steps are those of the Rust programs, and all ranks get the bits of
-//! their simulation.
+//! A ring of `sequencer.sv` against `onc_engines::program`: the steps are those of the Rust
+//! programs, and all ranks get the bits of their simulation.
 
 mod ring;
 

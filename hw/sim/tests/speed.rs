@@ -1,6 +1,8 @@
-//! The simulator's own speed: cycles of each block in a second of wall clock, with random bits at all inputs in every cycle.
+//! The simulator's own speed: cycles of each block in a second of wall clock, with random bits at
+//! all inputs in every cycle.
 //!
-//! It says nothing about hardware. Given to `cargo xtask hw`, which prints it; nothing is asserted about it.
+//! It says nothing about hardware. Given to `cargo xtask hw`, which prints it; nothing is asserted
+//! about it.
 #![allow(clippy::disallowed_methods)] // Measures the simulator.
 
 use std::time::{Duration, Instant};
@@ -9,7 +11,8 @@ use ringbell_gtlb::testing::Rng;
 use ringbell_hw_sim::figure::record;
 use ringbell_hw_sim::RUNS;
 
-/// Cycles between two readings of the clock, and readings for each block. The first half of them is left out: memories are cleared.
+/// Cycles between two readings of the clock, and readings for each block. The first half of them is
+/// left out: memories are cleared.
 const SLICE: u64 = 1_000;
 const SLICES: u32 = 60;
 

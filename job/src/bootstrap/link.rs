@@ -1,9 +1,10 @@
 //! A rank's connection to the bootstrap's server, and failover when that server ends.
 //!
-//! The successors are the ranks of the job in their order; each runs a standby server. All ranks hold the same list and try it in
-//! order from the same place, so they meet at the lowest rank that is left. An address that refuses belongs to a process that has
-//! ended. An address that does not answer (a host without power, a stopped process) is given up after a time-out. A stopped
-//! process that resumes later finds itself excluded.
+//! The successors are the ranks of the job in their order; each runs a standby server. All ranks
+//! hold the same list and try it in order from the same place, so they meet at the lowest rank that
+//! is left. An address that refuses belongs to a process that has ended. An address that does not
+//! answer (a host without power, a stopped process) is given up after a time-out. A stopped process
+//! that resumes later finds itself excluded.
 #![allow(clippy::disallowed_methods)] // The edge: every wait has a deadline on the host's clock.
 
 use std::io::{ErrorKind, Read, Write};
@@ -23,7 +24,8 @@ const RETRY: Duration = Duration::from_millis(20);
 const ANSWER: Duration = Duration::from_secs(10);
 /// Longest search for a successor outside a round.
 const TAKE_OVER: Duration = Duration::from_secs(20);
-/// Longest wait for a connection that checks whether a rank is alive; the address of a process that has ended refuses at once.
+/// Longest wait for a connection that checks whether a rank is alive; the address of a process that
+/// has ended refuses at once.
 const PROBE: Duration = Duration::from_secs(1);
 
 /// Connection to the current server.
@@ -56,8 +58,9 @@ impl std::fmt::Debug for Who {
 }
 
 impl Link {
-    /// Connects to the job's server; retries while no process serves there. `place` is the own rank and the ranks of the job;
-    /// `None` joins a running job. Returns the place, and the port of the job's first server.
+    /// Connects to the job's server; retries while no process serves there. `place` is the own rank
+    /// and the ranks of the job; `None` joins a running job. Returns the place, and the port of the
+    /// job's first server.
     pub(super) fn first(
         id: &UniqueId,
         place: Option<(u32, u32)>,
@@ -124,7 +127,8 @@ impl Link {
         self.at
     }
 
-    /// The same after a check that it serves: a server that has ended is left for the next one, where a new rank finds it.
+    /// The same after a check that it serves: a server that has ended is left for the next one,
+    /// where a new rank finds it.
     pub(super) fn serving(&mut self) -> Result<SocketAddr, BootstrapError> {
         if self.is_closed() {
             self.stream = None;
@@ -133,7 +137,8 @@ impl Link {
         Ok(self.at)
     }
 
-    /// Whether the server has closed the connection. One that is only unreachable has not: the others may still be with it.
+    /// Whether the server has closed the connection. One that is only unreachable has not: the
+    /// others may still be with it.
     fn is_closed(&self) -> bool {
         let Some(stream) = &self.stream else {
             return true;
@@ -226,8 +231,8 @@ impl Link {
         Err(self.lost(ErrorKind::NotConnected.into()))
     }
 
-    /// Ranks among `ranks` whose processes were on this host and have ended: nothing listens at their standby addresses any more.
-    /// On another host a refusal may come from a firewall.
+    /// Ranks among `ranks` whose processes were on this host and have ended: nothing listens at
+    /// their standby addresses any more. On another host a refusal may come from a firewall.
     pub(super) fn ended_here(&self, ranks: &[u32]) -> Vec<u32> {
         let ended = |rank: &u32| {
             let Some(Some(at)) = self.successors.get(*rank as usize) else {
@@ -240,8 +245,8 @@ impl Link {
         ranks.iter().copied().filter(ended).collect()
     }
 
-    /// Members of a round that have ended, for a server that took over and sees only the ranks that connected to it. The lowest
-    /// rank that is left checks for all.
+    /// Members of a round that have ended, for a server that took over and sees only the ranks that
+    /// connected to it. The lowest rank that is left checks for all.
     pub(super) fn dead_among(&self, members: &[u32]) -> Vec<u32> {
         let mut dead = Vec::new();
         if self.next == 0 {
@@ -268,7 +273,8 @@ pub(super) fn is_shortage(error: &std::io::Error) -> bool {
     matches!(code, Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Sends the hello, checks the server's proof, sends its own, and waits to be admitted; returns the answer, too.
+/// Sends the hello, checks the server's proof, sends its own, and waits to be admitted; returns the
+/// answer, too.
 fn enter(
     mut stream: TcpStream,
     at: SocketAddr,

@@ -14,7 +14,8 @@ use crate::id::UniqueId;
 
 /// A rank that was admitted to a job, and can meet the others.
 ///
-/// Each member runs a standby server: when the serving process has ended, the lowest rank that is left takes over (`link.rs`).
+/// Each member runs a standby server: when the serving process has ended, the lowest rank that is
+/// left takes over (`link.rs`).
 #[derive(Debug)]
 pub struct Member {
     id: UniqueId,
@@ -29,8 +30,8 @@ pub struct Member {
 /// Result of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Round {
-    /// The same number for all who took part, and a different one for every round of the job; the next 65,535 numbers are
-    /// reserved too.
+    /// The same number for all who took part, and a different one for every round of the job; the
+    /// next 65,535 numbers are reserved too.
     pub id: u64,
     /// Ranks that took part, rising, with the part of each.
     pub parts: Vec<(u32, Vec<u8>)>,
@@ -40,7 +41,8 @@ impl Member {
     /// Joins the job as `rank` of `ranks`; retries while no process serves there.
     ///
     /// # Errors
-    /// [`BootstrapError::Unreachable`] after `timeout`, [`BootstrapError::Refused`] with the reason.
+    /// [`BootstrapError::Unreachable`] after `timeout`, [`BootstrapError::Refused`] with the
+    /// reason.
     pub fn join(
         id: &UniqueId,
         rank: u32,
@@ -50,8 +52,9 @@ impl Member {
         Member::admitted(id, Some((rank, ranks)), timeout)
     }
 
-    /// Joins the running job as a new rank, whose number no rank had before; [`Member::rank`] is the number. `id` is the job's, or
-    /// [`Member::id_now`] of any of its ranks. A round of [`Member::grow`] of the others takes it in.
+    /// Joins the running job as a new rank, whose number no rank had before; [`Member::rank`] is
+    /// the number. `id` is the job's, or [`Member::id_now`] of any of its ranks. A round of
+    /// [`Member::grow`] of the others takes it in.
     ///
     /// # Errors
     /// As [`Member::join`]; [`BootstrapError::Refused`] when the job has not begun.
@@ -91,7 +94,8 @@ impl Member {
         self.standby.as_ref().map(|s| s.id().address())
     }
 
-    /// Sets the address at which each rank of the job would serve the bootstrap; the same list on all ranks.
+    /// Sets the address at which each rank of the job would serve the bootstrap; the same list on
+    /// all ranks.
     pub fn set_successors(&self, addresses: Vec<Option<SocketAddr>>) {
         self.link().set_successors(addresses);
     }
@@ -116,11 +120,13 @@ impl Member {
         self.ranks
     }
 
-    /// The job's id at the address where it is served now: for ranks that join it. Where the serving process has ended, the
-    /// lowest rank that is left takes over first. Waits for a round of this rank that is under way.
+    /// The job's id at the address where it is served now: for ranks that join it. Where the
+    /// serving process has ended, the lowest rank that is left takes over first. Waits for a round
+    /// of this rank that is under way.
     ///
     /// # Errors
-    /// [`BootstrapError::Lost`] when no rank takes over: none is left, or no communicator was made yet.
+    /// [`BootstrapError::Lost`] when no rank takes over: none is left, or no communicator was made
+    /// yet.
     pub fn id_now(&self) -> Result<UniqueId, BootstrapError> {
         let at = self.link().serving()?;
         Ok(UniqueId::new(at, *self.id.secret()))
@@ -131,18 +137,19 @@ impl Member {
         &self.id
     }
 
-    /// Ranks among `ranks` whose processes were on this host and have ended. For a rank that waits for them outside a round,
-    /// because a round reports it. Needs the addresses of [`Member::set_successors`].
+    /// Ranks among `ranks` whose processes were on this host and have ended. For a rank that waits
+    /// for them outside a round, because a round reports it. Needs the addresses of
+    /// [`Member::set_successors`].
     pub fn ended_here(&self, ranks: &[u32]) -> Vec<u32> {
         self.link().ended_here(ranks)
     }
 
-    /// Each of `members` (rising ranks of the job, own one included) gives a part and gets all parts. Rounds of the same members
-    /// and `tag` meet; parts have at most 4 KiB.
+    /// Each of `members` (rising ranks of the job, own one included) gives a part and gets all
+    /// parts. Rounds of the same members and `tag` meet; parts have at most 4 KiB.
     ///
     /// # Errors
-    /// [`BootstrapError::Missing`] names the ranks that did not come within the shortest of the members' time-outs,
-    /// [`BootstrapError::Gone`] those that have ended.
+    /// [`BootstrapError::Missing`] names the ranks that did not come within the shortest of the
+    /// members' time-outs, [`BootstrapError::Gone`] those that have ended.
     pub fn all_gather(
         &self,
         members: &[u32],
@@ -166,9 +173,9 @@ impl Member {
         self.all_gather(members, tag, &[], timeout).map(drop)
     }
 
-    /// As [`Member::all_gather`] among the ranks that are left. A rank that has ended, or does not come within the time-out, is
-    /// left out, and all others get the same list. Each round needs a tag of its own: one that has ended gives the same answer
-    /// again.
+    /// As [`Member::all_gather`] among the ranks that are left. A rank that has ended, or does not
+    /// come within the time-out, is left out, and all others get the same list. Each round needs a
+    /// tag of its own: one that has ended gives the same answer again.
     ///
     /// # Errors
     /// [`BootstrapError::Excluded`] when the others have gone on without this rank.
@@ -182,11 +189,12 @@ impl Member {
         self.round(RoundKind::Survivors, members, tag, 0, part, timeout)
     }
 
-    /// As [`Member::all_gather`] with `wanted` new ranks, which call [`Member::enter`] at any time. Parts have at most 24 KiB here.
+    /// As [`Member::all_gather`] with `wanted` new ranks, which call [`Member::enter`] at any time.
+    /// Parts have at most 24 KiB here.
     ///
     /// # Errors
-    /// As [`Member::all_gather`]; [`BootstrapError::NotJoined`] when too few new ranks came in time. Those that came wait on, for
-    /// another call.
+    /// As [`Member::all_gather`]; [`BootstrapError::NotJoined`] when too few new ranks came in
+    /// time. Those that came wait on, for another call.
     pub fn grow(
         &self,
         members: &[u32],

@@ -1,8 +1,8 @@
 //! Messages between members and the bootstrap's server.
 //!
-//! A connection starts with a [`Hello`] of fixed length. Then both ends prove that they hold the job's secret (`proof`). An
-//! unauthenticated peer is dropped, and nothing else that it sends is parsed. Then come frames: a 32-bit length, and that many
-//! bytes. All numbers are little-endian.
+//! A connection starts with a [`Hello`] of fixed length. Then both ends prove that they hold the
+//! job's secret (`proof`). An unauthenticated peer is dropped, and nothing else that it sends is
+//! parsed. Then come frames: a 32-bit length, and that many bytes. All numbers are little-endian.
 
 /// Bytes of a nonce.
 pub(super) const NONCE_BYTES: usize = 16;
@@ -14,11 +14,13 @@ pub(super) const HELLO_BYTES: usize = 32;
 pub(super) const FRAME_MAX: usize = 20 << 20;
 /// Longest part that a rank contributes to a round.
 pub(super) const PART_MAX: usize = 4 << 10;
-/// Longest part of a rank in a round that new ranks join: they need the addresses of all ranks of the job.
+/// Longest part of a rank in a round that new ranks join: they need the addresses of all ranks of
+/// the job.
 pub(super) const GROW_PART_MAX: usize = 24 << 10;
 /// Most ranks of a round.
 pub(super) const RANKS_MAX: u32 = 4096;
-/// Most numbers of ranks that a job gives in its life: each has an address of 10.77.0.0/16 (`ringbell::job::address_of`).
+/// Most numbers of ranks that a job gives in its life: each has an address of 10.77.0.0/16
+/// (`ringbell::job::address_of`).
 pub(super) const NUMBERS_MAX: u32 = 0xfffe;
 /// Rank of a [`Hello`] from a process that joins a running job.
 pub(super) const NEW_RANK: u32 = u32::MAX;
@@ -77,7 +79,8 @@ pub(super) struct Contribution {
     /// Rounds of the same members and tag belong together.
     pub(super) tag: u64,
     pub(super) members: Vec<u32>,
-    /// Members that this one found to have ended: a server that took over sees only the ranks that connected to it.
+    /// Members that this one found to have ended: a server that took over sees only the ranks that
+    /// connected to it.
     pub(super) dead: Vec<u32>,
     pub(super) timeout_ms: u32,
     /// New ranks that a round of kind [`RoundKind::Grow`] waits for.
@@ -100,7 +103,8 @@ pub(super) enum Answer {
     Gone { ranks: Vec<u32>, notes: String },
     /// The round of survivors ended without this rank.
     Excluded,
-    /// Instead of `Welcome` to a new rank: its number, the ranks with which the job began, and the port of its first server.
+    /// Instead of `Welcome` to a new rank: its number, the ranks with which the job began, and the
+    /// port of its first server.
     Entered { rank: u32, ranks: u32, port: u16 },
     /// The deadline passed before so many new ranks had come; `notes` as above.
     Few { came: u32, notes: String },

@@ -1,4 +1,5 @@
-//! Mutual authentication of a bootstrap connection: both ends prove that they hold the job's secret.
+//! Mutual authentication of a bootstrap connection: both ends prove that they hold the job's
+//! secret.
 //!
 //! ```text
 //! member ── HELLO: rank, ranks, nonce M ─────────────────▶ server
@@ -6,8 +7,9 @@
 //! member ── PROOF: MAC("member", HELLO, S) ──────────────▶ server
 //! ```
 //!
-//! The MAC is HMAC-SHA-256 under the secret, which never travels. Both nonces are drawn for each connection, so a recorded MAC
-//! proves nothing on another one. The two purposes differ, so a reflected MAC is wrong.
+//! The MAC is HMAC-SHA-256 under the secret, which never travels. Both nonces are drawn for each
+//! connection, so a recorded MAC proves nothing on another one. The two purposes differ, so a
+//! reflected MAC is wrong.
 
 use hmac::{Hmac, Mac as _};
 use rustix::rand::{getrandom, GetRandomFlags};
@@ -110,8 +112,8 @@ impl Handshake {
 }
 
 impl UniqueId {
-    /// Bytes for one purpose of the job: the same on all its ranks. They reveal neither the secret nor the bytes for another
-    /// purpose.
+    /// Bytes for one purpose of the job: the same on all its ranks. They reveal neither the secret
+    /// nor the bytes for another purpose.
     pub fn derived(&self, purpose: &str) -> [u8; 32] {
         let mut mac = keyed(self.secret());
         mac.update(&self.address().port().to_be_bytes());

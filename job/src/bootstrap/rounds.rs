@@ -22,7 +22,8 @@ pub(super) struct Past(Arc<Mutex<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Results of rounds of survivors: a rank that asks again gets the same answer, and an excluded rank is refused.
+    /// Results of rounds of survivors: a rank that asks again gets the same answer, and an excluded
+    /// rank is refused.
     survivors: HashMap<Key, Answer>,
     /// One more than the highest number of a rank.
     numbers: u32,
@@ -80,7 +81,8 @@ pub(super) struct Rounds {
     /// Whether it took over from another server, and so may not know all numbers of ranks.
     standby: bool,
     here: BTreeSet<u32>,
-    /// Ranks that have left or ended: they may not come back, because their peers have given them up.
+    /// Ranks that have left or ended: they may not come back, because their peers have given them
+    /// up.
     gone: BTreeSet<u32>,
     /// How ranks have ended, where a launcher has reported it.
     ends: BTreeMap<u32, String>,
@@ -96,8 +98,8 @@ pub(super) struct Rounds {
 pub(super) type Answers = Vec<(u32, Answer)>;
 
 impl Rounds {
-    /// A job without members. `first_id` is random, so that two jobs' numbers differ. `port` is that of its first
-    /// server, which this one is unless it is a `standby`.
+    /// A job without members. `first_id` is random, so that two jobs' numbers differ. `port` is
+    /// that of its first server, which this one is unless it is a `standby`.
     pub(super) fn new(
         ranks: Option<u32>,
         first_id: u64,
@@ -130,7 +132,8 @@ impl Rounds {
         }
     }
 
-    /// Admits a member that has proved that it holds the secret, and returns its rank and the answer; or says why not.
+    /// Admits a member that has proved that it holds the secret, and returns its rank and the
+    /// answer; or says why not.
     pub(super) fn admit(&mut self, hello: &Hello) -> Result<(u32, Answer), String> {
         let Hello { rank, ranks, .. } = *hello;
         let why = match self.ranks {
@@ -271,7 +274,8 @@ impl Rounds {
         self.judge_all(now)
     }
 
-    /// Records that a rank's process has ended, as its launcher reported; the rank may never have come.
+    /// Records that a rank's process has ended, as its launcher reported; the rank may never have
+    /// come.
     pub(super) fn ended(&mut self, now: Duration, rank: u32, how: String) -> Answers {
         self.here.remove(&rank);
         self.gone.insert(rank);
@@ -393,7 +397,8 @@ impl Rounds {
             .collect()
     }
 
-    /// The new ranks that wait to be taken in, lowest numbers first and no more than `wanted`, with their parts.
+    /// The new ranks that wait to be taken in, lowest numbers first and no more than `wanted`, with
+    /// their parts.
     fn new_ranks(&self, wanted: u32) -> Vec<(u32, Vec<u8>)> {
         let waiting = self.open.iter().filter(|(k, _)| k.0 == RoundKind::Join);
         let parts = waiting.flat_map(|(_, r)| r.parts.iter());

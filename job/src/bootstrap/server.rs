@@ -58,8 +58,8 @@ impl Stop {
 }
 
 impl BootstrapServer {
-    /// Serves at `bind` (port 0: a free one), for a job of `ranks` ranks, or of as many as the first one
-    /// says.
+    /// Serves at `bind` (port 0: a free one), for a job of `ranks` ranks, or of as many as the
+    /// first one says.
     ///
     /// # Errors
     /// [`BootstrapError::Serve`] when the address cannot be listened on.
@@ -80,7 +80,8 @@ impl BootstrapServer {
         BootstrapServer::start_after(bind, ranks, secret, None)
     }
 
-    /// The same for a standby server, which keeps the results of the servers before it; the first of them had this port.
+    /// The same for a standby server, which keeps the results of the servers before it; the first
+    /// of them had this port.
     pub(super) fn start_after(
         bind: SocketAddr,
         ranks: Option<u32>,
@@ -104,8 +105,8 @@ impl BootstrapServer {
         self.id
     }
 
-    /// Reports to the job that a rank's process has ended, and how ("rank 3 ended with status 1"): the others stop waiting for
-    /// it, whether it had joined or not. For launchers.
+    /// Reports to the job that a rank's process has ended, and how ("rank 3 ended with status 1"):
+    /// the others stop waiting for it, whether it had joined or not. For launchers.
     pub fn rank_ended(&self, rank: u32, how: &str) {
         self.stop
             .ended
@@ -129,8 +130,8 @@ impl Drop for BootstrapServer {
 }
 
 impl UniqueId {
-    /// Makes an id for a job on this machine, and serves its bootstrap in the background until every rank has come and left.
-    /// Other machines cannot reach it: see [`UniqueId::create_at`].
+    /// Makes an id for a job on this machine, and serves its bootstrap in the background until
+    /// every rank has come and left. Other machines cannot reach it: see [`UniqueId::create_at`].
     ///
     /// # Errors
     /// [`BootstrapError::Serve`] when no address can be listened on.
@@ -146,7 +147,8 @@ impl UniqueId {
         detach(bind)
     }
 
-    /// Serves the bootstrap of an id that each rank has computed for itself, as [`Job`](crate::Job) does from an environment.
+    /// Serves the bootstrap of an id that each rank has computed for itself, as [`Job`](crate::Job)
+    /// does from an environment.
     ///
     /// # Errors
     /// [`BootstrapError::Serve`] when its address cannot be listened on.
@@ -370,7 +372,8 @@ impl Server {
         }
     }
 
-    /// No connection, or no descriptor for it: then ranks would wait for an answer until their time-out.
+    /// No connection, or no descriptor for it: then ranks would wait for an answer until their
+    /// time-out.
     fn on_refused_accept(&mut self, now: Duration, error: &std::io::Error) {
         if !is_shortage(error) {
             // No connection is pending, or the peer has closed it again.

@@ -127,7 +127,8 @@ fn admitted(stream: &mut TcpStream, id: &UniqueId, rank: u32, ranks: u32) {
     stream.write_all(&proof).expect("written");
 }
 
-/// A process that took the job's port first gets nothing that helps it to join: neither the secret, nor a proof to replay.
+/// A process that took the job's port first gets nothing that helps it to join: neither the secret,
+/// nor a proof to replay.
 #[test]
 fn a_process_on_the_port_gets_no_secret_and_a_replayed_member_is_not_admitted() {
     let squatter = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");

@@ -305,7 +305,8 @@ fn boxes_are_copied_by_rows_and_layers() {
     let name = "graphs::boxes_are_copied_by_rows_and_layers";
     alone(name, || {
         start();
-        // Layers of 4 rows of 8 bytes; 2 layers of 2 rows of 3 bytes are copied, from (1, 1, 1) to (2, 0, 0).
+        // Layers of 4 rows of 8 bytes; 2 layers of 2 rows of 3 bytes are copied, from (1, 1, 1) to
+        // (2, 0, 0).
         let host: Vec<u8> = (0..96).collect();
         let va = alloc(96);
         // SAFETY: memory of these sizes.

@@ -11,7 +11,8 @@ use super::{alloc, alone, kernel, launch, ok, start};
 
 const HEAD: &str = ".version 7.0\n.target sm_80\n.address_size 64\n";
 
-/// A kernel that calls `twice` and reads `table` of another text. `own` is a name of each text alone.
+/// A kernel that calls `twice` and reads `table` of another text. `own` is a name of each text
+/// alone.
 const KERNEL: &str = "
 .extern .func (.param .b32 r) twice (.param .b32 x);
 .extern .global .align 4 .u32 table[4];

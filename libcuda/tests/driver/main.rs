@@ -23,8 +23,8 @@ use ringbell_libcuda::memory::*;
 use ringbell_libcuda::module::*;
 use ringbell_libcuda::stream::*;
 
-/// Kernels for these tests: `scale` multiplies each element of an array by a constant, `spin` waits for a word,
-/// `wild` stores at an address, `shared` fills dynamic shared memory and copies it out.
+/// Kernels for these tests: `scale` multiplies each element of an array by a constant, `spin` waits
+/// for a word, `wild` stores at an address, `shared` fills dynamic shared memory and copies it out.
 const TEXT: &str = "
 .version 7.0
 .target sm_80
@@ -107,7 +107,8 @@ again:
 }
 ";
 
-/// Runs a test in a process of its own: the driver has one context in a process, and a fault takes it.
+/// Runs a test in a process of its own: the driver has one context in a process, and a fault takes
+/// it.
 fn alone(test: &str, body: impl FnOnce()) {
     const INSIDE: &str = "RINGBELL_TEST_INSIDE";
     if std::env::var_os(INSIDE).is_some() {

@@ -50,7 +50,8 @@ fn memory_is_mapped_grown_and_unmapped_at_reserved_addresses() {
             assert_eq!(unit, 2 * MIB);
             let va = reserve(4 * unit);
             assert!(va.is_multiple_of(unit as u64));
-            // An array that grows: the second part comes behind the first, and a copy crosses the border.
+            // An array that grows: the second part comes behind the first, and a copy crosses the
+            // border.
             let parts = [create(unit), create(unit)];
             ok(cuMemMap(va, unit, 0, parts[0], 0));
             let access = ACCESS.as_ptr().cast();

@@ -269,8 +269,8 @@ impl Job {
         head[4..8].copy_from_slice(&self.op.to_ne_bytes());
         head[8..].copy_from_slice(&at.to_ne_bytes());
         let mut data = vec![0_u8; self.bytes];
-        // SAFETY: memory of the GPU that the caller gave for the time of the operation; on the mock driver its
-        // addresses are those of this process, as a kernel sees them.
+        // SAFETY: memory of the GPU that the caller gave for the time of the operation; on the mock
+        // driver its addresses are those of this process, as a kernel sees them.
         unsafe {
             std::ptr::copy_nonoverlapping(self.from as *const u8, data.as_mut_ptr(), data.len());
         }

@@ -2,10 +2,12 @@
 
 use std::sync::OnceLock;
 
-/// Version that is reported unless the list says otherwise: the first that allows several ranks on one GPU.
+/// Version that is reported unless the list says otherwise: the first that allows several ranks on
+/// one GPU.
 const VERSION: i32 = 23_003;
 
-/// `RINGBELL_MOCK_NCCL`: words with commas. `AT` are bytes: operations of at least so many are meant.
+/// `RINGBELL_MOCK_NCCL`: words with commas. `AT` are bytes: operations of at least so many are
+/// meant.
 #[derive(Debug, Default)]
 pub struct Faults {
     /// `version=N`: as `ncclGetVersion` tells it, 22809 for 2.28.9.
@@ -18,7 +20,8 @@ pub struct Faults {
     pub op_hang: Option<u64>,
     /// `op-error=CODE:AT`: the call fails.
     pub op_error: Option<(i32, u64)>,
-    /// `async-error=CODE:AT`: the call succeeds, the operation never ends, and the communicator tells of an error.
+    /// `async-error=CODE:AT`: the call succeeds, the operation never ends, and the communicator
+    /// tells of an error.
     pub async_error: Option<(i32, u64)>,
     /// `wrong=AT`: the last rank gets a result that is wrong in its last bit.
     pub wrong: Option<u64>,

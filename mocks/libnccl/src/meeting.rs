@@ -1,4 +1,5 @@
-//! The ranks' meeting point: a thread of the process that made the unique id, at a TCP address that the id names.
+//! The ranks' meeting point: a thread of the process that made the unique id, at a TCP address that
+//! the id names.
 //!
 //! It tells each rank the others, then reduces their messages, operation by operation.
 

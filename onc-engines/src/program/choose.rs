@@ -16,10 +16,11 @@ pub enum Locality {
 /// The sizes at which [`choose`] changes the algorithm, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Most ranks with which a root exchanges messages directly (broadcast, gather), and all-to-all goes
-    /// in rank order.
+    /// Most ranks with which a root exchanges messages directly (broadcast, gather), and all-to-all
+    /// goes in rank order.
     pub flat_ranks: u32,
-    /// All-reduce and reduce send whole sources, when a rank then receives at most this much in all.
+    /// All-reduce and reduce send whole sources, when a rank then receives at most this much in
+    /// all.
     pub whole_sources: u64,
     /// All-reduce longer than this goes round the ring; between the two it goes pairwise.
     pub all_reduce_ring: u64,
@@ -113,9 +114,9 @@ impl Thresholds {
 
 /// The algorithm for a block of `bytes` (`count` elements) among `ranks`.
 ///
-/// Every choice for a collective that reduces keeps the order of FpgaNIC's Table 8, so the choice never
-/// changes a bit of the result. ACCL+ §4.2.4 has the reasons for small and large: few hops for short
-/// messages, no rank that sends or receives everything for long ones.
+/// Every choice for a collective that reduces keeps the order of FpgaNIC's Table 8, so the choice
+/// never changes a bit of the result. ACCL+ §4.2.4 has the reasons for small and large: few hops
+/// for short messages, no rank that sends or receives everything for long ones.
 pub fn choose(
     kind: CollectiveKind,
     bytes: u64,

@@ -3,8 +3,8 @@
 use super::{Chunks, Operand, Order, Place, Program, Step, Target};
 
 impl Program {
-    /// A hash over the whole program: equal in every process and on every machine, so that ranks can
-    /// compare it.
+    /// A hash over the whole program: equal in every process and on every machine, so that ranks
+    /// can compare it.
     pub fn hash(&self) -> u64 {
         let mut h = Fnv::new();
         h.program(self);

@@ -34,10 +34,11 @@ impl Layout {
         c.start + part(len, segments, s)..c.start + part(len, segments, s + 1)
     }
 
-    /// Elements of chunk `i` in window `w`, where each chunk of a block has `parts` windows and the windows
-    /// of a block follow each other as its elements do, one chunk at a time: the order of a stream. All
-    /// chunks of a window but one are empty, and which chunk an element belongs to stays as it is,
-    /// so that a streamed reduction has the order, and the bits, of one from memory.
+    /// Elements of chunk `i` in window `w`, where each chunk of a block has `parts` windows and the
+    /// windows of a block follow each other as its elements do, one chunk at a time: the order of a
+    /// stream. All chunks of a window but one are empty, and which chunk an element belongs to
+    /// stays as it is, so that a streamed reduction has the order, and the bits, of one from
+    /// memory.
     pub fn window(&self, i: u32, w: u64, parts: u64) -> Range<u64> {
         let chunk = u64::from(i % self.block_chunks.max(1));
         if chunk != w / parts {

@@ -1,8 +1,8 @@
 //! Collectives as data (ACCL+ §4.4 keeps them flexible as firmware; here they are programs).
 //!
-//! A [`Program`] is one rank's part of a collective: [`Step`]s over chunks of its buffers, its NIC memory
-//! and the network. It is independent of the count of elements: [`Layout`] maps chunks to elements, so
-//! one program serves every size, and is checked once.
+//! A [`Program`] is one rank's part of a collective: [`Step`]s over chunks of its buffers, its NIC
+//! memory and the network. It is independent of the count of elements: [`Layout`] maps chunks to
+//! elements, so one program serves every size, and is checked once.
 
 mod check;
 mod choose;

@@ -1,4 +1,5 @@
-//! Names of collectives and algorithms on command lines and in texts: `all-reduce`, `recursive-doubling`.
+//! Names of collectives and algorithms on command lines and in texts: `all-reduce`,
+//! `recursive-doubling`.
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 

@@ -1,8 +1,8 @@
 //! A reference executor: the programs of all ranks on data in memory, in one thread.
 //!
-//! A slow and simple model against which tests hold real executors. A seed draws which rank runs next, and
-//! when a message leaves the sender's memory: at once, or as late as the moment it is taken. So a program
-//! that depends on timing fails.
+//! A slow and simple model against which tests hold real executors. A seed draws which rank runs
+//! next, and when a message leaves the sender's memory: at once, or as late as the moment it is
+//! taken. So a program that depends on timing fails.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -37,8 +37,8 @@ pub enum SimulateError {
         /// Its step.
         step: usize,
     },
-    /// A read of memory that was not written, or of a message of another length. The checker refuses
-    /// such programs.
+    /// A read of memory that was not written, or of a message of another length. The checker
+    /// refuses such programs.
     #[error("rank {rank}, step {step}: the value is missing or of the wrong length")]
     Value {
         /// Whose.
@@ -61,10 +61,10 @@ pub struct Outcome<T> {
 
 /// Runs the programs of all ranks.
 ///
-/// `count` is the elements of a block, `sources` has every rank's source buffer (`input_chunks` chunks
-/// of it), `reduce` is the operation. With `in_place` source and destination share memory where
-/// [`Program::in_place`] says so. The programs should have passed [`check`](super::check()); others end
-/// with an error, or with wrong data.
+/// `count` is the elements of a block, `sources` has every rank's source buffer (`input_chunks`
+/// chunks of it), `reduce` is the operation. With `in_place` source and destination share memory
+/// where [`Program::in_place`] says so. The programs should have passed [`check`](super::check());
+/// others end with an error, or with wrong data.
 ///
 /// # Errors
 /// Sources that do not fit, or a program that the checker would have refused.

@@ -161,8 +161,8 @@ impl Step {
     /// The memory from which the step's messages are sent, and which stays as it is until they were
     /// taken: the operand of a plain move, or else the local result.
     ///
-    /// The checker refuses a step that sends a value with no home; `None` for one that sends nothing,
-    /// or a message without payload.
+    /// The checker refuses a step that sends a value with no home; `None` for one that sends
+    /// nothing, or a message without payload.
     pub fn home(&self) -> Option<Place> {
         if !self.results.iter().any(|r| matches!(r, Target::Net { .. })) {
             return None;
@@ -189,8 +189,8 @@ pub enum Order {
     /// As FpgaNIC's Table 8: chunk i starts at rank i, then i + 1, ...: the same bits with every
     /// algorithm.
     Ring,
-    /// Rank 0, then 1, ..., for every chunk: the bits of an element depend neither on its place in the buffer nor on
-    /// the algorithm.
+    /// Rank 0, then 1, ..., for every chunk: the bits of an element depend neither on its place in
+    /// the buffer nor on the algorithm.
     Rank,
     /// Another: only on request, and the result's bits may differ.
     Other,
@@ -200,13 +200,14 @@ pub enum Order {
 
 /// One rank's part of a collective.
 ///
-/// A buffer consists of blocks of `count` elements, each split into `block_chunks` chunks. Steps run
-/// in list order: a step waits for its messages, then combines, stores, and issues its messages; it
-/// does not wait for these to be taken. The checker proves that no later step writes to the memory
-/// that a message is sent from ([`Step::home`]) before the receiver has taken it: the write comes
-/// causally after the receive, so an executor needs no bookkeeping for it.
+/// A buffer consists of blocks of `count` elements, each split into `block_chunks` chunks. Steps
+/// run in list order: a step waits for its messages, then combines, stores, and issues its
+/// messages; it does not wait for these to be taken. The checker proves that no later step writes
+/// to the memory that a message is sent from ([`Step::home`]) before the receiver has taken it: the
+/// write comes causally after the receive, so an executor needs no bookkeeping for it.
 ///
-/// All ranks of a `DIRECT` program meet at a barrier before the first and after the last step of it.
+/// All ranks of a `DIRECT` program meet at a barrier before the first and after the last step of
+/// it.
 ///
 /// In place: where the collective has such a form, source and destination may be the same memory
 /// ([`Program::in_place`]).
@@ -259,13 +260,14 @@ impl Program {
         self.steps.iter().map(sent).sum()
     }
 
-    /// The chunk of the destination buffer at which the source buffer lies in the in-place form of the
-    /// collective (as in NCCL and MPI), as `(input chunk, output chunk)` that coincide; `None` where
-    /// this rank has no such form.
+    /// The chunk of the destination buffer at which the source buffer lies in the in-place form of
+    /// the collective (as in NCCL and MPI), as `(input chunk, output chunk)` that coincide; `None`
+    /// where this rank has no such form.
     ///
-    /// All-reduce, and broadcast and reduce at the root: both buffers are one. All-gather, and gather at
-    /// the root: the source is this rank's block of the destination. Reduce-scatter, and scatter at
-    /// the root: the destination is this rank's block of the source. All-to-all has none.
+    /// All-reduce, and broadcast and reduce at the root: both buffers are one. All-gather, and
+    /// gather at the root: the source is this rank's block of the destination. Reduce-scatter, and
+    /// scatter at the root: the destination is this rank's block of the source. All-to-all has
+    /// none.
     pub fn in_place(&self) -> Option<(u32, u32)> {
         use CollectiveKind as K;
         let block = self.rank * self.block_chunks;
@@ -282,8 +284,8 @@ impl Program {
     }
 }
 
-/// Blocks of `count` elements that source and destination of a rank have, in this order; `None` for an
-/// operation that is no collective.
+/// Blocks of `count` elements that source and destination of a rank have, in this order; `None` for
+/// an operation that is no collective.
 pub const fn buffer_blocks(kind: CollectiveKind, ranks: u32, at_root: bool) -> Option<(u32, u32)> {
     use CollectiveKind as K;
     let (one, all) = if at_root { (1, ranks) } else { (0, 0) };

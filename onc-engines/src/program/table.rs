@@ -1,11 +1,12 @@
 //! Programs as a state table, in the form of FpgaNIC's Table 8.
 //!
-//! A row is a NIC, a column a step in time, and a cell says `input/output`. G stands for the GPU's memory
-//! (source and destination), E for the network, S for a kernel's stream; `E_i^j` is chunk i with j
-//! contributions. `(G_3^1 + E_3^1)` is reduced and kept in NIC memory, `(E_1^4, G_1^4)` goes to network and
-//! GPU. An output of a column was an input, or was reduced, in the one before. As in the paper, moves in and
-//! out of NIC memory are not shown by themselves; M stands for it in a reduction that reads it. `@2` is
-//! memory of rank 2, which a rank of the same host reads or writes in place.
+//! A row is a NIC, a column a step in time, and a cell says `input/output`. G stands for the GPU's
+//! memory (source and destination), E for the network, S for a kernel's stream; `E_i^j` is chunk i
+//! with j contributions. `(G_3^1 + E_3^1)` is reduced and kept in NIC memory, `(E_1^4, G_1^4)` goes
+//! to network and GPU. An output of a column was an input, or was reduced, in the one before. As in
+//! the paper, moves in and out of NIC memory are not shown by themselves; M stands for it in a
+//! reduction that reads it. `@2` is memory of rank 2, which a rank of the same host reads or writes
+//! in place.
 
 use std::fmt;
 
@@ -294,10 +295,10 @@ mod tests {
     use super::*;
     use crate::program::generate_all;
 
-    /// Table 8 of the FpgaNIC paper (USENIX ATC '22), cell by cell. Its caption and columns agree with
-    /// each other; the text beside it (§A.2.2) has three slips, which the table does not: it counts the
-    /// FPGAs "from 1 to 4" (the rows are 0 to 3); at t_5 FPGA i receives E_{i-1}, not E_{i-3}; and at
-    /// t_6 it sends E_{i-1}, not E_{i-3}.
+    /// Table 8 of the FpgaNIC paper (USENIX ATC '22), cell by cell. Its caption and columns agree
+    /// with each other; the text beside it (§A.2.2) has three slips, which the table does not: it
+    /// counts the FPGAs "from 1 to 4" (the rows are 0 to 3); at t_5 FPGA i receives E_{i-1}, not
+    /// E_{i-3}; and at t_6 it sends E_{i-1}, not E_{i-3}.
     const TABLE_8: [[&str; 8]; 4] = [
         [
             "G_0^1/-",

@@ -16,12 +16,12 @@
 //! 2: net 0 -> output[1]
 //! ```
 //!
-//! A line `ROUND: OPERANDS -> RESULTS` is a step. Operands are joined by `+` and reduced from left to
-//! right, results by `,`. Places are `input`, `output`, `scratch` with a chunk `[3]` or a run `[0..4]`;
-//! `net 3` is a message from or to rank 3, `net 3/1` on channel 1; `peer 3 input[0]` is memory of a rank of
-//! this host; `stream[2]` are the next two chunks of the kernel's stream. A barrier's messages have an
-//! empty side: `0: -> net 1`. `root 2` names the root. How many chunks the buffers have follows from the
-//! collective.
+//! A line `ROUND: OPERANDS -> RESULTS` is a step. Operands are joined by `+` and reduced from left
+//! to right, results by `,`. Places are `input`, `output`, `scratch` with a chunk `[3]` or a run
+//! `[0..4]`; `net 3` is a message from or to rank 3, `net 3/1` on channel 1; `peer 3 input[0]` is
+//! memory of a rank of this host; `stream[2]` are the next two chunks of the kernel's stream. A
+//! barrier's messages have an empty side: `0: -> net 1`. `root 2` names the root. How many chunks
+//! the buffers have follows from the collective.
 
 mod lex;
 
@@ -389,8 +389,8 @@ fn place(line: &mut Line) -> Result<Place, TextError> {
     Ok(of(Chunks { first, count }))
 }
 
-/// Writes the programs of all ranks, as [`parse`] reads them. The name of the algorithm is not written:
-/// what was read is a user's.
+/// Writes the programs of all ranks, as [`parse`] reads them. The name of the algorithm is not
+/// written: what was read is a user's.
 pub fn format(programs: &[Program]) -> String {
     let mut out = format!("ringbell program {VERSION}\n");
     // Writing to a string cannot fail.

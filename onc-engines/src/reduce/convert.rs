@@ -16,8 +16,8 @@ pub const fn wire_bytes(wire: WireType) -> usize {
     }
 }
 
-/// Rounds `n` f32 elements at `src` to nearest even and stores their wire form at `dst`. A NaN stays a
-/// NaN.
+/// Rounds `n` f32 elements at `src` to nearest even and stores their wire form at `dst`. A NaN
+/// stays a NaN.
 ///
 /// # Safety
 /// `n` elements of 4 bytes are readable at `src` and `n` of [`wire_bytes`] writable at `dst`; the
@@ -196,7 +196,8 @@ unsafe fn store<T: Copy>(p: *mut u8, v: T) {
     unsafe { p.cast::<T>().write_unaligned(v) }
 }
 
-/// Converts vectors of `LANES` elements, from `A` to `B`; the last, partial one by way of the stack.
+/// Converts vectors of `LANES` elements, from `A` to `B`; the last, partial one by way of the
+/// stack.
 ///
 /// # Safety
 /// As [`run_at`], with elements of `A` at `src` and of `B` at `dst`. Every bit pattern is an `A`.

@@ -16,8 +16,8 @@ use super::number::{Max, Min, Number, Operator, Prod, Sum};
 /// Every destination = `srcs[0] op srcs[1] op ...`, element by element, left to right, in one pass
 /// over `n` elements; with one source, a copy to every destination.
 ///
-/// `streaming` asks for stores past the cache, for destinations of more than the L2 that are not read
-/// soon and are not among the sources (in place they are 2.6–4.3 times slower: baselines in
+/// `streaming` asks for stores past the cache, for destinations of more than the L2 that are not
+/// read soon and are not among the sources (in place they are 2.6–4.3 times slower: baselines in
 /// `docs/results`). Such stores are ordered before every later store when the function returns
 /// (`sfence`), so that a later Release publishes them.
 ///
@@ -324,8 +324,8 @@ unsafe fn blocks<I: Isa, B: Block, O: Operator>(
     at
 }
 
-/// The same of two sources, with a number of destinations that the compiler knows: the loops over operands
-/// take as long as the arithmetic.
+/// The same of two sources, with a number of destinations that the compiler knows: the loops over
+/// operands take as long as the arithmetic.
 ///
 /// # Safety
 /// As [`pass`].
@@ -378,8 +378,8 @@ unsafe fn partial<I: Isa, B: Block, O: Operator>(p: &Pass<'_>, at: usize, len: u
     }
 }
 
-/// The pass as functions that enable a level's features, one for each type and operation: in one function for
-/// all, they took the compiler twice as long.
+/// The pass as functions that enable a level's features, one for each type and operation: in one
+/// function for all, they took the compiler twice as long.
 trait Compiled: Isa {
     /// [`pass`].
     ///
@@ -420,7 +420,8 @@ compiled!(
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
 );
 
-/// The pass of a type; `W` has the same sums and products. Those of signed numbers, which wrap, are those of unsigned.
+/// The pass of a type; `W` has the same sums and products. Those of signed numbers, which wrap, are
+/// those of unsigned.
 ///
 /// # Safety
 /// As [`pass`].

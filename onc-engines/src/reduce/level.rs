@@ -188,7 +188,8 @@ mod x86 {
         }
     }
 
-    // Functions, not closures: intrinsics inside a closure are not inlined (a hundred times slower).
+    // Functions, not closures: intrinsics inside a closure are not inlined (a hundred times
+    // slower).
 
     /// # Safety
     /// AVX2.

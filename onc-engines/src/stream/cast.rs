@@ -1,8 +1,8 @@
 //! The cast engine: f32 to bf16 or f16 and back.
 //!
-//! Narrowing rounds to nearest even and keeps a NaN one; widening is exact. The conversion itself is
-//! [`reduce::narrow`](crate::reduce::narrow), which collectives use on the wire: a gradient that a cast
-//! engine narrows has the bits that a compressed collective would send.
+//! Narrowing rounds to nearest even and keeps a NaN one; widening is exact. The conversion itself
+//! is [`reduce::narrow`](crate::reduce::narrow), which collectives use on the wire: a gradient that
+//! a cast engine narrows has the bits that a compressed collective would send.
 #![allow(unsafe_code)] // hands slices to the conversion, which takes addresses
 
 use ringbell_nic_abi::WireType;
@@ -62,8 +62,8 @@ impl Cast {
         let n = input.len() / before;
         out.reserve(n * after);
         let (dst, src) = (out.spare_capacity_mut().as_mut_ptr().cast::<u8>(), input);
-        // SAFETY: `src` has `n` elements of `before` bytes, and `n` of `after` bytes were reserved at
-        // `dst`, all of which the conversion writes.
+        // SAFETY: `src` has `n` elements of `before` bytes, and `n` of `after` bytes were reserved
+        // at `dst`, all of which the conversion writes.
         unsafe {
             match self {
                 Cast::F32ToBf16 => narrow(WireType::Bf16, dst, src.as_ptr(), n),

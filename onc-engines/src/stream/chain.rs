@@ -2,14 +2,14 @@
 
 use super::{EngineError, StreamEngine};
 
-/// Bytes that pass through the whole chain at once, so that one engine's output is still in the cache when
-/// the next engine reads it.
+/// Bytes that pass through the whole chain at once, so that one engine's output is still in the
+/// cache when the next engine reads it.
 const PIECE: usize = 32 << 10;
 
 /// Engines in a row: the output of one is the input of the next.
 ///
-/// Its result is the results in order, each as its length (`u64`) and its bytes, padded with zeros to a
-/// multiple of 8, so that a GPU kernel reads aligned words. [`split_results`] takes it apart.
+/// Its result is the results in order, each as its length (`u64`) and its bytes, padded with zeros
+/// to a multiple of 8, so that a GPU kernel reads aligned words. [`split_results`] takes it apart.
 ///
 /// ```
 /// use ringbell_onc_engines::stream::cast::{Cast, CastEngine};
@@ -57,7 +57,8 @@ impl Chain {
             return;
         };
         let begin = out.len();
-        // The stream's present bytes: the input, an engine's output, or the bytes that the last one appended.
+        // The stream's present bytes: the input, an engine's output, or the bytes that the last one
+        // appended.
         let mut source: Option<usize> = None;
         for place in from..self.engines.len() {
             let (before, rest) = self.between.split_at_mut(place);

@@ -1,7 +1,7 @@
 //! The checksum engine: CRC-32C of a stream.
 //!
-//! The checksum of iSCSI (RFC 3720 §12.1), SCTP, ext4 and most storage formats: what a sender has computed
-//! can be compared with what has arrived in GPU memory, without reading it there.
+//! The checksum of iSCSI (RFC 3720 §12.1), SCTP, ext4 and most storage formats: what a sender has
+//! computed can be compared with what has arrived in GPU memory, without reading it there.
 
 use crc_fast::{checksum_combine, CrcAlgorithm, Digest};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -18,10 +18,11 @@ pub struct Checksum {
     pub bytes: u64,
 }
 
-/// Computes the CRC-32C of a stream, with a [`Checksum`] as result. A tap: the stream leaves as it came.
+/// Computes the CRC-32C of a stream, with a [`Checksum`] as result. A tap: the stream leaves as it
+/// came.
 ///
-/// The state goes on over the end of a stream: two streams through one engine give the checksum of both, one
-/// after the other.
+/// The state goes on over the end of a stream: two streams through one engine give the checksum of
+/// both, one after the other.
 ///
 /// ```
 /// use ringbell_onc_engines::stream::checksum::ChecksumEngine;

@@ -77,9 +77,9 @@ struct Outcome {
 }
 
 /// Checks an engine on streams of noise: that cuts of the stream change neither output nor result;
-/// that it keeps its bound, and a tap its hands off the output; that the result can be asked for at any
-/// time; that a reset engine is a new one; that a cut item is dropped and reported; that two engines
-/// share nothing.
+/// that it keeps its bound, and a tap its hands off the output; that the result can be asked for at
+/// any time; that a reset engine is a new one; that a cut item is dropped and reported; that two
+/// engines share nothing.
 ///
 /// # Panics
 /// When the engine breaks one of these rules, saying which.
@@ -159,8 +159,8 @@ fn cut(stream: &[u8], seed: u64) -> Vec<&[u8]> {
     pieces
 }
 
-/// A cut item leaves the state of the whole items before it. Of a chain the item is one of its engines',
-/// each of which is checked by itself.
+/// A cut item leaves the state of the whole items before it. Of a chain the item is one of its
+/// engines', each of which is checked by itself.
 fn check_cut_item(make: &impl Fn() -> Box<dyn StreamEngine>, stream: &[u8], whole: &Outcome) {
     let (left, item) = match whole.end {
         Err(EngineError::CutItem { engine, left, item }) if engine == make().name() => (left, item),
@@ -201,8 +201,8 @@ fn check_reset(make: &impl Fn() -> Box<dyn StreamEngine>, stream: &[u8], whole: 
     );
 }
 
-/// The result at any point is that of the stream so far, and asking for it changes nothing; a stream
-/// that follows another is counted into the same state.
+/// The result at any point is that of the stream so far, and asking for it changes nothing; a
+/// stream that follows another is counted into the same state.
 fn check_resumed(make: &impl Fn() -> Box<dyn StreamEngine>) {
     let stream = noise(99, 48 * 1000);
     let result = |engine: &dyn StreamEngine| {

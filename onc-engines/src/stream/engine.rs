@@ -14,7 +14,8 @@ pub enum EngineError {
         /// Bytes of an item.
         item: usize,
     },
-    /// It cannot give the end of its stream. A stream that it changes ends with an error at both sides.
+    /// It cannot give the end of its stream. A stream that it changes ends with an error at both
+    /// sides.
     #[error("engine {engine} has failed: {why}")]
     Failed {
         /// The engine.
@@ -28,8 +29,8 @@ pub enum EngineError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Hardware {
-    /// HyperLogLog of 32-bit items with the hash `Mix`, 2^14 or 2^16 registers. Its result: items (8 bytes), then 56 bytes of which
-    /// the last 53 are zero, then the registers, a byte each.
+    /// HyperLogLog of 32-bit items with the hash `Mix`, 2^14 or 2^16 registers. Its result: items
+    /// (8 bytes), then 56 bytes of which the last 53 are zero, then the registers, a byte each.
     Hll {
         /// 14 or 16.
         precision: u8,
@@ -66,19 +67,20 @@ pub trait StreamEngine: Send {
     /// alone, and the NIC passes its input on without a copy.
     fn is_tap(&self) -> bool;
 
-    /// Most bytes that one call of [`process`](StreamEngine::process) appends for `input` bytes, and, for 0,
-    /// that [`finish`](StreamEngine::finish) appends.
+    /// Most bytes that one call of [`process`](StreamEngine::process) appends for `input` bytes,
+    /// and, for 0, that [`finish`](StreamEngine::finish) appends.
     fn output_bound(&self, input: usize) -> usize;
 
     /// Takes the next bytes of the stream; appends what leaves to `out` unless it is a tap.
     fn process(&mut self, input: &[u8], out: &mut Vec<u8>);
 
-    /// The stream has ended: appends what was held back. Bytes that come later begin another stream,
-    /// counted into the same state.
+    /// The stream has ended: appends what was held back. Bytes that come later begin another
+    /// stream, counted into the same state.
     ///
     /// # Errors
-    /// [`EngineError::CutItem`] when it ended inside an item: that is dropped, the state is of the whole
-    /// items. [`EngineError::Failed`] when the engine cannot go on: it is then never called again.
+    /// [`EngineError::CutItem`] when it ended inside an item: that is dropped, the state is of the
+    /// whole items. [`EngineError::Failed`] when the engine cannot go on: it is then never called
+    /// again.
     fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), EngineError>;
 
     /// Appends the result so far, in the engine's own format; changes nothing.
@@ -89,8 +91,8 @@ pub trait StreamEngine: Send {
         None
     }
 
-    /// Adds what such an engine has counted of the bytes behind those so far. `false`: that is no result of it, and nothing has
-    /// changed.
+    /// Adds what such an engine has counted of the bytes behind those so far. `false`: that is no
+    /// result of it, and nothing has changed.
     fn absorb(&mut self, counted: &[u8]) -> bool {
         let _ = counted;
         false

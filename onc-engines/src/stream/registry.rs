@@ -83,8 +83,8 @@ pub enum SpecError {
     },
 }
 
-/// The options of one engine, as in `p=14,width=4` or `f32-bf16`. An engine's maker takes those that it
-/// knows; what is left is an error.
+/// The options of one engine, as in `p=14,width=4` or `f32-bf16`. An engine's maker takes those
+/// that it knows; what is left is an error.
 #[derive(Debug)]
 pub struct Options {
     engine: String,
@@ -122,7 +122,8 @@ impl Options {
         Some(self.left.remove(at).1)
     }
 
-    /// An option that is anything with a text form, or `None`. `expected` ends the sentence "give …".
+    /// An option that is anything with a text form, or `None`. `expected` ends the sentence "give
+    /// …".
     ///
     /// # Errors
     /// A value that is none.
@@ -235,8 +236,10 @@ impl Registry {
 
     /// The engines of this crate:
     ///
-    /// - `hll` with `p=` precision, `width=`, `hash=` and `result=` (`sketch` or `summary`): [`HllEngine`];
-    /// - `filter` with `record=`, `at=`, `type=`, `op=`, `value=` and `keep=` (`8..16`): [`FilterEngine`];
+    /// - `hll` with `p=` precision, `width=`, `hash=` and `result=` (`sketch` or `summary`):
+    ///   [`HllEngine`];
+    /// - `filter` with `record=`, `at=`, `type=`, `op=`, `value=` and `keep=` (`8..16`):
+    ///   [`FilterEngine`];
     /// - `cast` with a word as `f32-bf16`: [`CastEngine`];
     /// - `checksum`: [`ChecksumEngine`].
     pub fn builtin() -> Registry {

@@ -1,7 +1,7 @@
 //! Test data of an operation: its source differs from rank to rank, its result can be computed.
 //!
-//! Values are small whole numbers, so that every type holds sums and products of them exactly in any
-//! order: one wrong, lost or doubled contribution is seen.
+//! Values are small whole numbers, so that every type holds sums and products of them exactly in
+//! any order: one wrong, lost or doubled contribution is seen.
 
 use ringbell::comm::CollectiveKind;
 use ringbell::{DataType, ReduceOp};

@@ -339,8 +339,8 @@ impl Rank {
             KernelArg::from(&self.times),
             KernelArg::from(&self.control),
         ];
-        // Lanes copy the operands of small ones where the GPU has no quicker way to the NIC; an emulated GPU's lanes
-        // would only take turns.
+        // Lanes copy the operands of small ones where the GPU has no quicker way to the NIC; an
+        // emulated GPU's lanes would only take turns.
         let lanes = match self.comm.nic().gpu().kind() {
             GpuKind::Cuda => 512,
             _ => 1,

@@ -1,5 +1,5 @@
-//! Collectives whose steps the cards execute: communicators that share the cards, entries of the GTLB that vanish, and orders that the
-//! hardware does not have.
+//! Collectives whose steps the cards execute: communicators that share the cards, entries of the
+//! GTLB that vanish, and orders that the hardware does not have.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -56,7 +56,8 @@ fn compare(w: &World, call: &Call, wanted: &[u8], what: &str) {
     }
 }
 
-/// A card has one sequencer: a rank whose card works for another communicator executes the steps itself. So none waits for another's.
+/// A card has one sequencer: a rank whose card works for another communicator executes the steps
+/// itself. So none waits for another's.
 #[test]
 fn two_communicators_share_the_cards_in_any_order() {
     let (mut w, _) = world(Wire::Local);
@@ -99,7 +100,8 @@ fn two_communicators_share_the_cards_in_any_order() {
     assert!(cards >= 24 && software > 0, "{cards} and {software}");
 }
 
-/// The rank whose address has faulted names it, the others name the rank. The next communicator has the cards.
+/// The rank whose address has faulted names it, the others name the rank. The next communicator has
+/// the cards.
 #[test]
 fn an_address_that_faults_ends_the_collective_on_all_ranks() {
     for (seed, wire) in [(1, Wire::Local), (2, Wire::Local), (3, Wire::Tcp)] {
@@ -139,7 +141,8 @@ fn an_address_that_faults_ends_the_collective_on_all_ranks() {
     }
 }
 
-/// The others are told, at any point of the operation, and go on with their cards in a communicator of their own.
+/// The others are told, at any point of the operation, and go on with their cards in a communicator
+/// of their own.
 #[test]
 fn a_rank_that_ends_in_the_middle_ends_the_collective() {
     let mut failed = 0;
@@ -174,7 +177,8 @@ fn a_rank_that_ends_in_the_middle_ends_the_collective() {
     assert!(failed >= 6, "{failed} operations have failed");
 }
 
-/// Reductions in the order of the ranks are not the hardware's. Rings that only move data are, for every type.
+/// Reductions in the order of the ranks are not the hardware's. Rings that only move data are, for
+/// every type.
 #[test]
 fn what_the_cards_cannot_keep_is_left_to_the_software() {
     let (mut w, _) = world(Wire::Local);

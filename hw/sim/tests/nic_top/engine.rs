@@ -179,7 +179,8 @@ fn a_reset_at_any_cycle_leaves_an_engine_that_works() {
     }
 }
 
-/// Cycles from the first to the last beat of a segment of 1 MiB that the transport has as a whole, and those in which it waits.
+/// Cycles from the first to the last beat of a segment of 1 MiB that the transport has as a whole,
+/// and those in which it waits.
 fn beats_of(engine: u32) -> (u64, u64, u64) {
     let mut host = Host::with(7, 20);
     attach(&mut host, 1, engine);

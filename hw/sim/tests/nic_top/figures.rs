@@ -1,4 +1,5 @@
-//! FpgaNIC's Fig. 4 (throughput of DMA by size) and 5a (round trip by size) in cycles of the card, and timing diagrams.
+//! FpgaNIC's Fig. 4 (throughput of DMA by size) and 5a (round trip by size) in cycles of the card,
+//! and timing diagrams.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -10,14 +11,16 @@ use ringbell_hw_sim::figure::{self, Signal, Wave};
 use ringbell_hw_sim::nic_top::Block;
 use ringbell_nic_abi::{Descriptor, Opcode};
 
-/// Cycles until the GPU answers a read, and of a link with its switch: 0.8 µs at 250 MHz, as in the ring of `sequencer`.
+/// Cycles until the GPU answers a read, and of a link with its switch: 0.8 µs at 250 MHz, as in the
+/// ring of `sequencer`.
 const GPU: u64 = 200;
 const LINK: u64 = 200;
 /// Connections, and operations of the card at a time: four slots of each.
 const CONNS: u16 = 16;
 const UNDER_WAY: u32 = 4 * CONNS as u32;
 
-/// Cycles per operation of so many bytes, in a steady state of many. They end in the order in which their places are free.
+/// Cycles per operation of so many bytes, in a steady state of many. They end in the order in which
+/// their places are free.
 fn cycles_of_dma(send: bool, len: u32) -> (u64, u64) {
     let mut host = Host::with(1, GPU);
     let card = &mut host.card;
@@ -92,7 +95,8 @@ fn figure_4() {
     figure::record("fig4.tsv", &rows);
 }
 
-/// Cycles from a send of one card to the end of the receive of what the other sends back; between GPU memories.
+/// Cycles from a send of one card to the end of the receive of what the other sends back; between
+/// GPU memories.
 fn round_trip(len: u32) -> u64 {
     let mut cards: [Card; 2] = [1, 2].map(|seed| Host::with(seed, GPU).card);
     let io = |send, va| Io {

@@ -1,4 +1,5 @@
-//! A ring of whole `nic_top`s: collectives by their block `ring`, beside sends and receives, under back-pressure, with faults and resets.
+//! A ring of whole `nic_top`s: collectives by their block `ring`, beside sends and receives, under
+//! back-pressure, with faults and resets.
 
 use std::collections::VecDeque;
 
@@ -16,7 +17,8 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind, Completion, DataType, Opcode, 
 /// Cycles of GPU reads and of a link: 0.8 µs at 250 MHz.
 const GPU: u64 = 200;
 const LINK: u64 = 200;
-/// Pieces that a receiver holds beside those on the wire: the 64 KiB of a connection of FpgaNIC's transport (§2.4).
+/// Pieces that a receiver holds beside those on the wire: the 64 KiB of a connection of FpgaNIC's
+/// transport (§2.4).
 const ROOM: usize = 1024;
 /// Bytes of GPU memory that are mapped.
 const MAPPED: u64 = 2 * LARGE_PAGE_BYTES;
@@ -163,7 +165,8 @@ fn programs_of_rings_give_their_bits_under_any_back_pressure() {
                 let (seed, waits) = (rng.bits(), [0, 1, 3, 6][round % 4]);
                 hold_ring(host, seed, waits);
             }
-            // Mostly not of whole beats, at any address; the pages of the second group are scattered.
+            // Mostly not of whole beats, at any address; the pages of the second group are
+            // scattered.
             let count = [0, 1, 7, 100, 1_000, 9_000][rng.below(6) as usize] + rng.below(40);
             let (dtype, op) = (TYPES[round % 4], OPS[round / 2 % 3]);
             let kind = kinds[(ranks + round) % 4];
@@ -195,7 +198,8 @@ impl Transfer {
         let len = 1 + rng.below(most) as usize;
         let bytes = rng.bytes(len);
         let (len, conn) = (bytes.len() as u32, rng.below(4) as u32);
-        // The last half a group is theirs: each host sends from its first part, and receives into its second.
+        // The last half a group is theirs: each host sends from its first part, and receives into
+        // its second.
         let source = BASE + MAPPED - 900_000 + rng.below(100_000);
         let to = BASE + MAPPED - 400_000 + rng.below(100_000);
         ring.hosts[from].set_gpu(source, &bytes);
@@ -270,7 +274,8 @@ fn sends_and_receives_run_beside_a_collective_and_harm_none() {
     }
 }
 
-/// A NIC that waits for a neighbour, before or in a collective, holds neither its sends nor its receives up.
+/// A NIC that waits for a neighbour, before or in a collective, holds neither its sends nor its
+/// receives up.
 #[test]
 fn a_collective_that_waits_lets_sends_and_receives_pass() {
     for seed in 0..8 {
@@ -315,7 +320,8 @@ fn a_collective_that_waits_lets_sends_and_receives_pass() {
     }
 }
 
-/// A receive whose segment ends too early is cut in the shared DMA; the collective's writes behind it keep their beats.
+/// A receive whose segment ends too early is cut in the shared DMA; the collective's writes behind
+/// it keep their beats.
 #[test]
 fn segments_that_end_early_harm_no_collective() {
     for seed in 0..3 {
@@ -441,8 +447,8 @@ fn a_collective_can_be_cleared_or_reset_at_any_cycle() {
     }
 }
 
-/// An all-reduce in parts of so many sixteenths, one behind the other. Its cycles, and those in which a link at one beat a cycle carries its
-/// bytes.
+/// An all-reduce in parts of so many sixteenths, one behind the other. Its cycles, and those in
+/// which a link at one beat a cycle carries its bytes.
 fn timed(ring: &mut Ring, bytes: u64, parts: &[u64]) -> (u64, u64) {
     let mut rng = Rng::new(2);
     let ranks = ring.hosts.len();

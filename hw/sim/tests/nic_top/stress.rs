@@ -1,4 +1,5 @@
-//! `nic_top.sv` under random back-pressure at every port, and with resets at random cycles: the bytes of memory are those of a model.
+//! `nic_top.sv` under random back-pressure at every port, and with resets at random cycles: the
+//! bytes of memory are those of a model.
 
 use super::host::{complete, cycle, hosts, transfer, Host, BASE};
 use ringbell_gtlb::testing::Rng;
@@ -7,7 +8,8 @@ use ringbell_hw_sim::card::{Control, Ended, Event, Io};
 use ringbell_hw_sim::nic_top::Block;
 use ringbell_nic_abi::{Opcode, Status};
 
-/// Lets every port of a card wait in so many of eight cycles. What the card has offered must stay until it is taken.
+/// Lets every port of a card wait in so many of eight cycles. What the card has offered must stay
+/// until it is taken.
 pub(crate) fn hold(host: &mut Host, seed: u64, waits: u64) {
     hold_with(host, seed, waits, |ports| offers(ports).into());
 }

@@ -97,7 +97,8 @@ impl Job {
             (0..elements).map(|_| element()).collect()
         };
         let sources = programs.iter().map(source).collect();
-        // Broadcasts and gathers have an in-place form at the root alone, which the steps here do not tell apart.
+        // Broadcasts and gathers have an in-place form at the root alone, which the steps here do
+        // not tell apart.
         let in_place = kind == CollectiveKind::AllReduce && rng.below(2) == 0;
         Job {
             programs,
@@ -118,7 +119,8 @@ impl Job {
             .collect()
     }
 
-    /// Lays a rank's buffers behind what is in its GPU memory, which begins at an address; gives the steps.
+    /// Lays a rank's buffers behind what is in its GPU memory, which begins at an address; gives
+    /// the steps.
     pub(crate) fn place(&mut self, rank: usize, gpu: &mut Vec<u8>, base: u64) -> Vec<Step> {
         let p = &self.programs[rank];
         let input = gpu.len();
@@ -131,7 +133,8 @@ impl Job {
         steps(p, &self.layout, self.dtype.1, at(input), at(output))
     }
 
-    /// Every rank's destination by the Rust simulation: where it begins in GPU memory, and its bytes.
+    /// Every rank's destination by the Rust simulation: where it begins in GPU memory, and its
+    /// bytes.
     pub(crate) fn wanted(&self) -> Vec<(usize, Vec<u8>)> {
         let (dtype, _) = self.dtype;
         let reduce = |a: &u32, b: &u32| {

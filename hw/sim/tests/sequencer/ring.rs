@@ -1,4 +1,5 @@
-//! A ring of `sequencer.sv`, each with `reduce.sv`, memories and links with latency, and the programs that it executes.
+//! A ring of `sequencer.sv`, each with `reduce.sv`, memories and links with latency, and the
+//! programs that it executes.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -27,7 +28,8 @@ pub(crate) struct Link {
     pub(crate) metas: VecDeque<(u64, u32)>,
     pub(crate) beats: VecDeque<(u64, Beat)>,
 }
-/// Beats that a receiver holds beside those on the wire: the 64 KiB of a connection of FpgaNIC's transport (§2.4).
+/// Beats that a receiver holds beside those on the wire: the 64 KiB of a connection of FpgaNIC's
+/// transport (§2.4).
 const LINK_BEATS: usize = 1024;
 
 pub(crate) struct Nic {
@@ -341,7 +343,8 @@ pub(crate) fn start(jobs: &mut [Job], ring: &mut Ring) {
     }
 }
 
-/// Latencies of the order of a card's: PCIe reads 0.8 µs, its memory 0.12 µs, a switched link 0.8 µs, at 250 MHz.
+/// Latencies of the order of a card's: PCIe reads 0.8 µs, its memory 0.12 µs, a switched link 0.8
+/// µs, at 250 MHz.
 pub(crate) const CARD: Times = Times {
     gpu: 200,
     card: 30,

@@ -1,10 +1,11 @@
 //! The number of values that a rank must hold for messages without a posted receive.
 //!
-//! A value that leaves in another type is converted into a slot of NIC memory, and stays there until every
-//! receiver of it has posted its receive. Steps run in order, so a rank without a free slot waits, and others
-//! may wait for it. This run assumes the least of an executor: a receive is posted when its step is the next, and
-//! no message finds a receive buffer (all are rendezvous). An executor that posts receives ahead, or sends eager
-//! messages, frees slots earlier, and that cannot make a rank wait.
+//! A value that leaves in another type is converted into a slot of NIC memory, and stays there
+//! until every receiver of it has posted its receive. Steps run in order, so a rank without a free
+//! slot waits, and others may wait for it. This run assumes the least of an executor: a receive is
+//! posted when its step is the next, and no message finds a receive buffer (all are rendezvous). An
+//! executor that posts receives ahead, or sends eager messages, frees slots earlier, and that
+//! cannot make a rank wait.
 
 use std::collections::VecDeque;
 
@@ -40,8 +41,8 @@ struct Held<'a> {
     ready: VecDeque<usize>,
 }
 
-/// The least number of slots, of the longest value that a step sends, with which all ranks come to their
-/// ends. The programs have passed [`run`](super::run::run).
+/// The least number of slots, of the longest value that a step sends, with which all ranks come to
+/// their ends. The programs have passed [`run`](super::run::run).
 pub(super) fn slots(programs: &[Program], messages: &Messages) -> u32 {
     let mut run = Held {
         programs,
@@ -60,7 +61,8 @@ pub(super) fn slots(programs: &[Program], messages: &Messages) -> u32 {
         if run.ranks.iter().zip(programs).all(at_end) {
             return run.slots;
         }
-        // A state reached with fewer slots can be reached with more. No rank sends more than this, so it ends.
+        // A state reached with fewer slots can be reached with more. No rank sends more than this,
+        // so it ends.
         run.slots += 1;
         run.ready.extend(0..programs.len());
     }
@@ -114,7 +116,8 @@ impl Held<'_> {
         true
     }
 
-    /// The receive of a message is posted: it leaves, and its slot with the last message from there.
+    /// The receive of a message is posted: it leaves, and its slot with the last message from
+    /// there.
     fn release(&mut self, message: usize) {
         let m = self.messages.all[message];
         let from = m.from as usize;

@@ -20,9 +20,11 @@ pub(in crate::program) struct Message {
 pub(super) struct Messages {
     /// By number.
     pub(super) all: Vec<Message>,
-    /// For each rank the numbers of the messages that it sends, in the order of its steps and their results.
+    /// For each rank the numbers of the messages that it sends, in the order of its steps and their
+    /// results.
     pub(super) sends: Vec<Vec<usize>>,
-    /// For each rank the numbers of the messages that it receives, in the order of its steps and their operands.
+    /// For each rank the numbers of the messages that it receives, in the order of its steps and
+    /// their operands.
     pub(super) receives: Vec<Vec<usize>>,
 }
 
@@ -82,8 +84,8 @@ pub(super) fn match_messages(programs: &[Program]) -> Result<Messages, CheckErro
             }
         }
     }
-    // A message with a wrong address leaves one send and one receive over, and shifts those behind it:
-    // the send is the cause.
+    // A message with a wrong address leaves one send and one receive over, and shifts those behind
+    // it: the send is the cause.
     for ((_, to, channel), left) in &waiting {
         if let Some(number) = left.front() {
             let (from, sent) = (all[*number].from, all[*number].sent);

@@ -1,20 +1,22 @@
 //! The checker: proves the programs of all ranks before any of them runs.
 //!
-//! [`check()`] takes the programs of all ranks of a communicator and either proves that together they
-//! compute the collective they claim, or names the rank and the step at fault. In turn:
+//! [`check()`] takes the programs of all ranks of a communicator and either proves that together
+//! they compute the collective they claim, or names the rank and the step at fault. In turn:
 //!
 //! 1. `form`: each step by itself: places in bounds, operands and results within the limits.
-//! 2. `matching`: the k-th message from a rank to another on a channel meets the k-th receive of it.
-//! 3. `run`: symbolic execution of all ranks. Values are ordered reductions of (rank, chunk), so the order
-//!    that the program claims is proved with the result. Vector clocks (Fidge, Mattern) show that no write
-//!    touches memory whose message may still be on its way. A step that never runs is part of a cyclic wait.
-//! 4. `held`: the number of slots that an executor needs for waiting messages, so that no ranks wait for
-//!    each other because their slots are full.
+//! 2. `matching`: the k-th message from a rank to another on a channel meets the k-th receive of
+//!    it.
+//! 3. `run`: symbolic execution of all ranks. Values are ordered reductions of (rank, chunk), so
+//!    the order that the program claims is proved with the result. Vector clocks (Fidge, Mattern)
+//!    show that no write touches memory whose message may still be on its way. A step that never
+//!    runs is part of a cyclic wait.
+//! 4. `held`: the number of slots that an executor needs for waiting messages, so that no ranks
+//!    wait for each other because their slots are full.
 //!
 //! Step 3 runs once with separate buffers and, where the collective has such a form, once in place.
-//! All is in units of chunks: a proof holds for every count of elements. It covers one segment. An executor
-//! gives each segment its own slots and begins segments in order on every rank, so that the first unfinished
-//! one runs on all ranks and needs none of the others.
+//! All is in units of chunks: a proof holds for every count of elements. It covers one segment. An
+//! executor gives each segment its own slots and begins segments in order on every rank, so that
+//! the first unfinished one runs on all ranks and needs none of the others.
 
 mod error;
 mod form;
@@ -42,9 +44,9 @@ pub struct Limits {
     pub operands: usize,
     /// Steps of one rank.
     pub steps: usize,
-    /// Messages from one sender that a receiver can put aside while it waits for a later one of that
-    /// sender. At 0 every rank must take a sender's messages in the order they were sent, also on
-    /// different channels.
+    /// Messages from one sender that a receiver can put aside while it waits for a later one of
+    /// that sender. At 0 every rank must take a sender's messages in the order they were sent, also
+    /// on different channels.
     pub put_aside: usize,
     /// Programs may read and write memory of peers (`DIRECT`).
     pub peers: bool,
@@ -94,8 +96,8 @@ pub struct Proof {
     pub messages_per_rank: usize,
     /// High-water mark of NIC memory: one more than the highest slot that a rank uses.
     pub scratch_chunks: u32,
-    /// Values that an executor must be able to hold for messages that it converts: with fewer slots ranks may
-    /// wait for each other's for ever.
+    /// Values that an executor must be able to hold for messages that it converts: with fewer slots
+    /// ranks may wait for each other's for ever.
     pub held: u32,
     /// In place.
     pub in_place: InPlace,

@@ -1,9 +1,9 @@
 //! Symbolic execution of all ranks.
 //!
-//! Ranks run in any order until they wait for a message. A rank touches its own memory only, and a message's
-//! value is fixed when it is sent, so the order makes no difference; a program in which it would is refused as
-//! a race, or for an overwritten message. Each rank carries a vector clock: how many steps of every other rank
-//! are known to be over.
+//! Ranks run in any order until they wait for a message. A rank touches its own memory only, and a
+//! message's value is fixed when it is sent, so the order makes no difference; a program in which
+//! it would is refused as a race, or for an overwritten message. Each rank carries a vector clock:
+//! how many steps of every other rank are known to be over.
 
 use std::collections::VecDeque;
 

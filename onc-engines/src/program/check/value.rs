@@ -105,8 +105,8 @@ impl Algebra {
         }
     }
 
-    /// The rank with which the reduction of a source chunk starts: rank 0; or round the ring, chunk i of n of a block with
-    /// rank i, and a reduce-scatter's block i with rank i.
+    /// The rank with which the reduction of a source chunk starts: rank 0; or round the ring, chunk
+    /// i of n of a block with rank i, and a reduce-scatter's block i with rank i.
     fn start(&self, chunk: u32) -> u32 {
         if self.order == Order::Rank {
             0
@@ -148,7 +148,8 @@ impl Algebra {
         }
     }
 
-    /// Checks the value of output chunk `chunk` of `rank` at the end. The wanted value in words when it differs.
+    /// Checks the value of output chunk `chunk` of `rank` at the end. The wanted value in words
+    /// when it differs.
     pub(super) fn verify(&self, program: &Program, chunk: u32, has: Value) -> Result<(), String> {
         use CollectiveKind as K;
         let bc = self.block_chunks;

@@ -4,11 +4,12 @@ use super::blocks::{all_gather_blocks, reduce_blocks, reduce_messages};
 use super::{tree, Builder};
 use crate::program::{Chunks, Operand, Order, Place, Program, Target};
 
-/// FpgaNIC's ring (§A.2.2, Table 8): rank p starts with its chunk p, adds its own to what arrives and
-/// forwards; after n - 1 steps it has chunk p + 1 whole, and the whole chunks go round once more.
+/// FpgaNIC's ring (§A.2.2, Table 8): rank p starts with its chunk p, adds its own to what arrives
+/// and forwards; after n - 1 steps it has chunk p + 1 whole, and the whole chunks go round once
+/// more.
 ///
-/// Partial results lie in NIC memory, in the slot of their chunk. The first message goes from the source
-/// straight to the network (Table 8 reads it into NIC memory in t_0).
+/// Partial results lie in NIC memory, in the slot of their chunk. The first message goes from the
+/// source straight to the network (Table 8 reads it into NIC memory in t_0).
 pub(super) fn ring(b: Builder) -> Program {
     let n = b.n();
     let mut b = b.buffers(n, n, n).order(Order::Ring);
@@ -46,8 +47,9 @@ pub(super) fn ring(b: Builder) -> Program {
     b.finish(if n > 2 { n } else { 0 })
 }
 
-/// For short messages: an all-gather of the sources by recursive doubling (Bruck's algorithm when the
-/// number of ranks is no power of two), then every rank reduces them itself in the wanted order.
+/// For short messages: an all-gather of the sources by recursive doubling (Bruck's algorithm when
+/// the number of ranks is no power of two), then every rank reduces them itself in the wanted
+/// order.
 ///
 /// Takes the logarithm of the ring's hops and n / 2 times its bytes; the same bits as the ring's.
 pub(super) fn all_gather_reduce(b: Builder) -> Program {
@@ -79,8 +81,9 @@ pub(super) fn all_gather_reduce(b: Builder) -> Program {
 
 /// Chunk r of every rank goes to rank r, which reduces it in the wanted order and sends it to all.
 ///
-/// As many bytes as the ring's in two hops instead of 2 (n - 1), and no NIC memory in the order of the ring; but every rank
-/// exchanges messages with every other, so it needs a network that carries all pairs at once.
+/// As many bytes as the ring's in two hops instead of 2 (n - 1), and no NIC memory in the order of
+/// the ring; but every rank exchanges messages with every other, so it needs a network that carries
+/// all pairs at once.
 pub(super) fn pairwise(b: Builder) -> Program {
     let n = b.n();
     let mut b = b.buffers(n, n, n).reducing();

@@ -19,8 +19,8 @@ pub(super) fn linear(b: Builder) -> Program {
     b.finish(0)
 }
 
-/// In round k every rank sends to the rank k after it and receives from the one k before it: no two send
-/// to the same at once.
+/// In round k every rank sends to the rank k after it and receives from the one k before it: no two
+/// send to the same at once.
 pub(super) fn pairwise(b: Builder) -> Program {
     let n = b.n();
     let mut b = b.buffers(1, n, n);
@@ -34,8 +34,8 @@ pub(super) fn pairwise(b: Builder) -> Program {
     b.finish(0)
 }
 
-/// Barrier by dissemination: in round k every rank sends to the rank 2^k after it. After log2 n rounds every
-/// rank depends on all.
+/// Barrier by dissemination: in round k every rank sends to the rank 2^k after it. After log2 n
+/// rounds every rank depends on all.
 pub(super) fn barrier(b: Builder) -> Program {
     let n = b.n();
     let mut b = b.buffers(1, 0, 0);

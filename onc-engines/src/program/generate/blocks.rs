@@ -21,8 +21,9 @@ pub(super) fn runs(start: u32, len: u32, n: u32) -> impl Iterator<Item = Chunks>
     .filter(|run| run.count > 0)
 }
 
-/// Every rank gets every block, where each rank has its own already: recursive doubling when the number
-/// of ranks is a power of two, else Bruck's algorithm (whose runs may wrap, and are then two messages).
+/// Every rank gets every block, where each rank has its own already: recursive doubling when the
+/// number of ranks is a power of two, else Bruck's algorithm (whose runs may wrap, and are then two
+/// messages).
 ///
 /// A block has `chunks` chunks and lies at its rank's place in `place`. Returns the next round.
 pub(super) fn all_gather_blocks(
@@ -67,9 +68,10 @@ pub(super) fn all_gather_blocks(
     round + 1
 }
 
-/// Reduces this rank's chunk of all sources, which come as messages but for the own one, in the wanted order. Its chunk is
-/// `own` of the source, and the result goes to `into`, and to `result` at last; partial results stay in `slot` of the NIC's
-/// memory until the own source was added, which the destination may hold. Returns the slots that are needed.
+/// Reduces this rank's chunk of all sources, which come as messages but for the own one, in the
+/// wanted order. Its chunk is `own` of the source, and the result goes to `into`, and to `result`
+/// at last; partial results stay in `slot` of the NIC's memory until the own source was added,
+/// which the destination may hold. Returns the slots that are needed.
 pub(super) fn reduce_messages(
     b: &mut Builder,
     start: u32,
@@ -104,8 +106,9 @@ pub(super) fn reduce_messages(
     slots
 }
 
-/// Reduces the sources of all ranks, which lie here, to the destination, each chunk in the wanted order:
-/// chunk c of `at(c, c)`, `at(c + 1, c)`, and so on, or from rank 0 on; `partial(c)` is where its partial results go.
+/// Reduces the sources of all ranks, which lie here, to the destination, each chunk in the wanted
+/// order: chunk c of `at(c, c)`, `at(c + 1, c)`, and so on, or from rank 0 on; `partial(c)` is
+/// where its partial results go.
 pub(super) fn reduce_blocks(
     b: &mut Builder,
     start: u32,

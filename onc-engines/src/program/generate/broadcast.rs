@@ -26,8 +26,8 @@ pub(super) fn flat(b: Builder) -> Program {
     b.finish(0)
 }
 
-/// The number of ranks that have it doubles each round (ACCL+ Table 2: recursive doubling; a binomial
-/// tree).
+/// The number of ranks that have it doubles each round (ACCL+ Table 2: recursive doubling; a
+/// binomial tree).
 pub(super) fn recursive_doubling(b: Builder) -> Program {
     let mut b = buffers(b);
     let (n, v) = (b.n(), b.relative());

@@ -1,9 +1,9 @@
-//! One pass over memory for ranks of one host: each rank reads its share from every peer's memory and
-//! stores to every peer's.
+//! One pass over memory for ranks of one host: each rank reads its share from every peer's memory
+//! and stores to every peer's.
 //!
 //! A rank touches only its own share, so the ranks need no order among them between the barriers at
-//! both ends, and source and destination may be the same memory. Its own memory is `Local`, a peer's
-//! `Peer`; operands come in the order of Table 8's ring, or of the ranks.
+//! both ends, and source and destination may be the same memory. Its own memory is `Local`, a
+//! peer's `Peer`; operands come in the order of Table 8's ring, or of the ranks.
 
 use ringbell_nic_abi::CollectiveKind as K;
 

@@ -27,8 +27,8 @@ pub(super) fn flat(b: Builder) -> Program {
     b.finish(0)
 }
 
-/// Each rank sends its block towards the root and relays those behind it, so that a rank receives from
-/// one other only (ACCL §IV).
+/// Each rank sends its block towards the root and relays those behind it, so that a rank receives
+/// from one other only (ACCL §IV).
 pub(super) fn ring(b: Builder) -> Program {
     let mut b = buffers(b);
     let (n, v, root) = (b.n(), b.relative(), b.root());
@@ -52,12 +52,13 @@ pub(super) fn ring(b: Builder) -> Program {
     b.finish(v - 1)
 }
 
-/// Up a binomial tree (ACCL+ Table 2: binary tree): each inner rank collects the blocks of its subtree
-/// in NIC memory, and passes them on in one message.
+/// Up a binomial tree (ACCL+ Table 2: binary tree): each inner rank collects the blocks of its
+/// subtree in NIC memory, and passes them on in one message.
 pub(super) fn tree(b: Builder) -> Program {
     let mut b = buffers(b);
     let (n, v, root) = (b.n(), b.relative(), b.root());
-    // The rank v collects blocks v .. v + size, counted from the root, until it meets its lowest bit.
+    // The rank v collects blocks v .. v + size, counted from the root, until it meets its lowest
+    // bit.
     let lowest = if v == 0 {
         n.next_power_of_two()
     } else {

@@ -122,8 +122,8 @@ pub const fn algorithms(kind: CollectiveKind) -> &'static [Algorithm] {
 /// [`check`](super::check()).
 ///
 /// # Errors
-/// A number out of range, or an algorithm that the collective lacks. [`Algorithm::Auto`] is resolved
-/// by [`choose`](super::choose()) first.
+/// A number out of range, or an algorithm that the collective lacks. [`Algorithm::Auto`] is
+/// resolved by [`choose`](super::choose()) first.
 pub fn generate(
     kind: CollectiveKind,
     algo: Algorithm,
@@ -209,10 +209,12 @@ pub fn generate_all(
     generate_all_in(Order::Ring, kind, algo, ranks, root)
 }
 
-/// As [`generate_all`], in this order where something is reduced: [`Order::Ring`] or [`Order::Rank`].
+/// As [`generate_all`], in this order where something is reduced: [`Order::Ring`] or
+/// [`Order::Rank`].
 ///
 /// # Errors
-/// As [`generate`]; [`GenerateError::Strict`] for an algorithm that cannot reduce in the order of the ranks.
+/// As [`generate`]; [`GenerateError::Strict`] for an algorithm that cannot reduce in the order of
+/// the ranks.
 pub fn generate_all_in(
     order: Order,
     kind: CollectiveKind,

@@ -4,8 +4,8 @@ use super::blocks::{reduce_blocks, reduce_messages};
 use super::{tree, Builder};
 use crate::program::{Chunks, Operand, Order, Place, Program, Target};
 
-/// The ring's first half, as in the all-reduce, then each whole chunk goes to the root: the bits of the
-/// all-reduce.
+/// The ring's first half, as in the all-reduce, then each whole chunk goes to the root: the bits of
+/// the all-reduce.
 pub(super) fn ring(b: Builder) -> Program {
     let (n, root) = (b.n(), b.root());
     let output = if b.is_root() { n } else { 0 };
@@ -41,7 +41,8 @@ pub(super) fn ring(b: Builder) -> Program {
     b.finish(if n > 2 || p != root { n } else { 0 })
 }
 
-/// Chunk r of every rank goes to rank r, which reduces it in the wanted order and sends it to the root.
+/// Chunk r of every rank goes to rank r, which reduces it in the wanted order and sends it to the
+/// root.
 pub(super) fn pairwise(b: Builder) -> Program {
     let (n, root) = (b.n(), b.root());
     let output = if b.is_root() { n } else { 0 };
@@ -101,8 +102,8 @@ pub(super) fn flat(b: Builder) -> Program {
             Place::Scratch(Chunks::one(block(q) + c))
         }
     };
-    // In place the destination holds the root's own source until that was added: partial results stay
-    // in NIC memory, except where the root's comes first.
+    // In place the destination holds the root's own source until that was added: partial results
+    // stay in NIC memory, except where the root's comes first.
     let starts: Vec<u32> = (0..n).map(|c| b.first(c)).collect();
     let partial = |c: u32| match at(starts[c as usize], c) {
         Place::Input(_) => Place::Output(Chunks::one(c)),

@@ -6,8 +6,9 @@ use crate::program::{Chunks, Operand, Order, Place, Program, Target};
 
 /// Block r of every rank goes to rank r, which reduces it in the wanted order.
 ///
-/// As many bytes as the ring's in one hop, and no NIC memory in the order of the ring. It keeps the order of the all-reduce,
-/// rank r first, for the same bytes; a classic ring that ends at rank r would start at rank r + 1.
+/// As many bytes as the ring's in one hop, and no NIC memory in the order of the ring. It keeps the
+/// order of the all-reduce, rank r first, for the same bytes; a classic ring that ends at rank r
+/// would start at rank r + 1.
 pub(super) fn pairwise(b: Builder) -> Program {
     let n = b.n();
     let mut b = b.buffers(1, n, 1).reducing();
@@ -25,8 +26,8 @@ pub(super) fn pairwise(b: Builder) -> Program {
     b.finish(slots)
 }
 
-/// Between neighbours only: block r starts at rank r, is whole at rank r - 1, and goes one hop more, to
-/// its owner (n hops where the classic ring, with another order, has n - 1).
+/// Between neighbours only: block r starts at rank r, is whole at rank r - 1, and goes one hop
+/// more, to its owner (n hops where the classic ring, with another order, has n - 1).
 pub(super) fn ring(b: Builder) -> Program {
     let n = b.n();
     let mut b = b.buffers(1, n, 1).order(Order::Ring);

@@ -9,8 +9,8 @@ pub(super) fn children(v: u32, n: u32) -> (Option<u32>, Option<u32>) {
     (child(2 * v + 1), child(2 * v + 2))
 }
 
-/// Round in which the value of `v` is whole, when reduction starts in round `start`: after its deeper
-/// child's.
+/// Round in which the value of `v` is whole, when reduction starts in round `start`: after its
+/// deeper child's.
 fn whole(v: u32, n: u32, start: u32) -> u32 {
     match children(v, n) {
         (Some(a), Some(b)) => (whole(a, n, start) + 1).max(whole(b, n, start) + 1) + 1,
@@ -19,8 +19,9 @@ fn whole(v: u32, n: u32, start: u32) -> u32 {
     }
 }
 
-/// Adds the children's messages to the own chunk 0, and sends the sum to the parent; the root stores it
-/// in its destination. Partial sums lie in slot 0 of the NIC memory. Returns the next round.
+/// Adds the children's messages to the own chunk 0, and sends the sum to the parent; the root
+/// stores it in its destination. Partial sums lie in slot 0 of the NIC memory. Returns the next
+/// round.
 ///
 /// With `fan_out` the root sends the result to its first child at once.
 pub(super) fn reduce_up(b: &mut Builder, start: u32, fan_out: bool) -> u32 {

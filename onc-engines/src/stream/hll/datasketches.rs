@@ -1,18 +1,21 @@
-//! The byte format of Apache DataSketches, for the exchange of sketches with Spark, Druid and others.
+//! The byte format of Apache DataSketches, for the exchange of sketches with Spark, Druid and
+//! others.
 //!
-//! An image begins with 8 bytes: length of the preamble in words, version 1, family 7, lg k, lg of a table's
-//! length, flags, a state byte, and the mode: bits 0–1 what follows (LIST, SET, HLL), bits 2–3 the
-//! form of the registers (4, 6, 8 bits). LIST and SET hold *coupons*: rank in the upper 6 bits,
-//! register number in the lower 26. HLL holds the history's estimate, the two sums of inverse powers, two
-//! counts, and the registers; with 4 bits a register, its offset from the lowest one, and 15 for the
-//! exceptions that follow as coupons. Little-endian. An image has no checksum. What follows from the registers is held
-//! against them: both sums, the lowest register and how many have its value, and the range that a history can have come to.
-//! Registers that no number of items leaves are refused, too. A change that keeps all that goes unnoticed.
+//! An image begins with 8 bytes: length of the preamble in words, version 1, family 7, lg k, lg of
+//! a table's length, flags, a state byte, and the mode: bits 0–1 what follows (LIST, SET, HLL),
+//! bits 2–3 the form of the registers (4, 6, 8 bits). LIST and SET hold *coupons*: rank in the
+//! upper 6 bits, register number in the lower 26. HLL holds the history's estimate, the two sums of
+//! inverse powers, two counts, and the registers; with 4 bits a register, its offset from the
+//! lowest one, and 15 for the exceptions that follow as coupons. Little-endian. An image has no
+//! checksum. What follows from the registers is held against them: both sums, the lowest register
+//! and how many have its value, and the range that a history can have come to. Registers that no
+//! number of items leaves are refused, too. A change that keeps all that goes unnoticed.
 //!
-//! All of HLL_4, HLL_6 and HLL_8 are read, in each mode, compact or not; HLL_4 and HLL_8 are written.
-//! Where the image comes from one stream it carries that stream's estimate, so both sides give the same
-//! number. A merged sketch has none: Apache DataSketches then uses its composite estimator with tables,
-//! and we Ertl's, which differ by a fraction of the standard error (the tests hold a quarter).
+//! All of HLL_4, HLL_6 and HLL_8 are read, in each mode, compact or not; HLL_4 and HLL_8 are
+//! written. Where the image comes from one stream it carries that stream's estimate, so both sides
+//! give the same number. A merged sketch has none: Apache DataSketches then uses its composite
+//! estimator with tables, and we Ertl's, which differ by a fraction of the standard error (the
+//! tests hold a quarter).
 
 use super::hash::HashKind;
 use super::sketch::{Sketch, SketchError};
@@ -151,9 +154,9 @@ impl Sketch {
         Ok(image)
     }
 
-    /// Reads an HLL image of Apache DataSketches. It does not say how items were hashed: `hash` does, so
-    /// that sketches which count different things are not merged. Precisions above 18, which an
-    /// engine does not have, can be [folded](Sketch::folded).
+    /// Reads an HLL image of Apache DataSketches. It does not say how items were hashed: `hash`
+    /// does, so that sketches which count different things are not merged. Precisions above 18,
+    /// which an engine does not have, can be [folded](Sketch::folded).
     ///
     /// # Errors
     /// [`DataSketchesError`]; no bytes make it panic.
@@ -227,9 +230,10 @@ fn check_sums(image: Image<'_>, sketch: &Sketch) -> Result<(), DataSketchesError
 
 /// The history's estimate, when there is one, and if these registers can have it.
 ///
-/// Each change of a register has added one over the probability of a change, which is at least 1 and at most what it is for
-/// the registers now. There was one for each register that is not 0, and at most as many as the values add up to. A sketch that
-/// began as a list or set has brought the estimate of its coupons, fewer than an eighth of the registers or 8.
+/// Each change of a register has added one over the probability of a change, which is at least 1
+/// and at most what it is for the registers now. There was one for each register that is not 0, and
+/// at most as many as the values add up to. A sketch that began as a list or set has brought the
+/// estimate of its coupons, fewer than an eighth of the registers or 8.
 fn check_history(image: Image<'_>, sketch: &Sketch) -> Result<Option<f64>, DataSketchesError> {
     let (history, registers) = (image.f64(8), &sketch.registers);
     let in_order = image.byte(5) & OUT_OF_ORDER == 0;
@@ -360,8 +364,8 @@ fn read_coupons(
 }
 
 /// How many items give that many different coupons in the mean. A coupon of rank v has the
-/// probability 2^-26 · 2^-v, so n items leave N·(x − x²/6 + x³/42 − …) of them with N = 2^26, x = n/N;
-/// solved by repeated substitution. Sets end at 3/4 · 2^18 coupons, where x is 0.003.
+/// probability 2^-26 · 2^-v, so n items leave N·(x − x²/6 + x³/42 − …) of them with N = 2^26, x =
+/// n/N; solved by repeated substitution. Sets end at 3/4 · 2^18 coupons, where x is 0.003.
 fn distinct_of_coupons(count: f64) -> f64 {
     let all = f64::from(1u32 << COUPON_SLOTS);
     let mut x = count / all;

@@ -35,8 +35,8 @@ impl Default for HllConfig {
     }
 }
 
-/// The fixed part of an [`HllEngine`]'s result, 32 bytes, little-endian: a GPU kernel reads the estimate
-/// as the `double` at its start.
+/// The fixed part of an [`HllEngine`]'s result, 32 bytes, little-endian: a GPU kernel reads the
+/// estimate as the `double` at its start.
 #[derive(Debug, Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct HllSummary {
@@ -151,9 +151,9 @@ impl StreamEngine for HllEngine {
     }
 
     fn declared_rate(&self) -> f64 {
-        // About half of what a core of 2022 measured in the bench on streams of few distinct items, where
-        // the filter by the lowest register never helps. The first 2^precision items of a sketch change
-        // registers and are slower: 10 ns each.
+        // About half of what a core of 2022 measured in the bench on streams of few distinct items,
+        // where the filter by the lowest register never helps. The first 2^precision items of a
+        // sketch change registers and are slower: 10 ns each.
         let items = match (self.isa, self.config.hash, self.config.width) {
             (Isa::Avx512, HashKind::Mix, 1..=4) => 0.5e9,
             (Isa::Avx512, HashKind::Mix, _) => 0.35e9,

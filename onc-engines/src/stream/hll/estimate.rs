@@ -2,7 +2,8 @@
 
 use super::registers::Registers;
 
-/// Standard error times √m of the estimate from registers alone: √(3 ln 2 − 1) (Flajolet et al. 2007).
+/// Standard error times √m of the estimate from registers alone: √(3 ln 2 − 1) (Flajolet et al.
+/// 2007).
 pub(super) const REGISTERS_ERROR: f64 = 1.038_96;
 /// Standard error times √m of the estimate from one stream's history: √(ln 2) (Ting, KDD 2014).
 pub(super) const HISTORY_ERROR: f64 = 0.832_55;
@@ -88,7 +89,8 @@ fn tau(mut x: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Registers as they are in the mean after `n` items: each value as often as its probability says.
+    /// Registers as they are in the mean after `n` items: each value as often as its probability
+    /// says.
     fn ideal(precision: u8, n: f64, rank_bits: u8) -> Registers {
         let m = (1u64 << precision) as f64;
         let at_most = |v: i32| match v {

@@ -2,8 +2,8 @@
 
 /// How an item becomes a register number and a rank.
 ///
-/// Two sketches can be merged only when their hashes are the same; none of them is keyed, so a sender
-/// who knows the hash can choose items that fool the estimate.
+/// Two sketches can be merged only when their hashes are the same; none of them is keyed, so a
+/// sender who knows the hash can choose items that fool the estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum HashKind {
@@ -19,7 +19,8 @@ pub enum HashKind {
     /// MurmurHash3_x64_128 with seed 9001; so a column of 32-bit and one of 64-bit integers agree.
     /// 16-byte items are hashed as their bytes. Sketches flow into Spark, Druid and others.
     DataSketches,
-    /// As [`DataSketches`](HashKind::DataSketches), but of the item's bytes, as its `update(byte[])`.
+    /// As [`DataSketches`](HashKind::DataSketches), but of the item's bytes, as its
+    /// `update(byte[])`.
     DataSketchesBytes,
 }
 
@@ -66,8 +67,8 @@ impl HashKind {
 
     /// Begins the hash of an item of any length. `None`: the kind hashes numbers of a fixed width.
     ///
-    /// [`DataSketchesBytes`](HashKind::DataSketchesBytes) is what Apache DataSketches computes for a string of these
-    /// bytes as UTF-8, but that it ignores an empty one.
+    /// [`DataSketchesBytes`](HashKind::DataSketchesBytes) is what Apache DataSketches computes for
+    /// a string of these bytes as UTF-8, but that it ignores an empty one.
     pub fn of_bytes(self) -> Option<ItemHash> {
         let seed = match self {
             HashKind::Murmur3 => 0,
@@ -229,7 +230,8 @@ pub(super) fn sources<const KIND: u8, const W: usize>(item: &[u8]) -> (u32, u64)
         _ => {
             let (seed, len) = murmur_parameters(KIND, W);
             let (h1, h2) = murmur3(lo, hi, seed, len);
-            // One 64-bit hash has enough bits for both; DataSketches takes the rank from the other half.
+            // One 64-bit hash has enough bits for both; DataSketches takes the rank from the other
+            // half.
             (h1, if KIND == kind::MURMUR3 { h1 } else { h2 })
         }
     };
@@ -332,7 +334,8 @@ fn scramble(k: u64, by: u32, first: u64, second: u64) -> u64 {
     k.wrapping_mul(first).rotate_left(by).wrapping_mul(second)
 }
 
-/// The hash of an item of any length, whose bytes come in pieces: a line, a field. Made by [`HashKind::of_bytes`].
+/// The hash of an item of any length, whose bytes come in pieces: a line, a field. Made by
+/// [`HashKind::of_bytes`].
 #[derive(Debug, Clone, Copy)]
 pub struct ItemHash {
     kind: HashKind,

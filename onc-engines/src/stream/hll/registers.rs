@@ -3,8 +3,9 @@
 /// Highest rank of any hash, plus one.
 const RANKS: usize = 64;
 
-/// `2^precision` registers of a byte each, with values derived from them: the number of registers of each
-/// value, the lowest value, the sum of their inverse powers, and the running estimate of one stream's history.
+/// `2^precision` registers of a byte each, with values derived from them: the number of registers
+/// of each value, the lowest value, the sum of their inverse powers, and the running estimate of
+/// one stream's history.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Registers {
     precision: u8,
@@ -17,9 +18,9 @@ pub(super) struct Registers {
     /// Sum of 2^-value over registers below 32, and over the others: apart, both are exact in a
     /// double up to 2^21 registers, in any order of changes.
     inverse: [f64; 2],
-    /// The estimate by historic inverse probability (Ting, KDD 2014; Cohen, TKDE 2015): each
-    /// change adds one over the probability that a new item changes something. `None` once registers
-    /// came from elsewhere than one stream.
+    /// The estimate by historic inverse probability (Ting, KDD 2014; Cohen, TKDE 2015): each change
+    /// adds one over the probability that a new item changes something. `None` once registers came
+    /// from elsewhere than one stream.
     history: Option<f64>,
 }
 
@@ -100,8 +101,8 @@ impl Registers {
         }
     }
 
-    /// Takes registers of the same precision or a higher one, keeping the larger of each. The history
-    /// ends, unless these were empty or the others are.
+    /// Takes registers of the same precision or a higher one, keeping the larger of each. The
+    /// history ends, unless these were empty or the others are.
     pub(super) fn merge(&mut self, other: &Registers) {
         debug_assert!(other.precision >= self.precision, "the caller folds first");
         if other.is_empty() {

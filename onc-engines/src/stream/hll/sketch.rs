@@ -5,8 +5,8 @@ use super::hash::{HashKind, ItemHash};
 use super::registers::Registers;
 use super::update::{update, Isa};
 
-/// Log2 of the number of registers that a sketch can have: as in Apache DataSketches. An engine on the
-/// path stops at 18, whose registers still lie in a core's second-level cache.
+/// Log2 of the number of registers that a sketch can have: as in Apache DataSketches. An engine on
+/// the path stops at 18, whose registers still lie in a core's second-level cache.
 pub const PRECISIONS: std::ops::RangeInclusive<u8> = 4..=21;
 /// Bytes that an item can have.
 pub const WIDTHS: [usize; 5] = [1, 2, 4, 8, 16];
@@ -109,8 +109,8 @@ impl Sketch {
     /// The sketch with these registers, as a kernel on a GPU leaves them. It has no history.
     ///
     /// # Errors
-    /// A number of registers that is no power of two from 2^4 to 2^21, a register above what the hash can give,
-    /// or a width as in [`new`](Sketch::new).
+    /// A number of registers that is no power of two from 2^4 to 2^21, a register above what the
+    /// hash can give, or a width as in [`new`](Sketch::new).
     pub fn from_registers(
         hash: HashKind,
         width: usize,
@@ -171,8 +171,8 @@ impl Sketch {
         self.registers.insert(slot, rank);
     }
 
-    /// Takes one item of any length, by its hash. A sketch of such items is made with a width of 16, and counts what
-    /// has as many bytes as one of those.
+    /// Takes one item of any length, by its hash. A sketch of such items is made with a width of
+    /// 16, and counts what has as many bytes as one of those.
     ///
     /// # Panics
     /// When the sketch hashes otherwise.
@@ -207,8 +207,8 @@ impl Sketch {
         history.unwrap_or_else(|| self.estimate_from_registers())
     }
 
-    /// The estimate from the registers alone (Ertl's improved estimator): the same for the same set of
-    /// items, in any order and division.
+    /// The estimate from the registers alone (Ertl's improved estimator): the same for the same set
+    /// of items, in any order and division.
     pub fn estimate_from_registers(&self) -> f64 {
         improved(&self.registers, self.hash.rank_bits(self.width()))
     }
@@ -287,8 +287,8 @@ impl Sketch {
     }
 
     /// How many items both sketches counted, by inclusion and exclusion: |A| + |B| − |A ∪ B|. The
-    /// range allows for `sigmas` standard deviations of each of the three, added up, because they are not
-    /// independent. It is absolute: a small intersection of large sets is lost in it.
+    /// range allows for `sigmas` standard deviations of each of the three, added up, because they
+    /// are not independent. It is absolute: a small intersection of large sets is lost in it.
     ///
     /// # Errors
     /// As [`merge`](Sketch::merge).

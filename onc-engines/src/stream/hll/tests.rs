@@ -226,8 +226,8 @@ fn out_of_range_is_refused_by_name() {
     }
 }
 
-/// A quick look at what the bench measures over 1,000 streams: standard error and bias at three sizes
-/// and three kinds of items.
+/// A quick look at what the bench measures over 1,000 streams: standard error and bias at three
+/// sizes and three kinds of items.
 #[test]
 fn errors_are_those_of_the_theory() {
     const STREAMS: u64 = 200;
@@ -261,14 +261,15 @@ fn errors_are_those_of_the_theory() {
                     "{} {width} bytes, stride {stride} n {n} {what}",
                     hash.name()
                 );
-                // 200 streams give the error to 5% and the bias to 0.07 σ: three and four times that is left.
+                // 200 streams give the error to 5% and the bias to 0.07 σ: three and four times
+                // that is left.
                 assert!(
                     square.sqrt() < 1.17 * sigma,
                     "{case}: {}",
                     square.sqrt() / sigma
                 );
-                // And the sketch's own estimate of its error is neither too small nor too large; for few items and many
-                // registers the error is smaller than that.
+                // And the sketch's own estimate of its error is neither too small nor too large;
+                // for few items and many registers the error is smaller than that.
                 if n > 10_000 {
                     let said = match what {
                         "history" => with_history.relative_error(),

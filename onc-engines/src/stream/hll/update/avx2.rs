@@ -1,10 +1,10 @@
 //! The update with AVX2 for items of at most 32 bits and the fast hash: 64 items a step.
 //!
-//! As with AVX-512, only the rank's hash is computed for all, and compared with the threshold that the floor
-//! gives; the register number is computed for the few that pass. What the compiler makes of the portable
-//! loop computes both for all. In the same runs on an EPYC of 2022, distinct items, the rate of AVX-512 was
-//! reached to 0.45 with that loop and to 0.99 (2^14 registers) and 0.60 (2^16) so. Other hashes multiply 64
-//! bits, which AVX2 cannot: they take the portable loop.
+//! As with AVX-512, only the rank's hash is computed for all, and compared with the threshold that
+//! the floor gives; the register number is computed for the few that pass. What the compiler makes
+//! of the portable loop computes both for all. In the same runs on an EPYC of 2022, distinct items,
+//! the rate of AVX-512 was reached to 0.45 with that loop and to 0.99 (2^14 registers) and 0.60
+//! (2^16) so. Other hashes multiply 64 bits, which AVX2 cannot: they take the portable loop.
 #![allow(unsafe_code)] // vector loads by address; called after the caller's check of the processor
 
 use std::arch::x86_64::*;
@@ -17,7 +17,8 @@ use super::portable;
 const BLOCK: usize = 64;
 /// Items of a vector.
 const LANES: usize = 8;
-/// Below this floor so many items pass that the portable loop, which has their registers at hand, is faster.
+/// Below this floor so many items pass that the portable loop, which has their registers at hand,
+/// is faster.
 const FLOOR_TO_FILTER: u8 = 3;
 
 /// Takes whole items; the caller has checked for AVX2.

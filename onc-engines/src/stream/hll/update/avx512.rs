@@ -1,8 +1,9 @@
 //! The update with AVX-512: 16 items a step.
 //!
 //! An item becomes a *packed* word: the rank in bits 24–29, the register number below. While the
-//! floor is 0 every packed vector fetches its registers and compares. Above, the items that pass the
-//! floor are compressed into a small buffer first, and registers are fetched only for what it holds.
+//! floor is 0 every packed vector fetches its registers and compares. Above, the items that pass
+//! the floor are compressed into a small buffer first, and registers are fetched only for what it
+//! holds.
 #![allow(unsafe_code)] // vector loads by address
 
 use std::arch::x86_64::*;
@@ -18,8 +19,8 @@ use super::portable;
 const LANES: usize = 16;
 /// Steps whose candidates are tested by one branch.
 const STEPS: usize = 4;
-/// Floor from which most groups have no candidate. Below, a branch on that would be mispredicted too
-/// often: every group is compressed then.
+/// Floor from which most groups have no candidate. Below, a branch on that would be mispredicted
+/// too often: every group is compressed then.
 const FLOOR_TO_SKIP: u8 = 9;
 /// Candidates that are kept before their registers are looked at.
 const BUFFER: usize = 512;
@@ -84,8 +85,9 @@ fn update_inner<const KIND: u8, const W: usize>(registers: &mut Registers, items
     portable::update::<KIND, W>(registers, groups.remainder());
 }
 
-/// What is kept of a candidate: the item itself where a second hash gives the register number, so that
-/// it is computed for candidates only; else the packed word. And which of the 16 are candidates.
+/// What is kept of a candidate: the item itself where a second hash gives the register number, so
+/// that it is computed for candidates only; else the packed word. And which of the 16 are
+/// candidates.
 ///
 /// # Safety
 /// 16 items of W bytes are readable at `items`.
@@ -136,9 +138,10 @@ fn drain<const KIND: u8, const W: usize>(
 
 /// Raises the registers of the lanes in `mask` whose rank is above them, in the order of the lanes.
 ///
-/// The registers are fetched by 16 byte loads, not by a gather: that costs several loads a lane on the
-/// processors of one vendor, and is slowed down against data sampling on those of the other. Measured on an
-/// EPYC of 2022, items that change nothing, 2^16 registers: 0.9 billion a second with the gather, 1.5 so.
+/// The registers are fetched by 16 byte loads, not by a gather: that costs several loads a lane on
+/// the processors of one vendor, and is slowed down against data sampling on those of the other.
+/// Measured on an EPYC of 2022, items that change nothing, 2^16 registers: 0.9 billion a second
+/// with the gather, 1.5 so.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
 fn apply(registers: &mut Registers, packed: __m512i, mask: __mmask16) {

@@ -1,9 +1,10 @@
 //! The update of registers by items, on each instruction set.
 //!
-//! Almost every item changes nothing: its rank is not above the lowest register. So each kernel first
-//! compares the rank's hash with a threshold made from that *floor*, without touching a register, and
-//! looks only at the few items that pass, in the order of the stream. Registers, and the history
-//! that depends on the order of their changes, are therefore the same on every instruction set.
+//! Almost every item changes nothing: its rank is not above the lowest register. So each kernel
+//! first compares the rank's hash with a threshold made from that *floor*, without touching a
+//! register, and looks only at the few items that pass, in the order of the stream. Registers, and
+//! the history that depends on the order of their changes, are therefore the same on every
+//! instruction set.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

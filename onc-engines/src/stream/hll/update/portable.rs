@@ -7,11 +7,12 @@ use super::super::registers::Registers;
 /// Items that are hashed together: enough to fill vectors, few enough for the first-level cache.
 const BLOCK: usize = 64;
 
-/// The first word of a rank's hash below which an item may change a register, or `None` when none can.
+/// The first word of a rank's hash below which an item may change a register, or `None` when none
+/// can.
 #[inline(always)]
 fn threshold(floor: u8) -> u32 {
-    // rank > floor, that is at least `floor` leading zeros in the hash. Above 31 the first word must
-    // be zero, and what passes is compared in full.
+    // rank > floor, that is at least `floor` leading zeros in the hash. Above 31 the first word
+    // must be zero, and what passes is compared in full.
     match floor {
         0 => u32::MAX,
         1..=31 => (1 << (32 - u32::from(floor))) - 1,
