@@ -40,7 +40,7 @@ const fn beside(folder: &'static str, only: &'static [&'static str]) -> Group {
 
 /// The SDK's kernels, those of the examples, and those that tests launch by name. `examples/05_cpp`
 /// is a program.
-const GROUPS: [Group; 17] = [
+const GROUPS: [Group; 20] = [
     Group {
         folder: "cuda-kernels/kernels",
         only: &[],
@@ -57,6 +57,9 @@ const GROUPS: [Group; 17] = [
     beside("examples/17_key_value_store", &[]),
     beside("examples/21_ring_all_gather", &[]),
     beside("examples/22_tensor_and_experts", &[]),
+    beside("examples/24_smi_gesummv", &[]),
+    beside("examples/25_smi_stencil", &[]),
+    beside("examples/26_smi_k_means", &[]),
     beside("tests/communicators", &[]),
     beside("tests/engines_kernel", &[]),
     beside("tests/mailbox", &[]),
