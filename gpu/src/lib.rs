@@ -5,8 +5,10 @@
 //! - `lower`: a kernel to machine code, by Cranelift. A thread is a function that returns where it
 //!   waits;
 //! - `number`: half precision and directed rounding, computed exactly;
-//! - `memory`: which addresses a kernel may access;
-//! - `check`: kernels compiled with hooks, and what the hooks find wrong;
+//! - `code`: what results, and its form on disk;
+//! - `memory`: which addresses a kernel may access; `context`: what its code shares with this
+//!   program;
+//! - `hooks`: kernels compiled with checks; `check`: what these find wrong;
 //! - `debug`: compiled kernels for gdb and perf;
 //! - `schedule`: a block as a stepper of warps and threads. Time, order and budget are arguments.
 //!
@@ -15,7 +17,10 @@
 //! ISA" 8.6.
 
 mod check;
+mod code;
+mod context;
 mod debug;
+mod hooks;
 mod lower;
 mod memory;
 mod module;
@@ -23,12 +28,14 @@ mod number;
 mod parse;
 mod schedule;
 
-pub use check::{Allocations, Checker, Checks, Message, Operation, Watch};
+pub use check::{Allocations, Checker, Message, Operation, Watch};
+pub use code::{Code, Kernel, Relation, Shape};
 pub use debug::Debuggers;
+pub use hooks::Checks;
 #[cfg(feature = "arm64")]
 pub use lower::assemble_for_aarch64;
-pub use lower::{Code, CodeKey, CodeStore, CompileError, Kernel, Program, Relation};
-pub use memory::{Clock, Memory};
+pub use lower::{CodeKey, CodeStore, CompileError, Program};
+pub use memory::{Clock, Memory, Output};
 pub use module::{Function, Module, Parameter, Site, Type, Variable};
 pub use parse::{parse, Linker, ParseError};
-pub use schedule::{Block, Fault, FaultKind, Order, Output, Shape, Step, Until, Wait, WaitFor};
+pub use schedule::{Block, Fault, FaultKind, Order, Step, Until, Wait, WaitFor};

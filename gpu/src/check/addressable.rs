@@ -63,8 +63,8 @@ impl Addressable {
 
 #[cfg(test)]
 mod tests {
-    use super::super::layout::marked;
     use super::*;
+    use crate::hooks::marked;
 
     #[test]
     fn bytes_are_covered_from_allocation_to_free_and_no_further() {

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::hooks::grouped;
+
 /// Freed allocations that are remembered.
 const REMEMBERED: usize = 1024;
 
@@ -106,19 +108,6 @@ impl Allocations {
         let (distance, what) = (Some(distance).filter(|d| *d < FAR)?, a.describe(at, false));
         Some(format!("{} bytes {how} {what}", grouped(distance)))
     }
-}
-
-/// A number with commas between its thousands.
-pub(super) fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut text = String::new();
-    for (i, d) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(d);
-    }
-    text
 }
 
 #[cfg(test)]

@@ -1,117 +1,42 @@
-//! Checks of kernels while they run: a second compilation of a kernel with hooks, and what the
-//! hooks ask.
+//! Checks of kernels while they run: what the hooks of a second compilation ask.
 //!
 //! - `allocations`: which memory is allocated, which was freed, and what lies next to an address;
 //! - `addressable`: the same as one byte for 8 bytes of memory, which compiled code reads;
-//! - `watch`: a launch under checks, and what was found in it; `sync`: barriers and warp
-//!   operations;
+//! - `watch`: a launch under checks, and what was found in it;
 //! - `trace`: the past of accesses, fences and barriers: races, and memory that nobody has written.
-//!   `access` says how one is made, `shadow` remembers them, `clock` what happened before what,
-//!   `written` which bytes were written, `operations` what the NIC executes;
-//! - `layout`: variables in shared and local memory, with gaps between them.
+//!   `shadow` remembers accesses, `clock` what happened before what, `written` which bytes were
+//!   written, `operations` what the NIC executes.
 //!
 //! The surroundings own a [`Checker`] for each memory, and answer it in
 //! [`Memory::checker`](crate::Memory::checker). Code that was compiled without hooks does not know
 //! of it.
 #![allow(unsafe_code)] // Compiled code reads the map of addressable memory.
 
-mod access;
 mod addressable;
 mod allocations;
 mod clock;
-mod layout;
 mod operations;
 #[cfg(test)]
 mod reference;
 mod shadow;
-mod sync;
 mod trace;
 mod watch;
 mod written;
 
-use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub(crate) use access::How;
 pub use allocations::Allocations;
-pub(crate) use layout::{marked, Layout};
 pub use operations::{Message, Operation};
-pub(crate) use sync::Place;
 pub(crate) use trace::{BlockTrace, Trace};
+pub(crate) use watch::thread;
 pub use watch::Watch;
 
 use addressable::Addressable;
 
-use crate::lower::Kernel;
+use crate::code::{Kernel, Shape};
+use crate::hooks::{Checks, How};
 use crate::module::{MemoryOrder, Scope, Site};
-use crate::schedule::Shape;
-
-/// Which checks a kernel is compiled with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Checks {
-    /// Accesses outside of what is allocated: `memcheck`.
-    pub memory: bool,
-    /// Reads of shared and GPU memory that nobody has written: `initcheck`.
-    pub initialised: bool,
-    /// Accesses of the same bytes without an order between them: `racecheck`.
-    pub races: bool,
-    /// Barriers under divergence, wrong masks, values of lanes that give none: `synccheck`.
-    pub sync: bool,
-}
-
-impl Checks {
-    /// Every check.
-    pub const ALL: Checks = Checks {
-        memory: true,
-        initialised: true,
-        races: true,
-        sync: true,
-    };
-
-    /// The checks of both.
-    pub fn and(self, other: Checks) -> Checks {
-        Checks {
-            memory: self.memory || other.memory,
-            initialised: self.initialised || other.initialised,
-            races: self.races || other.races,
-            sync: self.sync || other.sync,
-        }
-    }
-
-    /// Whether accesses are traced.
-    pub fn traced(self) -> bool {
-        self.initialised || self.races
-    }
-
-    /// Whether there is one.
-    pub fn any(self) -> bool {
-        self != Checks::default()
-    }
-}
-
-impl FromStr for Checks {
-    type Err = String;
-
-    /// Names between commas, or `all`.
-    fn from_str(s: &str) -> Result<Checks, String> {
-        let mut checks = Checks::default();
-        for name in s.split(',').map(str::trim).filter(|n| !n.is_empty()) {
-            match name {
-                "all" => checks = Checks::ALL,
-                "memcheck" => checks.memory = true,
-                "initcheck" => checks.initialised = true,
-                "racecheck" => checks.races = true,
-                "synccheck" => checks.sync = true,
-                _ => {
-                    let known = "memcheck, initcheck, racecheck, synccheck and all";
-                    return Err(format!("there is no check `{name}`; there are {known}"));
-                }
-            }
-        }
-        Ok(checks)
-    }
-}
 
 /// What the checks of one GPU memory know.
 #[derive(Debug)]

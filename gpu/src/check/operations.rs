@@ -7,9 +7,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::allocations::grouped;
 use super::clock::{join, Actor, Known};
 use super::shadow::Mark;
+use crate::hooks::grouped;
 
 /// An entry that a NIC executes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,13 +14,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-use super::access::How;
 use super::trace::{BlockTrace, Trace};
 use super::watch::Watch;
-use super::Checks;
+use crate::code::Shape;
+use crate::hooks::Checks;
+use crate::hooks::How;
 use crate::lower::Program;
 use crate::module::{MemoryOrder, Scope};
-use crate::schedule::Shape;
 
 /// First byte of GPU memory, and of shared memory.
 const GLOBAL: u64 = 0x100_0000;

@@ -6,8 +6,8 @@
 
 use std::collections::HashMap;
 
-use super::access::How;
 use super::clock::{Actor, Clock, Known};
+use crate::hooks::How;
 use crate::module::Scope;
 
 /// Bytes of a word.

@@ -8,13 +8,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::access::How;
 use super::clock::{join, join_some, meet, Actor, Clock, Known, MOST_BLOCKS};
 use super::operations::{Message, Operation, Operations};
 use super::shadow::{Access, Cell, Mark, Pages, Parts, WORD};
 use super::watch::{thread, Watch};
 use super::written::Written;
-use super::Checks;
+use crate::hooks::Checks;
+use crate::hooks::How;
 use crate::module::Scope;
 
 const RACE: &str = "racecheck";

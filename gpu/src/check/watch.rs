@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::lower::Kernel;
+use crate::code::Kernel;
+use crate::code::Shape;
 use crate::module::Site;
-use crate::schedule::Shape;
 
 /// Findings of a launch that are kept in words.
 const MOST: usize = 20;

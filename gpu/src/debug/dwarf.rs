@@ -10,9 +10,9 @@ use gimli::write::{
 };
 use gimli::{Encoding, Format, LineEncoding, LittleEndian, Register};
 
-use crate::lower::{Code, Lines, DISPATCH, ENTRY};
+use crate::code::{Code, Lines, DISPATCH, ENTRY};
+use crate::context::{BlockState, Thread};
 use crate::module::{Module, Site};
-use crate::schedule::{BlockState, Thread};
 
 /// Version 4: gdb of 2013 and later read it.
 const ENCODING: Encoding = Encoding {

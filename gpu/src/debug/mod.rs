@@ -1,7 +1,6 @@
 //! Compiled kernels for tools of the host: names, lines and frames for gdb, names for perf.
 //!
-//! - `gdb`: the interface by which gdb learns of code that was compiled while the program runs;
-//! - `object`: the object file in memory that it is given; `dwarf`: the debugging information
+//! - `object`: the object file in memory that gdb is given; `dwarf`: the debugging information
 //!   inside;
 //! - `perf`: the file from which perf takes names.
 //!
@@ -10,13 +9,10 @@
 //! kernel's name also those that go on, and the caller's frames are those of the scheduler.
 
 mod dwarf;
-mod gdb;
 mod object;
 mod perf;
 
-pub(crate) use gdb::Registered;
-
-use crate::lower::Code;
+use crate::code::{register, Code};
 use crate::module::Module;
 
 /// Tools of the host that are told of compiled kernels.
@@ -32,7 +28,7 @@ pub struct Debuggers {
 pub(crate) fn register_with_gdb(code: &Code, module: &Module) {
     code.registered.get_or_init(|| {
         let image = object::image(code, module)?;
-        Some(gdb::register(image))
+        Some(register(image))
     });
 }
 

@@ -6,7 +6,7 @@ use object::write::elf::{FileHeader, SectionHeader, Sym, Writer};
 use object::Endianness;
 
 use super::dwarf;
-use crate::lower::Code;
+use crate::code::Code;
 use crate::module::Module;
 
 /// The file; `None` for code without lines.

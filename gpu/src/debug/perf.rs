@@ -7,7 +7,7 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::lower::Code;
+use crate::code::Code;
 
 /// Adds a kernel. Without a file of this user's own perf shows addresses.
 pub(super) fn map(code: &Code) {

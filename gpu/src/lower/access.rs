@@ -11,23 +11,26 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{types, AtomicRmwOp, Endianness, InstBuilder, MemFlags, Value};
 
 use super::check;
-use super::function::{Emit, Lowered};
+use super::emit::{clif, Place};
+use super::emit::{Emit, Lowered};
 use super::helper::Helper;
-use super::operand::{bits_of, clif, Place};
-use crate::check::How;
+use super::operand::bits_of;
+use crate::context::mark::{LOCAL, SHARED, STORE};
+use crate::context::{BlockState, Thread};
+use crate::hooks::How;
 use crate::module::{
     Access, Address, AtomicOp, Base, FloatMode, Instruction, MemoryOrder, Op, Site, Space, Type,
 };
 use crate::number::{FloatOp, Task};
-use crate::schedule::mark::{LOCAL, SHARED, STORE};
-use crate::schedule::{BlockState, Thread, SITE_BITS};
+use crate::schedule::SITE_BITS;
 
 impl Emit<'_, '_> {
     pub(super) fn memory(&mut self, i: &Instruction) -> Lowered<()> {
         match &i.op {
             Op::Load { access, to } => {
                 let n = access.ty.bytes();
-                let at = self.checked(access, access.how(n * to.len() as u32, false), i.site)?;
+                let at =
+                    self.checked(access, How::of(access, n * to.len() as u32, false), i.site)?;
                 if i.op.observes() {
                     self.looks(at, n, i.site);
                 }
@@ -42,7 +45,8 @@ impl Emit<'_, '_> {
                 let n = access.ty.bytes();
                 let t = clif(access.ty);
                 let values: Vec<Value> = from.iter().map(|o| self.value(o, t)).collect();
-                let at = self.checked(access, access.how(n * from.len() as u32, true), i.site)?;
+                let at =
+                    self.checked(access, How::of(access, n * from.len() as u32, true), i.site)?;
                 for (k, v) in values.into_iter().enumerate() {
                     self.store(access, at, v, k as i32 * n as i32);
                 }
@@ -56,8 +60,11 @@ impl Emit<'_, '_> {
                 let t = clif(access.ty);
                 let int = bits_of(t);
                 let args: Vec<Value> = args.iter().map(|o| self.value(o, t)).collect();
-                let at =
-                    self.checked(access, access.how(access.ty.bytes(), true).atomic(), i.site)?;
+                let at = self.checked(
+                    access,
+                    How::of(access, access.ty.bytes(), true).atomic(),
+                    i.site,
+                )?;
                 if i.op.observes() {
                     self.looks(at, access.ty.bytes(), i.site);
                 }

@@ -4,9 +4,10 @@
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{types, InstBuilder, Type, Value};
 
-use super::function::{Emit, Lowered};
+use super::emit::clif;
+use super::emit::{Emit, Lowered};
 use super::helper::Helper;
-use super::operand::{bits_of, clif};
+use super::operand::bits_of;
 use crate::module::{
     self, BinaryOp, BoolOp, Compare, FloatMode, Half, Instruction, Op, Operand, UnaryOp,
 };

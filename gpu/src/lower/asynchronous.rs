@@ -10,13 +10,14 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{types, InstBuilder, MemFlags, Value};
 
 use super::check;
-use super::function::{Emit, Lowered};
+use super::emit::{Emit, Lowered};
 use super::helper::Helper;
-use crate::check::How;
+use crate::context::{why, BlockState, Thread};
+use crate::hooks::How;
 use crate::module::{
-    AsyncOp, Instruction, MemoryOrder, Operand, PhaseOp, Place, Reg, Scope, Site, Space, Target,
+    AsyncOp, Instruction, MemoryOrder, Op, Operand, PhaseOp, Place, Reg, Scope, Site, Space, Target,
 };
-use crate::schedule::{why, BlockState, Thread, Transfer};
+use crate::schedule::Transfer;
 
 impl Emit<'_, '_> {
     /// `live` is what lives over a wait.
@@ -46,15 +47,6 @@ impl Emit<'_, '_> {
                     self.phase(PhaseOp::Complete, done, None, bytes, site, live)?;
                 }
             }
-            AsyncOp::Told { what, bytes, done } => {
-                self.plain(&Instruction {
-                    guard: None,
-                    op: (**what).clone(),
-                    site,
-                })?;
-                let bytes = Operand::Int(i64::from(*bytes));
-                self.phase(PhaseOp::Complete, done, None, &bytes, site, live)?;
-            }
             AsyncOp::Phase { op, at, to, arg } => self.phase(*op, at, *to, arg, site, live)?,
             AsyncOp::Pending { to, state } => {
                 let state = self.value(state, types::I64);
@@ -77,6 +69,23 @@ impl Emit<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// An access, of whose bytes an mbarrier object is told.
+    pub(super) fn told(
+        &mut self,
+        (what, bytes): (&Op, u32),
+        done: &Place,
+        site: Site,
+        live: &[Reg],
+    ) -> Lowered<()> {
+        self.plain(&Instruction {
+            guard: None,
+            op: what.clone(),
+            site,
+        })?;
+        let bytes = Operand::Int(i64::from(bytes));
+        self.phase(PhaseOp::Complete, done, None, &bytes, site, live)
     }
 
     /// The generic address of a place, unchecked.

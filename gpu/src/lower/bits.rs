@@ -3,8 +3,8 @@
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{types, InstBuilder, Type, Value};
 
-use super::function::{Emit, Lowered};
-use super::operand::clif;
+use super::emit::clif;
+use super::emit::{Emit, Lowered};
 use crate::module::{Instruction, Op, Operand, Target};
 
 impl Emit<'_, '_> {

@@ -6,47 +6,23 @@
 //! by the dispatch. So a thread can wait at any depth. Its frame and its stack in local memory grow
 //! by each call.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::mem::offset_of;
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{types, Block, InstBuilder, MemFlags, Value};
 use cranelift_frontend::Switch;
 
-use super::function::{Emit, Lowered};
-use super::operand::Place;
+use super::emit::Place;
+use super::emit::{Emit, Lowered};
+use crate::context::{why, Thread};
 use crate::module::{
     formal_offsets, function_address, Formal, Module, Op, Operand, Reg, Site, Symbol, Target,
     Variable,
 };
-use crate::schedule::{why, Thread};
 
 /// Words of the frame that a call takes for itself: state, stack, its top, the caller's frame.
 const LINK: u32 = 4;
-
-/// Functions with code of their own.
-#[derive(Default)]
-pub(super) struct Outlined {
-    /// The kernel needs a stack.
-    pub(super) stack: bool,
-    /// Inside of such a function: its variables lie on the stack.
-    pub(super) inside: bool,
-    starts: BTreeMap<u32, Block>,
-    done: Vec<u32>,
-    /// Goes to the function whose address is in the thread.
-    by_address: Option<Block>,
-    leave: Option<Block>,
-    overrun: Option<Block>,
-}
-
-impl Outlined {
-    pub(super) fn new(stack: bool) -> Outlined {
-        Outlined {
-            stack,
-            ..Outlined::default()
-        }
-    }
-}
 
 /// What is called.
 pub(super) enum Callee<'a> {

@@ -6,13 +6,13 @@ use std::mem::{offset_of, size_of};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{types, InstBuilder, MemFlags, Type, Value};
 
-use super::function::{Emit, Lowered};
+use super::emit::{Emit, Lowered};
 use super::helper::Helper;
-use super::masked;
-use crate::check::How;
+use super::masked::Condition;
+use crate::context::mark::{ALLOCATED, LOCAL, SHARED, SPACE};
+use crate::context::BlockState;
+use crate::hooks::How;
 use crate::module::{Scope, Site};
-use crate::schedule::mark::{ALLOCATED, LOCAL, SHARED, SPACE};
-use crate::schedule::BlockState;
 
 /// Ends the thread if a part of an access, which is aligned and inside of its memory at this
 /// offset, belongs to no allocation or variable. One byte of the map stands for eight.
@@ -51,7 +51,7 @@ pub(super) fn allocated(
 pub(super) fn touched(e: &mut Emit<'_, '_>, at: Value, how: How, site: Site) -> Lowered<()> {
     if e.facts.checks.traced() {
         let next = e.masked.map(|condition| {
-            let holds = masked::holds(e, condition);
+            let holds = holds(e, condition);
             let (made, next) = (e.b.create_block(), e.b.create_block());
             e.b.ins().brif(holds, made, &[], next, &[]);
             e.enter(made);
@@ -76,4 +76,15 @@ pub(super) fn fenced(e: &mut Emit<'_, '_>, scope: Scope) -> Lowered<()> {
         e.call_helper(Helper::Fenced, &[thread, wide])?;
     }
     Ok(())
+}
+
+/// Whether the condition holds, as a value that is not 0.
+fn holds(e: &mut Emit<'_, '_>, condition: Condition) -> Value {
+    let (r, cc) = match condition {
+        Condition::Zero(r) => (r, IntCC::Equal),
+        Condition::NotZero(r) => (r, IntCC::NotEqual),
+    };
+    let v = e.register(r);
+    let v = e.cast(v, types::I64, false);
+    e.b.ins().icmp_imm(cc, v, 0)
 }

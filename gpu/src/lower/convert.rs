@@ -4,8 +4,8 @@
 use cranelift_codegen::ir::condcodes::FloatCC;
 use cranelift_codegen::ir::{types, InstBuilder, Value};
 
-use super::function::{Emit, Lowered};
-use super::operand::clif;
+use super::emit::clif;
+use super::emit::{Emit, Lowered};
 use crate::module::{Instruction, Op, Rounding, Type};
 
 impl Emit<'_, '_> {

@@ -4,9 +4,10 @@
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{types, InstBuilder, Value};
 
-use super::function::{Emit, Lowered};
+use super::emit::clif;
+use super::emit::{Emit, Lowered};
 use super::helper::Helper;
-use super::operand::clif;
+use crate::hooks::How;
 use crate::module::{
     CarryOp, ExtendedOp, FloatMode, Half, Instruction, Operand, Reg, Rounding, SingleOp, Target,
     Type,
@@ -124,7 +125,7 @@ impl Emit<'_, '_> {
                 let values: Vec<Value> = args.iter().map(|o| self.value(o, t)).collect();
                 let at = self.checked(
                     access,
-                    access.how(n * args.len() as u32, true).atomic(),
+                    How::of(access, n * args.len() as u32, true).atomic(),
                     i.site,
                 )?;
                 let mut old = Vec::new();

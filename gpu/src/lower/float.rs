@@ -3,9 +3,9 @@
 
 use cranelift_codegen::ir::{types, InstBuilder, Value};
 
-use super::function::{Emit, Lowered};
+use super::emit::clif;
+use super::emit::{Emit, Lowered};
 use super::helper::Helper;
-use super::operand::clif;
 use crate::module::{
     BinaryOp, BoolOp, Compare, FloatMode, Op, Operand, Rounding, Target, Type, UnaryOp,
 };

@@ -4,95 +4,23 @@ use std::collections::HashMap;
 use std::mem::offset_of;
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{
-    types, AbiParam, AliasRegion, Block, Function, InstBuilder, MemFlags, StackSlot, Type, Value,
-};
-use cranelift_codegen::isa::{CallConv, TargetIsa};
-use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Switch, Variable};
+use cranelift_codegen::ir::{types, AbiParam, Block, Function, InstBuilder, MemFlags};
+use cranelift_codegen::isa::TargetIsa;
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Switch};
 
-use super::calls::{Callee, Outlined, Passed};
+use super::calls::{Callee, Passed};
+use super::emit::{Emit, Frame, Lowered, Outlined, Place};
 use super::helper::Helper;
 use super::liveness::Liveness;
-use super::masked::{self, Condition};
-use super::operand::{clif, Place};
+use super::masked;
 use super::polls::{polls, POLL};
 use super::registers::Slots;
-use super::wanted::Wanted;
-use crate::check::{Checks, Layout};
+use crate::code::Facts;
+use crate::context::{why, Thread};
+use crate::hooks::Checks;
 use crate::module::{
     self, Formal, Instruction, Label, Module, Op, Reg, Site, Space, Statement, Symbol,
 };
-use crate::schedule::{why, Thread};
-
-pub(super) type Lowered<T> = Result<T, String>;
-
-/// What is known of a kernel when its code is complete.
-pub(super) struct Facts {
-    pub(super) shared_bytes: u32,
-    pub(super) local_bytes: u32,
-    pub(super) frame_words: u32,
-    /// Where the stack begins in local memory; 0 without one.
-    pub(super) stack_begin: u32,
-    /// It names memory whose size a launch decides.
-    pub(super) dynamic_shared: bool,
-    pub(super) sites: Vec<Site>,
-    pub(super) checks: Checks,
-    /// Variables in shared and in local memory.
-    pub(super) layouts: [Layout; 2],
-    /// Of code for debuggers, which has lines: where it keeps the thread.
-    pub(super) thread: Option<StackSlot>,
-    /// What its loops wait for.
-    pub(super) wanted: Vec<Wanted>,
-}
-
-/// A function that is being compiled into the kernel.
-pub(super) struct Frame<'a> {
-    pub(super) function: &'a module::Function,
-    registers: Vec<Option<Variable>>,
-    /// Registers that live in memory, from word `first` of the thread's frame.
-    slots: Slots,
-    first: u32,
-    /// Branches to each label that are not compiled yet.
-    branches: Vec<u32>,
-    pub(super) places: Vec<Place>,
-    labels: Vec<Block>,
-    /// Where its `ret` goes; `None` for the kernel.
-    leave: Option<Block>,
-    /// Kept in each wait of a function that it calls.
-    across_call: Vec<Reg>,
-    /// Loads that count as made under a condition alone, by position, for checks.
-    masked: HashMap<usize, Condition>,
-}
-
-pub(super) struct Emit<'a, 'f> {
-    pub(super) b: FunctionBuilder<'f>,
-    pub(super) module: &'a Module,
-    pub(super) frames: Vec<Frame<'a>>,
-    pub(super) thread: Value,
-    /// Under which the access that is compiled counts as made.
-    pub(super) masked: Option<Condition>,
-    /// Address of the thread's frame.
-    kept: Value,
-    pub(super) facts: Facts,
-    /// Offsets in shared memory by function and variable; the module's have no function.
-    pub(super) shared: HashMap<(Option<usize>, u32), u32>,
-    resumes: Vec<Block>,
-    pub(super) fault: Block,
-    /// Where the next variable in local memory lies.
-    local_top: u32,
-    statements: usize,
-    pub(super) call_conv: CallConv,
-    /// The processor keeps the order of loads, and that of stores.
-    pub(super) ordered: bool,
-    pub(super) outlined: Outlined,
-}
-
-/// What a wait or call has kept: from a word of the frame to another.
-pub(super) struct Kept {
-    registers: Vec<(usize, Reg)>,
-    first: u32,
-    pub(super) end: u32,
-}
 
 /// Bytes of local memory for the stack of a thread, in kernels that need one.
 const STACK_BYTES: u32 = 16 << 10;
@@ -289,30 +217,6 @@ impl<'a> Emit<'a, '_> {
         self.frame().labels[l.0 as usize]
     }
 
-    pub(super) fn frame(&self) -> &Frame<'a> {
-        self.frames.last().expect("inside a function")
-    }
-
-    pub(super) fn field(&mut self, ty: Type, offset: usize) -> Value {
-        let t = self.thread;
-        self.b.ins().load(ty, MemFlags::trusted(), t, offset as i32)
-    }
-
-    pub(super) fn put(&mut self, v: Value, offset: usize) {
-        let t = self.thread;
-        self.b.ins().store(MemFlags::trusted(), v, t, offset as i32);
-    }
-
-    pub(super) fn int(&mut self, ty: Type, v: i64) -> Value {
-        self.b.ins().iconst(ty, v)
-    }
-
-    /// Returns to the scheduler.
-    pub(super) fn leave(&mut self, why: u32) {
-        let v = self.int(types::I32, i64::from(why));
-        self.b.ins().return_(&[v]);
-    }
-
     /// `ret`.
     fn leave_function(&mut self) {
         match self.frame().leave {
@@ -321,18 +225,6 @@ impl<'a> Emit<'a, '_> {
             }
             None => self.leave(why::DONE),
         }
-    }
-
-    pub(super) fn site(&mut self, site: Site) -> Value {
-        let i = self.site_index(site);
-        self.int(types::I32, i64::from(i))
-    }
-
-    pub(super) fn site_index(&mut self, site: Site) -> u32 {
-        if self.facts.sites.last() != Some(&site) {
-            self.facts.sites.push(site);
-        }
-        self.facts.sites.len() as u32 - 1
     }
 
     /// Whether control goes on behind the instruction.
@@ -444,6 +336,9 @@ impl<'a> Emit<'a, '_> {
             }
             Op::StackRestore { from } => self.stack_restore(from),
             Op::Async(op) => self.asynchronous(op, i.site, live.behind(at).unwrap_or(&[]))?,
+            Op::Told { what, bytes, done } => {
+                self.told((what, *bytes), done, i.site, live.behind(at).unwrap_or(&[]))?;
+            }
             Op::Matrix(op) => self.matrix(op, i.site, live.behind(at).unwrap_or(&[]))?,
             op if op.waits() => self.waiting(i, live.behind(at).unwrap_or(&[]))?,
             _ => {
@@ -558,79 +453,6 @@ impl<'a> Emit<'a, '_> {
         Ok(())
     }
 
-    /// Keeps what is live, here and in the callers, and returns; the code goes on at the resume
-    /// point. `written` is set by the instruction itself afterwards.
-    pub(super) fn wait(&mut self, why: u32, live: &[Reg], written: &[Reg]) -> (Kept, u32) {
-        let kept = self.keep_live(live, written);
-        let (resume, number) = self.new_resume();
-        let state = self.int(types::I32, i64::from(number));
-        self.put(state, offset_of!(Thread, state));
-        self.leave(why);
-        self.b.switch_to_block(resume);
-        self.restore(&kept);
-        (kept, number)
-    }
-
-    /// The word of the frame that has a register of the innermost function while it waits.
-    pub(super) fn word_kept(&self, r: Reg, kept: &Kept) -> Option<u32> {
-        let depth = self.frames.len() - 1;
-        if let Some(word) = self.word_of(depth, r) {
-            return Some(word);
-        }
-        let words = |(d, r): &(usize, Reg)| self.type_of(*d, *r).bytes().div_ceil(8);
-        let at = kept.registers.iter().position(|k| *k == (depth, r))?;
-        Some(kept.first + kept.registers[..at].iter().map(words).sum::<u32>())
-    }
-
-    /// A resume point and its number.
-    pub(super) fn new_resume(&mut self) -> (Block, u32) {
-        let resume = self.b.create_block();
-        self.resumes.push(resume);
-        (resume, self.resumes.len() as u32)
-    }
-
-    /// Keeps what is live, here and in the callers.
-    pub(super) fn keep_live(&mut self, live: &[Reg], written: &[Reg]) -> Kept {
-        let depth = self.frames.len() - 1;
-        let mut registers = Vec::new();
-        for d in 0..=depth {
-            let regs = if d == depth {
-                live.to_vec()
-            } else {
-                self.frames[d].across_call.clone()
-            };
-            let keeps = regs
-                .into_iter()
-                .filter(|r| d < depth || !written.contains(r));
-            registers.extend(keeps.map(|r| (d, r)));
-        }
-        registers.retain(|(d, r)| self.frames[*d].slots.of_register(*r).is_none());
-        let first = self.frame().first + self.frame().slots.words;
-        let mut end = first;
-        for (d, r) in &registers {
-            let v = self.read(*d, *r);
-            let words = self.b.func.dfg.value_type(v).bytes().div_ceil(8);
-            self.keep(v, end);
-            end += words;
-        }
-        self.facts.frame_words = self.facts.frame_words.max(end);
-        Kept {
-            registers,
-            first,
-            end,
-        }
-    }
-
-    pub(super) fn restore(&mut self, kept: &Kept) {
-        let mut at = kept.first;
-        for (d, r) in &kept.registers {
-            let (variable, ty) = self.variable(*d, *r);
-            let v = self.kept(ty, at);
-            self.b.def_var(variable, v);
-            at += ty.bytes().div_ceil(8);
-        }
-    }
-
     /// Compiles a function whose parameters and variables lie on the stack.
     pub(super) fn body_on_stack(
         &mut self,
@@ -658,72 +480,6 @@ impl<'a> Emit<'a, '_> {
         Ok(())
     }
 
-    /// Calls move it, where there are some.
-    fn frame_base(&mut self) -> Value {
-        match self.outlined.stack {
-            true => self.field(types::I64, offset_of!(Thread, frame)),
-            false => self.kept,
-        }
-    }
-
-    /// A word of the thread's frame, which only the thread's own code accesses.
-    fn kept(&mut self, ty: Type, word: u32) -> Value {
-        let (frame, at) = (self.frame_base(), word as i32 * 8);
-        self.b.ins().load(ty, frame_flags(), frame, at)
-    }
-
-    pub(super) fn keep(&mut self, v: Value, word: u32) {
-        let (frame, at) = (self.frame_base(), word as i32 * 8);
-        self.b.ins().store(frame_flags(), v, frame, at);
-    }
-
-    /// The word of a register that lives in memory.
-    fn word_of(&self, depth: usize, r: Reg) -> Option<u32> {
-        let frame = &self.frames[depth];
-        frame.slots.of_register(r).map(|at| frame.first + at)
-    }
-
-    pub(super) fn type_of(&self, depth: usize, Reg(r): Reg) -> Type {
-        clif(self.frames[depth].function.registers[r as usize])
-    }
-
-    pub(super) fn read(&mut self, depth: usize, r: Reg) -> Value {
-        match self.word_of(depth, r) {
-            Some(word) => {
-                let ty = self.type_of(depth, r);
-                self.kept(ty, word)
-            }
-            None => {
-                let (v, _) = self.variable(depth, r);
-                self.b.use_var(v)
-            }
-        }
-    }
-
-    /// Writes a register of the innermost function.
-    pub(super) fn write(&mut self, r: Reg, v: Value) {
-        let depth = self.frames.len() - 1;
-        match self.word_of(depth, r) {
-            Some(word) => self.keep(v, word),
-            None => {
-                let (variable, _) = self.variable(depth, r);
-                self.b.def_var(variable, v);
-            }
-        }
-    }
-
-    /// A register's variable, declared when it is first met: a text may declare a million.
-    fn variable(&mut self, depth: usize, r: Reg) -> (Variable, Type) {
-        let ty = self.type_of(depth, r);
-        let known = self.frames[depth].registers[r.0 as usize];
-        let variable = known.unwrap_or_else(|| {
-            let v = self.b.declare_var(ty);
-            self.frames[depth].registers[r.0 as usize] = Some(v);
-            v
-        });
-        (variable, ty)
-    }
-
     /// How often a statement lets a thread wait.
     fn waits_in(&self, op: &Op) -> u64 {
         let Op::Call { function, .. } = op else {
@@ -737,22 +493,6 @@ impl<'a> Emit<'a, '_> {
         waits.count() as u64
     }
 
-    /// Goes on in a block to which no further branch comes.
-    pub(super) fn enter(&mut self, block: Block) {
-        self.b.switch_to_block(block);
-        self.b.seal_block(block);
-    }
-
-    /// Goes on in a new, cold block if the condition is false. It is to branch to the block that is
-    /// returned, which is entered then.
-    pub(super) fn unless_cold(&mut self, ok: Value) -> Block {
-        let (next, cold) = (self.b.create_block(), self.b.create_block());
-        self.b.ins().brif(ok, next, &[], cold, &[]);
-        self.enter(cold);
-        self.b.set_cold_block(cold);
-        next
-    }
-
     /// Counts a branch to a label, which was placed before if `back`.
     fn branched(&mut self, to: Label, back: bool) {
         let frame = self.frames.last_mut().expect("inside a function");
@@ -763,11 +503,6 @@ impl<'a> Emit<'a, '_> {
             self.b.seal_block(block);
         }
     }
-}
-
-/// Tells the compiler that nothing else is at the same place.
-fn frame_flags() -> MemFlags {
-    MemFlags::trusted().with_alias_region(Some(AliasRegion::Table))
 }
 
 /// How many branches lead to each label.

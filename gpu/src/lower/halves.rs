@@ -9,7 +9,7 @@
 use cranelift_codegen::ir::condcodes::FloatCC;
 use cranelift_codegen::ir::{types, Endianness, InstBuilder, MemFlags, Value};
 
-use super::function::Emit;
+use super::emit::Emit;
 use crate::module::{FloatMode, Type};
 use crate::number::FloatOp;
 

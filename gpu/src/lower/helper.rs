@@ -6,9 +6,10 @@ use std::sync::OnceLock;
 
 use cranelift_codegen::ir::{types, AbiParam, InstBuilder, MemFlags, Signature, Type, Value};
 
-use super::function::{Emit, Lowered};
+use super::emit::{Emit, Lowered};
+use crate::context::Thread;
 use crate::number;
-use crate::schedule::{self, Thread};
+use crate::schedule;
 
 /// A function, by its place in the table.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +55,7 @@ pub(super) enum Helper {
 }
 
 /// Addresses in the order of [`Helper`].
-pub(crate) fn helpers() -> &'static [usize] {
+pub(super) fn helpers() -> &'static [usize] {
     static TABLE: OnceLock<[usize; 34]> = OnceLock::new();
     TABLE.get_or_init(|| {
         [

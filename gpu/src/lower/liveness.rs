@@ -1,6 +1,5 @@
 //! Which registers a statement's successors read: those that a thread keeps while it waits.
 
-use super::registers::accesses;
 use crate::module::{Function, Label, Op, Reg, Statement};
 
 /// Registers that are live behind statements that were asked for.
@@ -171,5 +170,17 @@ fn step_back(s: &Statement, live: &mut [u64]) {
     i.op.reads(&mut read);
     if let Some((r, _)) = i.guard {
         read(r);
+    }
+}
+
+/// All registers that a statement reads or writes.
+pub(super) fn accesses(s: &Statement, each: &mut dyn FnMut(Reg)) {
+    let Statement::Instruction(i) = s else {
+        return;
+    };
+    i.op.reads(each);
+    i.op.writes(each);
+    if let Some((r, _)) = i.guard {
+        each(r);
     }
 }

@@ -6,10 +6,6 @@
 
 use std::collections::HashMap;
 
-use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{types, InstBuilder, Value};
-
-use super::function::Emit;
 use super::liveness::Liveness;
 use crate::module::{BinaryOp, Function, Op, Operand, Reg, Statement};
 
@@ -160,15 +156,4 @@ pub(super) fn conditions(f: &Function) -> HashMap<usize, Condition> {
     let always = always(f);
     let all = (0..f.body.len()).filter_map(|at| Some((at, condition(f, (&live, &always), at)?)));
     all.collect()
-}
-
-/// Whether the condition holds, as a value that is not 0.
-pub(super) fn holds(e: &mut Emit<'_, '_>, condition: Condition) -> Value {
-    let (r, cc) = match condition {
-        Condition::Zero(r) => (r, IntCC::Equal),
-        Condition::NotZero(r) => (r, IntCC::NotEqual),
-    };
-    let v = e.register(r);
-    let v = e.cast(v, types::I64, false);
-    e.b.ins().icmp_imm(cc, v, 0)
 }

@@ -6,9 +6,10 @@ use std::mem::offset_of;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{types, InstBuilder, MemFlags, Type, Value};
 
-use super::function::{Emit, Lowered};
+use super::emit::{Emit, Lowered};
+use crate::context::{why, Thread};
 use crate::module::{Element, Fragment, MatrixOp, Operand, Place, Reg, Site, Target};
-use crate::schedule::{matrix, why, Thread};
+use crate::schedule::matrix;
 
 /// Bytes of a row of 8 numbers of 16 bits.
 const ROW: i64 = 16;

@@ -5,14 +5,15 @@
 //! there. Called functions are compiled into their callers, so that only recursion and calls by
 //! address need a stack.
 //!
-//! - `function`: control flow, calls, resume points; `liveness`: what is kept at them; `registers`:
-//!   and where; `polls`: loops that wait; `wanted`: for which value;
+//! - `emit`: the code while it is written; `function`: control flow, calls, resume points;
+//! - `liveness`: what is kept at waits; `registers`: and where; `polls`: loops that wait; `wanted`:
+//!   for which value;
 //! - `calls`: functions with code of their own, and the stack;
 //! - `operand`: registers, constants, addresses;
 //! - `arithmetic`, `extended`, `float`, `halves`, `bits`, `convert`, `access`, `asynchronous`,
 //!   `matrix`, `wait`: the instructions;
 //! - `system`: functions that the GPU provides; `helper`: those of the host;
-//! - `code`: what results, and its form on disk; `lines`: what debuggers must know of it.
+//! - `lines`: which line the code is of, for debuggers.
 
 mod access;
 mod arithmetic;
@@ -20,8 +21,8 @@ mod asynchronous;
 mod bits;
 mod calls;
 mod check;
-mod code;
 mod convert;
+mod emit;
 mod extended;
 mod float;
 mod function;
@@ -47,14 +48,9 @@ use cranelift_codegen::settings::{self, Configurable};
 use cranelift_codegen::Context;
 use sha2::{Digest, Sha256};
 
-pub use code::Code;
-pub(crate) use helper::helpers;
-pub(crate) use lines::{Lines, DISPATCH, ENTRY};
-pub use wanted::Relation;
-pub(crate) use wanted::{ones, Wanted};
-
-use crate::check::Checks;
+use crate::code::{Code, Kernel, Lines, Placement};
 use crate::debug::{self, Debuggers};
+use crate::hooks::Checks;
 use crate::module::{Module, Op, Site, Statement, Variable};
 use crate::parse::{parse, ParseError};
 
@@ -79,30 +75,6 @@ pub trait CodeStore: Send + Sync {
     fn find(&self, key: &CodeKey) -> Option<Arc<Code>>;
     /// Keeps code.
     fn keep(&self, key: &CodeKey, code: &Arc<Code>);
-}
-
-/// A compiled kernel with the places of its module's variables.
-#[derive(Debug)]
-pub struct Kernel {
-    pub(crate) code: Arc<Code>,
-    pub(crate) placement: Arc<Placement>,
-}
-
-impl std::ops::Deref for Kernel {
-    type Target = Code;
-
-    fn deref(&self) -> &Code {
-        &self.code
-    }
-}
-
-/// Where things lie in GPU memory.
-#[derive(Debug)]
-pub(crate) struct Placement {
-    /// Address of each of the module's variables; not used for those in shared memory.
-    pub(crate) variables: Vec<u64>,
-    /// First address and bytes of the memory.
-    pub(crate) memory: (u64, u64),
 }
 
 /// A module's text, and what was read of it.
@@ -255,6 +227,7 @@ impl Program {
         let kernel = Arc::new(Kernel {
             code,
             placement: self.placement.clone(),
+            helpers: helper::helpers(),
         });
         kernels.insert(name.to_owned(), kernel.clone());
         Ok(kernel)

@@ -4,42 +4,10 @@ use std::mem::offset_of;
 
 use cranelift_codegen::ir::{types, Endianness, InstBuilder, MemFlags, Type, Value};
 
-use super::function::Emit;
+use super::emit::{clif, Emit, Place};
 use super::helper::Helper;
+use crate::context::{BlockState, Thread};
 use crate::module::{self, Operand, Reg, Space, Special, Symbol, Target};
-use crate::schedule::{BlockState, Thread};
-
-/// Where a variable of a function lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// Offset among the kernel's parameters.
-    Parameter(u32),
-    /// Offset in the thread's local memory.
-    Local(u32),
-    /// Offset in the function's part of the thread's stack.
-    Stack(u32),
-    /// Offset in the block's shared memory.
-    Shared(u32),
-    /// The begin of dynamic shared memory.
-    Dynamic,
-    /// A variable of the module in GPU memory, by its number.
-    Global(u32),
-}
-
-pub(super) fn clif(ty: module::Type) -> Type {
-    use module::Type as T;
-    match ty {
-        T::F32 => types::F32,
-        T::F64 => types::F64,
-        _ => match ty.bytes() {
-            1 => types::I8,
-            2 => types::I16,
-            4 => types::I32,
-            8 => types::I64,
-            _ => types::I128,
-        },
-    }
-}
 
 /// The integer of the same size.
 pub(super) fn bits_of(ty: Type) -> Type {

@@ -3,8 +3,8 @@
 
 use std::collections::HashSet;
 
+use crate::context::BUDGET;
 use crate::module::{Base, Function, Op, Reg, Statement};
-use crate::schedule::BUDGET;
 
 /// What a turn of such a loop costs: it gives way soon.
 pub(super) const POLL: i64 = BUDGET as i64 / 4;

@@ -6,7 +6,7 @@
 
 use crate::module::{Function, Label, Op, Reg, Statement};
 
-use super::liveness::Liveness;
+use super::liveness::{accesses, Liveness};
 
 /// The words of the frame that a function's registers take.
 pub(super) struct Slots {
@@ -81,18 +81,6 @@ impl Slots {
 /// Words of the frame that a register takes.
 fn words(f: &Function, Reg(r): Reg) -> u32 {
     f.registers[r as usize].bytes().div_ceil(8).max(1)
-}
-
-/// All registers that a statement reads or writes.
-pub(super) fn accesses(s: &Statement, each: &mut dyn FnMut(Reg)) {
-    let Statement::Instruction(i) = s else {
-        return;
-    };
-    i.op.reads(each);
-    i.op.writes(each);
-    if let Some((r, _)) = i.guard {
-        each(r);
-    }
 }
 
 /// How often each statement is executed, as far as loops tell. A loop is what lies between a label

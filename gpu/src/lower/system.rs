@@ -4,11 +4,11 @@ use std::mem::offset_of;
 
 use cranelift_codegen::ir::{types, InstBuilder, MemFlags, Value};
 
-use super::function::{Emit, Lowered};
+use super::emit::Place;
+use super::emit::{Emit, Lowered};
 use super::helper::Helper;
-use super::operand::Place;
+use crate::context::{why, Thread};
 use crate::module::{Address, Base, Site, Symbol, System};
-use crate::schedule::{why, Thread};
 
 impl Emit<'_, '_> {
     /// A call of such a function; whether control goes on behind it.

@@ -4,11 +4,12 @@ use std::mem::offset_of;
 
 use cranelift_codegen::ir::{types, InstBuilder};
 
-use super::function::{Emit, Lowered};
+use super::emit::clif;
+use super::emit::{Emit, Lowered};
 use super::helper::Helper;
-use super::operand::clif;
+use crate::context::{why, Thread, ALIGNED};
 use crate::module::{BarrierOp, Instruction, Op, Operand, Reg, Type, WarpOp};
-use crate::schedule::{self, why, Thread, ALIGNED};
+use crate::schedule;
 
 impl Emit<'_, '_> {
     pub(super) fn waiting(&mut self, i: &Instruction, live: &[Reg]) -> Lowered<()> {

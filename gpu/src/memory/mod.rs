@@ -1,5 +1,5 @@
-//! Which addresses a kernel may access, and the time it sees: what the surroundings of this crate
-//! provide.
+//! Which addresses a kernel may access, the time it sees, and where its text goes: what the
+//! surroundings of this crate provide.
 
 use crate::check::Checker;
 
@@ -40,4 +40,10 @@ pub trait Memory: Sync {
 pub trait Clock: Sync {
     /// Nanoseconds.
     fn now_ns(&self) -> u64;
+}
+
+/// Where the text of kernels goes.
+pub trait Output: Send + Sync {
+    /// One call's text, whole.
+    fn print(&self, text: &[u8]);
 }

@@ -1,7 +1,7 @@
 //! Copies that a thread does not wait for, the barriers that tell of them, and barriers in two
 //! parts (§9.7.9.25, §9.7.13).
 
-use super::op::{Address, AtomicOp, Op, Operand, Reg, Target};
+use super::operand::{Address, AtomicOp, Operand, Reg, Target};
 use super::types::{Space, Type};
 
 /// An address with its space.
@@ -52,13 +52,6 @@ pub(crate) enum AsyncOp {
         reduce: Option<(AtomicOp, Type)>,
         /// The mbarrier object that is told.
         done: Option<Place>,
-    },
-    /// `st.async`, `red.async`: a store or an atomic operation, whose bytes an mbarrier object
-    /// counts.
-    Told {
-        what: Box<Op>,
-        bytes: u32,
-        done: Place,
     },
     Phase {
         op: PhaseOp,
@@ -120,10 +113,6 @@ impl AsyncOp {
                 done,
                 ..
             } => ([to, from].into_iter().chain(done).collect(), vec![bytes]),
-            AsyncOp::Told { what, done, .. } => {
-                what.reads(f);
-                (vec![done], Vec::new())
-            }
             AsyncOp::Phase { at, arg, .. } => (vec![at], vec![arg]),
             AsyncOp::Pending { state, .. } => (Vec::new(), vec![state]),
             AsyncOp::Arrive { id, count } => (Vec::new(), vec![id, count]),

@@ -1,7 +1,7 @@
 //! Arithmetic with a carry, of mixed precision, of three operands, of pairs in 64 bits; atomics of
 //! vectors.
 
-use super::op::{Access, AtomicOp, FloatMode, Operand, Reg, Target};
+use super::operand::{Access, AtomicOp, FloatMode, Operand, Reg, Target};
 use super::pure::PureOp;
 use super::types::Type;
 

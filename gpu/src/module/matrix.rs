@@ -1,7 +1,7 @@
 //! Matrices that the lanes of a warp hold together (§9.7.14).
 
 use super::asynchronous::Place;
-use super::op::{Operand, Reg, Target};
+use super::operand::{Operand, Reg, Target};
 
 /// What a matrix consists of (§9.7.14.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

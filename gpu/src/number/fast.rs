@@ -6,7 +6,7 @@
 //! way.
 
 use super::exact::Format;
-use super::task::FloatOp;
+use super::operation::FloatOp;
 
 /// The bits of the result; `None` for what is not exact, not normal or not of these operations.
 pub(super) fn nearest(f: Format, op: FloatOp, operands: [u64; 3]) -> Option<u64> {

@@ -5,16 +5,18 @@
 //!
 //! - `exact`: formats, their values, rounding, sum, product, quotient, root;
 //! - `fast`: the short way for what double precision computes exactly;
-//! - `task`: an operation on one value or a pair, as compiled code asks for it;
+//! - `operation`: what compiled code asks for; `task`: its result, of one value or a pair;
 //! - `convert`: conversions between formats and integers;
 //! - `pure`: what is computed of words: dot products, bytes side by side, small formats.
 
 mod convert;
 mod exact;
 mod fast;
+mod operation;
 mod pure;
 mod task;
 
 pub(crate) use convert::{convert, Conversion};
+pub(crate) use operation::{FloatOp, Task};
 pub(crate) use pure::pure;
-pub(crate) use task::{float, half_of_double, FloatOp, Task};
+pub(crate) use task::{float, half_of_double};

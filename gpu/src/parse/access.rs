@@ -2,7 +2,7 @@
 
 use super::form::Form;
 use super::operand::Arg;
-use super::Refusal;
+use super::refusal::Refusal;
 use crate::module::{Access, AtomicOp, ExtendedOp, MemoryOrder, Op, Operand, Scope, Space, Type};
 
 /// Decodes an instruction of this group; `None` if it is of another.

@@ -2,7 +2,7 @@
 
 use super::form::Form;
 use super::operand::Arg;
-use super::Refusal;
+use super::refusal::Refusal;
 use crate::module::{
     BinaryOp, BoolOp, Compare, FloatMode, Half, Op, Operand, Rounding, Target, Type, UnaryOp,
 };

@@ -4,7 +4,7 @@
 use super::access::{self, hints, is_scope};
 use super::form::Form;
 use super::operand::Arg;
-use super::Refusal;
+use super::refusal::Refusal;
 use crate::module::{
     AsyncOp, AtomicOp, Function, MemoryOrder, Op, Operand, PhaseOp, Place, Reg, Space, Type,
 };
@@ -32,7 +32,7 @@ pub(super) fn decode(
             Some(op) => op,
             None => return Ok(Some(Op::Nothing)),
         },
-        "st" | "red" if form.flag("async") => told(form, args)?,
+        "st" | "red" if form.flag("async") => return told(form, args).map(Some),
         "mbarrier" => phase(form, args)?,
         "barrier" if form.flag("cluster") => {
             arity(0, 0)?;
@@ -144,7 +144,7 @@ fn copy(form: &mut Form<'_>, args: &[Arg<'_>], f: &Function) -> Result<Option<As
 
 /// `st.async` (§9.7.9.12), `red.async` (§9.7.13.8): the plain access with an mbarrier as the last
 /// operand.
-fn told(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<AsyncOp, Refusal> {
+fn told(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<Op, Refusal> {
     let line = form.line;
     let told = form.flag("mbarrier::complete_tx::bytes");
     let ([.., done], 3) = (args, args.len()) else {
@@ -174,7 +174,7 @@ fn told(form: &mut Form<'_>, args: &[Arg<'_>]) -> Result<AsyncOp, Refusal> {
         }
         _ => return Err(form.refuse()),
     };
-    Ok(AsyncOp::Told {
+    Ok(Op::Told {
         what: Box::new(what),
         bytes,
         done: Place {

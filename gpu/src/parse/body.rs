@@ -2,81 +2,17 @@
 
 use std::collections::HashMap;
 
-use super::directive::{parameters, variable, Names};
 use super::form::Form;
 use super::operand::{arg, Arg};
 use super::reader::Reader;
-use super::{
-    access, arithmetic, asynchronous, control, convert, extended, half, matrix, Refusal, MOST,
-};
+use super::refusal::{Refusal, MOST};
+use super::scope::Scope;
+use super::variable::{parameters, variable};
+use super::{access, arithmetic, asynchronous, control, convert, extended, half, matrix};
 use crate::module::{
-    Base, Formal, Function, Instruction, Label, Module, Op, Reg, Site, Space, Statement, Symbol,
-    Type, Variable,
+    Base, Formal, Function, Instruction, Label, Op, Reg, Site, Space, Statement, Symbol, Type,
+    Variable,
 };
-
-/// The names that an instruction may use, innermost block last.
-pub(super) struct Scope<'m> {
-    pub(super) module: &'m Module,
-    pub(super) names: &'m mut Names,
-    registers: Vec<HashMap<String, Reg>>,
-    /// `%r<5>` as prefix, first register and count: a map of a million names would take a second.
-    ranges: Vec<Vec<(String, u32, u32)>>,
-    variables: Vec<HashMap<String, u32>>,
-    labels: Vec<HashMap<String, Label>>,
-    source: Option<(u32, u32)>,
-    /// Parameters of calls by address, by the name of their prototype.
-    pub(super) prototypes: HashMap<String, Vec<Variable>>,
-    /// Labels of branches by a number.
-    pub(super) tables: HashMap<String, Vec<Label>>,
-    /// The condition code (§9.7.2), a register without a name.
-    pub(super) carry: Option<Reg>,
-    /// Where the function of that line was called, if the text says so.
-    caller: Option<(u32, u32)>,
-}
-
-impl<'m> Scope<'m> {
-    pub(super) fn new(module: &'m Module, names: &'m mut Names) -> Scope<'m> {
-        Scope {
-            module,
-            names,
-            registers: Vec::new(),
-            ranges: Vec::new(),
-            variables: Vec::new(),
-            labels: Vec::new(),
-            source: None,
-            prototypes: HashMap::new(),
-            tables: HashMap::new(),
-            carry: None,
-            caller: None,
-        }
-    }
-
-    pub(super) fn register(&self, name: &str) -> Option<Reg> {
-        let in_range = |(prefix, first, count): &(String, u32, u32)| {
-            let digits = name.strip_prefix(prefix.as_str())?;
-            let canonical = digits == "0" || !digits.starts_with('0');
-            let n: u32 = digits.parse().ok().filter(|n| n < count && canonical)?;
-            Some(Reg(first + n))
-        };
-        (0..self.registers.len()).rev().find_map(|depth| {
-            let single = self.registers[depth].get(name).copied();
-            single.or_else(|| self.ranges[depth].iter().rev().find_map(in_range))
-        })
-    }
-
-    pub(super) fn symbol(&self, name: &str) -> Option<Symbol> {
-        let own = self.variables.iter().rev().find_map(|v| v.get(name));
-        if let Some(i) = own {
-            return Some(Symbol::Own(*i));
-        }
-        self.names.variables.get(name).map(|i| Symbol::Module(*i))
-    }
-
-    /// A label of this block or one around it.
-    pub(super) fn label(&self, name: &str) -> Option<Label> {
-        self.labels.iter().rev().find_map(|l| l.get(name)).copied()
-    }
-}
 
 /// Deepest nesting of blocks.
 const DEEPEST: usize = 64;

@@ -1,9 +1,9 @@
 //! Control flow, barriers and warps to [`Op`] (§9.7.12, §9.7.13).
 
-use super::body::Scope;
 use super::form::Form;
 use super::operand::Arg;
-use super::Refusal;
+use super::refusal::Refusal;
+use super::scope::Scope;
 use crate::module::{
     BarrierOp, Formal, Function, Op, Operand, ShuffleOp, Symbol, Type, Variable, WarpOp,
 };

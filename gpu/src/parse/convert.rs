@@ -4,7 +4,7 @@ use super::arithmetic::rounding;
 use super::form::Form;
 use super::half::{half_operand, is_bfloat};
 use super::operand::Arg;
-use super::Refusal;
+use super::refusal::Refusal;
 use crate::module::{FloatMode, Op, Rounding, Type};
 
 /// Decodes a conversion; `None` if it is another instruction.

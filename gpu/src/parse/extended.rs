@@ -2,10 +2,10 @@
 //! side by side (§9.7.17), pairs, mixed precision (§9.7.5), small formats.
 
 use super::arithmetic::{rounding, xorsign};
-use super::body::Scope;
 use super::form::Form;
 use super::operand::Arg;
-use super::Refusal;
+use super::refusal::Refusal;
+use super::scope::Scope;
 use crate::module::{
     flag, CarryOp, ExtendedOp, FloatMode, Op, Operand, PureKind, PureOp, Rounding, SingleOp, Type,
     SMALL,

@@ -1,6 +1,6 @@
 //! The parts of an opcode, `atom.relaxed.gpu.add.u32`: each is taken once, and none may be left.
 
-use super::Refusal;
+use super::refusal::Refusal;
 use crate::module::Type;
 
 pub(super) struct Form<'t> {

@@ -3,7 +3,7 @@
 use super::arithmetic::{comparison, rounding, xorsign};
 use super::form::Form;
 use super::operand::Arg;
-use super::Refusal;
+use super::refusal::Refusal;
 use crate::module::{BinaryOp, FloatMode, Half, Op, Operand, Rounding, Target, Type, UnaryOp};
 
 /// Decodes an instruction of this group; `None` if it is of another.

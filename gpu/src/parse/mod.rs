@@ -2,6 +2,7 @@
 //!
 //! - `lexer`: words, signs, numbers;
 //! - `directive`: the module: variables, functions, files;
+//! - `variable`: one variable or parameter; `scope`: the names that are known;
 //! - `body`: a function's registers, variables, labels and instructions;
 //! - `operand`: what an instruction names;
 //! - `form`: the parts of an opcode, of which none may be left over;
@@ -25,29 +26,15 @@ mod lexer;
 mod matrix;
 mod operand;
 mod reader;
+mod refusal;
+mod scope;
+mod variable;
 
 use sha2::{Digest, Sha256};
 
+pub use refusal::ParseError;
+
 use crate::module::Module;
-
-/// Why a text was refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{file}:{line}: {what}")]
-pub struct ParseError {
-    /// The file, as the caller calls it.
-    pub file: String,
-    /// Line of the text, from 1.
-    pub line: u32,
-    /// What is wrong.
-    pub what: String,
-}
-
-/// Line and reason, before the file is known.
-type Refusal = (u32, String);
-
-/// Most registers of a function, and most statements of a module: text beyond is refused, not
-/// compiled for hours.
-const MOST: u32 = 1_000_000;
 
 /// Reads a module. `file` is what errors call it.
 ///

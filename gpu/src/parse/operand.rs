@@ -1,9 +1,9 @@
 //! Operands of instructions (§6).
 
-use super::body::Scope;
 use super::lexer::Number;
 use super::reader::Reader;
-use super::Refusal;
+use super::refusal::Refusal;
+use super::scope::Scope;
 use crate::module::{function_address, Address, Base, Operand, Special, Symbol, Target};
 
 /// An operand as it is written.

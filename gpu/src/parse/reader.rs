@@ -1,7 +1,7 @@
 //! A cursor over the tokens.
 
 use super::lexer::{number, Number, Token, TokenKind};
-use super::Refusal;
+use super::refusal::Refusal;
 
 pub(super) struct Reader<'t> {
     tokens: Vec<Token<'t>>,

@@ -3,10 +3,10 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::context::mark::{ALLOCATED, SHARED, STORE};
-use super::context::Thread;
 use super::helpers::{check, check_allocated, refused, touched};
-use crate::check::How;
+use crate::context::mark::{ALLOCATED, SHARED, STORE};
+use crate::context::Thread;
+use crate::hooks::How;
 use crate::module::{AtomicOp, FloatMode, Type};
 use crate::number::{float, FloatOp, Task};
 

@@ -3,9 +3,9 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use super::context::{mark, why, Surroundings, Thread, BUDGET};
 use super::print;
-use crate::check::{marked, How};
+use crate::context::{mark, why, Surroundings, Thread, BUDGET};
+use crate::hooks::{marked, How};
 use crate::module::Scope;
 use crate::number::float;
 

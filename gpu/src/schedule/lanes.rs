@@ -1,6 +1,6 @@
 //! The lanes of a warp by what they wait for, as masks: a step looks only at those that can run.
 
-use super::context::why;
+use crate::context::why;
 
 /// What the lanes of a warp wait for that have not ended, a bit for each lane.
 #[derive(Debug, Clone, Copy, Default)]

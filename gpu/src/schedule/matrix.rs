@@ -5,8 +5,8 @@
 //! open. Products of `f64` are fused additions in the order of k. Integers are exact, and wrap
 //! unless they saturate.
 
-use super::context::Thread;
 use super::lanes::each;
+use crate::context::Thread;
 use crate::module::{Element, Product};
 use crate::number;
 

@@ -6,12 +6,13 @@
 #![allow(unsafe_code)] // Calls compiled code, and hands it memory of the block.
 
 mod bulk;
-mod context;
 mod helpers;
 mod lanes;
 pub(crate) mod matrix;
 mod phase;
 mod print;
+mod sync;
+mod wait;
 mod waits;
 mod warp;
 
@@ -19,30 +20,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 pub(crate) use bulk::{bulk, Transfer};
-pub(crate) use context::{mark, why, BlockState, Surroundings, Thread, ALIGNED, BUDGET};
 pub(crate) use helpers::*;
 pub(crate) use phase::*;
-pub use print::Output;
+pub use wait::{Until, Wait, WaitFor};
 pub(crate) use waits::SITE_BITS;
-pub use waits::{Until, Wait, WaitFor};
 pub(crate) use warp::code;
 
-use crate::check::{self, BlockTrace, Watch};
-use crate::lower::{self, Kernel};
-use crate::memory::{Clock, Memory};
+use crate::check::{BlockTrace, Trace, Watch};
+use crate::code::{Kernel, Shape};
+use crate::context::{mark, why, BlockState, Surroundings, Thread, ALIGNED, BUDGET};
+use crate::memory::{Clock, Memory, Output};
 use crate::module::Site;
 use lanes::{each, Lanes};
-
-/// Extents of a launch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// Blocks along x, y and z.
-    pub grid: [u32; 3],
-    /// Threads of a block along x, y and z; at most 1,024 together.
-    pub block: [u32; 3],
-    /// Bytes of dynamic shared memory.
-    pub dynamic_shared: u32,
-}
+use sync::Place;
 
 /// The order in which a block's warps run: with seed 0 ascending, else another rotation in each
 /// round.
@@ -281,7 +271,7 @@ impl Block {
                 stack_end: u64::from(kernel.local_bytes),
                 memory,
                 items: std::array::from_fn(|n| memory_bytes >> n),
-                helpers: lower::helpers().as_ptr(),
+                helpers: kernel.helpers.as_ptr(),
                 tid: [u % x, u / x % y, u / (x * y)],
                 lane: u % 32,
                 number: u,
@@ -423,7 +413,7 @@ impl Block {
     }
 
     /// The past of GPU memory, held for a step, in which the block has begun.
-    fn traced<'m>(&mut self, memory: &'m dyn Memory) -> Option<MutexGuard<'m, check::Trace>> {
+    fn traced<'m>(&mut self, memory: &'m dyn Memory) -> Option<MutexGuard<'m, Trace>> {
         let (block, watch) = (self.trace.as_mut()?, self.watch.as_ref()?);
         let mut trace = memory.checker()?.trace_of_step();
         if std::mem::take(&mut self.fresh) {
@@ -472,7 +462,7 @@ impl Block {
                 // SAFETY: the thread is this block's, whose memory the code was given; nothing else
                 // refers to it now.
                 let left = unsafe {
-                    (*t).why = entry(t);
+                    (*t).why = entry(t.cast());
                     (*t).why
                 };
                 if !self.lanes[w].left(i, left) {
@@ -532,9 +522,9 @@ impl Block {
     }
 
     /// The block as a place of findings, if barriers and warp operations are checked.
-    fn synccheck(&self) -> Option<check::Place<'_>> {
+    fn synccheck(&self) -> Option<Place<'_>> {
         let watch = self.watch.as_ref().filter(|_| self.kernel.checks.sync)?;
-        Some(check::Place {
+        Some(Place {
             watch,
             block: self.state.ctaid,
             sites: &self.kernel.sites,

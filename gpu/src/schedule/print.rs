@@ -6,11 +6,7 @@
 
 use std::io::Write as _;
 
-/// Where the text of kernels goes.
-pub trait Output: Send + Sync {
-    /// One call's text, whole.
-    fn print(&self, text: &[u8]);
-}
+use crate::memory::Output;
 
 /// The standard output of the process.
 pub(super) struct StandardOutput;

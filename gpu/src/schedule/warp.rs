@@ -1,8 +1,8 @@
 //! Operations of a warp: done when every lane of their mask has come (§9.7.9.6, §9.7.13).
 
-use super::context::{why, Thread};
 use super::lanes::each;
 use super::matrix;
+use crate::context::{why, Thread};
 use crate::module::{ShuffleOp, WarpOp};
 
 /// `bar.warp.sync`.

@@ -3,9 +3,9 @@
 
 use std::fmt::Write;
 
-use super::watch::{thread, Watch};
+use crate::check::{thread, Watch};
+use crate::context::{Thread, ALIGNED};
 use crate::module::Site;
-use crate::schedule::{Thread, ALIGNED};
 
 /// The name by which findings call it.
 const NAME: &str = "synccheck";

@@ -1,12 +1,11 @@
-//! What compiled code and the scheduler share: structures whose fields the code reaches by their
+//! What compiled code, debuggers and the scheduler share: structures whose fields the code reaches by their
 //! offsets.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicU32;
 
-use super::print::Output;
 use crate::check::{BlockTrace, Trace};
-use crate::memory::{Clock, Memory};
+use crate::memory::{Clock, Memory, Output};
 
 /// Why a thread has returned.
 pub(crate) mod why {

@@ -1,22 +1,55 @@
 //! Machine code of a kernel, which runs in any process of this host, and its form on disk.
+//!
+//! - `kernel`: the code at its place in a GPU memory;
+//! - `wanted`: what its loops wait for; `lines`: what debuggers must know of it;
+//! - `gdb`: the interface by which gdb learns of code that was compiled while the program runs.
 #![allow(unsafe_code)] // Makes a function of bytes.
 
+mod gdb;
+mod kernel;
+mod lines;
+mod wanted;
+
+use std::ffi::c_void;
 use std::sync::OnceLock;
 
 use cranelift_codegen::binemit::Reloc;
-use cranelift_codegen::ir::{ExternalName, LibCall};
+use cranelift_codegen::ir::{ExternalName, LibCall, StackSlot};
 use cranelift_codegen::CompiledCode;
 use memmap2::{Mmap, MmapMut};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::function::Facts;
-use super::{Lines, Wanted};
-use crate::check::{Checks, Layout};
-use crate::debug::Registered;
+use crate::hooks::{Checks, Layout};
 use crate::module::{Function, Parameter, Site};
-use crate::schedule::Thread;
+pub(crate) use gdb::register;
+use gdb::Registered;
+pub(crate) use kernel::Placement;
+pub use kernel::{Kernel, Shape};
+pub(crate) use lines::{Lines, DISPATCH, ENTRY};
+pub use wanted::Relation;
+pub(crate) use wanted::{ones, Wanted};
 
-pub(crate) type Entry = unsafe extern "C" fn(*mut Thread) -> u32;
+/// Runs a thread until it waits, ends or fails, and says which.
+pub(crate) type Entry = unsafe extern "C" fn(*mut c_void) -> u32;
+
+/// What is known of a kernel when its code is complete.
+pub(crate) struct Facts {
+    pub(crate) shared_bytes: u32,
+    pub(crate) local_bytes: u32,
+    pub(crate) frame_words: u32,
+    /// Where the stack begins in local memory; 0 without one.
+    pub(crate) stack_begin: u32,
+    /// It names memory whose size a launch decides.
+    pub(crate) dynamic_shared: bool,
+    pub(crate) sites: Vec<Site>,
+    pub(crate) checks: Checks,
+    /// Variables in shared and in local memory.
+    pub(crate) layouts: [Layout; 2],
+    /// Of code for debuggers, which has lines: where it keeps the thread.
+    pub(crate) thread: Option<StackSlot>,
+    /// What its loops wait for.
+    pub(crate) wanted: Vec<Wanted>,
+}
 
 /// A kernel's machine code, and what a launch must know.
 #[derive(Debug)]
@@ -127,7 +160,7 @@ functions! {
 }
 
 impl Code {
-    pub(super) fn new(
+    pub(crate) fn new(
         f: &Function,
         facts: Facts,
         compiled: &CompiledCode,

@@ -1,6 +1,6 @@
 //! How an access is made: what compiled code tells the checks, in a word.
 
-use crate::module::{MemoryOrder, Scope};
+use crate::module::{Access, MemoryOrder, Scope};
 
 /// Bytes, direction, order and scope of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +15,11 @@ const SCOPE: u32 = 13;
 impl How {
     pub(crate) fn new(bytes: u32, store: bool) -> How {
         How(bytes | if store { STORE } else { 0 })
+    }
+
+    /// A load or store as an instruction says it.
+    pub(crate) fn of(access: &Access, bytes: u32, store: bool) -> How {
+        How::new(bytes, store).ordered(access.order, access.scope)
     }
 
     pub(crate) fn ordered(self, order: MemoryOrder, scope: Scope) -> How {

@@ -1,8 +1,6 @@
 //! The variables in a kernel's shared or local memory, with gaps between them where accesses are
 //! checked.
 
-use super::allocations::grouped;
-
 /// Bytes between two variables of checked code: an index beyond one must not meet the next.
 const GAP: u32 = 64;
 
@@ -87,6 +85,19 @@ impl Layout {
         let distance = grouped(offset.checked_sub(end)?);
         Some(format!("{distance} bytes behind {what}"))
     }
+}
+
+/// A number with commas between its thousands.
+pub(crate) fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, d) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(d);
+    }
+    text
 }
 
 /// Whether all these bytes are marked in a map.

@@ -65,7 +65,7 @@ unsafe impl Send for Registered {}
 unsafe impl Sync for Registered {}
 
 /// Lets gdb know of an object file.
-pub(super) fn register(image: Box<[u8]>) -> Registered {
+pub(crate) fn register(image: Box<[u8]>) -> Registered {
     let _locked = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let list = &__jit_debug_descriptor;
     let first = list.first.load(Ordering::Relaxed);
