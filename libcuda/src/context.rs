@@ -6,7 +6,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 
 use crate::device::cuDevicePrimaryCtxRetain;
 use crate::device::{cuCtxGetCurrent, cuCtxSetCurrent, cuDevicePrimaryCtxRelease_v2};
-use crate::{call, device, put, ready, Result, INVALID_CONTEXT, INVALID_VALUE, NOT_FOUND};
+use crate::gpu::capability;
+use crate::{call, put, ready, Result, INVALID_CONTEXT, INVALID_VALUE, NOT_FOUND};
 
 thread_local! {
     /// Contexts below the current one.
@@ -86,8 +87,8 @@ pub unsafe extern "C" fn cuDeviceComputeCapability(
 ) -> Result {
     // SAFETY: the caller's pointers.
     call(|| unsafe {
-        put(major, device::capability() / 10)?;
-        put(minor, device::capability() % 10)
+        put(major, capability() / 10)?;
+        put(minor, capability() % 10)
     })
 }
 

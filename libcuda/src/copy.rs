@@ -4,8 +4,8 @@
 use std::ffi::{c_uint, c_void};
 use std::time::Duration;
 
+use crate::allocation::{copying, is_device, is_mapped, is_pinned, Touched};
 use crate::capture::is_capturing;
-use crate::memory::{copying, is_device, is_mapped, is_pinned, Touched};
 use crate::operation::Operation;
 use crate::stream::{cuStreamSynchronize, on, outcome, stream, submit};
 use crate::{call, faults, ready, Result, INVALID_VALUE};

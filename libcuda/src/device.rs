@@ -1,65 +1,14 @@
 //! The driver, its one GPU, and the primary context.
 
-use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
-use crate::launch::{MOST_SHARED_BYTES, SHARED_BYTES, SHARED_BYTES_OF_SM};
+use crate::gpu::{capability, sms, MOST_SHARED_BYTES, SHARED_BYTES, SHARED_BYTES_OF_SM};
+use crate::primary::{is_forked, stack, CONTEXT, CURRENT, PROCESS, RETAINED, STACK};
 use crate::{
     call, faults, gpu, put, ready, strict, Result, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE,
     NOT_INITIALIZED, NOT_PERMITTED, NO_DEVICE, UNKNOWN,
 };
-
-/// The one context.
-const CONTEXT: usize = 0xc0de_0000;
-
-thread_local! {
-    static CURRENT: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Users of the primary context.
-static RETAINED: AtomicUsize = AtomicUsize::new(0);
-/// The process that has called cuInit: its children have no CUDA.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// Bytes of stack that are set aside for each lane.
-static STACK: AtomicUsize = AtomicUsize::new(1024);
-
-/// The context's handle.
-pub(crate) fn context() -> u64 {
-    CONTEXT as u64
-}
-
-pub(crate) fn has_current() -> bool {
-    CURRENT.get() == CONTEXT && RETAINED.load(Ordering::Relaxed) > 0
-}
-
-/// Whether the process was forked after cuInit.
-pub(crate) fn is_forked() -> bool {
-    let started = PROCESS.load(Ordering::Relaxed);
-    started != 0 && started != std::process::id()
-}
-
-pub(crate) fn stack() -> usize {
-    STACK.load(Ordering::Relaxed)
-}
-
-/// A launch needs more stack than any before.
-pub(crate) fn raise_stack(bytes: usize) {
-    STACK.fetch_max(bytes, Ordering::Relaxed);
-}
-
-/// Multiprocessors: as an H100, or so few that the blocks which fit on them all begin, which is
-/// what cooperative kernels need.
-pub(crate) fn sms() -> c_int {
-    faults()
-        .sms
-        .unwrap_or(if strict::is_on() { 132 } else { 16 })
-}
-
-/// 10 × major + minor of the compute capability.
-pub(crate) fn capability() -> c_int {
-    faults().capability.unwrap_or(90)
-}
 
 #[no_mangle]
 pub unsafe extern "C" fn cuInit(flags: c_uint) -> Result {
@@ -170,9 +119,9 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
         102 | 103 => 1, // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
         // MEMORY_POOLS_SUPPORTED; the SDK does without, as it must on GPUs that have none.
         115 => c_int::from(!strict::is_on()),
-        106 => 32,   // MAX_BLOCKS_PER_MULTIPROCESSOR
-        111 => 1024, // RESERVED_SHARED_MEMORY_PER_BLOCK
-        crate::words::ATTRIBUTE => c_int::from(!faults().no_words),
+        106 => 32,                              // MAX_BLOCKS_PER_MULTIPROCESSOR
+        111 => 1024,                            // RESERVED_SHARED_MEMORY_PER_BLOCK
+        122 => c_int::from(!faults().no_words), // CAN_USE_64_BIT_STREAM_MEM_OPS
         _ => 0,
     };
     // SAFETY: the caller's pointer.

@@ -14,10 +14,8 @@ use ringbell_nic_abi::GpuVa;
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::memory::PAGE;
-use crate::{
-    call, faults, gpu, lock, memory, put, ready, strict, Result, INVALID_VALUE, OUT_OF_MEMORY,
-};
+use crate::allocation::{is_device, PAGE};
+use crate::{call, faults, gpu, lock, put, ready, strict, Result, INVALID_VALUE, OUT_OF_MEMORY};
 
 /// CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD.
 const DMA_BUF_FD: c_uint = 1;
@@ -41,7 +39,7 @@ pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
         ready()?;
         let aligned = va.is_multiple_of(HOST_PAGE) && (bytes as u64).is_multiple_of(HOST_PAGE);
         let asked = kind == DMA_BUF_FD && flags <= 1 && bytes > 0 && aligned;
-        if !asked || !memory::is_device(va, bytes) {
+        if !asked || !is_device(va, bytes) {
             return Err(INVALID_VALUE);
         }
         // Without a file of its own memory cannot be moved and put back: under checks.

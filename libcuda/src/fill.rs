@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use crate::memory::{copying, is_device, is_mapped, is_pinned, Touched};
+use crate::allocation::{copying, is_device, is_mapped, is_pinned, Touched};
 use crate::operation::Operation;
 use crate::stream::{outcome, stream, submit};
 use crate::{call, ready, Result, INVALID_VALUE};

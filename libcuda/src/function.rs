@@ -3,9 +3,10 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
 
-use crate::launch::{needs, resident, MOST_SHARED_BYTES};
+use crate::gpu::{capability, sms, MOST_SHARED_BYTES};
+use crate::launch::{needs, resident};
 use crate::module::function;
-use crate::{call, device, put, ready, Result, INVALID_VALUE};
+use crate::{call, put, ready, Result, INVALID_VALUE};
 
 #[no_mangle]
 pub unsafe extern "C" fn cuFuncLoad(f: *mut c_void) -> Result {
@@ -36,7 +37,7 @@ pub unsafe extern "C" fn cuFuncGetAttribute(
             // PTX_VERSION: that of the text, by which libraries know which of their kernels it is.
             // BINARY_VERSION.
             5 => f.target(),
-            6 => device::capability(),
+            6 => capability(),
             7 => 0, // CACHE_MODE_CA
             8 => f.most_dynamic.load(Ordering::Relaxed) as c_int,
             9 => -1, // PREFERRED_SHARED_MEMORY_CARVEOUT: the default
@@ -183,7 +184,7 @@ pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSize(
         }
         // SAFETY: the caller's pointers.
         unsafe {
-            put(grid, (best.2 * device::sms() as u64) as c_int)?;
+            put(grid, (best.2 * sms() as u64) as c_int)?;
             put(block, best.1 as c_int)
         }
     })

@@ -18,7 +18,7 @@ use ringbell_cuda_kernels::Gpu;
 use ringbell_nic_abi::GpuVa;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::memory::{self, PAGE};
+use crate::allocation::{self, PAGE};
 use crate::{
     call, gpu, lock, put, ready, Result, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE,
     NOT_SUPPORTED,
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut Handle, va: u64) -> Resu
         if crate::faults().no_ipc {
             return Err(NOT_SUPPORTED);
         }
-        let (id, len) = memory::shareable(va).ok_or(INVALID_VALUE)?;
+        let (id, len) = allocation::shareable(va).ok_or(INVALID_VALUE)?;
         let mut state = lock(&STATE);
         if let std::collections::btree_map::Entry::Vacant(e) = state.given.entry(id) {
             e.insert(write_record(id, va, len).ok_or(INVALID_VALUE)?);
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(
             }
             None => {
                 let (at, len) = map(pid, fd, id).ok_or(INVALID_HANDLE)?;
-                memory::import(at, len);
+                allocation::import(at, len);
                 state.open.insert((pid, id), (at, 1));
                 at
             }
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn cuIpcCloseMemHandle(va: u64) -> Result {
         // As the real one does: nothing that was queued before may still use the memory.
         crate::strict::wait_for_all("cuIpcCloseMemHandle");
         crate::stream::synchronize_all()?;
-        let len = memory::close(va).ok_or(INVALID_VALUE)?;
+        let len = allocation::close(va).ok_or(INVALID_VALUE)?;
         let first = va / PAGE * PAGE;
         let bytes = (va + len - first).next_multiple_of(PAGE) as usize;
         // SAFETY: mapped by `map`, whole pages.

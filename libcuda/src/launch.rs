@@ -6,19 +6,13 @@ use std::sync::Arc;
 
 use ringbell_cuda_kernels::{Dim3, KernelArg, LaunchShape};
 
+use crate::gpu::{sms, MOST_SHARED_BYTES, SHARED_BYTES, SHARED_BYTES_OF_SM};
 use crate::module::{function, Function};
 use crate::operation::{KernelCall, Operation};
 use crate::stream::submit;
 use crate::{
-    call, device, ready, strict, Result, COOPERATIVE_LAUNCH_TOO_LARGE, INVALID_VALUE, NOT_SUPPORTED,
+    call, ready, strict, Result, COOPERATIVE_LAUNCH_TOO_LARGE, INVALID_VALUE, NOT_SUPPORTED,
 };
-
-/// Shared memory of a block without `cuFuncSetAttribute`.
-pub(crate) const SHARED_BYTES: u32 = 48 << 10;
-/// And with it (compute capability 9.0).
-pub(crate) const MOST_SHARED_BYTES: u32 = 227 << 10;
-/// Of a multiprocessor, of which each block takes 1 KiB more than it asks for.
-pub(crate) const SHARED_BYTES_OF_SM: u64 = 228 << 10;
 
 /// Bytes of shared memory of a block: the kernel's own and what a launch asks for.
 pub(crate) fn needs(f: &Function, dynamic: u64) -> std::result::Result<u64, Result> {
@@ -58,7 +52,7 @@ impl Request {
             return Err(INVALID_VALUE);
         }
         let blocks = self.grid.iter().map(|n| u64::from(*n)).product::<u64>();
-        if self.cooperative && blocks > resident(threads, total) * device::sms() as u64 {
+        if self.cooperative && blocks > resident(threads, total) * sms() as u64 {
             return Err(COOPERATIVE_LAUNCH_TOO_LARGE);
         }
         let [grid, block] = [self.grid, self.block].map(|[x, y, z]| Dim3 { x, y, z });

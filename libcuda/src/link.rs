@@ -13,11 +13,12 @@ use std::time::Instant;
 use ringbell_fatbin::{Fatbin, WRAPPER_MAGIC};
 use ringbell_gpu::Linker;
 
+use crate::gpu::capability;
 use crate::image::image;
 use crate::jit::Options;
 use crate::module::{text, MOST_TEXT};
 use crate::{
-    call, device, lock, put, ready, say, Result, FILE_NOT_FOUND, INVALID_HANDLE, INVALID_IMAGE,
+    call, lock, put, ready, say, Result, FILE_NOT_FOUND, INVALID_HANDLE, INVALID_IMAGE,
     INVALID_PTX, INVALID_VALUE, NOT_SUPPORTED, NO_BINARY_FOR_GPU,
 };
 
@@ -87,7 +88,7 @@ impl State {
             FATBINARY => {
                 let all = Fatbin::read(bytes)
                     .map_err(|e| self.fail(INVALID_IMAGE, &format!("{name}: {e}")))?;
-                let ptx = all.ptx(device::capability() as u32);
+                let ptx = all.ptx(capability() as u32);
                 let ptx = ptx.map_err(|e| self.fail(NO_BINARY_FOR_GPU, &format!("{name}: {e}")))?;
                 self.add(name, ptx)
             }

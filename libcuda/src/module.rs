@@ -11,11 +11,12 @@ use std::time::Instant;
 use ringbell_cuda_kernels::{KernelNeeds, LoadedKernel, LoadedModule};
 use ringbell_fatbin::{Fatbin, FatbinError, MAGIC, WRAPPER_MAGIC};
 
+use crate::gpu::{capability, SHARED_BYTES};
 use crate::image::{self, LINKED};
 use crate::jit::Options;
 use crate::replaced::replaced;
 use crate::{
-    call, device, faults, gpu, lock, put, ready, say, strict, Result, INVALID_HANDLE,
+    call, faults, gpu, lock, primary, put, ready, say, strict, Result, INVALID_HANDLE,
     INVALID_IMAGE, INVALID_PTX, INVALID_VALUE, NOT_FOUND, NO_BINARY_FOR_GPU,
     UNSUPPORTED_PTX_VERSION,
 };
@@ -120,7 +121,7 @@ impl Function {
     pub(crate) fn target(&self) -> c_int {
         match &self.body {
             Body::Ptx(kernel) => kernel.target() as c_int,
-            Body::Named => device::capability(),
+            Body::Named => capability(),
         }
     }
 
@@ -128,9 +129,9 @@ impl Function {
     pub(crate) fn prepare(&self) -> std::result::Result<(), Result> {
         self.load("the first launch of a kernel")?;
         let stack = self.needs()?.local_bytes as usize;
-        if stack > device::stack() {
+        if stack > primary::stack() {
             strict::wait_for_all("a launch that needs more stack than those before");
-            device::raise_stack(stack);
+            primary::raise_stack(stack);
         }
         Ok(())
     }
@@ -166,7 +167,7 @@ impl Module {
             name: name.to_owned(),
             body,
             parameters,
-            most_dynamic: AtomicU32::new(crate::launch::SHARED_BYTES),
+            most_dynamic: AtomicU32::new(SHARED_BYTES),
             module: own,
             loaded: AtomicBool::new(false),
         };
@@ -241,7 +242,7 @@ pub(crate) unsafe fn load(image: *const c_void) -> std::result::Result<usize, (R
             // SAFETY: its header says its length.
             let bytes = unsafe { std::slice::from_raw_parts(image.cast::<u8>(), len as usize) };
             let all = Fatbin::read(bytes).map_err(|e| (INVALID_IMAGE, e.to_string()))?;
-            match all.ptx(device::capability() as u32) {
+            match all.ptx(capability() as u32) {
                 Ok(text) => of_text(&text)?,
                 // The SDK's own fat binaries may hold machine code alone; a test knows their
                 // kernels by name.

@@ -9,9 +9,10 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 
+use crate::allocation::allocate;
 use crate::stream::stream;
 use crate::vmm::{Access, Location};
-use crate::{call, lock, memory, put, ready, Result};
+use crate::{call, lock, put, ready, Result};
 use crate::{INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 
 /// The GPU's own pool.
@@ -91,7 +92,7 @@ fn alloc(bytes: u64, pool: usize, s: *mut c_void) -> std::result::Result<u64, Re
     if own.most > 0 && bytes > own.most.saturating_sub(own.used) {
         return Err(OUT_OF_MEMORY);
     }
-    let va = memory::allocate(bytes)?;
+    let va = allocate(bytes, false)?;
     let own = state.pool(pool)?;
     own.used += bytes;
     own.high = own.high.max(own.used);

@@ -533,9 +533,6 @@ pub unsafe extern "C" fn cuStreamGetCtx(s: *mut c_void, context: *mut *mut c_voi
         ready()?;
         stream(s)?;
         // SAFETY: the caller's pointer.
-        match unsafe { crate::device::cuCtxGetCurrent(context) } {
-            0 => Ok(()),
-            code => Err(code),
-        }
+        unsafe { put(context, crate::primary::CURRENT.get() as *mut c_void) }
     })
 }

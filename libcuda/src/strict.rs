@@ -18,7 +18,7 @@ use crate::{faults, lock};
 /// `RINGBELL_MOCK_CUDA` is set. Without it programs of users run.
 pub(crate) fn is_on() -> bool {
     static ON: OnceLock<bool> = OnceLock::new();
-    *ON.get_or_init(|| std::env::var_os(crate::MOCK).is_some())
+    *ON.get_or_init(|| std::env::var_os(crate::faults::MOCK).is_some())
 }
 
 /// Launches that a stream takes before the next one blocks inside the driver (not documented;

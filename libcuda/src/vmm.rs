@@ -15,7 +15,8 @@ use ringbell_gtlb::Exposed;
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::{call, lock, memory, put, ready, strict, Result};
+use crate::gpu::{expose, Room};
+use crate::{call, lock, put, ready, strict, Result};
 use crate::{INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 
 /// Unit of reservations, memory and mappings, as on NVIDIA's GPUs.
@@ -83,6 +84,7 @@ struct Physical {
     fd: OwnedFd,
     bytes: u64,
     handles: c_int,
+    _room: Room,
 }
 
 /// Memory at addresses.
@@ -119,14 +121,6 @@ impl State {
         self.next += 16;
         self.memory.insert(self.next, (Arc::new(memory), 1));
         self.next
-    }
-
-    /// Bytes of memory that is created or still mapped, each once.
-    fn bytes(&self) -> u64 {
-        let mapped = self.mapped.values().map(|m| &m.of);
-        let all = self.memory.values().map(|(m, _)| m).chain(mapped);
-        let each: BTreeMap<_, _> = all.map(|m| (Arc::as_ptr(m), m.bytes)).collect();
-        each.values().sum()
     }
 
     /// First addresses of the mappings that fill a range.
@@ -166,11 +160,6 @@ pub(crate) fn holds(va: u64, len: usize) -> bool {
         }
     }
     true
-}
-
-/// Bytes of all memory here.
-pub(crate) fn bytes() -> u64 {
-    lock(&STATE).bytes()
 }
 
 #[no_mangle]
@@ -272,20 +261,15 @@ pub unsafe extern "C" fn cuMemCreate(
         if flags != 0 {
             return Err(INVALID_VALUE);
         }
-        // Before the lock: allocations look here under theirs.
-        let used = memory::used();
-        let mut state = lock(&STATE);
-        let used = used.saturating_add(state.bytes());
-        if bytes > crate::memory_bytes().saturating_sub(used) {
-            return Err(OUT_OF_MEMORY);
-        }
+        let room = Room::take(bytes)?;
         let fd = rustix::fs::memfd_create("ringbell-vmm", MemfdFlags::CLOEXEC);
         let fd = fd.map_err(|_| OUT_OF_MEMORY)?;
         rustix::fs::ftruncate(&fd, bytes).map_err(|_| OUT_OF_MEMORY)?;
-        let made = state.keep(Physical {
+        let made = lock(&STATE).keep(Physical {
             fd,
             bytes,
             handles: properties.handles,
+            _room: room,
         });
         // SAFETY: the caller's pointer.
         unsafe { put(handle, made) }
@@ -446,7 +430,7 @@ pub unsafe extern "C" fn cuMemSetAccess(
             mapping.flags = access.flags;
             mapping.exposed = match access.flags {
                 0 => None,
-                _ => memory::expose(base, mapping.bytes),
+                _ => expose(base, mapping.bytes),
             };
         }
         Ok(())
@@ -516,6 +500,7 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
             bytes: whole(bytes)?,
             fd: file.into(),
             handles: POSIX_FD,
+            _room: Room::of_other(bytes),
         });
         // SAFETY: the caller's pointer.
         unsafe { put(handle, made) }

@@ -1,21 +1,18 @@
 //! Stream memory operations.
 #![allow(clippy::disallowed_methods)] // A stream that waits looks again and again.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_uint, c_void};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ringbell_nic_abi::GpuVa;
 
-use crate::memory::{is_device, is_mapped};
+use crate::allocation::{is_device, is_mapped};
 use crate::stream::on;
 use crate::{call, faults, gpu, ready, strict, Result, INVALID_VALUE};
 
 /// Longer than any test: the real ones wait for ever.
 const PATIENCE: Duration = Duration::from_secs(100);
-
-/// CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS.
-pub(crate) const ATTRIBUTE: c_int = 122;
 
 /// Whether a word of the GPU's address space can be named.
 fn check(va: u64, bytes: usize) -> std::result::Result<(), Result> {
