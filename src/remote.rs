@@ -85,7 +85,8 @@ impl Nic {
 
 impl Socket {
     /// Writes all bytes to the peer's memory, of any length, and returns when they are in place
-    /// there. The peer does nothing for it. Transports `local` and `rdma`.
+    /// there. The peer does nothing for it. Transports `local`, `rdma` and
+    /// `iwarp`.
     ///
     /// # Errors
     /// [`SessionError`]: the peer's NIC has refused key, right or bounds (`BAD_KEY`, `ACCESS_DENIED`, `OUT_OF_BOUNDS`), the transport

@@ -4,7 +4,9 @@
 //! Input: a byte, odd for a right start-up first; then records of `kind (1 byte), length (1 byte),
 //! bytes`. An even kind sends the bytes as they are, an odd one as a unit with length and CRC. Bit 1
 //! of the kind puts the key of an exposed receive where a Write has its STag, bit 2 where a message
-//! of the session has it.
+//! of the session has it. Bit 3 puts the key of a region where units of this opcode have it.
+//!
+//! The victim has put to, got from and counted in memory of the peer, whose answers these may be.
 #![no_main]
 
 #[allow(dead_code, unreachable_pub)] // Tests of transports use all of it.
@@ -16,13 +18,16 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
 use libfuzzer_sys::fuzz_target;
 use memory::MockDma;
-use ringbell_nic_core::datapath::{Datapath, RecvWork};
+use ringbell_gtlb::Access;
+use ringbell_nic_abi::{GpuVa, PdId, Rkey};
+use ringbell_nic_core::datapath::{Datapath, Payload, RecvWork};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::streams::StreamPort;
 use ringbell_nic_core::port::DatagramPort;
 use ringbell_nic_core::transport::iwarp::{IwarpConfig, IwarpTransport};
-use ringbell_nic_core::transport::{Transport, TransportEvent};
+use ringbell_nic_core::transport::{RemoteOp, RemoteWork, Transport, TransportEvent};
 use ringbell_nic_core::types::{NicTime, Owner, WorkToken};
+use ringbell_nic_core::wire::iwarp::ddp::Opcode;
 use ringbell_nic_core::wire::iwarp::mpa::{padding, Crc, Ready, Role, Startup};
 use ringbell_nic_core::wire::iwarp::session::Request;
 
@@ -32,6 +37,21 @@ const PORT: u16 = 7000;
 /// Of a Write's STag, and of the key of a session's message, from the unit's first byte.
 const STAG_AT: usize = 2;
 const KEY_AT: usize = 22;
+/// A region that the peer may name.
+const PD: PdId = PdId(3);
+const REGION: u32 = 0x1234;
+
+/// Where a unit has the key of a region: behind its DDP header, that of a session's message, and what
+/// comes before it there.
+fn region_at(unit: &[u8]) -> usize {
+    let opcode = unit.get(1).map_or(0, |b| b & 15);
+    match opcode {
+        o if o == Opcode::ReadRequest as u8 => 18 + 16,
+        o if o == Opcode::AtomicRequest as u8 => 18 + 8,
+        o if o == Opcode::Send as u8 => 18 + 24 + 8,
+        _ => STAG_AT,
+    }
+}
 
 struct World {
     net: Network,
@@ -58,6 +78,8 @@ impl World {
         victim.listen(PORT, 4).expect("free");
         let mut memory = MockDma::default();
         memory.mapped = true;
+        let region = memory.region(vec![0; 300]);
+        memory.keys.insert(REGION, (PD, region, Access::REMOTE));
         let world = World {
             net,
             victim,
@@ -86,6 +108,24 @@ impl World {
                     });
                     self.victim.post_recv(conn, posted);
                     self.key = self.victim.expose(conn, &exposed, false).unwrap_or(0);
+                    self.victim.grant(conn, PD);
+                    let [from, into] = [1, 2].map(|_| self.memory.region(vec![0; 100]));
+                    let (payload, signal) = (Payload::Memory(from), None);
+                    let all = [
+                        RemoteOp::Get { into },
+                        RemoteOp::FetchAdd { addend: 1 },
+                        RemoteOp::Put { payload, signal },
+                    ];
+                    for (op, token) in all.into_iter().zip(3..) {
+                        let work = RemoteWork {
+                            token: WorkToken(token),
+                            rkey: Rkey(REGION),
+                            va: GpuVa(0),
+                            op,
+                        };
+                        let posted = self.victim.post_remote(conn, work);
+                        assert!(posted.is_ok(), "{posted:?}");
+                    }
                 } else if let TransportEvent::Reset { conn } = event {
                     self.victim.close(conn);
                 }
@@ -131,8 +171,8 @@ fuzz_target!(|bytes: &[u8]| {
             role: Role::Initiator,
             crc: true,
             rejected: false,
-            inbound_reads: 0,
-            outbound_reads: 0,
+            inbound_reads: 4,
+            outbound_reads: 4,
             ready: Ready::default(),
             private: 0,
         };
@@ -149,6 +189,10 @@ fuzz_target!(|bytes: &[u8]| {
             if let Some(place) = record.get_mut(at..at + 4).filter(|_| kind & bit != 0) {
                 place.copy_from_slice(&world.key.to_be_bytes());
             }
+        }
+        let at = region_at(&record);
+        if let Some(place) = record.get_mut(at..at + 4).filter(|_| kind & 8 != 0) {
+            place.copy_from_slice(&REGION.to_be_bytes());
         }
         // The victim may have closed the connection.
         let _ = match kind & 1 {

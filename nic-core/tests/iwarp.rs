@@ -2,309 +2,25 @@
 //! turn, lengths that lie, cut connections, and captures read by tshark.
 #![allow(clippy::disallowed_methods)] // Real time at the edge: the kernel's TCP is the wire.
 
+use crate::iwarp_support;
 use crate::nic_support;
 use crate::transport_support;
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use iwarp_support::*;
 use nic_support::{iwarp_hosts, Driven, Setup, TempDir};
+use ringbell_gtlb::Access;
 use ringbell_nic_abi::Status;
-use ringbell_nic_core::network::Network;
-use ringbell_nic_core::port::streams::StreamPort;
-use ringbell_nic_core::port::DatagramPort;
-use ringbell_nic_core::transport::iwarp::{IwarpConfig, IwarpTransport};
 use ringbell_nic_core::transport::{RecvWork, Transport, TransportEvent};
 use ringbell_nic_core::types::{Buffer, ConnId, NicTime, Owner, WorkToken};
 use ringbell_nic_core::wire::iwarp::ddp::{Header, Opcode, Place};
-use ringbell_nic_core::wire::iwarp::mpa::{padding, Crc, Ready, Role, Startup, CRC_BYTES};
-use ringbell_nic_core::wire::iwarp::session::{Answer, Credit, Kind, Message, Request};
+use ringbell_nic_core::wire::iwarp::session::{Answer, Credit, Kind};
 use ringbell_nic_core::wire::iwarp::terminate::Reason;
-use transport_support::{random, Opened, SideOf, IP_A, IP_B, PORT};
-
-impl Opened for IwarpTransport {
-    type Config = IwarpConfig;
-    fn open(net: &Network, config: IwarpConfig) -> IwarpTransport {
-        IwarpTransport::new(net, config).unwrap() // a valid configuration
-    }
-}
-
-type Side = SideOf<IwarpTransport>;
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A NIC with an iWARP transport, in real time.
-struct Nic {
-    side: Side,
-    at: SocketAddr,
-    start: Instant,
-}
-
-impl Nic {
-    fn new() -> Nic {
-        let port = StreamPort::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
-        let at = port.local();
-        let mut net = Network::new(IP_B, 24, vec![port], &[]).expect("a host's address");
-        net.know_host(IP_A, (Ipv4Addr::LOCALHOST, 1).into());
-        let mut side = Side::over(net, IwarpConfig::default());
-        side.dma.mapped = true;
-        side.transport.listen(PORT, 4).expect("a free port");
-        let start = Instant::now();
-        Nic { side, at, start }
-    }
-
-    fn step(&mut self) {
-        let now = NicTime(self.start.elapsed().as_nanos() as u64);
-        self.side.step(now);
-    }
-
-    #[track_caller]
-    fn until<R>(&mut self, mut f: impl FnMut(&mut Nic) -> Option<R>) -> R {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            self.step();
-            if let Some(r) = f(self) {
-                return r;
-            }
-            assert!(Instant::now() < end, "nothing: {:?}", self.side.events);
-            std::thread::yield_now();
-        }
-    }
-
-    /// A session from a peer of the test's own.
-    fn peer(&mut self) -> (Peer, ConnId) {
-        let mut peer = Peer::connect(self.at);
-        peer.ask(&request());
-        let conn = self.until(|n| {
-            peer.hear();
-            if peer.answer.is_some() && !peer.is_ready {
-                peer.ready();
-            }
-            n.side.incoming()
-        });
-        assert!(matches!(peer.answer, Some(Answer::Accepted { .. })));
-        (peer, conn)
-    }
-
-    /// Checks that the NIC still serves.
-    fn still_serves(&mut self) {
-        let (mut peer, conn) = self.peer();
-        let into = self.side.dma.region(vec![0; 5]);
-        self.side.recv(conn, 9, into, false);
-        peer.data(b"hello");
-        assert_eq!(self.until(|n| n.side.received(9)), (Status::Ok, 5));
-        assert_eq!(self.side.dma.bytes(into), b"hello");
-        self.side.transport.abort(conn);
-    }
-}
-
-fn request() -> Request {
-    Request {
-        from: IP_A,
-        to: IP_B,
-        source_port: 50_000,
-        port: PORT,
-        window: 1 << 16,
-    }
-}
-
-fn startup() -> Startup {
-    Startup {
-        role: Role::Initiator,
-        crc: true,
-        rejected: false,
-        inbound_reads: 0,
-        outbound_reads: 0,
-        ready: Ready {
-            peer_to_peer: true,
-            by_write: true,
-            ..Ready::default()
-        },
-        private: 0,
-    }
-}
-
-/// The test's own end of a connection.
-struct Peer {
-    socket: TcpStream,
-    heard: Vec<u8>,
-    answer: Option<Answer>,
-    is_ready: bool,
-    is_closed: bool,
-    message: u32,
-    /// Of a receive that was written.
-    key: u32,
-    /// Of units that have come.
-    units: Vec<(Header, Vec<u8>)>,
-}
-
-impl Peer {
-    fn connect(at: SocketAddr) -> Peer {
-        let socket = TcpStream::connect(at).expect("the NIC listens");
-        socket.set_nonblocking(true).expect("a socket");
-        socket.set_nodelay(true).expect("a socket");
-        Peer {
-            socket,
-            heard: Vec::new(),
-            answer: None,
-            is_ready: false,
-            is_closed: false,
-            message: 1,
-            key: 0,
-            units: Vec::new(),
-        }
-    }
-
-    fn ask(&mut self, request: &Request) {
-        let mut frame = Vec::new();
-        startup().emit(&request.emit(), &mut frame);
-        self.write(&frame);
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        // The NIC may have closed the connection.
-        let _ = self.socket.write_all(bytes);
-    }
-
-    /// Reads what has come.
-    fn hear(&mut self) {
-        let mut room = [0; 1 << 16];
-        loop {
-            match self.socket.read(&mut room) {
-                Ok(0) => self.is_closed = true,
-                Ok(n) => {
-                    self.heard.extend_from_slice(&room[..n]);
-                    continue;
-                }
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(_) => self.is_closed = true,
-            }
-            break;
-        }
-        if self.answer.is_none() {
-            let whole = Startup::length(Role::Responder, &self.heard).expect("a reply");
-            let Some(whole) = whole.filter(|n| self.heard.len() >= *n) else {
-                return;
-            };
-            let frame: Vec<u8> = self.heard.drain(..whole).collect();
-            let (_, private) = Startup::parse(Role::Responder, &frame).expect("a reply");
-            self.answer = Some(Answer::parse(private).expect("an answer"));
-        }
-        while self.heard.len() > 2 {
-            let unit = usize::from(u16::from_be_bytes([self.heard[0], self.heard[1]]));
-            let whole = 2 + unit + padding(unit) + CRC_BYTES;
-            if self.heard.len() < whole {
-                return;
-            }
-            let frame: Vec<u8> = self.heard.drain(..whole).collect();
-            let mut crc = Crc::default();
-            crc.update(&frame[..whole - CRC_BYTES]);
-            assert_eq!(frame[whole - CRC_BYTES..], crc.finish());
-            let header = Header::parse(&frame[2..]).expect("a header");
-            let payload = frame[2 + header.bytes()..2 + unit].to_vec();
-            self.units.push((header, payload));
-        }
-    }
-
-    fn ready(&mut self) {
-        let place = Place::Tagged { stag: 0, offset: 0 };
-        let header = Header {
-            opcode: Opcode::Write,
-            last: true,
-            place,
-        };
-        let unit = unit_of(&header, &[]);
-        self.write(&unit);
-        self.is_ready = true;
-    }
-
-    /// The unit of the next message.
-    fn message(&mut self, kind: Kind, credit: Credit, bytes: &[u8]) -> Vec<u8> {
-        let header = Header::whole(Opcode::Send, self.message);
-        self.message += 1;
-        let mut payload = self.of_kind(kind, credit).emit().to_vec();
-        payload.extend_from_slice(bytes);
-        unit_of(&header, &payload)
-    }
-
-    fn of_kind(&self, kind: Kind, credit: Credit) -> Message {
-        let key = if kind == Kind::Written { self.key } else { 0 };
-        Message { kind, key, credit }
-    }
-
-    /// A unit of bytes for memory of the NIC.
-    fn write_to(&mut self, key: u32, offset: u64, bytes: &[u8]) {
-        let header = Header {
-            opcode: Opcode::Write,
-            last: true,
-            place: Place::Tagged { stag: key, offset },
-        };
-        self.write(&unit_of(&header, bytes));
-    }
-
-    /// Says that the receive of a key was written.
-    fn written(&mut self, key: u32) {
-        self.key = key;
-        let unit = self.message(Kind::Written, Credit::default(), &[]);
-        self.write(&unit);
-    }
-
-    fn data(&mut self, bytes: &[u8]) {
-        let unit = self.message(Kind::Data, Credit::default(), bytes);
-        self.write(&unit);
-    }
-
-    fn terminated(&self) -> Option<Reason> {
-        let of = |(h, p): &(Header, Vec<u8>)| {
-            (h.opcode == Opcode::Terminate).then(|| Reason::parse(p).expect("a reason"))
-        };
-        self.units.iter().find_map(of)
-    }
-}
-
-/// A whole frame around a unit.
-fn unit_of(header: &Header, payload: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::new();
-    let unit = header.bytes() + payload.len();
-    frame.extend((unit as u16).to_be_bytes());
-    header.emit(&mut frame);
-    frame.extend_from_slice(payload);
-    sealed(frame, unit)
-}
-
-/// With padding and CRC.
-fn sealed(mut frame: Vec<u8>, unit: usize) -> Vec<u8> {
-    frame.resize(2 + unit + padding(unit), 0);
-    let mut crc = Crc::default();
-    crc.update(&frame);
-    frame.extend(crc.finish());
-    frame
-}
-
-/// What the receive that waited and the session end with.
-#[track_caller]
-fn ends_by(nic: &mut Nic, peer: &mut Peer, conn: ConnId, want: Option<Reason>) {
-    let into = nic.side.dma.region(vec![0x55; 64]);
-    nic.side.recv(conn, 1, into, false);
-    let end = nic.until(|n| {
-        peer.hear();
-        n.side.received(1)
-    });
-    assert_eq!(end, (Status::ConnectionReset, 0));
-    let detail = want.map_or(0, Reason::detail);
-    assert_eq!(nic.side.transport.reset_detail(conn), detail, "{want:?}");
-    nic.until(|n| n.side.has(TransportEvent::Reset { conn }));
-    nic.until(|_| {
-        peer.hear();
-        peer.is_closed.then_some(())
-    });
-    assert_eq!(peer.terminated(), want);
-    nic.side.transport.close(conn);
-    nic.until(|n| n.side.has(TransportEvent::Closed { conn }));
-    assert_eq!(nic.side.transport.connections(), 0);
-}
+use transport_support::{random, IP_A};
 
 /// Each is a wrong field of a unit that would otherwise be right: its place in the frame, the value
 /// there, and the reason that the NIC gives.
@@ -478,24 +194,13 @@ fn a_terminate_message_of_the_peer_is_the_detail_of_what_ends_by_it() {
     nic.still_serves();
 }
 
-/// A tagged unit with bytes for memory that was never named, and a request to read some.
+/// A tagged unit with bytes for memory that was never named.
 #[test]
 fn memory_that_was_not_named_is_not_reached() {
     let mut nic = Nic::new();
-    let write = Header {
-        opcode: Opcode::Write,
-        last: true,
-        place: Place::Tagged {
-            stag: 1,
-            offset: 4096,
-        },
-    };
-    let read = Header::whole(Opcode::ReadRequest, 1);
-    for (header, reason) in [(write, Reason::Stag), (read, Reason::Opcode)] {
-        let (mut peer, conn) = nic.peer();
-        peer.write(&unit_of(&header, &[9; 28]));
-        ends_by(&mut nic, &mut peer, conn, Some(reason));
-    }
+    let (mut peer, conn) = nic.peer();
+    peer.write_to(1, 4096, &[9; 28]);
+    ends_by(&mut nic, &mut peer, conn, Some(Reason::Stag));
     nic.still_serves();
 }
 
@@ -733,8 +438,12 @@ fn shown_by_tshark(
 #[test]
 fn tshark_reads_a_session_without_an_expert_error() {
     let dir = TempDir::new();
-    let setups = [1, 2].map(|n| Setup::new(&dir, n));
+    let setups = [1, 2].map(|n| Setup {
+        access: Access::REMOTE,
+        ..Setup::new(&dir, n)
+    });
     let hosts = iwarp_hosts(Ipv4Addr::LOCALHOST.into(), true, setups);
+    let rkey = hosts[1].rkey();
     let ports = hosts.each_ref().map(|h| h.nic().ports());
     let port = ports[1][0].address.expect("of streams").port();
     let traffic = || {
@@ -750,6 +459,18 @@ fn tshark_reads_a_session_without_an_expert_error() {
         settle(pair, &tickets);
         assert!(hosts[1].peek(0, 200_003) == data);
         assert_eq!(call(pair, 0, &send_inline(s, b"12345")).status, Status::Ok);
+        let at = 1 << 20;
+        for d in [
+            signalled(put(s, rkey, 0, at, 100_001), 3, 7),
+            get(s, rkey, at, 2 * at, 100_001),
+            fetch_add(s, rkey, 24, 1),
+            compare_swap(s, rkey, 24, 8, 9),
+        ] {
+            assert_eq!(call(pair, 0, &d).status, Status::Ok);
+        }
+        let refused = call(pair, 0, &get(s, rkey, 1 << 40, 0, 8)).status;
+        assert_eq!(refused, Status::OutOfBounds);
+        assert!(hosts[0].peek(2 * at, 100_001) == data[..100_001]);
         assert_eq!(call(pair, 1, &recv(r, 0, 5)).status, Status::Ok);
         assert_eq!(call(pair, 0, &close(s)).status, Status::Ok);
         assert_eq!(call(pair, 1, &recv(r, 0, 1)).status, Status::EndOfStream);
@@ -776,5 +497,10 @@ fn tshark_reads_a_session_without_an_expert_error() {
     assert!(whole.contains("Good CRC32") && !whole.contains("Bad CRC32"));
     assert!(!whole.contains("Malformed"), "{whole}");
     let has = |o: &str| opcodes.iter().any(|c| c.trim_start_matches("0x0") == o);
-    assert!(has("0") && has("3"), "{opcodes:?}");
+    for opcode in ["0", "1", "2", "3", "a", "b"] {
+        assert!(has(opcode), "{opcode} of {opcodes:?}");
+    }
+    for shown in ["FetchAdd", "CmpSwap", "Data Source STag"] {
+        assert!(whole.contains(shown), "{shown}");
+    }
 }

@@ -5,8 +5,11 @@ use ringbell_nic_core::wire::iwarp::ddp::{self, Header, Opcode, Place};
 use ringbell_nic_core::wire::iwarp::mpa::{
     self, framed, is_crc, padding, Crc, Ready, Role, Startup, LIMIT_MAX, STARTUP_BYTES,
 };
+use ringbell_nic_core::wire::iwarp::rdmap::{
+    atomic_response, parse_atomic_response, Atomic, AtomicRequest, ReadRequest,
+};
 use ringbell_nic_core::wire::iwarp::session::{
-    Answer, Credit, Kind, Message, Request, ANSWER_BYTES, MESSAGE_BYTES, REQUEST_BYTES,
+    Answer, Credit, Kind, Message, Request, ANSWER_BYTES, MESSAGE_BYTES, NOTE_BYTES, REQUEST_BYTES,
 };
 use ringbell_nic_core::wire::iwarp::terminate::Reason;
 
@@ -196,8 +199,15 @@ fn messages_of_sessions_round_trip_and_no_others_are_read() {
             }
         });
         let taken = rng.below(u64::MAX);
-        let kinds = [Kind::Data, Kind::Credit, Kind::End, Kind::Written];
-        let kind = kinds[rng.below(4) as usize];
+        let kinds = [
+            Kind::Data,
+            Kind::Credit,
+            Kind::End,
+            Kind::Written,
+            Kind::Ask,
+            Kind::Answer,
+        ];
+        let kind = kinds[rng.below(6) as usize];
         let message = Message {
             kind,
             key: match kind {
@@ -212,6 +222,7 @@ fn messages_of_sessions_round_trip_and_no_others_are_read() {
         };
         let len = match message.kind {
             Kind::Data => MESSAGE_BYTES + 1 + rng.below(60_000) as usize,
+            Kind::Ask | Kind::Answer => MESSAGE_BYTES + NOTE_BYTES,
             _ => MESSAGE_BYTES,
         };
         let bytes = message.emit();
@@ -224,6 +235,51 @@ fn messages_of_sessions_round_trip_and_no_others_are_read() {
                 assert!(read.credit.taken <= read.credit.got);
             }
         });
+    }
+}
+
+#[test]
+fn requests_for_memory_survive_their_bytes_and_no_other_length_or_mask_is_read() {
+    let mut rng = Rng::new(12);
+    for _ in 0..200 {
+        let read = ReadRequest {
+            sink: rng.bits() as u32,
+            sink_offset: rng.bits(),
+            len: rng.bits() as u32,
+            source: rng.bits() as u32,
+            source_offset: rng.bits(),
+        };
+        let bytes = read.emit();
+        assert_eq!(ReadRequest::parse(&bytes), Some(read));
+        assert_eq!(ReadRequest::parse(&bytes[1..]), None);
+        let [first, second] = [rng.bits(), rng.bits()];
+        for operation in [
+            Atomic::FetchAdd(first),
+            Atomic::CompareSwap {
+                compare: first,
+                swap: second,
+            },
+        ] {
+            let atomic = AtomicRequest {
+                identifier: rng.bits() as u32,
+                stag: rng.bits() as u32,
+                offset: rng.bits(),
+                operation,
+            };
+            let bytes = atomic.emit();
+            assert_eq!(AtomicRequest::parse(&bytes), Some(atomic));
+            assert_eq!(AtomicRequest::parse(&bytes[..51]), None);
+            // The operation, and a mask of a part of the word.
+            for at in [0, 3, 28, 35] {
+                let mut wrong = bytes;
+                wrong[at] ^= 1;
+                assert_eq!(AtomicRequest::parse(&wrong), None, "byte {at}");
+            }
+        }
+        let (identifier, before) = (rng.bits() as u32, rng.bits());
+        let bytes = atomic_response(identifier, before);
+        assert_eq!(parse_atomic_response(&bytes), Some((identifier, before)));
+        assert_eq!(parse_atomic_response(&bytes[..8]), None);
     }
 }
 

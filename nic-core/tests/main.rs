@@ -8,6 +8,7 @@ mod collective_support;
 mod ends;
 mod engine_support;
 mod hostile_support;
+mod iwarp_support;
 #[macro_use]
 mod nic_support;
 #[macro_use]
@@ -42,6 +43,7 @@ mod engines_failing;
 mod engines_queue;
 mod engines_sender;
 mod iwarp;
+mod iwarp_one_sided;
 mod iwarp_wire;
 mod kernels_ring;
 mod long_messages;

@@ -1,4 +1,4 @@
-//! One-sided operations over `local` and `rdma`: descriptors at one NIC, memory of the other.
+//! One-sided operations over `local`, `rdma` and `iwarp`: descriptors at one NIC, memory of the other.
 
 use crate::nic_support;
 
@@ -21,7 +21,7 @@ fn pair(via: Via, dir: &TempDir) -> (Host, Host, Rkey) {
     (a, b, rkey)
 }
 
-over_both!(
+over_each!(
     a_put_lands_and_its_signal_follows,
     every_size_is_put_and_got_as_in_plain_memory,
     words_are_updated_atomically_and_give_their_value_before,

@@ -10,7 +10,7 @@ use ringbell_gtlb::Access;
 use ringbell_nic_abi::{Descriptor, Flags, GpuVa, Opcode, PdId, Rkey, Status};
 use ringbell_nic_core::{HostBuffer, StagingConfig};
 
-over_both!(
+over_each!(
     keys_rights_and_bounds_are_checked_at_the_target,
     hostile_descriptors_retire_and_write_only_where_the_key_allows,
     a_region_is_freed_while_puts_and_gets_are_under_way,

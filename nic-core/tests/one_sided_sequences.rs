@@ -1,4 +1,4 @@
-//! Random sequences of one-sided operations over `local`, and over `rdma` on bad wires, against a plain model of memory. The fuzz target
+//! Random sequences of one-sided operations over `local`, `iwarp`, and `rdma` on bad wires, against a plain model of memory. The fuzz target
 //! `one_sided` runs the same.
 
 use crate::nic_support;
@@ -25,4 +25,9 @@ fn sequences_over_local_end_as_in_a_plain_memory() {
 #[test]
 fn sequences_over_rdma_on_bad_wires_end_as_in_a_plain_memory() {
     random(Via::Rdma, 80);
+}
+
+#[test]
+fn sequences_over_iwarp_end_as_in_a_plain_memory() {
+    random(Via::Iwarp, 80);
 }

@@ -56,11 +56,11 @@ pub(crate) fn run(kind: Kind, args: &Args) -> Result<Exit> {
         Role::Client(client) => client,
     };
     let carrier = client.pair.transport();
-    if matches!(carrier.as_str(), "tcp" | "udp" | "iwarp") {
+    if matches!(carrier.as_str(), "tcp" | "udp") {
         let name = kind.name();
         let what =
             format!("{name} needs one-sided operations, which transport `{carrier}` has not");
-        let advice = "measure with --transport rdma, or local between NICs of one host";
+        let advice = "measure with --transport rdma or iwarp, or local between NICs of one host";
         return Err(client.abandon(Problem::new(Exit::Usage, what, advice).into()));
     }
     let mut report = client.pair.report(kind.name(), &sizes);

@@ -162,8 +162,11 @@ impl<T: Carrier> Transport for T {
     }
 
     fn grant(&mut self, conn: ConnId, pd: PdId) {
-        if let Some(c) = self.sessions().table.by_id(conn) {
+        let s = self.sessions();
+        if let Some(c) = s.table.by_id(conn) {
             c.grant(pd);
+            // What the peer has asked for before is done now.
+            s.mark(index_of(conn));
         }
     }
 

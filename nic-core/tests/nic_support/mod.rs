@@ -4,7 +4,7 @@
 
 pub mod driven;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -137,28 +137,42 @@ pub fn with_udp(
     nic.transport(Box::new(udp)).network(net)
 }
 
+/// Ports of streams at an address of this host, and what each NIC knows of the others.
+pub struct IwarpPorts {
+    ports: Vec<StreamPort>,
+    known: Vec<(Ipv4Addr, SocketAddr)>,
+}
+
+impl IwarpPorts {
+    /// One for each NIC.
+    pub fn open(ip: IpAddr, nics: &[Ipv4Addr]) -> IwarpPorts {
+        let open = |_: &Ipv4Addr| StreamPort::open((ip, 0).into()).expect("a free port");
+        let ports: Vec<_> = nics.iter().map(open).collect();
+        let at = ports.iter().map(StreamPort::local);
+        let known = nics.iter().copied().zip(at).collect();
+        IwarpPorts { ports, known }
+    }
+
+    /// Adds iWARP over the next port.
+    pub fn next(&mut self, setup: &Setup, nic: NicBuilder, crc: bool) -> NicBuilder {
+        let net = Network::new(setup.nic.ip, 24, vec![self.ports.remove(0)], &[]);
+        let mut net = net.expect("a host's address");
+        for (nic, address) in &self.known {
+            net.know_host(*nic, *address);
+        }
+        let config = IwarpConfig {
+            crc,
+            ..IwarpConfig::default()
+        };
+        let iwarp = IwarpTransport::new(&net, config).expect("a valid configuration");
+        nic.transport(Box::new(iwarp)).network(net)
+    }
+}
+
 /// Two NICs that reach each other by iWARP at an address of this host.
 pub fn iwarp_hosts(ip: IpAddr, crc: bool, setups: [Setup; 2]) -> [Host; 2] {
-    let ports = [1, 2].map(|_| StreamPort::open((ip, 0).into()).expect("a free port"));
-    let at = ports.each_ref().map(StreamPort::local);
-    let known: Vec<_> = setups.iter().map(|s| s.nic.ip).zip(at).collect();
-    let mut ports = ports.into_iter();
-    setups.map(|setup| {
-        let port = ports.next().expect("one for each");
-        Host::with(&setup, |nic| {
-            let net = Network::new(setup.nic.ip, 24, vec![port], &[]);
-            let mut net = net.expect("a host's address");
-            for (nic, address) in &known {
-                net.know_host(*nic, *address);
-            }
-            let config = IwarpConfig {
-                crc,
-                ..IwarpConfig::default()
-            };
-            let iwarp = IwarpTransport::new(&net, config).expect("a valid configuration");
-            nic.transport(Box::new(iwarp)).network(net)
-        })
-    })
+    let mut ports = IwarpPorts::open(ip, &setups.each_ref().map(|s| s.nic.ip));
+    setups.map(|setup| Host::with(&setup, |nic| ports.next(&setup, nic, crc)))
 }
 
 impl Host {
@@ -229,6 +243,7 @@ impl Host {
 pub enum Via {
     Local,
     Rdma,
+    Iwarp,
 }
 
 impl Via {
@@ -237,10 +252,12 @@ impl Via {
         self.over(setups, 1500)
     }
 
-    /// The same with another MTU of the ports.
+    /// The same with another MTU of the ports that are ours.
     pub fn over(self, setups: [Setup; 2], mtu: usize) -> [Host; 2] {
-        if self == Via::Local {
-            return setups.map(|setup| Host::new(&setup));
+        match self {
+            Via::Local => return setups.map(|setup| Host::new(&setup)),
+            Via::Iwarp => return iwarp_hosts(Ipv4Addr::LOCALHOST.into(), true, setups),
+            Via::Rdma => {}
         }
         let switch = MemSwitch::private(2, mtu, Checksums::Software).expect("numbers in range");
         let mut at = 0;
@@ -256,15 +273,18 @@ impl Via {
     }
 }
 
-/// Tests of both transports, from functions of a [`Via`].
-#[allow(unused_macros)] // Not every user of this module has tests of both.
-macro_rules! over_both {
+/// Tests of all of them, from functions of a [`Via`].
+#[allow(unused_macros)] // Not every user of this module has such tests.
+macro_rules! over_each {
     ($($name:ident),+ $(,)?) => {
         mod local {
             $(#[test] fn $name() { super::$name(super::Via::Local); })+
         }
         mod rdma {
             $(#[test] fn $name() { super::$name(super::Via::Rdma); })+
+        }
+        mod iwarp {
+            $(#[test] fn $name() { super::$name(super::Via::Iwarp); })+
         }
     };
 }

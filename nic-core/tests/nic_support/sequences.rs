@@ -58,16 +58,14 @@ impl Rig {
     /// `faults` are those of the wire of `rdma`.
     fn new(via: Via, faults: Faults) -> Rig {
         let dir = TempDir::new();
+        let setup = |n: u8| Setup {
+            access: Access::REMOTE,
+            memory_bytes: BYTES as u64,
+            ..Setup::new(&dir, n)
+        };
         let switch = MemSwitch::private(2, 1500, Checksums::Software).expect("numbers in range");
         let host = |n: u8| {
-            let setup = Setup {
-                access: Access::REMOTE,
-                memory_bytes: BYTES as u64,
-                ..Setup::new(&dir, n)
-            };
-            if via == Via::Local {
-                return Host::new(&setup);
-            }
+            let setup = setup(n);
             let seed = faults.seed.wrapping_mul(2).wrapping_add(n.into());
             let port = Box::new(switch.port(usize::from(n) - 1).expect("free"));
             let port = Impair::new(port, Faults { seed, ..faults }).expect("probabilities");
@@ -77,7 +75,10 @@ impl Rig {
             };
             Host::with(&setup, |nic| with_rdma(&setup, nic, Box::new(port), config))
         };
-        let hosts = [host(1), host(2)];
+        let hosts = match via {
+            Via::Rdma => [host(1), host(2)],
+            via => via.hosts([setup(1), setup(2)]),
+        };
         let zeroed = vec![0; BYTES];
         hosts.iter().for_each(|h| h.poke(0, &zeroed));
         let mut rig = Rig {

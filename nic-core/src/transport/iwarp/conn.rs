@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
 
-use ringbell_nic_abi::Status;
+use ringbell_nic_abi::{PdId, Status};
 
 use super::incoming::{Broken, Incoming, Read};
 use super::outgoing::{Failed, Outgoing, Payload};
-use super::session::{Fin, Receiver, Session};
-use crate::datapath::{self, Datapath, ReceivePath, Sent};
-use crate::dma::{each_mapped, ReadStatus};
-use crate::engine::{Direction, EngineFailed};
+use super::receiver::Receiver;
+use super::session::{Fin, Session};
+use crate::datapath::{Datapath, ReceivePath};
+use crate::engine::EngineFailed;
 use crate::network::{Link, Network};
 use crate::port::Batch;
 use crate::transport::carried::{Addressed, Carried};
@@ -19,31 +19,10 @@ use crate::transport::connections::{index_of, Connection};
 use crate::transport::life::{Ask, Life, Phase};
 use crate::transport::random::Numbers;
 use crate::transport::ring::Waiting;
-use crate::transport::{RecvWork, Target, TransportEvent};
-use crate::types::{Buffer, ConnId, NicTime, WorkToken};
-use crate::wire::iwarp::ddp::{Header, Opcode, Place, TAGGED_BYTES, UNTAGGED_BYTES};
-use crate::wire::iwarp::mpa::UNIT_MAX;
-use crate::wire::iwarp::session::{Kind, MESSAGE_BYTES};
+use crate::transport::{RecvWork, RemoteWork, Target, TransportEvent};
+use crate::types::{ConnId, NicTime, WorkToken};
+use crate::wire::iwarp::ddp::{Header, Opcode};
 use crate::wire::iwarp::terminate::Reason;
-
-/// Most bytes of the stream in one Send.
-pub(super) const DATA_MAX: usize = UNIT_MAX - UNTAGGED_BYTES - MESSAGE_BYTES;
-/// From here on a payload leaves from its memory: a shorter one is copied, so that its send retires
-/// at once.
-const BY_REFERENCE: usize = 16 << 10;
-
-/// Most bytes of one Write.
-const WRITE_MAX: usize = UNIT_MAX - TAGGED_BYTES;
-
-/// Bytes of a send that leave from their memory.
-#[derive(Debug, Clone, Copy)]
-struct Referred {
-    buffer: Buffer,
-    offset: u32,
-    len: u32,
-    /// Of all such bytes, those up to these.
-    until: u64,
-}
 
 /// How far the start-up is.
 #[derive(Debug)]
@@ -77,9 +56,11 @@ pub(in crate::transport) struct Conn {
     /// Nothing is asked again: the kernel retransmits.
     ask: Option<Ask<()>>,
     /// Payloads that are copied.
-    scratch: Vec<u8>,
+    pub(super) scratch: Vec<u8>,
     /// Bytes that have left from their memory, or wait for the kernel.
-    referred: u64,
+    pub(super) referred: u64,
+    /// A unit of one-sided operations is made before one of the stream.
+    pub(super) one_sided_next: bool,
 }
 
 impl Connection for Conn {
@@ -149,6 +130,9 @@ impl Carried for Conn {
     }
 
     fn cancel(&mut self, token: WorkToken, _: &mut VecDeque<TransportEvent>) -> Option<u64> {
+        if let Some(left) = self.session.cancel_one_sided(token) {
+            return Some(left);
+        }
         if let Some(s) = self.life.sends.cancel(token) {
             self.is_cut |= s.referred;
             self.session.tx.targets.forget(token);
@@ -170,6 +154,14 @@ impl Carried for Conn {
     fn expose(&mut self, work: &RecvWork, _: bool, numbers: &mut Numbers) -> Option<u32> {
         let draw = || numbers.draw() as u32;
         Some(self.session.rx.exposed.open(*work, false, u32::MAX, draw))
+    }
+
+    fn post_remote(&mut self, work: RemoteWork) {
+        self.session.one_sided.asking.post(work);
+    }
+
+    fn grant(&mut self, pd: PdId) {
+        self.input |= self.session.one_sided.serving.grant(pd);
     }
 
     fn undelivered(&self) -> u64 {
@@ -202,6 +194,7 @@ impl Carried for Conn {
 
     fn stop_receiving(&mut self, events: &mut VecDeque<TransportEvent>) {
         self.session.redirect();
+        self.input |= self.session.one_sided.serving.revoke();
         let ended = (Status::NotConnected, 0);
         self.life.recvs.fail_all(ended, events);
         self.session.end_exposed(self.life.id, ended, events);
@@ -215,6 +208,7 @@ impl Carried for Conn {
         self.life.sends.fail_all(status, events);
         self.life.recvs.fail_all(status, events);
         self.session.end_exposed(self.life.id, status, events);
+        self.session.end_one_sided(self.life.id, status, events);
         self.session.tx.targets.clear();
         self.outgoing.clear();
         self.is_cut = true;
@@ -225,7 +219,7 @@ impl Carried for Conn {
     }
 
     fn has_more(&mut self) -> bool {
-        false
+        std::mem::take(&mut self.session.one_sided.asking.pending)
     }
 }
 
@@ -251,6 +245,7 @@ impl Conn {
             ask: None,
             scratch: Vec::new(),
             referred: 0,
+            one_sided_next: false,
         }
     }
 
@@ -308,239 +303,9 @@ impl Conn {
         }
     }
 
-    /// Makes the next unit: bytes, the end of the stream, or credit. `false`: there is none.
-    fn append_unit(
-        &mut self,
-        data: &mut Datapath<'_>,
-        events: &mut VecDeque<TransportEvent>,
-    ) -> Result<bool, EngineFailed> {
-        let is_open = matches!(self.life.phase, Phase::Open | Phase::Closing);
-        let is_up = is_open || self.life.phase == Phase::Orphan;
-        if is_open && self.append_bytes(data, events)? {
-            return Ok(true);
-        }
-        let ends = is_open
-            && self.session.tx.fin == Fin::Wanted
-            && self.life.sends.unsent().is_none()
-            && !self.life.pending;
-        let kind = if ends && self.life.sends.finish(data)? {
-            self.session.tx.fin = Fin::Sent;
-            Kind::End
-        } else if is_up && self.session.rx.must_announce() {
-            Kind::Credit
-        } else {
-            return Ok(false);
-        };
-        let (header, message) = self.session.next(kind, 0);
-        self.add(&header, Payload::Bytes(&message), data);
-        Ok(true)
-    }
-
-    /// Adds a unit whose payload is in no memory of a user.
-    pub(super) fn add(&mut self, header: &Header, payload: Payload<'_>, data: &mut Datapath<'_>) {
-        let has_crc = self.incoming.has_crc;
-        let added = self.outgoing.add(header, payload, has_crc, data.dma);
-        debug_assert!(added, "bytes of ours are always there");
-    }
-
-    /// Makes a unit of the next bytes of the stream.
-    fn append_bytes(
-        &mut self,
-        data: &mut Datapath<'_>,
-        events: &mut VecDeque<TransportEvent>,
-    ) -> Result<bool, EngineFailed> {
-        let conn = self.life.id;
-        if self.life.sends.unsent().is_none() && !data.on_path(conn, Direction::Send) {
-            return Ok(false);
-        }
-        if let Some(to) = self.target() {
-            return self.append_write(to, data, events);
-        }
-        let most = self.session.tx.room().min(DATA_MAX);
-        if most == 0 {
-            return Ok(false);
-        }
-        if let Some(referred) = self.refer(most, data, events) {
-            if let Some(Referred {
-                buffer,
-                offset,
-                len,
-                until,
-            }) = referred
-            {
-                self.session.tx.sent += u64::from(len);
-                let (header, message) = self.session.next(Kind::Data, 0);
-                let payload = Payload::Memory {
-                    first: &message,
-                    buffer,
-                    offset,
-                    len,
-                    until,
-                };
-                self.add(&header, payload, data);
-            }
-            return Ok(true);
-        }
-        let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.resize(DATA_MAX, 0);
-        let filled = self.fill(&mut scratch[..most], data, events);
-        if let Ok(n @ 1..) = filled {
-            self.session.tx.sent += n as u64;
-            let (header, message) = self.session.next(Kind::Data, 0);
-            self.add(&header, Payload::After(&message, &scratch[..n]), data);
-        }
-        self.scratch = scratch;
-        Ok(filled? > 0)
-    }
-
-    /// Where the next send goes, when it goes to a receive of the peer.
-    fn target(&self) -> Option<Target> {
-        let (work, _) = self.life.sends.unsent()?;
-        self.session.tx.targets.of(work.token)
-    }
-
-    /// Makes a unit of the next bytes of a send that goes to a receive of the peer.
-    fn append_write(
-        &mut self,
-        to: Target,
-        data: &mut Datapath<'_>,
-        events: &mut VecDeque<TransportEvent>,
-    ) -> Result<bool, EngineFailed> {
-        let Some((token, done, left)) = self.life.sends.unsent().map(|(work, done)| {
-            let left = work.payload.len() - done;
-            (work.token, done, left)
-        }) else {
-            return Ok(false);
-        };
-        let header = |n: u32| Header {
-            opcode: Opcode::Write,
-            last: to.last && n == left,
-            place: Place::Tagged {
-                stag: to.key,
-                offset: u64::from(to.offset) + u64::from(done),
-            },
-        };
-        let n = match self.refer(WRITE_MAX, data, events) {
-            // A fault: the send has ended, and the receive stays.
-            Some(None) => {
-                self.session.tx.targets.forget(token);
-                return Ok(true);
-            }
-            Some(Some(r)) => {
-                let payload = Payload::Memory {
-                    first: &[],
-                    buffer: r.buffer,
-                    offset: r.offset,
-                    len: r.len,
-                    until: r.until,
-                };
-                self.add(&header(r.len), payload, data);
-                r.len
-            }
-            None => {
-                let mut scratch = std::mem::take(&mut self.scratch);
-                scratch.resize(DATA_MAX, 0);
-                let sent = self.life.sends.fill(&mut scratch, data, events);
-                if let Sent::Bytes(n @ 1..) = sent {
-                    let header = header(n as u32);
-                    self.add(&header, Payload::Bytes(&scratch[..n]), data);
-                }
-                self.scratch = scratch;
-                match sent {
-                    Sent::Bytes(n) => n as u32,
-                    Sent::Pending => {
-                        self.life.pending = true;
-                        return Ok(false);
-                    }
-                    Sent::Fault(_) => {
-                        self.session.tx.targets.forget(token);
-                        return Ok(true);
-                    }
-                    Sent::Failed(failed) => return Err(failed),
-                }
-            }
-        };
-        if n == left {
-            self.session.tx.targets.forget(token);
-            if to.last {
-                let (header, message) = self.session.next(Kind::Written, to.key);
-                self.add(&header, Payload::Bytes(&message), data);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Copies the next bytes, as far as they do not leave from their memory. Returns how many.
-    fn fill(
-        &mut self,
-        room: &mut [u8],
-        data: &mut Datapath<'_>,
-        events: &mut VecDeque<TransportEvent>,
-    ) -> Result<usize, EngineFailed> {
-        let mut n = 0;
-        let goes_on =
-            |c: &Conn, data: &Datapath<'_>| c.reference(data).is_none() && c.target().is_none();
-        while n < room.len() && (n == 0 || goes_on(self, data)) {
-            match self.life.sends.fill(&mut room[n..], data, events) {
-                Sent::Bytes(0) => break,
-                Sent::Bytes(more) => n += more,
-                Sent::Pending => {
-                    self.life.pending = true;
-                    break;
-                }
-                Sent::Fault(_) => {}
-                Sent::Failed(failed) => return Err(failed),
-            }
-        }
-        Ok(n)
-    }
-
-    /// The next send, where it leaves from its memory: buffer, bytes that have left, and the rest.
-    fn reference(&self, data: &Datapath<'_>) -> Option<(Buffer, u32, u32)> {
-        let (conn, sends) = (self.life.id, &self.life.sends);
-        let (work, done) = sends.unsent()?;
-        let datapath::Payload::Memory(buffer) = work.payload else {
-            return None;
-        };
-        let left = buffer.len - done;
-        let is_plain = !data.transforms(conn) && data.held(conn, Direction::Send) == 0;
-        let is_long = left as usize >= BY_REFERENCE && sends.pending() == 0;
-        (is_plain && is_long).then_some((buffer, done, left))
-    }
-
-    /// Lets the next bytes leave from their memory, at most so many. `None`: they do not;
-    /// `Some(None)`: they cannot be read, and their send has ended.
-    fn refer(
-        &mut self,
-        most: usize,
-        data: &mut Datapath<'_>,
-        events: &mut VecDeque<TransportEvent>,
-    ) -> Option<Option<Referred>> {
-        let (buffer, offset, left) = self.reference(data)?;
-        // At most a unit.
-        let len = left.min(most as u32);
-        let mapped = each_mapped(data.dma, &buffer, offset.into(), len as usize, |_, _| {});
-        if mapped < len as usize {
-            return None;
-        }
-        let until = self.referred + u64::from(len);
-        let sends = &mut self.life.sends;
-        let sent = sends.refer(len, until, data, events, |dma, at, to| {
-            match dma.read(&buffer, at.into(), to)? {
-                // Mapped memory answers at once.
-                ReadStatus::Done | ReadStatus::Pending => Ok(()),
-            }
-        });
-        if !matches!(sent, Sent::Bytes(_)) {
-            return Some(None);
-        }
-        self.referred = until;
-        Some(Some(Referred {
-            buffer,
-            offset,
-            len,
-            until,
-        }))
+    /// Adds a unit to what leaves.
+    pub(super) fn add(&mut self, header: &Header, payload: Payload<'_>) {
+        self.outgoing.add(header, payload, self.incoming.has_crc);
     }
 
     /// Tells the peer why the connection ends, as far as the kernel takes it now.
@@ -553,7 +318,7 @@ impl Conn {
         let mut message = Vec::new();
         reason.emit(unit.map(|(len, header)| (*len, &header[..])), &mut message);
         let header = Header::whole(Opcode::Terminate, 1);
-        self.add(&header, Payload::Bytes(&message), data);
+        self.add(&header, Payload::Bytes(&message));
         if let Some(socket) = &self.socket {
             // A peer that reads nothing sees the end of the connection alone.
             let _ = self.outgoing.flush(socket, data.dma);

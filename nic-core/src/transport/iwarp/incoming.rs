@@ -39,11 +39,11 @@ pub(super) trait Sink {
     fn front(&self, header: &Header) -> usize;
 
     /// A unit has begun: its payload has this front, or all of it where that is shorter, and so
-    /// many bytes behind it.
+    /// many bytes behind it. `false`: it must wait, and is begun again later.
     ///
     /// # Errors
     /// The unit ends the connection.
-    fn begin(&mut self, header: &Header, front: &[u8], rest: usize) -> Result<(), Reason>;
+    fn begin(&mut self, header: &Header, front: &[u8], rest: usize) -> Result<bool, Reason>;
 
     /// Adds the places of bytes `at..at + len` behind the front, as far as there is room in the
     /// list.
@@ -69,6 +69,16 @@ pub(super) enum Read {
     All,
     /// It may have more.
     More,
+    /// The next unit must wait for something else than bytes.
+    Waits,
+}
+
+/// Whether the unit in the buffer has begun.
+enum Begun {
+    Yes,
+    /// Its header is not all there.
+    Short,
+    MustWait,
 }
 
 /// Why no more units come.
@@ -168,8 +178,14 @@ impl Incoming {
                 if units >= BUDGET || payload >= BUDGET_BYTES {
                     return Ok(Read::More);
                 }
-                if !self.begin(sink)? && !self.read(socket, 0, sink)? {
-                    return Ok(Read::All);
+                match self.begin(sink)? {
+                    Begun::Yes => {}
+                    Begun::Short => {
+                        if !self.read(socket, 0, sink)? {
+                            return Ok(Read::All);
+                        }
+                    }
+                    Begun::MustWait => return Ok(Read::Waits),
                 }
                 continue;
             };
@@ -204,11 +220,11 @@ impl Incoming {
         }
     }
 
-    /// Begins the unit whose header lies in the buffer. `false`: it is not all there.
-    fn begin(&mut self, sink: &mut impl Sink) -> Result<bool, Broken> {
+    /// Begins the unit whose header lies in the buffer.
+    fn begin(&mut self, sink: &mut impl Sink) -> Result<Begun, Broken> {
         let b = &self.buffer[self.start..self.end];
         if b.len() < LENGTH_BYTES + 1 {
-            return Ok(false);
+            return Ok(Begun::Short);
         }
         let length = u16::from_be_bytes([b[0], b[1]]);
         let head = LENGTH_BYTES + Header::length(b[2]);
@@ -216,7 +232,7 @@ impl Incoming {
             return Err(Broken::Peer(Reason::Length, None));
         };
         if b.len() < head {
-            return Ok(false);
+            return Ok(Begun::Short);
         }
         let header = Header::parse(&b[LENGTH_BYTES..head]).map_err(|why| {
             let unit = (length, b[LENGTH_BYTES..head].to_vec());
@@ -225,7 +241,7 @@ impl Incoming {
         let front = sink.front(&header).min(of_unit);
         debug_assert!(front <= FRONT_MAX);
         if b.len() < head + front {
-            return Ok(false);
+            return Ok(Begun::Short);
         }
         let mut unit = Unit {
             length,
@@ -239,10 +255,12 @@ impl Incoming {
             unit.crc.update(&b[..head + front]);
         }
         let begun = sink.begin(&header, &b[head..head + front], unit.rest);
-        begun.map_err(|reason| unit.wrong(reason))?;
+        if !begun.map_err(|reason| unit.wrong(reason))? {
+            return Ok(Begun::MustWait);
+        }
         self.start += head + front;
         self.unit = Some(unit);
-        Ok(true)
+        Ok(Begun::Yes)
     }
 
     /// Copies bytes of the payload that came by the buffer to their places.

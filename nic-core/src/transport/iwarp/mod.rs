@@ -4,6 +4,7 @@
 //! serve (which sockets are ready) ─▶ conn ─▶ incoming: kernel ─▶ posted receives, ring
 //!        poller                             └ outgoing: memory, copies ─▶ kernel
 //! requests (start-up, listener)               session: credit, ends of the stream
+//!                                             one_sided: memory that the peer names
 //! ```
 //!
 //! A session is a TCP connection of its own, from any port of the asking NIC's host to the port of
@@ -20,6 +21,9 @@
 //! **Written messages.** A long message of a collective goes to a receive that the peer has exposed,
 //! by Writes without credit; a Send ends it.
 //!
+//! **One-sided operations.** Puts are Writes, gets Reads, atomic operations those of RFC 7306; see
+//! `one_sided`.
+//!
 //! **CRC.** On unless both ends decline. It is computed over what leaves and what has arrived, and
 //! nothing is announced before it is right. Payloads are in their places before that.
 //!
@@ -31,16 +35,19 @@
 //! operations that end by it. A peer that is silent for `give_up` while bytes are unconfirmed or a
 //! session is idle counts as gone; the kernel asks.
 //!
-//! **Limits.** No markers; Sends of one unit; no one-sided operations.
+//! **Limits.** No markers; Sends of one unit.
 
 mod conn;
 mod incoming;
+mod one_sided;
 mod outgoing;
 mod poller;
+mod receiver;
 mod requests;
 mod serve;
 mod session;
 mod socket;
+mod units;
 mod writes;
 
 use std::io;
@@ -55,7 +62,14 @@ use crate::memory::Sharer;
 use crate::network::{Network, Protocol};
 use crate::port::AnyPort;
 use crate::types::NicTime;
+use crate::wire::iwarp::ddp::TAGGED_BYTES;
+use crate::wire::iwarp::mpa::UNIT_MAX;
 
+/// From here on a payload leaves from its memory: a shorter one is copied, so that its send retires
+/// at once.
+const BY_REFERENCE: usize = 16 << 10;
+/// Most bytes of one Write.
+const WRITE_MAX: usize = UNIT_MAX - TAGGED_BYTES;
 /// Largest and smallest window of a session.
 const WINDOWS: std::ops::RangeInclusive<usize> = 4_096..=1 << 26;
 /// Most connections that have come in and have not asked.

@@ -2,7 +2,8 @@
 //! spans of memory.
 //!
 //! Payloads in memory are neither copied nor kept: their addresses are looked up for each system
-//! call, and their send retires when the kernel has taken the last byte.
+//! call, and their send retires when the kernel has taken the last byte. Their CRC is computed just
+//! before the call, so that it is that of the bytes which leave, and they are read from memory once.
 #![allow(unsafe_code)] // Spans of memory that has no owner here.
 
 use std::collections::VecDeque;
@@ -16,10 +17,12 @@ use crate::dma::{each_mapped, DmaAccess};
 use crate::port::digest_memory;
 use crate::types::Buffer;
 use crate::wire::iwarp::ddp::Header;
-use crate::wire::iwarp::mpa::{padding, Crc, CRC_BYTES};
+use crate::wire::iwarp::mpa::{framed, padding, Crc, CRC_BYTES};
 
 /// Bytes that may wait for the kernel before no more units are made.
 pub(super) const WAITING_MAX: usize = 512 << 10;
+/// Bytes of one system call, about: those whose CRC was computed are still in the cache.
+const CALL_MAX: usize = 256 << 10;
 
 /// A part of what waits.
 #[derive(Debug)]
@@ -33,6 +36,10 @@ enum Part {
         len: u32,
         /// Position of its stream behind it.
         until: u64,
+        /// Bytes of padding behind it, and the state of its CRC. The next part begins with the
+        /// room for both.
+        pad: usize,
+        crc: Option<u64>,
     },
 }
 
@@ -132,15 +139,8 @@ impl Outgoing {
         self.waiting += bytes.len();
     }
 
-    /// Adds a unit, with its CRC if the connection has one. `false`: memory of the payload has no
-    /// address of the CPU, and nothing was added.
-    pub(super) fn add(
-        &mut self,
-        header: &Header,
-        payload: Payload<'_>,
-        has_crc: bool,
-        dma: &mut dyn DmaAccess,
-    ) -> bool {
+    /// Adds a unit, with its CRC if the connection has one.
+    pub(super) fn add(&mut self, header: &Header, payload: Payload<'_>, has_crc: bool) {
         let mut crc = Crc::default();
         let (first, second, memory) = match payload {
             Payload::Bytes(b) => (b, &b[..0], 0),
@@ -148,40 +148,18 @@ impl Outgoing {
             Payload::Memory { first, len, .. } => (first, &first[..0], len as usize),
         };
         let unit = header.bytes() + first.len() + second.len() + memory;
-        let mut head = Vec::with_capacity(64 + first.len() + second.len());
-        // A unit's length has 16 bits; the callers keep to it.
-        head.extend((unit as u16).to_be_bytes());
-        header.emit(&mut head);
-        head.extend_from_slice(first);
-        head.extend_from_slice(second);
-        if has_crc {
-            crc.update(&head);
-        }
-        if let Payload::Memory {
-            buffer,
-            offset,
-            len,
-            ..
-        } = payload
-        {
-            let mapped = each_mapped(dma, &buffer, offset.into(), len as usize, |at, n| {
-                if has_crc {
-                    // SAFETY: mapped, as `each_mapped` has found.
-                    unsafe { digest_memory(crc.digest(), at, n) };
-                }
-            });
-            if mapped < len as usize {
-                return false;
-            }
-        }
         let pad = padding(unit);
-        let mut tail = [0; 3 + CRC_BYTES];
+        let own = self.own();
+        let start = own.len();
+        // A unit's length has 16 bits; the callers keep to it.
+        own.extend((unit as u16).to_be_bytes());
+        header.emit(own);
+        own.extend_from_slice(first);
+        own.extend_from_slice(second);
         if has_crc {
-            crc.update(&tail[..pad]);
-            tail[pad..pad + CRC_BYTES].copy_from_slice(&crc.finish());
+            crc.update(&own[start..]);
         }
-        let tail = &tail[..pad + CRC_BYTES];
-        self.own().extend_from_slice(&head);
+        let mut tail = [0; 3 + CRC_BYTES];
         if let Payload::Memory {
             buffer,
             offset,
@@ -195,11 +173,15 @@ impl Outgoing {
                 offset,
                 len,
                 until,
+                pad,
+                crc: has_crc.then(|| crc.state()),
             });
+        } else if has_crc {
+            crc.update(&tail[..pad]);
+            tail[pad..pad + CRC_BYTES].copy_from_slice(&crc.finish());
         }
-        self.own().extend_from_slice(tail);
-        self.waiting += head.len() + memory + tail.len();
-        true
+        self.own().extend_from_slice(&tail[..pad + CRC_BYTES]);
+        self.waiting += framed(unit);
     }
 
     /// Hands the kernel what it takes. Returns whether it took anything.
@@ -221,7 +203,7 @@ impl Outgoing {
                     any |= n > 0;
                     // What the kernel did not take finds no room now.
                     self.blocked = n < self.places.bytes();
-                    self.took(n);
+                    self.took(n, dma);
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.blocked = true,
@@ -231,12 +213,19 @@ impl Outgoing {
         Ok(any)
     }
 
-    /// Looks up where the next bytes lie.
+    /// Looks up where the next bytes lie, and completes the CRCs behind them.
     fn gather(&mut self, dma: &mut dyn DmaAccess) -> Result<(), Fault> {
         let places = &mut self.places;
         places.clear();
         let mut skip = self.done;
-        for part in &self.parts {
+        let mut completed: Option<(usize, [u8; CRC_BYTES])> = None;
+        for part in &mut self.parts {
+            if let (Part::Own(bytes), Some((pad, crc))) = (&mut *part, completed.take()) {
+                bytes[pad..pad + CRC_BYTES].copy_from_slice(&crc);
+            }
+            if !places.has_room() || places.bytes() >= CALL_MAX {
+                return Ok(());
+            }
             match part {
                 Part::Own(bytes) => {
                     let rest = &bytes[skip..];
@@ -246,14 +235,20 @@ impl Outgoing {
                     buffer,
                     offset,
                     len,
+                    pad,
+                    crc,
                     ..
                 } => {
                     let (at, want) = (u64::from(*offset) + skip as u64, *len as usize - skip);
-                    let mut added = 0;
+                    let (mut crc, mut added) = (crc.map(Crc::resume), 0);
                     let found = each_mapped(dma, buffer, at, want, |p, n| {
                         if places.has_room() {
                             places.add(p, n);
                             added += n;
+                            if let Some(crc) = &mut crc {
+                                // SAFETY: mapped, as `each_mapped` has found.
+                                unsafe { digest_memory(crc.digest(), p, n) };
+                            }
                         }
                     });
                     if found < want {
@@ -264,31 +259,49 @@ impl Outgoing {
                     if added < want {
                         return Ok(());
                     }
+                    completed = crc.map(|mut crc| {
+                        crc.update(&[0; 3][..*pad]);
+                        (*pad, crc.finish())
+                    });
                 }
             }
             skip = 0;
-            if !places.has_room() {
-                return Ok(());
-            }
         }
         Ok(())
     }
 
     /// The kernel has taken bytes.
-    fn took(&mut self, mut n: usize) {
+    fn took(&mut self, mut n: usize, dma: &mut dyn DmaAccess) {
         self.waiting -= n;
-        while let Some(part) = self.parts.front() {
+        while let Some(part) = self.parts.front_mut() {
             let rest = part.len() - self.done;
-            if n < rest {
-                self.done += n;
-                return;
+            if n >= rest {
+                n -= rest;
+                if let Part::Memory { until, .. } = part {
+                    self.left = *until;
+                }
+                self.parts.pop_front();
+                self.done = 0;
+                continue;
             }
-            n -= rest;
-            if let Part::Memory { until, .. } = part {
-                self.left = *until;
+            if let Part::Memory {
+                buffer,
+                offset,
+                crc: Some(state),
+                ..
+            } = part
+            {
+                // What has left counts as it was; the rest may change until it leaves.
+                let at = u64::from(*offset) + self.done as u64;
+                let mut crc = Crc::resume(*state);
+                each_mapped(dma, buffer, at, n, |p, n| {
+                    // SAFETY: mapped, as `each_mapped` has found.
+                    unsafe { digest_memory(crc.digest(), p, n) };
+                });
+                *state = crc.state();
             }
-            self.parts.pop_front();
-            self.done = 0;
+            self.done += n;
+            return;
         }
     }
 }

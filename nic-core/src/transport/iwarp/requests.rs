@@ -19,6 +19,7 @@ use ringbell_nic_abi::Status;
 use rustix::io::Errno;
 
 use super::conn::{Conn, Startup};
+use super::one_sided::READS;
 use super::outgoing::Payload;
 use super::{socket, IwarpTransport, ACCEPT_AGAIN, ARRIVALS_MAX, OF_ARRIVAL, STARTUP, WINDOWS};
 use crate::datapath::Datapath;
@@ -153,7 +154,8 @@ impl IwarpTransport {
                         port: c.life.peer.port(),
                         window: c.session.rx.ring.capacity() as u32,
                     };
-                    let frame = frame(Role::Initiator, self.config.crc, false, &request.emit());
+                    let startup = ours(Role::Initiator, self.config.crc);
+                    let frame = frame(startup, &request.emit());
                     c.outgoing.add_bytes(&frame);
                     c.startup = Startup::Requested(Vec::new());
                     // It leaves with the first service of the open socket.
@@ -171,7 +173,7 @@ impl IwarpTransport {
                     }
                     Ok(true) => {
                         let answer = std::mem::take(answer);
-                        return self.answered(index, &answer, data);
+                        return self.answered(index, &answer);
                     }
                     Err(e) => {
                         tracing::debug!(peer = %c.life.peer, %e, "no answer to a request");
@@ -188,7 +190,7 @@ impl IwarpTransport {
     }
 
     /// The answer to a request is there.
-    fn answered(&mut self, index: usize, frame: &[u8], data: &mut Datapath<'_>) -> bool {
+    fn answered(&mut self, index: usize, frame: &[u8]) -> bool {
         let Some(c) = self.sessions.table.at(index) else {
             return false;
         };
@@ -199,6 +201,7 @@ impl IwarpTransport {
                 if !startup.rejected && WINDOWS.contains(&(window as usize)) =>
             {
                 c.session.tx.window = window;
+                c.session.one_sided.asking.limit = READS.min(startup.inbound_reads);
                 c.incoming.has_crc = self.config.crc || startup.crc;
                 c.startup = Startup::Done;
                 if startup.ready.peer_to_peer {
@@ -208,7 +211,7 @@ impl IwarpTransport {
                         last: true,
                         place,
                     };
-                    c.add(&ready, Payload::Bytes(&[]), data);
+                    c.add(&ready, Payload::Bytes(&[]));
                 }
                 self.sessions.connected(index);
                 return true;
@@ -237,7 +240,11 @@ impl IwarpTransport {
                 }
                 Fate::Refused(answer) => {
                     any = true;
-                    let frame = frame(Role::Responder, self.config.crc, true, &answer.emit());
+                    let startup = mpa::Startup {
+                        rejected: true,
+                        ..ours(Role::Responder, self.config.crc)
+                    };
+                    let frame = frame(startup, &answer.emit());
                     // A new connection takes so few bytes at once.
                     let _ = arrival
                         .socket
@@ -362,7 +369,12 @@ impl IwarpTransport {
             c.session.tx.window = request.window;
             let window = c.session.rx.ring.capacity() as u32;
             let answer = Answer::Accepted { window };
-            let frame = self::frame(Role::Responder, crc, false, &answer.emit());
+            let reply = mpa::Startup {
+                outbound_reads: READS.min(startup.inbound_reads),
+                ..ours(Role::Responder, crc)
+            };
+            c.session.one_sided.asking.limit = reply.outbound_reads;
+            let frame = self::frame(reply, &answer.emit());
             c.outgoing.add_bytes(&frame);
             c.startup = Startup::Done;
             c.input = true;
@@ -382,16 +394,20 @@ impl IwarpTransport {
 }
 
 /// A start-up frame of ours.
-fn frame(role: Role, crc: bool, rejected: bool, private: &[u8]) -> Vec<u8> {
-    let startup = mpa::Startup {
+fn ours(role: Role, crc: bool) -> mpa::Startup {
+    mpa::Startup {
         role,
         crc,
-        rejected,
-        inbound_reads: 0,
-        outbound_reads: 0,
+        rejected: false,
+        inbound_reads: READS,
+        outbound_reads: READS,
         ready: FIRST,
-        private: private.len(),
-    };
+        private: 0,
+    }
+}
+
+/// Its bytes, with private data.
+fn frame(startup: mpa::Startup, private: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     startup.emit(private, &mut out);
     out

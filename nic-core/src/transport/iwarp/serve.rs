@@ -27,6 +27,7 @@ impl Carrier for IwarpTransport {
     const NAME: &'static str = "iwarp";
     const PROTOCOL: Protocol = Protocol::Iwarp;
     const EXPOSES: Option<u64> = Some(16 << 10);
+    const ONE_SIDED: bool = true;
     type Conn = Conn;
 
     fn parts(&self) -> &Sessions<Conn> {
@@ -194,8 +195,13 @@ impl Carrier for IwarpTransport {
             Phase::Orphan if session.rx.peer_fin && c.is_over() && !session.rx.answer => {
                 self.free(index);
             }
-            // The peer still sends, and nothing reads (RFC 1122 §4.2.2.13).
-            Phase::Orphan if !session.rx.ring.is_empty() => self.reject(index),
+            // The peer still sends, and nothing reads (RFC 1122 §4.2.2.13), or it asks and gets no
+            // answer.
+            Phase::Orphan
+                if !session.rx.ring.is_empty() || session.one_sided.serving.is_asked() =>
+            {
+                self.reject(index);
+            }
             _ => return false,
         }
         true

@@ -6,25 +6,18 @@
 
 use std::collections::VecDeque;
 
-use ringbell_gtlb::Fault;
 use ringbell_nic_abi::Status;
 
-use super::incoming::Sink;
-use super::socket::Places;
+use super::one_sided::{OneSided, Request};
 use super::writes::Targets;
-use crate::datapath::{Datapath, ReceivePath};
-use crate::dma::{each_mapped, DmaAccess};
-use crate::engine::{Direction, EngineFailed};
+use crate::engine::EngineFailed;
 use crate::transport::exposed::Exposed;
 use crate::transport::ring::Ring;
 use crate::transport::TransportEvent;
 use crate::types::{Buffer, ConnId, WorkToken};
-use crate::wire::iwarp::ddp::{Header, Opcode, Place};
+use crate::wire::iwarp::ddp::{Header, Opcode};
 use crate::wire::iwarp::session::{Credit, Kind, Message, MESSAGE_BYTES};
 use crate::wire::iwarp::terminate::Reason;
-
-/// Bytes of a Terminate message that are read: its own, the unit's length and header.
-const TERMINATE_MAX: usize = 32;
 
 /// How far the end of our direction is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,12 +55,12 @@ impl Sending {
     }
 
     /// Whether what the peer says that it has got can be true.
-    fn is_possible(&self, credit: &Credit) -> bool {
+    pub(super) fn is_possible(&self, credit: &Credit) -> bool {
         let grows = credit.got >= self.got && credit.taken >= self.taken;
         grows && credit.got <= self.sent && (!credit.has_end || self.fin >= Fin::Sent)
     }
 
-    fn credited(&mut self, credit: &Credit) {
+    pub(super) fn credited(&mut self, credit: &Credit) {
         (self.got, self.taken) = (credit.got, credit.taken);
         if credit.has_end {
             self.fin = Fin::Confirmed;
@@ -77,19 +70,27 @@ impl Sending {
 
 /// Where a part of a unit's payload goes.
 #[derive(Debug, Clone, Copy)]
-struct Part {
+pub(super) struct Part {
     /// Memory of a receive, and the first byte there.
-    buffer: Buffer,
-    offset: u32,
-    len: u32,
+    pub(super) buffer: Buffer,
+    pub(super) offset: u32,
+    pub(super) len: u32,
 }
 
 /// What a unit that has begun is.
 #[derive(Debug, Clone, Copy)]
-enum Unit {
+pub(super) enum Unit {
     Message(Message),
     /// Bytes of a receive that was exposed: its key, where the first goes, and how many.
     Write(u32, u32, u32),
+    /// So many bytes of the put that was announced.
+    Put(u32),
+    /// So many bytes of the oldest get.
+    Response(u32),
+    /// The peer asks for something.
+    Request(Request),
+    /// The value before of an atomic operation: its message, identifier and value.
+    Word(u32, (u32, u64)),
     Terminate(Reason),
     /// A Write of no bytes: the initiator is ready.
     Ready,
@@ -99,17 +100,17 @@ enum Unit {
 #[derive(Debug)]
 pub(super) struct Arriving {
     /// Number of the next Send.
-    message: u32,
+    pub(super) message: u32,
     /// Bytes that have come.
-    got: u64,
+    pub(super) got: u64,
     /// Bytes that wait for receives.
     pub(super) ring: Ring,
-    unit: Option<Unit>,
-    /// Where its payload goes; what is behind them goes to the ring, or of a Write aside.
-    parts: Vec<Part>,
-    to_ring: usize,
-    /// Bytes of a Write for which no memory is mapped, or none wanted any more.
-    aside: Vec<u8>,
+    pub(super) unit: Option<Unit>,
+    /// Where its payload goes; what is behind them goes to the ring.
+    pub(super) parts: Vec<Part>,
+    pub(super) to_ring: usize,
+    /// Bytes of a note, and those for which no memory is mapped, or none wanted any more.
+    pub(super) aside: Vec<u8>,
     /// Receives that the peer fills.
     pub(super) exposed: Exposed,
     /// What the peer was told.
@@ -141,10 +142,21 @@ impl Arriving {
         self.answer || (!self.peer_fin && taken > self.ring.capacity() as u64 / 4)
     }
 
-    /// Bytes of a Write go to no memory.
-    fn set_aside(&mut self, len: usize) {
+    /// So many bytes of a unit go to no memory.
+    pub(super) fn set_aside(&mut self, len: usize) {
         self.parts.clear();
         self.aside.resize(len, 0);
+        self.to_ring = 0;
+    }
+
+    /// The bytes of a unit go to this memory; aside where there is none.
+    pub(super) fn set_place(&mut self, place: Option<(Buffer, u32)>, len: u32) {
+        self.set_aside(if place.is_some() { 0 } else { len as usize });
+        self.parts.extend(place.map(|(buffer, offset)| Part {
+            buffer,
+            offset,
+            len,
+        }));
     }
 
     /// What the peer is told now.
@@ -160,6 +172,7 @@ impl Arriving {
 pub(super) struct Session {
     pub(super) tx: Sending,
     pub(super) rx: Arriving,
+    pub(super) one_sided: OneSided,
 }
 
 impl Session {
@@ -191,6 +204,7 @@ impl Session {
                 terminated: None,
                 failed: None,
             },
+            one_sided: OneSided::default(),
         }
     }
 
@@ -228,6 +242,33 @@ impl Session {
         self.rx.exposed.fail_all(conn, status, events);
     }
 
+    /// Takes a one-sided operation back; see [`Asking::cancel`](super::one_sided::Asking::cancel).
+    pub(super) fn cancel_one_sided(&mut self, token: WorkToken) -> Option<u64> {
+        let left = self.one_sided.asking.cancel(token)?;
+        self.drop_response();
+        Some(left)
+    }
+
+    /// Ends the one-sided operations of this end.
+    pub(super) fn end_one_sided(
+        &mut self,
+        conn: ConnId,
+        status: (Status, u64),
+        events: &mut VecDeque<TransportEvent>,
+    ) {
+        self.one_sided.asking.fail_all(conn, status, events);
+        self.drop_response();
+    }
+
+    /// The rest of a Read response goes to no memory, unless its operation is still here.
+    fn drop_response(&mut self) {
+        if let Some(Unit::Response(len)) = self.rx.unit {
+            if self.one_sided.asking.next_place().is_none() {
+                self.rx.set_aside(len as usize);
+            }
+        }
+    }
+
     /// Takes a receive back that the peer fills. The bytes that it has.
     pub(super) fn cancel_exposed(&mut self, token: WorkToken) -> Option<u64> {
         let rx = &mut self.rx;
@@ -245,225 +286,5 @@ impl Session {
         let header = Header::whole(Opcode::Send, self.tx.message);
         self.tx.message = self.tx.message.wrapping_add(1);
         (header, Message { kind, key, credit }.emit())
-    }
-}
-
-/// Takes units for a session.
-pub(super) struct Receiver<'a, 'd> {
-    pub(super) conn: ConnId,
-    pub(super) session: &'a mut Session,
-    pub(super) recvs: &'a mut ReceivePath,
-    pub(super) data: &'a mut Datapath<'d>,
-    pub(super) events: &'a mut VecDeque<TransportEvent>,
-}
-
-impl Receiver<'_, '_> {
-    fn message(&mut self, header: &Header, front: &[u8], rest: usize) -> Result<Unit, Reason> {
-        let Place::Untagged { message, offset } = header.place else {
-            return Err(Reason::Opcode);
-        };
-        let rx = &self.session.rx;
-        if message != rx.message {
-            return Err(Reason::Message);
-        }
-        if offset != 0 {
-            return Err(Reason::Offset);
-        }
-        // A session's Sends have one unit each.
-        let parsed = Message::parse(front, front.len() + rest).ok();
-        let parsed = parsed.filter(|m| header.last && self.session.tx.is_possible(&m.credit));
-        let message = parsed.ok_or(Reason::TooLong)?;
-        if rest > rx.ring.free() || (rx.peer_fin && message.kind != Kind::Credit) {
-            return Err(Reason::NoBuffer);
-        }
-        self.plan(rest);
-        Ok(Unit::Message(message))
-    }
-
-    /// Decides where a payload goes: to posted receives, unless bytes before it wait, an engine is on
-    /// the path, or their memory has no address of the CPU; else to the ring.
-    fn plan(&mut self, rest: usize) {
-        let rx = &mut self.session.rx;
-        rx.parts.clear();
-        rx.to_ring = rest;
-        if !rx.ring.is_empty() || self.data.on_path(self.conn, Direction::Receive) {
-            return;
-        }
-        while rx.to_ring > 0 {
-            let Some((buffer, offset)) = self.recvs.at(rx.parts.len()) else {
-                return;
-            };
-            let len = (rx.to_ring as u64).min(u64::from(buffer.len - offset)) as u32;
-            let mut none = |_: *mut u8, _: usize| {};
-            let mapped = each_mapped(
-                self.data.dma,
-                &buffer,
-                offset.into(),
-                len as usize,
-                &mut none,
-            );
-            // Behind one that takes no bytes, the ring keeps the order.
-            if len == 0 || mapped < len as usize {
-                return;
-            }
-            rx.parts.push(Part {
-                buffer,
-                offset,
-                len,
-            });
-            rx.to_ring -= len as usize;
-        }
-    }
-
-    /// Bytes for a receive that was exposed have begun.
-    fn write(&mut self, key: u32, offset: u64, len: usize) -> Result<Unit, Reason> {
-        let rx = &mut self.session.rx;
-        // A unit has at most 64 KiB; a place inside a receive fits as well.
-        let short = len as u32;
-        let buffer = rx.exposed.find(key, offset, short)?.buffer();
-        let offset = offset as u32;
-        let dma = &mut *self.data.dma;
-        let is_mapped = |b: &Buffer| each_mapped(dma, b, offset.into(), len, |_, _| {}) == len;
-        rx.set_aside(0);
-        rx.to_ring = 0;
-        match buffer.filter(is_mapped) {
-            Some(buffer) => rx.parts.push(Part {
-                buffer,
-                offset,
-                len: short,
-            }),
-            None => rx.set_aside(len),
-        }
-        Ok(Unit::Write(key, offset, short))
-    }
-
-    /// They are there: those that are not in their memory go there now.
-    fn wrote(&mut self, key: u32, offset: u32, len: u32) {
-        let rx = &mut self.session.rx;
-        let at = (key, u64::from(offset));
-        // The access was checked when the unit began; receives that have ended since take no bytes.
-        if rx.parts.is_empty() {
-            let dma = &mut *self.data.dma;
-            let _ = rx.exposed.write(self.conn, at, &rx.aside, dma, self.events);
-        } else if let Ok(r) = rx.exposed.find(key, at.1, len) {
-            r.came(len);
-        }
-        rx.parts.clear();
-    }
-
-    fn arrived(&mut self, message: &Message) -> Result<(), Reason> {
-        let Session { tx, rx } = &mut *self.session;
-        rx.message = rx.message.wrapping_add(1);
-        tx.credited(&message.credit);
-        match message.kind {
-            Kind::Credit => {}
-            Kind::Written => {
-                let is_it = |key| key == message.key;
-                rx.exposed.end(self.conn, is_it, self.events)?;
-            }
-            Kind::End => (rx.peer_fin, rx.answer) = (true, true),
-            Kind::Data => {
-                for part in &rx.parts {
-                    // The ring is empty: parts are only planned then.
-                    rx.ring.pass(part.len as usize);
-                    rx.got += u64::from(part.len);
-                    self.recvs.placed(part.len, self.events);
-                }
-                rx.ring.filled(rx.to_ring);
-                rx.got += rx.to_ring as u64;
-                rx.parts.clear();
-                rx.to_ring = 0;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Sink for Receiver<'_, '_> {
-    fn front(&self, header: &Header) -> usize {
-        match header.opcode {
-            Opcode::Send => MESSAGE_BYTES,
-            Opcode::Terminate => TERMINATE_MAX,
-            _ => 0,
-        }
-    }
-
-    fn begin(&mut self, header: &Header, front: &[u8], rest: usize) -> Result<(), Reason> {
-        let unit = match header.opcode {
-            Opcode::Send => self.message(header, front, rest)?,
-            Opcode::Terminate if rest == 0 => {
-                Unit::Terminate(Reason::parse(front).ok_or(Reason::Length)?)
-            }
-            Opcode::Write if rest == 0 => Unit::Ready,
-            Opcode::Write => match header.place {
-                Place::Tagged { stag, offset } => self.write(stag, offset, rest)?,
-                Place::Untagged { .. } => return Err(Reason::Opcode),
-            },
-            // Nothing was asked for.
-            Opcode::ReadResponse => return Err(Reason::Stag),
-            _ => return Err(Reason::Opcode),
-        };
-        self.session.rx.unit = Some(unit);
-        Ok(())
-    }
-
-    fn places(&mut self, at: usize, len: usize, places: &mut Places) -> Result<(), Fault> {
-        let rx = &mut self.session.rx;
-        let (mut skip, mut left) = (at, len);
-        for part in &rx.parts {
-            let here = part.len as usize;
-            if skip >= here {
-                skip -= here;
-                continue;
-            }
-            let want = left.min(here - skip);
-            let (from, mut added) = (u64::from(part.offset) + skip as u64, 0);
-            let found = each_mapped(self.data.dma, &part.buffer, from, want, |p, n| {
-                if places.has_room() {
-                    places.add(p, n);
-                    added += n;
-                }
-            });
-            if found < want {
-                // It was mapped when the unit began.
-                self.data.dma.span(&part.buffer, from + found as u64)?;
-                let va = part.buffer.va;
-                return Err(Fault::NoTranslation { va });
-            }
-            (skip, left) = (0, left - added);
-            if left == 0 || added < want {
-                return Ok(());
-            }
-        }
-        if let Some(Unit::Write(..)) = rx.unit {
-            let room = rx.aside.get_mut(skip..skip + left).unwrap_or_default();
-            places.add(room.as_mut_ptr(), room.len());
-            return Ok(());
-        }
-        // As positions of the stream go on: receives' bytes pass by the ring.
-        skip += rx.parts.iter().map(|p| p.len as usize).sum::<usize>();
-        while left > 0 && places.has_room() {
-            let room = rx.ring.room_behind(skip);
-            let n = room.len().min(left);
-            places.add(room.as_mut_ptr(), n);
-            (skip, left) = (skip + n, left - n);
-        }
-        Ok(())
-    }
-
-    fn end(&mut self) -> Result<(), Reason> {
-        let rx = &mut self.session.rx;
-        rx.is_heard = true;
-        match rx.unit.take() {
-            Some(Unit::Message(message)) => self.arrived(&message)?,
-            Some(Unit::Write(key, offset, len)) => self.wrote(key, offset, len),
-            Some(Unit::Terminate(reason)) => rx.terminated = Some(reason),
-            Some(Unit::Ready) | None => {}
-        }
-        Ok(())
-    }
-
-    fn dma(&mut self) -> &mut dyn DmaAccess {
-        self.data.dma
     }
 }

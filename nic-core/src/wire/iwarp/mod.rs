@@ -3,6 +3,7 @@
 //! ```text
 //! TCP ─▶ MPA (RFC 5044): start-up frames, then units with a length and a CRC-32C     [`mpa`]
 //!         └▶ DDP (RFC 5041) and RDMAP (RFC 5040): where a unit's payload goes        [`ddp`]
+//!             └▶ Reads and atomic operations                                         [`rdmap`]
 //!             └▶ Terminate: why a connection ends (RFC 5040 §4.8)                    [`terminate`]
 //!             └▶ what sessions of our NICs put into Sends and start-up frames        [`session`]
 //! ```
@@ -12,6 +13,7 @@
 
 pub mod ddp;
 pub mod mpa;
+pub mod rdmap;
 pub mod session;
 pub mod terminate;
 

@@ -223,7 +223,18 @@ impl Crc {
         self.0.update(bytes);
     }
 
-    /// Its state, for bytes of memory.
+    /// What is kept while the next bytes are not there.
+    pub(crate) fn state(&self) -> u64 {
+        self.0.get_state()
+    }
+
+    /// Goes on from what was kept.
+    pub(crate) fn resume(state: u64) -> Crc {
+        let algorithm = CrcAlgorithm::Crc32Iscsi;
+        Crc(Digest::new_with_init_state(algorithm, state))
+    }
+
+    /// Its digest, for bytes of memory.
     pub(crate) fn digest(&mut self) -> &mut Digest {
         &mut self.0
     }

@@ -9,6 +9,16 @@
 //!
 //! Bytes for a receive that the peer has exposed go by Writes, whose STag is its key and whose
 //! offset counts from its first byte. A message with the key follows them.
+//!
+//! A one-sided put is a note (which region, address, bytes, and signal) and Writes, whose STag is the
+//! region's key and whose offset is the address; a note answers it. Gets and atomic operations are
+//! RDMAP's requests and responses; a note in place of a response says why the operation was refused.
+//! A note has 32 bytes, as those of `rdma` have:
+//!
+//! ```text
+//! kind (1)  need (1)  flags (1)  zero (1)  index (4)  key (4)  length (4)  address (8)  value (8)
+//! kind (1)  status (1)  zero (22)  detail (8)
+//! ```
 
 use std::net::Ipv4Addr;
 
@@ -16,6 +26,8 @@ use super::{u16_at, u32_at, u64_at};
 
 /// Bytes of the header of a message.
 pub const MESSAGE_BYTES: usize = 24;
+/// Bytes of a note behind the header.
+pub const NOTE_BYTES: usize = 32;
 /// Bytes of a request, and of an answer.
 pub const REQUEST_BYTES: usize = 24;
 /// See [`REQUEST_BYTES`].
@@ -139,6 +151,10 @@ pub enum Kind {
     End = 3,
     /// The receive of the key was written as a whole.
     Written = 4,
+    /// A note announces a put.
+    Ask = 5,
+    /// A note says how a one-sided operation of the receiver has ended.
+    Answer = 6,
 }
 
 /// What an end has got so far.
@@ -189,6 +205,8 @@ impl Message {
             (2, 0) => Kind::Credit,
             (3, 0) => Kind::End,
             (4, 0) => Kind::Written,
+            (5, NOTE_BYTES) => Kind::Ask,
+            (6, NOTE_BYTES) => Kind::Answer,
             _ => return Err(Invalid),
         };
         let key = u32_at(b, 4);

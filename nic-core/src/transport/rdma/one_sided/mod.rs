@@ -18,7 +18,6 @@
 //! **Copies.** None before the port's, which takes packets as spans of memory; READs are copied into their packets. One from the
 //! packet into memory.
 
-mod note;
 mod requests;
 
 use std::collections::VecDeque;
@@ -26,7 +25,6 @@ use std::collections::VecDeque;
 use ringbell_gtlb::Need;
 use ringbell_nic_abi::{GpuVa, NakCode, PdId, Rkey, Status};
 
-use self::note::{Access, Note};
 use self::requests::Requests;
 use super::qp::{
     Atomic, Client, Part, QpCounters, QueuePair, Refusal, Remote, Right, State, Unavailable,
@@ -35,6 +33,7 @@ use super::qp::{
 use crate::datapath::Datapath;
 use crate::dma::{DmaAccess, ReadStatus, WordUpdate};
 use crate::port::Batch;
+use crate::transport::one_sided::{Access, Granted, Note};
 use crate::transport::{RemoteWork, TransportEvent};
 use crate::types::{Buffer, ConnId, NicTime, WorkToken};
 use crate::wire::roce::{AtomicEth, Qpn};
@@ -57,11 +56,7 @@ pub(super) fn stream(pair: Qpn) -> Qpn {
 /// What peers have asked for.
 #[derive(Debug, Default)]
 struct Serving {
-    /// Whose regions the peer may name. Empty: its session was not accepted yet, or is closed.
-    domains: Vec<PdId>,
-    is_closed: bool,
-    /// The peer has asked for something after the close.
-    is_asked: bool,
+    granted: Granted,
     /// The put with a signal that was announced.
     announced: Option<Access>,
 }
@@ -144,21 +139,17 @@ impl OneSided {
 
     /// Lets the peer name regions of a domain.
     pub(super) fn grant(&mut self, pd: PdId) {
-        let serving = &mut self.serving;
-        if !serving.is_closed && !serving.domains.contains(&pd) {
-            serving.domains.push(pd);
-        }
+        self.serving.granted.grant(pd);
     }
 
     /// Nothing is done for the peer any more.
     pub(super) fn revoke(&mut self) {
-        self.serving.domains.clear();
-        self.serving.is_closed = true;
+        self.serving.granted.revoke();
     }
 
     /// Whether the peer has asked for something since.
     pub(super) fn is_asked(&self) -> bool {
-        self.serving.is_asked
+        self.serving.granted.is_asked()
     }
 
     /// Whether every operation of this side has ended.
@@ -212,13 +203,10 @@ const INVALID: Refusal = Refusal::Nak(NakCode::InvalidRequest);
 impl Peer<'_, '_> {
     /// Memory, and the domains that the peer may name.
     fn memory(&mut self) -> Result<(&mut dyn DmaAccess, &[PdId]), Refusal> {
-        let serving = &mut *self.serving;
-        if serving.domains.is_empty() {
-            serving.is_asked |= serving.is_closed;
-            return Err(Refusal::NotReady);
-        }
+        let domains = self.serving.granted.ask();
+        let domains = domains.map_err(|_| Refusal::NotReady)?;
         let data = self.data.as_mut().ok_or(Refusal::NotReady)?;
-        Ok((&mut *data.dma, &serving.domains))
+        Ok((&mut *data.dma, domains))
     }
 
     fn remote(&mut self, at: Remote, len: u32, need: Need) -> Result<Buffer, Refusal> {

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use ringbell_nic_abi::{NakCode, Status, INLINE_MAX};
 
-use super::note::{Access, Note, NOTE_BYTES};
 use crate::datapath::Datapath;
 use crate::dma::{DmaAccess, ReadStatus};
 use crate::port::Batch;
+use crate::transport::one_sided::{Access, Note, NOTE_BYTES};
 use crate::transport::rdma::outgoing;
 use crate::transport::rdma::qp::{Remote, Request, Unavailable, Work, WorkStatus};
 use crate::transport::{Payload, RemoteOp, RemoteWork, TransportEvent};

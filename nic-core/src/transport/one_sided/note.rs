@@ -1,5 +1,5 @@
-//! Notes: SENDs by which two NICs agree on what RoCEv2 has no header for. A signal names its word by the region, and a refusal has
-//! one reason.
+//! Notes: SENDs by which two NICs agree on what RoCEv2 and RDMAP have no header for. A signal names its word by the region, and
+//! a refusal of theirs has one reason, or ends the connection.
 //!
 //! ```text
 //!  0      1      2       4       8      12      16        24         32
@@ -15,24 +15,24 @@ use crate::transport::{RemoteOp, RemoteWork, Signal};
 use crate::types::Buffer;
 
 /// Bytes of a note: fewer than the smallest packet has.
-pub(super) const NOTE_BYTES: usize = 32;
+pub(in crate::transport) const NOTE_BYTES: usize = 32;
 
 const SIGNAL: u8 = 1;
 const SET: u8 = 2;
 
 /// What an operation does to memory of its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Access {
-    pub(super) need: Need,
-    pub(super) rkey: Rkey,
-    pub(super) va: GpuVa,
-    pub(super) len: u32,
-    pub(super) signal: Option<Signal>,
+pub(in crate::transport) struct Access {
+    pub(in crate::transport) need: Need,
+    pub(in crate::transport) rkey: Rkey,
+    pub(in crate::transport) va: GpuVa,
+    pub(in crate::transport) len: u32,
+    pub(in crate::transport) signal: Option<Signal>,
 }
 
 /// See the module text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Note {
+pub(in crate::transport) enum Note {
     /// To be checked as a whole. A signal is set at once, or, when there are bytes, behind the WRITE that ends with immediate data.
     Announce(Access),
     /// Asks why it was refused.
@@ -42,7 +42,7 @@ pub(super) enum Note {
 }
 
 impl Note {
-    pub(super) fn bytes(&self) -> [u8; NOTE_BYTES] {
+    pub(in crate::transport) fn bytes(&self) -> [u8; NOTE_BYTES] {
         let mut b = [0; NOTE_BYTES];
         let (kind, access) = match self {
             Note::Announce(access) => (1, access),
@@ -71,7 +71,7 @@ impl Note {
     }
 
     /// `None`: these bytes are no note.
-    pub(super) fn read(b: &[u8]) -> Option<Note> {
+    pub(in crate::transport) fn read(b: &[u8]) -> Option<Note> {
         let b: &[u8; NOTE_BYTES] = b.try_into().ok()?;
         let word = |at: usize| u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
         let long = |at: usize| u64::from(word(at)) << 32 | u64::from(word(at + 4));
@@ -103,7 +103,7 @@ impl Note {
 }
 
 impl Access {
-    pub(super) fn of(work: &RemoteWork) -> Access {
+    pub(in crate::transport) fn of(work: &RemoteWork) -> Access {
         let (need, len, signal) = match work.op {
             RemoteOp::Put { payload, signal } => (Need::RemoteWrite, payload.len(), signal),
             RemoteOp::Get { into } => (Need::RemoteRead, into.len, None),
@@ -124,7 +124,7 @@ impl Access {
     ///
     /// # Errors
     /// Status and detail for the initiator.
-    pub(super) fn check(
+    pub(in crate::transport) fn check(
         &self,
         domains: &[PdId],
         dma: &mut dyn DmaAccess,
@@ -153,7 +153,7 @@ impl Access {
     ///
     /// # Errors
     /// As [`Access::check`].
-    pub(super) fn set_signal(
+    pub(in crate::transport) fn set_signal(
         &self,
         domains: &[PdId],
         dma: &mut dyn DmaAccess,

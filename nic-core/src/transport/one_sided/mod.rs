@@ -4,10 +4,15 @@
 //! Operations of one connection are executed in the order in which they were posted: what a signal announces was put
 //! before it. They are not ordered with the connection's sends.
 
+mod granted;
+mod note;
+
 use ringbell_nic_abi::{GpuVa, Rkey};
 
 use super::Payload;
 use crate::types::{Buffer, WorkToken};
+pub(super) use granted::{Granted, Withheld};
+pub(super) use note::{Access, Note, NOTE_BYTES};
 
 /// An operation on memory of the peer.
 #[derive(Debug, Clone, Copy)]
