@@ -68,7 +68,7 @@ fn ranks_that_disagree_are_named_on_all_ranks() {
         Call::new(K::Barrier, 0),
         Call::new(K::AllGather, 700),
     ];
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         for (i, other) in others.iter().enumerate() {
             for odd in [1usize, 3] {
                 let mut w = World::new(4, wire, &small());
@@ -115,7 +115,7 @@ fn another_order_or_root_is_a_mismatch() {
 
 #[test]
 fn a_rank_that_never_comes_times_out_and_the_buffers_are_safe_after_that() {
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         let mut w = World::new(3, wire, &small());
         let count = 100_000u64;
         let call = Call::new(K::AllReduce, count)
@@ -203,7 +203,7 @@ fn a_host_that_goes_silent_over_rdma_is_named_within_seconds() {
 
 #[test]
 fn a_receive_that_times_out_leaves_the_communicator_alone() {
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         let mut w = World::new(2, wire, &small());
         let byte = |k, n| {
             Call::new(k, n)
@@ -441,7 +441,7 @@ fn over_udp_a_lost_packet_ends_the_communicator_by_an_error_in_time() {
 
 #[test]
 fn a_slow_rank_is_waited_for() {
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         for algo in [Algorithm::Auto, Algorithm::Ring] {
             let mut w = World::new(3, wire, &small());
             for slow in 0..3usize {

@@ -16,7 +16,7 @@ fn header(kind: u8, from: u16, a: u32, words: [u64; 4]) -> Vec<u8> {
 
 #[test]
 fn a_hostile_peer_breaks_its_own_connection_and_nothing_else() {
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         let mut w = World::unjoined(3, wire, 16 << 20);
         // Rank 0 is host 1, rank 1 is host 2; host 0 is the unknown peer, with the lowest address.
         let ids = w.communicator(7, &[1, 2], &small());

@@ -21,7 +21,7 @@ fn small() -> CollectiveSettings {
 /// receive that takes it, over every transport.
 #[test]
 fn a_rank_sends_to_itself() {
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         let mut w = World::new(2, wire, &small());
         for (i, len) in [0u64, 1, 40, 256, 257, 70_000, 3 << 20]
             .into_iter()

@@ -32,7 +32,7 @@ fn small() -> CollectiveSettings {
 
 #[test]
 fn messages_of_all_sizes_meet_receives_posted_before_and_after() {
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         let mut w = World::new(3, wire, &small());
         for (i, len) in [0u64, 1, 255, 256, 257, 70_001].into_iter().enumerate() {
             for early in [false, true] {
@@ -91,7 +91,7 @@ fn any_takes_the_oldest_and_tags_distinguish_messages() {
 
 #[test]
 fn more_messages_than_buffers_push_back_and_lose_nothing() {
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         let mut w = World::new(2, wire, &small());
         let n = 100u32;
         let call = |k, i: u32| {
@@ -132,7 +132,7 @@ fn more_messages_than_buffers_push_back_and_lose_nothing() {
 
 #[test]
 fn a_message_too_large_is_an_error_on_both_sides_and_the_next_works() {
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         let mut w = World::new(2, wire, &small());
         for len in [100u64, 5000] {
             let call = |k, n| Call::new(k, n).of(DataType::U8, ReduceOp::Sum);
@@ -601,7 +601,7 @@ fn ten_thousand_calls_in_a_row_and_nic_memory_stays() {
 
 #[test]
 fn many_operations_at_once_and_two_communicators_interleaved() {
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         let mut w = World::new(3, wire, &small());
         // The second one has its ranks in another order, and other members.
         let other = w.communicator(8, &[2, 0], &small());
@@ -669,7 +669,7 @@ fn operations_posted_before_the_ranks_have_met_wait_for_them() {
 
 #[test]
 fn operations_that_no_rank_depends_on_can_be_cancelled() {
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         let mut w = World::new(2, wire, &small());
         let byte = |k, n| Call::new(k, n).of(DataType::U8, ReduceOp::Sum);
         let cancel = |w: &World, rank: usize, t: u32| {

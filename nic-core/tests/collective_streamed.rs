@@ -395,7 +395,7 @@ fn a_slow_kernel_ends_the_operation_on_all_ranks_and_wakes_all_kernels() {
 
 #[test]
 fn a_failed_rank_ends_streamed_operations_of_the_others() {
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         let mut w = World::new(3, wire, &settings());
         let rings: Vec<_> = (0..3).map(|r| Ring::new(&w, r, RINGS, 6, 0)).collect();
         let call = Call::new(K::AllReduce, 5000).of(DataType::F32, ReduceOp::Sum);

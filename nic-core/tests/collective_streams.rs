@@ -192,7 +192,7 @@ fn a_byte_is_copied_once_from_ring_to_ring() {
 
 #[test]
 fn a_stream_is_sent_to_memory_and_received_from_it() {
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         let mut w = World::new(2, wire, &settings(128));
         let len = 3001usize;
         let data = bytes(7, len);
@@ -240,7 +240,7 @@ fn a_single_element_does_not_wait_for_more() {
 
 #[test]
 fn a_kernel_that_does_not_pop_stops_the_one_that_pushes() {
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         let mut w = World::new(2, wire, &settings(64));
         let (a, b) = (Ring::new(&w, 0, 4096, 7, 0), Ring::new(&w, 1, 4096, 6, 0));
         let data = bytes(4, 40_000);
@@ -361,7 +361,7 @@ fn ranks_that_disagree_on_the_count_get_a_mismatch() {
 
 #[test]
 fn the_end_of_the_peer_wakes_kernels_that_send_or_receive() {
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         for sends in [true, false] {
             let mut w = World::new(2, wire, &settings(64));
             let a = Ring::new(&w, 0, 4096, 6, 0);

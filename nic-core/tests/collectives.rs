@@ -196,6 +196,18 @@ fn matrix_rdma_5() {
 }
 
 #[test]
+fn matrix_iwarp_1_2_3() {
+    for n in [1, 2, 3] {
+        matrix(Wire::Iwarp, n, &small(), usize::MAX);
+    }
+}
+
+#[test]
+fn matrix_iwarp_5() {
+    matrix(Wire::Iwarp, 5, &CollectiveSettings::default(), usize::MAX);
+}
+
+#[test]
 fn matrix_tcp_8() {
     matrix(Wire::Tcp, 8, &CollectiveSettings::default(), usize::MAX);
 }
@@ -236,7 +248,7 @@ fn neither_algorithm_nor_transport_nor_run_changes_a_bit() {
     let count = 4099usize;
     for kind in [K::AllReduce, K::Reduce, K::ReduceScatter] {
         let mut first: Option<Vec<Vec<u8>>> = None;
-        for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Local] {
+        for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp, Wire::Local] {
             let mut w = World::new(5, wire, &small());
             for algo in algorithms(kind) {
                 if matches!(algo, Algorithm::Tree | Algorithm::Direct) {
@@ -409,7 +421,7 @@ fn no_message_overwrites_memory_that_is_still_being_sent() {
         ..CollectiveSettings::default()
     };
     let count = 6000;
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         // Rank 1 stands still for a while, from each moment of the operation.
         for moment in 0..60 {
             let mut w = World::new(3, wire, &settings);

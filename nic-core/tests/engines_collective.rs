@@ -117,7 +117,7 @@ fn engines_see_source_and_result_of_an_all_reduce_once_and_in_order() {
 
 #[test]
 fn engines_see_the_original_source_in_place_and_for_every_collective() {
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         let mut w = World::new(3, wire, &settings());
         let inputs = at_all(&w, Place::Input, "checksum");
         let outputs = at_all(&w, Place::Output, "checksum");
@@ -276,7 +276,7 @@ fn windows_of_kernels_streams_pass_as_they_come_and_go() {
         segment_bytes: 1024,
         ..settings()
     };
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         let mut w = World::new(2, wire, &settings);
         let inputs = at_all(&w, Place::Input, "checksum");
         let outputs = at_all(&w, Place::Output, "checksum");
@@ -315,7 +315,7 @@ fn windows_of_kernels_streams_pass_as_they_come_and_go() {
 
 #[test]
 fn messages_between_two_ranks_and_local_passes_are_operations_too() {
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         let mut w = World::new(2, wire, &settings());
         let inputs = at_all(&w, Place::Input, "checksum");
         let outputs = at_all(&w, Place::Output, "checksum");
@@ -355,7 +355,7 @@ fn messages_between_two_ranks_and_local_passes_are_operations_too() {
 
 #[test]
 fn an_operation_that_fails_shows_no_result_and_leaves_nothing_behind() {
-    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma] {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
         for abort in [false, true] {
             let mut w = World::new(3, wire, &settings());
             let inputs = at_all(&w, Place::Input, "hll:p=8,width=8");

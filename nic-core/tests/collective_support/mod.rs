@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nic::{Host, Setup, TempDir, BASE};
+use nic::{Host, IwarpPorts, Setup, TempDir, BASE};
 use ringbell_gtlb::testing::Layout as PageLayout;
 use ringbell_nic_abi::kernel_stream::{DATA_AT, HEAD_AT, STATE_AT, TAIL_AT};
 use ringbell_nic_abi::{
@@ -43,6 +43,8 @@ pub enum Wire {
     Udp,
     /// UDP over a wire that loses this share of the frames, in percent: collectives end by an error.
     LossyUdp(u8, u64),
+    /// iWARP over the kernel's TCP, whose time is real.
+    Iwarp,
 }
 
 pub const FABRIC_PORT: u16 = 7117;
@@ -151,14 +153,20 @@ impl World {
         at_port: impl Fn(usize, Box<dyn Port>) -> Box<dyn Port>,
     ) -> World {
         let dir = TempDir::new();
-        let switch = (wire != Wire::Local)
+        let nics: Vec<_> = (0..ranks).map(|r| *address(r).ip()).collect();
+        let at = Ipv4Addr::LOCALHOST.into();
+        let mut streams = (wire == Wire::Iwarp).then(|| IwarpPorts::open(at, &nics));
+        let switch = (!matches!(wire, Wire::Local | Wire::Iwarp))
             .then(|| MemSwitch::private(ranks.max(2), 9000, Checksums::Omitted).expect("switch"));
-        let host = |r: usize| {
+        let mut host = |r: usize| {
             let mut setup = Setup::new(&dir, r as u8 + 1);
             setup.memory_bytes = memory;
             // The direct path may store to peers' memory.
             setup.access.remote_write = true;
             setup.layout = PageLayout::Mixed(r as u64 + 3);
+            if let Some(streams) = &mut streams {
+                return Host::with(&setup, |nic| make(r, streams.next(&setup, nic, true)));
+            }
             let Some(sw) = &switch else {
                 return Host::with(&setup, |nic| make(r, nic.local(setup.local.clone())));
             };
