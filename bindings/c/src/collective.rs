@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use ringbell::abi::{Algorithm, CollectiveKind, DataType, GpuVa, ReduceOp, Status, WireType};
 
-use crate::comm::{code, timeout, OpenComm, COMMS};
+use crate::comm_config::{code, timeout};
+use crate::communicator::{OpenComm, COMMS};
 use crate::failure::{entry, Failure};
 use crate::pointer::{OptionalOut, Out};
 use crate::request::{self, DoneInfo, OpenRequest, Work, REQUESTS};

@@ -1,20 +1,19 @@
 //! Communicators of the C API: making, splitting, shrinking, growing and freeing them.
 #![allow(unsafe_code)] // Exports functions under names of C.
 
-use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void, CStr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use ringbell::parts::cuda_kernels::KernelArg;
 
 use crate::comm_config::{options, Config};
+use crate::communicator::{OpenComm, COMMS};
 use crate::failure::{entry, Failure};
 use crate::group;
-use crate::handles::Table;
 use crate::nic::NICS;
 use crate::pointer::{optional_text, text, Out};
-use ringbell::comm::{CommStatus, SymmetricBuffer};
+use ringbell::comm::CommStatus;
 use ringbell::{CollectiveError, Communicator, Job, UniqueId};
 
 /// Bytes of `rb_unique_id`.
@@ -42,31 +41,6 @@ struct JobInfo {
     launcher: [c_char; 16],
 }
 
-/// State of an `rb_communicator`.
-pub(super) struct OpenComm {
-    pub(super) owner: usize,
-    pub(super) comm: Communicator,
-    /// By address. They end with it.
-    pub(super) windows: Mutex<BTreeMap<u64, SymmetricBuffer>>,
-}
-
-impl OpenComm {
-    fn new(owner: usize, comm: Communicator) -> OpenComm {
-        OpenComm {
-            owner,
-            comm,
-            windows: Mutex::default(),
-        }
-    }
-}
-
-pub(super) static COMMS: Table<OpenComm> = Table::new("communicator (rb_communicator)");
-
-/// Takes the communicators of a NIC that is being closed.
-pub(super) fn take_of(nic: usize) -> Vec<Arc<OpenComm>> {
-    COMMS.remove_where(|c| c.owner == nic)
-}
-
 fn chars<const N: usize>(text: &str) -> [c_char; N] {
     let mut out = [0; N];
     // The last byte stays zero.
@@ -91,31 +65,6 @@ pub(super) unsafe fn unique_id(id: *const UniqueIdText) -> Result<UniqueId, Fail
         .ok_or_else(|| Failure::argument("`id` is no text; pass on what rb_get_unique_id gave"))?;
     text.parse()
         .map_err(|e: ringbell::job::UniqueIdError| Failure::argument(e.to_string()))
-}
-
-/// The value for a number of the contract.
-pub(super) fn code<T>(
-    value: u32,
-    from_code: impl Fn(u8) -> Option<T>,
-    what: &str,
-    family: &str,
-) -> Result<T, Failure> {
-    let known = u8::try_from(value).ok().and_then(from_code);
-    known.ok_or_else(|| {
-        Failure::argument(format!(
-            "{what} is {value}, which is none of {family}... of ringbell_abi.h"
-        ))
-    })
-}
-
-/// A time-out that fits a descriptor.
-pub(super) fn timeout(us: u64, what: &str) -> Result<Duration, Failure> {
-    if us > u64::from(u32::MAX) {
-        return Err(Failure::argument(format!(
-            "{what} is {us} microseconds; at most 4294967295 (71 minutes) fit into a descriptor"
-        )));
-    }
-    Ok(Duration::from_micros(us))
 }
 
 /// # Safety

@@ -1,9 +1,10 @@
 //! `rb_comm_config`: a C program's settings for a communicator.
 #![allow(unsafe_code)] // Reads a structure of C.
 
+use std::time::Duration;
+
 use ringbell::abi::{Algorithm, WireType};
 
-use crate::comm::timeout;
 use crate::failure::Failure;
 use ringbell::comm::CollectiveSettings;
 use ringbell::CommOptions;
@@ -71,10 +72,10 @@ pub(super) unsafe fn options(config: *const Config) -> Result<CommOptions, Failu
         options.timeout = timeout(c.timeout_us, "config->timeout_us")?;
     }
     if c.algo != 0 {
-        options.algo = super::comm::code(c.algo, Algorithm::from_code, "config->algo", "RB_ALGO_")?;
+        options.algo = code(c.algo, Algorithm::from_code, "config->algo", "RB_ALGO_")?;
     }
     if c.wire != 0 {
-        options.wire = super::comm::code(c.wire, WireType::from_code, "config->wire", "RB_WIRE_")?;
+        options.wire = code(c.wire, WireType::from_code, "config->wire", "RB_WIRE_")?;
     }
     if c.port != 0 {
         options.port = u16::try_from(c.port).map_err(|_| {
@@ -102,10 +103,33 @@ pub(super) unsafe fn options(config: *const Config) -> Result<CommOptions, Failu
     Ok(options)
 }
 
+/// The value for a number of the contract.
+pub(super) fn code<T>(
+    value: u32,
+    from_code: impl Fn(u8) -> Option<T>,
+    what: &str,
+    family: &str,
+) -> Result<T, Failure> {
+    let known = u8::try_from(value).ok().and_then(from_code);
+    known.ok_or_else(|| {
+        Failure::argument(format!(
+            "{what} is {value}, which is none of {family}... of ringbell_abi.h"
+        ))
+    })
+}
+
+/// A time-out that fits a descriptor.
+pub(super) fn timeout(us: u64, what: &str) -> Result<Duration, Failure> {
+    if us > u64::from(u32::MAX) {
+        return Err(Failure::argument(format!(
+            "{what} is {us} microseconds; at most 4294967295 (71 minutes) fit into a descriptor"
+        )));
+    }
+    Ok(Duration::from_micros(us))
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn config() -> Config {

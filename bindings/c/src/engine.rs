@@ -7,12 +7,12 @@ use std::mem::MaybeUninit;
 use ringbell::abi::queue::QueueHandle;
 use ringbell::abi::{EngineId, QueueId, SessionId};
 
-use crate::comm::COMMS;
+use crate::communicator::COMMS;
+use crate::context;
 use crate::failure::{entry, Failure};
 use crate::nic::NICS;
 use crate::own_engine::Callbacks;
 use crate::pointer::{optional_text, OptionalOut, Out};
-use crate::socket;
 use ringbell::engines::{
     Direction, EngineResult, EngineUseError, Place, Registry, Return, StreamEngine,
 };
@@ -245,7 +245,7 @@ unsafe extern "C" fn rb_engine_attach_context(
     entry("rb_engine_attach_context", || {
         // SAFETY: by this function's contract.
         let (out, wanted) = unsafe { wanted(config, engine)? };
-        let (nic, queue) = socket::queue_of(context.addr())?;
+        let (nic, queue) = context::queue_of(context.addr())?;
         out.set(on_queue(&nic.nic, queue, &wanted)?.0);
         Ok(())
     })

@@ -4,35 +4,16 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use ringbell::parts::cuda_kernels::{Graph, LaunchError};
-
-use crate::failure::{entry, Failure};
+use crate::failure::entry;
 use crate::handles::Table;
 use crate::pointer::Out;
-use crate::stream::STREAMS;
-use ringbell::comm::Enqueued;
-
-/// State of an `rb_graph`.
-pub(super) struct OpenGraph {
-    pub(super) owner: usize,
-    pub(super) graph: Graph,
-    /// Its operations, whose results show how replays have ended.
-    pub(super) operations: Vec<Enqueued>,
-}
+use crate::stream::{OpenGraph, STREAMS};
 
 static GRAPHS: Table<OpenGraph> = Table::new("graph (rb_graph)");
 
 /// Takes the graphs of a NIC that is being closed.
 pub(super) fn take_of(nic: usize) -> Vec<Arc<OpenGraph>> {
     GRAPHS.remove_where(|g| g.owner == nic)
-}
-
-/// An error of a capture: mostly the caller's order of calls.
-pub(super) fn refused(e: &LaunchError) -> Failure {
-    match e {
-        LaunchError::Capture { .. } => Failure::argument(e.to_string()),
-        _ => Failure::kernel(e),
-    }
 }
 
 #[no_mangle]

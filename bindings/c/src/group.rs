@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use crate::comm::OpenComm;
+use crate::communicator::OpenComm;
 use crate::failure::{self, Failure};
 use crate::pointer::Out;
 use crate::stream::OpenStream;

@@ -12,30 +12,6 @@ use ringbell::parts::nic_core::MemoryKind;
 use crate::failure::{entry, Failure};
 use crate::nic::{OpenNic, NICS};
 use crate::pointer::Out;
-use ringbell::memory::HostRegion;
-use ringbell::{HostBuffer, NicBuffer};
-
-/// Memory besides the GPU's, by address.
-#[derive(Default)]
-pub(super) struct Others {
-    host: Mutex<BTreeMap<u64, HostBuffer>>,
-    registered: Mutex<BTreeMap<u64, HostRegion>>,
-    on_nic: Mutex<BTreeMap<u64, NicBuffer>>,
-}
-
-impl Others {
-    /// Runs `copy` with the NIC memory that holds `bytes` at an address, and the offset in it;
-    /// `None` when the address is no NIC memory.
-    pub(super) fn with_nic_memory(
-        &self,
-        va: u64,
-        copy: impl FnOnce(&NicBuffer, u64) -> Result<(), Failure>,
-    ) -> Option<Result<(), Failure>> {
-        let all = self.on_nic.lock().unwrap_or_else(PoisonError::into_inner);
-        let (start, buffer) = all.range(..=va).next_back()?;
-        (va - start < buffer.len()).then(|| copy(buffer, va - start))
-    }
-}
 
 /// `rb_pointer_info`. Fields are only ever appended.
 #[repr(C)]

@@ -4,16 +4,21 @@
 //! keeps the error's text for its thread ([`failure`]). No function has a behaviour of its own: all
 //! translate to the Rust API and back.
 //!
-//! `nic`, `memory`, `one_sided`, `host`: the NIC and its memory. `kernel`, `stream`, `graph`,
-//! `socket`: work on the GPU. `launches`: kernels that outlive their NIC. `engine`, `own_engine`:
-//! computation on the NIC's data path. `comm` with `comm_config`, `collective`, `request`, `group`,
-//! `kernel_stream`: communicators, with NCCL's names for the calls.
+//! `nic`, `memory`, `one_sided`, `host`, `shared`, `foreign`: NICs and their memory. `kernel`,
+//! `stream`, `graph`, `context`, `socket`: work on the GPU. `engine`, `own_engine`: computation on
+//! the NIC's data path. `communicator`, `comm`, `comm_config`, `collective`, `request`, `group`,
+//! `kernel_stream`: communicators, with NCCL's names for the calls. `open` makes a NIC and closes
+//! it with all its users; `launches` are kernels that outlive it.
 
 mod collective;
 mod comm;
 mod comm_config;
+mod communicator;
+mod context;
 mod engine;
 mod failure;
+#[cfg(feature = "cuda")]
+mod foreign;
 mod graph;
 mod group;
 mod handles;
@@ -24,6 +29,7 @@ mod launches;
 mod memory;
 mod nic;
 mod one_sided;
+mod open;
 mod own_engine;
 mod pointer;
 mod request;

@@ -5,7 +5,7 @@
 use std::ffi::c_void;
 use std::sync::PoisonError;
 
-use crate::comm::COMMS;
+use crate::communicator::COMMS;
 use crate::failure::{entry, Failure};
 use crate::nic::NICS;
 use crate::pointer::Out;

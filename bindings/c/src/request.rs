@@ -5,10 +5,10 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::context::Transfer;
 use crate::failure::{entry, Failure};
 use crate::handles::Table;
 use crate::pointer::{OptionalOut, Out};
-use crate::socket::Transfer;
 use ringbell::comm::{Done, Enqueued};
 use ringbell::{CollectiveError, Request};
 

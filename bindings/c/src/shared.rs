@@ -102,46 +102,16 @@ extern "C" fn rb_mem_unregister(nic: *mut c_void, va: *mut c_void) -> i32 {
 }
 
 #[cfg(feature = "cuda")]
-pub(super) mod real {
+mod real {
     //! Sharing by the CUDA driver.
 
-    use std::collections::BTreeMap;
-    use std::sync::{Mutex, PoisonError};
-
     use ringbell::abi::GpuVa;
-    use ringbell::parts::cuda_kernels::cuda::{CudaGpu, ForeignMemory};
+    use ringbell::parts::cuda_kernels::cuda::CudaGpu;
     use ringbell::parts::cuda_kernels::{GpuError, SharedMemory};
 
     use super::super::failure::Failure;
+    use super::super::foreign::{insert, remove};
     use super::super::nic::OpenNic;
-    use ringbell::gpu::ForeignRegion;
-
-    /// Regions by address. The same part may be there several times.
-    type Regions = Mutex<BTreeMap<u64, Vec<ForeignRegion<ForeignMemory>>>>;
-
-    /// Memory of other processes, and registered memory of other allocators.
-    #[derive(Default)]
-    pub(crate) struct Opened {
-        shared: Regions,
-        registered: Regions,
-    }
-
-    fn insert(regions: &Regions, region: ForeignRegion<ForeignMemory>) -> u64 {
-        let va = region.va().0;
-        let mut regions = regions.lock().unwrap_or_else(PoisonError::into_inner);
-        regions.entry(va).or_default().push(region);
-        va
-    }
-
-    /// Ends the last one of an address.
-    fn remove(regions: &Regions, va: u64) -> bool {
-        let mut regions = regions.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = regions.get_mut(&va).and_then(Vec::pop);
-        regions.retain(|_, of| !of.is_empty());
-        // Dropped without the lock: it waits for DMA in flight.
-        drop(regions);
-        last.is_some()
-    }
 
     fn gpu(nic: &OpenNic) -> Result<&CudaGpu, Failure> {
         let none = || Failure::argument(GpuError::NotShareable.to_string());
@@ -193,15 +163,13 @@ pub(super) mod real {
 }
 
 #[cfg(not(feature = "cuda"))]
-pub(super) mod real {
+mod real {
     //! Without a driver, sharing is refused.
 
     use ringbell::parts::cuda_kernels::{GpuError, SharedMemory};
 
     use super::super::failure::Failure;
     use super::super::nic::OpenNic;
-
-    pub(crate) type Opened = ();
 
     fn none<T>() -> Result<T, Failure> {
         Err(Failure::argument(GpuError::NotShareable.to_string()))

@@ -5,15 +5,14 @@ use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ringbell::parts::cuda_kernels::{Launch, LaunchError, Stream};
+use ringbell::parts::cuda_kernels::{Graph, Launch, LaunchError, Stream};
 
+use crate::context::Transfer;
 use crate::failure::{entry, Failure};
-use crate::graph::{self, OpenGraph};
 use crate::handles::Table;
 use crate::kernel::{self, Arg};
 use crate::nic::NICS;
 use crate::pointer::Out;
-use crate::socket::Transfer;
 use ringbell::comm::Enqueued;
 use ringbell::{Communicator, Operation};
 
@@ -37,6 +36,14 @@ pub(super) struct OpenStream {
     failed: Arc<Mutex<Option<Failure>>>,
 }
 
+/// State of an `rb_graph`.
+pub(super) struct OpenGraph {
+    pub(super) owner: usize,
+    graph: Graph,
+    /// Its operations, whose results show how replays have ended.
+    operations: Vec<Enqueued>,
+}
+
 pub(super) static STREAMS: Table<OpenStream> = Table::new("stream (rb_stream)");
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -46,6 +53,14 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn keep_first(failed: &Mutex<Option<Failure>>, failure: Failure) {
     lock(failed).get_or_insert(failure);
+}
+
+/// An error of a capture: mostly the caller's order of calls.
+fn refused(e: &LaunchError) -> Failure {
+    match e {
+        LaunchError::Capture { .. } => Failure::argument(e.to_string()),
+        _ => Failure::kernel(e),
+    }
 }
 
 /// Takes the streams of a NIC that is being closed.
@@ -87,13 +102,13 @@ impl OpenStream {
     }
 
     pub(super) fn begin_capture(&self) -> Result<(), Failure> {
-        self.stream.begin_capture().map_err(|e| graph::refused(&e))
+        self.stream.begin_capture().map_err(|e| refused(&e))
     }
 
     pub(super) fn end_capture(&self) -> Result<OpenGraph, Failure> {
         // Also when the capture has failed: its operations are dropped with it.
         let operations = std::mem::take(&mut *lock(&self.captured));
-        let graph = self.stream.end_capture().map_err(|e| graph::refused(&e))?;
+        let graph = self.stream.end_capture().map_err(|e| refused(&e))?;
         Ok(OpenGraph {
             owner: self.owner,
             graph,
@@ -105,7 +120,7 @@ impl OpenStream {
     pub(super) fn replay(&self, graph: Arc<OpenGraph>) -> Result<(), Failure> {
         let mut replays = lock(&self.replays);
         let launch = graph.graph.launch(&self.stream);
-        let launch = launch.map_err(|e| graph::refused(&e))?;
+        let launch = launch.map_err(|e| refused(&e))?;
         replays.retain(|(_, other)| !Arc::ptr_eq(other, &graph));
         replays.push((launch, graph));
         Ok(())
