@@ -8,7 +8,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null;
 
-use crate::{refuse, set_errno};
+use crate::refusal::{refuse, set_errno};
 
 /// Defines calls that return an object, and give a null pointer.
 macro_rules! no_object {

@@ -6,7 +6,8 @@ use std::ffi::c_int;
 use ringbell_nic_core::verbs::{sender, AddressHandle, Gid, VerbsError, GRH_BYTES};
 
 use crate::abi::{self, AhAttr, Wc};
-use crate::{explain, objects, refuse, set_errno};
+use crate::objects;
+use crate::refusal::{explain, refuse, set_errno};
 
 #[repr(C)]
 struct AhBox {

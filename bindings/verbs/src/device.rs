@@ -2,10 +2,9 @@
 #![allow(unsafe_code)] // C: pointers of the program.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::mem::offset_of;
 use std::net::IpAddr;
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use ringbell_nic_core::verbs::{
     Context, ContextConfig, OpenError, CQ_ENTRIES_MAX, DEPTH_MAX, MESSAGE_MAX, QPS_MAX,
@@ -13,8 +12,10 @@ use ringbell_nic_core::verbs::{
 };
 
 use crate::abi::{self, AsyncEvent, DeviceAttr, DeviceAttrEx, DeviceEnds, Gid, GidEntry, PortAttr};
+use crate::context::{box_of, header_of, of, ContextBox};
 use crate::events::{self, Events};
-use crate::{extended_cq, extended_qp, interface, post, refuse, say, set_errno, settings};
+use crate::refusal::{refuse, say, set_errno};
+use crate::{extended_cq, extended_qp, interface, post, settings};
 
 const NODE_CA: c_int = 1;
 const TRANSPORT_IB: c_int = 0;
@@ -115,56 +116,6 @@ extern "C" fn ibv_get_device_guid(_: *mut abi::Device) -> u64 {
         }
         Err(_) => 0,
     }
-}
-
-/// A context: the header's structure, and ours behind it. Programs have the address of the second
-/// part of the first.
-#[repr(C)]
-struct ContextBox {
-    front: abi::VerbsContext,
-    context: Context,
-    /// See [`header`].
-    header: u8,
-    events: Arc<Events>,
-}
-
-fn box_of(context: *mut abi::Context) -> *mut ContextBox {
-    context
-        .wrapping_byte_sub(offset_of!(ContextBox, front.context))
-        .cast()
-}
-
-/// The box of a context.
-///
-/// # Safety
-/// `ibv_open_device` has made it, and it was not closed.
-pub(crate) unsafe fn of<'a>(context: *mut abi::Context) -> &'a Context {
-    // SAFETY: the caller's contract.
-    unsafe { &(*box_of(context)).context }
-}
-
-// Service levels of completions. Ethernet has none: mlx5 tells there which header a datagram has,
-// and UCX up to 1.18 looks for it. 8 is UDP.
-const HEADER_IPV6: u8 = 8 | 1;
-const HEADER_IPV4: u8 = 8 | 2;
-
-fn header_of(context: &Context) -> u8 {
-    let gid = context.gid();
-    // A GID with a UDP port stands in a header of version 6.
-    let at = gid.endpoint().filter(|_| !gid.is_ours());
-    match at {
-        Some((at, _)) if at.is_ipv4() => HEADER_IPV4,
-        _ => HEADER_IPV6,
-    }
-}
-
-/// The service level of a received datagram's completion: the form of the header before it.
-///
-/// # Safety
-/// As of [`of`].
-pub(crate) unsafe fn header(context: *mut abi::Context) -> u8 {
-    // SAFETY: the caller's contract.
-    unsafe { (*box_of(context)).header }
 }
 
 /// `ibv_open_device`.

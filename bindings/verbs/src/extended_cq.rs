@@ -3,13 +3,14 @@
 #![allow(unsafe_code)] // C: pointers of the program.
 
 use std::ffi::{c_int, c_uint};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use ringbell_nic_core::verbs::Completion;
 
 use crate::abi::{self, CqEx, CqInitAttrEx, Operation, Wc};
+use crate::completion::entry;
 use crate::objects::{self, CqBox};
-use crate::{device, explain, faults, post, refuse};
+use crate::refusal::{explain, refuse};
+use crate::{context, faults};
 
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS`.
 const HAS_FLAGS: u32 = 1;
@@ -17,39 +18,6 @@ const HAS_FLAGS: u32 = 1;
 const SINGLE_THREADED: u32 = 1;
 /// What completions have: `IBV_WC_STANDARD_FLAGS`. Time stamps, VLANs and tags are not there.
 const READ: u64 = 0x7f;
-
-/// A lock that is taken in one call of the program and given back in another.
-#[derive(Debug, Default)]
-pub(crate) struct Held(AtomicBool);
-
-impl Held {
-    pub(crate) fn take(&self) {
-        // Pairs with the release in `give`.
-        while self.0.swap(true, Ordering::Acquire) {
-            std::thread::yield_now();
-        }
-    }
-
-    pub(crate) fn give(&self) {
-        // Pairs with the acquire in `take`.
-        self.0.store(false, Ordering::Release);
-    }
-}
-
-/// The completion that a program reads.
-pub(crate) struct Current {
-    held: Held,
-    wc: Wc,
-}
-
-impl Current {
-    pub(crate) fn new() -> Current {
-        Current {
-            held: Held::default(),
-            wc: post::entry(&Completion::EMPTY, 0),
-        }
-    }
-}
 
 /// `ibv_create_cq_ex`.
 pub(crate) unsafe extern "C" fn create(
@@ -114,7 +82,7 @@ unsafe fn next(at: *mut CqEx) -> c_int {
         match (*b).cq.poll(&mut found) {
             Ok(0) => libc::ENOENT,
             Ok(_) => {
-                let mut wc = post::entry(&found[0], device::header((*at).base.context));
+                let mut wc = entry(&found[0], context::header((*at).base.context));
                 faults::completed(&mut wc);
                 ((*at).status, (*at).wr_id) = (wc.status, wc.wr_id);
                 (*b).current.wc = wc;

@@ -3,18 +3,15 @@
 #![allow(unsafe_code)] // C: pointers of the program.
 
 use std::ffi::{c_int, c_void};
-use std::ops::Range;
 use std::ptr::null;
 
-use ringbell_nic_core::verbs::{
-    AddressHandle, Destination, Local, Posting, Remote, Request, SendFlags, SendRequest, Sge,
-    VerbsError,
-};
+use ringbell_nic_core::verbs::{Remote, Request, Sge};
 
 use crate::abi::{self, DataBuf, Operation, QpEx, QpInitAttr, QpInitAttrEx};
-use crate::extended_cq::Held;
+use crate::builder::{Builder, Built};
 use crate::queue_pair::{self, QpBox};
-use crate::{address, explain, faults, post, refuse};
+use crate::refusal::{explain, refuse};
+use crate::{address, faults, post};
 
 // Bits of `enum ibv_qp_init_attr_mask`.
 const HAS_PD: u32 = 1 << 0;
@@ -101,73 +98,6 @@ const OPS: [Operation; 21] = [
     abort as Operation,
     null(),
 ];
-
-/// A request that is being built.
-struct Built {
-    id: u64,
-    request: Request,
-    flags: SendFlags,
-    /// Its pieces, or its inline bytes, in the builder's.
-    local: Range<usize>,
-    is_inline: bool,
-    to: Option<(AddressHandle, u32, u32)>,
-}
-
-/// Requests that a program builds. One thread at a time, from `ibv_wr_start` on.
-#[derive(Default)]
-pub(crate) struct Builder {
-    held: Held,
-    built: Vec<Built>,
-    pieces: Vec<Sge>,
-    bytes: Vec<u8>,
-}
-
-impl Builder {
-    fn clear(&mut self) {
-        self.built.clear();
-        self.pieces.clear();
-        self.bytes.clear();
-    }
-
-    fn each(
-        &self,
-        mut each: impl FnMut(&SendRequest<'_>, Option<&Destination<'_>>) -> Result<(), VerbsError>,
-    ) -> Result<(), VerbsError> {
-        for b in &self.built {
-            let bytes: &[u8] = match b.is_inline {
-                true => &self.bytes[b.local.clone()],
-                false => &[],
-            };
-            let parts = [bytes];
-            let request = SendRequest {
-                id: b.id,
-                request: b.request,
-                local: match b.is_inline {
-                    true => Local::Inline(&parts),
-                    false => Local::Registered(&self.pieces[b.local.clone()]),
-                },
-                flags: b.flags,
-            };
-            let to = b.to.as_ref().map(|(handle, number, key)| Destination {
-                handle,
-                number: *number,
-                key: *key,
-            });
-            each(&request, to.as_ref())?;
-        }
-        Ok(())
-    }
-
-    /// Posts all requests, or none.
-    fn post(&self, to: &mut Posting<'_>) -> Result<(), VerbsError> {
-        to.reserve(self.built.len())?;
-        self.each(|r, d| to.check(r, d))?;
-        self.each(|r, d| match d {
-            Some(d) => to.send_to(r, d),
-            None => to.send(r),
-        })
-    }
-}
 
 /// What a queue pair has beside its front.
 ///

@@ -8,10 +8,27 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use ringbell_nic_core::verbs::faults::{self, Fault, Kind, When};
-use ringbell_nic_core::verbs::Modify;
+use ringbell_nic_core::verbs::VerbsError;
 
 use crate::abi::{self, Wc};
-use crate::{events, queue_pair, say};
+use crate::events;
+use crate::refusal::say;
+
+/// Returns from a call that is to fail by the user's wish: with a null pointer (`object`), or with
+/// its error.
+macro_rules! fail {
+    (object $call:literal) => {
+        if let Some(code) = crate::faults::fails($call) {
+            return crate::refusal::refuse(code);
+        }
+    };
+    ($call:literal) => {
+        if let Some(code) = crate::faults::fails($call) {
+            crate::refusal::set_errno(code);
+            return code;
+        }
+    };
+}
 
 /// A fault, and how far it is from happening.
 struct Planned {
@@ -31,6 +48,9 @@ impl Planned {
     }
 }
 
+/// Takes a queue pair of ours to the state of error.
+pub(crate) type ToError = unsafe fn(*mut abi::Qp) -> Result<(), VerbsError>;
+
 /// A queue pair that exists.
 #[derive(Debug, Clone, Copy)]
 struct Pair {
@@ -39,6 +59,7 @@ struct Pair {
     number: u32,
     /// Address of its context, which gets its events.
     context: usize,
+    to_error: ToError,
 }
 
 struct Plan {
@@ -105,7 +126,7 @@ pub(crate) fn fails(call: &str) -> Option<c_int> {
 /// # Safety
 /// It was just made.
 #[allow(unsafe_code)] // A queue pair by its address.
-pub(crate) unsafe fn made(qp: *mut abi::Qp) {
+pub(crate) unsafe fn made(qp: *mut abi::Qp, to_error: ToError) {
     let Some(plan) = plan() else { return };
     // SAFETY: the caller's contract.
     let (number, context) = unsafe { ((*qp).qp_num, (*qp).context.addr()) };
@@ -113,6 +134,7 @@ pub(crate) unsafe fn made(qp: *mut abi::Qp) {
         at: qp.expose_provenance(),
         number,
         context,
+        to_error,
     }));
 }
 
@@ -172,7 +194,7 @@ fn complete(plan: &Plan, p: &Planned, status: u32, wc: &mut Wc) {
     wc.status = status;
     let at = std::ptr::with_exposed_provenance_mut(pair.at);
     // SAFETY: it exists as long as `pairs` is locked.
-    let changed = unsafe { queue_pair::of(at) }.modify(Modify::Err);
+    let changed = unsafe { (pair.to_error)(at) };
     if let Err(e) = changed {
         say(format_args!("its queue pair does not go to ERR: {e}"));
     }

@@ -8,7 +8,7 @@
 use std::ffi::{c_char, c_int, c_void, CStr};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::set_errno;
+use crate::refusal::set_errno;
 
 const FILE: &CStr = c"/dev/infiniband/ringbell0";
 /// A character device, read and written by all.

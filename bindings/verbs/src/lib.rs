@@ -12,85 +12,29 @@
 //! libibverbs.
 //!
 //! `abi`: the header's structures. `device`, `objects`, `address`, `queue_pair`, `post`,
-//! `extended_cq`, `extended_qp`: the calls. `names`: constants in words. `files`: the device's
-//! file. `interface`: its MTU. `faults`: what the user asks for to go wrong. `events`: asynchronous
+//! `extended_cq`, `extended_qp`: the calls, and with `context`, `builder`, `completion` what they
+//! act on. `refusal`: their errors. `names`: constants in words. `files`: the device's file.
+//! `interface`: its MTU. `faults`: what the user asks for to go wrong. `events`: asynchronous
 //! events.
 
-/// Returns from a call that is to fail by the user's wish: with a null pointer (`object`), or with
-/// its error.
-macro_rules! fail {
-    (object $call:literal) => {
-        if let Some(code) = crate::faults::fails($call) {
-            return crate::refuse(code);
-        }
-    };
-    ($call:literal) => {
-        if let Some(code) = crate::faults::fails($call) {
-            crate::set_errno(code);
-            return code;
-        }
-    };
-}
+#[macro_use]
+mod faults;
 
 mod abi;
 mod absent;
 mod address;
+mod builder;
+mod completion;
+mod context;
 mod device;
 mod events;
 mod extended_cq;
 mod extended_qp;
-mod faults;
 mod files;
 mod interface;
 mod names;
 mod objects;
 mod post;
 mod queue_pair;
+mod refusal;
 mod settings;
-
-use std::ffi::c_int;
-use std::ptr::null_mut;
-
-use ringbell_nic_core::verbs::VerbsError;
-
-/// Sets `errno`.
-fn set_errno(code: c_int) {
-    // SAFETY: the thread's own variable.
-    #[allow(unsafe_code)]
-    unsafe {
-        *libc::__errno_location() = code;
-    }
-}
-
-/// A null pointer, with a reason in `errno`.
-fn refuse<T>(code: c_int) -> *mut T {
-    set_errno(code);
-    null_mut()
-}
-
-/// The `errno` of a refused call.
-fn code_of(error: &VerbsError) -> c_int {
-    match error {
-        VerbsError::Full { .. } => libc::ENOMEM,
-        VerbsError::Memory(_) => libc::EFAULT,
-        VerbsError::System(e) => e.raw_os_error().unwrap_or(libc::EIO),
-        VerbsError::Overrun { .. } => libc::EOVERFLOW,
-        _ => libc::EINVAL,
-    }
-}
-
-/// Prints a line on stderr by one write, so that lines of several processes do not mix: `eprintln!`
-/// writes piece by piece. A failure to do so cannot be reported.
-fn say(text: impl std::fmt::Display) {
-    use std::io::Write;
-    let _ = std::io::stderr().write_all(format!("ringbell: {text}\n").as_bytes());
-}
-
-/// Says why a call is refused when `RINGBELL_VERBS_TRACE` is set, and gives its `errno`: programs
-/// print the number alone.
-fn explain(call: &str, error: &VerbsError) -> c_int {
-    if settings::traces() {
-        say(format_args!("{call}: {error}"));
-    }
-    code_of(error)
-}

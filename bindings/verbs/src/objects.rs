@@ -10,8 +10,9 @@ use ringbell_nic_core::verbs::{
 };
 
 use crate::abi::{self, SrqAttr, SrqInitAttr};
-use crate::extended_cq::Current;
-use crate::{device, explain, refuse, set_errno};
+use crate::completion::Current;
+use crate::context;
+use crate::refusal::{explain, refuse, set_errno};
 
 const LOCAL_WRITE: c_uint = 1;
 const REMOTE_WRITE: c_uint = 2;
@@ -65,7 +66,7 @@ pub(crate) unsafe fn pd<'a>(pd: *mut abi::Pd) -> &'a ProtectionDomain {
 unsafe extern "C" fn ibv_alloc_pd(context: *mut abi::Context) -> *mut abi::Pd {
     fail!(object "alloc_pd");
     // SAFETY: a context of ours.
-    match unsafe { device::of(context) }.alloc_pd() {
+    match unsafe { context::of(context) }.alloc_pd() {
         Ok(pd) => Box::into_raw(Box::new(PdBox {
             front: abi::Pd { context, handle: 0 },
             pd,
@@ -174,7 +175,7 @@ struct ChannelBox {
 unsafe extern "C" fn ibv_create_comp_channel(context: *mut abi::Context) -> *mut abi::Channel {
     fail!(object "create_comp_channel");
     // SAFETY: a context of ours.
-    match unsafe { device::of(context) }.create_channel() {
+    match unsafe { context::of(context) }.create_channel() {
         Ok(channel) => Box::into_raw(Box::new(ChannelBox {
             front: abi::Channel {
                 context,
@@ -234,7 +235,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     // SAFETY: a channel of ours, or null.
     let events = unsafe { channel.cast::<ChannelBox>().as_ref() };
     // SAFETY: a context of ours.
-    let context_of = unsafe { device::of(context) };
+    let context_of = unsafe { context::of(context) };
     let made = context_of.create_cq(count, events.map(|c| (&c.channel, name)));
     let cq = match made {
         Ok(cq) => cq,

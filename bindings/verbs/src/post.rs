@@ -5,11 +5,13 @@ use std::ffi::{c_int, c_uint};
 
 use ringbell_nic_core::verbs::{
     Completion, Destination, Local, Posting, ReceiveRequest, Remote, Request, SendFlags,
-    SendRequest, Sge, VerbsError, WorkKind,
+    SendRequest, Sge, VerbsError,
 };
 
 use crate::abi::{self, RecvWr, SendWr, Wc};
-use crate::{address, device, explain, faults, objects, queue_pair};
+use crate::completion::entry;
+use crate::refusal::explain;
+use crate::{address, context, faults, objects, queue_pair};
 
 const FENCE: c_uint = 1;
 const SIGNALED: c_uint = 2;
@@ -210,49 +212,13 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     unsafe { post_receives(wr, bad, "ibv_post_srq_recv", |r| to.post_receive(r)) }
 }
 
-/// A completion as programs read it. `header`: the form of the header before a datagram.
-pub(crate) fn entry(c: &Completion, header: u8) -> Wc {
-    let (imm_data, wc_flags) = match (c.immediate, c.invalidated) {
-        (Some(n), _) => (n.to_be(), abi::WC_WITH_IMM),
-        (None, Some(key)) => (key, abi::WC_WITH_INV),
-        (None, None) => (0, 0),
-    };
-    let (has_header, sl) = match c.source {
-        Some(_) => (abi::WC_GRH, header),
-        None => (0, 0),
-    };
-    Wc {
-        wr_id: c.id,
-        status: c.status as c_uint,
-        opcode: match c.kind {
-            WorkKind::Send => 0,
-            WorkKind::Write => 1,
-            WorkKind::Read => 2,
-            WorkKind::CompareSwap => 3,
-            WorkKind::FetchAdd => 4,
-            WorkKind::Receive => 128,
-            WorkKind::ReceiveWrite => 129,
-        },
-        vendor_err: 0,
-        byte_len: c.len,
-        imm_data,
-        qp_num: c.queue_pair,
-        src_qp: c.source.unwrap_or(0),
-        wc_flags: wc_flags | has_header,
-        pkey_index: 0,
-        slid: 0,
-        sl,
-        dlid_path_bits: 0,
-    }
-}
-
 /// `ibv_poll_cq`.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut abi::Cq, room: c_int, to: *mut Wc) -> c_int {
     let Ok(room) = usize::try_from(room) else {
         return -libc::EINVAL;
     };
     // SAFETY: a queue of ours.
-    let (cq, header) = unsafe { (objects::cq(cq), device::header((*cq).context)) };
+    let (cq, header) = unsafe { (objects::cq(cq), context::header((*cq).context)) };
     let mut found = [Completion::EMPTY; POLLED];
     let mut count = 0;
     while count < room {

@@ -8,8 +8,9 @@ use ringbell_nic_core::verbs::{
 };
 
 use crate::abi::{self, QpAttr, QpCap, QpInitAttr, SmallQpAttr};
-use crate::extended_qp::Builder;
-use crate::{explain, faults, objects, refuse};
+use crate::builder::Builder;
+use crate::refusal::{explain, refuse};
+use crate::{faults, objects};
 
 const RC: c_uint = 2;
 pub(crate) const UD: c_uint = 4;
@@ -64,6 +65,13 @@ pub(crate) unsafe fn is_datagram(qp: *mut abi::Qp) -> bool {
 pub(crate) unsafe fn of<'a>(qp: *mut abi::Qp) -> &'a QueuePair {
     // SAFETY: the caller's contract; the front is the first field.
     unsafe { &(*qp.cast::<QpBox>()).qp }
+}
+
+/// # Safety
+/// `ibv_create_qp` has made it.
+unsafe fn to_error(qp: *mut abi::Qp) -> Result<(), VerbsError> {
+    // SAFETY: the caller's contract.
+    unsafe { of(qp) }.modify(Modify::Err)
 }
 
 const UNSET: QpAttr = QpAttr {
@@ -171,7 +179,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     }))
     .cast();
     // SAFETY: it was just made.
-    unsafe { faults::made(made) };
+    unsafe { faults::made(made, to_error) };
     made
 }
 
