@@ -4,6 +4,7 @@
 //! A source with a `main` becomes a program with its kernels in it. It launches through `rb::launch` of `ringbell.hpp`, and
 //! is linked with libringbell.so; or it is a CUDA program with `<<<>>>`, and contains the runtime library of ours.
 
+mod args;
 mod clang;
 mod headers;
 mod whole;
@@ -15,54 +16,9 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::{stdio, Exit, Problem};
-
-/// Arguments of `ringbell cc`.
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Sources of CUDA kernels; a CUDA program (a main and <<<>>>); or a program with its kernels that includes
-    /// ringbell.hpp
-    #[arg(required = true, value_name = "FILE.cu")]
-    sources: Vec<PathBuf>,
-    /// What to write [default: the first source without .cu for a program, with .ptx for kernels alone]
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
-    /// Library that a program is linked with [default: the one beside this command, built when first used]
-    #[arg(long, env = "RINGBELL_LIBRARY", value_name = "libringbell.so")]
-    library: Option<PathBuf>,
-    /// Runtime library that a CUDA program contains [default: the one beside this command, built when first used]
-    #[arg(long, value_name = "libringbell_cudart.a")]
-    runtime: Option<PathBuf>,
-    /// Folder of headers
-    #[arg(short = 'I', value_name = "FOLDER")]
-    include: Vec<PathBuf>,
-    /// Macro
-    #[arg(short = 'D', value_name = "NAME[=VALUE]")]
-    define: Vec<String>,
-    /// Optimisation
-    #[arg(short = 'O', default_value = "2", value_name = "LEVEL")]
-    optimise: String,
-    /// Language of the sources
-    #[arg(long, default_value = "c++17", value_name = "STANDARD")]
-    std: String,
-    /// Compiler for real GPUs; without one no fat binary is built [default: nvcc, where there is one]
-    #[arg(long, value_name = "PROGRAM", conflicts_with = "no_nvcc")]
-    nvcc: Option<PathBuf>,
-    /// Build no fat binary, even where nvcc is
-    #[arg(long, visible_alias = "emulate-only")]
-    no_nvcc: bool,
-    /// Architectures of the fat binary, such as sm_90; PTX is for the newest, up to 90
-    #[arg(
-        long,
-        value_name = "SM",
-        value_delimiter = ',',
-        value_parser = architecture,
-        default_value = "80,90"
-    )]
-    arch: Vec<u32>,
-    /// Further flags for the compilers
-    #[arg(last = true, value_name = "FLAGS")]
-    flags: Vec<String>,
-}
+use args::output;
+pub(crate) use args::Args;
+use clang::succeed;
 
 /// Builds, loads the result, and lists its kernels.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
@@ -183,44 +139,6 @@ fn defines_main(text: &str) -> bool {
         .any(|w| matches!(w[0], "int" | "auto" | "signed") && w[1] == "main" && w[2] == "(")
 }
 
-/// `90`, `sm_90` or `compute_90`.
-fn architecture(text: &str) -> Result<u32, String> {
-    let digits = text
-        .strip_prefix("sm_")
-        .or(text.strip_prefix("compute_"))
-        .unwrap_or(text);
-    digits
-        .trim_end_matches(['a', 'f'])
-        .parse()
-        .map_err(|_| format!("`{text}` is no architecture; write sm_90, for example"))
-}
-
-/// The named output, or the first source with another ending.
-fn output(args: &Args, ending: &str) -> PathBuf {
-    match &args.output {
-        Some(output) => output.clone(),
-        None => args.sources[0].with_extension(ending),
-    }
-}
-
-/// A file that includes all sources.
-fn unit(sources: &[PathBuf], folder: &Path, name: &str) -> Result<PathBuf> {
-    let mut unit = String::new();
-    for source in sources {
-        let whole = source
-            .canonicalize()
-            .with_context(|| format!("cannot resolve {}", source.display()))?;
-        let text = whole
-            .to_string_lossy()
-            .replace('\\', "\\\\")
-            .replace('"', "\\\"");
-        unit.push_str(&format!("#include \"{text}\"\n"));
-    }
-    let file = folder.join(name);
-    std::fs::write(&file, unit).with_context(|| format!("cannot write {}", file.display()))?;
-    Ok(file)
-}
-
 fn compile_fatbin(
     args: &Args,
     nvcc: &Path,
@@ -242,23 +160,6 @@ fn compile_fatbin(
         &mut command,
         "mend the error above, or build only for the emulated GPU with --no-nvcc",
     )
-}
-
-/// Runs a compiler; its messages go to the user.
-fn succeed(command: &mut Command, advice: &str) -> Result<()> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let status = command.status().with_context(|| {
-        Problem::new(Exit::Environment, format!("cannot start {program}"), advice)
-    })?;
-    if status.success() {
-        return Ok(());
-    }
-    Err(Problem::new(
-        Exit::Failed,
-        format!("{program} refused the source ({status})"),
-        "its messages are above",
-    )
-    .into())
 }
 
 /// The named nvcc, or the one in its usual place.
@@ -306,13 +207,5 @@ mod tests {
         ] {
             assert!(!defines_main(no), "{no}");
         }
-    }
-
-    #[test]
-    fn architectures_have_several_spellings() {
-        for text in ["90", "sm_90", "compute_90", "sm_90a"] {
-            assert_eq!(architecture(text), Ok(90));
-        }
-        assert!(architecture("hopper").unwrap_err().contains("sm_90"));
     }
 }

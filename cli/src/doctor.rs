@@ -1,6 +1,7 @@
 //! `ringbell doctor`: the capabilities of this machine, the substitutes for missing ones, and why.
 
 mod card;
+mod check;
 #[cfg(feature = "cuda")]
 mod gdrcopy;
 mod gpu;
@@ -14,6 +15,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::{stdio, Exit};
+use check::{Check, Verdict};
 
 /// Arguments of `ringbell doctor`.
 #[derive(clap::Args)]
@@ -21,51 +23,6 @@ pub(crate) struct Args {
     /// Write the findings as one JSON object; `-` (the default) is standard output
     #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
-}
-
-/// Result of a check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Verdict {
-    /// There, and used.
-    Ok,
-    /// Missing (or incomplete); a substitute is used.
-    Instead,
-    /// Missing, without a substitute.
-    Missing,
-}
-
-/// One finding.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Check {
-    /// The capability.
-    name: String,
-    /// How it ended.
-    verdict: Verdict,
-    /// The finding.
-    found: String,
-    /// What Ringbell uses.
-    used: String,
-    /// The reason, and the remedy.
-    why: String,
-}
-
-impl Check {
-    fn new(
-        name: &str,
-        verdict: Verdict,
-        found: impl Into<String>,
-        used: impl Into<String>,
-        why: impl Into<String>,
-    ) -> Check {
-        Check {
-            name: name.into(),
-            verdict,
-            found: found.into(),
-            used: used.into(),
-            why: why.into(),
-        }
-    }
 }
 
 /// All findings.

@@ -118,18 +118,27 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
         Bench::Slots(args) => slots::run(&args),
         Bench::Hll(args) => hll::run(&args),
         Bench::Connections(args) => connections::run(&args),
-        Bench::AllReduce(args) => collective::run(Kind::AllReduce, &args),
-        Bench::ReduceScatter(args) => collective::run(Kind::ReduceScatter, &args),
-        Bench::AllGather(args) => collective::run(Kind::AllGather, &args),
-        Bench::Broadcast(args) => collective::run(Kind::Broadcast, &args),
-        Bench::Reduce(args) => collective::run(Kind::Reduce, &args),
-        Bench::AllToAll(args) => collective::run(Kind::AllToAll, &args),
-        Bench::Gather(args) => collective::run(Kind::Gather, &args),
-        Bench::Scatter(args) => collective::run(Kind::Scatter, &args),
-        Bench::Barrier(args) => collective::run(Kind::Barrier, &args),
-        Bench::SendRecv(args) => collective::run(Kind::Send, &args),
+        Bench::AllReduce(args) => collective(Kind::AllReduce, &args),
+        Bench::ReduceScatter(args) => collective(Kind::ReduceScatter, &args),
+        Bench::AllGather(args) => collective(Kind::AllGather, &args),
+        Bench::Broadcast(args) => collective(Kind::Broadcast, &args),
+        Bench::Reduce(args) => collective(Kind::Reduce, &args),
+        Bench::AllToAll(args) => collective(Kind::AllToAll, &args),
+        Bench::Gather(args) => collective(Kind::Gather, &args),
+        Bench::Scatter(args) => collective(Kind::Scatter, &args),
+        Bench::Barrier(args) => collective(Kind::Barrier, &args),
+        Bench::SendRecv(args) => collective(Kind::Send, &args),
         #[cfg(feature = "cuda")]
         Bench::NcclWorker => nccl::work(),
         Bench::Compare(args) => compare::run(&args),
     }
+}
+
+/// Measures a collective, beside a peer if that is asked for.
+fn collective(kind: Kind, args: &collective::Args) -> Result<Exit> {
+    #[cfg(feature = "cuda")]
+    if let Some(peer) = args.beside.peer() {
+        return nccl::beside::run(kind, args, peer);
+    }
+    collective::run(kind, args)
 }

@@ -1,11 +1,11 @@
 //! Device code by clang: from CUDA sources to PTX, with headers of our own in place of NVIDIA's.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{succeed, Args};
+use super::args::Args;
 use crate::clang::find;
 use crate::{Exit, Problem};
 
@@ -104,7 +104,7 @@ fn command(args: &Args, headers: &Path) -> Result<Command> {
     match args.sources.as_slice() {
         [one] => command.arg(one),
         // A module is one translation unit.
-        several => command.arg(super::unit(several, headers, "module.cu")?),
+        several => command.arg(unit(several, headers, "module.cu")?),
     };
     Ok(command)
 }
@@ -120,6 +120,41 @@ fn kernels(ptx: &str) -> Vec<String> {
     let names = entries.filter_map(|(_, rest)| rest.split('(').next());
     let names = names.filter(|name| !name.starts_with("_ZN2rb5shmem"));
     names.map(str::to_owned).collect()
+}
+
+/// A file that includes all sources.
+fn unit(sources: &[PathBuf], folder: &Path, name: &str) -> Result<PathBuf> {
+    let mut unit = String::new();
+    for source in sources {
+        let whole = source
+            .canonicalize()
+            .with_context(|| format!("cannot resolve {}", source.display()))?;
+        let text = whole
+            .to_string_lossy()
+            .replace('\\', "\\\\")
+            .replace('"', "\\\"");
+        unit.push_str(&format!("#include \"{text}\"\n"));
+    }
+    let file = folder.join(name);
+    std::fs::write(&file, unit).with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(file)
+}
+
+/// Runs a compiler; its messages go to the user.
+pub(super) fn succeed(command: &mut Command, advice: &str) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().with_context(|| {
+        Problem::new(Exit::Environment, format!("cannot start {program}"), advice)
+    })?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Problem::new(
+        Exit::Failed,
+        format!("{program} refused the source ({status})"),
+        "its messages are above",
+    )
+    .into())
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::{clang, output, succeed, Args};
+use super::args::{output, Args};
+use super::clang::{self, succeed};
 use crate::gpu::DRIVER;
 use crate::library::Library;
 use crate::{stdio, Exit, Problem};

@@ -10,7 +10,7 @@ use ringbell::gpu::GpuKind;
 use ringbell::parts::card::{CardBar, Doorbells};
 use ringbell::{KernelArg, Nic};
 
-use super::{Check, Verdict};
+use super::check::{Check, Verdict};
 
 const NAME: &str = "card doorbells";
 /// Longest wait for the kernel.

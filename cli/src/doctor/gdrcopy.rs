@@ -2,7 +2,7 @@
 
 use ringbell::parts::cuda_kernels::gdrcopy::{GdrError, GdrMapper};
 
-use super::{Check, Verdict};
+use super::check::{Check, Verdict};
 
 const NAME: &str = "GDRCopy";
 const ENGINE: &str =

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use ringbell::gpu::{ChosenGpu, EmulatedGpuConfig, GpuChoice};
 use ringbell::parts::cuda_kernels::cuda::CudaError;
 
-use super::{Check, Verdict};
+use super::check::{Check, Verdict};
 
 /// The GPU that kernels run on, opened as a NIC would open it, so that the report matches later runs. For a real one also how the
 /// NIC reaches its memory.

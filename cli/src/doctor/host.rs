@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{getrlimit, Resource};
 
-use super::{Check, Verdict};
+use super::check::{Check, Verdict};
 use crate::report::{machine, size_text};
 
 /// CAP_NET_ADMIN: make network devices (linux/capability.h).

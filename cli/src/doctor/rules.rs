@@ -4,7 +4,7 @@ use ringbell::parts::cuda_kernels::cuda::{
     Capabilities, ComputeMode, CudaGpu, WriteOrder, CONNECTIONS_VARIABLE,
 };
 
-use super::{Check, Verdict};
+use super::check::{Check, Verdict};
 
 pub(super) fn checks(cuda: &CudaGpu) -> Vec<Check> {
     of(&cuda.capabilities())

@@ -11,18 +11,9 @@ use ringbell::engines::hll::{HashKind, HllSummary, Sketch};
 use ringbell::parts::cuda_kernels::hll::{HllKernel, HllRing};
 use ringbell::parts::cuda_kernels::GpuBuffer;
 
-use super::path::{Flow, Path, PATIENCE, WINDOW};
-use super::SketchArgs;
+use super::path::{slot_bytes, Flow, Path, PATIENCE, WIDEST_ITEM, WINDOW};
+use super::sketch::SketchArgs;
 use ringbell_perf::side::failed;
-
-/// Bytes of the widest item: slots of its multiples are cut between items, of every width.
-const WIDEST: u64 = 16;
-
-/// Bytes that the kernel receives at once, for messages of `message` bytes. It receives a stream, so it need not cut it as the
-/// sender did.
-pub(super) fn slot_bytes(message: u64) -> u64 {
-    message.next_multiple_of(WIDEST)
-}
 
 /// Whether a kernel counts, and with how much of the GPU.
 #[derive(Debug, Clone, clap::Args)]
@@ -132,7 +123,7 @@ impl Kernel<'_> {
             // Whole items, for messages of any size: a launch must not begin inside one.
             let bytes = match ended {
                 true => waiting,
-                false => waiting - waiting % WIDEST,
+                false => waiting - waiting % WIDEST_ITEM,
             };
             if bytes > 0 {
                 self.count(session, size, bytes)?;

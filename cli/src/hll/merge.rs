@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use ringbell::engines::hll::{HashKind, Sketch};
 use serde_json::json;
 
-use super::Form;
+use super::sketch::Form;
 use crate::{stdio, Exit, Problem};
 
 /// Arguments of `ringbell hll merge`.

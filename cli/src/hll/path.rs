@@ -13,7 +13,6 @@ use ringbell::nic::{Cidr, EngineThread, TransportSpec};
 use ringbell::parts::nic_core::port::Checksums;
 use ringbell::{DeviceBuffer, Gpu, Nic};
 
-use super::kernel::slot_bytes;
 use crate::open;
 use crate::scratch::Folder;
 use ringbell_perf::hardware::Hardware;
@@ -25,6 +24,15 @@ pub(crate) const WINDOW: u64 = 8;
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 const IPS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
 const PORT: u16 = 18_516;
+
+/// Bytes of the widest item: slots of its multiples are cut between items, of every width.
+pub(super) const WIDEST_ITEM: u64 = 16;
+
+/// Bytes that the kernel receives at once, for messages of `message` bytes. It receives a stream, so it need not cut it as the
+/// sender did.
+pub(super) fn slot_bytes(message: u64) -> u64 {
+    message.next_multiple_of(WIDEST_ITEM)
+}
 
 /// Two NICs with a ring of messages in the GPU memory of each.
 pub(crate) struct Path {

@@ -1,5 +1,8 @@
 //! `ringbell perf all-reduce` and the other collectives, in the form of nccl-tests.
 
+pub(super) mod args;
+#[cfg(feature = "cuda")]
+pub(super) mod beside;
 pub(super) mod table;
 pub(super) mod usage;
 mod watch;
@@ -9,181 +12,32 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ringbell::comm::{CollectiveKind, WireType};
+use ringbell::comm::CollectiveKind;
 use ringbell::engines::{EngineInfo, Place, Registry};
 use ringbell::gpu::GpuKind;
 use ringbell::job::{BootstrapServer, JobError, JobSource};
-use ringbell::nic::{PortSpec, ProgressMode, TransportSpec};
+use ringbell::nic::ProgressMode;
 use ringbell::parts::nic_core::scratch;
-use ringbell::parts::nic_core::transport::rdma::Icrc;
 use ringbell::parts::onc_engines::program::renamed;
-use ringbell::{Algorithm, CommOptions, Communicator, DataType, Job, ReduceOp, UniqueId};
+use ringbell::{Algorithm, CommOptions, Communicator, DataType, Job, UniqueId};
 
 use serde::{Deserialize, Serialize};
 
-use self::watch::Watch;
+pub(super) use self::args::Args;
+use self::args::{name, spelled};
+use self::watch::{lacks_something, Watch, END};
 use super::super::run::ranks::Ranks;
 use super::super::run::wiring::Wiring;
 use crate::report::{
-    emit_text, limits, machine, parse_size, Axis, Limits, OutputArgs, Plot, Progress, Report, Row,
-    SweepArgs,
+    emit_text, limits, machine, Axis, Limits, Plot, Progress, Report, Row, SweepArgs,
 };
 use crate::{open, Exit, Problem};
 use ringbell_perf::collective::data::Shape;
 use ringbell_perf::collective::rank::{Plan, Rank};
 use ringbell_perf::hardware::{Hardware, NOTE};
 
-/// Longest time for started ranks to end after the last measurement.
-const END: Duration = Duration::from_secs(10);
 /// Longest time for ranks to find each other.
 const START: Duration = Duration::from_secs(120);
-
-/// Arguments of `ringbell perf all-reduce` and the other collectives.
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    #[command(flatten)]
-    pub(super) sweep: SweepArgs,
-    /// Ranks, each with a NIC and a GPU of its own [default: 2, or as many as a launcher has started]
-    #[arg(short = 'R', long, visible_short_alias = 'g', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub(super) ranks: Option<u32>,
-    /// Type of the elements
-    #[arg(short = 'd', long = "datatype", default_value = "f32", value_name = "f16|bf16|f32|f64|i8|i32|i64|u8|u32|u64", value_parser = dtype)]
-    pub(super) datatype: DataType,
-    /// Reduction
-    #[arg(short = 'o', long = "op", default_value = "sum", value_name = "sum|prod|min|max", value_parser = redop)]
-    pub(super) op: ReduceOp,
-    /// Root of broadcast, reduce, gather and scatter
-    #[arg(short = 'r', long, default_value_t = 0, value_name = "RANK")]
-    root: u32,
-    /// Ranks are processes (the default; with the `local` transport as fast as threads)
-    #[arg(long, conflicts_with = "threads")]
-    pub(super) procs: bool,
-    /// Ranks are threads of this process
-    #[arg(long)]
-    pub(super) threads: bool,
-    /// What carries the bytes: `local` from memory to memory on one host, `tcp`, `rdma` or `udp` (ACCL's: a lost packet ends the communicator) over the port, `iwarp` over the kernel's TCP, `auto` local first, then `rdma` over port roce and `tcp` over another
-    #[arg(
-        long,
-        default_value = "auto",
-        value_name = "auto|local|tcp|rdma|udp|iwarp"
-    )]
-    transport: TransportSpec,
-    /// What carries the packets: `mem` an in-memory switch, `udp` VXLAN over UDP, `roce` the host's UDP, for rdma and udp, or its TCP, for iwarp, `none` [default: none; with --transport tcp, rdma or udp: mem; with iwarp: roce]
-    #[arg(long, value_name = "none|mem|udp|roce")]
-    port: Option<PortSpec>,
-    /// IP MTU of the port, in bytes [default: mem 9000; udp and roce what the ways to the other ranks carry]
-    #[arg(long, value_name = "BYTES", value_parser = PortSpec::parse_mtu)]
-    mtu: Option<u16>,
-    /// RDMA's invariant CRC: `on`, `off` when all ranks say so, `auto` unless the ports share memory or are sockets of the loopback
-    #[arg(long, default_value = "auto", value_name = "auto|on|off", value_parser = crate::open::icrc)]
-    icrc: Icrc,
-    /// Algorithm
-    #[arg(long, default_value = "auto", value_name = "auto|direct|ring|recursive-doubling|all-gather-reduce|tree|flat|chain|linear|pairwise", value_parser = algo)]
-    algo: Algorithm,
-    /// Type that f32 elements have on the wire
-    #[arg(long, default_value = "same", value_name = "same|bf16|f16", value_parser = wire)]
-    pub(super) wire: WireType,
-    /// A thread of each NIC polls; who waits does not step it
-    #[arg(long)]
-    dedicated: bool,
-    /// A kernel posts and waits, not the host
-    #[arg(long)]
-    pub(super) from_kernel: bool,
-    /// Engines at every rank's communicator, one behind the other, as in `checksum|hll:p=14`: taps only
-    #[arg(long, value_name = "ENGINES", value_parser = engine)]
-    pub(super) engine: Option<String>,
-    /// What the engines see: `input` and `output` each operation's source and result, `sent` and `received` the messages (none of which go directly then)
-    #[arg(long, default_value = "output", value_name = "input|output|sent|received", value_parser = place, requires = "engine")]
-    engine_at: Place,
-    /// Source and destination are kernels' streams: a block of each rank's kernel pushes, another pops. For all-reduce, broadcast, reduce and send-recv
-    #[arg(long, conflicts_with = "from_kernel")]
-    pub(super) streams: bool,
-    /// Bytes of a stream's ring
-    #[arg(long, default_value = "16K", value_name = "SIZE", requires = "streams", value_parser = parse_size)]
-    ring: u64,
-    /// Operations stand one behind the other in a stream of the GPU, and times are those of all by their number, as in
-    /// nccl-tests. Without, the host posts one, waits for it, and times each
-    #[arg(long, conflicts_with_all = ["streams", "from_kernel"])]
-    pub(super) queued: bool,
-    /// A setting of the communicator, e.g. segment_bytes=64K or whole_sources=4K; may be given several times
-    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = usage::setting)]
-    settings: Vec<usage::Setting>,
-    /// Do not measure first what this machine can do at best
-    #[arg(long)]
-    no_limits: bool,
-    /// Time-out of each operation, in seconds
-    #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub(super) timeout: u64,
-    #[cfg(feature = "cuda")]
-    #[command(flatten)]
-    pub(super) beside: super::nccl::beside::BesideArgs,
-    #[command(flatten)]
-    pub(super) output: OutputArgs,
-}
-
-/// A name of the contract in the form of the command line.
-pub(super) fn spelled(name: &str) -> String {
-    name.to_ascii_lowercase().replace('_', "-")
-}
-
-/// A code of the contract by its name, in lower case and with hyphens.
-fn by_name<T: Copy>(
-    text: &str,
-    what: &str,
-    all: impl Iterator<Item = (T, &'static str)>,
-) -> Result<T, String> {
-    let mut names = Vec::new();
-    for (value, name) in all {
-        let name = spelled(name);
-        if name == text {
-            return Ok(value);
-        }
-        names.push(name);
-    }
-    let names = names.join(", ");
-    Err(format!("`{text}` is not {what}; write one of {names}"))
-}
-
-pub(super) fn dtype(text: &str) -> Result<DataType, String> {
-    let all = DataType::ALL.iter().map(|d| (*d, d.name()));
-    by_name(text, "a type of elements", all)
-}
-
-pub(super) fn redop(text: &str) -> Result<ReduceOp, String> {
-    let all = ReduceOp::ALL.iter().map(|o| (*o, o.name()));
-    by_name(text, "a reduction", all)
-}
-
-fn algo(text: &str) -> Result<Algorithm, String> {
-    let all = Algorithm::ALL.iter().filter(|a| **a != Algorithm::User);
-    by_name(text, "an algorithm", all.map(|a| (*a, a.name())))
-}
-
-fn place(text: &str) -> Result<Place, String> {
-    let all = [
-        (Place::Input, "input"),
-        (Place::Output, "output"),
-        (Place::Sent, "sent"),
-        (Place::Received, "received"),
-    ];
-    by_name(text, "a place of engines", all.into_iter())
-}
-
-/// A text that describes taps.
-fn engine(text: &str) -> Result<String, String> {
-    let made = Registry::builtin().make(text).map_err(|e| e.to_string())?;
-    match made.is_tap() {
-        true => Ok(text.into()),
-        false => Err(format!(
-            "`{text}` changes what passes, which operations cannot have; write taps, or give --wire bf16"
-        )),
-    }
-}
-
-fn wire(text: &str) -> Result<WireType, String> {
-    let all = WireType::ALL.iter().map(|w| (*w, w.name()));
-    by_name(text, "a wire type", all)
-}
 
 /// One size: bytes as the table has them, and elements as the operation counts them.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -194,19 +48,8 @@ pub(super) struct Step {
     pub(super) iters: u64,
 }
 
-impl Args {
-    /// Ranks that this command starts.
-    pub(super) fn ranks(&self) -> u32 {
-        self.ranks.unwrap_or(2)
-    }
-}
-
 /// Measures a collective.
 pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
-    #[cfg(feature = "cuda")]
-    if let Some(peer) = args.beside.peer() {
-        return super::nccl::beside::run(kind, args, peer);
-    }
     match Job::from_env() {
         Ok(job) => {
             usage::ranks(args, &job)?;
@@ -320,11 +163,6 @@ fn in_threads(
         Some(other) => other.context(format!("rank 0: {e:#}")),
         None => e,
     })
-}
-
-/// Whether an error is one of this machine, not of the ranks.
-fn lacks_something(error: &anyhow::Error) -> bool {
-    Problem::exit_of(error) == Exit::Environment
 }
 
 fn in_processes(
@@ -567,22 +405,6 @@ fn one_rank(
     Ok(if wrong > 0 { Exit::WrongData } else { Exit::Ok })
 }
 
-pub(super) fn name(kind: CollectiveKind) -> &'static str {
-    use CollectiveKind as K;
-    match kind {
-        K::AllReduce => "all-reduce",
-        K::ReduceScatter => "reduce-scatter",
-        K::AllGather => "all-gather",
-        K::Broadcast => "broadcast",
-        K::Reduce => "reduce",
-        K::AllToAll => "all-to-all",
-        K::Gather => "gather",
-        K::Scatter => "scatter",
-        K::Barrier => "barrier",
-        _ => "send-recv",
-    }
-}
-
 /// Fills in transport, algorithms, the caller (host or kernel), and NIC memory.
 fn describe(report: &mut Report, args: &Args, rank: &Rank) -> Result<()> {
     let comm = rank.comm();
@@ -706,25 +528,6 @@ fn seen(text: &str, place: Place, e: &EngineInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn engines_are_taps_at_a_place() {
-        assert_eq!(place("sent"), Ok(Place::Sent));
-        assert!(place("middle").expect_err("no place").contains("input"));
-        assert!(engine("checksum|hll:p=10").is_ok());
-        let e = engine("cast:f32-bf16").expect_err("not a tap");
-        assert!(e.contains("--wire"), "{e}");
-        assert!(engine("sha").expect_err("unknown").contains("checksum"));
-    }
-
-    #[test]
-    fn names_are_those_of_the_contract() {
-        assert_eq!(dtype("bf16"), Ok(DataType::Bf16));
-        assert_eq!(algo("recursive-doubling"), Ok(Algorithm::RecursiveDoubling));
-        assert_eq!(wire("f16"), Ok(WireType::F16));
-        let e = redop("avg").expect_err("there is none");
-        assert!(e.contains("sum, prod, min, max"), "{e}");
-    }
 
     #[test]
     fn bus_bandwidth_is_counted_as_nccl_tests_does() {

@@ -13,9 +13,10 @@ use anyhow::{anyhow, bail, Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::pair::PORT;
 use crate::{stdio, Exit, Problem};
 
+/// Default TCP port, that of perftest.
+pub(super) const PORT: u16 = 18_515;
 /// Version of these lines and of the plans that follow. Both sides have the same.
 const VERSION: u32 = 1;
 /// Longest line.

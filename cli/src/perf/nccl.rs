@@ -16,27 +16,15 @@ mod order;
 mod rank;
 mod worker;
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use ringbell::gpu::GpuChoice;
 
 use self::environment::version_text;
 use self::gather::{Found, Outcome, Unusable};
 use self::library::{first, in_python, Candidate, NotFound, Passed};
+use super::collective::beside::NcclArgs;
 use crate::report::Peer;
 use crate::{Exit, Problem};
-
-/// How NCCL is found and run.
-#[derive(Debug, Clone, clap::Args)]
-pub(super) struct NcclArgs {
-    /// NCCL's libnccl.so.2, or its folder [default: the dynamic loader's, then that of python3's packages]
-    #[arg(long, env = "RINGBELL_NCCL", value_name = "PATH")]
-    nccl: Option<PathBuf>,
-    /// Longest that one sweep of one side may take, in seconds; it is ended then, and what it has done is kept
-    #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
-    limit: u64,
-}
 
 /// The GPU that NCCL is to run on.
 fn device() -> Result<usize> {

@@ -1,6 +1,6 @@
 //! The two sides of a measurement: threads, processes, or two commands on two machines.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -19,16 +19,15 @@ use ringbell_perf::send::Settings;
 use ringbell_perf::serve;
 use ringbell_perf::side::{Pair, Side};
 
-use super::exchange::{self, Exchange, Place, Question};
-use super::receiver::Receiver;
+use super::exchange::{self, Exchange, Place, Question, PORT};
+use super::receiver::{Receiver, START};
 use crate::child::dies_with_us;
 use crate::report::{Progress, Report, Row, SweepArgs};
+use crate::run::wiring::free_sockets;
 use crate::scratch::Folder;
 use crate::secret::SecretArgs;
 use crate::{open, stdio, Exit, Problem};
 
-/// Default TCP port, that of perftest.
-pub(super) const PORT: u16 = 18_515;
 const SERVER_IP: Cidr = Cidr {
     ip: Ipv4Addr::new(10, 77, 0, 1),
     prefix: 24,
@@ -37,8 +36,6 @@ const CLIENT_IP: Cidr = Cidr {
     ip: Ipv4Addr::new(10, 77, 0, 2),
     prefix: 24,
 };
-/// Longest wait for the other side to appear.
-pub(super) const START: Duration = Duration::from_secs(20);
 
 /// Flags that say between whom, and over what.
 #[derive(Debug, Clone, clap::Args)]
@@ -158,30 +155,6 @@ pub(crate) fn frames_need_a_port(
         (TransportSpec::Auto, _) if frames => TransportSpec::Tcp,
         (other, _) => other,
     }
-}
-
-/// A free port of each of so many sockets, of UDP or for this transport of TCP. All are bound before
-/// the first is freed again, so that no number is given twice.
-pub(crate) fn free_sockets(
-    mut host: SocketAddr,
-    count: u32,
-    transport: TransportSpec,
-) -> Result<Vec<SocketAddr>> {
-    host.set_port(0);
-    if transport == TransportSpec::Iwarp {
-        let sockets: Vec<TcpListener> = (0..count)
-            .map(|_| TcpListener::bind(host))
-            .collect::<Result<_, _>>()
-            .context("no free TCP port")?;
-        let addresses = sockets.iter().map(TcpListener::local_addr);
-        return Ok(addresses.collect::<Result<_, _>>()?);
-    }
-    let sockets: Vec<UdpSocket> = (0..count)
-        .map(|_| UdpSocket::bind(host))
-        .collect::<Result<_, _>>()
-        .context("no free UDP port")?;
-    let addresses = sockets.iter().map(UdpSocket::local_addr);
-    Ok(addresses.collect::<Result<_, _>>()?)
 }
 
 /// Refuses to lose, reorder or record frames where there are none.

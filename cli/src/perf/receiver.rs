@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail, Context, Result};
 use ringbell::abi::{Descriptor, Opcode};
 
-use super::pair::START;
 use crate::child::End;
 use crate::scratch::Folder;
 use crate::{stdio, Exit, Problem};
 use ringbell_perf::side::Side;
 use ringbell_perf::OperationFailed;
 
+/// Longest wait for the other side to appear.
+pub(super) const START: Duration = Duration::from_secs(20);
 /// Interval between two checks of the process.
 const LOOK: Duration = Duration::from_millis(20);
 /// Longest time for it to end after the last plan, or after a loss that both sides report.

@@ -1,17 +1,40 @@
 //! Ports that connect the ranks' NICs, and each rank's variables for them.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsRawFd as _;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use ringbell::job::{address_of, variables};
 use ringbell::nic::{PortSpec, TransportSpec};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
 use ringbell::UniqueId;
 
-use crate::perf::pair::free_sockets;
 use crate::{open, Exit, Problem};
+
+/// A free port of each of so many sockets, of UDP or for this transport of TCP. All are bound before
+/// the first is freed again, so that no number is given twice.
+pub(crate) fn free_sockets(
+    mut host: SocketAddr,
+    count: u32,
+    transport: TransportSpec,
+) -> Result<Vec<SocketAddr>> {
+    host.set_port(0);
+    if transport == TransportSpec::Iwarp {
+        let sockets: Vec<TcpListener> = (0..count)
+            .map(|_| TcpListener::bind(host))
+            .collect::<Result<_, _>>()
+            .context("no free TCP port")?;
+        let addresses = sockets.iter().map(TcpListener::local_addr);
+        return Ok(addresses.collect::<Result<_, _>>()?);
+    }
+    let sockets: Vec<UdpSocket> = (0..count)
+        .map(|_| UdpSocket::bind(host))
+        .collect::<Result<_, _>>()
+        .context("no free UDP port")?;
+    let addresses = sockets.iter().map(UdpSocket::local_addr);
+    Ok(addresses.collect::<Result<_, _>>()?)
+}
 
 /// The ports of all ranks.
 pub(crate) enum Wiring {

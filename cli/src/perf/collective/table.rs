@@ -5,18 +5,18 @@ use std::fmt::Write as _;
 use crate::report::{Report, Row};
 
 /// Series names, as peers have them.
-pub(in crate::perf) const OUT_OF_PLACE: &str = "out of place";
-pub(in crate::perf) const IN_PLACE: &str = "in place";
+pub(crate) const OUT_OF_PLACE: &str = "out of place";
+pub(crate) const IN_PLACE: &str = "in place";
 
 /// Columns beside the sizes.
-pub(in crate::perf) struct Columns {
-    pub(in crate::perf) dtype: String,
-    pub(in crate::perf) redop: String,
-    pub(in crate::perf) root: String,
+pub(crate) struct Columns {
+    pub(crate) dtype: String,
+    pub(crate) redop: String,
+    pub(crate) root: String,
 }
 
 /// The head, in comment lines.
-pub(in crate::perf) fn head(report: &Report, notes: &[String]) -> String {
+pub(crate) fn head(report: &Report, notes: &[String]) -> String {
     let m = &report.meta;
     let mut out = String::new();
     let _ = writeln!(
@@ -32,7 +32,7 @@ pub(in crate::perf) fn head(report: &Report, notes: &[String]) -> String {
 }
 
 /// The rows, and the closing line.
-pub(in crate::perf) fn body(report: &Report, columns: &Columns) -> String {
+pub(crate) fn body(report: &Report, columns: &Columns) -> String {
     let mut out = String::new();
     let memcpy = !report.meta.limits.memcpy_gbs_by_size.is_empty();
     let _ = writeln!(out, "#\n#{:>51}{OUT_OF_PLACE:>40}{IN_PLACE:>37}", "");

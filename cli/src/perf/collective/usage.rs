@@ -8,9 +8,9 @@ use ringbell::nic::{descriptors, PortSpec, TransportSpec};
 use ringbell::parts::onc_engines::program::algorithms;
 use ringbell::{Algorithm, CollectiveError, DataType, Job, Nic, NicBuilder};
 
-use super::{name, spelled, Args};
+use super::args::{name, spelled, Args};
 use crate::perf::memory;
-use crate::report::{parse_size, size_text};
+use crate::report::size_text;
 use crate::{Exit, Problem};
 
 /// A number of ranks that is not what a launcher has started.
@@ -30,7 +30,7 @@ pub(super) fn ranks(args: &Args, job: &Job) -> Result<()> {
 }
 
 /// Refuses arguments that contradict each other, or that this collective does not support among so many ranks.
-pub(in crate::perf) fn check(kind: CollectiveKind, args: &Args, ranks: u32) -> Result<()> {
+pub(crate) fn check(kind: CollectiveKind, args: &Args, ranks: u32) -> Result<()> {
     let usage = |what: String, advice: &str| Err(Problem::new(Exit::Usage, what, advice).into());
     if kind == CollectiveKind::Send && ranks < 2 {
         return usage("send-recv needs two ranks".into(), "give -R 2 or more");
@@ -210,26 +210,6 @@ pub(super) fn attached(args: &Args, job: &Job) -> Result<NicBuilder> {
         .when(port, NicBuilder::port))
 }
 
-/// `--set`: a name of [`CollectiveSettings::NAMES`], and its value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Setting {
-    name: String,
-    value: u64,
-}
-
-pub(super) fn setting(text: &str) -> Result<Setting, String> {
-    let (name, value) = text
-        .split_once('=')
-        .ok_or_else(|| format!("`{text}` is not NAME=VALUE"))?;
-    let value = parse_size(value)?;
-    // Name and value, each by itself; together they are checked when the communicator is made.
-    CollectiveSettings::default()
-        .set(name, value)
-        .map_err(|e| e.why)?;
-    let name = name.to_string();
-    Ok(Setting { name, value })
-}
-
 /// The communicator's settings.
 pub(super) fn settings(args: &Args) -> Result<CollectiveSettings> {
     let mut settings = CollectiveSettings::default();
@@ -244,24 +224,4 @@ pub(super) fn settings(args: &Args) -> Result<CollectiveSettings> {
         )
     })?;
     Ok(settings)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_setting_is_a_name_and_a_value() {
-        let s = setting("segment_bytes=64K").expect("a setting");
-        assert_eq!((s.name.as_str(), s.value), ("segment_bytes", 64 << 10));
-        for (wrong, why) in [
-            ("segment_bytes", "NAME=VALUE"),
-            ("segment=1", "segment_bytes"),
-            ("direct=2", "neither 0"),
-            ("eager_max=lots", "lots"),
-        ] {
-            let e = setting(wrong).expect_err(wrong);
-            assert!(e.contains(why), "{wrong}: {e}");
-        }
-    }
 }

@@ -8,14 +8,20 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail, Result};
 use ringbell::job::BootstrapServer;
 
-use super::{lacks_something, END};
 use crate::run::ranks::{Ended, Ranks};
 use crate::{Exit, Problem};
 
+/// Longest time for started ranks to end after the last measurement.
+pub(super) const END: Duration = Duration::from_secs(10);
 /// Interval between two checks of the processes.
 const LOOK: Duration = Duration::from_millis(20);
 /// Longest delay between an error and the detection of the process end that caused it.
 const SEEN: Duration = Duration::from_millis(200);
+
+/// Whether an error is one of this machine, not of the ranks.
+pub(super) fn lacks_something(error: &anyhow::Error) -> bool {
+    Problem::exit_of(error) == Exit::Environment
+}
 
 /// See the module text.
 pub(super) struct Watch {

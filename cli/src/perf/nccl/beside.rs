@@ -12,39 +12,16 @@ use ringbell::gpu::GPU_VARIABLE;
 use ringbell::job::JobError;
 use ringbell::Job;
 
-use super::super::collective::{self, name, spelled, steps_of, usage, Step};
+use super::super::collective::args::{name, spelled, Args};
+use super::super::collective::beside::Which;
+use super::super::collective::{steps_of, usage, Step};
 use super::super::compare::{medians, plot, table, together, Column};
 use super::gather::{self, Found};
 use super::order::Order;
-use super::{device, find, notes, peer, NcclArgs};
+use super::{device, find, notes, peer};
 use crate::report::{draw, emit_text, machine, OutputArgs, Peer, Report};
 use crate::scratch::Folder;
 use crate::{Exit, Problem};
-
-/// What runs beside ours.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct BesideArgs {
-    /// Run a peer too, ranks as threads on both sides, and print ratios; `nccl-if-found` says in the report why there is none
-    #[arg(long, value_name = "nccl|nccl-if-found")]
-    beside: Option<Which>,
-    #[command(flatten)]
-    nccl: NcclArgs,
-}
-
-/// The peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Which {
-    /// NCCL, or an error
-    Nccl,
-    /// NCCL where it is
-    NcclIfFound,
-}
-
-impl BesideArgs {
-    pub(crate) fn peer(&self) -> Option<Which> {
-        self.beside
-    }
-}
 
 /// Flags that are ours alone, with a value behind them or without; our side is started with the others.
 const WITH_VALUE: [&str; 6] = ["--beside", "--nccl", "--limit", "--json", "--svg", "--gpu"];
@@ -73,7 +50,7 @@ fn own_words(words: impl Iterator<Item = String>, json: &Path) -> Vec<String> {
 }
 
 /// Refuses a measurement that cannot be compared.
-fn check(kind: CollectiveKind, args: &collective::Args) -> Result<()> {
+fn check(kind: CollectiveKind, args: &Args) -> Result<()> {
     let usage = |what: String, advice: &str| Err(Problem::new(Exit::Usage, what, advice).into());
     if kind != CollectiveKind::AllReduce {
         let what = format!("--beside nccl measures all-reduce, not {}", name(kind));
@@ -97,7 +74,7 @@ fn check(kind: CollectiveKind, args: &collective::Args) -> Result<()> {
 }
 
 /// Runs both sides, one after the other.
-pub(crate) fn run(kind: CollectiveKind, args: &collective::Args, which: Which) -> Result<Exit> {
+pub(crate) fn run(kind: CollectiveKind, args: &Args, which: Which) -> Result<Exit> {
     check(kind, args)?;
     let steps = steps_of(kind, &args.sweep, args.datatype, false, args.ranks())?;
     // Before anything takes time.
@@ -142,13 +119,7 @@ pub(crate) fn run(kind: CollectiveKind, args: &collective::Args, which: Which) -
 }
 
 /// NCCL's part.
-fn nccl(
-    args: &collective::Args,
-    steps: Vec<Step>,
-    device: usize,
-    found: &Found,
-    limit: Duration,
-) -> Peer {
+fn nccl(args: &Args, steps: Vec<Step>, device: usize, found: &Found, limit: Duration) -> Peer {
     let order = Order {
         library: found.library.clone(),
         device,
@@ -231,7 +202,7 @@ fn as_report(own: &Report, peer: &Peer) -> Report {
     }
 }
 
-fn show(own: &Report, args: &collective::Args) -> Result<()> {
+fn show(own: &Report, args: &Args) -> Result<()> {
     let mut reports = vec![own.clone()];
     let mut columns = vec![Column {
         name: "ringbell".into(),

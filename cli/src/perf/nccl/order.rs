@@ -8,7 +8,8 @@ use ringbell::comm::CollectiveKind;
 use ringbell::{DataType, ReduceOp};
 use serde::{Deserialize, Serialize};
 
-use super::super::collective::{dtype, redop, spelled, Step};
+use super::super::collective::args::{dtype, redop, spelled};
+use super::super::collective::Step;
 use ringbell_perf::collective::data::Shape;
 
 /// First line to a worker.
