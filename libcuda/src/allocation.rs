@@ -17,12 +17,10 @@ use crate::{
 
 /// Alignment of small allocations, as NVIDIA's driver has it.
 pub(crate) const GRAIN: u64 = 512;
-
 /// Allocations below this size share a slab.
 const SMALL: u64 = 1 << 20;
 
 const SLAB: u64 = 2 << 20;
-
 /// Pages of the GPU.
 pub(crate) const PAGE: u64 = 64 << 10;
 

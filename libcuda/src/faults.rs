@@ -126,7 +126,6 @@ impl Faults {
 
 /// Settings of the driver as a test double, which their presence makes it.
 pub(crate) const MOCK: &str = "RINGBELL_MOCK_CUDA";
-
 /// The same settings, of the driver of users' programs.
 const SETTINGS: &str = "RINGBELL_CUDA";
 

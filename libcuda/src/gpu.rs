@@ -12,10 +12,8 @@ use crate::{faults, strict, Result, OUT_OF_MEMORY};
 
 /// Shared memory of a block without `cuFuncSetAttribute`.
 pub(crate) const SHARED_BYTES: u32 = 48 << 10;
-
 /// And with it (compute capability 9.0).
 pub(crate) const MOST_SHARED_BYTES: u32 = 227 << 10;
-
 /// Of a multiprocessor, of which each block takes 1 KiB more than it asks for.
 pub(crate) const SHARED_BYTES_OF_SM: u64 = 228 << 10;
 

@@ -14,10 +14,8 @@ thread_local! {
 
 /// Users of the primary context.
 pub(crate) static RETAINED: AtomicUsize = AtomicUsize::new(0);
-
 /// The process that has called cuInit: its children have no CUDA.
 pub(crate) static PROCESS: AtomicU32 = AtomicU32::new(0);
-
 /// Bytes of stack that are set aside for each lane.
 pub(crate) static STACK: AtomicUsize = AtomicUsize::new(1024);
 

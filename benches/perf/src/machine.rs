@@ -1,32 +1,5 @@
 //! Description of the machine that a measurement ran on.
 
-use crate::{Limits, Meta};
-
-/// Meta data of a benchmark without NIC and GPU; a benchmark that uses them fills in theirs.
-pub fn meta(benchmark: &str) -> Meta {
-    let none = || "none".to_string();
-    Meta {
-        version: env!("CARGO_PKG_VERSION").into(),
-        commit: env!("RINGBELL_COMMIT").into(),
-        profile: env!("RINGBELL_PROFILE").into(),
-        benchmark: benchmark.into(),
-        machine: description(),
-        cores: cores().len().max(1),
-        nic: none(),
-        gpu: none(),
-        port: none(),
-        transport: none(),
-        progress: none(),
-        payload: None,
-        parameter: None,
-        ranks: None,
-        notes: Vec::new(),
-        peers: Vec::new(),
-        limits: Limits::default(),
-        busy: None,
-    }
-}
-
 /// The GPU's name in reports: `emulated`, or the driver's name for it.
 pub fn gpu_name(gpu: &ringbell::Gpu) -> String {
     match gpu.kind() {

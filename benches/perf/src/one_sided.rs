@@ -9,9 +9,8 @@ use ringbell::memory::RemoteMemory;
 use ringbell::DeviceBuffer;
 
 use crate::send::read_times;
-use crate::serve::stride;
 use crate::side::{KernelResult, Pair, Side};
-use crate::wire::{Plan, Run, Verdict};
+use crate::wire::{stride, Plan, Run, Verdict};
 use crate::{Row, Samples};
 
 /// Signals lie before the data of a ping-pong.

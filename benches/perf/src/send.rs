@@ -4,9 +4,8 @@ use anyhow::Result;
 use ringbell::abi::GpuVa;
 use ringbell::DeviceBuffer;
 
-use crate::serve::stride;
 use crate::side::Pair;
-use crate::wire::{Plan, Run};
+use crate::wire::{stride, Plan, Run};
 use crate::{Row, Samples};
 
 /// Messages whose time is taken one by one; the clock would weigh on smaller ones.

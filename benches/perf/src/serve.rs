@@ -8,16 +8,12 @@ use ringbell::parts::cuda_kernels::{GpuBuffer, Slots, SlotsConfig};
 use ringbell::{DeviceBuffer, KernelArg};
 
 use super::side::{KernelResult, Side};
-use super::wire::{Plan, Run, Verdict};
+use super::wire::{stride, Plan, Run, Verdict};
 
 /// Longest pause of a client between two runs.
 const BETWEEN_RUNS: Duration = Duration::from_secs(120);
 /// Chunks of the stream of small messages.
 pub const RATE_CHUNK: u64 = 4096;
-/// Distance between two messages in a buffer: whole pages, so that none shares one with another.
-pub fn stride(len: u64) -> u64 {
-    len.max(1).next_multiple_of(64)
-}
 
 /// Serves one client until its plan ends the measurement.
 pub fn serve(side: &Side, listener: SessionId, patience: Duration) -> Result<()> {

@@ -12,7 +12,7 @@ use ringbell::nic::{PortSpec, ProgressMode};
 use ringbell::{DeviceBuffer, HostQueue, KernelArg, Nic};
 
 use crate::wire::{Plan, Verdict, MESSAGE_BYTES};
-use crate::{datagrams, limits, machine, Payload, Report};
+use crate::{datagrams, limits, machine, Meta, Payload, Report};
 
 /// A NIC and the resources of a measurement on it.
 pub struct Side {
@@ -286,7 +286,7 @@ pub struct Pair {
 impl Pair {
     /// An empty report about this pair, with the limits of this machine measured now.
     pub fn report(&self, benchmark: &str, sizes: &[u64]) -> Report {
-        let mut meta = machine::meta(benchmark);
+        let mut meta = Meta::new(benchmark);
         meta.nic = self.side.nic.kind().to_string();
         meta.gpu = machine::gpu_name(self.side.nic.gpu());
         meta.transport = self.transport();

@@ -196,6 +196,11 @@ fn word64(m: &[u8; MESSAGE_BYTES], at: usize) -> u64 {
     u64::from(word32(m, at)) | u64::from(word32(m, at + 4)) << 32
 }
 
+/// Distance between two messages in a buffer: whole pages, so that none shares one with another.
+pub fn stride(len: u64) -> u64 {
+    len.max(1).next_multiple_of(64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

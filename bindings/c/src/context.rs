@@ -18,7 +18,6 @@ use ringbell::GpuResult;
 
 /// Bytes of `gpu_result`.
 const RESULT: usize = 24;
-
 /// Most bytes that one descriptor of the device header moves; longer transfers have one time-out
 /// for each piece (`MAX_PIECE`).
 const PIECE: u64 = 0xffff_0000;

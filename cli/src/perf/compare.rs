@@ -238,7 +238,7 @@ pub(super) fn plot(first: &Report, latency: bool) -> Plot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::machine;
+    use crate::report::Meta;
 
     fn report(times: &[(u64, f64)]) -> Report {
         let rows = times.iter().map(|&(size_bytes, p50_us)| Row {
@@ -250,7 +250,7 @@ mod tests {
         });
         Report {
             rows: rows.collect(),
-            meta: machine::meta("all-reduce"),
+            meta: Meta::new("all-reduce"),
         }
     }
 

@@ -12,8 +12,8 @@ use ringbell::abi::SessionId;
 use super::pair::{Client, Role, WireArgs};
 use crate::report::{emit, parse_size, Axis, OutputArgs, Plot, Report, Row, Samples};
 use crate::{Exit, Problem};
-use ringbell_perf::serve::{many_args, rounds, session_list, stride, MANY_WINDOW};
-use ringbell_perf::wire::{Plan, Run, Verdict};
+use ringbell_perf::serve::{many_args, rounds, session_list, MANY_WINDOW};
+use ringbell_perf::wire::{stride, Plan, Run, Verdict};
 
 /// Default buffer of a TCP connection here: a thousand of them must fit into memory.
 const TCP_BUFFER: u64 = 64 << 10;

@@ -15,8 +15,8 @@ use ringbell::nic::ProgressMode;
 use ringbell::Nic;
 
 use crate::report::{
-    emit, limits, machine, parse_size, size_text, Axis, OutputArgs, Plot, Progress, Report, Row,
-    Samples,
+    emit, limits, machine, parse_size, size_text, Axis, Meta, OutputArgs, Plot, Progress, Report,
+    Row, Samples,
 };
 use crate::scratch::Folder;
 use crate::{Exit, Problem};
@@ -115,7 +115,7 @@ impl Alone {
 }
 
 fn report_of(alone: &Alone, benchmark: &str, parameter: Option<&str>) -> Report {
-    let mut meta = machine::meta(benchmark);
+    let mut meta = Meta::new(benchmark);
     meta.nic = alone.side.nic.kind().to_string();
     meta.gpu = machine::gpu_name(alone.side.nic.gpu());
     meta.progress = alone.progress().into();

@@ -5,7 +5,7 @@ use ringbell_perf::one_sided::measure;
 use ringbell_perf::send::{measure as measure_send, Kind as SendKind, Settings};
 
 pub(crate) use ringbell_perf::one_sided::Kind;
-use ringbell_perf::serve::stride;
+use ringbell_perf::wire::stride;
 
 use super::pair::{Role, WireArgs};
 use crate::report::{self, Axis, OutputArgs, Plot, SweepArgs};

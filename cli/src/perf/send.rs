@@ -4,7 +4,7 @@ use anyhow::Result;
 use ringbell_perf::send::measure;
 
 pub(crate) use ringbell_perf::send::Kind;
-use ringbell_perf::serve::stride;
+use ringbell_perf::wire::stride;
 
 use super::pair::{Role, WireArgs};
 use crate::report::{self, Axis, OutputArgs, Plot, Report, SweepArgs};

@@ -15,9 +15,9 @@ use ringbell::KernelArg;
 use super::pair::{Client, Role, WireArgs};
 use crate::report::{emit, parse_size, size_text, Axis, OutputArgs, Plot, Row, SweepArgs};
 use crate::{Exit, Problem};
-use ringbell_perf::serve::{slots_of, stride};
+use ringbell_perf::serve::slots_of;
 use ringbell_perf::side::KernelResult;
-use ringbell_perf::wire::{Plan, Run};
+use ringbell_perf::wire::{stride, Plan, Run};
 
 /// Messages in flight of the zero-copy series.
 const WINDOW: u16 = 16;

@@ -402,7 +402,6 @@ fn legend(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::machine;
 
     fn report(sizes: &[u64]) -> Report {
         let rows = sizes
@@ -415,7 +414,7 @@ mod tests {
             })
             .collect();
         Report {
-            meta: machine::meta("test"),
+            meta: Meta::new("test"),
             rows,
         }
     }

@@ -130,11 +130,11 @@ fn time(us: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::machine;
+    use crate::report::Meta;
 
     fn report(wrong: Option<u64>) -> Report {
         Report {
-            meta: machine::meta("send-bw"),
+            meta: Meta::new("send-bw"),
             rows: vec![Row {
                 size_bytes: 1 << 20,
                 count: 20,

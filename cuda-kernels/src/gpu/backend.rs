@@ -9,8 +9,18 @@ use std::sync::Arc;
 use ringbell_gtlb::{DmaMemory, PageTable};
 use ringbell_nic_abi::GpuVa;
 
-use super::{Event, GpuError, GpuKind, Launch, ModuleError, SharedMemory, WordOp};
+use super::{Event, GpuError, Launch, ModuleError, SharedMemory, WordOp};
 use crate::launch::{KernelArg, LaunchError, LaunchShape};
+
+/// What runs the kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GpuKind {
+    /// Host threads.
+    Emulated,
+    /// An NVIDIA GPU, by the CUDA driver.
+    Cuda,
+}
 
 /// A GPU.
 pub(crate) trait GpuBackend: Debug + Send + Sync {

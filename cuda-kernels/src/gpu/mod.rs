@@ -15,8 +15,8 @@ mod shared;
 mod stream;
 mod words;
 
-pub(crate) use backend::KernelHandle;
-pub(crate) use backend::{GpuBackend, GraphBackend, StreamBackend};
+pub use backend::GpuKind;
+pub(crate) use backend::{GpuBackend, GraphBackend, KernelHandle, StreamBackend};
 pub use buffer::GpuBuffer;
 pub(crate) use ending::Ending;
 pub use ending::{Event, Launch};
@@ -36,16 +36,6 @@ use crate::launch::{Dim3, KernelArg, LaunchError};
 
 /// Most bytes of a file of kernels: PTX beyond would take minutes.
 const MOST_IMAGE: u64 = 256 << 20;
-
-/// What runs the kernels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum GpuKind {
-    /// Host threads.
-    Emulated,
-    /// An NVIDIA GPU, by the CUDA driver.
-    Cuda,
-}
 
 /// A GPU, emulated or real. A cheap handle: clones are the same GPU.
 #[derive(Debug, Clone)]

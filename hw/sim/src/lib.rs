@@ -32,4 +32,6 @@ mod messages;
 #[cfg(block = "nic_top")]
 mod neighbours;
 #[cfg(block = "nic_top")]
+mod nic_ring;
+#[cfg(block = "nic_top")]
 mod reducer;

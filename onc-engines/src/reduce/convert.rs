@@ -3,7 +3,8 @@
 
 use ringbell_nic_abi::WireType;
 
-use super::level::{Baseline, Isa, Level};
+use super::isa::{Baseline, Isa};
+use super::level::Level;
 
 /// Elements converted at once.
 const LANES: usize = 16;
@@ -78,7 +79,7 @@ unsafe fn baseline(conversion: Conversion, dst: *mut u8, src: *const u8, n: usiz
 #[target_feature(enable = "avx2,f16c")]
 unsafe fn avx2(conversion: Conversion, dst: *mut u8, src: *const u8, n: usize) {
     // SAFETY: the caller's contract.
-    unsafe { by_wire::<super::level::Avx2>(conversion, dst, src, n) };
+    unsafe { by_wire::<super::x86::Avx2>(conversion, dst, src, n) };
 }
 
 /// # Safety
@@ -87,7 +88,7 @@ unsafe fn avx2(conversion: Conversion, dst: *mut u8, src: *const u8, n: usize) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
 unsafe fn avx512(conversion: Conversion, dst: *mut u8, src: *const u8, n: usize) {
     // SAFETY: the caller's contract.
-    unsafe { by_wire::<super::level::Avx512>(conversion, dst, src, n) };
+    unsafe { by_wire::<super::x86::Avx512>(conversion, dst, src, n) };
 }
 
 /// A vector of the wire, as bits, to f32 and back.

@@ -8,10 +8,11 @@ use std::marker::PhantomData;
 
 use ringbell_nic_abi::{DataType, ReduceOp};
 
-#[cfg(target_arch = "x86_64")]
-use super::level::{Avx2, Avx512};
-use super::level::{Baseline, Isa, Level, LINE};
+use super::isa::{Baseline, Isa, LINE};
+use super::level::Level;
 use super::number::{Max, Min, Number, Operator, Prod, Sum};
+#[cfg(target_arch = "x86_64")]
+use super::x86::{Avx2, Avx512};
 
 /// Every destination = `srcs[0] op srcs[1] op ...`, element by element, left to right, in one pass
 /// over `n` elements; with one source, a copy to every destination.

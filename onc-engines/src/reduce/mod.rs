@@ -28,11 +28,14 @@
 
 mod convert;
 mod half;
+mod isa;
 mod kernel;
 mod level;
 mod number;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 pub use convert::{narrow, widen, wire_bytes};
 pub use kernel::{fused, fused_at};

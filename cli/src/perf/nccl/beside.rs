@@ -19,7 +19,7 @@ use super::super::compare::{medians, plot, table, together, Column};
 use super::gather::{self, Found};
 use super::order::Order;
 use super::{device, find, notes, peer};
-use crate::report::{draw, emit_text, machine, OutputArgs, Peer, Report};
+use crate::report::{draw, emit_text, Meta, OutputArgs, Peer, Report};
 use crate::scratch::Folder;
 use crate::{Exit, Problem};
 
@@ -192,7 +192,7 @@ fn ours(gpu: Option<usize>, limit: Duration) -> Result<Report> {
 
 /// A peer as a report of its own, for the table and the picture.
 fn as_report(own: &Report, peer: &Peer) -> Report {
-    let mut meta = machine::meta(&own.meta.benchmark);
+    let mut meta = Meta::new(&own.meta.benchmark);
     let version = peer.version.as_deref().unwrap_or("");
     meta.nic = format!("{} {version}", peer.name);
     meta.transport = "shm".into();

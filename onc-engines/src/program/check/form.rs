@@ -3,7 +3,7 @@
 use ringbell_nic_abi::CollectiveKind as K;
 
 use super::error::{CheckError, Extent, Problem, Where};
-use super::Limits;
+use super::limits::Limits;
 use crate::program::{buffer_blocks, Chunks, Operand, Order, Place, Program, Step, Target};
 
 /// Checks all that needs no execution.

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::error::{CheckError, Problem};
-use super::{form, Limits};
+use super::form;
+use super::limits::Limits;
 use crate::program::{Operand, Program, Target};
 
 /// A message, from the step that sends it to the step that takes it.

@@ -1,6 +1,6 @@
 //! The lexer of one line of text.
 
-use super::{TextError, TextProblem};
+use super::error::{TextError, TextProblem};
 
 /// The rest of a line.
 #[derive(Debug, Clone)]
