@@ -24,6 +24,7 @@ mod preload;
 mod problem;
 mod regs;
 mod report;
+mod routes;
 mod run;
 mod scratch;
 mod secret;
@@ -84,6 +85,8 @@ enum Command {
     Perf(Box<perf::Args>),
     /// The register map of the NIC, and the values and blocks of those that run here; with --nic, of one that it opens
     Regs(regs::Args),
+    /// Routes of a network whose NICs forward: hops, channels, loads, and the proof that it cannot deadlock
+    Routes(routes::Args),
     /// Start the ranks of a job on this machine
     Run(run::Args),
     /// Run a program of MPI, unmodified, with its collectives on this NIC
@@ -166,6 +169,7 @@ fn run(command: Command, asked: bool) -> Result<Exit> {
         Command::Nc(args) => nc::run(&args),
         Command::Perf(args) => perf::run(*args),
         Command::Regs(args) => regs::run(&args, asked),
+        Command::Routes(args) => routes::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Mpi(args) => mpi::run(&args),
         Command::Nccl(args) => nccl::run(&args),

@@ -23,6 +23,7 @@ mod nccl;
 mod perf_collectives;
 mod perf_sweeps;
 mod regs_live;
+mod routes;
 mod run;
 mod shmem;
 mod tutorial;

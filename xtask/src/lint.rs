@@ -107,7 +107,7 @@ fn aarch64() -> Result<Outcome> {
         )));
     }
     passes(&format!(
-        "check --target {ARM} -p ringbell-nic-abi -p ringbell-gtlb -p ringbell-onc-engines -p ringbell-nic-core"
+        "check --target {ARM} -p ringbell-nic-abi -p ringbell-gtlb -p ringbell-onc-engines -p ringbell-nic-core -p ringbell-routes"
     ))
 }
 
