@@ -7,6 +7,7 @@
 //! out and placed again, which the paper does not do: on a torus of 8×8 the busiest link then
 //! carries 71 pairs instead of 90, where 64 are the mean.
 
+use crate::tables::Tables;
 use crate::topology::{Link, NodeId, Role, Topology};
 
 /// How often each destination is placed.
@@ -94,13 +95,18 @@ pub(crate) fn distances(topology: &Topology, destination: NodeId) -> (Vec<u32>, 
     (hops, order)
 }
 
-/// By destination: the links towards it, by node.
-pub(crate) fn trees(topology: &Topology) -> Vec<(NodeId, Vec<Option<Link>>)> {
+/// By destination: the links towards it, by node. `keep`: tables of the same nodes, whose links are
+/// taken where they are there and still on a shortest path.
+pub(crate) fn trees(
+    topology: &Topology,
+    keep: Option<&Tables>,
+) -> Vec<(NodeId, Vec<Option<Link>>)> {
     let mut weights = Weights::new(topology);
     let mut trees: Vec<(NodeId, Vec<Option<Link>>)> = Vec::new();
     for destination in topology.ends() {
         let (hops, order) = distances(topology, destination);
-        let tree = tree(topology, &hops, &order, &weights);
+        let kept = kept(topology, keep, destination);
+        let tree = tree(topology, &hops, &order, &weights, &kept);
         weights.add(topology, &tree, &order);
         trees.push((destination, tree));
     }
@@ -108,7 +114,8 @@ pub(crate) fn trees(topology: &Topology) -> Vec<(NodeId, Vec<Option<Link>>)> {
         for (destination, old) in &mut trees {
             let (hops, order) = distances(topology, *destination);
             weights.remove(topology, old, &order);
-            let tree = tree(topology, &hops, &order, &weights);
+            let kept = kept(topology, keep, *destination);
+            let tree = tree(topology, &hops, &order, &weights, &kept);
             weights.add(topology, &tree, &order);
             *old = tree;
         }
@@ -116,21 +123,30 @@ pub(crate) fn trees(topology: &Topology) -> Vec<(NodeId, Vec<Option<Link>>)> {
     trees
 }
 
-/// By node: the link towards a destination.
+/// By node: the link towards a destination in other tables, if it is there.
+fn kept(topology: &Topology, keep: Option<&Tables>, destination: NodeId) -> Vec<Option<Link>> {
+    let link = |node| topology.link(node, keep?.next(node, destination)?);
+    topology.ids().map(link).collect()
+}
+
+/// By node: the link towards a destination, that of `kept` where it is on a shortest path.
 fn tree(
     topology: &Topology,
     hops: &[u32],
     order: &[NodeId],
     weights: &Weights,
+    kept: &[Option<Link>],
 ) -> Vec<Option<Link>> {
     let mut cost = vec![0u128; hops.len()];
     let mut tree = vec![None; hops.len()];
     for node in &order[1..] {
         let nearer = |l: &Link| hops[topology.to(*l).node.index()] < hops[node.index()];
         let total = |l: &Link| cost[topology.to(*l).node.index()] + weights.of(*l);
-        let best = topology.leaving(*node).filter(nearer).min_by_key(total);
-        cost[node.index()] = best.as_ref().map_or(0, total);
-        tree[node.index()] = best;
+        let old = kept[node.index()].filter(nearer);
+        let best = || topology.leaving(*node).filter(nearer).min_by_key(total);
+        let chosen = old.or_else(best);
+        cost[node.index()] = chosen.as_ref().map_or(0, total);
+        tree[node.index()] = chosen;
     }
     tree
 }

@@ -95,10 +95,30 @@ pub struct Routes {
 /// # Errors
 /// There are fewer than two channels, one for each class of traffic.
 pub fn route(topology: &Topology, channels: usize) -> Result<Routes, RouteError> {
-    let layered = route_by(topology, channels, Algorithm::Layered);
-    layered
-        .or_else(|_| route_by(topology, channels, Algorithm::Bubble))
-        .or_else(|_| route_by(topology, channels, Algorithm::Nue))
+    first_that_fits(|algorithm| route_by(topology, channels, algorithm))
+}
+
+/// As [`route`], or [`route_by`] with an algorithm, for a network that had these tables before some
+/// of its wires were cut. Where the result is layered, each pair whose path is whole keeps it.
+///
+/// # Errors
+/// [`RouteError`]
+pub fn reroute(
+    topology: &Topology,
+    channels: usize,
+    algorithm: Option<Algorithm>,
+    before: &Tables,
+) -> Result<Routes, RouteError> {
+    let by = |algorithm| by_keeping(topology, channels, algorithm, Some(before));
+    algorithm.map_or_else(|| first_that_fits(by), by)
+}
+
+fn first_that_fits(
+    by: impl Fn(Algorithm) -> Result<Routes, RouteError>,
+) -> Result<Routes, RouteError> {
+    by(Algorithm::Layered)
+        .or_else(|_| by(Algorithm::Bubble))
+        .or_else(|_| by(Algorithm::Nue))
 }
 
 /// Routes by one algorithm.
@@ -109,6 +129,16 @@ pub fn route_by(
     topology: &Topology,
     channels: usize,
     algorithm: Algorithm,
+) -> Result<Routes, RouteError> {
+    by_keeping(topology, channels, algorithm, None)
+}
+
+/// Routes by one algorithm, with the shortest paths of other tables where they are whole.
+fn by_keeping(
+    topology: &Topology,
+    channels: usize,
+    algorithm: Algorithm,
+    keep: Option<&Tables>,
 ) -> Result<Routes, RouteError> {
     let channels = channels.min(MAX_CHANNELS);
     let fits = |needed: usize| match needed <= channels {
@@ -121,7 +151,7 @@ pub fn route_by(
     };
     let (tables, proof) = match algorithm {
         Algorithm::Layered => {
-            let mut tables = shortest(topology);
+            let mut tables = shortest(topology, keep);
             let layers = layers::assign(topology, &mut tables);
             fits(2 * layers)?;
             let tables = tables.with_layers(layers as u8);
@@ -141,7 +171,7 @@ pub fn route_by(
         }
         Algorithm::Shortest => {
             fits(2)?;
-            let tables = shortest(topology);
+            let tables = shortest(topology, keep);
             let proof = proof::order(topology, &tables).map_err(RouteError::Circle)?;
             (tables, proof)
         }
@@ -154,9 +184,9 @@ pub fn route_by(
 }
 
 /// Shortest balanced paths in one layer.
-fn shortest(topology: &Topology) -> Tables {
+fn shortest(topology: &Topology, keep: Option<&Tables>) -> Tables {
     let mut tables = Tables::layered(topology.nodes().len(), 1);
-    for (destination, tree) in paths::trees(topology) {
+    for (destination, tree) in paths::trees(topology, keep) {
         for node in topology.ids() {
             let port = tree[node.index()].map(|l| topology.from(l).port);
             tables.set_next(node, destination, port);

@@ -4,7 +4,9 @@
 use ringbell_routes::check::{check, check_unproved, Refused};
 use ringbell_routes::load::Load;
 use ringbell_routes::proof::Proof;
-use ringbell_routes::route::{route, route_by, Algorithm, RouteError, Routes, MAX_CHANNELS};
+use ringbell_routes::route::{
+    reroute, route, route_by, Algorithm, RouteError, Routes, MAX_CHANNELS,
+};
 use ringbell_routes::tables::{Class, Tables};
 use ringbell_routes::topology::{Link, NodeId, Topology};
 
@@ -204,6 +206,42 @@ fn more_channels_than_the_nic_has_are_refused() {
     assert_eq!(route(&ring, 3).map(|r| r.algorithm), Ok(Algorithm::Bubble));
     let bus = ring.without(0).expect("a bus");
     assert_eq!(route(&bus, 2).map(|r| r.algorithm), Ok(Algorithm::Layered));
+}
+
+#[test]
+fn a_cut_wire_changes_the_paths_that_used_it_and_no_others() {
+    for name in [
+        "torus:3x3",
+        "torus:2x4",
+        "mesh:3x4",
+        "dragonfly:4x1",
+        "random:20x3@7",
+    ] {
+        let whole = network(name);
+        let before = route_by(&whole, MAX_CHANNELS, Algorithm::Layered).expect(name);
+        for wire in 0..whole.wires().len() {
+            let Ok(cut) = whole.without(wire) else {
+                continue;
+            };
+            let after = reroute(&cut, MAX_CHANNELS, None, &before.tables).expect(name);
+            let load = judge(&cut, &after, MAX_CHANNELS);
+            assert_eq!(total(&load), shortest(&cut), "{name} without {wire}");
+            for source in whole.ends() {
+                for destination in whole.ends().filter(|d| *d != source) {
+                    let ports = |t: &Topology, tables: &Tables| {
+                        let path = tables.path(t, source, destination);
+                        path.map(|l| t.from(l)).collect::<Vec<_>>()
+                    };
+                    let mut old = before.tables.path(&whole, source, destination);
+                    if old.all(|l| l.wire() != wire) {
+                        let both = [(&whole, &before.tables), (&cut, &after.tables)];
+                        let [old, new] = both.map(|(t, tables)| ports(t, tables));
+                        assert_eq!(old, new, "{name} without {wire}");
+                    }
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use ringbell_routes::file::{self, split_port, FileError};
 use ringbell_routes::generate::{generate, names_generator, GENERATORS};
 use ringbell_routes::load::Load;
 use ringbell_routes::proof::Proof;
-use ringbell_routes::route::{route, route_by, Algorithm, RouteError, Routes};
+use ringbell_routes::route::{reroute, route, route_by, Algorithm, RouteError, Routes};
 use ringbell_routes::tables::Tables;
 use ringbell_routes::topology::{Topology, TopologyError};
 
@@ -41,13 +41,18 @@ pub(super) fn accepted(args: &Args) -> Result<Accepted> {
     for port in &args.without {
         topology = without(&topology, port)?;
     }
+    // Routes with all wires, which those without some follow where they can.
+    let before = match args.without.is_empty() {
+        true => None,
+        false => made(&whole, args, None).ok(),
+    };
     let (algorithm, tables, proof) = match &args.table {
         Some(path) => {
             let (tables, proof) = document(path, &topology)?;
             (None, tables, proof)
         }
         None => {
-            let made = made(&topology, args)?;
+            let made = made(&topology, args, before.as_ref())?;
             (Some(made.algorithm), made.tables, made.proof)
         }
     };
@@ -61,12 +66,7 @@ pub(super) fn accepted(args: &Args) -> Result<Accepted> {
             "do not load these tables; `ringbell routes` without --table makes others",
         )
     })?;
-    let kept = match args.without.is_empty() {
-        true => None,
-        false => made(&whole, args)
-            .ok()
-            .map(|before| kept((&whole, &before.tables), (&topology, &tables))),
-    };
+    let kept = before.map(|before| kept((&whole, &before.tables), (&topology, &tables)));
     let load = Load::of(&topology, &tables);
     Ok(Accepted {
         topology,
@@ -136,11 +136,13 @@ fn document(path: &Path, topology: &Topology) -> Result<(Tables, Proof)> {
     read.map_err(|why| refused(format!("{}: {why}", path.display()), advice))
 }
 
-/// Routes by the algorithm that was asked for, or the first that fits.
-fn made(topology: &Topology, args: &Args) -> Result<Routes> {
-    let routes = match args.algorithm {
-        Some(algorithm) => route_by(topology, args.channels, algorithm),
-        None => route(topology, args.channels),
+/// Routes by the algorithm that was asked for, or the first that fits; after others, if wires are
+/// left out.
+fn made(topology: &Topology, args: &Args, before: Option<&Routes>) -> Result<Routes> {
+    let routes = match (before, args.algorithm) {
+        (Some(before), algorithm) => reroute(topology, args.channels, algorithm, &before.tables),
+        (None, Some(algorithm)) => route_by(topology, args.channels, algorithm),
+        (None, None) => route(topology, args.channels),
     };
     routes.map_err(|error| {
         let name = topology.name();

@@ -76,6 +76,7 @@ targets! {
     "../../fuzz_targets/pages.rs" pages,
     "../../fuzz_targets/program.rs" program,
     "../../fuzz_targets/ptx.rs" ptx,
+    "../../fuzz_targets/routes.rs" routes,
     "../../fuzz_targets/sketch.rs" sketch,
     "../../fuzz_targets/texts.rs" texts,
     "../../fuzz_targets/transport.rs" transport,
