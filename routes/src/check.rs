@@ -1,8 +1,8 @@
-//! The checker: tables and proofs of anybody, judged by other code than made them.
+//! The checker of tables and proofs, which shares no code with what makes them.
 //!
 //! It walks each pair's way through the tables, collects which channel depends on which, and judges
-//! that graph by `petgraph`. A proof is taken at its word only where each dependency keeps it. It
-//! shares with the makers the topology and the types of tables and proofs.
+//! that graph by `petgraph`. A proof is taken at its word only where each dependency keeps it. Only
+//! the topology and the types of tables and proofs are the makers' too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,9 +65,9 @@ pub enum Refused {
         /// What the proof lacks.
         why: &'static str,
     },
-    /// A ring of the proof is none: two of its channels in turn do not meet, or a channel stands in
-    /// two places.
-    NoRing {
+    /// The proof is none: a channel stands in two places or is of no wire, or does not lead to the
+    /// next one of its ring.
+    NoProof {
         /// The channel.
         at: Channel,
         /// What is wrong.
@@ -121,8 +121,8 @@ impl Refused {
                 from.text(topology),
                 on.text(topology)
             ),
-            Refused::NoRing { at, why } => {
-                format!("the proof does not hold: {} in a ring {why}", at.text(topology))
+            Refused::NoProof { at, why } => {
+                format!("the proof does not hold: {} {why}", at.text(topology))
             }
         }
     }
@@ -248,8 +248,8 @@ impl Walked {
         for (i, channel) in order.iter().enumerate() {
             // A channel in two places would let a circle through.
             if place.insert(*channel, i).is_some() {
-                let why = "another place has it too";
-                return Err(Refused::NoRing { at: *channel, why });
+                let why = "stands in two places";
+                return Err(Refused::NoProof { at: *channel, why });
             }
         }
         let backward = self.dependencies.iter().find(|d| {
@@ -277,19 +277,19 @@ impl Walked {
             for (i, channel) in ring.iter().enumerate() {
                 let at = *channel;
                 if place.insert(at, (r, i)).is_some() {
-                    let why = "stands in another place too";
-                    return Err(Refused::NoRing { at, why });
+                    let why = "stands in two places";
+                    return Err(Refused::NoProof { at, why });
                 }
                 let next = ring[(i + 1) % ring.len()];
                 if at.link.wire() >= topology.wires().len()
                     || next.link.wire() >= topology.wires().len()
                 {
                     let why = "is of no wire";
-                    return Err(Refused::NoRing { at, why });
+                    return Err(Refused::NoProof { at, why });
                 }
                 if topology.to(at.link).node != topology.from(next.link).node {
-                    let why = "does not lead to the next one";
-                    return Err(Refused::NoRing { at, why });
+                    let why = "does not lead to the next one of its ring";
+                    return Err(Refused::NoProof { at, why });
                 }
             }
         }

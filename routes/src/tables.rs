@@ -37,11 +37,12 @@ pub struct Channel {
 impl Channel {
     /// `NODE:PORT#NUMBER`, the port being the one that the link leaves.
     pub fn text(self, topology: &Topology) -> String {
-        format!(
-            "{}#{}",
-            topology.port_text(topology.from(self.link)),
-            self.number
-        )
+        let (link, number) = (self.link, self.number);
+        match link.wire() < topology.wires().len() {
+            true => format!("{}#{number}", topology.port_text(topology.from(link))),
+            // A proof from outside may name it.
+            false => format!("link {}#{number}", link.0),
+        }
     }
 }
 

@@ -153,7 +153,7 @@ fn drains(
             }
         }
         if !moved {
-            // Nobody was unlucky only: everything is tried once more.
+            // The draw may have left out what can move: everything is tried once more.
             let channels: Vec<Channel> = world.slots.keys().copied().collect();
             let any = channels.into_iter().any(|c| world.forward(c));
             if !any && !topology.ends().any(|n| world.send(n)) {

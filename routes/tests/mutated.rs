@@ -271,7 +271,11 @@ fn a_changed_proof_is_refused() {
     assert!(changed(&|r| r.push(r[0].clone())).is_err());
     let other = rings[1][0];
     assert!(changed(&|r| r[0].push(other)).is_err());
-    assert!(changed(&|r| r[0][0].link.0 = 4000).is_err());
+    let outside = changed(&|r| r[0][0].link.0 = 4000).expect_err("no such wire");
+    assert!(
+        outside.text(&topology).contains("link 4000#0"),
+        "{outside:?}"
+    );
     // All channels as one ring: no ring, whatever the order.
     assert!(changed(&|r| *r = vec![r.concat()]).is_err());
     // The proof of one kind for tables of the other.

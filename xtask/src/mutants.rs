@@ -41,7 +41,7 @@ struct Area {
     tests: &'static str,
 }
 
-const AREAS: [Area; 6] = [
+const AREAS: [Area; 7] = [
     Area {
         name: "gtlb",
         package: "ringbell-gtlb",
@@ -52,6 +52,12 @@ const AREAS: [Area; 6] = [
         name: "onc-engines",
         package: "ringbell-onc-engines",
         files: "onc-engines/src/**",
+        tests: "",
+    },
+    Area {
+        name: "routes",
+        package: "ringbell-routes",
+        files: "routes/src/**",
         tests: "",
     },
     Area {
