@@ -126,7 +126,7 @@ pub mod memory {
 
 /// Queue pairs on host memory in ibverbs' vocabulary, without a GPU and without a [`Nic`].
 pub mod verbs {
-    pub use ringbell_nic_core::verbs::*;
+    pub use ringbell_roce::verbs::*;
 }
 
 /// The crates below, for functions that this crate does not offer.

@@ -3,7 +3,7 @@
 //! Input: as `sequences.rs` says.
 #![no_main]
 
-#[path = "../../nic-core/tests/verbs_support/sequences.rs"]
+#[path = "../../roce/tests/verbs_support/sequences.rs"]
 mod sequences;
 
 use libfuzzer_sys::fuzz_target;

@@ -43,7 +43,9 @@
 
 mod bank;
 pub mod bus;
+pub mod cache;
 mod completion_write;
+pub mod copy;
 mod directory;
 pub mod fault;
 pub mod gtlb;
@@ -51,6 +53,7 @@ pub mod memory;
 pub mod mmu;
 pub mod page_table;
 pub mod pd;
+pub mod populate;
 pub mod region;
 pub mod registers;
 mod sync;

@@ -18,7 +18,6 @@ use ringbell_gtlb::{BusError, BusSpan, DmaId, DmaMemory, DmaOp, Fault, Mmu, Subm
 use ringbell_nic_abi::{GpuVa, INLINE_MAX};
 
 use crate::card::SharedCard;
-use crate::copy;
 use crate::memory::nic_memory::{host_at_bus, Block, NicMemory, HOST_BUS, NIC_BUS};
 use crate::types::{Buffer, Small};
 pub(crate) use access::each_mapped;
@@ -26,6 +25,7 @@ pub use access::{DmaAccess, PeerDma, ReadStatus, StageRoom};
 use pending_copy::PendingCopy;
 pub(crate) use pending_copy::{CopyError, CopyStart, CopyStatus};
 pub use remote::{RemoteMemory, WordUpdate};
+use ringbell_gtlb::copy;
 
 /// Reads of an asynchronous memory that were not repeated after this many polls are
 /// dropped: their operation was cancelled.

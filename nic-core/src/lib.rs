@@ -11,14 +11,11 @@
 // For the tests that share `tests/collective_support` with those outside of the crate.
 #[cfg(test)]
 extern crate self as ringbell_nic_core;
-
 pub mod bar;
-mod cache;
 pub mod card;
 pub mod collective;
 mod command;
 mod config;
-mod copy;
 pub mod datapath;
 pub mod descriptors;
 pub mod dma;
@@ -31,7 +28,6 @@ pub mod network;
 mod nic;
 mod outstanding;
 mod permit;
-pub mod port;
 pub mod progress;
 mod queue;
 pub mod scratch;
@@ -42,10 +38,8 @@ mod sync;
 pub mod threads;
 pub mod transport;
 pub mod types;
-pub mod verbs;
 mod wait_policy;
 mod wake;
-pub mod wire;
 
 pub use bar::BarError;
 pub use command::{Counters, RankMemory, Undelivered, Window};
@@ -58,3 +52,4 @@ pub use nic::{
 };
 pub use permit::leaked_permits;
 pub use queue::QueueConfig;
+pub use ringbell_net::{port, wire};

@@ -25,7 +25,6 @@ use crate::config::{ConfigError, LocalConfig, NicConfig, ProgressMode};
 use crate::host_queue::HostQueue;
 use crate::memory::nic_memory::NicMemory;
 use crate::network::{Network, NetworkError, PortInfo};
-use crate::port::AnyPort;
 use crate::progress::{Progress, ProgressStats};
 use crate::queue::{Producers, QueueConfig, QueueMemory, SendQueue};
 use crate::session::State;
@@ -33,6 +32,7 @@ use crate::transport::local::{LocalError, LocalTransport};
 use crate::transport::Transport;
 use crate::types::NicTime;
 use crate::wake::WakeCell;
+use ringbell_net::port::AnyPort;
 
 pub use closing::NotDelivered;
 pub use compute::EngineResult;

@@ -1,22 +1,7 @@
 //! Values that every layer shares: NIC time, ids, pinned buffers, owners of operations.
 
-use std::time::Duration;
-
+pub use ringbell_net::NicTime;
 use ringbell_nic_abi::{GpuVa, SessionId, INLINE_MAX};
-
-/// NIC time: nanoseconds since the NIC was made. Given as an argument, never read from a clock here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct NicTime(pub u64);
-
-impl NicTime {
-    /// This time plus a duration, saturating.
-    pub fn plus(self, d: Duration) -> NicTime {
-        NicTime(
-            self.0
-                .saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)),
-        )
-    }
-}
 
 /// A connection inside one transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

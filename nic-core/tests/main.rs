@@ -4,8 +4,6 @@
 #![allow(clippy::duplicate_mod)] // Support that tests of other programs include brings along what it needs.
 
 mod collective_support;
-#[path = "verbs_support/ends.rs"]
-mod ends;
 mod engine_support;
 mod hostile_support;
 mod iwarp_support;
@@ -80,8 +78,3 @@ mod tcp_scapy;
 mod tcp_windows;
 mod transport_conformance;
 mod udp;
-mod verbs;
-mod verbs_datagrams;
-mod verbs_ipv6;
-mod verbs_loss;
-mod verbs_sequences;

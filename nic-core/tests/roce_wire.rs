@@ -10,10 +10,6 @@ use std::process::{Command, Stdio};
 use ringbell_gtlb::testing::Rng;
 use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI, ROCE_UDP_PORT};
 use ringbell_nic_abi::{NakCode, RoceOpcode};
-use ringbell_nic_core::verbs::{
-    self, Context, ContextConfig, Destination, Gid, Local, Modify, QpAttributes, QpLimits,
-    SendFlags, SendRequest, Service,
-};
 use ringbell_nic_core::wire::roce::aeth::RnrTimer;
 use ringbell_nic_core::wire::roce::cm::{Endpoint, Message, Reason, Request, PRIVATE_BYTES};
 use ringbell_nic_core::wire::roce::icrc::{icrc, Flow};
@@ -23,6 +19,10 @@ use ringbell_nic_core::wire::roce::{
 };
 use ringbell_nic_core::wire::udp::UNFRAGMENTED;
 use ringbell_nic_core::wire::{emit_ethernet, udp, MacAddr, ETHERTYPE_IPV4};
+use ringbell_roce::verbs::{
+    self, Context, ContextConfig, Destination, Gid, Local, Modify, QpAttributes, QpLimits,
+    SendFlags, SendRequest, Service,
+};
 
 const A: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 50_000);
 const B: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), ROCE_UDP_PORT);

@@ -409,7 +409,7 @@ pub(crate) struct SmallQpAttr {
 }
 
 /// `struct ibv_sge`.
-pub(crate) type Sge = ringbell_nic_core::verbs::Sge;
+pub(crate) type Sge = ringbell_roce::verbs::Sge;
 
 /// `struct ibv_send_wr`.
 #[repr(C)]

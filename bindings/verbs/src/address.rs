@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 
-use ringbell_nic_core::verbs::{sender, AddressHandle, Gid, VerbsError, GRH_BYTES};
+use ringbell_roce::verbs::{sender, AddressHandle, Gid, VerbsError, GRH_BYTES};
 
 use crate::abi::{self, AhAttr, Wc};
 use crate::objects;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ringbell_nic_core::verbs::{
+use ringbell_roce::verbs::{
     AddressHandle, Destination, Local, Posting, Request, SendFlags, SendRequest, Sge, VerbsError,
 };
 

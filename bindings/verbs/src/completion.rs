@@ -3,7 +3,7 @@
 use std::ffi::c_uint;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ringbell_nic_core::verbs::{Completion, WorkKind};
+use ringbell_roce::verbs::{Completion, WorkKind};
 
 use crate::abi::{self, Wc};
 

@@ -4,7 +4,7 @@
 use std::mem::offset_of;
 use std::sync::Arc;
 
-use ringbell_nic_core::verbs::Context;
+use ringbell_roce::verbs::Context;
 
 use crate::abi;
 use crate::events::Events;

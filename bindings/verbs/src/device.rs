@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::ptr::null_mut;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use ringbell_nic_core::verbs::{
+use ringbell_roce::verbs::{
     Context, ContextConfig, OpenError, CQ_ENTRIES_MAX, DEPTH_MAX, MESSAGE_MAX, QPS_MAX,
     QP_LIMITS_MAX,
 };

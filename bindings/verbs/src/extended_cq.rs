@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use ringbell_nic_core::verbs::Completion;
+use ringbell_roce::verbs::Completion;
 
 use crate::abi::{self, CqEx, CqInitAttrEx, Operation, Wc};
 use crate::completion::entry;

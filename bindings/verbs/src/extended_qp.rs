@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::null;
 
-use ringbell_nic_core::verbs::{Remote, Request, Sge};
+use ringbell_roce::verbs::{Remote, Request, Sge};
 
 use crate::abi::{self, DataBuf, Operation, QpEx, QpInitAttr, QpInitAttrEx};
 use crate::builder::{Builder, Built};

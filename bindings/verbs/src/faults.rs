@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-use ringbell_nic_core::verbs::faults::{self, Fault, Kind, When};
-use ringbell_nic_core::verbs::VerbsError;
+use ringbell_roce::verbs::faults::{self, Fault, Kind, When};
+use ringbell_roce::verbs::VerbsError;
 
 use crate::abi::{self, Wc};
 use crate::events;

@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 
-use ringbell_nic_core::verbs::{
+use ringbell_roce::verbs::{
     Access, CompletionChannel, CompletionQueue, MemoryRegion, ProtectionDomain, Rights,
     SharedReceiveQueue, VerbsError,
 };

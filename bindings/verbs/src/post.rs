@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use ringbell_nic_core::verbs::{
+use ringbell_roce::verbs::{
     Completion, Destination, Local, Posting, ReceiveRequest, Remote, Request, SendFlags,
     SendRequest, Sge, VerbsError,
 };

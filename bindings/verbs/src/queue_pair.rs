@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use ringbell_nic_core::verbs::{
+use ringbell_roce::verbs::{
     Gid, Modify, QpAttributes, QpLimits, QueuePair, Rtr, Rts, Service, State, VerbsError,
 };
 

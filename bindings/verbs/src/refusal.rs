@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-use ringbell_nic_core::verbs::VerbsError;
+use ringbell_roce::verbs::VerbsError;
 
 use crate::settings;
 

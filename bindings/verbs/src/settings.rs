@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::OnceLock;
 
-use ringbell_nic_core::verbs::ContextConfig;
+use ringbell_roce::verbs::ContextConfig;
 
 /// Whether refused calls are explained on stderr.
 pub(crate) fn traces() -> bool {

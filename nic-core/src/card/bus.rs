@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ringbell_gtlb::{CompletionWrite, DmaMemory, Window};
 
 use super::{Bus, LINE};
-use crate::copy;
 use crate::memory::nic_memory::{host_at_bus, HOST_BUS, NIC_BUS};
 use crate::shmem::Mapping;
+use ringbell_gtlb::copy;
 
 /// Host memory that the card may reach now, by bus address: rings, and buffers of operations. An access to any other address of the host is
 /// refused; GPU and NIC memory have their bounds.

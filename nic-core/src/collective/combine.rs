@@ -8,10 +8,10 @@ use ringbell_gtlb::Fault;
 use ringbell_nic_abi::{DataType, ReduceOp, WireType};
 use ringbell_onc_engines::reduce;
 
-use crate::copy;
 use crate::dma::{Dma, DmaAccess, ReadStatus};
 use crate::link::Pieces;
 use crate::types::Buffer;
+use ringbell_gtlb::copy;
 
 /// Bytes of one element type at most, so that the bounce buffers stay in the first-level cache.
 const BLOCK: usize = 8 << 10;

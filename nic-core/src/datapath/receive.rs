@@ -7,11 +7,11 @@ use ringbell_gtlb::Fault;
 use ringbell_nic_abi::Status;
 
 use super::{Datapath, RecvWork, TransportEvent};
-use crate::copy;
 use crate::dma::{each_mapped, DmaAccess};
 use crate::engine::{Direction, EngineFailed, Stage, PIECE};
-use crate::port::Places;
 use crate::types::{Buffer, ConnId, WorkToken};
+use ringbell_gtlb::copy;
+use ringbell_net::port::Places;
 
 /// Receives below this size stay in the cache, however many are posted: their waiter reads them soon.
 const STREAM_FROM: u32 = 256 << 10;

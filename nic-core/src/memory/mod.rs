@@ -19,11 +19,10 @@
 
 pub(crate) mod exports;
 pub(crate) mod nic_memory;
-pub(crate) mod populate;
 
 pub use exports::Sharer;
-pub(crate) use populate::populate;
 
+use ringbell_gtlb::populate::NotMapped;
 use ringbell_gtlb::{DeregisterError, MemoryRegion, RegionInfo, RegisterError};
 use ringbell_nic_abi::{GpuVa, Lkey};
 
@@ -105,15 +104,8 @@ pub enum MemoryError {
         operations: u32,
     },
     /// There is no memory, or not with these rights.
-    #[error("{len} bytes at {va} cannot be {need}: a page of the range is not mapped, or not with that right; check pointer and length")]
-    NotMapped {
-        /// First byte.
-        va: GpuVa,
-        /// Bytes.
-        len: u64,
-        /// `read` or `written`.
-        need: &'static str,
-    },
+    #[error(transparent)]
+    NotMapped(#[from] NotMapped),
     /// The MMU's answer.
     #[error(transparent)]
     Register(#[from] RegisterError),

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use ringbell_gtlb::Export;
 use ringbell_nic_abi::GpuVa;
 
-use crate::copy;
 use crate::shmem::Mapping;
 use crate::types::Buffer;
+use ringbell_gtlb::copy;
 
 /// Bus address of NIC memory's first byte.
 pub(crate) const NIC_BUS: u64 = 1 << 61;

@@ -6,9 +6,9 @@ use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 
 use super::neighbor::Place;
 use super::Network;
-use crate::port::AnyPort;
-use crate::wire::roce::icrc::Flow;
-use crate::wire::udp::{headers_to, IP_UDP_HEADERS, UNFRAGMENTED};
+use ringbell_net::port::AnyPort;
+use ringbell_net::wire::roce::icrc::Flow;
+use ringbell_net::wire::udp::{headers_to, IP_UDP_HEADERS, UNFRAGMENTED};
 
 /// A flow whose packets are not cut.
 fn unfragmented(from: SocketAddr, to: SocketAddr) -> Flow {

@@ -25,14 +25,14 @@ pub use self::neighbor::Resolved;
 use self::neighbor::{Neighbors, Place};
 pub(crate) use self::routes::Routes;
 pub use self::routes::{Route, RouteError, Via, ROUTES_MAX};
-use crate::port::{AnyPort, Batch, MacAddr, Places, Port, PortCounters, Segmentation};
 use crate::types::NicTime;
-use crate::wire::accl::ACCL_UDP_PORT;
-use crate::wire::control::{echo_reply, Arp, ARP_FRAME};
-use crate::wire::frame::{classify, Dropped, Frame, TcpFrame, UdpFrame};
-use crate::wire::roce::icrc::Flow;
-use crate::wire::udp::{self, IP_UDP_HEADERS, UNFRAGMENTED};
-use crate::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
+use ringbell_net::port::{AnyPort, Batch, MacAddr, Places, Port, PortCounters, Segmentation};
+use ringbell_net::wire::accl::ACCL_UDP_PORT;
+use ringbell_net::wire::control::{echo_reply, Arp, ARP_FRAME};
+use ringbell_net::wire::frame::{classify, Dropped, Frame, TcpFrame, UdpFrame};
+use ringbell_net::wire::roce::icrc::Flow;
+use ringbell_net::wire::udp::{self, IP_UDP_HEADERS, UNFRAGMENTED};
+use ringbell_net::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
 
 /// Most ports of a NIC.
 pub const PORTS_MAX: usize = 64;
@@ -262,7 +262,7 @@ impl Network {
         routes: &[Route],
     ) -> Result<Network, NetworkError> {
         let ports: Vec<AnyPort> = ports.into_iter().map(P::into).collect();
-        if !is_host(ip) || is_short_name(ip) || prefix_len == 0 || prefix_len > 32 {
+        if !ringbell_net::is_host(ip) || is_short_name(ip) || prefix_len == 0 || prefix_len > 32 {
             return Err(NetworkError::Address { ip, prefix_len });
         }
         if ports.len() > PORTS_MAX {
@@ -746,8 +746,4 @@ fn send(port: &mut dyn Port, now: NicTime, dst: MacAddr, frame: &[u8]) -> bool {
     room.copy_from_slice(frame);
     port.tx_commit(now, frame.len());
     true
-}
-
-pub(crate) fn is_host(ip: Ipv4Addr) -> bool {
-    !(ip.is_unspecified() || ip.is_broadcast() || ip.is_multicast())
 }

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use super::{Link, Waiter};
-use crate::port::MacAddr;
 use crate::types::NicTime;
-use crate::wire::control::Arp;
+use ringbell_net::port::MacAddr;
+use ringbell_net::wire::control::Arp;
 
 /// How often an address is asked for.
 pub(super) const TRIES: u32 = 4;

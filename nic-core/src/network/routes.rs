@@ -8,7 +8,7 @@ use smoltcp::wire::Ipv4Cidr;
 
 use super::hosts::SHORT_NAMES;
 use super::{NetworkError, Protocol};
-use crate::port::MacAddr;
+use ringbell_net::port::MacAddr;
 
 /// Most routes of a NIC.
 pub const ROUTES_MAX: usize = 1_024;
@@ -147,7 +147,7 @@ impl Routes {
             }
             let usable = match route.via {
                 Via::Link => true,
-                Via::Gateway(ip) => super::is_host(ip) && ip != own.address(),
+                Via::Gateway(ip) => ringbell_net::is_host(ip) && ip != own.address(),
                 Via::Mac(mac) => mac.is_unicast(),
             };
             if !usable {

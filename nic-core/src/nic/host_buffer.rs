@@ -7,9 +7,9 @@ use ringbell_gtlb::{Exposed, MemoryRegion};
 use ringbell_nic_abi::GpuVa;
 
 use super::Nic;
-use crate::copy;
 use crate::memory::{FreeError, RangeError};
 use crate::shmem::Mapping;
+use ringbell_gtlb::copy;
 
 /// The address of host memory as descriptors name it: the pointer itself.
 pub(super) fn va_of(ptr: *mut u8) -> GpuVa {

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::ptr::NonNull;
 use std::time::Instant;
 
+use ringbell_gtlb::populate::populate;
 use ringbell_gtlb::{
     Access, DeregisterError, Export, MapError, MemoryRegion, PageTable, PdError, RegisterError,
     UnmapError,
@@ -16,7 +17,7 @@ use super::host_buffer::{va_of, Store};
 use super::{HostBuffer, HostRegion, Nic, NicBuffer};
 use crate::command::Core;
 use crate::memory::nic_memory::{HOST_BUS, NIC_BUS, NIC_VA};
-use crate::memory::{exports, kind_of, populate, FreeError, MemoryError, PointerInfo};
+use crate::memory::{exports, kind_of, FreeError, MemoryError, PointerInfo};
 use crate::shmem::Mapping;
 
 impl Nic {
@@ -241,7 +242,7 @@ impl Nic {
     ) -> Result<HostBuffer, MemoryError> {
         let made = match len {
             0 => Ok(()),
-            _ => populate(store.ptr(), len, true),
+            _ => populate(store.ptr(), len, true).map_err(MemoryError::from),
         };
         let made =
             made.and_then(|()| self.register_identity(pd, va_of(store.ptr()), len as u64, access));

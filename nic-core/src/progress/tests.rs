@@ -15,11 +15,11 @@ use crate::datapath::Datapath;
 use crate::memory::nic_memory::NicMemory;
 use crate::memory::Sharer;
 use crate::network::Network;
-use crate::port::AnyPort;
 use crate::queue::QueueConfig;
 use crate::transport::{RecvWork, SendWork, Transport, TransportEvent};
 use crate::types::{ConnId, ListenerId};
 use crate::{HostQueue, Nic};
+use ringbell_net::port::AnyPort;
 
 const LIMIT: Duration = Duration::from_secs(30);
 

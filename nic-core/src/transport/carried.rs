@@ -6,15 +6,15 @@ use ringbell_nic_abi::{InlineSend, PdId, Status};
 
 use super::connections::Connection;
 use super::life::Ask;
-use super::random::Numbers;
 use super::ring::Waiting;
 use super::{RecvWork, RemoteWork, Target, TransportEvent};
 use crate::datapath::{Datapath, Filled, ReceivePath};
 use crate::engine::EngineFailed;
 use crate::network::{Datagrams, Link, Network};
-use crate::port::{Batch, Places};
 use crate::types::{NicTime, WorkToken};
-use crate::wire::roce::icrc::Flow;
+use ringbell_net::port::{Batch, Places};
+use ringbell_net::random::Numbers;
+use ringbell_net::wire::roce::icrc::Flow;
 
 /// How packets of a connection travel.
 #[derive(Debug, Clone, Copy)]

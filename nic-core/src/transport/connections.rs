@@ -8,7 +8,7 @@ use ringbell_nic_abi::Status;
 
 use super::life::Life;
 use super::TransportEvent;
-use crate::network::{is_host, Network, Protocol, Routes, Waiter};
+use crate::network::{Network, Protocol, Routes, Waiter};
 use crate::types::{ConnId, ListenerId};
 
 const INDEX_BITS: u32 = 20;
@@ -304,7 +304,7 @@ pub(super) fn check_remote(
     remote: SocketAddrV4,
 ) -> Result<(), Status> {
     let ip = *remote.ip();
-    let is_valid = is_host(ip) && ip != own && remote.port() != 0;
+    let is_valid = ringbell_net::is_host(ip) && ip != own && remote.port() != 0;
     match is_valid && routes.to(protocol, ip).is_some() {
         true => Ok(()),
         false => Err(Status::HostUnreachable),

@@ -23,7 +23,6 @@ pub mod iwarp;
 mod life;
 pub mod local;
 mod one_sided;
-pub(crate) mod random;
 pub mod rdma;
 mod ring;
 mod service;
@@ -44,9 +43,9 @@ pub use crate::datapath::{Payload, RecvWork, SendWork, TransportEvent};
 use crate::engine::Counter;
 use crate::memory::Sharer;
 use crate::network::{Network, Packet, Protocol, Received, Refused, Resolved, PROTOCOLS};
-use crate::port::Places;
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, Small, WorkToken};
 pub use one_sided::{RemoteOp, RemoteWork, Signal};
+use ringbell_net::port::Places;
 
 /// The memory of a peer NIC, mapped here: what it exports of GPU memory, and its NIC memory.
 ///
@@ -314,7 +313,7 @@ pub trait PacketTransport {
     /// A connection that waited for its hop has it, or will not have it.
     fn resolved(&mut self, index: usize, outcome: Resolved);
 
-    /// A host has refused a packet; see [`Port::next_refused`](crate::port::Port::next_refused).
+    /// A host has refused a packet; see [`Port::next_refused`](ringbell_net::port::Port::next_refused).
     fn refused(&mut self, now: NicTime, by: Refused, net: &Network);
 }
 

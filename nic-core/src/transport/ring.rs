@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Lends bytes to a batch, which is sent before they change.
 
 use crate::datapath::{Run, Source};
-use crate::port::Batch;
+use ringbell_net::port::Batch;
 
 /// A ring of bytes, addressed by their positions in the stream. Its memory is taken with the first byte.
 #[derive(Debug)]

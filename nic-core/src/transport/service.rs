@@ -14,8 +14,8 @@ use super::{PacketTransport, RecvWork, RemoteWork, SendWork, Target, Transport, 
 use crate::datapath::{Datapath, ReceivePath};
 use crate::engine::Direction;
 use crate::network::{Network, Packet, Protocol, Refused, Resolved};
-use crate::port::Places;
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
+use ringbell_net::port::Places;
 
 impl<T: Carrier> Transport for T {
     fn name(&self) -> &'static str {

@@ -12,15 +12,15 @@ use rustc_hash::FxBuildHasher;
 use super::carried::{Addressed, Carried};
 use super::connections::{check_remote, index_of, Connections, EphemeralPorts, Listeners};
 use super::life::Phase;
-use super::random::Numbers;
 use super::turns::{Sent, Turns};
 use super::{SendWork, TransportEvent};
 use crate::datapath::Datapath;
 use crate::engine::EngineFailed;
 use crate::network::{Datagrams, Link, Network, Protocol, Routes, Waiter};
-use crate::port::Batch;
 use crate::types::{ConnId, ListenerId, NicTime};
-use crate::wire::roce::icrc::Flow;
+use ringbell_net::port::Batch;
+use ringbell_net::random::Numbers;
+use ringbell_net::wire::roce::icrc::Flow;
 
 /// A request whose answer is not confirmed after this long is dropped.
 const HANDSHAKE: Duration = Duration::from_secs(10);

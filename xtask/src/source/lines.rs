@@ -151,10 +151,7 @@ mod tests {
     #[test]
     fn rooms_are_a_crate_and_a_folder() {
         assert_eq!(room(Path::new("nic-core/src/queue.rs")), "nic-core/src");
-        assert_eq!(
-            room(Path::new("nic-core/src/port/udp/proof.rs")),
-            "nic-core/src/port"
-        );
+        assert_eq!(room(Path::new("net/src/port/udp/proof.rs")), "net/src/port");
         assert_eq!(room(Path::new("cli/src/hll/mod.rs")), "cli/src/hll");
     }
 }

@@ -22,9 +22,9 @@ use super::pages::Pages;
 use super::record::{Shape, INLINE_BYTES, WORDS};
 use super::sync::{AtomicU64, Ordering};
 use crate::collective::params::fold;
-use crate::copy;
 use crate::memory::nic_memory::{Block, NicMemory, NIC_BUS};
 use crate::transport::PeerWindow;
+use ringbell_gtlb::copy;
 
 /// Records of a rank that exist at once: twice the window (see the module text of `direct`).
 pub(super) const DEPTH: u64 = 2 * super::WINDOW;

@@ -23,8 +23,8 @@ use super::area::{Area, Flag};
 use super::pages::Pages;
 use super::ranges::{Plans, Ranges};
 use super::Params;
-use crate::copy;
 use crate::memory::nic_memory::{Block, NicMemory, NIC_BUS};
+use ringbell_gtlb::copy;
 
 /// Windows in turn.
 const TURNS: u64 = 2;

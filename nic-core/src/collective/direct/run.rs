@@ -63,8 +63,8 @@ impl Direct {
         };
         // Past the cache when not all outputs would stay in it; in place the lines are there anyway.
         let all_outputs = plan.output_bytes.saturating_mul(self.ranks.into());
-        let streaming =
-            all_outputs >= 2 * crate::copy::streaming_bytes() && !(0..self.ranks).any(in_place);
+        let streaming = all_outputs >= 2 * ringbell_gtlb::copy::streaming_bytes()
+            && !(0..self.ranks).any(in_place);
         // Peers that this rank writes to: all, in a push.
         let entered = match way {
             Way::Push => self.enter(peers)?,

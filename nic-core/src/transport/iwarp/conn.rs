@@ -13,16 +13,16 @@ use super::session::{Fin, Session};
 use crate::datapath::{Datapath, ReceivePath};
 use crate::engine::EngineFailed;
 use crate::network::{Link, Network};
-use crate::port::Batch;
 use crate::transport::carried::{Addressed, Carried};
 use crate::transport::connections::{index_of, Connection};
 use crate::transport::life::{Ask, Life, Phase};
-use crate::transport::random::Numbers;
 use crate::transport::ring::Waiting;
 use crate::transport::{RecvWork, RemoteWork, Target, TransportEvent};
 use crate::types::{ConnId, NicTime, WorkToken};
-use crate::wire::iwarp::ddp::{Header, Opcode};
-use crate::wire::iwarp::terminate::Reason;
+use ringbell_net::port::Batch;
+use ringbell_net::random::Numbers;
+use ringbell_net::wire::iwarp::ddp::{Header, Opcode};
+use ringbell_net::wire::iwarp::terminate::Reason;
 
 /// How far the start-up is.
 #[derive(Debug)]

@@ -16,12 +16,12 @@ use std::os::fd::OwnedFd;
 use ringbell_gtlb::Fault;
 
 use super::socket::{self, Places};
-use crate::copy;
 use crate::dma::DmaAccess;
-use crate::port::digest_memory;
-use crate::wire::iwarp::ddp::{Header, UNTAGGED_BYTES};
-use crate::wire::iwarp::mpa::{is_crc, padding, Crc, CRC_BYTES, LENGTH_BYTES};
-use crate::wire::iwarp::terminate::Reason;
+use ringbell_gtlb::copy;
+use ringbell_net::port::digest_memory;
+use ringbell_net::wire::iwarp::ddp::{Header, UNTAGGED_BYTES};
+use ringbell_net::wire::iwarp::mpa::{is_crc, padding, Crc, CRC_BYTES, LENGTH_BYTES};
+use ringbell_net::wire::iwarp::terminate::Reason;
 
 /// Bytes that are read beside a payload.
 const BUFFER: usize = 8 << 10;

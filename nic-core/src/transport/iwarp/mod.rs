@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A session is a TCP connection of its own, from any port of the asking NIC's host to the port of
-//! streams of the other ([`StreamPort`](crate::port::streams::StreamPort)). Units are MPA's, DDP's
-//! and RDMAP's ([`wire::iwarp`](crate::wire::iwarp)); the bytes of a session are in Sends. No
+//! streams of the other ([`StreamPort`](ringbell_net::port::streams::StreamPort)). Units are MPA's, DDP's
+//! and RDMAP's ([`wire::iwarp`](ringbell_net::wire::iwarp)); the bytes of a session are in Sends. No
 //! privilege is needed, and NAT and firewalls see TCP. A NIC behind NAT is named at the address that
 //! others see.
 //!
@@ -60,10 +60,10 @@ use self::requests::Arrival;
 use super::sessions::Sessions;
 use crate::memory::Sharer;
 use crate::network::{Network, Protocol};
-use crate::port::AnyPort;
 use crate::types::NicTime;
-use crate::wire::iwarp::ddp::TAGGED_BYTES;
-use crate::wire::iwarp::mpa::UNIT_MAX;
+use ringbell_net::port::AnyPort;
+use ringbell_net::wire::iwarp::ddp::TAGGED_BYTES;
+use ringbell_net::wire::iwarp::mpa::UNIT_MAX;
 
 /// From here on a payload leaves from its memory: a shorter one is copied, so that its send retires
 /// at once.
@@ -166,7 +166,7 @@ impl std::fmt::Debug for IwarpTransport {
 
 impl IwarpTransport {
     /// A transport over a network: the one with which it is stepped. All its ports are
-    /// [ports of streams](crate::port::streams::StreamPort).
+    /// [ports of streams](ringbell_net::port::streams::StreamPort).
     ///
     /// # Errors
     /// [`IwarpError`] names the setting or the port that cannot work.

@@ -14,10 +14,10 @@ use ringbell_gtlb::Fault;
 
 use super::socket::{self, Places};
 use crate::dma::{each_mapped, DmaAccess};
-use crate::port::digest_memory;
 use crate::types::Buffer;
-use crate::wire::iwarp::ddp::Header;
-use crate::wire::iwarp::mpa::{framed, padding, Crc, CRC_BYTES};
+use ringbell_net::port::digest_memory;
+use ringbell_net::wire::iwarp::ddp::Header;
+use ringbell_net::wire::iwarp::mpa::{framed, padding, Crc, CRC_BYTES};
 
 /// Bytes that may wait for the kernel before no more units are made.
 pub(super) const WAITING_MAX: usize = 512 << 10;

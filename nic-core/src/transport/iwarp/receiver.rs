@@ -15,13 +15,13 @@ use crate::engine::Direction;
 use crate::transport::one_sided::Note;
 use crate::transport::TransportEvent;
 use crate::types::{Buffer, ConnId};
-use crate::wire::iwarp::ddp::{Header, Opcode, Place};
-use crate::wire::iwarp::rdmap::{
+use ringbell_net::wire::iwarp::ddp::{Header, Opcode, Place};
+use ringbell_net::wire::iwarp::rdmap::{
     parse_atomic_response, AtomicRequest, ReadRequest, ATOMIC_REQUEST_BYTES, ATOMIC_RESPONSE_BYTES,
     READ_REQUEST_BYTES,
 };
-use crate::wire::iwarp::session::{Kind, Message, MESSAGE_BYTES};
-use crate::wire::iwarp::terminate::Reason;
+use ringbell_net::wire::iwarp::session::{Kind, Message, MESSAGE_BYTES};
+use ringbell_net::wire::iwarp::terminate::Reason;
 
 /// Bytes of a Terminate message that are read: its own, the unit's length and header.
 const TERMINATE_MAX: usize = 32;

@@ -24,13 +24,13 @@ use super::outgoing::Payload;
 use super::{socket, IwarpTransport, ACCEPT_AGAIN, ARRIVALS_MAX, OF_ARRIVAL, STARTUP, WINDOWS};
 use crate::datapath::Datapath;
 use crate::network::{Link, Network, Protocol};
-use crate::port::MacAddr;
 use crate::transport::carrier::Carrier;
 use crate::transport::life::Phase;
 use crate::types::NicTime;
-use crate::wire::iwarp::ddp::{Header, Opcode, Place};
-use crate::wire::iwarp::mpa::{self, Ready, Role, STARTUP_BYTES};
-use crate::wire::iwarp::session::{Answer, Request};
+use ringbell_net::port::MacAddr;
+use ringbell_net::wire::iwarp::ddp::{Header, Opcode, Place};
+use ringbell_net::wire::iwarp::mpa::{self, Ready, Role, STARTUP_BYTES};
+use ringbell_net::wire::iwarp::session::{Answer, Request};
 
 /// A connection that has come in and is no session yet.
 #[derive(Debug)]

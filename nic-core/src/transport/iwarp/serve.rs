@@ -21,7 +21,7 @@ use crate::transport::sessions::Sessions;
 use crate::transport::turns::Sent;
 use crate::transport::TransportEvent;
 use crate::types::{ConnId, NicTime};
-use crate::wire::iwarp::terminate::Reason;
+use ringbell_net::wire::iwarp::terminate::Reason;
 
 impl Carrier for IwarpTransport {
     const NAME: &'static str = "iwarp";

@@ -15,9 +15,9 @@ use crate::transport::exposed::Exposed;
 use crate::transport::ring::Ring;
 use crate::transport::TransportEvent;
 use crate::types::{Buffer, ConnId, WorkToken};
-use crate::wire::iwarp::ddp::{Header, Opcode};
-use crate::wire::iwarp::session::{Credit, Kind, Message, MESSAGE_BYTES};
-use crate::wire::iwarp::terminate::Reason;
+use ringbell_net::wire::iwarp::ddp::{Header, Opcode};
+use ringbell_net::wire::iwarp::session::{Credit, Kind, Message, MESSAGE_BYTES};
+use ringbell_net::wire::iwarp::terminate::Reason;
 
 /// How far the end of our direction is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

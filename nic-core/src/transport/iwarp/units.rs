@@ -12,9 +12,9 @@ use crate::engine::{Direction, EngineFailed};
 use crate::transport::life::Phase;
 use crate::transport::{Target, TransportEvent};
 use crate::types::Buffer;
-use crate::wire::iwarp::ddp::{Header, Opcode, Place, UNTAGGED_BYTES};
-use crate::wire::iwarp::mpa::UNIT_MAX;
-use crate::wire::iwarp::session::{Kind, MESSAGE_BYTES};
+use ringbell_net::wire::iwarp::ddp::{Header, Opcode, Place, UNTAGGED_BYTES};
+use ringbell_net::wire::iwarp::mpa::UNIT_MAX;
+use ringbell_net::wire::iwarp::session::{Kind, MESSAGE_BYTES};
 
 /// Most bytes of the stream in one Send.
 const DATA_MAX: usize = UNIT_MAX - UNTAGGED_BYTES - MESSAGE_BYTES;

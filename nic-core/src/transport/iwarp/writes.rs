@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use crate::transport::exposed::Wrong;
 use crate::transport::Target;
 use crate::types::WorkToken;
-use crate::wire::iwarp::terminate::Reason;
+use ringbell_net::wire::iwarp::terminate::Reason;
 
 /// Posted sends whose bytes go to receives of the peer, in order.
 #[derive(Debug, Default)]

@@ -4,14 +4,14 @@ use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI, ROCE_UDP_PORT};
 use ringbell_nic_abi::RoceOpcode;
 
 use crate::network::{Datagrams, Link, Network};
-use crate::port::Batch;
 use crate::types::NicTime;
-use crate::wire::roce::extended::Deth;
-use crate::wire::roce::icrc::Flow;
-use crate::wire::roce::mad::MAD_BYTES;
-use crate::wire::roce::packet::Head;
-use crate::wire::roce::{Bth, Extended, Psn, Qpn};
-use crate::wire::udp::ECT0;
+use ringbell_net::port::Batch;
+use ringbell_net::wire::roce::extended::Deth;
+use ringbell_net::wire::roce::icrc::Flow;
+use ringbell_net::wire::roce::mad::MAD_BYTES;
+use ringbell_net::wire::roce::packet::Head;
+use ringbell_net::wire::roce::{Bth, Extended, Psn, Qpn};
+use ringbell_net::wire::udp::ECT0;
 
 /// The UDP source port of management in frames: one for all, since they are few.
 pub(super) const SOURCE_PORT: u16 = ROCE_UDP_PORT;

@@ -17,19 +17,19 @@ use ringbell_nic_abi::Status;
 
 use super::conn::{Conn, Wire, AROUND};
 use super::datagram::{send_datagram, SOURCE_PORT};
-use super::qp::{BadTransition, Change, PaceConfig, RtrAttributes, RtsAttributes};
 use super::stream::{Ends, Fin};
 use super::{one_sided, Icrc, RdmaConfig, RdmaTransport};
 use crate::network::{Link, Network, Protocol};
-use crate::port::Checksums;
 use crate::transport::carried::Carried;
 use crate::transport::carrier::Carrier;
 use crate::transport::connections::Connection;
 use crate::transport::life::{Ask, Phase};
 use crate::transport::TransportEvent;
 use crate::types::NicTime;
-use crate::wire::roce::cm::{Endpoint, Message, Reason, Request, PRIVATE_BYTES};
-use crate::wire::roce::Qpn;
+use ringbell_net::port::Checksums;
+use ringbell_net::wire::roce::cm::{Endpoint, Message, Reason, Request, PRIVATE_BYTES};
+use ringbell_net::wire::roce::Qpn;
+use ringbell_roce::qp::{BadTransition, Change, PaceConfig, RtrAttributes, RtsAttributes};
 
 /// How long an acknowledgement of short messages waits for answers of the program, with one of which it leaves in one system call.
 const ACK_DELAY: Duration = Duration::from_micros(30);

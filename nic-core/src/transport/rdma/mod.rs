@@ -27,7 +27,6 @@ mod datagram;
 mod manage;
 mod one_sided;
 mod outgoing;
-pub mod qp;
 mod serve;
 mod stream;
 mod writes;
@@ -37,7 +36,6 @@ use std::time::Duration;
 
 use self::conn::{Conn, Names};
 use self::manage::ControlMessage;
-pub use self::qp::{Congestion, DcqcnConfig};
 use self::stream::WINDOW_MAX;
 use super::carried::Carried;
 use super::carrier::Carrier;
@@ -47,7 +45,8 @@ use super::sessions::Sessions;
 use crate::memory::Sharer;
 use crate::network::{Network, Protocol};
 use crate::types::ConnId;
-use crate::wire::roce::{Psn, Qpn};
+use ringbell_net::wire::roce::{Psn, Qpn};
+pub use ringbell_roce::qp::{self, Congestion, DcqcnConfig};
 
 /// Whether the invariant CRC is computed and checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -6,11 +6,11 @@
 
 use std::collections::VecDeque;
 
-use super::qp::Unavailable;
 use crate::dma::{each_mapped, DmaAccess, ReadStatus};
-use crate::port::Batch;
 use crate::transport::ring::Ring;
 use crate::types::{Buffer, WorkToken};
+use ringbell_net::port::Batch;
+use ringbell_roce::qp::Unavailable;
 
 /// Bytes that stay in memory.
 #[derive(Debug)]

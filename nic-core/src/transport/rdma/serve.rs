@@ -10,13 +10,11 @@ use ringbell_nic_abi::{RoceOpcode, Status};
 
 use super::conn::Conn;
 use super::manage::ControlMessage;
-use super::qp::{Client, QueuePair, WorkStatus};
 use super::stream::{Fin, PLACED_MIN};
 use super::{one_sided, RdmaTransport, STREAMED_MAX};
 use crate::datapath::Datapath;
 use crate::engine::EngineFailed;
 use crate::network::{Headers, Link, Network, Packet, Protocol};
-use crate::port::Places;
 use crate::transport::carried::Carried;
 use crate::transport::carrier::{Carrier, CONTROL_MAX};
 use crate::transport::life::Phase;
@@ -24,12 +22,14 @@ use crate::transport::sessions::Sessions;
 use crate::transport::turns::Sent;
 use crate::transport::TransportEvent;
 use crate::types::{ConnId, NicTime};
-use crate::wire::frame::UdpFrame;
-use crate::wire::roce::cm::Message;
-use crate::wire::roce::icrc::Flow;
-use crate::wire::roce::packet::{open, Head};
-use crate::wire::roce::{self, Bth, Extended, Invalid, Qpn, ICRC_BYTES};
-use crate::wire::udp::MARKED;
+use ringbell_net::port::Places;
+use ringbell_net::wire::frame::UdpFrame;
+use ringbell_net::wire::roce::cm::Message;
+use ringbell_net::wire::roce::icrc::Flow;
+use ringbell_net::wire::roce::packet::{open, Head};
+use ringbell_net::wire::roce::{self, Bth, Extended, Invalid, Qpn, ICRC_BYTES};
+use ringbell_net::wire::udp::MARKED;
+use ringbell_roce::qp::{Client, QueuePair, WorkStatus};
 
 /// Bits of a partition key that name the partition.
 const PARTITION: u16 = 0x7fff;

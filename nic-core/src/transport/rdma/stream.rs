@@ -19,15 +19,17 @@ use std::collections::VecDeque;
 use ringbell_nic_abi::NakCode;
 
 use super::outgoing::Outgoing;
-use super::qp::{Client, Part, Refusal, Remote, Request, Right, Unavailable, Work, WorkStatus};
 use super::writes::{self, Writes, KIND_SHIFT, WRITTEN};
 use crate::datapath::{Datapath, Filled, ReceivePath};
 use crate::engine::EngineFailed;
-use crate::port::Batch;
 use crate::transport::exposed::{Exposed, Wrong};
 use crate::transport::ring::Ring;
 use crate::transport::TransportEvent;
 use crate::types::ConnId;
+use ringbell_net::port::Batch;
+use ringbell_roce::qp::{
+    Client, Part, Refusal, Remote, Request, Right, Unavailable, Work, WorkStatus,
+};
 
 const COUNT: u32 = (1 << KIND_SHIFT) - 1;
 const TAKEN: u32 = 0;

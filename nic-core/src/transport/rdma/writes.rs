@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 
 use ringbell_nic_abi::NakCode;
 
-use super::qp::{Refusal, Remote, Request, Work};
 use crate::transport::exposed::Wrong;
 use crate::transport::Target;
 use crate::types::WorkToken;
+use ringbell_roce::qp::{Refusal, Remote, Request, Work};
 
 /// Bits of immediate data below their kind.
 pub(super) const KIND_SHIFT: u32 = 28;

@@ -10,8 +10,8 @@ use smoltcp::time::Instant;
 
 use super::sequence::is_before;
 use crate::network::{Link, Network};
-use crate::port::Checksums;
 use crate::types::NicTime;
+use ringbell_net::port::Checksums;
 
 /// Longest packet that smoltcp answers a packet with at once: headers, options, no payload.
 const REPLY_ROOM: usize = 256;

@@ -27,8 +27,8 @@ use crate::transport::connections::index_of;
 use crate::transport::life::Phase;
 use crate::transport::{PacketTransport, TransportEvent};
 use crate::types::{ListenerId, NicTime};
-use crate::wire::frame::{set_acknowledgement, set_sequence, TcpFrame};
-use crate::wire::ETHERNET_HEADER;
+use ringbell_net::wire::frame::{set_acknowledgement, set_sequence, TcpFrame};
+use ringbell_net::wire::ETHERNET_HEADER;
 
 /// A handshake that is not over after this long is dropped: 10 s.
 const HANDSHAKE_NS: u64 = 10_000_000_000;

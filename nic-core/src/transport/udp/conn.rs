@@ -10,16 +10,16 @@ use super::{reset_by, UdpConfig};
 use crate::datapath::{Datapath, Filled, ReceivePath, Sent};
 use crate::engine::{Direction, EngineFailed};
 use crate::network::{Datagrams, Link, Network};
-use crate::port::Batch;
 use crate::transport::carried::{Addressed, Carried};
 use crate::transport::connections::{index_of, Connection};
 use crate::transport::life::{Ask, Life, Phase};
 use crate::transport::ring::{Ring, Waiting};
 use crate::transport::TransportEvent;
 use crate::types::{ConnId, NicTime, WorkToken};
-use crate::wire::accl::{Credit, End, Gap, Kind, Signature, Terms, SIGNATURE_BYTES};
-use crate::wire::roce::icrc::Flow;
-use crate::wire::udp::UNFRAGMENTED;
+use ringbell_net::port::Batch;
+use ringbell_net::wire::accl::{Credit, End, Gap, Kind, Signature, Terms, SIGNATURE_BYTES};
+use ringbell_net::wire::roce::icrc::Flow;
+use ringbell_net::wire::udp::UNFRAGMENTED;
 
 /// Time to the first question for credit, which doubles.
 const PROBE_AFTER: Duration = Duration::from_millis(10);

@@ -6,7 +6,7 @@
 //!                              └── messages ◀── posted sends ◀── memory ◀───┘
 //! ```
 //!
-//! A message is one packet with ACCL's signature ([`wire::accl`](crate::wire::accl)). For networks that lose nothing: a link, a lossless
+//! A message is one packet with ACCL's signature ([`wire::accl`](ringbell_net::wire::accl)). For networks that lose nothing: a link, a lossless
 //! fabric, sockets of one host. Nothing is sent twice but requests for sessions.
 //!
 //! **Loss.** Messages are numbered. One that is lost or overtaken leaves a gap, and the session ends at both ends: operations retire
@@ -42,7 +42,7 @@ use self::requests::{Answer, ControlMessage};
 use super::sessions::Sessions;
 use crate::memory::Sharer;
 use crate::network::{Network, Protocol};
-use crate::wire::accl::{End, Gap};
+use ringbell_net::wire::accl::{End, Gap};
 
 /// Most sessions: what ACCL's `destination` can tell apart.
 pub const SESSIONS_MAX: usize = 1 << 16;

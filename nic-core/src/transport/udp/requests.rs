@@ -20,8 +20,8 @@ use crate::transport::carried::Carried;
 use crate::transport::carrier::{Carrier, CONTROL_MAX};
 use crate::transport::life::{Ask, Phase};
 use crate::types::NicTime;
-use crate::wire::accl::{End, Kind, Signature, Terms, ACCL_UDP_PORT, SIGNATURE_BYTES};
-use crate::wire::roce::icrc::Flow;
+use ringbell_net::wire::accl::{End, Kind, Signature, Terms, ACCL_UDP_PORT, SIGNATURE_BYTES};
+use ringbell_net::wire::roce::icrc::Flow;
 
 /// Peers that may fill a socket's receive buffer at once, and messages that each has room for at least.
 const PEERS: usize = 4;

@@ -19,7 +19,7 @@ use crate::transport::sessions::Sessions;
 use crate::transport::turns::Sent;
 use crate::transport::TransportEvent;
 use crate::types::{ConnId, NicTime};
-use crate::wire::accl::{Gap, Kind, Signature};
+use ringbell_net::wire::accl::{Gap, Kind, Signature};
 
 impl Carrier for UdpTransport {
     const NAME: &'static str = "udp";

@@ -9,8 +9,8 @@ use crate::datapath::Payload;
 use crate::transport::one_sided::Access;
 use crate::transport::{RemoteOp, RemoteWork, TransportEvent};
 use crate::types::{Buffer, ConnId, WorkToken};
-use crate::wire::iwarp::rdmap::{Atomic, AtomicRequest, ReadRequest};
-use crate::wire::iwarp::terminate::Reason;
+use ringbell_net::wire::iwarp::rdmap::{Atomic, AtomicRequest, ReadRequest};
+use ringbell_net::wire::iwarp::terminate::Reason;
 
 /// An operation that was not answered.
 #[derive(Debug)]

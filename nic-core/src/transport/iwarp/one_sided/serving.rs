@@ -9,8 +9,8 @@ use super::{OPEN_MAX, READS};
 use crate::dma::{DmaAccess, WordUpdate};
 use crate::transport::one_sided::{Access, Granted, Withheld};
 use crate::types::Buffer;
-use crate::wire::iwarp::rdmap::{Atomic, AtomicRequest, ReadRequest};
-use crate::wire::iwarp::terminate::Reason;
+use ringbell_net::wire::iwarp::rdmap::{Atomic, AtomicRequest, ReadRequest};
+use ringbell_net::wire::iwarp::terminate::Reason;
 
 /// A put that was announced, and lacks bytes.
 #[derive(Debug)]

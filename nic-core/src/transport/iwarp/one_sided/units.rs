@@ -14,9 +14,9 @@ use crate::transport::iwarp::{BY_REFERENCE, WRITE_MAX};
 use crate::transport::one_sided::{Access, Note};
 use crate::transport::TransportEvent;
 use crate::types::Buffer;
-use crate::wire::iwarp::ddp::{Header, Opcode, Place};
-use crate::wire::iwarp::rdmap::{atomic_response, ReadRequest};
-use crate::wire::iwarp::session::Kind;
+use ringbell_net::wire::iwarp::ddp::{Header, Opcode, Place};
+use ringbell_net::wire::iwarp::rdmap::{atomic_response, ReadRequest};
+use ringbell_net::wire::iwarp::session::Kind;
 
 /// How the bytes of the next unit were found.
 enum Found {

@@ -11,10 +11,10 @@ use super::super::packet::INLINE;
 use super::line::{OneSidedPacket, PutBytes, PUT_INLINE};
 use super::piece::{Held, Piece};
 use super::{reaches, Broken, OneSided, WINDOW};
-use crate::copy;
 use crate::dma::ReadStatus;
 use crate::transport::{Payload, RemoteOp, RemoteWork, TransportEvent};
 use crate::types::{Buffer, ConnId, WorkToken};
+use ringbell_gtlb::copy;
 
 /// A posted operation that was not answered.
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use super::super::packet::{INLINE, SPANS};
 use super::line::{OneSidedPacket, PutBytes, GET_INLINE};
 use super::piece::{Held, Piece};
 use super::{reaches, Broken, OneSided, WINDOW};
-use crate::copy;
 use crate::dma::{DmaAccess, ReadStatus, WordUpdate};
 use crate::types::Buffer;
+use ringbell_gtlb::copy;
 
 /// An answer that was not sent; its lines are counted when it is.
 #[derive(Debug, Clone, Copy)]

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Its number is that of the stream's pair plus one, at both ends. So neither waits for the other's window, and a refusal leaves the
-//! stream alone: the pair drops the refused operation and [goes on](super::qp::QueuePair::resuming).
+//! stream alone: the pair drops the refused operation and [goes on](ringbell_roce::qp::QueuePair::resuming).
 //!
 //! **Signals.** The word is named by its number in the region of the put, whose address only the target knows, and needs
 //! the right to write. A note names it ahead: the target checks memory and word, so nothing is written when either is wrong. The
@@ -26,17 +26,17 @@ use ringbell_gtlb::Need;
 use ringbell_nic_abi::{GpuVa, NakCode, PdId, Rkey, Status};
 
 use self::requests::Requests;
-use super::qp::{
-    Atomic, Client, Part, QpCounters, QueuePair, Refusal, Remote, Right, State, Unavailable,
-    WorkStatus,
-};
 use crate::datapath::Datapath;
 use crate::dma::{DmaAccess, ReadStatus, WordUpdate};
-use crate::port::Batch;
 use crate::transport::one_sided::{Access, Granted, Note};
 use crate::transport::{RemoteWork, TransportEvent};
 use crate::types::{Buffer, ConnId, NicTime, WorkToken};
-use crate::wire::roce::{AtomicEth, Qpn};
+use ringbell_net::port::Batch;
+use ringbell_net::wire::roce::{AtomicEth, Qpn};
+use ringbell_roce::qp::{
+    Atomic, Client, Part, QpCounters, QueuePair, Refusal, Remote, Right, State, Unavailable,
+    WorkStatus,
+};
 
 /// READs and atomic operations in flight.
 pub(super) const DEPTH: usize = 16;

@@ -6,12 +6,12 @@ use ringbell_nic_abi::{NakCode, Status, INLINE_MAX};
 
 use crate::datapath::Datapath;
 use crate::dma::{DmaAccess, ReadStatus};
-use crate::port::Batch;
 use crate::transport::one_sided::{Access, Note, NOTE_BYTES};
 use crate::transport::rdma::outgoing;
-use crate::transport::rdma::qp::{Remote, Request, Unavailable, Work, WorkStatus};
 use crate::transport::{Payload, RemoteOp, RemoteWork, TransportEvent};
 use crate::types::{ConnId, WorkToken};
+use ringbell_net::port::Batch;
+use ringbell_roce::qp::{Remote, Request, Unavailable, Work, WorkStatus};
 
 /// Most bytes of a WRITE, so that packets of the smallest MTU do not use up the packet numbers.
 const WRITE_MAX: u32 = 1 << 29;

@@ -11,7 +11,7 @@ use super::forged::provoke_ack;
 use super::socket::{is_synchronized, TcpSocket};
 use super::stack::Stack;
 use crate::types::NicTime;
-use crate::wire::frame::TcpFrame;
+use ringbell_net::wire::frame::TcpFrame;
 
 /// What happens to a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

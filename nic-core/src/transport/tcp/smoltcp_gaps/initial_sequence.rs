@@ -71,8 +71,8 @@ pub(in crate::transport::tcp) fn interface_with(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port::Checksums;
     use crate::transport::tcp::device::capabilities;
+    use ringbell_net::port::Checksums;
     use smoltcp::iface::SocketSet;
     use smoltcp::socket::tcp::{Socket, SocketBuffer};
     use smoltcp::wire::{IpAddress, Ipv4Address, TcpPacket};

@@ -10,7 +10,7 @@ use super::forged::repeat_ack;
 use super::socket::TcpSocket;
 use super::stack::Stack;
 use crate::types::NicTime;
-use crate::wire::frame::TcpFrame;
+use ringbell_net::wire::frame::TcpFrame;
 
 /// Records the acknowledgement of a segment that went to the socket. Returns whether to send the next hole now.
 pub(in crate::transport::tcp) fn leaves_a_hole(s: &mut TcpSocket, seg: &TcpFrame) -> bool {

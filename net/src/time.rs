@@ -1,0 +1,17 @@
+//! The time of a NIC.
+
+use std::time::Duration;
+
+/// NIC time: nanoseconds since the NIC was made. Given as an argument, never read from a clock here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct NicTime(pub u64);
+
+impl NicTime {
+    /// This time plus a duration, saturating.
+    pub fn plus(self, d: Duration) -> NicTime {
+        NicTime(
+            self.0
+                .saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)),
+        )
+    }
+}

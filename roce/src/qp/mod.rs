@@ -1,0 +1,634 @@
+//! A queue pair of the reliable connection service (IBTA vol. 1 §9.7), without I/O and clock.
+//!
+//! ```text
+//!            post ─▶ requester ─▶ transmit ─▶ wire ─▶ receive ─▶ responder ─▶ Client
+//!  Client ◀─ done ◀─ requester ◀─ receive  ◀─ wire ◀─ transmit ◀─ answers ◀─┘
+//! ```
+//!
+//! The owner of a queue pair implements [`Client`]: it gives the bytes of requests, takes those that arrive, and decides on
+//! accesses to memory. It calls [`QueuePair::receive`] for each packet whose invariant CRC is right,
+//! [`QueuePair::transmit`] while there is room for packets, and [`QueuePair::expire`] when [`QueuePair::next_timer`] has come.
+//!
+//! Lost packets are sent again from the first that is missing (go-back-N, §9.7.5.1.2), or alone, when both ends keep what comes early
+//! (selective repeat: [`RtrAttributes::early`], [`RtsAttributes::selective`]). A request is executed once: a duplicate is
+//! acknowledged again, a READ is read again, an atomic operation is answered from the responder's resources (§9.7.5.1.5).
+
+mod congestion;
+mod early;
+mod flights;
+mod out;
+mod pace;
+mod requester;
+mod responder;
+mod state;
+
+use std::time::Duration;
+
+use ringbell_nic_abi::{NakCode, RoceOpcode};
+
+pub use self::congestion::{
+    Congestion, CongestionControl, DcqcnConfig, NoCongestionControl, NOTIFY_EVERY,
+};
+use self::out::Out;
+pub use self::pace::PaceConfig;
+use self::requester::Requester;
+use self::responder::Responder;
+pub use self::state::{BadTransition, State};
+use ringbell_net::port::Batch;
+use ringbell_net::wire::roce::packet::Head;
+use ringbell_net::wire::roce::{AtomicEth, Packet, Psn, Qpn};
+use ringbell_net::NicTime;
+
+/// Memory of the peer: an address there, and its remote key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remote {
+    /// First byte.
+    pub address: u64,
+    /// Remote key.
+    pub key: u32,
+}
+
+/// What a request does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request {
+    /// SEND, with immediate data or without.
+    Send(Option<u32>),
+    /// SEND that invalidates a key of the peer.
+    SendInvalidate(u32),
+    /// WRITE, with immediate data or without.
+    Write(Remote, Option<u32>),
+    /// READ.
+    Read(Remote),
+    /// Adds to a word of the peer.
+    FetchAdd(Remote, u64),
+    /// Compares a word of the peer with the first value and swaps it for the second when equal.
+    CompareSwap(Remote, u64, u64),
+}
+
+/// A posted request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Work {
+    /// The client's name for it.
+    pub id: u64,
+    /// What it does.
+    pub request: Request,
+    /// Bytes; of an atomic operation 8.
+    pub len: u32,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkStatus {
+    /// The peer has acknowledged it; of an atomic operation with the word's old value.
+    Success(Option<u64>),
+    /// The queue pair went to ERR before it was done.
+    Flushed,
+    /// The peer did not acknowledge it within all retries (RETRY_EXC).
+    RetryExceeded,
+    /// The peer was not ready for it within all retries (RNR_RETRY_EXC).
+    ReceiverNotReady,
+    /// The peer refused it.
+    Refused(NakCode),
+    /// Its own memory cannot be accessed.
+    LocalProtection,
+    /// The peer's answer has another length than the request.
+    BadResponse,
+}
+
+/// A packet of a message that arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part<'a> {
+    /// The first packet of its message.
+    pub first: bool,
+    /// The last packet of its message.
+    pub last: bool,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// Immediate data, with the last packet.
+    pub immediate: Option<u32>,
+}
+
+/// Why a request of the peer is not executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// No receive is posted: the peer tries again later.
+    NotReady,
+    /// The connection ends with this reason.
+    Nak(NakCode),
+}
+
+/// Requests that leave before an acknowledgement: so few that it does not wait for long, and so short.
+const GO_FIRST: u32 = 8;
+const GO_FIRST_BYTES: u32 = 1 << 10;
+
+/// The reason for a request that needs memory which the client does not expose.
+const NO_MEMORY: Refusal = Refusal::Nak(NakCode::RemoteAccess);
+
+/// What an atomic operation does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Atomic {
+    /// Adds.
+    FetchAdd,
+    /// Compares and swaps.
+    CompareSwap,
+}
+
+/// What the peer wants to do with memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Right {
+    /// READ.
+    Read,
+    /// WRITE.
+    Write,
+}
+
+/// Local bytes that cannot be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unavailable {
+    /// Memory has not answered: the same call in a later step.
+    Pending,
+    /// The access faults: the request fails.
+    Fault,
+}
+
+/// The owner of a queue pair. Without the methods for remote memory, no memory is exposed.
+pub trait Client {
+    /// Copies bytes of a request of ours, from `offset` on, into a packet. Packets are sent again, so the bytes stay until
+    /// [`done`](Client::done).
+    ///
+    /// # Errors
+    /// [`Unavailable`].
+    fn gather(&mut self, id: u64, offset: u32, to: &mut [u8]) -> Result<(), Unavailable>;
+
+    /// Adds the same bytes to a packet of a batch, by reference where they stay unchanged.
+    ///
+    /// # Errors
+    /// [`Unavailable`].
+    fn refer(
+        &mut self,
+        id: u64,
+        offset: u32,
+        len: usize,
+        batch: &mut Batch,
+    ) -> Result<(), Unavailable> {
+        self.gather(id, offset, batch.room(len))
+    }
+
+    /// Takes bytes that a READ of ours has brought, in order.
+    ///
+    /// # Errors
+    /// [`Unavailable::Fault`]: the request fails.
+    fn scatter(&mut self, id: u64, offset: u32, bytes: &[u8]) -> Result<(), Unavailable> {
+        let _ = (id, offset, bytes);
+        Err(Unavailable::Fault)
+    }
+
+    /// A request of ours has ended.
+    fn done(&mut self, id: u64, status: WorkStatus);
+
+    /// Whether a request of ours that was not executed is to be dropped, because one before it was refused. Asked of a queue pair
+    /// that goes on behind refusals ([`QueuePair::resuming`]).
+    fn is_void(&self, id: u64) -> bool {
+        let _ = id;
+        false
+    }
+
+    /// The next packet of the peer is about to be executed: what follows, until the next, is of it. Packets that have come early are
+    /// executed later.
+    fn begins(&mut self, packet: &Packet<'_>) {
+        let _ = packet;
+    }
+
+    /// Takes a packet of a SEND, or the immediate data of a WRITE (with no bytes).
+    ///
+    /// # Errors
+    /// [`Refusal`]; nothing was taken.
+    fn receive(&mut self, part: Part<'_>) -> Result<(), Refusal>;
+
+    /// Takes a SEND or a WRITE of one packet whose bytes are where they belong: of a WRITE, that memory, and its immediate data.
+    ///
+    /// # Errors
+    /// [`Refusal`]; nothing was taken.
+    fn placed(&mut self, len: u32, write: Option<(Remote, Option<u32>)>) -> Result<(), Refusal> {
+        let _ = (len, write);
+        Err(NO_MEMORY)
+    }
+
+    /// Checks an access of the peer to all of a range.
+    ///
+    /// # Errors
+    /// [`Refusal`]: key, bounds or rights do not allow it.
+    fn check(&mut self, at: Remote, len: u32, right: Right) -> Result<(), Refusal> {
+        let _ = (at, len, right);
+        Err(NO_MEMORY)
+    }
+
+    /// Writes for the peer.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    fn write(&mut self, at: Remote, bytes: &[u8]) -> Result<(), Refusal> {
+        let _ = (at, bytes);
+        Err(NO_MEMORY)
+    }
+
+    /// Reads for the peer.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    fn read(&mut self, at: Remote, to: &mut [u8]) -> Result<(), Refusal> {
+        let _ = (at, to);
+        Err(NO_MEMORY)
+    }
+
+    /// Executes an atomic operation of the peer; gives the old value.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    fn atomic(&mut self, operation: Atomic, operands: &AtomicEth) -> Result<u64, Refusal> {
+        let _ = (operation, operands);
+        Err(NO_MEMORY)
+    }
+
+    /// Invalidates a key, when the SEND that asks for it was received as a whole.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    fn invalidate(&mut self, key: u32) -> Result<(), Refusal> {
+        let _ = key;
+        Err(NO_MEMORY)
+    }
+}
+
+/// What a queue pair needs to receive.
+#[derive(Debug, Clone, Copy)]
+pub struct RtrAttributes {
+    /// The peer's queue pair.
+    pub peer: Qpn,
+    /// The first number of the peer's requests.
+    pub expected: Psn,
+    /// Bytes of a full packet.
+    pub mtu: u32,
+    /// READs and atomic operations of the peer that are kept for duplicates.
+    pub resources: usize,
+    /// Code of the time that the peer waits when nothing is ready (table 45).
+    pub rnr_timer: u8,
+    /// Packets of the peer that are kept when others before them are missing: as many as its window has. 0: none, as the standard has
+    /// it, for a peer that does not select.
+    pub early: u32,
+}
+
+/// What a queue pair needs to send.
+#[derive(Debug, Clone, Copy)]
+pub struct RtsAttributes {
+    /// The first number of our requests.
+    pub first: Psn,
+    /// READs and atomic operations in flight.
+    pub depth: usize,
+    /// Retries after a loss, at least.
+    pub retries: u32,
+    /// Retries of a message for which the peer was not ready; `None`: no limit.
+    pub rnr_retries: Option<u32>,
+    /// How long a peer that acknowledges nothing is tried, at least.
+    pub give_up: Duration,
+    /// Window and time-outs.
+    pub pace: PaceConfig,
+    /// The peer keeps packets that come early and reports them: those that are missing are sent again alone.
+    pub selective: bool,
+}
+
+/// A change of a queue pair's state, with what the new state needs.
+#[derive(Debug, Clone, Copy)]
+pub enum Change {
+    /// To RESET: everything is forgotten.
+    Reset,
+    /// To INIT.
+    Init,
+    /// To RTR.
+    Rtr(RtrAttributes),
+    /// From RTR to RTS.
+    Rts(RtsAttributes),
+    /// From SQD back to RTS, with the attributes that it had.
+    Resume,
+    /// To SQD: requests that were not begun wait.
+    Sqd,
+    /// To ERR.
+    Err,
+}
+
+impl Change {
+    const fn state(&self) -> State {
+        match self {
+            Change::Reset => State::Reset,
+            Change::Init => State::Init,
+            Change::Rtr(_) => State::Rtr,
+            Change::Rts(_) | Change::Resume => State::Rts,
+            Change::Sqd => State::Sqd,
+            Change::Err => State::Err,
+        }
+    }
+}
+
+/// What was counted of a queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QpCounters {
+    /// Requests and answers that had to be sent again.
+    pub repeated: u64,
+    /// Packets behind a gap, dropped.
+    pub out_of_order: u64,
+    /// Packets that had been executed before.
+    pub duplicates: u64,
+    /// Packets of no use: acknowledgements of nothing, answers to nothing.
+    pub ignored: u64,
+    /// Times that a receiver was not ready, at either end.
+    pub not_ready: u64,
+    /// Times that nothing came back in time.
+    pub timeouts: u64,
+}
+
+/// What [`QueuePair::transmit`] has made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transmit {
+    /// A packet of so many bytes, from its base header to its padding.
+    Packet(usize),
+    /// There is nothing to send now.
+    Nothing,
+    /// Memory has not answered: the same call in a later step.
+    Pending,
+}
+
+/// A queue pair. See the module text.
+#[derive(Debug)]
+pub struct QueuePair {
+    state: State,
+    peer: Qpn,
+    mtu: u32,
+    requester: Option<Requester>,
+    responder: Option<Responder>,
+    /// A refusal ends one request.
+    resumes: bool,
+    /// Requests that were sent since an acknowledgement could leave behind them.
+    company: u32,
+    counters: QpCounters,
+}
+
+impl Default for QueuePair {
+    fn default() -> QueuePair {
+        QueuePair::new()
+    }
+}
+
+impl QueuePair {
+    /// A queue pair in RESET.
+    pub fn new() -> QueuePair {
+        QueuePair {
+            state: State::Reset,
+            peer: Qpn::default(),
+            mtu: 0,
+            requester: None,
+            responder: None,
+            resumes: false,
+            company: 0,
+            counters: QpCounters::default(),
+        }
+    }
+
+    /// A queue pair in RESET that goes on when a request is refused, if the peer's does as well.
+    ///
+    /// The standard's ends: both pairs go to ERR, and what was executed of the requests in flight is unknown (§9.9.2). This one
+    /// repeats the reason and the answers to earlier requests until the requester, which drops the refused request, goes on at a
+    /// number that is 2^19 further. It is as if both had gone through RESET with that number, which both know.
+    /// A READ that fails while it is answered fails alone, with the reason "remote operational error".
+    pub fn resuming() -> QueuePair {
+        QueuePair {
+            resumes: true,
+            ..QueuePair::new()
+        }
+    }
+
+    /// Its state.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Bytes of a full packet; 0 before RTR.
+    pub fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> QpCounters {
+        self.counters
+    }
+
+    /// Changes the state. In ERR and RESET all posted requests are flushed.
+    ///
+    /// # Errors
+    /// [`BadTransition`] names both states; nothing has changed.
+    pub fn modify(&mut self, change: Change, client: &mut dyn Client) -> Result<(), BadTransition> {
+        let to = self.state.change_to(change.state())?;
+        let refused = BadTransition {
+            from: self.state,
+            to,
+        };
+        match change {
+            Change::Rts(_) if self.state != State::Rtr => return Err(refused),
+            Change::Resume if self.requester.is_none() => return Err(refused),
+            Change::Rtr(a) => {
+                (self.peer, self.mtu) = (a.peer, a.mtu);
+                self.responder = Some(Responder::new(&a, self.resumes));
+            }
+            Change::Rts(a) => self.requester = Some(Requester::new(&a, self.resumes)),
+            Change::Reset | Change::Err => self.flush(client),
+            Change::Init | Change::Resume | Change::Sqd => {}
+        }
+        if to == State::Reset {
+            (self.requester, self.responder) = (None, None);
+        }
+        self.state = to;
+        Ok(())
+    }
+
+    /// Goes to ERR, from any state but RESET.
+    pub fn fail(&mut self, client: &mut dyn Client) {
+        // RESET has nothing to flush.
+        let _ = self.modify(Change::Err, client);
+    }
+
+    fn flush(&mut self, client: &mut dyn Client) {
+        if let Some(r) = &mut self.requester {
+            r.flush(client);
+        }
+    }
+
+    /// Posts a request. `false`: the queue pair does not send, or its queue is full.
+    pub fn post(&mut self, work: Work) -> bool {
+        let sends = self.state.requests();
+        let mtu = self.mtu;
+        let mut requester = self.requester.as_mut().filter(|_| sends);
+        requester.as_mut().is_some_and(|r| r.post(work, mtu))
+    }
+
+    /// Packets that may be sent at once beside those that are posted.
+    pub fn room(&self) -> u32 {
+        match &self.requester {
+            Some(r) if self.state == State::Rts => r.room(),
+            _ => 0,
+        }
+    }
+
+    /// Whether all posted requests have ended.
+    pub fn is_idle(&self) -> bool {
+        self.requester.as_ref().is_none_or(Requester::is_idle)
+    }
+
+    /// Takes a packet for this queue pair. Returns whether it was of any use.
+    pub fn receive(&mut self, now: NicTime, packet: &Packet<'_>, client: &mut dyn Client) -> bool {
+        if !self.state.answers() {
+            return false;
+        }
+        let counters = &mut self.counters;
+        if packet.bth.opcode == RoceOpcode::CongestionNotification {
+            if let Some(r) = &mut self.requester {
+                r.marked(now);
+            }
+            return true;
+        }
+        if is_response(packet.bth.opcode) {
+            let Some(r) = &mut self.requester else {
+                counters.ignored += 1;
+                return false;
+            };
+            let useful = r.receive(now, packet, self.mtu, client, counters);
+            if r.has_failed() {
+                self.fail(client);
+            }
+            return useful;
+        }
+        let Some(r) = &mut self.responder else {
+            return false;
+        };
+        r.receive(now, packet, self.mtu, client, counters)
+    }
+
+    /// The number of the next packet of the peer, if its payload may be put into place before it is looked at.
+    pub fn expects(&self) -> Option<Psn> {
+        let responder = self.responder.as_ref().filter(|_| self.state.answers());
+        responder.and_then(Responder::expects)
+    }
+
+    /// Takes a packet whose payload is in its place ([`Client::placed`]). Returns whether it was of any use.
+    pub fn placed(&mut self, now: NicTime, head: &Head, len: u32, client: &mut dyn Client) -> bool {
+        let answers = self.state.answers();
+        let responder = self.responder.as_mut().filter(|_| answers);
+        responder.is_some_and(|r| r.placed(now, head, len, client))
+    }
+
+    /// A switch has marked the packet that was received last (ECN): the peer is told.
+    pub fn marked(&mut self, now: NicTime) {
+        if let Some(r) = self.responder.as_mut().filter(|_| self.state.answers()) {
+            r.marked(now);
+        }
+    }
+
+    /// Writes the next packet to `room`, from its base header on: answers first.
+    pub fn transmit(&mut self, now: NicTime, room: &mut [u8], client: &mut dyn Client) -> Transmit {
+        self.make(now, &mut Out::Room(room), client)
+    }
+
+    /// Adds the next packet to a batch, as [`QueuePair::transmit`]. It has not ended there: its invariant CRC is missing.
+    pub fn append(&mut self, now: NicTime, batch: &mut Batch, client: &mut dyn Client) -> Transmit {
+        self.make(now, &mut Out::Batch(batch), client)
+    }
+
+    fn make(&mut self, now: NicTime, out: &mut Out<'_>, client: &mut dyn Client) -> Transmit {
+        if self.state.answers() {
+            if let Some(r) = &mut self.responder {
+                if let Some(len) = r.notify(self.peer, out) {
+                    return Transmit::Packet(len);
+                }
+                // An acknowledgement lets short requests go first, and leaves in one message with them. Behind long ones it would keep
+                // them from being received in place.
+                let requester = self.requester.as_ref();
+                let is_before = requester.is_some_and(|r| r.next_is_at_most(GO_FIRST_BYTES));
+                let waits = is_before && self.company < GO_FIRST && r.only_acknowledges();
+                if !waits {
+                    if let Some(len) = r.transmit(self.peer, self.mtu, out, client) {
+                        if r.has_failed() {
+                            self.fail(client);
+                        }
+                        return Transmit::Packet(len);
+                    }
+                }
+            }
+        }
+        let begins = self.state == State::Rts;
+        let mut made = Transmit::Nothing;
+        if let Some(r) = self.requester.as_mut().filter(|_| self.state.requests()) {
+            made = r.transmit(now, self.peer, self.mtu, begins, out, client);
+            if r.has_failed() {
+                self.fail(client);
+            }
+            if let Transmit::Packet(_) = made {
+                self.company += 1;
+                return made;
+            }
+        }
+        let has_company = std::mem::take(&mut self.company) > 0;
+        let answers = self.state.answers();
+        let responder = self.responder.as_mut().filter(|_| answers);
+        let sent = responder.and_then(|r| {
+            r.pay(now, has_company);
+            r.transmit(self.peer, self.mtu, out, client)
+        });
+        sent.map_or(made, Transmit::Packet)
+    }
+
+    /// Lets the acknowledgement of short SENDs wait so long for a packet of ours with which it leaves. By default it does not wait.
+    pub fn delay_acknowledgements(&mut self, patience: Duration) {
+        if let Some(r) = &mut self.responder {
+            r.set_patience(patience);
+        }
+    }
+
+    /// Acts on timers that have come.
+    pub fn expire(&mut self, now: NicTime, client: &mut dyn Client) {
+        if let Some(r) = &mut self.requester {
+            r.expire(now, client, &mut self.counters);
+            if r.has_failed() {
+                self.fail(client);
+            }
+        }
+    }
+
+    /// When [`QueuePair::expire`] or [`QueuePair::transmit`] must be called although nothing arrives.
+    pub fn next_timer(&self) -> Option<NicTime> {
+        let (sends, answers) = (self.state.requests(), self.state.answers());
+        let requester = self.requester.as_ref().filter(|_| sends);
+        let responder = self.responder.as_ref().filter(|_| answers);
+        let timers = [
+            requester.and_then(Requester::next_timer),
+            responder.and_then(Responder::next_timer),
+        ];
+        timers.into_iter().flatten().min()
+    }
+}
+
+/// Whether a packet answers a request of ours.
+const fn is_response(opcode: RoceOpcode) -> bool {
+    use RoceOpcode as Op;
+    matches!(
+        opcode,
+        Op::ReadResponseFirst
+            | Op::ReadResponseMiddle
+            | Op::ReadResponseLast
+            | Op::ReadResponseOnly
+            | Op::Acknowledge
+            | Op::AtomicAcknowledge
+    )
+}
+
+/// Packets of a message.
+fn packets_of(len: u32, mtu: u32) -> u32 {
+    len.div_ceil(mtu).max(1)
+}
