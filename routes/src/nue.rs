@@ -5,8 +5,8 @@
 //! is not taken, so paths are shortest only where that permits. A spanning tree of the layer, whose
 //! dependencies are in the graph from the beginning, is the way out where a node is not reached.
 //!
-//! Nue's paper first moves the choices near such a node; here the destination then takes the tree as
-//! a whole.
+//! Nue's paper first moves the choices near such a node. Here the destination is tried again with as
+//! few new dependencies as possible, and then takes the tree as a whole.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -86,12 +86,34 @@ impl<'a> Grown<'a> {
     /// By node: the link towards a destination.
     fn tree(&mut self, destination: NodeId, weights: &mut Weights) -> Vec<Option<Link>> {
         let topology = self.topology;
+        let grown = self.grow(destination, weights, false);
+        // Paths that make few new dependencies are longer, and are hindered less.
+        let grown = grown.or_else(|| self.grow(destination, weights, true));
+        let (tree, order) = grown.unwrap_or_else(|| {
+            let tree = self.way_out(destination);
+            let order = within(topology, &tree, destination);
+            (tree, order)
+        });
+        weights.add(topology, &tree, &order);
+        tree
+    }
+
+    /// As [`Grown::tree`], with the nodes by growing distance; `None` if a node was not reached. The
+    /// shortest paths come first, or with `careful` those of the fewest new dependencies.
+    fn grow(
+        &mut self,
+        destination: NodeId,
+        weights: &Weights,
+        careful: bool,
+    ) -> Option<(Vec<Option<Link>>, Vec<NodeId>)> {
+        let topology = self.topology;
         let mut tree: Vec<Option<Link>> = vec![None; topology.nodes().len()];
         let mut reached = vec![false; tree.len()];
         let mut order = Vec::new();
         let mut added = Vec::new();
-        let mut open = BinaryHeap::from([Reverse((0u32, 0u128, destination, None::<Link>))]);
-        while let Some(Reverse((hops, cost, node, link))) = open.pop() {
+        let first = (0u32, 0u32, 0u128, destination, None::<Link>);
+        let mut open = BinaryHeap::from([Reverse(first)]);
+        while let Some(Reverse((new, hops, cost, node, link))) = open.pop() {
             if reached[node.index()] {
                 continue;
             }
@@ -111,21 +133,22 @@ impl<'a> Grown<'a> {
             for out in topology.leaving(node) {
                 let from = topology.to(out).node;
                 if !reached[from.index()] {
-                    let link = out.back();
-                    let cost = cost + weights.of(link);
-                    open.push(Reverse((hops + 1, cost, from, Some(link))));
+                    let back = out.back();
+                    let is_new = careful
+                        && link.is_some_and(|l| !self.dependencies.has(back.index(), l.index()));
+                    let cost = cost + weights.of(back);
+                    let new = new + u32::from(is_new);
+                    open.push(Reverse((new, hops + 1, cost, from, Some(back))));
                 }
             }
         }
-        if order.len() < tree.len() {
-            for (a, b) in added {
-                self.dependencies.remove(a, b);
-            }
-            tree = self.way_out(destination);
-            order = within(topology, &tree, destination);
+        if order.len() == tree.len() {
+            return Some((tree, order));
         }
-        weights.add(topology, &tree, &order);
-        tree
+        for (a, b) in added {
+            self.dependencies.remove(a, b);
+        }
+        None
     }
 }
 

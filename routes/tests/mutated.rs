@@ -4,10 +4,10 @@
 //! The search is a third program: it shares with the checker only how tables and topologies are
 //! read. It closes the relation of dependencies under transitivity (Warshall).
 
-use ringbell_routes::check::{check, check_unproved};
+use ringbell_routes::check::{check, check_unproved, Refused};
 use ringbell_routes::proof::Proof;
 use ringbell_routes::route::{route_by, Algorithm};
-use ringbell_routes::tables::{Class, Tables};
+use ringbell_routes::tables::{Channel, Class, Tables};
 use ringbell_routes::topology::{NodeId, Topology};
 
 use crate::common::{network, random_network, Random, GENERATED};
@@ -284,4 +284,59 @@ fn a_changed_proof_is_refused() {
     // A certificate of another network.
     let other = route_by(&network("torus:5x4"), 8, Algorithm::Layered).expect("routes");
     assert!(check(&topology, &other.tables, &other.proof, 8).is_err());
+}
+
+/// Channels of one number on the links that leave these nodes by these ports.
+fn ring(topology: &Topology, number: u8, ports: &[(u16, u8)]) -> Vec<Channel> {
+    let link = |(node, port): &(u16, u8)| topology.link(NodeId(*node), *port);
+    let channel = |at| Channel {
+        link: link(at).expect("a wire"),
+        number,
+    };
+    ports.iter().map(channel).collect()
+}
+
+#[test]
+fn an_acknowledgement_that_goes_on_in_the_ring_of_its_request_is_refused() {
+    // Everything goes the same way round, so that each dependency is one on the next channel.
+    let topology = network("ring:4");
+    let up = [(0, 1), (1, 1), (2, 1), (3, 1)];
+    for (answers, accepted) in [(1, true), (0, false)] {
+        let mut tables = Tables::new(4, [vec![0], vec![answers]]);
+        for node in topology.ids() {
+            for destination in topology.ids().filter(|d| *d != node) {
+                tables.set_next(node, destination, Some(1));
+            }
+        }
+        let mut rings = vec![ring(&topology, 0, &up)];
+        if answers == 1 {
+            rings.push(ring(&topology, 1, &up));
+        }
+        let judged = check(&topology, &tables, &Proof::Bubble { rings }, 2);
+        assert_eq!(judged.is_ok(), accepted, "{judged:?}");
+    }
+}
+
+#[test]
+fn a_ring_that_passes_a_node_twice_frees_only_its_own_turns() {
+    // Three ends at a switch, and a ring through all of them: from n0 to n2 is no turn of it.
+    let topology = network("fat-tree:3x1");
+    let made = route_by(&topology, 2, Algorithm::Layered).expect("a star");
+    let walk = [(0, 0), (3, 1), (1, 0), (3, 2), (2, 0), (3, 0)];
+    let rings = [0, 1].map(|number| ring(&topology, number, &walk)).to_vec();
+    let judged = check(&topology, &made.tables, &Proof::Bubble { rings }, 2);
+    assert!(
+        matches!(judged, Err(Refused::NotProved { .. })),
+        "{judged:?}"
+    );
+    // Two rows as one ring are none, though no packet would notice on this torus.
+    let topology = network("torus:3x3");
+    let made = route_by(&topology, 2, Algorithm::Bubble).expect("a torus");
+    let Proof::Bubble { mut rings } = made.proof else {
+        panic!("{:?}", made.proof);
+    };
+    let second = rings.remove(2);
+    rings[0].extend(second);
+    let judged = check(&topology, &made.tables, &Proof::Bubble { rings }, 2);
+    assert!(matches!(judged, Err(Refused::NoProof { .. })), "{judged:?}");
 }
