@@ -133,7 +133,7 @@ impl Outstanding {
         let i = self.index(token)?;
         self.unlink(i);
         let e = &mut self.entries[i as usize];
-        // Bit 63 of a token is the fabric's, bit 62 that of the NIC's own answers.
+        // Bit 63 of a token is that of links, bit 62 that of the NIC's own answers.
         e.generation = e.generation.wrapping_add(1) & (u32::MAX >> 2);
         self.free.push(i);
         e.work.take()

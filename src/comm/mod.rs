@@ -35,5 +35,6 @@ pub use ringbell_nic_abi::{CollectiveKind, WireType};
 pub use ringbell_nic_core::collective::{
     CollectiveSettings, CommInfo, CommStatus, PeerInfo, Thresholds,
 };
+pub use ringbell_nic_core::message::{Candidate, Protocol, Terms, Traffic};
 pub use stream::Enqueued;
 pub use symmetric::SymmetricBuffer;

@@ -4,11 +4,11 @@ use ringbell_nic_abi::Status;
 
 use super::communicator::{Comm, Dispute};
 use super::executor;
-use super::fabric::Frame;
-use super::messages::Messages;
+use super::group::Body;
+use super::messages::MessagePath;
 use super::table::{Active, Table};
 
-impl Messages {
+impl MessagePath {
     /// A message has come that no operation under way expects like that.
     pub(super) fn on_seen(&mut self, table: &mut Table, slot: u32, from: u32, tag: u64, hash: u32) {
         let Some(c) = table.comm(slot) else { return };
@@ -47,12 +47,7 @@ impl Messages {
         let mine = mine.or_else(|| c.history.iter().find(|h| h.0 == seq).map(|h| h.1));
         let Some(mine) = mine else { return };
         if !told {
-            self.fabric.tell(ctx, |from| Frame::Params {
-                ctx,
-                from,
-                seq,
-                params: mine,
-            });
+            self.groups.tell(ctx, Body::Params { seq, params: mine });
         }
         let mut culprit = None;
         if let Some(d) = table.comm_mut(slot).and_then(|c| c.dispute.as_mut()) {
@@ -91,7 +86,7 @@ impl Messages {
             return false;
         };
         let params = table.ops.get(id).and_then(Active::params);
-        let mut early = self.fabric.early(ctx);
+        let mut early = self.groups.messages.early(ctx);
         early.any(|(_, tag, hash)| {
             executor::is_of(tag, seq) && Some(hash) != params.map(|p| p.hash())
         })

@@ -12,11 +12,11 @@ use std::collections::VecDeque;
 use ringbell_nic_abi::{GpuVa, Status};
 
 use super::executor::Progress;
-use super::fabric::{Fabric, RecvRequest, SendRequest};
 use super::kernel_stream::{Refusal, StreamEnd};
 use super::params::Side;
 use crate::dma::Dma;
 use crate::link::{Io, Pieces};
+use crate::message::{Messages, RecvRequest, SendRequest};
 use crate::types::Buffer;
 
 /// Messages of one operation that may be under way.
@@ -77,7 +77,7 @@ impl Channel {
         (self.spec.sends, self.spec.peer, self.spec.tag) == (sends, peer, tag)
     }
 
-    /// Whether it needs that rank to proceed. The fabric tracks what a receiver still needs.
+    /// Whether it needs that rank to proceed. The layer of messages tracks what a receiver still needs.
     pub(crate) fn needs(&self, rank: u32) -> bool {
         self.spec.sends && self.spec.peer == rank
     }
@@ -129,17 +129,22 @@ impl Channel {
     pub(crate) fn run(
         &mut self,
         id: u32,
-        fabric: &mut Fabric,
+        messages: &mut Messages,
         io: &mut Io<'_>,
     ) -> Result<Progress, Refusal> {
         if self.spec.sends {
-            self.send(id, fabric, io)
+            self.send(id, messages, io)
         } else {
-            self.receive(id, fabric, io)
+            self.receive(id, messages, io)
         }
     }
 
-    fn send(&mut self, id: u32, fabric: &mut Fabric, io: &mut Io<'_>) -> Result<Progress, Refusal> {
+    fn send(
+        &mut self,
+        id: u32,
+        messages: &mut Messages,
+        io: &mut Io<'_>,
+    ) -> Result<Progress, Refusal> {
         // Room is given back in the order of the ring.
         while let Some((len, true)) = self.sending.front().copied() {
             self.sending.pop_front();
@@ -157,7 +162,7 @@ impl Channel {
                 break;
             }
             let number = self.oldest.wrapping_add(self.sending.len() as u32);
-            fabric.send(SendRequest {
+            messages.send(SendRequest {
                 ctx: self.spec.ctx,
                 to: self.spec.peer,
                 tag: self.spec.tag,
@@ -177,7 +182,7 @@ impl Channel {
     fn receive(
         &mut self,
         id: u32,
-        fabric: &mut Fabric,
+        messages: &mut Messages,
         io: &mut Io<'_>,
     ) -> Result<Progress, Refusal> {
         if self.moved == self.spec.total {
@@ -196,7 +201,7 @@ impl Channel {
             in_use: false,
             key: key(id, 0),
         };
-        self.receiving = fabric.recv(io, request);
+        self.receiving = messages.recv(io, request);
         match self.receiving {
             Some(_) => Ok(Progress::Waits),
             None => Err((Status::NoResources, 1 << 18)),
@@ -218,20 +223,20 @@ impl Channel {
     }
 
     /// Cancels it, if no message of it has passed in either direction.
-    pub(crate) fn take_back(&mut self, id: u32, fabric: &mut Fabric) -> bool {
+    pub(crate) fn take_back(&mut self, id: u32, messages: &mut Messages) -> bool {
         if self.moved > 0 {
             return false;
         }
         match (self.receiving, self.sending.len()) {
-            (Some(recv), _) => fabric.cancel_recv(recv),
+            (Some(recv), _) => messages.cancel_recv(recv),
             (None, 0) => true,
-            (None, 1) => !self.sending[0].1 && fabric.cancel_send(key(id, self.oldest)),
+            (None, 1) => !self.sending[0].1 && messages.cancel_send(key(id, self.oldest)),
             _ => false,
         }
     }
 }
 
-/// The number that a fabric event carries: operation and message.
+/// The number that a message's event carries: operation and message.
 fn key(op: u32, number: u32) -> u64 {
     u64::from(op) << 32 | u64::from(number)
 }

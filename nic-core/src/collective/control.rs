@@ -8,7 +8,7 @@ use ringbell_nic_abi::{GpuVa, Status};
 
 use super::communicator::{Comm, DirectComm, Life};
 use super::direct::Kept;
-use super::fabric::{Frame, Tells};
+use super::group::{Body, Joining};
 use super::table::MAX_COMMS;
 use super::Collectives;
 use super::{
@@ -89,7 +89,7 @@ impl Collectives {
         let area = direct.as_ref().map_or(0, DirectComm::area);
         let has_ring = |card: &SharedCard| card.lock().has_ring();
         let offers_card = c.settings.card && io.dma.card.as_ref().is_some_and(has_ring);
-        let tells = Tells {
+        let joining = Joining {
             hash: agreement(c),
             area,
             card: offers_card,
@@ -97,8 +97,8 @@ impl Collectives {
         };
         let opened = self
             .messages
-            .fabric
-            .open(io, c.ctx, c.rank, &c.peers, &c.settings, tells);
+            .groups
+            .open(io, c.ctx, c.rank, &c.peers, &c.settings, joining);
         if let Err(e) = opened {
             if let Some(d) = direct {
                 d.path.free(&mut io.dma.nic_memory, &mut self.direct.areas);
@@ -171,10 +171,10 @@ impl Collectives {
             },
             None if c.life.ready => CommStatus::Ready,
             None => {
-                let missing = self.messages.fabric.group(c.ctx).map(|g| g.missing());
-                match missing.unwrap_or_default() {
-                    m if m.is_empty() => CommStatus::Ready,
-                    missing => CommStatus::Connecting { missing },
+                let missing: Vec<u32> = self.messages.groups.missing(c.ctx).collect();
+                match missing.is_empty() {
+                    true => CommStatus::Ready,
+                    false => CommStatus::Connecting { missing },
                 }
             }
         })
@@ -206,10 +206,9 @@ impl Collectives {
         let idle = c.under_way() == 0;
         if c.life.end.is_none() && idle {
             // An orderly end: the other ranks may continue with what they have received.
-            self.messages
-                .fabric
-                .tell(ctx, |from| Frame::Leave { ctx, from });
-            self.messages.fabric.retire(ctx);
+            let groups = &mut self.messages.groups;
+            groups.tell(ctx, Body::Leave);
+            groups.messages.retire(ctx);
             let until = io.now;
             self.table.lives.ending += 1;
             self.table.lives.unsettled = true;
@@ -250,20 +249,22 @@ impl Collectives {
             counters.direct_bounced = stats.bounced;
             counters.direct_refused = stats.fallback;
         }
-        if let Some(g) = self.messages.fabric.group(c.ctx) {
-            nic_memory += g.buffers.map_or(0, |b| b.len);
-            counters.eager = g.counts.eager;
-            counters.rendezvous = g.counts.rendezvous;
-            counters.written = g.counts.written;
-            counters.without_credit = g.counts.without_credit;
-            counters.unexpected = g.counts.unexpected;
+        let messages = &self.messages.groups.messages;
+        if let Some((counts, buffers)) = messages.counts(c.ctx) {
+            nic_memory += buffers;
+            counters.eager = counts.eager;
+            counters.rendezvous = counts.rendezvous;
+            counters.written = counts.written;
+            counters.without_credit = counts.without_credit;
+            counters.unexpected = counts.unexpected;
         }
         let peers = c.peers.iter().enumerate().map(|(r, address)| {
-            let route = self.messages.fabric.route(c.ctx, r as u32);
+            let route = messages.route(c.ctx, r as u32);
             PeerInfo {
                 rank: r as u32,
                 address: *address,
                 transport: route.map(|(t, ..)| name(t)),
+                terms: messages.terms(c.ctx, r as u32),
                 why: match route {
                     Some((.., why)) => why,
                     None if r as u32 == c.rank => "this rank",

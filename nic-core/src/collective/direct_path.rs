@@ -6,7 +6,7 @@ use ringbell_nic_abi::{Algorithm, GpuVa, Status, WireType};
 
 use super::communicator::{count_choice, Comm, DirectComm, AREA_UNIT};
 use super::direct::{Access, AreaPool, Call, Direct, Outcome, Pages, Peers, Prepared, Stepped};
-use super::fabric::Fabric;
+use super::group::Groups;
 use super::table::{Active, News, State, Table};
 use super::taps::{self, Tap};
 use super::{After, CommunicatorConfig, Reach, Side, Task};
@@ -264,21 +264,17 @@ impl DirectPaths {
 }
 
 /// All ranks have joined: do they share this host?
-pub(super) fn join(c: &mut Comm, fabric: &Fabric, io: &Io<'_>) {
+pub(super) fn join(c: &mut Comm, groups: &Groups, io: &Io<'_>) {
     let (ctx, rank, ranks) = (c.ctx, c.rank, c.ranks());
     let Some(d) = &mut c.direct else { return };
     for r in (0..ranks).filter(|r| *r != rank) {
-        let route = fabric.route(ctx, r);
+        let route = groups.messages.route(ctx, r);
         let route = route.map(|(t, conn, _)| (t, conn)).filter(|(t, conn)| {
             // Its memory is mapped here, and ours there.
             io.transports[*t].peer_window(*conn).is_some()
         });
-        let group = fabric.group(ctx);
-        let area = group
-            .and_then(|g| g.members.get(r as usize))
-            .map(|m| m.area);
-        match (route, area) {
-            (Some(route), Some(area)) if area > 0 => {
+        match (route, groups.area(ctx, r)) {
+            (Some(route), area) if area > 0 => {
                 d.routes[r as usize] = Some(route);
                 let at = NIC_BUS + (u64::from(area) - 1) * AREA_UNIT;
                 d.path.set_peer(r, at);
@@ -321,7 +317,7 @@ fn fail(table: &mut Table, slot: u32, outcome: Outcome, mut op: Box<Prepared>) {
             }
         }
         Outcome::PeerFailed { rank } => table.end(slot, rank, Status::PeerFailed),
-        // The rank that aborted sends the reason over the fabric, or this operation times out first.
+        // The rank that aborted sends the reason over its links, or this operation times out first.
         Outcome::PeerAborted { .. } => {}
         // Retires with its communicator.
         Outcome::Done | Outcome::Aborted => {}

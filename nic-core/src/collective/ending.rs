@@ -4,11 +4,12 @@ use ringbell_nic_abi::Status;
 
 use super::agree::open_dispute;
 use super::communicator::{late, Comm, Dispute, End, Gone, GRACE};
-use super::fabric::{FabricEvent, Frame, Group};
+use super::group::{Body, GroupEvent};
 use super::streams::streams_need;
 use super::table::{News, State};
 use super::{direct_path, Collectives, Fate};
 use crate::link::Io;
+use crate::message::Event;
 use crate::types::{NicTime, Owner, WorkToken};
 
 impl Collectives {
@@ -81,11 +82,11 @@ impl Collectives {
                 if c.direct.as_ref().is_some_and(|d| d.path.is_active()) {
                     continue;
                 }
-                if self.messages.fabric.holds(ctx) {
+                if self.messages.groups.messages.holds(ctx) {
                     if io.now < end.until {
                         continue;
                     }
-                    self.messages.fabric.break_holders(io, ctx);
+                    self.messages.groups.break_holders(io, ctx);
                 }
                 moved = true;
                 let ids: Vec<u32> = self
@@ -139,7 +140,7 @@ impl Collectives {
         if let Some(d) = c.direct {
             d.path.free(&mut io.dma.nic_memory, &mut self.direct.areas);
         }
-        self.messages.fabric.forget(io, c.ctx);
+        self.messages.groups.forget(io, c.ctx);
     }
 
     /// Notices ranks that are ready, and those that never come.
@@ -154,17 +155,16 @@ impl Collectives {
                 continue;
             }
             let (ctx, limit) = (c.ctx, c.settings.connect_timeout);
-            let group = self.messages.fabric.group(ctx);
-            let ready = group.is_none_or(|g| g.is_ready());
-            let missing = group.and_then(|g| g.missing().first().copied());
+            let groups = &self.messages.groups;
+            let missing = groups.missing(ctx).next();
             let Some(c) = self.table.comm_mut(slot) else {
                 continue;
             };
-            if ready {
+            if missing.is_none() {
                 c.life.ready = true;
-                c.life.cards = group.is_some_and(Group::has_cards);
+                c.life.cards = groups.has_cards(ctx);
                 moved = true;
-                direct_path::join(c, &self.messages.fabric, io);
+                direct_path::join(c, groups, io);
                 self.messages.route_all(&mut self.table, slot);
                 self.settle(io);
                 continue;
@@ -271,9 +271,7 @@ impl Collectives {
         let counts = seq.is_some();
         let asks = |c: &&Comm| counts && c.life.ready && c.life.end.is_none();
         if let Some(ctx) = self.table.comm(slot).filter(asks).map(|c| c.ctx) {
-            self.messages
-                .fabric
-                .tell(ctx, |from| Frame::Ask { ctx, from });
+            self.messages.groups.tell(ctx, Body::Ask);
             // Ranks that wait for each other without a message between them may run different things.
             if let Some(seq) = seq {
                 self.messages.dispute(&mut self.table, slot, seq);
@@ -347,12 +345,12 @@ impl Collectives {
             }
         }
         // Frames that can leave at once still notify the peers.
-        self.messages.fabric.step(io, false);
+        self.messages.groups.step(io, false);
         self.direct.drain(&mut self.table, io);
         self.settle(io);
         self.reap(io);
         if last {
-            self.messages.fabric.close(io);
+            self.messages.groups.close(io);
         }
     }
 
@@ -375,29 +373,36 @@ impl Collectives {
 
     #[inline]
     pub(super) fn take_events(&mut self, io: &mut Io<'_>) -> bool {
-        self.messages.fabric.has_events() && self.take_all_events(io)
+        self.messages.groups.has_events() && self.take_all_events(io)
     }
 
     #[inline(never)]
     fn take_all_events(&mut self, io: &mut Io<'_>) -> bool {
         let mut moved = false;
-        while let Some(e) = self.messages.fabric.poll_event() {
+        // What has come counts before the news of a rank that sends nothing more.
+        loop {
+            if let Some(e) = self.messages.groups.messages.poll_event() {
+                self.on_message(io, e);
+            } else if let Some(e) = self.messages.groups.poll_event() {
+                self.on_group(io, e);
+            } else {
+                break;
+            }
             moved = true;
-            self.on_fabric(io, e);
             self.settle(io);
         }
         self.messages.copy_own(&mut self.table);
         moved
     }
 
-    fn on_fabric(&mut self, io: &mut Io<'_>, e: FabricEvent) {
+    fn on_message(&mut self, io: &mut Io<'_>, e: Event) {
         match e {
-            FabricEvent::Sent {
+            Event::Sent {
                 key,
                 status,
                 detail,
             } => self.messages.sent(&mut self.table, key, status, detail),
-            FabricEvent::Received {
+            Event::Received {
                 key,
                 status,
                 from,
@@ -409,24 +414,41 @@ impl Collectives {
                 self.messages
                     .received(&mut self.table, io, key, how, message);
             }
-            FabricEvent::Lost { ctx, rank } => {
+            Event::Seen {
+                ctx,
+                from,
+                tag,
+                hash,
+            } => {
+                let Some(slot) = self.table.slot_of(ctx) else {
+                    return;
+                };
+                self.messages
+                    .on_seen(&mut self.table, slot, from, tag, hash);
+            }
+        }
+    }
+
+    fn on_group(&mut self, io: &mut Io<'_>, e: GroupEvent) {
+        match e {
+            GroupEvent::Lost { ctx, rank } => {
                 self.is_gone(io, ctx, Gone::failed(rank, rank, false));
             }
             // It has noticed before us that a rank is gone; messages that are here already are processed first.
-            FabricEvent::Aborted {
+            GroupEvent::Aborted {
                 ctx,
                 from,
                 rank,
                 status: Status::PeerFailed,
             } => self.is_gone(io, ctx, Gone::failed(from, rank, false)),
-            FabricEvent::Aborted {
+            GroupEvent::Aborted {
                 ctx, rank, status, ..
             } => {
                 if let Some(slot) = self.table.slot_of(ctx) {
                     self.end(io, slot, rank, status);
                 }
             }
-            FabricEvent::Params {
+            GroupEvent::Params {
                 ctx,
                 from,
                 seq,
@@ -445,25 +467,13 @@ impl Collectives {
                 }
                 self.messages.judge(&mut self.table, slot);
             }
-            FabricEvent::Seen {
-                ctx,
-                from,
-                tag,
-                hash,
-            } => {
-                let Some(slot) = self.table.slot_of(ctx) else {
-                    return;
-                };
-                self.messages
-                    .on_seen(&mut self.table, slot, from, tag, hash);
-            }
-            FabricEvent::Asked { ctx, rank } => {
+            GroupEvent::Asked { ctx, rank } => {
                 let slot = self.table.slot_of(ctx);
                 if let Some(posted) = slot.and_then(|s| self.table.comm(s)).map(|c| c.next_seq) {
-                    self.messages.fabric.say_here(ctx, rank, posted);
+                    self.messages.groups.say_here(ctx, rank, posted);
                 }
             }
-            FabricEvent::Here { ctx, rank, posted } => {
+            GroupEvent::Here { ctx, rank, posted } => {
                 let now = io.now;
                 let slot = self.table.slot_of(ctx);
                 let comm = slot.and_then(|s| self.table.comm_mut(s));
@@ -471,7 +481,7 @@ impl Collectives {
                     *at = Some((now, posted));
                 }
             }
-            FabricEvent::Left { ctx, rank } => {
+            GroupEvent::Left { ctx, rank } => {
                 self.is_gone(io, ctx, Gone::failed(rank, rank, true));
             }
         }
@@ -524,7 +534,7 @@ impl Collectives {
         let dispute = c.dispute.as_ref();
         dispute.is_some_and(|d| d.suspect().is_some() || d.found_without(rank).is_some())
             || streams_need(&self.table, c, rank)
-            || self.messages.fabric.waits_for(c.ctx, rank)
+            || self.messages.groups.waits_for(c.ctx, rank)
             || direct.is_some_and(|d| d.path.waits_for(rank))
     }
 }

@@ -12,7 +12,6 @@ use ringbell_nic_abi::{GpuVa, Status};
 use ringbell_onc_engines::program::{Layout, Place};
 
 use super::combine::{Combine, Held};
-use super::fabric::{Fabric, RecvRequest, SendRequest};
 use super::kernel_stream::{Refusal, StreamEnd};
 use super::params::{Params, Side};
 use super::plan::{Plan, PlanStep, Source};
@@ -20,6 +19,7 @@ use super::taps::Viewer;
 use crate::dma::ReadStatus;
 use crate::link::{Io, Pieces};
 use crate::memory::nic_memory::Block;
+use crate::message::{Messages, RecvRequest, SendRequest};
 use crate::types::Buffer;
 
 /// Steps for which receives are posted ahead.
@@ -246,7 +246,7 @@ pub(crate) enum Progress {
     More,
 }
 
-/// The number that a fabric event carries: operation, instance, operand, step.
+/// The number that a message's event carries: operation, instance, operand, step.
 fn key(op: u32, instance: usize, operand: usize, step: u32) -> u64 {
     u64::from(op) << 32 | (instance as u64) << 26 | (operand as u64) << 25 | u64::from(step)
 }
@@ -360,7 +360,7 @@ impl Op {
     pub(crate) fn run(
         &mut self,
         id: u32,
-        fabric: &mut Fabric,
+        messages: &mut Messages,
         io: &mut Io<'_>,
         budget: &mut u64,
     ) -> Result<Progress, Refusal> {
@@ -369,7 +369,7 @@ impl Op {
         loop {
             let before = self.next_out;
             for i in 0..self.instances.len() {
-                more |= self.run_segments(id, i, fabric, io, budget)?;
+                more |= self.run_segments(id, i, messages, io, budget)?;
             }
             // A window that has left may have been in the way of one that was done before it.
             if self.output.is_none() || self.next_out == before {
@@ -390,7 +390,7 @@ impl Op {
         &mut self,
         id: u32,
         i: usize,
-        fabric: &mut Fabric,
+        messages: &mut Messages,
         io: &mut Io<'_>,
         budget: &mut u64,
     ) -> Result<bool, Refusal> {
@@ -402,7 +402,7 @@ impl Op {
                 self.instances[i].begin(self.next_segment);
                 self.next_segment += 1;
             }
-            match self.run_instance(id, i, fabric, io, budget)? {
+            match self.run_instance(id, i, messages, io, budget)? {
                 Progress::Done if !self.drain(i, io)? => return Ok(false),
                 Progress::Done => {
                     self.instances[i].idle = true;
@@ -476,7 +476,7 @@ impl Op {
         &mut self,
         id: u32,
         i: usize,
-        fabric: &mut Fabric,
+        messages: &mut Messages,
         io: &mut Io<'_>,
         budget: &mut u64,
     ) -> Result<Progress, Refusal> {
@@ -484,7 +484,7 @@ impl Op {
         let inst = &mut self.instances[i];
         let n = job.plan.steps.len() as u32;
         loop {
-            inst.post_ahead(job, id, i, fabric, io);
+            inst.post_ahead(job, id, i, messages, io);
             if inst.cursor == n {
                 return Ok(if inst.sends == 0 {
                     Progress::Done
@@ -538,7 +538,7 @@ impl Op {
                 inst.steps[k].sends = step.sends.len() as u32;
                 inst.sends += step.sends.len() as u32;
                 for s in &step.sends {
-                    fabric.send(SendRequest {
+                    messages.send(SendRequest {
                         ctx: job.ctx,
                         to: s.to,
                         tag: job.tag(inst.segment, s.channel, s.index),
@@ -607,7 +607,14 @@ impl Instance {
     }
 
     /// Posts the receives of the steps ahead.
-    fn post_ahead(&mut self, job: &Job, id: u32, i: usize, fabric: &mut Fabric, io: &mut Io<'_>) {
+    fn post_ahead(
+        &mut self,
+        job: &Job,
+        id: u32,
+        i: usize,
+        messages: &mut Messages,
+        io: &mut Io<'_>,
+    ) {
         let steps = &job.plan.steps;
         while (self.posted as usize) < steps.len() && self.posted < self.cursor + LOOK_AHEAD {
             let k = self.posted as usize;
@@ -659,7 +666,7 @@ impl Instance {
                     key: key(id, i, o, k as u32),
                 };
                 // Without a free number the step waits until its time-out.
-                let _ = fabric.recv(io, request);
+                let _ = messages.recv(io, request);
             }
         }
     }

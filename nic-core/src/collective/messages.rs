@@ -8,7 +8,7 @@ use ringbell_onc_engines::program::Layout;
 
 use super::cut::Cut;
 use super::executor::{self, Job, Op, Progress};
-use super::fabric::{Fabric, Frame, RecvRequest, SendRequest, USER_TAG};
+use super::group::{Body, Groups};
 use super::kernel_stream;
 use super::on_card::CardOp;
 use super::table::{Active, State, Table};
@@ -17,20 +17,21 @@ use crate::dma::ReadStatus;
 use crate::engine::{Engines, Place};
 use crate::link::Io;
 use crate::memory::nic_memory::Block;
+use crate::message::{RecvRequest, SendRequest, USER_TAG};
 
 /// Elements that one step reduces before the NIC looks at everything else again.
 const STEP_ELEMENTS: u64 = 128 << 10;
 
 /// See the module text.
 #[derive(Debug)]
-pub(crate) struct Messages {
-    pub(super) fabric: Fabric,
+pub(crate) struct MessagePath {
+    pub(super) groups: Groups,
 }
 
-impl Messages {
-    pub(super) fn new(ip: Ipv4Addr) -> Messages {
-        Messages {
-            fabric: Fabric::new(ip),
+impl MessagePath {
+    pub(super) fn new(ip: Ipv4Addr) -> MessagePath {
+        MessagePath {
+            groups: Groups::new(ip),
         }
     }
 
@@ -65,8 +66,8 @@ impl Messages {
                     key,
                 };
                 match itself {
-                    false => self.fabric.send(request),
-                    true => self.fabric.send_own(request),
+                    false => self.groups.messages.send(request),
+                    true => self.groups.messages.send_own(request),
                 }
                 self.copy_own(table);
             }
@@ -82,7 +83,7 @@ impl Messages {
                     key,
                 };
                 a.state = State::Message(None);
-                let n = self.fabric.recv(io, request);
+                let n = self.groups.messages.recv(io, request);
                 let met = self.copy_own(table);
                 match (n.filter(|_| !met), table.ops.get_mut(id)) {
                     (Some(n), Some(a)) => a.state = State::Message(Some(n)),
@@ -228,12 +229,7 @@ impl Messages {
             return;
         };
         let (ctx, rank, status) = (c.ctx, end.rank, end.status);
-        self.fabric.kill(io, ctx, |from| Frame::Abort {
-            ctx,
-            from,
-            rank,
-            status,
-        });
+        self.groups.kill(io, ctx, Body::Abort { rank, status });
     }
 
     fn run(&mut self, table: &mut Table, io: &mut Io<'_>, slot: u32, id: u32, budget: &mut u64) {
@@ -244,11 +240,11 @@ impl Messages {
         let mut watch = false;
         let result = match &mut a.state {
             State::Running(op) => {
-                let ran = op.run(id, &mut self.fabric, io, budget);
+                let ran = op.run(id, &mut self.groups.messages, io, budget);
                 watch = op.waits_for_kernel;
                 ran
             }
-            State::OnCard(op) => op.run(id, &mut self.fabric, io),
+            State::OnCard(op) => op.run(id, &mut self.groups.messages, io),
             State::Local(c) => match c.run(&mut io.dma(), budget) {
                 Ok(ReadStatus::Done) => Ok(Progress::Done),
                 Ok(ReadStatus::Pending) => Ok(Progress::More),
@@ -349,10 +345,10 @@ impl Messages {
     /// Takes an operation back that no other rank depends on yet. `false`: too late.
     pub(super) fn take_back(&mut self, a: &mut Active, id: u32) -> bool {
         match &mut a.state {
-            State::Channel(c) => c.take_back(id, &mut self.fabric),
+            State::Channel(c) => c.take_back(id, &mut self.groups.messages),
             State::Waiting => a.call.seq.is_none(),
-            State::Message(Some(recv)) => self.fabric.cancel_recv(*recv),
-            State::Message(None) => self.fabric.cancel_send(u64::from(id) << 32),
+            State::Message(Some(recv)) => self.groups.messages.cancel_recv(*recv),
+            State::Message(None) => self.groups.messages.cancel_send(u64::from(id) << 32),
             _ => false,
         }
     }
@@ -360,7 +356,7 @@ impl Messages {
     /// Starts the copies of messages of this rank to itself. Returns whether there were any.
     pub(super) fn copy_own(&mut self, table: &mut Table) -> bool {
         let mut any = false;
-        while let Some(own) = self.fabric.take_own() {
+        while let Some(own) = self.groups.messages.take_own() {
             any = true;
             table.begin_own(own);
         }
@@ -375,7 +371,7 @@ impl Messages {
             }
             let Some(c) = table.comm(slot) else { continue };
             for r in (0..c.ranks()).filter(|r| *r != c.rank) {
-                let Some((t, conn, _)) = self.fabric.route(c.ctx, r) else {
+                let Some((t, conn, _)) = self.groups.messages.route(c.ctx, r) else {
                     continue;
                 };
                 for place in [Place::Sent, Place::Received] {

@@ -10,7 +10,8 @@
 //!    NIC memory for its segments is free; operations of a communicator begin in the order in which
 //!    they were posted, on every rank;
 //! 4. `executor` runs the program, several segments at once; `combine` is its data path;
-//! 5. `fabric` carries messages between ranks, over any transport that reaches the peer;
+//! 5. messages between ranks go over any transport that reaches the peer ([`message`](crate::message));
+//!    `group` knows who takes part;
 //! 6. engines that are attached to the communicator see source, messages and result (`taps`);
 //! 7. the ticket retires when the last message has left and the last result is stored.
 //!
@@ -29,7 +30,7 @@ mod direct;
 mod direct_path;
 mod ending;
 mod executor;
-mod fabric;
+mod group;
 mod kernel_stream;
 mod messages;
 mod named;
@@ -40,7 +41,6 @@ mod params;
 pub(crate) mod peer_failure;
 mod plan;
 mod settings;
-mod slab;
 mod streams;
 mod table;
 mod taps;
@@ -58,7 +58,7 @@ use crate::types::{ConnId, NicTime, WorkToken};
 use communicator::{End, GRACE};
 use direct::Call;
 use direct_path::{DirectPaths, NotBegun};
-use messages::Messages;
+use messages::MessagePath;
 use table::{Active, State, Table};
 
 pub(crate) use direct::{Key, Prepared};
@@ -104,7 +104,7 @@ enum Begun {
 #[derive(Debug)]
 pub(crate) struct Collectives {
     pub(crate) table: Table,
-    pub(crate) messages: Messages,
+    pub(crate) messages: MessagePath,
     direct: DirectPaths,
     pub(crate) plans: Plans,
     pd: Option<PdId>,
@@ -114,7 +114,7 @@ impl Collectives {
     pub(crate) fn new(ip: Ipv4Addr) -> Collectives {
         Collectives {
             table: Table::default(),
-            messages: Messages::new(ip),
+            messages: MessagePath::new(ip),
             direct: DirectPaths::default(),
             plans: Plans::default(),
             pd: None,
@@ -130,7 +130,7 @@ impl Collectives {
     /// The connection to another rank.
     pub(crate) fn conn_to(&self, slot: u32, rank: u32) -> Option<(usize, ConnId)> {
         let ctx = self.table.comm(slot)?.ctx;
-        let (t, conn, _) = self.messages.fabric.route(ctx, rank)?;
+        let (t, conn, _) = self.messages.groups.messages.route(ctx, rank)?;
         Some((t, conn))
     }
 
@@ -149,19 +149,21 @@ impl Collectives {
     /// Whether transports have been given messages, or room for payloads, since this was last asked.
     #[inline]
     pub(crate) fn take_posted(&mut self) -> bool {
-        self.messages.fabric.take_posted()
+        self.messages.groups.messages.links.take_posted()
     }
 
     /// Whether messages or operations are under way.
     pub(crate) fn is_active(&self) -> bool {
-        self.messages.fabric.is_busy() || !self.table.ops.is_empty() || self.direct.active > 0
+        self.messages.groups.messages.is_busy()
+            || !self.table.ops.is_empty()
+            || self.direct.active > 0
     }
 
     /// Whether a step without a clock reading would find nothing to do.
     pub(crate) fn is_quiet(&self) -> bool {
         self.table.is_quiet()
             && self.direct.is_quiet(&self.table)
-            && self.messages.fabric.is_quiet()
+            && self.messages.groups.is_quiet()
             && !self.table.is_ending()
     }
 
@@ -172,7 +174,7 @@ impl Collectives {
             Some(_) => None,
             None => c.life.deadline.filter(|_| !c.life.ready),
         });
-        times.chain(self.messages.fabric.next_timer()).min()
+        times.chain(self.messages.groups.next_timer()).min()
     }
 
     /// Takes an operation on. It retires through [`Table::take_retired`].
@@ -202,7 +204,7 @@ impl Collectives {
             && c.life.ready
             && c.life.end.is_none()
             && c.dispute.is_none()
-            && !self.messages.fabric.has_early();
+            && !self.messages.groups.messages.has_early();
         if let (Task::Program(p), true) = (&mut task, c.life.cards) {
             p.use_cards();
         }
@@ -360,7 +362,7 @@ impl Collectives {
         fresh: bool,
         ended: &dyn Fn(After) -> bool,
     ) -> bool {
-        if self.table.is_empty() && !self.messages.fabric.is_busy() {
+        if self.table.is_empty() && !self.messages.groups.messages.is_busy() {
             return false;
         }
         self.show_messages(io.engines);
@@ -374,8 +376,8 @@ impl Collectives {
         moved |= self.direct.active > 0 && self.direct.step(&mut self.table, io);
         self.settle(io);
         moved |= self.reap(io);
-        if fresh || !self.messages.fabric.is_quiet() {
-            moved |= self.messages.fabric.step(io, fresh);
+        if fresh || !self.messages.groups.is_quiet() {
+            moved |= self.messages.groups.step(io, fresh);
             moved |= self.take_events(io);
         }
         moved | (self.table.lives.gone > 0 && self.look_at_gone(io))
@@ -389,9 +391,9 @@ impl Collectives {
         }
     }
 
-    /// Whether an event belongs to the fabric; if so it was processed.
+    /// Whether an event belongs to a link; if so it was processed.
     #[inline]
     pub(crate) fn on_event(&mut self, io: &mut Io<'_>, t: usize, e: &TransportEvent) -> bool {
-        self.messages.fabric.on_event(io, t, e)
+        self.messages.groups.on_event(io, t, e)
     }
 }

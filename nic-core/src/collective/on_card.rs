@@ -1,11 +1,11 @@
 //! A program of a ring whose steps the card executes (FpgaNIC §A.2).
 //!
 //! The card reads the operands, reduces them, and writes the results through its GTLB. Its messages are those of the
-//! [executor](super::executor): the same lengths, tags and hash, through slots of NIC memory and the fabric. So one rank may run the program
-//! on its card and another in software. Ranks that fail, or whose arguments differ, are noticed by the fabric as before.
+//! [executor](super::executor): the same lengths, tags and hash, through slots of NIC memory and messages. So one rank may run the program
+//! on its card and another in software. Ranks that fail, or whose arguments differ, are noticed as before.
 //!
 //! ```text
-//! previous rank ─▶ fabric ─▶ slot ─▶ card (sequencer, reduce) ─▶ slot ─▶ fabric ─▶ next rank
+//! previous rank ─▶ message ─▶ slot ─▶ card (sequencer, reduce) ─▶ slot ─▶ message ─▶ next rank
 //!                                      ▲  │
 //!                            source ───┘  └──▶ destination
 //! ```
@@ -20,7 +20,6 @@ use ringbell_nic_abi::{DataType, GpuVa, ReduceOp, Status};
 use ringbell_onc_engines::program::Place;
 
 use super::executor::{Job, Progress};
-use super::fabric::{Fabric, RecvRequest, SendRequest};
 use super::kernel_stream::Refusal;
 use super::params::Side;
 use super::plan::{Plan, PlanStep, Source};
@@ -28,6 +27,7 @@ use crate::card::{reduces, RingEnd, RingEvent, RingLease, RingStep, SharedCard};
 use crate::dma::{DmaAccess, ReadStatus};
 use crate::link::{Io, Pieces};
 use crate::memory::nic_memory::{Block, Space};
+use crate::message::{Messages, RecvRequest, SendRequest};
 use crate::types::Buffer;
 
 /// Slots for messages in each direction.
@@ -272,16 +272,16 @@ impl CardOp {
     pub(super) fn run(
         &mut self,
         id: u32,
-        fabric: &mut Fabric,
+        messages: &mut Messages,
         io: &mut Io<'_>,
     ) -> Result<Progress, Refusal> {
         while let Some(event) = self.lease.event() {
             match event {
-                RingEvent::Sent(message) => self.send(id, fabric, io, &message)?,
+                RingEvent::Sent(message) => self.send(id, messages, io, &message)?,
                 RingEvent::Ended(end) => self.end(end)?,
             }
         }
-        self.receive(id, fabric, io)?;
+        self.receive(id, messages, io)?;
         self.give(io)?;
         if !self.running && self.started < self.total() {
             let steps = self.next_steps();
@@ -305,7 +305,7 @@ impl CardOp {
     fn send(
         &mut self,
         id: u32,
-        fabric: &mut Fabric,
+        messages: &mut Messages,
         io: &mut Io<'_>,
         message: &[u8],
     ) -> Result<(), Refusal> {
@@ -318,7 +318,7 @@ impl CardOp {
         let buffer = self.slot(io, slot, message.len() as u32);
         let written = io.dma().write(&buffer, 0, message);
         written.map_err(|fault| fault.status())?;
-        fabric.send(SendRequest {
+        messages.send(SendRequest {
             ctx: self.job.ctx,
             to: to.to,
             tag: self.job.tag(segment, to.channel, to.index),
@@ -331,7 +331,12 @@ impl CardOp {
     }
 
     /// Posts receives for the free slots.
-    fn receive(&mut self, id: u32, fabric: &mut Fabric, io: &mut Io<'_>) -> Result<(), Refusal> {
+    fn receive(
+        &mut self,
+        id: u32,
+        messages: &mut Messages,
+        io: &mut Io<'_>,
+    ) -> Result<(), Refusal> {
         while self.receives < self.total() {
             let Some(slot) = self.free[0].pop() else {
                 break;
@@ -353,7 +358,7 @@ impl CardOp {
                 in_use: false,
                 key: key(id, slot),
             };
-            if fabric.recv(io, request).is_none() {
+            if messages.recv(io, request).is_none() {
                 return Err((Status::NoResources, 1 << 18));
             }
             let receives = |s: &PlanStep| s.sources.iter().any(|o| net(o).is_some());
@@ -415,7 +420,7 @@ fn map(lease: &mut RingLease, io: &mut Io<'_>, side: Side, bytes: u64) -> Option
     })
 }
 
-/// The number that a fabric event carries: operation and slot.
+/// The number that a message's event carries: operation and slot.
 fn key(op: u32, slot: usize) -> u64 {
     u64::from(op) << 32 | slot as u64
 }

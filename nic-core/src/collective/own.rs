@@ -2,12 +2,12 @@
 
 use ringbell_nic_abi::{DataType, ReduceOp, Status};
 
-use super::fabric::Own;
 use super::table::{State, Table};
 use super::task::OwnCopy;
 use super::{executor, LocalPass, Task};
 use crate::dma::ReadStatus;
 use crate::link::{Io, Pieces};
+use crate::message::Own;
 
 /// Whether two messages share bytes.
 fn overlap(a: &Pieces, b: &Pieces) -> bool {

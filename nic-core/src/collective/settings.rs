@@ -7,6 +7,7 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
 use ringbell_onc_engines::program::{Order, Thresholds};
 
 use crate::config::ConfigError;
+use crate::message::Terms;
 use crate::types::CommId;
 
 /// Most ranks of one communicator.
@@ -326,6 +327,8 @@ pub struct PeerInfo {
     pub transport: Option<&'static str>,
     /// Why this transport.
     pub why: &'static str,
+    /// What decides how messages to it travel; none for this rank itself, or not connected yet.
+    pub terms: Option<Terms>,
 }
 
 /// Counts of a communicator; they only grow.

@@ -5,13 +5,13 @@ use ringbell_nic_abi::Status;
 use super::channel::{Channel, ChannelSpec, End};
 use super::communicator::Comm;
 use super::executor::Progress;
-use super::fabric::{STREAM_TAG, USER_TAG};
 use super::kernel_stream;
-use super::messages::Messages;
+use super::messages::MessagePath;
 use super::params::fold;
 use super::table::{Active, State, Table};
 use super::{ChannelTask, Task};
 use crate::link::Io;
+use crate::message::{STREAM_TAG, USER_TAG};
 
 /// Whether an operation under way needs a rank although it waits for no message: its kernel is slow.
 pub(super) fn streams_need(table: &Table, c: &Comm, rank: u32) -> bool {
@@ -36,7 +36,7 @@ pub(super) fn are_taken(table: &Table, slot: u32, id: u32) -> bool {
         || matches!(&a.task, Task::Channel(t) if c.active.iter().any(|id| mixes(t, id)))
 }
 
-impl Messages {
+impl MessagePath {
     pub(super) fn start_channel(
         &mut self,
         table: &mut Table,
@@ -79,7 +79,7 @@ impl Messages {
             return;
         };
         let (slot, bytes) = (a.comm, a.bytes);
-        match c.run(id, &mut self.fabric, io) {
+        match c.run(id, &mut self.groups.messages, io) {
             Ok(Progress::Done) => table.finish(slot, id, Status::Ok, bytes, 0),
             Ok(Progress::Waits | Progress::More) => {
                 if c.waits_for_kernel() {
@@ -106,7 +106,7 @@ impl Messages {
         let State::Channel(c) = &mut a.state else {
             return;
         };
-        if status != Status::Mismatch && c.take_back(id, &mut self.fabric) {
+        if status != Status::Mismatch && c.take_back(id, &mut self.groups.messages) {
             return table.finish(slot, id, status, 0, detail);
         }
         let (rank, _) = table.shape_of(slot);
@@ -118,7 +118,7 @@ impl Messages {
     }
 }
 
-/// The fabric's tag of a stream's messages.
+/// The tag of a stream's messages.
 fn tag_of(tag: u32) -> u64 {
     USER_TAG | STREAM_TAG | u64::from(tag)
 }

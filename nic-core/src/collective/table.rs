@@ -13,13 +13,13 @@ use super::direct::{Call, Key, Prepared};
 use super::executor::Op;
 use super::kernel_stream::Streams;
 use super::on_card::CardOp;
-use super::slab::Slab;
 use super::taps::{Tap, Viewer};
 use super::task::OwnCopy;
 use super::{After, Params, Reach, Rings, StreamSide, Task, Thresholds};
 use crate::engine::Place;
 use crate::link::Io;
 use crate::outstanding::Retired;
+use crate::slab::Slab;
 use crate::types::{CommId, WorkToken};
 
 /// Bytes that one operation passes to an engine before the NIC continues with other work.

@@ -336,7 +336,7 @@ impl Core {
         self.on_other_event(t, event);
     }
 
-    /// An event of a connection, of the fabric, or of the NIC's own answers.
+    /// An event of a connection, of a link, or of the NIC's own answers.
     #[inline(never)]
     fn on_other_event(&mut self, t: usize, event: TransportEvent) {
         if self.collectives.exists() {
@@ -540,7 +540,7 @@ impl Core {
     fn execute(&mut self, q: usize, ticket: u32, entry: &WorkQueueEntry) -> bool {
         let decoded = entry.decode();
         let opcode = entry.0[0] as u8;
-        // The fabric of collectives and one-sided operations give transports work, which makes them look; other operations may do
+        // Collectives and one-sided operations give transports work, which makes them look; other operations may do
         // so at once.
         let gives_work = |op: Opcode| op == Opcode::Collective || op.is_one_sided();
         self.is_due |= !Opcode::from_code(opcode).is_some_and(gives_work);

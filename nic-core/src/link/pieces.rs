@@ -46,6 +46,11 @@ impl Pieces {
         self.first.iter().chain(&self.rest)
     }
 
+    /// The buffer, if there is only one.
+    pub(crate) fn single(&self) -> Option<Buffer> {
+        self.first.filter(|_| self.rest.is_empty())
+    }
+
     /// Whether this is the very memory of another.
     pub(crate) fn is_at(&self, other: &Pieces) -> bool {
         self.first == other.first && self.rest == other.rest

@@ -124,8 +124,6 @@ pub(crate) struct Link<K> {
     pub(super) why: &'static str,
     /// The peer is authenticated: we have connected to its address, or the layer above says so.
     pub(super) proven: bool,
-    /// Its transport exposes receives: those of messages that are longer.
-    pub(super) exposes: Option<u64>,
 }
 
 impl<K: Copy + PartialEq> Link<K> {
@@ -143,7 +141,6 @@ impl<K: Copy + PartialEq> Link<K> {
             mute: false,
             why: "",
             proven: false,
-            exposes: None,
         }
     }
 
@@ -171,11 +168,6 @@ impl<K: Copy + PartialEq> Link<K> {
     /// The peer has shown that it is the one that it claims to be.
     pub(crate) fn prove(&mut self) {
         self.proven = true;
-    }
-
-    /// Its transport exposes receives: those of messages that are longer.
-    pub(crate) fn exposes(&self) -> Option<u64> {
-        self.exposes
     }
 
     /// Where the payload goes that is arriving.

@@ -401,7 +401,6 @@ impl<K: Copy + PartialEq> Links<K> {
                 link.state = LinkState::Up;
                 link.proven = true;
                 link.why = why_chosen(io.transports, t);
-                link.exposes = io.transports[t].exposes();
                 io.transports[t].watch(conn);
                 let (peer, transport) = (link.peer, io.transports[t].name());
                 tracing::info!(?peer, transport, why = link.why, "a link is up");
@@ -441,7 +440,6 @@ impl<K: Copy + PartialEq> Links<K> {
                     Link::new(LinkState::Unidentified(io.now.plus(PATIENCE)), None, head);
                 (link.transport, link.conn) = (t, conn);
                 link.why = "the peer chose the transport";
-                link.exposes = io.transports[t].exposes();
                 let l = match free {
                     Some(l) => {
                         io.dma.nic_memory.free(self.all[l].head);

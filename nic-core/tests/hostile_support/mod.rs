@@ -358,7 +358,7 @@ impl Input<'_> {
     }
 }
 
-/// A header, as `nic-core/src/collective/fabric/frame.rs` has it.
+/// A head, as `nic-core/src/message/head.rs` has it.
 pub fn header(kind: u8, from: u16, a: u32, words: [u64; 4]) -> Vec<u8> {
     let head = u64::from(kind) | 3 << 8 | u64::from(from) << 16 | u64::from(a) << 32;
     std::iter::once(head)

@@ -1,0 +1,74 @@
+//! One group: the members of a communicator and what they have announced.
+
+use std::net::SocketAddrV4;
+
+/// What a rank offers besides messages, as it announces it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Offer {
+    /// Its area of the direct path, in lines of 128 bytes of its NIC memory from 1 on; 0: it has
+    /// none.
+    pub(crate) area: u32,
+    /// Its card executes programs of rings.
+    pub(crate) card: bool,
+}
+
+/// A peer of a communicator.
+#[derive(Debug, Clone)]
+pub(super) struct Member {
+    pub(super) address: SocketAddrV4,
+    /// The communicator has been announced to the peer on its link.
+    pub(super) told: bool,
+    /// The peer has announced the communicator.
+    pub(super) joined: bool,
+    /// The peer has freed the communicator.
+    pub(super) left: bool,
+    /// The peer cannot be reached any more.
+    pub(super) lost: bool,
+    /// As announced.
+    pub(super) offer: Offer,
+}
+
+impl Member {
+    pub(super) fn new(address: SocketAddrV4) -> Member {
+        Member {
+            address,
+            told: false,
+            joined: false,
+            left: false,
+            lost: false,
+            offer: Offer::default(),
+        }
+    }
+}
+
+/// See the module text.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) rank: u32,
+    /// Hash of what all ranks must be given alike.
+    pub(super) hash: u32,
+    pub(super) members: Vec<Member>,
+    /// What this rank offers the others.
+    pub(super) offer: Offer,
+    /// Bytes and number of the receive buffers that it keeps for each.
+    pub(super) buffers: (u64, u32),
+}
+
+impl Group {
+    /// All but this rank, with their ranks.
+    pub(super) fn others(&self) -> impl Iterator<Item = (u32, &Member)> {
+        let own = self.rank;
+        (0..).zip(&self.members).filter(move |(r, _)| *r != own)
+    }
+
+    /// Ranks that have not answered.
+    pub(super) fn missing(&self) -> impl Iterator<Item = u32> + '_ {
+        let missing = self.others().filter(|(_, m)| !(m.joined && m.told));
+        missing.map(|(r, _)| r)
+    }
+
+    /// Whether the cards of all ranks execute programs of rings.
+    pub(super) fn has_cards(&self) -> bool {
+        self.offer.card && self.others().all(|(_, m)| m.offer.card)
+    }
+}

@@ -1,0 +1,29 @@
+//! What the layer above is told of its messages.
+
+use ringbell_nic_abi::Status;
+
+/// An event of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A message has left: its memory may be reused.
+    Sent {
+        key: u64,
+        status: Status,
+        detail: u64,
+    },
+    /// A message is in the memory of its receive.
+    Received {
+        key: u64,
+        status: Status,
+        from: u32,
+        len: u64,
+        detail: u64,
+    },
+    /// An agreed message has come whose operation the layer above must judge: its hash is given.
+    Seen {
+        ctx: u64,
+        from: u32,
+        tag: u64,
+        hash: u32,
+    },
+}
