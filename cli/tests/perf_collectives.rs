@@ -104,6 +104,53 @@ fn algorithms_and_wire_types_run_where_they_exist_and_are_refused_elsewhere() {
     }
 }
 
+/// The thresholds lie where the transports and the settings have them.
+#[test]
+fn the_protocol_of_each_size_is_explained() {
+    let sizes = ["-b", "16K", "-e", "80K", "-i", "32K", "-n", "2", "-w", "1"];
+    let explained = |args: &[&str]| {
+        let out = run(perf(args)
+            .args(["-R", "2", "--threads", "--no-limits", "--explain-protocol"])
+            .args(sizes));
+        let said = text(&out);
+        assert_eq!(out.status.code(), Some(0), "{args:?}: {said}");
+        let of = |line: &str| {
+            let mut words = line.strip_prefix("# ")?.split_whitespace();
+            let (bytes, unit) = (words.next()?, words.next()?);
+            let is_line = unit == "B" && bytes.parse::<u64>().is_ok();
+            is_line.then(|| words.next().unwrap_or("").to_owned())
+        };
+        let chosen: Vec<String> = said.lines().filter_map(of).collect();
+        (chosen, said)
+    };
+    for (args, expected, why) in [
+        (
+            &["all-reduce", "--transport", "rdma", "--algo", "ring"][..],
+            ["eager", "written", "written"],
+            "announcing a receive costs 32768",
+        ),
+        (
+            &["send-recv", "--transport", "rdma"],
+            ["eager", "eager", "rendezvous"],
+            "receives of any message are not announced",
+        ),
+        (
+            &["send-recv", "--transport", "tcp", "--set", "eager_max=20K"],
+            ["eager", "rendezvous", "rendezvous"],
+            "The peer's buffers have 20480 bytes",
+        ),
+        (
+            &["send-recv", "--transport", "local"],
+            ["rendezvous", "rendezvous", "rendezvous"],
+            "asking for a receive costs 8192",
+        ),
+    ] {
+        let (chosen, said) = explained(args);
+        assert_eq!(chosen, expected, "{args:?}: {said}");
+        assert!(said.contains(why), "{args:?}: {said}");
+    }
+}
+
 #[test]
 fn kernels_streams_carry_every_operation_that_can_have_them() {
     for (kind, more) in [

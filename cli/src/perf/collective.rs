@@ -3,6 +3,7 @@
 pub(super) mod args;
 #[cfg(feature = "cuda")]
 pub(super) mod beside;
+mod protocol;
 pub(super) mod table;
 pub(super) mod usage;
 mod watch;
@@ -370,6 +371,14 @@ fn one_rank(
         describe(&mut report, args, &rank)?;
         report.meta.notes.extend(renamed(kind, args.algo));
         report.meta.notes.extend(by_hardware);
+        if args.explain_protocol {
+            let info = rank.comm().info()?;
+            let sizes = steps.iter().map(|s| s.bytes);
+            report
+                .meta
+                .notes
+                .extend(protocol::lines(kind, &info, sizes));
+        }
         let engines = rank.comm().nic().engines();
         let at_work = engines.into_iter().find(|e| Some(e.id) == engine);
         if let (Some(e), Some(text)) = (at_work, &args.engine) {

@@ -78,6 +78,9 @@ pub(crate) struct Args {
     /// A setting of the communicator, e.g. segment_bytes=64K or whole_sources=4K; may be given several times
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
     pub(crate) settings: Vec<Setting>,
+    /// Print how a message of each size travels to another rank, and what each way would cost
+    #[arg(long)]
+    pub(crate) explain_protocol: bool,
     /// Do not measure first what this machine can do at best
     #[arg(long)]
     pub(crate) no_limits: bool,
