@@ -4,18 +4,18 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use ringbell_nic_core::port::impair::{Faults, Impair, ImpairDatagrams};
+use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
 use ringbell_nic_core::port::streams::StreamPort;
 use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
-use ringbell_nic_core::port::{AnyPort, DatagramPort, MacAddr, Port};
+use ringbell_nic_core::port::{MacAddr, Port};
 
 use crate::open_error::OpenError;
 use crate::options::{NicOptions, PortOptions};
 use crate::spec::{PortSpec, TransportSpec, ROCE_PORT};
 
 /// Opens the options' ports; `mac` is the first one's address.
-pub(crate) fn open(options: &NicOptions, mac: MacAddr) -> Result<Vec<AnyPort>, OpenError> {
+pub(crate) fn open(options: &NicOptions, mac: MacAddr) -> Result<Vec<Box<dyn Port>>, OpenError> {
     let first = PortOptions {
         spec: options.port.clone(),
         switch: options.switch.clone(),
@@ -39,7 +39,7 @@ fn one(
     port: &PortOptions,
     options: &NicOptions,
     mut mac: MacAddr,
-) -> Result<AnyPort, OpenError> {
+) -> Result<Box<dyn Port>, OpenError> {
     // Ports of one NIC may be on one link.
     mac.0[1] = mac.0[1].wrapping_add(n as u8);
     let mut port: Box<dyn Port> = match &port.spec {
@@ -67,8 +67,7 @@ fn one(
                 return streams(bind, options);
             }
             let mtu = mtu.map(usize::from);
-            let port = Box::new(RocePort::open(&RoceConfig { bind, mtu })?);
-            return datagrams(n, port, options);
+            Box::new(RocePort::open(&RoceConfig { bind, mtu })?)
         }
     };
     if let Some(path) = &options.pcap {
@@ -77,32 +76,17 @@ fn one(
     if let Some(faults) = faults(n, options) {
         port = Box::new(Impair::new(port, faults)?);
     }
-    Ok(port.into())
+    Ok(port)
 }
 
 /// A port of streams, at which the host's TCP takes connections.
-fn streams(bind: SocketAddr, options: &NicOptions) -> Result<AnyPort, OpenError> {
+fn streams(bind: SocketAddr, options: &NicOptions) -> Result<Box<dyn Port>, OpenError> {
     let what = match (&options.pcap, faults(0, options)) {
         (Some(_), _) => "a capture by the NIC",
         (None, Some(_)) => "a fault of the port",
-        (None, None) => return Ok(StreamPort::open(bind)?.into()),
+        (None, None) => return Ok(Box::new(StreamPort::open(bind)?)),
     };
     Err(OpenError::KernelPackets { what })
-}
-
-/// A port of datagrams, with the recorder and the faults around it.
-fn datagrams(
-    n: usize,
-    mut port: Box<dyn DatagramPort>,
-    options: &NicOptions,
-) -> Result<AnyPort, OpenError> {
-    if let Some(path) = &options.pcap {
-        port = capture_datagrams(port, &numbered(path, n))?;
-    }
-    if let Some(faults) = faults(n, options) {
-        port = Box::new(ImpairDatagrams::new(port, faults)?);
-    }
-    Ok(port.into())
 }
 
 /// The faults of port `n`; `None` when there are none.
@@ -157,50 +141,22 @@ fn tap(_: &str, _: Option<u16>, _: MacAddr, _: &NicOptions) -> Result<Box<dyn Po
 #[cfg(feature = "pcap")]
 fn capture(port: Box<dyn Port>, path: &Path) -> Result<Box<dyn Port>, OpenError> {
     use ringbell_nic_core::port::capture::Capture;
-    let (file, epoch) = record(path)?;
-    Ok(Box::new(Capture::new(port, file, epoch)?))
-}
-
-#[cfg(feature = "pcap")]
-fn capture_datagrams(
-    port: Box<dyn DatagramPort>,
-    path: &Path,
-) -> Result<Box<dyn DatagramPort>, OpenError> {
-    use ringbell_nic_core::port::capture::CaptureDatagrams;
-    let (file, epoch) = record(path)?;
-    Ok(Box::new(CaptureDatagrams::new(port, file, epoch)?))
-}
-
-/// The file of a capture, and the calendar time of NIC time 0.
-#[cfg(feature = "pcap")]
-fn record(
-    path: &Path,
-) -> Result<(std::io::BufWriter<std::fs::File>, std::time::Duration), OpenError> {
     let file = std::fs::File::create(path).map_err(|source| OpenError::CaptureFile {
         path: path.to_owned(),
         source,
     })?;
+    // The calendar time of NIC time 0.
     let epoch = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default();
-    Ok((std::io::BufWriter::new(file), epoch))
+    let file = std::io::BufWriter::new(file);
+    Ok(Box::new(Capture::new(port, file, epoch)?))
 }
-
-#[cfg(not(feature = "pcap"))]
-const NOT_BUILT: OpenError = OpenError::NotBuilt {
-    what: "a capture",
-    feature: "pcap",
-};
 
 #[cfg(not(feature = "pcap"))]
 fn capture(_: Box<dyn Port>, _: &Path) -> Result<Box<dyn Port>, OpenError> {
-    Err(NOT_BUILT)
-}
-
-#[cfg(not(feature = "pcap"))]
-fn capture_datagrams(
-    _: Box<dyn DatagramPort>,
-    _: &Path,
-) -> Result<Box<dyn DatagramPort>, OpenError> {
-    Err(NOT_BUILT)
+    Err(OpenError::NotBuilt {
+        what: "a capture",
+        feature: "pcap",
+    })
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant as Clock};
 
 use ringbell_nic_core::network::{Datagrams, Link, Network, Protocol};
 use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
-use ringbell_nic_core::port::{Batch, DatagramPort as _};
+use ringbell_nic_core::port::{Batch, Destination, Port as _};
 use ringbell_nic_core::types::NicTime;
 
 mod datagrams {
@@ -158,7 +158,7 @@ impl Sender {
             panic!("an IPv4 address");
         };
         let ip = *local.ip();
-        let mut net = Network::new(ip, 24, vec![port], &[]).expect("a host's address");
+        let mut net = Network::new(ip, 24, vec![Box::new(port)], &[]).expect("a host's address");
         net.know_host(ip, to);
         let hop = net.hop_to(Protocol::Roce, ip, None, NicTime(0));
         let link = net.link(hop.expect("a route"));
@@ -284,7 +284,7 @@ fn port_in_turn(payload: usize, src: &[u8], dst: &mut [u8]) -> (f64, f64) {
             let (mut got, start) = (at, Clock::now());
             while got < end {
                 match receiver.receive(NicTime(0)) {
-                    Some(d) => got += place(d.bytes, got, dst),
+                    Some(d) => got += place(d.bytes(), got, dst),
                     None => assert!(start.elapsed() < PATIENCE, "lost"),
                 }
             }
@@ -319,7 +319,7 @@ fn receive_packets(mut port: RocePort, dst: &mut [u8]) {
             assert!(start.elapsed() < PATIENCE, "packets were lost at {got}");
             continue;
         };
-        let n = place(d.bytes, got, dst);
+        let n = place(d.bytes(), got, dst);
         got += n;
         if got % CALL < n {
             TAKEN.store(got, Ordering::Release);
@@ -403,7 +403,7 @@ fn raw_trips() -> f64 {
 struct Side {
     port: RocePort,
     batch: Batch,
-    to: SocketAddr,
+    to: Destination,
 }
 
 impl Side {
@@ -411,12 +411,12 @@ impl Side {
         self.batch.clear();
         self.batch.put(&n.to_le_bytes());
         self.batch.end();
-        assert_eq!(self.port.send(self.to, 0, true, &self.batch, 0), 1);
+        assert_eq!(self.port.send(NicTime(0), &self.to, &self.batch, 0), 1);
     }
     fn wait(&mut self, start: Clock) -> u64 {
         loop {
             if let Some(d) = self.port.receive(NicTime(0)) {
-                return u64::from_le_bytes(d.bytes.try_into().expect("8 bytes"));
+                return u64::from_le_bytes(d.bytes().try_into().expect("8 bytes"));
             }
             assert!(start.elapsed() < PATIENCE, "lost");
         }
@@ -428,6 +428,11 @@ fn port_trips() -> f64 {
     let at = [a.local(), b.local()];
     let side = |port, to| {
         let batch = Batch::new();
+        let to = Destination::Socket {
+            to,
+            ecn: 0,
+            segmented: true,
+        };
         std::sync::Mutex::new(Side { port, batch, to })
     };
     let (a, b) = (side(a, at[1]), side(b, at[0]));

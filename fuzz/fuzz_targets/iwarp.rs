@@ -23,7 +23,6 @@ use ringbell_nic_abi::{GpuVa, PdId, Rkey};
 use ringbell_nic_core::datapath::{Datapath, Payload, RecvWork};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::streams::StreamPort;
-use ringbell_nic_core::port::DatagramPort;
 use ringbell_nic_core::transport::iwarp::{IwarpConfig, IwarpTransport};
 use ringbell_nic_core::transport::{RemoteOp, RemoteWork, Transport, TransportEvent};
 use ringbell_nic_core::types::{NicTime, Owner, WorkToken};
@@ -68,7 +67,7 @@ impl World {
     fn new() -> (World, SocketAddr) {
         let port = StreamPort::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
         let at = port.local();
-        let mut net = Network::new(VICTIM, 24, vec![port], &[]).expect("valid");
+        let mut net = Network::new(VICTIM, 24, vec![Box::new(port)], &[]).expect("valid");
         net.know_host(PEER, (Ipv4Addr::LOCALHOST, 1).into());
         let config = IwarpConfig {
             rx_buffer: 4096,

@@ -54,6 +54,6 @@ fuzz_target!(|bytes: &[u8]| {
         deliver(now, &mut net, takers, &mut data);
         victim.step(now, &mut net, &mut data);
         while victim.poll_event().is_some() {}
-        while attacker.rx_frame(now).is_some() {}
+        while attacker.receive(now).is_some() {}
     }
 });

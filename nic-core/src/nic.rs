@@ -32,7 +32,6 @@ use crate::transport::local::{LocalError, LocalTransport};
 use crate::transport::Transport;
 use crate::types::NicTime;
 use crate::wake::WakeCell;
-use ringbell_net::port::AnyPort;
 
 pub use closing::NotDelivered;
 pub use compute::EngineResult;
@@ -162,7 +161,7 @@ impl NicBuilder {
         let mut fds = Vec::new();
         let network = match self.network {
             Some(network) => network,
-            None => Network::new(self.config.ip, 32, Vec::<AnyPort>::new(), &[])?,
+            None => Network::new(self.config.ip, 32, Vec::new(), &[])?,
         };
         if network.ip() != self.config.ip {
             let why = format!("its network is for {}", network.ip());

@@ -38,7 +38,7 @@ fn pair(loss: Option<f64>, linger: Duration, second: ProgressMode) -> ([Host; 2]
             ..Faults::default()
         };
         let port = switch.port(usize::from(n) - 1).expect("port");
-        let port = Impair::new(port, faults).expect("faults in range");
+        let port = Impair::new(Box::new(port), faults).expect("faults in range");
         let config = TcpConfig {
             rto_min: Duration::from_millis(20),
             ..TcpConfig::default()

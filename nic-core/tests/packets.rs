@@ -8,7 +8,7 @@ use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 use ringbell_nic_core::datapath::Datapath;
 use ringbell_nic_core::network::{Headers, Link, Network, Packet, Protocol, Refused, Resolved};
 use ringbell_nic_core::port::mem::{mac_of, MemPort, MemSwitch};
-use ringbell_nic_core::port::{Checksums, MacAddr, Port, PortCounters};
+use ringbell_nic_core::port::{Arrived, Capabilities, Checksums, Port, PortCounters};
 use ringbell_nic_core::transport::{deliver, PacketTransport, Takers};
 use ringbell_nic_core::types::NicTime;
 use transport_support::{MockDma, Rng, IP_A, IP_B};
@@ -169,26 +169,19 @@ fn a_packet_without_a_transport_is_dropped_and_counted() {
 /// A port at which the same frame arrives for ever.
 struct Flood {
     frame: Vec<u8>,
+    capabilities: Capabilities,
 }
 
 impl Port for Flood {
     fn describe(&self) -> String {
         "flood".into()
     }
-    fn mac(&self) -> MacAddr {
-        mac_of(1)
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
-    fn mtu(&self) -> usize {
-        1500
+    fn receive(&mut self, _: NicTime) -> Option<Arrived<'_>> {
+        Some(Arrived::Frame(&self.frame))
     }
-    fn rx_frame(&mut self, _: NicTime) -> Option<&[u8]> {
-        Some(&self.frame)
-    }
-    fn tx_frame(&mut self, _: NicTime, _: MacAddr) -> Option<&mut [u8]> {
-        None
-    }
-    fn tx_commit(&mut self, _: NicTime, _: usize) {}
-    fn flush(&mut self, _: NicTime) {}
     fn counters(&self) -> PortCounters {
         PortCounters::default()
     }
@@ -201,6 +194,7 @@ fn a_flood_at_one_port_leaves_the_other_port_and_the_step_their_turn() {
     let ports: Vec<Box<dyn Port>> = vec![
         Box::new(Flood {
             frame: frame(17, ROCE_UDP_PORT, b"flood"),
+            capabilities: Capabilities::of_frames(mac_of(1), 1500, Checksums::Software),
         }),
         Box::new(switch.port(1).expect("a free port")),
     ];

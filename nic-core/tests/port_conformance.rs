@@ -12,13 +12,13 @@ use std::time::Duration;
 use port_rules::packets::Wired;
 use port_rules::Link;
 use ringbell_nic_core::network::Refused;
-use ringbell_nic_core::port::capture::{Capture, CaptureDatagrams};
-use ringbell_nic_core::port::impair::{Faults, Impair, ImpairDatagrams};
+use ringbell_nic_core::port::capture::Capture;
+use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::{MemPort, MemSwitch};
 use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
 use ringbell_nic_core::port::tap::{TapConfig, TapPort};
 use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
-use ringbell_nic_core::port::{Batch, Checksums, DatagramPort as _, MacAddr, Port};
+use ringbell_nic_core::port::{Batch, Checksums, MacAddr, Port};
 use transport_support::live::{missing, ok, run, Namespace};
 
 fn link(ports: [Box<dyn Port>; 2]) -> Option<Link> {
@@ -64,14 +64,14 @@ fn shared() -> Option<Link> {
 }
 
 fn impaired() -> Option<Link> {
-    let ports = mem(1_500).map(|p| Impair::new(p, Faults::default()).expect("no faults"));
+    let ports = mem(1_500).map(|p| Impair::new(Box::new(p), Faults::default()).expect("no faults"));
     // It keeps what leaves later itself; the ring behind it pushes back no less.
     link(ports.map(|p| Box::new(p) as Box<dyn Port>))
 }
 
 fn captured() -> Option<Link> {
     let ports = mem(1_500).map(|p| {
-        let capture = Capture::new(p, std::io::sink(), Duration::ZERO);
+        let capture = Capture::new(Box::new(p), std::io::sink(), Duration::ZERO);
         Box::new(capture.expect("a sink takes it")) as Box<dyn Port>
     });
     Some(Link {
@@ -218,14 +218,14 @@ fn roce_packet_by_packet() -> Option<Wired> {
 
 /// The cable takes packets one by one, and holds so many.
 fn roce_impaired() -> Option<Wired> {
-    let ports = [(); 2].map(|()| ImpairDatagrams::new(datagrams(None), Faults::default()));
+    let ports = [(); 2].map(|()| Impair::new(Box::new(datagrams(None)), Faults::default()));
     let ports = ports.map(|p| p.expect("no faults"));
     Some(Wired::datagrams(ports, Box::new(())))
 }
 
 fn roce_captured() -> Option<Wired> {
     let ports =
-        [(); 2].map(|()| CaptureDatagrams::new(datagrams(None), std::io::sink(), Duration::ZERO));
+        [(); 2].map(|()| Capture::new(Box::new(datagrams(None)), std::io::sink(), Duration::ZERO));
     let ports = ports.map(|p| p.expect("a sink takes all"));
     Some(Wired::datagrams(ports, Box::new(())))
 }
@@ -418,7 +418,7 @@ fn datagrams_of_unknown_senders_are_received_or_counted() {
 fn settings_of_a_port_of_datagrams_that_cannot_work_are_refused() {
     let open = |bind: &str, mtu| {
         let bind = bind.parse().expect("an address");
-        RocePort::open(&RoceConfig { bind, mtu }).map(|p| p.mtu())
+        RocePort::open(&RoceConfig { bind, mtu }).map(|p| p.capabilities().mtu)
     };
     let many = ["0.0.0.0:0", "255.255.255.255:0", "224.0.0.1:0"];
     let many_ipv6 = ["[::]:0", "[ff02::1%1]:0", "[::ffff:0.0.0.0]:0"];

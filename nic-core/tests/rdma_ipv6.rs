@@ -51,7 +51,7 @@ fn pair() -> Option<(Pair, Namespace)> {
     let side = |n: u16| {
         let bind = at(n);
         let port = RocePort::open(&RoceConfig { bind, mtu: None }).expect("the host's address");
-        let net = Network::new(IP_A, 24, vec![port], &[]).expect("a host's address");
+        let net = Network::new(IP_A, 24, vec![Box::new(port)], &[]).expect("a host's address");
         Side::over(net, config(n.into()))
     };
     let now = NicTime(1_000_000);
@@ -149,7 +149,7 @@ fn names_and_hosts_that_are_not_there_are_refused_in_time() {
     // Nor is a short name behind one of IPv4.
     let bind = (Ipv4Addr::LOCALHOST, 0).into();
     let port = RocePort::open(&RoceConfig { bind, mtu: None }).expect("a free port");
-    let net = Network::new(IP_A, 24, vec![port], &[]).expect("a host's address");
+    let net = Network::new(IP_A, 24, vec![Box::new(port)], &[]).expect("a host's address");
     let mut side = Side::over(net, config(9));
     assert_eq!(side.net.short_name(host(2)), None);
     let conn = connect(&mut side, p.now, Ipv4Addr::new(240, 0, 0, 1));
@@ -162,7 +162,7 @@ fn names_and_hosts_that_are_not_there_are_refused_in_time() {
     })
     .expect("at once");
     // And none is the NIC's own.
-    let own = Network::new(Ipv4Addr::new(240, 0, 0, 1), 8, Vec::<RocePort>::new(), &[]);
+    let own = Network::new(Ipv4Addr::new(240, 0, 0, 1), 8, Vec::new(), &[]);
     assert!(own.is_err());
 }
 

@@ -10,10 +10,12 @@ use std::time::Duration;
 use ringbell_nic_abi::status::{REASON_SHIFT, REASON_UNKNOWN_SENDER};
 use ringbell_nic_abi::Status;
 use ringbell_nic_core::network::Network;
-use ringbell_nic_core::port::capture::CaptureDatagrams;
-use ringbell_nic_core::port::impair::{Faults, ImpairDatagrams};
+use ringbell_nic_core::port::capture::Capture;
+use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
-use ringbell_nic_core::port::{Batch, Datagram, DatagramPort, PortCounters, Segmentation};
+use ringbell_nic_core::port::{
+    Arrived, Batch, Capabilities, Destination, Port, PortCounters, RefusedBy,
+};
 use ringbell_nic_core::transport::rdma::{Icrc, RdmaConfig};
 use ringbell_nic_core::transport::{
     Payload, RecvWork, SendWork, Target, Transport, TransportEvent,
@@ -42,11 +44,16 @@ fn with_icrc(seed: u64, icrc: Icrc) -> RdmaConfig {
     }
 }
 
-type Socket = Box<dyn DatagramPort>;
+type Socket = Box<dyn Port>;
+
+fn local(port: &dyn Port) -> SocketAddr {
+    let local = port.capabilities().medium.local();
+    local.expect("a port of datagrams")
+}
 
 /// Two sides over ports of datagrams, each told where the other one receives.
 fn over_sockets(ports: (Socket, Socket), a: RdmaConfig, b: RdmaConfig) -> Pair {
-    let at = (ports.0.local(), ports.1.local());
+    let at = (local(&*ports.0), local(&*ports.1));
     let side = |port, ip, (other, address), config| {
         let mut net = Network::new(ip, 24, vec![port], &[]).expect("a host's address");
         net.know_host(other, address);
@@ -117,13 +124,13 @@ fn a_nic_that_is_not_known_and_an_address_without_a_nic_are_refused_at_once() {
             return;
         };
         let pair = |a: RocePort, b: RocePort, at| {
-            let mut net = Network::new(IP_A, 24, vec![a], &[]).expect("a host's address");
+            let mut net = Network::new(IP_A, 24, vec![Box::new(a)], &[]).expect("a host's address");
             net.know_host(IP_B, at);
             Pair {
                 a: Side::over(net, config(1)),
                 // It knows no NIC.
                 b: Side::over(
-                    Network::new(IP_B, 24, vec![b], &[]).expect("a host's address"),
+                    Network::new(IP_B, 24, vec![Box::new(b)], &[]).expect("a host's address"),
                     config(2),
                 ),
                 now: NicTime(1_000_000),
@@ -158,7 +165,7 @@ fn streams_survive_loss_order_duplicates_and_flipped_bits() {
         if is_ipv6 && socket_ipv6(mtu).is_none() {
             return;
         }
-        let faulty = |seed| -> Box<dyn DatagramPort> {
+        let faulty = |seed| -> Box<dyn Port> {
             let faults = Faults {
                 loss: 0.03,
                 reorder: 0.03,
@@ -171,7 +178,7 @@ fn streams_survive_loss_order_duplicates_and_flipped_bits() {
                 true => socket_ipv6(mtu).expect("as before"),
                 false => socket(mtu),
             };
-            Box::new(ImpairDatagrams::new(socket, faults).expect("sound faults"))
+            Box::new(Impair::new(Box::new(socket), faults).expect("sound faults"))
         };
         let ports = (faulty(seed * 2), faulty(seed * 2 + 1));
         let ends = [1, 2].map(|n| with_icrc(seed * 2 + n, Icrc::Always));
@@ -212,11 +219,11 @@ fn long_packets_are_received_in_place_between_others() {
             ..Faults::default()
         };
         let sender: Socket = match has_faults {
-            true => Box::new(ImpairDatagrams::new(socket(mtu), faults).expect("sound faults")),
+            true => Box::new(Impair::new(Box::new(socket(mtu)), faults).expect("sound faults")),
             false => Box::new(socket(mtu)),
         };
         let ports: (Socket, Socket) = (sender, Box::new(socket(mtu)));
-        let (sender, receiver) = (ports.0.local(), ports.1.local());
+        let (sender, receiver) = (local(&*ports.0), local(&*ports.1));
         let ends = [1, 2].map(|n| with_icrc(seed * 2 + n, icrc));
         let mut p = over_sockets(ports, ends[0].clone(), ends[1].clone());
         (p.a.dma.mapped, p.b.dma.mapped) = (true, true);
@@ -254,7 +261,7 @@ fn written_messages_are_received_in_place_between_foreign_packets() {
         (5, Some(20_000), Icrc::Always),
     ] {
         let ports: (Socket, Socket) = (Box::new(socket(mtu)), Box::new(socket(mtu)));
-        let receiver = ports.1.local();
+        let receiver = local(&*ports.1);
         let ends = [1, 2].map(|n| with_icrc(seed * 2 + n, icrc));
         let mut p = over_sockets(ports, ends[0].clone(), ends[1].clone());
         (p.a.dma.mapped, p.b.dma.mapped) = (true, true);
@@ -316,7 +323,7 @@ fn receive_junk(p: &mut Pair, (foreign, receiver): (&UdpSocket, SocketAddr), tur
 #[test]
 fn a_receive_that_has_not_begun_keeps_what_its_memory_holds() {
     let ports: (Socket, Socket) = (Box::new(socket(None)), Box::new(socket(None)));
-    let receiver = ports.1.local();
+    let receiver = local(&*ports.1);
     let mut p = over_sockets(ports, with_icrc(1, Icrc::Never), with_icrc(2, Icrc::Never));
     (p.a.dma.mapped, p.b.dma.mapped) = (true, true);
     let foreign = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
@@ -345,7 +352,7 @@ fn a_receive_that_has_not_begun_keeps_what_its_memory_holds() {
 fn a_written_receive_in_use_keeps_what_its_memory_holds_until_it_begins() {
     for in_use in [true, false] {
         let ports: (Socket, Socket) = (Box::new(socket(None)), Box::new(socket(None)));
-        let receiver = ports.1.local();
+        let receiver = local(&*ports.1);
         let mut p = over_sockets(ports, with_icrc(1, Icrc::Never), with_icrc(2, Icrc::Never));
         (p.a.dma.mapped, p.b.dma.mapped) = (true, true);
         let foreign = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
@@ -423,43 +430,42 @@ impl Spied {
     }
 }
 
-impl DatagramPort for Spied {
+impl Port for Spied {
     fn describe(&self) -> String {
         self.inner.describe()
     }
-    fn local(&self) -> SocketAddr {
-        self.inner.local()
-    }
-    fn mtu(&self) -> usize {
-        self.inner.mtu()
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
     }
     fn mtu_to(&mut self, to: IpAddr) -> usize {
         self.inner.mtu_to(to)
     }
-    fn segmentation(&self) -> Segmentation {
-        self.inner.segmentation()
-    }
-    fn receive_buffer(&self) -> usize {
-        self.inner.receive_buffer()
-    }
-    fn send(&mut self, to: SocketAddr, ecn: u8, _: bool, batch: &Batch, from: usize) -> usize {
+    fn send(&mut self, now: NicTime, to: &Destination, batch: &Batch, from: usize) -> usize {
+        let Destination::Socket { to, ecn, .. } = *to else {
+            unreachable!("a port of datagrams");
+        };
+        let one_by_one = |to| Destination::Socket {
+            to,
+            ecn,
+            segmented: false,
+        };
         let spy = self.spy.local_addr().expect("bound");
         // The kernel copies them, packet by packet.
-        self.inner.send(spy, ecn, false, batch, from);
+        self.inner.send(now, &one_by_one(spy), batch, from);
         let mut bytes = vec![0; 1 << 16];
         while let Ok(n) = self.spy.recv(&mut bytes) {
             let mut seen = self.seen.lock().expect("no panic");
             seen.push(bytes[..n].to_vec());
         }
-        self.inner.send(to, ecn, false, batch, from)
+        self.inner.send(now, &one_by_one(to), batch, from)
     }
-    fn receive(&mut self, now: NicTime) -> Option<Datagram<'_>> {
+    fn receive(&mut self, now: NicTime) -> Option<Arrived<'_>> {
         self.inner.receive(now)
     }
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         self.inner.poll_fds(fds);
     }
-    fn next_refused(&mut self) -> Option<SocketAddr> {
+    fn next_refused(&mut self) -> Option<RefusedBy> {
         self.inner.next_refused()
     }
     fn counters(&self) -> PortCounters {
@@ -537,11 +543,11 @@ fn a_peer_whose_process_ends_resets_its_connections() {
 }
 
 /// Records one end, at a port by which tshark is told the protocol. Each line is what it shows of a packet; `None`: there is no tshark.
-fn recorded(ports: (RocePort, Box<dyn DatagramPort>)) -> Option<String> {
+fn recorded(ports: (RocePort, Box<dyn Port>)) -> Option<String> {
     let udp = ports.0.local().port();
     let path = std::env::temp_dir().join(format!("ringbell-roce-{}.pcapng", std::process::id()));
     let file = std::fs::File::create_new(&path).expect("a name of our own");
-    let recorded = CaptureDatagrams::new(ports.0, file, Duration::ZERO);
+    let recorded = Capture::new(Box::new(ports.0), file, Duration::ZERO);
     let recorded = Box::new(recorded.expect("a new file can be written"));
     let ends = [1, 2].map(|n| with_icrc(n, Icrc::Always));
     let mut p = over_sockets((recorded, ports.1), ends[0].clone(), ends[1].clone());

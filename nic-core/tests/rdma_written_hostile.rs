@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 
 use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 use ringbell_nic_abi::{RoceOpcode, Status};
-use ringbell_nic_core::port::{Checksums, MacAddr, Port, PortCounters};
+use ringbell_nic_core::port::{Arrived, Capabilities, Checksums, MacAddr, Port, PortCounters};
 use ringbell_nic_core::transport::{
     Payload, RecvWork, SendWork, Target, Transport, TransportEvent,
 };
@@ -164,17 +164,11 @@ impl Port for Forger {
     fn describe(&self) -> String {
         self.inner.describe()
     }
-    fn mac(&self) -> MacAddr {
-        self.inner.mac()
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
     }
-    fn mtu(&self) -> usize {
-        self.inner.mtu()
-    }
-    fn checksums(&self) -> Checksums {
-        self.inner.checksums()
-    }
-    fn rx_frame(&mut self, now: NicTime) -> Option<&[u8]> {
-        self.inner.rx_frame(now)
+    fn receive(&mut self, now: NicTime) -> Option<Arrived<'_>> {
+        self.inner.receive(now)
     }
     fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
         // There is room also for the one that is made of it.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ringbell_nic_abi::{GpuVa, Status};
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::{mac_of, MemPort, MemSwitch};
-use ringbell_nic_core::port::{Checksums, MacAddr, Port, PortCounters};
+use ringbell_nic_core::port::{Arrived, Capabilities, Checksums, MacAddr, Port, PortCounters};
 use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_nic_core::transport::{Transport, TransportEvent};
 use ringbell_nic_core::types::{Buffer, NicTime, WorkToken};
@@ -40,7 +40,7 @@ fn impaired(mtu: usize, faults: Faults) -> Pair {
             seed: faults.seed * 2 + i as u64,
             ..faults
         };
-        Box::new(Impair::new(sw.port(i).unwrap(), faults).unwrap()) // free ports, faults in range
+        Box::new(Impair::new(Box::new(sw.port(i).unwrap()), faults).unwrap()) // free ports, faults in range
     };
     Pair::with((end(0), end(1)), config(IP_A), config(IP_B))
 }
@@ -447,17 +447,11 @@ impl Port for Ahead {
     fn describe(&self) -> String {
         self.0.describe()
     }
-    fn mac(&self) -> MacAddr {
-        self.0.mac()
+    fn capabilities(&self) -> &Capabilities {
+        self.0.capabilities()
     }
-    fn mtu(&self) -> usize {
-        self.0.mtu()
-    }
-    fn checksums(&self) -> Checksums {
-        self.0.checksums()
-    }
-    fn rx_frame(&mut self, now: NicTime) -> Option<&[u8]> {
-        self.0.rx_frame(now)
+    fn receive(&mut self, now: NicTime) -> Option<Arrived<'_>> {
+        self.0.receive(now)
     }
     fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
         self.0.tx_frame(now, dst)
@@ -603,14 +597,11 @@ impl Port for Spy {
     fn describe(&self) -> String {
         self.inner.describe()
     }
-    fn mac(&self) -> MacAddr {
-        self.inner.mac()
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
     }
-    fn mtu(&self) -> usize {
-        self.inner.mtu()
-    }
-    fn rx_frame(&mut self, now: NicTime) -> Option<&[u8]> {
-        self.inner.rx_frame(now)
+    fn receive(&mut self, now: NicTime) -> Option<Arrived<'_>> {
+        self.inner.receive(now)
     }
     fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
         self.inner.tx_frame(now, dst)

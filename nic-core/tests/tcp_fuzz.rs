@@ -65,7 +65,7 @@ proptest! {
 
 /// Takes a copy of each frame that leaves, as seeds for the attacker.
 fn drain(port: &mut MemPort, now: NicTime, seeds: &mut Vec<Vec<u8>>) {
-    while let Some(f) = port.rx_frame(now) {
+    while let Some(f) = port.receive(now) {
         if seeds.len() < 4096 {
             seeds.push(f.to_vec());
         }
@@ -260,7 +260,7 @@ fn live_connections_with_mutated_segments_never_panic() {
 }
 
 fn forward(from: &mut MemPort, to: &mut MemPort, now: NicTime, rng: &mut Rng, dst: MacAddr) {
-    while let Some(f) = from.rx_frame(now) {
+    while let Some(f) = from.receive(now) {
         let mut f = f.to_vec();
         if rng.below(10) == 0 {
             f = hostile(rng, &[f]);

@@ -37,8 +37,8 @@ impl Flood {
             delay,
             ..Faults::default()
         };
-        let a = Impair::new(sw.port(0).unwrap(), faults).unwrap(); // free port, faults in range
-        let b = Impair::new(sw.port(1).unwrap(), faults).unwrap(); // free port, faults in range
+        let a = Impair::new(Box::new(sw.port(0).unwrap()), faults).unwrap(); // free port, faults in range
+        let b = Impair::new(Box::new(sw.port(1).unwrap()), faults).unwrap(); // free port, faults in range
         let mut p = Pair::with((Box::new(a), Box::new(b)), config(IP_A), config(IP_B));
         p.listen(PORT);
         let since = p.now.0;

@@ -184,7 +184,7 @@ fn tshark_finds_nothing_wrong_in_a_capture() {
     let capture = temp("capture.pcapng");
     let sink = BufWriter::new(File::create(&capture).expect("the temporary folder is writable"));
     let epoch = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
-    let port = Capture::new(tap(&ns), sink, epoch).expect("a new file can be written");
+    let port = Capture::new(Box::new(tap(&ns)), sink, epoch).expect("a new file can be written");
     let mut nic = Live::new(Box::new(port), NIC);
     let file = temp("captured");
     std::fs::write(&file, random(3, 1 << 20)).expect("room in the temporary folder");
@@ -277,7 +277,7 @@ fn carries(
             let got = nic.read_to_end(conn, data.len() + 1);
             nic.send_all(conn, got.clone());
             nic.close(conn);
-            (got, nic.side.port().mtu())
+            (got, nic.side.port().capabilities().mtu)
         });
         let client_side = s.spawn(move || {
             x.enter();
@@ -289,7 +289,7 @@ fn carries(
             nic.side.transport.shutdown(conn);
             let answer = nic.read_to_end(conn, data.len() + 1);
             nic.close(conn);
-            (answer, nic.side.port().mtu())
+            (answer, nic.side.port().capabilities().mtu)
         });
         let (answer, mtu) = client_side.join().expect("the client finished");
         let (got, other) = server_side.join().expect("the server finished");

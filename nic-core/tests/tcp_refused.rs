@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use ringbell_nic_abi::Status;
 use ringbell_nic_core::port::mem::{MemPort, MemSwitch};
-use ringbell_nic_core::port::{Checksums, MacAddr, Port, PortCounters};
+use ringbell_nic_core::port::{
+    Arrived, Capabilities, Checksums, MacAddr, Port, PortCounters, RefusedBy,
+};
 use ringbell_nic_core::transport::{Transport as _, TransportEvent};
 use ringbell_nic_core::types::NicTime;
 use transport_support::*;
@@ -19,24 +21,18 @@ struct Refusing {
     port: MemPort,
     refuse: Arc<AtomicBool>,
     dst: MacAddr,
-    refused: Option<MacAddr>,
+    refused: Option<RefusedBy>,
 }
 
 impl Port for Refusing {
     fn describe(&self) -> String {
         self.port.describe()
     }
-    fn mac(&self) -> MacAddr {
-        self.port.mac()
+    fn capabilities(&self) -> &Capabilities {
+        self.port.capabilities()
     }
-    fn mtu(&self) -> usize {
-        self.port.mtu()
-    }
-    fn checksums(&self) -> Checksums {
-        self.port.checksums()
-    }
-    fn rx_frame(&mut self, now: NicTime) -> Option<&[u8]> {
-        self.port.rx_frame(now)
+    fn receive(&mut self, now: NicTime) -> Option<Arrived<'_>> {
+        self.port.receive(now)
     }
     fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
         self.dst = dst;
@@ -44,14 +40,14 @@ impl Port for Refusing {
     }
     fn tx_commit(&mut self, now: NicTime, len: usize) {
         if self.refuse.load(Ordering::Relaxed) {
-            self.refused = Some(self.dst);
+            self.refused = Some(RefusedBy::Link(self.dst));
         }
         self.port.tx_commit(now, len);
     }
     fn flush(&mut self, now: NicTime) {
         self.port.flush(now);
     }
-    fn next_refused(&mut self) -> Option<MacAddr> {
+    fn next_refused(&mut self) -> Option<RefusedBy> {
         self.refused.take()
     }
     fn counters(&self) -> PortCounters {

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use ringbell_nic_abi::Status;
 use ringbell_nic_core::network::{Network, NetworkError, Route, PORTS_MAX};
 use ringbell_nic_core::port::mem::{mac_of, MemSwitch};
-use ringbell_nic_core::port::{AnyPort, Checksums, Port};
+use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_nic_core::transport::{Transport as _, TransportEvent};
 use ringbell_nic_core::types::{ConnId, NicTime};
@@ -233,7 +233,7 @@ fn sixty_four_ports_work_and_one_more_is_refused() {
         (HUB, 0),
         (HUB, 33),
     ] {
-        let wrong = Network::new(ip, prefix_len, Vec::<AnyPort>::new(), &[]);
+        let wrong = Network::new(ip, prefix_len, Vec::new(), &[]);
         assert!(matches!(wrong, Err(NetworkError::Address { .. })), "{ip}");
     }
 }

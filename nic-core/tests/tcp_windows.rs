@@ -7,7 +7,7 @@ use std::time::Duration;
 use ringbell_nic_abi::{GpuVa, Status};
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::MemSwitch;
-use ringbell_nic_core::port::{Checksums, MacAddr, Port, PortCounters};
+use ringbell_nic_core::port::{Arrived, Capabilities, Checksums, MacAddr, Port, PortCounters};
 use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_nic_core::types::{Buffer, NicTime};
 use transport_support::*;
@@ -20,7 +20,7 @@ fn cable(sw: &MemSwitch, i: usize, loss: f64) -> Box<dyn Port> {
         seed: i as u64 + 1,
         ..Faults::default()
     };
-    Box::new(Impair::new(sw.port(i).unwrap(), faults).unwrap()) // free ports, faults in range
+    Box::new(Impair::new(Box::new(sw.port(i).unwrap()), faults).unwrap()) // free ports, faults in range
 }
 
 fn sized(ip: std::net::Ipv4Addr, rx: usize, tx: usize) -> TcpConfig {
@@ -94,17 +94,11 @@ impl Port for Full {
     fn describe(&self) -> String {
         self.port.describe()
     }
-    fn mac(&self) -> MacAddr {
-        self.port.mac()
+    fn capabilities(&self) -> &Capabilities {
+        self.port.capabilities()
     }
-    fn mtu(&self) -> usize {
-        self.port.mtu()
-    }
-    fn checksums(&self) -> Checksums {
-        self.port.checksums()
-    }
-    fn rx_frame(&mut self, now: NicTime) -> Option<&[u8]> {
-        self.port.rx_frame(now)
+    fn receive(&mut self, now: NicTime) -> Option<Arrived<'_>> {
+        self.port.receive(now)
     }
     fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
         if self.refuse > 0 {

@@ -7,11 +7,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nic_support::*;
 use ringbell_nic_core::network::{Network, Protocol};
-use ringbell_nic_core::port::impair::{Faults, ImpairDatagrams};
+use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
 use ringbell_nic_core::port::streams::StreamPort;
-use ringbell_nic_core::port::{Checksums, DatagramPort};
+use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::rdma::{Icrc, RdmaConfig, RdmaTransport};
 use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_nic_core::transport::udp::{UdpConfig, UdpTransport};
@@ -163,8 +163,8 @@ fn over_sockets(ip: IpAddr, faults: Faults, by: By) -> Option<Subject<Host>> {
         };
         let faults = Faults { seed, ..faults };
         let socket = sockets.next().expect("one for each");
-        let port: Box<dyn DatagramPort> =
-            Box::new(ImpairDatagrams::new(socket, faults).expect("sound faults"));
+        let port: Box<dyn Port> =
+            Box::new(Impair::new(Box::new(socket), faults).expect("sound faults"));
         Host::with(setup, |nic| {
             let net = Network::new(setup.nic.ip, 24, vec![port], &[]);
             let mut net = net.expect("a host's address");

@@ -238,7 +238,7 @@ impl Raw {
     /// The messages that the NIC has sent.
     fn got(&mut self) -> Vec<(Signature, Vec<u8>)> {
         let mut got = Vec::new();
-        while let Some(frame) = self.port.rx_frame(self.now) {
+        while let Some(frame) = self.port.receive(self.now) {
             if frame[12..14] == [8, 0] {
                 let (signature, payload) = Signature::parse(&frame[42..]).expect("a message");
                 got.push((signature, payload.to_vec()));

@@ -8,11 +8,27 @@ use std::time::{Duration, Instant};
 
 use ends::{attributes, compare_with_model, pair, pattern, End, BYTES, LONG, RTS};
 use ringbell_gtlb::testing::Rng;
+use ringbell_net::port::mem::MemSwitch;
+use ringbell_net::port::Checksums;
+use ringbell_net::NicTime;
 use ringbell_roce::verbs::{
     Access, Completion, Context, ContextConfig, Local, MemoryRegion, Modify, QpAttributes,
     ReceiveRequest, Remote, Request, Rights, Rtr, Rts, SendFlags, SendRequest, State, Status,
     VerbsError, WorkKind,
 };
+
+#[test]
+fn a_port_of_frames_is_refused() {
+    let switch = MemSwitch::private(2, 1500, Checksums::Software).expect("numbers in range");
+    let port = switch.port(0).expect("a free port");
+    let config = ContextConfig::default();
+    let refused = Context::over(Box::new(port), &config, || NicTime(0)).err();
+    let text = refused.expect("it carries no datagrams").to_string();
+    assert!(
+        text.contains("mem 0 of 2") && text.contains("roce:127.0.0.1"),
+        "{text}"
+    );
+}
 
 #[test]
 fn every_operation_moves_its_bytes() {

@@ -3,16 +3,17 @@
 use crate::ends;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ends::{compare_with_model, virtual_pair, Clock, End, BYTES};
 use ringbell_gtlb::testing::Rng;
-use ringbell_net::port::impair::{Faults, ImpairDatagrams};
-use ringbell_net::port::roce::RocePort;
-use ringbell_net::port::{Batch, Datagram, DatagramPort, PortCounters, Segmentation};
+use ringbell_net::port::impair::{Faults, Impair};
+use ringbell_net::port::{
+    Arrived, Batch, Capabilities, Destination, Port, PortCounters, RefusedBy,
+};
 use ringbell_net::wire::roce::Bth;
 use ringbell_net::wire::udp::{ECT0, MARKED};
 use ringbell_net::NicTime;
@@ -24,39 +25,30 @@ type Seen = Arc<Mutex<BTreeMap<(RoceOpcode, u8), u64>>>;
 
 /// A port that counts what arrives.
 struct Watched {
-    inner: ImpairDatagrams<RocePort>,
+    inner: Impair,
     seen: Seen,
 }
 
-impl DatagramPort for Watched {
+impl Port for Watched {
     fn describe(&self) -> String {
         self.inner.describe()
     }
-    fn local(&self) -> SocketAddr {
-        self.inner.local()
-    }
-    fn mtu(&self) -> usize {
-        self.inner.mtu()
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
     }
     fn mtu_to(&mut self, to: IpAddr) -> usize {
         self.inner.mtu_to(to)
     }
-    fn segmentation(&self) -> Segmentation {
-        self.inner.segmentation()
+    fn send(&mut self, now: NicTime, to: &Destination, batch: &Batch, from: usize) -> usize {
+        self.inner.send(now, to, batch, from)
     }
-    fn receive_buffer(&self) -> usize {
-        self.inner.receive_buffer()
-    }
-    fn send(&mut self, to: SocketAddr, ecn: u8, cut: bool, batch: &Batch, from: usize) -> usize {
-        self.inner.send(to, ecn, cut, batch, from)
-    }
-    fn receive(&mut self, now: NicTime) -> Option<Datagram<'_>> {
-        let d = self.inner.receive(now)?;
-        if let Ok((bth, _)) = Bth::parse(d.bytes) {
+    fn receive(&mut self, now: NicTime) -> Option<Arrived<'_>> {
+        let arrived = self.inner.receive(now)?;
+        if let (Arrived::Datagram(d), Ok((bth, _))) = (&arrived, Bth::parse(&arrived)) {
             let mut seen = self.seen.lock().expect("no panic");
             *seen.entry((bth.opcode, d.ecn)).or_default() += 1;
         }
-        Some(d)
+        Some(arrived)
     }
     fn flush(&mut self, now: NicTime) {
         self.inner.flush(now);
@@ -67,7 +59,7 @@ impl DatagramPort for Watched {
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         self.inner.poll_fds(fds);
     }
-    fn next_refused(&mut self) -> Option<SocketAddr> {
+    fn next_refused(&mut self) -> Option<RefusedBy> {
         self.inner.next_refused()
     }
     fn counters(&self) -> PortCounters {
@@ -84,7 +76,7 @@ fn over_cables(clock: &Clock, sides: [Side; 2], mtu: u32) -> ([End; 2], [Seen; 2
     let made = |n: usize| {
         let (config, faults) = &sides[n];
         clock.context(config, |port| Watched {
-            inner: ImpairDatagrams::new(port, *faults).expect("faults that there are"),
+            inner: Impair::new(Box::new(port), *faults).expect("faults that there are"),
             seen: seen[n].clone(),
         })
     };

@@ -19,7 +19,7 @@ use ringbell_nic_core::collective::{
 };
 use ringbell_nic_core::engine::{Direction, EngineInfo, EngineUseError, Place, Return};
 use ringbell_nic_core::network::{Network, NetworkError, PortInfo, Protocol};
-use ringbell_nic_core::port::{AnyPort, MacAddr};
+use ringbell_nic_core::port::{MacAddr, Port};
 use ringbell_nic_core::progress::ProgressStats;
 use ringbell_nic_core::transport::iwarp::{IwarpConfig, IwarpTransport};
 use ringbell_nic_core::transport::rdma::{RdmaConfig, RdmaTransport};
@@ -103,10 +103,10 @@ fn named_hosts(options: &NicOptions) -> impl Iterator<Item = (Ipv4Addr, SocketAd
 
 /// The transports that send packets, the preferred one first: that of port 0, by `auto`.
 fn over_ports(options: &NicOptions, net: &Network) -> Result<Vec<Box<dyn Transport>>, OpenError> {
-    let frames = |p: &AnyPort| p.frames().is_some();
+    let frames = |p: &dyn Port| p.capabilities().medium.has_frames();
     let (any, all) = (
-        net.ports().iter().any(frames),
-        net.ports().iter().all(frames),
+        net.ports().iter().any(|p| frames(&**p)),
+        net.ports().iter().all(|p| frames(&**p)),
     );
     Ok(match options.transport {
         TransportSpec::Rdma => vec![rdma(options, net)?],
@@ -116,7 +116,7 @@ fn over_ports(options: &NicOptions, net: &Network) -> Result<Vec<Box<dyn Transpo
         TransportSpec::Tcp => vec![tcp(options, net)?],
         _ if all => vec![tcp(options, net)?],
         _ if !any => vec![rdma(options, net)?],
-        _ if frames(&net.ports()[0]) => vec![tcp(options, net)?, rdma(options, net)?],
+        _ if frames(&*net.ports()[0]) => vec![tcp(options, net)?, rdma(options, net)?],
         _ => vec![rdma(options, net)?, tcp(options, net)?],
     })
 }

@@ -1,6 +1,7 @@
-//! Capture of a port's frames or datagrams as pcapng, for Wireshark and tshark.
+//! Capture of a port's packets as pcapng, for Wireshark and tshark.
 //!
-//! A datagram is recorded behind the IP and UDP headers that the kernel gives it: not fragmented, of IPv4 with identification 0.
+//! A frame is recorded as it is. A datagram is recorded behind the IP and UDP headers that the kernel
+//! gives it: not fragmented, of IPv4 with identification 0.
 //!
 //! Timestamps have nanoseconds. Time is the NIC's; the offset to the calendar is given once.
 
@@ -17,7 +18,9 @@ use pcap_file::pcapng::blocks::interface_description::{
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::{DataLink, PcapError};
 
-use super::{Batch, Checksums, Datagram, DatagramPort, MacAddr, Port, PortCounters, Segmentation};
+use super::{
+    Arrived, Batch, Capabilities, Destination, MacAddr, Medium, Port, PortCounters, RefusedBy,
+};
 use crate::wire::udp::{self, headers_to};
 use crate::wire::ETHERNET_HEADER;
 use crate::NicTime;
@@ -42,40 +45,28 @@ enum Direction {
     Out = 2,
 }
 
+/// The file, and what becomes of packets before they are in it.
 struct Recorder<W: Write> {
     writer: PcapNgWriter<W>,
+    medium: Medium,
     epoch: Duration,
     /// Writing failed: the capture ends, the NIC does not.
     failed: bool,
+    /// Room for a packet with its headers.
+    scratch: Box<[u8]>,
 }
 
 impl<W: Write> Recorder<W> {
-    fn start(
-        file: W,
-        name: String,
-        linktype: DataLink,
-        epoch: Duration,
-    ) -> Result<Recorder<W>, CaptureError> {
-        let start = |file| {
-            let mut writer = PcapNgWriter::new(file)?;
-            writer.write_pcapng_block(InterfaceDescriptionBlock {
-                linktype,
-                snaplen: 0,
-                options: vec![
-                    InterfaceDescriptionOption::IfName(Cow::Owned(name)),
-                    InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
-                ],
-            })?;
-            Ok(writer)
-        };
-        Ok(Recorder {
-            writer: start(file).map_err(|source| CaptureError { source })?,
-            epoch,
-            failed: false,
-        })
+    /// Bytes that are recorded before those of a packet.
+    fn headers(&self) -> usize {
+        match self.medium {
+            Medium::Ethernet(_) => 0,
+            Medium::Udp(local) => headers_to(local.ip()),
+        }
     }
 
-    fn record(&mut self, now: NicTime, frame: &[u8], direction: Direction) {
+    /// Records a frame.
+    fn frame(&mut self, now: NicTime, frame: &[u8], direction: Direction) {
         if self.failed {
             return;
         }
@@ -91,28 +82,66 @@ impl<W: Write> Recorder<W> {
             self.failed = true;
         }
     }
+
+    /// Records a packet of `len` bytes, which lies behind its headers in the scratch room: those of a
+    /// datagram between two sockets are written first.
+    fn packet(
+        &mut self,
+        now: NicTime,
+        len: usize,
+        sockets: Option<(SocketAddr, SocketAddr, u8)>,
+        direction: Direction,
+    ) {
+        let whole = self.headers() + len;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let packet = &mut scratch[..whole];
+        if sockets.is_none_or(|(from, to, ecn)| udp::emit_any(packet, from, to, ecn)) {
+            self.frame(now, packet, direction);
+        }
+        self.scratch = scratch;
+    }
 }
 
-/// A port whose frames are recorded.
-pub struct Capture<P, W: Write> {
-    inner: P,
+/// A port whose packets are recorded.
+pub struct Capture<W: Write> {
+    inner: Box<dyn Port>,
     recorder: Recorder<W>,
-    /// The frame being written: recorded when it is committed.
-    scratch: Box<[u8]>,
+    /// Where the frame being written goes. It lies in the scratch room until it is committed.
     dst: MacAddr,
 }
 
-impl<P: Port, W: Write + Send> Capture<P, W> {
+impl<W: Write + Send> Capture<W> {
     /// Records `inner` into `file`. `epoch` is the calendar time, since 1970, of NIC time 0.
     ///
     /// # Errors
     /// [`CaptureError`] when the file's header cannot be written.
-    pub fn new(inner: P, file: W, epoch: Duration) -> Result<Self, CaptureError> {
-        let recorder = Recorder::start(file, inner.describe(), DataLink::ETHERNET, epoch)?;
+    pub fn new(inner: Box<dyn Port>, file: W, epoch: Duration) -> Result<Self, CaptureError> {
+        let Capabilities { medium, mtu, .. } = *inner.capabilities();
+        let (linktype, headers) = match medium {
+            Medium::Ethernet(_) => (DataLink::ETHERNET, ETHERNET_HEADER),
+            Medium::Udp(local) => (DataLink::RAW, headers_to(local.ip())),
+        };
+        let start = |file| {
+            let mut writer = PcapNgWriter::new(file)?;
+            writer.write_pcapng_block(InterfaceDescriptionBlock {
+                linktype,
+                snaplen: 0,
+                options: vec![
+                    InterfaceDescriptionOption::IfName(Cow::Owned(inner.describe())),
+                    InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
+                ],
+            })?;
+            Ok(writer)
+        };
         Ok(Capture {
-            scratch: vec![0; ETHERNET_HEADER + inner.mtu()].into(),
+            recorder: Recorder {
+                writer: start(file).map_err(|source| CaptureError { source })?,
+                medium,
+                epoch,
+                failed: false,
+                scratch: vec![0; headers + mtu].into(),
+            },
             inner,
-            recorder,
             dst: MacAddr::default(),
         })
     }
@@ -123,152 +152,79 @@ impl<P: Port, W: Write + Send> Capture<P, W> {
     }
 }
 
-impl<P: Port, W: Write + Send> Port for Capture<P, W> {
+impl<W: Write + Send> Port for Capture<W> {
     fn describe(&self) -> String {
         format!("{}, captured", self.inner.describe())
     }
-    fn mac(&self) -> MacAddr {
-        self.inner.mac()
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
     }
-    fn mtu(&self) -> usize {
-        self.inner.mtu()
+    fn mtu_to(&mut self, to: IpAddr) -> usize {
+        self.inner.mtu_to(to)
     }
-    fn checksums(&self) -> Checksums {
-        self.inner.checksums()
+    fn receive(&mut self, now: NicTime) -> Option<Arrived<'_>> {
+        let arrived = self.inner.receive(now)?;
+        let recorder = &mut self.recorder;
+        match (&arrived, recorder.medium) {
+            (Arrived::Datagram(d), Medium::Udp(local)) => {
+                let headers = recorder.headers();
+                let room = recorder.scratch.get_mut(headers..headers + d.bytes.len());
+                if let Some(room) = room {
+                    room.copy_from_slice(d.bytes);
+                    let sockets = Some((d.from, local, d.ecn));
+                    recorder.packet(now, d.bytes.len(), sockets, Direction::In);
+                }
+            }
+            _ => recorder.frame(now, &arrived, Direction::In),
+        }
+        Some(arrived)
     }
-    fn rx_frame(&mut self, now: NicTime) -> Option<&[u8]> {
-        let frame = self.inner.rx_frame(now)?;
-        self.recorder.record(now, frame, Direction::In);
-        Some(frame)
+    fn is_quiet(&self) -> bool {
+        self.inner.is_quiet()
     }
+
     fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
         self.inner.tx_frame(now, dst)?;
         self.dst = dst;
-        Some(&mut self.scratch)
+        Some(&mut self.recorder.scratch)
     }
     fn tx_commit(&mut self, now: NicTime, len: usize) {
         // Asked for in `tx_frame` already: the same room again.
         let Some(room) = self.inner.tx_frame(now, self.dst) else {
             return;
         };
-        let fits = room.get_mut(..len).zip(self.scratch.get(..len));
+        let fits = room.get_mut(..len).zip(self.recorder.scratch.get(..len));
         if let Some((room, frame)) = fits.filter(|(r, _)| r.len() >= ETHERNET_HEADER) {
             room.copy_from_slice(frame);
-            self.recorder.record(now, frame, Direction::Out);
+            self.recorder.packet(now, len, None, Direction::Out);
         }
         // One of a wrong length is dropped and counted there.
         self.inner.tx_commit(now, len);
     }
-    fn is_quiet(&self) -> bool {
-        self.inner.is_quiet()
-    }
-    fn flush(&mut self, now: NicTime) {
-        self.inner.flush(now);
-    }
-    fn next_timer(&self) -> Option<NicTime> {
-        self.inner.next_timer()
-    }
-    fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
-        self.inner.poll_fds(fds);
-    }
-    fn next_refused(&mut self) -> Option<MacAddr> {
-        self.inner.next_refused()
-    }
-    fn counters(&self) -> PortCounters {
-        self.inner.counters()
-    }
-}
-
-/// A port of datagrams whose packets are recorded.
-pub struct CaptureDatagrams<P, W: Write> {
-    inner: P,
-    recorder: Recorder<W>,
-    /// The packet being recorded.
-    scratch: Box<[u8]>,
-    /// The last time that was told: sending is not told any.
-    now: NicTime,
-}
-
-impl<P: DatagramPort, W: Write + Send> CaptureDatagrams<P, W> {
-    /// As [`Capture::new`].
-    ///
-    /// # Errors
-    /// [`CaptureError`] when the file's header cannot be written.
-    pub fn new(inner: P, file: W, epoch: Duration) -> Result<Self, CaptureError> {
-        Ok(CaptureDatagrams {
-            recorder: Recorder::start(file, inner.describe(), DataLink::RAW, epoch)?,
-            scratch: vec![0; headers_to(inner.local().ip()) + inner.mtu()].into(),
-            inner,
-            now: NicTime(0),
-        })
-    }
-
-    /// Ends the capture and gives the file back, for its owner to flush.
-    pub fn into_file(self) -> W {
-        self.recorder.writer.into_inner()
-    }
-}
-
-impl<P: DatagramPort, W: Write + Send> DatagramPort for CaptureDatagrams<P, W> {
-    fn describe(&self) -> String {
-        format!("{}, captured", self.inner.describe())
-    }
-    fn local(&self) -> SocketAddr {
-        self.inner.local()
-    }
-    fn mtu(&self) -> usize {
-        self.inner.mtu()
-    }
-    fn mtu_to(&mut self, to: IpAddr) -> usize {
-        self.inner.mtu_to(to)
-    }
-    fn segmentation(&self) -> Segmentation {
-        self.inner.segmentation()
-    }
-    fn receive_buffer(&self) -> usize {
-        self.inner.receive_buffer()
-    }
-
-    fn send(
-        &mut self,
-        to: SocketAddr,
-        ecn: u8,
-        segmented: bool,
-        batch: &Batch,
-        from: usize,
-    ) -> usize {
-        let taken = self.inner.send(to, ecn, segmented, batch, from);
-        let local = self.inner.local();
-        let headers = headers_to(local.ip());
+    fn send(&mut self, now: NicTime, to: &Destination, batch: &Batch, from: usize) -> usize {
+        let taken = self.inner.send(now, to, batch, from);
+        let recorder = &mut self.recorder;
+        let headers = recorder.headers();
+        let sockets = match (*to, recorder.medium) {
+            (Destination::Socket { to, ecn, .. }, Medium::Udp(local)) => Some((local, to, ecn)),
+            _ => None,
+        };
+        let shortest = if sockets.is_some() {
+            0
+        } else {
+            ETHERNET_HEADER
+        };
         for packet in from..from + taken {
-            let whole = headers + batch.len_of(packet);
-            // What is longer than any packet was dropped.
-            if !batch.copy_to(packet, &mut self.scratch[headers..]) {
-                continue;
-            }
-            let whole = &mut self.scratch[..whole];
-            if udp::emit_any(whole, local, to, ecn) {
-                self.recorder.record(self.now, whole, Direction::Out);
+            let len = batch.len_of(packet);
+            // What is shorter or longer than any packet was dropped.
+            if len >= shortest && batch.copy_to(packet, &mut recorder.scratch[headers..]) {
+                recorder.packet(now, len, sockets, Direction::Out);
             }
         }
         taken
     }
 
-    fn receive(&mut self, now: NicTime) -> Option<Datagram<'_>> {
-        self.now = now;
-        let local = self.inner.local();
-        let d = self.inner.receive(now)?;
-        let headers = headers_to(local.ip());
-        if let Some(room) = self.scratch.get_mut(..headers + d.bytes.len()) {
-            room[headers..].copy_from_slice(d.bytes);
-            if udp::emit_any(room, d.from, local, d.ecn) {
-                self.recorder.record(now, room, Direction::In);
-            }
-        }
-        Some(d)
-    }
     fn flush(&mut self, now: NicTime) {
-        self.now = now;
         self.inner.flush(now);
     }
     fn next_timer(&self) -> Option<NicTime> {
@@ -277,7 +233,7 @@ impl<P: DatagramPort, W: Write + Send> DatagramPort for CaptureDatagrams<P, W> {
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         self.inner.poll_fds(fds);
     }
-    fn next_refused(&mut self) -> Option<SocketAddr> {
+    fn next_refused(&mut self) -> Option<RefusedBy> {
         self.inner.next_refused()
     }
     fn counters(&self) -> PortCounters {

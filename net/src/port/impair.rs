@@ -1,22 +1,22 @@
 //! Fault injection around any port: loss, reordering, duplication, corruption, delay and a rate limit.
 //!
-//! Frames are impaired on their way out, like a queueing discipline; wrap both ends for both ways.
+//! Packets are impaired on their way out, like a queueing discipline; wrap both ends for both ways.
 //! One seeded generator decides everything and time is an argument, so a run can be repeated.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::net::{IpAddr, SocketAddr};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::{
-    is_frame, Batch, Checksums, Datagram, DatagramPort, MacAddr, Port, PortCounters, Segmentation,
+    is_frame, Arrived, Batch, Capabilities, Checksums, Destination, MacAddr, Port, PortCounters,
+    RefusedBy,
 };
 use crate::wire::udp::MARKED;
 use crate::wire::ETHERNET_HEADER;
 use crate::NicTime;
 
-/// Frames that may be under way in the impaired cable; then the port pushes back.
+/// Packets that may be under way in the impaired cable; then the port pushes back.
 const IN_FLIGHT_MAX: usize = 4_096;
 
 /// Faults of the cable. Probabilities are 0 to 1, per frame.
@@ -100,21 +100,18 @@ pub struct Impaired {
 
 /// What travels by a cable, with where it goes.
 #[derive(Debug)]
-struct Cable<K> {
+struct Cable {
     faults: Faults,
     rng: u64,
     /// What is under way, by the time it leaves and the order it came in.
-    queue: BinaryHeap<Reverse<(NicTime, u64, usize)>>,
-    /// Their bytes, reused.
-    slots: Vec<(K, Vec<u8>)>,
-    free: Vec<usize>,
+    queue: BTreeMap<(NicTime, u64), (Destination, Vec<u8>)>,
     sequence: u64,
     line_free: NicTime,
     done: Impaired,
 }
 
-impl<K: Copy> Cable<K> {
-    fn new(faults: Faults, checksums: Checksums) -> Result<Cable<K>, ImpairError> {
+impl Cable {
+    fn new(faults: Faults, checksums: Checksums) -> Result<Cable, ImpairError> {
         let probabilities = [
             ("loss", faults.loss),
             ("reorder", faults.reorder),
@@ -135,9 +132,7 @@ impl<K: Copy> Cable<K> {
         Ok(Cable {
             faults,
             rng: faults.seed,
-            queue: BinaryHeap::new(),
-            slots: Vec::new(),
-            free: Vec::new(),
+            queue: BTreeMap::new(),
             sequence: 0,
             line_free: NicTime(0),
             done: Impaired::default(),
@@ -161,16 +156,14 @@ impl<K: Copy> Cable<K> {
         probability > 0.0 && ((self.random() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 
-    /// Sends bytes on their way; a bit behind the first `guarded` may flip. `mark` marks them, if it can.
-    fn put(
-        &mut self,
-        now: NicTime,
-        mut to: K,
-        bytes: &mut [u8],
-        guarded: usize,
-        mark: impl FnOnce(&mut K, &mut [u8]) -> bool,
-    ) {
+    /// Sends a packet on its way.
+    fn put(&mut self, now: NicTime, mut to: Destination, bytes: &mut [u8]) {
         let f = self.faults;
+        // Of a frame, the frame check sequence, which we do not carry, guards the Ethernet header.
+        let guarded = match to {
+            Destination::Link(_) => ETHERNET_HEADER,
+            Destination::Socket { .. } => 0,
+        };
         let mut due = now;
         if let Some(bps) = f.rate_bps {
             let on_wire = (bytes.len() as u64 * 8).saturating_mul(1_000_000_000) / bps;
@@ -208,33 +201,25 @@ impl<K: Copy> Cable<K> {
         }
     }
 
-    fn enqueue(&mut self, due: NicTime, to: K, bytes: &[u8]) {
-        let at = self.free.pop().unwrap_or_else(|| {
-            self.slots.push((to, Vec::new()));
-            self.slots.len() - 1
-        });
-        let (key, kept) = &mut self.slots[at];
-        *key = to;
-        kept.clear();
-        kept.extend_from_slice(bytes);
+    fn enqueue(&mut self, due: NicTime, to: Destination, bytes: &[u8]) {
         self.sequence += 1;
-        self.queue.push(Reverse((due, self.sequence, at)));
+        self.queue
+            .insert((due, self.sequence), (to, bytes.to_vec()));
     }
 
     /// Hands over what is due, until `send` has no room.
-    fn release(&mut self, now: NicTime, mut send: impl FnMut(K, &[u8]) -> bool) {
-        while let Some(&Reverse((due, _, at))) = self.queue.peek() {
-            let (to, bytes) = &self.slots[at];
-            if due > now || !send(*to, bytes) {
+    fn release(&mut self, now: NicTime, mut send: impl FnMut(&Destination, &[u8]) -> bool) {
+        while let Some(first) = self.queue.first_entry() {
+            let (to, bytes) = first.get();
+            if first.key().0 > now || !send(to, bytes) {
                 return;
             }
-            self.queue.pop();
-            self.free.push(at);
+            first.remove();
         }
     }
 
     fn next_timer(&self) -> Option<NicTime> {
-        self.queue.peek().map(|&Reverse((due, ..))| due)
+        self.queue.first_key_value().map(|((due, _), _)| *due)
     }
 
     fn describe(&self, inner: &str) -> String {
@@ -246,59 +231,20 @@ impl<K: Copy> Cable<K> {
     }
 }
 
-/// A port behind a bad cable.
-#[derive(Debug)]
-pub struct Impair<P> {
-    inner: P,
-    cable: Cable<MacAddr>,
-    scratch: Box<[u8]>,
-    dst: MacAddr,
-    /// Frames whose length no frame of the port has.
-    dropped: u64,
-}
-
-impl<P: Port> Impair<P> {
-    /// Puts a bad cable on a port.
-    ///
-    /// # Errors
-    /// [`ImpairError`] names the setting that makes no sense.
-    pub fn new(inner: P, faults: Faults) -> Result<Impair<P>, ImpairError> {
-        Ok(Impair {
-            cable: Cable::new(faults, inner.checksums())?,
-            scratch: vec![0; ETHERNET_HEADER + inner.mtu()].into(),
-            inner,
-            dst: MacAddr::default(),
-            dropped: 0,
-        })
-    }
-
-    /// What the cable did so far.
-    pub fn impaired(&self) -> Impaired {
-        self.cable.done
-    }
-
-    /// Hands over the frames whose time has come.
-    fn release(&mut self, now: NicTime) {
-        let (inner, dropped) = (&mut self.inner, &mut self.dropped);
-        self.cable.release(now, |dst, frame| {
-            let Some(room) = inner.tx_frame(now, dst) else {
-                return false;
-            };
-            match room.get_mut(..frame.len()) {
-                Some(room) => {
-                    room.copy_from_slice(frame);
-                    inner.tx_commit(now, frame.len());
-                }
-                // The port's MTU has fallen since.
-                None => *dropped += 1,
-            }
-            true
-        });
+/// Marks a packet whose transport knows ECN. `false`: it does not, or was marked before.
+fn mark(to: &mut Destination, packet: &mut [u8]) -> bool {
+    match to {
+        Destination::Link(_) => packet.get_mut(ETHERNET_HEADER..).is_some_and(mark_ipv4),
+        Destination::Socket { ecn, .. } => {
+            let may = matches!(*ecn, 1 | 2);
+            *ecn |= if may { MARKED } else { 0 };
+            may
+        }
     }
 }
 
-/// Marks an IPv4 packet whose transport knows ECN. `false`: it does not, or was marked before.
-fn mark(packet: &mut [u8]) -> bool {
+/// Marks an IPv4 packet, as [`mark`] does.
+fn mark_ipv4(packet: &mut [u8]) -> bool {
     let Some(header) = packet.get_mut(..20).filter(|h| h[0] == 0x45) else {
         return false;
     };
@@ -316,93 +262,37 @@ fn mark(packet: &mut [u8]) -> bool {
     true
 }
 
-impl<P: Port> Port for Impair<P> {
-    fn describe(&self) -> String {
-        self.cable.describe(&self.inner.describe())
-    }
-    fn mac(&self) -> MacAddr {
-        self.inner.mac()
-    }
-    fn mtu(&self) -> usize {
-        self.inner.mtu()
-    }
-    fn checksums(&self) -> Checksums {
-        self.inner.checksums()
-    }
-    fn rx_frame(&mut self, now: NicTime) -> Option<&[u8]> {
-        self.inner.rx_frame(now)
-    }
-
-    fn tx_frame(&mut self, _now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
-        if self.cable.is_full() {
-            return None;
-        }
-        self.dst = dst;
-        Some(&mut self.scratch)
-    }
-
-    fn tx_commit(&mut self, now: NicTime, len: usize) {
-        if !is_frame(len, self.inner.mtu()) {
-            self.dropped += 1;
-            return;
-        }
-        // Not the Ethernet header: the frame check sequence, which we do not carry, guards it.
-        let frame = &mut self.scratch[..len];
-        self.cable
-            .put(now, self.dst, frame, ETHERNET_HEADER, |_, frame| {
-                mark(&mut frame[ETHERNET_HEADER..])
-            });
-        self.release(now);
-    }
-
-    fn flush(&mut self, now: NicTime) {
-        self.release(now);
-        self.inner.flush(now);
-    }
-    fn next_timer(&self) -> Option<NicTime> {
-        let timers = [self.cable.next_timer(), self.inner.next_timer()];
-        timers.into_iter().flatten().min()
-    }
-    fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
-        self.inner.poll_fds(fds);
-    }
-    fn next_refused(&mut self) -> Option<MacAddr> {
-        self.inner.next_refused()
-    }
-    fn counters(&self) -> PortCounters {
-        let inner = self.inner.counters();
-        PortCounters {
-            tx_dropped: inner.tx_dropped + self.cable.done.lost + self.dropped,
-            ..inner
-        }
-    }
-}
-
-/// A port of datagrams behind a bad cable. Packets leave one by one.
-#[derive(Debug)]
-pub struct ImpairDatagrams<P> {
-    inner: P,
-    cable: Cable<(SocketAddr, u8)>,
+/// A port behind a bad cable. Packets of a batch leave one by one.
+pub struct Impair {
+    inner: Box<dyn Port>,
+    cable: Cable,
+    /// The packet being written, and where it goes.
     scratch: Box<[u8]>,
+    dst: MacAddr,
+    /// The packet that the cable hands over.
     batch: Batch,
-    /// The last time that was told: sending is not told any.
-    now: NicTime,
-    /// Packets longer than any.
+    /// Packets whose length none of the port has.
     dropped: u64,
 }
 
-impl<P: DatagramPort> ImpairDatagrams<P> {
-    /// Puts a bad cable on a port of datagrams, whose packets have the ICRC as a checksum.
+impl Impair {
+    /// Puts a bad cable on a port.
     ///
     /// # Errors
     /// [`ImpairError`] names the setting that makes no sense.
-    pub fn new(inner: P, faults: Faults) -> Result<ImpairDatagrams<P>, ImpairError> {
-        Ok(ImpairDatagrams {
-            cable: Cable::new(faults, Checksums::Software)?,
-            scratch: vec![0; inner.mtu()].into(),
+    pub fn new(inner: Box<dyn Port>, faults: Faults) -> Result<Impair, ImpairError> {
+        let able = inner.capabilities();
+        let header = if able.medium.has_frames() {
+            ETHERNET_HEADER
+        } else {
+            0
+        };
+        Ok(Impair {
+            cable: Cable::new(faults, able.checksums)?,
+            scratch: vec![0; header + able.mtu].into(),
             inner,
+            dst: MacAddr::default(),
             batch: Batch::new(),
-            now: NicTime(0),
             dropped: 0,
         })
     }
@@ -412,68 +302,68 @@ impl<P: DatagramPort> ImpairDatagrams<P> {
         self.cable.done
     }
 
-    fn release(&mut self) {
+    /// Hands over the packets whose time has come.
+    fn release(&mut self, now: NicTime) {
         let (inner, batch) = (&mut self.inner, &mut self.batch);
-        self.cable.release(self.now, |(to, ecn), packet| {
+        self.cable.release(now, |to, packet| {
             batch.clear();
             batch.put(packet);
             batch.end();
-            inner.send(to, ecn, false, batch, 0) == batch.len()
+            inner.send(now, to, batch, 0) == batch.len()
         });
     }
 }
 
-impl<P: DatagramPort> DatagramPort for ImpairDatagrams<P> {
+impl Port for Impair {
     fn describe(&self) -> String {
         self.cable.describe(&self.inner.describe())
     }
-    fn local(&self) -> SocketAddr {
-        self.inner.local()
-    }
-    fn mtu(&self) -> usize {
-        self.inner.mtu()
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
     }
     fn mtu_to(&mut self, to: IpAddr) -> usize {
         self.inner.mtu_to(to)
     }
-    fn segmentation(&self) -> Segmentation {
-        self.inner.segmentation()
-    }
-    fn receive_buffer(&self) -> usize {
-        self.inner.receive_buffer()
+    fn receive(&mut self, now: NicTime) -> Option<Arrived<'_>> {
+        self.inner.receive(now)
     }
 
-    fn send(&mut self, to: SocketAddr, ecn: u8, _: bool, batch: &Batch, from: usize) -> usize {
+    fn tx_frame(&mut self, _now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
+        if self.cable.is_full() {
+            return None;
+        }
+        self.dst = dst;
+        Some(&mut self.scratch)
+    }
+    fn tx_commit(&mut self, now: NicTime, len: usize) {
+        if !is_frame(len, self.capabilities().mtu) {
+            self.dropped += 1;
+            return;
+        }
+        let to = Destination::Link(self.dst);
+        self.cable.put(now, to, &mut self.scratch[..len]);
+        self.release(now);
+    }
+    fn send(&mut self, now: NicTime, to: &Destination, batch: &Batch, from: usize) -> usize {
         let mut taken = 0;
         for packet in from..batch.len() {
             if self.cable.is_full() {
                 break;
             }
             taken += 1;
-            let len = batch.len_of(packet);
-            if !batch.copy_to(packet, &mut self.scratch) {
-                self.dropped += 1;
+            if batch.copy_to(packet, &mut self.scratch) {
+                let packet = &mut self.scratch[..batch.len_of(packet)];
+                self.cable.put(now, *to, packet);
             } else {
-                let bytes = &mut self.scratch[..len];
-                self.cable
-                    .put(self.now, (to, ecn), bytes, 0, |(_, ecn), _| {
-                        let may = matches!(*ecn, 1 | 2);
-                        *ecn |= if may { MARKED } else { 0 };
-                        may
-                    });
+                self.dropped += 1;
             }
         }
-        self.release();
+        self.release(now);
         taken
     }
 
-    fn receive(&mut self, now: NicTime) -> Option<Datagram<'_>> {
-        self.now = now;
-        self.inner.receive(now)
-    }
     fn flush(&mut self, now: NicTime) {
-        self.now = now;
-        self.release();
+        self.release(now);
         self.inner.flush(now);
     }
     fn next_timer(&self) -> Option<NicTime> {
@@ -483,7 +373,7 @@ impl<P: DatagramPort> DatagramPort for ImpairDatagrams<P> {
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         self.inner.poll_fds(fds);
     }
-    fn next_refused(&mut self) -> Option<SocketAddr> {
+    fn next_refused(&mut self) -> Option<RefusedBy> {
         self.inner.next_refused()
     }
     fn counters(&self) -> PortCounters {
@@ -500,10 +390,10 @@ mod tests {
     use super::*;
     use crate::port::mem::{mac_of, MemPort, MemSwitch};
 
-    fn cable(faults: Faults) -> (Impair<MemPort>, MemPort) {
+    fn cable(faults: Faults) -> (Impair, MemPort) {
         let sw = MemSwitch::private(2, 1500, Checksums::Software).unwrap(); // numbers in range
         let (a, b) = (sw.port(0).unwrap(), sw.port(1).unwrap()); // free ports
-        (Impair::new(a, faults).unwrap(), b) // the test's faults make sense
+        (Impair::new(Box::new(a), faults).unwrap(), b) // the test's faults make sense
     }
 
     /// Sends `n` numbered frames, 1 µs apart; gives the numbers in order of arrival.
@@ -522,7 +412,7 @@ mod tests {
                 sent += 1;
             }
             a.flush(now);
-            while let Some(f) = b.rx_frame(now) {
+            while let Some(f) = b.receive(now) {
                 got.push(u16::from_be_bytes([f[20], f[21]]));
             }
             now.0 += 1_000;
@@ -612,14 +502,14 @@ mod tests {
         for i in 1..=5u64 {
             assert_eq!(a.next_timer(), Some(NicTime(i * 10_000)));
             a.flush(NicTime(i * 10_000));
-            assert!(b.rx_frame(NicTime(0)).is_some() && b.rx_frame(NicTime(0)).is_none());
+            assert!(b.receive(NicTime(0)).is_some() && b.receive(NicTime(0)).is_none());
         }
     }
 
     #[test]
     fn invalid_faults_are_refused() {
         let sw = MemSwitch::private(2, 1500, Checksums::Omitted).unwrap(); // numbers in range
-        let of = |f| Impair::new(sw.port(0).unwrap(), f).err(); // freed after each call
+        let of = |f| Impair::new(Box::new(sw.port(0).unwrap()), f).err(); // freed after each call
         assert_eq!(
             of(Faults {
                 corrupt: 0.1,

@@ -1,27 +1,29 @@
 //! Ports: the NIC's interfaces to its networks.
 //!
-//! A [`Port`] carries whole Ethernet frames, a [`DatagramPort`] the datagrams of a UDP socket of the host.
+//! A [`Port`] carries packets. Its [`Capabilities`] say what a packet is: a whole Ethernet frame, or
+//! a datagram between UDP sockets of hosts. The forms of sending differ with that:
 //!
-//! The buffers of a `Port` are reused, so no frame costs an allocation; the caller writes a frame in place ([`tx_frame`], [`tx_commit`]) and reads one in
-//! place ([`rx_frame`]). Frames handed to a port may wait for [`flush`], which sends a batch.
+//! - A *frame* is written in place ([`tx_frame`], [`tx_commit`]) and read in place, in buffers that
+//!   are reused, so none costs an allocation. Frames may wait for [`flush`], which sends a batch.
+//! - *Datagrams* leave as a [`Batch`] of packets ([`send`]), whose pieces the kernel gathers.
 //!
 //! Receiving never depends on transmitting: a port whose transmit side is full still receives, or
 //! two NICs that both send would wait for each other forever.
 //!
-//! | port | module | needs |
-//! |---|---|---|
-//! | in-memory switch | [`mem`] | nothing; one process or several |
-//! | UDP socket, VXLAN-framed | [`udp`] | a UDP port; works between machines |
-//! | TAP device | [`tap`] | root, or a device that root made |
-//! | UDP socket, datagrams for RoCEv2 | [`roce`] | an address of the host; works between machines |
-//! | TCP socket, connections of iWARP | [`streams`] | an address of the host; works between machines |
-//! | any of these, with faults | [`impair`] | – |
-//! | any of these, recorded | [`capture`] | a writable file |
+//! | port | module | packets | needs |
+//! |---|---|---|---|
+//! | in-memory switch | [`mem`] | frames | nothing; one process or several |
+//! | UDP socket, VXLAN-framed | [`udp`] | frames | a UDP port; works between machines |
+//! | TAP device | [`tap`] | frames | root, or a device that root made |
+//! | UDP socket, for RoCEv2 | [`roce`] | datagrams | an address of the host; works between machines |
+//! | TCP socket, connections of iWARP | [`streams`] | none | an address of the host; works between machines |
+//! | any of these, with faults | [`impair`] | the same | – |
+//! | any of these, recorded | [`capture`] | the same | a writable file |
 //!
 //! [`tx_frame`]: Port::tx_frame
 //! [`tx_commit`]: Port::tx_commit
-//! [`rx_frame`]: Port::rx_frame
 //! [`flush`]: Port::flush
+//! [`send`]: Port::send
 
 mod batch;
 #[cfg(feature = "pcap")]
@@ -37,11 +39,13 @@ pub mod tap;
 pub mod udp;
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 
 pub use self::batch::digest_memory;
 pub use self::batch::Batch;
 pub use self::places::Places;
+use crate::wire::udp::IP_UDP_HEADERS;
 pub use crate::wire::MacAddr;
 use crate::wire::ETHERNET_HEADER;
 use crate::NicTime;
@@ -79,69 +83,50 @@ pub struct PortCounters {
     pub rx_unauthenticated: u64,
 }
 
-/// Whether a frame can have this length.
+/// Whether a frame can have this length on a link of this MTU.
 fn is_frame(len: usize, mtu: usize) -> bool {
     (ETHERNET_HEADER..=ETHERNET_HEADER + mtu).contains(&len)
 }
 
-/// A place where Ethernet frames leave and enter. See the module text for the rules.
-pub trait Port: Send {
-    /// Kind and destination, as text for users: `mem 0 of 2`, `tap rb0`.
-    fn describe(&self) -> String;
+/// What a port's packets are, with our own address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    /// Ethernet frames, from the Ethernet header on.
+    Ethernet(MacAddr),
+    /// Datagrams of the host: what lies behind the UDP header. The kernel does Ethernet, ARP, routes
+    /// and the IP header. The address has no interface, as no address of IPv6 here has.
+    Udp(SocketAddr),
+}
 
-    /// Our MAC address on this port.
-    fn mac(&self) -> MacAddr;
-
-    /// Largest IP packet, in bytes: a frame is up to this plus the Ethernet header. It may fall while the port is used, when the
-    /// network turns out to carry less, and never rises.
-    fn mtu(&self) -> usize;
-
-    /// Checksum computation on this port.
-    fn checksums(&self) -> Checksums {
-        Checksums::Software
+impl Medium {
+    /// Whether packets are frames.
+    #[inline]
+    pub fn has_frames(&self) -> bool {
+        matches!(self, Medium::Ethernet(_))
     }
 
-    /// The next frame that has arrived. It stays until the next call of any method; calling again
-    /// gives the frame after it.
-    fn rx_frame(&mut self, now: NicTime) -> Option<&[u8]>;
-
-    /// Room for a frame to `dst`: Ethernet header plus [`Port::mtu`] bytes, contents undefined.
-    /// `None` while there is no room. Without [`Port::tx_commit`] nothing happens, and the call may
-    /// be repeated.
-    fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]>;
-
-    /// Sends the first `len` bytes of what the last [`Port::tx_frame`] gave. A frame shorter than an Ethernet header or longer than
-    /// that room is dropped and counted.
-    fn tx_commit(&mut self, now: NicTime, len: usize);
-
-    /// Sends frames that wait for a batch.
-    fn flush(&mut self, now: NicTime);
-
-    /// Whether nothing has arrived and no frame waits for [`Port::flush`]. A cheap look that costs no system call; `false` is
-    /// always a correct answer. A port that says `true` is looked at again when the clock is read.
-    fn is_quiet(&self) -> bool {
-        false
+    /// Our MAC address; zeros where the kernel has it.
+    #[inline]
+    pub fn mac(&self) -> MacAddr {
+        match self {
+            Medium::Ethernet(mac) => *mac,
+            Medium::Udp(_) => MacAddr::default(),
+        }
     }
 
-    /// When [`Port::flush`] and [`Port::rx_frame`] must be called although nothing arrives.
-    fn next_timer(&self) -> Option<NicTime> {
-        None
+    /// The socket from which datagrams leave.
+    #[inline]
+    pub fn local(&self) -> Option<SocketAddr> {
+        match self {
+            Medium::Ethernet(_) => None,
+            Medium::Udp(local) => Some(*local),
+        }
     }
 
-    /// Adds the file descriptors that become readable when a frame arrives. A port without one is polled
-    /// in bounded naps.
-    fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
-        let _ = fds;
+    /// Whether packets are datagrams of IPv6.
+    pub fn is_ipv6(&self) -> bool {
+        self.local().is_some_and(|local| local.is_ipv6())
     }
-
-    /// The next MAC address for which a frame was refused: its host reports that no process receives there. A hint
-    /// that an attacker on the path may have forged.
-    fn next_refused(&mut self) -> Option<MacAddr> {
-        None
-    }
-
-    /// Counted since the port was opened.
-    fn counters(&self) -> PortCounters;
 }
 
 /// How many packets of one size a port takes as one.
@@ -153,6 +138,56 @@ pub struct Segmentation {
     pub bytes: usize,
 }
 
+/// What a port can do. Medium and checksums never change.
+#[derive(Debug, Clone, Copy)]
+pub struct Capabilities {
+    /// What its packets are.
+    pub medium: Medium,
+    /// Largest IP packet, in bytes: a frame is up to this plus the Ethernet header. It may fall while
+    /// the port is used, when the network turns out to carry less, and never rises.
+    pub mtu: usize,
+    /// Checksums of its packets.
+    pub checksums: Checksums,
+    /// How many datagrams leave as one.
+    pub segmentation: Segmentation,
+    /// Bytes that wait for us before the network loses some, with the kernel's bookkeeping of each
+    /// datagram. `None`: of frames.
+    pub receive_buffer: Option<usize>,
+}
+
+impl Capabilities {
+    /// Those of a port of frames.
+    pub fn of_frames(mac: MacAddr, mtu: usize, checksums: Checksums) -> Capabilities {
+        Capabilities {
+            medium: Medium::Ethernet(mac),
+            mtu,
+            checksums,
+            segmentation: Segmentation {
+                packets: 1,
+                bytes: mtu.saturating_sub(IP_UDP_HEADERS),
+            },
+            receive_buffer: None,
+        }
+    }
+}
+
+/// Where packets go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Destination {
+    /// Frames: to a MAC address.
+    Link(MacAddr),
+    /// Datagrams.
+    Socket {
+        /// The peer's socket.
+        to: SocketAddr,
+        /// The two ECN bits (RFC 3168 §5).
+        ecn: u8,
+        /// The network may cut packets from larger ones. It then numbers them by their IPv4
+        /// identification, which the ICRC covers.
+        segmented: bool,
+    },
+}
+
 /// A datagram that has arrived.
 #[derive(Debug)]
 pub struct Datagram<'a> {
@@ -160,279 +195,150 @@ pub struct Datagram<'a> {
     pub from: SocketAddr,
     /// The two ECN bits (RFC 3168 §5).
     pub ecn: u8,
-    /// What lies behind the UDP header. Of packets whose payloads are in their places: header and CRC of each.
+    /// What lies behind the UDP header. Of packets whose payloads are in their places: header and
+    /// CRC of each.
     pub bytes: &'a [u8],
     /// Those places.
     pub placed: Option<&'a Places>,
 }
 
-/// A place where datagrams of the host leave and enter: the kernel does Ethernet, ARP, routes and the IP header.
-pub trait DatagramPort: Send {
-    /// Kind and address, as text for users: `roce 127.0.0.1:4791`.
+/// A packet that has arrived. It dereferences to its bytes.
+#[derive(Debug)]
+pub enum Arrived<'a> {
+    /// A frame, from the Ethernet header on.
+    Frame(&'a [u8]),
+    /// A datagram, or several whose payloads are in their places.
+    Datagram(Datagram<'a>),
+}
+
+impl<'a> Arrived<'a> {
+    /// The packet's bytes.
+    #[inline]
+    pub fn bytes(&self) -> &'a [u8] {
+        match self {
+            Arrived::Frame(bytes) => bytes,
+            Arrived::Datagram(d) => d.bytes,
+        }
+    }
+}
+
+impl Deref for Arrived<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+/// A host that has refused a packet: it reports that no process receives there. A hint that an
+/// attacker on the path may have forged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusedBy {
+    /// The host with this MAC address, a frame.
+    Link(MacAddr),
+    /// The host of this socket, a datagram.
+    Socket(SocketAddr),
+}
+
+/// A place where packets leave and enter. See the module text for the rules.
+///
+/// A port of frames has `tx_frame` and `tx_commit`, one of datagrams `send`.
+pub trait Port: Send {
+    /// Kind and destination, as text for users: `mem 0 of 2`, `tap rb0`.
     fn describe(&self) -> String;
 
-    /// The address and UDP port that our packets carry as their sender. Addresses of IPv6 have no interface here, nor in any other method.
-    fn local(&self) -> SocketAddr;
-
-    /// Largest IP packet to any peer.
-    fn mtu(&self) -> usize;
+    /// What the port carries, and how much at once.
+    fn capabilities(&self) -> &Capabilities;
 
     /// Largest IP packet to a peer. It may fall while the port is used, and never rises.
-    fn mtu_to(&mut self, to: IpAddr) -> usize;
-
-    /// How many packets leave as one.
-    fn segmentation(&self) -> Segmentation;
-
-    /// Bytes that wait for us before the network loses some, with the kernel's bookkeeping of each packet.
-    fn receive_buffer(&self) -> usize;
-
-    /// Sends packets `from..` of a batch to a peer, with these ECN bits. `segmented`: the network may cut them from larger ones. Returns how
-    /// many were taken; the others found no room and may be sent again. A packet that is longer than the MTU is taken, dropped and counted.
-    fn send(
-        &mut self,
-        to: SocketAddr,
-        ecn: u8,
-        segmented: bool,
-        batch: &Batch,
-        from: usize,
-    ) -> usize;
-
-    /// Whether [`DatagramPort::receive`] may find something. It may receive to find out, unless packets are expected in places; default:
-    /// yes. A spinning thread asks before it makes a whole step.
-    fn poll(&mut self) -> bool {
-        true
+    fn mtu_to(&mut self, to: IpAddr) -> usize {
+        let _ = to;
+        self.capabilities().mtu
     }
 
-    /// Where to say in which places the payloads of the next packets are expected, right before [`DatagramPort::receive`]. `None`, the
-    /// default: they are not put there.
+    /// The next packet that has arrived. It stays until the next call of any method; calling again
+    /// gives the packet after it.
+    fn receive(&mut self, now: NicTime) -> Option<Arrived<'_>>;
+
+    /// Where to say in which places the payloads of the next packets are expected, right before
+    /// [`Port::receive`]. `None`, the default: they are not put there.
     fn places(&mut self) -> Option<&mut Places> {
         None
     }
 
-    /// The next datagram that has arrived. It stays until the next call of any method.
-    fn receive(&mut self, now: NicTime) -> Option<Datagram<'_>>;
+    /// Whether nothing has arrived and nothing waits for [`Port::flush`]. A cheap look that costs no
+    /// system call; `false`, the default, is always a correct answer. A port that says `true` is
+    /// looked at again when the clock is read.
+    fn is_quiet(&self) -> bool {
+        false
+    }
 
-    /// Sends what a wrapper has kept back.
+    /// Whether [`Port::receive`] may find something, or something waits for [`Port::flush`]. A
+    /// spinning thread asks before it makes a whole step. The port may receive to find out, unless
+    /// packets are expected in places.
+    fn poll(&mut self) -> bool {
+        !self.is_quiet()
+    }
+
+    /// Room for a frame to `dst`: Ethernet header plus MTU bytes, contents undefined. `None` while
+    /// there is no room, and always at a port of datagrams. Without [`Port::tx_commit`] nothing
+    /// happens, and the call may be repeated.
+    fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
+        let _ = (now, dst);
+        None
+    }
+
+    /// Sends the first `len` bytes of what the last [`Port::tx_frame`] gave. A frame shorter than an
+    /// Ethernet header or longer than that room is dropped and counted.
+    fn tx_commit(&mut self, now: NicTime, len: usize) {
+        let _ = (now, len);
+    }
+
+    /// Sends packets `from..` of a batch. Returns how many were taken; the others found no room and
+    /// may be sent again. A packet that is longer than the MTU is taken, dropped and counted. The
+    /// default writes each as a frame; packets to a socket are lost.
+    fn send(&mut self, now: NicTime, to: &Destination, batch: &Batch, from: usize) -> usize {
+        let count = batch.len().saturating_sub(from);
+        let Destination::Link(dst) = *to else {
+            return count;
+        };
+        for packet in from..batch.len() {
+            let Some(room) = self.tx_frame(now, dst) else {
+                return packet - from;
+            };
+            batch.copy_to(packet, room);
+            // What is longer than the room is dropped and counted there.
+            self.tx_commit(now, batch.len_of(packet));
+        }
+        count
+    }
+
+    /// Sends what waits for a batch, or was kept back.
     fn flush(&mut self, now: NicTime) {
         let _ = now;
     }
 
-    /// When [`DatagramPort::flush`] must be called although nothing arrives.
+    /// When [`Port::flush`] and [`Port::receive`] must be called although nothing arrives.
     fn next_timer(&self) -> Option<NicTime> {
         None
     }
 
-    /// Adds the file descriptors that become readable when a datagram arrives.
-    fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>);
+    /// Adds the file descriptors that become readable when a packet arrives. A port without one is
+    /// polled in bounded naps.
+    fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
+        let _ = fds;
+    }
 
-    /// The next peer by which a datagram was refused: its host reports that no process receives there. A hint
-    /// that an attacker on the path may have forged.
-    fn next_refused(&mut self) -> Option<SocketAddr>;
+    /// The next host that has refused a packet.
+    fn next_refused(&mut self) -> Option<RefusedBy> {
+        None
+    }
 
-    /// Where TCP connections of the host come in, if the port takes those instead of datagrams.
+    /// Where TCP connections of the host come in, if the port takes those instead of packets.
     fn listener(&self) -> Option<&TcpListener> {
         None
     }
 
-    /// Counted since the port was opened; bytes behind the UDP header.
+    /// Counted since the port was opened; bytes of whole frames, or behind the UDP header.
     fn counters(&self) -> PortCounters;
-}
-
-/// A port of either kind.
-pub enum AnyPort {
-    /// It carries Ethernet frames.
-    Frames(Box<dyn Port>),
-    /// It carries datagrams of the host.
-    Datagrams(Box<dyn DatagramPort>),
-}
-
-impl From<Box<dyn Port>> for AnyPort {
-    fn from(port: Box<dyn Port>) -> AnyPort {
-        AnyPort::Frames(port)
-    }
-}
-
-impl<P: Port + 'static> From<Box<P>> for AnyPort {
-    fn from(port: Box<P>) -> AnyPort {
-        AnyPort::Frames(port)
-    }
-}
-
-impl From<roce::RocePort> for AnyPort {
-    fn from(port: roce::RocePort) -> AnyPort {
-        AnyPort::Datagrams(Box::new(port))
-    }
-}
-
-impl AnyPort {
-    /// Kind and destination, as text for users.
-    pub fn describe(&self) -> String {
-        match self {
-            AnyPort::Frames(p) => p.describe(),
-            AnyPort::Datagrams(p) => p.describe(),
-        }
-    }
-
-    /// Largest IP packet.
-    #[inline]
-    pub fn mtu(&self) -> usize {
-        match self {
-            AnyPort::Frames(p) => p.mtu(),
-            AnyPort::Datagrams(p) => p.mtu(),
-        }
-    }
-
-    /// Counted since the port was opened.
-    pub fn counters(&self) -> PortCounters {
-        match self {
-            AnyPort::Frames(p) => p.counters(),
-            AnyPort::Datagrams(p) => p.counters(),
-        }
-    }
-
-    /// Checksum computation for frames; the kernel computes those of datagrams.
-    #[inline]
-    pub fn checksums(&self) -> Checksums {
-        self.frames().map_or(Checksums::Omitted, |p| p.checksums())
-    }
-
-    /// Whether it carries datagrams of IPv6.
-    pub fn is_ipv6(&self) -> bool {
-        match self {
-            AnyPort::Frames(_) => false,
-            AnyPort::Datagrams(p) => p.local().is_ipv6(),
-        }
-    }
-
-    /// The port, if it carries frames.
-    #[inline]
-    pub fn frames(&self) -> Option<&dyn Port> {
-        match self {
-            AnyPort::Frames(p) => Some(&**p),
-            AnyPort::Datagrams(_) => None,
-        }
-    }
-
-    /// As [`frames`](AnyPort::frames), to be used.
-    #[inline]
-    pub fn frames_mut(&mut self) -> Option<&mut Box<dyn Port>> {
-        match self {
-            AnyPort::Frames(p) => Some(p),
-            AnyPort::Datagrams(_) => None,
-        }
-    }
-
-    /// Adds the descriptors by which it wakes a thread.
-    pub fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
-        match self {
-            AnyPort::Frames(p) => p.poll_fds(fds),
-            AnyPort::Datagrams(p) => p.poll_fds(fds),
-        }
-    }
-}
-
-impl From<Box<dyn DatagramPort>> for AnyPort {
-    fn from(port: Box<dyn DatagramPort>) -> AnyPort {
-        AnyPort::Datagrams(port)
-    }
-}
-
-impl<P: DatagramPort + ?Sized> DatagramPort for Box<P> {
-    fn describe(&self) -> String {
-        (**self).describe()
-    }
-    fn local(&self) -> SocketAddr {
-        (**self).local()
-    }
-    fn mtu(&self) -> usize {
-        (**self).mtu()
-    }
-    fn mtu_to(&mut self, to: IpAddr) -> usize {
-        (**self).mtu_to(to)
-    }
-    fn segmentation(&self) -> Segmentation {
-        (**self).segmentation()
-    }
-    fn receive_buffer(&self) -> usize {
-        (**self).receive_buffer()
-    }
-    fn send(
-        &mut self,
-        to: SocketAddr,
-        ecn: u8,
-        segmented: bool,
-        batch: &Batch,
-        from: usize,
-    ) -> usize {
-        (**self).send(to, ecn, segmented, batch, from)
-    }
-    fn poll(&mut self) -> bool {
-        (**self).poll()
-    }
-    fn places(&mut self) -> Option<&mut Places> {
-        (**self).places()
-    }
-    fn receive(&mut self, now: NicTime) -> Option<Datagram<'_>> {
-        (**self).receive(now)
-    }
-    fn flush(&mut self, now: NicTime) {
-        (**self).flush(now)
-    }
-    fn next_timer(&self) -> Option<NicTime> {
-        (**self).next_timer()
-    }
-    fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
-        (**self).poll_fds(fds)
-    }
-    fn next_refused(&mut self) -> Option<SocketAddr> {
-        (**self).next_refused()
-    }
-    fn listener(&self) -> Option<&TcpListener> {
-        (**self).listener()
-    }
-    fn counters(&self) -> PortCounters {
-        (**self).counters()
-    }
-}
-
-impl<P: Port + ?Sized> Port for Box<P> {
-    fn describe(&self) -> String {
-        (**self).describe()
-    }
-    fn mac(&self) -> MacAddr {
-        (**self).mac()
-    }
-    fn mtu(&self) -> usize {
-        (**self).mtu()
-    }
-    fn checksums(&self) -> Checksums {
-        (**self).checksums()
-    }
-    fn rx_frame(&mut self, now: NicTime) -> Option<&[u8]> {
-        (**self).rx_frame(now)
-    }
-    fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
-        (**self).tx_frame(now, dst)
-    }
-    fn tx_commit(&mut self, now: NicTime, len: usize) {
-        (**self).tx_commit(now, len)
-    }
-    fn is_quiet(&self) -> bool {
-        (**self).is_quiet()
-    }
-    fn flush(&mut self, now: NicTime) {
-        (**self).flush(now)
-    }
-    fn next_timer(&self) -> Option<NicTime> {
-        (**self).next_timer()
-    }
-    fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
-        (**self).poll_fds(fds)
-    }
-    fn next_refused(&mut self) -> Option<MacAddr> {
-        (**self).next_refused()
-    }
-    fn counters(&self) -> PortCounters {
-        (**self).counters()
-    }
 }

@@ -25,7 +25,10 @@ use rustc_hash::FxHashMap;
 
 use self::socket::{Message, Pieces, Received, MESSAGES, PIECES_MAX};
 use super::kernel::{failed, path_mtu, Errors};
-use super::{Batch, Datagram, DatagramPort, Places, PortCounters, Segmentation, MTU_MIN};
+use super::{
+    Arrived, Batch, Capabilities, Checksums, Datagram, Destination, Medium, Places, Port,
+    PortCounters, RefusedBy, Segmentation, MTU_MIN,
+};
 use crate::wire::roce::icrc::ICRC_BYTES;
 use crate::wire::udp::headers_to;
 use crate::NicTime;
@@ -142,9 +145,8 @@ pub struct RocePort {
     local: SocketAddr,
     /// The interface of link-local addresses; 0 without one.
     scope: u32,
-    asked: Option<usize>,
+    capabilities: Capabilities,
     ways: FxHashMap<IpAddr, usize>,
-    segments: usize,
     /// The ECN bits that the socket gives to what leaves.
     ecn: u8,
     errors: Errors,
@@ -196,14 +198,22 @@ impl RocePort {
         }
         let socket = UdpSocket::bind(addr).map_err(|source| RoceError::Bind { addr, source })?;
         let segments = socket::set_up(&socket, addr.is_ipv6(), SOCKET_BUFFER)?;
-        let port = socket.local_addr()?.port();
+        let local = SocketAddr::new(addr.ip(), socket.local_addr()?.port());
         Ok(RocePort {
-            socket,
-            local: SocketAddr::new(addr.ip(), port),
+            local,
             scope,
-            asked: mtu,
+            capabilities: Capabilities {
+                medium: Medium::Udp(local),
+                mtu: mtu.unwrap_or(DATAGRAM_MTU_MAX),
+                checksums: Checksums::Software,
+                segmentation: Segmentation {
+                    packets: segments,
+                    bytes: DATAGRAM_MTU_MAX - headers_to(local.ip()),
+                },
+                receive_buffer: Some(socket::receive_buffer(&socket)),
+            },
+            socket,
             ways: FxHashMap::default(),
-            segments,
             errors: Errors::default(),
             inbox: Inbox {
                 bytes: vec![0; MESSAGES * MESSAGE_BYTES].into(),
@@ -223,6 +233,11 @@ impl RocePort {
             },
             counters: PortCounters::default(),
         })
+    }
+
+    /// The address and UDP port from which packets leave.
+    pub fn local(&self) -> SocketAddr {
+        self.local
     }
 
     /// What the kernel says that the way carries.
@@ -413,21 +428,17 @@ impl RocePort {
     }
 }
 
-impl DatagramPort for RocePort {
+impl Port for RocePort {
     fn describe(&self) -> String {
         format!("roce {}", self.local)
     }
 
-    fn local(&self) -> SocketAddr {
-        self.local
-    }
-
-    fn mtu(&self) -> usize {
-        self.asked.unwrap_or(DATAGRAM_MTU_MAX)
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
 
     fn mtu_to(&mut self, to: IpAddr) -> usize {
-        let most = self.mtu();
+        let most = self.capabilities.mtu;
         if let Some(known) = self.ways.get(&to) {
             return (*known).min(most);
         }
@@ -439,25 +450,11 @@ impl DatagramPort for RocePort {
         path.min(most)
     }
 
-    fn segmentation(&self) -> Segmentation {
-        Segmentation {
-            packets: self.segments,
-            bytes: DATAGRAM_MTU_MAX - headers_to(self.local.ip()),
-        }
-    }
-
-    fn receive_buffer(&self) -> usize {
-        socket::receive_buffer(&self.socket)
-    }
-
-    fn send(
-        &mut self,
-        to: SocketAddr,
-        ecn: u8,
-        segmented: bool,
-        batch: &Batch,
-        from: usize,
-    ) -> usize {
+    fn send(&mut self, _: NicTime, to: &Destination, batch: &Batch, from: usize) -> usize {
+        let Destination::Socket { to, ecn, segmented } = *to else {
+            // No host has a hardware address here: lost.
+            return batch.len().saturating_sub(from);
+        };
         let mut next = from;
         let ecn = ecn & 3;
         if ecn != self.ecn && socket::mark(&self.socket, self.local.is_ipv6(), ecn).is_ok() {
@@ -467,7 +464,10 @@ impl DatagramPort for RocePort {
         let is_reachable = to.port() != 0 && to.is_ipv6() == self.local.is_ipv6();
         while next < batch.len() {
             let longest = self.mtu_to(to.ip()) - headers_to(to.ip());
-            let segments = if one_by_one { 1 } else { self.segments };
+            let segments = match one_by_one {
+                true => 1,
+                false => self.capabilities.segmentation.packets,
+            };
             if !is_reachable || !self.gather(batch, next, longest, segments) {
                 // Longer than any packet on this way, for no port, or for an address of the other family.
                 self.counters.tx_dropped += 1;
@@ -485,7 +485,8 @@ impl DatagramPort for RocePort {
                     repeated = false;
                     if one_by_one && segmented {
                         tracing::warn!(%to, "the kernel does not cut messages into packets on this way; they are sent one by one");
-                        (self.segments, one_by_one) = (1, false);
+                        self.capabilities.segmentation.packets = 1;
+                        one_by_one = false;
                     }
                     for m in &messages[..sent] {
                         self.counters.tx_frames += m.packets as u64;
@@ -527,18 +528,18 @@ impl DatagramPort for RocePort {
         i.next < i.count || self.expected.places.runs() > 0 || self.fetch()
     }
 
-    fn receive(&mut self, _: NicTime) -> Option<Datagram<'_>> {
+    fn receive(&mut self, _: NicTime) -> Option<Arrived<'_>> {
         let e = &mut self.expected;
         if std::mem::take(&mut e.is_next) && (1..PIECES_MAX / 2).contains(&e.places.runs()) {
             if let Some((got, n)) = self.receive_placed() {
                 self.counters.rx_frames += n as u64;
                 self.counters.rx_bytes += got.len as u64;
-                return Some(Datagram {
+                return Some(Arrived::Datagram(Datagram {
                     from: got.from,
                     ecn: got.ecn,
                     bytes: &self.expected.around[..n * self.expected.places.around()],
                     placed: Some(&self.expected.places),
-                });
+                }));
             }
             if self.inbox.next == self.inbox.count {
                 return None;
@@ -572,12 +573,12 @@ impl DatagramPort for RocePort {
             }
             self.counters.rx_frames += 1;
             self.counters.rx_bytes += n as u64;
-            return Some(Datagram {
+            return Some(Arrived::Datagram(Datagram {
                 from: m.from,
                 ecn: m.ecn,
                 bytes: &self.inbox.bytes[start..start + n],
                 placed: None,
-            });
+            }));
         }
     }
 
@@ -585,8 +586,8 @@ impl DatagramPort for RocePort {
         fds.push(self.socket.as_fd());
     }
 
-    fn next_refused(&mut self) -> Option<SocketAddr> {
-        self.errors.next_refused()
+    fn next_refused(&mut self) -> Option<RefusedBy> {
+        self.errors.next_refused().map(RefusedBy::Socket)
     }
 
     fn counters(&self) -> PortCounters {
@@ -660,16 +661,10 @@ mod tests {
         peer.send_to(&[2; 21], port.local()).unwrap();
         // On the loopback a datagram is there when the call returns.
         assert!(port.poll() && port.poll());
-        assert_eq!(
-            port.receive(now).map(|d| d.bytes.to_vec()),
-            Some(vec![1; 20])
-        );
+        assert_eq!(port.receive(now).map(|d| d.to_vec()), Some(vec![1; 20]));
         assert!(port.receive(now).is_none(), "it is answered first");
         assert!(port.poll());
-        assert_eq!(
-            port.receive(now).map(|d| d.bytes.to_vec()),
-            Some(vec![2; 21])
-        );
+        assert_eq!(port.receive(now).map(|d| d.to_vec()), Some(vec![2; 21]));
         assert!(!port.poll());
 
         let mut room = [0; 64];

@@ -1,16 +1,16 @@
 //! A port of streams: where the host's TCP takes connections of transport `iwarp`.
 //!
 //! It carries no packets of ours. The kernel does everything up to TCP; the transport takes the
-//! connections ([`DatagramPort::listener`]) and makes its own. The port gives the NIC its address on
+//! connections ([`Port::listener`]) and makes its own. The port gives the NIC its address on
 //! the host, which peers are told as they are told that of a port of datagrams. It needs no
 //! privilege, and passes NAT and firewalls as any TCP service does.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::roce::DATAGRAM_MTU_MAX;
-use super::{Batch, Datagram, DatagramPort, PortCounters, Segmentation};
+use super::{Arrived, Capabilities, Checksums, Medium, Port, PortCounters, Segmentation};
 use crate::NicTime;
 
 /// A port of streams cannot be opened.
@@ -40,6 +40,7 @@ pub enum StreamsError {
 pub struct StreamPort {
     listener: TcpListener,
     local: SocketAddr,
+    capabilities: Capabilities,
 }
 
 impl StreamPort {
@@ -58,70 +59,55 @@ impl StreamPort {
             Ok((listener, SocketAddr::new(addr.ip(), port)))
         });
         let (listener, local) = bound.map_err(|source| StreamsError::Bind { addr, source })?;
-        Ok(StreamPort { listener, local })
+        Ok(StreamPort {
+            listener,
+            local,
+            capabilities: Capabilities {
+                medium: Medium::Udp(local),
+                mtu: DATAGRAM_MTU_MAX,
+                checksums: Checksums::Omitted,
+                segmentation: Segmentation {
+                    packets: 1,
+                    bytes: DATAGRAM_MTU_MAX,
+                },
+                receive_buffer: Some(0),
+            },
+        })
+    }
+
+    /// Where connections come in.
+    pub fn local(&self) -> SocketAddr {
+        self.local
     }
 }
 
-impl DatagramPort for StreamPort {
+/// No transport of packets runs over it: what is sent is lost.
+impl Port for StreamPort {
     fn describe(&self) -> String {
         format!("tcp {}", self.local)
     }
 
-    fn local(&self) -> SocketAddr {
-        self.local
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
 
-    fn mtu(&self) -> usize {
-        DATAGRAM_MTU_MAX
-    }
-
-    fn mtu_to(&mut self, _: IpAddr) -> usize {
-        DATAGRAM_MTU_MAX
-    }
-
-    fn segmentation(&self) -> Segmentation {
-        Segmentation {
-            packets: 1,
-            bytes: DATAGRAM_MTU_MAX,
-        }
-    }
-
-    fn receive_buffer(&self) -> usize {
-        0
-    }
-
-    /// No transport of packets runs over it: what is sent is lost.
-    fn send(&mut self, _: SocketAddr, _: u8, _: bool, batch: &Batch, from: usize) -> usize {
-        batch.len().saturating_sub(from)
+    fn receive(&mut self, _: NicTime) -> Option<Arrived<'_>> {
+        None
     }
 
     fn poll(&mut self) -> bool {
         false
     }
 
-    fn receive(&mut self, _: NicTime) -> Option<Datagram<'_>> {
-        None
-    }
-
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         fds.push(self.listener.as_fd());
-    }
-
-    fn next_refused(&mut self) -> Option<SocketAddr> {
-        None
-    }
-
-    fn counters(&self) -> PortCounters {
-        PortCounters::default()
     }
 
     fn listener(&self) -> Option<&TcpListener> {
         Some(&self.listener)
     }
-}
 
-impl From<StreamPort> for super::AnyPort {
-    fn from(port: StreamPort) -> super::AnyPort {
-        super::AnyPort::Datagrams(Box::new(port))
+    fn counters(&self) -> PortCounters {
+        PortCounters::default()
     }
 }

@@ -9,7 +9,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
-use super::{is_frame, MacAddr, Port, PortCounters, MTU_MAX, MTU_MIN};
+use super::{
+    is_frame, Arrived, Capabilities, Checksums, MacAddr, Port, PortCounters, MTU_MAX, MTU_MIN,
+};
 use crate::wire::ETHERNET_HEADER;
 use crate::NicTime;
 
@@ -71,8 +73,7 @@ pub struct TapPort {
     device: SyncDevice,
     fd: RawFd,
     name: String,
-    mac: MacAddr,
-    mtu: usize,
+    capabilities: Capabilities,
     out: Box<[u8]>,
     /// A frame that the kernel had no room for: sent before any other.
     held: Option<usize>,
@@ -134,8 +135,11 @@ impl TapPort {
             fd: device.as_raw_fd(),
             device,
             name: name(),
-            mac: config.mac,
-            mtu: usize::from(mtu),
+            capabilities: Capabilities::of_frames(
+                config.mac,
+                usize::from(mtu),
+                Checksums::Software,
+            ),
             out: vec![0; room].into(),
             held: None,
             // Room for a tag that another host may have added.
@@ -165,13 +169,10 @@ impl Port for TapPort {
     fn describe(&self) -> String {
         format!("tap {}", self.name)
     }
-    fn mac(&self) -> MacAddr {
-        self.mac
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
-    fn mtu(&self) -> usize {
-        self.mtu
-    }
-    fn rx_frame(&mut self, _now: NicTime) -> Option<&[u8]> {
+    fn receive(&mut self, _now: NicTime) -> Option<Arrived<'_>> {
         loop {
             let n = self.device.recv(&mut self.inbox).ok()?;
             if n < ETHERNET_HEADER {
@@ -180,7 +181,7 @@ impl Port for TapPort {
             }
             self.counters.rx_frames += 1;
             self.counters.rx_bytes += n as u64;
-            return Some(&self.inbox[..n]);
+            return Some(Arrived::Frame(&self.inbox[..n]));
         }
     }
     fn tx_frame(&mut self, _now: NicTime, _dst: MacAddr) -> Option<&mut [u8]> {
@@ -193,7 +194,7 @@ impl Port for TapPort {
         }
     }
     fn tx_commit(&mut self, _now: NicTime, len: usize) {
-        match is_frame(len, self.mtu) {
+        match is_frame(len, self.capabilities.mtu) {
             true => self.send(len),
             false => self.counters.tx_dropped += 1,
         }

@@ -24,7 +24,9 @@ use quinn_udp::{RecvMeta, Transmit};
 
 use self::proof::{Kind, Proof, CONTROL};
 use self::socket::Socket;
-use super::{is_frame, MacAddr, Port, PortCounters, MTU_MIN};
+use super::{
+    is_frame, Arrived, Capabilities, Checksums, MacAddr, Port, PortCounters, RefusedBy, MTU_MIN,
+};
 use crate::wire::vxlan::{self, VXLAN_HEADER};
 use crate::wire::ETHERNET_HEADER;
 use crate::NicTime;
@@ -164,8 +166,7 @@ pub struct UdpPort {
     socket: Socket,
     local: SocketAddr,
     header: [u8; VXLAN_HEADER],
-    mac: MacAddr,
-    mtu: usize,
+    capabilities: Capabilities,
     /// A datagram to this peer was too long.
     too_long: Option<SocketAddr>,
     trust: Trust,
@@ -209,8 +210,7 @@ impl UdpPort {
             local: socket.local_addr()?,
             socket: Socket::new(socket, SOCKET_BUFFER)?,
             header: vxlan::header(vni),
-            mac,
-            mtu,
+            capabilities: Capabilities::of_frames(mac, mtu, Checksums::Software),
             too_long: None,
             trust: Trust {
                 proof,
@@ -248,7 +248,7 @@ impl UdpPort {
 
     /// Bytes that one frame may need in the batch.
     fn room(&self) -> usize {
-        VXLAN_HEADER + ETHERNET_HEADER + self.mtu
+        VXLAN_HEADER + ETHERNET_HEADER + self.capabilities.mtu
     }
 
     /// Sends what waits. Returns whether the batch is empty now.
@@ -300,9 +300,11 @@ impl UdpPort {
 
     fn shrink_to(&mut self, most: usize, to: SocketAddr) {
         let mtu = most.max(MTU_MIN);
-        if mtu < self.mtu {
-            tracing::warn!(peer = %to, was = self.mtu, now = mtu, "the way to a peer carries less than the port's MTU, which is lowered; what was too long is lost");
-            self.mtu = mtu;
+        let was = self.capabilities.mtu;
+        if mtu < was {
+            tracing::warn!(peer = %to, was, now = mtu, "the way to a peer carries less than the port's MTU, which is lowered; what was too long is lost");
+            let mac = self.capabilities.medium.mac();
+            self.capabilities = Capabilities::of_frames(mac, mtu, Checksums::Software);
             if most < MTU_MIN {
                 tracing::warn!(peer = %to, most, "the way to a peer carries less than the smallest MTU of a port, 576 bytes: long frames to it are lost");
             }
@@ -458,14 +460,11 @@ impl Port for UdpPort {
     fn describe(&self) -> String {
         format!("udp {} with {} peers", self.local, self.peers.all.len())
     }
-    fn mac(&self) -> MacAddr {
-        self.mac
-    }
-    fn mtu(&self) -> usize {
-        self.mtu
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
 
-    fn rx_frame(&mut self, now: NicTime) -> Option<&[u8]> {
+    fn receive(&mut self, now: NicTime) -> Option<Arrived<'_>> {
         loop {
             let (from, at, n) = self.next_datagram()?;
             // The inbox is taken out while the sender is looked up.
@@ -492,7 +491,7 @@ impl Port for UdpPort {
             }
             self.counters.rx_frames += 1;
             self.counters.rx_bytes += len as u64;
-            return Some(&self.inbox.bytes[start..start + len]);
+            return Some(Arrived::Frame(&self.inbox.bytes[start..start + len]));
         }
     }
 
@@ -523,7 +522,7 @@ impl Port for UdpPort {
     }
 
     fn tx_commit(&mut self, _now: NicTime, len: usize) {
-        if !is_frame(len, self.mtu) {
+        if !is_frame(len, self.capabilities.mtu) {
             self.counters.tx_dropped += 1;
             return;
         }
@@ -579,10 +578,10 @@ impl Port for UdpPort {
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         fds.push(self.socket.as_fd());
     }
-    fn next_refused(&mut self) -> Option<MacAddr> {
+    fn next_refused(&mut self) -> Option<RefusedBy> {
         while let Some(by) = self.socket.errors.next_refused() {
             if let Some((mac, _)) = self.peers.macs.iter().find(|(_, a)| **a == by) {
-                return Some(*mac);
+                return Some(RefusedBy::Link(*mac));
             }
         }
         None

@@ -6,9 +6,9 @@ use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 
 use super::neighbor::Place;
 use super::Network;
-use ringbell_net::port::AnyPort;
+use ringbell_net::port::Medium;
 use ringbell_net::wire::roce::icrc::Flow;
-use ringbell_net::wire::udp::{headers_to, IP_UDP_HEADERS, UNFRAGMENTED};
+use ringbell_net::wire::udp::{headers_to, UNFRAGMENTED};
 
 /// A flow whose packets are not cut.
 fn unfragmented(from: SocketAddr, to: SocketAddr) -> Flow {
@@ -25,7 +25,7 @@ impl Network {
     /// The short name by which this NIC's users reach the NIC at an IPv6 address: at UDP port 4791, by the first port of datagrams with an
     /// address of IPv6. It is the same each time, and means nothing to other NICs. `None`: there is no such port, or there are too many names.
     pub fn short_name(&mut self, ip: Ipv6Addr) -> Option<Ipv4Addr> {
-        let has_port = self.ports.iter().any(AnyPort::is_ipv6);
+        let has_port = self.media.iter().any(Medium::is_ipv6);
         has_port.then(|| self.hosts.ask(ip)).flatten()
     }
 
@@ -49,12 +49,12 @@ impl Network {
 
     /// The addresses of RoCEv2 packets to a peer, as its ICRC covers them: source, which has `src_port` on a port of frames, and destination.
     pub fn flow(&self, port: usize, src_port: u16, peer: Ipv4Addr) -> Flow {
-        let (from, to) = match &self.ports[port] {
-            AnyPort::Frames(_) => self.between(src_port, peer),
-            AnyPort::Datagrams(p) => {
+        let (from, to) = match self.media[port] {
+            Medium::Ethernet(_) => self.between(src_port, peer),
+            Medium::Udp(local) => {
                 let to = self.hosts.address(peer);
                 // `hop_to` has refused a name that nothing has.
-                (p.local(), to.unwrap_or((peer, ROCE_UDP_PORT).into()))
+                (local, to.unwrap_or((peer, ROCE_UDP_PORT).into()))
             }
         };
         unfragmented(from, to)
@@ -62,10 +62,10 @@ impl Network {
 
     /// Those of an answer to a packet that came from there.
     pub(crate) fn answer_flow(&self, port: usize, src_port: u16, to: SocketAddr) -> Flow {
-        let (from, to) = match (&self.ports[port], to.ip()) {
-            (AnyPort::Frames(_), IpAddr::V4(ip)) => self.between(src_port, ip),
-            (AnyPort::Frames(_), IpAddr::V6(_)) => (to, to),
-            (AnyPort::Datagrams(p), _) => (p.local(), self.hosts.answer_to(to)),
+        let (from, to) = match (self.media[port], to.ip()) {
+            (Medium::Ethernet(_), IpAddr::V4(ip)) => self.between(src_port, ip),
+            (Medium::Ethernet(_), IpAddr::V6(_)) => (to, to),
+            (Medium::Udp(local), _) => (local, self.hosts.answer_to(to)),
         };
         unfragmented(from, to)
     }
@@ -79,27 +79,27 @@ impl Network {
     /// The addresses by which management names both ends of a connection (annex A11): ours and the peer's. They are of IPv6 for a peer that is
     /// known by a short name.
     pub(crate) fn ends(&self, port: usize, peer: Ipv4Addr) -> (IpAddr, IpAddr) {
-        match (self.hosts.behind(peer), &self.ports[port]) {
-            (Some(ip), AnyPort::Datagrams(p)) => (p.local().ip(), ip.into()),
+        match (self.hosts.behind(peer), self.media[port]) {
+            (Some(ip), Medium::Udp(local)) => (local.ip(), ip.into()),
             _ => (self.ip().into(), peer.into()),
         }
     }
 
     /// Whether management means this NIC by an address, in a message that came by a port.
     pub(crate) fn is_own(&self, port: usize, ip: IpAddr) -> bool {
-        match (ip, &self.ports[port]) {
+        match (ip, self.media[port]) {
             (IpAddr::V4(ip), _) => ip == self.ip(),
-            (IpAddr::V6(_), AnyPort::Datagrams(p)) => ip == p.local().ip(),
-            (IpAddr::V6(_), AnyPort::Frames(_)) => false,
+            (IpAddr::V6(_), Medium::Udp(local)) => ip == local.ip(),
+            (IpAddr::V6(_), Medium::Ethernet(_)) => false,
         }
     }
 
     /// The NIC whose RoCEv2 packets come from there. `None`: an IPv6 address that no NIC of ours names.
     pub(crate) fn sender(&self, port: usize, from: SocketAddr) -> Option<Ipv4Addr> {
-        match (&self.ports[port], from) {
-            (AnyPort::Frames(_), SocketAddr::V4(from)) => Some(*from.ip()),
-            (AnyPort::Frames(_), SocketAddr::V6(_)) => None,
-            (AnyPort::Datagrams(_), from) => self.hosts.whose(from),
+        match (self.media[port], from) {
+            (Medium::Ethernet(_), SocketAddr::V4(from)) => Some(*from.ip()),
+            (Medium::Ethernet(_), SocketAddr::V6(_)) => None,
+            (Medium::Udp(_), from) => self.hosts.whose(from),
         }
     }
 
@@ -121,12 +121,10 @@ impl Network {
 
     /// Longest UDP payload to a peer by a port. It may fall, and never rises.
     pub fn payload_to(&mut self, port: usize, peer: Ipv4Addr) -> usize {
-        match &mut self.ports[port] {
-            AnyPort::Frames(p) => p.mtu() - IP_UDP_HEADERS,
-            AnyPort::Datagrams(p) => {
-                let host = self.hosts.address(peer).map_or(peer.into(), |at| at.ip());
-                p.mtu_to(host) - headers_to(host)
-            }
-        }
+        let host = match self.media[port] {
+            Medium::Ethernet(_) => peer.into(),
+            Medium::Udp(_) => self.hosts.address(peer).map_or(peer.into(), |at| at.ip()),
+        };
+        self.ports[port].mtu_to(host) - headers_to(host)
     }
 }

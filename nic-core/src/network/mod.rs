@@ -26,7 +26,10 @@ use self::neighbor::{Neighbors, Place};
 pub(crate) use self::routes::Routes;
 pub use self::routes::{Route, RouteError, Via, ROUTES_MAX};
 use crate::types::NicTime;
-use ringbell_net::port::{AnyPort, Batch, MacAddr, Places, Port, PortCounters, Segmentation};
+use ringbell_net::port::{
+    Arrived, Batch, Destination, MacAddr, Medium, Places, Port, PortCounters, RefusedBy,
+    Segmentation,
+};
 use ringbell_net::wire::accl::ACCL_UDP_PORT;
 use ringbell_net::wire::control::{echo_reply, Arp, ARP_FRAME};
 use ringbell_net::wire::frame::{classify, Dropped, Frame, TcpFrame, UdpFrame};
@@ -225,8 +228,9 @@ pub(crate) enum Received<'a> {
 /// The ports of a NIC and its forwarding table. See the module text.
 pub struct Network {
     address: Ipv4Cidr,
-    ports: Vec<AnyPort>,
-    macs: Vec<MacAddr>,
+    ports: Vec<Box<dyn Port>>,
+    /// What each port's packets are.
+    media: Vec<Medium>,
     routes: Arc<Routes>,
     neighbors: Neighbors,
     hosts: Hosts,
@@ -255,13 +259,12 @@ impl Network {
     ///
     /// # Errors
     /// [`NetworkError`] names the address, the port or the route that cannot work.
-    pub fn new<P: Into<AnyPort>>(
+    pub fn new(
         ip: Ipv4Addr,
         prefix_len: u8,
-        ports: Vec<P>,
+        ports: Vec<Box<dyn Port>>,
         routes: &[Route],
     ) -> Result<Network, NetworkError> {
-        let ports: Vec<AnyPort> = ports.into_iter().map(P::into).collect();
         if !ringbell_net::is_host(ip) || is_short_name(ip) || prefix_len == 0 || prefix_len > 32 {
             return Err(NetworkError::Address { ip, prefix_len });
         }
@@ -269,23 +272,23 @@ impl Network {
             let ports = ports.len();
             return Err(NetworkError::TooManyPorts { ports });
         }
-        let mac = |p: &AnyPort| p.frames().map_or(MacAddr::default(), |p| p.mac());
-        let macs: Vec<MacAddr> = ports.iter().map(mac).collect();
-        let is_group = |(p, mac): (&AnyPort, &MacAddr)| p.frames().is_some() && !mac.is_unicast();
-        if let Some(port) = ports.iter().zip(&macs).position(is_group) {
-            let mac = macs[port];
+        let media: Vec<Medium> = ports.iter().map(|p| p.capabilities().medium).collect();
+        let is_group = |m: &Medium| m.has_frames() && !m.mac().is_unicast();
+        if let Some(port) = media.iter().position(is_group) {
+            let mac = media[port].mac();
             return Err(NetworkError::Mac { port, mac });
         }
         let address = Ipv4Cidr::new(ip, prefix_len);
-        let of_datagrams: Vec<bool> = ports.iter().map(|p| p.frames().is_none()).collect();
-        let ipv6 = ports.iter().position(AnyPort::is_ipv6);
-        let frames = ports.iter().filter_map(|p| p.frames());
-        let longest = frames.map(|p| p.mtu()).max().unwrap_or(0);
+        let frames = ports
+            .iter()
+            .map(|p| p.capabilities())
+            .filter(|c| c.medium.has_frames());
+        let longest = frames.map(|c| c.mtu).max().unwrap_or(0);
         Ok(Network {
             address,
-            routes: Arc::new(Routes::new(address, &of_datagrams, ipv6, routes)?),
+            routes: Arc::new(Routes::new(address, &media, routes)?),
             ports,
-            macs,
+            media,
             neighbors: Neighbors::default(),
             hosts: Hosts::default(),
             datagrams: Protocol::Roce,
@@ -302,22 +305,19 @@ impl Network {
     }
 
     /// The ports, by number.
-    pub fn ports(&self) -> &[AnyPort] {
+    pub fn ports(&self) -> &[Box<dyn Port>] {
         &self.ports
     }
 
     /// The ports for users, by number.
     pub(crate) fn describe_ports(&self) -> Vec<PortInfo> {
-        let info = |p: &AnyPort| PortInfo {
+        let info = |p: &dyn Port| PortInfo {
             name: p.describe(),
-            mtu: p.mtu(),
-            address: match p {
-                AnyPort::Frames(_) => None,
-                AnyPort::Datagrams(p) => Some(p.local()),
-            },
+            mtu: p.capabilities().mtu,
+            address: p.capabilities().medium.local(),
             counters: p.counters(),
         };
-        self.ports.iter().map(info).collect()
+        self.ports.iter().map(|p| info(&**p)).collect()
     }
 
     /// The forwarding table, longest prefixes first.
@@ -363,20 +363,22 @@ impl Network {
         if seen.is_some_and(|s| s.port != port) {
             return Err(Status::HostUnreachable);
         }
-        if let AnyPort::Datagrams(p) = &self.ports[port] {
-            let host = self.hosts.address(peer);
-            if host.is_none_or(|host| host.is_ipv6() != p.local().is_ipv6()) {
-                return Err(Status::HostUnreachable);
+        let is_reachable = match self.media[port] {
+            Medium::Ethernet(_) => !is_short_name(peer),
+            Medium::Udp(local) => {
+                let host = self.hosts.address(peer);
+                host.is_some_and(|host| host.is_ipv6() == local.is_ipv6())
             }
-        } else if is_short_name(peer) {
+        };
+        if !is_reachable {
             return Err(Status::HostUnreachable);
         }
-        let (ip, fixed) = match route.via {
+        let (ip, fixed) = match (route.via, self.media[port]) {
             // The kernel finds the hardware address.
-            Via::Link if self.ports[port].frames().is_none() => (peer, Some(MacAddr::default())),
-            Via::Link => (peer, None),
-            Via::Gateway(gateway) => (gateway, None),
-            Via::Mac(mac) => (peer, Some(mac)),
+            (Via::Link, Medium::Udp(_)) => (peer, Some(MacAddr::default())),
+            (Via::Link, Medium::Ethernet(_)) => (peer, None),
+            (Via::Gateway(gateway), _) => (gateway, None),
+            (Via::Mac(mac), _) => (peer, Some(mac)),
         };
         let hint = seen.map(|s| s.mac);
         let hop = {
@@ -422,21 +424,12 @@ impl Network {
 
     /// Bytes that wait at a port of datagrams before the network loses some.
     pub fn receive_buffer(&self, port: usize) -> Option<usize> {
-        match &self.ports[port] {
-            AnyPort::Frames(_) => None,
-            AnyPort::Datagrams(p) => Some(p.receive_buffer()),
-        }
+        self.ports[port].capabilities().receive_buffer
     }
 
     /// How many packets of one size leave a port as one.
     pub fn segmentation(&self, port: usize) -> Segmentation {
-        match &self.ports[port] {
-            AnyPort::Frames(p) => Segmentation {
-                packets: 1,
-                bytes: p.mtu() - IP_UDP_HEADERS,
-            },
-            AnyPort::Datagrams(p) => p.segmentation(),
-        }
+        self.ports[port].capabilities().segmentation
     }
 
     /// Sends packets `from..` of a batch, each beginning behind the UDP header, between the addresses of a flow. Returns how many were taken; the others found
@@ -450,8 +443,13 @@ impl Network {
         batch: &Batch,
         from: usize,
     ) -> usize {
-        if let AnyPort::Datagrams(port) = &mut self.ports[link.port] {
-            return port.send(flow.to, how.ecn, how.segmented, batch, from);
+        if !self.media[link.port].has_frames() {
+            let to = Destination::Socket {
+                to: flow.to,
+                ecn: how.ecn,
+                segmented: how.segmented,
+            };
+            return self.ports[link.port].send(now, &to, batch, from);
         }
         let (SocketAddr::V4(source), SocketAddr::V4(to)) = (flow.from, flow.to) else {
             // Frames carry IPv4 alone: lost, as on any network.
@@ -507,24 +505,21 @@ impl Network {
         let mut frame = [0; ARP_FRAME];
         let request = Arp {
             request: true,
-            sender_mac: self.macs[place.port],
+            sender_mac: self.media[place.port].mac(),
             sender_ip: self.ip(),
             target_mac: MacAddr::default(),
             target_ip: place.ip,
         };
         let len = request.emit(&mut frame);
-        let port = self.ports[place.port].frames_mut();
-        let sent = port.is_some_and(|p| send(&mut **p, now, MacAddr::BROADCAST, &frame[..len]));
+        let port = &mut *self.ports[place.port];
+        let sent = send(port, now, MacAddr::BROADCAST, &frame[..len]);
         self.counters.replies_lost += u64::from(!sent);
     }
 
     /// Where to say which RoCEv2 packets are expected in which places, right before [`Network::rx`].
     #[inline]
     pub(crate) fn places(&mut self, port: usize) -> Option<&mut Places> {
-        match &mut self.ports[port] {
-            AnyPort::Frames(_) => None,
-            AnyPort::Datagrams(p) => p.places(),
-        }
+        self.ports[port].places()
     }
 
     /// The next frame of a port. Answers leave with the next call, or with [`Network::flush`].
@@ -534,12 +529,11 @@ impl Network {
         if self.answer.is_some() {
             self.send_answer(now);
         }
-        let (ip, mac) = (self.address.address(), self.macs[port]);
-        let frame = match &mut self.ports[port] {
-            AnyPort::Frames(p) => p.rx_frame(now)?,
-            AnyPort::Datagrams(p) => {
-                let dst = p.local();
-                let datagram = p.receive(now)?;
+        let ip = self.address.address();
+        let (frame, mac) = match (self.ports[port].receive(now)?, self.media[port]) {
+            (arrived, Medium::Ethernet(mac)) => (arrived.bytes(), mac),
+            (Arrived::Frame(frame), Medium::Udp(_)) => (frame, MacAddr::default()),
+            (Arrived::Datagram(datagram), Medium::Udp(dst)) => {
                 let mac = MacAddr::default();
                 let packet = Packet {
                     from: Link { port, mac },
@@ -618,8 +612,8 @@ impl Network {
 
     fn send_answer(&mut self, now: NicTime) {
         if let Some((to, len)) = self.answer.take() {
-            let port = self.ports[to.port].frames_mut();
-            let sent = port.is_some_and(|p| send(&mut **p, now, to.mac, &self.scratch[..len]));
+            let port = &mut *self.ports[to.port];
+            let sent = send(port, now, to.mac, &self.scratch[..len]);
             self.counters.replies_lost += u64::from(!sent);
         }
     }
@@ -628,25 +622,23 @@ impl Network {
     /// [`Network::commit`].
     #[inline]
     pub(crate) fn room(&mut self, now: NicTime, to: Link) -> Option<&mut [u8]> {
-        let frame = self.ports[to.port].frames_mut()?.tx_frame(now, to.mac)?;
-        emit_ethernet(frame, to.mac, self.macs[to.port], ETHERTYPE_IPV4);
+        let frame = self.ports[to.port].tx_frame(now, to.mac)?;
+        emit_ethernet(frame, to.mac, self.media[to.port].mac(), ETHERTYPE_IPV4);
         Some(&mut frame[ETHERNET_HEADER..])
     }
 
     /// Whether there is room for a packet.
     #[inline]
     pub(crate) fn has_room(&mut self, now: NicTime, to: Link) -> bool {
-        let port = self.ports[to.port].frames_mut();
         // A port of datagrams says so when it sends.
-        port.is_none_or(|p| p.tx_frame(now, to.mac).is_some())
+        let has_frames = self.media[to.port].has_frames();
+        !has_frames || self.ports[to.port].tx_frame(now, to.mac).is_some()
     }
 
     /// Sends the first `len` bytes of the room.
     #[inline]
     pub(crate) fn commit(&mut self, now: NicTime, to: Link, len: usize) {
-        if let Some(port) = self.ports[to.port].frames_mut() {
-            port.tx_commit(now, ETHERNET_HEADER + len);
-        }
+        self.ports[to.port].tx_commit(now, ETHERNET_HEADER + len);
     }
 
     /// Sends a packet, or loses it when there is no room.
@@ -664,58 +656,41 @@ impl Network {
     /// The next host that has refused a packet; see [`Port::next_refused`].
     pub(crate) fn next_refused(&mut self) -> Option<Refused> {
         let mut ports = self.ports.iter_mut().enumerate();
-        ports.find_map(|(port, p)| match p {
-            AnyPort::Frames(p) => {
-                let mac = p.next_refused()?;
-                Some(Refused::Link(Link { port, mac }))
-            }
-            AnyPort::Datagrams(p) => {
-                let peer = p.next_refused()?;
-                Some(Refused::Peer { port, peer })
-            }
+        ports.find_map(|(port, p)| match p.next_refused()? {
+            RefusedBy::Link(mac) => Some(Refused::Link(Link { port, mac })),
+            RefusedBy::Socket(peer) => Some(Refused::Peer { port, peer }),
         })
     }
 
     /// Whether no port has anything, and nothing waits for a step. A port that cannot tell without a system call says no.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
-        let port_is = |p: &AnyPort| p.frames().is_some_and(|p| p.is_quiet());
-        self.answer.is_none() && !self.is_asking() && self.ports.iter().all(port_is)
+        self.answer.is_none() && !self.is_asking() && self.ports.iter().all(|p| p.is_quiet())
     }
 
     /// Whether a port may have something, or something waits for a step. Ports of datagrams receive to find out.
     #[inline]
     pub(crate) fn poll(&mut self) -> bool {
-        let port_has = |p: &mut AnyPort| match p {
-            AnyPort::Frames(p) => !p.is_quiet(),
-            AnyPort::Datagrams(p) => p.poll(),
-        };
-        self.answer.is_some() || self.is_asking() || self.ports.iter_mut().any(port_has)
+        self.answer.is_some() || self.is_asking() || self.ports.iter_mut().any(|p| p.poll())
     }
 
     /// Whether a look at the ports takes a system call.
     #[inline]
     pub(crate) fn calls_kernel(&self) -> bool {
-        self.ports.iter().any(|p| p.frames().is_none())
+        self.media.iter().any(|m| !m.has_frames())
     }
 
     /// Sends what waits for a batch.
     pub fn flush(&mut self, now: NicTime) {
         self.send_answer(now);
         for port in &mut self.ports {
-            match port {
-                AnyPort::Frames(p) => p.flush(now),
-                AnyPort::Datagrams(p) => p.flush(now),
-            }
+            port.flush(now);
         }
     }
 
     /// When the transports must be stepped although no frame arrives.
     pub fn next_timer(&self) -> Option<NicTime> {
-        let ports = self.ports.iter().filter_map(|p| match p {
-            AnyPort::Frames(p) => p.next_timer(),
-            AnyPort::Datagrams(p) => p.next_timer(),
-        });
+        let ports = self.ports.iter().filter_map(|p| p.next_timer());
         ports.chain(self.neighbors.next_timer()).min()
     }
 
@@ -733,7 +708,7 @@ impl Network {
     /// Gives the ports back.
     pub(crate) fn close(&mut self) {
         self.ports.clear();
-        self.macs.clear();
+        self.media.clear();
     }
 }
 

@@ -8,7 +8,7 @@ use smoltcp::wire::Ipv4Cidr;
 
 use super::hosts::SHORT_NAMES;
 use super::{NetworkError, Protocol};
-use ringbell_net::port::MacAddr;
+use ringbell_net::port::{MacAddr, Medium};
 
 /// Most routes of a NIC.
 pub const ROUTES_MAX: usize = 1_024;
@@ -117,20 +117,19 @@ impl fmt::Display for Route {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Routes {
     all: Vec<Route>,
-    /// The ports that carry datagrams, which are RoCEv2's alone.
-    of_datagrams: Vec<bool>,
+    /// What each port carries; datagrams are RoCEv2's alone.
+    media: Vec<Medium>,
 }
 
 impl Routes {
     /// The given routes, and the NIC's own network at the first port unless one of them has it. A port of datagrams, the first of them, leads
-    /// everywhere else: the host's routes are behind it. `ipv6` is the one to which short names lead.
+    /// everywhere else: the host's routes are behind it. Short names lead to the first one of IPv6.
     pub(super) fn new(
         own: Ipv4Cidr,
-        of_datagrams: &[bool],
-        ipv6: Option<usize>,
+        media: &[Medium],
         given: &[Route],
     ) -> Result<Routes, NetworkError> {
-        let ports = of_datagrams.len();
+        let ports = media.len();
         if given.len() > ROUTES_MAX {
             return Err(NetworkError::TooManyRoutes);
         }
@@ -142,7 +141,7 @@ impl Routes {
             if route.port >= ports {
                 return Err(NetworkError::NoSuchPort { route, ports });
             }
-            if of_datagrams[route.port] && route.via != Via::Link {
+            if !media[route.port].has_frames() && route.via != Via::Link {
                 return Err(NetworkError::HostRoutes { route });
             }
             let usable = match route.via {
@@ -160,7 +159,8 @@ impl Routes {
         }
         let own = own.network();
         let everywhere = Ipv4Cidr::new(Ipv4Addr::UNSPECIFIED, 0);
-        let first_of_datagrams = of_datagrams.iter().position(|d| *d);
+        let first_of_datagrams = media.iter().position(|m| !m.has_frames());
+        let ipv6 = media.iter().position(Medium::is_ipv6);
         let implied = [
             (ports > 0).then_some((own, 0)),
             first_of_datagrams.map(|port| (everywhere, port)),
@@ -177,13 +177,13 @@ impl Routes {
             }
         }
         all.sort_by_key(|r| std::cmp::Reverse(r.prefix_len));
-        let of_datagrams = of_datagrams.to_vec();
-        Ok(Routes { all, of_datagrams })
+        let media = media.to_vec();
+        Ok(Routes { all, media })
     }
 
     /// The route to an address for a protocol: TCP has none by a port of datagrams.
     pub(crate) fn to(&self, protocol: Protocol, ip: Ipv4Addr) -> Option<&Route> {
-        let carries = |r: &Route| protocol != Protocol::Tcp || !self.of_datagrams[r.port];
+        let carries = |r: &Route| protocol != Protocol::Tcp || self.media[r.port].has_frames();
         let mut all = self.all.iter();
         all.find(|r| r.cidr().contains_addr(&ip) && carries(r))
     }
@@ -201,9 +201,11 @@ mod tests {
         Ipv4Cidr::new(Ipv4Addr::new(10, 0, 1, 5), 24)
     }
 
+    const FRAMES: Medium = Medium::Ethernet(MacAddr([2, 0, 0, 0, 0, 1]));
+
     fn table(ports: usize, texts: &[&str]) -> Result<Routes, NetworkError> {
         let given: Vec<Route> = texts.iter().map(|t| t.parse().unwrap()).collect(); // routes all
-        Routes::new(own(), &vec![false; ports], None, &given)
+        Routes::new(own(), &vec![FRAMES; ports], &given)
     }
 
     #[test]
@@ -262,7 +264,8 @@ mod tests {
     #[test]
     fn a_port_of_datagrams_leads_everywhere_and_carries_no_tcp() {
         let given = ["10.0.3.0/24=1".parse().unwrap()]; // a route
-        let t = Routes::new(own(), &[false, true, true], Some(2), &given).unwrap(); // sound
+        let [v4, v6] = ["127.0.0.1:1", "[::1]:1"].map(|at| Medium::Udp(at.parse().unwrap())); // addresses
+        let t = Routes::new(own(), &[FRAMES, v4, v6], &given).unwrap(); // sound
         let port = |protocol, ip: [u8; 4]| t.to(protocol, ip.into()).map(|r| r.port);
         for (ip, tcp, roce) in [
             ([10, 0, 1, 7], Some(0), Some(0)),
@@ -274,7 +277,7 @@ mod tests {
             assert_eq!(port(Protocol::Roce, ip), roce, "{ip:?}");
         }
         let via = ["10.0.3.0/24=1,via=10.0.1.254".parse().unwrap()]; // a route
-        let refused = Routes::new(own(), &[false, true], None, &via).unwrap_err();
+        let refused = Routes::new(own(), &[FRAMES, v4], &via).unwrap_err();
         assert!(refused.to_string().contains("host's own routes"));
     }
 
@@ -297,7 +300,7 @@ mod tests {
         let one: Route = "10.0.2.0/24=0".parse().unwrap(); // a route
         let many = vec![one; ROUTES_MAX + 1];
         assert_eq!(
-            Routes::new(own(), &[false], None, &many),
+            Routes::new(own(), &[FRAMES], &many),
             Err(NetworkError::TooManyRoutes)
         );
     }

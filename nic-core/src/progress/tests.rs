@@ -19,7 +19,6 @@ use crate::queue::QueueConfig;
 use crate::transport::{RecvWork, SendWork, Transport, TransportEvent};
 use crate::types::{ConnId, ListenerId};
 use crate::{HostQueue, Nic};
-use ringbell_net::port::AnyPort;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -164,8 +163,7 @@ fn a_leading_waiter_that_stops_blocks_no_other() {
         memory,
         NicMemory::new(1 << 20).expect("NIC memory"),
         Vec::new(),
-        Network::new([10, 0, 0, 1].into(), 24, Vec::<AnyPort>::new(), &[])
-            .expect("a host's address"),
+        Network::new([10, 0, 0, 1].into(), 24, Vec::new(), &[]).expect("a host's address"),
     );
     let wake = WakeCell::new().expect("a descriptor");
     let nap = Duration::from_millis(2);

@@ -194,7 +194,7 @@ impl World {
                         seed: seed + r as u64,
                         ..Faults::default()
                     };
-                    Box::new(Impair::new(port, faults).expect("faults"))
+                    Box::new(Impair::new(Box::new(port), faults).expect("faults"))
                 }
                 _ => Box::new(port),
             };

@@ -37,7 +37,9 @@ pub(crate) fn over(name: &'static str, faults: Option<Faults>) -> Subject {
             None => Box::new(port),
             Some(f) => {
                 let seed = f.seed * 2 + u64::from(n);
-                Box::new(Impair::new(port, Faults { seed, ..f }).expect("faults in range"))
+                Box::new(
+                    Impair::new(Box::new(port), Faults { seed, ..f }).expect("faults in range"),
+                )
             }
         };
         let config = TcpConfig {

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use ringbell_nic_abi::Status;
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::streams::StreamPort;
-use ringbell_nic_core::port::DatagramPort;
 use ringbell_nic_core::transport::iwarp::{IwarpConfig, IwarpTransport};
 use ringbell_nic_core::transport::{Transport, TransportEvent};
 use ringbell_nic_core::types::{ConnId, NicTime};
@@ -42,7 +41,7 @@ impl Nic {
     pub fn new() -> Nic {
         let port = StreamPort::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
         let at = port.local();
-        let mut net = Network::new(IP_B, 24, vec![port], &[]).expect("a host's address");
+        let mut net = Network::new(IP_B, 24, vec![Box::new(port)], &[]).expect("a host's address");
         net.know_host(IP_A, (Ipv4Addr::LOCALHOST, 1).into());
         let mut side = Side::over(net, IwarpConfig::default());
         side.dma.mapped = true;

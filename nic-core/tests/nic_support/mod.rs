@@ -15,7 +15,7 @@ use ringbell_nic_abi::{Descriptor, GpuVa, PdId};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::streams::StreamPort;
-use ringbell_nic_core::port::{Checksums, DatagramPort, Port};
+use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::iwarp::{IwarpConfig, IwarpTransport};
 use ringbell_nic_core::transport::rdma::{RdmaConfig, RdmaTransport};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
@@ -155,7 +155,7 @@ impl IwarpPorts {
 
     /// Adds iWARP over the next port.
     pub fn next(&mut self, setup: &Setup, nic: NicBuilder, crc: bool) -> NicBuilder {
-        let net = Network::new(setup.nic.ip, 24, vec![self.ports.remove(0)], &[]);
+        let net = Network::new(setup.nic.ip, 24, vec![Box::new(self.ports.remove(0))], &[]);
         let mut net = net.expect("a host's address");
         for (nic, address) in &self.known {
             net.know_host(*nic, *address);

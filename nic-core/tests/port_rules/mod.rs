@@ -8,7 +8,7 @@ pub mod packets;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use ringbell_nic_core::port::{MacAddr, Port, MTU_MAX, MTU_MIN};
+use ringbell_nic_core::port::{Batch, Destination, MacAddr, Port, MTU_MAX, MTU_MIN};
 use ringbell_nic_core::types::NicTime;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
@@ -81,7 +81,11 @@ impl Run {
     }
 
     fn mac(&mut self, i: usize) -> MacAddr {
-        self.port(i).mac()
+        self.port(i).capabilities().medium.mac()
+    }
+
+    fn mtu(&mut self, i: usize) -> usize {
+        self.port(i).capabilities().mtu
     }
 
     /// Sends to the other port when there is room.
@@ -121,7 +125,7 @@ impl Run {
     fn take(&mut self, at: usize) -> Option<Vec<u8>> {
         let now = self.tick();
         loop {
-            let f = self.port(at).rx_frame(now)?;
+            let f = self.port(at).receive(now)?;
             if f[12..14] == ETHERTYPE {
                 return Some(f.to_vec());
             }
@@ -181,7 +185,7 @@ impl Run {
 
 pub fn every_frame_arrives_once_and_whole_at_every_size(link: Link) {
     let (mut run, _keep) = Run::met(link);
-    let longest = HEADER + run.port(0).mtu().min(run.port(1).mtu());
+    let longest = HEADER + run.mtu(0).min(run.mtu(1));
     let middle = [60, 61, 64, 127, 577, 1000, 1499];
     let sizes = [18, 19]
         .into_iter()
@@ -210,7 +214,7 @@ pub fn every_frame_arrives_once_and_whole_at_every_size(link: Link) {
 
 pub fn frames_of_mixed_sizes_keep_their_order(link: Link) {
     let (mut run, _keep) = Run::met(link);
-    let longest = HEADER + run.port(0).mtu();
+    let longest = HEADER + run.mtu(0);
     let sizes = [longest, longest, 60, 700, longest, longest, 61];
     let (mut sent, mut got) = (0, 0);
     while got < 2_000 {
@@ -276,6 +280,42 @@ pub fn nothing_leaves_without_a_commit_and_a_batch_leaves_with_a_flush(link: Lin
     }
 }
 
+pub fn frames_of_a_batch_arrive_and_those_of_wrong_lengths_are_counted(link: Link) {
+    let (mut run, _keep) = Run::met(link);
+    let longest = HEADER + run.mtu(0);
+    let (dst, src) = (run.mac(1), run.mac(0));
+    let mut batch = Batch::new();
+    let lens = [60, longest, HEADER - 1, 61, longest + 1, 64];
+    for (number, len) in (0..).zip(lens) {
+        batch.put(&frame(dst, src, len, number));
+        batch.end();
+    }
+    let before = run.port(0).counters().tx_dropped;
+    // From the second one on.
+    let mut next = 1;
+    while next < batch.len() {
+        let now = run.tick();
+        let to = Destination::Link(dst);
+        next += run.port(0).send(now, &to, &batch, next);
+    }
+    run.flush(0);
+    for (number, len) in [(1, longest), (3, 61), (5, 64)] {
+        assert!(run.recv(1) == frame(dst, src, len, number), "{len} bytes");
+    }
+    let dropped = run.port(0).counters().tx_dropped - before;
+    assert_eq!(dropped, 2);
+    // A port of frames reaches no socket.
+    let to = Destination::Socket {
+        to: ([127, 0, 0, 1], 9).into(),
+        ecn: 0,
+        segmented: true,
+    };
+    let now = run.tick();
+    assert_eq!(run.port(0).send(now, &to, &batch, 0), batch.len());
+    run.flush(0);
+    assert_eq!(run.look(1), None);
+}
+
 pub fn a_port_that_has_a_frame_is_not_quiet(link: Link) {
     let (mut run, _keep) = Run::met(link);
     for from in [0, 1, 0] {
@@ -298,7 +338,7 @@ pub fn lengths_that_no_frame_has_are_dropped_and_counted(link: Link) {
     let (mut run, _keep) = Run::met(link);
     let dst = run.mac(1);
     let before = run.port(0).counters();
-    let longest = HEADER + run.port(0).mtu();
+    let longest = HEADER + run.mtu(0);
     let wrong = [0, 1, HEADER - 1, longest + 1, usize::MAX];
     for len in wrong {
         let now = run.tick();
@@ -323,7 +363,7 @@ pub fn counters_add_up(link: Link) {
     let mut bytes = 0;
     for n in 0..300_u32 {
         let len = 18 + n as usize * 4;
-        let len = len.min(HEADER + run.port(0).mtu());
+        let len = len.min(HEADER + run.mtu(0));
         assert!(run.send(0, len, n));
         bytes += len as u64;
         if n % 10 == 9 {
@@ -355,7 +395,7 @@ pub fn the_room_holds_a_frame_of_the_mtu(link: Link) {
         (0, MacAddr::local(9)),
         (1, MacAddr::local(1)),
     ] {
-        let mtu = run.port(i).mtu();
+        let mtu = run.mtu(i);
         assert!((MTU_MIN..=MTU_MAX).contains(&mtu));
         let now = run.tick();
         let room = run.port(i).tx_frame(now, dst).expect("room");
@@ -457,6 +497,7 @@ macro_rules! port_conformance {
                 frames_of_mixed_sizes_keep_their_order,
                 a_sender_without_room_receives_and_goes_on_later,
                 nothing_leaves_without_a_commit_and_a_batch_leaves_with_a_flush,
+                frames_of_a_batch_arrive_and_those_of_wrong_lengths_are_counted,
                 a_port_that_has_a_frame_is_not_quiet,
                 lengths_that_no_frame_has_are_dropped_and_counted,
                 counters_add_up,

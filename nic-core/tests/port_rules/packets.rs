@@ -9,7 +9,7 @@ use ringbell_nic_core::datapath::Datapath;
 use ringbell_nic_core::network::{
     Datagrams, Headers, Network, Packet, Protocol, Refused, Resolved, Waiter,
 };
-use ringbell_nic_core::port::{AnyPort, Batch, DatagramPort, PortCounters};
+use ringbell_nic_core::port::{Batch, Port, PortCounters};
 use ringbell_nic_core::transport::{deliver, PacketTransport, Takers};
 use ringbell_nic_core::types::NicTime;
 
@@ -64,22 +64,22 @@ impl Wired {
     /// Over two ports of frames, once ARP has found the addresses.
     pub fn frames(link: Link) -> Wired {
         let at = NAMES.map(|ip| SocketAddr::from((ip, ROCE_UDP_PORT)));
-        let mut wired = Wired::new(link.ports.map(AnyPort::from), at, link.keep);
+        let mut wired = Wired::new(link.ports, at, link.keep);
         wired.lossless = link.lossless;
         wired
     }
 
     /// Over two ports of datagrams.
-    pub fn datagrams<P: DatagramPort + 'static>(
-        ports: [P; 2],
-        keep: Box<dyn std::any::Any>,
-    ) -> Wired {
-        let at = [ports[0].local(), ports[1].local()];
-        let any = |port| AnyPort::Datagrams(Box::new(port));
-        Wired::new(ports.map(any), at, keep)
+    pub fn datagrams<P: Port + 'static>(ports: [P; 2], keep: Box<dyn std::any::Any>) -> Wired {
+        let ports = ports.map(|port| Box::new(port) as Box<dyn Port>);
+        let at = ports.each_ref().map(|port| {
+            let local = port.capabilities().medium.local();
+            local.expect("a port of datagrams")
+        });
+        Wired::new(ports, at, keep)
     }
 
-    fn new(ports: [AnyPort; 2], at: [SocketAddr; 2], keep: Box<dyn std::any::Any>) -> Wired {
+    fn new(ports: [Box<dyn Port>; 2], at: [SocketAddr; 2], keep: Box<dyn std::any::Any>) -> Wired {
         let mut n = 0;
         let nets = ports.map(|port| {
             n += 1;

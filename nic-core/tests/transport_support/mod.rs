@@ -106,7 +106,7 @@ impl<T: Opened> SideOf<T> {
         timers.into_iter().flatten().min()
     }
     pub fn port(&self) -> &dyn Port {
-        self.net.ports()[0].frames().unwrap() // it has one of frames
+        &*self.net.ports()[0]
     }
     pub fn send(&mut self, conn: ConnId, token: u64, buffer: Buffer) {
         self.transport.post_send(

@@ -52,7 +52,7 @@ impl Segment {
     pub fn send(&self, port: &mut MemPort, to: usize, now: NicTime) -> bool {
         let header = 20 + self.options.len();
         let total = 20 + header + self.payload.len();
-        let (src, dst) = (port.mac(), mac_of(to));
+        let (src, dst) = (port.capabilities().medium.mac(), mac_of(to));
         let Some(f) = port.tx_frame(now, dst) else {
             return false;
         };
@@ -110,8 +110,8 @@ impl Segment {
 /// Takes what has arrived at a port.
 pub fn drain(port: &mut MemPort, now: NicTime) -> Vec<Segment> {
     let mut got = Vec::new();
-    while let Some(f) = port.rx_frame(now) {
-        got.extend(Segment::parse(f));
+    while let Some(f) = port.receive(now) {
+        got.extend(Segment::parse(&f));
     }
     got
 }

@@ -19,7 +19,7 @@ use super::types::{Completion, VerbsError, CQ_ENTRIES_MAX};
 use memmap2::{MmapMut, MmapRaw};
 use ringbell_gtlb::populate::populate;
 use ringbell_net::port::roce::{RoceConfig, RoceError, RocePort};
-use ringbell_net::port::DatagramPort;
+use ringbell_net::port::{Medium, Port};
 use ringbell_net::NicTime;
 
 /// How a context is opened.
@@ -80,6 +80,12 @@ pub enum OpenError {
     /// The port cannot be opened.
     #[error(transparent)]
     Port(#[from] RoceError),
+    /// A port that carries frames.
+    #[error("port {port} carries Ethernet frames; a context needs one of datagrams, such as roce:127.0.0.1")]
+    Frames {
+        /// As it describes itself.
+        port: String,
+    },
     /// The system refuses a thread or a descriptor.
     #[error("the system refuses a thread or a descriptor: {0}")]
     System(#[from] std::io::Error),
@@ -158,7 +164,7 @@ impl Context {
     /// # Errors
     /// [`OpenError`] says what is wrong.
     pub fn over(
-        port: Box<dyn DatagramPort>,
+        port: Box<dyn Port>,
         config: &ContextConfig,
         clock: impl Fn() -> NicTime + Send + Sync + 'static,
     ) -> Result<Context, OpenError> {
@@ -168,11 +174,7 @@ impl Context {
         })
     }
 
-    fn own(
-        port: Box<dyn DatagramPort>,
-        config: &ContextConfig,
-        clock: Clock,
-    ) -> Result<Owner, OpenError> {
+    fn own(port: Box<dyn Port>, config: &ContextConfig, clock: Clock) -> Result<Owner, OpenError> {
         let kib = config.payload_kib;
         if !(4..=60).contains(&kib) {
             return Err(OpenError::Payload { kib });
@@ -185,7 +187,11 @@ impl Context {
             without_icrc: !config.icrc,
             selective: config.selective,
         };
-        let engine = Engine::new(port, features, u64::from_ne_bytes(seed))?;
+        let Medium::Udp(local) = port.capabilities().medium else {
+            let port = port.describe();
+            return Err(OpenError::Frames { port });
+        };
+        let engine = Engine::new((port, local), features, u64::from_ne_bytes(seed))?;
         let gid = engine.gid();
         Ok(Owner {
             shared: Arc::new(Shared::new(engine, clock)?),

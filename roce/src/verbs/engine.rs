@@ -14,7 +14,7 @@ use super::outbox::Outbox;
 use super::service::Machine;
 use super::types::{Service, VerbsError};
 use crate::qp::Transmit;
-use ringbell_net::port::{Datagram, DatagramPort};
+use ringbell_net::port::{Arrived, Datagram, Port};
 use ringbell_net::random::Numbers;
 use ringbell_net::wire::roce::icrc::Flow;
 use ringbell_net::wire::roce::packet::open;
@@ -57,7 +57,8 @@ pub(super) struct Tables {
 
 /// A context's machinery.
 pub(super) struct Engine {
-    port: Box<dyn DatagramPort>,
+    port: Box<dyn Port>,
+    local: SocketAddr,
     pub(super) tables: Tables,
     outbox: Outbox,
     features: Features,
@@ -237,20 +238,21 @@ impl Tables {
 
 impl Engine {
     pub(super) fn new(
-        port: Box<dyn DatagramPort>,
+        (port, local): (Box<dyn Port>, SocketAddr),
         features: Features,
         seed: u64,
     ) -> Result<Engine, ringbell_gtlb::ConfigError> {
         Ok(Engine {
             outbox: Outbox::new(),
-            tables: Tables::new(seed, Gid::new(port.local(), features))?,
+            tables: Tables::new(seed, Gid::new(local, features))?,
             port,
+            local,
             features,
         })
     }
 
     pub(super) fn local(&self) -> SocketAddr {
-        self.port.local()
+        self.local
     }
 
     /// The context's address.
@@ -268,16 +270,16 @@ impl Engine {
     pub(super) fn window(&self, mtu: u32) -> u32 {
         // The kernel's bookkeeping of a datagram.
         const OVERHEAD: usize = 768;
-        let packets = self.port.receive_buffer() / 2 / (mtu as usize + OVERHEAD);
+        let kept = self.port.capabilities().receive_buffer.unwrap_or(0);
+        let packets = kept / 2 / (mtu as usize + OVERHEAD);
         (packets as u32).clamp(PACKETS.0, PACKETS.1)
     }
 
     /// Receives, acts on timers, and sends. Returns how many datagrams came.
     pub(super) fn step(&mut self, now: NicTime) -> usize {
-        let local = self.port.local();
         let mut count = 0;
-        while let Some(d) = self.port.receive(now) {
-            self.tables.arrived(now, local, &d);
+        while let Some(Arrived::Datagram(d)) = self.port.receive(now) {
+            self.tables.arrived(now, self.local, &d);
             count += 1;
             if count == STEP_DATAGRAMS {
                 break;
@@ -291,10 +293,9 @@ impl Engine {
 
     /// Sends what may be sent, a batch for each queue pair in turn.
     pub(super) fn transmit(&mut self, now: NicTime) {
-        let local = self.port.local();
         for _ in 0..self.tables.ready.len() {
             // What found no room goes first.
-            if !self.outbox.send(&mut *self.port) {
+            if !self.outbox.send(now, &mut *self.port) {
                 return;
             }
             let Some(at) = self.tables.ready.pop_front() else {
@@ -314,7 +315,7 @@ impl Engine {
             let Some(peer) = pair.qp.peer(&view) else {
                 continue;
             };
-            self.outbox.begin(local, &peer);
+            self.outbox.begin(self.local, &peer);
             let mut has_more = false;
             while let Some(room) = self.outbox.room() {
                 let to = (&peer, self.features);
@@ -340,7 +341,7 @@ impl Engine {
                 let timer = &mut self.tables.timer;
                 *timer = Some(timer.map_or(t, |now| now.min(t)));
             }
-            self.outbox.send(&mut *self.port);
+            self.outbox.send(now, &mut *self.port);
         }
     }
 

@@ -4,11 +4,12 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::endpoint::Peer;
-use ringbell_net::port::{Batch, DatagramPort};
+use ringbell_net::port::{Batch, Destination, Port};
 use ringbell_net::wire::roce::extended::EXTENDED_MAX;
 use ringbell_net::wire::roce::icrc::{icrc, Flow};
 use ringbell_net::wire::roce::{BTH_BYTES, ICRC_BYTES};
 use ringbell_net::wire::udp::{ECT0, UNFRAGMENTED};
+use ringbell_net::NicTime;
 
 /// Most bytes of a packet beside its payload: headers, padding, invariant CRC.
 pub(super) const HEADERS_MAX: usize = BTH_BYTES + EXTENDED_MAX + 3 + ICRC_BYTES;
@@ -29,10 +30,8 @@ pub(super) struct Outbox {
     /// Packets of the batch that the port has taken.
     sent: usize,
     flow: Flow,
-    to: SocketAddr,
-    is_ours: bool,
+    to: Destination,
     with_icrc: bool,
-    ecn: u8,
 }
 
 impl Outbox {
@@ -48,19 +47,27 @@ impl Outbox {
                 to: nowhere,
                 fragment: UNFRAGMENTED,
             },
-            to: nowhere,
-            is_ours: false,
+            to: Destination::Socket {
+                to: nowhere,
+                ecn: 0,
+                segmented: false,
+            },
             with_icrc: true,
-            ecn: 0,
         }
     }
 
     /// Begins a batch to a peer; the one before was sent.
     pub(super) fn begin(&mut self, from: SocketAddr, peer: &Peer) {
         (self.flow.from, self.flow.to) = (from, peer.at);
-        (self.to, self.is_ours, self.with_icrc) = (peer.at, peer.is_ours, peer.with_icrc);
-        // A peer that answers no marks must not keep a switch from dropping.
-        self.ecn = if peer.selective { ECT0 } else { 0 };
+        self.with_icrc = peer.with_icrc;
+        self.to = Destination::Socket {
+            to: peer.at,
+            // A peer that answers no marks must not keep a switch from dropping.
+            ecn: if peer.selective { ECT0 } else { 0 },
+            // A NIC that computes the CRC from the IP header needs packets that the kernel has not
+            // numbered by cutting them.
+            segmented: peer.is_ours,
+        };
     }
 
     /// Room for the next packet. `None`: the batch is full.
@@ -95,12 +102,11 @@ impl Outbox {
     }
 
     /// Sends the batch. `false`: the port has no room for the rest of it now.
-    pub(super) fn send(&mut self, port: &mut dyn DatagramPort) -> bool {
+    pub(super) fn send(&mut self, now: NicTime, port: &mut dyn Port) -> bool {
         if self.batch.is_empty() {
             return true;
         }
-        // A NIC that computes the CRC from the IP header needs packets that the kernel has not numbered by cutting them.
-        self.sent += port.send(self.to, self.ecn, self.is_ours, &self.batch, self.sent);
+        self.sent += port.send(now, &self.to, &self.batch, self.sent);
         let is_done = self.sent == self.batch.len();
         if is_done {
             self.batch.clear();

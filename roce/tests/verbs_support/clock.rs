@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringbell_net::port::roce::{RoceConfig, RocePort};
-use ringbell_net::port::DatagramPort;
+use ringbell_net::port::Port;
 use ringbell_net::NicTime;
 use ringbell_roce::verbs::{Context, ContextConfig};
 
@@ -25,7 +25,7 @@ impl Clock {
     }
 
     /// A context on a socket behind `cable`, in this time.
-    pub fn context<P: DatagramPort + 'static>(
+    pub fn context<P: Port + 'static>(
         &self,
         config: &ContextConfig,
         cable: impl FnOnce(RocePort) -> P,

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use clock::Clock;
-use ringbell_net::port::impair::{Faults, ImpairDatagrams};
+use ringbell_net::port::impair::{Faults, Impair};
 use ringbell_roce::verbs::{
     Access, AddressHandle, Completion, CompletionQueue, Context, ContextConfig, Destination, Gid,
     Local, MemoryRegion, Modify, ProtectionDomain, QpAttributes, QpLimits, QueuePair,
@@ -219,7 +219,7 @@ pub fn run_over(cables: [Faults; 2], bytes: &[u8]) {
         ..ContextConfig::default()
     };
     let contexts = cables.map(|faults| {
-        let cable = |port| ImpairDatagrams::new(port, faults).expect("faults that there are");
+        let cable = |port| Impair::new(Box::new(port), faults).expect("faults that there are");
         clock.context(&config, cable)
     });
     run_between(contexts, Some(clock), bytes);

@@ -32,7 +32,6 @@ const LEFT: [(&str, &str, usize); 19] = [
     ("nic-core/src/lib.rs", "dma", 4),
     ("nic-core/src/lib.rs", "network", 3),
     ("nic-core/src/lib.rs", "nic", 3),
-    ("net/src/lib.rs", "port", 2),
     ("net/src/lib.rs", "port::mem", 3),
     ("net/src/lib.rs", "port::udp", 2),
     ("nic-core/src/lib.rs", "transport::iwarp", 2),

@@ -24,7 +24,7 @@ use self::bell::Bell;
 use self::ring::{Receiver, Sender};
 pub use self::segment::PORTS_MAX;
 use self::segment::{Segment, Shape, Slot};
-use super::{is_frame, Checksums, MacAddr, Port, PortCounters};
+use super::{is_frame, Arrived, Capabilities, Checksums, MacAddr, Port, PortCounters};
 use crate::wire::ETHERNET_HEADER;
 use crate::NicTime;
 
@@ -157,9 +157,11 @@ impl MemSwitch {
         }
         self.claim(port)?;
         let peers = || (0..ports).filter(|&p| p != port);
-        let room = ETHERNET_HEADER + self.segment.shape().mtu;
+        let Shape { mtu, checksums, .. } = self.segment.shape();
+        let room = ETHERNET_HEADER + mtu;
         Ok(MemPort {
             me: port,
+            capabilities: Capabilities::of_frames(mac_of(port), mtu, checksums),
             tx: peers()
                 .map(|p| Sender::new(&self.segment, port, p))
                 .collect(),
@@ -175,8 +177,7 @@ impl MemSwitch {
             chosen: Target::None,
             scratch: vec![0; room].into(),
             inbox: vec![0; room].into(),
-            heard: NicTime(0),
-            looked: NicTime(0),
+            times: Times::default(),
             stalled: vec![None; ports - 1],
             counters: PortCounters::default(),
         })
@@ -221,11 +222,19 @@ enum Target {
     Drop,
 }
 
+/// When a frame came last, and when one was looked for.
+#[derive(Debug, Default)]
+struct Times {
+    heard: NicTime,
+    looked: NicTime,
+}
+
 /// One port of a [`MemSwitch`].
 #[derive(Debug)]
 pub struct MemPort {
     segment: Arc<Segment>,
     me: usize,
+    capabilities: Capabilities,
     /// How we are woken; without it the rings are looked at in naps.
     bell: Option<Bell>,
     /// We have asked to be woken.
@@ -241,9 +250,7 @@ pub struct MemPort {
     chosen: Target,
     scratch: Box<[u8]>,
     inbox: Box<[u8]>,
-    /// When a frame came, and when one was looked for.
-    heard: NicTime,
-    looked: NicTime,
+    times: Times,
     /// Per ring: since when it is full, and what its reader had consumed then.
     stalled: Vec<Option<(NicTime, u64)>>,
     counters: PortCounters,
@@ -319,11 +326,11 @@ impl MemPort {
     /// All rings are empty: asks to be woken when they have been so for a while. Returns whether the rings
     /// must be looked at once more.
     fn arm(&mut self, now: NicTime) -> bool {
-        if self.heard.0 == 0 {
-            self.heard = now;
+        if self.times.heard.0 == 0 {
+            self.times.heard = now;
         }
         let Some(bell) = &self.bell else { return false };
-        if now.0.saturating_sub(self.heard.0) < ARM_AFTER_NS {
+        if now.0.saturating_sub(self.times.heard.0) < ARM_AFTER_NS {
             return false;
         }
         let word = self.segment.armed(self.me);
@@ -368,20 +375,12 @@ impl Port for MemPort {
         format!("mem {} of {} ({kind})", self.me, self.segment.shape().ports)
     }
 
-    fn mac(&self) -> MacAddr {
-        mac_of(self.me)
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
 
-    fn mtu(&self) -> usize {
-        self.segment.shape().mtu
-    }
-
-    fn checksums(&self) -> Checksums {
-        self.segment.shape().checksums
-    }
-
-    fn rx_frame(&mut self, now: NicTime) -> Option<&[u8]> {
-        self.looked = now;
+    fn receive(&mut self, now: NicTime) -> Option<Arrived<'_>> {
+        self.times.looked = now;
         let private = self.segment.is_private();
         let found = match self.find() {
             Some(found) => Some(found),
@@ -393,7 +392,7 @@ impl Port for MemPort {
             self.armed = false;
             self.segment.armed(self.me).store(0, Ordering::Relaxed);
         }
-        self.heard = now;
+        self.times.heard = now;
         self.counters.rx_frames += 1;
         self.counters.rx_bytes += len as u64;
         let mut src = MacAddr::default();
@@ -408,11 +407,11 @@ impl Port for MemPort {
             self.rx[ring].last_src = src;
             self.learn(src, ring);
         }
-        Some(if private {
+        Some(Arrived::Frame(if private {
             self.rx[ring].frame(&self.segment, slot, len)
         } else {
             &self.inbox[..len]
-        })
+        }))
     }
 
     fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
@@ -450,7 +449,7 @@ impl Port for MemPort {
     fn tx_commit(&mut self, _now: NicTime, len: usize) {
         let target = match std::mem::replace(&mut self.chosen, Target::None) {
             Target::None => return,
-            _ if !is_frame(len, self.mtu()) => Target::Drop,
+            _ if !is_frame(len, self.capabilities.mtu) => Target::Drop,
             target => target,
         };
         let sent = match target {
@@ -500,15 +499,15 @@ impl Port for MemPort {
     /// Without wake-ups the rings are polled. While frames come the next poll is soon, then ever later: the
     /// nap is half the pause so far.
     fn next_timer(&self) -> Option<NicTime> {
-        let quiet = self.looked.0.saturating_sub(self.heard.0);
+        let quiet = self.times.looked.0.saturating_sub(self.times.heard.0);
         let enough = match self.bell {
             Some(_) => self.armed,
             None => quiet > QUIET_NS,
         };
-        if self.heard.0 == 0 || enough {
+        if self.times.heard.0 == 0 || enough {
             return None;
         }
-        Some(NicTime(self.looked.0 + LOOK_SOON_NS.max(quiet / 2)))
+        Some(NicTime(self.times.looked.0 + LOOK_SOON_NS.max(quiet / 2)))
     }
 
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {

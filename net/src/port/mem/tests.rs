@@ -4,7 +4,7 @@ use crate::wire::emit_ethernet;
 const NOW: NicTime = NicTime(0);
 
 fn send(port: &mut MemPort, dst: MacAddr, tag: u32) -> bool {
-    let src = port.mac();
+    let src = port.capabilities().medium.mac();
     let Some(f) = port.tx_frame(NOW, dst) else {
         return false;
     };
@@ -15,7 +15,7 @@ fn send(port: &mut MemPort, dst: MacAddr, tag: u32) -> bool {
 }
 
 fn recv(port: &mut MemPort) -> Option<u32> {
-    let f = port.rx_frame(NOW)?;
+    let f = port.receive(NOW)?;
     assert_eq!(f.len(), 60);
     Some(u32::from_be_bytes([f[14], f[15], f[16], f[17]]))
 }
@@ -110,8 +110,9 @@ fn another_attachment_sees_the_same_switch_and_garbage_is_refused() {
     let fd = sw.fd().unwrap().try_clone_to_owned().unwrap(); // shared, and descriptors are left
     let other = MemSwitch::attach(fd).unwrap(); // it is a switch
     let (mut a, mut b) = (sw.port(0).unwrap(), other.port(1).unwrap()); // free ports
-    assert_eq!((b.mtu(), b.checksums()), (9000, Checksums::Omitted));
-    assert!(send(&mut a, b.mac(), 3));
+    let able = b.capabilities();
+    assert_eq!((able.mtu, able.checksums), (9000, Checksums::Omitted));
+    assert!(send(&mut a, mac_of(1), 3));
     a.flush(NOW);
     assert_eq!(recv(&mut b), Some(3));
 
@@ -204,7 +205,7 @@ fn a_frame_wakes_its_receiver_by_descriptor_and_no_other_port() {
         let mut p: Vec<_> = (0..3).map(|i| sw.port(i).unwrap()).collect(); // free ports
         let quiet = NicTime(1_000 + ARM_AFTER_NS);
         // Awake: looks are due soon, and senders make no system call.
-        assert!(p[1].rx_frame(NicTime(1_000)).is_none());
+        assert!(p[1].receive(NicTime(1_000)).is_none());
         assert!(p[1].next_timer().is_some());
         assert!(send(&mut p[0], mac_of(1), 1));
         p[0].flush(NOW);
@@ -212,8 +213,8 @@ fn a_frame_wakes_its_receiver_by_descriptor_and_no_other_port() {
         assert_eq!(recv(&mut p[1]), Some(1));
 
         // Asleep: no look is due, and a frame rings once.
-        assert!(p[1].rx_frame(NicTime(1_000)).is_none());
-        assert!(p[1].rx_frame(quiet).is_none());
+        assert!(p[1].receive(NicTime(1_000)).is_none());
+        assert!(p[1].receive(quiet).is_none());
         assert_eq!(p[1].next_timer(), None);
         for tag in 2..5 {
             assert!(send(&mut p[2], mac_of(1), tag));
@@ -221,14 +222,14 @@ fn a_frame_wakes_its_receiver_by_descriptor_and_no_other_port() {
         }
         assert!(rings(&p[1]) && !rings(&p[0]));
         for tag in 2..5 {
-            let f = p[1].rx_frame(quiet).unwrap(); // sent above
+            let f = p[1].receive(quiet).unwrap(); // sent above
             assert_eq!(f[17], tag as u8);
         }
         assert!(p[1].next_timer().is_some());
 
         // Falling asleep again takes what has rung.
         let later = quiet.plus(std::time::Duration::from_millis(1));
-        assert!(p[1].rx_frame(later).is_none());
+        assert!(p[1].receive(later).is_none());
         assert!(!rings(&p[1]));
         assert_eq!(p[1].next_timer(), None);
 
@@ -239,7 +240,7 @@ fn a_frame_wakes_its_receiver_by_descriptor_and_no_other_port() {
         }
         assert!(rings(&p[1]));
         assert!(p[1]
-            .rx_frame(later.plus(std::time::Duration::from_millis(1)))
+            .receive(later.plus(std::time::Duration::from_millis(1)))
             .is_none());
         assert!(!rings(&p[1]));
         // And a frame still wakes it.

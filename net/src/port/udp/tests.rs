@@ -15,7 +15,7 @@ fn open(n: u32, peers: &[SocketAddr], secret: Option<u64>) -> UdpPort {
 }
 
 fn put(p: &mut UdpPort, dst: MacAddr, len: usize, tag: u8) {
-    let src = p.mac();
+    let src = p.capabilities().medium.mac();
     let room = p.tx_frame(NOW, dst).unwrap(); // the socket buffer is far from full
     room[..len].fill(tag);
     crate::wire::emit_ethernet(room, dst, src, 0x88b5);
@@ -25,15 +25,15 @@ fn put(p: &mut UdpPort, dst: MacAddr, len: usize, tag: u8) {
 /// Both have proved themselves to each other when a frame of each has come through.
 fn meet(a: &mut UdpPort, b: &mut UdpPort) {
     let pass = |a: &mut UdpPort, b: &mut UdpPort| {
-        let to = b.mac();
+        let to = b.capabilities().medium.mac();
         put(a, to, 60, 0xee);
         a.flush(NOW);
         for _ in 0..5_000 {
-            if b.rx_frame(NOW).is_some() {
+            if b.receive(NOW).is_some() {
                 return;
             }
             // Answers to challenges, and the end of the meeting's other half.
-            let _ = a.rx_frame(NOW);
+            let _ = a.receive(NOW);
             std::thread::yield_now();
             wait_ms(&b.socket, 1);
         }
@@ -57,11 +57,11 @@ fn wait_ms(socket: &impl AsFd, ms: i64) {
 }
 
 fn get(p: &mut UdpPort) -> Option<(usize, u8)> {
-    if let Some(f) = p.rx_frame(NOW) {
+    if let Some(f) = p.receive(NOW) {
         return Some((f.len(), f[f.len() - 1]));
     }
     wait_ms(&p.socket, 5_000);
-    let f = p.rx_frame(NOW)?;
+    let f = p.receive(NOW)?;
     Some((f.len(), f[f.len() - 1]))
 }
 
@@ -154,7 +154,7 @@ fn a_configured_peer_is_accepted_for_its_own_network_alone() {
     friend.send_to(&frame_of(77, 0xaa), b.local_addr()).unwrap(); // loopback takes it
     assert_eq!(get(&mut b), Some((60, 0xaa)), "the first that is ours");
     assert_eq!(b.counters().rx_unauthenticated, 4);
-    assert!(b.rx_frame(NOW).is_none());
+    assert!(b.receive(NOW).is_none());
 }
 
 /// Datagrams between authenticated peers are useless to an unauthenticated sender that replays them.
@@ -177,10 +177,10 @@ fn replays_from_elsewhere_are_refused() {
     };
     pass(b.local_addr());
     wait_ms(&b.socket, 5_000);
-    assert!(b.rx_frame(NOW).is_none());
+    assert!(b.receive(NOW).is_none());
     pass(a.local_addr());
     wait_ms(&a.socket, 5_000);
-    assert!(a.rx_frame(NOW).is_none());
+    assert!(a.receive(NOW).is_none());
     // The response, then the frame that was kept.
     pass(b.local_addr());
     pass(b.local_addr());
@@ -199,10 +199,7 @@ fn replays_from_elsewhere_are_refused() {
     for port in [&mut b, &mut c] {
         for _ in 0..2 {
             wait_ms(&port.socket, 100);
-            assert!(
-                port.rx_frame(NOW).is_none(),
-                "a replayed frame was believed"
-            );
+            assert!(port.receive(NOW).is_none(), "a replayed frame was believed");
         }
     }
     assert_eq!(b.peers.all, [spy]);
@@ -223,7 +220,7 @@ fn a_port_answers_challenges_of_peers_only_and_sends_few() {
     }
     for _ in 0..3 {
         wait_ms(&a.socket, 50);
-        assert!(a.rx_frame(NOW).is_none());
+        assert!(a.receive(NOW).is_none());
     }
     unknown.set_nonblocking(true).unwrap(); // a socket can be
     let mut answers = Vec::new();
@@ -258,9 +255,9 @@ fn broadcast_goes_to_every_peer() {
     put(&mut a, MacAddr::BROADCAST, 60, 3);
     for other in [&mut b, &mut c] {
         wait_ms(&other.socket, 5_000);
-        assert!(other.rx_frame(NOW).is_none());
+        assert!(other.receive(NOW).is_none());
         wait_ms(&a.socket, 5_000);
-        assert!(a.rx_frame(NOW).is_none());
+        assert!(a.receive(NOW).is_none());
         let mut got = None;
         for _ in 0..3 {
             got = got.or_else(|| get(other));
@@ -283,14 +280,14 @@ fn a_peer_whose_socket_is_closed_is_named_and_the_others_get_their_frames() {
     for _ in 0..5_000 {
         put(&mut a, MacAddr::local(2), 60, 1);
         a.flush(NOW);
-        let _ = a.rx_frame(NOW);
+        let _ = a.receive(NOW);
         refused = a.next_refused();
         if refused.is_some() {
             break;
         }
         wait_ms(&a.socket, 1);
     }
-    assert_eq!(refused, Some(MacAddr::local(2)));
+    assert_eq!(refused, Some(RefusedBy::Link(MacAddr::local(2))));
     // The error that a refusal leaves costs no frame of another peer.
     put(&mut a, MacAddr::local(2), 60, 2);
     a.flush(NOW);

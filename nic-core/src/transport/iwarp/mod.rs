@@ -61,7 +61,6 @@ use super::sessions::Sessions;
 use crate::memory::Sharer;
 use crate::network::{Network, Protocol};
 use crate::types::NicTime;
-use ringbell_net::port::AnyPort;
 use ringbell_net::wire::iwarp::ddp::TAGGED_BYTES;
 use ringbell_net::wire::iwarp::mpa::UNIT_MAX;
 
@@ -178,11 +177,7 @@ impl IwarpTransport {
         let poller = Poller::new()?;
         let mut listeners = Vec::new();
         for (number, port) in net.ports().iter().enumerate() {
-            let listener = match port {
-                AnyPort::Datagrams(p) => p.listener(),
-                AnyPort::Frames(_) => None,
-            };
-            let Some(listener) = listener else {
+            let Some(listener) = port.listener() else {
                 let port = port.describe();
                 return Err(IwarpError::NoStreams { port });
             };

@@ -114,15 +114,15 @@ impl Terms {
         let payload = net.payload_to(number, peer).saturating_sub(AROUND) & !3;
         let payload = payload.min(config.payload_max);
         let host = net.flow(number, 0, peer).to;
-        let port = &net.ports()[number];
-        let of_datagrams = port.frames().is_none();
+        let port = net.ports()[number].capabilities();
+        let of_datagrams = !port.medium.has_frames();
         Terms {
             // At most 64 MiB, and an MTU.
             window: config.rx_buffer.next_power_of_two() as u32,
             payload: payload as u32,
             without_icrc: match config.icrc {
                 Icrc::Auto if of_datagrams => host.ip().is_loopback(),
-                Icrc::Auto => port.checksums() == Checksums::Omitted,
+                Icrc::Auto => port.checksums == Checksums::Omitted,
                 Icrc::Always => false,
                 Icrc::Never => true,
             },

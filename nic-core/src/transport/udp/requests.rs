@@ -68,7 +68,7 @@ impl Answer {
 
 /// The same addresses with the UDP port of ACCL, where the port does not have its own.
 fn by_accl(net: &Network, port: usize, mut flow: Flow) -> Flow {
-    if net.ports()[port].frames().is_some() {
+    if net.ports()[port].capabilities().medium.has_frames() {
         flow.to.set_port(ACCL_UDP_PORT);
     }
     flow

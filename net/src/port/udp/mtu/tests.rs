@@ -22,7 +22,7 @@ fn open(bind: SocketAddr, peers: &[SocketAddr], mtu: Option<usize>) -> Result<Ud
 fn the_route_to_the_peers_gives_the_mtu_and_a_setting_lowers_it() {
     let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
     let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 4789));
-    let of = |bind, peers: &[_], mtu| open(bind, peers, mtu).map(|p| p.mtu()).ok();
+    let of = |bind, peers: &[_], mtu| open(bind, peers, mtu).map(|p| p.capabilities().mtu).ok();
     assert_eq!(of(any, &[], None), Some(MTU_DEFAULT), "no way is known");
     assert_eq!(of(any, &[peer], None), Some(MTU_MAX));
     assert_eq!(of(LOOPBACK, &[], None), Some(MTU_MAX));
@@ -51,7 +51,7 @@ fn the_mtu_falls_to_the_routers_limit_and_stays() {
     let mut port = open(LOOPBACK, &[LOOPBACK], None).unwrap(); // loopback has free ports
     let mut now_is = |most| {
         port.shrink_to(most, LOOPBACK);
-        port.mtu()
+        port.capabilities().mtu
     };
     assert_eq!([now_is(9300), now_is(2000)], [MTU_MAX, 2000]);
     assert_eq!([now_is(3000), now_is(0)], [2000, MTU_MIN]);

@@ -59,10 +59,11 @@ impl Stack {
     pub(in crate::transport::tcp) fn follow_ports(&mut self, net: &Network, now: NicTime) {
         for (n, port) in net.ports().iter().enumerate() {
             let known = self.interfaces.get(n);
-            if known.is_some_and(|i| i.caps.max_transmission_unit == port.mtu()) {
+            let port = port.capabilities();
+            if known.is_some_and(|i| i.caps.max_transmission_unit == port.mtu) {
                 continue;
             }
-            let caps = capabilities(port.mtu(), port.checksums());
+            let caps = capabilities(port.mtu, port.checksums);
             let iface = interface_with(0, self.address, &caps, self.clock.instant(now));
             let fresh = PortInterface { caps, iface };
             match self.interfaces.get_mut(n) {
