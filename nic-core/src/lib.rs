@@ -34,7 +34,7 @@ mod queue;
 pub mod scratch;
 mod session;
 pub mod shmem;
-mod slab;
+pub mod slab;
 mod slots;
 mod sync;
 pub mod threads;

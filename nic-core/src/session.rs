@@ -9,6 +9,7 @@ use std::net::SocketAddrV4;
 
 use ringbell_nic_abi::{PdId, SessionId, Status};
 
+use crate::slab::Slab;
 use crate::types::{ConnId, ListenerId, NicTime, WorkToken};
 
 /// The slot of a session's id.
@@ -81,46 +82,23 @@ pub(crate) struct Session {
     pub(crate) chain: Option<(Status, u64)>,
 }
 
-#[derive(Debug, Default)]
-struct Slot {
-    generation: u8,
-    session: Option<Session>,
-}
-
 /// All sessions of a NIC.
 #[derive(Debug)]
 pub(crate) struct Sessions {
-    slots: Vec<Slot>,
-    free: VecDeque<u32>,
-    limit: usize,
+    all: Slab<Session, 16, 0, 0xff>,
 }
 
 impl Sessions {
     /// A table of at most `limit` sessions (at most 65,536).
     pub(crate) fn new(limit: usize) -> Sessions {
         Sessions {
-            slots: Vec::new(),
-            free: VecDeque::new(),
-            limit,
+            all: Slab::spread(limit),
         }
     }
 
     /// A new idle session, or `None` at the limit.
     pub(crate) fn open(&mut self, pd: PdId) -> Option<SessionId> {
-        if self.slots.len() < self.limit {
-            // Fresh slots first, so that an id stays unused for as long as possible.
-            self.free.push_back(self.slots.len() as u32);
-            self.slots.push(Slot::default());
-            let last = self.free.pop_back();
-            return last.map(|slot| self.fill(slot, pd));
-        }
-        let slot = self.free.pop_front()?;
-        Some(self.fill(slot, pd))
-    }
-
-    fn fill(&mut self, slot: u32, pd: PdId) -> SessionId {
-        let s = &mut self.slots[slot as usize];
-        s.session = Some(Session {
+        let session = Session {
             pd,
             state: State::Idle,
             local: None,
@@ -129,75 +107,57 @@ impl Sessions {
             rx_bytes: 0,
             why: "",
             chain: None,
-        });
-        SessionId(slot | u32::from(s.generation) << 16)
+        };
+        self.all.insert(session).map(SessionId)
     }
 
     /// The session of an id that a queue of domain `pd` has presented.
     pub(crate) fn get(&mut self, id: SessionId, pd: PdId) -> Option<&mut Session> {
-        let slot = self.slots.get_mut(slot_of(id) as usize)?;
-        if u32::from(slot.generation) != id.0 >> 16 {
-            return None;
-        }
-        slot.session.as_mut().filter(|s| s.pd == pd)
+        self.all.get_mut(id.0).filter(|s| s.pd == pd)
     }
 
     /// The session in a slot, when it is open.
     pub(crate) fn at(&mut self, slot: u32) -> Option<&mut Session> {
-        self.slots.get_mut(slot as usize)?.session.as_mut()
+        self.all.at_mut(slot as usize)
     }
 
     /// A chained operation has failed: those behind it fail with its status.
     #[cold]
     pub(crate) fn end_chain(&mut self, id: SessionId, status: Status, detail: u64) {
-        let slot = slot_of(id);
         // Its session may be closed by now, and its slot another's.
-        if self.id(slot) == id {
-            if let Some(session) = self.at(slot) {
-                session.chain.get_or_insert((status, detail));
-            }
+        if let Some(session) = self.all.get_mut(id.0) {
+            session.chain.get_or_insert((status, detail));
         }
     }
 
     /// The id of an open slot.
     pub(crate) fn id(&self, slot: u32) -> SessionId {
-        let generation = self.slots.get(slot as usize).map_or(0, |s| s.generation);
-        SessionId(slot | u32::from(generation) << 16)
+        SessionId(self.all.number_at(slot as usize))
     }
 
     /// Frees a slot: its id is refused from now on.
     pub(crate) fn close(&mut self, slot: u32) -> Option<Session> {
-        let s = self.slots.get_mut(slot as usize)?;
-        let session = s.session.take()?;
-        s.generation = s.generation.wrapping_add(1);
-        self.free.push_back(slot);
-        Some(session)
+        self.all.remove_at(slot as usize)
     }
 
     /// Open slots.
     pub(crate) fn open_slots(&self) -> Vec<u32> {
-        let all = self.slots.iter().enumerate();
-        all.filter(|(_, s)| s.session.is_some())
-            .map(|(i, _)| i as u32)
-            .collect()
+        self.iter().map(|(id, _)| slot_of(id)).collect()
     }
 
     /// Most sessions that may be open.
     pub(crate) fn limit(&self) -> u64 {
-        self.limit as u64
+        self.all.limit() as u64
     }
 
     /// Number of open sessions.
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.all.len()
     }
 
     /// Read access to every open session.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionId, &Session)> {
-        self.slots.iter().enumerate().filter_map(|(i, s)| {
-            let id = SessionId(i as u32 | u32::from(s.generation) << 16);
-            s.session.as_ref().map(|x| (id, x))
-        })
+        self.all.iter().map(|(id, s)| (SessionId(id), s))
     }
 }
 

@@ -75,8 +75,8 @@ impl Collectives {
             return Err(CommError::CtxInUse { ctx: c.ctx });
         }
         self.register_board(io)?;
-        let full = CommError::TooMany { limit: MAX_COMMS };
-        let slot = self.table.free_slot().ok_or(full)?;
+        let full = || CommError::TooMany { limit: MAX_COMMS };
+        let slot = self.table.next_slot().ok_or_else(full)?;
         let needed = c.settings.scratch_bytes;
         let nic_memory = &mut io.dma.nic_memory;
         let short = CommError::Memory {
@@ -127,7 +127,7 @@ impl Collectives {
             kept: Kept::default(),
             direct,
         };
-        let id = self.table.add(slot, comm);
+        let id = self.table.add(comm).ok_or_else(full)?;
         tracing::info!(
             ctx = c.ctx,
             rank = c.rank,

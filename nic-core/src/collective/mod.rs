@@ -178,6 +178,7 @@ impl Collectives {
     }
 
     /// Takes an operation on. It retires through [`Table::take_retired`].
+    #[inline]
     pub(crate) fn post(
         &mut self,
         io: &mut Io<'_>,
@@ -356,6 +357,7 @@ impl Collectives {
 
     /// Advances all operations. `ended` returns whether an operation's predecessors have ended, `fresh`
     /// whether the time was read in this step.
+    #[inline]
     pub(crate) fn step(
         &mut self,
         io: &mut Io<'_>,

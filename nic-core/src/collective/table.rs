@@ -83,11 +83,8 @@ impl Active {
     }
 }
 
-#[derive(Debug, Default)]
-struct Slot {
-    generation: u8,
-    comm: Option<Comm>,
-}
+/// By their ids; a freed one keeps its slot, and its id is refused, until it has ended.
+type Comms = Slab<Comm, 16, 0, 0xff>;
 
 /// What the paths of operations have found out, for the communicators.
 #[derive(Debug)]
@@ -105,7 +102,7 @@ pub(super) enum News {
 /// See the module text. Communicators are named by their slot, operations by their number in the slab.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    comms: Vec<Slot>,
+    comms: Comms,
     by_ctx: FxHashMap<u64, u32>,
     pub(super) lives: Lives,
     pub(super) ops: Slab<Active>,
@@ -123,57 +120,49 @@ pub(crate) struct Table {
 
 impl Table {
     pub(super) fn comm(&self, slot: u32) -> Option<&Comm> {
-        self.comms.get(slot as usize)?.comm.as_ref()
+        self.comms.at(slot as usize)
     }
 
     pub(super) fn comm_mut(&mut self, slot: u32) -> Option<&mut Comm> {
-        self.comms.get_mut(slot as usize)?.comm.as_mut()
+        self.comms.at_mut(slot as usize)
     }
 
     /// A communicator and an operation.
     pub(super) fn both(&mut self, slot: u32, id: u32) -> Option<(&mut Comm, &mut Active)> {
-        let c = self.comms.get_mut(slot as usize)?.comm.as_mut()?;
+        let c = self.comms.at_mut(slot as usize)?;
         Some((c, self.ops.get_mut(id)?))
     }
 
     /// All slots, used or not.
     pub(super) fn slots(&self) -> std::ops::Range<u32> {
-        0..self.comms.len() as u32
+        0..self.comms.indices().end as u32
     }
 
-    /// A slot for one more communicator.
-    pub(super) fn free_slot(&mut self) -> Option<u32> {
-        match self.comms.iter().position(|s| s.comm.is_none()) {
-            Some(s) => Some(s as u32),
-            None if self.comms.len() < MAX_COMMS => {
-                self.comms.push(Slot::default());
-                Some(self.comms.len() as u32 - 1)
-            }
-            None => None,
-        }
+    /// The slot that the next communicator gets; `None` when there are too many.
+    pub(super) fn next_slot(&self) -> Option<u32> {
+        let slot = self.comms.next().filter(|slot| *slot < MAX_COMMS);
+        slot.map(|slot| slot as u32)
     }
 
-    /// Adds a communicator in a free slot.
-    pub(super) fn add(&mut self, slot: u32, comm: Comm) -> CommId {
-        self.by_ctx.insert(comm.ctx, slot);
+    /// Adds a communicator.
+    pub(super) fn add(&mut self, comm: Comm) -> Option<CommId> {
+        let ctx = comm.ctx;
+        let id = self.comms.insert(comm)?;
+        self.by_ctx.insert(ctx, id & 0xffff);
         self.lives.unsettled = true;
-        let s = &mut self.comms[slot as usize];
-        s.comm = Some(comm);
-        CommId(slot | u32::from(s.generation) << 16)
+        Some(CommId(id))
     }
 
     /// The id of a communicator is refused from now on.
     pub(super) fn free_id(&mut self, slot: u32) -> Option<&mut Comm> {
-        let s = self.comms.get_mut(slot as usize)?;
-        s.generation = s.generation.wrapping_add(1);
-        let c = s.comm.as_mut()?;
+        let c = self.comm_mut(slot)?;
         c.life.freed = true;
         Some(c)
     }
 
     /// Takes a communicator out.
     pub(super) fn take(&mut self, slot: u32) -> Option<Comm> {
-        let c = self.comms.get_mut(slot as usize)?.comm.take()?;
+        let c = self.comms.remove_at(slot as usize)?;
         self.lives.ending -= usize::from(c.life.end.is_some());
         self.by_ctx.remove(&c.ctx);
         Some(c)
@@ -196,23 +185,19 @@ impl Table {
 
     /// Every communicator.
     pub(super) fn comms(&self) -> impl Iterator<Item = &Comm> {
-        self.comms.iter().filter_map(|s| s.comm.as_ref())
+        self.comms.iter().map(|(_, c)| c)
     }
 
     /// Every communicator that is not freed.
     pub(crate) fn ids(&self) -> Vec<CommId> {
-        let slots = self.comms.iter().enumerate();
-        let live = slots.filter(|(_, s)| s.comm.as_ref().is_some_and(|c| !c.life.freed));
-        live.map(|(i, s)| CommId(i as u32 | u32::from(s.generation) << 16))
-            .collect()
+        let live = self.comms.ids(|c| !c.life.freed);
+        live.into_iter().map(CommId).collect()
     }
 
     /// The communicator that a descriptor names: its slot.
     pub(crate) fn find(&self, session: u32) -> Option<u32> {
-        let slot = session & 0xffff;
-        let s = self.comms.get(slot as usize)?;
-        let comm = s.comm.as_ref()?;
-        (u32::from(s.generation) == session >> 16 && !comm.life.freed).then_some(slot)
+        let comm = self.comms.get(session)?;
+        (!comm.life.freed).then_some(session & 0xffff)
     }
 
     /// Rank and ranks of a communicator.
@@ -309,10 +294,10 @@ impl Table {
             let a = self.ops.get_mut(id)?;
             return Some((a.comm, &mut a.call));
         }
-        (0..).zip(&mut self.comms).find_map(|(slot, s)| {
-            let d = s.comm.as_mut()?.direct.as_mut()?;
-            let call = d.calls().find(|c| c.token == token)?;
-            Some((slot, call))
+        self.comms.iter_mut().find_map(|(id, c)| {
+            let mut calls = c.direct.as_mut()?.calls();
+            let call = calls.find(|c| c.token == token)?;
+            Some((id & 0xffff, call))
         })
     }
 
@@ -451,7 +436,7 @@ impl Table {
             self.streams.give_back(id, *rings, status, detail);
         }
         let (call, seen) = (a.call, a.tap.is_some());
-        if let Some(c) = self.comms[slot as usize].comm.as_mut() {
+        if let Some(c) = self.comms.at_mut(slot as usize) {
             if let Some(i) = c.active.iter().position(|o| *o == id) {
                 c.active.remove(i);
             }

@@ -14,6 +14,7 @@ use super::running::{Notice, Running, Told};
 use super::watch::{Seen, Sharing, Watch, Watching};
 use super::{Direction, EngineFailed, EngineInfo, Place};
 use crate::config::EngineThread;
+use crate::slab::Slab;
 use crate::types::{CommId, ConnId, Owner};
 
 /// Engines that a NIC can have.
@@ -39,10 +40,8 @@ pub(crate) enum Outcome {
     Failed,
 }
 
-struct Slot {
-    generation: u16,
-    entry: Option<Entry>,
-}
+/// By their ids, of which 0 is no engine's.
+type Slots = Slab<Entry, 16, 1, 0xffff>;
 
 struct Entry {
     pd: PdId,
@@ -52,7 +51,7 @@ struct Entry {
 
 /// All engines of a NIC.
 pub(crate) struct Engines {
-    slots: Vec<Slot>,
+    slots: Slots,
     paths: FxHashMap<PathKey, Path>,
     /// Engines on queues and communicators.
     watches: FxHashMap<(Owner, Direction), Watch>,
@@ -68,7 +67,7 @@ pub(crate) struct Engines {
 impl Engines {
     pub(crate) fn new(thread: EngineThread) -> Engines {
         Engines {
-            slots: Vec::new(),
+            slots: Slab::new(MAX_ENGINES),
             paths: FxHashMap::default(),
             watches: FxHashMap::default(),
             kinds: FxHashMap::default(),
@@ -101,47 +100,29 @@ impl Engines {
 
     /// Adds an engine, on no path yet; `None` at the limit.
     pub(crate) fn add(&mut self, pd: PdId, engine: Box<dyn StreamEngine>) -> Option<EngineId> {
-        let free = self.slots.iter().position(|s| s.entry.is_none());
-        let slot = match free {
-            Some(slot) => slot,
-            None if self.slots.len() < MAX_ENGINES => {
-                self.slots.push(Slot {
-                    generation: 0,
-                    entry: None,
-                });
-                self.slots.len() - 1
-            }
-            None => return None,
-        };
-        let s = &mut self.slots[slot];
-        // From 1 on: 0 is no engine.
-        s.generation = s.generation.wrapping_add(1).max(1);
-        s.entry = Some(Entry {
+        let entry = Entry {
             pd,
             running: Running::new(engine),
             told: Told::default(),
-        });
-        Some(EngineId(slot as u32 | u32::from(s.generation) << 16))
+        };
+        self.slots.insert(entry).map(EngineId)
     }
 
     fn slot(&self, id: EngineId) -> Option<usize> {
-        let slot = (id.0 & 0xffff) as usize;
-        let s = self.slots.get(slot)?;
-        (u32::from(s.generation) == id.0 >> 16 && s.entry.is_some()).then_some(slot)
+        self.slots.get(id.0).map(|_| Slots::index_of(id.0))
     }
 
     fn id(&self, slot: usize) -> EngineId {
-        EngineId(slot as u32 | u32::from(self.slots[slot].generation) << 16)
+        EngineId(self.slots.number_at(slot))
     }
 
     fn entry(&mut self, id: EngineId) -> Option<&mut Entry> {
-        let slot = self.slot(id)?;
-        self.slots[slot].entry.as_mut()
+        self.slots.get_mut(id.0)
     }
 
     /// The domain, name and kind (whether a tap) of an engine.
     pub(crate) fn about(&self, id: EngineId) -> Option<(PdId, &'static str, bool)> {
-        let e = self.slots[self.slot(id)?].entry.as_ref()?;
+        let e = self.slots.get(id.0)?;
         Some((e.pd, e.running.name, e.running.is_tap))
     }
 
@@ -315,7 +296,7 @@ impl Engines {
 
     /// The engine of a path, and what watches the owner of an operation on it, which no engine is twice.
     fn both<'a>(
-        slots: &'a mut [Slot],
+        slots: &'a mut Slots,
         watches: &'a mut FxHashMap<(Owner, Direction), Watch>,
         on_path: Option<usize>,
         by: Owner,
@@ -334,11 +315,9 @@ impl Engines {
         let Some(on_path) = on_path else {
             return (None, watch.at(at, Engines::running(slots, Some(watcher))));
         };
-        let Ok([a, b]) = slots.get_disjoint_mut([on_path, watcher]) else {
-            return (None, None);
-        };
-        let running = |s: &'a mut Slot| s.entry.as_mut().map(|e| &mut e.running);
-        (running(a), watch.at(at, running(b)))
+        let [a, b] = slots.both_at(on_path, watcher);
+        let running = |e: &'a mut Entry| &mut e.running;
+        (a.map(running), watch.at(at, b.map(running)))
     }
 
     /// An engine's description of itself.
@@ -354,7 +333,7 @@ impl Engines {
     /// Ends an engine. What it holds is still delivered. Returns its last result.
     pub(crate) fn remove(&mut self, id: EngineId) -> Option<Outcome> {
         let slot = self.slot(id)?;
-        let mut entry = self.slots[slot].entry.take()?;
+        let mut entry = self.slots.remove(id.0)?;
         for path in self.paths.values_mut().filter(|p| p.engine == Some(slot)) {
             // An item that has passed only in part cannot be processed: it is cut off.
             path.end(Some(&mut entry.running));
@@ -374,11 +353,8 @@ impl Engines {
 
     /// Ends the engines of a protection domain.
     pub(crate) fn remove_all_of(&mut self, pd: PdId) {
-        for slot in 0..self.slots.len() {
-            let of_it = self.slots[slot].entry.as_ref().is_some_and(|e| e.pd == pd);
-            if of_it {
-                self.remove(self.id(slot));
-            }
+        for id in self.slots.ids(|e| e.pd == pd) {
+            self.remove(EngineId(id));
         }
     }
 
@@ -408,9 +384,8 @@ impl Engines {
         }
     }
 
-    fn running(slots: &mut [Slot], slot: Option<usize>) -> Option<&mut Running> {
-        let entry = slots.get_mut(slot?)?.entry.as_mut()?;
-        Some(&mut entry.running)
+    fn running(slots: &mut Slots, slot: Option<usize>) -> Option<&mut Running> {
+        slots.at_mut(slot?).map(|entry| &mut entry.running)
     }
 
     /// The engines for the next bytes of an operation of `by`; `None` when there are none.
@@ -431,7 +406,7 @@ impl Engines {
         let Some(path) = self.paths.get(&key) else {
             return false;
         };
-        let entry = path.engine.and_then(|slot| self.slots[slot].entry.as_ref());
+        let entry = path.engine.and_then(|slot| self.slots.at(slot));
         path.held() > 0 || path.failed.is_some() || entry.is_some_and(|e| !e.running.is_tap)
     }
 
@@ -478,12 +453,8 @@ impl Engines {
     fn find_notice(&mut self) -> Option<(EngineId, Notice)> {
         // What a detached engine has left is delivered: the stream is as any other again.
         self.drop_paths();
-        for slot in 0..self.slots.len() {
-            let generation = u32::from(self.slots[slot].generation);
-            let id = EngineId(slot as u32 | generation << 16);
-            let Some(e) = &mut self.slots[slot].entry else {
-                continue;
-            };
+        for (id, e) in self.slots.iter_mut() {
+            let slot = Slots::index_of(id);
             let mut notice = e.told.news(&e.running);
             let of_it = self.watches.values_mut().filter(|w| w.engine == slot);
             for seen in of_it.flat_map(Watch::all_mut) {
@@ -494,7 +465,7 @@ impl Engines {
             if let Some(notice) = notice {
                 // There may be more.
                 self.news = true;
-                return Some((id, notice));
+                return Some((EngineId(id), notice));
             }
         }
         None
@@ -522,16 +493,15 @@ impl Engines {
 
     /// Every engine.
     pub(crate) fn infos(&self) -> Vec<EngineInfo> {
-        let all = self.slots.iter().enumerate();
-        let info = |(slot, s): (usize, &Slot)| {
-            let e = s.entry.as_ref()?;
+        let info = |(id, e): (u32, &Entry)| {
+            let slot = Slots::index_of(id);
             let on = self.paths.iter().filter(|(_, p)| p.engine == Some(slot));
             let mut streams: Vec<_> = on
                 .map(|((_, _, dir), p)| (SessionId(p.session), *dir))
                 .collect();
             let r = &e.running;
             let mut info = EngineInfo {
-                id: self.id(slot),
+                id: EngineId(id),
                 name: r.name,
                 streams: Vec::new(),
                 queues: Vec::new(),
@@ -572,9 +542,9 @@ impl Engines {
             info.streams = streams;
             info.queues
                 .sort_by_key(|(q, dir)| (q.0, *dir == Direction::Send));
-            Some(info)
+            info
         };
-        all.filter_map(info).collect()
+        self.slots.iter().map(info).collect()
     }
 }
 

@@ -9,15 +9,17 @@ use ringbell_nic_abi::Status;
 use super::life::Life;
 use super::TransportEvent;
 use crate::network::{Network, Protocol, Routes, Waiter};
+use crate::slab::Slab;
 use crate::types::{ConnId, ListenerId};
 
 const INDEX_BITS: u32 = 20;
+const LAST_GENERATION: u32 = u32::MAX >> INDEX_BITS;
 /// Most connections of one transport, those that are ending included.
 pub const CONNECTIONS_MAX: usize = 1 << INDEX_BITS;
 
 /// The index part of an id.
 pub(super) fn index_of(id: ConnId) -> usize {
-    (id.0 & ((1 << INDEX_BITS) - 1)) as usize
+    Slots::<()>::index_of(id.0)
 }
 
 /// A connection, by its packets and its life.
@@ -34,22 +36,15 @@ pub(super) trait Connection {
 #[allow(clippy::disallowed_types)]
 type ByKey<K, S> = std::collections::HashMap<K, usize, S>;
 
-#[derive(Debug)]
-struct Slot<C> {
-    generation: u32,
-    conn: Option<Box<C>>,
-}
+type Slots<C> = Slab<Box<C>, INDEX_BITS, 0, LAST_GENERATION>;
 
-/// All connections: a slab, in which each is found by index, by id, and by the key of its packets. An id is an index and the slot's generation,
-/// so that a stale one finds nothing.
+/// All connections: each is found by index, by id, and by the key of its packets.
 #[derive(Debug)]
 pub(super) struct Connections<C: Connection, S> {
-    slots: Vec<Slot<C>>,
-    free: Vec<usize>,
+    slots: Slots<C>,
     by_key: ByKey<C::Key, S>,
     /// The last connection found: packets come in trains.
     last: Option<(C::Key, usize)>,
-    limit: usize,
     /// Hops that connections have ended with, to be given back to the network.
     released: Vec<(usize, usize)>,
 }
@@ -57,21 +52,19 @@ pub(super) struct Connections<C: Connection, S> {
 impl<C: Connection, S: BuildHasher> Connections<C, S> {
     pub(super) fn new(limit: usize, hasher: S) -> Connections<C, S> {
         Connections {
-            slots: Vec::new(),
-            free: Vec::new(),
+            slots: Slots::new(limit),
             by_key: ByKey::with_hasher(hasher),
             last: None,
-            limit: limit.min(CONNECTIONS_MAX),
             released: Vec::new(),
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.len()
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.len() < self.limit
+        self.slots.next().is_some()
     }
 
     pub(super) fn find(&mut self, key: C::Key) -> Option<usize> {
@@ -87,29 +80,17 @@ impl<C: Connection, S: BuildHasher> Connections<C, S> {
 
     /// Adds a connection made for its id, unless there are too many. Its key must be free.
     pub(super) fn insert(&mut self, make: impl FnOnce(ConnId) -> C) -> Option<ConnId> {
-        if !self.has_room() {
-            return None;
-        }
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot {
-                generation: 0,
-                conn: None,
-            });
-            self.slots.len() - 1
-        });
-        let slot = &mut self.slots[index];
-        let id = ConnId(slot.generation << INDEX_BITS | index as u32);
-        let conn = slot.conn.insert(Box::new(make(id)));
-        self.by_key.insert(conn.key(), index);
-        Some(id)
+        let make = |id| Box::new(make(ConnId(id)));
+        let id = self.slots.insert_with(make)?;
+        let index = Slots::<C>::index_of(id);
+        let key = self.slots.at(index)?.key();
+        self.by_key.insert(key, index);
+        Some(ConnId(id))
     }
 
     pub(super) fn remove(&mut self, index: usize) -> Option<Box<C>> {
-        let slot = self.slots.get_mut(index)?;
-        let conn = slot.conn.take()?;
-        slot.generation = slot.generation.wrapping_add(1) & (u32::MAX >> INDEX_BITS);
+        let conn = self.slots.remove_at(index)?;
         self.forget_key(conn.key(), index);
-        self.free.push(index);
         self.released
             .extend(conn.life().hop.map(|hop| (hop, index)));
         Some(conn)
@@ -132,27 +113,27 @@ impl<C: Connection, S: BuildHasher> Connections<C, S> {
 
     /// Whether there is such a connection, without touching it.
     pub(super) fn has(&self, index: usize) -> bool {
-        self.slots.get(index).is_some_and(|s| s.conn.is_some())
+        self.slots.at(index).is_some()
     }
 
     pub(super) fn at(&mut self, index: usize) -> Option<&mut C> {
-        self.slots.get_mut(index)?.conn.as_deref_mut()
+        self.slots.at_mut(index).map(|c| &mut **c)
     }
 
     /// The connection with this id, unless its id was given back.
     pub(super) fn by_id(&mut self, id: ConnId) -> Option<&mut C> {
-        self.at(index_of(id))
-            .filter(|c| c.life().id == id && !c.life().is_orphan())
+        let conn = self.slots.get_mut(id.0)?;
+        (!conn.life().is_orphan()).then_some(conn)
     }
 
     pub(super) fn get_by_id(&self, id: ConnId) -> Option<&C> {
-        let conn = self.slots.get(index_of(id))?.conn.as_deref()?;
-        (conn.life().id == id && !conn.life().is_orphan()).then_some(conn)
+        let conn = self.slots.get(id.0)?;
+        (!conn.life().is_orphan()).then_some(conn)
     }
 
     pub(super) fn iter(&mut self) -> impl Iterator<Item = (usize, &mut C)> {
-        let slots = self.slots.iter_mut().enumerate();
-        slots.filter_map(|(i, s)| Some((i, s.conn.as_deref_mut()?)))
+        let slots = self.slots.iter_mut();
+        slots.map(|(id, c)| (Slots::<C>::index_of(id), &mut **c))
     }
 
     /// Connections whose handshake with this listener is not over.

@@ -10,6 +10,7 @@ use super::rx::Rx;
 use super::tx::Tx;
 use crate::datapath::{ReceivePath, SendPath};
 use crate::engine::EngineFailed;
+use crate::slab::Slab;
 use crate::transport::TransportEvent;
 use crate::types::{ConnId, ListenerId};
 
@@ -117,17 +118,10 @@ impl Conn {
     }
 }
 
-#[derive(Debug, Default)]
-struct Slot {
-    generation: u16,
-    conn: Option<Box<Conn>>,
-}
-
-/// An id is a slot (low 16 bits) and the slot's generation (high 16), so that a stale id finds nothing.
-#[derive(Debug, Default)]
+/// The connections, by their ids.
+#[derive(Debug)]
 pub(super) struct Table {
-    slots: Vec<Slot>,
-    free: VecDeque<u32>,
+    all: Slab<Box<Conn>, 16, 0, 0xffff>,
     /// To be stepped, each listed once.
     pub(super) active: VecDeque<u32>,
     /// With bytes that have come before a receive, each listed once.
@@ -135,67 +129,53 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// A new connection; `None` when there are `limit` of them.
+    /// A table of at most `limit` connections.
+    pub(super) fn new(limit: usize) -> Table {
+        Table {
+            all: Slab::spread(limit),
+            active: VecDeque::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    /// A new connection; `None` at the limit.
     pub(super) fn open(
         &mut self,
-        limit: usize,
         link: usize,
         phase: Phase,
         ends: (SocketAddrV4, SocketAddrV4),
     ) -> Option<ConnId> {
-        let slot = if self.slots.len() < limit {
-            self.slots.push(Slot::default());
-            (self.slots.len() - 1) as u32
-        } else {
-            self.free.pop_front()?
-        };
-        let s = &mut self.slots[slot as usize];
-        let id = ConnId(slot | u32::from(s.generation) << 16);
-        s.conn = Some(Box::new(Conn::new(id, link, phase, ends)));
-        Some(id)
+        let conn = |id| Box::new(Conn::new(ConnId(id), link, phase, ends));
+        self.all.insert_with(conn).map(ConnId)
     }
 
     /// The connection with an id.
     #[inline]
     pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut Conn> {
-        let s = self.slots.get_mut((id & 0xffff) as usize)?;
-        if u32::from(s.generation) != id >> 16 {
-            return None;
-        }
-        s.conn.as_deref_mut()
+        self.all.get_mut(id).map(|c| &mut **c)
     }
 
     /// As [`get_mut`](Table::get_mut), to look at.
     #[inline]
     pub(super) fn get(&self, id: u32) -> Option<&Conn> {
-        let s = self.slots.get((id & 0xffff) as usize)?;
-        s.conn.as_deref().filter(|c| c.id.0 == id)
+        self.all.get(id).map(|c| &**c)
     }
 
     /// Takes a connection out for a call, so that it is borrowed apart from the others.
     #[inline]
     pub(super) fn take(&mut self, id: u32) -> Option<Box<Conn>> {
-        let s = self.slots.get_mut((id & 0xffff) as usize)?;
-        if u32::from(s.generation) != id >> 16 {
-            return None;
-        }
-        s.conn.take()
+        self.all.lend(id)
     }
 
     /// Gives back what [`take`](Table::take) has taken.
     #[inline]
     pub(super) fn put(&mut self, conn: Box<Conn>) {
-        let slot = (conn.id.0 & 0xffff) as usize;
-        self.slots[slot].conn = Some(conn);
+        self.all.give_back(conn.id.0, conn);
     }
 
     /// Ends a connection: its id is invalid from now on.
     pub(super) fn free(&mut self, id: u32) -> Option<Box<Conn>> {
-        let conn = self.take(id)?;
-        let s = &mut self.slots[(id & 0xffff) as usize];
-        s.generation = s.generation.wrapping_add(1);
-        self.free.push_back(id & 0xffff);
-        Some(conn)
+        self.all.remove(id)
     }
 
     /// Lists a connection to be stepped.
@@ -210,7 +190,6 @@ impl Table {
 
     /// Ids of the connections of a link.
     pub(super) fn of_link(&self, link: usize) -> Vec<u32> {
-        let all = self.slots.iter().filter_map(|s| s.conn.as_deref());
-        all.filter(|c| c.link == link).map(|c| c.id.0).collect()
+        self.all.ids(|c| c.link == link)
     }
 }

@@ -127,7 +127,7 @@ impl LocalTransport {
             endpoint: Endpoint::open(config, ip, exported, wake)?,
             offers: Offers::new(),
             links: Vec::new(),
-            table: Table::default(),
+            table: Table::new(config.max_conns),
             rooms: Rooms::default(),
             left: Vec::new(),
             listeners: Listeners::default(),
@@ -146,9 +146,7 @@ impl LocalTransport {
         local: SocketAddrV4,
         peer: SocketAddrV4,
     ) -> Option<ConnId> {
-        let id = self
-            .table
-            .open(self.config.max_conns, link, phase, (local, peer))?;
+        let id = self.table.open(link, phase, (local, peer))?;
         if let Some(l) = &mut self.links[link] {
             l.users += 1;
         }
