@@ -8,8 +8,11 @@
 //! address of its host beside it, of IPv4 or IPv6.
 
 mod addresses;
+mod error;
 mod hosts;
 mod neighbor;
+mod packet;
+mod route;
 mod routes;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,12 +22,14 @@ use std::sync::Arc;
 use ringbell_nic_abi::Status;
 use smoltcp::wire::Ipv4Cidr;
 
+pub use self::error::{NetworkError, PORTS_MAX};
 pub use self::hosts::is_short_name;
 use self::hosts::Hosts;
 pub use self::neighbor::Resolved;
 use self::neighbor::{Neighbors, Place};
+pub use self::packet::{Datagrams, Headers, Link, Packet, Protocol, Refused, Waiter, PROTOCOLS};
+pub use self::route::{Route, RouteError, Via, ROUTES_MAX};
 pub(crate) use self::routes::Routes;
-pub use self::routes::{Route, RouteError, Via, ROUTES_MAX};
 use crate::types::NicTime;
 use ringbell_net::port::{
     Arrived, Batch, Destination, MacAddr, Medium, Places, Port, PortCounters, RefusedBy,
@@ -32,86 +37,10 @@ use ringbell_net::port::{
 };
 use ringbell_net::wire::accl::ACCL_UDP_PORT;
 use ringbell_net::wire::control::{echo_reply, Arp, ARP_FRAME};
-use ringbell_net::wire::frame::{classify, Dropped, Frame, TcpFrame, UdpFrame};
+use ringbell_net::wire::frame::{classify, Dropped, Frame, UdpFrame};
 use ringbell_net::wire::roce::icrc::Flow;
 use ringbell_net::wire::udp::{self, IP_UDP_HEADERS, UNFRAGMENTED};
 use ringbell_net::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
-
-/// Most ports of a NIC.
-pub const PORTS_MAX: usize = 64;
-
-/// Ports, addresses or routes that make no network.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum NetworkError {
-    /// The address names no single host.
-    #[error("{ip}/{prefix_len} is no host address; give the NIC one such as 10.0.0.1/24, and an address of IPv6 to its port, such as roce:[fd00::1]")]
-    Address {
-        /// As given.
-        ip: Ipv4Addr,
-        /// As given.
-        prefix_len: u8,
-    },
-    /// The port's hardware address is a group address.
-    #[error("the address {mac} of port {port} is not a unicast address")]
-    Mac {
-        /// Its number.
-        port: usize,
-        /// The port's.
-        mac: MacAddr,
-    },
-    /// More ports than a NIC can have.
-    #[error("a NIC has at most {PORTS_MAX} ports, not {ports}")]
-    TooManyPorts {
-        /// As given.
-        ports: usize,
-    },
-    /// More routes than the table holds.
-    #[error("a NIC has at most {ROUTES_MAX} routes")]
-    TooManyRoutes,
-    /// The destination is no network.
-    #[error("route {route}: the destination is no network; bits after the prefix, which has at most 32, must be 0")]
-    Prefix {
-        /// As given.
-        route: Route,
-    },
-    /// A port of datagrams with a next hop.
-    #[error(
-        "route {route}: a port of datagrams takes no next hop; the host's own routes choose it"
-    )]
-    HostRoutes {
-        /// As given.
-        route: Route,
-    },
-    /// The NIC has no such port.
-    #[error("route {route}: the NIC has {}", numbered(*ports))]
-    NoSuchPort {
-        /// As given.
-        route: Route,
-        /// How many ports there are.
-        ports: usize,
-    },
-    /// No packet can be sent to the next hop.
-    #[error("route {route}: the next hop must be another host, by an IPv4 or a unicast hardware address")]
-    NextHop {
-        /// As given.
-        route: Route,
-    },
-    /// Two routes have one destination.
-    #[error("route {route}: this destination has a route already; it cannot be given twice")]
-    Duplicate {
-        /// The second one.
-        route: Route,
-    },
-}
-
-fn numbered(ports: usize) -> String {
-    match ports {
-        0 => "no port; give it one".into(),
-        1 => "port 0 alone".into(),
-        _ => format!("ports 0 to {}", ports - 1),
-    }
-}
 
 /// What the network counted since it was made, beside its ports' counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -136,85 +65,6 @@ pub struct PortInfo {
     pub address: Option<SocketAddr>,
     /// What went through it.
     pub counters: PortCounters,
-}
-
-/// A port and a hardware address on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Link {
-    /// The port's number.
-    pub port: usize,
-    /// The address.
-    pub mac: MacAddr,
-}
-
-/// What the packets of a transport carry. A NIC has one transport of each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// TCP over IPv4.
-    Tcp,
-    /// RoCEv2 over UDP.
-    Roce,
-    /// ACCL's messages over UDP.
-    Udp,
-    /// iWARP over the kernel's TCP, of which no port carries packets.
-    Iwarp,
-}
-
-/// How many protocols there are.
-pub const PROTOCOLS: usize = 4;
-
-/// A connection that waits for a hop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Waiter {
-    /// Its transport.
-    pub protocol: Protocol,
-    /// Its number there.
-    pub index: usize,
-}
-
-/// A packet for our address, with the frame that carries it.
-#[derive(Debug)]
-pub struct Packet<'a> {
-    /// Where it came from. A port of datagrams knows no hardware address.
-    pub from: Link,
-    /// Its headers.
-    pub headers: Headers,
-    /// From the Ethernet header on; of a port of datagrams, what lies behind the UDP header.
-    pub frame: &'a [u8],
-    /// Of several packets whose payloads are in their places; the frame has header and CRC of each.
-    pub placed: Option<&'a Places>,
-}
-
-/// A host that has refused a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
-    /// By a frame.
-    Link(Link),
-    /// By a datagram of port `port`.
-    Peer {
-        /// Our port.
-        port: usize,
-        /// Where it was sent to.
-        peer: SocketAddr,
-    },
-}
-
-/// How datagrams leave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Datagrams {
-    /// The ECN bits.
-    pub ecn: u8,
-    /// The kernel may cut packets from larger ones: it then numbers them by their IPv4 identification, which the ICRC covers.
-    pub segmented: bool,
-}
-
-/// What the headers of a packet say.
-#[derive(Debug)]
-pub enum Headers {
-    /// A TCP segment.
-    Tcp(TcpFrame),
-    /// A UDP datagram.
-    Udp(UdpFrame),
 }
 
 /// A frame that has arrived.

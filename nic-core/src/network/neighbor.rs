@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use super::{Link, Waiter};
+use super::packet::{Link, Waiter};
 use crate::types::NicTime;
 use ringbell_net::port::MacAddr;
 use ringbell_net::wire::control::Arp;

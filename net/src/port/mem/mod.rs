@@ -22,8 +22,8 @@ use rustix::io::Errno;
 
 use self::bell::Bell;
 use self::ring::{Receiver, Sender};
-pub use self::segment::PORTS_MAX;
 use self::segment::{Segment, Shape, Slot};
+pub use self::segment::{SwitchError, PORTS_MAX};
 use super::{is_frame, Arrived, Capabilities, Checksums, MacAddr, Port, PortCounters};
 use crate::wire::ETHERNET_HEADER;
 use crate::NicTime;
@@ -43,49 +43,6 @@ const LOOK_SOON_NS: u64 = 20_000;
 const QUIET_NS: u64 = 20_000_000;
 /// Frames that wait before the reader sees them without a flush.
 const BATCH: u64 = 16;
-
-/// A switch could not be made, attached or entered.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SwitchError {
-    /// The number of ports is out of range.
-    #[error("a memory switch has 2 to {PORTS_MAX} ports, not {ports}")]
-    Ports {
-        /// Asked for.
-        ports: usize,
-    },
-    /// The MTU is out of range.
-    #[error("a memory switch carries an MTU of 576 to 9216 bytes, not {mtu}")]
-    Mtu {
-        /// Asked for.
-        mtu: usize,
-    },
-    /// There is no such port.
-    #[error("the memory switch has no port {port}; it has {ports}")]
-    NoSuchPort {
-        /// Asked for.
-        port: usize,
-        /// How many there are.
-        ports: usize,
-    },
-    /// Another NIC owns the port.
-    #[error("port {port} of the memory switch is taken; give each NIC a port of its own")]
-    Taken {
-        /// Asked for.
-        port: usize,
-    },
-    /// The descriptor is no segment of a switch of this version.
-    #[error(
-        "the file descriptor is no memory switch of this version; pass the one of `MemSwitch::fd`"
-    )]
-    NotASwitch,
-    /// A system call failed.
-    #[error("cannot set up the memory switch: {0}")]
-    Os(#[from] Errno),
-    /// The mapping failed.
-    #[error("cannot map the memory switch: {0}")]
-    Map(#[source] std::io::Error),
-}
 
 /// A switch, from which NICs take their ports.
 #[derive(Debug, Clone)]

@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rustix::fs::{
     fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create, MemfdFlags, SealFlags,
 };
+use rustix::io::Errno;
 
-use super::SwitchError;
 use crate::port::{Checksums, MTU_MAX, MTU_MIN};
 use crate::wire::ETHERNET_HEADER;
 
@@ -33,6 +33,49 @@ const SLOT_LEN: usize = 8;
 const RING_BYTES: usize = 128 << 10;
 /// Least slots per ring.
 const SLOTS_MIN: usize = 16;
+
+/// A switch could not be made, attached or entered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SwitchError {
+    /// The number of ports is out of range.
+    #[error("a memory switch has 2 to {PORTS_MAX} ports, not {ports}")]
+    Ports {
+        /// Asked for.
+        ports: usize,
+    },
+    /// The MTU is out of range.
+    #[error("a memory switch carries an MTU of 576 to 9216 bytes, not {mtu}")]
+    Mtu {
+        /// Asked for.
+        mtu: usize,
+    },
+    /// There is no such port.
+    #[error("the memory switch has no port {port}; it has {ports}")]
+    NoSuchPort {
+        /// Asked for.
+        port: usize,
+        /// How many there are.
+        ports: usize,
+    },
+    /// Another NIC owns the port.
+    #[error("port {port} of the memory switch is taken; give each NIC a port of its own")]
+    Taken {
+        /// Asked for.
+        port: usize,
+    },
+    /// The descriptor is no segment of a switch of this version.
+    #[error(
+        "the file descriptor is no memory switch of this version; pass the one of `MemSwitch::fd`"
+    )]
+    NotASwitch,
+    /// A system call failed.
+    #[error("cannot set up the memory switch: {0}")]
+    Os(#[from] Errno),
+    /// The mapping failed.
+    #[error("cannot map the memory switch: {0}")]
+    Map(#[source] std::io::Error),
+}
 
 /// Shape of a segment; every number in it is checked before use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

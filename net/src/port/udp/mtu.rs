@@ -6,7 +6,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use super::{UdpError, MTU_DEFAULT};
+use super::config::{UdpError, MTU_DEFAULT};
 use crate::port::kernel::path_mtu;
 use crate::port::{MTU_MAX, MTU_MIN};
 use crate::wire::vxlan::VXLAN_HEADER;
