@@ -22,7 +22,7 @@ const LAYERED: [&str; 6] = [
 
 /// Cycles that are left: root file of the crate, folder of modules, number of modules in the cycle
 /// (the folder's own included). Another one is refused, and so is a row without its cycle.
-const LEFT: [(&str, &str, usize); 16] = [
+const LEFT: [(&str, &str, usize); 15] = [
     ("bindings/mpi/src/lib.rs", "", 7),
     ("bindings/mpi/src/lib.rs", "p2p", 3),
     ("nic-core/src/lib.rs", "card", 6),
