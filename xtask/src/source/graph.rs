@@ -320,6 +320,8 @@ fn written(tokens: TokenStream, paths: &mut Vec<Vec<String>>) {
     let mut i = 0;
     while i < tokens.len() {
         match &tokens[i] {
+            // `pub(in path)` says who may use an item, and uses nothing.
+            TokenTree::Ident(word) if word == "pub" && in_path(tokens.get(i + 1)) => i += 1,
             TokenTree::Group(group) => written(group.stream(), paths),
             TokenTree::Ident(first) if i < 2 || !colons(i - 2) => {
                 let mut path = vec![first.to_string()];
@@ -336,6 +338,15 @@ fn written(tokens: TokenStream, paths: &mut Vec<Vec<String>>) {
         }
         i += 1;
     }
+}
+
+/// Whether it is the `(in path)` of a visibility.
+fn in_path(token: Option<&TokenTree>) -> bool {
+    let Some(TokenTree::Group(group)) = token else {
+        return false;
+    };
+    let first = group.stream().into_iter().next();
+    matches!(first, Some(TokenTree::Ident(word)) if word == "in")
 }
 
 /// Every word of code, inside macros too.
@@ -427,6 +438,16 @@ mod tests {
             let cycle = told(&[module(&[], user), child()]);
             assert_eq!(cycle, ["cycle of 2 in crate::: a mod"], "{user}");
         }
+    }
+
+    #[test]
+    fn the_path_of_a_visibility_is_no_use() {
+        let parent = module(&[], "mod a; use a::A; pub struct Root;");
+        let child = module(
+            &["a"],
+            "pub(in crate::Root) struct A { pub(in crate::Root) x: u8 }",
+        );
+        assert!(told(&[parent, child]).is_empty());
     }
 
     #[test]

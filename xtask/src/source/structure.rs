@@ -27,7 +27,7 @@ const LEFT: [(&str, &str, usize); 15] = [
     ("bindings/mpi/src/lib.rs", "p2p", 3),
     ("nic-core/src/lib.rs", "card", 6),
     ("nic-core/src/lib.rs", "collective", 11),
-    ("nic-core/src/lib.rs", "collective::direct", 7),
+    ("nic-core/src/lib.rs", "collective::direct", 6),
     ("nic-core/src/lib.rs", "command", 15),
     ("nic-core/src/lib.rs", "dma", 4),
     ("nic-core/src/lib.rs", "nic", 3),

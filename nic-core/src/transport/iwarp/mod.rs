@@ -43,6 +43,7 @@ mod one_sided;
 mod outgoing;
 mod poller;
 mod receiver;
+mod remote_units;
 mod requests;
 mod serve;
 mod session;
@@ -61,14 +62,7 @@ use super::sessions::Sessions;
 use crate::memory::Sharer;
 use crate::network::{Network, Protocol};
 use crate::types::NicTime;
-use ringbell_net::wire::iwarp::ddp::TAGGED_BYTES;
-use ringbell_net::wire::iwarp::mpa::UNIT_MAX;
 
-/// From here on a payload leaves from its memory: a shorter one is copied, so that its send retires
-/// at once.
-const BY_REFERENCE: usize = 16 << 10;
-/// Most bytes of one Write.
-const WRITE_MAX: usize = UNIT_MAX - TAGGED_BYTES;
 /// Largest and smallest window of a session.
 const WINDOWS: std::ops::RangeInclusive<usize> = 4_096..=1 << 26;
 /// Most connections that have come in and have not asked.

@@ -16,9 +16,14 @@ use super::socket::{self, Places};
 use crate::dma::{each_mapped, DmaAccess};
 use crate::types::Buffer;
 use ringbell_net::port::digest_memory;
-use ringbell_net::wire::iwarp::ddp::Header;
-use ringbell_net::wire::iwarp::mpa::{framed, padding, Crc, CRC_BYTES};
+use ringbell_net::wire::iwarp::ddp::{Header, TAGGED_BYTES};
+use ringbell_net::wire::iwarp::mpa::{framed, padding, Crc, CRC_BYTES, UNIT_MAX};
 
+/// From here on a payload leaves from its memory: a shorter one is copied, so that its send retires
+/// at once.
+pub(super) const BY_REFERENCE: usize = 16 << 10;
+/// Most bytes of one Write.
+pub(super) const WRITE_MAX: usize = UNIT_MAX - TAGGED_BYTES;
 /// Bytes that may wait for the kernel before no more units are made.
 pub(super) const WAITING_MAX: usize = 512 << 10;
 /// Bytes of one system call, about: those whose CRC was computed are still in the cache.

@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 
 use super::conn::Conn;
-use super::outgoing::Payload;
+use super::outgoing::{Payload, BY_REFERENCE, WRITE_MAX};
 use super::session::Fin;
-use super::{BY_REFERENCE, WRITE_MAX};
 use crate::datapath::{self, Datapath, Sent};
 use crate::dma::{each_mapped, ReadStatus};
 use crate::engine::{Direction, EngineFailed};

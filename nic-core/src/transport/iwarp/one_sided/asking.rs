@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use ringbell_nic_abi::{Status, INLINE_MAX};
 
-use super::OPEN_MAX;
+use super::limits::OPEN_MAX;
 use crate::datapath::Payload;
 use crate::transport::one_sided::Access;
 use crate::transport::{RemoteOp, RemoteWork, TransportEvent};
@@ -105,13 +105,13 @@ impl Asking {
     }
 
     /// Whether what is next is asked of a peer that serves no reads.
-    pub(super) fn is_unserved(&self) -> bool {
+    pub(in crate::transport::iwarp) fn is_unserved(&self) -> bool {
         let op = self.ops.get(self.whole);
         self.limit == 0 && op.is_some_and(|op| !op.is_put())
     }
 
     /// What leaves next, if anything may.
-    pub(super) fn next(&self) -> Option<Next> {
+    pub(in crate::transport::iwarp) fn next(&self) -> Option<Next> {
         let op = self.ops.get(self.whole)?;
         let may_read = self.reads < usize::from(self.limit);
         if self.whole >= OPEN_MAX || !(op.is_put() || may_read) {
@@ -148,7 +148,7 @@ impl Asking {
     }
 
     /// What was next has left, with so many bytes of a put.
-    pub(super) fn left(&mut self, bytes: u32) {
+    pub(in crate::transport::iwarp) fn left(&mut self, bytes: u32) {
         let Some(op) = self.ops.get_mut(self.whole) else {
             return;
         };
@@ -168,7 +168,7 @@ impl Asking {
 
     /// The operation that was next cannot leave, because its memory is gone. `false`: a part of it
     /// has left, and the peer waits for the rest.
-    pub(super) fn failed(
+    pub(in crate::transport::iwarp) fn failed(
         &mut self,
         conn: ConnId,
         why: (Status, u64),
@@ -183,7 +183,7 @@ impl Asking {
     }
 
     /// The number of the next message of requests.
-    pub(super) fn next_request(&mut self) -> u32 {
+    pub(in crate::transport::iwarp) fn next_request(&mut self) -> u32 {
         self.requests = self.requests.wrapping_add(1);
         self.requests
     }

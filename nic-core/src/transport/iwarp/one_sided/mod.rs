@@ -24,16 +24,12 @@
 //! CRC is that of what leaves.
 
 mod asking;
+mod limits;
 mod serving;
-mod units;
 
-pub(super) use asking::Asking;
-pub(super) use serving::{Request, Serving};
-
-/// Reads and atomic operations that an end serves at once.
-pub(super) const READS: u16 = 16;
-/// Operations of all kinds that may be unanswered at once.
-const OPEN_MAX: usize = 128;
+pub(super) use asking::{Asking, Next};
+pub(super) use limits::READS;
+pub(super) use serving::{Answer, Request, Serving};
 
 /// Both directions.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use ringbell_gtlb::{Fault, Need};
 use ringbell_nic_abi::{GpuVa, PdId, Rkey, Status};
 
-use super::{OPEN_MAX, READS};
+use super::limits::{OPEN_MAX, READS};
 use crate::dma::{DmaAccess, WordUpdate};
 use crate::transport::one_sided::{Access, Granted, Withheld};
 use crate::types::Buffer;
@@ -23,7 +23,7 @@ struct Put {
 
 /// An answer that has not left.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(in crate::transport::iwarp) enum Answer {
     /// Bytes of a Read; so many have left.
     Read { request: ReadRequest, done: u32 },
     /// The value before of an atomic operation.
@@ -45,7 +45,7 @@ pub(in crate::transport::iwarp) enum Request {
 pub(in crate::transport::iwarp) struct Serving {
     granted: Granted,
     put: Option<Put>,
-    pub(super) answers: VecDeque<Answer>,
+    pub(in crate::transport::iwarp) answers: VecDeque<Answer>,
     /// Reads and atomic operations among them.
     reads: usize,
     /// Messages in the queue of requests, and in that of atomic responses.
@@ -245,7 +245,7 @@ impl Serving {
     ///
     /// # Errors
     /// They may not be read any more.
-    pub(super) fn source(
+    pub(in crate::transport::iwarp) fn source(
         &mut self,
         request: &ReadRequest,
         done: u32,
@@ -257,7 +257,7 @@ impl Serving {
     }
 
     /// Bytes of the oldest answer have left: a Read.
-    pub(super) fn read(&mut self, len: u32) {
+    pub(in crate::transport::iwarp) fn read(&mut self, len: u32) {
         if let Some(Answer::Read { request, done }) = self.answers.front_mut() {
             *done += len;
             if *done == request.len {
@@ -267,19 +267,19 @@ impl Serving {
     }
 
     /// The oldest answer, a Read, cannot go on.
-    pub(super) fn refuse(&mut self, (status, detail): (Status, u64)) {
+    pub(in crate::transport::iwarp) fn refuse(&mut self, (status, detail): (Status, u64)) {
         self.answered();
         self.answers.push_front(Answer::Ended(status, detail));
     }
 
     /// The oldest answer has left.
-    pub(super) fn answered(&mut self) {
+    pub(in crate::transport::iwarp) fn answered(&mut self) {
         let answer = self.answers.pop_front();
         self.reads -= usize::from(!matches!(answer, None | Some(Answer::Ended(..))));
     }
 
     /// The number of the next atomic response.
-    pub(super) fn next_response(&mut self) -> u32 {
+    pub(in crate::transport::iwarp) fn next_response(&mut self) -> u32 {
         self.responses = self.responses.wrapping_add(1);
         self.responses
     }

@@ -4,13 +4,11 @@ use std::collections::VecDeque;
 
 use ringbell_nic_abi::Status;
 
-use super::asking::Next;
-use super::serving::Answer;
+use super::conn::Conn;
+use super::one_sided::{Answer, Next};
+use super::outgoing::{self, BY_REFERENCE, WRITE_MAX};
 use crate::datapath::{Datapath, Payload};
 use crate::dma::{each_mapped, ReadStatus};
-use crate::transport::iwarp::conn::Conn;
-use crate::transport::iwarp::outgoing;
-use crate::transport::iwarp::{BY_REFERENCE, WRITE_MAX};
 use crate::transport::one_sided::{Access, Note};
 use crate::transport::TransportEvent;
 use crate::types::Buffer;
