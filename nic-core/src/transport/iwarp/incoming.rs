@@ -23,8 +23,8 @@ use ringbell_net::wire::iwarp::ddp::{Header, UNTAGGED_BYTES};
 use ringbell_net::wire::iwarp::mpa::{is_crc, padding, Crc, CRC_BYTES, LENGTH_BYTES};
 use ringbell_net::wire::iwarp::terminate::Reason;
 
-/// Bytes that are read beside a payload.
-const BUFFER: usize = 8 << 10;
+/// Bytes that are read beside a payload: a message that leaves by copies comes in one call.
+const BUFFER: usize = 20 << 10;
 /// From here on a payload's neighbour is probably as long: only its header is read with it.
 const LONG: usize = 16 << 10;
 /// Units, and bytes of long ones, of one service: then the peer gets its credit.
@@ -136,6 +136,8 @@ pub(super) struct Incoming {
     unit: Option<Unit>,
     pub(super) has_crc: bool,
     places: Places,
+    /// The last service has got bytes.
+    pub(super) has_read: bool,
     /// The last call has emptied the kernel's queue.
     is_dry: bool,
     /// The peer has ended its direction: only a call tells when the queue is empty.
@@ -151,6 +153,7 @@ impl Incoming {
             unit: None,
             has_crc: true,
             places: Places::new(),
+            has_read: false,
             is_dry: false,
             ended: false,
         }
@@ -170,7 +173,7 @@ impl Incoming {
         socket: &OwnedFd,
         sink: &mut impl Sink,
     ) -> Result<Read, Broken> {
-        self.is_dry = false;
+        (self.is_dry, self.has_read) = (false, false);
         let (mut units, mut payload) = (0, 0);
         loop {
             let have = self.end - self.start;
@@ -323,6 +326,7 @@ impl Incoming {
             }
             Err(e) => return Err(Broken::Socket(e)),
         };
+        self.has_read = true;
         self.is_dry = got < self.places.bytes() && !self.ended;
         let in_place = got.min(placed);
         if let Some(unit) = self.unit.as_mut().filter(|_| in_place > 0) {
