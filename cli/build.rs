@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-/// Writes each whole Rust program of the tutorial to a file: `tests/tutorial.rs` runs them as they stand there.
+/// Writes each whole Rust program of the tutorial to a file: `tests/tutorial.rs` runs them as they
+/// stand there.
 fn tutorial() {
     const TUTORIAL: &str = "../docs/tutorial.md";
     println!("cargo::rerun-if-changed={TUTORIAL}");

@@ -1,8 +1,10 @@
-//! `ringbell cc`: builds a user's own kernels, with or without the program that launches them, by clang.
+//! `ringbell cc`: builds a user's own kernels, with or without the program that launches them, by
+//! clang.
 //!
-//! Sources of kernels alone become PTX: the host loads it (`Nic::module`, `rb_module_load`) and launches its kernels by name.
-//! A source with a `main` becomes a program with its kernels in it. It launches through `rb::launch` of `ringbell.hpp`, and
-//! is linked with libringbell.so; or it is a CUDA program with `<<<>>>`, and contains the runtime library of ours.
+//! Sources of kernels alone become PTX: the host loads it (`Nic::module`, `rb_module_load`) and
+//! launches its kernels by name. A source with a `main` becomes a program with its kernels in it.
+//! It launches through `rb::launch` of `ringbell.hpp`, and is linked with libringbell.so; or it is
+//! a CUDA program with `<<<>>>`, and contains the runtime library of ours.
 
 mod args;
 mod clang;

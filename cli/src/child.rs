@@ -11,8 +11,8 @@ use rustix::process::{getpid, getppid, set_parent_process_death_signal, Signal};
 /// Lets the system end the process when the thread that starts it ends, in any way.
 pub(super) fn dies_with_us(command: &mut Command) {
     let parent = getpid();
-    // SAFETY: the closure runs between fork and exec; it makes two system calls and neither allocates nor takes a
-    // lock.
+    // SAFETY: the closure runs between fork and exec; it makes two system calls and neither
+    // allocates nor takes a lock.
     unsafe {
         command.pre_exec(move || {
             set_parent_process_death_signal(Some(Signal::KILL))?;

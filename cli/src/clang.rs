@@ -12,7 +12,8 @@ const OLDEST: u32 = 19;
 /// The newest that is looked for under a name with its version.
 const NEWEST: u32 = 25;
 
-/// clang for CUDA: the one that `CLANG` names, or the first of `clang-19`, `clang-20`, ..., `clang` that is new enough.
+/// clang for CUDA: the one that `CLANG` names, or the first of `clang-19`, `clang-20`, ..., `clang`
+/// that is new enough.
 ///
 /// # Errors
 /// When there is none; the error has the line that installs it.

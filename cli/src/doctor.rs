@@ -36,7 +36,8 @@ struct Findings {
     checks: Vec<Check>,
 }
 
-/// Runs the checks and prints the findings. Ends with [`Exit::Environment`] when a capability without a substitute is missing.
+/// Runs the checks and prints the findings. Ends with [`Exit::Environment`] when a capability
+/// without a substitute is missing.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let mut checks = gpu::gpu();
     checks.extend([gpu::nvcc(), gpu::clang()]);

@@ -19,7 +19,8 @@ use crate::report::{parse_size, size_text};
 /// Arguments of `ringbell explain`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// broadcast, reduce, scatter, gather, all-gather, reduce-scatter, all-reduce, all-to-all or barrier
+    /// broadcast, reduce, scatter, gather, all-gather, reduce-scatter, all-reduce, all-to-all or
+    /// barrier
     #[arg(value_parser = collective, required_unless_present = "program", conflicts_with = "program")]
     collective: Option<CollectiveKind>,
     /// Ranks, up to 256: table and proof grow with their square
@@ -41,7 +42,8 @@ pub(crate) struct Args {
     /// Bytes of a block, for the byte counts and the choice of the algorithm
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_size)]
     size: u64,
-    /// How the ranks reach each other, for the choice of the algorithm: `local` on one host, else `network`
+    /// How the ranks reach each other, for the choice of the algorithm: `local` on one host, else
+    /// `network`
     #[arg(long, default_value = "network", value_parser = ["local", "network"])]
     transport: String,
     /// Explain a program of your own instead, after checking it

@@ -35,10 +35,12 @@ pub(crate) struct Args {
     /// Memory of the GPU, such as 512M or 8G; the host gives what is allocated [default: 4G]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     memory: Option<u64>,
-    /// Multiprocessors that the program is told. At most 32 blocks are on each at once [default: 16]
+    /// Multiprocessors that the program is told. At most 32 blocks are on each at once [default:
+    /// 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     sms: Option<u32>,
-    /// Compute capability that the program is told, as 80 or 90: PTX for a newer one is refused [default: 90]
+    /// Compute capability that the program is told, as 80 or 90: PTX for a newer one is refused
+    /// [default: 90]
     #[arg(long, value_name = "CC", value_parser = clap::value_parser!(u32).range(50..=129))]
     capability: Option<u32>,
     /// The driver [default: the one beside this command, built when first used]
@@ -113,8 +115,8 @@ fn in_front(folder: &Path) -> OsString {
     path
 }
 
-/// A folder in which the loader finds the libraries under the names that programs ask for. It stays, because this
-/// process becomes the program.
+/// A folder in which the loader finds the libraries under the names that programs ask for. It
+/// stays, because this process becomes the program.
 fn links(driver: &Path, runtime: &Path) -> Result<PathBuf> {
     let folder = driver.with_file_name(FOLDER);
     let names = [
@@ -135,7 +137,8 @@ fn links(driver: &Path, runtime: &Path) -> Result<PathBuf> {
     };
     std::fs::create_dir_all(&folder).with_context(refused)?;
     for (name, library) in names {
-        // Under another name first, so that a program which starts meanwhile finds the old link or the new one.
+        // Under another name first, so that a program which starts meanwhile finds the old link or
+        // the new one.
         let mut fresh = OsStr::new(name).to_owned();
         fresh.push(format!(".{}", std::process::id()));
         let fresh = folder.join(fresh);

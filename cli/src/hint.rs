@@ -1,8 +1,10 @@
-//! Advice for a command that is one of another command: `ringbell allreduce` is `ringbell perf all-reduce`.
+//! Advice for a command that is one of another command: `ringbell allreduce` is
+//! `ringbell perf all-reduce`.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// What to write instead of an unknown command, where a benchmark has its name; hyphens and case do not count.
+/// What to write instead of an unknown command, where a benchmark has its name; hyphens and case do
+/// not count.
 pub(crate) fn elsewhere(command: &clap::Command, error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;

@@ -1,4 +1,5 @@
-//! Libraries of ours that programs start with: found beside this command or, in a checkout, built when first used.
+//! Libraries of ours that programs start with: found beside this command or, in a checkout, built
+//! when first used.
 //!
 //! `cargo run` builds the command alone, because each library takes as long again.
 
@@ -60,8 +61,9 @@ impl Library {
         }
     }
 
-    /// Builds it where this command was built. The command is built with it, although it is there: both then share what
-    /// they depend on, which would otherwise be compiled again with fewer features.
+    /// Builds it where this command was built. The command is built with it, although it is there:
+    /// both then share what they depend on, which would otherwise be compiled again with fewer
+    /// features.
     fn build(&self, build: &Build, file: &Path) -> Result<()> {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(&build.sources).stdout(Stdio::null());

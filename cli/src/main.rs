@@ -1,7 +1,7 @@
 //! The command `ringbell`: one file for each subcommand.
 //!
-//! A subcommand is an `Args` structure and a `run` that returns the program's exit. Errors travel as `anyhow`; one with a remedy
-//! is a [`Problem`].
+//! A subcommand is an `Args` structure and a `run` that returns the program's exit. Errors travel
+//! as `anyhow`; one with a remedy is a [`Problem`].
 
 // They panic when a reader closes the pipe; `stdio` does not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
@@ -44,23 +44,27 @@ use problem::{Exit, Problem};
 
 /// GPU kernels send and receive over a NIC, with no CPU in the control path
 ///
-/// Exit codes: 0 success; 1 the operation failed; 2 wrong usage; 3 data was wrong; 4 the environment
-/// lacks what was asked for (`ringbell doctor` says what);
-/// 130 interrupted; `run` ends as the first rank that failed.
+/// Exit codes: 0 success; 1 the operation failed; 2 wrong usage; 3 data was wrong; 4 the
+/// environment lacks what was asked for (`ringbell doctor` says what); 130 interrupted; `run` ends
+/// as the first rank that failed.
 ///
-/// Environment: RINGBELL_GPU=auto|cuda|cuda:N|emulated is the default of --gpu, and RINGBELL_NIC=soft|rtl that of --nic, also for programs;
-/// RINGBELL_DEBUG=INFO|DEBUG|TRACE prints what the NIC does, and why, on standard error;
-/// RINGBELL_UDP_SECRET is the number that --secret reads from a file.
+/// Environment: RINGBELL_GPU=auto|cuda|cuda:N|emulated is the default of --gpu, and
+/// RINGBELL_NIC=soft|rtl that of --nic, also for programs; RINGBELL_DEBUG=INFO|DEBUG|TRACE prints
+/// what the NIC does, and why, on standard error; RINGBELL_UDP_SECRET is the number that --secret
+/// reads from a file.
 #[derive(Parser)]
 #[command(name = "ringbell", version)]
 struct Cli {
-    /// What runs the kernels: `cuda` or `cuda:N` a real GPU, `emulated` host threads, `auto` a real one if there is
+    /// What runs the kernels: `cuda` or `cuda:N` a real GPU, `emulated` host threads, `auto` a real
+    /// one if there is
     #[arg(long, global = true, help_heading = "Options of every command", env = ringbell::gpu::GPU_VARIABLE, value_name = "auto|cuda[:N]|emulated")]
     gpu: Option<GpuChoice>,
-    /// What implements the NIC: `soft`, the software NIC, or `rtl`, the same with simulated hardware as its data path (feature `rtl`)
+    /// What implements the NIC: `soft`, the software NIC, or `rtl`, the same with simulated
+    /// hardware as its data path (feature `rtl`)
     #[arg(long, global = true, help_heading = "Options of every command", env = ringbell::nic::NIC_VARIABLE, value_name = "soft|rtl")]
     nic: Option<NicKind>,
-    /// Trace of all signals of each NIC `rtl`, as VCD: `t.vcd` gives t-10.77.0.1.vcd and so on. Large: a few iterations are enough
+    /// Trace of all signals of each NIC `rtl`, as VCD: `t.vcd` gives t-10.77.0.1.vcd and so on.
+    /// Large: a few iterations are enough
     #[arg(long, global = true, help_heading = "Options of every command", env = ringbell::nic::VCD_VARIABLE, value_name = "FILE")]
     vcd: Option<std::path::PathBuf>,
     #[command(subcommand)]
@@ -73,7 +77,8 @@ enum Command {
     Cc(cc::Args),
     /// What this machine has, what is used instead of what it lacks, and why
     Doctor(doctor::Args),
-    /// What a collective does, step by step: its state table, its messages, and the proof that it is right
+    /// What a collective does, step by step: its state table, its messages, and the proof that it
+    /// is right
     Explain(explain::Args),
     /// Run a CUDA program, unmodified, on the emulated GPU
     Gpu(gpu::Args),
@@ -83,9 +88,11 @@ enum Command {
     Nc(nc::Args),
     /// Measure: bandwidth, latency, and the limits of the machine
     Perf(Box<perf::Args>),
-    /// The register map of the NIC, and the values and blocks of those that run here; with --nic, of one that it opens
+    /// The register map of the NIC, and the values and blocks of those that run here; with --nic,
+    /// of one that it opens
     Regs(regs::Args),
-    /// Routes of a network whose NICs forward: hops, channels, loads, and the proof that it cannot deadlock
+    /// Routes of a network whose NICs forward: hops, channels, loads, and the proof that it cannot
+    /// deadlock
     Routes(routes::Args),
     /// Start the ranks of a job on this machine
     Run(run::Args),
@@ -97,7 +104,8 @@ enum Command {
     Verbs(verbs::Args),
 }
 
-/// The command line; options that a benchmark shares with others but refuses are left out of its help.
+/// The command line; options that a benchmark shares with others but refuses are left out of its
+/// help.
 fn command() -> clap::Command {
     let without = |ids: &'static [&'static str]| {
         move |c: clap::Command| ids.iter().fold(c, |c, id| c.mut_arg(id, |a| a.hide(true)))
@@ -143,9 +151,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Streams share eight of the GPU's work queues, so that of nine kernels that wait one may hold up another. The driver
-/// reads the variable when it starts, and so do the ranks that `run` starts; a service for several processes shares its
-/// queues among its clients, who would be fewer.
+/// Streams share eight of the GPU's work queues, so that of nine kernels that wait one may hold up
+/// another. The driver reads the variable when it starts, and so do the ranks that `run` starts; a
+/// service for several processes shares its queues among its clients, who would be fewer.
 fn share_no_work_queues() {
     #[cfg(feature = "cuda")]
     {

@@ -46,7 +46,8 @@ pub(crate) struct Args {
     /// Take messages between two ranks of MPI_COMM_WORLD as well (programs of C and mpi4py)
     #[arg(long)]
     p2p: bool,
-    /// The library that takes the program's calls [default: the one beside this command, built when first used]
+    /// The library that takes the program's calls [default: the one beside this command, built when
+    /// first used]
     #[arg(long, env = "RINGBELL_MPI_LIBRARY", value_name = LIBRARY.names[0])]
     library: Option<PathBuf>,
     /// The program and its arguments

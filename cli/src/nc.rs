@@ -47,16 +47,22 @@ const NEVER_US: u64 = 100 * 365 * 86_400 * 1_000_000;
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Args {
-    /// With -l: only PORT. Else: HOST PORT, where HOST is an address or a name; one of IPv6 is that of another NIC's port roce
+    /// With -l: only PORT. Else: HOST PORT, where HOST is an address or a name; one of IPv6 is that
+    /// of another NIC's port roce
     #[arg(value_name = "[HOST] PORT", num_args = 1..=2, required = true)]
     target: Vec<String>,
     /// Wait for a connection instead of making one
     #[arg(short = 'l')]
     listen: bool,
-    /// What carries the packets: `tap:NAME`, `udp[:BIND[,PEER...]]` VXLAN over UDP, `roce[:ADDR[:PORT][,NIC=ADDR:PORT...]]` the host's UDP, for rdma and udp, or its TCP, for iwarp, `none`; `,mtu=BYTES` at the end of tap, udp or roce sets the IP MTU. Given several times, the NIC has several ports
+    /// What carries the packets: `tap:NAME`, `udp[:BIND[,PEER...]]` VXLAN over UDP,
+    /// `roce[:ADDR[:PORT][,NIC=ADDR:PORT...]]` the host's UDP, for rdma and udp, or its TCP, for
+    /// iwarp, `none`; `,mtu=BYTES` at the end of tap, udp or roce sets the IP MTU. Given several
+    /// times, the NIC has several ports
     #[arg(long, default_value = "none", value_name = "PORT")]
     port: Vec<PortSpec>,
-    /// Leads a network to a port, numbered from 0 in the order of --port: `10.0.2.0/24=1`, or behind a gateway `0.0.0.0/0=0,via=10.0.1.254`; can be given several times [default: the own network to port 0]
+    /// Leads a network to a port, numbered from 0 in the order of --port: `10.0.2.0/24=1`, or
+    /// behind a gateway `0.0.0.0/0=0,via=10.0.1.254`; can be given several times [default: the own
+    /// network to port 0]
     #[arg(long, value_name = "NETWORK/BITS=PORT[,via=NEXT_HOP]")]
     route: Vec<Route>,
     /// Address of the NIC, and its network
@@ -65,17 +71,21 @@ pub(crate) struct Args {
     /// Address that the kernel's end of the TAP device gets [default: it keeps what it has]
     #[arg(long, value_name = "A.B.C.D/N")]
     host_ip: Option<Cidr>,
-    /// `local` from memory to memory on one host, `tcp`, `rdma` or `udp` (a lost packet ends the session) over the port, `iwarp` over the kernel's TCP, `auto` is `local` where it reaches the peer, else `rdma` over port roce and `tcp` over another
+    /// `local` from memory to memory on one host, `tcp`, `rdma` or `udp` (a lost packet ends the
+    /// session) over the port, `iwarp` over the kernel's TCP, `auto` is `local` where it reaches
+    /// the peer, else `rdma` over port roce and `tcp` over another
     #[arg(
         long,
         default_value = "auto",
         value_name = "auto|local|tcp|rdma|udp|iwarp"
     )]
     transport: TransportSpec,
-    /// End when connecting, or both directions being idle, lasts this long [default: 10 to connect, idle without limit]
+    /// End when connecting, or both directions being idle, lasts this long [default: 10 to connect,
+    /// idle without limit]
     #[arg(short = 'w', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     wait: Option<u64>,
-    /// Half-close when standard input ends; the default here, taken so that command lines of nc work
+    /// Half-close when standard input ends; the default here, taken so that command lines of nc
+    /// work
     #[arg(short = 'N', conflicts_with = "keep_open")]
     _shutdown: bool,
     /// Leave our side open when standard input ends, until the peer closes
@@ -89,7 +99,8 @@ pub(crate) struct Args {
     verbose: bool,
     #[command(flatten)]
     secret: SecretArgs,
-    /// Record every frame to this file (pcapng). With transport auto it means the one over the port, as do --loss and --reorder
+    /// Record every frame to this file (pcapng). With transport auto it means the one over the
+    /// port, as do --loss and --reorder
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// Lose this fraction of the frames that are sent
@@ -108,7 +119,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let (host, port) = target(args)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // The first signal asks this process to end; a second one, when that takes too long, ends it.
+        // The first signal asks this process to end; a second one, when that takes too long, ends
+        // it.
         signal_hook::flag::register_conditional_shutdown(signal, 130, interrupted.clone())
             .and_then(|_| signal_hook::flag::register(signal, interrupted.clone()))
             .context("cannot watch for Ctrl-C")?;
@@ -273,7 +285,8 @@ impl Shared {
     }
 }
 
-/// Naps that grow while nothing happens: a fast transfer is not slowed down, an idle one costs little.
+/// Naps that grow while nothing happens: a fast transfer is not slowed down, an idle one costs
+/// little.
 struct Nap(u32);
 
 impl Nap {
@@ -443,7 +456,8 @@ fn send(
     }
 }
 
-/// GPU memory → standard output, until both directions have ended. `sent` says whether the other direction has.
+/// GPU memory → standard output, until both directions have ended. `sent` says whether the other
+/// direction has.
 fn receive(
     args: &Args,
     pump: &mut Pump<DeviceBuffer>,

@@ -25,10 +25,12 @@ Memory of GPUs goes through host memory, by NCCL. docs/nccl.md has the details."
 #[derive(clap::Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct Args {
-    /// Addresses of this host with commas between, of IPv4 or IPv6: a device for each [default: that of the default route]
+    /// Addresses of this host with commas between, of IPv4 or IPv6: a device for each [default:
+    /// that of the default route]
     #[arg(long, value_name = "ADDRESS[,...]")]
     addr: Option<String>,
-    /// What carries connections: auto, local, rdma [default: auto, memory between processes of a host, RDMA over UDP to others]
+    /// What carries connections: auto, local, rdma [default: auto, memory between processes of a
+    /// host, RDMA over UDP to others]
     #[arg(long)]
     transport: Option<TransportSpec>,
     /// Speed of a device that NCCL is told, in Mb/s [default: 100000]
@@ -37,10 +39,12 @@ pub(crate) struct Args {
     /// Longest time until a connection is made, in seconds [default: 60]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
-    /// How long a peer over a network may say nothing before it counts as gone, in seconds [default: 5]
+    /// How long a peer over a network may say nothing before it counts as gone, in seconds
+    /// [default: 5]
     #[arg(long, value_name = "SECONDS")]
     peer_timeout: Option<f64>,
-    /// Let NCCL give whole all-reduces, all-gathers and reduce-scatters between hosts to the NIC (NCCL_COLLNET_ENABLE=1)
+    /// Let NCCL give whole all-reduces, all-gathers and reduce-scatters between hosts to the NIC
+    /// (NCCL_COLLNET_ENABLE=1)
     #[arg(long)]
     collnet: bool,
     /// Let NCCL say on stdout which network it has chosen, and what carries each connection

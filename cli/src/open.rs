@@ -38,7 +38,8 @@ pub(crate) fn icrc_name(value: Icrc) -> &'static str {
     found.map_or("auto", |(name, _)| name)
 }
 
-/// Whether NICs are simulated hardware by default: so many times slower that benchmarks have fewer iterations.
+/// Whether NICs are simulated hardware by default: so many times slower that benchmarks have fewer
+/// iterations.
 pub(crate) fn is_simulated() -> bool {
     let kind = std::env::var(ringbell::nic::NIC_VARIABLE);
     kind.is_ok_and(|kind| kind == ringbell::nic::NicKind::Rtl.name())

@@ -36,7 +36,8 @@ pub(crate) struct Args {
 enum Bench {
     /// What this machine can do at best: memcpy by size, cache-line ping-pong between two cores
     Limits(limits::Args),
-    /// What the machine takes without a NIC: a flag from a kernel to the host and back, a pinned copy
+    /// What the machine takes without a NIC: a flag from a kernel to the host and back, a pinned
+    /// copy
     Floor(floor::Args),
     /// Register reads, and commands rung by a kernel against commands launched by the host
     Doorbell(device::LatencyArgs),

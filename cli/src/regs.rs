@@ -1,4 +1,5 @@
-//! `ringbell regs`: the register map of the NIC, and its values and blocks in the NICs that run here, in one of a kind, or in a card.
+//! `ringbell regs`: the register map of the NIC, and its values and blocks in the NICs that run
+//! here, in one of a kind, or in a card.
 
 mod blocks;
 mod running;
@@ -26,7 +27,8 @@ use running::RunningNic;
 pub(crate) struct Args {
     /// Show only registers whose name contains this text
     filter: Option<String>,
-    /// Show the values of the NICs of this process only [default: of every process that may be looked into]
+    /// Show the values of the NICs of this process only [default: of every process that may be
+    /// looked into]
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
     /// Show the values of a card: a PCI address (0000:3b:00.0), or a file that holds a BAR
@@ -35,10 +37,12 @@ pub(crate) struct Args {
     /// Write a register of the card first; may be repeated
     #[arg(long, value_name = "NAME=VALUE", requires = "bar", value_parser = setting)]
     set: Vec<(Reg, u32)>,
-    /// Write the GPU pages that the card's kernel driver tells in this file to the card's GTLB first (instance 0)
+    /// Write the GPU pages that the card's kernel driver tells in this file to the card's GTLB
+    /// first (instance 0)
     #[arg(long, value_name = "FILE", requires = "bar")]
     pages: Option<PathBuf>,
-    /// Say how kernels of the GPU that is used would ring the card: in its BAR, or through a thread of the host
+    /// Say how kernels of the GPU that is used would ring the card: in its BAR, or through a thread
+    /// of the host
     #[arg(long, requires = "bar")]
     doorbells: bool,
     /// Write the map as one JSON object; `-` (the default) is standard output
@@ -201,7 +205,8 @@ fn own() -> Result<OpenNic> {
     opened::nic(OpenNic::builder().gpu_memory(2 << 20))
 }
 
-/// Prints the map, and the values of the NICs that run, of a card, or with `open` of a NIC that it opens.
+/// Prints the map, and the values of the NICs that run, of a card, or with `open` of a NIC that it
+/// opens.
 pub(crate) fn run(args: &Args, open_own: bool) -> Result<Exit> {
     let own = (open_own && args.bar.is_none() && args.pid.is_none())
         .then(own)

@@ -1,4 +1,5 @@
-//! `ringbell routes`: paths, channels and loads of a network whose NICs forward, with the proof that packets cannot stop for ever.
+//! `ringbell routes`: paths, channels and loads of a network whose NICs forward, with the proof
+//! that packets cannot stop for ever.
 
 mod args;
 mod draw;

@@ -40,23 +40,29 @@ pub(crate) struct Args {
     /// Let the other ranks go on when one fails: for programs that shrink their communicators
     #[arg(long)]
     keep_going: bool,
-    /// Transport of the ranks' NICs: `local` from memory to memory, `tcp`, `rdma` or `udp` over the port, `iwarp` over the kernel's TCP, `auto` local first, then `rdma` over port roce and `tcp` over another
+    /// Transport of the ranks' NICs: `local` from memory to memory, `tcp`, `rdma` or `udp` over the
+    /// port, `iwarp` over the kernel's TCP, `auto` local first, then `rdma` over port roce and
+    /// `tcp` over another
     #[arg(
         long,
         default_value = "auto",
         value_name = "auto|local|tcp|rdma|udp|iwarp"
     )]
     transport: TransportSpec,
-    /// What carries the packets between the ranks: `mem` an in-memory switch, `udp` VXLAN over UDP, `roce` the host's UDP, for rdma and udp, or its TCP, for iwarp, `none` [default: none; with --transport tcp, rdma or udp: mem; with iwarp: roce]
+    /// What carries the packets between the ranks: `mem` an in-memory switch, `udp` VXLAN over UDP,
+    /// `roce` the host's UDP, for rdma and udp, or its TCP, for iwarp, `none` [default: none; with
+    /// --transport tcp, rdma or udp: mem; with iwarp: roce]
     #[arg(long, value_name = "none|mem|udp|roce")]
     port: Option<PortSpec>,
-    /// IP MTU of the port, in bytes [default: mem 9000; udp and roce what the ways to the other ranks carry]
+    /// IP MTU of the port, in bytes [default: mem 9000; udp and roce what the ways to the other
+    /// ranks carry]
     #[arg(long, value_name = "BYTES", value_parser = PortSpec::parse_mtu)]
     mtu: Option<u16>,
     /// Print what the ranks print without the rank before each line
     #[arg(long)]
     no_prefix: bool,
-    /// Check kernels on the emulated GPU while they run: accesses (`memcheck`), memory that nobody has written (`initcheck`), data races (`racecheck`), barriers (`synccheck`), or all of it
+    /// Check kernels on the emulated GPU while they run: accesses (`memcheck`), memory that nobody
+    /// has written (`initcheck`), data races (`racecheck`), barriers (`synccheck`), or all of it
     #[arg(long, value_name = "CHECKS", num_args = 0..=1, require_equals = true, value_delimiter = ',', default_missing_value = "all", value_parser = CHECKS)]
     check: Vec<String>,
     /// The program, and its arguments

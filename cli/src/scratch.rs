@@ -1,6 +1,7 @@
 //! Temporary directories of this program: with an unpredictable name, for this user alone.
 //!
-//! Each is removed by its owner, or, after the owner was killed, by the next run ([`scratch::sweep`]).
+//! Each is removed by its owner, or, after the owner was killed, by the next run
+//! ([`scratch::sweep`]).
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;

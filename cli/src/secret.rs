@@ -12,8 +12,8 @@ const VARIABLE: &str = "RINGBELL_UDP_SECRET";
 /// `--secret`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct SecretArgs {
-    /// Port udp: peers that prove to know the number in this file are heard, without being listed. RINGBELL_UDP_SECRET
-    /// may hold the number itself; arguments are there for every user to read
+    /// Port udp: peers that prove to know the number in this file are heard, without being listed.
+    /// RINGBELL_UDP_SECRET may hold the number itself; arguments are there for every user to read
     #[arg(long = "secret", value_name = "FILE")]
     file: Option<PathBuf>,
 }

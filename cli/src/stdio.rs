@@ -1,8 +1,9 @@
 //! Standard output and standard error of the program.
 //!
-//! A reader may close the pipe before everything is printed: `ringbell regs | head -1`. Then the rest is dropped, and the program
-//! ends with its usual exit code. `print!` and its kin panic there, which is why clippy refuses them in this program (`main.rs`).
-//! Any other failure, for example a full disk, is an error.
+//! A reader may close the pipe before everything is printed: `ringbell regs | head -1`. Then the
+//! rest is dropped, and the program ends with its usual exit code. `print!` and its kin panic
+//! there, which is why clippy refuses them in this program (`main.rs`). Any other failure, for
+//! example a full disk, is an error.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};

@@ -20,36 +20,39 @@ const LIBRARY: Library = Library {
 /// Arguments of `ringbell verbs`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Address of this host for the program's packets, of IPv4 or IPv6 (a link-local one with its interface: fe80::1%eth0); peers on other
-    /// hosts need one that they can reach
+    /// Address of this host for the program's packets, of IPv4 or IPv6 (a link-local one with its
+    /// interface: fe80::1%eth0); peers on other hosts need one that they can reach
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS", value_parser = host)]
     addr: SocketAddr,
-    /// UDP port: 0 for a free one, which peers learn with the address; 4791 for peers that are other RoCEv2 NICs. An address of IPv6 that is
-    /// neither ::1 nor link-local has port 4791
+    /// UDP port: 0 for a free one, which peers learn with the address; 4791 for peers that are
+    /// other RoCEv2 NICs. An address of IPv6 that is neither ::1 nor link-local has port 4791
     #[arg(long, default_value_t = 0, value_name = "PORT")]
     port: u16,
     /// Largest IP packet in bytes [default: what the way to each peer carries]
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u16>,
-    /// What any other NIC gets, between programs of Ringbell as well: packets of 4,096 bytes at most with the invariant CRC, and no selective
-    /// repeat
+    /// What any other NIC gets, between programs of Ringbell as well: packets of 4,096 bytes at
+    /// most with the invariant CRC, and no selective repeat
     #[arg(long)]
     standard: bool,
-    /// Calls that fail, to test the program: the second ibv_create_cq and the fifth ibv_reg_mr by create_cq@2,reg_mr@5, the first after a time by
-    /// reg_mr@3s or reg_mr@300ms. An unknown name is answered with those that there are
+    /// Calls that fail, to test the program: the second ibv_create_cq and the fifth ibv_reg_mr by
+    /// create_cq@2,reg_mr@5, the first after a time by reg_mr@3s or reg_mr@300ms. An unknown name
+    /// is answered with those that there are
     #[arg(long, value_name = "CALL@WHEN,...", value_parser = checked(faults::failures))]
     fail: Option<String>,
-    /// Asynchronous events to raise: port-err@3s,port-active@5s, or of a queue pair qp-fatal:qp1@3s; @1000 is at the 1000th completion of all
+    /// Asynchronous events to raise: port-err@3s,port-active@5s, or of a queue pair
+    /// qp-fatal:qp1@3s; @1000 is at the 1000th completion of all
     #[arg(long, value_name = "EVENT@WHEN,...", value_parser = checked(faults::events))]
     event: Option<String>,
-    /// Statuses of completions, after which the queue pair is in ERR: retry-exc:qp3@1000 is the 1000th completion of the third queue pair
-    /// that the program makes; without :qp3 of any
+    /// Statuses of completions, after which the queue pair is in ERR: retry-exc:qp3@1000 is the
+    /// 1000th completion of the third queue pair that the program makes; without :qp3 of any
     #[arg(long, value_name = "STATUS[:qpN]@WHEN,...", value_parser = checked(faults::completions))]
     wc: Option<String>,
     /// Say on stderr why a call is refused
     #[arg(long)]
     explain: bool,
-    /// The library that answers the program's calls [default: the one beside this command, built when first used]
+    /// The library that answers the program's calls [default: the one beside this command, built
+    /// when first used]
     #[arg(long, env = "RINGBELL_VERBS_LIBRARY", value_name = LIBRARY.names[0])]
     library: Option<PathBuf>,
     /// The program and its arguments

@@ -1,4 +1,5 @@
-//! `ringbell cc`: kernels to PTX, and programs of kernels and the main that launches them, in one file.
+//! `ringbell cc`: kernels to PTX, and programs of kernels and the main that launches them, in one
+//! file.
 #![allow(clippy::disallowed_methods)] // Starts compilers and programs.
 
 use crate::common;

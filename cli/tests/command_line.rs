@@ -1,4 +1,5 @@
-//! Tests of the command line's contract: how commands end, and that every accepted option has an effect.
+//! Tests of the command line's contract: how commands end, and that every accepted option has an
+//! effect.
 
 use std::io::{pipe, Read as _};
 use std::path::PathBuf;
@@ -243,7 +244,8 @@ fn a_gpu_that_is_not_there_ends_every_command_with_4() {
         "perf all-reduce -b 1K -e 1K -n 1 --no-limits --threads",
     ] {
         let args: Vec<&str> = line.split(' ').collect();
-        // The mock driver of the workspace may come first in the loader's path: no machine has a hundredth GPU.
+        // The mock driver of the workspace may come first in the loader's path: no machine has a
+        // hundredth GPU.
         let out = command(&args).env("RINGBELL_GPU", "cuda:99").output();
         let out = out.expect("the program starts");
         assert_eq!(out.status.code(), Some(4), "{line}: {}", stderr(&out));
@@ -395,8 +397,8 @@ fn the_elements_of_json_are_those_of_the_table() {
     assert_eq!(column(row).as_deref(), Some("512"));
 }
 
-/// The times of all messages in flight add up to no more than the window times the whole run, so that the mean of
-/// the shares is at most `time_us`, and half of the shares are at most twice that.
+/// The times of all messages in flight add up to no more than the window times the whole run, so
+/// that the mean of the shares is at most `time_us`, and half of the shares are at most twice that.
 #[test]
 fn percentiles_of_a_stream_are_those_of_one_message() {
     let line = "perf send-bw -b 64K -e 64K -n 400 --window 64 --threads --json -";
@@ -498,7 +500,8 @@ fn a_benchmark_without_perf_before_it_is_named_as_one() {
     }
 }
 
-/// A command as cargo lays it out after a build of it alone, with a cargo that builds an empty library when it is called.
+/// A command as cargo lays it out after a build of it alone, with a cargo that builds an empty
+/// library when it is called.
 struct Fresh {
     dir: PathBuf,
 }

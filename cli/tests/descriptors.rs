@@ -1,4 +1,5 @@
-//! Tests of a process without file descriptors: its error names the remedy; ranks of one process need few.
+//! Tests of a process without file descriptors: its error names the remedy; ranks of one process
+//! need few.
 #![allow(clippy::disallowed_methods)] // Starts this program again, with a lower limit.
 
 use crate::common;

@@ -420,7 +420,8 @@ fn ticks(pid: u32) -> u64 {
     stat(pid).map_or(0, |s| time(&s, 11) + time(&s, 12))
 }
 
-/// Over UDP no connection of the kernel's ends with the process: its host refuses the frames. The time-out is 50 minutes.
+/// Over UDP no connection of the kernel's ends with the process: its host refuses the frames. The
+/// time-out is 50 minutes.
 #[test]
 fn a_rank_that_is_killed_over_udp_is_named_and_one_that_is_stopped_is_not() {
     let tmp = temporary("udp-rank");

@@ -1,5 +1,6 @@
-//! Tests of faults between two programs: killed peers, missing peers, names taken, readers that do not read, unauthenticated
-//! peers, bad cables. Each must end in bounded time with a text that names the fault.
+//! Tests of faults between two programs: killed peers, missing peers, names taken, readers that do
+//! not read, unauthenticated peers, bad cables. Each must end in bounded time with a text that
+//! names the fault.
 #![allow(clippy::disallowed_methods)] // Programs are waited for, with deadlines.
 
 use crate::net;
@@ -326,7 +327,8 @@ fn unauthenticated_peers_disturb_no_transfer() {
     let door = meeting.0.join("ringbell/10.77.7.1.sock");
     assert!(door.exists(), "{}", door.display());
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    // One that sends nothing, one that sends garbage, one that sends a byte each second; each reconnects when the NIC closes it.
+    // One that sends nothing, one that sends garbage, one that sends a byte each second; each
+    // reconnects when the NIC closes it.
     let callers: Vec<_> = (0..3)
         .map(|kind| {
             let (stop, door) = (stop.clone(), door.clone());

@@ -66,8 +66,9 @@ fn a_stream_through_two_nics_gives_the_sketch_of_its_items() {
 
 #[test]
 fn the_kernel_of_the_gpu_counts_as_the_engine_does() {
-    // 1 to 512 lanes, more and fewer blocks than cores, messages that cut items; the last stream ends inside
-    // an item. All but the first are shorter than the ring of messages, so that no speed is measured.
+    // 1 to 512 lanes, more and fewer blocks than cores, messages that cut items; the last stream
+    // ends inside an item. All but the first are shorter than the ring of messages, so that no
+    // speed is measured.
     let cases = [
         ("local", "mix", 4, "1", "1", "64K", 0),
         ("tcp", "murmur3", 8, "5", "32", "128K", 0),
@@ -210,8 +211,8 @@ fn told(shell: &str) -> f64 {
         .expect("a number")
 }
 
-/// `lines` lines of five columns; every seventh is empty, every eleventh has two columns. The values of a
-/// column repeat.
+/// `lines` lines of five columns; every seventh is empty, every eleventh has two columns. The
+/// values of a column repeat.
 fn table(lines: u64, last_ends: bool) -> Vec<u8> {
     let mut text = String::new();
     for i in 0..lines {

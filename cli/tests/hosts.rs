@@ -1,5 +1,6 @@
-//! Several hosts: network namespaces, whose NICs learn each other's addresses from the bootstrap or over perftest's TCP connection and
-//! use RoCEv2 in plain UDP; and what the kernel makes of those packets on the wire. Skipped, visibly, where there are no namespaces.
+//! Several hosts: network namespaces, whose NICs learn each other's addresses from the bootstrap or
+//! over perftest's TCP connection and use RoCEv2 in plain UDP; and what the kernel makes of those
+//! packets on the wire. Skipped, visibly, where there are no namespaces.
 #![allow(clippy::disallowed_methods)] // Programs are waited for.
 
 use crate::net;
@@ -52,7 +53,8 @@ fn server(mut command: Command) -> Running {
 
 #[test]
 fn benchmarks_of_perftest_take_the_name_of_its_servers_host() {
-    // Each measures the machine's limits as well, which takes seconds: one of each kind here, others below.
+    // Each measures the machine's limits as well, which takes seconds: one of each kind here,
+    // others below.
     for name in ["read-bw", "put-signal-lat"] {
         let port = free_port();
         let listen = format!(":{port}");
@@ -95,7 +97,8 @@ fn a_server_outlives_foreign_clients_and_a_client_names_foreign_servers() {
     });
     says(&args(&at), &["serves no measurement", "SSH-2.0-OpenSSH"]);
     speaks.join().expect("it was asked");
-    // A server that is asked by one which speaks another protocol, and by one of another version, waits on.
+    // A server that is asked by one which speaks another protocol, and by one of another version,
+    // waits on.
     let port = free_port();
     let listen = format!(":{port}");
     let mut serves = server(ringbell(&["perf", "write-bw", "--listen", &listen]));
@@ -125,7 +128,8 @@ fn a_server_outlives_foreign_clients_and_a_client_names_foreign_servers() {
 
 #[test]
 fn four_hosts_on_a_bridge_find_each_other_by_the_bootstrap_alone() {
-    // The way to the second host carries less, which its own interface alone shows: the bridge drops what is longer.
+    // The way to the second host carries less, which its own interface alone shows: the bridge
+    // drops what is longer.
     let hosts = match Namespace::bridged(4, |n| if n == 2 { 1_300 } else { 1_500 }) {
         Ok(hosts) => hosts,
         Err(why) => skip!("{why}"),
@@ -249,7 +253,8 @@ fn hosts_with_ipv6_alone_find_each_other() {
         serves.succeeds();
         sound(&report(&out), 2);
     }
-    // Sockets, by the peer's address of IPv6: both NICs have one address of IPv4, and the capture is right.
+    // Sockets, by the peer's address of IPv6: both NICs have one address of IPv4, and the capture
+    // is right.
     let folder = net::folder("ipv6");
     let (file, got, pcap) = (folder.join("file"), folder.join("got"), folder.join("pcap"));
     net::random_file(&file, 300_000, 6);
@@ -320,7 +325,8 @@ fn the_kernel_numbers_the_packets_that_it_cuts_and_scapy_finds_every_icrc_right(
     let Some(python) = python() else {
         skip!("there is no scapy; `cargo xtask test` installs it below target/venv");
     };
-    // The cable takes messages that the kernel has not cut, as a network card may that cuts by itself. So the kernel is to do it.
+    // The cable takes messages that the kernel has not cut, as a network card may that cuts by
+    // itself. So the kernel is to do it.
     for host in &hosts[1..] {
         let mut c = host.command("ethtool");
         c.args(["-K", "cable", "tx-udp-segmentation", "off"]);
@@ -384,7 +390,8 @@ fn the_kernel_numbers_the_packets_that_it_cuts_and_scapy_finds_every_icrc_right(
     let (packets, zero, right, _) = judged("write-lat", "64", "on");
     assert!(zero > packets / 2, "{zero} of {packets}");
     assert_eq!(right, zero);
-    // A stream: the kernel numbers the packets of each message 0, 1, 2, ...; the CRC is that of packets with number 0.
+    // A stream: the kernel numbers the packets of each message 0, 1, 2, ...; the CRC is that of
+    // packets with number 0.
     let (packets, zero, right, right_with_0) = judged("send-bw", "64K", "on");
     assert!(zero < packets / 2, "{zero} of {packets}");
     assert_eq!((right, right_with_0), (zero, packets));

@@ -1,7 +1,8 @@
-//! Tests of ranks under other launchers: `ringbell perf` under a real mpirun and mpiexec, and under the environments of torchrun
-//! and srun, which are too large for a test to install.
+//! Tests of ranks under other launchers: `ringbell perf` under a real mpirun and mpiexec, and under
+//! the environments of torchrun and srun, which are too large for a test to install.
 //!
-//! Open MPI and MPICH are those that `cargo xtask peers` puts below `target/peers/`, or those on the path.
+//! Open MPI and MPICH are those that `cargo xtask peers` puts below `target/peers/`, or those on
+//! the path.
 #![allow(clippy::disallowed_methods)] // Starts programs.
 
 use crate::common;
@@ -14,8 +15,8 @@ use common::{run, text};
 /// A sum of three ranks, checked.
 const PERF: [&str; 8] = ["perf", "all-reduce", "-b", "4", "-e", "4k", "-n", "3"];
 
-/// A launcher of `package`, if there is one: that of `cargo xtask peers`, or one on the path whose version
-/// names `word`.
+/// A launcher of `package`, if there is one: that of `cargo xtask peers`, or one on the path whose
+/// version names `word`.
 fn launcher(package: &str, program: &str, word: &str) -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent()?;
     let installed = target.join("peers").join(package).join("bin").join(program);

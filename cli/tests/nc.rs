@@ -1,4 +1,5 @@
-//! Tests of `ringbell nc` over TAP against Linux TCP programs: bytes, half-close, time-outs, signals.
+//! Tests of `ringbell nc` over TAP against Linux TCP programs: bytes, half-close, time-outs,
+//! signals.
 #![allow(clippy::disallowed_methods)] // Programs are waited for.
 
 use crate::net;
@@ -32,8 +33,8 @@ with open(sink, "wb") as f:
 t.join()
 "#;
 
-/// Serves one client: reads to the end of its stream, and only then sends it back. Without half-close
-/// both would wait for ever.
+/// Serves one client: reads to the end of its stream, and only then sends it back. Without
+/// half-close both would wait for ever.
 const ECHO_AFTER_END: &str = r#"
 import socket, sys
 l = socket.create_server((sys.argv[1], int(sys.argv[2])))
@@ -116,8 +117,8 @@ fn a_linux_client_and_a_listening_nc_exchange_files_at_once() {
     assert_eq!(sha256(&path("b")), sha256(&path("b-received")));
 }
 
-/// More than every window, buffer and counter of 16 bits on the way: sequence numbers of TCP go through a sixteenth of
-/// their range.
+/// More than every window, buffer and counter of 16 bits on the way: sequence numbers of TCP go
+/// through a sixteenth of their range.
 #[test]
 fn a_quarter_of_a_gibibyte_goes_over_a_tap_device() {
     let n = match Namespace::with_tap() {

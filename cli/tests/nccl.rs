@@ -1,5 +1,6 @@
-//! Tests of NCCL measured beside our all-reduce: the whole way, with a mock driver in place of libcuda and a mock NCCL in place
-//! of `libnccl.so.2`. The mock really sums, and has faults that a test sets.
+//! Tests of NCCL measured beside our all-reduce: the whole way, with a mock driver in place of
+//! libcuda and a mock NCCL in place of `libnccl.so.2`. The mock really sums, and has faults that a
+//! test sets.
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
@@ -14,7 +15,8 @@ use std::time::{Duration, Instant};
 use common::{run, text};
 use serde_json::Value;
 
-/// A folder with the libraries of a machine with GPU and NCCL, and the command that finds them there.
+/// A folder with the libraries of a machine with GPU and NCCL, and the command that finds them
+/// there.
 struct Machine {
     folder: PathBuf,
 }
@@ -236,7 +238,8 @@ fn nccl_is_found_where_it_is_named_and_in_pythons_packages() {
 /// Longest operation where one hangs: long enough for communicators to come up on a busy machine.
 const PATIENCE: &str = "--timeout 4";
 
-/// Checks the rows that are left, and the output. A rank that is ended may have owed the row before.
+/// Checks the rows that are left, and the output. A rank that is ended may have owed the row
+/// before.
 fn assert_rows(m: &Machine, faults: &str, more: &str, most: usize, why: &str) {
     let (out, report) = m.report(faults, &beside(more));
     let said = text(&out);

@@ -1,4 +1,5 @@
-//! Tests of `ringbell perf all-reduce` and the other collectives: each verified, with every kind of rank.
+//! Tests of `ringbell perf all-reduce` and the other collectives: each verified, with every kind of
+//! rank.
 
 use crate::common;
 

@@ -50,7 +50,8 @@ fn another_process_reads_the_registers_of_a_running_nic() {
     assert_eq!(values["IPV4"], 0x0a01_0203);
     assert_eq!(values["QUEUES"], 0);
 
-    // With a queue that a kernel holds the NIC is stepped although no thread waits, and the page follows.
+    // With a queue that a kernel holds the NIC is stepped although no thread waits, and the page
+    // follows.
     let pd = nic.alloc_pd().expect("a protection domain");
     let queue = nic
         .create_queue(pd, QueueConfig::default())

@@ -1,4 +1,5 @@
-//! Programs of NVSHMEM and of NCCL's device API, compiled by `ringbell cc` with our headers, as ranks of a job on the emulated GPU.
+//! Programs of NVSHMEM and of NCCL's device API, compiled by `ringbell cc` with our headers, as
+//! ranks of a job on the emulated GPU.
 #![allow(clippy::disallowed_methods)] // Starts compilers and programs.
 
 use crate::common;

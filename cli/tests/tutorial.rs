@@ -55,7 +55,8 @@ fn block(heading: &str, language: &str, n: usize) -> &'static str {
     found.split_once("\n```").expect("it ends").0
 }
 
-/// A reader's folder, with the command and the library of this build first on the path, and a discovery folder of its own.
+/// A reader's folder, with the command and the library of this build first on the path, and a
+/// discovery folder of its own.
 struct Reader {
     dir: PathBuf,
 }

@@ -1,4 +1,5 @@
-//! Tests of VXLAN over UDP: two network namespaces joined by a cable, with a NIC in each, and Wireshark's check of the frames.
+//! Tests of VXLAN over UDP: two network namespaces joined by a cable, with a NIC in each, and
+//! Wireshark's check of the frames.
 #![allow(clippy::disallowed_methods)] // Programs are waited for.
 
 use crate::net;

@@ -1,4 +1,5 @@
-//! Messages of a job's bootstrap, from any peer that reaches its port: refused, or read and written again alike.
+//! Messages of a job's bootstrap, from any peer that reaches its port: refused, or read and written
+//! again alike.
 //!
 //! Input: which message (1 byte), its bytes.
 #![no_main]
@@ -28,7 +29,8 @@ fuzz_target!(|bytes: &[u8]| {
                 assert_eq!(c.encode(), bytes);
             }
         }
-        // A text that is not UTF-8 is mended as it is read, so the second reading has to be the first.
+        // A text that is not UTF-8 is mended as it is read, so the second reading has to be the
+        // first.
         _ => {
             if let Some(answer) = Answer::decode(bytes) {
                 assert_eq!(Answer::decode(&answer.encode()), Some(answer));

@@ -1,10 +1,11 @@
-//! Bytes of any shape from a peer of transport `iwarp`, before and after the start-up: no panic, and
-//! the session ends.
+//! Bytes of any shape from a peer of transport `iwarp`, before and after the start-up: no panic,
+//! and the session ends.
 //!
-//! Input: a byte, odd for a right start-up first; then records of `kind (1 byte), length (1 byte),
-//! bytes`. An even kind sends the bytes as they are, an odd one as a unit with length and CRC. Bit 1
-//! of the kind puts the key of an exposed receive where a Write has its STag, bit 2 where a message
-//! of the session has it. Bit 3 puts the key of a region where units of this opcode have it.
+//! Input: a byte, odd for a right start-up first; then records of
+//! `kind (1 byte), length (1 byte), bytes`. An even kind sends the bytes as they are, an odd one as
+//! a unit with length and CRC. Bit 1 of the kind puts the key of an exposed receive where a Write
+//! has its STag, bit 2 where a message of the session has it. Bit 3 puts the key of a region where
+//! units of this opcode have it.
 //!
 //! The victim has put to, got from and counted in memory of the peer, whose answers these may be.
 #![no_main]
@@ -40,8 +41,8 @@ const KEY_AT: usize = 22;
 const PD: PdId = PdId(3);
 const REGION: u32 = 0x1234;
 
-/// Where a unit has the key of a region: behind its DDP header, that of a session's message, and what
-/// comes before it there.
+/// Where a unit has the key of a region: behind its DDP header, that of a session's message, and
+/// what comes before it there.
 fn region_at(unit: &[u8]) -> usize {
     let opcode = unit.get(1).map_or(0, |b| b & 15);
     match opcode {

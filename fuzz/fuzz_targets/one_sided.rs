@@ -1,5 +1,5 @@
-//! Sequences of one-sided operations over `local`, and over `rdma` on a wire with faults: every end and every byte is that of a plain
-//! model of memory.
+//! Sequences of one-sided operations over `local`, and over `rdma` on a wire with faults: every end
+//! and every byte is that of a plain model of memory.
 //!
 //! Input: a byte for the transport, then as `sequences.rs` says.
 #![no_main]

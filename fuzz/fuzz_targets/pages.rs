@@ -1,4 +1,5 @@
-//! Page tables of a card's kernel driver: an error, or tables that can be asked and written again, never a panic.
+//! Page tables of a card's kernel driver: an error, or tables that can be asked and written again,
+//! never a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! PTX text: refused with a line of it, or a module whose small kernels can be compiled, never a panic.
+//! PTX text: refused with a line of it, or a module whose small kernels can be compiled, never a
+//! panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Topologies, and tables with their proof, that users give: refused in words, or routed so that the checker accepts.
+//! Topologies, and tables with their proof, that users give: refused in words, or routed so that
+//! the checker accepts.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Images of sketches, ours and Apache DataSketches': an error or a sketch that can be used, never a panic.
+//! Images of sketches, ours and Apache DataSketches': an error or a sketch that can be used, never
+//! a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Texts that users and environments give: a job's id, a port, addresses, engines of a stream. Refused in words, or read
-//! and written again alike.
+//! Texts that users and environments give: a job's id, a port, addresses, engines of a stream.
+//! Refused in words, or read and written again alike.
 #![no_main]
 #![allow(dead_code)] // Their users are not here.
 

@@ -1,4 +1,5 @@
-//! Ethernet, ARP, IPv4, ICMP, TCP, VXLAN and RoCEv2 headers, and messages of connection management, of any shape: an error, never a panic.
+//! Ethernet, ARP, IPv4, ICMP, TCP, VXLAN and RoCEv2 headers, and messages of connection management,
+//! of any shape: an error, never a panic.
 #![no_main]
 
 use std::net::Ipv4Addr;

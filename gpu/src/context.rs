@@ -1,5 +1,5 @@
-//! What compiled code, debuggers and the scheduler share: structures whose fields the code reaches by their
-//! offsets.
+//! What compiled code, debuggers and the scheduler share: structures whose fields the code reaches
+//! by their offsets.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicU32;

@@ -6,14 +6,14 @@
 
 /// From how many bytes on, written before the first of them is read, non-temporal stores are used.
 ///
-/// Half of a thread's share of the last cache: sources and destinations of so many bytes fill it, and
-/// bytes written with ordinary stores are evicted before they are read. Measured with two buffers of
-/// each size in turn and a share of 16 MiB: 2 MiB each 34 GB/s with ordinary stores and 25 without,
-/// 4 MiB 20 and 24, 8 MiB 8 and 13.
+/// Half of a thread's share of the last cache: sources and destinations of so many bytes fill it,
+/// and bytes written with ordinary stores are evicted before they are read. Measured with two
+/// buffers of each size in turn and a share of 16 MiB: 2 MiB each 34 GB/s with ordinary stores and
+/// 25 without, 4 MiB 20 and 24, 8 MiB 8 and 13.
 ///
-/// A virtual machine may report a cache that it shares with others. So at most 16 times a thread's share of the cache
-/// before the last: measured with 240 MiB and 2 MiB reported, both kinds of stores are equally fast from 4 to 32 MiB
-/// (13 GB/s); at 64 MiB it is 7.5 and 13.
+/// A virtual machine may report a cache that it shares with others. So at most 16 times a thread's
+/// share of the cache before the last: measured with 240 MiB and 2 MiB reported, both kinds of
+/// stores are equally fast from 4 to 32 MiB (13 GB/s); at 64 MiB it is 7.5 and 13.
 pub fn streaming_bytes() -> u64 {
     let cache = crate::cache::shares();
     (cache.last / 2).min(16 * cache.second)
@@ -22,7 +22,8 @@ pub fn streaming_bytes() -> u64 {
 /// Copies `len` bytes; the ranges may overlap.
 ///
 /// # Safety
-/// Both ranges are mapped for `len` bytes and accessed by others only through raw copies or atomics.
+/// Both ranges are mapped for `len` bytes and accessed by others only through raw copies or
+/// atomics.
 #[inline]
 pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
     // The most frequent message is one aligned word: a single store, so that a flag is never torn.
@@ -61,10 +62,12 @@ pub unsafe fn copy_streaming(dst: *mut u8, src: *const u8, len: usize) {
 }
 
 /// Copies `len` bytes to two places in one pass: to `kept` with ordinary stores, and to `dst`. With
-/// `streaming` around the cache, unordered: call [`fence_streaming`] before anything that announces them.
+/// `streaming` around the cache, unordered: call [`fence_streaming`] before anything that announces
+/// them.
 ///
 /// # Safety
-/// As [`copy`] for `src` and `dst`; `kept` has room for `len` bytes, is the caller's alone, and overlaps neither.
+/// As [`copy`] for `src` and `dst`; `kept` has room for `len` bytes, is the caller's alone, and
+/// overlaps neither.
 pub unsafe fn copy_twice(dst: *mut u8, kept: *mut u8, src: *const u8, len: usize, streaming: bool) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -81,8 +84,8 @@ pub unsafe fn copy_twice(dst: *mut u8, kept: *mut u8, src: *const u8, len: usize
         }
     }
     let _ = streaming;
-    // SAFETY: the caller's contract. From `kept`, so that both get the same bytes even when a peer writes
-    // to `src` meanwhile.
+    // SAFETY: the caller's contract. From `kept`, so that both get the same bytes even when a peer
+    // writes to `src` meanwhile.
     unsafe {
         copy(kept, src, len);
         copy(dst, kept, len);
@@ -106,8 +109,9 @@ mod x86 {
         _mm_sfence, _MM_HINT_T1,
     };
 
-    /// Bytes from a load to the prefetch that is issued beside it. Into the second-level cache: `prefetchnta` halves the
-    /// speed of such copies on Intel processors of 2023, from 13 to 6 GB/s.
+    /// Bytes from a load to the prefetch that is issued beside it. Into the second-level cache:
+    /// `prefetchnta` halves the speed of such copies on Intel processors of 2023, from 13 to 6
+    /// GB/s.
     const AHEAD: usize = 2048;
 
     /// # Safety
@@ -137,7 +141,8 @@ mod x86 {
                 lines -= 1;
             }
             std::ptr::copy_nonoverlapping(s, d, (len - head) % 128);
-            // Acquire/Release does not order non-temporal stores; the completion must not pass them.
+            // Acquire/Release does not order non-temporal stores; the completion must not pass
+            // them.
             _mm_sfence();
         }
     }
@@ -152,8 +157,8 @@ mod x86 {
         len: usize,
     ) {
         let head = (dst as usize).wrapping_neg() & 63;
-        // SAFETY: every access stays within the three ranges; stream stores are 32-byte aligned after the
-        // head. Each byte of `src` is read once, so that both copies agree.
+        // SAFETY: every access stays within the three ranges; stream stores are 32-byte aligned
+        // after the head. Each byte of `src` is read once, so that both copies agree.
         unsafe {
             std::ptr::copy_nonoverlapping(src, kept, head);
             std::ptr::copy_nonoverlapping(kept, dst, head);

@@ -21,8 +21,8 @@ pub struct NotMapped {
 /// Populates the pages of `len` bytes at `ptr`, for reading or for writing.
 ///
 /// A DMA to an address without a page would end the process; and the first touch of a page costs
-/// microseconds, which belong here and not into the first message. A kernel before Linux 5.14 has no
-/// such advice; there the pages are taken as they are.
+/// microseconds, which belong here and not into the first message. A kernel before Linux 5.14 has
+/// no such advice; there the pages are taken as they are.
 ///
 /// # Errors
 /// [`NotMapped`], with nothing changed but pages of the range that are there now.

@@ -412,12 +412,14 @@ impl Block {{
 // SAFETY: the shim gives a new object, which `Drop` alone frees.
 pub fn new() -> Block {{ let mut b = Block(unsafe {{ ffi::rb_{block}_new() }}, false); b.clk_i(0); b.eval(); b }}
 /// Settles the outputs after a change of inputs.
-// SAFETY: the object is alive as long as `self`, and no other thread has it: a raw pointer is not `Send`.
+// SAFETY: the object is alive as long as `self`, and no other thread has it: a raw pointer is not
+// `Send`.
 pub fn eval(&mut self) {{ self.1 = true; unsafe {{ ffi::rb_{block}_eval(self.0) }} }}
 /// Breaches of what the block assumes of its surroundings no longer end the program.
 // SAFETY: as for `eval`.
 pub fn ignore_assertions(&mut self) {{ unsafe {{ ffi::rb_{block}_ignore_assertions(self.0) }} }}
-/// One cycle: the rising edge, with outputs settled behind it. The falling edge changes nothing, and is seen with the next inputs.
+/// One cycle: the rising edge, with outputs settled behind it. The falling edge changes nothing,
+/// and is seen with the next inputs.
 pub fn tick(&mut self) {{ if !self.1 {{ self.eval(); }} self.clk_i(1); self.eval(); self.clk_i(0); self.1 = false; }}
 {methods} }}
 impl Drop for Block {{

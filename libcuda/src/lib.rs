@@ -6,8 +6,8 @@
 //! - [`memory`], [`fill`], [`ipc`], [`dma_buf`], [`io_memory`]: memory of the GPU and the host, and
 //!   copies; `allocation`: what is allocated and pinned;
 //! - [`stream`], [`graph`], [`words`]: order, capture, operations on words;
-//! - [`device`], [`context`], `gpu`, `primary`: the one GPU, and its one context; [`nic`]: NICs that
-//!   its threads step;
+//! - [`device`], [`context`], `gpu`, `primary`: the one GPU, and its one context; [`nic`]: NICs
+//!   that its threads step;
 //! - [`strict`]: the waits and the lock of a real driver; [`nvrtc`]: a run-time compiler that
 //!   compiles nothing.
 //!

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// NIC time: nanoseconds since the NIC was made. Given as an argument, never read from a clock here.
+/// NIC time: nanoseconds since the NIC was made. Given as an argument, never read from a clock
+/// here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct NicTime(pub u64);
 

@@ -1,8 +1,9 @@
 //! The BAR: registers and doorbells.
 //!
-//! The pages are plain shared memory. Kernels store to the doorbells and read the status half, which
-//! the NIC refreshes every few milliseconds while it is stepped; the host goes through `Nic::bar_read32` and `Nic::bar_write32`, which
-//! trap: a write acts at once, a read is up to date.
+//! The pages are plain shared memory. Kernels store to the doorbells and read the status half,
+//! which the NIC refreshes every few milliseconds while it is stepped; the host goes through
+//! `Nic::bar_read32` and `Nic::bar_write32`, which trap: a write acts at once, a read is up to
+//! date.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;

@@ -17,7 +17,8 @@ pub struct ConfigError {
 /// Which threads step the NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProgressMode {
-    /// Threads that wait. When none does, a parked thread that wakes for timers, peers and at most once a millisecond for doorbells.
+    /// Threads that wait. When none does, a parked thread that wakes for timers, peers and at most
+    /// once a millisecond for doorbells.
     #[default]
     Waiter,
     /// Besides these a thread that polls all the time: for a machine with a core to spare.
@@ -29,8 +30,8 @@ pub enum ProgressMode {
 /// Where engines run that only look at long messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EngineThread {
-    /// Beside the copy, on a thread of the NIC, while that is faster: measured, and tried again at times. Only with more than
-    /// one core.
+    /// Beside the copy, on a thread of the NIC, while that is faster: measured, and tried again at
+    /// times. Only with more than one core.
     Auto,
     /// On the thread that steps the NIC.
     #[default]
@@ -58,7 +59,8 @@ pub struct NicConfig {
     pub ip: Ipv4Addr,
     /// Own MAC address.
     pub mac: [u8; 6],
-    /// Most queues, 1 to 512. Each communicator has one, and takes NIC memory, too: [`NicConfig::with_queues`] sets both.
+    /// Most queues, 1 to 512. Each communicator has one, and takes NIC memory, too:
+    /// [`NicConfig::with_queues`] sets both.
     pub max_queues: usize,
     /// Most sessions, listeners included, 1 to 65,536.
     pub max_sessions: usize,
@@ -66,9 +68,10 @@ pub struct NicConfig {
     pub event_capacity: usize,
     /// Descriptors taken from one queue in one step.
     pub batch: usize,
-    /// How long a closed session may take to deliver what was sent before it is reset. When the last handle of the NIC goes,
-    /// or [`Nic::close`](crate::Nic::close) is called, sessions that were closed or half-closed get as long before the NIC
-    /// ends; 0 ends it at once. With [`ProgressMode::Manual`] nothing waits there: the program steps the NIC itself.
+    /// How long a closed session may take to deliver what was sent before it is reset. When the
+    /// last handle of the NIC goes, or [`Nic::close`](crate::Nic::close) is called, sessions that
+    /// were closed or half-closed get as long before the NIC ends; 0 ends it at once. With
+    /// [`ProgressMode::Manual`] nothing waits there: the program steps the NIC itself.
     pub linger: Duration,
     /// How long freeing memory waits for DMA in flight before it quarantines the region.
     pub deregister_timeout: Duration,
@@ -120,11 +123,13 @@ fn check_board_bytes(len: u64) -> Result<(), ConfigError> {
     })
 }
 
-/// NIC memory of a communicator with the default settings: `scratch_bytes`, and what it stages and receives into.
+/// NIC memory of a communicator with the default settings: `scratch_bytes`, and what it stages and
+/// receives into.
 const COMMUNICATOR_BYTES: u64 = 17 << 20;
 
 impl NicConfig {
-    /// The default but for the number of queues, with NIC memory for a communicator of the default settings at each.
+    /// The default but for the number of queues, with NIC memory for a communicator of the default
+    /// settings at each.
     pub fn with_queues(max_queues: usize) -> NicConfig {
         let default = NicConfig::default();
         let all = (max_queues as u64).saturating_mul(COMMUNICATOR_BYTES);
@@ -199,11 +204,12 @@ pub struct LocalConfig {
     pub directory: Option<PathBuf>,
     /// Job secret: NICs with different secrets refuse each other.
     pub secret: [u8; 32],
-    /// Number of the network that this NIC belongs to. NICs of different networks do not link, although they find each
-    /// other in a shared directory: there the traffic belongs on the wire. `None`: the network namespace of the thread that
-    /// makes the NIC.
+    /// Number of the network that this NIC belongs to. NICs of different networks do not link,
+    /// although they find each other in a shared directory: there the traffic belongs on the wire.
+    /// `None`: the network namespace of the thread that makes the NIC.
     pub network: Option<u64>,
-    /// Link NICs of other networks as well, when these allow it, too: for a program that asked for `local` by name.
+    /// Link NICs of other networks as well, when these allow it, too: for a program that asked for
+    /// `local` by name.
     pub across_networks: bool,
     /// Most peers (links), 1 to 4,096.
     pub max_links: usize,

@@ -1,8 +1,9 @@
 //! File descriptors and address space: limits of this process, and counts of exhaustion.
 //!
-//! A NIC has about a dozen descriptors, and one or two for each local peer (`transport/local/link.rs`), whose memory
-//! it maps. A lack of either is an ordinary failure of the transport, and its peer sees only missing
-//! answers. So it is counted here, for the process as a whole, and a caller that waits for that peer can report why.
+//! A NIC has about a dozen descriptors, and one or two for each local peer
+//! (`transport/local/link.rs`), whose memory it maps. A lack of either is an ordinary failure of
+//! the transport, and its peer sees only missing answers. So it is counted here, for the process as
+//! a whole, and a caller that waits for that peer can report why.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +23,8 @@ pub struct Shortages {
     pub memory: u64,
 }
 
-/// Counts an error that means that no descriptors, or no room to map memory, are left; ignores others.
+/// Counts an error that means that no descriptors, or no room to map memory, are left; ignores
+/// others.
 pub(crate) fn note(error: &std::io::Error) {
     use rustix::io::Errno;
     match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -59,8 +61,8 @@ pub fn limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Descriptors that are open in this process; `None` where `/proc` does not report it, or no descriptor is left to
-/// read it.
+/// Descriptors that are open in this process; `None` where `/proc` does not report it, or no
+/// descriptor is left to read it.
 pub fn open() -> Option<u64> {
     let list = std::fs::read_dir("/proc/self/fd").ok()?;
     // One of them is the listing's own.
@@ -68,8 +70,8 @@ pub fn open() -> Option<u64> {
 }
 
 /// Descriptors that a program of so many ranks has open when all of them are in one process: each
-/// with a NIC, a GPU's memory and a bootstrap's connection, and linked to each other on the host. More than
-/// were counted, because each handshake has six more for a moment.
+/// with a NIC, a GPU's memory and a bootstrap's connection, and linked to each other on the host.
+/// More than were counted, because each handshake has six more for a moment.
 pub fn needed_in_one_process(ranks: u32) -> u64 {
     let n = u64::from(ranks);
     64 + 24 * n + n * n.saturating_sub(1)
@@ -77,8 +79,8 @@ pub fn needed_in_one_process(ranks: u32) -> u64 {
 
 /// Raises this process's soft limit to its hard one, as a program of many ranks wants at its start.
 ///
-/// A library leaves that to the program: `select` cannot watch descriptors above 1,023, and a program
-/// that uses it relies on the lower limit. Without effect where the system refuses.
+/// A library leaves that to the program: `select` cannot watch descriptors above 1,023, and a
+/// program that uses it relies on the lower limit. Without effect where the system refuses.
 pub fn raise_limit() {
     use rustix::process::{setrlimit, Rlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);

@@ -1,9 +1,9 @@
 //! DMA: bytes between the NIC and GPU memory, always through the GTLB.
 //!
 //! The bus has a range each for GPU memory, the NIC's own memory and registered memory of the host
-//! (see `nic_memory`). Directly mapped memory takes the fast path (translate, then copy). An asynchronous memory goes
-//! through [`DmaMemory::submit`]: its reads are stored by their parameters, so that the transport
-//! repeats the identical call until the bytes are there.
+//! (see `nic_memory`). Directly mapped memory takes the fast path (translate, then copy). An
+//! asynchronous memory goes through [`DmaMemory::submit`]: its reads are stored by their
+//! parameters, so that the transport repeats the identical call until the bytes are there.
 #![allow(unsafe_code)] // Raw copies through the memory's window.
 
 mod access;
@@ -137,7 +137,8 @@ impl DmaState {
         self.window.is_some()
     }
 
-    /// The bytes of a span, little-endian, when it has as many and the CPU can read them at once: at most [`INLINE_MAX`].
+    /// The bytes of a span, little-endian, when it has as many and the CPU can read them at once:
+    /// at most [`INLINE_MAX`].
     #[inline(always)]
     pub(crate) fn read_small(&self, span: BusSpan, len: usize) -> Option<[u64; INLINE_MAX / 8]> {
         let from = self.direct(span)?;
@@ -254,8 +255,8 @@ impl Dma<'_> {
         }
     }
 
-    /// A word that a kernel shares with the NIC, with Acquire; `None` in memory that the CPU does not
-    /// reach, or when it is not aligned.
+    /// A word that a kernel shares with the NIC, with Acquire; `None` in memory that the CPU does
+    /// not reach, or when it is not aligned.
     pub(crate) fn load_word(&mut self, word: &Buffer) -> Result<Option<u64>, Fault> {
         self.access_word(word, false, |w| w.load(Ordering::Acquire))
     }
@@ -280,8 +281,9 @@ impl Dma<'_> {
         let Some(p) = p.filter(|p| p.is_aligned() && span.len == 8) else {
             return Ok(None);
         };
-        // SAFETY: the span is mapped for 8 bytes (checked by `direct`, or the memory's answer) and aligned; kernels and
-        // NICs access it only atomically, and it stays mapped while the borrow of the DMA lives.
+        // SAFETY: the span is mapped for 8 bytes (checked by `direct`, or the memory's answer) and
+        // aligned; kernels and NICs access it only atomically, and it stays mapped while the borrow
+        // of the DMA lives.
         let value = access(unsafe { AtomicU64::from_ptr(p) });
         if direct.is_none() {
             memory.word_was_read(span);
@@ -538,7 +540,8 @@ impl PeerDma for Dma<'_> {
         let Some(from) = self.state.nic_memory.at_bus(from, len) else {
             return Err(Fault::NoTranslation { va: GpuVa(from) });
         };
-        // SAFETY: `from` lies in NIC memory for so many bytes (checked by `at_bus`); the slice is ours alone.
+        // SAFETY: `from` lies in NIC memory for so many bytes (checked by `at_bus`); the slice is
+        // ours alone.
         unsafe { copy::copy(to.as_mut_ptr(), from, to.len()) };
         self.state.copied += len;
         Ok(())

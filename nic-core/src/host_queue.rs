@@ -61,11 +61,13 @@ impl std::fmt::Display for Holder {
     }
 }
 
-/// A queue, its producer end, and its device handle. Clones are the same queue; the last one that is dropped gives it back
-/// ([`Nic::create_queue`](crate::Nic::create_queue) says how its operations end then).
+/// A queue, its producer end, and its device handle. Clones are the same queue; the last one that
+/// is dropped gives it back ([`Nic::create_queue`](crate::Nic::create_queue) says how its
+/// operations end then).
 ///
-/// The host and kernels may post at the same time. On a GPU that is not emulated each side then has a ring of its own
-/// behind the one name: what one side has posted is not ordered with, fenced by, or counted among what the other has.
+/// The host and kernels may post at the same time. On a GPU that is not emulated each side then has
+/// a ring of its own behind the one name: what one side has posted is not ordered with, fenced by,
+/// or counted among what the other has.
 #[derive(Clone)]
 pub struct HostQueue {
     id: QueueId,
@@ -148,8 +150,8 @@ impl HostQueue {
         h
     }
 
-    /// Posts a descriptor that is made for its ticket, if a slot is free, and rings the doorbell: for
-    /// what names a predecessor by distance.
+    /// Posts a descriptor that is made for its ticket, if a slot is free, and rings the doorbell:
+    /// for what names a predecessor by distance.
     pub fn try_post_with(&self, make: impl FnOnce(u32) -> Descriptor) -> Option<u32> {
         let slots = self.mem.slots();
         let ticket = slots.try_take()?;
@@ -167,9 +169,9 @@ impl HostQueue {
         Some(ticket)
     }
 
-    /// Takes a slot and writes the entry but for its first word, which the GPU's stream stores when it gets there
-    /// ([`PreparedEntry`]); `None` when no slot is free. Until then later entries of the queue wait: it is for
-    /// one stream alone.
+    /// Takes a slot and writes the entry but for its first word, which the GPU's stream stores when
+    /// it gets there ([`PreparedEntry`]); `None` when no slot is free. Until then later entries of
+    /// the queue wait: it is for one stream alone.
     pub fn prepare(&self, d: &Descriptor) -> Option<PreparedEntry> {
         let slots = self.mem.slots();
         let ticket = slots.try_take()?;
@@ -200,7 +202,8 @@ impl HostQueue {
         self.mem.slots().peek(ticket).is_some()
     }
 
-    /// Longest time from a published entry to its completion: the operation's time-out (0: the queue's) and the grace.
+    /// Longest time from a published entry to its completion: the operation's time-out (0: the
+    /// queue's) and the grace.
     pub fn limit(&self, timeout_us: u32) -> Duration {
         let us = match timeout_us {
             0 => self.config.default_timeout_us,
@@ -209,8 +212,9 @@ impl HostQueue {
         Duration::from_micros(u64::from(us) + u64::from(self.config.silent_grace_us))
     }
 
-    /// Completes a ticket by itself although the NIC is silent, so that its waiter continues: the completion says so.
-    /// The slot must not be used again, because the NIC may still write its line.
+    /// Completes a ticket by itself although the NIC is silent, so that its waiter continues: the
+    /// completion says so. The slot must not be used again, because the NIC may still write its
+    /// line.
     pub fn give_up(&self, ticket: u32) {
         let slots = self.mem.slots();
         if slots.completion(ticket).is_none() {

@@ -242,9 +242,9 @@ struct Inner {
     ended: Mutex<bool>,
 }
 
-/// A NIC. Clones are handles of the same one; the last drop [closes](Nic::close) it: what waits retires with
-/// `SHUTTING_DOWN`, and what was sent on sessions that were closed or half-closed is delivered within
-/// [`linger`](NicConfig::linger).
+/// A NIC. Clones are handles of the same one; the last drop [closes](Nic::close) it: what waits
+/// retires with `SHUTTING_DOWN`, and what was sent on sessions that were closed or half-closed is
+/// delivered within [`linger`](NicConfig::linger).
 #[derive(Clone)]
 pub struct Nic {
     inner: Arc<Inner>,
@@ -318,9 +318,9 @@ impl Nic {
         self.inner.progress.try_step() == Some(true)
     }
 
-    /// Steps the NIC once at a time that the caller names, in place of the clock: virtual time. Only for
-    /// a NIC that no other thread steps ([`ProgressMode::Manual`]), and always with times that do not run
-    /// backwards. Returns whether anything moved.
+    /// Steps the NIC once at a time that the caller names, in place of the clock: virtual time.
+    /// Only for a NIC that no other thread steps ([`ProgressMode::Manual`]), and always with times
+    /// that do not run backwards. Returns whether anything moved.
     pub fn step_at(&self, now: NicTime) -> bool {
         self.inner.progress.step_at(now)
     }
@@ -330,9 +330,10 @@ impl Nic {
         self.core(|c| c.next_timer())
     }
 
-    /// A new queue whose descriptors reach the regions of `pd`. It is given back when the last clone of its handle is dropped: what
-    /// was posted is taken; sends of sessions get [`linger`](NicConfig::linger) to leave, and everything else that has not ended
-    /// retires with `ABORTED`. The number is free for another queue when all has retired.
+    /// A new queue whose descriptors reach the regions of `pd`. It is given back when the last
+    /// clone of its handle is dropped: what was posted is taken; sends of sessions get
+    /// [`linger`](NicConfig::linger) to leave, and everything else that has not ended retires with
+    /// `ABORTED`. The number is free for another queue when all has retired.
     ///
     /// # Errors
     /// [`NicError`]: the shape is wrong, or the limit of queues is reached; for queues that are being given back it waits for at
@@ -413,9 +414,10 @@ impl Nic {
         Ok(HostQueue::new(id, *config, mem, kernels, progress))
     }
 
-    /// Ends the NIC now, for all its handles, as the last drop does. Waiting operations retire with `SHUTTING_DOWN`, as do
-    /// all that are posted later; sessions that are open are reset. What was sent on sessions that were closed or
-    /// half-closed is delivered, for as long as [`linger`](crate::NicConfig::linger) allows.
+    /// Ends the NIC now, for all its handles, as the last drop does. Waiting operations retire with
+    /// `SHUTTING_DOWN`, as do all that are posted later; sessions that are open are reset. What was
+    /// sent on sessions that were closed or half-closed is delivered, for as long as
+    /// [`linger`](crate::NicConfig::linger) allows.
     ///
     /// # Errors
     /// [`NotDelivered`]: bytes reported as sent that have not arrived, in the NIC's whole life. The NIC has ended
@@ -523,14 +525,15 @@ impl Nic {
         })
     }
 
-    /// The NIC's description as text: settings, transports, counters, and per session its transport and the reason.
+    /// The NIC's description as text: settings, transports, counters, and per session its transport
+    /// and the reason.
     pub fn describe(&self) -> String {
         describe::describe(self)
     }
 
-    /// A name of the file that this NIC's BAR lies in, while the NIC lives:
-    /// `CardBar::open` (of the crate `ringbell-card`) maps it as it maps a card's, from this process or, with
-    /// the process's number in place of `self`, from another.
+    /// A name of the file that this NIC's BAR lies in, while the NIC lives: `CardBar::open` (of the
+    /// crate `ringbell-card`) maps it as it maps a card's, from this process or, with the process's
+    /// number in place of `self`, from another.
     pub fn bar_file(&self) -> std::path::PathBuf {
         self.inner.bar.file()
     }
@@ -556,7 +559,8 @@ impl Nic {
         Ok(self.inner.bar.load(offset))
     }
 
-    /// Reads a word of the BAR of the hardware behind the NIC; `None` without hardware, or where it has no register.
+    /// Reads a word of the BAR of the hardware behind the NIC; `None` without hardware, or where it
+    /// has no register.
     pub fn card_read32(&self, offset: usize) -> Option<u32> {
         self.core(|c| c.card.as_ref()?.lock().bar_read(offset))
     }

@@ -1,8 +1,8 @@
 //! Accepted descriptors that have not retired, and their deadlines.
 //!
 //! A slab whose entries are also links of a hashed timing wheel (4,096 buckets of 65.5 µs), so that
-//! setting and clearing a deadline costs a few stores and no allocation. An operation that retires before
-//! the NIC next reads its clock never enters the wheel at all.
+//! setting and clearing a deadline costs a few stores and no allocation. An operation that retires
+//! before the NIC next reads its clock never enters the wheel at all.
 
 use ringbell_gtlb::Pin;
 use ringbell_nic_abi::{Opcode, SessionId, Status};
@@ -90,8 +90,8 @@ impl Outstanding {
     }
 
     /// Adds an operation; its time-out starts at the next clock reading.
-    // Inlined, so that an operation is written where it stays: copying what was just written field by field
-    // stalls on the store buffer.
+    // Inlined, so that an operation is written where it stays: copying what was just written field
+    // by field stalls on the store buffer.
     #[inline(always)]
     pub(crate) fn insert(&mut self, work: Operation) -> WorkToken {
         let i = match self.free.pop() {
@@ -178,8 +178,8 @@ impl Outstanding {
         }
     }
 
-    /// Starts the time-outs of operations seen since the last clock reading, and collects the tokens of
-    /// those that are past their deadline.
+    /// Starts the time-outs of operations seen since the last clock reading, and collects the
+    /// tokens of those that are past their deadline.
     pub(crate) fn advance(&mut self, now: NicTime, expired: &mut Vec<WorkToken>) {
         while self.heads[UNARMED as usize] != NIL {
             let i = self.heads[UNARMED as usize];

@@ -1,8 +1,8 @@
 //! Completion permits: an accepted descriptor retires exactly once.
 //!
 //! A [`Permit`] is minted when a descriptor is consumed, at which point the line of its slot is
-//! reserved; only [`Permit::retire`] consumes it. Dropping one unfinished is a defect of the NIC: it
-//! panics in builds with debug assertions and is counted in all.
+//! reserved; only [`Permit::retire`] consumes it. Dropping one unfinished is a defect of the NIC:
+//! it panics in builds with debug assertions and is counted in all.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

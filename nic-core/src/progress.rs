@@ -1,14 +1,14 @@
 //! Progress of the NIC: the threads that step it, and the waiting policy of the others.
 //!
-//! A waiting thread steps the NIC; the lock is only ever tried, so a second waiter does not block. A
-//! waiter spins, then yields, then parks. Parked waiters have one *leader*, which sleeps in `poll` on
-//! the NIC's wake descriptor and the transports' own; the others sleep on a futex that every retired
-//! operation bumps. When no other thread steps, the progress thread does.
+//! A waiting thread steps the NIC; the lock is only ever tried, so a second waiter does not block.
+//! A waiter spins, then yields, then parks. Parked waiters have one *leader*, which sleeps in
+//! `poll` on the NIC's wake descriptor and the transports' own; the others sleep on a futex that
+//! every retired operation bumps. When no other thread steps, the progress thread does.
 //!
-//! A sleep without end is announced before the last poll: `deep` for work that this process posts or changes
-//! (`tell`), `parked` for peers. The poll reads the clock, and the work that it leaves under way decides how long
-//! the sleep may be. The poll sees work that comes before the announcement; work that comes after it
-//! wakes the sleeper.
+//! A sleep without end is announced before the last poll: `deep` for work that this process posts
+//! or changes (`tell`), `parked` for peers. The poll reads the clock, and the work that it leaves
+//! under way decides how long the sleep may be. The poll sees work that comes before the
+//! announcement; work that comes after it wakes the sleeper.
 //!
 //! No message costs a system call: a peer writes the wake descriptor only when the NIC's `parked`
 //! word says that a thread sleeps. The word is set before the last poll of the rings, with a
@@ -34,8 +34,9 @@ const CLOCK_EVERY: u32 = 64;
 const CLOCK_BUSY: u32 = 4;
 /// As many idle steps a look counts for that makes a system call.
 const CLOCK_ASKED: u32 = 2;
-/// Looks for something to do after an idle step of a waiter on a core of its own, before it gives the
-/// NIC up for a moment: a look costs a tenth of a step, and what arrives is found that much sooner.
+/// Looks for something to do after an idle step of a waiter on a core of its own, before it gives
+/// the NIC up for a moment: a look costs a tenth of a step, and what arrives is found that much
+/// sooner.
 const LOOKS: u32 = 32;
 /// Idle steps of a thread that only steps, before it does something else.
 const SPIN_SERVANT: u32 = 50;
@@ -45,7 +46,8 @@ const YIELDS: u32 = 400;
 const FOLLOWER_NAP: Duration = Duration::from_millis(1);
 /// "Forever": the progress thread's sleep while every possible event notifies it.
 const DEEP_SLEEP: Duration = Duration::from_secs(3600);
-/// Sleep of a thread that could not poll because another was stepping: the work left by that one is polled soon.
+/// Sleep of a thread that could not poll because another was stepping: the work left by that one is
+/// polled soon.
 const SECOND_LOOK: Duration = Duration::from_micros(100);
 /// Nap of the progress thread while no queue exists: making one wakes it.
 const NO_QUEUE_NAP: Duration = Duration::from_secs(1);
@@ -199,7 +201,8 @@ impl Progress {
     pub(crate) fn with_core<R>(&self, f: impl FnOnce(&mut Core) -> R) -> R {
         let core = match self.core.lock() {
             Ok(core) => core,
-            // A step has panicked; the state behind the lock is still the best answer for the control path.
+            // A step has panicked; the state behind the lock is still the best answer for the
+            // control path.
             Err(poisoned) => poisoned.into_inner(),
         };
         self.control(core, f)
@@ -231,8 +234,9 @@ impl Progress {
         r
     }
 
-    /// Waits until `done` for the control path, and returns whether that came in time. It steps the NIC, and sleeps where nothing
-    /// moves: a thread that yielded instead would see an answer of a peer only after many turns of others on its core.
+    /// Waits until `done` for the control path, and returns whether that came in time. It steps the
+    /// NIC, and sleeps where nothing moves: a thread that yielded instead would see an answer of a
+    /// peer only after many turns of others on its core.
     pub(crate) fn wait_for(
         &self,
         deadline: Instant,
@@ -276,8 +280,8 @@ impl Progress {
     /// The NIC may have got work: wakes the progress thread from a sleep without end.
     #[inline]
     pub(crate) fn tell(&self) {
-        // SeqCst: orders the doorbell, or what was changed under the lock, before the look at `deep`;
-        // pairs with the fence in `lead`.
+        // SeqCst: orders the doorbell, or what was changed under the lock, before the look at
+        // `deep`; pairs with the fence in `lead`.
         fence(Ordering::SeqCst);
         if self.sleepers.deep.load(Ordering::Relaxed) {
             self.end_deep_sleep();
@@ -404,14 +408,14 @@ impl Progress {
             rustix::thread::futex::wake(&self.sleepers.retire_seq, flags, n.min(i32::MAX as u32));
     }
 
-    /// A thread of the application steps now: peers need not wake the progress thread. It looks again
-    /// by itself after its nap, and sees then whether the NIC is still being stepped.
+    /// A thread of the application steps now: peers need not wake the progress thread. It looks
+    /// again by itself after its nap, and sees then whether the NIC is still being stepped.
     #[inline]
     pub(crate) fn take_over(&self) {
         if self.sleepers.leader.load(Ordering::Relaxed) == PROGRESS_THREAD_LEADS {
             self.wake.stand_down();
-            // SeqCst: pairs with the fence in `lead`. Either `deep` is seen here, or the sleeper sees that its
-            // `parked` was taken back, and does not sleep for long.
+            // SeqCst: pairs with the fence in `lead`. Either `deep` is seen here, or the sleeper
+            // sees that its `parked` was taken back, and does not sleep for long.
             fence(Ordering::SeqCst);
             if self.sleepers.deep.load(Ordering::Relaxed) {
                 self.end_deep_sleep();
@@ -483,8 +487,8 @@ impl Progress {
             }
             Err(who) => {
                 if who == PROGRESS_THREAD_LEADS {
-                    // The progress thread releases the lead, and then wakes us: a thread that waits for an
-                    // answer wakes sooner by itself.
+                    // The progress thread releases the lead, and then wakes us: a thread that waits
+                    // for an answer wakes sooner by itself.
                     self.wake.signal();
                 }
                 self.follow(done);
@@ -505,14 +509,15 @@ impl Progress {
         self.sleepers.followers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Sleeps until a peer, a descriptor or a timer calls, for as long as [`nap`](Progress::nap) says.
+    /// Sleeps until a peer, a descriptor or a timer calls, for as long as [`nap`](Progress::nap)
+    /// says.
     fn lead(&self, done: &dyn Fn() -> bool, who: Who) -> bool {
         self.sleepers
             .deep
             .store(who == Who::Thread, Ordering::Relaxed);
         self.wake.parked().store(1, Ordering::Relaxed);
-        // SeqCst: pairs with the fences in `WakeCell::poke`, `tell` and `take_over`. Either they see these
-        // words, or the look below sees what they have written.
+        // SeqCst: pairs with the fences in `WakeCell::poke`, `tell` and `take_over`. Either they
+        // see these words, or the look below sees what they have written.
         fence(Ordering::SeqCst);
         // With the clock: an operation that waits for a reading must not sleep on.
         let moved = self.try_steps(0, who, true);
@@ -539,11 +544,13 @@ impl Progress {
         self.sleepers.deep.store(false, Ordering::Relaxed);
     }
 
-    /// How long a leader may sleep after a last look that found nothing (`None`: it could not look).
+    /// How long a leader may sleep after a last look that found nothing (`None`: it could not
+    /// look).
     fn nap(&self, looked: Option<bool>, who: Who) -> Duration {
         let soon = match who {
             Who::Waiter => SECOND_LOOK,
-            // Among many waiters the stepping thread may have lost its core, and gets it back only after their turns.
+            // Among many waiters the stepping thread may have lost its core, and gets it back only
+            // after their turns.
             Who::Thread => SECOND_LOOK.saturating_mul(self.policy.share()),
         };
         let soon = self.idle_nap.min(soon);
@@ -601,10 +608,12 @@ impl Progress {
         let mut seen = self.counts.waiter_steps.load(Ordering::Relaxed);
         let mut stepped = Instant::now();
         while !self.stop.load(Ordering::Acquire) {
-            // Where many waiters share a core, one that has not stepped for a while may wait for its turn.
+            // Where many waiters share a core, one that has not stepped for a while may wait for
+            // its turn.
             let patience = self.policy.patience();
             let period = LOOK_PERIOD.saturating_mul(patience);
-            // A waiter that leads steps after each of its naps. One that has not for this long is stopped.
+            // A waiter that leads steps after each of its naps. One that has not for this long is
+            // stopped.
             let stopped = 2 * self.idle_nap + period;
             // Steps of all other threads.
             let others = self.counts.waiter_steps.load(Ordering::Relaxed);
@@ -665,7 +674,8 @@ impl Progress {
 
 impl ringbell_gtlb::WaitHook for Progress {
     fn turn(&self, idle: u32, done: &dyn Fn() -> bool) -> bool {
-        // The lock of a NIC that has panicked stays poisoned, nothing steps it, and kernels' own watchdogs report NIC_SILENT.
+        // The lock of a NIC that has panicked stays poisoned, nothing steps it, and kernels' own
+        // watchdogs report NIC_SILENT.
         let round = std::panic::AssertUnwindSafe(|| self.wait_round(idle, done));
         match std::panic::catch_unwind(round) {
             Ok(round) => round == Round::Moved,

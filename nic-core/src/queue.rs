@@ -3,8 +3,9 @@
 //! One allocation per ring: send-queue entries, completion lines, the `released` words, and `tail`
 //! on a line of its own (128 bytes apart, because CPUs prefetch lines in pairs).
 //!
-//! Where kernels are threads of the host, a queue is one ring, and both post to it. A real GPU's kernels have a ring for
-//! themselves, whose `released` and `tail` lie in the GPU's memory, and the host has another (docs/adr/0023).
+//! Where kernels are threads of the host, a queue is one ring, and both post to it. A real GPU's
+//! kernels have a ring for themselves, whose `released` and `tail` lie in the GPU's memory, and the
+//! host has another (docs/adr/0023).
 #![allow(unsafe_code)] // Completion lines by address, and views that live as long as their mapping.
 
 mod scatter;
@@ -85,7 +86,8 @@ impl QueueConfig {
 /// The producers of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Producers {
-    /// Kernels, and the host as well unless [`QueueMemory::is_shared`] says no; the doorbell is in the BAR.
+    /// Kernels, and the host as well unless [`QueueMemory::is_shared`] says no; the doorbell is in
+    /// the BAR.
     Kernels {
         /// Number of the doorbell.
         doorbell: u32,
@@ -195,13 +197,15 @@ impl QueueMemory {
         1 << self.depth_log2
     }
 
-    /// The ring as atomics. Its `released` and `tail` are the host's, and mean nothing unless it [posts](Self::is_shared).
+    /// The ring as atomics. Its `released` and `tail` are the host's, and mean nothing unless it
+    /// [posts](Self::is_shared).
     #[inline]
     pub(crate) fn slots(&self) -> &Slots<'_> {
         &self.slots
     }
 
-    /// Whether the host posts to the ring: always, but for one that a GPU's kernels have for themselves.
+    /// Whether the host posts to the ring: always, but for one that a GPU's kernels have for
+    /// themselves.
     pub(crate) fn is_shared(&self) -> bool {
         self.device_words.is_none()
     }
@@ -259,7 +263,8 @@ impl QueueMemory {
     }
 }
 
-/// Where the tail lies behind the `released` words in a GPU's memory: on a line of its own, 128 bytes there.
+/// Where the tail lies behind the `released` words in a GPU's memory: on a line of its own, 128
+/// bytes there.
 fn device_tail(depth: usize) -> usize {
     (depth * 4).next_multiple_of(128)
 }
@@ -296,8 +301,9 @@ pub(crate) struct SendQueue {
     next_lap: u64,
     seen_doorbell: u32,
     may_have_more: bool,
-    /// The doorbell names entries that were not there at the last look: a producer's stores may arrive in any order.
-    /// Polled in every step from then on, but it keeps no thread awake: kernels die with entries half written.
+    /// The doorbell names entries that were not there at the last look: a producer's stores may
+    /// arrive in any order. Polled in every step from then on, but it keeps no thread awake:
+    /// kernels die with entries half written.
     pending: bool,
     /// Per slot: a permit is out. A hostile kernel that overruns its ring waits here.
     busy: Vec<bool>,
@@ -411,8 +417,8 @@ impl SendQueue {
         Owner::queue(self.queue.0)
     }
 
-    /// Ticket and copy of the next entry when there is one and its completion line is free. Costs one load
-    /// while the doorbell does not change, two while it names an entry that has not come.
+    /// Ticket and copy of the next entry when there is one and its completion line is free. Costs
+    /// one load while the doorbell does not change, two while it names an entry that has not come.
     #[inline]
     pub(crate) fn peek(&mut self) -> Option<(u32, WorkQueueEntry)> {
         if self.card.is_some() {
@@ -431,14 +437,15 @@ impl SendQueue {
             return Some((self.next, entry));
         }
         self.may_have_more = false;
-        // The doorbell holds some producer's ticket plus one; 0 here means that no producer is ahead.
+        // The doorbell holds some producer's ticket plus one; 0 here means that no producer is
+        // ahead.
         let ahead = rung.wrapping_sub(self.next).wrapping_sub(1);
         self.pending = ahead < self.busy.len() as u32;
         None
     }
 
-    /// Whether the doorbell was rung since [`peek`](SendQueue::peek) saw it, or more may lie behind the entry that it
-    /// has shown. One load, and touches nothing.
+    /// Whether the doorbell was rung since [`peek`](SendQueue::peek) saw it, or more may lie behind
+    /// the entry that it has shown. One load, and touches nothing.
     #[inline]
     pub(crate) fn is_rung(&self) -> bool {
         // Relaxed: `peek` loads it again with Acquire before it looks at entries.
@@ -556,7 +563,8 @@ impl SendQueue {
         self.write_completion(ticket, c, memory);
     }
 
-    /// The same for a receive whose bytes travel in the line, as many as the completion says; kernels store them at `va`.
+    /// The same for a receive whose bytes travel in the line, as many as the completion says;
+    /// kernels store them at `va`.
     pub(crate) fn complete_scattered(
         &mut self,
         ticket: u32,

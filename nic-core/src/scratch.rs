@@ -1,9 +1,10 @@
 //! Temporary directories, removed when no process uses them any more.
 //!
-//! A process that uses one holds a shared `flock` on the directory itself ([`Held`]); the system lets go of it when the
-//! process ends, for any reason. So a directory that can be locked exclusively is stale. The last process that leaves it removes
-//! it ([`Held::leave`]), with what killed ones have left in it; where that one was killed as well, [`sweep`] does. Only
-//! names of the forms below are considered, only directories of this user, and never through a link.
+//! A process that uses one holds a shared `flock` on the directory itself ([`Held`]); the system
+//! lets go of it when the process ends, for any reason. So a directory that can be locked
+//! exclusively is stale. The last process that leaves it removes it ([`Held::leave`]), with what
+//! killed ones have left in it; where that one was killed as well, [`sweep`] does. Only names of
+//! the forms below are considered, only directories of this user, and never through a link.
 #![allow(clippy::disallowed_methods)] // The edge: waits shortly for a directory that is just being removed.
 
 use std::io::ErrorKind;
@@ -17,7 +18,8 @@ use rustix::io::Errno;
 
 /// Start of each name.
 pub const PREFIX: &str = "ringbell-";
-/// Random letters and digits at the end of a program's directory; those of a job end with [`JOB_DIGITS`] hexadecimal ones.
+/// Random letters and digits at the end of a program's directory; those of a job end with
+/// [`JOB_DIGITS`] hexadecimal ones.
 pub const RANDOM: usize = 12;
 /// Hexadecimal digits at the end of a job's directory.
 pub const JOB_DIGITS: usize = 32;
@@ -36,7 +38,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// Removes the directory, whose path this is, unless others hold it or its name has none of this module's forms.
+    /// Removes the directory, whose path this is, unless others hold it or its name has none of
+    /// this module's forms.
     pub fn leave(self, path: &Path) {
         if is_swept(path) {
             remove_if_free(&self.lock, path);
@@ -44,7 +47,8 @@ impl Held {
     }
 }
 
-/// Where directories of this user's processes belong: `XDG_RUNTIME_DIR`, else among the temporary files.
+/// Where directories of this user's processes belong: `XDG_RUNTIME_DIR`, else among the temporary
+/// files.
 pub fn base() -> PathBuf {
     std::env::var_os("XDG_RUNTIME_DIR")
         .map(PathBuf::from)
@@ -83,7 +87,8 @@ fn try_hold(path: &Path) -> std::io::Result<Held> {
     match flock(&dir, FlockOperation::NonBlockingLockShared) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => return Err(ErrorKind::WouldBlock.into()),
-        // A file system without locks: then no process can lock it alone, and it is not removed either.
+        // A file system without locks: then no process can lock it alone, and it is not removed
+        // either.
         Err(error) => tracing::debug!(%error, path = %path.display(), "cannot be locked"),
     }
     match is_at(&dir, path)? {
@@ -125,7 +130,8 @@ pub fn sweep_in(base: &Path) {
     }
 }
 
-/// Whether a directory has a name of this module's forms, and so is removed when no process holds it.
+/// Whether a directory has a name of this module's forms, and so is removed when no process holds
+/// it.
 pub fn is_swept(path: &Path) -> bool {
     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or("");
     let parts = name.strip_prefix(PREFIX).and_then(|n| n.split_once('-'));
@@ -147,7 +153,8 @@ fn remove_if_left(path: &Path) {
 
 /// Removes a directory of this user that no other open file has locked.
 fn remove_if_free(dir: &OwnedFd, path: &Path) {
-    // Held until it is gone: a process that makes it again meanwhile waits, and then finds another one.
+    // Held until it is gone: a process that makes it again meanwhile waits, and then finds another
+    // one.
     if flock(dir, FlockOperation::NonBlockingLockExclusive).is_err() {
         return;
     }

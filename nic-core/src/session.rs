@@ -78,7 +78,8 @@ pub(crate) struct Session {
     pub(crate) tx_bytes: u64,
     pub(crate) rx_bytes: u64,
     pub(crate) why: &'static str,
-    /// Failure of the first chained operation that failed (`CHAIN`): status and detail of those behind it.
+    /// Failure of the first chained operation that failed (`CHAIN`): status and detail of those
+    /// behind it.
     pub(crate) chain: Option<(Status, u64)>,
 }
 

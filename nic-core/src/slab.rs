@@ -178,7 +178,8 @@ impl<T, const INDEX: u32, const FIRST: u32, const LAST: u32> Slab<T, INDEX, FIRS
         index as u32 | generation << INDEX
     }
 
-    /// Takes a value out for a call, so that it is borrowed apart from the others. Its number stays.
+    /// Takes a value out for a call, so that it is borrowed apart from the others. Its number
+    /// stays.
     #[inline]
     pub fn lend(&mut self, number: u32) -> Option<T> {
         let index = self.index(number)?;

@@ -70,7 +70,8 @@ impl Slots<'_> {
         }
     }
 
-    /// Producer: what holds the slot of the next ticket: its ticket, its opcode byte when it was written, and whether it has ended.
+    /// Producer: what holds the slot of the next ticket: its ticket, its opcode byte when it was
+    /// written, and whether it has ended.
     pub(crate) fn holder(&self) -> (u32, Option<u8>, bool) {
         let ticket = self
             .tail
@@ -99,8 +100,8 @@ impl Slots<'_> {
             .store(ticket.wrapping_add(1), Ordering::Release);
     }
 
-    /// Producer: writes the entry except its first word, whose lap bit keeps it invalid until that word
-    /// is stored.
+    /// Producer: writes the entry except its first word, whose lap bit keeps it invalid until that
+    /// word is stored.
     pub(crate) fn prepare(&self, ticket: u32, entry: &WorkQueueEntry) {
         for (slot, w) in self.entry(ticket).iter().zip(&entry.0).skip(1) {
             // Release: pairs with the Acquire fence in `peek`.

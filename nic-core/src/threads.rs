@@ -2,8 +2,9 @@
 
 use std::sync::{PoisonError, RwLock};
 
-/// Runs each job on a thread of its own and gives their results in order. None begins before all threads exist, so that
-/// no job waits for one that cannot come. A panic in a job is one here as well.
+/// Runs each job on a thread of its own and gives their results in order. None begins before all
+/// threads exist, so that no job waits for one that cannot come. A panic in a job is one here as
+/// well.
 ///
 /// # Errors
 /// When the system starts no further thread; no job has run then.

@@ -16,28 +16,30 @@ use std::time::{Duration, Instant};
 const SPIN_ALONE: u32 = 1500;
 /// The same on a shared core, where what is waited for cannot happen before the yield.
 const SPIN_SHARED: u32 = 0;
-/// The same where more waiters than cores work together and the others seem to be elsewhere: they move, and a
-/// long spin keeps the one that comes here from the core for as long.
+/// The same where more waiters than cores work together and the others seem to be elsewhere: they
+/// move, and a long spin keeps the one that comes here from the core for as long.
 const SPIN_CROWDED: u32 = 100;
-/// A yield longer than this means that a CPU hog shares the core: parking at once, without a spin before, gets it back sooner, because the kernel
-/// prefers threads that have used little of it.
+/// A yield longer than this means that a CPU hog shares the core: parking at once, without a spin
+/// before, gets it back sooner, because the kernel prefers threads that have used little of it.
 const HOG: Duration = Duration::from_micros(50);
 /// The same when more waiters than cores are known to work together: a yield then takes as long as
 /// a neighbour's piece of work, and only a whole time slice is a hog's.
 const HOG_CROWDED: Duration = Duration::from_millis(1);
-/// Time of one waiter's turn. A yield on a core that n waiters share takes up to n turns without a hog.
+/// Time of one waiter's turn. A yield on a core that n waiters share takes up to n turns without a
+/// hog.
 const PIECE: Duration = Duration::from_micros(100);
 /// Waiters of one core whose turns together stay below a millisecond.
 const FEW: u32 = 8;
 /// One yield of so many is timed.
 const TIMED_EVERY: u32 = 4;
-/// Waits after which a detected hog is forgotten: at first, and at most. Each is a park, some 50 µs more than a spin where there is none any more; to
-/// detect one that is still there takes a time slice. The memory doubles with each hog that comes soon after the last.
+/// Waits after which a detected hog is forgotten: at first, and at most. Each is a park, some 50 µs
+/// more than a spin where there is none any more; to detect one that is still there takes a time
+/// slice. The memory doubles with each hog that comes soon after the last.
 const HOG_MEMORY: (u32, u32) = (32, 1024);
 /// Timed yields without a hog after which the memory is as at first.
 const HOG_GONE: u32 = 16;
-/// Yields between two questions while the core is thought to be ours, and how many of them must have
-/// lost it to think otherwise. Few: each cost a whole spin.
+/// Yields between two questions while the core is thought to be ours, and how many of them must
+/// have lost it to think otherwise. Few: each cost a whole spin.
 const WINDOW_ALONE: (u32, u64) = (4, 3);
 /// Yields between two questions on a shared core. None of them lost it: it is ours.
 const WINDOW_SHARED: u32 = 64;
@@ -81,7 +83,8 @@ impl WaitPolicy {
     }
 
     /// Sets how many waiters of this host wait for each other. With more of them than cores,
-    /// spinning is wrong from the first wait on; learning it costs every one of them its whole spins.
+    /// spinning is wrong from the first wait on; learning it costs every one of them its whole
+    /// spins.
     pub(crate) fn expect(&self, waiters: usize) {
         if waiters > self.cores {
             let share = u32::try_from(waiters.div_ceil(self.cores)).unwrap_or(u32::MAX);
@@ -96,9 +99,9 @@ impl WaitPolicy {
         self.share.load(Ordering::Relaxed)
     }
 
-    /// How much longer than on a core of its own a thread waits for its turn: 1 unless many waiters share each core.
-    /// The progress thread waits for a silent waiter that much longer, or it would step the NIC of each
-    /// waiter that only waits for its turn.
+    /// How much longer than on a core of its own a thread waits for its turn: 1 unless many waiters
+    /// share each core. The progress thread waits for a silent waiter that much longer, or it would
+    /// step the NIC of each waiter that only waits for its turn.
     pub(crate) fn patience(&self) -> u32 {
         self.share.load(Ordering::Relaxed).div_ceil(FEW).max(1)
     }
@@ -135,7 +138,8 @@ impl WaitPolicy {
     /// Yields the core once, and learns from it. Returns whether it was away for long.
     pub(crate) fn yield_now(&self) -> bool {
         let (yields, lost_before) = ASKED.get();
-        // Two readings of the clock are a part of what a message takes: a hog shows in the next ones.
+        // Two readings of the clock are a part of what a message takes: a hog shows in the next
+        // ones.
         let timed = yields.is_multiple_of(TIMED_EVERY).then(Instant::now);
         std::thread::yield_now();
         self.yields.fetch_add(1, Ordering::Relaxed);
@@ -180,7 +184,8 @@ impl WaitPolicy {
             let spin = match (self.crowded.load(Ordering::Relaxed), self.patience()) {
                 (false, _) => SPIN_ALONE,
                 (true, 1) => SPIN_CROWDED,
-                // Some of so many always want the core, also when they were asleep at the last yields.
+                // Some of so many always want the core, also when they were asleep at the last
+                // yields.
                 (true, _) => SPIN_SHARED,
             };
             self.spin.store(spin, Ordering::Relaxed);

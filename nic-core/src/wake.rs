@@ -14,7 +14,8 @@ use crate::shmem::Mapping;
 pub(crate) struct WakeCell {
     page: Mapping,
     event: OwnedFd,
-    /// A transport's descriptor has ended a sleep of the owner, and the transport has not looked at it since.
+    /// A transport's descriptor has ended a sleep of the owner, and the transport has not looked at
+    /// it since.
     called: AtomicBool,
 }
 
@@ -51,8 +52,8 @@ impl WakeCell {
         Ok(cell)
     }
 
-    /// The cell of a peer, from the descriptors it has sent. That of a NIC of this process is the very
-    /// same, and costs neither a descriptor nor a mapping.
+    /// The cell of a peer, from the descriptors it has sent. That of a NIC of this process is the
+    /// very same, and costs neither a descriptor nor a mapping.
     pub(crate) fn of_peer(page: OwnedFd, event: OwnedFd) -> std::io::Result<Arc<WakeCell>> {
         let file = file_of(page.as_fd())?;
         if let Some(own) = OWN.lock().ok().and_then(|o| o.get(&file)?.upgrade()) {
@@ -118,7 +119,8 @@ impl WakeCell {
         self.called.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a transport is to look at its descriptor although it has done so just now. The sleep would end at once again.
+    /// Whether a transport is to look at its descriptor although it has done so just now. The sleep
+    /// would end at once again.
     #[inline]
     pub(crate) fn take_called(&self) -> bool {
         // A load first: nearly always there is nothing to store.

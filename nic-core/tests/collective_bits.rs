@@ -20,8 +20,8 @@ use ringbell_onc_engines::program::Layout;
 const OUT: u64 = 4 << 20;
 const RANKS: usize = 3;
 
-/// Signed zeros and infinities, numbers that are none (quiet and signalling, with payloads), the ends of
-/// the range, denormals, and numbers so far apart that every order gives other bits.
+/// Signed zeros and infinities, numbers that are none (quiet and signalling, with payloads), the
+/// ends of the range, denormals, and numbers so far apart that every order gives other bits.
 fn special(rng: &mut Rng) -> u32 {
     const VALUES: [u32; 16] = [
         0x0000_0000,

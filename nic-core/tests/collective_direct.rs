@@ -265,8 +265,8 @@ fn ranks_that_disagree_are_named() {
     }
 }
 
-/// The algorithm that messages would use, asked for by one rank, is not what the others run: they store to each
-/// other's memory. Some of these programs send nothing to a rank of the others.
+/// The algorithm that messages would use, asked for by one rank, is not what the others run: they
+/// store to each other's memory. Some of these programs send nothing to a rank of the others.
 #[test]
 fn a_rank_that_requests_messages_is_named() {
     for (call, same) in [

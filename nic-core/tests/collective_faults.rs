@@ -256,8 +256,8 @@ fn abort_and_free_release_every_rank() {
     }
 }
 
-/// A rank that has announced its receives ends the communicator while others write to them: nothing is written after that, and the links
-/// go on.
+/// A rank that has announced its receives ends the communicator while others write to them: nothing
+/// is written after that, and the links go on.
 #[test]
 fn receives_that_peers_write_are_gone_with_the_communicator() {
     for steps in 0..12 {
@@ -295,8 +295,8 @@ fn receives_that_peers_write_are_gone_with_the_communicator() {
     }
 }
 
-/// Ends the NIC of a rank of a ring, in order, after so many steps; the others end, and the survivors
-/// go on. (Ranks that are killed: `src/collective/killed.rs`.)
+/// Ends the NIC of a rank of a ring, in order, after so many steps; the others end, and the
+/// survivors go on. (Ranks that are killed: `src/collective/killed.rs`.)
 fn end_at(wire: Wire, steps: u32, seed: u64) {
     let n = 4;
     let mut w = World::new(n, wire, &small());
@@ -563,7 +563,8 @@ fn impossible_communicators_are_refused_with_a_reason() {
     nic.free_communicator(id).expect("known");
 }
 
-/// The smallest NIC memory that may be set is enough for some operations, and the others say what would be.
+/// The smallest NIC memory that may be set is enough for some operations, and the others say what
+/// would be.
 #[test]
 fn nic_memory_that_is_too_small_is_named_with_the_required_size() {
     let mut settings = CollectiveSettings {

@@ -17,8 +17,8 @@ fn small() -> CollectiveSettings {
     }
 }
 
-/// A rank may send to itself, as in NCCL and MPI: the receive first or the send first, any length, any
-/// receive that takes it, over every transport.
+/// A rank may send to itself, as in NCCL and MPI: the receive first or the send first, any length,
+/// any receive that takes it, over every transport.
 #[test]
 fn a_rank_sends_to_itself() {
     for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {

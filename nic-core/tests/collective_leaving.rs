@@ -10,8 +10,8 @@ use ringbell_nic_core::types::NicTime;
 
 const OUT: u64 = 6 << 20;
 
-/// Every rank posts `call`; rank 0 alone is stepped whenever it can finish without the others, and its
-/// NIC ends in the moment in which it has. The others make `lead` steps first.
+/// Every rank posts `call`; rank 0 alone is stepped whenever it can finish without the others, and
+/// its NIC ends in the moment in which it has. The others make `lead` steps first.
 fn leaves(wire: Wire, ranks: usize, call: &Call, lead: u32, frees: bool) {
     let mut w = World::new(ranks, wire, &CollectiveSettings::default());
     let len = call.count as usize * 4;

@@ -1,4 +1,5 @@
-//! What surrounds the programs: messages, chains, in-place forms, types, sizes, limits, user programs.
+//! What surrounds the programs: messages, chains, in-place forms, types, sizes, limits, user
+//! programs.
 
 use crate::collective_support;
 

@@ -1,4 +1,5 @@
-//! Repeated collectives: what is kept from one call to the next never outlives the memory or the shape that it is for.
+//! Repeated collectives: what is kept from one call to the next never outlives the memory or the
+//! shape that it is for.
 
 use crate::collective_support;
 

@@ -1,8 +1,8 @@
 //! Every shape of a collective ends: no ranks deadlock, for any scarce resource.
 //!
-//! The checker proves it of the programs and of what the executor holds. Here the executor runs them: every
-//! collective, algorithm and number of ranks, with messages converted and as they are, with buffers for
-//! messages that come early, with one, and with none.
+//! The checker proves it of the programs and of what the executor holds. Here the executor runs
+//! them: every collective, algorithm and number of ranks, with messages converted and as they are,
+//! with buffers for messages that come early, with one, and with none.
 
 use crate::collective_support;
 

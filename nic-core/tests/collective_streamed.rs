@@ -1,5 +1,5 @@
-//! Collectives whose operands are kernels' streams: every kind with every algorithm gives what it gives
-//! from memory, to the bit, whichever ranks and sides have streams.
+//! Collectives whose operands are kernels' streams: every kind with every algorithm gives what it
+//! gives from memory, to the bit, whichever ranks and sides have streams.
 
 use crate::collective_support;
 
@@ -82,7 +82,8 @@ fn play(w: &mut World, kernels: &mut [Kernel], tickets: &[u32], rng: &mut Rng) -
     done.into_iter().flatten().collect()
 }
 
-/// Runs one from memory, then with streams where `rng` says, and compares. Returns each rank's result.
+/// Runs one from memory, then with streams where `rng` says, and compares. Returns each rank's
+/// result.
 fn both(w: &mut World, call: Call, rng: &mut Rng) -> Vec<Vec<u8>> {
     let (n, root) = (w.ranks(), call.root as usize);
     let (kind, count) = (call.spec.kind, call.count as usize);

@@ -459,7 +459,8 @@ fn a_descriptor_that_cannot_be_read_wakes_the_kernels_of_its_streams() {
     let (from, to) = (Ring::new(&w, 0, 4096, 6, 0), Ring::new(&w, 0, 8192, 6, 0));
     let call = Call::new(K::AllReduce, 100).of_ring(&from).to_ring(&to);
     let good = call.descriptor(w.comms[0]).encode(0).0;
-    // A reserved bit, an unknown flag, a reserved bit of the last word, an unknown kind, no such communicator.
+    // A reserved bit, an unknown flag, a reserved bit of the last word, an unknown kind, no such
+    // communicator.
     let spoils: [(usize, u64, Status, u64); 5] = [
         (0, 1 << 24, Status::BadDescriptor, 0),
         (0, 1 << 15, Status::BadDescriptor, 0),

@@ -1,4 +1,5 @@
-//! One seed gives one trace of packets: the frames of lossy collectives, and of ranks that end, byte for byte in two runs.
+//! One seed gives one trace of packets: the frames of lossy collectives, and of ranks that end,
+//! byte for byte in two runs.
 
 use crate::collective_faults::{all, small};
 use crate::collective_support::{Call, Trace, Wire, World};
@@ -7,8 +8,8 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind as K, DataType, ReduceOp};
 
 const RANKS: usize = 4;
 
-/// Collectives of four ranks, of which one ends before the last, and of three ranks of another communicator. `between` is called
-/// after each.
+/// Collectives of four ranks, of which one ends before the last, and of three ranks of another
+/// communicator. `between` is called after each.
 fn run(wire: Wire, mut between: impl FnMut()) -> Vec<Vec<u8>> {
     let (mut w, traces) = World::traced(RANKS, wire, 16 << 20);
     let members: Vec<usize> = (0..RANKS).collect();
@@ -94,7 +95,8 @@ fn another_seed_gives_another_trace() {
 fn worlds_of_one_process_are_independent() {
     let wire = Wire::LossyRdma(4, 9);
     let alone = run(wire, || {});
-    // Another world, with other seeds and shapes, lives and ends between the operations of the first.
+    // Another world, with other seeds and shapes, lives and ends between the operations of the
+    // first.
     let beside = run(wire, || {
         run(Wire::Lossy(4, 77), || {});
     });

@@ -104,8 +104,8 @@ fn counts(ranks: usize) -> Vec<usize> {
     v
 }
 
-/// Every collective, with every algorithm over messages and with the one that is chosen (on one host:
-/// the direct path), every count, every root.
+/// Every collective, with every algorithm over messages and with the one that is chosen (on one
+/// host: the direct path), every count, every root.
 fn matrix(wire: Wire, ranks: usize, settings: &CollectiveSettings, most: usize) {
     let mut w = World::new(ranks, wire, settings);
     let kinds = [
@@ -284,8 +284,8 @@ fn neither_algorithm_nor_transport_nor_run_changes_a_bit() {
     }
 }
 
-/// A message whose bytes have come with its header is received at once, what it sends leaves at once, and credits travel with
-/// messages.
+/// A message whose bytes have come with its header is received at once, what it sends leaves at
+/// once, and credits travel with messages.
 #[test]
 fn a_short_all_reduce_over_rdma_takes_two_rounds_of_steps_and_no_message_besides() {
     let mut w = World::new(2, Wire::Rdma, &CollectiveSettings::default());
@@ -307,7 +307,8 @@ fn a_short_all_reduce_over_rdma_takes_two_rounds_of_steps_and_no_message_besides
     assert!(frames <= 2 * 32, "{frames} frames");
 }
 
-/// Longer messages go straight to their receives, which were announced ahead: no request, and no header with the payload.
+/// Longer messages go straight to their receives, which were announced ahead: no request, and no
+/// header with the payload.
 #[test]
 fn a_long_all_reduce_over_rdma_is_written_and_asks_for_nothing() {
     let mut w = World::new(3, Wire::Rdma, &CollectiveSettings::default());
@@ -391,8 +392,8 @@ fn elements_lie_across_the_end_of_pages() {
     }
 }
 
-/// Rank 0 passes a block on from memory that another one overwrites later. The message that rank 1 sends back shows that
-/// the first has left; the order of rank 2's messages does not.
+/// Rank 0 passes a block on from memory that another one overwrites later. The message that rank 1
+/// sends back shows that the first has left; the order of rank 2's messages does not.
 const PASSED_ON: &str = "ringbell program 1
 collective all-gather
 ranks 3

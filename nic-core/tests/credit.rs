@@ -1,4 +1,5 @@
-//! Windows of the `local` transport that are given back to the byte, and buffers that are used again.
+//! Windows of the `local` transport that are given back to the byte, and buffers that are used
+//! again.
 
 #![allow(clippy::disallowed_methods)] // A deadline, so that a hang fails.
 
@@ -57,7 +58,8 @@ struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    /// Sends `n` bytes in one message, or in two where the data restarts. It ends without a receive.
+    /// Sends `n` bytes in one message, or in two where the data restarts. It ends without a
+    /// receive.
     fn send(&mut self, n: u64) {
         let mut left = n;
         while left > 0 {
@@ -109,7 +111,8 @@ fn the_window_of_small_messages_is_given_back_at_every_staging_place() {
                 stream.send(1 + rng.below(40));
             }
             quiesce_a_little(&hosts);
-            // Some bytes stay, or else the ring in which they wait begins anew: they lie across its end in many places.
+            // Some bytes stay, or else the ring in which they wait begins anew: they lie across its
+            // end in many places.
             let waits = stream.waits();
             let (n, more) = match rng.below(2) {
                 0 => (waits - 20 - rng.below(40), 0),
@@ -130,7 +133,8 @@ fn the_window_of_small_messages_is_given_back_at_every_staging_place() {
         let c = call(&hosts, 1, &recv(r, 1 << 20, rest as u32));
         assert_eq!((c.status, c.bytes), (Status::Ok, rest));
         stream.check(rest);
-        // All credit is returned but the quarter that may still be unannounced: so much leaves without a receive.
+        // All credit is returned but the quarter that may still be unannounced: so much leaves
+        // without a receive.
         let whole = 3 * INLINE / 4;
         (0..whole / 32).for_each(|_| stream.send(32));
         let c = call(&hosts, 1, &recv(r, 1 << 20, whole as u32));
@@ -152,7 +156,8 @@ fn the_early_window_is_given_back_for_every_cut_of_the_receives() {
         hosts[0].poke(0, &data);
         let mut rng = Rng::new(6);
         for round in 0..100 {
-            // The whole window: each send ends only when its bytes were copied early, because no receive is there.
+            // The whole window: each send ends only when its bytes were copied early, because no
+            // receive is there.
             let tickets: Vec<_> = (0..4)
                 .map(|i| {
                     (
@@ -255,7 +260,8 @@ fn taken_back(back: Back, taken: Taken) {
             break;
         }
     }
-    // A busy machine may take longer for this than the time-out; then the peer is notified, which is correct as well.
+    // A busy machine may take longer for this than the time-out; then the peer is notified, which
+    // is correct as well.
     if back != Back::TimeOut {
         assert!(hosts[0].queue.poll(sent).is_none(), "{what}");
     }

@@ -212,7 +212,8 @@ fn engines_come_and_go_between_two_bytes() {
             .expect("attach");
         let taken = nic.attach_engine(r, Direction::Receive, Box::new(ChecksumEngine::new()));
         assert_eq!(taken, Err(EngineUseError::Occupied { session: r, id }));
-        // 29,998 bytes: two bytes of an element are left in the engine, and cut off by the detachment.
+        // 29,998 bytes: two bytes of an element are left in the engine, and cut off by the
+        // detachment.
         let (out, _) = model("cast:f32-bf16", part2.0, false);
         assert!(t.transfer((s, r), part2.0, out.len(), 2) == out);
         quiesce(&t.hosts());

@@ -1,4 +1,5 @@
-//! Taps of long messages beside the copy: results equal those of one thread, and a panic or hang of a tap ends neither stream nor NIC.
+//! Taps of long messages beside the copy: results equal those of one thread, and a panic or hang of
+//! a tap ends neither stream nor NIC.
 
 #![allow(clippy::disallowed_methods)] // Deadlines, so that a hang fails.
 

@@ -1,4 +1,5 @@
-//! Engines that fail: a stream that one changes ends with an error at both sides, whichever side has it.
+//! Engines that fail: a stream that one changes ends with an error at both sides, whichever side
+//! has it.
 
 #![allow(clippy::disallowed_methods)] // A deadline, so that a hang fails.
 
@@ -11,8 +12,9 @@ use ringbell_gtlb::testing::Rng;
 use ringbell_nic_abi::{Completion, Descriptor, EngineId, EventKind, Opcode, SessionId, Status};
 use ringbell_nic_core::engine::{Direction, EngineUseError, Return};
 
-/// Sends `data` in pieces and half-closes, while the other side receives. Returns what was received, and the
-/// first completion that is not OK: of a receive, of a send, and of a receive at the sender.
+/// Sends `data` in pieces and half-closes, while the other side receives. Returns what was
+/// received, and the first completion that is not OK: of a receive, of a send, and of a receive at
+/// the sender.
 fn run_to_the_end(
     t: &Subject,
     (s, r): (SessionId, SessionId),

@@ -1,4 +1,5 @@
-//! Engines on queues: they get the bytes that a queue's operations move, on any session, and no others.
+//! Engines on queues: they get the bytes that a queue's operations move, on any session, and no
+//! others.
 
 #![allow(clippy::disallowed_methods)] // A deadline, so that a hang fails.
 
@@ -399,7 +400,8 @@ fn a_kernel_attaches_engines_to_its_queue_and_queries_each_session() {
     }
 }
 
-/// A tenant of host 1: a protection domain with a queue, a session of its own, and where it receives.
+/// A tenant of host 1: a protection domain with a queue, a session of its own, and where it
+/// receives.
 struct Tenant<'a> {
     queue: &'a HostQueue,
     sender: SessionId,

@@ -1,4 +1,5 @@
-//! Engines at the sender that change the stream, over each transport: lengths, ends, attaching and detaching.
+//! Engines at the sender that change the stream, over each transport: lengths, ends, attaching and
+//! detaching.
 
 #![allow(clippy::disallowed_methods)] // A deadline, so that a hang fails.
 

@@ -1,5 +1,5 @@
-//! Queues beside a GPU whose kernels have a ring, and words, of their own (docs/adr/0023): the host posts beside them,
-//! and small receives arrive in the completion line.
+//! Queues beside a GPU whose kernels have a ring, and words, of their own (docs/adr/0023): the host
+//! posts beside them, and small receives arrive in the completion line.
 #![allow(unsafe_code)] // Plays a kernel: stores entries and reads lines by address.
 #![allow(clippy::disallowed_methods)] // Deadlines, so that a hang fails.
 
@@ -63,7 +63,8 @@ struct Kernel {
 impl Kernel {
     fn words(&self, base: u64, ticket: u32) -> &[AtomicU64] {
         let slot = ticket & ((1 << self.h.depth_log2) - 1);
-        // SAFETY: rings of the queue, which outlives the test's kernel; they are accessed atomically only.
+        // SAFETY: rings of the queue, which outlives the test's kernel; they are accessed
+        // atomically only.
         unsafe { std::slice::from_raw_parts((base as *const AtomicU64).add(slot as usize * 8), 8) }
     }
 

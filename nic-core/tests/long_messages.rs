@@ -1,5 +1,5 @@
-//! The longest message of one descriptor, and collectives of more. Both ends lie over the same 2 MiB at every address, so
-//! it needs no memory.
+//! The longest message of one descriptor, and collectives of more. Both ends lie over the same 2
+//! MiB at every address, so it needs no memory.
 
 #![allow(clippy::disallowed_methods)] // A deadline, so that a hang fails.
 
@@ -123,7 +123,8 @@ fn collectives_of_more_than_four_gib_go_by_segments_and_messages_are_refused() {
         w.host(h).memory.peek(at, &mut got).expect("inside");
         assert!(got == data, "rank {h}");
     }
-    // A message has no segments. Its length is at fault before its memory, which nothing is registered for.
+    // A message has no segments. Its length is at fault before its memory, which nothing is
+    // registered for.
     for kind in [CollectiveKind::Send, CollectiveKind::Recv] {
         for (count, at) in [(MORE, 0), (1 << 32, 0), (1 << 40, 1 << 50)] {
             let c = w.post(0, &call(kind, count).root(1).at(at, at));

@@ -32,7 +32,8 @@ struct Queue {
     doorbell: AtomicU32,
     /// Stands for GPU memory: written before the descriptor, read by the NIC.
     payload: Vec<AtomicU64>,
-    /// What the owner of slot 0 alone touches: loom fails when a user of the slot meets the one before.
+    /// What the owner of slot 0 alone touches: loom fails when a user of the slot meets the one
+    /// before.
     owned: UnsafeCell<u32>,
     log2: u32,
 }
@@ -109,7 +110,8 @@ fn a_descriptor_is_seen_with_its_payload_and_a_completion_with_its_answer() {
                 t
             })
         };
-        // The NIC may look at any time; whenever it sees the entry, it sees all of it and the payload.
+        // The NIC may look at any time; whenever it sees the entry, it sees all of it and the
+        // payload.
         let mut seen = false;
         for _ in 0..2 {
             let entry = q.slots().peek(0).filter(|_| !seen);

@@ -1,5 +1,5 @@
-//! Host, GPU and NIC memory in the same calls: every kind to every kind over each transport, interior
-//! addresses and odd lengths, and the errors of invalid calls.
+//! Host, GPU and NIC memory in the same calls: every kind to every kind over each transport,
+//! interior addresses and odd lengths, and the errors of invalid calls.
 #![allow(unsafe_code)] // Registers memory that lives elsewhere.
 
 use crate::nic_support;
@@ -17,7 +17,8 @@ use ringbell_nic_core::{
     FreeError, HostBuffer, HostRegion, MemoryError, MemoryKind, Nic, NicBuffer, ProgressMode,
 };
 
-/// The progress threads answer when memory is freed, independent of what the test's own thread waits for.
+/// The progress threads answer when memory is freed, independent of what the test's own thread
+/// waits for.
 fn local(dir: &TempDir) -> [Host; 2] {
     [1, 2].map(|n| {
         let mut setup = Setup::new(dir, n);
@@ -352,7 +353,8 @@ fn memory_goes_while_it_is_being_sent_and_received() {
                     (Status::RegionFreed, va.0),
                     "{kind} at {at}"
                 );
-                // A receive may have had everything before the sender's memory went; then it has it.
+                // A receive may have had everything before the sender's memory went; then it has
+                // it.
                 match (&dst, done[1].status) {
                     (Some(dst), Status::Ok) => assert!(dst.read(hosts[1], 0, 3 << 20) == data),
                     (_, status) => assert_ne!(status, Status::Ok, "{kind} at {at}"),

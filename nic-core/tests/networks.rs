@@ -161,6 +161,7 @@ fn ports_and_registers_count_what_every_port_carried() {
         assert!(c.tx_frames > 1 && c.rx_frames > 1);
     }
     let sent = a.nic.ports()[0].counters;
-    // Each segment has a header of 54 bytes at least, and there are more than 100,000 / 1,460 of them.
+    // Each segment has a header of 54 bytes at least, and there are more than 100,000 / 1,460 of
+    // them.
     assert!(sent.tx_bytes > 100_000 + 69 * 54, "{sent:?}");
 }

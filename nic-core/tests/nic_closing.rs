@@ -21,7 +21,8 @@ type End = fn(SessionId) -> Descriptor;
 /// Bytes that are sent; a sender's buffer takes all of them at once.
 const LEN: usize = 60_000;
 
-/// Two NICs with the time that closed sessions get: the first has a thread of its own, the second as given.
+/// Two NICs with the time that closed sessions get: the first has a thread of its own, the second
+/// as given.
 fn pair(loss: Option<f64>, linger: Duration, second: ProgressMode) -> ([Host; 2], TempDir) {
     let dir = TempDir::new();
     let switch = MemSwitch::private(2, 1500, Checksums::Software).expect("switch");

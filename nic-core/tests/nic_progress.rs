@@ -168,7 +168,8 @@ fn the_progress_thread_serves_a_program_that_computes() {
     assert!(b.peek(0, 1 << 20) == data);
 }
 
-/// Without a kernel that could ring unnoticed, the progress thread sleeps until it is notified of work.
+/// Without a kernel that could ring unnoticed, the progress thread sleeps until it is notified of
+/// work.
 #[test]
 fn an_idle_nic_sleeps_until_a_kernel_has_its_queue() {
     let dir = TempDir::new();
@@ -204,7 +205,8 @@ fn an_idle_nic_sleeps_until_a_kernel_has_its_queue() {
     assert!(naps(&b, 0) < 5);
 }
 
-/// TCP over shared memory: a NIC with an idle connection makes no naps, and a peer's segment wakes it.
+/// TCP over shared memory: a NIC with an idle connection makes no naps, and a peer's segment wakes
+/// it.
 #[test]
 fn an_idle_nic_on_a_memory_port_sleeps_until_a_frame_comes() {
     let dir = TempDir::new();
@@ -383,7 +385,8 @@ fn data_comes_before_its_completion_on_an_asynchronous_memory() {
     }
 }
 
-/// Both operands of a pass are read slowly, and may be the same memory: neither is forgotten while the other is waited for.
+/// Both operands of a pass are read slowly, and may be the same memory: neither is forgotten while
+/// the other is waited for.
 #[test]
 fn a_pass_over_asynchronous_memory_ends_also_where_both_operands_are_one() {
     let mut spec = CollectiveSpec::new(CollectiveKind::Combine);

@@ -1,4 +1,5 @@
-//! One-sided operations over `local`, `rdma` and `iwarp`: descriptors at one NIC, memory of the other.
+//! One-sided operations over `local`, `rdma` and `iwarp`: descriptors at one NIC, memory of the
+//! other.
 
 use crate::nic_support;
 

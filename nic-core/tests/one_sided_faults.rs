@@ -1,5 +1,5 @@
-//! One-sided operations that go wrong: hostile descriptors, keys, bounds and rights, regions that are freed, time-outs and
-//! peers that are gone; and memory that peers cannot map.
+//! One-sided operations that go wrong: hostile descriptors, keys, bounds and rights, regions that
+//! are freed, time-outs and peers that are gone; and memory that peers cannot map.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
 use crate::nic_support;
@@ -107,7 +107,8 @@ fn keys_rights_and_bounds_are_checked_at_the_target(via: Via) {
             assert_eq!(status(hosts, &d), out);
         }
     }
-    // The signal's word: the last one, one past, and the largest number; nothing is written when it is wrong.
+    // The signal's word: the last one, one past, and the largest number; nothing is written when it
+    // is wrong.
     let last = (PAGE / 8 - 1) as u32;
     assert_eq!(
         status(hosts, &signalled(put(s, key, 0, at, 8), last, 3)).0,

@@ -1,5 +1,5 @@
-//! Random sequences of one-sided operations over `local`, `iwarp`, and `rdma` on bad wires, against a plain model of memory. The fuzz target
-//! `one_sided` runs the same.
+//! Random sequences of one-sided operations over `local`, `iwarp`, and `rdma` on bad wires, against
+//! a plain model of memory. The fuzz target `one_sided` runs the same.
 
 use crate::nic_support;
 #[path = "nic_support/sequences.rs"]

@@ -214,7 +214,8 @@ fn a_flood_at_one_port_leaves_the_other_port_and_the_step_their_turn() {
     }
 }
 
-/// Every truncation and every damaged header byte of a datagram is refused or delivered within its frame.
+/// Every truncation and every damaged header byte of a datagram is refused or delivered within its
+/// frame.
 #[test]
 fn damaged_datagrams_stay_within_their_frame() {
     let whole = frame(17, ROCE_UDP_PORT, &[7; 32]);

@@ -276,7 +276,8 @@ fn numbered(batch: &mut Batch, sizes: &[usize]) -> Vec<Vec<u8>> {
     packets.collect()
 }
 
-/// Segmented and not: packets that the way no longer carries are lost and counted, the others of the batch arrive.
+/// Segmented and not: packets that the way no longer carries are lost and counted, the others of
+/// the batch arrive.
 #[test]
 fn an_mtu_that_falls_during_a_batch_costs_the_longer_packets_alone() {
     for segmented in [true, false] {
@@ -303,7 +304,8 @@ fn an_mtu_that_falls_during_a_batch_costs_the_longer_packets_alone() {
     }
 }
 
-/// A queue of the kernel that is full refuses part of the messages of one call: they leave later, each once.
+/// A queue of the kernel that is full refuses part of the messages of one call: they leave later,
+/// each once.
 #[test]
 fn a_full_queue_of_the_kernel_takes_the_rest_later() {
     let Some(mut w) = in_a_namespace(65_536) else {
@@ -318,7 +320,8 @@ fn a_full_queue_of_the_kernel_takes_the_rest_later() {
     let mut batch = Batch::new();
     let sizes = [4_000; 64];
     let (mut got, mut stops, mut within) = (0, 0, 0);
-    // In all more than the buffer of a socket holds, and sooner than the queue lets go, on a busy machine too.
+    // In all more than the buffer of a socket holds, and sooner than the queue lets go, on a busy
+    // machine too.
     let sent = numbered(&mut batch, &sizes);
     let end = std::time::Instant::now() + Duration::from_secs(30);
     for _ in 0..400 {
@@ -391,7 +394,8 @@ fn an_ended_peer_is_reported_and_stops_no_datagrams() {
     assert!(w.carry(0, 0, &batch, sent.len()) == sent);
 }
 
-/// What any process of the host may send: empty datagrams and ones of every size, in one piece and joined.
+/// What any process of the host may send: empty datagrams and ones of every size, in one piece and
+/// joined.
 #[test]
 fn datagrams_of_unknown_senders_are_received_or_counted() {
     let (a, b) = (datagrams(None), datagrams(None));

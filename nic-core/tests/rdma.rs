@@ -1,4 +1,5 @@
-//! Streams over RDMA in virtual time: lost, repeated, reordered and corrupted packets, ends, and limits.
+//! Streams over RDMA in virtual time: lost, repeated, reordered and corrupted packets, ends, and
+//! limits.
 
 use crate::transport_support;
 
@@ -83,7 +84,8 @@ fn bytes_arrive_once_over_thousands_of_bad_wires() {
     assert!(all.iter().all(|&n| n > 1000), "{all:?}");
 }
 
-/// Bytes per second over a cable of 1 Gb/s whose switch marks what waits for more than 200 µs, and how many of 1,000 packets it marked.
+/// Bytes per second over a cable of 1 Gb/s whose switch marks what waits for more than 200 µs, and
+/// how many of 1,000 packets it marked.
 fn over_a_narrow_cable(congestion: Congestion) -> (u64, u64) {
     let faults = Faults {
         rate_bps: Some(1_000_000_000),
@@ -124,7 +126,8 @@ fn marks_of_a_switch_keep_its_queue_short_and_the_cable_full() {
     });
     for control in [Congestion::Window, dcqcn] {
         let (bytes, marked) = over_a_narrow_cable(control);
-        // DCQCN is made for marks with a probability; a step of marks cuts its rate more often than it must.
+        // DCQCN is made for marks with a probability; a step of marks cuts its rate more often than
+        // it must.
         assert!(bytes > rate / 10 * 7, "{control}: {bytes}");
         assert!(marked < 500, "{control}: {marked}");
     }
@@ -209,7 +212,8 @@ fn a_long_send_stays_in_memory_until_it_is_acknowledged() {
     assert_eq!(p.until(MINUTE, |p| p.a.done(1)), (Status::Ok, len as u64));
     assert_eq!(p.b.dma.bytes(dst), data);
     assert_eq!(p.a.transport.undelivered(a), 0);
-    // Taken back: nothing reads the memory again, so the stream ends when a packet is to be repeated.
+    // Taken back: nothing reads the memory again, so the stream ends when a packet is to be
+    // repeated.
     let (mut p, a, src, ..) = sent();
     assert!(p.a.transport.cancel(a, WorkToken(1)).is_some_and(|n| n > 0));
     p.a.dma.regions[src.region as usize] = Vec::new();
@@ -433,7 +437,8 @@ fn tshark_reads_a_session_from_the_first_request_to_the_last_reply() {
             Some((cells.next()??, cells.next()?))
         })
         .collect();
-    // Operations, and those of queue pair 1 with the attribute of their message: request, reply, ready, disconnect and its reply.
+    // Operations, and those of queue pair 1 with the attribute of their message: request, reply,
+    // ready, disconnect and its reply.
     let management = [0x10, 0x13, 0x14, 0x15, 0x16].map(|a| (0x64, Some(a)));
     let all = [4, 5, 0x11]
         .map(|op| (op, None))

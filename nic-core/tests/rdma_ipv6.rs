@@ -1,5 +1,6 @@
-//! NICs that know each other by their IPv6 addresses alone, and what other hosts send them. Sockets are those of a network namespace, time is
-//! virtual. Skipped, visibly, where there are no namespaces.
+//! NICs that know each other by their IPv6 addresses alone, and what other hosts send them. Sockets
+//! are those of a network namespace, time is virtual. Skipped, visibly, where there are no
+//! namespaces.
 
 use crate::transport_support;
 

@@ -1,6 +1,8 @@
-//! Goodput of a queue pair over a link that loses packets, in virtual time: go-back-N against selective repeat.
+//! Goodput of a queue pair over a link that loses packets, in virtual time: go-back-N against
+//! selective repeat.
 //!
-//! The link has 100 Gb/s, a round trip of 100 µs and no queue but the sender's; a packet carries 1,024 bytes.
+//! The link has 100 Gb/s, a round trip of 100 µs and no queue but the sender's; a packet carries
+//! 1,024 bytes.
 
 use crate::transport_support;
 
@@ -17,7 +19,8 @@ const MTU: u32 = 1_024;
 const AROUND: u64 = 14 + 20 + 8 + 4 + 4 + 8 + 12;
 const BYTES_PER_US: u64 = 12_500;
 const ONE_WAY: u64 = 50_000;
-/// Packets of three round trips and a half: one for a packet, one for its copy, and acknowledgements come a quarter of a window late.
+/// Packets of three round trips and a half: one for a packet, one for its copy, and
+/// acknowledgements come a quarter of a window late.
 const WINDOW: u32 = 4_096;
 /// What the sender's port takes ahead of the wire, in nanoseconds.
 const QUEUE: u64 = 5_000;

@@ -1,5 +1,5 @@
-//! One-sided operations over RDMA in virtual time: bad wires, refusals between operations, keys that go, peers that fall silent, and
-//! the wire as tshark and scapy see it.
+//! One-sided operations over RDMA in virtual time: bad wires, refusals between operations, keys
+//! that go, peers that fall silent, and the wire as tshark and scapy see it.
 
 use crate::scapy_support;
 use crate::transport_support;
@@ -29,7 +29,8 @@ const FOREIGN: u32 = 0x1235;
 const LOCKED: u32 = 0x1236;
 const BYTES: usize = 64 << 10;
 
-/// Signals and atomics use the first bytes, puts the rest of the lower half; gets read the upper half, which nothing writes.
+/// Signals and atomics use the first bytes, puts the rest of the lower half; gets read the upper
+/// half, which nothing writes.
 const WORDS: u64 = 512;
 
 fn expose(side: &mut Side, seed: u64) -> Vec<u8> {
@@ -541,8 +542,8 @@ fn tshark_and_scapy_read_every_operation() {
             }
         })
         .collect();
-    // SEND of notes; WRITE first, middle, last and only, the last two with immediate data; READ and its answers;
-    // acknowledgements; the atomic operations and their answer; connection management.
+    // SEND of notes; WRITE first, middle, last and only, the last two with immediate data; READ and
+    // its answers; acknowledgements; the atomic operations and their answer; connection management.
     let all = [
         4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 0x64,
     ];

@@ -1,5 +1,5 @@
-//! Queue pairs alone, in virtual time: every operation, exactly once, over wires that lose, repeat, reorder and delay packets; and
-//! requests that a responder must refuse.
+//! Queue pairs alone, in virtual time: every operation, exactly once, over wires that lose, repeat,
+//! reorder and delay packets; and requests that a responder must refuse.
 
 use crate::qp_support;
 use crate::transport_support;
@@ -26,7 +26,8 @@ fn model_and_post(w: &mut Wire, count: u64, model: &mut Expected) {
             };
             let mut data = vec![0; len as usize];
             w.rng.fill(&mut data);
-            // READs are of memory that nothing writes: without a fence a later WRITE may overtake their answers (IBTA vol. 1 §10.8.3.3).
+            // READs are of memory that nothing writes: without a fence a later WRITE may overtake
+            // their answers (IBTA vol. 1 §10.8.3.3).
             let at = w.rng.below(16 << 10);
             let remote = |at: u64| Remote {
                 address: BASE + at,
@@ -352,7 +353,8 @@ fn numbers_in_every_relation_to_the_window() {
     let (said, _, memory) = answers(&[send(101), send(102), send(100), send(102)]);
     assert_eq!(said, [gap, Syndrome::ACK, gap]);
     assert_eq!(memory.received.len(), 1);
-    // Duplicates are acknowledged again and not executed: just before, and half of the numbers before.
+    // Duplicates are acknowledged again and not executed: just before, and half of the numbers
+    // before.
     for old in [99, 50, (1 << 24) - 5, 101 + (1 << 23)] {
         let (said, state, memory) = answers(&[send(100), send(old)]);
         assert_eq!((said, state), (vec![Syndrome::ACK; 2], State::Rts), "{old}");
@@ -379,7 +381,8 @@ fn a_duplicate_of_a_read_that_never_was_is_not_answered() {
         give(&mut e, &read);
     }
     assert_eq!(sent(&mut e).1, 2);
-    // One packet more than was asked for, the whole memory, the longest READ, and as many packets as there are numbers.
+    // One packet more than was asked for, the whole memory, the longest READ, and as many packets
+    // as there are numbers.
     for length in [
         2 * MTU + 1,
         MEMORY as u32,
@@ -427,7 +430,8 @@ fn requests_that_were_answered_too_late_are_answered_once() {
         (bth(Op::FetchAdd, psn), Extended::Atomic(operands), vec![])
     };
     let read = |psn, packets| (bth(Op::ReadRequest, psn), reth(packets * MTU), vec![]);
-    // The port has no room, and the peer repeats all that it may have in flight: 15 additions and a READ of 4 packets.
+    // The port has no room, and the peer repeats all that it may have in flight: 15 additions and a
+    // READ of 4 packets.
     let before = u64::from_le_bytes(e.memory.bytes[..8].try_into().unwrap()); // 8 bytes
     for _ in 0..10 {
         (100..115).for_each(|psn| give(&mut e, &add(psn)));

@@ -1,4 +1,5 @@
-//! How queue pairs repair losses and react to marks: reports of early packets, true and false, and notifications of congestion.
+//! How queue pairs repair losses and react to marks: reports of early packets, true and false, and
+//! notifications of congestion.
 
 use crate::qp_support;
 use crate::transport_support;

@@ -1,4 +1,5 @@
-//! RDMA over plain UDP sockets: faults of the network, packets from other sockets, a peer that ends, and a capture. Sockets are real, time is virtual.
+//! RDMA over plain UDP sockets: faults of the network, packets from other sockets, a peer that
+//! ends, and a capture. Sockets are real, time is virtual.
 
 use crate::transport_support;
 
@@ -250,7 +251,8 @@ fn long_packets_are_received_in_place_between_others() {
     }
 }
 
-/// The first packet of a written message is received in place, too, and the last one, which is shorter.
+/// The first packet of a written message is received in place, too, and the last one, which is
+/// shorter.
 #[test]
 fn written_messages_are_received_in_place_between_foreign_packets() {
     for (seed, mtu, icrc) in [
@@ -331,7 +333,8 @@ fn a_receive_that_has_not_begun_keeps_what_its_memory_holds() {
     let len = 1_000_000;
     let sent: Vec<Vec<u8>> = (1..4).map(|seed| random(seed, len)).collect();
     let buffer = p.b.dma.region(vec![0; len]);
-    // As latency tests do: two receives on one buffer, which holds a message until the next one is sent.
+    // As latency tests do: two receives on one buffer, which holds a message until the next one is
+    // sent.
     p.b.recv(b, 1, buffer, false);
     for (n, data) in (1..).zip(&sent) {
         p.b.recv(b, n + 1, buffer, false);
@@ -347,7 +350,8 @@ fn a_receive_that_has_not_begun_keeps_what_its_memory_holds() {
     assert!(counted.in_place > 0, "{counted:?}");
 }
 
-/// Of a collective in place: its receive is announced while an earlier message still leaves from the same memory.
+/// Of a collective in place: its receive is announced while an earlier message still leaves from
+/// the same memory.
 #[test]
 fn a_written_receive_in_use_keeps_what_its_memory_holds_until_it_begins() {
     for in_use in [true, false] {
@@ -542,7 +546,8 @@ fn a_peer_whose_process_ends_resets_its_connections() {
     }
 }
 
-/// Records one end, at a port by which tshark is told the protocol. Each line is what it shows of a packet; `None`: there is no tshark.
+/// Records one end, at a port by which tshark is told the protocol. Each line is what it shows of a
+/// packet; `None`: there is no tshark.
 fn recorded(ports: (RocePort, Box<dyn Port>)) -> Option<String> {
     let udp = ports.0.local().port();
     let path = std::env::temp_dir().join(format!("ringbell-roce-{}.pcapng", std::process::id()));

@@ -1,4 +1,5 @@
-//! Receives that a peer writes by WRITEs with immediate data: content, order, keys, and peers that break the rules.
+//! Receives that a peer writes by WRITEs with immediate data: content, order, keys, and peers that
+//! break the rules.
 
 use crate::transport_support;
 
@@ -42,8 +43,8 @@ fn whole(key: u32) -> Target {
     }
 }
 
-/// Bytes of the stream before and behind a written message arrive before and behind it, on good wires and bad ones, with memory that
-/// is mapped and memory that is not.
+/// Bytes of the stream before and behind a written message arrive before and behind it, on good
+/// wires and bad ones, with memory that is mapped and memory that is not.
 #[test]
 fn written_messages_arrive_once_and_in_order_with_the_stream() {
     let rates = [0.0, 0.0, 0.02, 0.05];
@@ -163,7 +164,8 @@ fn writes_beside_a_receive_end_the_connection_and_touch_nothing() {
             Some(Status::ConnectionReset)
         );
         let bytes = p.b.dma.bytes(dst);
-        // Packets of one message are checked one by one: what lies behind the receive is untouched in any case.
+        // Packets of one message are checked one by one: what lies behind the receive is untouched
+        // in any case.
         assert!(bytes[len as usize..].iter().all(|b| *b == 7), "{what}");
         if what != "more than there is" {
             assert!(bytes.iter().all(|b| *b == 7), "{what}");

@@ -1,4 +1,5 @@
-//! A peer whose WRITEs into exposed receives lie: keys, addresses, lengths, operations, numbers and immediate data, with a right CRC.
+//! A peer whose WRITEs into exposed receives lie: keys, addresses, lengths, operations, numbers and
+//! immediate data, with a right CRC.
 
 use crate::transport_support;
 

@@ -1,4 +1,5 @@
-//! RoCEv2 packets judged by scapy (headers, invariant CRC) and tshark (every field). A missing tool is skipped, visibly.
+//! RoCEv2 packets judged by scapy (headers, invariant CRC) and tshark (every field). A missing tool
+//! is skipped, visibly.
 
 use crate::scapy_support;
 
@@ -132,7 +133,8 @@ fn frame(packet: &[u8]) -> Vec<u8> {
     f
 }
 
-/// The packet over IPv6, with any traffic class, flow label and hop limit: routers may change them (annex A17 §A17.3.3).
+/// The packet over IPv6, with any traffic class, flow label and hop limit: routers may change them
+/// (annex A17 §A17.3.3).
 fn frame_v6(packet: &[u8], rng: &mut Rng) -> Vec<u8> {
     let flow = flow_v6();
     let mut f = vec![0; 14];
@@ -153,7 +155,8 @@ fn frame_v6(packet: &[u8], rng: &mut Rng) -> Vec<u8> {
         .collect();
     udp.extend(packet);
     udp.extend(icrc(&flow, packet).expect("a packet"));
-    // IPv6 wants the checksum, over a pseudo header of addresses, length and protocol (RFC 8200 §8.1).
+    // IPv6 wants the checksum, over a pseudo header of addresses, length and protocol (RFC 8200
+    // §8.1).
     let pseudo = [&ip[8..], &udp_len.to_be_bytes(), &[0, 17], &udp].concat();
     let words = pseudo.chunks(2);
     let sum: u32 = words
@@ -281,7 +284,8 @@ fn every_packet_comes_back_and_no_cut_or_flipped_bit_does() {
     }
 }
 
-/// Checks that the CRC of a packet covers its bytes and the flow's addresses and ports, each bit that lies at the same place in a byte.
+/// Checks that the CRC of a packet covers its bytes and the flow's addresses and ports, each bit
+/// that lies at the same place in a byte.
 fn covers(flow: &Flow, bytes: &[u8]) {
     let mut closed = bytes.to_vec();
     closed.extend(icrc(flow, bytes).expect("a packet"));
@@ -445,7 +449,8 @@ fn agreed(name: &str, frame: &dyn Fn(&[u8]) -> Vec<u8>) {
 
 #[test]
 fn scapy_and_tshark_read_the_datagrams_of_a_context() {
-    // At the port by which tshark knows the protocol, at addresses of loopback that are this test's own.
+    // At the port by which tshark knows the protocol, at addresses of loopback that are this test's
+    // own.
     let [x, y] = std::process::id().to_be_bytes()[2..] else {
         unreachable!("two bytes");
     };

@@ -1,5 +1,5 @@
-//! Host memory that local peers map: announced while links are up, one copy, withdrawn before it is freed, and
-//! never confused with later memory at its address or descriptor.
+//! Host memory that local peers map: announced while links are up, one copy, withdrawn before it is
+//! freed, and never confused with later memory at its address or descriptor.
 
 use crate::nic_support;
 
@@ -13,8 +13,8 @@ use ringbell_nic_core::{FreeError, HostBuffer, HostQueue, ProgressMode};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A NIC whose peers answer within a moment when the test steps them, and late on a busy machine when
-/// a thread does.
+/// A NIC whose peers answer within a moment when the test steps them, and late on a busy machine
+/// when a thread does.
 fn host(dir: &TempDir, n: u8, progress: ProgressMode) -> Host {
     let patience = match progress {
         ProgressMode::Manual => Duration::from_millis(200),

@@ -1,4 +1,5 @@
-//! Messages between two NICs whose memory no CPU maps: staged in NIC memory by engines that end late and in another order.
+//! Messages between two NICs whose memory no CPU maps: staged in NIC memory by engines that end
+//! late and in another order.
 
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
@@ -140,7 +141,8 @@ fn a_copy_of_a_descriptor_stays_in_memory() {
     }
 }
 
-/// What our own engine has still to write is not sent before: a collective sends what it has just reduced.
+/// What our own engine has still to write is not sent before: a collective sends what it has just
+/// reduced.
 #[test]
 fn nothing_is_sent_before_our_own_engine_has_written_it() {
     for seed in 0..6 {
@@ -170,7 +172,8 @@ fn nothing_is_sent_before_our_own_engine_has_written_it() {
     }
 }
 
-/// Both ways at once, many messages in the window, lines of small ones between, receives that are cut elsewhere.
+/// Both ways at once, many messages in the window, lines of small ones between, receives that are
+/// cut elsewhere.
 #[test]
 fn a_window_of_messages_stays_a_stream() {
     for seed in 0..8 {
@@ -244,7 +247,8 @@ fn early_bytes_and_receives_of_available_bytes() {
         for len in [300_u32, 5000, 150_001] {
             let ts = nics[0].post(&send(s, 0, len));
             if seed % 2 == 0 {
-                // No receive waits for them for so long that they are fetched, as far as the window goes.
+                // No receive waits for them for so long that they are fetched, as far as the window
+                // goes.
                 let copied = nics[1].nic.counters().copied_bytes;
                 until(&nics, "early bytes", || {
                     nics[1].nic.counters().copied_bytes > copied
@@ -329,7 +333,8 @@ fn an_engine_at_either_end_sees_every_byte() {
     }
 }
 
-/// What was read early into the NIC is given back to the byte: the whole window is used again and again.
+/// What was read early into the NIC is given back to the byte: the whole window is used again and
+/// again.
 #[test]
 fn the_window_of_early_reads_is_given_back() {
     let dir = TempDir::new();

@@ -78,8 +78,8 @@ fn loss_and_reordering_cost_time_but_no_byte() {
     );
 }
 
-/// Several losses in a window are repaired one a round trip; without `recovery` each but the first waits for
-/// a time-out. `--nocapture` shows the goodput in virtual time.
+/// Several losses in a window are repaired one a round trip; without `recovery` each but the first
+/// waits for a time-out. `--nocapture` shows the goodput in virtual time.
 #[test]
 fn the_holes_of_a_window_are_repaired_one_after_another() {
     for loss in [0.01, 0.05] {
@@ -439,8 +439,8 @@ fn two_full_windows_do_not_lock_each_other() {
     }
 }
 
-/// A cable that makes pure acknowledgements claim four bytes that were refused: what Linux does when
-/// it filled a window whose edge then moved back by a part of the window's scale.
+/// A cable that makes pure acknowledgements claim four bytes that were refused: what Linux does
+/// when it filled a window whose edge then moved back by a part of the window's scale.
 struct Ahead(MemPort);
 
 impl Port for Ahead {

@@ -111,8 +111,8 @@ fn hostile(rng: &mut Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
     f
 }
 
-/// The victim is port 1. A friend on port 0 has connections; the attacker on port 2 sends frames with
-/// any source, the friend's included, and without checksums to guess.
+/// The victim is port 1. A friend on port 0 has connections; the attacker on port 2 sends frames
+/// with any source, the friend's included, and without checksums to guess.
 #[test]
 fn a_transport_survives_hostile_frames() {
     let rounds: u64 = std::env::var("RINGBELL_FUZZ_ROUNDS")
@@ -210,7 +210,8 @@ fn segment(remote_port: u16, flags: u8, seq: u32, ack: u32) -> Vec<u8> {
     f
 }
 
-/// A bridge in the middle changes frames of a live connection: deeper states than an outside sender reaches.
+/// A bridge in the middle changes frames of a live connection: deeper states than an outside sender
+/// reaches.
 #[test]
 fn live_connections_with_mutated_segments_never_panic() {
     let rounds: u64 = std::env::var("RINGBELL_FUZZ_ROUNDS")

@@ -1,4 +1,5 @@
-//! TCP under attack, in virtual time: SYN floods, blind resets, blind data, reused ports (RFC 4987, RFC 5961).
+//! TCP under attack, in virtual time: SYN floods, blind resets, blind data, reused ports (RFC 4987,
+//! RFC 5961).
 
 use crate::transport_support;
 
@@ -17,7 +18,8 @@ use transport_support::*;
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 
-/// A client a and a listening NIC b with a cable of this delay each way, and an attacker beside them.
+/// A client a and a listening NIC b with a cable of this delay each way, and an attacker beside
+/// them.
 struct Flood {
     p: Pair,
     attacker: MemPort,
@@ -296,7 +298,8 @@ fn the_backlog_bounds_connections_by_cookie() {
     assert!(w.nic.incoming().is_some());
 }
 
-// ---- segments from an attacker who guesses the addresses --------------------------------------------
+// ---- segments from an attacker who guesses the addresses
+// --------------------------------------------
 
 /// The one segment among these, an acknowledgement of what has arrived in order.
 #[track_caller]
@@ -588,7 +591,8 @@ fn time_wait_gives_way_to_a_new_connection_and_not_to_an_old_syn() {
     w.connect(4000, 5);
 }
 
-// ---- ends of connections ----------------------------------------------------------------------------
+// ---- ends of connections
+// ----------------------------------------------------------------------------
 
 fn events_of(w: &mut Raw, conn: ConnId) -> Vec<TransportEvent> {
     let of = |e: &TransportEvent| match *e {
@@ -660,8 +664,8 @@ fn a_reset_while_closing_is_reported_once_and_in_order() {
 
 #[test]
 fn a_reset_behind_the_last_byte_takes_nothing_from_the_reader() {
-    // The peer had the NIC's FIN first, so that its end is gone when its own FIN is acknowledged. A later window update
-    // meets a reset (RFC 1337), which may be received together with the FIN.
+    // The peer had the NIC's FIN first, so that its end is gone when its own FIN is acknowledged. A
+    // later window update meets a reset (RFC 1337), which may be received together with the FIN.
     let mut w = Raw::new();
     let mut hand = w.connect(4000, 1000);
     w.nic.transport.shutdown(hand.conn);

@@ -1,5 +1,6 @@
-//! TCP against the Linux kernel: TAP with Python peers, UDP between network namespaces, and captures
-//! read by tshark. Needs root, `ip`, `python3`, `tshark`; what is missing is skipped, visibly.
+//! TCP against the Linux kernel: TAP with Python peers, UDP between network namespaces, and
+//! captures read by tshark. Needs root, `ip`, `python3`, `tshark`; what is missing is skipped,
+//! visibly.
 //!
 //! `RINGBELL_TCP_LINUX_MIB` sets the size of a transfer (default 16).
 #![allow(clippy::disallowed_methods)] // Real time at the edge.
@@ -256,8 +257,8 @@ fn veth(ends: [(&Namespace, &str, &str); 2]) {
     }
 }
 
-/// Sends `data` from one namespace to another and an answer back. `during` runs in the client when the connection is made.
-/// Returns the MTUs of the server's and the client's port in the end.
+/// Sends `data` from one namespace to another and an answer back. `during` runs in the client when
+/// the connection is made. Returns the MTUs of the server's and the client's port in the end.
 fn carries(
     ends: [(&Namespace, [u8; 4]); 2],
     mtus: [Option<usize>; 2],
@@ -339,7 +340,8 @@ fn a_smaller_mtu_on_the_route_lowers_that_of_a_connection() {
     ok("ip", &["netns", "exec", &r.0, "sh", "-c", forward]);
     let data = random(5, mib());
     let ends = [(&y, [192, 168, 79, 2]), (&x, [192, 168, 78, 1])];
-    // At first 9,000: the server's own link refuses more, and the router names the MTU of its far link to the client.
+    // At first 9,000: the server's own link refuses more, and the router names the MTU of its far
+    // link to the client.
     let set = [Some(9000), Some(9000)];
     assert_eq!(carries(ends, set, &data, |_| {}), [2000, 2000]);
     // The kernel has a route now. The MTU of its near link falls while the connection is up.

@@ -1,4 +1,5 @@
-//! NICs with several ports: the forwarding table chooses the port, and each port keeps its own MTU and checksums.
+//! NICs with several ports: the forwarding table chooses the port, and each port keeps its own MTU
+//! and checksums.
 
 use crate::transport_support;
 

@@ -1,6 +1,6 @@
-//! TCP judged by scapy over TAP: floods, guessed resets, SYNs and acknowledgements (`tcp_scapy.py`). Needs root,
-//! `/dev/net/tun`, `ip`, and scapy, which `cargo xtask test` installs below `target/venv`; what is missing is
-//! skipped, visibly.
+//! TCP judged by scapy over TAP: floods, guessed resets, SYNs and acknowledgements
+//! (`tcp_scapy.py`). Needs root, `/dev/net/tun`, `ip`, and scapy, which `cargo xtask test` installs
+//! below `target/venv`; what is missing is skipped, visibly.
 
 use crate::transport_support;
 

@@ -1,4 +1,5 @@
-//! Streams over plain UDP in virtual time: every byte over a wire that loses nothing; over others every byte or an error that names the gap.
+//! Streams over plain UDP in virtual time: every byte over a wire that loses nothing; over others
+//! every byte or an error that names the gap.
 
 use crate::scapy_support;
 use crate::transport_support;
@@ -294,7 +295,8 @@ fn message(to: End, sequence: u32, kind: Kind, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn a_gap_is_named_to_both_ends_and_keeps_what_came_before_it() {
     let first = u32::MAX - 1;
-    // Lost in the middle, over the wrap of the number; overtaken; the last one, found by a question; the end itself.
+    // Lost in the middle, over the wrap of the number; overtaken; the last one, found by a
+    // question; the end itself.
     type Last = fn(Credit) -> Kind;
     let cases: [(Last, u32, &[u8]); 4] = [
         (Kind::Data, 3, b"late"),
@@ -335,7 +337,8 @@ fn a_gap_is_named_to_both_ends_and_keeps_what_came_before_it() {
         raw.step(0);
         assert_eq!(ended(&mut raw), Some((Status::ConnectionReset, 0, detail)));
         assert_eq!(raw.nic.transport.reset_detail(conn), detail);
-        // The reset was lost: a question gets it again, and so does a message after the session was freed.
+        // The reset was lost: a question gets it again, and so does a message after the session was
+        // freed.
         let is_named = |got: Vec<(Signature, Vec<u8>)>| {
             let (reset, _) = got.last().expect("an answer");
             assert_eq!((reset.to, reset.kind), (OWN, Kind::Reset(Some(gap))));

@@ -574,7 +574,8 @@ fn a_foreign_packet_is_taken_with_number_and_key_alone() {
         dropped += 1;
         b.drops(dropped);
     };
-    // Every bit of the key; operations of the other service; another partition; a version that is not there.
+    // Every bit of the key; operations of the other service; another partition; a version that is
+    // not there.
     for bit in 0..32 {
         drops(&packet(bth, deth(KEY ^ 1 << bit), b"hello"), true);
     }
@@ -610,8 +611,8 @@ fn a_foreign_packet_is_taken_with_number_and_key_alone() {
     let mut version = good.clone();
     version[1] |= 1;
     drops(&version, true);
-    // Lengths that lie: all cuts, padding that is not there, a message that is longer than a packet may be.
-    // A word less is a shorter message: nothing but the datagram's end says how long it is.
+    // Lengths that lie: all cuts, padding that is not there, a message that is longer than a packet
+    // may be. A word less is a shorter message: nothing but the datagram's end says how long it is.
     for cut in (0..good.len()).filter(|&cut| cut != good.len() - 4) {
         drops(&good[..cut], true);
     }

@@ -1,4 +1,5 @@
-//! Connections of contexts over cables that lose, swap, repeat, damage and mark packets, in virtual time.
+//! Connections of contexts over cables that lose, swap, repeat, damage and mark packets, in virtual
+//! time.
 
 use crate::ends;
 
@@ -151,7 +152,8 @@ fn write_for(ends: &[End; 2], clock: &Clock, time: Duration) -> u64 {
     done * u64::from(LEN)
 }
 
-/// Bytes per second of virtual time over a cable of 100 Gb/s and 100 µs, when of 10,000 packets so many are lost.
+/// Bytes per second of virtual time over a cable of 100 Gb/s and 100 µs, when of 10,000 packets so
+/// many are lost.
 fn goodput(sides: [bool; 2], lost: u32) -> (f64, [QpCounters; 2]) {
     let time = Duration::from_millis(20);
     let faults = Faults {

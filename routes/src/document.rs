@@ -1,8 +1,8 @@
 //! Tables and their proof as JSON, by which they travel to NICs and are checked again.
 //!
 //! Rows and columns are in the order of `nodes`; `next[node][destination]` is a port or null,
-//! `layer[source][destination]` a layer, `channels` the channel of each layer by class. A channel of
-//! the proof is written `NODE:PORT#NUMBER`: of the link that leaves there.
+//! `layer[source][destination]` a layer, `channels` the channel of each layer by class. A channel
+//! of the proof is written `NODE:PORT#NUMBER`: of the link that leaves there.
 
 use serde::{Deserialize, Serialize};
 
@@ -95,8 +95,8 @@ impl Document {
     /// The tables and the proof, which are still to be checked.
     ///
     /// # Errors
-    /// Other nodes than the topology's, rows of another length, a channel that does not exist, other
-    /// numbers of the bubble condition.
+    /// Other nodes than the topology's, rows of another length, a channel that does not exist,
+    /// other numbers of the bubble condition.
     pub fn read(&self, topology: &Topology) -> Result<(Tables, Proof), String> {
         let names = topology.nodes().iter().map(|n| &n.name);
         if !names.eq(&self.nodes) {

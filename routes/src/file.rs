@@ -1,8 +1,8 @@
 //! Topology files: SMI's list of wires as it is, and ours with names, rates and delays.
 //!
 //! SMI's (SC'19 §4.3) is an object of wires, `"NODE:PORT": "NODE:PORT"`, alone or as
-//! `"connections"` beside `"fpgas"`, which names the nodes and their programs. A port is the
-//! number at the end of its text (`ch2` is 2). Ranks follow the sorted names, as in SMI's generator.
+//! `"connections"` beside `"fpgas"`, which names the nodes and their programs. A port is the number
+//! at the end of its text (`ch2` is 2). Ranks follow the sorted names, as in SMI's generator.
 //!
 //! Ours lists nodes in the order of their ranks, and wires with what is known of them:
 //!

@@ -1,9 +1,9 @@
 //! Routes of a network whose NICs forward: topologies, paths, virtual channels, and proofs.
 //!
-//! A [`Topology`](topology::Topology) comes from a file ([`mod@file`]) or a generator ([`generate`]).
-//! [`route`](route::route) gives each node a table of ports and each pair a virtual channel
-//! ([`tables`]), with a [`proof`] that packets cannot stop for ever. [`check`] judges both by other
-//! code than made them.
+//! A [`Topology`](topology::Topology) comes from a file ([`mod@file`]) or a generator
+//! ([`generate`]). [`route`](route::route) gives each node a table of ports and each pair a virtual
+//! channel ([`tables`]), with a [`proof`] that packets cannot stop for ever. [`check`] judges both
+//! by other code than made them.
 //!
 //! The crate knows no NIC. Its results are the same on every machine.
 //!

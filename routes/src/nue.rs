@@ -5,8 +5,8 @@
 //! is not taken, so paths are shortest only where that permits. A spanning tree of the layer, whose
 //! dependencies are in the graph from the beginning, is the way out where a node is not reached.
 //!
-//! Nue's paper first moves the choices near such a node. Here the destination is tried again with as
-//! few new dependencies as possible, and then takes the tree as a whole.
+//! Nue's paper first moves the choices near such a node. Here the destination is tried again with
+//! as few new dependencies as possible, and then takes the tree as a whole.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -98,8 +98,8 @@ impl<'a> Grown<'a> {
         tree
     }
 
-    /// As [`Grown::tree`], with the nodes by growing distance; `None` if a node was not reached. The
-    /// shortest paths come first, or with `careful` those of the fewest new dependencies.
+    /// As [`Grown::tree`], with the nodes by growing distance; `None` if a node was not reached.
+    /// The shortest paths come first, or with `careful` those of the fewest new dependencies.
     fn grow(
         &mut self,
         destination: NodeId,

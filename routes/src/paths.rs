@@ -2,8 +2,8 @@
 //! (Hoefler, Schneider and Lumsdaine, Hot Interconnects 2009), as DFSSSP starts from.
 //!
 //! The paths to one destination form a tree. Among the shortest, a node takes the one that costs
-//! least, each link costing the square of what it carries so far; then the tree's pairs are added. A
-//! slower link carries as if more pairs used it. After the first round each destination is taken
+//! least, each link costing the square of what it carries so far; then the tree's pairs are added.
+//! A slower link carries as if more pairs used it. After the first round each destination is taken
 //! out and placed again, which the paper does not do: on a torus of 8×8 the busiest link then
 //! carries 71 pairs instead of 90, where 64 are the mean.
 

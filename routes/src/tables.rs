@@ -1,4 +1,5 @@
-//! Forwarding tables: the port by which each node forwards to each end, and the channel of each pair.
+//! Forwarding tables: the port by which each node forwards to each end, and the channel of each
+//! pair.
 //!
 //! A packet keeps its *layer* from its source to its destination, and a layer is one virtual
 //! channel of each wire for requests and another for acknowledgements. The sender chooses the

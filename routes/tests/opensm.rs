@@ -2,8 +2,8 @@
 //! simulated InfiniBand subnet. Without Debian's `opensm` and `ibsim-utils` it is skipped, visibly.
 //!
 //! Each NIC is a switch with a host behind its last port. OpenSM's paths come as tables, whose hops
-//! and loads are counted as those of ours; its layers are those that it says it needs, and they also
-//! hold paths to the switches themselves.
+//! and loads are counted as those of ours; its layers are those that it says it needs, and they
+//! also hold paths to the switches themselves.
 
 #![allow(clippy::disallowed_methods)] // Programs are waited for, with a deadline.
 

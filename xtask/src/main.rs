@@ -90,7 +90,7 @@ enum Task {
         #[arg(long, value_name = "PATH")]
         files: Option<String>,
     },
-    /// The fuzz targets, each for 30 s; guided by coverage where nightly and cargo-fuzz are
+    /// The fuzz targets, each for 10 s; guided by coverage where nightly and cargo-fuzz are
     Fuzz(fuzz::Args),
     /// Plant faults in a sample of places, and see whether a test fails for each (cargo-mutants);
     /// not part of CI

@@ -17,6 +17,9 @@ const MOST_LINES: usize = 800;
 /// Lines and characters of a decision: a page. Measurements are the pages' of `docs/results`.
 const PAGE: (usize, usize) = (60, 4_500);
 
+/// Columns of a comment, as rustfmt's of code.
+const COMMENT: usize = 100;
+
 /// Checks every file in git's index; prints each breach.
 pub(crate) fn check() -> Result<Outcome> {
     let files = tracked()?;
@@ -95,6 +98,8 @@ fn file(path: &str, text: &str) -> Vec<String> {
     if !path.ends_with(".rs") {
         return breaches;
     }
+    let wide = wide_comments(text).into_iter();
+    breaches.extend(wide.map(|i| format!("{path}:{}: a comment beyond column {COMMENT}", i + 1)));
     for (i, line) in text.lines().enumerate() {
         let line = line.trim_start();
         let exception = line.starts_with("#![allow(") || line.starts_with("#[ignore");
@@ -106,6 +111,33 @@ fn file(path: &str, text: &str) -> Vec<String> {
         breaches.extend(panicking_threads(path, text));
     }
     breaches
+}
+
+/// Lines of comments that could end earlier, by their numbers from 0. Code, aligned text, rows of
+/// tables, links and what has no space could not; text with `\n` is a program's.
+fn wide_comments(text: &str) -> Vec<usize> {
+    let (mut wide, mut in_code) = (Vec::new(), false);
+    for (i, line) in text.lines().enumerate() {
+        let trimmed = line.trim_start();
+        let marks = ["///", "//!", "//"];
+        let Some(said) = marks.iter().find_map(|m| trimmed.strip_prefix(m)) else {
+            in_code = false;
+            continue;
+        };
+        let said = said.trim_start();
+        in_code ^= said.starts_with("```");
+        let is_link = said.starts_with('[') && said.contains("]: ");
+        let is_fixed = in_code || is_link || said.starts_with('|');
+        let is_other = said.contains("  ") || said.contains("\\n") || said.ends_with('\\');
+        let before = line.len() - said.len();
+        let breaks = said
+            .match_indices(' ')
+            .any(|(at, _)| before + at <= COMMENT);
+        if line.chars().count() > COMMENT && breaks && !is_fixed && !is_other {
+            wide.push(i);
+        }
+    }
+    wide
 }
 
 /// Files of a folder of tests that are neither modules of its program nor programs of the manifest:
@@ -232,6 +264,21 @@ fn has_reason(reasons: &str, name: &str) -> bool {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn comments_end_at_their_column() {
+        let long = "word ".repeat(21);
+        let found = |text: String| wide_comments(&text);
+        assert_eq!(
+            found(format!("//! {long}\n/// short\n    // {long}")),
+            [0, 2]
+        );
+        for fixed in ["| ", "[a]: ", "a  b "] {
+            assert!(found(format!("/// {fixed}{long}")).is_empty(), "{fixed}");
+        }
+        assert!(found(format!("/// ```\n/// {long}\n/// ```")).is_empty());
+        assert!(found(format!("// {}", "w".repeat(120))).is_empty());
+    }
 
     #[test]
     fn a_test_file_that_no_program_contains_is_found() {

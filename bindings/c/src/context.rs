@@ -1,5 +1,5 @@
-//! Contexts of sockets in the C API: a queue, and a stream on which each call is one small kernel of
-//! `kernels/sockets.cu` (FpgaNIC §A.1.3).
+//! Contexts of sockets in the C API: a queue, and a stream on which each call is one small kernel
+//! of `kernels/sockets.cu` (FpgaNIC §A.1.3).
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::c_void;

@@ -1,8 +1,9 @@
 //! Handles and constants of the three ABIs, as their public headers have them.
 //!
-//! MPICH's handles are `int` (`mpi.h` of MPICH 3 to 5; the ABI initiative's `libmpi.so.12`). Open MPI's are pointers to objects with public names
-//! (`mpi.h` of Open MPI 3 to 5, `libmpi.so.40`). MPI 5's are pointers with fixed values (`mpi_abi.h`, `libmpi_abi.so`). A test compiles a
-//! program against each header and compares.
+//! MPICH's handles are `int` (`mpi.h` of MPICH 3 to 5; the ABI initiative's `libmpi.so.12`). Open
+//! MPI's are pointers to objects with public names (`mpi.h` of Open MPI 3 to 5, `libmpi.so.40`).
+//! MPI 5's are pointers with fixed values (`mpi_abi.h`, `libmpi_abi.so`). A test compiles a program
+//! against each header and compares.
 #![allow(unsafe_code)] // Converts handles of Fortran by functions of the library below.
 
 use std::ffi::{c_int, c_void, CStr, CString};
@@ -26,11 +27,13 @@ pub(crate) enum Abi {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plain {
     pub(crate) bytes: u64,
-    /// Ringbell's type, and how many of it make an element: two for a complex number, which is only added.
+    /// Ringbell's type, and how many of it make an element: two for a complex number, which is only
+    /// added.
     pub(crate) reduced: Option<(DataType, u64)>,
 }
 
-/// A predefined type: Open MPI's symbol without `ompi_mpi_`, MPICH's handle, the standard's, and what it is.
+/// A predefined type: Open MPI's symbol without `ompi_mpi_`, MPICH's handle, the standard's, and
+/// what it is.
 type Row = (&'static str, usize, usize, u64, Option<(DataType, u64)>);
 
 const fn one(of: DataType) -> Option<(DataType, u64)> {
@@ -43,7 +46,8 @@ const fn two(of: DataType) -> Option<(DataType, u64)> {
 
 use DataType as D;
 
-/// Types of C and Fortran on the platforms of these ABIs: 64 bits, `long` of 8 bytes. 0: none there.
+/// Types of C and Fortran on the platforms of these ABIs: 64 bits, `long` of 8 bytes. 0: none
+/// there.
 const TYPES: &[Row] = &[
     ("char", 0x4c00_0101, 0x243, 1, None),
     ("byte", 0x4c00_010d, 0x247, 1, None),

@@ -22,7 +22,8 @@ impl Symbol {
         }
     }
 
-    /// Its address. The process ends where the library lacks it: there is nothing else that could answer the call.
+    /// Its address. The process ends where the library lacks it: there is nothing else that could
+    /// answer the call.
     pub(crate) fn get(&self) -> *mut c_void {
         let found = self.find();
         if found.is_null() {
@@ -58,8 +59,8 @@ macro_rules! below {
     ($name:expr, fn($($of:ty),* $(,)?) $(-> $result:ty)?) => {{
         static SYMBOL: $crate::below::Symbol = $crate::below::Symbol::new(concat!($name, "\0"));
         #[allow(unused_unsafe)] // Inside the caller's block.
-        // SAFETY: the function of this name has this signature in MPI's standard; handles are given as words, which callers of C's int and of
-        // pointers pass alike.
+        // SAFETY: the function of this name has this signature in MPI's standard; handles are given
+        // as words, which callers of C's int and of pointers pass alike.
         let function = unsafe {
             std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn($($of),*) $(-> $result)?>(SYMBOL.get())
         };
@@ -68,11 +69,12 @@ macro_rules! below {
 }
 pub(crate) use below;
 
-/// The address of a symbol that this library does not have: among what the program is linked with, else in a library that it has loaded for itself, as
-/// Python's modules are. Null when there is none.
+/// The address of a symbol that this library does not have: among what the program is linked with,
+/// else in a library that it has loaded for itself, as Python's modules are. Null when there is
+/// none.
 pub(crate) fn find(name: &CStr) -> *mut c_void {
-    // From the program on: an object of Open MPI can be in the program itself, which has a copy of the library's.
-    // SAFETY: the name ends with zero.
+    // From the program on: an object of Open MPI can be in the program itself, which has a copy of
+    // the library's. SAFETY: the name ends with zero.
     let linked = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     if !linked.is_null() {
         return linked;

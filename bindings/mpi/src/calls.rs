@@ -1,4 +1,5 @@
-//! The functions of C that are exported: those of a count in `int`, and those of MPI 4 with `MPI_Count` (`_c`).
+//! The functions of C that are exported: those of a count in `int`, and those of MPI 4 with
+//! `MPI_Count` (`_c`).
 //!
 //! Handles are words: MPICH's are an `int` in the low half of one.
 #![allow(unsafe_code)] // C: exported by name, called with the program's pointers.
@@ -31,8 +32,8 @@ macro_rules! exported {
     )*};
 }
 
-/// The same with a count of `int` and with `MPI_Count`. A library from before MPI 4 has only the first, and mpi4py takes the second wherever it
-/// finds one: ours.
+/// The same with a count of `int` and with `MPI_Count`. A library from before MPI 4 has only the
+/// first, and mpi4py takes the second wherever it finds one: ours.
 macro_rules! counted {
     ($($name:ident, $long:ident($($arg:ident: $ty:tt),* $(,)?) => $taken:expr;)*) => {$(
         exported! {

@@ -1,7 +1,9 @@
-//! Which calls are taken, and how: the arguments of a call become an operation of the group's communicator.
+//! Which calls are taken, and how: the arguments of a call become an operation of the group's
+//! communicator.
 //!
-//! All ranks must decide alike, so only what MPI makes equal on all of them decides: the communicator, and of a reduction its count, type and
-//! operation; of the others the bytes of a block, because types and counts may differ there (a root may send a derived type that the others
+//! All ranks must decide alike, so only what MPI makes equal on all of them decides: the
+//! communicator, and of a reduction its count, type and operation; of the others the bytes of a
+//! block, because types and counts may differ there (a root may send a derived type that the others
 //! receive as integers). They move as bytes.
 #![allow(unsafe_code)] // Arrays of counts, by the program's pointers.
 
@@ -49,7 +51,8 @@ impl Buffer {
         }
     }
 
-    /// Bytes of its elements without gaps; `None` of a wrong count or type, which the library below reports.
+    /// Bytes of its elements without gaps; `None` of a wrong count or type, which the library below
+    /// reports.
     pub(crate) fn bytes(&self, layer: &Layer) -> Option<u64> {
         let count = u64::try_from(self.count).ok()?;
         let size = match layer.tables.plain(self.ty) {
@@ -517,7 +520,8 @@ pub(crate) unsafe fn reduce_scatter<C: Copy + Into<i64>>(
     reduce_scatter_block(call, from, to, op, comm)
 }
 
-/// Blocks of different lengths are moved in slots of the longest; where that would be more than twice the data, the library below does it.
+/// Blocks of different lengths are moved in slots of the longest; where that would be more than
+/// twice the data, the library below does it.
 ///
 /// # Safety
 /// `counts` and `places` have one for each rank of the communicator.

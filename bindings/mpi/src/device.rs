@@ -1,6 +1,7 @@
 //! GPU memory of the program: how it is found, and its copies to and from memory of the host.
 //!
-//! The one-shot staged design of FPGA-aware MPI (ICS 2023, §3.1). A program that gives it has a CUDA driver in its process. Its kernels that write the memory have ended, as MPI demands.
+//! The one-shot staged design of FPGA-aware MPI (ICS 2023, §3.1). A program that gives it has a
+//! CUDA driver in its process. Its kernels that write the memory have ended, as MPI demands.
 #![allow(unsafe_code)] // The program's memory, by its pointers.
 
 #[cfg(feature = "cuda")]

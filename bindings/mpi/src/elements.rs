@@ -1,7 +1,9 @@
-//! The program's elements of a call, and their copies to and from memory that the NIC shares with peers.
+//! The program's elements of a call, and their copies to and from memory that the NIC shares with
+//! peers.
 //!
-//! Elements of a derived type are packed by the library below. Memory of a GPU is copied by the driver, which need not be known to the library
-//! below: elements of a derived type there are packed in an image of their memory.
+//! Elements of a derived type are packed by the library below. Memory of a GPU is copied by the
+//! driver, which need not be known to the library below: elements of a derived type there are
+//! packed in an image of their memory.
 #![allow(unsafe_code)] // The program's memory, by its pointers.
 
 use std::ffi::c_int;
@@ -13,7 +15,8 @@ use crate::below::below;
 use crate::device;
 use crate::memory::{Memories, Place};
 
-/// One side of an operation: the program's elements, which are `bytes` one behind the other for the NIC.
+/// One side of an operation: the program's elements, which are `bytes` one behind the other for the
+/// NIC.
 #[derive(Debug)]
 pub(crate) struct Side {
     pub(crate) bytes: usize,
@@ -177,8 +180,8 @@ fn unpack(from: *const u8, bytes: usize, at: *mut u8, count: i64, ty: Handle, ow
     };
 }
 
-/// A type whose elements lie at absolute addresses (`MPI_BOTTOM`), as one with displacements from an address: MPICH 4.0 packs nothing that
-/// begins at null.
+/// A type whose elements lie at absolute addresses (`MPI_BOTTOM`), as one with displacements from
+/// an address: MPICH 4.0 packs nothing that begins at null.
 struct Placed {
     ty: Handle,
     /// Nothing is read or written there.
@@ -226,7 +229,8 @@ impl Drop for Placed {
     }
 }
 
-/// The memory from the first to the last byte of elements of a derived type that lie on a GPU, copied to the host.
+/// The memory from the first to the last byte of elements of a derived type that lie on a GPU,
+/// copied to the host.
 struct Image {
     /// On the GPU.
     at: *mut u8,
@@ -236,7 +240,8 @@ struct Image {
 }
 
 impl Image {
-    /// An image of the elements' memory, with nothing in it yet; `None` when they lie in memory of the host.
+    /// An image of the elements' memory, with nothing in it yet; `None` when they lie in memory of
+    /// the host.
     fn of(base: *mut u8, count: i64, ty: Handle) -> Option<Image> {
         if !device::present() || count <= 0 {
             return None;

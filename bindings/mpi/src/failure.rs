@@ -1,4 +1,5 @@
-//! Failures of calls that were taken: a text on stderr that names the rank, then the communicator's error handler.
+//! Failures of calls that were taken: a text on stderr that names the rank, then the communicator's
+//! error handler.
 #![allow(unsafe_code)] // Calls the library below.
 
 use std::collections::BTreeMap;
@@ -34,7 +35,8 @@ pub(crate) fn report(call: &str, comm: Handle, group: &Group, error: &Collective
     raise(comm, code(&text))
 }
 
-/// The code of the library below for a text. It has room for some thousand, so that each text gets one.
+/// The code of the library below for a text. It has room for some thousand, so that each text gets
+/// one.
 pub(crate) fn code(text: &str) -> c_int {
     static KNOWN: Mutex<BTreeMap<CString, c_int>> = Mutex::new(BTreeMap::new());
     let text = &text[..text.floor_char_boundary(LONGEST)];
@@ -54,7 +56,8 @@ pub(crate) fn code(text: &str) -> c_int {
     code
 }
 
-/// Calls the communicator's error handler, and gives the code that the call returns where the handler lets it.
+/// Calls the communicator's error handler, and gives the code that the call returns where the
+/// handler lets it.
 pub(crate) fn raise(comm: Handle, code: c_int) -> c_int {
     // SAFETY: the signature of MPI's standard.
     unsafe { below!("PMPI_Comm_call_errhandler", fn(Handle, c_int) -> c_int)(comm, code) };

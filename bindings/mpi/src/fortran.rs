@@ -1,7 +1,9 @@
-//! The functions of Fortran that are exported: `mpi_name_` of `mpif.h` and the module `mpi`, `mpi_name_f08_` of Open MPI's `mpi_f08`.
+//! The functions of Fortran that are exported: `mpi_name_` of `mpif.h` and the module `mpi`,
+//! `mpi_name_f08_` of Open MPI's `mpi_f08`.
 //!
-//! Open MPI's call its `PMPI_` functions in C, so that those of `calls` would not see them. MPICH's `mpif.h` and `mpi` call the public ones: they are
-//! handed on here, and taken there. Its `mpi_f08` calls internal ones with array descriptors of the compiler's own form; these are not taken.
+//! Open MPI's call its `PMPI_` functions in C, so that those of `calls` would not see them. MPICH's
+//! `mpif.h` and `mpi` call the public ones: they are handed on here, and taken there. Its `mpi_f08`
+//! calls internal ones with array descriptors of the compiler's own form; these are not taken.
 #![allow(unsafe_code)] // Called with the program's pointers.
 
 use std::ffi::{c_int, c_void};
@@ -54,7 +56,8 @@ impl Args {
     }
 }
 
-/// Exports a function in both forms. The last argument, which the second form may leave out, takes the code.
+/// Exports a function in both forms. The last argument, which the second form may leave out, takes
+/// the code.
 macro_rules! exported {
     ($($name:ident, $new:ident($($arg:ident: $ty:ty),* $(,)?) $args:ident => $taken:expr;)*) => {$(
         exported!(@one $name($($arg: $ty),*) $args => $taken);
@@ -107,7 +110,8 @@ exported! {
     mpi_free_mem_, mpi_free_mem_f08_(at: Any) _f => Layer::get().filter(|l| l.memories.free(at)).map(|_| 0);
 }
 
-/// Exports a function before which the NIC is closed: MPICH's `mpi_f08` calls no public function of C.
+/// Exports a function before which the NIC is closed: MPICH's `mpi_f08` calls no public function of
+/// C.
 macro_rules! ending {
     ($($name:ident)*) => {$(
         #[no_mangle]
@@ -126,7 +130,8 @@ macro_rules! starting {
     ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
         #[no_mangle]
         unsafe extern "C" fn $name($($arg: $ty,)* code: *mut c_int) {
-            // SAFETY: the program's own call. Errors in it end the program, which has set no other handler yet.
+            // SAFETY: the program's own call. Errors in it end the program, which has set no other
+            // handler yet.
             unsafe { below!(stringify!($name), fn($($ty,)* *mut c_int))($($arg,)* code) };
             Layer::start();
         }

@@ -51,7 +51,8 @@ impl Group {
         self.world_ranks.len() as u32
     }
 
-    /// Learns the group of a communicator at the first collective on it. All its ranks do so together, and end alike.
+    /// Learns the group of a communicator at the first collective on it. All its ranks do so
+    /// together, and end alike.
     pub(crate) fn learn(layer: &Layer, comm: Handle) -> Group {
         let handed_on = |why| Group::new(Err(why), 0, Vec::new());
         let Some((size, rank)) = size_and_rank(comm) else {
@@ -64,7 +65,8 @@ impl Group {
             return handed_on("its ranks are not all of one MPI_COMM_WORLD");
         };
         let mut tag: u64 = layer.next_tag();
-        // SAFETY: the signatures of MPI's standard. The barrier waits without a limit for ranks that are late, as MPI does; what follows has one.
+        // SAFETY: the signatures of MPI's standard. The barrier waits without a limit for ranks
+        // that are late, as MPI does; what follows has one.
         unsafe {
             below!(
                 "PMPI_Bcast",
@@ -123,7 +125,8 @@ pub(crate) fn world_ranks(tables: &Tables, comm: Handle, size: c_int) -> Option<
     ranks.iter().map(known).collect()
 }
 
-/// Lets go of a communicator that the program has freed: the callback of the attribute that it was given.
+/// Lets go of a communicator that the program has freed: the callback of the attribute that it was
+/// given.
 pub(crate) extern "C" fn freed(comm: Handle, _: c_int, _: *mut c_void, _: *mut c_void) -> c_int {
     if let Some(layer) = Layer::get() {
         layer.forget(comm);

@@ -1,5 +1,6 @@
-//! Which functions the loaded objects import, by their relocations: MPICH's `mpi_f08` lies in the same file as its other functions of Fortran, so that
-//! only the imports of the program say which of them it calls.
+//! Which functions the loaded objects import, by their relocations: MPICH's `mpi_f08` lies in the
+//! same file as its other functions of Fortran, so that only the imports of the program say which
+//! of them it calls.
 #![allow(unsafe_code)] // Reads tables that the dynamic loader has mapped.
 
 use std::ffi::{c_char, c_int, c_void, CStr};
@@ -54,7 +55,8 @@ unsafe extern "C" fn look(
     _: libc::size_t,
     search: *mut c_void,
 ) -> c_int {
-    // SAFETY: the loader gives an object that stays loaded during the call, and passes our search on.
+    // SAFETY: the loader gives an object that stays loaded during the call, and passes our search
+    // on.
     let (info, search) = unsafe { (&*info, &mut *search.cast::<Search<'_>>()) };
     // SAFETY: the object's headers, as the loader counts them.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };

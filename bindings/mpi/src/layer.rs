@@ -18,7 +18,8 @@ use crate::memory::Memories;
 use crate::p2p::{self, Messages};
 use crate::trace::{self, say};
 
-/// Longest wait of an operation, unless `RINGBELL_MPI_TIMEOUT` says otherwise: about the longest that a descriptor holds.
+/// Longest wait of an operation, unless `RINGBELL_MPI_TIMEOUT` says otherwise: about the longest
+/// that a descriptor holds.
 const TIMEOUT: Duration = Duration::from_secs(70 * 60);
 
 /// Longest wait for the other ranks at the end.
@@ -217,13 +218,15 @@ impl Layer {
         if let Some(group) = groups.get(&comm) {
             return group.clone();
         }
-        // Not under the lock: it waits for other ranks, and another thread may wait for another communicator's.
+        // Not under the lock: it waits for other ranks, and another thread may wait for another
+        // communicator's.
         drop(groups);
         let group = Arc::new(Group::learn(self, comm));
         let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
         groups.insert(comm, group.clone());
         drop(groups);
-        // A second attribute of the same key would end the first, as if the communicator were freed.
+        // A second attribute of the same key would end the first, as if the communicator were
+        // freed.
         if !self.messages.as_ref().is_some_and(|m| m.knows(comm)) {
             self.tell_when_freed(comm);
         }
@@ -282,12 +285,14 @@ impl Layer {
         unsafe { below!("PMPI_Comm_free", fn(*mut Handle) -> c_int)(&raw mut silent) };
     }
 
-    /// Lets the library below move its own messages, which another rank may need before it comes to the collective that this one waits in.
+    /// Lets the library below move its own messages, which another rank may need before it comes to
+    /// the collective that this one waits in.
     pub(crate) fn progress_below(&self) {
         let (mut flag, mut status) = (0, [0_u8; 64]);
         let any = self.tables.any();
-        // On a communicator of its own, without messages: a probe that finds one makes no progress. Neither does MPICH in one on MPI_COMM_SELF.
-        // SAFETY: the signature of MPI's standard; a status has 24 bytes in Open MPI, 20 in MPICH and 32 in the standard.
+        // On a communicator of its own, without messages: a probe that finds one makes no progress.
+        // Neither does MPICH in one on MPI_COMM_SELF. SAFETY: the signature of MPI's standard; a
+        // status has 24 bytes in Open MPI, 20 in MPICH and 32 in the standard.
         unsafe {
             type Probe = unsafe extern "C" fn(c_int, c_int, Handle, *mut c_int, *mut u8) -> c_int;
             let probe: Probe = below!(
@@ -419,7 +424,8 @@ fn exchange_id(tables: &Tables, rank: u32, far: bool) -> Result<String, String> 
     }
 }
 
-/// Where rank 0 listens for ranks of other hosts: `RINGBELL_MPI_HOST`, or the address from which this host reaches others.
+/// Where rank 0 listens for ranks of other hosts: `RINGBELL_MPI_HOST`, or the address from which
+/// this host reaches others.
 fn address() -> std::net::SocketAddr {
     use std::net::{IpAddr, Ipv4Addr, UdpSocket};
     let named = std::env::var("RINGBELL_MPI_HOST").ok();

@@ -1,8 +1,11 @@
-//! How a program's buffers reach the NIC: as exported memory, registered in place, or through scratch memory.
+//! How a program's buffers reach the NIC: as exported memory, registered in place, or through
+//! scratch memory.
 //!
-//! Memory of `MPI_Alloc_mem` is exported: peers map it. Long buffers of ordinary memory are registered, and stay so, because nothing is pinned and
-//! the NIC touches only memory of operations under way: memory that was freed and is used again finds its registration, or replaces it. Short
-//! buffers, derived types, memory of a GPU and memory that cannot be registered (read-only, for example) are copied through exported memory of the group.
+//! Memory of `MPI_Alloc_mem` is exported: peers map it. Long buffers of ordinary memory are
+//! registered, and stay so, because nothing is pinned and the NIC touches only memory of operations
+//! under way: memory that was freed and is used again finds its registration, or replaces it. Short
+//! buffers, derived types, memory of a GPU and memory that cannot be registered (read-only, for
+//! example) are copied through exported memory of the group.
 #![allow(unsafe_code)] // The program's memory, by its pointers.
 
 use std::collections::BTreeMap;
@@ -61,7 +64,8 @@ impl Memories {
         Some(at.cast())
     }
 
-    /// Exported memory. The system may put it where memory was that is still registered: those registrations end first.
+    /// Exported memory. The system may put it where memory was that is still registered: those
+    /// registrations end first.
     pub(crate) fn export(&self, nic: &Nic, bytes: usize) -> Result<HostBuffer, MemoryError> {
         let refused = match nic.alloc_host(bytes) {
             Ok(buffer) => return Ok(buffer),
@@ -95,7 +99,8 @@ impl Memories {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place in memory that the NIC knows; short or unknown memory that cannot be registered has none.
+    /// A place in memory that the NIC knows; short or unknown memory that cannot be registered has
+    /// none.
     pub(crate) fn place(&self, nic: &Nic, at: *mut u8, bytes: usize) -> Option<Place> {
         let (start, end) = (at.addr(), at.addr().checked_add(bytes)?);
         let span = Span::of(GpuVa(at.expose_provenance() as u64), bytes as u64);
@@ -128,8 +133,8 @@ impl Memories {
         drop(old);
         for (s, e) in [(first, last), (start, end)] {
             let ptr = NonNull::new(at.with_addr(s))?;
-            // SAFETY: the bytes of the call are mapped during it, by MPI's rules; for the others the NIC finds out. It touches none of them without
-            // an operation that names them.
+            // SAFETY: the bytes of the call are mapped during it, by MPI's rules; for the others
+            // the NIC finds out. It touches none of them without an operation that names them.
             if let Ok(region) = unsafe { nic.register_host(ptr, e - s) } {
                 let memory = Known::Registered(Arc::new(region));
                 let _known = Some(memory.clone());

@@ -5,8 +5,8 @@ use std::fmt::Display;
 use std::io::Write;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Prints a line on stderr by one write, so that lines of several ranks do not mix: `eprintln!` writes piece by piece. A failure to do so cannot be
-/// reported.
+/// Prints a line on stderr by one write, so that lines of several ranks do not mix: `eprintln!`
+/// writes piece by piece. A failure to do so cannot be reported.
 pub(crate) fn say(text: impl Display) {
     let _ = std::io::stderr().write_all(format!("ringbell: {text}\n").as_bytes());
 }

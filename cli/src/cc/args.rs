@@ -5,17 +5,20 @@ use std::path::PathBuf;
 /// Arguments of `ringbell cc`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Sources of CUDA kernels; a CUDA program (a main and <<<>>>); or a program with its kernels that includes
-    /// ringbell.hpp
+    /// Sources of CUDA kernels; a CUDA program (a main and <<<>>>); or a program with its kernels
+    /// that includes ringbell.hpp
     #[arg(required = true, value_name = "FILE.cu")]
     pub(super) sources: Vec<PathBuf>,
-    /// What to write [default: the first source without .cu for a program, with .ptx for kernels alone]
+    /// What to write [default: the first source without .cu for a program, with .ptx for kernels
+    /// alone]
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
-    /// Library that a program is linked with [default: the one beside this command, built when first used]
+    /// Library that a program is linked with [default: the one beside this command, built when
+    /// first used]
     #[arg(long, env = "RINGBELL_LIBRARY", value_name = "libringbell.so")]
     pub(super) library: Option<PathBuf>,
-    /// Runtime library that a CUDA program contains [default: the one beside this command, built when first used]
+    /// Runtime library that a CUDA program contains [default: the one beside this command, built
+    /// when first used]
     #[arg(long, value_name = "libringbell_cudart.a")]
     pub(super) runtime: Option<PathBuf>,
     /// Folder of headers
@@ -30,7 +33,8 @@ pub(crate) struct Args {
     /// Language of the sources
     #[arg(long, default_value = "c++17", value_name = "STANDARD")]
     pub(super) std: String,
-    /// Compiler for real GPUs; without one no fat binary is built [default: nvcc, where there is one]
+    /// Compiler for real GPUs; without one no fat binary is built [default: nvcc, where there is
+    /// one]
     #[arg(long, value_name = "PROGRAM", conflicts_with = "no_nvcc")]
     pub(super) nvcc: Option<PathBuf>,
     /// Build no fat binary, even where nvcc is

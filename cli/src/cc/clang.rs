@@ -109,7 +109,8 @@ fn command(args: &Args, headers: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// PTX is for one architecture and those after it; 90 is the newest whose features clang 19 knows by this version of PTX.
+/// PTX is for one architecture and those after it; 90 is the newest whose features clang 19 knows
+/// by this version of PTX.
 pub(super) fn newest(arch: &[u32]) -> u32 {
     arch.iter().copied().max().unwrap_or(90).clamp(70, 90)
 }

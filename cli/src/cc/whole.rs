@@ -22,7 +22,8 @@ const RUNTIME: Library = Library {
     names: &["libringbell_cudart.a"],
 };
 
-/// Whether a source with a `main` is a program of CUDA's runtime: one of `ringbell.hpp` launches by itself.
+/// Whether a source with a `main` is a program of CUDA's runtime: one of `ringbell.hpp` launches by
+/// itself.
 pub(super) fn is_one(text: &str) -> bool {
     let of_runtime = [
         "<<<",
@@ -34,8 +35,8 @@ pub(super) fn is_one(text: &str) -> bool {
     !text.contains("ringbell.hpp") && of_runtime.iter().any(|w| text.contains(w))
 }
 
-/// Compiles a program of `ringbell.hpp`, or one without kernels, and links it so that it finds the library at its present
-/// place.
+/// Compiles a program of `ringbell.hpp`, or one without kernels, and links it so that it finds the
+/// library at its present place.
 pub(super) fn of_ringbell(args: &Args, headers: &Path) -> Result<PathBuf> {
     let (object, kernels) = object(args, headers)?;
     let library = find_library(args.library.as_deref())?;
@@ -63,8 +64,8 @@ pub(super) fn of_ringbell(args: &Args, headers: &Path) -> Result<PathBuf> {
     Ok(output)
 }
 
-/// Compiles and links a CUDA program. It finds the emulated GPU's driver where it is now, unless the loader finds another
-/// `libcuda.so.1`.
+/// Compiles and links a CUDA program. It finds the emulated GPU's driver where it is now, unless
+/// the loader finds another `libcuda.so.1`.
 pub(super) fn of_cuda(args: &Args, headers: &Path) -> Result<PathBuf> {
     let (object, kernels) = object(args, headers)?;
     let runtime = RUNTIME.find(args.runtime.as_deref())?;
@@ -109,8 +110,8 @@ fn object(args: &Args, headers: &Path) -> Result<(PathBuf, Vec<String>)> {
     Ok((at("program.o"), kernels))
 }
 
-/// Whether an object calls the C API, as programs of NVSHMEM and of NCCL's device API do: one of its names opens a NIC. A text that
-/// looks like one only links the library in vain.
+/// Whether an object calls the C API, as programs of NVSHMEM and of NCCL's device API do: one of
+/// its names opens a NIC. A text that looks like one only links the library in vain.
 fn calls_library(object: &Path) -> Result<bool> {
     let bytes = std::fs::read(object)
         .with_context(|| format!("the compiler has not written {}", object.display()))?;

@@ -1,5 +1,5 @@
-//! Check of a card's doorbells: the way by which a kernel of the used GPU rings them, tried over the BAR of a software NIC,
-//! because there need be no card.
+//! Check of a card's doorbells: the way by which a kernel of the used GPU rings them, tried over
+//! the BAR of a software NIC, because there need be no card.
 #![allow(unsafe_code)] // Launches kernels.
 
 use std::time::Duration;

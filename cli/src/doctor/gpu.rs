@@ -9,8 +9,8 @@ use ringbell::parts::cuda_kernels::cuda::CudaError;
 
 use super::check::{Check, Verdict};
 
-/// The GPU that kernels run on, opened as a NIC would open it, so that the report matches later runs. For a real one also how the
-/// NIC reaches its memory.
+/// The GPU that kernels run on, opened as a NIC would open it, so that the report matches later
+/// runs. For a real one also how the NIC reaches its memory.
 pub(super) fn gpu() -> Vec<Check> {
     let small = EmulatedGpuConfig {
         memory_bytes: 2 << 20,

@@ -289,8 +289,8 @@ fn peer_memory() -> Check {
     )
 }
 
-/// The folder in which NICs of one user meet, as `nic_core`'s `LocalConfig` documents it, and its parent, which must allow to
-/// create it.
+/// The folder in which NICs of one user meet, as `nic_core`'s `LocalConfig` documents it, and its
+/// parent, which must allow to create it.
 fn meeting_place() -> (PathBuf, PathBuf) {
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(dir) => (PathBuf::from(&dir).join("ringbell"), dir.into()),

@@ -1,4 +1,5 @@
-//! Checks of the properties of GPU, driver and environment that decide how kernels and NIC may run side by side (ADR 26).
+//! Checks of the properties of GPU, driver and environment that decide how kernels and NIC may run
+//! side by side (ADR 26).
 
 use ringbell::parts::cuda_kernels::cuda::{
     Capabilities, ComputeMode, CudaGpu, WriteOrder, CONNECTIONS_VARIABLE,

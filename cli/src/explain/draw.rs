@@ -1,6 +1,7 @@
 //! Drawing of the state table: a cell for each NIC and step, an arrow for each message.
 //!
-//! Columns that do not fit beside each other go on below, in another band. `routes` says where the arrows run.
+//! Columns that do not fit beside each other go on below, in another band. `routes` says where the
+//! arrows run.
 
 mod routes;
 
@@ -154,7 +155,8 @@ impl Layout {
         self.routes.lanes(column) as i32 * LANE + 2 * FREE
     }
 
-    /// The columns of each band, and the places of all. An arrow from one column to another keeps both in one band.
+    /// The columns of each band, and the places of all. An arrow from one column to another keeps
+    /// both in one band.
     fn bands_of(&mut self, arrows: &[Arrow]) -> Vec<Range<usize>> {
         let mut bands = Vec::new();
         let (mut first, mut x) = (0, LEFT);

@@ -1,5 +1,5 @@
-//! HyperLogLog by a kernel of the GPU over the same stream, as it must be where the NIC has no engine (FpgaNIC §4.5: HyperLogLog
-//! without offload).
+//! HyperLogLog by a kernel of the GPU over the same stream, as it must be where the NIC has no
+//! engine (FpgaNIC §4.5: HyperLogLog without offload).
 #![allow(unsafe_code)] // Launches kernels.
 
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
@@ -18,7 +18,8 @@ use ringbell_perf::side::failed;
 /// Whether a kernel counts, and with how much of the GPU.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct KernelArgs {
-    /// Count with a kernel of the GPU as well, without the engine of the NIC, and compare the speeds of both
+    /// Count with a kernel of the GPU as well, without the engine of the NIC, and compare the
+    /// speeds of both
     #[arg(long)]
     gpu_kernel: bool,
     /// Blocks of the kernel: as many SMs as the count may use
@@ -78,8 +79,8 @@ impl Kernel<'_> {
         (self.kernel.blocks, self.kernel.lanes)
     }
 
-    /// As [`Path::stream`], but the kernel receives and counts. One launch does so for `total` bytes; where the total is unknown,
-    /// one launch for the bytes that the sender has by then.
+    /// As [`Path::stream`], but the kernel receives and counts. One launch does so for `total`
+    /// bytes; where the total is unknown, one launch for the bytes that the sender has by then.
     pub(crate) fn stream(
         &self,
         size: u64,
@@ -90,8 +91,8 @@ impl Kernel<'_> {
         if let Some(total) = total {
             tell.send(total)?;
         }
-        // Dropped at the end, before the sender waits for its last message: then the receiver takes the rest of it. Dropped with
-        // the closure when the sender fails.
+        // Dropped at the end, before the sender waits for its last message: then the receiver takes
+        // the rest of it. Dropped with the closure when the sender fails.
         let mut tell = Some(tell);
         let announce = move |offset| {
             let n = next(offset)?;

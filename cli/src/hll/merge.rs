@@ -26,7 +26,8 @@ pub(crate) struct Args {
         requires = "sketch_out"
     )]
     form: Form,
-    /// How the items of DataSketches' files were hashed, which they do not say: `datasketches` numbers, `datasketches-bytes` strings and byte arrays
+    /// How the items of DataSketches' files were hashed, which they do not say: `datasketches`
+    /// numbers, `datasketches-bytes` strings and byte arrays
     #[arg(long, default_value = "datasketches", value_name = "datasketches|datasketches-bytes", value_parser = foreign)]
     hash: HashKind,
     /// Print one JSON object

@@ -290,8 +290,8 @@ impl Counted<'_> {
     }
 }
 
-/// Speed with and without the engine, and with the kernel if that has counted, over repeated streams of the data left in GPU
-/// memory. None when the input was too short to fill it.
+/// Speed with and without the engine, and with the kernel if that has counted, over repeated
+/// streams of the data left in GPU memory. None when the input was too short to fill it.
 fn compare(
     args: &Args,
     path: &Path,

@@ -28,8 +28,8 @@ const PORT: u16 = 18_516;
 /// Bytes of the widest item: slots of its multiples are cut between items, of every width.
 pub(super) const WIDEST_ITEM: u64 = 16;
 
-/// Bytes that the kernel receives at once, for messages of `message` bytes. It receives a stream, so it need not cut it as the
-/// sender did.
+/// Bytes that the kernel receives at once, for messages of `message` bytes. It receives a stream,
+/// so it need not cut it as the sender did.
 pub(super) fn slot_bytes(message: u64) -> u64 {
     message.next_multiple_of(WIDEST_ITEM)
 }
@@ -138,8 +138,9 @@ impl Path {
         Ok(self.to.read(offset, into)?)
     }
 
-    /// Streams until `next` returns a message of 0 bytes. `next` gets the next message's place in the sender's ring, and fills
-    /// it. An engine, if any, sits between network and receiving GPU memory.
+    /// Streams until `next` returns a message of 0 bytes. `next` gets the next message's place in
+    /// the sender's ring, and fills it. An engine, if any, sits between network and receiving GPU
+    /// memory.
     pub(crate) fn stream(
         &self,
         size: u64,
@@ -150,8 +151,8 @@ impl Path {
         self.carry(size, engine, next, |r| self.receive(r, size))
     }
 
-    /// As [`stream`](Path::stream), with a receiver of the caller's, which returns how many bytes came. `next` is dropped when it
-    /// has given the last message, or the sender has failed.
+    /// As [`stream`](Path::stream), with a receiver of the caller's, which returns how many bytes
+    /// came. `next` is dropped when it has given the last message, or the sender has failed.
     pub(super) fn carry(
         &self,
         size: u64,

@@ -15,10 +15,13 @@ pub(crate) struct SketchArgs {
     /// Log2 of the number of registers, 4 to 18: the standard error is 1.04 / sqrt(2^P)
     #[arg(long, default_value_t = 16, value_name = "P")]
     pub(crate) precision: u8,
-    /// How items are hashed: `mix` is fastest, `murmur3` the paper's, `datasketches` as Apache's numbers, `datasketches-bytes` as its strings and byte arrays [default: mix; of lines and columns: murmur3]
+    /// How items are hashed: `mix` is fastest, `murmur3` the paper's, `datasketches` as Apache's
+    /// numbers, `datasketches-bytes` as its strings and byte arrays [default: mix; of lines and
+    /// columns: murmur3]
     #[arg(long, value_name = "mix|murmur3|datasketches|datasketches-bytes", value_parser = hash)]
     pub(super) hash: Option<HashKind>,
-    /// Where the engine runs: `off` on the thread of the copy, `auto` beside the copy of long messages while that is faster
+    /// Where the engine runs: `off` on the thread of the copy, `auto` beside the copy of long
+    /// messages while that is faster
     #[arg(long, default_value = "off", value_name = "auto|off|always", value_parser = engine_thread)]
     pub(crate) engine_thread: EngineThread,
 }

@@ -1,9 +1,10 @@
 //! Items of a text: its lines, or one column of them.
 //!
-//! A line ends with a line feed, with a carriage return before it or without, or with the input. The bytes between are the item:
-//! an empty line is an item, and a line may have any length, because it is hashed as it passes. A column is the text between two
-//! delimiters of a line, empty or not; quotes mean nothing. A line with fewer columns has no item, and is reported; an empty line
-//! has no column, as in awk.
+//! A line ends with a line feed, with a carriage return before it or without, or with the input.
+//! The bytes between are the item: an empty line is an item, and a line may have any length,
+//! because it is hashed as it passes. A column is the text between two delimiters of a line, empty
+//! or not; quotes mean nothing. A line with fewer columns has no item, and is reported; an empty
+//! line has no column, as in awk.
 
 use anyhow::Result;
 use ringbell::engines::hll::{HashKind, HllSummary, ItemHash, Sketch};
@@ -20,7 +21,8 @@ pub(crate) struct TextArgs {
     /// Count distinct lines, as `sort -u | wc -l` does; they end with LF or CRLF
     #[arg(long, conflicts_with_all = ["column", "width", "gpu_kernel"])]
     lines: bool,
-    /// Count distinct values of the Nth column of the lines, from 1; lines that have fewer are told, not counted
+    /// Count distinct values of the Nth column of the lines, from 1; lines that have fewer are
+    /// told, not counted
     #[arg(long, value_name = "N", conflicts_with_all = ["width", "gpu_kernel"],
           value_parser = clap::value_parser!(u32).range(1..))]
     column: Option<u32>,
@@ -232,7 +234,8 @@ pub(super) fn missing(summary: &HllSummary, result: &[u8]) -> u64 {
     word.map_or(0, u64::from_le_bytes)
 }
 
-/// Whether bytes at the start of a file are lines of text: UTF-8 without control characters, and a line feed.
+/// Whether bytes at the start of a file are lines of text: UTF-8 without control characters, and a
+/// line feed.
 pub(super) fn looks_like_text(start: &[u8]) -> bool {
     let seen = &start[..start.len().min(LOOKED_AT)];
     let text = match std::str::from_utf8(seen) {

@@ -1,4 +1,5 @@
-//! `perf combine`: the sum of two arrays in GPU memory, by the NIC and by kernels on few or many SMs.
+//! `perf combine`: the sum of two arrays in GPU memory, by the NIC and by kernels on few or many
+//! SMs.
 #![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // The NIC's operations are timed by the host.
 

@@ -1,8 +1,9 @@
 //! `ringbell perf compare`: reports of one benchmark side by side, with ratios.
 //!
-//! The first report is the subject; the others are its peers: those of other programs, if there are any, so that a second way of
-//! Ringbell's own stands beside them without being the best peer. Rows belong together when size and series are the same; of several
-//! rows for one place (interleaved runs) the median counts.
+//! The first report is the subject; the others are its peers: those of other programs, if there are
+//! any, so that a second way of Ringbell's own stands beside them without being the best peer. Rows
+//! belong together when size and series are the same; of several rows for one place (interleaved
+//! runs) the median counts.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,7 +17,8 @@ use crate::{stdio, Exit, Problem};
 /// Arguments of `ringbell perf compare`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Reports written with --json; the first is compared with all others. A file's name is the curve's name
+    /// Reports written with --json; the first is compared with all others. A file's name is the
+    /// curve's name
     #[arg(required = true, num_args = 2.., value_name = "FILE")]
     reports: Vec<PathBuf>,
     /// Draw bandwidth by size, a curve for each report and series
@@ -124,7 +126,8 @@ pub(super) fn medians(rows: &[Row]) -> BTreeMap<Key, Row> {
         .collect()
 }
 
-/// The header, a line for each place, and what the ratios mean. `lone`: also places that no peer has.
+/// The header, a line for each place, and what the ratios mean. `lone`: also places that no peer
+/// has.
 pub(super) fn table(reports: &[Report], columns: &[Column], lone: bool) -> String {
     let m = &reports[0].meta;
     let mut out = String::new();

@@ -1,7 +1,9 @@
-//! `perf connections`: many connections between two NICs, all of them active or one (FpgaNIC Figure 5b).
+//! `perf connections`: many connections between two NICs, all of them active or one (FpgaNIC Figure
+//! 5b).
 //!
-//! One kernel sends messages on all active connections in turn, one receives them in the same order and
-//! checks every byte. Total bytes do not depend on the number of connections, so neither should time.
+//! One kernel sends messages on all active connections in turn, one receives them in the same order
+//! and checks every byte. Total bytes do not depend on the number of connections, so neither should
+//! time.
 #![allow(clippy::disallowed_methods)] // Runs are timed with the host's clock, launches included.
 
 use std::time::Instant;

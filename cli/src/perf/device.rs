@@ -1,8 +1,8 @@
-//! `perf doorbell`, `perf nop` and `perf dma`: measurements of one kernel and one NIC without a peer (FpgaNIC Figures 3, 5 and
-//! 6b).
+//! `perf doorbell`, `perf nop` and `perf dma`: measurements of one kernel and one NIC without a
+//! peer (FpgaNIC Figures 3, 5 and 6b).
 //!
-//! The NIC is software and the BAR is memory of this host: the numbers are the cost of Ringbell, not of a PCIe bus. They are
-//! labelled so (`nic: soft`, and the GPU).
+//! The NIC is software and the BAR is memory of this host: the numbers are the cost of Ringbell,
+//! not of a PCIe bus. They are labelled so (`nic: soft`, and the GPU).
 #![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // Launches by the host are timed with the host's clock.
 
@@ -208,9 +208,9 @@ fn latency_plot(title: &str) -> Plot {
     }
 }
 
-/// `perf doorbell`: register reads by a kernel, which loads the word, and by the host, which asks the NIC for its value
-/// of that moment (`GPU_FPGA` and `CPU_FPGA` of FpgaNIC Figure 3); and commands rung by a kernel against commands
-/// launched by the host.
+/// `perf doorbell`: register reads by a kernel, which loads the word, and by the host, which asks
+/// the NIC for its value of that moment (`GPU_FPGA` and `CPU_FPGA` of FpgaNIC Figure 3); and
+/// commands rung by a kernel against commands launched by the host.
 pub(super) fn doorbell(args: &LatencyArgs) -> Result<Exit> {
     let progress = Progress::new("doorbell", 4);
     let alone = Alone::open((64 << 20) + u64::from(args.iters) * 16, args.dedicated)?;

@@ -1,8 +1,10 @@
-//! The TCP connection by which the two sides of a measurement between hosts find each other, as perftest's do.
+//! The TCP connection by which the two sides of a measurement between hosts find each other, as
+//! perftest's do.
 //!
-//! The server waits, and the client names the server's host. Each sends one line of JSON: the version, its NIC's address, the UDP
-//! address at which it receives RoCEv2, and the client also what it measures and how much GPU memory that takes. Packet size,
-//! queue pairs and memory keys are agreed on by the NICs themselves afterwards.
+//! The server waits, and the client names the server's host. Each sends one line of JSON: the
+//! version, its NIC's address, the UDP address at which it receives RoCEv2, and the client also
+//! what it measures and how much GPU memory that takes. Packet size, queue pairs and memory keys
+//! are agreed on by the NICs themselves afterwards.
 #![allow(clippy::disallowed_methods)] // The program: waits for its peer with a deadline.
 
 use std::io::{self, Read as _, Write as _};
@@ -137,7 +139,8 @@ pub(super) fn wait(port: u16, patience: Duration) -> Result<(Exchange, Question)
     .into())
 }
 
-/// Connects to a server's host, again and again until `patience` has passed: it may still be starting.
+/// Connects to a server's host, again and again until `patience` has passed: it may still be
+/// starting.
 ///
 /// # Errors
 /// The name is unknown, or the host does not answer.

@@ -1,4 +1,5 @@
-//! `perf floor`: latencies and bandwidths of the machine without a NIC, as the reference for those of a GPU.
+//! `perf floor`: latencies and bandwidths of the machine without a NIC, as the reference for those
+//! of a GPU.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! `perf hll`: a stream with and without HyperLogLog on its path, by payload size (FpgaNIC Figure 9).
+//! `perf hll`: a stream with and without HyperLogLog on its path, by payload size (FpgaNIC Figure
+//! 9).
 #![allow(clippy::disallowed_methods)] // The engine alone is timed here.
 
 use std::time::Instant;
@@ -236,8 +237,8 @@ fn measure(args: &Args, path: &Path, items: &[u8], size: u64) -> Result<(Row, &'
     Ok((row, transport))
 }
 
-/// The stream counted by a kernel on the GPU, and the number of wrong registers. An emulated GPU is slow: it gets a part of the
-/// messages.
+/// The stream counted by a kernel on the GPU, and the number of wrong registers. An emulated GPU is
+/// slow: it gets a part of the messages.
 fn without_offload(
     args: &Args,
     kernel: &Kernel<'_>,

@@ -24,7 +24,8 @@ pub(super) fn one_descriptor(largest: u64) -> Result<()> {
     Err(Problem::new(Exit::Usage, what, "give -e 2G or less").into())
 }
 
-/// Refuses a measurement that needs more of this machine's memory than is free. A real GPU has memory of its own.
+/// Refuses a measurement that needs more of this machine's memory than is free. A real GPU has
+/// memory of its own.
 pub(super) fn enough(what: &str, needed: u64, advice: &str) -> Result<()> {
     match GpuChoice::Auto.resolve() {
         Ok(GpuChoice::Cuda(_)) => Ok(()),

@@ -1,10 +1,10 @@
 //! NCCL's all-reduce, measured as ours is: `ringbell perf all-reduce --beside nccl` (ADR 24).
 //!
 //! `library` finds NCCL and `binding` declares its functions; it is loaded when it is measured,
-//! never linked. It runs in a process of its own (`worker`), with the ranks as threads and variables
-//! of `environment`. The process gets its `order` in a line of JSON; `gather` reads its output and
-//! ends it when its time is up. `rank` is the work of a rank, on a `device` without any part of
-//! Ringbell. `beside` runs both sides in turn.
+//! never linked. It runs in a process of its own (`worker`), with the ranks as threads and
+//! variables of `environment`. The process gets its `order` in a line of JSON; `gather` reads its
+//! output and ends it when its time is up. `rank` is the work of a rank, on a `device` without any
+//! part of Ringbell. `beside` runs both sides in turn.
 
 pub(super) mod beside;
 mod binding;
@@ -40,7 +40,8 @@ fn device() -> Result<usize> {
     }
 }
 
-/// The first library that can be loaded, with its description and the GPU's. A named library is the only candidate.
+/// The first library that can be loaded, with its description and the GPU's. A named library is the
+/// only candidate.
 fn find(args: &NcclArgs, device: usize) -> Result<Found> {
     let asked = args.nccl.as_deref();
     let mut searched = Vec::new();
@@ -62,7 +63,8 @@ fn find(args: &NcclArgs, device: usize) -> Result<Found> {
     Err(NotFound { searched }.problem().into())
 }
 
-/// Tries a place; the reason for passing it over is added to `searched`. Without a GPU the search ends.
+/// Tries a place; the reason for passing it over is added to `searched`. Without a GPU the search
+/// ends.
 fn try_one(place: &Candidate, device: usize, searched: &mut Vec<Passed>) -> Result<Option<Found>> {
     match gather::look(&place.path, device) {
         Ok(found) => Ok(Some(found)),

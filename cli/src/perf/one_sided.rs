@@ -1,4 +1,5 @@
-//! `perf write-lat`, `write-bw`, `read-lat`, `read-bw` and `atomic-lat`: one-sided operations on the other side's GPU memory.
+//! `perf write-lat`, `write-bw`, `read-lat`, `read-bw` and `atomic-lat`: one-sided operations on
+//! the other side's GPU memory.
 
 use anyhow::Result;
 use ringbell_perf::one_sided::measure;
@@ -23,7 +24,8 @@ pub(crate) struct Args {
     /// Operations in flight of write-bw and read-bw, up to 256
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     window: u16,
-    /// write-bw and read-bw: the other side does the same to this side's memory at the same time; algbw is then one way at the slower side, busbw both together
+    /// write-bw and read-bw: the other side does the same to this side's memory at the same time;
+    /// algbw is then one way at the slower side, busbw both together
     #[arg(long)]
     bidirectional: bool,
 }

@@ -40,17 +40,25 @@ const CLIENT_IP: Cidr = Cidr {
 /// Flags that say between whom, and over what.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct WireArgs {
-    /// What carries the bytes: `local` from memory to memory on one host, `tcp`, `rdma` (RoCEv2, between NICs of this kind) or `udp` (ACCL's: a lost packet ends the session) over the port, `iwarp` over the kernel's TCP, `auto` is `local` where it reaches the peer, else `rdma` over port roce and `tcp` over another
+    /// What carries the bytes: `local` from memory to memory on one host, `tcp`, `rdma` (RoCEv2,
+    /// between NICs of this kind) or `udp` (ACCL's: a lost packet ends the session) over the port,
+    /// `iwarp` over the kernel's TCP, `auto` is `local` where it reaches the peer, else `rdma` over
+    /// port roce and `tcp` over another
     #[arg(
         long,
         default_value = "auto",
         value_name = "auto|local|tcp|rdma|udp|iwarp"
     )]
     transport: TransportSpec,
-    /// What carries the packets: `mem` an in-memory switch, `udp[:BIND[,PEER...]]` VXLAN over UDP, `tap:NAME`, `roce[:ADDR[:PORT][,NIC=ADDR:PORT...]]` the host's UDP, for rdma and udp, or its TCP, for iwarp, `none`. Given several times with --listen or --connect, the NIC has several ports [default: mem, for iwarp roce; with --listen or --connect: none]
+    /// What carries the packets: `mem` an in-memory switch, `udp[:BIND[,PEER...]]` VXLAN over UDP,
+    /// `tap:NAME`, `roce[:ADDR[:PORT][,NIC=ADDR:PORT...]]` the host's UDP, for rdma and udp, or its
+    /// TCP, for iwarp, `none`. Given several times with --listen or --connect, the NIC has several
+    /// ports [default: mem, for iwarp roce; with --listen or --connect: none]
     #[arg(long, value_name = "PORT")]
     port: Vec<PortSpec>,
-    /// Leads a network to a port, numbered from 0 in the order of --port: `10.0.2.0/24=1`, or behind a gateway `0.0.0.0/0=0,via=10.0.1.254`; can be given several times [default: the own network to port 0]
+    /// Leads a network to a port, numbered from 0 in the order of --port: `10.0.2.0/24=1`, or
+    /// behind a gateway `0.0.0.0/0=0,via=10.0.1.254`; can be given several times [default: the own
+    /// network to port 0]
     #[arg(long, value_name = "NETWORK/BITS=PORT[,via=NEXT_HOP]")]
     route: Vec<Route>,
     /// Two processes, a NIC and a GPU each (the default)
@@ -59,28 +67,36 @@ pub(crate) struct WireArgs {
     /// Two threads of one process, a NIC and a GPU each
     #[arg(long)]
     threads: bool,
-    /// As with perftest: measure to this host, where the command runs with --listen alone. Both sides tell each other their addresses over a TCP connection (port 18515), and measure over RoCEv2: transport rdma, port roce at the address by which they reach each other
+    /// As with perftest: measure to this host, where the command runs with --listen alone. Both
+    /// sides tell each other their addresses over a TCP connection (port 18515), and measure over
+    /// RoCEv2: transport rdma, port roce at the address by which they reach each other
     #[arg(value_name = "HOST[:PORT]", conflicts_with_all = ["listen", "connect", "threads", "procs"], value_parser = exchange::host)]
     host: Option<(String, u16)>,
-    /// Be the receiving side. Alone or with a TCP port, as perftest's server: for a client that names this host. With a NIC address, for a client with --connect
+    /// Be the receiving side. Alone or with a TCP port, as perftest's server: for a client that
+    /// names this host. With a NIC address, for a client with --connect
     #[arg(long, value_name = "IP[:PORT]|:PORT", num_args = 0..=1, default_missing_value = ":18515", conflicts_with_all = ["connect", "threads", "procs"], value_parser = listen)]
     listen: Option<Listen>,
-    /// Measure to the NIC at this address, where `--listen IP` runs; ports and peers of both are those of --port. One of IPv6 is that of the other NIC's port roce
+    /// Measure to the NIC at this address, where `--listen IP` runs; ports and peers of both are
+    /// those of --port. One of IPv6 is that of the other NIC's port roce
     #[arg(long, value_name = "IP[:PORT]", conflicts_with_all = ["threads", "procs"], value_parser = to)]
     connect: Option<SocketAddr>,
     /// Own NIC address with --connect [default: 10.77.0.2/24]
     #[arg(long, value_name = "IP/N", requires = "connect")]
     ip: Option<Cidr>,
-    /// Who steps the NIC: `waiter` the waiting kernel, else a parked thread; `dedicated` a thread that polls
+    /// Who steps the NIC: `waiter` the waiting kernel, else a parked thread; `dedicated` a thread
+    /// that polls
     #[arg(long, default_value = "waiter", value_name = "waiter|dedicated", value_parser = progress)]
     progress: ProgressMode,
-    /// IP MTU of the port, in bytes: 4144 is a payload of 4,096 for RDMA [default: mem 9000; udp and roce what the way to the other side carries; tap that of the device]
+    /// IP MTU of the port, in bytes: 4144 is a payload of 4,096 for RDMA [default: mem 9000; udp
+    /// and roce what the way to the other side carries; tap that of the device]
     #[arg(long, value_name = "BYTES", value_parser = PortSpec::parse_mtu)]
     mtu: Option<u16>,
-    /// RDMA's invariant CRC: `on` for each packet, `off` when the other side agrees, `auto` unless the ports share memory or are sockets of the loopback
+    /// RDMA's invariant CRC: `on` for each packet, `off` when the other side agrees, `auto` unless
+    /// the ports share memory or are sockets of the loopback
     #[arg(long, default_value = "auto", value_name = "auto|on|off", value_parser = crate::open::icrc)]
     icrc: Icrc,
-    /// Record every frame to this file (pcapng); with --procs those of the sending side. With transport auto it means the one over the port, as do --loss and --reorder
+    /// Record every frame to this file (pcapng); with --procs those of the sending side. With
+    /// transport auto it means the one over the port, as do --loss and --reorder
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// Lose this fraction of the frames that are sent
@@ -94,16 +110,20 @@ pub(crate) struct WireArgs {
     /// Seed of faults and data
     #[arg(long, default_value_t = 1, value_name = "S")]
     seed: u64,
-    /// Time-out of each operation, and of finding the other side with --listen and --connect, in seconds [default: 10; --listen waits an hour for a client]
+    /// Time-out of each operation, and of finding the other side with --listen and --connect, in
+    /// seconds [default: 10; --listen waits an hour for a client]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: Option<u64>,
-    /// Bytes of a connection's receive buffer, with TCP and RDMA as many to send [default: 1M; perf connections: 64K]
+    /// Bytes of a connection's receive buffer, with TCP and RDMA as many to send [default: 1M; perf
+    /// connections: 64K]
     #[arg(long, value_name = "SIZE", value_parser = tcp_buffer)]
     pub(super) tcp_buffer: Option<u64>,
-    /// Shortest time after which TCP sends a segment again, in milliseconds [default: 20 between NICs of this command, else 200]
+    /// Shortest time after which TCP sends a segment again, in milliseconds [default: 20 between
+    /// NICs of this command, else 200]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(20..=1000))]
     rto_min: Option<u64>,
-    /// What decides on window and rate of transport rdma: `window` halves on losses and marks, `dcqcn` paces by the marks of switches, `fixed` reacts to nothing
+    /// What decides on window and rate of transport rdma: `window` halves on losses and marks,
+    /// `dcqcn` paces by the marks of switches, `fixed` reacts to nothing
     #[arg(long, default_value = "window", value_name = "window|dcqcn|fixed")]
     congestion: Congestion,
     /// The switch of the process that started this one
@@ -144,7 +164,8 @@ fn tcp_buffer(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The transport, when frames are to be lost, reordered or recorded: `auto` is then the one over the port.
+/// The transport, when frames are to be lost, reordered or recorded: `auto` is then the one over
+/// the port.
 pub(crate) fn frames_need_a_port(
     transport: TransportSpec,
     frames: bool,
@@ -393,7 +414,8 @@ impl WireArgs {
         Ok(Role::client(client))
     }
 
-    /// A side of a measurement between hosts, at the address by which the other host is reached unless --port names one.
+    /// A side of a measurement between hosts, at the address by which the other host is reached
+    /// unless --port names one.
     fn side_of_hosts(&self, ip: Cidr, exchange: &Exchange, memory: u64) -> Result<(Side, Place)> {
         let port = match self.port.as_slice() {
             [] => None,
@@ -488,7 +510,8 @@ impl WireArgs {
                 (Some(Arc::new(switch)), PortSpec::Mem, PortSpec::Mem)
             }
             PortSpec::Udp { bind, peers, mtu } if peers.is_empty() => {
-                // Two sockets on this host, each configured with the other's address; the port numbers are free ones.
+                // Two sockets on this host, each configured with the other's address; the port
+                // numbers are free ones.
                 let host = match bind.ip().is_unspecified() {
                     true => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
                     false => bind,
@@ -607,7 +630,8 @@ impl WireArgs {
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
         if let Some(fd) = switch.as_ref().and_then(|s| s.fd()) {
-            // The child opens the switch's memory through this process, because no descriptor is inherited.
+            // The child opens the switch's memory through this process, because no descriptor is
+            // inherited.
             child.arg("--join-switch").arg(format!(
                 "/proc/{}/fd/{}",
                 std::process::id(),
@@ -714,8 +738,8 @@ impl Client {
         Ok(self)
     }
 
-    /// Ends the measurement because of an error: the other side is ended if it is ours. Returns the error, with the other side's
-    /// end in front where that is the cause.
+    /// Ends the measurement because of an error: the other side is ended if it is ours. Returns the
+    /// error, with the other side's end in front where that is the cause.
     pub(super) fn abandon(self, error: anyhow::Error) -> anyhow::Error {
         let error = self.peer.blame(error);
         drop(self.pair);

@@ -142,7 +142,8 @@ impl Receiver {
         bail!("the receiving process did not end; it was killed");
     }
 
-    /// Ends it because of an error; returns the error, with its end in front when it had ended before.
+    /// Ends it because of an error; returns the error, with its end in front when it had ended
+    /// before.
     pub(super) fn blame(self, error: anyhow::Error) -> anyhow::Error {
         let failed = error.downcast_ref::<OperationFailed>();
         // Then it ends for the same reason, which it is to say as well.

@@ -1,4 +1,5 @@
-//! `perf send-bw`, `perf send-lat` and `perf send-rate`: GPU memory to GPU memory, through two NICs.
+//! `perf send-bw`, `perf send-lat` and `perf send-rate`: GPU memory to GPU memory, through two
+//! NICs.
 
 use anyhow::Result;
 use ringbell_perf::send::measure;
@@ -19,7 +20,8 @@ pub(crate) struct Args {
     wire: WireArgs,
     #[command(flatten)]
     output: OutputArgs,
-    /// Messages in flight, up to 256 [default: send-bw 16, send-rate 64 chunks to receive into; send-lat has one]
+    /// Messages in flight, up to 256 [default: send-bw 16, send-rate 64 chunks to receive into;
+    /// send-lat has one]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=256))]
     window: Option<u16>,
 }

@@ -1,8 +1,9 @@
-//! `perf slots`: the paper's staging buffers by slot size, against zero-copy sends of the same size (FpgaNIC Figures 6a, 6b, 6c).
-//! The sends are rung by a kernel, and launched by the host one by one.
+//! `perf slots`: the paper's staging buffers by slot size, against zero-copy sends of the same size
+//! (FpgaNIC Figures 6a, 6b, 6c). The sends are rung by a kernel, and launched by the host one by
+//! one.
 //!
-//! Slots copy twice more than zero-copy sends: into the slot and out of it. That is their cost where the NIC cannot reach user
-//! memory.
+//! Slots copy twice more than zero-copy sends: into the slot and out of it. That is their cost
+//! where the NIC cannot reach user memory.
 #![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // Launches by the host are timed with the host's clock.
 
@@ -233,7 +234,8 @@ fn launched(args: &Args, client: &Client, size: u64) -> Result<Row> {
     let results = side.nic.alloc::<u8>(u64::from(n) * GPU_RESULT)?;
     results.write(0, &vec![0xff; (u64::from(n) * GPU_RESULT) as usize])?;
     side.tell(client.pair.session, &plan.encode())?;
-    // The receiving kernel reports when it is ready and when it has all: of no warm-up, then of the run.
+    // The receiving kernel reports when it is ready and when it has all: of no warm-up, then of the
+    // run.
     for _ in 0..3 {
         side.hear_word(client.pair.session)?;
     }

@@ -1,7 +1,8 @@
 //! NICs that run on this host, and their registers.
 //!
-//! A software NIC keeps its BAR in a memfd with a name of its own. A user with access to a process (its owner, or root) can open
-//! that memory through /proc and read the status registers, as a driver reads those of a card; the NIC does not notice.
+//! A software NIC keeps its BAR in a memfd with a name of its own. A user with access to a process
+//! (its owner, or root) can open that memory through /proc and read the status registers, as a
+//! driver reads those of a card; the NIC does not notice.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;

@@ -1,7 +1,7 @@
 //! Reports of measurements: a table in the manner of nccl-tests, one JSON object, an SVG plot.
 //!
-//! A benchmark collects [`Row`]s into a [`Report`] and hands it to [`emit`]; sizes come from [`SweepArgs`], the machine's limits
-//! for comparison from [`limits`].
+//! A benchmark collects [`Row`]s into a [`Report`] and hands it to [`emit`]; sizes come from
+//! [`SweepArgs`], the machine's limits for comparison from [`limits`].
 
 mod beside_udp;
 mod busy;

@@ -13,7 +13,8 @@ use crate::stdio;
 /// Flags that say where a report goes.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct OutputArgs {
-    /// Write the report as one JSON object; `-` is standard output (the table then goes to standard error)
+    /// Write the report as one JSON object; `-` is standard output (the table then goes to standard
+    /// error)
     #[arg(long, value_name = "FILE|-")]
     pub(crate) json: Option<PathBuf>,
     /// Draw the sweep as an SVG

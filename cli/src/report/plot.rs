@@ -1,7 +1,9 @@
-//! Plot of a sweep as an SVG: a curve for each series, the legend beside them, units and machine below.
+//! Plot of a sweep as an SVG: a curve for each series, the legend beside them, units and machine
+//! below.
 //!
-//! The x axis is logarithmic. The y axis is too where the values span more than [`LINEAR`]. Series whose names share the part before
-//! a comma share a colour: `mpi, in place` and `mpi, out of place`. Limits of the machine are dashed and grey.
+//! The x axis is logarithmic. The y axis is too where the values span more than [`LINEAR`]. Series
+//! whose names share the part before a comma share a colour: `mpi, in place` and
+//! `mpi, out of place`. Limits of the machine are dashed and grey.
 
 use std::ops::Range;
 
@@ -190,7 +192,8 @@ impl Ranged for Scale {
     }
 }
 
-/// Powers of two, equally spaced, from the last one up to `low` to the first one from `high` on: at least two.
+/// Powers of two, equally spaced, from the last one up to `low` to the first one from `high` on: at
+/// least two.
 fn powers_of_two(low: f64, high: f64) -> Vec<f64> {
     let (first, last) = (low.log2().floor() as i32, high.log2().ceil() as i32);
     let range = (last - first).max(1) as usize;

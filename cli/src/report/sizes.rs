@@ -31,7 +31,8 @@ pub(crate) struct SweepArgs {
 }
 
 impl SweepArgs {
-    /// The sizes in rising order; `min` and `max` are what the benchmark uses without `-b` and `-e`.
+    /// The sizes in rising order; `min` and `max` are what the benchmark uses without `-b` and
+    /// `-e`.
     ///
     /// # Errors
     /// A text for the user when the range is empty.

@@ -11,7 +11,8 @@ use ringbell_routes::route::{Algorithm, DEFAULT_CHANNELS, MAX_CHANNELS};
     dragonfly:AxH, random:NxDEGREE@SEED. docs/routes.md explains them, and the files."
 )]
 pub(crate) struct Args {
-    /// A network by name, as `torus:2x4`, or a file: SMI's list of wires, or one with names, rates and delays
+    /// A network by name, as `torus:2x4`, or a file: SMI's list of wires, or one with names, rates
+    /// and delays
     pub(super) topology: String,
     /// Print what the checker went through, and the proof in full
     #[arg(long)]
@@ -28,10 +29,12 @@ pub(crate) struct Args {
     /// Virtual channels that each wire has, for both classes of traffic
     #[arg(long, value_name = "N", default_value_t = DEFAULT_CHANNELS, value_parser = channels)]
     pub(super) channels: usize,
-    /// How paths and channels are chosen: layered, nue, bubble or shortest [default: the first of layered, bubble and nue that fits]
+    /// How paths and channels are chosen: layered, nue, bubble or shortest [default: the first of
+    /// layered, bubble and nue that fits]
     #[arg(long, value_name = "NAME", value_parser = algorithm)]
     pub(super) algorithm: Option<Algorithm>,
-    /// Check the tables and the proof of this file, which --json has written, instead of making some
+    /// Check the tables and the proof of this file, which --json has written, instead of making
+    /// some
     #[arg(long, value_name = "FILE", conflicts_with = "algorithm")]
     pub(super) table: Option<PathBuf>,
 }

@@ -165,7 +165,8 @@ fn made(topology: &Topology, args: &Args, before: Option<&Routes>) -> Result<Rou
     })
 }
 
-/// Pairs whose path is the same in two networks, of which the second has fewer wires; and all pairs.
+/// Pairs whose path is the same in two networks, of which the second has fewer wires; and all
+/// pairs.
 fn kept(before: (&Topology, &Tables), after: (&Topology, &Tables)) -> (usize, usize) {
     let (t, _) = after;
     let (mut kept, mut all) = (0, 0);

@@ -14,7 +14,8 @@ use rustix::process::{kill_process_group, Pid, Signal};
 use crate::child::{dies_with_us, End};
 use crate::{Exit, Problem};
 
-/// Longest wait for the last lines of ranks that have ended: a process that a rank left behind may hold its output open.
+/// Longest wait for the last lines of ranks that have ended: a process that a rank left behind may
+/// hold its output open.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Most lines of a rank's error that are repeated.
@@ -27,7 +28,8 @@ struct Running {
     errors: Option<JoinHandle<()>>,
 }
 
-/// The last error that a rank has printed: a line that begins with `ringbell: `, and the lines that belong to it.
+/// The last error that a rank has printed: a line that begins with `ringbell: `, and the lines that
+/// belong to it.
 #[derive(Debug, Clone, Default)]
 struct Said(Arc<Mutex<Vec<String>>>);
 
@@ -98,7 +100,8 @@ pub(crate) struct Ranks {
 }
 
 impl Ranks {
-    /// Starts a process of `program` for each rank, each with the variables that `environment` gives its rank.
+    /// Starts a process of `program` for each rank, each with the variables that `environment`
+    /// gives its rank.
     pub(crate) fn start(
         numbers: std::ops::Range<u32>,
         program: &[String],
@@ -220,7 +223,8 @@ impl Drop for Ranks {
     }
 }
 
-/// Passes on line by line, each with the prefix: to standard error where `said` is given, which keeps the last error.
+/// Passes on line by line, each with the prefix: to standard error where `said` is given, which
+/// keeps the last error.
 fn copy_lines(
     from: impl Read + Send + 'static,
     prefix: String,

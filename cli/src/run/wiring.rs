@@ -12,8 +12,8 @@ use ringbell::UniqueId;
 
 use crate::{open, Exit, Problem};
 
-/// A free port of each of so many sockets, of UDP or for this transport of TCP. All are bound before
-/// the first is freed again, so that no number is given twice.
+/// A free port of each of so many sockets, of UDP or for this transport of TCP. All are bound
+/// before the first is freed again, so that no number is given twice.
 pub(crate) fn free_sockets(
     mut host: SocketAddr,
     count: u32,
@@ -107,7 +107,8 @@ impl Wiring {
             Wiring::Mem(switch) => {
                 vars.push((variables::PORT, "mem".into()));
                 if let Some(fd) = switch.fd() {
-                    // Ranks open the switch's memory through this process, because no descriptor is inherited.
+                    // Ranks open the switch's memory through this process, because no descriptor is
+                    // inherited.
                     let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
                     vars.push((variables::SWITCH, path));
                 }

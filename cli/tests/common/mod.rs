@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 /// Longest time that a program under test may take.
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// The folder of the command and of libringbell.so. For a test cargo builds its package's dependencies, and no shared library; so
-/// this builds both, unless `RINGBELL_TEST_BUILT` names the folder of an earlier build.
+/// The folder of the command and of libringbell.so. For a test cargo builds its package's
+/// dependencies, and no shared library; so this builds both, unless `RINGBELL_TEST_BUILT` names the
+/// folder of an earlier build.
 pub(crate) fn built() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || {

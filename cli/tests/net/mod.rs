@@ -1,7 +1,8 @@
-//! Helpers for tests against Linux programs: network namespaces of their own, files, and visible skipping.
+//! Helpers for tests against Linux programs: network namespaces of their own, files, and visible
+//! skipping.
 //!
-//! Every test works in a namespace of its own processes: devices and addresses cannot collide with another test's, and everything
-//! vanishes with the test, in any case.
+//! Every test works in a namespace of its own processes: devices and addresses cannot collide with
+//! another test's, and everything vanishes with the test, in any case.
 #![allow(dead_code)] // Each test program uses its part.
 #![allow(clippy::disallowed_methods)] // Tests of programs wait for programs.
 
@@ -30,7 +31,8 @@ pub(crate) struct Namespace {
     /// Closing it ends the holder.
     _input: Option<ChildStdin>,
     user: bool,
-    /// Discovery folder of this namespace's NICs. Not below `target`: the name of a Unix socket is short.
+    /// Discovery folder of this namespace's NICs. Not below `target`: the name of a Unix socket is
+    /// short.
     runtime: PathBuf,
 }
 
@@ -51,7 +53,8 @@ impl Namespace {
         Ok(n)
     }
 
-    /// A new namespace in which this user can make a TAP device: `/dev/net/tun` may be there, and closed.
+    /// A new namespace in which this user can make a TAP device: `/dev/net/tun` may be there, and
+    /// closed.
     ///
     /// # Errors
     /// Why this machine grants none.
@@ -74,7 +77,8 @@ impl Namespace {
         }
     }
 
-    /// A second namespace, joined with this one by a cable: `a` is this one's address, `b` the other's.
+    /// A second namespace, joined with this one by a cable: `a` is this one's address, `b` the
+    /// other's.
     pub(crate) fn joined(&self, a: &str, b: &str) -> Result<Namespace, String> {
         let mut unshare = self.command("unshare");
         unshare.arg("-n");
@@ -110,8 +114,8 @@ impl Namespace {
         Ok(other)
     }
 
-    /// So many namespaces joined by a bridge, numbered from 1: number n has the address 10.60.0.n on its `cable`, whose MTU is `mtu(n)`. The
-    /// first of the result is the bridge's.
+    /// So many namespaces joined by a bridge, numbered from 1: number n has the address 10.60.0.n
+    /// on its `cable`, whose MTU is `mtu(n)`. The first of the result is the bridge's.
     pub(crate) fn bridged(count: u32, mtu: impl Fn(u32) -> u32) -> Result<Vec<Namespace>, String> {
         let bridge = Namespace::new()?;
         bridge.ip("link add hub type bridge")?;
@@ -358,7 +362,8 @@ impl Drop for Folder {
 /// Bytes of the files that are sent: 16 MiB.
 pub(crate) const FILE_BYTES: usize = 16 << 20;
 
-/// Writes a file of pseudo-random bytes, other ones for each seed, and a length that nothing divides.
+/// Writes a file of pseudo-random bytes, other ones for each seed, and a length that nothing
+/// divides.
 pub(crate) fn random_file(path: &Path, bytes: usize, seed: u64) {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut data = Vec::with_capacity(bytes + 8);

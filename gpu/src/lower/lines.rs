@@ -1,5 +1,5 @@
-//! Which line each instruction of a kernel's code is of, and where the code keeps the thread that it
-//! runs: for debuggers.
+//! Which line each instruction of a kernel's code is of, and where the code keeps the thread that
+//! it runs: for debuggers.
 
 use cranelift_codegen::ir::{InstBuilder, SourceLoc, StackSlot, StackSlotData, StackSlotKind};
 

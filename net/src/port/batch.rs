@@ -1,4 +1,5 @@
-//! Packets that are sent together, each in pieces: bytes of the transport, and spans of memory, which only the port reads.
+//! Packets that are sent together, each in pieces: bytes of the transport, and spans of memory,
+//! which only the port reads.
 #![allow(unsafe_code)] // Spans of memory that has no owner here: GPU memory is never a slice.
 
 use std::ops::Range;
@@ -41,7 +42,8 @@ struct Packet {
     len: usize,
 }
 
-/// Packets in the order in which they leave. It is cleared and filled again, so no packet costs an allocation.
+/// Packets in the order in which they leave. It is cleared and filled again, so no packet costs an
+/// allocation.
 #[derive(Debug, Default)]
 pub struct Batch {
     own: Vec<u8>,
@@ -75,7 +77,8 @@ impl Batch {
         let at = self.own.len();
         self.own.resize(at + len, 0);
         self.open += len;
-        // The trailer of a packet and the header of the next one lie side by side, but belong to two packets.
+        // The trailer of a packet and the header of the next one lie side by side, but belong to
+        // two packets.
         let first = self.first_open();
         match self.pieces[first..].last_mut() {
             Some(last) if last.place == Place::Own && last.at + last.len == at => last.len += len,
@@ -110,7 +113,8 @@ impl Batch {
         }
     }
 
-    /// Adds a span of memory to the packet. The memory may be written meanwhile: the packet then carries old or new bytes.
+    /// Adds a span of memory to the packet. The memory may be written meanwhile: the packet then
+    /// carries old or new bytes.
     ///
     /// # Safety
     /// The bytes stay mapped and readable until the batch is cleared.
@@ -134,7 +138,8 @@ impl Batch {
         }
     }
 
-    /// Adds the invariant CRC of the packet that has not ended; zeros without a flow, or where no CRC is defined.
+    /// Adds the invariant CRC of the packet that has not ended; zeros without a flow, or where no
+    /// CRC is defined.
     pub fn seal(&mut self, flow: Option<&Flow>) {
         let sum = flow.and_then(|flow| self.icrc(flow));
         self.put(&sum.unwrap_or_default());
@@ -155,7 +160,8 @@ impl Batch {
                 Place::Own => digest.update(&self.own[p.at..p.at + p.len]),
                 Place::Kept => {
                     let at: *const u8 = std::ptr::with_exposed_provenance(p.at);
-                    // SAFETY: the caller of `kept` keeps the bytes mapped and unchanged until the batch is cleared.
+                    // SAFETY: the caller of `kept` keeps the bytes mapped and unchanged until the
+                    // batch is cleared.
                     digest.update(unsafe { std::slice::from_raw_parts(at, p.len) });
                 }
                 Place::Memory => {
@@ -248,8 +254,8 @@ impl Batch {
         };
         let mut to = room.as_mut_ptr();
         for (at, len) in self.spans(packet) {
-            // SAFETY: the caller of `memory` keeps the span readable, and own bytes are; the pieces of a packet are together as
-            // long as the room.
+            // SAFETY: the caller of `memory` keeps the span readable, and own bytes are; the pieces
+            // of a packet are together as long as the room.
             unsafe {
                 copy(to, at, len);
                 to = to.add(len);
@@ -279,7 +285,8 @@ pub unsafe fn digest_memory(digest: &mut Digest, at: *const u8, len: usize) {
 mod tests {
     use super::*;
 
-    /// A batch of packets whose pieces are empty, short and long, with the bytes that they must have.
+    /// A batch of packets whose pieces are empty, short and long, with the bytes that they must
+    /// have.
     fn filled(memory: &[u8]) -> (Batch, Vec<Vec<u8>>) {
         let mut batch = Batch::new();
         let mut whole = Vec::new();

@@ -1,7 +1,7 @@
 //! Capture of a port's packets as pcapng, for Wireshark and tshark.
 //!
-//! A frame is recorded as it is. A datagram is recorded behind the IP and UDP headers that the kernel
-//! gives it: not fragmented, of IPv4 with identification 0.
+//! A frame is recorded as it is. A datagram is recorded behind the IP and UDP headers that the
+//! kernel gives it: not fragmented, of IPv4 with identification 0.
 //!
 //! Timestamps have nanoseconds. Time is the NIC's; the offset to the calendar is given once.
 
@@ -83,8 +83,8 @@ impl<W: Write> Recorder<W> {
         }
     }
 
-    /// Records a packet of `len` bytes, which lies behind its headers in the scratch room: those of a
-    /// datagram between two sockets are written first.
+    /// Records a packet of `len` bytes, which lies behind its headers in the scratch room: those of
+    /// a datagram between two sockets are written first.
     fn packet(
         &mut self,
         now: NicTime,

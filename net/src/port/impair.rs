@@ -1,4 +1,5 @@
-//! Fault injection around any port: loss, reordering, duplication, corruption, delay and a rate limit.
+//! Fault injection around any port: loss, reordering, duplication, corruption, delay and a rate
+//! limit.
 //!
 //! Packets are impaired on their way out, like a queueing discipline; wrap both ends for both ways.
 //! One seeded generator decides everything and time is an argument, so a run can be repeated.
@@ -38,8 +39,8 @@ pub struct Faults {
     pub jitter: Duration,
     /// Bits per second that the cable carries.
     pub rate_bps: Option<u64>,
-    /// IPv4 packets that must wait longer than this for the cable are marked, if their transport knows ECN (RFC 3168 §5), as a switch
-    /// does it.
+    /// IPv4 packets that must wait longer than this for the cable are marked, if their transport
+    /// knows ECN (RFC 3168 §5), as a switch does it.
     pub mark_beyond: Option<Duration>,
     /// Seed of all decisions.
     pub seed: u64,

@@ -1,9 +1,11 @@
-//! What the kernel knows about the datagrams of a socket: the MTU of a way, and which datagrams were refused.
+//! What the kernel knows about the datagrams of a socket: the MTU of a way, and which datagrams
+//! were refused.
 //!
-//! Where no process receives on a port, the kernel of that host answers with an ICMP message. With `IP_RECVERR` it
-//! waits in the socket's error queue, and the next call on the socket fails with the message's error. The
-//! queue is read only then: a port whose peers all live makes no further system call. A router that refuses a datagram because
-//! it is too long says so in the same way, with the MTU of the next link.
+//! Where no process receives on a port, the kernel of that host answers with an ICMP message. With
+//! `IP_RECVERR` it waits in the socket's error queue, and the next call on the socket fails with
+//! the message's error. The queue is read only then: a port whose peers all live makes no further
+//! system call. A router that refuses a datagram because it is too long says so in the same way,
+//! with the MTU of the next link.
 #![allow(unsafe_code)] // recvmsg(2): the wrappers at hand leave out the destination. getsockopt(2): they have no IP_MTU.
 
 use std::collections::VecDeque;
@@ -34,7 +36,8 @@ impl Errors {
         self.too_long.pop_front()
     }
 
-    /// Reads the error queue, since the socket counts as readable while there is something in it. Returns whether there was.
+    /// Reads the error queue, since the socket counts as readable while there is something in it.
+    /// Returns whether there was.
     pub(super) fn read(&mut self, socket: BorrowedFd<'_>) -> bool {
         let mut some = false;
         while let Some((to, why)) = next_error(socket) {
@@ -66,7 +69,8 @@ pub(super) fn failed<T>(result: &io::Result<T>) -> bool {
     error.is_some_and(|e| e.kind() != io::ErrorKind::WouldBlock)
 }
 
-/// The next message of the error queue, `None` at its end: the destination of the datagram, and why it was refused.
+/// The next message of the error queue, `None` at its end: the destination of the datagram, and why
+/// it was refused.
 fn next_error(socket: BorrowedFd<'_>) -> Option<(Option<SocketAddr>, Refusal)> {
     let mut name = MaybeUninit::<libc::sockaddr_storage>::zeroed();
     // More than an extended error with its offender takes; aligned as control messages are.
@@ -78,7 +82,8 @@ fn next_error(socket: BorrowedFd<'_>) -> Option<(Option<SocketAddr>, Refusal)> {
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of::<[u64; 64]>();
     let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-    // SAFETY: name and control are as long as said, and live as long as the call; no payload is asked for.
+    // SAFETY: name and control are as long as said, and live as long as the call; no payload is
+    // asked for.
     if unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, flags) } < 0 {
         return None;
     }

@@ -1,7 +1,7 @@
 //! Ports: the NIC's interfaces to its networks.
 //!
-//! A [`Port`] carries packets. Its [`Capabilities`] say what a packet is: a whole Ethernet frame, or
-//! a datagram between UDP sockets of hosts. The forms of sending differ with that:
+//! A [`Port`] carries packets. Its [`Capabilities`] say what a packet is: a whole Ethernet frame,
+//! or a datagram between UDP sockets of hosts. The forms of sending differ with that:
 //!
 //! - A *frame* is written in place ([`tx_frame`], [`tx_commit`]) and read in place, in buffers that
 //!   are reused, so none costs an allocation. Frames may wait for [`flush`], which sends a batch.
@@ -93,8 +93,8 @@ fn is_frame(len: usize, mtu: usize) -> bool {
 pub enum Medium {
     /// Ethernet frames, from the Ethernet header on.
     Ethernet(MacAddr),
-    /// Datagrams of the host: what lies behind the UDP header. The kernel does Ethernet, ARP, routes
-    /// and the IP header. The address has no interface, as no address of IPv6 here has.
+    /// Datagrams of the host: what lies behind the UDP header. The kernel does Ethernet, ARP,
+    /// routes and the IP header. The address has no interface, as no address of IPv6 here has.
     Udp(SocketAddr),
 }
 
@@ -143,8 +143,8 @@ pub struct Segmentation {
 pub struct Capabilities {
     /// What its packets are.
     pub medium: Medium,
-    /// Largest IP packet, in bytes: a frame is up to this plus the Ethernet header. It may fall while
-    /// the port is used, when the network turns out to carry less, and never rises.
+    /// Largest IP packet, in bytes: a frame is up to this plus the Ethernet header. It may fall
+    /// while the port is used, when the network turns out to carry less, and never rises.
     pub mtu: usize,
     /// Checksums of its packets.
     pub checksums: Checksums,
@@ -266,8 +266,8 @@ pub trait Port: Send {
         None
     }
 
-    /// Whether nothing has arrived and nothing waits for [`Port::flush`]. A cheap look that costs no
-    /// system call; `false`, the default, is always a correct answer. A port that says `true` is
+    /// Whether nothing has arrived and nothing waits for [`Port::flush`]. A cheap look that costs
+    /// no system call; `false`, the default, is always a correct answer. A port that says `true` is
     /// looked at again when the clock is read.
     fn is_quiet(&self) -> bool {
         false
@@ -288,8 +288,8 @@ pub trait Port: Send {
         None
     }
 
-    /// Sends the first `len` bytes of what the last [`Port::tx_frame`] gave. A frame shorter than an
-    /// Ethernet header or longer than that room is dropped and counted.
+    /// Sends the first `len` bytes of what the last [`Port::tx_frame`] gave. A frame shorter than
+    /// an Ethernet header or longer than that room is dropped and counted.
     fn tx_commit(&mut self, now: NicTime, len: usize) {
         let _ = (now, len);
     }

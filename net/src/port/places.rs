@@ -1,7 +1,9 @@
-//! Places where the payloads of the next packets are expected to go: the kernel puts them there, without a copy of ours.
+//! Places where the payloads of the next packets are expected to go: the kernel puts them there,
+//! without a copy of ours.
 //!
-//! Their memory belongs to a receive that is not filled: one that has begun, or one of a collective whose memory no step uses any more and no
-//! message leaves from. Bytes of a packet that turns out to be another one may be written there: nothing is delivered before the transport says so.
+//! Their memory belongs to a receive that is not filled: one that has begun, or one of a collective
+//! whose memory no step uses any more and no message leaves from. Bytes of a packet that turns out
+//! to be another one may be written there: nothing is delivered before the transport says so.
 #![allow(unsafe_code)] // Spans of memory that has no owner here, as in a batch.
 
 use std::net::SocketAddr;
@@ -16,7 +18,8 @@ use crate::wire::roce::{Bth, Extended, Reth, BTH_BYTES};
 const BYTES_MAX: usize = 65_507;
 const PACKETS_MAX: usize = 64;
 
-/// Consecutive packets of one sender, all of one size: SENDs without extended headers, or WRITEs of consecutive memory. See the module text.
+/// Consecutive packets of one sender, all of one size: SENDs without extended headers, or WRITEs of
+/// consecutive memory. See the module text.
 #[derive(Debug, Default)]
 pub struct Places {
     /// Their sender, and the headers of the first.
@@ -37,7 +40,8 @@ impl Places {
         self.ends.clear();
     }
 
-    /// Begins anew. The headers differ from the first in their number and address, and may ask for an acknowledgement.
+    /// Begins anew. The headers differ from the first in their number and address, and may ask for
+    /// an acknowledgement.
     pub fn begin(&mut self, from: SocketAddr, first: Head, payload: usize) {
         self.clear();
         (self.first, self.payload) = (Some((from, first)), payload);
@@ -46,7 +50,8 @@ impl Places {
     /// Adds memory for the next bytes.
     ///
     /// # Safety
-    /// It stays mapped and may be written until the next packet was asked for, or the places are cleared.
+    /// It stays mapped and may be written until the next packet was asked for, or the places are
+    /// cleared.
     pub unsafe fn add(&mut self, at: *mut u8, len: usize) {
         self.spans.push((at.expose_provenance(), len));
     }
@@ -104,7 +109,8 @@ impl Places {
         spans.map(|&(at, len)| (std::ptr::with_exposed_provenance_mut(at), len))
     }
 
-    /// Whether this is the sender of the packets, and those are their headers, each with its CRC behind it.
+    /// Whether this is the sender of the packets, and those are their headers, each with its CRC
+    /// behind it.
     pub(super) fn are(&self, from: SocketAddr, heads: &[u8]) -> bool {
         let Some((sender, first)) = self.first else {
             return false;

@@ -1,17 +1,22 @@
-//! A port of datagrams: a plain UDP socket, for RoCEv2 (InfiniBand Architecture, annex 17) without privileges.
+//! A port of datagrams: a plain UDP socket, for RoCEv2 (InfiniBand Architecture, annex 17) without
+//! privileges.
 //!
-//! The kernel does Ethernet, ARP, routes and the IP header; our end is an address of the host, of IPv4 or IPv6. A packet begins behind the
-//! UDP header, at the BTH. A link-local address has its interface from the port's own, here and nowhere else.
+//! The kernel does Ethernet, ARP, routes and the IP header; our end is an address of the host, of
+//! IPv4 or IPv6. A packet begins behind the UDP header, at the BTH. A link-local address has its
+//! interface from the port's own, here and nowhere else.
 //!
-//! **Sending.** Packets of one size to one peer leave as one message, which the kernel cuts (`UDP_SEGMENT`), and up to 8 messages leave in
-//! one system call. The kernel gathers them from the batch's pieces: no byte is copied before.
-//! **Receiving.** Several messages in one call, each of packets that the kernel has joined (`UDP_GRO`).
+//! **Sending.** Packets of one size to one peer leave as one message, which the kernel cuts
+//! (`UDP_SEGMENT`), and up to 8 messages leave in one system call. The kernel gathers them from the
+//! batch's pieces: no byte is copied before. **Receiving.** Several messages in one call, each of
+//! packets that the kernel has joined (`UDP_GRO`).
 //!
-//! **Identification.** Datagrams are never fragmented (DF), and the socket is not connected: the kernel then gives them the identification 0,
-//! which the ICRC covers (IPv6 has none). It numbers the packets that it cuts from one message 0, 1, 2, ...: a peer that computes the ICRC from the IP
-//! header needs packets that are sent without segmentation.
+//! **Identification.** Datagrams are never fragmented (DF), and the socket is not connected: the
+//! kernel then gives them the identification 0, which the ICRC covers (IPv6 has none). It numbers
+//! the packets that it cuts from one message 0, 1, 2, ...: a peer that computes the ICRC from the
+//! IP header needs packets that are sent without segmentation.
 //!
-//! **MTU.** What the way to each peer carries, as the kernel knows it, or a lower setting. It falls when a datagram was too long.
+//! **MTU.** What the way to each peer carries, as the kernel knows it, or a lower setting. It falls
+//! when a datagram was too long.
 //!
 //! Senders are not authenticated here: keys and packet numbers of the transport are.
 
@@ -39,7 +44,8 @@ pub const DATAGRAM_MTU_MAX: usize = 65_535;
 const MESSAGE_BYTES: usize = 1 << 16;
 /// Kernel buffers asked for, each way; the kernel may give less.
 const SOCKET_BUFFER: usize = 32 << 20;
-/// Up to here a packet is copied into one piece: a piece of memory costs the kernel more than the copy costs.
+/// Up to here a packet is copied into one piece: a piece of memory costs the kernel more than the
+/// copy costs.
 const COPIED_MAX: usize = 256;
 /// MTU of a way that the kernel does not know.
 const MTU_UNKNOWN: usize = 1_500;
@@ -49,7 +55,8 @@ const WAYS_MAX: usize = 4_096;
 /// How a port of datagrams is opened.
 #[derive(Debug, Clone)]
 pub struct RoceConfig {
-    /// An address of this host, with the interface of a link-local one, and the UDP port; 0 lets the kernel choose.
+    /// An address of this host, with the interface of a link-local one, and the UDP port; 0 lets
+    /// the kernel choose.
     pub bind: SocketAddr,
     /// Largest IP packet. `None`: what the way to each peer carries.
     pub mtu: Option<usize>,
@@ -98,10 +105,11 @@ struct Inbox {
     count: usize,
     next: usize,
     offset: usize,
-    /// How many messages the next call asks for: a single one while they come one by one, since a call that finds the queue empty behind
-    /// it takes longer.
+    /// How many messages the next call asks for: a single one while they come one by one, since a
+    /// call that finds the queue empty behind it takes longer.
     asks: usize,
-    /// The last call has emptied the queue, as far as it tells: what came is answered before the next look.
+    /// The last call has emptied the queue, as far as it tells: what came is answered before the
+    /// next look.
     pauses: bool,
     /// The last call has found a message.
     found: bool,
@@ -276,7 +284,8 @@ impl RocePort {
         some
     }
 
-    /// Receives messages into the inbox, which is empty. Returns whether there was any, or an error of an earlier datagram.
+    /// Receives messages into the inbox, which is empty. Returns whether there was any, or an error
+    /// of an earlier datagram.
     fn fetch(&mut self) -> bool {
         let mut is_told = false;
         let got = loop {
@@ -298,8 +307,8 @@ impl RocePort {
         found || is_told
     }
 
-    /// Receives a message into the places where it is expected. `Some(n)`: its `n` packets are there. Otherwise it is in the inbox, if
-    /// there was one.
+    /// Receives a message into the places where it is expected. `Some(n)`: its `n` packets are
+    /// there. Otherwise it is in the inbox, if there was one.
     #[allow(unsafe_code)] // Memory of posted receives, by address.
     fn receive_placed(&mut self) -> Option<(Received, usize)> {
         let (i, e) = (&mut self.inbox, &mut self.expected);
@@ -349,7 +358,8 @@ impl RocePort {
         None
     }
 
-    /// Gathers messages from packet `at` on, none of them longer than `longest` bytes. Returns whether there is one.
+    /// Gathers messages from packet `at` on, none of them longer than `longest` bytes. Returns
+    /// whether there is one.
     fn gather(&mut self, batch: &Batch, mut at: usize, longest: usize, segments: usize) -> bool {
         let Outbox {
             pieces,
@@ -412,7 +422,8 @@ impl RocePort {
         let packets = self.outbox.messages.first().map_or(0, |m| m.packets);
         let of_several = packets > 1;
         let code = error.raw_os_error();
-        // Older kernels refuse a message of too long packets so, and any kernel one that it cannot cut for its device.
+        // Older kernels refuse a message of too long packets so, and any kernel one that it cannot
+        // cut for its device.
         let uncut = of_several && matches!(code, Some(libc::EINVAL | libc::EIO));
         if code == Some(libc::EMSGSIZE) || uncut {
             let path = self.probe(to.ip());
@@ -469,7 +480,8 @@ impl Port for RocePort {
                 false => self.capabilities.segmentation.packets,
             };
             if !is_reachable || !self.gather(batch, next, longest, segments) {
-                // Longer than any packet on this way, for no port, or for an address of the other family.
+                // Longer than any packet on this way, for no port, or for an address of the other
+                // family.
                 self.counters.tx_dropped += 1;
                 next += 1;
                 continue;
@@ -477,7 +489,8 @@ impl Port for RocePort {
             let Outbox {
                 pieces, messages, ..
             } = &self.outbox;
-            // SAFETY: the pieces are the batch's, whose filler keeps them readable, and `flat`, which the outbox keeps.
+            // SAFETY: the pieces are the batch's, whose filler keeps them readable, and `flat`,
+            // which the outbox keeps.
             #[allow(unsafe_code)]
             let sent = unsafe { socket::send(&self.socket, (to, self.scope), messages, pieces) };
             match sent {

@@ -3,13 +3,15 @@
 //! Frames of one size to one peer leave in one system call (generic segmentation offload), and
 //! several datagrams arrive in one (GRO and `recvmmsg`).
 //!
-//! **Authentication.** Without a secret, the port accepts frames of configured peers; any VXLAN peer works. With the
-//! job's secret, it accepts peers that have proved to hold it, from the address of the proof (`udp/proof.rs`, which
-//! also states the proof's limits). All other datagrams are counted and dropped before the frame
-//! is parsed. The first frame to a port that has not authenticated us is lost that way; a small one, such as an
-//! ARP request, is sent again right after our proof.
+//! **Authentication.** Without a secret, the port accepts frames of configured peers; any VXLAN
+//! peer works. With the job's secret, it accepts peers that have proved to hold it, from the
+//! address of the proof (`udp/proof.rs`, which also states the proof's limits). All other datagrams
+//! are counted and dropped before the frame is parsed. The first frame to a port that has not
+//! authenticated us is lost that way; a small one, such as an ARP request, is sent again right
+//! after our proof.
 //!
-//! **MTU.** A setting, or what the ways to the configured peers carry (`udp/mtu.rs`). It falls when a datagram was too long for its way.
+//! **MTU.** A setting, or what the ways to the configured peers carry (`udp/mtu.rs`). It falls when
+//! a datagram was too long for its way.
 
 mod config;
 mod mtu;
@@ -41,12 +43,14 @@ const MESSAGE_BYTES: usize = 1 << 16;
 const BATCH_BYTES: usize = 65_507;
 /// Kernel buffers asked for, each way; the kernel may give less.
 const SOCKET_BUFFER: usize = 4 << 20;
-/// Most MAC addresses and learned peers: a peer that invents addresses must not grow a table forever.
+/// Most MAC addresses and learned peers: a peer that invents addresses must not grow a table
+/// forever.
 const STATIONS_MAX: usize = 4_096;
 
 /// Longest frame that is kept to be sent again after a challenge: ARP, and TCP's SYN.
 const KEPT_BYTES: usize = 128;
-/// Most challenges in a millisecond: a flood of forged datagrams must not make us a source of traffic.
+/// Most challenges in a millisecond: a flood of forged datagrams must not make us a source of
+/// traffic.
 const CHALLENGES_MAX: u32 = 64;
 
 /// Frames for one peer that leave together.
@@ -73,7 +77,8 @@ struct Trust {
     tx_header: Option<(SocketAddr, [u8; VXLAN_HEADER])>,
     /// The peer whose datagrams were accepted last, and how their headers begin.
     believed: Option<(SocketAddr, [u8; VXLAN_HEADER])>,
-    /// The last small frame for a peer that has not challenged us yet, with its address (all peers: `None`).
+    /// The last small frame for a peer that has not challenged us yet, with its address (all peers:
+    /// `None`).
     kept: Option<(Option<SocketAddr>, Vec<u8>)>,
     /// The millisecond in which challenges are counted, and how many there were.
     challenges: (u64, u32),
@@ -324,7 +329,8 @@ impl UdpPort {
             return true;
         }
         self.counters.rx_unauthenticated += 1;
-        // Never more bytes than were sent to us, so that a forged address cannot use us to flood its owner.
+        // Never more bytes than were sent to us, so that a forged address cannot use us to flood
+        // its owner.
         if datagram.len() >= CONTROL && self.may_challenge(now) {
             let challenge = proof.emit(Kind::Challenge, cookie);
             let _ = self.socket.send_to(&challenge, from);
@@ -488,7 +494,8 @@ impl Port for UdpPort {
         if b.frames == 0 {
             b.segment = n;
         } else if n > b.segment {
-            // Longer than the frames of the batch: they leave first, then it starts a batch of its own.
+            // Longer than the frames of the batch: they leave first, then it starts a batch of its
+            // own.
             let start = b.len;
             let to = b.to;
             if !self.send_batch() {

@@ -1,7 +1,9 @@
-//! Signature of ACCL's messages over UDP (ACCL §III-D, ACCL+ §4.2.2), and what sessions need beside it.
+//! Signature of ACCL's messages over UDP (ACCL §III-D, ACCL+ §4.2.2), and what sessions need beside
+//! it.
 //!
-//! A message is one packet. Its first word of 512 bits is the signature; numbers have their low byte first. ACCL leaves everything
-//! behind the first 32 bytes zero. We put there what a session over unreliable packets needs.
+//! A message is one packet. Its first word of 512 bits is the signature; numbers have their low
+//! byte first. ACCL leaves everything behind the first 32 bytes zero. We put there what a session
+//! over unreliable packets needs.
 //!
 //! ```text
 //!  0 count (4)   tag (4)    source (4)    sequence number (4)
@@ -10,8 +12,9 @@
 //! 48 ports (4)   buffers (2)  version (2) zero (4)   CRC-32C (4)
 //! ```
 //!
-//! ACCL's `source` and `destination` are our sessions at either end, its `tag` is drawn at random by the receiver. Stream, host and
-//! address are 0: messages go to memory, and wait in buffers there. The CRC covers the packet but for its own bytes.
+//! ACCL's `source` and `destination` are our sessions at either end, its `tag` is drawn at random
+//! by the receiver. Stream, host and address are 0: messages go to memory, and wait in buffers
+//! there. The CRC covers the packet but for its own bytes.
 
 use crc_fast::{CrcAlgorithm, Digest};
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
@@ -124,7 +127,8 @@ pub enum Kind {
     Probe(Credit),
     /// Credit alone.
     Credit(Credit),
-    /// A request for a session with the listener of a port. Its sequence number is that of the first message.
+    /// A request for a session with the listener of a port. Its sequence number is that of the
+    /// first message.
     Connect {
         /// The listener's.
         port: u16,

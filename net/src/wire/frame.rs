@@ -153,7 +153,8 @@ pub enum Frame {
 ///
 /// # Errors
 /// [`Dropped`] with the reason.
-// Inlined: the result, written field by field and copied whole, stalls on the store buffer otherwise.
+// Inlined: the result, written field by field and copied whole, stalls on the store buffer
+// otherwise.
 #[inline(always)]
 pub fn classify(frame: &[u8], mac: MacAddr, ip: Ipv4Addr) -> Result<Frame, Dropped> {
     let (eth, rest) = EthernetHeader::ref_from_prefix(frame).map_err(|_| Dropped::Malformed)?;
@@ -220,7 +221,8 @@ fn is_answerable(src: Ipv4Addr) -> bool {
     !(src.is_unspecified() || src.is_broadcast() || src.is_multicast())
 }
 
-/// A UDP datagram: RoCEv2 and ACCL alone are known. UDP's checksum is not verified, as the CRCs of both cover their payloads.
+/// A UDP datagram: RoCEv2 and ACCL alone are known. UDP's checksum is not verified, as the CRCs of
+/// both cover their payloads.
 fn udp(
     src_mac: MacAddr,
     hdr: &Ipv4Header,

@@ -1,10 +1,10 @@
 //! Wire formats that this NIC reads by itself.
 //!
 //! The TCP segment is parsed and emitted by smoltcp; here is only what comes before it: which
-//! transport and connection a frame belongs to ([`frame`]), ARP and ICMP echo ([`control`]), the VXLAN header
-//! that wraps a frame on the UDP port ([`vxlan`]), RoCEv2 ([`roce`]), ACCL's messages ([`accl`]), the
-//! headers before both ([`udp`]), and iWARP ([`iwarp`]). Everything in this module takes untrusted
-//! bytes: it returns an error, it never panics.
+//! transport and connection a frame belongs to ([`frame`]), ARP and ICMP echo ([`control`]), the
+//! VXLAN header that wraps a frame on the UDP port ([`vxlan`]), RoCEv2 ([`roce`]), ACCL's messages
+//! ([`accl`]), the headers before both ([`udp`]), and iWARP ([`iwarp`]). Everything in this module
+//! takes untrusted bytes: it returns an error, it never panics.
 
 pub mod accl;
 pub mod control;

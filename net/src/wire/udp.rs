@@ -1,7 +1,9 @@
-//! IP and UDP headers of RoCEv2 packets: on a port of frames, and in the capture of a port of datagrams.
+//! IP and UDP headers of RoCEv2 packets: on a port of frames, and in the capture of a port of
+//! datagrams.
 //!
-//! Of IPv4 the identification is 0, DF is set, and the UDP checksum is 0: the invariant CRC of RoCEv2 covers what a checksum would (InfiniBand
-//! Architecture, annex 17), and a plain socket of the host sends the same. IPv6 wants the checksum (RFC 8200 §8.1).
+//! Of IPv4 the identification is 0, DF is set, and the UDP checksum is 0: the invariant CRC of
+//! RoCEv2 covers what a checksum would (InfiniBand Architecture, annex 17), and a plain socket of
+//! the host sends the same. IPv6 wants the checksum (RFC 8200 §8.1).
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -9,7 +11,8 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 pub const IP_UDP_HEADERS: usize = 28;
 /// Bytes of an IPv6 and a UDP header.
 pub const IPV6_UDP_HEADERS: usize = 48;
-/// ECN bits of a transport that knows them (RFC 3168 §5): a switch marks its packets instead of dropping them.
+/// ECN bits of a transport that knows them (RFC 3168 §5): a switch marks its packets instead of
+/// dropping them.
 pub const ECT0: u8 = 2;
 /// Both ECN bits: a switch has marked the packet.
 pub const MARKED: u8 = 3;
@@ -25,8 +28,9 @@ pub const fn headers_to(to: IpAddr) -> usize {
     }
 }
 
-/// Writes the headers of the payload behind them to the front of `packet`, with these ECN bits: as many bytes as [`headers_to`] says. `false`:
-/// the addresses are of two families, or the packet is too long or too short.
+/// Writes the headers of the payload behind them to the front of `packet`, with these ECN bits: as
+/// many bytes as [`headers_to`] says. `false`: the addresses are of two families, or the packet is
+/// too long or too short.
 pub fn emit_any(packet: &mut [u8], from: SocketAddr, to: SocketAddr, ecn: u8) -> bool {
     let Some(len) = packet.len().checked_sub(headers_to(to.ip())) else {
         return false;
@@ -97,7 +101,8 @@ pub(super) fn is_intact(header: &[u8]) -> bool {
     sum([header]) == u16::MAX
 }
 
-/// The ones' complement sum of parts, all but the last of an even length (RFC 1071). Together at most 64 KiB.
+/// The ones' complement sum of parts, all but the last of an even length (RFC 1071). Together at
+/// most 64 KiB.
 fn sum<const N: usize>(parts: [&[u8]; N]) -> u16 {
     let words = parts.iter().flat_map(|p| p.chunks(2));
     let low = |w: &[u8]| w.get(1).map_or(0, |b| u32::from(*b));

@@ -32,8 +32,8 @@ pub struct NotVxlan;
 /// Splits a datagram into network identifier and frame.
 ///
 /// # Errors
-/// [`NotVxlan`] when it is too short or the I flag is not set. Reserved bits are ignored on receipt,
-/// as RFC 7348 §5 demands.
+/// [`NotVxlan`] when it is too short or the I flag is not set. Reserved bits are ignored on
+/// receipt, as RFC 7348 §5 demands.
 pub fn parse(datagram: &[u8]) -> Result<(u32, &[u8]), NotVxlan> {
     let (hdr, frame) = Header::ref_from_prefix(datagram).map_err(|_| NotVxlan)?;
     if hdr.flags.get() & FLAG_VNI == 0 {

@@ -12,8 +12,8 @@ use crate::memory::nic_memory::{host_at_bus, HOST_BUS, NIC_BUS};
 use crate::shmem::Mapping;
 use ringbell_gtlb::copy;
 
-/// Host memory that the card may reach now, by bus address: rings, and buffers of operations. An access to any other address of the host is
-/// refused; GPU and NIC memory have their bounds.
+/// Host memory that the card may reach now, by bus address: rings, and buffers of operations. An
+/// access to any other address of the host is refused; GPU and NIC memory have their bounds.
 pub(crate) type Grants = Arc<Mutex<Vec<(u64, u64)>>>;
 
 /// See the module text.
@@ -71,9 +71,11 @@ impl Bus for MemoryBus {
         if let Some(from) = self.at(addr) {
             let from = from.cast::<u64>();
             for (i, word) in line.chunks_exact_mut(8).enumerate() {
-                // SAFETY: the line is mapped, aligned and granted (`at`); kernels write entries by atomic stores.
+                // SAFETY: the line is mapped, aligned and granted (`at`); kernels write entries by
+                // atomic stores.
                 let value = unsafe { AtomicU64::from_ptr(from.add(i)) };
-                // Acquire: pairs with the Release store of an entry's word by its producer, so its payload is there.
+                // Acquire: pairs with the Release store of an entry's word by its producer, so its
+                // payload is there.
                 word.copy_from_slice(&value.load(Acquire).to_ne_bytes());
             }
         }
@@ -92,7 +94,8 @@ impl Bus for MemoryBus {
 
     fn complete(&mut self, addr: u64, words: [u64; 4]) {
         if let Some(line) = self.at(addr) {
-            // SAFETY: a line of a queue, whose memory the NIC keeps until it has dropped its `DmaMemory`.
+            // SAFETY: a line of a queue, whose memory the NIC keeps until it has dropped its
+            // `DmaMemory`.
             let completion = unsafe { CompletionWrite::new(line.cast(), words) };
             self.memory.publish(completion);
         }

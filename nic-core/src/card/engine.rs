@@ -1,4 +1,5 @@
-//! The engine of a card on the path of received payloads: its place, and what it counts for an engine of the NIC.
+//! The engine of a card on the path of received payloads: its place, and what it counts for an
+//! engine of the NIC.
 
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::engine::{
@@ -10,7 +11,8 @@ use super::shared::EngineUse;
 use super::{Counted, Shared, SharedCard};
 use crate::engine::{self, Counter};
 
-/// Most cycles until a result has come: HyperLogLog's registers are cleared and then read, or the engine is cut off.
+/// Most cycles until a result has come: HyperLogLog's registers are cleared and then read, or the
+/// engine is cut off.
 const PATIENCE: u64 = 1 << 18;
 
 /// The register's value that attaches an engine.

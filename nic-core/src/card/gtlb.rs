@@ -1,8 +1,9 @@
 //! The NIC's record of a card's GTLB, and the register writes that keep both equal.
 //!
-//! A group of 2 MiB has the main entry of its number modulo the table: what lies in the window of the first GPU memory is found by its
-//! own address, other memory (NIC, host, GPUs' beyond 32 GiB) by an alias. Entries are written when an operation is posted, and stay until
-//! another group needs them or the memory is unmapped. The translations are those of [`ringbell_gtlb::Mmu`].
+//! A group of 2 MiB has the main entry of its number modulo the table: what lies in the window of
+//! the first GPU memory is found by its own address, other memory (NIC, host, GPUs' beyond 32 GiB)
+//! by an alias. Entries are written when an operation is posted, and stay until another group needs
+//! them or the memory is unmapped. The translations are those of [`ringbell_gtlb::Mmu`].
 
 use ringbell_gtlb::{LARGE_PAGE_BYTES, PAGE_BYTES};
 use ringbell_nic_abi::bar::Reg;
@@ -90,8 +91,8 @@ impl Gtlb {
         }
     }
 
-    /// Enters the pages of a range. `bus` gives the bus address of a byte of it. `None`: an address has no translation, or its entries
-    /// are used by others; nothing is in use by this call then.
+    /// Enters the pages of a range. `bus` gives the bus address of a byte of it. `None`: an address
+    /// has no translation, or its entries are used by others; nothing is in use by this call then.
     pub(crate) fn map(
         &mut self,
         va: u64,
@@ -202,7 +203,8 @@ impl Gtlb {
         Some(())
     }
 
-    /// The card has faulted at an address of its own: the entry there is written again for the next operation.
+    /// The card has faulted at an address of its own: the entry there is written again for the next
+    /// operation.
     pub(crate) fn lost(&mut self, va: u64) {
         let slot = (va / LARGE_PAGE_BYTES % self.main) as u32;
         if let Some(group) = self.groups.get_mut(&slot) {
@@ -210,7 +212,8 @@ impl Gtlb {
         }
     }
 
-    /// Writes the main entry again of a group in which the card has faulted. Its pages are then written as they are needed.
+    /// Writes the main entry again of a group in which the card has faulted. Its pages are then
+    /// written as they are needed.
     fn renew(&mut self, slot: u32, write: &mut Write<'_>) -> Option<()> {
         let group = self.groups.get_mut(&slot).filter(|g| g.is_stale);
         let Some(group) = group else { return Some(()) };
@@ -235,7 +238,8 @@ impl Gtlb {
         self.command(slot, 0, slot, GTLB_INVALIDATE, write)
     }
 
-    /// A row of the complementary table: a free one, else that of the group that was not used for longest.
+    /// A row of the complementary table: a free one, else that of the group that was not used for
+    /// longest.
     fn free_row(&mut self, write: &mut Write<'_>) -> Option<usize> {
         if self.rows.iter().all(Option::is_some) {
             let owners = self.rows.iter().flatten();
@@ -327,7 +331,8 @@ mod tests {
     };
     const BASE: u64 = 5 << 30;
 
-    /// The tables as the hardware has them: main entries (tag 1: a bus address, 2: a row), complementary entries, rows' owners.
+    /// The tables as the hardware has them: main entries (tag 1: a bus address, 2: a row),
+    /// complementary entries, rows' owners.
     #[derive(Default)]
     struct Model {
         staged: FxHashMap<u32, u32>,

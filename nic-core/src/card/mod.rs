@@ -2,14 +2,18 @@
 //!
 //! The NIC keeps its command layer, sessions, deadlines and transports. With a card, these pass it:
 //!
-//! - **descriptors**: the card fetches, checks and decodes entries when a doorbell rings, and writes completion lines (`queue`);
-//! - **payloads** of posted sends and receives: the card moves them between memory and the streams of a transport
-//!   (`transport/carded/`);
-//! - **translation**: both find memory through the card's GTLB, which is programmed by its registers (`gtlb`);
+//! - **descriptors**: the card fetches, checks and decodes entries when a doorbell rings, and
+//!   writes completion lines (`queue`);
+//! - **payloads** of posted sends and receives: the card moves them between memory and the streams
+//!   of a transport (`transport/carded/`);
+//! - **translation**: both find memory through the card's GTLB, which is programmed by its
+//!   registers (`gtlb`);
 //! - **an engine** of the card sees the received payloads of one connection (`engine`);
-//! - **programs of rings**: the card executes the steps of a collective between neighbours (`ring`).
+//! - **programs of rings**: the card executes the steps of a collective between neighbours
+//!   (`ring`).
 //!
-//! [`Card`] is what the hardware side implements, and [`Bus`] is what it sees of memory. [`Shared`] is the NIC's end.
+//! [`Card`] is what the hardware side implements, and [`Bus`] is what it sees of memory. [`Shared`]
+//! is the NIC's end.
 
 mod blocks;
 mod bus;
@@ -248,7 +252,8 @@ pub struct Sizes {
     pub complementary_entries: u32,
 }
 
-/// The hardware: `nic_top` of hw/rtl, cycle by cycle. What is posted to it waits in queues of plain values until it takes them.
+/// The hardware: `nic_top` of hw/rtl, cycle by cycle. What is posted to it waits in queues of plain
+/// values until it takes them.
 pub trait Card: Send {
     /// One cycle.
     fn cycle(&mut self);
@@ -272,12 +277,13 @@ pub trait Card: Send {
     fn complete(&mut self, queue: u32, ticket: u32, status: u8, bytes: u64, detail: u64);
     /// The transport has room for more bytes of a connection.
     fn credit(&mut self, conn: u16, bytes: u32);
-    /// The transport has received bytes that the card has asked for, within one [`Event::Want`]. `again`: they came before, and the
-    /// engine on the path has seen them.
+    /// The transport has received bytes that the card has asked for, within one [`Event::Want`].
+    /// `again`: they came before, and the engine on the path has seen them.
     fn receive(&mut self, conn: u16, bytes: Vec<u8>, again: bool);
     /// Received bytes that the card has not taken yet.
     fn backlog(&self) -> usize;
-    /// `a op b`, element by element, by the card's adders. `None`: it does not have that type or operation.
+    /// `a op b`, element by element, by the card's adders. `None`: it does not have that type or
+    /// operation.
     fn reduce(&mut self, dtype: DataType, op: ReduceOp, a: &[u8], b: &[u8]) -> Option<Vec<u8>>;
     /// Its block for programs of rings, if it has one.
     fn ring(&mut self) -> Option<&mut dyn Ring>;
@@ -297,8 +303,8 @@ pub struct CardCounts {
     pub receives: u64,
     /// Their bytes.
     pub rx_bytes: u64,
-    /// Sends and receives that the software has executed: inline ones, and those for which the card had no entry of the GTLB or no
-    /// connection left.
+    /// Sends and receives that the software has executed: inline ones, and those for which the card
+    /// had no entry of the GTLB or no connection left.
     pub in_software: u64,
     /// Reductions of collectives whose operands have passed the card's adders.
     pub reductions: u64,
@@ -306,8 +312,8 @@ pub struct CardCounts {
     pub reductions_in_software: u64,
     /// Collectives whose steps the card's sequencer has executed.
     pub programs: u64,
-    /// Those between neighbours whose steps the software has executed in a communicator that uses the cards: the sequencer was in
-    /// use, or the card's GTLB or NIC memory had no room.
+    /// Those between neighbours whose steps the software has executed in a communicator that uses
+    /// the cards: the sequencer was in use, or the card's GTLB or NIC memory had no room.
     pub programs_in_software: u64,
     /// Engines of the NIC for which the card's engine has counted.
     pub engines: u64,

@@ -1,7 +1,8 @@
-//! The block of a card that executes programs of rings (FpgaNIC §A.2, Table 8), and who uses it. A card has one.
+//! The block of a card that executes programs of rings (FpgaNIC §A.2, Table 8), and who uses it. A
+//! card has one.
 //!
-//! The card reads and writes the buffers of an operation through its GTLB. The NIC carries its messages: from the previous
-//! rank to the card, and from the card to the next rank.
+//! The card reads and writes the buffers of an operation through its GTLB. The NIC carries its
+//! messages: from the previous rank to the card, and from the card to the next rank.
 
 use std::collections::VecDeque;
 
@@ -35,11 +36,13 @@ pub trait Ring {
     fn give(&mut self, message: Vec<u8>);
     /// Messages that were given and not taken whole.
     fn backlog(&self) -> usize;
-    /// The NIC has room for so many more messages to the next rank. The block stops where it has none.
+    /// The NIC has room for so many more messages to the next rank. The block stops where it has
+    /// none.
     fn grant(&mut self, messages: u32);
     /// The oldest event that was not taken.
     fn event(&mut self) -> Option<RingEvent>;
-    /// Ends what is under way, if anything is: memory is not touched any more. Messages and room are forgotten.
+    /// Ends what is under way, if anything is: memory is not touched any more. Messages and room
+    /// are forgotten.
     fn clear(&mut self);
 }
 
@@ -74,7 +77,8 @@ impl Shared {
     }
 }
 
-/// The block in the hands of one operation. Dropped, it is cleared, and its memory is the owner's again.
+/// The block in the hands of one operation. Dropped, it is cleared, and its memory is the owner's
+/// again.
 #[derive(Debug)]
 pub(crate) struct RingLease {
     card: SharedCard,
@@ -100,7 +104,8 @@ impl RingLease {
         })
     }
 
-    /// Enters a buffer into the card's GTLB; returns its address there. `bus` gives the bus address of a byte of it.
+    /// Enters a buffer into the card's GTLB; returns its address there. `bus` gives the bus address
+    /// of a byte of it.
     pub(crate) fn map(
         &mut self,
         va: u64,

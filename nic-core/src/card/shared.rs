@@ -74,7 +74,8 @@ impl RingUse {
     }
 }
 
-/// The type by which the hardware reduces: the sum of unsigned numbers has the bits of the signed ones'.
+/// The type by which the hardware reduces: the sum of unsigned numbers has the bits of the signed
+/// ones'.
 pub(super) fn hardware_type(dtype: DataType, op: ReduceOp) -> DataType {
     match (dtype, op) {
         (DataType::U32, ReduceOp::Sum) => DataType::I32,
@@ -173,7 +174,8 @@ impl Shared {
         self.run(PATIENCE);
     }
 
-    /// Runs so many cycles although nothing seems to be under way: the card looks again for entries whose doorbell came first.
+    /// Runs so many cycles although nothing seems to be under way: the card looks again for entries
+    /// whose doorbell came first.
     pub(crate) fn look_again(&mut self, cycles: u64) {
         (0..cycles).for_each(|_| self.card.cycle());
         self.sort();
@@ -239,7 +241,8 @@ impl Shared {
 
     // ---------------------------------------------------------------- Queues
 
-    /// Makes a ring known: bus addresses of its entries and completion lines, which the card may reach from now on.
+    /// Makes a ring known: bus addresses of its entries and completion lines, which the card may
+    /// reach from now on.
     pub(crate) fn setup_queue(
         &mut self,
         queue: u32,
@@ -255,7 +258,8 @@ impl Shared {
             .setup_queue(queue, sq, cq, depth_log2, first_ticket);
     }
 
-    /// Forgets a ring: the card reaches neither of its parts any more, and shows none of its entries.
+    /// Forgets a ring: the card reaches neither of its parts any more, and shows none of its
+    /// entries.
     pub(crate) fn close_queue(&mut self, queue: u32, (sq, cq): (u64, u64)) {
         // Set up anew, a queue has neither permits nor a doorbell that names tickets.
         self.card.setup_queue(queue, 0, 0, 1, 0);
@@ -389,7 +393,8 @@ impl Shared {
         self.card.credit(conn, bytes);
     }
 
-    /// The transport has received bytes for the first receive that wants some. `again`: they were given to the card before.
+    /// The transport has received bytes for the first receive that wants some. `again`: they were
+    /// given to the card before.
     pub(crate) fn receive(&mut self, conn: u16, bytes: Vec<u8>, again: bool) {
         self.card.receive(conn, bytes, again);
     }
@@ -401,7 +406,8 @@ impl Shared {
 
     // ---------------------------------------------------------------- Reductions
 
-    /// Reduces operands of the same length, left to right, in the card's block; `None`: it does not have that type or operation.
+    /// Reduces operands of the same length, left to right, in the card's block; `None`: it does not
+    /// have that type or operation.
     pub(crate) fn reduce(
         &mut self,
         dtype: DataType,

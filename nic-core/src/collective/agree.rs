@@ -1,4 +1,5 @@
-//! Disagreement of ranks: detected by a hash, settled by exchanging the parameters of the operation.
+//! Disagreement of ranks: detected by a hash, settled by exchanging the parameters of the
+//! operation.
 
 use ringbell_nic_abi::Status;
 
@@ -35,7 +36,8 @@ impl MessagePath {
         self.judge(table, slot);
     }
 
-    /// Sends this rank's parameters of a disputed operation, and decides once those of the others are there.
+    /// Sends this rank's parameters of a disputed operation, and decides once those of the others
+    /// are there.
     pub(super) fn judge(&mut self, table: &mut Table, slot: u32) {
         let Some(c) = table.comm(slot) else { return };
         // Before that, this rank does not know which way its operations take.

@@ -1,11 +1,12 @@
-//! STREAM_SEND and STREAM_RECV: elements from a kernel's stream to a peer's, or between a stream and
-//! memory, without a buffer of their own (ACCL+ §4.1, Listing 2).
+//! STREAM_SEND and STREAM_RECV: elements from a kernel's stream to a peer's, or between a stream
+//! and memory, without a buffer of their own (ACCL+ §4.1, Listing 2).
 //!
-//! The elements travel in messages of at most `stream_bytes`, straight out of the one ring and into the
-//! other. The sender chooses a message's length: the full one when the kernel is ahead, else the available
-//! elements when no message is under way, so that a peer that waits for a single element gets it. The receiver
-//! posts one receive at a time, as soon as its ring has room for the longest message. The tag separates messages
-//! of one operation from others; a hash detects two that disagree.
+//! The elements travel in messages of at most `stream_bytes`, straight out of the one ring and into
+//! the other. The sender chooses a message's length: the full one when the kernel is ahead, else
+//! the available elements when no message is under way, so that a peer that waits for a single
+//! element gets it. The receiver posts one receive at a time, as soon as its ring has room for the
+//! longest message. The tag separates messages of one operation from others; a hash detects two
+//! that disagree.
 
 use std::collections::VecDeque;
 
@@ -77,7 +78,8 @@ impl Channel {
         (self.spec.sends, self.spec.peer, self.spec.tag) == (sends, peer, tag)
     }
 
-    /// Whether it needs that rank to proceed. The layer of messages tracks what a receiver still needs.
+    /// Whether it needs that rank to proceed. The layer of messages tracks what a receiver still
+    /// needs.
     pub(crate) fn needs(&self, rank: u32) -> bool {
         self.spec.sends && self.spec.peer == rank
     }

@@ -1,7 +1,8 @@
 //! The data path of a step: operands in, one pass, results out.
 //!
-//! Runs over the longest stretch that is contiguous on the bus for all operands and results. Memory that the
-//! CPU cannot reach, and elements split across two separate pages, go through a bounce buffer.
+//! Runs over the longest stretch that is contiguous on the bus for all operands and results. Memory
+//! that the CPU cannot reach, and elements split across two separate pages, go through a bounce
+//! buffer.
 #![allow(unsafe_code)] // Reductions over memory that peers and kernels may write.
 
 use ringbell_gtlb::Fault;
@@ -35,8 +36,9 @@ pub(crate) struct Combine {
     pub(crate) held: Held,
 }
 
-/// Operands that are read piece by piece, in the order in which slow memory gives them. Kept until the block is whole:
-/// discarded bytes would be read again and again, and forever where two operands are the same memory.
+/// Operands that are read piece by piece, in the order in which slow memory gives them. Kept until
+/// the block is whole: discarded bytes would be read again and again, and forever where two
+/// operands are the same memory.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Held {
     /// Elements of the block; 0: none was begun.
@@ -75,8 +77,8 @@ impl Combine {
         }
     }
 
-    /// Runs on, at most `budget` elements. `Done` when all are done; `Pending` when the budget is used
-    /// up or the memory is slow: call again.
+    /// Runs on, at most `budget` elements. `Done` when all are done; `Pending` when the budget is
+    /// used up or the memory is slow: call again.
     pub(crate) fn run(&mut self, dma: &mut Dma<'_>, budget: &mut u64) -> Result<ReadStatus, Fault> {
         while self.done < self.count {
             if *budget == 0 {
@@ -161,9 +163,10 @@ impl Combine {
                 }
             }
         }
-        // SAFETY: every source and destination has n elements: directly mapped spans of at least that
-        // length, or bounce buffers of it, which live to the end of this function. A destination is
-        // identical with a source (in place) or apart from it, as the checker has proved.
+        // SAFETY: every source and destination has n elements: directly mapped spans of at least
+        // that length, or bounce buffers of it, which live to the end of this function. A
+        // destination is identical with a source (in place) or apart from it, as the checker has
+        // proved.
         unsafe {
             if !self.in_hardware(dma, &dsts, &srcs, n) {
                 reduce::fused(self.dtype, self.op, &dsts, &srcs, n as usize, false);
@@ -187,7 +190,8 @@ impl Combine {
         Ok(n)
     }
 
-    /// Reduces in the card behind the NIC. `false`: there is none, it cannot do that, or there is nothing to reduce.
+    /// Reduces in the card behind the NIC. `false`: there is none, it cannot do that, or there is
+    /// nothing to reduce.
     ///
     /// # Safety
     /// As [`reduce::fused`].
@@ -204,7 +208,8 @@ impl Combine {
         let len = (n * self.dtype.bytes()) as usize;
         let copy = |src: &*const u8| {
             let mut operand = vec![0; len];
-            // SAFETY: n elements are readable (the caller's contract); the vector has room for them.
+            // SAFETY: n elements are readable (the caller's contract); the vector has room for
+            // them.
             unsafe { copy::copy(operand.as_mut_ptr(), *src, len) };
             operand
         };
@@ -214,14 +219,15 @@ impl Combine {
             return false;
         };
         for dst in dsts {
-            // SAFETY: n elements are writable (the caller's contract), and none of them is the vector's.
+            // SAFETY: n elements are writable (the caller's contract), and none of them is the
+            // vector's.
             unsafe { copy::copy(*dst, sum.as_ptr(), len) };
         }
         true
     }
 
-    /// The bytes of all operands that cannot be reached directly; `None`: memory is not done. All reads are begun before
-    /// one is waited for.
+    /// The bytes of all operands that cannot be reached directly; `None`: memory is not done. All
+    /// reads are begun before one is waited for.
     fn gather_all(&mut self, dma: &mut Dma<'_>, n: u64) -> Result<Option<Vec<Vec<u8>>>, Fault> {
         let mut held = std::mem::take(&mut self.held);
         let begun = held.count > 0;

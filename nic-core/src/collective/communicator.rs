@@ -32,7 +32,8 @@ pub(crate) struct DirectComm {
     pub(super) routes: Vec<Option<(usize, ConnId)>>,
     /// All ranks are there, and share this host.
     pub(crate) ready: bool,
-    /// Operations that are off the path and retire with the communicator, once nothing touches their memory.
+    /// Operations that are off the path and retire with the communicator, once nothing touches
+    /// their memory.
     // Boxed, as they are on the path and among those that are kept.
     #[allow(clippy::vec_box)]
     pub(super) over: Vec<Box<Prepared>>,
@@ -118,12 +119,14 @@ pub(crate) struct Dispute {
     pub(crate) said: Vec<Option<Params>>,
     /// This rank has sent its own.
     pub(crate) told: bool,
-    /// The rank that differs as the records of the direct path have it: named when the one that would decide is gone.
+    /// The rank that differs as the records of the direct path have it: named when the one that
+    /// would decide is gone.
     pub(crate) found: Option<u32>,
 }
 
 impl Dispute {
-    /// The rank that differs, where that is certain but the parameters of `gone` are still needed to name the same one on all ranks.
+    /// The rank that differs, where that is certain but the parameters of `gone` are still needed
+    /// to name the same one on all ranks.
     pub(crate) fn found_without(&self, gone: u32) -> Option<u32> {
         let is_silent = self.said.get(gone as usize).is_none_or(Option::is_none);
         self.found.filter(|_| is_silent)
@@ -182,7 +185,8 @@ pub(crate) struct Life {
     /// Why it ended, or what an operation lacked, in words.
     pub(crate) why: Option<String>,
     pub(crate) gone: Vec<Gone>,
-    /// When each rank has last answered that it is alive, and how many collectives were posted there by then.
+    /// When each rank has last answered that it is alive, and how many collectives were posted
+    /// there by then.
     pub(crate) heard: Vec<Option<(NicTime, u32)>>,
     pub(crate) freed: bool,
 }

@@ -137,7 +137,8 @@ impl Collectives {
         Ok(id)
     }
 
-    /// Registers NIC memory with the MMU, in a protection domain of the NIC's own: no queue reaches it.
+    /// Registers NIC memory with the MMU, in a protection domain of the NIC's own: no queue reaches
+    /// it.
     fn register_board(&mut self, io: &mut Io<'_>) -> Result<(), CommError> {
         if io.dma.nic_memory.is_registered() {
             return Ok(());

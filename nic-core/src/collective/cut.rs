@@ -1,7 +1,8 @@
-//! Segmentation of an operation into segments or windows, and how many of them are under way at once.
+//! Segmentation of an operation into segments or windows, and how many of them are under way at
+//! once.
 //!
-//! Every rank computes the same: settings and parameters are equal, and the slots are those of the rank that
-//! needs most.
+//! Every rank computes the same: settings and parameters are equal, and the slots are those of the
+//! rank that needs most.
 
 use ringbell_onc_engines::program::Layout;
 

@@ -147,7 +147,8 @@ impl DirectPaths {
                 Ok((input, output)) => p.at = d.path.locate(&p.params, input, output),
                 Err(NoPages::Later) => return Err(NotBegun::Later(p)),
                 Err(NoPages::Fault(fault)) => {
-                    // As in the middle of a program: the other ranks wait for this one and are notified.
+                    // As in the middle of a program: the other ranks wait for this one and are
+                    // notified.
                     call.own_end = Some(fault.status());
                     p.call = call;
                     d.over.push(p);
@@ -201,8 +202,8 @@ impl DirectPaths {
         }
     }
 
-    /// Revokes peers' access to the memory of a communicator that has ended. Its operations retire with it, once
-    /// nothing touches their memory.
+    /// Revokes peers' access to the memory of a communicator that has ended. Its operations retire
+    /// with it, once nothing touches their memory.
     pub(super) fn abort(&mut self, table: &mut Table, io: &mut Io<'_>, slot: u32) {
         let c = table.comm_mut(slot);
         if let Some(d) = c.and_then(|c| c.direct.as_mut()) {
@@ -328,7 +329,8 @@ fn fail(table: &mut Table, slot: u32, outcome: Outcome, mut op: Box<Prepared>) {
     }
 }
 
-/// A rank's engine needs to see messages, or it has no NIC memory left: all ranks get here for the same operation.
+/// A rank's engine needs to see messages, or it has no NIC memory left: all ranks get here for the
+/// same operation.
 fn fall_back(table: &mut Table, slot: u32, op: Box<Prepared>) {
     let (kind, reach) = (op.params.kind, op.reach);
     let Some(c) = table.comm_mut(slot) else {
@@ -348,7 +350,8 @@ fn fall_back(table: &mut Table, slot: u32, op: Box<Prepared>) {
     }
 }
 
-/// Makes an operation that is off the path one among the others. `None`: there are too many, and it has ended.
+/// Makes an operation that is off the path one among the others. `None`: there are too many, and it
+/// has ended.
 fn come_off(
     table: &mut Table,
     slot: u32,

@@ -272,7 +272,8 @@ impl Collectives {
         let asks = |c: &&Comm| counts && c.life.ready && c.life.end.is_none();
         if let Some(ctx) = self.table.comm(slot).filter(asks).map(|c| c.ctx) {
             self.messages.groups.tell(ctx, Body::Ask);
-            // Ranks that wait for each other without a message between them may run different things.
+            // Ranks that wait for each other without a message between them may run different
+            // things.
             if let Some(seq) = seq {
                 self.messages.dispute(&mut self.table, slot, seq);
                 self.settle(io);
@@ -307,9 +308,9 @@ impl Collectives {
         ranks.filter(|(at, _)| is(at)).map(|(_, r)| r).next()
     }
 
-    /// Ends everything at once: links that hold payload are cut. With `last`, the NIC ends too: ranks
-    /// that still need what this one has sent can go on, for communicators without operations here are
-    /// left in order, and links are closed behind what they carry.
+    /// Ends everything at once: links that hold payload are cut. With `last`, the NIC ends too:
+    /// ranks that still need what this one has sent can go on, for communicators without operations
+    /// here are left in order, and links are closed behind what they carry.
     pub(crate) fn abort_all(&mut self, io: &mut Io<'_>, status: Status, last: bool) {
         if last {
             for id in self.table.ids() {
@@ -354,8 +355,8 @@ impl Collectives {
         }
     }
 
-    /// Cancels an operation on which no other rank depends yet: a message that has met no partner, or
-    /// a waiting operation that is no collective (a collective takes its number when it is
+    /// Cancels an operation on which no other rank depends yet: a message that has met no partner,
+    /// or a waiting operation that is no collective (a collective takes its number when it is
     /// posted, on all ranks alike). `false`: too late.
     pub(crate) fn cancel(&mut self, token: WorkToken) -> bool {
         let Some(id) = self.table.op_of(token) else {
@@ -434,7 +435,8 @@ impl Collectives {
             GroupEvent::Lost { ctx, rank } => {
                 self.is_gone(io, ctx, Gone::failed(rank, rank, false));
             }
-            // It has noticed before us that a rank is gone; messages that are here already are processed first.
+            // It has noticed before us that a rank is gone; messages that are here already are
+            // processed first.
             GroupEvent::Aborted {
                 ctx,
                 from,

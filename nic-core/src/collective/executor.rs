@@ -1,9 +1,9 @@
 //! The executor: runs the program of an operation, segment by segment, several segments at once.
 //!
 //! Steps of a segment run in list order: a step waits for its messages, combines, stores and sends.
-//! Receives are posted ahead of it, into slots of NIC memory, or straight to where the value belongs
-//! as soon as no step before it needs that memory. Nothing here blocks: [`Op::run`] proceeds as far as it
-//! can, and is called again when a message has come or left.
+//! Receives are posted ahead of it, into slots of NIC memory, or straight to where the value
+//! belongs as soon as no step before it needs that memory. Nothing here blocks: [`Op::run`]
+//! proceeds as far as it can, and is called again when a message has come or left.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,8 +42,8 @@ pub(crate) struct Job {
     pub(crate) slot_bytes: u64,
     /// In the order of a stream: windows of each chunk; segments are windows then.
     pub(crate) windows: Option<u64>,
-    /// Whether source and destination are kernels' streams. A window of each is in NIC memory while the
-    /// program works on it.
+    /// Whether source and destination are kernels' streams. A window of each is in NIC memory while
+    /// the program works on it.
     pub(crate) streams: [bool; 2],
 }
 
@@ -438,7 +438,8 @@ impl Op {
         Ok(true)
     }
 
-    /// Gives a window of the destination to the kernel. `false`: it has no room, or others come first.
+    /// Gives a window of the destination to the kernel. `false`: it has no room, or others come
+    /// first.
     fn drain(&mut self, i: usize, io: &mut Io<'_>) -> Result<bool, Refusal> {
         let Some(stream) = &mut self.output else {
             return Ok(true);
@@ -511,7 +512,8 @@ impl Op {
                 if c.sources.len() > 1 {
                     self.reduced += c.count;
                 }
-                // Values that other ranks get rounded, this rank keeps rounded too: the same bits everywhere.
+                // Values that other ranks get rounded, this rank keeps rounded too: the same bits
+                // everywhere.
                 let again = !*rounded && c.results.iter().any(|r| r.1) && c.results.len() > 1;
                 if !again {
                     inst.combine = None;
@@ -622,8 +624,8 @@ impl Instance {
             let lands = step.lands && !job.converts();
             let sent = |s: &u32| self.steps[*s as usize].sends == 0;
             let in_use = lands && !step.senders.iter().all(sent);
-            // The step that is next does not wait for messages that have not left: their receivers may wait for it, and its own message is one
-            // that the peer had to receive them for.
+            // The step that is next does not wait for messages that have not left: their receivers
+            // may wait for it, and its own message is one that the peer had to receive them for.
             let is_ahead = lands && self.posted > self.cursor;
             if is_ahead && (in_use || step.free_after > self.cursor) {
                 return;

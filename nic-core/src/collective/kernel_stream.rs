@@ -1,7 +1,7 @@
 //! The NIC's end of a kernel's stream: the ring of `nic-abi/src/kernel_stream.rs`.
 //!
-//! The kernel owns one index and the NIC the other; each publishes its own with Release and reads the
-//! other's with Acquire. The kernel's index is checked against the size of the ring, so a
+//! The kernel owns one index and the NIC the other; each publishes its own with Release and reads
+//! the other's with Acquire. The kernel's index is checked against the size of the ring, so a
 //! hostile kernel corrupts its own operation and nothing else.
 
 use ringbell_gtlb::Fault;
@@ -136,7 +136,8 @@ impl StreamEnd {
         })
     }
 
-    /// The memory of `len` bytes that begin `skip` behind our index: two buffers where the ring wraps.
+    /// The memory of `len` bytes that begin `skip` behind our index: two buffers where the ring
+    /// wraps.
     pub(crate) fn pieces(&self, skip: u64, len: u64) -> Pieces {
         let size = self.side.stream.capacity();
         let at = self.own.wrapping_add(skip) & (size - 1);

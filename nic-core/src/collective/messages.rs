@@ -1,5 +1,5 @@
-//! The path of messages: every operation can take it, and user messages, passes over own memory and channels take no
-//! other.
+//! The path of messages: every operation can take it, and user messages, passes over own memory and
+//! channels take no other.
 
 use std::net::Ipv4Addr;
 

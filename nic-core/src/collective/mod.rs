@@ -3,22 +3,22 @@
 //! A rank is a NIC. A *communicator* is made through the control path ([`CommunicatorConfig`]), and
 //! used by `COLLECTIVE` descriptors of any queue. The path of an operation:
 //!
-//! 1. `command` checks the descriptor, chooses the algorithm, and pins source and destination in the
-//!    queue's protection domain;
+//! 1. `command` checks the descriptor, chooses the algorithm, and pins source and destination in
+//!    the queue's protection domain;
 //! 2. `plan` makes the program of the shape ready: generated or the user's own, proved once;
-//! 3. the operation waits here until the communicator is ready, what it comes `after` has ended, and
-//!    NIC memory for its segments is free; operations of a communicator begin in the order in which
-//!    they were posted, on every rank;
+//! 3. the operation waits here until the communicator is ready, what it comes `after` has ended,
+//!    and NIC memory for its segments is free; operations of a communicator begin in the order in
+//!    which they were posted, on every rank;
 //! 4. `executor` runs the program, several segments at once; `combine` is its data path;
-//! 5. messages between ranks go over any transport that reaches the peer ([`message`](crate::message));
-//!    `group` knows who takes part;
+//! 5. messages between ranks go over any transport that reaches the peer
+//!    ([`message`](crate::message)); `group` knows who takes part;
 //! 6. engines that are attached to the communicator see source, messages and result (`taps`);
 //! 7. the ticket retires when the last message has left and the last result is stored.
 //!
 //! Ranks that disagree are detected by a hash that every message carries; then all exchange their
 //! parameters, and the first rank that differs is named everywhere. A rank that ends, times out or
-//! aborts ends the communicator on all ranks: every operation retires, and a new communicator with a
-//! new number works at once on the same NICs.
+//! aborts ends the communicator on all ranks: every operation retires, and a new communicator with
+//! a new number works at once on the same NICs.
 
 mod agree;
 mod channel;
@@ -146,7 +146,8 @@ impl Collectives {
         self.table.ready() > 0
     }
 
-    /// Whether transports have been given messages, or room for payloads, since this was last asked.
+    /// Whether transports have been given messages, or room for payloads, since this was last
+    /// asked.
     #[inline]
     pub(crate) fn take_posted(&mut self) -> bool {
         self.messages.groups.messages.links.take_posted()
@@ -255,7 +256,8 @@ impl Collectives {
         }
     }
 
-    /// Starts the operations that can start. `ended` returns whether an operation's predecessors have ended.
+    /// Starts the operations that can start. `ended` returns whether an operation's predecessors
+    /// have ended.
     fn begin(&mut self, io: &mut Io<'_>, ended: &dyn Fn(After) -> bool) -> bool {
         let mut moved = false;
         for slot in self.table.slots() {
@@ -325,7 +327,8 @@ impl Collectives {
         self.messages.start(&mut self.table, io, slot, id) == Begun::Yes
     }
 
-    /// Begins an operation on the direct path, if there is one; it is not among the others then. `Some(false)`: later.
+    /// Begins an operation on the direct path, if there is one; it is not among the others then.
+    /// `Some(false)`: later.
     fn start_direct(&mut self, io: &mut Io<'_>, slot: u32, id: u32) -> Option<bool> {
         let a = self.table.ops.get_mut(id)?;
         let call = a.call;
@@ -355,8 +358,8 @@ impl Collectives {
         begun
     }
 
-    /// Advances all operations. `ended` returns whether an operation's predecessors have ended, `fresh`
-    /// whether the time was read in this step.
+    /// Advances all operations. `ended` returns whether an operation's predecessors have ended,
+    /// `fresh` whether the time was read in this step.
     #[inline]
     pub(crate) fn step(
         &mut self,

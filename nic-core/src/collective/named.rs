@@ -11,8 +11,9 @@ enum Field<'a> {
 }
 
 impl CollectiveSettings {
-    /// Names of the settings that [`set`](CollectiveSettings::set) takes: those of the fields, here and in
-    /// [`Thresholds`](ringbell_onc_engines::program::Thresholds). The time-out of connecting is set elsewhere.
+    /// Names of the settings that [`set`](CollectiveSettings::set) takes: those of the fields, here
+    /// and in [`Thresholds`](ringbell_onc_engines::program::Thresholds). The time-out of connecting
+    /// is set elsewhere.
     pub const NAMES: [&'static str; 17] = [
         "eager_max",
         "eager_buffers",
@@ -77,8 +78,8 @@ impl CollectiveSettings {
         })
     }
 
-    /// Sets one of [`NAMES`](CollectiveSettings::NAMES): bytes, a number, or 0 and 1 for a switch. What settings
-    /// say together is checked later, by [`validate`](CollectiveSettings::validate).
+    /// Sets one of [`NAMES`](CollectiveSettings::NAMES): bytes, a number, or 0 and 1 for a switch.
+    /// What settings say together is checked later, by [`validate`](CollectiveSettings::validate).
     ///
     /// # Errors
     /// There is no such setting, or the value does not fit it.

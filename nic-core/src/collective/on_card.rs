@@ -1,8 +1,9 @@
 //! A program of a ring whose steps the card executes (FpgaNIC §A.2).
 //!
-//! The card reads the operands, reduces them, and writes the results through its GTLB. Its messages are those of the
-//! [executor](super::executor): the same lengths, tags and hash, through slots of NIC memory and messages. So one rank may run the program
-//! on its card and another in software. Ranks that fail, or whose arguments differ, are noticed as before.
+//! The card reads the operands, reduces them, and writes the results through its GTLB. Its messages
+//! are those of the [executor](super::executor): the same lengths, tags and hash, through slots of
+//! NIC memory and messages. So one rank may run the program on its card and another in software.
+//! Ranks that fail, or whose arguments differ, are noticed as before.
 //!
 //! ```text
 //! previous rank ─▶ message ─▶ slot ─▶ card (sequencer, reduce) ─▶ slot ─▶ message ─▶ next rank
@@ -10,8 +11,9 @@
 //!                            source ───┘  └──▶ destination
 //! ```
 //!
-//! A card keeps a few steps: a long operation is several starts, one after the other. Steps go segment by segment, so that the card
-//! never waits for a message of a later segment than a rank that runs them in software gives.
+//! A card keeps a few steps: a long operation is several starts, one after the other. Steps go
+//! segment by segment, so that the card never waits for a message of a later segment than a rank
+//! that runs them in software gives.
 
 use std::collections::VecDeque;
 
@@ -86,7 +88,8 @@ fn net(source: &Source) -> Option<(u32, u8)> {
     }
 }
 
-/// Where a step writes memory of the user. What it keeps in NIC memory for its message, the card keeps itself.
+/// Where a step writes memory of the user. What it keeps in NIC memory for its message, the card
+/// keeps itself.
 fn written(s: &PlanStep) -> impl Iterator<Item = Place> + '_ {
     let stores = s.stores.iter().copied();
     stores.filter(|p| !matches!(p, Place::Scratch(_)))
@@ -99,7 +102,8 @@ fn read(s: &PlanStep) -> Option<Place> {
     })
 }
 
-/// Whether the steps of a segment read what earlier ones have written, which the card does not wait for.
+/// Whether the steps of a segment read what earlier ones have written, which the card does not wait
+/// for.
 fn reads_back(job: &Job) -> bool {
     let steps = &job.plan.steps;
     let range = |p: Place| {
@@ -130,8 +134,8 @@ impl CardOp {
             && !reads_back(job)
     }
 
-    /// Gives the card an operation whose source and destination have `sides` bytes. Gives it back when the card is in use, or there is no room for it in the
-    /// card's GTLB or in NIC memory.
+    /// Gives the card an operation whose source and destination have `sides` bytes. Gives it back
+    /// when the card is in use, or there is no room for it in the card's GTLB or in NIC memory.
     pub(super) fn begin(
         job: Job,
         io: &mut Io<'_>,

@@ -1,4 +1,5 @@
-//! The parameters of an operation, on which ranks must agree before they move a byte, and its buffers.
+//! The parameters of an operation, on which ranks must agree before they move a byte, and its
+//! buffers.
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind, DataType, ReduceOp, WireType};
 

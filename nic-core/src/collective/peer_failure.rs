@@ -1,9 +1,9 @@
 //! Peer-failure tests: a rank fails at every moment of an operation; the others end and name it.
 //!
-//! Failure means that its transports are gone from one call to the next, without a last packet: a Unix socket
-//! that closes, a TCP that stops sending. (NICs that end in order are in `tests/collective_leaving.rs`.)
-//! One thread and virtual time; seeds change the order in which the ranks are stepped, so a case can
-//! be run again from its message.
+//! Failure means that its transports are gone from one call to the next, without a last packet: a
+//! Unix socket that closes, a TCP that stops sending. (NICs that end in order are in
+//! `tests/collective_leaving.rs`.) One thread and virtual time; seeds change the order in which the
+//! ranks are stepped, so a case can be run again from its message.
 #![allow(clippy::disallowed_methods)] // What is shared with the tests outside has deadlines.
 
 #[path = "../../tests/collective_support/mod.rs"]
@@ -355,8 +355,8 @@ fn shrink(run: &mut Run, case: &Case, survivors: &[usize], inputs: &[Vec<u32>]) 
     }
 }
 
-/// Kills a rank, another one each time, after each call of its transport that an operation makes, or after
-/// `most` of them evenly spread.
+/// Kills a rank, another one each time, after each call of its transport that an operation makes,
+/// or after `most` of them evenly spread.
 fn at_every_call(wire: fn(u64) -> Wire, algo: Algorithm, ranks: usize, counts: &[u64], most: u64) {
     within(DEADLINE_US, wire, algo, ranks, counts, most);
 }
@@ -434,7 +434,8 @@ fn at_every_call_of_a_ring_of_5_over_tcp() {
     at_every_call(|_| Wire::Probed(0, 0), Algorithm::Ring, 5, &RING, 40);
 }
 
-/// A peer that stops sending is detected only by the missing answers: it is named when the time is up.
+/// A peer that stops sending is detected only by the missing answers: it is named when the time is
+/// up.
 #[test]
 fn over_tcp_without_probes() {
     for ranks in [3, 4, 5] {
@@ -442,7 +443,8 @@ fn over_tcp_without_probes() {
     }
 }
 
-/// The same when there is little time: the shortest with which answers are waited for, and one in between.
+/// The same when there is little time: the shortest with which answers are waited for, and one in
+/// between.
 #[test]
 fn over_tcp_without_probes_in_a_tenth_of_a_second() {
     for (ranks, deadline_us) in [(3, 100_000), (4, 400_000)] {
@@ -471,8 +473,8 @@ fn at_every_call_of_the_direct_path() {
     }
 }
 
-/// Ranks that differ in their counts, of which one dies after so many calls of its transport: the others learn at once that they differ, or
-/// that it is gone. Returns the calls that it has made.
+/// Ranks that differ in their counts, of which one dies after so many calls of its transport: the
+/// others learn at once that they differ, or that it is gone. Returns the calls that it has made.
 fn mismatched(case: &Case, odd: usize) -> u64 {
     let mut run = Run::new(case);
     let begin = run.w.now;

@@ -39,7 +39,8 @@ pub(crate) enum PlanError {
 
 /// Messages of one segment from one rank to another on one channel.
 pub(crate) const MAX_MESSAGES: u32 = 1 << 13;
-/// Receive slots of an instance beyond what its largest step needs, so that receives are posted ahead.
+/// Receive slots of an instance beyond what its largest step needs, so that receives are posted
+/// ahead.
 const TEMPS_AHEAD: u32 = 4;
 
 /// A message that a step waits for.
@@ -96,7 +97,8 @@ pub(crate) struct Plan {
     /// Source and destination may coincide as `Program::in_place` says.
     pub(crate) in_place_safe: bool,
     pub(crate) slots: Slots,
-    /// Slots of the rank that needs most, as messages are and converted: segments must be cut alike.
+    /// Slots of the rank that needs most, as messages are and converted: segments must be cut
+    /// alike.
     most_slots: [u32; 2],
 }
 
@@ -185,11 +187,13 @@ type Proved = Result<Arc<(Vec<Program>, Proof)>, PlanError>;
 /// Kind, algorithm, ranks, root, order: what generated programs depend on.
 type ProvedKey = (CollectiveKind, Algorithm, u32, u32, Order);
 
-/// Shapes of which programs and proof are kept: as many as the collectives of a program's inner loop.
+/// Shapes of which programs and proof are kept: as many as the collectives of a program's inner
+/// loop.
 const PROVED: usize = 16;
 
-/// Generated programs, proved. The ranks of one process share the proof, which takes a tenth of a second with
-/// 64 ranks: the first rank makes it, and the others wait for it instead of making it again.
+/// Generated programs, proved. The ranks of one process share the proof, which takes a tenth of a
+/// second with 64 ranks: the first rank makes it, and the others wait for it instead of making it
+/// again.
 fn proved(shape: Shape) -> Proved {
     static KEPT: Mutex<Vec<(ProvedKey, Arc<OnceLock<Proved>>)>> = Mutex::new(Vec::new());
     let key = (shape.kind, shape.algo, shape.ranks, shape.root, shape.order);
@@ -230,8 +234,8 @@ fn needed(step: &program::Step) -> u32 {
 pub(crate) struct Slots {
     /// Messages arrive in them.
     pub(crate) inbound: u32,
-    /// Converted messages leave from them, `run` of them each: the longest that there is, so that a free place
-    /// is one for every message.
+    /// Converted messages leave from them, `run` of them each: the longest that there is, so that a
+    /// free place is one for every message.
     pub(crate) outbound: u32,
     pub(crate) run: u32,
 }

@@ -29,8 +29,8 @@ pub struct CollectiveSettings {
     pub segments_in_flight: u32,
     /// NIC memory for partial results, shared by the operations of the communicator.
     pub scratch_bytes: u64,
-    /// Kernels' streams: bytes of a message, and of a window of a collective, at most. The ring of a
-    /// stream must hold as many. The same on every rank.
+    /// Kernels' streams: bytes of a message, and of a window of a collective, at most. The ring of
+    /// a stream must hold as many. The same on every rank.
     pub stream_bytes: u64,
     /// Bytes of host memory that are staged through NIC memory at once when a message leaves from,
     /// or arrives in, memory that peers cannot map.
@@ -38,14 +38,15 @@ pub struct CollectiveSettings {
     /// Whether ranks that share the host reach each other's memory without messages (the direct
     /// path), when all of them do.
     pub direct: bool,
-    /// Whether the cards of the NICs execute the steps of collectives between neighbours, where all ranks have one that can and set
-    /// this. An all-reduce that names no algorithm is a `RING` then.
+    /// Whether the cards of the NICs execute the steps of collectives between neighbours, where all
+    /// ranks have one that can and set this. An all-reduce that names no algorithm is a `RING`
+    /// then.
     pub card: bool,
     /// Direct path: inputs of up to this many bytes travel inside the operation's record, and one
     /// synchronisation is enough. Those of all ranks together are at most 8 KiB.
     pub direct_eager_bytes: u64,
-    /// Whether every reduction runs in the order of the ranks, so that its bits depend neither on the count, the place of an
-    /// element, the algorithm nor the path.
+    /// Whether every reduction runs in the order of the ranks, so that its bits depend neither on
+    /// the count, the place of an element, the algorithm nor the path.
     pub deterministic: bool,
     /// Where operations that name no algorithm change from one to another.
     pub thresholds: Thresholds,
@@ -169,7 +170,8 @@ pub struct CommunicatorConfig {
     pub ctx: u64,
     /// This rank.
     pub rank: u32,
-    /// Address of every rank's NIC, by rank; the port is the one on which its NIC serves collectives.
+    /// Address of every rank's NIC, by rank; the port is the one on which its NIC serves
+    /// collectives.
     pub peers: Vec<SocketAddrV4>,
     /// Settings.
     pub settings: CollectiveSettings,
@@ -349,7 +351,8 @@ pub struct CollectiveCounters {
     pub written: u64,
     /// Messages longer than nothing that would have been eager, but found no free receive buffer.
     pub without_credit: u64,
-    /// Messages that came before their receive, and announced receives that came before their message.
+    /// Messages that came before their receive, and announced receives that came before their
+    /// message.
     pub unexpected: u64,
     /// Elements that this NIC has reduced.
     pub reduced: u64,
@@ -357,8 +360,8 @@ pub struct CollectiveCounters {
     pub direct_eager: u64,
     /// Operations over the direct path that were one pass over the ranks' memory.
     pub direct: u64,
-    /// Those of `direct` that went through NIC memory piece by piece, because peers cannot map, or must not write, some
-    /// rank's memory.
+    /// Those of `direct` that went through NIC memory piece by piece, because peers cannot map, or
+    /// must not write, some rank's memory.
     pub direct_bounced: u64,
     /// Operations that went over messages, because an engine is to see them or NIC memory is short.
     pub direct_refused: u64,

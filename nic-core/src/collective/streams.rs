@@ -1,4 +1,5 @@
-//! Operations with kernels' streams: which of them may begin, and STREAM_SEND and STREAM_RECV from their start to their end.
+//! Operations with kernels' streams: which of them may begin, and STREAM_SEND and STREAM_RECV from
+//! their start to their end.
 
 use ringbell_nic_abi::Status;
 
@@ -13,7 +14,8 @@ use super::{ChannelTask, Task};
 use crate::link::Io;
 use crate::message::{STREAM_TAG, USER_TAG};
 
-/// Whether an operation under way needs a rank although it waits for no message: its kernel is slow.
+/// Whether an operation under way needs a rank although it waits for no message: its kernel is
+/// slow.
 pub(super) fn streams_need(table: &Table, c: &Comm, rank: u32) -> bool {
     let needs = |id: &u32| match table.ops.get(*id).map(|a| &a.state) {
         Some(State::Channel(c)) => c.needs(rank),
@@ -22,8 +24,8 @@ pub(super) fn streams_need(table: &Table, c: &Comm, rank: u32) -> bool {
     c.active.iter().any(needs)
 }
 
-/// Whether another operation has a stream of this one, or is between the same two ranks with the same tag: messages
-/// would mix.
+/// Whether another operation has a stream of this one, or is between the same two ranks with the
+/// same tag: messages would mix.
 pub(super) fn are_taken(table: &Table, slot: u32, id: u32) -> bool {
     let (Some(a), Some(c)) = (table.ops.get(id), table.comm(slot)) else {
         return false;

@@ -50,7 +50,8 @@ pub(super) enum State {
     },
 }
 
-/// An operation of a communicator that waits to begin, or goes over messages. On the direct path it is a [`Prepared`] alone.
+/// An operation of a communicator that waits to begin, or goes over messages. On the direct path it
+/// is a [`Prepared`] alone.
 #[derive(Debug)]
 pub(super) struct Active {
     pub(super) call: Call,
@@ -99,7 +100,8 @@ pub(super) enum News {
     Differs { slot: u32, seq: u32, rank: u32 },
 }
 
-/// See the module text. Communicators are named by their slot, operations by their number in the slab.
+/// See the module text. Communicators are named by their slot, operations by their number in the
+/// slab.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     comms: Comms,
@@ -227,8 +229,8 @@ impl Table {
         self.comm(slot).map_or(0, |c| c.settings.stream_bytes)
     }
 
-    /// The operation that was prepared for a descriptor of this shape, unless a region was freed since or the
-    /// communicator has ended.
+    /// The operation that was prepared for a descriptor of this shape, unless a region was freed
+    /// since or the communicator has ended.
     #[inline]
     pub(crate) fn repeated(&mut self, slot: u32, key: &Key, freed: u64) -> Option<Box<Prepared>> {
         let c = self.comm_mut(slot).filter(|c| c.life.end.is_none())?;
@@ -321,8 +323,9 @@ impl Table {
         }
     }
 
-    /// Chooses the path of a waiting operation, once the ranks are known. Messages of ranks without the flag of the direct path
-    /// belong to another operation, even where the messages would be equal.
+    /// Chooses the path of a waiting operation, once the ranks are known. Messages of ranks without
+    /// the flag of the direct path belong to another operation, even where the messages would be
+    /// equal.
     pub(super) fn route(&mut self, slot: u32, id: u32) {
         let Some(c) = self.comm(slot).filter(|c| c.life.cards || c.is_direct()) else {
             return;
@@ -403,8 +406,8 @@ impl Table {
         self.news.push_back(News::Ends { slot, rank, status });
     }
 
-    /// An operation cannot go on, because of this rank's memory or a stream of it: the other ranks of a collective, which
-    /// wait for this one, are notified.
+    /// An operation cannot go on, because of this rank's memory or a stream of it: the other ranks
+    /// of a collective, which wait for this one, are notified.
     pub(super) fn fail(&mut self, slot: u32, id: u32, (status, detail): (Status, u64)) {
         let Some(a) = self.ops.get_mut(id) else {
             return;
@@ -506,7 +509,8 @@ impl Table {
         }
     }
 
-    /// An operation has ended well: it completes when its result has passed the engine that is there.
+    /// An operation has ended well: it completes when its result has passed the engine that is
+    /// there.
     pub(super) fn complete(&mut self, slot: u32, id: u32, bytes: u64, detail: u64) {
         let Some(a) = self.ops.get_mut(id) else {
             return;

@@ -1,4 +1,5 @@
-//! Engines attached to a communicator (ACCL+ §4, unary plug-ins), which see its operations' inputs and outputs.
+//! Engines attached to a communicator (ACCL+ §4, unary plug-ins), which see its operations' inputs
+//! and outputs.
 //!
 //! | place | what passes | when |
 //! |---|---|---|
@@ -7,13 +8,13 @@
 //! | [`Place::Sent`], [`Place::Received`] | the payload of every message, in its order on the way to a peer | as it passes |
 //!
 //! Programs read their source and store their result in any order, several times, or in peers'
-//! memory. So an engine at input or output gets the memory itself, in order and once, by one pass of reads.
-//! Where a kernel's stream stands for the memory, it gets each window as it comes or goes. Messages pass
-//! engines where bytes of sessions do (`engine/`). An operation whose messages an engine must see
-//! does not take the direct path, which has none, on any rank.
+//! memory. So an engine at input or output gets the memory itself, in order and once, by one pass
+//! of reads. Where a kernel's stream stands for the memory, it gets each window as it comes or
+//! goes. Messages pass engines where bytes of sessions do (`engine/`). An operation whose messages
+//! an engine must see does not take the direct path, which has none, on any rank.
 //!
-//! Results pass in the order in which their operations were posted. An operation that fails has passed its source
-//! but never its result.
+//! Results pass in the order in which their operations were posted. An operation that fails has
+//! passed its source but never its result.
 
 use ringbell_gtlb::Fault;
 use ringbell_nic_abi::{EngineId, PdId};

@@ -1,4 +1,5 @@
-//! A card behind the command layer: its doorbells, its cycles, and its place before queues and transports.
+//! A card behind the command layer: its doorbells, its cycles, and its place before queues and
+//! transports.
 
 use ringbell_nic_abi::GpuVa;
 
@@ -14,7 +15,8 @@ const CYCLES: u64 = 512;
 /// Cycles in which the card looks once more for an entry whose doorbell came first.
 const LOOK: u64 = 1_024;
 
-/// Puts a card before the transports of a NIC without queues. `false`: NIC memory has no room for its payloads.
+/// Puts a card before the transports of a NIC without queues. `false`: NIC memory has no room for
+/// its payloads.
 pub(crate) fn attach(core: &mut Core, card: SharedCard) -> bool {
     let len = u32::from(card.lock().sizes().conns) * 2 * ROOM;
     for transport in std::mem::take(&mut core.streams.transports) {

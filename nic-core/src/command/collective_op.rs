@@ -37,9 +37,9 @@ struct Sides {
     has_output: bool,
 }
 
-/// How long before the end of a time-out the other ranks are asked whether they are alive: a quarter of it,
-/// but as much of 250 ms as half of it has, for a busy host or a lost frame to answer. 0: not at all,
-/// below 100 ms, where a rank that is only busy would be taken for dead.
+/// How long before the end of a time-out the other ranks are asked whether they are alive: a
+/// quarter of it, but as much of 250 ms as half of it has, for a busy host or a lost frame to
+/// answer. 0: not at all, below 100 ms, where a rank that is only busy would be taken for dead.
 pub(super) fn answer_us(timeout_us: u32) -> u32 {
     match timeout_us {
         100_000.. => (timeout_us / 4)
@@ -74,7 +74,8 @@ pub(super) struct Decoded {
     pub(super) rings: Rings,
 }
 
-/// What a descriptor asks for: what an earlier one of the same shape has prepared, or by a path that checks everything.
+/// What a descriptor asks for: what an earlier one of the same shape has prepared, or by a path
+/// that checks everything.
 pub(super) fn decode(
     collectives: &mut Collectives,
     mmu: &mut Mmu,
@@ -113,7 +114,8 @@ pub(super) fn decode(
     })
 }
 
-/// The operation that an earlier descriptor of the same shape has prepared, and pins of its buffers.
+/// The operation that an earlier descriptor of the same shape has prepared, and pins of its
+/// buffers.
 fn repeated(
     collectives: &mut Collectives,
     mmu: &mut Mmu,
@@ -143,8 +145,9 @@ fn repeated(
     })
 }
 
-/// An operation was refused, perhaps because its descriptor cannot be read: kernels that push for it, or wait to
-/// pop, need not wait for their own time-outs. `operands` are its `local_va`, `len` and `remote_va`.
+/// An operation was refused, perhaps because its descriptor cannot be read: kernels that push for
+/// it, or wait to pop, need not wait for their own time-outs. `operands` are its `local_va`, `len`
+/// and `remote_va`.
 pub(super) fn refuse_streams(
     memory: &mut Memory,
     pd: PdId,

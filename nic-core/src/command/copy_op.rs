@@ -165,7 +165,8 @@ impl Copies {
     }
 }
 
-/// Lets a memory that no CPU maps copy by itself. The bytes that it has copied by now, once they are.
+/// Lets a memory that no CPU maps copy by itself. The bytes that it has copied by now, once they
+/// are.
 fn by_the_memory(dma: &mut Dma<'_>, job: &mut CopyJob) -> Result<Option<u64>, Fault> {
     if let Some((ticket, len)) = job.pending {
         return Ok(match dma.poll_copy(ticket)? {

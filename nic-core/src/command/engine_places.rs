@@ -1,6 +1,6 @@
-//! Where engines are put: on the path of a session, on a queue, or at a communicator. The bytes that a queue's
-//! descriptors move pass them, on any session, or the bytes that a communicator's operations take in, give out, send and
-//! receive (`collective/taps.rs`).
+//! Where engines are put: on the path of a session, on a queue, or at a communicator. The bytes
+//! that a queue's descriptors move pass them, on any session, or the bytes that a communicator's
+//! operations take in, give out, send and receive (`collective/taps.rs`).
 
 use ringbell_nic_abi::{EngineId, Opcode, PdId, QueueId, SessionId};
 use ringbell_onc_engines::stream::StreamEngine;
@@ -15,12 +15,14 @@ use crate::types::{CommId, Owner};
 
 /// A place of an engine.
 pub(crate) enum On {
-    /// The path of a session, and the bytes of an item ([`Nic::share_engine`](crate::Nic::share_engine)). The domain is
-    /// none for the host, which owns all.
+    /// The path of a session, and the bytes of an item
+    /// ([`Nic::share_engine`](crate::Nic::share_engine)). The domain is none for the host, which
+    /// owns all.
     Session((SessionId, Option<PdId>), Direction, usize),
     /// A queue, from the next byte on that one of its operations moves.
     Queue(QueueId, Direction, Sharing),
-    /// A communicator: for operations that are taken from a queue from now on, or messages from the next byte on.
+    /// A communicator: for operations that are taken from a queue from now on, or messages from the
+    /// next byte on.
     Communicator(CommId, Place, Sharing),
 }
 
@@ -51,7 +53,8 @@ impl EnginePlaces<'_> {
         }
     }
 
-    /// Makes a place for an engine and puts it there. `pd` is none for the host where a session or a queue has a domain.
+    /// Makes a place for an engine and puts it there. `pd` is none for the host where a session or
+    /// a queue has a domain.
     pub(crate) fn put_new(
         &mut self,
         pd: Option<PdId>,

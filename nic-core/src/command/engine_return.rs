@@ -1,8 +1,8 @@
 //! `op_return`: an engine's output goes back over the session of its stream, without a kernel
 //! (FpgaNIC §3.5): the NIC as a stand-alone accelerator.
 //!
-//! The NIC receives into a piece of its own memory and sends from there; while a piece waits to be sent, no
-//! other is received, so that a slow reader closes the writer's window.
+//! The NIC receives into a piece of its own memory and sends from there; while a piece waits to be
+//! sent, no other is received, so that a slow reader closes the writer's window.
 
 use ringbell_nic_abi::{EngineId, GpuVa, Lkey, PdId, SessionId, Status};
 use rustc_hash::FxHashMap;

@@ -1,7 +1,8 @@
 //! The mailbox: values that kernels tell the host by registers.
 //!
-//! A kernel stores a value to `MAILBOX_DATA`, then with release another number to `MAILBOX_RING` than `MAILBOX_TAKEN` has. The NIC reports the
-//! value as an event, and then shows the number in `MAILBOX_TAKEN`. With a card both stores pass its register file before.
+//! A kernel stores a value to `MAILBOX_DATA`, then with release another number to `MAILBOX_RING`
+//! than `MAILBOX_TAKEN` has. The NIC reports the value as an event, and then shows the number in
+//! `MAILBOX_TAKEN`. With a card both stores pass its register file before.
 
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::EventKind;

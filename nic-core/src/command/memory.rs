@@ -75,8 +75,8 @@ impl Memory {
         Ok((pin, Buffer { region, va, len }))
     }
 
-    /// The bytes of a small send from memory, when the CPU can read them at once. They count as copied when the caller
-    /// has used them.
+    /// The bytes of a small send from memory, when the CPU can read them at once. They count as
+    /// copied when the caller has used them.
     #[inline(always)]
     pub(super) fn read_small(&mut self, pd: PdId, d: &Transfer) -> Option<InlineSend> {
         if d.len as usize > INLINE_MAX {
@@ -101,8 +101,8 @@ impl Memory {
         }
     }
 
-    /// `len` bytes of NIC memory, registered in a protection domain of their own; `None` when memory, domains or regions
-    /// are used up, and then nothing was allocated.
+    /// `len` bytes of NIC memory, registered in a protection domain of their own; `None` when
+    /// memory, domains or regions are used up, and then nothing was allocated.
     pub(super) fn own_region(&mut self, len: u64) -> Option<(PdId, Lkey, Block)> {
         let pd = self.mmu.alloc_pd().ok()?;
         let Some(block) = self.dma.nic_memory.alloc(len) else {
@@ -120,7 +120,8 @@ impl Memory {
         }
     }
 
-    /// Frees a region of [`own_region`](Memory::own_region). `false`: operations are in flight, and it is kept.
+    /// Frees a region of [`own_region`](Memory::own_region). `false`: operations are in flight, and
+    /// it is kept.
     pub(super) fn free_own_region(&mut self, pd: PdId, lkey: Lkey, block: Block) -> bool {
         let freed =
             self.mmu.begin_deregister(lkey).is_ok() && self.mmu.finish_deregister(lkey).is_ok();
@@ -131,8 +132,8 @@ impl Memory {
         freed
     }
 
-    /// Places for a ring of so many slots; `None` when the NIC's memory or its regions are used up, and its receives
-    /// take the general path.
+    /// Places for a ring of so many slots; `None` when the NIC's memory or its regions are used up,
+    /// and its receives take the general path.
     pub(crate) fn scatter_slots(&mut self, slots: u32) -> Option<ScatterSlots> {
         let region = self.own_region(ScatterSlots::bytes(slots))?;
         Some(ScatterSlots::new(region, slots))

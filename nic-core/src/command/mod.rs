@@ -96,7 +96,8 @@ pub(crate) struct Core {
     pub(crate) report: Report,
     status: StatusPage,
     stopping: bool,
-    /// The next step looks at every part: the last one has left work, or the control path may have made some.
+    /// The next step looks at every part: the last one has left work, or the control path may have
+    /// made some.
     pub(crate) is_due: bool,
     expired: Vec<WorkToken>,
     /// Hardware that takes descriptors and moves payloads.
@@ -157,8 +158,8 @@ impl Core {
         }
     }
 
-    /// What a step without a clock reading would find to do. A load for each queue and each link, and a system call for each port of
-    /// datagrams.
+    /// What a step without a clock reading would find to do. A load for each queue and each link,
+    /// and a system call for each port of datagrams.
     #[inline(always)]
     pub(crate) fn look(&mut self) -> Found {
         let rung = self.is_due || self.queues.iter().any(SendQueue::is_rung_anew);
@@ -184,9 +185,9 @@ impl Core {
         self.report.counters.steps += 1;
     }
 
-    /// Moves what can be moved: steps the parts that have something to do, all of them when the time is given or the
-    /// last step has left work. `now` is given at least every few steps; in between, steps cost no clock reading.
-    /// Returns whether anything moved.
+    /// Moves what can be moved: steps the parts that have something to do, all of them when the
+    /// time is given or the last step has left work. `now` is given at least every few steps; in
+    /// between, steps cost no clock reading. Returns whether anything moved.
     #[inline(always)]
     pub(crate) fn step(&mut self, now: Option<NicTime>) -> bool {
         self.count_step();
@@ -256,7 +257,8 @@ impl Core {
             let t = &mut self.streams.transports[i];
             let taker = t.packets().filter(|_| arrived).map(|t| t.protocol());
             if taker == Some(Protocol::Roce) && !is_due && !t.is_quiet() {
-                // The next step answers first of all: together with what a kernel sends upon these packets.
+                // The next step answers first of all: together with what a kernel sends upon these
+                // packets.
                 moved |= self.poll_events(i);
             } else if is_due || !t.is_quiet() || taker.is_some() {
                 moved |= self.step_transport(i);
@@ -535,13 +537,14 @@ impl Core {
         moved
     }
 
-    /// Executes the entry that a queue has shown by the whole decoder. `false`: it needs a reading of the clock first.
+    /// Executes the entry that a queue has shown by the whole decoder. `false`: it needs a reading
+    /// of the clock first.
     #[inline(never)]
     fn execute(&mut self, q: usize, ticket: u32, entry: &WorkQueueEntry) -> bool {
         let decoded = entry.decode();
         let opcode = entry.0[0] as u8;
-        // Collectives and one-sided operations give transports work, which makes them look; other operations may do
-        // so at once.
+        // Collectives and one-sided operations give transports work, which makes them look; other
+        // operations may do so at once.
         let gives_work = |op: Opcode| op == Opcode::Collective || op.is_one_sided();
         self.is_due |= !Opcode::from_code(opcode).is_some_and(gives_work);
         if let Ok(d) = &decoded {
@@ -722,7 +725,8 @@ impl Core {
         self.queues[permit.queue as usize].operation(permit, d, slot)
     }
 
-    /// Whether the NIC needs no step before a thread, or a transport's descriptor, notifies it of work.
+    /// Whether the NIC needs no step before a thread, or a transport's descriptor, notifies it of
+    /// work.
     pub(crate) fn may_sleep(&self) -> bool {
         !self.is_active() && self.memory.is_quiet() && self.next_timer().is_none()
     }

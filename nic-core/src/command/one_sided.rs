@@ -1,4 +1,5 @@
-//! `PUT`, `GET`, `FETCH_ADD` and `COMPARE_SWAP`: operations on memory of the peer, in which it takes no part.
+//! `PUT`, `GET`, `FETCH_ADD` and `COMPARE_SWAP`: operations on memory of the peer, in which it
+//! takes no part.
 
 use ringbell_gtlb::{Fault, Need, Pin};
 use ringbell_nic_abi::{Descriptor, Flags, GpuVa, Opcode, PdId, Rkey, Status, PUT_INLINE_MAX};

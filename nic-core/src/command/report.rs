@@ -27,10 +27,11 @@ pub struct Counters {
     pub rx_bytes: u64,
     /// Payload bytes copied by this NIC.
     pub copied_bytes: u64,
-    /// Payload bytes that went through NIC memory because the peer could not reach them, a part of the
-    /// copied.
+    /// Payload bytes that went through NIC memory because the peer could not reach them, a part of
+    /// the copied.
     pub staged_bytes: u64,
-    /// Payload bytes that the memory's own engine copied inside it, past host and NIC memory; a part of the copied.
+    /// Payload bytes that the memory's own engine copied inside it, past host and NIC memory; a
+    /// part of the copied.
     pub direct_bytes: u64,
     /// Times that an engine was measured slower than it declares or than its stream.
     pub engines_slow: u64,

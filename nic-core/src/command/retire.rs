@@ -1,4 +1,5 @@
-//! Ends of operations: completion, time-outs, cancellation, regions that are freed, reset and shutdown.
+//! Ends of operations: completion, time-outs, cancellation, regions that are freed, reset and
+//! shutdown.
 
 use std::sync::Arc;
 
@@ -123,8 +124,8 @@ impl Core {
         }
     }
 
-    /// A collective operation has used up its time except the part reserved for answers: probes the peers. `false`:
-    /// all its time is up.
+    /// A collective operation has used up its time except the part reserved for answers: probes the
+    /// peers. `false`: all its time is up.
     fn probe_peers(&mut self, token: WorkToken) -> bool {
         let Some(w) = self.outstanding.get_mut(token) else {
             return false;
@@ -137,8 +138,8 @@ impl Core {
         true
     }
 
-    /// Takes an operation back from the part that works on it, to be retired. The bytes that it has moved; `None`: it
-    /// has retired, or that part is about to retire it.
+    /// Takes an operation back from the part that works on it, to be retired. The bytes that it has
+    /// moved; `None`: it has retired, or that part is about to retire it.
     fn take_back(&mut self, token: WorkToken, status: Status, detail: u64) -> Option<u64> {
         let work = self.outstanding.get_mut(token)?;
         let (opcode, slot, conn) = (work.opcode, work.session, work.conn);
@@ -159,7 +160,8 @@ impl Core {
         }
     }
 
-    /// Takes a one-sided operation on a communicator's window back. The bytes that it may have moved.
+    /// Takes a one-sided operation on a communicator's window back. The bytes that it may have
+    /// moved.
     fn withdraw_symmetric(&mut self, conn: Option<Conn>, token: WorkToken) -> Option<u64> {
         let Some((t, conn)) = conn else {
             return Some(self.copies.cancel(token).unwrap_or(0));
@@ -208,8 +210,8 @@ impl Core {
         }
     }
 
-    /// The last handle of a queue is gone. What was posted is taken; sends get `linger` to leave, and the rest is aborted. Returns
-    /// memory that is to be dropped without the NIC's lock.
+    /// The last handle of a queue is gone. What was posted is taken; sends get `linger` to leave,
+    /// and the rest is aborted. Returns memory that is to be dropped without the NIC's lock.
     pub(crate) fn close_queue(&mut self, queue: QueueId) -> Vec<Arc<QueueMemory>> {
         let rings = self.queues.rings_of(queue);
         let slots: usize = self.queues[rings.clone()].iter().map(|r| r.slots()).sum();
@@ -251,7 +253,8 @@ impl Core {
         self.settle_queues()
     }
 
-    /// Frees the numbers of closed queues whose operations have retired; returns as [`close_queue`](Core::close_queue).
+    /// Frees the numbers of closed queues whose operations have retired; returns as
+    /// [`close_queue`](Core::close_queue).
     pub(crate) fn settle_queues(&mut self) -> Vec<Arc<QueueMemory>> {
         let back = self.queues.settle(&*self.memory.dma.memory);
         for slots in &back.scatter {
@@ -269,8 +272,8 @@ impl Core {
         self.abort_streams(status, &FxHashSet::default());
     }
 
-    /// As [`abort_all`](Core::abort_all), except for collectives. Sends on streams in `keep` continue, and these
-    /// streams are closed in order.
+    /// As [`abort_all`](Core::abort_all), except for collectives. Sends on streams in `keep`
+    /// continue, and these streams are closed in order.
     fn abort_streams(&mut self, status: Status, keep: &FxHashSet<Conn>) {
         for token in self.outstanding.tokens() {
             let Some(work) = self.outstanding.get_mut(token) else {
@@ -292,8 +295,8 @@ impl Core {
         self.streams(|s, env| s.close_all(status, keep, stopping, env));
     }
 
-    /// Starts the shutdown: waiting operations retire with `SHUTTING_DOWN`, open sessions are reset. Those that were closed
-    /// or half-closed are still delivered.
+    /// Starts the shutdown: waiting operations retire with `SHUTTING_DOWN`, open sessions are
+    /// reset. Those that were closed or half-closed are still delivered.
     pub(crate) fn begin_end(&mut self) {
         self.stopping = true;
         if self.collectives.exists() {
@@ -308,7 +311,8 @@ impl Core {
         !self.streams.lingering.is_empty()
     }
 
-    /// Ends the rest. Returns what was reported as sent but has not arrived, since the NIC was made.
+    /// Ends the rest. Returns what was reported as sent but has not arrived, since the NIC was
+    /// made.
     pub(crate) fn finish_end(&mut self) -> Vec<Undelivered> {
         self.stopping = true;
         self.abort_all(Status::ShuttingDown);

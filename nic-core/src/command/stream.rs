@@ -36,8 +36,8 @@ impl Core {
         self.report.counters.retired += 1;
     }
 
-    /// Sends up to 40 bytes at once, inline or from memory that the CPU can read: without operation record,
-    /// deadline or event. `false`: nothing happened; the general path also reports faults.
+    /// Sends up to 40 bytes at once, inline or from memory that the CPU can read: without operation
+    /// record, deadline or event. `false`: nothing happened; the general path also reports faults.
     #[inline(never)]
     pub(super) fn send_now(&mut self, q: usize, entry: &WorkQueueEntry, is_inline: bool) -> bool {
         let (pd, by) = (self.queues[q].pd, self.queues[q].owner());
@@ -79,7 +79,8 @@ impl Core {
         true
     }
 
-    /// Receives up to 40 bytes at once that have arrived, into memory that the CPU can write. `false`: nothing happened.
+    /// Receives up to 40 bytes at once that have arrived, into memory that the CPU can write.
+    /// `false`: nothing happened.
     #[inline(never)]
     pub(super) fn receive_now(&mut self, q: usize, entry: &WorkQueueEntry) -> bool {
         let queue = &self.queues[q];

@@ -18,7 +18,8 @@ use crate::types::{ConnId, ListenerId, NicTime, WorkToken};
 /// Most losses that are kept to be reported; each is logged.
 const LOST_MAX: usize = 1024;
 
-/// A stream whose end the peer has not confirmed, although all bytes were reported as sent to the program.
+/// A stream whose end the peer has not confirmed, although all bytes were reported as sent to the
+/// program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Undelivered {
@@ -28,7 +29,8 @@ pub struct Undelivered {
     pub local: SocketAddrV4,
     /// The peer's address.
     pub peer: SocketAddrV4,
-    /// Bytes that were reported as sent and that the peer has not confirmed. 0: only the end of the stream is missing.
+    /// Bytes that were reported as sent and that the peer has not confirmed. 0: only the end of the
+    /// stream is missing.
     pub bytes: u64,
     /// Why they were given up.
     pub why: &'static str,
@@ -128,7 +130,8 @@ impl Streams {
         transport.map_or(Vec::new(), |t| t.unseen(conn))
     }
 
-    /// The established stream of a session, with its domain. `pd` is none for the host, which owns all.
+    /// The established stream of a session, with its domain. `pd` is none for the host, which owns
+    /// all.
     pub(super) fn for_engine(&mut self, id: SessionId, pd: Option<PdId>) -> Option<(Stream, PdId)> {
         let session = match pd {
             Some(pd) => self.sessions.get(id, pd),
@@ -163,7 +166,8 @@ impl Streams {
         }
     }
 
-    /// Counts bytes for the session of an operation, when it is still the session of that connection.
+    /// Counts bytes for the session of an operation, when it is still the session of that
+    /// connection.
     #[inline]
     pub(super) fn count(&mut self, (t, conn): Conn, work: &Operation, bytes: u64) {
         let Some(s) = self.sessions.at(work.session) else {
@@ -178,8 +182,8 @@ impl Streams {
         }
     }
 
-    /// Takes a send, a receive or a one-sided operation back from its transport. The bytes that it has moved; `None`: the transport is retiring
-    /// it at this moment.
+    /// Takes a send, a receive or a one-sided operation back from its transport. The bytes that it
+    /// has moved; `None`: the transport is retiring it at this moment.
     pub(super) fn withdraw(
         &mut self,
         (t, conn): Conn,
@@ -262,8 +266,8 @@ impl Streams {
         all
     }
 
-    /// Closes every session: in order where its connection is in `keep`. `CONNECT`s end with `status`. With `stopping`,
-    /// undelivered bytes of the others are recorded.
+    /// Closes every session: in order where its connection is in `keep`. `CONNECT`s end with
+    /// `status`. With `stopping`, undelivered bytes of the others are recorded.
     pub(super) fn close_all(
         &mut self,
         status: Status,
@@ -335,7 +339,8 @@ impl Streams {
         !self.network.ports().is_empty()
     }
 
-    /// Records that a stream ends before the peer has everything. To be called before the transport drops it.
+    /// Records that a stream ends before the peer has everything. To be called before the transport
+    /// drops it.
     pub(super) fn note_loss(&mut self, (t, conn): Conn, why: &'static str) {
         let transport = &self.transports[t];
         let Some((local, peer)) = transport.endpoints(conn) else {
@@ -370,7 +375,8 @@ impl Streams {
     }
 }
 
-/// A connection's bytes pass no engine any more, except those queued to be sent before an orderly end.
+/// A connection's bytes pass no engine any more, except those queued to be sent before an orderly
+/// end.
 pub(super) fn forget_engines(env: &mut Env<'_>, (t, conn): Conn, at_once: bool) {
     let engines = &mut env.memory.engines;
     engines.forget((t, conn, Direction::Receive));

@@ -1,5 +1,5 @@
-//! Windows: memory that every rank of a communicator has allocated together, so that a kernel names a peer's by rank and
-//! offset.
+//! Windows: memory that every rank of a communicator has allocated together, so that a kernel names
+//! a peer's by rank and offset.
 
 use ringbell_nic_abi::{Descriptor, GpuVa, PdId, Rkey, Status, WindowPart};
 use rustc_hash::FxHashMap;
@@ -41,12 +41,14 @@ pub(super) struct Place {
 #[derive(Debug, Default)]
 pub(crate) struct Windows {
     all: FxHashMap<(CommId, u16), Window>,
-    /// The last number of each communicator: none is used twice, so that a freed window's is refused.
+    /// The last number of each communicator: none is used twice, so that a freed window's is
+    /// refused.
     last: FxHashMap<CommId, u16>,
 }
 
 impl Windows {
-    /// Adds a window of a communicator; every rank gets the same number when all add theirs in the same order.
+    /// Adds a window of a communicator; every rank gets the same number when all add theirs in the
+    /// same order.
     pub(crate) fn add(
         &mut self,
         collectives: &Collectives,

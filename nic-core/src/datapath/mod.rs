@@ -5,25 +5,28 @@
 //! posted sends ◀─ memory ─▶ [engine] ─▶ transport's room           SendPath::fill
 //! ```
 //!
-//! A transport keeps a `ReceivePath` and a `SendPath` for each connection and posts the operations that it gets
-//! ([`RecvWork`], [`SendWork`]) there. When bytes can move it calls `fill`:
+//! A transport keeps a `ReceivePath` and a `SendPath` for each connection and posts the operations
+//! that it gets ([`RecvWork`], [`SendWork`]) there. When bytes can move it calls `fill`:
 //!
-//! - **Receiving.** The transport implements `Source`: the next run of the stream's bytes, in order, and whether the
-//!   peer has ended the stream. A slice is a source, too: the payload of one packet. `ReceivePath::fill` takes the
-//!   bytes that posted receives have room for. What is left stays with the source. The call retires receives that are full,
-//!   that have `some` bytes and no more to come, that fault, and at the end of the stream.
-//! - **Sending.** The transport passes `SendPath::fill` the room of one packet, segment or line, and gets bytes of
-//!   one send at most (or an engine's output). A send retires when its last byte is in the room, unless
-//!   it left by reference (`SendPath::refer`): then with the transport's acknowledgement. Bytes in the room are the transport's: it sends
-//!   them again by itself.
+//! - **Receiving.** The transport implements `Source`: the next run of the stream's bytes, in
+//!   order, and whether the peer has ended the stream. A slice is a source, too: the payload of one
+//!   packet. `ReceivePath::fill` takes the bytes that posted receives have room for. What is left
+//!   stays with the source. The call retires receives that are full, that have `some` bytes and no
+//!   more to come, that fault, and at the end of the stream.
+//! - **Sending.** The transport passes `SendPath::fill` the room of one packet, segment or line,
+//!   and gets bytes of one send at most (or an engine's output). A send retires when its last byte
+//!   is in the room, unless it left by reference (`SendPath::refer`): then with the transport's
+//!   acknowledgement. Bytes in the room are the transport's: it sends them again by itself.
 //!
-//! Engines are stages of the same bodies. Every byte passes an engine once and in order, so a transport calls `fill`
-//! behind its reassembly and before its retransmission, and never hands over a byte twice. [`Datapath`] is what a
-//! transport gets for one step: memory and the engines. A transport looks at neither in between.
+//! Engines are stages of the same bodies. Every byte passes an engine once and in order, so a
+//! transport calls `fill` behind its reassembly and before its retransmission, and never hands over
+//! a byte twice. [`Datapath`] is what a transport gets for one step: memory and the engines. A
+//! transport looks at neither in between.
 //!
-//! The two types emit `RecvDone` and `SendDone`; the transport emits all other events. It reports `PeerClosed` before
-//! its source says that the stream has ended. After `Filled::Failed`, `Filled::Revoked` or `Sent::Failed` it ends
-//! the stream: `fail_all` on both paths, a reset to the peer, and `Reset`.
+//! The two types emit `RecvDone` and `SendDone`; the transport emits all other events. It reports
+//! `PeerClosed` before its source says that the stream has ended. After `Filled::Failed`,
+//! `Filled::Revoked` or `Sent::Failed` it ends the stream: `fail_all` on both paths, a reset to the
+//! peer, and `Reset`.
 
 mod receive;
 mod send;
@@ -37,7 +40,8 @@ pub(crate) use receive::{place, Filled, Mapped, ReceivePath, Run, Source};
 pub(crate) use send::{SendPath, Sent};
 pub use work::{Payload, RecvWork, SendWork, TransportEvent};
 
-/// What moves the bytes of streams in one step: memory, and the engines on the paths of one transport's connections.
+/// What moves the bytes of streams in one step: memory, and the engines on the paths of one
+/// transport's connections.
 pub struct Datapath<'a> {
     /// Memory through the GTLB.
     pub dma: &'a mut dyn DmaAccess,
@@ -78,7 +82,8 @@ impl<'a> Datapath<'a> {
         self.engines.as_ref().is_some_and(|e| e.is_on(key))
     }
 
-    /// Whether what leaves a connection is changed: it is in no memory, so it cannot leave by reference.
+    /// Whether what leaves a connection is changed: it is in no memory, so it cannot leave by
+    /// reference.
     #[inline]
     pub(crate) fn transforms(&self, conn: ConnId) -> bool {
         let key = (self.transport, conn, Direction::Send);
@@ -105,8 +110,8 @@ impl<'a> Datapath<'a> {
         (self.dma, engines.and_then(|e| e.stage(key, by)))
     }
 
-    /// The engine of a connection's received bytes goes on without the card that has counted for it. `unseen`: bytes that have not reached
-    /// the card.
+    /// The engine of a connection's received bytes goes on without the card that has counted for
+    /// it. `unseen`: bytes that have not reached the card.
     #[cold]
     pub(crate) fn continue_in_software(&mut self, conn: ConnId, unseen: &[u8]) {
         let key = (self.transport, conn, Direction::Receive);

@@ -1,4 +1,5 @@
-//! The receiving direction of a stream: [`ReceivePath`], which moves the bytes of a [`Source`] to posted receives.
+//! The receiving direction of a stream: [`ReceivePath`], which moves the bytes of a [`Source`] to
+//! posted receives.
 #![allow(unsafe_code)] // Raw copies out of memory that a peer may write.
 
 use std::collections::VecDeque;
@@ -13,7 +14,8 @@ use crate::types::{Buffer, ConnId, WorkToken};
 use ringbell_gtlb::copy;
 use ringbell_net::port::Places;
 
-/// Receives below this size stay in the cache, however many are posted: their waiter reads them soon.
+/// Receives below this size stay in the cache, however many are posted: their waiter reads them
+/// soon.
 const STREAM_FROM: u32 = 256 << 10;
 
 /// The next bytes of a stream.
@@ -62,8 +64,8 @@ impl Mapped {
         dma.count_copied(self.len as u64);
     }
 
-    /// Copies all to a buffer, and what memory gets to `kept`, too, in one pass. `streaming`: around the cache; with
-    /// `kept` unordered until [`copy::fence_streaming`].
+    /// Copies all to a buffer, and what memory gets to `kept`, too, in one pass. `streaming`:
+    /// around the cache; with `kept` unordered until [`copy::fence_streaming`].
     pub(crate) fn put(
         self,
         dma: &mut dyn DmaAccess,
@@ -81,7 +83,8 @@ impl Mapped {
             let kept = kept.as_deref_mut().map(|k| &mut k[done..done + n]);
             match (dma.direct(span), kept) {
                 (Some(to), None) => {
-                    // SAFETY: the source is mapped for its length (`Mapped::new`), the destination as well (`direct`).
+                    // SAFETY: the source is mapped for its length (`Mapped::new`), the destination
+                    // as well (`direct`).
                     unsafe {
                         match streaming {
                             true => copy::copy_streaming(to, src, n),
@@ -217,7 +220,8 @@ impl ReceivePath {
         self.recvs.is_empty()
     }
 
-    /// Whether bytes that are no more with the source wait for a receive, so that `fill` must be called when one comes.
+    /// Whether bytes that are no more with the source wait for a receive, so that `fill` must be
+    /// called when one comes.
     #[inline]
     pub(crate) fn holds(&self) -> bool {
         self.holds
@@ -269,7 +273,8 @@ impl ReceivePath {
         }
     }
 
-    /// Moves bytes until the source has none or no receive is left. Returns whether anything moved, and how it ended.
+    /// Moves bytes until the source has none or no receive is left. Returns whether anything moved,
+    /// and how it ended.
     pub(crate) fn fill(
         &mut self,
         source: &mut impl Source,
@@ -318,7 +323,8 @@ impl ReceivePath {
             let (dma, stage) = data.stage(self.conn, Direction::Receive, r.work.by);
             let stop = r.advance(source, dma, stage, streaming, moved);
             if streaming {
-                // Once for all pieces: a fence waits until the stores have reached memory, and an engine works meanwhile.
+                // Once for all pieces: a fence waits until the stores have reached memory, and an
+                // engine works meanwhile.
                 copy::fence_streaming();
             }
             let stop = match stop {
@@ -346,10 +352,11 @@ impl ReceivePath {
         }
     }
 
-    /// Says where packets of so many bytes would go that came next: in the first receive alone, and only when it has begun.
+    /// Says where packets of so many bytes would go that came next: in the first receive alone, and
+    /// only when it has begun.
     ///
-    /// A packet may turn out to be another one. Until a receive begins, programs rely on what its memory holds: several receives
-    /// may share one buffer, which then has the message before.
+    /// A packet may turn out to be another one. Until a receive begins, programs rely on what its
+    /// memory holds: several receives may share one buffer, which then has the message before.
     pub(crate) fn places(&self, len: usize, places: &mut Places, dma: &mut dyn DmaAccess) {
         if let Some(r) = self.recvs.front().filter(|r| r.done > 0 && !r.work.some) {
             place(&r.work.buffer, r.done, (len, u32::MAX), places, dma);
@@ -361,7 +368,8 @@ impl ReceivePath {
         self.recvs.front().is_some_and(|r| r.done > 0)
     }
 
-    /// So many bytes are in their place, in the first receive, which retires if that is enough for it.
+    /// So many bytes are in their place, in the first receive, which retires if that is enough for
+    /// it.
     pub(crate) fn placed(&mut self, len: u32, events: &mut VecDeque<TransportEvent>) {
         let Some(r) = self.recvs.front_mut() else {
             return;
@@ -372,7 +380,8 @@ impl ReceivePath {
         }
     }
 
-    /// Fills a receive that is not queued, if the source has enough for it in one run. Nothing has happened otherwise.
+    /// Fills a receive that is not queued, if the source has enough for it in one run. Nothing has
+    /// happened otherwise.
     pub(crate) fn receive_now(
         source: &mut impl Source,
         buffer: &Buffer,
@@ -393,8 +402,8 @@ impl ReceivePath {
         Some(n as u32)
     }
 
-    /// Whether to write the first receive around the cache: the posted receives show how much is written
-    /// before its bytes are likely to be read.
+    /// Whether to write the first receive around the cache: the posted receives show how much is
+    /// written before its bytes are likely to be read.
     #[inline]
     fn wants_streaming(&self) -> bool {
         let large = |r: &Receiving| r.work.buffer.len >= STREAM_FROM;
@@ -457,7 +466,8 @@ impl Receiving {
             };
             let n = if changed { len } else { len.min(room) }.min(most);
             let marks = stage.as_mut().map(|s| s.moving(n));
-            // Memory first: bytes that fault belong to the stream, not to this buffer, and no engine has counted them.
+            // Memory first: bytes that fault belong to the stream, not to this buffer, and no
+            // engine has counted them.
             match run {
                 Run::Own(bytes) => {
                     let bytes = &bytes[..n];
@@ -474,7 +484,8 @@ impl Receiving {
                         Some(kept) if changed => mapped.copy_to(kept, dma),
                         kept => mapped.put(dma, &buffer, at, kept, streaming)?,
                     }
-                    // After the copy, as the reader of a sequence lock: revoked bytes are no part of the stream.
+                    // After the copy, as the reader of a sequence lock: revoked bytes are no part
+                    // of the stream.
                     if source.is_revoked() {
                         return Ok(Stop::Revoked);
                     }
@@ -494,7 +505,8 @@ impl Receiving {
     }
 }
 
-/// Adds places for packets of so many bytes each, and as many of them at most, in a receive's memory from `at` on.
+/// Adds places for packets of so many bytes each, and as many of them at most, in a receive's
+/// memory from `at` on.
 #[allow(unsafe_code)] // As its callers.
 pub(crate) fn place(
     buffer: &Buffer,
@@ -509,7 +521,8 @@ pub(crate) fn place(
             return;
         }
         let mapped = each_mapped(dma, buffer, at as u64, len, |to, n| {
-            // SAFETY: mapped (`direct`). The receive is posted until the step's packets have been taken.
+            // SAFETY: mapped (`direct`). The receive is posted until the step's packets have been
+            // taken.
             unsafe { places.add(to, n) };
         });
         if mapped < len {

@@ -1,4 +1,5 @@
-//! The sending direction of a stream: [`SendPath`], which puts the bytes of posted sends into a transport's room.
+//! The sending direction of a stream: [`SendPath`], which puts the bytes of posted sends into a
+//! transport's room.
 
 use std::collections::VecDeque;
 
@@ -17,7 +18,8 @@ pub(crate) enum Sent {
     Bytes(usize),
     /// Memory has not answered: the same call in a later step.
     Pending,
-    /// The first unsent send faulted and has retired. So many bytes of it had left: the stream lacks the rest.
+    /// The first unsent send faulted and has retired. So many bytes of it had left: the stream
+    /// lacks the rest.
     Fault(u32),
     /// The engine that changes the stream has failed: the stream ends.
     Failed(EngineFailed),
@@ -81,7 +83,8 @@ impl SendPath {
         Some((&s.work, s.done))
     }
 
-    /// Bytes of the read that memory has not answered; 0: there is none. The next room must not be smaller.
+    /// Bytes of the read that memory has not answered; 0: there is none. The next room must not be
+    /// smaller.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
         let s = self.sends.get(self.left);
@@ -123,7 +126,8 @@ impl SendPath {
         }
     }
 
-    /// The peer has everything that left by reference up to this mark. Returns whether a send has retired.
+    /// The peer has everything that left by reference up to this mark. Returns whether a send has
+    /// retired.
     #[inline]
     pub(crate) fn acknowledge(&mut self, mark: u64, events: &mut VecDeque<TransportEvent>) -> bool {
         self.acknowledged = mark;
@@ -175,8 +179,8 @@ impl SendPath {
         self.acknowledge(self.acknowledged, events);
     }
 
-    /// Puts the next bytes into the room: of one send at most, or what an engine has made. An engine that changes the
-    /// stream gets its next bytes even if there is no room.
+    /// Puts the next bytes into the room: of one send at most, or what an engine has made. An
+    /// engine that changes the stream gets its next bytes even if there is no room.
     pub(crate) fn fill(
         &mut self,
         room: &mut [u8],
@@ -245,8 +249,9 @@ impl SendPath {
         }
     }
 
-    /// The next `n` bytes of the first unsent send have left by reference; it retires with the acknowledgement `until`.
-    /// `read` reads bytes of the payload for engines, which may only be taps.
+    /// The next `n` bytes of the first unsent send have left by reference; it retires with the
+    /// acknowledgement `until`. `read` reads bytes of the payload for engines, which may only be
+    /// taps.
     pub(crate) fn refer(
         &mut self,
         n: u32,
@@ -262,7 +267,8 @@ impl SendPath {
         s.done += n;
         s.until = Some(until);
         if let (dma, Some(mut stage)) = data.stage(self.conn, Direction::Send, s.work.by) {
-            // Copied piece by piece: a kernel that writes the buffer meanwhile cannot change bytes under an engine.
+            // Copied piece by piece: a kernel that writes the buffer meanwhile cannot change bytes
+            // under an engine.
             let mut at = first;
             while at < first + n {
                 let len = (first + n - at).min(PIECE as u32);
@@ -279,8 +285,8 @@ impl SendPath {
         Sent::Bytes(n as usize)
     }
 
-    /// After the last send: what the engine has kept for the end still belongs to the stream, and leaves by
-    /// [`fill`](SendPath::fill). Returns whether nothing is left to send.
+    /// After the last send: what the engine has kept for the end still belongs to the stream, and
+    /// leaves by [`fill`](SendPath::fill). Returns whether nothing is left to send.
     ///
     /// # Errors
     /// [`EngineFailed`]: the stream ends with an error instead.

@@ -60,8 +60,8 @@ pub struct RecvWork {
     pub some: bool,
 }
 
-/// An event of a transport. Each posted operation yields exactly one `SendDone`, `RecvDone` or `RemoteDone`,
-/// unless it was cancelled with `Transport::cancel`.
+/// An event of a transport. Each posted operation yields exactly one `SendDone`, `RecvDone` or
+/// `RemoteDone`, unless it was cancelled with `Transport::cancel`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransportEvent {
     /// An outgoing connection is established.
@@ -78,7 +78,8 @@ pub enum TransportEvent {
         /// The peer's code for its reason (IBTA vol. 1 §12.6.7.2); 0 where it gives none.
         reason: u16,
     },
-    /// A peer has connected to a listener; the connection is established and may already hold bytes.
+    /// A peer has connected to a listener; the connection is established and may already hold
+    /// bytes.
     Incoming {
         /// The listener.
         listener: ListenerId,
@@ -131,8 +132,8 @@ pub enum TransportEvent {
         /// Which.
         conn: ConnId,
     },
-    /// The peer reset the connection or is gone. Posted operations retire with `ConnectionReset`; the id
-    /// stays until `Transport::close` or `Transport::abort`.
+    /// The peer reset the connection or is gone. Posted operations retire with `ConnectionReset`;
+    /// the id stays until `Transport::close` or `Transport::abort`.
     Reset {
         /// Which.
         conn: ConnId,

@@ -1,4 +1,5 @@
-//! The DMA interface of transports and collectives: [`DmaAccess`], and [`PeerDma`] for NICs of one host.
+//! The DMA interface of transports and collectives: [`DmaAccess`], and [`PeerDma`] for NICs of one
+//! host.
 
 use ringbell_gtlb::{BusSpan, Fault};
 
@@ -48,15 +49,16 @@ pub trait DmaAccess: RemoteMemory {
     /// The CPU address of a span when the memory is directly mapped.
     fn direct(&self, span: BusSpan) -> Option<*mut u8>;
 
-    /// Counts payload bytes that were copied to or from a [`direct`](DmaAccess::direct) address (promise 5: copies are
-    /// counted). `read` and `write` count their own.
+    /// Counts payload bytes that were copied to or from a [`direct`](DmaAccess::direct) address
+    /// (promise 5: copies are counted). `read` and `write` count their own.
     fn count_copied(&mut self, bytes: u64);
 
     /// Memory that NICs of one host pass to each other; `None` when there is none.
     fn peers(&mut self) -> Option<&mut dyn PeerDma>;
 }
 
-/// Passes on the address of each run of mapped bytes. Returns how many bytes there were before the first that is not mapped.
+/// Passes on the address of each run of mapped bytes. Returns how many bytes there were before the
+/// first that is not mapped.
 pub(crate) fn each_mapped(
     dma: &mut dyn DmaAccess,
     buffer: &Buffer,
@@ -85,8 +87,8 @@ pub trait PeerDma {
     /// Frees NIC memory.
     fn stage_give(&mut self, room: StageRoom);
 
-    /// Reads `len` bytes at `offset` of the buffer into a room, at bus address `to`. The ticket, never 0
-    /// and used once, distinguishes this read from others of the same bytes.
+    /// Reads `len` bytes at `offset` of the buffer into a room, at bus address `to`. The ticket,
+    /// never 0 and used once, distinguishes this read from others of the same bytes.
     ///
     /// # Errors
     /// As [`DmaAccess::read`].

@@ -1,7 +1,7 @@
 //! Pending copies inside a memory that no CPU maps: by the memory's own copies, else by reads.
 //!
-//! A copy without a waiting operation (it was cancelled) still ends: until then its region counts as busy, and
-//! announcements wait behind it (`DmaMemory::publish`).
+//! A copy without a waiting operation (it was cancelled) still ends: until then its region counts
+//! as busy, and announcements wait behind it (`DmaMemory::publish`).
 
 use ringbell_gtlb::{BusError, BusSpan, DmaId, DmaOp, Fault, Submitted};
 
@@ -12,7 +12,8 @@ use crate::types::Buffer;
 
 /// Most bytes of one copy from memory to memory: one that is cancelled ends soon.
 const COPIED: u64 = 16 << 20;
-/// Most bytes of one read on behalf of memory that cannot be copied to: a few slots of a copy engine.
+/// Most bytes of one read on behalf of memory that cannot be copied to: a few slots of a copy
+/// engine.
 const READ: u64 = 256 << 10;
 
 /// Whether a copy has begun.
@@ -138,8 +139,8 @@ impl DmaState {
 }
 
 impl Dma<'_> {
-    /// Starts to move bytes from `from` to `offset` of the buffer: as many as are contiguous, in one go from memory to
-    /// memory where it can copy by itself.
+    /// Starts to move bytes from `from` to `offset` of the buffer: as many as are contiguous, in
+    /// one go from memory to memory where it can copy by itself.
     ///
     /// # Errors
     /// [`CopyError`]; nothing was started.
@@ -163,8 +164,9 @@ impl Dma<'_> {
         Ok(self.state.read_for_copy(from, place)?)
     }
 
-    /// Polls a copy of [`start_copy`](Dma::start_copy), in every step until it is over. Bytes of a copy that is no longer
-    /// polled may still arrive: no later than an announcement that is published after them.
+    /// Polls a copy of [`start_copy`](Dma::start_copy), in every step until it is over. Bytes of a
+    /// copy that is no longer polled may still arrive: no later than an announcement that is
+    /// published after them.
     ///
     /// # Errors
     /// The [`Fault`] of the buffer.

@@ -24,8 +24,8 @@ pub enum WordUpdate {
     },
 }
 
-/// Memory of this NIC as peers name it. All methods are for the length of a step: [`hold`](RemoteMemory::hold) keeps a
-/// region for longer.
+/// Memory of this NIC as peers name it. All methods are for the length of a step:
+/// [`hold`](RemoteMemory::hold) keeps a region for longer.
 pub trait RemoteMemory {
     /// The bytes that a peer names, when its key and one of these domains grant the access.
     ///
@@ -52,12 +52,12 @@ pub trait RemoteMemory {
         index: u32,
     ) -> Result<Buffer, Fault>;
 
-    /// Updates a word and returns its value before. Atomic with respect to kernels and other NICs; ordered behind every
-    /// write before it, and seen by an acquiring reader together with them.
+    /// Updates a word and returns its value before. Atomic with respect to kernels and other NICs;
+    /// ordered behind every write before it, and seen by an acquiring reader together with them.
     ///
     /// # Errors
-    /// Status and detail: a fault, `InvalidArgument` for an address that is no multiple of 8, `Unsupported` for memory
-    /// that the CPU does not reach.
+    /// Status and detail: a fault, `InvalidArgument` for an address that is no multiple of 8,
+    /// `Unsupported` for memory that the CPU does not reach.
     fn update_word(&mut self, word: &Buffer, update: WordUpdate) -> Result<u64, (Status, u64)>;
 
     /// Keeps a region that was just checked, until as many [`release`](RemoteMemory::release)s.
@@ -98,8 +98,9 @@ impl RemoteMemory for Dma<'_> {
         if !word.va.0.is_multiple_of(8) {
             return Err((Status::InvalidArgument, word.va.0));
         }
-        // Release: after the bytes that a signal announces; pairs with the Acquire load of a kernel's wait. Acquire:
-        // what follows in the same session comes after what the value has shown.
+        // Release: after the bytes that a signal announces; pairs with the Acquire load of a
+        // kernel's wait. Acquire: what follows in the same session comes after what the value has
+        // shown.
         let before = self.access_word(word, true, |w| match update {
             WordUpdate::Add(n) => w.fetch_add(n, Ordering::AcqRel),
             WordUpdate::Set(n) => w.swap(n, Ordering::AcqRel),

@@ -1,12 +1,14 @@
-//! Taps beside the copy: a thread of the NIC runs them on the bytes of one run, while the thread that steps copies the next.
+//! Taps beside the copy: a thread of the NIC runs them on the bytes of one run, while the thread
+//! that steps copies the next.
 //!
-//! A *run* is what one step moves from a peer's memory to one receive. At its begin the taps move to the worker, with their
-//! place in the stream. The copy stores each piece twice, as on one thread: to the receive's buffer, and to one of [`RING`]
-//! pieces that go round between the two threads. At its end the step waits for the worker, and the taps move back. So between
-//! steps every engine is in its place: results, detaching and completions know nothing of the worker.
+//! A *run* is what one step moves from a peer's memory to one receive. At its begin the taps move
+//! to the worker, with their place in the stream. The copy stores each piece twice, as on one
+//! thread: to the receive's buffer, and to one of [`RING`] pieces that go round between the two
+//! threads. At its end the step waits for the worker, and the taps move back. So between steps
+//! every engine is in its place: results, detaching and completions know nothing of the worker.
 //!
-//! A tap that panics has failed, as on the thread of the step. One that gives no sign for [`PATIENCE`] stays with the worker
-//! and has failed; the NIC goes on without both.
+//! A tap that panics has failed, as on the thread of the step. One that gives no sign for
+//! [`PATIENCE`] stays with the worker and has failed; the NIC goes on without both.
 #![allow(clippy::disallowed_methods)] // The edge: runs are timed, to choose their thread.
 
 use std::thread::JoinHandle;
@@ -25,12 +27,14 @@ pub(super) const BESIDE: usize = 64 << 10;
 const RING: usize = 4;
 /// Shorter runs stay on one thread.
 pub(super) const SHORTEST: usize = 256 << 10;
-/// How long both threads look for each other's next message without a pause, and then with yields: the gap between two runs of a
-/// busy stream. Then they sleep. On some virtual machines waking one takes as long as half a run.
+/// How long both threads look for each other's next message without a pause, and then with yields:
+/// the gap between two runs of a busy stream. Then they sleep. On some virtual machines waking one
+/// takes as long as half a run.
 const LOOK: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(200));
 /// Looks between two readings of the clock.
 const LOOKS: u32 = 64;
-/// Without a sign of the worker for so many slices the engine hangs. Slices, because a stopped process loses one at most.
+/// Without a sign of the worker for so many slices the engine hangs. Slices, because a stopped
+/// process loses one at most.
 const PATIENCE: (u32, Duration) = (50, Duration::from_millis(100));
 
 /// A tap on its way, with its place in the stream.
@@ -103,7 +107,8 @@ struct Worker {
 pub(super) struct Beside {
     setting: EngineThread,
     worker: Option<Worker>,
-    /// Whether there can be a worker: a core for it, a thread, and none that hangs. Unknown before the first long run.
+    /// Whether there can be a worker: a core for it, a thread, and none that hangs. Unknown before
+    /// the first long run.
     possible: Option<bool>,
     /// Where runs are, in the cache and around it.
     paces: [Pace; 2],
@@ -197,7 +202,8 @@ impl Beside {
         }
     }
 
-    /// Goes on without the worker, and without what it has. There is no second one: each could hang as well.
+    /// Goes on without the worker, and without what it has. There is no second one: each could hang
+    /// as well.
     #[cold]
     fn abandon<T>(&mut self) -> Option<T> {
         tracing::error!("an engine hangs; its thread is abandoned, and engines share the thread of the copy from now on");
@@ -281,8 +287,9 @@ fn look<T>(from: &Receiver<T>) -> Result<T, TryRecvError> {
     }
 }
 
-/// The cores of the worker. The system wakes a thread on the core of the one that wakes it when all others are busy, also
-/// when those only wait for a message and give way. There, copy and engine would take turns.
+/// The cores of the worker. The system wakes a thread on the core of the one that wakes it when all
+/// others are busy, also when those only wait for a message and give way. There, copy and engine
+/// would take turns.
 struct Cores {
     all: Option<CpuSet>,
     left: Option<usize>,
@@ -344,15 +351,17 @@ fn work(jobs: &Receiver<Job>, back: &Sender<Done>) {
     }
 }
 
-/// Runs between two trials of the other way: at first, and at most. A trial that has failed doubles them.
+/// Runs between two trials of the other way: at first, and at most. A trial that has failed doubles
+/// them.
 const HOLD: (u32, u32) = (8, 1024);
 /// Runs of a trial. The first wakes the worker, and is not counted.
 const TRIAL: u32 = 4;
 
 /// What runs took without the worker and with it, and so where the next one is.
 ///
-/// Whether a core is free, and whether the engine is worth one, shows in the time of a run, and in nothing else as
-/// exactly: counts of lost cores tell nothing of the time that bytes take from core to core.
+/// Whether a core is free, and whether the engine is worth one, shows in the time of a run, and in
+/// nothing else as exactly: counts of lost cores tell nothing of the time that bytes take from core
+/// to core.
 #[derive(Debug)]
 struct Pace {
     /// Picoseconds for a byte, without the worker and with it; 0: unknown.

@@ -3,7 +3,8 @@
 /// What an engine of a card has counted since it was asked last.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Its result, empty where nothing more has passed, for [`StreamEngine::absorb`](ringbell_onc_engines::stream::StreamEngine::absorb).
+    /// Its result, empty where nothing more has passed, for
+    /// [`StreamEngine::absorb`](ringbell_onc_engines::stream::StreamEngine::absorb).
     pub result: Vec<u8>,
     /// The beginning of an item, which is not counted.
     pub rest: Vec<u8>,

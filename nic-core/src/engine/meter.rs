@@ -30,7 +30,8 @@ impl Rates {
         self.engine.is_none_or(|e| e >= TOLERANCE * self.declared)
     }
 
-    /// Whether the engine is slower than the stream that passes it; `false` until enough was measured.
+    /// Whether the engine is slower than the stream that passes it; `false` until enough was
+    /// measured.
     pub fn is_bottleneck(&self) -> bool {
         matches!((self.engine, self.stream), (Some(e), Some(s)) if e < s)
     }

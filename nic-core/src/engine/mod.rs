@@ -5,33 +5,33 @@
 //! GPU memory ─▶ [engine] ─▶ transport ─▶ network        Direction::Send
 //! ```
 //!
-//! An engine is a stage of the byte path (`datapath`), where a transport's bytes meet memory: behind
-//! TCP's reassembly, so that each byte enters once and in order, independent of loss and reordering. The transports
-//! know only that an engine is on the path; the processing is here.
+//! An engine is a stage of the byte path (`datapath`), where a transport's bytes meet memory:
+//! behind TCP's reassembly, so that each byte enters once and in order, independent of loss and
+//! reordering. The transports know only that an engine is on the path; the processing is here.
 //!
-//! **Copies.** On `tcp` an engine reads the socket's buffer where it lies: none is added. On `local` the
-//! bytes lie in the peer's memory, which the peer may write meanwhile: they are copied in pieces of
-//! at most [`PIECE`] to memory of the NIC as well as to GPU memory, in one pass: the engine sees what GPU
-//! memory gets. The second copy is counted, and stays in the cache.
+//! **Copies.** On `tcp` an engine reads the socket's buffer where it lies: none is added. On
+//! `local` the bytes lie in the peer's memory, which the peer may write meanwhile: they are copied
+//! in pieces of at most [`PIECE`] to memory of the NIC as well as to GPU memory, in one pass: the
+//! engine sees what GPU memory gets. The second copy is counted, and stays in the cache.
 //!
-//! **Lengths.** A tap leaves the stream unchanged. Behind an engine that changes it, a receive of `len`
-//! bytes waits for `len` bytes *behind the engine*. Output for which no receive has room
-//! is held, at most that of one piece; meanwhile the stream is not read and the window closes. At a
+//! **Lengths.** A tap leaves the stream unchanged. Behind an engine that changes it, a receive of
+//! `len` bytes waits for `len` bytes *behind the engine*. Output for which no receive has room is
+//! held, at most that of one piece; meanwhile the stream is not read and the window closes. At a
 //! sender, a send counts the bytes of its buffer, and retires when the output for them has left.
 //!
-//! **Failures.** An engine that panics, or reports a failure in `finish`, is never called again, and has no result.
-//! A failed tap is bypassed. A stream that the engine changes ends: operations on it with `ENGINE_FAILED`, the peer's
-//! with `CONNECTION_RESET`.
+//! **Failures.** An engine that panics, or reports a failure in `finish`, is never called again,
+//! and has no result. A failed tap is bypassed. A stream that the engine changes ends: operations
+//! on it with `ENGINE_FAILED`, the peer's with `CONNECTION_RESET`.
 //!
-//! **Threads.** An engine runs on the thread that steps the NIC. Taps of long messages may run beside the copy, on a thread of
-//! their own (`beside.rs`, [`EngineThread`](crate::EngineThread)).
+//! **Threads.** An engine runs on the thread that steps the NIC. Taps of long messages may run
+//! beside the copy, on a thread of their own (`beside.rs`, [`EngineThread`](crate::EngineThread)).
 //!
-//! **Hardware.** A card behind the NIC may count in an engine's place (`hardware.rs`): the bytes are counted here, and pass the card's
-//! engine on their way to memory. What it has counted is added to the engine's own state when a result is asked for, or when it goes on in
-//! software.
+//! **Hardware.** A card behind the NIC may count in an engine's place (`hardware.rs`): the bytes
+//! are counted here, and pass the card's engine on their way to memory. What it has counted is
+//! added to the engine's own state when a result is asked for, or when it goes on in software.
 //!
-//! **Time.** An engine's time is measured, for [`EngineInfo`] and the event `ENGINE_SLOW`, and that of long runs, to choose
-//! their thread. No result depends on either.
+//! **Time.** An engine's time is measured, for [`EngineInfo`] and the event `ENGINE_SLOW`, and that
+//! of long runs, to choose their thread. No result depends on either.
 
 mod beside;
 mod hardware;
@@ -53,15 +53,16 @@ pub(crate) use running::Notice;
 pub(crate) use table::{Engines, Outcome, MAX_ENGINES};
 pub(crate) use watch::Sharing;
 
-/// Bytes that pass an engine at once. Half of a core's first-level cache of data, so that what the engine
-/// has read is still there when it is stored.
+/// Bytes that pass an engine at once. Half of a core's first-level cache of data, so that what the
+/// engine has read is still there when it is stored.
 pub const PIECE: usize = 16 << 10;
 
 /// Bytes that pass a tap at once, on their way from a peer's memory to ours.
 pub(crate) const TAPPED: usize = 16 << 10;
 
-/// The same when it is stored around the cache: two pages, so that such stores, which wait in a few buffers of
-/// the core, reach memory while the engine works. With the next bytes prefetched 8 KiB measured best.
+/// The same when it is stored around the cache: two pages, so that such stores, which wait in a few
+/// buffers of the core, reach memory while the engine works. With the next bytes prefetched 8 KiB
+/// measured best.
 pub(crate) const TAPPED_AROUND: usize = 8 << 10;
 
 /// Which bytes of a stream pass an engine.
@@ -78,7 +79,8 @@ pub enum Direction {
 pub enum Place {
     /// It sees the source of each operation, in order, before the operation begins.
     Input,
-    /// It sees the result of each operation that ends well, in order, before the operation completes.
+    /// It sees the result of each operation that ends well, in order, before the operation
+    /// completes.
     Output,
     /// It sees the payload of the messages that leave this rank, each peer's in its order.
     Sent,

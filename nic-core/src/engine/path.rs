@@ -118,7 +118,8 @@ impl Path {
     }
 }
 
-/// The engines for the next bytes in one direction of one connection: that on its path, and that of the operation's owner.
+/// The engines for the next bytes in one direction of one connection: that on its path, and that of
+/// the operation's owner.
 pub(crate) struct Stage<'a> {
     path: &'a mut Path,
     running: Option<&'a mut Running>,
@@ -208,7 +209,8 @@ impl<'a> Stage<'a> {
         self.run.as_ref().is_some_and(|run| run.beside)
     }
 
-    /// Most bytes that move at once past a tap; `from_peer`: from the peer's memory, around the cache or not.
+    /// Most bytes that move at once past a tap; `from_peer`: from the peer's memory, around the
+    /// cache or not.
     pub(crate) fn most(&self, from_peer: Option<bool>) -> usize {
         match from_peer {
             Some(_) if self.is_beside() => BESIDE,
@@ -217,13 +219,15 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Whether the engine on the path changes the bytes: they are only [passed](Stage::pass), and go on as `held`.
+    /// Whether the engine on the path changes the bytes: they are only [passed](Stage::pass), and
+    /// go on as `held`.
     pub(crate) fn transforms(&self) -> bool {
         let running = self.running.as_deref();
         running.is_some_and(|r| !r.failed && !r.is_tap)
     }
 
-    /// The engine that changed the stream and has failed: nothing passes any more, once all that is held has gone on.
+    /// The engine that changed the stream and has failed: nothing passes any more, once all that is
+    /// held has gone on.
     pub(crate) fn failed(&mut self) -> Option<EngineFailed> {
         if let Some(r) = &self.running {
             self.path.note_failure(r);

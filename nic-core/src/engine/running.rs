@@ -99,7 +99,8 @@ impl Running {
         }
     }
 
-    /// Calls the engine, which may be a user's: a panic must not end the NIC. `None` when it has failed.
+    /// Calls the engine, which may be a user's: a panic must not end the NIC. `None` when it has
+    /// failed.
     pub(super) fn guarded<R>(&mut self, f: impl FnOnce(&mut dyn StreamEngine) -> R) -> Option<R> {
         if self.failed {
             return None;

@@ -138,8 +138,8 @@ impl Engines {
         self.paths.values().filter(on).count()
     }
 
-    /// Puts an engine on a path, from the next byte on. `item`: bytes of an item, for an engine that
-    /// several streams share.
+    /// Puts an engine on a path, from the next byte on. `item`: bytes of an item, for an engine
+    /// that several streams share.
     pub(crate) fn put(&mut self, id: EngineId, key: PathKey, session: SessionId, item: usize) {
         let Some(slot) = self.slot(id) else { return };
         let new = Path::new(Some((slot, id)), session.0, item);
@@ -172,7 +172,8 @@ impl Engines {
             .map(|(key, _)| *key)
     }
 
-    /// An engine goes on without the card. `unseen`: bytes of its stream that have not reached that.
+    /// An engine goes on without the card. `unseen`: bytes of its stream that have not reached
+    /// that.
     #[cold]
     pub(crate) fn continue_in_software(&mut self, id: EngineId, unseen: &[u8]) {
         self.news = true;
@@ -194,8 +195,8 @@ impl Engines {
             .map(|w| self.id(w.engine))
     }
 
-    /// Lets an engine watch, from the next byte on of each stream that is [shown](Engines::show) to it.
-    /// `of`: the owner's number for users.
+    /// Lets an engine watch, from the next byte on of each stream that is [shown](Engines::show) to
+    /// it. `of`: the owner's number for users.
     pub(crate) fn watch(
         &mut self,
         id: EngineId,
@@ -209,7 +210,8 @@ impl Engines {
         }
     }
 
-    /// A stream on which operations of a watched owner are posted. `label`: its session, or the peer's rank.
+    /// A stream on which operations of a watched owner are posted. `label`: its session, or the
+    /// peer's rank.
     pub(crate) fn show(&mut self, by: Owner, key: PathKey, label: u32) {
         let Some(watch) = self.watches.get_mut(&(by, key.2)) else {
             return;
@@ -283,7 +285,8 @@ impl Engines {
         });
     }
 
-    /// The state of one stream of an engine that each has its own of; `None` when that stream never passed.
+    /// The state of one stream of an engine that each has its own of; `None` when that stream never
+    /// passed.
     pub(crate) fn result_of(&mut self, id: EngineId, label: u32) -> Option<Outcome> {
         let slot = self.slot(id)?;
         let of_it = self.watches.values_mut().filter(|w| w.engine == slot);
@@ -294,7 +297,8 @@ impl Engines {
         Some(outcome)
     }
 
-    /// The engine of a path, and what watches the owner of an operation on it, which no engine is twice.
+    /// The engine of a path, and what watches the owner of an operation on it, which no engine is
+    /// twice.
     fn both<'a>(
         slots: &'a mut Slots,
         watches: &'a mut FxHashMap<(Owner, Direction), Watch>,

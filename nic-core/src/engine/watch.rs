@@ -1,9 +1,10 @@
-//! Engines on queues and communicators: bytes that the operations of one queue, or the messages of one communicator,
-//! move pass such an engine, on any stream.
+//! Engines on queues and communicators: bytes that the operations of one queue, or the messages of
+//! one communicator, move pass such an engine, on any stream.
 //!
-//! It is always a tap, and stands between memory and the engine that the stream may have itself: it sees the
-//! bytes of the operations' buffers, those that their completions count. Several streams meet here, so each has
-//! a place of its own: the beginning of an item when they share one state, or a state of its own.
+//! It is always a tap, and stands between memory and the engine that the stream may have itself: it
+//! sees the bytes of the operations' buffers, those that their completions count. Several streams
+//! meet here, so each has a place of its own: the beginning of an item when they share one state,
+//! or a state of its own.
 
 use ringbell_onc_engines::stream::StreamEngine;
 use rustc_hash::FxHashMap;
@@ -62,8 +63,8 @@ pub(super) struct Watch {
     pub(super) of: u32,
     sharing: Sharing,
     streams: FxHashMap<(usize, ConnId), Seen>,
-    /// Streams that have ended and had an engine of their own, by the slot of their session: as many as there
-    /// can be sessions.
+    /// Streams that have ended and had an engine of their own, by the slot of their session: as
+    /// many as there can be sessions.
     kept: FxHashMap<u32, Seen>,
 }
 

@@ -287,7 +287,8 @@ impl<K: Copy + PartialEq> Links<K> {
             some: false,
         };
         io.transports[t].post_recv(conn, work);
-        // The first bytes are in the transport's buffer as a rule: they go before more come, which then take no way around.
+        // The first bytes are in the transport's buffer as a rule: they go before more come, which
+        // then take no way around.
         self.has_posted = true;
         None
     }

@@ -1,14 +1,15 @@
 //! Exports of host memory to local peers, who map it and copy from it.
 //!
-//! Peers are notified when memory is allocated, and asked to release it before it is freed. [`Sharer`] is the
-//! transports' part.
+//! Peers are notified when memory is allocated, and asked to release it before it is freed.
+//! [`Sharer`] is the transports' part.
 
 use ringbell_gtlb::Export;
 
-/// Export of this NIC's memory to peers, and its withdrawal. A transport whose peers reach none has nothing to do.
+/// Export of this NIC's memory to peers, and its withdrawal. A transport whose peers reach none has
+/// nothing to do.
 pub trait Sharer {
-    /// Lets peers map host memory, from now on and under a number that is never used again; a peer that
-    /// cannot gets copies.
+    /// Lets peers map host memory, from now on and under a number that is never used again; a peer
+    /// that cannot gets copies.
     ///
     /// # Errors
     /// What the system refused; then no peer was notified.
@@ -22,7 +23,8 @@ pub trait Sharer {
         let _ = id;
     }
 
-    /// Peers that have not confirmed to have unmapped withdrawn memory. Those that are gone do not count.
+    /// Peers that have not confirmed to have unmapped withdrawn memory. Those that are gone do not
+    /// count.
     fn holders(&self, id: u64) -> usize {
         let _ = id;
         0

@@ -8,7 +8,8 @@
 //!
 //! Because a CUDA kernel and its host program share one address space, an address alone says which
 //! kind it is, so that each call takes any of them, interior addresses included (key 0 finds the
-//! region). [`Nic::pointer_info`](crate::Nic::pointer_info) reports it, like `cudaPointerGetAttributes`.
+//! region). [`Nic::pointer_info`](crate::Nic::pointer_info) reports it, like
+//! `cudaPointerGetAttributes`.
 //!
 //! Nothing is pinned on a software NIC: a page that the system swaps out comes back when the NIC
 //! touches it, so `ulimit -l` does not matter. What registration does is *populate*: it makes every

@@ -1,11 +1,12 @@
 //! NIC memory ("E" in FpgaNIC's Table 8): the card's own memory, beside GPU memory on the bus.
 //!
-//! A sealed memfd, so that NICs of the same host and user can map it as they map exported GPU memory.
-//! Untouched pages cost nothing. It holds what an engine needs between network and GPU
+//! A sealed memfd, so that NICs of the same host and user can map it as they map exported GPU
+//! memory. Untouched pages cost nothing. It holds what an engine needs between network and GPU
 //! memory: receive buffers, partial results, records that peers write.
 //!
-//! The bus has three ranges. GPU memory keeps the addresses that its driver reports (a host's physical
-//! addresses, below 2^57). NIC memory and the host's memory lie above, where no driver reports any.
+//! The bus has three ranges. GPU memory keeps the addresses that its driver reports (a host's
+//! physical addresses, below 2^57). NIC memory and the host's memory lie above, where no driver
+//! reports any.
 #![allow(unsafe_code)] // Raw access to mapped memory that peers may write.
 
 use std::collections::BTreeMap;
@@ -190,7 +191,8 @@ impl NicMemory {
         let Some(to) = to else {
             panic!("{at} + {} leaves NIC memory", from.len());
         };
-        // SAFETY: mapped (checked by `at_bus`); `from` does not lie in NIC memory, which no slice covers.
+        // SAFETY: mapped (checked by `at_bus`); `from` does not lie in NIC memory, which no slice
+        // covers.
         unsafe { copy::copy(to, from.as_ptr(), from.len()) };
     }
 

@@ -142,7 +142,8 @@ pub(crate) struct Envelope {
     pub(crate) hash: u32,
     /// The sender's number of the message.
     pub(crate) send: u32,
-    /// Receive buffers of the sender's that are free again; none in a request. Of a receive its key.
+    /// Receive buffers of the sender's that are free again; none in a request. Of a receive its
+    /// key.
     pub(crate) credits: u32,
 }
 

@@ -9,13 +9,14 @@
 //! A message without a receive never blocks its link:
 //!
 //! - *inline*: no payload, so the head is all;
-//! - *eager*: head and payload at once, into the receive that waits, or into one of the buffers that
-//!   the receiver keeps for each sender. The sender counts them; messages the other way announce
-//!   free ones;
+//! - *eager*: head and payload at once, into the receive that waits, or into one of the buffers
+//!   that the receiver keeps for each sender. The sender counts them; messages the other way
+//!   announce free ones;
 //! - *rendezvous*: the head alone. When a receive has met it the receiver names it, and the payload
 //!   goes straight into its memory;
 //! - *written*: the receiver has announced the receive with a key when it was posted. The sender
-//!   asks for nothing and writes to that memory; immediate data with the last bytes end the receive.
+//!   asks for nothing and writes to that memory; immediate data with the last bytes end the
+//!   receive.
 //!
 //! [`protocol`] chooses between them once for each message, by what each costs. [`matching`] finds
 //! receives and early messages, [`early`] keeps those and counts buffers, [`head`] is what travels

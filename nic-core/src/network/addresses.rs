@@ -1,4 +1,5 @@
-//! Addresses of RoCEv2 packets: between which sockets they travel, and by which names users and management know both ends.
+//! Addresses of RoCEv2 packets: between which sockets they travel, and by which names users and
+//! management know both ends.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
@@ -17,13 +18,15 @@ fn unfragmented(from: SocketAddr, to: SocketAddr) -> Flow {
 }
 
 impl Network {
-    /// Says at which address of its host a NIC receives datagrams. One that is not known has its own address there, and the port of RoCEv2.
+    /// Says at which address of its host a NIC receives datagrams. One that is not known has its
+    /// own address there, and the port of RoCEv2.
     pub fn know_host(&mut self, ip: Ipv4Addr, address: SocketAddr) {
         self.hosts.know(ip, address);
     }
 
-    /// The short name by which this NIC's users reach the NIC at an IPv6 address: at UDP port 4791, by the first port of datagrams with an
-    /// address of IPv6. It is the same each time, and means nothing to other NICs. `None`: there is no such port, or there are too many names.
+    /// The short name by which this NIC's users reach the NIC at an IPv6 address: at UDP port 4791,
+    /// by the first port of datagrams with an address of IPv6. It is the same each time, and means
+    /// nothing to other NICs. `None`: there is no such port, or there are too many names.
     pub fn short_name(&mut self, ip: Ipv6Addr) -> Option<Ipv4Addr> {
         let has_port = self.media.iter().any(Medium::is_ipv6);
         has_port.then(|| self.hosts.ask(ip)).flatten()
@@ -40,14 +43,16 @@ impl Network {
         behind.map_or(peer.into(), |ip| (ip, peer.port()).into())
     }
 
-    /// The name of the NIC at an IPv6 address, from which a request has come by a port. `None`: all names have connections.
+    /// The name of the NIC at an IPv6 address, from which a request has come by a port. `None`: all
+    /// names have connections.
     pub(crate) fn hear(&mut self, port: usize, ip: Ipv6Addr) -> Option<Ipv4Addr> {
         let neighbors = &self.neighbors;
         self.hosts
             .hear(ip, |name| neighbors.is_used(Place { port, ip: name }))
     }
 
-    /// The addresses of RoCEv2 packets to a peer, as its ICRC covers them: source, which has `src_port` on a port of frames, and destination.
+    /// The addresses of RoCEv2 packets to a peer, as its ICRC covers them: source, which has
+    /// `src_port` on a port of frames, and destination.
     pub fn flow(&self, port: usize, src_port: u16, peer: Ipv4Addr) -> Flow {
         let (from, to) = match self.media[port] {
             Medium::Ethernet(_) => self.between(src_port, peer),
@@ -76,8 +81,8 @@ impl Network {
         (from, (peer, ROCE_UDP_PORT).into())
     }
 
-    /// The addresses by which management names both ends of a connection (annex A11): ours and the peer's. They are of IPv6 for a peer that is
-    /// known by a short name.
+    /// The addresses by which management names both ends of a connection (annex A11): ours and the
+    /// peer's. They are of IPv6 for a peer that is known by a short name.
     pub(crate) fn ends(&self, port: usize, peer: Ipv4Addr) -> (IpAddr, IpAddr) {
         match (self.hosts.behind(peer), self.media[port]) {
             (Some(ip), Medium::Udp(local)) => (local.ip(), ip.into()),
@@ -94,7 +99,8 @@ impl Network {
         }
     }
 
-    /// The NIC whose RoCEv2 packets come from there. `None`: an IPv6 address that no NIC of ours names.
+    /// The NIC whose RoCEv2 packets come from there. `None`: an IPv6 address that no NIC of ours
+    /// names.
     pub(crate) fn sender(&self, port: usize, from: SocketAddr) -> Option<Ipv4Addr> {
         match (self.media[port], from) {
             (Medium::Ethernet(_), SocketAddr::V4(from)) => Some(*from.ip()),

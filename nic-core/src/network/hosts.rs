@@ -1,7 +1,8 @@
 //! Hosts of NICs behind ports of datagrams: where a NIC receives, and whose a datagram is.
 //!
-//! Descriptors, completions and tables of the NIC name a NIC by 4 bytes. One that is known by an IPv6 address alone has a *short name*: an
-//! address of 240.0.0.0/8, which no host has (RFC 1112 §4 reserves it). Short names are this NIC's own and never leave it.
+//! Descriptors, completions and tables of the NIC name a NIC by 4 bytes. One that is known by an
+//! IPv6 address alone has a *short name*: an address of 240.0.0.0/8, which no host has (RFC 1112 §4
+//! reserves it). Short names are this NIC's own and never leave it.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,7 +15,8 @@ use smoltcp::wire::Ipv4Cidr;
 pub(super) const SHORT_NAMES: Ipv4Cidr = Ipv4Cidr::new(Ipv4Addr::new(240, 0, 0, 0), 8);
 /// Most short names that the user has asked for.
 const ASKED_MAX: usize = 65_536;
-/// Most short names of peers that have connected, and that the user has not asked for. The oldest one without a connection is forgotten.
+/// Most short names of peers that have connected, and that the user has not asked for. The oldest
+/// one without a connection is forgotten.
 const HEARD_MAX: usize = 4_096;
 
 /// Whether an address is a short name of a host.
@@ -22,7 +24,8 @@ pub fn is_short_name(ip: Ipv4Addr) -> bool {
     SHORT_NAMES.contains_addr(&ip)
 }
 
-/// The UDP socket of each NIC's host. A NIC that was not named is reached at its own address, as any RoCEv2 NIC.
+/// The UDP socket of each NIC's host. A NIC that was not named is reached at its own address, as
+/// any RoCEv2 NIC.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
     addresses: FxHashMap<Ipv4Addr, SocketAddr>,

@@ -1,11 +1,13 @@
-//! The NIC's network: its ports, the forwarding table, and what all its transports share of Ethernet.
+//! The NIC's network: its ports, the forwarding table, and what all its transports share of
+//! Ethernet.
 //!
-//! A transport emits and accepts packets. It asks for a *hop* towards a peer once per connection; the forwarding
-//! table chooses port and next hop, and ARP finds the hardware address. A frame that arrives is classified once, for the transport of its
-//! [`Protocol`]; those that are no transport's (ARP, ICMP echo) are answered here.
+//! A transport emits and accepts packets. It asks for a *hop* towards a peer once per connection;
+//! the forwarding table chooses port and next hop, and ARP finds the hardware address. A frame that
+//! arrives is classified once, for the transport of its [`Protocol`]; those that are no transport's
+//! (ARP, ICMP echo) are answered here.
 //!
-//! The NIC has one address of IPv4, which it answers for on every port of frames, and by which other NICs name it. A port of datagrams has an
-//! address of its host beside it, of IPv4 or IPv6.
+//! The NIC has one address of IPv4, which it answers for on every port of frames, and by which
+//! other NICs name it. A port of datagrams has an address of its host beside it, of IPv4 or IPv6.
 
 mod addresses;
 mod error;
@@ -105,7 +107,8 @@ impl std::fmt::Debug for Network {
 }
 
 impl Network {
-    /// A network with these ports, numbered from 0. The NIC's own network is at port 0 unless a route says otherwise.
+    /// A network with these ports, numbered from 0. The NIC's own network is at port 0 unless a
+    /// route says otherwise.
     ///
     /// # Errors
     /// [`NetworkError`] names the address, the port or the route that cannot work.
@@ -195,8 +198,9 @@ impl Network {
         self.routes.clone()
     }
 
-    /// The hop towards a peer, with one user more. `seen` is where a packet of the peer came from: its source answers for its address
-    /// until ARP says otherwise, unless answers leave by another port (RFC 3704 §2.2).
+    /// The hop towards a peer, with one user more. `seen` is where a packet of the peer came from:
+    /// its source answers for its address until ARP says otherwise, unless answers leave by another
+    /// port (RFC 3704 §2.2).
     ///
     /// # Errors
     /// `HostUnreachable` without a route, `NoResources` when the neighbour table is full.
@@ -251,7 +255,8 @@ impl Network {
         self.neighbors.release(hop, who);
     }
 
-    /// Reports `who` by [`PacketTransport::resolved`](crate::transport::PacketTransport::resolved) when the hop's hardware address is known or will not be.
+    /// Reports `who` by [`PacketTransport::resolved`](crate::transport::PacketTransport::resolved)
+    /// when the hop's hardware address is known or will not be.
     pub fn wait(&mut self, hop: usize, who: Waiter, now: NicTime) {
         self.neighbors.wait(hop, who, now);
     }
@@ -282,8 +287,10 @@ impl Network {
         self.ports[port].capabilities().segmentation
     }
 
-    /// Sends packets `from..` of a batch, each beginning behind the UDP header, between the addresses of a flow. Returns how many were taken; the others found
-    /// no room and may be sent again. A packet longer than [`Network::payload_to`] is taken, dropped and counted. Frames wait for [`Network::flush`].
+    /// Sends packets `from..` of a batch, each beginning behind the UDP header, between the
+    /// addresses of a flow. Returns how many were taken; the others found no room and may be sent
+    /// again. A packet longer than [`Network::payload_to`] is taken, dropped and counted. Frames
+    /// wait for [`Network::flush`].
     pub fn send(
         &mut self,
         now: NicTime,
@@ -339,7 +346,8 @@ impl Network {
         self.neighbors.is_asking() || !self.resolved.is_empty()
     }
 
-    /// Asks for hardware addresses that are due. Returns connections whose hop is known, or will not be.
+    /// Asks for hardware addresses that are due. Returns connections whose hop is known, or will
+    /// not be.
     pub(crate) fn resolve(&mut self, now: NicTime) -> Vec<(Waiter, Resolved)> {
         let mut due = Vec::new();
         self.neighbors
@@ -366,14 +374,16 @@ impl Network {
         self.counters.replies_lost += u64::from(!sent);
     }
 
-    /// Where to say which RoCEv2 packets are expected in which places, right before [`Network::rx`].
+    /// Where to say which RoCEv2 packets are expected in which places, right before
+    /// [`Network::rx`].
     #[inline]
     pub(crate) fn places(&mut self, port: usize) -> Option<&mut Places> {
         self.ports[port].places()
     }
 
     /// The next frame of a port. Answers leave with the next call, or with [`Network::flush`].
-    // Inlined: the segment, written field by field and copied whole, stalls on the store buffer otherwise.
+    // Inlined: the segment, written field by field and copied whole, stalls on the store buffer
+    // otherwise.
     #[inline(always)]
     pub(crate) fn rx(&mut self, port: usize, now: NicTime) -> Option<Received<'_>> {
         if self.answer.is_some() {
@@ -468,8 +478,8 @@ impl Network {
         }
     }
 
-    /// Room for a packet of the port's MTU, behind its Ethernet header; `None` while there is none. Nothing leaves without
-    /// [`Network::commit`].
+    /// Room for a packet of the port's MTU, behind its Ethernet header; `None` while there is none.
+    /// Nothing leaves without [`Network::commit`].
     #[inline]
     pub(crate) fn room(&mut self, now: NicTime, to: Link) -> Option<&mut [u8]> {
         let frame = self.ports[to.port].tx_frame(now, to.mac)?;
@@ -512,13 +522,15 @@ impl Network {
         })
     }
 
-    /// Whether no port has anything, and nothing waits for a step. A port that cannot tell without a system call says no.
+    /// Whether no port has anything, and nothing waits for a step. A port that cannot tell without
+    /// a system call says no.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.answer.is_none() && !self.is_asking() && self.ports.iter().all(|p| p.is_quiet())
     }
 
-    /// Whether a port may have something, or something waits for a step. Ports of datagrams receive to find out.
+    /// Whether a port may have something, or something waits for a step. Ports of datagrams receive
+    /// to find out.
     #[inline]
     pub(crate) fn poll(&mut self) -> bool {
         self.answer.is_some() || self.is_asking() || self.ports.iter_mut().any(|p| p.poll())

@@ -1,8 +1,9 @@
-//! The neighbour table: which hardware address an IPv4 address has at a port (RFC 826), for all connections.
+//! The neighbour table: which hardware address an IPv4 address has at a port (RFC 826), for all
+//! connections.
 //!
-//! An address is asked for at most [`TRIES`] times, [`RETRY_NS`] apart; then its connections fail with
-//! `HostUnreachable`. An answer is accepted after a request, or for an address in the table already (a
-//! host that moved announces its new MAC address); unsolicited ones add no entry.
+//! An address is asked for at most [`TRIES`] times, [`RETRY_NS`] apart; then its connections fail
+//! with `HostUnreachable`. An answer is accepted after a request, or for an address in the table
+//! already (a host that moved announces its new MAC address); unsolicited ones add no entry.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -157,8 +158,8 @@ impl Neighbors {
         self.entries[entry].at
     }
 
-    /// Reports `who` as resolved, by [`Neighbors::heard`] or the step after its last try, when the answer is there
-    /// or will not come.
+    /// Reports `who` as resolved, by [`Neighbors::heard`] or the step after its last try, when the
+    /// answer is there or will not come.
     pub(super) fn wait(&mut self, entry: usize, who: Waiter, now: NicTime) {
         let e = &mut self.entries[entry];
         if let State::Asking { tries, next } = &mut e.state {
@@ -220,8 +221,8 @@ impl Neighbors {
         self.probe(entry, now)
     }
 
-    /// The address to ask for now because a frame came from another hardware address than the table holds:
-    /// the host moved, or the frame was forged.
+    /// The address to ask for now because a frame came from another hardware address than the table
+    /// holds: the host moved, or the frame was forged.
     pub(super) fn doubt(&mut self, entry: usize, seen: MacAddr, now: NicTime) -> Option<Place> {
         match self.link(entry) {
             Some(known) if known.mac != seen => self.probe(entry, now),

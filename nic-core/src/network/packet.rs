@@ -1,5 +1,5 @@
-//! What the network and the transports hand each other: packets, where they come from, and who waits
-//! for a hop.
+//! What the network and the transports hand each other: packets, where they come from, and who
+//! waits for a hop.
 
 use std::net::SocketAddr;
 
@@ -72,7 +72,8 @@ pub enum Refused {
 pub struct Datagrams {
     /// The ECN bits.
     pub ecn: u8,
-    /// The kernel may cut packets from larger ones: it then numbers them by their IPv4 identification, which the ICRC covers.
+    /// The kernel may cut packets from larger ones: it then numbers them by their IPv4
+    /// identification, which the ICRC covers.
     pub segmented: bool,
 }
 

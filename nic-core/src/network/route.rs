@@ -22,8 +22,8 @@ pub enum Via {
     Mac(MacAddr),
 }
 
-/// A row of the forwarding table. As text `10.0.2.0/24=1`, or `10.0.2.0/24=1,via=NEXT_HOP` with the address or the hardware
-/// address of the next hop.
+/// A row of the forwarding table. As text `10.0.2.0/24=1`, or `10.0.2.0/24=1,via=NEXT_HOP` with the
+/// address or the hardware address of the next hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     /// First address of the destinations.

@@ -1,4 +1,5 @@
-//! The forwarding table: which port leads to an address, and by which next hop. Static; the longest prefix decides.
+//! The forwarding table: which port leads to an address, and by which next hop. Static; the longest
+//! prefix decides.
 
 use std::net::Ipv4Addr;
 
@@ -19,8 +20,9 @@ pub(crate) struct Routes {
 }
 
 impl Routes {
-    /// The given routes, and the NIC's own network at the first port unless one of them has it. A port of datagrams, the first of them, leads
-    /// everywhere else: the host's routes are behind it. Short names lead to the first one of IPv6.
+    /// The given routes, and the NIC's own network at the first port unless one of them has it. A
+    /// port of datagrams, the first of them, leads everywhere else: the host's routes are behind
+    /// it. Short names lead to the first one of IPv6.
     pub(super) fn new(
         own: Ipv4Cidr,
         media: &[Medium],

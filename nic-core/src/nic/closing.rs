@@ -63,7 +63,8 @@ impl Inner {
                 let _ = t.join();
             }
         }
-        // A program that steps the NIC itself may also step its peers: then waiting here could never succeed.
+        // A program that steps the NIC itself may also step its peers: then waiting here could
+        // never succeed.
         if self.config.progress != ProgressMode::Manual && !self.config.linger.is_zero() {
             let deadline = Instant::now() + self.config.linger;
             self.progress.with_core(|core| core.begin_end());
@@ -74,8 +75,8 @@ impl Inner {
             }
         }
         let lost = self.progress.with_core(|core| core.finish_end());
-        // Peers learn of it by what these steps send (what is left to send, ends, resets), or by the
-        // closed sockets.
+        // Peers learn of it by what these steps send (what is left to send, ends, resets), or by
+        // the closed sockets.
         for _ in 0..LAST_STEPS {
             if self.progress.try_step() != Some(true) {
                 break;

@@ -36,12 +36,13 @@ impl EngineResult {
 impl Nic {
     /// Puts an engine on the path of an established stream, from the next byte on that passes.
     ///
-    /// Lengths are those at this NIC's memory. Behind an engine that changes what arrives, a receive of `len`
-    /// bytes waits for `len` bytes behind the engine. In front of one that changes what leaves, a send of `len`
-    /// bytes completes with `len` when all that the engine has made of them is on its way, be that more, less
-    /// or nothing; what the engine keeps for the end of the stream leaves when the session is shut down or
-    /// closed. When an engine that changes the stream panics or fails, the stream ends: operations on it with
-    /// `ENGINE_FAILED`, the peer's with `CONNECTION_RESET`. A tap that fails is bypassed.
+    /// Lengths are those at this NIC's memory. Behind an engine that changes what arrives, a
+    /// receive of `len` bytes waits for `len` bytes behind the engine. In front of one that changes
+    /// what leaves, a send of `len` bytes completes with `len` when all that the engine has made of
+    /// them is on its way, be that more, less or nothing; what the engine keeps for the end of the
+    /// stream leaves when the session is shut down or closed. When an engine that changes the
+    /// stream panics or fails, the stream ends: operations on it with `ENGINE_FAILED`, the peer's
+    /// with `CONNECTION_RESET`. A tap that fails is bypassed.
     ///
     /// # Errors
     /// [`EngineUseError`]: no stream, or another engine is there already.
@@ -69,8 +70,9 @@ impl Nic {
         self.core(|c| c.memory.engines.add(pd, engine).ok_or(too_many))
     }
 
-    /// Puts a tap on the path of one more stream: all its streams are counted into one state. `item` is
-    /// the bytes of an item: items of different streams are never mixed. 1 where that does not matter.
+    /// Puts a tap on the path of one more stream: all its streams are counted into one state.
+    /// `item` is the bytes of an item: items of different streams are never mixed. 1 where that
+    /// does not matter.
     ///
     /// # Errors
     /// [`EngineUseError`]: no such engine or stream, different protection domains, or not a tap.
@@ -85,11 +87,12 @@ impl Nic {
         self.core(|c| c.engine_places().put(id, on))
     }
 
-    /// Puts a tap on a queue, from the next byte on that one of its operations moves: it sees what its descriptors
-    /// receive, or send, on any session, and what was posted before. It stands between memory and the
-    /// engine that a session may have itself: it sees the bytes of the operations' buffers, those that
-    /// completions count. All sessions are counted into one state; `item` is the bytes of an item, so that items of
-    /// different sessions are never mixed (1 where that does not matter).
+    /// Puts a tap on a queue, from the next byte on that one of its operations moves: it sees what
+    /// its descriptors receive, or send, on any session, and what was posted before. It stands
+    /// between memory and the engine that a session may have itself: it sees the bytes of the
+    /// operations' buffers, those that completions count. All sessions are counted into one state;
+    /// `item` is the bytes of an item, so that items of different sessions are never mixed (1 where
+    /// that does not matter).
     ///
     /// When the queue is given back the engine stays, and can be queried.
     ///
@@ -108,10 +111,11 @@ impl Nic {
         self.core(|c| c.engine_places().put_new(None, engine, on))
     }
 
-    /// As [`attach_queue_engine`](Nic::attach_queue_engine) with a state for each session: `make` gives an engine
-    /// for each that the queue's operations use. [`engine_result_of`](Nic::engine_result_of) asks for one; after the
-    /// end of a session it can still be asked, until another session gets its slot. `make` runs inside the
-    /// NIC: it must not block, nor call the NIC.
+    /// As [`attach_queue_engine`](Nic::attach_queue_engine) with a state for each session: `make`
+    /// gives an engine for each that the queue's operations use.
+    /// [`engine_result_of`](Nic::engine_result_of) asks for one; after the end of a session it can
+    /// still be asked, until another session gets its slot. `make` runs inside the NIC: it must not
+    /// block, nor call the NIC.
     ///
     /// # Errors
     /// As there.
@@ -127,11 +131,12 @@ impl Nic {
         self.core(|c| c.engine_places().put_new(None, pattern, on))
     }
 
-    /// Puts a tap that is somewhere already on a queue as well. Where a session that it is on itself is used by
-    /// that queue, a byte still enters once.
+    /// Puts a tap that is somewhere already on a queue as well. Where a session that it is on
+    /// itself is used by that queue, a byte still enters once.
     ///
     /// # Errors
-    /// As [`attach_queue_engine`](Nic::attach_queue_engine); no such engine, or of another protection domain.
+    /// As [`attach_queue_engine`](Nic::attach_queue_engine); no such engine, or of another
+    /// protection domain.
     pub fn share_queue_engine(
         &self,
         id: EngineId,
@@ -144,16 +149,16 @@ impl Nic {
         self.core(|c| c.engine_places().put(id, on))
     }
 
-    /// Puts a tap at a communicator: it sees what the operations take in or give out that the NIC takes from queues of `pd` from
-    /// now on, or the messages of all operations from the next byte on; [`Place`] says which. All is counted into
-    /// one state; `item` is the bytes of an item, so that those of different operations or peers are never mixed
-    /// (1 where that does not matter). For one operation alone, attach before it is posted and detach when it
-    /// has completed.
+    /// Puts a tap at a communicator: it sees what the operations take in or give out that the NIC
+    /// takes from queues of `pd` from now on, or the messages of all operations from the next byte
+    /// on; [`Place`] says which. All is counted into one state; `item` is the bytes of an item, so
+    /// that those of different operations or peers are never mixed (1 where that does not matter).
+    /// For one operation alone, attach before it is posted and detach when it has completed.
     ///
-    /// Operations read their source and store their result in any order; the engine gets memory in address
-    /// order, once, by a pass of reads before the operation begins or completes. While an engine is attached to
-    /// messages, no operation of the communicator takes the direct path, on any rank. When the
-    /// communicator is freed the engine stays, and can be queried.
+    /// Operations read their source and store their result in any order; the engine gets memory in
+    /// address order, once, by a pass of reads before the operation begins or completes. While an
+    /// engine is attached to messages, no operation of the communicator takes the direct path, on
+    /// any rank. When the communicator is freed the engine stays, and can be queried.
     ///
     /// # Errors
     /// [`EngineUseError`]: no such communicator, another engine is there already, or an engine that changes what
@@ -171,8 +176,8 @@ impl Nic {
         self.core(|c| c.engine_places().put_new(Some(pd), engine, on))
     }
 
-    /// As [`attach_communicator_engine`](Nic::attach_communicator_engine) for messages, with a state for each peer:
-    /// [`engine_result_of_rank`](Nic::engine_result_of_rank) asks for one.
+    /// As [`attach_communicator_engine`](Nic::attach_communicator_engine) for messages, with a
+    /// state for each peer: [`engine_result_of_rank`](Nic::engine_result_of_rank) asks for one.
     ///
     /// # Errors
     /// As there; [`EngineUseError::OneStream`] for [`Place::Input`] and [`Place::Output`].
@@ -222,7 +227,8 @@ impl Nic {
         })
     }
 
-    /// The result so far of one stream of an engine that has a [state for each](Nic::attach_queue_engines).
+    /// The result so far of one stream of an engine that has a [state for
+    /// each](Nic::attach_queue_engines).
     ///
     /// # Errors
     /// [`EngineUseError::Unknown`], [`EngineUseError::NotSeen`], [`EngineUseError::Failed`].
@@ -240,9 +246,9 @@ impl Nic {
         })
     }
 
-    /// `op_return`: the NIC receives the stream of a session by itself, through the engine on its path, and
-    /// sends back the engine's output, then half-closes. No other operation may receive on the session; it
-    /// is closed as any other.
+    /// `op_return`: the NIC receives the stream of a session by itself, through the engine on its
+    /// path, and sends back the engine's output, then half-closes. No other operation may receive
+    /// on the session; it is closed as any other.
     ///
     /// # Errors
     /// [`EngineUseError`]: no stream, no engine on its path, or no NIC memory.
@@ -255,7 +261,8 @@ impl Nic {
     /// The result so far.
     ///
     /// # Errors
-    /// [`EngineUseError::Unknown`]; [`EngineUseError::Failed`]; [`EngineUseError::Apart`] when each stream has a state of its own.
+    /// [`EngineUseError::Unknown`]; [`EngineUseError::Failed`]; [`EngineUseError::Apart`] when each
+    /// stream has a state of its own.
     pub fn engine_result(&self, id: EngineId) -> Result<EngineResult, EngineUseError> {
         if self.core(|c| c.memory.engines.is_apart(id)) {
             return Err(EngineUseError::Apart { id });
@@ -264,20 +271,21 @@ impl Nic {
         EngineResult::of(id, outcome.ok_or(EngineUseError::Unknown { id })?)
     }
 
-    /// Takes an engine off every path, from the next byte on, and ends it. What has left it is still
-    /// delivered (at a sender: in front of the next send, or the end); an item of which only the beginning
-    /// has passed is cut off. Returns its last result (that of no stream, when each has a state of its own).
+    /// Takes an engine off every path, from the next byte on, and ends it. What has left it is
+    /// still delivered (at a sender: in front of the next send, or the end); an item of which only
+    /// the beginning has passed is cut off. Returns its last result (that of no stream, when each
+    /// has a state of its own).
     ///
     /// # Errors
-    /// [`EngineUseError::Unknown`]; [`EngineUseError::Failed`] when it has no result: it is detached all the same, and a
-    /// stream that it changed does not go on without it.
+    /// [`EngineUseError::Unknown`]; [`EngineUseError::Failed`] when it has no result: it is
+    /// detached all the same, and a stream that it changed does not go on without it.
     pub fn detach_engine(&self, id: EngineId) -> Result<EngineResult, EngineUseError> {
         let removed = self.core(|c| c.memory.engines.remove(id));
         EngineResult::of(id, removed.ok_or(EngineUseError::Unknown { id })?)
     }
 
-    /// Lets kernels attach engines of a kind: `make` gets the kernel's parameter, and refuses it with
-    /// `None`. It runs inside the NIC: it must not block, nor call the NIC.
+    /// Lets kernels attach engines of a kind: `make` gets the kernel's parameter, and refuses it
+    /// with `None`. It runs inside the NIC: it must not block, nor call the NIC.
     ///
     /// # Errors
     /// [`EngineUseError::Kind`]: the number is taken, or 0.
@@ -327,8 +335,8 @@ impl Nic {
         self.core(|c| c.collectives.table.ids())
     }
 
-    /// Ends a communicator on all its ranks: everything under way there retires with `COMM_ABORTED`.
-    /// It is still to be freed.
+    /// Ends a communicator on all its ranks: everything under way there retires with
+    /// `COMM_ABORTED`. It is still to be freed.
     ///
     /// # Errors
     /// [`CommError::Unknown`].
@@ -338,8 +346,8 @@ impl Nic {
         Ok(())
     }
 
-    /// Frees a communicator and its NIC memory. Its id is refused from now on. When nothing is under
-    /// way the other ranks may end what they have begun; otherwise it is aborted.
+    /// Frees a communicator and its NIC memory. Its id is refused from now on. When nothing is
+    /// under way the other ranks may end what they have begun; otherwise it is aborted.
     ///
     /// # Errors
     /// [`CommError::Unknown`].
@@ -352,8 +360,8 @@ impl Nic {
         Ok(())
     }
 
-    /// Lets the other ranks' one-sided operations reach regions of a domain, those that grant peers access: before a key of
-    /// one is sent to them.
+    /// Lets the other ranks' one-sided operations reach regions of a domain, those that grant peers
+    /// access: before a key of one is sent to them.
     ///
     /// # Errors
     /// [`CommError::Unknown`].
@@ -370,8 +378,9 @@ impl Nic {
         })
     }
 
-    /// Makes memory that every rank has registered a window of the communicator, for descriptors with `SYMMETRIC`. The
-    /// number is the same on all ranks when they make their windows in the same order.
+    /// Makes memory that every rank has registered a window of the communicator, for descriptors
+    /// with `SYMMETRIC`. The number is the same on all ranks when they make their windows in the
+    /// same order.
     ///
     /// # Errors
     /// [`CommError`]: no such communicator, a list of another length, or no number is left.
@@ -391,8 +400,8 @@ impl Nic {
         }
     }
 
-    /// Operations of a communicator that have not ended, from every queue; a queue in which the NIC has not
-    /// looked at everything counts as one more.
+    /// Operations of a communicator that have not ended, from every queue; a queue in which the NIC
+    /// has not looked at everything counts as one more.
     ///
     /// # Errors
     /// [`CommError::Unknown`].
@@ -418,8 +427,8 @@ impl Nic {
     }
 
     /// Cancels a collective operation on which no other rank depends yet: a message that has met no
-    /// partner, or one that waits for what it comes `after`. Its ticket retires with `CANCELLED`, and
-    /// its buffer is the caller's at once.
+    /// partner, or one that waits for what it comes `after`. Its ticket retires with `CANCELLED`,
+    /// and its buffer is the caller's at once.
     ///
     /// # Errors
     /// [`CancelError`]: it has ended, or it has begun and goes on.
@@ -427,8 +436,9 @@ impl Nic {
         self.core(|c| c.cancel_collective(queue.0, ticket))
     }
 
-    /// Loads a user's own program: one for each rank of a communicator, in order. It is proved first,
-    /// and then run by operations of its kind, rank count and root that ask for `Algorithm::User`.
+    /// Loads a user's own program: one for each rank of a communicator, in order. It is proved
+    /// first, and then run by operations of its kind, rank count and root that ask for
+    /// `Algorithm::User`.
     ///
     /// # Errors
     /// [`ProgramError`] names the rank and the step at fault; nothing was changed.

@@ -1,4 +1,5 @@
-//! A NIC's description as text: settings, transports, counters, and per session its transport and the reason.
+//! A NIC's description as text: settings, transports, counters, and per session its transport and
+//! the reason.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;

@@ -28,9 +28,9 @@ fn seen(nic: &Nic, region: &MemoryRegion) -> Option<Exposed> {
 
 /// Host memory with another owner (malloc, mmap, a tensor) that is registered with the NIC.
 ///
-/// Dropping it ends the registration: operations still waiting on it retire with `REGION_FREED`, those
-/// that move bytes right now are waited for, and afterwards no address of it translates any more, so
-/// that the NIC cannot touch it, even for a peer or a stale descriptor that asks for it.
+/// Dropping it ends the registration: operations still waiting on it retire with `REGION_FREED`,
+/// those that move bytes right now are waited for, and afterwards no address of it translates any
+/// more, so that the NIC cannot touch it, even for a peer or a stale descriptor that asks for it.
 #[derive(Debug)]
 pub struct HostRegion {
     nic: Nic,
@@ -64,8 +64,8 @@ impl HostRegion {
     /// Ends the registration.
     ///
     /// # Errors
-    /// [`FreeError::Region`] when DMA did not end before `deregister_timeout`. The NIC does not touch the
-    /// memory any more even then; call again to give the region's number back.
+    /// [`FreeError::Region`] when DMA did not end before `deregister_timeout`. The NIC does not
+    /// touch the memory any more even then; call again to give the region's number back.
     pub fn end(&mut self) -> Result<(), FreeError> {
         if !self.ended {
             self.seen = None;
@@ -117,13 +117,13 @@ impl Store {
 
 /// Host memory that the NIC reads and writes, and that lives as long as it may do so.
 ///
-/// From [`Nic::alloc_host`] it is shared: local peers map it (and unmap it when it is freed, which waits
-/// for them), and one copy moves a message. From [`Nic::adopt_host`] it is the program's own memory, and
-/// what it sends to a local peer goes through NIC memory.
+/// From [`Nic::alloc_host`] it is shared: local peers map it (and unmap it when it is freed, which
+/// waits for them), and one copy moves a message. From [`Nic::adopt_host`] it is the program's own
+/// memory, and what it sends to a local peer goes through NIC memory.
 ///
 /// Reached by copies alone: a peer may write at any time, which no `&[u8]` allows. Dropping it
-/// unregisters first, as [`HostRegion`] does; memory that is still in use after the deadline is kept
-/// from reuse for the life of the process.
+/// unregisters first, as [`HostRegion`] does; memory that is still in use after the deadline is
+/// kept from reuse for the life of the process.
 #[derive(Debug)]
 pub struct HostBuffer {
     nic: Nic,
@@ -243,7 +243,8 @@ impl HostBuffer {
             return Ok(None);
         };
         self.seen = None;
-        // First our own operations, whose references peers may be copying, then the peers' mappings.
+        // First our own operations, whose references peers may be copying, then the peers'
+        // mappings.
         let ended = self.nic.deregister(self.region.lkey);
         let ended = ended.map_err(FreeError::from).and_then(|()| {
             let shared = self.shared.take();

@@ -83,11 +83,12 @@ impl Nic {
         self.core(|c| c.memory.mmu.register(pd, va, len, access))
     }
 
-    /// Frees a region. Operations that wait on it retire with `REGION_FREED`; the call steps the NIC
-    /// until DMA in flight has ended, and after `deregister_timeout` quarantines the region.
+    /// Frees a region. Operations that wait on it retire with `REGION_FREED`; the call steps the
+    /// NIC until DMA in flight has ended, and after `deregister_timeout` quarantines the region.
     ///
     /// # Errors
-    /// [`DeregisterError::Pinned`] when the region was quarantined: its memory must not be reused; call again later.
+    /// [`DeregisterError::Pinned`] when the region was quarantined: its memory must not be reused;
+    /// call again later.
     pub fn deregister(&self, lkey: Lkey) -> Result<(), DeregisterError> {
         match self.core(|c| c.memory.mmu.begin_deregister(lkey)) {
             // Begun by an earlier call that ended in quarantine: try to finish.
@@ -163,16 +164,17 @@ impl Nic {
         })
     }
 
-    /// Registers memory of this process that lives elsewhere, so that queues of `pd` can send from it
-    /// and receive into it, at any interior address. Pages are populated, nothing is pinned.
+    /// Registers memory of this process that lives elsewhere, so that queues of `pd` can send from
+    /// it and receive into it, at any interior address. Pages are populated, nothing is pinned.
     ///
     /// # Errors
     /// [`MemoryError`]: a byte is registered already, or a page is not mapped or forbids the access.
     ///
     /// # Safety
-    /// Until the region was dropped (or [`HostRegion::end`] was called), the `len` bytes at `ptr` stay
-    /// mapped, and the program accesses them while an operation uses them only as it would share
-    /// them with another thread: no `&[u8]` over bytes being received, no `&mut [u8]` over any.
+    /// Until the region was dropped (or [`HostRegion::end`] was called), the `len` bytes at `ptr`
+    /// stay mapped, and the program accesses them while an operation uses them only as it would
+    /// share them with another thread: no `&[u8]` over bytes being received, no `&mut [u8]` over
+    /// any.
     pub unsafe fn register_host(
         &self,
         pd: PdId,
@@ -188,8 +190,8 @@ impl Nic {
         Ok(HostRegion::new(self.clone(), region))
     }
 
-    /// Allocates zeroed host memory for the NIC, on pages of its own: a sealed memfd, which local peers
-    /// map at once, so that a message from or to it is copied once.
+    /// Allocates zeroed host memory for the NIC, on pages of its own: a sealed memfd, which local
+    /// peers map at once, so that a message from or to it is copied once.
     ///
     /// # Errors
     /// [`MemoryError`]: the system has no memory, or a limit of the NIC was reached.

@@ -14,8 +14,8 @@ const COPY_STEP: usize = 1 << 20;
 /// doorbell and the bytes move without crossing to host or GPU.
 ///
 /// Its address is valid in descriptors, interior ones too, but cannot be dereferenced; the host
-/// copies in and out. Dropping it unregisters first; what is still in use after the deadline is kept
-/// from reuse until the NIC goes.
+/// copies in and out. Dropping it unregisters first; what is still in use after the deadline is
+/// kept from reuse until the NIC goes.
 #[derive(Debug)]
 pub struct NicBuffer {
     nic: Nic,

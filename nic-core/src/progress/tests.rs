@@ -24,8 +24,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 type Hook = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
-/// A transport without connections, which does something when it is asked for its next timer: that is between a
-/// leader's last step and its sleep.
+/// A transport without connections, which does something when it is asked for its next timer: that
+/// is between a leader's last step and its sleep.
 struct Asked {
     hook: Hook,
     silent: OwnedFd,

@@ -1,8 +1,10 @@
-//! NIC memory for a ring's small receives that end inside their completion lines (`SCATTERED` of `nic-abi`).
+//! NIC memory for a ring's small receives that end inside their completion lines (`SCATTERED` of
+//! `nic-abi`).
 //!
-//! Where the memory is asynchronous every write is a copy of its own, several microseconds for a few bytes. So the
-//! transport gets a place in the NIC's own memory instead of the buffer, and the waiter for the completion stores
-//! the bytes. Only in a ring that kernels alone post to: the host's waiters do not store into GPU memory.
+//! Where the memory is asynchronous every write is a copy of its own, several microseconds for a
+//! few bytes. So the transport gets a place in the NIC's own memory instead of the buffer, and the
+//! waiter for the completion stores the bytes. Only in a ring that kernels alone post to: the
+//! host's waiters do not store into GPU memory.
 
 use ringbell_nic_abi::{GpuVa, Lkey, PdId};
 
@@ -27,7 +29,8 @@ impl ScatterSlots {
         u64::from(slots) * STRIDE
     }
 
-    /// The places of a ring in a block of [`bytes`](ScatterSlots::bytes), registered under a key of a domain.
+    /// The places of a ring in a block of [`bytes`](ScatterSlots::bytes), registered under a key of
+    /// a domain.
     pub(crate) fn new((pd, lkey, block): (PdId, Lkey, Block), slots: u32) -> ScatterSlots {
         ScatterSlots {
             pd,

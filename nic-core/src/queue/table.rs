@@ -1,7 +1,8 @@
 //! The queues of a NIC: which numbers are in use, and which are free for the next one.
 //!
-//! A queue is one ring, or two where kernels have one for themselves; its number is the index of its first ring. When its last
-//! handle is gone it *closes*: its rings show nothing more, and what was taken from them retires. Then its number is free.
+//! A queue is one ring, or two where kernels have one for themselves; its number is the index of
+//! its first ring. When its last handle is gone it *closes*: its rings show nothing more, and what
+//! was taken from them retires. Then its number is free.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut, Range};
@@ -17,7 +18,8 @@ use crate::slots::Slots;
 /// The doorbell of rings that are closed.
 static SILENT: AtomicU32 = AtomicU32::new(0);
 
-/// Rings that are gone and stay mapped: a kernel that still waits at one reads how its operation has ended.
+/// Rings that are gone and stay mapped: a kernel that still waits at one reads how its operation
+/// has ended.
 const KEPT: usize = 8;
 
 /// The place of a queue: its rings, and its doorbell in the BAR.
@@ -180,7 +182,8 @@ impl SendQueue {
         self.busy.contains(&true)
     }
 
-    /// Shows nothing more. Operations under way still complete, by a card's ring as well without the card.
+    /// Shows nothing more. Operations under way still complete, by a card's ring as well without
+    /// the card.
     fn close(&mut self) {
         self.slots.doorbell = &SILENT;
         (self.seen_doorbell, self.may_have_more, self.pending) = (0, false, false);

@@ -1,8 +1,9 @@
-//! Receives that the peer of a connection fills by keys, for the protocols that can write to memory.
+//! Receives that the peer of a connection fills by keys, for the protocols that can write to
+//! memory.
 //!
 //! A key is drawn at random and serves one message, whose bytes come in order. A receive that was
-//! cancelled is not written any more: what still comes for it is dropped, because the peer could not
-//! know. Any other access is [`Wrong`], and ends the connection.
+//! cancelled is not written any more: what still comes for it is dropped, because the peer could
+//! not know. Any other access is [`Wrong`], and ends the connection.
 
 use std::collections::VecDeque;
 

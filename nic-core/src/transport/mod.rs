@@ -1,8 +1,8 @@
 //! Transports: how the bytes of a session reach the peer.
 //!
-//! A transport is sans-I/O (in the manner of smoltcp and quinn-proto): commands go in, [`step`] gets
-//! the time and moves what can be moved, [`poll_event`] returns what happened. Deadlines belong to
-//! the command layer above, which calls [`cancel`]; packets belong to the network below.
+//! A transport is sans-I/O (in the manner of smoltcp and quinn-proto): commands go in, [`step`]
+//! gets the time and moves what can be moved, [`poll_event`] returns what happened. Deadlines
+//! belong to the command layer above, which calls [`cancel`]; packets belong to the network below.
 //!
 //! Five implementations: `local` copies straight out of the sender's memory between NICs of one
 //! host and one user, `tcp` is smoltcp behind our own demultiplexer, `rdma` is RoCEv2, `udp` is
@@ -77,14 +77,14 @@ pub trait Transport: Sharer + Send {
     /// Short name: `local`, `tcp`, `rdma`, `udp`, `iwarp`.
     fn name(&self) -> &'static str;
 
-    /// Longest message, in bytes, for which a copy out of the receiver's buffer costs less than asking for its destination first. Default:
-    /// any.
+    /// Longest message, in bytes, for which a copy out of the receiver's buffer costs less than
+    /// asking for its destination first. Default: any.
     fn eager_max(&self) -> u64 {
         u64::MAX
     }
 
-    /// Longest message, in bytes, that costs less in the stream than in a receive which the peer writes ([`expose`](Transport::expose)).
-    /// `None`: there are no such receives.
+    /// Longest message, in bytes, that costs less in the stream than in a receive which the peer
+    /// writes ([`expose`](Transport::expose)). `None`: there are no such receives.
     fn exposes(&self) -> Option<u64> {
         None
     }
@@ -114,8 +114,8 @@ pub trait Transport: Sharer + Send {
     fn post_send(&mut self, conn: ConnId, work: SendWork);
 
     /// Sends a small payload at once if nothing is queued before it and the peer has room for it.
-    /// `true`: it has left with the next [`flush`](Transport::flush), there will be no event. `false`: nothing happened,
-    /// queue it instead.
+    /// `true`: it has left with the next [`flush`](Transport::flush), there will be no event.
+    /// `false`: nothing happened, queue it instead.
     fn send_now(&mut self, conn: ConnId, payload: &InlineSend) -> bool {
         let _ = (conn, payload);
         false
@@ -127,15 +127,18 @@ pub trait Transport: Sharer + Send {
     /// Queues a receive.
     fn post_recv(&mut self, conn: ConnId, work: RecvWork);
 
-    /// Posts a receive that the peer fills by a message of its own, in no order with other receives. Returns the key by which the peer
-    /// names it, for one message. `None`: nothing happened, because the transport has none. `in_use`: what lies there may still be sent, so
-    /// nothing else may be written there before the message's own first byte, which comes when it is not needed any more.
+    /// Posts a receive that the peer fills by a message of its own, in no order with other
+    /// receives. Returns the key by which the peer names it, for one message. `None`: nothing
+    /// happened, because the transport has none. `in_use`: what lies there may still be sent, so
+    /// nothing else may be written there before the message's own first byte, which comes when it
+    /// is not needed any more.
     fn expose(&mut self, conn: ConnId, work: &RecvWork, in_use: bool) -> Option<u32> {
         let _ = (conn, work, in_use);
         None
     }
 
-    /// Queues a send whose bytes go to a receive that the peer has exposed. It arrives in order with other sends.
+    /// Queues a send whose bytes go to a receive that the peer has exposed. It arrives in order
+    /// with other sends.
     fn post_write(&mut self, conn: ConnId, work: SendWork, to: Target) {
         let _ = (conn, work, to);
         debug_assert!(
@@ -153,25 +156,28 @@ pub trait Transport: Sharer + Send {
         Err(Status::Unsupported)
     }
 
-    /// Lets the peer's one-sided operations on a connection reach regions of a domain, those that grant peers access.
-    /// Operations that come before wait for it.
+    /// Lets the peer's one-sided operations on a connection reach regions of a domain, those that
+    /// grant peers access. Operations that come before wait for it.
     fn grant(&mut self, conn: ConnId, pd: PdId) {
         let _ = (conn, pd);
     }
 
-    /// The payload that is the next to be received, when no receive is queued before it and it has arrived as a whole.
+    /// The payload that is the next to be received, when no receive is queued before it and it has
+    /// arrived as a whole.
     fn next_small(&self, conn: ConnId) -> Option<Small> {
         let _ = conn;
         None
     }
 
-    /// Takes the payload that [`next_small`](Transport::next_small) has just shown: it was received.
+    /// Takes the payload that [`next_small`](Transport::next_small) has just shown: it was
+    /// received.
     fn take_small(&mut self, conn: ConnId, small: &Small) {
         let _ = (conn, small);
     }
 
-    /// Receives at once when nothing is queued before it and enough has already arrived. `Some(bytes)`:
-    /// it has ended, there will be no event. `None`: the stream is as before, queue it instead.
+    /// Receives at once when nothing is queued before it and enough has already arrived.
+    /// `Some(bytes)`: it has ended, there will be no event. `None`: the stream is as before, queue
+    /// it instead.
     fn recv_now(
         &mut self,
         conn: ConnId,
@@ -183,14 +189,15 @@ pub trait Transport: Sharer + Send {
         None
     }
 
-    /// Lets hardware count the received bytes of a connection in an engine's place, from the next byte on that reaches the engine. `None`:
-    /// there is none, or it is in use.
+    /// Lets hardware count the received bytes of a connection in an engine's place, from the next
+    /// byte on that reaches the engine. `None`: there is none, or it is in use.
     fn take_engine(&mut self, conn: ConnId, spec: Hardware) -> Option<Box<dyn Counter>> {
         let _ = (conn, spec);
         None
     }
 
-    /// Bytes that have reached the engine of a connection and not the hardware that counts for it. They do not reach that any more.
+    /// Bytes that have reached the engine of a connection and not the hardware that counts for it.
+    /// They do not reach that any more.
     fn unseen(&mut self, conn: ConnId) -> Vec<u8> {
         let _ = conn;
         Vec::new()
@@ -202,15 +209,17 @@ pub trait Transport: Sharer + Send {
         false
     }
 
-    /// Whether the next packets may have places ([`PacketTransport::expect`]): only a step says where, so a look must not receive them.
+    /// Whether the next packets may have places ([`PacketTransport::expect`]): only a step says
+    /// where, so a look must not receive them.
     fn expects_places(&self) -> bool {
         false
     }
 
     /// Cancels a posted operation. `Some(bytes)` when it was still queued: it yields no event, and
     /// after the call the transport never touches its buffer again. A send that was partly taken by
-    /// the peer, or by frames in flight, makes the stream unusable: the caller aborts it. So does a one-sided operation whose source the
-    /// peer may still read: then `Some` has a number above 0. It may be executed even so.
+    /// the peer, or by frames in flight, makes the stream unusable: the caller aborts it. So does a
+    /// one-sided operation whose source the peer may still read: then `Some` has a number above 0.
+    /// It may be executed even so.
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64>;
 
     /// Bytes of sends that have retired with `OK` and that the peer has not confirmed to have.
@@ -219,8 +228,8 @@ pub trait Transport: Sharer + Send {
         0
     }
 
-    /// Probes the peer while the connection is idle, so that its end is noticed soon. A transport that learns of
-    /// the end without probes does nothing.
+    /// Probes the peer while the connection is idle, so that its end is noticed soon. A transport
+    /// that learns of the end without probes does nothing.
     fn watch(&mut self, conn: ConnId) {
         let _ = conn;
     }
@@ -232,14 +241,16 @@ pub trait Transport: Sharer + Send {
     /// `Closed` follows.
     fn close(&mut self, conn: ConnId);
 
-    /// Resets at once; operations not yet retired retire with `Aborted`. The id is free after that; no
-    /// `Closed` follows.
+    /// Resets at once; operations not yet retired retire with `Aborted`. The id is free after that;
+    /// no `Closed` follows.
     fn abort(&mut self, conn: ConnId);
 
-    /// The NIC ends after the next steps: peers of connections that were closed, and that still wait for the peer's end, are told.
+    /// The NIC ends after the next steps: peers of connections that were closed, and that still
+    /// wait for the peer's end, are told.
     fn end(&mut self) {}
 
-    /// Moves what can be moved. Packets have come by [`deliver`] and leave by `net`. Returns whether anything was moved.
+    /// Moves what can be moved. Packets have come by [`deliver`] and leave by `net`. Returns
+    /// whether anything was moved.
     fn step(&mut self, now: NicTime, net: &mut Network, data: &mut Datapath<'_>) -> bool;
 
     /// The next thing that happened.
@@ -248,7 +259,8 @@ pub trait Transport: Sharer + Send {
     /// When `step` must be called again although nothing arrives.
     fn next_timer(&self) -> Option<NicTime>;
 
-    /// Why a connection was reset: the detail of operations that come after it. 0: there is no more to say.
+    /// Why a connection was reset: the detail of operations that come after it. 0: there is no more
+    /// to say.
     fn reset_detail(&self, conn: ConnId) -> u64 {
         let _ = conn;
         0
@@ -263,14 +275,15 @@ pub trait Transport: Sharer + Send {
         None
     }
 
-    /// Whether the peer has mapped these bytes of shared host memory, by their bus address. `None`: it was notified
-    /// but has not answered yet; its answer wakes the NIC.
+    /// Whether the peer has mapped these bytes of shared host memory, by their bus address. `None`:
+    /// it was notified but has not answered yet; its answer wakes the NIC.
     fn maps_host(&self, conn: ConnId, bus: u64, len: u64) -> Option<bool> {
         let _ = (conn, bus, len);
         Some(false)
     }
 
-    /// The part that takes packets of the NIC's ports, if the transport sends some. What wakes the ports wakes it.
+    /// The part that takes packets of the NIC's ports, if the transport sends some. What wakes the
+    /// ports wakes it.
     fn packets(&mut self) -> Option<&mut dyn PacketTransport> {
         None
     }
@@ -297,33 +310,37 @@ pub trait PacketTransport {
         let _ = (places, data);
     }
 
-    /// Takes a packet, which lies in the port until the call returns. `true`: [`answer`](PacketTransport::answer) is
-    /// called before the next packet.
+    /// Takes a packet, which lies in the port until the call returns. `true`:
+    /// [`answer`](PacketTransport::answer) is called before the next packet.
     fn receive(&mut self, now: NicTime, packet: &Packet<'_>, data: &mut Datapath<'_>) -> bool;
 
-    /// Whether the layer above should see what the last packet has done before the next one comes: it then posts the receive into
-    /// which that one's bytes go. Asked once for each packet.
+    /// Whether the layer above should see what the last packet has done before the next one comes:
+    /// it then posts the receive into which that one's bytes go. Asked once for each packet.
     fn wants_step(&mut self) -> bool {
         false
     }
 
-    /// Does what the last packet asks for beside the packet itself, such as an answer to its sender.
+    /// Does what the last packet asks for beside the packet itself, such as an answer to its
+    /// sender.
     fn answer(&mut self, now: NicTime, net: &mut Network);
 
     /// A connection that waited for its hop has it, or will not have it.
     fn resolved(&mut self, index: usize, outcome: Resolved);
 
-    /// A host has refused a packet; see [`Port::next_refused`](ringbell_net::port::Port::next_refused).
+    /// A host has refused a packet; see
+    /// [`Port::next_refused`](ringbell_net::port::Port::next_refused).
     fn refused(&mut self, now: NicTime, by: Refused, net: &Network);
 }
 
 /// The transports that take packets, by their protocol.
 pub type Takers<'a> = [Option<&'a mut dyn PacketTransport>; PROTOCOLS];
 
-/// Frames taken from each port per step: enough to acknowledge many at once, few enough to serve others soon.
+/// Frames taken from each port per step: enough to acknowledge many at once, few enough to serve
+/// others soon.
 const RX_BUDGET: usize = 128;
 
-/// Passes what has arrived at the ports to the transports, before they are stepped. Returns whether there was anything.
+/// Passes what has arrived at the ports to the transports, before they are stepped. Returns whether
+/// there was anything.
 pub fn deliver(
     now: NicTime,
     net: &mut Network,

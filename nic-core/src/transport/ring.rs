@@ -4,7 +4,8 @@
 use crate::datapath::{Run, Source};
 use ringbell_net::port::Batch;
 
-/// A ring of bytes, addressed by their positions in the stream. Its memory is taken with the first byte.
+/// A ring of bytes, addressed by their positions in the stream. Its memory is taken with the first
+/// byte.
 #[derive(Debug)]
 pub(super) struct Ring {
     bytes: Vec<u8>,
@@ -114,7 +115,8 @@ impl Ring {
         let at = self.index(position);
         let n = len.min(self.capacity - at);
         for part in [&self.bytes[at..at + n], &self.bytes[..len - n]] {
-            // SAFETY: the ring's memory is freed or written only after the batch is cleared (the caller's contract).
+            // SAFETY: the ring's memory is freed or written only after the batch is cleared (the
+            // caller's contract).
             unsafe { batch.kept(part) };
         }
     }

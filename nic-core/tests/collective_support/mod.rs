@@ -41,7 +41,8 @@ pub enum Wire {
     /// RDMA over a wire that loses this share of the frames, in percent.
     LossyRdma(u8, u64),
     Udp,
-    /// UDP over a wire that loses this share of the frames, in percent: collectives end by an error.
+    /// UDP over a wire that loses this share of the frames, in percent: collectives end by an
+    /// error.
     LossyUdp(u8, u64),
     /// iWARP over the kernel's TCP, whose time is real.
     Iwarp,
@@ -301,7 +302,8 @@ impl World {
         }
     }
 
-    /// Frees memory that peers have mapped. They release it when they are stepped, so another thread waits for them.
+    /// Frees memory that peers have mapped. They release it when they are stepped, so another
+    /// thread waits for them.
     pub fn free(&mut self, buffers: Vec<HostBuffer>) {
         std::thread::scope(|s| {
             let freeing = s.spawn(|| buffers.into_iter().try_for_each(HostBuffer::free));

@@ -1,15 +1,15 @@
-//! A NIC with hostile peers, whose actions an input of bytes decides. Shared by `collective_fuzz.rs` and the fuzz target
-//! `fabric`.
+//! A NIC with hostile peers, whose actions an input of bytes decides. Shared by
+//! `collective_fuzz.rs` and the fuzz target `fabric`.
 //!
-//! The NIC is rank 1 of three in one communicator and rank 1 of two in another; the other ranks, and
-//! unknown peers, are streams that an input plays: frames with fields near to those of a correct peer,
-//! raw bytes, ends of streams, operations that the transport holds, and operations of the NIC's own between
-//! them. For every input:
+//! The NIC is rank 1 of three in one communicator and rank 1 of two in another; the other ranks,
+//! and unknown peers, are streams that an input plays: frames with fields near to those of a
+//! correct peer, raw bytes, ends of streams, operations that the transport holds, and operations of
+//! the NIC's own between them. For every input:
 //!
 //! - nothing panics, and no byte outside of the destinations changes;
 //! - every operation ends within its deadline;
-//! - communicators can be freed, all NIC memory comes back, and a communicator without the hostile peers
-//!   still works.
+//! - communicators can be freed, all NIC memory comes back, and a communicator without the hostile
+//!   peers still works.
 #![allow(dead_code, unreachable_pub)] // Each user takes a part of it.
 
 use std::collections::VecDeque;
@@ -699,7 +699,8 @@ impl Play {
     }
 }
 
-/// Plays an input. `joined`: the hostile peers are members that have joined in order, and lie after that.
+/// Plays an input. `joined`: the hostile peers are members that have joined in order, and lie after
+/// that.
 pub fn play(bytes: &[u8]) {
     let mut input = Input(bytes);
     let mut p = Play::new();

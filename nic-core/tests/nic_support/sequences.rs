@@ -1,7 +1,9 @@
-//! Sequences of one-sided operations, decoded from bytes, against a plain model of both memories, in virtual time.
+//! Sequences of one-sided operations, decoded from bytes, against a plain model of both memories,
+//! in virtual time.
 //!
-//! A record of 8 bytes is an operation: kind, fault, place (2), length (2), value (2). Every operation that the model takes for valid must end
-//! with `OK` and the model's bytes; every other one with an error, and no byte of it may have been written.
+//! A record of 8 bytes is an operation: kind, fault, place (2), length (2), value (2). Every
+//! operation that the model takes for valid must end with `OK` and the model's bytes; every other
+//! one with an error, and no byte of it may have been written.
 #![allow(dead_code, unreachable_pub)] // Each user has a part of it.
 
 use std::time::Duration;
@@ -95,7 +97,8 @@ impl Rig {
         let listener = session_of(rig.call(1, &socket()));
         assert_eq!(rig.call(1, &listen(listener, 7)).status, Status::Ok);
         let ip = rig.hosts[1].nic.config().ip;
-        // A bad wire may lose every packet of an attempt. Operations wait until the peer has accepted the connection.
+        // A bad wire may lose every packet of an attempt. Operations wait until the peer has
+        // accepted the connection.
         let connected = (0..8).any(|_| {
             rig.hosts[1].post(&within(accept(listener), u32::MAX));
             rig.accepting += 1;

@@ -1,4 +1,5 @@
-//! What every port must do, written once and run for each of them: an implementation that passes is done.
+//! What every port must do, written once and run for each of them: an implementation that passes is
+//! done.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 #![allow(unreachable_pub)] // As of any module of tests.
 
@@ -132,7 +133,8 @@ impl Run {
         }
     }
 
-    /// Waits for the port's descriptors; returns whether one is readable. A port without any is looked at again soon.
+    /// Waits for the port's descriptors; returns whether one is readable. A port without any is
+    /// looked at again soon.
     fn wait(&mut self, at: usize, time: Duration) -> bool {
         let mut fds = Vec::new();
         self.port(at).poll_fds(&mut fds);
@@ -472,7 +474,8 @@ pub fn an_ended_peer_stops_no_sender(link: Link) {
 
 pub fn malformed_frames_are_dropped_and_counted(mut link: Link) {
     let Some(mut malform) = link.malform.take() else {
-        // Its link carries whole frames alone; tests beside the port damage what it shares with its peer.
+        // Its link carries whole frames alone; tests beside the port damage what it shares with its
+        // peer.
         return;
     };
     let (mut run, _keep) = Run::met(link);
@@ -487,8 +490,8 @@ pub fn malformed_frames_are_dropped_and_counted(mut link: Link) {
     assert_eq!(bad(&mut run) - before, expected);
 }
 
-/// A test for each rule and port: `name => function that makes a link`, which gives `None`, with a line of its own, where the port
-/// cannot be made.
+/// A test for each rule and port: `name => function that makes a link`, which gives `None`, with a
+/// line of its own, where the port cannot be made.
 macro_rules! port_conformance {
     ($($name:ident => $link:path,)*) => { $(
         mod $name {

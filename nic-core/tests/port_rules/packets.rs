@@ -1,4 +1,5 @@
-//! What the network must do with batches of RoCEv2 packets over every port, of frames or of datagrams.
+//! What the network must do with batches of RoCEv2 packets over every port, of frames or of
+//! datagrams.
 #![allow(unsafe_code)] // Spans of memory: the tests' own buffers outlive their batches.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -227,7 +228,8 @@ pub fn packets_of_any_pieces_arrive_whole_and_in_order(mut w: Wired) {
         let (from, longest) = (round % 2, w.longest(round % 2));
         batch.clear();
         let mut sent = Vec::new();
-        // Runs of one size with a shorter last packet, as messages are cut, between packets of any size.
+        // Runs of one size with a shorter last packet, as messages are cut, between packets of any
+        // size.
         while batch.len() < 24 {
             let size = 1 + rng.below(longest as u64) as usize;
             for _ in 0..rng.below(6) {

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A Python that finds scapy: the one below `target/`, or the system's. `cargo xtask test` installs it below `target/venv`.
+/// A Python that finds scapy: the one below `target/`, or the system's. `cargo xtask test` installs
+/// it below `target/venv`.
 pub(crate) fn python() -> Option<PathBuf> {
     let here = std::env::current_exe().ok()?;
     let ours = here.ancestors().map(|a| a.join("venv/bin/python3"));

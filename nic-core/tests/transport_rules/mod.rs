@@ -1,5 +1,6 @@
-//! What every transport must do, written once and run for each of them, and over each memory: an implementation that
-//! passes is done. The transport works under a whole NIC, so the rules speak descriptors.
+//! What every transport must do, written once and run for each of them, and over each memory: an
+//! implementation that passes is done. The transport works under a whole NIC, so the rules speak
+//! descriptors.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 #![allow(dead_code, unreachable_pub)] // Each test uses a part of this module.
 
@@ -192,8 +193,8 @@ pub fn a_hundred_connections_do_not_mix<H: Driven>(t: &Subject<H>) {
     }
 }
 
-/// Runs a rule, then checks that everything accepted has retired once: at the latest when the DMA that was under way has
-/// ended, which memory behind a copy engine does by itself.
+/// Runs a rule, then checks that everything accepted has retired once: at the latest when the DMA
+/// that was under way has ended, which memory behind a copy engine does by itself.
 pub fn run<H: Driven>(t: Subject<H>, rule: fn(&Subject<H>)) {
     rule(&t);
     for h in &t.hosts {
@@ -210,7 +211,8 @@ pub fn run<H: Driven>(t: Subject<H>, rule: fn(&Subject<H>)) {
     assert_eq!(ringbell_nic_core::leaked_permits(), 0);
 }
 
-/// A test for each rule, over each subject: `name => function that makes a subject`, or none where there is none.
+/// A test for each rule, over each subject: `name => function that makes a subject`, or none where
+/// there is none.
 #[macro_export]
 macro_rules! conformance {
     ($($over:ident => $make:path),+ $(,)?) => {

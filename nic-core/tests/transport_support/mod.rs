@@ -177,7 +177,8 @@ pub struct PairOf<T> {
     pub a: SideOf<T>,
     pub b: SideOf<T>,
     pub now: NicTime,
-    /// The ports are sockets: what was sent arrives when the kernel has time, which virtual time does not overtake.
+    /// The ports are sockets: what was sent arrives when the kernel has time, which virtual time
+    /// does not overtake.
     pub sockets: bool,
 }
 
@@ -229,7 +230,8 @@ impl<T: Opened> PairOf<T> {
         self.now = NicTime(next);
     }
 
-    /// Whether a socket of either side has something to read, or gets it within a moment of real time.
+    /// Whether a socket of either side has something to read, or gets it within a moment of real
+    /// time.
     fn something_comes(&self) -> bool {
         let (of_a, of_b) = (self.a.net.poll_fds().0, self.b.net.poll_fds().0);
         let mut fds: Vec<_> = of_a

@@ -6,8 +6,8 @@
 //! | [`Congestion::Window`] | losses, and marks by switches | RFC 5681 §3.1 (additive increase, multiplicative decrease), RFC 3168 §6.1 |
 //! | [`Congestion::Dcqcn`] | marks by switches | Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, §3 |
 //!
-//! A switch marks a packet (ECN) instead of dropping it. The responder answers with a congestion notification packet (annex A17
-//! §A17.9.3), at most one in [`NOTIFY_EVERY`].
+//! A switch marks a packet (ECN) instead of dropping it. The responder answers with a congestion
+//! notification packet (annex A17 §A17.9.3), at most one in [`NOTIFY_EVERY`].
 
 use std::fmt::{self, Debug};
 use std::str::FromStr;
@@ -18,7 +18,8 @@ use ringbell_net::NicTime;
 /// Shortest time between two congestion notifications of a queue pair: N of DCQCN §3.2.
 pub const NOTIFY_EVERY: Duration = Duration::from_micros(50);
 
-/// Decides on window and rate of a requester. A control that does not react to an event leaves its method out.
+/// Decides on window and rate of a requester. A control that does not react to an event leaves its
+/// method out.
 pub trait CongestionControl: Debug + Send {
     /// Most packets in flight.
     fn window(&self) -> u32;
@@ -55,10 +56,12 @@ pub trait CongestionControl: Debug + Send {
 pub enum Congestion {
     /// The window stays as it was set: for networks that lose nothing, and for measurements.
     Fixed,
-    /// The window halves on a loss or mark and grows by a packet for each window that was acknowledged.
+    /// The window halves on a loss or mark and grows by a packet for each window that was
+    /// acknowledged.
     #[default]
     Window,
-    /// DCQCN: the rate follows the marks of switches. Losses change nothing, unless they are a good part of a window.
+    /// DCQCN: the rate follows the marks of switches. Losses change nothing, unless they are a good
+    /// part of a window.
     Dcqcn(DcqcnConfig),
 }
 
@@ -180,7 +183,8 @@ pub struct DcqcnConfig {
 }
 
 impl Default for DcqcnConfig {
-    /// The values of the paper (§5.2) for a port of 100 Gb/s; a hyper increase adds ten times as much as an additive one.
+    /// The values of the paper (§5.2) for a port of 100 Gb/s; a hyper increase adds ten times as
+    /// much as an additive one.
     fn default() -> DcqcnConfig {
         DcqcnConfig {
             line_rate: 12_500_000_000,
@@ -196,8 +200,9 @@ impl Default for DcqcnConfig {
     }
 }
 
-/// Losses of more than this part of a window mean that a buffer on the way is too small for it, which DCQCN leaves to the link layer.
-/// A kernel's socket neither marks nor pauses. Then the window halves, and grows again as [`Congestion::Window`]'s.
+/// Losses of more than this part of a window mean that a buffer on the way is too small for it,
+/// which DCQCN leaves to the link layer. A kernel's socket neither marks nor pauses. Then the
+/// window halves, and grows again as [`Congestion::Window`]'s.
 const OVERFLOW: u32 = 8;
 
 /// Increases that are made up for at once after a pause. They reach any line rate.
@@ -356,7 +361,8 @@ mod tests {
             now = now.plus(NOTIFY_EVERY);
         }
         assert_eq!(c.rate(now), Some(config.rate_min));
-        // The estimate of congestion has fallen by the time of the next mark: the cut is smaller than a half.
+        // The estimate of congestion has fallen by the time of the next mark: the cut is smaller
+        // than a half.
         let later = now.plus(Duration::from_millis(200));
         let before = c.rate(later).unwrap();
         c.marked(later);

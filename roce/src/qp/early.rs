@@ -1,8 +1,9 @@
 //! Packets that have come before others, kept by a responder until those come: selective repeat.
 //!
-//! The standard lets a responder drop them (IBTA vol. 1 §9.7.5.2.8). One lost packet then costs all that were in flight behind it. Two
-//! NICs of this kind agree to keep them. The report of what was kept is a NAK for the missing packet, whose payload has a bit for each
-//! number behind it: a reader of the standard sees a sequence error.
+//! The standard lets a responder drop them (IBTA vol. 1 §9.7.5.2.8). One lost packet then costs all
+//! that were in flight behind it. Two NICs of this kind agree to keep them. The report of what was
+//! kept is a NAK for the missing packet, whose payload has a bit for each number behind it: a
+//! reader of the standard sees a sequence error.
 
 use ringbell_net::wire::roce::{Bth, Extended, Packet, Psn, REPORT_MAX};
 
@@ -38,7 +39,8 @@ pub(super) struct Early {
 }
 
 impl Early {
-    /// Room for `packets`, rounded up to a power of two. Memory is allocated with the first that comes early.
+    /// Room for `packets`, rounded up to a power of two. Memory is allocated with the first that
+    /// comes early.
     pub(super) fn new(packets: u32, mtu: u32) -> Early {
         Early {
             count: packets.next_power_of_two() as usize,
@@ -112,7 +114,8 @@ impl Early {
         }
     }
 
-    /// Sets a bit for each number behind `expected` that is kept, in at most `max` bytes. Returns how many bytes.
+    /// Sets a bit for each number behind `expected` that is kept, in at most `max` bytes. Returns
+    /// how many bytes.
     pub(super) fn report(&self, expected: Psn, max: usize, to: &mut [u8; REPORT_MAX]) -> usize {
         let Some(last) = self.last else {
             return 0;

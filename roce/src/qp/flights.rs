@@ -1,17 +1,19 @@
 //! Packets in flight: which have arrived, which are lost.
 //!
-//! One entry for each packet number from the oldest that is not acknowledged to the last that was sent. Numbers of a READ behind its
-//! request stand for packets of its answer, which are not ours to send.
+//! One entry for each packet number from the oldest that is not acknowledged to the last that was
+//! sent. Numbers of a READ behind its request stand for packets of its answer, which are not ours
+//! to send.
 //!
-//! **Lost.** A peer with selective repeat reports which packets have arrived. A packet is lost when one that left [`REORDERED`] or more
-//! packets later has arrived, or the last that left (RFC 8985 §6.2 has time in place of numbers). Without selective repeat all packets
-//! behind a gap are lost.
+//! **Lost.** A peer with selective repeat reports which packets have arrived. A packet is lost when
+//! one that left [`REORDERED`] or more packets later has arrived, or the last that left (RFC 8985
+//! §6.2 has time in place of numbers). Without selective repeat all packets behind a gap are lost.
 
 use std::collections::VecDeque;
 
 use ringbell_net::wire::roce::Psn;
 
-/// Packets that may overtake another without its being lost (RFC 5681 §3.2 waits for three duplicates).
+/// Packets that may overtake another without its being lost (RFC 5681 §3.2 waits for three
+/// duplicates).
 const REORDERED: u64 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,7 +138,8 @@ impl Flights {
         self.set(index as usize, State::Arrived);
     }
 
-    /// Finds what is lost by what has arrived among the first `n` numbers. Returns how many packets.
+    /// Finds what is lost by what has arrived among the first `n` numbers. Returns how many
+    /// packets.
     pub(super) fn find_lost(&mut self, n: usize) -> u64 {
         let mut found = 0;
         for index in 0..n.min(self.entries.len()) {

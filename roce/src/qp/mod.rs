@@ -5,13 +5,15 @@
 //!  Client ◀─ done ◀─ requester ◀─ receive  ◀─ wire ◀─ transmit ◀─ answers ◀─┘
 //! ```
 //!
-//! The owner of a queue pair implements [`Client`]: it gives the bytes of requests, takes those that arrive, and decides on
-//! accesses to memory. It calls [`QueuePair::receive`] for each packet whose invariant CRC is right,
-//! [`QueuePair::transmit`] while there is room for packets, and [`QueuePair::expire`] when [`QueuePair::next_timer`] has come.
+//! The owner of a queue pair implements [`Client`]: it gives the bytes of requests, takes those
+//! that arrive, and decides on accesses to memory. It calls [`QueuePair::receive`] for each packet
+//! whose invariant CRC is right, [`QueuePair::transmit`] while there is room for packets, and
+//! [`QueuePair::expire`] when [`QueuePair::next_timer`] has come.
 //!
-//! Lost packets are sent again from the first that is missing (go-back-N, §9.7.5.1.2), or alone, when both ends keep what comes early
-//! (selective repeat: [`RtrAttributes::early`], [`RtsAttributes::selective`]). A request is executed once: a duplicate is
-//! acknowledged again, a READ is read again, an atomic operation is answered from the responder's resources (§9.7.5.1.5).
+//! Lost packets are sent again from the first that is missing (go-back-N, §9.7.5.1.2), or alone,
+//! when both ends keep what comes early (selective repeat: [`RtrAttributes::early`],
+//! [`RtsAttributes::selective`]). A request is executed once: a duplicate is acknowledged again, a
+//! READ is read again, an atomic operation is answered from the responder's resources (§9.7.5.1.5).
 
 mod congestion;
 mod early;
@@ -117,7 +119,8 @@ pub enum Refusal {
     Nak(NakCode),
 }
 
-/// Requests that leave before an acknowledgement: so few that it does not wait for long, and so short.
+/// Requests that leave before an acknowledgement: so few that it does not wait for long, and so
+/// short.
 const GO_FIRST: u32 = 8;
 const GO_FIRST_BYTES: u32 = 1 << 10;
 
@@ -153,8 +156,8 @@ pub enum Unavailable {
 
 /// The owner of a queue pair. Without the methods for remote memory, no memory is exposed.
 pub trait Client {
-    /// Copies bytes of a request of ours, from `offset` on, into a packet. Packets are sent again, so the bytes stay until
-    /// [`done`](Client::done).
+    /// Copies bytes of a request of ours, from `offset` on, into a packet. Packets are sent again,
+    /// so the bytes stay until [`done`](Client::done).
     ///
     /// # Errors
     /// [`Unavailable`].
@@ -186,15 +189,15 @@ pub trait Client {
     /// A request of ours has ended.
     fn done(&mut self, id: u64, status: WorkStatus);
 
-    /// Whether a request of ours that was not executed is to be dropped, because one before it was refused. Asked of a queue pair
-    /// that goes on behind refusals ([`QueuePair::resuming`]).
+    /// Whether a request of ours that was not executed is to be dropped, because one before it was
+    /// refused. Asked of a queue pair that goes on behind refusals ([`QueuePair::resuming`]).
     fn is_void(&self, id: u64) -> bool {
         let _ = id;
         false
     }
 
-    /// The next packet of the peer is about to be executed: what follows, until the next, is of it. Packets that have come early are
-    /// executed later.
+    /// The next packet of the peer is about to be executed: what follows, until the next, is of it.
+    /// Packets that have come early are executed later.
     fn begins(&mut self, packet: &Packet<'_>) {
         let _ = packet;
     }
@@ -205,7 +208,8 @@ pub trait Client {
     /// [`Refusal`]; nothing was taken.
     fn receive(&mut self, part: Part<'_>) -> Result<(), Refusal>;
 
-    /// Takes a SEND or a WRITE of one packet whose bytes are where they belong: of a WRITE, that memory, and its immediate data.
+    /// Takes a SEND or a WRITE of one packet whose bytes are where they belong: of a WRITE, that
+    /// memory, and its immediate data.
     ///
     /// # Errors
     /// [`Refusal`]; nothing was taken.
@@ -273,8 +277,8 @@ pub struct RtrAttributes {
     pub resources: usize,
     /// Code of the time that the peer waits when nothing is ready (table 45).
     pub rnr_timer: u8,
-    /// Packets of the peer that are kept when others before them are missing: as many as its window has. 0: none, as the standard has
-    /// it, for a peer that does not select.
+    /// Packets of the peer that are kept when others before them are missing: as many as its window
+    /// has. 0: none, as the standard has it, for a peer that does not select.
     pub early: u32,
 }
 
@@ -293,7 +297,8 @@ pub struct RtsAttributes {
     pub give_up: Duration,
     /// Window and time-outs.
     pub pace: PaceConfig,
-    /// The peer keeps packets that come early and reports them: those that are missing are sent again alone.
+    /// The peer keeps packets that come early and reports them: those that are missing are sent
+    /// again alone.
     pub selective: bool,
 }
 
@@ -395,10 +400,11 @@ impl QueuePair {
 
     /// A queue pair in RESET that goes on when a request is refused, if the peer's does as well.
     ///
-    /// The standard's ends: both pairs go to ERR, and what was executed of the requests in flight is unknown (§9.9.2). This one
-    /// repeats the reason and the answers to earlier requests until the requester, which drops the refused request, goes on at a
-    /// number that is 2^19 further. It is as if both had gone through RESET with that number, which both know.
-    /// A READ that fails while it is answered fails alone, with the reason "remote operational error".
+    /// The standard's ends: both pairs go to ERR, and what was executed of the requests in flight
+    /// is unknown (§9.9.2). This one repeats the reason and the answers to earlier requests until
+    /// the requester, which drops the refused request, goes on at a number that is 2^19 further. It
+    /// is as if both had gone through RESET with that number, which both know. A READ that fails
+    /// while it is answered fails alone, with the reason "remote operational error".
     pub fn resuming() -> QueuePair {
         QueuePair {
             resumes: true,
@@ -511,13 +517,15 @@ impl QueuePair {
         r.receive(now, packet, self.mtu, client, counters)
     }
 
-    /// The number of the next packet of the peer, if its payload may be put into place before it is looked at.
+    /// The number of the next packet of the peer, if its payload may be put into place before it is
+    /// looked at.
     pub fn expects(&self) -> Option<Psn> {
         let responder = self.responder.as_ref().filter(|_| self.state.answers());
         responder.and_then(Responder::expects)
     }
 
-    /// Takes a packet whose payload is in its place ([`Client::placed`]). Returns whether it was of any use.
+    /// Takes a packet whose payload is in its place ([`Client::placed`]). Returns whether it was of
+    /// any use.
     pub fn placed(&mut self, now: NicTime, head: &Head, len: u32, client: &mut dyn Client) -> bool {
         let answers = self.state.answers();
         let responder = self.responder.as_mut().filter(|_| answers);
@@ -536,7 +544,8 @@ impl QueuePair {
         self.make(now, &mut Out::Room(room), client)
     }
 
-    /// Adds the next packet to a batch, as [`QueuePair::transmit`]. It has not ended there: its invariant CRC is missing.
+    /// Adds the next packet to a batch, as [`QueuePair::transmit`]. It has not ended there: its
+    /// invariant CRC is missing.
     pub fn append(&mut self, now: NicTime, batch: &mut Batch, client: &mut dyn Client) -> Transmit {
         self.make(now, &mut Out::Batch(batch), client)
     }
@@ -547,8 +556,8 @@ impl QueuePair {
                 if let Some(len) = r.notify(self.peer, out) {
                     return Transmit::Packet(len);
                 }
-                // An acknowledgement lets short requests go first, and leaves in one message with them. Behind long ones it would keep
-                // them from being received in place.
+                // An acknowledgement lets short requests go first, and leaves in one message with
+                // them. Behind long ones it would keep them from being received in place.
                 let requester = self.requester.as_ref();
                 let is_before = requester.is_some_and(|r| r.next_is_at_most(GO_FIRST_BYTES));
                 let waits = is_before && self.company < GO_FIRST && r.only_acknowledges();
@@ -584,7 +593,8 @@ impl QueuePair {
         sent.map_or(made, Transmit::Packet)
     }
 
-    /// Lets the acknowledgement of short SENDs wait so long for a packet of ours with which it leaves. By default it does not wait.
+    /// Lets the acknowledgement of short SENDs wait so long for a packet of ours with which it
+    /// leaves. By default it does not wait.
     pub fn delay_acknowledgements(&mut self, patience: Duration) {
         if let Some(r) = &mut self.responder {
             r.set_patience(patience);
@@ -601,7 +611,8 @@ impl QueuePair {
         }
     }
 
-    /// When [`QueuePair::expire`] or [`QueuePair::transmit`] must be called although nothing arrives.
+    /// When [`QueuePair::expire`] or [`QueuePair::transmit`] must be called although nothing
+    /// arrives.
     pub fn next_timer(&self) -> Option<NicTime> {
         let (sends, answers) = (self.state.requests(), self.state.answers());
         let requester = self.requester.as_ref().filter(|_| sends);

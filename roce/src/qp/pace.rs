@@ -1,7 +1,7 @@
 //! Pace of a requester: when a packet counts as lost, and when the next may leave.
 //!
-//! The time-out follows the measured round trip (RFC 6298 §2) and doubles while nothing comes back. Window and rate are those of
-//! the [congestion control](super::CongestionControl).
+//! The time-out follows the measured round trip (RFC 6298 §2) and doubles while nothing comes back.
+//! Window and rate are those of the [congestion control](super::CongestionControl).
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! The requester of a queue pair: posted requests, their packets, and what their acknowledgements say (IBTA vol. 1 §9.7.5.2, §9.9.2).
+//! The requester of a queue pair: posted requests, their packets, and what their acknowledgements
+//! say (IBTA vol. 1 §9.7.5.2, §9.9.2).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,7 +19,8 @@ use ringbell_net::wire::roce::packet::Head;
 use ringbell_net::wire::roce::{AtomicEth, Bth, Extended, Packet, Psn, Qpn, Reth, Syndrome};
 use ringbell_net::NicTime;
 
-/// Packets posted and not acknowledged, at most: a quarter of the numbers, so that old and new ones never meet.
+/// Packets posted and not acknowledged, at most: a quarter of the numbers, so that old and new ones
+/// never meet.
 const POSTED_MAX: u32 = 1 << 22;
 
 /// A request with the numbers of its packets; those of a READ are those of its answer (§9.7.3.1.1).
@@ -50,7 +52,8 @@ impl Posted {
         (part - k % part).min(self.packets - k)
     }
 
-    /// Headers of packet `k`, and how many numbers it stands for. READs ask for `part` packets at a time.
+    /// Headers of packet `k`, and how many numbers it stands for. READs ask for `part` packets at a
+    /// time.
     fn head(&self, k: u32, mtu: u32, part: u32) -> (RoceOpcode, Extended, u32) {
         use RoceOpcode as Op;
         let (first, last) = (k == 0, k + 1 == self.packets);
@@ -328,8 +331,8 @@ impl Requester {
         Transmit::Packet(len)
     }
 
-    /// Everything before `to` has arrived. Requests that are done end; one that still lacks its answer stays, and the answer is
-    /// asked for again (§9.7.5.2.4).
+    /// Everything before `to` has arrived. Requests that are done end; one that still lacks its
+    /// answer stays, and the answer is asked for again (§9.7.5.2.4).
     fn advance(
         &mut self,
         to: Psn,
@@ -498,8 +501,9 @@ impl Requester {
         }
     }
 
-    /// The peer has refused a request. Those behind it go on: at another number, which tells the peer that we know of it; or
-    /// as before, when the peer had begun to answer it, and so has executed others since.
+    /// The peer has refused a request. Those behind it go on: at another number, which tells the
+    /// peer that we know of it; or as before, when the peer had begun to answer it, and so has
+    /// executed others since.
     fn refused(&mut self, psn: Psn, code: NakCode, now: NicTime, client: &mut dyn Client) {
         // While an earlier request lacks its answer, this one is refused again later.
         let is_first = |p: &Posted| !psn.is_before(p.first) && psn.is_before(p.end());

@@ -1,4 +1,5 @@
-//! The responder of a queue pair: requests of the peer in order, and the answers to them (IBTA vol. 1 §9.7.4, §9.7.5.1, §9.9.3).
+//! The responder of a queue pair: requests of the peer in order, and the answers to them (IBTA vol.
+//! 1 §9.7.4, §9.7.5.1, §9.9.3).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,7 +24,8 @@ const NEAR: i32 = 1 << 16;
 /// Reserved bytes of a congestion notification.
 const NOTIFICATION_BYTES: usize = 16;
 
-/// Where the requests behind a refused one go on: so far behind its number that no packet of before has that number.
+/// Where the requests behind a refused one go on: so far behind its number that no packet of before
+/// has that number.
 pub(super) const RESUME: u32 = 1 << 19;
 
 /// A message of which more packets are to come.
@@ -59,7 +61,8 @@ pub(super) struct Responder {
     rnr_timer: RnrTimer,
     /// Why the expected packet was refused. Nothing behind it is executed.
     refused: Option<NakCode>,
-    /// A request at another number shows that the peer knows of it ([`QueuePair::resuming`](super::QueuePair::resuming)).
+    /// A request at another number shows that the peer knows of it
+    /// ([`QueuePair::resuming`](super::QueuePair::resuming)).
     resumes: bool,
     failed: bool,
     /// Packets that have come before others, when the peer wants them kept.
@@ -221,7 +224,8 @@ impl Responder {
             return ahead > -NEAR;
         }
         let mut goes_on = self.expect(now, packet, mtu, client, counters);
-        // The packets that have waited for it. They are lent out, because their execution needs the rest of the responder.
+        // The packets that have waited for it. They are lent out, because their execution needs the
+        // rest of the responder.
         if let Some(mut early) = self.early.take_if(|e| !e.is_empty()) {
             early.pass(psn, self.expected);
             while let Some(next) = early.get(self.expected).filter(|_| goes_on) {
@@ -245,7 +249,8 @@ impl Responder {
         (is_plain && !has_early).then_some(self.expected)
     }
 
-    /// Takes a message of one packet whose payload is in its place already. `false`: it is not the expected one, and as if lost.
+    /// Takes a message of one packet whose payload is in its place already. `false`: it is not the
+    /// expected one, and as if lost.
     pub(super) fn placed(
         &mut self,
         now: NicTime,
@@ -316,7 +321,8 @@ impl Responder {
         false
     }
 
-    /// Queues an acknowledgement. It takes the place of the one before it when both are positive, or reports.
+    /// Queues an acknowledgement. It takes the place of the one before it when both are positive,
+    /// or reports.
     fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
         // It says what an older one would have said.
         (self.owed.due, self.owed.packets, self.owed.bytes) = (None, 0, 0);
@@ -331,7 +337,8 @@ impl Responder {
                 return;
             }
         }
-        // The reason for the end is queued always: nothing else tells the peer, and nothing comes after it.
+        // The reason for the end is queued always: nothing else tells the peer, and nothing comes
+        // after it.
         let is_end = self.refused.is_some() && !self.resumes;
         if is_end || self.has_room() {
             self.answers.push_back(Answer::Acknowledge(psn, syndrome));
@@ -343,7 +350,8 @@ impl Responder {
         self.answers.len() < 4 * self.resources.max(16)
     }
 
-    /// Whether as many READs and atomic operations wait to be answered as the peer may have in flight.
+    /// Whether as many READs and atomic operations wait to be answered as the peer may have in
+    /// flight.
     fn is_busy(&self) -> bool {
         let waits = |a: &&Answer| !matches!(a, Answer::Acknowledge(..));
         self.answers.iter().filter(waits).count() >= self.resources
@@ -369,7 +377,8 @@ impl Responder {
         let has_room = self.has_room();
         match (packet.bth.opcode, packet.extended) {
             (RoceOpcode::ReadRequest, Extended::Reth(reth)) => {
-                // Longer than any READ that was executed. Its numbers could go once round and end before the expected one.
+                // Longer than any READ that was executed. Its numbers could go once round and end
+                // before the expected one.
                 if reth.length > MESSAGE_MAX {
                     return;
                 }
@@ -407,7 +416,8 @@ impl Responder {
             Op::WriteLast | Op::WriteLastImm => (false, true),
             _ => (true, true),
         };
-        // Order of operations, and lengths (§9.8.2.2.1, §9.7.4.1.5): full packets but for the last, which has at least a byte.
+        // Order of operations, and lengths (§9.8.2.2.1, §9.7.4.1.5): full packets but for the last,
+        // which has at least a byte.
         let fits = match (first, last) {
             (_, false) => is_full,
             (true, true) => bytes.len() <= mtu as usize,

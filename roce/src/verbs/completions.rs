@@ -88,7 +88,8 @@ impl Cq {
         }
     }
 
-    /// Adds an entry. Without room it is lost, and the queue says so from then on (IBTA vol. 1 §11.6.3.1).
+    /// Adds an entry. Without room it is lost, and the queue says so from then on (IBTA vol. 1
+    /// §11.6.3.1).
     pub(super) fn push(&mut self, c: Completion, solicited: bool) {
         if self.entries.len() >= self.limit as usize {
             self.overrun = true;

@@ -29,9 +29,9 @@ pub struct ContextConfig {
     pub address: IpAddr,
     /// The interface of a link-local address, by its number; else 0.
     pub scope: u32,
-    /// UDP port; 0: a free one, which peers learn by the [`Gid`]. 4791 is the standard's, for peers that are other NICs: one context of an
-    /// address can have it. The GID of an IPv6 address is the address itself and names no port, so it has port 4791, unless it is `::1`
-    /// or link-local.
+    /// UDP port; 0: a free one, which peers learn by the [`Gid`]. 4791 is the standard's, for peers
+    /// that are other NICs: one context of an address can have it. The GID of an IPv6 address is
+    /// the address itself and names no port, so it has port 4791, unless it is `::1` or link-local.
     pub port: u16,
     /// Largest IP packet, in bytes. `None`: what the way to each peer carries.
     pub mtu: Option<usize>,
@@ -39,13 +39,15 @@ pub struct ContextConfig {
     pub icrc: bool,
     /// Longest payload of packets to contexts of ours, in KiB, 4 to 60; the standard's is 4.
     pub payload_kib: u8,
-    /// Losses between this context and others of ours that have it are repaired selectively, and their pace follows the marks of
-    /// switches. Else a loss repeats all packets behind it, as the standard has it.
+    /// Losses between this context and others of ours that have it are repaired selectively, and
+    /// their pace follows the marks of switches. Else a loss repeats all packets behind it, as the
+    /// standard has it.
     pub selective: bool,
 }
 
 impl Default for ContextConfig {
-    /// A free port of 127.0.0.1, packets of up to 60 KiB without CRC over loopback, selective repeat.
+    /// A free port of 127.0.0.1, packets of up to 60 KiB without CRC over loopback, selective
+    /// repeat.
     fn default() -> ContextConfig {
         ContextConfig {
             address: Ipv4Addr::LOCALHOST.into(),
@@ -112,7 +114,8 @@ impl Drop for Owner {
     }
 }
 
-/// A NIC of verbs: an address, and all that is made in it. Clones are the same context; it ends with the last handle of anything in it.
+/// A NIC of verbs: an address, and all that is made in it. Clones are the same context; it ends
+/// with the last handle of anything in it.
 #[derive(Clone)]
 pub struct Context {
     pub(super) owner: Arc<Owner>,
@@ -158,8 +161,9 @@ impl Context {
         })
     }
 
-    /// Makes a context of a port, with a clock of the caller's and without a thread: polls and posts alone step it. So a run over a bad
-    /// cable ([`impair`](ringbell_net::port::impair)) in virtual time can be repeated. Address, UDP port and MTU are the port's.
+    /// Makes a context of a port, with a clock of the caller's and without a thread: polls and
+    /// posts alone step it. So a run over a bad cable ([`impair`](ringbell_net::port::impair)) in
+    /// virtual time can be repeated. Address, UDP port and MTU are the port's.
     ///
     /// # Errors
     /// [`OpenError`] says what is wrong.
@@ -232,7 +236,8 @@ impl Context {
         Ok(CompletionChannel { channel })
     }
 
-    /// Makes a completion queue of so many entries. `channel`: where its events go, and its name there.
+    /// Makes a completion queue of so many entries. `channel`: where its events go, and its name
+    /// there.
     ///
     /// # Errors
     /// [`VerbsError::Range`].
@@ -328,7 +333,8 @@ impl ProtectionDomain {
     /// Registers memory of the program; peers name its bytes by addresses from `iova` on.
     ///
     /// # Safety
-    /// The memory stays mapped while the region exists, and while it does, only accesses that may meet the NIC's are made: raw, volatile or atomic.
+    /// The memory stays mapped while the region exists, and while it does, only accesses that may
+    /// meet the NIC's are made: raw, volatile or atomic.
     ///
     /// # Errors
     /// [`VerbsError`]: a page that is missing or lacks a right, no bytes, or rights that need local write access.
@@ -460,8 +466,8 @@ pub struct CompletionChannel {
 }
 
 impl CompletionChannel {
-    /// Takes the next event: the name of its completion queue. Waits, unless the descriptor was set not to. A program that waits with a
-    /// deadline polls the descriptor first.
+    /// Takes the next event: the name of its completion queue. Waits, unless the descriptor was set
+    /// not to. A program that waits with a deadline polls the descriptor first.
     ///
     /// # Errors
     /// The system's.
@@ -513,7 +519,8 @@ impl CompletionQueue {
         Arc::strong_count(&self.inner) - 1
     }
 
-    /// Takes completions, oldest first, and returns how many. Without any, the context receives and sends once.
+    /// Takes completions, oldest first, and returns how many. Without any, the context receives and
+    /// sends once.
     ///
     /// # Errors
     /// [`VerbsError::Overrun`]: entries are lost.
@@ -521,7 +528,8 @@ impl CompletionQueue {
         self.inner.context.owner.shared.poll(self.inner.at, out)
     }
 
-    /// The next completion (or the next solicited or failed one) raises an event on the queue's channel.
+    /// The next completion (or the next solicited or failed one) raises an event on the queue's
+    /// channel.
     ///
     /// # Errors
     /// [`VerbsError::Misuse`]: it has no channel.

@@ -1,7 +1,8 @@
-//! Unreliable datagrams (IBTA vol. 1 §9.8.3): each message is one packet, to any queue pair whose address, number and key are known.
+//! Unreliable datagrams (IBTA vol. 1 §9.8.3): each message is one packet, to any queue pair whose
+//! address, number and key are known.
 //!
-//! A datagram that no queue pair wants is dropped without an answer: one with another key, one for which no receive is posted, or one that is longer
-//! than its receive, which then stays.
+//! A datagram that no queue pair wants is dropped without an answer: one with another key, one for
+//! which no receive is posted, or one that is longer than its receive, which then stays.
 //!
 //! ```text
 //! byte of a receive  0         8         24        40
@@ -10,10 +11,12 @@
 //!                    0                   20        40
 //! ```
 //!
-//! The first 40 bytes of a receive hold the network's header (annex A17 §A17.4.5.1). A header of IPv4, which is the last 20 of them, cannot name a
-//! [`Gid`] with a UDP port. A context that has one writes a header of version 6 with both GIDs instead, as InfiniBand does (§8.3), since programs look
-//! there for the GID that they know as theirs. The sender says in the reserved byte of the datagram header what it can beside the standard, so that
-//! its GID is complete as well. The kernel keeps the packet's own header, so the time to live is not the packet's.
+//! The first 40 bytes of a receive hold the network's header (annex A17 §A17.4.5.1). A header of
+//! IPv4, which is the last 20 of them, cannot name a [`Gid`] with a UDP port. A context that has
+//! one writes a header of version 6 with both GIDs instead, as InfiniBand does (§8.3), since
+//! programs look there for the GID that they know as theirs. The sender says in the reserved byte
+//! of the datagram header what it can beside the standard, so that its GID is complete as well. The
+//! kernel keeps the packet's own header, so the time to live is not the packet's.
 
 use std::net::SocketAddr;
 
@@ -91,7 +94,8 @@ impl Datagrams {
         }
     }
 
-    /// Writes the next datagram to `room`, if it goes to this peer. Its request has ended then: nothing tells of its arrival.
+    /// Writes the next datagram to `room`, if it goes to this peer. Its request has ended then:
+    /// nothing tells of its arrival.
     pub(super) fn transmit(
         &mut self,
         room: &mut [u8],

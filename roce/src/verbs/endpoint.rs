@@ -1,4 +1,5 @@
-//! What a program posts to a queue pair, and the queue pair's way to it: memory, receives and completions.
+//! What a program posts to a queue pair, and the queue pair's way to it: memory, receives and
+//! completions.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -393,7 +394,8 @@ impl View<'_> {
         p.way.map(|way| (way, immediate, p.solicited))
     }
 
-    /// Copies the bytes of the next one to `room`, and completes it. `None`: its memory cannot be read.
+    /// Copies the bytes of the next one to `room`, and completes it. `None`: its memory cannot be
+    /// read.
     pub(super) fn take_datagram(&mut self, room: &mut [u8]) -> Option<usize> {
         let (pd, memory) = (self.end.at.pd, &mut *self.memory);
         let p = self.end.sends.front_mut()?;

@@ -260,13 +260,15 @@ impl Engine {
         self.tables.gid
     }
 
-    /// Payload that a packet to a peer can carry: a power of two up to 4,096 bytes, or more between two of ours.
+    /// Payload that a packet to a peer can carry: a power of two up to 4,096 bytes, or more between
+    /// two of ours.
     pub(super) fn payload_to(&mut self, peer: &Peer) -> usize {
         let headers = headers_to(peer.at.ip()) + super::outbox::HEADERS_MAX;
         self.port.mtu_to(peer.at.ip()).saturating_sub(headers)
     }
 
-    /// Packets that may be in flight with this payload: half of what the kernel keeps for us, as the peer's will for it.
+    /// Packets that may be in flight with this payload: half of what the kernel keeps for us, as
+    /// the peer's will for it.
     pub(super) fn window(&self, mtu: u32) -> u32 {
         // The kernel's bookkeeping of a datagram.
         const OVERHEAD: usize = 768;

@@ -1,5 +1,5 @@
-//! Faults that a user asks for, to test code on verbs: `create_cq@2`, `port-err@3s`, `retry-exc:qp3@1000`. Their text is read here; the calls of
-//! verbs inject them.
+//! Faults that a user asks for, to test code on verbs: `create_cq@2`, `port-err@3s`,
+//! `retry-exc:qp3@1000`. Their text is read here; the calls of verbs inject them.
 //!
 //! ```text
 //! fail   CALL@WHEN                   the call fails
@@ -8,7 +8,8 @@
 //! WHEN   7 | 300ms | 3s              the 7th of them, or the first after so long
 //! ```
 //!
-//! Calls are counted by name, completions by queue pair; events are counted by completions of all queue pairs. Each fault happens once.
+//! Calls are counted by name, completions by queue pair; events are counted by completions of all
+//! queue pairs. Each fault happens once.
 
 use std::time::Duration;
 

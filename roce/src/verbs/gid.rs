@@ -8,9 +8,10 @@
 //!       | fe80 | features | UDP port | 0000 | interface   |   link-local
 //! ```
 //!
-//! Without features and port it is the address of any RoCEv2 NIC (IBTA annex A17 §A17.4.5.2) at UDP port 4791: IPv6, or IPv4 mapped to it.
-//! Programs exchange these 16 bytes without looking at them, so several processes on one address find each other by their ports. Any other
-//! address of IPv6 leaves no room for a port.
+//! Without features and port it is the address of any RoCEv2 NIC (IBTA annex A17 §A17.4.5.2) at UDP
+//! port 4791: IPv6, or IPv4 mapped to it. Programs exchange these 16 bytes without looking at them,
+//! so several processes on one address find each other by their ports. Any other address of IPv6
+//! leaves no room for a port.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -23,8 +24,8 @@ pub struct Features {
     pub payload_kib: u8,
     /// Packets over loopback need no invariant CRC.
     pub without_icrc: bool,
-    /// Packets that come early are kept and reported, and marks of switches answered: losses are repaired selectively, and the pace
-    /// follows the marks.
+    /// Packets that come early are kept and reported, and marks of switches answered: losses are
+    /// repaired selectively, and the pace follows the marks.
     pub selective: bool,
 }
 
@@ -33,7 +34,8 @@ const WITHOUT_ICRC: u8 = 1;
 const SELECTIVE: u8 = 2;
 
 impl Features {
-    /// In a byte, as datagrams between contexts of ours carry them. It is not 0: a payload is of 4 KiB at least.
+    /// In a byte, as datagrams between contexts of ours carry them. It is not 0: a payload is of 4
+    /// KiB at least.
     pub(super) fn to_byte(self) -> u8 {
         self.payload_kib << 2 | self.bits()
     }
@@ -122,7 +124,8 @@ impl Gid {
         let ip = ip.to_canonical();
         let is_host = match ip {
             IpAddr::V4(ip) => ringbell_net::is_host(ip),
-            // What begins with a byte of zeros and names no port is none (RFC 4291 §2.4), nor is a link-local address with more bits.
+            // What begins with a byte of zeros and names no port is none (RFC 4291 §2.4), nor is a
+            // link-local address with more bits.
             IpAddr::V6(ip) => {
                 let is_other = ip.octets()[0] == 0 || ip.is_unicast_link_local();
                 at.is_some() || !is_other && !ip.is_multicast()
@@ -138,7 +141,8 @@ impl Gid {
     }
 }
 
-/// Where features and port are in the GID of IPv4 and of `::1`, and in that of a link-local address.
+/// Where features and port are in the GID of IPv4 and of `::1`, and in that of a link-local
+/// address.
 const AT_FRONT: usize = 6;
 const AT_LINK_LOCAL: usize = 2;
 
@@ -180,7 +184,8 @@ mod tests {
         let own = Gid::new(at(40_000), ours);
         assert_eq!(own.endpoint(), Some((at(40_000), ours)));
         assert!(own.is_ours());
-        // With a bit beside the fields it is none, or that of a host of IPv6; and the address must be a host's.
+        // With a bit beside the fields it is none, or that of a host of IPv6; and the address must
+        // be a host's.
         for bit in (0..48).chain(80..96) {
             let mut gid = own;
             gid.0[bit / 8] ^= 1 << (bit % 8);

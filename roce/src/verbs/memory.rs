@@ -1,5 +1,5 @@
-//! Bytes of registered memory of the host. Each access is checked anew, and none outlives the context's lock: a region that was deregistered is
-//! never touched again.
+//! Bytes of registered memory of the host. Each access is checked anew, and none outlives the
+//! context's lock: a region that was deregistered is never touched again.
 #![allow(unsafe_code)] // Registered memory has owners outside: raw copies and atomics alone.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +46,8 @@ impl Pieces {
         self.iter().map(|s| u64::from(s.len)).sum()
     }
 
-    /// Finds `len` bytes from `offset` on, and hands each run of them to `each`, with its place among them.
+    /// Finds `len` bytes from `offset` on, and hands each run of them to `each`, with its place
+    /// among them.
     fn visit(
         &self,
         memory: &mut Mmu,
@@ -96,7 +97,8 @@ impl Pieces {
     ) -> Result<(), Denied> {
         let (room, len) = (to.as_mut_ptr(), to.len());
         self.visit(memory, pd, offset, len, Need::Read, |from, at, n| {
-            // SAFETY: the region was registered as readable and is not deregistered while the lock is held; `at + n` is within `to`.
+            // SAFETY: the region was registered as readable and is not deregistered while the lock
+            // is held; `at + n` is within `to`.
             unsafe { copy(room.add(at), from, n) }
         })
     }
@@ -165,7 +167,8 @@ pub(super) fn read_remote(
     Ok(())
 }
 
-/// Executes an atomic operation of a peer; gives the old value. It is atomic with the host's threads as well.
+/// Executes an atomic operation of a peer; gives the old value. It is atomic with the host's
+/// threads as well.
 pub(super) fn atomic_remote(
     memory: &mut Mmu,
     pd: PdId,

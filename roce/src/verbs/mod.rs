@@ -1,4 +1,5 @@
-//! Verbs of the host: queue pairs on host memory, in ibverbs' vocabulary (IBTA vol. 1 chapters 10 and 11).
+//! Verbs of the host: queue pairs on host memory, in ibverbs' vocabulary (IBTA vol. 1 chapters 10
+//! and 11).
 //!
 //! ```text
 //! Context ─┬─ ProtectionDomain ─┬─ MemoryRegion, AddressHandle
@@ -6,21 +7,26 @@
 //!          └─ CompletionQueue ──┴─ CompletionChannel
 //! ```
 //!
-//! A [`Context`] is one plain UDP socket without privileges, and the RoCEv2 queue pairs behind it ([`qp`](crate::qp)). It needs no GPU and
-//! no NIC.
+//! A [`Context`] is one plain UDP socket without privileges, and the RoCEv2 queue pairs behind it
+//! ([`qp`](crate::qp)). It needs no GPU and no NIC.
 //!
-//! **Progress.** A program that polls a completion queue receives and sends itself; so does one that posts. While no program polls, a thread does it
-//! (`shared.rs`), which sleeps when there is nothing to do.
+//! **Progress.** A program that polls a completion queue receives and sends itself; so does one
+//! that posts. While no program polls, a thread does it (`shared.rs`), which sleeps when there is
+//! nothing to do.
 //!
-//! **Memory.** Each access, of a peer or of a request, is checked against region, bounds and rights when it is made, and none goes on after the region is
-//! deregistered. Keys of peers and numbers of queue pairs cannot be guessed; a packet must name both, in the order of its connection, and come
-//! from the peer's address. Datagrams come from anywhere; they must name the queue pair's own key, which the program chooses.
+//! **Memory.** Each access, of a peer or of a request, is checked against region, bounds and rights
+//! when it is made, and none goes on after the region is deregistered. Keys of peers and numbers of
+//! queue pairs cannot be guessed; a packet must name both, in the order of its connection, and come
+//! from the peer's address. Datagrams come from anywhere; they must name the queue pair's own key,
+//! which the program chooses.
 //!
-//! **Copies.** A payload byte is copied once at each end, beside the kernel's copies: memory → packet, and packet → memory.
+//! **Copies.** A payload byte is copied once at each end, beside the kernel's copies: memory →
+//! packet, and packet → memory.
 //!
 //! **Addresses.** A [`Gid`] names address and UDP port ([`gid`]).
 //!
-//! **Deadlines.** A peer that answers nothing is given up after the time-outs that the program chose ([`Rts`]). No call waits for a peer.
+//! **Deadlines.** A peer that answers nothing is given up after the time-outs that the program
+//! chose ([`Rts`]). No call waits for a peer.
 
 mod address;
 mod completions;

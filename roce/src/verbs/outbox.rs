@@ -91,7 +91,8 @@ impl Outbox {
         };
         let whole = len + ICRC_BYTES;
         packet[len..whole].copy_from_slice(&sum);
-        // SAFETY: the room lives as long as the batch, and this part of it is not written before the batch is cleared.
+        // SAFETY: the room lives as long as the batch, and this part of it is not written before
+        // the batch is cleared.
         unsafe { self.batch.memory(packet.as_ptr(), whole) };
         self.batch.end();
         self.used += whole.next_multiple_of(8);

@@ -17,7 +17,8 @@ use super::types::{
 use crate::qp::{self, Change, Congestion, DcqcnConfig, PaceConfig, QpCounters, Request, State};
 use ringbell_net::wire::roce::{Psn, Qpn};
 
-/// Shortest time after which a packet counts as lost; a loaded host keeps a peer from its core for milliseconds.
+/// Shortest time after which a packet counts as lost; a loaded host keeps a peer from its core for
+/// milliseconds.
 const LOST_AFTER_MIN: Duration = Duration::from_millis(8);
 /// A time-out code of 0 waits without end; so long, at least.
 const FOREVER: Duration = Duration::from_secs(1 << 32);
@@ -33,11 +34,13 @@ pub struct Rtr {
     pub number: u32,
     /// Number of its first packet, below 2^24.
     pub expected: u32,
-    /// Bytes of a full packet: 256, 512, 1,024, 2,048 or 4,096. Two contexts of ours on one host take 4,096 as "the longest that both accept".
+    /// Bytes of a full packet: 256, 512, 1,024, 2,048 or 4,096. Two contexts of ours on one host
+    /// take 4,096 as "the longest that both accept".
     pub mtu: u32,
     /// READs and atomic operations of the peer in flight, at most.
     pub resources: u8,
-    /// Code of the time that the peer waits when no receive is posted (IBTA vol. 1 table 45), below 32.
+    /// Code of the time that the peer waits when no receive is posted (IBTA vol. 1 table 45),
+    /// below 32.
     pub rnr_timer: u8,
 }
 
@@ -50,7 +53,8 @@ pub struct Rts {
     pub depth: u8,
     /// Code of the time for an acknowledgement: 4.096 µs · 2^code; 0: without end.
     pub timeout: u8,
-    /// Retries when nothing is acknowledged, 0 to 7. The peer is given up after the time-out of each try.
+    /// Retries when nothing is acknowledged, 0 to 7. The peer is given up after the time-out of
+    /// each try.
     pub retries: u8,
     /// Retries when the peer has no receive, 0 to 6; 7: without end.
     pub rnr_retries: u8,
@@ -316,7 +320,8 @@ impl QueuePair {
     /// Changes its state.
     ///
     /// # Errors
-    /// [`VerbsError::Transition`] names both states; [`VerbsError`] of an attribute. Nothing has changed then.
+    /// [`VerbsError::Transition`] names both states; [`VerbsError`] of an attribute. Nothing has
+    /// changed then.
     pub fn modify(&self, to: Modify) -> Result<(), VerbsError> {
         let owner = &self.handle.pd.context().owner;
         let mut engine = owner.shared.lock();

@@ -1,8 +1,9 @@
 //! The lock around a context's machinery, and the thread that drives it while no program polls.
 //!
-//! A program that polls drives the machinery itself, so that its latency is that of polling. The thread sleeps on the socket. While a program polls,
-//! packets that wake the thread are already taken: after some such wake-ups it naps instead. When a nap has delayed packets, because the program
-//! waits by reading its memory, the thread is much slower to nap again.
+//! A program that polls drives the machinery itself, so that its latency is that of polling. The
+//! thread sleeps on the socket. While a program polls, packets that wake the thread are already
+//! taken: after some such wake-ups it naps instead. When a nap has delayed packets, because the
+//! program waits by reading its memory, the thread is much slower to nap again.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -78,7 +79,8 @@ impl Shared {
     /// Sends what was just posted.
     pub(super) fn kick(&self, engine: &mut Engine) {
         engine.transmit(self.now());
-        // Pairs with the exchange in `sleep`: the thread either sees the new timer, or is seen asleep.
+        // Pairs with the exchange in `sleep`: the thread either sees the new timer, or is seen
+        // asleep.
         if self.is_dormant.swap(false, Ordering::SeqCst) {
             self.wake();
         }
@@ -147,7 +149,8 @@ impl Shared {
             if came > 0 || is_polled {
                 active = now;
             }
-            // What comes while a program polls is the program's: the thread was woken for nothing, also when it was faster.
+            // What comes while a program polls is the program's: the thread was woken for nothing,
+            // also when it was faster.
             misses = if is_polled { misses + 1 } else { 0 };
             if misses > patience {
                 self.naps.store(true, Ordering::SeqCst);
@@ -161,7 +164,8 @@ impl Shared {
                 }
                 continue;
             }
-            // What waits to be sent needs no packet to go on: a long answer to a READ is many batches.
+            // What waits to be sent needs no packet to go on: a long answer to a READ is many
+            // batches.
             if came > 0 || more {
                 continue;
             }

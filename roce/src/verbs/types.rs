@@ -120,7 +120,8 @@ pub struct Completion {
     pub status: Status,
     /// What it was.
     pub kind: WorkKind,
-    /// Bytes received, read, or written by the peer; of a datagram with the 40 of the network's header.
+    /// Bytes received, read, or written by the peer; of a datagram with the 40 of the network's
+    /// header.
     pub len: u32,
     /// Immediate data.
     pub immediate: Option<u32>,

@@ -1,4 +1,5 @@
-//! Two ends of a connection by the face that programs have, on real sockets or in virtual time, and a model of what they do.
+//! Two ends of a connection by the face that programs have, on real sockets or in virtual time, and
+//! a model of what they do.
 #![allow(dead_code, unreachable_pub)] // Each test program uses a part of it.
 #![allow(clippy::disallowed_methods)] // Waits for packets of a real socket.
 
@@ -104,7 +105,8 @@ impl End {
     }
 
     pub fn post(&self, id: u64, request: Request, local: Local<'_>) -> Result<(), VerbsError> {
-        // A READ may find what a later request writes, unless that one waits for it (IBTA vol. 1 table 79).
+        // A READ may find what a later request writes, unless that one waits for it (IBTA vol. 1
+        // table 79).
         let flags = SendFlags {
             signaled: true,
             fence: !matches!(request, Request::Read(_)),
@@ -178,7 +180,8 @@ pub fn pattern(seed: usize, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// The half of each end's memory from which requests read, or which peers write; the other half takes what arrives.
+/// The half of each end's memory from which requests read, or which peers write; the other half
+/// takes what arrives.
 const HALF: u64 = BYTES as u64 / 2;
 /// Requests in flight.
 const WINDOW: u64 = 16;

@@ -1,8 +1,11 @@
-//! Sequences of verbs calls, decoded from bytes, against a model of what may complete and what may be written.
+//! Sequences of verbs calls, decoded from bytes, against a model of what may complete and what may
+//! be written.
 //!
-//! A record of 8 bytes is a call: kind, end and object, and arguments. Objects are made, changed and destroyed in any order; posts name keys,
-//! addresses and lengths of any kind. The model knows each request that was posted: it completes once, on its queue, with success only if all that it
-//! names was there and granted. And it knows each byte that some request may write: no other one changes, nor any byte of a region that is gone.
+//! A record of 8 bytes is a call: kind, end and object, and arguments. Objects are made, changed
+//! and destroyed in any order; posts name keys, addresses and lengths of any kind. The model knows
+//! each request that was posted: it completes once, on its queue, with success only if all that it
+//! names was there and granted. And it knows each byte that some request may write: no other one
+//! changes, nor any byte of a region that is gone.
 #![allow(dead_code, unreachable_pub)] // Each user has a part of it.
 #![allow(unsafe_code)] // Registers memory of the test.
 #![allow(clippy::disallowed_methods)] // Sockets are real.
@@ -203,7 +206,8 @@ struct Rig {
 /// How far time goes with each poll.
 const TICK: Duration = Duration::from_micros(20);
 
-/// Runs the calls that the bytes say. Each end begins with two connected queue pairs and memory that peers may use.
+/// Runs the calls that the bytes say. Each end begins with two connected queue pairs and memory
+/// that peers may use.
 pub fn run(bytes: &[u8]) {
     let config = ContextConfig::default();
     let open = || Context::open(&config).expect("a socket");

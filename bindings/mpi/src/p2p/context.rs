@@ -1,8 +1,9 @@
 //! [`Contexts`]: the communicators on which messages are taken.
 //!
-//! Each has a number that its rank 0 gives when it is made, which is a collective call: a first message is none. Messages carry the number, and meet
-//! receives of the same number only. A communicator that is made otherwise (`MPI_Comm_idup`, between two groups, with ranks of another job) has none
-//! on any of its ranks, so that its messages stay with the library below.
+//! Each has a number that its rank 0 gives when it is made, which is a collective call: a first
+//! message is none. Messages carry the number, and meet receives of the same number only. A
+//! communicator that is made otherwise (`MPI_Comm_idup`, between two groups, with ranks of another
+//! job) has none on any of its ranks, so that its messages stay with the library below.
 #![allow(unsafe_code)] // Calls the library below.
 
 use std::collections::HashMap;
@@ -83,7 +84,8 @@ impl Contexts {
 }
 
 impl Messages {
-    /// Takes messages on a communicator that the program has just made, where they can be taken. All its ranks call it.
+    /// Takes messages on a communicator that the program has just made, where they can be taken.
+    /// All its ranks call it.
     fn adopt(&self, layer: &Layer, comm: Handle) {
         let Some((size, rank)) = size_and_rank(comm) else {
             return;
@@ -117,7 +119,8 @@ impl Messages {
         self.contexts.get(comm).is_some()
     }
 
-    /// Lets go of a communicator that the program has freed. What is under way on it ends as before.
+    /// Lets go of a communicator that the program has freed. What is under way on it ends as
+    /// before.
     pub(crate) fn forget(&self, comm: Handle) {
         if self.contexts.remove(comm) {
             self.lock().prune(|id| self.contexts.has(id));

@@ -1,10 +1,12 @@
 //! [`Engine`]: the messages of this rank, over a communicator of Ringbell.
 //!
-//! Every rank keeps receives for frames posted, from any rank, in memory that peers map. A short message travels in its frame, and waits on the heap
-//! when it meets no receive. A long one stays with its sender: the receiver posts its receive under a tag of its own, and says so.
+//! Every rank keeps receives for frames posted, from any rank, in memory that peers map. A short
+//! message travels in its frame, and waits on the heap when it meets no receive. A long one stays
+//! with its sender: the receiver posts its receive under a tag of its own, and says so.
 //!
-//! A thread of the layer advances the engine too, so that messages move while the program is inside the library below. It must not call that library:
-//! what needs it (derived types, requests) is left in `finished`.
+//! A thread of the layer advances the engine too, so that messages move while the program is inside
+//! the library below. It must not call that library: what needs it (derived types, requests) is
+//! left in `finished`.
 #![allow(unsafe_code)] // The program's buffers, and slots in exported memory.
 
 use std::cell::Cell;
@@ -32,8 +34,8 @@ const SLOTS: usize = 16;
 /// Bytes of a frame's slot.
 const SLOT: usize = SHORT + HEAD;
 
-/// Operations posted since a receive of a frame after which it is posted again: the communicator's queue has 256 places, used in turn, and
-/// an operation under way keeps its place.
+/// Operations posted since a receive of a frame after which it is posted again: the communicator's
+/// queue has 256 places, used in turn, and an operation under way keeps its place.
 const AGE: u64 = 64;
 
 /// Long messages that may move at once; more wait.
@@ -158,7 +160,8 @@ pub(super) struct Engine {
     lost: Option<String>,
 }
 
-// SAFETY: the program's addresses in it are only used while the operation that they belong to is under way, by one thread at a time.
+// SAFETY: the program's addresses in it are only used while the operation that they belong to is
+// under way, by one thread at a time.
 unsafe impl std::marker::Send for Engine {}
 
 impl Engine {
@@ -350,7 +353,8 @@ impl Engine {
         };
         let unpack = match receive.to {
             Elements::Plain(to) => {
-                // SAFETY: the program's buffer, of at least as many bytes, which it leaves alone until the receive has ended.
+                // SAFETY: the program's buffer, of at least as many bytes, which it leaves alone
+                // until the receive has ended.
                 unsafe { to.copy_from_nonoverlapping(from, taken as usize) };
                 None
             }
@@ -380,8 +384,8 @@ impl Engine {
         });
     }
 
-    /// Whether [`Engine::advance`] would move something. It does not step the NIC: beside a thread that does now and then, the NIC's own would
-    /// not, and peers would wait for the next time.
+    /// Whether [`Engine::advance`] would move something. It does not step the NIC: beside a thread
+    /// that does now and then, the NIC's own would not, and peers would wait for the next time.
     pub(super) fn has_news(&self) -> bool {
         let ended = |r: Option<&Request>| r.is_some_and(Request::has_ended);
         self.lost.is_none()
@@ -549,7 +553,8 @@ impl Engine {
             None => {
                 let copy = self.scratch(memories, send.bytes)?;
                 let at = copy.as_ptr();
-                // SAFETY: a copy to memory of our own; the program leaves its buffer alone while it sends.
+                // SAFETY: a copy to memory of our own; the program leaves its buffer alone while it
+                // sends.
                 unsafe { at.copy_from_nonoverlapping(from, send.bytes as usize) };
                 scratch = Some(copy);
                 at

@@ -1,7 +1,9 @@
-//! The functions of Fortran that are exported for messages between two ranks, for requests, and those that make communicators: `mpi_name_` of `mpif.h`
-//! and the module `mpi`, `mpi_name_f08_` of `mpi_f08`.
+//! The functions of Fortran that are exported for messages between two ranks, for requests, and
+//! those that make communicators: `mpi_name_` of `mpif.h` and the module `mpi`, `mpi_name_f08_` of
+//! `mpi_f08`.
 //!
-//! Open MPI's call its `PMPI_` functions, so these call ours of C instead. MPICH's `mpif.h` and `mpi` call the public ones by themselves.
+//! Open MPI's call its `PMPI_` functions, so these call ours of C instead. MPICH's `mpif.h` and
+//! `mpi` call the public ones by themselves.
 #![allow(unsafe_code)] // Called with the program's pointers.
 
 use std::ffi::{c_int, c_void};
@@ -30,7 +32,8 @@ const STATUS: usize = 6;
 /// A status of C.
 type Status = [u64; STATUS / 2];
 
-/// Arguments, where messages are taken in Open MPI: the library below does not call our functions of C by itself.
+/// Arguments, where messages are taken in Open MPI: the library below does not call our functions
+/// of C by itself.
 fn args() -> Option<Args> {
     let layer = Layer::get().filter(|l| l.messages.is_some())?;
     (layer.tables.abi == Abi::OpenMpi).then_some(Args(&layer.tables))
@@ -150,7 +153,8 @@ fn ended(count: Out) -> c_int {
     unsafe { *count }
 }
 
-/// Exports a function in both forms. The last argument, which the second form may leave out, takes the code.
+/// Exports a function in both forms. The last argument, which the second form may leave out, takes
+/// the code.
 macro_rules! exported {
     ($($name:ident, $new:ident($($arg:ident: $ty:ty),* $(,)?) $args:ident => $taken:expr;)*) => {$(
         exported!(@one $name($($arg: $ty),*) $args => $taken);
@@ -264,7 +268,8 @@ exported! {
     mpi_startall_, mpi_startall_f08_(count: Int, at: Out) f => f.with(f.int(count), at, |r| c::MPI_Startall(f.int(count), r));
 }
 
-/// Exports a function that makes a communicator, in both forms. Its arguments are addresses, the communicator's the last but the code's.
+/// Exports a function that makes a communicator, in both forms. Its arguments are addresses, the
+/// communicator's the last but the code's.
 macro_rules! making {
     ($($name:ident, $new:ident($($arg:ident),*);)*) => {$(
         making!(@one $name($($arg),*));

@@ -1,4 +1,5 @@
-//! What travels between two ranks ahead of, or instead of, a long message: a head of fixed length, and the bytes of a short message.
+//! What travels between two ranks ahead of, or instead of, a long message: a head of fixed length,
+//! and the bytes of a short message.
 
 use super::matching::Envelope;
 
@@ -8,7 +9,8 @@ pub(super) const HEAD: usize = 40;
 /// A head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Frame {
-    /// A message whose bytes follow. A synchronous send waits for [`Frame::Met`] with its id; 0: none does.
+    /// A message whose bytes follow. A synchronous send waits for [`Frame::Met`] with its id; 0:
+    /// none does.
     Short { of: Envelope, id: u64 },
     /// A message of so many bytes, which the sender gives after [`Frame::Clear`].
     Long { of: Envelope, id: u64, bytes: u64 },

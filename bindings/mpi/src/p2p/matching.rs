@@ -1,7 +1,7 @@
 //! [`Queues`]: which message meets which receive, by MPI's rules.
 //!
-//! Both queues of a communicator are in order, of arrival and of posting; the first that fits is taken, so messages of one sender do not overtake
-//! each other.
+//! Both queues of a communicator are in order, of arrival and of posting; the first that fits is
+//! taken, so messages of one sender do not overtake each other.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,9 +1,11 @@
 //! Messages between two ranks, when `ringbell mpi --p2p` asks for them.
 //!
-//! Every call of these on a communicator is taken, or none: a receive from any rank must see messages of one path only. So derived types are packed
-//! by the library below, matching is done here (`matching`), and long messages, synchronous ones, probes and persistent requests have their forms.
-//! `context`: communicators. `engine` moves bytes, `frame` is what ranks say to each other, `operation` is what the program waits for, `persistent` and `requests` are the calls
-//! that start and end requests, `calls` and `fortran` what is exported.
+//! Every call of these on a communicator is taken, or none: a receive from any rank must see
+//! messages of one path only. So derived types are packed by the library below, matching is done
+//! here (`matching`), and long messages, synchronous ones, probes and persistent requests have
+//! their forms. `context`: communicators. `engine` moves bytes, `frame` is what ranks say to each
+//! other, `operation` is what the program waits for, `persistent` and `requests` are the calls that
+//! start and end requests, `calls` and `fortran` what is exported.
 #![allow(unsafe_code)] // The program's pointers.
 #![allow(clippy::disallowed_methods)] // Waits, and a thread.
 
@@ -40,7 +42,8 @@ use persistent::Persistents;
 /// How long a call waits before it lets the library below move its own messages.
 const SLICE: Duration = Duration::from_micros(500);
 
-/// How often the thread looks whether a call has advanced the engine, and whether there is something to move.
+/// How often the thread looks whether a call has advanced the engine, and whether there is
+/// something to move.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Messages between two ranks.
@@ -95,7 +98,8 @@ pub(crate) enum Mode {
 
 /// Why a call is not taken.
 enum Refused {
-    /// A wrong argument, which the library below reports; or nothing to do with this path, as a rank that is none.
+    /// A wrong argument, which the library below reports; or nothing to do with this path, as a
+    /// rank that is none.
     HandOn,
     /// Of a derived type, and longer than the library below packs.
     TooLong,
@@ -116,7 +120,8 @@ impl Messages {
         })
     }
 
-    /// Starts the thread that moves messages while the program is inside the library below, where other ranks may wait for them.
+    /// Starts the thread that moves messages while the program is inside the library below, where
+    /// other ranks may wait for them.
     pub(crate) fn start(&'static self, layer: &'static Layer) {
         let moving = move || {
             let mut seen = 0;
@@ -176,7 +181,8 @@ impl Messages {
         }
     }
 
-    /// Ends with the program: first all that it was told is sent has left, on every rank. Each helps the others until then.
+    /// Ends with the program: first all that it was told is sent has left, on every rank. Each
+    /// helps the others until then.
     pub(crate) fn end(&self, layer: &Layer, patience: Duration) {
         let deadline = Instant::now() + patience;
         let mut all_left: Option<Handle> = None;
@@ -484,7 +490,8 @@ impl Tables {
         }
     }
 
-    /// The first handle of messages of our own: a kind that MPICH does not have, an address that no memory has.
+    /// The first handle of messages of our own: a kind that MPICH does not have, an address that no
+    /// memory has.
     fn first_message(&self) -> Handle {
         match self.abi {
             Abi::Mpich => 0x7800_0000,

@@ -1,7 +1,7 @@
 //! [`Op`]: a send or a receive until the program has been told of its end.
 //!
-//! A request that the program gets is a generalized request of the library below, so that its own functions wait for it, test, cancel and free it, beside
-//! requests of its own.
+//! A request that the program gets is a generalized request of the library below, so that its own
+//! functions wait for it, test, cancel and free it, beside requests of its own.
 #![allow(unsafe_code)] // Calls the library below.
 
 use std::cell::RefCell;
@@ -59,11 +59,13 @@ pub(super) struct Requested {
 }
 
 thread_local! {
-    /// Operations with a fault whose requests a call of this thread has ended; `None` while no call of ours ends requests.
+    /// Operations with a fault whose requests a call of this thread has ended; `None` while no call
+    /// of ours ends requests.
     static FAILED: RefCell<Option<Vec<Arc<Op>>>> = const { RefCell::new(None) };
 }
 
-/// Runs a test of the library below, and gives the operations with a fault whose requests it has ended.
+/// Runs a test of the library below, and gives the operations with a fault whose requests it has
+/// ended.
 pub(super) fn observed<T>(test: impl FnOnce() -> T) -> (T, Vec<Arc<Op>>) {
     FAILED.set(Some(Vec::new()));
     let result = test();
@@ -155,7 +157,8 @@ impl Op {
         failure::raise(comm, code)
     }
 
-    /// The code that a call returns which waited for it: the communicator's error handler has been asked.
+    /// The code that a call returns which waited for it: the communicator's error handler has been
+    /// asked.
     pub(super) fn code(&self, layer: &Layer, comm: Handle, call: &str) -> c_int {
         match self.fault(layer, call) {
             0 => 0,
@@ -164,12 +167,14 @@ impl Op {
     }
 }
 
-/// An operation that has ended, of which the program is to be told by a thread of its own: a thread of ours must not call the library below.
+/// An operation that has ended, of which the program is to be told by a thread of its own: a thread
+/// of ours must not call the library below.
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) op: Arc<Op>,
     pub(super) outcome: Outcome,
-    /// Elements of a derived type or in memory of a GPU, with the bytes that are still to be copied to them.
+    /// Elements of a derived type or in memory of a GPU, with the bytes that are still to be copied
+    /// to them.
     pub(super) unpack: Option<(Elements, Bytes)>,
 }
 
@@ -218,8 +223,9 @@ pub(super) fn lost(call: &str, why: &str) -> String {
     }
 }
 
-/// What the library below asks when a call ends the request. It has no communicator for it, so the fault is told by the call of ours that the program made
-/// ([`observed`]), and the library below hears of none. Where it was another's, its default error handler is asked.
+/// What the library below asks when a call ends the request. It has no communicator for it, so the
+/// fault is told by the call of ours that the program made ([`observed`]), and the library below
+/// hears of none. Where it was another's, its default error handler is asked.
 extern "C" fn query(op: *const Op, status: *mut c_int) -> c_int {
     let Some(layer) = Layer::get() else {
         return 0;
@@ -300,7 +306,8 @@ impl Tables {
             return;
         }
         let (_, at) = self.status();
-        // SAFETY: the program's status, whose public fields lie there; the signatures of MPI's standard.
+        // SAFETY: the program's status, whose public fields lie there; the signatures of MPI's
+        // standard.
         unsafe {
             if let Some(source) = outcome.source {
                 *status.add(at) = source as c_int;

@@ -1,4 +1,5 @@
-//! Persistent requests. The program's handle is one of the library below, made for no rank; started, it stands for a request of ours.
+//! Persistent requests. The program's handle is one of the library below, made for no rank;
+//! started, it stands for a request of ours.
 #![allow(unsafe_code)] // Calls the library below.
 
 use std::collections::HashMap;

@@ -1,7 +1,8 @@
 //! Calls that wait for requests, test, start, cancel and free them.
 //!
-//! Our requests are the library's below, so its functions answer. A call that waits becomes one that tests, again and again, so that our messages
-//! move meanwhile. A persistent request is replaced by what it stands for.
+//! Our requests are the library's below, so its functions answer. A call that waits becomes one
+//! that tests, again and again, so that our messages move meanwhile. A persistent request is
+//! replaced by what it stands for.
 #![allow(unsafe_code)] // The program's arrays.
 
 use std::ffi::{c_int, c_void};
@@ -74,7 +75,8 @@ impl Given {
         handles.collect()
     }
 
-    /// Gives the program what has become of its requests; a persistent one that has ended is inactive.
+    /// Gives the program what has become of its requests; a persistent one that has ended is
+    /// inactive.
     fn give_back(&self, layer: &Layer, messages: &Messages) {
         let Some((array, persistent)) = &self.replaced else {
             return;
@@ -180,7 +182,8 @@ impl Failing {
         op.code(self.layer, self.comm(op), self.call)
     }
 
-    /// Writes the errors to the statuses, and asks each communicator's error handler with the first error of it. `before` are the requests, `code` is of the library below.
+    /// Writes the errors to the statuses, and asks each communicator's error handler with the first
+    /// error of it. `before` are the requests, `code` is of the library below.
     ///
     /// # Safety
     /// The arrays of `ends` are the program's, filled by the call.
@@ -203,7 +206,8 @@ impl Failing {
             Ends::One => return code,
             Ends::All(statuses) => ((0..before.len()).collect::<Vec<_>>(), statuses),
             Ends::Some(ended, indices, statuses) => {
-                // SAFETY: the caller's contract; the number is undefined where no request was active, and then none has failed.
+                // SAFETY: the caller's contract; the number is undefined where no request was
+                // active, and then none has failed.
                 let all = (0..unsafe { *ended }).map(|i| unsafe { *indices.add(i as usize) });
                 (all.map(|i| i as usize).collect(), statuses)
             }

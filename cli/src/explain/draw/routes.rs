@@ -1,7 +1,9 @@
-//! Routes of arrows between cells: each has a lane of its own beside the cells, so that none runs on another.
+//! Routes of arrows between cells: each has a lane of its own beside the cells, so that none runs
+//! on another.
 //!
-//! An arrow leaves a cell on its left, runs up or down in a lane on the left of the column, and enters a cell of another row from the
-//! left. One that goes to another column runs there in a track above the row that it goes to.
+//! An arrow leaves a cell on its left, runs up or down in a lane on the left of the column, and
+//! enters a cell of another row from the left. One that goes to another column runs there in a
+//! track above the row that it goes to.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +11,8 @@ use ringbell::parts::onc_engines::program::Arrow;
 
 /// A cell, by rank and column.
 type Place = (usize, usize);
-/// A place in an order from top to bottom, or from left to right: its row or column, and where in it.
+/// A place in an order from top to bottom, or from left to right: its row or column, and where in
+/// it.
 type At = (usize, usize);
 /// First and last place that a piece of an arrow takes, and the arrow's index.
 type Span = (At, At, usize);
@@ -138,7 +141,8 @@ impl Routes {
     }
 }
 
-/// A line for each span, and the number of lines. Spans of one line have no place in common; short ones get the first lines.
+/// A line for each span, and the number of lines. Spans of one line have no place in common; short
+/// ones get the first lines.
 fn apart(spans: &[Span]) -> (Vec<usize>, usize) {
     let mut order: Vec<usize> = (0..spans.len()).collect();
     order.sort_by_key(|i| {

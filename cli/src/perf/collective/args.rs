@@ -13,7 +13,8 @@ use crate::report::{parse_size, OutputArgs, SweepArgs};
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) sweep: SweepArgs,
-    /// Ranks, each with a NIC and a GPU of its own [default: 2, or as many as a launcher has started]
+    /// Ranks, each with a NIC and a GPU of its own [default: 2, or as many as a launcher has
+    /// started]
     #[arg(short = 'R', long, visible_short_alias = 'g', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) ranks: Option<u32>,
     /// Type of the elements
@@ -31,20 +32,26 @@ pub(crate) struct Args {
     /// Ranks are threads of this process
     #[arg(long)]
     pub(crate) threads: bool,
-    /// What carries the bytes: `local` from memory to memory on one host, `tcp`, `rdma` or `udp` (ACCL's: a lost packet ends the communicator) over the port, `iwarp` over the kernel's TCP, `auto` local first, then `rdma` over port roce and `tcp` over another
+    /// What carries the bytes: `local` from memory to memory on one host, `tcp`, `rdma` or `udp`
+    /// (ACCL's: a lost packet ends the communicator) over the port, `iwarp` over the kernel's TCP,
+    /// `auto` local first, then `rdma` over port roce and `tcp` over another
     #[arg(
         long,
         default_value = "auto",
         value_name = "auto|local|tcp|rdma|udp|iwarp"
     )]
     pub(crate) transport: TransportSpec,
-    /// What carries the packets: `mem` an in-memory switch, `udp` VXLAN over UDP, `roce` the host's UDP, for rdma and udp, or its TCP, for iwarp, `none` [default: none; with --transport tcp, rdma or udp: mem; with iwarp: roce]
+    /// What carries the packets: `mem` an in-memory switch, `udp` VXLAN over UDP, `roce` the host's
+    /// UDP, for rdma and udp, or its TCP, for iwarp, `none` [default: none; with --transport tcp,
+    /// rdma or udp: mem; with iwarp: roce]
     #[arg(long, value_name = "none|mem|udp|roce")]
     pub(crate) port: Option<PortSpec>,
-    /// IP MTU of the port, in bytes [default: mem 9000; udp and roce what the ways to the other ranks carry]
+    /// IP MTU of the port, in bytes [default: mem 9000; udp and roce what the ways to the other
+    /// ranks carry]
     #[arg(long, value_name = "BYTES", value_parser = PortSpec::parse_mtu)]
     pub(crate) mtu: Option<u16>,
-    /// RDMA's invariant CRC: `on`, `off` when all ranks say so, `auto` unless the ports share memory or are sockets of the loopback
+    /// RDMA's invariant CRC: `on`, `off` when all ranks say so, `auto` unless the ports share
+    /// memory or are sockets of the loopback
     #[arg(long, default_value = "auto", value_name = "auto|on|off", value_parser = crate::open::icrc)]
     pub(crate) icrc: Icrc,
     /// Algorithm
@@ -59,23 +66,27 @@ pub(crate) struct Args {
     /// A kernel posts and waits, not the host
     #[arg(long)]
     pub(crate) from_kernel: bool,
-    /// Engines at every rank's communicator, one behind the other, as in `checksum|hll:p=14`: taps only
+    /// Engines at every rank's communicator, one behind the other, as in `checksum|hll:p=14`: taps
+    /// only
     #[arg(long, value_name = "ENGINES", value_parser = engine)]
     pub(crate) engine: Option<String>,
-    /// What the engines see: `input` and `output` each operation's source and result, `sent` and `received` the messages (none of which go directly then)
+    /// What the engines see: `input` and `output` each operation's source and result, `sent` and
+    /// `received` the messages (none of which go directly then)
     #[arg(long, default_value = "output", value_name = "input|output|sent|received", value_parser = place, requires = "engine")]
     pub(crate) engine_at: Place,
-    /// Source and destination are kernels' streams: a block of each rank's kernel pushes, another pops. For all-reduce, broadcast, reduce and send-recv
+    /// Source and destination are kernels' streams: a block of each rank's kernel pushes, another
+    /// pops. For all-reduce, broadcast, reduce and send-recv
     #[arg(long, conflicts_with = "from_kernel")]
     pub(crate) streams: bool,
     /// Bytes of a stream's ring
     #[arg(long, default_value = "16K", value_name = "SIZE", requires = "streams", value_parser = parse_size)]
     pub(crate) ring: u64,
-    /// Operations stand one behind the other in a stream of the GPU, and times are those of all by their number, as in
-    /// nccl-tests. Without, the host posts one, waits for it, and times each
+    /// Operations stand one behind the other in a stream of the GPU, and times are those of all by
+    /// their number, as in nccl-tests. Without, the host posts one, waits for it, and times each
     #[arg(long, conflicts_with_all = ["streams", "from_kernel"])]
     pub(crate) queued: bool,
-    /// A setting of the communicator, e.g. segment_bytes=64K or whole_sources=4K; may be given several times
+    /// A setting of the communicator, e.g. segment_bytes=64K or whole_sources=4K; may be given
+    /// several times
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
     pub(crate) settings: Vec<Setting>,
     /// Print how a message of each size travels to another rank, and what each way would cost

@@ -29,7 +29,8 @@ pub(super) fn ranks(args: &Args, job: &Job) -> Result<()> {
     }
 }
 
-/// Refuses arguments that contradict each other, or that this collective does not support among so many ranks.
+/// Refuses arguments that contradict each other, or that this collective does not support among so
+/// many ranks.
 pub(crate) fn check(kind: CollectiveKind, args: &Args, ranks: u32) -> Result<()> {
     let usage = |what: String, advice: &str| Err(Problem::new(Exit::Usage, what, advice).into());
     if kind == CollectiveKind::Send && ranks < 2 {
@@ -141,7 +142,8 @@ const PAIR_BYTES: u64 = 1 << 20;
 /// Bytes of mapped memory for each byte of page tables.
 const PAGE_TABLES: u64 = 512;
 
-/// Refuses at once a measurement for which the system would kill a rank for lack of memory; all of `ranks` are here.
+/// Refuses at once a measurement for which the system would kill a rank for lack of memory; all of
+/// `ranks` are here.
 pub(super) fn enough_memory(kind: CollectiveKind, ranks: u32, largest: u64) -> Result<()> {
     if kind == CollectiveKind::Send {
         memory::one_descriptor(largest)?;

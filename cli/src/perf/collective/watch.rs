@@ -1,4 +1,5 @@
-//! Watch over the other ranks' processes while this rank measures: an end is reported to the ranks that wait for it.
+//! Watch over the other ranks' processes while this rank measures: an end is reported to the ranks
+//! that wait for it.
 #![allow(clippy::disallowed_methods)] // The program: waits for its ranks, with deadlines.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -110,10 +111,12 @@ impl Watch {
         let start = Instant::now();
         loop {
             let mut state = self.state();
-            // Later than the error only a signal is a cause: a process that exits may do so because rank 0 has.
+            // Later than the error only a signal is a cause: a process that exits may do so because
+            // rank 0 has.
             let of_interest = |(i, e): &(usize, &Ended)| *i < before || e.end.is_by_signal();
             let causes = || state.failed.iter().enumerate().filter(of_interest);
-            // A rank that lacks a resource ends before those that wait for it, and may be seen after them.
+            // A rank that lacks a resource ends before those that wait for it, and may be seen
+            // after them.
             let lacks = causes().find(|(_, e)| exit_of(e) == Exit::Environment);
             if lacks.is_none() && lacks_something(&error) {
                 return error;
@@ -148,7 +151,8 @@ fn problem(ended: &Ended) -> Problem {
     )
 }
 
-/// The exit of the whole command after a rank's end: a rank is this program, with the same exit codes.
+/// The exit of the whole command after a rank's end: a rank is this program, with the same exit
+/// codes.
 fn exit_of(ended: &Ended) -> Exit {
     match ended.end.code() {
         4 => Exit::Environment,

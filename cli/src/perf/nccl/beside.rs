@@ -1,5 +1,6 @@
 //! `ringbell perf all-reduce --beside nccl`: ours, then NCCL's, one after the other, each in a
-//! process of its own with the ranks as its threads. Sizes, data and the way of timing are the same.
+//! process of its own with the ranks as its threads. Sizes, data and the way of timing are the
+//! same.
 #![allow(clippy::disallowed_methods)] // The program: waits for our own side, with a deadline.
 
 use std::path::Path;
@@ -23,7 +24,8 @@ use crate::report::{draw, emit_text, Meta, OutputArgs, Peer, Report};
 use crate::scratch::Folder;
 use crate::{Exit, Problem};
 
-/// Flags that are ours alone, with a value behind them or without; our side is started with the others.
+/// Flags that are ours alone, with a value behind them or without; our side is started with the
+/// others.
 const WITH_VALUE: [&str; 6] = ["--beside", "--nccl", "--limit", "--json", "--svg", "--gpu"];
 const WITHOUT: [&str; 1] = ["--threads"];
 

@@ -1,5 +1,5 @@
-//! Bindings to the eight functions of NCCL that a measurement calls, found in a shared object at run time. Signatures as in
-//! `nccl.h`; they are the same from NCCL 2.13 to 2.32.
+//! Bindings to the eight functions of NCCL that a measurement calls, found in a shared object at
+//! run time. Signatures as in `nccl.h`; they are the same from NCCL 2.13 to 2.32.
 #![allow(unsafe_code)] // A C library.
 
 use std::ffi::{c_char, c_int, c_void, CStr};
@@ -73,9 +73,11 @@ macro_rules! function {
 }
 
 impl Nccl {
-    /// Loads it, for the rest of the process: it has threads of its own. The environment that it reads must be set before.
+    /// Loads it, for the rest of the process: it has threads of its own. The environment that it
+    /// reads must be set before.
     pub(super) fn load(path: &Path) -> Result<Nccl, NcclError> {
-        // SAFETY: the user names a library that they trust; NCCL's initialisers have no preconditions.
+        // SAFETY: the user names a library that they trust; NCCL's initialisers have no
+        // preconditions.
         let library = unsafe { Library::new(path) }.map_err(|e| NcclError::Open {
             path: path.to_owned(),
             // `dlopen failed`, then the cause.
@@ -174,8 +176,9 @@ impl Communicator<'_> {
     /// Queues an all-reduce on a stream.
     ///
     /// # Safety
-    /// `stream` is a live stream of the context that was current when the communicator was made; `src` and `dst`
-    /// are memory of its GPU for `count` elements, and stay so until the stream has come behind the operation.
+    /// `stream` is a live stream of the context that was current when the communicator was made;
+    /// `src` and `dst` are memory of its GPU for `count` elements, and stay so until the stream has
+    /// come behind the operation.
     pub(super) unsafe fn all_reduce(
         &self,
         o: AllReduce,
@@ -243,7 +246,8 @@ fn redop(o: ReduceOp) -> c_int {
 mod tests {
     use super::*;
 
-    /// Needs no GPU: checks that a library of NVIDIA's has the functions that we call, under these names.
+    /// Needs no GPU: checks that a library of NVIDIA's has the functions that we call, under these
+    /// names.
     #[test]
     #[ignore = "needs NVIDIA's libnccl.so.2, named by RINGBELL_NCCL"]
     fn a_library_of_nvidia_reports_its_version_and_makes_ids() {

@@ -1,5 +1,5 @@
-//! The GPU for NCCL's ranks: its primary context, one stream, and memory that is copied to and from. No code of it is Ringbell's
-//! own: a peer is not measured through its competitor.
+//! The GPU for NCCL's ranks: its primary context, one stream, and memory that is copied to and
+//! from. No code of it is Ringbell's own: a peer is not measured through its competitor.
 #![allow(unsafe_code)] // Calls into libcuda.
 #![allow(clippy::disallowed_methods)] // The host waits here, with deadlines.
 
@@ -35,7 +35,8 @@ fn at(call: &'static str) -> impl FnOnce(DriverError) -> DeviceError {
     move |source| DeviceError::Call { call, source }
 }
 
-/// A rank's part of the GPU. Memory is given back when the process ends: freeing it would wait for other ranks' kernels.
+/// A rank's part of the GPU. Memory is given back when the process ends: freeing it would wait for
+/// other ranks' kernels.
 pub(super) struct Device {
     context: Arc<CudaContext>,
     stream: CUstream,
@@ -88,7 +89,8 @@ impl Device {
         })
     }
 
-    /// Waits until the stream is empty; `look` is called in between and ends the wait with an error.
+    /// Waits until the stream is empty; `look` is called in between and ends the wait with an
+    /// error.
     ///
     /// As nccl-tests waits: a query, and a yield, because NCCL's own threads need the core.
     pub(super) fn wait<E: From<DeviceError>>(
@@ -117,8 +119,8 @@ impl Device {
         }
     }
 
-    /// Waits for a copy that was just queued on the empty stream. It has no deadline of its own, because the buffer must outlive
-    /// the copy: the process has one.
+    /// Waits for a copy that was just queued on the empty stream. It has no deadline of its own,
+    /// because the buffer must outlive the copy: the process has one.
     fn settle(&self) -> Result<(), DeviceError> {
         // SAFETY: a live stream of the current context.
         let done = unsafe { result::stream::synchronize(self.stream) };

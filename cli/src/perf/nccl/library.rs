@@ -1,5 +1,5 @@
-//! Search for a `libnccl.so.2`. NCCL is never linked: a user who wants to measure beside it has it already, with PyTorch or from
-//! PyPI, and names its place or has it found.
+//! Search for a `libnccl.so.2`. NCCL is never linked: a user who wants to measure beside it has it
+//! already, with PyTorch or from PyPI, and names its place or has it found.
 #![allow(clippy::disallowed_methods)] // The program: waits for python3, with a deadline.
 
 use std::fmt;

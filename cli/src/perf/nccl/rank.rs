@@ -1,5 +1,5 @@
-//! One rank of NCCL's all-reduce: fill, run, verify, time, in the same steps as ours (`collective/rank.rs`), so that the figures
-//! are comparable.
+//! One rank of NCCL's all-reduce: fill, run, verify, time, in the same steps as ours
+//! (`collective/rank.rs`), so that the figures are comparable.
 #![allow(unsafe_code)] // A C library works on our memory.
 #![allow(clippy::disallowed_methods)] // Measuring needs the clock.
 
@@ -82,7 +82,8 @@ pub(super) fn run(
 
 impl Rank<'_> {
     fn post(&self, o: AllReduce) -> Result<(), RankError> {
-        // SAFETY: our stream; our memory, of `count` elements at least, which lives as long as the process.
+        // SAFETY: our stream; our memory, of `count` elements at least, which lives as long as the
+        // process.
         unsafe { self.comm.all_reduce(o, self.device.stream()) }?;
         Ok(())
     }

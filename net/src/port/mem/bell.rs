@@ -1,14 +1,15 @@
 //! Wake-up of a sleeping port's owner when a frame comes.
 //!
 //! Each port binds a Unix datagram socket whose abstract name follows from a random number in the
-//! segment, so that any process with the segment can ring, however the descriptor reached it. A reader that
-//! has received nothing for a while sets its `armed` word and polls once more; a sender that finds the word
-//! set clears it and sends one byte. So frames between NICs that are awake cost no system call.
+//! segment, so that any process with the segment can ring, however the descriptor reached it. A
+//! reader that has received nothing for a while sets its `armed` word and polls once more; a sender
+//! that finds the word set clears it and sends one byte. So frames between NICs that are awake cost
+//! no system call.
 //!
-//! **Limits.** Abstract names belong to a network namespace: between two of them, or where the name cannot
-//! be bound, the port is polled in bounded naps instead. A process of the same namespace that reads the
-//! name can ring as well, which wakes a NIC for nothing; one that has the segment can clear the word
-//! and let a NIC sleep through a frame, as it can overwrite the frame itself.
+//! **Limits.** Abstract names belong to a network namespace: between two of them, or where the name
+//! cannot be bound, the port is polled in bounded naps instead. A process of the same namespace
+//! that reads the name can ring as well, which wakes a NIC for nothing; one that has the segment
+//! can clear the word and let a NIC sleep through a frame, as it can overwrite the frame itself.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -62,7 +63,8 @@ impl Bell {
         }
     }
 
-    /// Reads wake-up bytes, bounded so that a process that rings without reason costs little at a time.
+    /// Reads wake-up bytes, bounded so that a process that rings without reason costs little at a
+    /// time.
     pub(super) fn drain(&self) {
         for _ in 0..16 {
             let mut byte = [0u8; 1];

@@ -1,14 +1,14 @@
 //! The in-memory switch: NICs of one host, in one process or several, without a kernel between.
 //!
-//! Between each pair of ports lie two single-producer single-consumer rings of frames; a sender looks
-//! up the destination in its own address table and puts the frame into the ring of the port that
-//! owns it, or into all of them when the table has no entry. There is no thread in between.
+//! Between each pair of ports lie two single-producer single-consumer rings of frames; a sender
+//! looks up the destination in its own address table and puts the frame into the ring of the port
+//! that owns it, or into all of them when the table has no entry. There is no thread in between.
 //!
 //! A NIC that sleeps is woken through a descriptor (`bell.rs`); one that is awake polls its rings.
 //!
-//! A ring that is full pushes back ([`Port::tx_frame`] gives `None`), so that nothing is lost between
-//! live NICs. When a ring's reader has not moved for [`STALLED_NS`] its NIC counts as gone and
-//! frames to it are dropped, as on an unplugged cable.
+//! A ring that is full pushes back ([`Port::tx_frame`] gives `None`), so that nothing is lost
+//! between live NICs. When a ring's reader has not moved for [`STALLED_NS`] its NIC counts as gone
+//! and frames to it are dropped, as on an unplugged cable.
 
 mod bell;
 mod ring;
@@ -30,16 +30,18 @@ use crate::NicTime;
 
 /// After this long without a movement of its reader, a full ring drops: 100 ms.
 pub const STALLED_NS: u64 = 100_000_000;
-/// Most MAC addresses in an address table: a peer that invents addresses must not grow it without bound.
+/// Most MAC addresses in an address table: a peer that invents addresses must not grow it without
+/// bound.
 const STATIONS_MAX: usize = 1024;
-/// Without a frame for this long a reader asks to be woken: 200 µs, more than most answers take, because
-/// waking costs the sender a system call.
+/// Without a frame for this long a reader asks to be woken: 200 µs, more than most answers take,
+/// because waking costs the sender a system call.
 const ARM_AFTER_NS: u64 = 200_000;
 /// How often a reader that asked looks whether it was woken for nothing.
 const DRAIN_NS: u64 = 20_000;
 /// Shortest nap between two polls of the rings, while no descriptor reports a frame.
 const LOOK_SOON_NS: u64 = 20_000;
-/// Without a bell: after this long without a frame the rings are polled as seldom as the NIC's own naps allow, 20 ms.
+/// Without a bell: after this long without a frame the rings are polled as seldom as the NIC's own
+/// naps allow, 20 ms.
 const QUIET_NS: u64 = 20_000_000;
 /// Frames that wait before the reader sees them without a flush.
 const BATCH: u64 = 16;
@@ -142,13 +144,14 @@ impl MemSwitch {
 }
 
 impl MemSwitch {
-    /// The claim word holds the owner's process id, so that the port of a process that was killed can
-    /// be taken over.
+    /// The claim word holds the owner's process id, so that the port of a process that was killed
+    /// can be taken over.
     fn claim(&self, port: usize) -> Result<(), SwitchError> {
         let word = self.segment.claimed(port);
         let own = rustix::process::getpid().as_raw_pid() as u32;
         loop {
-            // Acquire: pairs with the Release in `MemPort::drop`: a former owner's ring writes are seen.
+            // Acquire: pairs with the Release in `MemPort::drop`: a former owner's ring writes are
+            // seen.
             let Err(owner) = word.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed)
             else {
                 return Ok(());
@@ -257,8 +260,8 @@ impl MemPort {
         }
         let to = ring + usize::from(ring >= self.me);
         let armed = self.segment.armed(to);
-        // SeqCst: orders the frames' number before the look at the word; pairs with the fence in `arm`.
-        // Either we see the word, or the reader sees the frames.
+        // SeqCst: orders the frames' number before the look at the word; pairs with the fence in
+        // `arm`. Either we see the word, or the reader sees the frames.
         fence(Ordering::SeqCst);
         if armed.load(Ordering::Relaxed) != 0 && armed.swap(0, Ordering::Relaxed) != 0 {
             if let Some(bell) = &self.bell {
@@ -280,8 +283,8 @@ impl MemPort {
         None
     }
 
-    /// All rings are empty: asks to be woken when they have been so for a while. Returns whether the rings
-    /// must be looked at once more.
+    /// All rings are empty: asks to be woken when they have been so for a while. Returns whether
+    /// the rings must be looked at once more.
     fn arm(&mut self, now: NicTime) -> bool {
         if self.times.heard.0 == 0 {
             self.times.heard = now;
@@ -453,8 +456,8 @@ impl Port for MemPort {
         }
     }
 
-    /// Without wake-ups the rings are polled. While frames come the next poll is soon, then ever later: the
-    /// nap is half the pause so far.
+    /// Without wake-ups the rings are polled. While frames come the next poll is soon, then ever
+    /// later: the nap is half the pause so far.
     fn next_timer(&self) -> Option<NicTime> {
         let quiet = self.times.looked.0.saturating_sub(self.times.heard.0);
         let enough = match self.bell {

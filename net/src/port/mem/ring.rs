@@ -87,7 +87,8 @@ impl Sender {
             return false;
         }
         self.published = self.head;
-        // Release: pairs with the Acquire in `Receiver::next`; the frame is visible before its number.
+        // Release: pairs with the Acquire in `Receiver::next`; the frame is visible before its
+        // number.
         segment
             .produced(&self.ring)
             .store(self.head, Ordering::Release);
@@ -179,8 +180,9 @@ impl Receiver {
     /// The frame that [`Receiver::next`] has just given, in place. Only for private segments.
     pub(super) fn frame<'a>(&'a self, segment: &'a Segment, slot: Slot, len: usize) -> &'a [u8] {
         assert!(segment.is_private());
-        // SAFETY: the segment is private, this receiver is the ring's only one (the port was claimed),
-        // and the slot goes back to the sender only in a later `next`, which needs `&mut self`.
+        // SAFETY: the segment is private, this receiver is the ring's only one (the port was
+        // claimed), and the slot goes back to the sender only in a later `next`, which needs
+        // `&mut self`.
         let room = unsafe { slot.in_place() };
         &room[..len]
     }

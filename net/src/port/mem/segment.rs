@@ -320,8 +320,8 @@ impl Slot {
     /// The frame in place.
     ///
     /// # Safety
-    /// The segment is private and mapped for `'a`, and the caller is the slot's only owner for `'a`:
-    /// its producer before publishing it, or its consumer before returning it.
+    /// The segment is private and mapped for `'a`, and the caller is the slot's only owner for
+    /// `'a`: its producer before publishing it, or its consumer before returning it.
     pub(super) unsafe fn in_place<'a>(&self) -> &'a mut [u8] {
         // SAFETY: by contract no other code reaches these bytes.
         unsafe { std::slice::from_raw_parts_mut(self.base.add(SLOT_LEN), self.room) }

@@ -20,7 +20,8 @@ type Control = [u64; 8];
 #[derive(Debug, Default)]
 pub(super) struct Pieces(Vec<libc::iovec>);
 
-// SAFETY: the addresses are used only by the call for which they were gathered; `clear` comes before the next one.
+// SAFETY: the addresses are used only by the call for which they were gathered; `clear` comes
+// before the next one.
 unsafe impl Send for Pieces {}
 
 impl Pieces {
@@ -32,7 +33,8 @@ impl Pieces {
         self.0.len()
     }
 
-    /// Adds a piece of the message that began at `first`; one that continues the piece before it becomes one with it.
+    /// Adds a piece of the message that began at `first`; one that continues the piece before it
+    /// becomes one with it.
     #[inline]
     pub(super) fn add(&mut self, first: usize, at: *const u8, len: usize) {
         match self.0[first..].last_mut() {
@@ -132,8 +134,8 @@ const IPV6_OPTIONS: [(i32, i32, i32); 3] = [
     (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1),
 ];
 
-/// Sets the socket up: not to be fragmented, ECN and errors reported, received datagrams joined, buffers of so many bytes. Returns how many
-/// packets one message may hold.
+/// Sets the socket up: not to be fragmented, ECN and errors reported, received datagrams joined,
+/// buffers of so many bytes. Returns how many packets one message may hold.
 pub(super) fn set_up(socket: &UdpSocket, is_ipv6: bool, buffer: usize) -> io::Result<usize> {
     socket.set_nonblocking(true)?;
     let fd = socket.as_raw_fd();
@@ -141,7 +143,8 @@ pub(super) fn set_up(socket: &UdpSocket, is_ipv6: bool, buffer: usize) -> io::Re
     for (level, name, value) in options {
         set(fd, level, name, value)?;
     }
-    // Best effort, each: an older kernel joins nothing, and its limit of buffers may be lower. Only a privileged process may exceed it.
+    // Best effort, each: an older kernel joins nothing, and its limit of buffers may be lower. Only
+    // a privileged process may exceed it.
     let _ = set(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
     let bytes = buffer as libc::c_int;
     for (forced, plain) in [
@@ -152,13 +155,15 @@ pub(super) fn set_up(socket: &UdpSocket, is_ipv6: bool, buffer: usize) -> io::Re
             let _ = set(fd, libc::SOL_SOCKET, plain, bytes);
         }
     }
-    // The kernel knows segmentation if it takes a size; 0 turns it off again until a message asks for it.
+    // The kernel knows segmentation if it takes a size; 0 turns it off again until a message asks
+    // for it.
     let segments = set(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 1_472)
         .and_then(|()| set(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0));
     Ok(if segments.is_ok() { 64 } else { 1 })
 }
 
-/// `sendmsg` or `recvmsg` that does not wait. The C library's functions are points of cancellation, which costs two locked instructions.
+/// `sendmsg` or `recvmsg` that does not wait. The C library's functions are points of cancellation,
+/// which costs two locked instructions.
 ///
 /// # Safety
 /// As of the C library's.
@@ -173,7 +178,8 @@ unsafe fn call(number: libc::c_long, fd: RawFd, header: *mut libc::msghdr) -> io
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Gives everything that leaves from here on these ECN bits. A control message of each would cost the kernel an allocation.
+/// Gives everything that leaves from here on these ECN bits. A control message of each would cost
+/// the kernel an allocation.
 pub(super) fn mark(socket: &UdpSocket, is_ipv6: bool, ecn: u8) -> io::Result<()> {
     let (level, name) = match is_ipv6 {
         false => (libc::IPPROTO_IP, libc::IP_TOS),
@@ -265,7 +271,8 @@ impl Name {
     }
 }
 
-/// Sends messages to one peer, at most [`MESSAGES`]; `scope` is the interface of a link-local one. Returns how many were sent, 1 at least.
+/// Sends messages to one peer, at most [`MESSAGES`]; `scope` is the interface of a link-local one.
+/// Returns how many were sent, 1 at least.
 ///
 /// # Safety
 /// The pieces are mapped and readable.
@@ -280,7 +287,8 @@ pub(super) unsafe fn send(
     if let [message] = messages {
         let mut control = MaybeUninit::uninit();
         let header = header_of(message, name, pieces, &mut control);
-        // SAFETY: name, control and piece list live as long as the call and are as long as said; the caller keeps the pieces readable.
+        // SAFETY: name, control and piece list live as long as the call and are as long as said;
+        // the caller keeps the pieces readable.
         let sent = unsafe { call(libc::SYS_sendmsg, fd, (&raw const header).cast_mut()) };
         return sent.map(|_| 1);
     }
@@ -336,7 +344,8 @@ fn header_of(
 /// Bytes of a size of segments.
 const SEGMENT: u32 = size_of::<u16>() as u32;
 
-/// Receives messages, as many as are there and `got` has places, into rooms of `room` bytes each. Returns how many there were.
+/// Receives messages, as many as are there and `got` has places, into rooms of `room` bytes each.
+/// Returns how many there were.
 pub(super) fn receive(
     socket: &UdpSocket,
     bytes: &mut [u8],
@@ -387,7 +396,8 @@ pub(super) unsafe fn receive_into(socket: &UdpSocket, pieces: &Pieces) -> io::Re
     let mut header = place.header();
     header.msg_iov = pieces.0.as_ptr().cast_mut();
     header.msg_iovlen = pieces.0.len();
-    // SAFETY: the place and the list live as long as the call and are as long as said; the pieces are the caller's.
+    // SAFETY: the place and the list live as long as the call and are as long as said; the pieces
+    // are the caller's.
     let len = unsafe { call(libc::SYS_recvmsg, socket.as_raw_fd(), &raw mut header) }?;
     Ok(place.received(&header, len))
 }
@@ -446,7 +456,8 @@ fn read_controls(header: &libc::msghdr, got: &mut Received) {
     // SAFETY: the kernel has filled the control buffer and set its length.
     let mut control = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !control.is_null() {
-        // SAFETY: a header inside the control buffer, as CMSG_FIRSTHDR and CMSG_NXTHDR give it, with a value of the kind's type.
+        // SAFETY: a header inside the control buffer, as CMSG_FIRSTHDR and CMSG_NXTHDR give it,
+        // with a value of the kind's type.
         unsafe {
             match ((*control).cmsg_level, (*control).cmsg_type) {
                 (libc::SOL_UDP, libc::UDP_GRO) => {

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use crate::port::MacAddr;
 
-/// IP MTU inside VXLAN where the way is not known: for a network that carries 1,500 bytes, less 20 of IPv4, 8 of UDP, 8 of
-/// VXLAN and 14 of Ethernet.
+/// IP MTU inside VXLAN where the way is not known: for a network that carries 1,500 bytes, less 20
+/// of IPv4, 8 of UDP, 8 of VXLAN and 14 of Ethernet.
 pub const MTU_DEFAULT: usize = 1_450;
 
 /// How a UDP port is opened.
@@ -22,8 +22,9 @@ pub struct UdpConfig {
     pub secret: Option<u64>,
     /// MAC address of the NIC.
     pub mac: MacAddr,
-    /// IP MTU inside the tunnel. `None`: what the ways to the configured peers carry, at most [`MTU_MAX`](crate::port::MTU_MAX); without such peers
-    /// what loopback carries where `bind` is a loopback address, else [`MTU_DEFAULT`].
+    /// IP MTU inside the tunnel. `None`: what the ways to the configured peers carry, at most
+    /// [`MTU_MAX`](crate::port::MTU_MAX); without such peers what loopback carries where `bind` is
+    /// a loopback address, else [`MTU_DEFAULT`].
     pub mtu: Option<usize>,
 }
 

@@ -1,7 +1,8 @@
 //! The MTU of a UDP port: what the way to its peers carries, less the headers of the tunnel.
 //!
-//! The kernel knows the way's MTU: that of the interface, or less after a router has refused a datagram. Datagrams are
-//! never fragmented: one that is too long is refused, here or by a router, and the port's MTU falls.
+//! The kernel knows the way's MTU: that of the interface, or less after a router has refused a
+//! datagram. Datagrams are never fragmented: one that is too long is refused, here or by a router,
+//! and the port's MTU falls.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +13,8 @@ use crate::port::{MTU_MAX, MTU_MIN};
 use crate::wire::vxlan::VXLAN_HEADER;
 use crate::wire::ETHERNET_HEADER;
 
-/// Bytes of the headers around an IP packet in the tunnel: IP without options, UDP, VXLAN, Ethernet.
+/// Bytes of the headers around an IP packet in the tunnel: IP without options, UDP, VXLAN,
+/// Ethernet.
 fn overhead(to: &SocketAddr) -> usize {
     let ip = match to.ip() {
         IpAddr::V4(_) => 20,
@@ -31,7 +33,8 @@ pub(super) fn towards(from: IpAddr, to: SocketAddr) -> io::Result<usize> {
     path_mtu(SocketAddr::new(from, 0), to).map(|path| inside(path, &to))
 }
 
-/// The port's MTU when it is opened: as asked for, if the ways to all known peers carry it; else what they carry.
+/// The port's MTU when it is opened: as asked for, if the ways to all known peers carry it; else
+/// what they carry.
 ///
 /// A way that the kernel does not know yet says nothing: the first datagram tells.
 pub(super) fn at_first(

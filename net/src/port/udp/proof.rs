@@ -7,14 +7,15 @@
 //! a ── frames, tag = MAC''(cookie) ───────▶ b     b accepts them
 //! ```
 //!
-//! The MACs are SipHash-2-4 under the secret, each over its own purpose; the cookie is SipHash-2-4 under a
-//! random key that the port never sends. So a datagram copied from the wire is useless
-//! from another address or to another port.
+//! The MACs are SipHash-2-4 under the secret, each over its own purpose; the cookie is SipHash-2-4
+//! under a random key that the port never sends. So a datagram copied from the wire is useless from
+//! another address or to another port.
 //!
-//! **Limits.** The tag in a frame has the 32 bits that VXLAN reserves, stays the same for one pair of
-//! addresses while the receiver lives, and does not cover the frame: it keeps out attackers who cannot read the wire. An
-//! attacker who reads it can send frames under the sender's address, and the secret has 64 bits, which may be searched for
-//! offline. Against such an attacker use a network that encrypts.
+//! **Limits.** The tag in a frame has the 32 bits that VXLAN reserves, stays the same for one pair
+//! of addresses while the receiver lives, and does not cover the frame: it keeps out attackers who
+//! cannot read the wire. An attacker who reads it can send frames under the sender's address, and
+//! the secret has 64 bits, which may be searched for offline. Against such an attacker use a
+//! network that encrypts.
 
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};

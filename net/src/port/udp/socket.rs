@@ -54,7 +54,8 @@ impl Socket {
         self.again(|s| s.state.recv(UdpSockRef::from(&s.socket), slices, metas))
     }
 
-    /// A call that may fail with the error of an earlier datagram, which has nothing to do with it: once more then.
+    /// A call that may fail with the error of an earlier datagram, which has nothing to do with it:
+    /// once more then.
     fn again<T>(&mut self, mut call: impl FnMut(&Socket) -> io::Result<T>) -> io::Result<T> {
         let first = call(self);
         if !failed(&first) || !self.errors.read(self.socket.as_fd()) {

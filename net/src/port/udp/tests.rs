@@ -129,7 +129,8 @@ fn unauthenticated_datagrams_are_counted_and_dropped() {
     assert_eq!(asked, 3);
 }
 
-/// Without a secret a peer is known by its address; its frames of another network are not ours all the same.
+/// Without a secret a peer is known by its address; its frames of another network are not ours all
+/// the same.
 #[test]
 fn a_configured_peer_is_accepted_for_its_own_network_alone() {
     let friend = UdpSocket::bind("127.0.0.1:0").unwrap(); // loopback has free ports
@@ -157,13 +158,15 @@ fn a_configured_peer_is_accepted_for_its_own_network_alone() {
     assert!(b.receive(NOW).is_none());
 }
 
-/// Datagrams between authenticated peers are useless to an unauthenticated sender that replays them.
+/// Datagrams between authenticated peers are useless to an unauthenticated sender that replays
+/// them.
 #[test]
 fn replays_from_elsewhere_are_refused() {
     let mut b = open(2, &[], Some(5));
     let tap = UdpSocket::bind("127.0.0.1:0").unwrap(); // loopback has free ports
     let spy = tap.local_addr().unwrap(); // bound
-                                         // The spy stands between the two and sees every datagram from a, and what b answers.
+                                         // The spy stands between the two and sees every datagram
+                                         // from a, and what b answers.
     let mut a = open(1, &[spy], Some(5));
     let mut seen = Vec::new();
     put(&mut a, MacAddr::local(2), 60, 1);

@@ -8,7 +8,8 @@
 //! atomic response   identifier (4)  value before (8)
 //! ```
 //!
-//! Each is the whole payload of an untagged unit. A Read response is tagged: its bytes go to the sink.
+//! Each is the whole payload of an untagged unit. A Read response is tagged: its bytes go to the
+//! sink.
 
 use super::{u32_at, u64_at};
 

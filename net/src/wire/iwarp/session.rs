@@ -10,10 +10,10 @@
 //! Bytes for a receive that the peer has exposed go by Writes, whose STag is its key and whose
 //! offset counts from its first byte. A message with the key follows them.
 //!
-//! A one-sided put is a note (which region, address, bytes, and signal) and Writes, whose STag is the
-//! region's key and whose offset is the address; a note answers it. Gets and atomic operations are
-//! RDMAP's requests and responses; a note in place of a response says why the operation was refused.
-//! A note has 32 bytes, as those of `rdma` have:
+//! A one-sided put is a note (which region, address, bytes, and signal) and Writes, whose STag is
+//! the region's key and whose offset is the address; a note answers it. Gets and atomic operations
+//! are RDMAP's requests and responses; a note in place of a response says why the operation was
+//! refused. A note has 32 bytes, as those of `rdma` have:
 //!
 //! ```text
 //! kind (1)  need (1)  flags (1)  zero (1)  index (4)  key (4)  length (4)  address (8)  value (8)

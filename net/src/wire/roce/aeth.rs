@@ -29,7 +29,8 @@ const RNR_TIMES: [u32; 32] = [
     1_536, 2_048, 3_072, 4_096, 6_144, 8_192, 12_288, 16_384, 24_576, 32_768, 49_152,
 ];
 
-/// How long a requester waits before it repeats a message for which the receiver was not ready: a code of five bits.
+/// How long a requester waits before it repeats a message for which the receiver was not ready: a
+/// code of five bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RnrTimer(u8);
 
@@ -47,7 +48,8 @@ impl RnrTimer {
 /// What an acknowledgement says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Syndrome {
-    /// Everything up to the packet's number has arrived; the receiver has room for so many messages (a code), or states none.
+    /// Everything up to the packet's number has arrived; the receiver has room for so many messages
+    /// (a code), or states none.
     Ack {
         /// Code of the credits (§9.7.7.2.4), below 32.
         credits: u8,

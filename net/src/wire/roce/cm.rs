@@ -1,7 +1,7 @@
 //! Messages of the communication management (IBTA vol. 1 §12.6, annex A11 for IP addresses).
 //!
-//! Each is one management datagram. Of the fields, those that a reliable connection over RoCEv2 needs are kept; the
-//! others have the values that Linux writes.
+//! Each is one management datagram. Of the fields, those that a reliable connection over RoCEv2
+//! needs are kept; the others have the values that Linux writes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -35,7 +35,8 @@ pub enum Reason {
     Timeout,
     /// Nothing listens there.
     NoService,
-    /// The receiver does not know the sender by the address that the message names (an invalid GID).
+    /// The receiver does not know the sender by the address that the message names (an invalid
+    /// GID).
     UnknownSender,
     /// A refusal of the program, or one that this NIC does not tell from it.
     Consumer,
@@ -138,7 +139,8 @@ pub enum Message {
         from: u32,
         /// The receiver's queue pair.
         qpn: Qpn,
-        /// The sender has closed, and has lost nothing that the receiver sent: in the private data, by which NICs of this kind say so.
+        /// The sender has closed, and has lost nothing that the receiver sent: in the private data,
+        /// by which NICs of this kind say so.
         in_order: bool,
     },
     /// DREP: confirms the end.
@@ -172,7 +174,8 @@ impl Body<'_> {
         };
         self.bytes(at, &ip.octets());
     }
-    /// An address in the header of the private data: of IPv4 in the last 4 of 16 bytes (annex A11 §A11.4).
+    /// An address in the header of the private data: of IPv4 in the last 4 of 16 bytes (annex A11
+    /// §A11.4).
     fn ip(&mut self, at: usize, ip: IpAddr) {
         match ip {
             IpAddr::V4(ip) => self.bytes(at + 12, &ip.octets()),
@@ -250,7 +253,8 @@ impl Message {
         bytes
     }
 
-    /// Reads a datagram, with its transaction. `None`: no message of communication management for IP services.
+    /// Reads a datagram, with its transaction. `None`: no message of communication management for
+    /// IP services.
     pub fn parse(bytes: &[u8; MAD_BYTES]) -> Option<(Message, u64)> {
         let mad = Mad::parse(bytes)?;
         let body = &bytes[MAD_HEADER..];

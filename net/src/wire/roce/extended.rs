@@ -1,4 +1,5 @@
-//! Extended transport headers of requests and answers (IBTA vol. 1 §9.3), in the order of an operation.
+//! Extended transport headers of requests and answers (IBTA vol. 1 §9.3), in the order of an
+//! operation.
 
 use ringbell_nic_abi::RoceOpcode;
 use zerocopy::byteorder::network_endian::{U32, U64};

@@ -1,12 +1,13 @@
 //! Invariant CRC of RoCEv2 (annex A17 §A17.3.3, IBTA vol. 1 §7.8.1).
 //!
-//! CRC-32 as Ethernet's, over the packet from the IP header to the padding, with ones in the place of what routers may change:
-//! of IPv4 the type of service, the time to live and the checksum; of IPv6 the traffic class, the flow label and the hop limit;
-//! of UDP the checksum; of the base header the byte with the congestion marks. Eight bytes of ones stand before it for
-//! InfiniBand's local header. The result lies in the packet with its low byte first.
+//! CRC-32 as Ethernet's, over the packet from the IP header to the padding, with ones in the place
+//! of what routers may change: of IPv4 the type of service, the time to live and the checksum; of
+//! IPv6 the traffic class, the flow label and the hop limit; of UDP the checksum; of the base
+//! header the byte with the congestion marks. Eight bytes of ones stand before it for InfiniBand's
+//! local header. The result lies in the packet with its low byte first.
 //!
-//! It covers the identification and the flags of IPv4 ([`Flow::fragment`]): on ports of datagrams the kernel sets them, and the
-//! NIC assumes [`UNFRAGMENTED`](crate::wire::udp::UNFRAGMENTED).
+//! It covers the identification and the flags of IPv4 ([`Flow::fragment`]): on ports of datagrams
+//! the kernel sets them, and the NIC assumes [`UNFRAGMENTED`](crate::wire::udp::UNFRAGMENTED).
 
 use std::net::SocketAddr;
 
@@ -52,8 +53,8 @@ impl Head {
     }
 }
 
-/// The CRC of a packet from its base header to its padding, as it lies behind them. `None` when it is too short or too long, or
-/// the addresses are of two families.
+/// The CRC of a packet from its base header to its padding, as it lies behind them. `None` when it
+/// is too short or too long, or the addresses are of two families.
 #[inline]
 pub fn icrc(flow: &Flow, packet: &[u8]) -> Option<[u8; ICRC_BYTES]> {
     let (bth, rest) = packet.split_first_chunk::<BTH_BYTES>()?;
@@ -62,8 +63,8 @@ pub fn icrc(flow: &Flow, packet: &[u8]) -> Option<[u8; ICRC_BYTES]> {
     Some(finish(&digest))
 }
 
-/// The CRC so far, over the headers of a packet of `len` bytes from its base header to its padding. What lies behind the base
-/// header follows in pieces. `None` as for [`icrc`].
+/// The CRC so far, over the headers of a packet of `len` bytes from its base header to its padding.
+/// What lies behind the base header follows in pieces. `None` as for [`icrc`].
 pub fn begin(flow: &Flow, bth: &[u8; BTH_BYTES], len: usize) -> Option<Digest> {
     let udp = UDP_BYTES + len + ICRC_BYTES;
     let udp_len = u16::try_from(udp).ok()?;

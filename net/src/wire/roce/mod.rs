@@ -4,9 +4,10 @@
 //! | IP | UDP 4791 | BTH | headers of the operation | payload | pad | ICRC |
 //! ```
 //!
-//! Each header has two types: a view that borrows received bytes of a checked length ([`bth::BthView`], …), and a
-//! plain structure whose values are valid by construction and that writes itself. [`packet::Packet`] reads a whole
-//! packet. Numbers are those of [`ringbell_nic_abi::roce`], which hardware shares.
+//! Each header has two types: a view that borrows received bytes of a checked length
+//! ([`bth::BthView`], …), and a plain structure whose values are valid by construction and that
+//! writes itself. [`packet::Packet`] reads a whole packet. Numbers are those of
+//! [`ringbell_nic_abi::roce`], which hardware shares.
 //!
 //! IBTA vol. 1 chapter 9, and annex A17 (RoCEv2).
 

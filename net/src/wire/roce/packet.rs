@@ -57,8 +57,8 @@ const fn may_carry(opcode: RoceOpcode, len: usize) -> bool {
     }
 }
 
-/// The packet of a UDP payload, without its invariant CRC, which must be right. Without a flow it is not looked at: the two NICs
-/// have agreed to leave it out, and its four bytes carry nothing.
+/// The packet of a UDP payload, without its invariant CRC, which must be right. Without a flow it
+/// is not looked at: the two NICs have agreed to leave it out, and its four bytes carry nothing.
 ///
 /// # Errors
 /// [`Invalid`] says what is wrong.
@@ -94,8 +94,8 @@ impl Head {
         false
     }
 
-    /// Writes the headers to the front of `room`, for a payload of `payload` bytes that lies or will lie behind them, and its
-    /// padding. Returns the bytes of all three.
+    /// Writes the headers to the front of `room`, for a payload of `payload` bytes that lies or
+    /// will lie behind them, and its padding. Returns the bytes of all three.
     ///
     /// # Panics
     /// When `room` is too short.

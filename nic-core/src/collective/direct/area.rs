@@ -7,13 +7,14 @@
 //! | `n * 128 + 64` | arrivals: how many records came in each slot, then how many done flags (8 words) |
 //! | then `(s * 4 + q mod 4) * slot` | record of rank s for operation q: a line, and room for the input |
 //!
-//! Arrivals are counted among more than [`FEW`] ranks only. They show the rank that stores the last record of
-//! an operation that the owner can proceed: it alone wakes the owner. They never prove that a record is there.
+//! Arrivals are counted among more than [`FEW`] ranks only. They show the rank that stores the last
+//! record of an operation that the owner can proceed: it alone wakes the owner. They never prove
+//! that a record is there.
 //!
-//! After a rank has freed its communicator, a peer without that notice may still
-//! store a record. So areas are never used for anything else ([`AreaPool`]), sequence numbers of records begin
-//! at one of 2^32 places, and those of flags carry the communicator's *epoch* in their upper 16 bits: records and
-//! flags of another communicator count as absent.
+//! After a rank has freed its communicator, a peer without that notice may still store a record. So
+//! areas are never used for anything else ([`AreaPool`]), sequence numbers of records begin at one
+//! of 2^32 places, and those of flags carry the communicator's *epoch* in their upper 16 bits:
+//! records and flags of another communicator count as absent.
 #![allow(unsafe_code)] // Views of NIC memory that peers write, as atomics and raw bytes.
 
 use std::collections::VecDeque;
@@ -211,8 +212,8 @@ impl Area {
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: offsets come from `Layout`, inside the block and aligned to 8; NIC memory is mapped
-        // as long as the communicator lives, and the words are accessed atomically.
+        // SAFETY: offsets come from `Layout`, inside the block and aligned to 8; NIC memory is
+        // mapped as long as the communicator lives, and the words are accessed atomically.
         unsafe { &*self.base.add(at).cast::<AtomicU64>() }
     }
 
@@ -330,7 +331,8 @@ impl<'p> Remote<'p> {
             return true;
         }
         let word = self.word(self.layout.arrivals(seq, done));
-        // AcqRel: what the others have stored before they arrived happens before the wake-up by the last.
+        // AcqRel: what the others have stored before they arrived happens before the wake-up by the
+        // last.
         let before = word.fetch_add(1, Ordering::AcqRel);
         before.wrapping_add(1).is_multiple_of(ranks as u64 - 1)
     }
@@ -345,7 +347,8 @@ impl<'p> Remote<'p> {
     /// Sets rank `me`'s flag.
     #[inline]
     pub(super) fn set(&self, me: u32, flag: Flag, number: u64) {
-        // Release: pairs with the Acquire in `Area::has`; non-temporal stores of a pass were fenced at its end.
+        // Release: pairs with the Acquire in `Area::has`; non-temporal stores of a pass were fenced
+        // at its end.
         self.word(flag.of(me))
             .store(self.numbers.of_flag(number), Ordering::Release);
     }

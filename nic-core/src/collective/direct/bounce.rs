@@ -1,20 +1,25 @@
-//! Operations on memory that peers cannot map, or must not write: pieces of it go through windows in NIC memory.
+//! Operations on memory that peers cannot map, or must not write: pieces of it go through windows
+//! in NIC memory.
 //!
-//! The operation is cut into *slices*: the same few elements of every chunk, so that the order of operands stays as it
-//! is, and with it every bit. A rank has two windows, used in turn. For each slice it
+//! The operation is cut into *slices*: the same few elements of every chunk, so that the order of
+//! operands stays as it is, and with it every bit. A rank has two windows, used in turn. For each
+//! slice it
 //!
-//! 1. copies the pieces that its peers will read into a window, and tells them how many slices it has *filled*;
-//! 2. once all ranks have filled theirs, runs its steps as a push between its own memory and the peers' windows, and tells how
-//!    many it has *passed*;
+//! 1. copies the pieces that its peers will read into a window, and tells them how many slices it
+//!    has *filled*;
+//! 2. once all ranks have filled theirs, runs its steps as a push between its own memory and the
+//!    peers' windows, and tells how many it has *passed*;
 //! 3. once all ranks have passed, copies the pieces that its peers have written out of the window.
 //!
-//! While one slice is passed the next is filled. A window is filled again when its last slice has been copied out here,
-//! so when all ranks have passed that: none of them reads or writes the windows any more. Slices are numbered through all
-//! such operations of a communicator, so the flags only grow.
+//! While one slice is passed the next is filled. A window is filled again when its last slice has
+//! been copied out here, so when all ranks have passed that: none of them reads or writes the
+//! windows any more. Slices are numbered through all such operations of a communicator, so the
+//! flags only grow.
 //!
-//! A result has the place of the source in the window. In a `DIRECT` program the step that writes a chunk of a rank's result is
-//! the only one that reads that chunk of its source, if any does. So a step stores to lines that it has just loaded, and only two
-//! transfers between two cores' caches remain of four.
+//! A result has the place of the source in the window. In a `DIRECT` program the step that writes a
+//! chunk of a rank's result is the only one that reads that chunk of its source, if any does. So a
+//! step stores to lines that it has just loaded, and only two transfers between two cores' caches
+//! remain of four.
 #![allow(unsafe_code)] // Copies between own buffers and windows.
 
 use ringbell_onc_engines::program::Layout;
@@ -29,8 +34,8 @@ use ringbell_gtlb::copy;
 /// Windows in turn.
 const TURNS: u64 = 2;
 
-/// Bytes of a window. Those of two ranks stay in a core's own cache. More ranks often share cores, and take turns for each slice, which
-/// costs more than the cache saves.
+/// Bytes of a window. Those of two ranks stay in a core's own cache. More ranks often share cores,
+/// and take turns for each slice, which costs more than the cache saves.
 pub(super) fn window_bytes(ranks: u32) -> u64 {
     match ranks {
         ..=2 => 128 << 10,
@@ -101,7 +106,8 @@ impl<'a> Theirs<'a> {
         }
     }
 
-    /// Bus address of the byte at an offset of a rank's window. `None`: its last byte of `bytes` is behind the window.
+    /// Bus address of the byte at an offset of a rank's window. `None`: its last byte of `bytes` is
+    /// behind the window.
     pub(super) fn at(&self, rank: u32, inside: u64, bytes: u64) -> Option<u64> {
         let end = inside.checked_add(bytes)?;
         let start = self.area.windows_of(rank);
@@ -175,7 +181,8 @@ impl Bounce {
         self.filled < self.slices && self.filled - self.taken < TURNS
     }
 
-    /// Whether there is anything to do; `all_have` returns whether all other ranks' flags have come to a number.
+    /// Whether there is anything to do; `all_have` returns whether all other ranks' flags have come
+    /// to a number.
     pub(super) fn can_move(&self, all_have: &dyn Fn(Flag, u64) -> bool) -> bool {
         self.can_fill()
             || self.taken < self.passed && all_have(Flag::Passed, self.number(self.taken + 1))
@@ -215,8 +222,9 @@ impl Bounce {
         }
     }
 
-    /// Copies the pieces of a slice that peers read from `buffer` into its window, or those that they have written there
-    /// to `buffer`. The operation has `count` elements. Returns how many bytes.
+    /// Copies the pieces of a slice that peers read from `buffer` into its window, or those that
+    /// they have written there to `buffer`. The operation has `count` elements. Returns how many
+    /// bytes.
     pub(super) fn copy(
         &self,
         count: u64,
@@ -235,7 +243,8 @@ impl Bounce {
                 let (own, n) = own.in_chunk(*chunk, at);
                 let inside = window.wrapping_add(at as usize);
                 let (to, from) = if output { (own, inside) } else { (inside, own) };
-                // SAFETY: the pieces of all slices tile the buffer, which is pinned, and those of one slice its window.
+                // SAFETY: the pieces of all slices tile the buffer, which is pinned, and those of
+                // one slice its window.
                 unsafe { copy::copy(to, from, n as usize) };
                 at += n;
                 copied += n;

@@ -1,8 +1,8 @@
 //! Revocation of write access to shared memory: after it, no peer writes.
 //!
-//! As Dekker's algorithm: the writer stores `busy`, then loads `revoked`; the owner stores `revoked`,
-//! then loads `busy`. With a sequentially consistent fence between store and load on both sides, at
-//! least one of them sees the other (`tests/loom_guard.rs` tries all interleavings).
+//! As Dekker's algorithm: the writer stores `busy`, then loads `revoked`; the owner stores
+//! `revoked`, then loads `busy`. With a sequentially consistent fence between store and load on
+//! both sides, at least one of them sees the other (`tests/loom_guard.rs` tries all interleavings).
 
 use super::sync::{self, AtomicU64, Ordering};
 

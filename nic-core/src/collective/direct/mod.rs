@@ -2,33 +2,34 @@
 //!
 //! Each rank has an *area* in its NIC memory ([`area`]) which the other ranks write. An operation:
 //!
-//! 1. Every rank stores a *record* into every peer's area ([`record`]): sequence number and shape, and for a small
-//!    operation the input itself (*eager*), otherwise where its buffers lie (pages in bus addresses, from a
-//!    table in its own NIC memory when there are many).
+//! 1. Every rank stores a *record* into every peer's area ([`record`]): sequence number and shape,
+//!    and for a small operation the input itself (*eager*), otherwise where its buffers lie (pages
+//!    in bus addresses, from a table in its own NIC memory when there are many).
 //! 2. Every rank waits for all records and compares the shapes. From the records every rank
 //!    draws the same conclusion on how to go on ([`Way`]).
 //! 3. *Eager*: the rank computes its own results from the inputs that came, and is done; this was
 //!    the only synchronisation. *Push*: it runs its steps of the `DIRECT` program ([`ranges`],
-//!    [`pass`]): one pass that reads every rank's memory and stores to every rank's. *Pull*, when an
-//!    output does not grant writing: it computes its own results from the peers' inputs.
+//!    [`pass`]): one pass that reads every rank's memory and stores to every rank's. *Pull*, when
+//!    an output does not grant writing: it computes its own results from the peers' inputs.
 //! 4. After push and pull it stores a *done* flag into every peer's area and waits for theirs.
 //!
-//! When memory cannot be reached at all, or an in-place operation must not write it, every rank sees this in the records,
-//! and the operation goes through windows in NIC memory, slice by slice ([`bounce`]). Only when an engine needs to see
-//! messages, or a rank has no NIC memory left, it uses messages instead ([`Outcome::Fallback`]).
+//! When memory cannot be reached at all, or an in-place operation must not write it, every rank
+//! sees this in the records, and the operation goes through windows in NIC memory, slice by slice
+//! ([`bounce`]). Only when an engine needs to see messages, or a rank has no NIC memory left, it
+//! uses messages instead ([`Outcome::Fallback`]).
 //!
 //! # Records are never overwritten unread
 //!
 //! Operation `q` uses record slot `q mod 4`. A rank publishes record `q` only when it has ended
-//! operation `q − 2` ([`WINDOW`]), for which it had every peer's record of `q − 2`; a peer published
-//! that one only when it had ended `q − 4`, the last user of the slot.
+//! operation `q − 2` ([`WINDOW`]), for which it had every peer's record of `q − 2`; a peer
+//! published that one only when it had ended `q − 4`, the last user of the slot.
 //!
 //! # When time is up
 //!
-//! A writer marks itself busy in the owner's area around every batch and looks whether the owner has
-//! revoked its memory ([`guard`]). [`Direct::abort`] revokes, and operations end only when no peer
-//! is busy: after that no rank accesses the buffers. A peer that is stopped inside a batch for longer
-//! than [`DRAIN_GRACE`] is named with the outcome [`Outcome::Unsafe`].
+//! A writer marks itself busy in the owner's area around every batch and looks whether the owner
+//! has revoked its memory ([`guard`]). [`Direct::abort`] revokes, and operations end only when no
+//! peer is busy: after that no rank accesses the buffers. A peer that is stopped inside a batch for
+//! longer than [`DRAIN_GRACE`] is named with the outcome [`Outcome::Unsafe`].
 
 mod area;
 mod bounce;
@@ -67,8 +68,8 @@ use run::Looked;
 
 /// Most ranks of a communicator that uses the direct path: one bit each.
 pub(crate) const MAX_DIRECT_RANKS: u32 = 64;
-/// Bytes that a rank receives in the records of one operation, at most. With longer inputs of many ranks the copies,
-/// which every rank combines for itself, cost more than a second synchronisation.
+/// Bytes that a rank receives in the records of one operation, at most. With longer inputs of many
+/// ranks the copies, which every rank combines for itself, cost more than a second synchronisation.
 const EAGER_TOTAL: u64 = 8 << 10;
 /// Operations whose records are out at once.
 const WINDOW: u64 = 2;
@@ -126,8 +127,9 @@ pub(crate) struct Direct {
 }
 
 impl Direct {
-    /// A path of the communicator `ctx` with inputs of up to `eager_bytes` inside the records, and of all
-    /// ranks together up to [`EAGER_TOTAL`]; its area comes from NIC memory, `None` when that has no room.
+    /// A path of the communicator `ctx` with inputs of up to `eager_bytes` inside the records, and
+    /// of all ranks together up to [`EAGER_TOTAL`]; its area comes from NIC memory, `None` when
+    /// that has no room.
     pub(crate) fn new(
         nic_memory: &mut NicMemory,
         pool: &mut AreaPool,
@@ -192,8 +194,8 @@ impl Direct {
         !self.ops.is_empty()
     }
 
-    /// Whether a step would find nothing new. (Steps caused by the clock check now and then whether peers
-    /// still live.)
+    /// Whether a step would find nothing new. (Steps caused by the clock check now and then whether
+    /// peers still live.)
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         let Some(op) = self.ops.front() else {
@@ -285,8 +287,8 @@ impl Direct {
         }
     }
 
-    /// Queues an operation that was located; it comes back from [`Direct::step`] with its outcome. `messages`: an engine
-    /// of this rank needs to see messages, which this path has not.
+    /// Queues an operation that was located; it comes back from [`Direct::step`] with its outcome.
+    /// `messages`: an engine of this rank needs to see messages, which this path has not.
     pub(crate) fn post(&mut self, call: Call, mut op: Box<Prepared>, messages: bool) {
         self.posted += 1;
         op.call = call;
@@ -322,7 +324,8 @@ impl Direct {
         }
     }
 
-    /// Moves the front operation on, until it ends. Call it again then: the next one may move at once.
+    /// Moves the front operation on, until it ends. Call it again then: the next one may move at
+    /// once.
     pub(crate) fn step(
         &mut self,
         now: NicTime,
@@ -442,8 +445,8 @@ impl Direct {
         moved
     }
 
-    /// Moves the front operation on. `None`: nothing to do now; `Ok(None)`: moved, and more is to do
-    /// in a later step; `Ok(Some)`: ended.
+    /// Moves the front operation on. `None`: nothing to do now; `Ok(None)`: moved, and more is to
+    /// do in a later step; `Ok(Some)`: ended.
     fn advance(
         &mut self,
         nic_memory: &mut NicMemory,
@@ -462,7 +465,8 @@ impl Direct {
                     mut missing,
                     mut differ,
                 } => {
-                    // Now and then, independent of the arrivals: a rank may have died before its arrival.
+                    // Now and then, independent of the arrivals: a rank may have died before its
+                    // arrival.
                     let look = self.idle == 0 || self.area.may_have_all(seq);
                     let mut left = if look { missing } else { 0 };
                     while left != 0 {
@@ -618,7 +622,8 @@ impl Direct {
     }
 }
 
-/// Whether a peer's record, which has come, is of the same operation as this rank's. One with places is kept.
+/// Whether a peer's record, which has come, is of the same operation as this rank's. One with
+/// places is kept.
 #[inline]
 fn agrees(d: &Prepared, theirs: Shape, word: impl Fn(usize) -> u64, kept: &mut Record) -> bool {
     d.at.shape.agrees(theirs)

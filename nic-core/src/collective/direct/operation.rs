@@ -1,11 +1,12 @@
-//! Collectives that run programs: one record from the descriptor to the completion, kept from one call to the next of
-//! the same shape.
+//! Collectives that run programs: one record from the descriptor to the completion, kept from one
+//! call to the next of the same shape.
 //!
-//! The record is made when a descriptor is decoded. It owns the plan, the buffers as the direct path finds them, and
-//! the state of the call that is under way. A descriptor that repeats an earlier one finds by one look-up what was
-//! decoded, planned and translated then. Nothing is pinned in between. Every call pins anew, by the regions' keys, and
-//! only while no region of the NIC has been deregistered since: after that, descriptors are decoded again, and those of
-//! freed memory refused. Peers keep nothing from one call to the next.
+//! The record is made when a descriptor is decoded. It owns the plan, the buffers as the direct
+//! path finds them, and the state of the call that is under way. A descriptor that repeats an
+//! earlier one finds by one look-up what was decoded, planned and translated then. Nothing is
+//! pinned in between. Every call pins anew, by the regions' keys, and only while no region of the
+//! NIC has been deregistered since: after that, descriptors are decoded again, and those of freed
+//! memory refused. Peers keep nothing from one call to the next.
 //!
 //! A second call of the same shape that is posted meanwhile gets a record of its own.
 
@@ -185,7 +186,8 @@ pub(crate) struct Course {
     /// Number among the operations of the path.
     pub(super) number: u64,
     pub(super) phase: Phase,
-    /// An engine of this rank, or of one whose record has come, needs to see messages, which this path has not.
+    /// An engine of this rank, or of one whose record has come, needs to see messages, which this
+    /// path has not.
     pub(super) messages: bool,
     /// Of its record, once that is out.
     pub(super) flags: u8,
@@ -198,14 +200,16 @@ pub(crate) struct Course {
 pub(crate) enum Outcome {
     /// Well.
     Done,
-    /// Not started: a rank needs messages, or has no NIC memory for windows. All ranks conclude the same.
+    /// Not started: a rank needs messages, or has no NIC memory for windows. All ranks conclude the
+    /// same.
     Fallback,
     /// A rank gave other parameters; nothing was moved.
     Mismatch {
         /// The first that differs from this one.
         rank: u32,
     },
-    /// A rank is gone, or published addresses that it does not export; no rank accesses the buffers any more.
+    /// A rank is gone, or published addresses that it does not export; no rank accesses the buffers
+    /// any more.
     PeerFailed {
         /// Which.
         rank: u32,
@@ -244,7 +248,8 @@ impl Kept {
     /// Keeps the record of a call that has ended.
     #[inline]
     pub(crate) fn put(&mut self, p: Box<Prepared>) {
-        // A program that the user loads anew must not be run as it was, and streams belong to one call.
+        // A program that the user loads anew must not be run as it was, and streams belong to one
+        // call.
         let user = p.params.algo == Algorithm::User;
         if user || p.streamed || p.footprint() > MOST_BYTES {
             return;

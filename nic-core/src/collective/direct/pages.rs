@@ -79,8 +79,8 @@ impl Pages {
     }
 
     /// The pages of `bytes` bytes at `va`. `span(offset)` returns where the bytes from that offset
-    /// lie: bus address, CPU address, and how many are contiguous; it is called for offset 0 and then
-    /// at every page's start.
+    /// lie: bus address, CPU address, and how many are contiguous; it is called for offset 0 and
+    /// then at every page's start.
     ///
     /// # Errors
     /// Those of `span`.

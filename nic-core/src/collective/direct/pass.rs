@@ -145,7 +145,8 @@ pub(crate) struct DirectStats {
     pub(crate) stored: u64,
 }
 
-/// An eager operation, every operand checked and found beforehand: for few ranks and own buffers that lie together.
+/// An eager operation, every operand checked and found beforehand: for few ranks and own buffers
+/// that lie together.
 #[derive(Debug)]
 pub(super) struct Found {
     at: Vec<At>,
@@ -212,8 +213,9 @@ pub(super) fn run_found(
             };
         }
         let (sources, destinations) = operands[..all.len()].split_at(sources);
-        // SAFETY: `Found::of` has checked the bytes of every operand, all of them this rank's own memory: pinned
-        // buffers that lie together, and slots of its area. An own destination may be its source.
+        // SAFETY: `Found::of` has checked the bytes of every operand, all of them this rank's own
+        // memory: pinned buffers that lie together, and slots of its area. An own destination may
+        // be its source.
         unsafe {
             reduce::fused(
                 p.dtype,

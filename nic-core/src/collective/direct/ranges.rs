@@ -1,4 +1,5 @@
-//! The plans of a communicator's direct path: one for each kind and root, and in bytes for one count and type.
+//! The plans of a communicator's direct path: one for each kind and root, and in bytes for one
+//! count and type.
 
 use ringbell_nic_abi::CollectiveKind;
 use ringbell_onc_engines::program::Order;
@@ -30,7 +31,8 @@ impl Plans {
         self.ranks
     }
 
-    /// For one count and type: this rank's own steps, then the parts of all ranks' steps whose results are this rank's.
+    /// For one count and type: this rank's own steps, then the parts of all ranks' steps whose
+    /// results are this rank's.
     pub(super) fn ranges(&mut self, p: &Params) -> [Ranges; 2] {
         match self.shape(p) {
             Some(s) => [Ranges::of(&s.push, p), Ranges::of(&s.pull, p)],
@@ -38,7 +40,8 @@ impl Plans {
         }
     }
 
-    /// Chunks of this rank's source that other ranks read, and of its destination that they write, in order.
+    /// Chunks of this rank's source that other ranks read, and of its destination that they write,
+    /// in order.
     pub(super) fn shared(&mut self, p: &Params) -> [Vec<u32>; 2] {
         self.shape(p).map(|s| s.shared.clone()).unwrap_or_default()
     }
@@ -135,8 +138,8 @@ impl Ranges {
         all
     }
 
-    /// Whether a step does to the bytes behind those of the last step what that one does: with two sources, in
-    /// either order. Every reduction of two values gives the same bits both ways.
+    /// Whether a step does to the bytes behind those of the last step what that one does: with two
+    /// sources, in either order. Every reduction of two values gives the same bits both ways.
     fn extends_last(&self, step: &Step) -> bool {
         let Some(last) = self.steps.last().filter(|s| s.bytes > 0) else {
             return false;

@@ -1,7 +1,8 @@
-//! Records: what a rank tells its peers of an operation, one line of 64 bytes and the input where it is longer.
+//! Records: what a rank tells its peers of an operation, one line of 64 bytes and the input where
+//! it is longer.
 //!
-//! Word 0, the *control word*, is stored last with release and validates the rest: the sequence number in its upper
-//! half, the [`Shape`] in its lower. Words 1–7 depend on the shape's form:
+//! Word 0, the *control word*, is stored last with release and validates the rest: the sequence
+//! number in its upper half, the [`Shape`] in its lower. Words 1–7 depend on the shape's form:
 //!
 //! | form | words 1–7 |
 //! |---|---|
@@ -9,15 +10,17 @@
 //! | eager | 1: kind, type, reduction (a byte each), root (32 bits); 2: count; 3: the rest, folded. The input begins at the second line |
 //! | placed | 1–3: the source buffer, 4–6: the destination; 7: flags (3 bits) and count |
 //!
-//! A buffer is two bus addresses (of its pages, or the first of a table), then its pages (32 bits), the offset in
-//! the first (16 bits), and 16 bits with kind and type, or reduction and root.
+//! A buffer is two bus addresses (of its pages, or the first of a table), then its pages (32 bits),
+//! the offset in the first (16 bits), and 16 bits with kind and type, or reduction and root.
 //!
-//! Equal shapes do not prove equal parameters of longer operations, so the words of the line are compared too: two
-//! shapes with one hash are told apart before a byte moves. Records of another shape have no meaning beyond that they
-//! differ: the ranks then exchange all parameters as messages, which name the difference.
+//! Equal shapes do not prove equal parameters of longer operations, so the words of the line are
+//! compared too: two shapes with one hash are told apart before a byte moves. Records of another
+//! shape have no meaning beyond that they differ: the ranks then exchange all parameters as
+//! messages, which name the difference.
 //!
 //! Tables of pages are written for each operation and live as long as it does, so that no peer ever
-//! holds a translation that could be stale, and nothing need be invalidated there when memory is freed.
+//! holds a translation that could be stale, and nothing need be invalidated there when memory is
+//! freed.
 
 use super::pages::{Pages, INLINE_PAGES};
 use super::Params;
@@ -63,8 +66,8 @@ impl Shape {
     const INLINE: u32 = 1 << 31;
     const PLACED: u32 = 1 << 30;
 
-    /// The shape of an operation. That of a short one has every parameter in bits of its own, but for the program
-    /// that messages would use; otherwise it is a hash.
+    /// The shape of an operation. That of a short one has every parameter in bits of its own, but
+    /// for the program that messages would use; otherwise it is a hash.
     pub(super) fn of(p: &Params, form: Form) -> Shape {
         let rest = fold([u64::from(p.extra), u64::from(p.algo.code())]);
         Shape(match form {
@@ -254,8 +257,8 @@ fn codes(p: &Params) -> [u16; 2] {
     ]
 }
 
-/// Words 1–3 of an eager record: all that ranks must agree on, with the program that messages would use, for
-/// ranks that cannot take this path.
+/// Words 1–3 of an eager record: all that ranks must agree on, with the program that messages would
+/// use, for ranks that cannot take this path.
 pub(super) fn head(p: &Params) -> [u64; 3] {
     let [a, b] = codes(p);
     [

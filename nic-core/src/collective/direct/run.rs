@@ -1,4 +1,5 @@
-//! How the front operation moves bytes: from the records, in a pass over all ranks' memory, or through windows.
+//! How the front operation moves bytes: from the records, in a pass over all ranks' memory, or
+//! through windows.
 
 use super::area::{Area, Flag};
 use super::bounce::{self, Windows, NO_WINDOWS};
@@ -61,7 +62,8 @@ impl Direct {
                 self.records[r as usize].has(flag::IN_PLACE)
             }
         };
-        // Past the cache when not all outputs would stay in it; in place the lines are there anyway.
+        // Past the cache when not all outputs would stay in it; in place the lines are there
+        // anyway.
         let all_outputs = plan.output_bytes.saturating_mul(self.ranks.into());
         let streaming = all_outputs >= 2 * ringbell_gtlb::copy::streaming_bytes()
             && !(0..self.ranks).any(in_place);
@@ -202,7 +204,8 @@ impl Direct {
         })
     }
 
-    /// Runs this rank's steps for a slice, between the windows of all ranks. `false`: some rank has none.
+    /// Runs this rank's steps for a slice, between the windows of all ranks. `false`: some rank has
+    /// none.
     fn pass_windows(
         &mut self,
         peers: &dyn Peers,

@@ -81,7 +81,8 @@ pub(super) struct Shape {
     pub(super) push: Plan,
     /// The parts of all ranks' steps whose results are this rank's.
     pub(super) pull: Plan,
-    /// Chunks of this rank's source that other ranks read, and of its destination that they write, in order.
+    /// Chunks of this rank's source that other ranks read, and of its destination that they write,
+    /// in order.
     pub(super) shared: [Vec<u32>; 2],
 }
 
@@ -179,7 +180,8 @@ mod tests {
                 let root = if kind.has_root() { root } else { 0 };
                 let all = generate_all_in(order, kind, Algorithm::Direct, ranks, root);
                 let all = all.expect("a program");
-                // Of every rank's steps: the chunks of other ranks, with the place of their value in the step.
+                // Of every rank's steps: the chunks of other ranks, with the place of their value
+                // in the step.
                 let of = |output: bool| {
                     let mut found = Vec::new();
                     for program in &all {

@@ -62,8 +62,8 @@ fn a_receive_posted_ahead_waits_for_every_use_of_its_memory_and_for_messages_tha
                         let last = before().filter(|(_, s)| uses(s)).map(|(j, _)| j + 1).max();
                         let what = format!("{shape:?} step {k}");
                         assert_eq!(step.free_after as usize, last.unwrap_or(0), "{what}");
-                        // A message leaves from there, and nothing was stored over what it reads since: the step that
-                        // stored has waited for it.
+                        // A message leaves from there, and nothing was stored over what it reads
+                        // since: the step that stored has waited for it.
                         for (j, s) in before() {
                             let Some(home) = s.home else { continue };
                             let Some(mut rest) = shared(&plan, in_place, home, into) else {

@@ -118,8 +118,8 @@ impl CardTransport {
         }
     }
 
-    /// An address has faulted in the card: what the card has of that side is taken back, and posted again with its entries
-    /// written anew.
+    /// An address has faulted in the card: what the card has of that side is taken back, and posted
+    /// again with its entries written anew.
     pub(super) fn fault(&mut self, conn: ConnId, side: Side, va: u64) {
         let Some(link) = self.links.get_mut(&conn) else {
             return;
@@ -164,7 +164,8 @@ impl CardTransport {
         }
     }
 
-    /// Takes the receives back that the card has. `written`: bytes of the first one's that lie in memory; without, all that it was given.
+    /// Takes the receives back that the card has. `written`: bytes of the first one's that lie in
+    /// memory; without, all that it was given.
     pub(super) fn take_back_receives(&mut self, conn: ConnId, written: Option<u32>) {
         let Some(slot) = self.links.get(&conn).and_then(|l| l.slot) else {
             return;

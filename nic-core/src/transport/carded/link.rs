@@ -1,4 +1,5 @@
-//! Operations of a connection, the parts of them that a card executes, and the room between card and transport.
+//! Operations of a connection, the parts of them that a card executes, and the room between card
+//! and transport.
 
 use std::collections::VecDeque;
 
@@ -93,14 +94,16 @@ pub(super) struct Link {
     pub(super) ring: Ring,
     /// An address has faulted: what leaves the card until it was flushed lies behind a hole.
     pub(super) is_cut: bool,
-    /// Bytes of the stream that were taken from the transport, and are not in memory because an address has faulted.
+    /// Bytes of the stream that were taken from the transport, and are not in memory because an
+    /// address has faulted.
     pub(super) kept: VecDeque<u8>,
     /// The first of them, which were given to the card before: its engine has seen them.
     pub(super) again: usize,
     /// The receive into the room that the transport has.
     pub(super) pull: Option<u64>,
     pub(super) last: Option<Last>,
-    /// The transport has nothing more to receive, with this status; told when all that came before lies in memory.
+    /// The transport has nothing more to receive, with this status; told when all that came before
+    /// lies in memory.
     pub(super) over: Option<(Status, u64)>,
     /// The stream has ended: everything goes to the transport, which refuses it.
     pub(super) is_dead: bool,
@@ -118,7 +121,8 @@ pub(super) enum Below {
 }
 
 impl Link {
-    /// The transport has finished a work in the room: what is free again at its start is credit for the card.
+    /// The transport has finished a work in the room: what is free again at its start is credit for
+    /// the card.
     pub(super) fn ring_done(&mut self, token: u64, card: &SharedCard) {
         if let Some(work) = self.ring.works.iter_mut().find(|w| w.0 == token) {
             work.2 = true;

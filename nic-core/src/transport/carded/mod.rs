@@ -1,14 +1,18 @@
-//! A transport whose payloads pass a card: the bytes of sends and receives that were posted with memory.
+//! A transport whose payloads pass a card: the bytes of sends and receives that were posted with
+//! memory.
 //!
 //! ```text
 //! memory ─▶ card (direct, GTLB, DMA) ─▶ room in NIC memory ─▶ the transport's sends
 //! memory ◀─ card ◀─ room in NIC memory ◀─ the transport's receives
 //! ```
 //!
-//! The transport below sees sends out of the room and receives of what has come into it (`some`); everything else passes unchanged.
-//! Operations of a connection keep their order in each direction, whichever way each goes. Inline payloads go past the card, as do
-//! operations for which it has no connection or no entry of its GTLB left; they are counted. When an address faults in the card, the
-//! entry is written again, and bytes that the card had are given to it once more, not to its engine; memory without a translation goes the software's way, which gives the status of the contract.
+//! The transport below sees sends out of the room and receives of what has come into it (`some`);
+//! everything else passes unchanged. Operations of a connection keep their order in each direction,
+//! whichever way each goes. Inline payloads go past the card, as do operations for which it has no
+//! connection or no entry of its GTLB left; they are counted. When an address faults in the card,
+//! the entry is written again, and bytes that the card had are given to it once more, not to its
+//! engine; memory without a translation goes the software's way, which gives the status of the
+//! contract.
 
 mod events;
 mod link;
@@ -31,7 +35,8 @@ use crate::network::Network;
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, Owner, WorkToken};
 use link::{map, rest, Below, Last, Link, Op, Piece};
 
-/// Bytes that wait between card and transport, for each connection and direction: two of the card's chunks.
+/// Bytes that wait between card and transport, for each connection and direction: two of the card's
+/// chunks.
 pub(crate) const ROOM: u32 = 128 << 10;
 /// Most bytes of one operation of the card. Of a receive they are kept until they lie in memory.
 const PIECE: u32 = 256 << 10;
@@ -56,7 +61,8 @@ pub(crate) struct CardTransport {
 }
 
 impl CardTransport {
-    /// Puts a card before a transport. `place` has `2 * ROOM` bytes for each connection of the card.
+    /// Puts a card before a transport. `place` has `2 * ROOM` bytes for each connection of the
+    /// card.
     pub(crate) fn new(
         inner: Box<dyn Transport>,
         card: SharedCard,

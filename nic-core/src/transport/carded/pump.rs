@@ -83,7 +83,8 @@ impl CardTransport {
         let Payload::Memory(buffer) = op.payload else {
             return false;
         };
-        // Those behind one that the software executes wait for its end; one that takes what comes is one part.
+        // Those behind one that the software executes wait for its end; one that takes what comes
+        // is one part.
         if op.in_software || (op.some && op.posted > 0) {
             return false;
         }
@@ -110,7 +111,8 @@ impl CardTransport {
         true
     }
 
-    /// The software executes the rest of the first receive, with the bytes that were taken for it before.
+    /// The software executes the rest of the first receive, with the bytes that were taken for it
+    /// before.
     pub(super) fn receive_in_software(
         &mut self,
         conn: ConnId,
@@ -213,8 +215,8 @@ impl CardTransport {
         }
     }
 
-    /// Ends the receives of a stream that is over, when its bytes are in memory. Those of which an address has faulted meanwhile are
-    /// given to the card once more before.
+    /// Ends the receives of a stream that is over, when its bytes are in memory. Those of which an
+    /// address has faulted meanwhile are given to the card once more before.
     pub(super) fn run_out(&mut self, conn: ConnId) -> bool {
         let over = self.links.get(&conn).and_then(|l| l.over);
         let Some(end) = over else { return false };
@@ -260,7 +262,8 @@ impl CardTransport {
         }
     }
 
-    /// Does what follows the queued sends, when the transport has them all; a link without operations rests.
+    /// Does what follows the queued sends, when the transport has them all; a link without
+    /// operations rests.
     pub(super) fn follow(&mut self, conn: ConnId) {
         let Some(link) = self.links.get_mut(&conn) else {
             self.active.remove(&conn);

@@ -8,18 +8,18 @@
 //! ```
 //!
 //! A session is a TCP connection of its own, from any port of the asking NIC's host to the port of
-//! streams of the other ([`StreamPort`](ringbell_net::port::streams::StreamPort)). Units are MPA's, DDP's
-//! and RDMAP's ([`wire::iwarp`](ringbell_net::wire::iwarp)); the bytes of a session are in Sends. No
-//! privilege is needed, and NAT and firewalls see TCP. A NIC behind NAT is named at the address that
-//! others see.
+//! streams of the other ([`StreamPort`](ringbell_net::port::streams::StreamPort)). Units are MPA's,
+//! DDP's and RDMAP's ([`wire::iwarp`](ringbell_net::wire::iwarp)); the bytes of a session are in
+//! Sends. No privilege is needed, and NAT and firewalls see TCP. A NIC behind NAT is named at the
+//! address that others see.
 //!
-//! **Copies.** The kernel's alone for long messages: it gathers a unit from the sender's memory, and
-//! scatters it to posted receives, with the next unit's header beside it. A unit has up to 64 KiB and
-//! takes one system call at the receiver, and at the sender several take one. Short sends are copied
-//! into units, so that they retire at once.
+//! **Copies.** The kernel's alone for long messages: it gathers a unit from the sender's memory,
+//! and scatters it to posted receives, with the next unit's header beside it. A unit has up to 64
+//! KiB and takes one system call at the receiver, and at the sender several take one. Short sends
+//! are copied into units, so that they retire at once.
 //!
-//! **Written messages.** A long message of a collective goes to a receive that the peer has exposed,
-//! by Writes without credit; a Send ends it.
+//! **Written messages.** A long message of a collective goes to a receive that the peer has
+//! exposed, by Writes without credit; a Send ends it.
 //!
 //! **One-sided operations.** Puts are Writes, gets Reads, atomic operations those of RFC 7306; see
 //! `one_sided`.

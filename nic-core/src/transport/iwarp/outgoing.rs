@@ -3,7 +3,8 @@
 //!
 //! Payloads in memory are neither copied nor kept: their addresses are looked up for each system
 //! call, and their send retires when the kernel has taken the last byte. Their CRC is computed just
-//! before the call, so that it is that of the bytes which leave, and they are read from memory once.
+//! before the call, so that it is that of the bytes which leave, and they are read from memory
+//! once.
 #![allow(unsafe_code)] // Spans of memory that has no owner here.
 
 use std::collections::VecDeque;

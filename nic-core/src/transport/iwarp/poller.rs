@@ -74,8 +74,8 @@ impl Poller {
         F::IN | F::OUT | F::RDHUP | F::ET
     }
 
-    /// Looks without the kernel, where one socket alone is likely to become ready. A step of the NIC
-    /// has two looks: only every other one is a try.
+    /// Looks without the kernel, where one socket alone is likely to become ready. A step of the
+    /// NIC has two looks: only every other one is a try.
     pub(super) fn guess(&self) -> Guess {
         let before = self.guesses.get();
         if before >= GUESSES || !self.found.borrow().is_empty() {

@@ -62,8 +62,8 @@ impl Receiver<'_, '_> {
         Ok(Unit::Message(message))
     }
 
-    /// Decides where a payload goes: to posted receives, unless bytes before it wait, an engine is on
-    /// the path, or their memory has no address of the CPU; else to the ring.
+    /// Decides where a payload goes: to posted receives, unless bytes before it wait, an engine is
+    /// on the path, or their memory has no address of the CPU; else to the ring.
     fn plan(&mut self, rest: usize) {
         let rx = &mut self.session.rx;
         rx.set_aside(0);

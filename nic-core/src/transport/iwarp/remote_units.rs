@@ -126,8 +126,8 @@ impl Conn {
         true
     }
 
-    /// Finds the next bytes of a put in memory: long ones leave from there, where they have addresses
-    /// of the CPU.
+    /// Finds the next bytes of a put in memory: long ones leave from there, where they have
+    /// addresses of the CPU.
     fn find(
         &mut self,
         from: &Buffer,

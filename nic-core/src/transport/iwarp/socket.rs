@@ -130,8 +130,8 @@ pub(super) fn set_up(socket: &OwnedFd, give_up: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Has a connection inside this host sent as fast as the peer reads. Some hosts pace all connections
-/// by a rate that is measured (BBR), which on the loopback is that of the scheduler.
+/// Has a connection inside this host sent as fast as the peer reads. Some hosts pace all
+/// connections by a rate that is measured (BBR), which on the loopback is that of the scheduler.
 fn unpaced(socket: &OwnedFd, from: IpAddr, to: IpAddr) {
     if from == to {
         // Every kernel has Reno, and lets everybody use it.

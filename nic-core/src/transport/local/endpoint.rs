@@ -1,4 +1,5 @@
-//! The endpoint of this NIC for peers: listening socket, wake cell, and the memory that its hello exports as a whole.
+//! The endpoint of this NIC for peers: listening socket, wake cell, and the memory that its hello
+//! exports as a whole.
 
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
@@ -16,7 +17,8 @@ use crate::wake::WakeCell;
 /// Key of the listening socket in the epoll set; links have their index.
 pub(super) const LISTENER: u64 = u64::MAX;
 
-/// See the module text. Dropping it takes the socket out of the directory, and the last one removes the directory of a job.
+/// See the module text. Dropping it takes the socket out of the directory, and the last one removes
+/// the directory of a job.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) network: Network,

@@ -1,7 +1,7 @@
 //! Exports of this NIC's memory: which peers were notified, and which have not released it.
 //!
-//! Each link keeps what it has shared ([`shared`](super::shared)); this module holds the exports themselves, and sends
-//! and reads notes.
+//! Each link keeps what it has shared ([`shared`](super::shared)); this module holds the exports
+//! themselves, and sends and reads notes.
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};

@@ -166,7 +166,8 @@ impl LocalTransport {
         }
     }
 
-    /// A request that is one line, or an answer. What waits behind others is left to a step of the connection.
+    /// A request that is one line, or an answer. What waits behind others is left to a step of the
+    /// connection.
     fn on_short(&mut self, link: usize, words: &[u64; 8], data: &mut Datapath<'_>) {
         let dst = (words[0] >> 16) as u32;
         let (c, l) = (self.table.get_mut(dst), self.links[link].as_mut());
@@ -214,7 +215,8 @@ impl LocalTransport {
         }
     }
 
-    /// Reads the packets that a dead peer has left in the ring. Inline payload goes to the staging buffers.
+    /// Reads the packets that a dead peer has left in the ring. Inline payload goes to the staging
+    /// buffers.
     pub(super) fn drain_dead(&mut self, link: usize) {
         loop {
             let Some(words) = self.links[link].as_ref().and_then(Link::peek) else {

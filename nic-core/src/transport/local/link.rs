@@ -80,8 +80,8 @@ impl Rings {
         }
         let lines = |side: usize| {
             let words = segment.words64(side * RING_BYTES, LINES * WORDS);
-            // SAFETY: a mapping stays where it is until it is dropped. `Link` owns the segment, never replaces one
-            // that has rings, and hands no view out.
+            // SAFETY: a mapping stays where it is until it is dropped. `Link` owns the segment,
+            // never replaces one that has rings, and hands no view out.
             words.first_chunk().map(|lines| unsafe { kept(lines) })
         };
         let credit = |side: usize| {
@@ -184,8 +184,8 @@ impl Link {
 
     /// Maps what the peer's hello brought; the link is up afterwards.
     pub(super) fn establish(&mut self, hello: Hello) -> std::io::Result<()> {
-        // A link keeps its socket and, across processes, the descriptor that wakes the peer: what is
-        // mapped needs none, and with n NICs in a process there are n² links.
+        // A link keeps its socket and, across processes, the descriptor that wakes the peer: what
+        // is mapped needs none, and with n NICs in a process there are n² links.
         if let Some(fd) = hello.segment {
             self.segment = Some(Mapping::of_peer(fd, 0, SEGMENT_BYTES, true)?);
         }
@@ -260,8 +260,8 @@ impl Link {
         rings.is_some_and(|r| self.rx.is_there(r.received))
     }
 
-    /// Whether there is nothing to read and nothing that waits to be written. Only the sockets advance a link that is
-    /// not up, and those are polled by time.
+    /// Whether there is nothing to read and nothing that waits to be written. Only the sockets
+    /// advance a link that is not up, and those are polled by time.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
         let Some(rings) = &self.rings else {
@@ -311,7 +311,8 @@ impl Link {
     #[inline]
     pub(super) fn resolve(&self, bus: u64, len: u64) -> Option<Mapped> {
         let from = self.locate(bus, len)?;
-        // SAFETY: `locate` has found these bytes in a mapped export, which lives as long as the link.
+        // SAFETY: `locate` has found these bytes in a mapped export, which lives as long as the
+        // link.
         Some(unsafe { Mapped::new(from, len as usize) })
     }
 

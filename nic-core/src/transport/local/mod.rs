@@ -13,10 +13,11 @@
 //! Two NICs in one process, and a NIC that connects to itself, use the same path.
 //!
 //! No message costs a system call. The sockets only report new and dead peers, so they are polled
-//! every 200 µs at most, and when one has ended a sleep; a peer's wake descriptor is written only when it sleeps.
+//! every 200 µs at most, and when one has ended a sleep; a peer's wake descriptor is written only
+//! when it sleeps.
 //!
-//! Payloads in memory that the peer cannot map (a real GPU's, bytes of the program's own) go through NIC memory, piece by
-//! piece ([`stage`]): two copies.
+//! Payloads in memory that the peer cannot map (a real GPU's, bytes of the program's own) go
+//! through NIC memory, piece by piece ([`stage`]): two copies.
 //!
 //! Limits. Every step polls every link, so a NIC with hundreds of local peers steps slowly.
 //! An early payload larger than what is left of `early_window` waits for its receive.
@@ -69,8 +70,8 @@ pub use rendezvous::LocalError;
 use stage_room::{Rooms, Stage};
 use transmit::Stop;
 
-/// Most host exports of one NIC that a link announces, and most exports, so that a peer's tables stay bounded.
-/// Later ones are staged.
+/// Most host exports of one NIC that a link announces, and most exports, so that a peer's tables
+/// stay bounded. Later ones are staged.
 const MAX_SHARED: usize = 4096;
 /// Packets taken from one link in one step.
 const BATCH: usize = 64;
@@ -162,7 +163,8 @@ impl LocalTransport {
         let Some(mut conn) = self.table.free(id) else {
             return;
         };
-        // Any bytes that the peer still copies from there were revoked, or belong to no connection any more.
+        // Any bytes that the peer still copies from there were revoked, or belong to no connection
+        // any more.
         let room = conn.tx.stage.take().map(Stage::into_room);
         self.rooms.spare.extend(room);
         conn.one_sided
@@ -222,7 +224,8 @@ impl LocalTransport {
             }
         }
         self.events = events;
-        // Before the buffers, and room in NIC memory, are used again: the peer may not have seen the end yet.
+        // Before the buffers, and room in NIC memory, are used again: the peer may not have seen
+        // the end yet.
         if let Some(l) = revoke.and_then(|i| self.links[i].as_ref()) {
             l.revoke(id);
         }

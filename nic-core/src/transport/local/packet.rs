@@ -86,7 +86,8 @@ pub(super) fn inline_of(w: &[u64; 8]) -> Option<(u32, Small)> {
     Some(((w[0] >> 16) as u32, Small { len, words }))
 }
 
-/// The payload of a line with that header that is an `Inline` packet for `dst`; `None` for all others.
+/// The payload of a line with that header that is an `Inline` packet for `dst`; `None` for all
+/// others.
 #[inline(always)]
 pub(super) fn inline_to(dst: u32, head_word: u64, payload: &[AtomicU64]) -> Option<Small> {
     let len = (head_word >> 8) as u8;

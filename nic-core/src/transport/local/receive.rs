@@ -71,7 +71,8 @@ impl Source for Arrived<'_> {
                 let before = self.rx.spans_taken;
                 self.rx.consume_reference(0, n as u32);
                 if staged && self.rx.spans_taken > before {
-                    // The acknowledgement must not wait for the rest, because it makes the room that the rest needs.
+                    // The acknowledgement must not wait for the rest, because it makes the room
+                    // that the rest needs.
                     self.rx.tell_now = true;
                     self.stop = true;
                 }

@@ -1,11 +1,11 @@
 //! Rendezvous: discovery and authentication among NICs of one host and one user.
 //!
 //! A directory of mode 0700 holds one Unix socket per NIC, named by its IPv4 address. A newcomer
-//! connects, both sides check the other's uid, and one packet each way carries version, job secret, network
-//! and the descriptors of what is shared. A peer that sends anything else is dropped.
+//! connects, both sides check the other's uid, and one packet each way carries version, job secret,
+//! network and the descriptors of what is shared. A peer that sends anything else is dropped.
 //!
-//! The directory of a job is removed by the NIC that leaves it last. The first NIC of a job removes those of jobs whose processes
-//! were all killed ([`scratch`]).
+//! The directory of a job is removed by the NIC that leaves it last. The first NIC of a job removes
+//! those of jobs whose processes were all killed ([`scratch`]).
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -102,7 +102,8 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// As configured; else the network namespace of this thread. 0 where the system does not report it.
+    /// As configured; else the network namespace of this thread. 0 where the system does not report
+    /// it.
     pub(super) fn of(config: &LocalConfig) -> Network {
         let namespace = || {
             let stat = rustix::fs::stat("/proc/thread-self/ns/net").ok()?;

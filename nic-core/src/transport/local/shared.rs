@@ -1,10 +1,11 @@
-//! Shared host memory of one link: what each side maps of the other, announced, withdrawn and confirmed in notes.
+//! Shared host memory of one link: what each side maps of the other, announced, withdrawn and
+//! confirmed in notes.
 //!
-//! GPU and NIC memory are exported whole, in the hello. Host memory comes and goes, a memfd for each
-//! buffer, so it travels in notes: `Share` with the descriptor, `Withdraw`, and `Released` when the
-//! peer has unmapped it. An export is identified by its number, which its owner never assigns twice, and by
-//! the link that it came over; never by a descriptor's number, nor by an address, both of which are
-//! used again.
+//! GPU and NIC memory are exported whole, in the hello. Host memory comes and goes, a memfd for
+//! each buffer, so it travels in notes: `Share` with the descriptor, `Withdraw`, and `Released`
+//! when the peer has unmapped it. An export is identified by its number, which its owner never
+//! assigns twice, and by the link that it came over; never by a descriptor's number, nor by an
+//! address, both of which are used again.
 //!
 //! A note is sent before any reference to its memory enters the ring. So a receiver that gets an
 //! unknown address reads the socket once; an address that is still unknown then is invalid.

@@ -59,7 +59,8 @@ pub(super) fn emit(c: &mut Conn, buffer: &Buffer, out: &mut Out<'_, '_>) -> Prog
         let p = &mut stage.pieces[next];
         next += 1;
         let to = stage.room.bus + u64::from(p.at);
-        // Reads of later pieces start while an earlier one is under way; they are announced in order.
+        // Reads of later pieces start while an earlier one is under way; they are announced in
+        // order.
         if !p.filled {
             let Some(dma) = out.data.dma.peers() else {
                 return Progress::Again;

@@ -20,7 +20,8 @@ use crate::types::Buffer;
 /// acknowledgement, and the send retires at once.
 const INLINE_SEND: u32 = 3 * INLINE as u32;
 
-/// Most bytes of a run that an engine processes in one step: the peer and all other connections wait meanwhile.
+/// Most bytes of a run that an engine processes in one step: the peer and all other connections
+/// wait meanwhile.
 const TAPPED_RUN: u32 = 256 << 10;
 
 /// Why a connection stopped emitting.
@@ -156,8 +157,8 @@ fn emit(c: &mut Conn, out: &mut Out<'_, '_>) -> Progress {
     }
     let on_path = out.data.on_path(c.id, Direction::Send);
     if on_path && out.data.transforms(c.id) {
-        // The output lies in no memory that the peer can reach: it travels in lines. Slower than a reference, but nothing
-        // has to outlive the send.
+        // The output lies in no memory that the peer can reach: it travels in lines. Slower than a
+        // reference, but nothing has to outlive the send.
         c.tx.drop_unsent();
         if out.data.held(c.id, Direction::Send) == 0 {
             // The engine works without room for its output: when it fails, the stream ends at once.

@@ -1,8 +1,9 @@
 //! One-sided operations as a transport gets them.
 //!
-//! The peer's NIC checks key, domain, right and bounds, moves the bytes and answers; nothing at the peer posts anything.
-//! Operations of one connection are executed in the order in which they were posted: what a signal announces was put
-//! before it. They are not ordered with the connection's sends.
+//! The peer's NIC checks key, domain, right and bounds, moves the bytes and answers; nothing at the
+//! peer posts anything. Operations of one connection are executed in the order in which they were
+//! posted: what a signal announces was put before it. They are not ordered with the connection's
+//! sends.
 
 mod granted;
 mod note;

@@ -1,5 +1,5 @@
-//! Notes: SENDs by which two NICs agree on what RoCEv2 and RDMAP have no header for. A signal names its word by the region, and
-//! a refusal of theirs has one reason, or ends the connection.
+//! Notes: SENDs by which two NICs agree on what RoCEv2 and RDMAP have no header for. A signal names
+//! its word by the region, and a refusal of theirs has one reason, or ends the connection.
 //!
 //! ```text
 //!  0      1      2       4       8      12      16        24         32
@@ -33,7 +33,8 @@ pub(in crate::transport) struct Access {
 /// See the module text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::transport) enum Note {
-    /// To be checked as a whole. A signal is set at once, or, when there are bytes, behind the WRITE that ends with immediate data.
+    /// To be checked as a whole. A signal is set at once, or, when there are bytes, behind the
+    /// WRITE that ends with immediate data.
     Announce(Access),
     /// Asks why it was refused.
     Why(Access),

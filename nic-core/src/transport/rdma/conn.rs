@@ -1,4 +1,5 @@
-//! One connection: its queue pairs, its stream, the operations posted on it, and its connection management.
+//! One connection: its queue pairs, its stream, the operations posted on it, and its connection
+//! management.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -30,9 +31,11 @@ use ringbell_net::wire::roce::{Bth, Extended, Psn, Qpn, Reth, BTH_BYTES, ICRC_BY
 use ringbell_net::wire::udp::{ECT0, UNFRAGMENTED};
 use ringbell_roce::qp::{QueuePair, State, Transmit};
 
-/// Most bytes around the payload of a packet behind the UDP header: base header, the header of a WRITE and its immediate data, CRC.
+/// Most bytes around the payload of a packet behind the UDP header: base header, the header of a
+/// WRITE and its immediate data, CRC.
 pub(super) const AROUND: usize = BTH_BYTES + 20 + ICRC_BYTES;
-/// From here on a send leaves by reference. A shorter one is copied, and retires at once: it would wait for its acknowledgement.
+/// From here on a send leaves by reference. A shorter one is copied, and retires at once: it would
+/// wait for its acknowledgement.
 const REFERRED_MIN: u32 = 24 << 10;
 
 /// Numbers by which connection management names both ends.
@@ -57,7 +60,8 @@ pub(super) struct Wire {
     pub(super) icrc: bool,
     /// The kernel may cut packets from larger ones: the peer sees no identification of IPv4.
     pub(super) segmented: bool,
-    /// Our packets' addresses, and those that the peer's must have, with any source port where it is 0.
+    /// Our packets' addresses, and those that the peer's must have, with any source port where it
+    /// is 0.
     pub(super) flow: Flow,
     pub(super) from: SocketAddr,
 }
@@ -392,7 +396,8 @@ impl Conn {
         }
     }
 
-    /// UDP source port: one for each connection, so that switches spread them (annex A17 §A17.3.1.2).
+    /// UDP source port: one for each connection, so that switches spread them (annex A17
+    /// §A17.3.1.2).
     pub(super) fn source_port(&self) -> u16 {
         let mixed = self.names.own ^ self.names.peer_qpn.value();
         0xc000 | (mixed ^ mixed >> 14) as u16 & 0x3fff
@@ -474,7 +479,8 @@ impl Conn {
         qp.fail(&mut peer);
     }
 
-    /// Retires sends that the peer has, and takes the bytes of others into the stream. Returns whether anything moved.
+    /// Retires sends that the peer has, and takes the bytes of others into the stream. Returns
+    /// whether anything moved.
     ///
     /// # Errors
     /// The engine on the path has failed.
@@ -547,7 +553,8 @@ struct Long {
     n: u32,
 }
 
-/// The next bytes to leave by reference; none of them when there is too little room. `None`: the next are copied.
+/// The next bytes to leave by reference; none of them when there is too little room. `None`: the
+/// next are copied.
 fn referable(
     conn: ConnId,
     tx: &Outgoing,

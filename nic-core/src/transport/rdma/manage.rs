@@ -31,7 +31,8 @@ use ringbell_net::wire::roce::cm::{Endpoint, Message, Reason, Request, PRIVATE_B
 use ringbell_net::wire::roce::Qpn;
 use ringbell_roce::qp::{BadTransition, Change, PaceConfig, RtrAttributes, RtsAttributes};
 
-/// How long an acknowledgement of short messages waits for answers of the program, with one of which it leaves in one system call.
+/// How long an acknowledgement of short messages waits for answers of the program, with one of
+/// which it leaves in one system call.
 const ACK_DELAY: Duration = Duration::from_micros(30);
 /// Fewest packets in flight that a window allows.
 const WINDOW_PACKETS: u32 = 8;
@@ -49,7 +50,8 @@ pub(super) struct ControlMessage {
 }
 
 impl ControlMessage {
-    /// Whether it asks for a connection from a port of datagrams, which receives by the socket that it sends by.
+    /// Whether it asks for a connection from a port of datagrams, which receives by the socket that
+    /// it sends by.
     fn is_from_datagrams(&self) -> bool {
         let Message::Request(r) = &self.message else {
             return false;
@@ -382,8 +384,9 @@ impl RdmaTransport {
         let Some(c) = self.sessions.table.at(index) else {
             return;
         };
-        // It has all our bytes when it has ended after our FIN, and we have all of its bytes when we have its FIN.
-        // A NIC that ends after a close does not wait for our FIN: it lacks that alone.
+        // It has all our bytes when it has ended after our FIN, and we have all of its bytes when
+        // we have its FIN. A NIC that ends after a close does not wait for our FIN: it lacks that
+        // alone.
         let has_all = c.stream.fin >= Fin::Posted || (in_order && c.has_sent_all());
         let is_over = c.stream.peer_fin && has_all;
         let conn = c.life.id;

@@ -7,18 +7,23 @@
 //!                            manage ─▶ conn      memory ─▶ posted operations (serve: timers, ready list)
 //! ```
 //!
-//! The wire is real RoCEv2: tshark reads it, and the invariant CRC is that of any RoCEv2 NIC. [`qp`] is the standard's reliable
-//! connection without I/O. `stream` puts the bytes of a session into SENDs and has a window, so that the receiver is always
-//! ready; `writes` puts messages for receives that the peer has announced between them. `one_sided` has a queue pair of its own. Connections are made by the standard's communication management over queue pair 1 (`manage`): the service is
-//! the session's port, as of the RDMA connection manager of Linux; window, features and packet size travel as private data.
+//! The wire is real RoCEv2: tshark reads it, and the invariant CRC is that of any RoCEv2 NIC.
+//! [`qp`] is the standard's reliable connection without I/O. `stream` puts the bytes of a session
+//! into SENDs and has a window, so that the receiver is always ready; `writes` puts messages for
+//! receives that the peer has announced between them. `one_sided` has a queue pair of its own.
+//! Connections are made by the standard's communication management over queue pair 1 (`manage`):
+//! the service is the session's port, as of the RDMA connection manager of Linux; window, features
+//! and packet size travel as private data.
 //!
-//! **Packets.** Two NICs of this kind use the largest packets that both ports carry, and leave the invariant CRC out when both
-//! ports share memory. Its four bytes stay.
+//! **Packets.** Two NICs of this kind use the largest packets that both ports carry, and leave the
+//! invariant CRC out when both ports share memory. Its four bytes stay.
 //!
-//! **Unauthenticated senders.** A packet must come from the peer's address and name a queue pair, whose number is drawn at random, and a number
-//! inside the window, which began at random. A request for a connection costs an entry of the backlog until its deadline.
+//! **Unauthenticated senders.** A packet must come from the peer's address and name a queue pair,
+//! whose number is drawn at random, and a number inside the window, which began at random. A
+//! request for a connection costs an entry of the backlog until its deadline.
 //!
-//! **IPv6.** A peer is named by an IPv4 address in every case; the network knows the host behind it.
+//! **IPv6.** A peer is named by an IPv4 address in every case; the network knows the host behind
+//! it.
 //!
 //! **Limits.** Packet sizes are agreed once: when a port's MTU falls below, the connection ends.
 
@@ -63,7 +68,8 @@ pub enum Icrc {
 /// Settings of an [`RdmaTransport`].
 #[derive(Debug, Clone)]
 pub struct RdmaConfig {
-    /// Bytes that a connection may hold before the kernel receives them: its window. Rounded up to a power of two.
+    /// Bytes that a connection may hold before the kernel receives them: its window. Rounded up to
+    /// a power of two.
     pub rx_buffer: usize,
     /// Bytes that a connection may hold before the peer acknowledges them.
     pub tx_buffer: usize,
@@ -77,22 +83,25 @@ pub struct RdmaConfig {
     pub window: usize,
     /// Shortest time after which a packet is sent again.
     pub timeout: Duration,
-    /// A connection whose peer acknowledges nothing for this long is reset, after at least seven retries.
+    /// A connection whose peer acknowledges nothing for this long is reset, after at least seven
+    /// retries.
     pub give_up: Duration,
-    /// Probe idle connections that their user watches this often: the links of communicators. A peer whose host
-    /// refuses three packets in a row is gone.
+    /// Probe idle connections that their user watches this often: the links of communicators. A
+    /// peer whose host refuses three packets in a row is gone.
     pub watch: Option<Duration>,
     /// What decides on window and rate of a connection.
     pub congestion: Congestion,
-    /// Keep packets that come early and repeat lost ones alone, when the peer does so too; else all behind a lost one are repeated.
+    /// Keep packets that come early and repeat lost ones alone, when the peer does so too; else all
+    /// behind a lost one are repeated.
     pub selective: bool,
     /// Key of queue pair numbers, first packet numbers and ids.
     pub seed: u64,
 }
 
 impl Default for RdmaConfig {
-    /// 256 KiB buffers and window, 4,096 connections, the largest packets, a retry after 20 ms, 5 s without an answer, probes of
-    /// watched connections every 500 ms, a window that halves on a loss, selective repeat, seed 0.
+    /// 256 KiB buffers and window, 4,096 connections, the largest packets, a retry after 20 ms, 5 s
+    /// without an answer, probes of watched connections every 500 ms, a window that halves on a
+    /// loss, selective repeat, seed 0.
     fn default() -> RdmaConfig {
         RdmaConfig {
             rx_buffer: 256 << 10,
@@ -135,7 +144,8 @@ pub enum RdmaConfigError {
     },
 }
 
-/// Longest message of a collective that is copied from and to the stream, and needs no announcement.
+/// Longest message of a collective that is copied from and to the stream, and needs no
+/// announcement.
 const STREAMED_MAX: u64 = 32 << 10;
 
 /// Smallest MTU of InfiniBand (IBTA vol. 1 §7.7.8).

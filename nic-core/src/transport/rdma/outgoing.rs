@@ -1,7 +1,9 @@
-//! Bytes of a stream that are not acknowledged: short sends in a ring, long ones by reference to the memory where they lie.
+//! Bytes of a stream that are not acknowledged: short sends in a ring, long ones by reference to
+//! the memory where they lie.
 //!
-//! Both have their positions in the stream, and both count against the capacity of the ring. What is referred to is read again when a
-//! packet is repeated, so its send retires with the acknowledgement.
+//! Both have their positions in the stream, and both count against the capacity of the ring. What
+//! is referred to is read again when a packet is repeated, so its send retires with the
+//! acknowledgement.
 #![allow(unsafe_code)] // Memory goes to the port by address.
 
 use std::collections::VecDeque;
@@ -18,7 +20,8 @@ struct Referred {
     /// Their positions in the stream.
     start: u64,
     end: u64,
-    /// The send that they belong to, and its memory. `None`: it was taken back, and the bytes are lost.
+    /// The send that they belong to, and its memory. `None`: it was taken back, and the bytes are
+    /// lost.
     from: Option<(WorkToken, Buffer)>,
     /// Where they begin there.
     at: u64,
@@ -79,7 +82,8 @@ impl Outgoing {
         self.ring.push(bytes);
     }
 
-    /// The next `n` bytes of the stream are those of a send from `at` on; there must be room for them.
+    /// The next `n` bytes of the stream are those of a send from `at` on; there must be room for
+    /// them.
     pub(super) fn refer(&mut self, token: WorkToken, from: Buffer, at: u32, n: u32) {
         let start = self.ring.end();
         self.ring.filled(n as usize);
@@ -131,7 +135,8 @@ impl Outgoing {
     /// [`Unavailable`].
     ///
     /// # Safety
-    /// The batch is cleared before anything else is done with the stream, and before memory is unmapped.
+    /// The batch is cleared before anything else is done with the stream, and before memory is
+    /// unmapped.
     pub(super) unsafe fn append(
         &self,
         mut position: u64,

@@ -1,7 +1,8 @@
-//! The service of connections: packets in, bytes in both directions, packets out, events from what has happened.
+//! The service of connections: packets in, bytes in both directions, packets out, events from what
+//! has happened.
 //!
-//! A packet goes to its queue pair while it lies in the port, when it is whole and of the right peer. All else waits for the
-//! step: acknowledgements of many packets are one.
+//! A packet goes to its queue pair while it lies in the port, when it is whole and of the right
+//! peer. All else waits for the step: acknowledgements of many packets are one.
 
 use std::net::{SocketAddr, SocketAddrV4};
 
@@ -201,7 +202,8 @@ impl RdmaTransport {
                 self.broken(index);
             }
             Phase::Closing if c.stream.fin == Fin::Done => self.sessions.closed(index, now),
-            // The peer has ended its direction as well; or it still sends, and nothing reads (RFC 1122 §4.2.2.13).
+            // The peer has ended its direction as well; or it still sends, and nothing reads (RFC
+            // 1122 §4.2.2.13).
             Phase::Orphan
                 if c.stream.peer_fin
                     || !c.stream.rx.is_empty()

@@ -1,18 +1,20 @@
 //! A byte stream over a queue pair: SENDs with its bytes, a window, and its end.
 //!
-//! Each SEND is one packet with the next bytes of the stream. The receiver announces how many bytes it has given to its program by
-//! a SEND without bytes whose immediate data count them; the sender sends at most a window beyond that, so that a packet always
-//! finds room and RNR is for faults alone. A SEND with the immediate data of the end is a FIN. Bytes that go to receives of their own
-//! ([`Writes`]) have positions in the ring of what is not acknowledged, but need no window.
+//! Each SEND is one packet with the next bytes of the stream. The receiver announces how many bytes
+//! it has given to its program by a SEND without bytes whose immediate data count them; the sender
+//! sends at most a window beyond that, so that a packet always finds room and RNR is for faults
+//! alone. A SEND with the immediate data of the end is a FIN. Bytes that go to receives of their
+//! own ([`Writes`]) have positions in the ring of what is not acknowledged, but need no window.
 //!
 //! ```text
 //!  31    28 27                                                            0
 //! |  kind  |  bytes taken so far, modulo 2^28; or the receive that was written  |
 //! ```
 //!
-//! **Copies.** A short send is copied into the ring of what is not acknowledged, and retires there; a long one stays in its memory, and
-//! retires with its acknowledgement ([`Outgoing`]). On the other side the kernel puts long packets that are expected into the
-//! receive that has begun; another byte goes from the packet to the posted receive, or to the ring of what waits for one.
+//! **Copies.** A short send is copied into the ring of what is not acknowledged, and retires there;
+//! a long one stays in its memory, and retires with its acknowledgement ([`Outgoing`]). On the
+//! other side the kernel puts long packets that are expected into the receive that has begun;
+//! another byte goes from the packet to the posted receive, or to the ring of what waits for one.
 
 use std::collections::VecDeque;
 
@@ -34,7 +36,8 @@ use ringbell_roce::qp::{
 const COUNT: u32 = (1 << KIND_SHIFT) - 1;
 const TAKEN: u32 = 0;
 const FIN: u32 = 1;
-/// Packets of so many bytes and more are received in place. A place costs the kernel more than the copy of fewer bytes costs us.
+/// Packets of so many bytes and more are received in place. A place costs the kernel more than the
+/// copy of fewer bytes costs us.
 pub(super) const PLACED_MIN: u32 = 8 << 10;
 /// Largest window: well below what a count can tell apart.
 pub(super) const WINDOW_MAX: usize = 1 << 26;
@@ -140,7 +143,8 @@ impl Stream {
         let mut immediate = None;
         let mut len = self.may_send().min(mtu.into()) as u32;
         if self.must_announce() || (self.probe && len == 0) {
-            // A long packet keeps the header that the peer expects, so that it can receive it in place.
+            // A long packet keeps the header that the peer expects, so that it can receive it in
+            // place.
             len = if len < PLACED_MIN { len } else { 0 };
             immediate = Some(self.announce());
             self.probe = false;
@@ -225,7 +229,8 @@ impl Client for Ends<'_, '_> {
         match &mut self.recvs {
             _ if len == 0 => Ok(()),
             None => Err(Unavailable::Fault),
-            // SAFETY: `serve` sends the batch, or makes its bytes own ones, before anything else is done with the connection.
+            // SAFETY: `serve` sends the batch, or makes its bytes own ones, before anything else is
+            // done with the connection.
             Some((_, data)) => unsafe { tx.append(at, len, batch, data.dma) },
         }
     }

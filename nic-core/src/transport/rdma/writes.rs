@@ -1,7 +1,9 @@
-//! WRITEs of a stream's connection: messages that go straight to receives whose keys the peer has been given.
+//! WRITEs of a stream's connection: messages that go straight to receives whose keys the peer has
+//! been given.
 //!
-//! They are requests of the stream's own queue pair, so they arrive in order with its bytes. A WRITE is one packet, so that all packets of
-//! a message have the same headers, and the kernel can put them into place. The immediate data of the last one name the receive, which ends.
+//! They are requests of the stream's own queue pair, so they arrive in order with its bytes. A
+//! WRITE is one packet, so that all packets of a message have the same headers, and the kernel can
+//! put them into place. The immediate data of the last one name the receive, which ends.
 
 use std::collections::VecDeque;
 
@@ -62,7 +64,8 @@ impl Writes {
         all.find(|(t, _)| *t == token).map(|(_, to)| *to)
     }
 
-    /// The `n` positions up to `end` have the bytes of a send from `done` on. `is_all`: they are its last.
+    /// The `n` positions up to `end` have the bytes of a send from `done` on. `is_all`: they are
+    /// its last.
     pub(super) fn add(
         &mut self,
         (token, to): (WorkToken, Target),
@@ -101,7 +104,8 @@ impl Writes {
         self.ranges.front().map(|r| r.start)
     }
 
-    /// The WRITE of the bytes from a position on, if they are one's. `waits`: an acknowledgement will make room for more bytes.
+    /// The WRITE of the bytes from a position on, if they are one's. `waits`: an acknowledgement
+    /// will make room for more bytes.
     pub(super) fn next(&mut self, position: u64, mtu: u32, waits: bool) -> Option<Work> {
         let r = self.ranges.front().filter(|r| r.start <= position)?;
         let left = r.end - position;

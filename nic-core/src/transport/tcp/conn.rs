@@ -14,11 +14,12 @@ use crate::transport::life::{Life, Phase};
 use crate::transport::TransportEvent;
 use crate::types::{ConnId, NicTime};
 
-/// A peer is not given up before it was sent so much without an answer: smoltcp backs off to a minute,
-/// and a bad cable may lose a few in a row (RFC 9293 §3.8.3 counts attempts, too).
+/// A peer is not given up before it was sent so much without an answer: smoltcp backs off to a
+/// minute, and a bad cable may lose a few in a row (RFC 9293 §3.8.3 counts attempts, too).
 const ATTEMPTS_MIN: u32 = 5;
 
-/// Timers of a connection: when to poll it without a segment, and since when its peer owes an answer.
+/// Timers of a connection: when to poll it without a segment, and since when its peer owes an
+/// answer.
 #[derive(Debug, Default)]
 pub(super) struct Timing {
     /// Since when the peer owes an answer.
@@ -98,7 +99,8 @@ impl Conn {
         }
     }
 
-    /// Whether a receive that is posted now finds anything: bytes, an end, or its own length of none.
+    /// Whether a receive that is posted now finds anything: bytes, an end, or its own length of
+    /// none.
     pub(super) fn has_news_for(&self, work: &RecvWork) -> bool {
         let socket = self.tcp.tcp();
         self.life.phase != Phase::Open
@@ -110,8 +112,8 @@ impl Conn {
             || peer_has_closed(socket.state())
     }
 
-    /// Whether a closed connection has ended in order: both sides have sent their last byte, and unless a reset ended it,
-    /// both have acknowledged it.
+    /// Whether a closed connection has ended in order: both sides have sent their last byte, and
+    /// unless a reset ended it, both have acknowledged it.
     pub(super) fn ended_in_order(&self) -> bool {
         match self.last_state {
             State::LastAck | State::Closing => !self.tcp.reset,
@@ -120,7 +122,8 @@ impl Conn {
         }
     }
 
-    /// Reports that the peer has sent its last byte, once and before receives end for it. Returns whether it was now.
+    /// Reports that the peer has sent its last byte, once and before receives end for it. Returns
+    /// whether it was now.
     pub(super) fn note_peers_end(&mut self, events: &mut VecDeque<TransportEvent>) -> bool {
         let state = self.tcp.state();
         let in_order = state == State::Closed && self.ended_in_order();

@@ -96,8 +96,8 @@ impl Device for Ingress<'_> {
     }
 }
 
-/// Packets of one connection out. smoltcp writes one packet per poll into the port's room; the caller
-/// commits it after the poll.
+/// Packets of one connection out. smoltcp writes one packet per poll into the port's room; the
+/// caller commits it after the poll.
 pub(super) struct Egress<'a> {
     pub(super) net: &'a mut Network,
     pub(super) now: NicTime,
@@ -149,8 +149,8 @@ fn acknowledgement(packet: &[u8]) -> Option<u32> {
     (tcp[13] & 0x10 != 0).then(|| u32::from_be_bytes([tcp[8], tcp[9], tcp[10], tcp[11]]))
 }
 
-/// Where the payload of a packet that smoltcp wrote begins and ends in sequence numbers; `None` without
-/// payload.
+/// Where the payload of a packet that smoltcp wrote begins and ends in sequence numbers; `None`
+/// without payload.
 fn payload_of(packet: &[u8]) -> Option<(u32, u32)> {
     let tcp = packet.get(20..40)?;
     let header = 20 + usize::from(tcp[12] >> 4) * 4;

@@ -1,15 +1,16 @@
 //! Initial sequence numbers (RFC 9293 §3.4.1) and SYN cookies (RFC 4987 §3.6).
 //!
-//! Both are a keyed hash of the connection's addresses, so that only a host that sees an answer can use its number. A
-//! cookie also holds the SYN's options; the NIC keeps nothing until the handshake's last segment brings it back:
+//! Both are a keyed hash of the connection's addresses, so that only a host that sees an answer can
+//! use its number. A cookie also holds the SYN's options; the NIC keeps nothing until the
+//! handshake's last segment brings it back:
 //!
 //! ```text
 //!  31                               7 6    4 3    1  0
 //! | SipHash(addresses, number, time) | MSS | scale |SACK|
 //! ```
 //!
-//! A guess is right once in 2^24: two spans of time are valid. Cookies are given and looked for only while half-open
-//! handshakes fill a backlog:
+//! A guess is right once in 2^24: two spans of time are valid. Cookies are given and looked for
+//! only while half-open handshakes fill a backlog:
 //!
 //! ```text
 //! SYN ──▶ backlog has room? ──▶ a socket in SYN-RECEIVED ──(ACK)──▶ Incoming
@@ -17,8 +18,9 @@
 //!               └──▶ a SYN|ACK with a cookie, and nothing kept ──(ACK with the cookie)──▶ socket, Incoming
 //! ```
 //!
-//! So a continuous flood of SYNs keeps no client out. A backlog full of connections that the program has not
-//! accepted differs: SYNs then get no answer, and the peer tries again (as Linux does).
+//! So a continuous flood of SYNs keeps no client out. A backlog full of connections that the
+//! program has not accepted differs: SYNs then get no answer, and the peer tries again (as Linux
+//! does).
 
 use std::hash::Hasher;
 use std::net::SocketAddrV4;
@@ -27,11 +29,12 @@ use siphasher::sip::SipHasher24;
 
 use crate::types::NicTime;
 
-/// Sizes of segments that a cookie can encode; the next smaller one stands for the rest. The peer's links
-/// decide: 536 (RFC 9293 §3.7.1), tunnels, Ethernet without and with VLANs or PPPoE, jumbo frames.
+/// Sizes of segments that a cookie can encode; the next smaller one stands for the rest. The peer's
+/// links decide: 536 (RFC 9293 §3.7.1), tunnels, Ethernet without and with VLANs or PPPoE, jumbo
+/// frames.
 const SIZES: [u16; 8] = [88, 536, 1220, 1360, 1410, 1440, 1460, 8960];
-/// Window scales that a cookie can encode; the next smaller one stands for the rest, which makes the peer's
-/// window look smaller than it is.
+/// Window scales that a cookie can encode; the next smaller one stands for the rest, which makes
+/// the peer's window look smaller than it is.
 const SCALES: [Option<u8>; 8] = [
     None,
     Some(0),
@@ -44,7 +47,8 @@ const SCALES: [Option<u8>; 8] = [
 ];
 /// Low bits of a cookie that hold [`Options`].
 const OPTIONS: u32 = 0x7f;
-/// A cookie is valid for this long, and up to twice as long: 32 s, for a handshake whose segments were lost.
+/// A cookie is valid for this long, and up to twice as long: 32 s, for a handshake whose segments
+/// were lost.
 const COOKIE_NS: u64 = 32_000_000_000;
 /// A number moves on by one in this time (RFC 9293 §3.4.1): 4 µs.
 const TICK_NS: u64 = 4_000;
@@ -154,7 +158,8 @@ impl Keys {
         self.seal(local, peer, theirs, now.0 / COOKIE_NS, options.encode())
     }
 
-    /// The options of the SYN with the number `theirs`, if this is the cookie that it was answered with.
+    /// The options of the SYN with the number `theirs`, if this is the cookie that it was answered
+    /// with.
     pub(super) fn open(
         &self,
         local: SocketAddrV4,

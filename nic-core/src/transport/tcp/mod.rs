@@ -12,21 +12,23 @@
 //! operation was posted on it, or its timer fired. An idle connection costs memory, not time.
 //!
 //! **Copies.** A payload byte is copied once from GPU memory into the socket's transmit buffer and
-//! once into the frame; on the other side once into the receive buffer and once into GPU memory.
-//! A send retires when its last byte is in the transmit buffer: the NIC does not read the GPU's
-//! buffer again, so the rule "retires when its buffer may be reused" is kept without waiting for the
-//! acknowledgement.
+//! once into the frame; on the other side once into the receive buffer and once into GPU memory. A
+//! send retires when its last byte is in the transmit buffer: the NIC does not read the GPU's
+//! buffer again, so the rule "retires when its buffer may be reused" is kept without waiting for
+//! the acknowledgement.
 //!
 //! **smoltcp's gaps** are worked around from outside: `smoltcp_gaps` lists them.
 //!
-//! **Unauthenticated senders.** Half-open handshakes that fill a backlog keep no client out: see `isn`. A reset,
-//! a SYN or an acknowledgement with guessed numbers neither ends nor corrupts a connection (RFC 5961): see
-//! `smoltcp_gaps::acceptance`. An attacker who reads the wire can still do both.
+//! **Unauthenticated senders.** Half-open handshakes that fill a backlog keep no client out: see
+//! `isn`. A reset, a SYN or an acknowledgement with guessed numbers neither ends nor corrupts a
+//! connection (RFC 5961): see `smoltcp_gaps::acceptance`. An attacker who reads the wire can still
+//! do both.
 //!
-//! **Limits.** The retransmission time-out is at least [`TcpConfig::rto_min`], backs off to a minute, and
-//! recovers only with a clean round-trip sample: lossy links work, but slowly. IPv4, one address, no fragments,
-//! no options beyond smoltcp's (MSS, window scale).
-//! Initial sequence numbers and cookies are keyed by the seed: give each NIC one of its own from the system's random source.
+//! **Limits.** The retransmission time-out is at least [`TcpConfig::rto_min`], backs off to a
+//! minute, and recovers only with a clean round-trip sample: lossy links work, but slowly. IPv4,
+//! one address, no fragments, no options beyond smoltcp's (MSS, window scale). Initial sequence
+//! numbers and cookies are keyed by the seed: give each NIC one of its own from the system's random
+//! source.
 
 mod compose;
 mod conn;
@@ -81,19 +83,21 @@ pub struct TcpConfig {
     pub user_timeout: Option<Duration>,
     /// Probe idle connections this often, so that a vanished peer is noticed.
     pub keep_alive: Option<Duration>,
-    /// As `keep_alive`, for connections that their user watches: the links of communicators. A peer whose host
-    /// refuses three segments in a row is gone, and never merely slow; `None` leaves it to `user_timeout`.
+    /// As `keep_alive`, for connections that their user watches: the links of communicators. A peer
+    /// whose host refuses three segments in a row is gone, and never merely slow; `None` leaves it
+    /// to `user_timeout`.
     pub watch: Option<Duration>,
-    /// Shortest time after which a segment is sent again, 20 ms to 1 s: more than the peer may delay
-    /// its acknowledgement. TIME-WAIT lasts ten times as long.
+    /// Shortest time after which a segment is sent again, 20 ms to 1 s: more than the peer may
+    /// delay its acknowledgement. TIME-WAIT lasts ten times as long.
     pub rto_min: Duration,
-    /// Key of sequence numbers and cookies, seed of ephemeral ports and of the demultiplexer's hash.
+    /// Key of sequence numbers and cookies, seed of ephemeral ports and of the demultiplexer's
+    /// hash.
     pub seed: u64,
 }
 
 impl Default for TcpConfig {
-    /// 256 KiB buffers, 4,096 connections, 120 s without an answer, no keep-alive
-    /// but every 500 ms on links of communicators, 200 ms before a segment is sent again (as Linux does), seed 0.
+    /// 256 KiB buffers, 4,096 connections, 120 s without an answer, no keep-alive but every 500 ms
+    /// on links of communicators, 200 ms before a segment is sent again (as Linux does), seed 0.
     fn default() -> TcpConfig {
         TcpConfig {
             rx_buffer: 256 << 10,
@@ -145,7 +149,8 @@ pub struct TcpCounters {
     pub overflowed: u64,
     /// SYNs answered with a cookie, because half-open handshakes filled the backlog.
     pub cookies: u64,
-    /// Segments answered with a challenge ACK (RFC 5961), because their numbers may have been guessed.
+    /// Segments answered with a challenge ACK (RFC 5961), because their numbers may have been
+    /// guessed.
     pub challenged: u64,
     /// Connections ended because smoltcp's own assertions failed on what the peer sent.
     pub defects: u64,

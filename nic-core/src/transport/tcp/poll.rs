@@ -24,8 +24,8 @@ use crate::types::NicTime;
 const TX_BUDGET: usize = 128;
 /// Bytes that one service may move into a socket while few connections wait: unlimited.
 const UNBOUNDED: usize = usize::MAX;
-/// From this many waiting connections on, each moves little at a time: its bytes under way are then still
-/// in the cache when the peer acknowledges them, and its buffer's front is used again.
+/// From this many waiting connections on, each moves little at a time: its bytes under way are then
+/// still in the cache when the peer acknowledges them, and its buffer's front is used again.
 const CROWD: usize = 8;
 /// Bytes that one service may then move: 16 KiB.
 const CROWDED: usize = 16 << 10;
@@ -70,13 +70,14 @@ impl TcpTransport {
             };
             let blocked = self.turns.blocked;
             moved |= self.serve(index, now, net, data);
-            // The port is full: the remaining connections keep their place, and the peer gets a turn first.
+            // The port is full: the remaining connections keep their place, and the peer gets a
+            // turn first.
             if self.turns.blocked > blocked && self.turns.blocked >= BLOCKED_MAX {
                 break;
             }
         }
-        // In the order in which they found no room, and hot only while their turn lasts: other connections need the
-        // port, too.
+        // In the order in which they found no room, and hot only while their turn lasts: other
+        // connections need the port, too.
         while let Some(index) = self.turns.stopped.pop() {
             self.turns.ready.resume(index);
         }
@@ -426,8 +427,8 @@ impl TcpTransport {
         let state = c.tcp.state();
         let ended_in_order = c.ended_in_order();
         let closed = state == State::Closed;
-        // In TIME-WAIT the peer's FIN may still lack its acknowledgement; after `Closed` the program may drop the
-        // NIC.
+        // In TIME-WAIT the peer's FIN may still lack its acknowledgement; after `Closed` the
+        // program may drop the NIC.
         let acknowledged = state != State::TimeWait || {
             let poll_at = self.stack.poll_at(&c.tcp, now);
             poll_at.is_some_and(|at| at > now.plus(ACK_SOON))

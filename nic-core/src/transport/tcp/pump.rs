@@ -1,9 +1,10 @@
 //! A connection's socket as source and destination of its byte path.
 //!
-//! One copy each way: posted sends fill the socket's transmit buffer, posted receives are written from its
-//! receive buffer. An engine on the path sees the bytes where they lie in these buffers, behind
-//! the reassembly: each once and in order, and without a copy of its own. A send retires when its last byte is in the
-//! transmit buffer, because from then on the NIC does not read the GPU's memory again.
+//! One copy each way: posted sends fill the socket's transmit buffer, posted receives are written
+//! from its receive buffer. An engine on the path sees the bytes where they lie in these buffers,
+//! behind the reassembly: each once and in order, and without a copy of its own. A send retires
+//! when its last byte is in the transmit buffer, because from then on the NIC does not read the
+//! GPU's memory again.
 
 use std::collections::VecDeque;
 
@@ -105,7 +106,8 @@ impl Conn {
         moved | (events.len() != before)
     }
 
-    /// The engine that changes this stream has failed: it ends here as by a reset, and the peer is sent one.
+    /// The engine that changes this stream has failed: it ends here as by a reset, and the peer is
+    /// sent one.
     fn end_by_engine(&mut self, failed: EngineFailed, events: &mut VecDeque<TransportEvent>) {
         self.life.sends.fail_all(failed.status(), events);
         self.life.recvs.fail_all(failed.status(), events);
@@ -116,8 +118,8 @@ impl Conn {
         self.tcp.socket().abort();
     }
 
-    /// After the last send: what an engine has kept for the end leaves, too. Returns whether anything moved, and whether
-    /// all has left.
+    /// After the last send: what an engine has kept for the end leaves, too. Returns whether
+    /// anything moved, and whether all has left.
     pub(super) fn finish_sends(
         &mut self,
         data: &mut Datapath<'_>,

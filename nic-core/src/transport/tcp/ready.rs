@@ -1,11 +1,13 @@
 //! Scheduling of connections: those whose memory is still in the cache come first.
 //!
-//! With 1,000 connections the socket buffers are larger than any cache, and most of the time goes into
-//! fetching them. So a connection moves a burst before the next one is touched. A connection that has just received
-//! from its peer, or that stopped because the port was full, is *hot* and goes first; all others queue. It stays hot
-//! for one turn's worth of bytes, then queues like the others, so none starves.
+//! With 1,000 connections the socket buffers are larger than any cache, and most of the time goes
+//! into fetching them. So a connection moves a burst before the next one is touched. A connection
+//! that has just received from its peer, or that stopped because the port was full, is *hot* and
+//! goes first; all others queue. It stays hot for one turn's worth of bytes, then queues like the
+//! others, so none starves.
 //!
-//! The state needed to choose lies here and not in the connections, because touching a connection costs cache misses.
+//! The state needed to choose lies here and not in the connections, because touching a connection
+//! costs cache misses.
 
 use std::collections::VecDeque;
 
@@ -32,7 +34,8 @@ struct Place {
 #[derive(Debug, Default)]
 pub(super) struct Ready {
     hot: VecDeque<usize>,
-    /// A connection that becomes hot leaves its entry here behind, which is skipped when it comes up.
+    /// A connection that becomes hot leaves its entry here behind, which is skipped when it comes
+    /// up.
     cold: VecDeque<usize>,
     places: Vec<Place>,
     waiting: usize,
@@ -71,7 +74,8 @@ impl Ready {
         }
     }
 
-    /// Continues a connection, because a segment came or the port may have room again: hot while its turn lasts.
+    /// Continues a connection, because a segment came or the port may have room again: hot while
+    /// its turn lasts.
     pub(super) fn resume(&mut self, index: usize) {
         match self.place(index).turn {
             0 => self.queue(index),

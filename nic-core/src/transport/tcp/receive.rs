@@ -1,4 +1,5 @@
-//! Reception of frames: to their connection, to a [listener](crate::transport::connections), or answered by the transport itself.
+//! Reception of frames: to their connection, to a [listener](crate::transport::connections), or
+//! answered by the transport itself.
 
 use std::net::SocketAddrV4;
 
@@ -34,7 +35,8 @@ use ringbell_net::wire::ETHERNET_HEADER;
 const HANDSHAKE_NS: u64 = 10_000_000_000;
 /// smoltcp's size of segments for a peer that names none (RFC 9293 §3.7.1).
 const MSS_DEFAULT: u16 = 536;
-/// How far a reused port begins beyond its last connection's numbers: more than a window without scale.
+/// How far a reused port begins beyond its last connection's numbers: more than a window without
+/// scale.
 const BEYOND: u32 = 1 << 17;
 
 /// What a SYN needs to be answered.
@@ -114,7 +116,8 @@ impl PacketTransport for TcpTransport {
                         self.stack.receive(&mut c.tcp, now, packet);
                         c.tcp.reset |= resets && c.tcp.state() == State::Closed;
                         if resets && before == State::TimeWait {
-                            // Both sides had ended, perhaps in segments received just now: no byte is missing.
+                            // Both sides had ended, perhaps in segments received just now: no byte
+                            // is missing.
                             c.last_state = before;
                         }
                         if leaves_a_hole(&mut c.tcp, seg) {
@@ -292,8 +295,8 @@ impl TcpTransport {
         }
     }
 
-    /// A connection with a socket that listens for one SYN. `None` without room for a neighbour or a
-    /// connection.
+    /// A connection with a socket that listens for one SYN. `None` without room for a neighbour or
+    /// a connection.
     fn half_open(
         &mut self,
         now: NicTime,
@@ -385,7 +388,8 @@ impl TcpTransport {
         self.keys.cookie_given(now);
     }
 
-    /// A segment of no connection for a listener that has given cookies: its sender may bring one back.
+    /// A segment of no connection for a listener that has given cookies: its sender may bring one
+    /// back.
     fn complete(
         &mut self,
         now: NicTime,

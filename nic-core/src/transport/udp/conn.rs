@@ -74,7 +74,8 @@ impl Outgoing {
         sequence
     }
 
-    /// Takes what the peer has got. Credit that is older than the last, or that was never due, changes nothing.
+    /// Takes what the peer has got. Credit that is older than the last, or that was never due,
+    /// changes nothing.
     fn credited(&mut self, credit: &Credit) -> bool {
         let first = self.next.wrapping_sub(self.unconfirmed.len() as u32);
         let messages = credit.next.wrapping_sub(first) as usize;
@@ -531,7 +532,8 @@ impl Conn {
         Ok(true)
     }
 
-    /// Decides whether the peer is asked, after all that could be sent was. `false`: it has not answered for `give_up`.
+    /// Decides whether the peer is asked, after all that could be sent was. `false`: it has not
+    /// answered for `give_up`.
     pub(super) fn probe(
         &mut self,
         now: NicTime,

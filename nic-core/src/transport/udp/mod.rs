@@ -6,27 +6,35 @@
 //!                              └── messages ◀── posted sends ◀── memory ◀───┘
 //! ```
 //!
-//! A message is one packet with ACCL's signature ([`wire::accl`](ringbell_net::wire::accl)). For networks that lose nothing: a link, a lossless
-//! fabric, sockets of one host. Nothing is sent twice but requests for sessions.
+//! A message is one packet with ACCL's signature ([`wire::accl`](ringbell_net::wire::accl)). For
+//! networks that lose nothing: a link, a lossless fabric, sockets of one host. Nothing is sent
+//! twice but requests for sessions.
 //!
-//! **Loss.** Messages are numbered. One that is lost or overtaken leaves a gap, and the session ends at both ends: operations retire
-//! with `CONNECTION_RESET` and the gap as detail (`expected << 32 | got`), and a warning names peer and gap. A sender that hears nothing asks after 10 ms
-//! with the number of its next message, so that a lost last message leaves a gap, too. A copy of an earlier message is dropped.
-//! A CRC covers each message, so a damaged one is as if lost.
+//! **Loss.** Messages are numbered. One that is lost or overtaken leaves a gap, and the session
+//! ends at both ends: operations retire with `CONNECTION_RESET` and the gap as detail
+//! (`expected << 32 | got`), and a warning names peer and gap. A sender that hears nothing asks
+//! after 10 ms with the number of its next message, so that a lost last message leaves a gap, too.
+//! A copy of an earlier message is dropped. A CRC covers each message, so a damaged one is as if
+//! lost.
 //!
-//! **Credits.** As in ACCL, a message that comes before its receive waits in a receive buffer. The receiver says how many messages and bytes it
-//! takes, and its answers carry what it has got and given to its program. ACCL has no credits over UDP, and loses what finds no buffer. A socket
-//! of the host is shared: its buffer holds the messages of four peers that all send at once.
+//! **Credits.** As in ACCL, a message that comes before its receive waits in a receive buffer. The
+//! receiver says how many messages and bytes it takes, and its answers carry what it has got and
+//! given to its program. ACCL has no credits over UDP, and loses what finds no buffer. A socket of
+//! the host is shared: its buffer holds the messages of four peers that all send at once.
 //!
-//! **Sessions.** A request, an answer, and the first message of the requester. ACCL has none: its host gives each rank a table of the others.
+//! **Sessions.** A request, an answer, and the first message of the requester. ACCL has none: its
+//! host gives each rank a table of the others.
 //!
-//! **Unauthenticated senders.** A message must come from the peer's address and carry the session's number and its tag, which was drawn at random. One
-//! that names no session is answered with a reset to its sender, which is no longer than it. A request costs an entry of the backlog until its deadline.
+//! **Unauthenticated senders.** A message must come from the peer's address and carry the session's
+//! number and its tag, which was drawn at random. One that names no session is answered with a
+//! reset to its sender, which is no longer than it. A request costs an entry of the backlog until
+//! its deadline.
 //!
-//! **Copies.** One of ours at either end, beside the kernel's: a send is copied into its messages and retires; arriving bytes go from the packet to
-//! the posted receive, or through the ring.
+//! **Copies.** One of ours at either end, beside the kernel's: a send is copied into its messages
+//! and retires; arriving bytes go from the packet to the posted receive, or through the ring.
 //!
-//! **Limits.** IPv4, and NICs that the port names; 65,536 sessions, no one-sided operations, no congestion control.
+//! **Limits.** IPv4, and NICs that the port names; 65,536 sessions, no one-sided operations, no
+//! congestion control.
 
 mod conn;
 mod requests;
@@ -56,7 +64,8 @@ const GAPS_KEPT: usize = 32;
 /// Settings of a [`UdpTransport`].
 #[derive(Debug, Clone)]
 pub struct UdpConfig {
-    /// Bytes that a session may hold before the kernel receives them: its window. Rounded up to a power of two.
+    /// Bytes that a session may hold before the kernel receives them: its window. Rounded up to a
+    /// power of two.
     pub rx_buffer: usize,
     /// Most messages that may be under way to an end of a session.
     pub buffers: u16,
@@ -66,8 +75,8 @@ pub struct UdpConfig {
     pub payload_max: usize,
     /// A session whose peer answers nothing for this long is reset.
     pub give_up: Duration,
-    /// Ask peers of idle sessions that their user watches this often: the links of communicators. A peer whose host
-    /// refuses three packets in a row is gone.
+    /// Ask peers of idle sessions that their user watches this often: the links of communicators. A
+    /// peer whose host refuses three packets in a row is gone.
     pub watch: Option<Duration>,
     /// The first sequence number of each session; `None` draws one.
     pub first: Option<u32>,
@@ -76,8 +85,8 @@ pub struct UdpConfig {
 }
 
 impl Default for UdpConfig {
-    /// 256 KiB and 256 messages, 4,096 sessions, the largest messages, 5 s without an answer, questions to watched peers every 500 ms,
-    /// seed 0.
+    /// 256 KiB and 256 messages, 4,096 sessions, the largest messages, 5 s without an answer,
+    /// questions to watched peers every 500 ms, seed 0.
     fn default() -> UdpConfig {
         UdpConfig {
             rx_buffer: 256 << 10,

@@ -7,7 +7,8 @@
 //!   any message ──────────▶       reported as established
 //! ```
 //!
-//! Requests and their answers are sent until the peer answers, or until their deadline. A refusal and a reset are sent once.
+//! Requests and their answers are sent until the peer answers, or until their deadline. A refusal
+//! and a reset are sent once.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
@@ -23,7 +24,8 @@ use crate::types::NicTime;
 use ringbell_net::wire::accl::{End, Kind, Signature, Terms, ACCL_UDP_PORT, SIGNATURE_BYTES};
 use ringbell_net::wire::roce::icrc::Flow;
 
-/// Peers that may fill a socket's receive buffer at once, and messages that each has room for at least.
+/// Peers that may fill a socket's receive buffer at once, and messages that each has room for at
+/// least.
 const PEERS: usize = 4;
 const MESSAGES: usize = 8;
 /// What the kernel adds to each packet that waits in a socket.
@@ -56,7 +58,8 @@ enum Place {
 }
 
 impl Answer {
-    /// Tells the peer of a session that it ends, and which messages were missing if that is why. `None`: the peer knows nothing of it.
+    /// Tells the peer of a session that it ends, and which messages were missing if that is why.
+    /// `None`: the peer knows nothing of it.
     pub(super) fn disconnect(c: &Conn) -> Option<Answer> {
         let hop = c.life.hop.filter(|_| c.far.end != End::default())?;
         Some(Answer {

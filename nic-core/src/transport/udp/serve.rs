@@ -1,4 +1,5 @@
-//! The service of sessions: packets in, bytes in both directions, packets out, events from what has happened.
+//! The service of sessions: packets in, bytes in both directions, packets out, events from what has
+//! happened.
 //!
 //! A message goes to its session while it lies in the port. Requests and answers wait for the step.
 

@@ -14,7 +14,8 @@ pub(super) struct Ended {
     pub(super) op: Box<Prepared>,
 }
 
-/// Moves the operations of a path on; those that have ended are appended. Returns whether anything moved.
+/// Moves the operations of a path on; those that have ended are appended. Returns whether anything
+/// moved.
 pub(super) fn step(
     path: &mut Direct,
     now: NicTime,

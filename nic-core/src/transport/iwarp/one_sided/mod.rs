@@ -12,16 +12,16 @@
 //! follows it, as RDMAP allows (RFC 5040 §5.5).
 //!
 //! **Notes.** RDMAP tells the target nothing of a Write, and a wrong access ends the connection. So
-//! a note announces a put: the target checks all of it, and drops the Writes of one that it refuses.
-//! A signal is in the note, because only the target knows where its word lies; it is set behind the
-//! last byte.
+//! a note announces a put: the target checks all of it, and drops the Writes of one that it
+//! refuses. A signal is in the note, because only the target knows where its word lies; it is set
+//! behind the last byte.
 //!
 //! **Limits.** Reads and atomic operations that are under way at once are agreed on at the start-up
 //! (RFC 6581), and those of all kinds are bounded here.
 //!
-//! **Copies.** Puts of 16 KiB and more leave from their memory, and arrive in theirs. Bytes of a get
-//! are copied once at the target: the memory may be written while they wait for the kernel, and the
-//! CRC is that of what leaves.
+//! **Copies.** Puts of 16 KiB and more leave from their memory, and arrive in theirs. Bytes of a
+//! get are copied once at the target: the memory may be written while they wait for the kernel, and
+//! the CRC is that of what leaves.
 
 mod asking;
 mod limits;

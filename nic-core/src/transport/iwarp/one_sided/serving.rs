@@ -215,8 +215,8 @@ impl Serving {
         memory.ok()
     }
 
-    /// They are in their memory, or dropped; `fault` says why they cannot be there. The last of them
-    /// end the put.
+    /// They are in their memory, or dropped; `fault` says why they cannot be there. The last of
+    /// them end the put.
     pub(in crate::transport::iwarp) fn wrote(
         &mut self,
         len: u32,

@@ -1,9 +1,10 @@
 //! Lines of one-sided operations: requests, their bytes, and answers.
 //!
-//! Word 0 is as in every [`Packet`](super::super::packet::Packet), with three more bits: the last line of its operation, and
-//! the signal of a put. A put longer than [`PUT_INLINE`] bytes is one line for each run of the initiator's memory; the
-//! target copies it out of there. A get longer than [`GET_INLINE`] bytes is granted: the target names the runs of its
-//! memory, and the initiator copies them and reports them as taken.
+//! Word 0 is as in every [`Packet`](super::super::packet::Packet), with three more bits: the last
+//! line of its operation, and the signal of a put. A put longer than [`PUT_INLINE`] bytes is one
+//! line for each run of the initiator's memory; the target copies it out of there. A get longer
+//! than [`GET_INLINE`] bytes is granted: the target names the runs of its memory, and the initiator
+//! copies them and reports them as taken.
 
 use ringbell_nic_abi::{GpuVa, Rkey};
 
@@ -15,7 +16,8 @@ pub(super) const PUT_INLINE: usize = 32;
 /// Most bytes of a get that is answered inside lines.
 pub(super) const GET_INLINE: u32 = 3 * INLINE as u32;
 
-/// Kinds of lines, behind those of a stream: a put with its bytes and one of bytes in memory, other requests, and answers.
+/// Kinds of lines, behind those of a stream: a put with its bytes and one of bytes in memory, other
+/// requests, and answers.
 const PUT: u8 = ONE_SIDED_FIRST;
 const PUT_AT: u8 = 10;
 const GET: u8 = 11;
@@ -62,7 +64,8 @@ pub(in super::super) enum OneSidedPacket {
         operand: u64,
         swap: Option<u64>,
     },
-    /// Running totals: operations that have ended, and lines that were taken. Status and detail are the last operation's.
+    /// Running totals: operations that have ended, and lines that were taken. Status and detail are
+    /// the last operation's.
     Answer {
         status: u8,
         operations: u32,

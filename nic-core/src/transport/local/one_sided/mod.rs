@@ -1,9 +1,10 @@
 //! One-sided operations of a connection: requests to the peer's NIC, and service of its requests.
 //!
-//! The target's NIC checks key, domain, right and bounds of every line, and copies a put straight out of the initiator's
-//! memory ([`responder`]). The initiator's NIC copies a get out of the target's memory, which the target keeps for it
-//! meanwhile ([`requester`]). Short puts and gets travel inside lines. Bytes that the other side cannot map go through NIC
-//! memory ([`piece`]), which is a second copy.
+//! The target's NIC checks key, domain, right and bounds of every line, and copies a put straight
+//! out of the initiator's memory ([`responder`]). The initiator's NIC copies a get out of the
+//! target's memory, which the target keeps for it meanwhile ([`requester`]). Short puts and gets
+//! travel inside lines. Bytes that the other side cannot map go through NIC memory ([`piece`]),
+//! which is a second copy.
 
 pub(super) mod line;
 mod piece;
@@ -26,7 +27,8 @@ pub(super) use piece::Held;
 use requester::Requester;
 use responder::Responder;
 
-/// Request lines of one connection that were not answered, and spans granted to it that it has not taken.
+/// Request lines of one connection that were not answered, and spans granted to it that it has not
+/// taken.
 const WINDOW: u32 = 256;
 
 /// Both halves of a connection. See the module text.
@@ -93,8 +95,9 @@ impl OneSided {
     }
 }
 
-/// Takes a line that [`is_short`](line::is_short). A request is executed and answered at once, unless others wait before it. `Some(false)`: the
-/// connection needs a step; `None`: the peer breaks the protocol.
+/// Takes a line that [`is_short`](line::is_short). A request is executed and answered at once,
+/// unless others wait before it. `Some(false)`: the connection needs a step; `None`: the peer
+/// breaks the protocol.
 pub(super) fn take_short(
     (id, peer): (ConnId, u32),
     o: &mut OneSided,
@@ -123,8 +126,8 @@ pub(super) fn take_short(
     Some(!rest)
 }
 
-/// Moves bytes into memory of ours: requests of the peer, and bytes that this side has asked for. `peer`: its id of the
-/// connection.
+/// Moves bytes into memory of ours: requests of the peer, and bytes that this side has asked for.
+/// `peer`: its id of the connection.
 pub(super) fn serve(id: ConnId, peer: u32, o: &mut OneSided, io: &mut In<'_, '_>) -> Fill {
     match requester::pull(id, peer, o, io) {
         Fill::Done => responder::serve(peer, o, io),

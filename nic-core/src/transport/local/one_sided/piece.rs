@@ -1,4 +1,5 @@
-//! Pieces of payloads that go through NIC memory, because the other side cannot map the memory that they are in.
+//! Pieces of payloads that go through NIC memory, because the other side cannot map the memory that
+//! they are in.
 
 use ringbell_gtlb::Fault;
 
@@ -24,8 +25,8 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// Reads the next piece of a buffer from `offset` on; `next` keeps it until it is there. `None`: not yet, or there is
-    /// no room.
+    /// Reads the next piece of a buffer from `offset` on; `next` keeps it until it is there.
+    /// `None`: not yet, or there is no room.
     pub(super) fn read(
         next: &mut Option<Piece>,
         buffer: &Buffer,

@@ -98,7 +98,8 @@ impl Requester {
         self.next < self.works.len()
     }
 
-    /// Posts an operation and sends it at once, when its request has all of it and nothing waits before it.
+    /// Posts an operation and sends it at once, when its request has all of it and nothing waits
+    /// before it.
     pub(in super::super) fn post_now(
         &mut self,
         work: &RemoteWork,
@@ -127,7 +128,8 @@ impl Requester {
         self.next += 1;
     }
 
-    /// Ends an operation without event. The bytes that the peer may still read; `None`: it is not here, or has retired.
+    /// Ends an operation without event. The bytes that the peer may still read; `None`: it is not
+    /// here, or has retired.
     pub(in super::super) fn cancel(&mut self, token: WorkToken) -> Option<u64> {
         let get = self.gets.iter_mut().find(|g| g.token == token);
         let pulled = get.is_some_and(|g| !std::mem::replace(&mut g.cancelled, true));

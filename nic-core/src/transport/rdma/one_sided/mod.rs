@@ -5,18 +5,20 @@
 //! put with signal   note ─▶ WRITE with immediate data       fetch-add, swap   the standard's atomic operations
 //! ```
 //!
-//! Its number is that of the stream's pair plus one, at both ends. So neither waits for the other's window, and a refusal leaves the
-//! stream alone: the pair drops the refused operation and [goes on](ringbell_roce::qp::QueuePair::resuming).
+//! Its number is that of the stream's pair plus one, at both ends. So neither waits for the other's
+//! window, and a refusal leaves the stream alone: the pair drops the refused operation and [goes
+//! on](ringbell_roce::qp::QueuePair::resuming).
 //!
-//! **Signals.** The word is named by its number in the region of the put, whose address only the target knows, and needs
-//! the right to write. A note names it ahead: the target checks memory and word, so nothing is written when either is wrong. The
-//! immediate data of the WRITE's last packet let it update the word, behind the bytes.
+//! **Signals.** The word is named by its number in the region of the put, whose address only the
+//! target knows, and needs the right to write. A note names it ahead: the target checks memory and
+//! word, so nothing is written when either is wrong. The immediate data of the WRITE's last packet
+//! let it update the word, behind the bytes.
 //!
-//! **Refusals.** The wire has one reason for all accesses that are not allowed. The initiator asks by a note, and gets the
-//! status and detail that `local` gives.
+//! **Refusals.** The wire has one reason for all accesses that are not allowed. The initiator asks
+//! by a note, and gets the status and detail that `local` gives.
 //!
-//! **Copies.** None before the port's, which takes packets as spans of memory; READs are copied into their packets. One from the
-//! packet into memory.
+//! **Copies.** None before the port's, which takes packets as spans of memory; READs are copied
+//! into their packets. One from the packet into memory.
 
 mod requests;
 

@@ -1,4 +1,5 @@
-//! Operations that this NIC has asked of the peer: cut into requests of the queue pair, and put together again.
+//! Operations that this NIC has asked of the peer: cut into requests of the queue pair, and put
+//! together again.
 
 use std::collections::VecDeque;
 
@@ -18,7 +19,8 @@ const WRITE_MAX: u32 = 1 << 29;
 /// Questions that the peer has not answered.
 const ASKED_MAX: usize = 8;
 
-/// Low half of a request's id: where its bytes begin in the operation, or what else it is. The high half is the operation's number.
+/// Low half of a request's id: where its bytes begin in the operation, or what else it is. The high
+/// half is the operation's number.
 const ANNOUNCE: u32 = u32::MAX;
 const WHY: u32 = u32::MAX - 1;
 const ANSWER: u32 = u32::MAX - 2;
@@ -58,7 +60,8 @@ impl Op {
         Access::of(&self.work).len
     }
 
-    /// Keeps all bytes of a short put: they may have to be sent again when it was cancelled, without an end of the session.
+    /// Keeps all bytes of a short put: they may have to be sent again when it was cancelled,
+    /// without an end of the session.
     fn keep(&mut self, all: &[u8]) {
         let mut bytes = [0; INLINE_MAX];
         let is_all = all.len() as u32 == self.len();
@@ -285,8 +288,8 @@ impl Requests {
         };
         let data = data.ok_or(Unavailable::Fault)?;
         let at = u64::from(part) + u64::from(offset);
-        // SAFETY: the region is pinned until the operation retires. `serve` sends the batch, or makes its bytes own ones, before
-        // anything else is done with the connection.
+        // SAFETY: the region is pinned until the operation retires. `serve` sends the batch, or
+        // makes its bytes own ones, before anything else is done with the connection.
         let done = unsafe { outgoing::refer(&from, at, len, batch, data.dma) };
         match len - done {
             0 => Ok(()),

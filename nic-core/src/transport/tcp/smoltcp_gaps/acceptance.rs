@@ -1,9 +1,10 @@
 //! Acceptance of segments, before smoltcp gets them: RFC 9293 §3.10.7.4 with the tests of RFC 5961.
 //!
-//! smoltcp 0.14 ends a connection for any reset inside the window (`process`, "RSTs in any other state close the socket"),
-//! drops a SYN without ACK and an old acknowledgement without an answer ("expecting an ACK", "duplicate ACK"), the
-//! latter with its data, and takes acknowledgements of bytes that it has not sent (`ack_max`). An attacker who
-//! guesses a number could thus end, corrupt or block a connection, while a restarted peer could not end its old one.
+//! smoltcp 0.14 ends a connection for any reset inside the window (`process`, "RSTs in any other
+//! state close the socket"), drops a SYN without ACK and an old acknowledgement without an answer
+//! ("expecting an ACK", "duplicate ACK"), the latter with its data, and takes acknowledgements of
+//! bytes that it has not sent (`ack_max`). An attacker who guesses a number could thus end, corrupt
+//! or block a connection, while a restarted peer could not end its old one.
 
 use smoltcp::socket::tcp::{Socket, State};
 
@@ -18,9 +19,11 @@ use ringbell_net::wire::frame::TcpFrame;
 pub(in crate::transport::tcp) enum Verdict {
     /// It is for the socket.
     Take,
-    /// It is for the socket, with the newest acknowledgement in the place of its own, overtaken one.
+    /// It is for the socket, with the newest acknowledgement in the place of its own, overtaken
+    /// one.
     TakeWithoutAck,
-    /// Valid only from a sender that holds our sequence numbers: they are sent to the peer in a challenge ACK.
+    /// Valid only from a sender that holds our sequence numbers: they are sent to the peer in a
+    /// challenge ACK.
     Challenge,
     /// It may be a guess, and needs no answer.
     Drop,
@@ -81,7 +84,8 @@ fn judge_unusual(s: &TcpSocket, seg: &TcpFrame) -> Verdict {
     }
 }
 
-/// Answers with a challenge ACK, in the reply buffer, unless there were many. Returns whether it does.
+/// Answers with a challenge ACK, in the reply buffer, unless there were many. Returns whether it
+/// does.
 pub(in crate::transport::tcp) fn challenge(
     stack: &mut Stack,
     s: &mut TcpSocket,

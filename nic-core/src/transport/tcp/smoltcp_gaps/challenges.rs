@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::types::NicTime;
 
-/// At most so many challenge ACKs for a connection in this time (RFC 5961 §7). Not one count for all
-/// connections: that would reveal others' state to an attacker (CVE-2016-5696).
+/// At most so many challenge ACKs for a connection in this time (RFC 5961 §7). Not one count for
+/// all connections: that would reveal others' state to an attacker (CVE-2016-5696).
 const CHALLENGES: u8 = 10;
 const CHALLENGE_TIME: Duration = Duration::from_secs(5);
 

@@ -6,9 +6,9 @@ use crate::types::NicTime;
 
 /// smoltcp's clock in microseconds, `rate` times as fast as the NIC's.
 ///
-/// smoltcp's least retransmission time-out is a constant of 1 s (RFC 6298 §2.4). Behind a NIC a round
-/// trip takes microseconds, and Linux waits 200 ms; a clock that runs five times as fast gives the
-/// same without touching smoltcp, whose other timers are given to it in its own time.
+/// smoltcp's least retransmission time-out is a constant of 1 s (RFC 6298 §2.4). Behind a NIC a
+/// round trip takes microseconds, and Linux waits 200 ms; a clock that runs five times as fast
+/// gives the same without touching smoltcp, whose other timers are given to it in its own time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::transport::tcp) struct Clock {
     rate: u64,

@@ -13,8 +13,8 @@ use crate::types::NicTime;
 /// An IPv4 and a TCP header, the options of a SYN, and a byte.
 const PACKET: usize = 80;
 
-/// A segment from the peer without options, flags or payload, but for an acknowledgement of what it has
-/// acknowledged.
+/// A segment from the peer without options, flags or payload, but for an acknowledgement of what it
+/// has acknowledged.
 fn peer_segment(s: &TcpSocket, window: u16) -> Option<TcpRepr<'static>> {
     Some(TcpRepr {
         src_port: s.peer.port(),
@@ -44,9 +44,9 @@ pub(super) fn repeat_ack(stack: &mut Stack, s: &mut TcpSocket, now: NicTime, win
     stack.reply.len = 0;
 }
 
-/// Makes a socket acknowledge its current sequence numbers, by a byte that came before (RFC 9293 §3.10.7.4). The
-/// answer is left in the reply buffer. smoltcp always answers such a byte; its own challenge ACKs
-/// share one limit for all causes.
+/// Makes a socket acknowledge its current sequence numbers, by a byte that came before (RFC 9293
+/// §3.10.7.4). The answer is left in the reply buffer. smoltcp always answers such a byte; its own
+/// challenge ACKs share one limit for all causes.
 pub(super) fn provoke_ack(stack: &mut Stack, s: &mut TcpSocket, now: NicTime) {
     let Some(mut repr) = peer_segment(s, s.heard_window) else {
         return;
@@ -56,8 +56,8 @@ pub(super) fn provoke_ack(stack: &mut Stack, s: &mut TcpSocket, now: NicTime) {
     forge(stack, s, now, &repr);
 }
 
-/// Passes a SYN with these options to a listening socket; `true` when the socket has taken it. Its SYN|ACK is
-/// dropped: the peer has received it as a cookie.
+/// Passes a SYN with these options to a listening socket; `true` when the socket has taken it. Its
+/// SYN|ACK is dropped: the peer has received it as a cookie.
 pub(in crate::transport::tcp) fn replay_syn(
     stack: &mut Stack,
     s: &mut TcpSocket,

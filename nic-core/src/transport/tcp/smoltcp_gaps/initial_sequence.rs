@@ -1,9 +1,10 @@
 //! Initial sequence numbers: chosen by the transport, handed to smoltcp through its random numbers.
 //!
-//! smoltcp draws them from a linear congruential generator (`random_seq_no`): an observer of a few can compute the
-//! rest, and a port that is used again may begin below the numbers of its last connection. RFC 9293 §3.4.1 asks for a
-//! clock and a keyed hash of the addresses, and a SYN cookie *is* the number. smoltcp has no call to set one; its
-//! generator can be given the state from which the wanted number follows.
+//! smoltcp draws them from a linear congruential generator (`random_seq_no`): an observer of a few
+//! can compute the rest, and a port that is used again may begin below the numbers of its last
+//! connection. RFC 9293 §3.4.1 asks for a clock and a keyed hash of the addresses, and a SYN cookie
+//! *is* the number. smoltcp has no call to set one; its generator can be given the state from which
+//! the wanted number follows.
 
 use smoltcp::iface::{Config, Interface};
 use smoltcp::phy::DeviceCapabilities;
@@ -16,7 +17,8 @@ use crate::transport::tcp::device::{Ingress, Reply};
 const M: u64 = 0xbb2e_fcec_3c39_611d;
 const A: u64 = 0x7590_ef39;
 
-/// The inverse of an odd number modulo 2^64, by Newton's iteration: each round doubles the bits that are right.
+/// The inverse of an odd number modulo 2^64, by Newton's iteration: each round doubles the bits
+/// that are right.
 const fn inverse(m: u64) -> u64 {
     let mut x = m;
     let mut round = 0;

@@ -5,8 +5,9 @@ use super::socket::TcpSocket;
 use crate::transport::tcp::TcpConfig;
 use crate::types::NicTime;
 
-/// Lets smoltcp probe an idle connection, and only an idle one: its probe carries a byte that is not
-/// the stream's, in the place of the last byte sent. A receiver that lacks that byte would accept it.
+/// Lets smoltcp probe an idle connection, and only an idle one: its probe carries a byte that is
+/// not the stream's, in the place of the last byte sent. A receiver that lacks that byte would
+/// accept it.
 ///
 /// Not smoltcp's own time-out: it also ends connections that are merely idle.
 pub(in crate::transport::tcp) fn mind_keep_alive(

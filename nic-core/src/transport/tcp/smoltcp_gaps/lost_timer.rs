@@ -1,14 +1,14 @@
 //! Retransmission timers that smoltcp loses.
 //!
-//! A sender that has bytes under way must have a timer (RFC 6298 §5.1). smoltcp loses it when a closed
-//! window opens again over bytes that were sent into it before: an edge that scaling rounds down moves
-//! back by a few bytes, the receiver cuts them off, and the probe timer of the closed window ends
-//! without the retransmission timer taking its place. Usually the next segment starts it; the last
-//! bytes of a burst would never be sent, nor anything behind them.
+//! A sender that has bytes under way must have a timer (RFC 6298 §5.1). smoltcp loses it when a
+//! closed window opens again over bytes that were sent into it before: an edge that scaling rounds
+//! down moves back by a few bytes, the receiver cuts them off, and the probe timer of the closed
+//! window ends without the retransmission timer taking its place. Usually the next segment starts
+//! it; the last bytes of a burst would never be sent, nor anything behind them.
 //!
 //! From outside, the symptom is a non-empty queue while no timer runs. After the shortest
-//! retransmission time-out the socket then gets three duplicates of the peer's last acknowledgement,
-//! and retransmits (RFC 5681 §3.2); with a closed window it starts to probe.
+//! retransmission time-out the socket then gets three duplicates of the peer's last
+//! acknowledgement, and retransmits (RFC 5681 §3.2); with a closed window it starts to probe.
 
 use super::forged::repeat_ack;
 use super::socket::{is_synchronized, TcpSocket};

@@ -1,7 +1,8 @@
 //! Workarounds for what smoltcp 0.14 lacks, from outside, one function each (ADR 30).
 //!
-//! Each row can go when smoltcp has the right-hand column. The words in quotes are in `src/socket/tcp.rs` of
-//! [smoltcp 0.14.0](https://github.com/smoltcp-rs/smoltcp/blob/v0.14.0/src/socket/tcp.rs).
+//! Each row can go when smoltcp has the right-hand column. The words in quotes are in
+//! `src/socket/tcp.rs` of [smoltcp
+//! 0.14.0](https://github.com/smoltcp-rs/smoltcp/blob/v0.14.0/src/socket/tcp.rs).
 //!
 //! | gap | where smoltcp has it | workaround | what smoltcp would need |
 //! |---|---|---|---|

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::transport::tcp::TcpConfig;
 use crate::types::NicTime;
 
-/// Segments that the peer's host must refuse before the peer counts as gone. The kernel bounds how many refusals it
-/// sends, and any of them may be forged (RFC 5927 §4).
+/// Segments that the peer's host must refuse before the peer counts as gone. The kernel bounds how
+/// many refusals it sends, and any of them may be forged (RFC 5927 §4).
 const REFUSALS: u32 = 3;
 /// How long the refusals must have gone on, without a segment from the peer.
 const REFUSED_FOR: Duration = Duration::from_millis(500);

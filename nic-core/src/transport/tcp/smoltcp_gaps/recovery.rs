@@ -25,8 +25,8 @@ impl Recovery {
 
     /// Records segments sent: the farthest end, and how many were sent before.
     pub(in crate::transport::tcp) fn sent(&mut self, end: u32, repeated: u32) {
-        // A recovery repeats one segment at a time. More at once: a time-out, after which smoltcp goes on from
-        // there by itself.
+        // A recovery repeats one segment at a time. More at once: a time-out, after which smoltcp
+        // goes on from there by itself.
         if repeated > 1 {
             self.until = None;
         }

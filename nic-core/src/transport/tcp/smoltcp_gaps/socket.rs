@@ -1,4 +1,5 @@
-//! One connection's smoltcp socket, with the sequence numbers that smoltcp keeps private, counted from outside.
+//! One connection's smoltcp socket, with the sequence numbers that smoltcp keeps private, counted
+//! from outside.
 
 use std::net::SocketAddrV4;
 

@@ -1,4 +1,5 @@
-//! smoltcp's interfaces as the transport uses them, one for each port: their clock, and the buffer for the immediate answer.
+//! smoltcp's interfaces as the transport uses them, one for each port: their clock, and the buffer
+//! for the immediate answer.
 
 use smoltcp::iface::{Interface, SocketSet};
 use smoltcp::phy::DeviceCapabilities;
@@ -28,7 +29,8 @@ pub(in crate::transport::tcp) struct Stack {
     pub(in crate::transport::tcp) defects: u64,
 }
 
-/// smoltcp's interface for a port. Each connection that begins has an interface of its own for that moment.
+/// smoltcp's interface for a port. Each connection that begins has an interface of its own for that
+/// moment.
 pub(in crate::transport::tcp) struct PortInterface {
     pub(in crate::transport::tcp) caps: DeviceCapabilities,
     pub(in crate::transport::tcp) iface: Interface,
@@ -55,7 +57,8 @@ impl Stack {
         self.clock.instant(now)
     }
 
-    /// Makes an interface for each port, and a new one when its MTU has changed: smoltcp asks for it once.
+    /// Makes an interface for each port, and a new one when its MTU has changed: smoltcp asks for
+    /// it once.
     pub(in crate::transport::tcp) fn follow_ports(&mut self, net: &Network, now: NicTime) {
         for (n, port) in net.ports().iter().enumerate() {
             let known = self.interfaces.get(n);
@@ -90,7 +93,8 @@ impl Stack {
         interface_with(isn, self.address, caps, self.instant(now))
     }
 
-    /// As [`interface_with`](Stack::interface_with), in the place of the port's own, which is returned.
+    /// As [`interface_with`](Stack::interface_with), in the place of the port's own, which is
+    /// returned.
     pub(super) fn replace_interface(&mut self, port: usize, isn: u32, now: NicTime) -> Interface {
         let fresh = self.interface_with(port, isn, now);
         std::mem::replace(&mut self.interfaces[port].iface, fresh)
@@ -153,7 +157,8 @@ impl Stack {
         self.reply.len > 0
     }
 
-    /// Lets a socket send a packet into the reply buffer. `false`: an assertion of smoltcp has failed.
+    /// Lets a socket send a packet into the reply buffer. `false`: an assertion of smoltcp has
+    /// failed.
     pub(super) fn poll_unheard(&mut self, s: &mut TcpSocket, now: NicTime) -> bool {
         let t = self.instant(now);
         let PortInterface { caps, iface } = &mut self.interfaces[s.port];
