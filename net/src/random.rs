@@ -31,6 +31,7 @@ impl Numbers {
     }
 
     /// The next number.
+    #[inline]
     pub fn draw(&mut self) -> u64 {
         self.count += 1;
         let mut h = self.key;

@@ -9,6 +9,7 @@ pub struct NicTime(pub u64);
 
 impl NicTime {
     /// This time plus a duration, saturating.
+    #[inline]
     pub fn plus(self, d: Duration) -> NicTime {
         NicTime(
             self.0
