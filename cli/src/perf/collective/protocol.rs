@@ -16,7 +16,10 @@ pub(super) fn lines(
     };
     let (traffic, what) = match kind {
         CollectiveKind::Send => (Traffic::User, "messages"),
-        _ => (Traffic::Agreed, "messages of collectives"),
+        _ => (
+            Traffic::Agreed,
+            "messages of collectives (the direct path sends none)",
+        ),
     };
     let head = format!(
         "protocols of {what} to rank {rank} over {transport}; costs in bytes copied. {}",
