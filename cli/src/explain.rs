@@ -3,7 +3,7 @@
 mod draw;
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use ringbell::abi::{Algorithm, CollectiveKind};
@@ -13,7 +13,7 @@ use ringbell::parts::onc_engines::program::{
 };
 use serde::Serialize;
 
-use super::{stdio, Exit, Problem};
+use super::{files, stdio, Exit, Problem};
 use crate::report::{parse_size, size_text};
 
 /// Arguments of `ringbell explain`.
@@ -129,7 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
     if let Some(path) = &args.svg {
         let svg = draw::svg(&explained.table, &title(&explained.programs[0]))?;
-        write(path, &svg, "--svg")?;
+        files::write(path, svg, "--svg")?;
     }
     if args.text {
         stdio::out(program::format(&explained.programs))?;
@@ -140,23 +140,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         Some(path) => {
             let json = serde_json::to_string_pretty(&json(&explained, args.size))
                 .context("cannot express the table as JSON")?;
-            if path == Path::new("-") {
-                stdio::line(json)?;
-            } else {
-                write(path, &(json + "\n"), "--json")?;
-            }
+            files::write_json(path, json)?;
         }
     }
     Ok(Exit::Ok)
-}
-
-fn write(path: &Path, text: &str, flag: &str) -> Result<()> {
-    std::fs::write(path, text).with_context(|| {
-        format!(
-            "cannot write {}; check the path given to {flag}",
-            path.display()
-        )
-    })
 }
 
 fn explain(args: &Args) -> Result<Explained> {

@@ -11,6 +11,7 @@ mod child;
 mod clang;
 mod doctor;
 mod explain;
+mod files;
 mod gpu;
 mod hint;
 mod hll;

@@ -6,8 +6,6 @@ mod draw;
 mod input;
 mod text;
 
-use std::path::Path;
-
 use anyhow::{Context as _, Result};
 use ringbell_routes::document::Document;
 use ringbell_routes::route::Algorithm;
@@ -15,7 +13,7 @@ use serde::Serialize;
 
 pub(crate) use self::args::Args;
 use self::input::Accepted;
-use super::{stdio, Exit};
+use super::{files, stdio, Exit};
 
 /// The JSON object.
 #[derive(Serialize)]
@@ -46,30 +44,17 @@ struct JsonWire {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let accepted = input::accepted(args)?;
     if let Some(path) = &args.svg {
-        write(path, &draw::svg(&accepted)?, "--svg")?;
+        files::write(path, draw::svg(&accepted)?, "--svg")?;
     }
     match args.json.as_deref() {
         None => stdio::out(text::text(&accepted, args.channels, args.check))?,
         Some(path) => {
             let json = serde_json::to_string(&json(&accepted))
                 .context("cannot express the routes as JSON")?;
-            if path == Path::new("-") {
-                stdio::line(json)?;
-            } else {
-                write(path, &(json + "\n"), "--json")?;
-            }
+            files::write_json(path, json)?;
         }
     }
     Ok(Exit::Ok)
-}
-
-fn write(path: &Path, text: &str, flag: &str) -> Result<()> {
-    std::fs::write(path, text).with_context(|| {
-        format!(
-            "cannot write {}; check the path given to {flag}",
-            path.display()
-        )
-    })
 }
 
 fn json(accepted: &Accepted) -> Json {

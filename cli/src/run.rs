@@ -61,8 +61,8 @@ pub(crate) struct Args {
     /// Print what the ranks print without the rank before each line
     #[arg(long)]
     no_prefix: bool,
-    /// Check kernels on the emulated GPU while they run: accesses (`memcheck`), memory that nobody
-    /// has written (`initcheck`), data races (`racecheck`), barriers (`synccheck`), or all of it
+    /// Check kernels on the emulated GPU while they run: accesses (`memcheck`), memory that was
+    /// never written (`initcheck`), data races (`racecheck`), barriers (`synccheck`), or all of it
     #[arg(long, value_name = "CHECKS", num_args = 0..=1, require_equals = true, value_delimiter = ',', default_missing_value = "all", value_parser = CHECKS)]
     check: Vec<String>,
     /// The program, and its arguments

@@ -1,5 +1,5 @@
 //! What a GPU itself does for kernels: shapes, barriers, warps, streams, modules; and, on the
-//! emulated one, what becomes of kernels that go wrong.
+//! emulated one, how kernels that go wrong end.
 #![allow(unsafe_code)] // Loads kernels.
 
 use crate::common;

@@ -188,7 +188,7 @@ fn checks_name_faults_of_whole_programs() {
     for (fault, says) in [
         ("beyond", "0 bytes behind the 400 bytes allocated at"),
         ("freed", "outside of allocated GPU memory"),
-        ("unwritten", "nobody has written"),
+        ("unwritten", "never written"),
         ("copied", "race"),
     ] {
         let line = source

@@ -276,7 +276,7 @@ fn a_changed_proof_is_refused() {
         outside.text(&topology).contains("link 4000#0"),
         "{outside:?}"
     );
-    // All channels as one ring: no ring, whatever the order.
+    // All channels in one list are no ring, in any order.
     assert!(changed(&|r| *r = vec![r.concat()]).is_err());
     // The proof of one kind for tables of the other.
     assert!(check(&topology, &bubble.tables, &layered.proof, 8).is_err());

@@ -7,7 +7,7 @@ use ringbell::engines::hll::{HashKind, Sketch};
 use serde_json::json;
 
 use super::sketch::Form;
-use crate::{stdio, Exit, Problem};
+use crate::{files, stdio, Exit, Problem};
 
 /// Arguments of `ringbell hll merge`.
 #[derive(clap::Args)]
@@ -76,10 +76,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
     }
     let all = all.context("no sketch was given")?;
     if let Some(out) = &args.sketch_out {
-        std::fs::write(out, args.form.image(&all)?).with_context(|| {
-            let out = out.display();
-            format!("cannot write {out}; check the path given to --sketch")
-        })?;
+        files::write(out, args.form.image(&all)?, "--sketch")?;
     }
     let (bounds, error) = (all.bounds(2.0), all.relative_error());
     if args.json {

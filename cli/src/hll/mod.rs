@@ -23,7 +23,7 @@ use ringbell::engines::StreamEngine;
 use ringbell::nic::TransportSpec;
 use serde_json::json;
 
-use super::{stdio, Exit, Problem};
+use super::{files, stdio, Exit, Problem};
 use crate::report::{machine, parse_size};
 use kernel::Kernel;
 use path::{Path, WINDOW};
@@ -150,10 +150,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let speeds = compare(args, &path, kernel.as_ref(), flow.bytes)?;
     if let Some(out) = &args.sketch_out {
         let image = args.form.image(&sketch)?;
-        std::fs::write(out, image).with_context(|| {
-            let out = out.display();
-            format!("cannot write {out}; check the path given to --sketch")
-        })?;
+        files::write(out, image, "--sketch")?;
     }
     let rest = (flow.bytes % args.sketch.width as u64) as usize;
     let cut = flow.cut.or((rest > 0 && kernel.is_some()).then_some(rest));

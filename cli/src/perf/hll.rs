@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use ringbell::engines::StreamEngine;
 use ringbell::gpu::GpuKind;
 use ringbell::nic::TransportSpec;
@@ -15,7 +15,7 @@ use crate::hll::{parse, SketchArgs};
 use crate::report::{
     self, draw, limits, machine, Axis, OutputArgs, Plot, Progress, Report, Row, Samples, SweepArgs,
 };
-use crate::{stdio, Exit, Problem};
+use crate::{files, stdio, Exit, Problem};
 
 /// Rounds of each size: the three measurements in turn, so that a disturbance affects all.
 const ROUNDS: usize = 5;
@@ -134,10 +134,7 @@ fn finish(args: &Args, report: &Report) -> Result<Exit> {
     }
     if let Some(file) = &args.output.svg {
         let svg = draw(&curves(report), &plot)?;
-        std::fs::write(file, svg).with_context(|| {
-            let file = file.display();
-            format!("cannot write {file}; check the path given to --svg")
-        })?;
+        files::write(file, svg, "--svg")?;
     }
     Ok(Exit::of_data(report.wrong()))
 }

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::busy::watched;
 use super::{plot, table, Plot, Report};
-use crate::stdio;
+use crate::{files, stdio};
 
 /// Flags that say where a report goes.
 #[derive(Debug, Clone, Default, Args)]
@@ -62,28 +62,13 @@ pub(crate) fn emit_text(report: &Report, text: &str, args: &OutputArgs, plot: &P
         args.say(format_args!("# {}", busy.describe()))?;
     }
     if let Some(path) = &args.json {
-        let mut json =
+        let json =
             serde_json::to_string_pretty(report).context("cannot express the report as JSON")?;
-        json.push('\n');
-        if args.to_stdout() {
-            stdio::out(json)?;
-        } else {
-            std::fs::write(path, json).with_context(|| {
-                format!(
-                    "cannot write {}; check the path given to --json",
-                    path.display()
-                )
-            })?;
-        }
+        files::write_json(path, json)?;
     }
     if let Some(path) = &args.svg {
         let svg = plot::svg(report, plot).context("cannot draw the report")?;
-        std::fs::write(path, svg).with_context(|| {
-            format!(
-                "cannot write {}; check the path given to --svg",
-                path.display()
-            )
-        })?;
+        files::write(path, svg, "--svg")?;
     }
     Ok(())
 }

@@ -200,7 +200,7 @@ KERNEL(h_masks) {
   else __syncthreads();
 }
 
-// --- reads of what nobody has written ---
+// --- reads of what was never written ---
 
 KERNEL(i_shared) {
   __shared__ unsigned a[32];

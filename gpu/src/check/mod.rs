@@ -3,7 +3,7 @@
 //! - `allocations`: which memory is allocated, which was freed, and what lies next to an address;
 //! - `addressable`: the same as one byte for 8 bytes of memory, which compiled code reads;
 //! - `watch`: a launch under checks, and what was found in it;
-//! - `trace`: the past of accesses, fences and barriers: races, and memory that nobody has written.
+//! - `trace`: the past of accesses, fences and barriers: races, and memory that was never written.
 //!   `shadow` remembers accesses, `clock` what happened before what, `written` which bytes were
 //!   written, `operations` what the NIC executes.
 //!

@@ -115,7 +115,7 @@ impl Trace {
         }
     }
 
-    /// Memory is allocated anew: nobody has written it.
+    /// Memory is allocated anew: none of it was written.
     pub(super) fn allocated(&mut self, address: u64, bytes: u64) {
         if self.checks.initialised {
             self.written.set(address - self.base, bytes, false);
@@ -516,7 +516,7 @@ impl Trace {
         let site = run.watch.site(site);
         run.watch.found(INIT, (site, None), || {
             format!(
-                "{}, {}: {} of {} bytes at {}, {missing} of which nobody has written",
+                "{}, {}: {} of {} bytes at {}, {missing} of which were never written",
                 thread(index, run.watch.thread(own.thread())),
                 run.watch.describe(site),
                 how.describe(),

@@ -17,7 +17,7 @@ pub(crate) use layout::{grouped, marked, Layout};
 pub struct Checks {
     /// Accesses outside of what is allocated: `memcheck`.
     pub memory: bool,
-    /// Reads of shared and GPU memory that nobody has written: `initcheck`.
+    /// Reads of shared and GPU memory that was never written: `initcheck`.
     pub initialised: bool,
     /// Accesses of the same bytes without an order between them: `racecheck`.
     pub races: bool,

@@ -183,7 +183,7 @@ impl FloatMode {
         flags | self.round.number() << 6
     }
 
-    /// What was packed, whatever is above its bits.
+    /// What was packed. The bits above it are not read.
     pub(crate) fn unpack(bits: u32) -> FloatMode {
         let flag = |n: u32| bits >> n & 1 == 1;
         FloatMode {

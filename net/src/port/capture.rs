@@ -45,7 +45,7 @@ enum Direction {
     Out = 2,
 }
 
-/// The file, and what becomes of packets before they are in it.
+/// The file, with what turns a packet into a record.
 struct Recorder<W: Write> {
     writer: PcapNgWriter<W>,
     medium: Medium,

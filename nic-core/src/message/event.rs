@@ -1,4 +1,4 @@
-//! What the layer above is told of its messages.
+//! Events of messages, for the layer above.
 
 use ringbell_nic_abi::Status;
 

@@ -136,8 +136,6 @@ pub(super) struct Incoming {
     unit: Option<Unit>,
     pub(super) has_crc: bool,
     places: Places,
-    /// The last service has got bytes.
-    pub(super) has_read: bool,
     /// The last call has emptied the kernel's queue.
     is_dry: bool,
     /// The peer has ended its direction: only a call tells when the queue is empty.
@@ -153,7 +151,6 @@ impl Incoming {
             unit: None,
             has_crc: true,
             places: Places::new(),
-            has_read: false,
             is_dry: false,
             ended: false,
         }
@@ -173,7 +170,7 @@ impl Incoming {
         socket: &OwnedFd,
         sink: &mut impl Sink,
     ) -> Result<Read, Broken> {
-        (self.is_dry, self.has_read) = (false, false);
+        self.is_dry = false;
         let (mut units, mut payload) = (0, 0);
         loop {
             let have = self.end - self.start;
@@ -326,7 +323,6 @@ impl Incoming {
             }
             Err(e) => return Err(Broken::Socket(e)),
         };
-        self.has_read = true;
         self.is_dry = got < self.places.bytes() && !self.ended;
         let in_place = got.min(placed);
         if let Some(unit) = self.unit.as_mut().filter(|_| in_place > 0) {

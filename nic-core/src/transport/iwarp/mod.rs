@@ -30,9 +30,6 @@
 //! **Credit.** A receiver says how many bytes it holds before its program receives them, and always
 //! reads: a program that does not receive stops its own session.
 //!
-//! **Readiness.** One `epoll` instance knows which of many sockets are ready. A NIC with one
-//! connection receives from its socket at once instead, and asks for the others now and then.
-//!
 //! **Ends.** A session ends by a message; the end of the connection without it is a reset. What the
 //! protocol does not allow is answered with a Terminate message, and its reason is the detail of
 //! operations that end by it. A peer that is silent for `give_up` while bytes are unconfirmed or a
@@ -54,7 +51,6 @@ mod socket;
 mod units;
 mod writes;
 
-use std::cell::Cell;
 use std::io;
 use std::net::TcpListener;
 use std::time::Duration;
@@ -65,7 +61,7 @@ use self::requests::Arrival;
 use super::sessions::Sessions;
 use crate::memory::Sharer;
 use crate::network::{Network, Protocol};
-use crate::types::{ConnId, NicTime};
+use crate::types::NicTime;
 
 /// Largest and smallest window of a session.
 const WINDOWS: std::ops::RangeInclusive<usize> = 4_096..=1 << 26;
@@ -145,10 +141,6 @@ pub struct IwarpTransport {
     config: IwarpConfig,
     sessions: Sessions<Conn>,
     poller: Poller,
-    /// The connection that has got bytes last.
-    last: Option<ConnId>,
-    /// Its socket is tried in the next step.
-    tries: Cell<bool>,
     listeners: Vec<Listening>,
     /// Connections that have come in and are no sessions yet.
     arrivals: Vec<Option<Arrival>>,
@@ -194,8 +186,6 @@ impl IwarpTransport {
         Ok(IwarpTransport {
             sessions: Sessions::new(net, Protocol::Iwarp, config.connections, config.seed),
             poller,
-            last: None,
-            tries: Cell::new(false),
             listeners,
             arrivals: Vec::new(),
             accept_at: None,

@@ -1,6 +1,6 @@
 //! The readiness of many sockets behind one descriptor.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,8 +10,6 @@ use rustix::event::Timespec;
 
 /// Events of one look.
 const EVENTS: usize = 64;
-/// Looks that do without the kernel before one asks it about all sockets.
-const GUESSES: u32 = 16;
 
 /// A socket that has become ready.
 #[derive(Debug, Clone, Copy)]
@@ -33,19 +31,6 @@ pub(super) struct Poller {
     epoll: OwnedFd,
     /// What the last look has found and nothing has taken.
     found: RefCell<Vec<Ready>>,
-    /// Looks since the last one that has asked the kernel.
-    guesses: Cell<u32>,
-}
-
-/// A look that does without the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Guess {
-    /// One more would be too many, or something is known.
-    Ask,
-    /// A call on the socket tells whether it is ready.
-    Try,
-    /// The last try was a moment ago.
-    Quiet,
 }
 
 impl Poller {
@@ -53,7 +38,6 @@ impl Poller {
         Ok(Poller {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             found: RefCell::new(Vec::with_capacity(EVENTS)),
-            guesses: Cell::new(0),
         })
     }
 
@@ -74,24 +58,9 @@ impl Poller {
         F::IN | F::OUT | F::RDHUP | F::ET
     }
 
-    /// Looks without the kernel, where one socket alone is likely to become ready. A step of the
-    /// NIC has two looks: only every other one is a try.
-    pub(super) fn guess(&self) -> Guess {
-        let before = self.guesses.get();
-        if before >= GUESSES || !self.found.borrow().is_empty() {
-            return Guess::Ask;
-        }
-        self.guesses.set(before + 1);
-        match before % 2 {
-            0 => Guess::Try,
-            _ => Guess::Quiet,
-        }
-    }
-
     /// Whether a socket has become ready. A system call, unless one is known.
     pub(super) fn look(&self) -> bool {
         let mut found = self.found.borrow_mut();
-        self.guesses.set(0);
         if found.is_empty() {
             let none = Timespec {
                 tv_sec: 0,

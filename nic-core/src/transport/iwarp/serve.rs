@@ -9,7 +9,6 @@ use ringbell_nic_abi::Status;
 use super::conn::{Conn, Startup};
 use super::incoming::{Broken, Read};
 use super::outgoing::Failed;
-use super::poller::Guess;
 use super::session::Fin;
 use super::{socket, IwarpTransport, OF_ARRIVAL, OF_LISTENER};
 use crate::datapath::Datapath;
@@ -17,7 +16,6 @@ use crate::engine::EngineFailed;
 use crate::network::{Link, Network, Packet, Protocol};
 use crate::transport::carried::Carried;
 use crate::transport::carrier::Carrier;
-use crate::transport::connections::index_of;
 use crate::transport::life::Phase;
 use crate::transport::sessions::Sessions;
 use crate::transport::turns::Sent;
@@ -47,18 +45,7 @@ impl Carrier for IwarpTransport {
     }
 
     fn look(&self) -> bool {
-        let guess = match self.alone() {
-            Some(_) => self.poller.guess(),
-            None => Guess::Ask,
-        };
-        match guess {
-            Guess::Ask => self.poller.look(),
-            Guess::Try => {
-                self.tries.set(true);
-                true
-            }
-            Guess::Quiet => false,
-        }
+        self.poller.look()
     }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
@@ -75,17 +62,7 @@ impl Carrier for IwarpTransport {
     /// Notes which sockets are ready, and takes connections that have come in.
     fn read_control(&mut self, now: NicTime, net: &mut Network) -> bool {
         let mut any = false;
-        let alone = self.alone();
-        if let Some(index) = alone.filter(|_| self.tries.take()) {
-            if let Some(c) = self.sessions.table.at(index) {
-                c.input = true;
-            }
-            self.sessions.mark(index);
-        } else if self.sessions.turns.is_quiet()
-            || alone.is_none()
-            || self.poller.guess() == Guess::Ask
-        {
-            self.poller.look();
+        if self.poller.look() {
             while let Some(ready) = self.poller.take() {
                 any = true;
                 self.note(ready);
@@ -164,10 +141,7 @@ impl Carrier for IwarpTransport {
         }
         if c.input {
             let read = c.receive(data, &mut s.events);
-            moved |= read.is_err() || c.incoming.has_read;
-            if c.incoming.has_read {
-                self.last = Some(c.life.id);
-            }
+            moved = true;
             c.input = matches!(read, Ok(Read::More));
             if c.session.rx.is_heard {
                 c.life.has_received = true;
@@ -258,15 +232,6 @@ impl Carrier for IwarpTransport {
 }
 
 impl IwarpTransport {
-    /// The connection that is likely to become ready next, before all other sockets: the only one,
-    /// which waits for nothing but bytes.
-    fn alone(&self) -> Option<usize> {
-        let last = self.last.filter(|_| self.sessions.table.len() == 1)?;
-        let c = self.sessions.table.get_by_id(last)?;
-        let waits = c.life.phase == Phase::Open && !c.outgoing.blocked && c.socket.is_some();
-        waits.then_some(index_of(last))
-    }
-
     /// Notes what has become ready.
     fn note(&mut self, ready: super::poller::Ready) {
         // An index, by the tokens' making.
