@@ -3,7 +3,8 @@
 //! `cargo xtask counts` runs this program under valgrind, once for each path, and compares with the
 //! counts of `counts.json`: a time on a shared machine says little about a few instructions more, a
 //! count does. Only what runs inside [`counted`] is counted. All NICs are stepped by one thread, so
-//! that nothing waits and the counts repeat. Valgrind knows AVX2 but not AVX-512: data paths are
+//! that nothing waits, and their time stands still, so that the counts repeat however busy the
+//! machine is. Valgrind knows AVX2 but not AVX-512: data paths are
 //! those of such a processor.
 //!
 //! `counts PATH` runs a path and prints by how much its instructions are to be divided, `counts`
@@ -66,6 +67,13 @@ enum Beside {
     Tcp,
 }
 
+/// The time of the NICs stands still from here on: no reading of the clock starts anything.
+fn stop_time<'a>(hosts: impl IntoIterator<Item = &'a Host>) {
+    for h in hosts {
+        h.nic.step_at(NicTime(1 << 40));
+    }
+}
+
 /// Two NICs over `local` that are connected.
 struct Pair {
     a: Host,
@@ -103,6 +111,7 @@ fn pair(beside: Beside) -> Pair {
     };
     let more = [queues(&a), queues(&b)].concat();
     let (s, r) = connected(&[&a, &b], 0, 1, 7);
+    stop_time([&a, &b]);
     Pair {
         a,
         b,
@@ -172,6 +181,7 @@ fn put_signal() -> u64 {
     };
     let hosts = [host(1), host(2)];
     let (s, r) = connected(&[&hosts[0], &hosts[1]], 0, 1, 7);
+    stop_time(&hosts);
     let message = *b"ringbell";
     let puts = [(s, hosts[1].rkey()), (r, hosts[0].rkey())].map(|(session, rkey)| {
         let d = signalled(remote(Opcode::Put, session, rkey, 64), 0, 1);
@@ -257,6 +267,7 @@ fn udp_frame() -> u64 {
 fn nop() -> u64 {
     let dir = TempDir::new();
     let h = Host::new(&Setup::new(&dir, 1));
+    stop_time([&h]);
     let d = Descriptor::new(ringbell_nic_abi::Opcode::Nop);
     rounds(|| {
         let t = h.post(&d);
@@ -281,6 +292,7 @@ fn idle_step(beside: Beside) -> u64 {
 /// An all-reduce of two ranks on the direct path: both ranks.
 fn direct_all_reduce(bytes: u64, n: u64) -> u64 {
     let w = World::new(2);
+    stop_time(&w.hosts);
     let n = repeated(n, || {
         w.call(CollectiveKind::AllReduce, Algorithm::Auto, bytes / 4);
     });
@@ -293,6 +305,7 @@ fn direct_all_reduce(bytes: u64, n: u64) -> u64 {
 fn ring_step() -> u64 {
     const COUNT: u64 = 16;
     let w = World::new(4);
+    stop_time(&w.hosts);
     let before = w.steps();
     rounds(|| w.call(CollectiveKind::AllReduce, Algorithm::Ring, COUNT));
     let steps = (w.steps() - before) / 2;

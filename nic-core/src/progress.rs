@@ -368,7 +368,9 @@ impl Progress {
     #[inline(never)]
     fn step_locked(&self, mut core: MutexGuard<'_, Core>, found: Found, fresh: bool) -> bool {
         let (since, now) = if fresh || core.time.is_wanted {
-            (0, Some(self.now()))
+            let by_hand = self.clock.by_hand.load(Ordering::Relaxed);
+            let now = if by_hand { core.time.now } else { self.now() };
+            (0, Some(now))
         } else {
             let since = self.clock.since_read.load(Ordering::Relaxed);
             (since + CLOCK_BUSY, None)
