@@ -317,6 +317,10 @@ typedef uint64_t rb_u64;
 #define RB_DTYPE_U32 9u
 /** Unsigned 64-bit integer. */
 #define RB_DTYPE_U64 10u
+/** Signed 16-bit integer. */
+#define RB_DTYPE_I16 11u
+/** Unsigned 16-bit integer. */
+#define RB_DTYPE_U16 12u
 
 /* Reductions. */
 /** Sum. */
@@ -327,6 +331,12 @@ typedef uint64_t rb_u64;
 #define RB_REDOP_MIN 3u
 /** Largest. */
 #define RB_REDOP_MAX 4u
+/** Bits that all have. */
+#define RB_REDOP_AND 5u
+/** Bits that any has. */
+#define RB_REDOP_OR 6u
+/** Bits that an odd number of them has. */
+#define RB_REDOP_XOR 7u
 
 /* Algorithms. */
 /** The NIC chooses by size, ranks and transport. */

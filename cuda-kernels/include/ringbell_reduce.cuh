@@ -6,7 +6,7 @@
  * the same bits, those of `onc_engines::reduce`, whose rules these are:
  *
  *  - Operands are combined left to right: ((s0 op s1) op s2) ...
- *  - Integers wrap. f16 and bf16 are computed in f32 and rounded to nearest even after every operation.
+ *  - Integers wrap, and they alone have operations on bits. f16 and bf16 are computed in f32 and rounded to nearest even after every operation.
  *  - A result that is not a number has the canonical bits (positive, quiet, no payload). The reduction of a
  *    single operand is a copy and keeps all bits.
  *  - Min and max propagate NaN and hold -0 to be below +0 (IEEE 754-2019 §9.6, `minimum`).
@@ -88,15 +88,23 @@ template <rb_u32 OP> RB_DEVICE double double_op(double a, double b) {
 template <rb_u32 OP, class T> RB_DEVICE T integer_op(T a, T b) {
   if (OP == RB_REDOP_SUM) return T(rb_u64(a) + rb_u64(b));
   if (OP == RB_REDOP_PROD) return T(rb_u64(a) * rb_u64(b));
+  if (OP == RB_REDOP_AND) return a & b;
+  if (OP == RB_REDOP_OR) return a | b;
+  if (OP == RB_REDOP_XOR) return a ^ b;
   return pick<OP>(a, b);
 }
 
 constexpr RB_DEVICE rb_u32 element_bytes(rb_u32 dtype) {
   return dtype == RB_DTYPE_I8 || dtype == RB_DTYPE_U8                               ? 1
          : dtype == RB_DTYPE_F16 || dtype == RB_DTYPE_BF16                          ? 2
+         : dtype == RB_DTYPE_I16 || dtype == RB_DTYPE_U16                           ? 2
          : dtype == RB_DTYPE_F32 || dtype == RB_DTYPE_I32 || dtype == RB_DTYPE_U32 ? 4
                                                                                     : 8;
 }
+constexpr RB_DEVICE bool is_float(rb_u32 dtype) {
+  return dtype == RB_DTYPE_F16 || dtype == RB_DTYPE_BF16 || dtype == RB_DTYPE_F32 || dtype == RB_DTYPE_F64;
+}
+constexpr RB_DEVICE bool is_bitwise(rb_u32 op) { return op == RB_REDOP_AND || op == RB_REDOP_OR || op == RB_REDOP_XOR; }
 
 /* One element of at most 4 bytes, in the low bits. */
 template <rb_u32 DTYPE, rb_u32 OP> RB_DEVICE rb_u32 apply32(rb_u32 a, rb_u32 b) {
@@ -105,6 +113,8 @@ template <rb_u32 DTYPE, rb_u32 OP> RB_DEVICE rb_u32 apply32(rb_u32 a, rb_u32 b) 
   if (DTYPE == RB_DTYPE_F32) return bits_of(float_op<OP>(float_of(a), float_of(b)));
   if (DTYPE == RB_DTYPE_I8) return (unsigned char)integer_op<OP>((signed char)a, (signed char)b);
   if (DTYPE == RB_DTYPE_U8) return (unsigned char)integer_op<OP>((unsigned char)a, (unsigned char)b);
+  if (DTYPE == RB_DTYPE_I16) return (unsigned short)integer_op<OP>((short)a, (short)b);
+  if (DTYPE == RB_DTYPE_U16) return (unsigned short)integer_op<OP>((unsigned short)a, (unsigned short)b);
   if (DTYPE == RB_DTYPE_I32) return rb_u32(integer_op<OP>(int(a), int(b)));
   return integer_op<OP>(a, b);
 }
@@ -154,7 +164,7 @@ template <rb_u32 DTYPE> RB_DEVICE void canonical16(words16 &a) {
       a.w[i + 1] = rb_u32(v >> 32);
     } else if constexpr (DTYPE == RB_DTYPE_F32) {
       a.w[i] = rb_u32(canonical<DTYPE>(a.w[i]));
-    } else if constexpr (BITS == 16) {
+    } else if constexpr (BITS == 16 && is_float(DTYPE)) {
       a.w[i] = rb_u32(canonical<DTYPE>(a.w[i] & 0xffff)) | rb_u32(canonical<DTYPE>(a.w[i] >> 16)) << 16;
     }
   }
@@ -183,7 +193,7 @@ RB_DEVICE void reduce_vectors(unsigned char *dst, const unsigned char *const *sr
   rb_u64 step = who.count * 16;
   for (rb_u64 i = who.index; i < vectors; i += AT_ONCE * who.count) {
     rb_u64 at = base + i * 16;
-    /* The second is guarded instead of having a loop of its own for the rest: this code exists forty times. */
+    /* The second is guarded instead of having a loop of its own for the rest: this code exists fifty times. */
     bool both = AT_ONCE == 2 && i + who.count < vectors;
     words16 v = load(srcs[0] + at), w{};
     if (both) w = load(srcs[0] + at + step);
@@ -202,7 +212,7 @@ RB_DEVICE void reduce_vectors(unsigned char *dst, const unsigned char *const *sr
   }
 }
 
-/* Out of line: forty of them in one kernel would cost it the registers of the largest, and the
+/* Out of line: fifty of them in one kernel would cost it the registers of the largest, and the
  * compiler its patience. */
 template <rb_u32 DTYPE, rb_u32 OP>
 RB_DEVICE_NOINLINE void reduce(unsigned char *dst, const unsigned char *const *srcs, rb_u32 sources, rb_u64 count, lanes who) {
@@ -226,13 +236,31 @@ RB_DEVICE_NOINLINE void reduce(unsigned char *dst, const unsigned char *const *s
     reduce_vectors<DTYPE, OP, false>(dst, srcs, sources, head, vectors, who);
 }
 
+template <rb_u32 OP>
+RB_DEVICE void reduce_bits(unsigned char *dst, const unsigned char *const *srcs, rb_u32 sources, rb_u64 bytes, lanes who) {
+  if (bytes % 4 == 0 && address(dst) % 4 == 0)
+    reduce<RB_DTYPE_U32, OP>(dst, srcs, sources, bytes / 4, who);
+  else
+    reduce<RB_DTYPE_U8, OP>(dst, srcs, sources, bytes, who);
+}
+
 template <rb_u32 DTYPE>
 RB_DEVICE bool reduce_op(unsigned char *dst, const unsigned char *const *srcs, rb_u32 sources, rb_u64 count, rb_u32 op, lanes who) {
   /* Sums and products wrap to the same bits with a sign and without. */
   constexpr rb_u32 PLAIN = DTYPE == RB_DTYPE_I8    ? RB_DTYPE_U8
+                           : DTYPE == RB_DTYPE_I16 ? RB_DTYPE_U16
                            : DTYPE == RB_DTYPE_I32 ? RB_DTYPE_U32
                            : DTYPE == RB_DTYPE_I64 ? RB_DTYPE_U64
                                                    : DTYPE;
+  /* Bits by words, whatever integers they belong to: a destination that is no multiple of 4 goes by bytes. */
+  if constexpr (!is_float(DTYPE)) {
+    rb_u64 bytes = count * element_bytes(DTYPE);
+    switch (op) {
+    case RB_REDOP_AND: reduce_bits<RB_REDOP_AND>(dst, srcs, sources, bytes, who); return true;
+    case RB_REDOP_OR: reduce_bits<RB_REDOP_OR>(dst, srcs, sources, bytes, who); return true;
+    case RB_REDOP_XOR: reduce_bits<RB_REDOP_XOR>(dst, srcs, sources, bytes, who); return true;
+    }
+  }
   switch (op) {
   case RB_REDOP_SUM: reduce<PLAIN, RB_REDOP_SUM>(dst, srcs, sources, count, who); return true;
   case RB_REDOP_PROD: reduce<PLAIN, RB_REDOP_PROD>(dst, srcs, sources, count, who); return true;
@@ -255,9 +283,10 @@ RB_DEVICE rb_u32 gpu_local_reduce(void *dst, const void *const *srcs, rb_u32 sou
                                   lanes who) {
   unsigned char *to = static_cast<unsigned char *>(dst);
   const unsigned char *const *from = reinterpret_cast<const unsigned char *const *>(srcs);
-  if (!sources || op < RB_REDOP_SUM || op > RB_REDOP_MAX) return RB_STATUS_INVALID_ARGUMENT;
+  if (!sources || op < RB_REDOP_SUM || op > RB_REDOP_XOR) return RB_STATUS_INVALID_ARGUMENT;
   if (sources == 1) {
-    if (dtype < RB_DTYPE_F16 || dtype > RB_DTYPE_U64) return RB_STATUS_INVALID_ARGUMENT;
+    if (dtype < RB_DTYPE_F16 || dtype > RB_DTYPE_U16) return RB_STATUS_INVALID_ARGUMENT;
+    if (detail::is_bitwise(op) && detail::is_float(dtype)) return RB_STATUS_INVALID_ARGUMENT;
     if (from[0] != to) detail::copy(to, from[0], count * detail::element_bytes(dtype), who);
     return RB_STATUS_OK;
   }
@@ -268,6 +297,8 @@ RB_DEVICE rb_u32 gpu_local_reduce(void *dst, const void *const *srcs, rb_u32 sou
   case RB_DTYPE_F32: known = detail::reduce_op<RB_DTYPE_F32>(to, from, sources, count, op, who); break;
   case RB_DTYPE_F64: known = detail::reduce_op<RB_DTYPE_F64>(to, from, sources, count, op, who); break;
   case RB_DTYPE_I8: known = detail::reduce_op<RB_DTYPE_I8>(to, from, sources, count, op, who); break;
+  case RB_DTYPE_I16: known = detail::reduce_op<RB_DTYPE_I16>(to, from, sources, count, op, who); break;
+  case RB_DTYPE_U16: known = detail::reduce_op<RB_DTYPE_U16>(to, from, sources, count, op, who); break;
   case RB_DTYPE_I32: known = detail::reduce_op<RB_DTYPE_I32>(to, from, sources, count, op, who); break;
   case RB_DTYPE_I64: known = detail::reduce_op<RB_DTYPE_I64>(to, from, sources, count, op, who); break;
   case RB_DTYPE_U8: known = detail::reduce_op<RB_DTYPE_U8>(to, from, sources, count, op, who); break;

@@ -306,7 +306,11 @@ package ringbell_abi_pkg;
     // Unsigned 32-bit integer.
     DTYPE_U32 = 8'd9,
     // Unsigned 64-bit integer.
-    DTYPE_U64 = 8'd10
+    DTYPE_U64 = 8'd10,
+    // Signed 16-bit integer.
+    DTYPE_I16 = 8'd11,
+    // Unsigned 16-bit integer.
+    DTYPE_U16 = 8'd12
   } dtype_e;
 
   typedef enum logic [7:0] {
@@ -317,7 +321,13 @@ package ringbell_abi_pkg;
     // Smallest.
     REDOP_MIN = 8'd3,
     // Largest.
-    REDOP_MAX = 8'd4
+    REDOP_MAX = 8'd4,
+    // Bits that all have.
+    REDOP_AND = 8'd5,
+    // Bits that any has.
+    REDOP_OR = 8'd6,
+    // Bits that an odd number of them has.
+    REDOP_XOR = 8'd7
   } redop_e;
 
   typedef enum logic [7:0] {

@@ -63,6 +63,17 @@ coded_enum! {
 }
 
 impl CollectiveKind {
+    /// Whether elements are reduced.
+    pub const fn reduces(self) -> bool {
+        matches!(
+            self,
+            CollectiveKind::Reduce
+                | CollectiveKind::AllReduce
+                | CollectiveKind::ReduceScatter
+                | CollectiveKind::Combine
+        )
+    }
+
     /// Whether one rank differs from the others: the root.
     pub const fn has_root(self) -> bool {
         matches!(
@@ -98,6 +109,10 @@ coded_enum! {
         U32 = 9 => "U32",
         /// Unsigned 64-bit integer.
         U64 = 10 => "U64",
+        /// Signed 16-bit integer.
+        I16 = 11 => "I16",
+        /// Unsigned 16-bit integer.
+        U16 = 12 => "U16",
     }
 }
 
@@ -106,16 +121,25 @@ impl DataType {
     pub const fn bytes(self) -> u64 {
         match self {
             DataType::I8 | DataType::U8 => 1,
-            DataType::F16 | DataType::Bf16 => 2,
+            DataType::F16 | DataType::Bf16 | DataType::I16 | DataType::U16 => 2,
             DataType::F32 | DataType::I32 | DataType::U32 => 4,
             DataType::F64 | DataType::I64 | DataType::U64 => 8,
         }
+    }
+
+    /// Whether elements are floating-point numbers.
+    pub const fn is_float(self) -> bool {
+        matches!(
+            self,
+            DataType::F16 | DataType::Bf16 | DataType::F32 | DataType::F64
+        )
     }
 }
 
 coded_enum! {
     /// How elements are reduced. Integers wrap; f16 and bf16 are rounded after every operation, to
-    /// nearest even; min and max of a NaN and a number are NaN.
+    /// nearest even; min and max of a NaN and a number are NaN. The last three are of integers
+    /// alone.
     pub enum ReduceOp: u8 ["REDOP_"] {
         /// Sum.
         Sum = 1 => "SUM",
@@ -125,6 +149,24 @@ coded_enum! {
         Min = 3 => "MIN",
         /// Largest.
         Max = 4 => "MAX",
+        /// Bits that all have.
+        And = 5 => "AND",
+        /// Bits that any has.
+        Or = 6 => "OR",
+        /// Bits that an odd number of them has.
+        Xor = 7 => "XOR",
+    }
+}
+
+impl ReduceOp {
+    /// Whether elements of a type can be reduced so: floats have no operations on bits.
+    pub const fn takes(self, dtype: DataType) -> bool {
+        !self.is_bitwise() || !dtype.is_float()
+    }
+
+    /// Whether it treats each bit alone.
+    pub const fn is_bitwise(self) -> bool {
+        matches!(self, ReduceOp::And | ReduceOp::Or | ReduceOp::Xor)
     }
 }
 

@@ -320,8 +320,8 @@ impl Nic {
 
     /// Steps the NIC once at a time that the caller names, in place of the clock: virtual time.
     /// Only for a NIC that no other thread steps ([`ProgressMode::Manual`]), and always with times
-    /// that do not run backwards. From then on the clock does not count: other steps are made at the
-    /// last such time. Returns whether anything moved.
+    /// that do not run backwards. From then on the clock does not count: other steps are made at
+    /// the last such time. Returns whether anything moved.
     pub fn step_at(&self, now: NicTime) -> bool {
         self.inner.progress.step_at(now)
     }

@@ -131,7 +131,7 @@ fn special_values_have_the_bits_of_the_model_on_every_path() {
             for (r, v) in inputs.iter().enumerate() {
                 w.host(r).poke(0, &bytes(v));
             }
-            for op in ReduceOp::ALL {
+            for op in ReduceOp::ALL.iter().filter(|op| op.takes(DataType::F32)) {
                 let want = model(*op, &inputs);
                 for algo in algos {
                     w.run(&all_reduce(*op, DataType::F32, count, algo));
@@ -144,7 +144,7 @@ fn special_values_have_the_bits_of_the_model_on_every_path() {
             // The other formats: any bits are special enough, and all ways must agree.
             for dtype in [DataType::F16, DataType::Bf16, DataType::F64] {
                 let n = count * 4 / dtype.bytes() as usize;
-                for op in ReduceOp::ALL {
+                for op in ReduceOp::ALL.iter().filter(|op| op.takes(dtype)) {
                     let mut first = None;
                     for algo in algos {
                         w.run(&all_reduce(*op, dtype, n, algo));

@@ -28,9 +28,11 @@ element!(
     f32 => F32,
     f64 => F64,
     i8 => I8,
+    i16 => I16,
     i32 => I32,
     i64 => I64,
     u8 => U8,
+    u16 => U16,
     u32 => U32,
     u64 => U64,
 );
@@ -49,9 +51,11 @@ mod tests {
         same::<f32>();
         same::<f64>();
         same::<i8>();
+        same::<i16>();
         same::<i32>();
         same::<i64>();
         same::<u8>();
+        same::<u16>();
         same::<u32>();
         same::<u64>();
     }

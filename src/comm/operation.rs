@@ -383,6 +383,12 @@ impl Operation {
                 self.spec.wire
             ));
         }
+        let op = self.spec.op;
+        if kind.reduces() && !op.takes(dtype) {
+            return Err(format!(
+                "its operation is {op:?}, which works on the bits of integers, and its elements are {dtype:?}"
+            ));
+        }
         let bytes = self.count.checked_mul(dtype.bytes());
         let Some(bytes) = bytes.filter(|b| *b < 1 << 57) else {
             let count = self.count;

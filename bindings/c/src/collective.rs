@@ -103,7 +103,7 @@ impl Order {
         };
         // Most operations have none.
         let op = match self.op {
-            0 if !reduces(kind) => ReduceOp::Sum,
+            0 if !kind.reduces() => ReduceOp::Sum,
             op => code(op, ReduceOp::from_code, "`op`", "RB_REDOP_")?,
         };
         let make = |src, dst| Operation::by_kind(kind, dtype, op, src, dst, self.count, self.root);
@@ -190,14 +190,6 @@ impl Order {
             .collect();
         Ok(o.after(&requests?))
     }
-}
-
-fn reduces(kind: CollectiveKind) -> bool {
-    use CollectiveKind as K;
-    matches!(
-        kind,
-        K::Reduce | K::AllReduce | K::ReduceScatter | K::Combine
-    )
 }
 
 /// Runs to its end, or queues on the stream, now or at the end of the group.

@@ -57,11 +57,11 @@ const TYPES: &[Row] = &[
     ("cxx_bool", 0x4c00_0133, 0x239, 1, None),
     ("wchar", 0x4c00_040e, 0x23c, 4, None),
     ("logical", 0x4c00_041d, 0x218, 4, None),
-    ("short", 0x4c00_0203, 0x208, 2, None),
-    ("unsigned_short", 0x4c00_0204, 0x20c, 2, None),
-    ("int16_t", 0x4c00_0238, 0x248, 2, None),
-    ("uint16_t", 0x4c00_023c, 0x249, 2, None),
-    ("integer2", 0x4c00_022f, 0x2c9, 2, None),
+    ("short", 0x4c00_0203, 0x208, 2, one(D::I16)),
+    ("unsigned_short", 0x4c00_0204, 0x20c, 2, one(D::U16)),
+    ("int16_t", 0x4c00_0238, 0x248, 2, one(D::I16)),
+    ("uint16_t", 0x4c00_023c, 0x249, 2, one(D::U16)),
+    ("integer2", 0x4c00_022f, 0x2c9, 2, one(D::I16)),
     ("long_double", 0x4c00_100c, 0x220, 16, None),
     ("2int", 0x4c00_0816, 0x22b, 8, None),
     ("2integer", 0x4c00_0820, 0x232, 8, None),
@@ -105,11 +105,14 @@ const TYPES: &[Row] = &[
 ];
 
 /// Operations: Open MPI's symbol without `ompi_mpi_op_`, MPICH's handle, the standard's.
-const OPERATIONS: [(&str, usize, usize, ReduceOp); 4] = [
+const OPERATIONS: [(&str, usize, usize, ReduceOp); 7] = [
     ("sum", 0x5800_0003, 0x21, ReduceOp::Sum),
     ("prod", 0x5800_0004, 0x24, ReduceOp::Prod),
     ("min", 0x5800_0002, 0x22, ReduceOp::Min),
     ("max", 0x5800_0001, 0x23, ReduceOp::Max),
+    ("band", 0x5800_0006, 0x28, ReduceOp::And),
+    ("bor", 0x5800_0008, 0x29, ReduceOp::Or),
+    ("bxor", 0x5800_000a, 0x2a, ReduceOp::Xor),
 ];
 
 /// Communicators: Open MPI's symbol without `ompi_mpi_comm_`, MPICH's handle, the standard's.

@@ -278,12 +278,16 @@ fn reduced(
     op: Handle,
 ) -> Result<(DataType, ReduceOp, u64, u64), Why> {
     let op = layer.tables.operation(op);
-    let op = op.ok_or("an operation other than sum, product, minimum and maximum")?;
+    let op =
+        op.ok_or("an operation that the NIC has not, such as a logical one or a program's own")?;
     let plain = layer.tables.plain(ty);
     let reduced = plain.and_then(|p| p.reduced);
     let (dtype, times) = reduced.ok_or("a type that the NIC does not reduce")?;
     if times > 1 && op != ReduceOp::Sum {
         return Err("complex numbers, other than their sum");
+    }
+    if !op.takes(dtype) {
+        return Err(WRONG);
     }
     let count = u64::try_from(count).map_err(|_| WRONG)?;
     let count = count.checked_mul(times).ok_or(WRONG)?;

@@ -75,9 +75,9 @@ int main(int argc, char **argv) {
         {MPI_UNSIGNED, 4, 1, 'i'},      {MPI_UNSIGNED_LONG, 8, 1, 'i'}, {MPI_SIGNED_CHAR, 1, 1, 'i'},  {MPI_UNSIGNED_CHAR, 1, 1, 'i'},
         {MPI_UINT64_T, 8, 1, 'i'},      {MPI_INT32_T, 4, 1, 'i'},     {MPI_SHORT, 2, 1, 'i'},          {MPI_BYTE, 1, 0, 'i'},
         {MPI_CHAR, 1, 0, 'i'},          {MPI_C_BOOL, 1, 0, 'i'},      {MPI_C_FLOAT_COMPLEX, 8, 2, 'f'}, {MPI_C_DOUBLE_COMPLEX, 16, 2, 'd'},
-        {MPI_LONG_LONG, 8, 1, 'i'},     {MPI_2INT, 8, 0, 'i'},        {MPI_AINT, 8, 1, 'i'},
+        {MPI_UNSIGNED_SHORT, 2, 1, 'i'}, {MPI_LONG_LONG, 8, 1, 'i'},   {MPI_2INT, 8, 0, 'i'},        {MPI_AINT, 8, 1, 'i'},
     };
-    const MPI_Op ops[] = {MPI_SUM, MPI_PROD, MPI_MIN, MPI_MAX};
+    const MPI_Op ops[] = {MPI_SUM, MPI_PROD, MPI_MIN, MPI_MAX, MPI_BAND, MPI_BOR, MPI_BXOR};
     MPI_Op own_op;
     MPI_Op_create(user_op, 0, &own_op);
     int gpu = device_open();
@@ -99,7 +99,7 @@ int main(int argc, char **argv) {
             size_t one = count * (size_t)t->size, all = one * (size_t)size;
             int root = (int)draw((uint32_t)size), in_place = (int)draw(2), sent = (int)draw(2), got = (int)draw(2);
             uint32_t kind = draw(11);
-            MPI_Op op = t->reduced == 1 ? ops[draw(4)] : MPI_SUM;
+            MPI_Op op = t->reduced == 1 ? ops[draw(t->kind == 'i' ? 7 : 4)] : MPI_SUM;
             if (!t->reduced) kind = draw(7);
             char *from = buffer(all + 64, sent), *to = buffer(all + 64, got);
             fill(from, t, count * (size_t)size, rank);
@@ -115,7 +115,7 @@ int main(int argc, char **argv) {
             }
             /* Calls that are handed on need memory of the host: the library below knows no other. Other ranks decide otherwise. */
             int taken = size > 1 && count > 0 && kind != 6 && kind != 10;
-            if (kind > 6) taken = taken && t->type != MPI_SHORT && (kind != 7 || t->type != MPI_INT);
+            if (kind > 6) taken = taken && (kind != 7 || t->type != MPI_INT);
             int on_gpu = gpu && taken ? (round + call + world_rank) % 4 : 0;
             char *src = on_gpu & 1 ? device_copy(from, all + 64) : from, *dst = on_gpu & 2 ? device_copy(to, all + 64) : to;
             size_t undefined = all;

@@ -7,8 +7,9 @@ MODEL = """
 import ml_dtypes
 comm = ringbell.init(timeout=20)
 rank, size = comm.rank, comm.size
-TYPES = ["float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint32", "uint64"]
+TYPES = ["float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+BITS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 choose = np.random.default_rng(SEED)  # The same on every rank.
 
 def dtype_of(name):
@@ -21,7 +22,7 @@ def data(n, dtype, case):
 def reduced(all_, op):
     out = all_[0].copy()
     for other in all_[1:]:
-        out = OPS[op](out, other).astype(out.dtype)
+        out = (OPS | BITS)[op](out, other).astype(out.dtype)
     return out
 
 def place(values, how):
@@ -46,7 +47,8 @@ KINDS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "a
 for case in range(CASES):
     kind = KINDS[case % len(KINDS)]
     name = TYPES[int(choose.integers(len(TYPES)))]
-    op = list(OPS)[int(choose.integers(4))]
+    ops = list(OPS if "float" in name else OPS | BITS)
+    op = ops[int(choose.integers(len(ops)))]
     n = int(choose.choice([1, 2, 3, 7, 64, 255, 1000, 4097, 70001]))
     root = int(choose.integers(size))
     in_place = bool(choose.integers(2))

@@ -20,7 +20,7 @@ def nic(tmp_path: Path) -> Iterator[ringbell.Nic]:
     nic.close()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint32", "uint64"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])
 def test_a_host_buffer_is_an_array_without_a_copy(nic: ringbell.Nic, dtype: str) -> None:
     buffer = nic.alloc_host((3, 4, 5), dtype)
     a = np.asarray(buffer)

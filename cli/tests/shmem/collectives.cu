@@ -17,6 +17,7 @@ struct arrays {
   int *in, *out;          // n_pes * N
   double *sums;           // N, and N
   __half *halves;         // N, and N
+  short *shorts;          // N, and N
   uint64_t *flag;
   int *answers;
 };
@@ -37,6 +38,38 @@ __global__ void run(arrays a) {
   for (int i = t; i < N; i += blockDim.x) bad += out[i] != pes * (pes - 1) / 2 * 1000 + pes * (me * N + i);
   nvshmemx_half_sum_reduce_block(NVSHMEM_TEAM_WORLD, a.halves + N, a.halves, N);
   for (int i = t; i < N; i += blockDim.x) bad += __half2float(a.halves[N + i]) != pes * (pes - 1) / 2 + pes * i;
+  nvshmemx_short_min_reduce_block(NVSHMEM_TEAM_WORLD, a.shorts + N, a.shorts, N);
+  for (int i = t; i < N; i += blockDim.x) bad += a.shorts[N + i] != -(pes - 1) * 1000 + i;
+  nvshmemx_ushort_prod_reduce_block(NVSHMEM_TEAM_WORLD, (unsigned short *)a.shorts + N, (unsigned short *)a.shorts, N);
+  for (int i = t; i < N; i += blockDim.x) {
+    unsigned p = 1;
+    for (int pe = 0; pe < pes; ++pe) p *= (unsigned short)(-pe * 1000 + i);
+    bad += (unsigned short)a.shorts[N + i] != (unsigned short)p;
+  }
+  // Bits of integers of each size, over the same words.
+  auto bits = [&](int op) {
+    __syncthreads();
+    if (op == 0) nvshmemx_uint_and_reduce_block(NVSHMEM_TEAM_WORLD, (unsigned *)out, (unsigned *)in, N);
+    if (op == 1) nvshmemx_uint16_or_reduce_block(NVSHMEM_TEAM_WORLD, (uint16_t *)out, (uint16_t *)in, 2 * N);
+    if (op == 2) nvshmemx_int8_xor_reduce_block(NVSHMEM_TEAM_WORLD, (int8_t *)out, (int8_t *)in, 4 * N);
+    for (int i = t; i < N; i += blockDim.x) {
+      unsigned want = unsigned(i);
+      for (int pe = 1; pe < pes; ++pe) {
+        unsigned word = unsigned(pe * 1000 + i);
+        want = op == 0 ? want & word : op == 1 ? want | word : want ^ word;
+      }
+      bad += unsigned(out[i]) != want;
+    }
+  };
+  for (int op = 0; op < 3; ++op) bits(op);
+  __syncthreads();
+  if (t == 0) nvshmem_uint64_xor_reducescatter(NVSHMEM_TEAM_WORLD, (uint64_t *)out, (uint64_t *)in, 2);
+  __syncthreads();
+  if (t < 4) {
+    int i = me * 4 + t, want = 0;
+    for (int pe = 0; pe < pes; ++pe) want ^= pe * 1000 + i;
+    bad += out[t] != want;
+  }
   if (t == 0) {
     nvshmem_double_prod_reduce(NVSHMEM_TEAM_WORLD, a.sums + N, a.sums, N);
     double p = 1;
@@ -77,6 +110,7 @@ int main() {
   a.out = (int *)nvshmem_malloc(all * sizeof(int));
   a.sums = (double *)nvshmem_malloc(2 * N * sizeof(double));
   a.halves = (__half *)nvshmem_malloc(2 * N * sizeof(__half));
+  a.shorts = (short *)nvshmem_malloc(2 * N * sizeof(short));
   a.flag = (uint64_t *)nvshmem_calloc(2, 8);
   CHECK(nvshmem_align(4096, 10) && !nvshmem_malloc(0) && !nvshmem_malloc(size_t(1) << 40));
   CUDA(cudaMallocManaged((void **)&a.answers, sizeof(int)));
@@ -84,10 +118,12 @@ int main() {
   std::vector<int> in(all);
   std::vector<double> sums(2 * N, me + 1.0);
   std::vector<__half> halves(2 * N);
+  std::vector<short> shorts(N);
   for (size_t i = 0; i < all; ++i) in[i] = me * 1000 + int(i);
-  for (int i = 0; i < N; ++i) halves[size_t(i)] = __float2half(float(me + i));
+  for (int i = 0; i < N; ++i) halves[size_t(i)] = __float2half(float(me + i)), shorts[size_t(i)] = short(-me * 1000 + i);
   CUDA(cudaMemcpy(a.in, in.data(), all * sizeof(int), cudaMemcpyHostToDevice));
   CUDA(cudaMemcpy(a.sums, sums.data(), 2 * N * sizeof(double), cudaMemcpyHostToDevice));
+  CUDA(cudaMemcpy(a.shorts, shorts.data(), N * sizeof(short), cudaMemcpyHostToDevice));
   CUDA(cudaMemcpy(a.halves, halves.data(), N * sizeof(__half), cudaMemcpyHostToDevice));
   nvshmem_barrier_all();
   void *args[] = {&a};

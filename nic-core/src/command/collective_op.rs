@@ -202,6 +202,9 @@ impl Decoder<'_> {
         if spec.wire != WireType::Same && size_is_not_f32(spec) {
             return Err(invalid(spec.wire.code().into()));
         }
+        if spec.kind.reduces() && !spec.op.takes(spec.dtype) {
+            return Err(invalid(spec.op.code().into()));
+        }
         match spec.kind {
             K::Nop => Ok((Task::Nop, [None, None])),
             K::Send | K::Recv => {

@@ -10,7 +10,7 @@ use ringbell_nic_abi::{DataType, ReduceOp};
 
 use super::isa::{Baseline, Isa, LINE};
 use super::level::Level;
-use super::number::{Max, Min, Number, Operator, Prod, Sum};
+use super::number::{And, Max, Min, Number, Operator, Or, Prod, Sum, Xor};
 #[cfg(target_arch = "x86_64")]
 use super::x86::{Avx2, Avx512};
 
@@ -190,7 +190,9 @@ macro_rules! plain {
         }
     )*};
 }
-plain! { f32, 16; f64, 8; i8, 64; u8, 64; i32, 16; u32, 16; i64, 8; u64, 8; }
+plain! {
+    f32, 16; f64, 8; i8, 64; u8, 64; i16, 32; u16, 32; i32, 16; u32, 16; i64, 8; u64, 8;
+}
 
 /// 16-bit floats, computed in f32 and rounded after every operation: two lines.
 macro_rules! half_block {
@@ -427,6 +429,8 @@ compiled!(
 /// # Safety
 /// As [`pass`].
 unsafe fn by_op<I: Compiled, B: Block, W: Block>(op: ReduceOp, p: &Pass<'_>) {
+    let n = p.n * B::ELEMENT;
+    let bytes = Pass { n, ..*p };
     // SAFETY: the caller's contract.
     unsafe {
         match op {
@@ -434,6 +438,10 @@ unsafe fn by_op<I: Compiled, B: Block, W: Block>(op: ReduceOp, p: &Pass<'_>) {
             ReduceOp::Prod => I::pass::<W, Prod>(p),
             ReduceOp::Min => I::pass::<B, Min>(p),
             ReduceOp::Max => I::pass::<B, Max>(p),
+            // Each bit alone: by bytes, whatever the elements are.
+            ReduceOp::And => I::pass::<Plain<u8>, And>(&bytes),
+            ReduceOp::Or => I::pass::<Plain<u8>, Or>(&bytes),
+            ReduceOp::Xor => I::pass::<Plain<u8>, Xor>(&bytes),
         }
     }
 }
@@ -455,6 +463,8 @@ unsafe fn by_type<I: Compiled>(dtype: DataType, op: ReduceOp, p: &Pass<'_>) {
             DataType::Bf16 => by_op::<I, Bf16, Bf16>(op, p),
             DataType::I8 => by_op::<I, Plain<i8>, Plain<u8>>(op, p),
             DataType::U8 => by_op::<I, Plain<u8>, Plain<u8>>(op, p),
+            DataType::I16 => by_op::<I, Plain<i16>, Plain<u16>>(op, p),
+            DataType::U16 => by_op::<I, Plain<u16>, Plain<u16>>(op, p),
             DataType::I32 => by_op::<I, Plain<i32>, Plain<u32>>(op, p),
             DataType::U32 => by_op::<I, Plain<u32>, Plain<u32>>(op, p),
             DataType::I64 => by_op::<I, Plain<i64>, Plain<u64>>(op, p),

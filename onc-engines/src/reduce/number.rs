@@ -10,6 +10,12 @@ pub(super) trait Number: Copy {
     fn min(self, o: Self) -> Self;
     /// The larger.
     fn max(self, o: Self) -> Self;
+    /// Bits of both.
+    fn and(self, o: Self) -> Self;
+    /// Bits of either.
+    fn or(self, o: Self) -> Self;
+    /// Bits of one.
+    fn xor(self, o: Self) -> Self;
     /// The value with one of the many bit patterns of "not a number" replaced by the canonical one.
     fn canonical(self) -> Self;
 }
@@ -34,13 +40,25 @@ macro_rules! integers {
                 if o > self { o } else { self }
             }
             #[inline(always)]
+            fn and(self, o: $t) -> $t {
+                self & o
+            }
+            #[inline(always)]
+            fn or(self, o: $t) -> $t {
+                self | o
+            }
+            #[inline(always)]
+            fn xor(self, o: $t) -> $t {
+                self ^ o
+            }
+            #[inline(always)]
             fn canonical(self) -> $t {
                 self
             }
         }
     )*};
 }
-integers!(i8 i32 i64 u8 u32 u64);
+integers!(i8 i16 i32 i64 u8 u16 u32 u64);
 
 /// All bits but the sign are inverted in negative numbers: float bits to ordered integer, and back.
 macro_rules! flip {
@@ -84,6 +102,18 @@ macro_rules! floats {
                 <$t>::from_bits(flip!(most, $bits, $signed) as $bits)
             }
             #[inline(always)]
+            fn and(self, o: $t) -> $t {
+                <$t>::from_bits(self.to_bits() & o.to_bits())
+            }
+            #[inline(always)]
+            fn or(self, o: $t) -> $t {
+                <$t>::from_bits(self.to_bits() | o.to_bits())
+            }
+            #[inline(always)]
+            fn xor(self, o: $t) -> $t {
+                <$t>::from_bits(self.to_bits() ^ o.to_bits())
+            }
+            #[inline(always)]
             fn canonical(self) -> $t {
                 // `NAN` is the positive quiet NaN without payload on every target of ours.
                 if self.is_nan() { <$t>::NAN } else { self }
@@ -111,4 +141,4 @@ macro_rules! ops {
         }
     )*};
 }
-ops!(Sum sum Prod prod Min min Max max);
+ops!(Sum sum Prod prod Min min Max max And and Or or Xor xor);

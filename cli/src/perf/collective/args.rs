@@ -18,10 +18,10 @@ pub(crate) struct Args {
     #[arg(short = 'R', long, visible_short_alias = 'g', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) ranks: Option<u32>,
     /// Type of the elements
-    #[arg(short = 'd', long = "datatype", default_value = "f32", value_name = "f16|bf16|f32|f64|i8|i32|i64|u8|u32|u64", value_parser = dtype)]
+    #[arg(short = 'd', long = "datatype", default_value = "f32", value_name = "f16|bf16|f32|f64|i8|i16|i32|i64|u8|u16|u32|u64", value_parser = dtype)]
     pub(crate) datatype: DataType,
     /// Reduction
-    #[arg(short = 'o', long = "op", default_value = "sum", value_name = "sum|prod|min|max", value_parser = redop)]
+    #[arg(short = 'o', long = "op", default_value = "sum", value_name = "sum|prod|min|max|and|or|xor", value_parser = redop)]
     pub(crate) op: ReduceOp,
     /// Root of broadcast, reduce, gather and scatter
     #[arg(short = 'r', long, default_value_t = 0, value_name = "RANK")]

@@ -69,6 +69,15 @@ fn check_algorithm(kind: CollectiveKind, args: &Args) -> Result<()> {
         );
         return Err(Problem::new(Exit::Usage, what, advice).into());
     }
+    if kind.reduces() && !args.op.takes(args.datatype) {
+        let (op, dtype) = (spelled(args.op.name()), spelled(args.datatype.name()));
+        return Err(Problem::new(
+            Exit::Usage,
+            format!("--op {op} works on the bits of integers, and these elements are {dtype}"),
+            "give integers by -d, such as -d u32, or another --op",
+        )
+        .into());
+    }
     if args.wire != WireType::Same && args.datatype != DataType::F32 {
         let dtype = spelled(args.datatype.name());
         return Err(Problem::new(

@@ -17,6 +17,7 @@ use super::super::collective::args::{name, spelled, Args};
 use super::super::collective::beside::Which;
 use super::super::collective::{steps_of, usage, Step};
 use super::super::compare::{medians, plot, table, together, Column};
+use super::binding::codes;
 use super::gather::{self, Found};
 use super::order::Order;
 use super::{device, find, notes, peer};
@@ -61,6 +62,10 @@ fn check(kind: CollectiveKind, args: &Args) -> Result<()> {
     if args.streams || args.from_kernel || args.engine.is_some() || args.wire != WireType::Same {
         let what = "--streams, --from-kernel, --engine and --wire ask for what NCCL has not".into();
         return usage(what, "leave them away, or --beside");
+    }
+    if let Err(e) = codes(args.datatype, args.op) {
+        let advice = "give other elements by -d or another --op, or leave --beside away";
+        return usage(e.to_string(), advice);
     }
     if args.procs || args.queued {
         let what = "--beside measures ranks that are threads, one operation at a time".into();

@@ -27,6 +27,9 @@ pub(super) enum NcclError {
     /// Not NCCL, or one older than 2.13.
     #[error("{} has no function {symbol}; it is not NCCL, or one older than 2.13", path.display())]
     Symbol { path: PathBuf, symbol: &'static str },
+    /// It has no such elements or operation.
+    #[error("NCCL has no {0}")]
+    Lacks(&'static str),
     /// A call of it failed.
     #[error("{call}: {name} ({code}){detail}")]
     Call {
@@ -184,14 +187,15 @@ impl Communicator<'_> {
         o: AllReduce,
         stream: *mut c_void,
     ) -> Result<(), NcclError> {
+        let (dtype, op) = codes(o.dtype, o.op)?;
         // SAFETY: as the caller promises; a live communicator.
         let code = unsafe {
             (self.nccl.all_reduce)(
                 o.src as *const c_void,
                 o.dst as *mut c_void,
                 o.count as usize,
-                dtype(o.dtype),
-                redop(o.op),
+                dtype,
+                op,
                 self.comm,
                 stream,
             )
@@ -216,9 +220,9 @@ impl Communicator<'_> {
     }
 }
 
-/// `ncclDataType_t`.
-fn dtype(d: DataType) -> c_int {
-    match d {
+/// `ncclDataType_t` and `ncclRedOp_t`.
+pub(super) fn codes(dtype: DataType, op: ReduceOp) -> Result<(c_int, c_int), NcclError> {
+    let dtype = match dtype {
         DataType::I8 => 0,
         DataType::U8 => 1,
         DataType::I32 => 2,
@@ -229,17 +233,18 @@ fn dtype(d: DataType) -> c_int {
         DataType::F32 => 7,
         DataType::F64 => 8,
         DataType::Bf16 => 9,
-    }
-}
-
-/// `ncclRedOp_t`.
-fn redop(o: ReduceOp) -> c_int {
-    match o {
+        DataType::I16 | DataType::U16 => return Err(NcclError::Lacks("16-bit integers")),
+    };
+    let op = match op {
         ReduceOp::Sum => 0,
         ReduceOp::Prod => 1,
         ReduceOp::Max => 2,
         ReduceOp::Min => 3,
-    }
+        ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => {
+            return Err(NcclError::Lacks("operations on bits"));
+        }
+    };
+    Ok((dtype, op))
 }
 
 #[cfg(test)]

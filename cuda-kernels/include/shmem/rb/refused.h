@@ -21,43 +21,6 @@ template <class...> struct never {
     return 0;                                                                                                        \
   }
 
-/* --- reductions without an operation or a type of the NIC ---------------------------------------------------------------- */
-
-#define RB_SHMEM_NO_REDUCTION(NAME, OP, INSTEAD)               \
-  RB_SHMEM_REFUSED(nvshmem_##NAME##_##OP##_reduce, INSTEAD)    \
-  RB_SHMEM_REFUSED(nvshmemx_##NAME##_##OP##_reduce_warp, INSTEAD) \
-  RB_SHMEM_REFUSED(nvshmemx_##NAME##_##OP##_reduce_block, INSTEAD)
-#define RB_SHMEM_NO_BITS(NAME)                                                                             \
-  RB_SHMEM_NO_REDUCTION(NAME, and, "gather by nvshmem_" #NAME "_fcollect, and combine in the kernel")      \
-  RB_SHMEM_NO_REDUCTION(NAME, or, "gather by nvshmem_" #NAME "_fcollect, and combine in the kernel")       \
-  RB_SHMEM_NO_REDUCTION(NAME, xor, "gather by nvshmem_" #NAME "_fcollect, and combine in the kernel")
-RB_SHMEM_NO_BITS(uchar)
-RB_SHMEM_NO_BITS(ushort)
-RB_SHMEM_NO_BITS(uint)
-RB_SHMEM_NO_BITS(ulong)
-RB_SHMEM_NO_BITS(ulonglong)
-RB_SHMEM_NO_BITS(int8)
-RB_SHMEM_NO_BITS(int16)
-RB_SHMEM_NO_BITS(int32)
-RB_SHMEM_NO_BITS(int64)
-RB_SHMEM_NO_BITS(uint8)
-RB_SHMEM_NO_BITS(uint16)
-RB_SHMEM_NO_BITS(uint32)
-RB_SHMEM_NO_BITS(uint64)
-RB_SHMEM_NO_BITS(size)
-#undef RB_SHMEM_NO_BITS
-#define RB_SHMEM_NO_SHORT(NAME)                                                                   \
-  RB_SHMEM_NO_REDUCTION(NAME, sum, "the NIC adds no words of 16 bits; use nvshmem_int_sum_reduce")  \
-  RB_SHMEM_NO_REDUCTION(NAME, prod, "the NIC multiplies no words of 16 bits; use nvshmem_int_prod_reduce") \
-  RB_SHMEM_NO_REDUCTION(NAME, min, "the NIC compares no words of 16 bits; use nvshmem_int_min_reduce") \
-  RB_SHMEM_NO_REDUCTION(NAME, max, "the NIC compares no words of 16 bits; use nvshmem_int_max_reduce")
-RB_SHMEM_NO_SHORT(short)
-RB_SHMEM_NO_SHORT(ushort)
-RB_SHMEM_NO_SHORT(int16)
-RB_SHMEM_NO_SHORT(uint16)
-#undef RB_SHMEM_NO_SHORT
-#undef RB_SHMEM_NO_REDUCTION
-
 /* --- teams by an id, and modules ------------------------------------------------------------------------------------------- */
 
 RB_SHMEM_REFUSED(nvshmemx_team_init, "split a team by nvshmem_team_split_strided")

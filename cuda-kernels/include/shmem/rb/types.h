@@ -97,12 +97,23 @@ typedef struct {
   X(bfloat16, __nv_bfloat16, RB_DTYPE_BF16) X(half, __half, RB_DTYPE_F16)                             \
   X(float, float, RB_DTYPE_F32) X(double, double, RB_DTYPE_F64)                                       \
   X(char, char, (char(-1) < 0 ? RB_DTYPE_I8 : RB_DTYPE_U8)) X(schar, signed char, RB_DTYPE_I8)        \
+  X(short, short, RB_DTYPE_I16) X(ushort, unsigned short, RB_DTYPE_U16)                               \
+  X(int16, int16_t, RB_DTYPE_I16) X(uint16, uint16_t, RB_DTYPE_U16)                                   \
   X(int, int, RB_DTYPE_I32) X(long, long, RB_DTYPE_I64) X(longlong, long long, RB_DTYPE_I64)          \
   X(uchar, unsigned char, RB_DTYPE_U8) X(uint, unsigned int, RB_DTYPE_U32)                            \
   X(ulong, unsigned long, RB_DTYPE_U64) X(ulonglong, unsigned long long, RB_DTYPE_U64)                \
   X(int8, int8_t, RB_DTYPE_I8) X(int32, int32_t, RB_DTYPE_I32) X(int64, int64_t, RB_DTYPE_I64)        \
   X(uint8, uint8_t, RB_DTYPE_U8) X(uint32, uint32_t, RB_DTYPE_U32) X(uint64, uint64_t, RB_DTYPE_U64)  \
   X(size, size_t, RB_DTYPE_U64)
+
+/* Of reductions by `and`, `or`, `xor`: as above. */
+#define RB_SHMEM_REDUCE_BITS_TYPES(X)                                                                 \
+  X(uchar, unsigned char, RB_DTYPE_U8) X(ushort, unsigned short, RB_DTYPE_U16)                        \
+  X(uint, unsigned int, RB_DTYPE_U32) X(ulong, unsigned long, RB_DTYPE_U64)                           \
+  X(ulonglong, unsigned long long, RB_DTYPE_U64) X(size, size_t, RB_DTYPE_U64)                        \
+  X(int8, int8_t, RB_DTYPE_I8) X(int16, int16_t, RB_DTYPE_I16) X(int32, int32_t, RB_DTYPE_I32)        \
+  X(int64, int64_t, RB_DTYPE_I64) X(uint8, uint8_t, RB_DTYPE_U8) X(uint16, uint16_t, RB_DTYPE_U16)    \
+  X(uint32, uint32_t, RB_DTYPE_U32) X(uint64, uint64_t, RB_DTYPE_U64)
 
 static_assert(sizeof(long) == 8 && sizeof(size_t) == 8, "the tables are for machines with a `long` of 64 bits");
 
