@@ -40,7 +40,7 @@ const fn beside(folder: &'static str, only: &'static [&'static str]) -> Group {
 
 /// The SDK's kernels, those of the examples, and those that tests launch by name. `examples/05_cpp`
 /// is a program.
-const GROUPS: [Group; 20] = [
+const GROUPS: [Group; 21] = [
     Group {
         folder: "cuda-kernels/kernels",
         only: &[],
@@ -60,6 +60,7 @@ const GROUPS: [Group; 20] = [
     beside("examples/24_smi_gesummv", &[]),
     beside("examples/25_smi_stencil", &[]),
     beside("examples/26_smi_k_means", &[]),
+    beside("examples/28_recommendation", &[]),
     beside("tests/communicators", &[]),
     beside("tests/engines_kernel", &[]),
     beside("tests/mailbox", &[]),
