@@ -1,11 +1,11 @@
 //! Recommendations by a model over ten ranks: ACCL+'s second use case (OSDI'24, §6, Table 3,
 //! Figs. 16 and 18).
 //!
-//! A request names a row of each embedding table. The rows make a vector, which passes three layers.
-//! Ranks 0 to 3 look up, and have half of the first layer with ranks 4 to 7, which reduce it to rank
-//! 8. Ranks 8 and 9 have the other two layers (`roles.rs`). Each rank is one kernel for all requests
-//! (`recommend.cu`); values go from kernel to kernel by streams, without batches, while other
-//! requests are on their way. An eleventh rank is the client.
+//! A request names a row of each embedding table. The rows make a vector, which passes three
+//! layers. Ranks 0 to 3 look up, and have half of the first layer with ranks 4 to 7, which reduce
+//! it to rank 8. Ranks 8 and 9 have the other two layers (`roles.rs`). Each rank is one kernel for
+//! all requests (`recommend.cu`); values go from kernel to kernel by streams, without batches,
+//! while other requests are on their way. An eleventh rank is the client.
 //!
 //! Run: `cargo run --example 28_recommendation`
 //!
