@@ -130,7 +130,8 @@ impl NicBuilder {
     /// Port that carries frames: `"none"`, `"mem"` (with [`switch`](Self::switch)), `"udp"`,
     /// `"udp:BIND[,PEER...]"`, `"tap:NAME"`; or datagrams of transport `rdma`: `"roce"`,
     /// `"roce:ADDR[:PORT][,NIC=ADDR:PORT...]"` with `ADDR` of `A.B.C.D` or `[IPv6]`; or a
-    /// [`PortSpec`]. `,mtu=BYTES` at the end of udp, roce or tap sets the IP MTU. Default: `none`.
+    /// [`PortSpec`]. `,mtu=BYTES` at the end of udp, roce or tap sets the IP MTU. `"mesh:NETWORK"`
+    /// joins NICs that forward for each other, by [`wire`](Self::wire)s. Default: `none`.
     pub fn port(mut self, port: impl TryInto<PortSpec, Error: Into<SpecError>>) -> Self {
         if let Some(port) = self.read("port", port) {
             self.options.port = port;
@@ -245,6 +246,39 @@ impl NicBuilder {
             spec: PortSpec::Mem,
             switch: Some((switch, number)),
         });
+        self
+    }
+
+    /// The rank of the NIC's node in the network of port `mesh:NETWORK`. Default: 0, or the rank in
+    /// the job.
+    pub fn node(mut self, rank: u32) -> Self {
+        self.options.mesh.node = rank;
+        self
+    }
+
+    /// A wire of the NIC's node in the network of port `mesh:NETWORK`: the port's number there, and
+    /// what carries it, as [`port`](Self::port) takes it: `"udp:BIND,PEER"` or `"tap:NAME"`. Each
+    /// port that the network has at the node gets one. Default: none.
+    pub fn wire(
+        mut self,
+        number: u8,
+        carrier: impl TryInto<PortSpec, Error: Into<SpecError>>,
+    ) -> Self {
+        if let Some(spec) = self.read("wire", carrier) {
+            let switch = None;
+            let port = PortOptions { spec, switch };
+            self.options.mesh.wires.push((number, port));
+        }
+        self
+    }
+
+    /// As [`wire`](Self::wire), over an in-memory switch of two ports, of which this is one.
+    pub fn wire_switch(mut self, number: u8, switch: Arc<MemSwitch>, side: usize) -> Self {
+        let port = PortOptions {
+            spec: PortSpec::Mem,
+            switch: Some((switch, side)),
+        };
+        self.options.mesh.wires.push((number, port));
         self
     }
 

@@ -2,17 +2,14 @@
 //! and secrets, derived from the job's id.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::path::Path;
-use std::sync::Arc;
 
 pub use ringbell_job::{
     variables, BootstrapError, BootstrapServer, Job, JobError, JobSource, Member, Round, UniqueId,
     UniqueIdError,
 };
-use ringbell_nic_core::port::mem::MemSwitch;
 
 use crate::nic::{Cidr, PortSpec};
-use crate::{NicBuilder, OpenError};
+use crate::{wires, NicBuilder};
 
 /// Address of a rank's NIC: 10.77.0.1 for rank 0, and so on.
 pub fn address_of(rank: u32) -> Cidr {
@@ -62,12 +59,15 @@ impl NicBuilder {
             None => {}
         }
         if let Some(path) = job.switch() {
-            match attach(path) {
+            match wires::attach(path) {
                 Ok(switch) => builder.options.switch = Some((switch, job.rank() as usize)),
                 Err(why) => drop(builder.wrong.get_or_insert(why)),
             }
         }
-        builder
+        match job.wires() {
+            Some(text) => wires::apply(builder, text),
+            None => builder,
+        }
     }
 
     /// As [`job`](NicBuilder::job), for a new rank of a running job ([`Member::join_running`]). The
@@ -96,6 +96,7 @@ impl NicBuilder {
         };
         let options = &mut self.options;
         options.ip = address_of(rank);
+        options.mesh.node = rank;
         // Public values (the directory's name, the network's number in each frame) reveal nothing
         // of the secrets.
         options.vni = word("network") as u32 & 0xff_ffff;
@@ -131,20 +132,6 @@ fn towards(other: SocketAddr) -> Option<SocketAddr> {
     Some(own)
 }
 
-fn attach(path: &Path) -> Result<Arc<MemSwitch>, OpenError> {
-    let failed = |why: String| OpenError::JobSwitch {
-        path: path.into(),
-        why,
-    };
-    let file = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .map_err(|e| failed(e.to_string()))?;
-    let switch = MemSwitch::attach(file.into()).map_err(|e| failed(e.to_string()))?;
-    Ok(Arc::new(switch))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,9 +157,23 @@ mod tests {
             ("RINGBELL_PORT", "carrier"),
             ("RINGBELL_TRANSPORT", "pigeon"),
             ("RINGBELL_SWITCH", "/no/such/switch"),
+            ("RINGBELL_WIRES", "first=mem:/a:0"),
         ] {
             let e = job(name, value).open().expect_err(name).to_string();
             assert!(e.contains(value), "{e}");
+        }
+        for (wires, why) in [
+            (
+                "0=mem:/no/such/switch:1",
+                "launcher's switch at /no/such/switch",
+            ),
+            ("0=roce:here", "setting wire: `here`"),
+        ] {
+            let e = job("RINGBELL_WIRES", wires)
+                .open()
+                .expect_err(wires)
+                .to_string();
+            assert!(e.contains(why), "{e}");
         }
     }
 

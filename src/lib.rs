@@ -52,11 +52,13 @@ mod open_error;
 mod options;
 mod port;
 mod remote;
+mod seed;
 #[cfg(feature = "cuda")]
 mod shared_pages;
 mod socket;
 mod span;
 mod spec;
+mod wires;
 
 pub use buffer::{AllocError, DeviceBuffer};
 pub use builder::NicBuilder;

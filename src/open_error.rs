@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use ringbell_gtlb::PdError;
+use ringbell_mesh::MeshError;
 use ringbell_nic_core::network::NetworkError;
 #[cfg(feature = "pcap")]
 use ringbell_nic_core::port::capture::CaptureError;
@@ -18,10 +19,11 @@ use ringbell_nic_core::transport::rdma::RdmaConfigError;
 use ringbell_nic_core::transport::tcp::TcpConfigError;
 use ringbell_nic_core::transport::udp::UdpConfigError;
 use ringbell_nic_core::NicError;
+use ringbell_routes::named::NamedError;
 
 use crate::debug::DebugLevelError;
 use crate::gpu_choice::GpuOpenError;
-use crate::spec::{SpecError, TransportSpec};
+use crate::spec::{PortSpec, SpecError, TransportSpec};
 
 /// Why a NIC could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +99,20 @@ pub enum OpenError {
     /// Port `mem` was selected without its switch.
     #[error("port mem needs a switch; make a MemSwitch and give it by `switch`")]
     NoSwitch,
+    /// The network of port `mesh` cannot be read.
+    #[error("cannot read the network of port mesh")]
+    Topology(#[from] NamedError),
+    /// Port `mesh` failed.
+    #[error("cannot open port mesh")]
+    Mesh(#[from] MeshError),
+    /// A port that cannot be a wire.
+    #[error(
+        "{port} is no wire of port mesh; give mem (by `wire_switch`), udp:BIND,PEER or tap:NAME"
+    )]
+    NoWire {
+        /// As given.
+        port: PortSpec,
+    },
     /// The UDP socket failed.
     #[error("cannot open the UDP port")]
     Udp(#[from] UdpError),

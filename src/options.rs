@@ -28,6 +28,15 @@ pub(crate) struct PortOptions {
     pub(crate) switch: Option<(Arc<MemSwitch>, usize)>,
 }
 
+/// A NIC's place in the network of [`PortSpec::Mesh`].
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MeshOptions {
+    /// The rank of its node.
+    pub(crate) node: u32,
+    /// Its wires, by the node's ports.
+    pub(crate) wires: Vec<(u8, PortOptions)>,
+}
+
 /// The values of a [`NicBuilder`](crate::NicBuilder).
 #[derive(Debug, Clone)]
 pub(crate) struct NicOptions {
@@ -37,6 +46,7 @@ pub(crate) struct NicOptions {
     pub(crate) port: PortSpec,
     pub(crate) switch: Option<(Arc<MemSwitch>, usize)>,
     pub(crate) more_ports: Vec<PortOptions>,
+    pub(crate) mesh: MeshOptions,
     pub(crate) routes: Vec<Route>,
     pub(crate) faults: Faults,
     pub(crate) vni: u32,
@@ -76,6 +86,7 @@ impl Default for NicOptions {
             port: PortSpec::None,
             switch: None,
             more_ports: Vec::new(),
+            mesh: MeshOptions::default(),
             routes: Vec::new(),
             faults: Faults::default(),
             vni: 0x52_4245,

@@ -4,14 +4,18 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use ringbell_mesh::{MeshConfig, MeshPort};
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
 use ringbell_nic_core::port::streams::StreamPort;
 use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
 use ringbell_nic_core::port::{MacAddr, Port};
+use ringbell_routes::named::named;
+use ringbell_routes::topology::NodeId;
 
 use crate::open_error::OpenError;
 use crate::options::{NicOptions, PortOptions};
+use crate::seed::seed;
 use crate::spec::{PortSpec, TransportSpec, ROCE_PORT};
 
 /// Opens the options' ports; `mac` is the first one's address.
@@ -32,9 +36,69 @@ pub(crate) fn open(options: &NicOptions, mac: MacAddr) -> Result<Vec<Box<dyn Por
         .collect()
 }
 
+/// Opens port `mesh` over its wires. Faults act on each wire.
+fn mesh(name: &str, options: &NicOptions, mac: MacAddr) -> Result<Box<dyn Port>, OpenError> {
+    let topology = named(name)?;
+    let rank = options.mesh.node as usize;
+    // One that no node has is refused with the others' number.
+    let node = topology.ends().nth(rank).unwrap_or(NodeId(u16::MAX));
+    let mut config = MeshConfig::new(topology, node);
+    // An end that starts again must not be taken for the one before.
+    config.epoch = seed(options)? as u32;
+    let wires = options.mesh.wires.iter().map(|(number, port)| {
+        let carries = matches!(
+            port.spec,
+            PortSpec::Mem | PortSpec::Udp { .. } | PortSpec::Tap { .. }
+        );
+        if !carries {
+            let port = port.spec.clone();
+            return Err(OpenError::NoWire { port });
+        }
+        let n = usize::from(*number);
+        let wire = with_faults(opened(n, port, options, mac)?, n, options)?;
+        Ok((*number, wire))
+    });
+    let wires = wires.collect::<Result<Vec<_>, OpenError>>()?;
+    Ok(Box::new(MeshPort::open(config, wires)?))
+}
+
 /// Opens port number `n`, with the recorder and the faults around it: the record is what the wire
 /// carried.
 fn one(
+    n: usize,
+    port: &PortOptions,
+    options: &NicOptions,
+    mac: MacAddr,
+) -> Result<Box<dyn Port>, OpenError> {
+    let is_mesh = matches!(port.spec, PortSpec::Mesh { .. });
+    let mut port = opened(n, port, options, mac)?;
+    // Kernel sockets of streams have refused both.
+    if port.listener().is_some() {
+        return Ok(port);
+    }
+    if let Some(path) = &options.pcap {
+        port = capture(port, &numbered(path, n))?;
+    }
+    match is_mesh {
+        true => Ok(port),
+        false => with_faults(port, n, options),
+    }
+}
+
+/// The port with its faults, where there are some.
+fn with_faults(
+    port: Box<dyn Port>,
+    n: usize,
+    options: &NicOptions,
+) -> Result<Box<dyn Port>, OpenError> {
+    Ok(match faults(n, options) {
+        Some(faults) => Box::new(Impair::new(port, faults)?),
+        None => port,
+    })
+}
+
+/// Opens port number `n`.
+fn opened(
     n: usize,
     port: &PortOptions,
     options: &NicOptions,
@@ -42,7 +106,7 @@ fn one(
 ) -> Result<Box<dyn Port>, OpenError> {
     // Ports of one NIC may be on one link.
     mac.0[1] = mac.0[1].wrapping_add(n as u8);
-    let mut port: Box<dyn Port> = match &port.spec {
+    Ok(match &port.spec {
         PortSpec::None => return Err(OpenError::NoFirstPort),
         PortSpec::Mem => {
             let (switch, port) = port.switch.as_ref().ok_or(OpenError::NoSwitch)?;
@@ -69,14 +133,8 @@ fn one(
             let mtu = mtu.map(usize::from);
             Box::new(RocePort::open(&RoceConfig { bind, mtu })?)
         }
-    };
-    if let Some(path) = &options.pcap {
-        port = capture(port, &numbered(path, n))?;
-    }
-    if let Some(faults) = faults(n, options) {
-        port = Box::new(Impair::new(port, faults)?);
-    }
-    Ok(port)
+        PortSpec::Mesh { topology } => mesh(topology, options, mac)?,
+    })
 }
 
 /// A port of streams, at which the host's TCP takes connections.

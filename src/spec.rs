@@ -42,6 +42,13 @@ pub enum PortSpec {
         /// IP MTU, up to 65,535; `None`: what the way to each peer carries.
         mtu: Option<u16>,
     },
+    /// Wires to NICs that forward for each other, of a network by name or by file; the node and its
+    /// wires are given by [`NicBuilder::node`](crate::NicBuilder::node) and
+    /// [`NicBuilder::wire`](crate::NicBuilder::wire), or by the job.
+    Mesh {
+        /// A name that `ringbell routes` takes, or a file.
+        topology: String,
+    },
     /// A TAP device; needs CAP_NET_ADMIN, or a device made for this user.
     Tap {
         /// Its name.
@@ -182,6 +189,15 @@ impl FromStr for PortSpec {
             ))),
             ("none", "") => Ok(PortSpec::None),
             ("mem", "") => Ok(PortSpec::Mem),
+            ("mesh", "") => Err(SpecError(
+                "`mesh` needs a network; write mesh:NETWORK with a name or a file of `ringbell routes`, such as mesh:torus:2x4".into(),
+            )),
+            ("mesh", _) if mtu.is_some() => Err(SpecError(
+                "port mesh has no `mtu=` of its own; it carries what its wires carry".into(),
+            )),
+            ("mesh", topology) => Ok(PortSpec::Mesh {
+                topology: topology.into(),
+            }),
             ("tap", "") => Err(SpecError(
                 "`tap` needs the name of a device; write tap:NAME, such as tap:rb0".into(),
             )),
@@ -232,7 +248,7 @@ impl FromStr for PortSpec {
                 Ok(PortSpec::Roce { bind, peers, mtu })
             }
             _ => Err(SpecError(format!(
-                "`{text}` is not a port; write none, mem, udp, udp:BIND[,PEER...][,mtu=BYTES], roce, roce:ADDR[:PORT][,NIC=ADDR:PORT...][,mtu=BYTES] with ADDR of A.B.C.D or [IPv6], or tap:NAME[,mtu=BYTES]"
+                "`{text}` is not a port; write none, mem, udp, udp:BIND[,PEER...][,mtu=BYTES], roce, roce:ADDR[:PORT][,NIC=ADDR:PORT...][,mtu=BYTES] with ADDR of A.B.C.D or [IPv6], mesh:NETWORK, or tap:NAME[,mtu=BYTES]"
             ))),
         }
     }
@@ -274,6 +290,7 @@ impl fmt::Display for PortSpec {
                 write!(f, "roce{colon}{}", parts.join(","))?;
                 mtu
             }
+            PortSpec::Mesh { topology } => return write!(f, "mesh:{topology}"),
             PortSpec::Tap { name, mtu } => {
                 write!(f, "tap:{name}")?;
                 mtu
@@ -287,7 +304,8 @@ impl fmt::Display for PortSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TransportSpec {
     /// `local` when the peer is a NIC of this host, user and network namespace, else what its port
-    /// is best at: `rdma` over port roce, which carries nothing else, `tcp` over ports of frames.
+    /// is best at: `rdma` over port roce, which carries nothing else, and over port mesh, which has
+    /// no `local` beside it; `tcp` over other ports of frames.
     /// `SessionInfo` of `Nic::sessions` reports a session's transport, and why.
     #[default]
     Auto,

@@ -1,6 +1,8 @@
 //! `ringbell run`: starts the ranks of a job on this machine, and ends them together.
 #![allow(clippy::disallowed_methods)] // The program: waits for its ranks, with deadlines.
 
+pub(crate) mod carriers;
+mod mesh;
 pub(crate) mod ranks;
 pub(crate) mod wiring;
 
@@ -54,6 +56,10 @@ pub(crate) struct Args {
     /// --transport tcp, rdma or udp: mem; with iwarp: roce]
     #[arg(long, value_name = "none|mem|udp|roce")]
     port: Option<PortSpec>,
+    /// Join the NICs by the wires of a network, over which they forward for each other: a name or
+    /// a file, as `ringbell routes` takes it; --port says what carries a wire, mem or udp
+    #[arg(long, value_name = "NETWORK")]
+    topology: Option<String>,
     /// IP MTU of the port, in bytes [default: mem 9000; udp and roce what the ways to the other
     /// ranks carry]
     #[arg(long, value_name = "BYTES", value_parser = PortSpec::parse_mtu)]
@@ -79,7 +85,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     scratch::sweep();
     let server = BootstrapServer::start((Ipv4Addr::LOCALHOST, 0).into(), Some(args.ranks))?;
-    let wiring = Wiring::new(args.ranks, args.transport, args.port.as_ref(), args.mtu)?;
+    let wiring = Wiring::new(
+        args.ranks,
+        args.transport,
+        args.port.as_ref(),
+        args.mtu,
+        args.topology.as_deref(),
+    )?;
     let signal = Arc::new(AtomicUsize::new(0));
     for s in [
         signal_hook::consts::SIGINT,

@@ -25,6 +25,7 @@ pub struct Job {
     transport: Option<String>,
     port: Option<String>,
     switch: Option<PathBuf>,
+    wires: Option<String>,
 }
 
 impl Job {
@@ -69,6 +70,7 @@ impl Job {
             transport: env(variables::TRANSPORT),
             port: env(variables::PORT),
             switch: env(variables::SWITCH).map(PathBuf::from),
+            wires: env(variables::WIRES),
         })
     }
 
@@ -116,6 +118,11 @@ impl Job {
     /// File of the launcher's in-memory switch ([`variables::SWITCH`]).
     pub fn switch(&self) -> Option<&Path> {
         self.switch.as_deref()
+    }
+
+    /// The launcher's wires for port `mesh` ([`variables::WIRES`]).
+    pub fn wires(&self) -> Option<&str> {
+        self.wires.as_deref()
     }
 
     /// Joins the job; rank 0 first serves its bootstrap when the launcher does not.

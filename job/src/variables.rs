@@ -19,3 +19,6 @@ pub const PORT: &str = "RINGBELL_PORT";
 pub const TRANSPORT: &str = "RINGBELL_TRANSPORT";
 /// File of the in-memory switch of the launcher.
 pub const SWITCH: &str = "RINGBELL_SWITCH";
+/// Wires of the rank's node, for port `mesh`: `PORT=udp:BIND,PEER` or `PORT=mem:FILE:SIDE`, with
+/// `;` between them.
+pub const WIRES: &str = "RINGBELL_WIRES";

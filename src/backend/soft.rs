@@ -38,6 +38,7 @@ use super::control_path::{control_path, Backend, EngineKind, EngineMaker};
 use crate::open_error::OpenError;
 use crate::options::NicOptions;
 use crate::port;
+use crate::seed::seed;
 use crate::spec::{PortSpec, TransportSpec};
 
 /// Opens a software NIC over the GPU's memory.
@@ -61,10 +62,13 @@ pub(super) fn open_with(
     if let Some(card) = card {
         builder = builder.card(card);
     }
-    if !options.transport.needs_port() {
+    // The ranks of a mesh are to use its wires, on one host too.
+    let has_mesh = matches!(options.port, PortSpec::Mesh { .. });
+    let named = options.transport == TransportSpec::Local;
+    if !options.transport.needs_port() && (named || !has_mesh) {
         let mut local = options.local.clone();
         // `local` by name reaches other network namespaces; `auto` does not.
-        local.across_networks |= options.transport == TransportSpec::Local;
+        local.across_networks |= named;
         builder = builder.local(local);
     }
     if options.transport != TransportSpec::Local {
@@ -114,6 +118,7 @@ fn over_ports(options: &NicOptions, net: &Network) -> Result<Vec<Box<dyn Transpo
         TransportSpec::Iwarp => vec![iwarp(options, net)?],
         TransportSpec::Tcp if !any => return Err(OpenError::NoFrames),
         TransportSpec::Tcp => vec![tcp(options, net)?],
+        _ if matches!(options.port, PortSpec::Mesh { .. }) => vec![rdma(options, net)?],
         _ if all => vec![tcp(options, net)?],
         _ if !any => vec![rdma(options, net)?],
         _ if frames(&*net.ports()[0]) => vec![tcp(options, net)?, rdma(options, net)?],
@@ -172,17 +177,6 @@ fn tcp(options: &NicOptions, net: &Network) -> Result<Box<dyn Transport>, OpenEr
         ..TcpConfig::default()
     };
     Ok(Box::new(TcpTransport::new(net, config)?))
-}
-
-fn seed(options: &NicOptions) -> Result<u64, OpenError> {
-    if let Some(seed) = options.seed {
-        // Two NICs of one run must not share sequence numbers.
-        return Ok(seed ^ u64::from(u32::from(options.ip.ip)));
-    }
-    let mut bytes = [0_u8; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(OpenError::Random)?;
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// A locally administered MAC address, unique as long as the IP addresses are.

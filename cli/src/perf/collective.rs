@@ -74,7 +74,13 @@ pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
     scratch::sweep();
     // Before anything else runs on this machine.
     let limits = measure_limits(args, 0, &steps);
-    let wiring = Wiring::new(args.ranks(), args.transport, args.port.as_ref(), args.mtu)?;
+    let wiring = Wiring::new(
+        args.ranks(),
+        args.transport,
+        args.port.as_ref(),
+        args.mtu,
+        args.topology.as_deref(),
+    )?;
     let server = BootstrapServer::start((Ipv4Addr::LOCALHOST, 0).into(), Some(args.ranks()))?;
     let id = server.id();
     let done = match args.threads {

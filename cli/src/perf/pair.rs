@@ -23,7 +23,7 @@ use super::exchange::{self, Exchange, Place, Question, PORT};
 use super::receiver::{Receiver, START};
 use crate::child::dies_with_us;
 use crate::report::{Progress, Report, Row, SweepArgs};
-use crate::run::wiring::free_sockets;
+use crate::run::carriers::free_sockets;
 use crate::scratch::Folder;
 use crate::secret::SecretArgs;
 use crate::{open, stdio, Exit, Problem};

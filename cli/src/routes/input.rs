@@ -5,9 +5,9 @@ use std::path::Path;
 use anyhow::Result;
 use ringbell_routes::check::{check, Checked};
 use ringbell_routes::document::Document;
-use ringbell_routes::file::{self, split_port, FileError};
-use ringbell_routes::generate::{generate, names_generator, GENERATORS};
+use ringbell_routes::file::split_port;
 use ringbell_routes::load::Load;
+use ringbell_routes::named::{in_file, named, NamedError};
 use ringbell_routes::proof::Proof;
 use ringbell_routes::route::{reroute, route, route_by, Algorithm, RouteError, Routes};
 use ringbell_routes::tables::Tables;
@@ -81,30 +81,13 @@ pub(super) fn accepted(args: &Args) -> Result<Accepted> {
 
 /// The network of a name or a file.
 fn topology(text: &str) -> Result<Topology> {
-    let path = Path::new(text);
-    if names_generator(text) && !path.exists() {
-        let forms = "`ringbell routes --help` lists the networks by name";
-        return generate(text).map_err(|e| refused(e.to_string(), forms));
-    }
-    let content = std::fs::read_to_string(path).map_err(|e| {
-        let names: Vec<&str> = GENERATORS.iter().map(|(name, _)| *name).collect();
-        refused(
-            format!("cannot read {text}: {e}"),
-            format!("give a file, or a network by name: {}", names.join(", ")),
-        )
-    })?;
-    let name = path.file_stem().and_then(|n| n.to_str()).unwrap_or(text);
-    file::parse(name, &content)
-        .map_err(|e| in_file(path, &e, "docs/routes.md has the forms of files"))
-}
-
-fn in_file(path: &Path, error: &FileError, advice: &str) -> anyhow::Error {
-    let FileError { line, column, why } = error;
-    let what = match line {
-        0 => format!("{}: {why}", path.display()),
-        _ => format!("{}:{line}:{column}: {why}", path.display()),
-    };
-    refused(what, advice)
+    named(text).map_err(|why| {
+        let advice = match &why {
+            NamedError::File { .. } => "docs/routes.md has the forms of files",
+            _ => "`ringbell routes --help` lists the networks by name",
+        };
+        refused(why.to_string(), advice)
+    })
 }
 
 /// The network without the wire at a port.
@@ -131,7 +114,7 @@ fn document(path: &Path, topology: &Topology) -> Result<(Tables, Proof)> {
     let advice = "`ringbell routes TOPOLOGY --json FILE` writes such files";
     let content = std::fs::read_to_string(path)
         .map_err(|e| refused(format!("cannot read {}: {e}", path.display()), advice))?;
-    let document = Document::parse(&content).map_err(|e| in_file(path, &e, advice))?;
+    let document = Document::parse(&content).map_err(|e| refused(in_file(path, &e), advice))?;
     let read = document.read(topology);
     read.map_err(|why| refused(format!("{}: {why}", path.display()), advice))
 }

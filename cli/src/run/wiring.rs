@@ -1,40 +1,17 @@
 //! Ports that connect the ranks' NICs, and each rank's variables for them.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::AsRawFd as _;
+use std::net::{Ipv4Addr, SocketAddr};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use ringbell::job::{address_of, variables};
 use ringbell::nic::{PortSpec, TransportSpec};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
 use ringbell::UniqueId;
 
+use super::carriers::{free_sockets, path_of};
+use super::mesh::Mesh;
 use crate::{open, Exit, Problem};
-
-/// A free port of each of so many sockets, of UDP or for this transport of TCP. All are bound
-/// before the first is freed again, so that no number is given twice.
-pub(crate) fn free_sockets(
-    mut host: SocketAddr,
-    count: u32,
-    transport: TransportSpec,
-) -> Result<Vec<SocketAddr>> {
-    host.set_port(0);
-    if transport == TransportSpec::Iwarp {
-        let sockets: Vec<TcpListener> = (0..count)
-            .map(|_| TcpListener::bind(host))
-            .collect::<Result<_, _>>()
-            .context("no free TCP port")?;
-        let addresses = sockets.iter().map(TcpListener::local_addr);
-        return Ok(addresses.collect::<Result<_, _>>()?);
-    }
-    let sockets: Vec<UdpSocket> = (0..count)
-        .map(|_| UdpSocket::bind(host))
-        .collect::<Result<_, _>>()
-        .context("no free UDP port")?;
-    let addresses = sockets.iter().map(UdpSocket::local_addr);
-    Ok(addresses.collect::<Result<_, _>>()?)
-}
 
 /// The ports of all ranks.
 pub(crate) enum Wiring {
@@ -45,6 +22,7 @@ pub(crate) enum Wiring {
     Udp(Vec<SocketAddr>, Option<u16>),
     /// The same for datagrams.
     Roce(Vec<SocketAddr>, Option<u16>),
+    Mesh(Mesh),
 }
 
 impl Wiring {
@@ -53,7 +31,15 @@ impl Wiring {
         transport: TransportSpec,
         port: Option<&PortSpec>,
         mtu: Option<u16>,
+        topology: Option<&str>,
     ) -> Result<Wiring> {
+        let named = match port {
+            Some(PortSpec::Mesh { topology }) => Some(&**topology),
+            _ => topology,
+        };
+        if let Some(name) = named {
+            return Mesh::new(name, ranks, transport, port, mtu).map(Wiring::Mesh);
+        }
         let port = match (port, transport) {
             (Some(port), _) => port.clone(),
             (None, named) => named.port_on_one_host(),
@@ -78,6 +64,8 @@ impl Wiring {
                 let addresses = free_sockets(host, ranks, transport)?;
                 Ok(Wiring::Roce(addresses, own.or(mtu)))
             }
+            // Its network's name led elsewhere above.
+            PortSpec::Mesh { .. } => Ok(Wiring::None),
             PortSpec::Tap { name, .. } => Err(Problem::new(
                 Exit::Usage,
                 format!("tap:{name} leads to this machine's kernel, not to other ranks"),
@@ -107,11 +95,12 @@ impl Wiring {
             Wiring::Mem(switch) => {
                 vars.push((variables::PORT, "mem".into()));
                 if let Some(fd) = switch.fd() {
-                    // Ranks open the switch's memory through this process, because no descriptor is
-                    // inherited.
-                    let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
-                    vars.push((variables::SWITCH, path));
+                    vars.push((variables::SWITCH, path_of(fd)));
                 }
+            }
+            Wiring::Mesh(mesh) => {
+                vars.push((variables::PORT, mesh.port()));
+                vars.push((variables::WIRES, mesh.wires(rank)));
             }
             Wiring::Udp(addresses, mtu) => {
                 let (own, peers): (Vec<_>, Vec<_>) = addresses

@@ -46,6 +46,10 @@ pub(crate) struct Args {
     /// rdma or udp: mem; with iwarp: roce]
     #[arg(long, value_name = "none|mem|udp|roce")]
     pub(crate) port: Option<PortSpec>,
+    /// Join the ranks' NICs by the wires of a network, over which they forward for each other: a
+    /// name or a file, as `ringbell routes` takes it; --port says what carries a wire, mem or udp
+    #[arg(long, value_name = "NETWORK")]
+    pub(crate) topology: Option<String>,
     /// IP MTU of the port, in bytes [default: mem 9000; udp and roce what the ways to the other
     /// ranks carry]
     #[arg(long, value_name = "BYTES", value_parser = PortSpec::parse_mtu)]

@@ -1,0 +1,21 @@
+//! A port over wires between NICs that forward for each other, as SMI's boards do (SC'19 §4.2).
+//!
+//! [`MeshPort`] is a [`Port`](ringbell_net::port::Port) of frames: everything above it, from ARP to
+//! transports, is as over a switch. Below it each wire is a port of frames of its own, with a link
+//! layer that loses nothing and keeps order (`wire`). Between them a router moves packets by the
+//! tables of [`ringbell_routes`] (`router`), whose proof says that packets cannot stop for ever.
+//! Nodes tell each other which wires are down (`network`).
+//!
+//! Like all ports the mesh is sans-I/O: time is an argument, and one seed gives one trace.
+
+mod buffers;
+mod error;
+mod head;
+mod network;
+pub mod port;
+mod router;
+mod wire;
+
+pub use error::MeshError;
+pub use port::{MeshConfig, MeshPort};
+pub use wire::{WireCounters, WireState};

@@ -1,0 +1,104 @@
+//! Frames arrive in order, once and whole, on every network, however little room there is.
+
+use std::time::Duration;
+
+use ringbell_mesh::port::mac_of;
+use ringbell_net::port::Port;
+use ringbell_net::wire::MacAddr;
+use ringbell_routes::topology::NodeId;
+
+use crate::support::{Random, World};
+
+/// One of each form.
+const NETWORKS: [&str; 12] = [
+    "bus:2",
+    "bus:5",
+    "ring:3",
+    "ring:5",
+    "ring:8",
+    "torus:2x4",
+    "torus:4x4",
+    "torus:3x3x3",
+    "mesh:3x4",
+    "hypercube:4",
+    "dragonfly:3x1",
+    "random:12x3@7",
+];
+
+#[test]
+fn all_pairs_at_once_drain_at_the_smallest_depth() {
+    for (n, name) in NETWORKS.into_iter().enumerate() {
+        let mut world = World::new(name, |c| c.depth = 2);
+        let mut random = Random(n as u64);
+        world.all_to_all(12, &mut random, Duration::from_secs(60));
+        for node in world.nodes.iter().flatten() {
+            let counters = node.forwarding();
+            assert_eq!(
+                (
+                    counters.stuck,
+                    counters.unreachable,
+                    counters.bad,
+                    counters.reroutes
+                ),
+                (0, 0, 0, 0),
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn bubbles_keep_rings_moving_with_one_channel_a_class() {
+    for name in ["ring:6", "torus:3x4", "torus:4x4"] {
+        let mut world = World::new(name, |c| {
+            (c.depth, c.channels) = (2, 2);
+        });
+        let mut random = Random(3);
+        world.all_to_all(20, &mut random, Duration::from_secs(60));
+        let stuck = world.nodes.iter().flatten().map(|n| n.forwarding().stuck);
+        assert_eq!(stuck.sum::<u64>(), 0, "{name}");
+    }
+}
+
+#[test]
+fn a_node_that_takes_nothing_holds_back_its_senders_and_loses_nothing() {
+    let mut world = World::new("bus:4", |c| c.depth = 4);
+    let mut sent = 0;
+    for _ in 0..400 {
+        sent += u32::from(world.send(0, 3, 900));
+        // Node 3 is not stepped.
+        let away = world.nodes[3].take();
+        world.step(5_000);
+        world.nodes[3] = away;
+    }
+    // Three queues, each hop's go-back-N and the last wire hold what there is.
+    assert!((4..400).contains(&sent), "{sent} frames taken");
+    world.drain(Duration::from_secs(5));
+}
+
+#[test]
+fn a_frame_to_all_comes_to_each_node_once() {
+    let mut world = World::new("torus:3x3", |_| {});
+    let now = world.now;
+    let room = world.node(4).tx_frame(now, MacAddr::BROADCAST).unwrap(); // nothing waits yet
+    room[..6].copy_from_slice(&MacAddr::BROADCAST.0);
+    room[6..12].copy_from_slice(&mac_of(NodeId(4)).0);
+    room[12..22].copy_from_slice(&[8, 6, 1, 2, 3, 4, 5, 6, 7, 8]);
+    let len = 22;
+    world.node(4).tx_commit(now, len);
+    let mut got = [0; 9];
+    for _ in 0..200 {
+        let now = world.now;
+        for (n, node) in world.nodes.iter_mut().flatten().enumerate() {
+            while let Some(frame) = node.receive(now) {
+                assert_eq!(frame[..6], MacAddr::BROADCAST.0);
+                assert_eq!(frame[6..12], mac_of(NodeId(4)).0);
+                assert_eq!(frame[12..], [8, 6, 1, 2, 3, 4, 5, 6, 7, 8]);
+                got[n] += 1;
+            }
+            node.flush(now);
+        }
+        world.now.0 += 10_000;
+    }
+    assert_eq!(got, [1, 1, 1, 1, 0, 1, 1, 1, 1]);
+}

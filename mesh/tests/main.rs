@@ -1,0 +1,6 @@
+//! Tests of the mesh in virtual time: whole networks of ports, wired by private switches.
+
+mod delivery;
+mod faults;
+mod life;
+mod support;
