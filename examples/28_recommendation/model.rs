@@ -36,7 +36,7 @@ pub(crate) const SMALL: Model = Model {
     table_rows: 5_000,
     held_rows: 2_500,
     width: 8,
-    layers: [130, 65, 33],
+    layers: [136, 68, 33],
 };
 
 /// Numbers that look random.

@@ -18,9 +18,11 @@ static __device__ int embedding(rb_u32 table, rb_u32 row, rb_u32 element) {
 // What a layer makes of a sum of products: back to 8 bits behind the point, and not below zero.
 static __device__ int activate(int sum) { return sum > 0 ? sum >> 8 : 0; }
 
+// Four elements at once: `columns` is a multiple of four, and so is each address.
 static __device__ int dot(const int *weights, const int *x, rb_u32 columns) {
+  const int4 *w = reinterpret_cast<const int4 *>(weights), *v = reinterpret_cast<const int4 *>(x);
   int sum = 0;
-  for (rb_u32 i = 0; i < columns; ++i) sum += weights[i] * x[i];
+  for (rb_u32 i = 0; i < columns / 4; ++i) sum += w[i].x * v[i].x + w[i].y * v[i].y + w[i].z * v[i].z + w[i].w * v[i].w;
   return sum;
 }
 

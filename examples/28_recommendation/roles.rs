@@ -137,13 +137,13 @@ fn failure(ends: &[GpuResult]) -> Error {
     checked.map_or_else(Error::from, |_| anyhow!("no result"))
 }
 
-/// Whether a model can be cut among the ranks.
+/// Whether a model can be cut among the ranks, whose kernels multiply four elements at once.
 pub(crate) fn check(model: &Model) -> Result<(), Error> {
+    let [first, second, _] = model.layers;
+    let columns = [model.vector() / PARTS, first, second];
     ensure!(
-        model.tables.is_multiple_of(PARTS) && model.layers[0].is_multiple_of(2),
-        "{} tables do not make {PARTS} parts, or {} outputs two halves",
-        model.tables,
-        model.layers[0]
+        model.tables.is_multiple_of(PARTS) && columns.iter().all(|n| n.is_multiple_of(4)),
+        "{model:?} does not make {PARTS} parts, or a layer has inputs that are no multiple of 4"
     );
     Ok(())
 }
