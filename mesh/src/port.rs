@@ -58,8 +58,8 @@ pub struct MeshConfig {
 }
 
 impl MeshConfig {
-    /// The node of a network, with the defaults: 8 channels of 16 slots, R of 8, a silence of 1 s,
-    /// and 2 s for packets that stand.
+    /// The node of a network, with the defaults: 8 channels of 16 slots, R of 8, a silence of
+    /// 800 ms, and 2 s for packets that stand.
     pub fn new(topology: Topology, node: NodeId) -> MeshConfig {
         MeshConfig {
             topology,
@@ -69,7 +69,7 @@ impl MeshConfig {
             depth: 16,
             poll: 8,
             epoch: 1,
-            silence: Duration::from_secs(1),
+            silence: Duration::from_millis(800),
             stuck: Duration::from_secs(2),
         }
     }
@@ -433,7 +433,13 @@ impl MeshPort {
     }
 
     fn drop_head(&mut self, now: NicTime, queue: usize) {
-        if let Some((packet, _)) = self.pop(now, queue) {
+        if let Some((packet, came)) = self.pop(now, queue) {
+            if !came {
+                // It was counted when it was taken.
+                self.traffic.tx_frames -= 1;
+                self.traffic.tx_bytes -= (packet.bytes().len() - FRAME_AT) as u64;
+                self.traffic.tx_dropped += 1;
+            }
             self.pool.give(packet);
         }
     }
@@ -505,9 +511,25 @@ impl MeshPort {
         self.router.len(queue) < self.config.depth
     }
 
+    /// Whether there is room for a frame to this address.
+    fn takes(&self, dst: MacAddr) -> bool {
+        match node_of(dst, self.network.topology().nodes().len()) {
+            // What is never sent needs no room.
+            None if dst.is_unicast() => true,
+            None => self.broadcast.is_none(),
+            Some(to) => {
+                let queues = Class::ALL.map(|c| self.own_queue(to, c));
+                queues.into_iter().all(|q| self.has_room(q))
+            }
+        }
+    }
+
     /// Puts a packet of this node into its queue.
     fn inject(&mut self, now: NicTime, to: NodeId, mut packet: Stored, flags: u8) {
-        let class = class_of(&packet.bytes()[FRAME_AT..]);
+        let frame = &packet.bytes()[FRAME_AT..];
+        self.traffic.tx_frames += 1;
+        self.traffic.tx_bytes += frame.len() as u64;
+        let class = class_of(frame);
         let queue = self.own_queue(to, class);
         let mut head = Head::new(Kind::Packet);
         head.channel = self.router.origin(queue).1 as u8;
@@ -631,18 +653,11 @@ impl Port for MeshPort {
     }
 
     fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
-        let nodes = self.network.topology().nodes().len();
-        let has_room = match node_of(dst, nodes) {
-            // What is never sent needs no room.
-            None if dst.is_unicast() => true,
-            None => self.broadcast.is_none(),
-            Some(to) => Class::ALL
-                .iter()
-                .all(|c| self.has_room(self.own_queue(to, *c))),
-        };
-        if !has_room {
+        if !self.takes(dst) {
             self.leave(now);
-            return None;
+            if !self.takes(dst) {
+                return None;
+            }
         }
         self.chosen = Some(dst);
         let end = FRAME_AT + ETHERNET_HEADER + self.capabilities.mtu;
@@ -661,8 +676,6 @@ impl Port for MeshPort {
             self.traffic.tx_dropped += 1;
             return;
         }
-        self.traffic.tx_frames += 1;
-        self.traffic.tx_bytes += len as u64;
         let mut packet = std::mem::replace(&mut self.written, self.pool.take());
         packet.set_len(FRAME_AT + len);
         match to {
@@ -699,7 +712,6 @@ impl Port for MeshPort {
         for wire in &self.wires {
             counters.rx_malformed += wire.counters().rx_malformed;
         }
-        counters.tx_dropped += self.counters.unreachable + self.counters.stuck;
         counters
     }
 }

@@ -41,7 +41,7 @@ fn a_dead_node_takes_only_its_own_streams_with_it() {
         assert_eq!(node.down().len(), 4, "its four wires, known everywhere");
         let reasons = node.wires().into_iter().filter_map(|w| w.reason);
         for reason in reasons {
-            assert_eq!(reason, "the other end was silent for 1000 ms");
+            assert_eq!(reason, "the other end was silent for 800 ms");
         }
     }
     steps(&mut world, Duration::from_secs(3));

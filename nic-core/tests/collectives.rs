@@ -61,7 +61,7 @@ fn model(kind: K, rank: usize, root: usize, count: usize, inputs: &[Vec<u32>]) -
     }
 }
 
-fn one(w: &mut World, kind: K, algo: Algorithm, count: usize, root: usize) {
+pub(crate) fn one(w: &mut World, kind: K, algo: Algorithm, count: usize, root: usize) {
     let n = w.ranks();
     let seed = count as u64 * 31 + root as u64 * 7 + kind as u64;
     let inputs: Vec<_> = (0..n).map(|r| input(r, count * n, seed)).collect();
@@ -137,7 +137,7 @@ fn matrix(wire: Wire, ranks: usize, settings: &CollectiveSettings, most: usize) 
 }
 
 /// Segments and messages so small that every count has both sides of their limits.
-fn small() -> CollectiveSettings {
+pub(crate) fn small() -> CollectiveSettings {
     CollectiveSettings {
         segment_bytes: 1024,
         eager_max: 512,

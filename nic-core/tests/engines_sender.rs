@@ -91,7 +91,7 @@ fn a_send_completes_with_the_bytes_of_its_buffer_for_every_engine() {
                 assert_eq!((c.status, c.bytes), (Status::Ok, len.into()), "{spec}");
             }
             if let Some(ticket) = receive {
-                assert_eq!(settle(hosts, &[(1, ticket)])[0].bytes, expect.into());
+                assert_eq!(settle(hosts, &[(1, ticket)])[0].bytes, u64::from(expect));
             }
             assert_eq!(call(hosts, 0, &shutdown(s)).status, Status::Ok);
             assert!(drain(hosts, r).is_empty(), "{} {spec}", t.name);

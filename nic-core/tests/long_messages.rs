@@ -73,9 +73,12 @@ fn four_gib_less_one_byte_go_in_one_descriptor() {
         assert_eq!((c.status, c.bytes), (Status::Ok, u32::MAX.into()));
     }
     let after = hosts[1].nic.counters();
-    assert_eq!(after.copied_bytes - before.copied_bytes, u32::MAX.into());
-    assert_eq!(after.rx_bytes, u32::MAX.into());
-    assert_eq!(hosts[0].nic.counters().tx_bytes, u32::MAX.into());
+    assert_eq!(
+        after.copied_bytes - before.copied_bytes,
+        u64::from(u32::MAX)
+    );
+    assert_eq!(after.rx_bytes, u64::from(u32::MAX));
+    assert_eq!(hosts[0].nic.counters().tx_bytes, u64::from(u32::MAX));
     let mut got = vec![0; LARGE as usize];
     hosts[1]
         .memory

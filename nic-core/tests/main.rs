@@ -47,6 +47,7 @@ mod iwarp_wire;
 mod kernels_ring;
 mod long_messages;
 mod memory_kinds;
+mod meshes;
 mod networks;
 mod nic_closing;
 mod nic_faults;

@@ -135,8 +135,8 @@ fn a_copy_of_a_descriptor_stays_in_memory() {
             assert_eq!((c.status, c.bytes), (Status::Ok, len.into()));
             assert!(nics[0].read(HALF + 5, len as usize) == data, "{len}");
             let after = nics[0].nic.counters();
-            assert_eq!(after.direct_bytes - before.direct_bytes, len.into());
-            assert_eq!(after.copied_bytes - before.copied_bytes, len.into());
+            assert_eq!(after.direct_bytes - before.direct_bytes, u64::from(len));
+            assert_eq!(after.copied_bytes - before.copied_bytes, u64::from(len));
         }
     }
 }

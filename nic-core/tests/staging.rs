@@ -67,7 +67,7 @@ fn each_side_copies_once_for_every_piece_size() {
             assert!(hosts[1].peek(3, len as usize) == data[from..from + len as usize]);
             for (h, before) in hosts.iter().zip(before) {
                 let copied = h.nic.counters().copied_bytes - before;
-                assert_eq!(copied, len.into(), "{len} in pieces of {chunk}");
+                assert_eq!(copied, u64::from(len), "{len} in pieces of {chunk}");
             }
             sent += u64::from(len);
         }

@@ -146,7 +146,8 @@ impl World {
         (world, traces.into_inner())
     }
 
-    fn over(
+    /// The same, with other ports in the place of the switch's.
+    pub fn over(
         ranks: usize,
         wire: Wire,
         memory: u64,
