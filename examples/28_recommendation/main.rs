@@ -9,7 +9,7 @@
 //!
 //! Run: `cargo run --example 28_recommendation`
 //!
-//! Prints `64 answers of 33 values: 0 values differ from a serial model's`; ends with an error
+//! Prints `320 answers of 33 values: 0 values differ from a serial model's`; ends with an error
 //! otherwise. `ringbell run -n 11 --keep-going -- 28_recommendation` runs the ranks as processes,
 //! and with `--die 2` one of them ends in the middle: the others name it, and end (`run.sh`).
 //!
@@ -42,7 +42,7 @@ struct Args {
     #[arg(long)]
     paper: bool,
     /// Requests
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 320, value_parser = clap::value_parser!(u32).range(1..))]
     requests: u32,
     /// Measures beside batches in one process; writes a report for each, and the figure, into this
     /// folder
@@ -57,6 +57,8 @@ fn options() -> CommOptions {
     CommOptions {
         // A stream's operation is as long as the run.
         timeout: roles::PATIENCE,
+        // And on a queue of its own.
+        block_queues: 1,
         ..CommOptions::default()
     }
 }

@@ -2,6 +2,9 @@
 // after the other: it takes its input from a stream, and pushes each value of its output when it has computed it. Rank 0 is
 // node 1 of the figure.
 //
+// An operation that lasts for all requests is on a queue of its own: the slots of a queue are used again in order, and those
+// of each request go on past it.
+//
 // Values are fixed-point numbers of 32 bits, 8 of them behind the point. Sums are kept to 32 bits.
 #include "ringbell_collective.cuh"
 
@@ -37,8 +40,9 @@ extern "C" __global__ void embed(rb_comm comm, rb_stream_handle in, rb_stream_ha
                                  rb_u32 tables, rb_u32 width, const int *weights, rb_u32 rows, int *x, rb_u32 requests,
                                  gpu_result *ends) {
   const rb_u32 columns = tables * width, client = comm.size - 1;
+  const rb_comm all = gpu_comm_queue(comm, 0);
   gpu_request sent =
-      gpu_istream_send<rb::block>(comm, out, rb_u64(requests) * (columns + rows), RB_DTYPE_I32, comm.rank + 4, PARTIAL);
+      gpu_istream_send<rb::block>(all, out, rb_u64(requests) * (columns + rows), RB_DTYPE_I32, comm.rank + 4, PARTIAL);
   gpu_popper asked(in);
   gpu_pusher to(out);
   gpu_result end{};
@@ -56,15 +60,16 @@ extern "C" __global__ void embed(rb_comm comm, rb_stream_handle in, rb_stream_ha
     also(end, gpu_wait<rb::block>(comm, come));
     __syncthreads();
   }
-  gpu_result last = gpu_wait<rb::block>(comm, sent);
+  gpu_result last = gpu_wait<rb::block>(all, sent);
   if (threadIdx.x == 0) ends[0] = last, ends[1] = end;
 }
 
 // Nodes 5 to 8: the lower half of its columns of the first layer. Both halves go into a reduction to node 9.
 extern "C" __global__ void first_layer(rb_comm comm, rb_comm group, rb_stream_handle in, rb_stream_handle out, rb_u32 columns,
                                        const int *weights, rb_u32 rows, int *x, int *halves, rb_u32 requests, gpu_result *ends) {
+  const rb_comm all = gpu_comm_queue(comm, 0);
   gpu_request come =
-      gpu_istream_recv<rb::block>(comm, in, rb_u64(requests) * (columns + rows), RB_DTYPE_I32, comm.rank - 4, PARTIAL);
+      gpu_istream_recv<rb::block>(all, in, rb_u64(requests) * (columns + rows), RB_DTYPE_I32, comm.rank - 4, PARTIAL);
   gpu_popper from(in);
   gpu_pusher to(out);
   gpu_result end{};
@@ -79,7 +84,7 @@ extern "C" __global__ void first_layer(rb_comm comm, rb_comm group, rb_stream_ha
     if (end.ok()) end = gpu_wait<rb::block>(group, sum);
     __syncthreads();
   }
-  gpu_result last = gpu_wait<rb::block>(comm, come);
+  gpu_result last = gpu_wait<rb::block>(all, come);
   if (threadIdx.x == 0) ends[0] = last, ends[1] = end;
 }
 
@@ -87,7 +92,8 @@ extern "C" __global__ void first_layer(rb_comm comm, rb_comm group, rb_stream_ha
 extern "C" __global__ void second_layer(rb_comm comm, rb_comm group, rb_stream_handle in, rb_stream_handle out, const int *zeros,
                                         rb_u32 columns, const int *weights, rb_u32 rows, int *x, rb_u32 requests,
                                         gpu_result *ends) {
-  gpu_request sent = gpu_istream_send<rb::block>(comm, out, rb_u64(requests) * rows, RB_DTYPE_I32, comm.rank + 1, SECOND);
+  const rb_comm all = gpu_comm_queue(comm, 0);
+  gpu_request sent = gpu_istream_send<rb::block>(all, out, rb_u64(requests) * rows, RB_DTYPE_I32, comm.rank + 1, SECOND);
   gpu_popper from(in);
   gpu_pusher to(out);
   gpu_result end{};
@@ -100,14 +106,15 @@ extern "C" __global__ void second_layer(rb_comm comm, rb_comm group, rb_stream_h
     if (end.ok()) end = gpu_wait<rb::block>(group, sum);
     __syncthreads();
   }
-  gpu_result last = gpu_wait<rb::block>(comm, sent);
+  gpu_result last = gpu_wait<rb::block>(all, sent);
   if (threadIdx.x == 0) ends[0] = last, ends[1] = end;
 }
 
 // Node 10: the third layer, and the answer.
 extern "C" __global__ void third_layer(rb_comm comm, rb_stream_handle in, rb_stream_handle out, rb_u32 columns,
                                        const int *weights, rb_u32 rows, int *x, rb_u32 requests, gpu_result *ends) {
-  gpu_request come = gpu_istream_recv<rb::block>(comm, in, rb_u64(requests) * columns, RB_DTYPE_I32, comm.rank - 1, SECOND);
+  const rb_comm all = gpu_comm_queue(comm, 0);
+  gpu_request come = gpu_istream_recv<rb::block>(all, in, rb_u64(requests) * columns, RB_DTYPE_I32, comm.rank - 1, SECOND);
   gpu_popper from(in);
   gpu_pusher to(out);
   gpu_result end{};
@@ -121,6 +128,6 @@ extern "C" __global__ void third_layer(rb_comm comm, rb_stream_handle in, rb_str
     if (end.ok()) end = gpu_wait<rb::block>(comm, answer);
     __syncthreads();
   }
-  gpu_result last = gpu_wait<rb::block>(comm, come);
+  gpu_result last = gpu_wait<rb::block>(all, come);
   if (threadIdx.x == 0) ends[0] = last, ends[1] = end;
 }
