@@ -69,6 +69,7 @@ pub use kernel::{Kernel, Module};
 pub use open_error::OpenError;
 pub use socket::{Listener, SessionError, Socket};
 pub use span::Span;
+pub use wires::Wires;
 
 pub use ringbell_cuda_kernels::{Dim3, Gpu, KernelArg, Launch, LaunchError, Stream};
 pub use ringbell_job::{Job, UniqueId};

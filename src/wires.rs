@@ -1,15 +1,68 @@
-//! What a job's launcher says of the memory and the wires between its ranks.
+//! Wires of port `mesh`, and what a job's launcher says of the memory between its ranks.
 //!
-//! Wires of port `mesh` are written `0=udp:BIND,PEER;1=mem:FILE:SIDE`.
+//! A launcher writes wires as `0=udp:BIND,PEER;1=mem:FILE:SIDE`.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use ringbell_nic_core::port::mem::MemSwitch;
+use ringbell_nic_core::port::{Checksums, MTU_MAX};
+use ringbell_routes::named::named;
+use ringbell_routes::topology::Topology;
 
 use crate::builder::NicBuilder;
-use crate::spec::SpecError;
+use crate::spec::{PortSpec, SpecError};
 use crate::OpenError;
+
+/// Wires in memory between NICs of this process that forward for each other.
+///
+/// ```
+/// use ringbell::{Nic, Wires};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let wires = Wires::in_memory("ring:3")?;
+/// let nic = Nic::builder().ip("10.9.8.1/24").wires(&wires, 0).open()?;
+/// assert_eq!(nic.port().to_string(), "mesh:ring:3");
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Wires {
+    network: String,
+    topology: Topology,
+    switches: Vec<Arc<MemSwitch>>,
+}
+
+impl Wires {
+    /// The wires of a network: a name or a file, as `ringbell routes` takes it.
+    ///
+    /// # Errors
+    /// No such network, or no memory.
+    pub fn in_memory(network: &str) -> Result<Wires, OpenError> {
+        let topology = named(network)?;
+        let switch = |_| MemSwitch::private(2, MTU_MAX, Checksums::Omitted).map(Arc::new);
+        let switches = (0..topology.wires().len()).map(switch);
+        Ok(Wires {
+            network: network.into(),
+            switches: switches.collect::<Result<_, _>>()?,
+            topology,
+        })
+    }
+}
+
+impl NicBuilder {
+    /// The port `mesh` of a rank's node, over wires to NICs of this process.
+    pub fn wires(mut self, wires: &Wires, rank: u32) -> Self {
+        self.options.port = PortSpec::Mesh {
+            topology: wires.network.clone(),
+        };
+        let topology = &wires.topology;
+        let node = topology.ends().nth(rank as usize);
+        let links = node.into_iter().flat_map(|n| topology.leaving(n));
+        links.fold(self.node(rank), |builder, link| {
+            let switch = wires.switches[link.wire()].clone();
+            builder.wire_switch(topology.from(link).port, switch, link.index() % 2)
+        })
+    }
+}
 
 /// Gives the builder the wires of the text, by the node's ports.
 pub(crate) fn apply(mut builder: NicBuilder, text: &str) -> NicBuilder {

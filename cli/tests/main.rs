@@ -27,5 +27,6 @@ mod regs_live;
 mod routes;
 mod run;
 mod shmem;
+mod topology;
 mod tutorial;
 mod udp;

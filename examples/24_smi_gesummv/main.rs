@@ -4,11 +4,12 @@
 //! Rank 0 computes `αAx` and pushes each element into a channel. Rank 1 computes `βBx` and pops the
 //! other term of each sum (`gesummv.cu`). The ring of the channel holds 4 KiB for any number of
 //! rows. Square and rectangular matrices are compared with a serial program, bit for bit, over
-//! transport `local` and over RDMA on UDP sockets.
+//! transport `local`, over RDMA on UDP sockets, and over a wire between the NICs.
 //!
 //! Run: `cargo run --example 24_smi_gesummv`
 //!
-//! Prints `local: 0 of 9005 elements differ`, and the same of `rdma`; ends with an error otherwise.
+//! Prints `local: 0 of 9005 elements differ`, and the same of `rdma` and `mesh:bus:2`; ends with an
+//! error otherwise.
 #![allow(unsafe_code)] // Runs kernels.
 
 use std::time::Duration;
@@ -105,5 +106,7 @@ fn run(transport: &str) -> Result<(), Error> {
 }
 
 fn main() -> Result<(), Error> {
-    ["local", "rdma"].into_iter().try_for_each(run)
+    ["local", "rdma", "mesh:bus:2"]
+        .into_iter()
+        .try_for_each(run)
 }

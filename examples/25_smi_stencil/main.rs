@@ -4,13 +4,13 @@
 //! Each rank has a part of the domain. In each step its kernel opens a channel to and from each
 //! neighbour, pushes the values at its borders, and computes with the neighbours' values while it
 //! pops them (`stencil.cu`; Listing 3). There is one launch for all steps, and no host takes part.
-//! The result is compared with a serial program, bit for bit, over transport `local` and over RDMA
-//! on UDP sockets.
+//! The result is compared with a serial program, bit for bit, over transport `local`, over RDMA on
+//! UDP sockets, and over NICs that forward for each other.
 //!
 //! Run: `cargo run --example 25_smi_stencil`
 //!
-//! Prints `local, 2 x 2 ranks: 0 of 11040 values differ`, and the same of 2 x 4 ranks and of
-//! `rdma`; ends with an error otherwise.
+//! Prints `local, 2 x 2 ranks: 0 of 11040 values differ`, and the same of 2 x 4 ranks, of `rdma`, of
+//! `mesh:bus:4` and `mesh:torus:2x4`; ends with an error otherwise.
 #![allow(unsafe_code)] // Runs kernels.
 
 use std::time::Duration;
@@ -133,5 +133,8 @@ fn main() -> Result<(), Error> {
         run(transport, 2, 2)?;
         run(transport, 2, 4)?;
     }
+    // Neighbours of the grid are up to three hops apart on a line, and one on the torus.
+    run("mesh:bus:4", 2, 2)?;
+    run("mesh:torus:2x4", 2, 4)?;
     Ok(())
 }

@@ -4,13 +4,13 @@
 //! sums of the clusters' points into a reduce. The root pops them, and pushes each mean into a
 //! broadcast when it has it, while other sums are on their way. Every rank pops the means, and
 //! begins the next round. Coordinates are whole numbers, so the centers are compared with those of
-//! a serial program exactly: over transport `local`, over RDMA on UDP sockets, for roots that
-//! differ, and with ranks that have no points.
+//! a serial program exactly: over transport `local`, over RDMA on UDP sockets, over a line of NICs
+//! that forward, for roots that differ, and with ranks that have no points.
 //!
 //! Run: `cargo run --example 26_smi_k_means`
 //!
-//! Prints `local: 0 of 192 coordinates differ`, and the same of `rdma`; ends with an error
-//! otherwise.
+//! Prints `local: 0 of 192 coordinates differ`, and the same of `rdma` and `mesh:bus:4`; ends with
+//! an error otherwise.
 #![allow(unsafe_code)] // Runs kernels.
 
 use std::time::Duration;
@@ -153,5 +153,7 @@ fn run(transport: &str) -> Result<(), Error> {
 }
 
 fn main() -> Result<(), Error> {
-    ["local", "rdma"].into_iter().try_for_each(run)
+    ["local", "rdma", "mesh:bus:4"]
+        .into_iter()
+        .try_for_each(run)
 }

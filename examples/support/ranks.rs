@@ -1,9 +1,10 @@
 //! The ranks of an example: NICs of one process, and a thread for each.
 
 use anyhow::{anyhow, Error};
-use ringbell::{CommOptions, Communicator, Nic};
+use ringbell::{CommOptions, Communicator, Nic, Wires};
 
-/// Runs `work` as every rank of a communicator over a transport; `network` is the first three
+/// Runs `work` as every rank of a communicator over a transport, or over the wires of a network
+/// whose NICs forward, as `mesh:ring:4`; `network` is the first three
 /// numbers of their addresses.
 pub(crate) fn run<T: Send>(
     transport: &str,
@@ -11,13 +12,16 @@ pub(crate) fn run<T: Send>(
     ranks: usize,
     work: impl Fn(&Communicator) -> Result<T, Error> + Sync,
 ) -> Result<Vec<T>, Error> {
+    let wires = match transport.strip_prefix("mesh:") {
+        Some(name) => Some(Wires::in_memory(name)?),
+        None => None,
+    };
     let open = |n| {
-        let nic = Nic::builder()
-            .ip(&*format!("{network}.{n}/24"))
-            .transport(transport);
-        match transport {
-            "rdma" => nic.port("roce:127.0.0.1:0").open(),
-            _ => nic.open(),
+        let nic = Nic::builder().ip(&*format!("{network}.{n}/24"));
+        match (transport, &wires) {
+            (_, Some(wires)) => nic.wires(wires, n as u32 - 1).open(),
+            ("rdma", _) => nic.transport("rdma").port("roce:127.0.0.1:0").open(),
+            _ => nic.transport(transport).open(),
         }
     };
     let nics: Vec<Nic> = (1..=ranks).map(open).collect::<Result<_, _>>()?;

@@ -1,0 +1,100 @@
+//! Tests of `--topology`: jobs over NICs that forward for each other, in processes.
+#![allow(clippy::disallowed_methods)] // Tests at the edge.
+
+use crate::common;
+
+use std::process::Command;
+
+use common::{run, text};
+
+fn ringbell(args: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringbell"));
+    let out = run(command.env("RINGBELL_GPU", "emulated").args(args));
+    (out.status.code(), text(&out))
+}
+
+/// Both kinds of wires, `rdma` by default, and other transports by name.
+#[test]
+fn collectives_run_over_processes_that_forward() {
+    for args in [
+        &["-R", "8", "--topology", "torus:2x4"][..],
+        &["-R", "4", "--topology", "bus:4", "--port", "udp"],
+        &["-R", "3", "--topology", "ring:3", "--transport", "tcp"],
+        &["-R", "3", "--port", "mesh:bus:3"],
+    ] {
+        let sizes = [
+            "-b",
+            "8",
+            "-e",
+            "100K",
+            "-f",
+            "100",
+            "--iters",
+            "3",
+            "--no-limits",
+        ];
+        let all = [&["perf", "all-reduce"], args, &sizes].concat();
+        let (code, said) = ringbell(&all);
+        assert!(code == Some(0) && said.contains("0 OK"), "{args:?}: {said}");
+        let transport = match args.contains(&"tcp") {
+            true => "transport: tcp",
+            false => "transport: rdma",
+        };
+        assert!(said.contains(transport), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn a_network_that_does_not_suit_the_job_is_refused_with_the_reason() {
+    for (args, why) in [
+        (
+            &["--topology", "torus:2x4"][..],
+            "torus:2x4 has 8 nodes with a rank, and there are 4 ranks",
+        ),
+        (&["--topology", "star:4"], "cannot read star:4"),
+        (
+            &["--topology", "ring:4", "--transport", "local"],
+            "transport local does not use the wires",
+        ),
+        (
+            &["--topology", "ring:4", "--port", "roce"],
+            "port roce carries no wires",
+        ),
+        (
+            &["--topology", "fat-tree:2x2"],
+            "has switches, and only ranks' NICs forward",
+        ),
+    ] {
+        let all = [&["run", "-R", "4"], args, &["--", "true"]].concat();
+        let (code, said) = ringbell(&all);
+        assert!(
+            code == Some(2) && said.contains(why),
+            "{args:?}: {code:?} {said}"
+        );
+    }
+}
+
+/// A rank is killed in the middle: the others' operations end with a reason, and so does the job.
+#[test]
+fn a_killed_rank_is_named_and_the_job_ends() {
+    let script = "if [ $RINGBELL_RANK = 1 ]; then (sleep 2; kill -9 $$) & fi; \
+        exec $0 perf all-reduce -b 64K -e 64K --iters 200000 --no-limits";
+    let program = env!("CARGO_BIN_EXE_ringbell");
+    let (code, said) = ringbell(&[
+        "run",
+        "-R",
+        "4",
+        "--topology",
+        "ring:4",
+        "--deadline",
+        "40",
+        "--",
+        "sh",
+        "-c",
+        script,
+        program,
+    ]);
+    assert_ne!(code, Some(0), "{said}");
+    assert!(said.contains("rank 1"), "{said}");
+    assert!(!said.contains("had not ended"), "{said}");
+}
