@@ -140,8 +140,8 @@ impl NicBuilder {
     }
 
     /// Transports to offer and to try: `"auto"`, `"local"`, `"tcp"`, `"rdma"`, `"udp"`, `"iwarp"`
-    /// or a [`TransportSpec`]. Default: `auto`, which is memory to memory on one machine, else RDMA
-    /// over a port `roce`, TCP over any other.
+    /// or a [`TransportSpec`]. Default: `auto`, which is memory to memory on one machine, else over
+    /// a port `roce` RDMA on one machine and iWARP between machines, TCP over any other.
     pub fn transport(
         mut self,
         transport: impl TryInto<TransportSpec, Error: Into<SpecError>>,

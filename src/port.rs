@@ -131,7 +131,15 @@ fn opened(
                 return streams(bind, options);
             }
             let mtu = mtu.map(usize::from);
-            Box::new(RocePort::open(&RoceConfig { bind, mtu })?)
+            let config = RoceConfig { bind, mtu };
+            // Faults and captures act on packets of ours alone.
+            let has_streams = options.transport == TransportSpec::Auto
+                && options.pcap.is_none()
+                && faults(n, options).is_none();
+            Box::new(match has_streams {
+                true => RocePort::open_with_streams(&config)?,
+                false => RocePort::open(&config)?,
+            })
         }
         PortSpec::Mesh { topology } => mesh(topology, options, mac)?,
     })

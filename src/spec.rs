@@ -304,8 +304,9 @@ impl fmt::Display for PortSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TransportSpec {
     /// `local` when the peer is a NIC of this host, user and network namespace, else what its port
-    /// is best at: `rdma` over port roce, which carries nothing else, and over port mesh, which has
-    /// no `local` beside it; `tcp` over other ports of frames.
+    /// is best at: over port roce `rdma` to a peer of this host and `iwarp` to one of another, and
+    /// either in the other's place if the peer lacks that; `rdma` over port mesh, which has no
+    /// `local` beside it; `tcp` over other ports of frames.
     /// `SessionInfo` of `Nic::sessions` reports a session's transport, and why.
     #[default]
     Auto,
@@ -318,7 +319,7 @@ pub enum TransportSpec {
     /// Only plain UDP over the port, as ACCL has it: nothing is sent twice, and a lost packet ends
     /// the session. Never chosen by `auto`.
     Udp,
-    /// Only iWARP over the kernel's TCP, by the address of a port roce. Never chosen by `auto`.
+    /// Only iWARP over the kernel's TCP, by the address of a port roce.
     Iwarp,
 }
 

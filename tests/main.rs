@@ -21,6 +21,7 @@ mod nic_support {
     pub(crate) use crate::driven;
 }
 
+mod between_hosts;
 #[cfg(feature = "card")]
 mod card;
 mod checked;

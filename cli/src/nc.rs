@@ -73,7 +73,8 @@ pub(crate) struct Args {
     host_ip: Option<Cidr>,
     /// `local` from memory to memory on one host, `tcp`, `rdma` or `udp` (a lost packet ends the
     /// session) over the port, `iwarp` over the kernel's TCP, `auto` is `local` where it reaches
-    /// the peer, else `rdma` over port roce and `tcp` over another
+    /// the peer, else over port roce `rdma` on one host and `iwarp` to another host, and `tcp` over
+    /// other ports
     #[arg(
         long,
         default_value = "auto",

@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS[,...]")]
     addr: Option<String>,
     /// What carries connections: auto, local, rdma [default: auto, memory between processes of a
-    /// host, RDMA over UDP to others]
+    /// host, iWARP over TCP to others]
     #[arg(long)]
     transport: Option<TransportSpec>,
     /// Speed of a device that NCCL is told, in Mb/s [default: 100000]

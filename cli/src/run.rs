@@ -43,8 +43,8 @@ pub(crate) struct Args {
     #[arg(long)]
     keep_going: bool,
     /// Transport of the ranks' NICs: `local` from memory to memory, `tcp`, `rdma` or `udp` over the
-    /// port, `iwarp` over the kernel's TCP, `auto` local first, then `rdma` over port roce and
-    /// `tcp` over another
+    /// port, `iwarp` over the kernel's TCP, `auto` local first, then over port roce `rdma` on
+    /// one host and `iwarp` to another host, and `tcp` over other ports
     #[arg(
         long,
         default_value = "auto",

@@ -37,11 +37,15 @@ fn report(out: &Output) -> serde_json::Value {
 }
 
 fn sound(report: &serde_json::Value, rows: usize) {
+    carried(report, rows, "rdma");
+}
+
+fn carried(report: &serde_json::Value, rows: usize, by: &str) {
     let found = report["rows"].as_array().expect("rows");
     assert_eq!(found.len(), rows, "{report}");
     assert!(found.iter().all(|r| r["wrong"] == 0), "{report}");
     let transport = report["meta"]["transport"].as_str().expect("a name");
-    assert!(transport.starts_with("rdma"), "{transport}");
+    assert!(transport.starts_with(by), "{transport}");
 }
 
 fn server(mut command: Command) -> Running {
@@ -156,7 +160,7 @@ fn four_hosts_on_a_bridge_find_each_other_by_the_bootstrap_alone() {
         other.succeeds();
     }
     let report = report(&out);
-    sound(&report, 6);
+    carried(&report, 6, "iwarp");
     // Sockets between two of them, by the TCP connection of a measurement.
     let serves = server(hosts[2].ringbell(&["perf", "send-bw", "--listen"]));
     let flags = ["-b", "64", "-e", "64K", "-f", "1024", "-n", "50"];
@@ -235,7 +239,7 @@ fn hosts_with_ipv6_alone_find_each_other() {
     let other = start(other);
     let out = quiet(rank(0));
     other.succeeds();
-    sound(&report(&out), 6);
+    carried(&report(&out), 6, "iwarp");
     // A measurement to a named NIC: the address in brackets, with a port and without.
     for at in ["", ":7001"] {
         let port = ["--transport", "rdma", "--port", "roce:[fd60::2]"];

@@ -380,7 +380,7 @@ fn a_server_that_is_no_nic_refuses_a_connect() {
         let failed = TransportEvent::ConnectFailed {
             conn,
             status: Status::ConnectionRefused,
-            reason: 0,
+            answer: None,
         };
         nic.until(|n| n.side.has(failed));
         assert_eq!(nic.side.transport.connections(), 0);

@@ -287,7 +287,7 @@ fn a_flood_of_requests_fills_the_backlog_and_no_more() {
         p.a.has(TransportEvent::ConnectFailed {
             conn: refused,
             status: Status::ConnectionRefused,
-            reason: Reason::NoService.code(),
+            answer: Some(Reason::NoService.code()),
         })
     });
     let own =

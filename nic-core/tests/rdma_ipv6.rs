@@ -159,7 +159,7 @@ fn names_and_hosts_that_are_not_there_are_refused_in_time() {
     side.has(TransportEvent::ConnectFailed {
         conn,
         status,
-        reason: 0,
+        answer: None,
     })
     .expect("at once");
     // And none is the NIC's own.

@@ -352,7 +352,7 @@ fn refused_unreachable_and_timed_out_have_statuses_of_their_own() {
         TransportEvent::ConnectFailed {
             conn: c,
             status: Status::TimedOut,
-            reason: 0,
+            answer: None,
         }
     );
     assert!(p.b.transport.counters().overflowed >= 1);

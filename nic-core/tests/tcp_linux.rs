@@ -146,7 +146,7 @@ fn a_linux_host_refuses_and_pings() {
     let refused = TransportEvent::ConnectFailed {
         conn,
         status: Status::ConnectionRefused,
-        reason: 0,
+        answer: Some(0),
     };
     nic.until(|l| l.side.has(refused));
     // And Linux is refused by us.

@@ -199,7 +199,7 @@ fn a_next_hop_is_asked_for_or_given() {
     let failed = TransportEvent::ConnectFailed {
         conn,
         status,
-        reason: 0,
+        answer: None,
     };
     w.until(5_000_000_000, |s| s[0].has(failed))
         .expect("failed");

@@ -725,7 +725,7 @@ fn a_listener_that_is_not_there_and_a_host_that_is_not_are_told_apart() {
             p.a.has(TransportEvent::ConnectFailed {
                 conn,
                 status,
-                reason: 0,
+                answer: (want == Status::ConnectionRefused).then_some(0),
             })
         });
     };

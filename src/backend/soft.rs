@@ -105,7 +105,8 @@ fn named_hosts(options: &NicOptions) -> impl Iterator<Item = (Ipv4Addr, SocketAd
     })
 }
 
-/// The transports that send packets, the preferred one first: that of port 0, by `auto`.
+/// The transports that send packets, the preferred one first: that of port 0, by `auto`. Of `iwarp`
+/// and `rdma` each peer's host decides.
 fn over_ports(options: &NicOptions, net: &Network) -> Result<Vec<Box<dyn Transport>>, OpenError> {
     let frames = |p: &dyn Port| p.capabilities().medium.has_frames();
     let (any, all) = (
@@ -120,6 +121,9 @@ fn over_ports(options: &NicOptions, net: &Network) -> Result<Vec<Box<dyn Transpo
         TransportSpec::Tcp => vec![tcp(options, net)?],
         _ if matches!(options.port, PortSpec::Mesh { .. }) => vec![rdma(options, net)?],
         _ if all => vec![tcp(options, net)?],
+        _ if !any && net.ports().iter().all(|p| p.listener().is_some()) => {
+            vec![iwarp(options, net)?, rdma(options, net)?]
+        }
         _ if !any => vec![rdma(options, net)?],
         _ if frames(&*net.ports()[0]) => vec![tcp(options, net)?, rdma(options, net)?],
         _ => vec![rdma(options, net)?, tcp(options, net)?],

@@ -71,7 +71,10 @@ impl Card {
         let datagrams = ports.iter().find_map(|p| p.address);
         let over_port = match transport {
             TransportSpec::Auto => {
-                (u8::from(of_frames) * TCP) | (u8::from(datagrams.is_some()) * RDMA)
+                let has_streams = !of_frames && ports.iter().all(|p| p.has_streams);
+                (u8::from(of_frames) * TCP)
+                    | (u8::from(datagrams.is_some()) * RDMA)
+                    | (u8::from(datagrams.is_some() && has_streams) * IWARP)
             }
             TransportSpec::Tcp => TCP,
             TransportSpec::Rdma => RDMA,

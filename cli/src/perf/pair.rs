@@ -42,8 +42,8 @@ const CLIENT_IP: Cidr = Cidr {
 pub(crate) struct WireArgs {
     /// What carries the bytes: `local` from memory to memory on one host, `tcp`, `rdma` (RoCEv2,
     /// between NICs of this kind) or `udp` (ACCL's: a lost packet ends the session) over the port,
-    /// `iwarp` over the kernel's TCP, `auto` is `local` where it reaches the peer, else `rdma` over
-    /// port roce and `tcp` over another
+    /// `iwarp` over the kernel's TCP, `auto` is `local` where it reaches the peer, else over port
+    /// roce `rdma` on one host and `iwarp` to another host, and `tcp` over other ports
     #[arg(
         long,
         default_value = "auto",
@@ -436,7 +436,10 @@ impl WireArgs {
             peers: Vec::new(),
             mtu,
         };
-        let side = Side::new(open::nic(self.recorded(ip, port, memory)?)?, self.timeout())?;
+        // What these benchmarks are for; `auto` would take iwarp to another host.
+        let nic = self.recorded(ip, port, memory)?;
+        let nic = open::nic(nic.transport(TransportSpec::Rdma))?;
+        let side = Side::new(nic, self.timeout())?;
         let at = side.nic.ports().iter().find_map(|p| p.address);
         let place = Place {
             nic: ip.ip,

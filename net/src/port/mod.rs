@@ -334,7 +334,7 @@ pub trait Port: Send {
         None
     }
 
-    /// Where TCP connections of the host come in, if the port takes those instead of packets.
+    /// Where TCP connections of the host come in, if the port takes those, beside packets or alone.
     fn listener(&self) -> Option<&TcpListener> {
         None
     }

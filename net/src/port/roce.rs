@@ -23,7 +23,7 @@
 mod socket;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustc_hash::FxHashMap;
@@ -49,6 +49,8 @@ const SOCKET_BUFFER: usize = 32 << 20;
 const COPIED_MAX: usize = 256;
 /// MTU of a way that the kernel does not know.
 const MTU_UNKNOWN: usize = 1_500;
+/// How many numbers are tried of those that the kernel chooses, until one is free for TCP as well.
+const SAME_PORT_TRIES: usize = 16;
 /// Most ways whose MTU is remembered.
 const WAYS_MAX: usize = 4_096;
 
@@ -161,7 +163,16 @@ pub struct RocePort {
     inbox: Inbox,
     expected: Expected,
     outbox: Outbox,
+    /// Where TCP connections come in, beside the datagrams.
+    listener: Option<TcpListener>,
     counters: PortCounters,
+}
+
+/// A socket at which connections come in, which never waits.
+fn listen(at: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(at)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// The number of an interface, which a link-local address has with it.
@@ -239,6 +250,7 @@ impl RocePort {
                 flat: vec![0; MESSAGES * MESSAGE_BYTES].into(),
                 ..Outbox::default()
             },
+            listener: None,
             counters: PortCounters::default(),
         })
     }
@@ -246,6 +258,34 @@ impl RocePort {
     /// The address and UDP port from which packets leave.
     pub fn local(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Opens a socket, and takes TCP connections at the TCP port of the same number, as a
+    /// [port of streams](super::streams) does. Where that is in use it carries datagrams alone.
+    ///
+    /// # Errors
+    /// [`RoceError`] says what is wrong with which setting.
+    pub fn open_with_streams(config: &RoceConfig) -> Result<RocePort, RoceError> {
+        let tries = match config.bind.port() {
+            // A number of the kernel's may be free for UDP and not for TCP.
+            0 => SAME_PORT_TRIES,
+            _ => 1,
+        };
+        let mut port = RocePort::open(config)?;
+        for left in (0..tries).rev() {
+            let at = port.socket.local_addr()?;
+            match listen(at) {
+                Ok(listener) => {
+                    port.listener = Some(listener);
+                    break;
+                }
+                Err(e) if left == 0 => {
+                    tracing::warn!(%at, %e, "no TCP connections are taken at this address: peers reach this NIC by RDMA alone");
+                }
+                Err(_) => port = RocePort::open(config)?,
+            }
+        }
+        Ok(port)
     }
 
     /// What the kernel says that the way carries.
@@ -601,6 +641,10 @@ impl Port for RocePort {
 
     fn next_refused(&mut self) -> Option<RefusedBy> {
         self.errors.next_refused().map(RefusedBy::Socket)
+    }
+
+    fn listener(&self) -> Option<&TcpListener> {
+        self.listener.as_ref()
     }
 
     fn counters(&self) -> PortCounters {

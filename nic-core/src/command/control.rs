@@ -7,6 +7,7 @@ use ringbell_nic_abi::{Descriptor, Flags, Opcode, PdId, SessionId, Status};
 use super::streams::{forget_engines, Streams};
 use super::{Answer, Env, Refusal};
 use crate::session::{slot_of, Incoming, Listening, State, Stream};
+use crate::transport::order::Order;
 use crate::types::{NicTime, WorkToken};
 
 /// Backlog when the descriptor gives none.
@@ -169,21 +170,25 @@ impl Streams {
             session.peer = Some(remote);
         }
         let unreachable = Status::HostUnreachable;
-        self.try_transports(slot, token, remote, 0, (now, deadline), unreachable);
+        self.try_transports(slot, token, remote, None, (now, deadline), unreachable);
     }
 
-    /// Tries transports in policy order from number `first`; ends the operation when none is left.
+    /// Tries transports in policy order, those behind the one that has failed; ends the operation
+    /// when none is left.
     pub(super) fn try_transports(
         &mut self,
         slot: u32,
         token: WorkToken,
         remote: SocketAddrV4,
-        first: usize,
+        failed: Option<usize>,
         (now, deadline): (NicTime, NicTime),
         mut last: Status,
     ) {
-        for i in first..self.transports.len() {
-            match self.transports[i].connect(now, remote, deadline) {
+        let order = Order::new(&self.transports, &self.network, remote);
+        let mut next = order.after(failed);
+        while let Some(i) = next {
+            let until = order.until(i, now, deadline);
+            match self.transports[i].connect(now, remote, until) {
                 Ok(conn) => {
                     self.conns.insert((i, conn), slot);
                     if let Some(s) = self.sessions.at(slot) {
@@ -196,8 +201,11 @@ impl Streams {
                     }
                     return;
                 }
-                Err(status) => last = status,
+                // What another has said before tells more.
+                Err(status) if last == Status::HostUnreachable => last = status,
+                Err(_) => {}
             }
+            next = order.after(next);
         }
         if let Some(s) = self.sessions.at(slot) {
             s.state = State::Idle;

@@ -385,6 +385,7 @@ impl Core {
         let mut io = Io {
             now: self.time.now,
             transports: &mut self.streams.transports,
+            net: &self.streams.network,
             mmu: &mut self.memory.mmu,
             dma: &mut self.memory.dma,
             engines: &mut self.memory.engines,
@@ -423,6 +424,7 @@ impl Core {
         let io = Io {
             now: self.time.now,
             transports: &mut self.streams.transports,
+            net: &self.streams.network,
             mmu: &mut self.memory.mmu,
             dma: &mut self.memory.dma,
             engines: &mut self.memory.engines,

@@ -7,7 +7,8 @@ use super::control::address_word;
 use super::streams::{forget_engines, Conn, Streams};
 use super::Env;
 use crate::session::{Incoming, State};
-use crate::transport::{why_chosen, TransportEvent};
+use crate::transport::order::{is_for_another, Order};
+use crate::transport::TransportEvent;
 
 impl Streams {
     /// An event of a transport, except the end of an operation.
@@ -20,9 +21,9 @@ impl Streams {
             TransportEvent::ConnectFailed {
                 conn,
                 status,
-                reason,
+                answer,
             } => {
-                self.on_connect_failed((t, conn), (status, reason), env);
+                self.on_connect_failed((t, conn), (status, answer), env);
             }
             TransportEvent::Incoming {
                 listener,
@@ -75,7 +76,8 @@ impl Streams {
             return;
         };
         let id = self.sessions.id(slot);
-        let why = why_chosen(&self.transports, t);
+        let order = Order::new(&self.transports, &self.network, peer);
+        let why = order.why(&self.transports, t);
         let c = Incoming {
             transport: t,
             conn,
@@ -90,7 +92,7 @@ impl Streams {
     fn on_connect_failed(
         &mut self,
         (t, conn): Conn,
-        (status, reason): (Status, u16),
+        (status, answer): (Status, Option<u16>),
         env: &mut Env<'_>,
     ) {
         let Some(slot) = self.conns.remove(&(t, conn)) else {
@@ -102,12 +104,11 @@ impl Streams {
         let (&State::Connecting { work, deadline, .. }, Some(peer)) = (&s.state, s.peer) else {
             return;
         };
-        // A refusal is an answer; only "cannot get there" lets the next transport try.
-        if matches!(status, Status::HostUnreachable | Status::NoResources) {
-            self.try_transports(slot, work, peer, t + 1, (env.now, deadline), status);
+        if is_for_another(status, answer) && env.now < deadline {
+            self.try_transports(slot, work, peer, Some(t), (env.now, deadline), status);
         } else {
             s.state = State::Idle;
-            let detail = u64::from(reason) << REASON_SHIFT | address_word(peer);
+            let detail = u64::from(answer.unwrap_or(0)) << REASON_SHIFT | address_word(peer);
             self.end(work, status, 0, detail);
         }
     }

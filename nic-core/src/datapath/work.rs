@@ -75,8 +75,9 @@ pub enum TransportEvent {
         conn: ConnId,
         /// `ConnectionRefused`, `HostUnreachable`, `TimedOut` or `NoResources`.
         status: Status,
-        /// The peer's code for its reason (IBTA vol. 1 §12.6.7.2); 0 where it gives none.
-        reason: u16,
+        /// The peer's NIC has answered: its code for the reason (IBTA vol. 1 §12.6.7.2), 0 where it
+        /// gives none. `None`: no NIC has, and another transport may find it.
+        answer: Option<u16>,
     },
     /// A peer has connected to a listener; the connection is established and may already hold
     /// bytes.

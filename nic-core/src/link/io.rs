@@ -5,6 +5,7 @@ use ringbell_gtlb::Mmu;
 use crate::datapath::Datapath;
 use crate::dma::{Dma, DmaState};
 use crate::engine::Engines;
+use crate::network::Network;
 use crate::transport::Transport;
 use crate::types::{Buffer, ConnId, NicTime};
 
@@ -12,6 +13,8 @@ use crate::types::{Buffer, ConnId, NicTime};
 pub(crate) struct Io<'a> {
     pub(crate) now: NicTime,
     pub(crate) transports: &'a mut [Box<dyn Transport>],
+    /// What carries their packets.
+    pub(crate) net: &'a Network,
     pub(crate) mmu: &'a mut Mmu,
     pub(crate) dma: &'a mut DmaState,
     pub(crate) engines: &'a mut Engines,

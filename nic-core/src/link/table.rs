@@ -9,7 +9,8 @@ use rustc_hash::FxHashMap;
 use super::stream::{LinkState, Rx};
 use super::{hello, Dest, Io, Link, Outgoing, Pieces, EXPOSED_TOKEN, HEAD, LINK_TOKEN};
 use crate::memory::nic_memory::{Block, NicMemory};
-use crate::transport::{why_chosen, RecvWork, TransportEvent};
+use crate::transport::order::{is_for_another, Order};
+use crate::transport::{RecvWork, TransportEvent};
 use crate::types::{ConnId, ListenerId, NicTime, Owner, WorkToken};
 
 /// Time between two attempts to connect.
@@ -401,7 +402,9 @@ impl<K: Copy + PartialEq> Links<K> {
                 let link = &mut self.all[l];
                 link.state = LinkState::Up;
                 link.proven = true;
-                link.why = why_chosen(io.transports, t);
+                if let Some(peer) = link.peer {
+                    link.why = Order::new(io.transports, io.net, peer).why(io.transports, t);
+                }
                 io.transports[t].watch(conn);
                 let (peer, transport) = (link.peer, io.transports[t].name());
                 tracing::info!(?peer, transport, why = link.why, "a link is up");
@@ -417,10 +420,17 @@ impl<K: Copy + PartialEq> Links<K> {
                 self.await_head(io, l);
                 LinkEvent::Up(l)
             }
-            TransportEvent::ConnectFailed { conn, status, .. } => {
+            TransportEvent::ConnectFailed {
+                conn,
+                status,
+                answer,
+            } => {
                 let l = self.by_conn.remove(&(t, conn))?;
-                let next = matches!(status, Status::HostUnreachable | Status::NoResources);
-                self.connect(io, l, if next { t + 1 } else { io.transports.len() });
+                if is_for_another(status, answer) {
+                    self.connect(io, l, Some(t));
+                } else {
+                    self.all[l].state = LinkState::Down(io.now.plus(RETRY));
+                }
                 LinkEvent::Nothing
             }
             TransportEvent::Incoming { listener, conn, .. } => {
@@ -576,19 +586,23 @@ impl<K: Copy + PartialEq> Links<K> {
         }
     }
 
-    /// Tries the transports from number `first`; when none is left, again a little later.
-    pub(crate) fn connect(&mut self, io: &mut Io<'_>, link: usize, first: usize) {
+    /// Tries the transports, those behind the one that has failed; when none is left, again a
+    /// little later.
+    pub(crate) fn connect(&mut self, io: &mut Io<'_>, link: usize, failed: Option<usize>) {
         let Some(peer) = self.all[link].peer else {
             return;
         };
-        for i in first..io.transports.len() {
-            let deadline = io.now.plus(ATTEMPT);
+        let order = Order::new(io.transports, io.net, peer);
+        let mut next = order.after(failed);
+        while let Some(i) = next {
+            let deadline = order.until(i, io.now, io.now.plus(ATTEMPT));
             if let Ok(conn) = io.transports[i].connect(io.now, peer, deadline) {
                 self.by_conn.insert((i, conn), link);
                 let l = &mut self.all[link];
                 (l.transport, l.conn, l.state) = (i, conn, LinkState::Connecting);
                 return;
             }
+            next = order.after(next);
         }
         self.all[link].state = LinkState::Down(io.now.plus(RETRY));
     }

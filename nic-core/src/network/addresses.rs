@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 
 use super::neighbor::Place;
+use super::packet::Protocol;
 use super::Network;
 use ringbell_net::port::Medium;
 use ringbell_net::wire::roce::icrc::Flow;
@@ -49,6 +50,17 @@ impl Network {
         let neighbors = &self.neighbors;
         self.hosts
             .hear(ip, |name| neighbors.is_used(Place { port, ip: name }))
+    }
+
+    /// Whether a NIC is behind an address of this host, by the port of datagrams that leads there.
+    pub(crate) fn is_on_this_host(&self, nic: Ipv4Addr) -> bool {
+        let route = self.routes.to(Protocol::Roce, nic);
+        let local = route.and_then(|r| self.media[r.port].local());
+        let host = self.hosts.address(nic);
+        local.zip(host).is_some_and(|(local, host)| {
+            let (local, host) = (local.ip(), host.ip());
+            host == local || (host.is_loopback() && local.is_loopback())
+        })
     }
 
     /// The addresses of RoCEv2 packets to a peer, as its ICRC covers them: source, which has

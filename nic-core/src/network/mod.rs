@@ -65,6 +65,8 @@ pub struct PortInfo {
     pub mtu: usize,
     /// Where it receives, if it carries datagrams of the host.
     pub address: Option<SocketAddr>,
+    /// TCP connections of iWARP come in there, too, or alone.
+    pub has_streams: bool,
     /// What went through it.
     pub counters: PortCounters,
 }
@@ -168,6 +170,7 @@ impl Network {
             name: p.describe(),
             mtu: p.capabilities().mtu,
             address: p.capabilities().medium.local(),
+            has_streams: p.listener().is_some(),
             counters: p.counters(),
         };
         self.ports.iter().map(|p| info(&**p)).collect()

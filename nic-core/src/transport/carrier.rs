@@ -112,9 +112,9 @@ pub(super) trait Carrier: Sharer + Send + Sized {
         self.freed(&mut c);
     }
 
-    /// An outgoing connection failed, for a `reason` of the peer where it has given one: its
-    /// operations retire, its id is free.
-    fn fail_connect(&mut self, index: usize, status: Status, reason: u16) {
+    /// An outgoing connection failed, by the peer's `answer` if there is one: its operations
+    /// retire, its id is free.
+    fn fail_connect(&mut self, index: usize, status: Status, answer: Option<u16>) {
         let s = self.sessions();
         let Some(c) = s.table.at(index) else {
             return;
@@ -127,7 +127,7 @@ pub(super) trait Carrier: Sharer + Send + Sized {
         s.events.push_back(TransportEvent::ConnectFailed {
             conn,
             status,
-            reason,
+            answer,
         });
         self.free(index);
     }
@@ -187,12 +187,12 @@ pub(super) trait Carrier: Sharer + Send + Sized {
                 Ok(None) if !late => return false,
                 found => {
                     let status = found.err().unwrap_or(Status::HostUnreachable);
-                    self.fail_connect(index, status, 0);
+                    self.fail_connect(index, status, None);
                     return true;
                 }
             },
             Phase::Requesting if late => {
-                self.fail_connect(index, Status::TimedOut, 0);
+                self.fail_connect(index, Status::TimedOut, None);
                 return true;
             }
             Phase::Incoming(_) if late => self.free(index),

@@ -23,6 +23,7 @@ pub mod iwarp;
 mod life;
 pub mod local;
 mod one_sided;
+pub(crate) mod order;
 pub mod rdma;
 mod ring;
 mod service;
@@ -389,16 +390,4 @@ pub fn deliver(
         }
     }
     any
-}
-
-/// Why transport number `t` carries an outgoing connection, as text for users.
-pub(crate) fn why_chosen(transports: &[Box<dyn Transport>], t: usize) -> &'static str {
-    let name = |i: usize| transports.get(i).map_or("", |t| t.name());
-    match (name(t), t, transports.len()) {
-        (_, _, 1) => "the only transport of this NIC",
-        ("local", 0, _) => "the peer is a NIC of this host, user and network namespace; the port is not used, transport `tcp` would use it",
-        (_, 0, _) => "first in policy order",
-        _ if name(0) == "local" => "no NIC of this host, user and network namespace has that address",
-        _ => "the transports before it cannot reach that address",
-    }
 }

@@ -312,7 +312,7 @@ impl<T: Carrier> PacketTransport for T {
     fn resolved(&mut self, index: usize, outcome: Resolved) {
         match outcome {
             Resolved::Known => self.sessions().mark(index),
-            Resolved::Failed => self.fail_connect(index, Status::HostUnreachable, 0),
+            Resolved::Failed => self.fail_connect(index, Status::HostUnreachable, None),
         }
     }
 
@@ -339,9 +339,8 @@ impl<T: Carrier> PacketTransport for T {
         for index in broken {
             s.mark(index);
         }
-        // No NIC receives there: an answer, as that of a NIC without a listener.
         for index in unheard {
-            self.fail_connect(index, Status::ConnectionRefused, 0);
+            self.fail_connect(index, Status::ConnectionRefused, None);
         }
     }
 }

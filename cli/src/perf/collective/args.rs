@@ -34,7 +34,8 @@ pub(crate) struct Args {
     pub(crate) threads: bool,
     /// What carries the bytes: `local` from memory to memory on one host, `tcp`, `rdma` or `udp`
     /// (ACCL's: a lost packet ends the communicator) over the port, `iwarp` over the kernel's TCP,
-    /// `auto` local first, then `rdma` over port roce and `tcp` over another
+    /// `auto` local first, then over port roce `rdma` on one host and `iwarp` to another host, and
+    /// `tcp` over other ports
     #[arg(
         long,
         default_value = "auto",

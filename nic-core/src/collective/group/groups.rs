@@ -527,7 +527,7 @@ impl Groups {
                     moved = true;
                 }
                 Due::Dial if self.is_wanted(i) => {
-                    self.messages.links.connect(io, i, 0);
+                    self.messages.links.connect(io, i, None);
                     moved = true;
                 }
                 Due::Dial | Due::Nothing => {}

@@ -71,6 +71,9 @@ const ARRIVALS_MAX: usize = 256;
 const STARTUP: Duration = Duration::from_secs(10);
 /// When the kernel is asked again that could not give a connection, for want of descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(10);
+/// How often a NIC without connections asks whether one has come in: each time is a system call,
+/// and another transport may be at work beside it.
+const IDLE_LOOK: Duration = Duration::from_micros(20);
 /// Tokens of the poller: a listener's, an arrival's; a connection has its number alone.
 const OF_LISTENER: u64 = 1 << 63;
 const OF_ARRIVAL: u64 = 1 << 62;
@@ -146,6 +149,8 @@ pub struct IwarpTransport {
     arrivals: Vec<Option<Arrival>>,
     /// When connections are taken again that the kernel could not give.
     accept_at: Option<NicTime>,
+    /// When the next look is due while there are no connections.
+    look_at: NicTime,
 }
 
 impl std::fmt::Debug for IwarpTransport {
@@ -189,8 +194,14 @@ impl IwarpTransport {
             listeners,
             arrivals: Vec::new(),
             accept_at: None,
+            look_at: NicTime(0),
             config,
         })
+    }
+
+    /// Whether there is nothing but listeners.
+    fn is_idle(&self) -> bool {
+        self.connections() == 0 && self.arrivals.is_empty()
     }
 
     /// Sessions in use, those that are ending included.

@@ -131,7 +131,7 @@ impl IwarpTransport {
                 (c.input, c.output) = (false, false);
                 c.life.phase = Phase::Requesting;
             }
-            Err(e) => self.fail_connect(index, status_of(&e), 0),
+            Err(e) => self.fail_connect(index, status_of(&e), None),
         }
         true
     }
@@ -184,7 +184,7 @@ impl IwarpTransport {
             _ => return false,
         };
         if let Some(status) = failed {
-            self.fail_connect(index, status, 0);
+            self.fail_connect(index, status, None);
         }
         true
     }
@@ -196,6 +196,7 @@ impl IwarpTransport {
         };
         let read = mpa::Startup::parse(Role::Responder, frame).ok();
         let read = read.and_then(|(startup, b)| Some((startup, Answer::parse(b).ok()?)));
+        let answer = read.is_some().then_some(0);
         let status = match read {
             Some((startup, Answer::Accepted { window }))
                 if !startup.rejected && WINDOWS.contains(&(window as usize)) =>
@@ -219,7 +220,7 @@ impl IwarpTransport {
             Some((_, Answer::NoRoom)) => Status::NoResources,
             _ => Status::ConnectionRefused,
         };
-        self.fail_connect(index, status, 0);
+        self.fail_connect(index, status, answer);
         true
     }
 

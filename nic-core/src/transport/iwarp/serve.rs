@@ -10,7 +10,7 @@ use super::conn::{Conn, Startup};
 use super::incoming::{Broken, Read};
 use super::outgoing::Failed;
 use super::session::Fin;
-use super::{socket, IwarpTransport, OF_ARRIVAL, OF_LISTENER};
+use super::{socket, IwarpTransport, IDLE_LOOK, OF_ARRIVAL, OF_LISTENER};
 use crate::datapath::Datapath;
 use crate::engine::EngineFailed;
 use crate::network::{Link, Network, Packet, Protocol};
@@ -45,7 +45,7 @@ impl Carrier for IwarpTransport {
     }
 
     fn look(&self) -> bool {
-        self.poller.look()
+        !self.is_idle() && self.poller.look()
     }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
@@ -62,11 +62,15 @@ impl Carrier for IwarpTransport {
     /// Notes which sockets are ready, and takes connections that have come in.
     fn read_control(&mut self, now: NicTime, net: &mut Network) -> bool {
         let mut any = false;
-        if self.poller.look() {
+        let is_due = !self.is_idle() || now >= self.look_at;
+        if is_due && self.poller.look() {
             while let Some(ready) = self.poller.take() {
                 any = true;
                 self.note(ready);
             }
+        }
+        if is_due {
+            self.look_at = now.plus(IDLE_LOOK);
         }
         if self.accept_at.is_some_and(|at| at <= now) {
             self.accept_at = None;
@@ -279,12 +283,12 @@ impl IwarpTransport {
                 }
                 found => {
                     let status = found.err().unwrap_or(Status::HostUnreachable);
-                    self.fail_connect(index, status, 0);
+                    self.fail_connect(index, status, None);
                     true
                 }
             },
             Phase::Requesting if late => {
-                self.fail_connect(index, Status::TimedOut, 0);
+                self.fail_connect(index, Status::TimedOut, None);
                 true
             }
             Phase::Requesting => self.start_up(index, data),

@@ -122,7 +122,7 @@ impl LocalTransport {
                     events.push_back(TransportEvent::ConnectFailed {
                         conn: c.id,
                         status,
-                        reason: 0,
+                        answer: Some(0),
                     });
                     gone = true;
                 }

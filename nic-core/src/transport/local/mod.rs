@@ -200,7 +200,7 @@ impl LocalTransport {
                     events.push_back(TransportEvent::ConnectFailed {
                         conn: c.id,
                         status: Status::HostUnreachable,
-                        reason: 0,
+                        answer: None,
                     });
                     zombie = true;
                 }

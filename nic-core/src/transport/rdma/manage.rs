@@ -332,14 +332,14 @@ impl RdmaTransport {
         let (Some(theirs), Some(hop), Some(source)) =
             (Terms::read(&from.private), c.life.hop, source)
         else {
-            self.fail_connect(index, Status::ConnectionRefused, 0);
+            self.fail_connect(index, Status::ConnectionRefused, Some(0));
             return reject;
         };
         let port = net.port_of(hop);
         let ours = Terms::of(config, net, port, source);
         (c.names.peer, c.names.peer_qpn) = (from.id, from.qpn);
         if start(c, config, (&ours, &theirs), from, (net, port)).is_err() {
-            self.fail_connect(index, Status::ConnectionRefused, 0);
+            self.fail_connect(index, Status::ConnectionRefused, Some(0));
             return reject;
         }
         self.sessions.connected(index);
@@ -372,7 +372,7 @@ impl RdmaTransport {
                         Status::ConnectionRefused
                     }
                 };
-                self.fail_connect(index, status, reason.code());
+                self.fail_connect(index, status, Some(reason.code()));
             }
             Some((Phase::Incoming(_), _)) => self.free(index),
             _ => {}

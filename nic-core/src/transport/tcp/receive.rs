@@ -216,10 +216,12 @@ impl TcpTransport {
         };
         let conn = c.life.id;
         c.fail_all(status, &mut self.events);
+        // A segment of the peer has said so.
+        let is_answer = matches!(status, Status::ConnectionRefused | Status::ConnectionReset);
         self.events.push_back(TransportEvent::ConnectFailed {
             conn,
             status,
-            reason: 0,
+            answer: is_answer.then_some(0),
         });
         self.reset_orphan(index);
     }

@@ -213,7 +213,7 @@ impl UdpTransport {
         if c.life.phase == Phase::Requesting {
             if !are_met(terms) {
                 self.answers.extend(Answer::disconnect(c));
-                return self.fail_connect(index, Status::ConnectionRefused, 0);
+                return self.fail_connect(index, Status::ConnectionRefused, Some(0));
             }
             c.start(signature.from, signature.sequence, terms);
             self.sessions.connected(index);

@@ -282,7 +282,7 @@ impl UdpTransport {
                     true => Status::ConnectionRefused,
                     false => Status::NoResources,
                 };
-                self.fail_connect(index, status, 0);
+                self.fail_connect(index, status, Some(0));
             }
             (Kind::Reset(gap), _) => self.reset(index, *gap),
             // It has not got our reset.
