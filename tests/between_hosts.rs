@@ -3,7 +3,7 @@
 
 use crate::communicators;
 
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -156,5 +156,31 @@ fn a_named_transport_is_obeyed_on_both_sides_of_the_rule() {
         assert_eq!(transport, named);
         let info = session(&pair(hosts, [named; 2], false));
         assert_eq!(info.transport, Some(named));
+    }
+}
+
+#[test]
+fn a_peer_whose_tcp_port_is_silent_is_reached_by_rdma() {
+    let Some(other) = other_address() else {
+        return eprintln!("SKIPPED: this machine has no address but the loopback's");
+    };
+    let pair = || pair([LOOPBACK, other], ["auto", "rdma"], false);
+    let reason = "no NIC takes connections of iWARP";
+    // The kernel takes connections for a program that never looks at them.
+    for is_link in [true, false] {
+        let p = pair();
+        let at = p.nics[1].ports()[0].address.expect("a port of datagrams");
+        let Ok(_silent) = TcpListener::bind(at) else {
+            return eprintln!("SKIPPED: another program has the number in TCP");
+        };
+        let (transport, why) = match is_link {
+            true => link(&p),
+            false => {
+                let info = session(&p);
+                (info.transport.expect("open"), info.why)
+            }
+        };
+        assert_eq!(transport, "rdma");
+        assert!(why.contains(reason), "{why}");
     }
 }
