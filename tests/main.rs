@@ -34,6 +34,7 @@ mod cuda_local;
 mod engines_kernel;
 mod growth;
 mod mailbox;
+mod meshes;
 mod one_sided;
 mod progress;
 #[cfg(feature = "rtl")]

@@ -9,7 +9,7 @@
 //!
 //! Run: `cargo run --example 25_smi_stencil`
 //!
-//! Prints `local, 2 x 2 ranks: 0 of 11040 values differ`, and the same of 2 x 4 ranks, of `rdma`, of
+//! Prints `local, 2 x 2 ranks: 0 of 11040 values differ`, and the same of 2 x 4 ranks, of `rdma`,
 //! `mesh:bus:4` and `mesh:torus:2x4`; ends with an error otherwise.
 #![allow(unsafe_code)] // Runs kernels.
 

@@ -105,6 +105,27 @@ pub struct WireReport {
     pub counters: WireCounters,
 }
 
+impl std::fmt::Display for WireReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "port {} -> {}: ", self.port, self.to)?;
+        match &self.state {
+            WireState::Up => f.write_str("up")?,
+            WireState::Greeting => f.write_str("no answer")?,
+            WireState::Refused(why) => write!(f, "refused: {why}")?,
+        }
+        let c = &self.counters;
+        write!(
+            f,
+            "; {} packets out ({} again), {} in",
+            c.tx_packets, c.tx_again, c.rx_packets
+        )?;
+        match &self.reason {
+            Some(why) => write!(f, "; went down {} times, last because {why}", c.resets),
+            None => Ok(()),
+        }
+    }
+}
+
 /// The address of a node's NIC.
 pub fn mac_of(node: NodeId) -> MacAddr {
     MacAddr::local(u32::from(node.0) + 1)
@@ -343,10 +364,15 @@ impl MeshPort {
             Event::Packet(channel, packet) => self.forward(now, wire, channel, packet),
             Event::Up => {
                 let port = self.wires[wire].number();
+                tracing::info!(node = self.config.node.0, port, "a wire is up");
                 if self.network.set(port, false) {
                     self.changed();
                 }
                 self.news |= self.network.knows() != 0;
+            }
+            Event::Refused(why) => {
+                let port = self.wires[wire].number();
+                tracing::warn!(node = self.config.node.0, port, %why, "a wire is refused");
             }
             Event::Down => self.lost(wire),
             Event::Network(first, changes) => {
@@ -370,6 +396,9 @@ impl MeshPort {
     }
 
     fn lost(&mut self, wire: usize) {
+        let (node, port) = (self.config.node.0, self.wires[wire].number());
+        let why = self.wires[wire].reason().unwrap_or_default();
+        tracing::warn!(node, port, why, "a wire is down");
         if self.network.set(self.wires[wire].number(), true) {
             self.changed();
         }
@@ -610,6 +639,23 @@ impl Port for MeshPort {
         let topology = self.network.topology();
         let node = &topology.nodes()[self.config.node.index()].name;
         format!("mesh {node} of {}", topology.name())
+    }
+
+    fn report(&self) -> Vec<String> {
+        let wires = self.wires().into_iter().map(|w| w.to_string());
+        let down = self.down().into_iter().map(|w| format!("down: {w}"));
+        let MeshCounters {
+            forwarded,
+            unreachable,
+            stuck,
+            bad,
+            reroutes,
+        } = self.counters;
+        let all = format!(
+            "forwarded {forwarded} packets; dropped {unreachable} without a route, {stuck} that \
+             stood, {bad} with a wrong head; {reroutes} times new routes"
+        );
+        wires.chain(down).chain([all]).collect()
     }
 
     fn capabilities(&self) -> &Capabilities {

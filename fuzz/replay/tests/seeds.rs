@@ -72,6 +72,7 @@ targets! {
     "../../fuzz_targets/bootstrap.rs" bootstrap,
     "../../fuzz_targets/fabric.rs" fabric,
     "../../fuzz_targets/iwarp.rs" iwarp,
+    "../../fuzz_targets/mesh.rs" mesh,
     "../../fuzz_targets/one_sided.rs" one_sided,
     "../../fuzz_targets/pages.rs" pages,
     "../../fuzz_targets/program.rs" program,

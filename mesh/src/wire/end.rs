@@ -3,7 +3,7 @@
 use ringbell_net::NicTime;
 
 use super::event::{Event, WireCounters};
-use super::greeting::{Greeted, Greeting};
+use super::greeting::{Greeted, Greeting, WireState};
 use super::probing::Probing;
 use super::receiving::{Order, Receiving};
 use super::sending::Sending;
@@ -79,6 +79,10 @@ impl End {
     fn hello(&mut self, now: NicTime, head: &Head, body: &[u8], pool: &mut Pool) -> Event {
         match self.greeting.hello(now, head.from, head.epoch.get(), body) {
             Greeted::Same => Event::None,
+            Greeted::Refused => match self.greeting.state() {
+                WireState::Refused(why) => Event::Refused(why.clone()),
+                _ => Event::None,
+            },
             Greeted::Up => {
                 self.probing.heard(now);
                 self.sending.clear(pool);

@@ -30,6 +30,8 @@ pub(crate) enum Event {
     Packet(usize, Stored),
     /// It is up.
     Up,
+    /// The ends disagree, for this reason.
+    Refused(String),
     /// It is down, and its state was begun anew.
     Down,
     /// States of the network's wires, from this number on.

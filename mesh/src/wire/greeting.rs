@@ -36,6 +36,8 @@ pub(crate) enum Greeted {
     Up,
     /// The other end has begun anew, so this one does.
     Again,
+    /// The ends disagree, for a new reason.
+    Refused,
 }
 
 /// One end's knowledge of the other.
@@ -147,11 +149,15 @@ impl Greeting {
         };
         if let Some(why) = self.differs(&hello) {
             // A peer that is up has agreed before: what comes now is another's.
-            if !self.is_up() {
-                self.state = WireState::Refused(why);
-                self.refuses = true;
+            if self.is_up() {
+                return Greeted::Same;
             }
-            return Greeted::Same;
+            self.refuses = true;
+            let refused = WireState::Refused(why);
+            return match std::mem::replace(&mut self.state, refused.clone()) == refused {
+                true => Greeted::Same,
+                false => Greeted::Refused,
+            };
         }
         self.mac = mac;
         let is_new = epoch != self.other_epoch;

@@ -156,6 +156,10 @@ impl<W: Write + Send> Port for Capture<W> {
     fn describe(&self) -> String {
         format!("{}, captured", self.inner.describe())
     }
+
+    fn report(&self) -> Vec<String> {
+        self.inner.report()
+    }
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
     }

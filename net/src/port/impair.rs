@@ -319,6 +319,10 @@ impl Port for Impair {
     fn describe(&self) -> String {
         self.cable.describe(&self.inner.describe())
     }
+
+    fn report(&self) -> Vec<String> {
+        self.inner.report()
+    }
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
     }

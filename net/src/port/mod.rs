@@ -247,6 +247,11 @@ pub trait Port: Send {
     /// Kind and destination, as text for users: `mem 0 of 2`, `tap rb0`.
     fn describe(&self) -> String;
 
+    /// What a user may want to know of its parts, a line for each; none where it has no parts.
+    fn report(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// What the port carries, and how much at once.
     fn capabilities(&self) -> &Capabilities;
 

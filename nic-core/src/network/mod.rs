@@ -69,6 +69,8 @@ pub struct PortInfo {
     pub has_streams: bool,
     /// What went through it.
     pub counters: PortCounters,
+    /// Its parts: of a mesh, each wire with its state, and what was forwarded.
+    pub parts: Vec<String>,
 }
 
 /// A frame that has arrived.
@@ -172,6 +174,7 @@ impl Network {
             address: p.capabilities().medium.local(),
             has_streams: p.listener().is_some(),
             counters: p.counters(),
+            parts: p.report(),
         };
         self.ports.iter().map(|p| info(&**p)).collect()
     }
