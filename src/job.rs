@@ -24,7 +24,7 @@ impl NicBuilder {
     /// The settings of this process's rank: an address by rank, and a directory, a network number
     /// and secrets of the job's own, so that two jobs on one machine never meet; port, transport
     /// and switch as the launcher says. Where it names no port and the job's bootstrap is no
-    /// address of the loopback, the port is `roce`: ranks of one host use memory, others RDMA.
+    /// address of the loopback, the port is `roce`: ranks of one host use memory, others iWARP.
     /// Later settings override it.
     ///
     /// ```no_run
