@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use anyhow::{ensure, Context, Error};
 use ringbell::{CommOptions, Communicator, Job, Nic};
-use ringbell_perf::{Report, Row, Samples};
+use ringbell_perf::{machine, Report, Row, Samples};
 
 use crate::group::{Group, OverMpi, OverRingbell};
 use crate::layer::{self, Part};
@@ -67,6 +67,12 @@ pub(crate) fn rank(library: &Path, args: &Args) -> Result<(), Error> {
 
 fn rows(group: &mut dyn Group, args: &Args) -> Result<(), Error> {
     let ranks = group.ranks();
+    // Where there are enough, each rank has a core, as Open MPI gives it by itself: two that wake
+    // each other may be put on one core otherwise, and multiply in turns.
+    let cores = machine::cores();
+    if ranks <= cores.len() {
+        machine::pin_to(cores[group.rank()]);
+    }
     for side in &args.sides {
         let part = Part::new(*side, group.rank(), ranks);
         group.resize(*side)?;
