@@ -22,6 +22,12 @@ impl Stored {
         &self.bytes[..self.len]
     }
 
+    /// The packet, to be changed.
+    #[inline]
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.len]
+    }
+
     /// Its head.
     #[inline]
     pub(crate) fn head(&self) -> Head {
@@ -56,11 +62,6 @@ impl Pool {
             room,
             free: Vec::new(),
         }
-    }
-
-    /// Bytes of the longest packet.
-    pub(crate) fn room(&self) -> usize {
-        self.room
     }
 
     /// Memory for a packet; its contents are undefined.

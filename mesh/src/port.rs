@@ -687,15 +687,11 @@ impl Port for MeshPort {
     }
 
     fn is_quiet(&self) -> bool {
-        self.router.is_empty()
-            && self.broadcast.is_none()
-            && self.wires.iter().all(|w| w.port().is_quiet())
+        self.router.is_empty() && self.broadcast.is_none() && self.wires.iter().all(Wire::is_quiet)
     }
 
     fn poll(&mut self) -> bool {
-        !self.router.is_empty()
-            || self.broadcast.is_some()
-            || self.wires.iter_mut().any(|w| w.port_mut().poll())
+        !self.router.is_empty() || self.broadcast.is_some() || self.wires.iter_mut().any(Wire::poll)
     }
 
     fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {

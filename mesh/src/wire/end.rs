@@ -7,11 +7,19 @@ use super::greeting::{Greeted, Greeting, WireState};
 use super::probing::Probing;
 use super::receiving::{Order, Receiving};
 use super::sending::Sending;
-use crate::buffers::Pool;
+use crate::buffers::{Pool, Stored};
 use crate::head::{self, Head, Hello, Kind, FLAG_MISSING, FLAG_PROBE, HEAD};
 
 /// Longest text of a refusal that is taken, in bytes.
 const REASON_MAX: usize = 300;
+
+/// What a frame was.
+enum Taken {
+    /// A packet of a channel.
+    Packet(usize),
+    /// Something else, which is over.
+    Other(Event),
+}
 
 /// The state of an end.
 #[derive(Debug)]
@@ -42,38 +50,52 @@ impl End {
     pub(super) fn take(
         &mut self,
         now: NicTime,
-        frame: &[u8],
+        frame: Stored,
         sealed: bool,
         pool: &mut Pool,
     ) -> Event {
+        match self.judged(now, frame.bytes(), sealed, pool) {
+            Taken::Packet(channel) => Event::Packet(channel, frame),
+            Taken::Other(event) => {
+                pool.give(frame);
+                event
+            }
+        }
+    }
+
+    /// What a frame is; a packet is taken.
+    fn judged(&mut self, now: NicTime, frame: &[u8], sealed: bool, pool: &mut Pool) -> Taken {
         let read = Head::read(frame).filter(|_| !sealed || head::is_sound(frame));
         let Some((kind, head)) = read else {
             self.counters.rx_malformed += 1;
-            return Event::None;
+            return Taken::Other(Event::None);
         };
         let (epoch, body) = (head.epoch.get(), &frame[HEAD..]);
         match kind {
-            Kind::Hello => return self.hello(now, &head, body, pool),
+            Kind::Hello => return Taken::Other(self.hello(now, &head, body, pool)),
             Kind::Refuse => {
                 let text = &body[..body.len().min(REASON_MAX)];
                 let text = String::from_utf8_lossy(text).replace(char::is_control, " ");
                 self.greeting.refused(&text);
-                return Event::None;
+                return Taken::Other(Event::None);
             }
             Kind::Packet | Kind::Credit | Kind::Network => {}
         }
         if !self.greeting.counts(epoch) {
             self.counters.rx_stale += 1;
-            return Event::None;
+            return Taken::Other(Event::None);
         }
         self.probing.heard(now);
         let confirmed = self.sending.confirm(now, head.ack.get(), pool);
         let done = confirmed.and_then(|()| match kind {
-            Kind::Packet => self.packet(now, &head, frame, pool),
-            Kind::Credit => self.credit(&head, body),
-            _ => Ok(Event::Network(head.number.get() as usize, words(body))),
+            Kind::Packet => self.packet(now, &head, frame.len()),
+            Kind::Credit => self.credit(&head, body).map(Taken::Other),
+            _ => {
+                let event = Event::Network(head.number.get() as usize, words(body));
+                Ok(Taken::Other(event))
+            }
         });
-        done.unwrap_or_else(|why| self.reset(now, format!("broken: {why}"), pool))
+        done.unwrap_or_else(|why| Taken::Other(self.reset(now, format!("broken: {why}"), pool)))
     }
 
     fn hello(&mut self, now: NicTime, head: &Head, body: &[u8], pool: &mut Pool) -> Event {
@@ -93,29 +115,23 @@ impl End {
         }
     }
 
-    fn packet(
-        &mut self,
-        now: NicTime,
-        head: &Head,
-        frame: &[u8],
-        pool: &mut Pool,
-    ) -> Result<Event, &'static str> {
+    fn packet(&mut self, now: NicTime, head: &Head, len: usize) -> Result<Taken, &'static str> {
         let channel = usize::from(head.channel);
         if channel >= self.receiving.channels() {
             return Err("it sends in a channel that no wire has");
         }
-        if !(HEAD + 2..=pool.room()).contains(&frame.len()) {
+        if len < HEAD + 2 {
             return Err("it sends a packet of a length that none has");
         }
         self.sending.limit(channel, head.limit.get())?;
         match self.receiving.take(now, channel, head.number.get()) {
             Order::Next => {
                 self.counters.rx_packets += 1;
-                Ok(Event::Packet(channel, pool.copy(frame)))
+                Ok(Taken::Packet(channel))
             }
             Order::Old | Order::Later => {
                 self.counters.rx_out_of_order += 1;
-                Ok(Event::None)
+                Ok(Taken::Other(Event::None))
             }
             Order::Overrun => Err("it sends more packets than it has credit for"),
         }

@@ -11,7 +11,7 @@ mod probing;
 mod receiving;
 mod sending;
 
-use ringbell_net::port::{Arrived, Checksums, Port};
+use ringbell_net::port::{Checksums, Port};
 use ringbell_net::NicTime;
 use zerocopy::IntoBytes;
 
@@ -100,6 +100,16 @@ impl Wire {
         self.end.greeting.is_up() && self.end.sending.takes()
     }
 
+    /// Whether nothing has come and nothing waits for room, as far as a cheap look tells.
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.is_full && self.port.is_quiet()
+    }
+
+    /// Whether something may have come, or waits for room.
+    pub(crate) fn poll(&mut self) -> bool {
+        self.is_full || self.port.poll()
+    }
+
     pub(crate) fn is_up(&self) -> bool {
         self.end.greeting.is_up()
     }
@@ -122,28 +132,30 @@ impl Wire {
     fn put(&mut self, now: NicTime) {
         let mac = self.end.greeting.mac();
         let from = self.port.capabilities().medium.mac();
-        while let Some((packet, number)) = self.end.sending.pending() {
-            let Some(room) = self.port.tx_frame(now, mac) else {
-                self.is_full = true;
-                return;
-            };
-            let bytes = packet.bytes();
-            let len = bytes.len();
-            room[..len].copy_from_slice(bytes);
+        let End {
+            sending,
+            receiving,
+            greeting,
+            ..
+        } = &mut self.end;
+        while let Some((packet, number)) = sending.pending() {
             let mut head = packet.head();
             let channel = usize::from(head.channel);
             (head.to, head.from) = (mac, from);
-            head.epoch.set(self.end.greeting.epoch());
+            head.epoch.set(greeting.epoch());
             head.number.set(number);
-            head.ack.set(self.end.receiving.expected());
-            head.limit.set(self.end.receiving.limit(channel));
-            head.write(room);
+            head.ack.set(receiving.expected());
+            head.limit.set(receiving.limit(channel));
+            head.write(packet.room());
             if self.sealed {
-                head::seal(&mut room[..len]);
+                head::seal(packet.bytes_mut());
             }
-            self.port.tx_commit(now, len);
-            self.end.receiving.told(channel);
-            self.end.sending.sent();
+            if !self.port.tx_copy(now, mac, packet.bytes()) {
+                self.is_full = true;
+                return;
+            }
+            receiving.told(channel);
+            sending.sent();
         }
         self.is_full = false;
     }
@@ -226,9 +238,16 @@ impl Wire {
     /// Takes a frame from the port, if there is one.
     #[inline]
     pub(crate) fn receive(&mut self, now: NicTime, pool: &mut Pool) -> Option<Event> {
-        match self.port.receive(now)? {
-            Arrived::Frame(frame) => Some(self.end.take(now, frame, self.sealed, pool)),
-            Arrived::Datagram(_) => Some(Event::None),
+        let mut frame = pool.take();
+        match self.port.receive_into(now, frame.room()) {
+            Some(len) => {
+                frame.set_len(len);
+                Some(self.end.take(now, frame, self.sealed, pool))
+            }
+            None => {
+                pool.give(frame);
+                None
+            }
         }
     }
 

@@ -6,9 +6,9 @@ use ringbell_net::NicTime;
 
 use crate::buffers::{Pool, Stored};
 
-/// Time until packets that are not confirmed are sent again, at first: 2 ms. It doubles up to
+/// Time until packets that are not confirmed are sent again, at first: 5 ms. It doubles up to
 /// [`AGAIN_MAX_NS`].
-const AGAIN_NS: u64 = 2_000_000;
+const AGAIN_NS: u64 = 5_000_000;
 /// Longest such time: 64 ms.
 const AGAIN_MAX_NS: u64 = 64_000_000;
 
@@ -87,9 +87,10 @@ impl Sending {
 
     /// The packet that is to be put on the wire next, and its number.
     #[inline]
-    pub(crate) fn pending(&self) -> Option<(&Stored, u32)> {
-        let packet = self.unconfirmed.get(self.on_wire)?;
-        Some((packet, self.number(self.on_wire)))
+    pub(crate) fn pending(&mut self) -> Option<(&mut Stored, u32)> {
+        let number = self.number(self.on_wire);
+        let packet = self.unconfirmed.get_mut(self.on_wire)?;
+        Some((packet, number))
     }
 
     /// It is on the wire.
@@ -100,7 +101,7 @@ impl Sending {
 
     /// The number of a packet by its place.
     fn number(&self, place: usize) -> u32 {
-        let left = self.unconfirmed.len() - place;
+        let left = self.unconfirmed.len().saturating_sub(place);
         self.next.wrapping_sub(left as u32)
     }
 

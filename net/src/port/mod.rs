@@ -5,6 +5,7 @@
 //!
 //! - A *frame* is written in place ([`tx_frame`], [`tx_commit`]) and read in place, in buffers that
 //!   are reused, so none costs an allocation. Frames may wait for [`flush`], which sends a batch.
+//!   One that lies in other memory is copied once ([`tx_copy`], [`receive_into`]).
 //! - *Datagrams* leave as a [`Batch`] of packets ([`send`]), whose pieces the kernel gathers.
 //!
 //! Receiving never depends on transmitting: a port whose transmit side is full still receives, or
@@ -23,6 +24,8 @@
 //! [`tx_frame`]: Port::tx_frame
 //! [`tx_commit`]: Port::tx_commit
 //! [`flush`]: Port::flush
+//! [`tx_copy`]: Port::tx_copy
+//! [`receive_into`]: Port::receive_into
 //! [`send`]: Port::send
 
 mod batch;
@@ -297,6 +300,28 @@ pub trait Port: Send {
     /// an Ethernet header or longer than that room is dropped and counted.
     fn tx_commit(&mut self, now: NicTime, len: usize) {
         let _ = (now, len);
+    }
+
+    /// Sends a frame that lies in other memory. `false`: there is no room, and nothing happened. The
+    /// default copies it into the room of [`Port::tx_frame`].
+    fn tx_copy(&mut self, now: NicTime, dst: MacAddr, frame: &[u8]) -> bool {
+        let Some(room) = self.tx_frame(now, dst) else {
+            return false;
+        };
+        // What is longer than the room is dropped and counted there.
+        let len = frame.len().min(room.len());
+        room[..len].copy_from_slice(&frame[..len]);
+        self.tx_commit(now, frame.len());
+        true
+    }
+
+    /// As [`Port::receive`] for ports of frames, into other memory: returns the frame's length. What
+    /// is longer than the memory is cut to it.
+    fn receive_into(&mut self, now: NicTime, into: &mut [u8]) -> Option<usize> {
+        let frame = self.receive(now)?.bytes();
+        let len = frame.len().min(into.len());
+        into[..len].copy_from_slice(&frame[..len]);
+        Some(len)
     }
 
     /// Sends packets `from..` of a batch. Returns how many were taken; the others found no room and

@@ -313,6 +313,103 @@ impl MemPort {
     }
 }
 
+impl MemPort {
+    /// The next frame that has arrived: its ring, its slot and its length.
+    fn arrived(&mut self, now: NicTime) -> Option<(usize, Slot, usize)> {
+        self.times.looked = now;
+        let found = match self.find() {
+            Some(found) => Some(found),
+            None if self.arm(now) => self.find(),
+            None => None,
+        };
+        let (_, _, len) = found?;
+        if self.armed {
+            self.armed = false;
+            self.segment.armed(self.me).store(0, Ordering::Relaxed);
+        }
+        self.times.heard = now;
+        self.counters.rx_frames += 1;
+        self.counters.rx_bytes += len as u64;
+        found
+    }
+
+    /// A frame of this address has come through a ring.
+    #[inline]
+    fn heard_from(&mut self, src: MacAddr, ring: usize) {
+        if self.rx[ring].last_src != src {
+            self.rx[ring].last_src = src;
+            self.learn(src, ring);
+        }
+    }
+
+    /// Where a frame to this address goes now.
+    fn choose(&mut self, now: NicTime, dst: MacAddr) -> Target {
+        // With two ports there is only one way.
+        let ring = match self.tx.len() {
+            1 => Some(0),
+            _ => self.ring_of(dst),
+        };
+        let Some(ring) = ring else {
+            return Target::Flood;
+        };
+        if self.tx[ring].is_full(&self.segment) {
+            // It cannot take frames that it has not seen.
+            self.publish(ring);
+            return match self.is_stalled(ring, now) {
+                true => Target::Drop,
+                false => Target::None,
+            };
+        }
+        match self.segment.is_private() {
+            true => Target::Slot(ring),
+            false => Target::Copy(ring),
+        }
+    }
+
+    /// Copies a frame to where it goes, unless it has a length that none has.
+    fn copy(&mut self, target: Target, frame: &[u8], len: usize) {
+        let sent = match target {
+            Target::None => return,
+            _ if !is_frame(len, self.capabilities.mtu) => false,
+            Target::Drop => false,
+            Target::Slot(ring) | Target::Copy(ring) => {
+                if self.tx[ring].push(&self.segment, frame) >= BATCH {
+                    self.publish(ring);
+                }
+                true
+            }
+            Target::Flood => {
+                let mut any = false;
+                for ring in 0..self.tx.len() {
+                    if !self.tx[ring].is_full(&self.segment) {
+                        self.tx[ring].push(&self.segment, frame);
+                        any = true;
+                    }
+                }
+                any
+            }
+        };
+        self.count(len, sent);
+    }
+
+    fn count(&mut self, len: usize, sent: bool) {
+        if sent {
+            self.counters.tx_frames += 1;
+            self.counters.tx_bytes += len as u64;
+        } else {
+            self.counters.tx_dropped += 1;
+        }
+    }
+}
+
+/// The source address of a frame.
+#[inline]
+fn source(frame: &[u8]) -> MacAddr {
+    let mut src = MacAddr::default();
+    src.0.copy_from_slice(&frame[6..12]);
+    src
+}
+
 /// The address of a port.
 pub fn mac_of(port: usize) -> MacAddr {
     MacAddr::local(port as u32 + 1)
@@ -340,109 +437,58 @@ impl Port for MemPort {
     }
 
     fn receive(&mut self, now: NicTime) -> Option<Arrived<'_>> {
-        self.times.looked = now;
-        let private = self.segment.is_private();
-        let found = match self.find() {
-            Some(found) => Some(found),
-            None if self.arm(now) => self.find(),
-            None => None,
-        };
-        let (ring, slot, len) = found?;
-        if self.armed {
-            self.armed = false;
-            self.segment.armed(self.me).store(0, Ordering::Relaxed);
+        let (ring, slot, len) = self.arrived(now)?;
+        if self.segment.is_private() {
+            let frame = self.rx[ring].frame(&self.segment, slot, len);
+            let src = source(frame);
+            self.heard_from(src, ring);
+            let frame = self.rx[ring].frame(&self.segment, slot, len);
+            return Some(Arrived::Frame(frame));
         }
-        self.times.heard = now;
-        self.counters.rx_frames += 1;
-        self.counters.rx_bytes += len as u64;
-        let mut src = MacAddr::default();
-        if private {
-            src.0
-                .copy_from_slice(&self.rx[ring].frame(&self.segment, slot, len)[6..12]);
-        } else {
-            slot.copy_out(&mut self.inbox[..len]);
-            src.0.copy_from_slice(&self.inbox[6..12]);
+        slot.copy_out(&mut self.inbox[..len]);
+        self.heard_from(source(&self.inbox), ring);
+        Some(Arrived::Frame(&self.inbox[..len]))
+    }
+
+    fn receive_into(&mut self, now: NicTime, into: &mut [u8]) -> Option<usize> {
+        let (ring, slot, len) = self.arrived(now)?;
+        let len = len.min(into.len());
+        slot.copy_out(&mut into[..len]);
+        if len >= ETHERNET_HEADER {
+            self.heard_from(source(into), ring);
         }
-        if self.rx[ring].last_src != src {
-            self.rx[ring].last_src = src;
-            self.learn(src, ring);
-        }
-        Some(Arrived::Frame(if private {
-            self.rx[ring].frame(&self.segment, slot, len)
-        } else {
-            &self.inbox[..len]
-        }))
+        Some(len)
     }
 
     fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
-        // With two ports there is only one way.
-        let ring = match self.tx.len() {
-            1 => Some(0),
-            _ => self.ring_of(dst),
-        };
-        let ring = match ring {
-            Some(r) => r,
-            None => {
-                self.chosen = Target::Flood;
-                return Some(&mut self.scratch);
-            }
-        };
-        if self.tx[ring].is_full(&self.segment) {
-            // It cannot take frames that it has not seen.
-            self.publish(ring);
-            if !self.is_stalled(ring, now) {
-                self.chosen = Target::None;
-                return None;
-            }
-            self.chosen = Target::Drop;
-            return Some(&mut self.scratch);
-        }
-        if self.segment.is_private() {
-            self.chosen = Target::Slot(ring);
-            Some(self.tx[ring].room(&self.segment))
-        } else {
-            self.chosen = Target::Copy(ring);
-            Some(&mut self.scratch)
+        self.chosen = self.choose(now, dst);
+        match self.chosen {
+            Target::None => None,
+            Target::Slot(ring) => Some(self.tx[ring].room(&self.segment)),
+            Target::Copy(_) | Target::Flood | Target::Drop => Some(&mut self.scratch),
         }
     }
 
     fn tx_commit(&mut self, _now: NicTime, len: usize) {
-        let target = match std::mem::replace(&mut self.chosen, Target::None) {
-            Target::None => return,
-            _ if !is_frame(len, self.capabilities.mtu) => Target::Drop,
-            target => target,
-        };
-        let sent = match target {
-            Target::None | Target::Drop => false,
-            Target::Slot(ring) => {
+        let target = std::mem::replace(&mut self.chosen, Target::None);
+        if let Target::Slot(ring) = target {
+            if is_frame(len, self.capabilities.mtu) {
                 if self.tx[ring].commit(&self.segment, len) >= BATCH {
                     self.publish(ring);
                 }
-                true
+                return self.count(len, true);
             }
-            Target::Copy(ring) => {
-                if self.tx[ring].push(&self.segment, &self.scratch[..len]) >= BATCH {
-                    self.publish(ring);
-                }
-                true
-            }
-            Target::Flood => {
-                let mut any = false;
-                for ring in 0..self.tx.len() {
-                    if !self.tx[ring].is_full(&self.segment) {
-                        self.tx[ring].push(&self.segment, &self.scratch[..len]);
-                        any = true;
-                    }
-                }
-                any
-            }
-        };
-        if sent {
-            self.counters.tx_frames += 1;
-            self.counters.tx_bytes += len as u64;
-        } else {
-            self.counters.tx_dropped += 1;
         }
+        let scratch = std::mem::take(&mut self.scratch);
+        // What is longer than the room is no frame.
+        self.copy(target, &scratch[..len.min(scratch.len())], len);
+        self.scratch = scratch;
+    }
+
+    fn tx_copy(&mut self, now: NicTime, dst: MacAddr, frame: &[u8]) -> bool {
+        let target = self.choose(now, dst);
+        self.copy(target, frame, frame.len());
+        target != Target::None
     }
 
     fn is_quiet(&self) -> bool {
