@@ -20,6 +20,15 @@ pub fn address_of(rank: u32) -> Cidr {
     }
 }
 
+/// Network identifier and secret of a job's ports `udp`.
+pub fn tunnel_of(id: &UniqueId) -> (u32, u64) {
+    let word = |purpose| {
+        let bytes = id.derived(purpose);
+        bytes[..8].iter().fold(0, |w, b| w << 8 | u64::from(*b))
+    };
+    (word("network") as u32 & 0xff_ffff, word("udp"))
+}
+
 impl NicBuilder {
     /// The settings of this process's rank: an address by rank, and a directory, a network number
     /// and secrets of the job's own, so that two jobs on one machine never meet; port, transport
@@ -90,17 +99,14 @@ impl NicBuilder {
     /// As [`job`](NicBuilder::job), for a rank that no launcher started; only the job's ranks can
     /// connect to it.
     pub fn rank(mut self, id: &UniqueId, rank: u32) -> NicBuilder {
-        let word = |purpose| {
-            let bytes = id.derived(purpose);
-            bytes[..8].iter().fold(0, |w, b| w << 8 | u64::from(*b))
-        };
         let options = &mut self.options;
         options.ip = address_of(rank);
         options.mesh.node = rank;
         // Public values (the directory's name, the network's number in each frame) reveal nothing
         // of the secrets.
-        options.vni = word("network") as u32 & 0xff_ffff;
-        options.udp_secret = Some(word("udp"));
+        let (vni, secret) = tunnel_of(id);
+        options.vni = vni;
+        options.udp_secret = Some(secret);
         options.local.directory = Some(id.local_directory());
         options.local.secret = id.derived("local");
         self

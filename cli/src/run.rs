@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods)] // The program: waits for its ranks, with deadlines.
 
 pub(crate) mod carriers;
+mod forward;
 mod mesh;
 pub(crate) mod ranks;
 pub(crate) mod wiring;
@@ -102,6 +103,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             .with_context(|| format!("cannot watch for signal {s}"))?;
     }
     let id = server.id();
+    let switches = wiring.switches(&id)?;
     let done = Ranks::start(0..args.ranks, &args.program, args.no_prefix, |rank| {
         let mut variables = wiring.environment(rank, args.ranks, args.transport, &id);
         if !args.check.is_empty() {
@@ -109,7 +111,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         }
         variables
     })
-    .and_then(|ranks| supervise(args, ranks, &server, &signal));
+    .and_then(|ranks| supervise(args, ranks, &server, &wiring, &signal));
+    drop(switches);
     // Killed ranks leave their sockets in it.
     let _ = std::fs::remove_dir_all(id.local_directory());
     done
@@ -126,8 +129,10 @@ fn supervise(
     args: &Args,
     mut ranks: Ranks,
     server: &BootstrapServer,
+    wiring: &Wiring,
     signal: &AtomicUsize,
 ) -> Result<Exit> {
+    let mut forwarders = Vec::new();
     let start = Instant::now();
     let deadline = args.deadline.map(Duration::from_secs);
     let mut first: Option<(u32, End)> = None;
@@ -137,6 +142,13 @@ fn supervise(
             let (rank, end) = (ended.rank, ended.end);
             // The others stop waiting for a rank that ended before it joined.
             server.rank_ended(rank, &ended.brief());
+            // The others' ways may lead through its node.
+            if end.is_success() && ending.is_none() && ranks.left() > 0 {
+                match wiring.instead_of(rank, &server.id()) {
+                    Ok(forwarder) => forwarders.extend(forwarder),
+                    Err(why) => stdio::note(format_args!("ringbell: {why:#}")),
+                }
+            }
             if end.is_success() || (ending.is_some() && end.was_asked()) {
                 continue;
             }

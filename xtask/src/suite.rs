@@ -93,7 +93,7 @@ pub(crate) const KERNELS: [(&str, &str); 5] = [
 /// Test files of the two packages that are no part of the suite, with the reason. Tests of the
 /// command (`cli/`) and of the C library (`bindings/c/`) are outside as a whole: they start
 /// programs and compilers.
-const OUTSIDE: [(&str, &[&str]); 13] = [
+const OUTSIDE: [(&str, &[&str]); 14] = [
     (
         "brings a mock of the driver or of GDRCopy, or plants faults in it",
         &[
@@ -154,6 +154,10 @@ const OUTSIDE: [(&str, &[&str]); 13] = [
     (
         "ranks that join and end, no operations of a GPU",
         &["tests/growth.rs"],
+    ),
+    (
+        "networks between NICs, and bytes of the host alone",
+        &["tests/between_hosts.rs", "tests/meshes.rs"],
     ),
     (
         "the order of sums, which programs decide and no GPU",

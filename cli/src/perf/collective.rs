@@ -83,10 +83,12 @@ pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
     )?;
     let server = BootstrapServer::start((Ipv4Addr::LOCALHOST, 0).into(), Some(args.ranks()))?;
     let id = server.id();
+    let switches = wiring.switches(&id)?;
     let done = match args.threads {
         true => in_threads(kind, args, &wiring, &server, &steps, limits),
         false => in_processes(kind, args, &wiring, &server, &steps, limits),
     };
+    drop(switches);
     let _ = std::fs::remove_dir_all(id.local_directory());
     done
 }

@@ -1,16 +1,25 @@
 //! Wires of a network whose ranks' NICs forward for each other.
+#![allow(clippy::disallowed_methods)] // An epoch that differs from that of the process before.
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use anyhow::Result;
+use ringbell::job::tunnel_of;
 use ringbell::nic::{PortSpec, TransportSpec};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
-use ringbell::parts::nic_core::port::{Checksums, MTU_MAX};
+use ringbell::parts::nic_core::port::udp::{UdpConfig, UdpPort};
+use ringbell::parts::nic_core::port::{Checksums, Port, MTU_MAX};
+use ringbell::UniqueId;
+use ringbell_mesh::port::mac_of;
+use ringbell_mesh::{MeshConfig, MeshPort};
 use ringbell_routes::named::named;
 use ringbell_routes::topology::{NodeId, Role, Topology};
 
 use super::carriers::{free_sockets, path_of};
+use super::forward::Forwarder;
 use crate::{open, Exit, Problem};
 
 /// What carries a wire.
@@ -54,13 +63,6 @@ impl Mesh {
                 &format!("give -R {there}, or a network of {ranks} nodes"),
             ));
         }
-        if topology.nodes().iter().any(|n| n.role == Role::Switch) {
-            let what = format!(
-                "{} has switches, and only ranks' NICs forward",
-                topology.name()
-            );
-            return Err(refused(what, "take a network whose nodes all have ranks"));
-        }
         if matches!(transport, TransportSpec::Local | TransportSpec::Iwarp) {
             let what = format!("transport {transport} does not use the wires of a network");
             return Err(refused(
@@ -98,6 +100,55 @@ impl Mesh {
             topology,
             nodes,
             carriers,
+        })
+    }
+
+    /// Forwards for the network's switches.
+    pub(super) fn switches(&self, id: &UniqueId) -> Result<Vec<Forwarder>> {
+        let switches = self.topology.ids();
+        let switches = switches.filter(|n| self.topology.nodes()[n.index()].role == Role::Switch);
+        switches.map(|n| self.forwards(n, id)).collect()
+    }
+
+    /// Forwards for a rank whose process has ended, in its place.
+    pub(super) fn instead_of(&self, rank: u32, id: &UniqueId) -> Result<Forwarder> {
+        self.forwards(self.nodes[rank as usize], id)
+    }
+
+    fn forwards(&self, node: NodeId, id: &UniqueId) -> Result<Forwarder> {
+        let name = &self.topology.nodes()[node.index()].name;
+        let open = || -> Result<Forwarder> {
+            let links = self.topology.leaving(node);
+            let wires = links.map(|link| {
+                let side = link.index() % 2;
+                let port: Box<dyn Port> = match &self.carriers[link.wire()] {
+                    Carrier::Mem(switch) => Box::new(switch.port(side)?),
+                    Carrier::Udp(sockets, mtu) => {
+                        let (vni, secret) = tunnel_of(id);
+                        Box::new(UdpPort::open(UdpConfig {
+                            bind: sockets[side],
+                            peers: vec![sockets[1 - side]],
+                            vni,
+                            secret: Some(secret),
+                            mac: mac_of(node),
+                            mtu: mtu.map(usize::from),
+                        })?)
+                    }
+                };
+                Ok((self.topology.from(link).port, port))
+            });
+            let mut config = MeshConfig::new(self.topology.clone(), node);
+            // Another one than a rank's, which draws its own.
+            config.epoch = RandomState::new().build_hasher().finish() as u32;
+            let port = MeshPort::open(config, wires.collect::<Result<_>>()?)?;
+            Ok(Forwarder::start(port)?)
+        };
+        open().map_err(|why| {
+            why.context(Problem::new(
+                Exit::Environment,
+                format!("cannot forward for node {name}"),
+                "read the cause above; ranks whose way leads through it do not reach each other",
+            ))
         })
     }
 

@@ -10,6 +10,7 @@ use ringbell::parts::nic_core::port::Checksums;
 use ringbell::UniqueId;
 
 use super::carriers::{free_sockets, path_of};
+use super::forward::Forwarder;
 use super::mesh::Mesh;
 use crate::{open, Exit, Problem};
 
@@ -75,6 +76,22 @@ impl Wiring {
         }
     }
 
+    /// Threads that forward for the switches of a network.
+    pub(crate) fn switches(&self, id: &UniqueId) -> Result<Vec<Forwarder>> {
+        match self {
+            Wiring::Mesh(mesh) => mesh.switches(id),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// A thread that forwards in the place of a rank that has ended, where ranks forward.
+    pub(crate) fn instead_of(&self, rank: u32, id: &UniqueId) -> Result<Option<Forwarder>> {
+        match self {
+            Wiring::Mesh(mesh) => mesh.instead_of(rank, id).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// The variables of one rank.
     pub(crate) fn environment(
         &self,
@@ -126,5 +143,65 @@ impl Wiring {
             }
         }
         vars
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ringbell::{Job, Nic};
+
+    use super::*;
+
+    /// The rank between two others ends: this process forwards in its place, over both kinds of
+    /// wires.
+    #[test]
+    fn ranks_reach_each_other_when_the_one_between_has_ended() {
+        let id: UniqueId = "rb1-000102030405060708090a0b0c0d0e0f@127.0.0.1:4711"
+            .parse()
+            .expect("an id");
+        for port in ["mem", "udp"] {
+            let port: PortSpec = port.parse().expect("a port");
+            let auto = TransportSpec::Auto;
+            let wiring = Wiring::new(3, auto, Some(&port), None, Some("bus:3")).expect("wires");
+            let nic = |rank| {
+                let vars = wiring.environment(rank, 3, auto, &id);
+                let find = |name: &str| {
+                    let found = vars.iter().find(|(n, _)| *n == name);
+                    found.map(|(_, v)| v.clone())
+                };
+                let job = Job::from_variables(&find).expect("a rank");
+                let nic = Nic::builder().job(&job).gpu("emulated");
+                nic.gpu_memory(16 << 20).open().expect("a NIC")
+            };
+            let (first, between, last) = (nic(0), nic(1), nic(2));
+            let listener = first.listen(7000).expect("free");
+            let limit = Duration::from_secs(30);
+            listener.set_timeout(limit);
+            let (to, from) = std::thread::scope(|s| {
+                let connect = s.spawn(|| last.connect("10.77.0.1:7000").expect("it listens"));
+                let to = listener.accept().expect("it connects");
+                (to, connect.join().expect("no panic"))
+            });
+            [&to, &from].into_iter().for_each(|s| s.set_timeout(limit));
+            let buffers = [&first, &last].map(|n| n.alloc_host(100_000).expect("memory"));
+            let mut between = Some(between);
+            let mut forwarder = None;
+            for round in 0..4_u8 {
+                buffers[1].write(0, &[round; 100_000]).expect("inside");
+                std::thread::scope(|s| {
+                    s.spawn(|| from.send(&buffers[1]).expect("sent"));
+                    assert_eq!(to.recv(&buffers[0]).expect("received"), 100_000);
+                });
+                let mut got = vec![0; 100_000];
+                buffers[0].read(0, &mut got).expect("inside");
+                assert!(got.iter().all(|b| *b == round), "{port} {round}");
+                if between.take().is_some() {
+                    forwarder = wiring.instead_of(1, &id).expect("its node is free");
+                }
+            }
+            assert!(forwarder.is_some());
+        }
     }
 }

@@ -302,8 +302,8 @@ pub trait Port: Send {
         let _ = (now, len);
     }
 
-    /// Sends a frame that lies in other memory. `false`: there is no room, and nothing happened. The
-    /// default copies it into the room of [`Port::tx_frame`].
+    /// Sends a frame that lies in other memory. `false`: there is no room, and nothing happened.
+    /// The default copies it into the room of [`Port::tx_frame`].
     fn tx_copy(&mut self, now: NicTime, dst: MacAddr, frame: &[u8]) -> bool {
         let Some(room) = self.tx_frame(now, dst) else {
             return false;
@@ -315,8 +315,8 @@ pub trait Port: Send {
         true
     }
 
-    /// As [`Port::receive`] for ports of frames, into other memory: returns the frame's length. What
-    /// is longer than the memory is cut to it.
+    /// As [`Port::receive`] for ports of frames, into other memory: returns the frame's length.
+    /// What is longer than the memory is cut to it.
     fn receive_into(&mut self, now: NicTime, into: &mut [u8]) -> Option<usize> {
         let frame = self.receive(now)?.bytes();
         let len = frame.len().min(into.len());
