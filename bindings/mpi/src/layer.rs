@@ -128,7 +128,9 @@ impl Layer {
         let find = |name: &str| match given.iter().find(|g| g.0 == name) {
             Some(given) => Some(given.1.clone()),
             None => match std::env::var(name) {
-                Ok(set) if [v::TRANSPORT, v::PORT, v::SWITCH].contains(&name) => Some(set),
+                Ok(set) if [v::TRANSPORT, v::PORT, v::SWITCH, v::WIRES].contains(&name) => {
+                    Some(set)
+                }
                 _ if name == v::PORT && far => Some("roce".into()),
                 _ => None,
             },
