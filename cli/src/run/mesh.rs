@@ -103,21 +103,31 @@ impl Mesh {
         })
     }
 
-    /// Forwards for the network's switches.
-    pub(super) fn switches(&self, id: &UniqueId) -> Result<Vec<Forwarder>> {
-        let switches = self.topology.ids();
-        let switches = switches.filter(|n| self.topology.nodes()[n.index()].role == Role::Switch);
-        switches.map(|n| self.forwards(n, id)).collect()
+    /// Forwards for the network's switches; `None` where there are none.
+    pub(super) fn switches(&self, id: &UniqueId) -> Result<Option<Forwarder>> {
+        let nodes = self.topology.ids();
+        let is_switch = |n: &NodeId| self.topology.nodes()[n.index()].role == Role::Switch;
+        let nodes: Vec<NodeId> = nodes.filter(is_switch).collect();
+        match nodes.is_empty() {
+            true => Ok(None),
+            false => self.forwards(&nodes, id).map(Some),
+        }
     }
 
     /// Forwards for a rank whose process has ended, in its place.
     pub(super) fn instead_of(&self, rank: u32, id: &UniqueId) -> Result<Forwarder> {
-        self.forwards(self.nodes[rank as usize], id)
+        self.forwards(&[self.nodes[rank as usize]], id)
     }
 
-    fn forwards(&self, node: NodeId, id: &UniqueId) -> Result<Forwarder> {
+    fn forwards(&self, nodes: &[NodeId], id: &UniqueId) -> Result<Forwarder> {
+        let ports = nodes.iter().map(|node| self.port_of(*node, id));
+        Ok(Forwarder::start(ports.collect::<Result<_>>()?)?)
+    }
+
+    /// The port of a node, in this process.
+    fn port_of(&self, node: NodeId, id: &UniqueId) -> Result<MeshPort> {
         let name = &self.topology.nodes()[node.index()].name;
-        let open = || -> Result<Forwarder> {
+        let open = || -> Result<MeshPort> {
             let links = self.topology.leaving(node);
             let wires = links.map(|link| {
                 let side = link.index() % 2;
@@ -140,8 +150,7 @@ impl Mesh {
             let mut config = MeshConfig::new(self.topology.clone(), node);
             // Another one than a rank's, which draws its own.
             config.epoch = RandomState::new().build_hasher().finish() as u32;
-            let port = MeshPort::open(config, wires.collect::<Result<_>>()?)?;
-            Ok(Forwarder::start(port)?)
+            Ok(MeshPort::open(config, wires.collect::<Result<_>>()?)?)
         };
         open().map_err(|why| {
             why.context(Problem::new(

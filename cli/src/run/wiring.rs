@@ -76,11 +76,11 @@ impl Wiring {
         }
     }
 
-    /// Threads that forward for the switches of a network.
-    pub(crate) fn switches(&self, id: &UniqueId) -> Result<Vec<Forwarder>> {
+    /// A thread that forwards for the switches of a network, where there are some.
+    pub(crate) fn switches(&self, id: &UniqueId) -> Result<Option<Forwarder>> {
         match self {
             Wiring::Mesh(mesh) => mesh.switches(id),
-            _ => Ok(Vec::new()),
+            _ => Ok(None),
         }
     }
 
