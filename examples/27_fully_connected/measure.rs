@@ -255,7 +255,7 @@ pub(crate) fn all(folder: &Path, args: &Args) -> Result<(), Error> {
         let so = std::path::absolute(folder.join(format!("over_mpi_{n}.so")))?;
         let (name, mpirun) = match mpi(bin, &so) {
             Ok(found) => found,
-            // Nobody has named it.
+            // No argument names it.
             Err(why) if args.mpi.is_empty() => {
                 println!("no MPI beside it: {why:#}");
                 continue;

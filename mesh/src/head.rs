@@ -171,7 +171,7 @@ pub(crate) struct Hello {
     pub(crate) mtu: U16,
     /// Nodes of the network.
     pub(crate) nodes: U16,
-    /// Digest of tables and proof.
+    /// Digest of the tables.
     pub(crate) digest: U64,
     /// The receiver's epoch, as the sender knows it; zero if it does not.
     pub(crate) heard: U32,

@@ -1,9 +1,9 @@
 //! The port that a NIC has at a mesh.
 //!
 //! A NIC's address there is that of its node, [`mac_of`]. What it sends to another node's address
-//! enters the queue of its channel; a frame to all goes to each node by itself. Whoever steps the
-//! NIC forwards for the others too: each [`receive`](Port::receive) and [`flush`](Port::flush)
-//! moves what can be moved.
+//! enters the queue of its channel; a frame to all goes to each node by itself. The thread that
+//! steps the NIC forwards for the others too: each [`receive`](Port::receive) and
+//! [`flush`](Port::flush) moves what can be moved.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -377,7 +377,7 @@ impl MeshPort {
             Event::Down => self.lost(wire),
             Event::Network(first, changes) => {
                 let mut is_new = self.network.merge(first, &changes);
-                // Nobody knows this node's wires better than itself.
+                // This node sees its own wires; the others were told of them.
                 for wire in self.wires.iter().filter(|w| w.is_up()) {
                     is_new |= self.network.set(wire.number(), false);
                 }

@@ -1,7 +1,7 @@
 //! What is left of a network when wires are down: the part that a node still reaches.
 
 use crate::tables::Tables;
-use crate::topology::{Builder, NodeId, Role, Topology, TopologyError, MAX_PORTS};
+use crate::topology::{Builder, NodeId, Topology, TopologyError, MAX_PORTS};
 
 /// The part of a network that holds one of its nodes, its nodes numbered anew.
 #[derive(Debug, Clone)]
@@ -65,11 +65,5 @@ impl Part {
             }
         }
         tables
-    }
-
-    /// Whether a node of the whole has a rank here.
-    pub fn has(&self, node: NodeId) -> bool {
-        let place = self.place[node.index()];
-        place.is_some_and(|n| self.topology.nodes()[n.index()].role == Role::End)
     }
 }

@@ -1,8 +1,5 @@
 //! Wires of a network whose ranks' NICs forward for each other.
-#![allow(clippy::disallowed_methods)] // An epoch that differs from that of the process before.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher as _, Hasher as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
@@ -17,6 +14,7 @@ use ringbell_mesh::port::mac_of;
 use ringbell_mesh::{MeshConfig, MeshPort};
 use ringbell_routes::named::named;
 use ringbell_routes::topology::{NodeId, Role, Topology};
+use rustix::rand::{getrandom, GetRandomFlags};
 
 use super::carriers::{free_sockets, path_of};
 use super::forward::Forwarder;
@@ -72,7 +70,7 @@ impl Mesh {
         }
         let wires = topology.wires().len();
         let carriers = match port {
-            None | Some(PortSpec::Mem | PortSpec::Mesh { .. }) => {
+            None | Some(PortSpec::Mem) => {
                 let mtu = mtu.unwrap_or(MTU_MAX as u16);
                 let switch = |_| open::switch(2, Some(mtu), Checksums::Omitted).map(Carrier::Mem);
                 (0..wires).map(switch).collect::<Result<_>>()?
@@ -149,7 +147,9 @@ impl Mesh {
             });
             let mut config = MeshConfig::new(self.topology.clone(), node);
             // Another one than a rank's, which draws its own.
-            config.epoch = RandomState::new().build_hasher().finish() as u32;
+            let mut epoch = [0; 4];
+            getrandom(&mut epoch, GetRandomFlags::empty())?;
+            config.epoch = u32::from_ne_bytes(epoch);
             Ok(MeshPort::open(config, wires.collect::<Result<_>>()?)?)
         };
         open().map_err(|why| {

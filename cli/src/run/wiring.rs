@@ -34,11 +34,7 @@ impl Wiring {
         mtu: Option<u16>,
         topology: Option<&str>,
     ) -> Result<Wiring> {
-        let named = match port {
-            Some(PortSpec::Mesh { topology }) => Some(&**topology),
-            _ => topology,
-        };
-        if let Some(name) = named {
+        if let Some(name) = topology {
             return Mesh::new(name, ranks, transport, port, mtu).map(Wiring::Mesh);
         }
         let port = match (port, transport) {
@@ -65,8 +61,9 @@ impl Wiring {
                 let addresses = free_sockets(host, ranks, transport)?;
                 Ok(Wiring::Roce(addresses, own.or(mtu)))
             }
-            // Its network's name led elsewhere above.
-            PortSpec::Mesh { .. } => Ok(Wiring::None),
+            PortSpec::Mesh { topology } => {
+                Mesh::new(&topology, ranks, transport, None, mtu).map(Wiring::Mesh)
+            }
             PortSpec::Tap { name, .. } => Err(Problem::new(
                 Exit::Usage,
                 format!("tap:{name} leads to this machine's kernel, not to other ranks"),

@@ -91,7 +91,7 @@ impl End {
             Kind::Packet => self.packet(now, &head, frame.len()),
             Kind::Credit => self.credit(&head, body).map(Taken::Other),
             _ => {
-                let event = Event::Network(head.number.get() as usize, words(body));
+                let event = Event::Network(head.number.get() as usize, words(body).collect());
                 Ok(Taken::Other(event))
             }
         });
@@ -138,12 +138,12 @@ impl End {
     }
 
     fn credit(&mut self, head: &Head, body: &[u8]) -> Result<Event, &'static str> {
-        let words = words(body);
-        let Some((knows, limits)) = words.split_first() else {
+        let mut words = words(body);
+        let Some(knows) = words.next() else {
             return Err("it sends credits without a number");
         };
-        for (channel, limit) in limits.iter().take(self.receiving.channels()).enumerate() {
-            self.sending.limit(channel, *limit)?;
+        for (channel, limit) in words.take(self.receiving.channels()).enumerate() {
+            self.sending.limit(channel, limit)?;
         }
         if head.flags & FLAG_PROBE != 0 {
             self.receiving.answer();
@@ -151,7 +151,7 @@ impl End {
         if head.flags & FLAG_MISSING != 0 {
             self.counters.tx_again += self.sending.again() as u64;
         }
-        Ok(Event::Knows(*knows))
+        Ok(Event::Knows(knows))
     }
 
     /// The state of this end is lost, or the other end's: it begins anew.
@@ -195,9 +195,7 @@ impl End {
 }
 
 /// The words of a body; what is left over is padding.
-fn words(body: &[u8]) -> Vec<u32> {
+fn words(body: &[u8]) -> impl Iterator<Item = u32> + '_ {
     let words = body.chunks_exact(4);
-    words
-        .map(|w| u32::from_be_bytes([w[0], w[1], w[2], w[3]]))
-        .collect()
+    words.map(|w| u32::from_be_bytes([w[0], w[1], w[2], w[3]]))
 }

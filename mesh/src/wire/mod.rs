@@ -19,7 +19,7 @@ use self::end::End;
 pub(crate) use self::event::Event;
 pub use self::event::WireCounters;
 pub use self::greeting::WireState;
-use crate::buffers::{Pool, Stored};
+use crate::buffers::{Pool, Stored, QUEUES_MAX};
 use crate::head::{self, Head, Hello, Kind, FLAG_MISSING, FLAG_PROBE, HEAD};
 
 /// Interval at which a port without room is asked again: 20 µs.
@@ -227,8 +227,13 @@ impl Wire {
             }
             let limits = (0..receiving.channels()).map(|c| receiving.limit(c));
             let words = std::iter::once(knows).chain(limits);
-            let body: Vec<u8> = words.flat_map(u32::to_be_bytes).collect();
-            if self.frame(now, head, &body) {
+            let mut body = [0; 4 * (QUEUES_MAX + 1)];
+            let mut len = 0;
+            for (to, word) in body.chunks_exact_mut(4).zip(words) {
+                to.copy_from_slice(&word.to_be_bytes());
+                len += 4;
+            }
+            if self.frame(now, head, &body[..len]) {
                 self.end.receiving.told_all();
             }
         }

@@ -1,7 +1,7 @@
 //! Questions to the other end of a wire: whether it is there, and what credit it gives.
 //!
-//! A wire on which nothing comes for half of the longest silence is probed, so that a dead
-//! neighbour is noticed where nobody sends to it. Credits may be lost on their way: an end that has
+//! A wire on which nothing comes for half of the longest silence is probed. So a dead neighbour is
+//! noticed even while no packet goes to it. Credits may be lost on their way: an end that has
 //! packets for a channel and no credit asks again.
 
 use ringbell_net::NicTime;

@@ -1,4 +1,4 @@
-//! The receiving side of a wire: which packet comes next, and what the other end is told of it.
+//! The receiving side of a wire: the order of packets, free slots, and when to report them.
 
 use ringbell_net::NicTime;
 

@@ -438,7 +438,7 @@ unsafe fn by_op<I: Compiled, B: Block, W: Block>(op: ReduceOp, p: &Pass<'_>) {
             ReduceOp::Prod => I::pass::<W, Prod>(p),
             ReduceOp::Min => I::pass::<B, Min>(p),
             ReduceOp::Max => I::pass::<B, Max>(p),
-            // Each bit alone: by bytes, whatever the elements are.
+            // Bitwise operations go by bytes, for elements of any type.
             ReduceOp::And => I::pass::<Plain<u8>, And>(&bytes),
             ReduceOp::Or => I::pass::<Plain<u8>, Or>(&bytes),
             ReduceOp::Xor => I::pass::<Plain<u8>, Xor>(&bytes),
