@@ -124,13 +124,15 @@ pub(crate) fn serve(
     Ok(())
 }
 
-/// How the streams of a rank have ended; the communicator's own end names the rank that has died.
+/// How the streams of a rank have ended. The first end is that of a stream between ranks of the
+/// job, and names the one that has died; the second may be the reduction's, whose ranks have other
+/// numbers.
 fn failure(ends: &[GpuResult]) -> Error {
-    let died = ends
-        .iter()
-        .find(|end| end.status() == Some(Status::PeerFailed));
-    if let Some(end) = died {
-        return anyhow!("rank {} has failed; the pipeline ends", end.detail);
+    let [of_job, ..] = ends else {
+        return anyhow!("no result");
+    };
+    if of_job.status() == Some(Status::PeerFailed) {
+        return anyhow!("rank {} has failed; the pipeline ends", of_job.detail);
     }
     let bad = ends.iter().find(|end| end.status() != Some(Status::Ok));
     let checked = bad.map_or(Ok(0), |end| end.check("a stream"));

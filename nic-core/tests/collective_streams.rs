@@ -397,6 +397,71 @@ fn the_end_of_the_peer_wakes_kernels_that_send_or_receive() {
     }
 }
 
+/// Rank 2 leaves, and rank 0, which waits for it, ends the communicator for all.
+fn fail(w: &mut World, wire: Wire) {
+    let c = Ring::new(w, 0, 16384, 6, 0);
+    let call = recv(64, 2).to_ring(&c).within(60_000_000);
+    let t = w.post(0, &call);
+    w.hosts[2] = None;
+    let [end] = w.settle(&[(0, t)])[..] else {
+        unreachable!("one ticket")
+    };
+    assert_eq!(
+        (end.status, end.detail),
+        (Status::PeerFailed, 2),
+        "{wire:?}"
+    );
+}
+
+#[test]
+fn a_kernel_that_pops_nothing_is_told_that_the_sender_has_failed() {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
+        let mut w = World::new(3, wire, &settings(64));
+        let (a, b) = (Ring::new(&w, 0, 4096, 7, 0), Ring::new(&w, 1, 4096, 6, 0));
+        let data = bytes(8, 4000);
+        w.post(0, &send(4000, 1).of_ring(&a).within(60_000_000));
+        let t = w.post(1, &recv(4000, 0).to_ring(&b).within(60_000_000));
+        let (mut pushed, mut idle) = (0, 0);
+        while idle < 100 {
+            let n = a.push(&w, &data[pushed..]);
+            pushed += n;
+            idle = if w.step() || n > 0 { 0 } else { idle + 1 };
+        }
+        assert_eq!(b.level(&w), 64, "{wire:?}");
+        fail(&mut w, wire);
+        let c = w.settle(&[(1, t)])[0];
+        assert_eq!((c.status, c.detail), (Status::PeerFailed, 2), "{wire:?}");
+        assert_eq!(b.get(&w, STATE_AT), Status::PeerFailed as u64 | 2 << 32);
+    }
+}
+
+#[test]
+fn a_kernel_may_pop_all_that_has_come_from_a_sender_that_has_failed() {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
+        let mut w = World::new(3, wire, &settings(64));
+        let (a, b) = (Ring::new(&w, 0, 4096, 8, 0), Ring::new(&w, 1, 4096, 6, 0));
+        // The ring of the receiver, and one of its buffers.
+        let data = bytes(9, 128);
+        let s = w.post(0, &send(128, 1).of_ring(&a));
+        let t = w.post(1, &recv(128, 0).to_ring(&b).within(60_000_000));
+        assert_eq!(a.push(&w, &data), 128);
+        assert_eq!(w.settle(&[(0, s)])[0].status, Status::Ok, "{wire:?}");
+        fail(&mut w, wire);
+        for _ in 0..100 {
+            w.step();
+        }
+        assert_eq!(w.host(1).queue.poll(t), None, "{wire:?}");
+        let mut got = Vec::new();
+        while got.len() < data.len() {
+            got.extend(b.pop(&w, 64));
+            w.step();
+        }
+        assert_eq!(got, data, "{wire:?}");
+        let c = w.settle(&[(1, t)]);
+        assert_eq!(c[0].status, Status::Ok, "{wire:?}");
+    }
+}
+
 #[test]
 fn an_abort_wakes_every_kernel() {
     let mut w = World::new(2, Wire::Local, &settings(64));

@@ -5,7 +5,7 @@ use ringbell_cuda_kernels::KernelArg;
 use ringbell_nic_abi::GpuVa;
 use ringbell_nic_core::HostQueue;
 
-use super::CollectiveError;
+use super::{CollectiveError, CommOptions};
 use crate::{DeviceBuffer, Nic};
 
 /// The queues, and their handles where kernels find them.
@@ -17,14 +17,17 @@ pub(super) struct BlockQueues {
 }
 
 impl BlockQueues {
-    /// So many queues; `None` for 0.
-    pub(super) fn new(nic: &Nic, count: u32) -> Result<Option<BlockQueues>, CollectiveError> {
-        if count == 0 {
+    /// As many as the options say; `None` for 0.
+    pub(super) fn new(
+        nic: &Nic,
+        options: &CommOptions,
+    ) -> Result<Option<BlockQueues>, CollectiveError> {
+        if options.block_queues == 0 {
             return Ok(None);
         }
-        let queues = (0..count).map(|_| nic.create_queue());
+        let queues = (0..options.block_queues).map(|_| nic.create_queue());
         let queues: Vec<HostQueue> = queues.collect::<Result<_, _>>()?;
-        let one = |queue: &HostQueue| KernelArg::from(queue.handle()).to_bytes();
+        let one = |queue: &HostQueue| KernelArg::from(options.handle_of(queue)).to_bytes();
         let bytes: Vec<u8> = queues.iter().flat_map(one).collect();
         let handles = nic.alloc::<u8>(bytes.len() as u64)?;
         handles.write(0, &bytes)?;

@@ -22,6 +22,7 @@ use super::block_queues::BlockQueues;
 use super::card::{self, Card};
 use super::inner::Inner;
 use super::operation::can_default_to;
+use super::options::MAX_TIMEOUT;
 use super::results::Results;
 use super::{membership, CollectiveError, CommOptions, Done, Element, Operation, Request};
 use crate::kernel::{Kept, KernelParam};
@@ -29,9 +30,6 @@ use crate::{Nic, Span};
 
 /// Additional wait for the NIC's completion after the operation's time-out.
 const GRACE: Duration = Duration::from_secs(2);
-
-/// Longest time-out of an operation: the limit of the descriptor's field.
-const MAX_TIMEOUT: Duration = Duration::from_micros(u32::MAX as u64);
 
 /// A group of ranks that run collectives together. This is a handle: clones are the same
 /// communicator, and dropping the last one frees it in the NIC. A [`Request`] counts as one, so
@@ -332,7 +330,7 @@ impl Communicator {
         let blocks = self.inner.blocks.as_ref();
         let (block_queues, block_queue_count) = blocks.map_or((GpuVa(0), 0), BlockQueues::place);
         CommHandle {
-            queue: self.inner.queue.handle(),
+            queue: self.inner.options.handle_of(&self.inner.queue),
             comm: self.inner.id.session().0,
             rank: self.rank(),
             size: self.size(),

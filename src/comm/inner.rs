@@ -67,7 +67,7 @@ impl Inner {
         let mut settings = options.settings.clone();
         settings.connect_timeout = options.init_timeout;
         let queue = nic.create_queue()?;
-        let blocks = BlockQueues::new(nic, options.block_queues)?;
+        let blocks = BlockQueues::new(nic, options)?;
         let id = nic.backend().create_communicator(&CommunicatorConfig {
             ctx,
             rank,

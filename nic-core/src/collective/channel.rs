@@ -78,10 +78,12 @@ impl Channel {
         (self.spec.sends, self.spec.peer, self.spec.tag) == (sends, peer, tag)
     }
 
-    /// Whether it needs that rank to proceed. The layer of messages tracks what a receiver still
-    /// needs.
-    pub(crate) fn needs(&self, rank: u32) -> bool {
-        self.spec.sends && self.spec.peer == rank
+    /// Whether it cannot end without that rank. A receiver can, once all that it lacks has come
+    /// before its receives.
+    pub(crate) fn needs(&self, messages: &Messages, rank: u32) -> bool {
+        let s = &self.spec;
+        let here = || self.moved + messages.early_bytes(s.ctx, s.peer, s.tag);
+        s.peer == rank && (s.sends || here() < s.total)
     }
 
     /// The kernel has moved since it was last asked.

@@ -535,7 +535,7 @@ impl Collectives {
         let direct = c.direct.as_ref();
         let dispute = c.dispute.as_ref();
         dispute.is_some_and(|d| d.suspect().is_some() || d.found_without(rank).is_some())
-            || streams_need(&self.table, c, rank)
+            || streams_need(&self.table, &self.messages.groups.messages, c, rank)
             || self.messages.groups.waits_for(c.ctx, rank)
             || direct.is_some_and(|d| d.path.waits_for(rank))
     }

@@ -12,13 +12,13 @@ use super::params::fold;
 use super::table::{Active, State, Table};
 use super::{ChannelTask, Task};
 use crate::link::Io;
-use crate::message::{STREAM_TAG, USER_TAG};
+use crate::message::{Messages, STREAM_TAG, USER_TAG};
 
 /// Whether an operation under way needs a rank although it waits for no message: its kernel is
-/// slow.
-pub(super) fn streams_need(table: &Table, c: &Comm, rank: u32) -> bool {
+/// slow, or takes nothing more.
+pub(super) fn streams_need(table: &Table, messages: &Messages, c: &Comm, rank: u32) -> bool {
     let needs = |id: &u32| match table.ops.get(*id).map(|a| &a.state) {
-        Some(State::Channel(c)) => c.needs(rank),
+        Some(State::Channel(c)) => c.needs(messages, rank),
         _ => false,
     };
     c.active.iter().any(needs)

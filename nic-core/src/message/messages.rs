@@ -226,6 +226,16 @@ impl Messages {
         all.map(|e| (e.from, e.tag, e.hash))
     }
 
+    /// Bytes from a member that wait here for receives of a tag.
+    pub(crate) fn early_bytes(&self, ctx: u64, from: u32, tag: u64) -> u64 {
+        let here = |e: &&Early| {
+            (e.ctx, e.from, e.tag) == (ctx, from, tag)
+                && matches!(e.kind, EarlyKind::Buffered { .. } | EarlyKind::Own)
+        };
+        let all = self.earlies.iter().map(|(_, e)| e);
+        all.filter(here).map(|e| e.len).sum()
+    }
+
     /// Whether a message under way needs a member that sends nothing more. (A receive from any
     /// member waits for one that is `lost`, but not for one that has left in order.)
     pub(crate) fn waits_for(&self, ctx: u64, rank: u32, lost: bool) -> bool {
