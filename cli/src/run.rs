@@ -1,6 +1,7 @@
 //! `ringbell run`: starts the ranks of a job on this machine, and ends them together.
 #![allow(clippy::disallowed_methods)] // The program: waits for its ranks, with deadlines.
 
+pub(crate) mod binding;
 pub(crate) mod carriers;
 mod forward;
 mod mesh;
@@ -18,6 +19,7 @@ use ringbell::nic::{PortSpec, TransportSpec};
 use ringbell::parts::nic_core::scratch;
 use rustix::process::Signal;
 
+use self::binding::{BindTo, Binding};
 use self::ranks::Ranks;
 use self::wiring::Wiring;
 use super::child::End;
@@ -65,6 +67,10 @@ pub(crate) struct Args {
     /// ranks carry]
     #[arg(long, value_name = "BYTES", value_parser = PortSpec::parse_mtu)]
     mtu: Option<u16>,
+    /// What each rank is bound to: `core` gives it a core of its own, for all its threads. Ranks
+    /// that wake each other then never share one; threads that compute should have more
+    #[arg(long, value_enum, default_value_t, value_name = "none|core")]
+    bind_to: BindTo,
     /// Print what the ranks print without the rank before each line
     #[arg(long)]
     no_prefix: bool,
@@ -93,6 +99,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         args.mtu,
         args.topology.as_deref(),
     )?;
+    let binding = Binding::new(args.bind_to, args.ranks)?;
     let signal = Arc::new(AtomicUsize::new(0));
     for s in [
         signal_hook::consts::SIGINT,
@@ -104,14 +111,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
     let id = server.id();
     let switches = wiring.switches(&id)?;
-    let done = Ranks::start(0..args.ranks, &args.program, args.no_prefix, |rank| {
+    let variables = |rank| {
         let mut variables = wiring.environment(rank, args.ranks, args.transport, &id);
         if !args.check.is_empty() {
             variables.push(("RINGBELL_CHECK", args.check.join(",")));
         }
         variables
-    })
-    .and_then(|ranks| supervise(args, ranks, &server, &wiring, &signal));
+    };
+    let ranks = 0..args.ranks;
+    let done = Ranks::start(ranks, &args.program, args.no_prefix, &binding, variables)
+        .and_then(|ranks| supervise(args, ranks, &server, &wiring, &signal));
     drop(switches);
     // Killed ranks leave their sockets in it.
     let _ = std::fs::remove_dir_all(id.local_directory());

@@ -43,6 +43,44 @@ fn every_rank_gets_its_number_and_its_lines_show_it() {
 }
 
 #[test]
+fn each_rank_is_bound_to_a_core_of_its_own_or_refused() {
+    let cores = |args: &[&str]| {
+        let args = [args, &["--no-prefix"]].concat();
+        let script = "sed -n 's/^Cpus_allowed_list:.//p' /proc/self/status";
+        let out = run(&mut shell(&args, script));
+        assert_eq!(out.status.code(), Some(0), "{}", text(&out));
+        let said = String::from_utf8_lossy(&out.stdout);
+        said.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let set = rustix::thread::sched_getaffinity(None).expect("cores");
+    let here = set.count() as usize;
+    let ranks = here.min(4).to_string();
+    let mut bound = cores(&["-n", &ranks, "--bind-to", "core"]);
+    assert!(bound.iter().all(|c| c.parse::<u32>().is_ok()), "{bound:?}");
+    bound.sort_unstable();
+    bound.dedup();
+    assert_eq!(bound.len().to_string(), ranks, "{bound:?}");
+    let free = cores(&["-n", "1", "--bind-to", "none"]);
+    assert_eq!(free, cores(&["-n", "1"]));
+    let more = (here + 1).to_string();
+    let commands = [
+        (&["run", "-n"][..], 256),
+        (&["perf", "all-reduce", "-R"], 64),
+    ];
+    for (command, most) in commands {
+        if here >= most {
+            continue;
+        }
+        let mut c = Command::new(env!("CARGO_BIN_EXE_ringbell"));
+        c.args(command).args([&more, "--bind-to", "core"]);
+        let out = run(c.args(["true"].iter().filter(|_| command[0] == "run")));
+        assert_eq!(out.status.code(), Some(2), "{}", text(&out));
+        let want = format!("a core for each of {more} ranks, and this process may run on {here}");
+        assert!(text(&out).contains(&want), "{}", text(&out));
+    }
+}
+
+#[test]
 fn checks_are_handed_to_the_ranks_and_other_names_refused() {
     let told = |args: &[&str]| {
         let args = [&["-n", "1", "--no-prefix"], args].concat();

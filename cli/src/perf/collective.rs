@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 pub(super) use self::args::Args;
 use self::args::{name, spelled};
 use self::watch::{lacks_something, Watch, END};
+use super::super::run::binding::Binding;
 use super::super::run::ranks::Ranks;
 use super::super::run::wiring::Wiring;
 use crate::report::{
@@ -62,7 +63,9 @@ pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
                 _ => 1,
             };
             usage::enough_memory(kind, here, largest(&steps))?;
+            let binding = Binding::new(args.bind_to, job.size())?;
             let limits = measure_limits(args, job.rank(), &steps);
+            binding.bind(job.rank())?;
             return one_rank(kind, args, &job, &steps, limits);
         }
         Err(JobError::None) => {}
@@ -182,14 +185,17 @@ fn in_processes(
     steps: &[Step],
     limits: Limits,
 ) -> Result<Exit> {
+    let binding = Binding::new(args.bind_to, args.ranks())?;
     let exe = std::env::current_exe().context("cannot find this program's own file")?;
     let mut program = vec![exe.to_string_lossy().into_owned()];
     program.extend(std::env::args().skip(1));
     let id = server.id();
-    let ranks = Ranks::start(1..args.ranks(), &program, false, |rank| {
+    let none = Binding::default();
+    let ranks = Ranks::start(1..args.ranks(), &program, false, &none, |rank| {
         wiring.environment(rank, args.ranks(), args.transport, &id)
     })?;
     let watch = Watch::new(ranks);
+    binding.bind(0)?;
     std::thread::scope(|scope| {
         let _looks = watch.looks();
         std::thread::Builder::new()

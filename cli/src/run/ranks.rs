@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{kill_process_group, Pid, Signal};
 
+use super::binding::Binding;
 use crate::child::{dies_with_us, End};
 use crate::{Exit, Problem};
 
@@ -106,6 +107,7 @@ impl Ranks {
         numbers: std::ops::Range<u32>,
         program: &[String],
         no_prefix: bool,
+        binding: &Binding,
         environment: impl Fn(u32) -> Vec<(&'static str, String)>,
     ) -> Result<Ranks> {
         let mut ranks = Ranks {
@@ -124,7 +126,7 @@ impl Ranks {
                 // Processes that a rank starts itself are ended with it.
                 .process_group(0);
             dies_with_us(&mut command);
-            let mut child = command.spawn().map_err(|e| {
+            let mut child = binding.start(rank, || command.spawn())?.map_err(|e| {
                 let advice = match e.kind() {
                     ErrorKind::NotFound | ErrorKind::PermissionDenied => {
                         "check the path of the program after `--`"

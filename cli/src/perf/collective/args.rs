@@ -7,6 +7,7 @@ use ringbell::parts::nic_core::transport::rdma::Icrc;
 use ringbell::{Algorithm, DataType, ReduceOp};
 
 use crate::report::{parse_size, OutputArgs, SweepArgs};
+use crate::run::binding::BindTo;
 
 /// Arguments of `ringbell perf all-reduce` and the other collectives.
 #[derive(clap::Args)]
@@ -32,6 +33,15 @@ pub(crate) struct Args {
     /// Ranks are threads of this process
     #[arg(long)]
     pub(crate) threads: bool,
+    /// What each rank's process binds itself to: `core` is a core of its own, for all its threads
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        value_name = "none|core",
+        conflicts_with = "threads"
+    )]
+    pub(crate) bind_to: BindTo,
     /// What carries the bytes: `local` from memory to memory on one host, `tcp`, `rdma` or `udp`
     /// (ACCL's: a lost packet ends the communicator) over the port, `iwarp` over the kernel's TCP,
     /// `auto` local first, then over port roce `rdma` on one host and `iwarp` to another host, and
