@@ -120,7 +120,7 @@ fn opened(
             mac,
             mtu: mtu.map(usize::from),
         })?),
-        PortSpec::Tap { name, mtu } => tap(name, *mtu, mac, options)?,
+        PortSpec::Tap { name, mtu } => tap(n, name, *mtu, mac, options)?,
         PortSpec::Roce { bind, mtu, .. } => {
             let own = match options.host {
                 Some(host) => host,
@@ -182,6 +182,7 @@ fn numbered(path: &Path, n: usize) -> PathBuf {
 
 #[cfg(feature = "tap")]
 fn tap(
+    n: usize,
     name: &str,
     mtu: Option<u16>,
     mac: MacAddr,
@@ -193,11 +194,19 @@ fn tap(
         mac,
         host: options.tap_host.map(|c| (c.ip, c.prefix)),
         mtu,
+        // Faults are those of the wire, and a record has its frames.
+        offloads: options.pcap.is_none() && faults(n, options).is_none(),
     })?))
 }
 
 #[cfg(not(feature = "tap"))]
-fn tap(_: &str, _: Option<u16>, _: MacAddr, _: &NicOptions) -> Result<Box<dyn Port>, OpenError> {
+fn tap(
+    _: usize,
+    _: &str,
+    _: Option<u16>,
+    _: MacAddr,
+    _: &NicOptions,
+) -> Result<Box<dyn Port>, OpenError> {
     Err(OpenError::NotBuilt {
         what: "a port on a TAP device",
         feature: "tap",

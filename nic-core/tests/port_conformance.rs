@@ -164,6 +164,7 @@ fn tap() -> Option<Link> {
             mac: MacAddr::local(n),
             host: None,
             mtu: Some(1_400),
+            offloads: true,
         });
         ok("ip", &["link", "set", &name, "master", "bridge", "up"]);
         Box::new(port.expect("root may make it")) as Box<dyn Port>

@@ -12,13 +12,15 @@ use std::io::BufWriter;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use ringbell_nic_abi::Status;
 use ringbell_nic_core::port::capture::Capture;
 use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
-use ringbell_nic_core::port::MacAddr;
+use ringbell_nic_core::port::{Arrived, MacAddr, Port as _};
 use ringbell_nic_core::transport::{Transport, TransportEvent};
-use ringbell_nic_core::types::Buffer;
+use ringbell_nic_core::types::{Buffer, NicTime};
+use smoltcp::wire::{IpProtocol, Ipv4Packet, UdpPacket};
 use transport_support::live::{missing, ok, run, tap, Live, Namespace, HOST, NIC, PATIENCE};
 use transport_support::random;
 
@@ -97,8 +99,18 @@ fn echo(nic: &mut Live, client: impl FnOnce() -> Child) -> u64 {
 #[test]
 fn a_linux_client_gets_its_bytes_back_over_tap() {
     need!("ip", "python3");
+    bytes_come_back(false);
+}
+
+#[test]
+fn a_linux_client_gets_its_bytes_back_in_long_frames() {
+    need!("ip", "python3");
+    bytes_come_back(true);
+}
+
+fn bytes_come_back(offloads: bool) {
     let ns = Namespace::new();
-    let mut nic = Live::new(Box::new(tap(&ns)), NIC);
+    let mut nic = Live::new(Box::new(tap(&ns, offloads)), NIC);
     let file = temp("echo");
     std::fs::write(&file, random(1, mib())).expect("room in the temporary folder");
     let path = file.to_string_lossy().into_owned();
@@ -110,8 +122,18 @@ fn a_linux_client_gets_its_bytes_back_over_tap() {
 #[test]
 fn a_linux_server_gets_our_bytes_over_tap() {
     need!("ip", "python3", "sha256sum");
+    bytes_arrive(false);
+}
+
+#[test]
+fn a_linux_server_gets_our_bytes_in_long_frames() {
+    need!("ip", "python3", "sha256sum");
+    bytes_arrive(true);
+}
+
+fn bytes_arrive(offloads: bool) {
     let ns = Namespace::new();
-    let mut nic = Live::new(Box::new(tap(&ns)), NIC);
+    let mut nic = Live::new(Box::new(tap(&ns, offloads)), NIC);
     let mut child = ns.python(SERVER, &[]);
     let mut line = [0; 3];
     std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut line)
@@ -136,7 +158,7 @@ fn a_linux_server_gets_our_bytes_over_tap() {
 fn a_linux_host_refuses_and_pings() {
     need!("ip", "python3");
     let ns = Namespace::new();
-    let mut nic = Live::new(Box::new(tap(&ns)), NIC);
+    let mut nic = Live::new(Box::new(tap(&ns, true)), NIC);
     let (now, deadline) = (nic.now(), nic.now().plus(PATIENCE));
     let conn = nic
         .side
@@ -181,11 +203,23 @@ fn a_linux_host_refuses_and_pings() {
 #[test]
 fn tshark_finds_nothing_wrong_in_a_capture() {
     need!("ip", "python3", "tshark");
+    assert!(captured(false) > 1000, "a frame for each packet");
+}
+
+#[test]
+fn tshark_finds_nothing_wrong_in_a_capture_of_long_frames() {
+    need!("ip", "python3", "tshark");
+    captured(true);
+}
+
+/// The packets of TCP in a capture of a transfer.
+fn captured(offloads: bool) -> usize {
     let ns = Namespace::new();
     let capture = temp("capture.pcapng");
     let sink = BufWriter::new(File::create(&capture).expect("the temporary folder is writable"));
     let epoch = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
-    let port = Capture::new(Box::new(tap(&ns)), sink, epoch).expect("a new file can be written");
+    let port = Capture::new(Box::new(tap(&ns, offloads)), sink, epoch);
+    let port = port.expect("a new file can be written");
     let mut nic = Live::new(Box::new(port), NIC);
     let file = temp("captured");
     std::fs::write(&file, random(3, 1 << 20)).expect("room in the temporary folder");
@@ -214,7 +248,10 @@ fn tshark_finds_nothing_wrong_in_a_capture() {
         String::from_utf8_lossy(&out.stdout).into_owned()
     };
     let count = |filter: &str| lines(filter).lines().count();
-    assert!(count("tcp") > 1000, "the capture holds the transfer");
+    let packets = count("tcp");
+    assert!(packets > 100, "the capture holds the transfer");
+    let long = count("ip.len > 1500");
+    assert_eq!(long > 0, offloads, "{long} of {packets} packets are long");
     assert!(count("arp") >= 1 && count("tcp.flags.fin == 1") >= 2);
     let wrong = "_ws.malformed || tcp.checksum.status == 0 || ip.checksum.status == 0 || _ws.expert.severity == 0x800000";
     // A retransmission that overlaps what came before troubles Wireshark's reassembly, not TCP
@@ -226,6 +263,7 @@ fn tshark_finds_nothing_wrong_in_a_capture() {
     for f in [file, capture] {
         let _ = std::fs::remove_file(f);
     }
+    packets
 }
 
 /// A UDP port of a namespace, with the other side's address where it is known.
@@ -353,4 +391,47 @@ fn a_smaller_mtu_on_the_route_lowers_that_of_a_connection() {
     };
     let known = [Some(9000), None];
     assert_eq!(carries(ends, known, &data, narrow), [1000, 1000]);
+}
+
+const DATAGRAMS: &str = r#"
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(17, 103, 1000)  # SOL_UDP, UDP_SEGMENT
+s.sendto(bytes(n % 251 for n in range(30500)), (sys.argv[1], 9))
+"#;
+
+/// The kernel cuts a long send where the device cannot, so the port's frames are the same.
+#[test]
+fn a_linux_sender_of_long_datagrams_is_understood() {
+    need!("ip", "python3");
+    for offloads in [false, true] {
+        let ns = Namespace::new();
+        let mut port = tap(&ns, offloads);
+        let mac = port.capabilities().medium.mac().to_string();
+        let (device, nic) = (format!("t{}", ns.0), NIC.to_string());
+        let neighbour = ["-n", &ns.0, "neigh", "add", &nic, "lladdr", &mac];
+        ok("ip", &[&neighbour[..], &["dev", &device]].concat());
+        let mut child = ns.python(DATAGRAMS, &[&nic]);
+        let (mut got, until) = (Vec::new(), Instant::now() + PATIENCE);
+        while got.len() < 30_500 {
+            assert!(Instant::now() < until, "{} bytes came", got.len());
+            let Some(Arrived::Frame(frame)) = port.receive(NicTime(0)) else {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            };
+            let Some(ip) = Ipv4Packet::new_checked(&frame[14..]).ok() else {
+                continue;
+            };
+            let (from, to) = (ip.src_addr().into(), ip.dst_addr().into());
+            if ip.next_header() != IpProtocol::Udp || ip.dst_addr() != NIC {
+                continue;
+            }
+            let udp = UdpPacket::new_checked(ip.payload()).expect("whole");
+            assert!(udp.verify_checksum(&from, &to) && udp.payload().len() <= 1000);
+            got.extend_from_slice(udp.payload());
+        }
+        let sent: Vec<u8> = (0..30_500u32).map(|n| (n % 251) as u8).collect();
+        assert!(got == sent, "offloads {offloads}");
+        assert!(child.wait().is_ok_and(|s| s.success()));
+    }
 }

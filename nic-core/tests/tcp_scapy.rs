@@ -83,7 +83,7 @@ fn case(name: &str) {
         return;
     };
     let ns = Namespace::new();
-    let mut nic = Live::new(Box::new(tap(&ns)), NIC);
+    let mut nic = Live::new(Box::new(tap(&ns, true)), NIC);
     nic.side
         .transport
         .listen(PORT, 16)

@@ -107,13 +107,14 @@ impl Drop for Namespace {
 }
 
 /// A TAP device whose kernel end is alone in a namespace.
-pub fn tap(ns: &Namespace) -> TapPort {
+pub fn tap(ns: &Namespace, offloads: bool) -> TapPort {
     let name = format!("t{}", ns.0);
     let config = TapConfig {
         name: name.clone(),
         mac: MacAddr::local(77),
         host: None,
         mtu: None,
+        offloads,
     };
     let port = TapPort::open(&config).expect("root may open a TAP device");
     ok("ip", &["link", "set", &name, "netns", &ns.0]);
