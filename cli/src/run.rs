@@ -5,10 +5,12 @@ pub(crate) mod binding;
 pub(crate) mod carriers;
 mod forward;
 mod mesh;
+pub(crate) mod programs;
 pub(crate) mod ranks;
 pub(crate) mod wiring;
 
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +22,7 @@ use ringbell::parts::nic_core::scratch;
 use rustix::process::Signal;
 
 use self::binding::{BindTo, Binding};
+use self::programs::Programs;
 use self::ranks::Ranks;
 use self::wiring::Wiring;
 use super::child::End;
@@ -78,11 +81,16 @@ pub(crate) struct Args {
     /// never written (`initcheck`), data races (`racecheck`), barriers (`synccheck`), or all of it
     #[arg(long, value_name = "CHECKS", num_args = 0..=1, require_equals = true, value_delimiter = ',', default_missing_value = "all", value_parser = CHECKS)]
     check: Vec<String>,
+    /// Take the program of each rank from a file, as srun does: lines of ranks and a command, such
+    /// as `0 leader` and `1,3-5 worker %t`; `*` means all other ranks, `%t` the rank, `%o` its place
+    /// in the line
+    #[arg(long, value_name = "FILE", conflicts_with = "program")]
+    multi_prog: Option<PathBuf>,
     /// The program, and its arguments
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        required = true,
+        required_unless_present = "multi_prog",
         value_name = "PROGRAM"
     )]
     program: Vec<String>,
@@ -90,6 +98,10 @@ pub(crate) struct Args {
 
 /// Starts the ranks and waits for them.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let programs = match &args.multi_prog {
+        Some(path) => Programs::read(path, args.ranks)?,
+        None => Programs::same(&args.program, args.ranks),
+    };
     scratch::sweep();
     let server = BootstrapServer::start((Ipv4Addr::LOCALHOST, 0).into(), Some(args.ranks))?;
     let wiring = Wiring::new(
@@ -119,7 +131,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         variables
     };
     let ranks = 0..args.ranks;
-    let done = Ranks::start(ranks, &args.program, args.no_prefix, &binding, variables)
+    let done = Ranks::start(ranks, &programs, args.no_prefix, &binding, variables)
         .and_then(|ranks| supervise(args, ranks, &server, &wiring, &signal));
     drop(switches);
     // Killed ranks leave their sockets in it.

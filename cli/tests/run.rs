@@ -81,6 +81,43 @@ fn each_rank_is_bound_to_a_core_of_its_own_or_refused() {
 }
 
 #[test]
+fn ranks_run_the_programs_of_a_file() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("programs");
+    let started = |lines: &str, ranks: &str| {
+        std::fs::write(&file, lines).expect("room");
+        let path = file.to_string_lossy();
+        run(&mut launcher(&["-n", ranks, "--multi-prog", &path]))
+    };
+    let lines = "1 sh -c 'echo leader $RINGBELL_RANK'\n# the others\n* echo worker %t, %o of 2\n";
+    let out = started(lines, "3");
+    let mut said: Vec<_> = std::str::from_utf8(&out.stdout)
+        .expect("text")
+        .lines()
+        .collect();
+    said.sort_unstable();
+    let want = [
+        "[0] worker 0, 0 of 2",
+        "[1] leader 1",
+        "[2] worker 2, 1 of 2",
+    ];
+    assert_eq!((out.status.code(), &said[..]), (Some(0), &want[..]));
+    let out = started("0 true\n0 true\n", "2");
+    assert_eq!(out.status.code(), Some(2), "{}", text(&out));
+    assert!(
+        text(&out).contains("programs, line 2: rank 0 has a command already"),
+        "{}",
+        text(&out)
+    );
+    let out = started("0 true\n1 /no/such/program\n", "2");
+    assert!(
+        text(&out).contains("cannot start /no/such/program as rank 1"),
+        "{}",
+        text(&out)
+    );
+}
+
+#[test]
 fn checks_are_handed_to_the_ranks_and_other_names_refused() {
     let told = |args: &[&str]| {
         let args = [&["-n", "1", "--no-prefix"], args].concat();

@@ -28,6 +28,7 @@ pub(super) use self::args::Args;
 use self::args::{name, spelled};
 use self::watch::{lacks_something, Watch, END};
 use super::super::run::binding::Binding;
+use super::super::run::programs::Programs;
 use super::super::run::ranks::Ranks;
 use super::super::run::wiring::Wiring;
 use crate::report::{
@@ -190,8 +191,8 @@ fn in_processes(
     let mut program = vec![exe.to_string_lossy().into_owned()];
     program.extend(std::env::args().skip(1));
     let id = server.id();
-    let none = Binding::default();
-    let ranks = Ranks::start(1..args.ranks(), &program, false, &none, |rank| {
+    let (programs, none) = (Programs::same(&program, args.ranks()), Binding::default());
+    let ranks = Ranks::start(1..args.ranks(), &programs, false, &none, |rank| {
         wiring.environment(rank, args.ranks(), args.transport, &id)
     })?;
     let watch = Watch::new(ranks);

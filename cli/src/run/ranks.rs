@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use rustix::process::{kill_process_group, Pid, Signal};
 
 use super::binding::Binding;
+use super::programs::Programs;
 use crate::child::{dies_with_us, End};
 use crate::{Exit, Problem};
 
@@ -101,11 +102,10 @@ pub(crate) struct Ranks {
 }
 
 impl Ranks {
-    /// Starts a process of `program` for each rank, each with the variables that `environment`
-    /// gives its rank.
+    /// Starts the program of each rank, with the variables that `environment` gives its rank.
     pub(crate) fn start(
         numbers: std::ops::Range<u32>,
-        program: &[String],
+        programs: &Programs,
         no_prefix: bool,
         binding: &Binding,
         environment: impl Fn(u32) -> Vec<(&'static str, String)>,
@@ -116,6 +116,7 @@ impl Ranks {
         };
         let width = (numbers.end - 1).to_string().len();
         for rank in numbers {
+            let program = programs.of(rank);
             let mut command = Command::new(&program[0]);
             command
                 .args(&program[1..])
@@ -129,7 +130,7 @@ impl Ranks {
             let mut child = binding.start(rank, || command.spawn())?.map_err(|e| {
                 let advice = match e.kind() {
                     ErrorKind::NotFound | ErrorKind::PermissionDenied => {
-                        "check the path of the program after `--`"
+                        "check the path of the program"
                     }
                     _ => "start fewer ranks, or raise what is short: `ulimit -u` (processes and threads), `ulimit -n` (files), memory",
                 };
