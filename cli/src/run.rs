@@ -82,8 +82,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CHECKS", num_args = 0..=1, require_equals = true, value_delimiter = ',', default_missing_value = "all", value_parser = CHECKS)]
     check: Vec<String>,
     /// Take the program of each rank from a file, as srun does: lines of ranks and a command, such
-    /// as `0 leader` and `1,3-5 worker %t`; `*` means all other ranks, `%t` the rank, `%o` its place
-    /// in the line
+    /// as `0 leader` and `1,3-5 worker %t`; `*` means all other ranks, `%t` the rank, `%o` its
+    /// place in the line
     #[arg(long, value_name = "FILE", conflicts_with = "program")]
     multi_prog: Option<PathBuf>,
     /// The program, and its arguments
