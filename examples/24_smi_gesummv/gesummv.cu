@@ -1,5 +1,5 @@
-// y = alpha A x + beta B x by two ranks with a program each (SMI §5.4.1, Fig. 12). The elements of the first
-// product stream to the second rank while they are computed, and have no array of their own.
+// y = alpha A x + beta B x by two ranks with a program each (SMI §5.4.1, Fig. 12), or by both programs on one rank. The
+// elements of the first product stream to the second program while they are computed, and have no array of their own.
 #include "ringbell_collective.cuh"
 
 // SMI's port of the channel.
@@ -12,10 +12,10 @@ static __device__ float dot(const float *row, const float *x, rb_u64 columns) {
   return sum;
 }
 
-// The program of rank 0: alpha A x, pushed.
+// The program of rank 0: alpha A x, pushed to the last rank.
 extern "C" __global__ void gemv(rb_comm comm, rb_stream_handle channel, const float *a, const float *x, float alpha,
                                 rb_u64 rows, rb_u64 columns, gpu_result *ends) {
-  gpu_request sent = gpu_istream_send<rb::block>(comm, channel, rows, RB_DTYPE_F32, 1, PORT);
+  gpu_request sent = gpu_istream_send<rb::block>(comm, channel, rows, RB_DTYPE_F32, comm.size - 1, PORT);
   gpu_pusher out(channel);
   gpu_result pushed = gpu_stream_push_each<rb::block>(
       comm.queue, out, rows, [&](rb_u64 i) { return alpha * dot(a + i * columns, x, columns); });
@@ -23,7 +23,7 @@ extern "C" __global__ void gemv(rb_comm comm, rb_stream_handle channel, const fl
   if (threadIdx.x == 0) ends[0] = end, ends[1] = pushed;
 }
 
-// The program of rank 1: beta B x, and the sum with what is popped.
+// The program of the last rank: beta B x, and the sum with what is popped.
 extern "C" __global__ void gemv_and_add(rb_comm comm, rb_stream_handle channel, const float *b, const float *x, float beta,
                                         rb_u64 rows, rb_u64 columns, float *y, gpu_result *ends) {
   gpu_request come = gpu_istream_recv<rb::block>(comm, channel, rows, RB_DTYPE_F32, 0, PORT);

@@ -4,19 +4,20 @@
 //! Rank 0 computes `αAx` and pushes each element into a channel. Rank 1 computes `βBx` and pops the
 //! other term of each sum (`gesummv.cu`). The ring of the channel holds 4 KiB for any number of
 //! rows. Square and rectangular matrices are compared with a serial program, bit for bit, over
-//! transport `local`, over RDMA on UDP sockets, and over a wire between the NICs.
+//! transport `local`, over RDMA on UDP sockets, and over a wire between the NICs. Then both
+//! programs run on one rank, whose channel has both ends there.
 //!
 //! Run: `cargo run --example 24_smi_gesummv`
 //!
-//! Prints `local: 0 of 9005 elements differ`, and the same of `rdma` and `mesh:bus:2`; ends with an
-//! error otherwise.
+//! Prints `2 by local: 0 of 9005 elements differ`, and the same of `rdma`, `mesh:bus:2` and of one
+//! rank; ends with an error otherwise.
 #![allow(unsafe_code)] // Runs kernels.
 
 use std::time::Duration;
 
 use anyhow::{anyhow, Error};
 use ringbell::memory::Plain;
-use ringbell::{Communicator, DeviceBuffer, GpuResult, Nic};
+use ringbell::{Communicator, DeviceBuffer, GpuResult, KernelStream, Launch, Nic};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
@@ -58,19 +59,44 @@ fn filled<T: Plain>(nic: &Nic, values: &[T]) -> Result<DeviceBuffer<T>, Error> {
     Ok(buffer)
 }
 
-/// One rank, for one shape; rank 1 returns `y`.
-fn rank(comm: &Communicator, (rows, columns): (usize, usize)) -> Result<Vec<f32>, Error> {
+/// What a program uses until it has ended.
+struct Running {
+    launch: Launch,
+    _channel: KernelStream,
+    _inputs: [DeviceBuffer<f32>; 2],
+    y: DeviceBuffer<f32>,
+    ends: DeviceBuffer<GpuResult>,
+}
+
+impl Running {
+    fn wait(self) -> Result<Vec<f32>, Error> {
+        self.launch.wait(Duration::from_secs(60))?;
+        let ends = self.ends.to_vec()?;
+        for (end, what) in ends.iter().zip(["the channel", "push or pop"]) {
+            end.check(what)?;
+        }
+        Ok(self.y.to_vec()?)
+    }
+}
+
+/// Starts one of the two programs, for one shape. The second one makes `y`.
+fn start(
+    comm: &Communicator,
+    program: u32,
+    (rows, columns): (usize, usize),
+) -> Result<Running, Error> {
     let nic = comm.nic();
     let channel = nic.kernel_stream(RING)?;
-    let matrix = filled(nic, &values(comm.rank(), rows * columns))?;
+    let matrix = filled(nic, &values(program, rows * columns))?;
     let x = filled(nic, &values(2, columns))?;
     let y = filled(nic, &vec![0.0_f32; rows])?;
     let ends = filled(nic, &[GpuResult::UNWRITTEN; 2])?;
     let (r, c) = (rows as u64, columns as u64);
-    // SAFETY: gesummv.cu is ours, and the arguments have the types of its parameters.
+    // SAFETY: gesummv.cu is ours, and the arguments have the types of its parameters. They live
+    // until the kernel has ended.
     let launch = unsafe {
         let module = nic.module(kernels::of("24_smi_gesummv/gesummv.cu"))?;
-        match comm.rank() {
+        match program {
             0 => {
                 let args = (comm, &channel, &matrix, &x, ALPHA, r, c, &ends);
                 module.kernel("gemv")?.launch(1, THREADS, args)?
@@ -81,24 +107,36 @@ fn rank(comm: &Communicator, (rows, columns): (usize, usize)) -> Result<Vec<f32>
             }
         }
     };
-    launch.wait(Duration::from_secs(60))?;
-    for (end, what) in ends.to_vec()?.iter().zip(["the channel", "push or pop"]) {
-        end.check(what)?;
-    }
-    Ok(y.to_vec()?)
+    Ok(Running {
+        launch,
+        _channel: channel,
+        _inputs: [matrix, x],
+        y,
+        ends,
+    })
 }
 
-fn run(transport: &str) -> Result<(), Error> {
+/// One rank, for one shape: its program, or both where it is alone. The last rank returns `y`.
+fn rank(comm: &Communicator, shape: (usize, usize)) -> Result<Vec<f32>, Error> {
+    if comm.size() > 1 {
+        return start(comm, comm.rank(), shape)?.wait();
+    }
+    let both = [start(comm, 0, shape)?, start(comm, 1, shape)?];
+    let [left, sum] = both.map(Running::wait);
+    left.and(sum)
+}
+
+fn run((transport, count): (&str, usize)) -> Result<(), Error> {
     let work = |comm: &Communicator| SHAPES.iter().map(|shape| rank(comm, *shape)).collect();
-    let got: Vec<Vec<Vec<f32>>> = ranks::run(transport, "10.77.124", 2, work)?;
+    let got: Vec<Vec<Vec<f32>>> = ranks::run(transport, "10.77.124", count, work)?;
     let (mut differ, mut elements) = (0, 0);
-    for (y, shape) in got[1].iter().zip(SHAPES) {
+    for (y, shape) in got[got.len() - 1].iter().zip(SHAPES) {
         let expected = serially(shape);
         let wrong = y.iter().zip(&expected);
         differ += wrong.filter(|(a, b)| a.to_bits() != b.to_bits()).count();
         elements += expected.len();
     }
-    println!("{transport}: {differ} of {elements} elements differ");
+    println!("{count} by {transport}: {differ} of {elements} elements differ");
     match differ {
         0 => Ok(()),
         _ => Err(anyhow!("y is not that of a serial program")),
@@ -106,7 +144,7 @@ fn run(transport: &str) -> Result<(), Error> {
 }
 
 fn main() -> Result<(), Error> {
-    ["local", "rdma", "mesh:bus:2"]
+    [("local", 2), ("rdma", 2), ("mesh:bus:2", 2), ("local", 1)]
         .into_iter()
         .try_for_each(run)
 }

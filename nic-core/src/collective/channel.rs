@@ -10,14 +10,16 @@
 
 use std::collections::VecDeque;
 
-use ringbell_nic_abi::{GpuVa, Status};
+use ringbell_nic_abi::{DataType, GpuVa, ReduceOp, Status};
 
+use super::combine::Combine;
 use super::executor::Progress;
 use super::kernel_stream::{Refusal, StreamEnd};
 use super::params::Side;
-use crate::dma::Dma;
+use super::LocalPass;
+use crate::dma::{Dma, ReadStatus};
 use crate::link::{Io, Pieces};
-use crate::message::{Messages, RecvRequest, SendRequest};
+use crate::message::{Messages, Own, RecvRequest, SendRequest};
 use crate::types::Buffer;
 
 /// Messages of one operation that may be under way.
@@ -36,6 +38,8 @@ pub(crate) struct ChannelSpec {
     pub(crate) sends: bool,
     pub(crate) ctx: u64,
     pub(crate) peer: u32,
+    /// The peer is this rank.
+    pub(crate) own: bool,
     /// The user's tag, with the bits that distinguish streams from messages.
     pub(crate) tag: u64,
     /// Of count and type.
@@ -59,6 +63,17 @@ pub(crate) struct Channel {
     oldest: u32,
     /// The receive that is posted.
     receiving: Option<u32>,
+    /// The message of this rank's own that has met it.
+    own: Option<OwnPiece>,
+}
+
+/// A message from one stream of this rank to another.
+#[derive(Debug)]
+struct OwnPiece {
+    pass: Combine,
+    len: u64,
+    /// Of the sender's message.
+    send: u64,
 }
 
 impl Channel {
@@ -70,6 +85,54 @@ impl Channel {
             sending: VecDeque::new(),
             oldest: 0,
             receiving: None,
+            own: None,
+        }
+    }
+
+    /// Whether both ends are this rank's, which is the peer then.
+    pub(crate) fn is_own(&self) -> bool {
+        self.spec.own
+    }
+
+    /// Whether the other end is of as many elements, of the same type.
+    pub(crate) fn agrees(&self, with: &Channel) -> bool {
+        self.spec.hash == with.spec.hash
+    }
+
+    /// A message of this rank's own has met the receive: `run` copies it.
+    pub(crate) fn copy_own(&mut self, own: Own) {
+        let len = own.from.len();
+        let pass = LocalPass {
+            dtype: DataType::U8,
+            op: ReduceOp::Sum,
+            source: own.from,
+            result: own.to,
+            combine: false,
+            count: len,
+        };
+        self.own = Some(OwnPiece {
+            pass: pass.into(),
+            len,
+            send: own.send,
+        });
+    }
+
+    /// Copies on. `false`: memory is not ready.
+    fn run_own(&mut self, messages: &mut Messages, io: &mut Io<'_>) -> Result<bool, Refusal> {
+        let Some(own) = &mut self.own else {
+            return Ok(true);
+        };
+        let mut all = own.len;
+        match own.pass.run(&mut io.dma(), &mut all) {
+            Ok(ReadStatus::Pending) => Ok(false),
+            Ok(ReadStatus::Done) => {
+                let (len, send) = (own.len, own.send);
+                self.own = None;
+                messages.own_is_copied(send);
+                self.received(&mut io.dma(), len)?;
+                Ok(true)
+            }
+            Err(fault) => Err(fault.status()),
         }
     }
 
@@ -166,14 +229,18 @@ impl Channel {
                 break;
             }
             let number = self.oldest.wrapping_add(self.sending.len() as u32);
-            messages.send(SendRequest {
+            let request = SendRequest {
                 ctx: self.spec.ctx,
                 to: self.spec.peer,
                 tag: self.spec.tag,
                 hash: self.spec.hash,
                 pieces: self.pieces(under_way, len),
                 key: key(id, number),
-            });
+            };
+            match self.spec.own {
+                true => messages.send_own(request),
+                false => messages.send(request),
+            }
             self.sending.push_back((len, false));
         }
         Ok(if self.moved == total {
@@ -189,6 +256,9 @@ impl Channel {
         messages: &mut Messages,
         io: &mut Io<'_>,
     ) -> Result<Progress, Refusal> {
+        if !self.run_own(messages, io)? {
+            return Ok(Progress::More);
+        }
         if self.moved == self.spec.total {
             return Ok(Progress::Done);
         }
@@ -228,13 +298,18 @@ impl Channel {
 
     /// Cancels it, if no message of it has passed in either direction.
     pub(crate) fn take_back(&mut self, id: u32, messages: &mut Messages) -> bool {
-        if self.moved > 0 {
+        if self.moved > 0 || self.own.is_some() {
             return false;
         }
         match (self.receiving, self.sending.len()) {
             (Some(recv), _) => messages.cancel_recv(recv),
             (None, 0) => true,
-            (None, 1) => !self.sending[0].1 && messages.cancel_send(key(id, self.oldest)),
+            (None, 1) => {
+                let key = key(id, self.oldest);
+                // One of this rank's own that has met its receive is being copied.
+                let copied = self.spec.own && !messages.has_send(key);
+                !self.sending[0].1 && !copied && messages.cancel_send(key)
+            }
             _ => false,
         }
     }

@@ -4,7 +4,7 @@ use ringbell_nic_abi::{DataType, ReduceOp, Status};
 
 use super::table::{State, Table};
 use super::task::OwnCopy;
-use super::{executor, LocalPass, Task};
+use super::{executor, LocalPass};
 use crate::dma::ReadStatus;
 use crate::link::{Io, Pieces};
 use crate::message::Own;
@@ -21,20 +21,22 @@ impl Table {
     /// Starts the copy of a matched message.
     pub(super) fn begin_own(&mut self, own: Own) {
         let (sender, receiver) = (executor::op_of(own.send), executor::op_of(own.recv));
+        let own = match self.begin_own_piece(sender, receiver, own) {
+            Some(own) => own,
+            None => return,
+        };
         let len = own.from.len();
         let apart = !overlap(&own.from, &own.to);
-        let Task::Local(pass) = Task::local(LocalPass {
+        let pass = LocalPass {
             dtype: DataType::U8,
             op: ReduceOp::Sum,
             source: own.from,
             result: own.to,
             combine: false,
             count: len,
-        }) else {
-            return;
         };
         let copy = OwnCopy {
-            pass: *pass,
+            pass: pass.into(),
             sender,
             len,
             detail: u64::from(own.rank) << 32 | (own.tag & 0xffff_ffff),
@@ -51,6 +53,26 @@ impl Table {
             true => self.wake(receiver),
             false => self.end_own(slot, receiver, sender, Status::InvalidArgument, 0),
         }
+    }
+
+    /// A message from one stream of this rank to another: its receiver copies it. Gives
+    /// back what is none.
+    fn begin_own_piece(&mut self, sender: u32, receiver: u32, own: Own) -> Option<Own> {
+        let state = |id| self.ops.get(id).map(|a| (a.comm, &a.state));
+        let (Some((slot, State::Channel(from))), Some((_, State::Channel(to)))) =
+            (state(sender), state(receiver))
+        else {
+            return Some(own);
+        };
+        if !from.agrees(to) {
+            self.end(slot, own.rank, Status::Mismatch);
+            return None;
+        }
+        if let Some(State::Channel(c)) = self.ops.get_mut(receiver).map(|a| &mut a.state) {
+            c.copy_own(own);
+        }
+        self.wake(receiver);
+        None
     }
 
     /// Copies on.

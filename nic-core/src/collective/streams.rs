@@ -62,6 +62,7 @@ impl MessagePath {
             sends: t.sends,
             ctx: c.ctx,
             peer: t.peer,
+            own: t.peer == c.rank,
             tag: tag_of(t.tag),
             hash: fold([count, dtype.code().into()]).max(1),
             total: count * dtype.bytes(),
@@ -81,14 +82,19 @@ impl MessagePath {
             return;
         };
         let (slot, bytes) = (a.comm, a.bytes);
+        let own = c.is_own();
         match c.run(id, &mut self.groups.messages, io) {
             Ok(Progress::Done) => table.finish(slot, id, Status::Ok, bytes, 0),
-            Ok(Progress::Waits | Progress::More) => {
+            Ok(Progress::More) => table.wake(id),
+            Ok(Progress::Waits) => {
                 if c.waits_for_kernel() {
                     table.streams.watch(id);
                 }
             }
             Err((status, detail)) => self.channel_fails(table, id, status, detail),
+        }
+        if own {
+            self.copy_own(table);
         }
     }
 

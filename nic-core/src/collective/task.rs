@@ -71,14 +71,13 @@ pub(crate) struct LocalPass {
     pub(crate) count: u64,
 }
 
-impl Task {
-    /// A pass over this rank's memory.
-    pub(crate) fn local(p: LocalPass) -> Task {
+impl From<LocalPass> for Combine {
+    fn from(p: LocalPass) -> Combine {
         let mut sources = vec![(p.source, false)];
         if p.combine {
             sources.insert(0, (p.result.clone(), false));
         }
-        Task::Local(Box::new(Combine {
+        Combine {
             dtype: p.dtype,
             op: p.op,
             wire: ringbell_nic_abi::WireType::Same,
@@ -87,6 +86,13 @@ impl Task {
             count: p.count,
             done: 0,
             held: Held::default(),
-        }))
+        }
+    }
+}
+
+impl Task {
+    /// A pass over this rank's memory.
+    pub(crate) fn local(p: LocalPass) -> Task {
+        Task::Local(Box::new(p.into()))
     }
 }

@@ -193,7 +193,7 @@ impl Decoder<'_> {
     fn task(&mut self) -> Result<(Task, Pins), Refusal> {
         use CollectiveKind as K;
         let (d, spec) = (self.d, self.spec);
-        let (rank, ranks) = self.collectives.table.shape_of(self.slot);
+        let (_, ranks) = self.collectives.table.shape_of(self.slot);
         let invalid = |detail: u64| (Status::InvalidArgument, detail);
         let (root, tag) = (d.rkey.0, d.lkey.0);
         let size = spec.dtype.bytes();
@@ -251,7 +251,7 @@ impl Decoder<'_> {
             }
             K::StreamSend | K::StreamRecv => {
                 let sends = spec.kind == K::StreamSend;
-                if root >= ranks || root == rank {
+                if root >= ranks {
                     return Err(invalid(root.into()));
                 }
                 if tag == ANY_TAG || spec.wire != WireType::Same {

@@ -200,6 +200,15 @@ impl Messages {
         self.own.pop_front()
     }
 
+    /// A message to this member has been copied.
+    pub(crate) fn own_is_copied(&mut self, key: u64) {
+        self.events.push_back(Event::Sent {
+            key,
+            status: Status::Ok,
+            detail: 0,
+        });
+    }
+
     /// Whether messages are on their way.
     pub(crate) fn is_busy(&self) -> bool {
         self.links.iter().any(Link::is_busy)
@@ -495,6 +504,11 @@ impl Messages {
         m.early += 1;
         c.counts.unexpected += 1;
         c.matching.keep_early(id, (from, tag));
+    }
+
+    /// Whether a user message has neither met its receive here nor ended.
+    pub(crate) fn has_send(&self, key: u64) -> bool {
+        !self.sends.ids(|s| s.user && s.key == key).is_empty()
     }
 
     /// Cancels a user message whose payload has not left. `false`: it cannot be cancelled.
