@@ -7,6 +7,8 @@ mod describe;
 mod host_buffer;
 mod memory;
 mod nic_buffer;
+mod not_delivered;
+mod session_info;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -16,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use ringbell_gtlb::{DmaMemory, Mmu, MmuConfig};
 use ringbell_nic_abi::bar::{Access as RegAccess, Reg};
-use ringbell_nic_abi::{Event, PdId, QueueId, SessionId, Status};
+use ringbell_nic_abi::{Event, PdId, QueueId, Status};
 
 use crate::bar::{self, Bar, BarError, Registers, Target};
 use crate::card::{CardBlocksError, CardCounts, Grants, MakeCard, MemoryBus, SharedCard, Sizes};
@@ -33,10 +35,11 @@ use crate::transport::Transport;
 use crate::types::NicTime;
 use crate::wake::WakeCell;
 
-pub use closing::NotDelivered;
 pub use compute::EngineResult;
 pub use host_buffer::{HostBuffer, HostRegion};
 pub use nic_buffer::NicBuffer;
+pub use not_delivered::NotDelivered;
+pub use session_info::SessionInfo;
 
 /// Why a NIC, a queue or a region could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -254,28 +257,6 @@ impl std::fmt::Debug for Nic {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Nic({})", self.inner.config.ip)
     }
-}
-
-/// Status of one open session, for users and tools.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SessionInfo {
-    /// The id.
-    pub id: SessionId,
-    /// `idle`, `listening`, `connecting`, `established`, `reset` or `broken`.
-    pub state: &'static str,
-    /// The transport that carries it.
-    pub transport: Option<&'static str>,
-    /// Own address.
-    pub local: Option<SocketAddr>,
-    /// The peer's address: of IPv6 for one that is known by a short name.
-    pub peer: Option<SocketAddr>,
-    /// Payload bytes sent.
-    pub tx_bytes: u64,
-    /// Payload bytes received.
-    pub rx_bytes: u64,
-    /// Why this transport was chosen.
-    pub why: &'static str,
 }
 
 impl Nic {
@@ -529,7 +510,19 @@ impl Nic {
     /// The NIC's description as text: settings, transports, counters, and per session its transport
     /// and the reason.
     pub fn describe(&self) -> String {
-        describe::describe(self)
+        let communicators = self.communicators().into_iter();
+        let facts = describe::Facts {
+            config: self.config(),
+            progress: self.progress_stats(),
+            counters: self.counters(),
+            nic_memory: self.nic_memory(),
+            engines: self.engines(),
+            communicators: communicators
+                .filter_map(|id| self.communicator_info(id).ok())
+                .collect(),
+            sessions: self.sessions(),
+        };
+        self.core(|core| describe::describe(facts, core))
     }
 
     /// A name of the file that this NIC's BAR lies in, while the NIC lives: `CardBar::open` (of the

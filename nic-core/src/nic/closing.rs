@@ -1,7 +1,6 @@
 //! The end of a NIC, by its last handle or by name.
 #![allow(clippy::disallowed_methods)] // It waits, with a deadline on the host's clock.
 
-use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -14,38 +13,6 @@ use crate::config::ProgressMode;
 const LAST_STEPS: u32 = 64;
 /// Time between two steps that moved nothing, while peers are waited for.
 const PAUSE: Duration = Duration::from_micros(50);
-
-/// Bytes that were reported as sent but had not arrived when the NIC ended.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub struct NotDelivered {
-    /// The streams, each with its peer, its bytes and the reason.
-    pub streams: Vec<Undelivered>,
-}
-
-impl fmt::Display for NotDelivered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 4;
-        write!(
-            f,
-            "{} streams ended before the peer had everything: ",
-            self.streams.len()
-        )?;
-        for (i, s) in self.streams.iter().take(SHOWN).enumerate() {
-            let comma = if i > 0 { ", " } else { "" };
-            write!(f, "{comma}{} lacks ", s.peer)?;
-            match s.bytes {
-                0 => f.write_str("the end")?,
-                n => write!(f, "{n} B and the end")?,
-            }
-            write!(f, " ({})", s.why)?;
-        }
-        if self.streams.len() > SHOWN {
-            write!(f, " and {} more", self.streams.len() - SHOWN)?;
-        }
-        f.write_str("; close sessions before the NIC, raise `linger`, or let the peer answer")
-    }
-}
 
 impl Inner {
     /// Ends the NIC; only the first call does.

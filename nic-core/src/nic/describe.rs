@@ -4,8 +4,13 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
-use super::Nic;
+use super::session_info::SessionInfo;
+use crate::collective::CommInfo;
+use crate::command::{Core, Counters};
+use crate::config::NicConfig;
+use crate::engine::EngineInfo;
 use crate::network::{Network, NetworkCounters};
+use crate::progress::ProgressStats;
 
 fn describe_network(net: &Network, out: &mut String) {
     for (n, port) in net.describe_ports().iter().enumerate() {
@@ -37,13 +42,25 @@ fn describe_network(net: &Network, out: &mut String) {
     }
 }
 
-pub(super) fn describe(nic: &Nic) -> String {
-    let (names, window, exports) = nic.core(|c| {
-        let names: Vec<_> = c.streams.transports.iter().map(|t| t.name()).collect();
-        let m = &c.memory.dma.memory;
-        (names.join(", "), m.window().is_some(), m.exports().len())
-    });
-    let (n, p, c) = (nic.config(), nic.progress_stats(), nic.counters());
+/// What a description is made of.
+pub(super) struct Facts<'a> {
+    pub(super) config: &'a NicConfig,
+    pub(super) progress: ProgressStats,
+    pub(super) counters: Counters,
+    pub(super) nic_memory: (u64, u64),
+    pub(super) engines: Vec<EngineInfo>,
+    pub(super) communicators: Vec<CommInfo>,
+    pub(super) sessions: Vec<SessionInfo>,
+}
+
+/// The description, with what the core has besides.
+pub(super) fn describe(facts: Facts<'_>, core: &Core) -> String {
+    let transports = core.streams.transports.iter();
+    let names: Vec<_> = transports.map(|t| t.name()).collect();
+    let names = names.join(", ");
+    let m = &core.memory.dma.memory;
+    let (window, exports) = (m.window().is_some(), m.exports().len());
+    let (n, p, c) = (facts.config, facts.progress, facts.counters);
     let mut out = String::new();
     // Writing to a String cannot fail.
     let _ = writeln!(
@@ -52,7 +69,7 @@ pub(super) fn describe(nic: &Nic) -> String {
         n.ip, n.progress, p.spin, p.parks, p.wakes
     );
     let _ = writeln!(out, "transports in policy order: {names}");
-    nic.core(|c| describe_network(&c.streams.network, &mut out));
+    describe_network(&core.streams.network, &mut out);
     let _ = writeln!(
         out,
         "memory: {}, {exports} exports ({})",
@@ -72,12 +89,12 @@ pub(super) fn describe(nic: &Nic) -> String {
         "descriptors: {} accepted, {} retired; payload: {} B sent, {} B received, {} B copied, {} B of them staged, {} B from memory to memory past the host",
         c.accepted, c.retired, c.tx_bytes, c.rx_bytes, c.copied_bytes, c.staged_bytes, c.direct_bytes
     );
-    let (used, total) = nic.nic_memory();
+    let (used, total) = facts.nic_memory;
     let _ = writeln!(
         out,
         "NIC memory: {used} of {total} B in use; nothing is pinned, so `ulimit -l` does not matter"
     );
-    for e in nic.engines() {
+    for e in facts.engines {
         let gbs = |r: Option<f64>| r.map_or("-".into(), |r| format!("{:.2}", r / 1e9));
         let _ = writeln!(
             out,
@@ -97,10 +114,7 @@ pub(super) fn describe(nic: &Nic) -> String {
             }
         );
     }
-    for id in nic.communicators() {
-        let Ok(i) = nic.communicator_info(id) else {
-            continue;
-        };
+    for i in facts.communicators {
         let c = i.counters;
         let _ = writeln!(
             out,
@@ -108,7 +122,7 @@ pub(super) fn describe(nic: &Nic) -> String {
             i.ctx, i.rank, i.ranks, i.status, i.nic_memory, c.completed, c.failed, c.eager, c.rendezvous
         );
     }
-    for s in nic.sessions() {
+    for s in facts.sessions {
         let show = |a: Option<SocketAddr>| a.map_or("-".into(), |a| a.to_string());
         let _ = writeln!(
             out,

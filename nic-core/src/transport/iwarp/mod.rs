@@ -37,6 +37,7 @@
 //!
 //! **Limits.** No markers; Sends of one unit.
 
+mod arrival;
 mod conn;
 mod incoming;
 mod one_sided;
@@ -55,9 +56,9 @@ use std::io;
 use std::net::TcpListener;
 use std::time::Duration;
 
+use self::arrival::Arrival;
 use self::conn::Conn;
 use self::poller::Poller;
-use self::requests::Arrival;
 use super::sessions::Sessions;
 use crate::memory::Sharer;
 use crate::network::{Network, Protocol};

@@ -12,12 +12,13 @@
 //! One that asks while the backlog is full waits for room.
 
 use std::io;
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
 
 use ringbell_nic_abi::Status;
 use rustix::io::Errno;
 
+use super::arrival::Arrival;
 use super::conn::{Conn, Startup};
 use super::one_sided::READS;
 use super::outgoing::Payload;
@@ -31,30 +32,6 @@ use ringbell_net::port::MacAddr;
 use ringbell_net::wire::iwarp::ddp::{Header, Opcode, Place};
 use ringbell_net::wire::iwarp::mpa::{self, Ready, Role, STARTUP_BYTES};
 use ringbell_net::wire::iwarp::session::{Answer, Request};
-
-/// A connection that has come in and is no session yet.
-#[derive(Debug)]
-pub(super) struct Arrival {
-    /// `None` when a session has it.
-    socket: Option<OwnedFd>,
-    /// The port by which it came.
-    port: usize,
-    from: SocketAddr,
-    deadline: NicTime,
-    /// What it has sent.
-    frame: Vec<u8>,
-    input: bool,
-}
-
-impl Arrival {
-    pub(super) fn deadline(&self) -> NicTime {
-        self.deadline
-    }
-
-    pub(super) fn mark(&mut self) {
-        self.input = true;
-    }
-}
 
 /// The outcome of a look at an arrival.
 enum Fate {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ringbell_nic_abi::Status;
 
-use super::{reset_by, UdpConfig};
+use super::config::UdpConfig;
 use crate::datapath::{Datapath, Filled, ReceivePath, Sent};
 use crate::engine::{Direction, EngineFailed};
 use crate::network::{Datagrams, Link, Network};
@@ -567,6 +567,12 @@ impl Conn {
         p.next = Some(now.plus(p.after));
         true
     }
+}
+
+/// How operations of a session end that is reset, because of a gap if there is one.
+pub(super) fn reset_by(gap: Option<Gap>) -> (Status, u64) {
+    let detail = gap.map_or(0, |g| u64::from(g.expected) << 32 | u64::from(g.got));
+    (Status::ConnectionReset, detail)
 }
 
 /// Sends one message. `false`: there was no room.

@@ -36,94 +36,27 @@
 //! **Limits.** IPv4, and NICs that the port names; 65,536 sessions, no one-sided operations, no
 //! congestion control.
 
+mod answer;
+mod config;
 mod conn;
 mod requests;
 mod serve;
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
-use ringbell_nic_abi::Status;
-
+use self::answer::{Answer, ControlMessage};
 use self::conn::Conn;
-use self::requests::{Answer, ControlMessage};
 use super::sessions::Sessions;
 use crate::memory::Sharer;
 use crate::network::{Network, Protocol};
 use ringbell_net::wire::accl::{End, Gap};
 
+pub use self::config::{UdpConfig, UdpConfigError};
+
 /// Most sessions: what ACCL's `destination` can tell apart.
 pub const SESSIONS_MAX: usize = 1 << 16;
-/// Largest and smallest window of a session.
-const WINDOWS: std::ops::RangeInclusive<usize> = 4_096..=1 << 26;
-/// Fewest payload bytes of a message that both ends must take.
-const PAYLOAD_MIN: usize = 256;
 /// Freed sessions whose gap is kept for a peer that has not got the reset.
 const GAPS_KEPT: usize = 32;
-
-/// Settings of a [`UdpTransport`].
-#[derive(Debug, Clone)]
-pub struct UdpConfig {
-    /// Bytes that a session may hold before the kernel receives them: its window. Rounded up to a
-    /// power of two.
-    pub rx_buffer: usize,
-    /// Most messages that may be under way to an end of a session.
-    pub buffers: u16,
-    /// Most sessions, those that are ending included; at most [`SESSIONS_MAX`].
-    pub connections: usize,
-    /// Most payload bytes of a message, when both ports carry more.
-    pub payload_max: usize,
-    /// A session whose peer answers nothing for this long is reset.
-    pub give_up: Duration,
-    /// Ask peers of idle sessions that their user watches this often: the links of communicators. A
-    /// peer whose host refuses three packets in a row is gone.
-    pub watch: Option<Duration>,
-    /// The first sequence number of each session; `None` draws one.
-    pub first: Option<u32>,
-    /// Key of tags and first sequence numbers.
-    pub seed: u64,
-}
-
-impl Default for UdpConfig {
-    /// 256 KiB and 256 messages, 4,096 sessions, the largest messages, 5 s without an answer,
-    /// questions to watched peers every 500 ms, seed 0.
-    fn default() -> UdpConfig {
-        UdpConfig {
-            rx_buffer: 256 << 10,
-            buffers: 256,
-            connections: 4_096,
-            payload_max: 60 << 10,
-            give_up: Duration::from_secs(5),
-            watch: Some(Duration::from_millis(500)),
-            first: None,
-            seed: 0,
-        }
-    }
-}
-
-/// A [`UdpConfig`] that cannot work.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum UdpConfigError {
-    /// The window is too small for a message, or too large.
-    #[error("a buffer of transport udp holds 4 KiB to 64 MiB, not {bytes} bytes")]
-    Buffer {
-        /// As given.
-        bytes: usize,
-    },
-    /// A message could not leave before the last one was confirmed.
-    #[error("transport udp needs at least 2 receive buffers for a session, not {buffers}")]
-    Buffers {
-        /// As given.
-        buffers: u16,
-    },
-    /// Messages too short for any use.
-    #[error("a message of transport udp carries at least {PAYLOAD_MIN} bytes, not {bytes}")]
-    Payload {
-        /// As given.
-        bytes: usize,
-    },
-}
 
 /// What a transport counted since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -164,12 +97,6 @@ impl std::fmt::Debug for UdpTransport {
     }
 }
 
-/// How operations of a session end that is reset, because of a gap if there is one.
-fn reset_by(gap: Option<Gap>) -> (Status, u64) {
-    let detail = gap.map_or(0, |g| u64::from(g.expected) << 32 | u64::from(g.got));
-    (Status::ConnectionReset, detail)
-}
-
 impl UdpTransport {
     /// A transport over a network: the one with which it is stepped. Its ports of datagrams carry
     /// [`Protocol::Udp`](Network::carry_by_datagrams).
@@ -177,18 +104,7 @@ impl UdpTransport {
     /// # Errors
     /// [`UdpConfigError`] names the setting that cannot work.
     pub fn new(net: &Network, config: UdpConfig) -> Result<UdpTransport, UdpConfigError> {
-        let bytes = config.rx_buffer;
-        if !WINDOWS.contains(&bytes) {
-            return Err(UdpConfigError::Buffer { bytes });
-        }
-        let buffers = config.buffers;
-        if buffers < 2 {
-            return Err(UdpConfigError::Buffers { buffers });
-        }
-        let bytes = config.payload_max;
-        if bytes < PAYLOAD_MIN {
-            return Err(UdpConfigError::Payload { bytes });
-        }
+        config.check()?;
         let most = config.connections.min(SESSIONS_MAX);
         Ok(UdpTransport {
             sessions: Sessions::new(net, Protocol::Udp, most, config.seed),

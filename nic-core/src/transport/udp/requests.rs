@@ -14,14 +14,16 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use ringbell_nic_abi::Status;
 
+use super::answer::{Answer, ControlMessage, Place};
+use super::config::{PAYLOAD_MIN, WINDOWS};
 use super::conn::{say, Conn};
-use super::{UdpTransport, PAYLOAD_MIN, WINDOWS};
+use super::UdpTransport;
 use crate::network::{Link, Network, Protocol};
 use crate::transport::carried::Carried;
 use crate::transport::carrier::{Carrier, CONTROL_MAX};
 use crate::transport::life::{Ask, Phase};
 use crate::types::NicTime;
-use ringbell_net::wire::accl::{End, Kind, Signature, Terms, ACCL_UDP_PORT, SIGNATURE_BYTES};
+use ringbell_net::wire::accl::{Kind, Signature, Terms, ACCL_UDP_PORT, SIGNATURE_BYTES};
 use ringbell_net::wire::roce::icrc::Flow;
 
 /// Peers that may fill a socket's receive buffer at once, and messages that each has room for at
@@ -30,44 +32,6 @@ const PEERS: usize = 4;
 const MESSAGES: usize = 8;
 /// What the kernel adds to each packet that waits in a socket.
 const OVERHEAD: usize = 768 + SIGNATURE_BYTES;
-
-/// A request for a session.
-#[derive(Debug)]
-pub(super) struct ControlMessage {
-    pub(super) from: Link,
-    pub(super) address: SocketAddr,
-    pub(super) signature: Signature,
-    pub(super) ports: (u16, u16),
-    pub(super) terms: Terms,
-}
-
-/// A message that is sent once, for no session of ours.
-#[derive(Debug)]
-pub(super) struct Answer {
-    to: Place,
-    signature: Signature,
-}
-
-/// Where an answer goes.
-#[derive(Debug, Clone, Copy)]
-enum Place {
-    /// To the peer of a session, by its hop.
-    Hop(usize, Flow),
-    /// To the sender of a packet.
-    Sender(Link, SocketAddr),
-}
-
-impl Answer {
-    /// Tells the peer of a session that it ends, and which messages were missing if that is why.
-    /// `None`: the peer knows nothing of it.
-    pub(super) fn disconnect(c: &Conn) -> Option<Answer> {
-        let hop = c.life.hop.filter(|_| c.far.end != End::default())?;
-        Some(Answer {
-            to: Place::Hop(hop, c.far.flow),
-            signature: c.signed(0, Kind::Reset(c.gap())),
-        })
-    }
-}
 
 /// The same addresses with the UDP port of ACCL, where the port does not have its own.
 fn by_accl(net: &Network, port: usize, mut flow: Flow) -> Flow {

@@ -7,9 +7,11 @@ use std::net::{SocketAddr, SocketAddrV4};
 
 use ringbell_nic_abi::Status;
 
+use super::answer::{Answer, ControlMessage};
+use super::conn::reset_by;
 use super::conn::{Arrived, Conn, Fin};
-use super::requests::{flow_to, Answer, ControlMessage};
-use super::{reset_by, UdpTransport, GAPS_KEPT};
+use super::requests::flow_to;
+use super::{UdpTransport, GAPS_KEPT};
 use crate::datapath::Datapath;
 use crate::engine::EngineFailed;
 use crate::network::{Headers, Link, Network, Packet, Protocol};
