@@ -6,12 +6,12 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use ringbell_nic_abi::{InlineSend, PdId, RoceOpcode, Status, INLINE_MAX};
 
+use super::config::RdmaConfig;
 use super::datagram::{send_datagram, SOURCE_PORT};
 use super::one_sided::{OneSided, Peer};
 use super::outgoing::{is_mapped, Outgoing};
 use super::stream::{Ends, Fin, Stream, PLACED_MIN};
 use super::writes::{word, NAMED};
-use super::RdmaConfig;
 use crate::datapath::{place, Datapath, Payload, ReceivePath, SendPath, Sent};
 use crate::dma::DmaAccess;
 use crate::engine::{Direction, EngineFailed};

@@ -10,8 +10,8 @@ use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI, ROCE_PKEY_DEFAULT};
 use ringbell_nic_abi::{RoceOpcode, Status};
 
 use super::conn::Conn;
-use super::manage::ControlMessage;
 use super::stream::{Fin, PLACED_MIN};
+use super::terms::ControlMessage;
 use super::{one_sided, RdmaTransport, STREAMED_MAX};
 use crate::datapath::Datapath;
 use crate::engine::EngineFailed;

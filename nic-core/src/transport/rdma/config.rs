@@ -1,0 +1,120 @@
+//! Settings of transport `rdma`.
+
+use std::time::Duration;
+
+use super::stream::WINDOW_MAX;
+use ringbell_roce::qp::Congestion;
+
+/// Smallest MTU of InfiniBand (IBTA vol. 1 §7.7.8).
+const PAYLOAD_MIN: usize = 256;
+
+/// Whether the invariant CRC is computed and checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Icrc {
+    /// Unless the ports of both ends share memory.
+    #[default]
+    Auto,
+    /// On every packet.
+    Always,
+    /// On none, when the peer agrees.
+    Never,
+}
+
+/// Settings of an [`RdmaTransport`](super::RdmaTransport).
+#[derive(Debug, Clone)]
+pub struct RdmaConfig {
+    /// Bytes that a connection may hold before the kernel receives them: its window. Rounded up to
+    /// a power of two.
+    pub rx_buffer: usize,
+    /// Bytes that a connection may hold before the peer acknowledges them.
+    pub tx_buffer: usize,
+    /// Most connections, those that are ending included; at most
+    /// [`CONNECTIONS_MAX`](super::CONNECTIONS_MAX).
+    pub connections: usize,
+    /// Most payload bytes of a packet, when both ports carry more.
+    pub payload_max: usize,
+    /// Whether the invariant CRC is computed.
+    pub icrc: Icrc,
+    /// Most bytes in flight on a connection.
+    pub window: usize,
+    /// Shortest time after which a packet is sent again.
+    pub timeout: Duration,
+    /// A connection whose peer acknowledges nothing for this long is reset, after at least seven
+    /// retries.
+    pub give_up: Duration,
+    /// Probe idle connections that their user watches this often: the links of communicators. A
+    /// peer whose host refuses three packets in a row is gone.
+    pub watch: Option<Duration>,
+    /// What decides on window and rate of a connection.
+    pub congestion: Congestion,
+    /// Keep packets that come early and repeat lost ones alone, when the peer does so too; else all
+    /// behind a lost one are repeated.
+    pub selective: bool,
+    /// Key of queue pair numbers, first packet numbers and ids.
+    pub seed: u64,
+}
+
+impl Default for RdmaConfig {
+    /// 256 KiB buffers and window, 4,096 connections, the largest packets, a retry after 20 ms, 5 s
+    /// without an answer, probes of watched connections every 500 ms, a window that halves on a
+    /// loss, selective repeat, seed 0.
+    fn default() -> RdmaConfig {
+        RdmaConfig {
+            rx_buffer: 256 << 10,
+            tx_buffer: 256 << 10,
+            connections: 4_096,
+            payload_max: 60 << 10,
+            icrc: Icrc::Auto,
+            window: 256 << 10,
+            timeout: Duration::from_millis(20),
+            give_up: Duration::from_secs(5),
+            watch: Some(Duration::from_millis(500)),
+            congestion: Congestion::default(),
+            selective: true,
+            seed: 0,
+        }
+    }
+}
+
+impl RdmaConfig {
+    pub(super) fn check(&self) -> Result<(), RdmaConfigError> {
+        for bytes in [self.rx_buffer, self.tx_buffer, self.window] {
+            if !(4_096..=WINDOW_MAX).contains(&bytes) {
+                return Err(RdmaConfigError::Buffer { bytes });
+            }
+        }
+        let bytes = self.payload_max;
+        if bytes < PAYLOAD_MIN {
+            return Err(RdmaConfigError::Payload { bytes });
+        }
+        let timeout = self.timeout;
+        if !(Duration::from_micros(100)..=Duration::from_secs(1)).contains(&timeout) {
+            return Err(RdmaConfigError::Timeout { timeout });
+        }
+        Ok(())
+    }
+}
+
+/// An [`RdmaConfig`] that cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RdmaConfigError {
+    /// A buffer is too small for a packet, or too large for a window.
+    #[error("a buffer of transport rdma holds 4 KiB to 64 MiB, not {bytes} bytes")]
+    Buffer {
+        /// As given.
+        bytes: usize,
+    },
+    /// A packet carries at least the smallest MTU of InfiniBand.
+    #[error("a packet of transport rdma carries at least {PAYLOAD_MIN} bytes, not {bytes}")]
+    Payload {
+        /// As given.
+        bytes: usize,
+    },
+    /// A packet would be sent again at once, or never.
+    #[error("the time-out of transport rdma is 100 µs to 1 s, not {timeout:?}")]
+    Timeout {
+        /// As given.
+        timeout: Duration,
+    },
+}
