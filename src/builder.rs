@@ -272,6 +272,14 @@ impl NicBuilder {
         self
     }
 
+    /// File of the tables by which the NICs of port `mesh:NETWORK` forward, as `ringbell routes
+    /// NETWORK --json FILE` writes it: the same for all of them. Tables that the checker refuses
+    /// are refused when the NIC is opened. Default: those that `ringbell routes NETWORK` prints.
+    pub fn tables(mut self, file: impl Into<PathBuf>) -> Self {
+        self.options.mesh.tables = Some(file.into());
+        self
+    }
+
     /// As [`wire`](Self::wire), over an in-memory switch of two ports, of which this is one.
     pub fn wire_switch(mut self, number: u8, switch: Arc<MemSwitch>, side: usize) -> Self {
         let port = PortOptions {

@@ -73,6 +73,9 @@ impl NicBuilder {
                 Err(why) => drop(builder.wrong.get_or_insert(why)),
             }
         }
+        if let Some(tables) = job.routes() {
+            builder.options.mesh.tables = Some(tables.into());
+        }
         match job.wires() {
             Some(text) => wires::apply(builder, text),
             None => builder,

@@ -19,7 +19,7 @@ use ringbell_nic_core::transport::rdma::RdmaConfigError;
 use ringbell_nic_core::transport::tcp::TcpConfigError;
 use ringbell_nic_core::transport::udp::UdpConfigError;
 use ringbell_nic_core::NicError;
-use ringbell_routes::named::NamedError;
+use ringbell_routes::named::{NamedError, TablesError};
 
 use crate::debug::DebugLevelError;
 use crate::gpu_choice::GpuOpenError;
@@ -102,6 +102,9 @@ pub enum OpenError {
     /// The network of port `mesh` cannot be read.
     #[error("cannot read the network of port mesh")]
     Topology(#[from] NamedError),
+    /// The tables of port `mesh` cannot be read.
+    #[error("cannot read the tables of port mesh")]
+    Tables(#[from] TablesError),
     /// Port `mesh` failed.
     #[error("cannot open port mesh")]
     Mesh(#[from] MeshError),

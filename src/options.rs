@@ -35,6 +35,8 @@ pub(crate) struct MeshOptions {
     pub(crate) node: u32,
     /// Its wires, by the node's ports.
     pub(crate) wires: Vec<(u8, PortOptions)>,
+    /// File of the network's tables; none computes them.
+    pub(crate) tables: Option<PathBuf>,
 }
 
 /// The values of a [`NicBuilder`](crate::NicBuilder).

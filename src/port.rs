@@ -10,7 +10,8 @@ use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
 use ringbell_nic_core::port::streams::StreamPort;
 use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
 use ringbell_nic_core::port::{MacAddr, Port};
-use ringbell_routes::named::named;
+use ringbell_routes::named::{named, tables_of};
+use ringbell_routes::route::Routes;
 use ringbell_routes::topology::NodeId;
 
 use crate::open_error::OpenError;
@@ -42,7 +43,10 @@ fn mesh(name: &str, options: &NicOptions, mac: MacAddr) -> Result<Box<dyn Port>,
     let rank = options.mesh.node as usize;
     // One that no node has is refused with the others' number.
     let node = topology.ends().nth(rank).unwrap_or(NodeId(u16::MAX));
+    let tables = options.mesh.tables.as_deref();
+    let tables = tables.map(|path| tables_of(path, &topology)).transpose()?;
     let mut config = MeshConfig::new(topology, node);
+    config.routes = tables.map(Routes::given);
     // An end that starts again must not be taken for the one before.
     config.epoch = seed(options)? as u32;
     let wires = options.mesh.wires.iter().map(|(number, port)| {

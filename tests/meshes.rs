@@ -3,9 +3,14 @@
 
 use crate::communicators;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ringbell::{Nic, OpenError, Wires};
+use ringbell_routes::document::Document;
+use ringbell_routes::named::named;
+use ringbell_routes::route::{route, DEFAULT_CHANNELS};
+use ringbell_routes::topology::NodeId;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -64,6 +69,66 @@ fn a_stream_goes_on_around_a_nic_that_dies() {
     for wire in ["n0:1 -- n1:0", "n1:1 -- n2:0", "port 1 -> n4:0: up"] {
         assert!(down.contains(wire), "{wire}: {down}");
     }
+}
+
+/// Tables of a ring that leave its wire between nodes 2 and 3 out.
+fn tables_the_long_way(file: &Path) {
+    let ring = named("ring:4").expect("a name");
+    let wire = ring.link(NodeId(3), 0).expect("a wire").wire();
+    let bus = ring.without(wire).expect("still connected");
+    let routes = route(&bus, DEFAULT_CHANNELS).expect("routes");
+    let document = Document::of(&bus, &routes.tables, &routes.proof);
+    let text = serde_json::to_string(&document).expect("JSON");
+    std::fs::write(file, text).expect("room");
+}
+
+#[test]
+fn nics_forward_by_the_tables_of_a_file() {
+    let folder = std::env::temp_dir();
+    let file = folder.join(format!("rb-tables-{}.json", std::process::id()));
+    tables_the_long_way(&file);
+    let wires = Wires::in_memory("ring:4").expect("a network");
+    let open = |rank: u32| {
+        let nic = Nic::builder().ip(format!("10.94.3.{}/24", rank + 1));
+        let nic = nic.gpu(communicators::gpu_choice()).wires(&wires, rank);
+        nic.tables(&file).open().expect("a NIC")
+    };
+    let nics: Vec<Nic> = (0..4).map(open).collect();
+    let listener = nics[3].listen(7000).expect("free");
+    listener.set_timeout(LIMIT);
+    std::thread::scope(|s| {
+        let connect = s.spawn(|| nics[2].connect("10.94.3.4:7000").expect("it listens"));
+        let to = listener.accept().expect("it connects");
+        let from = connect.join().expect("no panic");
+        let (source, target) = (
+            nics[2].alloc_host(5000).expect("memory"),
+            nics[3].alloc_host(5000).expect("memory"),
+        );
+        s.spawn(move || from.send(&source).expect("sent"));
+        assert_eq!(to.recv(&target).expect("received"), 5000);
+    });
+    for nic in &nics[..2] {
+        let forwarded = nic.ports()[0].parts.join("\n");
+        assert!(!forwarded.contains("forwarded 0 packets"), "{forwarded}");
+    }
+    // Those of another network, and tables with a circle.
+    let refused = |network: &str, file: &Path| {
+        let wires = Wires::in_memory(network).expect("a network");
+        let nic = Nic::builder().gpu(communicators::gpu_choice());
+        let error = nic.wires(&wires, 0).tables(file).open();
+        format!("{:#}", anyhow::Error::new(error.expect_err("refused")))
+    };
+    let said = refused("ring:5", &file);
+    assert!(said.contains("4 nodes, other ones than those"), "{said}");
+    let good = std::fs::read_to_string(&file).expect("there");
+    let bad = good.replacen("\"next\":[[null,1", "\"next\":[[null,0", 1);
+    assert_ne!(good, bad);
+    std::fs::write(&file, bad).expect("room");
+    let said = refused("ring:4", &file);
+    assert!(said.contains("routes of ring:4 are refused"), "{said}");
+    std::fs::remove_file(&file).expect("there");
+    let said = refused("ring:4", &file);
+    assert!(said.contains("cannot read"), "{said}");
 }
 
 #[test]

@@ -66,6 +66,10 @@ pub(crate) struct Args {
     /// a file, as `ringbell routes` takes it; --port says what carries a wire, mem or udp
     #[arg(long, value_name = "NETWORK")]
     topology: Option<String>,
+    /// Tables by which the NICs forward, as `ringbell routes NETWORK --json FILE` writes them; they
+    /// are checked before a rank starts [default: those that `ringbell routes NETWORK` prints]
+    #[arg(long, value_name = "FILE", requires = "topology")]
+    routes: Option<PathBuf>,
     /// IP MTU of the port, in bytes [default: mem 9000; udp and roce what the ways to the other
     /// ranks carry]
     #[arg(long, value_name = "BYTES", value_parser = PortSpec::parse_mtu)]
@@ -109,7 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         args.transport,
         args.port.as_ref(),
         args.mtu,
-        args.topology.as_deref(),
+        (args.topology.as_deref(), args.routes.as_deref()),
     )?;
     let binding = Binding::new(args.bind_to, args.ranks)?;
     let signal = Arc::new(AtomicUsize::new(0));

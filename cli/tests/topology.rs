@@ -72,6 +72,56 @@ fn a_network_that_does_not_suit_the_job_is_refused_with_the_reason() {
     }
 }
 
+/// Tables of a file are checked before a rank starts; all ranks have them, or none is started.
+#[test]
+fn ranks_forward_by_the_tables_of_a_file() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("tables.json");
+    let path = file.to_string_lossy().into_owned();
+    let (code, said) = ringbell(&["routes", "ring:4", "--without", "n3:0", "--json", &path]);
+    assert_eq!(code, Some(0), "{said}");
+    let job = |command: &[&str]| {
+        let network = ["-R", "4", "--topology", "ring:4", "--routes", &path];
+        let (first, rest) = command.split_at(command.len().min(2));
+        ringbell(&[first, &network, rest].concat())
+    };
+    let perf = [
+        "perf",
+        "all-reduce",
+        "-b",
+        "8",
+        "-e",
+        "64K",
+        "-f",
+        "8192",
+        "--no-limits",
+    ];
+    let (code, said) = job(&perf);
+    assert!(code == Some(0) && said.contains("0 OK"), "{said}");
+    let good = std::fs::read_to_string(&file).expect("there");
+    let text: String = good.split_whitespace().collect();
+    let bad = text.replacen("\"next\":[[null,1", "\"next\":[[null,0", 1);
+    assert_ne!(text, bad);
+    std::fs::write(&file, bad).expect("room");
+    let (code, said) = job(&perf);
+    assert!(
+        code == Some(2) && said.contains("tables.json: "),
+        "{code:?} {said}"
+    );
+    assert!(said.contains("do not load these tables"), "{said}");
+    std::fs::write(&file, "{").expect("room");
+    let (code, said) = job(&perf);
+    assert!(
+        code == Some(2) && said.contains("tables.json:1:"),
+        "{code:?} {said}"
+    );
+    let (code, said) = ringbell(&["run", "-R", "2", "--routes", &path, "--", "true"]);
+    assert!(
+        code == Some(2) && said.contains("--topology"),
+        "{code:?} {said}"
+    );
+}
+
 /// A rank is killed in the middle: the others' operations end with a reason, and so does the job.
 #[test]
 fn a_killed_rank_is_named_and_the_job_ends() {

@@ -26,6 +26,7 @@ pub struct Job {
     port: Option<String>,
     switch: Option<PathBuf>,
     wires: Option<String>,
+    routes: Option<PathBuf>,
 }
 
 impl Job {
@@ -71,6 +72,7 @@ impl Job {
             port: env(variables::PORT),
             switch: env(variables::SWITCH).map(PathBuf::from),
             wires: env(variables::WIRES),
+            routes: env(variables::ROUTES).map(PathBuf::from),
         })
     }
 
@@ -123,6 +125,11 @@ impl Job {
     /// The launcher's wires for port `mesh` ([`variables::WIRES`]).
     pub fn wires(&self) -> Option<&str> {
         self.wires.as_deref()
+    }
+
+    /// File of the tables for port `mesh` ([`variables::ROUTES`]).
+    pub fn routes(&self) -> Option<&Path> {
+        self.routes.as_deref()
     }
 
     /// Joins the job; rank 0 first serves its bootstrap when the launcher does not.

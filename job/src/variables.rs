@@ -22,3 +22,5 @@ pub const SWITCH: &str = "RINGBELL_SWITCH";
 /// Wires of the rank's node, for port `mesh`: `PORT=udp:BIND,PEER` or `PORT=mem:FILE:SIDE`, with
 /// `;` between them.
 pub const WIRES: &str = "RINGBELL_WIRES";
+/// File of the tables that NICs of port `mesh` use, as `ringbell routes --json` writes it.
+pub const ROUTES: &str = "RINGBELL_ROUTES";

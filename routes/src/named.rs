@@ -3,8 +3,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::document::Document;
 use crate::file::{self, FileError};
 use crate::generate::{generate, names_generator, GenerateError, GENERATORS};
+use crate::proof::Proof;
+use crate::tables::Tables;
 use crate::topology::Topology;
 
 /// Why a name gives no network.
@@ -64,4 +67,49 @@ pub fn named(text: &str) -> Result<Topology, NamedError> {
         path: path.to_owned(),
         why,
     })
+}
+
+/// Why a file gives no tables.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TablesError {
+    /// It cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// As given.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// It is none of tables.
+    #[error("{}", in_file(path, why))]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        why: FileError,
+    },
+    /// Its tables are not the network's.
+    #[error("{}: {why}", path.display())]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        why: String,
+    },
+}
+
+/// Tables and proof of a file that `ringbell routes --json` has written. They are still to be
+/// checked.
+///
+/// # Errors
+/// [`TablesError`]
+pub fn tables_of(path: &Path, topology: &Topology) -> Result<(Tables, Proof), TablesError> {
+    let at = || path.to_owned();
+    let content =
+        std::fs::read_to_string(path).map_err(|source| TablesError::Read { path: at(), source })?;
+    let document =
+        Document::parse(&content).map_err(|why| TablesError::File { path: at(), why })?;
+    let read = document.read(topology);
+    read.map_err(|why| TablesError::Other { path: at(), why })
 }

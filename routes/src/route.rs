@@ -89,6 +89,21 @@ pub struct Routes {
     pub proof: Proof,
 }
 
+impl Routes {
+    /// Routes of tables that something else has made, such as a file.
+    pub fn given((tables, proof): (Tables, Proof)) -> Routes {
+        let algorithm = match proof {
+            Proof::Acyclic { .. } => Algorithm::Layered,
+            Proof::Bubble { .. } => Algorithm::Bubble,
+        };
+        Routes {
+            algorithm,
+            tables,
+            proof,
+        }
+    }
+}
+
 /// Routes for NICs with so many channels a wire, by the first of these that can: layered, bubble
 /// flow control, Nue.
 ///

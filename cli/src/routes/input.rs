@@ -4,10 +4,9 @@ use std::path::Path;
 
 use anyhow::Result;
 use ringbell_routes::check::{check, Checked};
-use ringbell_routes::document::Document;
 use ringbell_routes::file::split_port;
 use ringbell_routes::load::Load;
-use ringbell_routes::named::{in_file, named, NamedError};
+use ringbell_routes::named::{named, tables_of, NamedError};
 use ringbell_routes::proof::Proof;
 use ringbell_routes::route::{reroute, route, route_by, Algorithm, RouteError, Routes};
 use ringbell_routes::tables::Tables;
@@ -112,11 +111,7 @@ fn without(topology: &Topology, text: &str) -> Result<Topology> {
 /// Tables and proof of a file.
 fn document(path: &Path, topology: &Topology) -> Result<(Tables, Proof)> {
     let advice = "`ringbell routes TOPOLOGY --json FILE` writes such files";
-    let content = std::fs::read_to_string(path)
-        .map_err(|e| refused(format!("cannot read {}: {e}", path.display()), advice))?;
-    let document = Document::parse(&content).map_err(|e| refused(in_file(path, &e), advice))?;
-    let read = document.read(topology);
-    read.map_err(|why| refused(format!("{}: {why}", path.display()), advice))
+    tables_of(path, topology).map_err(|why| refused(why.to_string(), advice))
 }
 
 /// Routes by the algorithm that was asked for, or the first that fits; after others, if wires are

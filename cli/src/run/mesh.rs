@@ -1,7 +1,7 @@
 //! Wires of a network whose ranks' NICs forward for each other.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use ringbell::job::tunnel_of;
@@ -12,7 +12,9 @@ use ringbell::parts::nic_core::port::{Checksums, Port, MTU_MAX};
 use ringbell::UniqueId;
 use ringbell_mesh::port::mac_of;
 use ringbell_mesh::{MeshConfig, MeshPort};
-use ringbell_routes::named::named;
+use ringbell_routes::check::check;
+use ringbell_routes::named::{named, tables_of};
+use ringbell_routes::route::{Routes, DEFAULT_CHANNELS};
 use ringbell_routes::topology::{NodeId, Role, Topology};
 use rustix::rand::{getrandom, GetRandomFlags};
 
@@ -36,10 +38,28 @@ pub(crate) struct Mesh {
     /// By rank.
     nodes: Vec<NodeId>,
     carriers: Vec<Carrier>,
+    /// Tables of a file, which the checker has accepted.
+    tables: Option<(PathBuf, Routes)>,
 }
 
 fn refused(what: String, advice: &str) -> anyhow::Error {
     Problem::new(Exit::Usage, what, advice).into()
+}
+
+/// Tables of a file, before any rank starts: all of them have these, or none is started.
+fn accepted(path: &Path, topology: &Topology) -> Result<(PathBuf, Routes)> {
+    let writes = "`ringbell routes NETWORK --json FILE` writes such files";
+    let given = tables_of(path, topology).map_err(|why| refused(why.to_string(), writes))?;
+    let routes = Routes::given(given);
+    check(topology, &routes.tables, &routes.proof, DEFAULT_CHANNELS).map_err(|why| {
+        refused(
+            format!("{}: {}", path.display(), why.text(topology)),
+            "do not load these tables; `ringbell routes NETWORK --table FILE` checks others",
+        )
+    })?;
+    // Ranks may have another working directory.
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    Ok((path, routes))
 }
 
 impl Mesh {
@@ -49,6 +69,7 @@ impl Mesh {
         transport: TransportSpec,
         port: Option<&PortSpec>,
         mtu: Option<u16>,
+        tables: Option<&Path>,
     ) -> Result<Mesh> {
         let forms =
             "`ringbell routes NETWORK` prints a network; `ringbell routes --help` lists names";
@@ -68,6 +89,7 @@ impl Mesh {
                 "leave --transport away, or give rdma, tcp or udp",
             ));
         }
+        let tables = tables.map(|path| accepted(path, &topology)).transpose()?;
         let wires = topology.wires().len();
         let carriers = match port {
             None | Some(PortSpec::Mem) => {
@@ -98,6 +120,7 @@ impl Mesh {
             topology,
             nodes,
             carriers,
+            tables,
         })
     }
 
@@ -146,6 +169,7 @@ impl Mesh {
                 Ok((self.topology.from(link).port, port))
             });
             let mut config = MeshConfig::new(self.topology.clone(), node);
+            config.routes = self.tables.as_ref().map(|(_, routes)| routes.clone());
             // Another one than a rank's, which draws its own.
             let mut epoch = [0; 4];
             getrandom(&mut epoch, GetRandomFlags::empty())?;
@@ -165,6 +189,12 @@ impl Mesh {
     pub(super) fn port(&self) -> String {
         let topology = self.name.clone();
         PortSpec::Mesh { topology }.to_string()
+    }
+
+    /// The file of the tables, if one was given.
+    pub(super) fn tables(&self) -> Option<String> {
+        let (path, _) = self.tables.as_ref()?;
+        Some(path.to_string_lossy().into_owned())
     }
 
     /// A rank's wires, as the variable has them.

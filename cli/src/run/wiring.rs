@@ -1,6 +1,7 @@
 //! Ports that connect the ranks' NICs, and each rank's variables for them.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 
 use anyhow::Result;
 use ringbell::job::{address_of, variables};
@@ -23,7 +24,7 @@ pub(crate) enum Wiring {
     Udp(Vec<SocketAddr>, Option<u16>),
     /// The same for datagrams.
     Roce(Vec<SocketAddr>, Option<u16>),
-    Mesh(Mesh),
+    Mesh(Box<Mesh>),
 }
 
 impl Wiring {
@@ -32,10 +33,11 @@ impl Wiring {
         transport: TransportSpec,
         port: Option<&PortSpec>,
         mtu: Option<u16>,
-        topology: Option<&str>,
+        (topology, tables): (Option<&str>, Option<&Path>),
     ) -> Result<Wiring> {
         if let Some(name) = topology {
-            return Mesh::new(name, ranks, transport, port, mtu).map(Wiring::Mesh);
+            return Mesh::new(name, ranks, transport, port, mtu, tables)
+                .map(|mesh| Wiring::Mesh(Box::new(mesh)));
         }
         let port = match (port, transport) {
             (Some(port), _) => port.clone(),
@@ -62,7 +64,8 @@ impl Wiring {
                 Ok(Wiring::Roce(addresses, own.or(mtu)))
             }
             PortSpec::Mesh { topology } => {
-                Mesh::new(&topology, ranks, transport, None, mtu).map(Wiring::Mesh)
+                Mesh::new(&topology, ranks, transport, None, mtu, tables)
+                    .map(|mesh| Wiring::Mesh(Box::new(mesh)))
             }
             PortSpec::Tap { name, .. } => Err(Problem::new(
                 Exit::Usage,
@@ -115,6 +118,7 @@ impl Wiring {
             Wiring::Mesh(mesh) => {
                 vars.push((variables::PORT, mesh.port()));
                 vars.push((variables::WIRES, mesh.wires(rank)));
+                vars.extend(mesh.tables().map(|file| (variables::ROUTES, file)));
             }
             Wiring::Udp(addresses, mtu) => {
                 let (own, peers): (Vec<_>, Vec<_>) = addresses
@@ -161,7 +165,8 @@ mod tests {
         for port in ["mem", "udp"] {
             let port: PortSpec = port.parse().expect("a port");
             let auto = TransportSpec::Auto;
-            let wiring = Wiring::new(3, auto, Some(&port), None, Some("bus:3")).expect("wires");
+            let wiring =
+                Wiring::new(3, auto, Some(&port), None, (Some("bus:3"), None)).expect("wires");
             let nic = |rank| {
                 let vars = wiring.environment(rank, 3, auto, &id);
                 let find = |name: &str| {

@@ -1,5 +1,7 @@
 //! Arguments of a collective's measurement, and names in the form of the command line.
 
+use std::path::PathBuf;
+
 use ringbell::comm::{CollectiveKind, CollectiveSettings, WireType};
 use ringbell::engines::{Place, Registry};
 use ringbell::nic::{PortSpec, TransportSpec};
@@ -61,6 +63,10 @@ pub(crate) struct Args {
     /// name or a file, as `ringbell routes` takes it; --port says what carries a wire, mem or udp
     #[arg(long, value_name = "NETWORK")]
     pub(crate) topology: Option<String>,
+    /// Tables by which the NICs forward, as `ringbell routes NETWORK --json FILE` writes them; they
+    /// are checked before a rank starts [default: those that `ringbell routes NETWORK` prints]
+    #[arg(long, value_name = "FILE", requires = "topology")]
+    pub(crate) routes: Option<PathBuf>,
     /// IP MTU of the port, in bytes [default: mem 9000; udp and roce what the ways to the other
     /// ranks carry]
     #[arg(long, value_name = "BYTES", value_parser = PortSpec::parse_mtu)]
