@@ -98,6 +98,25 @@ fn ranks_forward_by_the_tables_of_a_file() {
     ];
     let (code, said) = job(&perf);
     assert!(code == Some(0) && said.contains("0 OK"), "{said}");
+    // The command forwards for switches. Ends of a wire with different tables refuse each other, so
+    // the ranks have those of the file as well.
+    let tree = folder
+        .path()
+        .join("tree.json")
+        .to_string_lossy()
+        .into_owned();
+    let make = [
+        "routes",
+        "fat-tree:2x2",
+        "--algorithm",
+        "nue",
+        "--json",
+        &tree,
+    ];
+    assert_eq!(ringbell(&make).0, Some(0));
+    let network = ["-R", "4", "--topology", "fat-tree:2x2", "--routes", &tree];
+    let (code, said) = ringbell(&[&perf[..], &network].concat());
+    assert!(code == Some(0) && said.contains("0 OK"), "{said}");
     let good = std::fs::read_to_string(&file).expect("there");
     let text: String = good.split_whitespace().collect();
     let bad = text.replacen("\"next\":[[null,1", "\"next\":[[null,0", 1);
