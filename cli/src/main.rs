@@ -29,6 +29,7 @@ mod routes;
 mod run;
 mod scratch;
 mod secret;
+mod sim;
 mod stdio;
 mod trace;
 mod verbs;
@@ -97,6 +98,8 @@ enum Command {
     Routes(routes::Args),
     /// Start the ranks of a job on this machine
     Run(run::Args),
+    /// Run a collective on a cluster of whole NICs in virtual time, over a modelled network
+    Sim(sim::Args),
     /// Run a program of MPI, unmodified, with its collectives on this NIC
     Mpi(mpi::Args),
     /// Run a program of NCCL, unmodified, with its network traffic on this NIC
@@ -180,6 +183,7 @@ fn run(command: Command, asked: bool) -> Result<Exit> {
         Command::Regs(args) => regs::run(&args, asked),
         Command::Routes(args) => routes::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Mpi(args) => mpi::run(&args),
         Command::Nccl(args) => nccl::run(&args),
         Command::Verbs(args) => verbs::run(&args),

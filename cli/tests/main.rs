@@ -27,6 +27,7 @@ mod regs_live;
 mod routes;
 mod run;
 mod shmem;
+mod sim;
 mod topology;
 mod tutorial;
 mod udp;

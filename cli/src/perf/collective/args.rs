@@ -159,7 +159,7 @@ pub(crate) fn redop(text: &str) -> Result<ReduceOp, String> {
     by_name(text, "a reduction", all)
 }
 
-fn algo(text: &str) -> Result<Algorithm, String> {
+pub(crate) fn algo(text: &str) -> Result<Algorithm, String> {
     let all = Algorithm::ALL.iter().filter(|a| **a != Algorithm::User);
     by_name(text, "an algorithm", all.map(|a| (*a, a.name())))
 }

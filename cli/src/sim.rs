@@ -1,0 +1,210 @@
+//! `ringbell sim`: a collective on a cluster of whole NICs, in virtual time.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use ringbell::comm::CollectiveKind;
+use ringbell::Algorithm;
+use ringbell_sim::{Failure, Plan, Profile, Report};
+use serde_json::json;
+
+use super::perf::algo;
+use super::report::{parse_size, SweepArgs};
+use super::{files, stdio, Exit, Problem};
+
+/// Collectives by name.
+const KINDS: [(&str, CollectiveKind); 6] = [
+    ("all-reduce", CollectiveKind::AllReduce),
+    ("all-gather", CollectiveKind::AllGather),
+    ("reduce-scatter", CollectiveKind::ReduceScatter),
+    ("broadcast", CollectiveKind::Broadcast),
+    ("reduce", CollectiveKind::Reduce),
+    ("all-to-all", CollectiveKind::AllToAll),
+];
+
+/// Arguments of `ringbell sim`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// all-reduce, all-gather, reduce-scatter, broadcast, reduce or all-to-all
+    #[arg(value_parser = kind)]
+    collective: CollectiveKind,
+    /// Ranks, each with a NIC of its own
+    #[arg(short = 'R', long, default_value_t = 2, value_name = "N")]
+    ranks: usize,
+    /// Smallest size in bytes; K, M and G are powers of 1,024 [default: 1K]
+    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", value_parser = parse_size)]
+    min: Option<u64>,
+    /// Largest size [default: 1M]
+    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", value_parser = parse_size)]
+    max: Option<u64>,
+    /// Factor between two sizes
+    #[arg(short = 'f', long = "stepfactor", default_value_t = 4, value_name = "FACTOR", value_parser = clap::value_parser!(u64).range(2..))]
+    factor: u64,
+    /// Algorithm
+    #[arg(long, default_value = "auto", value_name = "NAME", value_parser = algo)]
+    algo: Algorithm,
+    /// What links cost: `ideal`, 100 Gb/s and 1 us each, beside hosts that cost nothing
+    #[arg(long, default_value = "ideal", value_name = "NAME", value_parser = profile)]
+    profile: Profile,
+    /// Share of the frames that the switch loses, as 0.01
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
+    loss: f64,
+    /// Seed of losses and of the NICs' numbers
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    seed: u64,
+    /// Write the report as one JSON object; `-` (the default) is standard output
+    #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+}
+
+fn kind(text: &str) -> Result<CollectiveKind, String> {
+    let known = KINDS.iter().find(|k| k.0 == text);
+    known.map(|k| k.1).ok_or_else(|| {
+        let names = KINDS.map(|k| k.0).join(", ");
+        format!("`{text}` is not simulated; write one of {names}")
+    })
+}
+
+fn profile(text: &str) -> Result<Profile, String> {
+    Profile::by_name(text).ok_or_else(|| {
+        let names = Profile::ALL.map(|p| p.name).join(", ");
+        format!("there is no profile `{text}`; write one of {names}")
+    })
+}
+
+/// Runs it and prints the table.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let sweep = SweepArgs {
+        min: args.min,
+        max: args.max,
+        factor: Some(args.factor),
+        step: None,
+        iters: None,
+        warmup: None,
+        check: 1,
+    };
+    let usage = |what| Problem::new(Exit::Usage, what, "give sizes such as -b 1K -e 64M -f 4");
+    let plan = Plan {
+        kind: args.collective,
+        ranks: args.ranks,
+        sizes: sweep.sizes(1 << 10, 1 << 20).map_err(usage)?,
+        algo: args.algo,
+        profile: args.profile,
+        loss: args.loss,
+        seed: args.seed,
+    };
+    let begin = Instant::now();
+    let report = ringbell_sim::run(&plan).map_err(problem)?;
+    let wall_s = begin.elapsed().as_secs_f64();
+    match args.json.as_deref() {
+        None => stdio::out(text(&plan, &report, wall_s))?,
+        Some(path) => files::write_json(path, json(&plan, &report, wall_s)?)?,
+    }
+    Ok(Exit::of_data(report.sizes.iter().map(|m| m.wrong).sum()))
+}
+
+fn problem(failure: Failure) -> Problem {
+    let exit = match &failure {
+        Failure::Made { .. } => Exit::Environment,
+        Failure::Ended { .. } | Failure::Hung { .. } => Exit::Failed,
+        _ => Exit::Usage,
+    };
+    let text = failure.to_string();
+    let (what, advice) = text
+        .split_once("; ")
+        .unwrap_or((&text, "give fewer ranks or smaller sizes"));
+    Problem::new(exit, what, advice)
+}
+
+fn name(kind: CollectiveKind) -> &'static str {
+    let known = KINDS.iter().find(|k| k.1 == kind);
+    known.map_or("", |k| k.0)
+}
+
+fn text(plan: &Plan, report: &Report, wall_s: f64) -> String {
+    let p = &plan.profile;
+    let redop = match plan.kind {
+        CollectiveKind::AllReduce | CollectiveKind::Reduce | CollectiveKind::ReduceScatter => "sum",
+        _ => "none",
+    };
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "# ringbell sim {}, {} ranks, seed {}, loss {}\n# profile {}: {} Gb/s, {} ns a link; {}",
+        name(plan.kind),
+        plan.ranks,
+        plan.seed,
+        plan.loss,
+        p.name,
+        p.link_gbps,
+        p.link_delay_ns,
+        p.source
+    );
+    let _ = writeln!(
+        out,
+        "#{:>11} {:>11} {:>7} {:>7} {:>10} {:>8} {:>8} {:>7} {:>7}",
+        "size", "elements", "type", "redop", "time", "algbw", "busbw", "link", "#wrong"
+    );
+    let _ = writeln!(
+        out,
+        "#{:>11} {:>11} {:>7} {:>7} {:>10} {:>8} {:>8} {:>7} {:>7}",
+        "(B)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "(%)", ""
+    );
+    for m in &report.sizes {
+        let _ = writeln!(
+            out,
+            " {:>11} {:>11} {:>7} {redop:>7} {:>10.2} {:>8.2} {:>8.2} {:>7.1} {:>7}",
+            m.bytes,
+            m.count,
+            "f32",
+            m.time_ns as f64 / 1e3,
+            m.algbw_gbs,
+            m.busbw_gbs,
+            100.0 * m.busbw_gbs / report.payload_gbs,
+            m.wrong
+        );
+    }
+    let virtual_s = report.virtual_ns as f64 / 1e9;
+    let _ = writeln!(
+        out,
+        "# {} events, {} frames, {} lost; {:.6} virtual s in {wall_s:.3} s, {:.4} a second; hash {:016x}",
+        report.events,
+        report.packets,
+        report.lost,
+        virtual_s,
+        virtual_s / wall_s.max(1e-9),
+        report.hash
+    );
+    out
+}
+
+fn json(plan: &Plan, report: &Report, wall_s: f64) -> Result<String> {
+    let sizes = report.sizes.iter().map(|m| {
+        json!({
+            "size_bytes": m.bytes,
+            "elements": m.count,
+            "time_us": m.time_ns as f64 / 1e3,
+            "algbw_gbs": m.algbw_gbs,
+            "busbw_gbs": m.busbw_gbs,
+            "wrong": m.wrong,
+        })
+    });
+    let whole = json!({
+        "collective": name(plan.kind),
+        "ranks": plan.ranks,
+        "profile": plan.profile.name,
+        "loss": plan.loss,
+        "seed": plan.seed,
+        "rows": sizes.collect::<Vec<_>>(),
+        "payload_gbs": report.payload_gbs,
+        "events": report.events,
+        "frames": report.packets,
+        "lost": report.lost,
+        "virtual_ns": report.virtual_ns,
+        "wall_s": wall_s,
+        "hash": format!("{:016x}", report.hash),
+    });
+    serde_json::to_string(&whole).context("cannot express the report as JSON")
+}

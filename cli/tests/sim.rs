@@ -1,0 +1,65 @@
+//! `ringbell sim`: its table, its report as JSON, and what it refuses.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn sim(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringbell"));
+    let done = command.arg("sim").args(args).output();
+    done.expect("the program starts")
+}
+
+#[test]
+fn a_simulated_all_reduce_prints_the_columns_of_nccl_tests() {
+    let out = sim(&["all-reduce", "-R", "4", "-b", "64K", "-e", "64K"]);
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let row = text.lines().find(|l| !l.starts_with('#')).expect("a row");
+    let cells: Vec<_> = row.split_whitespace().collect();
+    assert_eq!(cells[..4], ["65536", "16384", "f32", "sum"], "{text}");
+    assert_eq!((cells.len(), cells[8]), (9, "0"), "{text}");
+    let time: f64 = cells[4].parse().expect("a time");
+    assert!(time > 10.0, "two hops of two links at least: {text}");
+    assert!(text.contains("hash "), "{text}");
+}
+
+#[test]
+fn a_simulation_with_loss_repeats_by_its_seed() {
+    let run = |seed| {
+        let args = [
+            "all-gather",
+            "-R",
+            "3",
+            "-b",
+            "256K",
+            "-e",
+            "256K",
+            "--loss",
+        ];
+        let out = sim(&[&args[..], &["0.02", "--seed", seed, "--json"]].concat());
+        assert_eq!(out.status.code(), Some(0), "{out:?}");
+        serde_json::from_slice::<Value>(&out.stdout).expect("JSON")
+    };
+    let first = run("3");
+    assert_eq!(first["rows"][0]["wrong"], 0);
+    assert!(first["lost"].as_u64() > Some(0), "{first}");
+    assert_eq!(run("3")["hash"], first["hash"]);
+    assert_ne!(run("4")["hash"], first["hash"]);
+}
+
+#[test]
+fn what_is_not_simulated_is_refused_by_name() {
+    for (args, named) in [
+        (&["scan"][..], "`scan` is not simulated"),
+        (&["all-reduce", "--profile", "fast"], "write one of ideal"),
+        (&["all-reduce", "-R", "0"], "0 ranks cannot be simulated"),
+        (&["all-reduce", "--loss", "1.5"], "a loss of 1.5"),
+        (&["all-reduce", "-b", "2", "-e", "2"], "2 bytes are less"),
+    ] {
+        let out = sim(args);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(named), "{args:?}: {said}");
+    }
+}

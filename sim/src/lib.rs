@@ -1,0 +1,17 @@
+//! A cluster in virtual time: many whole NICs in one thread, over a modelled network.
+//!
+//! [`run`] makes the NICs, joins them by one switch, runs collectives and compares every byte with
+//! a model. A NIC is stepped when a frame arrives, a timer is due or an operation was posted, and
+//! not otherwise, so virtual time jumps from one such moment to the next. No clock and no address
+//! enters: one plan gives one sequence of events, whose digest is in the [`Report`].
+
+mod data;
+mod network;
+mod node;
+mod profile;
+mod report;
+mod world;
+
+pub use profile::Profile;
+pub use report::{Failure, Measured, Plan, Report};
+pub use world::run;

@@ -1,0 +1,136 @@
+//! One node: a whole NIC over RDMA, its memory and one queue.
+
+use std::fmt::Display;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringbell_gtlb::testing::{GpuView, HostMemory, Layout};
+use ringbell_gtlb::Access;
+use ringbell_nic_abi::{CollectiveSpec, Descriptor, GpuVa, Lkey, Opcode, Rkey};
+use ringbell_nic_core::collective::{CollectiveSettings, CommunicatorConfig};
+use ringbell_nic_core::network::Network;
+use ringbell_nic_core::transport::rdma::{RdmaConfig, RdmaTransport};
+use ringbell_nic_core::types::CommId;
+use ringbell_nic_core::{HostQueue, Nic, NicConfig, ProgressMode, QueueConfig};
+
+use crate::network::{mac, Shared};
+use crate::{Failure, Plan};
+
+const BASE: GpuVa = GpuVa(0x7_0000_0000);
+/// On which the NICs serve collectives.
+const SERVICE: u16 = 7117;
+/// Pages of the memory, and so the unit of its length.
+const PAGE: u64 = 2 << 20;
+
+/// A node.
+pub(crate) struct Node {
+    memory: Arc<HostMemory>,
+    layout: Layout,
+    pub(crate) nic: Nic,
+    pub(crate) queue: HostQueue,
+    half: u64,
+    pub(crate) comm: CommId,
+}
+
+fn address(rank: usize) -> SocketAddrV4 {
+    let [high, low] = (rank as u16 + 1).to_be_bytes();
+    SocketAddrV4::new(Ipv4Addr::new(10, 77, high, low), SERVICE)
+}
+
+impl Node {
+    /// A rank whose operands have at most this many bytes.
+    pub(crate) fn new(
+        rank: usize,
+        plan: &Plan,
+        fabric: &Shared,
+        most: u64,
+    ) -> Result<Node, Failure> {
+        let made = |e: &dyn Display| Failure::Made {
+            rank,
+            why: e.to_string(),
+        };
+        let half = most.next_multiple_of(PAGE);
+        let memory = HostMemory::new(2 * half).map_err(|e| made(&e))?;
+        let memory = Arc::new(memory);
+        let config = NicConfig {
+            ip: *address(rank).ip(),
+            mac: mac(rank).0,
+            progress: ProgressMode::Manual,
+            ..NicConfig::default()
+        };
+        let port = Box::new(fabric.port(rank));
+        let net = Network::new(config.ip, 16, vec![port], &[]).map_err(|e| made(&e))?;
+        let rdma = RdmaConfig {
+            seed: plan.seed.wrapping_add(rank as u64),
+            timeout: Duration::from_millis(1),
+            ..RdmaConfig::default()
+        };
+        let rdma = RdmaTransport::new(&net, rdma).map_err(|e| made(&e))?;
+        let nic = Nic::builder(config, memory.clone());
+        let nic = nic.transport(Box::new(rdma)).network(net).build();
+        let nic = nic.map_err(|e| made(&e))?;
+        let pd = nic.alloc_pd().map_err(|e| made(&e))?;
+        let queue = nic.create_queue(pd, QueueConfig::default());
+        let queue = queue.map_err(|e| made(&e))?;
+        let layout = Layout::Mixed(rank as u64 + 3);
+        let view = GpuView::new(&memory, BASE, layout);
+        nic.map(view.table()).map_err(|e| made(&e))?;
+        let access = Access::LOCAL;
+        nic.register(pd, BASE, 2 * half, access)
+            .map_err(|e| made(&e))?;
+        let comm = CommunicatorConfig {
+            ctx: 7,
+            rank: rank as u32,
+            peers: (0..plan.ranks).map(address).collect(),
+            settings: CollectiveSettings::default(),
+        };
+        let comm = nic.create_communicator(&comm).map_err(|e| made(&e))?;
+        drop(view);
+        Ok(Node {
+            memory,
+            layout,
+            nic,
+            queue,
+            half,
+            comm,
+        })
+    }
+
+    fn view(&self) -> GpuView<'_> {
+        GpuView::new(&self.memory, BASE, self.layout)
+    }
+
+    /// Fills the source, and clears the destination.
+    pub(crate) fn fill(&self, source: &[u8], result: u64) {
+        let view = self.view();
+        view.write(BASE, source);
+        view.write(GpuVa(BASE.0 + self.half), &vec![0xff; result as usize]);
+    }
+
+    /// The destination.
+    pub(crate) fn result(&self, bytes: u64) -> Vec<u8> {
+        let mut out = vec![0; bytes as usize];
+        self.view().read(GpuVa(BASE.0 + self.half), &mut out);
+        out
+    }
+
+    /// Posts the operation; `None` when the queue is full.
+    pub(crate) fn post(&self, plan: &Plan, count: u64, timeout: Duration) -> Option<u32> {
+        let mut spec = CollectiveSpec::new(plan.kind);
+        spec.algo = plan.algo;
+        let (imm, len) = spec.encode();
+        self.queue.try_post(&Descriptor {
+            session: self.comm.session(),
+            local_va: BASE,
+            remote_va: GpuVa(BASE.0 + self.half),
+            operand: count,
+            rkey: Rkey(0),
+            lkey: Lkey(0),
+            imm,
+            len,
+            timeout_us: timeout.as_micros() as u32,
+            ..Descriptor::new(Opcode::Collective)
+        })
+    }
+}

@@ -1,0 +1,120 @@
+//! What is asked of a simulation, and what it answers.
+
+use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
+
+use crate::Profile;
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The operation.
+    pub kind: CollectiveKind,
+    /// Ranks, each with a NIC.
+    pub ranks: usize,
+    /// Bytes of each size, as nccl-tests counts them.
+    pub sizes: Vec<u64>,
+    /// Algorithm.
+    pub algo: Algorithm,
+    /// What links cost.
+    pub profile: Profile,
+    /// Share of the frames that the switch loses.
+    pub loss: f64,
+    /// Seed of what is random.
+    pub seed: u64,
+}
+
+/// One size.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Measured {
+    /// Bytes.
+    pub bytes: u64,
+    /// Elements, per rank where the operation has a block for each.
+    pub count: u64,
+    /// Virtual time from the post on all ranks to the last completion.
+    pub time_ns: u64,
+    /// Bytes by time, in GB/s.
+    pub algbw_gbs: f64,
+    /// As nccl-tests corrects it for the operation.
+    pub busbw_gbs: f64,
+    /// Elements that were not as the model has them, on all ranks.
+    pub wrong: u64,
+}
+
+/// The end of a simulation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// By size.
+    pub sizes: Vec<Measured>,
+    /// Payload that a link carries at best, in GB/s, in packets of the length that was used.
+    pub payload_gbs: f64,
+    /// Events that were handled.
+    pub events: u64,
+    /// Frames that NICs sent.
+    pub packets: u64,
+    /// Frames that the switch lost.
+    pub lost: u64,
+    /// Virtual time at the end.
+    pub virtual_ns: u64,
+    /// Digest of all events: time, node, kind and length of each.
+    pub hash: u64,
+}
+
+/// Why a simulation did not end as it should.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The number of ranks.
+    #[error("{ranks} ranks cannot be simulated; give 2 to {most}")]
+    Ranks {
+        /// As given.
+        ranks: usize,
+        /// Most there can be.
+        most: usize,
+    },
+    /// Not a share.
+    #[error("a loss of {0} is not a share from 0 to below 1; give for example 0.01")]
+    Loss(String),
+    /// Less than an element.
+    #[error("{bytes} bytes are less than an element of 4 bytes for each block; give larger sizes")]
+    Small {
+        /// The size.
+        bytes: u64,
+    },
+    /// More memory than is made.
+    #[error("{bytes} bytes on each rank need more than the 16 GiB that all may have; give a smaller size or fewer ranks")]
+    Large {
+        /// The size.
+        bytes: u64,
+    },
+    /// The operation is not simulated.
+    #[error("{0:?} is not simulated; all-reduce, all-gather, reduce-scatter, broadcast, reduce and all-to-all are")]
+    Kind(CollectiveKind),
+    /// A NIC could not be made.
+    #[error("rank {rank} could not be made: {why}")]
+    Made {
+        /// Which.
+        rank: usize,
+        /// The reason.
+        why: String,
+    },
+    /// A rank ended with an error.
+    #[error("rank {rank} ended {bytes} bytes with {status:?}; a smaller loss or another algorithm may pass")]
+    Ended {
+        /// Which.
+        rank: usize,
+        /// Size of the operation.
+        bytes: u64,
+        /// Its status.
+        status: Status,
+    },
+    /// Virtual time is over.
+    #[error("ranks {ranks:?} still wait for {what} after {virtual_ms} ms of virtual time; run again with the same seed to see the same")]
+    Hung {
+        /// Who.
+        ranks: Vec<usize>,
+        /// For what.
+        what: &'static str,
+        /// The deadline.
+        virtual_ms: u64,
+    },
+}

@@ -1,0 +1,274 @@
+//! The nodes, and the loop that steps those to which something happens.
+
+use std::time::Duration;
+
+use ringbell_nic_abi::{CollectiveKind, Status};
+use ringbell_nic_core::collective::CommStatus;
+use ringbell_nic_core::types::NicTime;
+
+use crate::data::{has_blocks, Data, ELEMENT};
+use crate::network::{Shared, What};
+use crate::node::Node;
+use crate::{Failure, Measured, Plan, Report};
+
+/// Most ranks: what the checker of collectives' programs takes.
+const MOST: usize = 256;
+/// Virtual time that an operation, or the meeting of the ranks, may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How much sooner than the loop's deadline operations end themselves.
+const OPERATION: Duration = Duration::from_secs(50);
+/// Most memory of all ranks together, of which every byte is real.
+const MEMORY_MOST: u64 = 16 << 30;
+
+struct World {
+    fabric: Shared,
+    nodes: Vec<Node>,
+    /// When each node's earliest event of a timer is, in picoseconds.
+    due: Vec<Option<u64>>,
+    now: u64,
+    events: u64,
+    hash: u64,
+}
+
+/// Runs a plan.
+///
+/// # Errors
+/// [`Failure`]: the plan cannot be run, or a rank failed or hung.
+pub fn run(plan: &Plan) -> Result<Report, Failure> {
+    check(plan)?;
+    let ranks = plan.ranks as u64;
+    let data = |bytes| Data::of(plan.kind, ranks, bytes);
+    let most = plan.sizes.iter().copied().max().unwrap_or(0);
+    if let Some(&bytes) = plan.sizes.iter().find(|b| data(**b).count == 0) {
+        return Err(Failure::Small { bytes });
+    }
+    if most.saturating_mul(2 * ranks) > MEMORY_MOST {
+        return Err(Failure::Large { bytes: most });
+    }
+    let fabric = Shared::new(plan.ranks, plan.profile, plan.loss, plan.seed);
+    let nodes = (0..plan.ranks).map(|rank| Node::new(rank, plan, &fabric, most));
+    let mut world = World {
+        nodes: nodes.collect::<Result<_, _>>()?,
+        due: vec![None; plan.ranks],
+        fabric,
+        now: 0,
+        events: 0,
+        hash: 0xcbf2_9ce4_8422_2325,
+    };
+    for node in 0..plan.ranks {
+        world.step(node);
+    }
+    world.meet()?;
+    let mut sizes = Vec::new();
+    for &bytes in &plan.sizes {
+        let data = data(bytes);
+        // Whole elements.
+        let bytes = data.bytes();
+        for (rank, node) in (0..ranks).zip(&world.nodes) {
+            node.fill(&data.source(rank), data.lengths(rank).1 * ELEMENT);
+        }
+        let time_ns = world.operation(plan, &data, bytes)?;
+        let results = (0..ranks).zip(&world.nodes).map(|(rank, node)| {
+            let result = node.result(data.lengths(rank).1 * ELEMENT);
+            data.wrong(rank, &result)
+        });
+        let algbw_gbs = bytes as f64 / time_ns.max(1) as f64;
+        sizes.push(Measured {
+            bytes,
+            count: data.count,
+            time_ns,
+            algbw_gbs,
+            busbw_gbs: algbw_gbs * bus_factor(plan.kind, plan.ranks),
+            wrong: results.sum(),
+        });
+    }
+    let fabric = world.fabric.lock();
+    Ok(Report {
+        sizes,
+        payload_gbs: plan
+            .profile
+            .payload_gbs(fabric.longest.saturating_sub(58) as u64),
+        events: world.events,
+        packets: fabric.packets,
+        lost: fabric.lost,
+        virtual_ns: world.now / 1_000,
+        hash: world.hash,
+    })
+}
+
+fn check(plan: &Plan) -> Result<(), Failure> {
+    use CollectiveKind as K;
+    let ranks = plan.ranks;
+    if !(2..=MOST).contains(&ranks) {
+        return Err(Failure::Ranks { ranks, most: MOST });
+    }
+    if !(0.0..1.0).contains(&plan.loss) {
+        return Err(Failure::Loss(plan.loss.to_string()));
+    }
+    match plan.kind {
+        K::AllReduce | K::AllGather | K::ReduceScatter | K::Broadcast | K::Reduce | K::AllToAll => {
+            Ok(())
+        }
+        kind => Err(Failure::Kind(kind)),
+    }
+}
+
+/// Bytes on the wire for each byte of the size, as nccl-tests counts them.
+fn bus_factor(kind: CollectiveKind, ranks: usize) -> f64 {
+    let n = ranks as f64;
+    match kind {
+        CollectiveKind::AllReduce => 2.0 * (n - 1.0) / n,
+        kind if has_blocks(kind) => (n - 1.0) / n,
+        _ => 1.0,
+    }
+}
+
+impl World {
+    /// Steps a node until nothing moves, and notes when it wants to be stepped again.
+    fn step(&mut self, node: usize) {
+        // NICs count nanoseconds; one that is stepped early would find its timer not due.
+        let now = self.now.div_ceil(1_000);
+        let nic = &self.nodes[node].nic;
+        while nic.step_at(NicTime(now)) {}
+        let Some(timer) = nic.next_timer() else {
+            return;
+        };
+        let at = timer.0.max(now + 1).saturating_mul(1_000);
+        if self.due[node].is_none_or(|due| due > at || due <= self.now) {
+            self.due[node] = Some(at);
+            self.fabric.lock().add(at, node, What::Due);
+        }
+    }
+
+    /// Handles the next event. `false`: there is none before the deadline.
+    fn turn(&mut self, deadline: u64) -> bool {
+        let event = self.fabric.lock().next();
+        let Some(event) = event.filter(|e| e.at <= deadline) else {
+            return false;
+        };
+        let node = event.node;
+        self.now = self.now.max(event.at);
+        if event.what == What::Due && self.due[node] != Some(event.at) {
+            // An earlier one has taken its place.
+            return true;
+        }
+        self.note(&event.what, node);
+        match event.what {
+            What::AtSwitch(frame) => self.fabric.lock().forward(event.at, node, frame),
+            What::Arrives(frame) => {
+                self.fabric.lock().arrive(node, frame);
+                self.step(node);
+            }
+            What::Due => {
+                self.due[node] = None;
+                self.step(node);
+            }
+        }
+        true
+    }
+
+    /// Adds an event to the digest (FNV-1a over words).
+    fn note(&mut self, what: &What, node: usize) {
+        let (kind, len) = match what {
+            What::AtSwitch(f) => (1, f.len()),
+            What::Arrives(f) => (2, f.len()),
+            What::Due => (3, 0),
+        };
+        self.events += 1;
+        for word in [self.now, node as u64, kind, len as u64] {
+            self.hash = (self.hash ^ word).wrapping_mul(0x100_0000_01b3);
+            self.hash ^= self.hash >> 32;
+        }
+    }
+
+    fn meet(&mut self) -> Result<(), Failure> {
+        let deadline = self.now + PATIENCE.as_nanos() as u64 * 1_000;
+        let mut waiting: Vec<usize> = (0..self.nodes.len()).collect();
+        loop {
+            let mut failed = None;
+            waiting.retain(|&rank| {
+                let node = &self.nodes[rank];
+                match node.nic.communicator_status(node.comm) {
+                    Ok(CommStatus::Ready) => false,
+                    Ok(CommStatus::Aborted { rank, status }) => {
+                        failed = Some((rank, status));
+                        true
+                    }
+                    _ => true,
+                }
+            });
+            if let Some((rank, status)) = failed {
+                let rank = rank as usize;
+                return Err(Failure::Ended {
+                    rank,
+                    bytes: 0,
+                    status,
+                });
+            }
+            if waiting.is_empty() {
+                return Ok(());
+            }
+            // Asking all of them after each event would cost more than the events.
+            for _ in 0..self.nodes.len() {
+                if !self.turn(deadline) {
+                    return Err(hung(waiting, "the others"));
+                }
+            }
+        }
+    }
+
+    /// Runs one operation on all ranks; returns its time in nanoseconds.
+    fn operation(&mut self, plan: &Plan, data: &Data, bytes: u64) -> Result<u64, Failure> {
+        let begin = self.now;
+        let deadline = begin + PATIENCE.as_nanos() as u64 * 1_000;
+        let mut tickets = Vec::new();
+        for rank in 0..self.nodes.len() {
+            let ticket = self.nodes[rank].post(plan, data.count, OPERATION);
+            let ticket = ticket.ok_or_else(|| Failure::Made {
+                rank,
+                why: "its queue is full".into(),
+            })?;
+            tickets.push(Some(ticket));
+            self.step(rank);
+        }
+        let mut left = tickets.len();
+        let mut looked = 0..tickets.len();
+        loop {
+            // All of them once, then whom the last event may have ended.
+            for rank in looked {
+                let Some(ticket) = tickets[rank] else {
+                    continue;
+                };
+                if let Some(done) = self.nodes[rank].queue.poll(ticket) {
+                    if done.status != Status::Ok {
+                        let status = done.status;
+                        return Err(Failure::Ended {
+                            rank,
+                            bytes,
+                            status,
+                        });
+                    }
+                    (tickets[rank], left) = (None, left - 1);
+                }
+            }
+            if left == 0 {
+                return Ok((self.now - begin) / 1_000);
+            }
+            let next = self.fabric.lock().peek_node();
+            if !self.turn(deadline) {
+                let waiting = (0..tickets.len()).filter(|r| tickets[*r].is_some());
+                return Err(hung(waiting.collect(), "the end of an operation"));
+            }
+            looked = next.map_or(0..0, |n| n..n + 1);
+        }
+    }
+}
+
+fn hung(ranks: Vec<usize>, what: &'static str) -> Failure {
+    let virtual_ms = PATIENCE.as_millis() as u64;
+    Failure::Hung {
+        ranks,
+        what,
+        virtual_ms,
+    }
+}

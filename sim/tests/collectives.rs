@@ -1,0 +1,86 @@
+//! Collectives of whole NICs in virtual time: their results, their times, and that they repeat.
+
+use ringbell_nic_abi::{Algorithm, CollectiveKind};
+use ringbell_sim::{run, Failure, Plan, Profile};
+
+fn plan(ranks: usize, bytes: u64) -> Plan {
+    Plan {
+        kind: CollectiveKind::AllReduce,
+        ranks,
+        sizes: vec![bytes],
+        algo: Algorithm::Ring,
+        profile: Profile::by_name("ideal").expect("it exists"),
+        loss: 0.0,
+        seed: 1,
+    }
+}
+
+#[test]
+fn every_collective_gives_what_the_model_has() {
+    use CollectiveKind as K;
+    let kinds = [
+        K::AllReduce,
+        K::AllGather,
+        K::ReduceScatter,
+        K::Broadcast,
+        K::Reduce,
+        K::AllToAll,
+    ];
+    for kind in kinds {
+        for ranks in [2, 3, 8] {
+            let plan = Plan {
+                kind,
+                sizes: vec![96, 100_800],
+                algo: Algorithm::Auto,
+                ..plan(ranks, 0)
+            };
+            let done = run(&plan).expect("it ends");
+            let wrong: Vec<_> = done.sizes.iter().map(|m| m.wrong).collect();
+            assert_eq!(wrong, [0, 0], "{kind:?} of {ranks}");
+            assert!(done.sizes[0].time_ns < done.sizes[1].time_ns, "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn one_seed_gives_one_run_and_a_changed_number_another() {
+    let lossy = Plan {
+        loss: 0.01,
+        ..plan(4, 1 << 20)
+    };
+    let first = run(&lossy).expect("it ends");
+    assert!(first.lost > 0 && first.sizes[0].wrong == 0, "{first:?}");
+    assert_eq!(run(&lossy).expect("it ends"), first);
+    let seed = Plan {
+        seed: 2,
+        ..lossy.clone()
+    };
+    assert_ne!(run(&seed).expect("it ends").hash, first.hash);
+    let mut slower = lossy;
+    slower.profile.link_gbps = 99.0;
+    assert_ne!(run(&slower).expect("it ends").hash, first.hash);
+}
+
+#[test]
+fn what_cannot_be_simulated_is_named() {
+    for ranks in [0, 1, 257] {
+        let most = 256;
+        assert_eq!(run(&plan(ranks, 64)), Err(Failure::Ranks { ranks, most }));
+    }
+    let small = run(&plan(2, 3));
+    assert_eq!(small, Err(Failure::Small { bytes: 3 }));
+    let bytes = 1 << 40;
+    assert_eq!(run(&plan(2, bytes)), Err(Failure::Large { bytes }));
+    let kind = CollectiveKind::Barrier;
+    let barrier = Plan {
+        kind,
+        ..plan(2, 64)
+    };
+    assert_eq!(run(&barrier), Err(Failure::Kind(kind)));
+    let all = Plan {
+        loss: 1.0,
+        ..plan(2, 64)
+    };
+    assert_eq!(run(&all), Err(Failure::Loss("1".into())));
+    assert_eq!(Profile::by_name("fast"), None);
+}

@@ -1,0 +1,7 @@
+//! All integration tests of this package as one program, so that one program is linked.
+//!
+//! A file beside this one is a module. `cargo test -p PACKAGE --test all NAME` runs the tests whose
+//! name contains NAME.
+
+mod closed_form;
+mod collectives;
