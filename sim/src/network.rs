@@ -120,6 +120,13 @@ impl Fabric {
         self.events.peek().map(|e| e.0.node)
     }
 
+    /// When a node's port has room for a frame of any length.
+    pub(crate) fn room_at(&self, node: usize) -> u64 {
+        let longest = ETHERNET_HEADER + self.profile.mtu;
+        let full = OWN_QUEUE * self.profile.frame_ps(longest);
+        self.links[node].up_free.saturating_sub(full)
+    }
+
     /// Puts a frame that stands at the switch on the link of its destination.
     pub(crate) fn forward(&mut self, at: u64, node: usize, frame: Arc<Vec<u8>>) {
         let waits = self.links[node].down_free.saturating_sub(at);
@@ -217,11 +224,9 @@ impl Port for SwitchPort {
 
     fn tx_frame(&mut self, now: NicTime, _: MacAddr) -> Option<&mut [u8]> {
         let fabric = self.fabric.lock();
-        let full = OWN_QUEUE * fabric.profile.frame_ps(self.room.len());
-        let free = fabric.links[self.node].up_free;
-        self.full_until = None;
-        if free > now.0 * 1_000 + full {
-            self.full_until = Some(NicTime((free - full).div_ceil(1_000)));
+        let room_at = fabric.room_at(self.node).div_ceil(1_000);
+        self.full_until = (room_at > now.0).then_some(NicTime(room_at));
+        if self.full_until.is_some() {
             return None;
         }
         drop(fabric);

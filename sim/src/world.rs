@@ -133,7 +133,12 @@ impl World {
         let Some(timer) = nic.next_timer() else {
             return;
         };
-        let at = timer.0.max(now + 1).saturating_mul(1_000);
+        // What is due and has not happened waits for room at the port.
+        let earliest = match timer.0 <= now {
+            true => self.fabric.lock().room_at(node).div_ceil(1_000),
+            false => 0,
+        };
+        let at = timer.0.max(now + 1).max(earliest).saturating_mul(1_000);
         if self.due[node].is_none_or(|due| due > at || due <= self.now) {
             self.due[node] = Some(at);
             self.fabric.lock().add(at, node, What::Due);

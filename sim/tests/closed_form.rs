@@ -3,8 +3,8 @@
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 use ringbell_sim::{run, Plan, Profile};
 
-/// How much longer than the closed form it may take: a segment waits until its receiver has named
-/// a buffer, which the form leaves out.
+/// How much longer than the closed form it may take; measured: 1.07 to 1.14. The form knows no
+/// window, with 256 KiB of which the pipe is not always full.
 const TOLERANCE: f64 = 1.15;
 
 #[test]
