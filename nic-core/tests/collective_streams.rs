@@ -217,7 +217,7 @@ fn ends_of_one_rank_that_disagree_get_a_mismatch_and_one_alone_its_deadline() {
     a.push(&w, &[1; 40]);
     let c = w.settle(&[(0, alone)])[0];
     assert_eq!(c.status, Status::TimedOut, "{c:?}");
-    // Nobody has met it, so the communicator goes on.
+    // No receive has met the message: it is taken back, and the communicator works on.
     let a = Ring::new(&w, 0, 12_288, 7, 0);
     let s = w.post(0, &send(40, 0).of_ring(&a));
     let r = w.post(0, &recv(41, 0).to_ring(&b));

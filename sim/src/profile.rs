@@ -48,4 +48,4 @@ impl Profile {
 /// Preamble, FCS and the gap between frames (IEEE 802.3).
 const LINE_BYTES: usize = 24;
 /// Ethernet, IPv4, UDP, BTH and ICRC of a packet of RoCEv2.
-const HEADERS: usize = 14 + 20 + 8 + 12 + 4;
+pub(crate) const HEADERS: usize = 14 + 20 + 8 + 12 + 4;

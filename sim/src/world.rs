@@ -9,6 +9,7 @@ use ringbell_nic_core::types::NicTime;
 use crate::data::{has_blocks, Data, ELEMENT};
 use crate::network::{Shared, What};
 use crate::node::Node;
+use crate::profile::HEADERS;
 use crate::{Failure, Measured, Plan, Report};
 
 /// Most ranks: what the checker of collectives' programs takes.
@@ -87,7 +88,7 @@ pub fn run(plan: &Plan) -> Result<Report, Failure> {
         sizes,
         payload_gbs: plan
             .profile
-            .payload_gbs(fabric.longest.saturating_sub(58) as u64),
+            .payload_gbs(fabric.longest.saturating_sub(HEADERS) as u64),
         events: world.events,
         packets: fabric.packets,
         lost: fabric.lost,

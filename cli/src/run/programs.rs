@@ -62,7 +62,8 @@ impl Programs {
             for part in of.split(',') {
                 let (first, last) = part.split_once('-').unwrap_or((part, part));
                 let number = |s: &str| s.parse::<u32>().ok().filter(|r| *r < ranks);
-                let (Some(first), Some(last)) = (number(first), number(last)) else {
+                let range = number(first).zip(number(last)).filter(|(a, b)| a <= b);
+                let Some((first, last)) = range else {
                     let last = ranks - 1;
                     return Err(wrong(format!("`{part}` is no rank of 0 to {last}")));
                 };
@@ -151,6 +152,7 @@ mod tests {
         for (text, line, what) in [
             ("0 a\n1-2 b\n2 c\n", 3, "rank 2 has a command already"),
             ("0-3 a\n", 1, "`0-3` is no rank of 0 to 2"),
+            ("2-1 a\n", 1, "`2-1` is no rank of 0 to 2"),
             ("0 a\nx b\n", 2, "`x` is no rank of 0 to 2"),
             ("0,,1 a\n", 1, "`` is no rank of 0 to 2"),
             ("0-1 a\n2\n", 2, "no command after `2`"),

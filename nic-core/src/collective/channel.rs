@@ -10,13 +10,12 @@
 
 use std::collections::VecDeque;
 
-use ringbell_nic_abi::{DataType, GpuVa, ReduceOp, Status};
+use ringbell_nic_abi::{GpuVa, Status};
 
 use super::combine::Combine;
 use super::executor::Progress;
 use super::kernel_stream::{Refusal, StreamEnd};
 use super::params::Side;
-use super::LocalPass;
 use crate::dma::{Dma, ReadStatus};
 use crate::link::{Io, Pieces};
 use crate::message::{Messages, Own, RecvRequest, SendRequest};
@@ -101,19 +100,10 @@ impl Channel {
 
     /// A message of this rank's own has met the receive: `run` copies it.
     pub(crate) fn copy_own(&mut self, own: Own) {
-        let len = own.from.len();
-        let pass = LocalPass {
-            dtype: DataType::U8,
-            op: ReduceOp::Sum,
-            source: own.from,
-            result: own.to,
-            combine: false,
-            count: len,
-        };
         self.own = Some(OwnPiece {
-            pass: pass.into(),
-            len,
+            len: own.from.len(),
             send: own.send,
+            pass: Combine::copy(own.from, own.to),
         });
     }
 

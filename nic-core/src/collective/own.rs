@@ -1,10 +1,11 @@
 //! Messages of a rank to itself: one pass over its memory ends both operations.
 
-use ringbell_nic_abi::{DataType, ReduceOp, Status};
+use ringbell_nic_abi::Status;
 
+use super::combine::Combine;
+use super::executor;
 use super::table::{State, Table};
 use super::task::OwnCopy;
-use super::{executor, LocalPass};
 use crate::dma::ReadStatus;
 use crate::link::{Io, Pieces};
 use crate::message::Own;
@@ -27,16 +28,8 @@ impl Table {
         };
         let len = own.from.len();
         let apart = !overlap(&own.from, &own.to);
-        let pass = LocalPass {
-            dtype: DataType::U8,
-            op: ReduceOp::Sum,
-            source: own.from,
-            result: own.to,
-            combine: false,
-            count: len,
-        };
         let copy = OwnCopy {
-            pass: pass.into(),
+            pass: Combine::copy(own.from, own.to),
             sender,
             len,
             detail: u64::from(own.rank) << 32 | (own.tag & 0xffff_ffff),

@@ -90,6 +90,21 @@ impl From<LocalPass> for Combine {
     }
 }
 
+impl Combine {
+    /// A copy of bytes from one place in this rank's memory to another as long.
+    pub(super) fn copy(from: Pieces, to: Pieces) -> Combine {
+        let count = from.len();
+        Combine::from(LocalPass {
+            dtype: ringbell_nic_abi::DataType::U8,
+            op: ringbell_nic_abi::ReduceOp::Sum,
+            source: from,
+            result: to,
+            combine: false,
+            count,
+        })
+    }
+}
+
 impl Task {
     /// A pass over this rank's memory.
     pub(crate) fn local(p: LocalPass) -> Task {
