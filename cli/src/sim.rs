@@ -1,6 +1,8 @@
 //! `ringbell sim`: a collective on a cluster of whole NICs, in virtual time.
 #![allow(clippy::disallowed_methods)] // Says how fast virtual time has passed.
 
+mod watch;
+
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -11,6 +13,7 @@ use ringbell::Algorithm;
 use ringbell_sim::{Failure, Plan, Profile, Report};
 use serde_json::json;
 
+use self::watch::WatchArgs;
 use super::perf::algo;
 use super::report::{parse_size, SweepArgs};
 use super::{files, stdio, Exit, Problem};
@@ -55,6 +58,8 @@ pub(crate) struct Args {
     /// Seed of losses and of the NICs' numbers
     #[arg(long, default_value_t = 0, value_name = "N")]
     seed: u64,
+    #[command(flatten)]
+    watch: WatchArgs,
     /// Write the report as one JSON object; `-` (the default) is standard output
     #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
@@ -96,9 +101,14 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         loss: args.loss,
         seed: args.seed,
     };
+    let (watch, written) = args.watch.open()?;
     let begin = Instant::now();
-    let report = ringbell_sim::run(&plan).map_err(problem)?;
+    let report = ringbell_sim::run_watched(&plan, watch);
     let wall_s = begin.elapsed().as_secs_f64();
+    // Also those of a run that failed: they show how.
+    let written = written.finish();
+    let report = report.map_err(problem)?;
+    written?;
     match args.json.as_deref() {
         None => stdio::out(text(&plan, &report, wall_s))?,
         Some(path) => files::write_json(path, json(&plan, &report, wall_s)?)?,

@@ -4,6 +4,8 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::net;
+
 fn sim(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringbell"));
     let done = command.arg("sim").args(args).output();
@@ -46,6 +48,47 @@ fn a_simulation_with_loss_repeats_by_its_seed() {
     assert!(first["lost"].as_u64() > Some(0), "{first}");
     assert_eq!(run("3")["hash"], first["hash"]);
     assert_ne!(run("4")["hash"], first["hash"]);
+}
+
+#[test]
+fn tshark_reads_the_capture_of_a_simulated_rank() {
+    if !net::installed("tshark") {
+        skip!("there is no tshark");
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("rank1.pcapng");
+    let capture = format!("1={}", file.display());
+    let plan = ["all-reduce", "-R", "3", "--loss", "0.01", "--pcap"];
+    let out = sim(&[&plan[..], &[&capture]].concat());
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let mut shows = Command::new("tshark");
+    // Payloads look like those of another protocol now and then.
+    shows.args(["-n", "--disable-protocol", "rpcordma", "-T", "fields"]);
+    shows.args(["-o", "ip.check_checksum:TRUE", "-e", "_ws.expert"]);
+    shows.args(["-e", "infiniband.bth.opcode", "-e", "ip.src", "-r"]);
+    let out = shows.arg(&file).output().expect("tshark starts");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let odd = text.lines().find(|l| !l.starts_with('\t'));
+    assert_eq!(odd, None, "an expert's remark");
+    for from in ["10.77.0.1", "10.77.0.2", "10.77.0.3"] {
+        let sent = text.lines().filter(|l| l.ends_with(from));
+        assert!(sent.count() > 10, "{from}: {text}");
+    }
+}
+
+#[test]
+fn a_capture_that_cannot_be_written_is_an_error() {
+    for (capture, code, named) in [
+        ("0=/dev/full", 1, "cannot write all of /dev/full"),
+        ("0=/nowhere/a", 1, "cannot write /nowhere/a"),
+        ("9=/dev/null", 2, "there is no rank 9 to capture"),
+        ("a=/dev/null", 2, "write a rank and its file"),
+    ] {
+        let out = sim(&["all-reduce", "-b", "1K", "-e", "1K", "--pcap", capture]);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(code), "{capture}: {said}");
+        assert!(said.contains(named), "{capture}: {said}");
+    }
 }
 
 #[test]

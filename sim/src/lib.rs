@@ -10,8 +10,10 @@ mod network;
 mod node;
 mod profile;
 mod report;
+mod watch;
 mod world;
 
 pub use profile::Profile;
 pub use report::{Failure, Measured, Plan, Report};
-pub use world::run;
+pub use watch::Watch;
+pub use world::{run, run_watched};

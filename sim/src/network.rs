@@ -59,6 +59,8 @@ pub(crate) struct Fabric {
     pub(crate) lost: u64,
     /// Longest frame that was sent.
     pub(crate) longest: usize,
+    /// The run is over: what a NIC sends when it is dropped, at the host's time, is not sent.
+    pub(crate) is_over: bool,
 }
 
 /// The network, shared by its ports.
@@ -77,6 +79,7 @@ impl Shared {
             packets: 0,
             lost: 0,
             longest: 0,
+            is_over: false,
         })))
     }
 
@@ -84,12 +87,13 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn port(&self, node: usize) -> SwitchPort {
+    /// A node's port; frames have checksums where somebody reads them.
+    pub(crate) fn port(&self, node: usize, checksums: Checksums) -> SwitchPort {
         let mtu = self.lock().profile.mtu;
         SwitchPort {
             node,
             fabric: self.clone(),
-            capabilities: Capabilities::of_frames(mac(node), mtu, Checksums::Omitted),
+            capabilities: Capabilities::of_frames(mac(node), mtu, checksums),
             room: vec![0; ETHERNET_HEADER + mtu],
             arrived: None,
             full_until: None,
@@ -224,6 +228,9 @@ impl Port for SwitchPort {
 
     fn tx_frame(&mut self, now: NicTime, _: MacAddr) -> Option<&mut [u8]> {
         let fabric = self.fabric.lock();
+        if fabric.is_over {
+            return None;
+        }
         let room_at = fabric.room_at(self.node).div_ceil(1_000);
         self.full_until = (room_at > now.0).then_some(NicTime(room_at));
         if self.full_until.is_some() {

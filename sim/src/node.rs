@@ -10,11 +10,12 @@ use ringbell_gtlb::Access;
 use ringbell_nic_abi::{CollectiveSpec, Descriptor, GpuVa, Lkey, Opcode, Rkey};
 use ringbell_nic_core::collective::{CollectiveSettings, CommunicatorConfig};
 use ringbell_nic_core::network::Network;
+use ringbell_nic_core::port::Port;
 use ringbell_nic_core::transport::rdma::{RdmaConfig, RdmaTransport};
 use ringbell_nic_core::types::CommId;
 use ringbell_nic_core::{HostQueue, Nic, NicConfig, ProgressMode, QueueConfig};
 
-use crate::network::{mac, Shared};
+use crate::network::mac;
 use crate::{Failure, Plan};
 
 const BASE: GpuVa = GpuVa(0x7_0000_0000);
@@ -43,7 +44,7 @@ impl Node {
     pub(crate) fn new(
         rank: usize,
         plan: &Plan,
-        fabric: &Shared,
+        port: Box<dyn Port>,
         most: u64,
     ) -> Result<Node, Failure> {
         let made = |e: &dyn Display| Failure::Made {
@@ -59,7 +60,6 @@ impl Node {
             progress: ProgressMode::Manual,
             ..NicConfig::default()
         };
-        let port = Box::new(fabric.port(rank));
         let net = Network::new(config.ip, 16, vec![port], &[]).map_err(|e| made(&e))?;
         let rdma = RdmaConfig {
             seed: plan.seed.wrapping_add(rank as u64),

@@ -89,6 +89,14 @@ pub enum Failure {
     /// The operation is not simulated.
     #[error("{0:?} is not simulated; all-reduce, all-gather, reduce-scatter, broadcast, reduce and all-to-all are")]
     Kind(CollectiveKind),
+    /// Its link cannot be captured.
+    #[error("there is no rank {rank} to capture; give one of the {ranks} ranks, from 0 on")]
+    Captured {
+        /// As given.
+        rank: usize,
+        /// How many there are.
+        ranks: usize,
+    },
     /// A NIC could not be made.
     #[error("rank {rank} could not be made: {why}")]
     Made {

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use ringbell_nic_abi::{CollectiveKind, Status};
 use ringbell_nic_core::collective::CommStatus;
+use ringbell_nic_core::port::Checksums;
 use ringbell_nic_core::types::NicTime;
 
 use crate::data::{has_blocks, Data, ELEMENT};
 use crate::network::{Shared, What};
 use crate::node::Node;
 use crate::profile::HEADERS;
-use crate::{Failure, Measured, Plan, Report};
+use crate::{Failure, Measured, Plan, Report, Watch};
 
 /// Most ranks: what the checker of collectives' programs takes.
 const MOST: usize = 256;
@@ -36,7 +37,17 @@ struct World {
 /// # Errors
 /// [`Failure`]: the plan cannot be run, or a rank failed or hung.
 pub fn run(plan: &Plan) -> Result<Report, Failure> {
+    run_watched(plan, Watch::default())
+}
+
+/// Runs a plan and watches it.
+///
+/// # Errors
+/// [`Failure`], as [`run`]; or a rank that is watched is not there. What was written until then is
+/// whole.
+pub fn run_watched(plan: &Plan, mut watch: Watch) -> Result<Report, Failure> {
     check(plan)?;
+    watch.check(plan.ranks)?;
     let ranks = plan.ranks as u64;
     let data = |bytes| Data::of(plan.kind, ranks, bytes);
     let most = plan.sizes.iter().copied().max().unwrap_or(0);
@@ -47,7 +58,14 @@ pub fn run(plan: &Plan) -> Result<Report, Failure> {
         return Err(Failure::Large { bytes: most });
     }
     let fabric = Shared::new(plan.ranks, plan.profile, plan.loss, plan.seed);
-    let nodes = (0..plan.ranks).map(|rank| Node::new(rank, plan, &fabric, most));
+    let checksums = match watch.reads_frames() {
+        true => Checksums::Software,
+        false => Checksums::Omitted,
+    };
+    let nodes = (0..plan.ranks).map(|rank| {
+        let port = watch.around(rank, Box::new(fabric.port(rank, checksums)))?;
+        Node::new(rank, plan, port, most)
+    });
     let mut world = World {
         nodes: nodes.collect::<Result<_, _>>()?,
         due: vec![None; plan.ranks],
@@ -267,6 +285,12 @@ impl World {
             }
             looked = next.map_or(0..0, |n| n..n + 1);
         }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.fabric.lock().is_over = true;
     }
 }
 

@@ -3,5 +3,6 @@
 //! A file beside this one is a module. `cargo test -p PACKAGE --test all NAME` runs the tests whose
 //! name contains NAME.
 
+mod captures;
 mod closed_form;
 mod collectives;

@@ -1,0 +1,100 @@
+//! Files that a simulation leaves behind: captures.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context as _, Result};
+use ringbell_sim::Watch;
+
+/// What is watched.
+#[derive(clap::Args)]
+pub(crate) struct WatchArgs {
+    /// Record the frames that a rank's NIC sends and receives to this file (pcapng), in virtual
+    /// time; may be given once for each rank
+    #[arg(long, value_name = "RANK=FILE", value_parser = captured)]
+    pcap: Vec<(usize, PathBuf)>,
+}
+
+fn captured(text: &str) -> Result<(usize, PathBuf), String> {
+    let parts = text.split_once('=').filter(|(_, file)| !file.is_empty());
+    let rank = parts.and_then(|(rank, _)| rank.parse().ok());
+    let (Some(rank), Some((_, file))) = (rank, parts) else {
+        return Err("write a rank and its file, for example 0=rank0.pcapng".into());
+    };
+    Ok((rank, file.into()))
+}
+
+/// Files that the run writes, of which this end keeps a hold.
+#[derive(Default)]
+pub(crate) struct Files(Vec<(PathBuf, Output)>);
+
+impl WatchArgs {
+    /// Creates the files.
+    ///
+    /// # Errors
+    /// One cannot be created.
+    pub(crate) fn open(&self) -> Result<(Watch, Files)> {
+        let (mut watch, mut files) = (Watch::default(), Files::default());
+        for (rank, path) in &self.pcap {
+            watch = watch.capture(*rank, files.create(path, "--pcap")?);
+        }
+        Ok((watch, files))
+    }
+}
+
+impl Files {
+    fn create(&mut self, path: &Path, option: &str) -> Result<Output> {
+        let file = File::create(path).with_context(|| {
+            let path = path.display();
+            format!("cannot write {path}; check the path given to {option}")
+        })?;
+        let output = Output(Arc::new(Mutex::new((BufWriter::new(file), None))));
+        self.0.push((path.into(), output.clone()));
+        Ok(output)
+    }
+
+    /// Writes what is left of each file.
+    ///
+    /// # Errors
+    /// A file could not be written, now or earlier.
+    pub(crate) fn finish(self) -> Result<()> {
+        for (path, output) in self.0 {
+            let mut output = output.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let (file, failed) = &mut *output;
+            let done = failed.take().map_or_else(|| file.flush(), Err);
+            done.with_context(|| {
+                let path = path.display();
+                format!("cannot write all of {path}; check that its disk has room")
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// A file with its first error, which the NIC that writes to it cannot report.
+#[derive(Clone)]
+struct Output(Arc<Mutex<(BufWriter<File>, Option<io::Error>)>>);
+
+impl Output {
+    fn with<T>(&self, act: impl FnOnce(&mut BufWriter<File>) -> io::Result<T>) -> io::Result<T> {
+        let mut output = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = act(&mut output.0);
+        done.map_err(|e| {
+            let again = io::Error::from(e.kind());
+            output.1.get_or_insert(e);
+            again
+        })
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.with(|file| file.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.with(BufWriter::flush)
+    }
+}
