@@ -1,9 +1,12 @@
-//! Plans: programs proved once per shape, with the data that the executor would otherwise compute
-//! for every segment.
+//! Plans: one rank's programs by shape, with the data that the executor would otherwise compute for
+//! every segment.
+//!
+//! A user's programs are proved when they are loaded. A generated one is made for this rank alone:
+//! its [family](program::Family) says what it must know of the others'.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 
-use onc::program::{self, InPlace, Limits, Operand, Order, Place, Program, Proof, Target};
+use onc::program::{self, Family, InPlace, Limits, Operand, Order, Place, Program, Target};
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 use ringbell_onc_engines as onc;
 use rustc_hash::FxHashMap;
@@ -142,24 +145,32 @@ impl Plans {
         if let Some(p) = self.plans.get(&shape) {
             return Ok(p.clone());
         }
-        let plan = Arc::new(if shape.algo == Algorithm::User {
-            let kind = shape.kind;
-            let key = (kind, shape.ranks, shape.root);
-            let programs = self.user.get(&key).ok_or(PlanError::NotLoaded { kind })?;
-            let proof = program::check(programs, &Limits::default())?;
-            if shape.order == Order::Rank && !matches!(proof.order, Order::Rank | Order::None) {
-                return Err(PlanError::NotStrict { kind });
-            }
-            Plan::new(programs, &proof, shape)
-        } else {
-            let proved = proved(shape)?;
-            Plan::new(&proved.0, &proved.1, shape)
-        }?);
+        let plan = Arc::new(match shape.algo {
+            Algorithm::User => self.loaded(shape)?,
+            _ => generated(shape)?,
+        });
         if self.plans.len() >= KEPT {
             self.plans.clear();
         }
         self.plans.insert(shape, plan.clone());
         Ok(plan)
+    }
+
+    fn loaded(&self, shape: Shape) -> Result<Plan, PlanError> {
+        let kind = shape.kind;
+        let key = (kind, shape.ranks, shape.root);
+        let programs = self.user.get(&key).ok_or(PlanError::NotLoaded { kind })?;
+        let proof = program::check(programs, &Limits::default())?;
+        if shape.order == Order::Rank && !matches!(proof.order, Order::Rank | Order::None) {
+            return Err(PlanError::NotStrict { kind });
+        }
+        let all = Whole {
+            held: proof.held,
+            in_place_safe: matches!(proof.in_place, InPlace::Safe),
+            hash: proof.hash,
+            heaviest: programs,
+        };
+        Plan::new(programs[shape.rank as usize].clone(), &all, shape)
     }
 
     /// Loads a user's programs, one per rank, after proving them.
@@ -182,43 +193,33 @@ impl Plans {
     }
 }
 
-/// Programs of all ranks, and the proof that they are right.
-type Proved = Result<Arc<(Vec<Program>, Proof)>, PlanError>;
-/// Kind, algorithm, ranks, root, order: what generated programs depend on.
-type ProvedKey = (CollectiveKind, Algorithm, u32, u32, Order);
-
-/// Shapes of which programs and proof are kept: as many as the collectives of a program's inner
-/// loop.
-const PROVED: usize = 16;
-
-/// Generated programs, proved. The ranks of one process share the proof, which takes a tenth of a
-/// second with 64 ranks: the first rank makes it, and the others wait for it instead of making it
-/// again.
-fn proved(shape: Shape) -> Proved {
-    static KEPT: Mutex<Vec<(ProvedKey, Arc<OnceLock<Proved>>)>> = Mutex::new(Vec::new());
-    let key = (shape.kind, shape.algo, shape.ranks, shape.root, shape.order);
-    let cell = {
-        // Nothing panics while it is held.
-        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-        match kept.iter().find(|k| k.0 == key) {
-            Some(k) => k.1.clone(),
-            None => {
-                if kept.len() >= PROVED {
-                    kept.remove(0);
-                }
-                let cell = Arc::new(OnceLock::new());
-                kept.push((key, cell.clone()));
-                cell
-            }
-        }
+/// The plan of a generated program.
+fn generated(shape: Shape) -> Result<Plan, PlanError> {
+    let Shape {
+        kind, algo, ranks, ..
+    } = shape;
+    let family = Family::new(shape.order, kind, algo, ranks, shape.root)?;
+    family.fits(&Limits::default())?;
+    let heaviest = family.heaviest().into_iter().map(|r| family.program(r));
+    let all = Whole {
+        held: family.held(),
+        in_place_safe: family.has_in_place(),
+        hash: family.hash(),
+        heaviest: &heaviest.collect::<Result<Vec<_>, _>>()?,
     };
-    let make = || {
-        let (kind, algo) = (shape.kind, shape.algo);
-        let programs = program::generate_all_in(shape.order, kind, algo, shape.ranks, shape.root)?;
-        let proof = program::check(&programs, &Limits::default())?;
-        Ok(Arc::new((programs, proof)))
-    };
-    cell.get_or_init(make).clone()
+    Plan::new(family.program(shape.rank)?, &all, shape)
+}
+
+/// What a rank must know of the programs of all.
+struct Whole<'a> {
+    /// Values that leave at once.
+    held: u32,
+    /// Source and destination may coincide.
+    in_place_safe: bool,
+    /// Identifies them.
+    hash: u64,
+    /// Some of which one needs the most NIC memory.
+    heaviest: &'a [Program],
 }
 
 /// Slots for messages that a step receives before it uses them.
@@ -282,16 +283,15 @@ impl Spaces {
 }
 
 impl Plan {
-    fn new(programs: &[Program], proof: &Proof, shape: Shape) -> Result<Plan, PlanError> {
-        let program = programs[shape.rank as usize].clone();
+    fn new(program: Program, all: &Whole<'_>, shape: Shape) -> Result<Plan, PlanError> {
         // One is filled while another leaves, even where one would do.
-        let held = proof.held.max(2);
+        let held = all.held.max(2);
         let most = |converts: bool| {
             let of = |p: &Program| {
                 let slots = Slots::of(p, held).all(converts);
                 slots.saturating_add(p.scratch_chunks)
             };
-            programs.iter().map(of).max().unwrap_or(0)
+            all.heaviest.iter().map(of).max().unwrap_or(0)
         };
         let shift = program.in_place().filter(|_| shape.in_place);
         // In place, chunk `i` of one buffer is chunk `o` of the other.
@@ -417,9 +417,9 @@ impl Plan {
             return Err(PlanError::Messages { messages });
         }
         Ok(Plan {
-            hash: super::params::fold([proof.hash]),
+            hash: super::params::fold([all.hash]),
             // The proof takes a stream for memory apart from all other.
-            in_place_safe: matches!(proof.in_place, InPlace::Safe) && popped + pushed == 0,
+            in_place_safe: all.in_place_safe && popped + pushed == 0,
             slots: Slots::of(&program, held),
             most_slots: [most(false), most(true)],
             program,

@@ -13,6 +13,10 @@ pub enum Locality {
     Network,
 }
 
+/// Most ranks that send whole sources: each reduces them in ranks² steps, which with more ranks
+/// take longer than a message to each.
+const WHOLE_RANKS: u32 = 64;
+
 /// The sizes at which [`choose`] changes the algorithm, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thresholds {
@@ -20,7 +24,7 @@ pub struct Thresholds {
     /// goes in rank order.
     pub flat_ranks: u32,
     /// All-reduce and reduce send whole sources, when a rank then receives at most this much in
-    /// all.
+    /// all, and they are at most 64.
     pub whole_sources: u64,
     /// All-reduce longer than this goes round the ring; between the two it goes pairwise.
     pub all_reduce_ring: u64,
@@ -132,7 +136,7 @@ pub fn choose(
     }
     let few = ranks <= t.flat_ranks;
     let others = u64::from(ranks.saturating_sub(1));
-    let whole = bytes.saturating_mul(others) <= t.whole_sources;
+    let whole = ranks <= WHOLE_RANKS && bytes.saturating_mul(others) <= t.whole_sources;
     match kind {
         K::AllReduce if whole => A::AllGatherReduce,
         K::AllReduce if bytes <= t.all_reduce_ring => A::Pairwise,
@@ -193,6 +197,33 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn every_choice_for_up_to_4096_ranks_can_be_executed() {
+        use crate::program::{Family, Limits};
+        let (t, limits) = (Thresholds::default(), Limits::default());
+        for ranks in [WHOLE_RANKS, WHOLE_RANKS + 1, 1024, 4096] {
+            for kind in CollectiveKind::ALL {
+                for bytes in [4, 64, 1 << 10, 1 << 18, 1 << 22] {
+                    let algo = choose(*kind, bytes, ranks, Locality::Network, &t);
+                    if let Ok(family) = Family::new(Order::Ring, *kind, algo, ranks, 0) {
+                        assert_eq!(family.fits(&limits), Ok(()), "{kind:?} {algo:?} {ranks}");
+                    } else {
+                        assert!(algorithms(*kind).is_empty(), "{kind:?} {algo:?}");
+                    }
+                }
+            }
+        }
+        for (kind, algo) in [
+            (CollectiveKind::AllReduce, Algorithm::AllGatherReduce),
+            (CollectiveKind::Reduce, Algorithm::Flat),
+        ] {
+            let of = |ranks| Family::new(Order::Ring, kind, algo, ranks, 0).unwrap();
+            assert_eq!(of(256).fits(&limits), Ok(()), "{kind:?}");
+            assert!(of(257).fits(&limits).is_err(), "{kind:?}");
+            assert_ne!(choose(kind, 4, 65, Locality::Network, &t), algo);
         }
     }
 

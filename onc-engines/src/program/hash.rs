@@ -21,14 +21,18 @@ pub fn hash_all(programs: &[Program]) -> u64 {
 }
 
 /// FNV-1a over 32-bit words. `std::hash` promises no value from one release to the next.
-struct Fnv(u64);
+pub(super) struct Fnv(u64);
 
 impl Fnv {
-    fn new() -> Fnv {
+    pub(super) fn new() -> Fnv {
         Fnv(0xcbf2_9ce4_8422_2325)
     }
 
-    fn word(&mut self, word: u32) {
+    pub(super) fn value(&self) -> u64 {
+        self.0
+    }
+
+    pub(super) fn word(&mut self, word: u32) {
         self.0 = (self.0 ^ u64::from(word)).wrapping_mul(0x0000_0100_0000_01b3);
         // FNV moves nothing downwards; words, unlike bytes, need that.
         self.0 ^= self.0 >> 32;
@@ -47,14 +51,18 @@ impl Fnv {
         ] {
             self.word(word);
         }
-        self.word(match p.order {
+        self.order(p.order);
+        self.word(p.steps.len() as u32);
+        p.steps.iter().for_each(|s| self.step(s));
+    }
+
+    pub(super) fn order(&mut self, order: Order) {
+        self.word(match order {
             Order::Ring => 1,
             Order::Other => 2,
             Order::None => 3,
             Order::Rank => 4,
         });
-        self.word(p.steps.len() as u32);
-        p.steps.iter().for_each(|s| self.step(s));
     }
 
     fn step(&mut self, s: &Step) {

@@ -6,6 +6,7 @@
 
 mod check;
 mod choose;
+mod family;
 mod generate;
 mod hash;
 mod layout;
@@ -18,6 +19,7 @@ mod user;
 
 pub use check::{check, CheckError, InPlace, Limits, Problem, Proof, Value};
 pub use choose::{choose, choose_strict, Locality, ThresholdError, Thresholds};
+pub use family::Family;
 pub use generate::{
     algorithms, generate, generate_all, generate_all_in, is_strict, GenerateError, MAX_RANKS,
 };

@@ -94,3 +94,43 @@ fn a_receive_posted_ahead_waits_for_every_use_of_its_memory_and_for_messages_tha
         "{waits} {leaving}: nothing was looked at"
     );
 }
+
+/// Each rank cuts segments by what the rank needs that needs most, so all must find that one.
+#[test]
+fn every_rank_knows_what_the_rank_needs_that_needs_most() {
+    for kind in CollectiveKind::ALL.iter().copied() {
+        // Direct programs do not run by plans.
+        let by_messages = |a: &Algorithm| *a != Algorithm::Direct;
+        for algo in algorithms(kind).iter().copied().filter(by_messages) {
+            for ranks in (1..=33).chain([48, 63, 64]) {
+                for order in [Order::Ring, Order::Rank] {
+                    for root in [0, 1, ranks / 2, ranks - 1] {
+                        let Ok(family) = Family::new(order, kind, algo, ranks, root) else {
+                            continue;
+                        };
+                        let programs: Vec<_> = (0..ranks)
+                            .map(|rank| family.program(rank).expect("of the communicator"))
+                            .collect();
+                        let shape = Shape {
+                            kind,
+                            algo,
+                            ranks,
+                            rank: ranks - 1,
+                            root,
+                            in_place: false,
+                            order,
+                        };
+                        let plan = generated(shape).expect("a plan");
+                        for converts in [false, true] {
+                            let held = family.held().max(2);
+                            let of =
+                                |p: &Program| Slots::of(p, held).all(converts) + p.scratch_chunks;
+                            let most = programs.iter().map(of).max().unwrap_or(0);
+                            assert_eq!(plan.most_slots(converts), most, "{family:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -26,16 +26,32 @@ pub(super) fn check(programs: &[Program], limits: &Limits) -> Result<(), CheckEr
     for (rank, program) in (0..).zip(programs) {
         header(program, rank, programs.len(), zero, limits)
             .map_err(|problem| CheckError::new(rank, None, problem))?;
-        let form = Form {
-            program,
-            limits,
-            direct,
-        };
-        let (mut popped, mut pushed) = (0, 0);
-        for (index, step) in program.steps.iter().enumerate() {
-            form.step(step, &mut popped, &mut pushed)
-                .map_err(|problem| CheckError::new(rank, index, problem))?;
-        }
+        steps(program, direct, limits)?;
+    }
+    Ok(())
+}
+
+/// Checks programs that need not be those of all ranks.
+pub(super) fn check_each(programs: &[Program], limits: &Limits) -> Result<(), CheckError> {
+    for p in programs {
+        header(p, p.rank, p.ranks as usize, p, limits)
+            .map_err(|problem| CheckError::new(p.rank, None, problem))?;
+        steps(p, p.is_direct(), limits)?;
+    }
+    Ok(())
+}
+
+/// Checks the steps of a program.
+fn steps(program: &Program, direct: bool, limits: &Limits) -> Result<(), CheckError> {
+    let form = Form {
+        program,
+        limits,
+        direct,
+    };
+    let (mut popped, mut pushed) = (0, 0);
+    for (index, step) in program.steps.iter().enumerate() {
+        form.step(step, &mut popped, &mut pushed)
+            .map_err(|problem| CheckError::new(program.rank, index, problem))?;
     }
     Ok(())
 }

@@ -108,6 +108,11 @@ pub fn check(programs: &[Program], limits: &Limits) -> Result<Proof, CheckError>
     })
 }
 
+/// Checks each of these programs by itself: places, operands and resources within the limits.
+pub(super) fn check_forms(programs: &[Program], limits: &Limits) -> Result<(), CheckError> {
+    form::check_each(programs, limits)
+}
+
 /// The values that each step of each rank sees, and the messages: for the state table.
 ///
 /// # Errors

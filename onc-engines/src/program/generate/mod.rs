@@ -90,9 +90,13 @@ fn strict_names(kind: CollectiveKind) -> String {
 
 /// Whether the program of this algorithm can reduce in the order of the ranks, or reduces nothing.
 pub const fn is_strict(kind: CollectiveKind, algo: Algorithm) -> bool {
+    !(reduces(kind) && matches!(algo, Algorithm::Ring | Algorithm::Tree))
+}
+
+/// Whether a collective reduces something.
+pub(super) const fn reduces(kind: CollectiveKind) -> bool {
     use CollectiveKind as K;
-    let reduces = matches!(kind, K::Reduce | K::AllReduce | K::ReduceScatter);
-    !(reduces && matches!(algo, Algorithm::Ring | Algorithm::Tree))
+    matches!(kind, K::Reduce | K::AllReduce | K::ReduceScatter)
 }
 
 /// The algorithms that a collective has; empty for an operation that is none.
@@ -135,7 +139,7 @@ pub fn generate(
 }
 
 /// As [`generate`], in this order where something is reduced: [`Order::Ring`] or [`Order::Rank`].
-fn generate_in(
+pub(super) fn generate_in(
     order: Order,
     kind: CollectiveKind,
     algo: Algorithm,

@@ -1,0 +1,128 @@
+//! Families of generated programs: what holds for all ranks of one, known without their programs.
+//!
+//! A rank makes its own program only. What the [checker](super::check()) would find out from the
+//! programs of all ranks depends on the family alone, and is said here: that takes no time, where
+//! the checker's grows with the square of the ranks and more. The tests run the checker on every
+//! family of up to 64 ranks, and on samples above, and compare.
+
+use ringbell_nic_abi::{Algorithm, CollectiveKind};
+
+use super::check::{check_forms, CheckError, Limits};
+use super::generate::{generate_in, reduces, GenerateError};
+use super::hash::Fnv;
+use super::{Order, Program};
+
+/// Raised when a generator makes other programs than before: ranks of different builds compare
+/// [`Family::hash`].
+const GENERATION: u32 = 1;
+
+/// The programs that one generator makes for the ranks of a communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Family {
+    order: Order,
+    kind: CollectiveKind,
+    algo: Algorithm,
+    ranks: u32,
+    root: u32,
+}
+
+impl Family {
+    /// The family of a collective; the arguments are those of
+    /// [`generate_all_in`](super::generate_all_in).
+    ///
+    /// # Errors
+    /// As [`generate`](super::generate()).
+    pub fn new(
+        order: Order,
+        kind: CollectiveKind,
+        algo: Algorithm,
+        ranks: u32,
+        root: u32,
+    ) -> Result<Family, GenerateError> {
+        let first = generate_in(order, kind, algo, ranks, 0, root)?;
+        Ok(Family {
+            order: if reduces(kind) { order } else { Order::None },
+            kind,
+            algo: first.algo,
+            ranks,
+            root: first.root,
+        })
+    }
+
+    /// A rank's program.
+    ///
+    /// # Errors
+    /// The rank is not of this communicator.
+    pub fn program(&self, rank: u32) -> Result<Program, GenerateError> {
+        generate_in(
+            self.order, self.kind, self.algo, self.ranks, rank, self.root,
+        )
+    }
+
+    /// Values that an executor must be able to hold for messages that it converts, as
+    /// [`Proof::held`](super::Proof::held).
+    pub fn held(&self) -> u32 {
+        use Algorithm as A;
+        // These send to all others before they receive.
+        let sends_first = match self.algo {
+            A::Pairwise => self.kind != CollectiveKind::AllToAll,
+            A::Linear => true,
+            _ => false,
+        };
+        match sends_first {
+            true => self.ranks.saturating_sub(1).max(1),
+            false => 1,
+        }
+    }
+
+    /// Whether source and destination may be the same memory, where the collective has such a form
+    /// ([`InPlace::Safe`](super::InPlace::Safe)).
+    pub fn has_in_place(&self) -> bool {
+        use CollectiveKind as K;
+        !matches!(self.kind, K::AllToAll | K::Barrier)
+    }
+
+    /// Identifies the programs of all ranks: the same in every process whose generators make the
+    /// same ones.
+    pub fn hash(&self) -> u64 {
+        let mut h = Fnv::new();
+        h.word(GENERATION);
+        h.word(u32::from(self.kind as u8) << 8 | u32::from(self.algo as u8));
+        h.order(self.order);
+        h.word(self.ranks);
+        h.word(self.root);
+        h.value()
+    }
+
+    /// Ranks of which one needs the most NIC memory, messages longest and most included.
+    pub fn heaviest(&self) -> Vec<u32> {
+        let n = self.ranks;
+        if self.algo == Algorithm::AllGatherReduce {
+            // All need the same, and only rank 0's messages never wrap into two.
+            return vec![0];
+        }
+        // The rank that collects most in a binomial tree is the one before or behind the middle.
+        let middle = (n - 1).checked_ilog2().map_or(0, |bit| 1 << bit);
+        let from_root = [0, 1, 2, middle / 2, middle, n - 1];
+        let from_root = from_root.map(|v| (self.root + v) % n);
+        let mut ranks = vec![0, n.saturating_sub(2), n - 1];
+        ranks.extend(from_root);
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    }
+
+    /// Checks that an executor can run the programs of all ranks.
+    ///
+    /// # Errors
+    /// The limit that one exceeds.
+    pub fn fits(&self, limits: &Limits) -> Result<(), CheckError> {
+        let programs = self.heaviest().into_iter().map(|r| self.program(r));
+        // Its own ranks are ranks of the communicator.
+        let programs: Vec<_> = programs.filter_map(Result::ok).collect();
+        check_forms(&programs, limits)
+    }
+}
+
+#[cfg(test)]
+mod tests;

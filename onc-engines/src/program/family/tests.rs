@@ -1,0 +1,156 @@
+//! The checker finds for each family what the family says.
+
+use super::*;
+use crate::program::{algorithms, check, generate_all_in, hash_all, is_strict, InPlace, Limits};
+
+/// Ranks up to which every family is checked.
+const ALL: u32 = 64;
+
+/// Orders, where there is something to reduce.
+fn orders(kind: CollectiveKind, algo: Algorithm) -> impl Iterator<Item = Order> {
+    let both = reduces(kind) && is_strict(kind, algo);
+    [Order::Ring, Order::Rank]
+        .into_iter()
+        .take(if both { 2 } else { 1 })
+}
+
+/// Roots: all of few ranks; else those beside the ends, and one in the middle.
+fn roots(kind: CollectiveKind, ranks: u32) -> Vec<u32> {
+    let mut roots = match (kind.has_root(), ranks <= 16) {
+        (false, _) => vec![0],
+        (true, true) => (0..ranks).collect(),
+        (true, false) => vec![0, 1, ranks / 2 + 1, ranks - 2, ranks - 1],
+    };
+    roots.dedup();
+    roots
+}
+
+/// Checks the families of a collective with so many ranks.
+fn compare(kind: CollectiveKind, algo: Algorithm, ranks: u32) {
+    for order in orders(kind, algo) {
+        for root in roots(kind, ranks) {
+            let what = format!("{kind:?} {algo:?} {order:?}, {ranks} ranks, root {root}");
+            let programs = generate_all_in(order, kind, algo, ranks, root).unwrap();
+            let proof = check(&programs, &Limits::default());
+            let proof = proof.unwrap_or_else(|e| panic!("{what}: {e}"));
+            let family = Family::new(order, kind, algo, ranks, root).unwrap();
+            assert_eq!(family.held(), proof.held, "{what}");
+            let in_place = match family.has_in_place() {
+                true => InPlace::Safe,
+                false => InPlace::None,
+            };
+            assert_eq!(proof.in_place, in_place, "{what}");
+            let own = |rank| family.program(rank).unwrap();
+            let scratch = family.heaviest().into_iter().map(|r| own(r).scratch_chunks);
+            let most = programs.iter().map(|p| p.scratch_chunks).max();
+            assert_eq!(scratch.max(), most, "{what}");
+            for (rank, program) in (0..).zip(&programs) {
+                assert_eq!(own(rank), *program, "{what}");
+            }
+        }
+    }
+}
+
+/// Checks a collective up to [`ALL`] ranks, and with more where the checker's time grows with the
+/// square of the ranks at most.
+fn compare_all(kind: CollectiveKind) {
+    for algo in algorithms(kind).iter().copied() {
+        (1..=ALL).for_each(|ranks| compare(kind, algo, ranks));
+        if algo != Algorithm::AllGatherReduce {
+            [65, 100, 128, 129]
+                .into_iter()
+                .for_each(|ranks| compare(kind, algo, ranks));
+        }
+    }
+}
+
+#[test]
+fn families_of_all_reduce_are_as_the_checker_finds() {
+    compare_all(CollectiveKind::AllReduce);
+}
+
+#[test]
+fn families_of_reduce_are_as_the_checker_finds() {
+    compare_all(CollectiveKind::Reduce);
+}
+
+#[test]
+fn families_of_reduce_scatter_are_as_the_checker_finds() {
+    compare_all(CollectiveKind::ReduceScatter);
+}
+
+#[test]
+fn families_that_reduce_nothing_are_as_the_checker_finds() {
+    for kind in CollectiveKind::ALL.iter().copied() {
+        if !reduces(kind) {
+            compare_all(kind);
+        }
+    }
+}
+
+#[test]
+fn large_families_are_as_the_checker_finds() {
+    use Algorithm as A;
+    use CollectiveKind as K;
+    for (kind, algo) in [
+        (K::AllReduce, A::Tree),
+        (K::Broadcast, A::Chain),
+        (K::Broadcast, A::RecursiveDoubling),
+        (K::Gather, A::Tree),
+        (K::Barrier, A::RecursiveDoubling),
+    ] {
+        for ranks in [511, 1000, 1024] {
+            compare(kind, algo, ranks);
+        }
+    }
+}
+
+#[test]
+fn families_differ_by_their_hash() {
+    let mut seen = std::collections::HashMap::new();
+    for kind in CollectiveKind::ALL.iter().copied() {
+        for algo in algorithms(kind).iter().copied() {
+            for order in orders(kind, algo) {
+                for ranks in [2, 3, 4] {
+                    for root in roots(kind, ranks) {
+                        let f = Family::new(order, kind, algo, ranks, root).unwrap();
+                        assert_eq!(seen.insert(f.hash(), f), None, "{f:?}");
+                    }
+                }
+            }
+        }
+    }
+    // What the other order would be where nothing is reduced, a root that does not count, and a
+    // former name.
+    let of = |order, kind, algo, root| Family::new(order, kind, algo, 4, root).unwrap();
+    use Algorithm as A;
+    use CollectiveKind as K;
+    assert_eq!(
+        of(Order::Rank, K::AllGather, A::Ring, 0),
+        of(Order::Ring, K::AllGather, A::Ring, 3)
+    );
+    assert_eq!(
+        of(Order::Ring, K::AllReduce, A::RecursiveDoubling, 0),
+        of(Order::Ring, K::AllReduce, A::AllGatherReduce, 0)
+    );
+}
+
+#[test]
+fn a_change_of_the_programs_is_a_generation() {
+    let mut all = Vec::new();
+    for kind in CollectiveKind::ALL.iter().copied() {
+        for algo in algorithms(kind).iter().copied() {
+            for order in orders(kind, algo) {
+                for ranks in (1..=9).chain([16, 33]) {
+                    let root = ranks / 2;
+                    all.extend(generate_all_in(order, kind, algo, ranks, root).unwrap());
+                }
+            }
+        }
+    }
+    assert_eq!(
+        (GENERATION, hash_all(&all)),
+        (1, 0x077b_7338_b721_6d35),
+        "generators make other programs: raise GENERATION, and record both here"
+    );
+}
