@@ -1,6 +1,7 @@
 //! `ringbell sim`: a collective on a cluster of whole NICs, in virtual time.
 #![allow(clippy::disallowed_methods)] // Says how fast virtual time has passed.
 
+mod profile;
 mod watch;
 
 use std::fmt::Write as _;
@@ -13,6 +14,7 @@ use ringbell::Algorithm;
 use ringbell_sim::{Failure, Plan, Profile, Report};
 use serde_json::json;
 
+use self::profile::profile;
 use self::watch::WatchArgs;
 use super::perf::algo;
 use super::report::{parse_size, SweepArgs};
@@ -32,8 +34,8 @@ const KINDS: [(&str, CollectiveKind); 6] = [
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// all-reduce, all-gather, reduce-scatter, broadcast, reduce or all-to-all
-    #[arg(value_parser = kind)]
-    collective: CollectiveKind,
+    #[arg(value_parser = kind, required_unless_present = "show_profile")]
+    collective: Option<CollectiveKind>,
     /// Ranks, each with a NIC of its own
     #[arg(short = 'R', long, default_value_t = 2, value_name = "N")]
     ranks: usize,
@@ -49,9 +51,13 @@ pub(crate) struct Args {
     /// Algorithm
     #[arg(long, default_value = "auto", value_name = "NAME", value_parser = algo)]
     algo: Algorithm,
-    /// What links cost: `ideal`, 100 Gb/s and 1 us each, beside hosts that cost nothing
-    #[arg(long, default_value = "ideal", value_name = "NAME", value_parser = profile)]
+    /// What the hardware costs: `ideal` (links of 100 Gb/s and 1 us; hosts cost nothing), or a TOML
+    /// file
+    #[arg(long, default_value = "ideal", value_name = "NAME|FILE", value_parser = profile)]
     profile: Profile,
+    /// Print a built-in profile, as a file to start from
+    #[arg(long, value_name = "NAME", value_parser = profile::text, exclusive = true)]
+    show_profile: Option<&'static str>,
     /// Share of the frames that the switch loses, as 0.01
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     loss: f64,
@@ -73,15 +79,14 @@ fn kind(text: &str) -> Result<CollectiveKind, String> {
     })
 }
 
-fn profile(text: &str) -> Result<Profile, String> {
-    Profile::by_name(text).ok_or_else(|| {
-        let names = Profile::ALL.map(|p| p.name).join(", ");
-        format!("there is no profile `{text}`; write one of {names}")
-    })
-}
-
 /// Runs it and prints the table.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let kind = match (args.show_profile, args.collective) {
+        (Some(text), _) => return stdio::out(text).map(|()| Exit::Ok),
+        (None, Some(kind)) => kind,
+        // clap asks for one.
+        (None, None) => return Ok(Exit::Usage),
+    };
     let sweep = SweepArgs {
         min: args.min,
         max: args.max,
@@ -93,11 +98,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     };
     let usage = |what| Problem::new(Exit::Usage, what, "give sizes such as -b 1K -e 64M -f 4");
     let plan = Plan {
-        kind: args.collective,
+        kind,
         ranks: args.ranks,
         sizes: sweep.sizes(1 << 10, 1 << 20).map_err(usage)?,
         algo: args.algo,
-        profile: args.profile,
+        profile: args.profile.clone(),
         loss: args.loss,
         seed: args.seed,
     };

@@ -92,10 +92,49 @@ fn a_capture_that_cannot_be_written_is_an_error() {
 }
 
 #[test]
+fn a_profile_of_a_file_is_used_and_its_mistakes_have_a_place() {
+    let shown = sim(&["--show-profile", "ideal"]);
+    assert_eq!(shown.status.code(), Some(0), "{shown:?}");
+    let ideal = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("slow.toml");
+    let path = file.to_str().expect("text");
+    let args = ["all-reduce", "-b", "1M", "-e", "1M", "--json", "--profile"];
+    let time = |profile| {
+        let out = sim(&[&args[..], &[profile]].concat());
+        assert_eq!(out.status.code(), Some(0), "{out:?}");
+        let report: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+        assert_eq!(report["profile"], profile);
+        report["rows"][0]["time_us"].as_f64().expect("a time")
+    };
+    let write = |text: String| std::fs::write(&file, text).expect("a file");
+    write(ideal.clone());
+    assert_eq!(time(path), time("ideal"));
+    write(ideal.replace("rate_gbps = 100", "rate_gbps = 10"));
+    assert!(time(path) > 4.0 * time("ideal"));
+
+    write(ideal.replace("rate_gbps", "rate_mbps"));
+    for (profile, named) in [
+        (path, "slow.toml:8:1: unknown field `rate_mbps`, expected"),
+        ("fast.toml", "cannot read fast.toml: No such file"),
+    ] {
+        let out = sim(&[&args[..], &[profile]].concat());
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(2), "{said}");
+        assert!(said.contains(named), "{said}");
+    }
+}
+
+#[test]
 fn what_is_not_simulated_is_refused_by_name() {
     for (args, named) in [
         (&["scan"][..], "`scan` is not simulated"),
         (&["all-reduce", "--profile", "fast"], "write one of ideal"),
+        (
+            &["--show-profile", "fast"],
+            "there is no profile `fast`; write one of ideal",
+        ),
+        (&["--profile", "ideal"], "<COLLECTIVE>"),
         (&["all-reduce", "-R", "0"], "0 ranks cannot be simulated"),
         (&["all-reduce", "--loss", "1.5"], "a loss of 1.5"),
         (&["all-reduce", "-b", "2", "-e", "2"], "2 bytes are less"),

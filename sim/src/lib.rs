@@ -13,7 +13,7 @@ mod report;
 mod watch;
 mod world;
 
-pub use profile::Profile;
+pub use profile::{Profile, ProfileError};
 pub use report::{Failure, Measured, Plan, Report};
 pub use watch::Watch;
 pub use world::{run, run_watched};

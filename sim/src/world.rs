@@ -57,7 +57,7 @@ pub fn run_watched(plan: &Plan, mut watch: Watch) -> Result<Report, Failure> {
     if most.saturating_mul(2 * ranks) > MEMORY_MOST {
         return Err(Failure::Large { bytes: most });
     }
-    let fabric = Shared::new(plan.ranks, plan.profile, plan.loss, plan.seed);
+    let fabric = Shared::new(plan.ranks, plan.profile.clone(), plan.loss, plan.seed);
     let checksums = match watch.reads_frames() {
         true => Checksums::Software,
         false => Checksums::Omitted,

@@ -17,7 +17,7 @@ fn a_ring_takes_as_long_as_its_links_and_little_longer() {
             ranks,
             sizes: vec![bytes],
             algo: Algorithm::Ring,
-            profile,
+            profile: profile.clone(),
             loss: 0.0,
             seed: 1,
         };

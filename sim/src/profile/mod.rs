@@ -1,0 +1,76 @@
+//! Costs of the hardware, by name or from a file.
+
+mod file;
+
+pub use file::ProfileError;
+
+/// What a link and a host cost.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Profile {
+    /// Name, or path of its file.
+    pub name: String,
+    /// Bits a second of each link between a NIC and the switch, in each direction.
+    pub link_gbps: f64,
+    /// Delay of one link, in nanoseconds.
+    pub link_delay_ns: u64,
+    /// Bytes that wait at an output of the switch before it drops what comes.
+    pub switch_queue: u64,
+    /// Largest IP packet.
+    pub mtu: usize,
+    /// Where the numbers come from.
+    pub source: String,
+}
+
+/// Built-in profiles, which a test reads: names and files.
+const BUILT_IN: [(&str, &str); 1] = [("ideal", include_str!("../../profiles/ideal.toml"))];
+
+impl Profile {
+    /// Names of those that are built in.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        BUILT_IN.into_iter().map(|p| p.0)
+    }
+
+    /// A built-in profile as its file.
+    pub fn text_of(name: &str) -> Option<&'static str> {
+        BUILT_IN.into_iter().find(|p| p.0 == name).map(|p| p.1)
+    }
+
+    /// A built-in profile.
+    pub fn by_name(name: &str) -> Option<Profile> {
+        Profile::parse(name, Profile::text_of(name)?).ok()
+    }
+
+    /// Time that a frame occupies a link, in picoseconds.
+    pub(crate) fn frame_ps(&self, frame: usize) -> u64 {
+        ((frame + LINE_BYTES) as f64 * 8_000.0 / self.link_gbps).round() as u64
+    }
+
+    /// Bytes a second that are left for payload, in GB/s, when packets carry this much.
+    pub fn payload_gbs(&self, payload: u64) -> f64 {
+        let whole = payload as f64 + (HEADERS + LINE_BYTES) as f64;
+        self.link_gbps / 8.0 * payload as f64 / whole
+    }
+}
+
+/// Preamble, FCS and the gap between frames (IEEE 802.3).
+const LINE_BYTES: usize = 24;
+/// Ethernet, IPv4, UDP, BTH and ICRC of a packet of RoCEv2.
+pub(crate) const HEADERS: usize = 14 + 20 + 8 + 12 + 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_profile_is_a_right_file() {
+        for (name, text) in BUILT_IN {
+            let read = Profile::parse(name, text).expect("it is right");
+            assert_eq!(Profile::by_name(name), Some(read));
+            // Each number stands below the comment that says where it comes from.
+            let lines: Vec<_> = text.lines().collect();
+            for pair in lines.windows(2).filter(|p| p[1].contains('=')) {
+                assert!(pair[0].starts_with("# "), "{name}: {}", pair[1]);
+            }
+        }
+    }
+}
