@@ -12,6 +12,7 @@ use ringbell_routes::route::Algorithm;
 use serde::Serialize;
 
 pub(crate) use self::args::Args;
+pub(crate) use self::input::topology;
 use self::input::Accepted;
 use super::{files, stdio, Exit};
 

@@ -11,14 +11,14 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use ringbell::comm::CollectiveKind;
 use ringbell::Algorithm;
-use ringbell_sim::{Failure, Plan, Profile, Report};
+use ringbell_sim::{Failure, NetworkPlan, Plan, Profile, Report};
 use serde_json::json;
 
 use self::profile::profile;
 use self::watch::WatchArgs;
 use super::perf::algo;
 use super::report::{parse_size, SweepArgs};
-use super::{files, stdio, Exit, Problem};
+use super::{files, routes, stdio, Exit, Problem};
 
 /// Collectives by name.
 const KINDS: [(&str, CollectiveKind); 6] = [
@@ -36,9 +36,9 @@ pub(crate) struct Args {
     /// all-reduce, all-gather, reduce-scatter, broadcast, reduce or all-to-all
     #[arg(value_parser = kind, required_unless_present = "show_profile")]
     collective: Option<CollectiveKind>,
-    /// Ranks, each with a NIC of its own
-    #[arg(short = 'R', long, default_value_t = 2, value_name = "N")]
-    ranks: usize,
+    /// Ranks, each with a NIC of its own [default: 2, or the hosts of the topology]
+    #[arg(short = 'R', long, value_name = "N")]
+    ranks: Option<usize>,
     /// Smallest size in bytes; K, M and G are powers of 1,024 [default: 1K]
     #[arg(short = 'b', long = "minbytes", value_name = "SIZE", value_parser = parse_size)]
     min: Option<u64>,
@@ -58,7 +58,14 @@ pub(crate) struct Args {
     /// Print a built-in profile, as a file to start from
     #[arg(long, value_name = "NAME", value_parser = profile::text, exclusive = true)]
     show_profile: Option<&'static str>,
-    /// Share of the frames that the switch loses, as 0.01
+    /// Switches and hosts in place of one switch: a network by name such as fat-tree:4x2, or a
+    /// file, as `ringbell routes` takes them. Each host has one wire
+    #[arg(long, value_name = "NETWORK|FILE")]
+    topology: Option<String>,
+    /// Seed of the hash by which switches choose among ways of one length
+    #[arg(long, default_value_t = 0, value_name = "N", requires = "topology")]
+    hash_seed: u64,
+    /// Share of the frames that each switch loses, as 0.01
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     loss: f64,
     /// Seed of losses and of the NICs' numbers
@@ -97,9 +104,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         check: 1,
     };
     let usage = |what| Problem::new(Exit::Usage, what, "give sizes such as -b 1K -e 64M -f 4");
+    let named = args.topology.as_deref().map(routes::topology);
+    let network = NetworkPlan {
+        topology: named.transpose()?,
+        hash_seed: args.hash_seed,
+    };
+    let hosts = network.topology.as_ref().map_or(2, |t| t.ends().count());
     let plan = Plan {
         kind,
-        ranks: args.ranks,
+        ranks: args.ranks.unwrap_or(hosts),
+        network,
         sizes: sweep.sizes(1 << 10, 1 << 20).map_err(usage)?,
         algo: args.algo,
         profile: args.profile.clone(),
@@ -139,6 +153,21 @@ fn name(kind: CollectiveKind) -> &'static str {
     known.map_or("", |k| k.0)
 }
 
+/// The network in words.
+fn network(network: &NetworkPlan) -> String {
+    let Some(topology) = &network.topology else {
+        return "of one switch".into();
+    };
+    let (nodes, hosts) = (topology.nodes().len(), topology.ends().count());
+    format!(
+        "{}: {hosts} hosts, {} switches, {} wires; hash seed {}",
+        topology.name(),
+        nodes - hosts,
+        topology.wires().len(),
+        network.hash_seed
+    )
+}
+
 fn text(plan: &Plan, report: &Report, wall_s: f64) -> String {
     let p = &plan.profile;
     let redop = match plan.kind {
@@ -148,11 +177,12 @@ fn text(plan: &Plan, report: &Report, wall_s: f64) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,
-        "# ringbell sim {}, {} ranks, seed {}, loss {}\n# profile {}: {} Gb/s, {} ns a link; {}",
+        "# ringbell sim {}, {} ranks, seed {}, loss {}\n# network {}\n# profile {}: {} Gb/s, {} ns a link; {}",
         name(plan.kind),
         plan.ranks,
         plan.seed,
         plan.loss,
+        network(&plan.network),
         p.name,
         p.link_gbps,
         p.link_delay_ns,
@@ -210,6 +240,8 @@ fn json(plan: &Plan, report: &Report, wall_s: f64) -> Result<String> {
     let whole = json!({
         "collective": name(plan.kind),
         "ranks": plan.ranks,
+        "topology": plan.network.topology.as_ref().map(|t| t.name()),
+        "hash_seed": plan.network.hash_seed,
         "profile": plan.profile.name,
         "loss": plan.loss,
         "seed": plan.seed,

@@ -126,6 +126,59 @@ fn a_profile_of_a_file_is_used_and_its_mistakes_have_a_place() {
 }
 
 #[test]
+fn a_topology_gives_the_ranks_and_the_switches() {
+    let args = ["all-to-all", "-b", "64K", "-e", "64K", "--topology"];
+    let out = sim(&[&args[..], &["fat-tree:2x2", "--hash-seed", "3", "--json"]].concat());
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let report: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    assert_eq!(
+        (&report["ranks"], &report["hash_seed"]),
+        (&4.into(), &3.into())
+    );
+    assert_eq!(report["topology"], "fat-tree:2x2");
+    assert_eq!(report["rows"][0]["wrong"], 0);
+    let out = sim(&[&args[..], &["fat-tree:2x3", "-R", "5"]].concat());
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(text.contains("5 ranks"), "{out:?}");
+    assert!(
+        text.contains("network fat-tree:2x3: 8 hosts, 12 switches, 24 wires"),
+        "{text}"
+    );
+
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("broken.json");
+    std::fs::write(&file, "{\"nodes\": [\"a\",\n \"a\"], \"wires\": []}").expect("a file");
+    let file = file.to_str().expect("text");
+    for (args, named) in [
+        (
+            &["all-reduce", "--topology", file][..],
+            "broken.json:2:5: two nodes are named a",
+        ),
+        (
+            &["all-reduce", "--topology", "ring:8"],
+            "n0 of ring:8 has 2 wires",
+        ),
+        (
+            &["all-reduce", "--topology", "ring:8"],
+            "whose hosts have one wire each",
+        ),
+        (
+            &["all-reduce", "--topology", "fat-tree:2x2", "-R", "5"],
+            "fat-tree:2x2 has 4 hosts",
+        ),
+        (
+            &["all-reduce", "--topology", "no-such-file"],
+            "cannot read no-such-file",
+        ),
+    ] {
+        let out = sim(args);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(named), "{args:?}: {said}");
+    }
+}
+
+#[test]
 fn what_is_not_simulated_is_refused_by_name() {
     for (args, named) in [
         (&["scan"][..], "`scan` is not simulated"),

@@ -1,9 +1,10 @@
 //! A cluster in virtual time: many whole NICs in one thread, over a modelled network.
 //!
-//! [`run`] makes the NICs, joins them by one switch, runs collectives and compares every byte with
-//! a model. A NIC is stepped when a frame arrives, a timer is due or an operation was posted, and
-//! not otherwise, so virtual time jumps from one such moment to the next. No clock and no address
-//! enters: one plan gives one sequence of events, whose digest is in the [`Report`].
+//! [`run`] makes the NICs, joins them by one switch or a topology of switches, runs collectives and
+//! compares every byte with a model. A NIC is stepped when a frame arrives, a timer is due or an
+//! operation was posted, and not otherwise, so virtual time jumps from one such moment to the next.
+//! No clock and no address enters: one plan gives one sequence of events, whose digest is in the
+//! [`Report`].
 
 mod data;
 mod network;
@@ -14,6 +15,6 @@ mod watch;
 mod world;
 
 pub use profile::{Profile, ProfileError};
-pub use report::{Failure, Measured, Plan, Report};
+pub use report::{Failure, Measured, NetworkPlan, Plan, Report};
 pub use watch::Watch;
 pub use world::{run, run_watched};

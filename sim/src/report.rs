@@ -2,7 +2,18 @@
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
 
+use ringbell_routes::topology::Topology;
+
 use crate::Profile;
+
+/// How the NICs are joined: by one switch, unless there is a topology.
+#[derive(Debug, Clone, Default)]
+pub struct NetworkPlan {
+    /// NICs at switches; the first ranks are the first of its ends.
+    pub topology: Option<Topology>,
+    /// Seed of the hash by which switches choose among ways of one length.
+    pub hash_seed: u64,
+}
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -17,10 +28,29 @@ pub struct Plan {
     pub algo: Algorithm,
     /// What links cost.
     pub profile: Profile,
-    /// Share of the frames that the switch loses.
+    /// How the NICs are joined.
+    pub network: NetworkPlan,
+    /// Share of the frames that each switch loses.
     pub loss: f64,
     /// Seed of what is random.
     pub seed: u64,
+}
+
+impl Plan {
+    /// One size over a lossless switch with the links of a profile, by the algorithm that the NIC
+    /// chooses.
+    pub fn new(kind: CollectiveKind, ranks: usize, bytes: u64, profile: Profile) -> Plan {
+        Plan {
+            kind,
+            ranks,
+            sizes: vec![bytes],
+            algo: Algorithm::Auto,
+            profile,
+            network: NetworkPlan::default(),
+            loss: 0.0,
+            seed: 0,
+        }
+    }
 }
 
 /// One size.
@@ -51,7 +81,7 @@ pub struct Report {
     pub events: u64,
     /// Frames that NICs sent.
     pub packets: u64,
-    /// Frames that the switch lost.
+    /// Frames that switches lost.
     pub lost: u64,
     /// Virtual time at the end.
     pub virtual_ns: u64,
@@ -70,6 +100,26 @@ pub enum Failure {
         ranks: usize,
         /// Most there can be.
         most: usize,
+    },
+    /// The topology has fewer hosts.
+    #[error("{topology} has {ends} hosts, and {ranks} ranks need one each; give fewer ranks or a larger network")]
+    TooFewHosts {
+        /// Its name.
+        topology: String,
+        /// Hosts that it has.
+        ends: usize,
+        /// Ranks that were asked for.
+        ranks: usize,
+    },
+    /// A rank's NIC would forward.
+    #[error("{node} of {topology} has {wires} wires, and NICs that forward are not simulated; give a network of switches whose hosts have one wire each, as fat-tree:2x3")]
+    Forwards {
+        /// Its name.
+        topology: String,
+        /// The node.
+        node: String,
+        /// Wires that end there.
+        wires: usize,
     },
     /// Not a share.
     #[error("a loss of {0} is not a share from 0 to below 1; give for example 0.01")]

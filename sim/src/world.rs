@@ -8,7 +8,7 @@ use ringbell_nic_core::port::Checksums;
 use ringbell_nic_core::types::NicTime;
 
 use crate::data::{has_blocks, Data, ELEMENT};
-use crate::network::{Shared, What};
+use crate::network::{Shared, SwitchPort, What};
 use crate::node::Node;
 use crate::profile::HEADERS;
 use crate::{Failure, Measured, Plan, Report, Watch};
@@ -57,13 +57,13 @@ pub fn run_watched(plan: &Plan, mut watch: Watch) -> Result<Report, Failure> {
     if most.saturating_mul(2 * ranks) > MEMORY_MOST {
         return Err(Failure::Large { bytes: most });
     }
-    let fabric = Shared::new(plan.ranks, plan.profile.clone(), plan.loss, plan.seed);
+    let fabric = Shared::new(plan)?;
     let checksums = match watch.reads_frames() {
         true => Checksums::Software,
         false => Checksums::Omitted,
     };
     let nodes = (0..plan.ranks).map(|rank| {
-        let port = watch.around(rank, Box::new(fabric.port(rank, checksums)))?;
+        let port = watch.around(rank, Box::new(SwitchPort::new(rank, &fabric, checksums)))?;
         Node::new(rank, plan, port, most)
     });
     let mut world = World {
@@ -160,7 +160,7 @@ impl World {
         let at = timer.0.max(now + 1).max(earliest).saturating_mul(1_000);
         if self.due[node].is_none_or(|due| due > at || due <= self.now) {
             self.due[node] = Some(at);
-            self.fabric.lock().add(at, node, What::Due);
+            self.fabric.lock().step_at(at, node);
         }
     }
 
@@ -172,34 +172,30 @@ impl World {
         };
         let node = event.node;
         self.now = self.now.max(event.at);
-        if event.what == What::Due && self.due[node] != Some(event.at) {
-            // An earlier one has taken its place.
-            return true;
-        }
-        self.note(&event.what, node);
         match event.what {
-            What::AtSwitch(frame) => self.fabric.lock().forward(event.at, node, frame),
-            What::Arrives(frame) => {
-                self.fabric.lock().arrive(node, frame);
-                self.step(node);
+            What::Due if self.due[node] != Some(event.at) => {
+                // An earlier one has taken its place.
             }
             What::Due => {
+                self.note([node as u64, 1, 0]);
                 self.due[node] = None;
                 self.step(node);
+            }
+            What::Crossed(link, frame) => {
+                self.note([link.index() as u64, 2, frame.bytes.len() as u64]);
+                let arrived = self.fabric.lock().crossed(event.at, link, frame);
+                if let Some(rank) = arrived {
+                    self.step(rank);
+                }
             }
         }
         true
     }
 
-    /// Adds an event to the digest (FNV-1a over words).
-    fn note(&mut self, what: &What, node: usize) {
-        let (kind, len) = match what {
-            What::AtSwitch(f) => (1, f.len()),
-            What::Arrives(f) => (2, f.len()),
-            What::Due => (3, 0),
-        };
+    /// Adds an event to the digest (FNV-1a over words): node or link, kind, and length.
+    fn note(&mut self, what: [u64; 3]) {
         self.events += 1;
-        for word in [self.now, node as u64, kind, len as u64] {
+        for word in std::iter::once(self.now).chain(what) {
             self.hash = (self.hash ^ word).wrapping_mul(0x100_0000_01b3);
             self.hash ^= self.hash >> 32;
         }
@@ -278,7 +274,7 @@ impl World {
             if left == 0 {
                 return Ok((self.now - begin) / 1_000);
             }
-            let next = self.fabric.lock().peek_node();
+            let next = self.fabric.lock().peek_rank();
             if !self.turn(deadline) {
                 let waiting = (0..tickets.len()).filter(|r| tickets[*r].is_some());
                 return Err(hung(waiting.collect(), "the end of an operation"));

@@ -32,14 +32,13 @@ impl Write for Bytes {
 }
 
 fn plan() -> Plan {
+    let profile = Profile::by_name("ideal").expect("it exists");
     Plan {
-        kind: CollectiveKind::AllReduce,
-        ranks: 3,
         sizes: vec![1 << 10, 256 << 10],
         algo: Algorithm::Ring,
-        profile: Profile::by_name("ideal").expect("it exists"),
         loss: 0.01,
         seed: 5,
+        ..Plan::new(CollectiveKind::AllReduce, 3, 0, profile)
     }
 }
 

@@ -13,13 +13,8 @@ fn a_ring_takes_as_long_as_its_links_and_little_longer() {
     for ranks in [2, 3, 8] {
         let bytes = 8 << 20;
         let plan = Plan {
-            kind: CollectiveKind::AllReduce,
-            ranks,
-            sizes: vec![bytes],
             algo: Algorithm::Ring,
-            profile: profile.clone(),
-            loss: 0.0,
-            seed: 1,
+            ..Plan::new(CollectiveKind::AllReduce, ranks, bytes, profile.clone())
         };
         let done = run(&plan).expect("it ends");
         let (steps, n) = (2.0 * (ranks - 1) as f64, ranks as f64);

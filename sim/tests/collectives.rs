@@ -4,14 +4,11 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind};
 use ringbell_sim::{run, Failure, Plan, Profile};
 
 fn plan(ranks: usize, bytes: u64) -> Plan {
+    let profile = Profile::by_name("ideal").expect("it exists");
     Plan {
-        kind: CollectiveKind::AllReduce,
-        ranks,
-        sizes: vec![bytes],
         algo: Algorithm::Ring,
-        profile: Profile::by_name("ideal").expect("it exists"),
-        loss: 0.0,
         seed: 1,
+        ..Plan::new(CollectiveKind::AllReduce, ranks, bytes, profile)
     }
 }
 

@@ -6,3 +6,4 @@
 mod captures;
 mod closed_form;
 mod collectives;
+mod topologies;

@@ -79,7 +79,7 @@ pub(super) fn accepted(args: &Args) -> Result<Accepted> {
 }
 
 /// The network of a name or a file.
-fn topology(text: &str) -> Result<Topology> {
+pub(crate) fn topology(text: &str) -> Result<Topology> {
     named(text).map_err(|why| {
         let advice = match &why {
             NamedError::File { .. } => "docs/routes.md has the forms of files",

@@ -9,11 +9,11 @@ pub use file::ProfileError;
 pub struct Profile {
     /// Name, or path of its file.
     pub name: String,
-    /// Bits a second of each link between a NIC and the switch, in each direction.
+    /// Bits a second of each link in each direction.
     pub link_gbps: f64,
     /// Delay of one link, in nanoseconds.
     pub link_delay_ns: u64,
-    /// Bytes that wait at an output of the switch before it drops what comes.
+    /// Bytes that wait at an output of a switch before it drops what comes.
     pub switch_queue: u64,
     /// Largest IP packet.
     pub mtu: usize,
@@ -40,11 +40,6 @@ impl Profile {
         Profile::parse(name, Profile::text_of(name)?).ok()
     }
 
-    /// Time that a frame occupies a link, in picoseconds.
-    pub(crate) fn frame_ps(&self, frame: usize) -> u64 {
-        ((frame + LINE_BYTES) as f64 * 8_000.0 / self.link_gbps).round() as u64
-    }
-
     /// Bytes a second that are left for payload, in GB/s, when packets carry this much.
     pub fn payload_gbs(&self, payload: u64) -> f64 {
         let whole = payload as f64 + (HEADERS + LINE_BYTES) as f64;
@@ -53,7 +48,7 @@ impl Profile {
 }
 
 /// Preamble, FCS and the gap between frames (IEEE 802.3).
-const LINE_BYTES: usize = 24;
+pub(crate) const LINE_BYTES: usize = 24;
 /// Ethernet, IPv4, UDP, BTH and ICRC of a packet of RoCEv2.
 pub(crate) const HEADERS: usize = 14 + 20 + 8 + 12 + 4;
 

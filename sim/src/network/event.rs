@@ -1,0 +1,84 @@
+//! What happens next, in the order of time.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use super::flow::Frame;
+use super::graph::LinkId;
+
+/// What happens to a node.
+#[derive(Debug)]
+pub(crate) enum What {
+    /// A whole frame is at the end of a link.
+    Crossed(LinkId, Arc<Frame>),
+    /// A timer is due.
+    Due,
+}
+
+/// Something that happens. Times are picoseconds.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) at: u64,
+    seq: u64,
+    /// A rank, or a node behind them.
+    pub(crate) node: usize,
+    pub(crate) what: What,
+}
+
+impl Event {
+    /// The order of time, then of the events' making.
+    fn order(&self) -> (u64, u64) {
+        (self.at, self.seq)
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Event) -> bool {
+        self.order() == other.order()
+    }
+}
+
+impl Eq for Event {}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Event) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Event {
+    fn cmp(&self, other: &Event) -> Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+/// Events that have not happened yet.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    events: BinaryHeap<Reverse<Event>>,
+    seq: u64,
+}
+
+impl Queue {
+    pub(super) fn add(&mut self, at: u64, node: usize, what: What) {
+        self.seq += 1;
+        let seq = self.seq;
+        let event = Event {
+            at,
+            seq,
+            node,
+            what,
+        };
+        self.events.push(Reverse(event));
+    }
+
+    pub(super) fn next(&mut self) -> Option<Event> {
+        self.events.pop().map(|e| e.0)
+    }
+
+    /// The node of the next event.
+    pub(super) fn peek_node(&self) -> Option<usize> {
+        self.events.peek().map(|e| e.0.node)
+    }
+}

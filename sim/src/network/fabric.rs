@@ -1,0 +1,146 @@
+//! Links, what waits for them, and what happens to frames at their ends.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ringbell_nic_core::wire::ETHERNET_HEADER;
+
+use super::event::{Event, Queue, What};
+use super::flow::{weight, Frame, Random, To};
+use super::graph::{Graph, LinkId};
+use crate::{Failure, Plan, Profile};
+
+/// Frames that may wait for a NIC's own link: a short ring, so that the NIC decides late.
+const OWN_QUEUE: u64 = 16;
+
+/// Links, what waits at their ends, and the queue of events.
+#[derive(Debug)]
+pub(crate) struct Fabric {
+    pub(super) profile: Profile,
+    graph: Graph,
+    /// What has arrived, by rank.
+    pub(super) inboxes: Vec<VecDeque<Arc<Frame>>>,
+    events: Queue,
+    loss: f64,
+    random: Random,
+    hash_seed: u64,
+    pub(crate) packets: u64,
+    pub(crate) lost: u64,
+    /// Longest frame that was sent.
+    pub(crate) longest: usize,
+    /// The run is over: what a NIC sends when it is dropped, at the host's time, is not sent.
+    pub(crate) is_over: bool,
+}
+
+/// The network, shared by its ports.
+#[derive(Debug, Clone)]
+pub(crate) struct Shared(Arc<Mutex<Fabric>>);
+
+impl Shared {
+    /// The network of a plan.
+    ///
+    /// # Errors
+    /// Its topology is none of NICs at switches, or has too few ranks.
+    pub(crate) fn new(plan: &Plan) -> Result<Shared, Failure> {
+        let graph = match &plan.network.topology {
+            None => Graph::one_switch(plan.ranks, &plan.profile),
+            Some(topology) => Graph::of(topology, plan.ranks, &plan.profile)?,
+        };
+        Ok(Shared(Arc::new(Mutex::new(Fabric {
+            profile: plan.profile.clone(),
+            graph,
+            inboxes: vec![VecDeque::new(); plan.ranks],
+            events: Queue::default(),
+            loss: plan.loss,
+            random: Random(plan.seed),
+            hash_seed: plan.network.hash_seed,
+            packets: 0,
+            lost: 0,
+            longest: 0,
+            is_over: false,
+        }))))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Fabric> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Fabric {
+    /// Steps a rank's NIC at this time.
+    pub(crate) fn step_at(&mut self, at: u64, rank: usize) {
+        self.events.add(at, rank, What::Due);
+    }
+
+    pub(crate) fn next(&mut self) -> Option<Event> {
+        self.events.next()
+    }
+
+    /// The rank of the next event, if it is one of a NIC.
+    pub(crate) fn peek_rank(&self) -> Option<usize> {
+        let node = self.events.peek_node()?;
+        (node < self.inboxes.len()).then_some(node)
+    }
+
+    /// When a rank's port has room for a frame of any length.
+    pub(crate) fn room_at(&self, rank: usize) -> u64 {
+        let longest = ETHERNET_HEADER + self.profile.mtu;
+        let link = self.graph.link(self.graph.of_rank(rank));
+        link.free.saturating_sub(OWN_QUEUE * link.frame_ps(longest))
+    }
+
+    /// Gives a frame that has crossed a link to the NIC or the switch at its end. Returns the rank
+    /// whose NIC it is.
+    pub(crate) fn crossed(&mut self, at: u64, link: LinkId, frame: Arc<Frame>) -> Option<usize> {
+        let node = self.graph.link(link).to;
+        if let Some(inbox) = self.inboxes.get_mut(node) {
+            inbox.push_back(frame);
+            return Some(node);
+        }
+        match frame.to {
+            To::Rank(rank) => {
+                let next = self.graph.toward(node, rank);
+                // A flow keeps its link while that lives, whatever happens to others.
+                let heavy = |l: &LinkId| weight(self.hash_seed, frame.flow, l.index());
+                if let Some(output) = next.max_by_key(heavy) {
+                    self.store(at, output, frame);
+                }
+            }
+            To::All => {
+                for output in self.graph.flood(node, link) {
+                    self.store(at, output, frame.clone());
+                }
+            }
+            To::Nobody => {}
+        }
+        None
+    }
+
+    /// Stores a frame at a switch's output.
+    fn store(&mut self, at: u64, output: LinkId, frame: Arc<Frame>) {
+        let link = self.graph.link(output);
+        let room = self.profile.switch_queue;
+        let is_full = link.waiting(at) + frame.bytes.len() as u64 > room;
+        if self.random.happens(self.loss) || is_full {
+            self.lost += 1;
+            return;
+        }
+        self.put(at, output, frame);
+    }
+
+    /// Puts a frame behind the others that wait for a link.
+    fn put(&mut self, at: u64, id: LinkId, frame: Arc<Frame>) {
+        let link = self.graph.link_mut(id);
+        link.free = link.free.max(at) + link.frame_ps(frame.bytes.len());
+        let (there, to) = (link.free + link.delay_ps, link.to);
+        self.events.add(there, to, What::Crossed(id, frame));
+    }
+
+    /// Sends a frame from a rank's port.
+    pub(super) fn send(&mut self, now: u64, from: usize, bytes: Vec<u8>) {
+        self.packets += 1;
+        self.longest = self.longest.max(bytes.len());
+        let frame = Frame::new(bytes, self.inboxes.len());
+        self.put(now, self.graph.of_rank(from), Arc::new(frame));
+    }
+}

@@ -1,0 +1,203 @@
+//! Nodes, links, and the shortest ways to each rank.
+//!
+//! Nodes are numbered: ranks first, then hosts without a rank, then switches. Wire `w` has the
+//! links `2w` and `2w + 1`, one for each direction.
+
+use ringbell_routes::topology::{Role, Topology};
+
+use crate::profile::LINE_BYTES;
+use crate::{Failure, Profile};
+
+/// One direction of a wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LinkId(u32);
+
+impl LinkId {
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The other direction of the wire.
+    #[inline]
+    fn back(self) -> LinkId {
+        LinkId(self.0 ^ 1)
+    }
+}
+
+/// A link, and what waits for it.
+#[derive(Debug)]
+pub(super) struct Link {
+    /// The node at its end.
+    pub(super) to: usize,
+    gbps: f64,
+    pub(super) delay_ps: u64,
+    /// When the last frame that waits for it has left.
+    pub(super) free: u64,
+}
+
+impl Link {
+    /// Time that a frame occupies the link, in picoseconds.
+    pub(super) fn frame_ps(&self, frame: usize) -> u64 {
+        ((frame + LINE_BYTES) as f64 * 8_000.0 / self.gbps).round() as u64
+    }
+
+    /// Bytes that wait for it.
+    pub(super) fn waiting(&self, at: u64) -> u64 {
+        (self.free.saturating_sub(at) as f64 * self.gbps / 8_000.0) as u64
+    }
+}
+
+/// The network.
+#[derive(Debug)]
+pub(super) struct Graph {
+    links: Vec<Link>,
+    /// By node: the links that leave it.
+    leaving: Vec<Vec<LinkId>>,
+    /// By rank, then by node: links on the way from there.
+    hops: Vec<Vec<u16>>,
+    /// By link: whether frames for all ranks take it. These links form a tree.
+    in_tree: Vec<bool>,
+}
+
+/// No way.
+const NONE: u16 = u16::MAX;
+
+impl Graph {
+    /// One switch with a wire to each rank.
+    pub(super) fn one_switch(ranks: usize, profile: &Profile) -> Graph {
+        let mut graph = Graph::new(ranks + 1);
+        for rank in 0..ranks {
+            graph.join(
+                [rank, ranks],
+                profile.link_gbps,
+                profile.link_delay_ns as f64,
+            );
+        }
+        graph.find_ways(ranks);
+        graph
+    }
+
+    /// A topology, whose first ends are the ranks.
+    pub(super) fn of(
+        topology: &Topology,
+        ranks: usize,
+        profile: &Profile,
+    ) -> Result<Graph, Failure> {
+        let name = || topology.name().to_owned();
+        let ends = topology.ends().count();
+        if ends < ranks {
+            let topology = name();
+            return Err(Failure::TooFewHosts {
+                topology,
+                ends,
+                ranks,
+            });
+        }
+        if let Some(end) = topology.ends().find(|n| topology.leaving(*n).count() > 1) {
+            return Err(Failure::Forwards {
+                topology: name(),
+                node: topology.nodes()[end.index()].name.clone(),
+                wires: topology.leaving(end).count(),
+            });
+        }
+        let (mut end, mut switch) = (0.., ends..);
+        let places = topology.nodes().iter().map(|node| match node.role {
+            Role::End => end.next(),
+            Role::Switch => switch.next(),
+        });
+        let places: Vec<usize> = places.flatten().collect();
+        let mut graph = Graph::new(places.len());
+        for wire in topology.wires() {
+            let gbps = wire.gbps.unwrap_or(profile.link_gbps);
+            let delay_ns = wire.delay_ns.unwrap_or(profile.link_delay_ns as f64);
+            graph.join(wire.ends.map(|e| places[e.node.index()]), gbps, delay_ns);
+        }
+        graph.find_ways(ranks);
+        Ok(graph)
+    }
+
+    fn new(nodes: usize) -> Graph {
+        Graph {
+            links: Vec::new(),
+            leaving: vec![Vec::new(); nodes],
+            hops: Vec::new(),
+            in_tree: Vec::new(),
+        }
+    }
+
+    fn join(&mut self, ends: [usize; 2], gbps: f64, delay_ns: f64) {
+        let delay_ps = (delay_ns * 1e3).round() as u64;
+        for (from, to) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+            self.leaving[from].push(LinkId(self.links.len() as u32));
+            self.links.push(Link {
+                to,
+                gbps,
+                delay_ps,
+                free: 0,
+            });
+        }
+    }
+
+    /// Finds the shortest ways to each rank, and a tree to all nodes.
+    fn find_ways(&mut self, ranks: usize) {
+        self.hops = (0..ranks).map(|rank| self.walk(rank, |_| {})).collect();
+        let mut in_tree = vec![false; self.links.len()];
+        self.walk(0, |link| {
+            in_tree[link.index()] = true;
+            in_tree[link.back().index()] = true;
+        });
+        self.in_tree = in_tree;
+    }
+
+    /// Walks to all nodes, the nearest first; returns their distances. `reached` gets the link by
+    /// which each node is reached.
+    fn walk(&self, from: usize, mut reached: impl FnMut(LinkId)) -> Vec<u16> {
+        let mut hops = vec![NONE; self.leaving.len()];
+        hops[from] = 0;
+        let mut order = vec![from];
+        let mut next = 0;
+        while let Some(&node) = order.get(next) {
+            next += 1;
+            for &link in &self.leaving[node] {
+                let to = self.links[link.index()].to;
+                if hops[to] == NONE {
+                    hops[to] = hops[node] + 1;
+                    order.push(to);
+                    reached(link);
+                }
+            }
+        }
+        hops
+    }
+
+    #[inline]
+    pub(super) fn link(&self, id: LinkId) -> &Link {
+        &self.links[id.index()]
+    }
+
+    #[inline]
+    pub(super) fn link_mut(&mut self, id: LinkId) -> &mut Link {
+        &mut self.links[id.index()]
+    }
+
+    /// The link that leaves a rank.
+    #[inline]
+    pub(super) fn of_rank(&self, rank: usize) -> LinkId {
+        self.leaving[rank][0]
+    }
+
+    /// The links that leave a node and bring a frame nearer to a rank.
+    pub(super) fn toward(&self, node: usize, rank: usize) -> impl Iterator<Item = LinkId> + '_ {
+        let hops = &self.hops[rank];
+        let leaving = self.leaving[node].iter().copied();
+        leaving.filter(move |l| hops[self.links[l.index()].to] < hops[node])
+    }
+
+    /// The links on which a node passes on what goes to all and has come by a link.
+    pub(super) fn flood(&self, node: usize, came: LinkId) -> Vec<LinkId> {
+        let leaving = self.leaving[node].iter().copied();
+        let on_tree = leaving.filter(|l| self.in_tree[l.index()] && *l != came.back());
+        on_tree.collect()
+    }
+}

@@ -1,0 +1,149 @@
+//! Networks of more than one switch: results, ways, rates and delays, and what is refused.
+
+use ringbell_nic_abi::{Algorithm, CollectiveKind};
+use ringbell_routes::file;
+use ringbell_routes::generate::generate;
+use ringbell_routes::topology::Topology;
+use ringbell_sim::{run, Failure, NetworkPlan, Plan, Profile, Report};
+
+fn plan(kind: CollectiveKind, topology: Topology, bytes: u64) -> Plan {
+    let profile = Profile::by_name("ideal").expect("it exists");
+    let ranks = topology.ends().count();
+    Plan {
+        network: NetworkPlan {
+            topology: Some(topology),
+            hash_seed: 0,
+        },
+        ..Plan::new(kind, ranks, bytes, profile)
+    }
+}
+
+fn named(text: &str) -> Topology {
+    generate(text).expect("a network")
+}
+
+fn time_ns(plan: &Plan) -> f64 {
+    let done = run(plan).expect("it ends");
+    assert_eq!((done.lost, done.sizes[0].wrong), (0, 0));
+    done.sizes[0].time_ns as f64
+}
+
+#[test]
+fn collectives_over_a_fat_tree_give_what_the_model_has() {
+    use CollectiveKind as K;
+    let kinds = [
+        K::AllReduce,
+        K::AllGather,
+        K::ReduceScatter,
+        K::Broadcast,
+        K::Reduce,
+        K::AllToAll,
+    ];
+    for kind in kinds {
+        for ranks in [5, 8] {
+            let plan = Plan {
+                ranks,
+                sizes: vec![120, 100_800],
+                ..plan(kind, named("fat-tree:2x3"), 0)
+            };
+            let done = run(&plan).expect("it ends");
+            let wrong: Vec<_> = done.sizes.iter().map(|m| m.wrong).collect();
+            assert_eq!((wrong, done.lost), (vec![0, 0], 0), "{kind:?} of {ranks}");
+        }
+    }
+}
+
+#[test]
+fn one_seed_of_the_hash_gives_one_run_and_another_seed_another() {
+    let run = |hash_seed| -> Report {
+        let mut plan = plan(CollectiveKind::AllToAll, named("fat-tree:4x2"), 1 << 20);
+        plan.network.hash_seed = hash_seed;
+        run(&plan).expect("it ends")
+    };
+    let first = run(1);
+    assert_eq!(run(1), first);
+    let other = run(2);
+    assert_ne!(other.hash, first.hash);
+    assert_eq!(other.sizes[0].wrong, 0);
+}
+
+/// Two pairs of hosts, whose switches have so many wires of this rate and delay between them.
+fn two_pairs(wires: usize, gbps: f64, delay_ns: f64) -> Topology {
+    let between = (0..wires).map(|w| {
+        let port = w + 2;
+        format!(
+            r#"{{"ends": ["left:{port}", "right:{port}"], "gbps": {gbps}, "delay_ns": {delay_ns}}},"#
+        )
+    });
+    let text = format!(
+        r#"{{"nodes": ["a", {{"name": "left", "switch": true}}, "b", "c", "d",
+                       {{"name": "right", "switch": true}}],
+            "wires": [{} {{"ends": ["a:0", "left:0"]}}, {{"ends": ["b:0", "left:1"]}},
+                      {{"ends": ["c:0", "right:0"]}}, {{"ends": ["d:0", "right:1"]}}]}}"#,
+        between.collect::<String>()
+    );
+    file::parse("pairs", &text).expect("a network")
+}
+
+#[test]
+fn a_wire_has_the_rate_and_the_delay_of_its_file() {
+    // Rank 0 reaches ranks 2 and 3 by the wire between the switches alone.
+    let bytes = 4 << 20;
+    let time = |gbps, delay_ns| {
+        let plan = plan(
+            CollectiveKind::Broadcast,
+            two_pairs(1, gbps, delay_ns),
+            bytes,
+        );
+        time_ns(&plan)
+    };
+    let slow = time(10.0, 1_000.0);
+    // A broadcast sends the bytes over that wire once at least, and thrice at most.
+    let once = bytes as f64 * 8.0 / 10.0;
+    assert!((once..3.2 * once).contains(&slow), "{slow} beside {once}");
+    let far = time(10.0, 501_000.0) - slow;
+    assert!(far >= 500_000.0, "{far}");
+}
+
+#[test]
+fn flows_share_wires_between_two_switches() {
+    let time = |wires, hash_seed| {
+        let topology = two_pairs(wires, 10.0, 1_000.0);
+        let mut plan = plan(CollectiveKind::AllToAll, topology, 4 << 20);
+        plan.network.hash_seed = hash_seed;
+        time_ns(&plan)
+    };
+    // Four flows each way: some seeds give most of them one wire, others do not.
+    let one = time(1, 0);
+    let four: Vec<f64> = (0..6).map(|seed| time(4, seed)).collect();
+    let best = four.iter().copied().fold(f64::MAX, f64::min);
+    assert!(best < 0.6 * one, "{four:?} beside {one}");
+    assert!(four.iter().any(|t| *t > 1.2 * best), "{four:?}");
+}
+
+#[test]
+fn a_host_may_have_no_rank_and_must_not_forward() {
+    let ring = plan(CollectiveKind::AllReduce, named("ring:4"), 64);
+    let forwards = Failure::Forwards {
+        topology: "ring:4".into(),
+        node: "n0".into(),
+        wires: 2,
+    };
+    assert_eq!(run(&ring), Err(forwards));
+    let tree = Plan {
+        ranks: 9,
+        ..plan(CollectiveKind::AllReduce, named("fat-tree:2x3"), 64)
+    };
+    let few = Failure::TooFewHosts {
+        topology: "fat-tree:2x3".into(),
+        ends: 8,
+        ranks: 9,
+    };
+    assert_eq!(run(&tree), Err(few));
+    // Two hosts without a switch.
+    let bus = Plan {
+        algo: Algorithm::Ring,
+        ..plan(CollectiveKind::AllReduce, named("bus:2"), 1 << 20)
+    };
+    time_ns(&bus);
+}
