@@ -38,6 +38,7 @@ mod operation;
 mod pages;
 mod pass;
 mod ranges;
+mod ranks;
 mod record;
 mod run;
 mod steps;
@@ -63,11 +64,10 @@ pub(crate) use pages::{Access, Pages};
 pub(crate) use pass::DirectStats;
 use pass::{Cursor, Found};
 use ranges::Plans;
+use ranks::{Ranks, MAX_DIRECT_RANKS};
 use record::{flag, Form, Record, Shape, INLINE_BYTES};
 use run::Looked;
 
-/// Most ranks of a communicator that uses the direct path: one bit each.
-pub(crate) const MAX_DIRECT_RANKS: u32 = 64;
 /// Bytes that a rank receives in the records of one operation, at most. With longer inputs of many
 /// ranks the copies, which every rank combines for itself, cost more than a second synchronisation.
 const EAGER_TOTAL: u64 = 8 << 10;
@@ -102,8 +102,7 @@ pub(crate) enum Stepped {
 pub(crate) struct Direct {
     rank: u32,
     ranks: u32,
-    /// A bit for each other rank.
-    everybody_else: u64,
+    everybody_else: Ranks,
     area: Area,
     /// Bus address of each rank's area.
     peers: Vec<u64>,
@@ -147,7 +146,7 @@ impl Direct {
         Some(Direct {
             rank,
             ranks,
-            everybody_else: (u64::MAX >> (64 - ranks)) & !(1 << rank),
+            everybody_else: Ranks::all_but(rank, ranks),
             area,
             peers: vec![0; ranks as usize],
             plans: Plans::new(rank, ranks, order),
@@ -204,26 +203,15 @@ impl Direct {
         if self.ending.is_some() || self.ops.len() as u64 > 1 || self.published == 0 {
             return false;
         }
-        let none = |missing: u64, there: &dyn Fn(u32) -> bool| {
-            let mut left = missing;
-            while left != 0 {
-                if there(left.trailing_zeros()) {
-                    return false;
-                }
-                left &= left - 1;
-            }
-            true
-        };
+        let none = |missing: &Ranks, there: &dyn Fn(u32) -> bool| !missing.iter().any(there);
         match &op.course.phase {
             Phase::Pass { .. } => false,
             Phase::Records { missing, .. } => {
                 !self.area.may_have_all(op.course.number)
-                    || none(*missing, &|r| {
-                        self.area.shape(r, op.course.number).is_some()
-                    })
+                    || none(missing, &|r| self.area.shape(r, op.course.number).is_some())
             }
-            Phase::Flags { missing } => none(*missing, &|r| self.area.is_done(r, op.course.number)),
-            Phase::Bounce(b) => !b.can_move(&|f, n| self.lack(f, n) == 0),
+            Phase::Flags { missing } => none(missing, &|r| self.area.is_done(r, op.course.number)),
+            Phase::Bounce(b) => !b.can_move(&|f, n| self.lack(f, n).is_empty()),
         }
     }
 
@@ -296,7 +284,7 @@ impl Direct {
         op.course.messages = messages;
         op.course.phase = Phase::Records {
             missing: self.everybody_else,
-            differ: 0,
+            differ: Ranks::default(),
         };
         self.ops.push_back(op);
     }
@@ -468,28 +456,25 @@ impl Direct {
                     // Now and then, independent of the arrivals: a rank may have died before its
                     // arrival.
                     let look = self.idle == 0 || self.area.may_have_all(seq);
-                    let mut left = if look { missing } else { 0 };
-                    while left != 0 {
-                        let r = left.trailing_zeros();
-                        left &= left - 1;
+                    let left = if look { missing } else { Ranks::default() };
+                    for r in left.iter() {
                         let Some(theirs) = self.area.shape(r, seq) else {
                             continue;
                         };
-                        missing &= !(1 << r);
+                        missing.remove(r);
                         op.course.messages |= theirs.wants_messages();
                         let record = &mut self.records[r as usize];
                         if !agrees(op, theirs, |i| self.area.record_word(r, seq, i), record) {
-                            differ |= 1 << r;
+                            differ.insert(r);
                         }
                     }
-                    if missing != 0 {
+                    if !missing.is_empty() {
                         op.course.phase = Phase::Records { missing, differ };
                         return self.wait(peers, missing).or(moved.then_some(Ok(None)));
                     }
                     self.idle = 0;
                     moved = true;
-                    if differ != 0 {
-                        let rank = differ.trailing_zeros();
+                    if let Some(rank) = differ.iter().next() {
                         return Some(Ok(Some(Outcome::Mismatch { rank })));
                     }
                     let way = way(op, &self.records, self.rank);
@@ -575,15 +560,12 @@ impl Direct {
                     }
                 }
                 Phase::Flags { missing } => {
-                    let mut left = *missing;
-                    while left != 0 {
-                        let r = left.trailing_zeros();
-                        left &= left - 1;
+                    for r in missing.iter() {
                         if self.area.is_done(r, seq) {
-                            *missing &= !(1 << r);
+                            missing.remove(r);
                         }
                     }
-                    if *missing == 0 {
+                    if missing.is_empty() {
                         self.idle = 0;
                         return Some(Ok(Some(Outcome::Done)));
                     }
@@ -598,14 +580,14 @@ impl Direct {
     fn wait(
         &mut self,
         peers: &dyn Peers,
-        missing: u64,
+        missing: Ranks,
     ) -> Option<Result<Option<Outcome>, Outcome>> {
         self.idle += 1;
         if self.idle < LOOK_EVERY {
             return None;
         }
         self.idle = 0;
-        for rank in (0..self.ranks).filter(|r| missing & 1 << r != 0) {
+        for rank in missing.iter() {
             match self.area_of(peers, rank) {
                 None => return Some(Err(Outcome::PeerFailed { rank })),
                 Some((_, remote)) if guard::is_revoked(remote.revoked()) => {

@@ -18,6 +18,7 @@ use super::bounce::Bounce;
 use super::pages::Pages;
 use super::pass::{Cursor, Found};
 use super::ranges::Ranges;
+use super::ranks::Ranks;
 use super::record::{Form, Shape};
 use super::Params;
 use crate::collective::params::{Reach, Side};
@@ -47,18 +48,20 @@ pub(super) enum Way {
 #[derive(Debug)]
 pub(super) enum Phase {
     /// Waits for the records of these ranks; those that have come and differ.
-    Records { missing: u64, differ: u64 },
+    Records { missing: Ranks, differ: Ranks },
     /// Moves data.
     Pass { way: Way, cursor: Cursor },
     /// Waits for the flags of these ranks.
-    Flags { missing: u64 },
+    Flags { missing: Ranks },
     /// Goes through windows.
     Bounce(Box<Bounce>),
 }
 
 impl Default for Phase {
     fn default() -> Phase {
-        Phase::Flags { missing: 0 }
+        Phase::Flags {
+            missing: Ranks::default(),
+        }
     }
 }
 

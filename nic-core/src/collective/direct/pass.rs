@@ -11,14 +11,17 @@ use super::area::Area;
 use super::bounce::{self, Slice};
 use super::pages::{Pages, INLINE_PAGES};
 use super::ranges::{Ranges, Run, Step};
+use super::ranks::MAX_DIRECT_RANKS;
 use super::record::{Place, Record};
 use super::sync::{AtomicU64, Ordering};
-use super::{Params, Peers, MAX_DIRECT_RANKS};
+use super::{Params, Peers};
 
 const MAX: usize = MAX_DIRECT_RANKS as usize;
 /// Operands of a step that most communicators have at most: arrays for more cost more to clear than
 /// a small piece to reduce.
 const FEW: usize = 8;
+/// The same of most others.
+const SOME: usize = 64;
 
 /// How far the pass is.
 #[derive(Debug, Clone, Copy, Default)]
@@ -240,10 +243,11 @@ fn as_const(of: &[*mut u8]) -> &[*const u8] {
 /// One piece at byte `at` of the step's value; returns how many bytes.
 fn piece(job: &Job<'_>, step: &Step, at: u64) -> Result<u64, PassError> {
     let (sources, destinations) = (job.plan.sources(step), job.plan.destinations(step));
-    if sources.len().max(destinations.len()) <= FEW {
-        piece_of::<FEW>(job, (sources, destinations), at, step.bytes - at)
-    } else {
-        piece_of::<MAX>(job, (sources, destinations), at, step.bytes - at)
+    let (runs, most) = ((sources, destinations), step.bytes - at);
+    match sources.len().max(destinations.len()) {
+        n if n <= FEW => piece_of::<FEW>(job, runs, at, most),
+        n if n <= SOME => piece_of::<SOME>(job, runs, at, most),
+        _ => piece_of::<MAX>(job, runs, at, most),
     }
 }
 

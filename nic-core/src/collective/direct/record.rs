@@ -23,6 +23,7 @@
 //! freed.
 
 use super::pages::{Pages, INLINE_PAGES};
+use super::ranks::MAX_DIRECT_RANKS;
 use super::Params;
 use crate::collective::params::fold;
 use crate::memory::nic_memory::{Block, NicMemory, NIC_BUS};
@@ -72,14 +73,14 @@ impl Shape {
         let rest = fold([u64::from(p.extra), u64::from(p.algo.code())]);
         Shape(match form {
             Form::Inline => {
-                debug_assert!(p.count < 64 && p.root < 64);
+                debug_assert!(p.count < 64 && p.root < MAX_DIRECT_RANKS);
                 Shape::INLINE
                     | u32::from(p.kind.code()) << 26
                     | u32::from(p.dtype.code()) << 22
                     | u32::from(p.op.code()) << 19
-                    | p.root << 13
-                    | (p.count as u32) << 7
-                    | (rest & 0x3f) << 1
+                    | p.root << 11
+                    | (p.count as u32) << 5
+                    | (rest & 0xf) << 1
             }
             Form::Eager | Form::Placed => {
                 let hash = fold(head(p)) & (Shape::PLACED - 1) & !Shape::MESSAGES;
@@ -250,7 +251,7 @@ pub(super) fn flags_of(input: &Pages, output: &Pages) -> u8 {
 /// Kind and type, reduction and root.
 fn codes(p: &Params) -> [u16; 2] {
     let two = |a: u8, b: u8| u16::from(a) | u16::from(b) << 8;
-    // Fewer than 256 ranks use this path.
+    // At most 256 ranks use this path.
     [
         two(p.kind.code(), p.dtype.code()),
         two(p.op.code(), p.root as u8),

@@ -4,6 +4,7 @@
 use super::area::{Area, Flag};
 use super::bounce::{self, Windows, NO_WINDOWS};
 use super::pass::{self, Cursor, Own, PassError, Theirs};
+use super::ranks::Ranks;
 use super::record::flag;
 use super::{guard, Direct, Outcome, Peers, Phase, Way, BATCH_BYTES};
 use crate::memory::nic_memory::NicMemory;
@@ -13,7 +14,7 @@ pub(super) enum Looked {
     Ended(Outcome),
     Moved,
     /// It waits for these ranks.
-    Waits(u64),
+    Waits(Ranks),
 }
 
 impl Direct {
@@ -70,7 +71,7 @@ impl Direct {
         // Peers that this rank writes to: all, in a push.
         let entered = match way {
             Way::Push => self.enter(peers)?,
-            _ => 0,
+            _ => Ranks::default(),
         };
         let Some(op) = self.ops.front_mut().map(|op| &mut **op) else {
             return Ok(false);
@@ -97,9 +98,9 @@ impl Direct {
     }
 
     /// Announces that this rank writes the memory of all others. They are left by [`leave`].
-    fn enter(&self, peers: &dyn Peers) -> Result<u64, Outcome> {
-        let mut entered = 0u64;
-        let refuse = |entered: u64, outcome: Outcome| {
+    fn enter(&self, peers: &dyn Peers) -> Result<Ranks, Outcome> {
+        let mut entered = Ranks::default();
+        let refuse = |entered: Ranks, outcome: Outcome| {
             leave(&self.area, &self.peers, peers, self.rank, entered);
             Err(outcome)
         };
@@ -108,7 +109,7 @@ impl Direct {
                 None => return refuse(entered, Outcome::PeerFailed { rank }),
                 Some((_, remote)) => guard::announce(remote.busy(self.rank)),
             }
-            entered |= 1 << rank;
+            entered.insert(rank);
         }
         guard::fence();
         for rank in self.others() {
@@ -121,9 +122,9 @@ impl Direct {
     }
 
     /// The other ranks whose flag is below `n`.
-    pub(super) fn lack(&self, flag: Flag, n: u64) -> u64 {
+    pub(super) fn lack(&self, flag: Flag, n: u64) -> Ranks {
         let lack = |r: &u32| !self.area.has(*r, flag, n);
-        self.others().filter(lack).fold(0, |all, r| all | 1 << r)
+        self.others().filter(lack).collect()
     }
 
     /// Stores a flag at every other rank, and wakes them.
@@ -152,10 +153,10 @@ impl Direct {
     /// Moves the front operation, which goes through windows, by one copy and one pass at most.
     pub(super) fn run_bounce(&mut self, peers: &dyn Peers) -> Result<Looked, Outcome> {
         let Some(op) = self.ops.front_mut().map(|op| &mut **op) else {
-            return Ok(Looked::Waits(0));
+            return Ok(Looked::Waits(Ranks::default()));
         };
         let Phase::Bounce(b) = &mut op.course.phase else {
-            return Ok(Looked::Waits(0));
+            return Ok(Looked::Waits(Ranks::default()));
         };
         let (count, input, output) = (op.params.count, &op.at.input, &op.at.output);
         let mut moved = false;
@@ -191,7 +192,7 @@ impl Direct {
             self.tell(peers, Flag::Filled, n);
             moved = true;
         }
-        if may_pass && self.lack(Flag::Filled, number + 1) == 0 {
+        if may_pass && self.lack(Flag::Filled, number + 1).is_empty() {
             if !self.pass_windows(peers, slice, number)? {
                 self.slices += slices;
                 return Ok(Looked::Ended(Outcome::Fallback));
@@ -250,11 +251,8 @@ impl Direct {
 }
 
 /// Ends the batch in the areas of these ranks.
-fn leave(area: &Area, addresses: &[u64], peers: &dyn Peers, me: u32, entered: u64) {
-    let mut left = entered;
-    while left != 0 {
-        let r = left.trailing_zeros();
-        left &= left - 1;
+fn leave(area: &Area, addresses: &[u64], peers: &dyn Peers, me: u32, entered: Ranks) {
+    for r in entered.iter() {
         let window = peers.window(r);
         if let Some(remote) = window.and_then(|w| area.of_peer(w, addresses[r as usize])) {
             guard::leave(remote.busy(me));

@@ -749,7 +749,7 @@ fn shapes_of_short_operations_are_exact() {
     for kind in COLLECTIVES {
         for dtype in DataType::ALL {
             for op in ReduceOp::ALL.iter().filter(|op| op.takes(*dtype)) {
-                for root in [0, 1, 62, 63] {
+                for root in [0, 1, 63, 64, MAX_DIRECT_RANKS - 1] {
                     for count in 0..=INLINE_BYTES / dtype.bytes() {
                         let p = params(kind, *dtype, *op, root, count);
                         let shape = Shape::of(&p, Form::Inline);

@@ -36,6 +36,19 @@ fn an_input_travels_in_the_record_only_while_all_inputs_together_are_short() {
 }
 
 #[test]
+fn every_collective_on_more_ranks_than_a_word_has_bits() {
+    for n in [65, 130] {
+        let of = |kind, count| params(kind, DataType::F32, ReduceOp::Sum, n - 1, count);
+        // Operands of 8, at most 64 and more, in records and in passes.
+        let cases = |count: u64| COLLECTIVES.iter().map(move |k| (of(*k, count), false, ALL));
+        let short = cases(0).chain([(of(K::AllReduce, 3), false, ALL)]);
+        check(n, short.collect(), |s| s.eager);
+        let long = cases(n as u64 + 1).filter(|c| c.0.kind != K::Barrier);
+        check(n, long.collect(), |s| s.push);
+    }
+}
+
+#[test]
 fn an_operation_ends_although_a_rank_failed_between_its_record_and_its_arrival() {
     ranks(MANY, 1, |me| {
         if me.rank == 0 {
