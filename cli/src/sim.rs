@@ -249,6 +249,7 @@ fn json(plan: &Plan, report: &Report, wall_s: f64) -> Result<String> {
         "payload_gbs": report.payload_gbs,
         "events": report.events,
         "frames": report.packets,
+        "frame_bytes": report.bytes,
         "lost": report.lost,
         "virtual_ns": report.virtual_ns,
         "wall_s": wall_s,

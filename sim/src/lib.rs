@@ -7,6 +7,7 @@
 //! [`Report`].
 
 mod data;
+mod host;
 mod network;
 mod node;
 mod profile;
@@ -14,6 +15,7 @@ mod report;
 mod watch;
 mod world;
 
+pub use host::HostCosts;
 pub use profile::{Profile, ProfileError};
 pub use report::{Failure, Measured, NetworkPlan, Plan, Report};
 pub use watch::Watch;

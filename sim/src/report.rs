@@ -81,6 +81,8 @@ pub struct Report {
     pub events: u64,
     /// Frames that NICs sent.
     pub packets: u64,
+    /// Bytes of those frames.
+    pub bytes: u64,
     /// Frames that switches lost.
     pub lost: u64,
     /// Virtual time at the end.

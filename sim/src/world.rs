@@ -109,6 +109,7 @@ pub fn run_watched(plan: &Plan, mut watch: Watch) -> Result<Report, Failure> {
             .payload_gbs(fabric.longest.saturating_sub(HEADERS) as u64),
         events: world.events,
         packets: fabric.packets,
+        bytes: fabric.bytes,
         lost: fabric.lost,
         virtual_ns: world.now / 1_000,
         hash: world.hash,
@@ -181,6 +182,11 @@ impl World {
                 self.due[node] = None;
                 self.step(node);
             }
+            What::Received(frame) => {
+                self.note([node as u64, 3, frame.bytes.len() as u64]);
+                self.fabric.lock().received(node, frame);
+                self.step(node);
+            }
             What::Crossed(link, frame) => {
                 self.note([link.index() as u64, 2, frame.bytes.len() as u64]);
                 let arrived = self.fabric.lock().crossed(event.at, link, frame);
@@ -190,6 +196,15 @@ impl World {
             }
         }
         true
+    }
+
+    /// Lets time pass, with all that happens in it.
+    fn wait(&mut self, ns: u64) {
+        let until = self.now + ns * 1_000;
+        while self.fabric.lock().peek_at().is_some_and(|at| at <= until) {
+            self.turn(until);
+        }
+        self.now = until;
     }
 
     /// Adds an event to the digest (FNV-1a over words): node or link, kind, and length.
@@ -241,6 +256,7 @@ impl World {
     fn operation(&mut self, plan: &Plan, data: &Data, bytes: u64) -> Result<u64, Failure> {
         let begin = self.now;
         let deadline = begin + PATIENCE.as_nanos() as u64 * 1_000;
+        self.wait(plan.profile.host.doorbell_ns);
         let mut tickets = Vec::new();
         for rank in 0..self.nodes.len() {
             let ticket = self.nodes[rank].post(plan, data.count, OPERATION);
@@ -272,6 +288,7 @@ impl World {
                 }
             }
             if left == 0 {
+                self.wait(plan.profile.host.completion_ns);
                 return Ok((self.now - begin) / 1_000);
             }
             let next = self.fabric.lock().peek_rank();

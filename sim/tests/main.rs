@@ -6,4 +6,5 @@
 mod captures;
 mod closed_form;
 mod collectives;
+mod hosts;
 mod topologies;

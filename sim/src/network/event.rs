@@ -12,6 +12,8 @@ use super::graph::LinkId;
 pub(crate) enum What {
     /// A whole frame is at the end of a link.
     Crossed(LinkId, Arc<Frame>),
+    /// A NIC has taken a frame.
+    Received(Arc<Frame>),
     /// A timer is due.
     Due,
 }
@@ -75,6 +77,11 @@ impl Queue {
 
     pub(super) fn next(&mut self) -> Option<Event> {
         self.events.pop().map(|e| e.0)
+    }
+
+    /// When the next event is.
+    pub(super) fn peek_at(&self) -> Option<u64> {
+        self.events.peek().map(|e| e.0.at)
     }
 
     /// The node of the next event.

@@ -8,6 +8,7 @@ use ringbell_nic_core::wire::ETHERNET_HEADER;
 use super::event::{Event, Queue, What};
 use super::flow::{weight, Frame, Random, To};
 use super::graph::{Graph, LinkId};
+use crate::host::Processors;
 use crate::{Failure, Plan, Profile};
 
 /// Frames that may wait for a NIC's own link: a short ring, so that the NIC decides late.
@@ -21,10 +22,13 @@ pub(crate) struct Fabric {
     /// What has arrived, by rank.
     pub(super) inboxes: Vec<VecDeque<Arc<Frame>>>,
     events: Queue,
+    processors: Processors,
     loss: f64,
     random: Random,
     hash_seed: u64,
     pub(crate) packets: u64,
+    /// Bytes of those frames.
+    pub(crate) bytes: u64,
     pub(crate) lost: u64,
     /// Longest frame that was sent.
     pub(crate) longest: usize,
@@ -51,10 +55,12 @@ impl Shared {
             graph,
             inboxes: vec![VecDeque::new(); plan.ranks],
             events: Queue::default(),
+            processors: Processors::new(plan.ranks, plan.profile.host),
             loss: plan.loss,
             random: Random(plan.seed),
             hash_seed: plan.network.hash_seed,
             packets: 0,
+            bytes: 0,
             lost: 0,
             longest: 0,
             is_over: false,
@@ -82,20 +88,26 @@ impl Fabric {
         (node < self.inboxes.len()).then_some(node)
     }
 
-    /// When a rank's port has room for a frame of any length.
+    /// When the next event is.
+    pub(crate) fn peek_at(&self) -> Option<u64> {
+        self.events.peek_at()
+    }
+
+    /// When a rank's port has room for a frame of any length. One that is fetched needs none.
     pub(crate) fn room_at(&self, rank: usize) -> u64 {
         let longest = ETHERNET_HEADER + self.profile.mtu;
         let link = self.graph.link(self.graph.of_rank(rank));
-        link.free.saturating_sub(OWN_QUEUE * link.frame_ps(longest))
+        let waits = OWN_QUEUE * link.frame_ps(longest);
+        link.free
+            .saturating_sub(waits + self.processors.send_delay())
     }
 
     /// Gives a frame that has crossed a link to the NIC or the switch at its end. Returns the rank
     /// whose NIC it is.
     pub(crate) fn crossed(&mut self, at: u64, link: LinkId, frame: Arc<Frame>) -> Option<usize> {
         let node = self.graph.link(link).to;
-        if let Some(inbox) = self.inboxes.get_mut(node) {
-            inbox.push_back(frame);
-            return Some(node);
+        if node < self.inboxes.len() {
+            return self.receive(at, node, frame);
         }
         match frame.to {
             To::Rank(rank) => {
@@ -114,6 +126,22 @@ impl Fabric {
             To::Nobody => {}
         }
         None
+    }
+
+    /// Lets a rank's NIC take a frame. Returns the rank if it has it at once.
+    fn receive(&mut self, at: u64, rank: usize, frame: Arc<Frame>) -> Option<usize> {
+        let done = self.processors.receives(at, rank, frame.bytes.len());
+        if done > at {
+            self.events.add(done, rank, What::Received(frame));
+            return None;
+        }
+        self.received(rank, frame);
+        Some(rank)
+    }
+
+    /// Gives a frame to a rank's port.
+    pub(crate) fn received(&mut self, rank: usize, frame: Arc<Frame>) {
+        self.inboxes[rank].push_back(frame);
     }
 
     /// Stores a frame at a switch's output.
@@ -139,8 +167,10 @@ impl Fabric {
     /// Sends a frame from a rank's port.
     pub(super) fn send(&mut self, now: u64, from: usize, bytes: Vec<u8>) {
         self.packets += 1;
+        self.bytes += bytes.len() as u64;
         self.longest = self.longest.max(bytes.len());
+        let at = self.processors.sends(now, from, bytes.len());
         let frame = Frame::new(bytes, self.inboxes.len());
-        self.put(now, self.graph.of_rank(from), Arc::new(frame));
+        self.put(at, self.graph.of_rank(from), Arc::new(frame));
     }
 }

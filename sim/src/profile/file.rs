@@ -9,8 +9,9 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::Profile;
+use crate::HostCosts;
 
-/// A second, the longest delay, in nanoseconds.
+/// A second, the longest delay, in nanoseconds; also what a frame may take at most.
 const SECOND: u64 = 1_000_000_000;
 
 /// What is wrong with a file.
@@ -34,6 +35,8 @@ struct File {
     link: Link,
     switch: Switch,
     nic: Nic,
+    #[serde(default)]
+    host: Host,
 }
 
 #[derive(Deserialize)]
@@ -53,6 +56,17 @@ struct Switch {
 #[serde(deny_unknown_fields)]
 struct Nic {
     mtu_bytes: Spanned<usize>,
+    frame_ns: Option<Spanned<u64>>,
+    byte_ps: Option<Spanned<u64>>,
+    send_delay_ns: Option<Spanned<u64>>,
+    receive_delay_ns: Option<Spanned<u64>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Host {
+    doorbell_ns: Option<Spanned<u64>>,
+    completion_ns: Option<Spanned<u64>>,
 }
 
 /// A text, with the name by which errors call it.
@@ -89,6 +103,11 @@ impl Text<'_> {
         let what = format!("{key} is {number}, expected {least} to {most}");
         Err(self.error(start, what))
     }
+
+    /// A cost, which is zero where the file has none.
+    fn cost(&self, key: &str, value: Option<&Spanned<u64>>) -> Result<u64, ProfileError> {
+        value.map_or(Ok(0), |v| self.within(key, v, 0..=SECOND))
+    }
 }
 
 impl Profile {
@@ -108,6 +127,15 @@ impl Profile {
             delay_ns,
         } = &file.link;
         let mtu = at.within("mtu_bytes", &file.nic.mtu_bytes, MTU_MIN..=MTU_MAX)?;
+        let (nic, host) = (&file.nic, &file.host);
+        let host = HostCosts {
+            doorbell_ns: at.cost("doorbell_ns", host.doorbell_ns.as_ref())?,
+            completion_ns: at.cost("completion_ns", host.completion_ns.as_ref())?,
+            send_delay_ns: at.cost("send_delay_ns", nic.send_delay_ns.as_ref())?,
+            receive_delay_ns: at.cost("receive_delay_ns", nic.receive_delay_ns.as_ref())?,
+            frame_ns: at.cost("frame_ns", nic.frame_ns.as_ref())?,
+            byte_ps: at.cost("byte_ps", nic.byte_ps.as_ref())?,
+        };
         // At least one frame fits, or nothing arrives.
         let room = (ETHERNET_HEADER + mtu) as u64..=1 << 40;
         Ok(Profile {
@@ -116,6 +144,7 @@ impl Profile {
             link_delay_ns: at.within("delay_ns", delay_ns, 0..=SECOND)?,
             switch_queue: at.within("output_bytes", &file.switch.output_bytes, room)?,
             mtu,
+            host,
             source: file.source,
         })
     }
@@ -177,6 +206,11 @@ mod tests {
                 "a.toml:6:1: missing field `delay_ns`",
             ),
             ("[nic]", "[nic", "a.toml:16:5: "),
+            (
+                "[nic]",
+                "[host]\ndoorbell_ns = 1_000_000_001\n[nic]",
+                "a.toml:17:15: doorbell_ns is 1000000001, expected 0 to 1000000000",
+            ),
         ] {
             let said = said(from, to);
             assert!(said.starts_with(wanted), "{said}, not {wanted}");
@@ -186,13 +220,23 @@ mod tests {
     #[test]
     fn a_file_has_the_numbers_of_its_keys() {
         let text = "source = 'a'\n[link]\nrate_gbps = 2.5\ndelay_ns = 7\n[switch]\n\
-                    output_bytes = 90000\n[nic]\nmtu_bytes = 1500\n";
+                    output_bytes = 90000\n[nic]\nmtu_bytes = 1500\nframe_ns = 1\nbyte_ps = 2\n\
+                    send_delay_ns = 3\nreceive_delay_ns = 4\n[host]\ndoorbell_ns = 5\n\
+                    completion_ns = 6\n";
         let profile = Profile {
             name: "b.toml".into(),
             link_gbps: 2.5,
             link_delay_ns: 7,
             switch_queue: 90_000,
             mtu: 1_500,
+            host: HostCosts {
+                frame_ns: 1,
+                byte_ps: 2,
+                send_delay_ns: 3,
+                receive_delay_ns: 4,
+                doorbell_ns: 5,
+                completion_ns: 6,
+            },
             source: "a".into(),
         };
         assert_eq!(Profile::parse("b.toml", text), Ok(profile));

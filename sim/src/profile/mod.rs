@@ -4,6 +4,8 @@ mod file;
 
 pub use file::ProfileError;
 
+use crate::HostCosts;
+
 /// What a link and a host cost.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
@@ -17,6 +19,8 @@ pub struct Profile {
     pub switch_queue: u64,
     /// Largest IP packet.
     pub mtu: usize,
+    /// What NICs and hosts cost.
+    pub host: HostCosts,
     /// Where the numbers come from.
     pub source: String,
 }
