@@ -208,7 +208,7 @@ fn text(plan: &Plan, report: &Report, wall_s: f64) -> String {
             m.time_ns as f64 / 1e3,
             m.algbw_gbs,
             m.busbw_gbs,
-            100.0 * m.busbw_gbs / report.payload_gbs,
+            100.0 * m.busbw_gbs / report.best_gbs,
             m.wrong
         );
     }
@@ -234,6 +234,7 @@ fn json(plan: &Plan, report: &Report, wall_s: f64) -> Result<String> {
             "time_us": m.time_ns as f64 / 1e3,
             "algbw_gbs": m.algbw_gbs,
             "busbw_gbs": m.busbw_gbs,
+            "link_share": m.busbw_gbs / report.best_gbs,
             "wrong": m.wrong,
         })
     });
@@ -247,6 +248,7 @@ fn json(plan: &Plan, report: &Report, wall_s: f64) -> Result<String> {
         "seed": plan.seed,
         "rows": sizes.collect::<Vec<_>>(),
         "payload_gbs": report.payload_gbs,
+        "best_busbw_gbs": report.best_gbs,
         "events": report.events,
         "frames": report.packets,
         "frame_bytes": report.bytes,

@@ -136,6 +136,16 @@ fn a_topology_gives_the_ranks_and_the_switches() {
         (&4.into(), &3.into())
     );
     assert_eq!(report["topology"], "fat-tree:2x2");
+    let number = |value: &Value| value.as_f64().expect("a number");
+    let row = &report["rows"][0];
+    let share = number(&row["busbw_gbs"]) / number(&report["best_busbw_gbs"]);
+    assert!(
+        (number(&row["link_share"]) - share).abs() < 1e-9,
+        "{report}"
+    );
+    // Its switches carry all that links of hosts do.
+    let ratio = number(&report["best_busbw_gbs"]) / number(&report["payload_gbs"]);
+    assert!((ratio - 1.0).abs() < 1e-9, "{report}");
     assert_eq!(report["rows"][0]["wrong"], 0);
     let out = sim(&[&args[..], &["fat-tree:2x3", "-R", "5"]].concat());
     let text = String::from_utf8_lossy(&out.stdout).into_owned();

@@ -6,6 +6,7 @@
 //! No clock and no address enters: one plan gives one sequence of events, whose digest is in the
 //! [`Report`].
 
+mod bound;
 mod data;
 mod host;
 mod network;

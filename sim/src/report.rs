@@ -75,8 +75,11 @@ pub struct Measured {
 pub struct Report {
     /// By size.
     pub sizes: Vec<Measured>,
-    /// Payload that a link carries at best, in GB/s, in packets of the length that was used.
+    /// Payload that a link of the profile carries at best, in GB/s, in packets of the length that
+    /// was used.
     pub payload_gbs: f64,
+    /// Bus bandwidth that no cut of the network allows to exceed, in GB/s, in such packets.
+    pub best_gbs: f64,
     /// Events that were handled.
     pub events: u64,
     /// Frames that NICs sent.

@@ -7,10 +7,11 @@ use ringbell_nic_core::collective::CommStatus;
 use ringbell_nic_core::port::Checksums;
 use ringbell_nic_core::types::NicTime;
 
-use crate::data::{has_blocks, Data, ELEMENT};
+use crate::bound::{best_bus_gbps, bus_factor};
+use crate::data::{Data, ELEMENT};
 use crate::network::{Shared, SwitchPort, What};
 use crate::node::Node;
-use crate::profile::HEADERS;
+use crate::profile::{payload_share, HEADERS};
 use crate::{Failure, Measured, Plan, Report, Watch};
 
 /// Most ranks: what the checker of collectives' programs takes.
@@ -102,11 +103,12 @@ pub fn run_watched(plan: &Plan, mut watch: Watch) -> Result<Report, Failure> {
         });
     }
     let fabric = world.fabric.lock();
+    let payload = fabric.longest.saturating_sub(HEADERS) as u64;
+    let best = best_bus_gbps(plan.kind, plan.ranks, &fabric.wires());
     Ok(Report {
         sizes,
-        payload_gbs: plan
-            .profile
-            .payload_gbs(fabric.longest.saturating_sub(HEADERS) as u64),
+        payload_gbs: plan.profile.payload_gbs(payload),
+        best_gbs: best / 8.0 * payload_share(payload),
         events: world.events,
         packets: fabric.packets,
         bytes: fabric.bytes,
@@ -130,16 +132,6 @@ fn check(plan: &Plan) -> Result<(), Failure> {
             Ok(())
         }
         kind => Err(Failure::Kind(kind)),
-    }
-}
-
-/// Bytes on the wire for each byte of the size, as nccl-tests counts them.
-fn bus_factor(kind: CollectiveKind, ranks: usize) -> f64 {
-    let n = ranks as f64;
-    match kind {
-        CollectiveKind::AllReduce => 2.0 * (n - 1.0) / n,
-        kind if has_blocks(kind) => (n - 1.0) / n,
-        _ => 1.0,
     }
 }
 

@@ -122,6 +122,28 @@ fn flows_share_wires_between_two_switches() {
 }
 
 #[test]
+fn no_operation_is_faster_than_its_cut_allows() {
+    use CollectiveKind as K;
+    for kind in [K::AllReduce, K::AllGather, K::Broadcast, K::AllToAll] {
+        let plan = plan(kind, two_pairs(1, 10.0, 1_000.0), 4 << 20);
+        let done = run(&plan).expect("it ends");
+        // A quarter of an all-to-all is to cross, of 3/4 that leave a rank.
+        let payload = done.payload_gbs / 100.0 * 10.0;
+        let best = match kind {
+            K::AllToAll => 0.75 * payload,
+            K::Broadcast => payload,
+            _ => 1.5 * payload,
+        };
+        assert!(
+            (done.best_gbs / best - 1.0).abs() < 1e-9,
+            "{kind:?}: {best}"
+        );
+        let share = done.sizes[0].busbw_gbs / done.best_gbs;
+        assert!((0.3..1.0).contains(&share), "{kind:?}: {share}");
+    }
+}
+
+#[test]
 fn a_host_may_have_no_rank_and_must_not_forward() {
     let ring = plan(CollectiveKind::AllReduce, named("ring:4"), 64);
     let forwards = Failure::Forwards {

@@ -73,6 +73,11 @@ impl Shared {
 }
 
 impl Fabric {
+    /// The nodes of each wire, ranks first, and its rate in Gb/s.
+    pub(crate) fn wires(&self) -> Vec<([usize; 2], f64)> {
+        self.graph.wires()
+    }
+
     /// Steps a rank's NIC at this time.
     pub(crate) fn step_at(&mut self, at: u64, rank: usize) {
         self.events.add(at, rank, What::Due);

@@ -171,6 +171,12 @@ impl Graph {
         hops
     }
 
+    /// The nodes and the rate of each wire.
+    pub(super) fn wires(&self) -> Vec<([usize; 2], f64)> {
+        let wires = self.links.chunks_exact(2);
+        wires.map(|w| ([w[1].to, w[0].to], w[0].gbps)).collect()
+    }
+
     #[inline]
     pub(super) fn link(&self, id: LinkId) -> &Link {
         &self.links[id.index()]

@@ -46,9 +46,14 @@ impl Profile {
 
     /// Bytes a second that are left for payload, in GB/s, when packets carry this much.
     pub fn payload_gbs(&self, payload: u64) -> f64 {
-        let whole = payload as f64 + (HEADERS + LINE_BYTES) as f64;
-        self.link_gbps / 8.0 * payload as f64 / whole
+        self.link_gbps / 8.0 * payload_share(payload)
     }
+}
+
+/// Share of a link that is left for payload when packets carry this much.
+pub(crate) fn payload_share(payload: u64) -> f64 {
+    let whole = payload as f64 + (HEADERS + LINE_BYTES) as f64;
+    payload as f64 / whole
 }
 
 /// Preamble, FCS and the gap between frames (IEEE 802.3).
