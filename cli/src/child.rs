@@ -26,7 +26,7 @@ pub(super) fn dies_with_us(command: &mut Command) {
 }
 
 /// How a process ended.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct End(ExitStatus);
 
 impl From<ExitStatus> for End {

@@ -26,6 +26,7 @@ use self::programs::Programs;
 use self::ranks::Ranks;
 use self::wiring::Wiring;
 use super::child::End;
+use super::report::ranges;
 use super::{stdio, Exit};
 
 /// Longest time for ranks to end after a signal.
@@ -163,6 +164,7 @@ fn supervise(
     let mut first: Option<(u32, End)> = None;
     let mut ending: Option<(Cause, Instant)> = None;
     loop {
+        let mut failed: Vec<(End, Vec<u32>)> = Vec::new();
         for ended in ranks.reap()? {
             let (rank, end) = (ended.rank, ended.end);
             // The others stop waiting for a rank that ended before it joined.
@@ -177,16 +179,24 @@ fn supervise(
             if end.is_success() || (ending.is_some() && end.was_asked()) {
                 continue;
             }
-            stdio::note(format_args!("ringbell: rank {rank} {end}"));
             first.get_or_insert((rank, end));
-            if !args.keep_going && ending.is_none() && ranks.left() > 0 {
-                stdio::note(format_args!(
-                    "ringbell: ending the other {} rank(s)",
-                    ranks.left()
-                ));
-                ranks.signal(Signal::TERM);
-                ending = Some((Cause::Rank, Instant::now()));
+            match failed.iter_mut().find(|f| f.0 == end) {
+                Some((_, ranks)) => ranks.push(rank),
+                None => failed.push((end, vec![rank])),
             }
+        }
+        for (end, ranks) in &failed {
+            let many = if ranks.len() > 1 { "s" } else { "" };
+            let ranks = ranges(ranks.iter().map(|r| *r as usize));
+            stdio::note(format_args!("ringbell: rank{many} {ranks} {end}"));
+        }
+        if !failed.is_empty() && !args.keep_going && ending.is_none() && ranks.left() > 0 {
+            stdio::note(format_args!(
+                "ringbell: ending the other {} rank(s)",
+                ranks.left()
+            ));
+            ranks.signal(Signal::TERM);
+            ending = Some((Cause::Rank, Instant::now()));
         }
         if ranks.left() == 0 {
             break;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{getrlimit, Resource};
 
 use super::check::{Check, Verdict};
-use crate::report::{machine, size_text};
+use crate::report::{machine, ranges, size_text};
 
 /// CAP_NET_ADMIN: make network devices (linux/capability.h).
 const CAP_NET_ADMIN: u32 = 12;
@@ -134,7 +134,7 @@ fn tcp() -> Check {
 fn cores() -> Check {
     let cores = machine::cores();
     let online = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let found = format!("{} usable: {}", cores.len(), ranges(&cores));
+    let found = format!("{} usable: {}", cores.len(), ranges(cores.iter().copied()));
     if cores.len() >= 2 {
         Check::new(
             "cores",
@@ -152,28 +152,6 @@ fn cores() -> Check {
             "both ends share a core, so spinning would keep the peer from running; taskset may have narrowed the set",
         )
     }
-}
-
-/// Core numbers as `0-3,8`.
-fn ranges(cores: &[usize]) -> String {
-    let mut parts: Vec<(usize, usize)> = Vec::new();
-    for &core in cores {
-        match parts.last_mut() {
-            Some((_, last)) if *last + 1 == core => *last = core,
-            _ => parts.push((core, core)),
-        }
-    }
-    let texts: Vec<String> = parts
-        .iter()
-        .map(|&(a, b)| {
-            if a == b {
-                a.to_string()
-            } else {
-                format!("{a}-{b}")
-            }
-        })
-        .collect();
-    texts.join(",")
 }
 
 fn cpu_features() -> Check {
@@ -336,7 +314,5 @@ mod tests {
         let meminfo = "MemTotal: 100 kB\nHugePages_Total:      12\nHugePages_Free: 3\n";
         assert_eq!(meminfo_number(meminfo, "HugePages_Total"), Some(12));
         assert_eq!(meminfo_number(meminfo, "HugePages"), None);
-        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
-        assert_eq!(ranges(&[]), "");
     }
 }

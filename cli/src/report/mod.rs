@@ -8,6 +8,7 @@ mod busy;
 mod output;
 mod plot;
 mod progress;
+mod ranges;
 mod sizes;
 mod table;
 
@@ -16,6 +17,7 @@ pub(crate) use busy::begin;
 pub(crate) use output::{emit, emit_text, OutputArgs};
 pub(crate) use plot::{svg as draw, Axis, Plot, COLOURS};
 pub(crate) use progress::Progress;
+pub(crate) use ranges::ranges;
 #[cfg(feature = "cuda")]
 pub(crate) use ringbell_perf::Peer;
 pub(crate) use ringbell_perf::{limits, machine, memory, Limits, Meta, Report, Row, Samples};

@@ -14,6 +14,7 @@ use rustix::process::{kill_process_group, Pid, Signal};
 use super::binding::Binding;
 use super::programs::Programs;
 use crate::child::{dies_with_us, End};
+use crate::report::ranges;
 use crate::{Exit, Problem};
 
 /// Longest wait for the last lines of ranks that have ended: a process that a rank left behind may
@@ -168,8 +169,7 @@ impl Ranks {
 
     /// Their numbers, for a person.
     pub(crate) fn names(&self) -> String {
-        let names: Vec<_> = self.running.iter().map(|r| r.rank.to_string()).collect();
-        names.join(", ")
+        ranges(self.running.iter().map(|r| r.rank as usize))
     }
 
     /// Ranks that have ended since the last call.
