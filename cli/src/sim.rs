@@ -1,6 +1,7 @@
 //! `ringbell sim`: a collective on a cluster of whole NICs, in virtual time.
 #![allow(clippy::disallowed_methods)] // Says how fast virtual time has passed.
 
+mod fault;
 mod profile;
 mod watch;
 
@@ -14,6 +15,7 @@ use ringbell::Algorithm;
 use ringbell_sim::{Failure, NetworkPlan, Plan, Profile, Report};
 use serde_json::json;
 
+use self::fault::FaultArgs;
 use self::profile::profile;
 use self::watch::WatchArgs;
 use super::perf::algo;
@@ -72,6 +74,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0, value_name = "N")]
     seed: u64,
     #[command(flatten)]
+    faults: FaultArgs,
+    #[command(flatten)]
     watch: WatchArgs,
     /// Write the report as one JSON object; `-` (the default) is standard output
     #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
@@ -110,9 +114,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         hash_seed: args.hash_seed,
     };
     let hosts = network.topology.as_ref().map_or(2, |t| t.ends().count());
+    let ranks = args.ranks.unwrap_or(hosts);
     let plan = Plan {
         kind,
-        ranks: args.ranks.unwrap_or(hosts),
+        ranks,
+        faults: args.faults.faults(&network, ranks).map_err(problem)?,
         network,
         sizes: sweep.sizes(1 << 10, 1 << 20).map_err(usage)?,
         algo: args.algo,
@@ -132,13 +138,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         None => stdio::out(text(&plan, &report, wall_s))?,
         Some(path) => files::write_json(path, json(&plan, &report, wall_s)?)?,
     }
+    if let Some(ended) = &report.ended {
+        return Err(fault::problem(ended).into());
+    }
     Ok(Exit::of_data(report.sizes.iter().map(|m| m.wrong).sum()))
 }
 
 fn problem(failure: Failure) -> Problem {
     let exit = match &failure {
         Failure::Made { .. } => Exit::Environment,
-        Failure::Ended { .. } | Failure::Hung { .. } => Exit::Failed,
+        Failure::Apart { .. } | Failure::Hung { .. } => Exit::Failed,
         _ => Exit::Usage,
     };
     let text = failure.to_string();
@@ -188,6 +197,7 @@ fn text(plan: &Plan, report: &Report, wall_s: f64) -> String {
         p.link_delay_ns,
         p.source
     );
+    out += &fault::text_of_faults(plan);
     let _ = writeln!(
         out,
         "#{:>11} {:>11} {:>7} {:>7} {:>10} {:>8} {:>8} {:>7} {:>7}",
@@ -211,6 +221,9 @@ fn text(plan: &Plan, report: &Report, wall_s: f64) -> String {
             100.0 * m.busbw_gbs / report.best_gbs,
             m.wrong
         );
+    }
+    if let Some(ended) = &report.ended {
+        out += &fault::text_of_ends(ended);
     }
     let virtual_s = report.virtual_ns as f64 / 1e9;
     let _ = writeln!(
@@ -246,7 +259,9 @@ fn json(plan: &Plan, report: &Report, wall_s: f64) -> Result<String> {
         "profile": plan.profile.name,
         "loss": plan.loss,
         "seed": plan.seed,
+        "faults": fault::json_of_faults(plan),
         "rows": sizes.collect::<Vec<_>>(),
+        "ended": report.ended.as_ref().map(fault::json_of_ends),
         "payload_gbs": report.payload_gbs,
         "best_busbw_gbs": report.best_gbs,
         "events": report.events,

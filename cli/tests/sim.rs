@@ -189,6 +189,79 @@ fn a_topology_gives_the_ranks_and_the_switches() {
 }
 
 #[test]
+fn ranks_tell_which_one_was_killed() {
+    let args = [
+        "all-reduce",
+        "-R",
+        "8",
+        "-b",
+        "1M",
+        "-e",
+        "1M",
+        "--algo",
+        "ring",
+    ];
+    let kill = ["--kill", "3@50us"];
+    let out = sim(&[&args[..], &kill, &["--json"]].concat());
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains("failed on 7 of 8 ranks"), "{said}");
+    let report: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let fault = &report["faults"][0];
+    assert_eq!((&fault["rank"], &fault["at_us"]), (&3.into(), &50.0.into()));
+    let ranks = report["ended"]["ranks"].as_array().expect("ranks");
+    for (rank, end) in ranks.iter().enumerate() {
+        let (status, names) = match rank {
+            3 => ("killed", Value::Null),
+            _ => ("PeerFailed", 3.into()),
+        };
+        assert_eq!((&end["status"], &end["names"]), (&status.into(), &names));
+        assert!(end["at_us"].as_f64() >= Some(50.0), "{end}");
+    }
+
+    let out = sim(&[&args[..], &kill].concat());
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(text.contains("# rank 3 killed at 50.000 us"), "{text}");
+    let named = text.lines().filter(|l| l.contains(" PeerFailed      3 "));
+    assert_eq!(named.count(), 7, "{text}");
+}
+
+#[test]
+fn a_cut_wire_is_gone_around_and_a_wrong_name_refused() {
+    let args = [
+        "all-reduce",
+        "--topology",
+        "fat-tree:2x3",
+        "-b",
+        "1M",
+        "-e",
+        "1M",
+    ];
+    let out = sim(&[&args[..], &["--cut", "s4-s8@0.05ms"]].concat());
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    assert!(text.contains("# s4:0 -- s8:2 cut at 50.000 us"), "{text}");
+    for (fault, named) in [
+        (
+            ["--cut", "s4-s5@1us"],
+            "no wire of fat-tree:2x3 is named s4-s5",
+        ),
+        (
+            ["--kill", "8@1us"],
+            "rank 8 is to break, and there are 8 ranks",
+        ),
+        (["--kill", "3@50"], "a time in ns, us, ms or s"),
+        (["--cut", "s8:2"], "a time in ns, us, ms or s"),
+        (["--kill", "3@-1us"], "a time in ns, us, ms or s"),
+    ] {
+        let out = sim(&[&args[..], &fault].concat());
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(2), "{fault:?}: {said}");
+        assert!(said.contains(named), "{fault:?}: {said}");
+    }
+}
+
+#[test]
 fn what_is_not_simulated_is_refused_by_name() {
     for (args, named) in [
         (&["scan"][..], "`scan` is not simulated"),

@@ -1,7 +1,7 @@
 //! What NICs and hosts cost beside the network: a NIC's processor, the bus, doorbells.
 //!
-//! The processor takes one frame after the other, sent or received, in the order in which they come.
-//! Delays pass beside it: a frame that is fetched or stored keeps no other one waiting.
+//! The processor takes one frame after the other, sent or received, as they come. Delays
+//! pass beside it: a frame that is fetched or stored keeps no other one waiting.
 
 /// Costs of a NIC and its host; zero where they are not modelled.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -8,14 +8,17 @@
 
 mod bound;
 mod data;
+mod fault;
 mod host;
 mod network;
 mod node;
 mod profile;
 mod report;
 mod watch;
+mod wire_name;
 mod world;
 
+pub use fault::{Breaks, Ended, Fault, RankEnd};
 pub use host::HostCosts;
 pub use profile::{Profile, ProfileError};
 pub use report::{Failure, Measured, NetworkPlan, Plan, Report};

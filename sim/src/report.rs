@@ -4,7 +4,7 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
 
 use ringbell_routes::topology::Topology;
 
-use crate::Profile;
+use crate::{Breaks, Ended, Fault, Profile};
 
 /// How the NICs are joined: by one switch, unless there is a topology.
 #[derive(Debug, Clone, Default)]
@@ -34,6 +34,8 @@ pub struct Plan {
     pub loss: f64,
     /// Seed of what is random.
     pub seed: u64,
+    /// What breaks.
+    pub faults: Vec<Fault>,
 }
 
 impl Plan {
@@ -49,6 +51,7 @@ impl Plan {
             network: NetworkPlan::default(),
             loss: 0.0,
             seed: 0,
+            faults: Vec::new(),
         }
     }
 }
@@ -86,7 +89,9 @@ pub struct Report {
     pub packets: u64,
     /// Bytes of those frames.
     pub bytes: u64,
-    /// Frames that switches lost.
+    /// How the last operation ended, if not well on every rank that lives.
+    pub ended: Option<Ended>,
+    /// Frames that were lost: at switches, on wires that were cut, to ranks that were killed.
     pub lost: u64,
     /// Virtual time at the end.
     pub virtual_ns: u64,
@@ -160,15 +165,47 @@ pub enum Failure {
         /// The reason.
         why: String,
     },
-    /// A rank ended with an error.
-    #[error("rank {rank} ended {bytes} bytes with {status:?}; a smaller loss or another algorithm may pass")]
-    Ended {
-        /// Which.
+    /// The ranks have not met.
+    #[error("the ranks have not met: {status:?} names rank {rank}; a smaller loss may pass")]
+    Apart {
+        /// Which is named.
         rank: usize,
-        /// Size of the operation.
-        bytes: u64,
-        /// Its status.
+        /// The status of the communicator.
         status: Status,
+    },
+    /// A fault of a rank or a wire that is not there.
+    #[error(
+        "{what} is to break, and there are {ranks} ranks and {wires} wires; count them from 0 on"
+    )]
+    NothingToBreak {
+        /// What breaks.
+        what: Breaks,
+        /// How many ranks there are.
+        ranks: usize,
+        /// How many wires there are.
+        wires: usize,
+    },
+    /// No wire has this name.
+    #[error(
+        "no wire of {network} is named {text}; name one end as {example}, or both nodes as A-B"
+    )]
+    NoSuchWire {
+        /// As given.
+        text: String,
+        /// The network.
+        network: String,
+        /// An end of a wire.
+        example: String,
+    },
+    /// Several wires have this name.
+    #[error("several wires are named {text}; name one by an end, as {first} or {second}")]
+    SeveralWires {
+        /// As given.
+        text: String,
+        /// An end of one.
+        first: String,
+        /// An end of another.
+        second: String,
     },
     /// Virtual time is over.
     #[error("ranks {ranks:?} still wait for {what} after {virtual_ms} ms of virtual time; run again with the same seed to see the same")]

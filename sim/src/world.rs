@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringbell_nic_abi::{CollectiveKind, Status};
+use ringbell_nic_abi::CollectiveKind;
 use ringbell_nic_core::collective::CommStatus;
 use ringbell_nic_core::port::Checksums;
 use ringbell_nic_core::types::NicTime;
@@ -12,7 +12,7 @@ use crate::data::{Data, ELEMENT};
 use crate::network::{Shared, SwitchPort, What};
 use crate::node::Node;
 use crate::profile::{payload_share, HEADERS};
-use crate::{Failure, Measured, Plan, Report, Watch};
+use crate::{Breaks, Ended, Failure, Measured, Plan, RankEnd, Report, Watch};
 
 /// Most ranks: what the checker of collectives' programs takes.
 const MOST: usize = 256;
@@ -29,6 +29,8 @@ struct World {
     /// When each node's earliest event of a timer is, in picoseconds.
     due: Vec<Option<u64>>,
     now: u64,
+    /// When the first operation was posted.
+    begin: u64,
     events: u64,
     hash: u64,
 }
@@ -72,6 +74,7 @@ pub fn run_watched(plan: &Plan, mut watch: Watch) -> Result<Report, Failure> {
         due: vec![None; plan.ranks],
         fabric,
         now: 0,
+        begin: 0,
         events: 0,
         hash: 0xcbf2_9ce4_8422_2325,
     };
@@ -79,7 +82,15 @@ pub fn run_watched(plan: &Plan, mut watch: Watch) -> Result<Report, Failure> {
         world.step(node);
     }
     world.meet()?;
+    world.begin = world.now;
+    for fault in &plan.faults {
+        let at = world
+            .begin
+            .saturating_add(fault.at_ns.saturating_mul(1_000));
+        world.fabric.lock().plan(at, fault.what);
+    }
     let mut sizes = Vec::new();
+    let mut ended = None;
     for &bytes in &plan.sizes {
         let data = data(bytes);
         // Whole elements.
@@ -87,8 +98,21 @@ pub fn run_watched(plan: &Plan, mut watch: Watch) -> Result<Report, Failure> {
         for (rank, node) in (0..ranks).zip(&world.nodes) {
             node.fill(&data.source(rank), data.lengths(rank).1 * ELEMENT);
         }
-        let time_ns = world.operation(plan, &data, bytes)?;
-        let results = (0..ranks).zip(&world.nodes).map(|(rank, node)| {
+        let posted_ns = world.since_begin();
+        let ends = world.operation(plan, &data)?;
+        if ends.iter().any(RankEnd::is_error) {
+            let ranks = ends;
+            ended = Some(Ended {
+                bytes,
+                posted_ns,
+                ranks,
+            });
+            break;
+        }
+        let time_ns = world.since_begin() - posted_ns;
+        let results = (0..ranks).zip(&world.nodes).zip(&ends);
+        let results = results.filter(|(_, end)| end.status.is_some());
+        let results = results.map(|((rank, node), _)| {
             let result = node.result(data.lengths(rank).1 * ELEMENT);
             data.wrong(rank, &result)
         });
@@ -112,6 +136,7 @@ pub fn run_watched(plan: &Plan, mut watch: Watch) -> Result<Report, Failure> {
         events: world.events,
         packets: fabric.packets,
         bytes: fabric.bytes,
+        ended,
         lost: fabric.lost,
         virtual_ns: world.now / 1_000,
         hash: world.hash,
@@ -132,12 +157,25 @@ fn check(plan: &Plan) -> Result<(), Failure> {
             Ok(())
         }
         kind => Err(Failure::Kind(kind)),
+    }?;
+    let wires = plan.network.wires(ranks);
+    let is_there = |what: &Breaks| match *what {
+        Breaks::Rank(rank) => rank < ranks,
+        Breaks::Wire(wire) => wire < wires,
+    };
+    let beyond = plan.faults.iter().map(|f| f.what).find(|w| !is_there(w));
+    match beyond {
+        None => Ok(()),
+        Some(what) => Err(Failure::NothingToBreak { what, ranks, wires }),
     }
 }
 
 impl World {
     /// Steps a node until nothing moves, and notes when it wants to be stepped again.
     fn step(&mut self, node: usize) {
+        if self.fabric.lock().is_dead(node) {
+            return;
+        }
         // NICs count nanoseconds; one that is stepped early would find its timer not due.
         let now = self.now.div_ceil(1_000);
         let nic = &self.nodes[node].nic;
@@ -178,6 +216,14 @@ impl World {
                 self.note([node as u64, 3, frame.bytes.len() as u64]);
                 self.fabric.lock().received(node, frame);
                 self.step(node);
+            }
+            What::Breaks(what) => {
+                let (kind, number) = match what {
+                    Breaks::Rank(rank) => (4, rank),
+                    Breaks::Wire(wire) => (5, wire),
+                };
+                self.note([number as u64, kind, 0]);
+                self.fabric.lock().broken(what);
             }
             What::Crossed(link, frame) => {
                 self.note([link.index() as u64, 2, frame.bytes.len() as u64]);
@@ -226,11 +272,7 @@ impl World {
             });
             if let Some((rank, status)) = failed {
                 let rank = rank as usize;
-                return Err(Failure::Ended {
-                    rank,
-                    bytes: 0,
-                    status,
-                });
+                return Err(Failure::Apart { rank, status });
             }
             if waiting.is_empty() {
                 return Ok(());
@@ -244,10 +286,14 @@ impl World {
         }
     }
 
-    /// Runs one operation on all ranks; returns its time in nanoseconds.
-    fn operation(&mut self, plan: &Plan, data: &Data, bytes: u64) -> Result<u64, Failure> {
-        let begin = self.now;
-        let deadline = begin + PATIENCE.as_nanos() as u64 * 1_000;
+    /// Nanoseconds from the first post on.
+    fn since_begin(&self) -> u64 {
+        (self.now - self.begin) / 1_000
+    }
+
+    /// Runs one operation on all ranks that live; returns how it ended on each.
+    fn operation(&mut self, plan: &Plan, data: &Data) -> Result<Vec<RankEnd>, Failure> {
+        let deadline = self.now + PATIENCE.as_nanos() as u64 * 1_000;
         self.wait(plan.profile.host.doorbell_ns);
         let mut tickets = Vec::new();
         for rank in 0..self.nodes.len() {
@@ -256,40 +302,41 @@ impl World {
                 rank,
                 why: "its queue is full".into(),
             })?;
-            tickets.push(Some(ticket));
+            tickets.push(ticket);
             self.step(rank);
         }
+        let mut ends = vec![None; tickets.len()];
         let mut left = tickets.len();
         let mut looked = 0..tickets.len();
         loop {
             // All of them once, then whom the last event may have ended.
             for rank in looked {
-                let Some(ticket) = tickets[rank] else {
-                    continue;
-                };
-                if let Some(done) = self.nodes[rank].queue.poll(ticket) {
-                    if done.status != Status::Ok {
-                        let status = done.status;
-                        return Err(Failure::Ended {
-                            rank,
-                            bytes,
-                            status,
-                        });
-                    }
-                    (tickets[rank], left) = (None, left - 1);
+                if ends[rank].is_none() {
+                    ends[rank] = self.end_of(rank, tickets[rank]);
+                    left -= usize::from(ends[rank].is_some());
                 }
             }
             if left == 0 {
                 self.wait(plan.profile.host.completion_ns);
-                return Ok((self.now - begin) / 1_000);
+                return Ok(ends.into_iter().flatten().collect());
             }
             let next = self.fabric.lock().peek_rank();
             if !self.turn(deadline) {
-                let waiting = (0..tickets.len()).filter(|r| tickets[*r].is_some());
+                let waiting = (0..ends.len()).filter(|r| ends[*r].is_none());
                 return Err(hung(waiting.collect(), "the end of an operation"));
             }
             looked = next.map_or(0..0, |n| n..n + 1);
         }
+    }
+
+    /// How an operation has ended on a rank, if it has.
+    fn end_of(&self, rank: usize, ticket: u32) -> Option<RankEnd> {
+        let at_ns = self.since_begin();
+        if self.fabric.lock().is_dead(rank) {
+            return Some(RankEnd::killed(at_ns));
+        }
+        let done = self.nodes[rank].queue.poll(ticket)?;
+        Some(RankEnd::of(&done, at_ns))
     }
 }
 

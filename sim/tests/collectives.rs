@@ -59,6 +59,45 @@ fn one_seed_gives_one_run_and_a_changed_number_another() {
 }
 
 #[test]
+fn a_full_output_drops_frames_and_the_data_is_right() {
+    // Seven ranks send to each at once.
+    let mut incast = Plan {
+        kind: CollectiveKind::AllToAll,
+        algo: Algorithm::Auto,
+        ..plan(8, 4 << 20)
+    };
+    let roomy = run(&incast).expect("it ends");
+    assert_eq!((roomy.lost, roomy.sizes[0].wrong), (0, 0));
+    incast.profile.switch_queue = 64 << 10;
+    let tight = run(&incast).expect("it ends");
+    assert!(tight.lost > 0, "{tight:?}");
+    assert_eq!((&tight.ended, tight.sizes[0].wrong), (&None, 0));
+    assert!(tight.sizes[0].time_ns > roomy.sizes[0].time_ns);
+}
+
+#[test]
+fn ranks_that_still_wait_are_named() {
+    // A doorbell that takes longer than an operation may.
+    let mut late = plan(3, 1 << 10);
+    late.profile.host.doorbell_ns = 61_000_000_000;
+    let hung = Failure::Hung {
+        ranks: vec![0, 1, 2],
+        what: "the end of an operation",
+        virtual_ms: 60_000,
+    };
+    assert_eq!(run(&late), Err(hung));
+    let apart = Plan {
+        loss: 0.99,
+        ..plan(3, 1 << 10)
+    };
+    let said = run(&apart).expect_err("nothing arrives").to_string();
+    assert!(
+        said.contains("the ranks have not met: PeerFailed names rank"),
+        "{said}"
+    );
+}
+
+#[test]
 fn what_cannot_be_simulated_is_named() {
     for ranks in [0, 1, 257] {
         let most = 256;

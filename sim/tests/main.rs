@@ -6,5 +6,6 @@
 mod captures;
 mod closed_form;
 mod collectives;
+mod faults;
 mod hosts;
 mod topologies;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::flow::Frame;
 use super::graph::LinkId;
+use crate::fault::Breaks;
 
 /// What happens to a node.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub(crate) enum What {
     Received(Arc<Frame>),
     /// A timer is due.
     Due,
+    /// Something breaks.
+    Breaks(Breaks),
 }
 
 /// Something that happens. Times are picoseconds.

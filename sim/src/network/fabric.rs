@@ -7,7 +7,8 @@ use ringbell_nic_core::wire::ETHERNET_HEADER;
 
 use super::event::{Event, Queue, What};
 use super::flow::{weight, Frame, Random, To};
-use super::graph::{Graph, LinkId};
+use super::graph::{Graph, Link, LinkId};
+use crate::fault::Breaks;
 use crate::host::Processors;
 use crate::{Failure, Plan, Profile};
 
@@ -21,6 +22,8 @@ pub(crate) struct Fabric {
     graph: Graph,
     /// What has arrived, by rank.
     pub(super) inboxes: Vec<VecDeque<Arc<Frame>>>,
+    /// By rank.
+    is_dead: Vec<bool>,
     events: Queue,
     processors: Processors,
     loss: f64,
@@ -54,6 +57,7 @@ impl Shared {
             profile: plan.profile.clone(),
             graph,
             inboxes: vec![VecDeque::new(); plan.ranks],
+            is_dead: vec![false; plan.ranks],
             events: Queue::default(),
             processors: Processors::new(plan.ranks, plan.profile.host),
             loss: plan.loss,
@@ -107,10 +111,38 @@ impl Fabric {
             .saturating_sub(waits + self.processors.send_delay())
     }
 
+    /// Lets something break at this time.
+    pub(crate) fn plan(&mut self, at: u64, what: Breaks) {
+        let node = match what {
+            Breaks::Rank(rank) => rank,
+            Breaks::Wire(_) => usize::MAX,
+        };
+        self.events.add(at, node, What::Breaks(what));
+    }
+
+    /// Something breaks now.
+    pub(crate) fn broken(&mut self, what: Breaks) {
+        match what {
+            Breaks::Rank(rank) => self.is_dead[rank] = true,
+            Breaks::Wire(wire) => self.graph.cut(wire),
+        }
+    }
+
+    /// Whether a rank's NIC has stopped.
+    pub(crate) fn is_dead(&self, rank: usize) -> bool {
+        self.is_dead[rank]
+    }
+
     /// Gives a frame that has crossed a link to the NIC or the switch at its end. Returns the rank
     /// whose NIC it is.
     pub(crate) fn crossed(&mut self, at: u64, link: LinkId, frame: Arc<Frame>) -> Option<usize> {
-        let node = self.graph.link(link).to;
+        let Link {
+            to: node, is_cut, ..
+        } = *self.graph.link(link);
+        if is_cut || self.is_dead.get(node) == Some(&true) {
+            self.lost += 1;
+            return None;
+        }
         if node < self.inboxes.len() {
             return self.receive(at, node, frame);
         }
@@ -119,8 +151,10 @@ impl Fabric {
                 let next = self.graph.toward(node, rank);
                 // A flow keeps its link while that lives, whatever happens to others.
                 let heavy = |l: &LinkId| weight(self.hash_seed, frame.flow, l.index());
-                if let Some(output) = next.max_by_key(heavy) {
-                    self.store(at, output, frame);
+                match next.max_by_key(heavy) {
+                    Some(output) => self.store(at, output, frame),
+                    // Cuts have left no way.
+                    None => self.lost += 1,
                 }
             }
             To::All => {

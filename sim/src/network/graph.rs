@@ -34,6 +34,7 @@ pub(super) struct Link {
     pub(super) delay_ps: u64,
     /// When the last frame that waits for it has left.
     pub(super) free: u64,
+    pub(super) is_cut: bool,
 }
 
 impl Link {
@@ -135,6 +136,7 @@ impl Graph {
                 gbps,
                 delay_ps,
                 free: 0,
+                is_cut: false,
             });
         }
     }
@@ -160,8 +162,8 @@ impl Graph {
         while let Some(&node) = order.get(next) {
             next += 1;
             for &link in &self.leaving[node] {
-                let to = self.links[link.index()].to;
-                if hops[to] == NONE {
+                let Link { to, is_cut, .. } = self.links[link.index()];
+                if hops[to] == NONE && !is_cut {
                     hops[to] = hops[node] + 1;
                     order.push(to);
                     reached(link);
@@ -175,6 +177,14 @@ impl Graph {
     pub(super) fn wires(&self) -> Vec<([usize; 2], f64)> {
         let wires = self.links.chunks_exact(2);
         wires.map(|w| ([w[1].to, w[0].to], w[0].gbps)).collect()
+    }
+
+    /// Cuts a wire, and finds the ways that are left.
+    pub(super) fn cut(&mut self, wire: usize) {
+        for link in &mut self.links[2 * wire..2 * wire + 2] {
+            link.is_cut = true;
+        }
+        self.find_ways(self.hops.len());
     }
 
     #[inline]
@@ -197,7 +207,10 @@ impl Graph {
     pub(super) fn toward(&self, node: usize, rank: usize) -> impl Iterator<Item = LinkId> + '_ {
         let hops = &self.hops[rank];
         let leaving = self.leaving[node].iter().copied();
-        leaving.filter(move |l| hops[self.links[l.index()].to] < hops[node])
+        leaving.filter(move |l| {
+            let link = &self.links[l.index()];
+            hops[link.to] < hops[node] && !link.is_cut
+        })
     }
 
     /// The links on which a node passes on what goes to all and has come by a link.

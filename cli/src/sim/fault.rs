@@ -1,0 +1,154 @@
+//! Faults of a simulation: when they happen, and how the ranks' operation ended.
+
+use std::fmt::Write as _;
+
+use ringbell_sim::{Breaks, Ended, Failure, Fault, NetworkPlan, Plan, RankEnd};
+use serde_json::{json, Value};
+
+use crate::{Exit, Problem};
+
+/// What breaks.
+#[derive(clap::Args)]
+pub(crate) struct FaultArgs {
+    /// Stop a rank's NIC at a time behind the first post, as 3@20us; may be given more than once
+    #[arg(long, value_name = "RANK@TIME", value_parser = kill)]
+    kill: Vec<Fault>,
+    /// Cut a wire, named by one end or by both nodes, as s0:4@20us or n3-s0@1.5ms; may be given
+    /// more than once
+    #[arg(long, value_name = "LINK@TIME", value_parser = cut)]
+    cut: Vec<(String, u64)>,
+}
+
+fn kill(text: &str) -> Result<Fault, String> {
+    let parts = text.split_once('@');
+    let parts = parts.and_then(|(rank, at)| Some((rank.parse().ok()?, time_ns(at)?)));
+    let (rank, at_ns) = parts.ok_or("write a rank and a time in ns, us, ms or s, as 3@20us")?;
+    let what = Breaks::Rank(rank);
+    Ok(Fault { at_ns, what })
+}
+
+fn cut(text: &str) -> Result<(String, u64), String> {
+    let parts = text.rsplit_once('@');
+    let parts = parts.and_then(|(link, at)| Some((link.to_owned(), time_ns(at)?)));
+    parts.ok_or_else(|| "write a link and a time in ns, us, ms or s, as s0:4@20us".into())
+}
+
+/// A time with its unit, in nanoseconds.
+fn time_ns(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "ns" => 1.0,
+        "us" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        _ => return None,
+    };
+    let number: f64 = digits.parse().ok()?;
+    let ns = (number * unit).round();
+    // A day is longer than any run.
+    (0.0..8.64e13).contains(&ns).then_some(ns as u64)
+}
+
+impl FaultArgs {
+    /// All of them, by the network's wires.
+    ///
+    /// # Errors
+    /// A wire is not there.
+    pub(crate) fn faults(
+        &self,
+        network: &NetworkPlan,
+        ranks: usize,
+    ) -> Result<Vec<Fault>, Failure> {
+        let mut faults = self.kill.clone();
+        for (link, at_ns) in &self.cut {
+            let what = Breaks::Wire(network.wire_named(ranks, link)?);
+            let at_ns = *at_ns;
+            faults.push(Fault { at_ns, what });
+        }
+        Ok(faults)
+    }
+}
+
+fn us(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}
+
+/// The faults of a plan in words, a line each.
+pub(crate) fn text_of_faults(plan: &Plan) -> String {
+    let line = |fault: &Fault| {
+        let what = match fault.what {
+            Breaks::Rank(rank) => format!("rank {rank} killed"),
+            Breaks::Wire(wire) => format!("{} cut", plan.network.wire_text(wire)),
+        };
+        format!("# {what} at {:.3} us\n", us(fault.at_ns))
+    };
+    plan.faults.iter().map(line).collect()
+}
+
+/// The faults of a plan.
+pub(crate) fn json_of_faults(plan: &Plan) -> Value {
+    let fault = |fault: &Fault| {
+        let (key, what) = match fault.what {
+            Breaks::Rank(rank) => ("rank", json!(rank)),
+            Breaks::Wire(wire) => ("wire", json!(plan.network.wire_text(wire))),
+        };
+        json!({ key: what, "at_us": us(fault.at_ns) })
+    };
+    plan.faults.iter().map(fault).collect()
+}
+
+fn status(end: &RankEnd) -> String {
+    end.status.map_or("killed".into(), |s| format!("{s:?}"))
+}
+
+/// How an operation ended, by rank.
+pub(crate) fn text_of_ends(ended: &Ended) -> String {
+    let mut out = format!(
+        "# {} bytes, posted at {:.3} us, did not end well\n#{:>5} {:>14} {:>6} {:>12}\n",
+        ended.bytes,
+        us(ended.posted_ns),
+        "rank",
+        "status",
+        "names",
+        "at (us)"
+    );
+    for (rank, end) in ended.ranks.iter().enumerate() {
+        let names = end.names.map_or("-".into(), |r| r.to_string());
+        let _ = writeln!(
+            out,
+            " {rank:>5} {:>14} {names:>6} {:>12.3}",
+            status(end),
+            us(end.at_ns)
+        );
+    }
+    out
+}
+
+/// How an operation ended, by rank.
+pub(crate) fn json_of_ends(ended: &Ended) -> Value {
+    let ranks = ended.ranks.iter().enumerate().map(|(rank, end)| {
+        json!({
+            "rank": rank,
+            "status": status(end),
+            "names": end.names,
+            "at_us": us(end.at_ns),
+        })
+    });
+    json!({
+        "size_bytes": ended.bytes,
+        "posted_us": us(ended.posted_ns),
+        "ranks": ranks.collect::<Vec<_>>(),
+    })
+}
+
+/// The end of the command when an operation failed.
+pub(crate) fn problem(ended: &Ended) -> Problem {
+    let failed = ended.ranks.iter().filter(|r| r.is_error()).count();
+    let what = format!(
+        "an operation of {} bytes failed on {failed} of {} ranks",
+        ended.bytes,
+        ended.ranks.len()
+    );
+    let advice = "the report lists what each rank got and whom it names";
+    Problem::new(Exit::Failed, what, advice)
+}
