@@ -147,7 +147,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 fn problem(failure: Failure) -> Problem {
     let exit = match &failure {
         Failure::Made { .. } => Exit::Environment,
-        Failure::Apart { .. } | Failure::Hung { .. } => Exit::Failed,
+        Failure::Apart { .. } | Failure::Hung { .. } | Failure::Timeline(_) => Exit::Failed,
         _ => Exit::Usage,
     };
     let text = failure.to_string();

@@ -77,6 +77,29 @@ fn tshark_reads_the_capture_of_a_simulated_rank() {
 }
 
 #[test]
+fn a_timeline_is_written_for_perfetto() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("trace.json");
+    let path = file.to_str().expect("text");
+    let plan = ["broadcast", "-R", "3", "-b", "64K", "-e", "64K", "--json"];
+    let out = sim(&[&plan[..], &["-", "--trace", path]].concat());
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let report: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let trace = std::fs::read(&file).expect("a file");
+    let trace: Value = serde_json::from_slice(&trace).expect("JSON");
+    let entries = trace["traceEvents"].as_array().expect("a list");
+    let count = |name: &str| entries.iter().filter(|e| e["name"] == name).count();
+    assert_eq!(count("Broadcast, 65536 bytes"), 3);
+    // Each frame crosses two links.
+    assert!(count("frame") as u64 >= 2 * report["frames"].as_u64().expect("frames") - 10);
+
+    let out = sim(&[&plan[..], &["-", "--trace", "/dev/full"]].concat());
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains("the timeline cannot be written"), "{said}");
+}
+
+#[test]
 fn a_capture_that_cannot_be_written_is_an_error() {
     for (capture, code, named) in [
         ("0=/dev/full", 1, "cannot write all of /dev/full"),

@@ -14,6 +14,7 @@ mod network;
 mod node;
 mod profile;
 mod report;
+mod timeline;
 mod watch;
 mod wire_name;
 mod world;

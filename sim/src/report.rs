@@ -165,6 +165,9 @@ pub enum Failure {
         /// The reason.
         why: String,
     },
+    /// The timeline's file.
+    #[error("the timeline cannot be written: {0}; check that its disk has room")]
+    Timeline(String),
     /// The ranks have not met.
     #[error("the ranks have not met: {status:?} names rank {rank}; a smaller loss may pass")]
     Apart {

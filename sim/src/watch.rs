@@ -13,12 +13,16 @@ use crate::Failure;
 #[derive(Default)]
 pub struct Watch {
     captures: Vec<(usize, Box<dyn Write + Send>)>,
+    timeline: Option<Box<dyn Write + Send>>,
 }
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ranks: Vec<_> = self.captures.iter().map(|c| c.0).collect();
-        f.debug_struct("Watch").field("captures", &ranks).finish()
+        f.debug_struct("Watch")
+            .field("captures", &ranks)
+            .field("timeline", &self.timeline.is_some())
+            .finish()
     }
 }
 
@@ -29,6 +33,19 @@ impl Watch {
     pub fn capture(mut self, rank: usize, file: impl Write + Send + 'static) -> Watch {
         self.captures.push((rank, Box::new(file)));
         self
+    }
+
+    /// Writes a timeline at the end, as Chrome's trace events: the operations of each NIC, the
+    /// frames on each link, and the bytes that wait at each output of a switch.
+    #[must_use]
+    pub fn timeline(mut self, file: impl Write + Send + 'static) -> Watch {
+        self.timeline = Some(Box::new(file));
+        self
+    }
+
+    /// The timeline's file.
+    pub(crate) fn take_timeline(&mut self) -> Option<Box<dyn Write + Send>> {
+        self.timeline.take()
     }
 
     /// Whether somebody reads frames, and so their checksums.

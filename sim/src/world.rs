@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringbell_nic_abi::CollectiveKind;
+use ringbell_nic_abi::{CollectiveKind, Status};
 use ringbell_nic_core::collective::CommStatus;
 use ringbell_nic_core::port::Checksums;
 use ringbell_nic_core::types::NicTime;
@@ -12,6 +12,7 @@ use crate::data::{Data, ELEMENT};
 use crate::network::{Shared, SwitchPort, What};
 use crate::node::Node;
 use crate::profile::{payload_share, HEADERS};
+use crate::timeline::Timeline;
 use crate::{Breaks, Ended, Failure, Measured, Plan, RankEnd, Report, Watch};
 
 /// Most ranks: what the checker of collectives' programs takes.
@@ -52,15 +53,30 @@ pub fn run_watched(plan: &Plan, mut watch: Watch) -> Result<Report, Failure> {
     check(plan)?;
     watch.check(plan.ranks)?;
     let ranks = plan.ranks as u64;
-    let data = |bytes| Data::of(plan.kind, ranks, bytes);
     let most = plan.sizes.iter().copied().max().unwrap_or(0);
-    if let Some(&bytes) = plan.sizes.iter().find(|b| data(**b).count == 0) {
+    if let Some(&bytes) = plan.sizes.iter().find(|b| data_of(plan, **b).count == 0) {
         return Err(Failure::Small { bytes });
     }
     if most.saturating_mul(2 * ranks) > MEMORY_MOST {
         return Err(Failure::Large { bytes: most });
     }
     let fabric = Shared::new(plan)?;
+    let Some(file) = watch.take_timeline() else {
+        return simulate(plan, watch, most, fabric);
+    };
+    fabric.lock().timeline = Some(Timeline::default());
+    let done = simulate(plan, watch, most, fabric.clone());
+    let fabric = fabric.lock();
+    if let Some(timeline) = &fabric.timeline {
+        let written = timeline.write(plan.ranks, &fabric.tracks(), file);
+        written.map_err(|e| Failure::Timeline(e.to_string()))?;
+    }
+    done
+}
+
+/// Makes the cluster and runs the operations.
+fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<Report, Failure> {
+    let ranks = plan.ranks as u64;
     let checksums = match watch.reads_frames() {
         true => Checksums::Software,
         false => Checksums::Omitted,
@@ -82,6 +98,9 @@ pub fn run_watched(plan: &Plan, mut watch: Watch) -> Result<Report, Failure> {
         world.step(node);
     }
     world.meet()?;
+    for rank in 0..plan.ranks {
+        world.spent(rank, 0, || "meet".into());
+    }
     world.begin = world.now;
     for fault in &plan.faults {
         let at = world
@@ -92,7 +111,7 @@ pub fn run_watched(plan: &Plan, mut watch: Watch) -> Result<Report, Failure> {
     let mut sizes = Vec::new();
     let mut ended = None;
     for &bytes in &plan.sizes {
-        let data = data(bytes);
+        let data = data_of(plan, bytes);
         // Whole elements.
         let bytes = data.bytes();
         for (rank, node) in (0..ranks).zip(&world.nodes) {
@@ -141,6 +160,10 @@ pub fn run_watched(plan: &Plan, mut watch: Watch) -> Result<Report, Failure> {
         virtual_ns: world.now / 1_000,
         hash: world.hash,
     })
+}
+
+fn data_of(plan: &Plan, bytes: u64) -> Data {
+    Data::of(plan.kind, plan.ranks as u64, bytes)
 }
 
 fn check(plan: &Plan) -> Result<(), Failure> {
@@ -236,6 +259,13 @@ impl World {
         true
     }
 
+    /// Notes what a NIC has done since a time.
+    fn spent(&self, rank: usize, begin: u64, what: impl FnOnce() -> String) {
+        if let Some(timeline) = &mut self.fabric.lock().timeline {
+            timeline.operation(rank, what(), (begin, self.now));
+        }
+    }
+
     /// Lets time pass, with all that happens in it.
     fn wait(&mut self, ns: u64) {
         let until = self.now + ns * 1_000;
@@ -293,7 +323,8 @@ impl World {
 
     /// Runs one operation on all ranks that live; returns how it ended on each.
     fn operation(&mut self, plan: &Plan, data: &Data) -> Result<Vec<RankEnd>, Failure> {
-        let deadline = self.now + PATIENCE.as_nanos() as u64 * 1_000;
+        let begin = self.now;
+        let deadline = begin + PATIENCE.as_nanos() as u64 * 1_000;
         self.wait(plan.profile.host.doorbell_ns);
         let mut tickets = Vec::new();
         for rank in 0..self.nodes.len() {
@@ -311,9 +342,13 @@ impl World {
         loop {
             // All of them once, then whom the last event may have ended.
             for rank in looked {
-                if ends[rank].is_none() {
-                    ends[rank] = self.end_of(rank, tickets[rank]);
-                    left -= usize::from(ends[rank].is_some());
+                if ends[rank].is_some() {
+                    continue;
+                }
+                if let Some(end) = self.end_of(rank, tickets[rank]) {
+                    self.spent(rank, begin, || title(data, end.status));
+                    ends[rank] = Some(end);
+                    left -= 1;
                 }
             }
             if left == 0 {
@@ -343,6 +378,16 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.fabric.lock().is_over = true;
+    }
+}
+
+/// An operation on a rank, as a timeline names it.
+fn title(data: &Data, status: Option<Status>) -> String {
+    let what = format!("{:?}, {} bytes", data.kind, data.bytes());
+    match status {
+        Some(Status::Ok) => what,
+        Some(status) => format!("{what}: {status:?}"),
+        None => format!("{what}: killed"),
     }
 }
 

@@ -1,35 +1,12 @@
 //! Captures of links: they repeat byte by byte, show both directions, and change nothing.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pcap_file::pcapng::{Block, PcapNgReader};
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 use ringbell_sim::{run, run_watched, Failure, Plan, Profile, Watch};
 
-/// A file in memory.
-#[derive(Clone, Default)]
-struct Bytes(Arc<Mutex<Vec<u8>>>);
-
-impl Bytes {
-    fn all(&self) -> Vec<u8> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-}
-
-impl Write for Bytes {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.write(bytes)
-    }
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
+use crate::bytes::Bytes;
 
 fn plan() -> Plan {
     let profile = Profile::by_name("ideal").expect("it exists");

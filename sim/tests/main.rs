@@ -3,9 +3,11 @@
 //! A file beside this one is a module. `cargo test -p PACKAGE --test all NAME` runs the tests whose
 //! name contains NAME.
 
+mod bytes;
 mod captures;
 mod closed_form;
 mod collectives;
 mod faults;
 mod hosts;
+mod timelines;
 mod topologies;

@@ -1,4 +1,4 @@
-//! Files that a simulation leaves behind: captures.
+//! Files that a simulation leaves behind: captures and a timeline.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -15,6 +15,10 @@ pub(crate) struct WatchArgs {
     /// time; may be given once for each rank
     #[arg(long, value_name = "RANK=FILE", value_parser = captured)]
     pcap: Vec<(usize, PathBuf)>,
+    /// Write a timeline to this file, for ui.perfetto.dev: operations of NICs, frames on links,
+    /// bytes that wait at switches
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
 }
 
 fn captured(text: &str) -> Result<(usize, PathBuf), String> {
@@ -39,6 +43,9 @@ impl WatchArgs {
         let (mut watch, mut files) = (Watch::default(), Files::default());
         for (rank, path) in &self.pcap {
             watch = watch.capture(*rank, files.create(path, "--pcap")?);
+        }
+        if let Some(path) = &self.trace {
+            watch = watch.timeline(files.create(path, "--trace")?);
         }
         Ok((watch, files))
     }

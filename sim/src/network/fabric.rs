@@ -10,6 +10,7 @@ use super::flow::{weight, Frame, Random, To};
 use super::graph::{Graph, Link, LinkId};
 use crate::fault::Breaks;
 use crate::host::Processors;
+use crate::timeline::{Crossing, LinkTrack, Timeline};
 use crate::{Failure, Plan, Profile};
 
 /// Frames that may wait for a NIC's own link: a short ring, so that the NIC decides late.
@@ -35,6 +36,8 @@ pub(crate) struct Fabric {
     pub(crate) lost: u64,
     /// Longest frame that was sent.
     pub(crate) longest: usize,
+    /// What is seen, if somebody watches.
+    pub(crate) timeline: Option<Timeline>,
     /// The run is over: what a NIC sends when it is dropped, at the host's time, is not sent.
     pub(crate) is_over: bool,
 }
@@ -67,6 +70,7 @@ impl Shared {
             bytes: 0,
             lost: 0,
             longest: 0,
+            timeline: None,
             is_over: false,
         }))))
     }
@@ -80,6 +84,11 @@ impl Fabric {
     /// The nodes of each wire, ranks first, and its rate in Gb/s.
     pub(crate) fn wires(&self) -> Vec<([usize; 2], f64)> {
         self.graph.wires()
+    }
+
+    /// Links as a timeline shows them.
+    pub(crate) fn tracks(&self) -> Vec<LinkTrack> {
+        self.graph.tracks()
     }
 
     /// Steps a rank's NIC at this time.
@@ -140,7 +149,7 @@ impl Fabric {
             to: node, is_cut, ..
         } = *self.graph.link(link);
         if is_cut || self.is_dead.get(node) == Some(&true) {
-            self.lost += 1;
+            self.lose(at, link, &frame);
             return None;
         }
         if node < self.inboxes.len() {
@@ -154,7 +163,7 @@ impl Fabric {
                 match next.max_by_key(heavy) {
                     Some(output) => self.store(at, output, frame),
                     // Cuts have left no way.
-                    None => self.lost += 1,
+                    None => self.lose(at, link, &frame),
                 }
             }
             To::All => {
@@ -165,6 +174,14 @@ impl Fabric {
             To::Nobody => {}
         }
         None
+    }
+
+    /// Loses a frame on a link, or before it.
+    fn lose(&mut self, at: u64, link: LinkId, frame: &Frame) {
+        self.lost += 1;
+        if let Some(timeline) = &mut self.timeline {
+            timeline.lost(link.index(), at, frame.bytes.len());
+        }
     }
 
     /// Lets a rank's NIC take a frame. Returns the rank if it has it at once.
@@ -189,8 +206,7 @@ impl Fabric {
         let room = self.profile.switch_queue;
         let is_full = link.waiting(at) + frame.bytes.len() as u64 > room;
         if self.random.happens(self.loss) || is_full {
-            self.lost += 1;
-            return;
+            return self.lose(at, output, &frame);
         }
         self.put(at, output, frame);
     }
@@ -198,8 +214,17 @@ impl Fabric {
     /// Puts a frame behind the others that wait for a link.
     fn put(&mut self, at: u64, id: LinkId, frame: Arc<Frame>) {
         let link = self.graph.link_mut(id);
-        link.free = link.free.max(at) + link.frame_ps(frame.bytes.len());
+        let begin = link.free.max(at);
+        link.free = begin + link.frame_ps(frame.bytes.len());
         let (there, to) = (link.free + link.delay_ps, link.to);
+        if let Some(timeline) = &mut self.timeline {
+            timeline.crossed(Crossing {
+                link: id.index(),
+                bytes: frame.bytes.len(),
+                given: at,
+                sent: (begin, link.free),
+            });
+        }
         self.events.add(there, to, What::Crossed(id, frame));
     }
 

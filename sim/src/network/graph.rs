@@ -3,9 +3,12 @@
 //! Nodes are numbered: ranks first, then hosts without a rank, then switches. Wire `w` has the
 //! links `2w` and `2w + 1`, one for each direction.
 
+use std::collections::BTreeMap;
+
 use ringbell_routes::topology::{Role, Topology};
 
 use crate::profile::LINE_BYTES;
+use crate::timeline::LinkTrack;
 use crate::{Failure, Profile};
 
 /// One direction of a wire.
@@ -53,6 +56,8 @@ impl Link {
 #[derive(Debug)]
 pub(super) struct Graph {
     links: Vec<Link>,
+    /// By node.
+    names: Vec<String>,
     /// By node: the links that leave it.
     leaving: Vec<Vec<LinkId>>,
     /// By rank, then by node: links on the way from there.
@@ -61,13 +66,19 @@ pub(super) struct Graph {
     in_tree: Vec<bool>,
 }
 
+/// Names of nodes: the ranks', then the others.
+fn names(ranks: usize, others: impl IntoIterator<Item = String>) -> Vec<String> {
+    let ranks = (0..ranks).map(|rank| format!("rank {rank}"));
+    ranks.chain(others).collect()
+}
+
 /// No way.
 const NONE: u16 = u16::MAX;
 
 impl Graph {
     /// One switch with a wire to each rank.
     pub(super) fn one_switch(ranks: usize, profile: &Profile) -> Graph {
-        let mut graph = Graph::new(ranks + 1);
+        let mut graph = Graph::new(names(ranks, ["switch".into()]));
         for rank in 0..ranks {
             graph.join(
                 [rank, ranks],
@@ -108,7 +119,10 @@ impl Graph {
             Role::Switch => switch.next(),
         });
         let places: Vec<usize> = places.flatten().collect();
-        let mut graph = Graph::new(places.len());
+        let mut named: Vec<_> = topology.nodes().iter().zip(&places).collect();
+        named.sort_by_key(|(_, place)| **place);
+        let others = named.into_iter().skip(ranks).map(|(n, _)| n.name.clone());
+        let mut graph = Graph::new(names(ranks, others));
         for wire in topology.wires() {
             let gbps = wire.gbps.unwrap_or(profile.link_gbps);
             let delay_ns = wire.delay_ns.unwrap_or(profile.link_delay_ns as f64);
@@ -118,10 +132,11 @@ impl Graph {
         Ok(graph)
     }
 
-    fn new(nodes: usize) -> Graph {
+    fn new(names: Vec<String>) -> Graph {
         Graph {
             links: Vec::new(),
-            leaving: vec![Vec::new(); nodes],
+            leaving: vec![Vec::new(); names.len()],
+            names,
             hops: Vec::new(),
             in_tree: Vec::new(),
         }
@@ -195,6 +210,24 @@ impl Graph {
     #[inline]
     pub(super) fn link_mut(&mut self, id: LinkId) -> &mut Link {
         &mut self.links[id.index()]
+    }
+
+    /// Links by name; of several between two nodes, all but the first are numbered.
+    pub(super) fn tracks(&self) -> Vec<LinkTrack> {
+        let mut seen: BTreeMap<[usize; 2], usize> = BTreeMap::new();
+        let track = |id: u32| {
+            let ends = [LinkId(id).back(), LinkId(id)].map(|l| self.link(l).to);
+            let [from, to] = ends.map(|node| self.names[node].as_str());
+            let number = seen.entry(ends).or_default();
+            *number += 1;
+            let name = match *number {
+                1 => format!("{from} to {to}"),
+                n => format!("{from} to {to}, {n}"),
+            };
+            let is_output = ends[0] >= self.hops.len();
+            LinkTrack { name, is_output }
+        };
+        (0..self.links.len() as u32).map(track).collect()
     }
 
     /// The link that leaves a rank.

@@ -1,0 +1,210 @@
+//! What happened when, for Perfetto: operations of NICs, frames on links, bytes at switches.
+//!
+//! The file is JSON of Chrome's trace events, in the order of time. Its microseconds are virtual.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+/// Groups of tracks, by their number in the file.
+const NICS: u32 = 1;
+const LINKS: u32 = 2;
+const QUEUES: u32 = 3;
+/// Number of the first rank's track; the links' follow the ranks'. Perfetto may take equal numbers
+/// in two groups for one track, and 0 for an idle processor.
+const FIRST: usize = 4;
+
+/// A frame on a link. Times are picoseconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Crossing {
+    pub(crate) link: usize,
+    pub(crate) bytes: usize,
+    /// When it was given to the link.
+    pub(crate) given: u64,
+    /// When its first bit left, and when its last.
+    pub(crate) sent: (u64, u64),
+}
+
+/// A link as the file shows it.
+#[derive(Debug)]
+pub(crate) struct LinkTrack {
+    pub(crate) name: String,
+    /// It begins at a switch, where frames wait for it.
+    pub(crate) is_output: bool,
+}
+
+#[derive(Debug)]
+struct Span {
+    rank: usize,
+    name: String,
+    time: (u64, u64),
+}
+
+/// All that was seen.
+#[derive(Debug, Default)]
+pub(crate) struct Timeline {
+    crossings: Vec<Crossing>,
+    /// Links, times and bytes of lost frames.
+    lost: Vec<(usize, u64, usize)>,
+    spans: Vec<Span>,
+}
+
+#[derive(Serialize)]
+struct Entry<'a> {
+    name: &'a str,
+    ph: &'static str,
+    /// Microseconds.
+    ts: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur: Option<f64>,
+    pid: u32,
+    tid: usize,
+    /// An instant belongs to its track alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    s: Option<&'static str>,
+    args: Args<'a>,
+}
+
+#[derive(Default, Serialize)]
+struct Args<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+}
+
+fn us(ps: u64) -> f64 {
+    ps as f64 / 1e6
+}
+
+impl<'a> Entry<'a> {
+    /// The name of a group, or of a track of it.
+    fn naming(what: &'static str, pid: u32, tid: usize, name: &'a str) -> Entry<'a> {
+        let args = Args {
+            name: Some(name),
+            bytes: None,
+        };
+        Entry {
+            args,
+            ..Entry::new(what, "M", 0, pid, tid)
+        }
+    }
+
+    fn new(name: &'a str, ph: &'static str, at: u64, pid: u32, tid: usize) -> Entry<'a> {
+        Entry {
+            name,
+            ph,
+            ts: us(at),
+            dur: None,
+            pid,
+            tid,
+            s: None,
+            args: Args::default(),
+        }
+    }
+
+    fn lasting(self, time: (u64, u64)) -> Entry<'a> {
+        let dur = Some(us(time.1 - time.0));
+        Entry { dur, ..self }
+    }
+
+    fn of_bytes(mut self, bytes: u64) -> Entry<'a> {
+        self.args.bytes = Some(bytes);
+        self
+    }
+}
+
+impl Timeline {
+    pub(crate) fn crossed(&mut self, crossing: Crossing) {
+        self.crossings.push(crossing);
+    }
+
+    pub(crate) fn lost(&mut self, link: usize, at: u64, bytes: usize) {
+        self.lost.push((link, at, bytes));
+    }
+
+    pub(crate) fn operation(&mut self, rank: usize, name: String, time: (u64, u64)) {
+        self.spans.push(Span { rank, name, time });
+    }
+
+    /// Writes the file.
+    pub(crate) fn write(
+        &self,
+        ranks: usize,
+        links: &[LinkTrack],
+        file: impl Write,
+    ) -> io::Result<()> {
+        let names: Vec<_> = (0..ranks).map(|rank| format!("rank {rank}")).collect();
+        let first_link = FIRST + ranks;
+        let mut entries = Vec::new();
+        for (pid, group) in [(NICS, "NICs"), (LINKS, "links"), (QUEUES, "waiting")] {
+            entries.push(Entry::naming("process_name", pid, 0, group));
+        }
+        let nics = names.iter().enumerate().map(|(i, n)| (NICS, FIRST + i, n));
+        let wires = links
+            .iter()
+            .enumerate()
+            .map(|(i, l)| (LINKS, first_link + i, &l.name));
+        for (pid, i, name) in nics.chain(wires) {
+            entries.push(Entry::naming("thread_name", pid, i, name));
+        }
+        let named = entries.len();
+        for span in &self.spans {
+            let entry = Entry::new(&span.name, "X", span.time.0, NICS, FIRST + span.rank);
+            entries.push(entry.lasting(span.time));
+        }
+        for c in &self.crossings {
+            let entry = Entry::new("frame", "X", c.sent.0, LINKS, first_link + c.link);
+            entries.push(entry.lasting(c.sent).of_bytes(c.bytes as u64));
+        }
+        for &(link, at, bytes) in &self.lost {
+            let entry =
+                Entry::new("lost", "i", at, LINKS, first_link + link).of_bytes(bytes as u64);
+            let s = Some("t");
+            entries.push(Entry { s, ..entry });
+        }
+        let mut waiting = self.waiting(links);
+        entries.append(&mut waiting);
+        entries[named..].sort_by(|a, b| a.ts.total_cmp(&b.ts));
+        let trace = Trace {
+            unit: "ns",
+            entries,
+        };
+        let mut file = io::BufWriter::new(file);
+        serde_json::to_writer(&mut file, &trace)?;
+        file.write_all(b"\n")?;
+        file.flush()
+    }
+
+    /// Bytes that wait at each output, whenever they change.
+    fn waiting<'a>(&self, links: &'a [LinkTrack]) -> Vec<Entry<'a>> {
+        let outputs = self.crossings.iter().filter(|c| links[c.link].is_output);
+        // A frame that does not wait is not counted.
+        let waited = outputs.filter(|c| c.given < c.sent.0);
+        let mut changes: Vec<_> = waited
+            .flat_map(|c| {
+                let bytes = c.bytes as i64;
+                [(c.given, c.link, bytes), (c.sent.0, c.link, -bytes)]
+            })
+            .collect();
+        changes.sort_unstable();
+        let mut now = vec![0; links.len()];
+        let counted = changes.into_iter().map(|(at, link, bytes)| {
+            now[link] += bytes;
+            // Perfetto makes a track for each name.
+            let entry = Entry::new(&links[link].name, "C", at, QUEUES, 0);
+            entry.of_bytes(now[link] as u64)
+        });
+        counted.collect()
+    }
+}
+
+/// The file.
+#[derive(Serialize)]
+struct Trace<'a> {
+    /// What its reader shows.
+    #[serde(rename = "displayTimeUnit")]
+    unit: &'static str,
+    #[serde(rename = "traceEvents")]
+    entries: Vec<Entry<'a>>,
+}
