@@ -2,7 +2,10 @@
 #![allow(clippy::disallowed_methods)] // Says how fast virtual time has passed.
 
 mod fault;
+mod kinds;
+mod points;
 mod profile;
+mod sweep;
 mod watch;
 
 use std::fmt::Write as _;
@@ -16,27 +19,38 @@ use ringbell_sim::{Failure, NetworkPlan, Plan, Profile, Report};
 use serde_json::json;
 
 use self::fault::FaultArgs;
+use self::kinds::{kind, name};
+use self::points::Outputs;
 use self::profile::profile;
 use self::watch::WatchArgs;
 use super::perf::algo;
 use super::report::{parse_size, SweepArgs};
 use super::{files, routes, stdio, Exit, Problem};
 
-/// Collectives by name.
-const KINDS: [(&str, CollectiveKind); 6] = [
-    ("all-reduce", CollectiveKind::AllReduce),
-    ("all-gather", CollectiveKind::AllGather),
-    ("reduce-scatter", CollectiveKind::ReduceScatter),
-    ("broadcast", CollectiveKind::Broadcast),
-    ("reduce", CollectiveKind::Reduce),
-    ("all-to-all", CollectiveKind::AllToAll),
+/// Arguments that a plan's file has in place of the command line, or that a plan does not take.
+const OF_ONE_POINT: [&str; 15] = [
+    "collective",
+    "ranks",
+    "min",
+    "max",
+    "factor",
+    "algo",
+    "profile",
+    "topology",
+    "hash_seed",
+    "loss",
+    "seed",
+    "kill",
+    "cut",
+    "pcap",
+    "trace",
 ];
 
 /// Arguments of `ringbell sim`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// all-reduce, all-gather, reduce-scatter, broadcast, reduce or all-to-all
-    #[arg(value_parser = kind, required_unless_present = "show_profile")]
+    #[arg(value_parser = kind, required_unless_present_any = ["show_profile", "plan"])]
     collective: Option<CollectiveKind>,
     /// Ranks, each with a NIC of its own [default: 2, or the hosts of the topology]
     #[arg(short = 'R', long, value_name = "N")]
@@ -77,21 +91,26 @@ pub(crate) struct Args {
     faults: FaultArgs,
     #[command(flatten)]
     watch: WatchArgs,
+    /// Run every combination of the lists of a TOML file, and print a line for each point
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_ONE_POINT)]
+    plan: Option<PathBuf>,
+    /// Draw the bus bandwidth of a plan's points as an SVG
+    #[arg(long, value_name = "FILE", requires = "plan")]
+    svg: Option<PathBuf>,
     /// Write the report as one JSON object; `-` (the default) is standard output
     #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
 }
 
-fn kind(text: &str) -> Result<CollectiveKind, String> {
-    let known = KINDS.iter().find(|k| k.0 == text);
-    known.map(|k| k.1).ok_or_else(|| {
-        let names = KINDS.map(|k| k.0).join(", ");
-        format!("`{text}` is not simulated; write one of {names}")
-    })
-}
-
 /// Runs it and prints the table.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
+    if let Some(plan) = &args.plan {
+        let outputs = Outputs {
+            json: args.json.as_deref(),
+            svg: args.svg.as_deref(),
+        };
+        return points::run(plan, &outputs);
+    }
     let kind = match (args.show_profile, args.collective) {
         (Some(text), _) => return stdio::out(text).map(|()| Exit::Ok),
         (None, Some(kind)) => kind,
@@ -155,11 +174,6 @@ fn problem(failure: Failure) -> Problem {
         .split_once("; ")
         .unwrap_or((&text, "give fewer ranks or smaller sizes"));
     Problem::new(exit, what, advice)
-}
-
-fn name(kind: CollectiveKind) -> &'static str {
-    let known = KINDS.iter().find(|k| k.1 == kind);
-    known.map_or("", |k| k.0)
 }
 
 /// The network in words.

@@ -285,6 +285,102 @@ fn a_cut_wire_is_gone_around_and_a_wrong_name_refused() {
 }
 
 #[test]
+fn a_plan_runs_every_combination_of_its_lists() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (file, svg) = (dir.path().join("plan.toml"), dir.path().join("a.svg"));
+    let path = file.to_str().expect("text");
+    let plan = "collectives = [\"all-reduce\", \"broadcast\"]\nranks = [2, 3, 300]\n\
+                sizes = [\"4K\", \"64K\"]\nloss = [0, 0.001]\nseeds = [7]\n";
+    std::fs::write(&file, plan).expect("a file");
+    let out = sim(&[
+        "--plan",
+        path,
+        "--json",
+        "--svg",
+        svg.to_str().expect("text"),
+    ]);
+    // So many ranks are refused.
+    assert_eq!(out.status.code(), Some(1), "{out:?}");
+    let whole: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let points = whole["points"].as_array().expect("a list");
+    assert_eq!(points.len(), 24);
+    for point in points {
+        assert_eq!(point["failed"].is_null(), point["ranks"] != 300, "{point}");
+    }
+    // A point is what a run of its own is.
+    let of = |p: &&Value| {
+        p["collective"] == "broadcast"
+            && p["ranks"] == 3
+            && p["size_bytes"] == 65_536
+            && p["loss"] == 0.0
+    };
+    let point = points.iter().find(of).expect("there is one");
+    let alone = ["broadcast", "-R", "3", "-b", "64K", "-e", "64K", "--seed"];
+    let alone = sim(&[&alone[..], &["7", "--json"]].concat());
+    let alone: Value = serde_json::from_slice(&alone.stdout).expect("JSON");
+    assert_eq!(point["hash"], alone["hash"]);
+    assert_eq!(point["time_us"], alone["rows"][0]["time_us"]);
+    let drawn = std::fs::read_to_string(&svg).expect("a picture");
+    assert!(drawn.contains("broadcast, ranks 3, loss 0"), "{drawn}");
+
+    let out = sim(&["--plan", path]);
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let rows: Vec<_> = text.lines().filter(|l| !l.starts_with('#')).collect();
+    assert_eq!(rows.len(), 24, "{text}");
+    let failed = rows
+        .iter()
+        .filter(|r| r.contains("failed: 300 ranks cannot"));
+    assert_eq!(failed.count(), 8, "{text}");
+    assert!(text.contains("\n# network one switch, profile ideal, algorithm auto, seed 7\n"));
+}
+
+#[test]
+fn what_is_wrong_with_a_plan_has_its_place() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("plan.toml");
+    let path = file.to_str().expect("text");
+    for (plan, named) in [
+        (
+            "sizes = []\ncollectives = []",
+            "plan.toml:1:1: the lists make 0 points",
+        ),
+        (
+            "sizes = [\"1K\"]\ncollectives = [\"scan\"]",
+            "plan.toml:2:16: `scan` is not",
+        ),
+        (
+            "sizes = [\"1K\"]\ncolectives = []",
+            "plan.toml:2:1: unknown field `colectives`",
+        ),
+        (
+            "sizes = [\"1K\"]\ncollectives = [\"reduce\"]\nprofiles = [\"a\"]",
+            "plan.toml:3:13: there is no profile `a`",
+        ),
+        (
+            "sizes = [1]\ncollectives = []",
+            "plan.toml:1:10: invalid type: integer `1`",
+        ),
+    ] {
+        std::fs::write(&file, plan).expect("a file");
+        let out = sim(&["--plan", path]);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(2), "{plan}: {said}");
+        assert!(said.contains(named), "{plan}: {said}");
+    }
+    for args in [
+        &["all-reduce", "--plan", path][..],
+        &["--plan", path, "--loss", "0"],
+        &["--plan", path, "--kill", "1@1us"],
+        &["--plan", path, "--trace", "a"],
+    ] {
+        let out = sim(args);
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {out:?}");
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(said.contains("cannot be used with"), "{args:?}: {said}");
+    }
+}
+
+#[test]
 fn what_is_not_simulated_is_refused_by_name() {
     for (args, named) in [
         (&["scan"][..], "`scan` is not simulated"),

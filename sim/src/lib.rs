@@ -9,6 +9,7 @@
 mod bound;
 mod data;
 mod fault;
+mod file_error;
 mod host;
 mod network;
 mod node;
@@ -20,8 +21,9 @@ mod wire_name;
 mod world;
 
 pub use fault::{Breaks, Ended, Fault, RankEnd};
+pub use file_error::FileError;
 pub use host::HostCosts;
-pub use profile::{Profile, ProfileError};
+pub use profile::Profile;
 pub use report::{Failure, Measured, NetworkPlan, Plan, Report};
 pub use watch::Watch;
 pub use world::{run, run_watched};

@@ -9,24 +9,10 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::Profile;
-use crate::HostCosts;
+use crate::{FileError, HostCosts};
 
 /// A second, the longest delay, in nanoseconds; also what a frame may take at most.
 const SECOND: u64 = 1_000_000_000;
-
-/// What is wrong with a file.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{name}:{line}:{column}: {what}")]
-pub struct ProfileError {
-    /// The file.
-    pub name: String,
-    /// From 1 on.
-    pub line: usize,
-    /// From 1 on, in characters.
-    pub column: usize,
-    /// What is wrong, and what was expected.
-    pub what: String,
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -76,36 +62,24 @@ struct Text<'a> {
 }
 
 impl Text<'_> {
-    /// An error at a byte.
-    fn error(&self, at: usize, what: String) -> ProfileError {
-        let before = self.text.get(..at).unwrap_or(self.text);
-        let line = before.rfind('\n').map_or(before, |end| &before[end + 1..]);
-        ProfileError {
-            name: self.name.into(),
-            line: before.matches('\n').count() + 1,
-            column: line.chars().count() + 1,
-            what,
-        }
-    }
-
     /// A number that lies in a range.
     fn within<T: PartialOrd + Copy + Display>(
         &self,
         key: &str,
         value: &Spanned<T>,
         range: RangeInclusive<T>,
-    ) -> Result<T, ProfileError> {
+    ) -> Result<T, FileError> {
         let (number, Range { start, .. }) = (*value.get_ref(), value.span());
         if range.contains(&number) {
             return Ok(number);
         }
         let (least, most) = range.into_inner();
         let what = format!("{key} is {number}, expected {least} to {most}");
-        Err(self.error(start, what))
+        Err(FileError::at(self.name, self.text, start, what))
     }
 
     /// A cost, which is zero where the file has none.
-    fn cost(&self, key: &str, value: Option<&Spanned<u64>>) -> Result<u64, ProfileError> {
+    fn cost(&self, key: &str, value: Option<&Spanned<u64>>) -> Result<u64, FileError> {
         value.map_or(Ok(0), |v| self.within(key, v, 0..=SECOND))
     }
 }
@@ -114,14 +88,11 @@ impl Profile {
     /// A profile from the text of a file, which errors call by its name.
     ///
     /// # Errors
-    /// [`ProfileError`]: the text is not TOML, a key is missing or unknown, or a number is out of
+    /// [`FileError`]: the text is not TOML, a key is missing or unknown, or a number is out of
     /// its range.
-    pub fn parse(name: &str, text: &str) -> Result<Profile, ProfileError> {
+    pub fn parse(name: &str, text: &str) -> Result<Profile, FileError> {
         let at = Text { name, text };
-        let file: File = toml::from_str(text).map_err(|e| {
-            let start = e.span().map_or(0, |s| s.start);
-            at.error(start, e.message().replace('\n', ", "))
-        })?;
+        let file: File = toml::from_str(text).map_err(|e| FileError::of_toml(name, text, &e))?;
         let Link {
             rate_gbps,
             delay_ns,

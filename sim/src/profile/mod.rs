@@ -2,8 +2,6 @@
 
 mod file;
 
-pub use file::ProfileError;
-
 use crate::HostCosts;
 
 /// What a link and a host cost.
