@@ -2,29 +2,22 @@
 
 use std::time::Duration;
 
-use ringbell_nic_abi::{CollectiveKind, Status};
+use ringbell_nic_abi::Status;
 use ringbell_nic_core::collective::CommStatus;
-use ringbell_nic_core::port::Checksums;
 use ringbell_nic_core::types::NicTime;
 
-use crate::bound::{best_bus_gbps, bus_factor};
-use crate::data::{Data, ELEMENT};
-use crate::network::{Shared, SwitchPort, What};
+use crate::data::Data;
+use crate::network::{Shared, What};
 use crate::node::Node;
-use crate::profile::{payload_share, HEADERS};
-use crate::timeline::Timeline;
-use crate::{Breaks, Ended, Failure, Measured, Plan, RankEnd, Report, Watch};
+use crate::{Breaks, Failure, Fault, Plan, RankEnd};
 
-/// Most ranks: what the checker of collectives' programs takes.
-const MOST: usize = 256;
 /// Virtual time that an operation, or the meeting of the ranks, may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How much sooner than the loop's deadline operations end themselves.
 const OPERATION: Duration = Duration::from_secs(50);
-/// Most memory of all ranks together, of which every byte is real.
-const MEMORY_MOST: u64 = 16 << 30;
 
-struct World {
+/// The cluster.
+pub(crate) struct World {
     fabric: Shared,
     nodes: Vec<Node>,
     /// When each node's earliest event of a timer is, in picoseconds.
@@ -36,164 +29,53 @@ struct World {
     hash: u64,
 }
 
-/// Runs a plan.
-///
-/// # Errors
-/// [`Failure`]: the plan cannot be run, or a rank failed or hung.
-pub fn run(plan: &Plan) -> Result<Report, Failure> {
-    run_watched(plan, Watch::default())
-}
-
-/// Runs a plan and watches it.
-///
-/// # Errors
-/// [`Failure`], as [`run`]; or a rank that is watched is not there. What was written until then is
-/// whole.
-pub fn run_watched(plan: &Plan, mut watch: Watch) -> Result<Report, Failure> {
-    check(plan)?;
-    watch.check(plan.ranks)?;
-    let ranks = plan.ranks as u64;
-    let most = plan.sizes.iter().copied().max().unwrap_or(0);
-    if let Some(&bytes) = plan.sizes.iter().find(|b| data_of(plan, **b).count == 0) {
-        return Err(Failure::Small { bytes });
-    }
-    if most.saturating_mul(2 * ranks) > MEMORY_MOST {
-        return Err(Failure::Large { bytes: most });
-    }
-    let fabric = Shared::new(plan)?;
-    let Some(file) = watch.take_timeline() else {
-        return simulate(plan, watch, most, fabric);
-    };
-    fabric.lock().timeline = Some(Timeline::default());
-    let done = simulate(plan, watch, most, fabric.clone());
-    let fabric = fabric.lock();
-    if let Some(timeline) = &fabric.timeline {
-        let written = timeline.write(plan.ranks, &fabric.tracks(), file);
-        written.map_err(|e| Failure::Timeline(e.to_string()))?;
-    }
-    done
-}
-
-/// Makes the cluster and runs the operations.
-fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<Report, Failure> {
-    let ranks = plan.ranks as u64;
-    let checksums = match watch.reads_frames() {
-        true => Checksums::Software,
-        false => Checksums::Omitted,
-    };
-    let nodes = (0..plan.ranks).map(|rank| {
-        let port = watch.around(rank, Box::new(SwitchPort::new(rank, &fabric, checksums)))?;
-        Node::new(rank, plan, port, most)
-    });
-    let mut world = World {
-        nodes: nodes.collect::<Result<_, _>>()?,
-        due: vec![None; plan.ranks],
-        fabric,
-        now: 0,
-        begin: 0,
-        events: 0,
-        hash: 0xcbf2_9ce4_8422_2325,
-    };
-    for node in 0..plan.ranks {
-        world.step(node);
-    }
-    world.meet()?;
-    for rank in 0..plan.ranks {
-        world.spent(rank, 0, || "meet".into());
-    }
-    world.begin = world.now;
-    for fault in &plan.faults {
-        let at = world
-            .begin
-            .saturating_add(fault.at_ns.saturating_mul(1_000));
-        world.fabric.lock().plan(at, fault.what);
-    }
-    let mut sizes = Vec::new();
-    let mut ended = None;
-    for &bytes in &plan.sizes {
-        let data = data_of(plan, bytes);
-        // Whole elements.
-        let bytes = data.bytes();
-        for (rank, node) in (0..ranks).zip(&world.nodes) {
-            node.fill(&data.source(rank), data.lengths(rank).1 * ELEMENT);
-        }
-        let posted_ns = world.since_begin();
-        let ends = world.operation(plan, &data)?;
-        if ends.iter().any(RankEnd::is_error) {
-            let ranks = ends;
-            ended = Some(Ended {
-                bytes,
-                posted_ns,
-                ranks,
-            });
-            break;
-        }
-        let time_ns = world.since_begin() - posted_ns;
-        let results = (0..ranks).zip(&world.nodes).zip(&ends);
-        let results = results.filter(|(_, end)| end.status.is_some());
-        let results = results.map(|((rank, node), _)| {
-            let result = node.result(data.lengths(rank).1 * ELEMENT);
-            data.wrong(rank, &result)
-        });
-        let algbw_gbs = bytes as f64 / time_ns.max(1) as f64;
-        sizes.push(Measured {
-            bytes,
-            count: data.count,
-            time_ns,
-            algbw_gbs,
-            busbw_gbs: algbw_gbs * bus_factor(plan.kind, plan.ranks),
-            wrong: results.sum(),
-        });
-    }
-    let fabric = world.fabric.lock();
-    let payload = fabric.longest.saturating_sub(HEADERS) as u64;
-    let best = best_bus_gbps(plan.kind, plan.ranks, &fabric.wires());
-    Ok(Report {
-        sizes,
-        payload_gbs: plan.profile.payload_gbs(payload),
-        best_gbs: best / 8.0 * payload_share(payload),
-        events: world.events,
-        packets: fabric.packets,
-        bytes: fabric.bytes,
-        ended,
-        lost: fabric.lost,
-        virtual_ns: world.now / 1_000,
-        hash: world.hash,
-    })
-}
-
-fn data_of(plan: &Plan, bytes: u64) -> Data {
-    Data::of(plan.kind, plan.ranks as u64, bytes)
-}
-
-fn check(plan: &Plan) -> Result<(), Failure> {
-    use CollectiveKind as K;
-    let ranks = plan.ranks;
-    if !(2..=MOST).contains(&ranks) {
-        return Err(Failure::Ranks { ranks, most: MOST });
-    }
-    if !(0.0..1.0).contains(&plan.loss) {
-        return Err(Failure::Loss(plan.loss.to_string()));
-    }
-    match plan.kind {
-        K::AllReduce | K::AllGather | K::ReduceScatter | K::Broadcast | K::Reduce | K::AllToAll => {
-            Ok(())
-        }
-        kind => Err(Failure::Kind(kind)),
-    }?;
-    let wires = plan.network.wires(ranks);
-    let is_there = |what: &Breaks| match *what {
-        Breaks::Rank(rank) => rank < ranks,
-        Breaks::Wire(wire) => wire < wires,
-    };
-    let beyond = plan.faults.iter().map(|f| f.what).find(|w| !is_there(w));
-    match beyond {
-        None => Ok(()),
-        Some(what) => Err(Failure::NothingToBreak { what, ranks, wires }),
-    }
-}
-
 impl World {
+    /// A cluster whose NICs have been stepped once.
+    pub(crate) fn new(fabric: Shared, nodes: Vec<Node>) -> World {
+        let ranks = nodes.len();
+        let mut world = World {
+            fabric,
+            nodes,
+            due: vec![None; ranks],
+            now: 0,
+            begin: 0,
+            events: 0,
+            hash: 0xcbf2_9ce4_8422_2325,
+        };
+        for rank in 0..ranks {
+            world.step(rank);
+        }
+        world
+    }
+
+    pub(crate) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Events that were handled.
+    pub(crate) fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// Digest of those events.
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.now / 1_000
+    }
+
+    /// Begins to count the time, and lets faults happen from now on.
+    pub(crate) fn begin(&mut self, faults: &[Fault]) {
+        self.begin = self.now;
+        for fault in faults {
+            let after = fault.at_ns.saturating_mul(1_000);
+            let at = self.begin.saturating_add(after);
+            self.fabric.lock().plan(at, fault.what);
+        }
+    }
+
     /// Steps a node until nothing moves, and notes when it wants to be stepped again.
     fn step(&mut self, node: usize) {
         if self.fabric.lock().is_dead(node) {
@@ -284,7 +166,8 @@ impl World {
         }
     }
 
-    fn meet(&mut self) -> Result<(), Failure> {
+    /// Lets the ranks meet.
+    pub(crate) fn meet(&mut self) -> Result<(), Failure> {
         let deadline = self.now + PATIENCE.as_nanos() as u64 * 1_000;
         let mut waiting: Vec<usize> = (0..self.nodes.len()).collect();
         loop {
@@ -305,6 +188,9 @@ impl World {
                 return Err(Failure::Apart { rank, status });
             }
             if waiting.is_empty() {
+                for rank in 0..self.nodes.len() {
+                    self.spent(rank, 0, || "meet".into());
+                }
                 return Ok(());
             }
             // Asking all of them after each event would cost more than the events.
@@ -317,12 +203,12 @@ impl World {
     }
 
     /// Nanoseconds from the first post on.
-    fn since_begin(&self) -> u64 {
+    pub(crate) fn since_begin(&self) -> u64 {
         (self.now - self.begin) / 1_000
     }
 
     /// Runs one operation on all ranks that live; returns how it ended on each.
-    fn operation(&mut self, plan: &Plan, data: &Data) -> Result<Vec<RankEnd>, Failure> {
+    pub(crate) fn operation(&mut self, plan: &Plan, data: &Data) -> Result<Vec<RankEnd>, Failure> {
         let begin = self.now;
         let deadline = begin + PATIENCE.as_nanos() as u64 * 1_000;
         self.wait(plan.profile.host.doorbell_ns);
@@ -346,7 +232,12 @@ impl World {
                     continue;
                 }
                 if let Some(end) = self.end_of(rank, tickets[rank]) {
-                    self.spent(rank, begin, || title(data, end.status));
+                    let what = || match end.status {
+                        Some(Status::Ok) => title(data),
+                        Some(status) => format!("{}: {status:?}", title(data)),
+                        None => format!("{}: killed", title(data)),
+                    };
+                    self.spent(rank, begin, what);
                     ends[rank] = Some(end);
                     left -= 1;
                 }
@@ -358,7 +249,13 @@ impl World {
             let next = self.fabric.lock().peek_rank();
             if !self.turn(deadline) {
                 let waiting = (0..ends.len()).filter(|r| ends[*r].is_none());
-                return Err(hung(waiting.collect(), "the end of an operation"));
+                let waiting: Vec<_> = waiting.collect();
+                self.now = self.now.max(deadline);
+                for &rank in &waiting {
+                    let what = || format!("{}: has not ended", title(data));
+                    self.spent(rank, begin, what);
+                }
+                return Err(hung(waiting, "the end of an operation"));
             }
             looked = next.map_or(0..0, |n| n..n + 1);
         }
@@ -381,14 +278,9 @@ impl Drop for World {
     }
 }
 
-/// An operation on a rank, as a timeline names it.
-fn title(data: &Data, status: Option<Status>) -> String {
-    let what = format!("{:?}, {} bytes", data.kind, data.bytes());
-    match status {
-        Some(Status::Ok) => what,
-        Some(status) => format!("{what}: {status:?}"),
-        None => format!("{what}: killed"),
-    }
+/// An operation, as a timeline names it.
+fn title(data: &Data) -> String {
+    format!("{:?}, {} bytes", data.kind, data.bytes())
 }
 
 fn hung(ranks: Vec<usize>, what: &'static str) -> Failure {

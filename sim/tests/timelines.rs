@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ringbell_nic_abi::CollectiveKind;
 use ringbell_routes::generate::generate;
-use ringbell_sim::{run, run_watched, Breaks, Fault, Plan, Profile, Report, Watch};
+use ringbell_sim::{run, run_watched, Breaks, Failure, Fault, Plan, Profile, Report, Watch};
 use serde_json::Value;
 
 use crate::bytes::Bytes;
@@ -146,4 +146,22 @@ fn operations_that_fail_say_how() {
     assert_eq!((count("killed"), count("PeerFailed")), (1, 3));
     let lost = entries.iter().filter(|e| e["name"] == "lost");
     assert_eq!(lost.count() as u64, report.lost);
+}
+
+#[test]
+fn operations_that_hang_are_shown_to_the_end() {
+    let mut plan = plan();
+    // A doorbell that takes longer than an operation may.
+    plan.profile.host.doorbell_ns = 61_000_000_000;
+    let file = Bytes::default();
+    let done = run_watched(&plan, Watch::default().timeline(file.clone()));
+    assert!(matches!(done, Err(Failure::Hung { .. })), "{done:?}");
+    let trace: Value = serde_json::from_slice(&file.all()).expect("JSON");
+    let entries = trace["traceEvents"].as_array().expect("a list");
+    let open = entries
+        .iter()
+        .filter(|e| e["name"] == "AllToAll, 1024 bytes: has not ended");
+    let open: Vec<_> = open.map(|e| number(e, "dur")).collect();
+    assert_eq!(open.len(), 4, "one for each rank");
+    assert!(open.iter().all(|us| *us >= 60e6), "{open:?}");
 }

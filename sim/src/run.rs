@@ -1,0 +1,156 @@
+//! A run of a plan: what it may not ask, the operations one after the other, and the report.
+
+use ringbell_nic_abi::CollectiveKind;
+use ringbell_nic_core::port::Checksums;
+
+use crate::bound::{best_bus_gbps, bus_factor};
+use crate::data::{Data, ELEMENT};
+use crate::network::{Shared, SwitchPort};
+use crate::node::Node;
+use crate::profile::{payload_share, HEADERS};
+use crate::timeline::Timeline;
+use crate::world::World;
+use crate::{Breaks, Ended, Failure, Measured, Plan, RankEnd, Report, Watch};
+
+/// Most ranks: what the checker of collectives' programs takes.
+const MOST: usize = 256;
+/// Most memory of all ranks together, of which every byte is real.
+const MEMORY_MOST: u64 = 16 << 30;
+
+/// Runs a plan.
+///
+/// # Errors
+/// [`Failure`]: the plan cannot be run, or a rank failed or hung.
+pub fn run(plan: &Plan) -> Result<Report, Failure> {
+    run_watched(plan, Watch::default())
+}
+
+/// Runs a plan and watches it.
+///
+/// # Errors
+/// [`Failure`], as [`run`]; or a rank that is watched is not there. What was written until then is
+/// whole.
+pub fn run_watched(plan: &Plan, mut watch: Watch) -> Result<Report, Failure> {
+    check(plan)?;
+    watch.check(plan.ranks)?;
+    let ranks = plan.ranks as u64;
+    let most = plan.sizes.iter().copied().max().unwrap_or(0);
+    if let Some(&bytes) = plan.sizes.iter().find(|b| data_of(plan, **b).count == 0) {
+        return Err(Failure::Small { bytes });
+    }
+    if most.saturating_mul(2 * ranks) > MEMORY_MOST {
+        return Err(Failure::Large { bytes: most });
+    }
+    let fabric = Shared::new(plan)?;
+    let Some(file) = watch.take_timeline() else {
+        return simulate(plan, watch, most, fabric);
+    };
+    fabric.lock().timeline = Some(Timeline::default());
+    let done = simulate(plan, watch, most, fabric.clone());
+    let fabric = fabric.lock();
+    if let Some(timeline) = &fabric.timeline {
+        let written = timeline.write(plan.ranks, &fabric.tracks(), file);
+        written.map_err(|e| Failure::Timeline(e.to_string()))?;
+    }
+    done
+}
+
+/// Makes the cluster and runs the operations.
+fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<Report, Failure> {
+    let ranks = plan.ranks as u64;
+    let checksums = match watch.reads_frames() {
+        true => Checksums::Software,
+        false => Checksums::Omitted,
+    };
+    let nodes = (0..plan.ranks).map(|rank| {
+        let port = watch.around(rank, Box::new(SwitchPort::new(rank, &fabric, checksums)))?;
+        Node::new(rank, plan, port, most)
+    });
+    let nodes = nodes.collect::<Result<_, _>>()?;
+    let mut world = World::new(fabric.clone(), nodes);
+    world.meet()?;
+    world.begin(&plan.faults);
+    let mut sizes = Vec::new();
+    let mut ended = None;
+    for &bytes in &plan.sizes {
+        let data = data_of(plan, bytes);
+        // Whole elements.
+        let bytes = data.bytes();
+        for (rank, node) in (0..ranks).zip(world.nodes()) {
+            node.fill(&data.source(rank), data.lengths(rank).1 * ELEMENT);
+        }
+        let posted_ns = world.since_begin();
+        let ends = world.operation(plan, &data)?;
+        if ends.iter().any(RankEnd::is_error) {
+            let ranks = ends;
+            ended = Some(Ended {
+                bytes,
+                posted_ns,
+                ranks,
+            });
+            break;
+        }
+        let time_ns = world.since_begin() - posted_ns;
+        let results = (0..ranks).zip(world.nodes()).zip(&ends);
+        let results = results.filter(|(_, end)| end.status.is_some());
+        let results = results.map(|((rank, node), _)| {
+            let result = node.result(data.lengths(rank).1 * ELEMENT);
+            data.wrong(rank, &result)
+        });
+        let algbw_gbs = bytes as f64 / time_ns.max(1) as f64;
+        sizes.push(Measured {
+            bytes,
+            count: data.count,
+            time_ns,
+            algbw_gbs,
+            busbw_gbs: algbw_gbs * bus_factor(plan.kind, plan.ranks),
+            wrong: results.sum(),
+        });
+    }
+    let fabric = fabric.lock();
+    let payload = fabric.longest.saturating_sub(HEADERS) as u64;
+    let best = best_bus_gbps(plan.kind, plan.ranks, &fabric.wires());
+    Ok(Report {
+        sizes,
+        payload_gbs: plan.profile.payload_gbs(payload),
+        best_gbs: best / 8.0 * payload_share(payload),
+        events: world.events(),
+        packets: fabric.packets,
+        bytes: fabric.bytes,
+        ended,
+        lost: fabric.lost,
+        virtual_ns: world.now_ns(),
+        hash: world.hash(),
+    })
+}
+
+fn data_of(plan: &Plan, bytes: u64) -> Data {
+    Data::of(plan.kind, plan.ranks as u64, bytes)
+}
+
+fn check(plan: &Plan) -> Result<(), Failure> {
+    use CollectiveKind as K;
+    let ranks = plan.ranks;
+    if !(2..=MOST).contains(&ranks) {
+        return Err(Failure::Ranks { ranks, most: MOST });
+    }
+    if !(0.0..1.0).contains(&plan.loss) {
+        return Err(Failure::Loss(plan.loss.to_string()));
+    }
+    match plan.kind {
+        K::AllReduce | K::AllGather | K::ReduceScatter | K::Broadcast | K::Reduce | K::AllToAll => {
+            Ok(())
+        }
+        kind => Err(Failure::Kind(kind)),
+    }?;
+    let wires = plan.network.wires(ranks);
+    let is_there = |what: &Breaks| match *what {
+        Breaks::Rank(rank) => rank < ranks,
+        Breaks::Wire(wire) => wire < wires,
+    };
+    let beyond = plan.faults.iter().map(|f| f.what).find(|w| !is_there(w));
+    match beyond {
+        None => Ok(()),
+        Some(what) => Err(Failure::NothingToBreak { what, ranks, wires }),
+    }
+}
