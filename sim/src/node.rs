@@ -1,7 +1,7 @@
 //! One node: a whole NIC over RDMA, its memory and one queue.
 
 use std::fmt::Display;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use ringbell_nic_core::transport::rdma::{RdmaConfig, RdmaTransport};
 use ringbell_nic_core::types::CommId;
 use ringbell_nic_core::{HostQueue, Nic, NicConfig, ProgressMode, QueueConfig};
 
-use crate::network::mac;
+use crate::network::{ip, mac};
 use crate::{Failure, Plan};
 
 const BASE: GpuVa = GpuVa(0x7_0000_0000);
@@ -35,8 +35,7 @@ pub(crate) struct Node {
 }
 
 fn address(rank: usize) -> SocketAddrV4 {
-    let [high, low] = (rank as u16 + 1).to_be_bytes();
-    SocketAddrV4::new(Ipv4Addr::new(10, 77, high, low), SERVICE)
+    SocketAddrV4::new(ip(rank), SERVICE)
 }
 
 impl Node {

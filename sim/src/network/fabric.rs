@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ringbell_nic_core::wire::ETHERNET_HEADER;
 
 use super::event::{Event, Queue, What};
-use super::flow::{weight, Frame, Random, To};
+use super::flow::{weight, Frame, Random};
 use super::graph::{Graph, Link, LinkId};
 use crate::fault::Breaks;
 use crate::host::Processors;
@@ -155,23 +155,13 @@ impl Fabric {
         if node < self.inboxes.len() {
             return self.receive(at, node, frame);
         }
-        match frame.to {
-            To::Rank(rank) => {
-                let next = self.graph.toward(node, rank);
-                // A flow keeps its link while that lives, whatever happens to others.
-                let heavy = |l: &LinkId| weight(self.hash_seed, frame.flow, l.index());
-                match next.max_by_key(heavy) {
-                    Some(output) => self.store(at, output, frame),
-                    // Cuts have left no way.
-                    None => self.lose(at, link, &frame),
-                }
-            }
-            To::All => {
-                for output in self.graph.flood(node, link) {
-                    self.store(at, output, frame.clone());
-                }
-            }
-            To::Nobody => {}
+        let to = frame.to?;
+        // A flow keeps its link while that lives, whatever happens to others.
+        let heavy = |l: &LinkId| weight(self.hash_seed, frame.flow, l.index());
+        match self.graph.toward(node, to).max_by_key(heavy) {
+            Some(output) => self.store(at, output, frame),
+            // Cuts have left no way.
+            None => self.lose(at, link, &frame),
         }
         None
     }

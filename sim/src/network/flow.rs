@@ -2,22 +2,14 @@
 
 use ringbell_nic_core::wire::ETHERNET_HEADER;
 
-use super::address::rank_of;
-
-/// Where a frame goes.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum To {
-    Rank(usize),
-    All,
-    /// Its address is nobody's.
-    Nobody,
-}
+use super::address::destination;
 
 /// A frame on its way.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) bytes: Vec<u8>,
-    pub(super) to: To,
+    /// The rank to which it goes; none where nobody has its address.
+    pub(super) to: Option<usize>,
     /// Number of its flow.
     pub(super) flow: u64,
 }
@@ -25,13 +17,8 @@ pub(crate) struct Frame {
 impl Frame {
     /// A frame that one of so many ranks has sent.
     pub(super) fn new(bytes: Vec<u8>, ranks: usize) -> Frame {
-        let rank = bytes.get(..6).and_then(|d| rank_of(d, ranks));
-        let to = match bytes.first().is_some_and(|b| b & 1 == 1) {
-            true => To::All,
-            false => rank.map_or(To::Nobody, To::Rank),
-        };
         Frame {
-            to,
+            to: destination(&bytes, ranks),
             flow: flow(&bytes),
             bytes,
         }

@@ -62,8 +62,6 @@ pub(super) struct Graph {
     leaving: Vec<Vec<LinkId>>,
     /// By rank, then by node: links on the way from there.
     hops: Vec<Vec<u16>>,
-    /// By link: whether frames for all ranks take it. These links form a tree.
-    in_tree: Vec<bool>,
 }
 
 /// Names of nodes: the ranks', then the others.
@@ -138,7 +136,6 @@ impl Graph {
             leaving: vec![Vec::new(); names.len()],
             names,
             hops: Vec::new(),
-            in_tree: Vec::new(),
         }
     }
 
@@ -156,20 +153,13 @@ impl Graph {
         }
     }
 
-    /// Finds the shortest ways to each rank, and a tree to all nodes.
+    /// Finds the shortest ways to each rank.
     fn find_ways(&mut self, ranks: usize) {
-        self.hops = (0..ranks).map(|rank| self.walk(rank, |_| {})).collect();
-        let mut in_tree = vec![false; self.links.len()];
-        self.walk(0, |link| {
-            in_tree[link.index()] = true;
-            in_tree[link.back().index()] = true;
-        });
-        self.in_tree = in_tree;
+        self.hops = (0..ranks).map(|rank| self.walk(rank)).collect();
     }
 
-    /// Walks to all nodes, the nearest first; returns their distances. `reached` gets the link by
-    /// which each node is reached.
-    fn walk(&self, from: usize, mut reached: impl FnMut(LinkId)) -> Vec<u16> {
+    /// Walks to all nodes, the nearest first; returns their distances.
+    fn walk(&self, from: usize) -> Vec<u16> {
         let mut hops = vec![NONE; self.leaving.len()];
         hops[from] = 0;
         let mut order = vec![from];
@@ -181,7 +171,6 @@ impl Graph {
                 if hops[to] == NONE && !is_cut {
                     hops[to] = hops[node] + 1;
                     order.push(to);
-                    reached(link);
                 }
             }
         }
@@ -244,12 +233,5 @@ impl Graph {
             let link = &self.links[l.index()];
             hops[link.to] < hops[node] && !link.is_cut
         })
-    }
-
-    /// The links on which a node passes on what goes to all and has come by a link.
-    pub(super) fn flood(&self, node: usize, came: LinkId) -> Vec<LinkId> {
-        let leaving = self.leaving[node].iter().copied();
-        let on_tree = leaving.filter(|l| self.in_tree[l.index()] && *l != came.back());
-        on_tree.collect()
     }
 }

@@ -10,7 +10,7 @@ mod flow;
 mod graph;
 mod port;
 
-pub(crate) use self::address::mac;
+pub(crate) use self::address::{ip, mac};
 pub(crate) use self::event::What;
 pub(crate) use self::fabric::Shared;
 pub(crate) use self::port::SwitchPort;
