@@ -201,6 +201,40 @@ fn a_host_that_goes_silent_over_rdma_is_named_within_seconds() {
     }
 }
 
+/// As on a machine with many more ranks than cores: a rank has no turn for seconds, at any point of
+/// its joining.
+#[test]
+fn a_rank_that_is_away_for_seconds_while_it_joins_is_waited_for() {
+    let mut joined_before = 0;
+    for away in [0, 1, 2] {
+        for steps in 0..40 {
+            let mut w = World::unjoined(3, Wire::Local, 8 << 20);
+            w.comms = w.begin_communicator(7, &[0, 1, 2], &small());
+            let are_ready = |w: &World| {
+                (0..3).all(|r| {
+                    let s = w.host(r).nic.communicator_status(w.comms[r]);
+                    assert!(!matches!(s, Ok(CommStatus::Aborted { .. })), "{s:?}");
+                    s == Ok(CommStatus::Ready)
+                })
+            };
+            for _ in 0..steps {
+                w.step();
+            }
+            joined_before += usize::from(are_ready(&w));
+            let absent = w.hosts[away].take();
+            for _ in 0..100 {
+                w.now += 50 * MS;
+                w.step();
+            }
+            w.hosts[away] = absent;
+            let what = format!("communicator with rank {away} away after {steps} steps");
+            w.until(&what, 10_000 * MS, are_ready);
+            w.run(&Call::new(K::Barrier, 0));
+        }
+    }
+    assert!(joined_before > 0, "no rank got as far as its end");
+}
+
 #[test]
 fn a_receive_that_times_out_leaves_the_communicator_alone() {
     for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {

@@ -21,8 +21,9 @@ const ATTEMPT: Duration = Duration::from_secs(3);
 const BACKLOG: usize = 1024;
 /// Most links, those of peers that have not said who they are included.
 const MAX_LINKS: usize = 4096;
-/// How long an unknown peer may take to identify itself.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long an unknown peer may take to identify itself. Among many more ranks than cores it has no
+/// turn for seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of the buffer for dropped payload.
 pub(crate) const SINK: u32 = 64 << 10;
 

@@ -146,8 +146,10 @@ pub(super) fn enough_descriptors(ranks: u32, transport: TransportSpec) -> Result
 
 /// Bytes of a rank besides its buffers.
 const RANK_BYTES: u64 = 24 << 20;
-/// Bytes that each pair of ranks shares.
-const PAIR_BYTES: u64 = 1 << 20;
+/// Bytes that each pair of ranks shares: rings, and a page where each keeps heads.
+const PAIR_BYTES: u64 = 128 << 10;
+/// Messages of a pair that may wait for their receives, eight each way, and the longest such.
+const EARLY: (u64, u64) = (16, 64 << 10);
 /// Bytes of mapped memory for each byte of page tables.
 const PAGE_TABLES: u64 = 512;
 
@@ -161,7 +163,7 @@ pub(super) fn enough_memory(kind: CollectiveKind, ranks: u32, largest: u64) -> R
     let buffers = largest.saturating_mul(2);
     let needed = n
         .saturating_mul(buffers.saturating_add(RANK_BYTES))
-        .saturating_add(n * (n - 1) / 2 * PAIR_BYTES)
+        .saturating_add(n * (n - 1) / 2 * (PAIR_BYTES + EARLY.0 * largest.min(EARLY.1)))
         // Each maps the memory of all.
         .saturating_add((n * n).saturating_mul(buffers / PAGE_TABLES));
     let what = format!(
