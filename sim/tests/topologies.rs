@@ -122,24 +122,27 @@ fn flows_share_wires_between_two_switches() {
 }
 
 #[test]
-fn no_operation_is_faster_than_its_cut_allows() {
+fn a_narrow_wire_takes_as_long_as_what_must_cross_it() {
     use CollectiveKind as K;
-    for kind in [K::AllReduce, K::AllGather, K::Broadcast, K::AllToAll] {
-        let plan = plan(kind, two_pairs(1, 10.0, 1_000.0), 4 << 20);
-        let done = run(&plan).expect("it ends");
-        // A quarter of an all-to-all is to cross, of 3/4 that leave a rank.
-        let payload = done.payload_gbs / 100.0 * 10.0;
-        let best = match kind {
-            K::AllToAll => 0.75 * payload,
-            K::Broadcast => payload,
-            _ => 1.5 * payload,
+    // Bus bandwidth that the wire of 10 Gb/s between the pairs allows, by the payload of such a
+    // wire: what must cross is all bytes, half of them, or a quarter of each rank's. A ring sends
+    // half as much again as must cross. Measured: 0.96 to 0.99 of these shares.
+    for (kind, algo, best, share) in [
+        (K::AllToAll, Algorithm::Auto, 0.75, 1.0),
+        (K::Broadcast, Algorithm::Auto, 1.0, 1.0),
+        (K::AllReduce, Algorithm::Ring, 1.5, 2.0 / 3.0),
+        (K::AllGather, Algorithm::Ring, 1.5, 2.0 / 3.0),
+    ] {
+        let plan = Plan {
+            algo,
+            ..plan(kind, two_pairs(1, 10.0, 1_000.0), 8 << 20)
         };
-        assert!(
-            (done.best_gbs / best - 1.0).abs() < 1e-9,
-            "{kind:?}: {best}"
-        );
-        let share = done.sizes[0].busbw_gbs / done.best_gbs;
-        assert!((0.3..1.0).contains(&share), "{kind:?}: {share}");
+        let done = run(&plan).expect("it ends");
+        let best = best * done.payload_gbs / 10.0;
+        let ratio = done.best_gbs / best;
+        assert!((ratio - 1.0).abs() < 1e-9, "{kind:?}: {ratio}");
+        let reached = done.sizes[0].busbw_gbs / done.best_gbs / share;
+        assert!((0.93..1.0).contains(&reached), "{kind:?}: {reached}");
     }
 }
 
