@@ -12,7 +12,7 @@ use crate::timeline::Timeline;
 use crate::world::World;
 use crate::{Breaks, Ended, Failure, Measured, Plan, RankEnd, Report, Watch};
 
-/// Most ranks: what the checker of collectives' programs takes.
+/// Most ranks: each pair has a link, whose two ends take up to 300 KiB.
 const MOST: usize = 256;
 /// Most memory of all ranks together, of which every byte is real.
 const MEMORY_MOST: u64 = 16 << 30;
