@@ -10,6 +10,7 @@
 
 mod buffers;
 mod error;
+mod gone;
 mod head;
 mod network;
 pub mod port;

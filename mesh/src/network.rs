@@ -59,11 +59,7 @@ impl Network {
     /// Names of the wires that are down.
     pub(crate) fn down(&self) -> impl Iterator<Item = String> + '_ {
         let down = (0..self.changes.len()).filter(|w| is_down(self.changes[*w]));
-        down.map(|w| {
-            let [a, b] = self.topology.wires()[w].ends;
-            let text = |end| self.topology.port_text(end);
-            format!("{} -- {}", text(a), text(b))
-        })
+        down.map(|wire| self.wire_text(wire))
     }
 
     /// The wire of a port of this node is down or up. Returns whether that is new.
@@ -118,6 +114,44 @@ impl Network {
             ..self.original.clone()
         });
         self.part = Some((part, routes));
+    }
+
+    /// Names of the wires that are missing on the way to a node that is not reached: they end at a
+    /// node that is.
+    pub(crate) fn missing(&self, to: NodeId) -> Vec<String> {
+        let Some((part, _)) = &self.part else {
+            return Vec::new();
+        };
+        let mut seen = vec![false; self.topology.nodes().len()];
+        let mut next = vec![to];
+        let mut missing = Vec::new();
+        while let Some(node) = next.pop() {
+            if std::mem::replace(&mut seen[node.index()], true) {
+                continue;
+            }
+            for link in self.topology.leaving(node) {
+                let other = self.topology.to(link).node;
+                match part.place[other.index()] {
+                    Some(_) => missing.push(link.wire()),
+                    // All its wires are down: its part has no places.
+                    None if other == self.me => missing.push(link.wire()),
+                    None => next.push(other),
+                }
+            }
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        missing
+            .into_iter()
+            .map(|wire| self.wire_text(wire))
+            .collect()
+    }
+
+    /// A wire's name.
+    fn wire_text(&self, wire: usize) -> String {
+        let [a, b] = self.topology.wires()[wire].ends;
+        let text = |end| self.topology.port_text(end);
+        format!("{} -- {}", text(a), text(b))
     }
 
     /// A node's number in the tables in use, with these.

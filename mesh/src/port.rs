@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use ringbell_net::port::{
-    Arrived, Capabilities, Checksums, MacAddr, Port, PortCounters, MTU_MAX, MTU_MIN,
+    Arrived, Capabilities, Checksums, MacAddr, Port, PortCounters, RefusedBy, MTU_MAX, MTU_MIN,
 };
 use ringbell_net::wire::{ETHERNET_HEADER, ETHERTYPE_IPV4};
 use ringbell_net::NicTime;
@@ -22,6 +22,7 @@ use zerocopy::big_endian::{U16, U32, U64};
 
 use crate::buffers::{bit, Pool, Set, Stored, QUEUES_MAX};
 use crate::error::MeshError;
+use crate::gone::Gone;
 use crate::head::{Head, Hello, Kind, FLAG_BROADCAST, FRAME_AT, GROWTH, HEAD, VERSION};
 use crate::network::Network;
 use crate::router::{Router, Way};
@@ -55,11 +56,14 @@ pub struct MeshConfig {
     pub silence: Duration,
     /// A packet that stands for so long at the head of a queue is dropped.
     pub stuck: Duration,
+    /// A node to which no wire leads for so long is given up: what is connected to it ends. A wire
+    /// that is back before costs no connection.
+    pub grace: Duration,
 }
 
 impl MeshConfig {
     /// The node of a network, with the defaults: 8 channels of 16 slots, R of 8, a silence of
-    /// 800 ms, and 2 s for packets that stand.
+    /// 800 ms, 2 s for packets that stand, and 1 s for wires to come back.
     pub fn new(topology: Topology, node: NodeId) -> MeshConfig {
         MeshConfig {
             topology,
@@ -71,6 +75,7 @@ impl MeshConfig {
             epoch: 1,
             silence: Duration::from_millis(800),
             stuck: Duration::from_secs(2),
+            grace: Duration::from_secs(1),
         }
     }
 }
@@ -161,6 +166,7 @@ pub struct MeshPort {
     written: Stored,
     chosen: Option<MacAddr>,
     broadcast: Option<Broadcast>,
+    gone: Gone,
     /// Time of the last turn.
     turned: Option<NicTime>,
     reported: NicTime,
@@ -283,6 +289,7 @@ impl MeshPort {
             pool,
             chosen: None,
             broadcast: None,
+            gone: Gone::new(nodes, config.grace),
             turned: None,
             reported: NicTime(0),
             news: false,
@@ -351,10 +358,13 @@ impl MeshPort {
     }
 
     /// The network has changed: routes around what is down, and word to the neighbours.
-    fn changed(&mut self) {
+    fn changed(&mut self, now: NicTime) {
         self.counters.reroutes += 1;
         self.network.reroute();
         self.set_ways();
+        let (network, me) = (&self.network, self.config.node);
+        let has_way = |node| node == me || network.next(node).is_some();
+        self.gone.update(now, has_way);
         self.news = true;
     }
 
@@ -366,7 +376,7 @@ impl MeshPort {
                 let port = self.wires[wire].number();
                 tracing::info!(node = self.config.node.0, port, "a wire is up");
                 if self.network.set(port, false) {
-                    self.changed();
+                    self.changed(now);
                 }
                 self.news |= self.network.knows() != 0;
             }
@@ -374,7 +384,7 @@ impl MeshPort {
                 let port = self.wires[wire].number();
                 tracing::warn!(node = self.config.node.0, port, %why, "a wire is refused");
             }
-            Event::Down => self.lost(wire),
+            Event::Down => self.lost(now, wire),
             Event::Network(first, changes) => {
                 let mut is_new = self.network.merge(first, &changes);
                 // This node sees its own wires; the others were told of them.
@@ -382,7 +392,7 @@ impl MeshPort {
                     is_new |= self.network.set(wire.number(), false);
                 }
                 if is_new {
-                    self.changed();
+                    self.changed(now);
                 }
             }
             Event::Knows(sum) => {
@@ -395,12 +405,12 @@ impl MeshPort {
         }
     }
 
-    fn lost(&mut self, wire: usize) {
+    fn lost(&mut self, now: NicTime, wire: usize) {
         let (node, port) = (self.config.node.0, self.wires[wire].number());
         let why = self.wires[wire].reason().unwrap_or_default();
         tracing::warn!(node, port, why, "a wire is down");
         if self.network.set(self.wires[wire].number(), true) {
-            self.changed();
+            self.changed(now);
         }
     }
 
@@ -464,6 +474,7 @@ impl MeshPort {
     fn drop_head(&mut self, now: NicTime, queue: usize) {
         if let Some((packet, came)) = self.pop(now, queue) {
             if !came {
+                self.gone.dropped(NodeId(packet.head().destination.get()));
                 // It was counted when it was taken.
                 self.traffic.tx_frames -= 1;
                 self.traffic.tx_bytes -= (packet.bytes().len() - FRAME_AT) as u64;
@@ -486,6 +497,17 @@ impl MeshPort {
         }
         self.drop_stuck(now);
         self.leave(now);
+        for node in self.gone.step(now) {
+            let why = self.no_way(node);
+            tracing::warn!(node = self.config.node.0, "{why}");
+        }
+    }
+
+    /// That a node is gone, and which wires are missing.
+    fn no_way(&self, node: NodeId) -> String {
+        let name = &self.network.topology().nodes()[node.index()].name;
+        let missing = self.network.missing(node).join(", ");
+        format!("no way to {name}: missing {missing}")
     }
 
     /// Moves what can be moved, and does what is due.
@@ -496,7 +518,7 @@ impl MeshPort {
             let to = &mut self.wires[wire];
             let starved = self.router.waits(Way::Wire(wire as u8)) && to.takes();
             if to.serve(now, knows, starved, &mut self.pool) {
-                self.lost(wire);
+                self.lost(now, wire);
             }
         }
         if std::mem::take(&mut self.news) {
@@ -655,7 +677,8 @@ impl Port for MeshPort {
             "forwarded {forwarded} packets; dropped {unreachable} without a route, {stuck} that \
              stood, {bad} with a wrong head; {reroutes} times new routes"
         );
-        wires.chain(down).chain([all]).collect()
+        let gone = self.gone.all().map(|node| self.no_way(node));
+        wires.chain(down).chain(gone).chain([all]).collect()
     }
 
     fn capabilities(&self) -> &Capabilities {
@@ -687,11 +710,17 @@ impl Port for MeshPort {
     }
 
     fn is_quiet(&self) -> bool {
-        self.router.is_empty() && self.broadcast.is_none() && self.wires.iter().all(Wire::is_quiet)
+        self.router.is_empty()
+            && self.broadcast.is_none()
+            && !self.gone.has_reports()
+            && self.wires.iter().all(Wire::is_quiet)
     }
 
     fn poll(&mut self) -> bool {
-        !self.router.is_empty() || self.broadcast.is_some() || self.wires.iter_mut().any(Wire::poll)
+        !self.router.is_empty()
+            || self.broadcast.is_some()
+            || self.gone.has_reports()
+            || self.wires.iter_mut().any(Wire::poll)
     }
 
     fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
@@ -738,9 +767,18 @@ impl Port for MeshPort {
         let wires = self.wires.iter().filter_map(|w| w.next_timer(now)).min();
         let stuck = self.config.stuck;
         let heads = self.router.heads().map(|(_, p)| p.since.plus(stuck)).min();
-        let soon = self.broadcast.is_some() || self.router.waits(Way::Here);
+        let soon =
+            self.broadcast.is_some() || self.router.waits(Way::Here) || self.gone.has_reports();
         let soon = soon.then_some(NicTime(now.0 + ROOM_NS));
-        [wires, heads, soon].into_iter().flatten().min()
+        [wires, heads, soon, self.gone.next_timer()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn next_refused(&mut self) -> Option<RefusedBy> {
+        let node = self.gone.next_report()?;
+        Some(RefusedBy::NoWay(mac_of(node)))
     }
 
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {

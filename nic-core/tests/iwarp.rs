@@ -150,7 +150,7 @@ fn a_peer_that_sends_more_than_its_credit_is_ended() {
     }
     nic.until(|n| n.side.has(TransportEvent::Reset { conn }));
     let want = Reason::NoBuffer;
-    assert_eq!(nic.side.transport.reset_detail(conn), want.detail());
+    assert_eq!(nic.side.transport.reset_status(conn).1, want.detail());
     // Credit for bytes that were never sent, or less than before.
     for credit in [(1, 0, false), (0, 0, true)] {
         let (mut peer, conn) = nic.peer();
@@ -188,7 +188,7 @@ fn a_terminate_message_of_the_peer_is_the_detail_of_what_ends_by_it() {
         let unit = unit_of(&Header::whole(Opcode::Terminate, 1), &message);
         peer.write(&unit);
         nic.until(|n| n.side.has(TransportEvent::Reset { conn }));
-        assert_eq!(nic.side.transport.reset_detail(conn), reason.detail());
+        assert_eq!(nic.side.transport.reset_status(conn).1, reason.detail());
         nic.side.transport.abort(conn);
     }
     nic.still_serves();

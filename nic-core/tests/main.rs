@@ -48,6 +48,7 @@ mod kernels_ring;
 mod long_messages;
 mod memory_kinds;
 mod meshes;
+mod meshes_cut;
 mod networks;
 mod nic_closing;
 mod nic_faults;

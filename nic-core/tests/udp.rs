@@ -336,7 +336,7 @@ fn a_gap_is_named_to_both_ends_and_keeps_what_came_before_it() {
         raw.nic.send(conn, 3, to);
         raw.step(0);
         assert_eq!(ended(&mut raw), Some((Status::ConnectionReset, 0, detail)));
-        assert_eq!(raw.nic.transport.reset_detail(conn), detail);
+        assert_eq!(raw.nic.transport.reset_status(conn).1, detail);
         // The reset was lost: a question gets it again, and so does a message after the session was
         // freed.
         let is_named = |got: Vec<(Signature, Vec<u8>)>| {

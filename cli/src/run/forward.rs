@@ -58,6 +58,8 @@ fn forward(mut ports: Vec<MeshPort>, end: &AtomicBool) {
         let now = NicTime(start.elapsed().as_nanos() as u64 + 1);
         for port in &mut ports {
             while port.receive(now).is_some() {}
+            // Nothing is connected here; what is not taken keeps the port from being quiet.
+            while port.next_refused().is_some() {}
             port.flush(now);
         }
         let forwarded = ports.iter().map(|p| p.forwarding().forwarded).sum();

@@ -233,14 +233,16 @@ impl Deref for Arrived<'_> {
     }
 }
 
-/// A host that has refused a packet: it reports that no process receives there. A hint that an
-/// attacker on the path may have forged.
+/// What has refused a packet. That a host reports that no process receives there is a hint, which
+/// an attacker on the path may have forged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusedBy {
     /// The host with this MAC address, a frame.
     Link(MacAddr),
     /// The host of this socket, a datagram.
     Socket(SocketAddr),
+    /// The port itself, which knows that no way leads to the host with this MAC address any more.
+    NoWay(MacAddr),
 }
 
 /// A place where packets leave and enter. See the module text for the rules.
@@ -359,7 +361,7 @@ pub trait Port: Send {
         let _ = fds;
     }
 
-    /// The next host that has refused a packet.
+    /// The next host that has refused a packet, or to which no way leads.
     fn next_refused(&mut self) -> Option<RefusedBy> {
         None
     }

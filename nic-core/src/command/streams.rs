@@ -111,8 +111,8 @@ impl Streams {
         let refusal = match &session.state {
             State::Stream(s) if s.reset => {
                 let failed = engines.failure_on(s.transport, s.conn);
-                let detail = self.transports[s.transport].reset_detail(s.conn);
-                failed.map_or((Status::ConnectionReset, detail), EngineFailed::status)
+                let reset = self.transports[s.transport].reset_status(s.conn);
+                failed.map_or(reset, EngineFailed::status)
             }
             State::Stream(s) => return Ok((s.transport, s.conn)),
             State::Broken => (Status::NotConnected, 0),

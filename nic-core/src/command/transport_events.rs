@@ -133,7 +133,7 @@ impl Streams {
                 s.reset |= reset;
                 s.peer_closed |= !reset;
                 let why = if reset {
-                    self.transports[t].reset_detail(conn)
+                    self.transports[t].reset_status(conn).1
                 } else {
                     0
                 };

@@ -133,8 +133,9 @@ pub enum TransportEvent {
         /// Which.
         conn: ConnId,
     },
-    /// The peer reset the connection or is gone. Posted operations retire with `ConnectionReset`;
-    /// the id stays until `Transport::close` or `Transport::abort`.
+    /// The peer reset the connection or is gone. Posted operations retire with `ConnectionReset`,
+    /// or `HostUnreachable` if no way leads to it; the id stays until `Transport::close` or
+    /// `Transport::abort`.
     Reset {
         /// Which.
         conn: ConnId,

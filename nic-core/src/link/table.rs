@@ -360,7 +360,8 @@ impl<K: Copy + PartialEq> Links<K> {
                     return Some(LinkEvent::Nothing);
                 };
                 let link = &mut self.all[l];
-                if status == Status::ConnectionReset && link.state == LinkState::Up {
+                let is_reset = matches!(status, Status::ConnectionReset | Status::HostUnreachable);
+                if is_reset && link.state == LinkState::Up {
                     // Nothing leaves any more, but what the peer has sent before may still be
                     // read: the receive that waits sees the end.
                     link.mute = true;

@@ -525,6 +525,7 @@ impl Network {
         ports.find_map(|(port, p)| match p.next_refused()? {
             RefusedBy::Link(mac) => Some(Refused::Link(Link { port, mac })),
             RefusedBy::Socket(peer) => Some(Refused::Peer { port, peer }),
+            RefusedBy::NoWay(mac) => Some(Refused::NoWay(Link { port, mac })),
         })
     }
 

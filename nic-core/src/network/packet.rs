@@ -53,7 +53,7 @@ pub struct Packet<'a> {
     pub placed: Option<&'a Places>,
 }
 
-/// A host that has refused a packet.
+/// A host that has refused a packet, or to which no way leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     /// By a frame.
@@ -65,6 +65,8 @@ pub enum Refused {
         /// Where it was sent to.
         peer: SocketAddr,
     },
+    /// No way leads there any more, as the port knows.
+    NoWay(Link),
 }
 
 /// How datagrams leave.

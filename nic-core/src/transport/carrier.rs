@@ -87,6 +87,29 @@ pub(super) trait Carrier: Sharer + Send + Sized {
     /// The engine that changes this stream has failed: it ends here as by a reset, and the peer is
     /// told.
     fn end_by_engine(&mut self, index: usize, failed: EngineFailed);
+    /// The peer is gone: what is posted retires, the id stays until the connection is closed.
+    fn cut_off(&mut self, index: usize);
+    /// No way leads to the peer any more.
+    fn lose(&mut self, index: usize) {
+        let Some(c) = self.sessions().table.at(index) else {
+            return;
+        };
+        match c.life().phase {
+            Phase::Resolving | Phase::Requesting => {
+                self.fail_connect(index, Status::HostUnreachable, None);
+            }
+            Phase::Open | Phase::Closing => {
+                tracing::warn!(
+                    peer = %c.life().peer,
+                    "no way leads to the peer any more; what is posted on the connection ends"
+                );
+                c.life_mut().unreachable = true;
+                self.cut_off(index);
+            }
+            // They have deadlines, and nobody waits for them.
+            Phase::Incoming(_) | Phase::Dead | Phase::Orphan | Phase::Ending => {}
+        }
+    }
     /// Takes the id from a connection; the peer is told that it ends.
     fn reject(&mut self, index: usize);
     /// A connection was freed.

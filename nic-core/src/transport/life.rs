@@ -8,6 +8,8 @@
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
+use ringbell_nic_abi::Status;
+
 use crate::datapath::{ReceivePath, SendPath};
 use crate::types::{ConnId, ListenerId, NicTime};
 
@@ -70,6 +72,8 @@ pub(super) struct Life {
     pub(super) watched: bool,
     /// How often the peer's host has refused a packet since the peer last answered.
     pub(super) refused: u32,
+    /// No way leads to the peer any more.
+    pub(super) unreachable: bool,
 }
 
 impl Life {
@@ -94,6 +98,21 @@ impl Life {
             pending: false,
             watched: false,
             refused: 0,
+            unreachable: false,
+        }
+    }
+
+    /// How what is posted ends after the connection has ended; a reset has this detail.
+    pub(super) fn end(&self, detail: u64) -> (Status, u64) {
+        match self.unreachable {
+            true => {
+                let ip = u64::from(u32::from(*self.peer.ip()));
+                (
+                    Status::HostUnreachable,
+                    ip << 16 | u64::from(self.peer.port()),
+                )
+            }
+            false => (Status::ConnectionReset, detail),
         }
     }
 

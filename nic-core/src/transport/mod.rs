@@ -260,11 +260,12 @@ pub trait Transport: Sharer + Send {
     /// When `step` must be called again although nothing arrives.
     fn next_timer(&self) -> Option<NicTime>;
 
-    /// Why a connection was reset: the detail of operations that come after it. 0: there is no more
-    /// to say.
-    fn reset_detail(&self, conn: ConnId) -> u64 {
+    /// How operations end that come after a connection was reset: `ConnectionReset`, or
+    /// `HostUnreachable` where no way leads to the peer any more, with the detail. 0: there is no
+    /// more to say.
+    fn reset_status(&self, conn: ConnId) -> (Status, u64) {
         let _ = conn;
-        0
+        (Status::ConnectionReset, 0)
     }
 
     /// Addresses of local ends: `(local, peer)` of a connection, for `doctor`, events and `accept`.
@@ -328,7 +329,7 @@ pub trait PacketTransport {
     /// A connection that waited for its hop has it, or will not have it.
     fn resolved(&mut self, index: usize, outcome: Resolved);
 
-    /// A host has refused a packet; see
+    /// A host has refused a packet, or no way leads to it; see
     /// [`Port::next_refused`](ringbell_net::port::Port::next_refused).
     fn refused(&mut self, now: NicTime, by: Refused, net: &Network);
 }

@@ -266,9 +266,10 @@ impl<T: Carrier> Transport for T {
         self.parts().turns.next_timer()
     }
 
-    fn reset_detail(&self, conn: ConnId) -> u64 {
+    fn reset_status(&self, conn: ConnId) -> (Status, u64) {
         let c = self.parts().table.get_by_id(conn);
-        c.map_or(0, |c| c.reset_detail())
+        let reset = (Status::ConnectionReset, 0);
+        c.map_or(reset, |c| c.life().end(c.reset_detail()))
     }
 
     fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
@@ -318,16 +319,22 @@ impl<T: Carrier> PacketTransport for T {
 
     fn refused(&mut self, _: NicTime, by: Refused, net: &Network) {
         let s = self.sessions();
-        let (mut broken, mut unheard) = (Vec::new(), Vec::new());
+        let (mut broken, mut unheard, mut lost) = (Vec::new(), Vec::new(), Vec::new());
         for (index, c) in s.table.iter() {
             let link = c.life().hop.and_then(|hop| net.link(hop));
             let is_it = match by {
-                Refused::Link(by) => link == Some(by),
+                Refused::Link(by) | Refused::NoWay(by) => link == Some(by),
                 Refused::Peer { port, peer } => {
                     link.is_some_and(|l| l.port == port) && T::address(c, net) == peer
                 }
             };
             let phase = c.life().phase;
+            if matches!(by, Refused::NoWay(_)) {
+                if is_it {
+                    lost.push(index);
+                }
+                continue;
+            }
             if is_it && phase == Phase::Requesting {
                 unheard.push(index);
             }
@@ -341,6 +348,9 @@ impl<T: Carrier> PacketTransport for T {
         }
         for index in unheard {
             self.fail_connect(index, Status::ConnectionRefused, None);
+        }
+        for index in lost {
+            self.lose(index);
         }
     }
 }

@@ -290,7 +290,7 @@ pub fn ends_by(nic: &mut Nic, peer: &mut Peer, conn: ConnId, want: Option<Reason
     });
     assert_eq!(end, (Status::ConnectionReset, 0));
     let detail = want.map_or(0, Reason::detail);
-    assert_eq!(nic.side.transport.reset_detail(conn), detail, "{want:?}");
+    assert_eq!(nic.side.transport.reset_status(conn).1, detail, "{want:?}");
     nic.until(|n| n.side.has(TransportEvent::Reset { conn }));
     nic.until(|_| {
         peer.hear();

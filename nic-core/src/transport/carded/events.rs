@@ -234,7 +234,7 @@ impl CardTransport {
                     ..
                 } => self.work_done(token, status, bytes, detail),
                 TransportEvent::Reset { conn } => {
-                    let reset = (Status::ConnectionReset, self.inner.reset_detail(conn));
+                    let reset = self.inner.reset_status(conn);
                     self.end_all(conn, [reset; 2]);
                     if let Some(link) = self.links.get_mut(&conn) {
                         link.is_dead = true;

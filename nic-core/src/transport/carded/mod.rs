@@ -271,8 +271,8 @@ impl Transport for CardTransport {
         self.inner.undelivered(conn)
     }
 
-    fn reset_detail(&self, conn: ConnId) -> u64 {
-        self.inner.reset_detail(conn)
+    fn reset_status(&self, conn: ConnId) -> (Status, u64) {
+        self.inner.reset_status(conn)
     }
 
     fn watch(&mut self, conn: ConnId) {

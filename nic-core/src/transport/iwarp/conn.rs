@@ -174,14 +174,14 @@ impl Carried for Conn {
 
     fn refuses_sends(&self) -> Option<(Status, u64)> {
         match self.life.phase {
-            Phase::Dead => Some((Status::ConnectionReset, self.why)),
+            Phase::Dead => Some(self.life.end(self.why)),
             _ => (self.session.tx.fin != Fin::Open).then_some((Status::NotConnected, 0)),
         }
     }
 
     fn refuses_receives(&self) -> Option<(Status, u64)> {
         match self.life.phase {
-            Phase::Dead => Some((Status::ConnectionReset, self.why)),
+            Phase::Dead => Some(self.life.end(self.why)),
             Phase::Closing => Some((Status::NotConnected, 0)),
             _ => None,
         }

@@ -211,6 +211,10 @@ impl Carrier for IwarpTransport {
         true
     }
 
+    fn cut_off(&mut self, index: usize) {
+        self.broken(index, 0);
+    }
+
     fn end_by_engine(&mut self, index: usize, failed: EngineFailed) {
         let s = &mut self.sessions;
         if let Some(c) = s.table.at(index) {
@@ -383,7 +387,8 @@ impl IwarpTransport {
         c.life.deadline = None;
         // What was said to the peer still leaves.
         c.socket = None;
-        if self.sessions.dead(index, (Status::ConnectionReset, why)) {
+        let end = c.life.end(why);
+        if self.sessions.dead(index, end) {
             self.free(index);
         }
     }

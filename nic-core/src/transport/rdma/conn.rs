@@ -317,7 +317,7 @@ impl Carried for Conn {
 
     fn refuses_sends(&self) -> Option<(Status, u64)> {
         let status = match self.life.phase {
-            Phase::Dead => Status::ConnectionReset,
+            Phase::Dead => return Some(self.life.end(0)),
             _ if self.stream.fin != Fin::Open => Status::NotConnected,
             // The peer's end was in order, but it takes nothing any more.
             _ if self.finished => Status::ConnectionReset,
@@ -329,7 +329,7 @@ impl Carried for Conn {
     fn refuses_receives(&self) -> Option<(Status, u64)> {
         match self.life.phase {
             Phase::Closing => Some((Status::NotConnected, 0)),
-            Phase::Dead => Some((Status::ConnectionReset, 0)),
+            Phase::Dead => Some(self.life.end(0)),
             _ => None,
         }
     }

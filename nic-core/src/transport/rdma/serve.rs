@@ -7,7 +7,7 @@
 use std::net::{SocketAddr, SocketAddrV4};
 
 use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI, ROCE_PKEY_DEFAULT};
-use ringbell_nic_abi::{RoceOpcode, Status};
+use ringbell_nic_abi::RoceOpcode;
 
 use super::conn::Conn;
 use super::stream::{Fin, PLACED_MIN};
@@ -147,6 +147,10 @@ impl Carrier for RdmaTransport {
         any
     }
 
+    fn cut_off(&mut self, index: usize) {
+        self.broken(index);
+    }
+
     fn end_by_engine(&mut self, index: usize, failed: EngineFailed) {
         let s = &mut self.sessions;
         let Some(c) = s.table.at(index) else {
@@ -221,10 +225,12 @@ impl RdmaTransport {
     /// The peer is gone, or has reset the connection.
     pub(super) fn broken(&mut self, index: usize) {
         let s = &mut self.sessions;
-        if let Some(c) = s.table.at(index) {
-            c.cut(&mut s.events);
-        }
-        if s.dead(index, (Status::ConnectionReset, 0)) {
+        let Some(c) = s.table.at(index) else {
+            return;
+        };
+        let end = c.life.end(0);
+        c.cut(&mut s.events);
+        if s.dead(index, end) {
             return self.reject(index);
         }
         // The id stays until it is closed; a peer that lives hears of it now.

@@ -337,16 +337,16 @@ impl Transport for TcpTransport {
 
     fn post_send(&mut self, conn: ConnId, work: SendWork) {
         let refused = match self.table.by_id(conn) {
-            None => Status::NotConnected,
-            Some(c) if c.life.phase == Phase::Dead => Status::ConnectionReset,
-            Some(c) if c.fin_wanted => Status::NotConnected,
+            None => (Status::NotConnected, 0),
+            Some(c) if c.life.phase == Phase::Dead => c.life.end(0),
+            Some(c) if c.fin_wanted => (Status::NotConnected, 0),
             Some(c) => {
                 c.life.sends.post(work);
                 return self.mark(index_of(conn));
             }
         };
         self.events
-            .push_back(TransportEvent::send_refused(conn, work.token, (refused, 0)));
+            .push_back(TransportEvent::send_refused(conn, work.token, refused));
     }
 
     fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
@@ -428,7 +428,7 @@ impl Transport for TcpTransport {
         let Some(c) = self.table.by_id(conn) else {
             return;
         };
-        c.fail_all(Status::Aborted, &mut self.events);
+        c.fail_all((Status::Aborted, 0), &mut self.events);
         self.reset_orphan(index_of(conn));
     }
 
@@ -453,6 +453,11 @@ impl Transport for TcpTransport {
 
     fn next_timer(&self) -> Option<NicTime> {
         self.turns.again.into_iter().chain(self.timers.next()).min()
+    }
+
+    fn reset_status(&self, conn: ConnId) -> (Status, u64) {
+        let c = self.table.get_by_id(conn);
+        c.map_or((Status::ConnectionReset, 0), |c| c.life.end(0))
     }
 
     fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {

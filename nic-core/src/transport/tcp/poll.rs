@@ -194,7 +194,7 @@ impl TcpTransport {
     }
 
     /// Ends a connection whose socket cannot be used any more, without touching the socket.
-    fn end_broken(&mut self, index: usize) {
+    pub(super) fn end_broken(&mut self, index: usize) {
         let Some(c) = self.table.at(index) else {
             return;
         };
@@ -205,7 +205,7 @@ impl TcpTransport {
             }
             Phase::Incoming(_) | Phase::Orphan | Phase::Ending => {}
             Phase::Open => {
-                c.fail_all(Status::ConnectionReset, &mut self.events);
+                c.fail_all(c.life.end(0), &mut self.events);
                 self.events.push_back(TransportEvent::Reset { conn });
                 // The id stays until it is closed, without its socket.
                 c.tcp.replace();
@@ -214,9 +214,8 @@ impl TcpTransport {
                 return;
             }
             Phase::Dead | Phase::Closing => {
-                c.life
-                    .sends
-                    .fail_all((Status::ConnectionReset, 0), &mut self.events);
+                let end = c.life.end(0);
+                c.life.sends.fail_all(end, &mut self.events);
                 self.events.push_back(TransportEvent::Reset { conn });
                 self.events.push_back(TransportEvent::Closed { conn });
             }
@@ -438,14 +437,15 @@ impl TcpTransport {
         match c.life.phase {
             Phase::Open if closed && !ended_in_order => {
                 c.life.phase = Phase::Dead;
-                c.fail_all(Status::ConnectionReset, events);
+                c.fail_all((Status::ConnectionReset, 0), events);
                 events.push_back(TransportEvent::Reset { conn: c.life.id });
             }
             // The way in which it closed stays known for later looks.
             Phase::Open if closed => {}
             Phase::Open => c.last_state = state,
             Phase::Dead => {
-                c.life.recvs.fail_all((Status::ConnectionReset, 0), events);
+                let end = c.life.end(0);
+                c.life.recvs.fail_all(end, events);
             }
             Phase::Closing => {
                 if closed && !ended_in_order {

@@ -46,9 +46,13 @@ impl Source for Received<'_> {
 
 impl Conn {
     /// Retires every operation with this status.
-    pub(super) fn fail_all(&mut self, status: Status, events: &mut VecDeque<TransportEvent>) {
-        self.life.sends.fail_all((status, 0), events);
-        self.life.recvs.fail_all((status, 0), events);
+    pub(super) fn fail_all(
+        &mut self,
+        status: (Status, u64),
+        events: &mut VecDeque<TransportEvent>,
+    ) {
+        self.life.sends.fail_all(status, events);
+        self.life.recvs.fail_all(status, events);
     }
 
     /// Fills posted receives. Returns whether anything moved.

@@ -195,8 +195,10 @@ impl PacketTransport for TcpTransport {
 
     /// Records which peers' hosts have refused segments.
     fn refused(&mut self, now: NicTime, by: Refused, net: &Network) {
-        let Refused::Link(by) = by else {
-            return;
+        let by = match by {
+            Refused::Link(by) => by,
+            Refused::NoWay(to) => return self.lose(to, net),
+            Refused::Peer { .. } => return,
         };
         for (index, c) in self.table.iter() {
             let link = c.life.hop.and_then(|hop| net.link(hop));
@@ -209,13 +211,40 @@ impl PacketTransport for TcpTransport {
 }
 
 impl TcpTransport {
+    /// No way leads to a host any more: connections to it end.
+    fn lose(&mut self, to: Link, net: &Network) {
+        let all = self.table.iter();
+        let is_it = all.filter(|(_, c)| c.life.hop.and_then(|hop| net.link(hop)) == Some(to));
+        let lost: Vec<usize> = is_it.map(|(index, _)| index).collect();
+        for index in lost {
+            let Some(c) = self.table.at(index) else {
+                continue;
+            };
+            match c.life.phase {
+                Phase::Resolving | Phase::Requesting => {
+                    self.fail_connect(index, Status::HostUnreachable);
+                }
+                Phase::Open | Phase::Closing => {
+                    tracing::warn!(
+                        peer = %c.life.peer,
+                        "no way leads to the peer any more; what is posted on the connection ends"
+                    );
+                    c.life.unreachable = true;
+                    self.end_broken(index);
+                }
+                // They have deadlines, and nobody waits for them.
+                Phase::Incoming(_) | Phase::Dead | Phase::Orphan | Phase::Ending => {}
+            }
+        }
+    }
+
     /// An outgoing connection failed: its operations retire, its id is free.
     pub(super) fn fail_connect(&mut self, index: usize, status: Status) {
         let Some(c) = self.table.at(index) else {
             return;
         };
         let conn = c.life.id;
-        c.fail_all(status, &mut self.events);
+        c.fail_all((status, 0), &mut self.events);
         // A segment of the peer has said so.
         let is_answer = matches!(status, Status::ConnectionRefused | Status::ConnectionReset);
         self.events.push_back(TransportEvent::ConnectFailed {

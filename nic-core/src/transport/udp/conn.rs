@@ -283,14 +283,14 @@ impl Carried for Conn {
 
     fn refuses_sends(&self) -> Option<(Status, u64)> {
         match self.life.phase {
-            Phase::Dead => Some(reset_by(self.ended_by)),
+            Phase::Dead => Some(self.life.end(reset_by(self.ended_by).1)),
             _ => (self.tx.fin != Fin::Open).then_some((Status::NotConnected, 0)),
         }
     }
 
     fn refuses_receives(&self) -> Option<(Status, u64)> {
         match self.life.phase {
-            Phase::Dead => Some(reset_by(self.ended_by)),
+            Phase::Dead => Some(self.life.end(reset_by(self.ended_by).1)),
             Phase::Closing => Some((Status::NotConnected, 0)),
             _ => None,
         }

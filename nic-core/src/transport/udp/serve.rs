@@ -167,6 +167,10 @@ impl Carrier for UdpTransport {
         true
     }
 
+    fn cut_off(&mut self, index: usize) {
+        self.broken(index, None);
+    }
+
     fn end_by_engine(&mut self, index: usize, failed: EngineFailed) {
         let s = &mut self.sessions;
         let Some(c) = s.table.at(index) else {
@@ -198,7 +202,11 @@ impl Carrier for UdpTransport {
 impl UdpTransport {
     /// The session has ended: the peer is gone, has reset it, or messages are missing.
     fn broken(&mut self, index: usize, gap: Option<Gap>) {
-        let is_closing = self.sessions.dead(index, reset_by(gap));
+        let Some(c) = self.sessions.table.at(index) else {
+            return;
+        };
+        let end = c.life.end(reset_by(gap).1);
+        let is_closing = self.sessions.dead(index, end);
         if let Some(c) = self.sessions.table.at(index) {
             (c.ended_by, c.life.deadline, c.probes.next) = (gap, None, None);
         }
