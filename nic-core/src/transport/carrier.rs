@@ -106,7 +106,7 @@ pub(super) trait Carrier: Sharer + Send + Sized {
                 c.life_mut().unreachable = true;
                 self.cut_off(index);
             }
-            // They have deadlines, and nobody waits for them.
+            // They have deadlines, and no operation waits for them.
             Phase::Incoming(_) | Phase::Dead | Phase::Orphan | Phase::Ending => {}
         }
     }
