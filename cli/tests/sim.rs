@@ -100,6 +100,22 @@ fn a_timeline_is_written_for_perfetto() {
 }
 
 #[test]
+fn a_timeline_replaces_the_file_that_was_there_and_a_refused_plan_does_not() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let old = vec![b'x'; 10 << 20];
+    let [kept, replaced] = ["kept", "replaced"].map(|name| dir.path().join(name));
+    for (file, ranks, code) in [(&kept, "1", 2), (&replaced, "2", 0)] {
+        std::fs::write(file, &old).expect("written");
+        let path = file.to_str().expect("text");
+        let out = sim(&["broadcast", "-R", ranks, "-e", "1K", "--trace", path]);
+        assert_eq!(out.status.code(), Some(code), "{out:?}");
+    }
+    assert!(std::fs::read(&kept).expect("a file") == old);
+    let trace = std::fs::read(&replaced).expect("a file");
+    serde_json::from_slice::<Value>(&trace).expect("JSON, with nothing behind it");
+}
+
+#[test]
 fn a_capture_that_cannot_be_written_is_an_error() {
     for (capture, code, named) in [
         ("0=/dev/full", 1, "cannot write all of /dev/full"),

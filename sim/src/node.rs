@@ -62,7 +62,7 @@ impl Node {
         let net = Network::new(config.ip, 16, vec![port], &[]).map_err(|e| made(&e))?;
         let rdma = RdmaConfig {
             seed: plan.seed.wrapping_add(rank as u64),
-            timeout: Duration::from_millis(1),
+            timeout: Duration::from_micros(plan.profile.retry_us),
             ..RdmaConfig::default()
         };
         let rdma = RdmaTransport::new(&net, rdma).map_err(|e| made(&e))?;

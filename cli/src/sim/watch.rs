@@ -35,7 +35,7 @@ fn captured(text: &str) -> Result<(usize, PathBuf), String> {
 pub(crate) struct Files(Vec<(PathBuf, Output)>);
 
 impl WatchArgs {
-    /// Creates the files.
+    /// Creates the files. One that is there keeps its bytes until the first of the run.
     ///
     /// # Errors
     /// One cannot be created.
@@ -53,11 +53,17 @@ impl WatchArgs {
 
 impl Files {
     fn create(&mut self, path: &Path, option: &str) -> Result<Output> {
-        let file = File::create(path).with_context(|| {
+        let mut options = File::options();
+        let options = options.write(true).create(true).truncate(false);
+        let file = options.open(path).with_context(|| {
             let path = path.display();
             format!("cannot write {path}; check the path given to {option}")
         })?;
-        let output = Output(Arc::new(Mutex::new((BufWriter::new(file), None))));
+        let output = Output(Arc::new(Mutex::new(Written {
+            file: BufWriter::new(file),
+            failed: None,
+            has_begun: false,
+        })));
         self.0.push((path.into(), output.clone()));
         Ok(output)
     }
@@ -69,8 +75,8 @@ impl Files {
     pub(crate) fn finish(self) -> Result<()> {
         for (path, output) in self.0 {
             let mut output = output.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let (file, failed) = &mut *output;
-            let done = failed.take().map_or_else(|| file.flush(), Err);
+            let failed = output.failed.take();
+            let done = failed.map_or_else(|| output.file.flush(), Err);
             done.with_context(|| {
                 let path = path.display();
                 format!("cannot write all of {path}; check that its disk has room")
@@ -80,17 +86,36 @@ impl Files {
     }
 }
 
-/// A file with its first error, which the NIC that writes to it cannot report.
+struct Written {
+    file: BufWriter<File>,
+    /// The first error, which the NIC that writes to it cannot report.
+    failed: Option<io::Error>,
+    /// What was there before is gone.
+    has_begun: bool,
+}
+
+impl Written {
+    fn begin(&mut self) -> io::Result<()> {
+        let file = self.file.get_ref();
+        // A pipe or a terminal has nothing to be cut off.
+        if !std::mem::replace(&mut self.has_begun, true) && file.metadata()?.is_file() {
+            file.set_len(0)?;
+        }
+        Ok(())
+    }
+}
+
 #[derive(Clone)]
-struct Output(Arc<Mutex<(BufWriter<File>, Option<io::Error>)>>);
+struct Output(Arc<Mutex<Written>>);
 
 impl Output {
     fn with<T>(&self, act: impl FnOnce(&mut BufWriter<File>) -> io::Result<T>) -> io::Result<T> {
         let mut output = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = act(&mut output.0);
+        let begun = output.begin();
+        let done = begun.and_then(|()| act(&mut output.file));
         done.map_err(|e| {
             let again = io::Error::from(e.kind());
-            output.1.get_or_insert(e);
+            output.failed.get_or_insert(e);
             again
         })
     }

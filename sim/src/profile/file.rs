@@ -13,6 +13,8 @@ use crate::{FileError, HostCosts};
 
 /// A second, the longest delay, in nanoseconds; also what a frame may take at most.
 const SECOND: u64 = 1_000_000_000;
+/// A NIC's first retry where the file does not say, in microseconds.
+const RETRY_US: u64 = 1_000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -42,6 +44,7 @@ struct Switch {
 #[serde(deny_unknown_fields)]
 struct Nic {
     mtu_bytes: Spanned<usize>,
+    retry_us: Option<Spanned<u64>>,
     frame_ns: Option<Spanned<u64>>,
     byte_ps: Option<Spanned<u64>>,
     send_delay_ns: Option<Spanned<u64>>,
@@ -107,6 +110,8 @@ impl Profile {
             frame_ns: at.cost("frame_ns", nic.frame_ns.as_ref())?,
             byte_ps: at.cost("byte_ps", nic.byte_ps.as_ref())?,
         };
+        let retry_us = file.nic.retry_us.as_ref();
+        let retry_us = retry_us.map(|v| at.within("retry_us", v, 100..=1_000_000));
         // At least one frame fits, or nothing arrives.
         let room = (ETHERNET_HEADER + mtu) as u64..=1 << 40;
         Ok(Profile {
@@ -115,6 +120,7 @@ impl Profile {
             link_delay_ns: at.within("delay_ns", delay_ns, 0..=SECOND)?,
             switch_queue: at.within("output_bytes", &file.switch.output_bytes, room)?,
             mtu,
+            retry_us: retry_us.unwrap_or(Ok(RETRY_US))?,
             host,
             source: file.source,
         })
@@ -179,6 +185,11 @@ mod tests {
             ("[nic]", "[nic", "a.toml:16:5: "),
             (
                 "[nic]",
+                "[nic]\nretry_us = 0",
+                "a.toml:17:12: retry_us is 0, expected 100 to 1000000",
+            ),
+            (
+                "[nic]",
                 "[host]\ndoorbell_ns = 1_000_000_001\n[nic]",
                 "a.toml:17:15: doorbell_ns is 1000000001, expected 0 to 1000000000",
             ),
@@ -191,7 +202,7 @@ mod tests {
     #[test]
     fn a_file_has_the_numbers_of_its_keys() {
         let text = "source = 'a'\n[link]\nrate_gbps = 2.5\ndelay_ns = 7\n[switch]\n\
-                    output_bytes = 90000\n[nic]\nmtu_bytes = 1500\nframe_ns = 1\nbyte_ps = 2\n\
+                    output_bytes = 90000\n[nic]\nmtu_bytes = 1500\nretry_us = 800\nframe_ns = 1\nbyte_ps = 2\n\
                     send_delay_ns = 3\nreceive_delay_ns = 4\n[host]\ndoorbell_ns = 5\n\
                     completion_ns = 6\n";
         let profile = Profile {
@@ -200,6 +211,7 @@ mod tests {
             link_delay_ns: 7,
             switch_queue: 90_000,
             mtu: 1_500,
+            retry_us: 800,
             host: HostCosts {
                 frame_ns: 1,
                 byte_ps: 2,

@@ -17,6 +17,8 @@ pub struct Profile {
     pub switch_queue: u64,
     /// Largest IP packet.
     pub mtu: usize,
+    /// After which time a NIC first sends again what was not acknowledged, in microseconds.
+    pub retry_us: u64,
     /// What NICs and hosts cost.
     pub host: HostCosts,
     /// Where the numbers come from.
