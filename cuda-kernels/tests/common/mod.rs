@@ -9,7 +9,7 @@
 
 pub mod test_gpu;
 
-use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
+use std::alloc::{alloc_zeroed, handle_alloc_error, Layout};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -29,15 +29,16 @@ pub use test_gpu::gpu;
 /// Long enough for any test on a machine shared with others.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Whole pages of the host that the GPU sees too.
+/// Whole pages of the host that the GPU sees too. They are never freed: a driver ends their
+/// registration later, when no kernel of another test runs, and would refuse what was allocated in
+/// their place meanwhile.
 struct Shared {
     base: NonNull<u8>,
     layout: Layout,
-    /// Taken before the memory goes.
-    exposed: Option<Exposed>,
+    exposed: Exposed,
 }
 
-// SAFETY: the memory is accessed through atomics alone, and freed with the value.
+// SAFETY: the memory is accessed through atomics alone, and never freed.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -52,14 +53,13 @@ impl Shared {
         Shared {
             base,
             layout,
-            exposed: Some(exposed.expect("the driver pins memory")),
+            exposed: exposed.expect("the driver pins memory"),
         }
     }
 
     /// Where the GPU sees the byte at `offset`.
     fn va(&self, offset: usize) -> u64 {
-        let exposed = self.exposed.as_ref().expect("until it is dropped");
-        exposed.va().0 + offset as u64
+        self.exposed.va().0 + offset as u64
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {
@@ -72,14 +72,6 @@ impl Shared {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.layout.size());
         // SAFETY: as above.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        drop(self.exposed.take());
-        // SAFETY: allocated with this layout, and without users.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) };
     }
 }
 
