@@ -48,7 +48,7 @@ impl Watch {
         self.timeline.take()
     }
 
-    /// Whether somebody reads frames, and so their checksums.
+    /// Whether a capture reads frames, and so their checksums.
     pub(crate) fn reads_frames(&self) -> bool {
         !self.captures.is_empty()
     }

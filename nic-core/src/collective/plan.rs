@@ -199,13 +199,12 @@ fn generated(shape: Shape) -> Result<Plan, PlanError> {
         kind, algo, ranks, ..
     } = shape;
     let family = Family::new(shape.order, kind, algo, ranks, shape.root)?;
-    family.fits(&Limits::default())?;
-    let heaviest = family.heaviest().into_iter().map(|r| family.program(r));
+    let heaviest = family.checked(&Limits::default())?;
     let all = Whole {
         held: family.held(),
         in_place_safe: family.has_in_place(),
         hash: family.hash(),
-        heaviest: &heaviest.collect::<Result<Vec<_>, _>>()?,
+        heaviest: &heaviest,
     };
     Plan::new(family.program(shape.rank)?, &all, shape)
 }

@@ -209,7 +209,8 @@ mod tests {
                 for bytes in [4, 64, 1 << 10, 1 << 18, 1 << 22] {
                     let algo = choose(*kind, bytes, ranks, Locality::Network, &t);
                     if let Ok(family) = Family::new(Order::Ring, *kind, algo, ranks, 0) {
-                        assert_eq!(family.fits(&limits), Ok(()), "{kind:?} {algo:?} {ranks}");
+                        let checked = family.checked(&limits).map(drop);
+                        assert_eq!(checked, Ok(()), "{kind:?} {algo:?} {ranks}");
                     } else {
                         assert!(algorithms(*kind).is_empty(), "{kind:?} {algo:?}");
                     }
@@ -221,8 +222,8 @@ mod tests {
             (CollectiveKind::Reduce, Algorithm::Flat),
         ] {
             let of = |ranks| Family::new(Order::Ring, kind, algo, ranks, 0).unwrap();
-            assert_eq!(of(256).fits(&limits), Ok(()), "{kind:?}");
-            assert!(of(257).fits(&limits).is_err(), "{kind:?}");
+            assert!(of(256).checked(&limits).is_ok(), "{kind:?}");
+            assert!(of(257).checked(&limits).is_err(), "{kind:?}");
             assert_ne!(choose(kind, 4, 65, Locality::Network, &t), algo);
         }
     }

@@ -112,15 +112,16 @@ impl Family {
         ranks
     }
 
-    /// Checks that an executor can run the programs of all ranks.
+    /// The programs of the [heaviest](Family::heaviest) ranks, when an executor can run all ranks'.
     ///
     /// # Errors
     /// The limit that one exceeds.
-    pub fn fits(&self, limits: &Limits) -> Result<(), CheckError> {
+    pub fn checked(&self, limits: &Limits) -> Result<Vec<Program>, CheckError> {
         let programs = self.heaviest().into_iter().map(|r| self.program(r));
         // Its own ranks are ranks of the communicator.
         let programs: Vec<_> = programs.filter_map(Result::ok).collect();
-        check_forms(&programs, limits)
+        check_forms(&programs, limits)?;
+        Ok(programs)
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Fabric {
     pub(crate) lost: u64,
     /// Longest frame that was sent.
     pub(crate) longest: usize,
-    /// What is seen, if somebody watches.
+    /// What is seen, if the run has a timeline.
     pub(crate) timeline: Option<Timeline>,
     /// The run is over: what a NIC sends when it is dropped, at the host's time, is not sent.
     pub(crate) is_over: bool,
@@ -156,7 +156,7 @@ impl Fabric {
             return self.receive(at, node, frame);
         }
         let to = frame.to?;
-        // A flow keeps its link while that lives, whatever happens to others.
+        // A flow keeps its link until that is cut; a cut of another link does not move it.
         let heavy = |l: &LinkId| weight(self.hash_seed, frame.flow, l.index());
         match self.graph.toward(node, to).max_by_key(heavy) {
             Some(output) => self.store(at, output, frame),

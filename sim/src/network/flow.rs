@@ -8,7 +8,7 @@ use super::address::destination;
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) bytes: Vec<u8>,
-    /// The rank to which it goes; none where nobody has its address.
+    /// The rank to which it goes; none where no rank has its address.
     pub(super) to: Option<usize>,
     /// Number of its flow.
     pub(super) flow: u64,

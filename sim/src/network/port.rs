@@ -24,7 +24,7 @@ pub(crate) struct SwitchPort {
 }
 
 impl SwitchPort {
-    /// A rank's port; frames have checksums where somebody reads them.
+    /// A rank's port; frames have checksums where a capture reads them.
     pub(crate) fn new(rank: usize, fabric: &Shared, checksums: Checksums) -> SwitchPort {
         let mtu = fabric.lock().profile.mtu;
         SwitchPort {
