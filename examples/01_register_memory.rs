@@ -5,7 +5,7 @@
 //! program registers two buffers, lets the NIC copy from one to the other, and then uses addresses
 //! that are not registered, too long, or freed.
 //!
-//! Run: `cargo run --example 01_register_memory`
+//! Run: `cargo run -p ringbell --example 01_register_memory`
 //!
 //! Prints the keys and the translation of a buffer, `copied 3145728 bytes, 0 wrong`, and three
 //! refusals with their addresses. Ends with an error when a byte is wrong or a refusal is missing.

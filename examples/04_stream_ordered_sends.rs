@@ -5,7 +5,7 @@
 //! waits only at the end. A step that fails makes the later steps of its socket fail with the same
 //! status, so one check at the end is enough.
 //!
-//! Run: `cargo run --example 04_stream_ordered_sends`
+//! Run: `cargo run -p ringbell --example 04_stream_ordered_sends`
 //!
 //! Prints `8 messages of 262144 bytes queued without waiting, 0 wrong bytes`; ends with an error
 //! otherwise.

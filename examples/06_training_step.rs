@@ -6,7 +6,7 @@
 //! have one order, fixed by type, count and rank count, so a serial program that adds in that order
 //! gets the same loss, to the last bit.
 //!
-//! Run: `cargo run --example 06_training_step`
+//! Run: `cargo run -p ringbell --example 06_training_step`
 //!
 //! Prints the loss of the first and the last step, and that it equals the serial run's; ends with
 //! an error otherwise.

@@ -5,7 +5,7 @@
 //! on who is left, and go on with three ranks on the same NICs. Nothing is restarted, and no rank
 //! waits for ever.
 //!
-//! Run: `cargo run --example 08_recovery`. As a job of your own:
+//! Run: `cargo run -p ringbell --example 08_recovery`. As a job of your own:
 //! `ringbell run -R 4 --keep-going -- PROGRAM`.
 //!
 //! Prints what each survivor saw; ends with an error when one of them did not come through.

@@ -4,7 +4,7 @@
 //! which adds and answers. The text is what `ringbell explain --program FILE` explains. A program
 //! with a mistake is refused with the rank and the step at fault, before any NIC runs it.
 //!
-//! Run: `cargo run --example 09_own_collective`
+//! Run: `cargo run -p ringbell --example 09_own_collective`
 //!
 //! Prints why the wrong program was refused, then `3 ranks have the sum of 1000 values, 0 wrong`.
 

@@ -11,7 +11,7 @@
 //! root where the system lets users have namespaces. Where it does not, the example says so and
 //! sends from a second NIC over the in-memory switch.
 //!
-//! Run: `cargo run --example 10_distinct_users`
+//! Run: `cargo run -p ringbell --example 10_distinct_users`
 //!
 //! Prints `EVENTS events of USERS users; the NIC estimates ...`; ends with an error when the
 //! estimate is further off than four standard errors, or an event is missing.

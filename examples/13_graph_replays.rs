@@ -5,7 +5,7 @@
 //! kernels with their arguments. The kernels take the queues' tickets when they run, so each replay
 //! posts operations of its own. Memory that the kernels use must live as long as the graph.
 //!
-//! Run: `cargo run --example 13_graph_replays`
+//! Run: `cargo run -p ringbell --example 13_graph_replays`
 //!
 //! Prints `100 replays on 3 ranks, 0 wrong sums`; ends with an error otherwise.
 

@@ -4,9 +4,9 @@
 //! reduces in them, and gives them back. `cust` and Ringbell use the same context of the GPU, its
 //! primary one, so that the pointers are valid for both.
 //!
-//! Run: `cargo run --example 20_cust_buffers --features cust`. `cust` looks for libcuda when it is
-//! built and links it: the variable `CUDA_LIBRARY_PATH` names a folder whose subfolder `lib64` has
-//! `libcuda.so`. Needs a GPU by CUDA.
+//! Run: `cargo run -p ringbell --example 20_cust_buffers --features cust`. `cust` looks for libcuda
+//! when it is built and links it: the variable `CUDA_LIBRARY_PATH` names a folder whose subfolder
+//! `lib64` has `libcuda.so`. Needs a GPU by CUDA.
 //!
 //! Prints `2 ranks, 100003 elements each, 0 wrong` and that a buffer that came back is out of the
 //! NIC's reach; ends with an error otherwise.

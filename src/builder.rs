@@ -17,7 +17,7 @@ use crate::backend;
 use crate::gpu_choice::GpuChoice;
 use crate::nic_kind::NicKind;
 use crate::options::{NicOptions, PortOptions};
-use crate::spec::{readable, Cidr, PortSpec, SpecError, TransportSpec};
+use crate::spec::{polls, readable, Cidr, PortSpec, SpecError, TransportSpec};
 use crate::{Nic, OpenError};
 
 readable!(GpuChoice, NicKind);
@@ -268,6 +268,28 @@ impl NicBuilder {
             let switch = None;
             let port = PortOptions { spec, switch };
             self.options.mesh.wires.push((number, port));
+        }
+        self
+    }
+
+    /// How long no wire may lead to a node of port `mesh:NETWORK` before what is connected to it
+    /// ends with `HOST_UNREACHABLE`. A wire that is back before costs no connection. Default: 1 s.
+    pub fn wire_grace(mut self, grace: Duration) -> Self {
+        self.options.mesh.grace = Some(grace);
+        self
+    }
+
+    /// Packets that an output of port `mesh:NETWORK` takes from one queue before it looks at the
+    /// next, 1 to 4,096: R, the polling parameter of SMI's communication kernels (SC'19 §4.2). A
+    /// small one serves all queues alike; each node has its own. Default: 8.
+    pub fn wire_poll(mut self, packets: u32) -> Self {
+        match polls(packets) {
+            Ok(packets) => self.options.mesh.poll = Some(packets),
+            Err(why) => {
+                let setting = "wire_poll";
+                self.wrong
+                    .get_or_insert(OpenError::Setting { setting, why });
+            }
         }
         self
     }

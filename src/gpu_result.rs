@@ -48,6 +48,7 @@ impl GpuResult {
                 status,
                 bytes: self.bytes,
                 detail: self.detail,
+                why: None,
             }),
             None => Err(SessionError::NoResult { operation }),
         }

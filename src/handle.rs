@@ -1,5 +1,7 @@
 //! [`Nic`]: a NIC and the GPU beside it.
 
+use std::net::Ipv4Addr;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -7,7 +9,8 @@ use std::time::Duration;
 use ringbell_cuda_kernels::cuda::CudaGpu;
 use ringbell_cuda_kernels::{Gpu, GpuBuffer};
 use ringbell_gtlb::Access;
-use ringbell_nic_abi::{Event, PdId};
+use ringbell_mesh::Control;
+use ringbell_nic_abi::{Event, PdId, Status};
 use ringbell_nic_core::network::PortInfo;
 use ringbell_nic_core::{
     Counters, HostQueue, NicError, NotDelivered, ProgressMode, QueueConfig, SessionInfo,
@@ -20,6 +23,7 @@ use crate::machine;
 use crate::nic_kind::NicKind;
 use crate::open_error::OpenError;
 use crate::options::NicOptions;
+use crate::routes;
 #[cfg(feature = "cuda")]
 use crate::shared_pages::SharedPages;
 use crate::spec::{Cidr, PortSpec, TransportSpec};
@@ -45,6 +49,8 @@ pub struct Nic {
     progress: ProgressMode,
     /// The queue of host threads' sockets, made with the first of them.
     sockets: Arc<OnceLock<HostQueue>>,
+    /// Of port `mesh`.
+    routes: Option<Control>,
 }
 
 impl Nic {
@@ -80,6 +86,7 @@ impl Nic {
             transport: options.transport,
             progress: options.progress,
             sockets: Arc::default(),
+            routes: options.mesh.control.get().cloned(),
         };
         tracing::info!("{}", nic.describe());
         Ok(nic)
@@ -141,9 +148,40 @@ impl Nic {
         self.backend.ports()
     }
 
+    /// Which wires of a mesh are missing on every way to the peer of an operation that has ended
+    /// with this status and detail. `None`: it was not `HOST_UNREACHABLE`, or no port knows. Errors
+    /// of host threads have it in their text; what kernels report
+    /// ([`GpuResult`](crate::GpuResult)) has no room for it.
+    pub fn missing_wires(&self, status: Status, detail: u64) -> Option<String> {
+        // IP address << 16 | port, by the contract.
+        let peer = Ipv4Addr::from((detail >> 16) as u32);
+        let is_meant = status == Status::HostUnreachable;
+        is_meant.then(|| self.backend.no_way(peer)).flatten()
+    }
+
     /// Every open session, of host threads and of kernels.
     pub fn sessions(&self) -> Vec<SessionInfo> {
         self.backend.sessions()
+    }
+
+    /// Has all NICs of the mesh forward by the tables of a file, as `ringbell routes NETWORK --json
+    /// FILE` writes it, while they run (SMI §4.3). One NIC calls it, and the others follow: all
+    /// change or none does. Packets that are on their way go on by the tables by which they were
+    /// sent, on channels of their own. The other nodes have `patience` to hold the new tables.
+    ///
+    /// # Errors
+    /// [`RoutesError`](crate::nic::RoutesError): the proof does not hold, a node refuses, or has
+    /// not answered in time.
+    pub fn replace_routes(
+        &self,
+        file: impl AsRef<Path>,
+        patience: Duration,
+    ) -> Result<(), routes::RoutesError> {
+        let control = self.routes.as_ref().ok_or(routes::RoutesError::NoMesh)?;
+        let text = routes::read(file.as_ref())?;
+        routes::replace(control, text, patience, || {
+            self.backend.step();
+        })
     }
 
     /// Waits until nothing is under way, so that what was sent and closed is delivered; returns

@@ -9,6 +9,8 @@ pub use ringbell_job::{
 };
 
 use crate::nic::{Cidr, PortSpec};
+use crate::open_error::OpenError;
+use crate::spec::read_polls;
 use crate::{wires, NicBuilder};
 
 /// Address of a rank's NIC: 10.77.0.1 for rank 0, and so on.
@@ -75,9 +77,22 @@ impl NicBuilder {
         }
         if let Some(tables) = job.routes() {
             builder.options.mesh.tables = Some(tables.into());
+            // One is enough: what it has replaced, all have.
+            builder.options.mesh.is_followed = job.rank() == 0;
+        }
+        if let Some(text) = job.wire_poll() {
+            match read_polls(text) {
+                Ok(packets) => builder.options.mesh.poll = Some(packets),
+                Err(why) => {
+                    let setting = variables::WIRE_POLL;
+                    builder
+                        .wrong
+                        .get_or_insert(OpenError::Setting { setting, why });
+                }
+            }
         }
         match job.wires() {
-            Some(text) => wires::apply(builder, text),
+            Some(text) => wires::apply(builder, variables::WIRES, text),
             None => builder,
         }
     }
@@ -167,6 +182,8 @@ mod tests {
             ("RINGBELL_TRANSPORT", "pigeon"),
             ("RINGBELL_SWITCH", "/no/such/switch"),
             ("RINGBELL_WIRES", "first=mem:/a:0"),
+            ("RINGBELL_WIRE_POLL", "often"),
+            ("RINGBELL_WIRE_POLL", "0"),
         ] {
             let e = job(name, value).open().expect_err(name).to_string();
             assert!(e.contains(value), "{e}");

@@ -52,6 +52,7 @@ mod open_error;
 mod options;
 mod port;
 mod remote;
+mod routes;
 mod seed;
 #[cfg(feature = "cuda")]
 mod shared_pages;
@@ -96,6 +97,7 @@ pub mod nic {
     pub use crate::nic_kind::{NicKind, NIC_VARIABLE};
     pub use crate::open_error::OpenError;
     pub use crate::options::VCD_VARIABLE;
+    pub use crate::routes::RoutesError;
     pub use crate::socket::{SocketReader, SocketWriter};
     pub use crate::spec::{Cidr, PortSpec, SpecError, TransportSpec, VXLAN_PORT};
 }

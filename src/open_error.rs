@@ -29,6 +29,13 @@ use crate::spec::{PortSpec, SpecError, TransportSpec};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
+    /// The system starts no thread.
+    #[error("cannot start a thread that follows the file of a mesh's tables; raise `ulimit -u`")]
+    Thread {
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
     /// The value of a setting cannot be read.
     #[error("setting {setting}: {why}")]
     Setting {

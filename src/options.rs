@@ -2,11 +2,12 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ringbell_cuda_kernels::EmulatedGpuConfig;
 use ringbell_gtlb::MmuConfig;
+use ringbell_mesh::Control;
 use ringbell_nic_core::network::Route;
 use ringbell_nic_core::port::impair::Faults;
 use ringbell_nic_core::port::mem::MemSwitch;
@@ -37,6 +38,14 @@ pub(crate) struct MeshOptions {
     pub(crate) wires: Vec<(u8, PortOptions)>,
     /// File of the network's tables; none computes them.
     pub(crate) tables: Option<PathBuf>,
+    /// The file of the tables is followed: what is written there replaces them.
+    pub(crate) is_followed: bool,
+    /// How long no wire may lead to a node before it is given up.
+    pub(crate) grace: Option<Duration>,
+    /// Packets that an output takes from one queue in a row.
+    pub(crate) poll: Option<u32>,
+    /// The port's handle, once it is open.
+    pub(crate) control: Arc<OnceLock<Control>>,
 }
 
 /// The values of a [`NicBuilder`](crate::NicBuilder).

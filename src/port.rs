@@ -1,10 +1,12 @@
 //! The ports of a [`Nic`](crate::Nic), opened by its options.
 #![allow(clippy::disallowed_methods)] // A capture is stamped with the calendar; the NIC itself never asks for it.
 
+use std::fs::File;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use ringbell_mesh::{MeshConfig, MeshPort};
+use ringbell_mesh::{page, MeshConfig, MeshPort};
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
 use ringbell_nic_core::port::streams::StreamPort;
@@ -13,9 +15,11 @@ use ringbell_nic_core::port::{MacAddr, Port};
 use ringbell_routes::named::{named, tables_of};
 use ringbell_routes::route::Routes;
 use ringbell_routes::topology::NodeId;
+use rustix::fs::{memfd_create, MemfdFlags};
 
 use crate::open_error::OpenError;
 use crate::options::{NicOptions, PortOptions};
+use crate::routes;
 use crate::seed::seed;
 use crate::spec::{PortSpec, TransportSpec, ROCE_PORT};
 
@@ -47,6 +51,8 @@ fn mesh(name: &str, options: &NicOptions, mac: MacAddr) -> Result<Box<dyn Port>,
     let tables = tables.map(|path| tables_of(path, &topology)).transpose()?;
     let mut config = MeshConfig::new(topology, node);
     config.routes = tables.map(Routes::given);
+    config.grace = options.mesh.grace.unwrap_or(config.grace);
+    config.poll = options.mesh.poll.unwrap_or(config.poll);
     // An end that starts again must not be taken for the one before.
     config.epoch = seed(options)? as u32;
     let wires = options.mesh.wires.iter().map(|(number, port)| {
@@ -63,7 +69,22 @@ fn mesh(name: &str, options: &NicOptions, mac: MacAddr) -> Result<Box<dyn Port>,
         Ok((*number, wire))
     });
     let wires = wires.collect::<Result<Vec<_>, OpenError>>()?;
-    Ok(Box::new(MeshPort::open(config, wires)?))
+    let mut port = MeshPort::open(config, wires)?;
+    // Without it other processes see less; the NIC works.
+    if let Ok(file) = memfd_create(page::NAME, MemfdFlags::CLOEXEC) {
+        let (file, mut number) = (File::from(file), 0);
+        port.show(move |lines| {
+            number += 1;
+            // Nothing to be done where there is no memory for it.
+            let _ = file.write_all_at(&page::encode(number, lines), 0);
+        });
+    }
+    let control = options.mesh.control.get_or_init(|| port.control());
+    if let (Some(file), true) = (&options.mesh.tables, options.mesh.is_followed) {
+        let followed = routes::watch(file.clone(), control.clone());
+        followed.map_err(|source| OpenError::Thread { source })?;
+    }
+    Ok(Box::new(port))
 }
 
 /// Opens port number `n`, with the recorder and the faults around it: the record is what the wire

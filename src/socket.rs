@@ -28,7 +28,7 @@ const CLOSE: Duration = Duration::from_secs(1);
 #[non_exhaustive]
 pub enum SessionError {
     /// The NIC refused the operation, or it ended early.
-    #[error("{operation}{}: {}{}", of(.peer), explain(.operation, *.status, *.detail), moved(*.bytes))]
+    #[error("{operation}{}: {}{}{}", of(.peer), explain(.operation, *.status, *.detail), also(why.as_deref()), moved(*.bytes))]
     Failed {
         /// The call: `connect`, `send`, ...
         operation: &'static str,
@@ -40,6 +40,8 @@ pub enum SessionError {
         bytes: u64,
         /// The status's detail.
         detail: u64,
+        /// Which wires are missing on every way to the peer, when the NIC's port knows.
+        why: Option<String>,
     },
     /// The text is no address with a port, or the NIC cannot reach one of its kind.
     #[error("`{text}` is no address with a port that this NIC reaches, such as 10.0.0.2:7000 or [fd00::2]:7000: {why}")]
@@ -86,6 +88,11 @@ fn explain(operation: &str, status: Status, detail: u64) -> String {
         ),
         _ => status.with_detail(detail).to_string(),
     }
+}
+
+/// The NIC's addition to a message.
+pub(crate) fn also(why: Option<&str>) -> String {
+    why.map_or_else(String::new, |w| format!(" ({w})"))
 }
 
 fn moved(bytes: u64) -> String {
@@ -186,6 +193,7 @@ fn failed(
         status: c.status,
         bytes: before + c.bytes,
         detail: c.detail,
+        why: None,
     }
 }
 
@@ -242,7 +250,11 @@ impl Session {
     }
 
     fn failed(&self, operation: &'static str, c: &Completion, before: u64) -> SessionError {
-        failed(operation, self.peer, c, before)
+        let mut error = failed(operation, self.peer, c, before);
+        if let SessionError::Failed { why, .. } = &mut error {
+            *why = self.nic.missing_wires(c.status, c.detail);
+        }
+        error
     }
 
     /// Runs an operation that must succeed.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::str::FromStr;
 
+use ringbell_mesh::POLL_MAX;
 use ringbell_nic_core::network::RouteError;
 use ringbell_nic_core::port::roce::{interface, DATAGRAM_MTU_MAX};
 use ringbell_nic_core::port::{MTU_MAX, MTU_MIN};
@@ -411,6 +412,26 @@ impl fmt::Display for Cidr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.ip, self.prefix)
     }
+}
+
+/// R, the packets that an output takes from one queue in a row.
+pub(crate) fn polls(packets: u32) -> Result<u32, SpecError> {
+    match (1..=POLL_MAX).contains(&packets) {
+        true => Ok(packets),
+        false => Err(SpecError::new(format!(
+            "{packets} packets from one queue in a row; give 1 to {POLL_MAX}"
+        ))),
+    }
+}
+
+/// The same, of a job's variable.
+pub(crate) fn read_polls(text: &str) -> Result<u32, SpecError> {
+    let number = text.parse().map_err(|_| {
+        SpecError::new(format!(
+            "`{text}` is no number; give 1 to {POLL_MAX} packets"
+        ))
+    })?;
+    polls(number)
 }
 
 #[cfg(test)]

@@ -62,10 +62,17 @@ impl NicBuilder {
             builder.wire_switch(topology.from(link).port, switch, link.index() % 2)
         })
     }
+
+    /// All wires of the NIC's node in one text, `PORT=CARRIER;PORT=CARRIER`: as the variable
+    /// RINGBELL_WIRES has them. A carrier is `udp:BIND,PEER`, `tap:NAME` or, of a launcher,
+    /// `mem:FILE:SIDE`. Default: none.
+    pub fn wire_list(self, text: &str) -> Self {
+        apply(self, "wire_list", text)
+    }
 }
 
-/// Gives the builder the wires of the text, by the node's ports.
-pub(crate) fn apply(mut builder: NicBuilder, text: &str) -> NicBuilder {
+/// Gives the builder the wires of a setting's text, by the node's ports.
+pub(crate) fn apply(mut builder: NicBuilder, setting: &'static str, text: &str) -> NicBuilder {
     for part in text.split(';').filter(|p| !p.is_empty()) {
         let wire = part.split_once('=').and_then(|(number, carrier)| {
             let number: u8 = number.parse().ok()?;
@@ -75,7 +82,7 @@ pub(crate) fn apply(mut builder: NicBuilder, text: &str) -> NicBuilder {
             let why =
                 format!("`{part}` is no wire; write PORT=udp:BIND,PEER or PORT=mem:FILE:SIDE");
             builder.wrong.get_or_insert(OpenError::Setting {
-                setting: "RINGBELL_WIRES",
+                setting,
                 why: SpecError::new(why),
             });
             return builder;

@@ -6,6 +6,7 @@ mod check;
 mod gdrcopy;
 mod gpu;
 mod host;
+mod mesh;
 #[cfg(feature = "cuda")]
 mod rules;
 
@@ -45,6 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     checks.push(gdrcopy::gdrcopy());
     checks.push(card::doorbells());
     checks.extend(host::checks());
+    checks.extend(mesh::mesh(|name| std::env::var(name).ok()));
     let findings = Findings {
         version: env!("CARGO_PKG_VERSION").into(),
         machine: crate::report::machine::description(),

@@ -42,9 +42,9 @@ pub(crate) struct Args {
     /// Bytes of a block, for the byte counts and the choice of the algorithm
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_size)]
     size: u64,
-    /// How the ranks reach each other, for the choice of the algorithm: `local` on one host, else
-    /// `network`
-    #[arg(long, default_value = "network", value_parser = ["local", "network"])]
+    /// How the ranks reach each other, for the choice of the algorithm: `local` on one host, `mesh`
+    /// by NICs that forward and have trees, else `network`
+    #[arg(long, default_value = "network", value_parser = ["local", "mesh", "network"])]
     transport: String,
     /// Explain a program of your own instead, after checking it
     #[arg(long, value_name = "FILE")]
@@ -171,6 +171,7 @@ fn explain(args: &Args) -> Result<Explained> {
             }
             let reach = match args.transport.as_str() {
                 "local" => Locality::OneHost,
+                "mesh" => Locality::Trees,
                 _ => Locality::Network,
             };
             let (order, choose): (_, fn(_, _, _, _, &_) -> _) = match args.deterministic {
@@ -260,6 +261,30 @@ fn text(e: &Explained, args: &Args) -> String {
             )
         },
     );
+    if args.transport == "mesh" && p.kind == CollectiveKind::Broadcast && p.algo == Algorithm::Flat
+    {
+        line(
+            "in transit",
+            format!(
+                "one packet for {} messages: NICs on the way copy what the root sends, and each byte \
+                 crosses each wire of its tree once (`ringbell routes TOPOLOGY --tree NODE`), where \
+                 messages are longer than 32K",
+                p.ranks - 1
+            ),
+        );
+    }
+    if args.transport == "mesh" && p.kind == CollectiveKind::Reduce && p.algo == Algorithm::Tree {
+        line(
+            "in transit",
+            format!(
+                "one packet up each wire of the root's tree in place of {} messages, where blocks are \
+                 longer than 32K: NICs on the way combine what the ranks send, own elements first, \
+                 then by port. Without an algorithm for integers, minimum and maximum alone, whose \
+                 bits no order changes",
+                p.ranks - 1
+            ),
+        );
+    }
     line(
         "NIC memory",
         format!("{} chunks of a rank at most", proof.scratch_chunks),

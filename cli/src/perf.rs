@@ -9,7 +9,7 @@ mod exchange;
 mod floor;
 mod hll;
 mod limits;
-mod memory;
+pub(crate) mod memory;
 #[cfg(feature = "cuda")]
 mod nccl;
 mod one_sided;

@@ -1,5 +1,5 @@
 //! `ringbell regs`: the register map of the NIC, and its values and blocks in the NICs that run
-//! here, in one of a kind, or in a card.
+//! here, in one of a kind, or in a card; and the nodes of meshes that run here.
 
 mod blocks;
 mod running;
@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::{open as opened, stdio, Exit, Problem};
 use blocks::Blocks;
-use running::RunningNic;
+use running::{RunningNic, RunningNode};
 
 /// Arguments of `ringbell regs`.
 #[derive(clap::Args)]
@@ -67,6 +67,9 @@ struct Map {
     registers: Vec<Register>,
     /// The NICs that run on this host.
     nics: Vec<Nic>,
+    /// Nodes of meshes that run on this host.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    meshes: Vec<RunningNode>,
     /// The card of the command line.
     #[serde(skip_serializing_if = "Option::is_none")]
     card: Option<Card>,
@@ -196,6 +199,7 @@ fn map(filter: &str, nics: &[RunningNic], card: Option<&CardBar>) -> Map {
         doorbells: bar::MAX_QUEUES,
         registers,
         nics,
+        meshes: Vec::new(),
         card,
     }
 }
@@ -220,9 +224,12 @@ pub(crate) fn run(args: &Args, open_own: bool) -> Result<Exit> {
         (Some(card), Some(file)) => Some(populate(card, file)?),
         _ => None,
     };
-    let nics = match &card {
-        Some(_) => Vec::new(),
-        None => running::nics(own.as_ref().map(|_| std::process::id()).or(args.pid)),
+    let (nics, meshes) = match &card {
+        Some(_) => (Vec::new(), Vec::new()),
+        None => {
+            let only = own.as_ref().map(|_| std::process::id()).or(args.pid);
+            (running::nics(only), running::nodes(only))
+        }
     };
     if let (Some(pid), true) = (args.pid, nics.is_empty()) {
         return Err(Problem::new(
@@ -241,6 +248,7 @@ pub(crate) fn run(args: &Args, open_own: bool) -> Result<Exit> {
         .into());
     }
     let mut map = map(args.filter.as_deref().unwrap_or(""), &nics, card.as_ref());
+    map.meshes = meshes;
     if let (Some(shown), Some(card), true) = (&mut map.card, card, args.doorbells) {
         shown.doorbells = Some(doorbells(card)?);
     }
@@ -372,6 +380,18 @@ fn text(map: &Map) -> String {
         if let Some(blocks) = &nic.hardware {
             out.push_str("its hardware:\n");
             out.push_str(&blocks.text());
+        }
+    }
+    for mesh in &map.meshes {
+        let RunningNode {
+            pid, process, fd, ..
+        } = mesh;
+        out.push_str(&format!(
+            "\n{process} (process {pid}, descriptor {fd}), {}:\n",
+            mesh.node
+        ));
+        for line in &mesh.report {
+            out.push_str(&format!("  {line}\n"));
         }
     }
     out

@@ -4,7 +4,9 @@
 mod args;
 mod draw;
 mod input;
+mod refused;
 mod text;
+mod tree;
 
 use anyhow::{Context as _, Result};
 use ringbell_routes::document::Document;
@@ -30,6 +32,9 @@ struct Json {
     slowest_ns: Option<f64>,
     dependencies: usize,
     wires: Vec<JsonWire>,
+    /// That of `--tree`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tree: Option<tree::Json>,
 }
 
 #[derive(Serialize)]
@@ -75,5 +80,6 @@ fn json(accepted: &Accepted) -> Json {
         slowest_ns: accepted.load.slowest_ns,
         dependencies: accepted.checked.dependencies,
         wires: wires.collect(),
+        tree: accepted.tree.as_ref().map(|tree| tree.json(t)),
     }
 }

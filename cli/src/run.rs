@@ -4,7 +4,7 @@
 pub(crate) mod binding;
 pub(crate) mod carriers;
 mod forward;
-mod mesh;
+pub(crate) mod mesh;
 pub(crate) mod programs;
 pub(crate) mod ranks;
 pub(crate) mod wiring;
@@ -22,6 +22,7 @@ use ringbell::parts::nic_core::scratch;
 use rustix::process::Signal;
 
 use self::binding::{BindTo, Binding};
+use self::mesh::NetworkArgs;
 use self::programs::Programs;
 use self::ranks::Ranks;
 use self::wiring::Wiring;
@@ -63,14 +64,8 @@ pub(crate) struct Args {
     /// --transport tcp, rdma or udp: mem; with iwarp: roce]
     #[arg(long, value_name = "none|mem|udp|roce")]
     port: Option<PortSpec>,
-    /// Join the NICs by the wires of a network, over which they forward for each other: a name or
-    /// a file, as `ringbell routes` takes it; --port says what carries a wire, mem or udp
-    #[arg(long, value_name = "NETWORK")]
-    topology: Option<String>,
-    /// Tables by which the NICs forward, as `ringbell routes NETWORK --json FILE` writes them; they
-    /// are checked before a rank starts [default: those that `ringbell routes NETWORK` prints]
-    #[arg(long, value_name = "FILE", requires = "topology")]
-    routes: Option<PathBuf>,
+    #[command(flatten)]
+    network: NetworkArgs,
     /// IP MTU of the port, in bytes [default: mem 9000; udp and roce what the ways to the other
     /// ranks carry]
     #[arg(long, value_name = "BYTES", value_parser = PortSpec::parse_mtu)]
@@ -114,7 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         args.transport,
         args.port.as_ref(),
         args.mtu,
-        (args.topology.as_deref(), args.routes.as_deref()),
+        &args.network,
     )?;
     let binding = Binding::new(args.bind_to, args.ranks)?;
     let signal = Arc::new(AtomicUsize::new(0));

@@ -5,6 +5,7 @@ mod fault;
 mod kinds;
 mod points;
 mod profile;
+mod refused;
 mod sweep;
 mod watch;
 
@@ -15,20 +16,21 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use ringbell::comm::CollectiveKind;
 use ringbell::Algorithm;
-use ringbell_sim::{Failure, NetworkPlan, Plan, Profile, Report};
+use ringbell_sim::{NetworkPlan, Plan, Profile, Report};
 use serde_json::json;
 
 use self::fault::FaultArgs;
 use self::kinds::{kind, name};
 use self::points::Outputs;
 use self::profile::profile;
+use self::refused::{has_memory, problem};
 use self::watch::WatchArgs;
 use super::perf::algo;
 use super::report::{parse_size, SweepArgs};
 use super::{files, routes, stdio, Exit, Problem};
 
 /// Arguments that a plan's file has in place of the command line, or that a plan does not take.
-const OF_ONE_POINT: [&str; 15] = [
+const OF_ONE_POINT: [&str; 16] = [
     "collective",
     "ranks",
     "min",
@@ -42,6 +44,7 @@ const OF_ONE_POINT: [&str; 15] = [
     "seed",
     "kill",
     "cut",
+    "slow",
     "pcap",
     "trace",
 ];
@@ -144,7 +147,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         profile: args.profile.clone(),
         loss: args.loss,
         seed: args.seed,
+        slow: args.faults.slow.clone(),
     };
+    has_memory(&plan)?;
     let (watch, written) = args.watch.open()?;
     let begin = Instant::now();
     let report = ringbell_sim::run_watched(&plan, watch);
@@ -161,19 +166,6 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         return Err(fault::problem(ended).into());
     }
     Ok(Exit::of_data(report.sizes.iter().map(|m| m.wrong).sum()))
-}
-
-fn problem(failure: Failure) -> Problem {
-    let exit = match &failure {
-        Failure::Made { .. } => Exit::Environment,
-        Failure::Apart { .. } | Failure::Hung { .. } | Failure::Timeline(_) => Exit::Failed,
-        _ => Exit::Usage,
-    };
-    let text = failure.to_string();
-    let (what, advice) = text
-        .split_once("; ")
-        .unwrap_or((&text, "give fewer ranks or smaller sizes"));
-    Problem::new(exit, what, advice)
 }
 
 /// The network in words.
@@ -274,6 +266,7 @@ fn json(plan: &Plan, report: &Report, wall_s: f64) -> Result<String> {
         "loss": plan.loss,
         "seed": plan.seed,
         "faults": fault::json_of_faults(plan),
+        "slow": fault::json_of_slow(plan),
         "rows": sizes.collect::<Vec<_>>(),
         "ended": report.ended.as_ref().map(fault::json_of_ends),
         "payload_gbs": report.payload_gbs,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use ringbell::abi::bar::MAGIC;
 use ringbell::parts::cuda_kernels::{EmulatedGpu, EmulatedGpuConfig};
 use ringbell::parts::nic_core::{Nic, NicConfig, QueueConfig};
+use ringbell::Wires;
 
 /// The NICs of this process, in another process's view.
 fn nics() -> Vec<serde_json::Value> {
@@ -73,4 +74,55 @@ fn another_process_reads_the_registers_of_a_running_nic() {
     drop(nic);
     drop(queue);
     assert!(nics().is_empty(), "the BAR goes with its NIC");
+    nodes_of_a_mesh_show_wires_and_routes();
+}
+
+/// The nodes of this process, in another process's view, and what it prints of them.
+fn nodes() -> (Vec<serde_json::Value>, String) {
+    let pid = std::process::id().to_string();
+    let said = |more: &[&str]| {
+        let regs = ["regs", "magic", "--pid", &pid];
+        let out = Command::new(env!("CARGO_BIN_EXE_ringbell"))
+            .args([&regs[..], more].concat())
+            .output();
+        String::from_utf8(out.expect("the program starts").stdout).expect("text")
+    };
+    let json: serde_json::Value = serde_json::from_str(&said(&["--json"])).expect("JSON");
+    let nodes = json["meshes"].as_array().cloned().unwrap_or_default();
+    (nodes, said(&[]))
+}
+
+fn nodes_of_a_mesh_show_wires_and_routes() {
+    let wires = Wires::in_memory("bus:3").expect("a network");
+    let open = |rank| {
+        let nic = ringbell::Nic::builder().ip(format!("10.93.1.{}/24", rank + 1));
+        let nic = nic.gpu("emulated").gpu_memory(2 << 20);
+        nic.wires(&wires, rank).wire_poll(5).open().expect("a NIC")
+    };
+    let mut nics: Vec<ringbell::Nic> = (0..3).map(open).collect();
+    let until = |what: &str, lines: &[&str]| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let (nodes, said) = nodes();
+            let first = nodes.iter().find(|n| n["node"] == "mesh n0 of bus:3");
+            let report = first.map_or(String::new(), |n| n["report"].to_string());
+            if lines.iter().all(|l| report.contains(l) && said.contains(l)) {
+                break nodes;
+            }
+            assert!(Instant::now() < deadline, "{what}: {said}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let up = [
+        "port 1 -> n1:0: up, credit for 128 packets",
+        "on channels 0 to 7 of 8; R is 5",
+    ];
+    assert_eq!(until("all are up", &up).len(), 3);
+    drop(nics.pop());
+    // It reaches node 0 by node 1.
+    let nodes = until(
+        "node 2 is gone",
+        &["down: n1:1 -- n2:0", "no way to n2: missing n1:1"],
+    );
+    assert_eq!(nodes.len(), 2, "a node goes with its NIC");
 }

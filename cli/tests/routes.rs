@@ -59,6 +59,44 @@ fn routes_are_printed_with_hops_channels_loads_and_the_proof() {
 }
 
 #[test]
+fn a_tree_is_printed_with_its_wires_channels_and_the_proof() {
+    let text = printed(&["ring:5", "--tree", "n0"]);
+    for part in [
+        "of n0 to 4 members in channel 4: 4 wires, each once, 2 deep; 6 when each member",
+        "channels 4, 5 for 5 roots; no circle: each of 14 channels",
+        "a place for each of 32 segments of each neighbour, so that none waits in a channel; no circle with 60",
+        "\n    n1  by n0:1 -> n1:0\n      n2  by n1:1 -> n2:0\n",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let picture = file("tree.svg", "");
+    let some = printed(&[
+        "torus:4x4",
+        "--tree",
+        "n5",
+        "--members",
+        "n0,n3",
+        "--json",
+        "--svg",
+        &picture,
+    ]);
+    let json: Value = serde_json::from_str(&some).expect("JSON");
+    let tree = &json["tree"];
+    assert_eq!(tree["root"], "n5");
+    assert_eq!(tree["members"], serde_json::json!(["n0", "n3"]));
+    let links = tree["links"].as_array().expect("a list");
+    assert!(links.iter().any(|l| l[1] == "n3:3"), "{tree}");
+    assert_eq!(tree["singly"], 5);
+    assert_eq!(links.len(), 3);
+    assert_eq!(tree["order"].as_array().map(Vec::len), Some(124));
+    // Each link of each tree has three.
+    assert_eq!(tree["sum_dependencies"], 3 * 16 * 15);
+    let svg = std::fs::read_to_string(&picture).expect("it was drawn");
+    assert_eq!(svg.matches("stroke=\"#1E8246\"").count(), links.len());
+    assert!(printed(&["torus:4x4", "--json"]).find("\"tree\"").is_none());
+}
+
+#[test]
 fn tables_are_written_read_again_and_refused_when_they_were_changed() {
     let path = file("routes.json", "");
     let picture = file("routes.svg", "");

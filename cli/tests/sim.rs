@@ -305,7 +305,7 @@ fn a_plan_runs_every_combination_of_its_lists() {
     let dir = tempfile::tempdir().expect("a folder");
     let (file, svg) = (dir.path().join("plan.toml"), dir.path().join("a.svg"));
     let path = file.to_str().expect("text");
-    let plan = "collectives = [\"all-reduce\", \"broadcast\"]\nranks = [2, 3, 300]\n\
+    let plan = "collectives = [\"all-reduce\", \"broadcast\"]\nranks = [2, 3, 600]\n\
                 sizes = [\"4K\", \"64K\"]\nloss = [0, 0.001]\nseeds = [7]\n";
     std::fs::write(&file, plan).expect("a file");
     let out = sim(&[
@@ -321,7 +321,7 @@ fn a_plan_runs_every_combination_of_its_lists() {
     let points = whole["points"].as_array().expect("a list");
     assert_eq!(points.len(), 24);
     for point in points {
-        assert_eq!(point["failed"].is_null(), point["ranks"] != 300, "{point}");
+        assert_eq!(point["failed"].is_null(), point["ranks"] != 600, "{point}");
     }
     // A point is what a run of its own is.
     let of = |p: &&Value| {
@@ -345,7 +345,7 @@ fn a_plan_runs_every_combination_of_its_lists() {
     assert_eq!(rows.len(), 24, "{text}");
     let failed = rows
         .iter()
-        .filter(|r| r.contains("failed: 300 ranks cannot"));
+        .filter(|r| r.contains("failed: 600 ranks cannot"));
     assert_eq!(failed.count(), 8, "{text}");
     assert!(text.contains("\n# network one switch, profile ideal, algorithm auto, seed 7\n"));
 }
@@ -408,6 +408,18 @@ fn what_is_not_simulated_is_refused_by_name() {
         (&["--profile", "ideal"], "<COLLECTIVE>"),
         (&["all-reduce", "-R", "0"], "0 ranks cannot be simulated"),
         (&["all-reduce", "--loss", "1.5"], "a loss of 1.5"),
+        (
+            &["all-reduce", "-R", "4", "--slow", "4:2"],
+            "rank 4 is to be 2 times slower, and there are 4 ranks",
+        ),
+        (
+            &["all-reduce", "-R", "4", "--slow", "1:0.5"],
+            "give a factor of 1 or more",
+        ),
+        (
+            &["all-reduce", "--slow", "3@2"],
+            "write a rank and a factor",
+        ),
         (&["all-reduce", "-b", "2", "-e", "2"], "2 bytes are less"),
     ] {
         let out = sim(args);

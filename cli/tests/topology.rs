@@ -3,7 +3,10 @@
 
 use crate::common;
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use common::{run, text};
 
@@ -62,6 +65,11 @@ fn a_network_that_does_not_suit_the_job_is_refused_with_the_reason() {
             &["--topology", "ring:4", "--port", "roce"],
             "port roce carries no wires",
         ),
+        (
+            &["--topology", "ring:4", "--wire-poll", "0"],
+            "0 is not in 1..=4096",
+        ),
+        (&["--wire-poll", "2"], "--topology"),
     ] {
         let all = [&["run", "-R", "4"], args, &["--", "true"]].concat();
         let (code, said) = ringbell(&all);
@@ -139,6 +147,63 @@ fn ranks_forward_by_the_tables_of_a_file() {
         code == Some(2) && said.contains("--topology"),
         "{code:?} {said}"
     );
+}
+
+/// The file of a job's tables is written anew while the job runs: all ranks forward by what holds,
+/// and what does not is refused.
+#[test]
+fn tables_of_a_running_job_are_replaced_by_writing_their_file_anew() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("tables.json");
+    let path = file.to_string_lossy().into_owned();
+    let write = |more: &[&str]| {
+        let (code, said) = ringbell(&[&["routes", "ring:4", "--json", &path], more].concat());
+        assert_eq!(code, Some(0), "{said}");
+    };
+    write(&[]);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_ringbell"))
+        .args(["perf", "all-reduce", "-R", "4", "--topology", "ring:4"])
+        .args(["--routes", &path, "-b", "8", "-e", "8", "--no-limits"])
+        .args(["--iters", "1000000000"])
+        .env("RINGBELL_GPU", "emulated")
+        .env("RINGBELL_DEBUG", "INFO")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let (to, lines) = mpsc::channel();
+    let said = BufReader::new(child.stderr.take().expect("piped"));
+    let reader = std::thread::spawn(move || {
+        let lines = said.lines().map_while(Result::ok);
+        lines.for_each(|line| drop(to.send(line)));
+    });
+    let mut all = Vec::new();
+    let mut comes = |what: &str| {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !all.iter().any(|line: &String| line.contains(what)) {
+            let left = end.saturating_duration_since(Instant::now());
+            match lines.recv_timeout(left) {
+                Ok(line) => all.push(line),
+                Err(why) => return Err(format!("{what}: {why}: {all:#?}")),
+            }
+        }
+        Ok(())
+    };
+    let done = comes("connected").and_then(|()| {
+        write(&["--without", "n3:0"]);
+        comes("all nodes forward by the tables of the file")?;
+        let good = std::fs::read_to_string(&file).expect("there");
+        let text: String = good.split_whitespace().collect();
+        let bad = text.replacen("\"next\":[[null,1", "\"next\":[[null,0", 1);
+        assert_ne!(text, bad);
+        std::fs::write(&file, bad).expect("room");
+        comes("the tables of the file are not used")
+    });
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("our own child");
+    child.wait().expect("our own child");
+    reader.join().expect("no panic");
+    assert_eq!(done, Ok(()));
 }
 
 /// A rank is killed in the middle: the others' operations end with a reason, and so does the job.

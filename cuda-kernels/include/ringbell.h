@@ -48,7 +48,7 @@ typedef struct rb_nic_config {
     const char *ip;              /* own address and network; default "10.77.0.1/24" */
     const char *transport;       /* "auto" (default), "local", "tcp", "rdma" */
     const char *port;            /* "none" (default: local only), "udp:BIND[,PEER...]", "tap:NAME", "roce[:ADDR[:PORT]]" (RDMA in
-                                  * UDP of the host); ",mtu=BYTES" at the end sets the IP MTU */
+                                  * UDP of the host), "mesh:NETWORK" (see `wires`); ",mtu=BYTES" at the end sets the IP MTU */
     const char *local_directory; /* where NICs of this user meet; default $XDG_RUNTIME_DIR/ringbell or /tmp/ringbell-UID */
     uint64_t gpu_memory_bytes;   /* of the emulated GPU, unused beside a real one; default 256 MiB */
     uint32_t default_timeout_us; /* of operations that pass 0; default 10,000,000 */
@@ -64,7 +64,11 @@ typedef struct rb_nic_config {
                                   * of the copy; "auto": on one beside it while that is faster; "always": beside it */
     uint32_t max_queues;         /* most queues at a time, 1 to 512: one for each communicator, context and rb_queue_create; default 64.
                                   * NIC memory grows with it, for a communicator at each */
-    uint32_t reserved3;          /* 0 */
+    uint32_t node;               /* of port "mesh:NETWORK": rank of the NIC's node in the network; default 0, or the rank in the job */
+    const char *wires;           /* what the node's ports are wired to, "0=udp:BIND,PEER;1=tap:NAME"; default: of the job, else none */
+    const char *tables;          /* file of the tables by which all forward (`ringbell routes NETWORK --json FILE`); default: computed */
+    uint32_t wire_grace_ms;      /* how long no wire may lead to a node before what is connected to it ends; default 1,000 */
+    uint32_t wire_poll;          /* packets that an output takes from one queue before it looks at the next, 1 to 4,096; default 8 */
 } rb_nic_config;
 #define RB_LINGER_NONE 0xffffffffu
 
@@ -81,6 +85,12 @@ rb_result rb_nic_close(rb_nic *nic);
 /* The oldest event of the NIC that was not read yet (RB_EVENT_..., ringbell_abi.h); *got is 0 when there is none. Never waits.
  * When more than `config->events` are unread the newest are lost, and an event says how many. */
 rb_result rb_nic_event(rb_nic *nic, rb_event *event, int32_t *got);
+
+/* Over port "mesh:NETWORK": has all NICs of the network forward by the tables of a file (`ringbell routes NETWORK --json FILE`) while
+ * they run. One NIC calls it; all nodes change or none does, and packets under way go on by the tables by which they were sent. The
+ * other nodes have `timeout_us` to hold the new tables; 0: 10 s. RB_ERR_HOST: the file cannot be read, the proof of the tables does not
+ * hold, a node refuses or has not answered in time, or another node replaces them now; rb_last_error() says which and why. */
+rb_result rb_nic_replace_routes(rb_nic *nic, const char *file, uint32_t timeout_us);
 
 /* ---- GPU memory --------------------------------------------------------------------------------- */
 

@@ -97,6 +97,8 @@ typedef uint64_t rb_u64;
 #define RB_ANY_RANK 4294967295u
 /** A receive of the message that comes first, with any tag. */
 #define RB_ANY_TAG 4294967295u
+/** Largest port of a streamed collective. */
+#define RB_MAX_PORT 255u
 /** A kernel's stream: offset of the count of bytes pushed. */
 #define RB_STREAM_HEAD_AT 0u
 /** A kernel's stream: offset of the count of bytes taken. */

@@ -43,6 +43,7 @@ struct collective_options {
   rb_u32 wire = 0;                    /* RB_WIRE_...: type of f32 elements on the wire */
   const gpu_request *after = nullptr; /* starts when this request of the same queue has ended well */
   rb_u32 fence = 0;                   /* 1: starts when all earlier operations of the queue have ended */
+  rb_u32 port = 0;                    /* of a streamed collective, at most RB_MAX_PORT: see the streamed forms */
 };
 
 /* Where an engine stands at a communicator. Sources and results pass it in order, once, before the operation begins and
@@ -96,11 +97,13 @@ RB_DEVICE entry collective_entry(const rb_comm &c, const collective_call &k, con
   entry e = make_entry(RB_OP_COLLECTIVE, c.comm, timeout_us, o.fence ? RB_FLAG_FENCE : 0);
   /* Defaults are for operations that can have them: a barrier has no ring, and only f32 another type on the wire. */
   bool has_algo = k.kind < 16 && (c.defaults >> (16 + k.kind) & 1);
-  bool has_wire = k.dtype == RB_DTYPE_F32 && k.kind != RB_COLL_STREAM_SEND && k.kind != RB_COLL_STREAM_RECV;
+  bool is_message = k.kind == RB_COLL_STREAM_SEND || k.kind == RB_COLL_STREAM_RECV;
+  bool has_wire = k.dtype == RB_DTYPE_F32 && !is_message;
+  rb_u32 tag = k.streams && !is_message ? o.port : k.tag;
   rb_u32 algo = o.algo ? o.algo : has_algo ? c.defaults & 0xff : RB_ALGO_AUTO;
   rb_u32 wire = o.wire ? o.wire : has_wire ? c.defaults >> 8 & 0xff : RB_WIRE_SAME;
   e.word[1] = reinterpret_cast<rb_u64>(k.src);
-  e.word[2] = RB_PUT(COLL_WIRE, wire) | RB_PUT(WQE_LKEY, k.tag) | k.streams;
+  e.word[2] = RB_PUT(COLL_WIRE, wire) | RB_PUT(WQE_LKEY, tag) | k.streams;
   e.word[3] = reinterpret_cast<rb_u64>(k.dst);
   e.word[4] = RB_PUT(COLL_KIND, k.kind) | RB_PUT(COLL_DTYPE, k.dtype) | RB_PUT(COLL_REDOP, k.op) | RB_PUT(COLL_ALGO, algo) |
               RB_PUT(WQE_RKEY, k.root);
@@ -274,9 +277,14 @@ RB_COLLECTIVE(comm_nop, RB_LIST(const rb_comm &c, const collective_options &opti
 /* --- the same with kernels' streams (ringbell_stream.cuh) ----------------------------------------
  *
  * `src` and `dst` are each a stream (rb_stream_handle) or memory, as this rank likes; all ranks call the streamed
- * form. A stream stands for a whole buffer of `count` elements, in order: where a side has a block for
- * each rank, it must be memory. Results are those of the other form, to the bit. Elements of a collective
- * move in windows of the setting `stream_bytes`. */
+ * form. A stream stands for a whole buffer of `count` elements, in order. At the root of a scatter or gather it
+ * stands for the blocks of all ranks, one after the other by rank; in all-gather and reduce-scatter the side with
+ * a block for each rank must be memory. Results are those of the other form, to the bit. Elements of a collective
+ * move in windows of the setting `stream_bytes`.
+ *
+ * Collectives of one port (`options.port`) are one order, the same on all ranks, and those of different ports are not
+ * (SMI's ports): blocks that know nothing of each other open channels in any order, and run them side by side. Port 0
+ * is in the order of all operations without streams. A rank that never opens what others wait for is not named. */
 
 /* `count` elements to a rank; the peer calls gpu_stream_recv with the same count, type and tag. */
 RB_COLLECTIVE(stream_send,
@@ -326,19 +334,20 @@ RB_COLLECTIVE(stream_reduce,
               RB_LIST(c, src, dst, count, dtype, op, root, options),
               RB_CALL(RB_COLL_REDUCE, src.at, dst.at, count, dtype, op, root, 0, detail::streams_of(src, dst)))
 
-/* The root's `src` has a block for each rank: memory. */
+/* The root pushes the blocks of all ranks, its own among them, in the order of the ranks; each rank pops its block. */
 RB_COLLECTIVE(stream_scatter,
-              RB_LIST(const rb_comm &c, const void *src, operand dst, rb_u64 count, rb_u32 dtype, rb_u32 root,
+              RB_LIST(const rb_comm &c, operand src, operand dst, rb_u64 count, rb_u32 dtype, rb_u32 root,
                       const collective_options &options = collective_options()),
               RB_LIST(c, src, dst, count, dtype, root, options),
-              RB_CALL(RB_COLL_SCATTER, src, dst.at, count, dtype, RB_REDOP_SUM, root, 0, detail::streams_of(operand(src), dst)))
+              RB_CALL(RB_COLL_SCATTER, src.at, dst.at, count, dtype, RB_REDOP_SUM, root, 0, detail::streams_of(src, dst)))
 
-/* The root's `dst` has a block of each rank: memory. */
+/* Each rank pushes its block; the root pops all of them, in the order of the ranks. With an algorithm in `options` that is
+ * not RB_ALGO_FLAT the root's blocks must be memory. */
 RB_COLLECTIVE(stream_gather,
-              RB_LIST(const rb_comm &c, operand src, void *dst, rb_u64 count, rb_u32 dtype, rb_u32 root,
+              RB_LIST(const rb_comm &c, operand src, operand dst, rb_u64 count, rb_u32 dtype, rb_u32 root,
                       const collective_options &options = collective_options()),
               RB_LIST(c, src, dst, count, dtype, root, options),
-              RB_CALL(RB_COLL_GATHER, src.at, dst, count, dtype, RB_REDOP_SUM, root, 0, detail::streams_of(src, operand(dst))))
+              RB_CALL(RB_COLL_GATHER, src.at, dst.at, count, dtype, RB_REDOP_SUM, root, 0, detail::streams_of(src, dst)))
 
 #undef RB_COLLECTIVE
 #undef RB_LIST

@@ -106,11 +106,13 @@ typedef struct rb_comm_config {
     uint64_t card;               /* 1: cards execute the steps of rings, where all ranks have one. RB_CONFIG_ZERO: not */
     /* Kernels. */
     uint64_t block_queues;       /* queues of the NIC for blocks of kernels, for gpu_comm_queue; at most what max_queues leaves. None */
+    /* Since version 6. */
+    uint64_t trees;              /* 1: what goes to several ranks over a mesh goes by trees of copies. RB_CONFIG_ZERO: not */
 } rb_comm_config;
 
-#define RB_COMM_CONFIG_VERSION 5u
+#define RB_COMM_CONFIG_VERSION 6u
 #define RB_CONFIG_ZERO 18446744073709551615u /* the number 0 where 0 itself would be the default */
-#define RB_COMM_CONFIG_INITIALIZER {sizeof(rb_comm_config), 0, 0, 0, 0, 0, RB_COMM_CONFIG_VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define RB_COMM_CONFIG_INITIALIZER {sizeof(rb_comm_config), 0, 0, 0, 0, 0, RB_COMM_CONFIG_VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* Makes the communicator of a job: this is rank `rank` of `ranks`. Every rank calls it; it returns when all
  * have come, or with RB_ERR_JOB and the ranks that did not. One thread that is several ranks, with a
@@ -279,7 +281,7 @@ typedef struct rb_operation {
     uint32_t dtype;             /* RB_DTYPE_...; BARRIER and NOP have none */
     uint32_t op;                /* RB_REDOP_..., where there is a reduction */
     uint32_t root;              /* or the peer of a message, or RB_ANY_RANK */
-    uint32_t tag;               /* of a message, or RB_ANY_TAG */
+    uint32_t tag;               /* of a message, or RB_ANY_TAG; the port of a streamed collective, at most RB_MAX_PORT */
     uint32_t algo;              /* RB_ALGO_... */
     uint32_t wire;              /* RB_WIRE_...: type of f32 elements on the wire */
     uint32_t flags;             /* RB_OP_... or 0 */
@@ -309,8 +311,9 @@ rb_result rb_operation_enqueue(const rb_operation *operation, rb_communicator *c
 /* ---- Kernels' streams: a kernel pushes or pops where an operation would have a buffer ---------------- */
 
 /* A small ring in host memory between one kernel and the NIC, in one direction. It stands for a whole buffer of an
- * operation: rb_operation with RB_OP_SRC_STREAM or RB_OP_DST_STREAM, posted by rb_operation_post or _run. All of
- * the kind's operands that have a block for each rank must be memory; RB_COLL_STREAM_SEND and _RECV are the messages. The
+ * operation: rb_operation with RB_OP_SRC_STREAM or RB_OP_DST_STREAM, posted by rb_operation_post or _run. At the root of a
+ * scatter or gather it stands for the blocks of all ranks, one after the other. Other operands that have a block for each
+ * rank must be memory; RB_COLL_STREAM_SEND and _RECV are the messages. The
  * operation moves what the kernel pushes, and the kernel pops what it brings (ringbell_stream.cuh;
  * docs/collectives.md). What kernel and operation both wait for ends by their time-outs. */
 typedef struct rb_kernel_stream rb_kernel_stream;

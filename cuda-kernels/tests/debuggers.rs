@@ -80,8 +80,10 @@ fn gdb_stops_at_lines_and_knows_kernel_block_and_thread() {
         line("ptx_simple.cu", "p_block_reduce", "__syncthreads"),
     );
     let store = line("selftest.ptx", ".entry t_indices(", "st.global");
+    // The ends of threads would be printed into the middle of the test's own lines.
     let script = format!(
         "set pagination off\nset breakpoint pending on\nset confirm off\n\
+         set print thread-events off\n\
          break ptx_simple.cu:{saxpy} if blockIdx.x == 2 && threadIdx.x == 5\nrun\nbt\n\
          print threadIdx\nprint blockIdx\nprint blockDim\nprint gridDim\ndelete\n\
          tbreak p_block_reduce\ncontinue\nprint threadIdx.x\n\

@@ -227,7 +227,7 @@ fn streamed_operations_flag_the_operands_that_are_streams() {
     let nic = nic(&gpu);
     load_selftest(&gpu);
     let ring = Ring::new(&gpu, 12, 0);
-    let (memory, out) = (gpu.alloc(64).unwrap(), gpu.alloc(24 * 8).unwrap());
+    let (memory, out) = (gpu.alloc(64).unwrap(), gpu.alloc(24 * 10).unwrap());
     let comm = CommHandle {
         queue: nic.queue.handle(),
         comm: 7,
@@ -270,6 +270,8 @@ fn streamed_operations_flag_the_operands_that_are_streams() {
         (K::ReduceScatter, DataType::F32, 9, 0, (m, false), (s, true)),
         (K::Broadcast, DataType::U8, 10, 2, (s, true), (m, false)),
         (K::Gather, DataType::F32, 11, 0, (s, true), (m, false)),
+        (K::Gather, DataType::I64, 12, 1, (m, false), (s, true)),
+        (K::Scatter, DataType::U32, 13, 4, (s, true), (m, false)),
     ];
     assert_eq!(seen.len(), want.len());
     for (i, (d, (kind, dtype, count, root, src, dst))) in seen.iter().zip(want).enumerate() {
@@ -287,5 +289,11 @@ fn streamed_operations_flag_the_operands_that_are_streams() {
         };
         assert!(spec.streamed && spec.wire == WireType::Same && spec.algo == algo);
         assert_eq!(spec.op == ReduceOp::Max, kind == K::Reduce);
+        let tag = match kind {
+            K::StreamSend | K::StreamRecv => 9,
+            K::Scatter => 200,
+            _ => 0,
+        };
+        assert_eq!(d.lkey.0, tag, "{kind:?}");
     }
 }

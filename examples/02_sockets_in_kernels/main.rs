@@ -3,8 +3,8 @@
 //! The kernels are in `figure10.cu`: the host loads them, starts each once, and takes no part in
 //! the handshake or the transfer. Two NICs in one process stand for two machines.
 //!
-//! Run: `cargo run --example 02_sockets_in_kernels`. The program builds the kernels with
-//! `ringbell cc`; yours would do so beforehand.
+//! Run: `cargo run -p ringbell --example 02_sockets_in_kernels`. The program builds the kernels
+//! with `ringbell cc`; yours would do so beforehand.
 //!
 //! Prints `1048576 bytes from kernel to kernel, 0 wrong`; ends with an error otherwise.
 #![allow(unsafe_code)] // Runs kernels.

@@ -5,7 +5,7 @@
 //! clients are the 100 blocks of the kernel in `client.cu`. Each connection has a queue of its own,
 //! so that a silent peer delays no other.
 //!
-//! Run: `cargo run --example 03_echo_server_100_connections`
+//! Run: `cargo run -p ringbell --example 03_echo_server_100_connections`
 //!
 //! Prints `100 connections served, 0 failed; 6400000 bytes echoed, 0 wrong`; ends with an error
 //! otherwise.

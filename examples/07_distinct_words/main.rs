@@ -6,7 +6,7 @@
 //! estimate. The text is Debian's list of packages, or, where there is none, the sources of this
 //! library.
 //!
-//! Run: `cargo run --example 07_distinct_words`
+//! Run: `cargo run -p ringbell --example 07_distinct_words`
 //!
 //! Prints `N words, M distinct; the NIC estimates ...` and the longest word that our engine saw;
 //! ends with an error when the estimate is further off than four standard errors.

@@ -4,7 +4,7 @@
 //! and pushes them to the NIC, another pops the sums of all ranks; neither has an array
 //! (`produce.cu`; ACCL+, Listing 2). Kernel and NIC share rings of 16 KiB for any number of values.
 //!
-//! Run: `cargo run --example 11_kernel_stream`
+//! Run: `cargo run -p ringbell --example 11_kernel_stream`
 //!
 //! Prints that the sums are, to the last bit, those of a serial program; ends with an error
 //! otherwise.

@@ -5,7 +5,7 @@
 //! threads of the host with a NIC of their own. Each reply is compared with the NIC's own
 //! reduction, bit for bit.
 //!
-//! Run: `cargo run --example 14_resident_server`
+//! Run: `cargo run -p ringbell --example 14_resident_server`
 //!
 //! Prints `3 clients, 12 requests served by one launch, 1 refused, 0 wrong`; ends with an error
 //! otherwise.

@@ -7,7 +7,7 @@
 //! them (`gather.cu`; on-path model, FpgaNIC §3.5, at a collective as ACCL+'s unary plug-ins, §4).
 //! The hosts have put checksums at the messages between ranks: each message arrives as it was sent.
 //!
-//! Run: `cargo run --example 15_engines_at_a_communicator`
+//! Run: `cargo run -p ringbell --example 15_engines_at_a_communicator`
 //!
 //! Prints `N users on 3 machines; every NIC estimates ...`; ends with an error when the estimate is
 //! further off than four standard errors, ranks differ, or a message is not what was sent.

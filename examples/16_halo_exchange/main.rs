@@ -5,7 +5,7 @@
 //! (`halo.cu`). No rank posts a receive, and no host takes part. The result is compared with a
 //! serial program, bit for bit: over transport `local`, and over RDMA on UDP sockets.
 //!
-//! Run: `cargo run --example 16_halo_exchange`
+//! Run: `cargo run -p ringbell --example 16_halo_exchange`
 //!
 //! Prints `local: 3 ranks, 50 steps, 0 of 30600 values differ`, and the same of `rdma`; ends with
 //! an error otherwise.

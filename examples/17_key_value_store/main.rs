@@ -9,7 +9,7 @@
 //! At the end every bucket is whole, every key has one bucket, and the versions have counted every
 //! PUT.
 //!
-//! Run: `cargo run --example 17_key_value_store`
+//! Run: `cargo run -p ringbell --example 17_key_value_store`
 //!
 //! Prints a line such as `local: 4595 GETs, 1405 PUTs, 31 reads repeated, 0 wrong` for each
 //! transport; ends with an error otherwise.

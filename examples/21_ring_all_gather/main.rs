@@ -5,7 +5,7 @@
 //! meanwhile, and goes on with what has come. One launch does it all; no receive is posted, and no
 //! host takes part. The products are whole numbers, so the result is compared exactly.
 //!
-//! Run: `cargo run --example 21_ring_all_gather`
+//! Run: `cargo run -p ringbell --example 21_ring_all_gather`
 //!
 //! Prints `local: 3 ranks, 0 of 1152 values differ`, and the same of `rdma`; ends with an error
 //! otherwise.

@@ -8,7 +8,7 @@
 //!
 //! Both are plain CUDA (`kernels.cu`). The numbers are whole, so the results are compared exactly.
 //!
-//! Run: `cargo run --example 22_tensor_and_experts`
+//! Run: `cargo run -p ringbell --example 22_tensor_and_experts`
 //!
 //! Prints `local: 0 of 1150 products and 0 of 912 tokens' values differ`, and the same of `rdma`;
 //! ends with an error otherwise.

@@ -7,7 +7,7 @@
 //! transport `local`, over RDMA on UDP sockets, and over a wire between the NICs. Then both
 //! programs run on one rank, whose channel has both ends there.
 //!
-//! Run: `cargo run --example 24_smi_gesummv`
+//! Run: `cargo run -p ringbell --example 24_smi_gesummv`
 //!
 //! Prints `2 by local: 0 of 9005 elements differ`, and the same of `rdma`, `mesh:bus:2` and of one
 //! rank; ends with an error otherwise.

@@ -7,7 +7,7 @@
 //! The result is compared with a serial program, bit for bit, over transport `local`, over RDMA on
 //! UDP sockets, and over NICs that forward for each other.
 //!
-//! Run: `cargo run --example 25_smi_stencil`
+//! Run: `cargo run -p ringbell --example 25_smi_stencil`
 //!
 //! Prints `local, 2 x 2 ranks: 0 of 11040 values differ`, and the same of 2 x 4 ranks, of `rdma`,
 //! `mesh:bus:4` and `mesh:torus:2x4`; ends with an error otherwise.

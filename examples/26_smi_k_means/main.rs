@@ -7,7 +7,7 @@
 //! a serial program exactly: over transport `local`, over RDMA on UDP sockets, over a line of NICs
 //! that forward, for roots that differ, and with ranks that have no points.
 //!
-//! Run: `cargo run --example 26_smi_k_means`
+//! Run: `cargo run -p ringbell --example 26_smi_k_means`
 //!
 //! Prints `local: 0 of 192 coordinates differ`, and the same of `rdma` and `mesh:bus:4`; ends with
 //! an error otherwise.

@@ -5,7 +5,7 @@
 //! they were computed: the paper copies them into buffers of its FPGA first, which makes up for
 //! what the reduction gains there.
 //!
-//! Run: `cargo run --example 27_fully_connected`
+//! Run: `cargo run -p ringbell --example 27_fully_connected`
 //!
 //! Prints `1, 2, 3, 4 and 8 ranks: 0 of 1210 outputs differ`; ends with an error otherwise.
 //!

@@ -7,7 +7,7 @@
 //! all requests (`recommend.cu`); values go from kernel to kernel by streams, without batches,
 //! while other requests are on their way. An eleventh rank is the client.
 //!
-//! Run: `cargo run --example 28_recommendation`
+//! Run: `cargo run -p ringbell --example 28_recommendation`
 //!
 //! Prints `320 answers of 33 values: 0 values differ from a serial model's`; ends with an error
 //! otherwise. `ringbell run -n 11 --keep-going -- 28_recommendation` runs the ranks as processes,

@@ -13,6 +13,7 @@ use crate::directory::{Hit, PageGroup, NO_PAGE};
 use crate::page_table::{
     GROUP_PAGES, GROUP_SHIFT, LARGE_PAGE_BYTES, PAGES_PER_LARGE, PAGE_BYTES, PAGE_SHIFT,
 };
+use zerocopy::FromZeros;
 
 /// Sizes of one GTLB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +48,12 @@ pub enum ConfigError {
     #[error("complementary_entries is {entries}; use a multiple of 32 up to 16777216")]
     ComplementaryEntries {
         /// The size asked for.
+        entries: u32,
+    },
+    /// The system refused memory for a main TLB.
+    #[error("no memory for a GTLB of {entries} entries; check `ulimit -v` and free memory")]
+    Memory {
+        /// Its size.
         entries: u32,
     },
     /// A NIC without a GTLB can reach no memory.
@@ -135,7 +142,7 @@ const PAGE_VALID: u64 = 1;
 const NO_OWNER: u64 = u64::MAX;
 
 /// Row of the main TLB.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, FromZeros)]
 struct MainEntry {
     /// Group number << 2 | kind; 0 when invalid.
     tag: u64,
@@ -160,15 +167,21 @@ pub(crate) struct Gtlb {
 
 impl Gtlb {
     /// An empty table; `config` was checked.
-    pub(crate) fn new(config: GtlbConfig) -> Gtlb {
+    ///
+    /// # Errors
+    /// [`ConfigError::Memory`].
+    pub(crate) fn new(config: GtlbConfig) -> Result<Gtlb, ConfigError> {
         let groups = config.complementary_entries / GROUP_PAGES;
-        Gtlb {
-            main: vec![INVALID; config.main_entries as usize].into_boxed_slice(),
+        // Pages of the table that no entry is in take no memory.
+        let entries = config.main_entries;
+        let main = <[MainEntry]>::new_box_zeroed_with_elems(entries as usize);
+        Ok(Gtlb {
+            main: main.map_err(|_| ConfigError::Memory { entries })?,
             comp: vec![0; config.complementary_entries as usize].into_boxed_slice(),
             owner: vec![NO_OWNER; groups as usize].into_boxed_slice(),
             free: (0..groups).rev().collect(),
             hand: 0,
-        }
+        })
     }
 
     /// Sizes, as configured.
@@ -397,7 +410,7 @@ mod tests {
         ];
         for (way, lose) in losses.into_iter().enumerate() {
             let taken = || {
-                let mut t = Gtlb::new(config);
+                let mut t = Gtlb::new(config).unwrap();
                 t.insert(3, &PageGroup::Pages(Box::new(full)), false)
                     .unwrap();
                 assert!(any_page(&t, 3) && t.free_groups() == 0);
@@ -425,7 +438,7 @@ mod tests {
             assert_eq!(found.collect::<Vec<_>>(), [5], "way {way}");
         }
         // Taken from an owner that still has it.
-        let mut t = Gtlb::new(config);
+        let mut t = Gtlb::new(config).unwrap();
         t.insert(3, &PageGroup::Pages(Box::new(full)), false)
             .unwrap();
         t.insert(8, &PageGroup::Pages(Box::new(holes)), true)

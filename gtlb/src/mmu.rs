@@ -167,7 +167,8 @@ impl Mmu {
         for instance in &config.instances {
             instance.check()?;
         }
-        let instances = config.instances.iter().map(|c| Gtlb::new(*c)).collect();
+        let instances = config.instances.iter().map(|c| Gtlb::new(*c));
+        let instances = instances.collect::<Result<_, _>>()?;
         Ok(Mmu {
             bank: Bank::new(instances, config.refill),
             registers: RegisterBlock::default(),

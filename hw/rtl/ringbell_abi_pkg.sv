@@ -78,6 +78,8 @@ package ringbell_abi_pkg;
   localparam logic [31:0] ANY_RANK = 32'hffffffff;
   // A receive of the message that comes first, with any tag.
   localparam logic [31:0] ANY_TAG = 32'hffffffff;
+  // Largest port of a streamed collective.
+  localparam logic [31:0] MAX_PORT = 32'hff;
   // A kernel's stream: offset of the count of bytes pushed.
   localparam logic [31:0] STREAM_HEAD_AT = 32'h0;
   // A kernel's stream: offset of the count of bytes taken.

@@ -34,7 +34,7 @@ const fn rtl(name: &'static str) -> Rtl {
     }
 }
 
-const BLOCKS: [Rtl; 11] = [
+const BLOCKS: [Rtl; 13] = [
     rtl("gtlb"),
     rtl("regfile"),
     rtl("dma_split"),
@@ -56,6 +56,12 @@ const BLOCKS: [Rtl; 11] = [
         // A test waits for it.
         parameters: &["-GDeadline=5000"],
         ..rtl("sequencer")
+    },
+    rtl("router"),
+    Rtl {
+        block: "router",
+        parameters: &["-GWires=2", "-GChannels=2", "-GDepth=8"],
+        ..rtl("router_ring")
     },
     Rtl {
         // The SDK's queues: the sockets of a host have one of 1,024 slots.

@@ -26,6 +26,7 @@ pub struct Job {
     port: Option<String>,
     switch: Option<PathBuf>,
     wires: Option<String>,
+    wire_poll: Option<String>,
     routes: Option<PathBuf>,
 }
 
@@ -72,6 +73,7 @@ impl Job {
             port: env(variables::PORT),
             switch: env(variables::SWITCH).map(PathBuf::from),
             wires: env(variables::WIRES),
+            wire_poll: env(variables::WIRE_POLL),
             routes: env(variables::ROUTES).map(PathBuf::from),
         })
     }
@@ -125,6 +127,12 @@ impl Job {
     /// The launcher's wires for port `mesh` ([`variables::WIRES`]).
     pub fn wires(&self) -> Option<&str> {
         self.wires.as_deref()
+    }
+
+    /// Packets that an output of port `mesh` takes from one queue in a row
+    /// ([`variables::WIRE_POLL`]).
+    pub fn wire_poll(&self) -> Option<&str> {
+        self.wire_poll.as_deref()
     }
 
     /// File of the tables for port `mesh` ([`variables::ROUTES`]).

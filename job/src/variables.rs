@@ -22,5 +22,7 @@ pub const SWITCH: &str = "RINGBELL_SWITCH";
 /// Wires of the rank's node, for port `mesh`: `PORT=udp:BIND,PEER` or `PORT=mem:FILE:SIDE`, with
 /// `;` between them.
 pub const WIRES: &str = "RINGBELL_WIRES";
+/// Packets that an output of port `mesh` takes from one queue before it looks at the next.
+pub const WIRE_POLL: &str = "RINGBELL_WIRE_POLL";
 /// File of the tables that NICs of port `mesh` use, as `ringbell routes --json` writes it.
 pub const ROUTES: &str = "RINGBELL_ROUTES";

@@ -1,4 +1,4 @@
-//! Why a mesh port cannot be opened.
+//! Why a mesh port cannot be opened, and why its tables are not replaced.
 
 use ringbell_routes::route::RouteError;
 
@@ -75,5 +75,23 @@ pub enum MeshError {
         least: usize,
         /// The greatest.
         most: usize,
+    },
+}
+
+/// Why the tables of a mesh were not replaced: no node has changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplaceError {
+    /// The proof does not hold, the tables do not fit, or a node has not answered.
+    #[error("the routes are not replaced, at any node: {why}")]
+    Refused {
+        /// The reason; it begins with the name of the node that refuses, if it was another.
+        why: String,
+    },
+    /// Another node replaces them.
+    #[error("{node} replaces the routes already; try again when it is done")]
+    UnderWay {
+        /// The node's name.
+        node: String,
     },
 }

@@ -5,14 +5,20 @@
 //! end, and the frame lies there without a copy. Other kinds stay on one wire.
 
 use crc_fast::{CrcAlgorithm, Digest};
-use ringbell_net::wire::{MacAddr, ETHERNET_HEADER};
+use ringbell_net::wire::{MacAddr, ETHERNET_HEADER, ETHERTYPE_IPV4};
+use ringbell_routes::tables::Class;
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// EtherType of a wire's frames: IEEE 802's second one for local experiments.
 pub(crate) const ETHERTYPE: u16 = 0x88b6;
 /// Version of the format.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 3;
+/// Destination of a packet that goes by its source's tree to every node with a rank.
+pub(crate) const EVERYONE: u16 = u16::MAX;
+/// Destination of a packet of a sum: the parent in the tree of the node that is its source, the
+/// sum's root.
+pub(crate) const UPWARD: u16 = u16::MAX - 1;
 /// Bytes of a head.
 pub(crate) const HEAD: usize = 42;
 /// Where the frame of a packet begins, once its addresses stand before its EtherType.
@@ -33,6 +39,12 @@ pub(crate) enum Kind {
     Refuse = 4,
     /// Which wires of the network are down.
     Network = 5,
+    /// What is known of tables that replace others.
+    State = 6,
+    /// The text of tables is wanted.
+    Ask = 7,
+    /// A part of it.
+    Part = 8,
 }
 
 impl Kind {
@@ -43,17 +55,24 @@ impl Kind {
             Kind::Hello,
             Kind::Refuse,
             Kind::Network,
+            Kind::State,
+            Kind::Ask,
+            Kind::Part,
         ];
         all.into_iter().find(|k| *k as u8 == byte)
     }
 }
 
-/// A packet goes to all nodes; each has a copy of its own.
+/// A packet holds a frame to all: its receiver is told so.
 pub(crate) const FLAG_BROADCAST: u8 = 1;
 /// Packets from `ack` on are missing.
 pub(crate) const FLAG_MISSING: u8 = 2;
 /// Credits are to be answered by credits.
 pub(crate) const FLAG_PROBE: u8 = 4;
+/// A packet is of a sum, and no frame of this node's NIC.
+pub(crate) const FLAG_SUM: u8 = 8;
+/// Where the flags of a packet have the mark of the tables by which it goes.
+pub(crate) const MARK_SHIFT: u32 = 4;
 
 /// The head of each frame of a wire.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -72,7 +91,8 @@ pub(crate) struct Head {
     pub(crate) flags: u8,
     /// Incarnation of the sender's end of the wire.
     pub(crate) epoch: U32,
-    /// Of a packet: its number on the wire. Of [`Kind::Network`]: the first wire of the list.
+    /// Of a packet: its number on the wire. Of [`Kind::Network`]: the first wire of the list. Of
+    /// [`Kind::Ask`] and [`Kind::Part`]: which tables.
     pub(crate) number: U32,
     /// The number of the next packet that the sender of this head expects.
     pub(crate) ack: U32,
@@ -177,4 +197,18 @@ pub(crate) struct Hello {
     pub(crate) heard: U32,
     /// 1: the sender's end is up, and needs no answer.
     pub(crate) up: u8,
+}
+
+/// The class of a frame: answers of RoCEv2 (its opcodes 13 to 18: read responses and
+/// acknowledgements) have channels of their own.
+pub(crate) fn class_of(frame: &[u8]) -> Class {
+    const UDP: u8 = 17;
+    const ROCE: [u8; 2] = 4791u16.to_be_bytes();
+    let is = |at: usize, what: &[u8]| frame.get(at..at + what.len()) == Some(what);
+    let is_roce =
+        is(12, &ETHERTYPE_IPV4.to_be_bytes()) && is(14, &[0x45]) && is(23, &[UDP]) && is(36, &ROCE);
+    match frame.get(42) {
+        Some(opcode) if is_roce && (13..=18).contains(&(opcode & 0x1f)) => Class::Acknowledgement,
+        _ => Class::Request,
+    }
 }

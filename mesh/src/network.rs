@@ -5,27 +5,76 @@
 //! computed from the original ones and the set of wires that are down, so equal knowledge gives
 //! equal routes.
 
-use ringbell_routes::check::check;
+use ringbell_routes::check::{check, check_sums, check_trees};
 use ringbell_routes::part::Part;
 use ringbell_routes::proof::{Proof, BUBBLE_INJECTION};
 use ringbell_routes::route::{reroute, Routes};
 use ringbell_routes::tables::{Channel, Class, Tables};
-use ringbell_routes::topology::{NodeId, Topology};
+use ringbell_routes::topology::{NodeId, Role, Topology};
+use ringbell_routes::tree::Tree;
+use ringbell_routes::trees::Trees;
+
+use crate::plan::Id;
+use crate::sums::PLACES;
+
+/// Tables on channels of their own.
+#[derive(Debug)]
+struct Laid {
+    id: Id,
+    /// With all wires.
+    original: Routes,
+    /// For the wires that are up; `None`: the original ones.
+    part: Option<(Part, Routes)>,
+    /// Of the routes in use; `None`: they leave no channel for trees, or have bubbles.
+    trees: Option<Trees>,
+}
+
+impl Laid {
+    /// Channels of a wire that they use, with all wires and without those that are down.
+    fn channels(&self) -> usize {
+        let part = self
+            .part
+            .as_ref()
+            .map_or(0, |(_, r)| r.tables.channel_count());
+        part.max(self.original.tables.channel_count())
+    }
+}
 
 /// The network as a node sees it.
 #[derive(Debug)]
 pub(crate) struct Network {
     topology: Topology,
-    /// With all wires.
-    original: Routes,
+    /// By half of the channels. Before tables were replaced, the first has all of them.
+    laid: [Option<Laid>; 2],
+    /// The half of what this node sends.
+    used: usize,
+    /// The first channel of the second half.
+    split: usize,
     channels: usize,
     me: NodeId,
     /// By wire.
     changes: Vec<u32>,
     /// Their sum: each turn asks for it.
     knows: u32,
-    /// For the wires that are up; `None`: the original ones.
-    part: Option<(Part, Routes)>,
+}
+
+/// What a node does with what goes by a root's tree.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Branch {
+    pub(crate) channel: u8,
+    /// The port by which it comes; none at the root.
+    pub(crate) up: Option<u8>,
+    /// The ports by which it leaves.
+    pub(crate) down: Vec<u8>,
+    /// The node takes a copy itself.
+    pub(crate) ends_here: bool,
+}
+
+/// Whether requests and acknowledgements share no channel. Others could wait for each other from
+/// one half to the other.
+fn has_classes_apart(routes: &Routes) -> bool {
+    let [requests, answers] = Class::ALL.map(|c| routes.tables.channels(c));
+    requests.iter().all(|c| !answers.contains(c))
 }
 
 impl Network {
@@ -33,12 +82,119 @@ impl Network {
         Network {
             changes: vec![0; topology.wires().len()],
             knows: 0,
+            laid: [
+                Some(Laid {
+                    id: Id::default(),
+                    trees: trees(&topology, &routes, channels),
+                    original: routes,
+                    part: None,
+                }),
+                None,
+            ],
             topology,
-            original: routes,
+            used: 0,
+            split: channels,
             channels,
             me,
-            part: None,
         }
+    }
+
+    /// The half of a channel.
+    #[inline]
+    pub(crate) fn half(&self, channel: usize) -> usize {
+        usize::from(channel >= self.split)
+    }
+
+    /// The first channel of the second half.
+    pub(crate) fn split(&self) -> usize {
+        self.split
+    }
+
+    /// The digest of the tables by which this node sends, and their channels: the first, and one
+    /// after the last.
+    pub(crate) fn in_use(&self) -> (u64, usize, usize) {
+        let digest = |laid: &Laid| laid.original.tables.digest();
+        let digest = self.laid[self.used].as_ref().map_or(0, digest);
+        match self.used {
+            0 => (digest, 0, self.split),
+            _ => (digest, self.split, self.channels),
+        }
+    }
+
+    /// The half by which this node does not send.
+    pub(crate) fn spare(&self) -> usize {
+        1 - self.used
+    }
+
+    /// The mark of packets in a half; `None`: there are no tables for it.
+    #[inline]
+    pub(crate) fn mark(&self, half: usize) -> Option<u8> {
+        self.laid[half].as_ref().map(|laid| laid.id.mark())
+    }
+
+    /// The mark of what this node sends.
+    #[inline]
+    pub(crate) fn own_mark(&self) -> u8 {
+        self.mark(self.used).unwrap_or_default()
+    }
+
+    /// Channels of a half when there are two.
+    fn channels_of(&self, half: usize) -> (usize, usize) {
+        let split = self.channels / 2;
+        match half {
+            0 => (split, split),
+            _ => (split, self.channels - split),
+        }
+    }
+
+    /// Whether tables fit beside those in use, on channels of their own.
+    ///
+    /// # Errors
+    /// The reason, in words.
+    pub(crate) fn fits(&self, routes: &Routes) -> Result<(), String> {
+        let (spare, used) = (self.spare(), self.used);
+        let in_use = self.laid[used].as_ref();
+        let needs = [
+            (spare, "the new tables", routes.tables.channel_count()),
+            (used, "those in use", in_use.map_or(0, Laid::channels)),
+        ];
+        for (half, which, needed) in needs {
+            let (_, there) = self.channels_of(half);
+            if needed > there {
+                return Err(format!(
+                    "{which} need {needed} channels, and beside others there are {there} of {}; open the NICs with more channels",
+                    self.channels
+                ));
+            }
+        }
+        let all_apart = in_use.is_none_or(|l| has_classes_apart(&l.original));
+        match all_apart && has_classes_apart(routes) {
+            true => Ok(()),
+            false => Err("requests and acknowledgements share a channel in the new tables or in those in use, which cannot stand beside others".into()),
+        }
+    }
+
+    /// Lays tables on the channels of a half, which hold no packet.
+    pub(crate) fn lay(&mut self, id: Id, routes: Routes) {
+        let half = id.half();
+        (self.split, _) = self.channels_of(half);
+        self.laid[half] = Some(Laid {
+            id,
+            original: routes,
+            part: None,
+            trees: None,
+        });
+        self.reroute();
+    }
+
+    /// Whether these tables have their channels.
+    pub(crate) fn has(&self, id: Id) -> bool {
+        self.laid[id.half()].as_ref().is_some_and(|l| l.id == id)
+    }
+
+    /// This node sends by the tables of a half from now on.
+    pub(crate) fn switch(&mut self, half: usize) {
+        self.used = half;
     }
 
     pub(crate) fn topology(&self) -> &Topology {
@@ -94,32 +250,72 @@ impl Network {
 
     /// Computes the routes for the wires that are up.
     pub(crate) fn reroute(&mut self) {
-        let down = |wire: usize| is_down(self.changes[wire]);
-        self.part = None;
-        if !(0..self.changes.len()).any(down) {
-            return;
-        }
-        let lonely = Part {
-            place: vec![None; self.topology.nodes().len()],
-            topology: self.topology.clone(),
+        let changes = &self.changes;
+        let down = |wire: usize| is_down(changes[wire]);
+        let is_whole = !(0..changes.len()).any(down);
+        let channels = match self.split == self.channels {
+            true => [self.channels; 2],
+            false => [self.split, self.channels - self.split],
         };
-        let part = Part::of(&self.topology, self.me, down).unwrap_or(lonely);
-        let before = part.tables(&self.original.tables);
-        let routes = reroute(&part.topology, self.channels, None, &before)
-            .ok()
-            .filter(|r| check(&part.topology, &r.tables, &r.proof, self.channels).is_ok());
-        // Without routes that are proved, packets stay on the ones of before.
-        let routes = routes.unwrap_or_else(|| Routes {
-            tables: before,
-            ..self.original.clone()
-        });
-        self.part = Some((part, routes));
+        for (laid, channels) in self.laid.iter_mut().zip(channels) {
+            let Some(laid) = laid else { continue };
+            laid.part = None;
+            if is_whole {
+                laid.trees = trees(&self.topology, &laid.original, channels);
+                continue;
+            }
+            let lonely = Part {
+                place: vec![None; self.topology.nodes().len()],
+                topology: self.topology.clone(),
+            };
+            let part = Part::of(&self.topology, self.me, down).unwrap_or(lonely);
+            let before = part.tables(&laid.original.tables);
+            let routes = reroute(&part.topology, channels, None, &before)
+                .ok()
+                .filter(|r| check(&part.topology, &r.tables, &r.proof, channels).is_ok());
+            // Without routes that are proved, packets stay on the ones of before.
+            let routes = routes.unwrap_or_else(|| Routes {
+                tables: before,
+                ..laid.original.clone()
+            });
+            laid.trees = trees(&part.topology, &routes, channels);
+            laid.part = Some((part, routes));
+        }
+    }
+
+    /// What this node does with what goes by the tree of another, or by its own, in the channels of
+    /// a half.
+    pub(crate) fn branch(&self, half: usize, root: NodeId) -> Option<Branch> {
+        let laid = self.laid[half].as_ref()?;
+        let topology = match &laid.part {
+            None => &self.topology,
+            Some((part, _)) => &part.topology,
+        };
+        let (tables, root) = self.place(half, root)?;
+        let (_, me) = self.place(half, self.me)?;
+        let has_rank = |node: NodeId| topology.nodes()[node.index()].role == Role::End;
+        let channel = laid.trees.as_ref()?.channel(root)?;
+        if !has_rank(root) {
+            return None;
+        }
+        let tree = Tree::of(topology, tables, root, topology.ends());
+        let up = tree.up(me).map(|l| topology.from(l).port);
+        Some(Branch {
+            channel: self.first(half) + channel,
+            up,
+            down: tree
+                .down(topology, me)
+                .map(|l| topology.from(l).port)
+                .collect(),
+            ends_here: up.is_some() && has_rank(me),
+        })
     }
 
     /// Names of the wires that are missing on the way to a node that is not reached: they end at a
     /// node that is.
     pub(crate) fn missing(&self, to: NodeId) -> Vec<String> {
-        let Some((part, _)) = &self.part else {
+        let used = self.laid[self.used].as_ref();
+        let Some((part, _)) = used.and_then(|laid| laid.part.as_ref()) else {
             return Vec::new();
         };
         let mut seen = vec![false; self.topology.nodes().len()];
@@ -148,42 +344,60 @@ impl Network {
     }
 
     /// A wire's name.
-    fn wire_text(&self, wire: usize) -> String {
+    pub(crate) fn wire_text(&self, wire: usize) -> String {
         let [a, b] = self.topology.wires()[wire].ends;
         let text = |end| self.topology.port_text(end);
         format!("{} -- {}", text(a), text(b))
     }
 
-    /// A node's number in the tables in use, with these.
-    fn place(&self, node: NodeId) -> Option<(&Tables, NodeId)> {
-        match &self.part {
-            None => Some((&self.original.tables, node)),
+    /// A node's number in the tables of a half, with these.
+    fn place(&self, half: usize, node: NodeId) -> Option<(&Tables, NodeId)> {
+        let laid = self.laid[half].as_ref()?;
+        match &laid.part {
+            None => Some((&laid.original.tables, node)),
             Some((part, routes)) => Some((&routes.tables, part.place[node.index()]?)),
         }
     }
 
+    /// The port towards a node, for packets of a half.
+    pub(crate) fn next_in(&self, half: usize, to: NodeId) -> Option<u8> {
+        let (tables, to) = self.place(half, to)?;
+        let (_, me) = self.place(half, self.me)?;
+        tables.next(me, to)
+    }
+
     /// The port towards a node.
     pub(crate) fn next(&self, to: NodeId) -> Option<u8> {
-        let (tables, to) = self.place(to)?;
-        let (_, me) = self.place(self.me)?;
-        tables.next(me, to)
+        self.next_in(self.used, to)
+    }
+
+    /// The first channel of a half.
+    fn first(&self, half: usize) -> u8 {
+        // At most 128.
+        (half * self.split) as u8
     }
 
     /// The channels of what this node sends to another, by class.
     pub(crate) fn channels(&self, to: NodeId) -> [u8; 2] {
-        let found = self.place(to).zip(self.place(self.me));
+        let half = self.used;
+        let found = self.place(half, to).zip(self.place(half, self.me));
+        let first = self.first(half);
         let Some(((tables, to), (_, me))) = found else {
-            return [0; 2];
+            return [first; 2];
         };
         let layer = tables.layer(me, to);
-        Class::ALL.map(|class| tables.channel(class, layer).unwrap_or(0))
+        Class::ALL.map(|class| first + tables.channel(class, layer).unwrap_or(0))
     }
 
     /// Whether a packet in a channel enters a ring when it goes from one port of this node (`None`:
     /// from the node itself) to another, and what it needs for that.
     pub(crate) fn slots(&self, from: Option<u8>, to: u8, channel: u8) -> u32 {
-        let (topology, routes, me) = match &self.part {
-            None => (&self.topology, &self.original, Some(self.me)),
+        let half = self.half(channel.into());
+        let Some(laid) = &self.laid[half] else {
+            return 1;
+        };
+        let (topology, routes, me) = match &laid.part {
+            None => (&self.topology, &laid.original, Some(self.me)),
             Some((part, routes)) => (&part.topology, routes, part.place[self.me.index()]),
         };
         let (Proof::Bubble { rings }, Some(me)) = (&routes.proof, me) else {
@@ -191,7 +405,7 @@ impl Network {
         };
         let leaving = |port| topology.link(me, port);
         let ring = |link| {
-            let number = channel;
+            let number = channel - self.first(half);
             rings
                 .iter()
                 .position(|r| r.contains(&Channel { link, number }))
@@ -203,6 +417,15 @@ impl Network {
             false => BUBBLE_INJECTION.into(),
         }
     }
+}
+
+/// The trees of routes, if they have some that the checker accepts.
+fn trees(topology: &Topology, routes: &Routes, channels: usize) -> Option<Trees> {
+    let (tables, proof) = (&routes.tables, &routes.proof);
+    let trees = Trees::of(topology, tables, proof, channels).ok()?;
+    check_trees(topology, tables, proof, &trees, channels).ok()?;
+    check_sums(topology, tables, proof, &trees, channels, PLACES).ok()?;
+    Some(trees)
 }
 
 /// Whether a wire of so many changes is down.

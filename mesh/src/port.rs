@@ -1,32 +1,46 @@
 //! The port that a NIC has at a mesh.
 //!
 //! A NIC's address there is that of its node, [`mac_of`]. What it sends to another node's address
-//! enters the queue of its channel; a frame to all goes to each node by itself. The thread that
-//! steps the NIC forwards for the others too: each [`receive`](Port::receive) and
-//! [`flush`](Port::flush) moves what can be moved.
+//! enters the queue of its channel; a frame to all goes by the node's tree, or to each node by
+//! itself where routes have no trees; one to
+//! [`sum_to`](ringbell_net::sum::sum_to) a root goes up its tree, and what others send
+//! there is added to it. The thread that steps the NIC forwards for the others too:
+//! each [`receive`](Port::receive) and [`flush`](Port::flush) moves what can be moved.
 
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
 
 use ringbell_net::port::{
     Arrived, Capabilities, Checksums, MacAddr, Port, PortCounters, RefusedBy, MTU_MAX, MTU_MIN,
 };
-use ringbell_net::wire::{ETHERNET_HEADER, ETHERTYPE_IPV4};
+use ringbell_net::wire::ETHERNET_HEADER;
 use ringbell_net::NicTime;
 use ringbell_routes::check::check;
 use ringbell_routes::proof::{Proof, BUBBLE_INJECTION};
-use ringbell_routes::route::{route, Routes, DEFAULT_CHANNELS, MAX_CHANNELS};
+use ringbell_routes::route::{route, MAX_CHANNELS};
 use ringbell_routes::tables::Class;
-use ringbell_routes::topology::{NodeId, Topology};
+use ringbell_routes::topology::NodeId;
 use zerocopy::big_endian::{U16, U32, U64};
 
-use crate::buffers::{bit, Pool, Set, Stored, QUEUES_MAX};
+mod replace;
+mod summing;
+mod ways;
+
+use crate::buffers::{Pool, Stored, QUEUES_MAX};
+use crate::config::{are_given, ranged, MeshConfig, MeshCounters, POLL_MAX};
 use crate::error::MeshError;
 use crate::gone::Gone;
-use crate::head::{Head, Hello, Kind, FLAG_BROADCAST, FRAME_AT, GROWTH, HEAD, VERSION};
+use crate::head::{
+    class_of, Head, Hello, Kind, EVERYONE, FLAG_BROADCAST, FLAG_SUM, FRAME_AT, GROWTH, HEAD,
+    MARK_SHIFT, UPWARD, VERSION,
+};
 use crate::network::Network;
+use crate::page::Page;
+use crate::replacing::Replacing;
+pub use crate::report::WireReport;
 use crate::router::{Router, Way};
-use crate::wire::{Event, Wire, WireCounters, WireState};
+use crate::sums::Sum;
+use crate::wire::{Event, Wire};
 
 /// Frames taken from each wire in one turn.
 const BUDGET: usize = 64;
@@ -34,102 +48,6 @@ const BUDGET: usize = 64;
 const ROOM_NS: u64 = 20_000;
 /// Shortest time between two reports of the network to a neighbour that knows less: 5 ms.
 const REPORT_NS: u64 = 5_000_000;
-
-/// How a node takes part in a mesh.
-#[derive(Debug, Clone)]
-pub struct MeshConfig {
-    /// The network.
-    pub topology: Topology,
-    /// Its routes; `None`: computed.
-    pub routes: Option<Routes>,
-    /// Virtual channels of a wire, 2 to 128.
-    pub channels: usize,
-    /// This node.
-    pub node: NodeId,
-    /// Slots of a channel, 2 to 4,096.
-    pub depth: usize,
-    /// Packets that an output takes from one queue before it looks at the next (SMI's R).
-    pub poll: u32,
-    /// Another one each time that a node starts.
-    pub epoch: u32,
-    /// A neighbour from which nothing comes for so long while packets wait for it is gone.
-    pub silence: Duration,
-    /// A packet that stands for so long at the head of a queue is dropped.
-    pub stuck: Duration,
-    /// A node to which no wire leads for so long is given up: what is connected to it ends. A wire
-    /// that is back before costs no connection.
-    pub grace: Duration,
-}
-
-impl MeshConfig {
-    /// The node of a network, with the defaults: 8 channels of 16 slots, R of 8, a silence of
-    /// 800 ms, 2 s for packets that stand, and 1 s for wires to come back.
-    pub fn new(topology: Topology, node: NodeId) -> MeshConfig {
-        MeshConfig {
-            topology,
-            routes: None,
-            channels: DEFAULT_CHANNELS,
-            node,
-            depth: 16,
-            poll: 8,
-            epoch: 1,
-            silence: Duration::from_millis(800),
-            stuck: Duration::from_secs(2),
-            grace: Duration::from_secs(1),
-        }
-    }
-}
-
-/// What a node forwarded and dropped, counted since it was opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct MeshCounters {
-    /// Packets that came by a wire and left by one.
-    pub forwarded: u64,
-    /// Packets dropped because no wire that is up leads to their destination.
-    pub unreachable: u64,
-    /// Packets dropped because they stood too long.
-    pub stuck: u64,
-    /// Packets dropped because of their head: a node that does not exist, no hops left.
-    pub bad: u64,
-    /// Times that the routes were computed anew.
-    pub reroutes: u64,
-}
-
-/// A wire of a node, for users.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WireReport {
-    /// The node's port.
-    pub port: u8,
-    /// Node and port at the other end.
-    pub to: String,
-    /// What it is doing.
-    pub state: WireState,
-    /// Why it went down last.
-    pub reason: Option<String>,
-    /// What went over it.
-    pub counters: WireCounters,
-}
-
-impl std::fmt::Display for WireReport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "port {} -> {}: ", self.port, self.to)?;
-        match &self.state {
-            WireState::Up => f.write_str("up")?,
-            WireState::Greeting => f.write_str("no answer")?,
-            WireState::Refused(why) => write!(f, "refused: {why}")?,
-        }
-        let c = &self.counters;
-        write!(
-            f,
-            "; {} packets out ({} again), {} in",
-            c.tx_packets, c.tx_again, c.rx_packets
-        )?;
-        match &self.reason {
-            Some(why) => write!(f, "; went down {} times, last because {why}", c.resets),
-            None => Ok(()),
-        }
-    }
-}
 
 /// The address of a node's NIC.
 pub fn mac_of(node: NodeId) -> MacAddr {
@@ -143,13 +61,16 @@ fn node_of(mac: MacAddr, nodes: usize) -> Option<NodeId> {
     (node.index() < nodes && mac_of(node) == mac).then_some(node)
 }
 
-/// A frame to all nodes, of which each gets a packet.
+/// A frame to all nodes, of which each gets a packet: there are no trees.
 #[derive(Debug)]
 struct Broadcast {
     packet: Stored,
     /// The next one.
     to: u16,
 }
+
+/// The wire by which what goes by a tree comes, and its channel.
+type Comes = (Option<usize>, usize);
 
 /// A node's port at a mesh.
 #[derive(Debug)]
@@ -166,7 +87,17 @@ pub struct MeshPort {
     written: Stored,
     chosen: Option<MacAddr>,
     broadcast: Option<Broadcast>,
+    /// By half of the channels and root: the wire by which what goes by its tree comes, and its
+    /// channel.
+    trees: [Vec<Option<Comes>>; 2],
+    /// By half and root.
+    sums: [Vec<Option<Sum>>; 2],
+    /// Those that have a segment to combine.
+    summed: VecDeque<(usize, u16)>,
+    /// Others in the trees of the whole network, which all nodes know alike.
+    reached_by_tree: usize,
     gone: Gone,
+    replacing: Replacing,
     /// Time of the last turn.
     turned: Option<NicTime>,
     reported: NicTime,
@@ -174,19 +105,7 @@ pub struct MeshPort {
     news: bool,
     counters: MeshCounters,
     traffic: PortCounters,
-}
-
-/// Whether a number is in its range.
-fn ranged(what: &'static str, value: usize, least: usize, most: usize) -> Result<(), MeshError> {
-    match (least..=most).contains(&value) {
-        true => Ok(()),
-        false => Err(MeshError::OutOfRange {
-            what,
-            value,
-            least,
-            most,
-        }),
-    }
+    page: Page,
 }
 
 impl MeshPort {
@@ -208,6 +127,13 @@ impl MeshPort {
         let (node, channels, depth) = (*node, *channels, *depth);
         ranged("channels of a wire", channels, 2, MAX_CHANNELS)?;
         ranged("slots of a channel", depth, 2, 4_096)?;
+        let most = POLL_MAX as usize;
+        ranged(
+            "packets from one queue in a row (R)",
+            config.poll as usize,
+            1,
+            most,
+        )?;
         let nodes = topology.nodes().len();
         if node.index() >= nodes {
             return Err(MeshError::NoSuchNode {
@@ -282,22 +208,30 @@ impl MeshPort {
         let mut port = MeshPort {
             capabilities: Capabilities::of_frames(mac_of(node), mtu, checksums),
             network: Network::new(topology.clone(), routes, channels, node),
-            router: Router::new(wires.len(), channels, config.poll.max(1)),
+            router: Router::new(wires.len(), channels, config.poll),
+            replacing: Replacing::new(node, nodes, wires.len()),
             wires,
             read: None,
             written: pool.take(),
             pool,
             chosen: None,
             broadcast: None,
+            trees: Default::default(),
+            sums: Default::default(),
+            summed: VecDeque::new(),
+            reached_by_tree: 0,
             gone: Gone::new(nodes, config.grace),
             turned: None,
             reported: NicTime(0),
             news: false,
             counters: MeshCounters::default(),
             traffic: PortCounters::default(),
+            page: Page::default(),
             config,
         };
         port.set_ways();
+        let others = port.network.topology().ends().count() - 1;
+        port.reached_by_tree = port.tree_queue().map_or(0, |_| others);
         Ok(port)
     }
 
@@ -312,9 +246,12 @@ impl MeshPort {
         let report = |wire: &Wire| {
             let link = topology.link(self.config.node, wire.number())?;
             Some(WireReport {
+                name: self.network.wire_text(link.wire()),
                 port: wire.number(),
                 to: topology.port_text(topology.to(link)),
                 state: wire.state().clone(),
+                is_missed: wire.is_missed(),
+                credit: (0..self.config.channels).map(|c| wire.free(c)).sum(),
                 reason: wire.reason().map(str::to_owned),
                 counters: wire.counters(),
             })
@@ -322,50 +259,36 @@ impl MeshPort {
         self.wires.iter().filter_map(report).collect()
     }
 
+    /// The digest of the tables by which it sends: equal ones have equal digests.
+    pub fn digest(&self) -> u64 {
+        self.network.in_use().0
+    }
+
+    /// Has what users see of the node ([`Port::describe`], and the lines of [`Port::report`]) given
+    /// to a function from now on, a few times a second while the port is stepped.
+    pub fn show(&mut self, to: impl FnMut(&[String]) + Send + 'static) {
+        self.page.set(to);
+    }
+
     /// Names of the network's wires that are known to be down.
     pub fn down(&self) -> Vec<String> {
         self.network.down().collect()
-    }
-
-    /// Takes the network's routes into use.
-    fn set_ways(&mut self) {
-        let place = |port: u8| self.wires.iter().position(|w| w.number() == port);
-        let nodes = self.network.topology().nodes().len();
-        let way = |node: usize| {
-            let node = NodeId(node as u16);
-            if node == self.config.node {
-                return Way::Here;
-            }
-            let wire = self.network.next(node).and_then(place);
-            wire.map_or(Way::Nowhere, |w| Way::Wire(w as u8))
-        };
-        let ways = (0..nodes).map(way).collect();
-        let inputs = || (0..self.wires.len()).map(Some).chain([None]);
-        let entering = self.wires.iter().map(|to| {
-            let mut set: Set = 0;
-            for (from, channel) in
-                inputs().flat_map(|f| (0..self.config.channels).map(move |c| (f, c)))
-            {
-                let port = from.map(|w| self.wires[w].number());
-                if self.network.slots(port, to.number(), channel as u8) > 1 {
-                    set |= bit(self.router.queue(from, channel));
-                }
-            }
-            set
-        });
-        let entering = entering.collect();
-        self.router.set_ways(ways, entering);
     }
 
     /// The network has changed: routes around what is down, and word to the neighbours.
     fn changed(&mut self, now: NicTime) {
         self.counters.reroutes += 1;
         self.network.reroute();
+        self.routes_changed(now);
+        self.news = true;
+    }
+
+    /// Takes the network's routes into use, and notes whom they do not reach.
+    fn routes_changed(&mut self, now: NicTime) {
         self.set_ways();
         let (network, me) = (&self.network, self.config.node);
         let has_way = |node| node == me || network.next(node).is_some();
         self.gone.update(now, has_way);
-        self.news = true;
     }
 
     fn handle(&mut self, now: NicTime, wire: usize, event: Event) {
@@ -378,6 +301,7 @@ impl MeshPort {
                 if self.network.set(port, false) {
                     self.changed(now);
                 }
+                self.replacing.up(wire);
                 self.news |= self.network.knows() != 0;
             }
             Event::Refused(why) => {
@@ -385,6 +309,7 @@ impl MeshPort {
                 tracing::warn!(node = self.config.node.0, port, %why, "a wire is refused");
             }
             Event::Down => self.lost(now, wire),
+            Event::Plan(kind, number, body) => self.heard_plan(now, wire, kind, number, &body),
             Event::Network(first, changes) => {
                 let mut is_new = self.network.merge(first, &changes);
                 // This node sees its own wires; the others were told of them.
@@ -414,6 +339,22 @@ impl MeshPort {
         }
     }
 
+    /// A wire has not come up since it was opened. It is no reason to end anything: the node at the
+    /// other end may be a rank that starts late.
+    fn missed(&self, wire: usize) {
+        let Some(wire) = self.wires().into_iter().nth(wire) else {
+            return;
+        };
+        let (node, grace) = (self.config.node.0, self.config.grace);
+        tracing::warn!(
+            node,
+            port = wire.port,
+            "no answer by wire {} for {grace:?} since it was opened; see that a NIC runs at {} and that both ends name the same wire",
+            wire.name,
+            wire.to
+        );
+    }
+
     /// Takes a packet that has come by a wire.
     #[inline]
     fn forward(&mut self, now: NicTime, wire: usize, channel: usize, packet: Stored) {
@@ -421,7 +362,24 @@ impl MeshPort {
         let (source, destination) = (head.source.get(), head.destination.get());
         let nodes = self.network.topology().nodes().len();
         let me = self.config.node.0;
-        let exists = usize::from(source) < nodes && usize::from(destination) < nodes;
+        let half = self.network.half(channel);
+        // What is left over from older tables would go by those that have its channel now.
+        if self.network.mark(half) != Some(head.flags >> MARK_SHIFT) {
+            self.counters.old += 1;
+            self.pool.give(packet);
+            self.wires[wire].release(now, channel);
+            return;
+        }
+        if destination == UPWARD {
+            self.add(now, half, (wire, channel), packet);
+            return;
+        }
+        let leads_here = match destination {
+            // A copy that comes by another way would go round, or double.
+            EVERYONE => self.tree(half, source) == Some((Some(wire), channel)),
+            node => usize::from(node) < nodes,
+        };
+        let exists = usize::from(source) < nodes && leads_here;
         if !exists || source == me || (destination != me && head.hops == 0) {
             self.counters.bad += 1;
             self.pool.give(packet);
@@ -429,6 +387,7 @@ impl MeshPort {
             return;
         }
         let mut packet = packet;
+        self.replacing.filled(now, half);
         head.hops = head.hops.saturating_sub(1);
         head.write(packet.room());
         let queue = self.router.queue(Some(wire), channel);
@@ -446,10 +405,34 @@ impl MeshPort {
         Some((packet, wire.is_some()))
     }
 
+    /// Takes the head of a queue for one of its ways: a copy, unless it is the last of them.
+    #[inline]
+    fn take(&mut self, now: NicTime, queue: usize, way: Way) -> Option<(Stored, bool)> {
+        if let Some(copy) = self.router.copy(queue, way, &mut self.pool) {
+            self.counters.copied += 1;
+            return Some((copy, self.router.origin(queue).0.is_some()));
+        }
+        self.pop(now, queue)
+    }
+
+    /// The wire by which what goes by a node's tree in a half comes, and its channel.
+    #[inline]
+    fn tree(&self, half: usize, root: u16) -> Option<Comes> {
+        *self.trees[half].get(usize::from(root))?
+    }
+
+    /// The queue of what this node sends by its tree.
+    fn tree_queue(&self) -> Option<usize> {
+        let half = 1 - self.network.spare();
+        let (_, channel) = self.tree(half, self.config.node.0)?;
+        Some(self.router.queue(None, channel))
+    }
+
     /// Moves packets from queues to wires.
     #[inline]
     fn spread(&mut self, now: NicTime) {
         self.inject_broadcast(now);
+        self.combine(now);
         for wire in 0..self.wires.len() {
             let way = Way::Wire(wire as u8);
             while self.router.waits(way) && self.wires[wire].takes() {
@@ -458,7 +441,7 @@ impl MeshPort {
                     break;
                 };
                 let (_, channel) = self.router.origin(queue);
-                let Some((packet, came)) = self.pop(now, queue) else {
+                let Some((packet, came)) = self.take(now, queue, way) else {
                     break;
                 };
                 self.counters.forwarded += u64::from(came);
@@ -473,7 +456,7 @@ impl MeshPort {
 
     fn drop_head(&mut self, now: NicTime, queue: usize) {
         if let Some((packet, came)) = self.pop(now, queue) {
-            if !came {
+            if !came && packet.head().flags & FLAG_SUM == 0 {
                 self.gone.dropped(NodeId(packet.head().destination.get()));
                 // It was counted when it was taken.
                 self.traffic.tx_frames -= 1;
@@ -496,15 +479,20 @@ impl MeshPort {
             }
         }
         self.drop_stuck(now);
+        self.replace(now);
         self.leave(now);
         for node in self.gone.step(now) {
-            let why = self.no_way(node);
+            let why = self.no_way_to(node);
             tracing::warn!(node = self.config.node.0, "{why}");
+        }
+        if self.page.is_due(now) {
+            let lines: Vec<String> = [self.describe()].into_iter().chain(self.report()).collect();
+            self.page.show(now, &lines);
         }
     }
 
     /// That a node is gone, and which wires are missing.
-    fn no_way(&self, node: NodeId) -> String {
+    fn no_way_to(&self, node: NodeId) -> String {
         let name = &self.network.topology().nodes()[node.index()].name;
         let missing = self.network.missing(node).join(", ");
         format!("no way to {name}: missing {missing}")
@@ -519,6 +507,8 @@ impl MeshPort {
             let starved = self.router.waits(Way::Wire(wire as u8)) && to.takes();
             if to.serve(now, knows, starved, &mut self.pool) {
                 self.lost(now, wire);
+            } else if to.misses_answer(now, self.config.grace) {
+                self.missed(wire);
             }
         }
         if std::mem::take(&mut self.news) {
@@ -541,8 +531,7 @@ impl MeshPort {
             .checked_sub(self.config.stuck.as_nanos() as u64);
         let Some(limit) = limit else { return };
         let stands = |(queue, packet): (usize, &Stored)| {
-            let way = self.router.way(packet.head().destination.get());
-            (packet.since.0 <= limit && matches!(way, Way::Wire(_))).then_some(queue)
+            (packet.since.0 <= limit && self.router.waits_for_wire(queue)).then_some(queue)
         };
         let stuck: Vec<usize> = self.router.heads().filter_map(stands).collect();
         for queue in stuck {
@@ -565,9 +554,14 @@ impl MeshPort {
     /// Whether there is room for a frame to this address.
     fn takes(&self, dst: MacAddr) -> bool {
         match node_of(dst, self.network.topology().nodes().len()) {
+            // What is added to a sum has its place.
+            None if Self::sum_root(dst, self.network.topology().nodes().len()).is_some() => true,
             // What is never sent needs no room.
             None if dst.is_unicast() => true,
-            None => self.broadcast.is_none(),
+            None => match self.tree_queue() {
+                Some(queue) => self.has_room(queue),
+                None => self.broadcast.is_none(),
+            },
             Some(to) => {
                 let queues = Class::ALL.map(|c| self.own_queue(to, c));
                 queues.into_iter().all(|q| self.has_room(q))
@@ -576,18 +570,21 @@ impl MeshPort {
     }
 
     /// Puts a packet of this node into its queue.
-    fn inject(&mut self, now: NicTime, to: NodeId, mut packet: Stored, flags: u8) {
-        let frame = &packet.bytes()[FRAME_AT..];
+    fn inject(&mut self, now: NicTime, to: NodeId, packet: Stored, flags: u8) {
+        let class = class_of(&packet.bytes()[FRAME_AT..]);
+        self.enqueue(now, self.own_queue(to, class), to.0, packet, flags);
+    }
+
+    fn enqueue(&mut self, now: NicTime, queue: usize, to: u16, mut packet: Stored, flags: u8) {
         self.traffic.tx_frames += 1;
-        self.traffic.tx_bytes += frame.len() as u64;
-        let class = class_of(frame);
-        let queue = self.own_queue(to, class);
+        self.traffic.tx_bytes += (packet.bytes().len() - FRAME_AT) as u64;
         let mut head = Head::new(Kind::Packet);
         head.channel = self.router.origin(queue).1 as u8;
         head.source.set(self.config.node.0);
-        head.destination.set(to.0);
+        head.destination.set(to);
         head.hops = u8::try_from(self.network.topology().nodes().len()).unwrap_or(u8::MAX);
-        head.flags = flags;
+        head.flags = flags | self.network.own_mark() << MARK_SHIFT;
+        self.replacing.filled(now, 1 - self.network.spare());
         head.write(packet.room());
         self.router.push(queue, packet, now);
     }
@@ -614,48 +611,6 @@ impl MeshPort {
     }
 }
 
-/// Whether the wires given are those of a node.
-fn are_given(
-    topology: &Topology,
-    node: NodeId,
-    wires: &[(u8, Box<dyn Port>)],
-) -> Result<(), MeshError> {
-    let name = || topology.nodes()[node.index()].name.clone();
-    for (n, (port, wire)) in wires.iter().enumerate() {
-        let is_second = wires[..n].iter().any(|(other, _)| other == port);
-        if is_second || topology.link(node, *port).is_none() {
-            let (node, port) = (name(), *port);
-            return Err(MeshError::NoSuchWire { node, port });
-        }
-        if !wire.capabilities().medium.has_frames() {
-            let (port, what) = (*port, wire.describe());
-            return Err(MeshError::NoFrames { port, what });
-        }
-    }
-    for link in topology.leaving(node) {
-        let expected = topology.from(link).port;
-        if !wires.iter().any(|(port, _)| *port == expected) {
-            let node = name();
-            return Err(MeshError::WireMissing { node, expected });
-        }
-    }
-    Ok(())
-}
-
-/// The class of a frame: answers of RoCEv2 (its opcodes 13 to 18: read responses and
-/// acknowledgements) have channels of their own.
-fn class_of(frame: &[u8]) -> Class {
-    const UDP: u8 = 17;
-    const ROCE: [u8; 2] = 4791u16.to_be_bytes();
-    let is = |at: usize, what: &[u8]| frame.get(at..at + what.len()) == Some(what);
-    let is_roce =
-        is(12, &ETHERTYPE_IPV4.to_be_bytes()) && is(14, &[0x45]) && is(23, &[UDP]) && is(36, &ROCE);
-    match frame.get(42) {
-        Some(opcode) if is_roce && (13..=18).contains(&(opcode & 0x1f)) => Class::Acknowledgement,
-        _ => Class::Request,
-    }
-}
-
 impl Port for MeshPort {
     fn describe(&self) -> String {
         let topology = self.network.topology();
@@ -668,17 +623,36 @@ impl Port for MeshPort {
         let down = self.down().into_iter().map(|w| format!("down: {w}"));
         let MeshCounters {
             forwarded,
+            copied,
+            combined,
+            late,
             unreachable,
             stuck,
             bad,
+            old,
             reroutes,
         } = self.counters;
         let all = format!(
-            "forwarded {forwarded} packets; dropped {unreachable} without a route, {stuck} that \
-             stood, {bad} with a wrong head; {reroutes} times new routes"
+            "forwarded {forwarded} packets, copied {copied}, combined {combined}; dropped {unreachable} without a route, {stuck} that \
+             stood, {bad} with a wrong head, {old} of other tables, {late} late for a sum; {reroutes} times new routes"
         );
-        let gone = self.gone.all().map(|node| self.no_way(node));
-        wires.chain(down).chain(gone).chain([all]).collect()
+        let gone = self.gone.all().map(|node| self.no_way_to(node));
+        let (digest, first, end) = self.network.in_use();
+        let routes = format!(
+            "routes {digest:016x} on channels {first} to {} of {}; R is {}",
+            end - 1,
+            self.config.channels,
+            self.config.poll
+        );
+        let rest = [routes, all];
+        wires.chain(down).chain(gone).chain(rest).collect()
+    }
+
+    fn no_way(&self, to: Option<MacAddr>) -> Option<String> {
+        let is_meant = |node: &NodeId| to.is_none_or(|mac| mac == mac_of(*node));
+        let gone = self.gone.all().filter(is_meant);
+        let why: Vec<_> = gone.map(|node| self.no_way_to(node)).collect();
+        (!why.is_empty()).then(|| why.join("; "))
     }
 
     fn capabilities(&self) -> &Capabilities {
@@ -693,7 +667,7 @@ impl Port for MeshPort {
             self.turn(now);
         }
         let queue = self.router.next(Way::Here, |_| u32::MAX)?;
-        let (mut packet, _) = self.pop(now, queue)?;
+        let (mut packet, _) = self.take(now, queue, Way::Here)?;
         let head = packet.head();
         let to = match head.flags & FLAG_BROADCAST != 0 {
             true => MacAddr::BROADCAST,
@@ -713,11 +687,13 @@ impl Port for MeshPort {
         self.router.is_empty()
             && self.broadcast.is_none()
             && !self.gone.has_reports()
+            && !self.replacing.is_asked()
             && self.wires.iter().all(Wire::is_quiet)
     }
 
     fn poll(&mut self) -> bool {
-        !self.router.is_empty()
+        self.replacing.is_asked()
+            || !self.router.is_empty()
             || self.broadcast.is_some()
             || self.gone.has_reports()
             || self.wires.iter_mut().any(Wire::poll)
@@ -742,6 +718,7 @@ impl Port for MeshPort {
         let nodes = self.network.topology().nodes().len();
         let to = node_of(dst, nodes);
         let is_frame = (ETHERNET_HEADER..=ETHERNET_HEADER + self.capabilities.mtu).contains(&len);
+        let sum = Self::sum_root(dst, nodes);
         let is_lost = to.is_none() && dst.is_unicast() || to == Some(self.config.node);
         if !is_frame || is_lost {
             self.traffic.tx_dropped += 1;
@@ -749,12 +726,16 @@ impl Port for MeshPort {
         }
         let mut packet = std::mem::replace(&mut self.written, self.pool.take());
         packet.set_len(FRAME_AT + len);
-        match to {
-            Some(to) => self.inject(now, to, packet, 0),
-            None => {
-                self.broadcast = Some(Broadcast { packet, to: 0 });
-                self.inject_broadcast(now);
-            }
+        match (to, sum) {
+            (Some(to), _) => self.inject(now, to, packet, 0),
+            (None, Some(root)) => self.contribute(root, packet),
+            (None, None) => match self.tree_queue() {
+                Some(queue) => self.enqueue(now, queue, EVERYONE, packet, FLAG_BROADCAST),
+                None => {
+                    self.broadcast = Some(Broadcast { packet, to: 0 });
+                    self.inject_broadcast(now);
+                }
+            },
         }
     }
 
@@ -770,7 +751,9 @@ impl Port for MeshPort {
         let soon =
             self.broadcast.is_some() || self.router.waits(Way::Here) || self.gone.has_reports();
         let soon = soon.then_some(NicTime(now.0 + ROOM_NS));
-        [wires, heads, soon, self.gone.next_timer()]
+        let gone = self.gone.next_timer();
+        let page = self.page.next_timer();
+        [wires, heads, soon, gone, page, self.replace_timer(now)]
             .into_iter()
             .flatten()
             .min()
@@ -779,6 +762,10 @@ impl Port for MeshPort {
     fn next_refused(&mut self) -> Option<RefusedBy> {
         let node = self.gone.next_report()?;
         Some(RefusedBy::NoWay(mac_of(node)))
+    }
+
+    fn reached_by_tree(&self) -> usize {
+        self.reached_by_tree
     }
 
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {

@@ -2,11 +2,13 @@
 //!
 //! An output takes packets from the queues in turn, up to R from one while it has more (the polling
 //! parameter of SMI's communication kernels, SC'19 §4.2). A packet keeps its channel, and leaves
-//! when the next node has as many free slots in it as the proof asks for.
+//! when the next node has as many free slots in it as the proof asks for. One that goes to all
+//! waits for several outputs, and keeps its slot until the last of them has taken its copy.
 
 use ringbell_net::NicTime;
 
-use crate::buffers::{bit, members, Queues, Set, Stored};
+use crate::buffers::{bit, members, Pool, Queues, Set, Stored};
+use crate::head::{EVERYONE, UPWARD};
 
 /// Where a packet goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +33,18 @@ struct Turn {
 pub(crate) struct Router {
     queues: Queues,
     channels: usize,
-    /// By destination.
-    ways: Vec<Way>,
+    /// By half of the channels and destination.
+    ways: [Vec<Way>; 2],
+    /// By half and root: the outputs of what goes by its tree.
+    trees: [Vec<Set>; 2],
+    /// By half and root: the output to the parent in its tree.
+    ups: [Vec<Set>; 2],
+    /// The first channel of the second half.
+    split: usize,
+    /// By queue: the outputs by which its head has still to leave.
+    left: Vec<Set>,
+    /// By queue: the outputs that have taken their copy of its head.
+    served: Vec<Set>,
     /// By output: the queues whose head goes there. Wires first, then this node, then nowhere.
     waiting: Vec<Set>,
     turns: Vec<Turn>,
@@ -52,7 +64,12 @@ impl Router {
         Router {
             queues: Queues::new(inputs * channels),
             channels,
-            ways: Vec::new(),
+            ways: Default::default(),
+            trees: Default::default(),
+            ups: Default::default(),
+            split: channels,
+            left: vec![0; inputs * channels],
+            served: vec![0; inputs * channels],
             waiting: vec![0; wires + 2],
             turns: vec![Turn::default(); wires + 1],
             entering: vec![0; wires],
@@ -95,10 +112,22 @@ impl Router {
         members(self.queues.filled()).filter_map(|q| Some((q, self.queues.head(q)?)))
     }
 
-    /// Takes new routes: the way to each node, and by wire the queues that enter a ring there.
-    pub(crate) fn set_ways(&mut self, ways: Vec<Way>, entering: Vec<Set>) {
+    /// Takes new routes: by half of the channels the way to each node, the ways from here in the
+    /// tree of each, and the way to the parent there; the first channel of the second half; and by
+    /// wire the queues that enter a ring there.
+    pub(crate) fn set_ways(
+        &mut self,
+        ways: [Vec<Way>; 2],
+        trees: [Vec<Vec<Way>>; 2],
+        ups: [Vec<Vec<Way>>; 2],
+        split: usize,
+        entering: Vec<Set>,
+    ) {
         debug_assert_eq!(entering.len(), self.wires());
-        self.ways = ways;
+        (self.ways, self.split) = (ways, split);
+        let outputs = |ways: &Vec<Way>| ways.iter().fold(0, |set, w| set | bit(self.output(*w)));
+        let all = [trees, ups].map(|of| of.map(|ways| ways.iter().map(outputs).collect()));
+        [self.trees, self.ups] = all;
         self.entering = entering;
         self.waiting.fill(0);
         for queue in members(self.queues.filled()) {
@@ -106,11 +135,33 @@ impl Router {
         }
     }
 
-    /// Where packets to a node go.
+    /// The outputs of the head of a queue, those that have taken a copy left out.
     #[inline]
-    pub(crate) fn way(&self, destination: u16) -> Way {
-        let way = self.ways.get(usize::from(destination));
-        way.copied().unwrap_or(Way::Nowhere)
+    fn outputs(&self, queue: usize) -> Set {
+        let Some(head) = self.queues.head(queue).map(Stored::head) else {
+            return 0;
+        };
+        let nowhere = bit(self.output(Way::Nowhere));
+        let destination = head.destination.get();
+        let half = usize::from(queue % self.channels >= self.split);
+        if destination == UPWARD {
+            let up = self.ups[half].get(usize::from(head.source.get()));
+            return up.copied().filter(|up| *up != 0).unwrap_or(nowhere);
+        }
+        if destination != EVERYONE {
+            let way = self.ways[half].get(usize::from(destination));
+            return way.map_or(nowhere, |w| bit(self.output(*w)));
+        }
+        let tree = self.trees[half].get(usize::from(head.source.get()));
+        match tree.copied().unwrap_or(0) & !self.served[queue] {
+            0 => nowhere,
+            outputs => outputs,
+        }
+    }
+
+    /// Whether the head of a queue waits for a wire.
+    pub(crate) fn waits_for_wire(&self, queue: usize) -> bool {
+        self.left[queue] & (bit(self.wires()) - 1) != 0
     }
 
     #[inline]
@@ -122,14 +173,13 @@ impl Router {
         }
     }
 
-    /// Enters the head of a queue at its output.
+    /// Enters the head of a queue at its outputs.
     #[inline]
     fn wait(&mut self, queue: usize) {
-        let Some(head) = self.queues.head(queue) else {
-            return;
-        };
-        let output = self.output(self.way(head.head().destination.get()));
-        self.waiting[output] |= bit(queue);
+        self.left[queue] = self.outputs(queue);
+        for output in members(self.left[queue]) {
+            self.waiting[output] |= bit(queue);
+        }
     }
 
     /// Puts a packet at the end of a queue.
@@ -144,10 +194,27 @@ impl Router {
     #[inline]
     pub(crate) fn pop(&mut self, queue: usize, now: NicTime) -> Option<Stored> {
         let packet = self.queues.pop(queue, now)?;
-        let output = self.output(self.way(packet.head().destination.get()));
-        self.waiting[output] &= !bit(queue);
+        for output in members(self.left[queue]) {
+            self.waiting[output] &= !bit(queue);
+        }
+        self.served[queue] = 0;
         self.wait(queue);
         Some(packet)
+    }
+
+    /// A copy of the head of a queue for an output, if others have still to take theirs. Else the
+    /// head itself is to be taken.
+    #[inline]
+    pub(crate) fn copy(&mut self, queue: usize, way: Way, pool: &mut Pool) -> Option<Stored> {
+        let output = self.output(way);
+        if self.left[queue] & !bit(output) == 0 {
+            return None;
+        }
+        let copy = pool.copy(self.queues.head(queue)?.bytes());
+        self.left[queue] &= !bit(output);
+        self.served[queue] |= bit(output);
+        self.waiting[output] &= !bit(queue);
+        Some(copy)
     }
 
     /// Whether a packet waits for an output.

@@ -76,6 +76,36 @@ fn a_node_that_takes_nothing_holds_back_its_senders_and_loses_nothing() {
     world.drain(Duration::from_secs(5));
 }
 
+/// Node 1 forwards what node 0 sends, and sends as much itself, by the same wire: R from each in
+/// turn.
+#[test]
+fn an_output_takes_r_packets_from_a_queue_before_it_looks_at_the_next() {
+    for poll in [1, 3, 8] {
+        let mut world = World::new("bus:3", |c| c.poll = poll);
+        // Node 2 is not stepped until both queues of node 1 are full.
+        for _ in 0..200 {
+            world.send(0, 2, 400);
+            world.send(1, 2, 400);
+            let away = world.nodes[2].take();
+            world.step(5_000);
+            world.nodes[2] = away;
+        }
+        world.order.clear();
+        world.drain(Duration::from_secs(5));
+        let runs: Vec<usize> = world
+            .order
+            .chunk_by(PartialEq::eq)
+            .map(<[u16]>::len)
+            .collect();
+        // What had left node 1 before came first, and at the end one queue alone has packets.
+        let r = poll as usize;
+        let whole = runs.iter().filter(|n| **n == r).count();
+        assert!(whole * r >= 16, "R is {poll}: {runs:?}");
+        let others = runs.iter().filter(|n| **n != r).count();
+        assert!(others <= 3, "R is {poll}: {runs:?}");
+    }
+}
+
 #[test]
 fn a_frame_to_all_comes_to_each_node_once() {
     let mut world = World::new("torus:3x3", |_| {});

@@ -177,7 +177,7 @@ impl Alone {
 #[test]
 fn what_the_ends_do_not_agree_on_is_refused_by_name() {
     let cases: [(usize, u8, &str); 8] = [
-        (0, 9, "version 9 of the wire's format there, 1 here"),
+        (0, 9, "version 9 of the wire's format there, 3 here"),
         (
             1,
             5,
@@ -253,12 +253,16 @@ fn a_neighbour_that_breaks_the_rules_is_reset_by_name() {
 
 #[test]
 fn packets_that_no_node_can_have_sent_are_dropped_and_counted() {
-    let changes: [Change; 4] = [
+    let changes: [Change; 7] = [
         // From a node that does not exist, to one, from the node itself, to another without a hop.
         |f| f[17] = 2,
         |f| f[19] = 2,
         |f| f[17] = 0,
         |f| (f[19], f[20]) = (1, 0),
+        // To all, in a channel that is not the tree's, from the node itself, without a hop.
+        |f| (f[18], f[19]) = (255, 255),
+        |f| (f[15], f[17], f[18], f[19]) = (2, 0, 255, 255),
+        |f| (f[15], f[18], f[19], f[20]) = (2, 255, 255, 0),
     ];
     let mut alone = Alone::new();
     alone.greet(|_| {});
@@ -270,7 +274,11 @@ fn packets_that_no_node_can_have_sent_are_dropped_and_counted() {
         assert_eq!(alone.node.forwarding().bad, n as u64 + 1);
     }
     // The wire is as before.
-    alone.send(&Alone::packet(4));
+    alone.send(&Alone::packet(7));
+    assert_eq!((alone.step(), alone.state().0), (1, WireState::Up));
+    let mut to_all = Alone::packet(8);
+    (to_all[15], to_all[18], to_all[19]) = (2, 255, 255);
+    alone.send(&to_all);
     assert_eq!((alone.step(), alone.state().0), (1, WireState::Up));
 }
 

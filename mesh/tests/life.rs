@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ringbell_mesh::{MeshConfig, MeshError, MeshPort, WireState};
 use ringbell_net::port::impair::Faults;
+use ringbell_net::port::Port;
 use ringbell_routes::generate::generate;
 use ringbell_routes::topology::NodeId;
 
@@ -116,6 +117,41 @@ fn a_wire_cut_and_healed_under_load_loses_nothing_that_is_above() {
 }
 
 #[test]
+fn a_wire_without_an_answer_from_the_start_is_named_after_the_grace_until_it_is_up() {
+    let mut world = World::new("ring:4", |_| {});
+    world.nodes[2] = None;
+    steps(&mut world, Duration::from_millis(950));
+    let line = |world: &mut World| world.node(1).report().remove(1);
+    let counted = "; 0 packets out (0 again), 0 in";
+    assert_eq!(
+        line(&mut world),
+        format!("port 1 -> n2:0: no answer{counted}")
+    );
+    steps(&mut world, Duration::from_millis(100));
+    assert_eq!(
+        line(&mut world),
+        format!("port 1 -> n2:0: no answer since it was opened (wire n1:1 -- n2:0){counted}")
+    );
+    // Nothing is given up for it: the node may start late.
+    assert_eq!(world.node(1).down(), Vec::<String>::new());
+    assert_eq!(world.node(1).next_refused(), None);
+    world.open(2, 1);
+    steps(&mut world, Duration::from_millis(200));
+    assert_eq!(
+        line(&mut world),
+        format!("port 1 -> n2:0: up, credit for 128 packets{counted}")
+    );
+    // One that was up and went is down, which is another line.
+    world.nodes[2] = None;
+    steps(&mut world, Duration::from_secs(3));
+    let line = line(&mut world);
+    assert!(
+        line.contains("no answer; ") && line.contains("went down 1 times"),
+        "{line}"
+    );
+}
+
+#[test]
 fn wrong_settings_are_refused_with_the_reason() {
     let topology = generate("ring:4").unwrap(); // a sound name
     type Change = fn(&mut MeshConfig);
@@ -124,7 +160,7 @@ fn wrong_settings_are_refused_with_the_reason() {
         change(&mut config);
         MeshPort::open(config, Vec::new()).map(|_| ()).unwrap_err() // no wires are given
     };
-    let cases: [(Change, &str); 5] = [
+    let cases: [(Change, &str); 6] = [
         (|_| {}, "n1 has a wire at port 0, and none was given"),
         (
             |c| c.node = NodeId(7),
@@ -137,6 +173,10 @@ fn wrong_settings_are_refused_with_the_reason() {
         (
             |c| c.depth = 1,
             "slots of a channel of a mesh is 2 to 4096, not 1",
+        ),
+        (
+            |c| c.poll = 0,
+            "packets from one queue in a row (R) of a mesh is 1 to 4096, not 0",
         ),
         (
             |c| {

@@ -3,4 +3,7 @@
 mod delivery;
 mod faults;
 mod life;
+mod replace;
+mod sums;
 mod support;
+mod trees;

@@ -1,6 +1,6 @@
 //! A network of mesh ports in virtual time, and frames whose order at each receiver is checked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ringbell_mesh::port::mac_of;
@@ -13,6 +13,10 @@ use ringbell_net::NicTime;
 use ringbell_routes::generate::generate;
 use ringbell_routes::topology::{NodeId, Topology};
 
+/// Destination of a frame to all, in its body.
+const ALL: u16 = u16::MAX;
+/// In the numbers of pairs: the destination has the source's frames to all.
+pub(crate) const OF_ALL: u16 = 1 << 15;
 /// EtherType of the tests' frames.
 const TYPE: [u8; 2] = [0x88, 0xb5];
 /// Bytes of an IP packet on the wires.
@@ -42,8 +46,12 @@ pub(crate) struct World {
     /// By source and destination: frames sent, and frames received.
     pub(crate) sent: BTreeMap<(u16, u16), u32>,
     pub(crate) received: BTreeMap<(u16, u16), u32>,
+    /// Sources of the frames that have arrived, in order.
+    pub(crate) order: Vec<u16>,
     /// Routes change: frames of a pair may be missing, or come after later ones.
     pub(crate) lossy: bool,
+    /// Frames of a pair may come in another order; each comes once.
+    pub(crate) seen: Option<BTreeSet<(u16, u16, u32)>>,
     faults: Faults,
 }
 
@@ -67,7 +75,9 @@ impl World {
             now: NicTime(1),
             sent: BTreeMap::new(),
             received: BTreeMap::new(),
+            order: Vec::new(),
             lossy: false,
+            seen: None,
             faults,
             topology,
         };
@@ -136,6 +146,34 @@ impl World {
         true
     }
 
+    /// Sends the next frame of a node to all, if there is room.
+    pub(crate) fn send_to_all(&mut self, from: u16, payload: usize) -> bool {
+        let now = self.now;
+        let there = |n: u16| self.nodes[usize::from(n)].is_some();
+        let others: Vec<u16> = (0..self.nodes.len() as u16)
+            .filter(|n| *n != from && there(*n))
+            .collect();
+        let others = others.into_iter().map(|n| (from, n | OF_ALL));
+        let others: Vec<(u16, u16)> = others.collect();
+        let number = others.iter().filter_map(|pair| self.sent.get(pair)).max();
+        let number = number.copied().unwrap_or(0);
+        let Some(room) = self.node(from).tx_frame(now, MacAddr::BROADCAST) else {
+            return false;
+        };
+        let len = write(room, from, ALL, number, payload);
+        self.node(from).tx_commit(now, len);
+        for pair in others {
+            *self.sent.entry(pair).or_default() += 1;
+        }
+        true
+    }
+
+    /// Packets that all wires have carried, those that were sent again left out.
+    pub(crate) fn carried(&self) -> u64 {
+        let wires = self.nodes.iter().flatten().flat_map(MeshPort::wires);
+        wires.map(|w| w.counters.tx_packets).sum()
+    }
+
     /// Steps each node once; time goes on by `ns`.
     pub(crate) fn step(&mut self, ns: u64) {
         let now = self.now;
@@ -143,15 +181,45 @@ impl World {
             let Some(node) = node else { continue };
             while let Some(frame) = node.receive(now) {
                 let (from, to, number) = read(frame.bytes());
-                assert_eq!(usize::from(to), n, "a frame at a node for which it is not");
+                let to = match to {
+                    ALL => n as u16 | OF_ALL,
+                    _ => to,
+                };
+                assert_eq!(
+                    usize::from(to & !OF_ALL),
+                    n,
+                    "a frame at a node for which it is not"
+                );
+                self.order.push(from);
                 let next = self.received.entry((from, to)).or_default();
                 if self.lossy {
+                    continue;
+                }
+                if let Some(seen) = &mut self.seen {
+                    assert!(seen.insert((from, to, number)), "a frame came twice");
+                    *next += 1;
                     continue;
                 }
                 assert_eq!(number, *next, "{from} -> {to}: {:?}", node.wires());
                 *next = number + 1;
             }
             node.flush(now);
+        }
+        self.now = NicTime(now.0 + ns);
+    }
+
+    /// As [`World::step`]; `take` gets each frame that comes to a node in place of the checks.
+    pub(crate) fn step_with(&mut self, ns: u64, mut take: impl FnMut(&World, u16, &[u8])) {
+        let now = self.now;
+        for n in 0..self.nodes.len() {
+            let Some(mut node) = self.nodes[n].take() else {
+                continue;
+            };
+            while let Some(frame) = node.receive(now) {
+                take(self, n as u16, frame.bytes());
+            }
+            node.flush(now);
+            self.nodes[n] = Some(node);
         }
         self.now = NicTime(now.0 + ns);
     }
@@ -206,7 +274,11 @@ impl World {
 
 /// Writes a frame; the payload is a pattern of the pair and the number.
 fn write(room: &mut [u8], from: u16, to: u16, number: u32, payload: usize) -> usize {
-    room[..6].copy_from_slice(&mac_of(NodeId(to)).0);
+    let dst = match to {
+        ALL => MacAddr::BROADCAST,
+        _ => mac_of(NodeId(to)),
+    };
+    room[..6].copy_from_slice(&dst.0);
     room[6..12].copy_from_slice(&mac_of(NodeId(from)).0);
     room[12..14].copy_from_slice(&TYPE);
     let len = ETHERNET_HEADER + 8 + payload;
@@ -233,7 +305,11 @@ fn read(frame: &[u8]) -> (u16, u16, u32) {
     let number = u32::from_be_bytes([body[4], body[5], body[6], body[7]]);
     assert_eq!(frame[12..14], TYPE);
     let dst = MacAddr([frame[0], frame[1], frame[2], frame[3], frame[4], frame[5]]);
-    assert!(dst == mac_of(NodeId(to)) || dst == MacAddr::BROADCAST);
+    let expected = match to {
+        ALL => MacAddr::BROADCAST,
+        _ => mac_of(NodeId(to)),
+    };
+    assert_eq!(dst, expected);
     assert_eq!(frame[6..12], mac_of(NodeId(from)).0);
     for (i, byte) in body[8..].iter().enumerate() {
         assert_eq!(*byte, pattern(from, to, number, i), "byte {i} of {number}");

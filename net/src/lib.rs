@@ -8,6 +8,7 @@
 
 pub mod port;
 pub mod random;
+pub mod sum;
 mod time;
 pub mod wire;
 

@@ -4,8 +4,9 @@
 //! §3.4): the NIC's engine does the rest. Fields of the descriptor: `session` is the communicator,
 //! `local_va` the source and `remote_va` the destination buffer, `operand` the count of elements
 //! (per rank where the operation has a block per rank), `rkey` the root, or the peer of a send or
-//! receive ([`ANY_RANK`]), `lkey` its tag ([`ANY_TAG`]), `imm` what [`CollectiveSpec`] packs, and
-//! `len` the wire type (bits 0–4), whether kernels' streams stand for the buffers (bits 5–7; see
+//! receive ([`ANY_RANK`]), `lkey` its tag ([`ANY_TAG`]) or the port of a streamed collective (at
+//! most [`MAX_PORT`]; 0: the order of all others), `imm` what [`CollectiveSpec`] packs, and `len`
+//! the wire type (bits 0–4), whether kernels' streams stand for the buffers (bits 5–7; see
 //! [`kernel_stream`](crate::kernel_stream)), and the ticket distance of a predecessor (bits 8–31,
 //! 0: none).
 
@@ -15,6 +16,8 @@ use crate::{bit_fields, coded_enum};
 pub const ANY_RANK: u32 = u32::MAX;
 /// Receives the message that comes first, with any tag.
 pub const ANY_TAG: u32 = u32::MAX;
+/// Largest port of a streamed collective.
+pub const MAX_PORT: u32 = u8::MAX as u32;
 
 /// In the detail of `TIMED_OUT`: the communicator has ended with the operation. Without it, it
 /// works on.
@@ -162,6 +165,12 @@ impl ReduceOp {
     /// Whether elements of a type can be reduced so: floats have no operations on bits.
     pub const fn takes(self, dtype: DataType) -> bool {
         !self.is_bitwise() || !dtype.is_float()
+    }
+
+    /// Whether the bits of a result are the same in each order of the operands: sums and products
+    /// of floats are rounded after every operation.
+    pub const fn ignores_order(self, dtype: DataType) -> bool {
+        !dtype.is_float() || matches!(self, ReduceOp::Min | ReduceOp::Max)
     }
 
     /// Whether it treats each bit alone.

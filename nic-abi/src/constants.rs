@@ -186,6 +186,11 @@ pub const TABLE: &[Const] = &[
         "A receive of the message that comes first, with any tag.",
     ),
     row(
+        "MAX_PORT",
+        collective::MAX_PORT as u64,
+        "Largest port of a streamed collective.",
+    ),
+    row(
         "STREAM_HEAD_AT",
         kernel_stream::HEAD_AT,
         "A kernel's stream: offset of the count of bytes pushed.",

@@ -1,9 +1,8 @@
 //! The host's own end of a queue: the same slot protocol as in a kernel, usable by several threads.
-#![allow(clippy::disallowed_methods)] // A host thread that waits has a deadline on its own clock.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ringbell_nic_abi::bar::doorbell_offset;
 use ringbell_nic_abi::completion::COMPLETION_BYTES;
@@ -11,7 +10,7 @@ use ringbell_nic_abi::descriptor::DESCRIPTOR_BYTES;
 use ringbell_nic_abi::queue::{PreparedEntry, QueueHandle};
 use ringbell_nic_abi::{Completion, Descriptor, GpuVa, Opcode, QueueId};
 
-use crate::progress::{Progress, Round};
+use crate::progress::Progress;
 use crate::queue::{QueueConfig, QueueMemory};
 
 /// A host-side wait that ended without a completion.
@@ -240,7 +239,7 @@ impl HostQueue {
     /// [`WaitError::QueueFull`] after `timeout`; no ticket was taken.
     pub fn post(&self, d: &Descriptor, timeout: Duration) -> Result<u32, WaitError> {
         let mut ticket = None;
-        self.wait_until(timeout, || {
+        self.progress.wait_until(timeout, || {
             ticket = self.try_post(d);
             ticket.is_some()
         });
@@ -280,7 +279,9 @@ impl HostQueue {
     /// [`WaitError::NoCompletion`] after `timeout`; the ticket stays outstanding.
     pub fn wait(&self, ticket: u32, timeout: Duration) -> Result<Completion, WaitError> {
         let slots = self.mem.slots();
-        let done = self.wait_until(timeout, || slots.completion(ticket).is_some());
+        let done = self
+            .progress
+            .wait_until(timeout, || slots.completion(ticket).is_some());
         done.then(|| self.poll(ticket))
             .flatten()
             .ok_or(WaitError::NoCompletion {
@@ -302,36 +303,6 @@ impl HostQueue {
         let limit = Duration::from_micros(u64::from(us) + u64::from(self.config.silent_grace_us));
         let ticket = self.post(d, limit)?;
         self.wait(ticket, limit)
-    }
-
-    fn wait_until(&self, timeout: Duration, mut done: impl FnMut() -> bool) -> bool {
-        if done() {
-            return true;
-        }
-        let cell = std::cell::RefCell::new(done);
-        let check = || (cell.borrow_mut())();
-        let mut deadline = None;
-        let (mut idle, mut rounds) = (0u32, 0u32);
-        loop {
-            let round = self.progress.wait_round(idle, &check);
-            idle = match round {
-                Round::Moved => 0,
-                Round::Idle | Round::Slept => idle.saturating_add(1),
-            };
-            if check() {
-                return true;
-            }
-            // Whether or not something moves: a busy NIC must not hide that the time is up.
-            rounds = rounds.wrapping_add(1);
-            if rounds % 64 == 63 || round == Round::Slept {
-                let now = Instant::now();
-                // The deadline starts at the first clock reading: short waits read no clock.
-                let end = *deadline.get_or_insert(now + timeout);
-                if now >= end {
-                    return false;
-                }
-            }
-        }
     }
 }
 

@@ -23,6 +23,7 @@ pub mod engine;
 mod event;
 mod host_queue;
 mod link;
+mod marks;
 mod memory;
 pub mod message;
 pub mod network;
@@ -49,8 +50,8 @@ pub use config::{ConfigError, EngineThread, LocalConfig, NicConfig, ProgressMode
 pub use host_queue::{Holder, HostQueue, WaitError};
 pub use memory::{FreeError, MemoryError, MemoryKind, PointerInfo, RangeError, Sharer};
 pub use nic::{
-    EngineResult, HostBuffer, HostRegion, Nic, NicBuffer, NicBuilder, NicError, NotDelivered,
-    SessionInfo,
+    EngineResult, HostBuffer, HostRegion, Inbox, Nic, NicBuffer, NicBuilder, NicError,
+    NotDelivered, SessionInfo,
 };
 pub use permit::leaked_permits;
 pub use queue::QueueConfig;

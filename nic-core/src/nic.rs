@@ -5,6 +5,7 @@ mod closing;
 mod compute;
 mod describe;
 mod host_buffer;
+mod inbox;
 mod memory;
 mod nic_buffer;
 mod not_delivered;
@@ -37,6 +38,7 @@ use crate::wake::WakeCell;
 
 pub use compute::EngineResult;
 pub use host_buffer::{HostBuffer, HostRegion};
+pub use inbox::Inbox;
 pub use nic_buffer::NicBuffer;
 pub use not_delivered::NotDelivered;
 pub use session_info::SessionInfo;
@@ -90,6 +92,16 @@ pub enum NicError {
 
 fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> NicError {
     move |source| NicError::System { what, source }
+}
+
+/// Memory that is refused is no wrong setting.
+fn of_gtlb(e: ringbell_gtlb::ConfigError) -> NicError {
+    match e {
+        ringbell_gtlb::ConfigError::Memory { .. } => {
+            system("memory for the GPU TLB")(std::io::ErrorKind::OutOfMemory.into())
+        }
+        e => NicError::Gtlb(e),
+    }
 }
 
 /// Builder of a NIC.
@@ -184,7 +196,7 @@ impl NicBuilder {
         let mode = self.config.progress;
         let mut core = Core::new(
             self.config.clone(),
-            Mmu::new(self.mmu)?,
+            Mmu::new(self.mmu).map_err(of_gtlb)?,
             self.memory,
             nic_memory,
             transports,
@@ -462,6 +474,11 @@ impl Nic {
     /// Every port, by number.
     pub fn ports(&self) -> Vec<PortInfo> {
         self.core(|c| c.streams.network.describe_ports())
+    }
+
+    /// Why no way leads to a NIC, by its address, where a port knows: the missing wires of a mesh.
+    pub fn no_way(&self, nic: Ipv4Addr) -> Option<String> {
+        self.core(|c| c.streams.network.no_way(nic))
     }
 
     /// Says at which socket of its host a NIC receives datagrams: [`Network::know_host`].

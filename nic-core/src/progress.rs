@@ -223,9 +223,9 @@ impl Progress {
             core.time.now = core.time.now.max(self.now());
         }
         core.is_due = true;
-        let retired = core.report.counters.retired;
+        let ended = core.ended();
         let r = f(&mut core);
-        let notify = core.report.counters.retired != retired;
+        let notify = core.ended() != ended;
         drop(core);
         if notify {
             self.notify();
@@ -376,12 +376,12 @@ impl Progress {
             (since + CLOCK_BUSY, None)
         };
         self.clock.since_read.store(since, Ordering::Relaxed);
-        let retired = core.report.counters.retired;
+        let ended = core.ended();
         let moved = match (now, found) {
             (None, Found::Collectives) => core.step_found_collectives(),
             (now, _) => core.step(now),
         };
-        let notify = core.report.counters.retired != retired;
+        let notify = core.ended() != ended;
         drop(core);
         if notify {
             self.notify();
@@ -421,6 +421,37 @@ impl Progress {
             fence(Ordering::SeqCst);
             if self.sleepers.deep.load(Ordering::Relaxed) {
                 self.end_deep_sleep();
+            }
+        }
+    }
+
+    /// Waits until `done`, stepping the NIC. `false`: that did not come in time.
+    pub(crate) fn wait_until(&self, timeout: Duration, mut done: impl FnMut() -> bool) -> bool {
+        if done() {
+            return true;
+        }
+        let cell = RefCell::new(done);
+        let check = || (cell.borrow_mut())();
+        let mut deadline = None;
+        let (mut idle, mut rounds) = (0u32, 0u32);
+        loop {
+            let round = self.wait_round(idle, &check);
+            idle = match round {
+                Round::Moved => 0,
+                Round::Idle | Round::Slept => idle.saturating_add(1),
+            };
+            if check() {
+                return true;
+            }
+            // Whether or not something moves: a busy NIC must not hide that the time is up.
+            rounds = rounds.wrapping_add(1);
+            if rounds % 64 == 63 || round == Round::Slept {
+                let now = Instant::now();
+                // The deadline starts at the first clock reading: short waits read no clock.
+                let end = *deadline.get_or_insert(now + timeout);
+                if now >= end {
+                    return false;
+                }
             }
         }
     }

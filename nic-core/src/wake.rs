@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{fence, AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use rustix::event::EventfdFlags;
 
+use crate::marks;
 use crate::shmem::Mapping;
 
 /// Wake-up of a NIC: a word in memory that peers can map, and a descriptor that they can write.
@@ -33,6 +34,14 @@ fn file_of(fd: BorrowedFd<'_>) -> std::io::Result<FileId> {
 
 /// Offset of the `parked` word.
 const PARKED: usize = 0;
+/// Offset of the word that asks peers for marks.
+const MARKED: usize = 4;
+/// Offset of the marks: a bit for each link of the owner.
+const MARKS: usize = 64;
+/// Words of marks.
+const MARK_WORDS: usize = (WAKE_BYTES - MARKS) / 8;
+/// Links that can be marked.
+pub(crate) const MARK_LINKS: usize = MARK_WORDS * 64;
 /// Bytes of a wake page.
 pub(crate) const WAKE_BYTES: usize = 4096;
 
@@ -85,11 +94,43 @@ impl WakeCell {
         &self.page.words32(PARKED, 1)[0]
     }
 
+    /// The marks of the owner's links.
+    pub(crate) fn marks(&self) -> &[AtomicU64] {
+        self.page.words64(MARKS, MARK_WORDS)
+    }
+
+    /// From now on peers mark the links to which they write. What was written before may have no
+    /// mark, and is seen by a look that follows this call.
+    pub(crate) fn ask_for_marks(&self) {
+        self.page.words32(MARKED, 1)[0].store(1, Ordering::Relaxed);
+        // SeqCst: the look that follows sees the lines of a peer that has not seen the word; pairs
+        // with the fence in `announce`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Lines were written to the ring of one of the owner's links: marks it where the owner asks
+    /// for marks, and wakes the owner if it sleeps.
+    #[inline]
+    pub(crate) fn announce(&self, link: usize) {
+        // SeqCst: orders what was written to the ring before the looks at `MARKED`, the marks, and
+        // `parked`; pairs with the fences in `ask_for_marks`, `take` and `Progress::lead`.
+        fence(Ordering::SeqCst);
+        if self.page.words32(MARKED, 1)[0].load(Ordering::Relaxed) != 0 {
+            marks::set(self.marks(), link);
+        }
+        self.wake_sleeper();
+    }
+
     /// Wakes the owner if it sleeps. Returns whether that took a system call.
     pub(crate) fn poke(&self) -> bool {
         // SeqCst: orders what was written to the rings before the look at `parked`; pairs with the
         // fence in `Progress::lead`.
         fence(Ordering::SeqCst);
+        self.wake_sleeper()
+    }
+
+    #[inline]
+    fn wake_sleeper(&self) -> bool {
         if self.parked().load(Ordering::Relaxed) == 0
             || self.parked().swap(0, Ordering::Relaxed) == 0
         {

@@ -13,7 +13,7 @@ const IN: u64 = 64;
 const OUT: u64 = 4 << 20;
 const RINGS: u64 = 12 << 20;
 
-fn settings() -> CollectiveSettings {
+pub(crate) fn settings() -> CollectiveSettings {
     CollectiveSettings {
         segment_bytes: 1024,
         eager_max: 128,
@@ -38,6 +38,12 @@ fn blocks(kind: K, rank: usize, root: usize, n: usize) -> (usize, usize) {
     }
 }
 
+/// Whether the blocks of all ranks follow each other, so that a stream may stand for all of them.
+fn takes_blocks(call: &Call) -> bool {
+    let flat = [Algorithm::Flat, Algorithm::Auto].contains(&call.spec.algo);
+    flat && matches!(call.spec.kind, K::Scatter | K::Gather)
+}
+
 /// Numbers whose sum depends on the order.
 fn floats(rank: usize, len: usize, seed: u64) -> Vec<u8> {
     let mut rng = Rng(seed ^ (rank as u64) << 32);
@@ -46,13 +52,18 @@ fn floats(rank: usize, len: usize, seed: u64) -> Vec<u8> {
 }
 
 /// What the kernel of a rank does.
-struct Kernel {
-    push: Option<(Ring, Vec<u8>, usize)>,
-    pop: Option<(Ring, Vec<u8>)>,
+pub(crate) struct Kernel {
+    pub(crate) push: Option<(Ring, Vec<u8>, usize)>,
+    pub(crate) pop: Option<(Ring, Vec<u8>)>,
 }
 
 /// Kernels push and pop, a little now and then, until every rank's operation has completed.
-fn play(w: &mut World, kernels: &mut [Kernel], tickets: &[u32], rng: &mut Rng) -> Vec<Completion> {
+pub(crate) fn play(
+    w: &mut World,
+    kernels: &mut [Kernel],
+    tickets: &[u32],
+    rng: &mut Rng,
+) -> Vec<Completion> {
     let mut done: Vec<Option<Completion>> = vec![None; tickets.len()];
     let end = w.now + 60_000_000_000;
     while done.iter().any(Option::is_none) {
@@ -84,7 +95,7 @@ fn play(w: &mut World, kernels: &mut [Kernel], tickets: &[u32], rng: &mut Rng) -
 
 /// Runs one from memory, then with streams where `rng` says, and compares. Returns each rank's
 /// result.
-fn both(w: &mut World, call: Call, rng: &mut Rng) -> Vec<Vec<u8>> {
+pub(crate) fn both(w: &mut World, call: Call, rng: &mut Rng) -> Vec<Vec<u8>> {
     let (n, root) = (w.ranks(), call.root as usize);
     let (kind, count) = (call.spec.kind, call.count as usize);
     let mut wanted = Vec::new();
@@ -110,17 +121,18 @@ fn both(w: &mut World, call: Call, rng: &mut Rng) -> Vec<Vec<u8>> {
             },
         );
         let start = (1u64 << 32) - 4 * (rng.next() % 64);
-        if i <= 1 && !rng.next().is_multiple_of(3) {
+        let most = if takes_blocks(&call) { n } else { 1 };
+        if i <= most && !rng.next().is_multiple_of(3) {
             let ring = Ring::new(w, r, RINGS, 6 + (r as u32 & 1), start);
             c = c.of_ring(&ring);
-            if i == 1 {
-                k.push = Some((ring, floats(r, count, call.count), 0));
+            if i > 0 {
+                k.push = Some((ring, floats(r, i * count, call.count), 0));
             }
         }
-        if o <= 1 && !rng.next().is_multiple_of(3) {
+        if o <= most && !rng.next().is_multiple_of(3) {
             let ring = Ring::new(w, r, RINGS + 4096, 6, start);
             c = c.to_ring(&ring);
-            if o == 1 {
+            if o > 0 {
                 k.pop = Some((ring, Vec::new()));
             }
         }
@@ -144,7 +156,7 @@ fn both(w: &mut World, call: Call, rng: &mut Rng) -> Vec<Vec<u8>> {
     wanted
 }
 
-const KINDS: [K; 7] = [
+pub(crate) const KINDS: [K; 7] = [
     K::Broadcast,
     K::Reduce,
     K::Scatter,
@@ -453,7 +465,8 @@ fn streams_where_a_side_has_several_blocks_are_refused() {
     let calls = [
         f32s(K::AllGather).streamed().to_ring(&a),
         f32s(K::ReduceScatter).streamed().of_ring(&a),
-        f32s(K::Gather).streamed().to_ring(&a),
+        f32s(K::Gather).streamed().algo(Algorithm::Tree).to_ring(&a),
+        f32s(K::Gather).streamed().algo(Algorithm::Ring).to_ring(&a),
         f32s(K::AllToAll).streamed().of_ring(&a),
         // Not said to be streamed, one stream for both sides, and a path without windows.
         f32s(K::AllReduce).of_ring(&a),

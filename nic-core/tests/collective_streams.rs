@@ -99,10 +99,10 @@ fn eight_elements_go_from_one_kernel_to_another() {
 fn streams_of_every_length_arrive_whole_past_every_wrap() {
     for wire in [Wire::Local, Wire::Tcp, Wire::Lossy(3, 5)] {
         // Messages in one eager buffer, and such that are announced first.
-        for stream_bytes in [64u64, 1024] {
+        for stream_bytes in [32u64, 1024] {
             let mut w = World::new(2, wire, &settings(stream_bytes));
             let mut rng = Rng(stream_bytes);
-            let log2 = stream_bytes.trailing_zeros();
+            let log2 = stream_bytes.trailing_zeros().max(6);
             let starts = [0, (1 << 32) - 37, u64::MAX - 100];
             for (i, len) in [0usize, 1, 7, 63, 64, 65, 1023, 5001]
                 .into_iter()
@@ -510,6 +510,24 @@ fn a_kernel_that_pops_nothing_is_told_that_the_sender_has_failed() {
         let c = w.settle(&[(1, t)])[0];
         assert_eq!((c.status, c.detail), (Status::PeerFailed, 2), "{wire:?}");
         assert_eq!(b.get(&w, STATE_AT), Status::PeerFailed as u64 | 2 << 32);
+    }
+}
+
+#[test]
+fn ranks_that_need_nothing_of_one_that_has_failed_end_as_well() {
+    for wire in [Wire::Local, Wire::Tcp, Wire::Rdma, Wire::Iwarp] {
+        let mut w = World::new(5, wire, &settings(64));
+        let (a, b) = (Ring::new(&w, 3, 4096, 7, 0), Ring::new(&w, 4, 4096, 6, 0));
+        // Neither rank 0 nor rank 2 is one of these two.
+        let s = w.post(3, &send(4000, 4).of_ring(&a).within(5_000_000));
+        let t = w.post(4, &recv(4000, 3).to_ring(&b).within(5_000_000));
+        assert_eq!(a.push(&w, &[7; 20]), 20);
+        fail(&mut w, wire);
+        let ends = w.settle(&[(3, s), (4, t)]);
+        for (c, ring) in ends.iter().zip([&a, &b]) {
+            assert_eq!((c.status, c.detail), (Status::PeerFailed, 2), "{wire:?}");
+            assert_eq!(ring.get(&w, STATE_AT), Status::PeerFailed as u64 | 2 << 32);
+        }
     }
 }
 

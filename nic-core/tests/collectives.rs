@@ -8,19 +8,19 @@ use ringbell_nic_core::collective::CollectiveSettings;
 use ringbell_nic_core::types::NicTime;
 use ringbell_onc_engines::program::{algorithms, parse};
 
-const IN: u64 = 64;
-const OUT: u64 = (8 << 20) + 4;
+pub(crate) const IN: u64 = 64;
+pub(crate) const OUT: u64 = (8 << 20) + 4;
 
-fn input(rank: usize, len: usize, seed: u64) -> Vec<u32> {
+pub(crate) fn input(rank: usize, len: usize, seed: u64) -> Vec<u32> {
     let mut rng = Rng(seed ^ (rank as u64) << 32);
     (0..len).map(|_| rng.next() as u32).collect()
 }
 
-fn bytes(v: &[u32]) -> Vec<u8> {
+pub(crate) fn bytes(v: &[u32]) -> Vec<u8> {
     v.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-fn words(b: &[u8]) -> Vec<u32> {
+pub(crate) fn words(b: &[u8]) -> Vec<u32> {
     let of = |c: &[u8]| u32::from_le_bytes([c[0], c[1], c[2], c[3]]);
     b.chunks_exact(4).map(of).collect()
 }

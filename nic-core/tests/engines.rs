@@ -54,7 +54,7 @@ fn witness() -> (Box<Witness>, Arc<Mutex<Vec<u8>>>) {
 
 #[test]
 fn a_tap_sees_every_byte_once_and_in_order_in_both_directions() {
-    for t in all() {
+    for t in all().into_iter().chain(far()) {
         let (s, r) = connected(&t.hosts(), 0, 1, 7);
         let (tx, sent) = witness();
         let (rx, received) = witness();
@@ -80,7 +80,7 @@ fn a_stream_that_an_engine_changes_has_the_lengths_behind_the_engine() {
         "filter:record=12,at=4,type=u32,op=lt,value=1000000000,keep=2..9",
         "checksum|cast:f32-f16|hll:p=10,width=2",
     ];
-    for t in all() {
+    for t in all().into_iter().chain(far()) {
         for (spec, seed) in specs.into_iter().zip(30..) {
             let (s, r) = connected(&t.hosts(), 0, 1, 7);
             let data = Rng::new(seed).bytes(300_000);

@@ -134,6 +134,7 @@ fn pair() -> Pair {
         layout: setup.layout,
         nic,
         pd,
+        keep: None,
     };
     second.nic.map(second.view().table()).expect("map");
     let len = setup.memory_bytes;

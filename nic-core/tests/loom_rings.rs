@@ -1,4 +1,4 @@
-//! Every interleaving of the two lock-free protocols, under the C11 memory model: the modules
+//! Every interleaving of the lock-free protocols, under the C11 memory model: the modules
 //! themselves, compiled with loom's atomics.
 #![allow(dead_code, unreachable_pub, missing_docs)] // The modules' other users are not here.
 #![allow(unsafe_code)] // A cell that loom watches, and `CompletionWrite`, which takes an address.
@@ -12,6 +12,9 @@ mod slots;
 
 #[path = "../src/transport/local/ring.rs"]
 mod ring;
+
+#[path = "../src/marks.rs"]
+mod marks;
 
 #[path = "../../gtlb/src/completion_write.rs"]
 mod completion_write;
@@ -238,5 +241,48 @@ fn link_lines_arrive_whole_in_order_and_are_not_overwritten() {
             c.advance(&memory, &credit);
         }
         assert_eq!(got, sent);
+    });
+}
+
+#[test]
+fn a_line_that_was_not_read_has_a_mark() {
+    bounded().check(|| {
+        const LINES: usize = 4;
+        let memory: Arc<Vec<AtomicU64>> = Arc::new(
+            (0..LINES * ring::WORDS)
+                .map(|_| AtomicU64::new(0))
+                .collect(),
+        );
+        let credit = Arc::new(AtomicU32::new(0));
+        let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        const LINK: usize = 65;
+        let sender = {
+            let (memory, credit, words) = (memory.clone(), credit.clone(), words.clone());
+            thread::spawn(move || {
+                let mut p = ring::Producer::default();
+                for line in 1..=2 {
+                    assert!(p.push(&memory, &credit, &[line; 8]));
+                    // As `WakeCell::announce` does.
+                    sync::fence(Ordering::SeqCst);
+                    marks::set(&*words, LINK);
+                }
+            })
+        };
+        let mut c = ring::Consumer::default();
+        let mut got = 0;
+        let mut look = |c: &mut ring::Consumer| {
+            if marks::take(&words[LINK / 64]) == 1 << (LINK % 64) {
+                while let Some(line) = c.peek(&memory) {
+                    got += 1;
+                    assert_eq!(line, [got; 8]);
+                    c.advance(&memory, &credit);
+                }
+            }
+            got
+        };
+        look(&mut c);
+        look(&mut c);
+        sender.join().expect("sender");
+        assert_eq!(look(&mut c), 2, "a line waits without a mark");
     });
 }

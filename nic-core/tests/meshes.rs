@@ -7,7 +7,8 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use ringbell_mesh::{MeshConfig, MeshPort};
-use ringbell_nic_abi::{Algorithm, CollectiveKind as K, Status};
+use ringbell_nic_abi::{Algorithm, CollectiveKind as K, DataType, ReduceOp, Status};
+use ringbell_nic_core::collective::CollectiveSettings;
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, Port};
@@ -18,7 +19,9 @@ use ringbell_onc_engines::program::algorithms;
 use ringbell_routes::generate::generate;
 use ringbell_routes::topology::NodeId;
 
-use crate::collective_support::{Call, Wire, World};
+use crate::collective_ports;
+use crate::collective_streamed;
+use crate::collective_support::{Call, Rng, Wire, World};
 use crate::collectives::{one, small};
 use crate::nic_support::*;
 use crate::port_rules::Link;
@@ -26,7 +29,7 @@ use crate::transport_rules::Subject;
 
 /// The ports of all nodes of a network, over private switches; with a share of lost frames, in
 /// percent, on every wire.
-fn mesh(network: &str, mtu: usize, loss: u8) -> Vec<MeshPort> {
+pub(crate) fn mesh(network: &str, mtu: usize, loss: u8) -> Vec<MeshPort> {
     let topology = generate(network).expect("a network's name");
     let checksums = match loss {
         0 => Checksums::Omitted,
@@ -55,7 +58,7 @@ fn mesh(network: &str, mtu: usize, loss: u8) -> Vec<MeshPort> {
 }
 
 /// Nodes between the ends, which forward until this is dropped.
-struct Forwarders {
+pub(crate) struct Forwarders {
     end: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -90,7 +93,7 @@ impl Drop for Forwarders {
 }
 
 /// The ends of a line of nodes.
-fn ends(hops: usize, mtu: usize, loss: u8) -> ([MeshPort; 2], Forwarders) {
+pub(crate) fn ends(hops: usize, mtu: usize, loss: u8) -> ([MeshPort; 2], Forwarders) {
     let mut nodes = mesh(&format!("bus:{}", hops + 1), mtu, loss);
     let last = nodes.pop().expect("two nodes at least");
     let between = nodes.split_off(1);
@@ -170,10 +173,27 @@ port_conformance! {
 
 /// Ranks whose NICs are the nodes of a network.
 fn world(network: &str, loss: u8) -> World {
-    let mut ports: Vec<_> = mesh(network, 4_096, loss).into_iter().map(Some).collect();
+    world_with(network, loss, &small())
+}
+
+pub(crate) fn world_with(network: &str, loss: u8, settings: &CollectiveSettings) -> World {
+    world_of(mesh(network, 4_096, loss), settings)
+}
+
+/// Ranks whose NICs have these ports.
+pub(crate) fn world_of(ports: Vec<MeshPort>, settings: &CollectiveSettings) -> World {
+    let mut world = unjoined(ports);
+    let members: Vec<_> = (0..world.ranks()).collect();
+    world.comms = world.communicator(7, &members, settings);
+    world
+}
+
+/// Ranks without a communicator.
+pub(crate) fn unjoined(ports: Vec<MeshPort>) -> World {
+    let mut ports: Vec<_> = ports.into_iter().map(Some).collect();
     let ranks = ports.len();
     let ports = std::cell::RefCell::new(&mut ports);
-    let mut world = World::over(
+    World::over(
         ranks,
         Wire::Rdma,
         16 << 20,
@@ -182,10 +202,7 @@ fn world(network: &str, loss: u8) -> World {
             let port = ports.borrow_mut()[rank].take();
             Box::new(port.expect("one for each rank"))
         },
-    );
-    let members: Vec<_> = (0..ranks).collect();
-    world.comms = world.communicator(7, &members, &small());
-    world
+    )
 }
 
 #[test]
@@ -207,6 +224,32 @@ fn collectives_are_right_over_rings_lines_and_tori() {
                 }
             }
         }
+    }
+}
+
+/// Kernels' streams over several hops give what memory gives.
+#[test]
+fn streamed_collectives_are_right_over_lines_and_rings() {
+    for (network, loss) in [("bus:4", 0), ("ring:5", 0), ("ring:3", 1)] {
+        let mut world = world_with(network, loss, &collective_streamed::settings());
+        let ranks = world.hosts.len() as u32;
+        let mut rng = Rng(u64::from(ranks));
+        for kind in collective_streamed::KINDS {
+            for (i, count) in [1, 37, 130].into_iter().enumerate() {
+                let call = Call::new(kind, count).of(DataType::F32, ReduceOp::Sum);
+                let root = if kind.has_root() { i as u32 % ranks } else { 0 };
+                collective_streamed::both(&mut world, call.root(root), &mut rng);
+            }
+        }
+        (0..3).for_each(|_| collective_ports::several(&mut world, &mut rng));
+    }
+}
+
+#[test]
+fn a_nic_that_dies_ends_the_ports_of_all() {
+    for network in ["bus:4", "ring:4"] {
+        let mut world = world_with(network, 0, &collective_streamed::settings());
+        collective_ports::dies(&mut world, network);
     }
 }
 

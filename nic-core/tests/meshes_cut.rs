@@ -27,9 +27,9 @@ const GRACE: u64 = 1_000 * MS;
 const SMALL: u64 = 400 * MS;
 
 /// An end of a wire that can be cut.
-struct Cuttable {
-    port: MemPort,
-    is_cut: Arc<AtomicBool>,
+pub(crate) struct Cuttable {
+    pub(crate) port: MemPort,
+    pub(crate) is_cut: Arc<AtomicBool>,
 }
 
 impl Port for Cuttable {

@@ -32,7 +32,7 @@ fn word(h: &Host, at: u64) -> u64 {
     u64::from_le_bytes(h.peek(at, 8).try_into().expect("8 bytes"))
 }
 
-fn a_put_lands_and_its_signal_follows(via: Via) {
+pub(crate) fn a_put_lands_and_its_signal_follows(via: Via) {
     let dir = TempDir::new();
     let (a, b, rkey) = pair(via, &dir);
     let hosts = [&a, &b];
@@ -60,7 +60,7 @@ fn a_put_lands_and_its_signal_follows(via: Via) {
     assert_eq!(c.accepted, c.retired);
 }
 
-fn every_size_is_put_and_got_as_in_plain_memory(via: Via) {
+pub(crate) fn every_size_is_put_and_got_as_in_plain_memory(via: Via) {
     let dir = TempDir::new();
     let (a, b, rkey) = pair(via, &dir);
     let hosts = [&a, &b];
@@ -101,7 +101,7 @@ fn every_size_is_put_and_got_as_in_plain_memory(via: Via) {
     }
 }
 
-fn words_are_updated_atomically_and_give_their_value_before(via: Via) {
+pub(crate) fn words_are_updated_atomically_and_give_their_value_before(via: Via) {
     let dir = TempDir::new();
     let (a, b, rkey) = pair(via, &dir);
     let hosts = [&a, &b];

@@ -37,7 +37,7 @@ fn status(hosts: &[&Host], d: &Descriptor) -> (Status, u64) {
     (c.status, c.detail)
 }
 
-fn keys_rights_and_bounds_are_checked_at_the_target(via: Via) {
+pub(crate) fn keys_rights_and_bounds_are_checked_at_the_target(via: Via) {
     let dir = TempDir::new();
     let hosts = pair(via, &dir);
     let (a, b) = (&hosts[0], &hosts[1]);
@@ -138,7 +138,7 @@ fn keys_rights_and_bounds_are_checked_at_the_target(via: Via) {
     assert_eq!(b.peek(at, 64), [9; 64]);
 }
 
-fn hostile_descriptors_retire_and_write_only_where_the_key_allows(via: Via) {
+pub(crate) fn hostile_descriptors_retire_and_write_only_where_the_key_allows(via: Via) {
     let dir = TempDir::new();
     let hosts = pair(via, &dir);
     let (a, b) = (&hosts[0], &hosts[1]);
@@ -202,7 +202,7 @@ fn hostile_descriptors_retire_and_write_only_where_the_key_allows(via: Via) {
     assert_eq!(status(hosts, &put(s, key, 0, at, 64)).0, Status::Ok);
 }
 
-fn a_region_is_freed_while_puts_and_gets_are_under_way(via: Via) {
+pub(crate) fn a_region_is_freed_while_puts_and_gets_are_under_way(via: Via) {
     let dir = TempDir::new();
     let hosts = pair(via, &dir);
     let (a, b) = (&hosts[0], &hosts[1]);
@@ -278,7 +278,7 @@ fn a_region_is_freed_while_puts_and_gets_are_under_way(via: Via) {
     }
 }
 
-fn operations_time_out_and_late_answers_are_dropped(via: Via) {
+pub(crate) fn operations_time_out_and_late_answers_are_dropped(via: Via) {
     let dir = TempDir::new();
     let hosts = pair(via, &dir);
     let (a, b) = (&hosts[0], &hosts[1]);
@@ -324,7 +324,7 @@ fn operations_time_out_and_late_answers_are_dropped(via: Via) {
     assert_eq!(all.map(pins), [0, 0]);
 }
 
-fn requests_wait_until_their_session_is_accepted_and_end_with_the_peer(via: Via) {
+pub(crate) fn requests_wait_until_their_session_is_accepted_and_end_with_the_peer(via: Via) {
     let dir = TempDir::new();
     let [a, b] = pair(via, &dir);
     let key = region(&b, b.pd, 0, 1 << 20, Access::REMOTE);
@@ -369,7 +369,7 @@ fn requests_wait_until_their_session_is_accepted_and_end_with_the_peer(via: Via)
     assert_eq!(a.nic.counters().accepted, a.nic.counters().retired);
 }
 
-fn a_close_waits_for_what_was_posted_before(via: Via) {
+pub(crate) fn a_close_waits_for_what_was_posted_before(via: Via) {
     let dir = TempDir::new();
     let hosts = pair(via, &dir);
     let (a, b) = (&hosts[0], &hosts[1]);

@@ -1,6 +1,7 @@
 //! Random sequences of one-sided operations over `local`, `iwarp`, and `rdma` on bad wires, against
 //! a plain model of memory. The fuzz target `one_sided` runs the same.
 
+use crate::meshes_one_sided;
 use crate::nic_support;
 #[path = "nic_support/sequences.rs"]
 mod sequences;
@@ -30,4 +31,9 @@ fn sequences_over_rdma_on_bad_wires_end_as_in_a_plain_memory() {
 #[test]
 fn sequences_over_iwarp_end_as_in_a_plain_memory() {
     random(Via::Iwarp, 80);
+}
+
+#[test]
+fn sequences_over_a_mesh_end_as_in_a_plain_memory() {
+    random(Via::Given(meshes_one_sided::one_hop), 40);
 }

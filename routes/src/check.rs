@@ -4,6 +4,9 @@
 //! that graph by `petgraph`. A proof is taken at its word only where each dependency keeps it. Only
 //! the topology and the types of tables and proofs are the makers' too.
 
+mod sums;
+mod trees;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use petgraph::algo::{tarjan_scc, toposort};
@@ -12,6 +15,9 @@ use petgraph::graph::{DiGraph, NodeIndex};
 use crate::proof::{Circle, Proof};
 use crate::tables::{Channel, Class, Tables};
 use crate::topology::{NodeId, Topology};
+
+pub use self::sums::{check_sums, Places};
+pub use self::trees::{check_trees, CheckedTrees};
 
 /// What the checker has gone through.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +79,32 @@ pub enum Refused {
         /// What is wrong.
         why: &'static str,
     },
+    /// Trees were made for bubble channels, which take none.
+    BubbleTree,
+    /// A root's tree is in a layer that has no channel.
+    NoTreeChannel {
+        /// The root.
+        root: NodeId,
+        /// The layer.
+        layer: u8,
+    },
+    /// A root's tree has a channel of the tables.
+    TreeInTables {
+        /// The root.
+        root: NodeId,
+        /// The channel.
+        number: u8,
+    },
+    /// Packets of sums wait for each other in a circle: what stands in the channel may wait for a
+    /// place at the node to which it leads.
+    SumCircle {
+        /// The channel.
+        at: Channel,
+        /// Segments under way.
+        granted: usize,
+        /// Places of a neighbour.
+        places: usize,
+    },
 }
 
 /// A place on the way of a pair.
@@ -124,6 +156,23 @@ impl Refused {
             Refused::NoProof { at, why } => {
                 format!("the proof does not hold: {} {why}", at.text(topology))
             }
+            Refused::BubbleTree => {
+                "bubble channels take no trees: a ring keeps one slot free, and each copy needs one"
+                    .into()
+            }
+            Refused::NoTreeChannel { root, layer } => {
+                format!("the tree of {} is in layer {layer}, which has no channel", name(root))
+            }
+            Refused::TreeInTables { root, number } => format!(
+                "the tree of {} has channel {number}, which is one of the tables'",
+                name(root)
+            ),
+            Refused::SumCircle { at, granted, places } => format!(
+                "packets of a sum wait in {} for their partners, which may stand behind others that \
+                 wait so too: a root grants {granted} segments, and a node has {places} places for \
+                 each neighbour",
+                at.text(topology)
+            ),
         }
     }
 }

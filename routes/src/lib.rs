@@ -3,7 +3,8 @@
 //! A [`Topology`](topology::Topology) comes from a file ([`mod@file`]) or a generator
 //! ([`generate`]). [`route`](route::route) gives each node a table of ports and each pair a virtual
 //! channel ([`tables`]), with a [`proof`] that packets cannot stop for ever. [`check`] judges both
-//! by other code than made them.
+//! by other code than made them. [`trees`] gives the tree of each root a channel, so that one
+//! packet reaches many nodes.
 //!
 //! The crate knows no NIC. Its results are the same on every machine.
 //!
@@ -33,3 +34,5 @@ pub mod proof;
 pub mod route;
 pub mod tables;
 pub mod topology;
+pub mod tree;
+pub mod trees;

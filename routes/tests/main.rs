@@ -10,3 +10,4 @@ mod drain;
 mod files;
 mod mutated;
 mod opensm;
+mod trees;

@@ -32,6 +32,15 @@ pub struct Fault {
     pub what: Breaks,
 }
 
+/// A rank whose NIC and link take longer than the others'.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Slow {
+    /// Which.
+    pub rank: usize,
+    /// How many times as long its link and its NIC's processor take; 1 and more.
+    pub factor: f64,
+}
+
 /// How an operation ended that did not end well on every rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {

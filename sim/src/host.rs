@@ -24,18 +24,29 @@ pub struct HostCosts {
 #[derive(Debug)]
 pub(crate) struct Processors {
     costs: HostCosts,
+    /// How many times as long each takes as the costs say.
+    factors: Vec<f64>,
     /// When each has done what it was given.
     free: Vec<u64>,
 }
 
 impl Processors {
     pub(crate) fn new(nodes: usize, costs: HostCosts) -> Processors {
-        let free = vec![0; nodes];
-        Processors { costs, free }
+        Processors {
+            costs,
+            factors: vec![1.0; nodes],
+            free: vec![0; nodes],
+        }
+    }
+
+    /// A node's takes so many times as long.
+    pub(crate) fn slow(&mut self, node: usize, factor: f64) {
+        self.factors[node] *= factor;
     }
 
     fn pass(&mut self, at: u64, node: usize, len: usize) -> u64 {
         let work = self.costs.frame_ns * 1_000 + self.costs.byte_ps * len as u64;
+        let work = (work as f64 * self.factors[node]).round() as u64;
         let done = self.free[node].max(at) + work;
         self.free[node] = done;
         done
@@ -76,5 +87,7 @@ mod tests {
         assert_eq!(all.receives(2_000, 0, 200), 4_500 + 4_000 + 20_000);
         assert_eq!(all.sends(9_000, 0, 0), 9_000 + 3_000 + 10_000);
         assert_eq!(all.receives(0, 1, 0), 3_000 + 20_000);
+        all.slow(1, 2.5);
+        assert_eq!(all.receives(9_000, 1, 0), 9_000 + 7_500 + 20_000);
     }
 }

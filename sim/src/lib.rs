@@ -21,10 +21,10 @@ mod watch;
 mod wire_name;
 mod world;
 
-pub use fault::{Breaks, Ended, Fault, RankEnd};
+pub use fault::{Breaks, Ended, Fault, RankEnd, Slow};
 pub use file_error::FileError;
 pub use host::HostCosts;
 pub use profile::Profile;
 pub use report::{Failure, Measured, NetworkPlan, Plan, Report};
-pub use simulation::{run, run_watched};
+pub use simulation::{memory, run, run_watched};
 pub use watch::Watch;

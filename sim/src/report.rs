@@ -4,7 +4,7 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
 
 use ringbell_routes::topology::Topology;
 
-use crate::{Breaks, Ended, Fault, Profile};
+use crate::{Breaks, Ended, Fault, Profile, Slow};
 
 /// How the NICs are joined: by one switch, unless there is a topology.
 #[derive(Debug, Clone, Default)]
@@ -36,6 +36,8 @@ pub struct Plan {
     pub seed: u64,
     /// What breaks.
     pub faults: Vec<Fault>,
+    /// Ranks that are slower than the others.
+    pub slow: Vec<Slow>,
 }
 
 impl Plan {
@@ -52,6 +54,7 @@ impl Plan {
             loss: 0.0,
             seed: 0,
             faults: Vec::new(),
+            slow: Vec::new(),
         }
     }
 }
@@ -187,6 +190,16 @@ pub enum Failure {
         ranks: usize,
         /// How many wires there are.
         wires: usize,
+    },
+    /// A rank is to be slow that is not there, or faster than the others.
+    #[error("rank {rank} is to be {factor} times slower, and there are {ranks} ranks; count them from 0 on, and give a factor of 1 or more")]
+    NotSlow {
+        /// The rank.
+        rank: usize,
+        /// As given.
+        factor: String,
+        /// How many ranks there are.
+        ranks: usize,
     },
     /// No wire has this name.
     #[error(

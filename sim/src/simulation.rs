@@ -10,12 +10,30 @@ use crate::node::Node;
 use crate::profile::{payload_share, HEADERS};
 use crate::timeline::Timeline;
 use crate::world::World;
-use crate::{Breaks, Ended, Failure, Measured, Plan, RankEnd, Report, Watch};
+use crate::{Breaks, Ended, Failure, Measured, Plan, RankEnd, Report, Slow, Watch};
 
-/// Most ranks: each pair has a link, whose two ends take up to 300 KiB.
-const MOST: usize = 256;
+/// Most ranks: each pair has a link, and each rank knows all.
+const MOST: usize = 512;
+/// Bytes that a rank takes by itself, and an end of a link; measured with 64 to 512 ranks.
+const OF_A_RANK: u64 = 1 << 20;
+const OF_AN_END: u64 = 13 << 10;
+/// Operands, buffers of the programs and frames under way, in sizes of the operation.
+const COPIES: u64 = 5;
 /// Most memory of all ranks together, of which every byte is real.
 const MEMORY_MOST: u64 = 16 << 30;
+
+/// Bytes of memory that a plan takes, about.
+///
+/// # Errors
+/// [`Failure`]: the plan cannot be run.
+pub fn memory(plan: &Plan) -> Result<u64, Failure> {
+    let most = check(plan)?;
+    let ranks = plan.ranks as u64;
+    let of_a_rank = most
+        .saturating_mul(COPIES)
+        .saturating_add(OF_A_RANK + ranks.saturating_mul(OF_AN_END));
+    Ok(ranks.saturating_mul(of_a_rank))
+}
 
 /// Runs a plan.
 ///
@@ -31,16 +49,8 @@ pub fn run(plan: &Plan) -> Result<Report, Failure> {
 /// [`Failure`], as [`run`]; or a rank that is watched is not there. What was written until then is
 /// whole.
 pub fn run_watched(plan: &Plan, mut watch: Watch) -> Result<Report, Failure> {
-    check(plan)?;
+    let most = check(plan)?;
     watch.check(plan.ranks)?;
-    let ranks = plan.ranks as u64;
-    let most = plan.sizes.iter().copied().max().unwrap_or(0);
-    if let Some(&bytes) = plan.sizes.iter().find(|b| data_of(plan, **b).count == 0) {
-        return Err(Failure::Small { bytes });
-    }
-    if most.saturating_mul(2 * ranks) > MEMORY_MOST {
-        return Err(Failure::Large { bytes: most });
-    }
     let fabric = Shared::new(plan)?;
     let Some(file) = watch.take_timeline() else {
         return simulate(plan, watch, most, fabric);
@@ -128,7 +138,8 @@ fn data_of(plan: &Plan, bytes: u64) -> Data {
     Data::of(plan.kind, plan.ranks as u64, bytes)
 }
 
-fn check(plan: &Plan) -> Result<(), Failure> {
+/// Returns the largest size.
+fn check(plan: &Plan) -> Result<u64, Failure> {
     use CollectiveKind as K;
     let ranks = plan.ranks;
     if !(2..=MOST).contains(&ranks) {
@@ -149,8 +160,25 @@ fn check(plan: &Plan) -> Result<(), Failure> {
         Breaks::Wire(wire) => wire < wires,
     };
     let beyond = plan.faults.iter().map(|f| f.what).find(|w| !is_there(w));
-    match beyond {
-        None => Ok(()),
-        Some(what) => Err(Failure::NothingToBreak { what, ranks, wires }),
+    if let Some(what) = beyond {
+        return Err(Failure::NothingToBreak { what, ranks, wires });
     }
+    // A factor that is no number is refused too.
+    let fits = |s: &Slow| s.rank < ranks && s.factor >= 1.0 && s.factor.is_finite();
+    if let Some(&Slow { rank, factor }) = plan.slow.iter().find(|s| !fits(s)) {
+        let factor = factor.to_string();
+        return Err(Failure::NotSlow {
+            rank,
+            factor,
+            ranks,
+        });
+    }
+    let most = plan.sizes.iter().copied().max().unwrap_or(0);
+    if let Some(&bytes) = plan.sizes.iter().find(|b| data_of(plan, **b).count == 0) {
+        return Err(Failure::Small { bytes });
+    }
+    if most.saturating_mul(2 * ranks as u64) > MEMORY_MOST {
+        return Err(Failure::Large { bytes: most });
+    }
+    Ok(most)
 }

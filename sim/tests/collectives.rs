@@ -1,7 +1,7 @@
 //! Collectives of whole NICs in virtual time: their results, their times, and that they repeat.
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
-use ringbell_sim::{run, Failure, Plan, Profile};
+use ringbell_sim::{memory, run, Failure, Plan, Profile};
 
 fn plan(ranks: usize, bytes: u64) -> Plan {
     let profile = Profile::by_name("ideal").expect("it exists");
@@ -98,15 +98,23 @@ fn ranks_that_still_wait_are_named() {
 }
 
 #[test]
+fn the_memory_of_a_plan_grows_with_pairs_of_ranks_and_with_sizes() {
+    let of = |ranks, bytes| memory(&plan(ranks, bytes)).unwrap();
+    assert!(of(256, 1 << 10) > 3 * of(128, 1 << 10));
+    assert!(of(8, 64 << 20) - of(8, 32 << 20) >= 8 * 2 * (32 << 20));
+}
+
+#[test]
 fn what_cannot_be_simulated_is_named() {
-    for ranks in [0, 1, 257] {
-        let most = 256;
+    for ranks in [0, 1, 513] {
+        let most = 512;
         assert_eq!(run(&plan(ranks, 64)), Err(Failure::Ranks { ranks, most }));
     }
     let small = run(&plan(2, 3));
     assert_eq!(small, Err(Failure::Small { bytes: 3 }));
     let bytes = 1 << 40;
     assert_eq!(run(&plan(2, bytes)), Err(Failure::Large { bytes }));
+    assert_eq!(memory(&plan(2, bytes)), Err(Failure::Large { bytes }));
     let kind = CollectiveKind::Barrier;
     let barrier = Plan {
         kind,

@@ -2,7 +2,7 @@
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
 use ringbell_routes::generate::generate;
-use ringbell_sim::{run, Breaks, Failure, Fault, NetworkPlan, Plan, Profile, Report};
+use ringbell_sim::{run, Breaks, Failure, Fault, NetworkPlan, Plan, Profile, Report, Slow};
 
 fn plan(kind: CollectiveKind, ranks: usize, faults: &[(Breaks, u64)]) -> Plan {
     let profile = Profile::by_name("ideal").expect("it exists");
@@ -154,5 +154,53 @@ fn wires_have_names_and_what_is_not_there_cannot_break() {
             wires: 24,
         };
         assert_eq!(run(&tree(&[(what, 0)])), Err(refused));
+    }
+}
+
+#[test]
+fn a_ring_is_as_fast_as_its_slowest_rank() {
+    const SIZE: u64 = 16 << 20;
+    let slow = |rank, factor| Slow { rank, factor };
+    // Two of one rank multiply; the slowest of several decides.
+    for (slow, factor) in [
+        (vec![slow(5, 2.0)], 2.0),
+        (vec![slow(5, 3.5), slow(0, 2.0)], 3.5),
+        (vec![slow(1, 2.0), slow(1, 2.0)], 4.0),
+    ] {
+        let plan = Plan {
+            sizes: vec![SIZE],
+            slow,
+            ..plan(CollectiveKind::AllReduce, 8, &[])
+        };
+        let report = run(&plan).expect("it ends");
+        let measured = report.sizes[0];
+        // Each link carries all blocks but one, twice.
+        let bytes = (SIZE / 8 * 7 * 2) as f64;
+        let ratio = measured.time_ns as f64 / (bytes / report.payload_gbs * factor);
+        assert!((1.0..1.05).contains(&ratio), "{factor}: {ratio}");
+        assert_eq!(measured.wrong, 0);
+        // The bound is that of the slowed network.
+        let best = report.payload_gbs / factor;
+        assert!(measured.busbw_gbs <= report.best_gbs && report.best_gbs <= 2.0 * best);
+    }
+}
+
+#[test]
+fn a_rank_that_is_not_there_or_faster_cannot_be_slow() {
+    for (rank, factor) in [(8, 2.0), (0, 0.99), (0, f64::NAN), (0, f64::INFINITY)] {
+        let plan = Plan {
+            slow: vec![Slow { rank, factor }],
+            ..plan(CollectiveKind::AllReduce, 8, &[])
+        };
+        let factor = factor.to_string();
+        let ranks = 8;
+        assert_eq!(
+            run(&plan),
+            Err(Failure::NotSlow {
+                rank,
+                factor,
+                ranks
+            })
+        );
     }
 }

@@ -33,8 +33,8 @@ use ringbell_nic_core::network::PortInfo;
 use ringbell_nic_core::progress::ProgressStats;
 use ringbell_nic_core::types::CommId;
 use ringbell_nic_core::{
-    BarError, Counters, EngineResult, HostBuffer, HostQueue, HostRegion, MemoryError, NicBuffer,
-    NicError, NotDelivered, PointerInfo, QueueConfig, SessionInfo, Window,
+    BarError, Counters, EngineResult, HostBuffer, HostQueue, HostRegion, Inbox, MemoryError,
+    NicBuffer, NicError, NotDelivered, PointerInfo, QueueConfig, SessionInfo, Window,
 };
 use ringbell_onc_engines::program::Program;
 use ringbell_onc_engines::stream::StreamEngine;
@@ -43,6 +43,7 @@ use super::control_path::{control_path, Backend, EngineKind, EngineMaker};
 #[cfg(feature = "rtl")]
 use super::rtl;
 use super::soft;
+use crate::comm::{Found, MessageEvent, Wants};
 use crate::engines::checksum::{Checksum, ChecksumEngine};
 use crate::engines::{read_result, Direction, Return};
 use crate::nic_kind::NicKind;
@@ -264,6 +265,7 @@ fn collectives(a: &Nic, b: &Nic) {
     });
     assert_eq!(symmetric[0].window(), symmetric[1].window());
     drop(symmetric);
+    inboxes(&comms);
     // No rank sends: the operation ends when it is cancelled or aborted.
     let x = b.alloc::<u32>(1).expect("room");
     let receive = Operation::recv::<u32>(&x, 1, Some(0), None).timeout(Duration::from_millis(50));
@@ -282,8 +284,45 @@ fn collectives(a: &Nic, b: &Nic) {
     );
 }
 
+/// A message between inboxes.
+fn inboxes(comms: &[Communicator]) {
+    let [from, to] = [0, 1].map(|r: usize| comms[r].inbox().expect("it lives"));
+    let wants = Wants {
+        from: None,
+        context: 3,
+        tag: Some(9),
+    };
+    let id = to.receive(&wants).expect("a receive");
+    from.send((1, 3, 9), b"few bytes", false).expect("a rank");
+    let end = Instant::now() + PATIENCE;
+    let here = loop {
+        assert!(Instant::now() < end, "no message has come");
+        from.poll().expect("it lives");
+        if let Some(event) = to.poll().expect("it lives") {
+            break event;
+        }
+    };
+    let found = Found {
+        from: 0,
+        tag: 9,
+        len: 9,
+    };
+    assert_eq!(
+        here,
+        MessageEvent::Met {
+            id,
+            found,
+            here: true
+        }
+    );
+    let mut bytes = [0; 9];
+    assert_eq!(to.read(id, &mut bytes), Ok(9));
+    assert_eq!(&bytes, b"few bytes");
+}
+
 fn reports(nic: &Nic) {
     assert!(nic.describe().contains(&nic.ip().ip.to_string()));
+    assert_eq!(nic.backend().no_way(nic.ip().ip), None);
     assert!(nic.ports().iter().all(|p| !p.name.is_empty() && p.mtu > 0));
     let counters = nic.counters();
     assert!(counters.tx_bytes >= 20_000, "{counters:?}");

@@ -23,8 +23,8 @@ use ringbell_nic_core::network::PortInfo;
 use ringbell_nic_core::progress::ProgressStats;
 use ringbell_nic_core::types::CommId;
 use ringbell_nic_core::{
-    BarError, Counters, EngineResult, HostBuffer, HostQueue, HostRegion, MemoryError, NicBuffer,
-    NicError, NotDelivered, PointerInfo, QueueConfig, SessionInfo, Window,
+    BarError, Counters, EngineResult, HostBuffer, HostQueue, HostRegion, Inbox, MemoryError,
+    NicBuffer, NicError, NotDelivered, PointerInfo, QueueConfig, SessionInfo, Window,
 };
 use ringbell_onc_engines::program::Program;
 use ringbell_onc_engines::stream::StreamEngine;
@@ -60,6 +60,8 @@ macro_rules! control_path {
         fn progress_stats() -> ProgressStats;
         /// Every port, by number, with its counters.
         fn ports() -> Vec<PortInfo>;
+        /// Why no way leads to a NIC's address, where a port knows: a mesh's missing wires.
+        fn no_way(nic: Ipv4Addr) -> Option<String>;
         /// Says at which socket of its host a NIC receives datagrams.
         fn know_host(nic: Ipv4Addr, address: SocketAddr);
         /// The short name of the NIC at an IPv6 address; `None` without a port of IPv6, or without
@@ -144,6 +146,8 @@ macro_rules! control_path {
         /// Lets the other ranks' one-sided operations reach regions of a domain, those that grant
         /// peers access.
         fn grant_window(id: CommId, pd: PdId) -> Result<(), CommError>;
+        /// Opens an inbox for messages of a host thread.
+        fn open_inbox(pd: PdId, id: CommId) -> Result<Inbox, CommError>;
         /// Makes memory of all ranks a window of a communicator.
         fn create_window(id: CommId, window: Window) -> Result<u16, CommError>;
         /// Frees a window; its memory stays.

@@ -28,7 +28,7 @@ use ringbell_nic_core::transport::udp::{UdpConfig, UdpTransport};
 use ringbell_nic_core::transport::Transport;
 use ringbell_nic_core::types::CommId;
 use ringbell_nic_core::{
-    BarError, Counters, EngineResult, HostBuffer, HostQueue, HostRegion, MemoryError, Nic,
+    BarError, Counters, EngineResult, HostBuffer, HostQueue, HostRegion, Inbox, MemoryError, Nic,
     NicBuffer, NicError, NotDelivered, PointerInfo, QueueConfig, SessionInfo, Window,
 };
 use ringbell_onc_engines::program::Program;

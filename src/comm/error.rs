@@ -9,6 +9,7 @@ use ringbell_onc_engines::program::UserProgramError;
 
 use ringbell_job::{BootstrapError, JobError};
 
+use crate::socket::also;
 use crate::OpenError;
 
 /// A communicator could not be made, or one of its operations failed.
@@ -147,7 +148,8 @@ pub enum CollectiveError {
         status: Status,
         /// The status's detail.
         detail: u64,
-        /// How the ranks differ, or which setting is too small, when the NIC reports it.
+        /// How the ranks differ, which setting is too small, or which wires are missing on every
+        /// way to the rank that failed, when the NIC reports it.
         why: Option<String>,
     },
     /// No completion came.
@@ -232,11 +234,6 @@ fn room(limit: Option<u64>) -> String {
         ),
         None => "the system has no memory left for it; free some".to_string(),
     }
-}
-
-/// The NIC's addition to a message.
-fn also(why: Option<&str>) -> String {
-    why.map_or_else(String::new, |w| format!(" ({w})"))
 }
 
 /// The status in words, with the rank or value that its detail names.

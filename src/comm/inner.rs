@@ -198,8 +198,12 @@ impl Inner {
     }
 
     /// The NIC's explanation of an operation that ended with this status.
-    pub(super) fn why(&self, status: Status) -> Option<String> {
+    pub(super) fn why(&self, status: Status, detail: u64) -> Option<String> {
         match status {
+            Status::PeerFailed => {
+                let peer = self.peers.get(usize::try_from(detail).ok()?)?;
+                self.nic.backend().no_way(*peer.ip())
+            }
             Status::Mismatch | Status::NoResources => {
                 let info = self.nic.backend().communicator_info(self.id);
                 info.ok().and_then(|i| i.why)

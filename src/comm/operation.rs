@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringbell_nic_abi::collective::{ANY_RANK, ANY_TAG};
+use ringbell_nic_abi::collective::{ANY_RANK, ANY_TAG, MAX_PORT};
 use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, DataType, Descriptor, Flags, Lkey, Opcode, ReduceOp,
     Rkey, SessionId, WireType,
@@ -188,6 +188,13 @@ impl Operation {
         self
     }
 
+    /// On this port, for a streamed collective. Those of one port are one order, the same on all
+    /// ranks; those of different ports may be posted in any order, and run side by side. Port 0,
+    /// the default, is in the order of all operations that are not streamed.
+    pub fn port(self, port: u8) -> Operation {
+        self.tag(port.into())
+    }
+
     /// With this algorithm.
     pub fn algo(mut self, algo: Algorithm) -> Operation {
         self.spec.algo = algo;
@@ -302,9 +309,9 @@ impl Operation {
         let (src, dst) = self.needs(rank, ranks);
         for (name, span, elements) in [("source", &self.src, src), ("destination", &self.dst, dst)]
         {
-            if span.is_stream() && elements > self.count {
+            if span.is_stream() && elements > self.count && !self.takes_blocks() {
                 return Err(misuse(format!(
-                    "its {name} has a block for each rank, and a stream stands for one block: give it memory"
+                    "its {name} has a block for each rank, and here a stream stands for one block: give it memory (a scatter or gather by FLAT takes a stream of all blocks)"
                 )));
             }
         }
@@ -335,6 +342,13 @@ impl Operation {
             return Err(misuse(format!("it cannot come after {why}")));
         }
         Ok(())
+    }
+
+    /// Whether a stream may stand for the blocks of all ranks, which then follow each other.
+    fn takes_blocks(&self) -> bool {
+        use CollectiveKind as K;
+        let flat = matches!(self.spec.algo, Algorithm::Auto | Algorithm::Flat);
+        flat && matches!(self.spec.kind, K::Scatter | K::Gather)
     }
 
     /// A message is one descriptor at either end, in any kind of memory. Collectives and streams go
@@ -373,6 +387,18 @@ impl Operation {
             return Err(format!(
                 "its {what} is rank {rank}, and the communicator has ranks 0 to {last}"
             ));
+        }
+        if !message && self.tag != 0 {
+            if self.tag > MAX_PORT {
+                let port = self.tag;
+                return Err(format!("its port is {port}: ports go from 0 to {MAX_PORT}"));
+            }
+            if !self.spec.streamed {
+                return Err(format!(
+                    "it has port {}, and is not streamed: only a streamed collective has a port of its own",
+                    self.tag
+                ));
+            }
         }
         if self.tag == ANY_TAG && message && kind != K::Recv {
             return Err("its tag is ANY_TAG, which only a receive may have".into());
@@ -570,6 +596,29 @@ mod tests {
             let e = o.check(0, 3).expect_err("no block, no stream").to_string();
             assert!(e.contains("stream"), "{e}");
         }
+    }
+
+    #[test]
+    fn a_stream_of_all_blocks_and_a_port_are_refused_where_there_are_none() {
+        let stream = Span::of_stream(StreamRef {
+            va: GpuVa(0x8000),
+            log2: 12,
+        });
+        let gather = Operation::gather::<f32>(stream, stream, 7, 1);
+        assert!(gather.check(1, 3).is_ok());
+        assert!(gather.algo(Algorithm::Flat).check(1, 3).is_ok());
+        let e = gather.algo(Algorithm::Tree).check(1, 3).expect_err("parts");
+        assert!(e.to_string().contains("by FLAT"), "{e}");
+        let defaults = (Algorithm::Auto, WireType::Same, Duration::from_millis(5));
+        let o = gather.port(200);
+        assert!(o.check_arguments(3).is_ok());
+        assert_eq!(o.descriptor(SessionId(3), 9, defaults).lkey.0, 200);
+        let e = gather.tag(256).check_arguments(3).expect_err("8 bits");
+        assert!(e.to_string().contains("from 0 to 255"), "{e}");
+        let sum = Operation::all_reduce::<f32>(span(1), span(1), 1, ReduceOp::Sum);
+        let e = sum.port(1).check_arguments(3).expect_err("not streamed");
+        assert!(e.to_string().contains("not streamed"), "{e}");
+        assert!(sum.port(1).streamed().check_arguments(3).is_ok());
     }
 
     #[test]

@@ -186,7 +186,7 @@ impl Request {
                 rank: self.comm.rank,
                 status,
                 detail: c.detail,
-                why: self.comm.why(status),
+                why: self.comm.why(status, c.detail),
             }),
         }
     }

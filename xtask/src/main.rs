@@ -26,6 +26,7 @@ mod steps;
 mod style;
 mod suite;
 mod summary;
+mod swarm;
 mod test;
 mod tools;
 mod unprivileged;
@@ -95,6 +96,8 @@ enum Task {
     /// Plant faults in a sample of places, and see whether a test fails for each (cargo-mutants);
     /// not part of CI
     Mutants(mutants::Args),
+    /// Seeded clusters of whole NICs in virtual time, with faults, against a model; not part of CI
+    Swarm(swarm::Args),
     /// All-reduce beside Open MPI and MPICH (installed from PyPI), with ratios and pictures; not
     /// part of CI
     Peers(peers::Args),
@@ -183,6 +186,7 @@ fn run(task: Task) -> Result<bool> {
         Task::Counts { .. } => alone("counts"),
         Task::Fuzz(args) => fuzz::run(&args).map(|()| true),
         Task::Mutants(args) => mutants::run(&args).map(|()| true),
+        Task::Swarm(args) => swarm::run(&args).map(|()| true),
         Task::Peers(args) => peers::run(&args).map(|()| true),
         Task::Gpu(args) => gpu::main(&args),
         Task::GpuRun(args) => gpu::run_bundle(&args),

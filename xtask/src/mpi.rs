@@ -148,6 +148,20 @@ fn programs(built: &Path) -> Result<Outcome> {
                 bench.compare_by(Way::MESSAGES.of_gpu(), ranks, &program, 8)?;
             }
         }
+        // NICs in a line: 1, 2 and 4 hops from end to end.
+        let lines = if library.open_mpi() {
+            &[2, 3, 5][..]
+        } else {
+            &[2]
+        };
+        for ranks in lines.iter().copied() {
+            let args = [7, 20, 3000].map(|n: u32| n.to_string().into());
+            let program = |of: &OsString| [&[of.clone()][..], &args].concat();
+            let way = Way::COLLECTIVES.of_mesh();
+            bench.compare_by(way, ranks, &program(&random), 9)?;
+            let way = Way::MESSAGES.of_mesh();
+            bench.compare_by(way, ranks, &program(&messages), 8)?;
+        }
         let errors = [compile("errors.c", "errors", &[])?];
         bench.errors(&errors)?;
         if library.open_mpi() {

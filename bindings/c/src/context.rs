@@ -54,7 +54,7 @@ pub(super) struct Transfer {
     /// Longest time that its kernel may take.
     pub(super) limit: Duration,
     /// Its queue must outlive the kernel.
-    _context: Arc<Context>,
+    context: Arc<Context>,
 }
 
 impl Transfer {
@@ -65,7 +65,7 @@ impl Transfer {
         };
         end.map_err(|e| Failure::kernel(&e))?;
         match &self.cell {
-            Some(cell) => read(cell, &mut 0).map(|done| Some(done.bytes)),
+            Some(cell) => read(&self.context.nic, cell, &mut 0).map(|done| Some(done.bytes)),
             None => Ok(None),
         }
     }
@@ -100,7 +100,7 @@ impl Drop for Transfer {
 }
 
 /// What a kernel has written to its cell. `bytes` is set also when it has failed.
-fn read(cell: &GpuBuffer, bytes: &mut u64) -> Result<Done, Failure> {
+fn read(nic: &OpenNic, cell: &GpuBuffer, bytes: &mut u64) -> Result<Done, Failure> {
     let mut raw = [0_u8; RESULT];
     cell.read(0, &mut raw).map_err(|e| Failure::host(&e))?;
     let result: GpuResult = zerocopy::transmute!(raw);
@@ -110,7 +110,11 @@ fn read(cell: &GpuBuffer, bytes: &mut u64) -> Result<Done, Failure> {
             session: result.session,
             bytes: result.bytes,
         }),
-        status => Err(Failure::status(status, result.bytes, result.detail)),
+        status => {
+            let (bytes, detail) = (result.bytes, result.detail);
+            let missing = nic.nic.missing_wires(status, detail);
+            Err(Failure::status(status, bytes, detail).because(missing))
+        }
     }
 }
 
@@ -192,7 +196,7 @@ impl Context {
                 return Err(Failure::kernel(&e));
             }
         }
-        read(cell, bytes)
+        read(&self.nic, cell, bytes)
     }
 
     /// Runs a handshake kernel.
@@ -221,7 +225,7 @@ impl Context {
             launch,
             cell: Some(cell),
             limit: context.limit(timeout_us, pieces(bytes)),
-            _context: context.clone(),
+            context: context.clone(),
         })
     }
 

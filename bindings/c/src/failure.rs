@@ -111,6 +111,15 @@ impl Failure {
         }
     }
 
+    /// With what the NIC knows of the cause.
+    pub(super) fn because(mut self, why: Option<String>) -> Failure {
+        if let Some(why) = why {
+            self.text.push_str("; ");
+            self.text.push_str(&why);
+        }
+        self
+    }
+
     /// A NIC that ended before all data that it had reported as sent arrived.
     pub(super) fn not_delivered(lost: &NotDelivered) -> Failure {
         Failure {

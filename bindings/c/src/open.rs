@@ -11,10 +11,10 @@ use ringbell::abi::Event;
 use crate::comm::{unique_id, UniqueIdText};
 use crate::failure::{entry, Failure};
 use crate::nic::{OpenNic, Others, NICS};
-use crate::pointer::{optional_text, Out};
+use crate::pointer::{optional_text, text, Out};
 use crate::{communicator, context, graph, kernel_stream, launches, request, stream};
 use ringbell::job::Member;
-use ringbell::nic::{EngineThread, NicConfig, ProgressMode, QueueConfig};
+use ringbell::nic::{EngineThread, NicConfig, ProgressMode, QueueConfig, RoutesError};
 use ringbell::{CommOptions, Job, Nic, NicBuilder, OpenError};
 
 /// `rb_nic_config`. Fields are only ever appended.
@@ -37,16 +37,21 @@ struct Config {
     reserved2: u32,
     engine_thread: *const c_char,
     max_queues: u32,
-    reserved3: u32,
+    node: u32,
+    wires: *const c_char,
+    tables: *const c_char,
+    wire_grace_ms: u32,
+    wire_poll: u32,
 }
 
 /// Bytes that the structure has had: without the lingering, without the GPU, without the engines'
-/// thread, without the number of queues, and now.
-const SIZES: [usize; 5] = [
+/// thread, without the number of queues, without wires, and now.
+const SIZES: [usize; 6] = [
     std::mem::offset_of!(Config, linger_ms),
     std::mem::offset_of!(Config, gpu),
     std::mem::offset_of!(Config, engine_thread),
     std::mem::offset_of!(Config, max_queues),
+    std::mem::offset_of!(Config, wires),
     size_of::<Config>(),
 ];
 /// `RB_LINGER_NONE`
@@ -129,7 +134,11 @@ unsafe fn open(
     let nic = unsafe { configured(config, builder)? }.open();
     let nic = nic.map_err(|e| match e {
         OpenError::Setting { setting, why } if !setting.starts_with("RINGBELL_") => {
-            Failure::argument(format!("config->{setting}: {why}"))
+            let field = match setting {
+                "wire" | "wire_list" => "wires",
+                other => other,
+            };
+            Failure::argument(format!("config->{field}: {why}"))
         }
         e @ (OpenError::Setting { .. } | OpenError::JobSwitch { .. }) => Failure::job(&e),
         e => Failure::host(&e),
@@ -172,7 +181,7 @@ unsafe fn configured(config: *const Config, nic: NicBuilder) -> Result<NicBuilde
         std::ptr::copy_nonoverlapping(config.cast::<u8>(), c.as_mut_ptr().cast(), size);
         c.assume_init()
     };
-    if [c.reserved, c.reserved2, c.reserved3] != [0; 3] {
+    if [c.reserved, c.reserved2] != [0; 2] {
         return Err(Failure::argument(
             "config->reserved is not 0; zero the structure first",
         ));
@@ -192,6 +201,13 @@ unsafe fn configured(config: *const Config, nic: NicBuilder) -> Result<NicBuilde
             optional_text(c.transport, "config->transport")?,
             optional_text(c.port, "config->port")?,
             optional_text(c.local_directory, "config->local_directory")?,
+        )
+    };
+    // SAFETY: the same.
+    let (wires, tables) = unsafe {
+        (
+            optional_text(c.wires, "config->wires")?,
+            optional_text(c.tables, "config->tables")?,
         )
     };
     // 0 asks for the default.
@@ -234,6 +250,13 @@ unsafe fn configured(config: *const Config, nic: NicBuilder) -> Result<NicBuilde
         .when(gpu, NicBuilder::gpu)
         .when(progress, NicBuilder::progress)
         .when(engine_thread.transpose()?, NicBuilder::engine_thread)
+        .when(given(c.node), NicBuilder::node)
+        .when(wires, |nic, text| nic.wire_list(&text))
+        .when(tables, NicBuilder::tables)
+        .when(given(c.wire_grace_ms), |nic, ms| {
+            nic.wire_grace(Duration::from_millis(ms.into()))
+        })
+        .when(given(c.wire_poll), NicBuilder::wire_poll)
         .queue(queue)
         .limits(limits))
 }
@@ -256,6 +279,33 @@ unsafe extern "C" fn rb_nic_event(nic: *mut c_void, event: *mut c_void, got: *mu
             event.set(next);
         }
         Ok(())
+    })
+}
+
+/// Time for the other nodes of a mesh to hold new tables, unless the caller gives one.
+const ROUTES_PATIENCE: Duration = Duration::from_secs(10);
+
+/// # Safety
+/// `file` is null or a zero-terminated string.
+#[no_mangle]
+unsafe extern "C" fn rb_nic_replace_routes(
+    nic: *mut c_void,
+    file: *const c_char,
+    timeout_us: u32,
+) -> i32 {
+    entry("rb_nic_replace_routes", || {
+        // SAFETY: by this function's contract.
+        let file = unsafe { text(file, "`file`")? };
+        let patience = match timeout_us {
+            0 => ROUTES_PATIENCE,
+            us => Duration::from_micros(us.into()),
+        };
+        // A handle of its own: the wait holds up no other call.
+        let nic = NICS.get(nic.addr())?.nic.clone();
+        nic.replace_routes(file, patience).map_err(|e| match e {
+            e @ RoutesError::NoMesh => Failure::argument(e.to_string()),
+            e => Failure::host(&e),
+        })
     })
 }
 

@@ -11,6 +11,10 @@ use std::process::Command;
 use common::{folder, has, succeed};
 use compile::{c99, compile};
 use mock_driver::under_mock;
+use ringbell_routes::document::Document;
+use ringbell_routes::named::named;
+use ringbell_routes::proof::Proof;
+use ringbell_routes::route::{route, Routes, DEFAULT_CHANNELS};
 
 #[test]
 fn communicators_in_c99_as_threads_and_as_processes_one_of_which_is_killed() {
@@ -110,6 +114,30 @@ fn a_c99_program_gets_the_documented_results() {
     let program = c99("capi", &dir);
     let meeting = dir.join("local");
     let said = succeed(Command::new(&program).arg(&meeting).arg(&module));
+    assert!(said.contains("all checks passed"), "{said}");
+}
+
+#[test]
+fn nics_of_c_programs_forward_for_each_other() {
+    if !has("gcc") {
+        return;
+    }
+    let dir = folder("capi-mesh");
+    let bus = named("bus:3").expect("a name");
+    let mut routes = route(&bus, DEFAULT_CHANNELS).expect("routes");
+    let write = |name: &str, routes: &Routes| {
+        let document = Document::of(&bus, &routes.tables, &routes.proof);
+        let text = serde_json::to_string(&document).expect("JSON");
+        std::fs::write(dir.join(name), text).expect("room");
+        dir.join(name)
+    };
+    let tables = write("tables.json", &routes);
+    let Proof::Acyclic { order } = &mut routes.proof else {
+        panic!("a bus has no circle: {:?}", routes.proof);
+    };
+    order.reverse();
+    let unproved = write("unproved.json", &routes);
+    let said = succeed(Command::new(c99("mesh", &dir)).args([tables, unproved]));
     assert!(said.contains("all checks passed"), "{said}");
 }
 

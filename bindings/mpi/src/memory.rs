@@ -18,7 +18,7 @@ use ringbell::memory::{HostRegion, MemoryError};
 use ringbell::{HostBuffer, Nic, Span};
 
 /// Ordinary memory up to this many bytes goes through scratch memory.
-const SHORT: usize = 64 << 10;
+pub(crate) const SHORT: usize = 64 << 10;
 
 /// Most registrations that are kept.
 const MOST: usize = 1024;

@@ -13,8 +13,8 @@ use crate::entry::{
 };
 use crate::establish::{Connecting, Listening};
 use crate::failure::Failure;
-use crate::link::Link;
 use crate::log;
+use crate::peer::Peer;
 use crate::receive::{Incoming, Receiver};
 use crate::send::{Outgoing, Sender};
 use crate::table::{Table, REQUEST_BITS};
@@ -166,10 +166,10 @@ pub(crate) unsafe extern "C" fn reg_mr(
 ) -> c_int {
     run("regMr", || {
         let end = ENDS.get(number(comm))?;
-        let device = |link: &Link| link.device.clone();
+        let device = |peer: &Peer| peer.device.clone();
         let device = match &*end {
-            End::Send(s) => device(&locked(s).link),
-            End::Receive(r) => device(&locked(r).link),
+            End::Send(s) => device(&locked(s).peer),
+            End::Receive(r) => device(&locked(r).peer),
         };
         // SAFETY: NCCL frees the memory after it was deregistered, and the variable is its own.
         unsafe { register(&device, (data, size), kind, memory) }
@@ -217,11 +217,11 @@ pub(crate) unsafe extern "C" fn isend(
                     .copy_from_nonoverlapping(data.cast(), size)
             };
         }
-        let sent = locked(sender).send(&Outgoing {
+        let sent = locked(sender).send(Outgoing {
             at: data.addr(),
             size,
             tag,
-            memory: registered.as_deref(),
+            memory: registered,
             inside,
         })?;
         if let Some(sent) = sent {

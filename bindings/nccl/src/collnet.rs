@@ -190,7 +190,7 @@ fn side(at: *mut c_void, bytes: usize, registered: *mut c_void) -> Result<Side, 
         })?),
     };
     if let Some(memory) = &memory {
-        memory.cut(at.addr(), bytes, usize::MAX)?;
+        memory.cut(at.addr(), bytes)?;
     }
     Ok(Side {
         at: at.cast(),

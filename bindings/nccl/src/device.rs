@@ -1,13 +1,15 @@
 //! Devices: a NIC each, which all communicators of the process share.
 #![allow(clippy::disallowed_methods)] // Opens NICs of the host.
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use ringbell::comm::Peers;
 use ringbell::nic::{Cidr, NicConfig, OpenError, PortSpec, QueueConfig};
 use ringbell::parts::nic_core::transport::local::LocalError;
 use ringbell::parts::nic_core::NicError;
@@ -21,10 +23,9 @@ use crate::settings::Settings;
 
 /// Memory of the emulated GPU, which the plug-in does not use.
 const GPU_MEMORY: u64 = 1 << 20;
-/// Slots of a communicator's queue: for the most messages of a sender, each with a header, and
-/// their announcements.
+/// Slots of a queue: for the operations of a collective communicator.
 pub(crate) const DEPTH: u32 = 1024;
-/// Most queues of a NIC: one for each communicator.
+/// Most queues of a NIC: one for each collective communicator, and each that is being made.
 const QUEUES: usize = 512;
 const SESSIONS: usize = 8192;
 /// How often another address is tried.
@@ -47,6 +48,8 @@ pub(crate) struct Device {
     pub(crate) timeout: Duration,
     pub(crate) memory: Registry,
     port: AtomicU16,
+    /// Connections of this NIC to itself, by number.
+    pub(crate) own: Mutex<HashMap<u64, Weak<Peers>>>,
     /// Threads that end communicators together with other ranks.
     partings: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -115,6 +118,7 @@ impl Device {
             memory: Registry::new(&nic),
             nic,
             port: AtomicU16::new(FIRST_PORT),
+            own: Mutex::default(),
             partings: Mutex::default(),
         })
     }
@@ -143,7 +147,7 @@ impl Device {
         port.max(FIRST_PORT)
     }
 
-    /// A queue for one connection.
+    /// A queue for one communicator.
     pub(crate) fn queue(&self) -> Result<HostQueue, Failure> {
         self.nic.create_queue().map_err(|e| {
             Failure::system(

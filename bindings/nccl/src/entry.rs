@@ -17,7 +17,7 @@ use crate::memory::Registered;
 use crate::table::Table;
 use crate::wire::GROUP;
 
-/// Number of connections in the properties: a NIC has as many queues.
+/// Number of connections in the properties. A NIC has room for more.
 const MAX_COMMS: c_int = 512;
 /// Longest message: its length fits an `int`, in which NCCL is told it.
 pub(crate) const MESSAGE_MAX: usize = 1 << 30;

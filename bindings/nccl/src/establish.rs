@@ -1,5 +1,5 @@
-//! How connections are made: a listening NIC port for each listening communicator, and a first
-//! record that proves the handle.
+//! How connections are made: a listening NIC port for each listening communicator, a session by
+//! which both processes learn of each other, and what their messages go over.
 #![allow(clippy::disallowed_methods)] // Deadlines on the host's clock.
 
 use std::sync::Arc;
@@ -11,12 +11,13 @@ use ringbell::HostQueue;
 use crate::abi::Code;
 use crate::device::{self, Device};
 use crate::failure::Failure;
+use crate::greet::{self, Session};
 use crate::introduce::Introductions;
-use crate::link::{self, Event, Link};
 use crate::log;
+use crate::peer::{Peer, RECEIVER, SENDER};
 use crate::receive::Receiver;
 use crate::send::Sender;
-use crate::wire::{Handle, Process, Record};
+use crate::wire::{Handle, Hello, Process};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 256;
@@ -38,7 +39,9 @@ pub(crate) struct Listening {
     nonce: [u8; 16],
     accept: Option<u32>,
     /// Connections that have not proved the handle, with the time at which they came.
-    greeting: Vec<(Link, Instant)>,
+    greeting: Vec<(Session, Instant)>,
+    /// Those that have, and whose processes have not met yet.
+    meeting: Vec<(Session, Peer)>,
 }
 
 impl Listening {
@@ -46,7 +49,7 @@ impl Listening {
     pub(crate) fn new(device: &Arc<Device>) -> Result<(Listening, Handle), Failure> {
         let nonce = device::random()?;
         let queue = device.queue()?;
-        let session = link::socket(&queue)?;
+        let session = greet::socket(&queue)?;
         let mut port = device.next_port();
         let mut tries = 0;
         loop {
@@ -87,6 +90,7 @@ impl Listening {
             nonce,
             accept: None,
             greeting: Vec::new(),
+            meeting: Vec::new(),
         };
         Ok((listening, handle))
     }
@@ -119,36 +123,60 @@ impl Listening {
             };
             self.accept = self.queue.try_post(&d);
         }
-        let Some(link) = self.proved() else {
+        self.look_at_greetings()?;
+        let Some(peer) = self.met() else {
             return Ok(None);
         };
-        let receiver = Receiver::new(link)?;
         log::info(&format!(
             "accepted {} over {}",
-            receiver.link.peer,
-            receiver.link.transport()
+            peer.process,
+            peer.transport()
         ));
-        Ok(Some(receiver))
+        Ok(Some(Receiver::new(peer)))
     }
 
-    /// Takes a connection out that has proved the handle; drops those that have failed to.
-    fn proved(&mut self) -> Option<Link> {
+    /// Answers connections that have proved the handle; drops those that have failed to.
+    fn look_at_greetings(&mut self) -> Result<(), Failure> {
         let mut place = 0;
-        while let Some((link, since)) = self.greeting.get_mut(place) {
-            match link.poll() {
-                Ok(None) if since.elapsed() < GREETING_TIME => place += 1,
-                Ok(Some(Event::Record(Record::Hello { nonce, process }, _)))
-                    if nonce == self.nonce =>
-                {
-                    let (mut link, _) = self.greeting.remove(place);
-                    link.peer = process;
-                    return Some(link);
+        while let Some((session, since)) = self.greeting.get_mut(place) {
+            match session.is_done() {
+                Ok(false) if since.elapsed() < GREETING_TIME => {
+                    place += 1;
+                    continue;
                 }
-                // Its peer has gone.
-                Err(_) => drop(self.greeting.remove(place)),
-                Ok(_) => {
-                    drop(self.greeting.remove(place));
-                    log::info("refused a connection that did not begin with its handle's secret");
+                // Its peer has gone, or is late.
+                Ok(false) | Err(_) => {
+                    self.greeting.remove(place);
+                    continue;
+                }
+                Ok(true) => {}
+            }
+            let (mut session, _) = self.greeting.remove(place);
+            let hello = session.hello().filter(|hello| hello.nonce == self.nonce);
+            let Some(hello) = hello else {
+                log::info("refused a connection that did not begin with its handle's secret");
+                continue;
+            };
+            let other = (hello.process, hello.nic);
+            let peer = Peer::new(&self.device, hello.number, RECEIVER, other)?;
+            session.answer()?;
+            self.meeting.push((session, peer));
+        }
+        Ok(())
+    }
+
+    /// Takes a connection out whose processes have met.
+    fn met(&mut self) -> Option<Peer> {
+        let mut place = 0;
+        while let Some((session, peer)) = self.meeting.get_mut(place) {
+            // A session that has failed is no matter if both meet, and if not the time ends it.
+            let _ = session.is_done();
+            match peer.is_ready() {
+                Ok(false) => place += 1,
+                Ok(true) => return Some(self.meeting.remove(place).1),
+                Err(why) => {
+                    let (_, peer) = self.meeting.remove(place);
+                    log::info(&format!("lost {}: {}", peer.process, why.text));
                 }
             }
         }
@@ -158,13 +186,9 @@ impl Listening {
     /// A connection has come.
     fn greet(&mut self, session: SessionId) -> Result<(), Failure> {
         let queue = self.device.queue()?;
-        let unknown = Process {
-            host: String::new(),
-            pid: 0,
-        };
-        let mut link = Link::new(&self.device, queue, session, unknown)?;
-        link.receive_record(0)?;
-        self.greeting.push((link, Instant::now()));
+        let mut session = Session::new(&self.device, queue, session)?;
+        session.listen()?;
+        self.greeting.push((session, Instant::now()));
         Ok(())
     }
 
@@ -199,13 +223,25 @@ impl Listening {
 /// How often an introduction is sent that has no answer.
 const ASK: Duration = Duration::from_millis(20);
 
+/// How far a connection is.
+#[derive(Debug)]
+enum Stage {
+    /// The other process must learn of our NIC: since when, and when it was told last.
+    Introduced(Instant, Option<Instant>),
+    Connecting,
+    Greeting,
+    Meeting(Peer),
+    Made,
+}
+
 /// A connection that is being made.
 #[derive(Debug)]
 pub(crate) struct Connecting {
-    link: Option<Link>,
+    device: Arc<Device>,
+    session: Session,
     handle: Handle,
-    /// While the other process must learn of our NIC: since when, and when it was told last.
-    introduced: Option<(Instant, Option<Instant>)>,
+    number: u64,
+    stage: Stage,
 }
 
 impl Connecting {
@@ -220,51 +256,56 @@ impl Connecting {
             }
         }
         let queue = device.queue()?;
-        let session = link::socket(&queue)?;
-        let mut link = Link::new(device, queue, session, handle.process.clone())?;
+        let session = greet::socket(&queue)?;
+        let mut session = Session::new(device, queue, session)?;
         let introduced = other && device.introductions.is_some() && handle.datagrams.is_some();
-        if !introduced {
-            link.connect(handle.nic, handle.port)?;
-        }
+        let stage = match introduced {
+            true => Stage::Introduced(Instant::now(), None),
+            false => {
+                session.connect(handle.nic, handle.port)?;
+                Stage::Connecting
+            }
+        };
         Ok(Connecting {
-            link: Some(link),
+            device: device.clone(),
+            session,
             handle: handle.clone(),
-            introduced: introduced.then(|| (Instant::now(), None)),
+            number: u64::from_le_bytes(device::random()?),
+            stage,
         })
     }
 
     /// Tells the other process of our NIC; connects when it knows.
     fn introduce(&mut self) -> Result<(), Failure> {
-        let (Some((since, last)), Some(link)) = (&mut self.introduced, &mut self.link) else {
+        let Stage::Introduced(since, last) = &mut self.stage else {
             return Ok(());
         };
-        let device = link.device.clone();
-        let (Some(all), Some(at)) = (&device.introductions, self.handle.datagrams) else {
+        let (Some(all), Some(at)) = (&self.device.introductions, self.handle.datagrams) else {
             return Ok(());
         };
         all.pump();
         match all.answer(&self.handle.nonce) {
             Some(true) => {
                 all.forget(&self.handle.nonce);
-                self.introduced = None;
-                link.connect(self.handle.nic, self.handle.port)
+                self.stage = Stage::Connecting;
+                self.session.connect(self.handle.nic, self.handle.port)
             }
             Some(false) => {
                 all.forget(&self.handle.nonce);
-                Err(link.fail(
+                Err(Failure::new(
                     Code::RemoteError,
                     "nothing listens with this handle's secret, or our NIC's address is that of another there",
                 ))
             }
-            None if since.elapsed() > device.timeout => {
+            None if since.elapsed() > self.device.timeout => {
                 all.forget(&self.handle.nonce);
                 let text = format!(
                     "no answer from UDP port {} of {} in {:?}; check the address, and that nothing filters UDP",
                     self.handle.introductions,
                     at.ip(),
-                    device.timeout
+                    self.device.timeout
                 );
-                Err(link.fail(Code::RemoteError, &text))
+                Err(Failure::new(Code::RemoteError, text))
             }
             None => {
                 if last.is_none_or(|l| l.elapsed() >= ASK) {
@@ -276,35 +317,55 @@ impl Connecting {
         }
     }
 
+    /// Goes on as far as it can. The other end, once both processes have met.
+    fn advance(&mut self) -> Result<Option<Peer>, Failure> {
+        self.introduce()?;
+        if let Stage::Meeting(peer) = &self.stage {
+            self.device.nic.backend().step();
+            if !peer.is_ready()? {
+                return Ok(None);
+            }
+            return Ok(match std::mem::replace(&mut self.stage, Stage::Made) {
+                Stage::Meeting(peer) => Some(peer),
+                _ => None,
+            });
+        }
+        if matches!(self.stage, Stage::Introduced(..)) || !self.session.is_done()? {
+            return Ok(None);
+        }
+        if matches!(self.stage, Stage::Connecting) {
+            self.session.greet(&Hello {
+                nonce: self.handle.nonce,
+                number: self.number,
+                nic: self.device.nic.ip().ip,
+                process: Process::own(),
+            })?;
+            self.stage = Stage::Greeting;
+        } else {
+            // It was answered.
+            let other = (self.handle.process.clone(), self.handle.nic);
+            let peer = Peer::new(&self.device, self.number, SENDER, other)?;
+            self.stage = Stage::Meeting(peer);
+        }
+        Ok(None)
+    }
+
     /// The connection when it is made.
     pub(crate) fn poll(&mut self) -> Result<Option<Sender>, Failure> {
         let (nic, port) = (self.handle.nic, self.handle.port);
+        let process = self.handle.process.clone();
         let to = |e: Failure| Failure {
-            text: format!("cannot connect to {nic}:{port}: {}", e.text),
+            text: format!("cannot connect to {nic}:{port} ({process}): {}", e.text),
             ..e
         };
-        self.introduce().map_err(to)?;
-        let Some(link) = &mut self.link else {
-            return Err(Failure::argument("this connection was made before"));
-        };
-        link.step();
-        link.poll().map_err(to)?;
-        if self.introduced.is_some() || !link.has_sent() {
-            return Ok(None);
-        }
-        let Some(mut link) = self.link.take() else {
+        let Some(peer) = self.advance().map_err(to)? else {
             return Ok(None);
         };
-        link.send(&Record::Hello {
-            nonce: self.handle.nonce,
-            process: Process::own(),
-        })?;
-        let sender = Sender::new(link)?;
         log::info(&format!(
             "connected to {} over {}",
-            sender.link.peer,
-            sender.link.transport()
+            peer.process,
+            peer.transport()
         ));
-        Ok(Some(sender))
+        Ok(Some(Sender::new(peer)))
     }
 }

@@ -50,7 +50,7 @@ impl Side {
     /// parts.
     fn copied(&self, device: &Device) -> Result<Option<HostBuffer>, Failure> {
         let parts = match &self.memory {
-            Some(m) => m.cut(self.at.addr(), self.bytes, usize::MAX)?.len(),
+            Some(m) => m.cut(self.at.addr(), self.bytes)?.len(),
             None => 0,
         };
         if parts < 2 {

@@ -2,15 +2,14 @@
 //!
 //! NCCL loads the library (`NCCL_NET_PLUGIN`), finds the newest tables that it knows of those
 //! below, and calls their functions from its proxy threads. A device is a NIC of this process. Of
-//! `ncclNet` a connection is a session: the sender's messages go one way, each behind a header; the
-//! receiver's announcements of receives go the other way. Of `ncclCollNet` a communicator is one of
-//! the NIC, which runs the collectives itself.
+//! `ncclNet` a connection is a communicator of two NICs, whose messages the NICs match. Of
+//! `ncclCollNet` a communicator is one of the NIC, which runs the collectives itself.
 //!
 //! `abi`: NCCL's types. `entry`, `calls`, `collnet`: the functions. `table`, `requests`: handles.
 //! `settings`, `device`: NICs. `memory`: registrations. `wire`: what processes exchange.
-//! `introduce`, `establish`: listen, connect, accept. `link`: a session. `send`, `receive`: its
-//! ends. `meeting`: how a communicator is made. `group`: its operations. `window`: parts of a
-//! gather or scatter. `log`, `failure`: what NCCL learns.
+//! `introduce`, `greet`, `establish`: listen, connect, accept. `peer`: a connection. `send`,
+//! `receive`: its ends. `meeting`: how a communicator is made. `group`: its operations. `window`:
+//! parts of a gather or scatter. `log`, `failure`: what NCCL learns.
 #![allow(unsafe_code)] // Exports the tables.
 
 mod abi;
@@ -20,12 +19,13 @@ mod device;
 mod entry;
 mod establish;
 mod failure;
+mod greet;
 mod group;
 mod introduce;
-mod link;
 mod log;
 mod meeting;
 mod memory;
+mod peer;
 mod receive;
 mod requests;
 mod send;

@@ -2,13 +2,14 @@
 //!
 //! NCCL registers the same buffer for several communicators, and parts of it again. The NIC knows
 //! each byte once, so registrations share parts: what is new of a range gets parts of its own, and
-//! a message that crosses from one part to the next is cut there.
+//! a message that crosses from one part to the next is given as several.
 #![allow(unsafe_code)] // The program's memory, by its pointers.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use ringbell::abi::GpuVa;
 use ringbell::memory::HostRegion;
 use ringbell::Nic;
 
@@ -111,13 +112,8 @@ impl Drop for Registered {
 }
 
 impl Registered {
-    /// Cuts a message's bytes where parts end, and at `most` bytes.
-    pub(crate) fn cut(
-        &self,
-        at: usize,
-        bytes: usize,
-        most: usize,
-    ) -> Result<Vec<(usize, usize)>, Failure> {
+    /// Cuts a message's bytes where parts end.
+    pub(crate) fn cut(&self, at: usize, bytes: usize) -> Result<Vec<(GpuVa, u64)>, Failure> {
         let end = at.checked_add(bytes);
         let Some(end) = end.filter(|e| at >= self.start && *e <= self.end) else {
             let (start, end) = (self.start, self.end);
@@ -128,9 +124,9 @@ impl Registered {
         let mut cuts = Vec::with_capacity(1);
         let mut next = at;
         for part in &self.parts {
-            while next < end && (part.start..part.end).contains(&next) {
-                let len = (part.end.min(end) - next).min(most);
-                cuts.push((next, len));
+            if next < end && (part.start..part.end).contains(&next) {
+                let len = part.end.min(end) - next;
+                cuts.push((GpuVa(next as u64), len as u64));
                 next += len;
             }
         }

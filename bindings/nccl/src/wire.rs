@@ -1,32 +1,21 @@
-//! What processes exchange: the handle, which NCCL carries, and records of 40 bytes in front of
-//! messages and against them.
-//!
-//! A record travels inside a descriptor ([`INLINE_MAX`]), as do the bytes of a message that fits
-//! behind its header.
+//! What processes exchange before messages: the handle, which NCCL carries, and the record by which
+//! a connection begins.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use ringbell::abi::descriptor::INLINE_MAX;
-
 use crate::abi::HANDLE_BYTES;
 
-/// Bytes of a record.
-pub(crate) const RECORD: usize = INLINE_MAX;
-/// Most bytes of a message that travel inside its header.
+/// Bytes of the first record of a connection.
+pub(crate) const HELLO: usize = 88;
+/// Most bytes of a message whose memory need not be registered.
 pub(crate) const INSIDE: usize = 24;
-/// Most receives of a group: their tags fill a record.
+/// Most receives of a group.
 pub(crate) const GROUP: usize = 8;
 
 /// Begins every handle, with the version of what follows and of the records.
-const MAGIC: [u8; 8] = *b"rbnccl\0\x01";
-/// Bytes of a host's name in a handle, and in a record.
+const MAGIC: [u8; 8] = *b"rbnccl\0\x02";
+/// Bytes of a host's name.
 const HOST: usize = 48;
-const HOST_SHORT: usize = 18;
-
-const HELLO: u8 = 1;
-const POSTED: u8 = 2;
-const MESSAGE: u8 = 3;
-const PING: u8 = 4;
 
 /// A process, for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -198,84 +187,43 @@ impl RankHandle {
     }
 }
 
-/// A record.
+/// Begins every record, with the version of what follows.
+const HELLO_MAGIC: [u8; 8] = *b"rbnccl\0h";
+
+/// What a connecting process says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Record {
-    /// The first one of a connection.
-    Hello { nonce: [u8; 16], process: Process },
-    /// The receiver has posted a group of receives with these tags.
-    Posted { group: u32, tags: Vec<i32> },
-    /// A message for one receive of a group. Its bytes follow, or are here.
-    Message {
-        group: u32,
-        index: u8,
-        size: u64,
-        inside: [u8; INSIDE],
-    },
-    /// Nothing: an answer by the peer's NIC shows that it is there.
-    Ping,
+pub(crate) struct Hello {
+    /// Of the handle.
+    pub(crate) nonce: [u8; 16],
+    /// Number of the connection's messages.
+    pub(crate) number: u64,
+    pub(crate) nic: Ipv4Addr,
+    pub(crate) process: Process,
 }
 
-impl Record {
-    pub(crate) fn encode(&self) -> [u8; RECORD] {
-        let mut out = [0; RECORD];
-        match self {
-            Record::Hello { nonce, process } => {
-                out[0] = HELLO;
-                put(&mut out[2..], nonce);
-                put(&mut out[18..], &process.pid.to_le_bytes());
-                put(&mut out[22..], process.host.as_bytes());
-            }
-            Record::Posted { group, tags } => {
-                out[0] = POSTED;
-                out[1] = tags.len() as u8;
-                put(&mut out[4..], &group.to_le_bytes());
-                for (to, tag) in out[8..].chunks_exact_mut(4).zip(tags) {
-                    to.copy_from_slice(&tag.to_le_bytes());
-                }
-            }
-            Record::Message {
-                group,
-                index,
-                size,
-                inside,
-            } => {
-                out[0] = MESSAGE;
-                out[1] = *index;
-                put(&mut out[4..], &group.to_le_bytes());
-                put(&mut out[8..], &size.to_le_bytes());
-                put(&mut out[16..], inside);
-            }
-            Record::Ping => out[0] = PING,
-        }
+impl Hello {
+    pub(crate) fn encode(&self) -> [u8; HELLO] {
+        let mut out = [0; HELLO];
+        put(&mut out, &HELLO_MAGIC);
+        put(&mut out[8..], &self.nonce);
+        put(&mut out[24..], &self.number.to_le_bytes());
+        put(&mut out[32..], &self.nic.octets());
+        put(&mut out[36..], &self.process.pid.to_le_bytes());
+        put(&mut out[40..40 + HOST], self.process.host.as_bytes());
         out
     }
 
-    /// `None` when it is none.
-    pub(crate) fn decode(b: &[u8; RECORD]) -> Option<Record> {
-        let group = u32::from_le_bytes(at(b, 4));
-        match b[0] {
-            HELLO => Some(Record::Hello {
-                nonce: at(b, 2),
-                process: Process {
-                    pid: u32::from_le_bytes(at(b, 18)),
-                    host: text(&b[22..22 + HOST_SHORT]),
-                },
-            }),
-            POSTED if (1..=GROUP).contains(&usize::from(b[1])) => {
-                let tags = b[8..].chunks_exact(4).take(b[1].into());
-                let tags = tags.map(|t| i32::from_le_bytes(at(t, 0))).collect();
-                Some(Record::Posted { group, tags })
-            }
-            MESSAGE => Some(Record::Message {
-                group,
-                index: b[1],
-                size: u64::from_le_bytes(at(b, 8)),
-                inside: at(b, 16),
-            }),
-            PING => Some(Record::Ping),
-            _ => None,
-        }
+    /// `None` when no plug-in of this version has sent it.
+    pub(crate) fn decode(b: &[u8; HELLO]) -> Option<Hello> {
+        (b[..8] == HELLO_MAGIC).then(|| Hello {
+            nonce: at(b, 8),
+            number: u64::from_le_bytes(at(b, 24)),
+            nic: Ipv4Addr::from(at::<4>(b, 32)),
+            process: Process {
+                pid: u32::from_le_bytes(at(b, 36)),
+                host: text(&b[40..40 + HOST]),
+            },
+        })
     }
 }
 
@@ -323,30 +271,15 @@ mod tests {
                 assert_eq!(RankHandle::decode(&bytes), None, "another version");
             }
         }
-        let nonce = [9; 16];
-        let all = [
-            Record::Hello { nonce, process },
-            Record::Posted {
-                group: u32::MAX,
-                tags: (-4..4).collect(),
-            },
-            Record::Message {
-                group: 5,
-                index: 7,
-                size: 1 << 40,
-                inside: [3; INSIDE],
-            },
-            Record::Ping,
-        ];
-        for record in all {
-            assert_eq!(Record::decode(&record.encode()), Some(record));
-        }
-        for wrong in [[0; RECORD], [POSTED; RECORD], [200; RECORD]] {
-            let read = Record::decode(&wrong);
-            assert!(
-                !matches!(read, Some(Record::Posted { ref tags, .. }) if tags.len() > GROUP),
-                "{read:?}"
-            );
-        }
+        let hello = Hello {
+            nonce: [9; 16],
+            number: u64::MAX - 1,
+            nic: Ipv4Addr::new(10, 3, 2, 1),
+            process,
+        };
+        let mut bytes = hello.encode();
+        assert_eq!(Hello::decode(&bytes), Some(hello));
+        bytes[7] += 1;
+        assert_eq!(Hello::decode(&bytes), None, "another version");
     }
 }

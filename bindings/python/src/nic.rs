@@ -1,11 +1,13 @@
 //! The NIC, and a process's place in a job.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use ringbell::job::{BootstrapServer, Member, UniqueId};
-use ringbell::nic::{NicConfig, ProgressMode};
+use ringbell::nic::{NicConfig, ProgressMode, RoutesError};
 use ringbell::NicBuilder;
 
 use crate::element::Dtype;
@@ -38,7 +40,7 @@ impl Nic {
 #[pymethods]
 impl Nic {
     #[new]
-    #[pyo3(signature = (ip = None, *, job = None, new_rank_of = None, join_timeout = 30.0, transport = None, port = None, directory = None, gpu = None, gpu_memory = None, progress = None, max_queues = None))]
+    #[pyo3(signature = (ip = None, *, job = None, new_rank_of = None, join_timeout = 30.0, transport = None, port = None, directory = None, gpu = None, gpu_memory = None, progress = None, max_queues = None, node = None, wires = None, tables = None, wire_grace = None, wire_poll = None))]
     #[allow(clippy::too_many_arguments)] // Named in Python.
     fn new(
         py: Python<'_>,
@@ -53,6 +55,11 @@ impl Nic {
         gpu_memory: Option<u64>,
         progress: Option<&str>,
         max_queues: Option<usize>,
+        node: Option<u32>,
+        wires: Option<BTreeMap<u8, String>>,
+        tables: Option<PathBuf>,
+        wire_grace: Option<f64>,
+        wire_poll: Option<u32>,
     ) -> PyResult<Nic> {
         let progress = match progress {
             None => None,
@@ -84,6 +91,16 @@ impl Nic {
             .when(gpu_memory, NicBuilder::gpu_memory)
             .when(progress, NicBuilder::progress)
             .when(max_queues, |b, n| b.limits(NicConfig::with_queues(n)));
+        let wire_grace = wire_grace.map(|t| seconds(t, "wire_grace")).transpose()?;
+        let builder = builder
+            .when(node, NicBuilder::node)
+            .when(tables, NicBuilder::tables)
+            .when(wire_grace, NicBuilder::wire_grace)
+            .when(wire_poll, NicBuilder::wire_poll);
+        let wires = wires.unwrap_or_default();
+        let builder = wires.iter().fold(builder, |b, (port, carrier)| {
+            b.wire(*port, carrier.as_str())
+        });
         let nic = py.detach(|| builder.open());
         let nic = nic.map_err(|e| match e {
             e @ ringbell::OpenError::Setting { .. } => failure::argument(e.to_string()),
@@ -136,6 +153,17 @@ impl Nic {
         let timeout = seconds(timeout, "timeout")?;
         let nic = self.registry.nic()?.clone();
         interruptible(py, move || nic.flush(timeout))
+    }
+
+    #[pyo3(signature = (file, timeout = 10.0))]
+    fn replace_routes(&self, py: Python<'_>, file: PathBuf, timeout: f64) -> PyResult<()> {
+        let patience = seconds(timeout, "timeout")?;
+        let nic = self.registry.nic()?.clone();
+        let replaced = interruptible(py, move || nic.replace_routes(file, patience))?;
+        replaced.map_err(|e| match e {
+            e @ RoutesError::NoMesh => failure::argument(e.to_string()),
+            e => failure::host(&e),
+        })
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {

@@ -1,5 +1,7 @@
 """Sockets and engines, in one process with two NICs."""
 
+import json
+import socket
 import threading
 import zlib
 from collections.abc import Iterator
@@ -156,3 +158,116 @@ def test_engines_at_a_communicator(ranks: Ranks) -> None:
     assert out.detach()["bytes"] == 51_004 * 4
     """
     ranks(program, 2)
+
+
+def test_nics_forward_for_each_other() -> None:
+    free = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(6)]
+    for s in free:
+        s.bind(("127.0.0.1", 0))
+    a, b, c, d, spare, peer = (f"127.0.0.1:{s.getsockname()[1]}" for s in free)
+    for s in free:
+        s.close()
+    # n0:1 -- n1:0 and n1:1 -- n2:0, as `ringbell routes bus:3` prints them.
+    wires = [{1: f"udp:{a},{b}"}, {0: f"udp:{b},{a}", 1: f"udp:{c},{d}"}, {0: f"udp:{d},{c}"}]
+
+    def node(rank: int, **settings: object) -> ringbell.Nic:
+        each: dict[str, object] = {"port": "mesh:bus:3", "transport": "tcp", "node": rank, "wires": wires[rank], "gpu_memory": 16 << 20}
+        return ringbell.Nic(f"10.9.79.{rank + 1}/24", **(each | settings))  # type: ignore[arg-type]
+
+    nics = [node(rank, wire_grace=0.5, wire_poll=2) for rank in range(3)]
+    with nics[2].listen(7000) as listener:
+        there = nics[0].connect("10.9.79.3:7000", timeout=10)
+        here = listener.accept(10)
+    sent = np.random.default_rng(9).integers(0, 256, 100_000, np.uint8)
+    thread = threading.Thread(target=lambda: there.send(sent))
+    thread.start()
+    got = np.zeros_like(sent)
+    assert here.recv(got) == sent.size and (got == sent).all()
+    thread.join()
+    with pytest.raises(errors.HostError, match="bus:3"):
+        node(0, node=3, wires={1: f"udp:{spare},{peer}"})
+    with pytest.raises(errors.InvalidArgument, match="wire_poll: 0 packets"):
+        node(0, wire_poll=0)
+    with pytest.raises(errors.InvalidArgument, match="wire"):
+        node(0, wires={1: "elsewhere"})
+    with pytest.raises(errors.HostError, match="/nowhere"):
+        node(0, tables="/nowhere/tables.json")
+    # The node on the way ends: what has no way names the wire.
+    nics[1].close()
+    with pytest.raises(errors.NotConnected, match="no way to n2: missing n0:1 -- n1:0"):
+        there.recv(got)
+    nics[0].close()
+    nics[2].close()
+
+
+# Of ring:3 without the wire between nodes 0 and 2, as `ringbell routes ring:3 --without n2:1 --json FILE` writes it.
+LONG_WAY: dict[str, object] = {
+    "algorithm": "layered",
+    "topology": "ring:3 without n2:1",
+    "nodes": ["n0", "n1", "n2"],
+    "digest": "560eab13725c32d1",
+    "channels": {"requests": [0], "acknowledgements": [1]},
+    "next": [[None, 1, 1], [0, None, 1], [0, 0, None]],
+    "layer": [[0, 0, 0], [0, 0, 0], [0, 0, 0]],
+    "proof": {"acyclic": {"order": ["n0:1#0", "n2:0#0", "n1:1#0", "n1:0#0", "n2:0#1", "n0:1#1", "n1:0#1", "n1:1#1"]}},
+}
+
+
+def test_tables_of_a_mesh_are_replaced_while_a_stream_goes_on(tmp_path: Path) -> None:
+    free = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(6)]
+    for s in free:
+        s.bind(("127.0.0.1", 0))
+    a = [f"127.0.0.1:{s.getsockname()[1]}" for s in free]
+    for s in free:
+        s.close()
+    # Port 1 of each node is wired to port 0 of the next one.
+    wires = [{0: f"udp:{a[2 * r - 1]},{a[2 * r - 2]}", 1: f"udp:{a[2 * r]},{a[2 * r + 1]}"} for r in range(3)]
+    nics = [ringbell.Nic(f"10.9.80.{r + 1}/24", port="mesh:ring:3", transport="rdma", node=r, wires=wires[r], gpu_memory=16 << 20) for r in range(3)]
+    with nics[2].listen(7000) as listener:
+        there = nics[0].connect("10.9.80.3:7000", timeout=10)
+        here = listener.accept(10)
+    tables = tmp_path / "tables.json"
+    tables.write_text(json.dumps(LONG_WAY))
+    sent = np.random.default_rng(11).integers(0, 256, 100_000, np.uint8)
+    replaced = threading.Event()
+    rounds = 0
+
+    def send() -> None:
+        nonlocal rounds
+        while rounds < 4 or not replaced.is_set():
+            there.send(sent + np.uint8(rounds % 256))
+            rounds += 1
+        there.shutdown()
+
+    def replace() -> None:
+        try:
+            nics[1].replace_routes(tables, timeout=10)
+        finally:
+            replaced.set()
+
+    threads = [threading.Thread(target=send), threading.Thread(target=replace)]
+    for thread in threads:
+        thread.start()
+    got = np.zeros_like(sent)
+    seen = 0
+    while here.recv(got) == got.size:
+        assert (got == sent + np.uint8(seen % 256)).all()
+        seen += 1
+    for thread in threads:
+        thread.join()
+    assert seen == rounds
+    wrong = tmp_path / "wrong.json"
+    order = ["n1:1#1", *LONG_WAY["proof"]["acyclic"]["order"][:-1]]  # type: ignore[index]
+    wrong.write_text(json.dumps(LONG_WAY | {"proof": {"acyclic": {"order": order}}}))
+    with pytest.raises(errors.HostError, match="not replaced, at any node: the proof does not hold"):
+        nics[0].replace_routes(wrong)
+    with pytest.raises(errors.HostError, match="/nowhere"):
+        nics[0].replace_routes("/nowhere/tables.json")
+    with pytest.raises(ValueError, match="timeout"):
+        nics[0].replace_routes(tables, timeout=0)
+    for nic in nics:
+        nic.close()
+    alone = ringbell.Nic(gpu_memory=16 << 20)
+    with pytest.raises(errors.InvalidArgument, match="no port `mesh`"):
+        alone.replace_routes(tables)
+    alone.close()

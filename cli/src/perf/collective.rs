@@ -83,7 +83,7 @@ pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
         args.transport,
         args.port.as_ref(),
         args.mtu,
-        (args.topology.as_deref(), args.routes.as_deref()),
+        &args.network,
     )?;
     let server = BootstrapServer::start((Ipv4Addr::LOCALHOST, 0).into(), Some(args.ranks()))?;
     let id = server.id();

@@ -33,6 +33,11 @@ pub(super) fn enough(what: &str, needed: u64, advice: &str) -> Result<()> {
     }
 }
 
+/// Refuses what needs more of this machine's memory than is free.
+pub(crate) fn enough_of_host(what: &str, needed: u64, advice: &str) -> Result<()> {
+    check(what, needed, memory::free(), advice)
+}
+
 fn check(what: &str, needed: u64, free: Option<memory::Free>, advice: &str) -> Result<()> {
     let Some(free) = free else { return Ok(()) };
     if needed <= free.bytes - free.bytes / SPARE {

@@ -26,6 +26,18 @@ pub(crate) struct Args {
     /// Leave out the wire at this port, as if it were cut; may be given several times
     #[arg(long, value_name = "NODE:PORT")]
     pub(super) without: Vec<String>,
+    /// Print the tree by which one packet of this node reaches all others, each wire once, and
+    /// prove that the trees of all nodes cannot stop for ever
+    #[arg(long, value_name = "NODE")]
+    pub(super) tree: Option<String>,
+    /// The nodes that the tree reaches, in place of all
+    #[arg(
+        long,
+        value_name = "NODE,...",
+        value_delimiter = ',',
+        requires = "tree"
+    )]
+    pub(super) members: Vec<String>,
     /// Virtual channels that each wire has, for both classes of traffic
     #[arg(long, value_name = "N", default_value_t = DEFAULT_CHANNELS, value_parser = channels)]
     pub(super) channels: usize,

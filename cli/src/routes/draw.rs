@@ -49,12 +49,20 @@ pub(super) fn svg(accepted: &Accepted) -> Result<String> {
             let line = curve(a, b, bend);
             // Not in the middle, where wires cross.
             let beside = line[POINTS / 3];
-            let colour = RGBColor(
-                (90.0 + 123.0 * share) as u8,
-                (160.0 - 66.0 * share) as u8,
-                (200.0 * (1.0 - share)) as u8,
-            );
-            let width = 1 + (3.0 * share).round() as u32;
+            let of_tree = accepted.tree.as_ref().map(|tree| tree.has(w));
+            let colour = match of_tree {
+                None => RGBColor(
+                    (90.0 + 123.0 * share) as u8,
+                    (160.0 - 66.0 * share) as u8,
+                    (200.0 * (1.0 - share)) as u8,
+                ),
+                Some(true) => RGBColor(30, 130, 70),
+                Some(false) => RGBColor(205, 205, 205),
+            };
+            let width = match of_tree {
+                None => 1 + (3.0 * share).round() as u32,
+                Some(is_in) => 1 + 2 * u32::from(is_in),
+            };
             area.draw(&PathElement::new(line, colour.stroke_width(width)))?;
             if t.wires().len() <= LABELLED {
                 let text = format!("{}/{}", pairs[0], pairs[1]);

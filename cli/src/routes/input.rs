@@ -13,7 +13,8 @@ use ringbell_routes::tables::Tables;
 use ringbell_routes::topology::{Topology, TopologyError};
 
 use super::args::Args;
-use crate::{Exit, Problem};
+use super::refused::refused;
+use super::tree;
 
 /// Tables that the checker has accepted, and what it has seen.
 pub(super) struct Accepted {
@@ -26,11 +27,8 @@ pub(super) struct Accepted {
     pub(super) load: Load,
     /// Pairs that keep their path without the wires that are left out, and all pairs.
     pub(super) kept: Option<(usize, usize)>,
-}
-
-/// Refused input.
-fn refused(what: impl Into<String>, advice: impl Into<String>) -> anyhow::Error {
-    Problem::new(Exit::Usage, what, advice).into()
+    /// The tree that was asked for.
+    pub(super) tree: Option<tree::Accepted>,
 }
 
 /// Reads or makes everything.
@@ -67,6 +65,7 @@ pub(super) fn accepted(args: &Args) -> Result<Accepted> {
     })?;
     let kept = before.map(|before| kept((&whole, &before.tables), (&topology, &tables)));
     let load = Load::of(&topology, &tables);
+    let tree = tree::accepted(args, &topology, &tables, &proof)?;
     Ok(Accepted {
         topology,
         algorithm,
@@ -75,6 +74,7 @@ pub(super) fn accepted(args: &Args) -> Result<Accepted> {
         checked,
         load,
         kept,
+        tree,
     })
 }
 

@@ -25,6 +25,11 @@ pub(super) fn text(accepted: &Accepted, available: usize, all: bool) -> String {
         line("without", text);
     }
     line("proof", proof(accepted));
+    if let Some(tree) = &accepted.tree {
+        line("tree", tree.summary(&accepted.topology));
+        line("trees", tree.proof());
+        line("sums", tree.sums());
+    }
     line(
         "tables",
         format!("digest {:016x}", accepted.tables.digest()),
@@ -40,7 +45,10 @@ pub(super) fn text(accepted: &Accepted, available: usize, all: bool) -> String {
         );
     }
     let _ = writeln!(out);
-    links(accepted, &mut out);
+    match &accepted.tree {
+        Some(tree) => tree.drawn(&accepted.topology, &mut out),
+        None => links(accepted, &mut out),
+    }
     if all {
         let _ = writeln!(out);
         certificate(accepted, &mut out);

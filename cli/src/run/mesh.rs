@@ -11,7 +11,7 @@ use ringbell::parts::nic_core::port::udp::{UdpConfig, UdpPort};
 use ringbell::parts::nic_core::port::{Checksums, Port, MTU_MAX};
 use ringbell::UniqueId;
 use ringbell_mesh::port::mac_of;
-use ringbell_mesh::{MeshConfig, MeshPort};
+use ringbell_mesh::{MeshConfig, MeshPort, POLL_MAX};
 use ringbell_routes::check::check;
 use ringbell_routes::named::{named, tables_of};
 use ringbell_routes::route::{Routes, DEFAULT_CHANNELS};
@@ -21,6 +21,39 @@ use rustix::rand::{getrandom, GetRandomFlags};
 use super::carriers::{free_sockets, path_of};
 use super::forward::Forwarder;
 use crate::{open, Exit, Problem};
+
+/// The network of the ranks' NICs, on a command line.
+#[derive(clap::Args, Default)]
+pub(crate) struct NetworkArgs {
+    /// Join the ranks' NICs by the wires of a network, over which they forward for each other: a
+    /// name or a file, as `ringbell routes` takes it; --port says what carries a wire, mem or udp
+    #[arg(long, value_name = "NETWORK")]
+    topology: Option<String>,
+    /// Tables by which the NICs forward, as `ringbell routes NETWORK --json FILE` writes them; they
+    /// are checked before a rank starts [default: those that `ringbell routes NETWORK` prints]
+    #[arg(long, value_name = "FILE", requires = "topology")]
+    routes: Option<PathBuf>,
+    /// Packets that an output takes from one queue before it looks at the next, SMI's R [default:
+    /// 8]
+    #[arg(long, value_name = "R", requires = "topology", value_parser = clap::value_parser!(u32).range(1..=i64::from(POLL_MAX)))]
+    wire_poll: Option<u32>,
+}
+
+impl NetworkArgs {
+    /// As `--topology NETWORK` alone gives it.
+    #[cfg(test)]
+    pub(super) fn named(network: &str) -> NetworkArgs {
+        NetworkArgs {
+            topology: Some(network.into()),
+            ..NetworkArgs::default()
+        }
+    }
+
+    /// Its name or file, where ranks have one.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.topology.as_deref()
+    }
+}
 
 /// What carries a wire.
 enum Carrier {
@@ -40,6 +73,7 @@ pub(crate) struct Mesh {
     carriers: Vec<Carrier>,
     /// Tables of a file, which the checker has accepted.
     tables: Option<(PathBuf, Routes)>,
+    poll: Option<u32>,
 }
 
 fn refused(what: String, advice: &str) -> anyhow::Error {
@@ -69,7 +103,7 @@ impl Mesh {
         transport: TransportSpec,
         port: Option<&PortSpec>,
         mtu: Option<u16>,
-        tables: Option<&Path>,
+        args: &NetworkArgs,
     ) -> Result<Mesh> {
         let forms =
             "`ringbell routes NETWORK` prints a network; `ringbell routes --help` lists names";
@@ -89,6 +123,7 @@ impl Mesh {
                 "leave --transport away, or give rdma, tcp or udp",
             ));
         }
+        let tables = args.routes.as_deref();
         let tables = tables.map(|path| accepted(path, &topology)).transpose()?;
         let wires = topology.wires().len();
         let carriers = match port {
@@ -121,6 +156,7 @@ impl Mesh {
             nodes,
             carriers,
             tables,
+            poll: args.wire_poll,
         })
     }
 
@@ -169,6 +205,7 @@ impl Mesh {
                 Ok((self.topology.from(link).port, port))
             });
             let mut config = MeshConfig::new(self.topology.clone(), node);
+            config.poll = self.poll.unwrap_or(config.poll);
             config.routes = self.tables.as_ref().map(|(_, routes)| routes.clone());
             // Another one than a rank's, which draws its own.
             let mut epoch = [0; 4];
@@ -195,6 +232,11 @@ impl Mesh {
     pub(super) fn tables(&self) -> Option<String> {
         let (path, _) = self.tables.as_ref()?;
         Some(path.to_string_lossy().into_owned())
+    }
+
+    /// R, if one was given.
+    pub(super) fn poll(&self) -> Option<String> {
+        self.poll.map(|poll| poll.to_string())
     }
 
     /// A rank's wires, as the variable has them.

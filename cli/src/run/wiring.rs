@@ -1,7 +1,6 @@
 //! Ports that connect the ranks' NICs, and each rank's variables for them.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
 
 use anyhow::Result;
 use ringbell::job::{address_of, variables};
@@ -12,7 +11,7 @@ use ringbell::UniqueId;
 
 use super::carriers::{free_sockets, path_of};
 use super::forward::Forwarder;
-use super::mesh::Mesh;
+use super::mesh::{Mesh, NetworkArgs};
 use crate::{open, Exit, Problem};
 
 /// The ports of all ranks.
@@ -33,10 +32,10 @@ impl Wiring {
         transport: TransportSpec,
         port: Option<&PortSpec>,
         mtu: Option<u16>,
-        (topology, tables): (Option<&str>, Option<&Path>),
+        network: &NetworkArgs,
     ) -> Result<Wiring> {
-        if let Some(name) = topology {
-            return Mesh::new(name, ranks, transport, port, mtu, tables)
+        if let Some(name) = network.name() {
+            return Mesh::new(name, ranks, transport, port, mtu, network)
                 .map(|mesh| Wiring::Mesh(Box::new(mesh)));
         }
         let port = match (port, transport) {
@@ -64,7 +63,7 @@ impl Wiring {
                 Ok(Wiring::Roce(addresses, own.or(mtu)))
             }
             PortSpec::Mesh { topology } => {
-                Mesh::new(&topology, ranks, transport, None, mtu, tables)
+                Mesh::new(&topology, ranks, transport, None, mtu, network)
                     .map(|mesh| Wiring::Mesh(Box::new(mesh)))
             }
             PortSpec::Tap { name, .. } => Err(Problem::new(
@@ -119,6 +118,7 @@ impl Wiring {
                 vars.push((variables::PORT, mesh.port()));
                 vars.push((variables::WIRES, mesh.wires(rank)));
                 vars.extend(mesh.tables().map(|file| (variables::ROUTES, file)));
+                vars.extend(mesh.poll().map(|poll| (variables::WIRE_POLL, poll)));
             }
             Wiring::Udp(addresses, mtu) => {
                 let (own, peers): (Vec<_>, Vec<_>) = addresses
@@ -162,11 +162,11 @@ mod tests {
         let id: UniqueId = "rb1-000102030405060708090a0b0c0d0e0f@127.0.0.1:4711"
             .parse()
             .expect("an id");
+        let bus = NetworkArgs::named("bus:3");
         for port in ["mem", "udp"] {
             let port: PortSpec = port.parse().expect("a port");
             let auto = TransportSpec::Auto;
-            let wiring =
-                Wiring::new(3, auto, Some(&port), None, (Some("bus:3"), None)).expect("wires");
+            let wiring = Wiring::new(3, auto, Some(&port), None, &bus).expect("wires");
             let nic = |rank| {
                 let vars = wiring.environment(rank, 3, auto, &id);
                 let find = |name: &str| {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ringbell_sim::{Breaks, Ended, Failure, Fault, NetworkPlan, Plan, RankEnd};
+use ringbell_sim::{Breaks, Ended, Failure, Fault, NetworkPlan, Plan, RankEnd, Slow};
 use serde_json::{json, Value};
 
 use crate::{Exit, Problem};
@@ -17,6 +17,10 @@ pub(crate) struct FaultArgs {
     /// more than once
     #[arg(long, value_name = "LINK@TIME", value_parser = cut)]
     cut: Vec<(String, u64)>,
+    /// Let a rank's link and NIC take so many times as long, as 3:4 or 0:1.5; may be given more
+    /// than once
+    #[arg(long, value_name = "RANK:FACTOR", value_parser = slow)]
+    pub(crate) slow: Vec<Slow>,
 }
 
 fn kill(text: &str) -> Result<Fault, String> {
@@ -25,6 +29,13 @@ fn kill(text: &str) -> Result<Fault, String> {
     let (rank, at_ns) = parts.ok_or("write a rank and a time in ns, us, ms or s, as 3@20us")?;
     let what = Breaks::Rank(rank);
     Ok(Fault { at_ns, what })
+}
+
+fn slow(text: &str) -> Result<Slow, String> {
+    let parts = text.split_once(':');
+    let parts = parts.and_then(|(rank, factor)| Some((rank.parse().ok()?, factor.parse().ok()?)));
+    let (rank, factor) = parts.ok_or("write a rank and a factor of 1 or more, as 3:4")?;
+    Ok(Slow { rank, factor })
 }
 
 fn cut(text: &str) -> Result<(String, u64), String> {
@@ -73,7 +84,7 @@ fn us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-/// The faults of a plan in words, a line each.
+/// The faults and the slow ranks of a plan in words, a line each.
 pub(crate) fn text_of_faults(plan: &Plan) -> String {
     let line = |fault: &Fault| {
         let what = match fault.what {
@@ -82,7 +93,15 @@ pub(crate) fn text_of_faults(plan: &Plan) -> String {
         };
         format!("# {what} at {:.3} us\n", us(fault.at_ns))
     };
-    plan.faults.iter().map(line).collect()
+    let slow = |s: &Slow| format!("# rank {} {} times slower\n", s.rank, s.factor);
+    let slow = plan.slow.iter().map(slow);
+    slow.chain(plan.faults.iter().map(line)).collect()
+}
+
+/// The slow ranks of a plan.
+pub(crate) fn json_of_slow(plan: &Plan) -> Value {
+    let slow = |s: &Slow| json!({ "rank": s.rank, "factor": s.factor });
+    plan.slow.iter().map(slow).collect()
 }
 
 /// The faults of a plan.

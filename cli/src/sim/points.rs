@@ -7,6 +7,7 @@ use ringbell_sim::{Measured, Report};
 use serde_json::{json, Value};
 
 use super::fault;
+use super::refused::has_memory;
 use super::sweep::{self, Point, LABELS};
 use crate::report::{self, draw, size_text, Axis, Meta, Plot, Row};
 use crate::{files, stdio, Exit};
@@ -70,6 +71,7 @@ pub(super) fn run(path: &Path, outputs: &Outputs<'_>) -> Result<Exit> {
 }
 
 fn outcome(point: &Point) -> Outcome {
+    has_memory(&point.plan).map_err(|e| e.to_string())?;
     let report = ringbell_sim::run(&point.plan).map_err(|e| e.to_string())?;
     match (&report.ended, report.sizes.first()) {
         (None, Some(size)) => Ok((*size, report)),

@@ -289,6 +289,10 @@ extern "C" __global__ void t_streamed(rb_comm c, rb_stream_handle s, void *memor
   gpu_request r = gpu_istream_broadcast(c, s, memory, 10, RB_DTYPE_U8, 2);
   out[i++] = gpu_wait(c, r);
   out[i++] = gpu_stream_gather(c, s, memory, 11, RB_DTYPE_F32, 0);
+  out[i++] = gpu_stream_gather(c, memory, s, 12, RB_DTYPE_I64, 1);
+  rb::collective_options channel;
+  channel.port = 200;
+  out[i++] = gpu_stream_scatter(c, s, memory, 13, RB_DTYPE_U32, 4, channel);
 }
 
 // Takes a ticket and ends without an entry, as a kernel does that is killed in between.

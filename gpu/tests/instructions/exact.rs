@@ -6,6 +6,7 @@
 //! chooses it or the next.
 
 use std::cmp::Ordering;
+use std::hint::black_box;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Round {
@@ -297,7 +298,8 @@ fn the_reference_rounds_to_the_nearest_as_the_host_does() {
         same(F64.add(a, b, Round::Nearest), x + y);
         same(F64.mul(a, b, Round::Nearest), x * y);
         same(F64.div(a, b, Round::Nearest), x / y);
-        same(F64.sqrt(a, Round::Nearest), x.sqrt());
+        // LLVM 22 folds `is_nan` of a root that it sees, wrongly for roots of negative numbers.
+        same(F64.sqrt(a, Round::Nearest), black_box(x.sqrt()));
         same(F64.fma(a, b, c, Round::Nearest), x.mul_add(y, z));
         let [a, b, c] = super::harness::floats(F32, &mut next);
         let [x, y, z] = [a, b, c].map(|v| f32::from_bits(v as u32));
@@ -312,7 +314,7 @@ fn the_reference_rounds_to_the_nearest_as_the_host_does() {
         same(F32.add(a, b, Round::Nearest), x + y);
         same(F32.mul(a, b, Round::Nearest), x * y);
         same(F32.div(a, b, Round::Nearest), x / y);
-        same(F32.sqrt(a, Round::Nearest), x.sqrt());
+        same(F32.sqrt(a, Round::Nearest), black_box(x.sqrt()));
         same(F32.fma(a, b, c, Round::Nearest), x.mul_add(y, z));
     }
 }

@@ -82,7 +82,10 @@ fn sizes() -> impl Strategy<Value = Vec<GtlbConfig>> {
 }
 
 fn bank(sizes: &[GtlbConfig], refill: bool) -> Bank {
-    Bank::new(sizes.iter().map(|c| Gtlb::new(*c)).collect(), refill)
+    Bank::new(
+        sizes.iter().map(|c| Gtlb::new(*c).unwrap()).collect(),
+        refill,
+    )
 }
 
 /// The bus address of each page, for a range that starts at page `first` of the address space.

@@ -28,6 +28,8 @@ mod programs;
 mod reduce;
 #[cfg(block = "regfile")]
 mod regfile;
+#[cfg(all(block = "router", block = "router_ring"))]
+mod router;
 #[cfg(all(block = "sequencer", block = "reduce"))]
 mod sequencer;
 mod speed;

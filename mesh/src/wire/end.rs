@@ -79,7 +79,7 @@ impl End {
                 self.greeting.refused(&text);
                 return Taken::Other(Event::None);
             }
-            Kind::Packet | Kind::Credit | Kind::Network => {}
+            _ => {}
         }
         if !self.greeting.counts(epoch) {
             self.counters.rx_stale += 1;
@@ -90,6 +90,10 @@ impl End {
         let done = confirmed.and_then(|()| match kind {
             Kind::Packet => self.packet(now, &head, frame.len()),
             Kind::Credit => self.credit(&head, body).map(Taken::Other),
+            Kind::State | Kind::Ask | Kind::Part => {
+                let (number, body) = (head.number.get(), body.to_vec());
+                Ok(Taken::Other(Event::Plan(kind, number, body)))
+            }
             _ => {
                 let event = Event::Network(head.number.get() as usize, words(body).collect());
                 Ok(Taken::Other(event))

@@ -1,6 +1,7 @@
 //! What a wire tells its node and its users.
 
 use crate::buffers::Stored;
+use crate::head::Kind;
 
 /// What went over a wire, counted since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -38,4 +39,6 @@ pub(crate) enum Event {
     Network(usize, Vec<u32>),
     /// The other end knows this much of the network.
     Knows(u32),
+    /// Of tables that replace others: the kind of frame, its number, and its body.
+    Plan(Kind, u32, Vec<u8>),
 }

@@ -4,6 +4,8 @@
 //! hello until the other end's hello names it. An end that hears another epoch than before begins
 //! anew too: its peer has started again.
 
+use std::time::Duration;
+
 use ringbell_net::wire::MacAddr;
 use ringbell_net::NicTime;
 use zerocopy::FromBytes;
@@ -40,6 +42,17 @@ pub(crate) enum Greeted {
     Refused,
 }
 
+/// The other end's first answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum First {
+    /// It is waited for, since the first hello if there was one.
+    Awaited(Option<NicTime>),
+    /// It took too long, which was reported.
+    Missed,
+    /// The wire has been up, or is refused.
+    Came,
+}
+
 /// One end's knowledge of the other.
 #[derive(Debug)]
 pub(crate) struct Greeting {
@@ -50,6 +63,7 @@ pub(crate) struct Greeting {
     epoch: u32,
     other_epoch: u32,
     state: WireState,
+    first: First,
     mac: MacAddr,
     at: NicTime,
     gap_ns: u64,
@@ -65,6 +79,7 @@ impl Greeting {
             epoch: epoch.max(1),
             other_epoch: 0,
             state: WireState::Greeting,
+            first: First::Awaited(None),
             mac: MacAddr::BROADCAST,
             at: NicTime(0),
             gap_ns: GAP_NS,
@@ -103,6 +118,9 @@ impl Greeting {
         if self.at > now {
             return None;
         }
+        if self.first == First::Awaited(None) {
+            self.first = First::Awaited(Some(now));
+        }
         self.at = NicTime(match self.is_up() {
             true => u64::MAX,
             false => now.0 + self.gap_ns,
@@ -112,6 +130,21 @@ impl Greeting {
         hello.heard.set(self.other_epoch);
         hello.up = self.is_up().into();
         Some(hello)
+    }
+
+    /// Whether there was no answer for so long since the first hello; true once.
+    pub(crate) fn misses_answer(&mut self, now: NicTime, grace: Duration) -> bool {
+        match self.first {
+            First::Awaited(Some(since)) if since.plus(grace) <= now => {
+                self.first = First::Missed;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn is_missed(&self) -> bool {
+        self.first == First::Missed
     }
 
     /// When the next one is due.
@@ -138,6 +171,7 @@ impl Greeting {
     /// The other end refuses our hello.
     pub(crate) fn refused(&mut self, why: &str) {
         if !self.is_up() {
+            self.first = First::Came;
             self.state = WireState::Refused(format!("the other end refuses: {why}"));
         }
     }
@@ -153,6 +187,7 @@ impl Greeting {
                 return Greeted::Same;
             }
             self.refuses = true;
+            self.first = First::Came;
             let refused = WireState::Refused(why);
             return match std::mem::replace(&mut self.state, refused.clone()) == refused {
                 true => Greeted::Same,
@@ -177,7 +212,7 @@ impl Greeting {
             }
             return Greeted::Same;
         }
-        self.state = WireState::Up;
+        (self.state, self.first) = (WireState::Up, First::Came);
         Greeted::Up
     }
 

@@ -11,6 +11,8 @@ mod probing;
 mod receiving;
 mod sending;
 
+use std::time::Duration;
+
 use ringbell_net::port::{Checksums, Port};
 use ringbell_net::NicTime;
 use zerocopy::IntoBytes;
@@ -114,6 +116,16 @@ impl Wire {
         self.end.greeting.is_up()
     }
 
+    /// Whether it has not come up for so long since it was opened; true once.
+    pub(crate) fn misses_answer(&mut self, now: NicTime, grace: Duration) -> bool {
+        self.end.greeting.misses_answer(now, grace)
+    }
+
+    /// Whether that was reported, and is still so.
+    pub(crate) fn is_missed(&self) -> bool {
+        self.end.greeting.is_missed()
+    }
+
     /// A packet that came by this wire has left its channel.
     #[inline]
     pub(crate) fn release(&mut self, now: NicTime, channel: usize) {
@@ -189,6 +201,13 @@ impl Wire {
             let body: Vec<u8> = part.iter().flat_map(|s| s.to_be_bytes()).collect();
             self.frame(now, head, &body)
         })
+    }
+
+    /// Says something of tables that replace others. It is lost where there is no room.
+    pub(crate) fn tell_plan(&mut self, now: NicTime, kind: Kind, number: u32, body: &[u8]) {
+        let mut head = Head::new(kind);
+        head.number.set(number);
+        self.frame(now, head, body);
     }
 
     /// Does what is due: hellos, credits, packets that are sent again. `knows` is what this node

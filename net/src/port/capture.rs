@@ -160,6 +160,9 @@ impl<W: Write + Send> Port for Capture<W> {
     fn report(&self) -> Vec<String> {
         self.inner.report()
     }
+    fn no_way(&self, to: Option<MacAddr>) -> Option<String> {
+        self.inner.no_way(to)
+    }
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
     }
@@ -239,6 +242,9 @@ impl<W: Write + Send> Port for Capture<W> {
     }
     fn next_refused(&mut self) -> Option<RefusedBy> {
         self.inner.next_refused()
+    }
+    fn reached_by_tree(&self) -> usize {
+        self.inner.reached_by_tree()
     }
     fn counters(&self) -> PortCounters {
         self.inner.counters()

@@ -323,6 +323,9 @@ impl Port for Impair {
     fn report(&self) -> Vec<String> {
         self.inner.report()
     }
+    fn no_way(&self, to: Option<MacAddr>) -> Option<String> {
+        self.inner.no_way(to)
+    }
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
     }

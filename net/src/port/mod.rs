@@ -257,6 +257,12 @@ pub trait Port: Send {
         Vec::new()
     }
 
+    /// Why no way leads to a host, by its MAC address, for users: which wires are missing. Without
+    /// an address the same of each such host. `None`: the port knows of none.
+    fn no_way(&self, _to: Option<MacAddr>) -> Option<String> {
+        None
+    }
+
     /// What the port carries, and how much at once.
     fn capabilities(&self) -> &Capabilities;
 
@@ -364,6 +370,12 @@ pub trait Port: Send {
     /// The next host that has refused a packet, or to which no way leads.
     fn next_refused(&mut self) -> Option<RefusedBy> {
         None
+    }
+
+    /// How many others a frame to all reaches by a tree: over each wire once, in order, and held
+    /// back rather than dropped where there is no room. 0: it goes otherwise.
+    fn reached_by_tree(&self) -> usize {
+        0
     }
 
     /// Where TCP connections of the host come in, if the port takes those, beside packets or alone.

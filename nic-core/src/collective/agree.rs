@@ -4,16 +4,16 @@
 use ringbell_nic_abi::Status;
 
 use super::communicator::{Comm, Dispute};
-use super::executor;
 use super::group::Body;
 use super::messages::MessagePath;
+use super::number::{port_of, Number};
 use super::table::{Active, Table};
 
 impl MessagePath {
     /// A message has come that no operation under way expects like that.
     pub(super) fn on_seen(&mut self, table: &mut Table, slot: u32, from: u32, tag: u64, hash: u32) {
         let Some(c) = table.comm(slot) else { return };
-        match table.params_of(slot, |seq| executor::is_of(tag, seq)) {
+        match table.params_of(slot, |seq| seq.is_in(tag)) {
             Some(_) if hash == 0 => {
                 // Equal parameters but another length: none of our programs does that.
                 table.end(slot, from, Status::Mismatch);
@@ -22,8 +22,7 @@ impl MessagePath {
             Some(_) => {}
             None => {
                 // The operation has ended here, so that rank runs another one under its number.
-                if let Some(age) = executor::age(tag, c.next_seq) {
-                    let seq = c.next_seq.wrapping_sub(age);
+                if let Some(seq) = c.numbers.next(port_of(tag)).earlier(tag) {
                     self.dispute(table, slot, seq);
                 }
             }
@@ -31,7 +30,7 @@ impl MessagePath {
     }
 
     /// Ranks disagree about operation `seq`: sends this rank's parameters.
-    pub(super) fn dispute(&mut self, table: &mut Table, slot: u32, seq: u32) {
+    pub(super) fn dispute(&mut self, table: &mut Table, slot: u32, seq: Number) {
         open_dispute(table, slot, seq);
         self.judge(table, slot);
     }
@@ -49,6 +48,7 @@ impl MessagePath {
         let mine = mine.or_else(|| c.history.iter().find(|h| h.0 == seq).map(|h| h.1));
         let Some(mine) = mine else { return };
         if !told {
+            let seq = seq.word();
             self.groups.tell(ctx, Body::Params { seq, params: mine });
         }
         let mut culprit = None;
@@ -75,28 +75,33 @@ impl MessagePath {
         for id in ids {
             table.route(slot, id);
             let seq = table.ops.get(id).and_then(|a| a.call.seq);
-            if seq.is_some_and(|seq| self.was_said_otherwise(table, slot, id, seq)) {
-                self.dispute(table, slot, seq.unwrap_or(0));
+            let seq = seq.filter(|seq| self.was_said_otherwise(table, slot, id, *seq));
+            if let Some(seq) = seq {
+                self.dispute(table, slot, seq);
             }
         }
         self.judge(table, slot);
     }
 
     /// Whether a message of another operation came under the number of this one.
-    pub(super) fn was_said_otherwise(&self, table: &Table, slot: u32, id: u32, seq: u32) -> bool {
+    pub(super) fn was_said_otherwise(
+        &self,
+        table: &Table,
+        slot: u32,
+        id: u32,
+        seq: Number,
+    ) -> bool {
         let Some(ctx) = table.comm(slot).map(|c| c.ctx) else {
             return false;
         };
         let params = table.ops.get(id).and_then(Active::params);
         let mut early = self.groups.messages.early(ctx);
-        early.any(|(_, tag, hash)| {
-            executor::is_of(tag, seq) && Some(hash) != params.map(|p| p.hash())
-        })
+        early.any(|(_, tag, hash)| seq.is_in(tag) && Some(hash) != params.map(|p| p.hash()))
     }
 }
 
 /// Ranks may disagree about operation `seq`.
-pub(super) fn open_dispute(table: &mut Table, slot: u32, seq: u32) {
+pub(super) fn open_dispute(table: &mut Table, slot: u32, seq: Number) {
     if let Some(c) = table.comm_mut(slot) {
         let n = c.peers.len();
         c.dispute.get_or_insert_with(|| Dispute {

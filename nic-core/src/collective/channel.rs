@@ -13,9 +13,9 @@ use std::collections::VecDeque;
 use ringbell_nic_abi::{GpuVa, Status};
 
 use super::combine::Combine;
-use super::executor::Progress;
 use super::kernel_stream::{Refusal, StreamEnd};
 use super::params::Side;
+use super::task::Progress;
 use crate::dma::{Dma, ReadStatus};
 use crate::link::{Io, Pieces};
 use crate::message::{Messages, Own, RecvRequest, SendRequest};
@@ -225,6 +225,7 @@ impl Channel {
                 tag: self.spec.tag,
                 hash: self.spec.hash,
                 pieces: self.pieces(under_way, len),
+                when_met: false,
                 key: key(id, number),
             };
             match self.spec.own {

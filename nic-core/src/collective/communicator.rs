@@ -9,6 +9,8 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
 
 use super::direct::{Call, Direct, Kept, Prepared};
 use super::executor::Op;
+use super::gone::Gone;
+use super::number::{Number, Numbers};
 use super::on_card::CardOp;
 use super::params::Params;
 use super::settings::{CollectiveCounters, CollectiveSettings};
@@ -38,7 +40,7 @@ pub(crate) struct DirectComm {
     #[allow(clippy::vec_box)]
     pub(super) over: Vec<Box<Prepared>>,
     /// What engines are to see of operations on the path, by their numbers among the collectives.
-    pub(super) taps: Vec<(u32, Box<Tap>)>,
+    pub(super) taps: Vec<(Number, Box<Tap>)>,
 }
 
 impl DirectComm {
@@ -61,7 +63,7 @@ impl DirectComm {
 
     /// Takes what engines are to see of an operation.
     #[inline]
-    pub(super) fn take_tap(&mut self, seq: Option<u32>) -> Option<Box<Tap>> {
+    pub(super) fn take_tap(&mut self, seq: Option<Number>) -> Option<Box<Tap>> {
         if self.taps.is_empty() {
             return None;
         }
@@ -100,22 +102,10 @@ impl End {
     }
 }
 
-/// A rank that sends nothing more. Its earlier messages still count: the communicator ends
-/// when an operation under way needs more than those.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Gone {
-    pub(crate) rank: u32,
-    /// How the communicator then ends, and the rank that caused it.
-    pub(crate) blame: u32,
-    pub(crate) status: Status,
-    /// It has freed the communicator in order, which does not affect idle ranks.
-    pub(crate) left: bool,
-}
-
 /// Ranks disagree about an operation: all exchange its parameters.
 #[derive(Debug)]
 pub(crate) struct Dispute {
-    pub(crate) seq: u32,
+    pub(crate) seq: Number,
     pub(crate) said: Vec<Option<Params>>,
     /// This rank has sent its own.
     pub(crate) told: bool,
@@ -185,10 +175,40 @@ pub(crate) struct Life {
     /// Why it ended, or what an operation lacked, in words.
     pub(crate) why: Option<String>,
     pub(crate) gone: Vec<Gone>,
-    /// When each rank has last answered that it is alive, and how many collectives were posted
-    /// there by then.
-    pub(crate) heard: Vec<Option<(NicTime, u32)>>,
+    /// What each rank has answered.
+    pub(crate) heard: Vec<Heard>,
     pub(crate) freed: bool,
+}
+
+/// Answers of a rank that was asked whether it is alive.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Heard {
+    /// The last one.
+    at: Option<NicTime>,
+    /// The last one of each port, with the next number there by then: few.
+    ports: Vec<(NicTime, Number)>,
+}
+
+impl Heard {
+    /// It answers: this is the next number of a port.
+    pub(crate) fn note(&mut self, now: NicTime, next: Number) {
+        self.at = Some(now);
+        match self.ports.iter_mut().find(|p| p.1.port() == next.port()) {
+            Some(p) => *p = (now, next),
+            None => self.ports.push((now, next)),
+        }
+    }
+
+    /// Whether it has answered since then.
+    pub(crate) fn is_since(&self, asked: NicTime) -> bool {
+        self.at.is_some_and(|at| at >= asked)
+    }
+
+    /// Whether it has said since then that it had not posted an operation.
+    pub(crate) fn is_behind(&self, asked: NicTime, seq: Number) -> bool {
+        let behind = |n: Number| n.port() == seq.port() && !seq.is_before(n);
+        self.ports.iter().any(|(at, n)| *at >= asked && behind(*n))
+    }
 }
 
 impl Life {
@@ -202,7 +222,7 @@ impl Life {
             end: None,
             why: None,
             gone: Vec::new(),
-            heard: vec![None; ranks],
+            heard: vec![Heard::default(); ranks],
             freed: false,
         }
     }
@@ -228,12 +248,12 @@ pub(crate) struct Comm {
     pub(crate) settings: CollectiveSettings,
     pub(crate) scratch: Block,
     pub(crate) arena: Space,
-    pub(crate) next_seq: u32,
+    pub(crate) numbers: Numbers,
     /// Collective operations that have not begun, in order.
     pub(crate) queue: VecDeque<u32>,
     /// Operations that have begun, those on the direct path not included.
     pub(crate) active: Vec<u32>,
-    pub(crate) history: VecDeque<(u32, Params)>,
+    pub(crate) history: VecDeque<(Number, Params)>,
     pub(crate) dispute: Option<Dispute>,
     pub(crate) life: Life,
     pub(crate) counters: CollectiveCounters,
@@ -275,7 +295,7 @@ impl Comm {
 
     /// A collective has ended: counts it, and keeps its record for the next call.
     #[inline]
-    pub(crate) fn end_program(&mut self, seq: Option<u32>, p: Box<Prepared>, status: Status) {
+    pub(crate) fn end_program(&mut self, seq: Option<Number>, p: Box<Prepared>, status: Status) {
         if let Some(seq) = seq {
             self.remember(seq, p.params);
             self.kept.put(p);
@@ -298,7 +318,7 @@ impl Comm {
     }
 
     /// Keeps the parameters of an operation that has ended.
-    fn remember(&mut self, seq: u32, params: Params) {
+    fn remember(&mut self, seq: Number, params: Params) {
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
@@ -361,7 +381,7 @@ mod tests {
             direct: false,
         };
         let mut d = Dispute {
-            seq: 0,
+            seq: Number::first(0),
             said: vec![Some(p(5)), None, Some(p(6)), None],
             told: true,
             found: None,

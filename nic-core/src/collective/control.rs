@@ -9,6 +9,7 @@ use ringbell_nic_abi::{GpuVa, Status};
 use super::communicator::{Comm, DirectComm, Life};
 use super::direct::Kept;
 use super::group::{Body, Joining};
+use super::number::Numbers;
 use super::table::MAX_COMMS;
 use super::Collectives;
 use super::{
@@ -71,6 +72,11 @@ impl Collectives {
         c: &CommunicatorConfig,
     ) -> Result<CommId, CommError> {
         check(c, ip)?;
+        let mut c = c.clone();
+        // For a few of many, wires that lead to none of them would carry copies for nothing.
+        let reached = io.net.reached_by_tree();
+        c.settings.trees &= reached > 0 && 2 * c.peers.len() > reached;
+        let c = &c;
         if self.table.slot_of(c.ctx).is_some() {
             return Err(CommError::CtxInUse { ctx: c.ctx });
         }
@@ -113,7 +119,7 @@ impl Collectives {
             settings: c.settings.clone(),
             scratch,
             arena: Space::new(scratch.at, scratch.len),
-            next_seq: 0,
+            numbers: Numbers::default(),
             queue: VecDeque::new(),
             active: Vec::new(),
             history: VecDeque::new(),
@@ -184,8 +190,7 @@ impl Collectives {
     /// Operations that have not ended.
     pub(crate) fn under_way(&self, id: CommId) -> Result<usize, CommError> {
         let slot = self.known(id)?;
-        let c = self.table.comm(slot).ok_or(CommError::Unknown { id })?;
-        Ok(c.under_way())
+        Ok(self.all_under_way(slot))
     }
 
     /// Ends a communicator on all ranks.
@@ -200,11 +205,11 @@ impl Collectives {
     /// `COMM_ABORTED`, on all ranks.
     pub(crate) fn free(&mut self, io: &mut Io<'_>, id: CommId) -> Result<(), CommError> {
         let slot = self.known(id)?;
+        let idle = self.all_under_way(slot) == 0;
         let Some(c) = self.table.free_id(slot) else {
             return Err(CommError::Unknown { id });
         };
         let (ctx, rank) = (c.ctx, c.rank);
-        let idle = c.under_way() == 0;
         if c.life.end.is_none() && idle {
             // An orderly end: the other ranks may continue with what they have received.
             let groups = &mut self.messages.groups;
@@ -256,6 +261,7 @@ impl Collectives {
             counters.eager = counts.eager;
             counters.rendezvous = counts.rendezvous;
             counters.written = counts.written;
+            counters.copied = counts.copied;
             counters.without_credit = counts.without_credit;
             counters.unexpected = counts.unexpected;
         }

@@ -34,20 +34,21 @@ pub(super) struct Short {
 }
 
 impl Cut {
-    /// `slots` of NIC memory are needed for each segment.
+    /// `slots` of NIC memory are needed for each segment. `streamed`: in the order of a stream, in
+    /// which so many blocks follow each other.
     pub(super) fn of(
         s: &CollectiveSettings,
         layout: &Layout,
         size: u64,
         slots: u64,
-        streamed: bool,
+        streamed: Option<u32>,
     ) -> Result<Cut, Short> {
         let longest = layout.longest() * size;
         if longest == 0 {
             // Without elements the ranks must still synchronise.
             return Ok(Cut {
                 segments: 1,
-                windows: streamed.then_some(1),
+                windows: streamed.map(|_| 1),
                 slot_bytes: 0,
                 in_flight: 1,
             });
@@ -62,11 +63,12 @@ impl Cut {
         let scratch = s.scratch_bytes;
         let bytes = |parts: u64| (layout.longest().div_ceil(parts) * size).next_multiple_of(UNIT);
         let most_in_flight = u64::from(s.segments_in_flight);
-        if streamed {
+        if let Some(blocks) = streamed {
             let parts = longest.div_ceil(s.stream_bytes).max(1);
-            let segments = parts * u64::from(layout.block_chunks.max(1));
+            let chunks = u64::from(layout.block_chunks.max(1)) * u64::from(blocks.max(1));
+            let segments = parts * chunks;
             if segments > MAX_SEGMENTS {
-                let windows = MAX_SEGMENTS / u64::from(layout.block_chunks.max(1));
+                let windows = MAX_SEGMENTS / chunks;
                 let needed = longest.div_ceil(windows.max(1)).next_power_of_two();
                 return short("stream_bytes", s.stream_bytes, needed);
             }
@@ -112,7 +114,7 @@ mod tests {
             count,
             block_chunks: 4,
         };
-        Cut::of(s, &layout, 4, slots, streamed)
+        Cut::of(s, &layout, 4, slots, streamed.then_some(3))
     }
 
     #[test]

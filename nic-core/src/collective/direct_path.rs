@@ -361,6 +361,7 @@ fn come_off(
 ) -> Option<u32> {
     let call = op.call;
     let active = Active {
+        done: None,
         call,
         comm: slot,
         after: After::Nothing,

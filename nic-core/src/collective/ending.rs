@@ -3,14 +3,16 @@
 use ringbell_nic_abi::Status;
 
 use super::agree::open_dispute;
-use super::communicator::{late, Comm, Dispute, End, Gone, GRACE};
+use super::communicator::{late, Comm, Dispute, End, GRACE};
+use super::gone::Gone;
 use super::group::{Body, GroupEvent};
+use super::number::Number;
 use super::streams::streams_need;
 use super::table::{News, State};
 use super::{direct_path, Collectives, Fate};
 use crate::link::Io;
 use crate::message::Event;
-use crate::types::{NicTime, Owner, WorkToken};
+use crate::types::{Owner, WorkToken};
 
 impl Collectives {
     /// Ends a communicator because of `rank`, here and on all ranks.
@@ -109,6 +111,7 @@ impl Collectives {
                     let (status, detail) = op.call.own_end.unwrap_or(end.of_operations());
                     self.table.end_direct(slot, op, status, (0, detail));
                 }
+                self.inboxes.comm_is_over(io, slot, end.of_operations());
                 if let Some(c) = self.table.comm_mut(slot) {
                     c.queue.clear();
                     if let Some(d) = &mut c.direct {
@@ -271,7 +274,8 @@ impl Collectives {
         let counts = seq.is_some();
         let asks = |c: &&Comm| counts && c.life.ready && c.life.end.is_none();
         if let Some(ctx) = self.table.comm(slot).filter(asks).map(|c| c.ctx) {
-            self.messages.groups.tell(ctx, Body::Ask);
+            let port = seq.map_or(0, Number::port);
+            self.messages.groups.tell(ctx, Body::Ask { port });
             // Ranks that wait for each other without a message between them may run different
             // things.
             if let Some(seq) = seq {
@@ -290,22 +294,18 @@ impl Collectives {
             .table
             .comm(slot)
             .filter(|c| c.life.ready && c.life.end.is_none())?;
-        let ranks = c.life.heard.iter().enumerate();
-        ranks
-            .filter(|(r, at)| *r as u32 != c.rank && at.is_none_or(|(at, _)| at < asked))
-            .map(|(r, _)| r as u32)
-            .next()
+        let mut ranks = c.life.heard.iter().zip(0..);
+        let silent = ranks.find(|(heard, r)| *r != c.rank && !heard.is_since(asked));
+        silent.map(|(_, r)| r)
     }
 
     /// The first rank that has answered and had not posted the operation by then.
     fn absent(&mut self, token: WorkToken) -> Option<u32> {
         let (slot, call) = self.table.call_of(token)?;
         let (asked, seq) = (call.asked?, call.seq?);
-        let ranks = self.table.comm(slot)?.life.heard.iter().zip(0..);
-        // Numbers wrap: one that is not ahead by less than half of them is behind.
-        let behind = |posted: u32| posted.wrapping_sub(seq.wrapping_add(1)) >= 1 << 31;
-        let is = |at: &Option<(NicTime, u32)>| at.is_some_and(|(t, n)| t >= asked && behind(n));
-        ranks.filter(|(at, _)| is(at)).map(|(_, r)| r).next()
+        let mut ranks = self.table.comm(slot)?.life.heard.iter().zip(0..);
+        let absent = ranks.find(|(heard, _)| heard.is_behind(asked, seq));
+        absent.map(|(_, r)| r)
     }
 
     /// Ends everything at once: links that hold payload are cut. With `last`, the NIC ends too:
@@ -314,13 +314,12 @@ impl Collectives {
     pub(crate) fn abort_all(&mut self, io: &mut Io<'_>, status: Status, last: bool) {
         if last {
             for id in self.table.ids() {
-                let idle = |c: &Comm| c.under_way() == 0 && c.life.ready;
-                if self
-                    .table
-                    .find(id.0)
-                    .and_then(|s| self.table.comm(s))
-                    .is_some_and(idle)
-                {
+                let slot = self.table.find(id.0);
+                let idle = |s: &u32| {
+                    let is_ready = self.table.comm(*s).is_some_and(|c| c.life.ready);
+                    is_ready && self.all_under_way(*s) == 0
+                };
+                if slot.as_ref().is_some_and(idle) {
                     let _ = self.free(io, id);
                 }
             }
@@ -397,7 +396,12 @@ impl Collectives {
     }
 
     fn on_message(&mut self, io: &mut Io<'_>, e: Event) {
+        if self.inboxes.on_event(io, &e) {
+            return;
+        }
         match e {
+            // Claims are those of inboxes.
+            Event::Met { .. } => {}
             Event::Sent {
                 key,
                 status,
@@ -433,7 +437,7 @@ impl Collectives {
     fn on_group(&mut self, io: &mut Io<'_>, e: GroupEvent) {
         match e {
             GroupEvent::Lost { ctx, rank } => {
-                self.is_gone(io, ctx, Gone::failed(rank, rank, false));
+                self.is_gone(io, ctx, Gone::failed(io.now, rank, rank));
             }
             // It has noticed before us that a rank is gone; messages that are here already are
             // processed first.
@@ -442,7 +446,7 @@ impl Collectives {
                 from,
                 rank,
                 status: Status::PeerFailed,
-            } => self.is_gone(io, ctx, Gone::failed(from, rank, false)),
+            } => self.is_gone(io, ctx, Gone::failed(io.now, from, rank)),
             GroupEvent::Aborted {
                 ctx, rank, status, ..
             } => {
@@ -459,6 +463,7 @@ impl Collectives {
                 let Some(slot) = self.table.slot_of(ctx) else {
                     return;
                 };
+                let seq = Number::from_word(seq);
                 open_dispute(&mut self.table, slot, seq);
                 if let Some(d) = self.table.comm_mut(slot).and_then(|c| c.dispute.as_mut()) {
                     if d.seq == seq {
@@ -469,22 +474,23 @@ impl Collectives {
                 }
                 self.messages.judge(&mut self.table, slot);
             }
-            GroupEvent::Asked { ctx, rank } => {
+            GroupEvent::Asked { ctx, rank, port } => {
                 let slot = self.table.slot_of(ctx);
-                if let Some(posted) = slot.and_then(|s| self.table.comm(s)).map(|c| c.next_seq) {
-                    self.messages.groups.say_here(ctx, rank, posted);
+                if let Some(c) = slot.and_then(|s| self.table.comm(s)) {
+                    let next = c.numbers.next(port);
+                    self.messages.groups.say_here(ctx, rank, next);
                 }
             }
-            GroupEvent::Here { ctx, rank, posted } => {
+            GroupEvent::Here { ctx, rank, next } => {
                 let now = io.now;
                 let slot = self.table.slot_of(ctx);
                 let comm = slot.and_then(|s| self.table.comm_mut(s));
-                if let Some(at) = comm.and_then(|c| c.life.heard.get_mut(rank as usize)) {
-                    *at = Some((now, posted));
+                if let Some(heard) = comm.and_then(|c| c.life.heard.get_mut(rank as usize)) {
+                    heard.note(now, next);
                 }
             }
             GroupEvent::Left { ctx, rank } => {
-                self.is_gone(io, ctx, Gone::failed(rank, rank, true));
+                self.is_gone(io, ctx, Gone::left(rank));
             }
         }
     }
@@ -504,17 +510,26 @@ impl Collectives {
         self.table.lives.gone += 1;
     }
 
-    /// Ends the communicators that need a rank that sends nothing more. Called when all
-    /// its messages have been processed.
+    /// Ends the communicators that need a rank that sends nothing more, or need others for too long
+    /// after it. Called when all its messages have been processed.
     pub(super) fn look_at_gone(&mut self, io: &mut Io<'_>) -> bool {
-        let mut moved = false;
+        let (mut moved, now) = (false, io.now);
         for slot in self.table.used() {
-            let Some(c) = self.table.comm(slot).filter(|c| c.life.end.is_none()) else {
+            let comm = self.table.comm_mut(slot);
+            let Some(c) = comm.filter(|c| c.life.end.is_none()) else {
                 continue;
             };
-            let busy = c.under_way() > 0;
+            for g in &mut c.life.gone {
+                g.until = g.until.filter(|at| now < *at);
+            }
+            let Some(c) = self.table.comm(slot) else {
+                continue;
+            };
+            let busy = self.all_under_way(slot) > 0;
+            // Work of this rank alone goes on: a kernel may pop what has come.
+            let others = || (0..c.ranks()).any(|r| r != c.rank && self.waits_for(c, r));
             let ends = |g: &&Gone| match busy {
-                true => self.waits_for(c, g.rank),
+                true => self.waits_for(c, g.rank) || (!g.left && g.until.is_none() && others()),
                 false => !g.left,
             };
             if let Some(g) = c.life.gone.iter().find(ends).copied() {
@@ -530,6 +545,12 @@ impl Collectives {
         moved
     }
 
+    /// Operations of a communicator that have not ended, by queues and by inboxes.
+    pub(super) fn all_under_way(&self, slot: u32) -> usize {
+        let queued = self.table.comm(slot).map_or(0, Comm::under_way);
+        queued + self.inboxes.under_way(slot)
+    }
+
     /// Whether an operation under way needs more of a rank than it has sent and stored.
     fn waits_for(&self, c: &Comm, rank: u32) -> bool {
         let direct = c.direct.as_ref();
@@ -538,16 +559,5 @@ impl Collectives {
             || streams_need(&self.table, &self.messages.groups.messages, c, rank)
             || self.messages.groups.waits_for(c.ctx, rank)
             || direct.is_some_and(|d| d.path.waits_for(rank))
-    }
-}
-
-impl Gone {
-    fn failed(rank: u32, blame: u32, left: bool) -> Gone {
-        Gone {
-            rank,
-            blame,
-            status: Status::PeerFailed,
-            left,
-        }
     }
 }

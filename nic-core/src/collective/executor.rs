@@ -6,179 +6,27 @@
 //! proceeds as far as it can, and is called again when a message has come or left.
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use ringbell_nic_abi::{GpuVa, Status};
-use ringbell_onc_engines::program::{Layout, Place};
+use ringbell_nic_abi::Status;
+use ringbell_onc_engines::program::Place;
 
 use super::combine::{Combine, Held};
+use super::job::Job;
 use super::kernel_stream::{Refusal, StreamEnd};
-use super::params::{Params, Side};
-use super::plan::{Plan, PlanStep, Source};
+use super::plan::Source;
 use super::taps::Viewer;
+use super::task::Progress;
 use crate::dma::ReadStatus;
 use crate::link::{Io, Pieces};
 use crate::memory::nic_memory::Block;
-use crate::message::{Messages, RecvRequest, SendRequest};
+use crate::message::{send_to_several, Messages, RecvRequest, SendRequest};
 use crate::types::Buffer;
 
 /// Steps for which receives are posted ahead.
 const LOOK_AHEAD: u32 = 8;
 
-/// The constant part of an operation.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) plan: Arc<Plan>,
-    pub(crate) params: Params,
-    pub(crate) ctx: u64,
-    pub(crate) seq: u32,
-    /// Hash that every message carries.
-    pub(crate) hash: u32,
-    pub(crate) input: Side,
-    pub(crate) output: Side,
-    pub(crate) layout: Layout,
-    pub(crate) segments: u64,
-    /// Bytes of a slot of NIC memory.
-    pub(crate) slot_bytes: u64,
-    /// In the order of a stream: windows of each chunk; segments are windows then.
-    pub(crate) windows: Option<u64>,
-    /// Whether source and destination are kernels' streams. A window of each is in NIC memory while
-    /// the program works on it.
-    pub(crate) streams: [bool; 2],
-}
-
-impl Job {
-    fn size(&self) -> u64 {
-        self.params.dtype.bytes()
-    }
-
-    fn converts(&self) -> bool {
-        self.params.converts()
-    }
-
-    /// Bytes of NIC memory of one instance.
-    pub(crate) fn instance_bytes(&self) -> u64 {
-        let slots = self.plan.slots.all(self.converts());
-        let slots = u64::from(slots) + u64::from(self.plan.program.scratch_chunks);
-        let windows = self.streams.iter().filter(|s| **s).count() as u64;
-        (slots + windows) * self.slot_bytes
-    }
-
-    /// Where the window of the source, or of the destination, is, behind the slots of the program.
-    fn window_at(&self, scratch: u64, side: usize) -> u64 {
-        let before = u64::from(self.plan.program.scratch_chunks);
-        let other = u64::from(side == 1 && self.streams[0]);
-        scratch + (before + other) * self.slot_bytes
-    }
-
-    /// Bytes of the window of a side in one segment.
-    fn window_bytes(&self, segment: u64) -> u64 {
-        let of = |i: u32| {
-            let r = self.range(i, segment);
-            r.end - r.start
-        };
-        (0..self.layout.block_chunks.max(1)).map(of).sum::<u64>() * self.size()
-    }
-
-    /// Elements of a chunk in one segment.
-    fn range(&self, chunk: u32, segment: u64) -> Range<u64> {
-        match self.windows {
-            None => self.layout.segment(chunk, segment, self.segments),
-            Some(parts) => self.layout.window(chunk, segment, parts),
-        }
-    }
-
-    /// Elements of a place in one segment.
-    fn elements(&self, place: Place, segment: u64) -> u64 {
-        let c = place.chunks();
-        let n = self.layout.block_chunks.max(1);
-        let of = |i: u32| {
-            // Slots of NIC memory are as long as the chunks of a block.
-            let r = self.range(i % n, segment);
-            r.end - r.start
-        };
-        (c.first..c.end()).map(of).sum()
-    }
-
-    /// A place of one chunk in the user's memory: its buffer, and offset and length there in bytes.
-    pub(super) fn local(&self, place: Place, segment: u64) -> (Side, u64, u64) {
-        let side = match place {
-            Place::Output(_) => self.output,
-            _ => self.input,
-        };
-        let r = self.range(place.chunks().first, segment);
-        (side, r.start * self.size(), (r.end - r.start) * self.size())
-    }
-
-    /// Bytes of a step's value.
-    pub(super) fn step_bytes(&self, s: &PlanStep, segment: u64) -> u64 {
-        self.step_elements(s, segment) * self.size()
-    }
-
-    fn step_elements(&self, s: &PlanStep, segment: u64) -> u64 {
-        s.shape.map_or(0, |p| self.elements(p, segment))
-    }
-
-    /// The memory of a place in one segment.
-    fn pieces(&self, io: &Io<'_>, place: Place, segment: u64, scratch: u64) -> Pieces {
-        let mut out = Pieces::default();
-        let c = place.chunks();
-        let size = self.size();
-        for i in c.first..c.end() {
-            let (side, stream) = match place {
-                Place::Input(_) => (self.input, 0),
-                Place::Output(_) => (self.output, 1),
-                Place::Scratch(_) => {
-                    let n = self.layout.block_chunks.max(1);
-                    let r = self.range(i % n, segment);
-                    let len = (r.end - r.start) * size;
-                    let at = scratch + u64::from(i) * self.slot_bytes;
-                    out.push(io.dma.nic_memory.buffer(at, len as u32));
-                    continue;
-                }
-            };
-            let r = self.range(i, segment);
-            if self.streams[stream] {
-                let at = self.window_at(scratch, stream);
-                let len = (r.end - r.start) * size;
-                out.push(io.dma.nic_memory.buffer(at, len as u32));
-                continue;
-            }
-            out.push(Buffer {
-                region: side.region,
-                va: GpuVa(side.va + r.start * size),
-                len: ((r.end - r.start) * size) as u32,
-            });
-        }
-        out
-    }
-
-    pub(super) fn tag(&self, segment: u64, channel: u8, index: u32) -> u64 {
-        tag_of(self.seq) | segment << 21 | u64::from(channel) << 13 | u64::from(index)
-    }
-}
-
-/// Bits of a tag that name the operation.
-const SEQ_BITS: u32 = 22;
 /// Most segments of one operation.
 pub(crate) const MAX_SEGMENTS: u64 = 1 << 20;
-
-/// The part of a tag that names the operation.
-fn tag_of(seq: u32) -> u64 {
-    u64::from(seq & ((1 << SEQ_BITS) - 1)) << 41
-}
-
-/// Whether a tag is of operation `seq`.
-pub(crate) fn is_of(tag: u64, seq: u32) -> bool {
-    tag >> 41 == tag_of(seq) >> 41
-}
-
-/// How many operations before `next` the operation of a tag was begun; `None`: it is later.
-pub(crate) fn age(tag: u64, next: u32) -> Option<u32> {
-    let mask = (1 << SEQ_BITS) - 1;
-    let d = next.wrapping_sub((tag >> 41) as u32) & mask;
-    (d > 0 && d < mask / 2).then_some(d)
-}
 
 /// Slots that a message occupies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -222,7 +70,10 @@ pub(crate) struct Op {
     pub(crate) job: Job,
     pub(crate) instances: Vec<Instance>,
     next_segment: u64,
-    done_segments: u64,
+    /// Behind the last segment that this rank takes part in.
+    end: u64,
+    /// Segments that are not done.
+    left: u64,
     input: Option<StreamEnd>,
     output: Option<StreamEnd>,
     /// Engines that get the windows of streams.
@@ -233,17 +84,6 @@ pub(crate) struct Op {
     pub(crate) waits_for_kernel: bool,
     pub(crate) steps_run: u64,
     pub(crate) reduced: u64,
-}
-
-/// State of an operation after a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Progress {
-    /// Everything is done.
-    Done,
-    /// It waits for messages.
-    Waits,
-    /// It can go on at once.
-    More,
 }
 
 /// The number that a message's event carries: operation, instance, operand, step.
@@ -304,15 +144,18 @@ impl Op {
             combine: None,
             idle: true,
         };
+        let instances = blocks.into_iter().map(instance).collect();
+        let segments = job.own_segments();
         Op {
             job,
-            instances: blocks.into_iter().map(instance).collect(),
-            next_segment: 0,
-            done_segments: 0,
+            instances,
+            next_segment: segments.start,
+            end: segments.end,
+            left: segments.end - segments.start,
             input,
             output,
             viewers,
-            next_out: 0,
+            next_out: segments.start,
             waits_for_kernel: false,
             steps_run: 0,
             reduced: 0,
@@ -376,7 +219,7 @@ impl Op {
                 break;
             }
         }
-        Ok(if self.done_segments == self.job.segments {
+        Ok(if self.left == 0 {
             Progress::Done
         } else if more {
             Progress::More
@@ -396,7 +239,7 @@ impl Op {
     ) -> Result<bool, Refusal> {
         loop {
             if self.instances[i].idle {
-                if self.next_segment == self.job.segments || !self.fill(i, io)? {
+                if self.next_segment == self.end || !self.fill(i, io)? {
                     return Ok(false);
                 }
                 self.instances[i].begin(self.next_segment);
@@ -406,7 +249,7 @@ impl Op {
                 Progress::Done if !self.drain(i, io)? => return Ok(false),
                 Progress::Done => {
                     self.instances[i].idle = true;
-                    self.done_segments += 1;
+                    self.left -= 1;
                 }
                 Progress::Waits => return Ok(false),
                 Progress::More => return Ok(true),
@@ -420,7 +263,7 @@ impl Op {
             return Ok(true);
         };
         let job = &self.job;
-        let len = job.window_bytes(self.next_segment);
+        let len = job.window_bytes(0, self.next_segment);
         if len > 0 && stream.ready(&mut io.dma())? < len {
             self.waits_for_kernel = true;
             return Ok(false);
@@ -433,7 +276,7 @@ impl Op {
             at += u64::from(src.len);
         }
         stream.advance(&mut io.dma(), len)?;
-        let last = self.next_segment + 1 == job.segments;
+        let last = self.next_segment + 1 == self.end;
         view(self.viewers[0], io, (window, len), last)?;
         Ok(true)
     }
@@ -448,13 +291,13 @@ impl Op {
         if inst.segment != self.next_out {
             return Ok(false);
         }
-        let len = job.window_bytes(inst.segment);
+        let len = job.window_bytes(1, inst.segment);
         if len > 0 && stream.ready(&mut io.dma())? < len {
             self.waits_for_kernel = true;
             return Ok(false);
         }
         let window = job.window_at(inst.scratch_at(job), 1);
-        let last = self.next_out + 1 == job.segments;
+        let last = self.next_out + 1 == self.end;
         view(self.viewers[1], io, (window, len), last)?;
         let mut at = window;
         for dst in stream.pieces(0, len).iter() {
@@ -497,6 +340,10 @@ impl Op {
             if inst.posted <= inst.cursor || inst.steps[k].waits > 0 {
                 return Ok(Progress::Waits);
             }
+            if job.skips(&job.plan.steps[k], inst.segment) {
+                inst.cursor += 1;
+                continue;
+            }
             if inst.combine.is_none() {
                 let Some(c) = inst.combination(job, k, io) else {
                     // Its outgoing messages find no slot yet.
@@ -537,18 +384,31 @@ impl Op {
                         job.pieces(io, h, inst.segment, scratch)
                     })
                 };
-                inst.steps[k].sends = step.sends.len() as u32;
-                inst.sends += step.sends.len() as u32;
-                for s in &step.sends {
-                    messages.send(SendRequest {
+                // Steps that send the same memory to one rank each are one message to several.
+                let same = match job.by_copies && !job.converts() {
+                    true => job.plan.same_sends(k),
+                    false => 1,
+                };
+                let mut requests = Vec::new();
+                for (k, step) in (k..).zip(&job.plan.steps[k..k + same]) {
+                    inst.steps[k].sends = step.sends.len() as u32;
+                    inst.sends += step.sends.len() as u32;
+                    requests.extend(step.sends.iter().map(|s| SendRequest {
                         ctx: job.ctx,
                         to: s.to,
                         tag: job.tag(inst.segment, s.channel, s.index),
                         hash: job.hash,
                         pieces: payload.clone(),
+                        when_met: job.must_meet(),
                         key: key(id, i, 0, k as u32),
-                    });
+                    }));
                 }
+                match same {
+                    1 => requests.into_iter().for_each(|r| messages.send(r)),
+                    _ => send_to_several(messages, requests),
+                }
+                inst.cursor += same as u32 - 1;
+                self.steps_run += same as u64 - 1;
             }
             for t in temps {
                 inst.free(t);
@@ -621,6 +481,10 @@ impl Instance {
         while (self.posted as usize) < steps.len() && self.posted < self.cursor + LOOK_AHEAD {
             let k = self.posted as usize;
             let step = &steps[k];
+            if job.skips(step, self.segment) {
+                self.posted += 1;
+                continue;
+            }
             let lands = step.lands && !job.converts();
             let sent = |s: &u32| self.steps[*s as usize].sends == 0;
             let in_use = lands && !step.senders.iter().all(sent);

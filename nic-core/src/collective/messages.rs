@@ -7,17 +7,23 @@ use ringbell_nic_abi::Status;
 use ringbell_onc_engines::program::Layout;
 
 use super::cut::Cut;
-use super::executor::{self, Job, Op, Progress};
+use super::executor::{self, Op};
 use super::group::{Body, Groups};
+use super::in_transit::{self, InTransit, Sums};
+use super::job::{Job, Windows};
 use super::kernel_stream;
+use super::number::Number;
 use super::on_card::CardOp;
+use super::params::takes_blocks_in_order;
 use super::table::{Active, State, Table};
+use super::task::Progress;
 use super::{taps, Begun, Params, Plan, Task};
 use crate::dma::ReadStatus;
 use crate::engine::{Engines, Place};
 use crate::link::Io;
 use crate::memory::nic_memory::Block;
 use crate::message::{RecvRequest, SendRequest, USER_TAG};
+use crate::types::NicTime;
 
 /// Elements that one step reduces before the NIC looks at everything else again.
 const STEP_ELEMENTS: u64 = 128 << 10;
@@ -26,12 +32,14 @@ const STEP_ELEMENTS: u64 = 128 << 10;
 #[derive(Debug)]
 pub(crate) struct MessagePath {
     pub(super) groups: Groups,
+    pub(super) sums: Sums,
 }
 
 impl MessagePath {
     pub(super) fn new(ip: Ipv4Addr) -> MessagePath {
         MessagePath {
             groups: Groups::new(ip),
+            sums: Sums::default(),
         }
     }
 
@@ -63,6 +71,7 @@ impl MessagePath {
                     tag: USER_TAG | u64::from(tag),
                     hash: 0,
                     pieces,
+                    when_met: false,
                     key,
                 };
                 match itself {
@@ -102,8 +111,12 @@ impl MessagePath {
                 table.wake(id);
             }
             Task::Program(p) => {
-                let (plan, params) = (p.plan.clone(), p.params);
-                let (input, output, streamed) = (p.input, p.output, p.streamed);
+                let (plan, mut params) = (p.plan.clone(), p.params);
+                let (mut input, mut output, streamed) = (p.input, p.output, p.streamed);
+                let done = a.done.unwrap_or(0);
+                params.count -= done / params.dtype.bytes();
+                input.va += done;
+                output.va += done;
                 let sides = p.sides;
                 a.task = Task::Program(p);
                 let layout = Layout {
@@ -111,6 +124,11 @@ impl MessagePath {
                     block_chunks: plan.program.block_chunks,
                 };
                 let slots = slots_of(&plan, &params);
+                // Without elements every rank takes part in the one window.
+                let in_blocks =
+                    streamed && params.count > 0 && takes_blocks_in_order(params.kind, params.algo);
+                let blocks = if in_blocks { c.ranks() } else { 1 };
+                let streamed = streamed.then_some(blocks);
                 let cut = Cut::of(&c.settings, &layout, params.dtype.bytes(), slots, streamed);
                 let Cut {
                     segments,
@@ -125,6 +143,10 @@ impl MessagePath {
                         return Begun::Yes;
                     }
                 };
+                let windows = windows.map(|parts| Windows {
+                    parts,
+                    own: in_blocks.then_some(c.rank),
+                });
                 let ends = match kernel_stream::open(io, streams) {
                     Ok(ends) => ends,
                     Err((status, detail)) => {
@@ -135,7 +157,7 @@ impl MessagePath {
                 let job = Job {
                     hash: params.hash(),
                     ctx: c.ctx,
-                    seq: a.call.seq.unwrap_or(0),
+                    seq: a.call.seq.unwrap_or(Number::first(0)),
                     plan,
                     params,
                     input,
@@ -145,7 +167,11 @@ impl MessagePath {
                     slot_bytes,
                     windows,
                     streams: streams.map(|s| s.is_some()),
+                    by_copies: c.settings.trees,
                 };
+                if a.done.is_none() && InTransit::is_possible(&job, c.ranks(), io) {
+                    return self.start_in_transit(table, slot, id, job);
+                }
                 let job = match io.dma.card.clone().filter(|_| c.life.cards) {
                     Some(card)
                         if streams.iter().all(Option::is_none) && CardOp::is_possible(&job) =>
@@ -173,7 +199,12 @@ impl MessagePath {
                     _ => job,
                 };
                 let each = job.instance_bytes();
-                let want = segments.min(in_flight);
+                // Streams wait for each other's kernels: one leaves half of the memory to others.
+                let half = match streamed {
+                    Some(_) => (c.scratch.len - c.arena.used()) / 2 / each.max(1),
+                    None => u64::MAX,
+                };
+                let want = segments.min(in_flight).min(half.max(1));
                 let mut blocks: Vec<Option<Block>> = Vec::new();
                 for _ in 0..want {
                     if each == 0 {
@@ -202,6 +233,87 @@ impl MessagePath {
             }
         }
         Begun::Yes
+    }
+
+    /// Starts an operation that the NICs on the way combine.
+    fn start_in_transit(&mut self, table: &mut Table, slot: u32, id: u32, job: Job) -> Begun {
+        self.sums.retain(|op| table.ops.get(op).is_some());
+        let Some((c, a)) = table.both(slot, id) else {
+            return Begun::Yes;
+        };
+        let Some(block) = c.arena.alloc(in_transit::MEMORY) else {
+            if c.active.is_empty() {
+                table.finish(slot, id, Status::NoResources, 0, in_transit::MEMORY);
+                return Begun::Yes;
+            }
+            return Begun::Later;
+        };
+        c.count(job.params.kind, job.params.algo);
+        let op = InTransit::new(job, c.rank, c.ranks(), block);
+        a.state = State::InTransit(Box::new(op));
+        c.active.push(id);
+        table.wake(id);
+        Begun::Yes
+    }
+
+    /// Takes the frames of reductions in transit that have come.
+    pub(super) fn take_sums(&mut self, table: &mut Table, io: &mut Io<'_>) -> bool {
+        let mut moved = false;
+        while let Some(frame) = io.net.next_of_sums() {
+            moved = true;
+            let id = self.sums.op_of(&frame);
+            if let Some(id) = id.filter(|id| table.ops.get(*id).is_some()) {
+                let a = table.ops.get_mut(id).map(|a| (a.comm, &mut a.state));
+                match a {
+                    Some((slot, State::InTransit(op))) => match op.on_frame(&frame, io) {
+                        Ok(()) => table.wake(id),
+                        Err(why) => table.fail(slot, id, why),
+                    },
+                    _ => self.sums.forget(id),
+                }
+            }
+            io.net.copy_is_read(frame);
+        }
+        moved
+    }
+
+    /// Wakes the sum of which this NIC is the root, if it may stand, or the next.
+    #[inline]
+    pub(super) fn look_at_sums(&mut self, table: &mut Table, now: NicTime) {
+        if self.sums.next_timer().is_none_or(|due| due > now) {
+            return;
+        }
+        let lives = |id| {
+            let a = table.ops.get(id);
+            a.is_some_and(|a| matches!(a.state, State::InTransit(_)))
+        };
+        for id in self.sums.due_at(now, lives) {
+            table.wake(id);
+        }
+    }
+
+    /// An operation in transit is over. What is left of it is the program's.
+    fn end_in_transit(&mut self, table: &mut Table, io: &mut Io<'_>, slot: u32, id: u32) {
+        self.sums.forget(id);
+        let Some((c, a)) = table.both(slot, id) else {
+            return;
+        };
+        let bytes = a.bytes;
+        let State::InTransit(op) = &a.state else {
+            return;
+        };
+        let Some(done) = op.rest() else {
+            return table.complete(slot, id, bytes, 0);
+        };
+        c.arena.free(op.block());
+        c.active.retain(|o| *o != id);
+        (a.state, a.done) = (State::Waiting, Some(done));
+        if self.start(table, io, slot, id) == Begun::Later {
+            table.waiting += 1;
+            if let Some(c) = table.comm_mut(slot) {
+                c.queue.push_front(id);
+            }
+        }
     }
 
     /// Moves operations on. Returns whether anything moved.
@@ -245,6 +357,12 @@ impl MessagePath {
                 ran
             }
             State::OnCard(op) => op.run(id, &mut self.groups.messages, io),
+            State::InTransit(op) => {
+                match op.run(id, &mut self.sums, &mut self.groups.messages, io) {
+                    Ok(Progress::Done) => return self.end_in_transit(table, io, slot, id),
+                    ran => ran,
+                }
+            }
             State::Local(c) => match c.run(&mut io.dma(), budget) {
                 Ok(ReadStatus::Done) => Ok(Progress::Done),
                 Ok(ReadStatus::Pending) => Ok(Progress::More),
@@ -280,7 +398,13 @@ impl MessagePath {
                 op.sent(key);
                 table.wake(id);
             }
-            State::Running(_) | State::OnCard(_) => table.fail(slot, id, (status, detail)),
+            State::InTransit(op) if status == Status::Ok => {
+                op.sent();
+                table.wake(id);
+            }
+            State::Running(_) | State::OnCard(_) | State::InTransit(_) => {
+                table.fail(slot, id, (status, detail));
+            }
             State::Message(_) => {
                 let n = if status == Status::Ok { bytes } else { 0 };
                 table.finish(slot, id, status, n, detail);
@@ -317,7 +441,13 @@ impl MessagePath {
                 op.received(key);
                 table.wake(id);
             }
-            State::Running(_) | State::OnCard(_) => table.fail(slot, id, (status, detail)),
+            State::InTransit(op) if status == Status::Ok => {
+                op.received(key, &mut self.sums, &mut self.groups.messages, io);
+                table.wake(id);
+            }
+            State::Running(_) | State::OnCard(_) | State::InTransit(_) => {
+                table.fail(slot, id, (status, detail));
+            }
             State::Message(_) => {
                 let detail = match status {
                     Status::Ok => u64::from(from) << 32 | (detail & 0xffff_ffff),

@@ -8,12 +8,14 @@
 //! 2. `plan` makes the program of the shape ready: generated or the user's own, proved once;
 //! 3. the operation waits here until the communicator is ready, what it comes `after` has ended,
 //!    and NIC memory for its segments is free; operations of a communicator begin in the order in
-//!    which they were posted, on every rank;
+//!    which they were posted, on every rank, where they do not have ports of their own (`number`);
 //! 4. `executor` runs the program, several segments at once; `combine` is its data path;
 //! 5. messages between ranks go over any transport that reaches the peer
 //!    ([`message`](crate::message)); `group` knows who takes part;
 //! 6. engines that are attached to the communicator see source, messages and result (`taps`);
 //! 7. the ticket retires when the last message has left and the last result is stored.
+//!
+//! A host thread's own messages take no queue: `host` has their inboxes.
 //!
 //! Ranks that disagree are detected by a hash that every message carries; then all exchange their
 //! parameters, and the first rank that differs is named everywhere. A rank that ends, times out or
@@ -26,14 +28,20 @@ mod combine;
 mod communicator;
 mod control;
 mod cut;
+mod desk;
 mod direct;
 mod direct_path;
 mod ending;
 mod executor;
+mod gone;
 mod group;
+mod host;
+mod in_transit;
+mod job;
 mod kernel_stream;
 mod messages;
 mod named;
+mod number;
 mod on_card;
 mod own;
 mod params;
@@ -47,24 +55,32 @@ mod taps;
 mod task;
 
 use std::net::Ipv4Addr;
+use std::sync::atomic::AtomicUsize;
+use std::sync::Arc;
 
 use ringbell_nic_abi::{PdId, Status};
 pub use ringbell_onc_engines::program::Thresholds;
 
 use crate::engine::Engines;
 use crate::link::Io;
+use crate::message::{copies_timer, has_ready_copies, step_copies};
 use crate::transport::TransportEvent;
-use crate::types::{ConnId, NicTime, WorkToken};
+use crate::types::{CommId, ConnId, NicTime, WorkToken};
 use communicator::{End, GRACE};
 use direct::Call;
 use direct_path::{DirectPaths, NotBegun};
 use messages::MessagePath;
+use number::{Number, Ports};
 use table::{Active, State, Table};
 
+pub(crate) use desk::{Desk, Payload};
+pub use desk::{MessageError, MessageId};
 pub(crate) use direct::{Key, Prepared};
 pub(crate) use direct_path::reach;
+pub(crate) use host::Inboxes;
+pub use host::{Found, MessageEvent, Wants, MAX_CONTEXTS};
 pub(crate) use kernel_stream::StreamSide;
-pub(crate) use params::{Params, Reach, Side};
+pub(crate) use params::{takes_blocks_in_order, Params, Reach, Side};
 pub(crate) use plan::{Plan, PlanError, Plans, Shape};
 pub use settings::{
     CancelError, CollectiveCounters, CollectiveSettings, CommError, CommInfo, CommStatus,
@@ -107,6 +123,7 @@ pub(crate) struct Collectives {
     pub(crate) messages: MessagePath,
     direct: DirectPaths,
     pub(crate) plans: Plans,
+    pub(crate) inboxes: Inboxes,
     pd: Option<PdId>,
 }
 
@@ -117,8 +134,48 @@ impl Collectives {
             messages: MessagePath::new(ip),
             direct: DirectPaths::default(),
             plans: Plans::default(),
+            inboxes: Inboxes::default(),
             pd: None,
         }
+    }
+
+    /// Opens an inbox for a communicator, and gives its number.
+    pub(crate) fn open_inbox(
+        &mut self,
+        id: CommId,
+        pd: PdId,
+        news: Arc<AtomicUsize>,
+    ) -> Result<u32, CommError> {
+        let slot = self.table.find(id.0);
+        let place = slot.and_then(|s| Some((s, self.table.comm(s)?.ctx)));
+        let place = place.ok_or(CommError::Unknown { id })?;
+        let opened = self.inboxes.open(place, pd, news);
+        opened.ok_or(CommError::TooMany { limit: 1 << 18 })
+    }
+
+    /// Runs `f` with the inboxes of a communicator, and does what it has brought about.
+    pub(crate) fn with_inboxes<R>(
+        &mut self,
+        io: &mut Io<'_>,
+        comm: CommId,
+        f: impl FnOnce(&mut Inboxes, &mut Desk<'_, '_>) -> R,
+    ) -> R {
+        let slot = self.table.find(comm.0);
+        let gone = Some((Status::BadCommunicator, 0));
+        let mut desk = Desk {
+            ranks: slot.map_or((0, 0), |s| self.table.shape_of(s)),
+            over: slot.map_or(gone, |s| self.table.ended(s)),
+            gone: slot.map_or(&[], |s| self.table.gone(s)),
+            messages: &mut self.messages.groups.messages,
+            io,
+        };
+        let r = f(&mut self.inboxes, &mut desk);
+        // The next step's transports have it: they come before communicators.
+        if self.messages.groups.messages.has_queued() {
+            self.messages.groups.step(io, false);
+        }
+        self.take_events(io);
+        r
     }
 
     /// Whether there is any communicator, or something left of one.
@@ -158,6 +215,7 @@ impl Collectives {
         self.messages.groups.messages.is_busy()
             || !self.table.ops.is_empty()
             || self.direct.active > 0
+            || self.inboxes.is_active()
     }
 
     /// Whether a step without a clock reading would find nothing to do.
@@ -173,9 +231,13 @@ impl Collectives {
         let times = self.table.comms().filter_map(|c| match c.life.end {
             Some(e) if !e.reaped => Some(e.until),
             Some(_) => None,
-            None => c.life.deadline.filter(|_| !c.life.ready),
+            None if !c.life.ready => c.life.deadline,
+            None => c.life.gone.iter().filter_map(|g| g.until).min(),
         });
-        times.chain(self.messages.groups.next_timer()).min()
+        let groups = &self.messages.groups;
+        let times = times.chain(groups.next_timer());
+        let times = times.chain(copies_timer(&groups.messages));
+        times.chain(self.messages.sums.next_timer()).min()
     }
 
     /// Takes an operation on. It retires through [`Table::take_retired`].
@@ -195,8 +257,7 @@ impl Collectives {
         let (mut seq, mut bytes) = (None, 0);
         if let Task::Program(p) = &task {
             bytes = p.bytes;
-            seq = Some(c.next_seq);
-            c.next_seq = c.next_seq.wrapping_add(1);
+            seq = Some(c.numbers.take(p.port));
         }
         let call = Call::new(token, seq);
         // Nothing is before it, and no rank has said anything of it.
@@ -230,6 +291,7 @@ impl Collectives {
             task,
             state: State::Waiting,
             bytes,
+            done: None,
             queued: false,
             messages: false,
             rings,
@@ -261,8 +323,9 @@ impl Collectives {
     fn begin(&mut self, io: &mut Io<'_>, ended: &dyn Fn(After) -> bool) -> bool {
         let mut moved = false;
         for slot in self.table.slots() {
-            // Collective operations begin in order; messages and local ones when they can.
-            let (mut blocked, mut i) = (false, 0);
+            // Collective operations of a port begin in order; messages and local ones when they
+            // can.
+            let (mut blocked, mut i) = (Ports::default(), 0);
             while let Some(c) = self.table.comm(slot) {
                 if c.life.end.is_some() || !c.life.ready {
                     break;
@@ -271,9 +334,9 @@ impl Collectives {
                 let Some(a) = self.table.ops.get(id) else {
                     break;
                 };
-                let collective = a.call.seq.is_some();
-                if (collective && blocked) || !ended(a.after) {
-                    blocked |= collective;
+                let port = a.call.seq.map(Number::port);
+                if port.is_some_and(|p| blocked.has(p)) || !ended(a.after) {
+                    port.into_iter().for_each(|p| blocked.add(p));
                     i += 1;
                     continue;
                 }
@@ -286,7 +349,7 @@ impl Collectives {
                         c.queue.retain(|q| *q != id);
                     }
                 } else {
-                    blocked |= collective;
+                    port.into_iter().for_each(|p| blocked.add(p));
                     i += 1;
                 }
             }
@@ -301,6 +364,9 @@ impl Collectives {
         };
         if !matches!(a.state, State::Waiting) {
             return true;
+        }
+        if a.call.seq.is_some_and(|seq| self.table.is_ahead(slot, seq)) {
+            return false;
         }
         let reach = match &a.task {
             Task::Program(p) if !a.messages => p.reach,
@@ -371,7 +437,12 @@ impl Collectives {
             return false;
         }
         self.show_messages(io.engines);
-        let mut moved = self.take_events(io);
+        let mut moved = io.net.has_copies() && step_copies(&mut self.messages.groups.messages, io);
+        moved |= io.net.has_sums() && self.messages.take_sums(&mut self.table, io);
+        moved |= self.take_events(io);
+        if fresh {
+            self.messages.look_at_sums(&mut self.table, io.now);
+        }
         if fresh && self.table.lives.unsettled {
             moved |= self.look_at_clock(io);
             self.table.lives.unsettled = self.table.wait_for_clock();
@@ -384,6 +455,9 @@ impl Collectives {
         if fresh || !self.messages.groups.is_quiet() {
             moved |= self.messages.groups.step(io, fresh);
             moved |= self.take_events(io);
+        }
+        if fresh || has_ready_copies(&self.messages.groups.messages) {
+            moved |= step_copies(&mut self.messages.groups.messages, io);
         }
         moved | (self.table.lives.gone > 0 && self.look_at_gone(io))
     }

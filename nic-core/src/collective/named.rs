@@ -14,7 +14,7 @@ impl CollectiveSettings {
     /// Names of the settings that [`set`](CollectiveSettings::set) takes: those of the fields, here
     /// and in [`Thresholds`](ringbell_onc_engines::program::Thresholds). The time-out of connecting
     /// is set elsewhere.
-    pub const NAMES: [&'static str; 17] = [
+    pub const NAMES: [&'static str; 18] = [
         "eager_max",
         "eager_buffers",
         "segment_bytes",
@@ -32,10 +32,11 @@ impl CollectiveSettings {
         "all_gather_ring",
         "deterministic",
         "card",
+        "trees",
     ];
 
     /// The settings that every rank must give alike, by name.
-    pub fn agreed(&self) -> [(&'static str, u64); 13] {
+    pub fn agreed(&self) -> [(&'static str, u64); 14] {
         let [flat, whole, ring, chain, tree, gather] = self.thresholds.words();
         [
             ("segment_bytes", self.segment_bytes),
@@ -45,6 +46,7 @@ impl CollectiveSettings {
             ("direct", self.direct.into()),
             ("direct_eager_bytes", self.direct_eager_bytes),
             ("deterministic", self.deterministic.into()),
+            ("trees", self.trees.into()),
             ("flat_ranks", flat),
             ("whole_sources", whole),
             ("all_reduce_ring", ring),
@@ -74,6 +76,7 @@ impl CollectiveSettings {
             "all_gather_ring" => Field::Bytes(&mut t.all_gather_ring),
             "deterministic" => Field::Switch(&mut self.deterministic),
             "card" => Field::Switch(&mut self.card),
+            "trees" => Field::Switch(&mut self.trees),
             _ => return None,
         })
     }

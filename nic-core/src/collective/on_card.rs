@@ -21,10 +21,11 @@ use ringbell_nic_abi::collective::COMM_ENDED;
 use ringbell_nic_abi::{DataType, GpuVa, ReduceOp, Status};
 use ringbell_onc_engines::program::Place;
 
-use super::executor::{Job, Progress};
+use super::job::Job;
 use super::kernel_stream::Refusal;
 use super::params::Side;
 use super::plan::{Plan, PlanStep, Source};
+use super::task::Progress;
 use crate::card::{reduces, RingEnd, RingEvent, RingLease, RingStep, SharedCard};
 use crate::dma::{DmaAccess, ReadStatus};
 use crate::link::{Io, Pieces};
@@ -328,6 +329,7 @@ impl CardOp {
             tag: self.job.tag(segment, to.channel, to.index),
             hash: self.job.hash,
             pieces: Pieces::one(buffer),
+            when_met: false,
             key: key(id, slot),
         });
         self.sends = self.next(self.sends + 1, |s| !s.sends.is_empty());

@@ -10,6 +10,13 @@ pub(crate) struct Side {
     pub(crate) va: u64,
 }
 
+/// Whether the blocks of all ranks follow each other in an operation when it is streamed, so that a
+/// stream can stand for all of them. Ranks that relay blocks would have to hold them meanwhile.
+pub(crate) fn takes_blocks_in_order(kind: CollectiveKind, algo: Algorithm) -> bool {
+    use CollectiveKind as K;
+    matches!(kind, K::Scatter | K::Gather) && algo == Algorithm::Flat
+}
+
 /// Parameters of a collective operation. Every rank must give the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Params {

@@ -90,6 +90,16 @@ pub(crate) struct PlanStep {
     pub(crate) senders: Vec<u32>,
 }
 
+impl PlanStep {
+    /// Whether it does nothing but send memory to one rank, and the memory of which.
+    fn sends_only(&self) -> Option<Place> {
+        match (&self.sources[..], &self.stores[..], &self.sends[..]) {
+            ([Source::Local(_)], [], [_]) => self.home,
+            _ => None,
+        }
+    }
+}
+
 /// A program that may run.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -282,6 +292,16 @@ impl Spaces {
 }
 
 impl Plan {
+    /// How many steps from this one on send the same memory to one rank each, itself included.
+    pub(crate) fn same_sends(&self, step: usize) -> usize {
+        let steps = self.steps.get(step..).unwrap_or_default();
+        let Some(first) = steps.first().and_then(PlanStep::sends_only) else {
+            return 1;
+        };
+        let same = steps.iter().take_while(|s| s.sends_only() == Some(first));
+        same.count()
+    }
+
     fn new(program: Program, all: &Whole<'_>, shape: Shape) -> Result<Plan, PlanError> {
         // One is filled while another leaves, even where one would do.
         let held = all.held.max(2);

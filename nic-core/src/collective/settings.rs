@@ -48,6 +48,9 @@ pub struct CollectiveSettings {
     /// Whether every reduction runs in the order of the ranks, so that its bits depend neither on
     /// the count, the place of an element, the algorithm nor the path.
     pub deterministic: bool,
+    /// Whether what goes to several ranks goes by frames that the NICs on the way copy, where the
+    /// ranks are at least half of a mesh whose routes have trees. The same on every rank.
+    pub trees: bool,
     /// Where operations that name no algorithm change from one to another.
     pub thresholds: Thresholds,
     /// How long the ranks may take to find each other.
@@ -68,6 +71,7 @@ impl Default for CollectiveSettings {
             card: true,
             direct_eager_bytes: 1 << 10,
             deterministic: false,
+            trees: true,
             thresholds: Thresholds::default(),
             connect_timeout: Duration::from_secs(30),
         }
@@ -131,11 +135,11 @@ impl CollectiveSettings {
                 ),
             );
         }
-        if !s.stream_bytes.is_power_of_two() || !(64..=1 << 24).contains(&s.stream_bytes) {
+        if !s.stream_bytes.is_power_of_two() || !(32..=1 << 24).contains(&s.stream_bytes) {
             return refuse(
                 "collective.stream_bytes",
                 format!(
-                    "{} is not a power of two between 64 and 16 MiB",
+                    "{} is not a power of two between 32 and 16 MiB",
                     s.stream_bytes
                 ),
             );
@@ -349,6 +353,8 @@ pub struct CollectiveCounters {
     pub rendezvous: u64,
     /// Messages written straight to receives that the receiver had announced.
     pub written: u64,
+    /// Those of `written` that went to several ranks at once.
+    pub copied: u64,
     /// Messages longer than nothing that would have been eager, but found no free receive buffer.
     pub without_credit: u64,
     /// Messages that came before their receive, and announced receives that came before their
@@ -454,7 +460,7 @@ mod tests {
             ),
             (
                 CollectiveSettings {
-                    stream_bytes: 32,
+                    stream_bytes: 16,
                     ..d()
                 },
                 "collective.stream_bytes",

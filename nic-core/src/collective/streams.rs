@@ -5,11 +5,11 @@ use ringbell_nic_abi::Status;
 
 use super::channel::{Channel, ChannelSpec, End};
 use super::communicator::Comm;
-use super::executor::Progress;
 use super::kernel_stream;
 use super::messages::MessagePath;
 use super::params::fold;
 use super::table::{Active, State, Table};
+use super::task::Progress;
 use super::{ChannelTask, Task};
 use crate::link::Io;
 use crate::message::{Messages, STREAM_TAG, USER_TAG};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use ringbell_nic_abi::Status;
-use ringbell_onc_engines::program::Order;
+use ringbell_onc_engines::program::{Locality, Order};
 use rustc_hash::FxHashMap;
 
 use super::channel::Channel;
@@ -11,7 +11,10 @@ use super::combine::Combine;
 use super::communicator::{Comm, Lives};
 use super::direct::{Call, Key, Prepared};
 use super::executor::Op;
+use super::gone::Gone;
+use super::in_transit::InTransit;
 use super::kernel_stream::Streams;
+use super::number::Number;
 use super::on_card::CardOp;
 use super::taps::{Tap, Viewer};
 use super::task::OwnCopy;
@@ -43,6 +46,8 @@ pub(super) enum State {
     Running(Box<Op>),
     /// Its steps are the card's.
     OnCard(Box<CardOp>),
+    /// The NICs on the way combine its elements.
+    InTransit(Box<InTransit>),
     /// Done, but for the engine that its result passes.
     Leaving {
         bytes: u64,
@@ -61,6 +66,8 @@ pub(super) struct Active {
     pub(super) task: Task,
     pub(super) state: State,
     pub(super) bytes: u64,
+    /// Bytes that went in transit, when that has ended: the program has the rest.
+    pub(super) done: Option<u64>,
     pub(super) queued: bool,
     /// It has tried the direct path, and goes over messages.
     pub(super) messages: bool,
@@ -86,6 +93,9 @@ impl Active {
 
 /// By their ids; a freed one keeps its slot, and its id is refused, until it has ended.
 type Comms = Slab<Comm, 16, 0, 0xff>;
+/// Bit 31 of their numbers is free: keys of messages with it are of no operation
+/// ([`HOST_KEY`](super::host::HOST_KEY)).
+type Ops = Slab<Active, 18, 1, { u32::MAX >> 19 }>;
 
 /// What the paths of operations have found out, for the communicators.
 #[derive(Debug)]
@@ -97,7 +107,7 @@ pub(super) enum News {
         status: Status,
     },
     /// Ranks disagree about an operation.
-    Differs { slot: u32, seq: u32, rank: u32 },
+    Differs { slot: u32, seq: Number, rank: u32 },
 }
 
 /// See the module text. Communicators are named by their slot, operations by their number in the
@@ -107,7 +117,7 @@ pub(crate) struct Table {
     comms: Comms,
     by_ctx: FxHashMap<u64, u32>,
     pub(super) lives: Lives,
-    pub(super) ops: Slab<Active>,
+    pub(super) ops: Ops,
     /// Operations that can go on.
     ready: VecDeque<u32>,
     /// Operations that wait for a ticket or for their communicator.
@@ -213,6 +223,14 @@ impl Table {
             .map_or_else(Thresholds::default, |c| c.settings.thresholds)
     }
 
+    /// How the ranks of a communicator reach each other by messages.
+    pub(crate) fn locality(&self, slot: u32) -> Locality {
+        match self.comm(slot).is_some_and(|c| c.settings.trees) {
+            true => Locality::Trees,
+            false => Locality::Network,
+        }
+    }
+
     /// Whether this rank's card executes programs of rings for a communicator of several ranks.
     pub(crate) fn offers_card(&self, slot: u32) -> bool {
         self.comm(slot)
@@ -240,6 +258,11 @@ impl Table {
     /// How a communicator has ended, if it has.
     pub(crate) fn ended(&self, slot: u32) -> Option<(Status, u64)> {
         Some(self.comm(slot)?.life.end?.of_operations())
+    }
+
+    /// Ranks of a communicator that send nothing more.
+    pub(super) fn gone(&self, slot: u32) -> &[Gone] {
+        self.comm(slot).map_or(&[], |c| &c.life.gone)
     }
 
     /// Whether a communicator waits for a reading of the clock.
@@ -304,7 +327,11 @@ impl Table {
     }
 
     /// The parameters of the collective under way whose number matches.
-    pub(super) fn params_of(&self, slot: u32, is: impl Fn(u32) -> bool) -> Option<(u32, Params)> {
+    pub(super) fn params_of(
+        &self,
+        slot: u32,
+        is: impl Fn(Number) -> bool,
+    ) -> Option<(Number, Params)> {
         let c = self.comm(slot)?;
         let ids = c.active.iter().chain(&c.queue);
         let others = ids.filter_map(|id| self.ops.get(*id));
@@ -312,6 +339,17 @@ impl Table {
         let direct = c.direct.iter().flat_map(|d| d.ops());
         let direct = direct.filter_map(|op| Some((op.call.seq?, op.params)));
         direct.chain(others).find(|(seq, _)| is(*seq))
+    }
+
+    /// Whether an operation of a port is too far behind the oldest under way for it to begin.
+    #[inline]
+    pub(super) fn is_ahead(&self, slot: u32, seq: Number) -> bool {
+        let Some(c) = self.comm(slot).filter(|_| seq.port() != 0) else {
+            return false;
+        };
+        let mut numbers = c.active.iter().filter_map(|id| self.ops.get(*id)?.call.seq);
+        let oldest = numbers.find(|n| n.port() == seq.port());
+        oldest.is_some_and(|oldest| !seq.is_near(oldest))
     }
 
     /// An operation can go on.
@@ -447,6 +485,7 @@ impl Table {
             match std::mem::replace(&mut a.state, State::Waiting) {
                 State::Running(op) => c.release(&op),
                 State::OnCard(op) => c.release_card(op),
+                State::InTransit(op) => c.arena.free(op.block()),
                 _ => {}
             }
             c.count_end(status);
@@ -526,6 +565,7 @@ impl Table {
         match (state, self.comm_mut(slot)) {
             (State::Running(op), Some(c)) => c.release(&op),
             (State::OnCard(op), Some(c)) => c.release_card(op),
+            (State::InTransit(op), Some(c)) => c.arena.free(op.block()),
             _ => {}
         }
         self.wake(id);
@@ -541,11 +581,11 @@ impl Table {
                 return false;
             };
             x.tap.as_ref().is_some_and(|t| t.shows_result())
-                && x.call.seq.is_some_and(|s| seq.wrapping_sub(s) as i32 > 0)
+                && x.call.seq.is_some_and(|s| s.is_before(seq))
         };
         let on_path = |c: &Comm| {
             let mut seqs = c.direct.iter().flat_map(|d| &d.taps).map(|(s, _)| *s);
-            seqs.any(|s| seq.is_some_and(|seq| seq.wrapping_sub(s) as i32 > 0))
+            seqs.any(|s| seq.is_some_and(|seq| s.is_before(seq)))
         };
         if self
             .comm(slot)

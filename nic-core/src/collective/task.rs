@@ -37,6 +37,17 @@ pub(crate) enum Task {
     Program(Box<Prepared>),
 }
 
+/// State of an operation after a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Everything is done.
+    Done,
+    /// It waits for messages.
+    Waits,
+    /// It can go on at once.
+    More,
+}
+
 /// See [`Task::Channel`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChannelTask {

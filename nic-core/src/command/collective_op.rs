@@ -14,8 +14,8 @@ use super::memory::Memory;
 use super::Refusal;
 use crate::card;
 use crate::collective::{
-    reach, ChannelTask, Collectives, Key, LocalPass, Params, PlanError, Prepared, Reach as Path,
-    Rings, Shape, Side, StreamSide, Task,
+    reach, takes_blocks_in_order, ChannelTask, Collectives, Key, LocalPass, Params, PlanError,
+    Prepared, Reach as Path, Rings, Shape, Side, StreamSide, Task,
 };
 use crate::link::Pieces;
 use crate::types::Buffer;
@@ -350,6 +350,9 @@ impl Decoder<'_> {
         if root >= ranks {
             return Err(invalid(root.into()));
         }
+        // Others have no use for a tag.
+        let port = if spec.streamed { d.lkey.0 } else { 0 };
+        let port = u8::try_from(port).map_err(|_| invalid(port.into()))?;
         let order = self.collectives.table.order(self.slot);
         let strict = order == Order::Rank;
         let reduces = matches!(spec.kind, K::Reduce | K::AllReduce | K::ReduceScatter);
@@ -358,11 +361,19 @@ impl Decoder<'_> {
             return Err(invalid(spec.wire.code().into()));
         }
         let algo = match spec.algo {
+            // The one whose root may have a stream, whether this one has.
+            Algorithm::Auto if spec.streamed && spec.kind == K::Gather => Algorithm::Flat,
             // The direct path falls back to messages.
             Algorithm::Auto | Algorithm::Direct => {
                 let t = self.collectives.table.thresholds(self.slot);
                 let choose = if strict { choose_strict } else { choose };
-                choose(spec.kind, bytes, ranks, Locality::Network, &t)
+                let locality = self.collectives.table.locality(self.slot);
+                // A tree of wires has its own order of operands.
+                let locality = match spec.kind {
+                    K::Reduce if !spec.op.ignores_order(spec.dtype) => Locality::Network,
+                    _ => locality,
+                };
+                choose(spec.kind, bytes, ranks, locality, &t)
             }
             a => a,
         };
@@ -398,8 +409,9 @@ impl Decoder<'_> {
         let (src, dst) = (d.local_va.0, d.remote_va.0);
         let ring = spec.from_stream || spec.to_stream;
         if ring || spec.streamed {
-            // Blocks of several ranks would come one after the other, and their windows do not.
-            let one = |is: bool, len: u64| !is || len <= bytes;
+            // Blocks of several ranks come one after the other, and few programs' windows do.
+            let in_order = takes_blocks_in_order(spec.kind, algo);
+            let one = |is: bool, len: u64| !is || in_order || len <= bytes;
             let apart = !(spec.from_stream && spec.to_stream && src == dst);
             let may = spec.streamed && spec.algo != Algorithm::Direct && apart;
             if !may || !one(spec.from_stream, sides.input) || !one(spec.to_stream, sides.output) {
@@ -467,6 +479,7 @@ impl Decoder<'_> {
                 false => reach(spec.algo, spec.wire),
             },
             streamed: spec.streamed,
+            port,
             bytes: if sides.output > 0 {
                 sides.output
             } else {

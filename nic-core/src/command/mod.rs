@@ -385,7 +385,7 @@ impl Core {
         let mut io = Io {
             now: self.time.now,
             transports: &mut self.streams.transports,
-            net: &self.streams.network,
+            net: &mut self.streams.network,
             mmu: &mut self.memory.mmu,
             dma: &mut self.memory.dma,
             engines: &mut self.memory.engines,
@@ -424,7 +424,7 @@ impl Core {
         let io = Io {
             now: self.time.now,
             transports: &mut self.streams.transports,
-            net: &self.streams.network,
+            net: &mut self.streams.network,
             mmu: &mut self.memory.mmu,
             dma: &mut self.memory.dma,
             engines: &mut self.memory.engines,
@@ -725,6 +725,13 @@ impl Core {
     /// An operation for a descriptor, with its time-out.
     fn operation(&self, permit: Permit, d: &Descriptor, slot: u32) -> Operation {
         self.queues[permit.queue as usize].operation(permit, d, slot)
+    }
+
+    /// Operations that have ended, ever, and other events that threads wait for.
+    #[inline]
+    pub(crate) fn ended(&self) -> u64 {
+        let of_inboxes = self.collectives.inboxes.ended;
+        self.report.counters.retired.wrapping_add(of_inboxes)
     }
 
     /// Whether the NIC needs no step before a thread, or a transport's descriptor, notifies it of

@@ -14,7 +14,7 @@ pub(crate) struct Io<'a> {
     pub(crate) now: NicTime,
     pub(crate) transports: &'a mut [Box<dyn Transport>],
     /// What carries their packets.
-    pub(crate) net: &'a Network,
+    pub(crate) net: &'a mut Network,
     pub(crate) mmu: &'a mut Mmu,
     pub(crate) dma: &'a mut DmaState,
     pub(crate) engines: &'a mut Engines,

@@ -16,6 +16,7 @@
 mod hello;
 mod io;
 mod pieces;
+mod restless;
 mod stream;
 mod table;
 

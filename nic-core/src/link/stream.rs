@@ -14,6 +14,9 @@ use crate::types::{ConnId, NicTime, Owner, WorkToken};
 pub(crate) const LINK_TOKEN: u64 = 1 << 63;
 /// Payload bytes handed to the transport at once: the rest stays here, where it can be withdrawn.
 const HANDED_BYTES: u64 = 1 << 20;
+/// Operations that are handed to it however long they are: a message, and the next one, so that the
+/// link does not rest between them.
+const HANDED_ANYHOW: usize = 4;
 /// Operations handed to the transport at once.
 const HANDED_WORKS: usize = 64;
 /// Further bit of the tokens of exposed receives; the low 32 are a place of the layer above.
@@ -192,6 +195,7 @@ impl<K: Copy + PartialEq> Link<K> {
     }
 
     /// Whether messages wait to be handed over.
+    #[inline]
     pub(crate) fn has_queued(&self) -> bool {
         !self.tx.is_empty() && self.state == LinkState::Up && !self.mute
     }
@@ -218,7 +222,9 @@ impl<K: Copy + PartialEq> Link<K> {
         if self.state != LinkState::Up || self.mute {
             return false;
         }
-        while self.handed.len() < HANDED_WORKS && self.handed_bytes < HANDED_BYTES {
+        while self.handed.len() < HANDED_ANYHOW
+            || (self.handed.len() < HANDED_WORKS && self.handed_bytes < HANDED_BYTES)
+        {
             let Some(f) = self.tx.pop_front() else { break };
             moved = true;
             if let Some(key) = f.to {

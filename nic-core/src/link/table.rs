@@ -6,6 +6,7 @@ use std::time::Duration;
 use ringbell_nic_abi::Status;
 use rustc_hash::FxHashMap;
 
+use super::restless::Restless;
 use super::stream::{LinkState, Rx};
 use super::{hello, Dest, Io, Link, Outgoing, Pieces, EXPOSED_TOKEN, HEAD, LINK_TOKEN};
 use crate::memory::nic_memory::{Block, NicMemory};
@@ -93,6 +94,8 @@ pub(crate) struct Links<K> {
     ip: Ipv4Addr,
     served: Served,
     all: Vec<Link<K>>,
+    /// Those that may need something from a step.
+    restless: Restless,
     by_conn: FxHashMap<(usize, ConnId), usize>,
     by_peer: FxHashMap<SocketAddrV4, usize>,
     next_token: u64,
@@ -110,6 +113,7 @@ impl<K: Copy + PartialEq> Links<K> {
             ip,
             served: Served::default(),
             all: Vec::new(),
+            restless: Restless::default(),
             by_conn: FxHashMap::default(),
             by_peer: FxHashMap::default(),
             next_token: 0,
@@ -137,6 +141,7 @@ impl<K: Copy + PartialEq> Links<K> {
 
     #[inline]
     pub(crate) fn at_mut(&mut self, link: usize) -> &mut Link<K> {
+        self.restless.insert(link);
         &mut self.all[link]
     }
 
@@ -144,9 +149,27 @@ impl<K: Copy + PartialEq> Links<K> {
         self.all.iter()
     }
 
-    /// What a link needs. `now`: the time, if it was read for this step.
+    /// The next link from a number on that needs something. `now`: the time, if it was read for
+    /// this step.
     #[inline]
-    pub(crate) fn due(&self, link: usize, now: Option<NicTime>) -> Due {
+    pub(crate) fn next_due(&mut self, from: usize, now: Option<NicTime>) -> Option<(usize, Due)> {
+        let mut link = from;
+        loop {
+            link = self.restless.next(link)?;
+            let due = self.due(link, now);
+            if due != Due::Nothing {
+                return Some((link, due));
+            }
+            // The others wait for a time.
+            if let LinkState::Up | LinkState::Connecting = self.all[link].state {
+                self.restless.remove(link);
+            }
+            link += 1;
+        }
+    }
+
+    #[inline]
+    fn due(&self, link: usize, now: Option<NicTime>) -> Due {
         let l = &self.all[link];
         let has_come = |at: NicTime| now.is_some_and(|now| at <= now);
         match l.state {
@@ -155,6 +178,28 @@ impl<K: Copy + PartialEq> Links<K> {
             LinkState::Down(at) if has_come(at) => Due::Dial,
             _ => Due::Nothing,
         }
+    }
+
+    /// Whether messages of any link wait to be handed over.
+    #[inline]
+    pub(crate) fn has_queued(&self) -> bool {
+        debug_assert!(self.has_found_all());
+        self.restless.any(|l| self.all[l].has_queued())
+    }
+
+    /// Links that are down, and when each may be dialled again.
+    pub(crate) fn down(&self) -> impl Iterator<Item = (usize, NicTime)> + '_ {
+        let down = |l: usize| Some((l, self.all[l].is_down_until()?));
+        self.restless.iter().filter_map(down)
+    }
+
+    /// Whether no link is left out that needs something; asked of NICs with few links.
+    fn has_found_all(&self) -> bool {
+        let ever = Some(NicTime(u64::MAX - 1));
+        let needs = |l: usize| self.due(l, ever) != Due::Nothing;
+        let mut left_out =
+            (0..self.all.len().min(16)).filter(|l| self.restless.next(*l) != Some(*l));
+        !left_out.any(needs)
     }
 
     /// Whether transports have been given messages, or room for payloads, since this was last
@@ -185,9 +230,11 @@ impl<K: Copy + PartialEq> Links<K> {
         }
         let head = io.dma.nic_memory.alloc(HEAD as u64)?;
         let state = LinkState::Down(NicTime(0));
+        let link = self.all.len();
         self.all.push(Link::new(state, Some(peer), head));
-        self.by_peer.insert(peer, self.all.len() - 1);
-        Some(self.all.len() - 1)
+        self.restless.insert(link);
+        self.by_peer.insert(peer, link);
+        Some(link)
     }
 
     /// Hands queued messages of a link to its transport.
@@ -401,7 +448,7 @@ impl<K: Copy + PartialEq> Links<K> {
             TransportEvent::Connected { conn } => {
                 let &l = self.by_conn.get(&(t, conn))?;
                 let me = self.me();
-                let link = &mut self.all[l];
+                let link = self.at_mut(l);
                 link.state = LinkState::Up;
                 link.proven = true;
                 if let Some(peer) = link.peer {
@@ -431,7 +478,7 @@ impl<K: Copy + PartialEq> Links<K> {
                 if is_for_another(status, answer) {
                     self.connect(io, l, Some(t));
                 } else {
-                    self.all[l].state = LinkState::Down(io.now.plus(RETRY));
+                    self.at_mut(l).state = LinkState::Down(io.now.plus(RETRY));
                 }
                 LinkEvent::Nothing
             }
@@ -464,6 +511,7 @@ impl<K: Copy + PartialEq> Links<K> {
                         self.all.len() - 1
                     }
                 };
+                self.restless.insert(l);
                 self.by_conn.insert((t, conn), l);
                 self.await_head(io, l);
                 LinkEvent::Nothing
@@ -538,7 +586,7 @@ impl<K: Copy + PartialEq> Links<K> {
             return Arrived::Wrong;
         }
         self.by_peer.insert(from, link);
-        let l = &mut self.all[link];
+        let l = self.at_mut(link);
         (l.peer, l.state) = (Some(from), LinkState::Up);
         io.transports[l.transport].watch(l.conn);
         Arrived::Up { cut: before }
@@ -557,6 +605,7 @@ impl<K: Copy + PartialEq> Links<K> {
     /// it.
     pub(crate) fn cut(&mut self, io: &mut Io<'_>, link: usize) -> Option<(SocketAddrV4, Vec<u64>)> {
         let me = self.me();
+        self.restless.insert(link);
         let l = &mut self.all[link];
         io.transports[l.transport].abort(l.conn);
         self.by_conn.remove(&(l.transport, l.conn));
@@ -606,6 +655,6 @@ impl<K: Copy + PartialEq> Links<K> {
             }
             next = order.after(next);
         }
-        self.all[link].state = LinkState::Down(io.now.plus(RETRY));
+        self.at_mut(link).state = LinkState::Down(io.now.plus(RETRY));
     }
 }

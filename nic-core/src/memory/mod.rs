@@ -19,6 +19,7 @@
 //! [`NIC_BUS`]: crate::memory::nic_memory::NIC_BUS
 
 pub(crate) mod exports;
+pub(crate) mod lender;
 pub(crate) mod nic_memory;
 
 pub use exports::Sharer;

@@ -3,9 +3,12 @@
 
 use ringbell_nic_abi::Status;
 
+use super::awaited;
+use super::claim;
+use super::copies;
 use super::early::{Early, EarlyKind, MAX_EARLY};
 use super::head::{Envelope, Head};
-use super::matching::is_user;
+use super::matching::{is_awaited, is_user};
 use super::work::{Key, Met, Receiving, Whose};
 use super::{Event, Messages};
 use crate::link::{Dest, Io, Pieces};
@@ -40,7 +43,9 @@ impl Messages {
                 let sending = self.sends.get_mut(send);
                 if let Some(s) = sending.filter(|s| s.ctx == ctx && s.to == from) {
                     s.taken = true;
-                    if s.left {
+                    let (left, key) = (s.left, s.key);
+                    awaited::answered(self, ctx, key);
+                    if left {
                         self.sent(send, Status::Ok, 0);
                     }
                 }
@@ -52,12 +57,16 @@ impl Messages {
                 ..
             } => {
                 let sending = self.sends.get(send);
-                if sending.is_some_and(|s| s.ctx == ctx && s.to == from) {
+                if let Some(s) = sending.filter(|s| s.ctx == ctx && s.to == from) {
+                    awaited::answered(self, ctx, s.key);
                     self.sent(send, status, detail);
                 }
             }
             Head::Withdraw { send, .. } => self.on_withdraw(io, ctx, from, send),
             Head::Credit { n, .. } => m.credits.add(n),
+            Head::Copied { send, .. } => copies::on_copied(self, ctx, from, send),
+            Head::AllSent { tag, send, .. } => copies::on_all_sent(self, ctx, from, tag, send),
+            Head::Singly { send, .. } => copies::on_singly(self, ctx, from, send),
         }
         true
     }
@@ -79,7 +88,10 @@ impl Messages {
                 None => return false,
             },
         };
-        if let Some(recv) = c.matching.take_posted(e.from, e.tag) {
+        let buffers = c.buffers;
+        let posted = c.matching.take_posted(e.from, e.tag);
+        let claims = posted.filter(|recv| self.is_claim(*recv));
+        if let Some(recv) = posted.filter(|_| claims.is_none()) {
             // No buffer is needed; the credit goes back at once.
             if let Some(b) = buffer {
                 self.give_back(e.ctx, e.from, b);
@@ -95,9 +107,16 @@ impl Messages {
             self.take_into(io, link, recv, e.len);
             return true;
         }
-        let at = buffer.and_then(|b| c.buffers.at(e.from, b));
-        let ready = e.len == 0;
-        let Some(id) = self.keep_early(e, EarlyKind::Buffered { buffer, ready }) else {
+        let at = buffer.and_then(|b| buffers.at(e.from, b));
+        let kind = EarlyKind::Buffered {
+            buffer,
+            ready: e.len == 0,
+        };
+        let kept = match claims {
+            Some(recv) => claim::hold(self, recv, e, kind),
+            None => self.keep_early(e, kind),
+        };
+        let Some(id) = kept else {
             return false;
         };
         if is_user(e.tag) {
@@ -125,6 +144,9 @@ impl Messages {
             return true;
         };
         match c.matching.take_posted(e.from, e.tag) {
+            Some(recv) if self.is_claim(recv) => {
+                claim::hold(self, recv, e, EarlyKind::Requested).is_some()
+            }
             Some(recv) => {
                 if self.fits(recv, &e) {
                     self.clear(recv, &e);
@@ -136,7 +158,7 @@ impl Messages {
     }
 
     /// Keeps a message without a receive. `None`: there are too many, or two of one kind.
-    fn keep_early(&mut self, e: Envelope, kind: EarlyKind) -> Option<u32> {
+    pub(super) fn keep_early(&mut self, e: Envelope, kind: EarlyKind) -> Option<u32> {
         let c = self.contexts.get_mut(&e.ctx)?;
         let m = &mut c.members[e.from as usize];
         if m.early >= MAX_EARLY {
@@ -146,22 +168,13 @@ impl Messages {
         let user = is_user(e.tag);
         let is_announced = matches!(kind, EarlyKind::Receive(_));
         let is_second = match is_announced {
-            true => c.matching.has_announced(of),
+            true => !user && c.matching.has_announced(of),
             false => !user && c.matching.has_early(of),
         };
         if is_second {
             return None;
         }
-        let id = self.earlies.insert(Early {
-            ctx: e.ctx,
-            from: e.from,
-            tag: e.tag,
-            len: e.len,
-            hash: e.hash,
-            send: e.send,
-            kind,
-            claimed: None,
-        })?;
+        let id = self.earlies.insert(Early::new(&e, kind))?;
         m.early += 1;
         c.counts.unexpected += 1;
         match is_announced {
@@ -220,6 +233,12 @@ impl Messages {
             self.drop_payload(io, link, len);
             return true;
         };
+        if is_awaited(r.tags.one()) && !awaited::meet(self, (ctx, from), recv, len) {
+            return false;
+        }
+        let Some(r) = self.recvs.get_mut(recv) else {
+            return false;
+        };
         let Some(met) = r.met.as_mut().filter(|_| !r.exposed) else {
             return false;
         };
@@ -237,16 +256,24 @@ impl Messages {
             e.ctx == ctx && e.from == from && e.send == send && e.kind == EarlyKind::Requested
         };
         if let Some(id) = self.earlies.ids(of).first().copied() {
-            return self.forget_early(id);
+            return match self.earlies.get(id).and_then(|e| e.claimed) {
+                Some(recv) => claim::lose(self, recv, id),
+                None => self.forget_early(id),
+            };
         }
         let met = |r: &Receiving| {
             let is_it = |m: &Met| m.from == from && m.send == send && !m.arriving;
             r.ctx == ctx && r.user && r.met.as_ref().is_some_and(is_it)
         };
         if let Some(id) = self.recvs.ids(met).first().copied() {
-            if let Some(r) = self.recvs.get_mut(id) {
-                r.met = None;
+            let Some(r) = self.recvs.get_mut(id) else {
+                return;
+            };
+            if r.tags.are_of_host() {
+                // Its memory is for this message alone.
+                return self.received(id, Some((Status::Cancelled, 0)));
             }
+            r.met = None;
             self.wait(io, id);
         }
     }
@@ -256,6 +283,9 @@ impl Messages {
         let Some(c) = self.contexts.get(&e.ctx) else {
             return true;
         };
+        if is_awaited(e.tag) {
+            return awaited::on_ready(self, e);
+        }
         let terms = c.members[e.from as usize].terms;
         if is_user(e.tag) || !terms.is_some_and(|t| t.announces(e.len)) {
             return false;
@@ -318,7 +348,9 @@ impl Messages {
                 if let EarlyKind::Buffered { ready, .. } = &mut e.kind {
                     *ready = true;
                 }
-                match e.claimed {
+                let claimed = e.claimed;
+                match claimed {
+                    Some(recv) if self.is_claim(recv) => claim::tell(self, recv, id),
                     Some(recv) if self.recvs.get(recv).is_some() => self.copy_out(io, recv, id),
                     Some(_) => self.free_early(id),
                     None => {}

@@ -23,6 +23,8 @@ pub(crate) struct Counts {
     pub(crate) rendezvous: u64,
     /// Written to receives that the peer has announced.
     pub(crate) written: u64,
+    /// Those of them that went to several members at once.
+    pub(crate) copied: u64,
     /// Small ones that went by rendezvous because the peer had no buffer free.
     pub(crate) without_credit: u64,
     /// Those that came before their receive, and receives that were announced before their message.

@@ -1,5 +1,6 @@
 //! Messages that came before their receives, and the buffers in which their payloads wait.
 
+use super::head::Envelope;
 use crate::memory::nic_memory::Block;
 
 /// Messages of one member that may wait for a receive; more is no program but a fault.
@@ -14,6 +15,8 @@ pub(super) enum EarlyKind {
     Requested,
     /// In this member's own memory: the sender is this one.
     Own,
+    /// The same, in a copy that is kept here.
+    Kept,
     /// It is the receive of a message that this member will send, under this key.
     Receive(u32),
 }
@@ -28,8 +31,35 @@ pub(super) struct Early {
     pub(super) hash: u32,
     pub(super) send: u32,
     pub(super) kind: EarlyKind,
-    /// The receive that has met it while it was arriving.
+    /// The receive that has met it while it was arriving, or the claim that has met it.
     pub(super) claimed: Option<u32>,
+    /// Of a kept one.
+    pub(super) kept: Option<Box<Kept>>,
+}
+
+impl Early {
+    /// A message that a head has announced, without a receive.
+    pub(super) fn new(e: &Envelope, kind: EarlyKind) -> Early {
+        Early {
+            ctx: e.ctx,
+            from: e.from,
+            tag: e.tag,
+            len: e.len,
+            hash: e.hash,
+            send: e.send,
+            kind,
+            claimed: None,
+            kept: None,
+        }
+    }
+}
+
+/// A copy of a message of this member to itself.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) bytes: Vec<u8>,
+    /// What is told when it meets a receive, if that is asked for.
+    pub(super) key: Option<u64>,
 }
 
 /// Receive buffers of a context, on NIC memory: as many for each member.

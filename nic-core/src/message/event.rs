@@ -19,6 +19,14 @@ pub(crate) enum Event {
         len: u64,
         detail: u64,
     },
+    /// A claim has met a message. `here`: its payload is here too.
+    Met {
+        key: u64,
+        from: u32,
+        tag: u64,
+        len: u64,
+        here: bool,
+    },
     /// An agreed message has come whose operation the layer above must judge: its hash is given.
     Seen {
         ctx: u64,

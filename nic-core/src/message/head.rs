@@ -182,6 +182,18 @@ pub(crate) enum Head {
     Withdraw { ctx: u64, from: u32, send: u32 },
     /// Receive buffers that are free again.
     Credit { ctx: u64, from: u32, n: u32 },
+    /// All of the message `send` to several members has come.
+    Copied { ctx: u64, from: u32, send: u32 },
+    /// All of the message `send` to several members has left: has it come to the receive of this
+    /// tag?
+    AllSent {
+        ctx: u64,
+        from: u32,
+        tag: u64,
+        send: u32,
+    },
+    /// The message `send` to several members has not come: it is to be sent alone.
+    Singly { ctx: u64, from: u32, send: u32 },
     /// The sender waits for the message of this tag: its receive `send` may be written under the
     /// key `credits`. Key 0: its payload is to come as after `Clear`.
     Ready(Envelope),
@@ -197,6 +209,9 @@ impl Head {
             | Head::Taken { ctx, from, .. }
             | Head::Refused { ctx, from, .. }
             | Head::Withdraw { ctx, from, .. }
+            | Head::Copied { ctx, from, .. }
+            | Head::AllSent { ctx, from, .. }
+            | Head::Singly { ctx, from, .. }
             | Head::Credit { ctx, from, .. } => (ctx, from),
         }
     }
@@ -232,6 +247,14 @@ impl Head {
             Head::Withdraw { ctx, from, send } => Fields::new(9, from, 0, ctx).with(0, 0, 0, send),
             Head::Credit { ctx, from, n } => Fields::new(10, from, n, ctx),
             Head::Ready(e) => message(16, e, e.credits),
+            Head::Copied { ctx, from, send } => Fields::new(18, from, 0, ctx).with(0, 0, 0, send),
+            Head::AllSent {
+                ctx,
+                from,
+                tag,
+                send,
+            } => Fields::new(19, from, 0, ctx).with(tag, 0, 0, send),
+            Head::Singly { ctx, from, send } => Fields::new(20, from, 0, ctx).with(0, 0, 0, send),
         };
         fields.encode()
     }
@@ -253,7 +276,7 @@ impl Head {
             credits: if f.kind == 4 { 0 } else { f.hi },
         };
         Ok(Some(match f.kind {
-            3 | 4 | 6 | 16 if len > u64::from(u32::MAX) => return Err(HeadError::Field(f.kind)),
+            3 | 16 if len > u64::from(u32::MAX) => return Err(HeadError::Field(f.kind)),
             3 => Head::Eager(envelope),
             4 => Head::Request(envelope),
             5 => Head::Clear {
@@ -279,6 +302,14 @@ impl Head {
             9 => Head::Withdraw { ctx, from, send },
             10 => Head::Credit { ctx, from, n: f.a },
             16 => Head::Ready(envelope),
+            18 => Head::Copied { ctx, from, send },
+            19 => Head::AllSent {
+                ctx,
+                from,
+                tag: f.tag,
+                send,
+            },
+            20 => Head::Singly { ctx, from, send },
             _ => return Ok(None),
         }))
     }
@@ -330,6 +361,14 @@ mod tests {
             Head::Withdraw { ctx, from, send },
             Head::Credit { ctx, from, n: 4 },
             Head::Ready(Envelope { credits: 3, ..e }),
+            Head::Copied { ctx, from, send },
+            Head::AllSent {
+                ctx,
+                from,
+                tag: 1 << 62 | 5,
+                send,
+            },
+            Head::Singly { ctx, from, send },
         ]
     }
 
@@ -357,7 +396,7 @@ mod tests {
             x[at] = b;
             decoded(&x)
         };
-        for kind in [0, 1, 2, 11, 15, 17, 200] {
+        for kind in [0, 1, 2, 11, 15, 17, 21, 200] {
             assert_eq!(with(0, kind), Ok(None));
         }
         assert_eq!(with(1, 9), Err(HeadError::Version(9)));
@@ -377,7 +416,7 @@ mod tests {
         fn accepted_bytes_are_a_head(
             bytes in prop::array::uniform32(any::<u8>()),
             more in any::<u64>(),
-            kind in 0u8..18,
+            kind in 0u8..22,
         ) {
             let mut header = [0; HEAD];
             header[..32].copy_from_slice(&bytes);

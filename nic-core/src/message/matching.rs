@@ -10,8 +10,20 @@ use rustc_hash::FxHashMap;
 
 /// Bit of the tags of user messages; the rest is the user's tag.
 pub(crate) const USER_TAG: u64 = 1 << 63;
-/// Further bit of those that belong to streams: no receive of messages takes them.
+/// Further bit of those that belong to streams.
 pub(crate) const STREAM_TAG: u64 = 1 << 62;
+/// Further bit of those that the host sends by [`claims`](super::claim). Bits 32 to 60 are a number
+/// that keeps messages apart.
+pub(crate) const HOST_TAG: u64 = 1 << 61;
+
+/// All three: of [`awaited`](super::awaited) messages.
+pub(crate) const AWAITED_TAG: u64 = USER_TAG | STREAM_TAG | HOST_TAG;
+
+/// Whether a tag is one of awaited messages.
+#[inline]
+pub(super) fn is_awaited(tag: u64) -> bool {
+    tag & AWAITED_TAG == AWAITED_TAG
+}
 
 /// Whether a tag is one of user messages.
 #[inline]
@@ -19,17 +31,47 @@ pub(super) fn is_user(tag: u64) -> bool {
     tag & USER_TAG != 0
 }
 
-/// What a receive of user messages takes; `None`: any.
+/// Tags that a receive of user messages takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tags {
+    One(u64),
+    /// Every one with the same upper half.
+    Like(u64),
+}
+
+impl Tags {
+    /// Whether they are those of [`HOST_TAG`].
+    pub(super) fn are_of_host(self) -> bool {
+        let (Tags::One(tag) | Tags::Like(tag)) = self;
+        tag & HOST_TAG != 0
+    }
+
+    /// The tag, or the least of them.
+    pub(super) fn one(self) -> u64 {
+        let (Tags::One(tag) | Tags::Like(tag)) = self;
+        tag
+    }
+
+    #[inline]
+    fn takes(self, tag: u64) -> bool {
+        match self {
+            Tags::One(t) => t == tag,
+            Tags::Like(t) => t >> 32 == tag >> 32,
+        }
+    }
+}
+
+/// What a receive of user messages takes.
 #[derive(Debug, Clone, Copy)]
-struct Wanted {
-    from: Option<u32>,
-    tag: Option<u64>,
+pub(crate) struct Wanted {
+    /// `None`: any member.
+    pub(crate) from: Option<u32>,
+    pub(crate) tags: Tags,
 }
 
 impl Wanted {
     fn takes(&self, (from, tag): (u32, u64)) -> bool {
-        let fits = self.tag.map_or(tag & STREAM_TAG == 0, |t| t == tag);
-        fits && self.from.is_none_or(|f| f == from)
+        self.tags.takes(tag) && self.from.is_none_or(|f| f == from)
     }
 }
 
@@ -47,8 +89,13 @@ pub(super) struct Matching {
     user_early: VecDeque<(u32, (u32, u64))>,
     /// Receives that peers have announced, as early messages: by peer and tag.
     announced: FxHashMap<(u32, u64), u32>,
+    /// The same of awaited messages, oldest first.
+    user_announced: VecDeque<(u32, (u32, u64))>,
     /// Sends to receives that are not announced yet, and the hash of each: by peer and tag.
     waiting: FxHashMap<(u32, u64), (u32, u32)>,
+    /// Awaited messages that have left early and are not answered, nor their receives announced,
+    /// oldest first: by key.
+    gone: VecDeque<(u64, (u32, u64))>,
 }
 
 impl Matching {
@@ -64,11 +111,16 @@ impl Matching {
     }
 
     /// The early message that a receive of user messages meets, taken out.
-    pub(super) fn take_early_user(&mut self, from: Option<u32>, tag: Option<u64>) -> Option<u32> {
-        let wanted = Wanted { from, tag };
+    pub(super) fn take_early_user(&mut self, wanted: &Wanted) -> Option<u32> {
         let mut early = self.user_early.iter();
         let i = early.position(|(_, of)| wanted.takes(*of))?;
         self.user_early.remove(i).map(|(id, _)| id)
+    }
+
+    /// The early message that a receive of user messages would meet.
+    pub(super) fn look_early_user(&self, wanted: &Wanted) -> Option<u32> {
+        let mut early = self.user_early.iter();
+        early.find(|(_, of)| wanted.takes(*of)).map(|(id, _)| *id)
     }
 
     /// The early message that a receive of an agreed one meets, taken out.
@@ -78,8 +130,8 @@ impl Matching {
     }
 
     /// A receive of user messages waits.
-    pub(super) fn post_user(&mut self, id: u32, from: Option<u32>, tag: Option<u64>) {
-        self.user_posted.push_back((id, Wanted { from, tag }));
+    pub(super) fn post_user(&mut self, id: u32, wanted: Wanted) {
+        self.user_posted.push_back((id, wanted));
     }
 
     /// A receive of an agreed message waits.
@@ -109,12 +161,47 @@ impl Matching {
 
     /// An announced receive waits for its message.
     pub(super) fn keep_announced(&mut self, id: u32, of: (u32, u64)) {
-        self.announced.insert(of, id);
+        if is_user(of.1) {
+            self.user_announced.push_back((id, of));
+        } else {
+            self.announced.insert(of, id);
+        }
     }
 
     /// The announced receive of a message, taken out.
     pub(super) fn take_announced(&mut self, of: (u32, u64)) -> Option<u32> {
-        self.announced.remove(&of)
+        if !is_user(of.1) {
+            return self.announced.remove(&of);
+        }
+        let mut all = self.user_announced.iter();
+        let i = all.position(|(_, announced)| *announced == of)?;
+        self.user_announced.remove(i).map(|(id, _)| id)
+    }
+
+    /// Whether a receive of such an awaited message is announced.
+    pub(super) fn is_told(&self, of: (u32, u64)) -> bool {
+        self.user_announced.iter().any(|(_, told)| *told == of)
+    }
+
+    /// Whether a receive waits for such a user message.
+    pub(super) fn has_posted(&self, of: (u32, u64)) -> bool {
+        self.user_posted.iter().any(|(_, w)| w.takes(of))
+    }
+
+    /// An awaited message leaves before its receive is announced.
+    pub(super) fn leave_early(&mut self, key: u64, of: (u32, u64)) {
+        self.gone.push_back((key, of));
+    }
+
+    /// Whether the message of a receive that is announced has left early; if so it is taken out.
+    pub(super) fn take_gone(&mut self, of: (u32, u64)) -> bool {
+        let i = self.gone.iter().position(|(_, gone)| *gone == of);
+        i.is_some_and(|i| self.gone.remove(i).is_some())
+    }
+
+    /// A message that has left early is answered: its receive is not announced any more.
+    pub(super) fn forget_gone(&mut self, key: u64) {
+        self.gone.retain(|(gone, _)| *gone != key);
     }
 
     /// A message waits until its receive is announced.
@@ -139,8 +226,11 @@ impl Matching {
 
     /// Takes out a receive that has met nothing.
     pub(super) fn forget_posted(&mut self, id: u32) {
-        self.user_posted.retain(|(posted, _)| *posted != id);
-        self.posted.retain(|_, posted| *posted != id);
+        let mut user = self.user_posted.iter();
+        match user.position(|(posted, _)| *posted == id) {
+            Some(i) => drop(self.user_posted.remove(i)),
+            None => self.posted.retain(|_, posted| *posted != id),
+        }
     }
 
     /// Takes out a message that has met nothing.
@@ -158,20 +248,40 @@ mod tests {
     #[derive(Debug, Clone, Copy)]
     enum Do {
         Arrive(u32, u64),
-        Post(Option<u32>, Option<u64>),
+        Post(Wanted),
+        Look(Wanted),
         Cancel(usize),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Do>> {
-        let tag = prop_oneof![0..3_u64, (0..2_u64).prop_map(|t| t | STREAM_TAG)];
-        let tag = tag.prop_map(|t| t | USER_TAG);
-        let any_tag = prop::option::of(tag.clone());
+        // Of programs, of streams, and of the host with two numbers.
+        let host = HOST_TAG >> 32;
+        let kind = prop::sample::select(vec![0, STREAM_TAG >> 32, host, host | 1]);
+        let tag = (kind, 0..3_u64).prop_map(|(k, t)| USER_TAG | k << 32 | t);
+        let tags = (tag.clone(), any::<bool>()).prop_map(|(t, one)| match one {
+            true => Tags::One(t),
+            false => Tags::Like(t),
+        });
+        let wanted =
+            (prop::option::of(0..3_u32), tags).prop_map(|(from, tags)| Wanted { from, tags });
         let step = prop_oneof![
             (0..3_u32, tag).prop_map(|(f, t)| Do::Arrive(f, t)),
-            (prop::option::of(0..3_u32), any_tag).prop_map(|(f, t)| Do::Post(f, t)),
+            wanted.clone().prop_map(Do::Post),
+            wanted.prop_map(Do::Look),
             any::<usize>().prop_map(Do::Cancel),
         ];
         prop::collection::vec(step, 0..60)
+    }
+
+    /// By the definition: a receive takes a tag, or all of those that differ in the user's part
+    /// alone.
+    fn fits(w: &Wanted, from: u32, tag: u64) -> bool {
+        let same = |t: u64| t & !0xffff_ffff == tag & !0xffff_ffff;
+        (w.from.is_none() || w.from == Some(from))
+            && match w.tags {
+                Tags::One(t) => t == tag,
+                Tags::Like(t) => same(t),
+            }
     }
 
     proptest! {
@@ -180,16 +290,11 @@ mod tests {
         #[test]
         fn user_messages_meet_in_order(steps in steps()) {
             let mut m = Matching::default();
-            let (mut receives, mut messages) = (Vec::new(), Vec::new());
+            let (mut receives, mut messages) = (Vec::<(u32, Wanted)>::new(), Vec::<(u32, u32, u64)>::new());
             for (id, step) in (0u32..).zip(steps) {
                 match step {
                     Do::Arrive(from, tag) => {
-                        let fits = |r: &(u32, Option<u32>, Option<u64>)| {
-                            let is_stream = tag & STREAM_TAG != 0;
-                            (r.1.is_none() || r.1 == Some(from))
-                                && (r.2 == Some(tag) || (r.2.is_none() && !is_stream))
-                        };
-                        let expected = receives.iter().position(fits);
+                        let expected = receives.iter().position(|(_, w)| fits(w, from, tag));
                         let expected = expected.map(|i| receives.remove(i).0);
                         prop_assert_eq!(m.take_posted(from, tag), expected);
                         if expected.is_none() {
@@ -197,19 +302,18 @@ mod tests {
                             m.keep_early(id, (from, tag));
                         }
                     }
-                    Do::Post(from, tag) => {
-                        let fits = |e: &(u32, u32, u64)| {
-                            let is_stream = e.2 & STREAM_TAG != 0;
-                            (from.is_none() || from == Some(e.1))
-                                && (tag == Some(e.2) || (tag.is_none() && !is_stream))
-                        };
-                        let expected = messages.iter().position(fits);
+                    Do::Post(wanted) => {
+                        let expected = messages.iter().position(|e| fits(&wanted, e.1, e.2));
                         let expected = expected.map(|i| messages.remove(i).0);
-                        prop_assert_eq!(m.take_early_user(from, tag), expected);
+                        prop_assert_eq!(m.take_early_user(&wanted), expected);
                         if expected.is_none() {
-                            receives.push((id, from, tag));
-                            m.post_user(id, from, tag);
+                            receives.push((id, wanted));
+                            m.post_user(id, wanted);
                         }
+                    }
+                    Do::Look(wanted) => {
+                        let expected = messages.iter().find(|e| fits(&wanted, e.1, e.2));
+                        prop_assert_eq!(m.look_early_user(&wanted), expected.map(|e| e.0));
                     }
                     Do::Cancel(n) if !receives.is_empty() => {
                         let (id, ..) = receives.remove(n % receives.len());
@@ -223,6 +327,26 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn announced_receives_of_awaited_messages_are_taken_in_order_of_their_tag() {
+        let mut m = Matching::default();
+        let [a, b] = [AWAITED_TAG | 1, AWAITED_TAG | 2];
+        for (id, of) in [(1, (0, a)), (2, (0, b)), (3, (0, a)), (4, (1, a))] {
+            m.keep_announced(id, of);
+        }
+        assert!(m.is_told((0, a)) && !m.is_told((1, b)));
+        let taken = [(0, a), (0, a), (0, a), (1, a)].map(|of| m.take_announced(of));
+        assert_eq!(taken, [Some(1), Some(3), None, Some(4)]);
+        // Of two that have left early, one is answered before its receive is announced.
+        m.leave_early(10, (0, a));
+        m.leave_early(11, (0, a));
+        m.forget_gone(10);
+        assert_eq!([m.take_gone((0, b)), m.take_gone((0, a))], [false, true]);
+        assert!(!m.take_gone((0, a)));
+        assert!(is_awaited(a) && is_user(a));
+        assert!(!is_awaited(USER_TAG | HOST_TAG) && !is_awaited(USER_TAG | STREAM_TAG));
     }
 
     #[test]
@@ -243,6 +367,10 @@ mod tests {
         assert_eq!(m.take_announced((1, 7)), Some(4));
         // Receives of user messages take no agreed ones.
         m.keep_early(5, (1, 9));
-        assert_eq!(m.take_early_user(None, None), None);
+        let any = Wanted {
+            from: None,
+            tags: Tags::Like(USER_TAG),
+        };
+        assert_eq!(m.take_early_user(&any), None);
     }
 }

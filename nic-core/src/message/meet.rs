@@ -5,10 +5,11 @@
 
 use ringbell_nic_abi::Status;
 
+use super::claim;
 use super::early::{Early, EarlyKind};
 use super::head::{Envelope, Head};
-use super::matching::is_user;
-use super::work::{Met, Own, Receiving, RecvRequest};
+use super::matching::Tags;
+use super::work::{Claim, Met, Own, Receiving, RecvRequest};
 use super::{Event, Messages};
 use crate::engine::Direction;
 use crate::link::{Io, EXPOSED_TOKEN, LINK_TOKEN};
@@ -21,23 +22,34 @@ impl Messages {
         self.contexts.get(&ctx).map_or(0, |c| c.rank)
     }
 
+    /// A part of a message to several has met its receive. `false`: it is part of none.
+    pub(super) fn part_has_met(&mut self, send: u32, recv: u32, key: u32) -> bool {
+        let Some(id) = self.sends.get(send).and_then(|s| s.part_of) else {
+            return false;
+        };
+        let Some(o) = self.copies.outgoing.get_mut(id) else {
+            return false;
+        };
+        for to in o.members.iter_mut().filter(|to| to.send == send) {
+            to.announced = Some((recv, key));
+        }
+        if o.members.iter().all(|to| to.announced.is_some()) {
+            self.copies.ready.push_back(id);
+        }
+        true
+    }
+
     /// Posts a receive; `Received` follows unless the context ends before. Returns its number;
     /// `None`: there are too many.
     pub(crate) fn recv(&mut self, io: &mut Io<'_>, r: RecvRequest) -> Option<u32> {
-        let id = self.recvs.insert(Receiving {
-            ctx: r.ctx,
-            pieces: r.pieces,
-            key: r.key,
-            user: r.tag.is_none_or(is_user),
-            from: r.from,
-            tag: r.tag,
-            hash: r.hash,
-            in_use: r.in_use,
-            met: None,
-            exposed: false,
-        })?;
+        let id = self.recvs.insert(Receiving::new(r))?;
         self.wait(io, id);
         Some(id)
+    }
+
+    /// Whether a receive has no memory yet.
+    pub(super) fn is_claim(&self, recv: u32) -> bool {
+        self.recvs.get(recv).is_some_and(|r| r.claim.is_some())
     }
 
     /// A receive without a message meets one that is there, or waits.
@@ -48,11 +60,12 @@ impl Messages {
         };
         let matching = &mut c.matching;
         if r.user {
-            match matching.take_early_user(r.from, r.tag) {
+            let wanted = r.wanted();
+            match matching.take_early_user(&wanted) {
                 Some(e) => self.meet(io, id, e),
-                None => matching.post_user(id, r.from, r.tag),
+                None => matching.post_user(id, wanted),
             }
-        } else if let (Some(from), Some(tag)) = (r.from, r.tag) {
+        } else if let (Some(from), Tags::One(tag)) = (r.from, r.tags) {
             if let Some(e) = matching.take_early((from, tag)) {
                 return self.meet(io, id, e);
             }
@@ -68,7 +81,7 @@ impl Messages {
         let Some(r) = self.recvs.get(id) else {
             return true;
         };
-        if r.met.is_some() {
+        if r.met.is_some() || matches!(r.claim, Some(Claim::Met(_))) {
             return false;
         }
         let ctx = r.ctx;
@@ -138,6 +151,12 @@ impl Messages {
         if let Some(c) = self.contexts.get_mut(&e.ctx) {
             c.members[e.from as usize].early -= 1;
         }
+        if self.is_claim(recv) {
+            return claim::found(self, recv, early);
+        }
+        let Some(e) = self.earlies.get_mut(early) else {
+            return;
+        };
         let kind = e.kind;
         let message = Envelope {
             from: e.from,
@@ -164,7 +183,7 @@ impl Messages {
             return;
         }
         match kind {
-            EarlyKind::Own | EarlyKind::Receive(_) => {}
+            EarlyKind::Own | EarlyKind::Kept | EarlyKind::Receive(_) => {}
             EarlyKind::Requested => {
                 self.earlies.remove(early);
                 self.clear(recv, &message);

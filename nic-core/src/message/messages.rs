@@ -7,11 +7,12 @@ use ringbell_nic_abi::Status;
 use rustc_hash::FxHashMap;
 
 use super::context::{Context, Counts, Opening};
+use super::copied::Copies;
 use super::early::{Early, EarlyKind, MAX_EARLY};
 use super::head::{Envelope, Head};
 use super::matching::{is_user, Matching};
 use super::protocol::{Protocol, Terms, Traffic};
-use super::work::{Key, Own, Receiving, SendRequest, Sending, Whose};
+use super::work::{Claim, Key, Own, Receiving, SendRequest, Sending, Whose};
 use super::Event;
 use crate::link::{Io, Link, Links, Outgoing, Pieces, HEAD};
 use crate::slab::Slab;
@@ -29,6 +30,7 @@ pub(crate) struct Messages {
     left: Vec<Key>,
     /// Messages of this member to itself that have met their receives.
     pub(super) own: VecDeque<Own>,
+    pub(super) copies: Copies,
 }
 
 /// Contexts and links.
@@ -43,6 +45,7 @@ impl Messages {
             events: VecDeque::new(),
             left: Vec::new(),
             own: VecDeque::new(),
+            copies: Copies::default(),
         }
     }
 
@@ -154,6 +157,7 @@ impl Messages {
             }
             self.links.at_mut(i).drop_channel(ctx);
         }
+        self.copies.end(ctx);
         for id in self.recvs.ids(|r| r.ctx == ctx) {
             self.end_exposure(io, id);
             self.recvs.remove(id);
@@ -214,11 +218,17 @@ impl Messages {
         self.links.iter().any(Link::is_busy)
     }
 
+    /// Whether heads or payloads wait to be handed to transports.
+    pub(crate) fn has_queued(&self) -> bool {
+        self.links.has_queued()
+    }
+
     /// Whether a step would find nothing to do.
     pub(crate) fn is_quiet(&self) -> bool {
         self.events.is_empty()
+            && !self.copies.has_ready()
             && !self.links.has_heads()
-            && !self.links.iter().any(Link::has_queued)
+            && !self.links.has_queued()
     }
 
     /// Whether any message has come before its receive.
@@ -252,6 +262,7 @@ impl Messages {
         let received = |r: &Receiving| {
             r.ctx == ctx
                 && match r.met {
+                    _ if r.claim.is_some_and(|c| c != Claim::Waits) => self.claim_needs(r, rank),
                     Some(m) => m.from == rank && (lost || !m.arriving),
                     None => r.from.map_or(lost, |from| from == rank),
                 }
@@ -263,6 +274,19 @@ impl Messages {
         self.contexts.get(&ctx).is_some_and(missed)
             || self.recvs.iter().any(|(_, r)| received(r))
             || self.sends.iter().any(|(_, s)| sent(s))
+    }
+
+    /// Whether the rest of the message that a claim has met is at this member.
+    fn claim_needs(&self, r: &Receiving, rank: u32) -> bool {
+        let Some(Claim::Met(early)) = r.claim else {
+            return false;
+        };
+        let rest = |e: &Early| {
+            let away = EarlyKind::Requested;
+            e.from == rank
+                && (e.kind == away || matches!(e.kind, EarlyKind::Buffered { ready: false, .. }))
+        };
+        self.earlies.get(early).is_some_and(rest)
     }
 
     /// Hands queued messages of a link to its transport.
@@ -307,7 +331,7 @@ impl Messages {
     }
 
     /// A message finds no room in the table.
-    fn full(&mut self, key: u64) {
+    pub(super) fn full(&mut self, key: u64) {
         self.events.push_back(Event::Sent {
             key,
             status: Status::NoResources,
@@ -377,7 +401,14 @@ impl Messages {
             return;
         };
         let traffic = if user { Traffic::User } else { Traffic::Agreed };
-        let protocol = c.choose(r.to, len, traffic);
+        let protocol = match r.when_met {
+            false => c.choose(r.to, len, traffic),
+            // The payload is asked for when a receive has met the message.
+            true => {
+                c.counts.rendezvous += 1;
+                Protocol::Rendezvous
+            }
+        };
         if protocol == Protocol::Written {
             return self.write(r);
         }
@@ -416,10 +447,27 @@ impl Messages {
 
     /// Sends a message to where its receive is, as soon as that is known.
     fn write(&mut self, r: SendRequest) {
-        let (ctx, of, hash, key) = (r.ctx, (r.to, r.tag), r.hash, r.key);
-        let Some(send) = self.sends.insert(Sending::new(r, false)) else {
-            return self.full(key);
-        };
+        let (ctx, of, hash) = (r.ctx, (r.to, r.tag), r.hash);
+        if let Some(send) = self.insert(r, None) {
+            self.await_receive((ctx, of), send, hash);
+        }
+    }
+
+    /// Enters a message whose receive will be announced, `part_of` one to several.
+    pub(super) fn insert(&mut self, r: SendRequest, part_of: Option<u32>) -> Option<u32> {
+        let key = r.key;
+        let send = self.sends.insert(Sending {
+            part_of,
+            ..Sending::new(r, false)
+        });
+        if send.is_none() {
+            self.full(key);
+        }
+        send
+    }
+
+    /// A message waits for its receive, or meets it at once.
+    pub(super) fn await_receive(&mut self, (ctx, of): (u64, (u32, u64)), send: u32, hash: u32) {
         let Some(c) = self.contexts.get_mut(&ctx) else {
             return;
         };
@@ -459,6 +507,9 @@ impl Messages {
             });
         }
         c.matching.met(of);
+        if self.part_has_met(send, recv, key) {
+            return;
+        }
         let Some(s) = self.sends.remove(send) else {
             return;
         };
@@ -494,6 +545,7 @@ impl Messages {
             send,
             kind: EarlyKind::Own,
             claimed: None,
+            kept: None,
         };
         let m = &mut c.members[from as usize];
         let room = m.early < MAX_EARLY;

@@ -18,12 +18,23 @@
 //!   asks for nothing and writes to that memory; immediate data with the last bytes end the
 //!   receive.
 //!
+//! A message to several members may go once for all, by frames that the network copies
+//! ([`copies`]).
+//!
+//! A *claim* is a receive of the host's that gets its memory when it has met a message ([`claim`]).
+//!
+//! An *awaited* message is a user message whose sender was told of its receive ([`awaited`]).
+//!
 //! [`protocol`] chooses between them once for each message, by what each costs. [`matching`] finds
 //! receives and early messages, [`early`] keeps those and counts buffers, [`head`] is what travels
 //! ahead of a payload. Heads of other kinds belong to the layer above.
 
 mod arrive;
+pub(crate) mod awaited;
+pub(crate) mod claim;
 mod context;
+mod copied;
+mod copies;
 mod early;
 mod event;
 mod head;
@@ -34,10 +45,11 @@ mod protocol;
 mod work;
 
 pub(crate) use context::Opening;
+pub(crate) use copies::{copies_timer, has_ready_copies, send_to_several, step_copies};
 pub(crate) use early::Buffers;
 pub(crate) use event::Event;
 pub(crate) use head::{Fields, Head, HeadError};
-pub(crate) use matching::{STREAM_TAG, USER_TAG};
+pub(crate) use matching::{Tags, Wanted, AWAITED_TAG, HOST_TAG, STREAM_TAG, USER_TAG};
 pub(crate) use messages::Messages;
 pub use protocol::{Candidate, Protocol, Terms, Traffic};
 pub(crate) use work::{Own, RecvRequest, SendRequest};

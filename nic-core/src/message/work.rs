@@ -1,5 +1,6 @@
 //! Messages that are to be sent or received, and those under way.
 
+use super::matching::{is_user, Tags, Wanted, USER_TAG};
 use crate::link::{Dest, Pieces};
 
 /// A message to be sent.
@@ -10,6 +11,8 @@ pub(crate) struct SendRequest {
     pub(crate) tag: u64,
     pub(crate) hash: u32,
     pub(crate) pieces: Pieces,
+    /// Of a user message: it ends when a receive has met it, not when the peer keeps it.
+    pub(crate) when_met: bool,
     pub(crate) key: u64,
 }
 
@@ -52,6 +55,8 @@ pub(super) struct Sending {
     pub(super) cleared: bool,
     pub(super) left: bool,
     pub(super) taken: bool,
+    /// The message to several members of which it is one's.
+    pub(super) part_of: Option<u32>,
 }
 
 impl Sending {
@@ -66,6 +71,7 @@ impl Sending {
             cleared: false,
             left: false,
             taken: false,
+            part_of: None,
         }
     }
 }
@@ -78,14 +84,49 @@ pub(super) struct Receiving {
     pub(super) key: u64,
     pub(super) user: bool,
     pub(super) from: Option<u32>,
-    pub(super) tag: Option<u64>,
+    pub(super) tags: Tags,
     pub(super) hash: u32,
+    /// It has no memory before it has met a message ([`claim`](super::claim)).
+    pub(super) claim: Option<Claim>,
     /// As of the request.
     pub(super) in_use: bool,
     /// The message it has met, or, of an exposed one, will.
     pub(super) met: Option<Met>,
     /// The peer may write its memory.
     pub(super) exposed: bool,
+}
+
+/// How far a claim is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Claim {
+    Waits,
+    /// For the memory, or for the rest of the early message with this number.
+    Met(u32),
+}
+
+impl Receiving {
+    /// One that nothing has happened to.
+    pub(super) fn new(r: RecvRequest) -> Receiving {
+        Receiving {
+            ctx: r.ctx,
+            pieces: r.pieces,
+            key: r.key,
+            user: r.tag.is_none_or(is_user),
+            from: r.from,
+            tags: r.tag.map_or(Tags::Like(USER_TAG), Tags::One),
+            hash: r.hash,
+            claim: None,
+            in_use: r.in_use,
+            met: None,
+            exposed: false,
+        }
+    }
+
+    /// What it takes.
+    pub(super) fn wanted(&self) -> Wanted {
+        let (from, tags) = (self.from, self.tags);
+        Wanted { from, tags }
+    }
 }
 
 /// The message that a receive has met.

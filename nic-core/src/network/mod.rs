@@ -10,12 +10,14 @@
 //! other NICs name it. A port of datagrams has an address of its host beside it, of IPv4 or IPv6.
 
 mod addresses;
+mod copies;
 mod error;
 mod hosts;
 mod neighbor;
 mod packet;
 mod route;
 mod routes;
+mod to_all;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -24,6 +26,7 @@ use std::sync::Arc;
 use ringbell_nic_abi::Status;
 use smoltcp::wire::Ipv4Cidr;
 
+use self::copies::Copies;
 pub use self::error::{NetworkError, PORTS_MAX};
 pub use self::hosts::is_short_name;
 use self::hosts::Hosts;
@@ -47,7 +50,8 @@ use ringbell_net::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
 /// What the network counted since it was made, beside its ports' counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NetworkCounters {
-    /// Frames that were malformed, fragments, or of an unknown protocol.
+    /// Frames that were malformed, fragments, of an unknown protocol, or to all while too many of
+    /// those waited.
     pub dropped: u64,
     /// Frames addressed to another host.
     pub not_ours: u64,
@@ -97,6 +101,7 @@ pub struct Network {
     answer: Option<(Link, usize)>,
     scratch: Box<[u8]>,
     resolved: Vec<(Waiter, Resolved)>,
+    copies: Copies,
 }
 
 impl std::fmt::Debug for Network {
@@ -153,6 +158,7 @@ impl Network {
             answer: None,
             scratch: vec![0; (ETHERNET_HEADER + longest).max(ARP_FRAME)].into(),
             resolved: Vec::new(),
+            copies: Copies::default(),
         })
     }
 
@@ -177,6 +183,19 @@ impl Network {
             parts: p.report(),
         };
         self.ports.iter().map(|p| info(&**p)).collect()
+    }
+
+    /// Why no way leads to a peer, where its port knows.
+    pub(crate) fn no_way(&self, peer: Ipv4Addr) -> Option<String> {
+        // All transports over frames have the same routes.
+        let route = self.routes.to(Protocol::Tcp, peer)?;
+        let port = route.port;
+        let ip = match route.via {
+            Via::Gateway(gateway) => gateway,
+            Via::Link | Via::Mac(_) => peer,
+        };
+        let mac = self.neighbors.mac(Place { port, ip });
+        self.ports[port].no_way(mac)
     }
 
     /// The forwarding table, longest prefixes first.
@@ -339,9 +358,14 @@ impl Network {
         self.neighbors.confirm(hop, now);
     }
 
-    /// Asks again for a hop that nothing has confirmed for long.
-    pub(crate) fn probe_stale(&mut self, hop: usize, now: NicTime) {
-        if let Some(place) = self.neighbors.stale(hop, now) {
+    /// Packets have left for a hop, `again` when there was no answer. It is asked for again then,
+    /// or when nothing has confirmed it for long.
+    pub(crate) fn sent_to(&mut self, hop: usize, again: bool, now: NicTime) {
+        let place = match again {
+            true => self.neighbors.unanswered(hop, now),
+            false => self.neighbors.stale(hop, now),
+        };
+        if let Some(place) = place {
             self.ask(place, now);
         }
     }
@@ -418,6 +442,9 @@ impl Network {
                 return Some(Received::Packet(self.datagrams, packet));
             }
         };
+        if self.copies.take(frame, &mut self.counters.dropped) {
+            return Some(Received::Handled);
+        }
         match classify(frame, mac, ip) {
             Ok(Frame::Tcp(seg)) => {
                 let mac = seg.src_mac;

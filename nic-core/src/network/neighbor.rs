@@ -3,7 +3,9 @@
 //!
 //! An address is asked for at most [`TRIES`] times, [`RETRY_NS`] apart; then its connections fail
 //! with `HostUnreachable`. An answer is accepted after a request, or for an address in the table
-//! already (a host that moved announces its new MAC address); unsolicited ones add no entry.
+//! already (a host that moved announces its new MAC address); unsolicited ones add no entry. An
+//! entry is asked for again when nothing has confirmed it for long, and at once when packets over
+//! it are repeated without an answer.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -148,6 +150,12 @@ impl Neighbors {
         }
     }
 
+    /// The hardware address of an address, where it is known.
+    pub(super) fn mac(&self, at: Place) -> Option<MacAddr> {
+        let entry = self.by_place.get(&at)?;
+        self.link(*entry).map(|link| link.mac)
+    }
+
     /// Whether connections use the entry of an address.
     pub(super) fn is_used(&self, at: Place) -> bool {
         let entry = self.by_place.get(&at);
@@ -228,6 +236,13 @@ impl Neighbors {
             Some(known) if known.mac != seen => self.probe(entry, now),
             _ => None,
         }
+    }
+
+    /// The address to ask for now because packets there were not answered: its host may have been
+    /// replaced, or the answer of ARP damaged. What comes from the peer proves nothing of our way
+    /// to it, so that the entry can be confirmed all the time.
+    pub(super) fn unanswered(&mut self, entry: usize, now: NicTime) -> Option<Place> {
+        self.probe(entry, now)
     }
 
     fn probe(&mut self, entry: usize, now: NicTime) -> Option<Place> {
@@ -358,6 +373,22 @@ mod tests {
         n.heard(0, &answer(MacAddr::local(2)), late, &mut Vec::new());
         assert_eq!(n.link(a), link(0, 7));
         assert_eq!((n.stale(a, late), n.stale(b, late)), (None, Some(far)));
+    }
+
+    #[test]
+    fn packets_without_an_answer_ask_again_once_a_second() {
+        let mut n = Neighbors::default();
+        let e = n.acquire(AT, None, NicTime(0), &mut Vec::new()).unwrap(); // an empty table has room
+        n.heard(0, &answer(MacAddr::local(3)), NicTime(1), &mut Vec::new());
+        let asked = (0..4_000).filter(|ms| {
+            let now = NicTime(ms * 1_000_000);
+            // The peer is heard all the time.
+            n.confirm(e, now);
+            n.stale(e, now).is_some() || n.unanswered(e, now).is_some()
+        });
+        assert_eq!(asked.collect::<Vec<_>>(), [1_000, 2_000, 3_000]);
+        n.fix(e, MacAddr::local(7), NicTime(0), &mut Vec::new());
+        assert_eq!(n.unanswered(e, NicTime(u64::MAX)), None);
     }
 
     #[test]

@@ -1,9 +1,13 @@
 //! The control path of engines and communicators.
 
+use std::sync::atomic::AtomicUsize;
+use std::sync::Arc;
+
 use ringbell_nic_abi::{EngineId, PdId, QueueId, SessionId};
 use ringbell_onc_engines::program::Program;
 use ringbell_onc_engines::stream::StreamEngine;
 
+use super::inbox::Inbox;
 use super::Nic;
 use crate::collective::{
     CancelError, CommError, CommInfo, CommStatus, CommunicatorConfig, ProgramError,
@@ -376,6 +380,18 @@ impl Nic {
             }
             Ok(())
         })
+    }
+
+    /// Opens an inbox for a communicator whose ranks are connected. Memory that its operations name
+    /// is that of a domain.
+    ///
+    /// # Errors
+    /// [`CommError::Unknown`]; [`CommError::TooMany`] inboxes.
+    pub fn open_inbox(&self, pd: PdId, id: CommId) -> Result<Inbox, CommError> {
+        let news = Arc::new(AtomicUsize::new(0));
+        let number = self.core(|c| c.collectives.open_inbox(id, pd, news.clone()))?;
+        let progress = self.inner.progress.clone();
+        Ok(Inbox::new(number, id, news, progress))
     }
 
     /// Makes memory that every rank has registered a window of the communicator, for descriptors

@@ -41,9 +41,14 @@ pub(super) trait Carried: Connection {
 
     /// How its packets travel; `None` while it sends none.
     fn addressed(&self) -> Option<Addressed>;
+    /// Whether packets were sent again, and the peer has acknowledged none since.
+    fn is_repeating(&self) -> bool {
+        false
+    }
     /// Looks for what is to be sent, before packets are made.
     fn prepare(&mut self, data: &mut Datapath<'_>);
-    /// Adds the next packet to a batch. `false`: there is none.
+    /// Adds the next packet to a batch. `false`: there is none. The batch may refer to memory of
+    /// the connection, so this frees none and writes to none that an earlier packet has.
     ///
     /// # Errors
     /// The engine on the path has failed.

@@ -154,6 +154,11 @@ impl<M> Ask<M> {
         }
     }
 
+    /// It was sent, and is not answered.
+    pub(super) fn was_sent(&self) -> bool {
+        self.tries > 0
+    }
+
     /// It was sent often enough without an answer.
     pub(super) fn has_failed(&self, now: NicTime) -> bool {
         self.tries >= TRIES && self.next <= now

@@ -16,6 +16,7 @@ use super::turns::{Sent, Turns};
 use super::{SendWork, TransportEvent};
 use crate::datapath::Datapath;
 use crate::engine::EngineFailed;
+use crate::memory::lender::Lender;
 use crate::network::{Datagrams, Link, Network, Protocol, Routes, Waiter};
 use crate::types::{ConnId, ListenerId, NicTime};
 use ringbell_net::port::Batch;
@@ -47,6 +48,8 @@ pub(super) struct Sessions<C: Carried> {
     protocol: Protocol,
     routes: Arc<Routes>,
     pub(super) numbers: Numbers,
+    /// Lends the connections memory for their bytes.
+    pub(super) lender: Lender,
     /// Its keys are drawn here: no peer chooses which collide.
     pub(super) table: Connections<C, FxBuildHasher>,
     pub(super) listeners: Listeners,
@@ -66,7 +69,7 @@ impl<C: Carried> Sessions<C> {
     pub(super) fn new(
         net: &Network,
         protocol: Protocol,
-        connections: usize,
+        (connections, lent): (usize, usize),
         seed: u64,
     ) -> Sessions<C> {
         let mut numbers = Numbers::new(seed);
@@ -76,6 +79,7 @@ impl<C: Carried> Sessions<C> {
             protocol,
             routes: net.table(),
             numbers,
+            lender: Lender::new(lent),
             table: Connections::new(connections, FxBuildHasher),
             listeners: Listeners::default(),
             ports,
@@ -283,6 +287,7 @@ impl<C: Carried> Sessions<C> {
             return;
         }
         let Some(ask) = *c.ask() else { return };
+        let again = ask.was_sent();
         let Some(hop) = c.life().hop else { return };
         let Some(link) = net.link(hop) else { return };
         let was_sent = c.say(&ask.message, now, link, net);
@@ -293,8 +298,7 @@ impl<C: Carried> Sessions<C> {
             }
         }
         if was_sent {
-            // The hardware address may be that of another host by now, or a wrong one.
-            net.probe_stale(hop, now);
+            net.sent_to(hop, again, now);
         }
     }
 
@@ -337,11 +341,9 @@ impl<C: Carried> Sessions<C> {
                 break Sent::TooSmall;
             }
             let batch = &mut self.batch;
-            batch.clear();
-            let mut more = true;
-            while more && batch.len() < most {
-                more = c.append(now, batch, data, &mut self.events)?;
-            }
+            // Until it is cleared it refers to bytes of the connection, of which nothing but
+            // `append` is called meanwhile.
+            let more = fill(c, most, now, batch, data, &mut self.events)?;
             packets += batch.len();
             let taken = match batch.is_empty() {
                 true => 0,
@@ -352,12 +354,14 @@ impl<C: Carried> Sessions<C> {
                 self.unsent = Some(Unsent { link, flow, how });
                 break Sent::Blocked;
             }
+            batch.clear();
             if !more {
                 break Sent::All;
             }
         };
         if packets > 0 {
-            net.probe_stale(hop, now);
+            let again = self.table.at(index).is_some_and(|c| c.is_repeating());
+            net.sent_to(hop, again, now);
         }
         Ok((sent, packets))
     }
@@ -372,6 +376,7 @@ impl<C: Carried> Sessions<C> {
             self.batch.own_from(taken);
             return false;
         }
+        self.batch.clear();
         self.unsent = None;
         true
     }
@@ -399,4 +404,28 @@ impl<C: Carried> Sessions<C> {
         self.mark(index);
         self.turns.no_later(at);
     }
+}
+
+/// Adds packets of a connection to an empty batch, `most` at most. Returns whether there may be
+/// more.
+fn fill<C: Carried>(
+    c: &mut C,
+    most: usize,
+    now: NicTime,
+    batch: &mut Batch,
+    data: &mut Datapath<'_>,
+    events: &mut VecDeque<TransportEvent>,
+) -> Result<bool, EngineFailed> {
+    debug_assert!(batch.is_empty());
+    while batch.len() < most {
+        match c.append(now, batch, data, events) {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(failed) => {
+                batch.clear();
+                return Err(failed);
+            }
+        }
+    }
+    Ok(true)
 }

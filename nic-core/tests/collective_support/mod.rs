@@ -10,8 +10,10 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nic::{Host, IwarpPorts, Setup, TempDir, BASE};
+pub use nic::BASE;
+use nic::{Host, IwarpPorts, Setup, TempDir};
 use ringbell_gtlb::testing::Layout as PageLayout;
+use ringbell_gtlb::Access;
 use ringbell_nic_abi::kernel_stream::{DATA_AT, HEAD_AT, STATE_AT, TAIL_AT};
 use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, Completion, DataType, Descriptor, GpuVa, Lkey,
@@ -81,6 +83,27 @@ impl Write for Trace {
 
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
+    }
+}
+
+/// The frames that the switch takes, and what peers may do.
+#[derive(Debug, Clone, Copy)]
+pub struct Ether {
+    pub mtu: usize,
+    pub checksums: Checksums,
+    pub access: Access,
+}
+
+impl Default for Ether {
+    fn default() -> Ether {
+        Ether {
+            mtu: 9000,
+            checksums: Checksums::Omitted,
+            access: Access {
+                remote_write: true,
+                ..Access::LOCAL
+            },
+        }
     }
 }
 
@@ -154,17 +177,29 @@ impl World {
         make: impl Fn(usize, NicBuilder) -> NicBuilder,
         at_port: impl Fn(usize, Box<dyn Port>) -> Box<dyn Port>,
     ) -> World {
+        World::on(ranks, wire, memory, make, at_port, Ether::default())
+    }
+
+    /// The same over another network.
+    pub fn on(
+        ranks: usize,
+        wire: Wire,
+        memory: u64,
+        make: impl Fn(usize, NicBuilder) -> NicBuilder,
+        at_port: impl Fn(usize, Box<dyn Port>) -> Box<dyn Port>,
+        ether: Ether,
+    ) -> World {
         let dir = TempDir::new();
         let nics: Vec<_> = (0..ranks).map(|r| *address(r).ip()).collect();
         let at = Ipv4Addr::LOCALHOST.into();
         let mut streams = (wire == Wire::Iwarp).then(|| IwarpPorts::open(at, &nics));
         let switch = (!matches!(wire, Wire::Local | Wire::Iwarp))
-            .then(|| MemSwitch::private(ranks.max(2), 9000, Checksums::Omitted).expect("switch"));
+            .then(|| MemSwitch::private(ranks.max(2), ether.mtu, ether.checksums).expect("switch"));
         let mut host = |r: usize| {
             let mut setup = Setup::new(&dir, r as u8 + 1);
             setup.memory_bytes = memory;
             // The direct path may store to peers' memory.
-            setup.access.remote_write = true;
+            setup.access = ether.access;
             setup.layout = PageLayout::Mixed(r as u64 + 3);
             if let Some(streams) = &mut streams {
                 return Host::with(&setup, |nic| make(r, streams.next(&setup, nic, true)));

@@ -2,12 +2,14 @@
 #![allow(clippy::disallowed_methods)] // A deadline, so that a hang fails.
 #![allow(dead_code)] // Each test uses a part of it.
 
+use super::meshes::ends;
 use super::nic_support::*;
 use ringbell_gtlb::testing::Rng;
 use ringbell_nic_abi::{SessionId, Status};
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, Port};
+use ringbell_nic_core::transport::rdma::RdmaConfig;
 use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_onc_engines::stream::{EngineError, Registry, StreamEngine};
 
@@ -55,7 +57,29 @@ pub(crate) fn over(name: &'static str, faults: Option<Faults>) -> Subject {
     }
 }
 
-pub(crate) fn all() -> [Subject; 3] {
+/// By RDMA over NICs that forward, so many hops apart.
+fn over_mesh(name: &'static str, hops: usize) -> Subject {
+    let dir = TempDir::new();
+    let (ports, forwarders) = ends(hops, 1500, 0);
+    let mut n = 0;
+    let mut hosts = ports.map(|port| {
+        n += 1;
+        let setup = Setup::new(&dir, n);
+        let config = RdmaConfig {
+            seed: n.into(),
+            ..RdmaConfig::default()
+        };
+        Host::with(&setup, |nic| with_rdma(&setup, nic, Box::new(port), config))
+    });
+    hosts[0].keep = Some(Box::new(forwarders));
+    Subject {
+        name,
+        hosts,
+        _dir: dir,
+    }
+}
+
+pub(crate) fn all() -> [Subject; 4] {
     let bad = Faults {
         loss: 0.02,
         reorder: 0.1,
@@ -63,7 +87,17 @@ pub(crate) fn all() -> [Subject; 3] {
         seed: 9,
         ..Faults::default()
     };
-    [local(), over("tcp", None), over("bad cable", Some(bad))]
+    [
+        local(),
+        over("tcp", None),
+        over("bad cable", Some(bad)),
+        over_mesh("one hop", 1),
+    ]
+}
+
+/// More hops apart. A thread steps the NICs between, so steps of these two alone say nothing.
+pub(crate) fn far() -> [Subject; 2] {
+    [over_mesh("two hops", 2), over_mesh("four hops", 4)]
 }
 
 impl Subject {

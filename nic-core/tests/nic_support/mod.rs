@@ -4,6 +4,7 @@
 
 pub mod driven;
 
+use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -99,6 +100,8 @@ pub struct Host {
     pub nic: Nic,
     pub queue: HostQueue,
     pub pd: PdId,
+    /// What the way to its peer needs.
+    pub keep: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// Adds TCP over a port.
@@ -199,6 +202,7 @@ impl Host {
             layout: setup.layout,
             nic,
             pd,
+            keep: None,
         };
         host.nic.map(host.view().table()).expect("map");
         if setup.register {
@@ -239,11 +243,13 @@ impl Host {
 }
 
 /// The transports that have one-sided operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub enum Via {
     Local,
     Rdma,
     Iwarp,
+    /// `rdma`, between NICs that a function makes.
+    Given(fn([Setup; 2]) -> [Host; 2]),
 }
 
 impl Via {
@@ -257,6 +263,7 @@ impl Via {
         match self {
             Via::Local => return setups.map(|setup| Host::new(&setup)),
             Via::Iwarp => return iwarp_hosts(Ipv4Addr::LOCALHOST.into(), true, setups),
+            Via::Given(hosts) => return hosts(setups),
             Via::Rdma => {}
         }
         let switch = MemSwitch::private(2, mtu, Checksums::Software).expect("numbers in range");

@@ -11,11 +11,15 @@ pub enum Locality {
     OneHost,
     /// Messages over a network, or between ranks of which some are on another host.
     Network,
+    /// Messages over wires whose NICs copy what goes to all, so that a root sends each byte once,
+    /// and combine what goes to a root. Of a reduction only where the order of operands changes no
+    /// bit.
+    Trees,
 }
 
-/// Most ranks that send whole sources: each reduces them in ranks² steps, which with more ranks
-/// take longer than a message to each.
-const WHOLE_RANKS: u32 = 64;
+/// Most ranks that send whole sources: in the order of the ring each source has a chunk, and so a
+/// slot of NIC memory, for every rank.
+const WHOLE_RANKS: u32 = 256;
 
 /// The sizes at which [`choose`] changes the algorithm, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +28,7 @@ pub struct Thresholds {
     /// goes in rank order.
     pub flat_ranks: u32,
     /// All-reduce and reduce send whole sources, when a rank then receives at most this much in
-    /// all, and they are at most 64.
+    /// all, and they are at most 256.
     pub whole_sources: u64,
     /// All-reduce longer than this goes round the ring; between the two it goes pairwise.
     pub all_reduce_ring: u64,
@@ -118,9 +122,10 @@ impl Thresholds {
 
 /// The algorithm for a block of `bytes` (`count` elements) among `ranks`.
 ///
-/// Every choice for a collective that reduces keeps the order of FpgaNIC's Table 8, so the choice
-/// never changes a bit of the result. ACCL+ §4.2.4 has the reasons for small and large: few hops
-/// for short messages, no rank that sends or receives everything for long ones.
+/// Every choice for a collective that reduces keeps the order of FpgaNIC's Table 8, but for
+/// [`Locality::Trees`], so the choice never changes a bit of the result. ACCL+ §4.2.4 has the
+/// reasons for small and large: few hops for short messages, no rank that sends or receives
+/// everything for long ones.
 pub fn choose(
     kind: CollectiveKind,
     bytes: u64,
@@ -142,8 +147,12 @@ pub fn choose(
         K::AllReduce if bytes <= t.all_reduce_ring => A::Pairwise,
         K::Broadcast if few => A::Flat,
         K::Broadcast if bytes <= t.broadcast_chain => A::RecursiveDoubling,
+        // One message to all.
+        K::Broadcast if locality == Locality::Trees => A::Flat,
         K::Broadcast => A::Chain,
         K::Reduce if whole => A::Flat,
+        // Combined on the way.
+        K::Reduce if locality == Locality::Trees && bytes > t.broadcast_chain => A::Tree,
         K::Gather if few || bytes <= t.gather_tree => A::Flat,
         K::Gather => A::Tree,
         K::AllGather if bytes.saturating_mul(u64::from(ranks)) <= t.all_gather_ring => {
@@ -183,7 +192,7 @@ mod tests {
         let t = Thresholds::default();
         t.check(1 << 20).unwrap();
         for kind in CollectiveKind::ALL {
-            for reach in [Locality::OneHost, Locality::Network] {
+            for reach in [Locality::OneHost, Locality::Network, Locality::Trees] {
                 for ranks in [1, 2, 3, 4, 8, 64] {
                     for bytes in [0, 4, 1 << 10, 1 << 14, 1 << 18, 1 << 22, u64::MAX] {
                         let strict = choose_strict(*kind, bytes, ranks, reach, &t);
@@ -193,6 +202,9 @@ mod tests {
                             continue;
                         }
                         let p = generate(*kind, algo, ranks, 0, 0).unwrap();
+                        if (*kind, reach) == (CollectiveKind::Reduce, Locality::Trees) {
+                            continue;
+                        }
                         assert_ne!(p.order, Order::Other, "{kind:?} {algo:?}");
                     }
                 }
@@ -224,7 +236,39 @@ mod tests {
             let of = |ranks| Family::new(Order::Ring, kind, algo, ranks, 0).unwrap();
             assert!(of(256).checked(&limits).is_ok(), "{kind:?}");
             assert!(of(257).checked(&limits).is_err(), "{kind:?}");
-            assert_ne!(choose(kind, 4, 65, Locality::Network, &t), algo);
+            assert_eq!(choose(kind, 4, 256, Locality::Network, &t), algo);
+            assert_ne!(choose(kind, 4, 257, Locality::Network, &t), algo);
+        }
+    }
+
+    #[test]
+    fn the_program_of_every_choice_for_up_to_1024_ranks_is_short() {
+        use crate::program::{Family, Operand, Step, Target};
+        let t = Thresholds::default();
+        let size = |s: &Step| {
+            size_of_val(s)
+                + s.operands.capacity() * size_of::<Operand>()
+                + s.results.capacity() * size_of::<Target>()
+        };
+        for ranks in [WHOLE_RANKS, 1024] {
+            for kind in CollectiveKind::ALL {
+                for bytes in [4, 64, 1 << 18, 1 << 22] {
+                    let ring = choose(*kind, bytes, ranks, Locality::Network, &t);
+                    let rank = choose_strict(*kind, bytes, ranks, Locality::Network, &t);
+                    for (order, algo) in [(Order::Ring, ring), (Order::Rank, rank)] {
+                        let Ok(family) = Family::new(order, *kind, algo, ranks, 0) else {
+                            continue;
+                        };
+                        for rank in family.heaviest() {
+                            let steps = family.program(rank).unwrap().steps;
+                            let what = format!("{kind:?} {algo:?} {order:?} {ranks} {rank}");
+                            assert!(steps.len() <= 4 * ranks as usize, "{what}");
+                            let bytes: usize = steps.iter().map(size).sum();
+                            assert!(bytes <= 1 << 20, "{what}: {bytes}");
+                        }
+                    }
+                }
+            }
         }
     }
 
@@ -250,6 +294,12 @@ mod tests {
         assert_eq!(at(K::AllGather, (16 << 10) + 1, 4), A::Ring);
         assert_eq!(at(K::AllToAll, 1, 3), A::Linear);
         assert_eq!(at(K::AllToAll, 1, 4), A::Pairwise);
+        let trees = |bytes| choose(K::Broadcast, bytes, 8, Locality::Trees, &t);
+        assert_eq!(trees(64 << 10), A::RecursiveDoubling);
+        assert_eq!(trees((64 << 10) + 1), A::Flat);
+        let trees = |bytes| choose(K::Reduce, bytes, 8, Locality::Trees, &t);
+        assert_eq!(trees(64 << 10), A::Ring);
+        assert_eq!(trees((64 << 10) + 1), A::Tree);
         let one_host = choose(K::AllReduce, 1 << 20, 2, Locality::OneHost, &t);
         assert_eq!(one_host, A::Direct);
     }

@@ -14,7 +14,7 @@ use super::{Order, Program};
 
 /// Raised when a generator makes other programs than before: ranks of different builds compare
 /// [`Family::hash`].
-const GENERATION: u32 = 1;
+const GENERATION: u32 = 2;
 
 /// The programs that one generator makes for the ranks of a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

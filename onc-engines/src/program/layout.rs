@@ -28,6 +28,7 @@ impl Layout {
     }
 
     /// Elements of segment `s` of `segments` of chunk `i`.
+    #[inline]
     pub fn segment(&self, i: u32, s: u64, segments: u64) -> Range<u64> {
         let c = self.chunk(i);
         let len = c.end - c.start;
@@ -42,6 +43,18 @@ impl Layout {
     pub fn window(&self, i: u32, w: u64, parts: u64) -> Range<u64> {
         let chunk = u64::from(i % self.block_chunks.max(1));
         if chunk != w / parts {
+            let start = self.chunk(i).start;
+            return start..start;
+        }
+        self.segment(i, w % parts, parts)
+    }
+
+    /// Elements of chunk `i` in window `w`, where a buffer has a block for each rank and the
+    /// windows of its blocks follow each other as well: the order of a stream of all blocks.
+    /// `block` is the block that the chunk belongs to, which in a buffer of one block is not
+    /// the first. Blocks have one chunk.
+    pub fn block_window(&self, i: u32, block: u32, w: u64, parts: u64) -> Range<u64> {
+        if u64::from(block) != w / parts {
             let start = self.chunk(i).start;
             return start..start;
         }
@@ -74,6 +87,32 @@ fn part(total: u64, n: u64, i: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn windows_of_blocks_tile_a_stream_of_all_of_them() {
+        for (count, blocks, parts) in [(1, 1, 1), (7, 3, 2), (64, 5, 8), (65_537, 4, 9)] {
+            let l = Layout {
+                count,
+                block_chunks: 1,
+            };
+            let mut at = 0;
+            for w in 0..parts * u64::from(blocks) {
+                let all = (0..blocks).map(|b| l.block_window(b, b, w, parts));
+                let full: Vec<_> = all.filter(|r| !r.is_empty()).collect();
+                assert!(full.len() <= 1, "one block at a time");
+                for r in full {
+                    assert_eq!(r.start, at);
+                    at = r.end;
+                    // A rank's own buffer has the same window of its one block.
+                    let block = (w / parts) as u32;
+                    let own = l.block_window(0, block, w, parts);
+                    let first = u64::from(block) * count;
+                    assert_eq!(own, r.start - first..r.end - first);
+                }
+            }
+            assert_eq!(at, count * u64::from(blocks));
+        }
+    }
 
     #[test]
     fn chunks_and_segments_tile_the_buffer() {

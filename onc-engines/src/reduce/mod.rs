@@ -32,6 +32,7 @@ mod isa;
 mod kernel;
 mod level;
 mod number;
+mod slices;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -40,3 +41,4 @@ mod x86;
 pub use convert::{narrow, widen, wire_bytes};
 pub use kernel::{fused, fused_at};
 pub use level::Level;
+pub use slices::combine;

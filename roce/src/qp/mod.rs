@@ -488,6 +488,12 @@ impl QueuePair {
         self.requester.as_ref().is_none_or(Requester::is_idle)
     }
 
+    /// Whether packets were sent again, and nothing was acknowledged since.
+    #[inline]
+    pub fn is_repeating(&self) -> bool {
+        self.requester.as_ref().is_some_and(Requester::is_repeating)
+    }
+
     /// Takes a packet for this queue pair. Returns whether it was of any use.
     pub fn receive(&mut self, now: NicTime, packet: &Packet<'_>, client: &mut dyn Client) -> bool {
         if !self.state.answers() {

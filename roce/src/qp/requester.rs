@@ -197,6 +197,10 @@ impl Requester {
         self.works.is_empty()
     }
 
+    pub(super) fn is_repeating(&self) -> bool {
+        self.tries.lost > 0
+    }
+
     pub(super) fn post(&mut self, work: Work, mtu: u32) -> bool {
         let packets = packets_of(work.len, mtu);
         let posted = self.end.distance(self.flights.first()).unsigned_abs();

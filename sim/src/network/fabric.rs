@@ -52,17 +52,22 @@ impl Shared {
     /// # Errors
     /// Its topology is none of NICs at switches, or has too few ranks.
     pub(crate) fn new(plan: &Plan) -> Result<Shared, Failure> {
-        let graph = match &plan.network.topology {
+        let mut graph = match &plan.network.topology {
             None => Graph::one_switch(plan.ranks, &plan.profile),
             Some(topology) => Graph::of(topology, plan.ranks, &plan.profile)?,
         };
+        let mut processors = Processors::new(plan.ranks, plan.profile.host);
+        for slow in &plan.slow {
+            graph.slow(slow.rank, slow.factor);
+            processors.slow(slow.rank, slow.factor);
+        }
         Ok(Shared(Arc::new(Mutex::new(Fabric {
             profile: plan.profile.clone(),
             graph,
             inboxes: vec![VecDeque::new(); plan.ranks],
             is_dead: vec![false; plan.ranks],
             events: Queue::default(),
-            processors: Processors::new(plan.ranks, plan.profile.host),
+            processors,
             loss: plan.loss,
             random: Random(plan.seed),
             hash_seed: plan.network.hash_seed,

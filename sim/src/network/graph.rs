@@ -153,6 +153,15 @@ impl Graph {
         }
     }
 
+    /// A rank's links take so many times as long.
+    pub(super) fn slow(&mut self, rank: usize, factor: f64) {
+        for leaving in self.leaving[rank].clone() {
+            for link in [leaving, leaving.back()] {
+                self.links[link.index()].gbps /= factor;
+            }
+        }
+    }
+
     /// Finds the shortest ways to each rank.
     fn find_ways(&mut self, ranks: usize) {
         self.hops = (0..ranks).map(|rank| self.walk(rank)).collect();

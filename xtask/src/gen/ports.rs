@@ -43,8 +43,14 @@ enum Line<'a> {
 fn head(text: &str) -> Vec<Line<'_>> {
     let lines = text.lines().skip_while(|l| !l.starts_with("module "));
     let lines = lines.take_while(|l| !l.starts_with(");")).map(str::trim);
+    let mut formal = false;
     lines
         .filter_map(|line| {
+            // What proofs alone have.
+            formal = line == "`ifdef FORMAL" || (formal && line != "`endif");
+            if formal || line == "`endif" {
+                return None;
+            }
             if let Some(said) = line.strip_prefix("//") {
                 return Some(Line::Comment(said.trim().trim_start_matches('-').trim()));
             }
@@ -110,7 +116,7 @@ mod tests {
     #[test]
     fn parameters_ports_and_their_comments_are_read() {
         let text = "// A block.\nmodule two #(\n  // Of a beat.\n  parameter int unsigned Bytes = 64\n) (\n  input  logic clk_i,\n\n  \
-                    // The word,\n  // or none.\n  output logic [8*Bytes-1:0] out_o,\n  input  logic       go_i  // when\n);\nlogic x;\n";
+                    // The word,\n  // or none.\n  output logic [8*Bytes-1:0] out_o,\n  input  logic       go_i  // when\n`ifdef FORMAL\n  , output logic f_o\n`endif\n);\nlogic x;\n";
         let mut out = String::new();
         block(&mut out, "two", text);
         let wanted = "\n## `two`\n\nParameters: `Bytes` = 64.\n\n| port | direction | bits | |\n|---|---|---|---|\n\

@@ -40,7 +40,7 @@ const fn beside(folder: &'static str, only: &'static [&'static str]) -> Group {
 
 /// The SDK's kernels, those of the examples, and those that tests launch by name. `examples/05_cpp`
 /// is a program.
-const GROUPS: [Group; 21] = [
+const GROUPS: [Group; 22] = [
     Group {
         folder: "cuda-kernels/kernels",
         only: &[],
@@ -61,6 +61,7 @@ const GROUPS: [Group; 21] = [
     beside("examples/25_smi_stencil", &[]),
     beside("examples/26_smi_k_means", &[]),
     beside("examples/28_recommendation", &[]),
+    beside("examples/29_smi_ports", &[]),
     beside("tests/communicators", &[]),
     beside("tests/engines_kernel", &[]),
     beside("tests/mailbox", &[]),

@@ -16,8 +16,10 @@ pub(super) struct Block {
     pub(super) runs: &'static [&'static str],
     /// Steps of its k-induction; none without a proof.
     pub(super) depth: Option<u32>,
-    /// A parameter and its value in the proof of every run; at full size it is proved by `exhaust`.
-    pub(super) narrow: Option<(&'static str, u32)>,
+    /// Parameters and their values in the proof of every run.
+    pub(super) narrow: &'static [(&'static str, u32)],
+    /// Those in the proof of `exhaust`, which takes minutes; none at full size.
+    pub(super) wide: &'static [(&'static str, u32)],
     /// The module whose resources are estimated: the block, or the part of which it has many; none
     /// where others contain it, or it is their sum.
     pub(super) estimated: Option<&'static str>,
@@ -53,7 +55,8 @@ const fn simulated(name: &'static str, runs: &'static [&'static str]) -> Block {
         test: name,
         runs,
         depth: None,
-        narrow: None,
+        narrow: &[],
+        wide: &[],
         estimated: Some(name),
         parameters: &[],
     }
@@ -67,8 +70,16 @@ const fn part(name: &'static str) -> Block {
     }
 }
 
+/// A router, or a part of it.
+const fn router(name: &'static str) -> Block {
+    Block {
+        test: "router",
+        ..simulated(name, &["router", "router_ring"])
+    }
+}
+
 const HLL: &[&str] = &["hll", "hll_murmur3"];
-pub(super) static BLOCKS: [Block; 22] = [
+pub(super) static BLOCKS: [Block; 28] = [
     proved("gtlb", &["gtlb"], 7),
     proved("regfile", &["regfile"], 6),
     proved("dma_split", &["dma_split"], 5),
@@ -103,7 +114,7 @@ pub(super) static BLOCKS: [Block; 22] = [
     // Of 64 bytes, and any length, it takes four minutes.
     Block {
         depth: Some(3),
-        narrow: Some(("Bytes", 8)),
+        narrow: &[("Bytes", 8)],
         estimated: None,
         ..part("dma_align")
     },
@@ -131,6 +142,43 @@ pub(super) static BLOCKS: [Block; 22] = [
         ..part("dma_share")
     },
     part("dma_whole"),
+    // Estimated with `router_switch`.
+    Block {
+        depth: Some(2),
+        estimated: None,
+        ..router("router_arbiter")
+    },
+    Block {
+        depth: Some(2),
+        narrow: &[("Width", 4), ("Wires", 2)],
+        ..router("router_switch")
+    },
+    // These two are estimated with `router_link`.
+    Block {
+        depth: Some(2),
+        estimated: None,
+        ..router("router_link_rx")
+    },
+    // Its steps are more than `Quiet`.
+    Block {
+        depth: Some(14),
+        narrow: &[("Quiet", 8), ("Silence", 6)],
+        wide: &[("Quiet", 8), ("Silence", 6)],
+        estimated: None,
+        ..router("router_link_life")
+    },
+    // A window of 64 packets does not end in an hour.
+    Block {
+        depth: Some(3),
+        narrow: &[("Bytes", 8), ("Window", 2), ("Depth", 2)],
+        wide: &[("Bytes", 8), ("Window", 4), ("Depth", 2)],
+        ..router("router_link")
+    },
+    // The sum of its parts.
+    Block {
+        estimated: None,
+        ..router("router")
+    },
     // The sum of its parts.
     Block {
         estimated: None,

@@ -103,8 +103,11 @@ pub(super) fn compare(measured: &Path, update: bool) -> Result<()> {
             "estimates" => estimates(old),
             _ => {
                 let figure = FIGURES.iter().find(|f| f.name == name);
-                let figure = figure.with_context(|| format!("no figure {name}"))?;
-                Ok(figure.table(&figure.rows(measured)?))
+                match figure {
+                    Some(figure) => Ok(figure.table(&figure.rows(measured)?)),
+                    // A table that the simulation has written whole.
+                    None => Ok(fs::read_to_string(measured.join(format!("{name}.md")))?),
+                }
             }
         })?,
     ];

@@ -95,6 +95,7 @@ pub(crate) fn simulations_step() -> Result<Outcome> {
         "nic-abi",
         "gtlb",
         "onc-engines",
+        "routes",
         "nic-core",
         "Cargo.lock",
     ];
@@ -169,7 +170,7 @@ fn checked(args: &Args) -> Result<Outcome> {
     // The simulations of all blocks have measured for the figures; else these do.
     if wants(Part::Figures) && args.block.is_none() {
         if !wants(Part::Simulate) {
-            let mut measure = tools.simulation(&["gtlb", "nic_top"]);
+            let mut measure = tools.simulation(&["gtlb", "nic_top", "router"]);
             command_within(measure.args(["--", "figure", "timing"]), SIMULATION_LIMIT)?;
         }
         figures::compare(&tools.figures(), args.update)?;
@@ -177,8 +178,8 @@ fn checked(args: &Args) -> Result<Outcome> {
     if args.parts.contains(&Part::Exhaust) {
         let mut all = tools.simulation(&["float_add"]);
         command_within(all.args(["--", "--ignored"]), EXHAUST_LIMIT)?;
-        for block in blocks.iter().filter(|b| b.narrow.is_some()) {
-            tools.prove(block, None)?;
+        for block in blocks.iter().filter(|b| b.narrow != b.wide) {
+            tools.prove(block, block.wide)?;
         }
     }
     if args.parts.contains(&Part::Mutate) {

@@ -86,8 +86,8 @@ impl Tools {
         command_within(clippy.args(["--", "-D", "warnings"]), SIMULATION_LIMIT)
     }
 
-    /// Proves a block, with a parameter changed or not.
-    pub(super) fn prove(&self, block: &Block, narrow: Option<(&str, u32)>) -> Result<()> {
+    /// Proves a block, with parameters changed or not.
+    pub(super) fn prove(&self, block: &Block, narrow: &[(&str, u32)]) -> Result<()> {
         let start = Instant::now();
         let code = self.proof(block, &rtl(), block.name, narrow)?;
         ensure!(
@@ -101,14 +101,14 @@ impl Tools {
         Ok(())
     }
 
-    /// Runs the proof of a block whose files lie in `rtl`, with a parameter changed or not; gives
+    /// Runs the proof of a block whose files lie in `rtl`, with parameters changed or not; gives
     /// the exit code of SymbiYosys.
     pub(super) fn proof(
         &self,
         block: &Block,
         rtl: &Path,
         name: &str,
-        narrow: Option<(&str, u32)>,
+        narrow: &[(&str, u32)],
     ) -> Result<i32> {
         let folder = self.work.join("prove");
         fs::create_dir_all(&folder)?;
@@ -123,9 +123,9 @@ impl Tools {
             .chain(props.filter(|path| path.is_file()))
             .map(|path| format!("{}\n", path.display()))
             .collect();
-        let narrow = narrow.map_or(String::new(), |(parameter, value)| {
-            format!("chparam -set {parameter} {value} {}\n", block.name)
-        });
+        let change =
+            |(parameter, value)| format!("chparam -set {parameter} {value} {}\n", block.name);
+        let narrow: String = narrow.iter().copied().map(change).collect();
         let job = folder.join(format!("{name}.sby"));
         let text = format!(
             "[options]\nmode prove\ndepth {}\n[engines]\nsmtbmc yices\n[script]\nread_verilog -sv -formal {}\n{narrow}prep -top {}\n[files]\n{paths}",

@@ -37,6 +37,20 @@ pub(super) const LIMIT: Duration = Duration::from_secs(60);
 /// does not.
 const STAYING: &str = r#""$0" "$@"; until [ -e "$SURVIVORS/rank-0" ] && [ -e "$SURVIVORS/rank-2" ]; do sleep 0.1; done"#;
 
+/// Runs a rank of a line of NICs that forward for each other: its wires are named by its number,
+/// and `ENDS` has the sockets of all wires, two each.
+const WIRED: &str = r#"set -- "$0" "$@"; rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; n=0; wires=
+for end in $ENDS; do
+  case $((n - 2 * rank)) in
+  -2) left=$end ;;
+  -1) wires="0=udp:$end,$left" ;;
+  0) own=$end ;;
+  1) wires="$wires${wires:+;}1=udp:$own,$end" ;;
+  esac
+  n=$((n + 1))
+done
+RINGBELL_WIRES=$wires exec "$@""#;
+
 /// A line of a call that was taken, on stderr of `--explain`.
 const TAKEN: &str = " taken, ";
 
@@ -136,21 +150,38 @@ pub(super) struct Way {
     pub(super) messages: bool,
     /// Memory of a GPU: the mock driver's, which ends a program that touches it from the host.
     pub(super) gpu: bool,
+    /// Each rank's NIC is a node of a line, and forwards for the others.
+    pub(super) mesh: bool,
 }
 
 impl Way {
     pub(super) const COLLECTIVES: Way = Way {
         messages: false,
         gpu: false,
+        mesh: false,
     };
     pub(super) const MESSAGES: Way = Way {
         messages: true,
         gpu: false,
+        mesh: false,
     };
 
     pub(super) fn of_gpu(self) -> Way {
         Way { gpu: true, ..self }
     }
+
+    pub(super) fn of_mesh(self) -> Way {
+        Way { mesh: true, ..self }
+    }
+}
+
+/// So many free addresses of UDP on this host.
+fn ends(count: usize) -> Result<Vec<String>> {
+    // All are bound at once, so that no two are the same.
+    let bind = |_| std::net::UdpSocket::bind("127.0.0.1:0");
+    let sockets: Vec<_> = (0..count).map(bind).collect::<Result<_, _>>()?;
+    let address = |s: &std::net::UdpSocket| Ok(s.local_addr()?.to_string());
+    sockets.iter().map(address).collect()
 }
 
 /// A library with the command in front of it.
@@ -208,6 +239,12 @@ impl Bench<'_> {
                 .env("RINGBELL_MOCK_CUDA", "guard")
                 .env("RINGBELL_GPU", "emulated");
         }
+        if way.mesh {
+            ours.env("RINGBELL_PORT", format!("mesh:bus:{ranks}"))
+                .env("ENDS", ends(2 * (ranks as usize - 1))?.join(" "))
+                .env("RINGBELL_DEBUG", "info")
+                .args(["sh", "-c", WIRED]);
+        }
         let mut ours = self.ringbell(ours, way);
         let ours = output_within(ours.args(program), LIMIT)?;
         let (said, expected) = (&ours.stdout, &alone.stdout);
@@ -226,6 +263,16 @@ impl Bench<'_> {
         ensure!(
             copied == [way.gpu; 2],
             "{shown}: copies from and to a GPU: {copied:?}: {explained}"
+        );
+        let ups = explained.matches("a wire is up").count();
+        let ends = if way.mesh {
+            2 * (ranks as usize - 1)
+        } else {
+            0
+        };
+        ensure!(
+            ups == ends,
+            "{shown}: {ups} ends of wires came up, not {ends}: {explained}"
         );
         let taken = explained.lines().filter(|l| l.contains(TAKEN)).count();
         ensure!(

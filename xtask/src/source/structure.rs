@@ -26,7 +26,7 @@ const LEFT: [(&str, &str, usize); 11] = [
     ("bindings/mpi/src/lib.rs", "", 7),
     ("bindings/mpi/src/lib.rs", "p2p", 3),
     ("nic-core/src/lib.rs", "card", 6),
-    ("nic-core/src/lib.rs", "collective", 11),
+    ("nic-core/src/lib.rs", "collective", 9),
     ("nic-core/src/lib.rs", "collective::direct", 6),
     ("nic-core/src/lib.rs", "command", 15),
     ("nic-core/src/lib.rs", "dma", 4),

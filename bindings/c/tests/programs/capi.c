@@ -296,7 +296,7 @@ int main(int argc, char **argv) {
     if (argc != 3) return 100;
     /* The structures of the contract, as Rust lays them out. */
     CHECK(sizeof(rb_queue) == 80 && offsetof(rb_queue, depth_log2) == 48 && offsetof(rb_queue, own) == 64);
-    CHECK(sizeof(rb_nic_config) == 104 && offsetof(rb_nic_config, max_queues) == 96 && offsetof(rb_nic_config, engine_thread) == 88 && offsetof(rb_nic_config, gpu) == 64 && offsetof(rb_nic_config, linger_ms) == 56 && offsetof(rb_nic_config, gpu_memory_bytes) == 40 &&
+    CHECK(sizeof(rb_nic_config) == 128 && offsetof(rb_nic_config, wires) == 104 && offsetof(rb_nic_config, max_queues) == 96 && offsetof(rb_nic_config, engine_thread) == 88 && offsetof(rb_nic_config, gpu) == 64 && offsetof(rb_nic_config, linger_ms) == 56 && offsetof(rb_nic_config, gpu_memory_bytes) == 40 &&
           offsetof(rb_nic_config, queue_depth) == 52);
     CHECK(sizeof(rb_arg) == 16 && sizeof(rb_result) == 4);
     CHECK(strcmp(rb_version(), "") > 0);

@@ -84,7 +84,7 @@ fn receive(b: Buffer, from: c_int, tag: c_int, comm: Comm, status: Status) -> Op
     let call = "MPI_Recv";
     let t = taken(comm, call)?;
     let op = Arc::new(Op::default());
-    let there = (&*t.context, from, tag);
+    let there = (&t.context, from, tag);
     if let Err(why) = t.messages.receive(t.layer, b, there, op.clone()) {
         return t.refused(why);
     }
@@ -176,7 +176,7 @@ fn exchange(
             )(at, 0, ty, from.1, from.2, comm, status)
         };
     } else {
-        let there = (&*t.context, from.1, from.2);
+        let there = (&t.context, from.1, from.2);
         if let Err(why) = t.messages.receive(t.layer, from.0, there, got.clone()) {
             return t.refused(why);
         }

@@ -1,85 +1,80 @@
 //! [`Contexts`]: the communicators on which messages are taken.
 //!
 //! Each has a number that its rank 0 gives when it is made, which is a collective call: a first
-//! message is none. Messages carry the number, and meet receives of the same number only. A
+//! message is none. The NIC keeps messages of different numbers apart. A
 //! communicator that is made otherwise (`MPI_Comm_idup`, between two groups, with ranks of another
 //! job) has none on any of its ranks, so that its messages stay with the library below.
 #![allow(unsafe_code)] // Calls the library below.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use ringbell::comm::MAX_CONTEXTS;
+
+use super::ranks::Context;
 use super::Messages;
 use crate::abi::Handle;
 use crate::below::below;
 use crate::group::{size_and_rank, world_ranks};
 use crate::layer::Layer;
 
-/// The number of `MPI_COMM_WORLD`. Those that ranks give begin with 1.
-const WORLD: u64 = 0;
+/// The number of `MPI_COMM_WORLD`.
+const WORLD: u32 = 0;
 
 /// The number of `MPI_COMM_SELF`, whose messages do not leave their rank.
-const OWN: u64 = u64::MAX;
+const OWN: u32 = 1;
 
-/// A communicator on which messages are taken.
-#[derive(Debug)]
-pub(super) struct Context {
-    /// Its number, the same on all its ranks.
-    pub(super) id: u64,
-    /// Own rank.
-    pub(super) rank: u32,
-    /// Rank in `MPI_COMM_WORLD` of each rank.
-    world_ranks: Vec<u32>,
-}
-
-impl Context {
-    /// Rank in `MPI_COMM_WORLD`; `None` where it has no such rank.
-    pub(super) fn world_rank(&self, rank: c_int) -> Option<u32> {
-        let rank = usize::try_from(rank).ok()?;
-        self.world_ranks.get(rank).copied()
-    }
-}
+/// The first that ranks give.
+const FIRST: u32 = 2;
 
 /// All of them, by the program's handle.
-#[derive(Debug, Default)]
-pub(super) struct Contexts(RwLock<HashMap<Handle, Arc<Context>>>);
+#[derive(Debug)]
+pub(super) struct Contexts {
+    all: RwLock<HashMap<Handle, Arc<Context>>>,
+    /// The number that this rank gives next, and how far apart its numbers are: those of other
+    /// ranks lie between.
+    next: AtomicU32,
+    step: u32,
+}
 
 impl Contexts {
     /// With those that MPI gives to every program.
     pub(super) fn new(world: Handle, own: Handle, rank: u32, size: u32) -> Contexts {
-        let of_all = Context {
-            id: WORLD,
-            rank,
-            world_ranks: (0..size).collect(),
-        };
-        let of_own = Context {
-            id: OWN,
-            rank: 0,
-            world_ranks: vec![rank],
-        };
+        let of_all = Context::new(WORLD, (0..size).collect());
+        let of_own = Context::new(OWN, vec![rank]);
         let all = [(world, Arc::new(of_all)), (own, Arc::new(of_own))];
-        Contexts(RwLock::new(HashMap::from(all)))
+        Contexts {
+            all: RwLock::new(HashMap::from(all)),
+            next: AtomicU32::new(FIRST + rank),
+            step: size,
+        }
+    }
+
+    /// A number that no rank has given; `MAX_CONTEXTS` when there is none left.
+    fn next(&self) -> u32 {
+        let next = |n: u32| (n < MAX_CONTEXTS).then(|| n.saturating_add(self.step));
+        // Relaxed: it only counts.
+        let given = self
+            .next
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        given.unwrap_or(MAX_CONTEXTS).min(MAX_CONTEXTS)
     }
 
     pub(super) fn get(&self, comm: Handle) -> Option<Arc<Context>> {
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
         all.get(&comm).cloned()
     }
 
     fn insert(&self, comm: Handle, context: Context) {
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
         all.insert(comm, Arc::new(context));
     }
 
-    fn remove(&self, comm: Handle) -> bool {
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        all.remove(&comm).is_some()
-    }
-
-    fn has(&self, id: u64) -> bool {
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        all.values().any(|c| c.id == id)
+    fn remove(&self, comm: Handle) {
+        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        all.remove(&comm);
     }
 }
 
@@ -87,30 +82,24 @@ impl Messages {
     /// Takes messages on a communicator that the program has just made, where they can be taken.
     /// All its ranks call it.
     fn adopt(&self, layer: &Layer, comm: Handle) {
-        let Some((size, rank)) = size_and_rank(comm) else {
+        let Some((size, _)) = size_and_rank(comm) else {
             return;
         };
         let Some(world_ranks) = world_ranks(&layer.tables, comm, size) else {
             return;
         };
-        let mut id = layer.next_tag();
+        let mut id = self.contexts.next();
         // SAFETY: the signature of MPI's standard.
         let code = unsafe {
             below!(
                 "PMPI_Bcast",
-                fn(*mut u64, c_int, Handle, c_int, Handle) -> c_int
-            )(&raw mut id, 8, layer.tables.byte, 0, comm)
+                fn(*mut u32, c_int, Handle, c_int, Handle) -> c_int
+            )(&raw mut id, 4, layer.tables.byte, 0, comm)
         };
-        if code != 0 {
+        if code != 0 || id >= MAX_CONTEXTS {
             return;
         }
-        let rank = rank as u32;
-        let context = Context {
-            id,
-            rank,
-            world_ranks,
-        };
-        self.contexts.insert(comm, context);
+        self.contexts.insert(comm, Context::new(id, world_ranks));
         layer.tell_when_freed(comm);
     }
 
@@ -122,9 +111,7 @@ impl Messages {
     /// Lets go of a communicator that the program has freed. What is under way on it ends as
     /// before.
     pub(crate) fn forget(&self, comm: Handle) {
-        if self.contexts.remove(comm) {
-            self.lock().prune(|id| self.contexts.has(id));
-        }
+        self.contexts.remove(comm);
     }
 }
 

@@ -1,29 +1,29 @@
 //! Messages between two ranks, when `ringbell mpi --p2p` asks for them.
 //!
 //! Every call of these on a communicator is taken, or none: a receive from any rank must see
-//! messages of one path only. So derived types are packed by the library below, matching is done
-//! here (`matching`), and long messages, synchronous ones, probes and persistent requests have
-//! their forms. `context`: communicators. `engine` moves bytes, `frame` is what ranks say to each
-//! other, `operation` is what the program waits for, `persistent` and `requests` are the calls that
-//! start and end requests, `calls` and `fortran` what is exported.
+//! messages of one path only. They are messages of the NIC, which matches them; here is what is
+//! MPI's. `context` and `ranks`: communicators. `transfer`: the NIC's operations, and memory;
+//! derived types are packed by the library below. `operation` is what the program waits for,
+//! `persistent` and `requests` are the calls that start and end requests, `calls` and `fortran`
+//! what is exported.
 #![allow(unsafe_code)] // The program's pointers.
 #![allow(clippy::disallowed_methods)] // Waits, and a thread.
 
 mod calls;
 mod context;
-mod engine;
 mod fortran;
-mod frame;
-mod matching;
 mod operation;
 mod persistent;
+mod ranks;
 mod requests;
+mod transfer;
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ringbell::comm::MessageId;
 use ringbell::{Communicator, Nic};
 
 use crate::abi::{Abi, Handle, Tables};
@@ -33,24 +33,24 @@ use crate::elements::Elements;
 use crate::imports;
 use crate::layer::Layer;
 use crate::trace;
-use context::{Context, Contexts};
-use engine::{Engine, Message, Receive, Send, Source};
-use matching::{Envelope, Wanted};
-use operation::Op;
+use context::Contexts;
+use operation::{Envelope, Op};
 use persistent::Persistents;
+use ranks::Context;
+use transfer::{Receive, Send, Source, Transfers, Wanted};
 
 /// How long a call waits before it lets the library below move its own messages.
 const SLICE: Duration = Duration::from_micros(500);
 
-/// How often the thread looks whether a call has advanced the engine, and whether there is
+/// How often the thread looks whether a call has advanced the transfers, and whether there is
 /// something to move.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Messages between two ranks.
 #[derive(Debug)]
 pub(crate) struct Messages {
-    engine: Mutex<Engine>,
-    /// Counts steps of the engine by calls.
+    transfers: Mutex<Transfers>,
+    /// Counts steps of the transfers by calls.
     steps: AtomicU64,
     over: AtomicBool,
     contexts: Contexts,
@@ -64,8 +64,10 @@ pub(crate) struct Messages {
 struct Probed {
     /// The communicator, whose error handler is asked.
     comm: Handle,
+    context: Arc<Context>,
     envelope: Envelope,
-    message: Message,
+    bytes: u64,
+    message: MessageId,
 }
 
 /// Whether the program asks for them, on this rank.
@@ -112,7 +114,7 @@ impl Messages {
     pub(crate) fn new(tables: &Tables, nic: &Nic, comm: Communicator) -> Result<Messages, String> {
         Ok(Messages {
             contexts: Contexts::new(tables.world, tables.own, comm.rank(), comm.size()),
-            engine: Mutex::new(Engine::new(nic, comm)?),
+            transfers: Mutex::new(Transfers::new(nic, &comm)?),
             steps: AtomicU64::new(0),
             over: AtomicBool::new(false),
             probed: Mutex::default(),
@@ -131,9 +133,9 @@ impl Messages {
                 // Relaxed: it only counts.
                 let steps = self.steps.load(Ordering::Relaxed);
                 if steps == seen {
-                    if let Ok(mut engine) = self.engine.try_lock() {
-                        if engine.has_news() {
-                            engine.advance(&layer.memories);
+                    if let Ok(mut transfers) = self.transfers.try_lock() {
+                        if transfers.has_news() {
+                            transfers.advance(&layer.memories);
                         }
                     }
                 }
@@ -148,16 +150,18 @@ impl Messages {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Engine> {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Transfers> {
+        self.transfers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Moves what can move, and tells the program of what has ended.
     pub(crate) fn progress(&self, layer: &Layer) {
-        let mut engine = self.lock();
-        engine.advance(&layer.memories);
-        let finished = std::mem::take(&mut engine.finished);
-        drop(engine);
+        let mut transfers = self.lock();
+        transfers.advance(&layer.memories);
+        let finished = std::mem::take(&mut transfers.finished);
+        drop(transfers);
         // Relaxed: it only counts.
         self.steps.fetch_add(1, Ordering::Relaxed);
         for f in finished {
@@ -226,7 +230,7 @@ impl Messages {
 
     fn wanted(
         layer: &Layer,
-        context: &Context,
+        context: &Arc<Context>,
         source: c_int,
         tag: c_int,
     ) -> Result<Wanted, Refused> {
@@ -242,7 +246,7 @@ impl Messages {
             t => Some(t),
         };
         Ok(Wanted {
-            context: context.id,
+            context: context.clone(),
             source,
             tag,
         })
@@ -267,12 +271,12 @@ impl Messages {
                 Source::Heap(packed)
             }
         };
-        let mut engine = self.lock();
+        let mut transfers = self.lock();
         let op = match mode {
             Mode::Standard | Mode::Synchronous => Some(op),
             // The program is told at once.
             Mode::Buffered => {
-                engine.sent(Some(op), None);
+                transfers.sent(Some(op), None);
                 None
             }
         };
@@ -282,13 +286,8 @@ impl Messages {
             bytes,
             synchronous: mode == Mode::Synchronous,
         };
-        let envelope = Envelope {
-            context: context.id,
-            source: context.rank,
-            tag,
-        };
-        engine.send(to, envelope, send);
-        drop(engine);
+        transfers.send(&layer.memories, (to, context.id, tag), send);
+        drop(transfers);
         self.progress(layer);
         Ok(bytes)
     }
@@ -298,12 +297,12 @@ impl Messages {
         &self,
         layer: &Layer,
         buffer: Buffer,
-        (context, source, tag): (&Context, c_int, c_int),
+        (context, source, tag): (&Arc<Context>, c_int, c_int),
         op: Arc<Op>,
     ) -> Result<(), Refused> {
         let wanted = Messages::wanted(layer, context, source, tag)?;
         let receive = receivable(layer, &buffer, op)?;
-        self.lock().receive(wanted, receive);
+        self.lock().receive(&wanted, receive);
         self.progress(layer);
         Ok(())
     }
@@ -326,19 +325,22 @@ impl Messages {
         drop(probed);
         // SAFETY: as before.
         unsafe { layer.tables.write(message, 0, layer.tables.no_message()) };
-        self.lock().deliver(receive, found.envelope, found.message);
+        let about = (found.context, found.envelope, found.bytes);
+        let message = found.message;
+        self.lock()
+            .deliver(&layer.memories, message, receive, about);
         self.progress(layer);
         Ok(found.comm)
     }
 
     /// The communicator of a message of ours, and its context's number; `None` of another's.
-    fn probed_on(&self, layer: &Layer, message: *const c_void) -> Option<(Handle, u64)> {
+    fn probed_on(&self, layer: &Layer, message: *const c_void) -> Option<(Handle, u32)> {
         // SAFETY: the program's handle.
         let handle = unsafe { layer.tables.read(message, 0) };
         let found = handle.wrapping_sub(layer.tables.first_message());
         let probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
         let found = probed.get(found)?.as_ref()?;
-        Some((found.comm, found.envelope.context))
+        Some((found.comm, found.context.id))
     }
 
     /// What a probe finds, as the end of an operation.
@@ -351,11 +353,13 @@ impl Messages {
     /// What a matched probe finds on a communicator, taken out, and its handle.
     fn probe_matched(&self, layer: &Layer, comm: Handle, wanted: &Wanted) -> Option<(Op, Handle)> {
         self.progress(layer);
-        let (envelope, message) = self.lock().take(wanted)?;
-        let op = Op::found(envelope, message.bytes());
+        let (envelope, bytes, message) = self.lock().take(wanted)?;
+        let op = Op::found(envelope, bytes);
         let probed = Probed {
             comm,
+            context: wanted.context.clone(),
             envelope,
+            bytes,
             message,
         };
         Some((op, self.keep(layer, probed)))

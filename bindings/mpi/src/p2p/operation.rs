@@ -9,7 +9,6 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::matching::Envelope;
 use crate::abi::{Abi, Handle, Tables};
 use crate::below::below;
 use crate::elements::Elements;
@@ -19,6 +18,13 @@ use crate::trace;
 
 /// Start of the text of an error that a rank's end has caused.
 pub(super) const PEER_FAILED: &str = "MPI_ERR_PROC_FAILED: ";
+
+/// Where a message is from, as its communicator has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Envelope {
+    pub(super) source: u32,
+    pub(super) tag: i32,
+}
 
 /// How an operation ended.
 #[derive(Debug, Clone, Default)]
@@ -55,7 +61,7 @@ pub(super) struct Requested {
     /// The communicator, whose error handler is asked.
     pub(super) comm: Handle,
     /// Number of its context, which another communicator of the same handle does not have.
-    pub(super) context: u64,
+    pub(super) context: u32,
 }
 
 thread_local! {
@@ -98,12 +104,12 @@ impl Op {
 
     /// Whether the program wants it cancelled.
     pub(super) fn is_cancelled(&self) -> bool {
-        // Relaxed: whether it still can be is decided under the engine's lock.
+        // Relaxed: whether it still can be is decided under the lock of the transfers.
         self.cancel.load(Ordering::Relaxed)
     }
 
     /// Gives it a request of the library below, of a communicator and its context's number.
-    pub(super) fn start(self: &Arc<Op>, (comm, context): (Handle, u64)) -> Handle {
+    pub(super) fn start(self: &Arc<Op>, (comm, context): (Handle, u32)) -> Handle {
         type Query = extern "C" fn(*const Op, *mut c_int) -> c_int;
         type Free = extern "C" fn(*const Op) -> c_int;
         type Cancel = extern "C" fn(*const Op, c_int) -> c_int;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::context::Context;
+use super::ranks::Context;
 use super::Mode;
 use crate::abi::Handle;
 use crate::below::below;

@@ -1,7 +1,8 @@
 """Native module of the package; `ringbell` exports its classes."""
 
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, final
 
@@ -15,9 +16,14 @@ class Nic:
 
     ``ip`` is its address and network (``"10.0.0.1/24"``). ``job`` gives the settings of a rank; other arguments override them. ``new_rank_of``: the id of a
     running job, which this process joins as a new rank within ``join_timeout`` seconds; ``Comm.join`` comes next. ``transport``:
-    ``auto``, ``local``, ``tcp`` or ``rdma``. ``port``: ``none``, ``udp[:BIND[,PEER...]]``, ``roce[...]`` or ``tap:NAME``. ``gpu``: ``auto``, ``emulated`` or ``cuda:N``.
+    ``auto``, ``local``, ``tcp`` or ``rdma``. ``port``: ``none``, ``udp[:BIND[,PEER...]]``, ``roce[...]``, ``tap:NAME`` or ``mesh:NETWORK``. ``gpu``: ``auto``, ``emulated`` or ``cuda:N``.
     ``progress``: ``waiter`` or ``dedicated``. ``max_queues``: 1 to 512, 64 if none is given; each communicator has one, and NIC
     memory, which grows with the number.
+
+    Over port ``mesh:NETWORK``: ``node`` is the rank of the NIC's node (0, or the rank in the job), ``wires`` what its ports are wired to
+    (``{0: "udp:10.0.0.1:4000,10.0.0.2:4001"}``), ``tables`` a file of ``ringbell routes NETWORK --json FILE``, ``wire_grace`` the seconds
+    for which no wire may lead to a node before what is connected to it ends (1 if none is given), and ``wire_poll`` the packets that an output takes
+    from one queue before it looks at the next (8).
 
     Raises:
         InvalidArgument: A setting cannot be read.
@@ -38,6 +44,11 @@ class Nic:
         gpu_memory: int | None = None,
         progress: str | None = None,
         max_queues: int | None = None,
+        node: int | None = None,
+        wires: Mapping[int, str] | None = None,
+        tables: str | PathLike[str] | None = None,
+        wire_grace: float | None = None,
+        wire_poll: int | None = None,
     ) -> Nic: ...
     @property
     def ip(self) -> str: ...
@@ -60,6 +71,13 @@ class Nic:
         """
     def flush(self, timeout: float) -> bool:
         """Waits until nothing is under way; whether it was in time."""
+    def replace_routes(self, file: str | PathLike[str], timeout: float = 10.0) -> None:
+        """Has all NICs of its mesh forward by the tables of a file, as ``ringbell routes NETWORK --json FILE`` writes it, while they run. One NIC calls it: all change or none does.
+
+        Raises:
+            InvalidArgument: The NIC has no port ``mesh``.
+            HostError: The file cannot be read, the tables' proof does not hold, or a node refuses or has not answered within ``timeout`` seconds.
+        """
     def close(self) -> None:
         """Ends the NIC: what waits retires, what was sent is delivered if it can be."""
 

@@ -54,6 +54,7 @@ class Settings(TypedDict, total=False):
     gather_tree: int | None
     all_gather_ring: int | None
     card: bool | None
+    trees: bool | None
 
 
 def init(

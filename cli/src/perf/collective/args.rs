@@ -1,7 +1,5 @@
 //! Arguments of a collective's measurement, and names in the form of the command line.
 
-use std::path::PathBuf;
-
 use ringbell::comm::{CollectiveKind, CollectiveSettings, WireType};
 use ringbell::engines::{Place, Registry};
 use ringbell::nic::{PortSpec, TransportSpec};
@@ -10,6 +8,7 @@ use ringbell::{Algorithm, DataType, ReduceOp};
 
 use crate::report::{parse_size, OutputArgs, SweepArgs};
 use crate::run::binding::BindTo;
+use crate::run::mesh::NetworkArgs;
 
 /// Arguments of `ringbell perf all-reduce` and the other collectives.
 #[derive(clap::Args)]
@@ -59,14 +58,8 @@ pub(crate) struct Args {
     /// rdma or udp: mem; with iwarp: roce]
     #[arg(long, value_name = "none|mem|udp|roce")]
     pub(crate) port: Option<PortSpec>,
-    /// Join the ranks' NICs by the wires of a network, over which they forward for each other: a
-    /// name or a file, as `ringbell routes` takes it; --port says what carries a wire, mem or udp
-    #[arg(long, value_name = "NETWORK")]
-    pub(crate) topology: Option<String>,
-    /// Tables by which the NICs forward, as `ringbell routes NETWORK --json FILE` writes them; they
-    /// are checked before a rank starts [default: those that `ringbell routes NETWORK` prints]
-    #[arg(long, value_name = "FILE", requires = "topology")]
-    pub(crate) routes: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
     /// IP MTU of the port, in bytes [default: mem 9000; udp and roce what the ways to the other
     /// ranks carry]
     #[arg(long, value_name = "BYTES", value_parser = PortSpec::parse_mtu)]

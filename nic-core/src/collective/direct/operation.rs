@@ -21,6 +21,7 @@ use super::ranges::Ranges;
 use super::ranks::Ranks;
 use super::record::{Form, Shape};
 use super::Params;
+use crate::collective::number::Number;
 use crate::collective::params::{Reach, Side};
 use crate::collective::plan::Plan;
 use crate::memory::nic_memory::Block;
@@ -102,7 +103,7 @@ impl Key {
 pub(crate) struct Call {
     pub(crate) token: WorkToken,
     /// Number among the communicator's collective operations.
-    pub(crate) seq: Option<u32>,
+    pub(crate) seq: Option<Number>,
     /// How it ends when its communicator does, if not like the others.
     pub(crate) own_end: Option<(Status, u64)>,
     /// When it has asked whether the other ranks are alive.
@@ -110,7 +111,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    pub(crate) fn new(token: WorkToken, seq: Option<u32>) -> Call {
+    pub(crate) fn new(token: WorkToken, seq: Option<Number>) -> Call {
         Call {
             token,
             seq,
@@ -138,6 +139,8 @@ pub(crate) struct Prepared {
     pub(crate) bytes: u64,
     /// In the order of a stream.
     pub(crate) streamed: bool,
+    /// Operations of different ports are not in order.
+    pub(crate) port: u8,
     /// The program for ranks that all have cards, until that is known.
     pub(crate) for_cards: Option<Arc<Plan>>,
     /// Its buffers and steps for the direct path.

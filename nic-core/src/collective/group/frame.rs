@@ -4,12 +4,10 @@
 use ringbell_nic_abi::Status;
 
 use super::member::Offer;
+use crate::collective::number::Number;
 use crate::collective::params::Params;
 use crate::link::HEAD;
 use crate::message::{Fields, HeadError};
-
-/// Kind of [`Body::Here`].
-const HERE: u8 = 15;
 
 /// What a frame says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,10 +28,11 @@ pub(crate) enum Body {
     Abort { rank: u32, status: Status },
     /// The sender has freed the communicator: it has ended all its operations.
     Leave,
-    /// An operation of the sender's has waited for long: is the other end alive?
-    Ask,
-    /// It is, and this many collectives have been posted there.
-    Here { posted: u32 },
+    /// An operation of the sender's has waited for long: is the other end alive, and how far is it
+    /// on that port?
+    Ask { port: u8 },
+    /// It is, and this is the next number of the port there.
+    Here { next: Number },
 }
 
 /// A frame.
@@ -52,9 +51,10 @@ impl Frame {
         matches!(self.body, Body::Abort { .. } | Body::Params { .. })
     }
 
-    /// Whether these are the bytes of a [`Body::Here`].
-    pub(super) fn is_answer(head: &[u8; HEAD]) -> bool {
-        head[0] == HERE
+    /// Whether these are the bytes of a [`Body::Here`] of a port.
+    pub(super) fn is_answer(head: &[u8; HEAD], port: u8) -> bool {
+        let frame = Fields::decode(head).and_then(|f| Frame::decode(&f));
+        matches!(frame, Ok(Frame { body: Body::Here { next }, .. }) if next.port() == port)
     }
 
     /// The bytes on the link.
@@ -80,8 +80,8 @@ impl Frame {
                 new(12, status.code().into()).with(rank.into(), 0, 0, 0)
             }
             Body::Leave => new(13, 0),
-            Body::Ask => new(14, 0),
-            Body::Here { posted } => new(HERE, posted),
+            Body::Ask { port } => new(14, port.into()),
+            Body::Here { next } => new(15, next.word()),
         };
         fields.encode()
     }
@@ -116,8 +116,12 @@ impl Frame {
                 status: f.status()?,
             },
             13 => Body::Leave,
-            14 => Body::Ask,
-            HERE => Body::Here { posted: f.a },
+            14 => Body::Ask {
+                port: u8::try_from(f.a).map_err(|_| bad)?,
+            },
+            15 => Body::Here {
+                next: Number::from_word(f.a),
+            },
             other => return Err(HeadError::Kind(other)),
         };
         Ok(Frame {
@@ -170,8 +174,10 @@ mod tests {
                 status: Status::PeerFailed,
             },
             Body::Leave,
-            Body::Ask,
-            Body::Here { posted: 7 },
+            Body::Ask { port: 255 },
+            Body::Here {
+                next: Number::first(7).next(),
+            },
         ];
         let frame = |body| Frame {
             ctx: u64::MAX - 5,
@@ -204,6 +210,13 @@ mod tests {
         let mut abort = frames()[2].encode();
         abort[4..8].fill(0);
         assert_eq!(decoded(&abort), Err(HeadError::Field(12)));
+        // A port that there is not.
+        let mut ask = frames()[4].encode();
+        ask[4..8].copy_from_slice(&256u32.to_le_bytes());
+        assert_eq!(decoded(&ask), Err(HeadError::Field(14)));
+        assert!(Frame::is_answer(&frames()[5].encode(), 7));
+        assert!(!Frame::is_answer(&frames()[5].encode(), 0));
+        assert!(!Frame::is_answer(&frames()[4].encode(), 255));
         let mut params = frames()[1].encode();
         params[32] = 0xff;
         assert_eq!(decoded(&params), Err(HeadError::Field(11)));

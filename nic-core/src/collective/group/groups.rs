@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::frame::{Body, Frame};
 use super::member::{Group, Member, Offer};
+use crate::collective::number::Number;
 use crate::collective::params::Params;
 use crate::collective::settings::{CollectiveSettings, CommError};
 use crate::link::{Arrived, Due, Io, LinkEvent, ListenError, HEAD, SINK};
@@ -41,10 +42,10 @@ pub(crate) enum GroupEvent {
     },
     /// A rank has freed the communicator.
     Left { ctx: u64, rank: u32 },
-    /// A rank asks whether this one is alive.
-    Asked { ctx: u64, rank: u32 },
-    /// A rank has answered that it is alive, and how many collectives were posted there.
-    Here { ctx: u64, rank: u32, posted: u32 },
+    /// A rank asks whether this one is alive, and how far it is on a port.
+    Asked { ctx: u64, rank: u32, port: u8 },
+    /// A rank has answered that it is alive, and the next number of that port there.
+    Here { ctx: u64, rank: u32, next: Number },
 }
 
 /// A rank's announcement to its peers when it joins, besides its settings.
@@ -268,17 +269,17 @@ impl Groups {
     }
 
     /// Answers a rank that this one is alive, unless an answer is on its way.
-    pub(crate) fn say_here(&mut self, ctx: u64, to: u32, posted: u32) {
+    pub(crate) fn say_here(&mut self, ctx: u64, to: u32, next: Number) {
         let link = self.messages.link_of(ctx, to);
-        if link.is_some_and(|l| !self.answers(l, ctx)) {
-            self.tell_one(ctx, to, Body::Here { posted });
+        if link.is_some_and(|l| !self.answers(l, ctx, next.port())) {
+            self.tell_one(ctx, to, Body::Here { next });
         }
     }
 
-    /// Whether an answer of a communicator waits to leave.
-    fn answers(&self, link: usize, ctx: u64) -> bool {
+    /// Whether an answer of a communicator's port waits to leave.
+    fn answers(&self, link: usize, ctx: u64, port: u8) -> bool {
         let mut queued = self.messages.links.at(link).queued();
-        queued.any(|m| m.channel == ctx && Frame::is_answer(&m.head))
+        queued.any(|m| m.channel == ctx && Frame::is_answer(&m.head, port))
     }
 
     /// Processes a head that has come. `false`: a correct peer does not send it.
@@ -365,12 +366,16 @@ impl Groups {
                 self.events.push_back(GroupEvent::Left { ctx, rank: from });
             }
             // One answer is enough, however often it asks before it reads.
-            Body::Ask if self.answers(link, ctx) => {}
-            Body::Ask => self.events.push_back(GroupEvent::Asked { ctx, rank: from }),
-            Body::Here { posted } => self.events.push_back(GroupEvent::Here {
+            Body::Ask { port } if self.answers(link, ctx, port) => {}
+            Body::Ask { port } => self.events.push_back(GroupEvent::Asked {
                 ctx,
                 rank: from,
-                posted,
+                port,
+            }),
+            Body::Here { next } => self.events.push_back(GroupEvent::Here {
+                ctx,
+                rank: from,
+                next,
             }),
         }
         true
@@ -519,8 +524,10 @@ impl Groups {
     pub(crate) fn step(&mut self, io: &mut Io<'_>, fresh: bool) -> bool {
         let mut moved = self.messages.links.has_heads();
         self.take_heads(io);
-        for i in 0..self.messages.links.count() {
-            match self.messages.links.due(i, fresh.then_some(io.now)) {
+        let (now, mut from) = (fresh.then_some(io.now), 0);
+        while let Some((i, due)) = self.messages.links.next_due(from, now) {
+            from = i + 1;
+            match due {
                 Due::Pump => moved |= self.messages.pump(io, i),
                 Due::Cut => {
                     self.cut(io, i);
@@ -538,8 +545,7 @@ impl Groups {
 
     /// When a connection is tried again.
     pub(crate) fn next_timer(&self) -> Option<NicTime> {
-        let all = self.messages.links.iter().enumerate();
-        let down = all.filter_map(|(i, l)| Some((i, l.is_down_until()?)));
+        let down = self.messages.links.down();
         let wanted = down.filter(|(i, _)| self.is_wanted(*i));
         wanted.map(|(_, at)| at).min()
     }

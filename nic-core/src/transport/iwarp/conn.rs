@@ -12,6 +12,7 @@ use super::receiver::Receiver;
 use super::session::{Fin, Session};
 use crate::datapath::{Datapath, ReceivePath};
 use crate::engine::EngineFailed;
+use crate::memory::lender::Lender;
 use crate::network::{Link, Network};
 use crate::transport::carried::{Addressed, Carried};
 use crate::transport::connections::{index_of, Connection};
@@ -230,12 +231,13 @@ impl Conn {
         addresses: (SocketAddrV4, SocketAddrV4),
         phase: Phase,
         window: usize,
+        lender: &Lender,
     ) -> Conn {
         Conn {
             life: Life::new(id, addresses, phase),
             socket: None,
             startup: Startup::Connecting,
-            session: Session::new(window),
+            session: Session::new(window, lender),
             outgoing: Outgoing::new(),
             incoming: Incoming::new(),
             input: false,

@@ -190,7 +190,7 @@ impl IwarpTransport {
             });
         }
         Ok(IwarpTransport {
-            sessions: Sessions::new(net, Protocol::Iwarp, config.connections, config.seed),
+            sessions: Sessions::new(net, Protocol::Iwarp, (config.connections, 0), config.seed),
             poller,
             listeners,
             arrivals: Vec::new(),

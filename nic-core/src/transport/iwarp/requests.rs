@@ -340,8 +340,9 @@ impl IwarpTransport {
         );
         let window = self.config.rx_buffer;
         let crc = self.config.crc || startup.crc;
+        let lender = self.sessions.lender.clone();
         let index = self.sessions.accept(now, id, |conn| {
-            let mut c = Conn::new(conn, addresses, Phase::Incoming(id), window);
+            let mut c = Conn::new(conn, addresses, Phase::Incoming(id), window, &lender);
             c.life.hop = Some(hop);
             c.incoming.has_crc = crc;
             c.session.tx.window = request.window;

@@ -40,8 +40,8 @@ impl Carrier for IwarpTransport {
 
     fn dial(&mut self, addresses: (SocketAddrV4, SocketAddrV4)) -> Option<ConnId> {
         let window = self.config.rx_buffer;
-        let table = &mut self.sessions.table;
-        table.insert(|id| Conn::new(id, addresses, Phase::Resolving, window))
+        let Sessions { table, lender, .. } = &mut self.sessions;
+        table.insert(|id| Conn::new(id, addresses, Phase::Resolving, window, lender))
     }
 
     fn look(&self) -> bool {

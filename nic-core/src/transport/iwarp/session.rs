@@ -11,6 +11,7 @@ use ringbell_nic_abi::Status;
 use super::one_sided::{OneSided, Request};
 use super::writes::Targets;
 use crate::engine::EngineFailed;
+use crate::memory::lender::Lender;
 use crate::transport::exposed::Exposed;
 use crate::transport::ring::Ring;
 use crate::transport::TransportEvent;
@@ -177,7 +178,7 @@ pub(super) struct Session {
 
 impl Session {
     /// A session that holds `window` bytes.
-    pub(super) fn new(window: usize) -> Session {
+    pub(super) fn new(window: usize, lender: &Lender) -> Session {
         Session {
             tx: Sending {
                 message: 1,
@@ -191,7 +192,7 @@ impl Session {
             rx: Arriving {
                 message: 1,
                 got: 0,
-                ring: Ring::new(window),
+                ring: Ring::new(window, lender),
                 unit: None,
                 parts: Vec::new(),
                 to_ring: 0,

@@ -77,12 +77,18 @@ impl Endpoint {
     }
 
     /// The content of the hello.
-    pub(super) fn card<'a>(&'a self, config: &'a LocalConfig, ip: Ipv4Addr) -> Card<'a> {
+    pub(super) fn card<'a>(
+        &'a self,
+        config: &'a LocalConfig,
+        ip: Ipv4Addr,
+        link: usize,
+    ) -> Card<'a> {
         Card {
             secret: &config.secret,
             ip,
             inline_window: config.inline_window as u64,
             network: self.network,
+            link,
             exports: &self.exports,
         }
     }

@@ -99,7 +99,9 @@ impl LocalTransport {
             match rustix::net::sendmsg(&l.socket, &iov, &mut control, SendFlags::NOSIGNAL) {
                 Ok(_) => {}
                 // A full socket, or too many descriptors on their way: later.
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::TOOMANYREFS) => return,
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::TOOMANYREFS) => {
+                    return self.ready.unsettled(link);
+                }
                 // The peer is gone; the socket's end will be seen.
                 Err(e) => {
                     tracing::debug!(peer = %l.peer, error = %e, "a note was not sent");

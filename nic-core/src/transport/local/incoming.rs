@@ -5,6 +5,29 @@ use super::one_sided::line::{OneSidedPacket, PutBytes};
 use super::*;
 
 impl LocalTransport {
+    /// Takes packets of the links that have marks.
+    #[inline(never)]
+    pub(super) fn take_marked(&mut self, data: &mut Datapath<'_>) -> bool {
+        let mut moved = false;
+        for word in 0..self.ready.words() {
+            for i in self.ready.links_to_read(word, &self.endpoint.wake) {
+                if self.has_packets(i) {
+                    moved |= self.take_packets(i, data);
+                    if self.has_packets(i) {
+                        self.ready.may_read(i);
+                    }
+                }
+            }
+        }
+        moved
+    }
+
+    #[inline]
+    pub(super) fn has_packets(&self, link: usize) -> bool {
+        let link = self.links.get(link).and_then(Option::as_ref);
+        link.is_some_and(Link::has_packets)
+    }
+
     #[inline(never)]
     pub(super) fn take_packets(&mut self, link: usize, data: &mut Datapath<'_>) -> bool {
         let mut moved = false;
@@ -246,9 +269,7 @@ impl LocalTransport {
                     dst: src,
                     status: status.code(),
                 };
-                if !l.push(&p) {
-                    l.control.push_back(p);
-                }
+                l.push_or_queue(p);
             }
         };
         let Some(listener) = self.listeners.at(port).map(|l| l.id) else {

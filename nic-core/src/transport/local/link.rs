@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::Arc;
 
 use super::packet::Packet;
+use super::ready::Announcer;
 use super::rendezvous::{ExportInfo, Hello};
 use super::ring::{Consumer, Producer, WORDS};
 use super::shared::Shared;
@@ -111,7 +111,7 @@ pub(super) struct Link {
     /// Connections that use the link.
     pub(super) users: u32,
     /// Packets that belong to no living connection and wait for room.
-    pub(super) control: VecDeque<Packet>,
+    control: VecDeque<Packet>,
     side: usize,
     segment: Option<Mapping>,
     /// Those of the segment, while there are packets to send or to read.
@@ -119,10 +119,9 @@ pub(super) struct Link {
     exports: Vec<(ExportInfo, Mapping)>,
     /// Host memory, which comes and goes.
     pub(super) shared: Shared,
-    wake: Option<Arc<WakeCell>>,
+    pub(super) announcer: Announcer,
     tx: Producer,
     rx: Consumer,
-    pushed: bool,
 }
 
 impl Link {
@@ -138,7 +137,6 @@ impl Link {
             LinkState::Calling,
             peer,
             deadline,
-            0,
             Some(segment),
         ))
     }
@@ -146,7 +144,7 @@ impl Link {
     /// A link accepted from a peer that is not authenticated yet.
     pub(super) fn called(socket: OwnedFd, deadline: NicTime) -> Link {
         let peer = Ipv4Addr::UNSPECIFIED;
-        Link::new(socket, LinkState::Called, peer, deadline, 1, None)
+        Link::new(socket, LinkState::Called, peer, deadline, None)
     }
 
     fn new(
@@ -154,9 +152,9 @@ impl Link {
         state: LinkState,
         peer: Ipv4Addr,
         deadline: NicTime,
-        side: usize,
         segment: Option<Mapping>,
     ) -> Link {
+        let side = usize::from(segment.is_none());
         Link {
             socket,
             state,
@@ -170,10 +168,9 @@ impl Link {
             rings: None,
             exports: Vec::new(),
             shared: Shared::default(),
-            wake: None,
+            announcer: Announcer::default(),
             tx: Producer::default(),
             rx: Consumer::default(),
-            pushed: false,
         }
     }
 
@@ -205,7 +202,8 @@ impl Link {
         let segment = self.segment.as_ref();
         self.rings = segment.and_then(|segment| Rings::of(segment, self.side));
         let [page, event] = hello.wake;
-        self.wake = Some(WakeCell::of_peer(page, event)?);
+        let wake = WakeCell::of_peer(page, event)?;
+        self.announcer.establish(wake, hello.link);
         self.exports = exports;
         self.peer = hello.ip;
         self.peer_window = hello.inline_window;
@@ -237,7 +235,9 @@ impl Link {
         // drains the store buffer, so a store that misses costs a whole transfer: ask early.
         let ahead = (self.tx.position() as usize + PREFETCH_LINES) % LINES;
         prefetch_for_write(rings.sent[ahead * WORDS].as_ptr().cast_const().cast());
-        self.pushed |= done;
+        if done {
+            self.announcer.pushed();
+        }
         done
     }
 
@@ -267,7 +267,26 @@ impl Link {
         let Some(rings) = &self.rings else {
             return true;
         };
-        !self.pushed && self.control.is_empty() && !self.rx.is_there(rings.received)
+        !self.announcer.has_pushed() && self.control.is_empty() && !self.rx.is_there(rings.received)
+    }
+
+    /// Whether packets wait for room.
+    #[inline]
+    pub(super) fn has_control(&self) -> bool {
+        !self.control.is_empty()
+    }
+
+    /// Sends a packet of no living connection, now or when there is room.
+    pub(super) fn push_or_queue(&mut self, p: Packet) {
+        if !self.push(&p) {
+            self.queue_control(p);
+        }
+    }
+
+    /// Sends a packet of no living connection in the next step, or when there is room.
+    pub(super) fn queue_control(&mut self, p: Packet) {
+        self.control.push_back(p);
+        self.announcer.has_to_send();
     }
 
     /// Sends packets that have waited for room. Returns whether any has left.
@@ -297,14 +316,10 @@ impl Link {
         self.rings = None;
     }
 
-    /// Wakes the peer if packets were sent since the last call and it sleeps.
+    /// Announces to the peer what was sent since the last call, and wakes it if it sleeps.
     #[inline]
     pub(super) fn flush(&mut self) {
-        if std::mem::take(&mut self.pushed) {
-            if let Some(w) = &self.wake {
-                w.poke();
-            }
-        }
+        self.announcer.announce();
     }
 
     /// Where a span of the peer's memory lies here; `None` when the peer does not export it.
@@ -367,8 +382,6 @@ impl PeerWindow for Link {
     }
 
     fn wake(&self) {
-        if let Some(w) = &self.wake {
-            w.poke();
-        }
+        self.announcer.wake();
     }
 }

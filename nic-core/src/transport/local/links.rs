@@ -18,20 +18,32 @@ use crate::types::NicTime;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl LocalTransport {
-    fn add_link(&mut self, link: Link) -> Option<usize> {
-        let i = match self.links.iter().position(Option::is_none) {
-            Some(i) => i,
-            None if self.links.len() < self.config.max_links => {
-                self.links.push(None);
-                self.links.len() - 1
-            }
-            None => return None,
-        };
+    /// The number of the next link, unless there are as many as may be.
+    fn free_number(&self) -> Option<usize> {
+        let free = self.links.iter().position(Option::is_none);
+        let next = (self.links.len() < self.config.max_links).then_some(self.links.len());
+        free.or(next)
+    }
+
+    /// Adds a link with a number that was free.
+    fn add_link(&mut self, i: usize, link: Link) -> Option<()> {
         let data = epoll::EventData::new_u64(i as u64);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
         epoll::add(&self.endpoint.epoll, &link.socket, data, flags).ok()?;
+        if i == self.links.len() {
+            self.links.push(None);
+        }
         self.links[i] = Some(link);
-        Some(i)
+        let all = self.ready.opened(i, &self.endpoint.wake);
+        if self.ready.by_marks() {
+            let from = if all { 0 } else { i };
+            for (n, l) in self.links.iter_mut().enumerate().take(i + 1).skip(from) {
+                if let Some(l) = l {
+                    l.announcer.join(&self.ready, n);
+                }
+            }
+        }
+        Some(())
     }
 
     /// A link to the NIC with that address: one that is there, or a new one.
@@ -59,17 +71,37 @@ impl LocalTransport {
         let socket = rendezvous::connect(&self.endpoint.directory, ip)
             .map_err(short(Status::HostUnreachable))?;
         let limit = deadline.min(now.plus(ANSWER_TIMEOUT));
+        let number = self.free_number().ok_or(Status::NoResources)?;
         let link = Link::calling(socket, ip, limit).map_err(short(Status::NoResources))?;
         let wake = self.endpoint.wake.fds().ok_or(Status::NoResources)?;
         rendezvous::send(
             &link.socket,
-            &self.endpoint.card(&self.config, self.ip),
+            &self.endpoint.card(&self.config, self.ip, number),
             link.segment_fd(),
             wake,
             &self.endpoint.export_fds,
         )
         .map_err(|_| Status::HostUnreachable)?;
-        self.add_link(link).ok_or(Status::NoResources)
+        self.add_link(number, link).ok_or(Status::NoResources)?;
+        Ok(number)
+    }
+
+    /// Flushes the links that have something to send, `control` too: packets that waited for room.
+    #[inline(never)]
+    pub(super) fn flush_marked(&mut self, control: bool) -> bool {
+        let mut moved = false;
+        for word in 0..self.ready.words() {
+            for i in self.ready.links_to_send(word) {
+                if let Some(l) = &mut self.links[i] {
+                    moved |= control && l.push_control();
+                    l.flush();
+                    if l.has_control() {
+                        l.announcer.has_to_send();
+                    }
+                }
+            }
+        }
+        moved
     }
 
     /// Accepts links, continues handshakes, and detects peers that are gone.
@@ -94,27 +126,40 @@ impl LocalTransport {
                 self.on_socket(key as usize);
             }
         }
-        for i in 0..self.links.len() {
-            let Some(l) = &self.links[i] else { continue };
-            let shaking = matches!(l.state, LinkState::Called | LinkState::Calling);
-            if shaking && l.deadline <= now {
-                tracing::warn!(peer = %l.peer, "no handshake in time; the link is dropped");
-                self.kill_link(i);
-                moved = true;
-            } else if l.state == LinkState::Dead && l.users == 0 {
-                self.links[i] = None;
-            } else if l.shared.is_waiting() {
-                self.send_notes(i);
+        for word in 0..self.ready.words() {
+            for i in self.ready.links_to_settle(word) {
+                moved |= self.settle(i, now);
             }
         }
         moved
     }
 
+    /// Moves on what only time moves: a handshake that takes too long, an end, notes for a socket
+    /// that was full.
+    fn settle(&mut self, i: usize, now: NicTime) -> bool {
+        let Some(l) = &self.links[i] else {
+            return false;
+        };
+        match l.state {
+            LinkState::Called | LinkState::Calling if l.deadline <= now => {
+                tracing::warn!(peer = %l.peer, "no handshake in time; the link is dropped");
+                self.kill_link(i);
+                return true;
+            }
+            LinkState::Dead if l.users == 0 => self.links[i] = None,
+            LinkState::Up => self.send_notes(i),
+            LinkState::Called | LinkState::Calling | LinkState::Dead => self.ready.unsettled(i),
+        }
+        false
+    }
+
     fn accept_links(&mut self, now: NicTime) {
         while let Some(socket) = rendezvous::accept(&self.endpoint.listener) {
             let deadline = now.plus(self.config.handshake_timeout);
-            let i = self.add_link(Link::called(socket, deadline));
-            if let Some(i) = i {
+            let Some(i) = self.free_number() else {
+                continue;
+            };
+            if self.add_link(i, Link::called(socket, deadline)).is_some() {
                 // Usually the hello is there already.
                 self.on_socket(i);
             }
@@ -174,7 +219,7 @@ impl LocalTransport {
             let sent = match self.endpoint.wake.fds() {
                 Some(wake) => rendezvous::send(
                     &l.socket,
-                    &self.endpoint.card(&self.config, self.ip),
+                    &self.endpoint.card(&self.config, self.ip, i),
                     None,
                     wake,
                     &self.endpoint.export_fds,
@@ -185,6 +230,8 @@ impl LocalTransport {
                 return self.kill_link(i);
             }
         }
+        // The peer may have written before it was mapped here.
+        self.ready.may_read(i);
         self.introduce(i);
         self.for_each_user(i, |t, id| t.activate(id));
     }
@@ -207,6 +254,7 @@ impl LocalTransport {
         let _ = epoll::delete(&self.endpoint.epoll, &l.socket);
         let was_up = l.state == LinkState::Up;
         l.state = LinkState::Dead;
+        self.ready.unsettled(i);
         tracing::info!(peer = %l.peer, was_up, "link down");
         if was_up {
             // The ring outlives the peer; its last packets decide between an end and a reset.

@@ -19,8 +19,9 @@
 //! Payloads in memory that the peer cannot map (a real GPU's, bytes of the program's own) go
 //! through NIC memory, piece by piece ([`stage`]): two copies.
 //!
-//! Limits. Every step polls every link, so a NIC with hundreds of local peers steps slowly.
-//! An early payload larger than what is left of `early_window` waits for its receive.
+//! A NIC of more than eight peers is told which of them have written ([`ready`]).
+//!
+//! Limits. An early payload larger than what is left of `early_window` waits for its receive.
 
 mod conn;
 mod endpoint;
@@ -32,6 +33,7 @@ mod links;
 mod note;
 mod one_sided;
 mod packet;
+mod ready;
 mod receive;
 mod rendezvous;
 pub(crate) mod ring;
@@ -66,6 +68,7 @@ use exports::Offers;
 use io::{Fill, In, Out};
 use link::{Link, LinkState};
 use packet::Packet;
+use ready::Ready;
 pub use rendezvous::LocalError;
 use stage_room::{Rooms, Stage};
 use transmit::Stop;
@@ -88,6 +91,7 @@ pub struct LocalTransport {
     endpoint: Endpoint,
     offers: Offers,
     links: Vec<Option<Link>>,
+    ready: Ready,
     table: Table,
     rooms: Rooms,
     /// What one-sided operations of ended connections have kept.
@@ -128,6 +132,7 @@ impl LocalTransport {
             endpoint: Endpoint::open(config, ip, exported, wake)?,
             offers: Offers::new(),
             links: Vec::new(),
+            ready: Ready::new(config.max_links),
             table: Table::new(config.max_conns),
             rooms: Rooms::default(),
             left: Vec::new(),
@@ -182,10 +187,7 @@ impl LocalTransport {
     /// Notifies the peer that a connection is gone, when there is room.
     fn send_rst(&mut self, link: usize, dst: u32) {
         if let Some(l) = &mut self.links[link] {
-            let p = Packet::Rst { dst };
-            if !l.push(&p) {
-                l.control.push_back(p);
-            }
+            l.push_or_queue(Packet::Rst { dst });
         }
     }
 
@@ -484,7 +486,12 @@ impl Transport for LocalTransport {
     }
 
     fn flush(&mut self) {
-        self.links.iter_mut().flatten().for_each(Link::flush);
+        match self.ready.by_marks() {
+            true => {
+                self.flush_marked(false);
+            }
+            false => self.links.iter_mut().flatten().for_each(Link::flush),
+        }
     }
 
     #[inline]
@@ -537,11 +544,13 @@ impl Transport for LocalTransport {
 
     #[inline]
     fn is_quiet(&self) -> bool {
-        self.table.active.is_empty()
-            && self.table.waiting.is_empty()
-            && self.events.is_empty()
-            && self.left.is_empty()
-            && self.links.iter().flatten().all(Link::is_quiet)
+        // One branch for four questions: each step asks them.
+        let waits = self.table.active.len() | self.table.waiting.len();
+        (waits | self.events.len() | self.left.len()) == 0
+            && match self.ready.by_marks() {
+                true => self.ready.many_are_quiet(&self.endpoint.wake),
+                false => self.links.iter().flatten().all(Link::is_quiet),
+            }
     }
 
     fn post_send(&mut self, conn: ConnId, work: SendWork) {
@@ -675,9 +684,13 @@ impl Transport for LocalTransport {
             self.sockets_at = now.plus(SOCKETS_EVERY);
             moved = self.look_at_sockets(now);
         }
-        for i in 0..self.links.len() {
-            if self.links[i].as_ref().is_some_and(Link::has_packets) {
-                moved |= self.take_packets(i, data);
+        if self.ready.by_marks() {
+            moved |= self.take_marked(data);
+        } else {
+            for i in 0..self.links.len() {
+                if self.has_packets(i) {
+                    moved |= self.take_packets(i, data);
+                }
             }
         }
         if !self.table.active.is_empty() {
@@ -694,8 +707,11 @@ impl Transport for LocalTransport {
         }
         self.rooms.trim(data.dma);
         one_sided::release(&mut self.left, data.dma);
+        if self.ready.by_marks() {
+            return moved | self.flush_marked(true);
+        }
         for l in self.links.iter_mut().flatten() {
-            if !l.control.is_empty() {
+            if l.has_control() {
                 moved |= l.push_control();
             }
             l.flush();
@@ -708,8 +724,12 @@ impl Transport for LocalTransport {
     }
 
     fn next_timer(&self) -> Option<NicTime> {
+        let waits = !self.table.active.is_empty() || !self.table.waiting.is_empty();
+        if !waits && self.ready.is_settled() {
+            return None;
+        }
         let notes = self.links.iter().flatten().any(|l| l.shared.is_waiting());
-        let stuck = notes || !self.table.active.is_empty() || !self.table.waiting.is_empty();
+        let stuck = notes || waits;
         let shaking = self
             .links
             .iter()

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use crate::config::LocalConfig;
 use crate::descriptors;
 use crate::scratch::{self, Held};
+use crate::wake::MARK_LINKS;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -23,13 +24,13 @@ use rustix::net::{
 };
 
 /// Version of the handshake, of everything in the shared segment, and of the areas of collectives.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 const MAGIC: u32 = 0x4c42_5221;
 /// Most exports of one memory.
 pub(super) const MAX_EXPORTS: usize = 64;
 /// Segment, wake page, wake event.
 const FIXED_FDS: usize = 3;
-const HEAD: usize = 4 + 4 + 32 + 4 + 4 + 8 + 8 + 8;
+const HEAD: usize = 4 + 4 + 32 + 4 + 4 + 8 + 8 + 8 + 8;
 /// The answer to a NIC of another network.
 const ELSEWHERE: [u8; 8] = *b"RBL-NET!";
 const EXPORT: usize = 24;
@@ -87,6 +88,8 @@ pub(super) struct Hello {
     pub(super) ip: Ipv4Addr,
     pub(super) inline_window: u64,
     pub(super) network: Network,
+    /// The link's number there, by which it is marked.
+    pub(super) link: usize,
     pub(super) exports: Vec<ExportInfo>,
     /// Segment (from the side that connects), wake page, wake event, then the exports.
     pub(super) segment: Option<OwnedFd>,
@@ -261,6 +264,8 @@ pub(super) struct Card<'a> {
     pub(super) ip: Ipv4Addr,
     pub(super) inline_window: u64,
     pub(super) network: Network,
+    /// The link's number here.
+    pub(super) link: usize,
     pub(super) exports: &'a [ExportInfo],
 }
 
@@ -281,6 +286,7 @@ pub(super) fn send(
     bytes.extend(card.inline_window.to_le_bytes());
     bytes.extend(card.network.id.to_le_bytes());
     bytes.extend(u64::from(card.network.across).to_le_bytes());
+    bytes.extend((card.link as u64).to_le_bytes());
     for e in card.exports {
         for v in [e.file_offset, e.bus, e.len] {
             bytes.extend(v.to_le_bytes());
@@ -365,7 +371,12 @@ pub(super) fn recv(
     }
     let n = word32(44) as usize;
     let fixed = FIXED_FDS - usize::from(!with_segment);
-    if n > MAX_EXPORTS || got.bytes != HEAD + n * EXPORT || fds.len() != fixed + n {
+    let link = usize::try_from(word64(72)).unwrap_or(usize::MAX);
+    if link >= MARK_LINKS
+        || n > MAX_EXPORTS
+        || got.bytes != HEAD + n * EXPORT
+        || fds.len() != fixed + n
+    {
         return Err(bad("a hello that contradicts itself"));
     }
     let exports = (0..n).map(|i| HEAD + i * EXPORT).map(|at| ExportInfo {
@@ -385,6 +396,7 @@ pub(super) fn recv(
             id: word64(56),
             across: word64(64) == 1,
         },
+        link,
         exports,
         segment,
         wake,
@@ -458,16 +470,26 @@ mod tests {
                 id: 77,
                 across: true,
             },
+            link: 4711,
             exports: &exports,
         };
         let fds = [fd];
         send(&a, &card, None, wake.fds().expect("memfd"), &fds).expect("send");
         let hello = recv(&b, &[7; 32], false).expect("ok").expect("there");
-        assert_eq!((hello.ip, hello.inline_window), (card.ip, 65536));
+        assert_eq!(
+            (hello.ip, hello.inline_window, hello.link),
+            (card.ip, 65536, 4711)
+        );
         assert_eq!(
             (hello.exports.as_slice(), hello.network),
             (&exports[..], card.network)
         );
+        let far = Card {
+            link: MARK_LINKS,
+            ..card
+        };
+        send(&a, &far, None, wake.fds().expect("memfd"), &fds).expect("send");
+        assert!(recv(&b, &[7; 32], false).is_err(), "a link without a mark");
         refuse(&a);
         let refused = recv(&b, &[7; 32], false).expect_err("a refusal");
         assert!(refused.to_string().contains("network"), "{refused}");

@@ -125,7 +125,7 @@ fn finish(c: &mut Conn, out: &mut Out<'_, '_>) -> Stop {
 /// A stream cannot have a hole: both ends get a reset.
 fn fail_stream(c: &mut Conn, out: &mut Out<'_, '_>) {
     out.link.revoke(c.id.0);
-    out.link.control.push_back(Packet::Rst { dst: c.peer_id });
+    out.link.queue_control(Packet::Rst { dst: c.peer_id });
     c.reset = true;
     c.break_works(out.events);
     c.rx.drop_segs();

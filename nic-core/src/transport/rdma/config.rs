@@ -28,6 +28,9 @@ pub struct RdmaConfig {
     pub rx_buffer: usize,
     /// Bytes that a connection may hold before the peer acknowledges them.
     pub tx_buffer: usize,
+    /// Bytes that all connections together may be lent for short sends that are not acknowledged,
+    /// beside a kilobyte for each. What is more waits in memory.
+    pub lent: usize,
     /// Most connections, those that are ending included; at most
     /// [`CONNECTIONS_MAX`](super::CONNECTIONS_MAX).
     pub connections: usize,
@@ -55,13 +58,14 @@ pub struct RdmaConfig {
 }
 
 impl Default for RdmaConfig {
-    /// 256 KiB buffers and window, 4,096 connections, the largest packets, a retry after 20 ms, 5 s
-    /// without an answer, probes of watched connections every 500 ms, a window that halves on a
-    /// loss, selective repeat, seed 0.
+    /// 256 KiB buffers and window, 64 MiB for short sends, 4,096 connections, the largest packets,
+    /// a retry after 20 ms, 5 s without an answer, probes of watched connections every 500 ms, a
+    /// window that halves on a loss, selective repeat, seed 0.
     fn default() -> RdmaConfig {
         RdmaConfig {
             rx_buffer: 256 << 10,
             tx_buffer: 256 << 10,
+            lent: 64 << 20,
             connections: 4_096,
             payload_max: 60 << 10,
             icrc: Icrc::Auto,

@@ -15,6 +15,7 @@ use super::writes::{word, NAMED};
 use crate::datapath::{place, Datapath, Payload, ReceivePath, SendPath, Sent};
 use crate::dma::DmaAccess;
 use crate::engine::{Direction, EngineFailed};
+use crate::memory::lender::Lender;
 use crate::network::{Datagrams, Link, Network};
 use crate::transport::carried::{Addressed, Carried};
 use crate::transport::connections::Connection;
@@ -154,6 +155,10 @@ impl Carried for Conn {
         })
     }
 
+    fn is_repeating(&self) -> bool {
+        self.qp.is_repeating() || self.one_sided.is_repeating()
+    }
+
     fn prepare(&mut self, data: &mut Datapath<'_>) {
         self.one_sided.post_requests();
         // The end of the stream waits for what an engine has kept, and for one-sided operations.
@@ -267,15 +272,14 @@ impl Carried for Conn {
 
     fn send_now(&mut self, payload: &InlineSend) -> bool {
         let is_open = self.life.phase == Phase::Open && self.refuses_sends().is_none();
-        if !is_open || !self.life.sends.is_empty() || self.stream.tx.free() < INLINE_MAX {
+        if !is_open || !self.life.sends.is_empty() {
             return false;
         }
         let mut bytes = [0; INLINE_MAX];
         for (to, word) in bytes.chunks_exact_mut(8).zip(payload.words) {
             to.copy_from_slice(&word.to_le_bytes());
         }
-        self.stream.tx.push(&bytes[..payload.len.into()]);
-        true
+        self.stream.tx.try_push(&bytes[..payload.len.into()])
     }
 
     fn write_to(&mut self, send: WorkToken, to: Target) {
@@ -381,12 +385,13 @@ impl Conn {
         addresses: (SocketAddrV4, SocketAddrV4),
         phase: Phase,
         config: &RdmaConfig,
+        lender: &Lender,
     ) -> Conn {
         Conn {
             life: Life::new(id, addresses, phase),
             names,
             qp: QueuePair::new(),
-            stream: Stream::new(config.tx_buffer, config.rx_buffer),
+            stream: Stream::new(config.tx_buffer, config.rx_buffer, lender),
             one_sided: OneSided::default(),
             wire: Wire::default(),
             ask: None,
@@ -493,12 +498,19 @@ impl Conn {
         let mut moved = false;
         self.life.pending = false;
         self.life.sends.acknowledge(self.stream.tx.start(), events);
-        if self.life.sends.unsent().is_none() && !data.on_path(self.life.id, Direction::Send) {
+        let on_path = data.on_path(self.life.id, Direction::Send);
+        if self.life.sends.unsent().is_none() && !on_path {
             return Ok(events.len() != before);
         }
         while self.stream.tx.free() > 0 {
             let next = self.life.sends.unsent();
             let next = next.map(|(w, done)| (w.token, done, w.payload.len()));
+            // What an engine has made may be as long as there is room.
+            let wanted = match next {
+                Some((_, done, len)) if !on_path => (len - done) as usize,
+                None if !on_path => break,
+                _ => usize::MAX,
+            };
             let tx = &mut self.stream.tx;
             let sent = match referable(self.life.id, tx, &self.life.sends, data) {
                 Some(Long { n: 0, .. }) => break,
@@ -510,15 +522,15 @@ impl Conn {
                     };
                     self.life.sends.refer(n, tx.end(), data, events, read)
                 }
-                None => match self.life.sends.fill(tx.room(), data, events) {
-                    Sent::Bytes(0) => break,
-                    sent => {
-                        if let Sent::Bytes(n) = sent {
-                            tx.filled(n);
-                        }
-                        sent
+                // Without memory this goes on when some of it is acknowledged.
+                None => {
+                    let sent = self.life.sends.fill(tx.room(wanted), data, events);
+                    tx.filled(if let Sent::Bytes(n) = sent { n } else { 0 });
+                    if let Sent::Bytes(0) = sent {
+                        break;
                     }
-                },
+                    sent
+                }
             };
             match sent {
                 Sent::Bytes(n) => {

@@ -191,10 +191,11 @@ impl RdmaTransport {
             SocketAddrV4::new(self.sessions.ip, r.port),
             SocketAddrV4::new(source, r.source.port()),
         );
-        let config = &self.config;
+        let (config, lender) = (&self.config, self.sessions.lender.clone());
         let ours = Terms::of(config, net, from.port, source);
         self.sessions.accept(now, id, |conn| {
-            let mut c = Conn::new(conn, names, addresses, Phase::Incoming(id), config);
+            let phase = Phase::Incoming(id);
+            let mut c = Conn::new(conn, names, addresses, phase, config, &lender);
             c.life.hop = Some(hop);
             let started = start(&mut c, config, (&ours, &theirs), &r.from, (net, from.port));
             debug_assert!(started.is_ok(), "a fresh queue pair starts");

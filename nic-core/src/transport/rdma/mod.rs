@@ -113,8 +113,9 @@ impl RdmaTransport {
     /// [`RdmaConfigError`] names the setting that cannot work.
     pub fn new(net: &Network, config: RdmaConfig) -> Result<RdmaTransport, RdmaConfigError> {
         config.check()?;
+        let sizes = (config.connections, config.lent);
         Ok(RdmaTransport {
-            sessions: Sessions::new(net, Protocol::Roce, config.connections, config.seed),
+            sessions: Sessions::new(net, Protocol::Roce, sizes, config.seed),
             control: VecDeque::new(),
             counters: RdmaCounters::default(),
             config,

@@ -1,14 +1,15 @@
 //! Bytes of a stream that are not acknowledged: short sends in a ring, long ones by reference to
 //! the memory where they lie.
 //!
-//! Both have their positions in the stream, and both count against the capacity of the ring. What
-//! is referred to is read again when a packet is repeated, so its send retires with the
-//! acknowledgement.
+//! Both have their positions in the stream, and both count against the capacity. The ring has the
+//! short ones alone, one behind the other, with positions of its own. What is referred to is read
+//! again when a packet is repeated, so its send retires with the acknowledgement.
 #![allow(unsafe_code)] // Memory goes to the port by address.
 
 use std::collections::VecDeque;
 
 use crate::dma::{each_mapped, DmaAccess, ReadStatus};
+use crate::memory::lender::Lender;
 use crate::transport::ring::Ring;
 use crate::types::{Buffer, WorkToken};
 use ringbell_net::port::Batch;
@@ -20,6 +21,8 @@ struct Referred {
     /// Their positions in the stream.
     start: u64,
     end: u64,
+    /// Bytes of the stream before them that are not in the ring.
+    before: u64,
     /// The send that they belong to, and its memory. `None`: it was taken back, and the bytes are
     /// lost.
     from: Option<(WorkToken, Buffer)>,
@@ -29,7 +32,8 @@ struct Referred {
 
 /// Where the next bytes are.
 enum Part {
-    Ring,
+    /// In the ring, from its position on.
+    Ring(u64),
     Memory(Buffer, u64),
     Lost,
 }
@@ -39,13 +43,22 @@ enum Part {
 pub(super) struct Outgoing {
     ring: Ring,
     referred: VecDeque<Referred>,
+    /// Bytes of the stream so far that are not in the ring.
+    beside: u64,
+    /// Position of the first byte.
+    start: u64,
+    /// Position behind the last.
+    end: u64,
 }
 
 impl Outgoing {
-    pub(super) fn new(capacity: usize) -> Outgoing {
+    pub(super) fn new(capacity: usize, lender: &Lender) -> Outgoing {
         Outgoing {
-            ring: Ring::new(capacity),
+            ring: Ring::new(capacity, lender),
             referred: VecDeque::new(),
+            beside: 0,
+            start: 0,
+            end: 0,
         }
     }
 
@@ -55,44 +68,55 @@ impl Outgoing {
 
     /// Position of the first byte.
     pub(super) fn start(&self) -> u64 {
-        self.ring.start()
+        self.start
     }
 
     /// Position behind the last.
     pub(super) fn end(&self) -> u64 {
-        self.ring.end()
+        self.end
     }
 
     pub(super) fn free(&self) -> usize {
-        self.ring.free()
+        // At most the capacity is kept.
+        self.capacity() - (self.end - self.start) as usize
     }
 
-    /// Contiguous room behind the last byte.
-    pub(super) fn room(&mut self) -> &mut [u8] {
-        self.ring.room()
+    /// Contiguous room behind the last byte for `wanted` bytes, as far as there is memory.
+    pub(super) fn room(&mut self, wanted: usize) -> &mut [u8] {
+        let free = self.free();
+        let room = self.ring.room(wanted.min(free));
+        let n = room.len().min(free);
+        &mut room[..n]
     }
 
     /// The first `n` bytes of the room belong to the stream.
     pub(super) fn filled(&mut self, n: usize) {
         self.ring.filled(n);
+        self.end += n as u64;
     }
 
-    /// The next bytes of the stream; there must be room for them.
-    pub(super) fn push(&mut self, bytes: &[u8]) {
-        self.ring.push(bytes);
+    /// The next bytes of the stream. `false`: they have to wait.
+    pub(super) fn try_push(&mut self, bytes: &[u8]) -> bool {
+        let fits = bytes.len() <= self.free() && self.ring.try_push(bytes);
+        if fits {
+            self.end += bytes.len() as u64;
+        }
+        fits
     }
 
     /// The next `n` bytes of the stream are those of a send from `at` on; there must be room for
     /// them.
     pub(super) fn refer(&mut self, token: WorkToken, from: Buffer, at: u32, n: u32) {
-        let start = self.ring.end();
-        self.ring.filled(n as usize);
+        let start = self.end;
+        self.end += u64::from(n);
         self.referred.push_back(Referred {
             start,
-            end: self.ring.end(),
+            end: self.end,
+            before: self.beside,
             from: Some((token, from)),
             at: at.into(),
         });
+        self.beside += u64::from(n);
     }
 
     /// The memory of a send is read no more, or of all.
@@ -105,11 +129,16 @@ impl Outgoing {
 
     /// Drops the first `n` bytes.
     pub(super) fn take(&mut self, n: usize) {
-        self.ring.take(n);
-        let start = self.ring.start();
+        self.start += n as u64;
+        let start = self.start;
         while self.referred.front().is_some_and(|r| r.end <= start) {
             self.referred.pop_front();
         }
+        let first = match self.referred.front() {
+            None => start - self.beside,
+            Some(r) => start.min(r.start) - r.before,
+        };
+        self.ring.take((first - self.ring.start()) as usize);
     }
 
     /// Where the bytes from a position on are, and how many of them.
@@ -117,8 +146,8 @@ impl Outgoing {
         let next = self.referred.partition_point(|r| r.end <= position);
         let until = |end: u64| len.min((end - position) as usize);
         match self.referred.get(next) {
-            None => (Part::Ring, len),
-            Some(r) if position < r.start => (Part::Ring, until(r.start)),
+            None => (Part::Ring(position - self.beside), len),
+            Some(r) if position < r.start => (Part::Ring(position - r.before), until(r.start)),
             Some(r) => match r.from {
                 Some((_, from)) => (
                     Part::Memory(from, r.at + (position - r.start)),
@@ -148,7 +177,7 @@ impl Outgoing {
             let (part, n) = self.part(position, len);
             match part {
                 // SAFETY: the caller's contract.
-                Part::Ring => unsafe { self.ring.refer(position, n, batch) },
+                Part::Ring(at) => unsafe { self.ring.refer(at, n, batch) },
                 Part::Memory(from, at) => {
                     // SAFETY: the caller's contract; the region is pinned until the send retires.
                     let done = unsafe { refer(&from, at, n, batch, dma) };
@@ -176,7 +205,7 @@ impl Outgoing {
             let (part, n) = self.part(position, to.len());
             let (now, rest) = to.split_at_mut(n);
             match part {
-                Part::Ring => self.ring.copy(position, now),
+                Part::Ring(at) => self.ring.copy(at, now),
                 Part::Memory(from, at) => read(&from, at, now, dma)?,
                 Part::Lost => return Err(Unavailable::Fault),
             }

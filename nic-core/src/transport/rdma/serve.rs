@@ -53,8 +53,8 @@ impl Carrier for RdmaTransport {
     fn dial(&mut self, addresses: (SocketAddrV4, SocketAddrV4)) -> Option<ConnId> {
         let names = self.names(0, Qpn::default(), None);
         let config = &self.config;
-        let table = &mut self.sessions.table;
-        table.insert(|id| Conn::new(id, names, addresses, Phase::Resolving, config))
+        let Sessions { table, lender, .. } = &mut self.sessions;
+        table.insert(|id| Conn::new(id, names, addresses, Phase::Resolving, config, lender))
     }
 
     fn take(&mut self, now: NicTime, packet: &Packet<'_>, data: &mut Datapath<'_>) {

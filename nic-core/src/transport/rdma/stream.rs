@@ -24,6 +24,7 @@ use super::outgoing::Outgoing;
 use super::writes::{self, Writes, KIND_SHIFT, WRITTEN};
 use crate::datapath::{Datapath, Filled, ReceivePath};
 use crate::engine::EngineFailed;
+use crate::memory::lender::Lender;
 use crate::transport::exposed::{Exposed, Wrong};
 use crate::transport::ring::Ring;
 use crate::transport::TransportEvent;
@@ -89,10 +90,10 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(tx: usize, rx: usize) -> Stream {
+    pub(super) fn new(tx: usize, rx: usize, lender: &Lender) -> Stream {
         Stream {
-            tx: Outgoing::new(tx),
-            rx: Ring::new(rx),
+            tx: Outgoing::new(tx, lender),
+            rx: Ring::new(rx, lender),
             writes: Writes::default(),
             exposed: Exposed::default(),
             framed: 0,
@@ -229,8 +230,10 @@ impl Client for Ends<'_, '_> {
         match &mut self.recvs {
             _ if len == 0 => Ok(()),
             None => Err(Unavailable::Fault),
-            // SAFETY: `serve` sends the batch, or makes its bytes own ones, before anything else is
-            // done with the connection.
+            // SAFETY: `Sessions::send` sends the batch and clears it, or makes its bytes own ones,
+            // before anything but `append` is called on the connection. `append` adds nothing to
+            // the stream and takes nothing from it: a queue pair that makes a packet ends no
+            // request with success, and `done` takes bytes for those alone.
             Some((_, data)) => unsafe { tx.append(at, len, batch, data.dma) },
         }
     }

@@ -149,15 +149,16 @@ fn acknowledgement(packet: &[u8]) -> Option<u32> {
     (tcp[13] & 0x10 != 0).then(|| u32::from_be_bytes([tcp[8], tcp[9], tcp[10], tcp[11]]))
 }
 
-/// Where the payload of a packet that smoltcp wrote begins and ends in sequence numbers; `None`
-/// without payload.
+/// Where the payload of a packet that smoltcp wrote begins and ends in sequence numbers, its SYN
+/// counted; `None` without either.
 fn payload_of(packet: &[u8]) -> Option<(u32, u32)> {
     let tcp = packet.get(20..40)?;
     let header = 20 + usize::from(tcp[12] >> 4) * 4;
     let seq = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
-    let len = packet.len().checked_sub(header).filter(|&n| n > 0)?;
+    let syn = usize::from(tcp[13] & 0x02 != 0);
+    let len = packet.len().checked_sub(header)? + syn;
     // A packet is shorter than 64 KiB.
-    Some((seq, seq.wrapping_add(len as u32)))
+    (len > 0).then(|| (seq, seq.wrapping_add(len as u32)))
 }
 
 impl RxToken for Nothing {

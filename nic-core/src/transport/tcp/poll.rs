@@ -54,6 +54,15 @@ enum Sent {
     Blocked,
 }
 
+/// What one service sent.
+#[derive(Debug, Clone, Copy)]
+struct Sending {
+    sent: Sent,
+    frames: u64,
+    /// Segments among them were sent before, and the peer has not asked for them.
+    again: bool,
+}
+
 impl TcpTransport {
     /// Serves each connection that has something to do once. Returns whether anything moved.
     pub(super) fn serve_ready(
@@ -176,11 +185,15 @@ impl TcpTransport {
             }
             false => TX_BUDGET,
         };
-        let (sent, frames) = self.send_segments(index, now, net, budget);
+        let Sending {
+            sent,
+            frames,
+            again,
+        } = self.send_segments(index, now, net, budget);
         if frames > 0 {
             moved = true;
             if let Some(hop) = hop {
-                net.probe_stale(hop, now);
+                net.sent_to(hop, again, now);
             }
             self.expect_answer(index, now);
         }
@@ -355,15 +368,20 @@ impl TcpTransport {
         now: NicTime,
         net: &mut Network,
         budget: usize,
-    ) -> (Sent, u64) {
+    ) -> Sending {
+        let nothing = |sent| Sending {
+            sent,
+            frames: 0,
+            again: false,
+        };
         let Some(c) = self.table.at(index) else {
-            return (Sent::All, 0);
+            return nothing(Sent::All);
         };
         let Some(to) = c.life.hop.and_then(|hop| net.link(hop)) else {
-            return (Sent::All, 0);
+            return nothing(Sent::All);
         };
         if self.turns.full_way == c.life.hop {
-            return (Sent::Blocked, 0);
+            return nothing(Sent::Blocked);
         }
         let t = self.stack.instant(now);
         let PortInterface { caps, iface } = self.stack.of(c.tcp.port);
@@ -414,8 +432,14 @@ impl TcpTransport {
         if let Some(end) = device.sent_end {
             c.tcp.recovery.sent(end, device.repeated);
         }
+        // In a recovery the peer has said what it lacks.
+        let again = device.repeated > 0 && !c.tcp.recovery.is_under_way();
         self.stack.defects += defects;
-        (sent, frames)
+        Sending {
+            sent,
+            frames,
+            again,
+        }
     }
 
     /// Reports changes of TCP's state to the layer above.

@@ -9,6 +9,7 @@ use ringbell_nic_abi::Status;
 use super::config::UdpConfig;
 use crate::datapath::{Datapath, Filled, ReceivePath, Sent};
 use crate::engine::{Direction, EngineFailed};
+use crate::memory::lender::Lender;
 use crate::network::{Datagrams, Link, Network};
 use crate::transport::carried::{Addressed, Carried};
 use crate::transport::connections::{index_of, Connection};
@@ -335,6 +336,7 @@ impl Conn {
         (tag, first): (u32, u32),
         phase: Phase,
         config: &UdpConfig,
+        lender: &Lender,
     ) -> Conn {
         Conn {
             life: Life::new(id, (local, peer), phase),
@@ -358,7 +360,7 @@ impl Conn {
             },
             rx: Arriving {
                 expected: 0,
-                ring: Ring::new(config.rx_buffer),
+                ring: Ring::new(config.rx_buffer, lender),
                 announced: (0, 0),
                 terms: Terms::default(),
                 answer: false,

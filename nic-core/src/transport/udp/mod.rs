@@ -107,7 +107,7 @@ impl UdpTransport {
         config.check()?;
         let most = config.connections.min(SESSIONS_MAX);
         Ok(UdpTransport {
-            sessions: Sessions::new(net, Protocol::Udp, most, config.seed),
+            sessions: Sessions::new(net, Protocol::Udp, (most, 0), config.seed),
             control: VecDeque::new(),
             answers: VecDeque::new(),
             gaps: VecDeque::new(),

@@ -125,9 +125,10 @@ impl UdpTransport {
             SocketAddrV4::new(self.sessions.ip, port),
             SocketAddrV4::new(source, source_port),
         );
-        let config = &self.config;
+        let (config, lender) = (&self.config, self.sessions.lender.clone());
         self.sessions.accept(now, id, |conn| {
-            let mut c = Conn::new(conn, addresses, numbers, Phase::Incoming(id), config);
+            let phase = Phase::Incoming(id);
+            let mut c = Conn::new(conn, addresses, numbers, phase, config, &lender);
             c.life.hop = Some(hop);
             *c.ask() = Some(Ask::new(Kind::Accept(terms), now));
             c.rx.terms = terms;

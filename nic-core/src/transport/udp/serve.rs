@@ -40,8 +40,8 @@ impl Carrier for UdpTransport {
     fn dial(&mut self, addresses: (SocketAddrV4, SocketAddrV4)) -> Option<ConnId> {
         let numbers = self.draw();
         let config = &self.config;
-        let table = &mut self.sessions.table;
-        table.insert(|id| Conn::new(id, addresses, numbers, Phase::Resolving, config))
+        let Sessions { table, lender, .. } = &mut self.sessions;
+        table.insert(|id| Conn::new(id, addresses, numbers, Phase::Resolving, config, lender))
     }
 
     fn take(&mut self, _: NicTime, packet: &Packet<'_>, data: &mut Datapath<'_>) {

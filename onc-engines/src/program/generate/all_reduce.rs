@@ -54,29 +54,30 @@ pub(super) fn ring(b: Builder) -> Program {
 /// Takes the logarithm of the ring's hops and n / 2 times its bytes; the same bits as the ring's.
 pub(super) fn all_gather_reduce(b: Builder) -> Program {
     let n = b.n();
-    let mut b = b.buffers(n, n, n).reducing();
+    // In the order of the ranks all chunks are alike, so that one is enough.
+    let chunks = if b.first(1) == 0 { 1 } else { n };
+    let mut b = b.buffers(chunks, chunks, chunks).reducing();
+    let source = Chunks {
+        first: 0,
+        count: chunks,
+    };
     if n == 1 {
         b.step(0, [Operand::input(0)], [Target::output(0)]);
         return b.finish(0);
     }
-    // Sent from a copy: in place, the source is overwritten before every peer must have taken it.
-    let own = Chunks {
-        first: b.rank() * n,
-        count: n,
+    let at = |rank, run: Chunks| {
+        Place::Scratch(Chunks {
+            first: rank * chunks + run.first,
+            ..run
+        })
     };
-    let source = Chunks { first: 0, count: n };
-    b.push(
-        0,
-        vec![Operand::input(source)],
-        vec![Target::scratch(own)],
-        n,
-    );
-    let round = all_gather_blocks(&mut b, 0, n, Place::Scratch);
-    let at = |rank, chunk| Place::Scratch(Chunks::one(rank * n + chunk));
+    // Sent from a copy: in place, the source is overwritten before every peer must have taken it.
+    let own = Target::Local(at(b.rank(), source));
+    b.push(0, vec![Operand::input(source)], vec![own], chunks);
+    let round = all_gather_blocks(&mut b, 0, chunks, Place::Scratch);
     // Not in NIC memory, from which a slow peer may still be reading.
-    let partial = |chunk| Place::Output(Chunks::one(chunk));
-    reduce_blocks(&mut b, round, at, partial);
-    b.finish(n * n)
+    reduce_blocks(&mut b, round, chunks, at, Place::Output);
+    b.finish(n * chunks)
 }
 
 /// Chunk r of every rank goes to rank r, which reduces it in the wanted order and sends it to all.

@@ -106,32 +106,58 @@ pub(super) fn reduce_messages(
     slots
 }
 
-/// Reduces the sources of all ranks, which lie here, to the destination, each chunk in the wanted
-/// order: chunk c of `at(c, c)`, `at(c + 1, c)`, and so on, or from rank 0 on; `partial(c)` is
-/// where its partial results go.
+/// Reduces the sources of all ranks, of `chunks` each, which lie here, each chunk in the wanted
+/// order: `at(q, run)` is where rank q's chunks lie, `sum(run)` where partial results and at last
+/// the whole ones go.
+///
+/// A step adds a rank's source to every chunk whose next operand it is: three steps for each rank
+/// at most, where one for each rank and chunk would be their square. In the order of the ring the
+/// ranks are passed twice: chunk c begins with rank c, and ends in the second round with the rank
+/// before it.
 pub(super) fn reduce_blocks(
     b: &mut Builder,
     start: u32,
-    at: impl Fn(u32, u32) -> Place,
-    partial: impl Fn(u32) -> Place,
+    chunks: u32,
+    at: impl Fn(u32, Chunks) -> Place,
+    sum: impl Fn(Chunks) -> Place,
 ) {
-    let n = b.n();
-    for c in 0..n {
-        let first = b.first(c);
-        let mut so_far = at(first, c);
-        for k in 1..n {
-            let result = if k == n - 1 {
-                Place::Output(Chunks::one(c))
-            } else {
-                partial(c)
-            };
-            let next = at((first + k) % n, c);
-            b.step(
-                start + k - 1,
-                [Operand::Local(so_far), Operand::Local(next)],
-                [Target::Local(result)],
-            );
-            so_far = result;
+    let (n, from_zero) = (b.n(), b.first(1) == 0);
+    let mut add = |k: u32, so_far: Place, q: u32, run: Chunks| {
+        let operands = vec![Operand::Local(so_far), Operand::Local(at(q, run))];
+        b.push(
+            start + k,
+            operands,
+            vec![Target::Local(sum(run))],
+            run.count,
+        );
+    };
+    if from_zero {
+        let all = Chunks {
+            first: 0,
+            count: chunks,
+        };
+        for q in 1..n {
+            let so_far = if q == 1 { at(0, all) } else { sum(all) };
+            add(q - 1, so_far, q, all);
+        }
+        return;
+    }
+    for k in 1..2 * n - 1 {
+        let (q, before) = (k % n, k - 1);
+        // In the first round the chunks of the ranks before, in the second those not yet whole.
+        let (first, end) = if k < n {
+            (0, before)
+        } else {
+            (q + 1, n.min(before))
+        };
+        if first < end {
+            let count = end - first;
+            let run = Chunks { first, count };
+            add(before, sum(run), q, run);
+        }
+        if before < n {
+            let begins = Chunks::one(before);
+            add(before, at(before, begins), q, begins);
         }
     }
 }

@@ -73,44 +73,51 @@ pub(super) fn pairwise(b: Builder) -> Program {
 /// all-to-one): for short messages, because the root keeps all sources in its NIC memory.
 pub(super) fn flat(b: Builder) -> Program {
     let (n, root) = (b.n(), b.root());
-    let output = if b.is_root() { n } else { 0 };
-    let mut b = b.buffers(n, n, output).reducing();
-    let all = Chunks { first: 0, count: n };
+    // In the order of the ranks all chunks are alike, so that one is enough.
+    let chunks = if b.first(1) == 0 { 1 } else { n };
+    let output = if b.is_root() { chunks } else { 0 };
+    let mut b = b.buffers(chunks, chunks, output).reducing();
+    let all = Chunks {
+        first: 0,
+        count: chunks,
+    };
     if !b.is_root() {
-        let round = b.relative() - 1;
-        b.push(round, vec![Operand::input(all)], vec![Target::to(root)], n);
+        let (round, to) = (b.relative() - 1, Target::to(root));
+        b.push(round, vec![Operand::input(all)], vec![to], chunks);
         return b.finish(0);
     }
     if n == 1 {
         b.step(0, [Operand::input(0)], [Target::output(0)]);
         return b.finish(0);
     }
+    let in_block = |block, run: Chunks| {
+        Place::Scratch(Chunks {
+            first: block * chunks + run.first,
+            ..run
+        })
+    };
     // Rank q's source lies in block q - root - 1.
-    let block = |q: u32| (q + n - root - 1) % n * n;
+    let block = |q: u32| (q + n - root - 1) % n;
     for k in 1..n {
         let q = b.after(k);
-        let kept = Chunks {
-            first: block(q),
-            count: n,
-        };
-        b.push(k, vec![Operand::from(q)], vec![Target::scratch(kept)], n);
+        let kept = Target::Local(in_block(block(q), all));
+        b.push(k, vec![Operand::from(q)], vec![kept], chunks);
     }
-    let at = |q, c| {
-        if q == root {
-            Place::Input(Chunks::one(c))
-        } else {
-            Place::Scratch(Chunks::one(block(q) + c))
-        }
+    let at = |q, run| match q == root {
+        true => Place::Input(run),
+        false => in_block(block(q), run),
     };
-    // In place the destination holds the root's own source until that was added: partial results
-    // stay in NIC memory, except where the root's comes first.
-    let starts: Vec<u32> = (0..n).map(|c| b.first(c)).collect();
-    let partial = |c: u32| match at(starts[c as usize], c) {
-        Place::Input(_) => Place::Output(Chunks::one(c)),
-        other => other,
-    };
-    reduce_blocks(&mut b, n, at, partial);
-    b.finish((n - 1) * n)
+    if n == 2 {
+        reduce_blocks(&mut b, n, chunks, at, Place::Output);
+        return b.finish(chunks);
+    }
+    // In place the destination holds the root's own source until that was added: the sums stay in
+    // NIC memory, behind the sources.
+    let sums = |run| in_block(n - 1, run);
+    reduce_blocks(&mut b, n, chunks, at, sums);
+    let whole = vec![Operand::Local(sums(all))];
+    b.push(3 * n, whole, vec![Target::output(all)], chunks);
+    b.finish(n * chunks)
 }
 
 /// Up a binary tree (ACCL+ Table 2): another order of reduction.

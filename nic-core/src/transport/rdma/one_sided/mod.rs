@@ -154,6 +154,11 @@ impl OneSided {
         self.serving.granted.is_asked()
     }
 
+    /// Whether its packets are sent again, without an answer.
+    pub(super) fn is_repeating(&self) -> bool {
+        self.qp.is_repeating()
+    }
+
     /// Whether every operation of this side has ended.
     pub(super) fn is_idle(&self) -> bool {
         self.requests.is_idle()

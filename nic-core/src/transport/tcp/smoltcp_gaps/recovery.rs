@@ -23,6 +23,11 @@ impl Recovery {
         self.sent
     }
 
+    /// Whether segments are repeated because the peer's duplicates have asked for them.
+    pub(in crate::transport::tcp) fn is_under_way(&self) -> bool {
+        self.until.is_some()
+    }
+
     /// Records segments sent: the farthest end, and how many were sent before.
     pub(in crate::transport::tcp) fn sent(&mut self, end: u32, repeated: u32) {
         // A recovery repeats one segment at a time. More at once: a time-out, after which smoltcp

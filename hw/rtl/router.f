@@ -1,0 +1,9 @@
+ringbell_abi_pkg.sv
+fifo.sv
+router_arbiter.sv
+router_switch.sv
+router_link_life.sv
+router_link_tx.sv
+router_link_rx.sv
+router_link.sv
+router.sv

@@ -1,0 +1,3 @@
+ringbell_abi_pkg.sv
+router_arbiter.sv
+router_switch.sv
