@@ -22,6 +22,28 @@ use args::output;
 pub(crate) use args::Args;
 use clang::succeed;
 
+/// Builds the kernels of a source as `ringbell cc` does without options, and returns their PTX.
+///
+/// # Errors
+/// There is no such file, or clang refuses it.
+pub(crate) fn ptx_of(source: &Path) -> Result<String> {
+    if !source.is_file() {
+        return Err(Problem::new(
+            Exit::Usage,
+            format!("there is no file {}", source.display()),
+            "give the path of a .cu or .ptx file",
+        )
+        .into());
+    }
+    let line = [OsStr::new("cc"), source.as_os_str()];
+    let given = <Args as clap::Args>::augment_args(clap::Command::new("cc"));
+    let args = <Args as clap::FromArgMatches>::from_arg_matches(&given.try_get_matches_from(line)?)?;
+    let headers = headers::Unpacked::new().context("cannot unpack the device headers")?;
+    let out = headers.path().join("kernels.ptx");
+    clang::compile(&args, headers.path(), &out)?;
+    std::fs::read_to_string(&out).with_context(|| format!("cannot read {}", out.display()))
+}
+
 /// Builds, loads the result, and lists its kernels.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     for source in &args.sources {

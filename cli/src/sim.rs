@@ -6,6 +6,7 @@ mod kinds;
 mod points;
 mod profile;
 mod refused;
+mod run;
 mod sweep;
 mod watch;
 
@@ -49,9 +50,20 @@ const OF_ONE_POINT: [&str; 16] = [
     "trace",
 ];
 
+/// What is run in place of a collective.
+#[derive(clap::Subcommand)]
+enum Instead {
+    /// Run a kernel of a CUDA file on each rank, in virtual time: `extern "C" __global__ void
+    /// NAME(rb_comm comm, void *buffer, rb_u64 bytes)`
+    Run(run::Args),
+}
+
 /// Arguments of `ringbell sim`.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    instead: Option<Instead>,
     /// all-reduce, all-gather, reduce-scatter, broadcast, reduce or all-to-all
     #[arg(value_parser = kind, required_unless_present_any = ["show_profile", "plan"])]
     collective: Option<CollectiveKind>,
@@ -107,6 +119,9 @@ pub(crate) struct Args {
 
 /// Runs it and prints the table.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
+    if let Some(Instead::Run(args)) = &args.instead {
+        return run::run(args);
+    }
     if let Some(plan) = &args.plan {
         let outputs = Outputs {
             json: args.json.as_deref(),

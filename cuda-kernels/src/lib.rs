@@ -36,7 +36,7 @@ pub mod wait_hook;
 
 pub use cells::{Outcome, ResultCell, ResultCells};
 pub use emulated::{EmulatedGpu, EmulatedGpuConfig, EmulatedMemory};
-pub use emulated::{KernelNeeds, LoadedKernel, LoadedModule};
+pub use emulated::{KernelEnd, KernelNeeds, LoadedKernel, LoadedModule, SteppedKernel, Turn};
 pub use entry_queue::{EntryQueue, Posted, PostingStream};
 pub use fatbin::{fatbins, Fatbin};
 pub use gpu::{
@@ -44,6 +44,6 @@ pub use gpu::{
     Stream, WordOp,
 };
 pub use launch::{Dim3, Failure, KernelArg, LaunchError, LaunchShape};
-pub use ringbell_gpu::Checks;
+pub use ringbell_gpu::{Checks, Output};
 pub use slots::{Slots, SlotsConfig, SlotsError};
 pub use socket_context::{Pending, Socket, SocketContext, SocketError};

@@ -3,6 +3,7 @@
 //! [`run`] makes the NICs, joins them by one switch or a topology of switches, runs collectives and
 //! compares every byte with a model. A NIC is stepped when a frame arrives, a timer is due or an
 //! operation was posted, and not otherwise, so virtual time jumps from one such moment to the next.
+//! [`run_kernel`] lets kernels of users run on emulated GPUs of such ranks instead.
 //! No clock and no address enters: one plan gives one sequence of events, whose digest is in the
 //! [`Report`].
 
@@ -11,6 +12,7 @@ mod data;
 mod fault;
 mod file_error;
 mod host;
+mod kernel;
 mod network;
 mod node;
 mod profile;
@@ -24,6 +26,8 @@ mod world;
 pub use fault::{Breaks, Ended, Fault, RankEnd, Slow};
 pub use file_error::FileError;
 pub use host::HostCosts;
+pub use kernel::{kernel_memory, run_kernel, KernelPlan, KernelReport, Trouble};
+pub use ringbell_cuda_kernels::LaunchShape;
 pub use profile::Profile;
 pub use report::{Failure, Measured, NetworkPlan, Plan, Report};
 pub use simulation::{memory, run, run_watched};

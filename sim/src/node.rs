@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringbell_gtlb::testing::{GpuView, HostMemory, Layout};
-use ringbell_gtlb::Access;
+use ringbell_gtlb::{Access, DmaMemory, PageTable};
 use ringbell_nic_abi::{CollectiveSpec, Descriptor, GpuVa, Lkey, Opcode, Rkey};
 use ringbell_nic_core::collective::{CollectiveSettings, CommunicatorConfig};
 use ringbell_nic_core::network::Network;
@@ -24,35 +24,43 @@ const SERVICE: u16 = 7117;
 /// Pages of the memory, and so the unit of its length.
 const PAGE: u64 = 2 << 20;
 
-/// A node.
+/// A node: a NIC in the communicator of all ranks.
 pub(crate) struct Node {
-    memory: Arc<HostMemory>,
-    layout: Layout,
     pub(crate) nic: Nic,
     pub(crate) queue: HostQueue,
-    half: u64,
     pub(crate) comm: CommId,
+}
+
+/// Memory of a node's host, with room for a source and a destination.
+pub(crate) struct Operands {
+    memory: Arc<HostMemory>,
+    layout: Layout,
+    half: u64,
 }
 
 fn address(rank: usize) -> SocketAddrV4 {
     SocketAddrV4::new(ip(rank), SERVICE)
 }
 
+/// Why a rank could not be made.
+pub(crate) fn made(rank: usize) -> impl Fn(&dyn Display) -> Failure {
+    move |e| Failure::Made {
+        rank,
+        why: e.to_string(),
+    }
+}
+
 impl Node {
-    /// A rank whose operands have at most this many bytes.
+    /// A rank whose NIC reaches the mapped part of a memory.
     pub(crate) fn new(
         rank: usize,
         plan: &Plan,
         port: Box<dyn Port>,
-        most: u64,
+        memory: Arc<dyn DmaMemory>,
+        table: &PageTable,
+        (base, bytes): (GpuVa, u64),
     ) -> Result<Node, Failure> {
-        let made = |e: &dyn Display| Failure::Made {
-            rank,
-            why: e.to_string(),
-        };
-        let half = most.next_multiple_of(PAGE);
-        let memory = HostMemory::new(2 * half).map_err(|e| made(&e))?;
-        let memory = Arc::new(memory);
+        let made = made(rank);
         let config = NicConfig {
             ip: *address(rank).ip(),
             mac: mac(rank).0,
@@ -66,17 +74,14 @@ impl Node {
             ..RdmaConfig::default()
         };
         let rdma = RdmaTransport::new(&net, rdma).map_err(|e| made(&e))?;
-        let nic = Nic::builder(config, memory.clone());
+        let nic = Nic::builder(config, memory);
         let nic = nic.transport(Box::new(rdma)).network(net).build();
         let nic = nic.map_err(|e| made(&e))?;
         let pd = nic.alloc_pd().map_err(|e| made(&e))?;
         let queue = nic.create_queue(pd, QueueConfig::default());
         let queue = queue.map_err(|e| made(&e))?;
-        let layout = Layout::Mixed(rank as u64 + 3);
-        let view = GpuView::new(&memory, BASE, layout);
-        nic.map(view.table()).map_err(|e| made(&e))?;
-        let access = Access::LOCAL;
-        nic.register(pd, BASE, 2 * half, access)
+        nic.map(table).map_err(|e| made(&e))?;
+        nic.register(pd, base, bytes, Access::LOCAL)
             .map_err(|e| made(&e))?;
         let comm = CommunicatorConfig {
             ctx: 7,
@@ -85,15 +90,55 @@ impl Node {
             settings: CollectiveSettings::default(),
         };
         let comm = nic.create_communicator(&comm).map_err(|e| made(&e))?;
-        drop(view);
-        Ok(Node {
-            memory,
-            layout,
-            nic,
-            queue,
-            half,
-            comm,
+        Ok(Node { nic, queue, comm })
+    }
+
+    /// Posts the operation; `None` when the queue is full.
+    pub(crate) fn post(
+        &self,
+        plan: &Plan,
+        count: u64,
+        to: GpuVa,
+        timeout: Duration,
+    ) -> Option<u32> {
+        let mut spec = CollectiveSpec::new(plan.kind);
+        spec.algo = plan.algo;
+        let (imm, len) = spec.encode();
+        self.queue.try_post(&Descriptor {
+            session: self.comm.session(),
+            local_va: BASE,
+            remote_va: to,
+            operand: count,
+            rkey: Rkey(0),
+            lkey: Lkey(0),
+            imm,
+            len,
+            timeout_us: timeout.as_micros() as u32,
+            ..Descriptor::new(Opcode::Collective)
         })
+    }
+}
+
+impl Operands {
+    /// A rank with operands of at most this many bytes, and their memory.
+    pub(crate) fn new(
+        rank: usize,
+        plan: &Plan,
+        port: Box<dyn Port>,
+        most: u64,
+    ) -> Result<(Node, Operands), Failure> {
+        let half = half(most);
+        let memory = HostMemory::new(2 * half).map_err(|e| made(rank)(&e))?;
+        let operands = Operands {
+            memory: Arc::new(memory),
+            layout: Layout::Mixed(rank as u64 + 3),
+            half,
+        };
+        let memory = operands.memory.clone();
+        let view = operands.view();
+        let node = Node::new(rank, plan, port, memory, view.table(), (BASE, 2 * half))?;
+        drop(view);
+        Ok((node, operands))
     }
 
     fn view(&self) -> GpuView<'_> {
@@ -113,23 +158,13 @@ impl Node {
         self.view().read(GpuVa(BASE.0 + self.half), &mut out);
         out
     }
+}
 
-    /// Posts the operation; `None` when the queue is full.
-    pub(crate) fn post(&self, plan: &Plan, count: u64, timeout: Duration) -> Option<u32> {
-        let mut spec = CollectiveSpec::new(plan.kind);
-        spec.algo = plan.algo;
-        let (imm, len) = spec.encode();
-        self.queue.try_post(&Descriptor {
-            session: self.comm.session(),
-            local_va: BASE,
-            remote_va: GpuVa(BASE.0 + self.half),
-            operand: count,
-            rkey: Rkey(0),
-            lkey: Lkey(0),
-            imm,
-            len,
-            timeout_us: timeout.as_micros() as u32,
-            ..Descriptor::new(Opcode::Collective)
-        })
-    }
+fn half(most: u64) -> u64 {
+    most.next_multiple_of(PAGE)
+}
+
+/// Where the destination of operands of at most so many bytes is.
+pub(crate) fn destination(most: u64) -> GpuVa {
+    GpuVa(BASE.0 + half(most))
 }

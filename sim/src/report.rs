@@ -168,6 +168,9 @@ pub enum Failure {
         /// The reason.
         why: String,
     },
+    /// A kernel cannot be loaded or launched.
+    #[error("{0}")]
+    Kernel(String),
     /// The timeline's file.
     #[error("the timeline cannot be written: {0}; check that its disk has room")]
     Timeline(String),

@@ -6,7 +6,7 @@ use ringbell_nic_core::port::Checksums;
 use crate::bound::{best_bus_gbps, bus_factor};
 use crate::data::{Data, ELEMENT};
 use crate::network::{Shared, SwitchPort};
-use crate::node::Node;
+use crate::node::{destination, Operands};
 use crate::profile::{payload_share, HEADERS};
 use crate::timeline::Timeline;
 use crate::world::World;
@@ -15,12 +15,12 @@ use crate::{Breaks, Ended, Failure, Measured, Plan, RankEnd, Report, Slow, Watch
 /// Most ranks: each pair has a link, and each rank knows all.
 const MOST: usize = 512;
 /// Bytes that a rank takes by itself, and an end of a link; measured with 64 to 512 ranks.
-const OF_A_RANK: u64 = 1 << 20;
-const OF_AN_END: u64 = 13 << 10;
+pub(crate) const OF_A_RANK: u64 = 1 << 20;
+pub(crate) const OF_AN_END: u64 = 13 << 10;
 /// Operands, buffers of the programs and frames under way, in sizes of the operation.
 const COPIES: u64 = 5;
 /// Most memory of all ranks together, of which every byte is real.
-const MEMORY_MOST: u64 = 16 << 30;
+pub(crate) const MEMORY_MOST: u64 = 16 << 30;
 
 /// Bytes of memory that a plan takes, about.
 ///
@@ -74,9 +74,10 @@ fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<
     };
     let nodes = (0..plan.ranks).map(|rank| {
         let port = watch.around(rank, Box::new(SwitchPort::new(rank, &fabric, checksums)))?;
-        Node::new(rank, plan, port, most)
+        Operands::new(rank, plan, port, most)
     });
-    let nodes = nodes.collect::<Result<_, _>>()?;
+    let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
+    let (nodes, operands): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
     let mut world = World::new(fabric.clone(), nodes);
     world.meet()?;
     world.begin(&plan.faults);
@@ -86,11 +87,11 @@ fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<
         let data = data_of(plan, bytes);
         // Whole elements.
         let bytes = data.bytes();
-        for (rank, node) in (0..ranks).zip(world.nodes()) {
+        for (rank, node) in (0..ranks).zip(&operands) {
             node.fill(&data.source(rank), data.lengths(rank).1 * ELEMENT);
         }
         let posted_ns = world.since_begin();
-        let ends = world.operation(plan, &data)?;
+        let ends = world.operation(plan, &data, destination(most))?;
         if ends.iter().any(RankEnd::is_error) {
             let ranks = ends;
             ended = Some(Ended {
@@ -101,7 +102,7 @@ fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<
             break;
         }
         let time_ns = world.since_begin() - posted_ns;
-        let results = (0..ranks).zip(world.nodes()).zip(&ends);
+        let results = (0..ranks).zip(&operands).zip(&ends);
         let results = results.filter(|(_, end)| end.status.is_some());
         let results = results.map(|((rank, node), _)| {
             let result = node.result(data.lengths(rank).1 * ELEMENT);
@@ -138,9 +139,8 @@ fn data_of(plan: &Plan, bytes: u64) -> Data {
     Data::of(plan.kind, plan.ranks as u64, bytes)
 }
 
-/// Returns the largest size.
-fn check(plan: &Plan) -> Result<u64, Failure> {
-    use CollectiveKind as K;
+/// Whether there can be such a cluster.
+pub(crate) fn check_cluster(plan: &Plan) -> Result<(), Failure> {
     let ranks = plan.ranks;
     if !(2..=MOST).contains(&ranks) {
         return Err(Failure::Ranks { ranks, most: MOST });
@@ -148,6 +148,24 @@ fn check(plan: &Plan) -> Result<u64, Failure> {
     if !(0.0..1.0).contains(&plan.loss) {
         return Err(Failure::Loss(plan.loss.to_string()));
     }
+    // A factor that is no number is refused too.
+    let fits = |s: &Slow| s.rank < ranks && s.factor >= 1.0 && s.factor.is_finite();
+    if let Some(&Slow { rank, factor }) = plan.slow.iter().find(|s| !fits(s)) {
+        let factor = factor.to_string();
+        return Err(Failure::NotSlow {
+            rank,
+            factor,
+            ranks,
+        });
+    }
+    Ok(())
+}
+
+/// Returns the largest size.
+fn check(plan: &Plan) -> Result<u64, Failure> {
+    use CollectiveKind as K;
+    check_cluster(plan)?;
+    let ranks = plan.ranks;
     match plan.kind {
         K::AllReduce | K::AllGather | K::ReduceScatter | K::Broadcast | K::Reduce | K::AllToAll => {
             Ok(())
@@ -162,16 +180,6 @@ fn check(plan: &Plan) -> Result<u64, Failure> {
     let beyond = plan.faults.iter().map(|f| f.what).find(|w| !is_there(w));
     if let Some(what) = beyond {
         return Err(Failure::NothingToBreak { what, ranks, wires });
-    }
-    // A factor that is no number is refused too.
-    let fits = |s: &Slow| s.rank < ranks && s.factor >= 1.0 && s.factor.is_finite();
-    if let Some(&Slow { rank, factor }) = plan.slow.iter().find(|s| !fits(s)) {
-        let factor = factor.to_string();
-        return Err(Failure::NotSlow {
-            rank,
-            factor,
-            ranks,
-        });
     }
     let most = plan.sizes.iter().copied().max().unwrap_or(0);
     if let Some(&bytes) = plan.sizes.iter().find(|b| data_of(plan, **b).count == 0) {

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use ringbell_nic_abi::Status;
+use ringbell_cuda_kernels::SteppedKernel;
+use ringbell_nic_abi::{GpuVa, Status};
 use ringbell_nic_core::collective::CommStatus;
 use ringbell_nic_core::types::NicTime;
 
 use crate::data::Data;
+use crate::kernel::{Kernels, Outcome, Ran};
 use crate::network::{Shared, What};
 use crate::node::Node;
 use crate::{Breaks, Failure, Fault, Plan, RankEnd};
@@ -27,6 +29,7 @@ pub(crate) struct World {
     begin: u64,
     events: u64,
     hash: u64,
+    kernels: Kernels,
 }
 
 impl World {
@@ -41,6 +44,7 @@ impl World {
             begin: 0,
             events: 0,
             hash: 0xcbf2_9ce4_8422_2325,
+            kernels: Kernels::default(),
         };
         for rank in 0..ranks {
             world.step(rank);
@@ -50,6 +54,35 @@ impl World {
 
     pub(crate) fn nodes(&self) -> &[Node] {
         &self.nodes
+    }
+
+    /// Gives each rank a kernel, which begins so many nanoseconds from now.
+    pub(crate) fn launch(&mut self, kernels: Vec<(SteppedKernel, u64)>) {
+        for (rank, (kernel, after)) in kernels.into_iter().enumerate() {
+            let at = self.now + after * 1_000;
+            self.kernels.add(kernel, at);
+            self.fabric.lock().kernel_at(at, rank);
+        }
+    }
+
+    /// Runs until all kernels have ended, one has failed, or none can go on before a time.
+    pub(crate) fn run_kernels(&mut self, within_ns: u64) -> Outcome {
+        let deadline = self.now.saturating_add(within_ns.saturating_mul(1_000));
+        loop {
+            if let Some((rank, end)) = self.kernels.failed.take() {
+                return Outcome::Failed { rank, end };
+            }
+            if self.kernels.left() == 0 {
+                return Outcome::Ended(self.kernels.findings());
+            }
+            if !self.turn(deadline) {
+                let is_over = self.fabric.lock().peek_at().is_none();
+                return Outcome::Hung {
+                    is_over,
+                    waits: self.kernels.explain(),
+                };
+            }
+        }
     }
 
     /// Events that were handled.
@@ -83,9 +116,21 @@ impl World {
         }
         // NICs count nanoseconds; one that is stepped early would find its timer not due.
         let now = self.now.div_ceil(1_000);
-        let nic = &self.nodes[node].nic;
-        while nic.step_at(NicTime(now)) {}
-        let Some(timer) = nic.next_timer() else {
+        loop {
+            let mut moved = false;
+            while self.nodes[node].nic.step_at(NicTime(now)) {
+                moved = true;
+            }
+            if !self.kernels.wakes(node, moved) {
+                break;
+            }
+            match self.kernels.turn(node, now) {
+                Ran::Again => {}
+                Ran::Later(at) => self.fabric.lock().kernel_at(at * 1_000, node),
+                Ran::Ended => self.note([node as u64, 7, 0]),
+            }
+        }
+        let Some(timer) = self.nodes[node].nic.next_timer() else {
             return;
         };
         // What is due and has not happened waits for room at the port.
@@ -115,6 +160,13 @@ impl World {
             What::Due => {
                 self.note([node as u64, 1, 0]);
                 self.due[node] = None;
+                self.step(node);
+            }
+            What::Kernel if !self.kernels.is_due(node, event.at) => {
+                // An earlier one has taken its place, or it has ended.
+            }
+            What::Kernel => {
+                self.note([node as u64, 6, 0]);
                 self.step(node);
             }
             What::Received(frame) => {
@@ -208,13 +260,18 @@ impl World {
     }
 
     /// Runs one operation on all ranks that live; returns how it ended on each.
-    pub(crate) fn operation(&mut self, plan: &Plan, data: &Data) -> Result<Vec<RankEnd>, Failure> {
+    pub(crate) fn operation(
+        &mut self,
+        plan: &Plan,
+        data: &Data,
+        to: GpuVa,
+    ) -> Result<Vec<RankEnd>, Failure> {
         let begin = self.now;
         let deadline = begin + PATIENCE.as_nanos() as u64 * 1_000;
         self.wait(plan.profile.host.doorbell_ns);
         let mut tickets = Vec::new();
         for rank in 0..self.nodes.len() {
-            let ticket = self.nodes[rank].post(plan, data.count, OPERATION);
+            let ticket = self.nodes[rank].post(plan, data.count, to, OPERATION);
             let ticket = ticket.ok_or_else(|| Failure::Made {
                 rank,
                 why: "its queue is full".into(),

@@ -31,7 +31,7 @@ fn kill(text: &str) -> Result<Fault, String> {
     Ok(Fault { at_ns, what })
 }
 
-fn slow(text: &str) -> Result<Slow, String> {
+pub(super) fn slow(text: &str) -> Result<Slow, String> {
     let parts = text.split_once(':');
     let parts = parts.and_then(|(rank, factor)| Some((rank.parse().ok()?, factor.parse().ok()?)));
     let (rank, factor) = parts.ok_or("write a rank and a factor of 1 or more, as 3:4")?;
@@ -45,7 +45,7 @@ fn cut(text: &str) -> Result<(String, u64), String> {
 }
 
 /// A time with its unit, in nanoseconds.
-fn time_ns(text: &str) -> Option<u64> {
+pub(super) fn time_ns(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
         "ns" => 1.0,

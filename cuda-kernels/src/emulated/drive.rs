@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringbell_gpu::{Block, Clock, Fault, FaultKind, Kernel, Order, Parameter, Shape, Step, Watch};
+use ringbell_gpu::{Block, Clock, Fault, FaultKind, Kernel, Order, Output, Parameter, Shape, Step, Watch};
 use ringbell_gtlb::{DmaMemory as _, Exposed, WaitHook};
 use rustix::time::{clock_gettime, ClockId};
 
@@ -45,18 +45,39 @@ pub(super) struct PtxLaunch {
     hang: Hang,
     /// Of checked kernels: where findings go.
     watch: Option<Arc<Watch>>,
+    /// Where text goes, if not to the standard output.
+    output: Option<Arc<dyn Output>>,
 }
 
 /// Blocks of a launch that a thread has begun, and those that it can use again.
-struct Blocks {
+pub(super) struct Blocks {
     resident: VecDeque<Block>,
     spare: Vec<Block>,
     order: Order,
 }
 
+impl Blocks {
+    /// None yet; threads take their turns by a seed.
+    pub(super) fn new(seed: u64) -> Blocks {
+        Blocks {
+            resident: VecDeque::new(),
+            spare: Vec::new(),
+            order: Order::new(seed),
+        }
+    }
+
+    /// Lets another block be the first of the next round; by seed 0 it stays the same.
+    pub(super) fn rotate(&mut self) {
+        if self.resident.len() > 1 {
+            let by = self.order.next(self.resident.len());
+            self.resident.rotate_left(by);
+        }
+    }
+}
+
 /// What became of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Round {
+pub(super) enum Round {
     /// No block is left.
     Done,
     /// A block got on.
@@ -154,6 +175,7 @@ impl PtxLaunch {
             next: AtomicU64::new(0),
             stop: AtomicU32::new(0),
             hang: Hang::default(),
+            output: None,
         })
     }
 
@@ -169,11 +191,7 @@ impl PtxLaunch {
     /// # Errors
     /// Why a block has ended early.
     pub(super) fn work(&self) -> Result<(), Ended> {
-        let mut blocks = Blocks {
-            resident: VecDeque::new(),
-            spare: Vec::new(),
-            order: Order::new(0),
-        };
+        let mut blocks = Blocks::new(0);
         let mut nics = self.memory.nics();
         // Rounds, one after the other, in which nothing moved; and all in which NICs were of
         // interest.
@@ -183,7 +201,7 @@ impl PtxLaunch {
             if watch.is_asked(idle > 0) {
                 watch.answer(&self.stands(blocks.resident.iter()), &self.kernel.name);
             }
-            let round = self.round(&mut blocks)?;
+            let round = self.round(&mut blocks, &HostClock)?;
             if matches!(round, Round::Published | Round::Waits) {
                 rounds = rounds.wrapping_add(1);
                 if rounds.is_multiple_of(LOOK_FOR_NICS) {
@@ -206,12 +224,12 @@ impl PtxLaunch {
     }
 
     /// Lets each block that has begun run until it waits, and begins others if all wait.
-    fn round(&self, blocks: &mut Blocks) -> Result<Round, Ended> {
+    pub(super) fn round(&self, blocks: &mut Blocks, clock: &dyn Clock) -> Result<Round, Ended> {
         let (mut moved, mut published) = (false, false);
         let mut at = 0;
         while let Some(block) = blocks.resident.get_mut(at) {
             at += 1;
-            match block.step(&*self.memory, &HostClock, &self.stop, &mut blocks.order) {
+            match block.step(&*self.memory, clock, &self.stop, &mut blocks.order) {
                 Step::Done => {
                     at -= 1;
                     blocks.spare.extend(blocks.resident.remove(at));
@@ -259,6 +277,16 @@ impl PtxLaunch {
             Some(owner) => format!("{stands}\n  ({owner})"),
             None => stands,
         })
+    }
+
+    /// Where the threads of these blocks stand, in lines.
+    pub(super) fn explain_blocks(&self, blocks: &Blocks) -> String {
+        hang::lines(&self.stands(blocks.resident.iter()))
+    }
+
+    /// Where the text of its kernel goes; before a block begins.
+    pub(super) fn print_to(&mut self, output: Arc<dyn Output>) {
+        self.output = Some(output);
     }
 
     fn stands<'a>(&self, blocks: impl Iterator<Item = &'a Block>) -> Vec<Stand> {
@@ -309,6 +337,9 @@ impl PtxLaunch {
             if let Some(watch) = &self.watch {
                 block.watch(watch.clone());
             }
+            if let Some(output) = &self.output {
+                block.print_to(output.clone());
+            }
             block
         };
         let mut block = spare.pop().unwrap_or_else(new);
@@ -341,7 +372,7 @@ impl PtxLaunch {
         // What came before the thread sleeps is seen by another look of the blocks themselves.
         let (blocks, last) = (RefCell::new(blocks), Cell::new(None));
         let done = || {
-            let round = self.round(&mut blocks.borrow_mut());
+            let round = self.round(&mut blocks.borrow_mut(), &HostClock);
             let moved = !matches!(round, Ok(Round::Waits));
             last.set(Some(round));
             moved

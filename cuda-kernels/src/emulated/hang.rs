@@ -185,7 +185,7 @@ fn named(indices: &[[u32; 3]]) -> String {
 }
 
 /// A line for each thing that threads wait for; blocks whose threads wait alike share them.
-fn lines(stands: &[Stand]) -> String {
+pub(super) fn lines(stands: &[Stand]) -> String {
     let mut alike: BTreeMap<&[String], Vec<[u32; 3]>> = BTreeMap::new();
     for stand in stands {
         alike.entry(&stand.lines).or_default().push(stand.index);

@@ -11,6 +11,7 @@
 //! - `hang`: where the threads of a kernel stand that does not end;
 //! - `watched`: what is allocated, for the errors of kernels and for checks;
 //! - `pool`: OS threads for blocks;
+//! - `stepped`: a kernel that its caller steps, on a clock of the caller's;
 //! - `stream`: order, and waiting with a deadline.
 
 mod code_store;
@@ -27,6 +28,7 @@ mod module;
 mod operations;
 mod pool;
 mod ptx;
+mod stepped;
 mod stream;
 mod suballocator;
 mod watched;
@@ -34,3 +36,4 @@ mod watched;
 pub use gpu::{EmulatedGpu, EmulatedGpuConfig};
 pub use loaded::{KernelNeeds, LoadedKernel, LoadedModule};
 pub use memory::EmulatedMemory;
+pub use stepped::{KernelEnd, SteppedKernel, Turn};

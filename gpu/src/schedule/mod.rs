@@ -45,7 +45,8 @@ impl Order {
         Order(seed)
     }
 
-    fn next(&mut self, n: usize) -> usize {
+    /// The next choice among `n`, which is not 0.
+    pub fn next(&mut self, n: usize) -> usize {
         if self.0 == 0 {
             return 0;
         }

@@ -17,6 +17,8 @@ pub(crate) enum What {
     Received(Arc<Frame>),
     /// A timer is due.
     Due,
+    /// A kernel begins, or time may let its threads go on.
+    Kernel,
     /// Something breaks.
     Breaks(Breaks),
 }

@@ -101,6 +101,11 @@ impl Fabric {
         self.events.add(at, rank, What::Due);
     }
 
+    /// Lets a rank's kernel run at this time.
+    pub(crate) fn kernel_at(&mut self, at: u64, rank: usize) {
+        self.events.add(at, rank, What::Kernel);
+    }
+
     pub(crate) fn next(&mut self) -> Option<Event> {
         self.events.next()
     }

@@ -40,7 +40,7 @@ const fn beside(folder: &'static str, only: &'static [&'static str]) -> Group {
 
 /// The SDK's kernels, those of the examples, and those that tests launch by name. `examples/05_cpp`
 /// is a program.
-const GROUPS: [Group; 22] = [
+const GROUPS: [Group; 23] = [
     Group {
         folder: "cuda-kernels/kernels",
         only: &[],
@@ -62,6 +62,7 @@ const GROUPS: [Group; 22] = [
     beside("examples/26_smi_k_means", &[]),
     beside("examples/28_recommendation", &[]),
     beside("examples/29_smi_ports", &[]),
+    beside("examples/30_simulated_kernel", &[]),
     beside("tests/communicators", &[]),
     beside("tests/engines_kernel", &[]),
     beside("tests/mailbox", &[]),
