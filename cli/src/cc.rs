@@ -37,7 +37,8 @@ pub(crate) fn ptx_of(source: &Path) -> Result<String> {
     }
     let line = [OsStr::new("cc"), source.as_os_str()];
     let given = <Args as clap::Args>::augment_args(clap::Command::new("cc"));
-    let args = <Args as clap::FromArgMatches>::from_arg_matches(&given.try_get_matches_from(line)?)?;
+    let args =
+        <Args as clap::FromArgMatches>::from_arg_matches(&given.try_get_matches_from(line)?)?;
     let headers = headers::Unpacked::new().context("cannot unpack the device headers")?;
     let out = headers.path().join("kernels.ptx");
     clang::compile(&args, headers.path(), &out)?;

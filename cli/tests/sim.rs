@@ -428,3 +428,46 @@ fn what_is_not_simulated_is_refused_by_name() {
         assert!(said.contains(named), "{args:?}: {said}");
     }
 }
+
+#[test]
+fn a_kernel_of_a_file_runs_on_each_rank_and_a_failure_names_its_command() {
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../examples/30_simulated_kernel/ring.ptx"
+    );
+    let out = sim(&["run", "-R", "3", "--block", "32", "--", file, "ring"]);
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let text = String::from_utf8_lossy(&out.stdout);
+    for rank in 0..3 {
+        let line = format!("[{rank}] 5461 values are right");
+        assert!(text.lines().any(|l| l == line), "{text}");
+    }
+    let seeds = sim(&["run", "--seeds", "3", "-R", "2", "--", file, "ring"]);
+    let text = String::from_utf8_lossy(&seeds.stdout);
+    assert_eq!(
+        (seeds.status.code(), text.lines().count()),
+        (Some(0), 3),
+        "{text}"
+    );
+    let args = [
+        "run",
+        "--seed",
+        "4",
+        "--seeds",
+        "3",
+        "--deadline",
+        "1ms",
+        "--",
+        file,
+        "lost",
+    ];
+    let out = sim(&args);
+    assert_eq!(out.status.code(), Some(1), "{out:?}");
+    let text = String::from_utf8_lossy(&out.stderr);
+    let again = format!("`ringbell sim run --deadline 1ms --seed 4 -- {file} lost`");
+    assert!(text.contains(&again), "{text}");
+    assert!(
+        text.contains("rank 0:\n  block (0,0,0): thread 0 loops at"),
+        "{text}"
+    );
+}

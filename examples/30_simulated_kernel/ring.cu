@@ -9,12 +9,12 @@
 
 constexpr rb_u32 TIMEOUT_US = 10 * 1000 * 1000;
 
-// Words of the buffer: what comes from the rank before, what goes to the next, and as much again for sums.
+// Elements of a rank.
 static __device__ float expected(rb_u32 rank, rb_u64 i) { return float((rank * 5 + i * 7) % 13); }
 
-// `buffer` has room for 4 parts; its contents do not matter.
+// The buffer has the rank's own elements, those of the rank before, and the sums.
 extern "C" __global__ void ring(rb_comm comm, void *buffer, rb_u64 bytes) {
-  rb_u64 count = bytes / sizeof(float) / 4;
+  rb_u64 count = bytes / sizeof(float) / 3;
   float *mine = static_cast<float *>(buffer), *come = mine + count, *sums = come + count;
   rb_u32 next = (comm.rank + 1) % comm.size, before = (comm.rank + comm.size - 1) % comm.size;
   for (rb_u64 i = threadIdx.x; i < count; i += blockDim.x) mine[i] = expected(comm.rank, i);
@@ -37,7 +37,7 @@ extern "C" __global__ void ring(rb_comm comm, void *buffer, rb_u64 bytes) {
   if (threadIdx.x == 0) printf("%llu values are right\n", (unsigned long long)count);
 }
 
-// Rank 0 waits for a message that no rank sends.
+// Rank 0 waits for a message that no rank sends, and finds it missing when its time-out is over.
 extern "C" __global__ void lost(rb_comm comm, void *buffer, rb_u64 bytes) {
   if (comm.rank != 0) return;
   rb::collective_options options;
@@ -54,7 +54,7 @@ extern "C" __global__ void hangs(rb_comm comm, void *buffer, rb_u64 bytes) {
   while (*word == bytes) {}
 }
 
-// As each rank's threads and the ranks take their turns: printed lines and a counter without order.
+// Tells in which order warps run.
 extern "C" __global__ void order(rb_comm comm, void *buffer, rb_u64) {
   if (threadIdx.x % 32 == 0) printf("block %u warp %u\n", blockIdx.x, threadIdx.x / 32);
 }

@@ -77,10 +77,14 @@ impl World {
             }
             if !self.turn(deadline) {
                 let is_over = self.fabric.lock().peek_at().is_none();
-                return Outcome::Hung {
-                    is_over,
-                    waits: self.kernels.explain(),
-                };
+                let mut waits = self.kernels.explain();
+                for (rank, text) in &mut waits {
+                    let Node { nic, queue, comm } = &self.nodes[*rank];
+                    if let Ok(n @ 1..) = nic.communicator_under_way(*comm, queue.id()) {
+                        *text += &format!("\n  its NIC has not ended {n} of its operations");
+                    }
+                }
+                return Outcome::Hung { is_over, waits };
             }
         }
     }

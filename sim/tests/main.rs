@@ -9,5 +9,6 @@ mod closed_form;
 mod collectives;
 mod faults;
 mod hosts;
+mod kernels;
 mod timelines;
 mod topologies;

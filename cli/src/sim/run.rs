@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
         // Of many runs those that end well are a line each.
         stdio::out(text(&plan, &report, args.seeds == 1))?;
         if let Some(trouble) = &report.trouble {
-            return Err(trouble_of(trouble, &again(args, seed)).into());
+            return Err(trouble_of(trouble, &again(seed)).into());
         }
     }
     Ok(Exit::Ok)
@@ -111,7 +111,7 @@ fn plan(args: &Args) -> Result<KernelPlan> {
 }
 
 /// The command that runs one seed again.
-fn again(args: &Args, seed: u64) -> String {
+fn again(seed: u64) -> String {
     // Everything but the seeds stands as it was given.
     let mut words = Vec::new();
     let mut given = std::env::args().skip(1);
@@ -126,7 +126,7 @@ fn again(args: &Args, seed: u64) -> String {
             _ => words.push(word),
         }
     }
-    format!("`ringbell {}` runs seed {} again", words.join(" "), args.seed.max(seed))
+    format!("`ringbell {}` runs seed {seed} again", words.join(" "))
 }
 
 fn text(plan: &KernelPlan, report: &KernelReport, is_whole: bool) -> String {
@@ -147,7 +147,11 @@ fn text(plan: &KernelPlan, report: &KernelReport, is_whole: bool) -> String {
             let _ = writeln!(out, "[{rank}] {line}");
         }
     }
-    let end = if report.trouble.is_some() { "failed" } else { "ended" };
+    let end = if report.trouble.is_some() {
+        "failed"
+    } else {
+        "ended"
+    };
     let _ = writeln!(
         out,
         "# seed {} {end} after {:.3} us; {} events, {} frames, {} lost; hash {:016x}",

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringbell_gpu::{Block, Clock, Fault, FaultKind, Kernel, Order, Output, Parameter, Shape, Step, Watch};
+use ringbell_gpu::{
+    Block, Clock, Fault, FaultKind, Kernel, Order, Output, Parameter, Shape, Step, Watch,
+};
 use ringbell_gtlb::{DmaMemory as _, Exposed, WaitHook};
 use rustix::time::{clock_gettime, ClockId};
 

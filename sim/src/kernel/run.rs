@@ -272,9 +272,9 @@ impl RankGpu {
         let mut bytes = vec![0; self.buffer.len() as usize];
         // Inside the buffer by its own length.
         let _ = self.buffer.read(0, &mut bytes);
-        bytes
-            .chunks(8)
-            .fold(0, |sum, c| c.iter().fold(sum, |s, b| mixed(s, u64::from(*b))))
+        bytes.chunks(8).fold(0, |sum, c| {
+            c.iter().fold(sum, |s, b| mixed(s, u64::from(*b)))
+        })
     }
 }
 
