@@ -99,7 +99,7 @@ enum Command {
     /// Start the ranks of a job on this machine
     Run(run::Args),
     /// Run a collective on a cluster of whole NICs in virtual time, over a modelled network
-    Sim(sim::Args),
+    Sim(Box<sim::Args>),
     /// Run a program of MPI, unmodified, with its collectives on this NIC
     Mpi(mpi::Args),
     /// Run a program of NCCL, unmodified, with its network traffic on this NIC

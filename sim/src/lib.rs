@@ -17,6 +17,7 @@ mod network;
 mod node;
 mod profile;
 mod report;
+mod running;
 mod simulation;
 mod timeline;
 mod watch;

@@ -8,9 +8,9 @@ use ringbell_nic_core::collective::CommStatus;
 use ringbell_nic_core::types::NicTime;
 
 use crate::data::Data;
-use crate::kernel::{Kernels, Outcome, Ran};
 use crate::network::{Shared, What};
 use crate::node::Node;
+use crate::running::{Kernels, Outcome, Ran};
 use crate::{Breaks, Failure, Fault, Plan, RankEnd};
 
 /// Virtual time that an operation, or the meeting of the ranks, may take.

@@ -44,8 +44,8 @@ pub(super) struct Args {
     /// Let a rank's link and NIC take so many times as long, as 3:4; may be given more than once
     #[arg(long, value_name = "RANK:FACTOR", value_parser = fault::slow)]
     slow: Vec<Slow>,
-    /// Seed of losses, of the buffers' contents, of the kernels' begin and of the threads' order; by
-    /// 0 threads run in their order
+    /// Seed of losses, of the buffers' contents, of the kernels' begin and of the threads' order;
+    /// by 0 threads run in their order
     #[arg(long, default_value_t = 0, value_name = "N")]
     seed: u64,
     /// Run with so many seeds from --seed on, until a run fails

@@ -1,17 +1,10 @@
-//! Kernels of users on the ranks' emulated GPUs, in virtual time.
-//!
-//! - `run`: what is asked, the ranks with their GPUs, and the report;
-//! - this file: the kernels of a run, stepped by the loop of the nodes.
+//! The kernels of a run, by rank: when each has a turn, and how it ends.
 //!
 //! A kernel runs when its NIC has moved, and computes in no time. Threads that only look at memory
-//! run again when the NIC has moved; where they read the clock or sleep, after a pause that grows
-//! with the time that they wait, so that a deadline of 10 s takes some hundred turns.
-
-mod run;
+//! run again when the NIC has moved; where they read the clock or sleep, also after a pause that
+//! grows with the time that they wait, so that a deadline of 10 s takes some hundred turns.
 
 use ringbell_cuda_kernels::{KernelEnd, SteppedKernel, Turn};
-
-pub use run::{kernel_memory, run_kernel, KernelPlan, KernelReport, Trouble};
 
 /// Shortest pause of threads that wait for a time, and the share of the time waited so far.
 const PAUSE_NS: u64 = 100;
@@ -55,6 +48,8 @@ struct Running {
     due: Option<u64>,
     /// It is to run now.
     wakes: bool,
+    /// For no other reason than that time has passed.
+    by_time: bool,
     /// Its NIC has not moved, and it has written nothing, since then, in nanoseconds.
     quiet_ns: u64,
     /// When it ran last, and how often then.
@@ -79,6 +74,7 @@ impl Kernels {
             is_over: false,
             due: Some(at),
             wakes: false,
+            by_time: false,
             quiet_ns: at.div_ceil(1_000),
             // It has not begun.
             ran: (u64::MAX, 0),
@@ -97,7 +93,7 @@ impl Kernels {
         };
         let is_due = !k.is_over && k.due == Some(at);
         if is_due {
-            (k.due, k.wakes) = (None, true);
+            (k.due, k.wakes, k.by_time) = (None, true, true);
         }
         is_due
     }
@@ -108,15 +104,14 @@ impl Kernels {
             return false;
         };
         let begun = k.ran.0 != u64::MAX;
+        k.by_time &= !moved;
         !k.is_over && (std::mem::take(&mut k.wakes) || moved && begun)
     }
 
     /// Lets a rank's kernel run at a time in nanoseconds.
     pub(crate) fn turn(&mut self, rank: usize, now: u64) -> Ran {
         let k = &mut self.all[rank];
-        // Woken by its NIC, not by time.
-        let by_time = k.due.is_none() && k.ran.0 != u64::MAX && k.ran.0 < now;
-        if !by_time {
+        if !std::mem::take(&mut k.by_time) {
             k.quiet_ns = now;
         }
         k.ran = match k.ran {

@@ -1,4 +1,4 @@
-//! A run of a kernel on all ranks: what is asked, how it is made, and the report.
+//! A run of a kernel of a user on all ranks: what is asked, how it is made, and the report.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,14 +10,14 @@ use ringbell_cuda_kernels::{
 use ringbell_nic_abi::{Algorithm, CollectiveKind, GpuVa, WireType};
 use ringbell_nic_core::port::Checksums;
 
-use super::Outcome;
 use crate::network::{Shared, SwitchPort};
 use crate::node::{made, Node};
+use crate::running::Outcome;
 use crate::simulation::{check_cluster, MEMORY_MOST, OF_AN_END, OF_A_RANK};
 use crate::world::World;
 use crate::{Failure, NetworkPlan, Plan, Profile, Slow};
 
-/// Memory of a GPU beside the buffer: variables of the module. Pages that are not used do not exist.
+/// Memory of a GPU beside the buffer: variables of the module. Pages come with their first use.
 const SPARE: u64 = 32 << 20;
 /// Mappings that the process has for the pages of all GPUs.
 const MAPPINGS: usize = 32_000;
@@ -45,8 +45,8 @@ pub struct KernelPlan {
     pub network: NetworkPlan,
     /// Share of the frames that each switch loses.
     pub loss: f64,
-    /// Seed of losses, of the buffers' contents, of the kernels' begin and of the threads' order. By
-    /// 0 all kernels begin at once, and threads run in their order.
+    /// Seed of losses, of the buffers' contents, of the kernels' begin and of the threads' order.
+    /// By 0 all kernels begin at once, and threads run in their order.
     pub seed: u64,
     /// Ranks that are slower than the others.
     pub slow: Vec<Slow>,
