@@ -467,7 +467,7 @@ fn a_kernel_of_a_file_runs_on_each_rank_and_a_failure_names_its_command() {
     let again = format!("`ringbell sim run --deadline 1ms --seed 4 -- {file} lost`");
     assert!(text.contains(&again), "{text}");
     assert!(
-        text.contains("rank 0:\n  block (0,0,0): thread 0 loops at"),
+        text.contains("rank 0:\n  block (0,0,0): thread 0 "),
         "{text}"
     );
 }

@@ -1,8 +1,8 @@
 //! One kernel on the GPUs of a job, and in the simulator.
 //!
-//! `ring.cu` sends around a ring of ranks, adds up over all of them, and checks both. It takes what
-//! all kernels of `ringbell sim run` take: a communicator, a buffer, its bytes. Here the SDK runs it
-//! on three ranks.
+//! `ring.cu` sends around a ring of ranks, adds up over all of them, and checks both. Its
+//! parameters are those of `ringbell sim run`: a communicator, a buffer, its bytes. Here the SDK
+//! runs it on three ranks.
 //!
 //! Run: `cargo run -p ringbell --example 30_simulated_kernel`, and in virtual time on 64 ranks
 //! `ringbell sim run -R 64 --block 32 -- examples/30_simulated_kernel/ring.cu ring`
