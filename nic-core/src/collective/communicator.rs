@@ -166,6 +166,8 @@ impl Dispute {
 pub(crate) struct Life {
     /// When the ranks must have found each other.
     pub(crate) deadline: Option<NicTime>,
+    /// That time is over, and a neighbour of a rank that is missing is waited for.
+    pub(crate) is_late: bool,
     pub(crate) ready: bool,
     /// This rank's card executes programs of rings, and may.
     pub(crate) offers_card: bool,
@@ -216,6 +218,7 @@ impl Life {
     pub(crate) fn new(ranks: usize) -> Life {
         Life {
             deadline: None,
+            is_late: false,
             ready: false,
             offers_card: false,
             cards: false,

@@ -8,7 +8,7 @@ use ringbell_nic_abi::{GpuVa, Status};
 
 use super::communicator::{Comm, DirectComm, Life};
 use super::direct::Kept;
-use super::group::{Body, Joining};
+use super::group::{Body, Joining, Known};
 use super::number::Numbers;
 use super::table::MAX_COMMS;
 use super::Collectives;
@@ -20,14 +20,23 @@ use crate::link::Io;
 use crate::memory::nic_memory::{Space, NIC_BUS, NIC_VA};
 use crate::types::{CommId, Owner};
 
-/// What all ranks must be given alike.
+/// The list of ranks, as words.
+fn peers(c: &CommunicatorConfig) -> impl Iterator<Item = u64> + '_ {
+    let word =
+        |p: &std::net::SocketAddrV4| u64::from(u32::from(*p.ip())) << 16 | u64::from(p.port());
+    c.peers.iter().map(word)
+}
+
+/// A hash of what all ranks must be given alike.
 fn agreement(c: &CommunicatorConfig) -> u32 {
-    let peers = c
-        .peers
-        .iter()
-        .map(|p| u64::from(u32::from(*p.ip())) << 16 | u64::from(p.port()));
-    let rest = c.settings.agreed().into_iter().map(|(_, value)| value);
-    super::params::fold(peers.chain(rest))
+    super::params::fold(peers(c).chain(values(c)))
+}
+
+/// What all ranks must be given alike, the settings one by one.
+fn values(c: &CommunicatorConfig) -> impl Iterator<Item = u64> {
+    let all = u64::from(super::params::fold(peers(c)));
+    let settings = c.settings.agreed().into_iter().map(|(_, value)| value);
+    settings.chain([c.settings.linked_ranks.into(), all])
 }
 
 fn check(c: &CommunicatorConfig, ip: Ipv4Addr) -> Result<(), CommError> {
@@ -100,6 +109,7 @@ impl Collectives {
             area,
             card: offers_card,
             by: Owner::communicator(slot),
+            known: Known::of(c.rank, offers_card, values(c)),
         };
         let opened = self
             .messages

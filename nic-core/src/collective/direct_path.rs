@@ -217,7 +217,8 @@ impl DirectPaths {
     pub(super) fn open(&mut self, io: &mut Io<'_>, c: &CommunicatorConfig) -> Option<DirectComm> {
         let ranks = c.peers.len() as u32;
         // Behind a DMA engine, neither this NIC nor peers can reach the GPU's memory.
-        if !c.settings.direct || ranks < 2 || !io.dma.is_mapped() {
+        let linked = c.settings.links_all(c.peers.len());
+        if !(c.settings.direct && linked) || ranks < 2 || !io.dma.is_mapped() {
             return None;
         }
         if self.exports.is_empty() {

@@ -24,7 +24,7 @@ impl Collectives {
         if c.life.end.is_some() {
             return;
         }
-        if status == Status::Mismatch {
+        if status == Status::Mismatch && c.life.ready {
             c.life.why = c.dispute.as_ref().and_then(|d| d.difference(rank));
         }
         c.life.end = Some(End {
@@ -158,8 +158,19 @@ impl Collectives {
                 continue;
             }
             let (ctx, limit) = (c.ctx, c.settings.connect_timeout);
+            let groups = &mut self.messages.groups;
+            groups.agree(ctx);
             let groups = &self.messages.groups;
             let missing = groups.missing(ctx).next();
+            let is_certain = groups.is_missing(ctx);
+            if let Some((rank, what)) = groups.difference(ctx) {
+                if let Some(c) = self.table.comm_mut(slot) {
+                    c.life.why = what.map(|what| c.settings.why_unlike(rank, what));
+                }
+                self.end(io, slot, rank, Status::Mismatch);
+                moved = true;
+                continue;
+            }
             let Some(c) = self.table.comm_mut(slot) else {
                 continue;
             };
@@ -173,6 +184,12 @@ impl Collectives {
                 continue;
             }
             let deadline = *c.life.deadline.get_or_insert(now.plus(limit));
+            if now >= deadline && !is_certain && !c.life.is_late {
+                // The neighbours of the one that is missing name it first.
+                c.life.is_late = true;
+                c.life.deadline = Some(deadline.plus(limit / 4));
+                continue;
+            }
             if now >= deadline {
                 self.end(io, slot, missing.unwrap_or(0), Status::PeerFailed);
                 moved = true;
@@ -295,7 +312,10 @@ impl Collectives {
             .comm(slot)
             .filter(|c| c.life.ready && c.life.end.is_none())?;
         let mut ranks = c.life.heard.iter().zip(0..);
-        let silent = ranks.find(|(heard, r)| *r != c.rank && !heard.is_since(asked));
+        // Ranks without a link were not asked: others that need them name them.
+        let groups = &self.messages.groups;
+        let was_asked = |r: u32| r != c.rank && groups.is_linked(c.ctx, r);
+        let silent = ranks.find(|(heard, r)| was_asked(*r) && !heard.is_since(asked));
         silent.map(|(_, r)| r)
     }
 

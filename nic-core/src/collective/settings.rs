@@ -51,6 +51,10 @@ pub struct CollectiveSettings {
     /// Whether what goes to several ranks goes by frames that the NICs on the way copy, where the
     /// ranks are at least half of a mesh whose routes have trees. The same on every rank.
     pub trees: bool,
+    /// Communicators of up to this many ranks have all their links when they are made, and the
+    /// direct path. In larger ones a rank has links to few neighbours, and dials another with the
+    /// first message to it; there windows reach linked ranks alone. The same on every rank.
+    pub linked_ranks: u32,
     /// Where operations that name no algorithm change from one to another.
     pub thresholds: Thresholds,
     /// How long the ranks may take to find each other.
@@ -72,6 +76,7 @@ impl Default for CollectiveSettings {
             direct_eager_bytes: 1 << 10,
             deterministic: false,
             trees: true,
+            linked_ranks: 256,
             thresholds: Thresholds::default(),
             connect_timeout: Duration::from_secs(30),
         }
@@ -88,6 +93,23 @@ impl CollectiveSettings {
         match self.deterministic {
             true => Order::Rank,
             false => Order::Ring,
+        }
+    }
+
+    /// Whether so many ranks have all their links when they are made.
+    pub(crate) fn links_all(&self, ranks: usize) -> bool {
+        ranks <= self.linked_ranks.max(1) as usize
+    }
+
+    /// In words, what a rank was given unlike the first; `what` counts the settings that all must
+    /// give alike.
+    pub(crate) fn why_unlike(&self, rank: u32, what: u8) -> String {
+        let names = self.agreed().map(|(name, _)| name);
+        let mut names = names.into_iter().chain(["linked_ranks"]);
+        let name = names.nth(what.into());
+        match name {
+            Some(name) => format!("rank {rank} differs from rank 0 in the setting `{name}`"),
+            None => format!("rank {rank} differs from rank 0 in the list of ranks"),
         }
     }
 

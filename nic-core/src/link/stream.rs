@@ -127,6 +127,10 @@ pub(crate) struct Link<K> {
     pub(super) why: &'static str,
     /// The peer is authenticated: we have connected to its address, or the layer above says so.
     pub(super) proven: bool,
+    /// It only asks the peer, whose address is the lower one, to dial this NIC.
+    pub(super) asks: bool,
+    /// How often it has.
+    pub(super) asked: u8,
 }
 
 impl<K: Copy + PartialEq> Link<K> {
@@ -134,7 +138,7 @@ impl<K: Copy + PartialEq> Link<K> {
         Link {
             state,
             transport: 0,
-            conn: ConnId(0),
+            conn: ConnId(u32::MAX),
             peer,
             head,
             rx: Rx::Idle,
@@ -144,6 +148,8 @@ impl<K: Copy + PartialEq> Link<K> {
             mute: false,
             why: "",
             proven: false,
+            asks: false,
+            asked: 0,
         }
     }
 

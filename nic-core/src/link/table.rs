@@ -6,12 +6,13 @@ use std::time::Duration;
 use ringbell_nic_abi::Status;
 use rustc_hash::FxHashMap;
 
+use super::hello::{self, Hello};
 use super::restless::Restless;
 use super::stream::{LinkState, Rx};
-use super::{hello, Dest, Io, Link, Outgoing, Pieces, EXPOSED_TOKEN, HEAD, LINK_TOKEN};
+use super::{Dest, Io, Link, Outgoing, Pieces, EXPOSED_TOKEN, HEAD, LINK_TOKEN};
 use crate::memory::nic_memory::{Block, NicMemory};
 use crate::transport::order::{is_for_another, Order};
-use crate::transport::{RecvWork, TransportEvent};
+use crate::transport::{Payload, RecvWork, SendWork, TransportEvent};
 use crate::types::{ConnId, ListenerId, NicTime, Owner, WorkToken};
 
 /// Time between two attempts to connect.
@@ -63,6 +64,9 @@ pub(crate) enum Arrived {
         /// The other.
         cut: Option<usize>,
     },
+    /// A NIC wants to be dialled at this address. The connection has carried all that it was for,
+    /// and is to be cut.
+    Asked(SocketAddrV4),
     /// One that a correct peer does not send: the link is to be cut.
     Wrong,
 }
@@ -209,8 +213,9 @@ impl<K: Copy + PartialEq> Links<K> {
         std::mem::take(&mut self.has_posted)
     }
 
-    /// Whether this NIC dials that address, so that there is one link: the lower address does.
-    pub(crate) fn dials(&self, peer: SocketAddrV4) -> bool {
+    /// Whether this NIC dials that address, so that there is one link: the lower address does. The
+    /// other asks to be dialled.
+    fn dials(&self, peer: SocketAddrV4) -> bool {
         self.me() < peer
     }
 
@@ -220,21 +225,56 @@ impl<K: Copy + PartialEq> Links<K> {
         self.sink.is_some()
     }
 
-    /// The link to an address, which is made if this NIC is the one that dials.
-    pub(crate) fn to(&mut self, io: &mut Io<'_>, peer: SocketAddrV4) -> Option<usize> {
-        if let Some(l) = self.by_peer.get(&peer) {
-            return Some(*l);
+    /// The link to an address, if messages flow on it.
+    pub(crate) fn up_to(&self, peer: SocketAddrV4) -> Option<usize> {
+        let link = self.by_peer.get(&peer).copied();
+        link.filter(|l| self.all[*l].is_up())
+    }
+
+    /// Begins a link to an address, unless there is one. The higher address waits for the other to
+    /// dial; with `asks` it asks for that.
+    pub(crate) fn want(&mut self, io: &mut Io<'_>, peer: SocketAddrV4, asks: bool) {
+        let dials = self.dials(peer);
+        if self.by_peer.contains_key(&peer) || !(dials || asks) {
+            return;
         }
-        if !self.dials(peer) {
-            return None;
-        }
-        let head = io.dma.nic_memory.alloc(HEAD as u64)?;
+        let Some(head) = io.dma.nic_memory.alloc(HEAD as u64) else {
+            return;
+        };
         let state = LinkState::Down(NicTime(0));
-        let link = self.all.len();
-        self.all.push(Link::new(state, Some(peer), head));
+        let mut new = Link::new(state, Some(peer), head);
+        new.asks = !dials;
+        let link = match self.free() {
+            Some(link) => {
+                io.dma.nic_memory.free(self.all[link].head);
+                self.all[link] = new;
+                link
+            }
+            None => {
+                self.all.push(new);
+                self.all.len() - 1
+            }
+        };
         self.restless.insert(link);
         self.by_peer.insert(peer, link);
-        Some(link)
+    }
+
+    /// A NIC has asked to be dialled: tries it once, unless there is a link. It asks again.
+    pub(crate) fn dial_back(&mut self, io: &mut Io<'_>, peer: SocketAddrV4) {
+        if !self.dials(peer) {
+            return;
+        }
+        self.want(io, peer, false);
+        let link = self.by_peer.get(&peer).copied();
+        if let Some(l) = link.filter(|l| self.all[*l].is_down_until().is_some()) {
+            self.connect(io, l, None);
+        }
+    }
+
+    /// A place whose link is gone.
+    fn free(&self) -> Option<usize> {
+        let is_free = |l: &Link<K>| l.peer.is_none() && matches!(l.state, LinkState::Down(_));
+        self.all.iter().position(is_free)
     }
 
     /// Hands queued messages of a link to its transport.
@@ -447,6 +487,10 @@ impl<K: Copy + PartialEq> Links<K> {
             }
             TransportEvent::Connected { conn } => {
                 let &l = self.by_conn.get(&(t, conn))?;
+                if self.all[l].asks {
+                    self.ask(io, l);
+                    return Some(LinkEvent::Nothing);
+                }
                 let me = self.me();
                 let link = self.at_mut(l);
                 link.state = LinkState::Up;
@@ -460,7 +504,7 @@ impl<K: Copy + PartialEq> Links<K> {
                 link.queue(Outgoing {
                     channel: 0,
                     by: Owner::NIC,
-                    head: hello::encode(me),
+                    head: hello::encode(Hello::Link(me)),
                     payload: Pieces::default(),
                     key: None,
                     to: None,
@@ -486,10 +530,7 @@ impl<K: Copy + PartialEq> Links<K> {
                 if !self.served.listeners.contains(&(t, listener)) {
                     return None;
                 }
-                let free = self
-                    .all
-                    .iter()
-                    .position(|l| l.peer.is_none() && matches!(l.state, LinkState::Down(_)));
+                let free = self.free();
                 let room = free.is_some() || self.all.len() < MAX_LINKS;
                 let head = io.dma.nic_memory.alloc(HEAD as u64);
                 let Some(head) = head.filter(|_| room) else {
@@ -577,9 +618,11 @@ impl<K: Copy + PartialEq> Links<K> {
     /// An unknown peer says who it is. The claim is unproven until the layer above says otherwise;
     /// until then the next peer with that address replaces it.
     fn identify(&mut self, io: &mut Io<'_>, link: usize, head: &[u8; HEAD]) -> Arrived {
-        // One that this NIC dials itself is another.
-        let Some(from) = hello::decode(head).filter(|from| *from < self.me()) else {
-            return Arrived::Wrong;
+        let from = match hello::decode(head) {
+            // One that this NIC dials itself is another.
+            Some(Hello::Link(from)) if from < self.me() => from,
+            Some(Hello::Ask(from)) if self.dials(from) => return Arrived::Asked(from),
+            _ => return Arrived::Wrong,
         };
         let before = self.by_peer.get(&from).copied();
         if before.is_some_and(|old| self.all[old].proven) {
@@ -635,6 +678,33 @@ impl<K: Copy + PartialEq> Links<K> {
             // The receive that ends with it is no reason to cut the connection.
             l.state = LinkState::Down(NicTime(u64::MAX));
         }
+    }
+
+    /// Asks the peer to dial this NIC, on a connection that ends with that. It is asked again until
+    /// its link is there, which takes this one's place.
+    fn ask(&mut self, io: &mut Io<'_>, link: usize) {
+        self.next_token += 1;
+        let bytes = hello::encode(Hello::Ask(self.me()));
+        let work = SendWork {
+            token: WorkToken(LINK_TOKEN | self.next_token),
+            by: Owner::NIC,
+            payload: Payload::Inline {
+                bytes,
+                len: HEAD as u8,
+            },
+            push: true,
+        };
+        let l = &mut self.all[link];
+        let transport = &mut io.transports[l.transport];
+        transport.post_send(l.conn, work);
+        transport.close(l.conn);
+        self.by_conn.remove(&(l.transport, l.conn));
+        l.conn = ConnId(u32::MAX);
+        l.asked = l.asked.saturating_add(1);
+        let wait = RETRY * (1 << l.asked.min(6));
+        l.state = LinkState::Down(io.now.plus(wait));
+        self.restless.insert(link);
+        self.has_posted = true;
     }
 
     /// Tries the transports, those behind the one that has failed; when none is left, again a

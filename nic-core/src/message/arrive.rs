@@ -88,7 +88,7 @@ impl Messages {
                 None => return false,
             },
         };
-        let buffers = c.buffers;
+        let at = buffer.and_then(|b| c.buffer_at(e.from, b));
         let posted = c.matching.take_posted(e.from, e.tag);
         let claims = posted.filter(|recv| self.is_claim(*recv));
         if let Some(recv) = posted.filter(|_| claims.is_none()) {
@@ -107,7 +107,6 @@ impl Messages {
             self.take_into(io, link, recv, e.len);
             return true;
         }
-        let at = buffer.and_then(|b| buffers.at(e.from, b));
         let kind = EarlyKind::Buffered {
             buffer,
             ready: e.len == 0,

@@ -16,6 +16,7 @@ use super::context::Member;
 use super::early::EarlyKind;
 use super::head::{Envelope, Head};
 use super::protocol::{Protocol, Traffic};
+use super::unlinked::Late;
 use super::work::{Key, Met, Receiving, RecvRequest, SendRequest, Sending};
 use super::{Event, Messages};
 use crate::dma::ReadStatus;
@@ -51,16 +52,24 @@ pub(crate) fn receive(m: &mut Messages, io: &mut Io<'_>, r: RecvRequest) -> bool
             send: id,
             credits: 0,
         };
-        m.head(ctx, from, Head::Ready(ready));
+        let ready = Head::Ready(ready);
+        match m.contexts.get(&ctx).is_some_and(|c| c.lacks(from)) {
+            true => m.unlinked.put((ctx, from), Some(Late::Head(ready))),
+            false => m.head(ctx, from, ready),
+        }
     }
     true
 }
 
 /// Whether a message of this length would leave.
-pub(crate) fn may_leave(m: &Messages, ctx: u64, of: (u32, u64), len: u64) -> bool {
+pub(crate) fn may_leave(m: &mut Messages, ctx: u64, of: (u32, u64), len: u64) -> bool {
     let Some(c) = m.contexts.get(&ctx) else {
         return false;
     };
+    if c.lacks(of.0) {
+        m.unlinked.put((ctx, of.0), None);
+        return false;
+    }
     if of.0 == c.rank {
         return c.matching.has_posted(of);
     }

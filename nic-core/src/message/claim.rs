@@ -80,8 +80,8 @@ pub(crate) fn read(m: &mut Messages, io: &Io<'_>, claim: u32, into: &mut [u8]) -
             },
             _,
         ) => {
-            let buffers = m.contexts.get(&e.ctx)?.buffers;
-            if let Some(at) = buffer.and_then(|b| buffers.at(e.from, b)) {
+            let c = m.contexts.get(&e.ctx)?;
+            if let Some(at) = buffer.and_then(|b| c.buffer_at(e.from, b)) {
                 io.dma.nic_memory.read(at, into);
             }
         }

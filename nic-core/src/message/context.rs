@@ -3,6 +3,7 @@
 use super::early::{Buffers, Credits};
 use super::matching::Matching;
 use super::protocol::{Protocol, Terms, Traffic};
+use crate::memory::nic_memory::Block;
 use crate::types::Owner;
 
 /// How a context begins.
@@ -39,6 +40,8 @@ pub(super) struct Member {
     /// What link and member offer, once the member has said so: its messages are taken.
     pub(super) terms: Option<Terms>,
     pub(super) credits: Credits,
+    /// The receive buffers for it, on NIC memory.
+    pub(super) block: Option<Block>,
     /// Messages of this member that wait for a receive.
     pub(super) early: usize,
     /// A message to it could not leave, and never will.
@@ -63,7 +66,8 @@ impl Context {
         let member = |_| Member {
             link: None,
             terms: None,
-            credits: Credits::new(&o.buffers),
+            credits: Credits::new(),
+            block: None,
             early: 0,
             missed: false,
         };
@@ -76,6 +80,25 @@ impl Context {
             ended: false,
             counts: Counts::default(),
         }
+    }
+
+    /// Whether another member has not said that it takes part, so that nothing can be sent to it.
+    #[inline]
+    pub(super) fn lacks(&self, rank: u32) -> bool {
+        let member = self.members.get(rank as usize);
+        member.is_some_and(|m| m.terms.is_none() && !m.missed) && rank != self.rank
+    }
+
+    /// Where a receive buffer for a member begins on NIC memory.
+    pub(super) fn buffer_at(&self, from: u32, buffer: u32) -> Option<u64> {
+        let block = self.members.get(from as usize)?.block?;
+        Some(block.at + u64::from(buffer) * self.buffers.bytes)
+    }
+
+    /// Bytes of all receive buffers.
+    pub(super) fn buffer_bytes(&self) -> u64 {
+        let blocks = self.members.iter().filter_map(|m| m.block);
+        blocks.map(|b| b.len).sum()
     }
 
     /// Chooses how a message to a member travels, and counts it. An eager one takes a credit.

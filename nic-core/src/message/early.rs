@@ -1,7 +1,6 @@
 //! Messages that came before their receives, and the buffers in which their payloads wait.
 
 use super::head::Envelope;
-use crate::memory::nic_memory::Block;
 
 /// Messages of one member that may wait for a receive; more is no program but a fault.
 pub(super) const MAX_EARLY: usize = 1 << 16;
@@ -62,11 +61,9 @@ pub(super) struct Kept {
     pub(super) key: Option<u64>,
 }
 
-/// Receive buffers of a context, on NIC memory: as many for each member.
+/// Receive buffers of a context: as many for each member to which this one has a link.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Buffers {
-    /// Those of all members, in order of rank.
-    pub(crate) block: Option<Block>,
     /// Bytes of one.
     pub(crate) bytes: u64,
     /// For each member.
@@ -74,10 +71,9 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// Where one begins on NIC memory.
-    pub(super) fn at(&self, from: u32, buffer: u32) -> Option<u64> {
-        let n = u64::from(from) * u64::from(self.count) + u64::from(buffer);
-        Some(self.block?.at + n * self.bytes)
+    /// Bytes of NIC memory that those for one member take.
+    pub(crate) fn of_one(&self) -> u64 {
+        self.bytes * u64::from(self.count)
     }
 }
 
@@ -93,13 +89,18 @@ pub(super) struct Credits {
 }
 
 impl Credits {
-    /// All of the peer's buffers here are free; ours there are not known yet.
-    pub(super) fn new(buffers: &Buffers) -> Credits {
+    /// There are no buffers here yet, and ours there are not known.
+    pub(super) fn new() -> Credits {
         Credits {
             ours: 0,
             pending: 0,
-            free: (0..buffers.count).collect(),
+            free: Vec::new(),
         }
+    }
+
+    /// There are buffers for the peer now, and all are free.
+    pub(super) fn provide(&mut self, buffers: &Buffers) {
+        self.free = (0..buffers.count).collect();
     }
 
     /// The peer has freed buffers.
@@ -135,12 +136,13 @@ mod tests {
     #[test]
     fn buffers_are_announced_by_half_of_them_or_with_a_message() {
         let of = Buffers {
-            block: Some(Block { at: 1000, len: 120 }),
             bytes: 10,
             count: 4,
         };
-        assert_eq!(of.at(2, 3), Some(1110));
-        let mut c = Credits::new(&of);
+        assert_eq!(of.of_one(), 40);
+        let mut c = Credits::new();
+        assert_eq!(c.take_buffer(), None);
+        c.provide(&of);
         let mut taken: Vec<u32> = (0..4).filter_map(|_| c.take_buffer()).collect();
         assert_eq!(c.take_buffer(), None);
         assert_eq!(c.give_back(taken[0], &of), None);
@@ -156,7 +158,8 @@ mod tests {
         assert_eq!(again, taken);
         // A context with one buffer for each member announces each.
         let one = Buffers { count: 1, ..of };
-        let mut c = Credits::new(&one);
+        let mut c = Credits::new();
+        c.provide(&one);
         assert_eq!(c.take_buffer(), Some(0));
         assert_eq!(c.give_back(0, &one), Some(1));
         c.add(u32::MAX);

@@ -9,6 +9,7 @@ use super::claim;
 use super::early::{Early, EarlyKind};
 use super::head::{Envelope, Head};
 use super::matching::Tags;
+use super::unlinked::Late;
 use super::work::{Claim, Met, Own, Receiving, RecvRequest};
 use super::{Event, Messages};
 use crate::engine::Direction;
@@ -58,6 +59,11 @@ impl Messages {
         let Some(c) = self.contexts.get_mut(&r.ctx) else {
             return;
         };
+        if let Some(from) = r.from.filter(|from| c.lacks(*from)) {
+            // Its message may wait for a link, and needs to find this receive announced.
+            let late = (!r.user).then_some(Late::Receive(id));
+            self.unlinked.put((r.ctx, from), late);
+        }
         let matching = &mut c.matching;
         if r.user {
             let wanted = r.wanted();
@@ -72,6 +78,34 @@ impl Messages {
             match c.announces(from, r.pieces.len()) {
                 Some(link) => self.announce(io, id, (from, tag), link),
                 None => c.matching.post(id, (from, tag)),
+            }
+        }
+    }
+
+    /// A link to the sender of a receive that waits has come: announces it, if that is the way.
+    fn announce_late(&mut self, io: &mut Io<'_>, id: u32) {
+        let Some(r) = self.recvs.get(id).filter(|r| r.met.is_none()) else {
+            return;
+        };
+        let (Some(from), Tags::One(tag)) = (r.from, r.tags) else {
+            return;
+        };
+        let Some(c) = self.contexts.get_mut(&r.ctx) else {
+            return;
+        };
+        if let Some(link) = c.announces(from, r.pieces.len()) {
+            c.matching.forget_posted(id);
+            self.announce(io, id, (from, tag), link);
+        }
+    }
+
+    /// A member takes messages from now on: sends what has waited for that, in order.
+    pub(super) fn send_late(&mut self, io: &mut Io<'_>, of: (u64, u32)) {
+        for late in self.unlinked.take(of) {
+            match late {
+                Late::Send(request) => self.send(*request),
+                Late::Head(head) => self.head(of.0, of.1, head),
+                Late::Receive(id) => self.announce_late(io, id),
             }
         }
     }
@@ -308,7 +342,7 @@ impl Messages {
             return;
         };
         let (ctx, from, len) = (e.ctx, e.from, e.len);
-        let at = buffer.and_then(|b| self.contexts.get(&ctx)?.buffers.at(from, b));
+        let at = buffer.and_then(|b| self.contexts.get(&ctx)?.buffer_at(from, b));
         let mut failed = None;
         if let (Some(at), Some(r)) = (at, self.recvs.get(recv)) {
             let mut done = 0;

@@ -12,6 +12,7 @@ use super::early::{Early, EarlyKind, MAX_EARLY};
 use super::head::{Envelope, Head};
 use super::matching::{is_user, Matching};
 use super::protocol::{Protocol, Terms, Traffic};
+use super::unlinked::{Late, Unlinked};
 use super::work::{Claim, Key, Own, Receiving, SendRequest, Sending, Whose};
 use super::Event;
 use crate::link::{Io, Link, Links, Outgoing, Pieces, HEAD};
@@ -31,6 +32,7 @@ pub(crate) struct Messages {
     /// Messages of this member to itself that have met their receives.
     pub(super) own: VecDeque<Own>,
     pub(super) copies: Copies,
+    pub(super) unlinked: Unlinked,
 }
 
 /// Contexts and links.
@@ -46,6 +48,7 @@ impl Messages {
             left: Vec::new(),
             own: VecDeque::new(),
             copies: Copies::default(),
+            unlinked: Unlinked::default(),
         }
     }
 
@@ -88,10 +91,20 @@ impl Messages {
 
     /// The link of a member was cut; with it a message to that one, if so.
     pub(crate) fn detach(&mut self, ctx: u64, rank: u32, missed: bool) {
+        let missed = missed || self.unlinked.has_message((ctx, rank));
+        self.unlinked.take((ctx, rank));
         if let Some(c) = self.contexts.get_mut(&ctx) {
             let m = &mut c.members[rank as usize];
             m.link = None;
             m.missed |= missed;
+        }
+    }
+
+    /// The link of a member was cut before anything of this context was sent on it: what waits for
+    /// a link waits for the next.
+    pub(crate) fn unlink(&mut self, ctx: u64, rank: u32) {
+        if let Some(c) = self.contexts.get_mut(&ctx) {
+            c.members[rank as usize].link = None;
         }
     }
 
@@ -115,6 +128,35 @@ impl Messages {
             asking: transport.eager_max(),
             announcing: transport.exposes(),
         });
+        self.send_late(io, (ctx, rank));
+    }
+
+    /// Makes the receive buffers for a member, whose number is returned; none, if NIC memory has no
+    /// room for them.
+    pub(crate) fn provide(&mut self, io: &mut Io<'_>, ctx: u64, rank: u32) -> u32 {
+        let Some(c) = self.contexts.get_mut(&ctx) else {
+            return 0;
+        };
+        let m = &mut c.members[rank as usize];
+        let len = c.buffers.of_one();
+        if m.block.is_none() && len > 0 {
+            m.block = io.dma.nic_memory.alloc(len);
+            if m.block.is_some() {
+                m.credits.provide(&c.buffers);
+            }
+        }
+        m.block.map_or(0, |_| c.buffers.count)
+    }
+
+    /// Whether the link to any member is wanted.
+    #[inline]
+    pub(crate) fn has_wanted(&self) -> bool {
+        self.unlinked.has_wanted()
+    }
+
+    /// The next member whose link is wanted: something waits for it.
+    pub(crate) fn next_wanted(&mut self) -> Option<(u64, u32)> {
+        self.unlinked.next_wanted()
     }
 
     /// What link and member offer, once the member has said so.
@@ -132,7 +174,7 @@ impl Messages {
     /// How its messages went, and the bytes of its buffers.
     pub(crate) fn counts(&self, ctx: u64) -> Option<(Counts, u64)> {
         let c = self.contexts.get(&ctx)?;
-        Some((c.counts, c.buffers.block.map_or(0, |b| b.len)))
+        Some((c.counts, c.buffer_bytes()))
     }
 
     /// An orderly end: nothing is under way, and what arrives is dropped.
@@ -158,6 +200,7 @@ impl Messages {
             self.links.at_mut(i).drop_channel(ctx);
         }
         self.copies.end(ctx);
+        self.unlinked.end(ctx);
         for id in self.recvs.ids(|r| r.ctx == ctx) {
             self.end_exposure(io, id);
             self.recvs.remove(id);
@@ -173,8 +216,10 @@ impl Messages {
 
     /// Removes a context that has ended, and frees its buffers.
     pub(crate) fn forget(&mut self, io: &mut Io<'_>, ctx: u64) {
-        let buffers = self.contexts.remove(&ctx).and_then(|c| c.buffers.block);
-        if let Some(block) = buffers {
+        self.unlinked.end(ctx);
+        let members = self.contexts.remove(&ctx).into_iter();
+        let members = members.flat_map(|c| c.members);
+        for block in members.filter_map(|m| m.block) {
             io.dma.nic_memory.free(block);
         }
     }
@@ -227,6 +272,7 @@ impl Messages {
     pub(crate) fn is_quiet(&self) -> bool {
         self.events.is_empty()
             && !self.copies.has_ready()
+            && !self.unlinked.has_wanted()
             && !self.links.has_heads()
             && !self.links.has_queued()
     }
@@ -274,6 +320,7 @@ impl Messages {
         self.contexts.get(&ctx).is_some_and(missed)
             || self.recvs.iter().any(|(_, r)| received(r))
             || self.sends.iter().any(|(_, s)| sent(s))
+            || self.unlinked.has_message((ctx, rank))
     }
 
     /// Whether the rest of the message that a claim has met is at this member.
@@ -400,6 +447,10 @@ impl Messages {
         let Some(c) = self.contexts.get_mut(&r.ctx) else {
             return;
         };
+        if c.lacks(r.to) {
+            let of = (r.ctx, r.to);
+            return self.unlinked.put(of, Some(Late::Send(Box::new(r))));
+        }
         let traffic = if user { Traffic::User } else { Traffic::Agreed };
         let protocol = match r.when_met {
             false => c.choose(r.to, len, traffic),
@@ -560,11 +611,14 @@ impl Messages {
 
     /// Whether a user message has neither met its receive here nor ended.
     pub(crate) fn has_send(&self, key: u64) -> bool {
-        !self.sends.ids(|s| s.user && s.key == key).is_empty()
+        !self.sends.ids(|s| s.user && s.key == key).is_empty() || self.unlinked.has_key(key)
     }
 
     /// Cancels a user message whose payload has not left. `false`: it cannot be cancelled.
     pub(crate) fn cancel_send(&mut self, key: u64) -> bool {
+        if self.unlinked.cancel(key) {
+            return true;
+        }
         let found = self.sends.ids(|s| s.user && s.key == key);
         let Some(&id) = found.first() else {
             return true;

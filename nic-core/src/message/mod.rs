@@ -1,7 +1,8 @@
 //! Messages between the members of a context, over [links](crate::link).
 //!
 //! A *context* is a number and a list of members, one of which is this NIC; the layer above makes
-//! it, and says which link leads to a member. A message meets a receive of its context by sender
+//! it, and says which link leads to a member. What is sent to a member without a link waits for one
+//! ([`unlinked`]). A message meets a receive of its context by sender
 //! and tag. *Agreed* messages have both by a program, so each tag is used once at a time, and a
 //! hash shows whether both ends run the same one. *User* messages ([`USER_TAG`]) may be received
 //! from any member and with any tag, in their order.
@@ -42,6 +43,7 @@ mod matching;
 mod meet;
 mod messages;
 mod protocol;
+mod unlinked;
 mod work;
 
 pub(crate) use context::Opening;

@@ -3,6 +3,7 @@
 
 use ringbell_nic_abi::Status;
 
+use super::joint::Known;
 use super::member::Offer;
 use crate::collective::number::Number;
 use crate::collective::params::Params;
@@ -33,6 +34,10 @@ pub(crate) enum Body {
     Ask { port: u8 },
     /// It is, and this is the next number of the port there.
     Here { next: Number },
+    /// What the sender knows of all ranks in a round of the agreement.
+    Round { round: u8, known: Known },
+    /// That rank cannot be reached any more.
+    Gone { rank: u32 },
 }
 
 /// A frame.
@@ -82,6 +87,14 @@ impl Frame {
             Body::Leave => new(13, 0),
             Body::Ask { port } => new(14, port.into()),
             Body::Here { next } => new(15, next.word()),
+            Body::Round { round, known } => {
+                let a =
+                    u32::from(round) | u32::from(known.what) << 8 | u32::from(known.cards) << 16;
+                let prints = u128::from_le_bytes(known.prints);
+                let (low, high) = (prints as u64, (prints >> 64) as u64);
+                new(22, a).with(low, high, known.lowest.into(), known.differs.into())
+            }
+            Body::Gone { rank } => new(23, rank),
         };
         fields.encode()
     }
@@ -122,6 +135,25 @@ impl Frame {
             15 => Body::Here {
                 next: Number::from_word(f.a),
             },
+            22 => {
+                let prints = u128::from(f.tag) | u128::from(f.len) << 64;
+                let short = |x: u32| u16::try_from(x).map_err(|_| bad);
+                Body::Round {
+                    round: f.a as u8,
+                    known: Known {
+                        lowest: short(f.lo)?,
+                        differs: short(f.hi)?,
+                        what: (f.a >> 8) as u8,
+                        cards: match f.a >> 16 {
+                            0 => false,
+                            1 => true,
+                            _ => return Err(bad),
+                        },
+                        prints: prints.to_le_bytes(),
+                    },
+                }
+            }
+            23 => Body::Gone { rank: f.a },
             other => return Err(HeadError::Kind(other)),
         };
         Ok(Frame {
@@ -178,6 +210,11 @@ mod tests {
             Body::Here {
                 next: Number::first(7).next(),
             },
+            Body::Round {
+                round: 9,
+                known: Known::of(1023, true, 0..16),
+            },
+            Body::Gone { rank: 1023 },
         ];
         let frame = |body| Frame {
             ctx: u64::MAX - 5,
@@ -203,7 +240,7 @@ mod tests {
             decoded(&x)
         };
         // Kind 1 is that of a peer that says who it is again.
-        for kind in [0, 1, 3, 16, 200] {
+        for kind in [0, 1, 3, 16, 21, 200] {
             assert_eq!(with(0, kind), Err(HeadError::Kind(kind)));
         }
         // An end with status `Ok`.
@@ -228,7 +265,7 @@ mod tests {
         fn accepted_bytes_are_a_frame(
             bytes in prop::array::uniform32(any::<u8>()),
             more in any::<u64>(),
-            kind in 0u8..18,
+            kind in 0u8..26,
         ) {
             let mut header = [0; HEAD];
             header[..32].copy_from_slice(&bytes);

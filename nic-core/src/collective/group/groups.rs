@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
 
 use ringbell_nic_abi::Status;
 use rustc_hash::FxHashMap;
 
 use super::frame::{Body, Frame};
+use super::joint::{Joint, Known};
 use super::member::{Group, Member, Offer};
 use crate::collective::number::Number;
 use crate::collective::params::Params;
@@ -20,6 +22,9 @@ use crate::types::{NicTime, Owner};
 const EARLY_JOINS_MAX: usize = 4096;
 /// Those of one peer.
 const EARLY_JOINS_PER_LINK: usize = 256;
+
+/// How long a rank may take to answer that was dialled for a message.
+const DIAL: Duration = Duration::from_secs(10);
 
 /// An event of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +64,8 @@ pub(crate) struct Joining {
     pub(crate) card: bool,
     /// Owner of its payloads for engines; never sent to peers.
     pub(crate) by: Owner,
+    /// What it says to the others of a communicator whose ranks do not all have links.
+    pub(crate) known: Known,
 }
 
 /// See the module text.
@@ -105,8 +112,24 @@ impl Groups {
                 ListenError::Transport(status) => CommError::Listen { port, status },
             })?;
         }
-        let per_peer = u64::from(settings.eager_buffers) * settings.eager_max;
-        let needed = per_peer * peers.len() as u64;
+        let ranks = peers.len() as u32;
+        let mut group = Group {
+            rank,
+            hash: joining.hash,
+            members: peers.iter().copied().map(Member::new).collect(),
+            offer: Offer {
+                area: joining.area,
+                card: joining.card,
+            },
+            eager_max: settings.eager_max,
+            joint: (!settings.links_all(peers.len())).then(|| Joint::new(joining.known, ranks)),
+            unlike: None,
+            dialled: Vec::new(),
+        };
+        let first: Vec<u32> = match group.joint {
+            Some(_) => Joint::neighbors(rank, ranks).collect(),
+            None => (0..ranks).filter(|r| *r != rank).collect(),
+        };
         let nic_memory = &mut io.dma.nic_memory;
         let short = |needed: u64, b: &crate::memory::nic_memory::NicMemory| CommError::Memory {
             needed,
@@ -116,39 +139,35 @@ impl Groups {
         if !links.has_sink(nic_memory) {
             return Err(short(SINK.into(), nic_memory));
         }
-        let buffers = match needed {
-            0 => Buffers::default(),
-            _ if peers.len() == 1 => Buffers::default(),
-            n => Buffers {
-                block: Some(nic_memory.alloc(n).ok_or_else(|| short(n, nic_memory))?),
-                bytes: settings.eager_max,
-                count: settings.eager_buffers,
-            },
-        };
         let opening = Opening {
             by: joining.by,
             rank,
             members: peers.len(),
-            buffers,
+            buffers: Buffers {
+                bytes: settings.eager_max,
+                count: settings.eager_buffers,
+            },
         };
         self.messages.open(ctx, &opening);
-        let group = Group {
-            rank,
-            hash: joining.hash,
-            members: peers.iter().copied().map(Member::new).collect(),
-            offer: Offer {
-                area: joining.area,
-                card: joining.card,
-            },
-            buffers: (buffers.bytes, buffers.count),
-        };
-        self.groups.insert(ctx, group);
-        for (r, address) in (0..).zip(peers) {
-            if r == rank {
-                continue;
+        if settings.eager_max > 0 {
+            let lacks = |r: &u32| self.messages.provide(io, ctx, *r) == 0;
+            if first.iter().any(lacks) {
+                self.messages.forget(io, ctx);
+                let needed = opening.buffers.of_one() * first.len() as u64;
+                return Err(short(needed, &io.dma.nic_memory));
             }
-            if let Some(link) = self.messages.links.to(io, *address) {
-                self.attach(ctx, r, link);
+        }
+        for rank in first {
+            group.members[rank as usize].wanted = true;
+        }
+        self.groups.insert(ctx, group);
+        for (r, address) in (0..).zip(peers).filter(|(r, _)| *r != rank) {
+            match self.messages.links.up_to(*address) {
+                Some(link) => self.attach(io, ctx, r, link),
+                None if self.member(ctx, r).is_some_and(|m| m.wanted) => {
+                    self.messages.links.want(io, *address, false);
+                }
+                None => {}
             }
         }
         // Peers that were faster have announced it already.
@@ -161,32 +180,131 @@ impl Groups {
         Ok(())
     }
 
-    /// Uses a link for a rank; notifies the peer when the link is up.
-    fn attach(&mut self, ctx: u64, rank: u32, link: usize) {
+    /// Uses a link, on which messages flow, for a rank.
+    fn attach(&mut self, io: &mut Io<'_>, ctx: u64, rank: u32, link: usize) {
         self.messages.attach(ctx, rank, link);
-        let is_up = self.messages.links.at(link).is_up();
-        let Some(g) = self.groups.get_mut(&ctx) else {
+        if self.member(ctx, rank).is_some_and(|m| m.wanted) {
+            self.greet(io, ctx, rank);
+        }
+    }
+
+    /// Announces a communicator to a rank that has a link, once.
+    fn greet(&mut self, io: &mut Io<'_>, ctx: u64, rank: u32) {
+        let is_open = self.messages.is_open(ctx);
+        let Some(g) = self.groups.get_mut(&ctx).filter(|_| is_open) else {
             return;
         };
+        let ranks = g.members.len() as u32;
         let m = &mut g.members[rank as usize];
-        if !is_up || m.told || !self.messages.is_open(ctx) {
+        if std::mem::replace(&mut m.told, true) {
             return;
         }
-        m.told = true;
-        let (eager_max, credits) = g.buffers;
         let body = Body::Join {
-            ranks: g.members.len() as u32,
-            credits,
-            eager_max,
+            ranks,
+            credits: self.messages.provide(io, ctx, rank),
+            eager_max: g.eager_max,
             hash: g.hash,
             offer: g.offer,
         };
         self.tell_one(ctx, rank, body);
     }
 
-    /// Ranks that have not answered; none of a communicator that is not there.
+    /// Ranks that have not answered; none of a communicator that is not there. When only others
+    /// wait for one, the rank that is to say so.
     pub(crate) fn missing(&self, ctx: u64) -> impl Iterator<Item = u32> + '_ {
-        self.groups.get(&ctx).into_iter().flat_map(Group::missing)
+        let group = self.groups.get(&ctx).into_iter();
+        let awaited = group.clone().filter(|g| g.missing().next().is_none());
+        let awaited = awaited.filter_map(Group::awaited);
+        group.flat_map(Group::missing).chain(awaited)
+    }
+
+    /// Whether a rank that has not answered is a neighbour, and so is missing for certain.
+    pub(crate) fn is_missing(&self, ctx: u64) -> bool {
+        let group = self.groups.get(&ctx);
+        group.is_some_and(|g| g.missing().next().is_some())
+    }
+
+    /// The first rank that was given something else than rank 0, once all ranks have agreed, and
+    /// in what.
+    pub(crate) fn difference(&self, ctx: u64) -> Option<(u32, Option<u8>)> {
+        let g = self.groups.get(&ctx)?;
+        let known = g.joint.as_ref()?.result()?;
+        let named = known.difference().map(|(rank, what)| (rank, Some(what)));
+        named.or(g.unlike.map(|rank| (rank, None)))
+    }
+
+    /// Whether this rank has a link to another that takes part.
+    pub(crate) fn is_linked(&self, ctx: u64, rank: u32) -> bool {
+        self.member(ctx, rank).is_some_and(|m| m.joined)
+    }
+
+    /// Tells the neighbours what is known, as far as all neighbours are there.
+    pub(crate) fn agree(&mut self, ctx: u64) {
+        loop {
+            let Some(g) = self.groups.get_mut(&ctx) else {
+                return;
+            };
+            if g.joint.is_none() || g.missing().next().is_some() {
+                return;
+            }
+            let (rank, ranks) = (g.rank, g.members.len() as u32);
+            let next = g.joint.as_mut().and_then(|j| {
+                let next = j.next()?;
+                j.was_sent();
+                Some(next)
+            });
+            let Some((round, distance, known)) = next else {
+                return;
+            };
+            let to = (rank + distance) % ranks;
+            self.tell_one(ctx, to, Body::Round { round, known });
+        }
+    }
+
+    /// Dials the ranks that something waits for.
+    fn dial_wanted(&mut self, io: &mut Io<'_>) {
+        while let Some((ctx, rank)) = self.messages.next_wanted() {
+            // The others are dialled anyway, and may take their time.
+            let lazy = |g: &&mut Group| g.joint.is_some();
+            let Some(g) = self.groups.get_mut(&ctx).filter(lazy) else {
+                continue;
+            };
+            let Some(m) = g.members.get_mut(rank as usize) else {
+                continue;
+            };
+            if m.lost || m.left {
+                self.messages.detach(ctx, rank, true);
+                continue;
+            }
+            m.wanted = true;
+            let address = m.address;
+            g.dialled.push((rank, io.now.plus(DIAL)));
+            match self.messages.link_of(ctx, rank) {
+                Some(_) => self.greet(io, ctx, rank),
+                None => self.messages.links.want(io, address, true),
+            }
+        }
+    }
+
+    /// Gives up ranks that were dialled for long, and have not answered.
+    fn give_up_dialled(&mut self, now: NicTime) {
+        for (ctx, g) in &mut self.groups {
+            let members = &mut g.members;
+            g.dialled.retain(|(rank, until)| {
+                let m = &mut members[*rank as usize];
+                let waits = !(m.joined || m.lost || m.left);
+                if waits && *until <= now {
+                    m.lost = true;
+                    let lost = GroupEvent::Lost {
+                        ctx: *ctx,
+                        rank: *rank,
+                    };
+                    self.events.push_back(lost);
+                    self.messages.detach(*ctx, *rank, true);
+                }
+                waits && *until > now
+            });
+        }
     }
 
     /// Whether the cards of all ranks execute programs of rings.
@@ -264,6 +382,11 @@ impl Groups {
             return;
         };
         let frame = Frame { ctx, from, body };
+        // The others are not read from a rank that has not announced itself.
+        let is_told = self.member(ctx, to).is_some_and(|m| m.told);
+        if !(is_told || matches!(body, Body::Abort { .. } | Body::Leave)) {
+            return;
+        }
         let outlives = frame.reports_an_end();
         self.messages.tell(ctx, to, frame.encode(), outlives);
     }
@@ -336,7 +459,14 @@ impl Groups {
                     return !m.joined;
                 }
                 (m.joined, m.offer) = (true, offer);
-                let differs = theirs != ranks || hash != g.hash;
+                let mut differs = theirs != ranks || hash != g.hash;
+                if g.joint.is_some() && theirs == ranks {
+                    // All find out together which rank differs from the first.
+                    g.unlike = g.unlike.or(differs.then_some(from));
+                    differs = false;
+                }
+                // This rank's answer is ahead of what has waited for the other.
+                self.greet(io, ctx, from);
                 self.messages.links.at_mut(link).prove();
                 self.messages.admit(io, (ctx, from), credits, eager_max);
                 if differs {
@@ -377,8 +507,42 @@ impl Groups {
                 rank: from,
                 next,
             }),
+            Body::Round { round, known } => {
+                return self.on_round(ctx, from, round, known);
+            }
+            Body::Gone { rank } if rank >= ranks => return false,
+            Body::Gone { rank } => self.on_gone(ctx, rank),
         }
         true
+    }
+
+    /// A neighbour says what it knows. `false`: a correct one does not say that.
+    fn on_round(&mut self, ctx: u64, from: u32, round: u8, known: Known) -> bool {
+        let Some(g) = self.groups.get_mut(&ctx) else {
+            return true;
+        };
+        let ranks = g.members.len() as u32;
+        let distance = 1_u32.checked_shl(round.into()).unwrap_or(0) % ranks;
+        let is_its = (from + distance) % ranks == g.rank && u32::from(known.lowest) < ranks;
+        let is_one = known.difference().is_none_or(|(r, _)| r < ranks);
+        let joint = g.joint.as_mut().filter(|_| is_its && is_one);
+        joint.is_some_and(|j| j.hear(round, known))
+    }
+
+    /// Another rank cannot reach one any more. A rank with a link of its own to that one sees it
+    /// there.
+    fn on_gone(&mut self, ctx: u64, rank: u32) {
+        let Some(g) = self.groups.get_mut(&ctx).filter(|g| g.rank != rank) else {
+            return;
+        };
+        let m = &mut g.members[rank as usize];
+        if m.lost || m.left || m.joined || g.joint.is_none() {
+            return;
+        }
+        m.lost = true;
+        self.events.push_back(GroupEvent::Lost { ctx, rank });
+        self.messages.detach(ctx, rank, false);
+        self.tell(ctx, Body::Gone { rank });
     }
 
     /// A frame of a communicator that is not there (any more, or yet).
@@ -409,7 +573,7 @@ impl Groups {
         match self.messages.links.on_event(io, t, e) {
             None => return false,
             Some(LinkEvent::Nothing) => {}
-            Some(LinkEvent::Up(link)) => self.announce(link),
+            Some(LinkEvent::Up(link)) => self.announce(io, link),
             Some(LinkEvent::Left(key)) => self.messages.left(key),
             Some(LinkEvent::Payload(into)) => self.messages.payload_is_here(io, into),
             Some(LinkEvent::Head(link)) => self.on_head(io, link),
@@ -440,8 +604,15 @@ impl Groups {
                 if let Some(other) = cut {
                     self.cut(io, other);
                 }
-                self.announce(link);
+                self.announce(io, link);
                 true
+            }
+            Arrived::Asked(from) => {
+                let mut open = self.groups.iter().filter(|g| self.messages.is_open(*g.0));
+                if open.any(|(_, g)| g.members.iter().any(|m| m.address == from)) {
+                    self.messages.links.dial_back(io, from);
+                }
+                false
             }
             Arrived::Wrong => false,
         };
@@ -452,7 +623,7 @@ impl Groups {
     }
 
     /// Announces all common communicators to the peer of a link that has come up.
-    fn announce(&mut self, link: usize) {
+    fn announce(&mut self, io: &mut Io<'_>, link: usize) {
         let Some(peer) = self.messages.links.at(link).peer() else {
             return;
         };
@@ -462,7 +633,7 @@ impl Groups {
             common.extend(rank.map(|r| (*ctx, r as u32)));
         }
         for (ctx, rank) in common {
-            self.attach(ctx, rank, link);
+            self.attach(io, ctx, rank, link);
         }
     }
 
@@ -472,38 +643,45 @@ impl Groups {
             return;
         };
         self.early_joins.retain(|(l, _)| *l != link);
+        let (mut gone, mut again) = (Vec::new(), Vec::new());
         for (ctx, g) in &mut self.groups {
             let ranks: Vec<u32> = self.messages.ranks_on(*ctx, link).collect();
             for rank in ranks {
                 let m = &mut g.members[rank as usize];
                 let has_begun = m.told || m.joined;
                 let missed = has_begun && missed.contains(ctx);
-                self.messages.detach(*ctx, rank, missed);
                 if has_begun {
+                    self.messages.detach(*ctx, rank, missed);
                     m.lost = true;
                     if !m.left {
                         let lost = GroupEvent::Lost { ctx: *ctx, rank };
                         self.events.push_back(lost);
+                        // The others have no link on which they would see it.
+                        gone.extend(g.joint.as_ref().map(|_| (*ctx, rank)));
                     }
-                } else if self.messages.links.dials(m.address) {
+                } else {
                     // It never got as far as this communicator: the next connection may.
-                    self.messages.attach(*ctx, rank, link);
+                    self.messages.unlink(*ctx, rank);
+                    again.extend(m.wanted.then_some((m.address, g.joint.is_some())));
                 }
             }
+        }
+        for (ctx, rank) in gone {
+            self.tell(ctx, Body::Gone { rank });
+        }
+        for (address, asks) in again {
+            self.messages.links.want(io, address, asks);
         }
         tracing::info!(%peer, "a link is down");
     }
 
     /// Whether a living communicator needs a connection that is down.
     fn is_wanted(&self, link: usize) -> bool {
-        let of = |(ctx, g): (&u64, &Group)| {
-            let waits = |rank: u32| {
-                let m = &g.members[rank as usize];
-                !m.lost && !m.left
-            };
-            self.messages.is_open(*ctx) && self.messages.ranks_on(*ctx, link).any(waits)
+        let Some(peer) = self.messages.links.at(link).peer() else {
+            return false;
         };
-        self.groups.iter().any(of)
+        let mut groups = self.groups.iter();
+        groups.any(|(ctx, g)| self.messages.is_open(*ctx) && g.wants(peer))
     }
 
     /// Breaks the links that hold payload of a communicator: the only way to get its memory back
@@ -524,6 +702,13 @@ impl Groups {
     pub(crate) fn step(&mut self, io: &mut Io<'_>, fresh: bool) -> bool {
         let mut moved = self.messages.links.has_heads();
         self.take_heads(io);
+        if self.messages.has_wanted() {
+            self.dial_wanted(io);
+            moved = true;
+        }
+        if fresh {
+            self.give_up_dialled(io.now);
+        }
         let (now, mut from) = (fresh.then_some(io.now), 0);
         while let Some((i, due)) = self.messages.links.next_due(from, now) {
             from = i + 1;
@@ -547,6 +732,8 @@ impl Groups {
     pub(crate) fn next_timer(&self) -> Option<NicTime> {
         let down = self.messages.links.down();
         let wanted = down.filter(|(i, _)| self.is_wanted(*i));
-        wanted.map(|(_, at)| at).min()
+        let dialled = self.groups.values().flat_map(|g| &g.dialled);
+        let times = wanted.map(|(_, at)| at);
+        times.chain(dialled.map(|(_, until)| *until)).min()
     }
 }
