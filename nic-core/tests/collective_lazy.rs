@@ -46,7 +46,7 @@ fn make(w: &World, rank: usize, ranks: usize, settings: CollectiveSettings) -> C
 
 #[test]
 fn a_ring_has_links_to_neighbors_alone() {
-    for (wire, ranks) in [(Wire::Local, 24), (Wire::Rdma, 64)] {
+    for (wire, ranks) in [(Wire::Local, 24), (Wire::Rdma, 32)] {
         let mut w = World::new(ranks, wire, &lazy());
         let call = Call::new(K::AllReduce, 1000)
             .of(DataType::U32, ReduceOp::Sum)
