@@ -1,6 +1,7 @@
 //! A run of a plan: what it may not ask, the operations one after the other, and the report.
 
-use ringbell_nic_abi::CollectiveKind;
+use ringbell_nic_abi::{Algorithm, CollectiveKind};
+use ringbell_nic_core::collective::CollectiveSettings;
 use ringbell_nic_core::port::Checksums;
 
 use crate::bound::{best_bus_gbps, bus_factor};
@@ -12,15 +13,28 @@ use crate::timeline::Timeline;
 use crate::world::World;
 use crate::{Breaks, Ended, Failure, Measured, Plan, RankEnd, Report, Slow, Watch};
 
-/// Most ranks: each pair has a link, and each rank knows all.
-const MOST: usize = 512;
+/// Most ranks; measured.
+const MOST: usize = 1024;
 /// Bytes that a rank takes by itself, and an end of a link; measured with 64 to 512 ranks.
 pub(crate) const OF_A_RANK: u64 = 1 << 20;
 pub(crate) const OF_AN_END: u64 = 13 << 10;
+/// Links of a rank among up to 1,024 whose algorithm needs few: 20 neighbours, and its own.
+const FEW_LINKS: u64 = 32;
 /// Operands, buffers of the programs and frames under way, in sizes of the operation.
 const COPIES: u64 = 5;
 /// Most memory of all ranks together, of which every byte is real.
 pub(crate) const MEMORY_MOST: u64 = 16 << 30;
+
+/// Links of a rank, at most. Among many ranks a ring or a tree needs few beside those to neighbours
+/// (ADR 88); other algorithms may need all.
+fn links(plan: &Plan) -> u64 {
+    let is_lazy = plan.ranks > CollectiveSettings::default().linked_ranks as usize;
+    let few = matches!(plan.algo, Algorithm::Ring | Algorithm::Tree);
+    match is_lazy && few {
+        true => FEW_LINKS,
+        false => plan.ranks as u64,
+    }
+}
 
 /// Bytes of memory that a plan takes, about.
 ///
@@ -31,7 +45,7 @@ pub fn memory(plan: &Plan) -> Result<u64, Failure> {
     let ranks = plan.ranks as u64;
     let of_a_rank = most
         .saturating_mul(COPIES)
-        .saturating_add(OF_A_RANK + ranks.saturating_mul(OF_AN_END));
+        .saturating_add(OF_A_RANK + links(plan).saturating_mul(OF_AN_END));
     Ok(ranks.saturating_mul(of_a_rank))
 }
 
