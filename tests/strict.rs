@@ -82,7 +82,7 @@ fn reduces(c: &Communicator, algos: &[Algorithm], path: &str) {
                     assert_eq!(has, sums(call * cut, cut), "reduce, {what}");
                 }
             }
-            if *algo == Algorithm::RecursiveDoubling || *algo == Algorithm::Flat {
+            if *algo == Algorithm::Flat {
                 continue;
             }
             fill();
@@ -147,6 +147,10 @@ fn operations_that_cannot_keep_the_order_are_refused_and_other_ranks_must_ask_fo
         for (o, word) in [
             (sum().algo(Algorithm::Ring), "pairwise"),
             (sum().algo(Algorithm::Tree), "deterministic"),
+            (
+                sum().algo(Algorithm::RecursiveDoubling),
+                "all-gather-reduce",
+            ),
             (sum().wire(WireType::Bf16), "wire"),
         ] {
             let e = c.run(&o).expect_err(word);

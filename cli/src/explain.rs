@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use ringbell::abi::{Algorithm, CollectiveKind};
 use ringbell::parts::onc_engines::program::{
-    self, algorithm_named, algorithms, check, collective_named, generate_all_in, pretty, renamed,
-    spelled, InPlace, Limits, Locality, Order, Program, Proof, Table, Thresholds, UserProgram,
+    self, algorithm_named, algorithms, check, collective_named, generate_all_in, pretty, spelled,
+    InPlace, Limits, Locality, Order, Program, Proof, Table, Thresholds, UserProgram,
 };
 use serde::Serialize;
 
@@ -180,9 +180,6 @@ fn explain(args: &Args) -> Result<Explained> {
             };
             let auto = choose(kind, args.size, args.ranks, reach, &Thresholds::default());
             let algo = args.algo.filter(|a| *a != Algorithm::Auto).unwrap_or(auto);
-            if let Some(note) = renamed(kind, algo) {
-                stdio::note(format_args!("note: {note}"));
-            }
             let programs = generate_all_in(order, kind, algo, args.ranks, args.root)
                 .map_err(|error| refused(error.to_string()))?;
             let proof = check(&programs, &limits).context("the generated program is refused")?;

@@ -417,24 +417,6 @@ fn percentiles_of_a_stream_are_those_of_one_message() {
     assert!(of("p50_us") > 0.0 && of("p50_us") <= of("p99_us"), "{row}");
 }
 
-#[test]
-fn a_former_name_of_an_algorithm_is_explained_as_the_present_one_with_a_note() {
-    let line = ["explain", "all-reduce", "--algo"];
-    let former = ringbell(&[&line[..], &["recursive-doubling"]].concat());
-    let present = ringbell(&[&line[..], &["all-gather-reduce"]].concat());
-    assert_eq!(former.status.code(), Some(0), "{}", stderr(&former));
-    assert_eq!(former.stdout, present.stdout);
-    assert!(!present.stdout.is_empty());
-    assert!(stderr(&former).contains("now called all-gather-reduce"));
-    assert_eq!(stderr(&present), "");
-    // Of a barrier it is the name.
-    let barrier = ringbell(&["explain", "barrier", "--algo", "recursive-doubling"]);
-    assert_eq!(
-        (barrier.status.code(), stderr(&barrier).as_str()),
-        (Some(0), "")
-    );
-}
-
 /// Programs that compute beside a benchmark, one for each core; they end with this value.
 struct Neighbours(Vec<std::process::Child>);
 

@@ -70,6 +70,7 @@ fn algorithms_and_wire_types_run_where_they_exist_and_are_refused_elsewhere() {
         &["all-reduce", "--transport", "udp", "--port", "roce"],
         &["broadcast", "--algo", "chain"],
         &["all-reduce", "--algo", "all-gather-reduce"],
+        &["all-reduce", "--algo", "recursive-doubling", "-d", "i32"],
         &["all-reduce", "--wire", "bf16"],
         &["reduce-scatter", "--wire", "f16", "-o", "prod"],
         &["all-reduce", "--wire", "bf16", "--from-kernel"],
@@ -78,17 +79,6 @@ fn algorithms_and_wire_types_run_where_they_exist_and_are_refused_elsewhere() {
         let said = text(&out);
         assert_eq!(out.status.code(), Some(0), "{args:?}: {said}");
         assert!(said.contains("0 OK"), "{args:?}: {said}");
-    }
-    // A former name.
-    let out = run(perf(&["all-reduce", "--algo", "recursive-doubling", "--threads"]).args(QUICK));
-    let said = text(&out);
-    assert_eq!(out.status.code(), Some(0), "{said}");
-    for part in [
-        "now called all-gather-reduce",
-        "algorithms: all-gather-reduce ",
-        "0 OK",
-    ] {
-        assert!(said.contains(part), "{part}: {said}");
     }
     for (args, why) in [
         (

@@ -347,7 +347,7 @@ typedef uint64_t rb_u64;
 #define RB_ALGO_DIRECT 2u
 /** Ring. */
 #define RB_ALGO_RING 3u
-/** Recursive doubling (binomial for a root): for small messages. Of an all-reduce it is the former name of `ALL_GATHER_REDUCE`, and still accepted. */
+/** Recursive doubling (binomial for a root): for small messages. */
 #define RB_ALGO_RECURSIVE_DOUBLING 4u
 /** Binary tree. */
 #define RB_ALGO_TREE 5u

@@ -339,7 +339,7 @@ package ringbell_abi_pkg;
     ALGO_DIRECT = 8'd2,
     // Ring.
     ALGO_RING = 8'd3,
-    // Recursive doubling (binomial for a root): for small messages. Of an all-reduce it is the former name of `ALL_GATHER_REDUCE`, and still accepted.
+    // Recursive doubling (binomial for a root): for small messages.
     ALGO_RECURSIVE_DOUBLING = 8'd4,
     // Binary tree.
     ALGO_TREE = 8'd5,

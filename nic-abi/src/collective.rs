@@ -189,8 +189,7 @@ coded_enum! {
         Direct = 2 => "DIRECT",
         /// Ring.
         Ring = 3 => "RING",
-        /// Recursive doubling (binomial for a root): for small messages. Of an all-reduce it is the
-        /// former name of `ALL_GATHER_REDUCE`, and still accepted.
+        /// Recursive doubling (binomial for a root): for small messages.
         RecursiveDoubling = 4 => "RECURSIVE_DOUBLING",
         /// Binary tree.
         Tree = 5 => "TREE",
@@ -207,20 +206,6 @@ coded_enum! {
         /// All-reduce: every rank gets all sources, as in an all-gather, and reduces them itself;
         /// for small messages.
         AllGatherReduce = 11 => "ALL_GATHER_REDUCE",
-    }
-}
-
-impl Algorithm {
-    /// The algorithm that this name means for a collective: itself, or the one whose former name it
-    /// is.
-    ///
-    /// The all-reduce by [`AllGatherReduce`](Algorithm::AllGatherReduce) was called
-    /// [`RecursiveDoubling`](Algorithm::RecursiveDoubling) at first.
-    pub const fn of(self, kind: CollectiveKind) -> Algorithm {
-        match (self, kind) {
-            (Algorithm::RecursiveDoubling, CollectiveKind::AllReduce) => Algorithm::AllGatherReduce,
-            _ => self,
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use collective_support::{Call, Ring, Rng, Wire, World};
 use ringbell_nic_abi::kernel_stream::{STATE_AT, TAIL_AT};
 use ringbell_nic_abi::{Algorithm, CollectiveKind as K, Completion, DataType, ReduceOp, Status};
 use ringbell_nic_core::collective::CollectiveSettings;
-use ringbell_onc_engines::program::{algorithms, Limits, UserProgram};
+use ringbell_onc_engines::program::{algorithms, is_strict, Limits, UserProgram};
 
 const IN: u64 = 64;
 const OUT: u64 = 4 << 20;
@@ -224,9 +224,9 @@ fn streams_reduce_in_the_order_of_the_ranks_where_the_setting_asks_for_it() {
     };
     let mut w = World::new(N, Wire::Local, &strict);
     let mut rng = Rng(8);
-    let unordered = [Algorithm::Direct, Algorithm::Ring, Algorithm::Tree];
+    let ordered = |kind, algo| is_strict(kind, algo) && algo != Algorithm::Direct;
     for kind in [K::Reduce, K::ReduceScatter, K::AllReduce] {
-        for algo in algorithms(kind).iter().filter(|a| !unordered.contains(a)) {
+        for algo in algorithms(kind).iter().filter(|a| ordered(kind, **a)) {
             for count in [1, 4, 211] {
                 let call = Call::new(kind, count as u64)
                     .algo(*algo)

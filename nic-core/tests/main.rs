@@ -23,6 +23,7 @@ mod collective_awaited;
 mod collective_bits;
 mod collective_blocks;
 mod collective_direct;
+mod collective_doubling;
 mod collective_faults;
 mod collective_fuzz;
 mod collective_hostile;

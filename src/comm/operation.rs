@@ -35,7 +35,7 @@ pub struct Operation {
 
 /// Refuses an algorithm that a collective does not have. Operations without programs ignore it.
 fn generated(kind: CollectiveKind, algo: Algorithm) -> Result<(), String> {
-    let (all, algo) = (algorithms(kind), algo.of(kind));
+    let all = algorithms(kind);
     if all.is_empty() || all.contains(&algo) {
         return Ok(());
     }
@@ -46,7 +46,7 @@ fn generated(kind: CollectiveKind, algo: Algorithm) -> Result<(), String> {
 /// barrier has no ring, and a user's program is only looked for where there are programs at all.
 pub(super) fn can_default_to(algo: Algorithm, kind: CollectiveKind) -> bool {
     let all = algorithms(kind);
-    all.contains(&algo.of(kind))
+    all.contains(&algo)
         || (algo == Algorithm::User && kind != CollectiveKind::Barrier && !all.is_empty())
 }
 

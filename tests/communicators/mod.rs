@@ -137,7 +137,6 @@ pub fn defaults_in_streams(name: &str) {
     use ringbell::{Algorithm, CollectiveError};
     let r = ranks(name, 2);
     let defaults = CommOptions {
-        // The former name of ALL_GATHER_REDUCE.
         algo: Algorithm::RecursiveDoubling,
         wire: WireType::Bf16,
         timeout: Duration::from_millis(400),
@@ -165,7 +164,7 @@ pub fn defaults_in_streams(name: &str) {
         replay.wait(PATIENCE * 2).expect("it ends");
         captured.replayed().expect("all come");
         let chosen: Vec<_> = c.info().expect("alive").chosen;
-        let how = (CollectiveKind::AllReduce, Algorithm::AllGatherReduce, 2);
+        let how = (CollectiveKind::AllReduce, Algorithm::RecursiveDoubling, 2);
         assert!(chosen.contains(&how), "{chosen:?}");
         let mut got = [vec![0; mine.len()], vec![0; mine.len()]];
         queued.read(0, &mut got[0]).expect("inside");

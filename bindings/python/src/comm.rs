@@ -1,16 +1,14 @@
 //! Communicators: collectives and messages on memory of Python objects.
 
-use std::ffi::CString;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pyo3::exceptions::{PyDeprecationWarning, PyTypeError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ringbell::abi::collective::{ANY_RANK, ANY_TAG};
 use ringbell::abi::CollectiveKind;
 use ringbell::comm::{CollectiveSettings, CommOptions, WireType};
-use ringbell::parts::onc_engines::program::renamed;
 use ringbell::{Algorithm, CollectiveError, Communicator, DataType, Operation, ReduceOp, Span};
 
 use crate::element::by_name;
@@ -143,15 +141,6 @@ impl Comm {
         let comm = self.comm()?;
         let (rank, ranks) = (comm.rank(), comm.size());
         let kind = named(CollectiveKind::ALL, CollectiveKind::name, kind, "kind")?;
-        if let Some(note) = options.algo.and_then(|algo| renamed(kind, algo)) {
-            // The caller of the communicator's method, which calls `post`.
-            PyErr::warn(
-                py,
-                &py.get_type::<PyDeprecationWarning>(),
-                &CString::new(note)?,
-                2,
-            )?;
-        }
         let op = match op {
             Some(op) => named(ReduceOp::ALL, ReduceOp::name, op, "op")?,
             None => ReduceOp::Sum,

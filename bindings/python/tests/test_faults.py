@@ -102,15 +102,6 @@ def test_arrays_that_no_operation_takes(ranks: Ranks) -> None:
         refused(errors.InvalidArgument, lambda: comm.broadcast(np.ones(4, f), root=2))
         refused(errors.InvalidArgument, lambda: comm.broadcast(np.ones(4, f), algo="pigeon"))
         refused(errors.InvalidArgument, lambda: comm.send(np.ones(4, f), 7))
-        import warnings
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            former = np.ones(4, f)
-            comm.all_reduce(former, algo="recursive_doubling")
-            comm.all_reduce(np.ones(4, f), algo="all_gather_reduce")
-            assert (former == 2).all()
-        assert [w.category for w in said] == [DeprecationWarning], said
-        assert "now called all-gather-reduce" in str(said[0].message)
         refused(errors.InvalidArgument, lambda: comm.gather(np.ones(4, f), None, comm.rank))
         for wrong in (0.0, -1.0, float("nan"), 1e300):
             refused(ValueError, lambda: comm.barrier(timeout=wrong))

@@ -19,7 +19,6 @@ use ringbell::gpu::GpuKind;
 use ringbell::job::{BootstrapServer, JobError, JobSource};
 use ringbell::nic::ProgressMode;
 use ringbell::parts::nic_core::scratch;
-use ringbell::parts::onc_engines::program::renamed;
 use ringbell::{Algorithm, CommOptions, Communicator, DataType, Job, UniqueId};
 
 use serde::{Deserialize, Serialize};
@@ -384,7 +383,6 @@ fn one_rank(
     let wrong = report.wrong();
     if job.rank() == 0 {
         describe(&mut report, args, &rank)?;
-        report.meta.notes.extend(renamed(kind, args.algo));
         report.meta.notes.extend(by_hardware);
         if args.explain_protocol {
             let info = rank.comm().info()?;

@@ -1,14 +1,12 @@
 //! `COLLECTIVE`: from descriptors to operations of communicators.
 
-use std::sync::Once;
-
 use ringbell_gtlb::{Mmu, Need, Pin};
 use ringbell_nic_abi::collective::{ANY_RANK, ANY_TAG};
 use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, Descriptor, GpuVa, Lkey, PdId, Status, StreamRef,
     WireType,
 };
-use ringbell_onc_engines::program::{choose, choose_strict, renamed, Locality, Order};
+use ringbell_onc_engines::program::{choose, choose_strict, Locality, Order};
 
 use super::memory::Memory;
 use super::Refusal;
@@ -86,12 +84,7 @@ pub(super) fn decode(
     if let Some(repeated) = slot.and_then(|slot| repeated(collectives, mmu, slot, pd, d)) {
         return Ok(repeated);
     }
-    let mut spec = CollectiveSpec::decode(d.imm, d.len).ok_or((Status::BadDescriptor, 4))?;
-    if let Some(note) = renamed(spec.kind, spec.algo) {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| tracing::info!("{note}"));
-        spec.algo = spec.algo.of(spec.kind);
-    }
+    let spec = CollectiveSpec::decode(d.imm, d.len).ok_or((Status::BadDescriptor, 4))?;
     let slot = slot.ok_or((Status::BadCommunicator, d.session.0.into()))?;
     if let Some(why) = collectives.table.ended(slot) {
         return Err(why);

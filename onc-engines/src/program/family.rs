@@ -14,7 +14,7 @@ use super::{Order, Program};
 
 /// Raised when a generator makes other programs than before: ranks of different builds compare
 /// [`Family::hash`].
-const GENERATION: u32 = 2;
+const GENERATION: u32 = 3;
 
 /// The programs that one generator makes for the ranks of a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -67,6 +67,10 @@ impl Family {
         let sends_first = match self.algo {
             A::Pairwise => self.kind != CollectiveKind::AllToAll,
             A::Linear => true,
+            // To the partner, and beside it to a rank that does not take part.
+            A::RecursiveDoubling if self.kind == CollectiveKind::AllReduce => {
+                return if self.ranks.is_power_of_two() { 1 } else { 2 };
+            }
             _ => false,
         };
         match sends_first {

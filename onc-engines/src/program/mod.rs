@@ -25,7 +25,7 @@ pub use generate::{
 };
 pub use hash::hash_all;
 pub use layout::Layout;
-pub use names::{algorithm_named, collective_named, renamed, spelled};
+pub use names::{algorithm_named, collective_named, spelled};
 pub use simulate::{simulate, Outcome, SimulateError};
 pub use step::{buffer_blocks, Chunks, Operand, Order, Place, Program, Step, Target};
 pub use table::{pretty, Arrow, Cell, Label, Medium, Table, Term};

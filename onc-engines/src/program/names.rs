@@ -20,15 +20,6 @@ pub fn algorithm_named(name: &str) -> Option<Algorithm> {
     all.into_iter().find(|a| same(a.name(), name))
 }
 
-/// What to say to a caller who has named an algorithm of this collective by its former name.
-pub fn renamed(kind: CollectiveKind, algo: Algorithm) -> Option<String> {
-    let now = algo.of(kind);
-    (now != algo).then(|| {
-        let [kind, old, new] = [kind.name(), algo.name(), now.name()].map(spelled);
-        format!("the {kind} by {old} is now called {new}; the former name is still accepted")
-    })
-}
-
 fn same(a: &str, b: &str) -> bool {
     let letters = |s: &str| {
         let kept = s.chars().filter(|c| !matches!(c, '-' | '_'));
@@ -40,7 +31,6 @@ fn same(a: &str, b: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::{algorithms, generate};
 
     #[test]
     fn names_are_found_in_every_spelling() {
@@ -51,24 +41,5 @@ mod tests {
             assert_eq!(algorithm_named(&spelled(algo.name())), Some(*algo));
         }
         assert_eq!(collective_named("all"), None);
-    }
-
-    #[test]
-    fn former_names_are_found_and_lead_to_the_present_one() {
-        for kind in CollectiveKind::ALL.iter().copied() {
-            for algo in Algorithm::ALL.iter().copied() {
-                let now = algo.of(kind);
-                assert_eq!(now.of(kind), now, "{kind:?} {algo:?}");
-                let is_listed = algorithms(kind).contains(&algo);
-                assert!(now == algo || !is_listed, "{kind:?} {algo:?}");
-                assert_eq!(renamed(kind, algo).is_some(), now != algo);
-                let p = |algo| generate(kind, algo, 3, 0, 0);
-                assert!(now == algo || p(algo) == p(now));
-            }
-        }
-        let note = renamed(CollectiveKind::AllReduce, Algorithm::RecursiveDoubling);
-        let note = note.expect("a former name");
-        assert!(note.contains("now called all-gather-reduce"), "{note}");
-        assert!(algorithms(CollectiveKind::Barrier).contains(&Algorithm::RecursiveDoubling));
     }
 }

@@ -56,7 +56,7 @@ pub(crate) fn check(kind: CollectiveKind, args: &Args, ranks: u32) -> Result<()>
 /// Refuses an algorithm or wire type that the collective or its elements' type does not support.
 fn check_algorithm(kind: CollectiveKind, args: &Args) -> Result<()> {
     let all = algorithms(kind);
-    if args.algo != Algorithm::Auto && !all.contains(&args.algo.of(kind)) {
+    if args.algo != Algorithm::Auto && !all.contains(&args.algo) {
         let names: Vec<String> = all.iter().map(|a| spelled(a.name())).collect();
         let advice = match names.is_empty() {
             true => "leave --algo away".to_string(),

@@ -80,6 +80,72 @@ pub(super) fn all_gather_reduce(b: Builder) -> Program {
     b.finish(n * chunks)
 }
 
+/// Recursive doubling (Thakur, Rabenseifner and Gropp 2005, §4): partners exchange what they have
+/// so far, over twice the distance each time, and both combine it, the lower ranks' part first. So
+/// operands stand in the order of the ranks, and their association depends on the number of ranks
+/// alone.
+///
+/// Where that is no power of two, the first ranks go in pairs: the even one gives its source to the
+/// odd one, which takes part for both. At the end the even one gets both halves, from its own
+/// partner and from that one's, and combines them itself: one hop less than if it got the result.
+/// With another type on the wire it also has the same bits as all others so, because no rank sends
+/// its result.
+///
+/// What a rank has after each exchange stays in a slot of its own: the rank never hears that a
+/// partner has taken a message, for no later one's part contains that partner's.
+pub(super) fn recursive_doubling(b: Builder) -> Program {
+    let (n, p) = (b.n(), b.rank());
+    let mut b = b.buffers(1, 1, 1).order(Order::Other);
+    if n == 1 {
+        b.step(0, [Operand::input(0)], [Target::output(0)]);
+        return b.finish(0);
+    }
+    let rounds = n.ilog2();
+    let pairs = n - (1 << rounds);
+    // The rank that takes part with this number, and the rank that it stands for beside itself.
+    let member = |v: u32| if v < pairs { 2 * v + 1 } else { v + pairs };
+    let other = |v: u32| (v < pairs).then_some(2 * v);
+    let in_order = |a: u32, of_a, b: u32, of_b| if a < b { [of_a, of_b] } else { [of_b, of_a] };
+    let last = 1 << (rounds - 1);
+    if p < 2 * pairs && p.is_multiple_of(2) {
+        let (one, two) = (p / 2, (p / 2) ^ last);
+        b.step(0, [Operand::input(0)], [Target::to(member(one))]);
+        let halves = [one, two].map(|v| Operand::from(member(v)));
+        let halves = in_order(one, halves[0], two, halves[1]);
+        b.step(rounds, halves, [Target::output(0)]);
+        return b.finish(0);
+    }
+    let v = if p < 2 * pairs { p / 2 } else { p - pairs };
+    let partner = |k: u32| v ^ (1 << k);
+    let to_partner = |k| Target::to(member(partner(k)));
+    match other(v) {
+        Some(q) => {
+            let both = [Operand::from(q), Operand::input(0)];
+            b.step(0, both, [Target::scratch(0), to_partner(0)]);
+        }
+        None => {
+            // Sent from a copy: in place, the source is overwritten before it must have been taken.
+            b.step(0, [Operand::input(0)], [Target::scratch(0)]);
+            b.step(0, [Operand::scratch(0)], [to_partner(0)]);
+        }
+    }
+    for k in 0..rounds {
+        if k == rounds - 1 {
+            for q in [other(v), other(v ^ last)].into_iter().flatten() {
+                b.step(k, [Operand::scratch(k)], [Target::to(q)]);
+            }
+        }
+        let (ours, theirs) = (Operand::scratch(k), Operand::from(member(partner(k))));
+        let both = in_order(v, ours, partner(k), theirs);
+        if k == rounds - 1 {
+            b.step(k + 1, both, [Target::output(0)]);
+        } else {
+            b.step(k + 1, both, [Target::scratch(k + 1), to_partner(k + 1)]);
+        }
+    }
+    b.finish(rounds)
+}
+
 /// Chunk r of every rank goes to rank r, which reduces it in the wanted order and sends it to all.
 ///
 /// As many bytes as the ring's in two hops instead of 2 (n - 1), and no NIC memory in the order of

@@ -90,7 +90,11 @@ fn strict_names(kind: CollectiveKind) -> String {
 
 /// Whether the program of this algorithm can reduce in the order of the ranks, or reduces nothing.
 pub const fn is_strict(kind: CollectiveKind, algo: Algorithm) -> bool {
-    !(reduces(kind) && matches!(algo, Algorithm::Ring | Algorithm::Tree))
+    !(reduces(kind)
+        && matches!(
+            algo,
+            Algorithm::Ring | Algorithm::Tree | Algorithm::RecursiveDoubling
+        ))
 }
 
 /// Whether a collective reduces something.
@@ -109,9 +113,14 @@ pub const fn algorithms(kind: CollectiveKind) -> &'static [Algorithm] {
         CollectiveKind::Gather => &[A::Flat, A::Ring, A::Tree, A::Direct],
         CollectiveKind::AllGather => &[A::Ring, A::RecursiveDoubling, A::Pairwise, A::Direct],
         CollectiveKind::ReduceScatter => &[A::Pairwise, A::Ring, A::Direct],
-        CollectiveKind::AllReduce => {
-            &[A::Ring, A::AllGatherReduce, A::Pairwise, A::Tree, A::Direct]
-        }
+        CollectiveKind::AllReduce => &[
+            A::Ring,
+            A::AllGatherReduce,
+            A::RecursiveDoubling,
+            A::Pairwise,
+            A::Tree,
+            A::Direct,
+        ],
         CollectiveKind::AllToAll => &[A::Pairwise, A::Linear, A::Direct],
         CollectiveKind::Barrier => &[A::RecursiveDoubling, A::Direct],
         _ => &[],
@@ -120,7 +129,6 @@ pub const fn algorithms(kind: CollectiveKind) -> &'static [Algorithm] {
 
 /// The program of `rank` in a collective among `ranks`.
 ///
-/// A former name of an algorithm ([`Algorithm::of`]) makes the program of the present one.
 /// `root` counts only where the collective has one (broadcast, reduce, scatter, gather); elsewhere
 /// it may be anything, and the program says 0. The programs of all ranks together pass
 /// [`check`](super::check()).
@@ -147,7 +155,6 @@ pub(super) fn generate_in(
     rank: u32,
     root: u32,
 ) -> Result<Program, GenerateError> {
-    let algo = algo.of(kind);
     if ranks == 0 || ranks > MAX_RANKS {
         return Err(GenerateError::Ranks { ranks });
     }
@@ -190,6 +197,7 @@ pub(super) fn generate_in(
         (K::ReduceScatter, A::Ring) => reduce_scatter::ring(b),
         (K::AllReduce, A::Ring) => all_reduce::ring(b),
         (K::AllReduce, A::AllGatherReduce) => all_reduce::all_gather_reduce(b),
+        (K::AllReduce, A::RecursiveDoubling) => all_reduce::recursive_doubling(b),
         (K::AllReduce, A::Pairwise) => all_reduce::pairwise(b),
         (K::AllReduce, A::Tree) => all_reduce::tree(b),
         (K::AllToAll, A::Linear) => all_to_all::linear(b),

@@ -155,12 +155,46 @@ fn the_order_of_the_ring_is_kept_by_every_algorithm_that_claims_it() {
     }
 }
 
+/// What the ranks from `first` on reduce to, `len` of them, where halves are combined; a pair
+/// stands for one of the first places.
+fn halves(first: u32, len: u32, pairs: u32) -> String {
+    let place = |v: u32| match v < pairs {
+        true => format!("({}.{})", 2 * v, 2 * v + 1),
+        false => (v + pairs).to_string(),
+    };
+    match len {
+        1 => place(first),
+        _ => {
+            let half = len / 2;
+            let [a, b] = [first, first + half].map(|at| halves(at, half, pairs));
+            format!("({a}.{b})")
+        }
+    }
+}
+
+#[test]
+fn recursive_doubling_combines_halves_in_the_order_of_the_ranks_the_same_at_each() {
+    for ranks in (1..=33).chain([100, 128]) {
+        let algo = Algorithm::RecursiveDoubling;
+        let programs = generate_all(K::AllReduce, algo, ranks, 0).unwrap();
+        let places = 1 << ranks.ilog2();
+        let wanted = halves(0, places, ranks - places);
+        let sources: Vec<_> = (0..ranks).map(|r| vec![r.to_string(); 3]).collect();
+        for (in_place, seed) in [(false, 1), (true, 2), (true, 3)] {
+            let join = |a: &String, b: &String| format!("({a}.{b})");
+            let out = simulate(&programs, 3, &sources, in_place, join, seed).unwrap();
+            let all = out.outputs.into_iter().flatten().flatten();
+            assert!(all.into_iter().all(|v| v == wanted), "{ranks} ranks");
+        }
+    }
+}
+
 #[test]
 fn in_strict_order_every_element_starts_with_rank_0_and_other_algorithms_are_refused() {
     for kind in [K::AllReduce, K::Reduce, K::ReduceScatter] {
         for algo in algorithms(kind) {
             let programs = generate_all_in(Order::Rank, kind, *algo, 5, 3);
-            if matches!(algo, Algorithm::Ring | Algorithm::Tree) {
+            if !is_strict(kind, *algo) {
                 let e = programs.expect_err("another order").to_string();
                 assert!(e.contains("pairwise") && !e.contains("tree,"), "{e}");
                 continue;
