@@ -1,8 +1,8 @@
 //! The first head on a connection from the side that has dialled: its identity, and whether the
 //! connection is the link, or asks for it.
 //!
-//! Little endian: kind 1, or 21 of one that asks, version 3, two bytes of zeros; then the address of IPv4 on which the
-//! sender is dialled, and its port in eight bytes.
+//! Little endian: kind 1, or 21 of one that asks, version 3, two bytes of zeros; then the address
+//! of IPv4 on which the sender is dialled, and its port in eight bytes.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 

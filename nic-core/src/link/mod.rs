@@ -5,9 +5,10 @@
 //! the layer above: a number by which what waits to leave is found.
 //!
 //! One stream of any [`Transport`](crate::transport::Transport) carries them ([`stream`]). The NIC
-//! with the lower address dials, so that two NICs have one link; the other asks it to, by a connection
-//! that carries nothing else ([`table`]). The first head says which NIC it is ([`hello`]). Where a transport exposes receives, a payload may be written to
-//! where the peer has said, without a head.
+//! with the lower address dials, so that two NICs have one link; the other asks it to, by a
+//! connection that carries nothing else ([`table`]). The first head says which NIC it is
+//! ([`hello`]). Where a transport exposes receives, a payload may be written to where the peer has
+//! said, without a head.
 //!
 //! The layer above sends by [`Link::queue`], passes events of transports to [`Links::on_event`],
 //! and acts on what it returns: a head that has come ([`Links::head`]), for whose payload it names
