@@ -26,12 +26,13 @@ pub(crate) struct Known {
 
 impl Known {
     /// What one rank knows of itself.
-    pub(crate) fn of(rank: u32, cards: bool, values: impl Iterator<Item = u64>) -> Known {
+    pub(crate) fn of(rank: u32, cards: bool, mut values: impl Iterator<Item = u64>) -> Known {
         let mut prints = [0; 16];
-        for (print, value) in prints.iter_mut().zip(values) {
+        for (print, value) in prints.iter_mut().zip(values.by_ref()) {
             let hash = fold(std::iter::once(value));
             *print = hash.to_le_bytes().iter().fold(0, |all, b| all ^ b);
         }
+        debug_assert!(values.next().is_none(), "a value has no place in a round");
         Known {
             lowest: rank as u16,
             differs: NONE,
