@@ -178,6 +178,8 @@ impl File {
         let include = root().join("cuda-kernels/include");
         let mut run = Command::new(clang);
         run.args(FLAGS).args(self.flags);
+        // `assert` writes the file's name, which may not hold the place of the checkout.
+        run.arg(format!("-ffile-prefix-map={}/=", root().display()));
         run.arg("-isystem").arg(include.join("cuda"));
         run.arg("-I").arg(include).arg(&self.source);
         let text = output(run.args(["-o", "-"]))?;
