@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use ringbell_net::port::Port;
-use ringbell_routes::route::{Routes, DEFAULT_CHANNELS};
+use ringbell_routes::check::check;
+use ringbell_routes::route::{route, route_by, Algorithm, Routes, DEFAULT_CHANNELS};
 use ringbell_routes::topology::{NodeId, Topology};
 
 use crate::error::MeshError;
@@ -11,6 +12,8 @@ use crate::error::MeshError;
 /// Most packets that an output takes from one queue in a row: what waits in others would else stand
 /// too long.
 pub const POLL_MAX: u32 = 4_096;
+/// Most slots of a channel.
+pub(crate) const DEPTH_MAX: usize = 4_096;
 
 /// How a node takes part in a mesh.
 #[derive(Debug, Clone)]
@@ -23,7 +26,7 @@ pub struct MeshConfig {
     pub channels: usize,
     /// This node.
     pub node: NodeId,
-    /// Slots of a channel, 2 to 4,096.
+    /// Slots of a channel, 1 to 4,096; 2 at least where the routes have bubbles.
     pub depth: usize,
     /// Packets that an output takes from one queue before it looks at the next (SMI's R), 1 to
     /// [`POLL_MAX`].
@@ -55,6 +58,39 @@ impl MeshConfig {
             stuck: Duration::from_secs(2),
             grace: Duration::from_secs(1),
         }
+    }
+
+    /// The routes, whose proof holds for the slots that there are.
+    pub(crate) fn sound_routes(&self) -> Result<Routes, MeshError> {
+        let (topology, name) = (&self.topology, || self.topology.name().to_owned());
+        let has_slots = |routes: &Routes| usize::from(routes.proof.slots()) <= self.depth;
+        let routes = match &self.routes {
+            Some(routes) => routes.clone(),
+            None => route(topology, self.channels)
+                .and_then(|routes| match has_slots(&routes) {
+                    true => Ok(routes),
+                    // A bubble is a free slot beside the one that a packet takes.
+                    false => route_by(topology, self.channels, Algorithm::Nue),
+                })
+                .map_err(|why| MeshError::NoRoutes {
+                    topology: name(),
+                    why,
+                })?,
+        };
+        // The checker shares no code with what makes routes (ADR 71).
+        check(topology, &routes.tables, &routes.proof, self.channels).map_err(|why| {
+            MeshError::Refused {
+                topology: name(),
+                why: why.text(topology),
+            }
+        })?;
+        ranged(
+            "slots of a channel (its routes have bubbles)",
+            self.depth,
+            routes.proof.slots().into(),
+            DEPTH_MAX,
+        )?;
+        Ok(routes)
     }
 }
 

@@ -15,9 +15,7 @@ use ringbell_net::port::{
 };
 use ringbell_net::wire::ETHERNET_HEADER;
 use ringbell_net::NicTime;
-use ringbell_routes::check::check;
-use ringbell_routes::proof::{Proof, BUBBLE_INJECTION};
-use ringbell_routes::route::{route, MAX_CHANNELS};
+use ringbell_routes::route::MAX_CHANNELS;
 use ringbell_routes::tables::Class;
 use ringbell_routes::topology::NodeId;
 use zerocopy::big_endian::{U16, U32, U64};
@@ -27,7 +25,7 @@ mod summing;
 mod ways;
 
 use crate::buffers::{Pool, Stored, QUEUES_MAX};
-use crate::config::{are_given, ranged, MeshConfig, MeshCounters, POLL_MAX};
+use crate::config::{are_given, ranged, MeshConfig, MeshCounters, DEPTH_MAX, POLL_MAX};
 use crate::error::MeshError;
 use crate::gone::Gone;
 use crate::head::{
@@ -126,7 +124,7 @@ impl MeshPort {
         } = &config;
         let (node, channels, depth) = (*node, *channels, *depth);
         ranged("channels of a wire", channels, 2, MAX_CHANNELS)?;
-        ranged("slots of a channel", depth, 2, 4_096)?;
+        ranged("slots of a channel", depth, 1, DEPTH_MAX)?;
         let most = POLL_MAX as usize;
         ranged(
             "packets from one queue in a row (R)",
@@ -146,20 +144,7 @@ impl MeshPort {
             let wires = wires.len();
             return Err(MeshError::TooManyQueues { wires, channels });
         }
-        let routes = match &config.routes {
-            Some(routes) => routes.clone(),
-            None => route(topology, channels).map_err(|why| MeshError::NoRoutes {
-                topology: topology.name().into(),
-                why,
-            })?,
-        };
-        // The checker shares no code with what makes routes (ADR 71).
-        check(topology, &routes.tables, &routes.proof, channels).map_err(|why| {
-            MeshError::Refused {
-                topology: topology.name().into(),
-                why: why.text(topology),
-            }
-        })?;
+        let routes = config.sound_routes()?;
         are_given(topology, node, &wires)?;
         let capabilities = |p: &dyn Port| (p.capabilities().mtu, p.capabilities().checksums);
         let each = wires.iter().map(|(_, p)| capabilities(&**p));
@@ -172,16 +157,12 @@ impl MeshPort {
             true => Checksums::Omitted,
             false => Checksums::Software,
         };
-        let bubble = match routes.proof {
-            Proof::Acyclic { .. } => 1,
-            Proof::Bubble { .. } => BUBBLE_INJECTION,
-        };
         let hello = |port| Hello {
             version: VERSION,
             port,
             node: U16::new(node.0),
             channels: channels as u8,
-            bubble,
+            bubble: routes.proof.slots(),
             depth: U16::new(depth as u16),
             mtu: U16::new(mtu as u16),
             nodes: U16::new(nodes as u16),

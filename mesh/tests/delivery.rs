@@ -1,49 +1,69 @@
 //! Frames arrive in order, once and whole, on every network, however little room there is.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use ringbell_mesh::port::mac_of;
+use ringbell_net::port::impair::Faults;
 use ringbell_net::port::Port;
 use ringbell_net::wire::MacAddr;
+use ringbell_routes::generate::generate;
 use ringbell_routes::topology::NodeId;
 
+use crate::generated::GENERATED;
 use crate::support::{Random, World};
 
-/// One of each form.
-const NETWORKS: [&str; 12] = [
-    "bus:2",
-    "bus:5",
-    "ring:3",
-    "ring:5",
-    "ring:8",
-    "torus:2x4",
-    "torus:4x4",
-    "torus:3x3x3",
-    "mesh:3x4",
-    "hypercube:4",
-    "dragonfly:3x1",
-    "random:12x3@7",
-];
+/// All pairs at once, each so many frames, on every network that can be generated with so many
+/// nodes.
+fn drain_with_one_slot(nodes: RangeInclusive<usize>, each: u32, channels: &[usize]) {
+    let has_size = |name: &str| nodes.contains(&generate(name).unwrap().nodes().len()); // sound
+    let names = GENERATED.into_iter().filter(|name| has_size(name));
+    for (n, name) in names.enumerate() {
+        for channels in channels {
+            let mut world = World::new(name, |c| (c.depth, c.channels) = (1, *channels));
+            let mut random = Random(n as u64);
+            world.all_to_all(each, &mut random, Duration::from_secs(60));
+            assert!(!world.sent.is_empty());
+            for node in world.nodes.iter().flatten() {
+                let c = node.forwarding();
+                let faults = (c.stuck, c.unreachable, c.bad, c.reroutes);
+                assert_eq!(faults, (0, 0, 0, 0), "{name}, {channels} channels");
+            }
+        }
+    }
+}
+
+/// With as many channels as NICs have, and with one for each class of traffic.
+#[test]
+fn all_pairs_at_once_drain_with_one_slot_a_channel() {
+    drain_with_one_slot(0..=16, 12, &[8, 2]);
+    drain_with_one_slot(17..=40, 2, &[8, 2]);
+}
 
 #[test]
-fn all_pairs_at_once_drain_at_the_smallest_depth() {
-    for (n, name) in NETWORKS.into_iter().enumerate() {
-        let mut world = World::new(name, |c| c.depth = 2);
-        let mut random = Random(n as u64);
-        world.all_to_all(12, &mut random, Duration::from_secs(60));
-        for node in world.nodes.iter().flatten() {
-            let counters = node.forwarding();
-            assert_eq!(
-                (
-                    counters.stuck,
-                    counters.unreachable,
-                    counters.bad,
-                    counters.reroutes
-                ),
-                (0, 0, 0, 0),
-                "{name}"
-            );
-        }
+fn all_pairs_of_large_networks_drain_with_one_slot_a_channel() {
+    drain_with_one_slot(41..=64, 1, &[8]);
+}
+
+/// The last slot of a channel is lost with a packet, and comes back with what confirms it.
+#[test]
+fn one_slot_a_channel_is_enough_on_wires_that_lose_and_reorder() {
+    for (n, name) in ["bus:5", "ring:5", "torus:3x3"].into_iter().enumerate() {
+        let faults = Faults {
+            loss: 0.05,
+            duplicate: 0.05,
+            reorder: 0.05,
+            corrupt: 0.05,
+            seed: n as u64,
+            ..Faults::default()
+        };
+        let mut world = World::with(name, faults, |c| {
+            c.depth = 1;
+            // So many losses make silences that are no deaths.
+            c.silence = Duration::from_secs(30);
+            c.stuck = Duration::from_secs(60);
+        });
+        world.all_to_all(12, &mut Random(n as u64), Duration::from_secs(60));
     }
 }
 

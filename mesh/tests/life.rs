@@ -6,6 +6,7 @@ use ringbell_mesh::{MeshConfig, MeshError, MeshPort, WireState};
 use ringbell_net::port::impair::Faults;
 use ringbell_net::port::Port;
 use ringbell_routes::generate::generate;
+use ringbell_routes::route::{route, route_by, Algorithm};
 use ringbell_routes::topology::NodeId;
 
 use crate::support::{Random, World};
@@ -160,7 +161,7 @@ fn wrong_settings_are_refused_with_the_reason() {
         change(&mut config);
         MeshPort::open(config, Vec::new()).map(|_| ()).unwrap_err() // no wires are given
     };
-    let cases: [(Change, &str); 6] = [
+    let cases: [(Change, &str); 7] = [
         (|_| {}, "n1 has a wire at port 0, and none was given"),
         (
             |c| c.node = NodeId(7),
@@ -171,8 +172,15 @@ fn wrong_settings_are_refused_with_the_reason() {
             "channels of a wire of a mesh is 2 to 128, not 1",
         ),
         (
-            |c| c.depth = 1,
-            "slots of a channel of a mesh is 2 to 4096, not 1",
+            |c| c.depth = 0,
+            "slots of a channel of a mesh is 1 to 4096, not 0",
+        ),
+        (
+            |c| {
+                c.depth = 1;
+                c.routes = route_by(&c.topology, 8, Algorithm::Bubble).ok();
+            },
+            "slots of a channel (its routes have bubbles) of a mesh is 2 to 4096, not 1",
         ),
         (
             |c| c.poll = 0,
@@ -181,7 +189,7 @@ fn wrong_settings_are_refused_with_the_reason() {
         (
             |c| {
                 let other = generate("ring:5").unwrap(); // a sound name
-                c.routes = ringbell_routes::route::route(&other, 8).ok();
+                c.routes = route(&other, 8).ok();
             },
             "the routes of ring:4 are refused: tables of 5 nodes for a network of 4",
         ),

@@ -2,6 +2,8 @@
 
 mod delivery;
 mod faults;
+#[path = "../../routes/tests/common/generated.rs"]
+mod generated;
 mod life;
 mod replace;
 mod sums;

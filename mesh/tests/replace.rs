@@ -167,6 +167,15 @@ fn what_does_not_hold_is_refused_as_a_whole() {
     let refused = replace(&mut narrow, 0, &text, PATIENCE, &mut random);
     let said = refused.expect_err("refused").to_string();
     assert!(said.contains("open the NICs with more channels"), "{said}");
+    // A bubble is a slot beside that of a packet.
+    let mut shallow = World::new("ring:4", |c| c.depth = 1);
+    let (text, _) = tables(&shallow.topology, Algorithm::Bubble);
+    let refused = replace(&mut shallow, 0, &text, PATIENCE, &mut random);
+    let said = refused.expect_err("refused").to_string();
+    assert!(
+        said.contains("need 2 slots of a channel, and it has 1"),
+        "{said}"
+    );
     assert_eq!(agreed(&mut world, PATIENCE, &mut random), before);
 }
 

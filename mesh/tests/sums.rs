@@ -213,7 +213,7 @@ fn sums_of_all_roots_at_once_are_right_at_the_smallest_depth() {
     .into_iter()
     .enumerate()
     {
-        let mut world = World::new(name, |c| c.depth = 2);
+        let mut world = World::new(name, |c| c.depth = 1);
         let again = run(&mut world, 50, &mut Random(n as u64), |_, _| {});
         assert_eq!(again, 0, "{name}: a sum was not whole at once");
         for node in world.nodes.iter().flatten() {

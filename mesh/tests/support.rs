@@ -242,11 +242,12 @@ impl World {
         pairs.filter(|(_, sent, got)| sent != got).take(8).collect()
     }
 
-    /// Every node sends `count` frames of random lengths to every other one, as room allows.
+    /// Every node with a rank sends `count` frames of random lengths to every other one, as room
+    /// allows.
     pub(crate) fn all_to_all(&mut self, count: u32, random: &mut Random, within: Duration) {
-        let nodes = self.nodes.len() as u16;
-        let pairs = |n: u16| (0..n).flat_map(move |a| (0..n).map(move |b| (a, b)));
-        let mut left: Vec<(u16, u16, u32)> = pairs(nodes)
+        let ends = || self.topology.ends().map(|n| n.0);
+        let pairs = ends().flat_map(|a| ends().map(move |b| (a, b)));
+        let mut left: Vec<(u16, u16, u32)> = pairs
             .filter(|(a, b)| a != b)
             .map(|(a, b)| (a, b, count))
             .collect();

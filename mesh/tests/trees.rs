@@ -71,7 +71,7 @@ fn frames_to_all_of_all_nodes_drain_beside_all_pairs_at_the_smallest_depth() {
     .into_iter()
     .enumerate()
     {
-        let mut world = World::new(name, |c| c.depth = 2);
+        let mut world = World::new(name, |c| c.depth = 1);
         all_at_once(&mut world, 30, &mut Random(n as u64));
         for node in world.nodes.iter().flatten() {
             let c = node.forwarding();

@@ -30,6 +30,16 @@ pub enum Proof {
     },
 }
 
+impl Proof {
+    /// Slots that a channel needs at least.
+    pub fn slots(&self) -> u8 {
+        match self {
+            Proof::Acyclic { .. } => 1,
+            Proof::Bubble { .. } => BUBBLE_INJECTION,
+        }
+    }
+}
+
 /// Channels that depend on each other in a circle, each on the next and the last on the first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Circle(pub Vec<Channel>);

@@ -45,7 +45,13 @@ impl MeshPort {
             self.config.channels,
         )
         .map_err(|why| why.text(topology))?;
-        Ok(routes)
+        let (slots, depth) = (routes.proof.slots(), self.config.depth);
+        match usize::from(slots) <= depth {
+            true => Ok(routes),
+            false => Err(format!(
+                "the tables need {slots} slots of a channel, and it has {depth}"
+            )),
+        }
     }
 
     /// The name of a node.

@@ -8,51 +8,9 @@ use ringbell_routes::generate::generate;
 use ringbell_routes::topology::Topology;
 use siphasher::sip::SipHasher24;
 
-/// Networks of every generator, with 4 to 64 nodes.
-pub(crate) const GENERATED: [&str; 42] = [
-    "bus:4",
-    "bus:5",
-    "bus:31",
-    "bus:64",
-    "ring:4",
-    "ring:5",
-    "ring:8",
-    "ring:33",
-    "ring:64",
-    "torus:2x2",
-    "torus:2x4",
-    "torus:3x3",
-    "torus:4x4",
-    "torus:5x7",
-    "torus:8x8",
-    "torus:2x2x2",
-    "torus:3x4x5",
-    "torus:4x4x4",
-    "torus:2x1x8",
-    "mesh:2x2",
-    "mesh:3x5",
-    "mesh:8x8",
-    "mesh:3x4x5",
-    "hypercube:2",
-    "hypercube:3",
-    "hypercube:5",
-    "hypercube:6",
-    "fat-tree:2x2",
-    "fat-tree:4x1",
-    "fat-tree:2x3",
-    "fat-tree:4x2",
-    "fat-tree:3x3",
-    "dragonfly:2x1",
-    "dragonfly:1x3",
-    "dragonfly:4x1",
-    "dragonfly:4x2",
-    "dragonfly:3x4",
-    "random:4x3",
-    "random:8x3",
-    "random:20x3@7",
-    "random:33x4@2",
-    "random:64x5@9",
-];
+mod generated;
+
+pub(crate) use generated::GENERATED;
 
 pub(crate) fn network(name: &str) -> Topology {
     generate(name).unwrap_or_else(|e| panic!("{e}"))
