@@ -749,6 +749,10 @@ impl Port for MeshPort {
         self.reached_by_tree
     }
 
+    fn has_tree(&self) -> bool {
+        self.tree_queue().is_some()
+    }
+
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         for wire in &self.wires {
             wire.port().poll_fds(fds);

@@ -3,13 +3,16 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind as K, DataType, ReduceOp, Status};
 use ringbell_nic_core::collective::{CollectiveSettings, CommStatus};
 use ringbell_nic_core::port::mem::MemPort;
 use ringbell_nic_core::port::{Arrived, Capabilities, MacAddr, Port, PortCounters};
 use ringbell_nic_core::types::NicTime;
+use ringbell_routes::document::Document;
 use ringbell_routes::generate::generate;
+use ringbell_routes::route::{route_by, Algorithm as Routing};
 use ringbell_routes::topology::Topology;
 
 use crate::collective_support::{Call, World};
@@ -23,10 +26,15 @@ const COUNT: usize = 150_001;
 
 /// Packets that were combined, of all NICs.
 fn combined(w: &World) -> u64 {
+    counted(w, "combined ", ";")
+}
+
+/// The number between two words of what meshes report, of all NICs.
+fn counted(w: &World, before: &str, after: &str) -> u64 {
     let of = |r: usize| {
         let parts = w.host(r).nic.ports()[0].parts.join("; ");
-        let (_, after) = parts.split_once("combined ").expect("a mesh says it");
-        let number = after.split(';').next().expect("a number");
+        let (_, rest) = parts.split_once(before).expect("a mesh says it");
+        let number = rest.split(after).next().expect("a number");
         number.parse::<u64>().expect("a number")
     };
     (0..w.ranks())
@@ -126,6 +134,35 @@ fn sums_of_floats_are_right_and_the_same_each_time_in_place_too() {
         assert!(first == floats("torus:2x4", root, false).0);
         assert!(first == floats("torus:2x4", root, true).0);
     }
+}
+
+/// Tables that replace others have half of the channels, which may leave none for trees. What the
+/// ranks begin as a sum is the program's then, before a rank gives a segment.
+#[test]
+fn tables_without_trees_reduce_by_messages() {
+    let topology = generate("ring:5").expect("a name");
+    let ports = ports_of(&topology, |_| {}, |_, port| Box::new(port));
+    let control = ports[1].control();
+    let mut w = world_of(ports, &CollectiveSettings::default());
+    one(&mut w, K::Reduce, Algorithm::Auto, COUNT, 1);
+    let before = combined(&w);
+    assert!(before > 0);
+    let routes = route_by(&topology, 4, Routing::Layered).expect("two layers");
+    let document = Document::of(&topology, &routes.tables, &routes.proof);
+    let text = serde_json::to_string(&document).expect("its maps have texts");
+    control.replace(text, Duration::from_secs(20));
+    let outcome = (0..10_000_000).find_map(|_| {
+        w.step();
+        control.outcome()
+    });
+    assert_eq!(outcome, Some(Ok(())));
+    // The root is the node that has them first.
+    for count in [COUNT, 3 * COUNT] {
+        one(&mut w, K::Reduce, Algorithm::Auto, count, 1);
+    }
+    assert_eq!(combined(&w), before);
+    assert_eq!(counted(&w, "of other tables, ", " late"), 0);
+    one(&mut w, K::Broadcast, Algorithm::Auto, COUNT, 1);
 }
 
 /// Ranks over wires that can be cut.

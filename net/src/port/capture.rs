@@ -246,6 +246,9 @@ impl<W: Write + Send> Port for Capture<W> {
     fn reached_by_tree(&self) -> usize {
         self.inner.reached_by_tree()
     }
+    fn has_tree(&self) -> bool {
+        self.inner.has_tree()
+    }
     fn counters(&self) -> PortCounters {
         self.inner.counters()
     }

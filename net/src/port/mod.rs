@@ -378,6 +378,12 @@ pub trait Port: Send {
         0
     }
 
+    /// Whether the tree is there now: routes that others have replaced, or that go around what is
+    /// down, may leave no channel for it.
+    fn has_tree(&self) -> bool {
+        self.reached_by_tree() > 0
+    }
+
     /// Where TCP connections of the host come in, if the port takes those, beside packets or alone.
     fn listener(&self) -> Option<&TcpListener> {
         None

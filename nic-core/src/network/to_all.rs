@@ -66,9 +66,10 @@ impl Network {
     }
 
     /// The address by which this NIC is the root of sums, and the bytes of the largest IP packet
-    /// there.
+    /// there. `None` also while the routes in use have no tree, though all ranks have counted on
+    /// it.
     pub(crate) fn sum_root(&self) -> Option<(MacAddr, usize)> {
-        let port = self.tree_port()?;
+        let port = self.tree_port().filter(|p| self.ports[*p].has_tree())?;
         Some((self.media[port].mac(), self.ports[port].capabilities().mtu))
     }
 
