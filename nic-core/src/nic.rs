@@ -23,7 +23,7 @@ use ringbell_nic_abi::{Event, PdId, QueueId, Status};
 
 use crate::bar::{self, Bar, BarError, Registers, Target};
 use crate::card::{CardBlocksError, CardCounts, Grants, MakeCard, MemoryBus, SharedCard, Sizes};
-use crate::command::{card, Core, Counters};
+use crate::command::{Core, Counters};
 use crate::config::{ConfigError, LocalConfig, NicConfig, ProgressMode};
 use crate::host_queue::HostQueue;
 use crate::memory::nic_memory::NicMemory;
@@ -208,7 +208,7 @@ impl NicBuilder {
             let grants = Grants::default();
             let bus = MemoryBus::new(memory, mapping, grants.clone()).ok_or(NicError::NotMapped)?;
             let hardware = SharedCard::new(make(Box::new(bus)), grants)?;
-            if !card::attach(&mut core, hardware) {
+            if !core.attach(hardware) {
                 let why = "it has no room for the payloads of the card's connections".into();
                 let setting = "nic_memory_bytes";
                 return Err(ConfigError { setting, why }.into());

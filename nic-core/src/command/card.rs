@@ -3,10 +3,11 @@
 
 use ringbell_nic_abi::GpuVa;
 
-use super::Core;
+use super::memory::Memory;
+use super::streams::Streams;
 use crate::card::{SharedCard, Stage};
 use crate::memory::nic_memory::NIC_VA;
-use crate::queue::SendQueue;
+use crate::queue::{Queues, SendQueue};
 use crate::transport::carded::{CardTransport, ROOM};
 use crate::types::Buffer;
 
@@ -17,10 +18,10 @@ const LOOK: u64 = 1_024;
 
 /// Puts a card before the transports of a NIC without queues. `false`: NIC memory has no room for
 /// its payloads.
-pub(crate) fn attach(core: &mut Core, card: SharedCard) -> bool {
+pub(super) fn attach(streams: &mut Streams, memory: &mut Memory, card: &SharedCard) -> bool {
     let len = u32::from(card.lock().sizes().conns) * 2 * ROOM;
-    for transport in std::mem::take(&mut core.streams.transports) {
-        let Some((_, lkey, block)) = core.memory.own_region(len.into()) else {
+    for transport in std::mem::take(&mut streams.transports) {
+        let Some((_, lkey, block)) = memory.own_region(len.into()) else {
             return false;
         };
         let place = Buffer {
@@ -28,26 +29,32 @@ pub(crate) fn attach(core: &mut Core, card: SharedCard) -> bool {
             va: GpuVa(NIC_VA + block.at),
             len,
         };
-        let mapping = core.memory.dma.nic_memory.mapping();
+        let mapping = memory.dma.nic_memory.mapping();
         let room = Stage::new(mapping, block.at, len.into());
         let carded = CardTransport::new(transport, card.clone(), room, place);
-        core.streams.transports.push(Box::new(carded));
+        streams.transports.push(Box::new(carded));
     }
-    core.memory.dma.card = Some(card.clone());
-    core.card = Some(card);
+    memory.dma.card = Some(card.clone());
     true
 }
 
-/// Passes doorbells to the card, and runs it for a while. Returns whether it had something to do.
+/// What a card has done in a step.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ran {
+    pub(super) moved: bool,
+    pub(super) is_busy: bool,
+}
+
+/// Passes doorbells to the card, and runs it for a while. `fresh`: the clock was read for this
+/// step.
 #[cold]
-pub(super) fn step(core: &mut Core) -> bool {
-    core.queues.iter_mut().for_each(SendQueue::pass_doorbell);
-    let Some(card) = &core.card else { return false };
+pub(super) fn step(queues: &mut Queues, card: &SharedCard, fresh: bool) -> Ran {
+    queues.iter_mut().for_each(SendQueue::pass_doorbell);
     let mut card = card.lock();
     let moved = card.run(CYCLES);
-    if !moved && core.time.fresh && core.queues.iter().any(SendQueue::is_pending) {
+    if !moved && fresh && queues.iter().any(SendQueue::is_pending) {
         card.look_again(LOOK);
     }
-    core.is_due |= card.is_busy();
-    moved
+    let is_busy = card.is_busy();
+    Ran { moved, is_busy }
 }

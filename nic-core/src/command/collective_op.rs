@@ -9,7 +9,7 @@ use ringbell_nic_abi::{
 use ringbell_onc_engines::program::{choose, choose_strict, Locality, Order};
 
 use super::memory::Memory;
-use super::Refusal;
+use super::refusal::Refusal;
 use crate::card;
 use crate::collective::{
     reach, takes_blocks_in_order, ChannelTask, Collectives, Key, LocalPass, Params, PlanError,

@@ -6,7 +6,7 @@ use ringbell_gtlb::{Fault, Need, Pin};
 use ringbell_nic_abi::{Descriptor, GpuVa, Lkey, PdId, Status, PUT_INLINE_MAX};
 
 use super::memory::Memory;
-use super::Refusal;
+use super::refusal::Refusal;
 use crate::dma::{
     CopyError, CopyStart, CopyStatus, Dma, DmaAccess, ReadStatus, RemoteMemory, WordUpdate,
 };

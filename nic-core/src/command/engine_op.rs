@@ -9,7 +9,7 @@ use ringbell_nic_abi::{
 
 use super::engine_places::{EnginePlaces, On};
 use super::memory::Memory;
-use super::Answer;
+use super::refusal::Answer;
 use crate::dma::DmaAccess;
 use crate::engine::{Direction, EngineUseError, Engines, Outcome, Place, Sharing};
 use crate::types::CommId;

@@ -6,7 +6,7 @@ use ringbell_nic_abi::{EngineId, Opcode, PdId, QueueId, SessionId};
 use ringbell_onc_engines::stream::StreamEngine;
 
 use super::streams::Streams;
-use super::Env;
+use super::env::Env;
 use crate::collective::Collectives;
 use crate::engine::{Direction, EngineUseError, Place, Sharing, MAX_ENGINES};
 use crate::outstanding::Outstanding;

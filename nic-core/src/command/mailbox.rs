@@ -7,8 +7,10 @@
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::EventKind;
 
-use super::Core;
 use crate::bar::Bar;
+use crate::card::SharedCard;
+use crate::event::EventQueue;
+use crate::types::NicTime;
 
 /// See the module text.
 #[derive(Debug, Default)]
@@ -34,53 +36,49 @@ impl Mailbox {
         let ring = bar.load(Reg::MailboxRing.offset());
         (ring != self.passed).then(|| (ring, bar.load(Reg::MailboxData.offset())))
     }
-}
 
-/// Takes what a kernel has put in. Returns whether there was something.
-pub(super) fn poll(core: &mut Core) -> bool {
-    let Some((ring, value)) = core.report.mailbox.rung() else {
-        return false;
-    };
-    core.report.mailbox.passed = ring;
-    let Some(card) = &core.card else {
-        report(core, ring, value);
-        return true;
-    };
-    let mut card = card.lock();
-    for (reg, value) in [(Reg::MailboxData, value), (Reg::MailboxRing, ring)] {
-        if !card.bar_write(reg, value) {
-            tracing::error!(
-                reg = reg.name(),
-                value,
-                "the card refuses a register of kernels"
-            );
+    /// Takes what a kernel has put in, and reports it. Returns whether there was something.
+    pub(super) fn poll(
+        &mut self,
+        now: NicTime,
+        card: Option<&SharedCard>,
+        events: &mut EventQueue,
+    ) -> bool {
+        let Some((ring, value)) = self.rung() else {
+            return false;
+        };
+        self.passed = ring;
+        let Some(card) = card else {
+            self.report((ring, value), now, events);
+            return true;
+        };
+        let mut card = card.lock();
+        for (reg, value) in [(Reg::MailboxData, value), (Reg::MailboxRing, ring)] {
+            if !card.bar_write(reg, value) {
+                tracing::error!(
+                    reg = reg.name(),
+                    value,
+                    "the card refuses a register of kernels"
+                );
+            }
         }
-    }
-    drop(card);
-    take_from_card(core);
-    true
-}
-
-/// Takes what has come out of the card.
-pub(super) fn take_from_card(core: &mut Core) {
-    let Some(card) = &core.card else { return };
-    let writes = card.lock().register_writes();
-    for (index, value) in writes {
-        match Reg::from_index(index) {
-            Some(Reg::MailboxData) => core.report.mailbox.value = value,
-            Some(Reg::MailboxRing) => report(core, value, core.report.mailbox.value),
-            // Their work is done by the registers of the NIC's own BAR.
-            _ => {}
+        // What has come out of it.
+        for (index, value) in card.register_writes() {
+            match Reg::from_index(index) {
+                Some(Reg::MailboxData) => self.value = value,
+                Some(Reg::MailboxRing) => self.report((value, self.value), now, events),
+                // Their work is done by the registers of the NIC's own BAR.
+                _ => {}
+            }
         }
+        true
     }
-}
 
-fn report(core: &mut Core, ring: u32, value: u32) {
-    let now = core.time.now;
-    let events = &mut core.report.events;
-    events.push(now, EventKind::Mailbox, ring, value.into());
-    core.report.mailbox.taken = ring;
-    if let Some(bar) = &core.report.mailbox.bar {
-        bar.set(Reg::MailboxTaken, ring);
+    fn report(&mut self, (ring, value): (u32, u32), now: NicTime, events: &mut EventQueue) {
+        events.push(now, EventKind::Mailbox, ring, value.into());
+        self.taken = ring;
+        if let Some(bar) = &self.bar {
+            bar.set(Reg::MailboxTaken, ring);
+        }
     }
 }

@@ -3,7 +3,7 @@
 use ringbell_gtlb::{Access, Mmu, Need, Pin};
 use ringbell_nic_abi::{GpuVa, InlineSend, Lkey, PdId, Transfer, INLINE_MAX};
 
-use super::Refusal;
+use super::refusal::Refusal;
 use crate::config::EngineThread;
 use crate::datapath::Datapath;
 use crate::dma::{Dma, DmaState};

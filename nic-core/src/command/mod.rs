@@ -3,16 +3,18 @@
 //! It owns sessions, deadlines and completion permits; transports get operations and yield events.
 //! Sans-I/O: the time of a step is an argument.
 
-pub(crate) mod card;
+mod card;
 mod collective_op;
 mod control;
 mod copy_op;
 mod engine_op;
 mod engine_places;
 mod engine_return;
+mod env;
 mod mailbox;
 mod memory;
 mod one_sided;
+mod refusal;
 mod report;
 mod retire;
 mod status;
@@ -50,35 +52,17 @@ use collective_op::Decoded;
 use copy_op::{Copies, Ending, Step};
 pub(crate) use engine_places::{EnginePlaces, On};
 use engine_return::Returns;
+pub(crate) use env::Env;
 use memory::Memory;
 use one_sided::Way;
+use refusal::{is_fault, Refusal};
 pub use report::Counters;
 use report::Report;
-use retire::is_fault;
-use status::StatusPage;
+use status::{Shown, StatusPage};
 pub use streams::Undelivered;
 use streams::{needs_clock, Streams};
 pub(crate) use windows::Windows;
 pub use windows::{RankMemory, Window};
-
-/// Why a descriptor is refused: status and detail.
-type Refusal = (Status, u64);
-/// How a descriptor ends that is executed at once: bytes and detail.
-type Answer = Result<(u64, u64), Refusal>;
-
-/// What the units work with besides their own state.
-pub(crate) struct Env<'a> {
-    now: NicTime,
-    memory: &'a mut Memory,
-    report: &'a mut Report,
-}
-
-impl Env<'_> {
-    /// Reports an event to the host.
-    fn push(&mut self, kind: EventKind, subject: u32, data: u64) {
-        self.report.events.push(self.now, kind, subject, data);
-    }
-}
 
 /// Everything behind the NIC's lock: the units, and the step that calls them in order.
 pub(crate) struct Core {
@@ -158,6 +142,13 @@ impl Core {
         }
     }
 
+    /// Puts a card behind a NIC without queues. `false`: NIC memory has no room for its payloads.
+    pub(crate) fn attach(&mut self, card: SharedCard) -> bool {
+        let is_attached = card::attach(&mut self.streams, &mut self.memory, &card);
+        self.card = is_attached.then_some(card);
+        is_attached
+    }
+
     /// What a step without a clock reading would find to do. A load for each queue and each link,
     /// and a system call for each port of datagrams.
     #[inline(always)]
@@ -196,7 +187,11 @@ impl Core {
             Some(now) => self.begin(now),
             None => false,
         };
-        moved |= self.card.is_some() && card::step(self);
+        if let Some(card) = &self.card {
+            let ran = card::step(&mut self.queues, card, self.time.fresh);
+            moved |= ran.moved;
+            self.is_due |= ran.is_busy;
+        }
         moved |= self.take_descriptors();
         if std::mem::take(&mut self.streams.is_unflushed) {
             self.streams.transports.iter_mut().for_each(|t| t.flush());
@@ -750,7 +745,9 @@ impl Core {
 
     /// Takes what a kernel has put in the mailbox. Returns whether there was something.
     pub(crate) fn poll_mailbox(&mut self) -> bool {
-        mailbox::poll(self)
+        let report = &mut self.report;
+        let (card, events) = (self.card.as_ref(), &mut report.events);
+        report.mailbox.poll(self.time.now, card, events)
     }
 
     /// Shows the status registers in this BAR from now on.
@@ -762,9 +759,7 @@ impl Core {
 
     fn refresh_status(&mut self) {
         let mut page = std::mem::take(&mut self.status);
-        let counters = self.counters();
-        page.refresh(self.time.now, |reg| status::value(self, reg, &counters));
-        page.show_headers(self);
+        page.refresh(self.time.now, &self.shown());
         self.status = page;
     }
 
@@ -779,13 +774,25 @@ impl Core {
         }
     }
 
+    fn shown(&self) -> Shown<'_> {
+        Shown {
+            config: &self.config,
+            card: self.card.as_ref(),
+            queues: &self.queues,
+            streams: &self.streams,
+            memory: &self.memory,
+            report: &self.report,
+            counters: self.counters(),
+        }
+    }
+
     /// The value of a register now; none when it has none besides what was last written.
     pub(crate) fn register_value(&self, reg: Reg) -> Option<u32> {
-        status::value(self, reg, &self.counters())
+        self.shown().value(reg)
     }
 
     /// The word at an offset of the block headers now; none where there is no header.
     pub(crate) fn header_word(&self, offset: usize) -> Option<u32> {
-        status::header_word(self, offset)
+        self.shown().header_word(offset)
     }
 }

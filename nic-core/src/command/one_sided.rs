@@ -8,7 +8,7 @@ use super::copy_op::Ending;
 use super::memory::Memory;
 use super::streams::{Conn, Streams};
 use super::windows::{Place, Windows};
-use super::Refusal;
+use super::refusal::Refusal;
 use crate::collective::Collectives;
 use crate::dma::{RemoteMemory, WordUpdate};
 use crate::transport::{Payload, RemoteOp, RemoteWork, Signal};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ringbell_nic_abi::{GpuVa, Opcode, QueueId, Status};
 use rustc_hash::FxHashSet;
 
+use super::refusal::is_fault;
 use super::streams::Conn;
 use super::{Core, Undelivered};
 use crate::collective::{CancelError, Fate};
@@ -324,16 +325,4 @@ impl Core {
 /// Whether an operation is handed to the transport of a stream.
 const fn uses_stream(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::Send | Opcode::Recv) || opcode.is_one_sided()
-}
-
-/// Whether a status reports memory that may not be used.
-pub(super) fn is_fault(status: Status) -> bool {
-    matches!(
-        status,
-        Status::NotRegistered
-            | Status::OutOfBounds
-            | Status::AccessDenied
-            | Status::NoTranslation
-            | Status::RegionFreed
-    )
 }

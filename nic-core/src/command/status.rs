@@ -11,9 +11,13 @@ use ringbell_nic_abi::block::{
 };
 use ringbell_nic_abi::ABI_VERSION;
 
-use super::{Core, Counters};
+use super::memory::Memory;
+use super::report::{Counters, Report};
+use super::streams::Streams;
 use crate::bar::Bar;
-use crate::queue::MAX_DEPTH;
+use crate::card::SharedCard;
+use crate::config::NicConfig;
+use crate::queue::{Queues, MAX_DEPTH};
 use crate::types::NicTime;
 
 /// Value of [`Reg::Backend`] without and with a card.
@@ -40,22 +44,18 @@ impl StatusPage {
         now >= self.due
     }
 
-    /// Stores the values of all registers that have one besides what was last written.
-    pub(super) fn refresh(&mut self, now: NicTime, value: impl Fn(Reg) -> Option<u32>) {
+    /// Stores the values of all registers that have one besides what was last written, and the
+    /// headers of the blocks that the NIC has.
+    pub(super) fn refresh(&mut self, now: NicTime, shown: &Shown<'_>) {
         self.due = now.plus(REFRESH);
         let Some(bar) = &self.bar else { return };
         for &(reg, ..) in Reg::ALL {
-            if let Some(value) = value(reg) {
+            if let Some(value) = shown.value(reg) {
                 bar.set(reg, value);
             }
         }
-    }
-
-    /// Stores the headers of the blocks that the NIC has.
-    pub(super) fn show_headers(&self, core: &Core) {
-        let Some(bar) = &self.bar else { return };
         for kind in BlockKind::ALL {
-            let words = header(core, *kind).into_iter().flatten();
+            let words = shown.header(*kind).into_iter().flatten();
             for (i, word) in words.enumerate() {
                 bar.store(header_offset(*kind) + 4 * i, word);
             }
@@ -63,86 +63,99 @@ impl StatusPage {
     }
 }
 
-/// The block of a kind, if the NIC has it.
-fn block(core: &Core, kind: BlockKind) -> Option<Block> {
-    let mut block = Block::new(kind);
-    let sizes = core.card.as_ref().map(|card| card.lock().sizes());
-    match (kind, sizes) {
-        (BlockKind::Queues, None) => {
-            (block.units, block.size) = (core.config.max_queues as u32, MAX_DEPTH);
+/// What the registers show.
+pub(super) struct Shown<'a> {
+    pub(super) config: &'a NicConfig,
+    pub(super) card: Option<&'a SharedCard>,
+    pub(super) queues: &'a Queues,
+    pub(super) streams: &'a Streams,
+    pub(super) memory: &'a Memory,
+    pub(super) report: &'a Report,
+    pub(super) counters: Counters,
+}
+
+impl Shown<'_> {
+    /// The block of a kind, if the NIC has it.
+    fn block(&self, kind: BlockKind) -> Option<Block> {
+        let mut block = Block::new(kind);
+        let sizes = self.card.map(|card| card.lock().sizes());
+        match (kind, sizes) {
+            (BlockKind::Queues, None) => {
+                (block.units, block.size) = (self.config.max_queues as u32, MAX_DEPTH);
+            }
+            (BlockKind::Queues, Some(sizes)) => {
+                block.flags |= BLOCK_HARDWARE;
+                (block.units, block.size) =
+                    (sizes.queues.min(self.config.max_queues as u32), sizes.slots);
+            }
+            // The registers of this BAR act on the software's GTLB, with a card as well.
+            (BlockKind::Gtlb, _) => {
+                let read = |reg| self.memory.mmu.read_register(reg).unwrap_or(0);
+                block.units = read(Reg::GtlbInstances);
+                block.size = read(Reg::GtlbMainEntries);
+                block.more = read(Reg::GtlbComplementaryEntries);
+            }
+            (BlockKind::Network, _) => block.units = self.streams.network.ports().len() as u32,
+            (BlockKind::Direct, sizes) => {
+                let sizes = sizes?;
+                block.flags |= BLOCK_HARDWARE;
+                (block.units, block.size) = (sizes.conns.into(), sizes.operations as u32);
+            }
+            (BlockKind::Engines, sizes) => {
+                sizes?;
+                block.flags |= BLOCK_HARDWARE;
+            }
+            (BlockKind::Mailbox, Some(_)) => block.flags |= BLOCK_HARDWARE,
+            (BlockKind::Identity | BlockKind::Counters | BlockKind::Mailbox, _) => {}
         }
-        (BlockKind::Queues, Some(sizes)) => {
-            block.flags |= BLOCK_HARDWARE;
-            (block.units, block.size) =
-                (sizes.queues.min(core.config.max_queues as u32), sizes.slots);
-        }
-        // The registers of this BAR act on the software's GTLB, with a card as well.
-        (BlockKind::Gtlb, _) => {
-            let read = |reg| core.memory.mmu.read_register(reg).unwrap_or(0);
-            block.units = read(Reg::GtlbInstances);
-            block.size = read(Reg::GtlbMainEntries);
-            block.more = read(Reg::GtlbComplementaryEntries);
-        }
-        (BlockKind::Network, _) => block.units = core.streams.network.ports().len() as u32,
-        (BlockKind::Direct, sizes) => {
-            let sizes = sizes?;
-            block.flags |= BLOCK_HARDWARE;
-            (block.units, block.size) = (sizes.conns.into(), sizes.operations as u32);
-        }
-        (BlockKind::Engines, sizes) => {
-            sizes?;
-            block.flags |= BLOCK_HARDWARE;
-        }
-        (BlockKind::Mailbox, Some(_)) => block.flags |= BLOCK_HARDWARE,
-        (BlockKind::Identity | BlockKind::Counters | BlockKind::Mailbox, _) => {}
+        Some(block)
     }
-    Some(block)
-}
 
-/// The words of a block's header, if the NIC has it.
-fn header(core: &Core, kind: BlockKind) -> Option<[u32; HEADER_WORDS]> {
-    let block = block(core, kind)?;
-    let mut later = BlockKind::ALL.iter().filter(|k| **k > kind);
-    let next = later.find(|k| self::block(core, **k).is_some());
-    Some(block.header(next.copied()).words())
-}
+    /// The words of a block's header, if the NIC has it.
+    fn header(&self, kind: BlockKind) -> Option<[u32; HEADER_WORDS]> {
+        let block = self.block(kind)?;
+        let mut later = BlockKind::ALL.iter().filter(|k| **k > kind);
+        let next = later.find(|k| self.block(**k).is_some());
+        Some(block.header(next.copied()).words())
+    }
 
-/// The word at an offset of the headers.
-pub(super) fn header_word(core: &Core, offset: usize) -> Option<u32> {
-    let at = offset.checked_sub(HEADERS_BASE)?;
-    let kind = *BlockKind::ALL.get(at / HEADER_STRIDE)?;
-    header(core, kind)?.get(at % HEADER_STRIDE / 4).copied()
-}
+    /// The word at an offset of the headers.
+    pub(super) fn header_word(&self, offset: usize) -> Option<u32> {
+        let at = offset.checked_sub(HEADERS_BASE)?;
+        let kind = *BlockKind::ALL.get(at / HEADER_STRIDE)?;
+        self.header(kind)?.get(at % HEADER_STRIDE / 4).copied()
+    }
 
-/// The value of a register now; none when it has none besides what was last written.
-pub(super) fn value(core: &Core, reg: Reg, counters: &Counters) -> Option<u32> {
-    let mac = core.config.mac;
-    Some(match reg {
-        Reg::Magic => MAGIC,
-        Reg::AbiVersion => ABI_VERSION,
-        Reg::Backend => BACKEND[usize::from(core.card.is_some())],
-        Reg::Queues => core.queues.count(),
-        Reg::Ipv4 => u32::from(core.config.ip),
-        Reg::MacLo => u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]),
-        Reg::MacHi => u32::from(u16::from_be_bytes([mac[0], mac[1]])),
-        Reg::Faults => counters.faults as u32,
-        Reg::Accepted => counters.accepted as u32,
-        Reg::Retired => counters.retired as u32,
-        Reg::TxBytesLo => counters.tx_bytes as u32,
-        Reg::TxBytesHi => (counters.tx_bytes >> 32) as u32,
-        Reg::RxBytesLo => counters.rx_bytes as u32,
-        Reg::RxBytesHi => (counters.rx_bytes >> 32) as u32,
-        Reg::FramesDropped => core.streams.network.refused_frames() as u32,
-        Reg::Ports => core.streams.network.ports().len() as u32,
-        Reg::FramesSent => core.streams.network.sum(|c| c.tx_frames) as u32,
-        Reg::FramesReceived => core.streams.network.sum(|c| c.rx_frames) as u32,
-        Reg::FramesLost => core.streams.network.sum(|c| c.tx_dropped) as u32,
-        Reg::EventsLost => counters.events_lost as u32,
-        Reg::Sessions => core.streams.sessions.len() as u32,
-        Reg::BadDescriptor => core.report.last_bad,
-        Reg::Heartbeat => counters.steps as u32,
-        Reg::Blocks => HEADERS_BASE as u32,
-        Reg::MailboxTaken => core.report.mailbox.taken,
-        other => return core.memory.mmu.read_register(other),
-    })
+    /// The value of a register now; none when it has none besides what was last written.
+    pub(super) fn value(&self, reg: Reg) -> Option<u32> {
+        let mac = self.config.mac;
+        Some(match reg {
+            Reg::Magic => MAGIC,
+            Reg::AbiVersion => ABI_VERSION,
+            Reg::Backend => BACKEND[usize::from(self.card.is_some())],
+            Reg::Queues => self.queues.count(),
+            Reg::Ipv4 => u32::from(self.config.ip),
+            Reg::MacLo => u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]),
+            Reg::MacHi => u32::from(u16::from_be_bytes([mac[0], mac[1]])),
+            Reg::Faults => self.counters.faults as u32,
+            Reg::Accepted => self.counters.accepted as u32,
+            Reg::Retired => self.counters.retired as u32,
+            Reg::TxBytesLo => self.counters.tx_bytes as u32,
+            Reg::TxBytesHi => (self.counters.tx_bytes >> 32) as u32,
+            Reg::RxBytesLo => self.counters.rx_bytes as u32,
+            Reg::RxBytesHi => (self.counters.rx_bytes >> 32) as u32,
+            Reg::FramesDropped => self.streams.network.refused_frames() as u32,
+            Reg::Ports => self.streams.network.ports().len() as u32,
+            Reg::FramesSent => self.streams.network.sum(|c| c.tx_frames) as u32,
+            Reg::FramesReceived => self.streams.network.sum(|c| c.rx_frames) as u32,
+            Reg::FramesLost => self.streams.network.sum(|c| c.tx_dropped) as u32,
+            Reg::EventsLost => self.counters.events_lost as u32,
+            Reg::Sessions => self.streams.sessions.len() as u32,
+            Reg::BadDescriptor => self.report.last_bad,
+            Reg::Heartbeat => self.counters.steps as u32,
+            Reg::Blocks => HEADERS_BASE as u32,
+            Reg::MailboxTaken => self.report.mailbox.taken,
+            other => return self.memory.mmu.read_register(other),
+        })
+    }
 }

@@ -7,7 +7,8 @@ use ringbell_nic_abi::{Flags, Opcode, PdId, SessionId, Status};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::memory::Memory;
-use super::{Env, Refusal};
+use super::env::Env;
+use super::refusal::Refusal;
 use crate::engine::{Direction, EngineFailed, Engines};
 use crate::network::{Network, Protocol, PROTOCOLS};
 use crate::outstanding::{Operation, Retired};

@@ -5,7 +5,7 @@ use ringbell_nic_abi::{EventKind, Status};
 
 use super::control::address_word;
 use super::streams::{forget_engines, Conn, Streams};
-use super::Env;
+use super::env::Env;
 use crate::session::{Incoming, State};
 use crate::transport::order::{is_for_another, Order};
 use crate::transport::TransportEvent;

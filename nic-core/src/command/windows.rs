@@ -5,7 +5,7 @@ use ringbell_nic_abi::{Descriptor, GpuVa, PdId, Rkey, Status, WindowPart};
 use rustc_hash::FxHashMap;
 
 use super::streams::Conn;
-use super::Refusal;
+use super::refusal::Refusal;
 use crate::collective::{Collectives, CommError};
 use crate::types::CommId;
 
