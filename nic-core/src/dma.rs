@@ -14,15 +14,16 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use ringbell_gtlb::{BusError, BusSpan, DmaId, DmaMemory, DmaOp, Fault, Mmu, Submitted, Window};
-use ringbell_nic_abi::{GpuVa, INLINE_MAX};
+use ringbell_gtlb::{
+    BusError, BusSpan, DmaId, DmaMemory, DmaOp, Fault, Mmu, Need, Submitted, Window,
+};
+use ringbell_nic_abi::{GpuVa, PdId, Rkey, Status, INLINE_MAX};
 
 use crate::card::SharedCard;
 use crate::memory::nic_memory::{host_at_bus, Block, NicMemory, HOST_BUS, NIC_BUS};
 use crate::types::{Buffer, Small};
 pub(crate) use access::each_mapped;
 pub use access::{DmaAccess, PeerDma, ReadStatus, StageRoom};
-use pending_copy::PendingCopy;
 pub(crate) use pending_copy::{CopyError, CopyStart, CopyStatus};
 pub use remote::{RemoteMemory, WordUpdate};
 use ringbell_gtlb::copy;
@@ -52,6 +53,20 @@ struct PendingRead {
     va: GpuVa,
     len: usize,
     pieces: Vec<Piece>,
+    touched: u64,
+}
+
+/// One run of a copy on its way (`pending_copy`).
+#[derive(Debug)]
+struct PendingCopy {
+    ticket: u64,
+    len: u64,
+    /// While it is in flight.
+    id: Option<DmaId>,
+    /// Where it goes.
+    to: (Buffer, u64),
+    /// What was read; without, the memory copies by itself.
+    bytes: Option<Vec<u8>>,
     touched: u64,
 }
 
@@ -545,5 +560,61 @@ impl PeerDma for Dma<'_> {
         unsafe { copy::copy(to.as_mut_ptr(), from, to.len()) };
         self.state.copied += len;
         Ok(())
+    }
+}
+
+impl RemoteMemory for Dma<'_> {
+    fn remote(
+        &mut self,
+        domains: &[PdId],
+        rkey: Rkey,
+        va: GpuVa,
+        len: u32,
+        need: Need,
+    ) -> Result<Buffer, Fault> {
+        let (region, _) = self.mmu.check_remote(domains, rkey, va, len.into(), need)?;
+        Ok(Buffer { region, va, len })
+    }
+
+    fn remote_word(
+        &mut self,
+        domains: &[PdId],
+        rkey: Rkey,
+        within: GpuVa,
+        index: u32,
+    ) -> Result<Buffer, Fault> {
+        let need = Need::RemoteWrite;
+        let (region, start) = self.mmu.check_remote(domains, rkey, within, 0, need)?;
+        let va = GpuVa(start.0.saturating_add(u64::from(index) * 8));
+        self.mmu.check_remote(domains, rkey, va, 8, need)?;
+        Ok(Buffer { region, va, len: 8 })
+    }
+
+    fn update_word(&mut self, word: &Buffer, update: WordUpdate) -> Result<u64, (Status, u64)> {
+        if !word.va.0.is_multiple_of(8) {
+            return Err((Status::InvalidArgument, word.va.0));
+        }
+        // Release: after the bytes that a signal announces; pairs with the Acquire load of a
+        // kernel's wait. Acquire: what follows in the same session comes after what the value has
+        // shown.
+        let before = self.access_word(word, true, |w| match update {
+            WordUpdate::Add(n) => w.fetch_add(n, Ordering::AcqRel),
+            WordUpdate::Set(n) => w.swap(n, Ordering::AcqRel),
+            WordUpdate::CompareSwap { compare, swap } => w
+                .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire)
+                .unwrap_or_else(|other| other),
+        });
+        before
+            .map_err(Fault::status)?
+            .ok_or((Status::Unsupported, word.va.0))
+    }
+
+    fn hold(&mut self, region: u32) {
+        // A pin has no destructor: it counts until `release`.
+        let _pin = self.mmu.hold(region);
+    }
+
+    fn release(&mut self, region: u32) {
+        self.mmu.unpin(ringbell_gtlb::Pin { region });
     }
 }

@@ -26,7 +26,6 @@ pub use blocks::CardBlocksError;
 pub(crate) use bus::{Grants, MemoryBus, Stage};
 pub(crate) use gtlb::Mapped;
 pub(crate) use ring::{reduces, RingLease};
-pub use ring::{Ring, RingStep};
 pub(crate) use shared::{ConnEvent, Shared, SharedCard, Side};
 
 use ringbell_nic_abi::{DataType, ReduceOp, WorkQueueEntry};
@@ -161,6 +160,41 @@ pub struct Counted {
     pub rest: Vec<u8>,
     /// The engine has stalled or given no end, and was cut off: there is no result.
     pub failed: bool,
+}
+
+/// A step, as the block takes it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RingStep {
+    /// An operand is the next message of the previous rank.
+    pub receives: bool,
+    /// The value goes to the next rank.
+    pub sends: bool,
+    /// An operand lies in memory, at this address of the card.
+    pub read: Option<u64>,
+    /// The value goes to memory, at this address of the card.
+    pub write: Option<u64>,
+    /// Bytes of the value.
+    pub bytes: u32,
+}
+
+/// The block of a card that executes programs of rings.
+pub trait Ring {
+    /// Most steps of one start; at least 1.
+    fn most_steps(&self) -> usize;
+    /// Starts steps. Those before have ended, and a bad end was cleared.
+    fn start(&mut self, steps: &[RingStep], dtype: DataType, op: ReduceOp);
+    /// The next message of the previous rank.
+    fn give(&mut self, message: Vec<u8>);
+    /// Messages that were given and not taken whole.
+    fn backlog(&self) -> usize;
+    /// The NIC has room for so many more messages to the next rank. The block stops where it has
+    /// none.
+    fn grant(&mut self, messages: u32);
+    /// The oldest event that was not taken.
+    fn event(&mut self) -> Option<RingEvent>;
+    /// Ends what is under way, if anything is: memory is not touched any more. Messages and room
+    /// are forgotten.
+    fn clear(&mut self);
 }
 
 /// How steps of a ring have ended.

@@ -9,42 +9,7 @@ use std::collections::VecDeque;
 use ringbell_nic_abi::{DataType, ReduceOp};
 
 use super::shared::{hardware_type, RingUse};
-use super::{Mapped, RingEnd, RingEvent, Shared, SharedCard};
-
-/// A step, as the block takes it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RingStep {
-    /// An operand is the next message of the previous rank.
-    pub receives: bool,
-    /// The value goes to the next rank.
-    pub sends: bool,
-    /// An operand lies in memory, at this address of the card.
-    pub read: Option<u64>,
-    /// The value goes to memory, at this address of the card.
-    pub write: Option<u64>,
-    /// Bytes of the value.
-    pub bytes: u32,
-}
-
-/// The block.
-pub trait Ring {
-    /// Most steps of one start; at least 1.
-    fn most_steps(&self) -> usize;
-    /// Starts steps. Those before have ended, and a bad end was cleared.
-    fn start(&mut self, steps: &[RingStep], dtype: DataType, op: ReduceOp);
-    /// The next message of the previous rank.
-    fn give(&mut self, message: Vec<u8>);
-    /// Messages that were given and not taken whole.
-    fn backlog(&self) -> usize;
-    /// The NIC has room for so many more messages to the next rank. The block stops where it has
-    /// none.
-    fn grant(&mut self, messages: u32);
-    /// The oldest event that was not taken.
-    fn event(&mut self) -> Option<RingEvent>;
-    /// Ends what is under way, if anything is: memory is not touched any more. Messages and room
-    /// are forgotten.
-    fn clear(&mut self);
-}
+use super::{Mapped, RingEnd, RingEvent, RingStep, Shared, SharedCard};
 
 /// Whether the block reduces this type by this operation.
 pub(crate) fn reduces(dtype: DataType, op: ReduceOp) -> bool {

@@ -22,6 +22,9 @@ pub(crate) struct StreamSide {
     pub(crate) stream: StreamRef,
 }
 
+/// Kernels' streams that stand for source and destination, where there are any.
+pub(crate) type Rings = Option<Box<[Option<StreamSide>; 2]>>;
+
 impl StreamSide {
     fn word_at(&self, offset: u64) -> Buffer {
         Buffer {

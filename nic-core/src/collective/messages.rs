@@ -17,7 +17,7 @@ use super::on_card::CardOp;
 use super::params::takes_blocks_in_order;
 use super::table::{Active, State, Table};
 use super::task::Progress;
-use super::{taps, Begun, Params, Plan, Task};
+use super::{taps, Params, Plan, Task};
 use crate::dma::ReadStatus;
 use crate::engine::{Engines, Place};
 use crate::link::Io;
@@ -27,6 +27,15 @@ use crate::types::NicTime;
 
 /// Elements that one step reduces before the NIC looks at everything else again.
 const STEP_ELEMENTS: u64 = 128 << 10;
+
+/// Result of starting an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begun {
+    /// It is under way, or has ended.
+    Yes,
+    /// NIC memory is short, or a peer has not reported yet whether it has mapped the memory.
+    Later,
+}
 
 /// See the module text.
 #[derive(Debug)]

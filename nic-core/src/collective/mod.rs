@@ -69,7 +69,7 @@ use crate::types::{CommId, ConnId, NicTime, WorkToken};
 use communicator::{End, GRACE};
 use direct::Call;
 use direct_path::{DirectPaths, NotBegun};
-use messages::MessagePath;
+use messages::{Begun, MessagePath};
 use number::{Number, Ports};
 use table::{Active, State, Table};
 
@@ -79,7 +79,7 @@ pub(crate) use direct::{Key, Prepared};
 pub(crate) use direct_path::reach;
 pub(crate) use host::Inboxes;
 pub use host::{Found, MessageEvent, Wants, MAX_CONTEXTS};
-pub(crate) use kernel_stream::StreamSide;
+pub(crate) use kernel_stream::{Rings, StreamSide};
 pub(crate) use params::{takes_blocks_in_order, Params, Reach, Side};
 pub(crate) use plan::{Plan, PlanError, Plans, Shape};
 pub use settings::{
@@ -95,24 +95,12 @@ pub(crate) use task::{After, ChannelTask, LocalPass, Task};
 #[error(transparent)]
 pub struct ProgramError(pub ringbell_onc_engines::program::CheckError);
 
-/// Kernels' streams that stand for source and destination, where there are any.
-pub(crate) type Rings = Option<Box<[Option<StreamSide>; 2]>>;
-
 /// Outcome for an operation that must end now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// It may retire: no copy uses its memory any more.
     Now,
     /// It retires as soon as nothing does.
-    Later,
-}
-
-/// Result of starting an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Begun {
-    /// It is under way, or has ended.
-    Yes,
-    /// NIC memory is short, or a peer has not reported yet whether it has mapped the memory.
     Later,
 }
 

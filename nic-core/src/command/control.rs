@@ -4,9 +4,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ringbell_nic_abi::{Descriptor, Flags, Opcode, PdId, SessionId, Status};
 
-use super::streams::{forget_engines, Streams};
 use super::env::Env;
 use super::refusal::{Answer, Refusal};
+use super::streams::{forget_engines, Streams};
 use crate::session::{slot_of, Incoming, Listening, State, Stream};
 use crate::transport::order::Order;
 use crate::types::{NicTime, WorkToken};

@@ -5,8 +5,8 @@
 use ringbell_nic_abi::{EngineId, Opcode, PdId, QueueId, SessionId};
 use ringbell_onc_engines::stream::StreamEngine;
 
-use super::streams::Streams;
 use super::env::Env;
+use super::streams::Streams;
 use crate::collective::Collectives;
 use crate::engine::{Direction, EngineUseError, Place, Sharing, MAX_ENGINES};
 use crate::outstanding::Outstanding;

@@ -7,8 +7,8 @@
 use ringbell_nic_abi::{EngineId, GpuVa, Lkey, PdId, SessionId, Status};
 use rustc_hash::FxHashMap;
 
-use super::streams::Streams;
 use super::env::Env;
+use super::streams::Streams;
 use crate::engine::{Direction, EngineUseError, Outcome, Return};
 use crate::memory::nic_memory::{Block, NIC_VA};
 use crate::transport::{Payload, RecvWork, SendWork, TransportEvent};

@@ -6,9 +6,9 @@ use ringbell_nic_abi::{Descriptor, Flags, GpuVa, Opcode, PdId, Rkey, Status, PUT
 
 use super::copy_op::Ending;
 use super::memory::Memory;
+use super::refusal::Refusal;
 use super::streams::{Conn, Streams};
 use super::windows::{Place, Windows};
-use super::refusal::Refusal;
 use crate::collective::Collectives;
 use crate::dma::{RemoteMemory, WordUpdate};
 use crate::transport::{Payload, RemoteOp, RemoteWork, Signal};

@@ -6,8 +6,8 @@ use std::time::Duration;
 use ringbell_nic_abi::{Flags, Opcode, PdId, SessionId, Status};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::memory::Memory;
 use super::env::Env;
+use super::memory::Memory;
 use super::refusal::Refusal;
 use crate::engine::{Direction, EngineFailed, Engines};
 use crate::network::{Network, Protocol, PROTOCOLS};

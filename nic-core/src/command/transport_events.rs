@@ -4,8 +4,8 @@ use ringbell_nic_abi::status::REASON_SHIFT;
 use ringbell_nic_abi::{EventKind, Status};
 
 use super::control::address_word;
-use super::streams::{forget_engines, Conn, Streams};
 use super::env::Env;
+use super::streams::{forget_engines, Conn, Streams};
 use crate::session::{Incoming, State};
 use crate::transport::order::{is_for_another, Order};
 use crate::transport::TransportEvent;

@@ -4,8 +4,8 @@
 use ringbell_nic_abi::{Descriptor, GpuVa, PdId, Rkey, Status, WindowPart};
 use rustc_hash::FxHashMap;
 
-use super::streams::Conn;
 use super::refusal::Refusal;
+use super::streams::Conn;
 use crate::collective::{Collectives, CommError};
 use crate::types::CommId;
 

@@ -5,7 +5,7 @@
 
 use ringbell_gtlb::{BusError, BusSpan, DmaId, DmaOp, Fault, Submitted};
 
-use super::{at, Dma, DmaState, ORPHAN_POLLS};
+use super::{at, Dma, DmaState, PendingCopy, ORPHAN_POLLS};
 use crate::dma::DmaAccess;
 use crate::memory::nic_memory::NIC_BUS;
 use crate::types::Buffer;
@@ -62,20 +62,6 @@ impl From<BusError> for CopyError {
     fn from(e: BusError) -> CopyError {
         CopyError::Bus(e)
     }
-}
-
-/// One run on its way.
-#[derive(Debug)]
-pub(super) struct PendingCopy {
-    ticket: u64,
-    len: u64,
-    /// While it is in flight.
-    id: Option<DmaId>,
-    /// Where it goes.
-    to: (Buffer, u64),
-    /// What was read; without, the memory copies by itself.
-    bytes: Option<Vec<u8>>,
-    touched: u64,
 }
 
 impl DmaState {

@@ -1,6 +1,6 @@
 //! Where a queue pair writes a packet: contiguous room, or a batch.
 
-use super::{Client, Refusal, Remote, Unavailable};
+use super::client::{Client, Refusal, Remote, Unavailable};
 use ringbell_net::port::Batch;
 use ringbell_net::wire::roce::packet::Head;
 

@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use ringbell_nic_abi::{NakCode, RoceOpcode};
 
+use super::attributes::{packets_of, QpCounters, RtsAttributes, Transmit};
+use super::client::{Client, Remote, Request, Unavailable, Work, WorkStatus};
 use super::flights::Flights;
 use super::out::Out;
 use super::pace::Pace;
 use super::responder::RESUME;
-use super::{
-    packets_of, Client, QpCounters, Remote, Request, RtsAttributes, Transmit, Unavailable, Work,
-    WorkStatus,
-};
 use ringbell_net::wire::roce::aeth::RnrTimer;
 use ringbell_net::wire::roce::packet::Head;
 use ringbell_net::wire::roce::{AtomicEth, Bth, Extended, Packet, Psn, Qpn, Reth, Syndrome};

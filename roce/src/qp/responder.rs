@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use ringbell_nic_abi::{NakCode, RoceOpcode};
 
+use super::attributes::{packets_of, QpCounters, RtrAttributes};
+use super::client::{Atomic, Client, Part, Refusal, Remote, Right};
 use super::congestion::NOTIFY_EVERY;
 use super::early::{Early, Kept};
 use super::out::Out;
-use super::{packets_of, Atomic, Client, Part, QpCounters, Refusal, Remote, Right, RtrAttributes};
+
 use ringbell_net::wire::roce::aeth::RnrTimer;
 use ringbell_net::wire::roce::packet::Head;
 use ringbell_net::wire::roce::{Aeth, Bth, Extended, Packet, Psn, Qpn, Reth, Syndrome, REPORT_MAX};

@@ -27,8 +27,10 @@ use crate::memory::nic_memory::{Block, NicMemory, NIC_BUS};
 use crate::transport::PeerWindow;
 use ringbell_gtlb::copy;
 
+/// Operations whose records are out at once.
+pub(super) const WINDOW: u64 = 2;
 /// Records of a rank that exist at once: twice the window (see the module text of `direct`).
-pub(super) const DEPTH: u64 = 2 * super::WINDOW;
+pub(super) const DEPTH: u64 = 2 * WINDOW;
 /// Two cache lines, which the CPU fetches as a pair.
 pub(super) const PAIR: usize = 128;
 const LINE: usize = 64;
@@ -39,6 +41,12 @@ const FEW: usize = 8;
 
 /// Offset of the address of a rank's windows.
 const WINDOWS_AT: usize = 24;
+
+/// The peers' memory, by rank.
+pub(crate) trait Peers {
+    /// The memory of a rank; `None` when it is gone.
+    fn window(&self, rank: u32) -> Option<&dyn PeerWindow>;
+}
 
 /// Numbers of a rank that only grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

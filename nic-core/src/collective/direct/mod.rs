@@ -56,35 +56,25 @@ pub(crate) use crate::sync;
 use crate::transport::PeerWindow;
 use crate::types::NicTime;
 pub(crate) use area::AreaPool;
-use area::{Area, Flag};
+pub(crate) use area::Peers;
+use area::{Area, Flag, WINDOW};
 use bounce::{Bounce, Windows};
 pub(crate) use operation::{Call, Kept, Key, Located, Outcome, Prepared};
-use operation::{Phase, Way};
+use operation::{Looked, Phase, Way};
 pub(crate) use pages::{Access, Pages};
 pub(crate) use pass::DirectStats;
-use pass::{Cursor, Found};
+use pass::{Cursor, Found, BATCH_BYTES};
 use ranges::Plans;
 use ranks::{Ranks, MAX_DIRECT_RANKS};
 use record::{flag, Form, Record, Shape, INLINE_BYTES};
-use run::Looked;
 
 /// Bytes that a rank receives in the records of one operation, at most. With longer inputs of many
 /// ranks the copies, which every rank combines for itself, cost more than a second synchronisation.
 const EAGER_TOTAL: u64 = 8 << 10;
-/// Operations whose records are out at once.
-const WINDOW: u64 = 2;
-/// Bytes that one step moves of an operation's output before the NIC looks at other work.
-const BATCH_BYTES: u64 = 256 << 10;
 /// Idle steps between two checks that the awaited peers still live.
 const LOOK_EVERY: u32 = 32;
 /// How long an abort waits for a peer inside a batch (which takes microseconds).
 pub(crate) const DRAIN_GRACE: Duration = Duration::from_secs(2);
-
-/// The peers' memory, by rank.
-pub(crate) trait Peers {
-    /// The memory of a rank; `None` when it is gone.
-    fn window(&self, rank: u32) -> Option<&dyn PeerWindow>;
-}
 
 /// What a step of the path has done.
 #[derive(Debug)]

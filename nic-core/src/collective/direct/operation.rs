@@ -267,3 +267,11 @@ impl Kept {
         set[0] = Some(p);
     }
 }
+
+/// What one look at an operation in windows has done.
+pub(super) enum Looked {
+    Ended(Outcome),
+    Moved,
+    /// It waits for these ranks.
+    Waits(Ranks),
+}

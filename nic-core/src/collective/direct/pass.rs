@@ -7,16 +7,18 @@
 use ringbell_gtlb::PAGE_BYTES;
 use ringbell_onc_engines::reduce;
 
-use super::area::Area;
+use super::area::{Area, Peers};
 use super::bounce::{self, Slice};
 use super::pages::{Pages, INLINE_PAGES};
 use super::ranges::{Ranges, Run, Step};
 use super::ranks::MAX_DIRECT_RANKS;
 use super::record::{Place, Record};
 use super::sync::{AtomicU64, Ordering};
-use super::{Params, Peers};
+use super::Params;
 
 const MAX: usize = MAX_DIRECT_RANKS as usize;
+/// Bytes that one step moves of an operation's output before the NIC looks at other work.
+pub(super) const BATCH_BYTES: u64 = 256 << 10;
 /// Operands of a step that most communicators have at most: arrays for more cost more to clear than
 /// a small piece to reduce.
 const FEW: usize = 8;

@@ -1,21 +1,14 @@
 //! How the front operation moves bytes: from the records, in a pass over all ranks' memory, or
 //! through windows.
 
-use super::area::{Area, Flag};
+use super::area::{Area, Flag, Peers};
 use super::bounce::{self, Windows, NO_WINDOWS};
+use super::operation::Looked;
 use super::pass::{self, Cursor, Own, PassError, Theirs};
 use super::ranks::Ranks;
 use super::record::flag;
-use super::{guard, Direct, Outcome, Peers, Phase, Way, BATCH_BYTES};
+use super::{guard, Direct, Outcome, Phase, Way, BATCH_BYTES};
 use crate::memory::nic_memory::NicMemory;
-
-/// What one look at an operation in windows has done.
-pub(super) enum Looked {
-    Ended(Outcome),
-    Moved,
-    /// It waits for these ranks.
-    Waits(Ranks),
-}
 
 impl Direct {
     /// All of the front operation, from the inputs in this rank's area.

@@ -3,10 +3,9 @@
 //! Each link keeps what it has shared ([`shared`](super::shared)); this module holds the exports
 //! themselves, and sends and reads notes.
 
-use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use ringbell_gtlb::Export;
 use rustix::net::{
@@ -17,19 +16,10 @@ use rustix::net::{
 use super::link::LinkState;
 use super::note::{Note, BYTES};
 use super::rendezvous::ExportInfo;
+use super::shared::HostExport;
 use super::LocalTransport;
 use crate::descriptors;
 use crate::memory::nic_memory::HOST_BUS;
-
-/// Host memory of this NIC that peers may map.
-#[derive(Debug)]
-pub(super) struct HostExport {
-    info: ExportInfo,
-    fd: OwnedFd,
-}
-
-/// Exports announced to every peer, besides those in the hello, by number.
-pub(super) type Offers = BTreeMap<u64, HostExport>;
 
 impl LocalTransport {
     /// Announces new host memory to every peer.

@@ -64,18 +64,15 @@ use crate::types::{Buffer, ConnId, ListenerId, NicTime, Small, WorkToken};
 use crate::wake::WakeCell;
 use conn::{Conn, Phase, Table};
 use endpoint::Endpoint;
-use exports::Offers;
 use io::{Fill, In, Out};
 use link::{Link, LinkState};
 use packet::Packet;
 use ready::Ready;
 pub use rendezvous::LocalError;
+use shared::Offers;
 use stage_room::{Rooms, Stage};
 use transmit::Stop;
 
-/// Most host exports of one NIC that a link announces, and most exports, so that a peer's tables
-/// stay bounded. Later ones are staged.
-const MAX_SHARED: usize = 4096;
 /// Packets taken from one link in one step.
 const BATCH: usize = 64;
 /// Steps between two looks for bytes that wait without a receive.

@@ -15,9 +15,22 @@ use std::os::fd::OwnedFd;
 
 use super::note::Note;
 use super::rendezvous::ExportInfo;
-use super::MAX_SHARED;
 use crate::memory::nic_memory::HOST_BUS;
 use crate::shmem::Mapping;
+
+/// Most host exports of one NIC that a link announces, and most exports, so that a peer's tables
+/// stay bounded. Later ones are staged.
+const MAX_SHARED: usize = 4096;
+
+/// Host memory of this NIC that peers may map.
+#[derive(Debug)]
+pub(super) struct HostExport {
+    pub(super) info: ExportInfo,
+    pub(super) fd: OwnedFd,
+}
+
+/// Exports announced to every peer, besides those in the hello, by number.
+pub(super) type Offers = BTreeMap<u64, HostExport>;
 
 #[derive(Debug)]
 struct Mapped {

@@ -31,6 +31,7 @@
 //! source.
 
 mod compose;
+mod config;
 mod conn;
 mod device;
 mod isn;
@@ -45,16 +46,16 @@ mod smoltcp_gaps;
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
-use std::time::Duration;
 
 use ringbell_nic_abi::Status;
 use smoltcp::socket::tcp::State;
 
+use self::config::check;
+pub use self::config::{TcpConfig, TcpConfigError};
 use self::conn::Conn;
 use self::isn::Keys;
 use self::key::{Key, KeyHash};
 use self::ready::Ready;
-use self::receive::After;
 use self::smoltcp_gaps::stack::Stack;
 pub use super::connections::CONNECTIONS_MAX;
 use super::connections::{check_remote, index_of, Connections, EphemeralPorts, Listeners};
@@ -62,81 +63,10 @@ use super::timers::Timers;
 use super::{PacketTransport, RecvWork, SendWork, Transport, TransportEvent};
 use crate::datapath::Datapath;
 use crate::memory::Sharer;
-use crate::network::{Network, Protocol, Routes, Waiter};
+use crate::network::{Link, Network, Protocol, Routes, Waiter};
 use crate::transport::life::Phase;
 use crate::types::{ConnId, ListenerId, NicTime, WorkToken};
-
-/// Largest socket buffer: beyond it TCP's window scale ends.
-const BUFFER_MAX: usize = 1 << 30;
-
-/// Settings of a [`TcpTransport`].
-#[derive(Debug, Clone)]
-pub struct TcpConfig {
-    /// Bytes that a connection may hold before the kernel receives them; bounds its window.
-    pub rx_buffer: usize,
-    /// Bytes that a connection may hold before the peer acknowledges them.
-    pub tx_buffer: usize,
-    /// Most connections, those that are ending included; at most [`CONNECTIONS_MAX`].
-    pub connections: usize,
-    /// A connection whose peer owes an answer (to data, FIN or a keep-alive probe) for this long is
-    /// reset, after at least five attempts; `None` waits forever.
-    pub user_timeout: Option<Duration>,
-    /// Probe idle connections this often, so that a vanished peer is noticed.
-    pub keep_alive: Option<Duration>,
-    /// As `keep_alive`, for connections that their user watches: the links of communicators. A peer
-    /// whose host refuses three segments in a row is gone, and never merely slow; `None` leaves it
-    /// to `user_timeout`.
-    pub watch: Option<Duration>,
-    /// Shortest time after which a segment is sent again, 20 ms to 1 s: more than the peer may
-    /// delay its acknowledgement. TIME-WAIT lasts ten times as long.
-    pub rto_min: Duration,
-    /// Key of sequence numbers and cookies, seed of ephemeral ports and of the demultiplexer's
-    /// hash.
-    pub seed: u64,
-}
-
-impl Default for TcpConfig {
-    /// 256 KiB buffers, 4,096 connections, 120 s without an answer, no keep-alive but every 500 ms
-    /// on links of communicators, 200 ms before a segment is sent again (as Linux does), seed 0.
-    fn default() -> TcpConfig {
-        TcpConfig {
-            rx_buffer: 256 << 10,
-            tx_buffer: 256 << 10,
-            connections: 4_096,
-            user_timeout: Some(Duration::from_secs(120)),
-            keep_alive: None,
-            watch: Some(Duration::from_millis(500)),
-            rto_min: Duration::from_millis(200),
-            seed: 0,
-        }
-    }
-}
-
-/// A [`TcpConfig`] that cannot work.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TcpConfigError {
-    /// Keep-alive probes come too seldom for the time-out.
-    #[error("keep-alive every {keep_alive:?} cannot find out within the time-out of {user_timeout:?}; make it at most half of that")]
-    KeepAlive {
-        /// As given.
-        keep_alive: Duration,
-        /// As given.
-        user_timeout: Duration,
-    },
-    /// A buffer is too small for a segment, or too large for a window.
-    #[error("a socket buffer holds 4 KiB to 1 GiB, not {bytes} bytes")]
-    Buffer {
-        /// As given.
-        bytes: usize,
-    },
-    /// A segment would be sent again too soon, or too late.
-    #[error("rto_min is 20 ms to 1 s, not {rto_min:?}")]
-    RtoMin {
-        /// As given.
-        rto_min: Duration,
-    },
-}
+use ringbell_net::wire::frame::TcpFrame;
 
 /// What a transport counted since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -178,6 +108,27 @@ pub struct TcpTransport {
     scratch: Box<[u8]>,
     /// What the last segment asks for.
     after: Option<After>,
+}
+
+/// Remaining work for a segment once the port has its buffer back.
+struct After {
+    from: Link,
+    /// The hop of its connection.
+    known: Option<usize>,
+    /// A connection whose peer still misses a segment.
+    hole: Option<usize>,
+    what: Rest,
+}
+
+enum Rest {
+    /// At most the answer that lies in the reply buffer.
+    Answer,
+    /// A SYN that may open a connection.
+    Opens(TcpFrame, Vec<u8>),
+    /// A segment that may complete a handshake by a cookie.
+    Completes(TcpFrame, Vec<u8>),
+    /// Answer this connection's peer with a challenge ACK.
+    Challenge(usize),
 }
 
 /// Which connections are served next, and what this step has left behind.
@@ -266,27 +217,6 @@ impl TcpTransport {
 fn waiter(index: usize) -> Waiter {
     let protocol = Protocol::Tcp;
     Waiter { protocol, index }
-}
-
-fn check(config: &TcpConfig) -> Result<(), TcpConfigError> {
-    if let (Some(keep_alive), Some(user_timeout)) = (config.keep_alive, config.user_timeout) {
-        if keep_alive > user_timeout / 2 {
-            return Err(TcpConfigError::KeepAlive {
-                keep_alive,
-                user_timeout,
-            });
-        }
-    }
-    let rto_min = config.rto_min;
-    if rto_min < Duration::from_millis(20) || rto_min > Duration::from_secs(1) {
-        return Err(TcpConfigError::RtoMin { rto_min });
-    }
-    for bytes in [config.rx_buffer, config.tx_buffer] {
-        if !(4_096..=BUFFER_MAX).contains(&bytes) {
-            return Err(TcpConfigError::Buffer { bytes });
-        }
-    }
-    Ok(())
 }
 
 impl Sharer for TcpTransport {}

@@ -21,7 +21,7 @@ use super::smoltcp_gaps::closed_window::sequence_of_ack;
 use super::smoltcp_gaps::forged::replay_syn;
 use super::smoltcp_gaps::partial_ack::{leaves_a_hole, recover};
 use super::smoltcp_gaps::socket::{is_synchronized, TcpSocket};
-use super::{waiter, TcpTransport};
+use super::{waiter, After, Rest, TcpTransport};
 use crate::datapath::Datapath;
 use crate::network::{Headers, Link, Network, Packet, Protocol, Refused, Resolved};
 use crate::transport::connections::index_of;
@@ -45,27 +45,6 @@ struct Door {
     local: SocketAddrV4,
     peer: SocketAddrV4,
     from: Link,
-}
-
-/// Remaining work for a segment once the port has its buffer back.
-pub(super) struct After {
-    from: Link,
-    /// The hop of its connection.
-    known: Option<usize>,
-    /// A connection whose peer still misses a segment.
-    hole: Option<usize>,
-    what: Rest,
-}
-
-enum Rest {
-    /// At most the answer that lies in the reply buffer.
-    Answer,
-    /// A SYN that may open a connection.
-    Opens(TcpFrame, Vec<u8>),
-    /// A segment that may complete a handshake by a cookie.
-    Completes(TcpFrame, Vec<u8>),
-    /// Answer this connection's peer with a challenge ACK.
-    Challenge(usize),
 }
 
 impl PacketTransport for TcpTransport {

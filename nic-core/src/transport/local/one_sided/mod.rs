@@ -19,17 +19,12 @@ use super::io::{Fill, In, Out};
 use super::link::Link;
 use crate::datapath::Datapath;
 use crate::dma::DmaAccess;
-use crate::memory::nic_memory::HOST_BUS;
 use crate::transport::TransportEvent;
 use crate::types::ConnId;
 use line::OneSidedPacket;
-pub(super) use piece::Held;
+pub(super) use piece::{Broken, Held};
 use requester::Requester;
 use responder::Responder;
-
-/// Request lines of one connection that were not answered, and spans granted to it that it has not
-/// taken.
-const WINDOW: u32 = 256;
 
 /// Both halves of a connection. See the module text.
 #[derive(Debug, Default)]
@@ -119,7 +114,7 @@ pub(super) fn take_short(
             budget: &mut 0,
             moved: true,
         };
-        responder::serve(peer, o, &mut io);
+        responder::serve(peer, &mut o.responder, &mut io);
         o.responder.tell(peer, link);
     }
     let rest = o.requester.has_unsent() || !o.responder.is_idle() || !o.left.is_empty();
@@ -129,8 +124,8 @@ pub(super) fn take_short(
 /// Moves bytes into memory of ours: requests of the peer, and bytes that this side has asked for.
 /// `peer`: its id of the connection.
 pub(super) fn serve(id: ConnId, peer: u32, o: &mut OneSided, io: &mut In<'_, '_>) -> Fill {
-    match requester::pull(id, peer, o, io) {
-        Fill::Done => responder::serve(peer, o, io),
+    match requester::pull(id, peer, &mut o.requester, io) {
+        Fill::Done => responder::serve(peer, &mut o.responder, io),
         other => other,
     }
 }
@@ -142,13 +137,9 @@ pub(super) fn pump(
     o: &mut OneSided,
     out: &mut Out<'_, '_>,
 ) -> Result<bool, Broken> {
-    let answers_left = responder::pump(peer, o, out)?;
-    Ok(requester::pump(id, peer, o, out)? || answers_left)
+    let answers_left = responder::pump(peer, (&mut o.responder, &mut o.left), out)?;
+    Ok(requester::pump(id, peer, (&mut o.requester, &mut o.left), out)? || answers_left)
 }
-
-/// The connection cannot go on: half of a get was granted, and the other half has failed.
-#[derive(Debug)]
-pub(super) struct Broken;
 
 /// Releases what operations have left.
 pub(super) fn release(left: &mut Vec<Held>, dma: &mut dyn DmaAccess) {
@@ -162,15 +153,4 @@ pub(super) fn release(left: &mut Vec<Held>, dma: &mut dyn DmaAccess) {
             }
         }
     }
-}
-
-/// Whether the peer has memory of ours mapped.
-fn reaches(out: &Out<'_, '_>, bus: u64) -> bool {
-    if bus >= HOST_BUS {
-        return out.link.shared.reaches(bus);
-    }
-    let inside = |at: &super::rendezvous::ExportInfo| {
-        bus.checked_sub(at.bus).is_some_and(|from| from < at.len)
-    };
-    out.exports.iter().any(inside)
 }

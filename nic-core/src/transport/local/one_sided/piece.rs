@@ -5,7 +5,16 @@ use ringbell_gtlb::Fault;
 
 use super::super::io::Out;
 use crate::dma::{ReadStatus, StageRoom};
+use crate::memory::nic_memory::HOST_BUS;
 use crate::types::Buffer;
+
+/// Request lines of one connection that were not answered, and spans granted to it that it has not
+/// taken.
+pub(super) const WINDOW: u32 = 256;
+
+/// The connection cannot go on: half of a get was granted, and the other half has failed.
+#[derive(Debug)]
+pub(in super::super) struct Broken;
 
 /// What an operation keeps until the other side has copied.
 #[derive(Debug)]
@@ -51,4 +60,15 @@ impl Piece {
         }
         Ok(next.take().map(|piece| piece.room))
     }
+}
+
+/// Whether the peer has memory of ours mapped.
+pub(super) fn reaches(out: &Out<'_, '_>, bus: u64) -> bool {
+    if bus >= HOST_BUS {
+        return out.link.shared.reaches(bus);
+    }
+    let inside = |at: &super::super::rendezvous::ExportInfo| {
+        bus.checked_sub(at.bus).is_some_and(|from| from < at.len)
+    };
+    out.exports.iter().any(inside)
 }

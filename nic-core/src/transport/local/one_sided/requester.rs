@@ -9,8 +9,7 @@ use super::super::io::{Fill, In, Out, Progress};
 use super::super::link::Link;
 use super::super::packet::INLINE;
 use super::line::{OneSidedPacket, PutBytes, PUT_INLINE};
-use super::piece::{Held, Piece};
-use super::{reaches, Broken, OneSided, WINDOW};
+use super::piece::{reaches, Broken, Held, Piece, WINDOW};
 use crate::dma::ReadStatus;
 use crate::transport::{Payload, RemoteOp, RemoteWork, TransportEvent};
 use crate::types::{Buffer, ConnId, WorkToken};
@@ -257,9 +256,9 @@ impl Requester {
 }
 
 /// Copies bytes of gets to their place.
-pub(super) fn pull(id: ConnId, peer: u32, o: &mut OneSided, io: &mut In<'_, '_>) -> Fill {
-    while let Some(pull) = o.requester.pulls.front_mut() {
-        let Some(get) = o.requester.gets.front_mut() else {
+pub(super) fn pull(id: ConnId, peer: u32, requester: &mut Requester, io: &mut In<'_, '_>) -> Fill {
+    while let Some(pull) = requester.pulls.front_mut() {
+        let Some(get) = requester.gets.front_mut() else {
             return Fill::Broken;
         };
         let (left, at) = (get.into.len - get.done, u64::from(get.done));
@@ -297,7 +296,6 @@ pub(super) fn pull(id: ConnId, peer: u32, o: &mut OneSided, io: &mut In<'_, '_>)
             }
         };
         io.moved = true;
-        let requester = &mut o.requester;
         if whole {
             let span = matches!(requester.pulls.pop_front(), Some(Pull::At { .. }));
             requester.spans_pulled += u64::from(span);
@@ -339,10 +337,9 @@ pub(super) fn pull(id: ConnId, peer: u32, o: &mut OneSided, io: &mut In<'_, '_>)
 pub(super) fn pump(
     id: ConnId,
     dst: u32,
-    o: &mut OneSided,
+    (r, left): (&mut Requester, &mut Vec<Held>),
     out: &mut Out<'_, '_>,
 ) -> Result<bool, Broken> {
-    let r = &mut o.requester;
     let taken = r.spans_pulled - r.spans_told;
     if taken > 0 && (r.pulls.is_empty() || taken >= u64::from(WINDOW / 4)) {
         let packet = OneSidedPacket::Taken {
@@ -380,7 +377,7 @@ pub(super) fn pump(
                     });
                 }
                 let room = r.piece.take().map(|p| Held::Room(p.room));
-                o.left.extend(room);
+                left.extend(room);
                 if w.emitted > 0 {
                     // The peer waits for the rest of it.
                     return Err(Broken);

@@ -9,8 +9,7 @@ use super::super::io::{is_staged, Fill, In, Out, Progress};
 use super::super::link::Link;
 use super::super::packet::{INLINE, SPANS};
 use super::line::{OneSidedPacket, PutBytes, GET_INLINE};
-use super::piece::{Held, Piece};
-use super::{reaches, Broken, OneSided, WINDOW};
+use super::piece::{reaches, Broken, Held, Piece, WINDOW};
 use crate::dma::{DmaAccess, ReadStatus, WordUpdate};
 use crate::types::Buffer;
 use ringbell_gtlb::copy;
@@ -138,8 +137,7 @@ impl Responder {
 }
 
 /// Executes requests, up to the next get.
-pub(super) fn serve(peer: u32, o: &mut OneSided, io: &mut In<'_, '_>) -> Fill {
-    let r = &mut o.responder;
+pub(super) fn serve(peer: u32, r: &mut Responder, io: &mut In<'_, '_>) -> Fill {
     if r.domains.is_empty() {
         // Its session was not accepted yet.
         return Fill::Done;
@@ -286,8 +284,11 @@ fn update(
 }
 
 /// Sends bytes, or grants, of gets, and answers.
-pub(super) fn pump(dst: u32, o: &mut OneSided, out: &mut Out<'_, '_>) -> Result<bool, Broken> {
-    let r = &mut o.responder;
+pub(super) fn pump(
+    dst: u32,
+    (r, left): (&mut Responder, &mut Vec<Held>),
+    out: &mut Out<'_, '_>,
+) -> Result<bool, Broken> {
     let mut again = false;
     while let Some(OneSidedPacket::Get { va, rkey, len }) = r.queue.front().copied() {
         if r.domains.is_empty() {
@@ -328,7 +329,7 @@ pub(super) fn pump(dst: u32, o: &mut OneSided, out: &mut Out<'_, '_>) -> Result<
                     // Kept until the last grant was taken.
                     let region = Held::Region(get.buffer.region);
                     match r.spans_granted == r.spans_taken {
-                        true => o.left.push(region),
+                        true => left.push(region),
                         false => r.granted.push_back((r.spans_granted, region)),
                     }
                 }
@@ -344,9 +345,9 @@ pub(super) fn pump(dst: u32, o: &mut OneSided, out: &mut Out<'_, '_>) -> Result<
             Err(fault) => {
                 let done = r.get.as_ref().map_or(0, |g| g.done);
                 if let Some(get) = r.get.take() {
-                    o.left.push(Held::Region(get.buffer.region));
+                    left.push(Held::Region(get.buffer.region));
                     let room = get.piece.map(|p| Held::Room(p.room));
-                    o.left.extend(room);
+                    left.extend(room);
                 }
                 if done > 0 {
                     return Err(Broken);
