@@ -243,9 +243,7 @@ fn wait(layer: &Layer, comm: &Communicator, operation: &Operation) -> Result<(),
         match request.wait_for(SLICE) {
             Err(CollectiveError::Wait { .. }) => {
                 layer.progress_below();
-                if let Some(messages) = &layer.messages {
-                    messages.progress(layer);
-                }
+                layer.progress();
             }
             end => return end.map(drop),
         }

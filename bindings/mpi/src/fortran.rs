@@ -6,55 +6,14 @@
 //! calls internal ones with array descriptors of the compiler's own form; these are not taken.
 #![allow(unsafe_code)] // Called with the program's pointers.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
-use crate::abi::{Abi, Handle, Tables};
+use crate::arguments::{Any, Args, Int};
 use crate::below::below;
 use crate::calls::alloc;
-use crate::collective::{self as taken, Buffer};
+use crate::collective as taken;
 use crate::layer::Layer;
-
-/// A buffer.
-type Any = *mut c_void;
-/// An argument of type INTEGER, by reference.
-type Int = *const c_int;
-
-/// Arguments of Fortran as C has them.
-#[derive(Clone, Copy)]
-pub(crate) struct Args(pub(crate) &'static Tables);
-
-impl Args {
-    /// Where the library below does not call our functions of C by itself.
-    fn get() -> Option<Args> {
-        let tables = &Layer::get()?.tables;
-        (tables.abi != Abi::Mpich).then_some(Args(tables))
-    }
-
-    pub(crate) fn int(self, at: Int) -> c_int {
-        // SAFETY: the program's argument.
-        unsafe { *at }
-    }
-
-    pub(crate) fn any(self, at: Any) -> Any {
-        self.0.buffer_of_fortran(at)
-    }
-
-    pub(crate) fn comm(self, at: Int) -> Handle {
-        self.0.comm_of_fortran(self.int(at))
-    }
-
-    fn op(self, at: Int) -> Handle {
-        self.0.op_of_fortran(self.int(at))
-    }
-
-    pub(crate) fn ty(self, at: Int) -> Handle {
-        self.0.type_of_fortran(self.int(at))
-    }
-
-    fn buffer(self, at: Any, count: Int, ty: Int) -> Buffer {
-        Buffer::new(self.any(at), self.int(count).into(), self.ty(ty))
-    }
-}
+use crate::p2p;
 
 /// Exports a function in both forms. The last argument, which the second form may leave out, takes
 /// the code.
@@ -133,7 +92,7 @@ macro_rules! starting {
             // SAFETY: the program's own call. Errors in it end the program, which has set no other
             // handler yet.
             unsafe { below!(stringify!($name), fn($($ty,)* *mut c_int))($($arg,)* code) };
-            Layer::start();
+            Layer::start(p2p::take);
         }
     )*};
 }

@@ -13,9 +13,8 @@ use ringbell::{CommOptions, Communicator, Job, Nic, UniqueId};
 
 use crate::abi::{Handle, Tables};
 use crate::below::below;
-use crate::group::{freed, not_copied, Group};
+use crate::group::{size_and_rank, world_ranks, Group};
 use crate::memory::Memories;
-use crate::p2p::{self, Messages};
 use crate::trace::{self, say};
 
 /// Longest wait of an operation, unless `RINGBELL_MPI_TIMEOUT` says otherwise: about the longest
@@ -47,8 +46,25 @@ pub(crate) struct Layer {
     /// A communicator of the library below for all ranks, on which there are no messages.
     silent: Handle,
     /// Messages between two ranks, when they are taken.
-    pub(crate) messages: Option<Messages>,
+    messages: Option<&'static dyn Beside>,
 }
+
+/// What moves messages between two ranks, beside collectives.
+pub(crate) trait Beside: std::fmt::Debug + Sync {
+    /// Starts to move them while the program is inside the library below.
+    fn start(&'static self, layer: &'static Layer);
+    /// Whether messages on this communicator are taken.
+    fn knows(&self, comm: Handle) -> bool;
+    /// Lets go of a communicator that the program has freed.
+    fn forget(&self, comm: Handle);
+    /// Moves what can move, and tells the program of what has ended.
+    fn progress(&self, layer: &Layer);
+    /// Ends with the program, within `patience` per rank.
+    fn end(&self, layer: &Layer, patience: Duration);
+}
+
+/// Makes that, where all ranks ask for it. All of them call it.
+pub(crate) type Make = fn(&Tables, &Nic, &Communicator) -> Option<&'static dyn Beside>;
 
 static LAYER: OnceLock<Layer> = OnceLock::new();
 static STARTED: AtomicBool = AtomicBool::new(false);
@@ -71,7 +87,7 @@ impl Layer {
     }
 
     /// Opens the NIC, when the program has initialised the library below. Every rank calls it.
-    pub(crate) fn start() {
+    pub(crate) fn start(messages: Make) {
         // Relaxed: MPI is initialised once, by one thread.
         if STARTED.swap(true, Ordering::Relaxed) {
             return;
@@ -91,16 +107,14 @@ impl Layer {
             }
             return;
         }
-        match Layer::open(tables, rank as u32, size as u32) {
+        match Layer::open(tables, rank as u32, size as u32, messages) {
             Ok(layer) => {
                 if trace::traces() && rank == 0 {
                     let abi = layer.tables.abi;
                     say(format_args!("{size} ranks, library below: {abi:?}"));
                 }
                 let _ = LAYER.set(layer);
-                if let Some((layer, messages)) =
-                    Layer::get().and_then(|l| Some((l, l.messages.as_ref()?)))
-                {
+                if let Some((layer, messages)) = Layer::get().and_then(|l| Some((l, l.messages?))) {
                     messages.start(layer);
                 }
             }
@@ -110,7 +124,7 @@ impl Layer {
         }
     }
 
-    fn open(tables: Tables, rank: u32, size: u32) -> Result<Layer, String> {
+    fn open(tables: Tables, rank: u32, size: u32, messages: Make) -> Result<Layer, String> {
         let told = |e: &dyn std::error::Error| {
             let causes = std::iter::successors(Some(e), |e| e.source());
             causes
@@ -156,7 +170,7 @@ impl Layer {
             return Err(world.err().unwrap_or(why));
         }
         let world = world?;
-        let messages = take_messages(&tables, &nic, &world);
+        let messages = messages(&tables, &nic, &world);
         let group = Group::new(Ok(world.clone()), rank, (0..size).collect());
         let (mut key, mut silent): (c_int, Handle) = (0, 0);
         // SAFETY: the signature of MPI's standard.
@@ -223,16 +237,23 @@ impl Layer {
         // Not under the lock: it waits for other ranks, and another thread may wait for another
         // communicator's.
         drop(groups);
-        let group = Arc::new(Group::learn(self, comm));
+        let group = Arc::new(learn(self, comm));
         let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
         groups.insert(comm, group.clone());
         drop(groups);
         // A second attribute of the same key would end the first, as if the communicator were
         // freed.
-        if !self.messages.as_ref().is_some_and(|m| m.knows(comm)) {
+        if !self.messages.is_some_and(|m| m.knows(comm)) {
             self.tell_when_freed(comm);
         }
         group
+    }
+
+    /// Moves messages between two ranks, where they are taken.
+    pub(crate) fn progress(&self) {
+        if let Some(messages) = self.messages {
+            messages.progress(self);
+        }
     }
 
     /// Has [`Layer::forget`] called when the program frees a communicator.
@@ -253,7 +274,7 @@ impl Layer {
         let gone = groups.remove(&comm);
         drop(groups);
         drop(gone);
-        if let Some(messages) = &self.messages {
+        if let Some(messages) = self.messages {
             messages.forget(comm);
         }
     }
@@ -263,7 +284,7 @@ impl Layer {
         let Some(layer) = Layer::get() else {
             return;
         };
-        if let Some(messages) = &layer.messages {
+        if let Some(messages) = layer.messages {
             messages.end(layer, timeout());
         }
         // Relaxed: MPI is finalized by one thread, when no other calls it.
@@ -312,6 +333,64 @@ impl Layer {
     }
 }
 
+/// Learns the group of a communicator at the first collective on it. All its ranks do so
+/// together, and end alike.
+fn learn(layer: &Layer, comm: Handle) -> Group {
+    let handed_on = |why| Group::new(Err(why), 0, Vec::new());
+    let Some((size, rank)) = size_and_rank(comm) else {
+        return handed_on("an intercommunicator");
+    };
+    if size < 2 {
+        return handed_on("a communicator of one rank");
+    }
+    let Some(ranks) = world_ranks(&layer.tables, comm, size) else {
+        return handed_on("its ranks are not all of one MPI_COMM_WORLD");
+    };
+    let mut tag: u64 = layer.next_tag();
+    // SAFETY: the signatures of MPI's standard. The barrier waits without a limit for ranks
+    // that are late, as MPI does; what follows has one.
+    unsafe {
+        below!(
+            "PMPI_Bcast",
+            fn(*mut u64, c_int, Handle, c_int, Handle) -> c_int
+        )(&raw mut tag, 8, layer.tables.byte, 0, comm);
+        below!("PMPI_Barrier", fn(Handle) -> c_int)(comm);
+    }
+    let made = layer.world().and_then(|w| {
+        let made = w.create_group(&ranks, tag);
+        made.map_err(|e| say(format_args!("a communicator of {size} ranks: {e}")))
+            .ok()
+    });
+    let all = agreed(&layer.tables, comm, made.is_some());
+    let made = made
+        .filter(|_| all)
+        .ok_or("Ringbell has no communicator for it");
+    Group::new(made, rank as u32, ranks)
+}
+
+/// Lets go of a communicator that the program has freed: the callback of the attribute that it was
+/// given.
+extern "C" fn freed(comm: Handle, _: c_int, _: *mut c_void, _: *mut c_void) -> c_int {
+    if let Some(layer) = Layer::get() {
+        layer.forget(comm);
+    }
+    0
+}
+
+/// A duplicate of a communicator has a group of its own.
+extern "C" fn not_copied(
+    _: Handle,
+    _: c_int,
+    _: *mut c_void,
+    _: *mut c_void,
+    _: *mut c_void,
+    flag: *mut c_int,
+) -> c_int {
+    // SAFETY: where MPI wants the answer.
+    unsafe { *flag = 0 };
+    0
+}
+
 /// The time-out of operations.
 fn timeout() -> Duration {
     let set = std::env::var("RINGBELL_MPI_TIMEOUT").ok();
@@ -343,27 +422,6 @@ pub(crate) fn agreed(tables: &Tables, comm: Handle, yes: bool) -> bool {
         );
     }
     all != 0
-}
-
-/// Messages between two ranks, where all ranks ask for them. All of them call it.
-fn take_messages(tables: &Tables, nic: &Nic, world: &Communicator) -> Option<Messages> {
-    let wanted = p2p::wanted();
-    let refusal = p2p::refusal(tables).filter(|_| wanted);
-    if let Some(why) = refusal {
-        say(format_args!("messages between ranks are handed on: {why}"));
-    }
-    if !agreed(tables, tables.world, wanted && refusal.is_none()) {
-        return None;
-    }
-    // On a queue of its own: a collective that waits keeps its place in the world's.
-    let made = world.split(Some(0), 0).map_err(|e| e.to_string());
-    let made = made
-        .and_then(|comm| Messages::new(tables, nic, comm.ok_or("no communicator for messages")?));
-    if let Err(why) = &made {
-        say(format_args!("messages between ranks are handed on: {why}"));
-    }
-    let all = agreed(tables, tables.world, made.is_ok());
-    made.ok().filter(|_| all)
 }
 
 /// Whether the ranks are on several hosts: of each, what tells hosts apart.

@@ -19,11 +19,13 @@
 #![warn(clippy::print_stderr)]
 
 mod abi;
+mod arguments;
 mod below;
 mod calls;
 mod collective;
 mod device;
 mod elements;
+mod exported;
 mod failure;
 mod fortran;
 mod group;

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use super::operation::{self, Op};
 use super::persistent::{Kind, Persistent};
-use super::{receivable, requests, sendable, taken, Messages, Mode, Refused, Taken};
+use super::{
+    made, messages, receivable, requests, sendable, taken, Messages, Mode, Refused, Taken,
+};
 use crate::abi::Handle;
 use crate::below::{below, Symbol};
-use crate::calls::{counted, exported, size_of_comm, ERR_COUNT};
 use crate::collective::Buffer;
+use crate::exported::{counted, exported, size_of_comm, ERR_COUNT};
 use crate::failure;
 use crate::layer::Layer;
 use crate::trace;
@@ -288,7 +290,7 @@ fn probe(
 
 fn receive_message(b: Buffer, message: At, status: Status) -> Option<c_int> {
     let layer = Layer::get()?;
-    let messages = layer.messages.as_ref()?;
+    let messages = messages()?;
     let op = Arc::new(Op::default());
     let comm = match messages.receive_probed(layer, b, message, op.clone()) {
         Ok(comm) => comm,
@@ -300,7 +302,7 @@ fn receive_message(b: Buffer, message: At, status: Status) -> Option<c_int> {
 
 fn ireceive_message(b: Buffer, message: At, request: At) -> Option<c_int> {
     let layer = Layer::get()?;
-    let messages = layer.messages.as_ref()?;
+    let messages = messages()?;
     let op = Arc::new(Op::default());
     let on = messages.probed_on(layer, message)?;
     if let Err(why) = receivable(layer, &b, op.clone()) {
@@ -403,4 +405,40 @@ exported! {
     MPI_Request_free(request: At) => requests::free(request);
     MPI_Start(request: At) => requests::start(request);
     MPI_Startall(count: c_int, at: At) => requests::start_all(count, at);
+}
+
+/// Exports a function that makes a communicator. Its handle is the last argument.
+macro_rules! making {
+    ($($name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {$(
+        #[no_mangle]
+        #[allow(non_snake_case)] // MPI's name.
+        unsafe extern "C" fn $name($($arg: $ty,)* new: *mut c_void) -> c_int {
+            let make = below!(concat!("P", stringify!($name)), fn($($ty,)* *mut c_void) -> c_int);
+            // SAFETY: the program's own call.
+            let code = unsafe { make($($arg,)* new) };
+            if let Some(layer) = Layer::get().filter(|_| code == 0) {
+                // SAFETY: where the library below has written a handle.
+                made(unsafe { layer.tables.read(new, 0) });
+            }
+            code
+        }
+    )*};
+}
+
+type Ints = *const c_int;
+
+making! {
+    MPI_Comm_dup(comm: Handle);
+    MPI_Comm_dup_with_info(comm: Handle, info: Handle);
+    MPI_Comm_split(comm: Handle, color: c_int, key: c_int);
+    MPI_Comm_split_type(comm: Handle, kind: c_int, key: c_int, info: Handle);
+    MPI_Comm_create(comm: Handle, group: Handle);
+    MPI_Comm_create_group(comm: Handle, group: Handle, tag: c_int);
+    MPI_Cart_create(comm: Handle, dims: c_int, sizes: Ints, periods: Ints, reorder: c_int);
+    MPI_Cart_sub(comm: Handle, remain: Ints);
+    MPI_Graph_create(comm: Handle, nodes: c_int, index: Ints, edges: Ints, reorder: c_int);
+    MPI_Dist_graph_create(comm: Handle, nodes: c_int, sources: Ints, degrees: Ints, ends: Ints, weights: Ints, info: Handle, reorder: c_int);
+    MPI_Dist_graph_create_adjacent(comm: Handle, entering: c_int, sources: Ints, its: Ints, leaving: c_int, ends: Ints, weights: Ints, info: Handle,
+        reorder: c_int);
+    MPI_Intercomm_merge(inter: Handle, high: c_int);
 }

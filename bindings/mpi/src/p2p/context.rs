@@ -7,14 +7,13 @@
 #![allow(unsafe_code)] // Calls the library below.
 
 use std::collections::HashMap;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ringbell::comm::MAX_CONTEXTS;
 
 use super::ranks::Context;
-use super::Messages;
 use crate::abi::Handle;
 use crate::below::below;
 use crate::group::{size_and_rank, world_ranks};
@@ -72,23 +71,23 @@ impl Contexts {
         all.insert(comm, Arc::new(context));
     }
 
-    fn remove(&self, comm: Handle) {
+    pub(super) fn remove(&self, comm: Handle) {
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
         all.remove(&comm);
     }
 }
 
-impl Messages {
+impl Contexts {
     /// Takes messages on a communicator that the program has just made, where they can be taken.
     /// All its ranks call it.
-    fn adopt(&self, layer: &Layer, comm: Handle) {
+    pub(super) fn adopt(&self, layer: &Layer, comm: Handle) {
         let Some((size, _)) = size_and_rank(comm) else {
             return;
         };
         let Some(world_ranks) = world_ranks(&layer.tables, comm, size) else {
             return;
         };
-        let mut id = self.contexts.next();
+        let mut id = self.next();
         // SAFETY: the signature of MPI's standard.
         let code = unsafe {
             below!(
@@ -99,68 +98,7 @@ impl Messages {
         if code != 0 || id >= MAX_CONTEXTS {
             return;
         }
-        self.contexts.insert(comm, Context::new(id, world_ranks));
+        self.insert(comm, Context::new(id, world_ranks));
         layer.tell_when_freed(comm);
     }
-
-    /// Whether messages on this communicator are taken.
-    pub(crate) fn knows(&self, comm: Handle) -> bool {
-        self.contexts.get(comm).is_some()
-    }
-
-    /// Lets go of a communicator that the program has freed. What is under way on it ends as
-    /// before.
-    pub(crate) fn forget(&self, comm: Handle) {
-        self.contexts.remove(comm);
-    }
-}
-
-/// The program has made a communicator.
-pub(super) fn made(comm: Handle) {
-    let Some(layer) = Layer::get() else {
-        return;
-    };
-    let Some(messages) = &layer.messages else {
-        return;
-    };
-    let comm = layer.tables.handle(comm);
-    if comm != layer.tables.no_comm {
-        messages.adopt(layer, comm);
-    }
-}
-
-/// Exports a function that makes a communicator. Its handle is the last argument.
-macro_rules! making {
-    ($($name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {$(
-        #[no_mangle]
-        #[allow(non_snake_case)] // MPI's name.
-        unsafe extern "C" fn $name($($arg: $ty,)* new: *mut c_void) -> c_int {
-            let make = below!(concat!("P", stringify!($name)), fn($($ty,)* *mut c_void) -> c_int);
-            // SAFETY: the program's own call.
-            let code = unsafe { make($($arg,)* new) };
-            if let Some(layer) = Layer::get().filter(|_| code == 0) {
-                // SAFETY: where the library below has written a handle.
-                made(unsafe { layer.tables.read(new, 0) });
-            }
-            code
-        }
-    )*};
-}
-
-type Ints = *const c_int;
-
-making! {
-    MPI_Comm_dup(comm: Handle);
-    MPI_Comm_dup_with_info(comm: Handle, info: Handle);
-    MPI_Comm_split(comm: Handle, color: c_int, key: c_int);
-    MPI_Comm_split_type(comm: Handle, kind: c_int, key: c_int, info: Handle);
-    MPI_Comm_create(comm: Handle, group: Handle);
-    MPI_Comm_create_group(comm: Handle, group: Handle, tag: c_int);
-    MPI_Cart_create(comm: Handle, dims: c_int, sizes: Ints, periods: Ints, reorder: c_int);
-    MPI_Cart_sub(comm: Handle, remain: Ints);
-    MPI_Graph_create(comm: Handle, nodes: c_int, index: Ints, edges: Ints, reorder: c_int);
-    MPI_Dist_graph_create(comm: Handle, nodes: c_int, sources: Ints, degrees: Ints, ends: Ints, weights: Ints, info: Handle, reorder: c_int);
-    MPI_Dist_graph_create_adjacent(comm: Handle, entering: c_int, sources: Ints, its: Ints, leaving: c_int, ends: Ints, weights: Ints, info: Handle,
-        reorder: c_int);
-    MPI_Intercomm_merge(inter: Handle, high: c_int);
 }

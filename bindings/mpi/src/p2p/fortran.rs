@@ -6,20 +6,16 @@
 //! `mpi` call the public ones by themselves.
 #![allow(unsafe_code)] // Called with the program's pointers.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
 use super::calls as c;
 use super::calls::counts as n;
-use super::context::made;
+use super::{made, messages};
 use crate::abi::{Abi, Handle, Tables};
+use crate::arguments::{Any, Args, Int};
 use crate::below::below;
-use crate::fortran::Args;
 use crate::layer::Layer;
 
-/// A buffer.
-type Any = *mut c_void;
-/// An argument of type INTEGER, by reference.
-type Int = *const c_int;
 /// An INTEGER or LOGICAL that the call sets, or several.
 type Out = *mut c_int;
 
@@ -35,7 +31,7 @@ type Status = [u64; STATUS / 2];
 /// Arguments, where messages are taken in Open MPI: the library below does not call our functions
 /// of C by itself.
 fn args() -> Option<Args> {
-    let layer = Layer::get().filter(|l| l.messages.is_some())?;
+    let (layer, _) = (Layer::get()?, messages()?);
     (layer.tables.abi == Abi::OpenMpi).then_some(Args(&layer.tables))
 }
 

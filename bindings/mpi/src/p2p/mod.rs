@@ -20,7 +20,7 @@ mod transfer;
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use ringbell::comm::MessageId;
@@ -31,13 +31,13 @@ use crate::below::{below, find, find_next};
 use crate::collective::Buffer;
 use crate::elements::Elements;
 use crate::imports;
-use crate::layer::Layer;
+use crate::layer::{agreed, Beside, Layer};
 use crate::trace;
 use context::Contexts;
 use operation::{Envelope, Op};
 use persistent::Persistents;
 use ranks::Context;
-use transfer::{Receive, Send, Source, Transfers, Wanted};
+use transfer::{Mode, Receive, Send, Source, Transfers, Wanted};
 
 /// How long a call waits before it lets the library below move its own messages.
 const SLICE: Duration = Duration::from_micros(500);
@@ -71,12 +71,12 @@ struct Probed {
 }
 
 /// Whether the program asks for them, on this rank.
-pub(crate) fn wanted() -> bool {
+fn is_wanted() -> bool {
     std::env::var_os("RINGBELL_MPI_P2P").is_some_and(|v| v != "0")
 }
 
 /// Why they cannot be taken.
-pub(crate) fn refusal(tables: &Tables) -> Option<&'static str> {
+fn refusal(tables: &Tables) -> Option<&'static str> {
     match tables.abi {
         // Its functions call those of C by names that cannot be taken.
         Abi::Mpich => imports::any(|name| {
@@ -89,13 +89,37 @@ pub(crate) fn refusal(tables: &Tables) -> Option<&'static str> {
     }
 }
 
-/// How a message is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    Standard,
-    Synchronous,
-    /// A copy is sent, so that the call does not wait.
-    Buffered,
+static MESSAGES: OnceLock<Messages> = OnceLock::new();
+
+/// Those of this process, where they are taken.
+fn messages() -> Option<&'static Messages> {
+    MESSAGES.get()
+}
+
+/// Messages between two ranks, where all ranks ask for them. All of them call it.
+pub(crate) fn take(
+    tables: &Tables,
+    nic: &Nic,
+    world: &Communicator,
+) -> Option<&'static dyn Beside> {
+    let wanted = is_wanted();
+    let refusal = refusal(tables).filter(|_| wanted);
+    if let Some(why) = refusal {
+        trace::say(format_args!("messages between ranks are handed on: {why}"));
+    }
+    if !agreed(tables, tables.world, wanted && refusal.is_none()) {
+        return None;
+    }
+    // On a queue of its own: a collective that waits keeps its place in the world's.
+    let made = world.split(Some(0), 0).map_err(|e| e.to_string());
+    let made = made
+        .and_then(|comm| Messages::new(tables, nic, comm.ok_or("no communicator for messages")?));
+    if let Err(why) = &made {
+        trace::say(format_args!("messages between ranks are handed on: {why}"));
+    }
+    let all = agreed(tables, tables.world, made.is_ok());
+    let messages = made.ok().filter(|_| all)?;
+    Some(MESSAGES.get_or_init(|| messages))
 }
 
 /// Why a call is not taken.
@@ -109,22 +133,8 @@ enum Refused {
     NoCopy(String),
 }
 
-impl Messages {
-    /// Over a communicator of all ranks that nothing else uses.
-    pub(crate) fn new(tables: &Tables, nic: &Nic, comm: Communicator) -> Result<Messages, String> {
-        Ok(Messages {
-            contexts: Contexts::new(tables.world, tables.own, comm.rank(), comm.size()),
-            transfers: Mutex::new(Transfers::new(nic, &comm)?),
-            steps: AtomicU64::new(0),
-            over: AtomicBool::new(false),
-            probed: Mutex::default(),
-            persistents: Persistents::default(),
-        })
-    }
-
-    /// Starts the thread that moves messages while the program is inside the library below, where
-    /// other ranks may wait for them.
-    pub(crate) fn start(&'static self, layer: &'static Layer) {
+impl Beside for Messages {
+    fn start(&'static self, layer: &'static Layer) {
         let moving = move || {
             let mut seen = 0;
             // Relaxed: the loop ends a moment later.
@@ -150,14 +160,16 @@ impl Messages {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Transfers> {
-        self.transfers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn knows(&self, comm: Handle) -> bool {
+        self.contexts.get(comm).is_some()
     }
 
-    /// Moves what can move, and tells the program of what has ended.
-    pub(crate) fn progress(&self, layer: &Layer) {
+    /// What is under way on it ends as before.
+    fn forget(&self, comm: Handle) {
+        self.contexts.remove(comm);
+    }
+
+    fn progress(&self, layer: &Layer) {
         let mut transfers = self.lock();
         transfers.advance(&layer.memories);
         let finished = std::mem::take(&mut transfers.finished);
@@ -169,25 +181,9 @@ impl Messages {
         }
     }
 
-    /// Waits until something may have moved, and lets the library below move, too.
-    fn idle(&self, layer: &Layer) {
-        self.lock().wait(SLICE);
-        layer.progress_below();
-    }
-
-    fn complete(&self, layer: &Layer, op: &Op) {
-        loop {
-            self.progress(layer);
-            if op.is_done() {
-                return;
-            }
-            self.idle(layer);
-        }
-    }
-
-    /// Ends with the program: first all that it was told is sent has left, on every rank. Each
-    /// helps the others until then.
-    pub(crate) fn end(&self, layer: &Layer, patience: Duration) {
+    /// First all that the program was told is sent leaves, on every rank. Each helps the others
+    /// until then.
+    fn end(&self, layer: &Layer, patience: Duration) {
         let deadline = Instant::now() + patience;
         let mut all_left: Option<Handle> = None;
         while Instant::now() < deadline {
@@ -226,6 +222,42 @@ impl Messages {
         // Relaxed: see `start`.
         self.over.store(true, Ordering::Relaxed);
         self.lock().close();
+    }
+}
+
+impl Messages {
+    /// Over a communicator of all ranks that nothing else uses.
+    fn new(tables: &Tables, nic: &Nic, comm: Communicator) -> Result<Messages, String> {
+        Ok(Messages {
+            contexts: Contexts::new(tables.world, tables.own, comm.rank(), comm.size()),
+            transfers: Mutex::new(Transfers::new(nic, &comm)?),
+            steps: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+            probed: Mutex::default(),
+            persistents: Persistents::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Transfers> {
+        self.transfers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until something may have moved, and lets the library below move, too.
+    fn idle(&self, layer: &Layer) {
+        self.lock().wait(SLICE);
+        layer.progress_below();
+    }
+
+    fn complete(&self, layer: &Layer, op: &Op) {
+        loop {
+            self.progress(layer);
+            if op.is_done() {
+                return;
+            }
+            self.idle(layer);
+        }
     }
 
     fn wanted(
@@ -515,7 +547,7 @@ struct Taken {
 /// Whether a call on this communicator is taken.
 fn taken(comm: Handle, call: &'static str) -> Option<Taken> {
     let layer = Layer::get()?;
-    let messages = layer.messages.as_ref()?;
+    let messages = messages()?;
     let comm = layer.tables.handle(comm);
     let Some(context) = messages.contexts.get(comm) else {
         let why = "a communicator between two groups, of MPI_Comm_idup, or with other jobs";
@@ -558,5 +590,16 @@ impl Elements {
             last.drain(packed.as_ptr(), packed.len(), own)?;
         }
         Ok(())
+    }
+}
+
+/// The program has made a communicator.
+fn made(comm: Handle) {
+    let (Some(layer), Some(messages)) = (Layer::get(), messages()) else {
+        return;
+    };
+    let comm = layer.tables.handle(comm);
+    if comm != layer.tables.no_comm {
+        messages.contexts.adopt(layer, comm);
     }
 }

@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::ranks::Context;
-use super::Mode;
+use super::transfer::Mode;
 use crate::abi::Handle;
 use crate::below::below;
 use crate::collective::Buffer;

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use super::operation::{self, Op};
 use super::persistent::Kind;
-use super::Messages;
+use super::{messages, Messages};
 use crate::abi::Handle;
 use crate::below::below;
-use crate::layer::Layer;
+use crate::layer::{Beside as _, Layer};
 
 type Requests = *mut c_void;
 type Statuses = *mut c_int;
@@ -119,7 +119,7 @@ unsafe fn until(
     mut test: impl FnMut(Requests) -> (c_int, bool),
 ) -> Option<c_int> {
     let layer = Layer::get()?;
-    let messages = layer.messages.as_ref()?;
+    let messages = messages()?;
     let count = usize::try_from(count).ok()?;
     if count > 0 && at.is_null() {
         return None;
@@ -324,7 +324,7 @@ pub(super) fn some(
 /// `MPI_Request_get_status`, which ends nothing.
 pub(super) fn look(request: Handle, flag: *mut c_int, status: Statuses) -> Option<c_int> {
     let layer = Layer::get()?;
-    let messages = layer.messages.as_ref()?;
+    let messages = messages()?;
     messages.progress(layer);
     let found = messages.persistents.get(layer.tables.handle(request))?;
     let meant = found.active.unwrap_or(layer.tables.no_request());
@@ -340,7 +340,7 @@ pub(super) fn look(request: Handle, flag: *mut c_int, status: Statuses) -> Optio
 /// `MPI_Cancel`.
 pub(super) fn cancel(request: Requests) -> Option<c_int> {
     let layer = Layer::get()?;
-    let messages = layer.messages.as_ref()?;
+    let messages = messages()?;
     // SAFETY: the program's request.
     let handle = unsafe { layer.tables.read(request, 0) };
     let mut meant = handle;
@@ -357,7 +357,7 @@ pub(super) fn cancel(request: Requests) -> Option<c_int> {
 /// `MPI_Request_free` of a persistent request.
 pub(super) fn free(request: Requests) -> Option<c_int> {
     let layer = Layer::get()?;
-    let messages = layer.messages.as_ref()?;
+    let messages = messages()?;
     // SAFETY: the program's request.
     let found = messages
         .persistents
@@ -373,7 +373,7 @@ pub(super) fn free(request: Requests) -> Option<c_int> {
 /// `MPI_Start`.
 pub(super) fn start(request: Requests) -> Option<c_int> {
     let layer = Layer::get()?;
-    let messages = layer.messages.as_ref()?;
+    let messages = messages()?;
     // SAFETY: the program's request.
     let handle = unsafe { layer.tables.read(request, 0) };
     let p = messages.persistents.get(handle)?;
@@ -394,7 +394,7 @@ pub(super) fn start(request: Requests) -> Option<c_int> {
 /// `MPI_Startall`.
 pub(super) fn start_all(count: c_int, requests: Requests) -> Option<c_int> {
     let layer = Layer::get()?;
-    layer.messages.as_ref()?;
+    messages()?;
     let step = layer.tables.bytes_of_handle();
     for i in 0..usize::try_from(count).ok()? {
         let one = requests.wrapping_byte_add(i * step);

@@ -23,6 +23,15 @@ use super::ranks::Context;
 use crate::elements::Elements;
 use crate::memory::{Memories, Place, SHORT};
 
+/// How a message is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    Standard,
+    Synchronous,
+    /// A copy is sent, so that the call does not wait.
+    Buffered,
+}
+
 /// A receive.
 #[derive(Debug)]
 pub(super) struct Receive {
