@@ -19,14 +19,12 @@ use fs_err as fs;
 
 use crate::steps::Outcome;
 use crate::summary::{End, Summary};
-use crate::workspace::{root, target, BUILT};
+use crate::workspace::{root, target, BARE, BUILD, PASSED};
 
 /// Longest time of one step. The whole of CI has 90 minutes.
 const LIMIT: Duration = Duration::from_secs(40 * 60);
 /// Time between two lines that name the running steps.
 const HEARTBEAT: Duration = Duration::from_secs(60);
-/// The step that builds what the others start.
-pub(crate) const BUILD: &str = "build";
 
 /// Where a step runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,7 +133,9 @@ pub(crate) fn run(steps: &[Step]) -> Result<bool> {
                 continue;
             }
             println!("==> {}", step.name);
-            running.push(Running::start(step, ends.get(BUILD) == Some(&End::Passed))?);
+            let passed = |name: &&&str| ends.get(**name) == Some(&End::Passed);
+            let passed: Vec<&str> = [BUILD, BARE].iter().filter(passed).copied().collect();
+            running.push(Running::start(step, &passed)?);
         }
         if said.elapsed() > HEARTBEAT {
             said = Instant::now();
@@ -176,14 +176,12 @@ fn log_of(name: &str) -> PathBuf {
 }
 
 impl Running {
-    fn start(step: Step, built: bool) -> Result<Running> {
+    fn start(step: Step, passed: &[&str]) -> Result<Running> {
         let _ = std::fs::remove_file(end_of(step.name));
         // This very program: a build of the workspace may put another in its place meanwhile.
         let mut command = Command::new(format!("/proc/{}/exe", std::process::id()));
         command.current_dir(root()).args(["step", step.name]);
-        if built {
-            command.env(BUILT, "1");
-        }
+        command.env(PASSED, passed.join(","));
         // Both kinds of output in their order, by one pipe.
         let (output, end) = std::io::pipe().context("no pipe is left")?;
         let errors = end.try_clone().context("no descriptor is left")?;

@@ -9,11 +9,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{bail, Context, Result};
 
-use crate::lanes::{step, Lane, Step, BUILD};
+use crate::lanes::{step, Lane, Step};
 use crate::steps::{command_within, output_within, Outcome, Words as _};
 use crate::suite::{example_programs, EXAMPLE_LIMIT};
 use crate::summary::{counted, say_skipped, skipped_in_output};
-use crate::workspace::{build, built, cargo, entries, has_nextest, nextest, passes, root};
+use crate::workspace::{
+    build, built, cargo, entries, has_nextest, nextest, passed, passes, root, BARE, BUILD,
+};
 use crate::{
     bare, counts, fuzz, gpu, hw, install, kernels, lint, mpi, nccl, python, suite, unprivileged,
     venv, verbs,
@@ -25,13 +27,16 @@ pub(crate) const STEPS: [Step; 4] = [
     step(BUILD, Lane::Cargo, &[], || {
         build().map(|()| Outcome::Passed)
     }),
-    step("tests", Lane::Cargo, &[BUILD], || workspace(&[])),
+    step("tests", Lane::Cargo, &[BUILD], tests),
     step("doctests", Lane::Cargo, &[BUILD], doctests),
     step("examples", Lane::Beside, &[BUILD], || examples(None)),
 ];
 
+/// What comes before them with `--all`: tests that have passed there are not run again.
+const FIRST: [Step; 1] = [step(BARE, Lane::Cargo, &[BUILD], bare::step)];
+
 /// What `--all` runs besides, with the rules and the lints. Longest first in each lane.
-const MORE: [Step; 16] = [
+const MORE: [Step; 15] = [
     step("kernels", Lane::Beside, &[BUILD], kernels::compile),
     step("proofs", Lane::Beside, &[], hw::proofs),
     step("mpi", Lane::Beside, &[BUILD], mpi::step),
@@ -51,18 +56,13 @@ const MORE: [Step; 16] = [
         &["proofs"],
         hw::simulations_step,
     ),
-    step(
-        "bare",
-        Lane::Cargo,
-        &[BUILD, "tests", "simulations"],
-        bare::step,
-    ),
     step("bundle", Lane::Beside, &[BUILD], gpu::rehearse),
 ];
 
 /// Every step, in the order in which each lane takes them.
 pub(crate) fn all() -> Vec<Step> {
-    [&STEPS[..], &lint::STEPS[..], &MORE[..]].concat()
+    let (build, rest) = STEPS.split_at(1);
+    [build, &FIRST, rest, &lint::STEPS, &MORE].concat()
 }
 
 /// The names of the steps that `cargo xtask test` leaves to `--all`.
@@ -72,6 +72,25 @@ pub(crate) fn left_out() -> String {
         .filter(|s| STEPS.iter().all(|own| own.name != s.name));
     let names: Vec<&str> = more.map(|s| s.name).collect();
     names.join(", ")
+}
+
+/// The workspace's tests; where they have passed on a bare machine, those that it lacked something
+/// for.
+fn tests() -> Result<Outcome> {
+    if !passed(BARE) || !has_nextest() {
+        return workspace(&[]);
+    }
+    let skipped = bare::skipped()?;
+    if skipped.is_empty() {
+        return Ok(Outcome::Passed);
+    }
+    println!(
+        "{} tests skipped themselves on the bare machine; the others have passed there",
+        skipped.len()
+    );
+    let named = skipped.iter().map(|name| format!("test(={name})"));
+    let wanted = named.collect::<Vec<_>>().join(" + ");
+    workspace(&["-E".into(), wanted])
 }
 
 /// The workspace's tests whose name contains one of `filter`; all without.
@@ -132,6 +151,10 @@ pub(crate) fn filtered(filter: &[String]) -> Result<bool> {
 }
 
 fn doctests() -> Result<Outcome> {
+    if passed(BARE) {
+        let why = "they have passed in the step `bare`";
+        return Ok(Outcome::Skipped(why.into()));
+    }
     passes("test --workspace --doc")
 }
 

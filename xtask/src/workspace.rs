@@ -10,8 +10,12 @@ use anyhow::{Context as _, Result};
 
 use crate::steps::{command, succeeds, Outcome, Words as _};
 
-/// Set in a step's process: what all steps share is built.
-pub(crate) const BUILT: &str = "RINGBELL_XTASK_BUILT";
+/// The step that builds what the others start.
+pub(crate) const BUILD: &str = "build";
+/// The step that runs the test command on a bare machine.
+pub(crate) const BARE: &str = "bare";
+/// Set in a step's process: steps of this run on which others depend, and which have passed.
+pub(crate) const PASSED: &str = "RINGBELL_XTASK_PASSED";
 
 /// The repository's root, independent of cargo's working directory.
 pub(crate) fn root() -> PathBuf {
@@ -88,15 +92,15 @@ pub(crate) fn dist(packages: &[impl AsRef<str>]) -> Result<PathBuf> {
 /// Builds the libraries and programs that tests and examples start. One selection for all steps:
 /// another would be other features, and another build.
 pub(crate) fn build() -> Result<()> {
-    if is_built() {
+    if passed(BUILD) {
         return Ok(());
     }
     command(cargo().words("build --workspace --lib --bins --tests --examples"))
 }
 
-/// Whether an earlier step of this run has built what the steps share.
-fn is_built() -> bool {
-    std::env::var_os(BUILT).is_some()
+/// Whether an earlier step of this run has passed.
+pub(crate) fn passed(step: &str) -> bool {
+    std::env::var(PASSED).is_ok_and(|names| names.split(',').any(|name| name == step))
 }
 
 /// cargo-nextest on the workspace's tests, with a report of what they print.
