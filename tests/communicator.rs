@@ -516,6 +516,38 @@ fn info_reports_the_chosen_algorithm_and_the_peers() {
 }
 
 #[test]
+fn hosts_are_found_or_set_and_an_all_reduce_by_them_is_refused_where_they_do_not_fit() {
+    let r = ranks("hosts", 4);
+    let run = |host_ranks, error: Option<&str>| {
+        let mut o = options();
+        o.settings.host_ranks = host_ranks;
+        let comms = Communicator::init_all(&r.nics, &o).expect("all come");
+        each(&comms, |c| {
+            let x = c.nic().alloc::<u8>(99 * 4).expect("memory");
+            put(&x, 0, &data(c.rank(), 99));
+            let call = Operation::all_reduce::<i32>(&x, &x, 99, ReduceOp::Sum);
+            let end = c.run(&call.algo(Algorithm::Hierarchical));
+            match error {
+                Some(words) => {
+                    let e = end.expect_err(words);
+                    assert_eq!(e.status(), Some(Status::InvalidArgument), "{e}");
+                    assert!(e.to_string().contains(words), "{e}");
+                }
+                None => {
+                    end.expect("all come");
+                    let sums: Vec<_> = (0..99).map(|i| sum(4, i)).collect();
+                    assert_eq!(get(&x, 0, 99), sums);
+                }
+            }
+        });
+    };
+    // All are in this process.
+    run(0, None);
+    run(2, None);
+    run(3, Some("4 ranks cannot be 3 on each"));
+}
+
+#[test]
 fn operations_that_kernels_post_in_a_stream_have_the_communicators_defaults() {
     communicators::defaults_in_streams("defaults");
 }

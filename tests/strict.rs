@@ -151,6 +151,7 @@ fn operations_that_cannot_keep_the_order_are_refused_and_other_ranks_must_ask_fo
                 sum().algo(Algorithm::RecursiveDoubling),
                 "all-gather-reduce",
             ),
+            (sum().algo(Algorithm::Hierarchical), "deterministic"),
             (sum().wire(WireType::Bf16), "wire"),
         ] {
             let e = c.run(&o).expect_err(word);

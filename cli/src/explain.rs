@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use ringbell::abi::{Algorithm, CollectiveKind};
 use ringbell::parts::onc_engines::program::{
-    self, algorithm_named, algorithms, check, collective_named, generate_all_in, pretty, spelled,
-    InPlace, Limits, Locality, Order, Program, Proof, Table, Thresholds, UserProgram,
+    self, algorithm_named, algorithms, check, collective_named, pretty, spelled, Family, InPlace,
+    Limits, Locality, Order, Program, Proof, Table, Thresholds, UserProgram,
 };
 use serde::Serialize;
 
@@ -30,6 +30,14 @@ pub(crate) struct Args {
     /// Algorithm [default: what the NIC chooses for this size, ranks and transport]
     #[arg(long, value_parser = algorithm)]
     algo: Option<Algorithm>,
+    /// Consecutive ranks that share a host, for --algo hierarchical
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        conflicts_with = "program"
+    )]
+    host_ranks: u32,
     /// In the order of the ranks, as the setting `deterministic` has it
     #[arg(long, conflicts_with = "program")]
     deterministic: bool,
@@ -180,8 +188,11 @@ fn explain(args: &Args) -> Result<Explained> {
             };
             let auto = choose(kind, args.size, args.ranks, reach, &Thresholds::default());
             let algo = args.algo.filter(|a| *a != Algorithm::Auto).unwrap_or(auto);
-            let programs = generate_all_in(order, kind, algo, args.ranks, args.root)
-                .map_err(|error| refused(error.to_string()))?;
+            let family = Family::new(order, kind, algo, args.ranks, args.root)
+                .and_then(|family| family.on_hosts(args.host_ranks));
+            let family = family.map_err(|error| refused(error.to_string()))?;
+            let programs = (0..args.ranks).filter_map(|rank| family.program(rank).ok());
+            let programs: Vec<_> = programs.collect();
             let proof = check(&programs, &limits).context("the generated program is refused")?;
             (programs, proof)
         }
@@ -402,6 +413,28 @@ mod tests {
             algo(&["allreduce", "--transport", "local"]),
             Algorithm::Direct
         );
+    }
+
+    #[test]
+    fn ranks_of_hosts_are_explained_and_refused_where_they_do_not_divide_the_ranks() {
+        let line = [
+            "allreduce",
+            "-R",
+            "6",
+            "--algo",
+            "hierarchical",
+            "--host-ranks",
+        ];
+        let of = |host_ranks| explain(&args(&[&line[..], &[host_ranks]].concat()));
+        let e = of("2").unwrap();
+        assert_eq!((e.proof.order, e.proof.scratch_chunks), (Order::Other, 0));
+        // One to the host and back, and four to the next host.
+        assert_eq!(e.proof.messages_per_rank, 6);
+        assert_eq!(of("1").unwrap().proof.order, Order::Ring);
+        let error = of("4").err().unwrap().to_string();
+        assert!(error.contains("6 ranks cannot be 4 on each"), "{error}");
+        let error = of("0").err().unwrap().to_string();
+        assert!(error.contains("not known"), "{error}");
     }
 
     #[test]

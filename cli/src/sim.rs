@@ -31,13 +31,14 @@ use super::report::{parse_size, SweepArgs};
 use super::{files, routes, stdio, Exit, Problem};
 
 /// Arguments that a plan's file has in place of the command line, or that a plan does not take.
-const OF_ONE_POINT: [&str; 16] = [
+const OF_ONE_POINT: [&str; 17] = [
     "collective",
     "ranks",
     "min",
     "max",
     "factor",
     "algo",
+    "host_ranks",
     "profile",
     "topology",
     "hash_seed",
@@ -82,6 +83,10 @@ pub(crate) struct Args {
     /// Algorithm
     #[arg(long, default_value = "auto", value_name = "NAME", value_parser = algo)]
     algo: Algorithm,
+    /// Consecutive ranks that share a host, for --algo hierarchical. Their messages cross the
+    /// topology as all others do
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    host_ranks: u32,
     /// What the hardware costs: `ideal` (links of 100 Gb/s and 1 us; hosts cost nothing), or a TOML
     /// file
     #[arg(long, default_value = "ideal", value_name = "NAME|FILE", value_parser = profile)]
@@ -159,6 +164,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         network,
         sizes: sweep.sizes(1 << 10, 1 << 20).map_err(usage)?,
         algo: args.algo,
+        host_ranks: args.host_ranks,
         profile: args.profile.clone(),
         loss: args.loss,
         seed: args.seed,
@@ -275,6 +281,7 @@ fn json(plan: &Plan, report: &Report, wall_s: f64) -> Result<String> {
     let whole = json!({
         "collective": name(plan.kind),
         "ranks": plan.ranks,
+        "host_ranks": plan.host_ranks,
         "topology": plan.network.topology.as_ref().map(|t| t.name()),
         "hash_seed": plan.network.hash_seed,
         "profile": plan.profile.name,

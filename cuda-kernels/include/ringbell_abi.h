@@ -363,6 +363,8 @@ typedef uint64_t rb_u64;
 #define RB_ALGO_USER 10u
 /** All-reduce: every rank gets all sources, as in an all-gather, and reduces them itself; for small messages. */
 #define RB_ALGO_ALL_GATHER_REDUCE 11u
+/** Inside each host, then between the ranks with the same place in their host, then inside each host again. */
+#define RB_ALGO_HIERARCHICAL 12u
 
 /* Types on the wire. */
 /** As in memory. */

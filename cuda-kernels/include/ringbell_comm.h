@@ -108,11 +108,13 @@ typedef struct rb_comm_config {
     uint64_t block_queues;       /* queues of the NIC for blocks of kernels, for gpu_comm_queue; at most what max_queues leaves. None */
     /* Since version 6. */
     uint64_t trees;              /* 1: what goes to several ranks over a mesh goes by trees of copies. RB_CONFIG_ZERO: not */
+    /* Since version 7. */
+    uint64_t host_ranks;         /* consecutive ranks that share a host, for RB_ALGO_HIERARCHICAL. As found out when the ranks meet */
 } rb_comm_config;
 
-#define RB_COMM_CONFIG_VERSION 6u
+#define RB_COMM_CONFIG_VERSION 7u
 #define RB_CONFIG_ZERO 18446744073709551615u /* the number 0 where 0 itself would be the default */
-#define RB_COMM_CONFIG_INITIALIZER {sizeof(rb_comm_config), 0, 0, 0, 0, 0, RB_COMM_CONFIG_VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define RB_COMM_CONFIG_INITIALIZER {sizeof(rb_comm_config), 0, 0, 0, 0, 0, RB_COMM_CONFIG_VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* Makes the communicator of a job: this is rank `rank` of `ranks`. Every rank calls it; it returns when all
  * have come, or with RB_ERR_JOB and the ranks that did not. One thread that is several ranks, with a

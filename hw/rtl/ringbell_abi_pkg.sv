@@ -354,7 +354,9 @@ package ringbell_abi_pkg;
     // A program that the user has loaded.
     ALGO_USER = 8'd10,
     // All-reduce: every rank gets all sources, as in an all-gather, and reduces them itself; for small messages.
-    ALGO_ALL_GATHER_REDUCE = 8'd11
+    ALGO_ALL_GATHER_REDUCE = 8'd11,
+    // Inside each host, then between the ranks with the same place in their host, then inside each host again.
+    ALGO_HIERARCHICAL = 8'd12
   } algorithm_e;
 
   typedef enum logic [7:0] {

@@ -206,6 +206,9 @@ coded_enum! {
         /// All-reduce: every rank gets all sources, as in an all-gather, and reduces them itself;
         /// for small messages.
         AllGatherReduce = 11 => "ALL_GATHER_REDUCE",
+        /// Inside each host, then between the ranks with the same place in their host, then inside
+        /// each host again.
+        Hierarchical = 12 => "HIERARCHICAL",
     }
 }
 

@@ -27,7 +27,7 @@ fn whole(dtype: DataType, b: &[u8]) -> i128 {
 }
 
 /// The reduction of all sources, element by element in the order of the ranks.
-fn serial(dtype: DataType, op: ReduceOp, sources: &[Vec<u8>]) -> Vec<u8> {
+pub(crate) fn serial(dtype: DataType, op: ReduceOp, sources: &[Vec<u8>]) -> Vec<u8> {
     let size = dtype.bytes() as usize;
     let apply = |a: i128, b: i128| match op {
         // Only the low bits count, so that nothing need be wider.

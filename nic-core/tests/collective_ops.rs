@@ -395,6 +395,8 @@ fn compressed_on_the_wire_all_ranks_hold_the_same_bits_near_the_sum() {
             (Algorithm::RecursiveDoubling, 4),
             (Algorithm::RecursiveDoubling, 3),
             (Algorithm::RecursiveDoubling, 7),
+            (Algorithm::Hierarchical, 4),
+            (Algorithm::Hierarchical, 6),
         ] {
             let count = 5001usize;
             let mut w = World::new(n, Wire::Local, &small());

@@ -87,7 +87,10 @@ impl Node {
             ctx: 7,
             rank: rank as u32,
             peers: (0..plan.ranks).map(address).collect(),
-            settings: CollectiveSettings::default(),
+            settings: CollectiveSettings {
+                host_ranks: plan.host_ranks,
+                ..CollectiveSettings::default()
+            },
         };
         let comm = nic.create_communicator(&comm).map_err(|e| made(&e))?;
         Ok(Node { nic, queue, comm })

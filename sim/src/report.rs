@@ -28,6 +28,9 @@ pub struct Plan {
     pub algo: Algorithm,
     /// What links cost.
     pub profile: Profile,
+    /// Consecutive ranks that share a host, for `HIERARCHICAL`: to the network each is a NIC of its
+    /// own, wherever it is.
+    pub host_ranks: u32,
     /// How the NICs are joined.
     pub network: NetworkPlan,
     /// Share of the frames that each switch loses.
@@ -50,6 +53,7 @@ impl Plan {
             sizes: vec![bytes],
             algo: Algorithm::Auto,
             profile,
+            host_ranks: 1,
             network: NetworkPlan::default(),
             loss: 0.0,
             seed: 0,
@@ -113,6 +117,14 @@ pub enum Failure {
         ranks: usize,
         /// Most there can be.
         most: usize,
+    },
+    /// The ranks are no whole number of hosts.
+    #[error("{ranks} ranks cannot be {host_ranks} on each host; give a divisor of the ranks")]
+    Hosts {
+        /// Ranks.
+        ranks: usize,
+        /// Ranks of a host, as given.
+        host_ranks: u32,
     },
     /// The topology has fewer hosts.
     #[error("{topology} has {ends} hosts, and {ranks} ranks need one each; give fewer ranks or a larger network")]

@@ -26,13 +26,13 @@ const COPIES: u64 = 5;
 pub(crate) const MEMORY_MOST: u64 = 16 << 30;
 
 /// Links of a rank, at most. Among many ranks a ring or a tree needs few beside those to neighbours
-/// (ADR 88); other algorithms may need all.
+/// (ADR 88), and the hierarchical algorithm those to its host; others may need all.
 fn links(plan: &Plan) -> u64 {
     let is_lazy = plan.ranks > CollectiveSettings::default().linked_ranks as usize;
-    let few = matches!(plan.algo, Algorithm::Ring | Algorithm::Tree);
-    match is_lazy && few {
-        true => FEW_LINKS,
-        false => plan.ranks as u64,
+    match plan.algo {
+        Algorithm::Ring | Algorithm::Tree if is_lazy => FEW_LINKS,
+        Algorithm::Hierarchical if is_lazy => FEW_LINKS + u64::from(plan.host_ranks),
+        _ => plan.ranks as u64,
     }
 }
 
@@ -158,6 +158,10 @@ pub(crate) fn check_cluster(plan: &Plan) -> Result<(), Failure> {
     let ranks = plan.ranks;
     if !(2..=MOST).contains(&ranks) {
         return Err(Failure::Ranks { ranks, most: MOST });
+    }
+    let host_ranks = plan.host_ranks;
+    if host_ranks == 0 || !ranks.is_multiple_of(host_ranks as usize) {
+        return Err(Failure::Hosts { ranks, host_ranks });
     }
     if !(0.0..1.0).contains(&plan.loss) {
         return Err(Failure::Loss(plan.loss.to_string()));

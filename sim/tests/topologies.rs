@@ -85,6 +85,47 @@ fn two_pairs(wires: usize, gbps: f64, delay_ns: f64) -> Topology {
     file::parse("pairs", &text).expect("a network")
 }
 
+/// Hosts of so many ranks: a switch with a fast wire to each rank's NIC, and as many slower ones to
+/// the network.
+fn hosts(count: usize, ranks: usize) -> Topology {
+    let (mut nodes, mut wires) = (
+        vec![r#"{"name": "network", "switch": true}"#.into()],
+        vec![],
+    );
+    for host in 0..count {
+        nodes.push(format!(r#"{{"name": "h{host}", "switch": true}}"#));
+        for rank in 0..ranks {
+            let (place, out) = (host * ranks + rank, ranks + rank);
+            nodes.push(format!(r#""r{host}x{rank}""#));
+            wires.push(format!(
+                r#"{{"ends": ["r{host}x{rank}:0", "h{host}:{rank}"], "gbps": 400, "delay_ns": 300}},
+                   {{"ends": ["h{host}:{out}", "network:{place}"], "gbps": 100, "delay_ns": 1000}}"#
+            ));
+        }
+    }
+    let (nodes, wires) = (nodes.join(","), wires.join(","));
+    let text = format!(r#"{{"nodes": [{nodes}], "wires": [{wires}]}}"#);
+    file::parse("hosts", &text).expect("a network")
+}
+
+#[test]
+fn ranks_of_a_host_share_the_wires_to_the_network_by_the_hierarchical_algorithm() {
+    let all_reduce = |algo, host_ranks| Plan {
+        algo,
+        host_ranks,
+        ..plan(CollectiveKind::AllReduce, hosts(4, 4), 4 << 20)
+    };
+    let ring = time_ns(&all_reduce(Algorithm::Ring, 1));
+    // Of four wires of a host a ring uses one.
+    let by_hosts = time_ns(&all_reduce(Algorithm::Hierarchical, 4));
+    assert!(by_hosts < 0.7 * ring, "{by_hosts} beside {ring}");
+    // With a host for each rank it is the ring.
+    assert_eq!(time_ns(&all_reduce(Algorithm::Hierarchical, 1)), ring);
+    let refused = run(&all_reduce(Algorithm::Hierarchical, 3));
+    let (ranks, host_ranks) = (16, 3);
+    assert_eq!(refused, Err(Failure::Hosts { ranks, host_ranks }));
+}
+
 #[test]
 fn a_wire_has_the_rate_and_the_delay_of_its_file() {
     // Rank 0 reaches ranks 2 and 3 by the wire between the switches alone.

@@ -7,7 +7,7 @@ use ringbell_nic_core::collective::CollectiveSettings;
 
 use super::CollectiveError;
 
-const SETTINGS: usize = 14;
+const SETTINGS: usize = 15;
 /// Bytes of a rank's settings in its part of a round.
 pub(super) const BYTES: usize = SETTINGS * 8;
 

@@ -1,5 +1,6 @@
 //! Description of a rank's NIC, exchanged by the ranks when a job begins.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use ringbell_job::{BootstrapError, Round};
@@ -24,6 +25,14 @@ const RDMA: u8 = 8;
 const UDP: u8 = 16;
 /// Uses `iwarp`.
 const IWARP: u8 = 32;
+
+/// What a communicator keeps of a rank's NIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Peer {
+    pub(super) address: SocketAddrV4,
+    /// Identifies its machine.
+    host: u64,
+}
 
 /// A rank's NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,6 +163,21 @@ pub(super) fn decode_all(round: &Round) -> Result<(Vec<Card>, Vec<Agreed>), Coll
     Ok(round.parts.iter().map(both).collect::<Result<_, _>>()?)
 }
 
+/// Consecutive ranks that each host has; 0 where hosts differ in that, or their ranks are mixed.
+pub(super) fn host_ranks(peers: &[Peer]) -> u32 {
+    let hosts: Vec<_> = peers.chunk_by(|a, b| a.host == b.host).collect();
+    let each = hosts.first().map_or(0, |ranks| ranks.len());
+    let mut seen = HashSet::new();
+    let alike = hosts
+        .iter()
+        .all(|h| h.len() == each && seen.insert(h[0].host));
+    if alike {
+        each as u32
+    } else {
+        0
+    }
+}
+
 /// Standby addresses of the ranks, in order. Empty when a rank of another machine has only its
 /// loopback address, because the bootstrap's host name resolves to that there: ranks would take
 /// each other for dead.
@@ -195,14 +219,18 @@ pub(super) fn read_sockets(bytes: &[u8]) -> Vec<Option<SocketAddr>> {
     all.iter().map(read_socket).collect()
 }
 
-/// Addresses of the NICs; tells the own one where the others receive datagrams.
-pub(super) fn peers(cards: &[Card], nic: &Nic) -> Vec<SocketAddrV4> {
+/// Addresses and hosts of the NICs; tells the own one where the others receive datagrams.
+pub(super) fn peers(cards: &[Card], nic: &Nic) -> Vec<Peer> {
     for card in cards {
         if let Some(at) = card.datagrams {
             nic.backend().know_host(*card.address.ip(), at);
         }
     }
-    cards.iter().map(|c| c.address).collect()
+    let peer = |c: &Card| Peer {
+        address: c.address,
+        host: c.host,
+    };
+    cards.iter().map(peer).collect()
 }
 
 /// Refuses a job in which this rank cannot reach another, before any rank waits for it.
@@ -242,6 +270,23 @@ mod tests {
             standby: Some(([10, 1, 0, n], 700 + u16::from(n)).into()),
             datagrams: None,
         }
+    }
+
+    #[test]
+    fn ranks_of_hosts_count_where_each_host_has_as_many_in_a_row() {
+        let ranks = |hosts: &[u64]| {
+            let address = card(1, TCP, 0).address;
+            let peers: Vec<_> = hosts.iter().map(|&host| Peer { address, host }).collect();
+            host_ranks(&peers)
+        };
+        assert_eq!(ranks(&[]), 0);
+        assert_eq!(ranks(&[7]), 1);
+        assert_eq!(ranks(&[7, 7, 7]), 3);
+        assert_eq!(ranks(&[7, 8, 9]), 1);
+        assert_eq!(ranks(&[7, 7, 3, 3, 9, 9]), 2);
+        assert_eq!(ranks(&[7, 7, 3, 3, 9]), 0, "hosts differ");
+        assert_eq!(ranks(&[7, 3, 7, 3]), 0, "dealt out");
+        assert_eq!(ranks(&[7, 7, 3, 3, 7, 7]), 0, "two runs of one host");
     }
 
     #[test]

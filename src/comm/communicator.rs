@@ -284,7 +284,7 @@ impl Communicator {
 
     /// IP addresses of the ranks' NICs.
     pub fn addresses(&self) -> Vec<Ipv4Addr> {
-        self.inner.peers.iter().map(|p| *p.ip()).collect()
+        self.inner.peers.iter().map(|p| *p.address.ip()).collect()
     }
 
     /// Its NIC.
@@ -412,6 +412,7 @@ impl Communicator {
         if i.options.settings.deterministic {
             operation.check_strict(defaults)?;
         }
+        operation.check_hosts(defaults, self.size(), || i.host_ranks())?;
         let timeout = operation.timeout.unwrap_or(i.options.timeout);
         if timeout > MAX_TIMEOUT {
             return Err(operation.too_patient(timeout));

@@ -1,7 +1,6 @@
 //! [`Inner`]: what a communicator and its requests share, and how it is made.
 #![allow(clippy::disallowed_methods)] // Waits for other ranks, with deadlines on the host's clock.
 
-use std::net::SocketAddrV4;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use ringbell_nic_core::types::CommId;
 use ringbell_nic_core::HostQueue;
 
 use super::block_queues::BlockQueues;
+use super::card::{self, Peer};
 use super::results::Results;
 use super::stream_queue::StreamQueues;
 use super::{CollectiveError, CommOptions};
@@ -35,7 +35,7 @@ pub(super) struct Inner {
     pub(super) ctx: u64,
     /// Rank in the job, by rank of the communicator.
     pub(super) job_ranks: Vec<u32>,
-    pub(super) peers: Vec<SocketAddrV4>,
+    pub(super) peers: Vec<Peer>,
     pub(super) member: Arc<Member>,
     pub(super) options: CommOptions,
     /// Number of calls of [`Communicator::shrink`](crate::Communicator::shrink), failed ones
@@ -50,6 +50,13 @@ pub(super) struct Inner {
     pub(super) blocks: Option<BlockQueues>,
 }
 
+fn host_ranks(options: &CommOptions, peers: &[Peer]) -> u32 {
+    match options.settings.host_ranks {
+        0 => card::host_ranks(peers),
+        set => set,
+    }
+}
+
 impl Inner {
     /// Makes the communicator in the NIC, with a queue of its own, and waits until its ranks are
     /// connected.
@@ -59,19 +66,20 @@ impl Inner {
         options: &CommOptions,
         ctx: u64,
         job_ranks: Vec<u32>,
-        peers: Vec<SocketAddrV4>,
+        peers: Vec<Peer>,
         shortages: Shortages,
     ) -> Result<Arc<Inner>, CollectiveError> {
         let me = job_ranks.iter().position(|r| *r == member.rank());
         let rank = me.unwrap_or(usize::MAX) as u32;
         let mut settings = options.settings.clone();
         settings.connect_timeout = options.init_timeout;
+        settings.host_ranks = host_ranks(options, &peers);
         let queue = nic.create_queue()?;
         let blocks = BlockQueues::new(nic, options)?;
         let id = nic.backend().create_communicator(&CommunicatorConfig {
             ctx,
             rank,
-            peers: peers.clone(),
+            peers: peers.iter().map(|p| p.address).collect(),
             settings,
         })?;
         let inner = Inner {
@@ -92,6 +100,11 @@ impl Inner {
         };
         inner.connect(shortages)?;
         Ok(Arc::new(inner))
+    }
+
+    /// Consecutive ranks that share a host, as set or as the ranks' cards say; 0: as many on none.
+    pub(super) fn host_ranks(&self) -> u32 {
+        host_ranks(&self.options, &self.peers)
     }
 
     /// Steps the NIC until all ranks have answered; `shortages` is the count from before.
@@ -124,7 +137,7 @@ impl Inner {
                 CommStatus::Aborted { rank, .. } => vec![rank],
             };
             let peers = &self.peers;
-            let known = |r: u32| (r, peers.get(r as usize).map(|at| *at.ip()));
+            let known = |r: u32| (r, peers.get(r as usize).map(|p| *p.address.ip()));
             let ranks = missing.into_iter().map(known).collect();
             return Err(CollectiveError::NotConnected { ranks });
         }
@@ -202,7 +215,7 @@ impl Inner {
         match status {
             Status::PeerFailed => {
                 let peer = self.peers.get(usize::try_from(detail).ok()?)?;
-                self.nic.backend().no_way(*peer.ip())
+                self.nic.backend().no_way(*peer.address.ip())
             }
             Status::Mismatch | Status::NoResources => {
                 let info = self.nic.backend().communicator_info(self.id);

@@ -8,7 +8,7 @@ use ringbell_nic_abi::{
     Rkey, SessionId, WireType,
 };
 
-use ringbell_onc_engines::program::{algorithms, is_strict, GenerateError};
+use ringbell_onc_engines::program::{algorithms, is_strict, Family, GenerateError, Order};
 
 use super::request::After;
 use super::{CollectiveError, Element, Request};
@@ -436,7 +436,29 @@ impl Operation {
         Ok(())
     }
 
-    /// The descriptor, for the ticket that it gets.
+    /// Refuses an algorithm that needs hosts with as many ranks each, where they have not.
+    pub(super) fn check_hosts(
+        &self,
+        defaults: (Algorithm, WireType, Duration),
+        ranks: u32,
+        host_ranks: impl FnOnce() -> u32,
+    ) -> Result<(), CollectiveError> {
+        if ![self.spec.algo, defaults.0].contains(&Algorithm::Hierarchical) {
+            return Ok(());
+        }
+        let (kind, d) = (self.spec.kind, self.descriptor(SessionId(0), 0, defaults));
+        let spec = CollectiveSpec::decode(d.imm, d.len);
+        if spec.is_none_or(|s| s.algo != Algorithm::Hierarchical) {
+            return Ok(());
+        }
+        let family = Family::new(Order::Ring, kind, Algorithm::Hierarchical, ranks, 0);
+        let on_hosts = family.and_then(|f| f.on_hosts(host_ranks()));
+        on_hosts.map(drop).map_err(|e| CollectiveError::Argument {
+            kind,
+            why: e.to_string(),
+        })
+    }
+
     /// Refuses what would not reduce in the order of the ranks.
     pub(super) fn check_strict(
         &self,
@@ -463,6 +485,7 @@ impl Operation {
         Err(CollectiveError::Argument { kind, why })
     }
 
+    /// The descriptor, for the ticket that it gets.
     pub(super) fn descriptor(
         &self,
         comm: SessionId,

@@ -244,10 +244,10 @@ fn the_settings_of_a_communicator_are_fields_in_the_order_of_their_names() {
         .filter(|f| !f.is_empty())
         .collect();
     let (before, settings) = fields.split_at(7);
-    // Versions 5 and 6 have appended one each.
-    let (settings, appended) = settings.split_at(settings.len() - 2);
-    assert_eq!(appended, ["block_queues", "trees"]);
-    let settings = [settings, &["trees"]].concat();
+    // Versions 5, 6 and 7 have appended one each.
+    let (settings, appended) = settings.split_at(settings.len() - 3);
+    assert_eq!(appended, ["block_queues", "trees", "host_ranks"]);
+    let settings = [settings, &["trees", "host_ranks"]].concat();
     assert_eq!(
         before,
         [

@@ -45,6 +45,9 @@ struct File {
     profiles: Vec<Spanned<String>>,
     /// As many as a network has hosts, where there is no list; 2 at one switch.
     ranks: Option<Vec<usize>>,
+    /// Consecutive ranks that share a host.
+    #[serde(default = "one")]
+    host_ranks: u32,
     #[serde(default = "auto")]
     algorithms: Vec<Spanned<String>>,
     #[serde(default = "lossless")]
@@ -55,6 +58,10 @@ struct File {
 
 fn ideal() -> Vec<Spanned<String>> {
     vec![Spanned::new(0..0, "ideal".into())]
+}
+
+fn one() -> u32 {
+    1
 }
 
 fn auto() -> Vec<Spanned<String>> {
@@ -146,6 +153,7 @@ fn points(name_of_file: &str, text: &str) -> Result<Vec<Point>, FileError> {
                 for &ranks in file.ranks.as_deref().unwrap_or(&[hosts]) {
                     let mut plan = Plan::new(*kind, ranks, 0, profile.clone());
                     plan.network = network.clone();
+                    plan.host_ranks = file.host_ranks;
                     plans.push((net, plan));
                 }
             }

@@ -35,8 +35,11 @@ fn agreement(c: &CommunicatorConfig) -> u32 {
 /// What all ranks must be given alike, the settings one by one.
 fn values(c: &CommunicatorConfig) -> impl Iterator<Item = u64> {
     let all = u64::from(super::params::fold(peers(c)));
-    let settings = c.settings.agreed().into_iter().map(|(_, value)| value);
-    settings.chain([c.settings.linked_ranks.into(), all])
+    // One word for the last two: a round's message has places for 16.
+    let [settings @ .., (_, host_ranks)] = c.settings.agreed();
+    let last = host_ranks << 32 | u64::from(c.settings.linked_ranks);
+    let settings = settings.into_iter().map(|(_, value)| value);
+    settings.chain([last, all])
 }
 
 fn check(c: &CommunicatorConfig, ip: Ipv4Addr) -> Result<(), CommError> {

@@ -14,7 +14,7 @@ impl CollectiveSettings {
     /// Names of the settings that [`set`](CollectiveSettings::set) takes: those of the fields, here
     /// and in [`Thresholds`](ringbell_onc_engines::program::Thresholds). The time-out of connecting
     /// is set elsewhere.
-    pub const NAMES: [&'static str; 18] = [
+    pub const NAMES: [&'static str; 19] = [
         "eager_max",
         "eager_buffers",
         "segment_bytes",
@@ -33,10 +33,11 @@ impl CollectiveSettings {
         "deterministic",
         "card",
         "trees",
+        "host_ranks",
     ];
 
     /// The settings that every rank must give alike, by name.
-    pub fn agreed(&self) -> [(&'static str, u64); 14] {
+    pub fn agreed(&self) -> [(&'static str, u64); 15] {
         let [flat, whole, ring, chain, tree, gather] = self.thresholds.words();
         [
             ("segment_bytes", self.segment_bytes),
@@ -47,6 +48,7 @@ impl CollectiveSettings {
             ("direct_eager_bytes", self.direct_eager_bytes),
             ("deterministic", self.deterministic.into()),
             ("trees", self.trees.into()),
+            ("host_ranks", self.host_ranks.into()),
             ("flat_ranks", flat),
             ("whole_sources", whole),
             ("all_reduce_ring", ring),
@@ -77,6 +79,7 @@ impl CollectiveSettings {
             "deterministic" => Field::Switch(&mut self.deterministic),
             "card" => Field::Switch(&mut self.card),
             "trees" => Field::Switch(&mut self.trees),
+            "host_ranks" => Field::Count(&mut self.host_ranks),
             _ => return None,
         })
     }
@@ -123,8 +126,11 @@ mod tests {
         let mut seen = Vec::new();
         for name in CollectiveSettings::NAMES {
             let mut s = CollectiveSettings::default();
-            s.set(name, u64::from(name == "deterministic"))
-                .expect("a name");
+            s.set(
+                name,
+                u64::from(["deterministic", "host_ranks"].contains(&name)),
+            )
+            .expect("a name");
             assert_ne!(s, CollectiveSettings::default(), "{name}");
             assert!(!seen.contains(&s), "{name} is another's field");
             // What a rank may choose for itself; all else is compared, under its name.

@@ -126,6 +126,8 @@ pub(crate) struct Shape {
     pub(crate) in_place: bool,
     /// Where something is reduced.
     pub(crate) order: Order,
+    /// Consecutive ranks of a host, for programs that depend on it; else 0.
+    pub(crate) host_ranks: u32,
 }
 
 /// Plans by shape, and the programs that users have loaded.
@@ -208,7 +210,8 @@ fn generated(shape: Shape) -> Result<Plan, PlanError> {
     let Shape {
         kind, algo, ranks, ..
     } = shape;
-    let family = Family::new(shape.order, kind, algo, ranks, shape.root)?;
+    let family =
+        Family::new(shape.order, kind, algo, ranks, shape.root)?.on_hosts(shape.host_ranks)?;
     let heaviest = family.checked(&Limits::default())?;
     let all = Whole {
         held: family.held(),

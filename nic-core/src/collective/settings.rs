@@ -55,6 +55,9 @@ pub struct CollectiveSettings {
     /// direct path. In larger ones a rank has links to few neighbours, and dials another with the
     /// first message to it; there windows reach linked ranks alone. The same on every rank.
     pub linked_ranks: u32,
+    /// Consecutive ranks that share a host, which `HIERARCHICAL` must know; they divide the ranks.
+    /// 0: as the SDK finds it out when the ranks meet. The same on every rank.
+    pub host_ranks: u32,
     /// Where operations that name no algorithm change from one to another.
     pub thresholds: Thresholds,
     /// How long the ranks may take to find each other.
@@ -77,6 +80,7 @@ impl Default for CollectiveSettings {
             deterministic: false,
             trees: true,
             linked_ranks: 256,
+            host_ranks: 0,
             thresholds: Thresholds::default(),
             connect_timeout: Duration::from_secs(30),
         }
@@ -104,10 +108,9 @@ impl CollectiveSettings {
     /// In words, what a rank was given unlike the first; `what` counts the settings that all must
     /// give alike.
     pub(crate) fn why_unlike(&self, rank: u32, what: u8) -> String {
-        let names = self.agreed().map(|(name, _)| name);
-        let mut names = names.into_iter().chain(["linked_ranks"]);
-        let name = names.nth(what.into());
-        match name {
+        let [names @ .., _] = self.agreed().map(|(name, _)| name);
+        let mut names = names.into_iter().chain(["linked_ranks` or `host_ranks"]);
+        match names.nth(what.into()) {
             Some(name) => format!("rank {rank} differs from rank 0 in the setting `{name}`"),
             None => format!("rank {rank} differs from rank 0 in the list of ranks"),
         }

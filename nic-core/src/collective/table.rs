@@ -223,6 +223,11 @@ impl Table {
             .map_or_else(Thresholds::default, |c| c.settings.thresholds)
     }
 
+    /// Consecutive ranks of a communicator that share a host; 0: not known, or not as many on each.
+    pub(crate) fn host_ranks(&self, slot: u32) -> u32 {
+        self.comm(slot).map_or(0, |c| c.settings.host_ranks)
+    }
+
     /// How the ranks of a communicator reach each other by messages.
     pub(crate) fn locality(&self, slot: u32) -> Locality {
         match self.comm(slot).is_some_and(|c| c.settings.trees) {

@@ -378,6 +378,10 @@ impl Decoder<'_> {
             root,
             in_place: false,
             order,
+            host_ranks: match algo {
+                Algorithm::Hierarchical => self.collectives.table.host_ranks(self.slot),
+                _ => 0,
+            },
         };
         let refuse = |e: PlanError| {
             tracing::warn!(error = %e, kind = ?spec.kind, ?algo, "no program");

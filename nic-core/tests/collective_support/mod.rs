@@ -284,6 +284,8 @@ impl World {
         ids
     }
 
+    /// Settings that name no ranks of a host get hosts of two or more, where the ranks can be
+    /// divided.
     pub fn begin_communicator(
         &mut self,
         ctx: u64,
@@ -291,6 +293,12 @@ impl World {
         settings: &CollectiveSettings,
     ) -> Vec<CommId> {
         let peers: Vec<_> = members.iter().map(|m| address(*m)).collect();
+        let mut settings = settings.clone();
+        if settings.host_ranks == 0 {
+            let ranks = members.len() as u32;
+            let mut divisors = (2..ranks).filter(|m| ranks.is_multiple_of(*m));
+            settings.host_ranks = divisors.next().unwrap_or(1);
+        }
         let make = |(rank, h): (usize, &usize)| {
             let config = CommunicatorConfig {
                 ctx,

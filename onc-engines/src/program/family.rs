@@ -24,11 +24,13 @@ pub struct Family {
     algo: Algorithm,
     ranks: u32,
     root: u32,
+    /// Ranks of a host, where that changes the programs; else 1.
+    host_ranks: u32,
 }
 
 impl Family {
     /// The family of a collective; the arguments are those of
-    /// [`generate_all_in`](super::generate_all_in).
+    /// [`generate_all_in`](super::generate_all_in). Each rank has a host of its own.
     ///
     /// # Errors
     /// As [`generate`](super::generate()).
@@ -39,14 +41,28 @@ impl Family {
         ranks: u32,
         root: u32,
     ) -> Result<Family, GenerateError> {
-        let first = generate_in(order, kind, algo, ranks, 0, root)?;
+        let first = generate_in(order, kind, algo, ranks, 0, root, 1)?;
         Ok(Family {
             order: if reduces(kind) { order } else { Order::None },
             kind,
             algo: first.algo,
             ranks,
             root: first.root,
+            host_ranks: 1,
         })
+    }
+
+    /// The same where so many consecutive ranks share a host. It counts for `HIERARCHICAL` alone.
+    ///
+    /// # Errors
+    /// [`GenerateError::Hosts`]: the ranks are no whole number of such hosts.
+    pub fn on_hosts(self, host_ranks: u32) -> Result<Family, GenerateError> {
+        if self.algo != Algorithm::Hierarchical {
+            return Ok(self);
+        }
+        let on_hosts = Family { host_ranks, ..self };
+        on_hosts.program(0)?;
+        Ok(on_hosts)
     }
 
     /// A rank's program.
@@ -55,7 +71,13 @@ impl Family {
     /// The rank is not of this communicator.
     pub fn program(&self, rank: u32) -> Result<Program, GenerateError> {
         generate_in(
-            self.order, self.kind, self.algo, self.ranks, rank, self.root,
+            self.order,
+            self.kind,
+            self.algo,
+            self.ranks,
+            rank,
+            self.root,
+            self.host_ranks,
         )
     }
 
@@ -67,6 +89,8 @@ impl Family {
         let sends_first = match self.algo {
             A::Pairwise => self.kind != CollectiveKind::AllToAll,
             A::Linear => true,
+            // To the other ranks of its host.
+            A::Hierarchical => return self.host_ranks.saturating_sub(1).max(1),
             // To the partner, and beside it to a rank that does not take part.
             A::RecursiveDoubling if self.kind == CollectiveKind::AllReduce => {
                 return if self.ranks.is_power_of_two() { 1 } else { 2 };
@@ -95,6 +119,9 @@ impl Family {
         h.order(self.order);
         h.word(self.ranks);
         h.word(self.root);
+        if self.algo == Algorithm::Hierarchical {
+            h.word(self.host_ranks);
+        }
         h.value()
     }
 

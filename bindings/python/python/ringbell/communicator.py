@@ -14,7 +14,7 @@ from ringbell.errors import RingbellError
 Array: TypeAlias = Any
 Op: TypeAlias = Literal["sum", "prod", "min", "max"]
 Algo: TypeAlias = Literal[
-    "auto", "direct", "ring", "recursive_doubling", "all_gather_reduce", "tree", "flat", "chain", "linear", "pairwise", "user"
+    "auto", "direct", "ring", "recursive_doubling", "all_gather_reduce", "tree", "flat", "chain", "linear", "pairwise", "hierarchical", "user"
 ]
 Wire: TypeAlias = Literal["same", "bf16", "f16"]
 
@@ -55,6 +55,7 @@ class Settings(TypedDict, total=False):
     all_gather_ring: int | None
     card: bool | None
     trees: bool | None
+    host_ranks: int | None
 
 
 def init(
@@ -109,7 +110,7 @@ class Communicator:
     which the arrays are the program's again. Options of every operation, by name:
 
     - ``timeout``: seconds, instead of the communicator's.
-    - ``algo``: ``"auto"``, ``"direct"``, ``"ring"``, ``"recursive_doubling"``, ``"all_gather_reduce"``, ``"tree"``, ``"flat"``, ``"chain"``, ``"linear"``, ``"pairwise"``, ``"user"``.
+    - ``algo``: ``"auto"``, ``"direct"``, ``"ring"``, ``"recursive_doubling"``, ``"all_gather_reduce"``, ``"tree"``, ``"flat"``, ``"chain"``, ``"linear"``, ``"pairwise"``, ``"hierarchical"``, ``"user"``.
     - ``wire``: ``"bf16"`` or ``"f16"``, the type of float32 elements between ranks.
     - ``after``: a request or several of this communicator. The NIC begins the operation when they have ended, without the program; with several, when all
       that was posted before has.

@@ -31,7 +31,12 @@ fn a_receive_posted_ahead_waits_for_every_use_of_its_memory_and_for_messages_tha
         // Direct programs do not run by plans.
         let by_messages = |a: &Algorithm| *a != Algorithm::Direct;
         for algo in algorithms(kind).iter().copied().filter(by_messages) {
-            for (ranks, in_place) in (1..=6).flat_map(|n| [(n, false), (n, true)]) {
+            let shapes = (1..=6).flat_map(|n| [(n, false, 1), (n, true, 1)]);
+            let on_hosts = [4, 6]
+                .into_iter()
+                .flat_map(|n| [(n, false, 2), (n, true, 2)]);
+            let on_hosts = on_hosts.filter(|_| algo == Algorithm::Hierarchical);
+            for (ranks, in_place, host_ranks) in shapes.chain(on_hosts) {
                 for rank in 0..ranks {
                     let root = ranks / 2;
                     let shape = Shape {
@@ -42,6 +47,7 @@ fn a_receive_posted_ahead_waits_for_every_use_of_its_memory_and_for_messages_tha
                         root,
                         in_place,
                         order: [Order::Ring, Order::Rank][ranks as usize % 2],
+                        host_ranks,
                     };
                     // Some do not exist for every number of ranks.
                     let Ok(plan) = Plans::default().of(shape) else {
@@ -105,7 +111,9 @@ fn every_rank_knows_what_the_rank_needs_that_needs_most() {
             for ranks in (1..=33).chain([48, 63, 64]) {
                 for order in [Order::Ring, Order::Rank] {
                     for root in [0, 1, ranks / 2, ranks - 1] {
-                        let Ok(family) = Family::new(order, kind, algo, ranks, root) else {
+                        let host_ranks = (1..=8).rev().find(|m| ranks % m == 0).unwrap_or(1);
+                        let family = Family::new(order, kind, algo, ranks, root);
+                        let Ok(family) = family.and_then(|f| f.on_hosts(host_ranks)) else {
                             continue;
                         };
                         let programs: Vec<_> = (0..ranks)
@@ -119,6 +127,7 @@ fn every_rank_knows_what_the_rank_needs_that_needs_most() {
                             root,
                             in_place: false,
                             order,
+                            host_ranks,
                         };
                         let plan = generated(shape).expect("a plan");
                         for converts in [false, true] {

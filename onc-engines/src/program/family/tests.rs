@@ -25,15 +25,38 @@ fn roots(kind: CollectiveKind, ranks: u32) -> Vec<u32> {
     roots
 }
 
+/// Ranks of a host that the programs know: each divisor.
+fn hosts(algo: Algorithm, ranks: u32) -> Vec<u32> {
+    let most = if algo == Algorithm::Hierarchical {
+        ranks
+    } else {
+        1
+    };
+    (1..=most).filter(|m| ranks.is_multiple_of(*m)).collect()
+}
+
 /// Checks the families of a collective with so many ranks.
 fn compare(kind: CollectiveKind, algo: Algorithm, ranks: u32) {
+    for host_ranks in hosts(algo, ranks) {
+        compare_on(host_ranks, kind, algo, ranks);
+    }
+}
+
+/// The same with so many ranks on each host.
+fn compare_on(host_ranks: u32, kind: CollectiveKind, algo: Algorithm, ranks: u32) {
     for order in orders(kind, algo) {
         for root in roots(kind, ranks) {
-            let what = format!("{kind:?} {algo:?} {order:?}, {ranks} ranks, root {root}");
-            let programs = generate_all_in(order, kind, algo, ranks, root).unwrap();
+            let what = format!(
+                "{kind:?} {algo:?} {order:?}, {ranks} ranks, root {root}, {host_ranks} a host"
+            );
+            let family = Family::new(order, kind, algo, ranks, root).unwrap();
+            let family = family.on_hosts(host_ranks).unwrap();
+            let programs: Vec<_> = match host_ranks {
+                1 => generate_all_in(order, kind, algo, ranks, root).unwrap(),
+                _ => (0..ranks).map(|r| family.program(r).unwrap()).collect(),
+            };
             let proof = check(&programs, &Limits::default());
             let proof = proof.unwrap_or_else(|e| panic!("{what}: {e}"));
-            let family = Family::new(order, kind, algo, ranks, root).unwrap();
             assert_eq!(family.held(), proof.held, "{what}");
             let in_place = match family.has_in_place() {
                 true => InPlace::Safe,
@@ -104,6 +127,34 @@ fn large_families_are_as_the_checker_finds() {
 }
 
 #[test]
+fn large_families_on_hosts_are_as_the_checker_finds() {
+    for (hosts, host_ranks) in [(2, 100), (100, 2), (16, 16), (64, 8), (128, 4)] {
+        let (kind, algo) = (CollectiveKind::AllReduce, Algorithm::Hierarchical);
+        compare_on(host_ranks, kind, algo, hosts * host_ranks);
+    }
+}
+
+#[test]
+fn ranks_that_are_no_whole_number_of_hosts_are_refused_with_the_reason() {
+    let (kind, algo) = (CollectiveKind::AllReduce, Algorithm::Hierarchical);
+    let family = Family::new(Order::Ring, kind, algo, 6, 0).unwrap();
+    for (host_ranks, words) in [
+        (0, "hosts are not known"),
+        (4, "6 ranks cannot be 4"),
+        (7, "7 on"),
+    ] {
+        let error = family
+            .on_hosts(host_ranks)
+            .expect_err("refused")
+            .to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    // Others do not care.
+    let ring = Family::new(Order::Ring, kind, Algorithm::Ring, 6, 0).unwrap();
+    assert_eq!(ring.on_hosts(0), Ok(ring));
+}
+
+#[test]
 fn families_differ_by_their_hash() {
     let mut seen = std::collections::HashMap::new();
     for kind in CollectiveKind::ALL.iter().copied() {
@@ -111,8 +162,11 @@ fn families_differ_by_their_hash() {
             for order in orders(kind, algo) {
                 for ranks in [2, 3, 4] {
                     for root in roots(kind, ranks) {
-                        let f = Family::new(order, kind, algo, ranks, root).unwrap();
-                        assert_eq!(seen.insert(f.hash(), f), None, "{f:?}");
+                        for host_ranks in hosts(algo, ranks) {
+                            let f = Family::new(order, kind, algo, ranks, root).unwrap();
+                            let f = f.on_hosts(host_ranks).unwrap();
+                            assert_eq!(seen.insert(f.hash(), f), None, "{f:?}");
+                        }
                     }
                 }
             }
@@ -137,14 +191,18 @@ fn a_change_of_the_programs_is_a_generation() {
             for order in orders(kind, algo) {
                 for ranks in (1..=9).chain([16, 33]) {
                     let root = ranks / 2;
-                    all.extend(generate_all_in(order, kind, algo, ranks, root).unwrap());
+                    let family = Family::new(order, kind, algo, ranks, root).unwrap();
+                    for host_ranks in hosts(algo, ranks) {
+                        let family = family.on_hosts(host_ranks).unwrap();
+                        all.extend((0..ranks).map(|r| family.program(r).unwrap()));
+                    }
                 }
             }
         }
     }
     assert_eq!(
         (GENERATION, hash_all(&all)),
-        (3, 0x6d6f_6180_9897_ba95),
+        (3, 0x614a_726b_1559_055b),
         "generators make other programs: raise GENERATION, and record both here"
     );
 }

@@ -10,6 +10,7 @@ mod broadcast;
 mod builder;
 mod direct;
 mod gather;
+mod hierarchical;
 mod reduce;
 mod reduce_scatter;
 mod tree;
@@ -62,6 +63,16 @@ pub enum GenerateError {
         /// Given.
         algo: Algorithm,
     },
+    /// The ranks cannot be put together by hosts.
+    #[error("{} by hierarchical needs the same number of consecutive ranks on each host: {}", spelled(kind.name()), why_no_hosts(*ranks, *host_ranks))]
+    Hosts {
+        /// Collective.
+        kind: CollectiveKind,
+        /// Ranks of the communicator.
+        ranks: u32,
+        /// Ranks of each host that were given; 0: not known.
+        host_ranks: u32,
+    },
     /// The collective has no such algorithm.
     #[error("{} has no algorithm {}: choose one of {}", spelled(kind.name()), spelled(algo.name()), names(*kind))]
     Algorithm {
@@ -88,12 +99,22 @@ fn strict_names(kind: CollectiveKind) -> String {
     all.collect::<Vec<_>>().join(", ")
 }
 
+fn why_no_hosts(ranks: u32, host_ranks: u32) -> String {
+    match host_ranks {
+        0 => "those of this communicator stand otherwise, or their hosts are not known; number the ranks host by host, or give the setting `host_ranks`".into(),
+        m => format!("{ranks} ranks cannot be {m} on each"),
+    }
+}
+
 /// Whether the program of this algorithm can reduce in the order of the ranks, or reduces nothing.
 pub const fn is_strict(kind: CollectiveKind, algo: Algorithm) -> bool {
     !(reduces(kind)
         && matches!(
             algo,
-            Algorithm::Ring | Algorithm::Tree | Algorithm::RecursiveDoubling
+            Algorithm::Ring
+                | Algorithm::Tree
+                | Algorithm::RecursiveDoubling
+                | Algorithm::Hierarchical
         ))
 }
 
@@ -119,6 +140,7 @@ pub const fn algorithms(kind: CollectiveKind) -> &'static [Algorithm] {
             A::RecursiveDoubling,
             A::Pairwise,
             A::Tree,
+            A::Hierarchical,
             A::Direct,
         ],
         CollectiveKind::AllToAll => &[A::Pairwise, A::Linear, A::Direct],
@@ -131,7 +153,9 @@ pub const fn algorithms(kind: CollectiveKind) -> &'static [Algorithm] {
 ///
 /// `root` counts only where the collective has one (broadcast, reduce, scatter, gather); elsewhere
 /// it may be anything, and the program says 0. The programs of all ranks together pass
-/// [`check`](super::check()).
+/// [`check`](super::check()). Each rank has a host of its own: [`Family::on_hosts`] knows others.
+///
+/// [`Family::on_hosts`]: super::Family::on_hosts
 ///
 /// # Errors
 /// A number out of range, or an algorithm that the collective lacks. [`Algorithm::Auto`] is
@@ -143,10 +167,11 @@ pub fn generate(
     rank: u32,
     root: u32,
 ) -> Result<Program, GenerateError> {
-    generate_in(Order::Ring, kind, algo, ranks, rank, root)
+    generate_in(Order::Ring, kind, algo, ranks, rank, root, 1)
 }
 
-/// As [`generate`], in this order where something is reduced: [`Order::Ring`] or [`Order::Rank`].
+/// As [`generate`], in this order where something is reduced: [`Order::Ring`] or [`Order::Rank`];
+/// `host_ranks` consecutive ranks share a host.
 pub(super) fn generate_in(
     order: Order,
     kind: CollectiveKind,
@@ -154,6 +179,7 @@ pub(super) fn generate_in(
     ranks: u32,
     rank: u32,
     root: u32,
+    host_ranks: u32,
 ) -> Result<Program, GenerateError> {
     if ranks == 0 || ranks > MAX_RANKS {
         return Err(GenerateError::Ranks { ranks });
@@ -173,6 +199,13 @@ pub(super) fn generate_in(
     }
     if order == Order::Rank && !is_strict(kind, algo) {
         return Err(GenerateError::Strict { kind, algo });
+    }
+    if algo == Algorithm::Hierarchical && (host_ranks == 0 || !ranks.is_multiple_of(host_ranks)) {
+        return Err(GenerateError::Hosts {
+            kind,
+            ranks,
+            host_ranks,
+        });
     }
     let b = Builder::new(order, kind, algo, ranks, rank, root);
     use Algorithm as A;
@@ -200,6 +233,7 @@ pub(super) fn generate_in(
         (K::AllReduce, A::RecursiveDoubling) => all_reduce::recursive_doubling(b),
         (K::AllReduce, A::Pairwise) => all_reduce::pairwise(b),
         (K::AllReduce, A::Tree) => all_reduce::tree(b),
+        (K::AllReduce, A::Hierarchical) => hierarchical::all_reduce(b, host_ranks),
         (K::AllToAll, A::Linear) => all_to_all::linear(b),
         (K::AllToAll, A::Pairwise) => all_to_all::pairwise(b),
         (K::Barrier, A::RecursiveDoubling) => all_to_all::barrier(b),
@@ -235,6 +269,6 @@ pub fn generate_all_in(
     root: u32,
 ) -> Result<Vec<Program>, GenerateError> {
     (0..ranks.max(1))
-        .map(|rank| generate_in(order, kind, algo, ranks, rank, root))
+        .map(|rank| generate_in(order, kind, algo, ranks, rank, root, 1))
         .collect()
 }

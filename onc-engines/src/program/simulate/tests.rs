@@ -3,7 +3,9 @@
 use ringbell_nic_abi::{Algorithm, CollectiveKind as K};
 
 use super::*;
-use crate::program::{algorithms, check, generate_all, generate_all_in, is_strict, Limits, Order};
+use crate::program::{
+    algorithms, check, generate_all, generate_all_in, is_strict, Family, Limits, Order,
+};
 
 /// Elements of rank r's source: distinct in every rank and element, and inexact when summed.
 fn source(rank: u32, len: usize) -> Vec<f32> {
@@ -185,6 +187,50 @@ fn recursive_doubling_combines_halves_in_the_order_of_the_ranks_the_same_at_each
             let out = simulate(&programs, 3, &sources, in_place, join, seed).unwrap();
             let all = out.outputs.into_iter().flatten().flatten();
             assert!(all.into_iter().all(|v| v == wanted), "{ranks} ranks");
+        }
+    }
+}
+
+/// The terms of a ring that begins with the first of them.
+fn ring(terms: impl IntoIterator<Item = String>) -> String {
+    let joined = terms.into_iter().reduce(|a, b| format!("({a}.{b})"));
+    joined.unwrap_or_default()
+}
+
+#[test]
+fn hierarchical_rings_of_hosts_add_what_rings_of_ranks_have_the_same_at_each() {
+    let shapes = (1..=6).flat_map(|hosts| (1..=6).map(move |each| (hosts, each)));
+    for (hosts, each) in shapes.chain([(3, 11), (17, 2), (16, 8)]) {
+        let (n, count) = (hosts * each, 2 * hosts * each + 1);
+        let family = Family::new(Order::Ring, K::AllReduce, Algorithm::Hierarchical, n, 0);
+        let family = family.unwrap().on_hosts(each).unwrap();
+        let programs: Vec<_> = (0..n).map(|r| family.program(r).unwrap()).collect();
+        // The ranks of a host begin with the one whose part it is, and hosts with the one whose
+        // chunk it is.
+        let of_chunk = |chunk: u32| {
+            let (place, first) = (chunk / hosts, chunk % hosts);
+            let host = |h: u32| {
+                let rank = |k| h * each + (place + k) % each;
+                ring((0..each).map(|k| rank(k).to_string()))
+            };
+            ring((0..hosts).map(|k| host((first + k) % hosts)))
+        };
+        let layout = Layout {
+            count: count.into(),
+            block_chunks: n,
+        };
+        let wanted = (0..n).flat_map(|c| layout.chunk(c).map(move |_| c));
+        let wanted: Vec<_> = wanted.map(of_chunk).collect();
+        let sources: Vec<_> = (0..n)
+            .map(|r| vec![r.to_string(); count as usize])
+            .collect();
+        for (in_place, seed) in [(false, 1), (true, 2), (true, 3)] {
+            let join = |a: &String, b: &String| format!("({a}.{b})");
+            let out = simulate(&programs, count.into(), &sources, in_place, join, seed).unwrap();
+            for output in out.outputs {
+                let got: Vec<_> = output.into_iter().flatten().collect();
+                assert_eq!(got, wanted, "{hosts} hosts of {each} ranks");
+            }
         }
     }
 }

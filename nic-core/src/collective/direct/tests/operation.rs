@@ -45,6 +45,7 @@ pub(super) fn post(path: &mut Direct, token: u64, params: Params, input: Pages, 
         root: 0,
         in_place: false,
         order: Order::Ring,
+        host_ranks: 0,
     });
     let at = path.locate(&params, input, output);
     let op = Box::new(Prepared {

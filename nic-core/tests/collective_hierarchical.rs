@@ -1,0 +1,203 @@
+//! The hierarchical all-reduce on NICs, against serial models.
+
+use crate::collective_support;
+
+use collective_support::{Call, Rng, Wire, World};
+use ringbell_nic_abi::{Algorithm, CollectiveKind as K, DataType, ReduceOp, Status};
+use ringbell_nic_core::collective::CollectiveSettings;
+use ringbell_onc_engines::program::Layout;
+
+use crate::collective_doubling::serial;
+use crate::collectives::small;
+
+const OUT: u64 = 1 << 20;
+
+fn on_hosts(host_ranks: u32) -> CollectiveSettings {
+    CollectiveSettings {
+        host_ranks,
+        ..small()
+    }
+}
+
+#[test]
+fn random_elements_have_the_bits_of_the_serial_model() {
+    let mut rng = Rng(85);
+    let mut any = |below: usize| rng.next() as usize % below;
+    for (wire, hosts, each) in [
+        (Wire::Local, 2, 2),
+        (Wire::Rdma, 3, 2),
+        (Wire::LossyRdma(2, 9), 2, 3),
+        (Wire::Local, 5, 1),
+        (Wire::Tcp, 1, 4),
+        (Wire::Lossy(2, 5), 4, 2),
+        (Wire::Local, 3, 4),
+        (Wire::Local, 2, 7),
+    ] {
+        let ranks = hosts * each;
+        let mut w = World::new(ranks, wire, &on_hosts(each as u32));
+        for _ in 0..24 {
+            let dtype = DataType::ALL[any(DataType::ALL.len())];
+            let takes: Vec<_> = ReduceOp::ALL.iter().filter(|op| op.takes(dtype)).collect();
+            let op = *takes[any(takes.len())];
+            let count = any(1500);
+            let dst = [0, OUT][any(2)];
+            let len = count * dtype.bytes() as usize;
+            // Floats of one bit each rank: their sums and products are exact in any order.
+            let mut element = || match dtype {
+                DataType::F64 => [0f64, 1.0, 2.0][any(3)].to_le_bytes().to_vec(),
+                DataType::F32 => [0f32, 1.0, 2.0][any(3)].to_le_bytes().to_vec(),
+                DataType::F16 => [0, 0x3c00, 0x4000u16][any(3)].to_le_bytes().to_vec(),
+                DataType::Bf16 => [0, 0x3f80, 0x4000u16][any(3)].to_le_bytes().to_vec(),
+                _ => (0..dtype.bytes()).map(|_| any(256) as u8).collect(),
+            };
+            let sources: Vec<Vec<u8>> = (0..ranks)
+                .map(|_| (0..count).flat_map(|_| element()).collect())
+                .collect();
+            for (r, source) in sources.iter().enumerate() {
+                w.host(r).poke(0, source);
+            }
+            let call = Call::new(K::AllReduce, count as u64).of(dtype, op);
+            w.run(&call.algo(Algorithm::Hierarchical).at(0, dst));
+            let what =
+                format!("{wire:?}, {hosts} hosts of {each}: {count} {dtype:?} {op:?} at {dst}");
+            let first = w.host(0).peek(dst, len);
+            for r in 1..ranks {
+                assert!(w.host(r).peek(dst, len) == first, "rank {r} and 0, {what}");
+            }
+            let wanted = match dtype.is_float() {
+                false => serial(dtype, op, &sources),
+                true => exact(dtype, op, &sources),
+            };
+            assert!(first == wanted, "{what}");
+        }
+    }
+}
+
+/// The reduction of floats that no order rounds.
+fn exact(dtype: DataType, op: ReduceOp, sources: &[Vec<u8>]) -> Vec<u8> {
+    let size = dtype.bytes() as usize;
+    // All values are whole, and so small that every type has them: a half has 5 bits of exponent.
+    let read = |b: &[u8]| -> f64 {
+        match *b {
+            [a, b] => {
+                let bits = u16::from_le_bytes([a, b]);
+                let one = if dtype == DataType::F16 {
+                    0x3c00
+                } else {
+                    0x3f80
+                };
+                match bits {
+                    0 => 0.0,
+                    bits if bits == one => 1.0,
+                    _ => 2.0,
+                }
+            }
+            [a, b, c, d] => f32::from_le_bytes([a, b, c, d]).into(),
+            _ => f64::from_le_bytes(b.try_into().expect("8 bytes")),
+        }
+    };
+    let write = |v: f64| -> Vec<u8> {
+        let exponent = |bias: u32, bits: u32| {
+            // Whole numbers of few bits.
+            let v = v as u32;
+            let log = v.checked_ilog2().unwrap_or(0);
+            let fraction = (v - (1 << log)) << bits >> log;
+            ((log + bias) << bits | fraction) as u16
+        };
+        match dtype {
+            DataType::F64 => v.to_le_bytes().to_vec(),
+            DataType::F32 => (v as f32).to_le_bytes().to_vec(),
+            _ if v == 0.0 => vec![0, 0],
+            DataType::F16 => exponent(15, 10).to_le_bytes().to_vec(),
+            _ => exponent(127, 7).to_le_bytes().to_vec(),
+        }
+    };
+    let apply = |a: f64, b: f64| match op {
+        ReduceOp::Sum => a + b,
+        ReduceOp::Prod => a * b,
+        ReduceOp::Min => a.min(b),
+        _ => a.max(b),
+    };
+    let mut out = Vec::new();
+    for at in (0..sources[0].len()).step_by(size) {
+        let all = sources.iter().map(|s| read(&s[at..at + size]));
+        out.extend(write(all.reduce(apply).unwrap_or(0.0)));
+    }
+    out
+}
+
+#[test]
+fn floats_have_the_order_of_hosts_for_any_segments_and_transport() {
+    let bytes = |v: &[f32]| -> Vec<u8> { v.iter().flat_map(|x| x.to_le_bytes()).collect() };
+    let mut rng = Rng(12);
+    let count = 3001usize;
+    for (wire, hosts, each) in [
+        (Wire::Local, 2, 3),
+        (Wire::Rdma, 3, 2),
+        (Wire::LossyRdma(2, 3), 2, 2),
+    ] {
+        let ranks = hosts * each;
+        let inputs: Vec<Vec<f32>> = (0..ranks)
+            .map(|_| (0..count).map(|_| rng.next() as u32 as f32 / 7.0).collect())
+            .collect();
+        let layout = Layout {
+            count: count as u64,
+            block_chunks: ranks as u32,
+        };
+        let mut wanted = Vec::new();
+        for chunk in 0..ranks {
+            let (place, first) = (chunk / hosts, chunk % hosts);
+            for i in layout.chunk(chunk as u32) {
+                let of_host = |h: usize| {
+                    let at = |k: usize| inputs[h * each + (place + k) % each][i as usize];
+                    (1..each).fold(at(0), |sum, k| sum + at(k))
+                };
+                let at = |k: usize| of_host((first + k) % hosts);
+                wanted.push((1..hosts).fold(at(0), |sum, k| sum + at(k)));
+            }
+        }
+        for segment_bytes in [64, 4096] {
+            let settings = CollectiveSettings {
+                segment_bytes,
+                ..on_hosts(each as u32)
+            };
+            let mut w = World::new(ranks, wire, &settings);
+            for dst in [OUT, 0] {
+                for (r, v) in inputs.iter().enumerate() {
+                    w.host(r).poke(0, &bytes(v));
+                }
+                let call = Call::new(K::AllReduce, count as u64);
+                w.run(&call.algo(Algorithm::Hierarchical).at(0, dst));
+                for r in 0..ranks {
+                    let got = w.host(r).peek(dst, count * 4);
+                    assert!(
+                        got == bytes(&wanted),
+                        "{wire:?} rank {r} of {ranks} at {dst}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn hosts_that_do_not_divide_the_ranks_are_refused_and_others_go_on() {
+    for (ranks, host_ranks) in [(3, 2), (4, 3), (2, 4)] {
+        let mut w = World::new(ranks, Wire::Local, &on_hosts(host_ranks));
+        let call = Call::new(K::AllReduce, 9);
+        for end in w.call(&call.algo(Algorithm::Hierarchical)) {
+            let code = Algorithm::Hierarchical.code().into();
+            assert_eq!((end.status, end.detail), (Status::InvalidArgument, code));
+        }
+        w.run(&call.algo(Algorithm::Ring));
+    }
+    // Of a communicator that is `deterministic` it cannot be asked for, as the ring.
+    let strict = CollectiveSettings {
+        deterministic: true,
+        ..on_hosts(2)
+    };
+    let mut w = World::new(4, Wire::Local, &strict);
+    let call = Call::new(K::AllReduce, 9).algo(Algorithm::Hierarchical);
+    let ends = w.call(&call);
+    assert!(ends.iter().all(|e| e.status == Status::InvalidArgument));
+}
