@@ -1,6 +1,7 @@
 //! `ringbell explain`: the steps of a collective, in the form of FpgaNIC's Table 8.
 
 mod draw;
+mod goal;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -60,6 +61,10 @@ pub(crate) struct Args {
     /// Print the programs in the form that --program reads, instead of the table
     #[arg(long, conflicts_with = "json")]
     text: bool,
+    /// Print the programs' messages as a schedule in GOAL, for `ringbell sim trace`, LogGOPSim and
+    /// ATLAHS
+    #[arg(long, conflicts_with_all = ["json", "text"])]
+    goal: bool,
     /// Draw the table, with an arrow for each message, as an SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -141,6 +146,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
     if args.text {
         stdio::out(program::format(&explained.programs))?;
+        return Ok(Exit::Ok);
+    }
+    if args.goal {
+        let schedule = goal::schedule(&explained.programs, args.size)?;
+        stdio::out(schedule.to_string())?;
         return Ok(Exit::Ok);
     }
     match args.json.as_deref() {

@@ -1,4 +1,4 @@
-//! `ringbell sim`: a collective on a cluster of whole NICs, in virtual time.
+//! `ringbell sim`: a collective, kernels or a schedule on a cluster of whole NICs, in virtual time.
 #![allow(clippy::disallowed_methods)] // Says how fast virtual time has passed.
 
 mod fault;
@@ -8,7 +8,9 @@ mod profile;
 mod refused;
 mod run;
 mod sweep;
+mod trace;
 mod watch;
+mod words;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -57,6 +59,8 @@ enum Instead {
     /// Run a kernel of a CUDA file on each rank, in virtual time: `extern "C" __global__ void
     /// NAME(rb_comm comm, void *buffer, rb_u64 bytes)`
     Run(run::Args),
+    /// Run the sends, receives and calculations of a trace in GOAL (LogGOPSim, ATLAHS)
+    Trace(trace::Args),
 }
 
 /// Arguments of `ringbell sim`.
@@ -124,8 +128,10 @@ pub(crate) struct Args {
 
 /// Runs it and prints the table.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    if let Some(Instead::Run(args)) = &args.instead {
-        return run::run(args);
+    match &args.instead {
+        Some(Instead::Run(args)) => return run::run(args),
+        Some(Instead::Trace(args)) => return trace::run(args),
+        None => {}
     }
     if let Some(plan) = &args.plan {
         let outputs = Outputs {
@@ -189,42 +195,12 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(Exit::of_data(report.sizes.iter().map(|m| m.wrong).sum()))
 }
 
-/// The network in words.
-fn network(network: &NetworkPlan) -> String {
-    let Some(topology) = &network.topology else {
-        return "of one switch".into();
-    };
-    let (nodes, hosts) = (topology.nodes().len(), topology.ends().count());
-    format!(
-        "{}: {hosts} hosts, {} switches, {} wires; hash seed {}",
-        topology.name(),
-        nodes - hosts,
-        topology.wires().len(),
-        network.hash_seed
-    )
-}
-
 fn text(plan: &Plan, report: &Report, wall_s: f64) -> String {
-    let p = &plan.profile;
     let redop = match plan.kind {
         CollectiveKind::AllReduce | CollectiveKind::Reduce | CollectiveKind::ReduceScatter => "sum",
         _ => "none",
     };
-    let mut out = String::new();
-    let _ = writeln!(
-        out,
-        "# ringbell sim {}, {} ranks, seed {}, loss {}\n# network {}\n# profile {}: {} Gb/s, {} ns a link; {}",
-        name(plan.kind),
-        plan.ranks,
-        plan.seed,
-        plan.loss,
-        network(&plan.network),
-        p.name,
-        p.link_gbps,
-        p.link_delay_ns,
-        p.source
-    );
-    out += &fault::text_of_faults(plan);
+    let mut out = words::head(name(plan.kind), plan);
     let _ = writeln!(
         out,
         "#{:>11} {:>11} {:>7} {:>7} {:>10} {:>8} {:>8} {:>7} {:>7}",
@@ -252,18 +228,8 @@ fn text(plan: &Plan, report: &Report, wall_s: f64) -> String {
     if let Some(ended) = &report.ended {
         out += &fault::text_of_ends(ended);
     }
-    let virtual_s = report.virtual_ns as f64 / 1e9;
-    let _ = writeln!(
-        out,
-        "# {} events, {} frames, {} lost; {:.6} virtual s in {wall_s:.3} s, {:.4} a second; hash {:016x}",
-        report.events,
-        report.packets,
-        report.lost,
-        virtual_s,
-        virtual_s / wall_s.max(1e-9),
-        report.hash
-    );
-    out
+    let counts = [report.events, report.packets, report.lost];
+    out + &words::foot(report.virtual_ns, wall_s, report.hash, counts)
 }
 
 fn json(plan: &Plan, report: &Report, wall_s: f64) -> Result<String> {

@@ -29,5 +29,6 @@ mod run;
 mod shmem;
 mod sim;
 mod topology;
+mod traces;
 mod tutorial;
 mod udp;

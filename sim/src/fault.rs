@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ringbell_nic_abi::{Completion, Status};
+use ringbell_nic_abi::Status;
 
 /// Something that breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,12 +64,12 @@ pub struct RankEnd {
 }
 
 impl RankEnd {
-    pub(crate) fn of(done: &Completion, at_ns: u64) -> RankEnd {
+    pub(crate) fn of(status: Status, detail: u64, at_ns: u64) -> RankEnd {
         use Status as S;
-        let names = matches!(done.status, S::PeerFailed | S::CommAborted | S::Mismatch);
+        let names = matches!(status, S::PeerFailed | S::CommAborted | S::Mismatch);
         RankEnd {
-            status: Some(done.status),
-            names: names.then_some(done.detail as usize),
+            status: Some(status),
+            names: names.then_some(detail as usize),
             at_ns,
         }
     }

@@ -26,10 +26,4 @@ impl FileError {
             what,
         }
     }
-
-    /// An error of the parser.
-    pub fn of_toml(name: &str, text: &str, error: &toml::de::Error) -> FileError {
-        let byte = error.span().map_or(0, |s| s.start);
-        FileError::at(name, text, byte, error.message().replace('\n', ", "))
-    }
 }

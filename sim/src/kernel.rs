@@ -12,6 +12,7 @@ use ringbell_nic_core::port::Checksums;
 
 use crate::network::{Shared, SwitchPort};
 use crate::node::{made, Node};
+use crate::random::mixed;
 use crate::running::Outcome;
 use crate::simulation::{check_cluster, MEMORY_MOST, OF_AN_END, OF_A_RANK};
 use crate::world::World;
@@ -136,14 +137,6 @@ pub fn kernel_memory(plan: &KernelPlan) -> Result<u64, Failure> {
 
 fn refused(e: impl ToString) -> Failure {
     Failure::Kernel(e.to_string())
-}
-
-/// A number that depends on all of two (SplitMix64, Steele and others 2014).
-fn mixed(a: u64, b: u64) -> u64 {
-    let mut z = a.wrapping_add(b.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
 }
 
 /// What all ranks have printed: whole lines.

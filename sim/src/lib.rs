@@ -3,7 +3,8 @@
 //! [`run`] makes the NICs, joins them by one switch or a topology of switches, runs collectives and
 //! compares every byte with a model. A NIC is stepped when a frame arrives, a timer is due or an
 //! operation was posted, and not otherwise, so virtual time jumps from one such moment to the next.
-//! [`run_kernel`] lets kernels of users run on emulated GPUs of such ranks instead.
+//! [`run_kernel`] lets kernels of users run on emulated GPUs of such ranks instead, and
+//! [`run_goal`] the sends, receives and calculations of a schedule in GOAL.
 //! No clock and no address enters: one plan gives one sequence of events, whose digest is in the
 //! [`Report`].
 
@@ -11,11 +12,14 @@ mod bound;
 mod data;
 mod fault;
 mod file_error;
+pub mod goal;
 mod host;
 mod kernel;
 mod network;
 mod node;
 mod profile;
+mod random;
+mod replay;
 mod report;
 mod running;
 mod simulation;
@@ -29,6 +33,9 @@ pub use file_error::FileError;
 pub use host::HostCosts;
 pub use kernel::{kernel_memory, run_kernel, KernelPlan, KernelReport, Trouble};
 pub use profile::Profile;
+pub use replay::{
+    goal_memory, run_goal, run_goal_watched, GoalPlan, GoalReport, GoalTrouble, Operation,
+};
 pub use report::{Failure, Measured, NetworkPlan, Plan, Report};
 pub use ringbell_cuda_kernels::LaunchShape;
 pub use simulation::{memory, run, run_watched};

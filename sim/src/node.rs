@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ringbell_gtlb::testing::{GpuView, HostMemory, Layout};
 use ringbell_gtlb::{Access, DmaMemory, PageTable};
-use ringbell_nic_abi::{CollectiveSpec, Descriptor, GpuVa, Lkey, Opcode, Rkey};
+use ringbell_nic_abi::{CollectiveSpec, Descriptor, GpuVa, Lkey, Opcode, PdId, Rkey};
 use ringbell_nic_core::collective::{CollectiveSettings, CommunicatorConfig};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::Port;
@@ -27,14 +27,20 @@ const PAGE: u64 = 2 << 20;
 /// A node: a NIC in the communicator of all ranks.
 pub(crate) struct Node {
     pub(crate) nic: Nic,
+    pub(crate) pd: PdId,
     pub(crate) queue: HostQueue,
     pub(crate) comm: CommId,
 }
 
-/// Memory of a node's host, with room for a source and a destination.
-pub(crate) struct Operands {
+/// Memory of a node's host.
+pub(crate) struct Memory {
     memory: Arc<HostMemory>,
     layout: Layout,
+}
+
+/// The same with room for a source and a destination.
+pub(crate) struct Operands {
+    memory: Memory,
     half: u64,
 }
 
@@ -93,7 +99,12 @@ impl Node {
             },
         };
         let comm = nic.create_communicator(&comm).map_err(|e| made(&e))?;
-        Ok(Node { nic, queue, comm })
+        Ok(Node {
+            nic,
+            pd,
+            queue,
+            comm,
+        })
     }
 
     /// Posts the operation; `None` when the queue is full.
@@ -122,6 +133,47 @@ impl Node {
     }
 }
 
+impl Memory {
+    /// A rank with so much memory.
+    pub(crate) fn new(
+        rank: usize,
+        plan: &Plan,
+        port: Box<dyn Port>,
+        bytes: u64,
+    ) -> Result<(Node, Memory), Failure> {
+        let bytes = bytes.max(1).next_multiple_of(PAGE);
+        let memory = HostMemory::new(bytes).map_err(|e| made(rank)(&e))?;
+        let memory = Memory {
+            memory: Arc::new(memory),
+            layout: Layout::Mixed(rank as u64 + 3),
+        };
+        let dma = memory.memory.clone();
+        let view = memory.view();
+        let node = Node::new(rank, plan, port, dma, view.table(), (BASE, bytes))?;
+        drop(view);
+        Ok((node, memory))
+    }
+
+    fn view(&self) -> GpuView<'_> {
+        GpuView::new(&self.memory, BASE, self.layout)
+    }
+
+    /// The address of a byte.
+    pub(crate) fn va(at: u64) -> GpuVa {
+        GpuVa(BASE.0 + at)
+    }
+
+    pub(crate) fn write(&self, at: u64, bytes: &[u8]) {
+        self.view().write(Memory::va(at), bytes);
+    }
+
+    pub(crate) fn read(&self, at: u64, bytes: u64) -> Vec<u8> {
+        let mut out = vec![0; bytes as usize];
+        self.view().read(Memory::va(at), &mut out);
+        out
+    }
+}
+
 impl Operands {
     /// A rank with operands of at most this many bytes, and their memory.
     pub(crate) fn new(
@@ -131,35 +183,19 @@ impl Operands {
         most: u64,
     ) -> Result<(Node, Operands), Failure> {
         let half = half(most);
-        let memory = HostMemory::new(2 * half).map_err(|e| made(rank)(&e))?;
-        let operands = Operands {
-            memory: Arc::new(memory),
-            layout: Layout::Mixed(rank as u64 + 3),
-            half,
-        };
-        let memory = operands.memory.clone();
-        let view = operands.view();
-        let node = Node::new(rank, plan, port, memory, view.table(), (BASE, 2 * half))?;
-        drop(view);
-        Ok((node, operands))
-    }
-
-    fn view(&self) -> GpuView<'_> {
-        GpuView::new(&self.memory, BASE, self.layout)
+        let (node, memory) = Memory::new(rank, plan, port, 2 * half)?;
+        Ok((node, Operands { memory, half }))
     }
 
     /// Fills the source, and clears the destination.
     pub(crate) fn fill(&self, source: &[u8], result: u64) {
-        let view = self.view();
-        view.write(BASE, source);
-        view.write(GpuVa(BASE.0 + self.half), &vec![0xff; result as usize]);
+        self.memory.write(0, source);
+        self.memory.write(self.half, &vec![0xff; result as usize]);
     }
 
     /// The destination.
     pub(crate) fn result(&self, bytes: u64) -> Vec<u8> {
-        let mut out = vec![0; bytes as usize];
-        self.view().read(GpuVa(BASE.0 + self.half), &mut out);
-        out
+        self.memory.read(self.half, bytes)
     }
 }
 
@@ -169,5 +205,5 @@ fn half(most: u64) -> u64 {
 
 /// Where the destination of operands of at most so many bytes is.
 pub(crate) fn destination(most: u64) -> GpuVa {
-    GpuVa(BASE.0 + half(most))
+    Memory::va(half(most))
 }

@@ -2,12 +2,12 @@
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 use ringbell_nic_core::collective::CollectiveSettings;
-use ringbell_nic_core::port::Checksums;
+use ringbell_nic_core::port::{Checksums, Port};
 
 use crate::bound::{best_bus_gbps, bus_factor};
 use crate::data::{Data, ELEMENT};
 use crate::network::{Shared, SwitchPort};
-use crate::node::{destination, Operands};
+use crate::node::{destination, Node, Operands};
 use crate::profile::{payload_share, HEADERS};
 use crate::timeline::Timeline;
 use crate::world::World;
@@ -62,15 +62,26 @@ pub fn run(plan: &Plan) -> Result<Report, Failure> {
 /// # Errors
 /// [`Failure`], as [`run`]; or a rank that is watched is not there. What was written until then is
 /// whole.
-pub fn run_watched(plan: &Plan, mut watch: Watch) -> Result<Report, Failure> {
+pub fn run_watched(plan: &Plan, watch: Watch) -> Result<Report, Failure> {
     let most = check(plan)?;
+    watched(plan, watch, |watch, fabric| {
+        simulate(plan, watch, most, fabric)
+    })
+}
+
+/// Runs something on a plan's network, and writes the timeline, if one is wanted.
+pub(crate) fn watched<R>(
+    plan: &Plan,
+    mut watch: Watch,
+    run: impl FnOnce(Watch, Shared) -> Result<R, Failure>,
+) -> Result<R, Failure> {
     watch.check(plan.ranks)?;
     let fabric = Shared::new(plan)?;
     let Some(file) = watch.take_timeline() else {
-        return simulate(plan, watch, most, fabric);
+        return run(watch, fabric);
     };
     fabric.lock().timeline = Some(Timeline::default());
-    let done = simulate(plan, watch, most, fabric.clone());
+    let done = run(watch, fabric.clone());
     let fabric = fabric.lock();
     if let Some(timeline) = &fabric.timeline {
         let written = timeline.write(plan.ranks, &fabric.tracks(), file);
@@ -79,22 +90,35 @@ pub fn run_watched(plan: &Plan, mut watch: Watch) -> Result<Report, Failure> {
     done
 }
 
-/// Makes the cluster and runs the operations.
-fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<Report, Failure> {
-    let ranks = plan.ranks as u64;
+/// A cluster whose ranks have met, of nodes that are made for each rank's port, and what is made
+/// with each.
+pub(crate) fn cluster<T>(
+    plan: &Plan,
+    watch: &mut Watch,
+    fabric: &Shared,
+    make: impl Fn(usize, Box<dyn Port>) -> Result<(Node, T), Failure>,
+) -> Result<(World, Vec<T>), Failure> {
     let checksums = match watch.reads_frames() {
         true => Checksums::Software,
         false => Checksums::Omitted,
     };
     let nodes = (0..plan.ranks).map(|rank| {
-        let port = watch.around(rank, Box::new(SwitchPort::new(rank, &fabric, checksums)))?;
-        Operands::new(rank, plan, port, most)
+        let port = watch.around(rank, Box::new(SwitchPort::new(rank, fabric, checksums)))?;
+        make(rank, port)
     });
     let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
-    let (nodes, operands): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
+    let (nodes, made): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
     let mut world = World::new(fabric.clone(), nodes);
     world.meet()?;
     world.begin(&plan.faults);
+    Ok((world, made))
+}
+
+/// Makes the cluster and runs the operations.
+fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<Report, Failure> {
+    let ranks = plan.ranks as u64;
+    let made = |rank, port| Operands::new(rank, plan, port, most);
+    let (mut world, operands) = cluster(plan, &mut watch, &fabric, made)?;
     let mut sizes = Vec::new();
     let mut ended = None;
     for &bytes in &plan.sizes {
@@ -176,6 +200,15 @@ pub(crate) fn check_cluster(plan: &Plan) -> Result<(), Failure> {
             ranks,
         });
     }
+    let wires = plan.network.wires(ranks);
+    let is_there = |what: &Breaks| match *what {
+        Breaks::Rank(rank) => rank < ranks,
+        Breaks::Wire(wire) => wire < wires,
+    };
+    let beyond = plan.faults.iter().map(|f| f.what).find(|w| !is_there(w));
+    if let Some(what) = beyond {
+        return Err(Failure::NothingToBreak { what, ranks, wires });
+    }
     Ok(())
 }
 
@@ -190,15 +223,6 @@ fn check(plan: &Plan) -> Result<u64, Failure> {
         }
         kind => Err(Failure::Kind(kind)),
     }?;
-    let wires = plan.network.wires(ranks);
-    let is_there = |what: &Breaks| match *what {
-        Breaks::Rank(rank) => rank < ranks,
-        Breaks::Wire(wire) => wire < wires,
-    };
-    let beyond = plan.faults.iter().map(|f| f.what).find(|w| !is_there(w));
-    if let Some(what) = beyond {
-        return Err(Failure::NothingToBreak { what, ranks, wires });
-    }
     let most = plan.sizes.iter().copied().max().unwrap_or(0);
     if let Some(&bytes) = plan.sizes.iter().find(|b| data_of(plan, **b).count == 0) {
         return Err(Failure::Small { bytes });

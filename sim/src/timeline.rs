@@ -2,6 +2,7 @@
 //!
 //! The file is JSON of Chrome's trace events, in the order of time. Its microseconds are virtual.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use serde::Serialize;
@@ -10,8 +11,8 @@ use serde::Serialize;
 const NICS: u32 = 1;
 const LINKS: u32 = 2;
 const QUEUES: u32 = 3;
-/// Number of the first rank's track; the links' follow the ranks'. Perfetto may take equal numbers
-/// in two groups for one track, and 0 for an idle processor.
+/// Number of the first rank's track; the links' follow the ranks', and further ones of ranks follow
+/// those. Perfetto may take equal numbers in two groups for one track, and 0 for an idle processor.
 const FIRST: usize = 4;
 
 /// A frame on a link. Times are picoseconds.
@@ -148,9 +149,20 @@ impl Timeline {
         for (pid, i, name) in nics.chain(wires) {
             entries.push(Entry::naming("thread_name", pid, i, name));
         }
+        let lanes = Lanes::of(&self.spans);
+        let further: Vec<_> = lanes
+            .further
+            .iter()
+            .map(|(r, n)| format!("rank {r}, {n}"))
+            .collect();
+        let first_further = first_link + links.len();
+        for (i, name) in further.iter().enumerate() {
+            entries.push(Entry::naming("thread_name", NICS, first_further + i, name));
+        }
         let named = entries.len();
-        for span in &self.spans {
-            let entry = Entry::new(&span.name, "X", span.time.0, NICS, FIRST + span.rank);
+        for (span, lane) in self.spans.iter().zip(&lanes.of) {
+            let track = lane.map_or(FIRST + span.rank, |i| first_further + i);
+            let entry = Entry::new(&span.name, "X", span.time.0, NICS, track);
             entries.push(entry.lasting(span.time));
         }
         for c in &self.crossings {
@@ -199,6 +211,41 @@ impl Timeline {
     }
 }
 
+/// Tracks of operations: one track has no two at a time.
+#[derive(Debug, Default, PartialEq)]
+struct Lanes {
+    /// By operation: its place in `further`, unless it is on its rank's own track.
+    of: Vec<Option<usize>>,
+    /// Ranks of further tracks, and the number of each among its rank's.
+    further: Vec<(usize, usize)>,
+}
+
+impl Lanes {
+    fn of(spans: &[Span]) -> Lanes {
+        let mut order: Vec<usize> = (0..spans.len()).collect();
+        order.sort_by_key(|i| spans[*i].time.0);
+        let mut lanes = Lanes {
+            of: vec![None; spans.len()],
+            further: Vec::new(),
+        };
+        // By rank: the tracks, and when each is free.
+        let mut all: BTreeMap<usize, Vec<(Option<usize>, u64)>> = BTreeMap::new();
+        for i in order {
+            let Span { rank, time, .. } = spans[i];
+            let tracks = all.entry(rank).or_insert_with(|| vec![(None, 0)]);
+            let free = tracks.iter().position(|t| t.1 <= time.0);
+            let free = free.unwrap_or_else(|| {
+                tracks.push((Some(lanes.further.len()), 0));
+                lanes.further.push((rank, tracks.len()));
+                tracks.len() - 1
+            });
+            tracks[free].1 = time.1;
+            lanes.of[i] = tracks[free].0;
+        }
+        lanes
+    }
+}
+
 /// The file.
 #[derive(Serialize)]
 struct Trace<'a> {
@@ -207,4 +254,28 @@ struct Trace<'a> {
     unit: &'static str,
     #[serde(rename = "traceEvents")]
     entries: Vec<Entry<'a>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_at_one_time_have_tracks_of_their_own() {
+        let span = |rank, begin, end| Span {
+            rank,
+            name: String::new(),
+            time: (begin, end),
+        };
+        let spans = [
+            span(1, 5, 9),
+            span(1, 0, 6),
+            span(0, 0, 7),
+            span(1, 9, 10),
+            span(1, 6, 9),
+        ];
+        let lanes = Lanes::of(&spans);
+        assert_eq!(lanes.of, [Some(0), None, None, None, None]);
+        assert_eq!(lanes.further, [(1, 2)]);
+    }
 }

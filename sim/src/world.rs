@@ -14,7 +14,7 @@ use crate::running::{Kernels, Outcome, Ran};
 use crate::{Breaks, Failure, Fault, Plan, RankEnd};
 
 /// Virtual time that an operation, or the meeting of the ranks, may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How much sooner than the loop's deadline operations end themselves.
 const OPERATION: Duration = Duration::from_secs(50);
 
@@ -79,7 +79,9 @@ impl World {
                 let is_over = self.fabric.lock().peek_at().is_none();
                 let mut waits = self.kernels.explain();
                 for (rank, text) in &mut waits {
-                    let Node { nic, queue, comm } = &self.nodes[*rank];
+                    let Node {
+                        nic, queue, comm, ..
+                    } = &self.nodes[*rank];
                     if let Ok(n @ 1..) = nic.communicator_under_way(*comm, queue.id()) {
                         *text += &format!("\n  its NIC has not ended {n} of its operations");
                     }
@@ -99,6 +101,25 @@ impl World {
         self.hash
     }
 
+    /// The time in picoseconds.
+    pub(crate) fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// The rank to which the next event happens, if it is one of a NIC or its host.
+    pub(crate) fn next_rank(&self) -> Option<usize> {
+        self.fabric.lock().peek_rank()
+    }
+
+    /// Lets a rank's host look at its NIC at a time in picoseconds.
+    pub(crate) fn look_at(&self, at: u64, rank: usize) {
+        self.fabric.lock().look_at(at, rank);
+    }
+
+    pub(crate) fn is_dead(&self, rank: usize) -> bool {
+        self.fabric.lock().is_dead(rank)
+    }
+
     pub(crate) fn now_ns(&self) -> u64 {
         self.now / 1_000
     }
@@ -114,8 +135,8 @@ impl World {
     }
 
     /// Steps a node until nothing moves, and notes when it wants to be stepped again.
-    fn step(&mut self, node: usize) {
-        if self.fabric.lock().is_dead(node) {
+    pub(crate) fn step(&mut self, node: usize) {
+        if self.is_dead(node) {
             return;
         }
         // NICs count nanoseconds; one that is stepped early would find its timer not due.
@@ -150,7 +171,7 @@ impl World {
     }
 
     /// Handles the next event. `false`: there is none before the deadline.
-    fn turn(&mut self, deadline: u64) -> bool {
+    pub(crate) fn turn(&mut self, deadline: u64) -> bool {
         let event = self.fabric.lock().next();
         let Some(event) = event.filter(|e| e.at <= deadline) else {
             return false;
@@ -173,6 +194,7 @@ impl World {
                 self.note([node as u64, 6, 0]);
                 self.step(node);
             }
+            What::Looks => self.note([node as u64, 8, 0]),
             What::Received(frame) => {
                 self.note([node as u64, 3, frame.bytes.len() as u64]);
                 self.fabric.lock().received(node, frame);
@@ -198,7 +220,7 @@ impl World {
     }
 
     /// Notes what a NIC has done since a time.
-    fn spent(&self, rank: usize, begin: u64, what: impl FnOnce() -> String) {
+    pub(crate) fn spent(&self, rank: usize, begin: u64, what: impl FnOnce() -> String) {
         if let Some(timeline) = &mut self.fabric.lock().timeline {
             timeline.operation(rank, what(), (begin, self.now));
         }
@@ -307,7 +329,7 @@ impl World {
                 self.wait(plan.profile.host.completion_ns);
                 return Ok(ends.into_iter().flatten().collect());
             }
-            let next = self.fabric.lock().peek_rank();
+            let next = self.next_rank();
             if !self.turn(deadline) {
                 let waiting = (0..ends.len()).filter(|r| ends[*r].is_none());
                 let waiting: Vec<_> = waiting.collect();
@@ -325,11 +347,11 @@ impl World {
     /// How an operation has ended on a rank, if it has.
     fn end_of(&self, rank: usize, ticket: u32) -> Option<RankEnd> {
         let at_ns = self.since_begin();
-        if self.fabric.lock().is_dead(rank) {
+        if self.is_dead(rank) {
             return Some(RankEnd::killed(at_ns));
         }
         let done = self.nodes[rank].queue.poll(ticket)?;
-        Some(RankEnd::of(&done, at_ns))
+        Some(RankEnd::of(done.status, done.detail, at_ns))
     }
 }
 

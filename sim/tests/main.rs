@@ -8,6 +8,8 @@ mod captures;
 mod closed_form;
 mod collectives;
 mod faults;
+mod goal;
+mod grammar;
 mod hosts;
 mod kernels;
 mod timelines;

@@ -122,16 +122,21 @@ fn status(end: &RankEnd) -> String {
 
 /// How an operation ended, by rank.
 pub(crate) fn text_of_ends(ended: &Ended) -> String {
-    let mut out = format!(
-        "# {} bytes, posted at {:.3} us, did not end well\n#{:>5} {:>14} {:>6} {:>12}\n",
+    let head = format!(
+        "# {} bytes, posted at {:.3} us, did not end well\n",
         ended.bytes,
-        us(ended.posted_ns),
-        "rank",
-        "status",
-        "names",
-        "at (us)"
+        us(ended.posted_ns)
     );
-    for (rank, end) in ended.ranks.iter().enumerate() {
+    head + &text_of_rank_ends(&ended.ranks)
+}
+
+/// How ranks ended, a line each.
+pub(crate) fn text_of_rank_ends(ends: &[RankEnd]) -> String {
+    let mut out = format!(
+        "#{:>5} {:>14} {:>6} {:>12}\n",
+        "rank", "status", "names", "at (us)"
+    );
+    for (rank, end) in ends.iter().enumerate() {
         let names = end.names.map_or("-".into(), |r| r.to_string());
         let _ = writeln!(
             out,
@@ -145,19 +150,24 @@ pub(crate) fn text_of_ends(ended: &Ended) -> String {
 
 /// How an operation ended, by rank.
 pub(crate) fn json_of_ends(ended: &Ended) -> Value {
-    let ranks = ended.ranks.iter().enumerate().map(|(rank, end)| {
+    json!({
+        "size_bytes": ended.bytes,
+        "posted_us": us(ended.posted_ns),
+        "ranks": json_of_rank_ends(&ended.ranks),
+    })
+}
+
+/// How ranks ended.
+pub(crate) fn json_of_rank_ends(ends: &[RankEnd]) -> Value {
+    let of = |(rank, end): (usize, &RankEnd)| {
         json!({
             "rank": rank,
             "status": status(end),
             "names": end.names,
             "at_us": us(end.at_ns),
         })
-    });
-    json!({
-        "size_bytes": ended.bytes,
-        "posted_us": us(ended.posted_ns),
-        "ranks": ranks.collect::<Vec<_>>(),
-    })
+    };
+    ends.iter().enumerate().map(of).collect()
 }
 
 /// The end of the command when an operation failed.

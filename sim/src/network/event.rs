@@ -19,6 +19,8 @@ pub(crate) enum What {
     Due,
     /// A kernel begins, or time may let its threads go on.
     Kernel,
+    /// Its host looks at it.
+    Looks,
     /// Something breaks.
     Breaks(Breaks),
 }

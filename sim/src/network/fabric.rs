@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ringbell_nic_core::wire::ETHERNET_HEADER;
 
 use super::event::{Event, Queue, What};
-use super::flow::{weight, Frame, Random};
+use super::flow::{weight, Frame};
 use super::graph::{Graph, Link, LinkId};
 use crate::fault::Breaks;
 use crate::host::Processors;
+use crate::random::Random;
 use crate::timeline::{Crossing, LinkTrack, Timeline};
 use crate::{Failure, Plan, Profile};
 
@@ -104,6 +105,11 @@ impl Fabric {
     /// Lets a rank's kernel run at this time.
     pub(crate) fn kernel_at(&mut self, at: u64, rank: usize) {
         self.events.add(at, rank, What::Kernel);
+    }
+
+    /// Lets a rank's host look at its NIC at this time.
+    pub(crate) fn look_at(&mut self, at: u64, rank: usize) {
+        self.events.add(at, rank, What::Looks);
     }
 
     pub(crate) fn next(&mut self) -> Option<Event> {

@@ -1,8 +1,9 @@
-//! Frames, the flows to which they belong, and what is drawn for them.
+//! Frames, and the flows to which they belong.
 
 use ringbell_nic_core::wire::ETHERNET_HEADER;
 
 use super::address::destination;
+use crate::random::mix;
 
 /// A frame on its way.
 #[derive(Debug)]
@@ -46,33 +47,6 @@ fn flow(frame: &[u8]) -> u64 {
 /// What a link weighs for a flow: the heaviest of several carries it.
 pub(super) fn weight(seed: u64, flow: u64, link: usize) -> u64 {
     mix(mix(seed ^ flow) ^ link as u64)
-}
-
-/// Numbers by SplitMix64.
-#[derive(Debug)]
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    /// Draws whether something happens that has this share.
-    pub(super) fn happens(&mut self, share: f64) -> bool {
-        if share <= 0.0 {
-            return false;
-        }
-        let drawn = mix(self.0);
-        self.0 = self.0.wrapping_add(STEP);
-        ((drawn >> 11) as f64) < share * (1u64 << 53) as f64
-    }
-}
-
-/// SplitMix64's step.
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// SplitMix64's function of a number and the step behind it.
-fn mix(value: u64) -> u64 {
-    let z = value.wrapping_add(STEP);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

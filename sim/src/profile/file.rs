@@ -11,6 +11,14 @@ use toml::Spanned;
 use super::Profile;
 use crate::{FileError, HostCosts};
 
+impl FileError {
+    /// An error of TOML's parser.
+    pub fn of_toml(name: &str, text: &str, error: &toml::de::Error) -> FileError {
+        let byte = error.span().map_or(0, |s| s.start);
+        FileError::at(name, text, byte, error.message().replace('\n', ", "))
+    }
+}
+
 /// A second, the longest delay, in nanoseconds; also what a frame may take at most.
 const SECOND: u64 = 1_000_000_000;
 /// A NIC's first retry where the file does not say, in microseconds.

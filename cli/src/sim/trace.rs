@@ -1,0 +1,250 @@
+//! `ringbell sim trace`: a schedule in GOAL on a cluster in virtual time.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use ringbell_sim::goal::Schedule;
+use ringbell_sim::{GoalPlan, GoalReport, GoalTrouble, NetworkPlan, Operation, Profile};
+use serde_json::{json, Value};
+
+use super::fault::{self, FaultArgs};
+use super::profile::profile;
+use super::refused::problem;
+use super::watch::WatchArgs;
+use super::words;
+use crate::perf::memory::enough_of_host;
+use crate::{files, routes, stdio, Exit, Problem};
+
+/// Operations of a list that are shown as text.
+const SHOWN: usize = 20;
+
+/// Arguments of `ringbell sim trace`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// A schedule in GOAL, the text that LogGOPSim's txt2bin and ATLAHS read; its `num_ranks` is
+    /// the number of ranks
+    file: PathBuf,
+    /// What the hardware costs, as in `ringbell sim`
+    #[arg(long, default_value = "ideal", value_name = "NAME|FILE", value_parser = profile)]
+    profile: Profile,
+    /// Switches and hosts in place of one switch, as in `ringbell sim`
+    #[arg(long, value_name = "NETWORK|FILE")]
+    topology: Option<String>,
+    /// Seed of the hash by which switches choose among ways of one length
+    #[arg(long, default_value_t = 0, value_name = "N", requires = "topology")]
+    hash_seed: u64,
+    /// Share of the frames that each switch loses, as 0.01
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
+    loss: f64,
+    /// Seed of losses, of the NICs' numbers and of the messages' bytes
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    seed: u64,
+    #[command(flatten)]
+    faults: FaultArgs,
+    #[command(flatten)]
+    watch: WatchArgs,
+    /// Write the report as one JSON object; `-` (the default) is standard output
+    #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+}
+
+/// Runs it and prints the report.
+pub(super) fn run(args: &Args) -> Result<Exit> {
+    let plan = plan(args)?;
+    let needed = ringbell_sim::goal_memory(&plan).map_err(problem)?;
+    let what = format!("a cluster of {} ranks", plan.schedule.ranks().len());
+    enough_of_host(
+        &what,
+        needed,
+        "give a schedule with fewer ranks or smaller messages",
+    )?;
+    let (watch, written) = args.watch.open()?;
+    let begin = Instant::now();
+    let report = ringbell_sim::run_goal_watched(&plan, watch);
+    let wall_s = begin.elapsed().as_secs_f64();
+    // Also those of a run that failed: they show how.
+    let written = written.finish();
+    let report = report.map_err(problem)?;
+    written?;
+    match args.json.as_deref() {
+        None => stdio::out(text(args, &plan, &report, wall_s))?,
+        Some(path) => {
+            let json = json(args, &plan, &report, wall_s);
+            let text = serde_json::to_string(&json).context("cannot express the report as JSON")?;
+            files::write_json(path, text)?;
+        }
+    }
+    if let Some(trouble) = &report.trouble {
+        return Err(trouble_of(trouble).into());
+    }
+    Ok(Exit::of_data(report.wrong))
+}
+
+fn plan(args: &Args) -> Result<GoalPlan> {
+    let name = args.file.display().to_string();
+    let text = fs::read_to_string(&args.file).map_err(|e| {
+        let advice = "give a file of text in GOAL; docs/simulator.md has an example";
+        Problem::new(Exit::Usage, format!("cannot read {name}: {e}"), advice)
+    })?;
+    let schedule = Schedule::parse(&name, &text).map_err(|e| {
+        let advice = "docs/simulator.md has the grammar and its limits";
+        Problem::new(Exit::Usage, e.to_string(), advice)
+    })?;
+    let named = args.topology.as_deref().map(routes::topology);
+    let network = NetworkPlan {
+        topology: named.transpose()?,
+        hash_seed: args.hash_seed,
+    };
+    let ranks = schedule.ranks().len();
+    Ok(GoalPlan {
+        faults: args.faults.faults(&network, ranks).map_err(problem)?,
+        network,
+        loss: args.loss,
+        seed: args.seed,
+        slow: args.faults.slow.clone(),
+        ..GoalPlan::new(schedule, args.profile.clone())
+    })
+}
+
+fn text(args: &Args, plan: &GoalPlan, report: &GoalReport, wall_s: f64) -> String {
+    let mut out = words::head(&format!("trace {}", args.file.display()), &plan.cluster());
+    let _ = writeln!(
+        out,
+        "#{:>5} {:>12} {:>14}",
+        "rank", "operations", "end (us)"
+    );
+    let ranks = plan.schedule.ranks().iter().zip(&report.ends_ns);
+    for (rank, (ops, end)) in ranks.enumerate() {
+        let _ = writeln!(out, " {rank:>5} {:>12} {:>14.3}", ops.len(), us(*end));
+    }
+    let _ = writeln!(
+        out,
+        "# ended after {:.3} us; {} messages, {} bytes, {} wrong",
+        us(report.time_ns),
+        report.messages,
+        report.bytes,
+        report.wrong
+    );
+    if report.waited > 0 {
+        let _ = writeln!(
+            out,
+            "# {} receives waited for memory, of which a rank has 256 MiB for them",
+            report.waited
+        );
+    }
+    if let Some(GoalTrouble::Failed(ends)) = &report.trouble {
+        out += &fault::text_of_rank_ends(ends);
+    }
+    out + &words::foot(
+        report.virtual_ns,
+        wall_s,
+        report.hash,
+        [report.events, report.packets, report.lost],
+    )
+}
+
+fn us(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}
+
+/// What went wrong.
+fn trouble_of(trouble: &GoalTrouble) -> Problem {
+    let (what, advice) = match trouble {
+        GoalTrouble::Failed(ends) => {
+            let failed = ends.iter().filter(|e| e.is_error()).count();
+            let what = format!("the schedule failed on {failed} of {} ranks", ends.len());
+            (
+                what,
+                "the report lists what each rank got and whom it names",
+            )
+        }
+        GoalTrouble::Stuck {
+            since_ns,
+            waiting,
+            behind,
+        } => {
+            let what = format!(
+                "nothing goes on after {:.3} us: {} operations cannot end, and {behind} behind them have not begun{}",
+                us(*since_ns),
+                waiting.len(),
+                list(waiting)
+            );
+            (what, "give each receive its send, and require nothing of an operation that waits for you")
+        }
+        GoalTrouble::TooLong(all) => {
+            let what = format!(
+                "{} receives have fewer bytes than their messages{}",
+                all.len(),
+                list(all)
+            );
+            (what, "give a receive as many bytes as its send")
+        }
+        GoalTrouble::Unreceived(all) => {
+            let what = format!(
+                "{} messages were received by no one{}",
+                all.len(),
+                list(all)
+            );
+            (what, "give each send its receive")
+        }
+    };
+    Problem::new(Exit::Failed, what, advice)
+}
+
+/// Operations, a line each.
+fn list(all: &[Operation]) -> String {
+    let line = |o: &Operation| format!("\nrank {}, line {}: {}: {}", o.rank, o.line, o.text, o.why);
+    let mut out: String = all.iter().take(SHOWN).map(line).collect();
+    if all.len() > SHOWN {
+        let _ = write!(out, "\nand {} more, which --json lists", all.len() - SHOWN);
+    }
+    out
+}
+
+fn json(args: &Args, plan: &GoalPlan, report: &GoalReport, wall_s: f64) -> Value {
+    let below = plan.cluster();
+    json!({
+        "goal": args.file.display().to_string(),
+        "ranks": below.ranks,
+        "topology": below.network.topology.as_ref().map(|t| t.name()),
+        "hash_seed": below.network.hash_seed,
+        "profile": below.profile.name,
+        "loss": below.loss,
+        "seed": below.seed,
+        "faults": fault::json_of_faults(&below),
+        "slow": fault::json_of_slow(&below),
+        "time_us": us(report.time_ns),
+        "ends_us": report.ends_ns.iter().map(|ns| us(*ns)).collect::<Vec<_>>(),
+        "messages": report.messages,
+        "bytes": report.bytes,
+        "wrong": report.wrong,
+        "waited": report.waited,
+        "trouble": report.trouble.as_ref().map(json_of_trouble),
+        "events": report.events,
+        "frames": report.packets,
+        "lost": report.lost,
+        "virtual_ns": report.virtual_ns,
+        "wall_s": wall_s,
+        "hash": format!("{:016x}", report.hash),
+    })
+}
+
+fn json_of_trouble(trouble: &GoalTrouble) -> Value {
+    let list = |all: &[Operation]| -> Value {
+        let of = |o: &Operation| json!({ "rank": o.rank, "line": o.line, "operation": o.text, "why": o.why });
+        all.iter().map(of).collect()
+    };
+    match trouble {
+        GoalTrouble::Failed(ends) => json!({ "failed": fault::json_of_rank_ends(ends) }),
+        GoalTrouble::Stuck {
+            since_ns,
+            waiting,
+            behind,
+        } => json!({ "stuck": list(waiting), "since_us": us(*since_ns), "behind": behind }),
+        GoalTrouble::TooLong(all) => json!({ "too_long": list(all) }),
+        GoalTrouble::Unreceived(all) => json!({ "unreceived": list(all) }),
+    }
+}

@@ -1,0 +1,160 @@
+//! `ringbell sim trace`: its report, what it refuses, and what a trace does wrong.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn ringbell(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringbell"));
+    command.args(args).output().expect("the program starts")
+}
+
+fn trace(file: &Path, args: &[&str]) -> Output {
+    let file = file.to_str().expect("text");
+    ringbell(&[&["sim", "trace", file], args].concat())
+}
+
+/// A file in a folder that lives as long as this does.
+fn written(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("t.goal");
+    std::fs::write(&file, text).expect("written");
+    (dir, file)
+}
+
+/// What it said in place of a report.
+fn refused(text: &str, args: &[&str], code: i32) -> String {
+    let (_dir, file) = written(text);
+    let out = trace(&file, args);
+    assert_eq!(out.status.code(), Some(code), "{out:?}");
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+const PING_PONG: &str = "num_ranks 2\nrank 0 {\nl1: calc 5000\nl2: send 65537b to 1 tag 3\n\
+                         l2 requires l1\nl3: recv 8b from 1 tag 4\n}\nrank 1 {\n\
+                         l1: recv 65537b from -1 tag -1\nl2: send 8b to 0 tag 4\nl2 requires l1\n}\n";
+
+#[test]
+fn a_trace_prints_the_ends_of_its_ranks_and_its_bytes() {
+    let (_dir, file) = written(PING_PONG);
+    let out = trace(&file, &[]);
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .filter(|l| !l.starts_with('#'))
+        .map(|l| l.split_whitespace().collect())
+        .collect();
+    assert_eq!(rows.len(), 2, "{text}");
+    assert_eq!(rows[0][..2], ["0", "3"], "{text}");
+    assert!(text.contains("2 messages, 65545 bytes, 0 wrong"), "{text}");
+
+    let out = trace(
+        &file,
+        &["--json", "--topology", "fat-tree:2x2", "--seed", "7"],
+    );
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let json: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    assert_eq!(
+        (&json["messages"], &json["bytes"]),
+        (&2.into(), &65_545.into())
+    );
+    assert_eq!(
+        (&json["wrong"], &json["trouble"]),
+        (&0.into(), &Value::Null)
+    );
+    let ends = json["ends_us"].as_array().expect("a list");
+    assert_eq!((ends.len(), &ends[0]), (2, &json["time_us"]));
+    // The calculation, and two messages over at least two links.
+    assert!(json["time_us"].as_f64() > Some(9.0), "{json}");
+}
+
+#[test]
+fn a_timeline_shows_the_operations_of_a_trace() {
+    let (dir, file) = written(PING_PONG);
+    let timeline = dir.path().join("timeline.json");
+    let out = trace(&file, &["--trace", timeline.to_str().expect("text")]);
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let text = std::fs::read(&timeline).expect("a file");
+    let json: Value = serde_json::from_slice(&text).expect("JSON");
+    let entries = json["traceEvents"].as_array().expect("a list");
+    let named = |name: &str| entries.iter().find(|e| e["name"] == name).expect(name);
+    assert_eq!(named("l1: calc 5000")["dur"], 5.0);
+    let (send, receive) = (
+        named("l2: send 65537b to 1 tag 3"),
+        named("l3: recv 8b from 1 tag 4"),
+    );
+    // The receive is there from the begin on, beside the others.
+    assert_ne!(send["tid"], receive["tid"]);
+    let begin = |e: &Value| e["ts"].as_f64().expect("a time");
+    assert!(begin(receive) + 4.9 < begin(send), "{receive} {send}");
+}
+
+#[test]
+fn a_wrong_trace_is_refused_by_its_place() {
+    let said = refused("num_ranks 2\nrank 0 {\nsend 5b too 1\n}\n", &[], 2);
+    assert!(said.contains("t.goal:3:9: `too`, expected `to`"), "{said}");
+    let said = refused("num_ranks 1\nrank 0 {\ncalc 5\n}\n", &[], 2);
+    assert!(said.contains("1 ranks cannot be simulated"), "{said}");
+    assert!(said.contains("give 2 to 1024"), "{said}");
+    let huge = "num_ranks 2\nrank 0 {\nsend 99999999999b to 1\n}\n";
+    assert!(refused(huge, &[], 2).contains("16 GiB"));
+    let said = refused(PING_PONG, &["--kill", "2@5us"], 2);
+    assert!(said.contains("rank 2 is to break"), "{said}");
+    let none = ringbell(&["sim", "trace", "/nonexistent.goal"]);
+    assert_eq!(none.status.code(), Some(2), "{none:?}");
+}
+
+#[test]
+fn what_never_ends_is_named() {
+    let text = "num_ranks 2\nrank 0 {\na: recv 8b from 1 tag 4\nb: calc 5\nb requires a\n}\n";
+    let said = refused(text, &[], 1);
+    let wanted = "rank 0, line 3: a: recv 8b from 1 tag 4: rank 1 has no send left for it";
+    assert!(said.contains(wanted), "{said}");
+    assert!(said.contains("1 behind them have not begun"), "{said}");
+
+    let text = "num_ranks 2\nrank 0 {\nsend 8b to 1 tag 4\n}\n";
+    let said = refused(text, &[], 1);
+    assert!(
+        said.contains("rank 0, line 3: send 8b to 1 tag 4: no receive has met it"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_program_of_a_collective_is_written_as_a_trace_and_runs() {
+    let collective = [
+        "explain",
+        "all-reduce",
+        "-R",
+        "4",
+        "--algo",
+        "ring",
+        "--size",
+        "4K",
+    ];
+    let out = ringbell(&[&collective[..], &["--goal"]].concat());
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let (_dir, file) = written(&String::from_utf8_lossy(&out.stdout));
+    let told = ringbell(&[&collective[..], &["--json"]].concat());
+    let told: Value = serde_json::from_slice(&told.stdout).expect("JSON");
+    let out = trace(&file, &["--json"]);
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let json: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    assert_eq!(json["messages"], told["messages"]);
+    // Each rank of a ring sends as much as the others.
+    let of_one = told["bytes_per_rank"].as_u64().expect("bytes");
+    assert_eq!(json["bytes"], 4 * of_one);
+
+    let out = ringbell(&[
+        "explain",
+        "all-reduce",
+        "-R",
+        "4",
+        "--algo",
+        "direct",
+        "--goal",
+    ]);
+    assert_eq!(out.status.code(), Some(2), "{out:?}");
+}

@@ -1,0 +1,294 @@
+//! A rank's messages: operations of its host that its NIC has, and those that wait for it.
+//!
+//! The NIC matches them in an inbox, as those of MPI. A short message is copied, and its send has
+//! ended when the NIC has the copy. A longer one leaves from the host's memory, and its send ends
+//! when the receiver has it. Bytes that are at the receiver when it meets the message are read from
+//! there; all others are given memory, to which they come from their sender.
+
+use std::collections::{HashMap, VecDeque};
+
+use ringbell_nic_abi::Status;
+use ringbell_nic_core::collective::{Found, MessageError, MessageEvent, MessageId, Wants};
+use ringbell_nic_core::Inbox;
+
+use super::contents::{source_at, Ledger, Sent};
+use super::room::Room;
+use crate::goal::{Op, Work};
+use crate::node::Memory;
+
+/// The longest message that is copied.
+pub(super) const SHORT: u64 = 64 << 10;
+
+/// How the NIC's part of an operation goes on.
+#[derive(Debug)]
+enum Pending {
+    /// Whether the host was told of its end already.
+    Send { op: u32, is_told: bool },
+    /// It has met no message.
+    Receive(u32),
+    /// It has met one whose bytes are at the sender.
+    Met(u32, Found, Option<Sent>),
+    /// They are coming to this place.
+    Arriving(u32, Found, Option<Sent>, u64),
+}
+
+/// Why nothing more happens here: how the communicator has ended, and with what detail.
+pub(super) type Over = (Status, u64);
+
+/// A rank's messages.
+pub(super) struct Endpoint {
+    rank: usize,
+    seed: u64,
+    inbox: Inbox,
+    memory: Memory,
+    room: Room,
+    pending: HashMap<MessageId, Pending>,
+    /// Operations that the NIC has had no room for, in their order.
+    posts: VecDeque<u32>,
+    /// Receives that have met a message for which there is no room.
+    crowded: VecDeque<MessageId>,
+    /// Receives that have met no message.
+    unmet: usize,
+    /// How many receives had to wait for room.
+    pub(super) waited: u64,
+    /// Receives that are shorter than their message, by operation, with its bytes and sender.
+    pub(super) too_long: Vec<(u32, Sent, u32)>,
+    /// Operations that have ended, until the host takes them.
+    ended: Vec<u32>,
+}
+
+impl Endpoint {
+    pub(super) fn new(
+        (rank, seed): (usize, u64),
+        inbox: Inbox,
+        memory: Memory,
+        room: Room,
+    ) -> Endpoint {
+        Endpoint {
+            rank,
+            seed,
+            inbox,
+            memory,
+            room,
+            pending: HashMap::new(),
+            posts: VecDeque::new(),
+            crowded: VecDeque::new(),
+            unmet: 0,
+            waited: 0,
+            too_long: Vec::new(),
+            ended: Vec::new(),
+        }
+    }
+
+    /// Takes what has ended.
+    pub(super) fn ended(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// What is under way besides receives that have met no message.
+    pub(super) fn moving(&self) -> usize {
+        self.pending.len() - self.unmet + self.posts.len()
+    }
+
+    /// Whether there is anything for [`advance`](Endpoint::advance).
+    pub(super) fn has_news(&self) -> bool {
+        self.inbox.has_news()
+    }
+
+    /// Gives the NIC an operation.
+    pub(super) fn post(&mut self, op: u32) {
+        self.posts.push_back(op);
+    }
+
+    /// Whether some operations have not been given to the NIC.
+    pub(super) fn has_posts(&self) -> bool {
+        !self.posts.is_empty()
+    }
+
+    /// Gives the NIC what it has room for.
+    ///
+    /// # Errors
+    /// The communicator has ended.
+    pub(super) fn give(&mut self, ops: &[Op], ledger: &mut Ledger) -> Result<(), Over> {
+        while let Some(&op) = self.posts.front() {
+            let begun = match ops[op as usize].work {
+                Work::Send { to, bytes, tag } => self.send(op, (to, tag), bytes, ledger),
+                Work::Recv { from, tag, .. } => self.receive(op, from, tag),
+                Work::Calc { .. } => Ok(()),
+            };
+            match begun {
+                Ok(()) => {}
+                Err(MessageError::Full) => return Ok(()),
+                Err(error) => return Err(over(error)),
+            }
+            self.posts.pop_front();
+        }
+        Ok(())
+    }
+
+    fn send(
+        &mut self,
+        op: u32,
+        (to, tag): (u32, u32),
+        bytes: u64,
+        ledger: &mut Ledger,
+    ) -> Result<(), MessageError> {
+        let at = source_at(self.seed, self.rank, op);
+        let target = (to, 0, tag);
+        let mut is_told = bytes <= SHORT;
+        let copied = match is_told {
+            true => self.inbox.send(target, &self.memory.read(at, bytes), false),
+            false => Err(MessageError::Full),
+        };
+        let id = match copied {
+            Err(MessageError::Full) => {
+                is_told = false;
+                let memory = (Memory::va(at), bytes);
+                self.inbox.send_from(target, memory, false)?
+            }
+            copied => copied?,
+        };
+        ledger.sends((self.rank, to, tag), Sent { op, bytes });
+        // One to the own rank is here already.
+        if is_told || id.is_none() {
+            self.ended.push(op);
+            is_told = true;
+        }
+        if let Some(id) = id {
+            self.pending.insert(id, Pending::Send { op, is_told });
+        }
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        op: u32,
+        from: Option<u32>,
+        tag: Option<u32>,
+    ) -> Result<(), MessageError> {
+        let context = 0;
+        let id = self.inbox.receive(&Wants { from, context, tag })?;
+        self.unmet += 1;
+        self.pending.insert(id, Pending::Receive(op));
+        Ok(())
+    }
+
+    /// Takes what the NIC tells.
+    ///
+    /// # Errors
+    /// The communicator has ended.
+    pub(super) fn advance(&mut self, ops: &[Op], ledger: &mut Ledger) -> Result<(), Over> {
+        while self.inbox.has_news() {
+            match self.inbox.poll().map_err(over)? {
+                Some(event) => self.on_event(ops, ledger, event)?,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn on_event(
+        &mut self,
+        ops: &[Op],
+        ledger: &mut Ledger,
+        event: MessageEvent,
+    ) -> Result<(), Over> {
+        let (MessageEvent::Met { id, .. } | MessageEvent::Ended { id, .. }) = event;
+        let Some(pending) = self.pending.remove(&id) else {
+            return Ok(());
+        };
+        match (event, pending) {
+            (MessageEvent::Met { found, here, .. }, Pending::Receive(op)) => {
+                self.unmet -= 1;
+                let sent = ledger.met(self.rank, &found);
+                if let (Work::Recv { bytes, .. }, Some(sent)) = (ops[op as usize].work, sent) {
+                    if bytes < sent.bytes {
+                        self.too_long.push((op, sent, found.from));
+                    }
+                }
+                if here {
+                    let mut got = vec![0; found.len as usize];
+                    self.inbox.read(id, &mut got).map_err(over)?;
+                    ledger.received(found.from, sent, &got);
+                    self.ended.push(op);
+                    return Ok(());
+                }
+                self.pending.insert(id, Pending::Met(op, found, sent));
+                self.crowded.push_back(id);
+                self.collect()?;
+                self.waited += u64::from(self.crowded.back() == Some(&id));
+            }
+            (MessageEvent::Ended { status, detail, .. }, pending) => {
+                if status != Status::Ok {
+                    return Err((status, detail));
+                }
+                match pending {
+                    Pending::Send { is_told: true, .. } => {}
+                    Pending::Send { op, .. } => self.ended.push(op),
+                    Pending::Receive(op) => {
+                        self.unmet -= 1;
+                        self.ended.push(op);
+                    }
+                    Pending::Met(op, ..) => self.ended.push(op),
+                    Pending::Arriving(op, found, sent, at) => {
+                        let got = self.memory.read(at, found.len);
+                        ledger.received(found.from, sent, &got);
+                        self.room.give_back(at, found.len);
+                        self.ended.push(op);
+                        self.collect()?;
+                    }
+                }
+            }
+            (MessageEvent::Met { .. }, pending) => {
+                self.pending.insert(id, pending);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives messages that were met memory, as far as there is room.
+    fn collect(&mut self) -> Result<(), Over> {
+        while let Some(&id) = self.crowded.front() {
+            let Some(Pending::Met(op, found, sent)) = self.pending.get(&id) else {
+                self.crowded.pop_front();
+                continue;
+            };
+            let (op, found, sent) = (*op, *found, *sent);
+            let Some(at) = self.room.take(found.len) else {
+                return Ok(());
+            };
+            self.crowded.pop_front();
+            let memory = (Memory::va(at), found.len);
+            self.inbox.collect(id, memory).map_err(over)?;
+            let arriving = Pending::Arriving(op, found, sent, at);
+            self.pending.insert(id, arriving);
+        }
+        Ok(())
+    }
+
+    /// Operations that the NIC has and that have not ended, and whether each is a receive without
+    /// a message.
+    pub(super) fn open(&self) -> Vec<(u32, bool)> {
+        let of = |p: &Pending| match *p {
+            Pending::Send { is_told: true, .. } => None,
+            Pending::Send { op, .. } | Pending::Met(op, ..) | Pending::Arriving(op, ..) => {
+                Some((op, false))
+            }
+            Pending::Receive(op) => Some((op, true)),
+        };
+        let mut all: Vec<_> = self.pending.values().filter_map(of).collect();
+        all.extend(self.posts.iter().map(|op| (*op, false)));
+        all.sort_unstable();
+        all
+    }
+}
+
+/// How an error ends a rank.
+fn over(error: MessageError) -> Over {
+    match error {
+        MessageError::Ended { status, detail } => (status, detail),
+        MessageError::Memory { status, .. } => (status, 0),
+        MessageError::Room { .. } => (Status::MessageTooLarge, 0),
+        _ => (Status::NoResources, 0),
+    }
+}

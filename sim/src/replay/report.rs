@@ -1,0 +1,122 @@
+//! What is asked of a run of a schedule, and what it answers.
+
+use ringbell_nic_abi::CollectiveKind;
+
+use crate::goal::Schedule;
+use crate::{Fault, NetworkPlan, Plan, Profile, RankEnd, Slow};
+
+/// Memory of a rank for messages that come straight to it.
+const ROOM: u64 = 256 << 20;
+
+/// A schedule on a cluster: a rank of it on each rank.
+#[derive(Debug, Clone)]
+pub struct GoalPlan {
+    /// What the ranks do.
+    pub schedule: Schedule,
+    /// What links cost.
+    pub profile: Profile,
+    /// How the NICs are joined.
+    pub network: NetworkPlan,
+    /// Share of the frames that each switch loses.
+    pub loss: f64,
+    /// Seed of losses, of the NICs' numbers and of the messages' bytes.
+    pub seed: u64,
+    /// What breaks.
+    pub faults: Vec<Fault>,
+    /// Ranks whose NICs and links are slower than the others'.
+    pub slow: Vec<Slow>,
+    /// Memory of a rank for messages that come straight to it; more where one of them needs it.
+    /// Those for which there is no room wait.
+    pub room_bytes: u64,
+}
+
+impl GoalPlan {
+    /// Over a lossless switch with the links of a profile.
+    pub fn new(schedule: Schedule, profile: Profile) -> GoalPlan {
+        GoalPlan {
+            schedule,
+            profile,
+            network: NetworkPlan::default(),
+            loss: 0.0,
+            seed: 0,
+            faults: Vec::new(),
+            slow: Vec::new(),
+            room_bytes: ROOM,
+        }
+    }
+
+    /// The cluster below it, whose operation is not used.
+    pub fn cluster(&self) -> Plan {
+        let ranks = self.schedule.ranks().len();
+        Plan {
+            network: self.network.clone(),
+            loss: self.loss,
+            seed: self.seed,
+            faults: self.faults.clone(),
+            slow: self.slow.clone(),
+            ..Plan::new(CollectiveKind::Nop, ranks, 0, self.profile.clone())
+        }
+    }
+}
+
+/// An operation of the schedule, and what is to be said of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Operation {
+    /// Its rank.
+    pub rank: usize,
+    /// Its line in the file; 0 where there is none.
+    pub line: u32,
+    /// Its label, and what it does.
+    pub text: String,
+    /// What became of it.
+    pub why: String,
+}
+
+/// Why a schedule did not end well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GoalTrouble {
+    /// How each rank ended, one of them at least by an error.
+    Failed(Vec<RankEnd>),
+    /// Nothing goes on any more.
+    Stuck {
+        /// Since then, from the begin on.
+        since_ns: u64,
+        /// Operations that have begun and cannot end.
+        waiting: Vec<Operation>,
+        /// How many have not begun.
+        behind: usize,
+    },
+    /// Receives of fewer bytes than the message has that they have met.
+    TooLong(Vec<Operation>),
+    /// Messages that no receive has met.
+    Unreceived(Vec<Operation>),
+}
+
+/// The end of such a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GoalReport {
+    /// By rank, when its last operation ended, from the begin on.
+    pub ends_ns: Vec<u64>,
+    /// The latest of them.
+    pub time_ns: u64,
+    /// Messages that were received.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those of them that are not as they were sent.
+    pub wrong: u64,
+    /// Receives that waited for memory of their rank.
+    pub waited: u64,
+    /// What went wrong.
+    pub trouble: Option<GoalTrouble>,
+    /// Events that were handled.
+    pub events: u64,
+    /// Frames that NICs sent.
+    pub packets: u64,
+    /// Frames that were lost.
+    pub lost: u64,
+    /// Virtual time at the end.
+    pub virtual_ns: u64,
+    /// Digest of all events.
+    pub hash: u64,
+}

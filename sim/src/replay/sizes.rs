@@ -1,0 +1,63 @@
+//! How much memory ranks need for the messages of a schedule.
+
+use super::contents::source_bytes;
+use super::report::GoalPlan;
+use super::room::Room;
+use crate::goal::Work;
+use crate::simulation::{check_cluster, MEMORY_MOST, OF_AN_END, OF_A_RANK};
+use crate::Failure;
+
+/// The room begins at a multiple of this.
+const PAGE: u64 = 4096;
+
+/// Memory of each rank: its messages, and the room for those that come to it.
+pub(super) struct Sizes(pub(super) Vec<[u64; 2]>);
+
+impl Sizes {
+    pub(super) fn of(plan: &GoalPlan) -> Result<Sizes, Failure> {
+        let schedule = &plan.schedule;
+        let mut sizes = vec![[0; 2]; schedule.ranks().len()];
+        let mut sums = vec![0_u64; sizes.len()];
+        let mut most = 0;
+        for (rank, ops) in schedule.ranks().iter().enumerate() {
+            for op in ops {
+                if let Work::Send { to, bytes, .. } = op.work {
+                    let to = to as usize;
+                    most = bytes.max(most);
+                    sizes[rank][0] = bytes.max(sizes[rank][0]);
+                    sizes[to][1] = bytes.max(sizes[to][1]);
+                    sums[to] = sums[to].saturating_add(Room::needed(bytes));
+                }
+            }
+        }
+        for ([source, room], sum) in sizes.iter_mut().zip(sums) {
+            *source = source_bytes(*source).next_multiple_of(PAGE);
+            *room = sum.min(Room::needed(*room).max(plan.room_bytes));
+        }
+        let all = sizes
+            .iter()
+            .flatten()
+            .fold(0, |a: u64, b| a.saturating_add(*b));
+        match all > MEMORY_MOST {
+            true => Err(Failure::Large { bytes: most }),
+            false => Ok(Sizes(sizes)),
+        }
+    }
+}
+
+/// Bytes of memory that a plan takes, about.
+///
+/// # Errors
+/// [`Failure`]: the plan cannot be run.
+pub fn goal_memory(plan: &GoalPlan) -> Result<u64, Failure> {
+    check_cluster(&plan.cluster())?;
+    let sizes = Sizes::of(plan)?;
+    let ranks = sizes.0.len() as u64;
+    let of_ranks = ranks.saturating_mul(OF_A_RANK + ranks * OF_AN_END);
+    Ok(sizes
+        .0
+        .iter()
+        .flatten()
+        .sum::<u64>()
+        .saturating_add(of_ranks))
+}
