@@ -182,6 +182,23 @@ fn messages_to_one_rank_share_its_link() {
 }
 
 #[test]
+fn messages_before_their_receives_leave_as_soon_as_there_is_room() {
+    // More than the receiver keeps; the last receives begin a millisecond later.
+    let sends = "send 100b to 1\n".repeat(3_000);
+    let receives: String = (0..3_000)
+        .map(|i| format!("r{i}: recv 100b from 0\nr{i} requires w\n"))
+        .collect();
+    let report = well(&plan(&text(&[
+        &sends,
+        &format!("w: calc 1000000\n{receives}"),
+    ])));
+    assert_eq!(report.messages, 3_000);
+    // At most as long again as if each had been waited for.
+    let time = report.time_ns;
+    assert!((1_000_000..1_200_000).contains(&time), "{time}");
+}
+
+#[test]
 fn a_rank_sends_to_itself() {
     let zero = "a: send 9b to 0 tag 3\nb: recv 9b from 0 tag 3\nb requires a\n\
                 send 100000b to 0\nrecv 100000b from 0";

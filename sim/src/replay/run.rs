@@ -169,7 +169,12 @@ impl<'p> Replay<'p> {
             let now = world.now();
             let host = &mut self.hosts[rank];
             let was_done = host.is_done();
+            let has_news = host.endpoint.has_news();
             let told = host.endpoint.advance(ops, &mut self.ledger);
+            if has_news {
+                // What was read is room for peers, and what was collected is asked for.
+                world.step(rank);
+            }
             host.see(now + completion);
             let moment = host.agenda.turn(ops, now);
             let mut goes_on = !moment.ended.is_empty();
