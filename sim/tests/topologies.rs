@@ -118,7 +118,7 @@ fn ranks_of_a_host_share_the_wires_to_the_network_by_the_hierarchical_algorithm(
     let ring = time_ns(&all_reduce(Algorithm::Ring, 1));
     // Of four wires of a host a ring uses one.
     let by_hosts = time_ns(&all_reduce(Algorithm::Hierarchical, 4));
-    assert!(by_hosts < 0.7 * ring, "{by_hosts} beside {ring}");
+    assert!(by_hosts < 0.85 * ring, "{by_hosts} beside {ring}");
     // With a host for each rank it is the ring.
     assert_eq!(time_ns(&all_reduce(Algorithm::Hierarchical, 1)), ring);
     let refused = run(&all_reduce(Algorithm::Hierarchical, 3));

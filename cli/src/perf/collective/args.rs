@@ -69,7 +69,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "auto", value_name = "auto|on|off", value_parser = crate::open::icrc)]
     pub(crate) icrc: Icrc,
     /// Algorithm
-    #[arg(long, default_value = "auto", value_name = "auto|direct|ring|recursive-doubling|all-gather-reduce|tree|flat|chain|linear|pairwise", value_parser = algo)]
+    #[arg(long, default_value = "auto", value_name = "auto|direct|ring|recursive-doubling|all-gather-reduce|tree|flat|chain|linear|pairwise|hierarchical", value_parser = algo)]
     pub(crate) algo: Algorithm,
     /// Type that f32 elements have on the wire
     #[arg(long, default_value = "same", value_name = "same|bf16|f16", value_parser = wire)]
