@@ -1,9 +1,7 @@
 //! The ports of a [`Nic`](crate::Nic), opened by its options.
 #![allow(clippy::disallowed_methods)] // A capture is stamped with the calendar; the NIC itself never asks for it.
 
-use std::fs::File;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use ringbell_mesh::{page, MeshConfig, MeshPort};
@@ -72,12 +70,7 @@ fn mesh(name: &str, options: &NicOptions, mac: MacAddr) -> Result<Box<dyn Port>,
     let mut port = MeshPort::open(config, wires)?;
     // Without it other processes see less; the NIC works.
     if let Ok(file) = memfd_create(page::NAME, MemfdFlags::CLOEXEC) {
-        let (file, mut number) = (File::from(file), 0);
-        port.show(move |lines| {
-            number += 1;
-            // Nothing to be done where there is no memory for it.
-            let _ = file.write_all_at(&page::encode(number, lines), 0);
-        });
+        port.show(page::writer(file.into()));
     }
     let control = options.mesh.control.get_or_init(|| port.control());
     if let (Some(file), true) = (&options.mesh.tables, options.mesh.is_followed) {

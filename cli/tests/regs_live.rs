@@ -1,8 +1,8 @@
-//! Tests of `ringbell regs` on a NIC in this very process.
+//! Tests of `ringbell regs` on a NIC in this very process, and on the nodes of jobs.
 
 #![allow(clippy::disallowed_methods)] // A deadline, so that a page that stands still fails the test.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ringbell::abi::bar::MAGIC;
@@ -77,9 +77,9 @@ fn another_process_reads_the_registers_of_a_running_nic() {
     nodes_of_a_mesh_show_wires_and_routes();
 }
 
-/// The nodes of this process, in another process's view, and what it prints of them.
-fn nodes() -> (Vec<serde_json::Value>, String) {
-    let pid = std::process::id().to_string();
+/// The nodes of a process, in another process's view, and what it prints of them.
+fn nodes(pid: u32) -> (Vec<serde_json::Value>, String) {
+    let pid = pid.to_string();
     let said = |more: &[&str]| {
         let regs = ["regs", "magic", "--pid", &pid];
         let out = Command::new(env!("CARGO_BIN_EXE_ringbell"))
@@ -87,7 +87,8 @@ fn nodes() -> (Vec<serde_json::Value>, String) {
             .output();
         String::from_utf8(out.expect("the program starts").stdout).expect("text")
     };
-    let json: serde_json::Value = serde_json::from_str(&said(&["--json"])).expect("JSON");
+    // A process without NICs and nodes is none that can be shown.
+    let json: serde_json::Value = serde_json::from_str(&said(&["--json"])).unwrap_or_default();
     let nodes = json["meshes"].as_array().cloned().unwrap_or_default();
     (nodes, said(&[]))
 }
@@ -103,7 +104,7 @@ fn nodes_of_a_mesh_show_wires_and_routes() {
     let until = |what: &str, lines: &[&str]| {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
-            let (nodes, said) = nodes();
+            let (nodes, said) = nodes(std::process::id());
             let first = nodes.iter().find(|n| n["node"] == "mesh n0 of bus:3");
             let report = first.map_or(String::new(), |n| n["report"].to_string());
             if lines.iter().all(|l| report.contains(l) && said.contains(l)) {
@@ -125,4 +126,73 @@ fn nodes_of_a_mesh_show_wires_and_routes() {
         &["down: n1:1 -- n2:0", "no way to n2: missing n1:1"],
     );
     assert_eq!(nodes.len(), 2, "a node goes with its NIC");
+}
+
+/// A process that runs until this is dropped.
+struct Job(std::process::Child);
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        // It ends its ranks.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.0.wait();
+    }
+}
+
+impl Job {
+    fn start(args: &[&str]) -> Job {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringbell"));
+        command.env("RINGBELL_GPU", "emulated").args(args);
+        let command = command.stdout(Stdio::null()).stderr(Stdio::null());
+        Job(command.spawn().expect("the program starts"))
+    }
+
+    /// Waits until the command has these nodes, each with all of these lines.
+    fn shows(&self, wanted: &[&str], lines: &[&str]) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let (nodes, said) = nodes(self.0.id());
+            let has_all = |n: &serde_json::Value| {
+                let report = n["report"].to_string();
+                lines.iter().all(|l| report.contains(l) && said.contains(l))
+            };
+            let is_shown = |name: &&str| {
+                let node = nodes.iter().find(|n| n["node"] == format!("mesh {name}"));
+                node.is_some_and(has_all)
+            };
+            if wanted.iter().all(is_shown) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{wanted:?}: {said}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+#[test]
+fn a_job_shows_the_nodes_for_which_it_forwards_itself() {
+    // Switches, while ranks send by them. The command is one of the ranks as well.
+    let perf = "perf all-reduce -R 4 --topology fat-tree:2x2 -b 8 -e 8 --no-limits";
+    let perf: Vec<&str> = perf.split(' ').collect();
+    let job = Job::start(&[&perf[..], &["--iters", "1000000000"]].concat());
+    let switches = ["s0", "s1", "s2", "s3"].map(|s| format!("{s} of fat-tree:2x2"));
+    let up = [
+        "up, credit for",
+        "routes ",
+        "on channels 0 to ",
+        "forwarded ",
+    ];
+    job.shows(&switches.each_ref().map(String::as_str), &up);
+    drop(job);
+    // A rank that has ended well: those beside it have no NICs.
+    let script = "test $RINGBELL_RANK = 1 || sleep 100";
+    let run = ["run", "-R", "3", "--topology", "bus:3", "--", "sh", "-c"];
+    let job = Job::start(&[&run[..], &[script]].concat());
+    let alone = [
+        "port 0 -> n0:1: no answer",
+        "port 1 -> n2:0: no answer",
+        "on channels 0 to 7 of 8; R is 8",
+    ];
+    job.shows(&["n1 of bus:3"], &alone);
 }

@@ -4,6 +4,9 @@
 //! `/proc`. Writer and reader share no lock: the text has its number in front and behind, and one
 //! that was read while it was written has two.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
 use ringbell_net::NicTime;
 
 /// Name of the memory, a memfd.
@@ -11,8 +14,19 @@ pub const NAME: &str = "ringbell-mesh";
 /// Shortest time between two texts: 200 ms.
 const EVERY_NS: u64 = 200_000_000;
 
+/// Writes a node's texts into memory of this [`NAME`]; for
+/// [`MeshPort::show`](crate::MeshPort::show).
+pub fn writer(memory: File) -> impl FnMut(&[String]) + Send {
+    let mut number = 0;
+    move |lines| {
+        number += 1;
+        // Nothing to be done where there is no memory for it.
+        let _ = memory.write_all_at(&encode(number, lines), 0);
+    }
+}
+
 /// The bytes of text number `number`.
-pub fn encode(number: u64, lines: &[String]) -> Vec<u8> {
+fn encode(number: u64, lines: &[String]) -> Vec<u8> {
     let text = lines.join("\n");
     format!("{number} {}\n{text}\n{number}\n", text.len()).into_bytes()
 }

@@ -11,11 +11,12 @@ use ringbell::parts::nic_core::port::udp::{UdpConfig, UdpPort};
 use ringbell::parts::nic_core::port::{Checksums, Port, MTU_MAX};
 use ringbell::UniqueId;
 use ringbell_mesh::port::mac_of;
-use ringbell_mesh::{MeshConfig, MeshPort, POLL_MAX};
+use ringbell_mesh::{page, MeshConfig, MeshPort, POLL_MAX};
 use ringbell_routes::check::check;
 use ringbell_routes::named::{named, tables_of};
 use ringbell_routes::route::{Routes, DEFAULT_CHANNELS};
 use ringbell_routes::topology::{NodeId, Role, Topology};
+use rustix::fs::{memfd_create, MemfdFlags};
 use rustix::rand::{getrandom, GetRandomFlags};
 
 use super::carriers::{free_sockets, path_of};
@@ -211,7 +212,12 @@ impl Mesh {
             let mut epoch = [0; 4];
             getrandom(&mut epoch, GetRandomFlags::empty())?;
             config.epoch = u32::from_ne_bytes(epoch);
-            Ok(MeshPort::open(config, wires.collect::<Result<_>>()?)?)
+            let mut port = MeshPort::open(config, wires.collect::<Result<_>>()?)?;
+            // Without it `ringbell regs` lacks the node; it forwards.
+            if let Ok(memory) = memfd_create(page::NAME, MemfdFlags::CLOEXEC) {
+                port.show(page::writer(memory.into()));
+            }
+            Ok(port)
         };
         open().map_err(|why| {
             why.context(Problem::new(
