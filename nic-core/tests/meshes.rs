@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ringbell_mesh::{MeshConfig, MeshPort};
 use ringbell_nic_abi::{Algorithm, CollectiveKind as K, DataType, ReduceOp, Status};
@@ -27,9 +27,22 @@ use crate::nic_support::*;
 use crate::port_rules::Link;
 use crate::transport_rules::Subject;
 
+/// How long patient nodes wait for each other, and what is above for them.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
 /// The ports of all nodes of a network, over private switches; with a share of lost frames, in
 /// percent, on every wire.
 pub(crate) fn mesh(network: &str, mtu: usize, loss: u8) -> Vec<MeshPort> {
+    mesh_with(network, mtu, loss, |_| {})
+}
+
+/// The same of nodes with other settings.
+fn mesh_with(
+    network: &str,
+    mtu: usize,
+    loss: u8,
+    change: impl Fn(&mut MeshConfig),
+) -> Vec<MeshPort> {
     let topology = generate(network).expect("a network's name");
     let checksums = match loss {
         0 => Checksums::Omitted,
@@ -51,7 +64,8 @@ pub(crate) fn mesh(network: &str, mtu: usize, loss: u8) -> Vec<MeshPort> {
             };
             (topology.from(link).port, port)
         });
-        let config = MeshConfig::new(topology.clone(), node);
+        let mut config = MeshConfig::new(topology.clone(), node);
+        change(&mut config);
         MeshPort::open(config, wires.collect()).expect("the network's wires")
     };
     topology.ids().map(node).collect()
@@ -94,7 +108,18 @@ impl Drop for Forwarders {
 
 /// The ends of a line of nodes.
 pub(crate) fn ends(hops: usize, mtu: usize, loss: u8) -> ([MeshPort; 2], Forwarders) {
-    let mut nodes = mesh(&format!("bus:{}", hops + 1), mtu, loss);
+    between(mesh(&format!("bus:{}", hops + 1), mtu, loss))
+}
+
+/// The same of nodes that wait a minute for each other: the thread that forwards may get no core
+/// for seconds on a busy machine, and is not dead then.
+pub(crate) fn patient_ends(hops: usize, mtu: usize) -> ([MeshPort; 2], Forwarders) {
+    between(mesh_with(&format!("bus:{}", hops + 1), mtu, 0, |config| {
+        (config.silence, config.stuck, config.grace) = (PATIENCE, PATIENCE, PATIENCE);
+    }))
+}
+
+fn between(mut nodes: Vec<MeshPort>) -> ([MeshPort; 2], Forwarders) {
     let last = nodes.pop().expect("two nodes at least");
     let between = nodes.split_off(1);
     let first = nodes.pop().expect("two nodes at least");

@@ -2,19 +2,22 @@
 
 use ringbell_nic_core::transport::rdma::RdmaConfig;
 
-use crate::meshes::ends;
+use crate::meshes::{patient_ends, PATIENCE};
 use crate::nic_support::*;
 use crate::{one_sided, one_sided_faults};
 
-/// The NICs at the ends of a line.
+/// The NICs at the ends of a line. A close gives up after 5 s by default, and a connection whose
+/// peer acknowledges nothing is reset then: less than a busy machine may take for a megabyte here.
 fn over(hops: usize, setups: [Setup; 2]) -> [Host; 2] {
-    let (ports, forwarders) = ends(hops, 4_096, 0);
+    let (ports, forwarders) = patient_ends(hops, 4_096);
     let mut ports = ports.into_iter();
     let mut hosts = setups.map(|mut setup| {
         setup.queue.default_timeout_us = 50_000_000;
+        setup.nic.linger = PATIENCE;
         let port = ports.next().expect("two ends");
         let config = RdmaConfig {
             seed: setup.nic.ip.octets()[3].into(),
+            give_up: PATIENCE,
             ..RdmaConfig::default()
         };
         Host::with(&setup, |nic| with_rdma(&setup, nic, Box::new(port), config))
