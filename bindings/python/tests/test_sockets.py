@@ -213,15 +213,61 @@ LONG_WAY: dict[str, object] = {
 }
 
 
-def test_tables_of_a_mesh_are_replaced_while_a_stream_goes_on(tmp_path: Path) -> None:
+def wires_of_a_ring() -> list[dict[int, str]]:
+    """Port 1 of each of three nodes is wired to port 0 of the next one."""
     free = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(6)]
     for s in free:
         s.bind(("127.0.0.1", 0))
     a = [f"127.0.0.1:{s.getsockname()[1]}" for s in free]
     for s in free:
         s.close()
-    # Port 1 of each node is wired to port 0 of the next one.
-    wires = [{0: f"udp:{a[2 * r - 1]},{a[2 * r - 2]}", 1: f"udp:{a[2 * r]},{a[2 * r + 1]}"} for r in range(3)]
+    return [{0: f"udp:{a[2 * r - 1]},{a[2 * r - 2]}", 1: f"udp:{a[2 * r]},{a[2 * r + 1]}"} for r in range(3)]
+
+
+def test_collectives_go_on_while_tables_of_a_mesh_are_replaced(tmp_path: Path, ranks: Ranks) -> None:
+    tables = tmp_path / "tables.json"
+    tables.write_text(json.dumps(LONG_WAY))
+    done = ranks(
+        f"""
+        import threading
+        wires, tables = {wires_of_a_ring()!r}, {str(tables)!r}
+        rank = int(os.environ["RINGBELL_RANK"])
+        nic = ringbell.Nic(f"10.9.81.{{rank + 1}}/24", port="mesh:ring:3", transport="rdma", node=rank, wires=wires[rank], gpu_memory=16 << 20)
+        comm = ringbell.init(nic=nic, timeout=20)
+        replaced = threading.Event()
+
+        def replace():
+            nic.replace_routes(tables, timeout=10)
+            replaced.set()
+
+        thread = threading.Thread(target=replace)
+        data = [np.arange(20_000, dtype=np.uint32) * (r + 1) for r in range(3)]
+        got, rounds, more = np.zeros(20_001, np.uint32), 0, 2
+        # The last element says whether rank 1 has replaced the tables: all end in the same round.
+        while more > 0:
+            if (rank, rounds) == (1, 2):
+                thread.start()
+            comm.all_reduce(np.append(data[rank] + np.uint32(rounds), np.uint32(replaced.is_set())), got)
+            assert (got[:-1] == sum(data) + np.uint32(3 * rounds)).all(), f"rank {{rank}}, round {{rounds}}"
+            root = rounds % 3
+            comm.reduce(data[rank], got[:-1], root=root)
+            assert rank != root or (got[:-1] == sum(data)).all(), f"rank {{rank}}, round {{rounds}}"
+            more -= int(got[-1])
+            rounds += 1
+        if rank == 1:
+            thread.join()
+        print(f"rank {{rank}}: {{rounds}} rounds")
+        comm.finish()
+        nic.close()
+        """,
+        3,
+    )
+    said = sorted(line.split(": ")[1] for line in done.stdout.splitlines() if line.startswith("rank "))
+    assert len(said) == 3 and said[0] == said[2], done.stdout
+
+
+def test_tables_of_a_mesh_are_replaced_while_a_stream_goes_on(tmp_path: Path) -> None:
+    wires = wires_of_a_ring()
     nics = [ringbell.Nic(f"10.9.80.{r + 1}/24", port="mesh:ring:3", transport="rdma", node=r, wires=wires[r], gpu_memory=16 << 20) for r in range(3)]
     with nics[2].listen(7000) as listener:
         there = nics[0].connect("10.9.80.3:7000", timeout=10)

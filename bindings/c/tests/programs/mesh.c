@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -64,9 +65,83 @@ struct replacing {
 
 static void *replace(void *argument) {
     struct replacing *r = argument;
-    r->result = rb_nic_replace_routes(r->nic, r->tables, SECONDS);
+    r->result = rb_nic_replace_routes(r->nic, r->tables, 6 * SECONDS);
+    if (r->result != 0) fprintf(stderr, "%s\n", rb_last_error());
     __atomic_store_n(&r->done, 1, __ATOMIC_RELEASE);
     return NULL;
+}
+
+/* Elements of a collective: 80 KB, so that it goes by several packets and over the trees of the mesh. */
+#define WORDS 20001
+
+struct rank {
+    rb_nic *nic;
+    rb_communicator *comm;
+    uint32_t me;
+    struct replacing *replacing;
+    int rounds; /* That were right, those after the replacement among them. */
+};
+
+static uint32_t value(uint32_t rank, size_t i, int round) { return (rank + 1) * 1000003u + (uint32_t)i * 7919u + (uint32_t)round; }
+
+static size_t wrong_sums(const uint32_t *got, int round) {
+    size_t i, wrong = 0;
+    for (i = 0; i < WORDS; i++) wrong += got[i] != value(0, i, round) + value(1, i, round) + value(2, i, round);
+    return wrong;
+}
+
+/* Reduces until the tables are replaced, and twice more: the last element counts the ranks that know it. */
+static void *reduce(void *argument) {
+    struct rank *r = argument;
+    uint32_t *words = malloc((WORDS + 1) * 4), known = 0;
+    void *src = NULL, *dst = NULL;
+    int round, more = 2;
+    size_t i;
+    CHECK(rb_mem_alloc(r->nic, (WORDS + 1) * 4, &src) == 0 && rb_mem_alloc(r->nic, (WORDS + 1) * 4, &dst) == 0);
+    for (round = 0; more > 0; round++) {
+        uint32_t root = (uint32_t)round % 3;
+        for (i = 0; i < WORDS; i++) words[i] = value(r->me, i, round);
+        words[WORDS] = (uint32_t)__atomic_load_n(&r->replacing->done, __ATOMIC_ACQUIRE);
+        CHECK(rb_mem_write(r->nic, src, words, (WORDS + 1) * 4) == 0);
+        if (rb_all_reduce(src, dst, WORDS + 1, RB_DTYPE_U32, RB_REDOP_SUM, r->comm, NULL) != 0) break;
+        CHECK(rb_mem_read(r->nic, words, dst, (WORDS + 1) * 4) == 0);
+        if (wrong_sums(words, round) != 0) break;
+        known = words[WORDS];
+        if (rb_reduce(src, dst, WORDS, RB_DTYPE_U32, RB_REDOP_SUM, root, r->comm, NULL) != 0) break;
+        CHECK(rb_mem_read(r->nic, words, dst, WORDS * 4) == 0);
+        if (r->me == root && wrong_sums(words, round) != 0) break;
+        more -= known == 3;
+        r->rounds++;
+    }
+    CHECK(more == 0);
+    CHECK(rb_mem_free(r->nic, src) == 0 && rb_mem_free(r->nic, dst) == 0);
+    free(words);
+    return NULL;
+}
+
+/* Collectives of all nodes go on while one of them replaces the tables. */
+static void collectives_go_on(rb_nic **nics, const char *tables) {
+    struct replacing replacing;
+    struct rank ranks[3];
+    rb_communicator *comms[3] = {NULL, NULL, NULL};
+    pthread_t threads[3], other;
+    uint32_t i;
+    memset(&replacing, 0, sizeof replacing);
+    memset(ranks, 0, sizeof ranks);
+    replacing.nic = nics[2];
+    replacing.tables = tables;
+    CHECK(rb_comm_init_all(comms, nics, 3, NULL) == 0);
+    for (i = 0; i < 3; i++) {
+        ranks[i].nic = nics[i];
+        ranks[i].comm = comms[i];
+        ranks[i].me = i;
+        ranks[i].replacing = &replacing;
+        CHECK(pthread_create(&threads[i], NULL, reduce, &ranks[i]) == 0);
+    }
+    CHECK(pthread_create(&other, NULL, replace, &replacing) == 0);
+    CHECK(pthread_join(other, NULL) == 0 && replacing.result == 0);
+    for (i = 0; i < 3; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    for (i = 0; i < 3; i++) CHECK(ranks[i].rounds == ranks[0].rounds && rb_comm_destroy(comms[i]) == 0);
 }
 
 int main(int argc, char **argv) {
@@ -125,6 +200,7 @@ int main(int argc, char **argv) {
     FAILS(rb_nic_replace_routes(nics[0], "/nowhere/tables.json", 0), RB_ERR_HOST, "/nowhere/tables.json");
     FAILS(rb_nic_replace_routes(nics[0], NULL, 0), RB_ERR_INVALID_ARGUMENT, "`file`");
     CHECK(rb_socket_close(context, conn, 0) == 0);
+    collectives_go_on(nics, argv[1]);
     /* What cannot be read, a node that the network lacks, and tables that are not there. */
     config.ip = "10.6.81.9/24";
     config.wires = "1=";
