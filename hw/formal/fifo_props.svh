@@ -27,6 +27,7 @@ always_ff @(posedge clk_i) begin
 end
 
 wire [7:0] f_held   = m_in - m_out;
+assign f_held_o = f_held;
 wire [7:0] f_before = f_which - m_out;  // elements before the chosen one, while it is inside
 always_comb if (f_started) begin
   assert (f_held <= 8'(Depth + 1));

@@ -1,7 +1,7 @@
 // Proof of router_link_rx, included at its end: whatever the other end sends, packets come in the order of their numbers, each number once, and into a free
 // slot; the free slots and the packets that stand here are Depth together, also while the wire is down. One channel is chosen freely.
 //
-// It assumes that a slot is released only while a packet stands in it.
+// Alone, it assumes that a slot is released only while a packet stands in it; in a router that is proved.
 logic f_started = 1'b0;
 always_ff @(posedge clk_i) f_started <= 1'b1;
 always_comb if (!f_started) assume (!rst_ni);
@@ -18,7 +18,11 @@ for (genvar c = 0; c < Channels; c++) begin : gen_f
     if (!rst_ni) m_stand[c] <= '0;
   end
   assign {f_received_o[12*c +: 12], f_limits_o[12*c +: 12], f_stand_o[12*c +: 12]} = {received_q[c], limit_q[c], m_stand[c]};
-  always_comb if (f_started) assume (!release_i[c] || m_stand[c] != '0);
+  if (Alone) begin : gen_alone
+    always_comb if (f_started) assume (!release_i[c] || m_stand[c] != '0);
+  end else begin : gen_whole
+    always_comb if (f_started && rst_ni) assert (!release_i[c] || m_stand[c] != '0);
+  end
   always_comb if (f_started && rst_ni) begin
     assert (m_stand[c] <= 12'(Depth) && m_stand[c] + (limit_q[c] - received_q[c]) == 12'(Depth));
     if (out_valid_o[c]) assert (m_stand[c] < 12'(Depth) && channel_i == 4'(c));

@@ -14,6 +14,10 @@ module fifo #(
   output logic             out_valid_o,
   input  logic             out_ready_i,
   output logic [Width-1:0] out_o
+`ifdef FORMAL
+  // Elements inside, modulo 256.
+  , output logic [7:0]     f_held_o
+`endif
 );
   localparam int unsigned AtW = $clog2(Depth);
 

@@ -78,6 +78,11 @@ module router #(
     if (!rst_ni) sweep_q <= '0;
   end
 
+`ifdef FORMAL
+  logic [12*Channels*Wires-1:0] f_stand;
+  logic [8*Queues-1:0]          f_held;
+`endif
+
   // ---------------------------------------------------------------- Wires
   logic [Inputs*Width-1:0]     came;
   logic [Queues-1:0]           came_valid, taken;
@@ -87,12 +92,20 @@ module router #(
   logic [Inputs*Width-1:0]     leaves;
   logic [Wires-1:0]            down, again;
   for (genvar w = 0; w < Wires; w++) begin : gen_wire
-    router_link #(.Bytes(Bits / 8), .Channels(Channels), .Depth(Depth), .Window(Window), .Again(Again), .Quiet(Quiet), .Silence(Silence)) i_link (
+    router_link #(.Bytes(Bits / 8), .Channels(Channels), .Depth(Depth), .Window(Window), .Again(Again), .Quiet(Quiet), .Silence(Silence)
+`ifdef FORMAL
+      , .Alone(1'b0)
+`endif
+    ) i_link (
       .clk_i, .rst_ni(rst_ni && swept), .digest_i, .up_o(up_o[w]), .refused_o(refused_o[w]), .down_o(down[w]), .again_o(again[w]),
       .wire_valid_i(wire_valid_i[w]), .wire_i(wire_i[Word*w +: Word]), .wire_o(wire_o[Word*w +: Word]), .wire_ready_i(wire_ready_i[w]),
       .free_o(free[Channels*w +: Channels]), .free_two_o(free_two[Channels*w +: Channels]), .tx_valid_i(leaves_valid[w]), .tx_ready_o(leaves_ready[w]),
       .tx_channel_i(leaves_channel[4*w +: 4]), .tx_i(leaves[Width*w +: Width]), .rx_valid_o(came_valid[Channels*w +: Channels]),
-      .rx_o(came[Width*w +: Width]), .rx_release_i(taken[Channels*w +: Channels]));
+      .rx_o(came[Width*w +: Width]), .rx_release_i(taken[Channels*w +: Channels])
+`ifdef FORMAL
+      , .f_stand_o(f_stand[12*Channels*w +: 12*Channels])
+`endif
+      );
   end
 
   // ---------------------------------------------------------------- Inputs: the way of a packet, then its queue
@@ -120,7 +133,11 @@ module router #(
       // A wire's packets always have room: the other end has credit for no others.
       fifo #(.Width(Width + 4), .Depth(Depth)) i_queue (
         .clk_i, .rst_ni, .in_valid_i(came_valid[Q]), .in_ready_o(room[Q]), .in_i({goes, hops - 8'(passes), came[Width*i +: Bits]}),
-        .out_valid_o(first_valid[Q]), .out_ready_i(taken[Q]), .out_o({first_way[4*Q +: 4], first[Width*Q +: Width]}));
+        .out_valid_o(first_valid[Q]), .out_ready_i(taken[Q]), .out_o({first_way[4*Q +: 4], first[Width*Q +: Width]})
+`ifdef FORMAL
+        , .f_held_o(f_held[8*Q +: 8])
+`endif
+        );
     end
   end
   wire unused_room = ^room;
@@ -150,4 +167,8 @@ module router #(
       dropped_o   <= '0;
     end
   end
+
+`ifdef FORMAL
+  `include "router_props.svh"
+`endif
 endmodule

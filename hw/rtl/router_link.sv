@@ -17,6 +17,10 @@ module router_link #(
   // As in `router_link_life`.
   parameter int unsigned Quiet    = 256,
   parameter int unsigned Silence  = 4096,
+`ifdef FORMAL
+  // The proof's own: joined to itself, not to a router.
+  parameter bit Alone = 1'b1,
+`endif
   localparam int unsigned Bits    = 8 * Bytes
 ) (
   input  logic                clk_i,
@@ -48,6 +52,10 @@ module router_link #(
   output logic [Channels-1:0] rx_valid_o,
   output logic [Bits+7:0]     rx_o,
   input  logic [Channels-1:0] rx_release_i
+`ifdef FORMAL
+  // Packets that stand here, by channel.
+  , output logic [12*Channels-1:0] f_stand_o
+`endif
 );
   localparam logic [1:0] Down = 2'd0, Up = 2'd2;
 
@@ -73,13 +81,17 @@ module router_link #(
   logic [11:0]            f_next, f_base, f_send;
   logic [Bits+11:0]       f_held;
   logic [4*Window-1:0]    f_channels;
-  logic [12*Channels-1:0] f_tx_limits, f_credits, f_coming, f_received, f_rx_limits, f_stand;
+  logic [12*Channels-1:0] f_tx_limits, f_credits, f_coming, f_received, f_rx_limits;
 `endif
   logic            packet, miss;
   logic [3:0]      channel, limit_channel;
   logic [11:0]     number, ack, limit;
   logic [Bits+7:0] data;
-  router_link_tx #(.Width(Bits + 8), .Channels(Channels), .Depth(Depth), .Window(Window), .Again(Again)) i_tx (
+  router_link_tx #(.Width(Bits + 8), .Channels(Channels), .Depth(Depth), .Window(Window), .Again(Again)
+`ifdef FORMAL
+    , .Alone(Alone)
+`endif
+  ) i_tx (
     .clk_i, .rst_ni, .up_i(up_o), .free_o, .free_two_o, .in_valid_i(tx_valid_i), .in_ready_o(tx_ready_o), .in_channel_i(tx_channel_i), .in_i(tx_i),
     .told_i(counts), .ack_i(wire_i[43:32]), .miss_i(wire_i[3]), .limit_channel_i(wire_i[11:8]), .limit_i(wire_i[55:44]), .broken_o(tx_broken),
     .step_i(wire_ready_i), .packet_o(packet), .channel_o(channel), .number_o(number), .out_o(data), .again_o
@@ -88,12 +100,16 @@ module router_link #(
     .f_held_o(f_held), .f_channels_o(f_channels), .f_coming_o(f_coming), .f_limits_o(f_tx_limits), .f_credits_o(f_credits)
 `endif
     );
-  router_link_rx #(.Width(Bits + 8), .Channels(Channels), .Depth(Depth), .Window(Window)) i_rx (
+  router_link_rx #(.Width(Bits + 8), .Channels(Channels), .Depth(Depth), .Window(Window)
+`ifdef FORMAL
+    , .Alone(Alone)
+`endif
+  ) i_rx (
     .clk_i, .rst_ni, .up_i(up_o), .packet_i(counts && wire_i[2]), .channel_i(wire_i[7:4]), .number_i(wire_i[31:20]),
     .in_i({wire_i[19:12], wire_i[Bits+63:64]}), .broken_o(rx_broken), .out_valid_o(rx_valid_o), .out_o(rx_o), .release_i(rx_release_i),
     .step_i(wire_ready_i), .ack_o(ack), .miss_o(miss), .limit_channel_o(limit_channel), .limit_o(limit)
 `ifdef FORMAL
-    , .f_received_o(f_received), .f_limits_o(f_rx_limits), .f_stand_o(f_stand)
+    , .f_received_o(f_received), .f_limits_o(f_rx_limits), .f_stand_o
 `endif
     );
 
@@ -115,6 +131,8 @@ module router_link #(
   assign wire_o = {packet ? data[Bits-1:0] : Bits'(rules), 8'd0, limit_q, ack_q, number, data[Bits+7:Bits], limit_channel_q, channel, miss_q, packet, said_q};
 
 `ifdef FORMAL
-  `include "router_link_props.svh"
+  if (Alone) begin : gen_alone
+    `include "router_link_props.svh"
+  end
 `endif
 endmodule

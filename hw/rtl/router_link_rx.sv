@@ -9,6 +9,10 @@ module router_link_rx #(
   parameter int unsigned Depth    = 8,
   // Packets on their way at most.
   parameter int unsigned Window   = 64
+`ifdef FORMAL
+  // The proof's own: nobody else answers for the releases.
+  , parameter bit Alone = 1'b1
+`endif
 ) (
   input  logic                clk_i,
   input  logic                rst_ni,

@@ -12,6 +12,10 @@ module router_link_tx #(
   parameter int unsigned Window   = 64,
   // Cycles without a confirmation until packets are sent again: more than a round trip.
   parameter int unsigned Again    = 512
+`ifdef FORMAL
+  // The proof's own: the other end is an end, too.
+  , parameter bit Alone = 1'b1
+`endif
 ) (
   input  logic                clk_i,
   input  logic                rst_ni,

@@ -176,6 +176,15 @@ pub(super) static BLOCKS: [Block; 28] = [
     },
     // The sum of its parts.
     Block {
+        depth: Some(2),
+        narrow: &[
+            ("Wires", 2),
+            ("Depth", 2),
+            ("Window", 2),
+            ("Again", 4),
+            ("Quiet", 4),
+            ("Silence", 6),
+        ],
         estimated: None,
         ..router("router")
     },
