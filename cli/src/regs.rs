@@ -231,7 +231,7 @@ pub(crate) fn run(args: &Args, open_own: bool) -> Result<Exit> {
             (running::nics(only), running::nodes(only))
         }
     };
-    if let (Some(pid), true) = (args.pid, nics.is_empty()) {
+    if let (Some(pid), true) = (args.pid, nics.is_empty() && meshes.is_empty()) {
         return Err(Problem::new(
             Exit::Environment,
             format!("process {pid} holds no NIC, or may not be looked into"),
