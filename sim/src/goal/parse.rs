@@ -3,7 +3,7 @@
 //! The grammar is that of LogGOPSim's `txt2bin.re`. Comments, `}` and labels that come later are
 //! taken in more places than there; `tag`, `cpu` and `nic` in any order.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::super::FileError;
 use super::needs::{circle, Need};
@@ -222,7 +222,7 @@ impl<'t> Parser<'t> {
     /// The operations of a rank, to its `}`.
     fn rank(&mut self, count: u64) -> Result<Vec<Op>, FileError> {
         let mut ops: Vec<Op> = Vec::new();
-        let mut labels: HashMap<&str, u32> = HashMap::new();
+        let mut labels: BTreeMap<&str, u32> = BTreeMap::new();
         let mut requires = Vec::new();
         loop {
             let next = self.next_statement()?;
@@ -379,7 +379,7 @@ impl<'t> Parser<'t> {
     fn join(
         &self,
         ops: &mut [Op],
-        labels: &HashMap<&str, u32>,
+        labels: &BTreeMap<&str, u32>,
         requires: &[Requires<'_>],
     ) -> Result<(), FileError> {
         let find = |(label, at): (&str, usize)| match labels.get(label) {
