@@ -50,7 +50,14 @@ pub(crate) fn check(kind: CollectiveKind, args: &Args, ranks: u32) -> Result<()>
     }
     check_streams(kind, args)?;
     check_algorithm(kind, args)?;
-    settings(args).map(drop)
+    let on_a_host = settings(args)?.host_ranks;
+    if on_a_host > 0 && !ranks.is_multiple_of(on_a_host) {
+        return usage(
+            format!("host_ranks={on_a_host} does not divide {ranks} ranks"),
+            "give -R a multiple of it, or another --set host_ranks=N",
+        );
+    }
+    Ok(())
 }
 
 /// Refuses an algorithm or wire type that the collective or its elements' type does not support.
