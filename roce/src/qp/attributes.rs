@@ -60,7 +60,7 @@ pub struct QpCounters {
     pub timeouts: u64,
 }
 
-/// What [`QueuePair::transmit`] has made.
+/// What [`QueuePair::transmit`](super::QueuePair::transmit) has made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transmit {
     /// A packet of so many bytes, from its base header to its padding.

@@ -149,7 +149,8 @@ pub trait Client {
     fn done(&mut self, id: u64, status: WorkStatus);
 
     /// Whether a request of ours that was not executed is to be dropped, because one before it was
-    /// refused. Asked of a queue pair that goes on behind refusals ([`QueuePair::resuming`]).
+    /// refused. Asked of a queue pair that goes on behind refusals
+    /// ([`QueuePair::resuming`](super::QueuePair::resuming)).
     fn is_void(&self, id: u64) -> bool {
         let _ = id;
         false

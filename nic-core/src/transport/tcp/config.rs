@@ -12,7 +12,8 @@ pub struct TcpConfig {
     pub rx_buffer: usize,
     /// Bytes that a connection may hold before the peer acknowledges them.
     pub tx_buffer: usize,
-    /// Most connections, those that are ending included; at most [`CONNECTIONS_MAX`].
+    /// Most connections, those that are ending included; at most
+    /// [`CONNECTIONS_MAX`](super::CONNECTIONS_MAX).
     pub connections: usize,
     /// A connection whose peer owes an answer (to data, FIN or a keep-alive probe) for this long is
     /// reset, after at least five attempts; `None` waits forever.
