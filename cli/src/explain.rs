@@ -201,8 +201,9 @@ fn explain(args: &Args) -> Result<Explained> {
             let family = Family::new(order, kind, algo, args.ranks, args.root)
                 .and_then(|family| family.on_hosts(args.host_ranks));
             let family = family.map_err(|error| refused(error.to_string()))?;
-            let programs = (0..args.ranks).filter_map(|rank| family.program(rank).ok());
-            let programs: Vec<_> = programs.collect();
+            let programs = (0..args.ranks).map(|rank| family.program(rank));
+            let programs = programs.collect::<Result<Vec<_>, _>>();
+            let programs = programs.map_err(|error| refused(error.to_string()))?;
             let proof = check(&programs, &limits).context("the generated program is refused")?;
             (programs, proof)
         }

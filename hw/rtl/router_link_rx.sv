@@ -10,7 +10,7 @@ module router_link_rx #(
   // Packets on their way at most.
   parameter int unsigned Window   = 64
 `ifdef FORMAL
-  // The proof's own: nobody else answers for the releases.
+  // Proved alone, this block takes for granted that only slots in use are released.
   , parameter bit Alone = 1'b1
 `endif
 ) (

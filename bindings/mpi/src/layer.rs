@@ -59,7 +59,7 @@ pub(crate) trait Beside: std::fmt::Debug + Sync {
     fn forget(&self, comm: Handle);
     /// Moves what can move, and tells the program of what has ended.
     fn progress(&self, layer: &Layer);
-    /// Ends with the program, within `patience` per rank.
+    /// Ends with the program, within `patience`.
     fn end(&self, layer: &Layer, patience: Duration);
 }
 

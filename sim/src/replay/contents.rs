@@ -77,7 +77,8 @@ impl Ledger {
         first
     }
 
-    /// Compares what a receive got. Without `sent` nobody has sent such a message.
+    /// Compares what a receive got. Without `sent` no rank has sent such a message, and all bytes
+    /// are wrong.
     pub(super) fn received(&mut self, from: u32, sent: Option<Sent>, got: &[u8]) {
         self.messages += 1;
         self.bytes += got.len() as u64;

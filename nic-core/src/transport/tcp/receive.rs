@@ -211,7 +211,7 @@ impl TcpTransport {
                     c.life.unreachable = true;
                     self.end_broken(index);
                 }
-                // They have deadlines, and nobody waits for them.
+                // They have deadlines, and no operation waits for them.
                 Phase::Incoming(_) | Phase::Dead | Phase::Orphan | Phase::Ending => {}
             }
         }
