@@ -5,7 +5,6 @@
 //! past. What it knows is kept by groups, because most threads of a block know the same: whole
 //! blocks and warps, up to a stamp, and single threads.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A thread of a launch: the block's number among those of all launches, and its number in it.
@@ -59,54 +58,83 @@ impl Actor {
     }
 }
 
-/// Whose past is known.
+/// Whose past is known: a thread, a warp or a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Group {
-    Thread(Actor),
-    Warp(u32),
-    Block(u32),
+struct Group(u64);
+
+const THREAD: u64 = 0;
+const WARP: u64 = 1;
+const BLOCK: u64 = 2;
+
+impl Group {
+    fn thread(actor: Actor) -> Group {
+        Group(THREAD << 32 | u64::from(actor.0))
+    }
+
+    fn warp(warp: u32) -> Group {
+        Group(WARP << 32 | u64::from(warp))
+    }
+
+    fn block(block: u32) -> Group {
+        Group(BLOCK << 32 | u64::from(block))
+    }
+
+    /// The block that it is, or is of.
+    fn of_block(self) -> u32 {
+        let number = self.0 as u32;
+        match self.0 >> 32 {
+            THREAD => Actor(number).block(),
+            WARP => Actor(number << WARP_BITS).block(),
+            _ => number,
+        }
+    }
+
+    /// Whether it is one operation of the NIC.
+    fn is_operation(self) -> bool {
+        self.0 >> 32 == THREAD && self.of_block() == NIC_BLOCK
+    }
 }
 
-/// Stamps up to which the past of groups is known.
+/// Stamps up to which the past of groups is known, in the groups' order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Known(BTreeMap<Group, u32>);
+pub(crate) struct Known(Vec<(Group, u32)>);
 
 impl Known {
+    fn get(&self, group: Group) -> Option<u32> {
+        let at = self.0.binary_search_by_key(&group, |(g, _)| *g).ok()?;
+        Some(self.0[at].1)
+    }
+
     fn raise(&mut self, group: Group, stamp: u32) {
-        let known = self.0.entry(group).or_insert(0);
-        *known = stamp.max(*known);
+        match self.0.binary_search_by_key(&group, |(g, _)| *g) {
+            Ok(at) => self.0[at].1 = stamp.max(self.0[at].1),
+            Err(at) => self.0.insert(at, (group, stamp)),
+        }
     }
 
     /// An operation of the NIC has ended.
     pub(crate) fn ended(&mut self, number: u32) {
-        self.raise(Group::Thread(Actor::operation(number)), number);
+        self.raise(Group::thread(Actor::operation(number)), number);
     }
 
     /// All operations of the NIC up to this one have.
     pub(crate) fn all_ended(&mut self, number: u32) {
-        self.raise(Group::Block(NIC_BLOCK), number);
+        self.raise(Group::block(NIC_BLOCK), number);
         self.forget_operations();
     }
 
     /// Of the NIC's operations, those that are known one by one and as a part of all.
     fn forget_operations(&mut self) {
-        let all = self.0.get(&Group::Block(NIC_BLOCK)).copied();
-        let one = |g: &Group| matches!(g, Group::Thread(a) if a.block() == NIC_BLOCK);
-        if let Some(all) = all.filter(|_| self.0.keys().any(one)) {
-            self.0.retain(|g, stamp| !one(g) || *stamp > all);
+        if let Some(all) = self.get(Group::block(NIC_BLOCK)) {
+            self.0
+                .retain(|(g, stamp)| !g.is_operation() || *stamp > all);
         }
     }
 
     /// What is known of threads of kernels.
     pub(crate) fn forget_kernels(&mut self) {
         let kernels = 1..NIC_BLOCK;
-        self.0.retain(|group, _| {
-            !kernels.contains(&match group {
-                Group::Thread(a) => a.block(),
-                Group::Warp(w) => Actor(w << WARP_BITS).block(),
-                Group::Block(b) => *b,
-            })
-        });
+        self.0.retain(|(g, _)| !kernels.contains(&g.of_block()));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -115,36 +143,52 @@ impl Known {
 
     pub(crate) fn covers(&self, actor: Actor, stamp: u32) -> bool {
         let groups = [
-            Group::Thread(actor),
-            Group::Warp(actor.warp()),
-            Group::Block(actor.block()),
+            Group::thread(actor),
+            Group::warp(actor.warp()),
+            Group::block(actor.block()),
         ];
         groups
             .iter()
-            .any(|g| self.0.get(g).is_some_and(|s| *s >= stamp))
+            .any(|g| self.get(*g).is_some_and(|s| s >= stamp))
+    }
+
+    /// Whether all that `other` knows is known here.
+    fn has_all_of(&self, other: &Known) -> bool {
+        let mut own = self.0.iter();
+        let has = |(group, stamp): &(Group, u32)| {
+            let same = own.find(|(g, _)| g >= group);
+            same.is_some_and(|(g, s)| g == group && s >= stamp)
+        };
+        self.0.len() >= other.0.len() && other.0.iter().all(has)
     }
 
     fn join(&mut self, other: &Known) {
-        for (group, stamp) in &other.0 {
-            self.raise(*group, *stamp);
+        let mut all = Vec::with_capacity(self.0.len() + other.0.len());
+        let mut more = other.0.iter().copied().peekable();
+        for (group, stamp) in self.0.drain(..) {
+            while let Some(new) = more.next_if(|(g, _)| *g < group) {
+                all.push(new);
+            }
+            let same = more.next_if(|(g, _)| *g == group);
+            all.push((group, same.map_or(stamp, |(_, s)| s.max(stamp))));
         }
-        if other.0.contains_key(&Group::Block(NIC_BLOCK)) {
+        all.extend(more);
+        self.0 = all;
+        if other.get(Group::block(NIC_BLOCK)).is_some() {
             self.forget_operations();
         }
     }
 }
 
-/// Joins shared knowledge, copying it only if it grows.
+/// Joins shared knowledge. Where one side has all of the other's, both share it then: threads that
+/// read a word again and again compare pointers alone.
 pub(crate) fn join(own: &mut Arc<Known>, other: &Arc<Known>) {
     if Arc::ptr_eq(own, other) || other.0.is_empty() {
         return;
     }
-    if own.0.is_empty() {
+    if other.has_all_of(own) {
         *own = other.clone();
-        return;
-    }
-    let news = |(g, s): (&Group, &u32)| own.0.get(g).is_none_or(|known| known < s);
-    if other.0.iter().any(news) {
+    } else if !own.has_all_of(other) {
         Arc::make_mut(own).join(other);
     }
 }
@@ -199,10 +243,10 @@ impl Clock {
     /// Its past and what it knows.
     pub(crate) fn peek(&self, own: Actor, base: &Known) -> Arc<Known> {
         let mut known = self.others.as_deref().unwrap_or(base).clone();
-        known.raise(Group::Thread(own), self.now);
+        known.raise(Group::thread(own), self.now);
         if own.is_thread() {
-            known.raise(Group::Warp(own.warp()), self.warp);
-            known.raise(Group::Block(own.block()), self.block);
+            known.raise(Group::warp(own.warp()), self.warp);
+            known.raise(Group::block(own.block()), self.block);
         }
         Arc::new(known)
     }
@@ -269,11 +313,11 @@ pub(crate) fn meet(
             for i in here {
                 let actor = Actor::new(block, *i as u32);
                 if whole(i / 32) {
-                    more.raise(Group::Warp(actor.warp()), now);
+                    more.raise(Group::warp(actor.warp()), now);
                 } else {
-                    more.raise(Group::Thread(actor), clocks[*i].now);
+                    more.raise(Group::thread(actor), clocks[*i].now);
                     // What it knows of its warp is its own.
-                    more.raise(Group::Warp(actor.warp()), clocks[*i].warp);
+                    more.raise(Group::warp(actor.warp()), clocks[*i].warp);
                 }
             }
             alike = false;
@@ -297,6 +341,41 @@ pub(crate) fn meet(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Against maps: what one thread knows and what another knows, at random.
+    #[test]
+    fn joined_knowledge_is_the_higher_stamp_of_each_group() {
+        use std::collections::BTreeMap;
+
+        let mut state = 7u64;
+        let mut random = |below: u64| {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (state >> 33) % below
+        };
+        for _ in 0..2000 {
+            let mut sides: [(Known, BTreeMap<Group, u32>); 2] = Default::default();
+            for (known, model) in &mut sides {
+                for _ in 0..random(6) {
+                    let group = Group(random(3) << 32 | random(4));
+                    let stamp = random(3) as u32 + 1;
+                    known.raise(group, stamp);
+                    let of_model = model.entry(group).or_default();
+                    *of_model = stamp.max(*of_model);
+                }
+            }
+            let [(own, mut all), (other, more)] = sides;
+            for (group, stamp) in &more {
+                let known = all.entry(*group).or_default();
+                *known = (*stamp).max(*known);
+            }
+            let (mut joined, other) = (Arc::new(own), Arc::new(other));
+            join(&mut joined, &other);
+            assert_eq!(joined.0, all.into_iter().collect::<Vec<_>>());
+            assert!(joined.has_all_of(&other));
+        }
+    }
 
     fn clocks(n: usize) -> Vec<Clock> {
         vec![Clock::new(); n]
