@@ -304,6 +304,42 @@ fn a_node_that_dies_between_the_phases_leaves_all_others_on_one_set_of_tables() 
     assert!(changed > 5 && kept > 5, "{changed} and {kept}");
 }
 
+/// Also where the first has ended for its proposer, and word of that is on its way.
+#[test]
+fn a_replacement_begins_when_the_one_before_has_ended() {
+    for between in (1..40).step_by(3) {
+        let mut world = World::new("ring:4", |_| {});
+        // Packets of a pair may pass each other at a change.
+        world.seen = Some(BTreeSet::new());
+        let mut random = Random(between + 1);
+        (0..2_000).for_each(|_| load(&mut world, &mut random));
+        let (first, _) = tables(&world.topology, Algorithm::Nue);
+        let (second, digest) = tables(&world.topology, Algorithm::Layered);
+        let controls = [0, 2].map(|node| world.node(node).control());
+        let mut ended = [false; 2];
+        controls[0].replace(first, PATIENCE);
+        let end = world.now.plus(PATIENCE);
+        let mut steps = 0;
+        while ended != [true; 2] {
+            assert!(world.now < end, "{between}: no outcome");
+            // At any moment of the first, and behind its end.
+            if steps == 10 * between {
+                controls[1].replace(second.clone(), PATIENCE);
+            }
+            steps += 1;
+            load(&mut world, &mut random);
+            for (control, ended) in controls.iter().zip(&mut ended) {
+                if let Some(outcome) = control.outcome() {
+                    assert_eq!(outcome, Ok(()), "{between}");
+                    *ended = true;
+                }
+            }
+        }
+        let last = agreed(&mut world, PATIENCE, &mut random);
+        assert_eq!(last, digest, "{between}");
+    }
+}
+
 #[test]
 fn a_second_replacement_waits_for_the_first() {
     let mut world = World::new("ring:4", |_| {});
@@ -316,7 +352,7 @@ fn a_second_replacement_waits_for_the_first() {
     let second = world.node(2).control();
     let said = loop {
         assert_eq!(first.outcome(), None);
-        second.replace(text.clone(), Duration::from_millis(1));
+        second.replace(text.clone(), Duration::from_micros(1));
         (0..10).for_each(|_| load(&mut world, &mut random));
         if let Some(Err(why @ ReplaceError::UnderWay { .. })) = second.outcome() {
             break why.to_string();

@@ -15,6 +15,7 @@ use crate::control::Control;
 use crate::error::ReplaceError;
 use crate::head::{Kind, GROWTH, HEAD};
 use crate::plan::{Id, Plans, Say};
+use crate::replacing::Wish;
 
 /// Interval at which an open replacement is looked at: 1 ms.
 const STEP_NS: u64 = 1_000_000;
@@ -59,40 +60,63 @@ impl MeshPort {
         self.network.topology().nodes()[node.index()].name.clone()
     }
 
-    /// The program wants other tables.
+    /// The program wants other tables. They wait for another node's that are not decided, or whose
+    /// end has not been told here.
     #[cold]
     fn propose(&mut self, now: NicTime) {
-        let Some(wanted) = self.replacing.control.take() else {
+        if let Some(wanted) = self.replacing.control.take() {
+            let until = now.plus(wanted.patience);
+            self.replacing.wish = None;
+            match self.sound(&wanted.text) {
+                Ok(routes) => {
+                    let text = wanted.text;
+                    self.replacing.wish = Some(Wish {
+                        text,
+                        routes,
+                        until,
+                    });
+                }
+                Err(why) => {
+                    let refused = Err(ReplaceError::Refused { why });
+                    self.replacing.control.end(refused);
+                }
+            }
+        }
+        let Some(wish) = self.replacing.wish.take() else {
             return;
         };
         let nodes = self.network.topology().nodes().len();
         let most = self.body_max();
         let refused = |why| Err(ReplaceError::Refused { why });
-        let routes = match self.sound(&wanted.text) {
-            Ok(routes) => routes,
-            Err(why) => return self.replacing.control.end(refused(why)),
-        };
         let other = self.replacing.plans.open().filter(|id| {
             let by = id.proposer();
             by != self.config.node && self.network.next(by).is_some()
         });
         let outcome = match other {
+            Some(_) if now < wish.until => {
+                self.replacing.wish = Some(wish);
+                return;
+            }
             Some(id) => Err(ReplaceError::UnderWay {
                 node: self.name(id.proposer()),
             }),
             None if Plans::longest(nodes) > most => refused(format!(
                 "{nodes} nodes are too many for packets of {most} bytes"
             )),
-            None => self.network.fits(&routes).or_else(refused),
+            None => self.network.fits(&wish.routes).or_else(refused),
         };
         if outcome.is_err() {
             return self.replacing.control.end(outcome);
         }
         let spare = self.network.spare();
-        let until = now.plus(wanted.patience);
+        let Wish {
+            text,
+            routes,
+            until,
+        } = wish;
         self.replacing
             .plans
-            .propose(wanted.text.into_bytes(), routes, spare, until);
+            .propose(text.into_bytes(), routes, spare, until);
     }
 
     /// A neighbour has said something of replacements.
