@@ -7,7 +7,7 @@ use crate::gpu::{capability, sms, MOST_SHARED_BYTES, SHARED_BYTES, SHARED_BYTES_
 use crate::primary::{is_forked, stack, CONTEXT, CURRENT, PROCESS, RETAINED, STACK};
 use crate::{
     call, faults, gpu, put, ready, strict, Result, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE,
-    NOT_INITIALIZED, NOT_PERMITTED, NO_DEVICE, UNKNOWN,
+    NOT_INITIALIZED, NOT_PERMITTED, NO_DEVICE, SUCCESS, UNKNOWN,
 };
 
 #[no_mangle]
@@ -20,7 +20,7 @@ pub unsafe extern "C" fn cuInit(flags: c_uint) -> Result {
         (0, Some(code)) => code,
         (0, _) if faults().broken => UNKNOWN,
         (0, _) if faults().no_device => NO_DEVICE,
-        (0, _) => 0,
+        (0, _) => gpu::make().err().unwrap_or(SUCCESS),
         _ => INVALID_VALUE,
     }
 }

@@ -5,10 +5,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 
-use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig};
+use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig, GpuError};
 use ringbell_gtlb::{DmaMemory as _, Exposed};
 
-use crate::{faults, strict, Result, OUT_OF_MEMORY};
+use crate::{faults, say, strict, Result, OUT_OF_MEMORY, UNKNOWN};
 
 /// Shared memory of a block without `cuFuncSetAttribute`.
 pub(crate) const SHARED_BYTES: u32 = 48 << 10;
@@ -23,9 +23,9 @@ pub(crate) fn memory_bytes() -> u64 {
     faults().memory.unwrap_or(usual)
 }
 
-/// The GPU that does the work.
-pub(crate) fn gpu() -> &'static EmulatedGpu {
-    static GPU: OnceLock<EmulatedGpu> = OnceLock::new();
+/// The GPU, or why there is none: `RINGBELL_CHECK` names no check, or the host has no memory.
+fn made() -> &'static std::result::Result<EmulatedGpu, GpuError> {
+    static GPU: OnceLock<std::result::Result<EmulatedGpu, GpuError>> = OnceLock::new();
     GPU.get_or_init(|| {
         EmulatedGpu::new(EmulatedGpuConfig {
             memory_bytes: memory_bytes(),
@@ -33,7 +33,22 @@ pub(crate) fn gpu() -> &'static EmulatedGpu {
             scatter: if strict::is_on() { 0.25 } else { 0.0 },
             ..EmulatedGpuConfig::default()
         })
-        .expect("memory for the emulated GPU")
+    })
+}
+
+/// Whether it can be made; says why not.
+pub(crate) fn make() -> std::result::Result<(), Result> {
+    made().as_ref().map(drop).map_err(|error| {
+        say(&format!("no emulated GPU: {error}"));
+        UNKNOWN
+    })
+}
+
+/// The GPU that does the work. A program that went on after `cuInit` failed ends here.
+pub(crate) fn gpu() -> &'static EmulatedGpu {
+    made().as_ref().unwrap_or_else(|error| {
+        say(&format!("no emulated GPU: {error}"));
+        std::process::exit(1)
     })
 }
 

@@ -213,6 +213,29 @@ fn vector_add() {
     runs("vector_add");
 }
 
+/// The program's first call fails, and the reason names the variable.
+#[test]
+fn an_unknown_check_is_an_error_of_the_first_call() {
+    let Some(clang) = clang() else {
+        println!("SKIPPED: no clang of version 19 or newer (apt-get install clang-19)");
+        return;
+    };
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cudart-unknown-check");
+    libraries(&folder);
+    let program = compile(&clang, "vector_add", &folder, &["-lcudart"], &[]);
+    let mut checked = Command::new(&program);
+    checked.env("LD_LIBRARY_PATH", &folder);
+    checked.env_remove("RINGBELL_MOCK_CUDA");
+    let out = run(checked.env("RINGBELL_CHECK", "race"));
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{text}");
+    let reason = "RINGBELL_CHECK: there is no check `race`; there are memcheck";
+    assert!(
+        text.contains(reason) && !text.contains("panicked"),
+        "{text}"
+    );
+}
+
 #[test]
 fn streams_events_and_graphs() {
     runs("streams");

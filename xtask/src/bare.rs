@@ -14,7 +14,7 @@ use anyhow::{ensure, Context as _, Result};
 use fs_err as fs;
 
 use crate::steps::{command_within, output, succeeds, Outcome, Words as _};
-use crate::summary::SKIPPED_TEST;
+use crate::summary::{failed_tests, SKIPPED_TEST};
 use crate::tools;
 use crate::workspace::{entries, root, target};
 
@@ -68,6 +68,7 @@ pub(crate) fn step() -> Result<Outcome> {
         let _ = fs::remove_dir_all(&system);
         return skipped(format!("no minimal Debian can be made here: {why:#}"));
     }
+    let _ = fs::remove_file(log());
     let mut unshare = outer();
     unshare.args(["sh", "-euc", ENTER, "sh"]);
     let places = [system, root(), target(), rust()?, crates()?, folder];
@@ -76,13 +77,17 @@ pub(crate) fn step() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The tests that skipped themselves there, by their names.
-pub(crate) fn skipped() -> Result<BTreeSet<String>> {
-    let log = target().join("bare/steps/tests.log");
-    let said = fs::read_to_string(log)?;
-    let tests = said.lines().filter_map(|l| l.strip_prefix(SKIPPED_TEST));
-    let names = tests.filter_map(|t| Some(t.split_once(": ")?.0.to_owned()));
-    Ok(names.collect())
+/// What its step `tests` has printed.
+fn log() -> PathBuf {
+    target().join("bare/steps/tests.log")
+}
+
+/// The tests that skipped themselves there, or failed, by their names.
+pub(crate) fn left_over() -> Result<BTreeSet<String>> {
+    let said = fs::read_to_string(log())?;
+    let skipped = said.lines().filter_map(|l| l.strip_prefix(SKIPPED_TEST));
+    let skipped = skipped.filter_map(|t| Some(t.split_once(": ")?.0.to_owned()));
+    Ok(skipped.chain(failed_tests(&said)).collect())
 }
 
 /// The namespaces of the system, in which the mounts are made.

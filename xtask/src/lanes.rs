@@ -18,8 +18,8 @@ use anyhow::{bail, Context as _, Result};
 use fs_err as fs;
 
 use crate::steps::Outcome;
-use crate::summary::{End, Summary};
-use crate::workspace::{root, target, BARE, BUILD, PASSED};
+use crate::summary::{End, Summary, PROCESSOR_TIME};
+use crate::workspace::{root, target, BARE, BUILD, DONE};
 
 /// Longest time of one step. The whole of CI has 90 minutes.
 const LIMIT: Duration = Duration::from_secs(40 * 60);
@@ -73,9 +73,22 @@ pub(crate) fn one(step: &Step) -> Result<bool> {
         Err(error) => End::Failed(format!("{error:#}")),
     };
     let (word, why) = end.in_words();
+    if let Some(seconds) = processor_time() {
+        println!("{PROCESSOR_TIME}{seconds} s");
+    }
     fs::create_dir_all(logs())?;
     fs::write(end_of(step.name), format!("{word} {why}"))?;
     Ok(!matches!(end, End::Failed(_)))
+}
+
+/// Seconds on processors that this process has taken, and those of its descendants that have ended.
+fn processor_time() -> Option<u64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // After the name in parentheses, from the third field on: of these the 12th to the 15th.
+    let fields = stat.rsplit(')').next()?.split_whitespace();
+    let ticks = fields.skip(11).take(4).map(|f| f.parse::<u64>());
+    let ticks = ticks.sum::<Result<u64, _>>().ok()?;
+    Some(ticks / rustix::param::clock_ticks_per_second())
 }
 
 fn end_of(name: &str) -> PathBuf {
@@ -133,9 +146,14 @@ pub(crate) fn run(steps: &[Step]) -> Result<bool> {
                 continue;
             }
             println!("==> {}", step.name);
-            let passed = |name: &&&str| ends.get(**name) == Some(&End::Passed);
-            let passed: Vec<&str> = [BUILD, BARE].iter().filter(passed).copied().collect();
-            running.push(Running::start(step, &passed)?);
+            let done = |name: &&&str| match ends.get(**name) {
+                Some(End::Passed) => true,
+                // Its failed tests fail the run, and are tried outside; the others ran.
+                Some(End::Failed(_)) => **name == BARE,
+                Some(End::Skipped(_)) | None => false,
+            };
+            let done: Vec<&str> = [BUILD, BARE].iter().filter(done).copied().collect();
+            running.push(Running::start(step, &done)?);
         }
         if said.elapsed() > HEARTBEAT {
             said = Instant::now();
@@ -176,12 +194,12 @@ fn log_of(name: &str) -> PathBuf {
 }
 
 impl Running {
-    fn start(step: Step, passed: &[&str]) -> Result<Running> {
+    fn start(step: Step, done: &[&str]) -> Result<Running> {
         let _ = std::fs::remove_file(end_of(step.name));
         // This very program: a build of the workspace may put another in its place meanwhile.
         let mut command = Command::new(format!("/proc/{}/exe", std::process::id()));
         command.current_dir(root()).args(["step", step.name]);
-        command.env(PASSED, passed.join(","));
+        command.env(DONE, done.join(","));
         // Both kinds of output in their order, by one pipe.
         let (output, end) = std::io::pipe().context("no pipe is left")?;
         let errors = end.try_clone().context("no descriptor is left")?;

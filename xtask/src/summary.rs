@@ -54,8 +54,12 @@ impl Summary {
             End::Skipped(_) => "skipped",
             End::Failed(_) => "FAILED",
         };
-        self.steps
-            .push(format!("{name:<13} {:>7.1} s  {word}", took.as_secs_f64()));
+        let on_processors = said.lines().rfind(|l| l.starts_with(PROCESSOR_TIME));
+        let on_processors = on_processors.map_or("", |l| &l[PROCESSOR_TIME.len()..]);
+        let took = took.as_secs_f64();
+        self.steps.push(format!(
+            "{name:<13} {took:>7.1} s {on_processors:>7}  {word}"
+        ));
         match end {
             End::Passed => {}
             End::Skipped(why) => self.skipped.push(format!("{name}: {why}")),
@@ -84,7 +88,7 @@ impl Summary {
                 lines.iter().for_each(|l| println!("  {l}"));
             }
         };
-        list("steps", &self.steps);
+        list("steps: time, and time on all processors", &self.steps);
         list("not run here", &self.skipped);
         list(
             &format!("{} tests skipped themselves", self.tests_skipped.len()),
@@ -105,6 +109,9 @@ impl Summary {
         }
     }
 }
+
+/// Before the seconds on processors, in the last line of a step's log.
+pub(crate) const PROCESSOR_TIME: &str = "processor time: ";
 
 /// Before the name and the reason of a test that skipped itself, in the output of the step `tests`.
 pub(crate) const SKIPPED_TEST: &str = "skipped test: ";
@@ -158,7 +165,7 @@ fn sums(lines: &[String]) -> Vec<String> {
 }
 
 /// The names of failed tests in the output of a runner, each once.
-fn failed_tests(said: &str) -> Vec<String> {
+pub(crate) fn failed_tests(said: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for line in said.lines().map(plain) {
         let line = line.trim();

@@ -14,7 +14,7 @@ use crate::steps::{command_within, output_within, Outcome, Words as _};
 use crate::suite::{example_programs, EXAMPLE_LIMIT};
 use crate::summary::{counted, say_skipped, skipped_in_output};
 use crate::workspace::{
-    build, built, cargo, entries, has_nextest, nextest, passed, passes, root, BARE, BUILD,
+    build, built, cargo, done, entries, has_nextest, nextest, passes, root, BARE, BUILD,
 };
 use crate::{
     bare, counts, fuzz, gpu, hw, install, kernels, lint, mpi, nccl, python, suite, unprivileged,
@@ -74,21 +74,24 @@ pub(crate) fn left_out() -> String {
     names.join(", ")
 }
 
-/// The workspace's tests; where they have passed on a bare machine, those that it lacked something
-/// for.
+/// The workspace's tests; where they ran on a bare machine, those that failed there, and those that
+/// it lacked something for.
 fn tests() -> Result<Outcome> {
-    if !passed(BARE) || !has_nextest() {
+    if !done(BARE) || !has_nextest() {
         return workspace(&[]);
     }
-    let skipped = bare::skipped()?;
-    if skipped.is_empty() {
+    let Ok(left) = bare::left_over() else {
+        // It ended before its tests began.
+        return workspace(&[]);
+    };
+    if left.is_empty() {
         return Ok(Outcome::Passed);
     }
     println!(
-        "{} tests skipped themselves on the bare machine; the others have passed there",
-        skipped.len()
+        "{} tests failed or skipped themselves on the bare machine; the others have passed there",
+        left.len()
     );
-    let named = skipped.iter().map(|name| format!("test(={name})"));
+    let named = left.iter().map(|name| format!("test(={name})"));
     let wanted = named.collect::<Vec<_>>().join(" + ");
     workspace(&["-E".into(), wanted])
 }
@@ -151,8 +154,8 @@ pub(crate) fn filtered(filter: &[String]) -> Result<bool> {
 }
 
 fn doctests() -> Result<Outcome> {
-    if passed(BARE) {
-        let why = "they have passed in the step `bare`";
+    if done(BARE) {
+        let why = "they ran in the step `bare`";
         return Ok(Outcome::Skipped(why.into()));
     }
     passes("test --workspace --doc")

@@ -14,8 +14,9 @@ use crate::steps::{command, succeeds, Outcome, Words as _};
 pub(crate) const BUILD: &str = "build";
 /// The step that runs the test command on a bare machine.
 pub(crate) const BARE: &str = "bare";
-/// Set in a step's process: steps of this run on which others depend, and which have passed.
-pub(crate) const PASSED: &str = "RINGBELL_XTASK_PASSED";
+/// Set in a step's process: what of this run need not be done again. It is the build if that has
+/// passed, and the bare machine's tests if there was one.
+pub(crate) const DONE: &str = "RINGBELL_XTASK_DONE";
 
 /// The repository's root, independent of cargo's working directory.
 pub(crate) fn root() -> PathBuf {
@@ -92,15 +93,15 @@ pub(crate) fn dist(packages: &[impl AsRef<str>]) -> Result<PathBuf> {
 /// Builds the libraries and programs that tests and examples start. One selection for all steps:
 /// another would be other features, and another build.
 pub(crate) fn build() -> Result<()> {
-    if passed(BUILD) {
+    if done(BUILD) {
         return Ok(());
     }
     command(cargo().words("build --workspace --lib --bins --tests --examples"))
 }
 
-/// Whether an earlier step of this run has passed.
-pub(crate) fn passed(step: &str) -> bool {
-    std::env::var(PASSED).is_ok_and(|names| names.split(',').any(|name| name == step))
+/// Whether an earlier step of this run has done this.
+pub(crate) fn done(step: &str) -> bool {
+    std::env::var(DONE).is_ok_and(|names| names.split(',').any(|name| name == step))
 }
 
 /// cargo-nextest on the workspace's tests, with a report of what they print.
