@@ -1,6 +1,6 @@
 //! `ringbell sim`: a collective, kernels or a schedule on a cluster of whole NICs, in virtual time.
-#![allow(clippy::disallowed_methods)] // Says how fast virtual time has passed.
 
+mod cluster;
 mod fault;
 mod kinds;
 mod points;
@@ -14,23 +14,21 @@ mod words;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use ringbell::comm::CollectiveKind;
 use ringbell::Algorithm;
-use ringbell_sim::{NetworkPlan, Plan, Profile, Report};
+use ringbell_sim::{Cluster, Plan, Report};
 use serde_json::json;
 
-use self::fault::FaultArgs;
+use self::cluster::ClusterArgs;
 use self::kinds::{kind, name};
 use self::points::Outputs;
-use self::profile::profile;
-use self::refused::{has_memory, problem};
+use self::refused::has_memory_of;
 use self::watch::WatchArgs;
 use super::perf::algo;
 use super::report::{parse_size, SweepArgs};
-use super::{files, routes, stdio, Exit, Problem};
+use super::{files, stdio, Exit, Problem};
 
 /// Arguments that a plan's file has in place of the command line, or that a plan does not take.
 const OF_ONE_POINT: [&str; 17] = [
@@ -91,28 +89,11 @@ pub(crate) struct Args {
     /// topology as all others do
     #[arg(long, default_value_t = 1, value_name = "N")]
     host_ranks: u32,
-    /// What the hardware costs: `ideal` (links of 100 Gb/s and 1 us; hosts cost nothing), or a TOML
-    /// file
-    #[arg(long, default_value = "ideal", value_name = "NAME|FILE", value_parser = profile)]
-    profile: Profile,
     /// Print a built-in profile, as a file to start from
     #[arg(long, value_name = "NAME", value_parser = profile::text, exclusive = true)]
     show_profile: Option<&'static str>,
-    /// Switches and hosts in place of one switch: a network by name such as fat-tree:4x2, or a
-    /// file, as `ringbell routes` takes them. Each host has one wire
-    #[arg(long, value_name = "NETWORK|FILE")]
-    topology: Option<String>,
-    /// Seed of the hash by which switches choose among ways of one length
-    #[arg(long, default_value_t = 0, value_name = "N", requires = "topology")]
-    hash_seed: u64,
-    /// Share of the frames that each switch loses, as 0.01
-    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
-    loss: f64,
-    /// Seed of losses and of the NICs' numbers
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    seed: u64,
     #[command(flatten)]
-    faults: FaultArgs,
+    cluster: ClusterArgs,
     #[command(flatten)]
     watch: WatchArgs,
     /// Run every combination of the lists of a TOML file, and print a line for each point
@@ -156,35 +137,19 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         check: 1,
     };
     let usage = |what| Problem::new(Exit::Usage, what, "give sizes such as -b 1K -e 64M -f 4");
-    let named = args.topology.as_deref().map(routes::topology);
-    let network = NetworkPlan {
-        topology: named.transpose()?,
-        hash_seed: args.hash_seed,
-    };
-    let hosts = network.topology.as_ref().map_or(2, |t| t.ends().count());
-    let ranks = args.ranks.unwrap_or(hosts);
     let plan = Plan {
         kind,
-        ranks,
-        faults: args.faults.faults(&network, ranks).map_err(problem)?,
-        network,
+        cluster: Cluster {
+            host_ranks: args.host_ranks,
+            ..args.cluster.cluster(args.ranks)?
+        },
         sizes: sweep.sizes(1 << 10, 1 << 20).map_err(usage)?,
         algo: args.algo,
-        host_ranks: args.host_ranks,
-        profile: args.profile.clone(),
-        loss: args.loss,
-        seed: args.seed,
-        slow: args.faults.slow.clone(),
     };
-    has_memory(&plan)?;
-    let (watch, written) = args.watch.open()?;
-    let begin = Instant::now();
-    let report = ringbell_sim::run_watched(&plan, watch);
-    let wall_s = begin.elapsed().as_secs_f64();
-    // Also those of a run that failed: they show how.
-    let written = written.finish();
-    let report = report.map_err(problem)?;
-    written?;
+    has_memory_of(&plan)?;
+    let (report, wall_s) = args
+        .watch
+        .run(|watch| ringbell_sim::run_watched(&plan, watch))?;
     match args.json.as_deref() {
         None => stdio::out(text(&plan, &report, wall_s))?,
         Some(path) => files::write_json(path, json(&plan, &report, wall_s)?)?,
@@ -200,7 +165,7 @@ fn text(plan: &Plan, report: &Report, wall_s: f64) -> String {
         CollectiveKind::AllReduce | CollectiveKind::Reduce | CollectiveKind::ReduceScatter => "sum",
         _ => "none",
     };
-    let mut out = words::head(name(plan.kind), plan);
+    let mut out = words::head(name(plan.kind), &plan.cluster);
     let _ = writeln!(
         out,
         "#{:>11} {:>11} {:>7} {:>7} {:>10} {:>8} {:>8} {:>7} {:>7}",
@@ -244,17 +209,9 @@ fn json(plan: &Plan, report: &Report, wall_s: f64) -> Result<String> {
             "wrong": m.wrong,
         })
     });
-    let whole = json!({
+    let own = json!({
         "collective": name(plan.kind),
-        "ranks": plan.ranks,
-        "host_ranks": plan.host_ranks,
-        "topology": plan.network.topology.as_ref().map(|t| t.name()),
-        "hash_seed": plan.network.hash_seed,
-        "profile": plan.profile.name,
-        "loss": plan.loss,
-        "seed": plan.seed,
-        "faults": fault::json_of_faults(plan),
-        "slow": fault::json_of_slow(plan),
+        "host_ranks": plan.cluster.host_ranks,
         "rows": sizes.collect::<Vec<_>>(),
         "ended": report.ended.as_ref().map(fault::json_of_ends),
         "payload_gbs": report.payload_gbs,
@@ -267,5 +224,6 @@ fn json(plan: &Plan, report: &Report, wall_s: f64) -> Result<String> {
         "wall_s": wall_s,
         "hash": format!("{:016x}", report.hash),
     });
+    let whole = words::json(&plan.cluster, own);
     serde_json::to_string(&whole).context("cannot express the report as JSON")
 }

@@ -54,6 +54,22 @@ extern "C" __global__ void hangs(rb_comm comm, void *buffer, rb_u64 bytes) {
   while (*word == bytes) {}
 }
 
+// Ranks add up a hundred times, unless one of them dies (`--kill`): each of the others says whom its NIC names.
+extern "C" __global__ void outlives(rb_comm comm, void *buffer, rb_u64 bytes) {
+  rb_u64 count = bytes / sizeof(float) / 2;
+  float *mine = static_cast<float *>(buffer), *sums = mine + count;
+  rb::collective_options options;
+  options.timeout_us = TIMEOUT_US;
+  for (rb_u32 round = 0; round < 100; ++round) {
+    gpu_result summed = gpu_all_reduce(comm, mine, sums, count, RB_DTYPE_F32, RB_REDOP_SUM, options);
+    if (summed.ok()) continue;
+    assert(summed.status == RB_STATUS_PEER_FAILED);
+    printf("rank %llu died before sum %u\n", (unsigned long long)summed.detail, round);
+    return;
+  }
+  printf("all live\n");
+}
+
 // Tells in which order warps run.
 extern "C" __global__ void order(rb_comm comm, void *buffer, rb_u64) {
   if (threadIdx.x % 32 == 0) printf("block %u warp %u\n", blockIdx.x, threadIdx.x / 32);

@@ -7,16 +7,15 @@ use ringbell_cuda_kernels::{
     EmulatedGpu, EmulatedGpuConfig, GpuBuffer, KernelArg, LaunchShape, LoadedKernel, LoadedModule,
     Output, SteppedKernel,
 };
-use ringbell_nic_abi::{Algorithm, CollectiveKind, GpuVa, WireType};
-use ringbell_nic_core::port::Checksums;
+use ringbell_nic_abi::{Algorithm, GpuVa, WireType};
+use ringbell_nic_core::port::Port;
 
-use crate::network::{Shared, SwitchPort};
+use crate::network::Shared;
 use crate::node::{made, Node};
 use crate::random::mixed;
 use crate::running::Outcome;
-use crate::simulation::{check_cluster, MEMORY_MOST, OF_AN_END, OF_A_RANK};
-use crate::world::World;
-use crate::{Failure, NetworkPlan, Plan, Profile, Slow};
+use crate::simulation::{check_cluster, started, MEMORY_MOST, OF_AN_END, OF_A_RANK};
+use crate::{Cluster, Failure, Fault, Watch};
 
 /// Memory of a GPU beside the buffer: variables of the module. Pages come with their first use.
 const SPARE: u64 = 32 << 20;
@@ -38,19 +37,9 @@ pub struct KernelPlan {
     pub shape: LaunchShape,
     /// Bytes of each rank's buffer.
     pub buffer_bytes: u64,
-    /// Ranks, each with a NIC and a GPU.
-    pub ranks: usize,
-    /// What links cost.
-    pub profile: Profile,
-    /// How the NICs are joined.
-    pub network: NetworkPlan,
-    /// Share of the frames that each switch loses.
-    pub loss: f64,
-    /// Seed of losses, of the buffers' contents, of the kernels' begin and of the threads' order.
-    /// By 0 all kernels begin at once, and threads run in their order.
-    pub seed: u64,
-    /// Ranks that are slower than the others.
-    pub slow: Vec<Slow>,
+    /// Where. Its seed is also that of the buffers' contents, of the kernels' begin and of the
+    /// threads' order: by 0 all kernels begin at once, and threads run in their order.
+    pub cluster: Cluster,
     /// Virtual time that the kernels may take.
     pub within_ns: u64,
 }
@@ -62,6 +51,8 @@ pub struct KernelReport {
     pub kernel: String,
     /// Lines that kernels have printed, with their ranks, in order.
     pub printed: Vec<(usize, String)>,
+    /// What broke while kernels ran, in order. A rank whose NIC stopped had its kernel ended.
+    pub broken: Vec<Fault>,
     /// What went wrong.
     pub trouble: Option<Trouble>,
     /// Virtual time from the first kernel's begin to the last one's end.
@@ -100,21 +91,10 @@ pub enum Trouble {
 }
 
 impl KernelPlan {
-    /// The cluster below it, whose operation is not used.
-    fn cluster(&self) -> Plan {
-        Plan {
-            network: self.network.clone(),
-            loss: self.loss,
-            seed: self.seed,
-            slow: self.slow.clone(),
-            ..Plan::new(CollectiveKind::Nop, self.ranks, 0, self.profile.clone())
-        }
-    }
-
     fn check(&self) -> Result<(), Failure> {
-        check_cluster(&self.cluster())?;
+        check_cluster(&self.cluster)?;
         let bytes = self.buffer_bytes;
-        if bytes.saturating_mul(self.ranks as u64) > MEMORY_MOST {
+        if bytes.saturating_mul(self.cluster.ranks as u64) > MEMORY_MOST {
             return Err(Failure::Large { bytes });
         }
         if bytes == 0 {
@@ -130,7 +110,7 @@ impl KernelPlan {
 /// [`Failure`]: the plan cannot be run.
 pub fn kernel_memory(plan: &KernelPlan) -> Result<u64, Failure> {
     plan.check()?;
-    let ranks = plan.ranks as u64;
+    let ranks = plan.cluster.ranks as u64;
     let of_a_rank = 2 * plan.buffer_bytes + 3 * OF_A_RANK + ranks * OF_AN_END;
     Ok(ranks.saturating_mul(of_a_rank))
 }
@@ -181,8 +161,8 @@ impl RankGpu {
         let made = made(rank);
         let gpu = EmulatedGpu::new(EmulatedGpuConfig {
             memory_bytes: plan.buffer_bytes + SPARE,
-            seed: mixed(plan.seed, rank as u64),
-            max_mappings: MAPPINGS / plan.ranks,
+            seed: mixed(plan.cluster.seed, rank as u64),
+            max_mappings: MAPPINGS / plan.cluster.ranks,
             ..EmulatedGpuConfig::default()
         });
         let gpu = gpu.map_err(|e| made(&e))?;
@@ -197,7 +177,8 @@ impl RankGpu {
             ))
         })?;
         let buffer = gpu.alloc(plan.buffer_bytes).map_err(|e| made(&e))?;
-        let words = (0..plan.buffer_bytes.div_ceil(8)).map(|i| mixed(plan.seed ^ rank as u64, i));
+        let words =
+            (0..plan.buffer_bytes.div_ceil(8)).map(|i| mixed(plan.cluster.seed ^ rank as u64, i));
         let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         let bytes = &bytes[..plan.buffer_bytes as usize];
         buffer.write(0, bytes).map_err(|e| made(&e))?;
@@ -209,12 +190,11 @@ impl RankGpu {
         })
     }
 
-    fn node(&self, plan: &Plan, rank: usize, fabric: &Shared) -> Result<Node, Failure> {
-        let port = SwitchPort::new(rank, fabric, Checksums::Omitted);
+    fn node(&self, cluster: &Cluster, rank: usize, port: Box<dyn Port>) -> Result<Node, Failure> {
         let (va, bytes) = (self.buffer.va(), self.buffer.len());
         let table = self.gpu.page_table(va, bytes).map_err(|e| made(rank)(&e))?;
         let memory = self.gpu.memory();
-        Node::new(rank, plan, Box::new(port), memory, &table, (va, bytes))
+        Node::new(rank, cluster, port, memory, &table, (va, bytes))
     }
 
     /// The kernel with the arguments of all kernels that are simulated.
@@ -229,7 +209,7 @@ impl RankGpu {
             queue: node.queue.handle(),
             comm: node.comm.session().0,
             rank: rank as u32,
-            size: plan.ranks as u32,
+            size: plan.cluster.ranks as u32,
             algo: Algorithm::Auto,
             algo_kinds: 0,
             wire: WireType::Same,
@@ -245,7 +225,7 @@ impl RankGpu {
             rank,
             all: printed.clone(),
         };
-        let seed = match plan.seed {
+        let seed = match plan.cluster.seed {
             0 => 0,
             seed => mixed(seed, rank as u64) | 1,
         };
@@ -299,24 +279,21 @@ fn named(plan: &KernelPlan, module: &LoadedModule) -> Result<String, Failure> {
 /// report.
 pub fn run_kernel(plan: &KernelPlan) -> Result<KernelReport, Failure> {
     plan.check()?;
-    let cluster = plan.cluster();
-    let fabric = Shared::new(&cluster)?;
-    let gpus = (0..plan.ranks).map(|rank| RankGpu::new(plan, rank));
-    let gpus: Vec<RankGpu> = gpus.collect::<Result<_, _>>()?;
-    let nodes = gpus.iter().enumerate();
-    let nodes = nodes.map(|(rank, gpu)| gpu.node(&cluster, rank, &fabric));
-    let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
+    let cluster = &plan.cluster;
+    let fabric = Shared::new(cluster)?;
+    let made = |rank: usize, port| {
+        let gpu = RankGpu::new(plan, rank)?;
+        Ok((gpu.node(cluster, rank, port)?, gpu))
+    };
+    let (mut world, gpus) = started(cluster, &mut Watch::default(), &fabric, made)?;
     let printed = Arc::new(Mutex::new(Printed {
-        open: vec![Vec::new(); plan.ranks],
+        open: vec![Vec::new(); cluster.ranks],
         ..Printed::default()
     }));
-    let mut world = World::new(fabric.clone(), nodes);
-    world.meet()?;
-    world.begin(&[]);
     let kernels = gpus.iter().zip(world.nodes()).enumerate();
     let kernels = kernels.map(|(rank, (gpu, node))| {
         let kernel = gpu.launch(plan, rank, node, &printed)?;
-        let skew = match plan.seed {
+        let skew = match cluster.seed {
             0 => 0,
             seed => mixed(seed, !(rank as u64)) % SKEW_NS,
         };
@@ -341,6 +318,7 @@ pub fn run_kernel(plan: &KernelPlan) -> Result<KernelReport, Failure> {
     Ok(KernelReport {
         kernel: gpus[0].kernel.name().to_owned(),
         printed: std::mem::take(lines),
+        broken: world.broken().to_vec(),
         trouble,
         time_ns: world.since_begin(),
         buffers: gpus.iter().map(RankGpu::digest).collect(),

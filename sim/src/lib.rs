@@ -9,6 +9,7 @@
 //! [`Report`].
 
 mod bound;
+mod cluster;
 mod data;
 mod fault;
 mod file_error;
@@ -28,6 +29,7 @@ mod watch;
 mod wire_name;
 mod world;
 
+pub use cluster::{Cluster, NetworkPlan};
 pub use fault::{Breaks, Ended, Fault, RankEnd, Slow};
 pub use file_error::FileError;
 pub use host::HostCosts;
@@ -36,7 +38,7 @@ pub use profile::Profile;
 pub use replay::{
     goal_memory, run_goal, run_goal_watched, GoalPlan, GoalReport, GoalTrouble, Operation,
 };
-pub use report::{Failure, Measured, NetworkPlan, Plan, Report};
+pub use report::{Failure, Measured, Plan, Report};
 pub use ringbell_cuda_kernels::LaunchShape;
 pub use simulation::{memory, run, run_watched};
 pub use watch::Watch;

@@ -16,7 +16,7 @@ use ringbell_nic_core::types::CommId;
 use ringbell_nic_core::{HostQueue, Nic, NicConfig, ProgressMode, QueueConfig};
 
 use crate::network::{ip, mac};
-use crate::{Failure, Plan};
+use crate::{Cluster, Failure, Plan};
 
 const BASE: GpuVa = GpuVa(0x7_0000_0000);
 /// On which the NICs serve collectives.
@@ -60,7 +60,7 @@ impl Node {
     /// A rank whose NIC reaches the mapped part of a memory.
     pub(crate) fn new(
         rank: usize,
-        plan: &Plan,
+        cluster: &Cluster,
         port: Box<dyn Port>,
         memory: Arc<dyn DmaMemory>,
         table: &PageTable,
@@ -75,8 +75,8 @@ impl Node {
         };
         let net = Network::new(config.ip, 16, vec![port], &[]).map_err(|e| made(&e))?;
         let rdma = RdmaConfig {
-            seed: plan.seed.wrapping_add(rank as u64),
-            timeout: Duration::from_micros(plan.profile.retry_us),
+            seed: cluster.seed.wrapping_add(rank as u64),
+            timeout: Duration::from_micros(cluster.profile.retry_us),
             ..RdmaConfig::default()
         };
         let rdma = RdmaTransport::new(&net, rdma).map_err(|e| made(&e))?;
@@ -92,9 +92,9 @@ impl Node {
         let comm = CommunicatorConfig {
             ctx: 7,
             rank: rank as u32,
-            peers: (0..plan.ranks).map(address).collect(),
+            peers: (0..cluster.ranks).map(address).collect(),
             settings: CollectiveSettings {
-                host_ranks: plan.host_ranks,
+                host_ranks: cluster.host_ranks,
                 ..CollectiveSettings::default()
             },
         };
@@ -137,7 +137,7 @@ impl Memory {
     /// A rank with so much memory.
     pub(crate) fn new(
         rank: usize,
-        plan: &Plan,
+        cluster: &Cluster,
         port: Box<dyn Port>,
         bytes: u64,
     ) -> Result<(Node, Memory), Failure> {
@@ -149,7 +149,7 @@ impl Memory {
         };
         let dma = memory.memory.clone();
         let view = memory.view();
-        let node = Node::new(rank, plan, port, dma, view.table(), (BASE, bytes))?;
+        let node = Node::new(rank, cluster, port, dma, view.table(), (BASE, bytes))?;
         drop(view);
         Ok((node, memory))
     }
@@ -178,12 +178,12 @@ impl Operands {
     /// A rank with operands of at most this many bytes, and their memory.
     pub(crate) fn new(
         rank: usize,
-        plan: &Plan,
+        cluster: &Cluster,
         port: Box<dyn Port>,
         most: u64,
     ) -> Result<(Node, Operands), Failure> {
         let half = half(most);
-        let (node, memory) = Memory::new(rank, plan, port, 2 * half)?;
+        let (node, memory) = Memory::new(rank, cluster, port, 2 * half)?;
         Ok((node, Operands { memory, half }))
     }
 

@@ -2,63 +2,29 @@
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
 
-use ringbell_routes::topology::Topology;
+use crate::{Breaks, Cluster, Ended};
 
-use crate::{Breaks, Ended, Fault, Profile, Slow};
-
-/// How the NICs are joined: by one switch, unless there is a topology.
-#[derive(Debug, Clone, Default)]
-pub struct NetworkPlan {
-    /// NICs at switches; the first ranks are the first of its ends.
-    pub topology: Option<Topology>,
-    /// Seed of the hash by which switches choose among ways of one length.
-    pub hash_seed: u64,
-}
-
-/// What to run.
+/// A collective on a cluster.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The operation.
     pub kind: CollectiveKind,
-    /// Ranks, each with a NIC.
-    pub ranks: usize,
+    /// Where.
+    pub cluster: Cluster,
     /// Bytes of each size, as nccl-tests counts them.
     pub sizes: Vec<u64>,
     /// Algorithm.
     pub algo: Algorithm,
-    /// What links cost.
-    pub profile: Profile,
-    /// Consecutive ranks that share a host, for `HIERARCHICAL`: to the network each is a NIC of its
-    /// own, wherever it is.
-    pub host_ranks: u32,
-    /// How the NICs are joined.
-    pub network: NetworkPlan,
-    /// Share of the frames that each switch loses.
-    pub loss: f64,
-    /// Seed of what is random.
-    pub seed: u64,
-    /// What breaks.
-    pub faults: Vec<Fault>,
-    /// Ranks that are slower than the others.
-    pub slow: Vec<Slow>,
 }
 
 impl Plan {
-    /// One size over a lossless switch with the links of a profile, by the algorithm that the NIC
-    /// chooses.
-    pub fn new(kind: CollectiveKind, ranks: usize, bytes: u64, profile: Profile) -> Plan {
+    /// One size, by the algorithm that the NIC chooses.
+    pub fn new(kind: CollectiveKind, cluster: Cluster, bytes: u64) -> Plan {
         Plan {
             kind,
-            ranks,
+            cluster,
             sizes: vec![bytes],
             algo: Algorithm::Auto,
-            profile,
-            host_ranks: 1,
-            network: NetworkPlan::default(),
-            loss: 0.0,
-            seed: 0,
-            faults: Vec::new(),
-            slow: Vec::new(),
         }
     }
 }
@@ -145,6 +111,14 @@ pub enum Failure {
         node: String,
         /// Wires that end there.
         wires: usize,
+    },
+    /// The schedule is of more ranks, or of fewer.
+    #[error("a schedule of {of_schedule} ranks cannot run on {ranks}; give the cluster as many")]
+    Schedule {
+        /// Ranks of the cluster.
+        ranks: usize,
+        /// Ranks of the schedule.
+        of_schedule: usize,
     },
     /// Not a share.
     #[error("a loss of {0} is not a share from 0 to below 1; give for example 0.01")]

@@ -81,6 +81,14 @@ impl Kernels {
         });
     }
 
+    /// Ends a rank's, whose NIC has stopped.
+    pub(crate) fn stop(&mut self, rank: usize) {
+        if let Some(k) = self.all.get_mut(rank).filter(|k| !k.is_over) {
+            k.is_over = true;
+            self.left -= 1;
+        }
+    }
+
     /// How many have not ended.
     pub(crate) fn left(&self) -> usize {
         self.left

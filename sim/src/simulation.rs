@@ -11,7 +11,7 @@ use crate::node::{destination, Node, Operands};
 use crate::profile::{payload_share, HEADERS};
 use crate::timeline::Timeline;
 use crate::world::World;
-use crate::{Breaks, Ended, Failure, Measured, Plan, RankEnd, Report, Slow, Watch};
+use crate::{Breaks, Cluster, Ended, Failure, Measured, Plan, RankEnd, Report, Slow, Watch};
 
 /// Most ranks; measured.
 const MOST: usize = 1024;
@@ -28,11 +28,14 @@ pub(crate) const MEMORY_MOST: u64 = 16 << 30;
 /// Links of a rank, at most. Among many ranks a ring or a tree needs few beside those to neighbours
 /// (ADR 88), and the hierarchical algorithm those to its host; others may need all.
 fn links(plan: &Plan) -> u64 {
-    let is_lazy = plan.ranks > CollectiveSettings::default().linked_ranks as usize;
+    let Cluster {
+        ranks, host_ranks, ..
+    } = plan.cluster;
+    let is_lazy = ranks > CollectiveSettings::default().linked_ranks as usize;
     match plan.algo {
         Algorithm::Ring | Algorithm::Tree if is_lazy => FEW_LINKS,
-        Algorithm::Hierarchical if is_lazy => FEW_LINKS + u64::from(plan.host_ranks),
-        _ => plan.ranks as u64,
+        Algorithm::Hierarchical if is_lazy => FEW_LINKS + u64::from(host_ranks),
+        _ => ranks as u64,
     }
 }
 
@@ -42,7 +45,7 @@ fn links(plan: &Plan) -> u64 {
 /// [`Failure`]: the plan cannot be run.
 pub fn memory(plan: &Plan) -> Result<u64, Failure> {
     let most = check(plan)?;
-    let ranks = plan.ranks as u64;
+    let ranks = plan.cluster.ranks as u64;
     let of_a_rank = most
         .saturating_mul(COPIES)
         .saturating_add(OF_A_RANK + links(plan).saturating_mul(OF_AN_END));
@@ -64,19 +67,19 @@ pub fn run(plan: &Plan) -> Result<Report, Failure> {
 /// whole.
 pub fn run_watched(plan: &Plan, watch: Watch) -> Result<Report, Failure> {
     let most = check(plan)?;
-    watched(plan, watch, |watch, fabric| {
+    watched(&plan.cluster, watch, |watch, fabric| {
         simulate(plan, watch, most, fabric)
     })
 }
 
-/// Runs something on a plan's network, and writes the timeline, if one is wanted.
+/// Runs something on a cluster's network, and writes the timeline, if one is wanted.
 pub(crate) fn watched<R>(
-    plan: &Plan,
+    cluster: &Cluster,
     mut watch: Watch,
     run: impl FnOnce(Watch, Shared) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
-    watch.check(plan.ranks)?;
-    let fabric = Shared::new(plan)?;
+    watch.check(cluster.ranks)?;
+    let fabric = Shared::new(cluster)?;
     let Some(file) = watch.take_timeline() else {
         return run(watch, fabric);
     };
@@ -84,7 +87,7 @@ pub(crate) fn watched<R>(
     let done = run(watch, fabric.clone());
     let fabric = fabric.lock();
     if let Some(timeline) = &fabric.timeline {
-        let written = timeline.write(plan.ranks, &fabric.tracks(), file);
+        let written = timeline.write(cluster.ranks, &fabric.tracks(), file);
         written.map_err(|e| Failure::Timeline(e.to_string()))?;
     }
     done
@@ -92,8 +95,8 @@ pub(crate) fn watched<R>(
 
 /// A cluster whose ranks have met, of nodes that are made for each rank's port, and what is made
 /// with each.
-pub(crate) fn cluster<T>(
-    plan: &Plan,
+pub(crate) fn started<T>(
+    cluster: &Cluster,
     watch: &mut Watch,
     fabric: &Shared,
     make: impl Fn(usize, Box<dyn Port>) -> Result<(Node, T), Failure>,
@@ -102,7 +105,7 @@ pub(crate) fn cluster<T>(
         true => Checksums::Software,
         false => Checksums::Omitted,
     };
-    let nodes = (0..plan.ranks).map(|rank| {
+    let nodes = (0..cluster.ranks).map(|rank| {
         let port = watch.around(rank, Box::new(SwitchPort::new(rank, fabric, checksums)))?;
         make(rank, port)
     });
@@ -110,15 +113,16 @@ pub(crate) fn cluster<T>(
     let (nodes, made): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
     let mut world = World::new(fabric.clone(), nodes);
     world.meet()?;
-    world.begin(&plan.faults);
+    world.begin(&cluster.faults);
     Ok((world, made))
 }
 
 /// Makes the cluster and runs the operations.
 fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<Report, Failure> {
-    let ranks = plan.ranks as u64;
-    let made = |rank, port| Operands::new(rank, plan, port, most);
-    let (mut world, operands) = cluster(plan, &mut watch, &fabric, made)?;
+    let cluster = &plan.cluster;
+    let ranks = cluster.ranks as u64;
+    let made = |rank, port| Operands::new(rank, cluster, port, most);
+    let (mut world, operands) = started(cluster, &mut watch, &fabric, made)?;
     let mut sizes = Vec::new();
     let mut ended = None;
     for &bytes in &plan.sizes {
@@ -152,16 +156,16 @@ fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<
             count: data.count,
             time_ns,
             algbw_gbs,
-            busbw_gbs: algbw_gbs * bus_factor(plan.kind, plan.ranks),
+            busbw_gbs: algbw_gbs * bus_factor(plan.kind, cluster.ranks),
             wrong: results.sum(),
         });
     }
     let fabric = fabric.lock();
     let payload = fabric.longest.saturating_sub(HEADERS) as u64;
-    let best = best_bus_gbps(plan.kind, plan.ranks, &fabric.wires());
+    let best = best_bus_gbps(plan.kind, cluster.ranks, &fabric.wires());
     Ok(Report {
         sizes,
-        payload_gbs: plan.profile.payload_gbs(payload),
+        payload_gbs: cluster.profile.payload_gbs(payload),
         best_gbs: best / 8.0 * payload_share(payload),
         events: world.events(),
         packets: fabric.packets,
@@ -174,25 +178,25 @@ fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<
 }
 
 fn data_of(plan: &Plan, bytes: u64) -> Data {
-    Data::of(plan.kind, plan.ranks as u64, bytes)
+    Data::of(plan.kind, plan.cluster.ranks as u64, bytes)
 }
 
 /// Whether there can be such a cluster.
-pub(crate) fn check_cluster(plan: &Plan) -> Result<(), Failure> {
-    let ranks = plan.ranks;
+pub(crate) fn check_cluster(cluster: &Cluster) -> Result<(), Failure> {
+    let ranks = cluster.ranks;
     if !(2..=MOST).contains(&ranks) {
         return Err(Failure::Ranks { ranks, most: MOST });
     }
-    let host_ranks = plan.host_ranks;
+    let host_ranks = cluster.host_ranks;
     if host_ranks == 0 || !ranks.is_multiple_of(host_ranks as usize) {
         return Err(Failure::Hosts { ranks, host_ranks });
     }
-    if !(0.0..1.0).contains(&plan.loss) {
-        return Err(Failure::Loss(plan.loss.to_string()));
+    if !(0.0..1.0).contains(&cluster.loss) {
+        return Err(Failure::Loss(cluster.loss.to_string()));
     }
     // A factor that is no number is refused too.
     let fits = |s: &Slow| s.rank < ranks && s.factor >= 1.0 && s.factor.is_finite();
-    if let Some(&Slow { rank, factor }) = plan.slow.iter().find(|s| !fits(s)) {
+    if let Some(&Slow { rank, factor }) = cluster.slow.iter().find(|s| !fits(s)) {
         let factor = factor.to_string();
         return Err(Failure::NotSlow {
             rank,
@@ -200,12 +204,12 @@ pub(crate) fn check_cluster(plan: &Plan) -> Result<(), Failure> {
             ranks,
         });
     }
-    let wires = plan.network.wires(ranks);
+    let wires = cluster.network.wires(ranks);
     let is_there = |what: &Breaks| match *what {
         Breaks::Rank(rank) => rank < ranks,
         Breaks::Wire(wire) => wire < wires,
     };
-    let beyond = plan.faults.iter().map(|f| f.what).find(|w| !is_there(w));
+    let beyond = cluster.faults.iter().map(|f| f.what).find(|w| !is_there(w));
     if let Some(what) = beyond {
         return Err(Failure::NothingToBreak { what, ranks, wires });
     }
@@ -215,8 +219,8 @@ pub(crate) fn check_cluster(plan: &Plan) -> Result<(), Failure> {
 /// Returns the largest size.
 fn check(plan: &Plan) -> Result<u64, Failure> {
     use CollectiveKind as K;
-    check_cluster(plan)?;
-    let ranks = plan.ranks;
+    check_cluster(&plan.cluster)?;
+    let ranks = plan.cluster.ranks;
     match plan.kind {
         K::AllReduce | K::AllGather | K::ReduceScatter | K::Broadcast | K::Reduce | K::AllToAll => {
             Ok(())

@@ -30,6 +30,7 @@ pub(crate) struct World {
     events: u64,
     hash: u64,
     kernels: Kernels,
+    broken: Vec<Fault>,
 }
 
 impl World {
@@ -45,6 +46,7 @@ impl World {
             events: 0,
             hash: 0xcbf2_9ce4_8422_2325,
             kernels: Kernels::default(),
+            broken: Vec::new(),
         };
         for rank in 0..ranks {
             world.step(rank);
@@ -99,6 +101,11 @@ impl World {
     /// Digest of those events.
     pub(crate) fn hash(&self) -> u64 {
         self.hash
+    }
+
+    /// What has broken until now.
+    pub(crate) fn broken(&self) -> &[Fault] {
+        &self.broken
     }
 
     /// The time in picoseconds.
@@ -207,6 +214,11 @@ impl World {
                 };
                 self.note([number as u64, kind, 0]);
                 self.fabric.lock().broken(what);
+                let at_ns = self.since_begin();
+                self.broken.push(Fault { at_ns, what });
+                if let Breaks::Rank(rank) = what {
+                    self.kernels.stop(rank);
+                }
             }
             What::Crossed(link, frame) => {
                 self.note([link.index() as u64, 2, frame.bytes.len() as u64]);
@@ -294,7 +306,7 @@ impl World {
     ) -> Result<Vec<RankEnd>, Failure> {
         let begin = self.now;
         let deadline = begin + PATIENCE.as_nanos() as u64 * 1_000;
-        self.wait(plan.profile.host.doorbell_ns);
+        self.wait(plan.cluster.profile.host.doorbell_ns);
         let mut tickets = Vec::new();
         for rank in 0..self.nodes.len() {
             let ticket = self.nodes[rank].post(plan, data.count, to, OPERATION);
@@ -326,7 +338,7 @@ impl World {
                 }
             }
             if left == 0 {
-                self.wait(plan.profile.host.completion_ns);
+                self.wait(plan.cluster.profile.host.completion_ns);
                 return Ok(ends.into_iter().flatten().collect());
             }
             let next = self.next_rank();

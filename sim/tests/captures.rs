@@ -4,18 +4,21 @@ use std::time::Duration;
 
 use pcap_file::pcapng::{Block, PcapNgReader};
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
-use ringbell_sim::{run, run_watched, Failure, Plan, Profile, Watch};
+use ringbell_sim::{run, run_watched, Cluster, Failure, Plan, Profile, Watch};
 
 use crate::bytes::Bytes;
 
 fn plan() -> Plan {
     let profile = Profile::by_name("ideal").expect("it exists");
+    let cluster = Cluster {
+        loss: 0.01,
+        seed: 5,
+        ..Cluster::new(3, profile)
+    };
     Plan {
         sizes: vec![1 << 10, 256 << 10],
         algo: Algorithm::Ring,
-        loss: 0.01,
-        seed: 5,
-        ..Plan::new(CollectiveKind::AllReduce, 3, 0, profile)
+        ..Plan::new(CollectiveKind::AllReduce, cluster, 0)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Times of a ring against the closed form of its links.
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
-use ringbell_sim::{run, Plan, Profile};
+use ringbell_sim::{run, Cluster, Plan, Profile};
 
 /// How much longer than the closed form it may take; measured: 1.07 to 1.14. The form knows no
 /// window, with 256 KiB of which the pipe is not always full.
@@ -12,9 +12,10 @@ fn a_ring_takes_as_long_as_its_links_and_little_longer() {
     let profile = Profile::by_name("ideal").expect("it exists");
     for ranks in [2, 3, 8] {
         let bytes = 8 << 20;
+        let cluster = Cluster::new(ranks, profile.clone());
         let plan = Plan {
             algo: Algorithm::Ring,
-            ..Plan::new(CollectiveKind::AllReduce, ranks, bytes, profile.clone())
+            ..Plan::new(CollectiveKind::AllReduce, cluster, bytes)
         };
         let done = run(&plan).expect("it ends");
         let (steps, n) = (2.0 * (ranks - 1) as f64, ranks as f64);

@@ -1,14 +1,17 @@
 //! Collectives of whole NICs in virtual time: their results, their times, and that they repeat.
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
-use ringbell_sim::{memory, run, Failure, Plan, Profile};
+use ringbell_sim::{memory, run, Cluster, Failure, Plan, Profile};
 
 fn plan(ranks: usize, bytes: u64) -> Plan {
     let profile = Profile::by_name("ideal").expect("it exists");
+    let cluster = Cluster {
+        seed: 1,
+        ..Cluster::new(ranks, profile)
+    };
     Plan {
         algo: Algorithm::Ring,
-        seed: 1,
-        ..Plan::new(CollectiveKind::AllReduce, ranks, bytes, profile)
+        ..Plan::new(CollectiveKind::AllReduce, cluster, bytes)
     }
 }
 
@@ -41,20 +44,16 @@ fn every_collective_gives_what_the_model_has() {
 
 #[test]
 fn one_seed_gives_one_run_and_a_changed_number_another() {
-    let lossy = Plan {
-        loss: 0.01,
-        ..plan(4, 1 << 20)
-    };
+    let mut lossy = plan(4, 1 << 20);
+    lossy.cluster.loss = 0.01;
     let first = run(&lossy).expect("it ends");
     assert!(first.lost > 0 && first.sizes[0].wrong == 0, "{first:?}");
     assert_eq!(run(&lossy).expect("it ends"), first);
-    let seed = Plan {
-        seed: 2,
-        ..lossy.clone()
-    };
+    let mut seed = lossy.clone();
+    seed.cluster.seed = 2;
     assert_ne!(run(&seed).expect("it ends").hash, first.hash);
     let mut slower = lossy;
-    slower.profile.link_gbps = 99.0;
+    slower.cluster.profile.link_gbps = 99.0;
     assert_ne!(run(&slower).expect("it ends").hash, first.hash);
 }
 
@@ -68,7 +67,7 @@ fn a_full_output_drops_frames_and_the_data_is_right() {
     };
     let roomy = run(&incast).expect("it ends");
     assert_eq!((roomy.lost, roomy.sizes[0].wrong), (0, 0));
-    incast.profile.switch_queue = 64 << 10;
+    incast.cluster.profile.switch_queue = 64 << 10;
     let tight = run(&incast).expect("it ends");
     assert!(tight.lost > 0, "{tight:?}");
     assert_eq!((&tight.ended, tight.sizes[0].wrong), (&None, 0));
@@ -79,17 +78,15 @@ fn a_full_output_drops_frames_and_the_data_is_right() {
 fn ranks_that_still_wait_are_named() {
     // A doorbell that takes longer than an operation may.
     let mut late = plan(3, 1 << 10);
-    late.profile.host.doorbell_ns = 61_000_000_000;
+    late.cluster.profile.host.doorbell_ns = 61_000_000_000;
     let hung = Failure::Hung {
         ranks: vec![0, 1, 2],
         what: "the end of an operation",
         virtual_ms: 60_000,
     };
     assert_eq!(run(&late), Err(hung));
-    let apart = Plan {
-        loss: 0.99,
-        ..plan(3, 1 << 10)
-    };
+    let mut apart = plan(3, 1 << 10);
+    apart.cluster.loss = 0.99;
     let said = run(&apart).expect_err("nothing arrives").to_string();
     assert!(
         said.contains("the ranks have not met: PeerFailed names rank"),
@@ -127,10 +124,8 @@ fn what_cannot_be_simulated_is_named() {
         ..plan(2, 64)
     };
     assert_eq!(run(&barrier), Err(Failure::Kind(kind)));
-    let all = Plan {
-        loss: 1.0,
-        ..plan(2, 64)
-    };
+    let mut all = plan(2, 64);
+    all.cluster.loss = 1.0;
     assert_eq!(run(&all), Err(Failure::Loss("1".into())));
     assert_eq!(Profile::by_name("fast"), None);
 }

@@ -2,25 +2,30 @@
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
 use ringbell_routes::generate::generate;
-use ringbell_sim::{run, Breaks, Failure, Fault, NetworkPlan, Plan, Profile, Report, Slow};
+use ringbell_sim::{
+    run, Breaks, Cluster, Failure, Fault, NetworkPlan, Plan, Profile, Report, Slow,
+};
 
 fn plan(kind: CollectiveKind, ranks: usize, faults: &[(Breaks, u64)]) -> Plan {
     let profile = Profile::by_name("ideal").expect("it exists");
     let faults = faults.iter();
+    let cluster = Cluster {
+        faults: faults.map(|&(what, at_ns)| Fault { at_ns, what }).collect(),
+        ..Cluster::new(ranks, profile)
+    };
     Plan {
         algo: match kind {
             CollectiveKind::AllReduce => Algorithm::Ring,
             _ => Algorithm::Auto,
         },
-        faults: faults.map(|&(what, at_ns)| Fault { at_ns, what }).collect(),
-        ..Plan::new(kind, ranks, 1 << 20, profile)
+        ..Plan::new(kind, cluster, 1 << 20)
     }
 }
 
 /// Eight ranks at leaves of two, with two uplinks each.
 fn tree(faults: &[(Breaks, u64)]) -> Plan {
     let mut plan = plan(CollectiveKind::AllReduce, 8, faults);
-    plan.network.topology = Some(generate("fat-tree:2x3").expect("a network"));
+    plan.cluster.network.topology = Some(generate("fat-tree:2x3").expect("a network"));
     plan
 }
 
@@ -40,10 +45,8 @@ fn all_ranks_name_the_one_that_died_during_an_operation() {
         (K::AllGather, 7, 10_000),
     ] {
         let plan = plan(kind, 8, &[(Breaks::Rank(dead), at_ns)]);
-        let whole = Plan {
-            faults: Vec::new(),
-            ..plan.clone()
-        };
+        let mut whole = plan.clone();
+        whole.cluster.faults.clear();
         let whole = run(&whole).expect("it ends").sizes[0].time_ns;
         assert!(whole > at_ns, "{kind:?} ended before: {whole}");
         let report = run(&plan).expect("it ends");
@@ -78,9 +81,9 @@ fn what_ended_before_a_fault_is_reported() {
     assert_eq!(ended.posted_ns, report.sizes[0].time_ns);
 
     // One behind the end of the run changes nothing.
-    plan.faults[0].at_ns = 50_000_000_000;
+    plan.cluster.faults[0].at_ns = 50_000_000_000;
     let report = run(&plan).expect("it ends");
-    plan.faults.clear();
+    plan.cluster.faults.clear();
     assert_eq!(run(&plan).expect("it ends"), report);
 }
 
@@ -88,7 +91,13 @@ fn what_ended_before_a_fault_is_reported() {
 fn switches_go_around_a_wire_that_is_cut() {
     let tree_plan = tree(&[]);
     let whole = run(&tree_plan).expect("it ends");
-    let wire = |end| tree_plan.network.wire_named(8, end).expect("a wire");
+    let wire = |end| {
+        tree_plan
+            .cluster
+            .network
+            .wire_named(8, end)
+            .expect("a wire")
+    };
     // The leaf s8 has ports 2 and 3 up. At least one of them carries something then.
     let one = |end| run(&tree(&[(Breaks::Wire(wire(end)), 50_000)])).expect("it ends");
     let cut = [one("s8:2"), one("s8:3")];
@@ -111,7 +120,7 @@ fn switches_go_around_a_wire_that_is_cut() {
 #[test]
 fn a_rank_whose_wire_is_cut_is_named_and_names_another() {
     let one = plan(CollectiveKind::AllReduce, 4, &[]);
-    let wire = one.network.wire_named(4, "s0-n2").expect("a wire");
+    let wire = one.cluster.network.wire_named(4, "s0-n2").expect("a wire");
     let cut = plan(
         CollectiveKind::AllReduce,
         4,
@@ -167,11 +176,9 @@ fn a_ring_is_as_fast_as_its_slowest_rank() {
         (vec![slow(5, 3.5), slow(0, 2.0)], 3.5),
         (vec![slow(1, 2.0), slow(1, 2.0)], 4.0),
     ] {
-        let plan = Plan {
-            sizes: vec![SIZE],
-            slow,
-            ..plan(CollectiveKind::AllReduce, 8, &[])
-        };
+        let mut plan = plan(CollectiveKind::AllReduce, 8, &[]);
+        plan.sizes = vec![SIZE];
+        plan.cluster.slow = slow;
         let report = run(&plan).expect("it ends");
         let measured = report.sizes[0];
         // Each link carries all blocks but one, twice.
@@ -188,10 +195,8 @@ fn a_ring_is_as_fast_as_its_slowest_rank() {
 #[test]
 fn a_rank_that_is_not_there_or_faster_cannot_be_slow() {
     for (rank, factor) in [(8, 2.0), (0, 0.99), (0, f64::NAN), (0, f64::INFINITY)] {
-        let plan = Plan {
-            slow: vec![Slow { rank, factor }],
-            ..plan(CollectiveKind::AllReduce, 8, &[])
-        };
+        let mut plan = plan(CollectiveKind::AllReduce, 8, &[]);
+        plan.cluster.slow = vec![Slow { rank, factor }];
         let factor = factor.to_string();
         let ranks = 8;
         assert_eq!(

@@ -5,11 +5,14 @@ use ringbell_nic_abi::Status;
 use ringbell_routes::generate::generate;
 use ringbell_sim::goal::{Need, Op, Schedule, Work};
 use ringbell_sim::{
-    run_goal, Breaks, Fault, GoalPlan, GoalReport, GoalTrouble, Operation, Profile,
+    run_goal, Breaks, Cluster, Failure, Fault, GoalPlan, GoalReport, GoalTrouble, Operation,
+    Profile,
 };
 
 fn of(schedule: Schedule) -> GoalPlan {
-    GoalPlan::new(schedule, Profile::by_name("ideal").expect("it exists"))
+    let profile = Profile::by_name("ideal").expect("it exists");
+    let cluster = Cluster::new(schedule.ranks().len(), profile);
+    GoalPlan::new(schedule, cluster)
 }
 
 fn plan(text: &str) -> GoalPlan {
@@ -118,8 +121,8 @@ fn a_short_message_takes_its_two_links() {
     assert_eq!(report.ends_ns[0], report.time_ns);
 
     // What the host costs adds up: two doorbells, and two completions of receives.
-    plan.profile.host.doorbell_ns = 300;
-    plan.profile.host.completion_ns = 50;
+    plan.cluster.profile.host.doorbell_ns = 300;
+    plan.cluster.profile.host.completion_ns = 50;
     // But for the frame of an acknowledgement, behind which an answer may have waited.
     let later = well(&plan).time_ns - report.time_ns;
     assert!((680..=700).contains(&later), "{later}");
@@ -299,7 +302,7 @@ fn random_messages_arrive_whole_and_no_sooner_than_a_second_model_allows() {
         let (messages, bytes) = schedule.sent();
         let bounds = earliest(&schedule);
         let mut plan = of(schedule);
-        plan.seed = seed;
+        plan.cluster.seed = seed;
         let report = well(&plan);
         assert_eq!((report.messages, report.bytes), (messages, bytes));
         for (end, bound) in report.ends_ns.iter().zip(&bounds) {
@@ -312,8 +315,8 @@ fn random_messages_arrive_whole_and_no_sooner_than_a_second_model_allows() {
         let crowded = well(&plan);
         assert_eq!((crowded.messages, crowded.bytes), (messages, bytes));
 
-        plan.loss = 0.02;
-        plan.network.topology = Some(generate("fat-tree:2x3").expect("a network"));
+        plan.cluster.loss = 0.02;
+        plan.cluster.network.topology = Some(generate("fat-tree:2x3").expect("a network"));
         let lossy = well(&plan);
         assert_eq!((lossy.messages, lossy.bytes), (messages, bytes));
         assert!(lossy.lost > 0, "{lossy:?}");
@@ -406,7 +409,7 @@ fn a_rank_that_was_killed_is_named_by_those_that_wait_for_it() {
     let zero = "recv 8b from 1 tag 1\nrecv 8b from 2 tag 2";
     let two = "a: recv 8b from 1\nb: send 8b to 0 tag 2\nb requires a";
     let mut plan = plan(&text(&[zero, sends, two]));
-    plan.faults = vec![Fault {
+    plan.cluster.faults = vec![Fault {
         at_ns: 50_000,
         what: Breaks::Rank(1),
     }];
@@ -418,4 +421,15 @@ fn a_rank_that_was_killed_is_named_by_those_that_wait_for_it() {
     assert_eq!(ends[0], (Some(Status::PeerFailed), Some(1)));
     // Rank 2 had ended before.
     assert_eq!(ends[1..], [(None, None), (Some(Status::Ok), None)]);
+}
+
+#[test]
+fn a_schedule_of_other_ranks_than_the_clusters_is_refused() {
+    let of_schedule = 3;
+    for ranks in [2, 4] {
+        let mut plan = plan(&text(&["send 8b to 1", "recv 8b from 0", ""]));
+        plan.cluster.ranks = ranks;
+        let refused = Failure::Schedule { ranks, of_schedule };
+        assert_eq!(run_goal(&plan), Err(refused));
+    }
 }

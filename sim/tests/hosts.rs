@@ -1,14 +1,18 @@
 //! Costs of NICs and hosts against what they must add.
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
-use ringbell_sim::{run, HostCosts, Plan, Profile, Report};
+use ringbell_sim::{run, Cluster, HostCosts, Plan, Profile, Report};
 
 /// An all-reduce by `ring` with the links of `ideal` and these costs.
 fn done(ranks: usize, bytes: u64, link_delay_ns: u64, host: HostCosts) -> Report {
     let mut profile = Profile::by_name("ideal").expect("it exists");
     profile.link_delay_ns = link_delay_ns;
     profile.host = host;
-    let mut plan = Plan::new(CollectiveKind::AllReduce, ranks, bytes, profile);
+    let mut plan = Plan::new(
+        CollectiveKind::AllReduce,
+        Cluster::new(ranks, profile),
+        bytes,
+    );
     plan.algo = Algorithm::Ring;
     let report = run(&plan).expect("it ends");
     assert_eq!((report.sizes[0].wrong, report.lost), (0, 0));

@@ -1,24 +1,22 @@
 //! Kernels on simulated ranks: results, order, faults and hangs, each the same by the same seed.
 
+use ringbell_routes::generate::generate;
 use ringbell_sim::{
-    run_kernel, Failure, KernelPlan, KernelReport, LaunchShape, NetworkPlan, Profile, Slow, Trouble,
+    run_kernel, Breaks, Cluster, Failure, Fault, KernelPlan, KernelReport, LaunchShape, Profile,
+    Slow, Trouble,
 };
 
 const RING: &str = include_str!("../../examples/30_simulated_kernel/ring.ptx");
 
 fn plan(kernel: &str, ranks: usize) -> KernelPlan {
+    let profile = Profile::by_name("ideal").expect("it is built in");
     KernelPlan {
         file: "ring.ptx".into(),
         text: RING.into(),
         kernel: Some(kernel.into()),
         shape: LaunchShape::new(1, 1),
         buffer_bytes: 12_012,
-        ranks,
-        profile: Profile::by_name("ideal").expect("it is built in"),
-        network: NetworkPlan::default(),
-        loss: 0.0,
-        seed: 0,
-        slow: Vec::new(),
+        cluster: Cluster::new(ranks, profile),
         within_ns: 60_000_000_000,
     }
 }
@@ -30,11 +28,10 @@ fn run(plan: &KernelPlan) -> KernelReport {
 #[test]
 fn a_kernel_finds_right_what_ranks_send_and_add() {
     for (ranks, threads, seed) in [(2, 1, 0), (3, 33, 1), (8, 64, 2), (5, 257, 3)] {
-        let report = run(&KernelPlan {
-            shape: LaunchShape::new(1, threads),
-            seed,
-            ..plan("ring", ranks)
-        });
+        let mut plan = plan("ring", ranks);
+        plan.shape = LaunchShape::new(1, threads);
+        plan.cluster.seed = seed;
+        let report = run(&plan);
         assert_eq!(report.trouble, None, "{ranks} ranks, {threads} threads");
         let mut said: Vec<_> = report.printed.clone();
         said.sort();
@@ -45,15 +42,16 @@ fn a_kernel_finds_right_what_ranks_send_and_add() {
 
 #[test]
 fn a_run_of_a_kernel_repeats_by_its_seed_with_loss_and_a_slow_rank() {
-    let of_seed = |seed| KernelPlan {
-        shape: LaunchShape::new(1, 96),
-        loss: 0.03,
-        slow: vec![Slow {
+    let of_seed = |seed| {
+        let mut plan = plan("ring", 4);
+        plan.shape = LaunchShape::new(1, 96);
+        plan.cluster.loss = 0.03;
+        plan.cluster.slow = vec![Slow {
             rank: 1,
             factor: 3.0,
-        }],
-        seed,
-        ..plan("ring", 4)
+        }];
+        plan.cluster.seed = seed;
+        plan
     };
     let (first, again, other) = (run(&of_seed(7)), run(&of_seed(7)), run(&of_seed(8)));
     assert_eq!(first, again);
@@ -65,13 +63,10 @@ fn a_run_of_a_kernel_repeats_by_its_seed_with_loss_and_a_slow_rank() {
 #[test]
 fn another_seed_gives_warps_and_blocks_another_order() {
     let order = |seed| {
-        let shape = LaunchShape::new(3, 160);
-        let plan = plan("order", 2);
-        let report = run(&KernelPlan {
-            shape,
-            seed,
-            ..plan
-        });
+        let mut plan = plan("order", 2);
+        plan.shape = LaunchShape::new(3, 160);
+        plan.cluster.seed = seed;
+        let report = run(&plan);
         assert_eq!(report.trouble, None);
         assert_eq!(report.printed.len(), 2 * 3 * 5);
         report.printed
@@ -139,6 +134,108 @@ fn a_deadline_within_a_wait_tells_of_the_nics_operation() {
             .contains("its NIC has not ended 1 of its operations"),
         "{waits:?}"
     );
+}
+
+/// Kernels that add up until a rank dies, and what breaks meanwhile.
+fn outlives(ranks: usize, faults: &[(Breaks, u64)]) -> KernelPlan {
+    let faults = faults.iter();
+    let mut plan = plan("outlives", ranks);
+    plan.cluster.faults = faults.map(|&(what, at_ns)| Fault { at_ns, what }).collect();
+    plan
+}
+
+/// The rank that each rank named as dead, if it said something.
+fn named(report: &KernelReport, ranks: usize) -> Vec<Option<usize>> {
+    let mut named = vec![None; ranks];
+    for (rank, line) in &report.printed {
+        let dead = line.split(' ').nth(1).and_then(|word| word.parse().ok());
+        assert_eq!(named[*rank].replace(dead.expect(line)), None, "{line}");
+    }
+    named
+}
+
+#[test]
+fn kernels_outlive_a_rank_and_learn_its_number() {
+    for (ranks, dead, at_ns) in [(3, 1, 40_000), (5, 0, 77_777), (2, 1, 0), (7, 6, 1)] {
+        let plan = outlives(ranks, &[(Breaks::Rank(dead), at_ns)]);
+        let report = run(&plan);
+        assert_eq!(report.trouble, None, "{ranks} ranks");
+        assert_eq!(report.broken, plan.cluster.faults, "{ranks} ranks");
+        let wanted = (0..ranks).map(|rank| (rank != dead).then_some(dead));
+        assert_eq!(named(&report, ranks), wanted.collect::<Vec<_>>());
+        let first = report
+            .printed
+            .iter()
+            .all(|(_, l)| l.ends_with("before sum 0"));
+        assert_eq!(first, at_ns < 2, "{report:?}");
+        assert_eq!(run(&plan), report);
+    }
+}
+
+#[test]
+fn a_kernel_goes_on_when_all_other_ranks_are_dead() {
+    let dead = [(0, 60_000), (2, 0), (3, 30_000)].map(|(r, at)| (Breaks::Rank(r), at));
+    let report = run(&outlives(4, &dead));
+    assert_eq!(report.trouble, None);
+    // In the order of time.
+    let broken: Vec<_> = report.broken.iter().map(|f| f.at_ns).collect();
+    assert_eq!(broken, [0, 30_000, 60_000]);
+    let named = named(&report, 4);
+    assert_eq!((named[0], named[2], named[3]), (None, None, None));
+    assert!(named[1].is_some_and(|dead| dead != 1), "{named:?}");
+
+    // Without any the run is over.
+    let all = [0, 1, 2].map(|rank| (Breaks::Rank(rank), 5_000));
+    let report = run(&outlives(3, &all));
+    assert_eq!((&report.trouble, report.broken.len()), (&None, 3));
+    assert_eq!((report.printed.len(), report.time_ns), (0, 5_000));
+}
+
+#[test]
+fn a_fault_behind_the_end_changes_nothing() {
+    let late = 50_000_000_000;
+    let (whole, faulty) = (outlives(3, &[]), outlives(3, &[(Breaks::Rank(1), late)]));
+    let report = run(&whole);
+    assert_eq!((&report.trouble, report.broken.len()), (&None, 0));
+    assert!(report.printed.iter().all(|(_, line)| line == "all live"));
+    assert_eq!(run(&faulty), report);
+}
+
+#[test]
+fn a_cut_that_parts_the_network_parts_the_kernels() {
+    let mut plan = outlives(4, &[]);
+    let cluster = &mut plan.cluster;
+    cluster.network.topology = Some(generate("fat-tree:2x2").expect("a network"));
+    // The wires up from the leaf of ranks 0 and 1.
+    for end in ["s2:2", "s2:3"] {
+        let what = Breaks::Wire(cluster.network.wire_named(4, end).expect("a wire"));
+        let at_ns = 50_000;
+        cluster.faults.push(Fault { at_ns, what });
+    }
+    let report = run(&plan);
+    assert_eq!((&report.trouble, report.broken.len()), (&None, 2));
+    for (rank, named) in named(&report, 4).into_iter().enumerate() {
+        let named = named.expect("all live");
+        assert_eq!(named < 2, rank >= 2, "{rank} names {named}");
+    }
+}
+
+#[test]
+fn a_hang_lists_the_living_and_what_broke() {
+    let of = |dead| {
+        let mut plan = outlives(3, &[(Breaks::Rank(dead), 9_000)]);
+        plan.kernel = Some("hangs".into());
+        plan.within_ns = 1_000_000;
+        run(&plan)
+    };
+    let report = of(2);
+    let Some(Trouble::Hung { waits, .. }) = &report.trouble else {
+        panic!("{report:?}");
+    };
+    assert_eq!((waits.len(), waits[0].0, report.broken.len()), (1, 0, 1));
+    // The one that would hang has died.
+    let report = of(0);
+    assert_eq!((report.trouble, report.time_ns), (None, 9_000));
 }
 
 #[test]

@@ -4,18 +4,23 @@ use std::collections::BTreeMap;
 
 use ringbell_nic_abi::CollectiveKind;
 use ringbell_routes::generate::generate;
-use ringbell_sim::{run, run_watched, Breaks, Failure, Fault, Plan, Profile, Report, Watch};
+use ringbell_sim::{
+    run, run_watched, Breaks, Cluster, Failure, Fault, Plan, Profile, Report, Watch,
+};
 use serde_json::Value;
 
 use crate::bytes::Bytes;
 
 fn plan() -> Plan {
     let profile = Profile::by_name("ideal").expect("it exists");
-    Plan {
-        sizes: vec![1 << 10, 256 << 10],
+    let cluster = Cluster {
         loss: 0.01,
         seed: 5,
-        ..Plan::new(CollectiveKind::AllToAll, 4, 0, profile)
+        ..Cluster::new(4, profile)
+    };
+    Plan {
+        sizes: vec![1 << 10, 256 << 10],
+        ..Plan::new(CollectiveKind::AllToAll, cluster, 0)
     }
 }
 
@@ -117,7 +122,7 @@ fn links_of_a_topology_have_the_names_of_its_nodes() {
     let topology = generate("fat-tree:2x2").expect("a network");
     let other = topology.nodes().last().expect("a switch").name.clone();
     let wires = topology.wires().len();
-    plan.network.topology = Some(topology);
+    plan.cluster.network.topology = Some(topology);
     let (_, entries) = watched(&plan);
     let links: Vec<_> = tracks(&entries, 2).into_values().collect();
     assert_eq!(links.len(), 2 * wires);
@@ -132,8 +137,8 @@ fn links_of_a_topology_have_the_names_of_its_nodes() {
 #[test]
 fn operations_that_fail_say_how() {
     let mut plan = plan();
-    plan.loss = 0.0;
-    plan.faults = vec![Fault {
+    plan.cluster.loss = 0.0;
+    plan.cluster.faults = vec![Fault {
         what: Breaks::Rank(2),
         at_ns: 20_000,
     }];
@@ -152,7 +157,7 @@ fn operations_that_fail_say_how() {
 fn operations_that_hang_are_shown_to_the_end() {
     let mut plan = plan();
     // A doorbell that takes longer than an operation may.
-    plan.profile.host.doorbell_ns = 61_000_000_000;
+    plan.cluster.profile.host.doorbell_ns = 61_000_000_000;
     let file = Bytes::default();
     let done = run_watched(&plan, Watch::default().timeline(file.clone()));
     assert!(matches!(done, Err(Failure::Hung { .. })), "{done:?}");

@@ -4,18 +4,19 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind};
 use ringbell_routes::file;
 use ringbell_routes::generate::generate;
 use ringbell_routes::topology::Topology;
-use ringbell_sim::{run, Failure, NetworkPlan, Plan, Profile, Report};
+use ringbell_sim::{run, Cluster, Failure, NetworkPlan, Plan, Profile, Report};
 
 fn plan(kind: CollectiveKind, topology: Topology, bytes: u64) -> Plan {
     let profile = Profile::by_name("ideal").expect("it exists");
     let ranks = topology.ends().count();
-    Plan {
+    let cluster = Cluster {
         network: NetworkPlan {
             topology: Some(topology),
             hash_seed: 0,
         },
-        ..Plan::new(kind, ranks, bytes, profile)
-    }
+        ..Cluster::new(ranks, profile)
+    };
+    Plan::new(kind, cluster, bytes)
 }
 
 fn named(text: &str) -> Topology {
@@ -41,11 +42,9 @@ fn collectives_over_a_fat_tree_give_what_the_model_has() {
     ];
     for kind in kinds {
         for ranks in [5, 8] {
-            let plan = Plan {
-                ranks,
-                sizes: vec![120, 100_800],
-                ..plan(kind, named("fat-tree:2x3"), 0)
-            };
+            let mut plan = plan(kind, named("fat-tree:2x3"), 0);
+            plan.cluster.ranks = ranks;
+            plan.sizes = vec![120, 100_800];
             let done = run(&plan).expect("it ends");
             let wrong: Vec<_> = done.sizes.iter().map(|m| m.wrong).collect();
             assert_eq!((wrong, done.lost), (vec![0, 0], 0), "{kind:?} of {ranks}");
@@ -57,7 +56,7 @@ fn collectives_over_a_fat_tree_give_what_the_model_has() {
 fn one_seed_of_the_hash_gives_one_run_and_another_seed_another() {
     let run = |hash_seed| -> Report {
         let mut plan = plan(CollectiveKind::AllToAll, named("fat-tree:4x2"), 1 << 20);
-        plan.network.hash_seed = hash_seed;
+        plan.cluster.network.hash_seed = hash_seed;
         run(&plan).expect("it ends")
     };
     let first = run(1);
@@ -110,10 +109,11 @@ fn hosts(count: usize, ranks: usize) -> Topology {
 
 #[test]
 fn ranks_of_a_host_share_the_wires_to_the_network_by_the_hierarchical_algorithm() {
-    let all_reduce = |algo, host_ranks| Plan {
-        algo,
-        host_ranks,
-        ..plan(CollectiveKind::AllReduce, hosts(4, 4), 4 << 20)
+    let all_reduce = |algo, host_ranks| {
+        let mut plan = plan(CollectiveKind::AllReduce, hosts(4, 4), 4 << 20);
+        plan.algo = algo;
+        plan.cluster.host_ranks = host_ranks;
+        plan
     };
     let ring = time_ns(&all_reduce(Algorithm::Ring, 1));
     // Of four wires of a host a ring uses one.
@@ -151,7 +151,7 @@ fn flows_share_wires_between_two_switches() {
     let time = |wires, hash_seed| {
         let topology = two_pairs(wires, 10.0, 1_000.0);
         let mut plan = plan(CollectiveKind::AllToAll, topology, 4 << 20);
-        plan.network.hash_seed = hash_seed;
+        plan.cluster.network.hash_seed = hash_seed;
         time_ns(&plan)
     };
     // Four flows each way: some seeds give most of them one wire, others do not.
@@ -196,10 +196,8 @@ fn a_host_may_have_no_rank_and_must_not_forward() {
         wires: 2,
     };
     assert_eq!(run(&ring), Err(forwards));
-    let tree = Plan {
-        ranks: 9,
-        ..plan(CollectiveKind::AllReduce, named("fat-tree:2x3"), 64)
-    };
+    let mut tree = plan(CollectiveKind::AllReduce, named("fat-tree:2x3"), 64);
+    tree.cluster.ranks = 9;
     let few = Failure::TooFewHosts {
         topology: "fat-tree:2x3".into(),
         ends: 8,

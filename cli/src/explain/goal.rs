@@ -92,7 +92,7 @@ fn bytes(step: &Step, layout: Layout) -> u64 {
 mod tests {
     use ringbell::abi::CollectiveKind;
     use ringbell::parts::onc_engines::program::{algorithms, generate_all};
-    use ringbell_sim::{run_goal, GoalPlan, Profile};
+    use ringbell_sim::{run_goal, Cluster, GoalPlan, Profile};
 
     use super::*;
 
@@ -132,7 +132,8 @@ mod tests {
                     let text = schedule.to_string();
                     let read = Schedule::parse("a.goal", &text).expect(&name);
                     let profile = Profile::by_name("ideal").expect("it exists");
-                    let report = run_goal(&GoalPlan::new(read, profile)).expect(&name);
+                    let cluster = Cluster::new(ranks as usize, profile);
+                    let report = run_goal(&GoalPlan::new(read, cluster)).expect(&name);
                     assert_eq!((&report.trouble, report.wrong), (&None, 0), "{name}");
                     assert_eq!((report.messages, report.bytes), (messages, bytes), "{name}");
                     seen += 1;

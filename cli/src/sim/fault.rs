@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ringbell_sim::{Breaks, Ended, Failure, Fault, NetworkPlan, Plan, RankEnd, Slow};
+use ringbell_sim::{Breaks, Cluster, Ended, Failure, Fault, NetworkPlan, RankEnd, Slow};
 use serde_json::{json, Value};
 
 use crate::{Exit, Problem};
@@ -10,7 +10,8 @@ use crate::{Exit, Problem};
 /// What breaks.
 #[derive(clap::Args)]
 pub(crate) struct FaultArgs {
-    /// Stop a rank's NIC at a time behind the first post, as 3@20us; may be given more than once
+    /// Stop a rank's NIC, and its kernel, at a time behind the first post or the kernels' begin, as
+    /// 3@20us; may be given more than once
     #[arg(long, value_name = "RANK@TIME", value_parser = kill)]
     kill: Vec<Fault>,
     /// Cut a wire, named by one end or by both nodes, as s0:4@20us or n3-s0@1.5ms; may be given
@@ -20,7 +21,7 @@ pub(crate) struct FaultArgs {
     /// Let a rank's link and NIC take so many times as long, as 3:4 or 0:1.5; may be given more
     /// than once
     #[arg(long, value_name = "RANK:FACTOR", value_parser = slow)]
-    pub(crate) slow: Vec<Slow>,
+    pub(super) slow: Vec<Slow>,
 }
 
 fn kill(text: &str) -> Result<Fault, String> {
@@ -31,7 +32,7 @@ fn kill(text: &str) -> Result<Fault, String> {
     Ok(Fault { at_ns, what })
 }
 
-pub(super) fn slow(text: &str) -> Result<Slow, String> {
+fn slow(text: &str) -> Result<Slow, String> {
     let parts = text.split_once(':');
     let parts = parts.and_then(|(rank, factor)| Some((rank.parse().ok()?, factor.parse().ok()?)));
     let (rank, factor) = parts.ok_or("write a rank and a factor of 1 or more, as 3:4")?;
@@ -84,36 +85,40 @@ fn us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-/// The faults and the slow ranks of a plan in words, a line each.
-pub(crate) fn text_of_faults(plan: &Plan) -> String {
-    let line = |fault: &Fault| {
-        let what = match fault.what {
-            Breaks::Rank(rank) => format!("rank {rank} killed"),
-            Breaks::Wire(wire) => format!("{} cut", plan.network.wire_text(wire)),
-        };
-        format!("# {what} at {:.3} us\n", us(fault.at_ns))
+/// A fault in words.
+pub(super) fn text_of_fault(cluster: &Cluster, fault: &Fault) -> String {
+    let what = match fault.what {
+        Breaks::Rank(rank) => format!("rank {rank} killed"),
+        Breaks::Wire(wire) => format!("{} cut", cluster.network.wire_text(wire)),
     };
+    format!("{what} at {:.3} us", us(fault.at_ns))
+}
+
+/// The slow ranks and the faults of a cluster in words, a line each.
+pub(super) fn text_of_faults(cluster: &Cluster) -> String {
     let slow = |s: &Slow| format!("# rank {} {} times slower\n", s.rank, s.factor);
-    let slow = plan.slow.iter().map(slow);
-    slow.chain(plan.faults.iter().map(line)).collect()
+    let slow = cluster.slow.iter().map(slow);
+    let faults = cluster.faults.iter();
+    let faults = faults.map(|f| format!("# {}\n", text_of_fault(cluster, f)));
+    slow.chain(faults).collect()
 }
 
-/// The slow ranks of a plan.
-pub(crate) fn json_of_slow(plan: &Plan) -> Value {
+/// The slow ranks of a cluster.
+pub(super) fn json_of_slow(cluster: &Cluster) -> Value {
     let slow = |s: &Slow| json!({ "rank": s.rank, "factor": s.factor });
-    plan.slow.iter().map(slow).collect()
+    cluster.slow.iter().map(slow).collect()
 }
 
-/// The faults of a plan.
-pub(crate) fn json_of_faults(plan: &Plan) -> Value {
+/// Faults of a cluster: those to come, or those that have happened.
+pub(super) fn json_of_faults(cluster: &Cluster, faults: &[Fault]) -> Value {
     let fault = |fault: &Fault| {
         let (key, what) = match fault.what {
             Breaks::Rank(rank) => ("rank", json!(rank)),
-            Breaks::Wire(wire) => ("wire", json!(plan.network.wire_text(wire))),
+            Breaks::Wire(wire) => ("wire", json!(cluster.network.wire_text(wire))),
         };
         json!({ key: what, "at_us": us(fault.at_ns) })
     };
-    plan.faults.iter().map(fault).collect()
+    faults.iter().map(fault).collect()
 }
 
 fn status(end: &RankEnd) -> String {

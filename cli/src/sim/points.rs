@@ -7,8 +7,9 @@ use ringbell_sim::{Measured, Report};
 use serde_json::{json, Value};
 
 use super::fault;
-use super::refused::has_memory;
+use super::refused::has_memory_of;
 use super::sweep::{self, Point, LABELS};
+use super::words::joined;
 use crate::report::{self, draw, size_text, Axis, Meta, Plot, Row};
 use crate::{files, stdio, Exit};
 
@@ -71,7 +72,7 @@ pub(super) fn run(path: &Path, outputs: &Outputs<'_>) -> Result<Exit> {
 }
 
 fn outcome(point: &Point) -> Outcome {
-    has_memory(&point.plan).map_err(|e| e.to_string())?;
+    has_memory_of(&point.plan).map_err(|e| e.to_string())?;
     let report = ringbell_sim::run(&point.plan).map_err(|e| e.to_string())?;
     match (&report.ended, report.sizes.first()) {
         (None, Some(size)) => Ok((*size, report)),
@@ -175,14 +176,15 @@ impl Table {
 
 fn row_of_json((point, outcome): (&Point, &Outcome)) -> Value {
     let plan = &point.plan;
-    let mut row = json!({
+    let cluster = &plan.cluster;
+    let row = json!({
         "collective": point.labels[0],
-        "topology": plan.network.topology.as_ref().map(|t| t.name()),
-        "profile": plan.profile.name,
-        "ranks": plan.ranks,
+        "topology": cluster.network.topology.as_ref().map(|t| t.name()),
+        "profile": cluster.profile.name,
+        "ranks": cluster.ranks,
         "algorithm": point.labels[4],
-        "loss": plan.loss,
-        "seed": plan.seed,
+        "loss": cluster.loss,
+        "seed": cluster.seed,
         "size_bytes": plan.sizes[0],
     });
     let results = match outcome {
@@ -200,10 +202,7 @@ fn row_of_json((point, outcome): (&Point, &Outcome)) -> Value {
             "hash": format!("{:016x}", report.hash),
         }),
     };
-    if let (Value::Object(row), Value::Object(results)) = (&mut row, results) {
-        row.extend(results);
-    }
-    row
+    joined(row, results)
 }
 
 /// Bus bandwidth by size, or by ranks where there is one size; a curve for what else differs.
@@ -220,7 +219,7 @@ fn picture(points: &[Point], outcomes: &[Outcome], table: &Table) -> Result<Stri
         let series = table.series(point, by_ranks.then_some(RANKS));
         Some(Row {
             series: (!series.is_empty()).then_some(series),
-            parameter: by_ranks.then_some(point.plan.ranks as f64),
+            parameter: by_ranks.then_some(point.plan.cluster.ranks as f64),
             size_bytes: point.plan.sizes[0],
             time_us: m.time_ns as f64 / 1e3,
             algbw_gbs: m.algbw_gbs,

@@ -4,14 +4,13 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use ringbell_sim::{KernelPlan, KernelReport, LaunchShape, NetworkPlan, Profile, Slow, Trouble};
+use ringbell_sim::{Cluster, Fault, KernelPlan, KernelReport, LaunchShape, Trouble};
 
+use super::cluster::ClusterArgs;
 use super::fault;
-use super::profile::profile;
-use super::refused::problem;
-use crate::perf::memory::enough_of_host;
+use super::refused::{has_memory, problem};
 use crate::report::parse_size;
-use crate::{cc, routes, stdio, Exit, Problem};
+use crate::{cc, stdio, Exit, Problem};
 
 /// Arguments of `ringbell sim run`.
 #[derive(clap::Args)]
@@ -28,26 +27,8 @@ pub(super) struct Args {
     /// Bytes of each rank's buffer; K, M and G are powers of 1,024. Its contents depend on the seed
     #[arg(long, default_value = "64K", value_name = "SIZE", value_parser = parse_size)]
     buffer: u64,
-    /// What the hardware costs, as in `ringbell sim`; costs of doorbells and completions are those
-    /// of hosts, and kernels have none
-    #[arg(long, default_value = "ideal", value_name = "NAME|FILE", value_parser = profile)]
-    profile: Profile,
-    /// Switches and hosts in place of one switch, as in `ringbell sim`
-    #[arg(long, value_name = "NETWORK|FILE")]
-    topology: Option<String>,
-    /// Seed of the hash by which switches choose among ways of one length
-    #[arg(long, default_value_t = 0, value_name = "N", requires = "topology")]
-    hash_seed: u64,
-    /// Share of the frames that each switch loses, as 0.01
-    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
-    loss: f64,
-    /// Let a rank's link and NIC take so many times as long, as 3:4; may be given more than once
-    #[arg(long, value_name = "RANK:FACTOR", value_parser = fault::slow)]
-    slow: Vec<Slow>,
-    /// Seed of losses, of the buffers' contents, of the kernels' begin and of the threads' order;
-    /// by 0 threads run in their order
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    seed: u64,
+    #[command(flatten)]
+    cluster: ClusterArgs,
     /// Run with so many seeds from --seed on, until a run fails
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
@@ -66,28 +47,22 @@ fn time(text: &str) -> Result<u64, String> {
 /// Runs it with each seed, and prints what kernels print.
 pub(super) fn run(args: &Args) -> Result<Exit> {
     let mut plan = plan(args)?;
-    let needed = ringbell_sim::kernel_memory(&plan).map_err(problem)?;
-    let what = format!("a cluster of {} ranks", plan.ranks);
-    enough_of_host(&what, needed, "give fewer ranks or a smaller --buffer")?;
-    for seed in (args.seed..).take(usize::try_from(args.seeds).unwrap_or(usize::MAX)) {
-        plan.seed = seed;
+    let advice = "give fewer ranks or a smaller --buffer";
+    has_memory(&plan.cluster, ringbell_sim::kernel_memory(&plan), advice)?;
+    for seed in (plan.cluster.seed..).take(usize::try_from(args.seeds).unwrap_or(usize::MAX)) {
+        plan.cluster.seed = seed;
         let report = ringbell_sim::run_kernel(&plan).map_err(problem)?;
         // Of many runs those that end well are a line each.
         stdio::out(text(&plan, &report, args.seeds == 1))?;
         if let Some(trouble) = &report.trouble {
-            return Err(trouble_of(trouble, &again(seed)).into());
+            let broken = text_of_broken(&plan.cluster, &report.broken);
+            return Err(trouble_of(trouble, &broken, &again(seed)).into());
         }
     }
     Ok(Exit::Ok)
 }
 
 fn plan(args: &Args) -> Result<KernelPlan> {
-    let named = args.topology.as_deref().map(routes::topology);
-    let network = NetworkPlan {
-        topology: named.transpose()?,
-        hash_seed: args.hash_seed,
-    };
-    let hosts = network.topology.as_ref().map_or(2, |t| t.ends().count());
     let file = &args.file[0];
     let text = match file.extension() {
         Some(e) if e == "cu" => cc::ptx_of(file)?,
@@ -100,12 +75,7 @@ fn plan(args: &Args) -> Result<KernelPlan> {
         kernel: args.file.get(1).map(|k| k.display().to_string()),
         shape: LaunchShape::new(args.grid, args.block),
         buffer_bytes: args.buffer,
-        ranks: args.ranks.unwrap_or(hosts),
-        profile: args.profile.clone(),
-        network,
-        loss: args.loss,
-        seed: args.seed,
-        slow: args.slow.clone(),
+        cluster: args.cluster.cluster(args.ranks)?,
         within_ns: args.deadline,
     })
 }
@@ -129,6 +99,12 @@ fn again(seed: u64) -> String {
     format!("`ringbell {}` runs seed {seed} again", words.join(" "))
 }
 
+/// What has broken, a line each.
+fn text_of_broken(cluster: &Cluster, broken: &[Fault]) -> String {
+    let line = |fault| format!("\n{}", fault::text_of_fault(cluster, fault));
+    broken.iter().map(line).collect()
+}
+
 fn text(plan: &KernelPlan, report: &KernelReport, is_whole: bool) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -138,11 +114,14 @@ fn text(plan: &KernelPlan, report: &KernelReport, is_whole: bool) -> String {
             "# ringbell sim run {}, kernel {}: {} ranks, {} blocks of {} threads, buffers of {} bytes",
             plan.file,
             report.kernel,
-            plan.ranks,
+            plan.cluster.ranks,
             plan.shape.grid.count(),
             plan.shape.block.count(),
             plan.buffer_bytes,
         );
+        for fault in &report.broken {
+            let _ = writeln!(out, "# {}", fault::text_of_fault(&plan.cluster, fault));
+        }
         for (rank, line) in &report.printed {
             let _ = writeln!(out, "[{rank}] {line}");
         }
@@ -155,7 +134,7 @@ fn text(plan: &KernelPlan, report: &KernelReport, is_whole: bool) -> String {
     let _ = writeln!(
         out,
         "# seed {} {end} after {:.3} us; {} events, {} frames, {} lost; hash {:016x}",
-        plan.seed,
+        plan.cluster.seed,
         report.time_ns as f64 / 1e3,
         report.events,
         report.packets,
@@ -165,26 +144,28 @@ fn text(plan: &KernelPlan, report: &KernelReport, is_whole: bool) -> String {
     out
 }
 
-/// What went wrong, and how to see it again.
-fn trouble_of(trouble: &Trouble, again: &str) -> Problem {
+/// What went wrong behind what broke, and how to see it again.
+fn trouble_of(trouble: &Trouble, broken: &str, again: &str) -> Problem {
     let lines = |all: &[(usize, String)]| {
         let of_rank = |(rank, text): &(usize, String)| format!("\nrank {rank}:\n{text}");
         all.iter().map(of_rank).collect::<String>()
     };
     let what = match trouble {
-        Trouble::Failed { rank, why } => format!("the kernel of rank {rank} failed: {why}"),
+        Trouble::Failed { rank, why } => {
+            format!("the kernel of rank {rank} failed: {why}{broken}")
+        }
         Trouble::Hung { is_over, waits } => {
             let why = match is_over {
                 true => "nothing happens any more, and",
                 false => "the virtual time of --deadline is over, and",
             };
             format!(
-                "{why} kernels of {} ranks have not ended{}",
+                "{why} kernels of {} ranks have not ended{broken}{}",
                 waits.len(),
                 lines(waits)
             )
         }
-        Trouble::Found(found) => format!("checks have found{}", lines(found)),
+        Trouble::Found(found) => format!("checks have found{broken}{}", lines(found)),
     };
     Problem::new(Exit::Failed, what, again)
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use ringbell_sim::{FileError, NetworkPlan, Plan};
+use ringbell_sim::{Cluster, FileError, NetworkPlan, Plan};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -151,10 +151,12 @@ fn points(name_of_file: &str, text: &str) -> Result<Vec<Point>, FileError> {
             let hosts = network.topology.as_ref().map_or(2, |t| t.ends().count());
             for (_, profile) in &profiles {
                 for &ranks in file.ranks.as_deref().unwrap_or(&[hosts]) {
-                    let mut plan = Plan::new(*kind, ranks, 0, profile.clone());
-                    plan.network = network.clone();
-                    plan.host_ranks = file.host_ranks;
-                    plans.push((net, plan));
+                    let cluster = Cluster {
+                        network: network.clone(),
+                        host_ranks: file.host_ranks,
+                        ..Cluster::new(ranks, profile.clone())
+                    };
+                    plans.push((net, Plan::new(*kind, cluster, 0)));
                 }
             }
         }
@@ -168,8 +170,11 @@ fn points(name_of_file: &str, text: &str) -> Result<Vec<Point>, FileError> {
                         let plan = Plan {
                             sizes: vec![*size],
                             algo: *algo,
-                            loss,
-                            seed,
+                            cluster: Cluster {
+                                loss,
+                                seed,
+                                ..plan.cluster.clone()
+                            },
                             ..plan.clone()
                         };
                         points.push(Point {
@@ -188,10 +193,10 @@ fn labels(plan: &Plan, network: &str, algo: &str) -> [String; LABELS.len()] {
     [
         name(plan.kind).into(),
         network.into(),
-        plan.profile.name.clone(),
-        plan.ranks.to_string(),
+        plan.cluster.profile.name.clone(),
+        plan.cluster.ranks.to_string(),
         algo.into(),
-        plan.loss.to_string(),
-        plan.seed.to_string(),
+        plan.cluster.loss.to_string(),
+        plan.cluster.seed.to_string(),
     ]
 }

@@ -3,20 +3,18 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
-use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use ringbell_sim::goal::Schedule;
-use ringbell_sim::{GoalPlan, GoalReport, GoalTrouble, NetworkPlan, Operation, Profile};
+use ringbell_sim::{GoalPlan, GoalReport, GoalTrouble, Operation};
 use serde_json::{json, Value};
 
-use super::fault::{self, FaultArgs};
-use super::profile::profile;
-use super::refused::problem;
+use super::cluster::ClusterArgs;
+use super::fault;
+use super::refused::has_memory;
 use super::watch::WatchArgs;
 use super::words;
-use crate::perf::memory::enough_of_host;
-use crate::{files, routes, stdio, Exit, Problem};
+use crate::{files, stdio, Exit, Problem};
 
 /// Operations of a list that are shown as text.
 const SHOWN: usize = 20;
@@ -27,23 +25,8 @@ pub(super) struct Args {
     /// A schedule in GOAL, the text that LogGOPSim's txt2bin and ATLAHS read; its `num_ranks` is
     /// the number of ranks
     file: PathBuf,
-    /// What the hardware costs, as in `ringbell sim`
-    #[arg(long, default_value = "ideal", value_name = "NAME|FILE", value_parser = profile)]
-    profile: Profile,
-    /// Switches and hosts in place of one switch, as in `ringbell sim`
-    #[arg(long, value_name = "NETWORK|FILE")]
-    topology: Option<String>,
-    /// Seed of the hash by which switches choose among ways of one length
-    #[arg(long, default_value_t = 0, value_name = "N", requires = "topology")]
-    hash_seed: u64,
-    /// Share of the frames that each switch loses, as 0.01
-    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
-    loss: f64,
-    /// Seed of losses, of the NICs' numbers and of the messages' bytes
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    seed: u64,
     #[command(flatten)]
-    faults: FaultArgs,
+    cluster: ClusterArgs,
     #[command(flatten)]
     watch: WatchArgs,
     /// Write the report as one JSON object; `-` (the default) is standard output
@@ -54,21 +37,11 @@ pub(super) struct Args {
 /// Runs it and prints the report.
 pub(super) fn run(args: &Args) -> Result<Exit> {
     let plan = plan(args)?;
-    let needed = ringbell_sim::goal_memory(&plan).map_err(problem)?;
-    let what = format!("a cluster of {} ranks", plan.schedule.ranks().len());
-    enough_of_host(
-        &what,
-        needed,
-        "give a schedule with fewer ranks or smaller messages",
-    )?;
-    let (watch, written) = args.watch.open()?;
-    let begin = Instant::now();
-    let report = ringbell_sim::run_goal_watched(&plan, watch);
-    let wall_s = begin.elapsed().as_secs_f64();
-    // Also those of a run that failed: they show how.
-    let written = written.finish();
-    let report = report.map_err(problem)?;
-    written?;
+    let advice = "give a schedule with fewer ranks or smaller messages";
+    has_memory(&plan.cluster, ringbell_sim::goal_memory(&plan), advice)?;
+    let (report, wall_s) = args
+        .watch
+        .run(|watch| ringbell_sim::run_goal_watched(&plan, watch))?;
     match args.json.as_deref() {
         None => stdio::out(text(args, &plan, &report, wall_s))?,
         Some(path) => {
@@ -93,24 +66,12 @@ fn plan(args: &Args) -> Result<GoalPlan> {
         let advice = "docs/simulator.md has the grammar and its limits";
         Problem::new(Exit::Usage, e.to_string(), advice)
     })?;
-    let named = args.topology.as_deref().map(routes::topology);
-    let network = NetworkPlan {
-        topology: named.transpose()?,
-        hash_seed: args.hash_seed,
-    };
-    let ranks = schedule.ranks().len();
-    Ok(GoalPlan {
-        faults: args.faults.faults(&network, ranks).map_err(problem)?,
-        network,
-        loss: args.loss,
-        seed: args.seed,
-        slow: args.faults.slow.clone(),
-        ..GoalPlan::new(schedule, args.profile.clone())
-    })
+    let cluster = args.cluster.cluster(Some(schedule.ranks().len()))?;
+    Ok(GoalPlan::new(schedule, cluster))
 }
 
 fn text(args: &Args, plan: &GoalPlan, report: &GoalReport, wall_s: f64) -> String {
-    let mut out = words::head(&format!("trace {}", args.file.display()), &plan.cluster());
+    let mut out = words::head(&format!("trace {}", args.file.display()), &plan.cluster);
     let _ = writeln!(
         out,
         "#{:>5} {:>12} {:>14}",
@@ -205,17 +166,8 @@ fn list(all: &[Operation]) -> String {
 }
 
 fn json(args: &Args, plan: &GoalPlan, report: &GoalReport, wall_s: f64) -> Value {
-    let below = plan.cluster();
-    json!({
+    let own = json!({
         "goal": args.file.display().to_string(),
-        "ranks": below.ranks,
-        "topology": below.network.topology.as_ref().map(|t| t.name()),
-        "hash_seed": below.network.hash_seed,
-        "profile": below.profile.name,
-        "loss": below.loss,
-        "seed": below.seed,
-        "faults": fault::json_of_faults(&below),
-        "slow": fault::json_of_slow(&below),
         "time_us": us(report.time_ns),
         "ends_us": report.ends_ns.iter().map(|ns| us(*ns)).collect::<Vec<_>>(),
         "messages": report.messages,
@@ -229,7 +181,8 @@ fn json(args: &Args, plan: &GoalPlan, report: &GoalReport, wall_s: f64) -> Value
         "virtual_ns": report.virtual_ns,
         "wall_s": wall_s,
         "hash": format!("{:016x}", report.hash),
-    })
+    });
+    words::json(&plan.cluster, own)
 }
 
 fn json_of_trouble(trouble: &GoalTrouble) -> Value {

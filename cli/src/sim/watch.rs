@@ -1,12 +1,16 @@
 //! Files that a simulation leaves behind: captures and a timeline.
+#![allow(clippy::disallowed_methods)] // Says how fast virtual time has passed.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use ringbell_sim::Watch;
+use ringbell_sim::{Failure, Watch};
+
+use super::refused::problem;
 
 /// What is watched.
 #[derive(clap::Args)]
@@ -32,14 +36,30 @@ fn captured(text: &str) -> Result<(usize, PathBuf), String> {
 
 /// Files that the run writes, of which this end keeps a hold.
 #[derive(Default)]
-pub(crate) struct Files(Vec<(PathBuf, Output)>);
+struct Files(Vec<(PathBuf, Output)>);
 
 impl WatchArgs {
+    /// Runs something that is watched, and returns its report and the seconds that it took.
+    ///
+    /// # Errors
+    /// It could not be run, or a file cannot be written.
+    pub(super) fn run<R>(&self, run: impl FnOnce(Watch) -> Result<R, Failure>) -> Result<(R, f64)> {
+        let (watch, written) = self.open()?;
+        let begin = Instant::now();
+        let report = run(watch);
+        let wall_s = begin.elapsed().as_secs_f64();
+        // Also those of a run that failed: they show how.
+        let written = written.finish();
+        let report = report.map_err(problem)?;
+        written?;
+        Ok((report, wall_s))
+    }
+
     /// Creates the files. One that is there keeps its bytes until the first of the run.
     ///
     /// # Errors
     /// One cannot be created.
-    pub(crate) fn open(&self) -> Result<(Watch, Files)> {
+    fn open(&self) -> Result<(Watch, Files)> {
         let (mut watch, mut files) = (Watch::default(), Files::default());
         for (rank, path) in &self.pcap {
             watch = watch.capture(*rank, files.create(path, "--pcap")?);
@@ -72,7 +92,7 @@ impl Files {
     ///
     /// # Errors
     /// A file could not be written, now or earlier.
-    pub(crate) fn finish(self) -> Result<()> {
+    fn finish(self) -> Result<()> {
         for (path, output) in self.0 {
             let mut output = output.0.lock().unwrap_or_else(PoisonError::into_inner);
             let failed = output.failed.take();

@@ -1,24 +1,25 @@
-//! The first and last lines of a report as text: what was simulated, and how fast.
+//! What all reports have in common: the first and last lines as text, and the cluster as JSON.
 
-use ringbell_sim::{NetworkPlan, Plan};
+use ringbell_sim::{Cluster, NetworkPlan};
+use serde_json::{json, Value};
 
 use super::fault;
 
 /// What runs, on which network, with what costs and faults.
-pub(super) fn head(what: &str, plan: &Plan) -> String {
-    let p = &plan.profile;
+pub(super) fn head(what: &str, cluster: &Cluster) -> String {
+    let p = &cluster.profile;
     let head = format!(
         "# ringbell sim {what}, {} ranks, seed {}, loss {}\n# network {}\n# profile {}: {} Gb/s, {} ns a link; {}\n",
-        plan.ranks,
-        plan.seed,
-        plan.loss,
-        network(&plan.network),
+        cluster.ranks,
+        cluster.seed,
+        cluster.loss,
+        network(&cluster.network),
         p.name,
         p.link_gbps,
         p.link_delay_ns,
         p.source
     );
-    head + &fault::text_of_faults(plan)
+    head + &fault::text_of_faults(cluster)
 }
 
 /// The network in words.
@@ -48,4 +49,27 @@ pub(super) fn foot(
         "# {events} events, {frames} frames, {lost} lost; {virtual_s:.6} virtual s in {wall_s:.3} s, {:.4} a second; hash {hash:016x}\n",
         virtual_s / wall_s.max(1e-9),
     )
+}
+
+/// The object of a report: the cluster, and what is the report's own.
+pub(super) fn json(cluster: &Cluster, own: Value) -> Value {
+    let whole = json!({
+        "ranks": cluster.ranks,
+        "topology": cluster.network.topology.as_ref().map(|t| t.name()),
+        "hash_seed": cluster.network.hash_seed,
+        "profile": cluster.profile.name,
+        "loss": cluster.loss,
+        "seed": cluster.seed,
+        "faults": fault::json_of_faults(cluster, &cluster.faults),
+        "slow": fault::json_of_slow(cluster),
+    });
+    joined(whole, own)
+}
+
+/// Two objects as one.
+pub(super) fn joined(mut one: Value, other: Value) -> Value {
+    if let (Value::Object(one), Value::Object(other)) = (&mut one, other) {
+        one.extend(other);
+    }
+    one
 }

@@ -12,7 +12,7 @@ use crate::fault::Breaks;
 use crate::host::Processors;
 use crate::random::Random;
 use crate::timeline::{Crossing, LinkTrack, Timeline};
-use crate::{Failure, Plan, Profile};
+use crate::{Cluster, Failure, Profile};
 
 /// Frames that may wait for a NIC's own link: a short ring, so that the NIC decides late.
 const OWN_QUEUE: u64 = 16;
@@ -48,30 +48,30 @@ pub(crate) struct Fabric {
 pub(crate) struct Shared(Arc<Mutex<Fabric>>);
 
 impl Shared {
-    /// The network of a plan.
+    /// The network of a cluster.
     ///
     /// # Errors
     /// Its topology is none of NICs at switches, or has too few ranks.
-    pub(crate) fn new(plan: &Plan) -> Result<Shared, Failure> {
-        let mut graph = match &plan.network.topology {
-            None => Graph::one_switch(plan.ranks, &plan.profile),
-            Some(topology) => Graph::of(topology, plan.ranks, &plan.profile)?,
+    pub(crate) fn new(cluster: &Cluster) -> Result<Shared, Failure> {
+        let mut graph = match &cluster.network.topology {
+            None => Graph::one_switch(cluster.ranks, &cluster.profile),
+            Some(topology) => Graph::of(topology, cluster.ranks, &cluster.profile)?,
         };
-        let mut processors = Processors::new(plan.ranks, plan.profile.host);
-        for slow in &plan.slow {
+        let mut processors = Processors::new(cluster.ranks, cluster.profile.host);
+        for slow in &cluster.slow {
             graph.slow(slow.rank, slow.factor);
             processors.slow(slow.rank, slow.factor);
         }
         Ok(Shared(Arc::new(Mutex::new(Fabric {
-            profile: plan.profile.clone(),
+            profile: cluster.profile.clone(),
             graph,
-            inboxes: vec![VecDeque::new(); plan.ranks],
-            is_dead: vec![false; plan.ranks],
+            inboxes: vec![VecDeque::new(); cluster.ranks],
+            is_dead: vec![false; cluster.ranks],
             events: Queue::default(),
             processors,
-            loss: plan.loss,
-            random: Random(plan.seed),
-            hash_seed: plan.network.hash_seed,
+            loss: cluster.loss,
+            random: Random(cluster.seed),
+            hash_seed: cluster.network.hash_seed,
             packets: 0,
             bytes: 0,
             lost: 0,

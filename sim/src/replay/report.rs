@@ -1,9 +1,7 @@
 //! What is asked of a run of a schedule, and what it answers.
 
-use ringbell_nic_abi::CollectiveKind;
-
 use crate::goal::Schedule;
-use crate::{Fault, NetworkPlan, Plan, Profile, RankEnd, Slow};
+use crate::{Cluster, RankEnd};
 
 /// Memory of a rank for messages that come straight to it.
 const ROOM: u64 = 256 << 20;
@@ -13,48 +11,20 @@ const ROOM: u64 = 256 << 20;
 pub struct GoalPlan {
     /// What the ranks do.
     pub schedule: Schedule,
-    /// What links cost.
-    pub profile: Profile,
-    /// How the NICs are joined.
-    pub network: NetworkPlan,
-    /// Share of the frames that each switch loses.
-    pub loss: f64,
-    /// Seed of losses, of the NICs' numbers and of the messages' bytes.
-    pub seed: u64,
-    /// What breaks.
-    pub faults: Vec<Fault>,
-    /// Ranks whose NICs and links are slower than the others'.
-    pub slow: Vec<Slow>,
+    /// Where, with as many ranks. Its seed is also that of the messages' bytes.
+    pub cluster: Cluster,
     /// Memory of a rank for messages that come straight to it; more where one of them needs it.
     /// Those for which there is no room wait.
     pub room_bytes: u64,
 }
 
 impl GoalPlan {
-    /// Over a lossless switch with the links of a profile.
-    pub fn new(schedule: Schedule, profile: Profile) -> GoalPlan {
+    /// On a cluster, with as much room as most schedules need.
+    pub fn new(schedule: Schedule, cluster: Cluster) -> GoalPlan {
         GoalPlan {
             schedule,
-            profile,
-            network: NetworkPlan::default(),
-            loss: 0.0,
-            seed: 0,
-            faults: Vec::new(),
-            slow: Vec::new(),
+            cluster,
             room_bytes: ROOM,
-        }
-    }
-
-    /// The cluster below it, whose operation is not used.
-    pub fn cluster(&self) -> Plan {
-        let ranks = self.schedule.ranks().len();
-        Plan {
-            network: self.network.clone(),
-            loss: self.loss,
-            seed: self.seed,
-            faults: self.faults.clone(),
-            slow: self.slow.clone(),
-            ..Plan::new(CollectiveKind::Nop, ranks, 0, self.profile.clone())
         }
     }
 }

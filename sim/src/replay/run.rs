@@ -11,7 +11,7 @@ use super::sizes::Sizes;
 use crate::goal::Op;
 use crate::network::Shared;
 use crate::node::{made, Memory};
-use crate::simulation::{check_cluster, cluster, watched};
+use crate::simulation::{started, watched};
 use crate::world::{World, PATIENCE};
 use crate::{Failure, RankEnd, Watch};
 
@@ -29,15 +29,14 @@ pub fn run_goal(plan: &GoalPlan) -> Result<GoalReport, Failure> {
 /// # Errors
 /// As [`run_goal`]; or a rank that is watched is not there.
 pub fn run_goal_watched(plan: &GoalPlan, watch: Watch) -> Result<GoalReport, Failure> {
-    let below = plan.cluster();
-    check_cluster(&below)?;
     let sizes = Sizes::of(plan)?;
-    watched(&below, watch, |mut watch, fabric| {
+    let cluster = &plan.cluster;
+    watched(cluster, watch, |mut watch, fabric| {
         let made = |rank: usize, port| {
             let [source, room] = sizes.0[rank];
-            Memory::new(rank, &below, port, source + room)
+            Memory::new(rank, cluster, port, source + room)
         };
-        let (mut world, memories) = cluster(&below, &mut watch, &fabric, made)?;
+        let (mut world, memories) = started(cluster, &mut watch, &fabric, made)?;
         let mut replay = Replay::new(plan, &world, memories, &sizes)?;
         let trouble = replay.run(&mut world);
         Ok(replay.report(&world, &fabric, trouble))
@@ -93,18 +92,18 @@ impl<'p> Replay<'p> {
         memories: Vec<Memory>,
         sizes: &Sizes,
     ) -> Result<Replay<'p>, Failure> {
-        let doorbell = plan.profile.host.doorbell_ns * 1_000;
+        let doorbell = plan.cluster.profile.host.doorbell_ns * 1_000;
         let ranks = plan.schedule.ranks().iter().zip(memories).enumerate();
         let hosts = ranks.map(|(rank, (ops, memory))| {
             let node = &world.nodes()[rank];
             let inbox = node.nic.open_inbox(node.pd, node.comm);
             let inbox = inbox.map_err(|e| made(rank)(&e))?;
             let [source, room] = sizes.0[rank];
-            memory.write(0, &bytes_of(plan.seed, rank, 0, source));
+            memory.write(0, &bytes_of(plan.cluster.seed, rank, 0, source));
             let room = Room::new(source, source + room);
             Ok(Host {
                 agenda: Agenda::new(ops, world.now(), doorbell),
-                endpoint: Endpoint::new((rank, plan.seed), inbox, memory, room),
+                endpoint: Endpoint::new((rank, plan.cluster.seed), inbox, memory, room),
                 failed: None,
                 is_over: false,
                 looks_at: None,
@@ -117,7 +116,7 @@ impl<'p> Replay<'p> {
             plan,
             left: hosts.iter().filter(|h| !h.is_done()).count(),
             hosts,
-            ledger: Ledger::new(plan.seed),
+            ledger: Ledger::new(plan.cluster.seed),
             moving: 0,
             last: world.now(),
             due: 0,
@@ -134,13 +133,19 @@ impl<'p> Replay<'p> {
             self.advance(world, rank);
         }
         // What all bytes take on a link together, and as long as an operation may take.
-        let slow = self.plan.slow.iter().map(|s| s.factor).fold(1.0, f64::max);
+        let slow = self
+            .plan
+            .cluster
+            .slow
+            .iter()
+            .map(|s| s.factor)
+            .fold(1.0, f64::max);
         let bits = self.plan.schedule.sent().1 as f64 * 8.0;
-        let all = bits / self.plan.profile.link_gbps * slow * 1e3;
+        let all = bits / self.plan.cluster.profile.link_gbps * slow * 1e3;
         let patience = PATIENCE.as_nanos() as u64 * 1_000 + all as u64;
         while self.left > 0 {
             // Faults are told of later, when nothing may seem to go on.
-            if self.moving == 0 && self.plan.faults.is_empty() {
+            if self.moving == 0 && self.plan.cluster.faults.is_empty() {
                 return Some(self.stuck(world));
             }
             let deadline = self.last.max(self.due).saturating_add(patience);
@@ -164,7 +169,7 @@ impl<'p> Replay<'p> {
         if world.is_dead(rank) {
             return self.end(rank, RankEnd::killed(world.since_begin()));
         }
-        let completion = self.plan.profile.host.completion_ns * 1_000;
+        let completion = self.plan.cluster.profile.host.completion_ns * 1_000;
         loop {
             let now = world.now();
             let host = &mut self.hosts[rank];

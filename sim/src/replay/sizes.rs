@@ -15,8 +15,13 @@ pub(super) struct Sizes(pub(super) Vec<[u64; 2]>);
 
 impl Sizes {
     pub(super) fn of(plan: &GoalPlan) -> Result<Sizes, Failure> {
+        check_cluster(&plan.cluster)?;
         let schedule = &plan.schedule;
-        let mut sizes = vec![[0; 2]; schedule.ranks().len()];
+        let (ranks, of_schedule) = (plan.cluster.ranks, schedule.ranks().len());
+        if ranks != of_schedule {
+            return Err(Failure::Schedule { ranks, of_schedule });
+        }
+        let mut sizes = vec![[0; 2]; ranks];
         let mut sums = vec![0_u64; sizes.len()];
         let mut most = 0;
         for (rank, ops) in schedule.ranks().iter().enumerate() {
@@ -50,7 +55,6 @@ impl Sizes {
 /// # Errors
 /// [`Failure`]: the plan cannot be run.
 pub fn goal_memory(plan: &GoalPlan) -> Result<u64, Failure> {
-    check_cluster(&plan.cluster())?;
     let sizes = Sizes::of(plan)?;
     let ranks = sizes.0.len() as u64;
     let of_ranks = ranks.saturating_mul(OF_A_RANK + ranks * OF_AN_END);

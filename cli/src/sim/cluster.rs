@@ -1,0 +1,58 @@
+//! The cluster of a simulation on the command line: the same arguments for all that runs on one.
+
+use anyhow::Result;
+use ringbell_sim::{Cluster, NetworkPlan, Profile};
+
+use super::fault::FaultArgs;
+use super::profile::profile;
+use super::refused::problem;
+use crate::routes;
+
+/// The cluster, but for its ranks.
+#[derive(clap::Args)]
+pub(super) struct ClusterArgs {
+    /// What the hardware costs: `ideal` (links of 100 Gb/s and 1 us; hosts cost nothing), or a TOML
+    /// file. Kernels have no costs of doorbells and completions, which are those of hosts
+    #[arg(long, default_value = "ideal", value_name = "NAME|FILE", value_parser = profile)]
+    profile: Profile,
+    /// Switches and hosts in place of one switch: a network by name such as fat-tree:4x2, or a
+    /// file, as `ringbell routes` takes them. Each host has one wire
+    #[arg(long, value_name = "NETWORK|FILE")]
+    topology: Option<String>,
+    /// Seed of the hash by which switches choose among ways of one length
+    #[arg(long, default_value_t = 0, value_name = "N", requires = "topology")]
+    hash_seed: u64,
+    /// Share of the frames that each switch loses, as 0.01
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
+    loss: f64,
+    /// Seed of losses and of the NICs' numbers; of a trace also of the messages' bytes; of kernels
+    /// also of the buffers' contents, the begin and the order of threads (0: their own order)
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    seed: u64,
+    #[command(flatten)]
+    faults: FaultArgs,
+}
+
+impl ClusterArgs {
+    /// The cluster of so many ranks; where no number is given, of the topology's hosts, or of 2.
+    ///
+    /// # Errors
+    /// The topology is wrong, or a wire that is to be cut is not there.
+    pub(super) fn cluster(&self, ranks: Option<usize>) -> Result<Cluster> {
+        let named = self.topology.as_deref().map(routes::topology);
+        let network = NetworkPlan {
+            topology: named.transpose()?,
+            hash_seed: self.hash_seed,
+        };
+        let hosts = network.topology.as_ref().map_or(2, |t| t.ends().count());
+        let ranks = ranks.unwrap_or(hosts);
+        Ok(Cluster {
+            faults: self.faults.faults(&network, ranks).map_err(problem)?,
+            network,
+            loss: self.loss,
+            seed: self.seed,
+            slow: self.faults.slow.clone(),
+            ..Cluster::new(ranks, self.profile.clone())
+        })
+    }
+}
