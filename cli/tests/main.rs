@@ -28,6 +28,7 @@ mod routes;
 mod run;
 mod shmem;
 mod sim;
+mod sim_kernels;
 mod topology;
 mod traces;
 mod tutorial;

@@ -14,7 +14,7 @@ use crate::network::Shared;
 use crate::node::{made, Node};
 use crate::random::mixed;
 use crate::running::Outcome;
-use crate::simulation::{check_cluster, started, MEMORY_MOST, OF_AN_END, OF_A_RANK};
+use crate::simulation::{check_cluster, started, watched, MEMORY_MOST, OF_AN_END, OF_A_RANK};
 use crate::{Cluster, Failure, Fault, Watch};
 
 /// Memory of a GPU beside the buffer: variables of the module. Pages come with their first use.
@@ -278,14 +278,28 @@ fn named(plan: &KernelPlan, module: &LoadedModule) -> Result<String, Failure> {
 /// [`Failure`]: the plan cannot be run, or the ranks have not met. What the kernels do is in the
 /// report.
 pub fn run_kernel(plan: &KernelPlan) -> Result<KernelReport, Failure> {
+    run_kernel_watched(plan, Watch::default())
+}
+
+/// Runs a kernel on all ranks and watches it.
+///
+/// # Errors
+/// As [`run_kernel`]; or a rank that is watched is not there.
+pub fn run_kernel_watched(plan: &KernelPlan, watch: Watch) -> Result<KernelReport, Failure> {
     plan.check()?;
+    watched(&plan.cluster, watch, |watch, fabric| {
+        simulate(plan, watch, fabric)
+    })
+}
+
+/// Makes the cluster and runs the kernels.
+fn simulate(plan: &KernelPlan, mut watch: Watch, fabric: Shared) -> Result<KernelReport, Failure> {
     let cluster = &plan.cluster;
-    let fabric = Shared::new(cluster)?;
     let made = |rank: usize, port| {
         let gpu = RankGpu::new(plan, rank)?;
         Ok((gpu.node(cluster, rank, port)?, gpu))
     };
-    let (mut world, gpus) = started(cluster, &mut Watch::default(), &fabric, made)?;
+    let (mut world, gpus) = started(cluster, &mut watch, &fabric, made)?;
     let printed = Arc::new(Mutex::new(Printed {
         open: vec![Vec::new(); cluster.ranks],
         ..Printed::default()
@@ -300,7 +314,7 @@ pub fn run_kernel(plan: &KernelPlan) -> Result<KernelReport, Failure> {
         Ok((kernel, skew))
     });
     let kernels = kernels.collect::<Result<Vec<_>, Failure>>()?;
-    world.launch(kernels);
+    world.launch(gpus[0].kernel.name(), kernels);
     let trouble = match world.run_kernels(plan.within_ns) {
         Outcome::Ended(found) if found.is_empty() => None,
         Outcome::Ended(found) => Some(Trouble::Found(found)),

@@ -33,7 +33,9 @@ pub use cluster::{Cluster, NetworkPlan};
 pub use fault::{Breaks, Ended, Fault, RankEnd, Slow};
 pub use file_error::FileError;
 pub use host::HostCosts;
-pub use kernel::{kernel_memory, run_kernel, KernelPlan, KernelReport, Trouble};
+pub use kernel::{
+    kernel_memory, run_kernel, run_kernel_watched, KernelPlan, KernelReport, Trouble,
+};
 pub use profile::Profile;
 pub use replay::{
     goal_memory, run_goal, run_goal_watched, GoalPlan, GoalReport, GoalTrouble, Operation,

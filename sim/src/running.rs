@@ -54,11 +54,17 @@ struct Running {
     quiet_ns: u64,
     /// When it ran last, and how often then.
     ran: (u64, u32),
+    /// When it begins, in picoseconds.
+    begin: u64,
+    /// Operations that its NIC has under way, and since when, in picoseconds.
+    works: (usize, u64),
 }
 
 /// The kernels, by rank; none in a run of collectives.
 #[derive(Default)]
 pub(crate) struct Kernels {
+    /// The kernel's name.
+    pub(crate) name: String,
     all: Vec<Running>,
     left: usize,
     /// The first that has failed.
@@ -78,15 +84,35 @@ impl Kernels {
             quiet_ns: at.div_ceil(1_000),
             // It has not begun.
             ran: (u64::MAX, 0),
+            begin: at,
+            works: (0, at),
         });
     }
 
-    /// Ends a rank's, whose NIC has stopped.
-    pub(crate) fn stop(&mut self, rank: usize) {
-        if let Some(k) = self.all.get_mut(rank).filter(|k| !k.is_over) {
-            k.is_over = true;
-            self.left -= 1;
-        }
+    /// Ends a rank's, whose NIC has stopped. `false`: there is none, or it had ended.
+    pub(crate) fn stop(&mut self, rank: usize) -> bool {
+        let k = self.all.get_mut(rank).filter(|k| !k.is_over);
+        let is_stopped = k.map(|k| k.is_over = true).is_some();
+        self.left -= usize::from(is_stopped);
+        is_stopped
+    }
+
+    pub(crate) fn is_over(&self, rank: usize) -> bool {
+        self.all[rank].is_over
+    }
+
+    /// When a rank's has begun, in picoseconds, if it has.
+    pub(crate) fn begun(&self, rank: usize) -> Option<u64> {
+        let k = self.all.get(rank).filter(|k| k.ran.0 != u64::MAX);
+        k.map(|k| k.begin)
+    }
+
+    /// Its NIC has so many operations under way from a time on, in picoseconds. Returns how many
+    /// there were until then, and since when, if that is a change.
+    pub(crate) fn works(&mut self, rank: usize, now: usize, at: u64) -> Option<(usize, u64)> {
+        let k = self.all.get_mut(rank).filter(|k| k.works.0 != now)?;
+        let before = std::mem::replace(&mut k.works, (now, at));
+        (before.0 > 0).then_some(before)
     }
 
     /// How many have not ended.

@@ -1,7 +1,9 @@
-//! What happened when, for Perfetto: operations of NICs, frames on links, bytes at switches.
+//! What happened when, for Perfetto: operations of NICs, kernels, frames on links, bytes at
+//! switches.
 //!
 //! The file is JSON of Chrome's trace events, in the order of time. Its microseconds are virtual.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -223,7 +225,8 @@ struct Lanes {
 impl Lanes {
     fn of(spans: &[Span]) -> Lanes {
         let mut order: Vec<usize> = (0..spans.len()).collect();
-        order.sort_by_key(|i| spans[*i].time.0);
+        // A kernel before the operations that it posts at once.
+        order.sort_by_key(|i| (spans[*i].time.0, Reverse(spans[*i].time.1)));
         let mut lanes = Lanes {
             of: vec![None; spans.len()],
             further: Vec::new(),
@@ -273,9 +276,12 @@ mod tests {
             span(0, 0, 7),
             span(1, 9, 10),
             span(1, 6, 9),
+            span(2, 3, 4),
+            span(2, 3, 5),
         ];
         let lanes = Lanes::of(&spans);
-        assert_eq!(lanes.of, [Some(0), None, None, None, None]);
-        assert_eq!(lanes.further, [(1, 2)]);
+        let further = [Some(1), None, None, None, None, Some(0), None];
+        assert_eq!(lanes.of, further);
+        assert_eq!(lanes.further, [(2, 2), (1, 2)]);
     }
 }

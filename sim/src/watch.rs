@@ -36,7 +36,8 @@ impl Watch {
     }
 
     /// Writes a timeline at the end, as Chrome's trace events: the operations of each NIC, the
-    /// frames on each link, and the bytes that wait at each output of a switch.
+    /// kernel of each rank, the frames on each link, and the bytes that wait at each output of a
+    /// switch.
     #[must_use]
     pub fn timeline(mut self, file: impl Write + Send + 'static) -> Watch {
         self.timeline = Some(Box::new(file));

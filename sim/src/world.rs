@@ -59,7 +59,8 @@ impl World {
     }
 
     /// Gives each rank a kernel, which begins so many nanoseconds from now.
-    pub(crate) fn launch(&mut self, kernels: Vec<(SteppedKernel, u64)>) {
+    pub(crate) fn launch(&mut self, name: &str, kernels: Vec<(SteppedKernel, u64)>) {
+        name.clone_into(&mut self.kernels.name);
         for (rank, (kernel, after)) in kernels.into_iter().enumerate() {
             let at = self.now + after * 1_000;
             self.kernels.add(kernel, at);
@@ -69,6 +70,16 @@ impl World {
 
     /// Runs until all kernels have ended, one has failed, or none can go on before a time.
     pub(crate) fn run_kernels(&mut self, within_ns: u64) -> Outcome {
+        let outcome = self.outcome(within_ns);
+        for rank in 0..self.nodes.len() {
+            if !self.kernels.is_over(rank) {
+                self.lived(rank, ": has not ended");
+            }
+        }
+        outcome
+    }
+
+    fn outcome(&mut self, within_ns: u64) -> Outcome {
         let deadline = self.now.saturating_add(within_ns.saturating_mul(1_000));
         loop {
             if let Some((rank, end)) = self.kernels.failed.take() {
@@ -153,13 +164,25 @@ impl World {
             while self.nodes[node].nic.step_at(NicTime(now)) {
                 moved = true;
             }
+            if self.kernels.begun(node).is_some() && self.fabric.lock().timeline.is_some() {
+                let Node {
+                    nic, queue, comm, ..
+                } = &self.nodes[node];
+                let operations = nic.communicator_under_way(*comm, queue.id());
+                self.works(node, operations.unwrap_or(0));
+            }
             if !self.kernels.wakes(node, moved) {
                 break;
             }
             match self.kernels.turn(node, now) {
                 Ran::Again => {}
                 Ran::Later(at) => self.fabric.lock().kernel_at(at * 1_000, node),
-                Ran::Ended => self.note([node as u64, 7, 0]),
+                Ran::Ended => {
+                    self.note([node as u64, 7, 0]);
+                    let failed = self.kernels.failed.as_ref();
+                    let has_failed = failed.is_some_and(|(rank, _)| *rank == node);
+                    self.lived(node, if has_failed { ": failed" } else { "" });
+                }
             }
         }
         let Some(timer) = self.nodes[node].nic.next_timer() else {
@@ -216,8 +239,9 @@ impl World {
                 self.fabric.lock().broken(what);
                 let at_ns = self.since_begin();
                 self.broken.push(Fault { at_ns, what });
-                if let Breaks::Rank(rank) = what {
-                    self.kernels.stop(rank);
+                match what {
+                    Breaks::Rank(rank) if self.kernels.stop(rank) => self.lived(rank, ": killed"),
+                    _ => {}
                 }
             }
             What::Crossed(link, frame) => {
@@ -229,6 +253,24 @@ impl World {
             }
         }
         true
+    }
+
+    /// Notes the life of a rank's kernel, if it has begun, and how it has ended.
+    fn lived(&mut self, rank: usize, how: &str) {
+        self.works(rank, 0);
+        if let Some(begin) = self.kernels.begun(rank) {
+            self.spent(rank, begin, || self.kernels.name.clone() + how);
+        }
+    }
+
+    /// Notes for how long a kernel's NIC has had so many operations under way.
+    fn works(&mut self, rank: usize, operations: usize) {
+        if let Some((operations, begin)) = self.kernels.works(rank, operations, self.now) {
+            self.spent(rank, begin, || match operations {
+                1 => "1 operation".into(),
+                n => format!("{n} operations"),
+            });
+        }
     }
 
     /// Notes what a NIC has done since a time.

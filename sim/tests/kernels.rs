@@ -2,9 +2,12 @@
 
 use ringbell_routes::generate::generate;
 use ringbell_sim::{
-    run_kernel, Breaks, Cluster, Failure, Fault, KernelPlan, KernelReport, LaunchShape, Profile,
-    Slow, Trouble,
+    run_kernel, run_kernel_watched, Breaks, Cluster, Failure, Fault, KernelPlan, KernelReport,
+    LaunchShape, Profile, Slow, Trouble, Watch,
 };
+use serde_json::Value;
+
+use crate::bytes::Bytes;
 
 const RING: &str = include_str!("../../examples/30_simulated_kernel/ring.ptx");
 
@@ -189,6 +192,52 @@ fn a_kernel_goes_on_when_all_other_ranks_are_dead() {
     let report = run(&outlives(3, &all));
     assert_eq!((&report.trouble, report.broken.len()), (&None, 3));
     assert_eq!((report.printed.len(), report.time_ns), (0, 5_000));
+}
+
+#[test]
+fn a_kernels_life_is_in_the_timeline_and_changes_nothing() {
+    let killed = [(Breaks::Rank(1), 40_000)];
+    for plan in [
+        plan("ring", 3),
+        outlives(3, &killed),
+        plan("hangs", 2),
+        plan("lost", 2),
+    ] {
+        let name = plan.kernel.clone().expect("a name");
+        let file = Bytes::default();
+        let watch = Watch::default().timeline(file.clone());
+        let report = run_kernel_watched(&plan, watch.capture(1, Bytes::default()));
+        let report = report.expect("it runs");
+        assert_eq!(report, run(&plan), "{name}");
+        let trace: Value = serde_json::from_slice(&file.all()).expect("JSON");
+        let entries = trace["traceEvents"].as_array().expect("a list");
+        let lives = entries.iter().filter(|e| {
+            let title = e["name"].as_str().expect("a name");
+            title == name || title.starts_with(&format!("{name}: "))
+        });
+        let number = |e: &Value, key: &str| e[key].as_f64().expect("a number");
+        let lives: Vec<_> = lives
+            .map(|e| (e["name"].as_str(), number(e, "dur")))
+            .collect();
+        assert_eq!(lives.len(), plan.cluster.ranks, "{lives:?}");
+        let longest = lives.iter().map(|l| l.1).fold(0.0, f64::max);
+        // The report has whole nanoseconds.
+        let took = report.time_ns as f64 / 1e3;
+        assert!(
+            (longest - took).abs() < 2e-3,
+            "{name}: {longest}, not {took}"
+        );
+        let others = lives.iter().filter(|l| l.0 != Some(&name)).map(|l| l.0);
+        let wanted: &[_] = match name.as_str() {
+            "outlives" => &[Some("outlives: killed")],
+            "hangs" => &[Some("hangs: has not ended")],
+            "lost" => &[Some("lost: failed")],
+            _ => &[],
+        };
+        assert_eq!(others.collect::<Vec<_>>(), wanted);
+        let busy = entries.iter().any(|e| e["name"] == "1 operation");
+        assert_eq!(busy, name != "hangs", "{name}");
+    }
 }
 
 #[test]

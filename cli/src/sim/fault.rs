@@ -81,7 +81,8 @@ impl FaultArgs {
     }
 }
 
-fn us(ns: u64) -> f64 {
+/// Microseconds.
+pub(super) fn us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 

@@ -1,16 +1,20 @@
 //! `ringbell sim run`: a kernel of a file on each rank of a cluster in virtual time.
 
 use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use ringbell_sim::{Cluster, Fault, KernelPlan, KernelReport, LaunchShape, Trouble};
+use serde_json::{json, Value};
 
 use super::cluster::ClusterArgs;
-use super::fault;
-use super::refused::{has_memory, problem};
+use super::fault::{self, us};
+use super::refused::has_memory;
+use super::watch::WatchArgs;
+use super::words;
 use crate::report::parse_size;
-use crate::{cc, stdio, Exit, Problem};
+use crate::{cc, files, stdio, Exit, Problem};
 
 /// Arguments of `ringbell sim run`.
 #[derive(clap::Args)]
@@ -29,12 +33,19 @@ pub(super) struct Args {
     buffer: u64,
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// Run with so many seeds from --seed on, until a run fails
+    #[command(flatten)]
+    watch: WatchArgs,
+    /// Run with so many seeds from --seed on, until a run fails; captures and the timeline are of
+    /// the last run
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// Virtual time that the kernels may take, in ns, us, ms or s
     #[arg(long, default_value = "60s", value_name = "TIME", value_parser = time)]
     deadline: u64,
+    /// Write the report as one JSON object with a list of runs, one for each seed; `-` (the
+    /// default) is standard output
+    #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
     /// Kernels: a .cu file, which clang compiles, or a .ptx file
     #[arg(value_name = "FILE", last = true, required = true, num_args = 1..=2, value_names = ["FILE", "KERNEL"])]
     file: Vec<PathBuf>,
@@ -44,22 +55,46 @@ fn time(text: &str) -> Result<u64, String> {
     fault::time_ns(text).ok_or_else(|| "write a time in ns, us, ms or s, as 10s".into())
 }
 
-/// Runs it with each seed, and prints what kernels print.
+/// Runs it with each seed, and prints what kernels print, or the report of all runs.
 pub(super) fn run(args: &Args) -> Result<Exit> {
     let mut plan = plan(args)?;
     let advice = "give fewer ranks or a smaller --buffer";
     has_memory(&plan.cluster, ringbell_sim::kernel_memory(&plan), advice)?;
-    for seed in (plan.cluster.seed..).take(usize::try_from(args.seeds).unwrap_or(usize::MAX)) {
-        plan.cluster.seed = seed;
-        let report = ringbell_sim::run_kernel(&plan).map_err(problem)?;
-        // Of many runs those that end well are a line each.
-        stdio::out(text(&plan, &report, args.seeds == 1))?;
-        if let Some(trouble) = &report.trouble {
-            let broken = text_of_broken(&plan.cluster, &report.broken);
-            return Err(trouble_of(trouble, &broken, &again(seed)).into());
+    let (first, mut runs) = (plan.cluster.seed, Vec::new());
+    let mut end = Ok(Exit::Ok);
+    for i in 0..args.seeds {
+        plan.cluster.seed = first.wrapping_add(i);
+        end = one(args, &plan, &mut runs);
+        if end.is_err() {
+            break;
         }
     }
-    Ok(Exit::Ok)
+    plan.cluster.seed = first;
+    if let Some(path) = args.json.as_deref().filter(|_| !runs.is_empty()) {
+        let json = json(&plan, runs);
+        let text = serde_json::to_string(&json).context("cannot express the report as JSON")?;
+        files::write_json(path, text)?;
+    }
+    end
+}
+
+/// Runs it with the plan's seed.
+///
+/// # Errors
+/// It could not be run, or did not end well.
+fn one(args: &Args, plan: &KernelPlan, runs: &mut Vec<Value>) -> Result<Exit> {
+    let run = |watch| ringbell_sim::run_kernel_watched(plan, watch);
+    let (report, wall_s) = args.watch.run(run)?;
+    match args.json {
+        // Of many runs those that end well are a line each.
+        None => stdio::out(text(plan, &report, args.seeds == 1))?,
+        Some(_) => runs.push(json_of_run(plan, &report, wall_s)),
+    }
+    let Some(trouble) = &report.trouble else {
+        return Ok(Exit::Ok);
+    };
+    let broken = text_of_broken(&plan.cluster, &report.broken);
+    Err(trouble_of(trouble, &broken, &again(plan.cluster.seed)?).into())
 }
 
 fn plan(args: &Args) -> Result<KernelPlan> {
@@ -80,23 +115,25 @@ fn plan(args: &Args) -> Result<KernelPlan> {
     })
 }
 
-/// The command that runs one seed again.
-fn again(seed: u64) -> String {
+/// The command that runs one seed again, as a shell takes it.
+fn again(seed: u64) -> Result<String> {
     // Everything but the seeds stands as it was given.
     let mut words = Vec::new();
-    let mut given = std::env::args().skip(1);
+    let mut given = std::env::args_os().skip(1);
     while let Some(word) = given.next() {
-        match word.as_str() {
-            "--seed" | "--seeds" => drop(given.next()),
-            "--" => {
-                words.push(format!("--seed {seed} --"));
+        match word.as_bytes() {
+            b"--seed" | b"--seeds" => drop(given.next()),
+            b"--" => {
+                words.extend(["--seed".into(), seed.to_string().into(), word]);
                 words.extend(given.by_ref());
             }
-            w if w.starts_with("--seed=") || w.starts_with("--seeds=") => {}
+            w if w.starts_with(b"--seed=") || w.starts_with(b"--seeds=") => {}
             _ => words.push(word),
         }
     }
-    format!("`ringbell {}` runs seed {seed} again", words.join(" "))
+    let words = shlex::bytes::try_join(words.iter().map(|w| w.as_bytes()))?;
+    let words = String::from_utf8_lossy(&words);
+    Ok(format!("`ringbell {words}` runs seed {seed} again"))
 }
 
 /// What has broken, a line each.
@@ -135,7 +172,7 @@ fn text(plan: &KernelPlan, report: &KernelReport, is_whole: bool) -> String {
         out,
         "# seed {} {end} after {:.3} us; {} events, {} frames, {} lost; hash {:016x}",
         plan.cluster.seed,
-        report.time_ns as f64 / 1e3,
+        us(report.time_ns),
         report.events,
         report.packets,
         report.lost,
@@ -168,4 +205,48 @@ fn trouble_of(trouble: &Trouble, broken: &str, again: &str) -> Problem {
         Trouble::Found(found) => format!("checks have found{broken}{}", lines(found)),
     };
     Problem::new(Exit::Failed, what, again)
+}
+
+fn json(plan: &KernelPlan, runs: Vec<Value>) -> Value {
+    let own = json!({
+        "file": plan.file,
+        "grid": plan.shape.grid.count(),
+        "block": plan.shape.block.count(),
+        "buffer_bytes": plan.buffer_bytes,
+        "deadline_us": us(plan.within_ns),
+        "runs": runs,
+    });
+    words::json(&plan.cluster, own)
+}
+
+fn json_of_run(plan: &KernelPlan, report: &KernelReport, wall_s: f64) -> Value {
+    let printed = report.printed.iter();
+    let printed = printed.map(|(rank, line)| json!({ "rank": rank, "line": line }));
+    let buffers = report.buffers.iter().map(|digest| format!("{digest:016x}"));
+    json!({
+        "seed": plan.cluster.seed,
+        "kernel": report.kernel,
+        "time_us": us(report.time_ns),
+        "printed": printed.collect::<Vec<_>>(),
+        "buffers": buffers.collect::<Vec<_>>(),
+        "broken": fault::json_of_faults(&plan.cluster, &report.broken),
+        "trouble": report.trouble.as_ref().map(json_of_trouble),
+        "events": report.events,
+        "frames": report.packets,
+        "lost": report.lost,
+        "wall_s": wall_s,
+        "hash": format!("{:016x}", report.hash),
+    })
+}
+
+fn json_of_trouble(trouble: &Trouble) -> Value {
+    let list = |all: &[(usize, String)]| -> Value {
+        let of = |(rank, text): &(usize, String)| json!({ "rank": rank, "text": text });
+        all.iter().map(of).collect()
+    };
+    match trouble {
+        Trouble::Failed { rank, why } => json!({ "failed": { "rank": rank, "why": why } }),
+        Trouble::Hung { is_over, waits } => json!({ "hung": list(waits), "is_over": is_over }),
+        Trouble::Found(found) => json!({ "found": list(found) }),
+    }
 }

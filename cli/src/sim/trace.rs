@@ -10,7 +10,7 @@ use ringbell_sim::{GoalPlan, GoalReport, GoalTrouble, Operation};
 use serde_json::{json, Value};
 
 use super::cluster::ClusterArgs;
-use super::fault;
+use super::fault::{self, us};
 use super::refused::has_memory;
 use super::watch::WatchArgs;
 use super::words;
@@ -105,10 +105,6 @@ fn text(args: &Args, plan: &GoalPlan, report: &GoalReport, wall_s: f64) -> Strin
         report.hash,
         [report.events, report.packets, report.lost],
     )
-}
-
-fn us(ns: u64) -> f64 {
-    ns as f64 / 1e3
 }
 
 /// What went wrong.

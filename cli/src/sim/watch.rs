@@ -19,8 +19,8 @@ pub(crate) struct WatchArgs {
     /// time; may be given once for each rank
     #[arg(long, value_name = "RANK=FILE", value_parser = captured)]
     pcap: Vec<(usize, PathBuf)>,
-    /// Write a timeline to this file, for ui.perfetto.dev: operations of NICs, frames on links,
-    /// bytes that wait at switches
+    /// Write a timeline to this file, for ui.perfetto.dev: operations of NICs, kernels, frames on
+    /// links, bytes that wait at switches
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }
