@@ -36,6 +36,22 @@ const SECONDS: u32 = 10;
 /// Seconds in CI without guidance: more of them find little more.
 const BLIND_SECONDS: u32 = 5;
 
+/// The level of optimisation. Where targets run for seconds, the highest takes longer to compile
+/// than it saves.
+const LEVEL: &str = "CARGO_PROFILE_RELEASE_OPT_LEVEL";
+
+/// How targets are built and run.
+struct Way {
+    /// By coverage.
+    guided: bool,
+    /// Of each target.
+    seconds: u32,
+    /// What is found stays.
+    keep: bool,
+    /// They are compiled quickly, and run slower.
+    is_quick: bool,
+}
+
 /// libFuzzer's settings. One seed, so that two runs on one machine begin alike.
 const FLAGS: [&str; 5] = [
     "-seed=1",
@@ -49,7 +65,13 @@ const FLAGS: [&str; 5] = [
 pub(crate) fn step() -> Result<Outcome> {
     let guided = is_guided();
     let seconds = if guided { SECONDS } else { BLIND_SECONDS };
-    all(&names()?, guided, seconds, false)?;
+    let way = Way {
+        guided,
+        seconds,
+        keep: false,
+        is_quick: true,
+    };
+    all(&names()?, &way)?;
     match guided {
         true => Ok(Outcome::Passed),
         false => Ok(Outcome::Skipped(
@@ -75,7 +97,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "without guidance: `cargo install cargo-fuzz --locked` and a nightly toolchain give it"
         );
     }
-    all(&wanted, guided, args.seconds, args.keep)
+    let way = Way {
+        guided,
+        seconds: args.seconds,
+        keep: args.keep,
+        is_quick: false,
+    };
+    all(&wanted, &way)
 }
 
 /// The targets' names: those of their files.
@@ -109,10 +137,13 @@ fn is_guided() -> bool {
 }
 
 /// Builds all targets once; returns the folder with their programs.
-fn build(guided: bool, work: &Path) -> Result<PathBuf> {
-    if guided {
+fn build(way: &Way, work: &Path) -> Result<PathBuf> {
+    let level = way.is_quick.then_some((LEVEL, "1"));
+    if way.guided {
         let target = work.join("guided");
-        command(nightly_fuzz().args(["build", "--target-dir"]).arg(&target))?;
+        let mut fuzz = nightly_fuzz();
+        fuzz.args(["build", "--target-dir"]).arg(&target);
+        command(fuzz.envs(level))?;
         let mut built = fs::read_dir(&target)?.filter_map(|e| Some(e.ok()?.path().join("release")));
         // cargo-fuzz names the host's target, and cargo puts the programs below it.
         return built
@@ -124,17 +155,17 @@ fn build(guided: bool, work: &Path) -> Result<PathBuf> {
     blind.words("build --release --locked --manifest-path fuzz/Cargo.toml --target-dir");
     // As cargo-fuzz has them.
     blind.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
-    command(blind.arg(&target))?;
+    command(blind.arg(&target).envs(level))?;
     Ok(target.join("release"))
 }
 
 /// Runs the targets, as many at once as there are cores.
-fn all(names: &BTreeSet<String>, guided: bool, seconds: u32, keep: bool) -> Result<()> {
+fn all(names: &BTreeSet<String>, way: &Way) -> Result<()> {
     let work = target().join("fuzz-run");
-    let programs = build(guided, &work)?;
+    let programs = build(way, &work)?;
     let names: Vec<&String> = names.iter().collect();
     let ended = at_once(cores(), &names, |name| {
-        let ended = one(name, &programs, &work, seconds, keep);
+        let ended = one(name, &programs, &work, way);
         match &ended {
             Ok(said) => println!("{name:<12} {said}"),
             Err(error) => println!("{name:<12} FAILED: {error:#}"),
@@ -145,12 +176,12 @@ fn all(names: &BTreeSet<String>, guided: bool, seconds: u32, keep: bool) -> Resu
 }
 
 /// Runs one target; returns a summary.
-fn one(name: &str, programs: &Path, work: &Path, seconds: u32, keep: bool) -> Result<String> {
-    let found = match keep {
+fn one(name: &str, programs: &Path, work: &Path, way: &Way) -> Result<String> {
+    let found = match way.keep {
         true => root().join("fuzz/corpus").join(name),
         false => work.join("found").join(name),
     };
-    if found.exists() && !keep {
+    if found.exists() && !way.keep {
         fs::remove_dir_all(&found)?;
     }
     fs::create_dir_all(&found)?;
@@ -162,7 +193,7 @@ fn one(name: &str, programs: &Path, work: &Path, seconds: u32, keep: bool) -> Re
     fuzzer
         .current_dir(root())
         .args(FLAGS)
-        .args([format!("-max_total_time={seconds}"), artifacts])
+        .args([format!("-max_total_time={}", way.seconds), artifacts])
         .arg(&found);
     if seeds.is_dir() {
         fuzzer.arg(&seeds);
