@@ -193,8 +193,7 @@ fn text(plan: &Plan, report: &Report, wall_s: f64) -> String {
     if let Some(ended) = &report.ended {
         out += &fault::text_of_ends(ended);
     }
-    let counts = [report.events, report.packets, report.lost];
-    out + &words::foot(report.virtual_ns, wall_s, report.hash, counts)
+    out + &words::foot(&report.counts, wall_s)
 }
 
 fn json(plan: &Plan, report: &Report, wall_s: f64) -> Result<String> {
@@ -216,14 +215,8 @@ fn json(plan: &Plan, report: &Report, wall_s: f64) -> Result<String> {
         "ended": report.ended.as_ref().map(fault::json_of_ends),
         "payload_gbs": report.payload_gbs,
         "best_busbw_gbs": report.best_gbs,
-        "events": report.events,
-        "frames": report.packets,
-        "frame_bytes": report.bytes,
-        "lost": report.lost,
-        "virtual_ns": report.virtual_ns,
-        "wall_s": wall_s,
-        "hash": format!("{:016x}", report.hash),
     });
+    let own = words::json_of_counts(own, &report.counts, wall_s);
     let whole = words::json(&plan.cluster, own);
     serde_json::to_string(&whole).context("cannot express the report as JSON")
 }

@@ -15,7 +15,7 @@ use crate::node::{made, Node};
 use crate::random::mixed;
 use crate::running::Outcome;
 use crate::simulation::{check_cluster, started, watched, MEMORY_MOST, OF_AN_END, OF_A_RANK};
-use crate::{Cluster, Failure, Fault, Watch};
+use crate::{Cluster, Counts, Failure, Fault, Watch};
 
 /// Memory of a GPU beside the buffer: variables of the module. Pages come with their first use.
 const SPARE: u64 = 32 << 20;
@@ -59,14 +59,8 @@ pub struct KernelReport {
     pub time_ns: u64,
     /// Digest of each rank's buffer at the end.
     pub buffers: Vec<u64>,
-    /// Events that were handled.
-    pub events: u64,
-    /// Frames that NICs sent.
-    pub packets: u64,
-    /// Frames that were lost.
-    pub lost: u64,
-    /// Digest of all events.
-    pub hash: u64,
+    /// What has happened.
+    pub counts: Counts,
 }
 
 /// What went wrong in a run of kernels.
@@ -328,7 +322,6 @@ fn simulate(plan: &KernelPlan, mut watch: Watch, fabric: Shared) -> Result<Kerne
     let Printed { lines, open } = &mut *printed;
     let rest = open.iter().enumerate().filter(|(_, text)| !text.is_empty());
     lines.extend(rest.map(|(rank, text)| (rank, String::from_utf8_lossy(text).into_owned())));
-    let fabric = fabric.lock();
     Ok(KernelReport {
         kernel: gpus[0].kernel.name().to_owned(),
         printed: std::mem::take(lines),
@@ -336,9 +329,6 @@ fn simulate(plan: &KernelPlan, mut watch: Watch, fabric: Shared) -> Result<Kerne
         trouble,
         time_ns: world.since_begin(),
         buffers: gpus.iter().map(RankGpu::digest).collect(),
-        events: world.events(),
-        packets: fabric.packets,
-        lost: fabric.lost,
-        hash: world.hash(),
+        counts: world.counts(),
     })
 }

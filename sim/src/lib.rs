@@ -40,7 +40,7 @@ pub use profile::Profile;
 pub use replay::{
     goal_memory, run_goal, run_goal_watched, GoalPlan, GoalReport, GoalTrouble, Operation,
 };
-pub use report::{Failure, Measured, Plan, Report};
+pub use report::{Counts, Failure, Measured, Plan, Report};
 pub use ringbell_cuda_kernels::LaunchShape;
 pub use simulation::{memory, run, run_watched};
 pub use watch::Watch;

@@ -46,6 +46,23 @@ pub struct Measured {
     pub wrong: u64,
 }
 
+/// What has happened in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Events that were handled.
+    pub events: u64,
+    /// Frames that NICs sent.
+    pub packets: u64,
+    /// Bytes of those frames.
+    pub bytes: u64,
+    /// Frames that were lost: at switches, on wires that were cut, to ranks that were killed.
+    pub lost: u64,
+    /// Virtual time at the end.
+    pub virtual_ns: u64,
+    /// Digest of all events: time, node, kind and length of each.
+    pub hash: u64,
+}
+
 /// The end of a simulation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
@@ -56,20 +73,10 @@ pub struct Report {
     pub payload_gbs: f64,
     /// Bus bandwidth that no cut of the network allows to exceed, in GB/s, in such packets.
     pub best_gbs: f64,
-    /// Events that were handled.
-    pub events: u64,
-    /// Frames that NICs sent.
-    pub packets: u64,
-    /// Bytes of those frames.
-    pub bytes: u64,
     /// How the last operation ended, if not well on every rank that lives.
     pub ended: Option<Ended>,
-    /// Frames that were lost: at switches, on wires that were cut, to ranks that were killed.
-    pub lost: u64,
-    /// Virtual time at the end.
-    pub virtual_ns: u64,
-    /// Digest of all events: time, node, kind and length of each.
-    pub hash: u64,
+    /// What has happened.
+    pub counts: Counts,
 }
 
 /// Why a simulation did not end as it should.

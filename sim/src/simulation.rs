@@ -160,6 +160,7 @@ fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<
             wrong: results.sum(),
         });
     }
+    let counts = world.counts();
     let fabric = fabric.lock();
     let payload = fabric.longest.saturating_sub(HEADERS) as u64;
     let best = best_bus_gbps(plan.kind, cluster.ranks, &fabric.wires());
@@ -167,13 +168,8 @@ fn simulate(plan: &Plan, mut watch: Watch, most: u64, fabric: Shared) -> Result<
         sizes,
         payload_gbs: cluster.profile.payload_gbs(payload),
         best_gbs: best / 8.0 * payload_share(payload),
-        events: world.events(),
-        packets: fabric.packets,
-        bytes: fabric.bytes,
         ended,
-        lost: fabric.lost,
-        virtual_ns: world.now_ns(),
-        hash: world.hash(),
+        counts,
     })
 }
 

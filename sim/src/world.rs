@@ -11,7 +11,7 @@ use crate::data::Data;
 use crate::network::{Shared, What};
 use crate::node::Node;
 use crate::running::{Kernels, Outcome, Ran};
-use crate::{Breaks, Failure, Fault, Plan, RankEnd};
+use crate::{Breaks, Counts, Failure, Fault, Plan, RankEnd};
 
 /// Virtual time that an operation, or the meeting of the ranks, may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -104,14 +104,17 @@ impl World {
         }
     }
 
-    /// Events that were handled.
-    pub(crate) fn events(&self) -> u64 {
-        self.events
-    }
-
-    /// Digest of those events.
-    pub(crate) fn hash(&self) -> u64 {
-        self.hash
+    /// What has happened, also on its network.
+    pub(crate) fn counts(&self) -> Counts {
+        let fabric = self.fabric.lock();
+        Counts {
+            events: self.events,
+            packets: fabric.packets,
+            bytes: fabric.bytes,
+            lost: fabric.lost,
+            virtual_ns: self.now / 1_000,
+            hash: self.hash,
+        }
     }
 
     /// What has broken until now.
@@ -136,10 +139,6 @@ impl World {
 
     pub(crate) fn is_dead(&self, rank: usize) -> bool {
         self.fabric.lock().is_dead(rank)
-    }
-
-    pub(crate) fn now_ns(&self) -> u64 {
-        self.now / 1_000
     }
 
     /// Begins to count the time, and lets faults happen from now on.

@@ -62,13 +62,16 @@ fn captures_of_all_ranks_have_every_frame_that_was_sent() {
     let report = run_watched(&plan(), watch).expect("it ends");
     let all: Vec<_> = files.iter().map(|f| frames(&f.all())).collect();
     let sent: usize = all.iter().map(|f| f.iter().filter(|f| f.1).count()).sum();
-    assert_eq!(sent as u64, report.packets);
-    assert!(report.lost > 0, "{report:?}");
+    assert_eq!(sent as u64, report.counts.packets);
+    assert!(report.counts.lost > 0, "{report:?}");
     for frames in &all {
         assert!(frames.is_sorted_by_key(|f| f.0));
         let last = frames.last().expect("a frame").0;
         // NICs are told whole nanoseconds, rounded up.
-        assert!(last.as_nanos() as u64 <= report.virtual_ns + 1, "{last:?}");
+        assert!(
+            last.as_nanos() as u64 <= report.counts.virtual_ns + 1,
+            "{last:?}"
+        );
         let heard = frames.iter().filter(|f| !f.1).count();
         assert!(heard > 0 && frames.iter().any(|f| f.2 > 4_000));
     }

@@ -24,6 +24,6 @@ fn a_ring_takes_as_long_as_its_links_and_little_longer() {
         let form = steps / n * bytes as f64 / done.payload_gbs + steps * hop;
         let ratio = done.sizes[0].time_ns as f64 / form;
         assert!((1.0..TOLERANCE).contains(&ratio), "{ranks}: {ratio}");
-        assert_eq!((done.lost, done.sizes[0].wrong), (0, 0));
+        assert_eq!((done.counts.lost, done.sizes[0].wrong), (0, 0));
     }
 }

@@ -47,14 +47,20 @@ fn one_seed_gives_one_run_and_a_changed_number_another() {
     let mut lossy = plan(4, 1 << 20);
     lossy.cluster.loss = 0.01;
     let first = run(&lossy).expect("it ends");
-    assert!(first.lost > 0 && first.sizes[0].wrong == 0, "{first:?}");
+    assert!(
+        first.counts.lost > 0 && first.sizes[0].wrong == 0,
+        "{first:?}"
+    );
     assert_eq!(run(&lossy).expect("it ends"), first);
     let mut seed = lossy.clone();
     seed.cluster.seed = 2;
-    assert_ne!(run(&seed).expect("it ends").hash, first.hash);
+    assert_ne!(run(&seed).expect("it ends").counts.hash, first.counts.hash);
     let mut slower = lossy;
     slower.cluster.profile.link_gbps = 99.0;
-    assert_ne!(run(&slower).expect("it ends").hash, first.hash);
+    assert_ne!(
+        run(&slower).expect("it ends").counts.hash,
+        first.counts.hash
+    );
 }
 
 #[test]
@@ -66,10 +72,10 @@ fn a_full_output_drops_frames_and_the_data_is_right() {
         ..plan(8, 4 << 20)
     };
     let roomy = run(&incast).expect("it ends");
-    assert_eq!((roomy.lost, roomy.sizes[0].wrong), (0, 0));
+    assert_eq!((roomy.counts.lost, roomy.sizes[0].wrong), (0, 0));
     incast.cluster.profile.switch_queue = 64 << 10;
     let tight = run(&incast).expect("it ends");
-    assert!(tight.lost > 0, "{tight:?}");
+    assert!(tight.counts.lost > 0, "{tight:?}");
     assert_eq!((&tight.ended, tight.sizes[0].wrong), (&None, 0));
     assert!(tight.sizes[0].time_ns > roomy.sizes[0].time_ns);
 }

@@ -103,9 +103,9 @@ fn switches_go_around_a_wire_that_is_cut() {
     let cut = [one("s8:2"), one("s8:3")];
     for report in &cut {
         assert_eq!((&report.ended, report.sizes[0].wrong), (&None, 0));
-        assert_ne!(report.hash, whole.hash);
+        assert_ne!(report.counts.hash, whole.counts.hash);
     }
-    assert!(cut.iter().any(|r| r.lost > 0), "{cut:?}");
+    assert!(cut.iter().any(|r| r.counts.lost > 0), "{cut:?}");
 
     // Without both, its ranks 0 and 1 and the others lose each other.
     let both = ["s8:2", "s8:3"].map(|end| (Breaks::Wire(wire(end)), 50_000));

@@ -319,7 +319,7 @@ fn random_messages_arrive_whole_and_no_sooner_than_a_second_model_allows() {
         plan.cluster.network.topology = Some(generate("fat-tree:2x3").expect("a network"));
         let lossy = well(&plan);
         assert_eq!((lossy.messages, lossy.bytes), (messages, bytes));
-        assert!(lossy.lost > 0, "{lossy:?}");
+        assert!(lossy.counts.lost > 0, "{lossy:?}");
     }
 }
 

@@ -15,7 +15,7 @@ fn done(ranks: usize, bytes: u64, link_delay_ns: u64, host: HostCosts) -> Report
     );
     plan.algo = Algorithm::Ring;
     let report = run(&plan).expect("it ends");
-    assert_eq!((report.sizes[0].wrong, report.lost), (0, 0));
+    assert_eq!((report.sizes[0].wrong, report.counts.lost), (0, 0));
     report
 }
 
@@ -61,7 +61,7 @@ fn a_busy_nic_takes_as_long_as_its_frames_and_little_longer() {
         };
         let report = done(2, 4 << 20, 1_000, costs);
         // Of two NICs each sends half of the frames and receives the other half.
-        let work = report.packets * frame_ns + report.bytes * byte_ps / 1_000;
+        let work = report.counts.packets * frame_ns + report.counts.bytes * byte_ps / 1_000;
         let ratio = report.sizes[0].time_ns as f64 / work as f64;
         assert!((0.97..1.03).contains(&ratio), "{frame_ns}: {ratio}");
     }

@@ -59,8 +59,8 @@ fn a_run_of_a_kernel_repeats_by_its_seed_with_loss_and_a_slow_rank() {
     let (first, again, other) = (run(&of_seed(7)), run(&of_seed(7)), run(&of_seed(8)));
     assert_eq!(first, again);
     assert_eq!((&first.trouble, &other.trouble), (&None, &None));
-    assert!(first.lost > 0);
-    assert_ne!(first.hash, other.hash);
+    assert!(first.counts.lost > 0);
+    assert_ne!(first.counts.hash, other.counts.hash);
 }
 
 #[test]

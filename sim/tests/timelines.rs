@@ -57,7 +57,7 @@ fn a_timeline_has_every_frame_and_changes_nothing() {
     let (report, entries) = watched(&plan());
     assert_eq!(watched(&plan()), (report.clone(), entries.clone()));
     assert_eq!(run(&plan()).expect("it ends"), report);
-    assert!(report.lost > 0, "{report:?}");
+    assert!(report.counts.lost > 0, "{report:?}");
 
     let times: Vec<_> = entries.iter().map(|e| number(e, "ts")).collect();
     assert!(times.is_sorted());
@@ -65,10 +65,10 @@ fn a_timeline_has_every_frame_and_changes_nothing() {
     let of_nic = |e: &&Value| links[&e["tid"].as_u64().expect("a link")].ends_with("to switch");
     let sent = entries.iter().filter(|e| e["name"] == "frame");
     let sent: Vec<_> = sent.filter(of_nic).map(bytes).collect();
-    assert_eq!(sent.len() as u64, report.packets);
-    assert_eq!(sent.iter().sum::<u64>(), report.bytes);
+    assert_eq!(sent.len() as u64, report.counts.packets);
+    assert_eq!(sent.iter().sum::<u64>(), report.counts.bytes);
     let lost = entries.iter().filter(|e| e["name"] == "lost");
-    assert_eq!(lost.count() as u64, report.lost);
+    assert_eq!(lost.count() as u64, report.counts.lost);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn operations_that_fail_say_how() {
     };
     assert_eq!((count("killed"), count("PeerFailed")), (1, 3));
     let lost = entries.iter().filter(|e| e["name"] == "lost");
-    assert_eq!(lost.count() as u64, report.lost);
+    assert_eq!(lost.count() as u64, report.counts.lost);
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn named(text: &str) -> Topology {
 
 fn time_ns(plan: &Plan) -> f64 {
     let done = run(plan).expect("it ends");
-    assert_eq!((done.lost, done.sizes[0].wrong), (0, 0));
+    assert_eq!((done.counts.lost, done.sizes[0].wrong), (0, 0));
     done.sizes[0].time_ns as f64
 }
 
@@ -47,7 +47,11 @@ fn collectives_over_a_fat_tree_give_what_the_model_has() {
             plan.sizes = vec![120, 100_800];
             let done = run(&plan).expect("it ends");
             let wrong: Vec<_> = done.sizes.iter().map(|m| m.wrong).collect();
-            assert_eq!((wrong, done.lost), (vec![0, 0], 0), "{kind:?} of {ranks}");
+            assert_eq!(
+                (wrong, done.counts.lost),
+                (vec![0, 0], 0),
+                "{kind:?} of {ranks}"
+            );
         }
     }
 }
@@ -62,7 +66,7 @@ fn one_seed_of_the_hash_gives_one_run_and_another_seed_another() {
     let first = run(1);
     assert_eq!(run(1), first);
     let other = run(2);
-    assert_ne!(other.hash, first.hash);
+    assert_ne!(other.counts.hash, first.counts.hash);
     assert_eq!(other.sizes[0].wrong, 0);
 }
 

@@ -148,8 +148,8 @@ impl Table {
                     format!("{:.2}", m.algbw_gbs),
                     format!("{:.2}", m.busbw_gbs),
                     format!("{:.1}", 100.0 * m.busbw_gbs / report.best_gbs),
-                    report.packets.to_string(),
-                    report.lost.to_string(),
+                    report.counts.packets.to_string(),
+                    report.counts.lost.to_string(),
                     m.wrong.to_string(),
                 ];
                 let cells = cells.iter().zip(COLUMNS);
@@ -196,10 +196,10 @@ fn row_of_json((point, outcome): (&Point, &Outcome)) -> Value {
             "busbw_gbs": m.busbw_gbs,
             "link_share": m.busbw_gbs / report.best_gbs,
             "wrong": m.wrong,
-            "frames": report.packets,
-            "frame_bytes": report.bytes,
-            "lost": report.lost,
-            "hash": format!("{:016x}", report.hash),
+            "frames": report.counts.packets,
+            "frame_bytes": report.counts.bytes,
+            "lost": report.counts.lost,
+            "hash": format!("{:016x}", report.counts.hash),
         }),
     };
     joined(row, results)

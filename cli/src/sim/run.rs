@@ -163,6 +163,7 @@ fn text(plan: &KernelPlan, report: &KernelReport, is_whole: bool) -> String {
             let _ = writeln!(out, "[{rank}] {line}");
         }
     }
+    let counts = &report.counts;
     let end = if report.trouble.is_some() {
         "failed"
     } else {
@@ -173,10 +174,10 @@ fn text(plan: &KernelPlan, report: &KernelReport, is_whole: bool) -> String {
         "# seed {} {end} after {:.3} us; {} events, {} frames, {} lost; hash {:016x}",
         plan.cluster.seed,
         us(report.time_ns),
-        report.events,
-        report.packets,
-        report.lost,
-        report.hash
+        counts.events,
+        counts.packets,
+        counts.lost,
+        counts.hash
     );
     out
 }
@@ -223,7 +224,7 @@ fn json_of_run(plan: &KernelPlan, report: &KernelReport, wall_s: f64) -> Value {
     let printed = report.printed.iter();
     let printed = printed.map(|(rank, line)| json!({ "rank": rank, "line": line }));
     let buffers = report.buffers.iter().map(|digest| format!("{digest:016x}"));
-    json!({
+    let own = json!({
         "seed": plan.cluster.seed,
         "kernel": report.kernel,
         "time_us": us(report.time_ns),
@@ -231,12 +232,8 @@ fn json_of_run(plan: &KernelPlan, report: &KernelReport, wall_s: f64) -> Value {
         "buffers": buffers.collect::<Vec<_>>(),
         "broken": fault::json_of_faults(&plan.cluster, &report.broken),
         "trouble": report.trouble.as_ref().map(json_of_trouble),
-        "events": report.events,
-        "frames": report.packets,
-        "lost": report.lost,
-        "wall_s": wall_s,
-        "hash": format!("{:016x}", report.hash),
-    })
+    });
+    words::json_of_counts(own, &report.counts, wall_s)
 }
 
 fn json_of_trouble(trouble: &Trouble) -> Value {

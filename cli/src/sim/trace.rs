@@ -99,12 +99,7 @@ fn text(args: &Args, plan: &GoalPlan, report: &GoalReport, wall_s: f64) -> Strin
     if let Some(GoalTrouble::Failed(ends)) = &report.trouble {
         out += &fault::text_of_rank_ends(ends);
     }
-    out + &words::foot(
-        report.virtual_ns,
-        wall_s,
-        report.hash,
-        [report.events, report.packets, report.lost],
-    )
+    out + &words::foot(&report.counts, wall_s)
 }
 
 /// What went wrong.
@@ -171,13 +166,8 @@ fn json(args: &Args, plan: &GoalPlan, report: &GoalReport, wall_s: f64) -> Value
         "wrong": report.wrong,
         "waited": report.waited,
         "trouble": report.trouble.as_ref().map(json_of_trouble),
-        "events": report.events,
-        "frames": report.packets,
-        "lost": report.lost,
-        "virtual_ns": report.virtual_ns,
-        "wall_s": wall_s,
-        "hash": format!("{:016x}", report.hash),
     });
+    let own = words::json_of_counts(own, &report.counts, wall_s);
     words::json(&plan.cluster, own)
 }
 

@@ -1,6 +1,6 @@
 //! What all reports have in common: the first and last lines as text, and the cluster as JSON.
 
-use ringbell_sim::{Cluster, NetworkPlan};
+use ringbell_sim::{Cluster, Counts, NetworkPlan};
 use serde_json::{json, Value};
 
 use super::fault;
@@ -37,16 +37,18 @@ fn network(network: &NetworkPlan) -> String {
     )
 }
 
-/// How much happened: events, frames, and lost ones; and how fast virtual time passed.
-pub(super) fn foot(
-    virtual_ns: u64,
-    wall_s: f64,
-    hash: u64,
-    [events, frames, lost]: [u64; 3],
-) -> String {
-    let virtual_s = virtual_ns as f64 / 1e9;
+/// How much happened, and how fast virtual time passed.
+pub(super) fn foot(counts: &Counts, wall_s: f64) -> String {
+    let virtual_s = counts.virtual_ns as f64 / 1e9;
+    let Counts {
+        events,
+        packets,
+        lost,
+        hash,
+        ..
+    } = counts;
     format!(
-        "# {events} events, {frames} frames, {lost} lost; {virtual_s:.6} virtual s in {wall_s:.3} s, {:.4} a second; hash {hash:016x}\n",
+        "# {events} events, {packets} frames, {lost} lost; {virtual_s:.6} virtual s in {wall_s:.3} s, {:.4} a second; hash {hash:016x}\n",
         virtual_s / wall_s.max(1e-9),
     )
 }
@@ -64,6 +66,20 @@ pub(super) fn json(cluster: &Cluster, own: Value) -> Value {
         "slow": fault::json_of_slow(cluster),
     });
     joined(whole, own)
+}
+
+/// What is a report's own, with how much happened.
+pub(super) fn json_of_counts(own: Value, counts: &Counts, wall_s: f64) -> Value {
+    let counts = json!({
+        "events": counts.events,
+        "frames": counts.packets,
+        "frame_bytes": counts.bytes,
+        "lost": counts.lost,
+        "virtual_ns": counts.virtual_ns,
+        "wall_s": wall_s,
+        "hash": format!("{:016x}", counts.hash),
+    });
+    joined(own, counts)
 }
 
 /// Two objects as one.

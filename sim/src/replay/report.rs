@@ -1,7 +1,7 @@
 //! What is asked of a run of a schedule, and what it answers.
 
 use crate::goal::Schedule;
-use crate::{Cluster, RankEnd};
+use crate::{Cluster, Counts, RankEnd};
 
 /// Memory of a rank for messages that come straight to it.
 const ROOM: u64 = 256 << 20;
@@ -79,14 +79,6 @@ pub struct GoalReport {
     pub waited: u64,
     /// What went wrong.
     pub trouble: Option<GoalTrouble>,
-    /// Events that were handled.
-    pub events: u64,
-    /// Frames that NICs sent.
-    pub packets: u64,
-    /// Frames that were lost.
-    pub lost: u64,
-    /// Virtual time at the end.
-    pub virtual_ns: u64,
-    /// Digest of all events.
-    pub hash: u64,
+    /// What has happened.
+    pub counts: Counts,
 }

@@ -9,7 +9,6 @@ use super::report::{GoalPlan, GoalReport, GoalTrouble, Operation};
 use super::room::Room;
 use super::sizes::Sizes;
 use crate::goal::Op;
-use crate::network::Shared;
 use crate::node::{made, Memory};
 use crate::simulation::{started, watched};
 use crate::world::{World, PATIENCE};
@@ -39,7 +38,7 @@ pub fn run_goal_watched(plan: &GoalPlan, watch: Watch) -> Result<GoalReport, Fai
         let (mut world, memories) = started(cluster, &mut watch, &fabric, made)?;
         let mut replay = Replay::new(plan, &world, memories, &sizes)?;
         let trouble = replay.run(&mut world);
-        Ok(replay.report(&world, &fabric, trouble))
+        Ok(replay.report(&world, trouble))
     })
 }
 
@@ -276,9 +275,8 @@ impl<'p> Replay<'p> {
         (!left.is_empty()).then_some(GoalTrouble::Unreceived(left))
     }
 
-    fn report(&self, world: &World, fabric: &Shared, trouble: Option<GoalTrouble>) -> GoalReport {
+    fn report(&self, world: &World, trouble: Option<GoalTrouble>) -> GoalReport {
         let ends_ns: Vec<u64> = self.hosts.iter().map(|h| h.end_ns).collect();
-        let fabric = fabric.lock();
         GoalReport {
             time_ns: ends_ns.iter().copied().max().unwrap_or(0),
             ends_ns,
@@ -287,11 +285,7 @@ impl<'p> Replay<'p> {
             wrong: self.ledger.wrong,
             waited: self.hosts.iter().map(|h| h.endpoint.waited).sum(),
             trouble,
-            events: world.events(),
-            packets: fabric.packets,
-            lost: fabric.lost,
-            virtual_ns: world.now_ns(),
-            hash: world.hash(),
+            counts: world.counts(),
         }
     }
 }
