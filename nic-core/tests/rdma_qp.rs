@@ -149,7 +149,11 @@ fn every_operation_is_executed_once_over_thousands_of_wires() {
 type Sent = (Bth, Extended, Vec<u8>);
 
 /// Gives a packet to a queue pair.
-fn give(e: &mut End, (bth, extended, payload): &Sent) {
+fn give(e: &mut End, sent: &Sent) {
+    give_at(e, NicTime(0), sent);
+}
+
+fn give_at(e: &mut End, now: NicTime, (bth, extended, payload): &Sent) {
     let head = Head {
         bth: *bth,
         extended: *extended,
@@ -158,7 +162,7 @@ fn give(e: &mut End, (bth, extended, payload): &Sent) {
     bytes[head.len()..][..payload.len()].copy_from_slice(payload);
     let len = head.emit(&mut bytes, payload.len());
     let packet = Packet::parse(&bytes[..len]).expect("a packet");
-    e.qp.receive(NicTime(0), &packet, &mut e.memory);
+    e.qp.receive(now, &packet, &mut e.memory);
 }
 
 /// The acknowledgements that a queue pair sends, and how many packets it sends in all.
@@ -611,6 +615,36 @@ fn an_acknowledgement_of_a_short_message_leaves_behind_a_request_or_in_time() {
     assert_eq!(sent(&mut e).1, 1);
     give(&mut e, &message(103));
     assert_eq!(sent(&mut e).1, 1);
+}
+
+#[test]
+fn the_end_of_a_long_message_is_acknowledged_at_once() {
+    let patience = Duration::from_micros(20);
+    let [_, mut e] = connected([Psn::new(100), Psn::new(200)], GO_BACK);
+    e.qp.delay_acknowledgements(patience);
+    let mtu = e.qp.mtu() as usize;
+    let mut psn = 100;
+    let mut arrive = |e: &mut End, at: NicTime, len: usize, asks: bool| {
+        let mut header = bth(RoceOpcode::SendOnly, psn);
+        header.acknowledge = asks;
+        give_at(e, at, &(header, Extended::None, vec![7; len]));
+        psn += 1;
+        let mut room = [0; 512];
+        let made = e.qp.transmit(at, &mut room, &mut e.memory);
+        matches!(made, Transmit::Packet(_))
+    };
+    // Many bytes, of which the last packet asks; then what was left of them.
+    let begin = NicTime(1_000_000);
+    for _ in 0..16_384 / mtu {
+        assert!(!arrive(&mut e, begin, mtu, false));
+    }
+    assert!(arrive(&mut e, begin, mtu, true));
+    let soon = begin.plus(patience / 2);
+    assert!(arrive(&mut e, soon, 8, true), "it is their end");
+    // A message of its own waits again.
+    let later = begin.plus(patience);
+    assert!(!arrive(&mut e, later, 8, true));
+    assert_eq!(e.qp.next_timer(), Some(later.plus(patience)));
 }
 
 #[test]

@@ -184,7 +184,8 @@ fn a_ring_is_as_fast_as_its_slowest_rank() {
         // Each link carries all blocks but one, twice.
         let bytes = (SIZE / 8 * 7 * 2) as f64;
         let ratio = measured.time_ns as f64 / (bytes / report.payload_gbs * factor);
-        assert!((1.0..1.05).contains(&ratio), "{factor}: {ratio}");
+        // The window of the rank before it waits for its link, and acknowledgements behind that.
+        assert!((1.0..1.08).contains(&ratio), "{factor}: {ratio}");
         assert_eq!(measured.wrong, 0);
         // The bound is that of the slowed network.
         let best = report.payload_gbs / factor;

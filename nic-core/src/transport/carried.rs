@@ -45,8 +45,8 @@ pub(super) trait Carried: Connection {
     fn is_repeating(&self) -> bool {
         false
     }
-    /// Looks for what is to be sent, before packets are made.
-    fn prepare(&mut self, data: &mut Datapath<'_>);
+    /// Looks for what is to be sent, before packets are made, `most` of them at once.
+    fn prepare(&mut self, most: usize, data: &mut Datapath<'_>);
     /// Adds the next packet to a batch. `false`: there is none. The batch may refer to memory of
     /// the connection, so this frees none and writes to none that an earlier packet has.
     ///

@@ -333,7 +333,7 @@ impl<C: Carried> Sessions<C> {
             if packets >= BUDGET {
                 break Sent::More;
             }
-            c.prepare(data);
+            c.prepare(most, data);
             if self.unsent.is_some() || !net.has_room(now, link) {
                 break Sent::Blocked;
             }
@@ -358,6 +358,10 @@ impl<C: Carried> Sessions<C> {
             if !more {
                 break Sent::All;
             }
+        };
+        let sent = match sent {
+            Sent::Blocked if packets == 0 => Sent::CrowdedOut,
+            sent => sent,
         };
         if packets > 0 {
             let again = self.table.at(index).is_some_and(|c| c.is_repeating());
@@ -396,6 +400,11 @@ impl<C: Carried> Sessions<C> {
             self.turns.timers.set(index, at);
         }
         let at = match sent {
+            Sent::CrowdedOut => {
+                self.turns.no_later(now.plus(BLOCKED));
+                let queued = &mut c.life_mut().queued;
+                return self.turns.mark_crowded_out(index, queued);
+            }
             Sent::Blocked => now.plus(BLOCKED),
             Sent::More => now,
             _ if c.life().pending || c.has_more() || c.life().queued => now,

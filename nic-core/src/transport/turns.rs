@@ -9,6 +9,9 @@ use crate::types::NicTime;
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     ready: VecDeque<usize>,
+    /// Those for which the port had no room at all. They are the first of the next step: behind one
+    /// that has taken the room they would find none again, as long as that one has packets.
+    crowded_out: VecDeque<usize>,
     pub(super) timers: Timers,
     /// The last step left work behind that no timer covers.
     again: Option<NicTime>,
@@ -24,9 +27,19 @@ impl Turns {
         }
     }
 
+    /// Queues a connection before those that have sent something, unless it is queued.
+    pub(super) fn mark_crowded_out(&mut self, index: usize, queued: &mut bool) {
+        if !std::mem::replace(queued, true) {
+            self.crowded_out.push_back(index);
+        }
+    }
+
     /// A step begins, which serves so many connections.
     pub(super) fn begin(&mut self) -> usize {
         self.again = None;
+        while let Some(index) = self.crowded_out.pop_back() {
+            self.ready.push_front(index);
+        }
         self.ready.len()
     }
 
@@ -37,7 +50,7 @@ impl Turns {
 
     /// Whether none is to be served before the clock is read.
     pub(super) fn is_quiet(&self) -> bool {
-        self.ready.is_empty()
+        self.ready.is_empty() && self.crowded_out.is_empty()
     }
 
     /// A step is due by then.
@@ -58,8 +71,10 @@ pub(super) enum Sent {
     All,
     /// The budget was used up.
     More,
-    /// The port has no room.
+    /// The port has no room for more.
     Blocked,
+    /// The port had no room for any packet.
+    CrowdedOut,
     /// The port's MTU has fallen below the size that was agreed.
     TooSmall,
 }

@@ -205,6 +205,11 @@ impl QueuePair {
         }
     }
 
+    /// Posted requests of which no packet was sent.
+    pub fn waiting(&self) -> usize {
+        self.requester.as_ref().map_or(0, Requester::waiting)
+    }
+
     /// Whether all posted requests have ended.
     pub fn is_idle(&self) -> bool {
         self.requester.as_ref().is_none_or(Requester::is_idle)

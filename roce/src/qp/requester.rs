@@ -220,6 +220,11 @@ impl Requester {
         self.pace.window().saturating_sub(posted)
     }
 
+    /// Requests that were not begun.
+    pub(super) fn waiting(&self) -> usize {
+        self.works.len() - self.cursor
+    }
+
     /// Whether there is a request that was not begun, of so many bytes at most.
     pub(super) fn next_is_at_most(&self, bytes: u32) -> bool {
         let next = self.works.get(self.cursor);

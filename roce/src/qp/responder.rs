@@ -86,6 +86,8 @@ struct Owed {
     /// Requests that ask for one, and bytes of all requests, since the last.
     packets: u32,
     bytes: usize,
+    /// Until then none waits: many bytes have come.
+    hurries_until: NicTime,
 }
 
 /// What may wait at most.
@@ -145,9 +147,14 @@ impl Responder {
     fn owe(&mut self, psn: Psn, opcode: RoceOpcode, now: NicTime) {
         let o = &mut self.owed;
         o.packets += 1;
+        // The end of a long message follows closely. Its sender waits for the acknowledgement: the
+        // memory is in use until then, or the window closed.
+        if o.bytes >= OWED_BYTES {
+            o.hurries_until = now.plus(o.patience);
+        }
         // Bytes of streams alone: an operation on memory ends with its acknowledgement.
-        let waits = opcode == RoceOpcode::SendOnly && !o.patience.is_zero();
-        if !waits || o.packets >= OWED_PACKETS || o.bytes >= OWED_BYTES {
+        let may_wait = opcode == RoceOpcode::SendOnly && !o.patience.is_zero();
+        if !may_wait || o.packets >= OWED_PACKETS || now < o.hurries_until {
             return self.acknowledge(psn, Syndrome::ACK);
         }
         o.psn = psn;

@@ -14,8 +14,9 @@ use crate::random::Random;
 use crate::timeline::{Crossing, LinkTrack, Timeline};
 use crate::{Cluster, Failure, Profile};
 
-/// Frames that may wait for a NIC's own link: a short ring, so that the NIC decides late.
-const OWN_QUEUE: u64 = 16;
+/// Frames that may wait for a NIC's own link: a short ring, so that the NIC decides late, and an
+/// acknowledgement does not wait for the data of another connection.
+const OWN_QUEUE: u64 = 2;
 
 /// Links, what waits at their ends, and the queue of events.
 #[derive(Debug)]

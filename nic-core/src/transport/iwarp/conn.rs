@@ -102,7 +102,7 @@ impl Carried for Conn {
         None
     }
 
-    fn prepare(&mut self, _: &mut Datapath<'_>) {}
+    fn prepare(&mut self, _: usize, _: &mut Datapath<'_>) {}
 
     fn append(
         &mut self,

@@ -159,14 +159,16 @@ impl Carried for Conn {
         self.qp.is_repeating() || self.one_sided.is_repeating()
     }
 
-    fn prepare(&mut self, data: &mut Datapath<'_>) {
+    fn prepare(&mut self, most: usize, data: &mut Datapath<'_>) {
         self.one_sided.post_requests();
         // The end of the stream waits for what an engine has kept, and for one-sided operations.
         let ends_now = self.stream.fin == Fin::Wanted
             && self.one_sided.is_idle()
             && self.life.sends.unsent().is_none()
             && self.life.sends.finish(data) == Ok(true);
-        while self.qp.room() > 0 {
+        // What is posted stands before what comes later, as a count for which the peer waits. One
+        // more than leaves now: a packet with others behind it asks for no acknowledgement.
+        while self.qp.room() > 0 && self.qp.waiting() <= most {
             let Some(work) = self.stream.next_work(self.wire.mtu, ends_now) else {
                 break;
             };

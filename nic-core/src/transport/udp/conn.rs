@@ -220,7 +220,7 @@ impl Carried for Conn {
         })
     }
 
-    fn prepare(&mut self, _: &mut Datapath<'_>) {}
+    fn prepare(&mut self, _: usize, _: &mut Datapath<'_>) {}
 
     /// Bytes, the end of the stream, a question, or credit.
     fn append(
