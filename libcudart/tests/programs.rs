@@ -140,13 +140,8 @@ fn compile(clang: &str, name: &str, folder: &Path, linked: &[&str], more: &[&str
     program
 }
 
-/// Compiles and runs a program. What it says, unless there is no clang.
-fn output(name: &str, test: &str, linked: &[&str]) -> Option<String> {
-    output_with(name, test, linked, &[])
-}
-
-/// With further flags of the compiler.
-fn output_with(name: &str, test: &str, linked: &[&str], more: &[&str]) -> Option<String> {
+/// A compiled program in a folder with the libraries, and that folder, unless there is no clang.
+fn compiled(name: &str, test: &str, linked: &[&str], more: &[&str]) -> Option<(PathBuf, PathBuf)> {
     let Some(clang) = clang() else {
         println!("SKIPPED: no clang of version 19 or newer (apt-get install clang-19)");
         return None;
@@ -154,6 +149,26 @@ fn output_with(name: &str, test: &str, linked: &[&str], more: &[&str]) -> Option
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cudart-{test}"));
     libraries(&folder);
     let program = compile(&clang, name, &folder, linked, more);
+    Some((program, folder))
+}
+
+/// A program with the libraries of a folder, and checks.
+fn checked(program: &Path, folder: &Path, checks: &str) -> Command {
+    let mut checked = Command::new(program);
+    checked.env("LD_LIBRARY_PATH", folder);
+    checked.env_remove("RINGBELL_MOCK_CUDA");
+    checked.env("RINGBELL_CHECK", checks);
+    checked
+}
+
+/// Compiles and runs a program. What it says, unless there is no clang.
+fn output(name: &str, test: &str, linked: &[&str]) -> Option<String> {
+    output_with(name, test, linked, &[])
+}
+
+/// With further flags of the compiler.
+fn output_with(name: &str, test: &str, linked: &[&str], more: &[&str]) -> Option<String> {
+    let (program, folder) = compiled(name, test, linked, more)?;
     let mut run = Command::new(program);
     run.env("LD_LIBRARY_PATH", &folder)
         .env_remove("RINGBELL_MOCK_CUDA");
@@ -165,10 +180,8 @@ fn runs(name: &str) {
     if let Some(text) = output(name, name, &["-lcudart"]) {
         assert!(text.contains("ok"), "{text}");
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cudart-{name}"));
-        let mut checked = Command::new(folder.join(name).with_extension("program"));
-        checked.env("LD_LIBRARY_PATH", &folder);
-        checked.env_remove("RINGBELL_MOCK_CUDA");
-        let text = succeed(checked.env("RINGBELL_CHECK", "all"));
+        let program = folder.join(name).with_extension("program");
+        let text = succeed(&mut checked(&program, &folder, "all"));
         assert!(text.contains("ok"), "checked: {text}");
     }
 }
@@ -176,14 +189,10 @@ fn runs(name: &str) {
 /// Programs with a fault each, which checks name with the line.
 #[test]
 fn checks_name_faults_of_whole_programs() {
-    let Some(clang) = clang() else {
-        println!("SKIPPED: no clang of version 19 or newer (apt-get install clang-19)");
+    let lines = ["-gline-tables-only"];
+    let Some((program, folder)) = compiled("faults", "faults", &["-lcudart"], &lines) else {
         return;
     };
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cudart-faults");
-    libraries(&folder);
-    let lines = ["-gline-tables-only"];
-    let program = compile(&clang, "faults", &folder, &["-lcudart"], &lines);
     let source = std::fs::read_to_string(here("tests/programs/faults.cu")).expect("it is there");
     for (fault, says) in [
         ("beyond", "0 bytes behind the 400 bytes allocated at"),
@@ -195,10 +204,7 @@ fn checks_name_faults_of_whole_programs() {
             .lines()
             .position(|l| l.ends_with(&format!("// {fault}")));
         let line = format!("faults.cu:{}", line.expect("its line is marked") + 1);
-        let mut checked = Command::new(&program);
-        checked.arg(fault).env("LD_LIBRARY_PATH", &folder);
-        checked.env_remove("RINGBELL_MOCK_CUDA");
-        let out = run(checked.env("RINGBELL_CHECK", "all"));
+        let out = run(checked(&program, &folder, "all").arg(fault));
         let text = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.code(), Some(1), "{fault}: {text}");
         assert!(
@@ -216,17 +222,11 @@ fn vector_add() {
 /// The program's first call fails, and the reason names the variable.
 #[test]
 fn an_unknown_check_is_an_error_of_the_first_call() {
-    let Some(clang) = clang() else {
-        println!("SKIPPED: no clang of version 19 or newer (apt-get install clang-19)");
+    let name = "vector_add";
+    let Some((program, folder)) = compiled(name, "unknown-check", &["-lcudart"], &[]) else {
         return;
     };
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cudart-unknown-check");
-    libraries(&folder);
-    let program = compile(&clang, "vector_add", &folder, &["-lcudart"], &[]);
-    let mut checked = Command::new(&program);
-    checked.env("LD_LIBRARY_PATH", &folder);
-    checked.env_remove("RINGBELL_MOCK_CUDA");
-    let out = run(checked.env("RINGBELL_CHECK", "race"));
+    let out = run(&mut checked(&program, &folder, "race"));
     let text = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(1), "{text}");
     let reason = "RINGBELL_CHECK: there is no check `race`; there are memcheck";

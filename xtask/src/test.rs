@@ -12,7 +12,7 @@ use anyhow::{bail, Context, Result};
 use crate::lanes::{step, Lane, Step};
 use crate::steps::{command_within, output_within, Outcome, Words as _};
 use crate::suite::{example_programs, EXAMPLE_LIMIT};
-use crate::summary::{counted, failed_tests, say_skipped, skipped_in_output};
+use crate::summary::{counted, say_skipped, skipped_in_output};
 use crate::workspace::{
     build, built, cargo, done, entries, has_nextest, nextest, passes, root, BARE, BUILD,
 };
@@ -115,40 +115,21 @@ fn workspace(filter: &[String]) -> Result<Outcome> {
     println!(
         "cargo-nextest is not installed: using `cargo test`, which does not end a test that hangs"
     );
-    let tests = || {
-        let mut tests = cargo();
-        tests.words("test --workspace --no-fail-fast --lib --bins --tests -- --show-output");
-        tests.env("RINGBELL_TEST_BUILT", built());
-        tests
-    };
-    let failed = shown_without_output(tests().args(filter))?;
-    if failed.is_empty() {
-        return Ok(Outcome::Passed);
-    }
-    let wants_again = |name: &String| AGAIN.iter().any(|module| name.starts_with(module));
-    if failed.iter().all(wants_again) {
-        let failed_again = shown_without_output(tests().arg("--exact").args(&failed))?;
-        if failed_again.is_empty() {
-            println!("flaky, passed on the second attempt: {}", failed.join(", "));
-            return Ok(Outcome::Passed);
-        }
-    }
-    bail!("{} tests failed", failed.len())
+    let mut tests = cargo();
+    tests.words("test --workspace --no-fail-fast --lib --bins --tests -- --show-output");
+    tests.env("RINGBELL_TEST_BUILT", built());
+    shown_without_output(tests.args(filter)).map(|()| Outcome::Passed)
 }
 
-/// Tests that have a second attempt, as in `.config/nextest.toml`.
-const AGAIN: [&str; 4] = ["rdma_ipv6::", "udp::", "hosts::", "nc::"];
-
-/// Runs `cargo test -- --show-output`, and prints all but what tests printed that passed. The names
-/// of those that failed.
-fn shown_without_output(tests: &mut Command) -> Result<Vec<String>> {
+/// Runs `cargo test -- --show-output`, and prints all but what tests printed that passed.
+fn shown_without_output(tests: &mut Command) -> Result<()> {
     println!("$ cargo test --workspace");
     let mut child = tests
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot start cargo")?;
     let out = child.stdout.take().context("cargo's output")?;
-    let (mut inside, mut hidden, mut shown) = (false, String::new(), String::new());
+    let (mut inside, mut hidden) = (false, String::new());
     for line in BufReader::new(out).lines() {
         let line = line.context("cannot read cargo's output")?;
         match line.as_str() {
@@ -160,17 +141,12 @@ fn shown_without_output(tests: &mut Command) -> Result<Vec<String>> {
             hidden += &(line + "\n");
         } else if !(line.is_empty() || line.starts_with("test ") && line.ends_with(" ok")) {
             println!("{line}");
-            shown += &(line + "\n");
         }
     }
     say_skipped(&skipped_in_output(&hidden));
     let status = child.wait().context("cannot wait for cargo")?;
-    let failed = failed_tests(&shown);
-    // A program that is ended by a signal leaves tests behind that have said nothing.
-    let count = |begin: &str| shown.lines().filter(|l| l.starts_with(begin)).count();
-    let is_whole = count("running ") == count("test result: ");
-    match status.success() || !failed.is_empty() && is_whole {
-        true => Ok(failed),
+    match status.success() {
+        true => Ok(()),
         false => bail!("`cargo test` ended with {status}"),
     }
 }
