@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::host::check_length;
 use super::{HostMemory, Rng};
@@ -21,7 +21,7 @@ const MAX_PENDING: usize = 64;
 /// every write before it, and completions among themselves.
 #[derive(Debug)]
 pub struct DelayedMemory {
-    host: HostMemory,
+    host: Arc<HostMemory>,
     state: Mutex<DelayedState>,
     held: AtomicBool,
 }
@@ -98,8 +98,13 @@ impl DelayedMemory {
     /// # Errors
     /// As [`HostMemory::new`].
     pub fn new(len: u64, seed: u64) -> io::Result<DelayedMemory> {
-        Ok(DelayedMemory {
-            host: HostMemory::new(len)?,
+        Ok(DelayedMemory::over(Arc::new(HostMemory::new(len)?), seed))
+    }
+
+    /// The same over a memory that its owner also reads at once.
+    pub fn over(host: Arc<HostMemory>, seed: u64) -> DelayedMemory {
+        DelayedMemory {
+            host,
             state: Mutex::new(DelayedState {
                 rng: Rng::new(seed),
                 next: 0,
@@ -108,7 +113,7 @@ impl DelayedMemory {
                 read: HashMap::new(),
             }),
             held: AtomicBool::new(false),
-        })
+        }
     }
 
     /// Carries nothing out while held.

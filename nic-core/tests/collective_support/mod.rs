@@ -28,7 +28,7 @@ use ringbell_nic_core::transport::rdma::RdmaConfig;
 use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_nic_core::transport::udp::UdpConfig;
 use ringbell_nic_core::types::{CommId, NicTime};
-use ringbell_nic_core::{HostBuffer, NicBuilder};
+use ringbell_nic_core::{HostBuffer, NicBuilder, NicConfig};
 
 /// What carries the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,12 +86,18 @@ impl Write for Trace {
     }
 }
 
-/// The frames that the switch takes, and what peers may do.
+/// The frames that the switch takes, what peers may do, and limits of the NICs.
 #[derive(Debug, Clone, Copy)]
 pub struct Ether {
     pub mtu: usize,
     pub checksums: Checksums,
     pub access: Access,
+    /// Bytes of a session that may be on the way; `None`: the default of each transport.
+    pub window: Option<usize>,
+    /// Most sessions of a NIC.
+    pub sessions: usize,
+    /// Memory whose operations end late, by this seed and the rank.
+    pub slow: Option<u64>,
 }
 
 impl Default for Ether {
@@ -103,6 +109,9 @@ impl Default for Ether {
                 remote_write: true,
                 ..Access::LOCAL
             },
+            window: None,
+            sessions: NicConfig::default().max_sessions,
+            slow: None,
         }
     }
 }
@@ -147,7 +156,7 @@ impl World {
         World::with(ranks, wire, memory, |_, nic| nic)
     }
 
-    /// The same, with what `make` adds to each rank's NIC. Over a wire, only to TCP's.
+    /// The same, with what `make` adds to each rank's NIC.
     pub fn with(
         ranks: usize,
         wire: Wire,
@@ -200,6 +209,12 @@ impl World {
             setup.memory_bytes = memory;
             // The direct path may store to peers' memory.
             setup.access = ether.access;
+            setup.nic.max_sessions = ether.sessions;
+            setup.slow = ether.slow.map(|seed| seed ^ r as u64);
+            if let Some(window) = ether.window {
+                setup.local.inline_window = window;
+                setup.local.early_window = window;
+            }
             setup.layout = PageLayout::Mixed(r as u64 + 3);
             if let Some(streams) = &mut streams {
                 return Host::with(&setup, |nic| make(r, streams.next(&setup, nic, true)));
@@ -216,6 +231,9 @@ impl World {
             if matches!(wire, Wire::Probed(..)) {
                 config.keep_alive = Some(Duration::from_millis(20));
                 config.user_timeout = Some(Duration::from_millis(100));
+            }
+            if let Some(window) = ether.window {
+                (config.rx_buffer, config.tx_buffer) = (window, window);
             }
             let port: Box<dyn Port> = match wire {
                 Wire::Lossy(percent, seed)
@@ -237,20 +255,29 @@ impl World {
             };
             let port = at_port(r, port);
             if matches!(wire, Wire::Rdma | Wire::LossyRdma(..)) {
-                let config = RdmaConfig {
+                let mut config = RdmaConfig {
                     seed: r as u64,
                     timeout: Duration::from_millis(1),
                     ..RdmaConfig::default()
                 };
-                return Host::with(&setup, |nic| nic::with_rdma(&setup, nic, port, config));
+                if let Some(window) = ether.window {
+                    (config.rx_buffer, config.tx_buffer) = (window, window);
+                    config.window = window;
+                }
+                return Host::with(&setup, |nic| {
+                    make(r, nic::with_rdma(&setup, nic, port, config))
+                });
             }
             if matches!(wire, Wire::Udp | Wire::LossyUdp(..)) {
-                let config = UdpConfig {
+                let mut config = UdpConfig {
                     seed: r as u64,
                     first: Some(u32::MAX - 20),
                     ..UdpConfig::default()
                 };
-                return Host::with(&setup, |nic| nic::with_udp(&setup, nic, port, config));
+                config.rx_buffer = ether.window.unwrap_or(config.rx_buffer);
+                return Host::with(&setup, |nic| {
+                    make(r, nic::with_udp(&setup, nic, port, config))
+                });
             }
             Host::with(&setup, |nic| {
                 make(r, nic::with_tcp(&setup, nic, port, config))

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-use ringbell_gtlb::testing::{GpuView, HostMemory, Layout};
-use ringbell_gtlb::Access;
+use ringbell_gtlb::testing::{DelayedMemory, GpuView, HostMemory, Layout};
+use ringbell_gtlb::{Access, DmaMemory};
 use ringbell_nic_abi::{Descriptor, GpuVa, PdId};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::MemSwitch;
@@ -69,6 +69,8 @@ pub struct Setup {
     pub register: bool,
     /// Rights of the region.
     pub access: Access,
+    /// Memory that no CPU maps, whose operations end late and out of order, by this seed.
+    pub slow: Option<u64>,
 }
 
 impl Setup {
@@ -89,6 +91,7 @@ impl Setup {
             queue: QueueConfig::default(),
             register: true,
             access: Access::LOCAL,
+            slow: None,
         }
     }
 }
@@ -192,7 +195,11 @@ impl Host {
     /// A NIC over what `transports` adds.
     pub fn with(setup: &Setup, transports: impl FnOnce(NicBuilder) -> NicBuilder) -> Host {
         let memory = Arc::new(HostMemory::new(setup.memory_bytes).expect("memory"));
-        let nic = transports(Nic::builder(setup.nic.clone(), memory.clone()))
+        let reached: Arc<dyn DmaMemory> = match setup.slow {
+            None => memory.clone(),
+            Some(seed) => Arc::new(DelayedMemory::over(memory.clone(), seed)),
+        };
+        let nic = transports(Nic::builder(setup.nic.clone(), reached))
             .build()
             .expect("NIC");
         let pd = nic.alloc_pd().expect("domain");

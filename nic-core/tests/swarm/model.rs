@@ -3,6 +3,7 @@
 use ringbell_nic_abi::CollectiveKind as K;
 
 use super::collective_support::Rng;
+use super::plan::With;
 
 /// Bytes of an operation's operand on a NIC.
 pub(super) fn bytes(seed: u64, id: usize, rank: usize, len: usize) -> Vec<u8> {
@@ -27,14 +28,26 @@ pub(super) fn blocks(kind: K, ranks: usize, is_root: bool) -> (usize, usize) {
     }
 }
 
+/// Numbers whose sums are exact, also where the wire has eight bits of them.
+pub(super) fn small(bytes: &[u8]) -> Vec<u8> {
+    let number = |b: &[u8]| f32::from(b[0] % 16).to_le_bytes();
+    bytes.chunks_exact(4).flat_map(number).collect()
+}
+
 /// The sum, element by element.
-pub(super) fn sum(sources: &[&[u8]]) -> Vec<u8> {
+fn sum(sources: &[&[u8]], with: With) -> Vec<u8> {
     let mut out = sources[0].to_vec();
     for source in &sources[1..] {
         for (o, s) in out.chunks_exact_mut(4).zip(source.chunks_exact(4)) {
-            let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-            let sum = word(o).wrapping_add(word(s));
-            o.copy_from_slice(&sum.to_le_bytes());
+            let word = |b: &[u8]| [b[0], b[1], b[2], b[3]];
+            let sum = match with {
+                With::Nothing => {
+                    let sum = u32::from_le_bytes(word(o)).wrapping_add(u32::from_le_bytes(word(s)));
+                    sum.to_le_bytes()
+                }
+                _ => (f32::from_le_bytes(word(o)) + f32::from_le_bytes(word(s))).to_le_bytes(),
+            };
+            o.copy_from_slice(&sum);
         }
     }
     out
@@ -47,6 +60,7 @@ pub(super) fn result(
     root: usize,
     rank: usize,
     block: usize,
+    with: With,
 ) -> Vec<u8> {
     let part = |of: usize, n: usize| &sources[of][n * block..(n + 1) * block];
     let all = 0..sources.len();
@@ -55,8 +69,8 @@ pub(super) fn result(
         return Vec::new();
     }
     match kind {
-        K::AllReduce | K::Reduce => sum(&all.map(|r| part(r, 0)).collect::<Vec<_>>()),
-        K::ReduceScatter => sum(&all.map(|r| part(r, rank)).collect::<Vec<_>>()),
+        K::AllReduce | K::Reduce => sum(&all.map(|r| part(r, 0)).collect::<Vec<_>>(), with),
+        K::ReduceScatter => sum(&all.map(|r| part(r, rank)).collect::<Vec<_>>(), with),
         K::AllGather | K::Gather => all.flat_map(|r| part(r, 0).to_vec()).collect(),
         K::AllToAll => all.flat_map(|r| part(r, rank).to_vec()).collect(),
         K::Broadcast => part(root, 0).to_vec(),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ringbell_nic_abi::CollectiveKind as K;
+use ringbell_nic_core::collective::CollectiveSettings;
 use ringbell_nic_core::port::impair::Faults;
 
 use super::collective_support::Rng;
@@ -43,6 +44,89 @@ impl Break {
     }
 }
 
+/// What a collective's numbers are, and how they travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum With {
+    /// Integers, as they are.
+    Nothing,
+    /// Floats.
+    Floats,
+    /// Floats of which the wire has the upper half.
+    NarrowWire,
+}
+
+/// How a session ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Close,
+    Abort,
+}
+
+/// Several operations that belong together, on sessions or communicators of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Scene {
+    /// A session with an engine, its half-close, bytes the other way, its end, and the use of its
+    /// old id.
+    Session {
+        from: usize,
+        to: usize,
+        sends: Vec<u32>,
+        back: u32,
+        engine: Option<&'static str>,
+        some: bool,
+        end: End,
+    },
+    /// A receive of more than was sent, which ends by its time-out.
+    Late {
+        from: usize,
+        to: usize,
+        sent: u32,
+        lacks: u32,
+    },
+    /// Messages of one tag from several senders.
+    Burst {
+        to: usize,
+        froms: Vec<usize>,
+        len: u32,
+        order: u64,
+    },
+    /// Additions to one word, all under way at once.
+    Adds { from: usize, to: usize, count: u64 },
+    /// A put or get that the peer refuses, and a put behind it.
+    Refused {
+        from: usize,
+        to: usize,
+        len: u32,
+        put: bool,
+        bad_key: bool,
+    },
+    /// Memory that is withdrawn, and comes back elsewhere.
+    Withdrawn { from: usize, to: usize },
+    /// Two communicators whose ranks begin to make them one after the other.
+    Groups {
+        both: [Vec<usize>; 2],
+        count: u64,
+        order: u64,
+    },
+    /// A communicator whose ranks differ about the count.
+    Unlike {
+        members: Vec<usize>,
+        count: u64,
+        odd: usize,
+    },
+    /// A communicator that a rank aborts while a collective is under way.
+    Aborted {
+        members: Vec<usize>,
+        count: u64,
+        by: usize,
+        after: u32,
+    },
+    /// An all-reduce of kernels' streams.
+    Streams { count: u64, order: u64 },
+    /// A communicator with engines at its input and output.
+    Engines { members: Vec<usize>, count: u64 },
+}
+
 /// An operation, or what happens between two of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Op {
@@ -51,6 +135,7 @@ pub(super) enum Op {
         kind: K,
         root: u32,
         count: u64,
+        with: With,
     },
     /// A message of the communicator.
     Message {
@@ -92,6 +177,17 @@ pub(super) enum Op {
         members: Vec<usize>,
         count: u64,
     },
+    Scene(Scene),
+    /// A NIC does nothing for a while.
+    Pause {
+        who: usize,
+        us: u64,
+    },
+    /// A NIC's wire carries nothing for a while.
+    Part {
+        who: usize,
+        us: u64,
+    },
     /// Everything has ended before the next one begins.
     Settle,
     Break(Break),
@@ -105,9 +201,21 @@ impl Op {
             | Op::Put { from, to, .. }
             | Op::Get { from, to, .. }
             | Op::Add { from, to, .. }
-            | Op::Swap { from, to, .. } => Some((from, to)),
+            | Op::Swap { from, to, .. }
+            | Op::Scene(Scene::Adds { from, to, .. } | Scene::Refused { from, to, .. })
+            | Op::Scene(Scene::Withdrawn { from, to }) => Some((from, to)),
             _ => None,
         }
+    }
+}
+
+impl Op {
+    /// Whether memory that no CPU maps cannot do it.
+    fn needs_words(&self) -> bool {
+        matches!(
+            self,
+            Op::Add { .. } | Op::Swap { .. } | Op::Put { signal: true, .. }
+        )
     }
 }
 
@@ -119,6 +227,25 @@ pub(super) struct Step {
     pub(super) op: Op,
 }
 
+/// How the NICs are made and stepped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Hosts {
+    /// Bytes of a session that may be on the way.
+    pub(super) window: Option<usize>,
+    /// Their GTLBs have few entries, which are refilled.
+    pub(super) refills: bool,
+    /// Their memory answers late.
+    pub(super) slow: bool,
+    /// Their clocks differ.
+    pub(super) drifts: bool,
+    /// They are stepped in another order each time.
+    pub(super) shuffled: bool,
+    /// Eager buffers of a communicator's member.
+    pub(super) eager_buffers: u32,
+    /// Collectives pass messages although all ranks are of one host.
+    pub(super) by_messages: bool,
+}
+
 /// See the module text.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Plan {
@@ -127,6 +254,7 @@ pub(super) struct Plan {
     pub(super) net: Net,
     pub(super) mtu: usize,
     pub(super) faults: Faults,
+    pub(super) hosts: Hosts,
     pub(super) steps: Vec<Step>,
 }
 
@@ -189,7 +317,12 @@ impl Dice {
                 ]);
                 let count = self.len(OPERAND / 4 / ranks) as u64;
                 let root = self.below(ranks) as u32;
-                Op::Collective { kind, root, count }
+                Op::Collective {
+                    kind,
+                    root,
+                    count,
+                    with: With::Nothing,
+                }
             }
             4 | 5 => {
                 let len = self.len(OPERAND) as u64;
@@ -237,6 +370,139 @@ impl Dice {
     }
 }
 
+impl Dice {
+    /// Some of the ranks, two at least.
+    fn some(&mut self, ranks: usize) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..ranks).filter(|_| self.below(3) > 0).collect();
+        if all.len() < 2 {
+            all = vec![0, 1];
+        }
+        all
+    }
+
+    fn hosts(&mut self, net: Net) -> Hosts {
+        Hosts {
+            window: self.of(&[None, Some(4096), Some(16 << 10)]),
+            refills: self.below(2) == 0,
+            // Operations that end late take time of the one who waits for the test.
+            slow: self.below(8) == 0 && net != Net::Udp,
+            drifts: self.below(2) == 0,
+            shuffled: self.below(2) == 0,
+            eager_buffers: self.of(&[1, 2, 4]),
+            by_messages: self.below(2) == 0,
+        }
+    }
+
+    /// What widens a plan.
+    fn scene(&mut self, net: Net, hosts: &Hosts, ranks: usize) -> Op {
+        let (from, to) = self.two(ranks);
+        let order = self.0.next();
+        let kinds = match net.is_one_sided() {
+            true => 20,
+            false => 16,
+        };
+        let scene = match self.below(kinds) {
+            0..=2 => {
+                let len = self.len(OPERAND / 4);
+                Scene::Session {
+                    from,
+                    to,
+                    sends: self.parts(len),
+                    back: self.len(OPERAND / 4) as u32,
+                    engine: self.of(&[
+                        None,
+                        None,
+                        Some("cast:f32-bf16"),
+                        Some("cast:bf16-f32"),
+                        Some("checksum"),
+                        Some("hll:p=10,width=4"),
+                    ]),
+                    some: self.below(2) == 0,
+                    end: self.of(&[End::Close, End::Abort]),
+                }
+            }
+            3 => Scene::Late {
+                from,
+                to,
+                sent: self.below(3) as u32 * self.len(3000) as u32,
+                lacks: self.len(3000) as u32,
+            },
+            4 | 5 => {
+                let count = 2 + self.below(7);
+                let mut from = || (to + 1 + self.below(ranks - 1)) % ranks;
+                Scene::Burst {
+                    to,
+                    froms: (0..count).map(|_| from()).collect(),
+                    len: self.len(OPERAND / 8) as u32,
+                    order,
+                }
+            }
+            6 => Scene::Groups {
+                both: [self.some(ranks), self.some(ranks)],
+                count: self.len(OPERAND / 16) as u64,
+                order,
+            },
+            7 => {
+                let members = self.some(ranks);
+                Scene::Unlike {
+                    odd: self.below(members.len()),
+                    count: self.len(OPERAND / 16) as u64,
+                    members,
+                }
+            }
+            8 | 9 => {
+                let members = self.some(ranks);
+                Scene::Aborted {
+                    by: self.below(members.len()),
+                    count: self.len(OPERAND / 4) as u64,
+                    after: self.below(60) as u32,
+                    members,
+                }
+            }
+            10 if !hosts.slow => Scene::Streams {
+                count: self.len(OPERAND / 16) as u64,
+                order,
+            },
+            11 => Scene::Engines {
+                members: self.some(ranks),
+                count: self.len(OPERAND / 4) as u64,
+            },
+            12 => {
+                let us = 1 << self.below(16);
+                return Op::Pause { who: to, us };
+            }
+            13 if net != Net::Local => {
+                let us = 1 << self.below(16);
+                return Op::Part { who: to, us };
+            }
+            16 | 17 if !hosts.slow => Scene::Adds {
+                from,
+                to,
+                count: 2 + self.below(12) as u64,
+            },
+            18 => Scene::Refused {
+                from,
+                to,
+                len: self.len(OPERAND - 16) as u32,
+                put: self.below(2) == 0,
+                bad_key: self.below(2) == 0,
+            },
+            19 => Scene::Withdrawn { from, to },
+            _ => {
+                let with = self.of(&[With::Floats, With::NarrowWire]);
+                let kind = self.of(&[K::AllReduce, K::Reduce, K::ReduceScatter]);
+                return Op::Collective {
+                    kind,
+                    root: to as u32,
+                    count: self.len(OPERAND / 4 / ranks) as u64,
+                    with,
+                };
+            }
+        };
+        Op::Scene(scene)
+    }
+}
+
 impl Plan {
     pub(super) fn of(seed: u64) -> Plan {
         let mut dice = Dice(Rng(seed));
@@ -268,6 +534,16 @@ impl Plan {
                 op: dice.op(net, ranks),
             })
             .collect();
+        // Apart, so that what stands above keeps its numbers.
+        let mut more = Dice(Rng(seed ^ 0x5ce9e));
+        let hosts = more.hosts(net);
+        for step in &mut steps {
+            if more.below(2) == 0 {
+                step.op = more.scene(net, &hosts, ranks);
+            } else if hosts.slow && step.op.needs_words() {
+                step.op = Op::Settle;
+            }
+        }
         if dice.below(2) == 0 {
             let victim = dice.below(ranks);
             let what = match (net, dice.below(3)) {
@@ -291,7 +567,30 @@ impl Plan {
             net,
             mtu,
             faults,
+            hosts,
             steps,
+        }
+    }
+
+    /// The same by NICs with nothing unusual.
+    pub(super) fn by_plain_hosts(mut self) -> Plan {
+        self.hosts = Hosts {
+            eager_buffers: 4,
+            ..Hosts::default()
+        };
+        self
+    }
+
+    /// Of its communicators.
+    pub(super) fn settings(&self) -> CollectiveSettings {
+        CollectiveSettings {
+            segment_bytes: 4096,
+            eager_max: 512,
+            eager_buffers: self.hosts.eager_buffers,
+            scratch_bytes: 256 << 10,
+            stream_bytes: 1024,
+            direct: !self.hosts.by_messages,
+            ..CollectiveSettings::default()
         }
     }
 
@@ -306,8 +605,15 @@ impl Plan {
         self.steps.iter().map(|s| s.id).collect()
     }
 
+    /// Whether a NIC does nothing for a while, or its wire.
+    pub(super) fn rests(&self) -> bool {
+        let rests = |s: &Step| matches!(s.op, Op::Pause { .. } | Op::Part { .. });
+        self.steps.iter().any(rests)
+    }
+
     /// Whether any operation may fail although no NIC does.
     pub(super) fn may_lose(&self) -> bool {
-        self.net == Net::Udp && self.faults != Faults::default()
+        let parts = |s: &Step| matches!(s.op, Op::Part { .. });
+        self.net == Net::Udp && (self.faults != Faults::default() || self.steps.iter().any(parts))
     }
 }

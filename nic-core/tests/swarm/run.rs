@@ -6,52 +6,70 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use ringbell_gtlb::Access;
-use ringbell_nic_abi::{
-    CollectiveKind as K, Completion, DataType, Descriptor, ReduceOp, SessionId, Status,
-};
-use ringbell_nic_core::collective::{CollectiveSettings, CommStatus};
+use ringbell_gtlb::{Access, GtlbConfig, MmuConfig};
+use ringbell_nic_abi::{CollectiveKind as K, Completion, Descriptor, SessionId, Status};
+use ringbell_nic_core::collective::CommStatus;
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::{Checksums, Port};
+use ringbell_nic_core::types::CommId;
+use ringbell_nic_core::NicBuilder;
 
+use super::clocks::Clocks;
 use super::collective_support::nic::driven::*;
 use super::collective_support::nic::Host;
-use super::collective_support::{Call, Ether, Wire, World};
-use super::model;
-use super::plan::{Break, Net, Op, Plan, OPERAND};
+use super::collective_support::{Ether, Wire, World};
+use super::plan::{Break, Net, Op, Plan, With, OPERAND};
 use super::wire::Severable;
+use super::{model, scenes};
 
 /// Operands of operations that may be under way.
 const SLOTS: usize = 16;
 /// Memory of a NIC: a source and a destination for each.
-const MEMORY: usize = 2 * SLOTS * OPERAND;
-const TIMEOUT_US: u32 = 20_000_000;
+pub(super) const MEMORY: usize = 2 * SLOTS * OPERAND;
+/// Bytes behind them, which are mapped a second time and withdrawn.
+pub(super) const SPARE: usize = 4 << 16;
+pub(super) const TIMEOUT_US: u32 = 20_000_000;
+/// Sessions of a NIC: so few that slots are used again.
+const SESSIONS: usize = 40;
 /// Virtual time after which an operation hangs.
 const PATIENCE: u64 = 60_000_000_000;
 /// Longest jump of the time when nothing moves.
 const JUMP: u64 = 1_000_000;
 const PORT: u16 = 7;
 
-/// What is in a NIC's memory when an operation has ended well.
-struct Holds {
-    on: usize,
-    at: u64,
-    want: Vec<u8>,
+/// What is in a NIC's memory when an operation has ended, and stays there until all have.
+pub(super) struct Holds {
+    pub(super) on: usize,
+    pub(super) at: u64,
+    pub(super) want: Vec<u8>,
+}
+
+/// Bytes that only an operation uses: its program writes them again as soon as it has ended.
+pub(super) struct Lent {
+    pub(super) on: usize,
+    pub(super) at: u64,
+    pub(super) len: usize,
 }
 
 /// An operation under way at one NIC.
-struct Pending {
-    id: usize,
-    rank: usize,
-    ticket: u32,
+pub(super) struct Pending {
+    pub(super) id: usize,
+    pub(super) rank: usize,
+    pub(super) ticket: u32,
     /// The NICs that take part; the communicator's ranks, in their order, or a session's ends.
-    parties: Vec<usize>,
-    in_group: bool,
-    holds: Vec<Holds>,
+    pub(super) parties: Vec<usize>,
+    pub(super) in_group: bool,
+    pub(super) holds: Vec<Holds>,
+    pub(super) reads: Vec<Lent>,
+    /// How it may end.
+    pub(super) want: &'static [Status],
     /// Bytes and detail that the completion must have.
-    bytes: Option<u64>,
-    detail: Option<u64>,
-    until: u64,
+    pub(super) bytes: Option<u64>,
+    pub(super) detail: Option<u64>,
+    /// When it must have ended; 0: by the patience of a run.
+    pub(super) until: u64,
+    /// Its completion is asked for.
+    pub(super) asked: bool,
 }
 
 /// What a run has come to.
@@ -63,28 +81,26 @@ pub(super) struct Outcome {
     pub(super) failed: u64,
 }
 
-struct Run<'a> {
-    plan: &'a Plan,
-    w: World,
+pub(super) struct Run<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) w: World,
     cuts: Vec<Arc<AtomicBool>>,
     /// NICs that are not stepped any more.
     stopped: Vec<Host>,
     broken: Option<Break>,
     sessions: BTreeMap<(usize, usize), (SessionId, SessionId)>,
+    listeners: BTreeMap<usize, SessionId>,
+    /// Sessions that were closed, with their NICs.
+    pub(super) closed: Vec<(usize, SessionId)>,
     pending: Vec<Pending>,
+    /// Completions that are asked for.
+    ended: Vec<(usize, u32, Completion)>,
+    /// What operations since the last settling have left behind.
+    kept: Vec<(usize, Holds)>,
     used: usize,
     contexts: u64,
+    clocks: Clocks,
     out: Outcome,
-}
-
-fn settings() -> CollectiveSettings {
-    CollectiveSettings {
-        segment_bytes: 4096,
-        eager_max: 512,
-        eager_buffers: 4,
-        scratch_bytes: 256 << 10,
-        ..CollectiveSettings::default()
-    }
 }
 
 /// Runs a plan.
@@ -99,7 +115,7 @@ pub(super) fn run(plan: &Plan) -> Result<Outcome, String> {
             failed: 0,
         });
     };
-    run.connect()?;
+    run.connect_all()?;
     for step in &plan.steps {
         for _ in 0..step.after {
             run.step()?;
@@ -123,6 +139,19 @@ impl<'a> Run<'a> {
             mtu: plan.mtu,
             checksums: Checksums::Software,
             access: Access::REMOTE,
+            window: plan.hosts.window,
+            sessions: SESSIONS,
+            slow: plan.hosts.slow.then_some(plan.seed),
+        };
+        let few = |_: usize, nic: NicBuilder| match plan.hosts.refills {
+            false => nic,
+            true => nic.mmu(MmuConfig {
+                instances: vec![GtlbConfig {
+                    main_entries: 4,
+                    complementary_entries: 64,
+                }],
+                refill: true,
+            }),
         };
         let cuts = RefCell::new(Vec::new());
         let at_port = |rank: usize, port: Box<dyn Port>| -> Box<dyn Port> {
@@ -135,8 +164,8 @@ impl<'a> Run<'a> {
             cuts.borrow_mut().push(cut);
             Box::new(Impair::new(Box::new(port), faults).expect("probabilities"))
         };
-        let memory = MEMORY as u64;
-        let w = World::on(plan.ranks, wire, memory, |_, nic| nic, at_port, ether);
+        let memory = (MEMORY + SPARE) as u64;
+        let w = World::on(plan.ranks, wire, memory, few, at_port, ether);
         let mut run = Run {
             plan,
             w,
@@ -144,9 +173,14 @@ impl<'a> Run<'a> {
             stopped: Vec::new(),
             broken: None,
             sessions: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            closed: Vec::new(),
             pending: Vec::new(),
+            ended: Vec::new(),
+            kept: Vec::new(),
             used: 0,
             contexts: 7,
+            clocks: Clocks::new(plan),
             out: Outcome {
                 hash: 0xcbf2_9ce4_8422_2325,
                 operations: 0,
@@ -161,21 +195,56 @@ impl<'a> Run<'a> {
         }))
     }
 
-    fn is_alive(&self, rank: usize) -> bool {
+    pub(super) fn is_alive(&self, rank: usize) -> bool {
         self.w.hosts[rank].is_some()
     }
 
-    fn victim(&self) -> Option<usize> {
+    pub(super) fn victim(&self) -> Option<usize> {
         self.broken.map(Break::victim)
     }
 
+    /// One step of all NICs, in an order of its own.
+    fn step_nics(&mut self) -> bool {
+        let now = self.w.now;
+        for (rank, heals) in self.clocks.parted.iter_mut().enumerate() {
+            if *heals != 0 && *heals <= now {
+                *heals = 0;
+                let is_cut = self.broken == Some(Break::Cut(rank));
+                self.cuts[rank].store(is_cut, Ordering::Relaxed);
+            }
+        }
+        let mut moved = false;
+        for rank in self.clocks.order() {
+            let Some(h) = &self.w.hosts[rank] else {
+                continue;
+            };
+            if self.clocks.paused[rank] <= now {
+                moved |= h.nic.step_at(self.clocks.at(rank, now));
+            }
+        }
+        self.w.now += if moved { 500 } else { 20_000 };
+        moved
+    }
+
+    /// When something happens next that no NIC does at once.
+    fn next_timer(&self) -> Option<u64> {
+        let of = |(rank, h): (usize, &Option<Host>)| match self.clocks.paused[rank] {
+            goes_on if goes_on > self.w.now => Some(goes_on),
+            _ => {
+                let timer = h.as_ref()?.nic.next_timer()?;
+                Some(self.clocks.when(rank, timer))
+            }
+        };
+        let timers = self.w.hosts.iter().enumerate().filter_map(of);
+        let heals = self.clocks.parted.iter().copied().filter(|t| *t != 0);
+        timers.chain(heals).min()
+    }
+
     /// One step of all NICs, and what has ended with it. When nothing moves, time passes.
-    fn step(&mut self) -> Result<(), String> {
-        if !self.w.step() {
-            let timers = self.w.hosts.iter().flatten();
-            let next = timers.filter_map(|h| h.nic.next_timer()).min();
+    pub(super) fn step(&mut self) -> Result<(), String> {
+        if !self.step_nics() {
             let latest = self.w.now + JUMP;
-            let next = next.map_or(latest, |t| t.0.min(latest));
+            let next = self.next_timer().map_or(latest, |t| t.min(latest));
             self.w.now = self.w.now.max(next);
         }
         let mut at = 0;
@@ -183,7 +252,10 @@ impl<'a> Run<'a> {
             match self.w.host(p.rank).queue.poll(p.ticket) {
                 Some(c) => {
                     let p = self.pending.remove(at);
-                    self.judge(&p, &c)?;
+                    if p.asked {
+                        self.ended.push((p.rank, p.ticket, c));
+                    }
+                    self.judge(p, &c)?;
                 }
                 None if self.w.now > p.until => return Err(self.hung()),
                 None => at += 1,
@@ -192,7 +264,18 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn hung(&self) -> String {
+    /// A NIC does nothing for a while, or its wire carries nothing.
+    fn rest(&mut self, rank: usize, us: u64, parted: bool) {
+        let until = self.w.now + us * 1000;
+        if parted {
+            self.cuts[rank].store(true, Ordering::Relaxed);
+            self.clocks.parted[rank] = until;
+        } else {
+            self.clocks.paused[rank] = until;
+        }
+    }
+
+    pub(super) fn hung(&self) -> String {
         let mut text = format!("at {} ns these have not ended:\n", self.w.now);
         for p in &self.pending {
             let _ = writeln!(text, "  operation {} at NIC {}", p.id, p.rank);
@@ -201,12 +284,37 @@ impl<'a> Run<'a> {
         text + &alive.map(|h| h.nic.describe()).collect::<String>()
     }
 
-    fn settle(&mut self) -> Result<(), String> {
+    pub(super) fn settle(&mut self) -> Result<(), String> {
         while !self.pending.is_empty() {
             self.step()?;
         }
+        // What is late writes to memory now.
+        for _ in 0..if self.plan.hosts.slow { 400 } else { 20 } {
+            self.step()?;
+        }
+        for (id, h) in std::mem::take(&mut self.kept) {
+            self.holds(&h)
+                .map_err(|e| format!("after operation {id} had ended: {e}"))?;
+        }
         self.used = 0;
         Ok(())
+    }
+
+    /// Whether a NIC's memory has what it must.
+    fn holds(&self, h: &Holds) -> Result<(), String> {
+        if !self.is_alive(h.on) {
+            return Ok(());
+        }
+        let got = self.w.host(h.on).peek(h.at, h.want.len());
+        match got.iter().zip(&h.want).position(|(a, b)| a != b) {
+            None => Ok(()),
+            Some(i) => Err(format!(
+                "byte {i} of {} at {:#x} differs at NIC {}",
+                h.want.len(),
+                h.at,
+                h.on
+            )),
+        }
     }
 
     fn note(&mut self, words: &[u64]) {
@@ -217,31 +325,41 @@ impl<'a> Run<'a> {
     }
 
     /// Whether an operation may end so, and has left behind what it must.
-    fn judge(&mut self, p: &Pending, c: &Completion) -> Result<(), String> {
+    fn judge(&mut self, p: Pending, c: &Completion) -> Result<(), String> {
         let status = c.status as u64;
         let now = self.w.now;
         self.note(&[p.id as u64, p.rank as u64, status, c.bytes, c.detail, now]);
         self.out.operations += 1;
         let what = || format!("operation {} at NIC {}: {c:?}", p.id, p.rank);
-        if c.status != Status::Ok {
+        if !p.want.contains(&c.status) {
             self.out.failed += 1;
-            return match self.may_fail(p, c) {
-                true => Ok(()),
-                false => Err(format!("{}, which nothing explains", what())),
-            };
+            if !self.may_fail(&p, c) {
+                return Err(format!("{}, which nothing explains", what()));
+            }
+            // Its own memory is the program's again, and stays as it is.
+            let own = p.holds.into_iter().filter(|h| h.on == p.rank);
+            let host = self.w.host(p.rank);
+            let now = own.map(|h| Holds {
+                want: host.peek(h.at, h.want.len()),
+                ..h
+            });
+            self.kept.extend(now.map(|h| (p.id, h)));
+            return Ok(());
         }
         let differs = |want: Option<u64>, got| want.is_some_and(|w| w != got);
         if differs(p.bytes, c.bytes) || differs(p.detail, c.detail) {
             let wanted = (p.bytes, p.detail);
             return Err(format!("{}, not {wanted:?}", what()));
         }
-        for h in p.holds.iter().filter(|h| self.is_alive(h.on)) {
-            let got = self.w.host(h.on).peek(h.at, h.want.len());
-            if let Some(i) = got.iter().zip(&h.want).position(|(a, b)| a != b) {
-                let (len, at) = (h.want.len(), h.on);
-                return Err(format!("{}: byte {i} of {len} differs at NIC {at}", what()));
-            }
+        // Memory that answers late has what a peer has written when it has landed.
+        let landed = |h: &&Holds| h.on == p.rank || !self.plan.hosts.slow;
+        for h in p.holds.iter().filter(landed) {
+            self.holds(h).map_err(|e| format!("{}: {e}", what()))?;
         }
+        for l in p.reads.iter().filter(|l| self.is_alive(l.on)) {
+            self.w.host(l.on).poke(l.at, &vec![0xdb; l.len]);
+        }
+        self.kept.extend(p.holds.into_iter().map(|h| (p.id, h)));
         Ok(())
     }
 
@@ -276,15 +394,43 @@ impl<'a> Run<'a> {
     }
 
     /// Posts a descriptor. The slot is that of the operation's operands.
-    fn post(&mut self, rank: usize, d: &Descriptor, p: Pending) -> Result<(), String> {
+    pub(super) fn post(&mut self, rank: usize, d: &Descriptor, p: Pending) -> Result<u32, String> {
         let ticket = self.w.host(rank).queue.try_post(d);
         let ticket = ticket.ok_or_else(|| format!("the queue of NIC {rank} is full"))?;
-        let until = self.w.now + PATIENCE;
+        let until = match p.until {
+            0 => self.w.now + PATIENCE,
+            until => until,
+        };
         self.pending.push(Pending { ticket, until, ..p });
+        Ok(ticket)
+    }
+
+    /// Posts an operation and waits for its end; others go on meanwhile.
+    pub(super) fn ends(
+        &mut self,
+        rank: usize,
+        d: &Descriptor,
+        p: Pending,
+    ) -> Result<Completion, String> {
+        let ticket = self.post(rank, d, Pending { asked: true, ..p })?;
+        loop {
+            self.step()?;
+            let found = |e: &(usize, u32, Completion)| (e.0, e.1) == (rank, ticket);
+            if let Some(i) = self.ended.iter().position(found) {
+                return Ok(self.ended.swap_remove(i).2);
+            }
+        }
+    }
+
+    /// Waits until nothing of an operation is under way.
+    pub(super) fn all_end(&mut self, id: usize) -> Result<(), String> {
+        while self.is_under_way(id) {
+            self.step()?;
+        }
         Ok(())
     }
 
-    fn pending(id: usize, rank: usize, parties: &[usize]) -> Pending {
+    pub(super) fn pending(id: usize, rank: usize, parties: &[usize]) -> Pending {
         Pending {
             id,
             rank,
@@ -292,14 +438,17 @@ impl<'a> Run<'a> {
             parties: parties.to_vec(),
             in_group: false,
             holds: Vec::new(),
+            reads: Vec::new(),
+            want: &[Status::Ok],
             bytes: None,
             detail: None,
             until: 0,
+            asked: false,
         }
     }
 
-    /// Posts a descriptor and waits for its end.
-    fn call(&mut self, rank: usize, d: &Descriptor) -> Result<Completion, String> {
+    /// Posts a descriptor that no fault reaches, and waits for its end.
+    pub(super) fn call(&mut self, rank: usize, d: &Descriptor) -> Result<Completion, String> {
         let ticket = self.w.host(rank).post(&within(*d, TIMEOUT_US));
         self.wait(rank, ticket)
     }
@@ -318,13 +467,27 @@ impl<'a> Run<'a> {
     }
 
     /// Makes a communicator. `None`: a wire that loses has prevented it.
-    fn meet(
+    pub(super) fn meet(&mut self, members: &[usize]) -> Result<Option<Vec<CommId>>, String> {
+        let ctx = self.context();
+        let ids = self
+            .w
+            .begin_communicator(ctx, members, &self.plan.settings());
+        self.met(members, ids)
+    }
+
+    /// The number of a new communicator.
+    pub(super) fn context(&mut self) -> u64 {
+        self.contexts += 1;
+        self.contexts
+    }
+
+    /// Waits until a communicator is ready.
+    pub(super) fn met(
         &mut self,
         members: &[usize],
-    ) -> Result<Option<Vec<ringbell_nic_core::types::CommId>>, String> {
-        self.contexts += 1;
-        let (ctx, until) = (self.contexts, self.w.now + PATIENCE);
-        let ids = self.w.begin_communicator(ctx, members, &settings());
+        ids: Vec<CommId>,
+    ) -> Result<Option<Vec<CommId>>, String> {
+        let until = self.w.now + PATIENCE;
         loop {
             let status = |(m, id): (&usize, _)| self.w.host(*m).nic.communicator_status(id);
             let all = members.iter().zip(ids.iter().copied()).map(status);
@@ -348,42 +511,58 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Gives communicators back.
+    pub(super) fn free(&self, members: &[usize], comms: &[CommId]) -> Result<(), String> {
+        for (m, comm) in members.iter().zip(comms) {
+            let freed = self.w.host(*m).nic.free_communicator(*comm);
+            freed.map_err(|e| format!("NIC {m} does not free a communicator: {e}"))?;
+        }
+        Ok(())
+    }
+
     /// Connects the pairs that have sessions.
-    fn connect(&mut self) -> Result<(), String> {
+    fn connect_all(&mut self) -> Result<(), String> {
         let pairs = self.plan.steps.iter().filter_map(|s| s.op.pair());
         let pairs: BTreeMap<(usize, usize), ()> = pairs.map(|p| (p, ())).collect();
-        let mut listeners = BTreeMap::new();
         for &(from, to) in pairs.keys() {
-            let listener = match listeners.get(&to) {
-                Some(l) => *l,
-                None => {
-                    let l = session_of(self.call(to, &socket())?);
-                    let c = self.call(to, &listen(l, PORT))?;
-                    if c.status != Status::Ok {
-                        return Err(format!("NIC {to} does not listen: {c:?}"));
-                    }
-                    listeners.insert(to, l);
-                    l
-                }
-            };
-            let accept = self.w.host(to).post(&within(accept(listener), TIMEOUT_US));
-            let session = session_of(self.call(from, &socket())?);
-            let ip = self.w.host(to).nic.config().ip;
-            let c = self.call(from, &connect(session, ip, PORT))?;
-            let a = self.wait(to, accept)?;
-            match (c.status, a.status) {
-                (Status::Ok, Status::Ok) => {
-                    let ends = (session, session_of(a));
-                    self.sessions.insert((from, to), ends);
-                }
-                _ if self.plan.may_lose() => {}
-                _ => return Err(format!("{from} does not reach {to}: {c:?}, {a:?}")),
+            if let Some(ends) = self.connect(from, to)? {
+                self.sessions.insert((from, to), ends);
             }
         }
         Ok(())
     }
 
-    fn slot(&mut self) -> Result<(u64, u64), String> {
+    /// A new session between two NICs that are well: their ends of it.
+    pub(super) fn connect(
+        &mut self,
+        from: usize,
+        to: usize,
+    ) -> Result<Option<(SessionId, SessionId)>, String> {
+        let listener = match self.listeners.get(&to) {
+            Some(l) => *l,
+            None => {
+                let l = session_of(self.call(to, &socket())?);
+                let c = self.call(to, &listen(l, PORT))?;
+                if c.status != Status::Ok {
+                    return Err(format!("NIC {to} does not listen: {c:?}"));
+                }
+                self.listeners.insert(to, l);
+                l
+            }
+        };
+        let accept = self.w.host(to).post(&within(accept(listener), TIMEOUT_US));
+        let session = session_of(self.call(from, &socket())?);
+        let ip = self.w.host(to).nic.config().ip;
+        let c = self.call(from, &connect(session, ip, PORT))?;
+        let a = self.wait(to, accept)?;
+        match (c.status, a.status) {
+            (Status::Ok, Status::Ok) => Ok(Some((session, session_of(a)))),
+            _ if self.plan.may_lose() => Ok(None),
+            _ => Err(format!("{from} does not reach {to}: {c:?}, {a:?}")),
+        }
+    }
+
+    pub(super) fn slot(&mut self) -> Result<(u64, u64), String> {
         if self.used == SLOTS {
             self.settle()?;
         }
@@ -392,7 +571,18 @@ impl<'a> Run<'a> {
         Ok((at as u64, (at + OPERAND) as u64))
     }
 
-    fn source(&self, id: usize, rank: usize, at: u64, len: usize) -> Vec<u8> {
+    /// The session of two NICs that are well.
+    pub(super) fn session(&self, from: usize, to: usize) -> Option<(SessionId, SessionId)> {
+        let well = self.is_alive(from) && self.is_alive(to);
+        self.sessions.get(&(from, to)).copied().filter(|_| well)
+    }
+
+    /// Whether something of an operation has not ended.
+    pub(super) fn is_under_way(&self, id: usize) -> bool {
+        self.pending.iter().any(|p| p.id == id)
+    }
+
+    pub(super) fn source(&self, id: usize, rank: usize, at: u64, len: usize) -> Vec<u8> {
         let bytes = model::bytes(self.plan.seed, id, rank, len);
         if let Some(h) = &self.w.hosts[rank] {
             h.poke(at, &bytes);
@@ -407,10 +597,16 @@ impl<'a> Run<'a> {
                 self.break_one(what);
                 Ok(())
             }
-            Op::Collective { kind, root, count } => {
+            Op::Collective {
+                kind,
+                root,
+                count,
+                with,
+            } => {
                 let members: Vec<usize> = (0..self.plan.ranks).collect();
                 let comms = self.w.comms.clone();
-                self.collective(id, &members, &comms, (kind, root as usize, count as usize))
+                let what = (kind, root as usize, count as usize);
+                self.collective(id, &members, &comms, what, with)
             }
             Op::Group { ref members, count } => {
                 let well = |m: &&usize| Some(**m) != self.victim();
@@ -421,17 +617,21 @@ impl<'a> Run<'a> {
                 let Some(comms) = self.meet(&members)? else {
                     return Ok(());
                 };
-                self.collective(id, &members, &comms, (K::AllReduce, 0, count as usize))?;
-                while self.pending.iter().any(|p| p.id == id) {
-                    self.step()?;
-                }
-                for (m, comm) in members.iter().zip(comms) {
-                    let freed = self.w.host(*m).nic.free_communicator(comm);
-                    freed.map_err(|e| format!("NIC {m} does not free a communicator: {e}"))?;
-                }
-                Ok(())
+                let what = (K::AllReduce, 0, count as usize);
+                self.collective(id, &members, &comms, what, With::Nothing)?;
+                self.all_end(id)?;
+                self.free(&members, &comms)
             }
             Op::Message { from, to, len } => self.message(id, from, to, len as usize),
+            Op::Pause { who, us } => {
+                self.rest(who, us, false);
+                Ok(())
+            }
+            Op::Part { who, us } => {
+                self.rest(who, us, true);
+                Ok(())
+            }
+            Op::Scene(ref scene) => scenes::play(self, id, scene),
             _ => self.of_session(id, op),
         }
     }
@@ -451,191 +651,6 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn collective(
-        &mut self,
-        id: usize,
-        members: &[usize],
-        comms: &[ringbell_nic_core::types::CommId],
-        (kind, root, count): (K, usize, usize),
-    ) -> Result<(), String> {
-        let (src, dst) = self.slot()?;
-        let ranks = members.len();
-        let input = |(r, m): (usize, &usize)| {
-            let blocks = model::blocks(kind, ranks, r == root).0;
-            self.source(id, *m, src, blocks * count * 4)
-        };
-        let sources: Vec<Vec<u8>> = members.iter().enumerate().map(input).collect();
-        let call = Call::new(kind, count as u64)
-            .of(DataType::U32, ReduceOp::Sum)
-            .root(root as u32)
-            .at(src, dst)
-            .within(TIMEOUT_US);
-        for (r, &m) in members.iter().enumerate() {
-            if !self.is_alive(m) {
-                continue;
-            }
-            let want = model::result(kind, &sources, root, r, count * 4);
-            let p = Pending {
-                in_group: true,
-                holds: vec![Holds {
-                    on: m,
-                    at: dst,
-                    want,
-                }],
-                ..Run::pending(id, m, members)
-            };
-            self.post(m, &call.descriptor(comms[r]), p)?;
-        }
-        Ok(())
-    }
-
-    fn message(&mut self, id: usize, from: usize, to: usize, len: usize) -> Result<(), String> {
-        let (src, dst) = self.slot()?;
-        let want = self.source(id, from, src, len);
-        let all: Vec<usize> = (0..self.plan.ranks).collect();
-        let call = |kind| {
-            Call::new(kind, len as u64)
-                .of(DataType::U8, ReduceOp::Sum)
-                .tag(id as u32)
-                .at(src, dst)
-                .within(TIMEOUT_US)
-        };
-        for (rank, kind, peer) in [(from, K::Send, to), (to, K::Recv, from)] {
-            if !self.is_alive(rank) {
-                continue;
-            }
-            let mut p = Pending {
-                in_group: true,
-                ..Run::pending(id, rank, &all)
-            };
-            if kind == K::Recv {
-                p.bytes = Some(len as u64);
-                let want = want.clone();
-                p.holds = vec![Holds {
-                    on: to,
-                    at: dst,
-                    want,
-                }];
-            }
-            let mut call = call(kind).root(peer as u32);
-            if kind == K::Recv {
-                call = call.at(dst, dst);
-            }
-            let d = call.descriptor(self.w.comms[rank]);
-            self.post(rank, &d, p)?;
-        }
-        Ok(())
-    }
-
-    fn of_session(&mut self, id: usize, op: &Op) -> Result<(), String> {
-        let Some((from, to)) = op.pair() else {
-            return Ok(());
-        };
-        let Some(&(here, there)) = self.sessions.get(&(from, to)) else {
-            return Ok(());
-        };
-        if !self.is_alive(from) || !self.is_alive(to) {
-            return Ok(());
-        }
-        let (src, dst) = self.slot()?;
-        let key = self.w.host(to).rkey();
-        let pending = |rank| Run::pending(id, rank, &[from, to]);
-        let one = |d: Descriptor| within(d, TIMEOUT_US);
-        match *op {
-            Op::Stream {
-                ref sends,
-                ref recvs,
-                ..
-            } => {
-                let len: u32 = sends.iter().sum();
-                let bytes = self.source(id, from, src, len as usize);
-                let mut at = 0;
-                for &n in sends {
-                    let d = one(send(here, src + at, n));
-                    self.post(from, &d, pending(from))?;
-                    at += u64::from(n);
-                }
-                at = 0;
-                for &n in recvs {
-                    let want = bytes[at as usize..][..n as usize].to_vec();
-                    let p = Pending {
-                        bytes: Some(n.into()),
-                        holds: vec![Holds {
-                            on: to,
-                            at: dst + at,
-                            want,
-                        }],
-                        ..pending(to)
-                    };
-                    self.post(to, &one(recv(there, dst + at, n)), p)?;
-                    at += u64::from(n);
-                }
-                Ok(())
-            }
-            Op::Put { len, signal, .. } => {
-                let want = self.source(id, from, src, len as usize);
-                let word = dst + OPERAND as u64 - 8;
-                self.w.host(to).poke(word, &[0; 8]);
-                let mut holds = vec![Holds {
-                    on: to,
-                    at: dst,
-                    want,
-                }];
-                let mut d = one(put(here, key, src, dst, len));
-                if signal {
-                    let value = id as u64 + 1;
-                    d = signalled(d, (word / 8) as u32, value);
-                    let want = value.to_le_bytes().to_vec();
-                    holds.push(Holds {
-                        on: to,
-                        at: word,
-                        want,
-                    });
-                }
-                let p = Pending {
-                    holds,
-                    ..pending(from)
-                };
-                self.post(from, &d, p)
-            }
-            Op::Get { len, .. } => {
-                let want = self.source(id, to, src, len as usize);
-                let p = Pending {
-                    holds: vec![Holds {
-                        on: from,
-                        at: dst,
-                        want,
-                    }],
-                    ..pending(from)
-                };
-                self.post(from, &one(get(here, key, src, dst, len)), p)
-            }
-            Op::Add { .. } | Op::Swap { .. } => {
-                let word = self.source(id, to, dst, 8);
-                let old = u64::from_le_bytes(word.try_into().expect("8 bytes"));
-                let (d, new) = match *op {
-                    Op::Add { addend, .. } => {
-                        let d = fetch_add(here, key, dst, addend);
-                        (d, old.wrapping_add(addend))
-                    }
-                    Op::Swap { finds: true, .. } => (compare_swap(here, key, dst, old, !old), !old),
-                    _ => (compare_swap(here, key, dst, !old, 1), old),
-                };
-                let p = Pending {
-                    detail: Some(old),
-                    holds: vec![Holds {
-                        on: to,
-                        at: dst,
-                        want: new.to_le_bytes().to_vec(),
-                    }],
-                    ..pending(from)
-                };
-                self.post(from, &one(d), p)
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Nothing is under way any more, on any NIC.
     fn finish(mut self) -> Result<Outcome, String> {
         for rank in 0..self.plan.ranks {
@@ -646,7 +661,7 @@ impl<'a> Run<'a> {
             if c.accepted != c.retired {
                 return Err(format!("NIC {rank} has not retired all: {c:?}"));
             }
-            let memory = host.peek(0, MEMORY);
+            let memory = host.peek(0, MEMORY + SPARE);
             let word = |b: &[u8]| u64::from_le_bytes(b.try_into().expect("8 bytes"));
             let words: Vec<u64> = memory.chunks_exact(8).map(word).collect();
             self.note(&words);
